@@ -139,9 +139,15 @@ def analyze(trace: Trace, options: Options, *, on_demand: bool = False) -> Analy
         attribution=attribution,
         priced=priced,
     )
-    frames = context.frames if on_demand else dict(context.frames)
-    give_back_freed()
-    found, failed = ((), ()) if on_demand else findings(context, recording.extensions)
+    frames: Mapping[str, pd.DataFrame] = context.frames
+    found: tuple[Finding, ...] = ()
+    failed: tuple[RuleFailure, ...] = ()
+    if not on_demand:
+        frames = dict(frames)
+        context.end_sheets()
+        give_back_freed()
+        found, failed = findings(context, recording.extensions)
+        context.end()
     return Analysis(
         trace=recording.trace,
         options=options,

@@ -132,7 +132,7 @@ class Observed:
     @cached_property
     def idle(self) -> IdleParts:
         """Parts of idle time, each with one cause (``CAUSES``) and the row of the launch or event that was late."""
-        return self.context.idle.within(self._counted.timeline.spans)
+        return self.context.idle_parts
 
     @cached_property
     def time(self) -> WindowTime:

@@ -161,8 +161,8 @@ class IdleTime:
     ) -> None:
         self._table, self._spans = table, spans
         self._rows = np.append(queued.events.rows, np.int32(-1))
-        self._time, self._device = HostTime(table, tree, host), _DeviceWaits(table, queued)
-        self._gaps = _gaps(queued, activity, spans)
+        self._gaps = _gaps(table, queued, activity, spans)
+        self._time = HostTime(table, tree, host)
 
     def gaps(self) -> IdleGaps:
         """All gaps, each with its largest cause."""
@@ -227,13 +227,15 @@ class IdleTime:
         shares[known, : len(HOST_CAUSES)] = self._time.shares(lane, start[known], empty_until[known])
         unknown = np.flatnonzero(gaps.launch < 0)
         shares[unknown, CAUSES.index(UNKNOWN)] = (empty_until - start)[unknown]
-        shares[np.arange(len(shares)), self._device.causes(gaps)] += end - empty_until
+        shares[np.arange(len(shares)), gaps.device_cause] += end - empty_until
         return shares
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class _Gaps:
-    """``after``, ``before``: positions of the device events round the gap, -1 without one. ``launch``: see there."""
+    """``after``, ``before``: positions of the device events round the gap, -1 without one. ``launch``: row of the call
+    that the device waited for, -1 where it is not known. ``device_cause``: why the device waited once it had been made.
+    """
 
     start: Ints
     empty_until: Ints
@@ -241,12 +243,13 @@ class _Gaps:
     after: RowColumn
     before: RowColumn
     launch: RowColumn
+    device_cause: npt.NDArray[np.int8]
 
     def part(self, at: slice | Ints) -> _Gaps:
         return _Gaps(**{key: getattr(self, key)[at] for key in self.__slots__})
 
 
-def _gaps(queued: Queue, activity: DeviceActivity, spans: Spans) -> _Gaps:
+def _gaps(table: TraceTable, queued: Queue, activity: DeviceActivity, spans: Spans) -> _Gaps:
     everything = queued.events
     start, end = idle_within(activity.start, activity.end, spans)
     by_start = np.argsort(everything.start, kind="stable").astype(np.int32)
@@ -262,7 +265,15 @@ def _gaps(queued: Queue, activity: DeviceActivity, spans: Spans) -> _Gaps:
     before = np.where(before_row >= 0, np.searchsorted(everything.rows, before_row), -1).astype(np.int32)
     # Where the recording ends first, the thread that launched last is the one to look at
     launch = np.append(queued.launch, np.int32(-1))[np.where(after >= 0, after, before)]
-    return _Gaps(start=start, empty_until=empty_until, end=end, after=after, before=before, launch=launch)
+    gaps = _Gaps(
+        start=start, empty_until=empty_until, end=end, after=after, before=before, launch=launch,
+        device_cause=np.zeros(len(start), np.int8),
+    )  # fmt: skip
+    waits = _DeviceWaits(table, queued)
+    for low in range(0, len(start), _BLOCK):
+        block = slice(low, low + _BLOCK)
+        gaps.device_cause[block] = waits.causes(gaps.part(block))
+    return gaps
 
 
 def _joined(parts: list[IdleParts]) -> IdleParts:
@@ -301,7 +312,7 @@ class _DeviceWaits:
         is_copy = table.kind == Kind.MEMCPY
         self._copies = (is_copy & ~named(table, _WITHIN_A_DEVICE, is_copy))[everything.rows]
 
-    def causes(self, gaps: _Gaps) -> Ints:
+    def causes(self, gaps: _Gaps) -> npt.NDArray[np.int8]:
         """Index into ``CAUSES`` by the event that ended each gap; the first that holds.
 
         Its stream had just been told to wait for a value, or a collective waited for the ranks it is with for longer
@@ -329,5 +340,5 @@ class _DeviceWaits:
             STREAM_DEPENDENCY: free,
             QUEUED: waited,
         }
-        found = np.select(list(causes.values()), [CAUSES.index(cause) for cause in causes], CAUSES.index(LATENCY))
-        return found.astype(np.int64)
+        numbers = [CAUSES.index(cause) for cause in causes]
+        return np.select(list(causes.values()), numbers, CAUSES.index(LATENCY)).astype(np.int8)

@@ -14,7 +14,7 @@ from tracelens.analysis.attribution.host_calls import HostCalls, host_calls
 from tracelens.analysis.attribution.steps import StepTimes, typical_step
 from tracelens.analysis.attribution.window import Window
 from tracelens.analysis.frames import Frames
-from tracelens.analysis.idle.idle_time import IdleGaps, IdleTime
+from tracelens.analysis.idle.idle_time import IdleGaps, IdleParts, IdleTime
 from tracelens.analysis.idle.launch_queue import Queue, queue
 from tracelens.analysis.idle.longest_path import CriticalPath, critical_path
 from tracelens.analysis.options import Options
@@ -48,6 +48,10 @@ class HostContext:
     def frames(self) -> Frames:
         """The frames of all sheets by title, each made when first asked for."""
         return Frames(built_in_sheets(), self)
+
+    def end(self) -> None:
+        """Breaks the circle of the context and its frames: it goes now, not when garbage is next collected."""
+        self.__dict__.pop("frames", None)
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -106,6 +110,11 @@ class SheetContext(HostContext):
         return self.idle.gaps()
 
     @cached_property
+    def idle_parts(self) -> IdleParts:
+        """The same idle time in parts, each with its cause and the launch or event that was late."""
+        return self.idle.within(self.priced.per_step.timeline.spans)
+
+    @cached_property
     def typical_step(self) -> int | None:
         """Position of the typical one of the selected steps (none: of all); None without steps."""
         candidates = self.window.complete_steps
@@ -129,7 +138,20 @@ class SheetContext(HostContext):
         start, end = self.path_window
         return step_idle(self.idle.within((np.array([start], np.int64), np.array([end], np.int64))), (start, end))
 
+    def end_sheets(self) -> None:
+        """Lets go of what no finding needs, once all frames are made: a large part of all memory at that time.
+
+        Cached parts are made again where something does ask for them.
+        """
+        _ = self.idle_parts, self.step_idle  # made of what goes
+        for part in _OF_SHEETS & self.__dict__.keys():
+            del self.__dict__[part]
+
     @cached_property
     def launchers_and_unlinked(self) -> pd.DataFrame:
         """Calls by launching op, and the kernels that none of them launched as rows of their own."""
         return with_unlinked(self.priced.launchers, self.priced.unlinked)
+
+
+# Cached parts that sheets need and findings do not. What was read of whole threads of the host is the largest.
+_OF_SHEETS = frozenset({"idle", "gaps", "path", "launchers_and_unlinked"})

@@ -7,9 +7,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from tracelens.analysis.attribution.activity import DeviceActivity, Ints, streams_of
+from tracelens.analysis.factorize import Codes
 from tracelens.analysis.idle.launch_queue import NEVER, Queue
 from tracelens.schema import column_set, count, number, percent, sheet, text, us
-from tracelens.trace.table import Kind, RowColumn, TraceTable
+from tracelens.trace.table import Kind, TraceTable
 from tracelens.units import NS_PER_US
 
 if TYPE_CHECKING:
@@ -72,10 +73,11 @@ def launch_overhead(table: TraceTable, activity: DeviceActivity, queued: Queue) 
     first, kernels = events[opens], np.diff(np.append(opens, len(events)))
     del opens
     called = table.start_ns[launch[first]]
-    depth = _depth(table, queued, activity.rows[first], called)
+    at = np.searchsorted(queued.events.rows, activity.rows[first]).astype(np.int32)
+    depth = _depth(table, queued, at, called)
     host = table.duration_ns[launch[first]]
-    at = np.searchsorted(queued.events.rows, activity.rows[first])
     counts = (depth == 0) & ~queued.after_event[at] & ~queued.after_value[at]
+    del at
     latency = np.where(counts, np.maximum(activity.start[first] - called, 0), -1)
     name = table.name[launch[first]]
     rows = [
@@ -87,21 +89,21 @@ def launch_overhead(table: TraceTable, activity: DeviceActivity, queued: Queue) 
     return pd.DataFrame([*rows, _row("all", kernels, host, depth, latency)] if len(rows) > 1 else rows)
 
 
-def _depth(table: TraceTable, queued: Queue, first: RowColumn, called: Ints) -> Ints:
-    """Unfinished events of the stream of each device row ``first`` when it was ``called``."""
+def _depth(table: TraceTable, queued: Queue, first: Codes, called: Ints) -> Codes:
+    """Unfinished events of the stream of each of the ``queued`` events at ``first`` when it was ``called``."""
     known = queued.called != NEVER
     lane = streams_of(table, queued.events)[1]
-    own = lane[np.searchsorted(queued.events.rows, first)]
-    depth = np.zeros(len(first), np.int64)
+    own = lane[first]
+    depth: Codes = np.zeros(len(first), np.int32)
     for one in np.unique(own).tolist():
         at, of_stream = np.flatnonzero(own == one), np.flatnonzero(known & (lane == one))
-        launched = np.searchsorted(np.sort(queued.called[of_stream]), called[at])
-        ended = np.searchsorted(np.sort(queued.events.end[of_stream]), called[at], side="right")
-        depth[at] = np.maximum(launched - ended, 0)
+        waiting = np.searchsorted(np.sort(queued.called[of_stream]), called[at])
+        waiting -= np.searchsorted(np.sort(queued.events.end[of_stream]), called[at], side="right")
+        depth[at] = np.maximum(waiting, 0)
     return depth
 
 
-def _row(name: str, kernels: Ints, host_ns: Ints, depth: Ints, latency_ns: Ints) -> dict[str, Any]:
+def _row(name: str, kernels: Ints, host_ns: Ints, depth: Codes, latency_ns: Ints) -> dict[str, Any]:
     latency = latency_ns[latency_ns >= 0] if (latency_ns >= 0).any() else np.array([np.nan])
     return {
         "launch_call": name,
