@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 
 import numpy as np
 import numpy.typing as npt
@@ -36,6 +37,8 @@ HOST_CAUSES = (
 #: A launch takes about 5 us and the dispatch of an op about 10 (profiler on: a few times that). What takes a hundred
 #: times as long without a call in it, or is ten times as long as most of its name, is something else.
 _LONG_NS, _TIMES_ITS_KIND = 1_000_000, 10
+# Times that are looked at in one go.
+_BLOCK = 1 << 18
 #: A cudaMalloc or cudaFree of some GB takes milliseconds; one that creates the context, a second.
 _LONG_ALLOCATION_NS = 100_000_000
 #: Calls of a name from which their median says what is usual.
@@ -165,21 +168,21 @@ def _layers(table: TraceTable, host: HostCalls, lanes: Bools) -> list[_Layer]:
     first = named(table, _LOADS, is_call)
     first |= named(table, _LOADS_AT_FIRST, long & unusual) & (~graph | many) & ~host.blocking
     waits = host.blocking | named(table, _COPIES, long) | named(table, _READS_BACK, kind == Kind.CPU_OP)
-    loads = named(table, _LOADS_DATA, is_range) | named(table, _LOADS_DATA_FRAME, is_frame)
-    found = {
-        FIRST_LOAD: first | context,
-        ALLOCATOR: allocates,
-        GARBAGE: named(table, _GARBAGE, is_range | is_frame),
-        COMPILATION: named(table, _COMPILES, is_range | is_frame),
-        SYNCHRONIZATION: waits,
-        DATA_LOADING: loads,
-        COMMUNICATION: named(table, _COMMUNICATES, is_range),
-        CAPTURE: named(table, _INSTANTIATES, is_call),
-        LAUNCH_BOUND: long & graph,
+    # One mask of all rows at a time
+    found: dict[str, Callable[[], Bools]] = {
+        FIRST_LOAD: lambda: first | context,
+        ALLOCATOR: lambda: allocates,
+        GARBAGE: lambda: named(table, _GARBAGE, is_range | is_frame),
+        COMPILATION: lambda: named(table, _COMPILES, is_range | is_frame),
+        SYNCHRONIZATION: lambda: waits,
+        DATA_LOADING: lambda: named(table, _LOADS_DATA, is_range) | named(table, _LOADS_DATA_FRAME, is_frame),
+        COMMUNICATION: lambda: named(table, _COMMUNICATES, is_range),
+        CAPTURE: lambda: named(table, _INSTANTIATES, is_call),
+        LAUNCH_BOUND: lambda: long & graph,
     }
     layers = []
     for cause, mask in found.items():
-        rows = np.flatnonzero(mask & here)
+        rows = np.flatnonzero(mask() & here)
         layers.append(_Layer(cause, table.lane[rows], table.start_ns[rows], table.ends_ns(rows)))
     return layers
 
@@ -232,14 +235,26 @@ def _overhead(table: TraceTable, lanes: Bools) -> list[_Layer]:
 def _long_stretches(table: TraceTable, lanes: Bools) -> _Layer:
     """Stretches in which a thread began and ended no call for longer than any dispatch takes: host work in an op."""
     calls = np.isin(table.kind, (Kind.CPU_OP, Kind.RUNTIME, Kind.DRIVER))
-    rows = np.flatnonzero(calls & lanes[table.lane] if len(table) else calls)
+    rows = np.flatnonzero(calls & lanes[table.lane] if len(table) else calls).astype(np.int32)
     rows = rows[np.argsort(table.lane[rows], kind="stable")]
     parts: list[tuple[Ints, Ints, Ints]] = [(np.zeros(0, np.int64),) * 3]
     for own in np.split(rows, np.flatnonzero(np.diff(table.lane[rows])) + 1) if len(rows) else ():
-        times = np.sort(np.concatenate((table.start_ns[own], table.ends_ns(own))))
-        at = np.flatnonzero(np.diff(times) >= _LONG_NS)
+        times = np.tile(table.start_ns[own], 2)
+        times[len(own) :] += table.duration_ns[own]
+        times.sort()
+        at = _before_long(times)
         parts.append((np.full(len(at), table.lane[own[0]]), times[at], times[at + 1]))
     return _Layer(HOST_WORK, *(np.concatenate(part) for part in zip(*parts, strict=True)))
+
+
+def _before_long(times: Ints) -> Ints:
+    """After which of the ``times`` nothing was for long; block by block, as they are twice as many as calls."""
+    return np.concatenate(
+        [
+            low + np.flatnonzero(np.diff(times[low : low + _BLOCK + 1]) >= _LONG_NS)
+            for low in range(0, len(times), _BLOCK)
+        ]
+    )
 
 
 def _stacked(layers: list[_Layer], key: npt.NDArray[np.integer]) -> list[Covered]:
