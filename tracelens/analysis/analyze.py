@@ -145,7 +145,7 @@ def analyze(trace: Trace, options: Options, *, on_demand: bool = False) -> Analy
     if not on_demand:
         frames = dict(frames)
         context.end_sheets()
-        give_back_freed()
+        end_stage()
         found, failed = findings(context, recording.extensions)
         context.end()
     return Analysis(

@@ -23,8 +23,8 @@ from tracelens.analysis.reading.recording import Recording
 from tracelens.analysis.sheets import built_in_sheets
 from tracelens.analysis.sheets.distinct_calls import with_unlinked
 from tracelens.analysis.sheets.priced_calls import PricedCalls
+from tracelens.files.memory_limit import end_stage
 from tracelens.lazy.records import dataclass
-from tracelens.trace.reading.memory_limit import give_back_freed
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -101,7 +101,7 @@ class SheetContext(HostContext):
     @cached_property
     def idle(self) -> IdleTime:
         """Idle time of what figures per step are made of; no other part needs as much memory while it is made."""
-        give_back_freed()
+        end_stage()
         counted = self.priced.per_step
         table, tree = self.recorded.table, self.recorded.tree
         return IdleTime(table, tree, self.host, counted.activity, self.queued, counted.timeline.spans)
