@@ -36,6 +36,7 @@ from tracelens.backends.chain import chain
 from tracelens.backends.system import System
 from tracelens.hardware import HardwareSpec
 from tracelens.lazy.records import dataclass
+from tracelens.trace.table import RowColumn
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -92,15 +93,11 @@ class PricedCalls:
                 timeline=timeline,
             )
 
-        direct = direct_calls(activity, attribution.event_category)
         events, ops = ops_above(tree, activity)
-        own = launchers(table, activity, events, ops)
-        unique = launching_calls(table, activity, own, direct, repeated[direct.row])
-        del direct, own
+        unique = _by_launcher(attribution, events, ops)
         calls, unified = modelled_calls(activity, readings, events, ops), attribution.unified
-        del events, ops
         nested = rows(activity, calls, grouped(calls, 2 * repeated[calls.row] + ~np.isin(calls.row, unified.row)))
-        del calls
+        del events, ops, calls
         group = grouped(unified, repeated[unified.row])
         modelled = with_places(rows(activity, unified, group), tree, attribution.phases, repeated)
         unlinked = unlinked_rows(table, activity, attribution.event_category)
@@ -114,7 +111,6 @@ class PricedCalls:
             timeline=window.timeline(activity),
         )
         in_backward = all_in(BACKWARD, attribution.phases, tree, activity)
-        steps = len(window.times)
         return cls(
             launchers=unique,
             modelled=modelled,
@@ -122,9 +118,19 @@ class PricedCalls:
             families=families(table, nested, readings, unified.row, in_backward),
             whole=whole,
             per_step=counted_steps(whole, window.times, window.complete_steps, count),
-            executed=executed_work(unified, readings, window.step_of, steps) if options.work is not None else None,
+            executed=None
+            if options.work is None
+            else executed_work(unified, readings, window.step_of, len(window.times)),
             chosen=chosen,
         )
+
+
+def _by_launcher(attribution: Attribution, events: Codes, ops: RowColumn) -> pd.DataFrame:
+    """Calls by launching op; ``events, ops`` from ``ops_above``."""
+    table, activity = attribution.tree.table, attribution.activity
+    direct = direct_calls(activity, attribution.event_category)
+    own = launchers(table, activity, events, ops)
+    return launching_calls(table, activity, own, direct, attribution.repeated[direct.row])
 
 
 def _estimator(device: HardwareSpec | None, backend: str, clock_mhz: float | None) -> Callable[[Any], Any] | None:
