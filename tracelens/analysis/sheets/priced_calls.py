@@ -17,7 +17,7 @@ from tracelens.analysis.attribution.training_phases import BACKWARD
 from tracelens.analysis.attribution.window import Window
 from tracelens.analysis.factorize import Codes
 from tracelens.analysis.options import Options
-from tracelens.analysis.reading.op_readings import ops_above
+from tracelens.analysis.reading.op_readings import OpReadings, ops_above
 from tracelens.analysis.reading.recording import Recording
 from tracelens.analysis.sheets.distinct_calls import Grouping, launching_calls
 from tracelens.analysis.sheets.modelled_calls import (
@@ -66,13 +66,7 @@ class PricedCalls:
         table, tree, device = recording.trace.table, recording.trace.tree, recording.device
         activity, readings, repeated = attribution.activity, attribution.readings, attribution.repeated
         chosen = _estimator(device, options.backend, options.clock_mhz) if options.backend != "roofline" else None
-        work = Work(
-            readings,
-            _estimator(device, "roofline", options.clock_mhz),
-            chosen,
-            None if device is None else Limits.of(device),
-            _estimator(device, "tile", options.clock_mhz),
-        )
+        work = _work(readings, device, chosen, options.clock_mhz)
 
         def grouped(calls: Calls, apart: Codes | Bools) -> Grouping:
             return call_groups(table, readings, calls, apart)
@@ -111,6 +105,7 @@ class PricedCalls:
             timeline=window.timeline(activity),
         )
         in_backward = all_in(BACKWARD, attribution.phases, tree, activity)
+        steps = len(window.times)
         return cls(
             launchers=unique,
             modelled=modelled,
@@ -118,11 +113,21 @@ class PricedCalls:
             families=families(table, nested, readings, unified.row, in_backward),
             whole=whole,
             per_step=counted_steps(whole, window.times, window.complete_steps, count),
-            executed=None
-            if options.work is None
-            else executed_work(unified, readings, window.step_of, len(window.times)),
+            executed=executed_work(unified, readings, window.step_of, steps) if options.work is not None else None,
             chosen=chosen,
         )
+
+
+def _work(
+    readings: OpReadings, device: HardwareSpec | None, chosen: Callable[[Any], Any] | None, clock_mhz: float | None
+) -> Work:
+    return Work(
+        readings,
+        _estimator(device, "roofline", clock_mhz),
+        chosen,
+        None if device is None else Limits.of(device),
+        _estimator(device, "tile", clock_mhz),
+    )
 
 
 def _by_launcher(attribution: Attribution, events: Codes, ops: RowColumn) -> pd.DataFrame:
