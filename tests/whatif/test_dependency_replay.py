@@ -13,6 +13,7 @@ from tests.analysis.conftest import Builder
 from tests.conftest import RealTrace, device_traces, examples, part, part_of_traces
 from tracelens.analysis.loaded_trace import Trace, load
 from tracelens.analysis.options import Options
+from tracelens.trace.reading.chrome.event_list import read_events
 from tracelens.whatif.subject import Subject
 from tracelens.whatif.what_if import what_if
 
@@ -114,6 +115,13 @@ def test_a_thread_that_another_one_enters_begins_with_it() -> None:
         built.op(name, 100 * i, 90, 2).launch(100 * i + 80, f"kernel{i}", 100 * i + 85, 5, tid=2)
     found = what_if(built.trace(), remove=("aten::two",))
     assert (found.before.step_us, found.after.step_us) == (305, 305 - 90)
+
+
+def test_kernels_without_any_host_event_are_replayed() -> None:
+    """Two of 50 us behind each other: half of the first one's time is 25 us less."""
+    rows = [{"ph": "X", "cat": "kernel", "name": name, "pid": 0, "tid": 7, "ts": ts, "dur": 50, "args": {"stream": 7}} for name, ts in (("one", 0), ("two", 50))]  # fmt: skip
+    found = what_if(Trace.of(read_events(rows)), scale=("one=0.5",))
+    assert (found.before.step_us, found.after.step_us) == (100, 75)
 
 
 def test_half_the_kernels_time_is_half_the_busy_time() -> None:

@@ -151,9 +151,9 @@ class DependencyReplay:
         begins = np.concatenate(([True], np.diff(threads.lane) != 0))
         entered = np.isin(np.arange(len(begins)), threads.entered)
         at, following = source - base, target - base
-        both = (at >= 0) & (following == at + 1)
-        at, following = np.where(both, at, 0), np.where(both, following, 0)
-        found: Bools = both & begins[at] & entered[following] & (threads.time[at] == threads.time[following])
+        found = (at >= 0) & (following == at + 1)
+        at, following = at[found], following[found]
+        found[found] = begins[at] & entered[following] & (threads.time[at] == threads.time[following])
         return found
 
     @cached_property
