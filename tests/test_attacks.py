@@ -197,13 +197,14 @@ def test_foreign_files_in_the_current_folder_and_a_bare_environment_change_nothi
 @pytest.mark.sweep
 @pytest.mark.parametrize("command", WRITERS)
 def test_two_writers_at_once_both_succeed_and_leave_one_output(command: str, work: Path) -> None:
-    lawful(given(command, work / "out"), work, expected=(0,))
-    alone = {name for name in tree(work) if name.startswith("out")}
+    lawful(given(command, work / "alone"), work, expected=(0,))
     with of_a_shell(given(command, work / "out"), work) as one, of_a_shell(given(command, work / "out"), work) as other:
-        for process in (one, other):
-            said = "".join(process.communicate())
-            assert process.returncode == 0, said
-    assert {name for name in tree(work) if name.startswith("out")} == alone
+        said = [*one.communicate(), *other.communicate()]
+    codes = sorted((one.returncode, other.returncode))
+    # A stub of an extension is written by hand from there on: it never takes the place of a file
+    assert codes == [0, 0] or (codes == [0, 2] and command.startswith("extensions new")), said
+    names = {name.replace("alone", "out", 1) for name in tree(work) if name.startswith("alone")}
+    assert {name for name in tree(work) if name.startswith("out")} == names
     assert not [name for name in tree(work.parent) if name.endswith((".partial", ".old"))]
 
 

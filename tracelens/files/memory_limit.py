@@ -20,10 +20,9 @@ _HEADROOM = 1.05
 _SMALL_BYTES = 200_000_000
 _STATUS = Path("/proc/self/status")
 _SHARES = Path("/proc/self/smaps_rollup")
+#: What the system sets aside for a thread.
 _STACK_BYTES = 2**23
 _CONTROL_GROUPS = (Path("/sys/fs/cgroup/memory.max"), Path("/sys/fs/cgroup/memory/memory.limit_in_bytes"))
-
-
 #: Of the command that this process runs; (bytes, name) of the largest file that it read.
 _limit: MemoryLimit | None = None
 _largest = (0, "")
@@ -79,7 +78,7 @@ def limited(gb: float | None) -> Iterator[None]:
     except MemoryError as error:
         _set_data_limit(rlimit)
         in_use = f"; {(resident_bytes() or 0) / _GB:.1f} GB were in use when it asked for more"
-        raise InputError(f"{_said()}: {excess()}{in_use}") from error
+        raise InputError(f"{_refused()}: {excess()}{in_use}") from error
     finally:
         _limit = before
         _set_data_limit(rlimit)
@@ -105,7 +104,7 @@ def hold(name: str, size_bytes: int) -> None:
     _limit_data()
 
 
-def _said() -> str:
+def _refused() -> str:
     return f"{_largest[1]} does not fit" if _largest[1] else "not enough memory"
 
 
@@ -178,7 +177,7 @@ def unrefused() -> Iterator[None]:
 
     MemoryError where that is too much.
     """
-    before = _data_limit()
+    before = None if _limit is None else _data_limit()
     if before is not None:
         _set_data_limit((before[1], before[1]))
     try:
