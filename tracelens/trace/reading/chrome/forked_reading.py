@@ -38,7 +38,7 @@ MOST_PROCESSES = 4
 # While a process works on one batch, the next one is ready for it.
 _ROOMS = 2
 # A piece can be larger than a batch by what one read gives. Pages that nobody writes to take no memory.
-_TEXT_ROOM_BYTES = 16 << 20
+_TEXT_ROOM_BYTES = 8 << 20
 # An event of 20 bytes takes 70 in columns.
 _COLUMN_ROOM_BYTES = 4 * _TEXT_ROOM_BYTES
 # A batch takes 0.02 s of a core: a process that does not answer for so long will not, whatever the reason.
