@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import fields, is_dataclass
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -27,6 +27,16 @@ def plain_values(values: pd.Series) -> list[Value]:
     if isinstance(values.dtype, np.dtype) and values.dtype.kind == "f":
         return [None if value != value else value for value in listed]
     return [value if type(value) is str else plain_value(value) for value in listed]
+
+
+def plain_rows(frame: pd.DataFrame, keys: Iterable[str]) -> Iterator[tuple[Value, ...]]:
+    """Row by row what ``plain_values`` makes of some columns."""
+    return zip(*(plain_values(frame[key]) for key in keys), strict=True)
+
+
+def plain_records(frame: pd.DataFrame, keys: Sequence[str]) -> list[dict[str, Value]]:
+    """The same by the columns' names."""
+    return [dict(zip(keys, row, strict=True)) for row in plain_rows(frame, keys)]
 
 
 def plain_columns(frame: pd.DataFrame) -> list[list[Value]]:

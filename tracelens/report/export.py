@@ -15,7 +15,7 @@ from tracelens.errors import UsageError
 from tracelens.files.atomic_write import write_whole
 from tracelens.files.json_bytes import encoded
 from tracelens.files.safe_text import escaped_json
-from tracelens.report.cells import plain_values
+from tracelens.report.cells import plain_records, plain_values
 from tracelens.report.csv_report import field
 
 if TYPE_CHECKING:
@@ -59,9 +59,8 @@ def frame_csv(frame: pd.DataFrame, about: Mapping[str, Any]) -> bytes:
 
 def frame_json(frame: pd.DataFrame, about: Mapping[str, Any]) -> bytes:
     """A frame as JSON: ``about`` and its ``rows``, an object each."""
-    columns = {name: plain_values(frame[name]) for name in frame.columns}
-    rows = [dict(zip(columns, values, strict=True)) for values in zip(*columns.values(), strict=True)]
-    return escaped_json(encoded({**about, "rows": rows}, orjson.OPT_INDENT_2)) + b"\n"
+    document = {**about, "rows": plain_records(frame, list(frame.columns))}
+    return escaped_json(encoded(document, orjson.OPT_INDENT_2)) + b"\n"
 
 
 def _xlsx(frame: pd.DataFrame, about: Mapping[str, Any]) -> bytes:

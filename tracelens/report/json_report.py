@@ -21,7 +21,7 @@ from tracelens.analysis.verdict.summary import Steps, Summary
 from tracelens.files.atomic_write import write_whole
 from tracelens.files.json_bytes import encoded
 from tracelens.files.safe_text import escaped_json, json_safe
-from tracelens.report.cells import Value, plain_tree, plain_values
+from tracelens.report.cells import Value, plain_records, plain_tree, plain_values
 from tracelens.units import BYTES_PER_MB, FLOPS_PER_GFLOP
 
 if TYPE_CHECKING:
@@ -105,7 +105,9 @@ def _content(summary: Summary, ops: pd.DataFrame | None, views: Mapping[str, pd.
         "findings": says["findings"],
         "unseen": says["unseen"],
         "ops": [] if ops is None else op_records(ops, summary.steps),
-        "views": {title: _records(frame) for title, frame in views.items()},
+        "views": {
+            title: plain_records(frame.iloc[:MAX_VIEW_ROWS], list(frame.columns)) for title, frame in views.items()
+        },
         "cannot_answer": says["cannot_answer"],
         "warnings": says["notices"],
     }
@@ -114,12 +116,6 @@ def _content(summary: Summary, ops: pd.DataFrame | None, views: Mapping[str, pd.
 def _called(row: Json, **names: str) -> Json:
     """The row with some of its keys under other names."""
     return {names.get(key, key): value for key, value in row.items()}
-
-
-def _records(frame: pd.DataFrame) -> list[Json]:
-    shown = frame.iloc[:MAX_VIEW_ROWS]
-    columns = [plain_values(shown[key]) for key in shown.columns]
-    return [dict(zip(shown.columns, row, strict=True)) for row in zip(*columns, strict=True)]
 
 
 def op_records(ops: pd.DataFrame, steps: Steps | None) -> list[Json]:

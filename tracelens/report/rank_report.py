@@ -23,8 +23,8 @@ from tracelens.files.atomic_write import whole_folder, write_whole
 from tracelens.files.json_bytes import encoded
 from tracelens.files.safe_text import clipped, escaped_json, json_safe, terminal_text
 from tracelens.files.say import aligned
-from tracelens.report.assembly import Sheet, sheets_of
-from tracelens.report.cells import plain_values
+from tracelens.report.assembly import sheets_of
+from tracelens.report.cells import plain_records
 from tracelens.report.named_sheets import NamedSheets, refuse_folder
 from tracelens.units import US_PER_MS
 
@@ -93,7 +93,11 @@ class RankReport(NamedSheets):
             "input": {"name": result.name, "ranks": sorted(result.ranks), "world_size": result.world_size},
             "clocks": {"residual_us": result.clocks.residual_us, "hosts_from": result.clocks.how},
             "warnings": [{"id": n.id, "count": n.count, "text": n.text} for n in result.notices],
-            "tables": {sheet.title: _records(sheet) for sheet in self.sheets if sheet.json is not None},
+            "tables": {
+                sheet.title: plain_records(sheet.frame, [column.key for column in sheet.columns])
+                for sheet in self.sheets
+                if sheet.json is not None
+            },
         }
         options = orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE
         content = escaped_json(encoded(json_safe(document), options))
@@ -202,11 +206,6 @@ class RankReport(NamedSheets):
 def refuse_foreign(folder: Path) -> None:
     """Raises, see ``refuse_folder``, before any work is done when a report could not go to ``folder``."""
     refuse_folder(folder, (folder / JSON).is_file, "a tracelens report on ranks")
-
-
-def _records(sheet: Sheet) -> list[dict[str, Any]]:
-    columns = {column.key: plain_values(sheet.frame[column.key]) for column in sheet.columns}
-    return [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
 
 
 def _shown(value: float | None, form: str) -> str:

@@ -15,7 +15,7 @@ from tracelens.analysis.sheets.timeline import critical_path
 from tracelens.analysis.verdict.summary import Busy, CategoryRow, Steps, Summary, Throughput, Unseen
 from tracelens.files.trace_name import trace_name
 from tracelens.report.assembly import Sheet, by_title
-from tracelens.report.cells import plain_values
+from tracelens.report.cells import plain_rows
 from tracelens.report.charts.headroom_chart import headroom_chart
 from tracelens.report.charts.markup import Content, Markup, headings, joined, tag
 from tracelens.report.charts.markup import table as scrolled
@@ -269,19 +269,16 @@ def _idle_table(summary: Summary) -> Markup | None:
 def _waterfall(sheet: Sheet | None, whole: str) -> Markup | None:
     if sheet is None:
         return None
-    columns = [plain_values(sheet.frame[key]) for key in ("category", "own_ms", "achievable_ms", "roofline_ms")]
-    rows = [
-        (str(name), float(own or 0), float(best or 0), float(least or 0))
-        for name, own, best, least in zip(*columns, strict=True)
-    ]
+    shown = plain_rows(sheet.frame, ("category", "own_ms", "achievable_ms", "roofline_ms"))
+    rows = [(str(name), float(own or 0), float(best or 0), float(least or 0)) for name, own, best, least in shown]
     return headroom_chart(rows, whole)
 
 
 def _path_table(path: Sheet | None, whole: str) -> Markup | None:
     if path is None:
         return None
-    columns = (plain_values(path.frame[key]) for key in ("kind", "time_us", "percent_of_step"))
-    rows = [(str(kind), shown_ms(float(us or 0)), f"{percent:.1f}") for kind, us, percent in zip(*columns, strict=True)]
+    shown = plain_rows(path.frame, ("kind", "time_us", "percent_of_step"))
+    rows = [(str(kind), shown_ms(float(us or 0)), f"{percent:.1f}") for kind, us, percent in shown]
     where = "a step" if whole == "step" else "the window"
     return _small_table(f"The critical path through {where}", ("kind", "ms", f"% of the {whole}"), rows)
 
@@ -421,10 +418,10 @@ def _points(ops: Sheet | None, table: PageTable | None) -> tuple[list[Point], in
     needed = ("name", "category", "input_dims", "flops_per_byte", "tflops_s_mean", "kernel_us_sum", "percent")
     if ops is None or table is None or not set(needed) <= {column.key for column in ops.columns}:
         return [], 0
-    columns = [plain_values(ops.frame[key]) for key in needed]
     points: list[Point] = []
     known = 0
-    for row, (name, category, dims, intensity, rate, time_us, percent) in enumerate(zip(*columns, strict=True)):
+    shown = plain_rows(ops.frame, needed)
+    for row, (name, category, dims, intensity, rate, time_us, percent) in enumerate(shown):
         if not (_is_positive(intensity) and _is_positive(rate) and time_us):
             continue
         known += 1
@@ -499,7 +496,7 @@ def memory_over_time(sheets: Sequence[Sheet]) -> Markup | None:
     if summary is None or timeline is None:
         return None
     charts: list[Content] = []
-    for device, op in zip(*(plain_values(summary.frame[key]) for key in ("device", "peak_op")), strict=True):
+    for device, op in plain_rows(summary.frame, ("device", "peak_op")):
         part = timeline.frame[timeline.frame["device"] == device]
         if not len(part):
             continue
