@@ -538,13 +538,10 @@ def table(title: str, made: PageTable | None, text: str) -> Markup | None:
     """A table with what stands above it; without the script its first rows."""
     if made is None:
         return None
-    shown = min(STATIC_ROWS, len(made.rows))
-    left_out = ""
-    if made.total > len(made.rows):
-        left_out = (
-            f" The page holds the {len(made.rows):,} rows with most time of {made.total:,}; the workbook's sheet "
-        )
-        left_out += f"{made.sheet} has them all."
+    held = len(made.rows)
+    shown = min(STATIC_ROWS, held)
+    most = f" The page holds the {held:,} rows with most time of {made.total:,}; "
+    left_out = f"{most}the workbook's sheet {made.sheet} has them all." if made.total > held else ""
     count = f"first {shown} of {made.total:,} rows" if made.total > shown else f"{made.total:,} rows"
     return joined(
         tag("h2", title),
