@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -39,6 +41,16 @@ def test_the_rank_with_the_least_time_in_a_collective_is_the_late_one() -> None:
     # The mean rank waits 3 / 4 of 5 ms for it
     assert (found.rank, found.waiting_ms) == (3, pytest.approx(3.75))
     assert latecomer(Side(name="one", parts=((rank(0, 0),),))) is None
+
+
+def test_what_waits_on_two_streams_at_once_waits_once() -> None:
+    """Every all-reduce runs twice at the same time: twice the kernel time, in the same time of the step."""
+    twice = [
+        replace(one, kernel_ns=one.kernel_ns * np.tile([1, 2], STEPS)) for one in job(5000, 5000, 5000, 0).parts[0]
+    ]
+    found = latecomer(Side(name="job", parts=(tuple(twice),)))
+    assert found is not None
+    assert (found.rank, found.waiting_ms) == (3, pytest.approx(3.75))
 
 
 def test_waiting_for_a_rank_is_the_cause_where_it_is_most_of_the_change() -> None:

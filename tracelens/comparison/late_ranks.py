@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
+import numpy.typing as npt
 
 from tracelens.comparison.alignment.work_roles import COMMUNICATION, call_role, role
 from tracelens.comparison.causes import LATE, OVERLAP, QUANTIZATION, SPEED, WORK
@@ -20,7 +21,9 @@ _LEAST_SHARE = 0.5
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Latecomer:
-    """The ``rank`` with the least time in communication, and how much more of it the mean rank has, per step."""
+    """The ``rank`` with the least time in communication, and how much longer the mean rank does nothing but communicate
+    than the one that does least, per step.
+    """
 
     rank: int
     waiting_ms: float
@@ -31,16 +34,28 @@ def latecomer(side: Side) -> Latecomer | None:
     runs = [run for run in side.parts if len(run) > 1 and len({len(one.durations_ns) for one in run}) == 1]
     if not runs or len({len(run) for run in runs}) > 1:
         return None
+    exposed = np.concatenate([np.stack([_exposed(one) for one in run]) for run in runs], axis=1)
+    waiting = (exposed.mean(axis=0) - exposed.min(axis=0)).mean()
     ns = np.concatenate([np.stack([_communication(one) for one in run]) for run in runs], axis=1)
-    waiting = (ns.mean(axis=0) - ns.min(axis=0)).mean()
     last = int(ns.mean(axis=1).argmin())
     rank = runs[0][last].rank
     return Latecomer(rank=last if rank is None else rank, waiting_ms=float(waiting) / NS_PER_MS)
 
 
+def _exposed(one: Recorded) -> Floats:
+    """ns by step in which nothing but collectives ran; those that wait at the same time count once."""
+    is_one = _is_communication(one)[one.piece_unit]
+    pieces = one.piece_step[is_one], one.piece_ns[is_one]
+    return np.bincount(*pieces, minlength=len(one.durations_ns)).astype(np.float64)
+
+
+def _is_communication(one: Recorded) -> npt.NDArray[np.bool_]:
+    return np.array([call_role(call) == COMMUNICATION for call in one.calls] or [False], bool)[one.call]
+
+
 def _communication(one: Recorded) -> Floats:
     """ns of collectives by step, waiting included."""
-    is_one = np.array([call_role(call) == COMMUNICATION for call in one.calls] or [False], bool)[one.call]
+    is_one = _is_communication(one)
     return np.bincount(one.step[is_one], one.kernel_ns[is_one], minlength=len(one.durations_ns)).astype(np.float64)
 
 
