@@ -106,6 +106,16 @@ def test_a_removed_kernel_gains_its_own_time_where_rounding_makes_neighbors_over
     assert (found.before.step_us, found.after.step_us) == (pytest.approx(199.7), pytest.approx(149.8, abs=0.2))
 
 
+def test_a_collective_waits_for_what_its_thread_launched_before() -> None:
+    """The host was late for both; without it the collective still follows the kernel whose result it sends."""
+    built = Builder()
+    built.op("aten::mm", 0, 20).launch(10, "gemm", 15, 60, stream=7)
+    built.op("c10d::allreduce_", 200, 20).launch(210, "ncclDevKernel_AllReduce_Sum_bf16", 215, 40, stream=20)
+    found = what_if(built.trace(), scale=("host=0",))
+    # 60 us, what a launch takes here, 5 us, and 40 us
+    assert (found.before.step_us, found.after.step_us) == (240, 60 + 5 + 40)
+
+
 def test_a_thread_that_another_one_enters_begins_with_it() -> None:
     """The backward thread begins when the main thread is done: an op less there is earlier everywhere."""
     built = Builder()

@@ -17,6 +17,8 @@ from tracelens.analysis.attribution.activity import DeviceActivity
 from tracelens.analysis.attribution.host_calls import HostCalls
 from tracelens.analysis.idle.dependencies import (
     CALLS,
+    COMMUNICATION,
+    COMPUTATION,
     KINDS,
     OUTSIDE,
     QUEUED,
@@ -94,6 +96,7 @@ class DependencyReplay:
         recorded = recorded_waits(table, self.device)
         edges.add_stream_waits(recorded)
         edges.add_stream_waits(inferred_waits(self.device, {target for _, target in recorded}, window[0]))
+        edges.add_stream_waits(_collective_waits(table, self.device))
         self._n = len(self.device.start)
         self._waits(
             edges, host_waits(table, self.device, self.threads) + _all_streams(table, self.device, self.threads)
@@ -279,6 +282,26 @@ class DependencyReplay:
             length = np.maximum(length - gone, 0)
         scaled: Ints = np.rint(length * (changes.host if changes.gap is None else 0.0)).astype(np.int64)
         return scaled
+
+
+def _collective_waits(table: TraceTable, device: Device) -> Pairs:
+    """A collective's stream waits for what its thread had launched by then, on whatever stream that was.
+
+    So PyTorch's ProcessGroupNCCL has it (``syncStream``), recorded or not. Where one began before that was done, it
+    waits for something else.
+    """
+    launched = np.flatnonzero(device.launch >= 0)
+    thread, sent = table.lane[device.launch[launched]], device.kind[launched] == KINDS.index(COMMUNICATION)
+    works = device.kind[launched] == KINDS.index(COMPUTATION)
+    pairs: Pairs = []
+    for lane in np.unique(thread[sent]).tolist():
+        own, collectives = launched[(thread == lane) & works], launched[(thread == lane) & sent]
+        own = own[np.argsort(device.called[own], kind="stable")]
+        before = np.searchsorted(device.called[own], device.called[collectives]) - 1
+        source, target = own[before[before >= 0]], collectives[before >= 0]
+        waits = (device.lane[source] != device.lane[target]) & (device.end[source] <= device.start[target])
+        pairs += zip(source[waits].tolist(), target[waits].tolist(), strict=True)
+    return pairs
 
 
 def _all_streams(table: TraceTable, device: Device, threads: Threads) -> Pairs:
