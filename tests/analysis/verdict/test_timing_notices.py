@@ -123,6 +123,15 @@ def test_a_step_that_takes_far_longer_than_the_others_is_said(
     assert (found.text if found else "") == (text if said else "")
 
 
+def test_a_prefill_among_decodes_is_no_step_that_takes_too_long(build: Build) -> None:
+    builder, at = build(), 0
+    for context, took in ((1, 900), (0, 100), (0, 100), (0, 100)):
+        name = f"execute_context_{context}({512 * context})_generation_8(8)"
+        builder.op(name, at, took, cat="user_annotation").launch(at + 1, "k", at + 5, 10)
+        at += took
+    assert "long_steps" not in notices(builder)
+
+
 @pytest.mark.shared
 def test_real_clocks_that_differ(real_analysis: RealAnalysis) -> None:
     found = summarize(real_analysis("more/torchrec_pr1460/sst_long_a2a_optimizer_5/rank0.pt.trace")).notices

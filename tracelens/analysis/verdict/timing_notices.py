@@ -11,6 +11,7 @@ from tracelens.analysis.attribution.host_calls import kernel_launches, named
 from tracelens.analysis.factorize import distinct_rows
 from tracelens.analysis.findings.wording import counted, duration, percent
 from tracelens.analysis.intervals import Ints
+from tracelens.analysis.reading.engine_steps import STEM
 from tracelens.analysis.verdict.summary import Notice
 from tracelens.lazy.patterns import lazy_pattern
 from tracelens.trace.table import DEVICE_KINDS, Kind, TraceTable
@@ -134,9 +135,12 @@ def _silence(analysis: Analysis) -> Iterator[Notice]:
 
 
 def _long_steps(analysis: Analysis) -> Iterator[Notice]:
-    """Steps of which a mean says nothing: as the first one, which compiles, or one that writes a checkpoint."""
+    """Steps of which a mean says nothing: as the first one, which compiles, or one that writes a checkpoint.
+
+    An engine's steps are of several phases, which the sheet inference_phases tells apart.
+    """
     times, chosen = analysis.step_times, np.array(analysis.complete_steps, np.int64)
-    if len(chosen) < 2:
+    if len(chosen) < 2 or analysis.step_stem == STEM:
         return
     length = times.duration_ns[chosen]
     usual = float(np.median(np.sort(length)[:-1]))
