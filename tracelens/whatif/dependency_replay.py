@@ -154,7 +154,7 @@ class DependencyReplay:
         begins = np.concatenate(([True], np.diff(threads.lane) != 0))
         entered = np.isin(np.arange(len(begins)), threads.entered)
         at, following = source - base, target - base
-        found = (at >= 0) & (following == at + 1)
+        found: Bools = (at >= 0) & (following == at + 1)
         at, following = at[found], following[found]
         found[found] = begins[at] & entered[following] & (threads.time[at] == threads.time[following])
         return found
