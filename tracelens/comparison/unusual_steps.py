@@ -12,7 +12,9 @@ from tracelens.comparison.measured_rows import MeasuredSide
 from tracelens.units import NS_PER_MS
 
 #: Times the median from which a step is named, how many must be there to have one, and how many are named.
-_FAR, _LEAST_STEPS, _MOST = 1.5, 3, 3
+_FAR, _LEAST_STEPS, _MOST = 1.25, 3, 3
+#: Share of the mean step that what they took more must be.
+_LEAST_EXTRA = 0.02
 
 
 def unusual_steps(name: str, side: MeasuredSide, numbers: Sequence[int], rows: Sequence[ComparedRow]) -> list[str]:
@@ -20,7 +22,8 @@ def unusual_steps(name: str, side: MeasuredSide, numbers: Sequence[int], rows: S
     step_ms = side.steps.sum(axis=0) / NS_PER_MS
     median = float(np.median(step_ms))
     far = np.flatnonzero(step_ms > _FAR * median)
-    if len(step_ms) < _LEAST_STEPS or not len(far):
+    extra = float((step_ms[far] - median).sum()) / len(step_ms)
+    if len(step_ms) < _LEAST_STEPS or not len(far) or extra < _LEAST_EXTRA * step_ms.mean():
         return []
     by_category: dict[str, float] = defaultdict(float)
     for number, row in zip(numbers, rows, strict=True):
@@ -30,6 +33,5 @@ def unusual_steps(name: str, side: MeasuredSide, numbers: Sequence[int], rows: S
     named = ", ".join(f"{step_ms[at]:.3g}" for at in far[:_MOST]) + (" ..." if len(far) > _MOST else "")
     which = f"step {far[0] + 1}" if len(far) == 1 else f"{len(far)} steps"
     what = "idle time" if most == IDLE else most
-    extra = float((step_ms[far] - median).sum()) / len(step_ms)
     of_mean = f"{extra:.3g} ms of the mean step, most of it {what}"
     return [f"{name}: {which} of {len(step_ms)} took {named} ms, the median is {median:.3g}: {of_mean}"]
