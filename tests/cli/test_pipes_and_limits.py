@@ -102,8 +102,9 @@ def test_memory_stays_within_the_limit_and_what_fits_is_reported(shape: str, tmp
 def large(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Traces and a table that take more than 0.2 GB."""
     folder = tmp_path_factory.mktemp("large")
+    shapes = b'{"Input Dims":[[4,4],[4,4]],"Input type":["float","float"]}'
     for rank in range(2):
-        events = b",".join([op(), KERNEL] * 200_000)
+        events = b",".join([op(args=shapes), KERNEL] * 200_000)
         head = b'{"distributedInfo":{"rank":%d,"world_size":2},"traceEvents":[' % rank
         (folder / f"rank{rank}.json.gz").write_bytes(gzip.compress(head + events + b"]}", 1))
     row = "128,128,128,bf16,h200\n"
