@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from reference_reports.regenerate import HERE, REPORTS, write_reports
+from reference_reports.regenerate import HERE, REPORTS, renew, write_reports
 
 
 @pytest.fixture(scope="module")
@@ -65,3 +65,16 @@ def test_the_json_document_is_as_committed(fresh: Path, name: str) -> None:
 
     ours, theirs = (json.loads((folder / name / "report.json").read_text()) for folder in (fresh, HERE))
     assert not differences(ours, theirs, "")[:10]
+
+
+def test_regenerating_keeps_lines_that_differ_in_last_digits_alone(tmp_path: Path) -> None:
+    kept, fresh = tmp_path / "kept", tmp_path / "fresh"
+    (kept / "csv").mkdir(parents=True)
+    (fresh / "csv").mkdir(parents=True)
+    (kept / "csv" / "ops.csv").write_text("name,std\nmm,0.0530738650388802\nadd,1.5\ncopy 2.0,3\n")
+    (fresh / "csv" / "ops.csv").write_text("name,std\nmm,0.0530738650388803\nadd,1.6\ncopy 2.1,3\n")
+    (kept / "csv" / "gone.csv").write_text("name\n")
+    (fresh / "report.json").write_text("{}")
+    renew(kept, fresh)
+    assert (kept / "csv" / "ops.csv").read_text() == "name,std\nmm,0.0530738650388802\nadd,1.6\ncopy 2.1,3\n"
+    assert sorted(path.name for path in kept.rglob("*.*")) == ["ops.csv", "report.json"]

@@ -29,7 +29,9 @@ _ELEMENTWISE = "elementwise"
     ),
 )
 def unfused_elementwise(seen: Observed) -> Iterator[Candidate]:
-    """Gain: fused, a chain takes at least as long as its longest kernel."""
+    """Gain: fused, a chain takes at least as long as its longest kernel, and as long as today where what is between its
+    kernels must be written anyway.
+    """
     activity = seen.activity
     order = np.lexsort((activity.start, activity.stream))
     elementwise = seen.category.are(_ELEMENTWISE) & ~activity.memcpy
@@ -56,8 +58,8 @@ def unfused_elementwise(seen: Observed) -> Iterator[Candidate]:
     saved = f": fused, some {size(saved_mb)} less through HBM" if saved_mb > 0 else ""
     yield Candidate(
         why=f"{counted(int(members.sum()), 'elementwise kernel')} run back to back, {seen.share_text(time_us)}{saved}",
-        claimed=seen.kernels(events, 1 - kept, spares_launches=True),
-        computed="per chain, the time of its kernels less that of the longest",
+        claimed=seen.kernels(events, 1 - kept, low=0.0, spares_launches=True),
+        computed="per chain, the time of its kernels less that of the longest; at least none of it",
         figures=(
             Said(what="kernels in chains", value=int(members.sum()), unit="count"),
             seen.gpu_share(time_us),
