@@ -30,6 +30,15 @@ def test_a_workbook_holds_texts_numbers_and_no_date(tmp_path: Path) -> None:
     assert dates.count("1980-01-01T00:00:00Z") == 2
 
 
+def test_a_sheet_filters_and_prints_as_wide_as_its_columns(tmp_path: Path) -> None:
+    for frame, cells in ((FRAME, "A1:C3"), (pd.DataFrame(), "A1:A1")):
+        write_frame(tmp_path / "t.xlsx", frame, {})
+        sheet = openpyxl.load_workbook(tmp_path / "t.xlsx")["table"]
+        assert (sheet.auto_filter.ref, sheet.page_setup.orientation, sheet.page_setup.fitToWidth) == (
+            cells, "landscape", 1,
+        )  # fmt: skip
+
+
 def test_a_csv_guards_what_a_spreadsheet_would_evaluate(tmp_path: Path) -> None:
     write_frame(tmp_path / "t.csv", FRAME, {})
     assert (tmp_path / "t.csv").read_text() == "name,t,n\n'=1+1,0.125,3\na,inf,4\n"

@@ -81,8 +81,8 @@ def tables_xlsx(frames: Mapping[str, pd.DataFrame], meanings: Mapping[str, str])
 
 def _worksheet(title: str, frame: pd.DataFrame, meanings: Mapping[str, str], styles: Styles) -> Worksheet:
     from tracelens.report.xlsx.cell_styles import Style, font, solid
-    from tracelens.report.xlsx.worksheet import Note, Worksheet
-    from tracelens.report.xlsx.worksheet_rows import ColumnStyles, row_xml, rows_xml
+    from tracelens.report.xlsx.worksheet import Note, Worksheet, pages_of
+    from tracelens.report.xlsx.worksheet_rows import ColumnStyles, column_letter, row_xml, rows_xml
 
     names = [str(name) for name in frame.columns]
     columns = [plain_values(frame[name]) for name in frame.columns]
@@ -93,10 +93,13 @@ def _worksheet(title: str, frame: pd.DataFrame, meanings: Mapping[str, str], sty
     body = rows_xml(columns, [ColumnStyles(number=n, text=text, quoted=quoted) for n in numbers], first_row=2)
     longest = (max((len(value) for value in values if isinstance(value, str)), default=0) for values in columns)
     notes = [Note(column=at, text=meanings[name], height=80) for at, name in enumerate(names, 1) if name in meanings]
+    widths = [min(80, max(12, widest + 2, len(name) + 2)) for widest, name in zip(longest, names, strict=True)]
     return Worksheet(
         title=title,
         rows=chain([row_xml(1, 15, names, [header] * len(names)).encode()], body),
-        widths=[min(80, max(12, widest + 2, len(name) + 2)) for widest, name in zip(longest, names, strict=True)],
+        widths=widths,
+        pages=pages_of(widths),
+        filtered=f"A1:{column_letter(max(len(names), 1))}{len(frame) + 1}",
         notes=notes,
     )
 

@@ -22,7 +22,7 @@ from tracelens.report.assembly import Sheet
 from tracelens.report.cells import Value, plain_columns, plain_values
 from tracelens.report.xlsx.cell_styles import Style, Styles, edge, font, solid
 from tracelens.report.xlsx.workbook_charts import charted_columns, share_chart
-from tracelens.report.xlsx.worksheet import Chart, Note, Worksheet
+from tracelens.report.xlsx.worksheet import Chart, Note, Worksheet, pages_of
 from tracelens.report.xlsx.worksheet_rows import ColumnStyles, column_letter, row_xml, rows_xml
 from tracelens.report.xlsx.xlsx_file import write_xlsx
 from tracelens.schema import Column
@@ -42,7 +42,7 @@ _HEADER = Style(
 _INDENTED = 'horizontal="left" indent="1"'
 _BODY_FONT, _NAME_FONT, _LINK_FONT = font(), font(bold=True), font(color="1155CC", underlined=True)
 _TAB_FIXED, _TAB_FAMILY = _INK, "2E8B7A"
-_WIDEST_NUMBER, _NARROWEST, _PAGE_WIDTH = 24, 8, 200
+_WIDEST_NUMBER, _NARROWEST = 24, 8
 #: Cells of a sheet that are kept from the column widths to the rows; beyond, memory is worth more than time.
 _FEW_CELLS = 20_000
 
@@ -125,7 +125,7 @@ def _worksheet(part: _Part, styles: Styles) -> Worksheet:
         widths=widths,
         tab=_TAB_FAMILY if sheet.is_family else _TAB_FIXED,
         zoom=90,
-        pages=_pages(widths),
+        pages=pages_of(widths),
         filtered=f"A1:{column_letter(len(columns))}{rows + 1}",
         rules=list(_rules(columns, rows + 1)),
         notes=[_note(number, column.note) for number, column in enumerate(columns, 1) if column.note],
@@ -148,11 +148,6 @@ def _column_styles(column: Column, styles: Styles, *, is_first: bool) -> ColumnS
 def _rows(part: _Part, styles: Sequence[ColumnStyles]) -> Iterator[bytes]:
     """The values are taken from the frame again when the sheet is written: one sheet's are in memory, not all."""
     yield from rows_xml([part.values(column) for column in part.sheet.columns], styles, first_row=2)
-
-
-def _pages(widths: Sequence[float]) -> int:
-    """A sheet goes on as many pages side by side as stay readable."""
-    return math.ceil(sum(widths) / _PAGE_WIDTH)
 
 
 #: How a share above its limit looks.
@@ -257,7 +252,7 @@ def _about(lines: Iterable[Line], styles: Styles, chart: Chart | None) -> Worksh
         frozen=(0, 1),
         tab="D9822B",
         grid=False,
-        pages=_pages(_ABOUT_WIDTHS),
+        pages=pages_of(_ABOUT_WIDTHS),
         printed=f"$A$1:${column_letter(len(_ABOUT_WIDTHS))}${len(rows)}",
         links=links,
         chart=chart,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import field
@@ -45,6 +46,15 @@ class Chart:
             f'<a:ext cx="0" cy="0"/></xfrm><a:graphic><a:graphicData uri="{_DRAWING}/chart"><c:chart r:id="chart"/>'
             "</a:graphicData></a:graphic></graphicFrame><clientData/></oneCellAnchor></wsDr>"
         )
+
+
+#: Characters that stay readable on a page's width.
+_PAGE_WIDTH = 200
+
+
+def pages_of(widths: Sequence[float]) -> int:
+    """How many pages side by side columns of these widths go on."""
+    return max(1, math.ceil(sum(widths) / _PAGE_WIDTH))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
