@@ -80,11 +80,13 @@ def written(source: Path, target: Path, megabytes: float, grow: float) -> tuple[
 
 def measured(path: Path, what: str, collector: str, output: Path) -> list[float]:
     """(CPU s, peak MB) of one process."""
-    command = [sys.executable, "-c", _MEASURE, str(path), what, collector, str(output)]
+    command = [sys.executable, "-c", _MEASURE, str(path.resolve()), what, collector, str(output.resolve())]
     # An installed package is compiled: a checkout that may not write its own would be compiled anew by every process.
     environment = {key: value for key, value in os.environ.items() if key != "PYTHONDONTWRITEBYTECODE"}
     environment["PYTHONPYCACHEPREFIX"] = str(Path(tempfile.gettempdir()) / "tracelens-benchmark-cache")
-    result = subprocess.run(command, cwd=REPOSITORY, env=environment, capture_output=True, text=True, check=True)
+    # In another folder than a checkout's, so that what is installed is measured
+    elsewhere = tempfile.gettempdir()
+    result = subprocess.run(command, cwd=elsewhere, env=environment, capture_output=True, text=True, check=True)
     figures: list[float] = json.loads(result.stdout)
     return figures
 
