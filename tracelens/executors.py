@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any, Generic, TypeVar
 
 from tracelens.errors import InputError, TracelensError, UsageError
-from tracelens.files.memory_limit import MemoryLimit, command_limit, excess, limit_process
+from tracelens.files.memory_limit import MemoryLimit, command_limit, excess, lacks_memory, limit_process
 from tracelens.lazy.records import dataclass
 
 Item = TypeVar("Item")
@@ -101,10 +101,10 @@ def outcomes(
                     value = future.result()
                 except TracelensError as error:
                     yield Outcome(item=item, error=str(error))
-                except MemoryError:
-                    yield Outcome(item=item, error=f"it does not fit: {excess()}")
                 except Exception as error:  # noqa: BLE001 - of thousands, it costs one
-                    if not _is_dead_worker(error):
+                    if lacks_memory(error):
+                        yield Outcome(item=item, error=f"it does not fit: {excess()}")
+                    elif not _is_dead_worker(error):
                         yield Outcome(item=item, error=f"{DEFECT} ({type(error).__name__}: {str(error)[:200]})")
                     elif tries < _RETRIES and isinstance(error, BrokenProcessPool):
                         again[executor.submit(function, item)] = (item, tries + 1)

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 from tracelens.errors import InputError, OutputError
 from tracelens.files.atomic_write import whole_file
 from tracelens.files.before_reading import before_reading
+from tracelens.files.memory_limit import end_stage
 from tracelens.files.safe_text import csv_cell
 from tracelens.lazy.patterns import lazy_pattern
 from tracelens.lazy.records import dataclass
@@ -111,6 +112,7 @@ def read_table(path: Path) -> pd.DataFrame:
         raise InputError(f"{path} cannot be read: no such file") from error
     except _UNREADABLE as error:
         raise InputError(f"{path} cannot be read as a table: {reason(error)}") from error
+    end_stage()
     table.columns = pd.Index([str(name) for name in table.columns])
     if table.columns.has_duplicates:
         twice = table.columns[table.columns.duplicated()][0]

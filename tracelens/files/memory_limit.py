@@ -18,8 +18,12 @@ _GB = 1_000_000_000
 _HEADROOM = 1.05
 #: A process below this does not look for memory to give back.
 _SMALL_BYTES = 200_000_000
+#: A file below this is read whatever is left.
+_SMALL_FILE_BYTES = 1_000_000
 _STATUS = Path("/proc/self/status")
 _SHARES = Path("/proc/self/smaps_rollup")
+#: What Python says where there is no memory for the stack of a thread.
+_NO_THREAD = "can't start new thread"
 #: What the system sets aside for a thread.
 _STACK_BYTES = 2**23
 _CONTROL_GROUPS = (Path("/sys/fs/cgroup/memory.max"), Path("/sys/fs/cgroup/memory/memory.limit_in_bytes"))
@@ -75,7 +79,9 @@ def limited(gb: float | None) -> Iterator[None]:
     try:
         limit_process(MemoryLimit.of_gb(gb))
         yield
-    except MemoryError as error:
+    except (MemoryError, RuntimeError) as error:
+        if not lacks_memory(error):
+            raise
         _set_data_limit(rlimit)
         in_use = f"; {(resident_bytes() or 0) / _GB:.1f} GB were in use when it asked for more"
         raise InputError(f"{_refused()}: {excess()}{in_use}") from error
@@ -101,15 +107,23 @@ def hold(name: str, size_bytes: int) -> None:
     """Before a file is read: counts anew what the command may still take, as the libraries for it are loaded now."""
     global _largest
     _largest = max(_largest, (size_bytes, name))
-    _limit_data()
+    if size_bytes < _SMALL_FILE_BYTES:
+        _limit_data()
+    else:  # at the limit, every object that Python makes costs refused calls of the system: a crawl
+        end_stage()
 
 
 def _refused() -> str:
     return f"{_largest[1]} does not fit" if _largest[1] else "not enough memory"
 
 
+def lacks_memory(error: BaseException) -> bool:
+    """Whether the system refused memory: for data, or for the stack of a thread."""
+    return isinstance(error, MemoryError) or (isinstance(error, RuntimeError) and str(error) == _NO_THREAD)
+
+
 def excess() -> str:
-    """What a MemoryError means here."""
+    """What it means here that memory is refused."""
     most = "there is" if _limit is None else f"the {_limit.most_bytes / _GB:.3g} GB of --max-memory"
     return f"it needs more than {most}"
 
