@@ -15,15 +15,17 @@ from typing import TYPE_CHECKING, Any
 
 from tracelens.errors import InputError, UsageError
 from tracelens.files.data_table import reason
+from tracelens.files.memory_limit import command_limit, unrefused
 from tracelens.lazy.patterns import lazy_pattern
 from tracelens.lazy.records import dataclass
+from tracelens.units import BYTES_PER_GB
 
 if TYPE_CHECKING:
     import pandas as pd
 
     from tracelens.schema import ColumnSet
 
-#: What a statement may take for sorting and joining (1e9 bytes).
+#: What a statement may take for sorting and joining (1e9 bytes), where the command may take as much.
 MEMORY_GB = 2
 #: Rows of a group of a merged file: what is held at once when it is written.
 _GROUP_ROWS = 20_480
@@ -150,6 +152,11 @@ def _quoted(path: Path) -> str:
     return "'" + str(path).replace("'", "''") + "'"
 
 
+def _memory_gb() -> float:
+    limit = command_limit()
+    return MEMORY_GB if limit is None else min(MEMORY_GB, limit.most_bytes / BYTES_PER_GB)
+
+
 @contextmanager
 def _locked(folder: Path | None = None) -> Iterator[Any]:
     """A connection that reaches nothing but, if given, what is in ``folder``."""
@@ -158,19 +165,22 @@ def _locked(folder: Path | None = None) -> Iterator[Any]:
         "autoload_known_extensions": False,
         "allow_community_extensions": False,
         "python_enable_replacements": False,
-        "memory_limit": f"{MEMORY_GB}GB",
+        "memory_limit": f"{_memory_gb():g}GB",
         "temp_directory": "",
         "threads": 1,  # sums of the same rows in the same order: the same answer every time
     }
-    connection = _duckdb().connect(":memory:", config=settings)
-    try:
-        if folder is not None:
-            connection.execute("SET allowed_directories=[?]", [str(folder)])
-        connection.execute("SET enable_external_access=false")
-        connection.execute("SET lock_configuration=true")
-        yield connection
-    finally:
-        connection.close()
+    duckdb = _duckdb()
+    # It does not survive to be refused memory, and has a limit of its own
+    with unrefused():
+        connection = duckdb.connect(":memory:", config=settings)
+        try:
+            if folder is not None:
+                connection.execute("SET allowed_directories=[?]", [str(folder)])
+            connection.execute("SET enable_external_access=false")
+            connection.execute("SET lock_configuration=true")
+            yield connection
+        finally:
+            connection.close()
 
 
 def _answer(connection: Any, statement: str, known: Iterable[str]) -> pd.DataFrame:
@@ -186,7 +196,8 @@ def _answer(connection: Any, statement: str, known: Iterable[str]) -> pd.DataFra
     except duckdb.CatalogException as error:
         raise UsageError(f"{_first_line(error)}; tables: {', '.join(sorted(known))}") from None
     except duckdb.OutOfMemoryException:
-        raise UsageError(f"the query needs more than {MEMORY_GB} GB of memory: select fewer rows or columns") from None
+        needed = f"more than {_memory_gb():g} GB of memory"
+        raise UsageError(f"the query needs {needed}: select fewer rows or columns") from None
     except duckdb.IOException as error:
         raise InputError(f"the tables cannot be read: {_first_line(error)}") from None
     except duckdb.Error as error:

@@ -322,6 +322,7 @@ def test_a_container_has_as_many_cores_as_it_has_time_of(
 #: Reads the file named first, and sends itself, or all of its group, a signal when others are at work.
 STOPPED = """
 import os, signal, sys
+signal.signal(signal.SIGINT, signal.default_int_handler)  # whatever started the tests may have it ignored
 from tracelens.cli import main
 from tracelens.trace.reading import bytestream
 from tracelens.trace.reading.chrome import event_list, forked_reading

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import signal
+import time
 from pathlib import Path
 
 import pytest
 
 from tracelens.errors import InputError
 from tracelens.files import memory_limit
-from tracelens.files.memory_limit import DEFAULT_SHARE, MemoryLimit, machine_bytes, resident_bytes
+from tracelens.files.memory_limit import DEFAULT_SHARE, MemoryLimit, limited, machine_bytes, resident_bytes
 
 
 def test_the_default_is_a_share_of_the_machine() -> None:
@@ -37,6 +39,25 @@ def test_the_message_has_the_figures(monkeypatch: pytest.MonkeyPatch) -> None:
     )
     monkeypatch.setattr(memory_limit, "resident_bytes", lambda: None)
     limit.check("t.json.gz", text_bytes=1, file_bytes=1)
+
+
+@pytest.mark.skipif(not hasattr(signal, "SIGVTALRM"), reason="no timer of processor time")
+def test_work_that_is_over_the_limit_and_makes_little_more_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The system refuses nothing here: objects are made and forgotten. Looking at memory ends it, and ends with it."""
+    before = signal.getsignal(signal.SIGVTALRM)
+    monkeypatch.setattr(memory_limit, "_limit_data", lambda **_: None)
+
+    def work() -> None:
+        with limited(0.5):
+            monkeypatch.setattr(memory_limit, "resident_bytes", lambda: 600_000_000)
+            ends = time.process_time() + 20
+            while time.process_time() < ends:
+                str(ends)
+
+    with pytest.raises(InputError, match=r"more than the 0\.5 GB of --max-memory; 0\.6 GB were in use"):
+        work()
+    assert signal.getsignal(signal.SIGVTALRM) == before
+    assert signal.getitimer(signal.ITIMER_VIRTUAL) == (0.0, 0.0)
 
 
 def test_what_a_process_holds_is_known_here() -> None:

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterator
+import signal
+import threading
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from types import FrameType
 
 from tracelens.errors import InputError
 from tracelens.lazy.records import dataclass
@@ -16,6 +19,10 @@ DEFAULT_SHARE = 0.75
 _GB = 1_000_000_000
 #: Reading says on its own what did not fit; the system says so a little later.
 _HEADROOM = 1.05
+#: Beyond that, libraries that do not survive to be refused memory find some until this process looks: every so many
+#: seconds of processor time, and not again for so many after it has said that there is too much.
+_SPARE_BYTES = 32_000_000
+_LOOK_S, _PAUSE_S = 0.02, 1.0
 #: A process below this does not look for memory to give back.
 _SMALL_BYTES = 200_000_000
 #: A file below this is read whatever is left.
@@ -76,8 +83,9 @@ def limited(gb: float | None) -> Iterator[None]:
     """
     global _limit
     before, rlimit = _limit, _data_limit()
+    stop = _unwatched
     try:
-        limit_process(MemoryLimit.of_gb(gb))
+        stop = limit_process(MemoryLimit.of_gb(gb))
         yield
     except (MemoryError, RuntimeError) as error:
         if not lacks_memory(error):
@@ -86,16 +94,50 @@ def limited(gb: float | None) -> Iterator[None]:
         in_use = f"; {(resident_bytes() or 0) / _GB:.1f} GB were in use when it asked for more"
         raise InputError(f"{_refused()}: {excess()}{in_use}") from error
     finally:
+        stop()
         _limit = before
         _set_data_limit(rlimit)
 
 
-def limit_process(limit: MemoryLimit) -> None:
-    """``limited`` for the rest of a process that works for a command."""
+def limit_process(limit: MemoryLimit) -> Callable[[], None]:
+    """``limited`` for the rest of a process that works for a command. What it returns ends looking at memory."""
     global _limit, _largest
     _limit, _largest = limit, (0, "")
     # Libraries start a thread per core, whose stacks they hardly use
     _limit_data(unused_bytes=_STACK_BYTES * (os.cpu_count() or 1))
+    return _watch()
+
+
+def _unwatched() -> None:
+    """Nothing looks."""
+
+
+def _watch() -> Callable[[], None]:
+    """MemoryError in the main thread once more than the limit is in use in two looks: what is refused memory for each
+    object that it makes does not end otherwise, or not soon. What it returns ends that.
+    """
+    if not hasattr(signal, "SIGVTALRM") or threading.current_thread() is not threading.main_thread():
+        return _unwatched
+    times = 0
+
+    def look(number: int, frame: FrameType | None) -> None:
+        nonlocal times
+        times = times + 1 if _limit is not None and (resident_bytes() or 0) > _limit.most_bytes else 0
+        if times > 1:
+            times = 0
+            # What ends on this account writes nothing, and takes its temporary files along
+            signal.setitimer(signal.ITIMER_VIRTUAL, _PAUSE_S, _LOOK_S)
+            raise MemoryError
+
+    before = signal.signal(signal.SIGVTALRM, look)
+    signal.siginterrupt(signal.SIGVTALRM, False)
+    signal.setitimer(signal.ITIMER_VIRTUAL, _LOOK_S, _LOOK_S)
+
+    def stop() -> None:
+        signal.setitimer(signal.ITIMER_VIRTUAL, 0)
+        signal.signal(signal.SIGVTALRM, before)
+
+    return stop
 
 
 def command_limit() -> MemoryLimit | None:
@@ -133,7 +175,7 @@ def _limit_data(*, unused_bytes: int = 0) -> None:
     resident, taken, before = resident_bytes(), _data_bytes(), _data_limit()
     if _limit is None or resident is None or taken is None or before is None:
         return
-    most = taken + max(int(_limit.most_bytes * _HEADROOM) - resident, 0) + unused_bytes
+    most = taken + max(int(_limit.most_bytes * _HEADROOM) - resident, 0) + _SPARE_BYTES + unused_bytes
     _set_data_limit((most if before[1] < 0 else min(most, before[1]), before[1]))
 
 

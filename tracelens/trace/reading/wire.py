@@ -6,6 +6,7 @@ generated parser makes an object each; and no trace needs a package that it coul
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Iterator
 from dataclasses import field
 from typing import Any
@@ -74,7 +75,7 @@ class Wire:
         ``others`` gets the other fields, as ``fields`` gives them. A field of a low number and a short length is most
         of what long messages hold: those are stepped over without a call, four times as fast.
         """
-        data, position, starts, ends = self.data, start, [], []
+        data, position, starts, ends = self.data, start, array("q"), array("q")
         tag = number << 3 | BYTES
         limit = min(end, len(data)) - 1
         try:
@@ -98,8 +99,8 @@ class Wire:
                 elif others is not None:
                     others.append((field_number, value, stop))
         except WireError as error:
-            return np.array(starts, np.int64), np.array(ends, np.int64), error.position
-        return np.array(starts, np.int64), np.array(ends, np.int64), -1
+            return np.frombuffer(starts, np.int64), np.frombuffer(ends, np.int64), error.position
+        return np.frombuffer(starts, np.int64), np.frombuffer(ends, np.int64), -1
 
     def message(self, start: int, end: int) -> dict[int, Any]:
         """The last value of every field: integers, or bytes of what has a length."""
