@@ -17,11 +17,9 @@ from tracelens.lazy.records import dataclass
 #: What the default leaves to the rest of the machine, and to the analysis after reading.
 DEFAULT_SHARE = 0.75
 _GB = 1_000_000_000
-#: Reading says on its own what did not fit; the system says so a little later.
-_HEADROOM = 1.05
-#: Beyond that, libraries that do not survive to be refused memory find some until this process looks: every so many
-#: seconds of processor time, and not again for so many after it has said that there is too much.
-_SPARE_BYTES = 32_000_000
+#: What a process may take beyond the limit until it has looked: not all libraries survive to be refused memory.
+_HEADROOM = 1.12
+#: It looks every so many seconds of processor time, and not again for so many after it has said that there is too much.
 _LOOK_S, _PAUSE_S = 0.02, 1.0
 #: A process below this does not look for memory to give back.
 _SMALL_BYTES = 200_000_000
@@ -76,7 +74,7 @@ class MemoryLimit:
 
 @contextmanager
 def limited(gb: float | None) -> Iterator[None]:
-    """Around a command: the system gives this process no more than ``gb`` (as ``MemoryLimit.of_gb``) and a twentieth.
+    """Around a command: the system gives this process no more than ``gb`` (as ``MemoryLimit.of_gb``) and an eighth.
 
     InputError where it asks for more, e.g. for arrays that analysis makes of many small events. Only where the system
     counts a process's data (Linux); what checks ``MemoryLimit`` while it reads does so everywhere.
@@ -175,7 +173,7 @@ def _limit_data(*, unused_bytes: int = 0) -> None:
     resident, taken, before = resident_bytes(), _data_bytes(), _data_limit()
     if _limit is None or resident is None or taken is None or before is None:
         return
-    most = taken + max(int(_limit.most_bytes * _HEADROOM) - resident, 0) + _SPARE_BYTES + unused_bytes
+    most = taken + max(int(_limit.most_bytes * _HEADROOM) - resident, 0) + unused_bytes
     _set_data_limit((most if before[1] < 0 else min(most, before[1]), before[1]))
 
 

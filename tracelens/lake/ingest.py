@@ -96,7 +96,7 @@ def ingest(
             failed.append((outcome.item.name, outcome.error))
         if progress is not None:
             progress(done, len(tasks))
-    shutil.rmtree(lake / _MAKING, ignore_errors=True)
+    _clear(lake / _MAKING)
     _merge(lake)
     return Ingested(known=known, added=len(tasks) - len(failed), failed=tuple(sorted(failed)))
 
@@ -215,11 +215,40 @@ def _write(path: Path, frame: pd.DataFrame, trace: str) -> None:
 def _open_lake(lake: Path) -> None:
     if not lake.absolute().parent.is_dir():
         raise OutputError(f"cannot write {lake}: there is no folder {lake.absolute().parent}")
-    if lake.exists() and not is_lake(lake) and (not lake.is_dir() or any(lake.iterdir())):
+    if lake.exists() and not is_lake(lake) and not _is_begun(lake):
         raise UsageError(f"{lake} exists and is not a lake; choose another folder with --to")
-    (lake / PARTS).mkdir(parents=True, exist_ok=True)
-    shutil.rmtree(lake / _MAKING, ignore_errors=True)  # of a run that was killed
+    lake.mkdir(exist_ok=True)
     write_whole(lake / MARK, json.dumps({"schema": SCHEMA, "tables": list(built_in_tables())}) + "\n")
+    (lake / PARTS).mkdir(exist_ok=True)
+    _clear(lake / _MAKING)
+
+
+def _clear(making: Path) -> None:
+    """Removes what runs that were killed left, and the folder unless another run works there."""
+    for left in making.glob("*"):
+        if not _is_running(left.suffix[1:]):
+            shutil.rmtree(left, ignore_errors=True)
+    with suppress(OSError):
+        making.rmdir()
+
+
+def _is_running(pid: str) -> bool:
+    """Whether there is another process of that number here; False where the system does not tell."""
+    if os.name != "posix" or not pid.isdecimal() or int(pid) == os.getpid():
+        return False
+    try:
+        os.kill(int(pid), 0)
+    except (ProcessLookupError, OverflowError):
+        return False
+    except OSError:
+        return True
+    return True
+
+
+def _is_begun(folder: Path) -> bool:
+    """Whether it is an empty folder, or another ``ingest`` writes its mark there now."""
+    begun = f".{MARK.removesuffix('.json')}."
+    return folder.is_dir() and (is_lake(folder) or all(entry.name.startswith(begun) for entry in folder.iterdir()))
 
 
 def is_lake(folder: Path) -> bool:
