@@ -31,8 +31,7 @@ class Plan:
     rows of host events that fall away; ``saved``: spans of threads (lane, start, end in ns) that do; ``sooner``: how
     much (ns) of the delay before each device event that nothing recorded explains does. ``gaps``: how long (ns) after
     one kernel of a graph the next starts: at least, most likely, at most. ``claimed_us``: what the report says a
-    step gains by the findings that are applied, None
-    without any. ``notes``: what was assumed, for people.
+    step gains by the findings that are applied, None without any. ``notes``: what was assumed, for people.
     """
 
     subject: Subject

@@ -15,8 +15,8 @@ pytestmark = pytest.mark.shared
         ("mi300/facebook_timesformer-base-finetuned-k400__1016002", "attention_from_parts", "bmm + softmax + bmm, 24 times"),
         ("mi300/Qwen_Qwen1.5-0.5B-Chat__1016005", "unfused_elementwise", "elementwise kernels run back to back"),
         ("mi300/resnet_act_checkpoint", "exposed_communication", "allreduce of 17.6 MB reaches 3.45 GB/s bus bandwidth"),
-        ("inference/sglang_prefilldecode/sglang_Qwen3-8B_prefilldecode", "idle: work from before recording",
-         "1 gap, the longest 493 ms"),
+        ("inference/sglang_prefilldecode/sglang_Qwen3-8B_prefilldecode", "op_below_roofline: compute",
+         "aiter::gemm_a16w16 (15360, 4096), (24576, 4096), 36 calls"),
     ],
 )  # fmt: skip
 def test_the_first_finding_is_the_experts(real_analysis: RealAnalysis, trace: str, kind: str, said: str) -> None:

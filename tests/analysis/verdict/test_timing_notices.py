@@ -64,6 +64,21 @@ def test_launches_without_kernels_are_counted(build: Build, lost: int, said: boo
         assert found.text.startswith("5 of 25 kernel launches (20 %) have no kernel")
 
 
+@pytest.mark.parametrize(("recorded_us", "said"), [(200, True), (600, False)])
+def test_waiting_for_work_from_before_recording_is_said_and_gains_nothing(
+    build: Build, recorded_us: int, said: bool
+) -> None:
+    """The first kernel of stream 8 starts 500 µs after its launch, longer than the recording had lasted by then."""
+    at = recorded_us - 20.5
+    builder = build().launch(at, "k", at + 5, 5).op("load", 0, at).launch(at + 20, "k", at + 520.5, 5, stream=8)
+    summary = summarize(analyze(builder.trace(), Options()))
+    found = {notice.id: notice for notice in summary.notices}.get("work_before_recording")
+    assert (found is not None) == said
+    if found is not None:
+        assert found.text.startswith("for 500 µs, ")
+        assert not any(finding.id.startswith("idle") for finding in summary.findings)
+
+
 def test_a_driver_call_within_a_runtime_call_is_the_same_launch(build: Build) -> None:
     builder = launched(build(), 20)
     for i in range(20):

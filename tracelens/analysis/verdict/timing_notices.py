@@ -9,9 +9,12 @@ import numpy as np
 from tracelens.analysis.analyze import Analysis
 from tracelens.analysis.attribution.host_calls import kernel_launches, named
 from tracelens.analysis.factorize import distinct_rows
+from tracelens.analysis.findings.idle_of_cause import LEAST_SHARE
 from tracelens.analysis.findings.wording import counted, duration, percent
+from tracelens.analysis.idle.idle_time import BEFORE_RECORDING
 from tracelens.analysis.intervals import Ints
 from tracelens.analysis.reading.engine_steps import STEM
+from tracelens.analysis.sheets.timeline import idle_causes
 from tracelens.analysis.verdict.summary import Notice
 from tracelens.lazy.patterns import lazy_pattern
 from tracelens.trace.table import DEVICE_KINDS, Kind, TraceTable
@@ -40,6 +43,7 @@ def timing_notices(analysis: Analysis) -> Iterator[Notice]:
     yield from _before_launch(analysis)
     yield from _after_wait(analysis)
     yield from _without_work(table, analysis.trace.tree)
+    yield from _before_recording(analysis)
     is_call = (table.kind == Kind.RUNTIME) | (table.kind == Kind.DRIVER)
     if not is_call.any() and (analysis.activity.op >= 0).any():
         text = "no launch calls were recorded: why the GPU was idle is judged by the ops that launched its work"
@@ -99,6 +103,19 @@ def _without_work(table: TraceTable, tree: OpTree) -> Iterator[Notice]:
             "recording ended before these ran, or lost them, and the GPU looks idle instead"
         )
         yield Notice(id="lost_kernels", count=lost, text=text)
+
+
+def _before_recording(analysis: Analysis) -> Iterator[Notice]:
+    """Idle time that is none: no rule makes a gain of it."""
+    causes = analysis.frames[idle_causes.TITLE]
+    waits = causes[causes["cause"] == BEFORE_RECORDING]
+    idle_us, share = float(waits["idle_us"].sum()), float(waits["percent_of_window"].sum()) / 100
+    if share > LEAST_SHARE:
+        text = (
+            f"for {duration(idle_us)}, {percent(share)} of the window, the GPU looks idle, but first kernels waited "
+            "for work from before recording: call torch.cuda.synchronize() before recording begins"
+        )
+        yield Notice(id="work_before_recording", count=int(waits["gaps"].sum()), text=text)
 
 
 def _devices(analysis: Analysis) -> Iterator[Notice]:
