@@ -194,6 +194,16 @@ def test_systems_of_the_paper_have_its_figures_under_either_rules() -> None:
     assert paper_system("b200-next-nvs64").domain == 64
 
 
+@pytest.mark.parametrize(("name", "node"), [("h200", "dgx-h200"), ("B200", "dgx-b200"), ("a100", "dgx-a100")])
+def test_a_device_that_the_paper_also_has_is_a_device_in_its_node(name: str, node: str) -> None:
+    """The same as the devices that the paper lacks: it needs no size of a domain, and has the data sheet's figures."""
+    device, cluster = load_system(name), load_system(node)
+    assert device.topology == cluster.topology
+    assert device.device == cluster.device
+    with pytest.raises(UsageError, match="b200-next-nvs8"):
+        load_system("b200-next")
+
+
 def test_any_cluster_can_have_another_domain_and_other_figures() -> None:
     wide = load_system("dgx-b200-nvs64", Figures(flops=4500, hbm_gb=100))
     assert wide.topology is not None

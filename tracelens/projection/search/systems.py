@@ -102,15 +102,22 @@ def paper_system(name: str, figures: Figures = AS_THEY_ARE) -> PaperSystem:
 
 
 def load_system(name: str, figures: Figures = AS_THEY_ARE) -> System:
-    """A cluster or device by name or file, or a system of the paper. UsageError for an unknown name."""
+    """A cluster or device by name or file, or a system of the paper. UsageError for an unknown name.
+
+    ``h200`` alone is the device in its standard node; ``h200-nvs8`` the paper's.
+    """
     base, domain = _split(name)
+    if domain is None:
+        try:
+            return _with(System.load(name), figures)
+        except UsageError:
+            if base not in system_names():
+                raise
     if base in system_names():
         own, changed = paper_system(name), paper_system(name, figures)
         scale = changed.matrix_tflops_s / own.matrix_tflops_s * own.hbm_gb_s / changed.hbm_gb_s
         system = _from_paper(changed)
         return replace(system, device=replace(system.device, on_chip_scale=scale))
-    if domain is None or name.endswith(".toml"):
-        return _with(System.load(name), figures)
     return _with(System.load(base), replace(figures, nvs=figures.nvs or domain))
 
 
