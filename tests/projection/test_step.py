@@ -346,7 +346,11 @@ def test_the_command_prints_the_step_and_says_when_it_does_not_fit(capsys: pytes
     ("arguments", "message"),
     [
         (["--model", "llama3.1-8b"], "project needs --model and --cluster, or --batch"),
-        (["--model", "llama3.1-8b", "--cluster", "dgx-h100"], "only one of --nodes and --gpus"),
+        (["--model", "llama3.1-8b", "--cluster", "dgx-h100"], "how many GPUs? Give --gpus N, or --nodes N"),
+        (
+            ["--model", "llama3.1-8b", "--cluster", "dgx-h100", "--nodes", "1", "--gpus", "8"],
+            "only one of --nodes and --gpus",
+        ),
         (
             ["--model", "llama3.1-8b", "--cluster", "dgx-h100", "--nodes", "1", "--tp", "3"],
             "tp 3 * pp 1 * cp 1 * dp 2 = 6 ranks, the cluster has 8",

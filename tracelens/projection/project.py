@@ -290,7 +290,9 @@ def _software(asked: ProjectOptions, framework: Framework, system: System) -> So
 
 
 def _ranks(system: System, name: object, nodes: int | None, gpus: int | None) -> int:
-    if (nodes is None) == (gpus is None):
+    if nodes is None and gpus is None:
+        raise UsageError("how many GPUs? Give --gpus N, or --nodes N of the cluster")
+    if nodes is not None and gpus is not None:
         raise UsageError("give only one of --nodes and --gpus")
     if gpus is not None:
         return gpus
