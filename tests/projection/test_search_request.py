@@ -15,6 +15,7 @@ from tracelens.projection.search import COLUMNS
 from tracelens.projection.search.request import Answer, Request, answer
 from tracelens.projection.search.rules import Constraints
 from tracelens.projection.search.systems import Figures, load_model, load_system, paper_shape, paper_system
+from tracelens.report.answers.search_text import search_text
 
 SMALL = Request(
     model="l=2048,e=4096,h=32,depth=32", cluster="b200-nvs8", gpus=(16, 32), global_batch=128, strategies=("1d",), top=5
@@ -162,9 +163,22 @@ def test_nothing_beats_a_point_of_the_front_in_everything(small: Answer) -> None
 
 def test_every_reason_is_an_alternative_that_is_no_faster(small: Answer) -> None:
     reasons = small.reasons()
-    assert {"tp1", "pp", "mbs"} <= {reason.dimension for reason in reasons}
+    assert {"tp1", "pp", "mbs"} <= {name for reason in reasons for name in reason.dimensions}
     assert min(reason.slower for reason in reasons) >= 0
-    assert all(reason.value != reason.other for reason in reasons)
+    assert all(set(reason.dimensions) <= set(reason.differs) for reason in reasons)
+    winner = small.best.iloc[0]
+    assert all(value != winner.get(name) for reason in reasons for name, value in reason.differs.items())
+
+
+def test_parts_of_a_reason_add_up_and_a_configuration_is_one_reason(small: Answer) -> None:
+    """Also those that shrink: the largest that grows alone may be many times what the step takes longer."""
+    reasons = small.reasons()
+    t = small.best["t"].iloc[0]
+    assert len({tuple(reason.differs.items()) for reason in reasons}) == len(reasons)
+    for reason in reasons:
+        assert sum(reason.parts_s.values()) == pytest.approx(reason.slower * t, abs=1e-6 * t)
+        largest = max(reason.parts_s.values(), key=abs)
+        assert f"{largest:+.3f} s" in search_text(small)
 
 
 def test_the_winner_is_rechecked_by_the_event_graph(small: Answer) -> None:

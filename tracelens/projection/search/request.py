@@ -146,14 +146,15 @@ class Request:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reason:
-    """The best configuration that differs in ``dimension``: ``slower`` by that share, most of it in ``part``."""
+    """The best configuration with another value of each of ``dimensions``: what it has in which the winner differs.
 
-    dimension: str
-    value: Any
-    other: Any
+    ``slower`` by that share of the winner's step; ``parts_s``: by how many seconds each part of the step changes.
+    """
+
+    dimensions: tuple[str, ...]
+    differs: dict[str, Any]
     slower: float
-    part: str
-    part_s: float
+    parts_s: dict[str, float]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -210,7 +211,10 @@ class Answer:
         return frame
 
     def reasons(self, place: int = 0) -> list[Reason]:
-        """What each dimension's best alternative costs, on as many devices with the same strategy; dearest first."""
+        """What each dimension's best alternative costs, on as many devices with the same strategy; dearest first.
+
+        A configuration that is the best alternative of several dimensions is one reason.
+        """
         which, at = self._origin(place)
         rules, found = self.rule_sets[which], self.found[which]
         same = np.flatnonzero(found.candidates.gpus == found.candidates.gpus[at])
@@ -218,28 +222,30 @@ class Answer:
             name: column for name, column in rules.degrees(found.candidates.take(same)).items() if name in _COMPARED
         }
         here = int(np.flatnonzero(same == at)[0])
-        others = {}
+        best_of: dict[int, list[str]] = {}
         for name, column in degrees.items():
             different = np.flatnonzero(column != column[here])
             if len(different):
-                others[name] = int(different[found.step_s[same][different].argmin()])
-        if not others:
+                best_of.setdefault(int(different[found.step_s[same][different].argmin()]), []).append(name)
+        if not best_of:
             return []
-        rows = found.candidates.take(same[[here, *others.values()]])
+        rows = found.candidates.take(same[[here, *best_of]])
         table = evaluate(rules, rows, global_batch=self.request.global_batch)
         step_s = table["t"].to_numpy(float)
         parts = [name for name in PARTS if name in table]
         change = table[parts].to_numpy(float) - table[parts].to_numpy(float)[0]
-        reasons = []
-        for row, (name, other) in enumerate(others.items(), 1):
-            most = int(change[row].argmax())
-            reasons.append(
-                Reason(
-                    dimension=name, value=degrees[name][here].item(), other=degrees[name][other].item(),
-                    slower=float(step_s[row] / step_s[0] - 1), part=parts[most], part_s=float(change[row, most]),
-                )
-            )  # fmt: skip
-        return sorted(reasons, key=lambda reason: (-reason.slower, reason.dimension))
+        reasons = [
+            Reason(
+                dimensions=tuple(names),
+                differs={
+                    name: column[other].item() for name, column in degrees.items() if column[other] != column[here]
+                },
+                slower=float(step_s[row] / step_s[0] - 1),
+                parts_s=dict(zip(parts, change[row].tolist(), strict=True)),
+            )
+            for row, (other, names) in enumerate(best_of.items(), 1)
+        ]
+        return sorted(reasons, key=lambda reason: (-reason.slower, reason.dimensions))
 
     def rechecked(self, place: int = 0) -> Projection | None:
         """The same step as the event graph has it; None for rules that it does not share a model with."""

@@ -34,9 +34,11 @@ _PARTS = {
 _USUAL = {"cp": "1", "vpp": "1", "ep": "1", "recompute": "none", "precision": "bf16"}
 _WORDS = frozenset({"recompute", "precision", "SUMMA", "in a node"})
 _NAMES = {
-    "tp1": "tp", "tp2": "second tensor or context degree", "mbs": "micro-batch", "zero": "ZeRO", "nb": "SUMMA blocks",
+    "tp1": "tp", "tp2": "cp", "mbs": "micro-batch", "zero": "ZeRO", "nb": "SUMMA blocks",
     "nv_tp1": "tp in a node", "nv_dp": "dp in a node",
 }  # fmt: skip
+#: Parts of a step named in an alternative's line, and the share of the largest change below which none is.
+_CHANGES, _MINOR_CHANGE = 3, 0.2
 _NEAR = {"nv_tp1": "tp", "nv_tp2": "cp", "nv_dp": "dp", "nv_pp": "pp"}
 
 
@@ -114,10 +116,18 @@ def _winner(found: Answer) -> list[str]:
     reasons = found.reasons()
     if reasons:
         lines += ["", "what the best alternatives would cost, on as many GPUs"]
-    for reason in reasons:
-        most = f", most of it {_PARTS[reason.part]} (+{reason.part_s:.3f} s)" if reason.part_s > 0 else ""
-        lines.append(f"  {change_of(reason):<32} {shown_change(reason.slower)}{most}")
+    names = [change_of(reason) for reason in reasons]
+    width = max(map(len, names), default=0)
+    for name, reason in zip(names, reasons, strict=True):
+        lines.append(f"  {name:<{width}}  {shown_change(reason.slower)}: {_parts_of(reason)}")
     return lines
+
+
+def _parts_of(reason: Reason) -> str:
+    """The parts of the step that change most; with those that shrink, as they may nearly outweigh the others."""
+    ordered = sorted(reason.parts_s.items(), key=lambda part: -abs(part[1]))
+    least = abs(ordered[0][1]) * _MINOR_CHANGE
+    return ", ".join(f"{_PARTS[name]} {change:+.3f} s" for name, change in ordered[:_CHANGES] if abs(change) >= least)
 
 
 def _refined(found: Answer, step_s: float) -> list[str]:
@@ -132,8 +142,9 @@ def _refined(found: Answer, step_s: float) -> list[str]:
 
 
 def change_of(reason: Reason) -> str:
-    """What differs in an alternative."""
-    return f"{_NAMES.get(reason.dimension, reason.dimension)} {reason.other} instead of {reason.value}"
+    """What an alternative has where the winner has something else; its places in a node if nothing else differs."""
+    degrees = {name: value for name, value in reason.differs.items() if name not in _NEAR}
+    return ", ".join(f"{_NAMES.get(name, name)} {value}" for name, value in (degrees or reason.differs).items())
 
 
 def _command(found: Answer, row: pd.Series) -> list[str]:
