@@ -248,7 +248,7 @@ def project(
         software=_software(asked, framework, system),
         options=Options(fsdp_hidden=Hidden.parse(asked.fsdp_overlap) if asked.fsdp_overlap else None, straggler=late),
     )  # fmt: skip
-    found = replace(found, notes=(*found.notes, *asked.unread(config)))
+    found = replace(found, notes=(*found.notes, *config.notes, *asked.unread(config)))
     return Result(projection=found, framework=framework if asked.software is None else None)
 
 

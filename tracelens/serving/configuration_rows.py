@@ -23,7 +23,7 @@ from tracelens.lazy.records import dataclass
 from tracelens.option_fields import BACKENDS
 from tracelens.serving import engines
 from tracelens.serving.costs import StepCost
-from tracelens.serving.deployment import Deployment, Engine, Parallelism, Precision, Speculation
+from tracelens.serving.deployment import Deployment, Engine, Parallelism, Precision, Speculation, as_served
 from tracelens.serving.requests import LONGEST, Requests
 from tracelens.serving.simulation import Options, Outcome, simulate
 from tracelens.workload import ModelConfig
@@ -230,7 +230,8 @@ class PointSimulator:
         key = (point.model, point.system, point.precision, point.parallelism, point.engine, point.further_tokens)
         found = self._costs.get(key)
         if found is None:
-            model, system = ModelConfig.load(point.model), system_of(point.system)[0]
+            system = system_of(point.system)[0]
+            model = as_served(ModelConfig.load(point.model), system.device)
             found = self._costs[key] = StepCost(
                 Deployment(
                     model=model,

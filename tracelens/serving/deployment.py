@@ -15,6 +15,7 @@ from tracelens.backends import System
 from tracelens.dtypes import DType, spelled_type
 from tracelens.errors import InputError, UsageError
 from tracelens.files.toml_figures import Table
+from tracelens.hardware import HardwareSpec
 from tracelens.lazy.records import dataclass
 from tracelens.network.algorithms import algorithms
 from tracelens.option_fields import BACKENDS
@@ -316,6 +317,19 @@ class Speculation:
         return k + 1.0 if a == 1 else (1 - a ** (k + 1)) / (1 - a)
 
 
+def as_served(model: ModelConfig, device: HardwareSpec) -> ModelConfig:
+    """The model with 16 bits per element where its own are FP32 or not stated, with a note that says so.
+
+    As engines take such a checkpoint by default (vLLM, ``--dtype auto``): many are published in the type of training.
+    """
+    if model.dtype not in (None, DType.FP32):
+        return model
+    taken = DType.BF16 if "bf16" in device.matrix or "fp16" not in device.matrix else DType.FP16
+    stated = "fp32" if model.dtype is not None else "no stated type"
+    note = f"{model.name} is of {stated}: served in {taken}, as engines do by default"
+    return dataclasses.replace(model, dtype=taken, notes=(*model.notes, note))
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Deployment:
     """A model on a system, with everything that decides how long a step takes.
@@ -336,3 +350,9 @@ class Deployment:
         known = [name.removeprefix(_ALL_REDUCE) for name in algorithms() if name.startswith(_ALL_REDUCE)]
         if self.collective is not None and self.collective not in known:
             raise UsageError.unknown("all-reduce algorithm", self.collective, known)
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What was assumed of the model, and of the one that guesses for it."""
+        draft = None if self.speculation is None else self.speculation.draft
+        return tuple(dict.fromkeys([*self.model.notes, *(draft.notes if draft is not None else ())]))

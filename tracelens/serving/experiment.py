@@ -21,7 +21,7 @@ from tracelens.lazy.records import dataclass
 from tracelens.option_fields import made, takes
 from tracelens.serving import engines
 from tracelens.serving.costs import StepCost
-from tracelens.serving.deployment import Deployment, Engine, Parallelism, Precision, Speculation
+from tracelens.serving.deployment import Deployment, Engine, Parallelism, Precision, Speculation, as_served
 from tracelens.serving.metrics import Objectives, per_request, per_step, summary
 from tracelens.serving.profile import Profile, step_cost
 from tracelens.serving.replay import read_requests
@@ -75,7 +75,8 @@ class Experiment:
             record=record,
         ).run()
         figures = summary(outcome, self.objectives, price_per_gpu_hour=self.price_per_gpu_hour)
-        notes = (*_expected(self.deployment.engine, figures), *outcome.notes, *_saturation(outcome))
+        served = self.deployment
+        notes = (*_expected(served.engine, figures), *served.notes, *outcome.notes, *_saturation(outcome))
         return Result(experiment=self, outcome=outcome, summary=figures, notes=notes)
 
 
@@ -158,12 +159,13 @@ def _named_engine(said: str, device: HardwareSpec | None) -> Engine:
     return engines.named(said, device)
 
 
-def _speculation(asked: DeploymentOptions, model: ModelConfig) -> Speculation | None:
+def _speculation(asked: DeploymentOptions, model: ModelConfig, device: HardwareSpec) -> Speculation | None:
     if not asked.speculate:
         return None
     if asked.speculate == "mtp":
         return Speculation.of_model(model)
-    return Speculation.parse(asked.speculate, asked.draft_model)
+    found = Speculation.parse(asked.speculate, asked.draft_model)
+    return found if found.draft is None else dataclasses.replace(found, draft=as_served(found.draft, device))
 
 
 def deployment_of(
@@ -176,7 +178,6 @@ def deployment_of(
     if asked.engine is None:
         is_measured = isinstance(asked, ServingConfig) and asked.profile is not None
         asked = dataclasses.replace(asked, engine=engines.IDEAL if is_measured else engines.POOLED)
-    config = model if isinstance(model, ModelConfig) else ModelConfig.load(model)
     kv = DType.parse(asked.kv) if asked.kv else None
     if asked.kv and (kv is None or not kv.is_floating):
         raise UsageError(f"--kv must be bf16, fp16, fp8 or fp4, not {asked.kv!r}")
@@ -184,6 +185,7 @@ def deployment_of(
         raise UsageError("--draft-model needs --speculate")
     system = cluster if isinstance(cluster, System) else System.load(cluster)
     engine = engine_of(asked, system.device)
+    config = as_served(model if isinstance(model, ModelConfig) else ModelConfig.load(model), system.device)
     return Deployment(
         model=config,
         system=system,
@@ -194,7 +196,7 @@ def deployment_of(
         engine=engine,
         backend=asked.backend,
         collective=None if asked.collective == "auto" else asked.collective,
-        speculation=_speculation(asked, config),
+        speculation=_speculation(asked, config, system.device),
     )
 
 

@@ -76,7 +76,7 @@ def _notes(found: Answer) -> list[str]:
     rules = found.rule_sets[0]
     if not isinstance(rules, CorrectedRules):
         return []
-    lines = [f"note: {rules.system.note}"] if rules.system.note else []
+    lines = [f"note: {text}" for text in (rules.system.note, *rules.model.notes) if text]
     if len(found.fits) and found.best["mem"].iloc[0] > _NEARLY_ALL * rules.capacity_gb:
         lines.append("note: that leaves little memory for fragmentation; --memory-headroom 0.05 keeps 5 % free")
     if not rules.model.vocab:
