@@ -104,6 +104,28 @@ def test_the_last_wave_of_tiles(build: Build) -> None:
     assert "wave_quantization" not in {f.id for f in found(b).findings}
 
 
+def test_a_last_wave_is_nothing_to_a_gemm_that_reads_weights(build: Build) -> None:
+    """8 rows through 4096 x 28672 weights by tiles of 64 x 8: 448 tiles are 3.4 waves on 132 units, 235 MB 70 µs."""
+    b = build()
+    for i in range(10):
+        b.mm(8, 4096, 28672, at=6 * i, start=100 + 90 * i, duration=90)
+        b.events[-1]["name"] = "nvjet_tst_64x8_64x16_4x1_v_bz_TNT"
+    ids = [finding.id for finding in found(b, H100).findings]
+    assert "low_batch_decode" in ids
+    assert "wave_quantization" not in ids
+
+
+def test_units_without_a_tile_slow_a_gemm_that_reads_weights(build: Build) -> None:
+    """8 rows through 4096 x 4096 weights by tiles of 64 x 8: 64 tiles, and 68 of 132 units read nothing."""
+    b = build().mm(8, 4096, 4096, at=0, start=10, duration=40)
+    b.events[-1]["name"] = "nvjet_tst_64x8_64x16_4x1_v_bz_TNT"
+    finding = next(finding for finding in found(b, H100).findings if finding.id == "wave_quantization")
+    assert "52 % of the compute units' time unused" in finding.why
+    assert finding.gain_us == pytest.approx(40 * (1 - 64 / 132), rel=0.01)
+    b.events[-1]["dur"] = 13
+    assert "wave_quantization" not in {each.id for each in found(b, H100).findings}, "near what the tile model expects"
+
+
 def test_experts_one_after_the_other(build: Build) -> None:
     """32 GEMMs of 8, 16, 24 and 32 tokens with weights of 1024 x 1024, 20 µs each for 2 MB: 0.6 µs at 3.6 TB/s."""
     b = build()
