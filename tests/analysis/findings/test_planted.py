@@ -136,6 +136,14 @@ def test_experts_one_after_the_other(build: Build) -> None:
     assert finding.gain_us == pytest.approx(32 * 20, rel=0.1)
 
 
+def test_batches_that_change_between_steps_are_no_experts(build: Build) -> None:
+    """The same 64 GEMMs, of one step's rows after those of another, as a dense model serves batches of 8 to 32."""
+    b = build()
+    for i in range(64):
+        b.mm(8 * (1 + i // 16), 1024, 1024, at=6 * i, start=300 + 20 * i, duration=20)
+    assert "expert_loop" not in {finding.id for finding in found(b).findings}
+
+
 def test_decoding_few_sequences_is_bound_by_reading_weights(build: Build) -> None:
     """8 rows through 8192 x 8192 weights, 134 MB: twice the batch would read them half as often. No FP8 on an A100."""
     b = build()

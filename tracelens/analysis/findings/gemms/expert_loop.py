@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -14,8 +15,13 @@ from tracelens.analysis.findings.rule import Advice, finding
 from tracelens.analysis.work.limits import rate_of
 from tracelens.units import FLOPS_PER_GFLOP, TERA_PER_S_IN_PER_US
 
+if TYPE_CHECKING:
+    import pandas as pd
+
 #: GEMMs of one weight shape, and different numbers of rows among them, from which they are taken for experts.
 _MANY, _DIFFERENT = 16, 3
+#: Share of them whose number of rows is not that of the one before: batches change it from one step to the next only.
+_CHANGING = 0.25
 #: Longest mean time of such a GEMM.
 _SHORT_US = 50.0
 
@@ -23,7 +29,8 @@ _SHORT_US = 50.0
 @finding(
     "expert_loop",
     Advice(
-        sees="Many short GEMMs with weights of one shape and changing numbers of rows: experts one after the other.",
+        sees="Many short GEMMs with weights of one shape, whose number of rows changes from one to the next: experts "
+        "one after the other.",
         costs="Each expert's few tokens fill a part of the device for a few microseconds, and cost a launch each.",
         remedy="one grouped GEMM for all experts: torch._grouped_mm, grouped_gemm, Triton or the engine's fused MoE",
         wrong_when="Each expert has thousands of tokens: its own GEMM then fills the device.",
@@ -37,14 +44,9 @@ def expert_loop(seen: Observed) -> Iterator[Candidate]:
     if device is None or device.hbm is None or device.hbm.tb_s is None or not short.any():
         return
     rows, models = rows[short], models[short]
-    calls, heights = Counter[tuple[int, int]](), defaultdict[tuple[int, int], set[int]](set)
-    for model, count in zip(models.tolist(), rows["operation_count"].tolist(), strict=True):
-        calls[model.n, model.k] += count
-        heights[model.n, model.k].add(model.m)
-    experts = {
-        weights for weights in calls if calls[weights] >= _MANY * seen.steps and len(heights[weights]) >= _DIFFERENT
-    }
-    rows = rows[np.array([(model.n, model.k) in experts for model in models], np.bool_)]
+    weights = [(model.n, model.k) for model in models.tolist()]
+    experts = _of_experts(seen, rows, weights, [model.m for model in models.tolist()])
+    rows = rows[np.array([each in experts for each in weights], np.bool_)]
     if rows.empty:
         return
     rates = [rate_of(device, str(spec)) for spec in rows["compute_spec"]]
@@ -58,3 +60,24 @@ def expert_loop(seen: Observed) -> Iterator[Candidate]:
         computed="their time, less that of their FLOPs and bytes at the device's rates in one grouped GEMM",
     )
     yield from candidate_of_calls(seen, rows, "short GEMM", rest)
+
+
+def _of_experts(
+    seen: Observed, rows: pd.DataFrame, weights: Sequence[tuple[int, int]], heights: Sequence[int]
+) -> set[tuple[int, int]]:
+    """Shapes of weights that many of ``rows`` have, whose numbers of rows change from one call to the next."""
+    by_weights: dict[tuple[int, int], dict[int, int]] = {}
+    counts = Counter[tuple[int, int]]()
+    for row, each, height, count in zip(rows.index, weights, heights, rows["operation_count"], strict=True):
+        by_weights.setdefault(each, {})[row] = height
+        counts[each] += count
+    found = set()
+    for each, height_of in by_weights.items():
+        if counts[each] < _MANY * seen.steps or len(set(height_of.values())) < _DIFFERENT:
+            continue
+        events = seen.events_of(height_of)
+        ordered = seen.row_of_event[events[np.argsort(seen.activity.start[events], kind="stable")]]
+        in_turn = np.array([height_of[row] for row in ordered.tolist()])
+        if np.count_nonzero(np.diff(in_turn)) >= _CHANGING * (len(in_turn) - 1):
+            found.add(each)
+    return found
