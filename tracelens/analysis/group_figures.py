@@ -2,69 +2,86 @@
 
 from __future__ import annotations
 
+from functools import cached_property
+
 import numpy as np
 import numpy.typing as npt
-import pandas as pd
 
 from tracelens.analysis.factorize import Codes
-from tracelens.lazy.records import dataclass
 
 Ints = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float64]
 
-#: Values that are sorted faster than pandas is asked for their medians.
-_FEW = 20_000
+#: Values of a group from which they are sorted alone; those of smaller groups are sorted together.
+_MANY = 100
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class ByGroup:
+    """Which group each value is of, as ``numbered`` gives it, put together once for figures of several columns."""
+
+    def __init__(self, group: Codes) -> None:
+        self.group = group
+        self.size: Ints = np.bincount(group)
+        self.order = _order(group)
+        self.start: Ints = np.cumsum(self.size) - self.size
+
+    def medians(self, values: Floats) -> Floats:
+        """The median of each group's values; NaN where it has none."""
+        placed, large = values[self.order], self.size >= _MANY
+        for start, size in zip(self.start[large].tolist(), self.size[large].tolist(), strict=True):
+            placed[start : start + size].sort()
+        small = np.repeat(~large, self.size)
+        group = np.repeat(np.flatnonzero(~large), self.size[~large])
+        by_value = np.argsort(placed[small])
+        placed[small] = placed[small][by_value[_order(group[by_value])]]
+        # NaN is sorted behind all numbers
+        known = self.size - np.bincount(self.group[np.isnan(values)], minlength=len(large))
+        some = known > 0
+        found = np.full(len(known), np.nan)
+        low, high = (self.start[some] + (known[some] - less) // 2 for less in (1, 0))
+        found[some] = (placed[low] + placed[high]) / 2
+        return found
+
+
+def _order(group: npt.NDArray[np.integer]) -> npt.NDArray[np.int64]:
+    """The positions of the values, by group; those of one group as they were."""
+    # NumPy sorts numbers of two bytes by counting, the lower ones first
+    order = np.argsort(group.astype(np.uint16), kind="stable")
+    if group.max(initial=0) >= 1 << 16:
+        order = order[np.argsort((group >> 16).astype(np.uint16)[order], kind="stable")]
+    return order
+
+
 class Spread:
     """How the values of each group are spread; NaN where a group has none (``sum``: 0; ``std``: of fewer than two)."""
 
-    count: Ints
-    sum: Floats
-    mean: Floats
-    median: Floats
-    std: Floats
-    min: Floats
-    max: Floats
-
-    @classmethod
-    def of(cls, values: Floats, group: Codes) -> Spread:
-        """``group`` as ``numbered`` gives it."""
+    def __init__(self, values: Floats, by_group: ByGroup) -> None:
+        """NaN counts nowhere."""
+        self._values, self._by_group = values, by_group
         known = ~np.isnan(values)
-        groups = int(group.max(initial=-1)) + 1
-        if not known.all():
-            values, group = values[known], group[known]
-        count = np.bincount(group, minlength=groups)
-        total = np.bincount(group, values, minlength=groups).astype(np.float64)
-        least, most = np.full(groups, np.inf), np.full(groups, -np.inf)
-        np.minimum.at(least, group, values)
-        np.maximum.at(most, group, values)
-        some = count > 0
-        mean = np.full(groups, np.nan)
-        # Not beyond the extremes, which a rounded sum over many equal values would be
-        mean[some] = np.clip(total[some] / count[some], least[some], most[some])
-        squares = np.bincount(group, (values - mean[group]) ** 2, minlength=groups)
-        std = np.full(groups, np.nan)
-        std[count > 1] = np.sqrt(squares[count > 1] / (count[count > 1] - 1))
-        return cls(
-            count=count,
-            sum=total,
-            mean=mean,
-            median=_medians(values, group, count),
-            std=std,
-            min=np.where(some, least, np.nan),
-            max=np.where(some, most, np.nan),
+        self._known = slice(None) if known.all() else known
+        group = by_group.group[self._known]
+        groups = len(by_group.size)
+        self.count: Ints = np.bincount(group, minlength=groups)
+        self.sum: Floats = np.bincount(group, values[self._known], minlength=groups).astype(np.float64)
+        placed = values[by_group.order]
+        self.min, self.max = (
+            extreme.reduceat(placed, by_group.start) if groups else np.empty(0) for extreme in (np.fmin, np.fmax)
         )
+        mean = np.divide(self.sum, self.count, out=np.full(groups, np.nan), where=self.count > 0)
+        # Not beyond the extremes, which a rounded sum over many equal values would be
+        self.mean: Floats = np.clip(mean, self.min, self.max)
 
+    @cached_property
+    def std(self) -> Floats:
+        """With n - 1."""
+        values, group, groups = self._values[self._known], self._by_group.group[self._known], len(self.count)
+        squares = np.bincount(group, (values - self.mean[group]) ** 2, minlength=groups)
+        variance = np.divide(squares, self.count - 1, out=np.full(groups, np.nan), where=self.count > 1)
+        std: Floats = np.sqrt(variance)
+        return std
 
-def _medians(values: Floats, group: Codes, count: Ints) -> Floats:
-    found = np.full(len(count), np.nan)
-    some = np.flatnonzero(count)
-    if len(values) > _FEW:
-        found[some] = pd.Series(values).groupby(group).median().to_numpy()
-        return found
-    ordered = values[np.lexsort((values, group))]
-    start = (np.cumsum(count) - count)[some]
-    found[some] = (ordered[start + (count[some] - 1) // 2] + ordered[start + count[some] // 2]) / 2
-    return found
+    @cached_property
+    def median(self) -> Floats:
+        """The middle one of the values, or the mean of the middle two."""
+        return self._by_group.medians(self._values)

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tracelens.analysis.loaded_trace import load
-from tracelens.analysis.reading.recorded_groups import recorded_attributes
+from tracelens.analysis.reading.recorded_groups import attributes_of_calls
 from tracelens.analysis.work.remote_share import integers
 from tracelens.errors import NothingToAnalyzeError, UsageError
 from tracelens.trace.table import Kind
@@ -21,13 +21,14 @@ def recorded_split(path: Path, *, ranks: int) -> NDArray[np.float64]:
     """
     trace = load(path)
     total, sizes = np.zeros(ranks), set()
-    for row in np.flatnonzero(trace.table.kind == Kind.KERNEL).tolist():
-        split = integers(recorded_attributes(trace.table, trace.tree, row).get("In split size"))
+    calls, call = attributes_of_calls(trace.table, trace.tree, trace.table.rows_of((Kind.KERNEL,)))
+    for attributes, times in zip(calls, np.bincount(call).tolist(), strict=True):
+        split = integers(attributes.get("In split size"))
         if split is None:
             continue
         sizes.add(len(split))
         if len(split) == ranks:
-            total += np.asarray(split, np.float64)
+            total += times * np.asarray(split, np.float64)
     if total.any():
         return total
     if sizes:

@@ -15,7 +15,7 @@ import pandas as pd
 from tracelens.analysis.attribution.activity import Bools, DeviceActivity
 from tracelens.analysis.attribution.calls import Calls, Launchers
 from tracelens.analysis.factorize import Codes, first_of_each, numbered
-from tracelens.analysis.group_figures import Spread
+from tracelens.analysis.group_figures import ByGroup, Spread
 from tracelens.signature import recorded_text
 from tracelens.trace.table import RowColumn, TraceTable
 from tracelens.units import NS_PER_US
@@ -69,14 +69,16 @@ def statistics(columns: Mapping[str, Floats], group: Codes, *, totals: Collectio
 
     ``group`` as ``numbered`` gives it. Missing values count nowhere. ``totals``: the columns with a sum as well.
     """
-    return pd.DataFrame(statistics_of(columns, group, totals=totals))
+    return pd.DataFrame(statistics_of(columns, ByGroup(group), totals=totals))
 
 
-def statistics_of(columns: Mapping[str, Floats], group: Codes, *, totals: Collection[str] = ()) -> dict[str, Floats]:
+def statistics_of(
+    columns: Mapping[str, Floats], by_group: ByGroup, *, totals: Collection[str] = ()
+) -> dict[str, Floats]:
     """As ``statistics``, by column: of small tables a frame costs more than its figures."""
     found: dict[str, Floats] = {}
     for key, values in columns.items():
-        figures = Spread.of(values, group)
+        figures = Spread(values, by_group)
         found |= {f"{key}_{name}": getattr(figures, name) for name in STATISTICS}
         if key in totals:
             found[f"{key}_sum"] = figures.sum
@@ -145,11 +147,11 @@ def kernel_details(
     """``kernel_details`` and ``kernel_details_short`` per group: name, stream, count, total and mean of each kernel."""
     part = numbered(group, activity.name[events], activity.stream[events])
     first = first_of_each(part)
-    spread = Spread.of(activity.duration[events].astype(np.float64), part)
+    total_ns = np.bincount(part, activity.duration[events])
     texts = [table.names[code] for code in activity.name[events[first]].tolist()]
     parts = zip(
-        group[first].tolist(), (-spread.sum).tolist(), texts, activity.stream[events[first]].tolist(),
-        spread.count.tolist(), strict=True,
+        group[first].tolist(), (-total_ns).tolist(), texts, activity.stream[events[first]].tolist(),
+        np.bincount(part).tolist(), strict=True,
     )  # fmt: skip
     long: dict[int, list[str]] = {}
     short: dict[int, list[str]] = {}
@@ -193,7 +195,7 @@ def launching_calls(
             **identity_columns(table, group.example, direct.category[group.first].tolist()),
             "operation_count": np.bincount(group.of_call),
             "calls": np.bincount(group.of_call, weights=main).astype(np.int64),
-            **statistics_of(times, group.of_call, totals=tuple(times)),
+            **statistics_of(times, ByGroup(group.of_call), totals=tuple(times)),
             "example_row": group.example,
             **kernel_details(table, activity, direct.events, group.of_call[direct.call_of_event], len(group.first)),
         }

@@ -13,7 +13,7 @@ from tracelens.analysis.attribution.activity import Bools, DeviceActivity, Label
 from tracelens.analysis.attribution.calls import Calls
 from tracelens.analysis.attribution.event_category import COPY
 from tracelens.analysis.factorize import Codes, first_of_each, numbered
-from tracelens.analysis.group_figures import Spread
+from tracelens.analysis.group_figures import ByGroup
 from tracelens.analysis.reading.catalog import Reading
 from tracelens.analysis.reading.op_readings import OpReadings
 from tracelens.analysis.sheets.distinct_calls import (
@@ -66,7 +66,7 @@ def modelled_table(
     code = readings.code_of(calls.row[group.first])
     code = np.where(calls.kernel_name[group.first] >= 0, -1, code)
     position = np.where(code >= 0, work.position[np.maximum(code, 0)], -1)
-    of_call = group.of_call
+    of_call, by_call = group.of_call, ByGroup(group.of_call)
     kernel_us = calls.kernel_ns / NS_PER_US
     frame["example_row"], frame["_group"] = group.example, np.arange(rows)
     frame["operation_count"] = np.bincount(of_call, minlength=rows)
@@ -74,22 +74,25 @@ def modelled_table(
     exchange = [exchanges.get(c) for c in code.tolist()]
     done = _add_work(frame, work, position, exchange)
     amounts = {key: amount / TERA_PER_S_IN_PER_US for key, amount in done.items()}
-    rates = {key: _rate(amount, kernel_us, of_call) for key, amount in amounts.items()}
+    timed_us = np.where(kernel_us > 0, kernel_us, np.nan)
+    rates = {key: amount[of_call] / timed_us for key, amount in amounts.items()}
     columns = {"duration_us": duration_us, "kernel_us": kernel_us, **rates}
-    measured = statistics_of(columns, of_call, totals=("duration_us", "kernel_us"))
+    measured = statistics_of(columns, by_call, totals=("duration_us", "kernel_us"))
     measured["duration_us_sum"][np.isnan(measured["duration_us_mean"])] = np.nan
+    timed, total_us = np.bincount(of_call[kernel_us > 0], minlength=rows), measured["kernel_us_sum"]
     for key, amount in amounts.items():
-        measured[f"{key}_mean"] = _mean_rate(amount, kernel_us, of_call)
+        # All amounts of a row over all its time
+        measured[f"{key}_mean"] = amount * timed / np.where(total_us > 0, total_us, np.nan)
     _add_models(frame, [readings.readings[c] if c >= 0 else None for c in code.tolist()])
     frame["note"] = [_note(readings, c, kernel) for c, kernel in zip(code.tolist(), kernel_name, strict=True)]
     _add_exchanges(frame, exchange, done["effective_interconnect_tb_s"])
     gap = activity.gap_before[calls.first_event].astype(float)
     kernels = np.bincount(of_call[calls.call_of_event], minlength=rows)
     frame["kernels_per_call"] = kernels / frame["operation_count"]
-    frame["launch_gap_us"] = Spread.of(np.where(gap < 0, np.nan, gap) / NS_PER_US, of_call).median
+    frame["launch_gap_us"] = by_call.medians(np.where(gap < 0, np.nan, gap) / NS_PER_US)
     _add_steps(frame, rows, of_call, kernel_us, _counted_calls(activity, calls))
     frame |= measured
-    _add_estimate(frame, work, position, kernel_us, of_call)
+    _add_estimate(frame, work, position, timed_us, by_call)
     frame |= kernel_details(table, activity, calls.events, of_call[calls.call_of_event], rows)
     return with_percent(sorted_by(pd.DataFrame(frame), "kernel_us_sum"), "kernel_us_sum")
 
@@ -169,19 +172,8 @@ def _add_exchanges(frame: Columns, exchange: Sequence[Exchange | None], wire: Fl
     frame["deepep_us"] = np.array(deepep, np.float64)
 
 
-def _rate(amount: Floats, kernel_us: Floats, of_call: Codes) -> Floats:
-    """``amount`` (per call, by group) over each call's time."""
-    return amount[of_call] / np.where(kernel_us > 0, kernel_us, np.nan)
-
-
-def _mean_rate(amount: Floats, kernel_us: Floats, of_call: Codes) -> Floats:
-    """All amounts of each group over all its time."""
-    timed = np.bincount(of_call[kernel_us > 0], minlength=len(amount))
-    total = np.bincount(of_call, kernel_us, minlength=len(amount))
-    return amount * timed / np.where(total > 0, total, np.nan)
-
-
-def _add_estimate(frame: Columns, work: Work, position: Ints, kernel_us: Floats, of_call: Codes) -> None:
+def _add_estimate(frame: Columns, work: Work, position: Ints, timed_us: Floats, by_call: ByGroup) -> None:
+    """``timed_us``: kernel time of each call, NaN where there is none."""
     estimates, limits = work.estimates, work.limits
     if estimates is None or limits is None:
         unknown = np.full(len(position), np.nan)
@@ -204,21 +196,22 @@ def _add_estimate(frame: Columns, work: Work, position: Ints, kernel_us: Floats,
         frame["percent_of_peak"] = 100 * np.divide(peak_us, mean, out=np.full(len(mean), np.nan), where=mean > 0)
         served = limits.served_from(frame["hbm_mb"] * BYTES_PER_MB, peak_us, mean, kernels)
         frame["served_from"] = served
-        frame |= _percent_of_roofline(frame, limits, time_us, kernel_us, of_call)
+        frame |= _percent_of_roofline(frame, limits, time_us, timed_us, by_call)
     frame["_achievable_us"] = _achievable_us(frame, work, position)
     if work.achievable is not None:
         _add_achievable(frame, work, work.achievable, position)
 
 
 def _percent_of_roofline(
-    frame: Columns, limits: Limits, time_us: Floats, kernel_us: Floats, of_call: Codes
+    frame: Columns, limits: Limits, time_us: Floats, timed_us: Floats, by_call: ByGroup
 ) -> dict[str, Floats]:
     """Statistics over each call's own roofline, which its launches are part of; the mean is the group's."""
-    own = np.fmax(time_us[of_call], limits.floor_us(frame["kernels_per_call"][of_call], kernel_us))
-    own[np.isnan(time_us[of_call])] = np.nan
-    share = 100 * own / np.where(kernel_us > 0, kernel_us, np.nan)
+    least_us = time_us[by_call.group]
+    own = np.fmax(least_us, limits.floor_us(frame["kernels_per_call"][by_call.group], timed_us))
+    own[np.isnan(least_us)] = np.nan
+    share = 100 * own / timed_us
     mean = np.where(frame["kernel_us_mean"] > 0, frame["kernel_us_mean"], np.nan)
-    found = statistics_of({"percent_of_roofline": share}, of_call)
+    found = statistics_of({"percent_of_roofline": share}, by_call)
     return {**found, "percent_of_roofline_mean": 100 * frame["roofline_us"] / mean}
 
 
@@ -260,7 +253,7 @@ def unlinked_rows(table: TraceTable, activity: DeviceActivity, categories: Label
     frame["has_perf_model"] = [False] * rows
     frame["note"] = ["launched before the recorded window, or its launch was not recorded"] * rows
     frame["example_row"] = activity.rows[index[first]].tolist()
-    frame |= statistics_of({"kernel_us": us}, group, totals=("kernel_us",))
+    frame |= statistics_of({"kernel_us": us}, ByGroup(group), totals=("kernel_us",))
     return pd.DataFrame(frame | kernel_details(table, activity, index, group, rows))
 
 

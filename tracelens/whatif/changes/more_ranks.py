@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from tracelens.analysis.reading.recorded_groups import recorded_attributes
+from tracelens.analysis.reading.recorded_groups import attributes_of_calls
 from tracelens.dtypes import DType
 from tracelens.errors import UsageError
 from tracelens.perf_models.communication.collective import Collective
@@ -29,8 +29,11 @@ def more_ranks(plan: Plan, times: float) -> None:
     """
     subject, activity = plan.subject, plan.subject.activity
     events, models = [], []
-    for event in np.flatnonzero(activity.collective & (activity.duration > 0)).tolist():
-        model = _collective(recorded_attributes(subject.table, subject.tree, int(activity.rows[event])))
+    collectives = np.flatnonzero(activity.collective & (activity.duration > 0))
+    calls, call = attributes_of_calls(subject.table, subject.tree, activity.rows[collectives])
+    models_of_calls = [_collective(attributes) for attributes in calls]
+    for event, number in zip(collectives.tolist(), call.tolist(), strict=True):
+        model = models_of_calls[number]
         if model is not None:
             events.append(event)
             models.append(model)

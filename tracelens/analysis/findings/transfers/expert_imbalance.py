@@ -11,7 +11,7 @@ from tracelens.analysis.findings.candidate import Candidate
 from tracelens.analysis.findings.observed import Floats, Observed
 from tracelens.analysis.findings.rule import Advice, finding
 from tracelens.analysis.findings.wording import counted
-from tracelens.analysis.reading.recorded_groups import recorded_attributes
+from tracelens.analysis.reading.recorded_groups import attributes_of_calls
 from tracelens.analysis.sheets.ops import coll_analysis
 from tracelens.analysis.verdict.summary import Evidence, Said
 from tracelens.analysis.work.remote_share import split_sizes
@@ -85,12 +85,11 @@ def expert_imbalance(seen: Observed) -> Iterator[Candidate]:
 
 def _splits(seen: Observed, events: npt.NDArray[np.int64]) -> tuple[Floats, Floats, Floats]:
     """Of each device event (largest part over the mean, elements sent, elements received): 1, 0, 0 where not known."""
-    table, tree = seen.context.trace.table, seen.context.trace.tree
-    most, sent, received = np.ones(len(events)), np.zeros(len(events)), np.zeros(len(events))
-    for i, row in enumerate(seen.activity.rows[events].tolist()):
-        attributes = recorded_attributes(table, tree, row)
+    calls, call = attributes_of_calls(seen.table, seen.tree, seen.activity.rows[events])
+    most, sent, received = np.ones(len(calls)), np.zeros(len(calls)), np.zeros(len(calls))
+    for i, attributes in enumerate(calls):
         into, out = (split_sizes(attributes.get(f"{side} split size")) for side in ("In", "Out"))
         if into and sum(into):
             most[i], sent[i] = max(into) * len(into) / sum(into), sum(into)
             received[i] = sum(out) if out else sum(into)
-    return most, sent, received
+    return most[call], sent[call], received[call]

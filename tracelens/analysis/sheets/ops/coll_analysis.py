@@ -13,8 +13,9 @@ import numpy as np
 import pandas as pd
 
 from tracelens.analysis.attribution.activity import DeviceActivity
+from tracelens.analysis.factorize import first_of_each, numbered
 from tracelens.analysis.reading.enclosing_calls import SIZES_FROM
-from tracelens.analysis.reading.recorded_groups import recorded_attributes
+from tracelens.analysis.reading.recorded_groups import attributes_of_calls
 from tracelens.analysis.sheets.context import SheetContext
 from tracelens.analysis.sheets.distinct_calls import sorted_by
 from tracelens.analysis.sheets.shared_columns import ACHIEVABLE, CALLS, STREAM
@@ -104,9 +105,16 @@ def collective_rows(table: TraceTable, tree: OpTree, activity: DeviceActivity) -
     index = np.flatnonzero(activity.collective)
     if not len(index):
         return pd.DataFrame()
+    attributes, call = attributes_of_calls(table, tree, activity.rows[index])
+    part = numbered(call, activity.stream[index])
+    first = first_of_each(part)
     code_of: dict[tuple[Any, ...], int] = {}
-    records = zip(activity.rows[index].tolist(), activity.stream[index].tolist(), strict=True)
-    group = [code_of.setdefault(_record(table, tree, *each), len(code_of)) for each in records]
+    code = np.zeros(len(first), np.int64)
+    for place in np.argsort(first).tolist():
+        at = first[place]
+        record = _record(attributes[call[at]], table.rank, int(activity.stream[index[at]]))
+        code[place] = code_of.setdefault(record, len(code_of))
+    group = code[part]
     # As objects: numbers beside a missing one would become floats
     result = pd.DataFrame(list(code_of), columns=list(_KEYS), dtype=object)
     times = pd.Series(activity.duration[index] / NS_PER_US).groupby(group).agg(["sum", "mean", "std", "min", "max"])
@@ -123,13 +131,12 @@ def collective_rows(table: TraceTable, tree: OpTree, activity: DeviceActivity) -
     return sorted_by(result, "duration_us_sum")
 
 
-def _record(table: TraceTable, tree: OpTree, row: int, stream: int) -> tuple[Any, ...]:
+def _record(attributes: dict[str, Any], rank: int | None, stream: int) -> tuple[Any, ...]:
     """What tells collective calls apart, in the order of ``_KEYS``."""
-    attributes = recorded_attributes(table, tree, row)
     record = {key: _plain(attributes.get(name)) for key, name in _ATTRIBUTES.items()}
-    share = all_to_all_share(attributes, table.rank) if _word(record["collective"]) == "all_to_all" else None
+    share = all_to_all_share(attributes, rank) if _word(record["collective"]) == "all_to_all" else None
     record |= {"remote_share": share and share.share, "remote_from": share and share.source}
-    record |= {"rank": table.rank, "stream": stream}
+    record |= {"rank": rank, "stream": stream}
     return tuple(record[key] for key in _KEYS)
 
 

@@ -7,7 +7,7 @@ import pandas as pd
 
 from tracelens.analysis.attribution.activity import DeviceActivity, Labels
 from tracelens.analysis.factorize import first_of_each, numbered
-from tracelens.analysis.group_figures import Spread
+from tracelens.analysis.group_figures import ByGroup, Spread
 from tracelens.analysis.sheets.context import SheetContext
 from tracelens.analysis.sheets.distinct_calls import UNLINKED_NAME, sorted_by
 from tracelens.analysis.sheets.shared_columns import KERNEL, OF_TOTAL, PARENT, STREAM
@@ -39,7 +39,7 @@ def kernel_summary(table: TraceTable, activity: DeviceActivity, category: Labels
     parent = np.where(activity.op >= 0, table.name[activity.op], np.int32(-1))
     group = numbered(category.code, parent, activity.name, activity.stream)
     first = first_of_each(group)
-    us = Spread.of(activity.duration_us(), group)
+    us = Spread(activity.duration_us(), ByGroup(group))
     columns = {
         "parent_category": category[first].tolist(),
         "parent_op": [UNLINKED_NAME if c < 0 else table.names[c] for c in parent[first].tolist()],
