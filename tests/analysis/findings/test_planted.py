@@ -144,6 +144,24 @@ def test_batches_that_change_between_steps_are_no_experts(build: Build) -> None:
     assert "expert_loop" not in {finding.id for finding in found(b).findings}
 
 
+def test_calls_of_changing_length_are_one_finding(build: Build) -> None:
+    """400 GEMMs of other numbers of rows each, at half of their roofline: each alone is a quarter of a percent of the
+    window, less than is worth a line; together they are half of it. 708 TFLOPS/s are 7.08e8 FLOPs per µs.
+    """
+    b, at = build(), 3000.0
+    for i in range(400):
+        m = 2048 + i
+        took = 2 * 2 * m * 4096 * 4096 / 7.08e8
+        b.mm(m, 4096, 4096, at=6 * i, start=at, duration=took)
+        at += took
+    finding = first(b)
+    assert finding.kind == "op_below_roofline: compute"
+    assert "(*, 4096), (4096, 4096) with 400 sizes for *, 400 calls: 50 % of the compute roofline" in finding.why
+    assert finding.where is not None
+    assert finding.where.shapes == "(*, 4096), (4096, 4096)"
+    assert finding.time_us == pytest.approx(at - 3000, rel=1e-3)
+
+
 def test_decoding_few_sequences_is_bound_by_reading_weights(build: Build) -> None:
     """8 rows through 8192 x 8192 weights, 134 MB: twice the batch would read them half as often. No FP8 on an A100."""
     b = build()

@@ -47,7 +47,8 @@ class Candidate:
     """Something that may become a finding. ``why`` is the sentence, ``figures`` its numbers.
 
     ``computed`` says how the gain was computed. ``row``: table row of an op (or launch) that shows where it is; None
-    where it is everywhere. ``op``: its name, where the finding speaks of one op. ``remedy``, ``command``: instead of
+    where it is everywhere. ``op``: its name, where the finding speaks of one op; ``shapes``: what the shapes of its
+    calls have in common, where these differ from those of ``row``. ``remedy``, ``command``: instead of
     those of the rule.
     """
 
@@ -59,5 +60,6 @@ class Candidate:
     certainty: str = "medium"
     op: str | None = None
     row: int | None = None
+    shapes: str | None = None
     remedy: str | None = None
     command: str | None = None

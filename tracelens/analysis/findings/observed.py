@@ -12,6 +12,7 @@ import numpy.typing as npt
 from tracelens.analysis.factorize import Codes
 from tracelens.analysis.findings.candidate import Claimed
 from tracelens.analysis.findings.window_time import HostLead, WindowTime
+from tracelens.analysis.findings.wording import shortened
 from tracelens.analysis.idle.idle_time import CAUSES, IdleParts
 from tracelens.analysis.sheets.ops import unified_perf_summary
 from tracelens.analysis.verdict.summary import Evidence, Said
@@ -258,8 +259,7 @@ class Observed:
     def shapes(self, row: int, most: int = 40) -> str:
         """The shapes of the tensors of the call at a table row, as far as they fit."""
         shapes = self.table.signature_of(row).shapes or ()
-        text = ", ".join(str(shape) for shape in shapes if shape)
-        return text if len(text) <= most else text[: most - 1] + "…"
+        return shortened(", ".join(str(shape) for shape in shapes if shape), most)
 
     def share_text(self, time_us: float) -> str:
         """What share of the summed durations of all device events this is."""

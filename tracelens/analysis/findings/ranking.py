@@ -157,7 +157,9 @@ def _finding(seen: Observed, ranked: _Ranked) -> Finding:
     if taken > _MUCH_TAKEN:
         why += f"; {percent(taken)} of it is counted above"
         figures = (*figures, Said(what="counted above", value=taken, unit="share"))
-    shapes = None if candidate.row is None or candidate.op is None else seen.shapes(candidate.row, most=200) or None
+    shapes = candidate.shapes
+    if shapes is None and candidate.row is not None and candidate.op is not None:
+        shapes = seen.shapes(candidate.row, most=200) or None
     module, stack = (None, None) if candidate.row is None else places_around(seen.tree, candidate.row)
     op = candidate.op
     return Finding(

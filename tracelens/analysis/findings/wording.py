@@ -24,6 +24,11 @@ def duration(us: float) -> str:
     return f"{us / 1e6:,.1f} s" if us < 999.5e6 else f"{us / 1e6:,.0f} s"
 
 
+def shortened(text: str, most: int = 40) -> str:
+    """As much of a text as fits in a sentence."""
+    return text if len(text) <= most else text[: most - 1] + "…"
+
+
 def percent(share: float, decimals: int = 0) -> str:
     """A share, in percent.
 

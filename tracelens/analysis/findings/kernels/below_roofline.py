@@ -1,85 +1,132 @@
-"""Distinct calls that are slower than their roofline: what the rules on them share."""
+"""Calls that are slower than their roofline: what the rules on them share."""
 
 from __future__ import annotations
 
 import itertools
+from collections import defaultdict
 from collections.abc import Iterator
-from typing import Any
 
 import numpy as np
 
 from tracelens.analysis.attribution.event_category import COPY
-from tracelens.analysis.findings.candidate import Candidate
+from tracelens.analysis.findings.candidate import Candidate, Ints
 from tracelens.analysis.findings.observed import MIN_GAIN, Observed
-from tracelens.analysis.findings.wording import counted, duration
+from tracelens.analysis.findings.wording import counted, duration, percent, shortened
 from tracelens.analysis.reading.catalog import COMMUNICATION
 from tracelens.analysis.verdict.summary import Said
 from tracelens.analysis.work.limits import LAUNCH, SHORT_KERNEL_US
+from tracelens.lazy.records import dataclass
 from tracelens.units import NS_PER_US
 
 ATTENTION, COMPUTE, OTHERWISE = "attention", "compute", "memory"
 #: Share of the roofline from which a call is as good as it gets.
 _NEAR = 0.95
-_KEYS = (
-    "name", "category", "roofline_us", "roofline_bound", "kernel_us_mean", "_achievable_us", "kernels_per_call",
-    "operation_count", "example_row",
-)  # fmt: skip
+#: In shapes, a number of rows that differs from call to call.
+_ANY = "*"
 #: Lines of one kind.
 _MOST = 6
 
 
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class _Calls:
+    """Calls of one op whose shapes differ at most in their number of rows. ``at``: rows of ``Observed.rows``, the one
+    with most to gain first; times are of all of them.
+    """
+
+    name: str
+    bound: str
+    shapes: str
+    at: Ints
+    count: int
+    kernel_us: float
+    roofline_us: float
+
+
 def below_roofline(seen: Observed, kind: str) -> Iterator[Candidate]:
-    """A candidate per distinct call; ``kind``: that it is attention, else what bounds it."""
-    roofline_us = seen.column("roofline_us")
-    gains = seen.column("kernel_us_sum") - roofline_us * seen.column("operation_count")
-    with np.errstate(invalid="ignore"):
-        large = (gains > MIN_GAIN * seen.window_ns / NS_PER_US) & ~(roofline_us > _NEAR * seen.column("kernel_us_mean"))
-    found = np.flatnonzero(large & np.isnan(seen.column("wire_mb").astype(np.float64)))
-    found = found[np.argsort(-gains[found], kind="stable")]
-    calls_found = ((index, {key: seen.column(key)[index] for key in _KEYS}) for index in found.tolist())
-    for index, row in itertools.islice((each for each in calls_found if _kind(each[1]) == kind), _MOST):
-        calls, example = int(row["operation_count"]), int(row["example_row"])
+    """A candidate per op and shapes, of any number of rows; ``kind``: that it is attention, else what bounds it."""
+    per_call = seen.column("kernel_us_mean")
+    achievable, least = (seen.column(key) / per_call for key in ("_achievable_us", "roofline_us"))
+    for calls in itertools.islice(_slow_calls(seen, kind), _MOST):
+        events = seen.events_of(calls.at)
+        row, example = seen.row_of_event[events], int(seen.column("example_row")[calls.at[0]])
+        sizes = f" with {len(calls.at)} sizes for {_ANY}" if len(calls.at) > 1 else ""
+        shown = shortened(calls.shapes) if len(calls.at) > 1 else seen.shapes(example)
         yield Candidate(
-            why=f"{row['name']} {seen.shapes(example)}, {counted(calls, 'call')}: {_distance(row)}",
-            claimed=seen.kernels(
-                seen.events_of([index]),
-                1 - row["_achievable_us"] / row["kernel_us_mean"],
-                low=0.0,
-                high=1 - row["roofline_us"] / row["kernel_us_mean"],
-            ),
+            why=f"{calls.name} {shown}{sizes}, {counted(calls.count, 'call')}: {_distance(calls)}",
+            claimed=seen.kernels(events, 1 - achievable[row], low=0.0, high=1 - least[row]),
             computed="kernel time above what the tile model says is achievable, at most that above the roofline",
-            figures=(Said(what="calls", value=calls, unit="count"), *_distance_figures(row)),
-            evidence=seen.evidence([index]),
-            op=str(row["name"]),
+            figures=(Said(what="calls", value=calls.count, unit="count"), *_distance_figures(calls)),
+            evidence=seen.evidence(calls.at),
+            op=calls.name,
             row=example,
+            shapes=calls.shapes if len(calls.at) > 1 else None,
         )
 
 
-def _kind(row: dict[str, Any]) -> str | None:
+def _slow_calls(seen: Observed, kind: str) -> Iterator[_Calls]:
+    """Those with enough to gain, the most first."""
+    roofline_us = seen.column("roofline_us") * seen.column("operation_count")
+    kernel_us, names, bounds = (seen.column(key) for key in ("kernel_us_sum", "name", "roofline_bound"))
+    gains = np.where(np.isnan(seen.column("wire_mb").astype(np.float64)), kernel_us - roofline_us, np.nan)
+    least = MIN_GAIN * seen.window_ns / NS_PER_US
+    of_name: dict[str, float] = defaultdict(float)
+    for name, gain in zip(names.tolist(), np.nan_to_num(gains).tolist(), strict=True):
+        of_name[name] += max(gain, 0.0)
+    rows_of: dict[tuple[str, str, str], list[int]] = defaultdict(list)
+    for index in np.flatnonzero(gains > 0).tolist():
+        if of_name[names[index]] > least and _kind(seen, index) == kind:
+            rows_of[names[index], bounds[index], _pattern(seen, index)].append(index)
+    found = []
+    for (name, bound, shapes), rows in rows_of.items():
+        at = np.array(sorted(rows, key=lambda row: -gains[row]))
+        took, lowest = float(kernel_us[at].sum()), float(roofline_us[at].sum())
+        if gains[at].sum() > least and lowest <= _NEAR * took:
+            count = int(seen.column("operation_count")[at].sum())
+            found.append(
+                _Calls(
+                    name=name, bound=bound, shapes=shapes, at=at, count=count, kernel_us=took, roofline_us=lowest
+                )
+            )  # fmt: skip
+    yield from sorted(found, key=lambda calls: calls.roofline_us - calls.kernel_us)
+
+
+def _pattern(seen: Observed, index: int) -> str:
+    """The shapes of a call's tensors without its number of rows, which batches, prompts and routers change."""
+    shapes = seen.table.signature_of(int(seen.column("example_row")[index])).shapes or ()
+    tensors = [shape for shape in shapes if shape and isinstance(shape[0], int)]
+    rows = tensors[0][0] if tensors else None
+    # As tuples are written
+    patterns = ([_ANY if shape[0] == rows else str(shape[0]), *map(str, shape[1:])] for shape in tensors)
+    return ", ".join(f"({', '.join(sizes)}{',' * (len(sizes) == 1)})" for sizes in patterns)
+
+
+def _kind(seen: Observed, index: int) -> str | None:
     """What decides the remedy: that a call is attention, or else what bounds it.
 
     None of what only moves data elsewhere, and of short kernels whose work takes less than their launches: no faster
     kernel helps there, only fewer of them.
     """
-    if row["category"] in COMMUNICATION or row["category"] == COPY:
+    category, bound = str(seen.column("category")[index]), seen.column("roofline_bound")[index]
+    if category in COMMUNICATION or category == COPY:
         return None
-    if row["roofline_bound"] == LAUNCH and row["kernel_us_mean"] / row["kernels_per_call"] <= SHORT_KERNEL_US:
+    kernel_us = seen.column("kernel_us_mean")[index] / seen.column("kernels_per_call")[index]
+    if bound == LAUNCH and kernel_us <= SHORT_KERNEL_US:
         return None
-    if str(row["category"]).startswith(("SDPA", "InferenceAttention")):
+    if category.startswith(("SDPA", "InferenceAttention")):
         return ATTENTION
-    return COMPUTE if row["roofline_bound"] == COMPUTE else OTHERWISE
+    return COMPUTE if bound == COMPUTE else OTHERWISE
 
 
-def _distance(row: dict[str, Any]) -> str:
-    """How far a row is from its roofline."""
-    if row["roofline_bound"] == LAUNCH:
-        return f"{duration(row['kernel_us_mean'])} each, {row['roofline_us']:.1f} µs is the launch floor"
-    return f"{100 * row['roofline_us'] / row['kernel_us_mean']:.0f} % of the {row['roofline_bound']} roofline"
+def _distance(calls: _Calls) -> str:
+    """How far calls are from their roofline."""
+    if calls.bound == LAUNCH:
+        each, floor = calls.kernel_us / calls.count, calls.roofline_us / calls.count
+        return f"{duration(each)} each, {floor:.1f} µs is the launch floor"
+    return f"{percent(calls.roofline_us / calls.kernel_us)} of the {calls.bound} roofline"
 
 
-def _distance_figures(row: dict[str, Any]) -> tuple[Said, ...]:
-    roofline_us, kernel_us = float(row["roofline_us"]), float(row["kernel_us_mean"])
-    if row["roofline_bound"] == LAUNCH:
-        each, floor = ("kernel time of a call", kernel_us), ("launch floor", roofline_us)
-        return tuple(Said(what=what, value=value, unit="us") for what, value in (each, floor))
-    return (Said(what="of the roofline", value=roofline_us / kernel_us, unit="share"),)
+def _distance_figures(calls: _Calls) -> tuple[Said, ...]:
+    if calls.bound == LAUNCH:
+        each = ("kernel time of a call", calls.kernel_us), ("launch floor", calls.roofline_us)
+        return tuple(Said(what=what, value=time_us / calls.count, unit="us") for what, time_us in each)
+    return (Said(what="of the roofline", value=calls.roofline_us / calls.kernel_us, unit="share"),)
