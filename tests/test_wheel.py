@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 import venv
@@ -26,6 +27,18 @@ def wheel_of(source: Path, folder: Path) -> Path:
     if built.returncode:
         pytest.skip(f"no wheel could be built here (no network?): {built.stderr.strip().splitlines()[-1:]}")
     return next(folder.glob("tracelens_perf-*.whl"))
+
+
+@pytest.mark.parametrize(("compiler", "is_compiled"), [("cc", True), ("/nowhere/cc", False), ("false", False)])
+def test_the_scanner_is_in_the_wheel_where_a_compiler_is(
+    compiler: str, is_compiled: bool, repository: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if is_compiled and (sys.platform == "win32" or shutil.which(compiler) is None):
+        pytest.skip("no C compiler here")
+    monkeypatch.setenv("CC", compiler)
+    wheel = wheel_of(repository, tmp_path)
+    assert wheel.name.endswith("-py3-none-any.whl") is not is_compiled
+    assert ("tracelens/trace/reading/chrome/scan_events.shared" in ZipFile(wheel).namelist()) is is_compiled
 
 
 @pytest.fixture(scope="module")

@@ -88,6 +88,10 @@ class SignatureStore:
         self._code_of_recorded.clear()
         self._code_of_text.clear()
 
+    def reorder(self, order: list[int]) -> None:
+        """Signatures get new codes; ``order``: the former code of each. Only after ``forget_recorded``."""
+        self._texts = [self._texts[code] for code in order]
+
     def _intern(self, recorded: bytes) -> int:
         parts = [_compact(part) for part in recorded.split(SEPARATOR)]
         parts += [b""] * (_PARTS + 1 - len(parts))

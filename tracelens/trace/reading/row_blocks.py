@@ -111,7 +111,7 @@ class RowBlocks:
         ):
             notes += [f"{count:,} {one if count == 1 else many}"] if count else []
         self.signatures.forget_recorded()
-        nothing = TableBuilder()
+        nothing = TableBuilder().fields()
         lookup = _ColumnEvents(details=self._details)
         lookup.table = TraceTable(
             source=self._source,
@@ -120,10 +120,10 @@ class RowBlocks:
             names=self.names.values(),
             lanes=self.lanes.values(),
             signatures=self.signatures,
-            flows=nothing.flows(),
-            event_waits=self.event_waits or nothing.event_waits(),
-            allocations=self.allocations or nothing.allocations(),
-            dram_samples=nothing.dram_samples(),
+            flows=nothing["flows"],
+            event_waits=self.event_waits or nothing["event_waits"],
+            allocations=self.allocations or nothing["allocations"],
+            dram_samples=nothing["dram_samples"],
             lookup=lookup,
             metadata=self.metadata,
             process_names=self.process_names,

@@ -20,6 +20,7 @@ from tracelens.trace.reading.chrome.decode import AnyEvent, decode_each, decoded
 from tracelens.trace.reading.chrome.event_columns import needs_text_times
 from tracelens.trace.reading.chrome.repair import repaired
 from tracelens.trace.reading.chrome.salvage import salvaged
+from tracelens.trace.reading.chrome.scanned_events import Refusal, ScannedEvents, new_scanner
 
 _BORDER = lazy_pattern(rb'\}\s*+,\s*+(?=\{\s*+"[A-Za-z])')
 _BLANK = lazy_pattern(rb"[\s\x00]*")
@@ -31,6 +32,9 @@ LARGEST_WINDOW_BYTES = 64 << 20
 _EVENT = lazy_pattern(rb'\{\s*+"(?:ph|cat|name|pid|ts)"\s*+:')
 _BLANK_BYTES = b" \t\r\n\x00"
 _LOOK_AHEAD_BYTES = 4096
+# Pieces that are scanned need no objects in a core's cache: larger ones save calls.
+_SCANNED_AT_ONCE = 4
+_LOOKED_AT = 8
 # How much text may follow a doubtful end of the list for it to be checked.
 _CHECKED_TAIL_BYTES = 4 << 20
 # How many such ends are checked in all: each costs a look at the rest of the file.
@@ -44,7 +48,7 @@ class Piece:
     ``elements`` is the text itself where the file's no longer agrees with the events (after ``salvage``).
     """
 
-    events: Sequence[AnyEvent]
+    events: Sequence[AnyEvent] | ScannedEvents
     text_times: bool
     offset: int
     length: int
@@ -56,7 +60,7 @@ class Piece:
 class _Parsed:
     """A text that parses; ``end`` is where the list's own end stands in it, or None; ``repairs``: values put right."""
 
-    events: Sequence[AnyEvent]
+    events: Sequence[AnyEvent] | ScannedEvents
     end: int | None = None
     repairs: int = 0
     is_repaired: bool = False
@@ -102,6 +106,8 @@ class Pieces:
         self._kept: deque[bytes] = deque()
         self._kept_from: int | None = None
         self._again: deque[bytes] = deque()
+        self._scanner = new_scanner()
+        self._left_out = 0
         self._blocks = 0
         self.tail: bytes | None = None
         self.damaged_events = 0
@@ -121,6 +127,11 @@ class Pieces:
     def offset(self) -> int:
         """Where in the text the next piece begins, and how far it was cut."""
         return self._offset
+
+    @property
+    def scans(self) -> bool:
+        """Whether the last piece was scanned, so that the next one will be, too."""
+        return self._scanner is not None and not self._left_out
 
     @property
     def text_times(self) -> bool:
@@ -213,6 +224,8 @@ class Pieces:
         piece = self._piece(result, start, end)
         self._advance(following)
         self._size = self._piece_bytes
+        if isinstance(result.events, ScannedEvents):
+            self._size *= _SCANNED_AT_ONCE
         return piece
 
     def _emit_last(self, result: _Parsed, start: int, end: int) -> Piece:
@@ -259,7 +272,24 @@ class Pieces:
             yield end, following
             skip, step = step - 1, 2 * step
 
+    def _scanned(self, body: memoryview) -> ScannedEvents | None:
+        """None where the piece is to be decoded: of many in a row, only each eighth is looked at."""
+        if self._scanner is None or self._left_out % _LOOKED_AT:
+            self._left_out += 1
+            return None
+        found = self._scanner.scanned(body, text_times=self._text_times)
+        if found is Refusal.NEEDS_TEXT_TIMES:
+            self._text_times = True
+            found = self._scanner.scanned(body, text_times=True)
+        if not isinstance(found, ScannedEvents):
+            self._left_out += 1
+            return None
+        self._left_out = 0
+        return found
+
     def _parse(self, body: memoryview) -> _Parsed | _Unparsed:
+        if (scanned := self._scanned(body)) is not None:
+            return _Parsed(events=scanned, end=scanned.end)
         result = self._decode(body)
         if isinstance(result, _Parsed) or (result.is_short and not self._at_end_of_file):
             return result

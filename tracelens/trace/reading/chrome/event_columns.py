@@ -16,6 +16,7 @@ import numpy.typing as npt
 from msgspec import Raw
 
 from tracelens.lazy.patterns import lazy_pattern
+from tracelens.trace.reading.chrome.code_order import renumber
 from tracelens.trace.reading.chrome.decode import (
     ABSENT,
     SIGNATURE_FIELDS,
@@ -83,9 +84,10 @@ _NO_ARGS = Args()
 _NOTHING_MEASURED = (math.nan,) * 3
 _DRAM_FIGURES = operator.attrgetter("dram_read", "dram_written", "dram_moved")
 _signature_parts = operator.attrgetter(*SIGNATURE_FIELDS)
-# Host calls and Python functions have no signature: most of a trace skips the look-up.
-_SIGNED = np.array([k not in (Kind.RUNTIME, Kind.DRIVER, Kind.PYTHON_FUNCTION, Kind.SYNC) for k in Kind])
-_ON_DEVICE = np.array([k in DEVICE_KINDS for k in Kind])
+#: By kind; host calls and Python functions have no signature: most of a trace skips the look-up.
+SIGNED = np.array([k not in (Kind.RUNTIME, Kind.DRIVER, Kind.PYTHON_FUNCTION, Kind.SYNC) for k in Kind])
+#: By kind.
+ON_DEVICE = np.array([k in DEVICE_KINDS for k in Kind])
 
 
 class Codes(Generic[Key]):
@@ -169,7 +171,7 @@ class Lanes:
 
 
 class TableBuilder:
-    """Collects one array per piece and column; ``columns()`` joins them, dropping each piece as it goes."""
+    """Collects one array per piece and column; ``fields()`` joins them, dropping each piece as it goes."""
 
     def __init__(self) -> None:
         self.categories: Codes[str] = Codes(limit=MOST_CATEGORIES, overflow=_MORE_CATEGORIES)
@@ -233,14 +235,35 @@ class TableBuilder:
         if counts["B"] or counts["E"]:
             self._add_pairs(events, first, text_times)
 
-    def columns(self) -> dict[str, Array]:
-        """Every column of ``TraceTable`` but ``flows``; the builder is empty afterwards."""
-        joined = self.taken("rows")
+    def fields(self) -> dict[str, Any]:
+        """The fields of ``TraceTable`` that come from events alone; the builder is empty afterwards."""
+        groups = {group: self.taken(group) for group in GROUPS}
+        rows = groups["rows"]
         if self.pair_ends:
-            order = np.argsort(joined["file_index"], kind="stable")
-            joined = {key: column[order] for key, column in joined.items()}
-        self._mark_steps(joined)
-        return joined
+            order = np.argsort(rows["file_index"], kind="stable")
+            rows.update({key: column[order] for key, column in rows.items()})
+        self._mark_steps(rows)
+        categories, names, lanes = self.categories.values(), self.names.values(), self.lanes.values()
+        return {
+            **rows,
+            "categories": _reordered(
+                categories, renumber([rows["category"], groups["flows"]["category"]], len(categories))
+            ),
+            "lanes": _reordered(lanes, renumber([group["lane"] for group in groups.values()], len(lanes))),
+            **self._in_order(rows, names),
+            "flows": Flows(**groups["flows"]),
+            "event_waits": EventWaits(**groups["waits"]),
+            "allocations": Allocations(**groups["allocations"]),
+            "dram_samples": DramSamples(**groups["dram"]),
+        }
+
+    def _in_order(self, rows: Mapping[str, Array], names: list[str]) -> dict[str, Any]:
+        """What only rows have is in their order, unless pairs are rows at the place of their begin."""
+        self.signatures.forget_recorded()
+        if self.pair_ends:
+            names = _reordered(names, renumber([rows["name"]], len(names)))
+            self.signatures.reorder(renumber([rows["signature"]], len(self.signatures)))
+        return {"names": names, "signatures": self.signatures}
 
     def _mark_steps(self, columns: dict[str, Array]) -> None:
         """PyTorch 1.8 calls steps operators, as the ops in them: they are annotations."""
@@ -250,18 +273,6 @@ class TableBuilder:
         is_step = np.array([_STEP.fullmatch(name) is not None for name in self.names.values()], bool)
         steps = (columns["category"] == categories.index(_OLD_OPS)) & is_step[columns["name"]]
         columns["kind"][steps] = Kind.USER_ANNOTATION
-
-    def flows(self) -> Flows:
-        return Flows(**self.taken("flows"))
-
-    def event_waits(self) -> EventWaits:
-        return EventWaits(**self.taken("waits"))
-
-    def allocations(self) -> Allocations:
-        return Allocations(**self.taken("allocations"))
-
-    def dram_samples(self) -> DramSamples:
-        return DramSamples(**self.taken("dram"))
 
     def taken(self, group: str) -> dict[str, Any]:
         """Every column of one of ``GROUPS``, which is empty afterwards."""
@@ -282,7 +293,7 @@ class TableBuilder:
 
     def _append_rows(self, events: Sequence[AnyEvent], index: Array, start: Array, duration: Array) -> None:
         category = _array(self.categories.of([e.cat for e in events]), np.int16)
-        kind = self._kinds()[category]
+        kind = self.kinds()[category]
         row: dict[str, Array] = {
             "kind": kind,
             "category": category,
@@ -316,7 +327,8 @@ class TableBuilder:
             "device": self._streams([a.device for a in args]),
         }
 
-    def _kinds(self) -> npt.NDArray[np.uint8]:
+    def kinds(self) -> npt.NDArray[np.uint8]:
+        """The kind of event by code of its category."""
         categories = self.categories.values()
         if len(self._kind_of_category) != len(categories):
             self._kind_of_category = np.array([kind_of_category(c) for c in categories], np.uint8)
@@ -325,7 +337,7 @@ class TableBuilder:
     def _signature_codes(self, args: list[Args], kind: npt.NDArray[np.uint8]) -> Array:
         codes = np.full(len(args), -1, np.int32)
         code, join = self.signatures.code, SEPARATOR.join
-        for row in np.flatnonzero(_SIGNED[kind]).tolist():
+        for row in np.flatnonzero(SIGNED[kind]).tolist():
             a = args[row]
             if (
                 a.collective is not ABSENT
@@ -351,9 +363,10 @@ class TableBuilder:
                 return streams
         except struct.error:
             pass
-        return np.array([self._stream(value) for value in values], np.int32)
+        return np.array([self.stream(value) for value in values], np.int32)
 
-    def _stream(self, value: int | str) -> int:
+    def stream(self, value: int | str) -> int:
+        """The number of a stream or device recorded as a number or as the text of a pointer; -1 for none."""
         number = whole_number(value)
         if number is not None and -1 <= number < FIRST_POINTER_STREAM:
             return number
@@ -361,7 +374,7 @@ class TableBuilder:
 
     def _fill_streams(self, stream: Array, kind: Array, events: Sequence[AnyEvent]) -> None:
         """Kineto's device events have their stream as tid: what old files leave out of the arguments."""
-        for row in np.flatnonzero((stream == -1) & _ON_DEVICE[kind]).tolist():
+        for row in np.flatnonzero((stream == -1) & ON_DEVICE[kind]).tolist():
             tid = events[row].tid
             if isinstance(tid, int) and 0 <= tid < FIRST_POINTER_STREAM:
                 stream[row] = tid
@@ -451,11 +464,11 @@ class TableBuilder:
         for event in events:
             args = event.args or _NO_ARGS
             if event.name == "process_name":
-                self.process_names[event.pid] = _label(args.name)
+                self.process_names[event.pid] = label(args.name)
             elif event.name == "process_labels":
-                self.process_labels[event.pid] = _label(args.labels)
+                self.process_labels[event.pid] = label(args.labels)
             elif event.name == "thread_name":
-                self.thread_names[event.pid, event.tid] = _label(args.name)
+                self.thread_names[event.pid, event.tid] = label(args.name)
 
     def _add_pairs(self, events: Sequence[AnyEvent], first: int, text_times: bool) -> None:
         """Begin and end events nest per lane; a pair becomes a row at its begin's place in the file."""
@@ -486,6 +499,10 @@ class TableBuilder:
             if begin.args is None:
                 begin.args = end_event.args
         self._append_rows(list(compress(begins, valid)), rows[valid], start[valid], np.maximum(duration, 0)[valid])
+
+
+def _reordered(values: list[Any], order: list[int]) -> list[Any]:
+    return [values[code] for code in order]
 
 
 def _dram_figures(args: Args | None) -> tuple[float, ...]:
@@ -584,7 +601,8 @@ def _int64(values: list[int]) -> Array:
         return np.array([v if -(2**63) <= v < 2**63 else -1 for v in values], np.int64)
 
 
-def _label(text: Raw) -> str:
+def label(text: Raw | bytes) -> str:
+    """A name as recorded, as text; empty where there is none, and for text that is no JSON."""
     if text is ABSENT:
         return ""
     try:

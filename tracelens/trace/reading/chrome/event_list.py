@@ -14,6 +14,8 @@ from tracelens.trace.reading.chrome import metadata
 from tracelens.trace.reading.chrome.chunks import Pieces
 from tracelens.trace.reading.chrome.event_columns import TableBuilder
 from tracelens.trace.reading.chrome.lookup import PieceIndex
+from tracelens.trace.reading.chrome.scanned_columns import add_scanned
+from tracelens.trace.reading.chrome.scanned_events import ScannedEvents
 from tracelens.trace.table import Losses, TraceTable
 
 #: Called with (bytes of the file used, size of the file).
@@ -84,19 +86,9 @@ class EventList:
         if in_object:
             around = metadata.load_metadata(head.removeprefix(_UTF8_MARK), pieces.tail)
         losses = self._losses(pieces, builder, around)
-        builder.signatures.forget_recorded()
-        columns: dict[str, Any] = builder.columns()
         return TraceTable(
             source=self._source,
-            **columns,
-            categories=builder.categories.values(),
-            names=builder.names.values(),
-            lanes=builder.lanes.values(),
-            signatures=builder.signatures,
-            flows=builder.flows(),
-            event_waits=builder.event_waits(),
-            allocations=builder.allocations(),
-            dram_samples=builder.dram_samples(),
+            **builder.fields(),
             lookup=index,
             metadata=around.values,
             process_names=builder.process_names,
@@ -109,14 +101,20 @@ class EventList:
         )
 
     def _collect(self, pieces: Pieces, builder: TableBuilder, index: PieceIndex) -> None:
-        """All pieces; of a large file most by other processes, which begin anew behind what they cannot read."""
+        """All pieces; of a large file that is not scanned most by other processes, which begin anew behind what they
+        cannot read."""
         wait = _FIRST_WAIT_BYTES
         next_try: float = 0
         for piece in pieces:
             index.add(piece, builder.events_total)
-            builder.add(piece.events, piece.text_times)
+            if isinstance(piece.events, ScannedEvents):
+                add_scanned(builder, piece.events)
+            else:
+                builder.add(piece.events, piece.text_times)
             del piece
             self._tell_progress()
+            if pieces.scans:
+                continue
             if (offset := pieces.offset) >= next_try and self._promises(offset, LEAST_SHARED_BYTES):
                 from tracelens.trace.reading.chrome.forked_reading import read_ahead
 

@@ -1,0 +1,45 @@
+"""Compiles the scanner of event lists into the wheel; without a C compiler the wheel is Python alone."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import subprocess
+import sys
+import sysconfig
+from pathlib import Path
+from typing import Any
+
+from hatchling.builders.hooks.plugin.interface import BuildHookInterface
+
+SOURCE = Path("tracelens/trace/reading/chrome/scan_events.c")
+# The library is loaded by its path and needs nothing of Python: with the name of a module it would be taken for one.
+# Contracted to fewer roundings, times would differ.
+OPTIONS = ("-O3", "-std=c99", "-ffp-contract=off", "-shared", "-fPIC")
+
+
+class CustomBuildHook(BuildHookInterface):  # type: ignore[type-arg]
+    def initialize(self, version: str, build_data: dict[str, Any]) -> None:
+        """``TRACELENS_PURE_PYTHON=1`` leaves the library out."""
+        if os.environ.get("TRACELENS_PURE_PYTHON") or sys.platform == "win32":
+            return
+        library = Path(self.root, SOURCE).with_suffix(".shared")
+        if compiled(Path(self.root, SOURCE), library):
+            build_data["pure_python"] = False
+            build_data["tag"] = f"py3-none-{sysconfig.get_platform().replace('-', '_').replace('.', '_')}"
+            build_data["force_include"][str(library)] = str(SOURCE.with_suffix(".shared"))
+
+
+def compiled(source: Path, library: Path) -> bool:
+    """Whether the compiler (``CC``, else ``cc``) could make the library; it is there whole or not at all."""
+    part = library.with_name(f"{library.name}.{os.getpid()}")
+    command = [*shlex.split(os.environ.get("CC") or "cc"), *OPTIONS, "-o", str(part), str(source), "-lm"]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True)
+    except OSError:
+        return False
+    if done.returncode:
+        sys.stderr.write(f"tracelens is built without {source.name}: {done.stderr.strip()[-300:]}\n")
+        return False
+    part.replace(library)
+    return True

@@ -1,0 +1,248 @@
+"""Scans a piece of the event list in C (``scan_events.c``), where that is built and the piece is written plainly.
+
+``decode`` reads all that this leaves, with the same result: without a compiled library, or with
+``TRACELENS_PURE_PYTHON=1`` in the environment, everything.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import os
+import secrets
+from enum import Enum
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+
+from tracelens.lazy.records import dataclass
+from tracelens.trace.reading.chrome.decode import FAILURES, SIGNATURE_FIELDS
+from tracelens.trace.table import Identifier
+
+Array = npt.NDArray[Any]
+
+LIBRARY = Path(__file__).with_name("scan_events.shared")
+#: Numbers of an event's arguments, in the order of the rows of ``ScannedEvents.numbers``; -1 where there is none.
+NUMBERS = (
+    "correlation", "external_id", "old_external_id", "sequence_number", "wait_on_stream", "wait_on_record", "bytes",
+    "allocated", "reserved", "device_type", "device_id", "stream", "device",
+)  # fmt: skip
+#: A start that is missing, or beyond what a trace can hold; and a duration of that kind.
+NO_TIME = -(2**63)
+#: From here on down to ``NO_TIME``, a stream or device is this and the number of a string.
+LAST_TEXT_NUMBER = -(2**63) + 2**31
+
+# As in scan_events.c.
+_LAYOUT = 1
+_DONE, _NEEDS_TEXT_TIMES, _LIST_ENDS = 0, 2, 3
+_LEAST_EVENT_BYTES = 24
+_MOST_STRINGS = 1 << 15
+_MOST_LANES = _MOST_SIGNATURES = 1 << 13
+_MOST_LABELS = 1 << 12
+_ASCII = 0x80
+
+
+class Refusal(Enum):
+    """Why a piece was not scanned: it is not written plainly, or floats would lose digits of its times."""
+
+    NOT_PLAIN = 1
+    NEEDS_TEXT_TIMES = 2
+
+
+class _Scan(ctypes.Structure):
+    _fields_ = (
+        *((name, ctypes.c_void_p) for name in ("text",)),
+        *((name, ctypes.c_int64) for name in ("length", "text_times")),
+        ("seed", ctypes.c_uint64),
+        *(
+            (name, ctypes.c_int64)
+            for name in (
+                "most_events", "most_strings", "most_lanes", "most_signatures", "most_joined", "most_labels",
+                "string_slots", "lane_slots", "signature_slots",
+            )
+        ),
+        *(
+            (name, ctypes.c_void_p)
+            for name in (
+                "phase", "category", "name", "lane", "signature", "start_ns", "duration_ns", "id", "numbers",
+                "strings", "string_hash", "string_slot", "lanes", "lane_slot", "joined", "signatures", "signature_hash",
+                "signature_slot", "label_event", "labels",
+            )
+        ),
+        *(
+            (name, ctypes.c_int64)
+            for name in (
+                "events_found", "strings_found", "lanes_found", "signatures_found", "joined_length", "labels_found",
+                "end",
+            )
+        ),
+    )  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class ScannedEvents:
+    """The events of one piece as columns, with numbers for texts. They are the scanner's: valid until it scans again.
+
+    ``lanes``: (pid, tid) by number; ``signatures``: the recorded text of each, as ``SignatureStore.code`` takes it;
+    ``labels``: of each metadata event its number and its arguments ``name`` and ``labels`` as recorded; ``end``: where
+    in the text the list's own end stands, blanks behind it included, or None.
+    """
+
+    phase: npt.NDArray[np.uint8]
+    category: npt.NDArray[np.int32]
+    name: npt.NDArray[np.int32]
+    lane: npt.NDArray[np.int32]
+    signature: npt.NDArray[np.int32]
+    start_ns: npt.NDArray[np.int64]
+    duration_ns: npt.NDArray[np.int64]
+    id: npt.NDArray[np.int64]
+    numbers: npt.NDArray[np.int64]
+    strings: list[str]
+    lanes: list[tuple[Identifier, Identifier]]
+    signatures: list[bytes]
+    labels: list[tuple[int, bytes, bytes]]
+    end: int | None
+
+    def __len__(self) -> int:
+        return len(self.phase)
+
+
+class Scanner:
+    """Scans pieces with one set of arrays, which grow with the largest piece."""
+
+    def __init__(self, library: ctypes.CDLL) -> None:
+        self._function = library.tracelens_scan
+        self._scan = _Scan(
+            # Nobody who makes a trace knows which of its strings meet in the table of texts
+            seed=secrets.randbits(64),
+            most_strings=_MOST_STRINGS,
+            most_lanes=_MOST_LANES,
+            most_signatures=_MOST_SIGNATURES,
+            most_labels=_MOST_LABELS,
+            string_slots=2 * _MOST_STRINGS,
+            lane_slots=2 * _MOST_LANES,
+            signature_slots=2 * _MOST_SIGNATURES,
+        )
+        self._arrays: dict[str, Array] = {}
+        self._make(
+            strings=np.empty((_MOST_STRINGS, 2), np.int32),
+            string_hash=np.empty(_MOST_STRINGS, np.uint64),
+            string_slot=np.empty(2 * _MOST_STRINGS, np.int32),
+            lanes=np.empty((_MOST_LANES, 2), np.int32),
+            lane_slot=np.empty(2 * _MOST_LANES, np.int32),
+            signatures=np.empty((_MOST_SIGNATURES, 2), np.int32),
+            signature_hash=np.empty(_MOST_SIGNATURES, np.uint64),
+            signature_slot=np.empty(2 * _MOST_SIGNATURES, np.int32),
+            label_event=np.empty(_MOST_LABELS, np.int32),
+            labels=np.empty((_MOST_LABELS, 2, 2), np.int32),
+        )
+
+    def scanned(self, text: memoryview, *, text_times: bool) -> ScannedEvents | Refusal:
+        """The events of ``text``, from the first one's brace to the last one's, or to the end of the list."""
+        characters = np.frombuffer(text, np.uint8)
+        if characters.max() >= _ASCII and not _is_utf8(text):
+            return Refusal.NOT_PLAIN
+        self._make_room(len(text))
+        scan = self._scan
+        scan.text, scan.length, scan.text_times = _address(characters), len(text), text_times
+        state = self._function(ctypes.byref(scan))
+        if state not in (_DONE, _LIST_ENDS):
+            return Refusal.NEEDS_TEXT_TIMES if state == _NEEDS_TEXT_TIMES else Refusal.NOT_PLAIN
+        try:
+            return self._found(text, end=scan.end if state == _LIST_ENDS else None)
+        except FAILURES:  # an escape that is none
+            return Refusal.NOT_PLAIN
+
+    def _found(self, text: memoryview, end: int | None) -> ScannedEvents:
+        scan, arrays, events = self._scan, self._arrays, self._scan.events_found
+        recorded = _texts(text, arrays["strings"][: scan.strings_found])
+        lanes = arrays["lanes"][: scan.lanes_found].tolist()
+        labels = arrays["labels"][: scan.labels_found]
+        return ScannedEvents(
+            **{key: arrays[key][:events] for key in _COLUMNS},
+            numbers=arrays["numbers"][:, :events],
+            strings=[_unescaped(string) for string in recorded],
+            lanes=[(_identifier(recorded[process]), _identifier(recorded[thread])) for process, thread in lanes],
+            signatures=_texts(arrays["joined"].data, arrays["signatures"][: scan.signatures_found]),
+            labels=list(
+                zip(
+                    arrays["label_event"][: scan.labels_found].tolist(),
+                    _texts(text, labels[:, 0]),
+                    _texts(text, labels[:, 1]),
+                    strict=True,
+                )
+            ),
+            end=end,
+        )
+
+    def _make_room(self, length: int) -> None:
+        events = length // _LEAST_EVENT_BYTES + 1
+        if events > self._scan.most_events:
+            self._scan.most_events = events
+            self._scan.most_joined = length + len(SIGNATURE_FIELDS) * _MOST_SIGNATURES
+            self._make(
+                **{key: np.empty(events, dtype) for key, dtype in _COLUMNS.items()},
+                numbers=np.empty((len(NUMBERS), events), np.int64),
+                joined=np.empty(self._scan.most_joined, np.uint8),
+            )
+
+    def _make(self, **arrays: Array) -> None:
+        self._arrays |= arrays
+        for name, array in arrays.items():
+            setattr(self._scan, name, _address(array))
+
+
+_COLUMNS = {
+    "phase": np.uint8, "category": np.int32, "name": np.int32, "lane": np.int32, "signature": np.int32,
+    "start_ns": np.int64, "duration_ns": np.int64, "id": np.int64,
+}  # fmt: skip
+
+
+def new_scanner() -> Scanner | None:
+    """None where the library is not wanted, or was not built: without a C compiler, or on Windows."""
+    library = None if os.environ.get("TRACELENS_PURE_PYTHON") else _library()
+    return None if library is None else Scanner(library)
+
+
+@functools.cache
+def _library() -> ctypes.CDLL | None:
+    try:
+        library = ctypes.CDLL(str(LIBRARY))
+    except OSError:
+        return None
+    # Of another version, in a clone that was not installed anew
+    return library if library.tracelens_scan_layout() == _LAYOUT else None
+
+
+def _address(array: Array) -> int:
+    address: int = array.__array_interface__["data"][0]
+    return address
+
+
+def _is_utf8(text: memoryview) -> bool:
+    try:
+        str(text, "utf-8")
+    except UnicodeDecodeError:
+        return False
+    return True
+
+
+def _texts(text: memoryview, spans: Array) -> list[bytes]:
+    return [bytes(text[start : start + length]) for start, length in spans.tolist()]
+
+
+def _unescaped(recorded: bytes) -> str:
+    if b"\\" not in recorded:
+        return recorded.decode()
+    # A process or thread stands with its quotes
+    value: str = msgspec.json.decode(recorded if recorded[:1] == b'"' else b'"%b"' % recorded)
+    return value
+
+
+def _identifier(recorded: bytes) -> Identifier:
+    """A process or thread: a number, or a text with its quotes; nothing is the empty text."""
+    value: Identifier = msgspec.json.decode(recorded) if recorded else ""
+    return value
