@@ -206,8 +206,8 @@ class Observed:
         least, most = (None if shares is None else of_event(shares) for shares in (low, high))
         return self.kernels(events, of_event(share), low=least, high=most, spares_launches=spares_launches)
 
-    def idle_time(self, parts: Bools, share: float = 1.0, *, low: float | None = None) -> Claimed:
-        """Claims parts of ``idle`` (a mask): ``share`` of each can go, at least ``low`` of it."""
+    def idle_time(self, parts: Bools, share: Floats | float = 1.0, *, low: float | None = None) -> Claimed:
+        """Claims parts of ``idle`` (a mask): ``share`` of each can go (one for all, or one each), at least ``low``."""
         own = (self.idle.end - self.idle.start)[parts].astype(np.float64)
         least = own * (share if low is None else low)
         at = np.flatnonzero(parts) + self.time.events

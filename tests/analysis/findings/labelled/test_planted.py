@@ -61,6 +61,21 @@ def synchronized(count: int) -> Callable[[Program], float]:
     return plant
 
 
+def optimizer_on_the_host(cat: str, name: str, each: float) -> Callable[[Program], float]:
+    """The host waits for gradients, then computes with them: its own work is what the device idles for."""
+
+    def plant(program: Program) -> float:
+        program.wait()
+        idle = program.host - program.free
+        for _ in range(4):
+            program.built.op(name, program.host, each, 1, cat)
+            program.host += each
+        program.gemm()
+        return idle + 4 * each + 1 + LATENCY
+
+    return plant
+
+
 def launch_bound(count: int, each: float) -> Callable[[Program], float]:
     """Kernels of ``each`` µs behind launches of 8: the rest of the 8 is idle."""
 
@@ -191,6 +206,9 @@ def cases() -> Iterator[Case]:
             for cat, name in events:
                 for idle in (900.0, 4_000.0):
                     yield Case(name=f"{name}-{idle:g}", device=device, kind=kind, plant=pause(cat, name, idle))
+        for cat, name in (("cpu_op", "aten::_fused_adamw_"), ("user_annotation", "Optimizer.step#CPUAdam.step")):
+            plant = optimizer_on_the_host(cat, name, 2_000.0)
+            yield Case(name=f"{name} on the host", device=device, kind="idle: Python or other host work", plant=plant)
         for count in (20, 80):
             yield Case(name=f"{count} waits", device=device, kind="queue_drained_by_waits", plant=synchronized(count))
         for each in (1.0, 3.0):
@@ -225,6 +243,40 @@ def test_the_planted_bottleneck_is_the_first_finding(case: Case) -> None:
     assert first is not None, "nothing found"
     assert first.kind == case.kind, [(each.kind, each.gain_us, each.why) for each in program.summary().findings]
     assert first.gain_us == pytest.approx(planted, rel=0.1)
+
+
+def test_host_work_is_named_where_it_was_recorded() -> None:
+    program = Program("h100-sxm")
+    program.healthy()
+    optimizer_on_the_host("user_annotation", "Optimizer.step#CPUAdam.step", 8_000.0)(program)
+    program.healthy()
+    program.wait()
+    (first, *_) = program.summary().findings
+    assert "most of it in Optimizer.step#CPUAdam.step" not in first.why, "none of the four lasted for most of it"
+    program = Program("h100-sxm")
+    program.healthy()
+    pause("user_annotation", "Optimizer.step#CPUAdam.step", 8_000.0)(program)
+    program.healthy()
+    (first, *_) = program.summary().findings
+    assert first.why.endswith("most of it in Optimizer.step#CPUAdam.step")
+
+
+def test_a_wait_spares_no_more_than_it_lasted() -> None:
+    """40 products of 0.17 ms behind a wait for the last of them, then 20 waits of 50 µs before gaps of 300: that the
+    first wait was long hides nothing of the others' gaps.
+    """
+    program = Program("h100-sxm")
+    program.healthy()
+    synchronized(1)(program)
+    for _ in range(20):
+        program.host = max(program.host, program.free - 50)
+        program.wait()
+        program.built.op("aten::view", program.host, 275)
+        program.host += 275
+        program.gemm()
+    (finding,) = (each for each in program.summary().findings if each.kind == "queue_drained_by_waits")
+    assert finding.gain_us == pytest.approx(20 * 50, rel=0.1)
+    assert finding.time_us == pytest.approx(20 * 280, rel=0.1)
 
 
 @pytest.mark.parametrize("device", DEVICES)

@@ -16,10 +16,13 @@ from tracelens.analysis.idle.host_time import HOST_WORK, LAUNCH_BOUND, SYNCHRONI
 from tracelens.analysis.idle.idle_time import LATENCY
 from tracelens.analysis.intervals import Ints, covered_ns
 from tracelens.analysis.verdict.summary import Said
+from tracelens.trace.table import Kind
 from tracelens.units import NS_PER_US
 
 #: Calls that wait return as soon as this where there is nothing to wait for.
 _NO_WAIT_NS = 20_000
+#: Dispatch takes some ten microseconds: an op that takes this long and launches nothing computes on the host.
+_LONG_OP_NS = 1_000_000
 
 
 @finding(
@@ -36,23 +39,26 @@ _NO_WAIT_NS = 20_000
     ),
 )
 def drained_queue(seen: Observed) -> Iterator[Candidate]:
-    """Gain: the idle time after waits, as far as the host could have worked during them."""
+    """Gain: the idle time after each wait, as far as the host could have worked during that wait."""
     parts = drained(seen)
-    idle_ns, waited_ns = _lost_ns(seen, parts), _waited_ns(seen)
-    share = min(1.0, waited_ns / idle_ns) if idle_ns else 0.0
-    waits = int(parts.sum() and len(np.unique(seen.idle.row[parts])))
+    began, gap = np.unique(np.cumsum(_begin_gaps(seen))[parts], return_inverse=True)
+    idle_ns = np.bincount(gap, (seen.idle.end - seen.idle.start)[parts], len(began))
+    waited_ns = _waited_before_ns(seen, seen.idle.start[parts][np.searchsorted(gap, np.arange(len(began)))])
+    share = np.minimum(1.0, waited_ns / np.maximum(1.0, idle_ns))
+    waits = len(np.unique(seen.idle.row[parts]))
+    idle_share_of_window = float(idle_ns.sum() / max(1, seen.window_ns))
     for candidate in idle_of_cause(seen, SYNCHRONIZATION, parts):
-        waited_us = waited_ns / NS_PER_US / seen.steps
+        waited_us = float(waited_ns.sum()) / NS_PER_US / seen.steps
         yield replace(
             candidate,
             why=f"the host waits {duration(waited_us)} for the GPU, which then idles until the next launch, "
-            f"{counted(waits, 'time')}, {percent(idle_ns / seen.window_ns)} of the time",
-            claimed=seen.idle_time(parts, share, low=0.0),
-            computed="idle time after the waits, at most as long as the host waited; at least none of it",
+            f"{counted(waits, 'time')}, {percent(idle_share_of_window)} of the time",
+            claimed=seen.idle_time(parts, share[gap], low=0.0),
+            computed="idle time after each wait, at most as long as the host waited; at least none of it",
             figures=(
                 Said(what="the host waits", value=waited_us, unit="us"),
                 Said(what="idle afterwards", value=waits, unit="count"),
-                idle_share(idle_ns / seen.window_ns),
+                idle_share(idle_share_of_window),
             ),
             certainty="medium",
         )
@@ -61,24 +67,41 @@ def drained_queue(seen: Observed) -> Iterator[Candidate]:
 def drained(seen: Observed) -> Bools:
     """Parts of idle time in gaps at whose start the host sat in a call that waits for the device.
 
-    None where the host waited for less than half as long as the device was idle then: such a host is late anyhow.
+    None where the host then computes on its own for most of the gap, as an optimizer on the host does: that work is the
+    cause, wait or not. And none where the host waited for less than half as long as the device was idle then: such a
+    host is late anyhow.
     """
     idle = seen.idle
     parts = seen.idle_of(SYNCHRONIZATION, HOST_WORK, LAUNCH_BOUND, LATENCY)
-    begins = np.concatenate(([True], idle.start[1:] != idle.end[:-1]))[: len(idle.start)]
-    gap = np.cumsum(begins) - 1
+    begins = _begin_gaps(seen)
     start, end = _waits(seen)
-    if not len(start) or not len(gap):
+    if not len(start) or not begins.any():
         return np.zeros(len(idle.start), bool)
     at = idle.start[begins]
     last = np.searchsorted(start, at, side="right") - 1
     inside = (last >= 0) & (at <= np.maximum.accumulate(end)[np.maximum(last, 0)])
-    found: Bools = parts & inside[gap]
-    return found if _waited_ns(seen) > 0.5 * _lost_ns(seen, found) else np.zeros(len(found), bool)
+    until = idle.end[np.append(np.flatnonzero(begins)[1:], len(begins)) - 1]
+    inside &= ~_host_computes(seen, at, until)
+    found: Bools = parts & inside[np.cumsum(begins) - 1]
+    lost_ns = (idle.end - idle.start)[found].sum()
+    return found if _waited_ns(seen).sum() > 0.5 * lost_ns else np.zeros(len(found), bool)
 
 
-def _lost_ns(seen: Observed, parts: Bools) -> int:
-    return int((seen.idle.end - seen.idle.start)[parts].sum())
+def _begin_gaps(seen: Observed) -> Bools:
+    """Which parts of idle time begin a gap: parts of one gap touch."""
+    begins: Bools = np.concatenate(([True], seen.idle.start[1:] != seen.idle.end[:-1]))[: len(seen.idle.start)]
+    return begins
+
+
+def _host_computes(seen: Observed, start: Ints, end: Ints) -> Bools:
+    """In which of these gaps long ops and annotations, that begin and end in it, take most of the time."""
+    table = seen.table
+    is_named = (table.kind == Kind.CPU_OP) | (table.kind == Kind.USER_ANNOTATION)
+    rows = np.flatnonzero(is_named & (table.duration_ns > _LONG_OP_NS))
+    gap = np.searchsorted(start, table.start_ns[rows], side="right") - 1
+    rows = rows[(gap >= 0) & (table.ends_ns(rows) <= end[np.maximum(gap, 0)])]
+    found: Bools = 2 * covered_ns(table.start_ns[rows], table.ends_ns(rows), start, end) > end - start
+    return found
 
 
 def _waits(seen: Observed) -> tuple[Ints, Ints]:
@@ -89,7 +112,15 @@ def _waits(seen: Observed) -> tuple[Ints, Ints]:
     return table.start_ns[calls][order], table.ends_ns(calls)[order]
 
 
-def _waited_ns(seen: Observed) -> int:
-    """How long the device worked while the host waited for it."""
+def _waited_ns(seen: Observed) -> Ints:
+    """How long each device event worked while the host waited for it."""
     begins = seen.time.own_from
-    return int(covered_ns(*_waits(seen), begins, begins + seen.own_ns).sum())
+    return covered_ns(*_waits(seen), begins, begins + seen.own_ns)
+
+
+def _waited_before_ns(seen: Observed, start: Ints) -> Ints:
+    """How long the device worked while the host waited, between each of these moments and the one before it."""
+    waited = _waited_ns(seen)
+    following = np.searchsorted(start, seen.time.own_from, side="left")
+    within = following < len(start)
+    return np.bincount(following[within], waited[within], len(start)).astype(np.int64)
