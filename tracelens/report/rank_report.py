@@ -12,12 +12,13 @@ from typing import Any
 
 import orjson
 
+from tracelens.analysis.findings.wording import counted
 from tracelens.analysis.ranks.parallel_reading import RankOptions
 from tracelens.analysis.ranks.rank_comparison import RanksAnalysis, compare_ranks
 from tracelens.analysis.ranks.rank_files import find_traces, job_folder, ranks_text
 from tracelens.analysis.ranks.sheets import rank_sheets
 from tracelens.analysis.ranks.sheets.communication import ep_summary, nccl_summary_implicit_sync
-from tracelens.analysis.ranks.sheets.job import step_cost, straggler_summary
+from tracelens.analysis.ranks.sheets.job import pipeline_bubbles, step_cost, straggler_summary
 from tracelens.analysis.verdict.summary import DeviceSummary, InputSummary, Notice, Summary
 from tracelens.files.atomic_write import whole_folder, write_whole
 from tracelens.files.json_bytes import encoded
@@ -33,6 +34,8 @@ XLSX, HTML, JSON, CSV = "collectives.xlsx", "collectives.html", "collectives.jso
 #: Rows of a sheet that lists single calls: a workbook of a thousand ranks would take hours. CSV files hold all of them.
 LONG_ROWS = 50_000
 _WIDTH = 80
+#: By how much one stage of a pipeline computes longer than the mean of all before it is named.
+_UNEVEN = 1.05
 
 
 def collectives(
@@ -146,7 +149,7 @@ class RankReport(NamedSheets):
         else:
             known = "not placed" if residual is None else f"residual ±{residual:.1f} µs"
             yield f" clocks    {hosts} hosts by {result.clocks.how}; {known}"
-        late = [*self._steps(), *self._stragglers(residual)]
+        late = [*self._steps(), *self._stragglers(residual), *self._pipelines()]
         yield from ["", *late] if late else []
         yield from self._collectives()
         yield from self._exchanges()
@@ -161,6 +164,9 @@ class RankReport(NamedSheets):
         if len(frame) > 1:
             cost, steps = frame["cost_us"].sum() / US_PER_MS, frame["step_us"].sum() / US_PER_MS
             yield f" {len(frame)} steps: {cost:.3f} of {steps:.3f} ms spent waiting for the slowest rank of each"
+        # As many digits as are shown
+        if round(worst["cost_us"]) == 0:
+            return
         yield (
             f" step {int(worst['step'])}: {worst['cost_us'] / US_PER_MS:.3f} of {worst['step_us'] / US_PER_MS:.3f} ms "
             f"spent waiting for rank {int(worst['slowest_rank'])}"
@@ -180,6 +186,20 @@ class RankReport(NamedSheets):
                 f" rank {row['rank']} came last to {row['percent_arrived_last']:.0f} % of "
                 f"{row['num_collectives']} collectives, {row['cost_us'] / US_PER_MS:.3f} ms after the others in all"
             )
+
+    def _pipelines(self) -> Iterator[str]:
+        frame = self.result.frames[pipeline_bubbles.TITLE]
+        if frame.empty:
+            return
+        bubble, ranks = frame["bubble_percent"], frame.groupby("pipeline").size()
+        yield (
+            f" {counted(len(ranks), 'pipeline')} of {_span(ranks.min(), ranks.max())} ranks: "
+            f"{_span(f'{bubble.min():.1f}', f'{bubble.max():.1f}')} % of a step is bubble (send/recv, idle)"
+        )
+        compute_us = frame.groupby("stage")["compute_us"].mean()
+        if compute_us.max() > _UNEVEN * compute_us.mean():
+            most, mean = compute_us.max() / US_PER_MS, compute_us.mean() / US_PER_MS
+            yield f" stage {compute_us.idxmax()} computes longest: {most:.3f} ms of a step, all {mean:.3f} on average"
 
     def _collectives(self) -> Iterator[str]:
         frame = self.result.frames[nccl_summary_implicit_sync.TITLE]
@@ -206,6 +226,10 @@ class RankReport(NamedSheets):
 def refuse_foreign(folder: Path) -> None:
     """Raises, see ``refuse_folder``, before any work is done when a report could not go to ``folder``."""
     refuse_folder(folder, (folder / JSON).is_file, "a tracelens report on ranks")
+
+
+def _span(low: object, high: object) -> str:
+    return f"{low}" if low == high else f"{low} to {high}"
 
 
 def _shown(value: float | None, form: str) -> str:

@@ -19,6 +19,7 @@ from tracelens.analysis.ranks.rank_files import find_traces
 from tracelens.analysis.ranks.sheets.communication.nccl_summary_implicit_sync import INCONCLUSIVE, SKEWED, TRANSFER
 from tracelens.errors import InputError, NothingToAnalyzeError
 from tracelens.executors import Serial
+from tracelens.report.rank_report import RankReport
 
 
 def loaded(name: str):
@@ -375,14 +376,17 @@ def test_exposed_communication_is_what_no_computation_covers(tmp_path):
     assert row["hidden_by"] == "GEMM 30.0 %, elementwise 10.0 %"
 
 
-def test_a_pipeline_of_equal_stages_stands_still_for_its_known_share(tmp_path):
-    # GPipe's forward: p = 4 stages, m = 6 microbatches of 1000 µs: each stage idles (p - 1) of m + p - 1 slots
+@pytest.mark.parametrize("longest", [None, 2])
+def test_a_pipeline_stands_still_for_its_known_share(tmp_path, longest):
+    # GPipe's forward: p = 4 stages, m = 6 microbatches of 1000 µs: each stage idles (p - 1) of m + p - 1 slots. Where one
+    # stage computes longest the others take 500 of its 990 µs: 6 x 990 and 6 x 500, 3.735 ms on average
     stages, batches, slot = 4, 6, 1000.0
     for rank in range(stages):
         events, correlation = [], 0
         for batch in range(batches):
             start = (rank + batch) * slot
-            calls = [("Cijk_Ailk", start, slot - 10, 7, {})]
+            computes = slot - 10 if longest in (None, rank) else 500.0
+            calls = [("Cijk_Ailk", start, computes, 7, {})]
             if rank < stages - 1:
                 calls.append(
                     (
@@ -421,7 +425,15 @@ def test_a_pipeline_of_equal_stages_stands_still_for_its_known_share(tmp_path):
     result = compared(find_traces([str(tmp_path)]))
     frame = result.frames["pipeline_bubbles"]
     assert frame["stage"].tolist() == [0, 1, 2, 3]
-    assert frame["bubble_percent"].tolist() == pytest.approx([100 * 3 / 9] * 4, abs=1.0)
+    shown = RankReport(result).verdict()
+    assert "1 pipeline of 4 ranks: " in shown
+    if longest is None:
+        assert frame["bubble_percent"].tolist() == pytest.approx([100 * 3 / 9] * 4, abs=1.0)
+        assert "computes longest" not in shown
+    else:
+        assert "stage 2 computes longest: 5.940 ms of a step, all 3.735 on average" in shown
+    assert "came last" not in shown, "every stage waits for its turn: none is late"
+    assert result.frames["straggler_summary"].empty
     assert set(result.frames["nccl_implicit_sync"]["collective"]) == {"send/recv"}
 
 

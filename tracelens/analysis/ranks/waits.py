@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import numpy as np
+import numpy.typing as npt
 
 from tracelens.analysis.intervals import Ints
 from tracelens.analysis.ranks.matching import JobCalls
 from tracelens.lazy.records import dataclass
+
+Bools = npt.NDArray[np.bool_]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -38,6 +41,19 @@ def matched_rows(calls: JobCalls) -> Ints:
     placed = np.flatnonzero(calls.instance >= 0)
     present = np.bincount(calls.instance[placed], minlength=calls.instances)
     return placed[present[calls.instance[placed]] > 1]
+
+
+def collective_rows(calls: JobCalls) -> Ints:
+    """Rows of matched collectives. Not of sends and receives: in these a stage of a pipeline waits for its turn."""
+    rows = matched_rows(calls)
+    return rows[~is_between_two(calls)[calls.instance[rows]]]
+
+
+def is_between_two(calls: JobCalls) -> Bools:
+    """Which instances are a send and its receive."""
+    point_to_point = np.array([channel.is_point_to_point for channel in calls.channels], np.bool_)
+    found: Bools = point_to_point[calls.channel_of]
+    return found
 
 
 def instances(calls: JobCalls) -> Instances:

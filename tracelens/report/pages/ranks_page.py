@@ -39,7 +39,8 @@ def ranks_page(name: str, facts: list[str], sheets: Sequence[Sheet], notes: list
         for title, words in _TABLES.items()
         if (sheet := made.get(title)) is not None
     ]  # fmt: skip
-    first = head(name or "ranks", facts, _tiles(frames.get("step_cost"), late), notes)
+    tiles = [*_tiles(frames.get("step_cost"), late), *_bubble(frames.get("pipeline_bubbles"))]
+    first = head(name or "ranks", facts, tiles, notes)
     return framed(f"{name or 'ranks'} · collectives", [first, *charts, *tables])
 
 
@@ -55,6 +56,12 @@ def _tiles(steps: pd.DataFrame | None, late: pd.DataFrame | None) -> Iterator[tu
     if late is not None and len(late):
         worst = late.sort_values("cost_us", ascending=False, kind="stable").iloc[0]
         yield "Costs the others most", f"rank {int(worst['rank'])}", f"{worst['cost_us'] / US_PER_MS:,.3f} ms in all"
+
+
+def _bubble(pipelines: pd.DataFrame | None) -> Iterator[tuple[str, str, str]]:
+    if pipelines is not None and len(pipelines):
+        share = 100 * pipelines["bubble_us"].sum() / pipelines["step_us"].sum()
+        yield "Pipeline bubble", f"{share:.1f} %", "of a step, in send/recv or idle"
 
 
 def _heat_maps(calls: pd.DataFrame | None) -> Iterator[Section]:

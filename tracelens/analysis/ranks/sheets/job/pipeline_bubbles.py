@@ -10,6 +10,7 @@ from tracelens.analysis.sheets.shared_columns import CALLS
 from tracelens.schema import column_set, identifier, percent, sheet, us
 from tracelens.units import NS_PER_US
 
+TITLE = "pipeline_bubbles"
 COLUMNS = column_set(
     identifier("pipeline", "pipeline", "Ranks joined by sends and receives."),
     identifier("stage", "stage", "Position among the pipeline's ranks."),
@@ -27,7 +28,7 @@ COLUMNS = column_set(
 )
 
 
-@sheet("pipeline_bubbles", columns=COLUMNS, order=600)
+@sheet(TITLE, columns=COLUMNS, order=600)
 def frame(job: JobContext) -> pd.DataFrame:
     """One row per rank of a pipeline: computation, sends and receives, bubbles.
 

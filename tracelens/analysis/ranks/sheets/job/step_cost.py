@@ -8,7 +8,7 @@ import pandas as pd
 from tracelens.analysis.intervals import union_by_group
 from tracelens.analysis.ranks.sheets.job_context import JobContext
 from tracelens.analysis.ranks.sheets.rank_columns import STEP
-from tracelens.analysis.ranks.waits import matched_rows
+from tracelens.analysis.ranks.waits import collective_rows
 from tracelens.schema import column_set, identifier, sheet, us
 from tracelens.units import NS_PER_US
 
@@ -19,7 +19,11 @@ COLUMNS = column_set(
     us("step_us_min", "step (µs)_min", "Shortest over the ranks."),
     us("step_us_max", "step (µs)_max", "Longest over the ranks."),
     identifier("slowest_rank", "slowest rank", "Rank that waited least for the others."),
-    us("slowest_wait_us", "its wait_time", "Time in which it waited in at least one collective."),
+    us(
+        "slowest_wait_us",
+        "its wait_time",
+        "Time in which it waited in at least one collective (no send/recv).",
+    ),
     us("others_wait_us", "others' wait_time_mean", "Mean of the same over the other ranks."),
     us(
         "cost_us",
@@ -37,7 +41,7 @@ def frame(job: JobContext) -> pd.DataFrame:
     what the step would gain, at most, if that rank were as fast as the mean of the others.
     """
     calls, ranks, waited = job.calls, job.ranks, job.waited
-    rows = matched_rows(calls)
+    rows = collective_rows(calls)
     rows = rows[calls.step[rows] >= 0]
     numbers = [set(summary.step_number[summary.step_number >= 0].tolist()) for summary in ranks.values()]
     common = sorted(set.intersection(*numbers)) if numbers else []

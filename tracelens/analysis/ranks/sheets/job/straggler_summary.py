@@ -8,7 +8,7 @@ import pandas as pd
 from tracelens.analysis.intervals import union_by_group
 from tracelens.analysis.ranks.sheets.job_context import JobContext
 from tracelens.analysis.ranks.sheets.rank_columns import RANK, WAITING
-from tracelens.analysis.ranks.waits import matched_rows
+from tracelens.analysis.ranks.waits import collective_rows, is_between_two
 from tracelens.schema import column_set, count, percent, sheet, us
 from tracelens.units import NS_PER_US
 
@@ -27,7 +27,7 @@ COLUMNS = column_set(
     percent("percent_arrived_last", "pct_arrived_last", "Share of its collectives in which the rank started last."),
     us("total_wait_us", "total_wait_time_us", f"Sum over its collectives. {WAITING}"),
     us("mean_wait_us", "mean_wait_time_us", f"Mean over its collectives. {WAITING}"),
-    count("num_collectives", "num_collectives", "Matched collectives of the rank."),
+    count("num_collectives", "num_collectives", "Matched collectives of the rank, without sends and receives."),
     us("total_duration_us", "total_nccl_dur_us", "Sum of their durations, waiting included."),
 )
 
@@ -37,15 +37,17 @@ def frame(job: JobContext) -> pd.DataFrame:
     """Ranks by what their late arrivals cost the others, the costliest first.
 
     ``cost_us``: time in which a collective lacked this rank alone, which is what would be saved if it were on
-    time. ``caused_wait_us``: all waiting of others in the collectives in which it was last.
+    time. ``caused_wait_us``: all waiting of others in the collectives in which it was last. Sends and receives are left
+    out: a stage of a pipeline waits in them for its turn.
     """
     calls, found, waited = job.calls, job.found, job.waited
-    rows = matched_rows(calls)
+    rows = collective_rows(calls)
     if not len(rows):
         return pd.DataFrame()
     n = len(calls.ranks)
     rank = calls.rank[rows]
-    complete = np.flatnonzero((found.present > 1) & (found.latest_start > found.earliest_start))
+    is_collective = ~is_between_two(calls)
+    complete = np.flatnonzero((found.present > 1) & (found.latest_start > found.earliest_start) & is_collective)
     last, first = found.last[complete], found.first[complete]
     waits_of_instance = np.bincount(calls.instance[rows], weights=waited[rows], minlength=calls.instances)
     count = np.bincount(rank, minlength=n)
