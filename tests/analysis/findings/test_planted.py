@@ -162,6 +162,17 @@ def test_calls_of_changing_length_are_one_finding(build: Build) -> None:
     assert finding.time_us == pytest.approx(at - 3000, rel=1e-3)
 
 
+def test_calls_of_one_length_and_different_types_are_different_findings(build: Build) -> None:
+    """A GEMM in BF16 and one in FP32, at half of their rooflines: the same shapes are not two sizes."""
+    b = build().mm(4096, 4096, 4096, at=0, start=100, duration=400)
+    b.mm(4096, 4096, 4096, at=10, start=600, duration=3000)
+    second = [event for event in b.events if event["name"] == "aten::mm"][-1]
+    second["args"]["Input type"] = ["float", "float"]
+    whys = [finding.why for finding in found(b).findings if finding.id == "op_below_roofline"]
+    assert len(whys) == 2
+    assert not any("*" in why for why in whys)
+
+
 def test_decoding_few_sequences_is_bound_by_reading_weights(build: Build) -> None:
     """8 rows through 8192 x 8192 weights, 134 MB: twice the batch would read them half as often. No FP8 on an A100."""
     b = build()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Hashable, Iterator
 
 import numpy as np
 
@@ -30,12 +30,13 @@ _MOST = 6
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class _Calls:
     """Calls of one op whose shapes differ at most in their number of rows. ``at``: rows of ``Observed.rows``, the one
-    with most to gain first; times are of all of them.
+    with most to gain first, of ``sizes`` different numbers; times are of all of them.
     """
 
     name: str
     bound: str
     shapes: str
+    sizes: int
     at: Ints
     count: int
     kernel_us: float
@@ -49,8 +50,8 @@ def below_roofline(seen: Observed, kind: str) -> Iterator[Candidate]:
     for calls in itertools.islice(_slow_calls(seen, kind), _MOST):
         events = seen.events_of(calls.at)
         row, example = seen.row_of_event[events], int(seen.column("example_row")[calls.at[0]])
-        sizes = f" with {len(calls.at)} sizes for {_ANY}" if len(calls.at) > 1 else ""
-        shown = shortened(calls.shapes) if len(calls.at) > 1 else seen.shapes(example)
+        sizes = f" with {calls.sizes} sizes for {_ANY}" if calls.sizes > 1 else ""
+        shown = shortened(calls.shapes) if calls.sizes > 1 else seen.shapes(example)
         yield Candidate(
             why=f"{calls.name} {shown}{sizes}, {counted(calls.count, 'call')}: {_distance(calls)}",
             claimed=seen.kernels(events, 1 - achievable[row], low=0.0, high=1 - least[row]),
@@ -59,7 +60,7 @@ def below_roofline(seen: Observed, kind: str) -> Iterator[Candidate]:
             evidence=seen.evidence(calls.at),
             op=calls.name,
             row=example,
-            shapes=calls.shapes if len(calls.at) > 1 else None,
+            shapes=calls.shapes if calls.sizes > 1 else None,
         )
 
 
@@ -72,32 +73,39 @@ def _slow_calls(seen: Observed, kind: str) -> Iterator[_Calls]:
     of_name: dict[str, float] = defaultdict(float)
     for name, gain in zip(names.tolist(), np.nan_to_num(gains).tolist(), strict=True):
         of_name[name] += max(gain, 0.0)
-    rows_of: dict[tuple[str, str, str], list[int]] = defaultdict(list)
+    alike: dict[tuple[str, str, str, Hashable], dict[int, int | None]] = defaultdict(dict)
     for index in np.flatnonzero(gains > 0).tolist():
         if of_name[names[index]] > least and _kind(seen, index) == kind:
-            rows_of[names[index], bounds[index], _pattern(seen, index)].append(index)
+            size, shapes, others = _pattern(seen, index)
+            alike[names[index], bounds[index], shapes, others][index] = size
     found = []
-    for (name, bound, shapes), rows in rows_of.items():
-        at = np.array(sorted(rows, key=lambda row: -gains[row]))
+    for (name, bound, shapes, _), size_of in alike.items():
+        at = np.array(sorted(size_of, key=lambda row: -gains[row]))
         took, lowest = float(kernel_us[at].sum()), float(roofline_us[at].sum())
         if gains[at].sum() > least and lowest <= _NEAR * took:
-            count = int(seen.column("operation_count")[at].sum())
+            count, sizes = int(seen.column("operation_count")[at].sum()), len(set(size_of.values()))
             found.append(
                 _Calls(
-                    name=name, bound=bound, shapes=shapes, at=at, count=count, kernel_us=took, roofline_us=lowest
+                    name=name, bound=bound, shapes=shapes, sizes=sizes, at=at, count=count, kernel_us=took,
+                    roofline_us=lowest,
                 )
             )  # fmt: skip
     yield from sorted(found, key=lambda calls: calls.roofline_us - calls.kernel_us)
 
 
-def _pattern(seen: Observed, index: int) -> str:
-    """The shapes of a call's tensors without its number of rows, which batches, prompts and routers change."""
-    shapes = seen.table.signature_of(int(seen.column("example_row")[index])).shapes or ()
-    tensors = [shape for shape in shapes if shape and isinstance(shape[0], int)]
+def _pattern(seen: Observed, index: int) -> tuple[int | None, str, Hashable]:
+    """(number of rows of a call, its shapes without that, what else tells it from calls of another kind).
+
+    The rows are the first size of the first tensor, and of others: what batches, prompts and routers change.
+    """
+    called = seen.table.signature_of(int(seen.column("example_row")[index]))
+    tensors = [shape for shape in called.shapes or () if shape and isinstance(shape[0], int)]
     rows = tensors[0][0] if tensors else None
     # As tuples are written
     patterns = ([_ANY if shape[0] == rows else str(shape[0]), *map(str, shape[1:])] for shape in tensors)
-    return ", ".join(f"({', '.join(sizes)}{',' * (len(sizes) == 1)})" for sizes in patterns)
+    shapes = ", ".join(f"({', '.join(sizes)}{',' * (len(sizes) == 1)})" for sizes in patterns)
+    strides = tuple(tuple(_ANY if step == rows else step for step in slot) for slot in called.strides or ())
+    return rows, shapes, (called.dtypes, strides, seen.column("compute_spec")[index])
 
 
 def _kind(seen: Observed, index: int) -> str | None:
