@@ -1,4 +1,4 @@
-"""Compiles the scanner of event lists into the wheel; without a C compiler the wheel is Python alone."""
+"""Compiles the package's C files into the wheel; without a C compiler the wheel is Python alone, and slower."""
 
 from __future__ import annotations
 
@@ -12,22 +12,25 @@ from typing import Any
 
 from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 
-SOURCE = Path("tracelens/trace/reading/chrome/scan_events.c")
-# The library is loaded by its path and needs nothing of Python: with the name of a module it would be taken for one.
+# A library is loaded by its path and needs nothing of Python: with the name of a module it would be taken for one.
+SUFFIX = ".shared"
 # Contracted to fewer roundings, times would differ.
 OPTIONS = ("-O3", "-std=c99", "-ffp-contract=off", "-shared", "-fPIC")
 
 
 class CustomBuildHook(BuildHookInterface):  # type: ignore[type-arg]
     def initialize(self, version: str, build_data: dict[str, Any]) -> None:
-        """``TRACELENS_PURE_PYTHON=1`` leaves the library out."""
+        """``TRACELENS_PURE_PYTHON=1`` leaves the libraries out."""
         if os.environ.get("TRACELENS_PURE_PYTHON") or sys.platform == "win32":
             return
-        library = Path(self.root, SOURCE).with_suffix(".shared")
-        if compiled(Path(self.root, SOURCE), library):
-            build_data["pure_python"] = False
-            build_data["tag"] = f"py3-none-{sysconfig.get_platform().replace('-', '_').replace('.', '_')}"
-            build_data["force_include"][str(library)] = str(SOURCE.with_suffix(".shared"))
+        root = Path(self.root)
+        for source in sorted(root.joinpath("tracelens").rglob("*.c")):
+            library = source.with_suffix(SUFFIX)
+            if not compiled(source, library):
+                return
+            build_data["force_include"][str(library)] = library.relative_to(root).as_posix()
+        build_data["pure_python"] = False
+        build_data["tag"] = f"py3-none-{sysconfig.get_platform().replace('-', '_').replace('.', '_')}"
 
 
 def compiled(source: Path, library: Path) -> bool:

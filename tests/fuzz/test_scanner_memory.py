@@ -10,10 +10,9 @@ from random import Random
 
 import pytest
 
-from tracelens.trace.reading.chrome.scanned_events import LIBRARY
+from tracelens.trace.reading.chrome.scanned_events import SOURCE
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "example_traces"
-SOURCE = LIBRARY.with_suffix(".c")
 _WATCHED = ("-g", "-O1", "-std=c99", "-ffp-contract=off", "-fsanitize=address,undefined", "-fno-sanitize-recover=all")
 #: What mutations put between: what JSON is made of, its edges, and numbers at the limits of types.
 _PARTS = (

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+import os
 from typing import Any
 from unittest import mock
 
@@ -88,12 +90,16 @@ def nested_by_definition(
 
 
 @settings(deadline=None, max_examples=examples(300))
-@pytest.mark.parametrize("rounds", [0, 1, 256])
+@pytest.mark.parametrize("rounds", [0, 1, 256, None])
 @pytest.mark.parametrize("base", part([1_760_000_000_000_000_000, 0], 2))
 @given(intervals=INTERVALS)
 def test_nesting_is_innermost_containment_however_it_is_found(rounds, base, intervals):
+    """``rounds``: of pointer jumping; None: compiled, where it is."""
     lane, start, duration, rank = np.array(intervals, np.int64).reshape(-1, 4).T
-    with mock.patch.object(nesting, "_MAX_ROUNDS", rounds):
+    with (
+        mock.patch.dict(os.environ, {} if rounds is None else {"TRACELENS_PURE_PYTHON": "1"}),
+        mock.patch.object(nesting, "_MAX_ROUNDS", rounds or 0),
+    ):
         found = nest(lane.astype(np.int32), start + base, duration, rank.astype(np.uint8))
     order, parents, last, overlaps = nested_by_definition(intervals)
     assert found.order.tolist() == order
@@ -101,6 +107,20 @@ def test_nesting_is_innermost_containment_however_it_is_found(rounds, base, inte
     assert found.last.tolist() == last
     assert found.overlaps.tolist() == overlaps
     assert found.depth.tolist() == [depth_of(parents, position) for position in range(len(parents))]
+
+
+@settings(deadline=None, max_examples=examples(300))
+@given(intervals=INTERVALS)
+def test_compiled_nesting_is_that_of_python(intervals):
+    lane, start, duration, rank = np.array(intervals, np.int64).reshape(-1, 4).T
+    given = (lane.astype(np.int32), start, duration, rank.astype(np.uint8))
+    with mock.patch.dict(os.environ, {"TRACELENS_PURE_PYTHON": "1"}):
+        plain = nest(*given)
+    found = nest(*given)
+    for field in dataclasses.fields(plain):
+        one, other = getattr(found, field.name), getattr(plain, field.name)
+        assert one.dtype == other.dtype
+        assert one.tolist() == other.tolist(), field.name
 
 
 def depth_of(parents: list[int], position: int) -> int:
@@ -114,7 +134,8 @@ def test_a_stack_deeper_than_the_rounds_of_pointer_jumping_is_finished_one_by_on
     # 2000 nested calls [i, 4000 - i], then one call in the outermost: it has to climb all the way up
     deep = np.arange(2000)
     start = np.append(deep, 3999)
-    found = nest(np.zeros(2001, np.int32), start, np.append(4000 - 2 * deep, 1), np.zeros(2001, np.uint8))
+    with mock.patch.dict(os.environ, {"TRACELENS_PURE_PYTHON": "1"}):
+        found = nest(np.zeros(2001, np.int32), start, np.append(4000 - 2 * deep, 1), np.zeros(2001, np.uint8))
     assert found.parent.tolist() == [*range(-1, 1999), 0]
     assert found.last.tolist() == [2001, *[2000] * 1999, 2001]
     assert found.depth.max() == 1999

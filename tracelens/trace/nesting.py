@@ -2,13 +2,22 @@
 
 from __future__ import annotations
 
+from ctypes import c_int64, c_void_p
+from pathlib import Path
+from typing import TypeAlias
+
 import numpy as np
 import numpy.typing as npt
 
+from tracelens.lazy.compiled import address, library
 from tracelens.lazy.records import dataclass
 
 Ints = npt.NDArray[np.int64]
 Bools = npt.NDArray[np.bool_]
+
+#: Of each interval: its parent, the largest key in between, the end of its subtree and its depth.
+_Forest: TypeAlias = tuple[Ints, Ints, Ints, npt.NDArray[np.int32]]
+_SOURCE, _LAYOUT = Path(__file__).with_name("nest.c"), 1
 
 _NONE = np.iinfo(np.int64).min
 _ALL = np.iinfo(np.int64).max
@@ -54,18 +63,37 @@ def nest(lane: npt.NDArray[np.int32], start: Ints, duration: Ints, rank: npt.NDA
     n = len(order)
     first_of_lane = np.ones(n, np.bool_)
     first_of_lane[1:] = lane[1:] != lane[:-1]
-    parent, passed = _nearest_before(closing, first_of_lane)
-    last = _last_below(parent) + 1
-    # Ancestors are what began before and has not ended: i earlier ones, less those whose subtree ends at or before i
-    depth = np.arange(n) - np.cumsum(np.bincount(last, minlength=n + 1))[:n]
+    parent, passed, last, depth = _compiled(closing, first_of_lane) or _plain(closing, first_of_lane)
     return Nesting(
         order=order,
         parent=parent,
         last=last,
-        depth=depth.astype(np.int32),
+        depth=depth,
         overlaps=(passed != _NONE) & ((passed >> 1) > start),
         outlived=passed >> 1,
     )
+
+
+def _compiled(key: Ints, first_of_lane: Bools) -> _Forest | None:
+    """None where ``nest.c`` was not compiled, or is not wanted."""
+    found = library(_SOURCE, _LAYOUT)
+    if found is None:
+        return None
+    n = len(key)
+    parent, passed, last = (np.empty(n, np.int64) for _ in range(3))
+    depth = np.empty(n, np.int32)
+    arrays = (key, first_of_lane, parent, passed, last, depth)
+    found.tracelens_nest(c_int64(n), *(c_void_p(address(array)) for array in arrays))
+    return parent, passed, last, depth
+
+
+def _plain(key: Ints, first_of_lane: Bools) -> _Forest:
+    parent, passed = _nearest_before(key, first_of_lane)
+    last = _last_below(parent) + 1
+    # Ancestors are what began before and has not ended: i earlier ones, less those whose subtree ends at or before i
+    n = len(key)
+    depth = np.arange(n) - np.cumsum(np.bincount(last, minlength=n + 1))[:n]
+    return parent, passed, last, depth.astype(np.int32)
 
 
 def _preorder(

@@ -107,6 +107,22 @@ static uint64_t special(uint64_t v) {
     return (((quote - ones) & ~quote) | ((backslash - ones) & ~backslash) | ((v - ones * 0x20) & ~v)) & high;
 }
 
+/* Whether the text goes on with that of `span`, and `after` behind it. */
+static inline int goes_on_as(const Cursor *c, const uint8_t *text, Span span, uint8_t after) {
+    const uint8_t *known = text + span.start;
+    int32_t i = 0;
+    if (c->end - c->p <= span.length || c->p[span.length] != after) return 0;
+    for (; i + 8 <= span.length; i += 8) {
+        uint64_t a, b;
+        memcpy(&a, known + i, 8);
+        memcpy(&b, c->p + i, 8);
+        if (a != b) return 0;
+    }
+    for (; i < span.length; i++)
+        if (known[i] != c->p[i]) return 0;
+    return 1;
+}
+
 /* From behind the opening quote to behind the closing one; 0 for text that is no string. */
 static int skip_string(Cursor *c, Span *inside, const uint8_t *text, int *is_escaped) {
     const uint8_t *p = c->p, *end = c->end, *start = p;
@@ -204,22 +220,23 @@ static int skip_value(Cursor *c, const uint8_t *text, int depth) {
     }
 }
 
+/* What may follow on a number that is whole, and whole numbers are all that is read so. */
+static inline int goes_on(const Cursor *c) {
+    uint8_t next = c->p < c->end ? *c->p : 0;
+    return is_digit(next) || next == '.' || (next | 32) == 'e';
+}
+
 static int read_whole(Cursor *c, int64_t *value) {
-    const uint8_t *start;
+    const uint8_t *first, *most;
     int64_t number = 0;
+    int negative;
     skip_blank(c);
-    start = c->p;
-    if (!skip_number(c)) return 0;
-    {
-        int negative = *start == '-';
-        const uint8_t *p = start + negative;
-        if (c->p - p > MOST_DIGITS) return 0;
-        for (; p < c->p; p++) {
-            if (!is_digit(*p)) return 0;
-            number = 10 * number + (*p - '0');
-        }
-        *value = negative ? -number : number;
-    }
+    negative = c->p < c->end && *c->p == '-';
+    first = c->p += negative;
+    most = c->end - first > MOST_DIGITS ? first + MOST_DIGITS : c->end;
+    while (c->p < most && is_digit(*c->p)) number = 10 * number + (*c->p++ - '0');
+    if (c->p == first || (*first == '0' && c->p - first > 1) || goes_on(c)) return 0;
+    *value = negative ? -number : number;
     return 1;
 }
 
@@ -227,24 +244,23 @@ static int read_whole(Cursor *c, int64_t *value) {
 typedef struct { uint64_t digits; int decimals, negative; } Decimal;
 
 static int read_decimal(Cursor *c, Decimal *value) {
-    const uint8_t *p;
+    const uint8_t *first, *most, *point = NULL;
     uint64_t digits = 0;
-    int count = 0, decimals = -1;
     skip_blank(c);
-    p = c->p;
-    if (!skip_number(c)) return 0;
-    value->negative = *p == '-';
-    for (p += value->negative; p < c->p; p++) {
-        if (*p == '.') {
-            decimals = 0;
-            continue;
-        }
-        if (!is_digit(*p) || ++count > MOST_TIME_DIGITS) return 0;
-        digits = 10 * digits + (uint64_t)(*p - '0');
-        if (decimals >= 0) decimals++;
+    value->negative = c->p < c->end && *c->p == '-';
+    first = c->p += value->negative;
+    /* one more for the point */
+    most = c->end - first > MOST_TIME_DIGITS + 1 ? first + MOST_TIME_DIGITS + 1 : c->end;
+    while (c->p < most && is_digit(*c->p)) digits = 10 * digits + (uint64_t)(*c->p++ - '0');
+    if (c->p == first || (*first == '0' && c->p - first > 1)) return 0;
+    if (c->p < most && *c->p == '.') {
+        point = ++c->p;
+        while (c->p < most && is_digit(*c->p)) digits = 10 * digits + (uint64_t)(*c->p++ - '0');
+        if (c->p == point) return 0;
     }
+    if (goes_on(c) || c->p - first - (point != NULL) > MOST_TIME_DIGITS) return 0;
     value->digits = digits;
-    value->decimals = decimals < 0 ? 0 : decimals;
+    value->decimals = point ? (int)(c->p - point) : 0;
     return 1;
 }
 
@@ -424,14 +440,80 @@ static const Key KEYS[] = {
 static const uint8_t FIRST_OF_LENGTH[LONGEST_KEY + 2] = {
     0, 0, 0, 0, 0, 1, 4, 7, 7, 9, 10, 14, 19, 19, 24, 29, 33, 33, 33, 34, 35, 35, 35, 35, 35, 35, 36, 36, 36, 36, 36, 36, 36, 36, 37
 };
-#define UNKNOWN (-1)
+/* Measured traffic: its keys begin so, and decode.py reads them. */
+#define TRAFFIC "dram__bytes"
+enum { UNKNOWN = -1, MEASURED_TRAFFIC = -2 };
 
-static int key_number(const uint8_t *key, int32_t length) {
-    int i;
-    if (length > LONGEST_KEY) return UNKNOWN;
-    for (i = FIRST_OF_LENGTH[length]; i < FIRST_OF_LENGTH[length + 1]; i++)
+static int argument_key(const uint8_t *key, int32_t length) {
+    int i, end = length > LONGEST_KEY ? 0 : FIRST_OF_LENGTH[length + 1];
+    for (i = length > LONGEST_KEY ? 0 : FIRST_OF_LENGTH[length]; i < end; i++)
         if (!memcmp(KEYS[i].key, key, (size_t)length)) return i;
-    return UNKNOWN;
+    return length >= (int)strlen(TRAFFIC) && !memcmp(key, TRAFFIC, strlen(TRAFFIC)) ? MEASURED_TRAFFIC : UNKNOWN;
+}
+
+enum { PH, CAT, NAME, PID, TID, TS, DUR, ID, ARGS, OTHER };
+
+static int event_key(const uint8_t *k, int32_t length) {
+    switch (length) {
+    case 2: return !memcmp(k, "ph", 2) ? PH : !memcmp(k, "ts", 2) ? TS : !memcmp(k, "id", 2) ? ID : OTHER;
+    case 3:
+        return !memcmp(k, "cat", 3) ? CAT : !memcmp(k, "pid", 3) ? PID : !memcmp(k, "tid", 3) ? TID
+             : !memcmp(k, "dur", 3) ? DUR : OTHER;
+    case 4: return !memcmp(k, "name", 4) ? NAME : !memcmp(k, "args", 4) ? ARGS : OTHER;
+    default: return OTHER;
+    }
+}
+
+/* The keys that objects of one kind had so far, and which one followed on each the last time: it is looked at first. */
+#define MOST_KEYS 64
+typedef struct {
+    Span span[MOST_KEYS + 1];
+    int number[MOST_KEYS + 1], next[MOST_KEYS + 1];
+    int found; /* place 0 is before the first key */
+} Keys;
+
+static int place_of(Keys *keys, const uint8_t *text, Span key, int (*number_of)(const uint8_t *, int32_t)) {
+    int i;
+    for (i = 1; i <= keys->found; i++)
+        if (keys->span[i].length == key.length &&
+            !memcmp(text + keys->span[i].start, text + key.start, (size_t)key.length))
+            return i;
+    if (keys->found == MOST_KEYS) return 0;
+    keys->found++;
+    keys->span[i] = key;
+    keys->number[i] = number_of(text + key.start, key.length);
+    keys->next[i] = 0;
+    return i;
+}
+
+/* What stood in one place of the event before: most often it stands there again. */
+typedef struct {
+    Span span;
+    int32_t string;
+} Last;
+
+typedef struct {
+    Last last[OTHER];
+    Keys fields, arguments;
+} Before;
+
+/* A key and the colon behind it; `place`: of the key before, and then of this one. */
+static int read_key(
+    Scan *s, Cursor *c, Keys *keys, int (*number_of)(const uint8_t *, int32_t), int *place, int *number
+) {
+    Span key;
+    int escaped, next = keys->next[*place];
+    if (!takes(c, '"')) return 0;
+    if (next && goes_on_as(c, s->text, keys->span[next], '"')) {
+        c->p += keys->span[next].length + 1;
+    } else {
+        if (!skip_string(c, &key, s->text, &escaped) || escaped) return 0;
+        next = place_of(keys, s->text, key, number_of);
+        keys->next[*place] = next;
+    }
+    *number = next ? keys->number[next] : number_of(s->text + key.start, key.length);
+    *place = next;
+    return takes(c, ':');
 }
 
 typedef struct {
@@ -450,20 +532,17 @@ static int read_place(Scan *s, Cursor *c, int64_t *value) {
     return 1;
 }
 
-static int read_args(Scan *s, Cursor *c, int64_t row, Texts *texts) {
+static int read_args(Scan *s, Cursor *c, Before *before, int64_t row, Texts *texts) {
     uint64_t seen = 0;
+    int key = 0;
     skip_blank(c);
     if (c->p < c->end && *c->p == 'n') return skip_word(c, "null", 4);
     if (!takes(c, '{')) return 0;
     if (takes(c, '}')) return 1;
     do {
-        Span key;
-        int escaped, number, place;
-        if (!takes(c, '"') || !skip_string(c, &key, s->text, &escaped) || escaped || !takes(c, ':')) return 0;
-        number = key_number(s->text + key.start, key.length);
+        int number, place;
+        if (!read_key(s, c, &before->arguments, argument_key, &key, &number) || number == MEASURED_TRAFFIC) return 0;
         if (number == UNKNOWN) {
-            /* measured traffic */
-            if (key.length >= 11 && !memcmp(s->text + key.start, "dram__bytes", 11)) return 0;
             if (!skip_value(c, s->text, 0)) return 0;
             continue;
         }
@@ -486,11 +565,16 @@ static int read_args(Scan *s, Cursor *c, int64_t row, Texts *texts) {
 }
 
 /* The string of a process or thread as recorded, quotes included: 7 and "7" are two. */
-static int read_token(Scan *s, Cursor *c, int32_t *string) {
+static int read_token(Scan *s, Cursor *c, Last *last, int32_t *string) {
     Span span;
     int64_t value;
     int escaped;
     skip_blank(c);
+    if (last->span.length && goes_on_as(c, s->text, last->span, ',')) {
+        c->p += last->span.length;
+        *string = last->string;
+        return 1;
+    }
     span.start = (int32_t)(c->p - s->text);
     if (takes(c, '"')) {
         Span inside;
@@ -500,14 +584,24 @@ static int read_token(Scan *s, Cursor *c, int32_t *string) {
     }
     span.length = (int32_t)(c->p - s->text) - span.start;
     *string = string_number(s, span);
+    last->span = span;
+    last->string = *string;
     return *string >= 0;
 }
 
-static int read_string(Scan *s, Cursor *c, int32_t *string) {
+static int read_string(Scan *s, Cursor *c, Last *last, int32_t *string) {
     Span inside;
     int escaped;
-    if (!takes(c, '"') || !skip_string(c, &inside, s->text, &escaped)) return 0;
+    if (!takes(c, '"')) return 0;
+    if (goes_on_as(c, s->text, last->span, '"')) {
+        c->p += last->span.length + 1;
+        *string = last->string;
+        return 1;
+    }
+    if (!skip_string(c, &inside, s->text, &escaped)) return 0;
     *string = string_number(s, inside);
+    last->span = inside;
+    last->string = *string;
     return *string >= 0;
 }
 
@@ -547,20 +641,7 @@ static int read_duration(Cursor *c, int64_t *duration_ns) {
     return read_decimal(c, &time) && float_time_ns(&time, duration_ns);
 }
 
-enum { PH, CAT, NAME, PID, TID, TS, DUR, ID, ARGS, OTHER };
-
-static int event_key(const uint8_t *k, int32_t length) {
-    switch (length) {
-    case 2: return !memcmp(k, "ph", 2) ? PH : !memcmp(k, "ts", 2) ? TS : !memcmp(k, "id", 2) ? ID : OTHER;
-    case 3:
-        return !memcmp(k, "cat", 3) ? CAT : !memcmp(k, "pid", 3) ? PID : !memcmp(k, "tid", 3) ? TID
-             : !memcmp(k, "dur", 3) ? DUR : OTHER;
-    case 4: return !memcmp(k, "name", 4) ? NAME : !memcmp(k, "args", 4) ? ARGS : OTHER;
-    default: return OTHER;
-    }
-}
-
-static int read_field(Scan *s, Cursor *c, int field, int64_t row, int32_t *lane, Texts *texts) {
+static int read_field(Scan *s, Cursor *c, Before *before, int field, int64_t row, int32_t *lane, Texts *texts) {
     Span inside;
     int escaped;
     switch (field) {
@@ -568,14 +649,14 @@ static int read_field(Scan *s, Cursor *c, int field, int64_t row, int32_t *lane,
         if (!takes(c, '"') || !skip_string(c, &inside, s->text, &escaped) || inside.length > 1) return NOT_PLAIN;
         s->phase[row] = inside.length ? s->text[inside.start] : 0;
         return s->phase[row] == 'B' || s->phase[row] == 'E' || s->phase[row] >= 0x80 ? NOT_PLAIN : DONE;
-    case CAT: return read_string(s, c, &s->category[row]) ? DONE : NOT_PLAIN;
-    case NAME: return read_string(s, c, &s->name[row]) ? DONE : NOT_PLAIN;
-    case PID: return read_token(s, c, &lane[0]) ? DONE : NOT_PLAIN;
-    case TID: return read_token(s, c, &lane[1]) ? DONE : NOT_PLAIN;
+    case CAT: return read_string(s, c, &before->last[CAT], &s->category[row]) ? DONE : NOT_PLAIN;
+    case NAME: return read_string(s, c, &before->last[NAME], &s->name[row]) ? DONE : NOT_PLAIN;
+    case PID: return read_token(s, c, &before->last[PID], &lane[0]) ? DONE : NOT_PLAIN;
+    case TID: return read_token(s, c, &before->last[TID], &lane[1]) ? DONE : NOT_PLAIN;
     case TS: return read_time(s, c, &s->start_ns[row]);
     case DUR: return read_duration(c, &s->duration_ns[row]) ? DONE : NOT_PLAIN;
     case ID: return read_id(s, c, &s->id[row]) ? DONE : NOT_PLAIN;
-    case ARGS: return read_args(s, c, row, texts) ? DONE : NOT_PLAIN;
+    case ARGS: return read_args(s, c, before, row, texts) ? DONE : NOT_PLAIN;
     default: return skip_value(c, s->text, 0) ? DONE : NOT_PLAIN;
     }
 }
@@ -593,12 +674,12 @@ static int add_label(Scan *s, int64_t row, const Texts *texts) {
     return 1;
 }
 
-static int read_event(Scan *s, Cursor *c) {
+static int read_event(Scan *s, Cursor *c, Before *before) {
     int64_t row = s->events_found;
     int32_t lane[2] = { 0, 0 };
     unsigned seen = 0;
     Texts texts;
-    int i;
+    int i, key = 0;
     if (row == s->most_events || !takes(c, '{')) return NOT_PLAIN;
     texts.present = 0;
     s->phase[row] = 0;
@@ -609,14 +690,11 @@ static int read_event(Scan *s, Cursor *c) {
     for (i = 0; i < NUMBERS; i++) s->numbers[i * s->most_events + row] = i == BYTES ? 0 : -1;
     if (!takes(c, '}')) {
         do {
-            Span key;
-            int escaped, field, state;
-            if (!takes(c, '"') || !skip_string(c, &key, s->text, &escaped) || escaped || !takes(c, ':'))
-                return NOT_PLAIN;
-            field = event_key(s->text + key.start, key.length);
+            int field, state;
+            if (!read_key(s, c, &before->fields, event_key, &key, &field)) return NOT_PLAIN;
             if (field != OTHER && seen >> field & 1u) return NOT_PLAIN;
             seen |= 1u << field;
-            if ((state = read_field(s, c, field, row, lane, &texts)) != DONE) return state;
+            if ((state = read_field(s, c, before, field, row, lane, &texts)) != DONE) return state;
         } while (takes(c, ','));
         if (!takes(c, '}')) return NOT_PLAIN;
     }
@@ -628,21 +706,23 @@ static int read_event(Scan *s, Cursor *c) {
     return DONE;
 }
 
-int32_t tracelens_scan_layout(void) { return LAYOUT; }
+int32_t tracelens_layout(void) { return LAYOUT; }
 
 /* The events of `text`, which begins with the first one's brace, up to the end of the text or, LIST_ENDS, to the bracket
  * that ends the list; `end`: the place behind it, and behind blanks that follow. */
 int32_t tracelens_scan(Scan *s) {
     Cursor c = { s->text, s->text + s->length };
     Span nothing = { 0, 0 };
+    Before before;
     int state;
+    memset(&before, 0, sizeof(before));
     s->events_found = s->strings_found = s->lanes_found = s->signatures_found = s->joined_length = s->labels_found = 0;
     memset(s->string_slot, 0xff, (size_t)s->string_slots * sizeof(int32_t));
     memset(s->lane_slot, 0xff, (size_t)s->lane_slots * sizeof(int32_t));
     memset(s->signature_slot, 0xff, (size_t)s->signature_slots * sizeof(int32_t));
     if (string_number(s, nothing)) return NOT_PLAIN;
     do {
-        if ((state = read_event(s, &c)) != DONE) return state;
+        if ((state = read_event(s, &c, &before)) != DONE) return state;
     } while (takes(&c, ','));
     state = takes(&c, ']') ? LIST_ENDS : DONE;
     skip_blank(&c);

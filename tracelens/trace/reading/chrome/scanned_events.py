@@ -1,14 +1,11 @@
 """Scans a piece of the event list in C (``scan_events.c``), where that is built and the piece is written plainly.
 
-``decode`` reads all that this leaves, with the same result: without a compiled library, or with
-``TRACELENS_PURE_PYTHON=1`` in the environment, everything.
+``decode`` reads all that this leaves, with the same result.
 """
 
 from __future__ import annotations
 
 import ctypes
-import functools
-import os
 import secrets
 from enum import Enum
 from pathlib import Path
@@ -18,13 +15,14 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
+from tracelens.lazy.compiled import address, library
 from tracelens.lazy.records import dataclass
 from tracelens.trace.reading.chrome.decode import FAILURES, SIGNATURE_FIELDS
 from tracelens.trace.table import Identifier
 
 Array = npt.NDArray[Any]
 
-LIBRARY = Path(__file__).with_name("scan_events.shared")
+SOURCE = Path(__file__).with_name("scan_events.c")
 #: Numbers of an event's arguments, in the order of the rows of ``ScannedEvents.numbers``; -1 where there is none.
 NUMBERS = (
     "correlation", "external_id", "old_external_id", "sequence_number", "wait_on_stream", "wait_on_record", "bytes",
@@ -147,7 +145,7 @@ class Scanner:
             return Refusal.NOT_PLAIN
         self._make_room(len(text))
         scan = self._scan
-        scan.text, scan.length, scan.text_times = _address(characters), len(text), text_times
+        scan.text, scan.length, scan.text_times = address(characters), len(text), text_times
         state = self._function(ctypes.byref(scan))
         if state not in (_DONE, _LIST_ENDS):
             return Refusal.NEEDS_TEXT_TIMES if state == _NEEDS_TEXT_TIMES else Refusal.NOT_PLAIN
@@ -192,7 +190,7 @@ class Scanner:
     def _make(self, **arrays: Array) -> None:
         self._arrays |= arrays
         for name, array in arrays.items():
-            setattr(self._scan, name, _address(array))
+            setattr(self._scan, name, address(array))
 
 
 _COLUMNS = {
@@ -202,24 +200,9 @@ _COLUMNS = {
 
 
 def new_scanner() -> Scanner | None:
-    """None where the library is not wanted, or was not built: without a C compiler, or on Windows."""
-    library = None if os.environ.get("TRACELENS_PURE_PYTHON") else _library()
-    return None if library is None else Scanner(library)
-
-
-@functools.cache
-def _library() -> ctypes.CDLL | None:
-    try:
-        library = ctypes.CDLL(str(LIBRARY))
-    except OSError:
-        return None
-    # Of another version, in a clone that was not installed anew
-    return library if library.tracelens_scan_layout() == _LAYOUT else None
-
-
-def _address(array: Array) -> int:
-    address: int = array.__array_interface__["data"][0]
-    return address
+    """None where ``scan_events.c`` was not compiled, or is not wanted."""
+    found = library(SOURCE, _LAYOUT)
+    return None if found is None else Scanner(found)
 
 
 def _is_utf8(text: memoryview) -> bool:
