@@ -68,6 +68,19 @@ def test_kernels_of_a_graph_are_those_of_the_ops() -> None:
     assert compare_sides(graph, graph).notes == compare_sides(eager, eager).notes == ()
 
 
+def test_kernels_of_one_name_with_other_work_have_no_other_shapes() -> None:
+    """Of 9 products by one kernel, 8 of 1 GFLOP and one of 20, a graph replays the former: the latter is as it was."""
+    small, large = (Call(name="mm", category="GEMM", shapes=shapes, dtypes="") for shapes in ("small", "large"))
+    few, one_more = [(small, [("gemm", 10)])] * 8, [(large, [("gemm", 200)])]
+    eager, graph = side(few + one_more), side(replayed(few) + one_more)
+    for one in (eager.first, graph.first):
+        known = tuple(Rates(flops={"small": 1e9, "large": 2e10}.get(call.shapes or "", np.nan)) for call in one.calls)
+        object.__setattr__(one, "rates", known)
+    found = compare_sides(eager, graph)
+    assert any("compared kernel by kernel" in note for note in found.notes)
+    assert not any("FLOPs" in text for text in texts(found))
+
+
 @given(st.lists(st.tuples(st.integers(1, 99), st.lists(st.integers(1, 99), min_size=1, max_size=4)), min_size=1))
 def test_ops_taken_apart_keep_their_time(calls: list[tuple[int, list[int]]]) -> None:
     ops = [
@@ -89,6 +102,17 @@ def test_one_layer_more_is_one_sentence() -> None:
     found = compare_sides(side(layer * 4), side(layer * 5))
     assert texts(found) == ["Model/Block +0.00069 ms: 4 -> 5 times: GEMM +0.0006 ms, elementwise +9e-05 ms"]
     assert texts(compare_sides(side(LAYER * 4), side(LAYER * 5)))[0].startswith("ops +0.00069 ms: 4 -> 5 times")
+
+
+def test_what_is_within_the_noise_says_what_it_mostly_is() -> None:
+    """Of steps of one op that takes 100 to 900 ns, 40 more in the mean are chance; the others do not change."""
+    spread = [[(call, [(name, ns if call.name != "aten::add" else each) for name, ns in kernels]) for call, kernels in LAYER]
+              for each in (100, 500, 900)]  # fmt: skip
+    moved = [[(call, [(name, ns + 40 * (ns in (100, 500, 900))) for name, ns in kernels]) for call, kernels in step]
+             for step in spread]  # fmt: skip
+    assert texts(compare_sides(side(*spread), side(*moved))) == [
+        "within the noise +4e-05 ms: 1 row, the largest: elementwise +4e-05 ms: 8 % slower, same kernels, 1 call of aten::add"
+    ]
 
 
 def test_a_step_that_took_longer_than_the_others_is_named() -> None:

@@ -45,6 +45,8 @@ _TOLD_APART = 0.05
 _AS_BEFORE = 0.01
 #: What is other whether or not its time is.
 _FACTS = (FUSED, SPLIT, REPLACED, TYPE, KERNEL, REMOVED, ADDED)
+#: Said of a change that may be chance.
+_WITHIN = ", within the noise"
 #: Ops that a sentence names, and how many characters of each.
 _MOST_OPS, _WIDEST_OP = 3, 48
 
@@ -95,7 +97,9 @@ def _kernel_ms(rows: Sequence[ComparedRow], change: Change) -> float:
 def _noise(rows: Sequence[ComparedRow], chance: Sequence[Change]) -> Change:
     at = tuple(sorted(number for change in chance for number in change.rows))
     change_ms = sum(rows[number].change_ms for number in at)
-    text = f"within the noise {signed_ms(change_ms)}: {len(at)} rows"
+    most = max(chance, key=lambda change: abs(change.change_ms))
+    count = "1 row" if len(at) == 1 else f"{len(at)} rows"
+    text = f"within the noise {signed_ms(change_ms)}: {count}, the largest: {most.text.replace(_WITHIN, '')}"
     return Change(text=text, change_ms=change_ms, cause=NOISE, category="", rows=at)
 
 
@@ -142,7 +146,7 @@ class _Group:
 def _change(group: _Group, at: Sequence[int], bounds: tuple[float, float] | None) -> Change:
     first, change_ms = group.rows[0], group.change_ms
     low, high = bounds or (None, None)
-    chance = ", within the noise" if low is not None and high is not None and low <= 0 <= high else ""
+    chance = _WITHIN if low is not None and high is not None and low <= 0 <= high else ""
     return Change(
         text=f"{_subject(group)} {signed_ms(change_ms)}{chance}: {_SAYS[first.cause].text(group)}{_stalls(group)}",
         change_ms=change_ms,

@@ -60,11 +60,13 @@ def _a_unit_per_kernel(one: Recorded) -> Recorded:
     several = np.zeros(len(one.calls), bool)
     several[one.call[size > 1]] = True
     pairs = list(zip(one.call[owner[example]].tolist(), kernel[example].tolist(), strict=True))
+    calls = tuple(_of_kernel(one, number, code) for number, code in pairs)
+    rates = tuple(Rates() if several[number] else one.rates[number] for number, _ in pairs)
     piece, part_ns = _shared_out(one, size, first, kernel_ns)
     return replace(
         one,
-        calls=tuple(_of_kernel(one, number, code) for number, code in pairs),
-        rates=tuple(Rates() if several[number] else one.rates[number] for number, _ in pairs),
+        calls=calls,
+        rates=_of_equal_work(calls, rates),
         call=call.astype(np.int64),
         step=one.step[owner],
         kernel_ns=kernel_ns,
@@ -74,6 +76,14 @@ def _a_unit_per_kernel(one: Recorded) -> Recorded:
         piece_ns=part_ns,
         event_unit=unit_of_event,
     )
+
+
+def _of_equal_work(calls: tuple[Call, ...], rates: tuple[Rates, ...]) -> tuple[Rates, ...]:
+    """Nothing of calls that only their shapes told apart: what is known of one is not so of all."""
+    flops: dict[Call, set[float]] = {}
+    for call, known in zip(calls, rates, strict=True):
+        flops.setdefault(call, set()).add(known.flops)
+    return tuple(Rates() if len(flops[call]) > 1 else known for call, known in zip(calls, rates, strict=True))
 
 
 def _of_kernel(one: Recorded, number: int, kernel: int) -> Call:

@@ -6,16 +6,20 @@ from collections.abc import Iterator
 from textwrap import wrap
 from typing import TYPE_CHECKING
 
+from tracelens.comparison.causes import WAITING
 from tracelens.comparison.change_sentences import change_title, signed_ms
+from tracelens.comparison.compared import NOISE
 from tracelens.files.safe_text import terminal_text
 from tracelens.report.figures import shown_percent
 
 if TYPE_CHECKING:
-    from tracelens.comparison.compared import Comparison, SideSummary
+    from tracelens.comparison.compared import Change, Comparison, SideSummary
 
 _WIDTH = 120
 #: Sentences that are printed; files have all of them.
 _MOST = 15
+#: Share of A's step below which a change of idle time is not worth a line.
+_LEAST_SHOWN = 1e-4
 
 
 def comparison_text(found: Comparison) -> str:
@@ -43,13 +47,19 @@ def _lines(found: Comparison) -> Iterator[str]:
     for gate in found.gates:
         yield f" {'ok  ' if gate.passed else 'FAIL'} {gate.text}"
     yield ""
-    if not found.changes:
-        yield " nothing changed"
-    for change in found.changes[:_MOST]:
+    worth = [change for change in found.changes if not _is_nothing(change, found)]
+    if not worth:
+        yield " nothing changed" + (f" by {100 * _LEAST_SHOWN:g} % of a step" if found.changes else "")
+    for change in worth[:_MOST]:
         yield f"   {change.text}"
-    rest = found.changes[_MOST:]
+    rest = [change for change in found.changes if change not in worth[:_MOST]]
     if rest:
         yield f"   {signed_ms(sum(change.change_ms for change in rest))} in {len(rest)} more"
+
+
+def _is_nothing(change: Change, found: Comparison) -> bool:
+    """Whether it is idle time, or chance, too short for a line."""
+    return change.cause in (WAITING, NOISE) and abs(change.change_ms) < _LEAST_SHOWN * found.a.step_ms
 
 
 def _side(side: SideSummary) -> str:
