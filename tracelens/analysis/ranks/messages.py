@@ -234,7 +234,8 @@ class CallReader:
         if not self._exchanges:
             return (), np.zeros(0, np.int64)
         rows = np.array([row for row, _ in self._exchanges], np.int64)
-        layers = Layers(trace, rows, [self._exchange_models[row] for row in rows.tolist()])
+        models = [self._exchange_models[row] for row in rows.tolist()]
+        layers = Layers(trace, rows, models, np.arange(len(rows)))
         ep_size = ep_size_of(trace.table, ep_size)
         codes: dict[ExchangeOp, int] = {}
         kinds = np.zeros(len(rows), np.int64)

@@ -137,13 +137,13 @@ def _distinct(
         step[~per_step[table.name[rows]]] = -1
         code = numbered(code, step)
     if around:
-        code = numbered(code, _codes_of(around, rows.tolist()))
+        code = numbered(code, _codes_of(around, rows))
     if forward:
         ahead = np.array([forward.get(row, -1) for row in rows.tolist()], np.int64)
         code = numbered(
             code,
             *(np.where(ahead >= 0, column[ahead], -2) for column in (table.name, table.signature)),
-            _codes_of(around, ahead.tolist()),
+            _codes_of(around, ahead),
         )
     return code, step, sums
 
@@ -236,7 +236,7 @@ def _inherited_backward(
         above = tree.op_parent[above]
     ahead = forward[candidates]
     codes = (table.name[candidates], table.signature[candidates], table.name[ahead], table.signature[ahead])
-    kind = numbered(*codes, has_model[candidates].astype(np.int32), _codes_of(around, ahead.tolist()))
+    kind = numbered(*codes, has_model[candidates].astype(np.int32), _codes_of(around, ahead))
     readable = []
     for row, forward_row in zip(candidates[first := first_of_each(kind)].tolist(), ahead[first].tolist(), strict=True):
         name = table.name_of(row)
@@ -259,7 +259,12 @@ def _signature(table: TraceTable, row: int, around: Surroundings | None) -> OpSi
     return replace(signature, attributes=(*signature.attributes, *known)) if known else signature
 
 
-def _codes_of(around: Surroundings, rows: list[int]) -> Ints:
-    """A number per row that tells different surroundings apart; -1 without any."""
+def _codes_of(around: Surroundings, rows: npt.NDArray[np.integer]) -> Codes:
+    """A number per row that tells different surroundings apart; -1 without any, and for row -1."""
     code_of = {found: code for code, found in enumerate(dict.fromkeys(around.values()))}
-    return np.array([code_of[around[row]] if row in around else -1 for row in rows], np.int64)
+    known = np.array(sorted(around), np.int64)
+    codes = np.array([code_of[around[row]] for row in known.tolist()] + [-1], np.int32)
+    at = np.searchsorted(known, rows)
+    at[np.append(known, -1)[at] != rows] = len(known)
+    found: Codes = codes[at]
+    return found

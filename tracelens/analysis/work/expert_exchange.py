@@ -11,6 +11,7 @@ from typing import Literal
 
 import numpy as np
 
+from tracelens.analysis.factorize import Codes
 from tracelens.analysis.loaded_trace import Trace
 from tracelens.analysis.reading.catalog import Reading
 from tracelens.analysis.reading.op_readings import OpReadings
@@ -64,14 +65,16 @@ def exchanges_of(
     codes = {code: r.model for code, r in enumerate(readings.readings) if isinstance(r.model, EPComm)}
     if not codes:
         return readings, {}
-    at = np.isin(readings.code, list(codes))
-    code = readings.code[at]
-    layers = Layers(trace, readings.rows[at].astype(np.int64), [codes[c] for c in code.tolist()])
+    number: Codes = np.full(len(readings.readings), -1, np.int32)
+    number[list(codes)] = np.arange(len(codes))
+    model_of = number[readings.code]
+    rows, model_of = readings.rows[model_of >= 0], model_of[model_of >= 0]
+    layers = Layers(trace, rows, list(codes.values()), model_of)
     found: dict[int, Exchange] = {}
     made: dict[int, Reading] = {}
     for each, model in codes.items():
         reading = readings.readings[each]
-        routed = layers.of_calls(np.flatnonzero(code == each))
+        routed = layers.of_calls(np.flatnonzero(model_of == number[each]))
         if model.hidden is None and routed.hidden is None:
             made[each] = replace(reading, model=None, note=NO_SIZE)
             continue

@@ -8,19 +8,23 @@ On one rank these are the copies that its dispatch *receives*; over all ranks of
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
+from tracelens.analysis.factorize import Codes
 from tracelens.analysis.loaded_trace import Trace
 from tracelens.lazy.records import dataclass
 from tracelens.network.deepep import distinct
 from tracelens.perf_models.communication.ep_comm import COMBINE, DISPATCH, EPComm
+from tracelens.trace.table import RowColumn
 
 Floats = npt.NDArray[np.float64]
+Ints = npt.NDArray[np.integer]
+Bools = npt.NDArray[np.bool_]
+Lanes = npt.NDArray[np.int32]
 
 #: Where the number of exchanged rows comes from.
 RECORDED, OF_COMBINE, AS_GIVEN = "recorded", "rows of the layer's combine", "each token once: its copies are not known"
@@ -43,8 +47,8 @@ class Routed:
 class Layers:
     """Exchange ops joined into layers: by autograd's links, else a combine with the nearest dispatch before it."""
 
-    def __init__(self, trace: Trace, rows: npt.NDArray[np.int64], models: list[EPComm]) -> None:
-        self._rows, self._models = rows, models
+    def __init__(self, trace: Trace, rows: RowColumn, models: Sequence[EPComm], model: Codes) -> None:
+        """``model``: which of the ``models`` each of these rows has."""
         is_dispatch = np.array([m.phase == DISPATCH for m in models], bool)
         is_combine = np.array([m.phase == COMBINE for m in models], bool)
         sorts = np.array([m.per_expert for m in models], bool)
@@ -58,43 +62,56 @@ class Layers:
                 np.where(is_combine & sorts, given, np.nan),
                 *(_column(getattr(m, name) for m in models) for name in ("hidden", "topk", "experts", "buffer_rows")),
             ]
-        )
+        )[:, model]
         # Views of its lines
         self.own, self.rows, self.sorted_rows, self.hidden, self.topk, self.experts, self.buffer = self._known
-        place = np.full(len(trace.table), -1, np.int64)
+        is_dispatch, is_combine = is_dispatch[model], is_combine[model]
+        place: RowColumn = np.full(len(trace.table), -1, np.int32)
         place[rows] = np.arange(len(rows))
         forward = trace.tree.forward[rows]
         ahead = np.where(forward >= 0, place[forward], -1)
         linked = (ahead >= 0) & (is_dispatch != is_dispatch[ahead])
         self._spread(np.flatnonzero(linked), ahead[linked])
-        order = np.lexsort((trace.table.start_ns[rows], trace.table.lane[rows]))
-        self._join(order[(is_dispatch | is_combine)[order]], is_dispatch, trace.table.lane[rows])
+        lane = trace.table.lane[rows]
+        order = np.lexsort((trace.table.start_ns[rows], lane))
+        order = order[(is_dispatch | is_combine)[order]]
+        self._join(self._join_next(order, is_dispatch, lane), is_dispatch, lane)
         self._spread(np.flatnonzero(linked), ahead[linked])
         self.rows[self.rows == self.buffer] = np.nan
 
-    def _join(self, order: npt.NDArray[np.int64], is_dispatch: npt.NDArray[np.bool_], lane: Any) -> None:
+    def _join_next(self, order: Ints, is_dispatch: Bools, lane: Lanes) -> Ints:
+        """Joins dispatches with the combines that come right after them, again and again; what is left of ``order``."""
+        while True:
+            one, other = order[:-1], order[1:]
+            fits = is_dispatch[one] & ~is_dispatch[other] & (lane[one] == lane[other]) & self._fit(one, other)
+            if not fits.any():
+                return order
+            self._spread(one[fits], other[fits])
+            order = order[~(np.append(fits, False) | np.append(False, fits))]
+
+    def _join(self, order: Ints, is_dispatch: Bools, lane: Lanes) -> None:
         waiting: dict[int, list[int]] = {}
         for at in order.tolist():
             calls = waiting.setdefault(int(lane[at]), [])
             if is_dispatch[at]:
                 calls.append(at)
                 continue
-            for position in reversed(range(len(calls))):
-                if self._fit(calls[position], at):
-                    self._spread(np.array([calls.pop(position)]), np.array([at]))
-                    break
+            fits = np.flatnonzero(self._fit(np.array(calls, np.int64), np.array([at])))
+            if len(fits):
+                self._spread(np.array([calls.pop(fits[-1])]), np.array([at]))
 
-    def _fit(self, one: int, other: int) -> bool:
-        """Whether nothing that is known of both differs."""
+    def _fit(self, one: Ints, other: Ints) -> Bools:
+        """Where nothing that is known of both differs."""
         a, b = self._known[:, one], self._known[:, other]
-        return bool(((a == b) | np.isnan(a) | np.isnan(b)).all())
+        found: Bools = ((a == b) | np.isnan(a) | np.isnan(b)).all(axis=0)
+        return found
 
-    def _spread(self, one: npt.NDArray[np.int64], other: npt.NDArray[np.int64]) -> None:
+    def _spread(self, one: Ints, other: Ints) -> None:
         for to, of in ((one, other), (other, one)):
             known = self._known[:, to]
             self._known[:, to] = np.where(np.isnan(known), self._known[:, of], known)
 
-    def of_calls(self, at: npt.NDArray[np.int64]) -> Routed:
+    def of_calls(self, at: Ints) -> Routed:
         own, rows, sorted_rows = (_mean(column[at]) for column in (self.own, self.rows, self.sorted_rows))
         hidden, topk, experts = (_first(column[at]) for column in (self.hidden, self.topk, self.experts))
         return Routed(
