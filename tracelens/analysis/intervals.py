@@ -8,6 +8,8 @@ from typing import TypeAlias
 import numpy as np
 import numpy.typing as npt
 
+from tracelens.trace.columns import narrowed
+
 Ints = npt.NDArray[np.int64]
 #: (starts, ends) on the trace's own clock, in ns.
 Spans: TypeAlias = tuple[Ints, Ints]
@@ -33,26 +35,33 @@ def union_by_group(group: npt.NDArray[np.integer], start: Ints, end: Ints, group
     result = np.zeros(groups, np.int64)
     if not len(start):
         return result
+    in_order = (group[1:] > group[:-1]) | ((group[1:] == group[:-1]) & (start[1:] >= start[:-1]))
+    if not in_order.all():
+        order = np.lexsort((start, narrowed(group)))
+        group, start, end = group[order], start[order], end[order]
+    continues = group[1:] == group[:-1]
+    length = end - start
+    overlapping = np.zeros(groups, bool)
+    overlapping[group[1:][continues & (start[1:] < end[:-1])]] = True
+    if overlapping.any():
+        _cut_to_new(length, np.flatnonzero(overlapping[group]), group, start, end)
+    firsts = np.flatnonzero(np.append(True, ~continues))
+    result[group[firsts]] = np.add.reduceat(length, firsts)
+    return result
+
+
+def _cut_to_new(length: Ints, at: Ints, group: npt.NDArray[np.integer], start: Ints, end: Ints) -> None:
+    """Sets ``length`` of the entries ``at`` to what of each lies beyond all earlier ones of its group."""
     base = int(start.min())
     span = int(end.max()) - base + 1
     per_chunk = max(1, _MAX_OFFSET // span)
-    step = np.diff(group)
-    if ((step > 0) | ((step == 0) & (np.diff(start) >= 0))).all():
-        g, s, e = group, start, end
-    else:
-        order = np.lexsort((start, group))
-        g, s, e = group[order], start[order], end[order]
-    del step
-    cuts = _cuts(g, per_chunk)
-    for lo, hi in zip(np.concatenate(([0], cuts)), np.concatenate((cuts, [len(g)])), strict=True):
-        gg = g[lo:hi].astype(np.int64)
-        offset = (gg % per_chunk) * span
-        ss, ee = s[lo:hi] - base + offset, np.maximum.accumulate(e[lo:hi] - base + offset)
-        before = np.concatenate((ss[:1], ee[:-1]))
-        covered = np.maximum(ee - np.maximum(ss, before), 0)
-        firsts = np.flatnonzero(np.concatenate(([True], np.diff(gg) != 0)))
-        result[gg[firsts]] = np.add.reduceat(covered, firsts)
-    return result
+    cuts = _cuts(group[at], per_chunk)
+    for part in np.split(at, cuts):
+        number = group[part].astype(np.int64)
+        number -= number[0] // per_chunk * per_chunk
+        offset = number * span - base
+        s, e = start[part] + offset, np.maximum.accumulate(end[part] + offset)
+        length[part] = np.maximum(e - np.maximum(s, np.concatenate((s[:1], e[:-1]))), 0)
 
 
 def _cuts(group: npt.NDArray[np.integer], groups: int) -> Ints:
@@ -73,10 +82,9 @@ def overlapping(start: Ints, end: Ints) -> npt.NDArray[np.bool_]:
     if n < 2:
         return result
     order = np.lexsort((end, start))
-    s, e = start[order], np.maximum.accumulate(end[order])
-    fresh = np.concatenate(([True], s[1:] >= e[:-1]))
-    cluster = np.cumsum(fresh) - 1
-    result[order] = np.bincount(cluster)[cluster] > 1
+    joins = start[order[1:]] < np.maximum.accumulate(end[order[:-1]])
+    result[order[1:][joins]] = True
+    result[order[:-1][joins]] = True
     return result
 
 

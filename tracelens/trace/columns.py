@@ -19,6 +19,11 @@ def narrowest(values: npt.NDArray[np.integer]) -> type[np.integer[Any]]:
     return next(each for each in _TYPES if np.iinfo(each).min <= low and high <= np.iinfo(each).max)
 
 
+def narrowed(values: npt.NDArray[np.integer]) -> npt.NDArray[np.integer]:
+    """The same values in the narrowest type: a stable sort of two bytes or fewer counts, and compares nothing."""
+    return values.astype(narrowest(values), copy=False)
+
+
 def keep_narrow(holder: object, types: Mapping[str, type[np.integer[Any]]]) -> None:
     """Makes a ``Column`` of each of these attributes that is a plain array."""
     for name, type_ in types.items():
@@ -36,7 +41,7 @@ class Column(NDArrayOperatorsMixin, Generic[Number]):
 
     def __init__(self, values: Column[Any] | npt.NDArray[np.integer], type: type[Number]) -> None:  # noqa: A002
         kept = values._kept if isinstance(values, Column) else np.asarray(values)
-        self._kept: npt.NDArray[np.integer] = kept.astype(narrowest(kept), copy=False)
+        self._kept: npt.NDArray[np.integer] = narrowed(kept)
         self.type = type
 
     @property

@@ -61,7 +61,7 @@ def attribute(recording: Recording, window: Window, options: Options) -> Attribu
     activity = with_communicating_ops(window.activity, tree, readings)
     system = None if device is None else System.of_device(device)
     readings, exchanges = exchanges_of(recording.trace, readings, _expert_group(table, options), system)
-    unified, category = unified_calls(table, tree, activity, readings)
+    unified, category = unified_calls(table, activity, readings, events, ops)
     forget_impossible_work(readings, lambda: modelled_calls(activity, readings, events, ops), device)
     return Attribution(
         tree=tree,

@@ -14,15 +14,15 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from tracelens.analysis.attribution.activity import DeviceActivity, Labels
+from tracelens.analysis.attribution.activity import Bools, DeviceActivity, Labels
 from tracelens.analysis.attribution.event_category import event_categories, speaks_of
 from tracelens.analysis.factorize import Codes, distinct_rows
 from tracelens.analysis.intervals import overlapping, union_by_group
 from tracelens.analysis.reading.catalog import OTHER
 from tracelens.analysis.reading.op_readings import OpReadings
 from tracelens.lazy.records import dataclass
+from tracelens.trace.columns import narrowed
 from tracelens.trace.table import Kind, RowColumn, TraceTable
-from tracelens.trace.tree import OpTree
 
 Ints = npt.NDArray[np.int64]
 
@@ -86,9 +86,11 @@ def direct_calls(activity: DeviceActivity, category: Labels) -> Calls:
 
 
 def unified_calls(
-    table: TraceTable, tree: OpTree, activity: DeviceActivity, readings: OpReadings
+    table: TraceTable, activity: DeviceActivity, readings: OpReadings, events: Codes, ops: RowColumn
 ) -> tuple[Calls, Labels]:
     """Every linked device event in exactly one call; and the category of every event, linked or not.
+
+    ``events, ops`` from ``ops_above``.
 
     Walking down from the root: the first op with a perf model owns everything below it that the model speaks of;
     without one, an op with no launching op below it owns its kernels; what remains under a passed parent, and what the
@@ -96,17 +98,16 @@ def unified_calls(
     """
     linked = activity.of_ops()
     launcher = activity.op[linked]
-    owner = _topmost_modelled(tree, readings, activity, linked)
+    owner: RowColumn = np.full(len(activity), -1, np.int32)
+    claimed = _claimed(activity, readings, events, ops)
+    # Of several ops above an event the topmost comes last, and stays
+    owner[events[claimed]] = ops[claimed]
+    owner = owner[linked]
     free = owner < 0
     has_launching_child = np.zeros(len(table), bool)
-    above = tree.op_parent[launcher]
-    while len(above := above[above >= 0]):
-        above = above[~has_launching_child[above]]
-        has_launching_child[above] = True
-        above = tree.op_parent[distinct_rows(above, len(table))]
+    has_launching_child[ops[len(linked) :]] = True
     passed = has_launching_child[launcher] | (table.kind[launcher] != Kind.CPU_OP)
-    code = readings.code_of(launcher)
-    foreign = activity.between_memories[linked] | (np.append(readings.modelled, False)[code])
+    foreign = activity.between_memories[linked] | readings.modelled[readings.code_of(launcher)]
     synthetic = free & (passed | foreign)
     row = np.where(free, launcher, owner)
     category = event_categories(activity, readings, linked, row, synthetic)
@@ -115,41 +116,34 @@ def unified_calls(
 
 
 def modelled_calls(activity: DeviceActivity, readings: OpReadings, events: Codes, ops: RowColumn) -> Calls:
-    """Every op call with a perf model that launched anything its model speaks of, nested ones included."""
+    """Every op call with a perf model that launched anything its model speaks of, nested ones included.
+
+    ``events, ops`` from ``ops_above``.
+    """
+    claimed = _claimed(activity, readings, events, ops)
+    events, ops = events[claimed], ops[claimed]
+    category = Labels.of(readings.code_of(ops), [r.category or OTHER for r in readings.readings])
+    return grouped_calls(activity, events, ops, np.full(len(ops), -1, np.int32), category)
+
+
+def _claimed(activity: DeviceActivity, readings: OpReadings, events: Codes, ops: RowColumn) -> Bools:
+    """Which pairs of an event and an op above it are of an op whose model speaks of the event."""
     code = readings.code_of(ops)
-    keep = code >= 0
-    keep[keep] = readings.modelled[code[keep]] & speaks_of(readings, code[keep], activity, events[keep])
-    direct = activity.op[events] == ops
-    keep[keep] &= ~readings.leaf_only[code[keep]] | direct[keep]
-    category = Labels.of(code[keep], [r.category or OTHER for r in readings.readings])
-    return grouped_calls(activity, events[keep], ops[keep], np.full(int(keep.sum()), -1, np.int32), category)
-
-
-def _topmost_modelled(tree: OpTree, readings: OpReadings, activity: DeviceActivity, linked: Codes) -> RowColumn:
-    launcher = activity.op[linked]
-    owner: RowColumn = np.full(len(launcher), -1, np.int32)
-    active = np.flatnonzero(launcher >= 0)
-    current = launcher[active]
-    while len(active):
-        code = readings.code_of(current)
-        owns = code >= 0
-        owns[owns] = readings.modelled[code[owns]] & speaks_of(readings, code[owns], activity, linked[active[owns]])
-        owns[owns] = ~readings.leaf_only[code[owns]] | (current[owns] == launcher[active[owns]])
-        owner[active[owns]] = current[owns]
-        current = tree.op_parent[current]
-        active, current = active[current >= 0], current[current >= 0]
-    return owner
+    claimed = speaks_of(readings, readings.modelled, code, activity, events)
+    if readings.leaf_only.any():
+        claimed &= ~readings.leaf_only[code] | (activity.op[events] == ops)
+    return claimed
 
 
 def grouped_calls(
     activity: DeviceActivity, events: Codes, row: RowColumn, kernel_name: Codes, category: Labels
 ) -> Calls:
     """Calls from (event, owning row, kernel name code or -1, category); sorted by row."""
-    order = np.lexsort((activity.start[events], category.code, kernel_name, row))
+    order = np.lexsort((activity.start[events], narrowed(category.code), narrowed(kernel_name), row))
     r, k, e, c = row[order], kernel_name[order], events[order], category.code[order]
     del order
-    changes = (np.diff(r) != 0) | (np.diff(k) != 0) | (np.diff(c) != 0)
-    fresh = np.concatenate(([True], changes)) if len(r) else np.zeros(0, bool)
+    fresh = np.ones(len(r), bool)
+    fresh[1:] = (r[1:] != r[:-1]) | (k[1:] != k[:-1]) | (c[1:] != c[:-1])
     group = np.cumsum(fresh, dtype=np.int32) - np.int32(1)
     n = int(fresh.sum())
     return Calls(

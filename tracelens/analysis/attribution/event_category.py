@@ -66,12 +66,21 @@ def _innermost(tree: OpTree, readings: OpReadings, op: RowColumn, wanted: Bools)
     return result
 
 
-def speaks_of(readings: OpReadings, code: Codes, activity: DeviceActivity, events: npt.NDArray[np.integer]) -> Bools:
-    """Whether the reading of an op above an event is about that event; ``code`` and ``events`` in pairs."""
-    same: Bools = readings.communicates[code] == activity.communication[events]
-    same &= ~activity.between_memories[events]
-    same &= ~(activity.rearranges[events] & readings.is_product[code])
-    return same
+def speaks_of(
+    readings: OpReadings, wanted: Bools, code: Codes, activity: DeviceActivity, events: npt.NDArray[np.integer]
+) -> Bools:
+    """Whether the reading of an op above an event is a ``wanted`` one, and about that event.
+
+    ``code`` and ``events`` in pairs; ``wanted``: of each reading, and of code -1.
+    """
+    # Kinds of events: what each of the three flags adds says which it has
+    kind = activity.communication + np.uint8(2) * activity.between_memories + np.uint8(4) * activity.rearranges
+    speaks = np.zeros((len(wanted), 8), bool)
+    speaks[:, 0], speaks[:, 1] = ~readings.communicates, readings.communicates
+    speaks[:, 4], speaks[:, 5] = speaks[:, 0] & ~readings.is_product, speaks[:, 1] & ~readings.is_product
+    speaks[~wanted] = False
+    found: Bools = speaks.ravel().take(code * np.int32(8) + kind[events])
+    return found
 
 
 def event_categories(
@@ -86,7 +95,7 @@ def event_categories(
     label = activity.category.code + np.int32(2)
     label[activity.between_memories], label[activity.collective] = 1, 0
     code = readings.code_of(op)
-    of_op = readings.known[code] & speaks_of(readings, code, activity, events)
+    of_op = speaks_of(readings, readings.known, code, activity, events)
     of_op &= ~is_synthetic | activity.category[events].are(OTHER)
     label[events[of_op]] = code[of_op] + np.int32(2 + len(activity.category.texts))
     return Labels.of(label, texts)

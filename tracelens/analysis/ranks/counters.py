@@ -42,8 +42,8 @@ def rank_counters(trace: Trace, summary: RankSummary, options: Options) -> tuple
     if len(edges) < 2:
         edges = np.array([first, first + width], np.int64)
 
-    readings = read_ops(trace, catalog, activity)[2]
-    calls, _ = unified_calls(table, tree, with_communicating_ops(activity, tree, readings), readings)
+    events, ops, readings = read_ops(trace, catalog, activity)
+    calls, _ = unified_calls(table, with_communicating_ops(activity, tree, readings), readings, events, ops)
     flops_of_code = np.array([0 if r.model is None else r.model.flops() or 0 for r in readings.readings] or [0], float)
     code = readings.code_of(calls.row)
     flops = np.where((code >= 0) & (calls.kernel_name < 0), flops_of_code[np.maximum(code, 0)], 0.0)

@@ -76,12 +76,12 @@ class OpReadings:
 
     def _describe(self) -> None:
         """Columns over the readings, and the reading of each row."""
-        of_row: Codes = np.full(self._rows_in_all, -1, np.int32)
+        of_row: Codes = np.full(self._rows_in_all + 1, -1, np.int32)  # a last entry for row -1
         of_row[self.rows] = self.code
         self._of_row = Column(of_row, np.int32)
         self._note_models()
-        self.leaf_only = np.array([r.leaf_only for r in self.readings], bool)
-        # A last entry for code -1
+        # A last entry of each for code -1
+        self.leaf_only = np.array([*(r.leaf_only for r in self.readings), False], bool)
         categories = [*(r.category for r in self.readings), None]
         self.known = np.array([category is not None for category in categories], bool)
         self.communicates = np.array([*(r.communicates for r in self.readings), False], bool)
@@ -100,7 +100,7 @@ class OpReadings:
 
     def _note_models(self) -> None:
         models = [r.model for r in self.readings]
-        self.modelled = np.array([m is not None for m in models], bool)
+        self.modelled = np.array([*(m is not None for m in models), False], bool)  # a last entry for code -1
         self.with_bytes = np.array([m is not None and m.hbm_bytes() is not None for m in models], bool)
         self.with_work = np.array([r.says_work for r in self.readings], bool)
 
@@ -119,9 +119,7 @@ class OpReadings:
 
     def code_of(self, rows: npt.NDArray[np.integer]) -> Codes:
         """Reading code of each row; -1 for a row that launched nothing."""
-        code: Codes = self._of_row[np.maximum(rows, 0)]
-        code[rows < 0] = -1
-        return code
+        return self._of_row[rows]
 
 
 def _distinct(

@@ -75,7 +75,7 @@ class PricedCalls:
             return modelled_table(table, part, calls, work, attribution.exchanges, group)
 
         def count(part: DeviceActivity, timeline: Timeline) -> Counted:
-            calls, category = unified_calls(table, tree, part, readings)
+            calls, category = unified_calls(table, part, readings, *ops_above(tree, part))
             group = grouped(calls, repeated[calls.row])
             frame = with_unlinked_rows(rows(part, calls, group), unlinked_rows(table, part, category))
             return Counted(

@@ -141,9 +141,9 @@ def _coverage(trace: Trace, catalog: Catalog) -> Coverage:
     trace, _ = with_inner_ops(trace, catalog)
     table, tree = trace.table, trace.tree
     activity = device_activity(table, tree, catalog.kernel_patterns)
-    readings = read_ops(trace, catalog, activity)[2]
+    events, ops, readings = read_ops(trace, catalog, activity)
     activity = with_communicating_ops(activity, tree, readings)
-    calls, categories = unified_calls(table, tree, activity, readings)
+    calls, categories = unified_calls(table, activity, readings, events, ops)
     return coverage(table, activity, calls, readings, categories)
 
 

@@ -50,7 +50,7 @@ def units_of(
     """
     table, tree, (calls, category) = recording.trace.table, recording.trace.tree, counted
     launch = tree.launch[activity.rows]
-    modelled = np.append(readings.modelled, False)[readings.code_of(calls.row)]
+    modelled = readings.modelled[readings.code_of(calls.row)]
     own = (table.kind[calls.row] == Kind.CPU_OP) & ~modelled & ~activity.between_memories[calls.first_event]
     replayed = np.isin(launch, graph_launches(table))[calls.events] & ~modelled[calls.call_of_event]
     whole = ((calls.kernel_name < 0) | own)[calls.call_of_event] & ~replayed
@@ -111,7 +111,7 @@ def _unit_of_events(activity: DeviceActivity, calls: Calls, whole: Bools) -> tup
 def _of_ops(activity: DeviceActivity, readings: OpReadings, category: Labels, op: Codes) -> Labels:
     """The category of each event: its op's where it has one, -1 for none, and that is known of it."""
     code = readings.code_of(op)
-    said = readings.known[code] & speaks_of(readings, code, activity, np.arange(len(op)))
+    said = speaks_of(readings, readings.known, code, activity, np.arange(len(op)))
     texts = [reading.category or OTHER for reading in readings.readings]
     return Labels.of(np.where(said, code + len(category.texts), category.code), (*category.texts, *texts))
 

@@ -20,6 +20,7 @@ from tracelens.analysis.idle.launch_queue import queue
 from tracelens.analysis.intervals import Ints, Spans
 from tracelens.analysis.loaded_trace import Trace
 from tracelens.analysis.options import Options
+from tracelens.analysis.reading.op_readings import ops_above
 from tracelens.analysis.reading.recording import Recording
 from tracelens.analysis.verdict.coverage import coverage
 from tracelens.comparison.compared import IDLE
@@ -53,7 +54,7 @@ def _recorded(recording: Recording, options: Options) -> Recorded:
     table, tree = recording.trace.table, recording.trace.tree
     calls, category = attribution.unified, attribution.event_category
     if len(steps.activity) < len(attribution.activity):
-        calls, category = unified_calls(table, tree, steps.activity, attribution.readings)
+        calls, category = unified_calls(table, steps.activity, attribution.readings, *ops_above(tree, steps.activity))
     units = units_of(recording, window.stem, steps.activity, attribution.readings, (calls, category))
     kernels, kernel = np.unique(steps.activity.name, return_inverse=True)
     found = Recorded(
