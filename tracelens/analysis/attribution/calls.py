@@ -11,6 +11,8 @@ NCCL and RCCL kernels stay out of all three: they have the collective sheets.
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import numpy.typing as npt
 
@@ -43,6 +45,11 @@ class Calls:
     events: Codes
     call_of_event: Codes
     category: Labels
+
+    def among(self, inside: Bools) -> Calls:
+        """The same calls in the part of the activity that is ``inside``, as all their events are."""
+        place = np.cumsum(inside, dtype=np.int32) - np.int32(1)
+        return replace(self, first_event=place[self.first_event], events=place[self.events])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -205,11 +205,11 @@ def launching_calls(
 
 def _main_parts(calls: Calls) -> npt.NDArray[np.bool_]:
     """Which call is the longest of each row, the first of equals; calls of one row stand together."""
-    order = np.lexsort((np.arange(len(calls.row)), -calls.kernel_ns, calls.row))
-    fresh = np.ones(len(order), bool)
-    fresh[1:] = np.diff(calls.row[order]) != 0
-    main = np.zeros(len(order), bool)
-    main[order[fresh]] = True
+    again = calls.row[1:] == calls.row[:-1]
+    main = ~(np.append(again, False) | np.append(False, again))
+    several = np.flatnonzero(~main)
+    ordered = several[np.lexsort((-calls.kernel_ns[several], calls.row[several]))]
+    main[ordered[np.unique(calls.row[ordered], return_index=True)[1]]] = True
     return main
 
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from tracelens.analysis.attribution.activity import Bools, DeviceActivity
+from tracelens.analysis.attribution.activity import Bools, DeviceActivity, Labels
 from tracelens.analysis.attribution.attributed import Attribution
 from tracelens.analysis.attribution.calls import Calls, direct_calls, launchers, modelled_calls, unified_calls
 from tracelens.analysis.attribution.device_time import Timeline
@@ -74,16 +74,15 @@ class PricedCalls:
         def rows(part: DeviceActivity, calls: Calls, group: Grouping) -> pd.DataFrame:
             return modelled_table(table, part, calls, work, attribution.exchanges, group)
 
-        def count(part: DeviceActivity, timeline: Timeline) -> Counted:
-            calls, category = unified_calls(table, part, readings, *ops_above(tree, part))
-            group = grouped(calls, repeated[calls.row])
-            frame = with_unlinked_rows(rows(part, calls, group), unlinked_rows(table, part, category))
+        def counted(
+            part: DeviceActivity, timeline: Timeline, labels: Labels, calls: Calls, group: Grouping, frame: pd.DataFrame
+        ) -> Counted:
             return Counted(
                 activity=part,
-                event_category=category,
+                event_category=labels,
                 rows=frame,
                 row_of_event=rows_of_events(frame, group, calls, len(part)),
-                coverage=coverage(table, part, calls, readings, category),
+                coverage=coverage(table, part, calls, readings, labels),
                 timeline=timeline,
             )
 
@@ -92,18 +91,24 @@ class PricedCalls:
         calls, unified = modelled_calls(activity, readings, events, ops), attribution.unified
         nested = rows(activity, calls, grouped(calls, 2 * repeated[calls.row] + ~np.isin(calls.row, unified.row)))
         del events, ops, calls
-        group = grouped(unified, repeated[unified.row])
-        modelled = with_places(rows(activity, unified, group), tree, attribution.phases, repeated)
-        unlinked = unlinked_rows(table, activity, attribution.event_category)
+        category, group = attribution.event_category, grouped(unified, repeated[unified.row])
+        own = rows(activity, unified, group)
+        modelled = with_places(own, tree, attribution.phases, repeated)
+        unlinked = unlinked_rows(table, activity, category)
         joined = with_unlinked_rows(modelled, unlinked)
-        whole = Counted(
-            activity=activity,
-            event_category=attribution.event_category,
-            rows=joined,
-            row_of_event=rows_of_events(joined, group, unified, len(activity)),
-            coverage=coverage(table, activity, unified, readings, attribution.event_category),
-            timeline=window.timeline(activity),
-        )
+        whole = counted(activity, window.timeline(activity), category, unified, group, joined)
+
+        def count(part: DeviceActivity, timeline: Timeline) -> Counted:
+            inside = activity.counted
+            if inside[unified.events].all():  # no recorded op launched what is left out: its rows are these
+                calls, labels, alike, frame = unified.among(inside), category[inside], group, own
+            else:
+                calls, labels = unified_calls(table, part, readings, *ops_above(tree, part))
+                alike = grouped(calls, repeated[calls.row])
+                frame = rows(part, calls, alike)
+            frame = with_unlinked_rows(frame, unlinked_rows(table, part, labels))
+            return counted(part, timeline, labels, calls, alike, frame)
+
         in_backward = all_in(BACKWARD, attribution.phases, tree, activity)
         steps = len(window.times)
         return cls(
