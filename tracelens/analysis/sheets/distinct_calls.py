@@ -203,10 +203,10 @@ def launching_calls(
     return with_percent(sorted_by(frame, "direct_us_sum"), "direct_us_sum")
 
 
-def _main_parts(calls: Calls) -> npt.NDArray[np.bool_]:
+def _main_parts(calls: Calls) -> Bools:
     """Which call is the longest of each row, the first of equals; calls of one row stand together."""
     again = calls.row[1:] == calls.row[:-1]
-    main = ~(np.append(again, False) | np.append(False, again))
+    main: Bools = ~(np.append(again, False) | np.append(False, again))
     several = np.flatnonzero(~main)
     ordered = several[np.lexsort((-calls.kernel_ns[several], calls.row[several]))]
     main[ordered[np.unique(calls.row[ordered], return_index=True)[1]]] = True

@@ -14,7 +14,6 @@ from dataclasses import replace
 import numpy as np
 import numpy.typing as npt
 
-from tracelens.analysis.factorize import Codes
 from tracelens.analysis.loaded_trace import Trace
 from tracelens.lazy.records import dataclass
 from tracelens.network.deepep import distinct
@@ -47,7 +46,7 @@ class Routed:
 class Layers:
     """Exchange ops joined into layers: by autograd's links, else a combine with the nearest dispatch before it."""
 
-    def __init__(self, trace: Trace, rows: RowColumn, models: Sequence[EPComm], model: Codes) -> None:
+    def __init__(self, trace: Trace, rows: Ints, models: Sequence[EPComm], model: Ints) -> None:
         """``model``: which of the ``models`` each of these rows has."""
         is_dispatch = np.array([m.phase == DISPATCH for m in models], bool)
         is_combine = np.array([m.phase == COMBINE for m in models], bool)
