@@ -13,10 +13,12 @@ import tracelens
 from tests.analysis.conftest import Builder
 from tests.conftest import RealTrace, part
 from tracelens.analysis.loaded_trace import Trace
+from tracelens.analysis.work.limits import launch_floor_us
 from tracelens.backends.chain import chain
 from tracelens.backends.system import System
 from tracelens.dtypes import DType
 from tracelens.errors import UsageError
+from tracelens.hardware import HardwareSpec
 from tracelens.perf_models import GEMM, WorkColumns
 from tracelens.trace.table import Kind
 from tracelens.whatif import residuals
@@ -77,6 +79,21 @@ def test_twice_the_batch_is_twice_the_rows() -> None:
     found = what_if(products().trace(), batch=2.0)
     ratio = estimate_us(GEMM(m=8192, n=4096, k=4096), "mi300x") / estimate_us(GEMM(m=4096, n=4096, k=4096), "mi300x")
     assert found.after.step_us == pytest.approx(300 * ratio, abs=0.003)
+
+
+def test_what_is_no_longer_than_a_launch_does_not_grow_with_the_batch() -> None:
+    """An op of 8 x 4096 numbers and a kernel of which nothing is known, both as long as any kernel takes; and one of
+    100 µs of which nothing is known: all but the time of a launch doubles.
+    """
+    launch_us = launch_floor_us(HardwareSpec.load("mi300x"))
+    built, shape = Builder(), {"Input Dims": [[8, 4096]], "Input type": ["c10::BFloat16"], "Concrete Inputs": [""]}
+    built.op("aten::relu", 0, 5, **shape).launch(1, "relu", 100, launch_us)
+    built.op("mine::tiny", 10, 5).launch(11, "tiny", 110, launch_us)
+    built.op("mine::long", 20, 5).launch(21, "long", 120, 100)
+    found = what_if(built.trace(), batch=2.0)
+    assert {row.name: row.change_us for row in found.rows if row.change_us} == {
+        "mine::long": pytest.approx(100 - launch_us, abs=0.01)
+    }
 
 
 def test_padding_learns_from_the_aligned_products() -> None:

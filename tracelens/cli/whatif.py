@@ -60,6 +60,20 @@ def run(args: argparse.Namespace) -> int:
     return 0
 
 
+def _interval(found: WhatIf) -> str:
+    """Between which times the step is, in ms; in percent where these are the same in ms."""
+    from tracelens.report.figures import shown_ms
+
+    if not found.low_us < found.high_us:
+        without = "90 %: the same" if found.is_estimated else "no estimate in it, so no interval"
+        return f"   {without}" if found.asked else ""
+    low, high = shown_ms(found.low_us), shown_ms(found.high_us)
+    if low != high:
+        return f"   90 %: {low} to {high} ms"
+    least, most = (round(100 * (us / found.after.step_us - 1), 2) for us in (found.low_us, found.high_us))
+    return f"   90 %: {least:+.2f} to {most:+.2f} %" if least or most else "   90 %: the same"
+
+
 def _lines(found: WhatIf) -> Iterator[str]:
     from tracelens.files.safe_text import clipped
     from tracelens.files.trace_name import trace_name
@@ -67,16 +81,9 @@ def _lines(found: WhatIf) -> Iterator[str]:
 
     what = "step" if found.has_steps else "window"
     before, after = found.before.step_us, found.after.step_us
-    between = ""
-    if found.low_us < found.high_us:
-        low, high = shown_ms(found.low_us), shown_ms(found.high_us)
-        alike = f"{100 * (found.low_us / after - 1):+.2f} to {100 * (found.high_us / after - 1):+.2f} %"
-        between = f"   90 %: {alike if low == high else f'{low} to {high} ms'}"
-    elif found.asked:
-        between = "   90 %: the same" if found.is_estimated else "   no estimate in it, so no interval"
     change = f" ({100 * (after / before - 1):+.1f} %)" if before else ""
     yield f" {trace_name(found.plan.subject.table.source)}"
-    yield f" {what} {shown_ms(before)} -> {shown_ms(after)} ms{change}{between}"
+    yield f" {what} {shown_ms(before)} -> {shown_ms(after)} ms{change}{_interval(found)}"
     yield f" delays kept as recorded: {shown_percent(max(1 - found.explained, 0))} of the trace"
     yield ""
     yield f" {'bound by (critical path)':<44}{'before ms':>12}{'after ms':>12}"

@@ -33,7 +33,8 @@ def price(plan: Plan) -> None:
 
     ratio = max(new estimate, new launch floor) / max(old estimate, old launch floor): what the device reached of the
     old estimate it is taken to reach of the new one. Both are from the tile model where it knows both, else both are
-    rooflines. Kernels without an estimate follow the memory of the device.
+    rooflines. Rooflines too where an amount multiplies them, as a part of a tile model's time does not grow with it.
+    Kernels without an estimate follow the memory of the device.
     """
     subject, readings = plan.subject, plan.subject.readings
     old_models = [reading.model for reading in readings]
@@ -97,8 +98,9 @@ def _estimates(plan: Plan, codes: list[int], old: System, new: System) -> _Estim
     by_tile = [chain("tile").estimate_many(columns, system) for columns, system in ((before, old), (after, new))]
     rooflines = [chain("roofline").estimate_many(columns, system) for columns, system in ((before, old), (after, new))]
     both = np.array([one == other == "tile" for one, other in zip(*(t.backend for t in by_tile), strict=True)])
-    found = [np.where(both, tile.time_us, line.time_us) for tile, line in zip(by_tile, rooflines, strict=True)]
     moved = np.divide(after.hbm_bytes, before.hbm_bytes, out=np.full(len(codes), np.nan), where=before.hbm_bytes > 0)
+    both &= plan.amount[codes] == 1
+    found = [np.where(both, tile.time_us, line.time_us) for tile, line in zip(by_tile, rooflines, strict=True)]
     backend = ["tile" if one else "roofline" for one in both.tolist()]
     return _Estimates(old_us=found[0], new_us=found[1], bytes_ratio=moved, backend=backend)
 

@@ -7,13 +7,16 @@ from dataclasses import replace
 import numpy as np
 
 from tracelens.analysis.attribution.training_phases import FORWARD, OPTIMIZER, PHASES, RECOMPUTE
+from tracelens.analysis.work.limits import launch_floor_us
 from tracelens.errors import UsageError
 from tracelens.perf_models.attention.sdpa import SDPA
 from tracelens.perf_models.base import PerfModel
 from tracelens.perf_models.matrix.conv import Conv
 from tracelens.perf_models.matrix.gemm import GEMM
 from tracelens.perf_models.memory_bound.optimizer import MultiTensor
+from tracelens.units import NS_PER_US
 from tracelens.whatif.changes import WORK, change
+from tracelens.whatif.dependency_replay import Bools, Floats
 from tracelens.whatif.plan import Plan
 from tracelens.whatif.residuals import largest_sigma
 
@@ -44,8 +47,15 @@ def larger_batch(plan: Plan, times: float) -> None:
             plan.models[number] = larger
     unknown = (code < 0) & ~subject.activity.communication & (phase != PHASES.index(OPTIMIZER))
     if unknown.any():
-        plan.multiply(unknown, times, largest_sigma())
-        plan.note("kernels without a perf model grow with the batch")
+        plan.multiply(unknown, _beyond_a_launch(plan, unknown, times), largest_sigma())
+        plan.note("kernels without a perf model grow with the batch, as far as they take longer than a launch")
+
+
+def _beyond_a_launch(plan: Plan, events: Bools, times: float) -> Floats:
+    """By what these device events grow: what any kernel takes, however little it does, stays."""
+    device, duration = plan.subject.recording.device, plan.subject.activity.duration[events] / NS_PER_US
+    floor = np.minimum(duration, 0.0 if device is None else launch_floor_us(device))
+    return np.divide(floor + (duration - floor) * times, duration, out=np.ones(len(duration)), where=duration > 0)
 
 
 def _larger(model: PerfModel, times: float, rows: set[int], forward: bool) -> PerfModel | None:
