@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tracelens.trace.columns import narrowest
 from tracelens.trace.reading.chrome import growing_columns
 from tracelens.trace.reading.chrome.growing_columns import GrowingColumns
 
@@ -31,6 +32,18 @@ def test_columns_are_their_arrays_joined(lengths: list[int], block: int, least: 
             assert taken["a"].tolist() == whole.tolist()
             assert taken["b"].tolist() == (whole / 4).tolist()
             taken["a"][:] = -1
+
+
+@given(st.lists(st.lists(st.integers(-(2**40), 2**40), max_size=5), max_size=5), st.sampled_from([6, 14, 30, 39]))
+def test_narrow_columns_have_the_narrowest_type_that_holds_them(lists: list[list[int]], bits: int) -> None:
+    columns = GrowingColumns({"a": np.int64, "b": np.int64})
+    arrays = [np.array(values, np.int64) >> (40 - bits) for values in lists]
+    for array in arrays:
+        columns.append({"a": array, "b": array})
+    taken = columns.taken(narrow={"a"})
+    whole = np.concatenate([np.zeros(0, np.int64), *arrays])
+    assert (taken["a"].dtype, taken["b"].dtype) == (narrowest(whole), np.int64)
+    assert taken["a"].tolist() == taken["b"].tolist() == whole.tolist()
 
 
 def test_without_room_it_is_a_lack_of_memory(monkeypatch: pytest.MonkeyPatch) -> None:

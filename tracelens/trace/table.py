@@ -126,6 +126,10 @@ class ProcessGroup:
     description: str = ""
 
 
+#: The same of arrows.
+NARROW_FLOW_COLUMNS: dict[str, type[np.integer[Any]]] = {"category": np.int16, "id": np.int64, "lane": np.int32}
+
+
 @dataclass(slots=True, kw_only=True, eq=False)
 class Flows:
     """Columns of the arrows' ends (phases ``s`` and ``f``), in file order. A text id has a code below -1 as its id."""
@@ -137,7 +141,7 @@ class Flows:
     time_ns: npt.NDArray[np.int64]
 
     def __post_init__(self) -> None:
-        keep_narrow(self, {"category": np.int16, "id": np.int64, "lane": np.int32})
+        keep_narrow(self, NARROW_FLOW_COLUMNS)
 
     def __len__(self) -> int:
         return len(self.id)
@@ -201,9 +205,9 @@ class EventLookup(Protocol):
         """The element ``file_index`` of the file's event list."""
 
 
-# Columns of a table that are kept narrow: all but the kind, which is one byte, and start and place in the file, which
-# rise and so would seldom get smaller.
-_NARROW: dict[str, type[np.integer[Any]]] = {
+#: Columns of a table that are kept narrow, and the type they are read in: all but the kind, which is one byte,
+#: and start and place in the file, which rise and so would seldom get smaller.
+NARROW_COLUMNS: dict[str, type[np.integer[Any]]] = {
     "category": np.int16, "name": np.int32, "lane": np.int32, "duration_ns": np.int64, "stream": np.int32,
     "correlation": np.int64, "external_id": np.int64, "sequence_number": np.int64, "signature": np.int32,
     "device": np.int32,
@@ -253,7 +257,7 @@ class TraceTable:
     _op_signatures: dict[tuple[int, int], OpSignature] = field(default_factory=dict, repr=False)
 
     def __post_init__(self) -> None:
-        keep_narrow(self, _NARROW)
+        keep_narrow(self, NARROW_COLUMNS)
 
     def __len__(self) -> int:
         return len(self.kind)

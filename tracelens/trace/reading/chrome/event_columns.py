@@ -6,7 +6,7 @@ import math
 import operator
 import struct
 from collections import Counter
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Container, Hashable, Mapping, Sequence
 from decimal import ROUND_HALF_EVEN, Context, Decimal, InvalidOperation
 from itertools import compress, islice
 from typing import Any, Generic, TypeVar
@@ -31,6 +31,8 @@ from tracelens.trace.reading.chrome.growing_columns import GrowingColumns
 from tracelens.trace.signatures import SEPARATOR, SignatureStore
 from tracelens.trace.table import (
     DEVICE_KINDS,
+    NARROW_COLUMNS,
+    NARROW_FLOW_COLUMNS,
     Allocations,
     DramSamples,
     EventWaits,
@@ -77,6 +79,8 @@ GROUPS: dict[str, dict[str, Any]] = {
         "moved_bytes": np.float64,
     },
 }  # fmt: skip
+#: Which of them a table keeps narrow.
+NARROW = {"rows": NARROW_COLUMNS, "flows": NARROW_FLOW_COLUMNS}
 #: How PyTorch's profiler names what its caching allocators do.
 ALLOCATION = "[memory]"
 
@@ -237,7 +241,7 @@ class TableBuilder:
 
     def fields(self) -> dict[str, Any]:
         """The fields of ``TraceTable`` that come from events alone; the builder is empty afterwards."""
-        groups = {group: self.taken(group) for group in GROUPS}
+        groups = {group: self.taken(group, NARROW.get(group, ())) for group in GROUPS}
         rows = groups["rows"]
         if self.pair_ends:
             order = np.argsort(rows["file_index"], kind="stable")
@@ -274,9 +278,9 @@ class TableBuilder:
         steps = (columns["category"] == categories.index(_OLD_OPS)) & is_step[columns["name"]]
         columns["kind"][steps] = Kind.USER_ANNOTATION
 
-    def taken(self, group: str) -> dict[str, Any]:
-        """Every column of one of ``GROUPS``, which is empty afterwards."""
-        return self._groups[group].taken()
+    def taken(self, group: str, narrow: Container[str] = ()) -> dict[str, Any]:
+        """Every column of one of ``GROUPS``, which is empty afterwards; those ``narrow`` in the narrowest type."""
+        return self._groups[group].taken(narrow)
 
     def append(self, group: str, columns: Mapping[str, Array]) -> None:
         """More of one of ``GROUPS``, behind what there is."""

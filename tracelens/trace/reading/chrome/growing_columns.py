@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import mmap
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+
+from tracelens.trace.columns import narrowest
 
 Array = npt.NDArray[Any]
 
@@ -26,12 +28,16 @@ class GrowingColumns:
     def __init__(self, types: Mapping[str, Any]) -> None:
         self._types = types
         self._blocks: dict[str, list[Array]] = {key: [] for key in types}
+        self._limits: dict[str, list[Array]] = {key: [] for key in types}
         self._length = 0
 
     def append(self, columns: Mapping[str, Array]) -> None:
         """One more array for each of the columns, all of one length."""
         length = len(next(iter(columns.values())))
         done = 0
+        if length:
+            for key, limits in self._limits.items():
+                limits += [columns[key].min(), columns[key].max()]
         while done < length:
             used = self._length % _ROWS_PER_BLOCK
             count = min(length - done, _ROWS_PER_BLOCK - used)
@@ -42,11 +48,13 @@ class GrowingColumns:
             self._length += count
             done += count
 
-    def taken(self) -> dict[str, Array]:
-        """Every column as one array; there is nothing left afterwards."""
+    def taken(self, narrow: Container[str] = ()) -> dict[str, Array]:
+        """Every column as one array, those ``narrow`` in the narrowest type; there is nothing left afterwards."""
         joined = {}
         for key, dtype in self._types.items():
-            joined[key] = _pages(self._length, dtype)
+            limits = np.array(self._limits[key], dtype)
+            self._limits[key].clear()
+            joined[key] = _pages(self._length, narrowest(limits) if key in narrow else dtype)
             blocks = self._blocks[key]
             for first in range(0, self._length, _ROWS_PER_BLOCK):
                 joined[key][first : first + _ROWS_PER_BLOCK] = blocks.pop(0)[: self._length - first]
