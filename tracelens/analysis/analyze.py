@@ -99,6 +99,7 @@ class Analysis:
             frames={**self.frames, unified_perf_summary.TITLE: part.rows},
             coverage=part.coverage,
             timeline=part.timeline,
+            row_of_event=part.row_of_event,
         )
 
     @property

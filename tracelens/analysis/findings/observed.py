@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
+from tracelens.analysis.attribution.side_by_side import at_a_time
 from tracelens.analysis.factorize import Codes
 from tracelens.analysis.findings.candidate import Claimed
 from tracelens.analysis.findings.window_time import HostLead, WindowTime
@@ -171,6 +172,12 @@ class Observed:
         wanted = np.zeros(len(self.column("name")) + 1, bool)
         wanted[np.fromiter(rows, np.int64)] = True
         return np.flatnonzero(wanted[self.row_of_event])
+
+    def at_a_time(self, events: Ints) -> float:
+        """How many of these device events run at a time on one device, on average while any of them runs."""
+        group = np.full(len(self.activity), -1, np.int32)
+        group[events] = 0
+        return float(at_a_time(self.activity, self.context.recorded.table, group, 1)[0])
 
     def kernels(
         self, events: npt.NDArray[Any], share: Floats | float = 1.0, *, low: Floats | float | None = None,

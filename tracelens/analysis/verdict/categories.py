@@ -10,6 +10,7 @@ import pandas as pd
 
 from tracelens.analysis.analyze import Analysis
 from tracelens.analysis.attribution.event_category import COLLECTIVES, COPY
+from tracelens.analysis.attribution.side_by_side import at_a_time
 from tracelens.analysis.intervals import union_by_group
 from tracelens.analysis.sheets.ops import coll_analysis, copies, cpu_ops_unique_args, unified_perf_summary
 from tracelens.analysis.sheets.ops.coll_analysis import with_bus_rate
@@ -38,9 +39,12 @@ def categories(analysis: Analysis, divisor: int) -> tuple[CategoryRow, ...]:
     took = np.bincount(category.code, activity.duration, minlength=len(category.texts)) / NS_PER_US
     start, end = (np.clip(time, *analysis.timeline.window) for time in (activity.start, activity.end))
     busy = union_by_group(category.code, start, end, len(category.texts)) / NS_PER_US
+    together = at_a_time(activity, analysis.trace.table, category.code, len(category.texts))
     rows = [
         replace(
-            rated.get(category.texts[code]) or CategoryRow(name=category.texts[code], time_us=0.0, share=0.0),
+            _over_time_taken(rated[category.texts[code]], float(together[code]))
+            if category.texts[code] in rated
+            else CategoryRow(name=category.texts[code], time_us=0.0, share=0.0),
             time_us=float(took[code]) / divisor,
             share=float(busy[code]) / total_us,
         )
@@ -64,6 +68,13 @@ def cpu_categories(analysis: Analysis, divisor: int) -> tuple[CategoryRow, ...]:
         CategoryRow(name=str(name), time_us=float(us) / divisor, share=float(us) / total) for name, us in own.items()
     ]
     return tuple(sorted(rows, key=lambda r: (-r.time_us, r.name)))
+
+
+def _over_time_taken(row: CategoryRow, together: float) -> CategoryRow:
+    """Rates of kernels of which so many ran at a time: what they reached together."""
+    rates = ("tflops_s", "hbm_tb_s", "wire_tb_s", "of_roofline", "of_peak")
+    known = {key: value * together for key in rates if (value := getattr(row, key)) is not None}
+    return replace(row, **known)
 
 
 def _category_row(name: str, frame: pd.DataFrame, divisor: int, total_us: float) -> CategoryRow:

@@ -206,8 +206,9 @@ class Utilization:
 class CategoryRow:
     """One line of the verdict's table.
 
-    ``time_us`` is per step where there are steps, else over the window; ``share`` is of the window. Rates are over
-    the category's own kernel time, of the calls whose work is known; None where these are not most of that time.
+    ``time_us`` is per step where there are steps, else over the window; ``share`` is of the window. Rates are of the
+    calls whose work is known, over the time in which a kernel of the category at least ran on its device; None where
+    these are not most of its kernels' time.
     ``flops_share``: the share of the category's time in calls of known FLOPs.
     ``of_roofline`` is estimated over measured time, ``of_peak`` the achieved share of the data sheet's figure for
     ``bound``.

@@ -8,7 +8,7 @@ import numpy as np
 
 from tracelens.analysis.analyze import Analysis
 from tracelens.analysis.attribution.host_calls import kernel_launches, named
-from tracelens.analysis.factorize import distinct_rows
+from tracelens.analysis.attribution.side_by_side import devices_of
 from tracelens.analysis.findings.idle_of_cause import LEAST_SHARE
 from tracelens.analysis.findings.wording import counted, duration, percent
 from tracelens.analysis.idle.idle_time import BEFORE_RECORDING
@@ -119,14 +119,12 @@ def _before_recording(analysis: Analysis) -> Iterator[Notice]:
 
 
 def _devices(analysis: Analysis) -> Iterator[Notice]:
-    table = analysis.trace.table
-    lanes = distinct_rows(table.lane[analysis.activity.rows], len(table.lanes)).tolist()
-    devices = sorted({str(table.lanes[lane][0]) for lane in lanes})
+    _, devices = devices_of(analysis.activity, analysis.trace.table)
     if len(devices) > 1:
         shown = ", ".join(devices[:4]) + (", ..." if len(devices) > 4 else "")
         text = (
-            f"{len(devices)} devices in one file ({shown}): the GPU counts as busy while any of them is, "
-            "and times, findings and gains are of all of them together"
+            f"{len(devices)} devices in one file ({shown}): the GPU counts as busy while any of them is; "
+            "times, findings and gains are of all of them together, shares of the peak are their mean"
         )
         yield Notice(id="several_devices", count=len(devices), text=text)
 

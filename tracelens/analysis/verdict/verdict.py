@@ -8,6 +8,7 @@ import numpy as np
 import pandas as pd
 
 from tracelens.analysis.analyze import Analysis
+from tracelens.analysis.attribution.side_by_side import at_a_time, devices_of
 from tracelens.analysis.sheets.ops import unified_perf_summary
 from tracelens.analysis.sheets.timeline import idle_causes
 from tracelens.analysis.verdict.categories import categories, cpu_categories
@@ -182,15 +183,19 @@ def _busy(analysis: Analysis) -> Busy:
 
 
 def _throughput(analysis: Analysis) -> Throughput | None:
-    """Known matrix FLOPs over the time of the calls that they belong to, and over the window."""
+    """Known matrix FLOPs over the time in which one of the calls that they belong to at least ran, and over the window;
+    both of one device, where several are in the file.
+    """
     unified = analysis.frames[unified_perf_summary.TITLE]
     matrix = unified[unified["compute_spec"].astype(str).str.startswith("matrix_") & (unified["gflops"] > 0)]
     matrix = matrix[matrix["kernel_us_sum"] > 0]
     device_us = analysis.activity.duration.sum() / NS_PER_US
-    if matrix.empty or not analysis.timeline.total_ns:
+    row = analysis.row_of_event
+    if matrix.empty or row is None or not analysis.timeline.total_ns:
         return None
     mflop = matrix["gflops"] * matrix["operation_count"] * FLOPS_PER_GFLOP / TERA_PER_S_IN_PER_US
-    time_us = matrix["kernel_us_sum"]
+    time_us, table = matrix["kernel_us_sum"], analysis.trace.table
+    together = float(at_a_time(analysis.activity, table, np.where(np.isin(row, matrix.index), 0, -1), 1)[0])
     by_spec = mflop.groupby(matrix["compute_spec"]).sum()
     rates = {spec: rate_of(analysis.device, str(spec)) for spec in by_spec.index}
     peak, best = (
@@ -200,11 +205,11 @@ def _throughput(analysis: Analysis) -> Throughput | None:
 
     def share(rate: pd.Series) -> float | None:
         known = rate.notna()
-        return float((mflop / rate)[known].sum() / time_us[known].sum()) if known.any() else None
+        return together * float((mflop / rate)[known].sum() / time_us[known].sum()) if known.any() else None
 
-    at_peak_us = (mflop / peak).sum()
+    at_peak_us = (mflop / peak).sum() / len(devices_of(analysis.activity, table)[1])
     return Throughput(
-        tflops_s=float(mflop.sum() / time_us.sum()),
+        tflops_s=together * float(mflop.sum() / time_us.sum()),
         dtype=str(by_spec.idxmax()).removeprefix("matrix_"),
         several=bool(by_spec.max() < ONE_TYPE * by_spec.sum()),
         device_share=float(time_us.sum() / device_us),

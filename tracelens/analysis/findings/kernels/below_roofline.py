@@ -23,6 +23,8 @@ ATTENTION, COMPUTE, OTHERWISE = "attention", "compute", "memory"
 _NEAR = 0.95
 #: In shapes, a number of rows that differs from call to call.
 _ANY = "*"
+#: Kernels at a time from which that is said.
+_TOGETHER = 1.05
 #: Lines of one kind.
 _MOST = 6
 
@@ -50,11 +52,14 @@ def below_roofline(seen: Observed, kind: str) -> Iterator[Candidate]:
     for calls in itertools.islice(_slow_calls(seen, kind), _MOST):
         events = seen.events_of(calls.at)
         row, example = seen.row_of_event[events], int(seen.column("example_row")[calls.at[0]])
+        # What runs beside others of its kind has only a part of the device
+        together = seen.at_a_time(events)
+        beside = f" each, {together:.1f} at a time" if together > _TOGETHER else ""
         sizes = f" with {calls.sizes} sizes for {_ANY}" if calls.sizes > 1 else ""
         shown = shortened(calls.shapes) if calls.sizes > 1 else seen.shapes(example)
         yield Candidate(
-            why=f"{calls.name} {shown}{sizes}, {counted(calls.count, 'call')}: {_distance(calls)}",
-            claimed=seen.kernels(events, 1 - achievable[row], low=0.0, high=1 - least[row]),
+            why=f"{calls.name} {shown}{sizes}, {counted(calls.count, 'call')}: {_distance(calls)}{beside}",
+            claimed=seen.kernels(events, 1 - together * achievable[row], low=0.0, high=1 - together * least[row]),
             computed="kernel time above what the tile model says is achievable, at most that above the roofline",
             figures=(Said(what="calls", value=calls.count, unit="count"), *_distance_figures(calls)),
             evidence=seen.evidence(calls.at),

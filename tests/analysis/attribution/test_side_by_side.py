@@ -1,0 +1,59 @@
+"""Kernels of one kind beside each other share the device: what they reach, they reach together."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from tests.analysis.conftest import Builder
+from tests.analysis.work.test_rates import found
+from tracelens.analysis.verdict.summary import Summary
+from tracelens.analysis.verdict.verdict import summarize
+
+#: FLOPs of a product of 4096^3, and the peak of an MI300X per µs.
+FLOPS, PEAK_PER_US = 2 * 4096**3, 1307.4e6
+#: Its roofline, at 708 TFLOPS/s.
+ROOFLINE_US = FLOPS / 708e6
+
+
+def products(build: Callable[[], Builder], streams: int) -> Summary:
+    """12 products of 800 µs, as many at a time as there are streams."""
+    b = build()
+    for i in range(12):
+        b.mm(4096, 4096, 4096, at=6 * i, start=1000 + 800 * (i // streams), duration=800, stream=7 + i % streams)
+    return summarize(found(b))
+
+
+@pytest.mark.parametrize("streams", [1, 2, 3])
+def test_rates_are_over_the_time_that_kernels_took_together(build: Callable[[], Builder], streams: int) -> None:
+    """Two streams do in 4.8 ms what one does in 9.6: the rate is twice as high, and times the time it is the FLOPs."""
+    summary = products(build, streams)
+    busy_us = 12 * 800 / streams
+    (row,) = (each for each in summary.categories if each.name == "GEMM")
+    assert row.tflops_s == pytest.approx(12 * FLOPS / busy_us / 1e6)
+    assert row.of_roofline == pytest.approx(12 * ROOFLINE_US / busy_us)
+    assert summary.throughput is not None
+    assert summary.throughput.of_peak == pytest.approx(12 * FLOPS / PEAK_PER_US / busy_us)
+    assert summary.throughput.window_of_peak == pytest.approx(summary.throughput.of_peak)
+
+
+@pytest.mark.parametrize("streams", [1, 2, 3])
+def test_no_kernel_gains_what_another_beside_it_needs(build: Callable[[], Builder], streams: int) -> None:
+    """However many at a time: 12 products take at least 12 times the roofline."""
+    (finding,) = (each for each in products(build, streams).findings if each.id == "op_below_roofline")
+    assert finding.gain_high_us == pytest.approx(12 * 800 / streams - 12 * ROOFLINE_US, rel=0.01)
+    assert (f"{streams}.0 at a time" in finding.why) == (streams > 1)
+
+
+def test_the_peak_of_two_devices_is_twice_that_of_one(build: Callable[[], Builder]) -> None:
+    """The same products at the same time on two devices: each reaches what one alone would."""
+    b = build()
+    for i in range(12):
+        b.mm(4096, 4096, 4096, at=6 * i, start=1000 + 800 * (i // 2), duration=800)
+        b.events[-1]["pid"] = i % 2
+        b.events[-1]["args"]["device"] = i % 2
+    summary = summarize(found(b))
+    assert summary.throughput is not None
+    assert summary.throughput.of_peak == pytest.approx(FLOPS / PEAK_PER_US / 800)
+    assert summary.throughput.window_of_peak == pytest.approx(summary.throughput.of_peak)
