@@ -261,6 +261,18 @@ def test_host_work_is_named_where_it_was_recorded() -> None:
     assert first.why.endswith("most of it in Optimizer.step#CPUAdam.step")
 
 
+@pytest.mark.parametrize(("gb_s", "advised"), [(12, True), (50, False)])
+def test_a_copy_near_the_rate_of_its_link_is_not_told_to_use_pinned_memory(gb_s: int, advised: bool) -> None:
+    """ROCm's copies do not say what memory they are of; one from pageable memory stays far below PCIe's 64 GB/s."""
+    program = Program("mi300x")
+    program.healthy()
+    program.built.op("aten::copy_", program.host, DISPATCH)
+    program.launch("CopyHostToDevice", 5_000, at=program.host + 1, cat="gpu_memcpy", bytes=gb_s * 5_000_000)
+    program.host += DISPATCH
+    (finding,) = (each for each in program.summary().findings if each.kind == "exposed_copies")
+    assert ("pinned memory" in finding.remedy) == advised
+
+
 def test_a_wait_spares_no_more_than_it_lasted() -> None:
     """40 products of 0.17 ms behind a wait for the last of them, then 20 waits of 50 µs before gaps of 300: that the
     first wait was long hides nothing of the others' gaps.

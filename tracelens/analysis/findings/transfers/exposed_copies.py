@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
 from tracelens.analysis.findings.candidate import Candidate
 from tracelens.analysis.findings.observed import MIN_GAIN, Observed
@@ -10,11 +11,16 @@ from tracelens.analysis.findings.rule import Advice, finding
 from tracelens.analysis.sheets.ops import copies
 from tracelens.analysis.verdict.summary import Evidence, Said
 
+if TYPE_CHECKING:
+    import pandas as pd
+
 #: What is left to do where the host's memory is pinned already, and between devices (None).
 _NOT_PAGEABLE = {
     "pinned": "non_blocking=True on another stream beside other work, or keep the data on the device",
     None: "copy on another stream beside other work, or keep the data where it is used",
 }
+#: Share of the link's rate that a copy from pageable memory, which the driver first copies on the host, stays below.
+_PAGEABLE_REACHES = 0.6
 
 
 @finding(
@@ -49,7 +55,12 @@ def exposed_copies(seen: Observed) -> Iterator[Candidate]:
         claimed=seen.kernels(between, low=0.0),
         computed="time in which the device did nothing but copy; at least none of it",
         certainty="low",
-        remedy=_NOT_PAGEABLE.get(top["host_memory"]),
+        remedy=_NOT_PAGEABLE.get("pinned" if _is_fast(top) else top["host_memory"]),
         figures=tuple(figures),
         evidence=(Evidence(sheet=copies.TITLE, row={"op": top["op"], "direction": top["direction"]}),),
     )
+
+
+def _is_fast(top: pd.Series) -> bool:
+    """Whether a copy of memory of which nothing was recorded is as fast as only one of pinned memory is."""
+    return bool(top["host_memory"] == "unknown" and top["path"] and top["gb_s"] > _PAGEABLE_REACHES * top["path_gb_s"])
