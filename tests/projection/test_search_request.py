@@ -256,3 +256,9 @@ def test_summa_moves_what_the_paper_says_and_divides_all_weights() -> None:
     assert row["forward_volume_gb"] == pytest.approx(2 * x * e * passes * layers / 1e9)
     assert rows.loc["*- mlp.up.along_column"]["forward_volume_gb"] == pytest.approx(2 * e * f * passes * layers / 1e9)
     assert rows.loc["*- mlp.up"]["weights_gb"] == pytest.approx(2 * (4 * e * e + 4 * e) / 8 * layers / 1e9, rel=1e-3)
+
+
+@pytest.mark.parametrize(("gpus", "batch", "said"), [(10**18, 8, "devices"), (8, 10**18, "sequences")])
+def test_counts_that_no_cluster_has_are_refused_at_once(gpus: int, batch: int, said: str) -> None:
+    with pytest.raises(UsageError, match=f"1,000,000,000,000,000,000 {said} are more than a search takes"):
+        tl.search("gpt2", "dgx-h100", gpus, batch)

@@ -45,6 +45,10 @@ PARTS = (
 )  # fmt: skip
 
 
+# A hundred times as many as any cluster has, and as any step takes: their divisors are still found at once.
+_MOST_GPUS, _MOST_BATCH = 1 << 24, 1 << 32
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Request:
     """What to search. ``model`` and ``cluster`` are names as in ``systems``; ``gpus`` device counts.
@@ -81,6 +85,8 @@ class Request:
                 raise UsageError.unknown(what, given, known)
         if not self.gpus or min(*self.gpus, self.global_batch, self.top) < 1:
             raise UsageError("device counts, global batch and number of results must all be at least 1")
+        _refuse_more(max(self.gpus), _MOST_GPUS, "devices")
+        _refuse_more(self.global_batch, _MOST_BATCH, "sequences")
         own = (self.precisions, self.backends, self.framework) == (("bf16",), BACKENDS, None)
         if self.rules != "corrected" and not own:
             raise UsageError(
@@ -318,6 +324,11 @@ def search(
     named = {name: value for name, value in (("gpus", gpus), ("global_batch", global_batch)) if value is not None}
     request = Request.of(model, cluster, made(SearchOptions, {**named, **given}, options))
     return answer(request).best.reset_index(drop=True)
+
+
+def _refuse_more(number: int, most: int, what: str) -> None:
+    if number > most:
+        raise UsageError(f"{number:,} {what} are more than a search takes, {most:,}")
 
 
 def _evaluated(
