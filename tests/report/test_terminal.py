@@ -33,7 +33,7 @@ def test_the_whole_verdict(summary):
         " coverage  perf model 91 % of GPU time · unlinked 3 % · shapes yes · stacks no",
         " extensions megatron",
         "",
-        " per step                  ms      %  TFLOP/s       TB/s  bound by  of roofline",
+        " per step                  ms      % TFLOPS/s       TB/s  bound by  of roofline",
         " GEMM                    79.5   43.2      520   1.10 HBM  compute          40 %",
         " EP_Communication        21.7   11.8        -   210 GB/s  link             47 %",
         " other                   14.9    8.1        -          -  no model",
@@ -114,6 +114,24 @@ def test_a_number_stays_with_its_unit_and_a_cause_with_its_share(summary):
     assert lines[-2:] == [
         " 1 GPU idle 95 %: Python or other host work; 1 gap, the longest         18.5 ms",
         "   18.5 ms",
+    ]
+
+
+def test_what_to_try_is_said_to_its_end(summary):
+    remedy = "leave the allocator room (smaller batch, checkpointing), no empty_cache() in the loop, and " + "x" * 60
+    finding = replace(summary.findings[0], remedy=remedy)
+    lines = verdict(replace(summary, findings=(finding,), notices=())).splitlines()
+    assert " ".join(line.strip() for line in lines[-3:]) == f"try: {remedy}"
+
+
+def test_idle_causes_beyond_three_lines_are_added_up_and_no_number_is_cut(summary):
+    causes = tuple((f"a cause of idle time, number {i}", (9 - i) / 100) for i in range(9))
+    lines = verdict(replace(summary, busy=replace(summary.busy, idle_causes=causes))).splitlines()
+    # 34 characters each, so a line of 69 holds one; the others are 6 + 5 + 4 + 3 + 2 + 1 = 21 %
+    assert lines[5:8] == [
+        "     idle: a cause of idle time, number 0 9.0 +",
+        "           a cause of idle time, number 1 8.0 +",
+        "           a cause of idle time, number 2 7.0 + others 21.0",
     ]
 
 

@@ -112,12 +112,22 @@ def _busy(busy: Busy) -> Iterator[_Row]:
         f"{100 * busy.exposed_comm:.1f} + memcpy {100 * busy.memcpy:.1f}; idle {shown_percent(busy.idle)}"
     )
     if busy.idle >= _MUCH_IDLE and busy.idle_causes:
-        causes = [f"{cause} {100 * share:.1f}" for cause, share in busy.idle_causes if share >= _LEAST_CAUSE]
-        others = sum(share for _, share in busy.idle_causes if share < _LEAST_CAUSE)
-        causes += [f"others {100 * others:.1f}"] if others >= _TENTH else []
-        first, *more = _wrapped(" + ".join(cause.replace(" ", _HARD_SPACE) for cause in causes), WIDTH - 11)
+        first, *more = _idle_causes(busy.idle_causes, WIDTH - 11)
         yield _Row(text=f"     idle: {first}")
         yield from (_Row(text=f"           {line}") for line in more)
+
+
+def _idle_causes(causes: Sequence[tuple[str, float]], width: int) -> list[str]:
+    """As many causes with their percent as three lines hold whole, the largest first; the others are added up."""
+    lines: list[str] = []
+    for named in range(sum(share >= _LEAST_CAUSE for _, share in causes), -1, -1):
+        others = sum(share for _, share in causes[named:])
+        rest = [("others", others)] if others >= _TENTH else []
+        parts = [f"{cause} {100 * share:.1f}" for cause, share in (*causes[:named], *rest)]
+        lines = _wrapped(" + ".join(part.replace(" ", _HARD_SPACE) for part in parts), width)
+        if not lines[-1].endswith("…"):
+            break
+    return lines
 
 
 def _time(summary: Summary) -> Iterator[str]:
@@ -136,7 +146,7 @@ def _rate(rate: Throughput) -> str:
     """What the matrix ops of known FLOPs reached, and how much of the device time they are."""
     where = f"matrix ops, {shown_share(rate.device_share)} of GPU time"
     if rate.of_peak is None:
-        return f"{where}: {shown_rate(rate.tflops_s)} TFLOP/s {rate.dtype}"
+        return f"{where}: {shown_rate(rate.tflops_s)} TFLOPS/s {rate.dtype}"
     best = "" if rate.of_achievable is None else f", {shown_share(rate.of_achievable)} of achievable"
     return f"{where}: {shown_share(rate.of_peak)} of peak{best}"
 
@@ -174,7 +184,7 @@ def _table(summary: Summary, most: int) -> Iterator[_Row]:
     title = "per step" if summary.steps else "whole window"
     if not on_device:
         title = "CPU time per step" if summary.steps else "CPU time"
-    rates = f"{'TFLOP/s':>9}{'TB/s':>11}  {'bound by':<10}{'of roofline':>11}" if on_device else ""
+    rates = f"{'TFLOPS/s':>9}{'TB/s':>11}  {'bound by':<10}{'of roofline':>11}" if on_device else ""
     yield _Row(text="")
     yield _Row(text=f" {title:<19}{'ms':>9}{'%':>7}{rates}", style=_DIM)
     lines = lines_of_window(summary)
@@ -235,8 +245,8 @@ def _findings(summary: Summary) -> Iterator[_Row]:
         yield _Row(text=f" {number} {first}{padding}{gain}")
         yield from (_Row(text=f"   {line}") for line in more)
         if finding.remedy:
-            tried, *more = _wrapped(f"try: {finding.remedy}", WIDTH - 6)
-            yield _Row(text=f"   {tried} …" if more else f"   {tried}", style=_DIM)
+            for line in _wrapped(f"try: {finding.remedy}", WIDTH - 4):
+                yield _Row(text=f"   {line}", style=_DIM)
 
 
 def _notices(summary: Summary) -> Iterator[_Row]:
