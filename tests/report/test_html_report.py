@@ -93,6 +93,13 @@ def test_sections_stand_in_order(moe_page):
     assert links[: len(sections)] == [f"#{section}" for section in sections]
 
 
+def test_what_is_per_step_and_what_is_a_total_says_so(moe_page, moe):
+    steps = moe.summary.steps
+    assert f"The {steps.count} complete steps, {steps.count * steps.time_us / 1e3:.1f} ms" in moe_page.text
+    assert moe_page.text.count("Totals over the whole file, not per step.") == 3
+    assert "Device time over the whole file by category" in moe_page.text
+
+
 def test_ids_are_unique(moe_page):
     assert len(set(moe_page.ids)) == len(moe_page.ids)
 

@@ -104,6 +104,11 @@ def test_about_names_the_file_the_device_its_sources_the_coverage_and_every_colu
     assert {"Effective Interconnect TB/s_*", "Kernel Time (\u00b5s)_*", "param: *", "GFLOPS_first"} <= set(first)
 
 
+def test_about_says_what_is_of_the_complete_steps_and_what_of_the_whole_file(book):
+    first = [row[0].value for row in book["about"].iter_rows()]
+    assert {"4 complete steps (ms)", "Sheets: totals over the whole file, unless a sheet says otherwise"} <= set(first)
+
+
 def test_about_prints_its_text_and_not_the_chart_beside_it(book):
     assert book["about"].print_area == f"'about'!$A$1:$D${book['about'].max_row}"
 

@@ -73,7 +73,8 @@ def _contents(state: Health) -> Iterator[tuple[str, str]]:
     yield "steps", f"{steps} named {stem}" if steps else f"none: {state.steps_advice}"
     yield "device", state.device_note or state.device or "not recognized"
     if state.coverage is not None:
-        yield "coverage", _coverage(state.coverage)
+        scope = ", whole file (a report's are of its complete steps)" if steps else ""
+        yield "coverage", _coverage(state.coverage) + scope
     for missing in state.lacks:
         yield "lacks", f"{missing.question}: {missing.because}"
     yield "extensions", ", ".join(state.extensions) or "none needed"

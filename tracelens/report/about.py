@@ -10,6 +10,7 @@ from tracelens.lazy.records import dataclass
 from tracelens.report.assembly import Sheet
 from tracelens.report.cells import Value
 from tracelens.report.figures import unseen_text
+from tracelens.report.step_figures import steps_text, totals_of
 from tracelens.schema import Column
 from tracelens.units import FLOPS_PER_TFLOP
 
@@ -36,7 +37,7 @@ def about_lines(summary: Summary, sheets: Sequence[tuple[str, Sheet]]) -> list[L
         *_utilization(summary.utilization),
         *_findings(summary),
         *_device(summary),
-        *_sheets(sheets),
+        *_sheets(sheets, totals_of(summary)),
         *_columns([sheet for _, sheet in sheets]),
     ]
 
@@ -121,7 +122,8 @@ def _time(summary: Summary) -> Iterator[Line]:
     if busy is not None:
         yield _section("Where the device's time went")
         if busy.total_us is not None:
-            yield _row("Window (ms)", busy.total_us / 1e3, number_format="#,##0.000")
+            of = "Window" if summary.steps is None else steps_text(summary.steps).capitalize()
+            yield _row(f"{of} (ms)", busy.total_us / 1e3, number_format="#,##0.000")
         yield _row("Computation", busy.compute, number_format=PERCENT)
         yield _row(
             "Exposed communication", busy.exposed_comm, None, "Not hidden by computation.", number_format=PERCENT
@@ -211,8 +213,9 @@ def _device(summary: Summary) -> Iterator[Line]:
         yield _row(figure.what, _known(figure.value), figure.unit, figure.source, number_format="#,##0.0###")
 
 
-def _sheets(sheets: Sequence[tuple[str, Sheet]]) -> Iterator[Line]:
-    yield _section("Sheets")
+def _sheets(sheets: Sequence[tuple[str, Sheet]], totals: str) -> Iterator[Line]:
+    """``totals``: what they cover where the lines above are of the complete steps."""
+    yield _section(f"Sheets: totals over {totals}, unless a sheet says otherwise" if totals else "Sheets")
     yield _head("Sheet", "Rows", "", "What a row is")
     for title, sheet in sheets:
         yield Line(cells=(title, len(sheet.frame), None, sheet.text), link=title, number_format="#,##0")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 
-from tracelens.analysis.verdict.summary import CategoryRow, Steps, Summary
+from tracelens.analysis.verdict.summary import WHOLE_FILE, CategoryRow, Steps, Summary
 from tracelens.report.figures import shown_ms
 
 #: Share of the window from which the lines below the table are worth showing.
@@ -42,6 +42,19 @@ def counts_of(summary: Summary) -> str:
     """What the counts in findings are of, where it is more than the step that their gains are of."""
     steps = summary.steps
     return f" (counts: all {steps.count} steps)" if steps is not None and steps.count > 1 else ""
+
+
+def steps_text(steps: Steps) -> str:
+    """How many steps the figures per step are the mean of: ``3 complete steps``."""
+    return f"{steps.count} complete step{'s' if steps.count != 1 else ''}"
+
+
+def totals_of(summary: Summary) -> str:
+    """What tables of totals cover where the verdict is per step: ``the whole file``; empty where both are the same."""
+    if summary.steps is None or summary.busy is None:
+        return ""
+    window = summary.input.window
+    return f"the {window}" if window == WHOLE_FILE else window
 
 
 def lines_of_window(summary: Summary) -> list[CategoryRow]:

@@ -11,6 +11,9 @@ from dataclasses import field
 
 from tracelens.lazy.records import dataclass
 
+#: The ``window`` of a report without ``--steps``.
+WHOLE_FILE = "whole file"
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InputSummary:
@@ -20,7 +23,7 @@ class InputSummary:
     events: int
     ranks: tuple[int, ...] = ()
     world_size: int | None = None
-    window: str = "whole file"
+    window: str = WHOLE_FILE
     left_out: str = ""
     torch_version: str | None = None
 

@@ -16,6 +16,7 @@ from tracelens.analysis.verdict.notices import input_notices, notices
 from tracelens.analysis.verdict.summary import (
     COMPLETE,
     NOT_NEEDED,
+    WHOLE_FILE,
     Busy,
     DeviceSummary,
     Figure,
@@ -126,7 +127,7 @@ def _input(analysis: Analysis) -> InputSummary:
         events=table.events_total,
         ranks=() if table.rank is None else (table.rank,),
         world_size=table.world_size,
-        window=f"steps {steps.window}" if steps and analysis.selected_steps else "whole file",
+        window=f"steps {steps.window}" if steps and analysis.selected_steps else WHOLE_FILE,
         left_out=steps.left_out if steps and analysis.selected_steps else "",
         torch_version=version if isinstance(version, str) else None,
     )

@@ -31,7 +31,7 @@ from tracelens.report.figures import (
     unseen_text,
 )
 from tracelens.report.html.page_tables import STATIC_ROWS, PageTable, prose, shown_text
-from tracelens.report.step_figures import counts_of, lines_of_window, step_notes, step_range
+from tracelens.report.step_figures import counts_of, lines_of_window, step_notes, step_range, steps_text, totals_of
 from tracelens.units import NS_PER_MS, NS_PER_US
 
 #: Lines of a list of notices; an extension can fail in very many ways.
@@ -87,8 +87,8 @@ def _facts(summary: Summary) -> Iterator[str]:
         of_world = f" of {source.world_size}" if source.world_size else ""
         yield f"rank{'s' if several else ''} {', '.join(map(str, source.ranks))}{of_world}"
     if summary.steps:
-        yield f"{summary.steps.count} step{'s' if summary.steps.count != 1 else ''}"
-    yield f"window: {source.window}"
+        yield steps_text(summary.steps)
+    yield f"tables of totals: {source.window}" if totals_of(summary) else f"window: {source.window}"
     if source.left_out:
         yield f"left out: {source.left_out}"
     if source.torch_version:
@@ -234,7 +234,8 @@ def _window_bar(summary: Summary) -> Markup | None:
     shown = [part for part in parts if part.share > 0]
     key = legend([(f"{part.label} {shown_percent(part.share)}", part.color) for part in shown])
     length = "" if busy.total_us is None else f", {shown_ms(busy.total_us)} ms"
-    return tag("figure", tag("figcaption", f"The window{length}"), stacked_bar(shown, "The window"), key)
+    window = "The window" if summary.steps is None else f"The {steps_text(summary.steps)}"
+    return tag("figure", tag("figcaption", f"{window}{length}"), stacked_bar(shown, window), key)
 
 
 def _category_bar(rows: Sequence[CategoryRow], colors: Mapping[str, str], unit: str) -> Markup:
@@ -475,7 +476,7 @@ def timeline(steps: Sequence[StepTimeline]) -> Markup | None:
     )
 
 
-def drill(drawn: Drilldown | None) -> Markup | None:
+def drill(drawn: Drilldown | None, totals: str) -> Markup | None:
     """Room for the way from a category down to a line of Python; the script draws it."""
     if drawn is None:
         return None
@@ -484,7 +485,7 @@ def drill(drawn: Drilldown | None) -> Markup | None:
     )
     return joined(
         tag("h2", "Drill down"),
-        tag("p", f"Device time by category, then op, kernel, {last}. Select a name to open it."),
+        tag("p", f"Device time{_over(totals)} by category, then op, kernel, {last}. Select a name to open it."),
         _drawing("drill"),
         _how("Summed durations of the device events of the window; the row of an op has its rates and its roofline."),
     )
@@ -506,7 +507,7 @@ def memory_over_time(sheets: Sequence[Sheet]) -> Markup | None:
     return joined(tag("h2", "Memory"), tag("p", text), *charts) if charts else None
 
 
-def tree(drawn: Icicle | None) -> Markup | None:
+def tree(drawn: Icicle | None, totals: str) -> Markup | None:
     """Room for the tree; the script draws it."""
     if drawn is None:
         return None
@@ -517,7 +518,7 @@ def tree(drawn: Icicle | None) -> Markup | None:
         what, of = "Device time by module, op and kernel", "of summed kernel durations"
     return joined(
         tag("h2", "Tree"),
-        tag("p", f"{what}; select a box to zoom in.{left_out}"),
+        tag("p", f"{what}{_over(totals)}; select a box to zoom in.{left_out}"),
         _drawing("icicle"),
         _how(
             f"The width of a box is its share {of}; equal paths are added up over the window.",
@@ -525,6 +526,10 @@ def tree(drawn: Icicle | None) -> Markup | None:
             "Modules of one class in the same place are one box: DecoderLayer x24 stands for 24 of them.",
         ),
     )
+
+
+def _over(totals: str) -> str:
+    return f" over {totals}" if totals else ""
 
 
 def _drawing(name: str) -> Markup:

@@ -17,15 +17,23 @@ TITLE = "idle_causes"
 COLUMNS = column_set(
     CAUSE,
     count("gaps", "gaps", "Gaps with this cause, in which no stream of the device was busy."),
-    us("idle_us", "idle (µs)", "Time of this cause; the column adds up to idle_time of gpu_timeline."),
+    us(
+        "idle_us",
+        "idle (µs)",
+        "Time of this cause in the complete steps; without steps the column adds up to idle_time of gpu_timeline.",
+    ),
     us("mean_us", "mean (µs)", "Mean time of this cause in a gap."),
     us("max_us", "max (µs)", "Longest time of this cause in one gap."),
     percent("percent_of_idle", "percent of idle (%)", "Share of all idle time."),
-    percent("percent_of_window", "percent of window (%)", "Share of total_time of gpu_timeline."),
+    percent(
+        "percent_of_window",
+        "percent of window (%)",
+        "Share of the complete steps' time; without steps, of total_time of gpu_timeline.",
+    ),
 )
 
 
 @sheet(TITLE, columns=COLUMNS, order=12, json=30)
 def frame(context: SheetContext) -> pd.DataFrame:
-    """Idle time of the device by cause; together exactly the timeline's idle time."""
+    """Idle time of the device by cause, over the complete steps (without steps: the window of gpu_timeline)."""
     return context.gaps.by_cause()
