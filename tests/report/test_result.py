@@ -7,6 +7,7 @@ from dataclasses import replace
 import jsonschema
 import numpy as np
 import orjson
+import pandas as pd
 import pytest
 
 import tracelens
@@ -54,6 +55,19 @@ def test_explain_names_the_formula_the_device_figure_and_its_source(report):
     assert "estimate: 5 µs by roofline, bound by compute: 50 %" in text
     assert str(report.explain(0)) == str(report.explain(np.int64(0))) == text
     assert "no perf model" in str(report.explain(2))
+
+
+def test_explain_takes_an_op_as_users_have_it(report):
+    """Its name, its row in the full table or in the sheet that notebooks show; and refuses what is none in words."""
+    text, name = str(report.explain(0)), report.ops["name"].iloc[0]
+    of_sheet = pd.Series({"op": name, "calls": 4}, name=report.ops.index[0])
+    assert str(report.explain(name)) == str(report.explain(of_sheet)) == text
+    with pytest.raises(UsageError, match="no op named 'aten::nothing'"):
+        report.explain("aten::nothing")
+    with pytest.raises(UsageError, match=r"there is no row 99"):
+        report.explain(99)
+    with pytest.raises(UsageError, match="this row is not one of them"):
+        report.explain(report.kernels.iloc[0])
 
 
 @pytest.mark.parametrize(

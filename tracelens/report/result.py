@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from functools import cached_property
@@ -10,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tracelens.analysis.frames import plain_strings
-from tracelens.analysis.sheets.ops import coll_analysis, kernel_summary, unified_perf_summary
+from tracelens.analysis.sheets.ops import coll_analysis, kernel_summary, op_overview, unified_perf_summary
 from tracelens.analysis.verdict.summary import Notice, Summary
 from tracelens.errors import UsageError
 from tracelens.files.atomic_write import whole_folder, write_whole
@@ -68,18 +69,36 @@ class Report(NamedSheets):
         """Collectives of this rank (``coll_analysis``); empty where there are none."""
         return self._table(coll_analysis.TITLE)
 
-    def explain(self, row: pd.Series | int) -> Explanation:
-        """How the figures of a row of ``ops`` were computed: formula, inputs, device figure and its source.
+    def explain(self, row: pd.Series | int | str) -> Explanation:
+        """How the figures of an op were computed: formula, inputs, device figure and its source.
 
-        ``row``: ``report.ops.iloc[0]``, or its position.
+        ``row``: of ``report.ops`` or ``report["ops"]``, its position, or the name of an op, which means that of its
+        rows with most time. UsageError for anything else.
         """
-        import pandas as pd
-
         from tracelens.report.explanation import explain
 
-        if not isinstance(row, pd.Series):
-            row = self.ops.iloc[int(row)]
-        return explain(_by_keys(row, unified_perf_summary.COLUMNS), self.summary.device)
+        return explain(_by_keys(self._op_row(row), unified_perf_summary.COLUMNS), self.summary.device)
+
+    def _op_row(self, row: pd.Series | int | str) -> pd.Series:
+        import pandas as pd
+
+        ops, name = self.ops, unified_perf_summary.COLUMNS["name"].header
+        if isinstance(row, str):
+            names = ops[name].tolist() if len(ops) else []
+            if row not in names:
+                raise UsageError.unknown("op", row, list(dict.fromkeys(names)))
+            return ops.iloc[names.index(row)]
+        if isinstance(row, pd.Series):
+            if name in row:
+                return row
+            # The sheet ``ops`` has the same rows with other columns
+            position = ops.index.tolist().index(row.name) if row.name in ops.index else 0
+            if len(ops) and ops[name].iloc[position] == row.get(op_overview.COLUMNS["name"].header):
+                return ops.iloc[position]
+        elif -len(ops) <= operator.index(row) < len(ops):
+            return ops.iloc[operator.index(row)]
+        what = "this row is not one of them" if isinstance(row, pd.Series) else f"there is no row {row}"
+        raise UsageError(f"report.explain takes a row of report.ops (0 to {len(ops) - 1}) or an op's name: {what}")
 
     def sql(self, statement: str) -> pd.DataFrame:
         """What a SELECT over the tables ops, kernels, calls, steps, memory and collectives answers (docs/query.md).
