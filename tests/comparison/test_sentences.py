@@ -104,6 +104,14 @@ def test_one_layer_more_is_one_sentence() -> None:
     assert texts(compare_sides(side(LAYER * 4), side(LAYER * 5)))[0].startswith("ops +0.00069 ms: 4 -> 5 times")
 
 
+def test_a_comparison_shows_what_changed() -> None:
+    assert repr(compare_sides(side(LAYER * 4), side(LAYER * 5))).splitlines() == [
+        "built -> built: 0.003 -> 0.003 ms",
+        "  ops +0.00069 ms: 4 -> 5 times: GEMM +0.0006 ms, elementwise +9e-05 ms",
+    ]
+    assert repr(compare_sides(side(LAYER), side(LAYER))).endswith("\n  nothing changed")
+
+
 def test_what_is_within_the_noise_says_what_it_mostly_is() -> None:
     """Of steps of one op that takes 100 to 900 ns, 40 more in the mean are chance; the others do not change."""
     spread = [[(call, [(name, ns if call.name != "aten::add" else each) for name, ns in kernels]) for call, kernels in LAYER]

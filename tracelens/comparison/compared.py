@@ -149,7 +149,11 @@ class GateResult:
     text: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+#: Changes that a comparison shows of itself.
+_SHOWN = 5
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class Comparison:
     """B against A. ``matched_share``: of each side's kernel time, the part in rows that both have.
 
@@ -172,3 +176,11 @@ class Comparison:
     def change_ms(self) -> float:
         """Exactly the sum of the rows' changes."""
         return self.b.step_ms - self.a.step_ms
+
+    def __repr__(self) -> str:
+        """Both sides, the change of the step, and the largest parts of it."""
+        step = f"{self.a.step_ms:,.3f} -> {self.b.step_ms:,.3f} ms"
+        parts = [f"  {change.text}" for change in self.changes[:_SHOWN]] or ["  nothing changed"]
+        more = len(self.changes) - _SHOWN
+        rest = [f"  and {more} more in .changes"] if more > 0 else []
+        return "\n".join([f"{self.a.name} -> {self.b.name}: {step}", *parts, *rest])
