@@ -71,6 +71,25 @@ def test_the_device_may_be_an_option():
         tl.estimate("gemm", rows)
 
 
+def test_one_operation_from_python_is_a_mapping() -> None:
+    rows = pd.DataFrame({"m": [8192], "n": [8192], "k": [8192]})
+    found = tl.estimate("gemm", {"m": 8192, "n": 8192, "k": 8192}, device="h200")
+    assert found["time_us"].tolist() == tl.estimate("gemm", rows, device="h200")["time_us"].tolist()
+
+
+@pytest.mark.parametrize(
+    ("what", "table", "said"),
+    [
+        (tl.GEMM(m=1, n=1, k=1), "h100", "what to estimate is a word, like 'gemm', not a GEMM"),
+        ("gemm", [8192, 8192], "a DataFrame, or a mapping of column names to sizes, not a list"),
+        ("gemm", {"m": 8192}, "needs the column 'n'"),
+    ],
+)
+def test_what_cannot_be_estimated_is_refused_in_words(what, table, said) -> None:
+    with pytest.raises(UsageError, match=said):
+        tl.estimate(what, table, device="h100")
+
+
 def test_a_missing_column_is_named():
     with pytest.raises(UsageError, match="needs the column 'k'"):
         tl.estimate("gemm", pd.DataFrame({"m": [1], "n": [1]}), device="h100")

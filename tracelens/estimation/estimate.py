@@ -39,7 +39,7 @@ _COMMUNICATION: Mapping[str, Callable[..., pd.DataFrame]] = {
 
 def estimate(
     what: str,
-    table: pd.DataFrame,
+    table: pd.DataFrame | Mapping[str, object],
     *,
     device: HardwareSpec | str | None = None,
     cluster: str | None = None,
@@ -55,8 +55,10 @@ def estimate(
     ``device``. ``library``: whose kernels, where a row has no ``framework``; else the fastest. UsageError where a
     column is missing.
 
-    ``collective`` and ``ep`` are priced on a cluster's links (``docs/network.md``), at the data sheets' clocks.
+    ``collective`` and ``ep`` are priced on a cluster's links (``docs/network.md``), at the data sheets' clocks. A
+    mapping of column names to sizes is a table of one row: ``estimate("gemm", {"m": 8192, ...}, device="h100")``.
     """
+    table = _as_table(what, table)
     if what in _COMMUNICATION:
         return _COMMUNICATION[what](
             table, cluster=cluster, device=device if isinstance(device, str | None) else device.name
@@ -93,6 +95,20 @@ def estimate(
                 unknown = rows[np.isnan(found["time_us"])]
                 columns["reason"][unknown] = f"no backend of {backend!r} has figures for {dtype} on {spec.name}"
     return table.assign(**columns)
+
+
+def _as_table(what: str, given: object) -> pd.DataFrame:
+    import pandas as pd
+
+    if not isinstance(what, str):
+        raise UsageError(f"what to estimate is a word, like 'gemm', not a {type(what).__name__}; the table follows it")
+    if isinstance(given, pd.DataFrame):
+        return given
+    if not isinstance(given, Mapping):
+        raise UsageError(
+            f"estimate takes a DataFrame, or a mapping of column names to sizes, not a {type(given).__name__}"
+        )
+    return pd.DataFrame([dict(given)])
 
 
 def _kind(what: str, table: pd.DataFrame, *, is_device_named: bool) -> Kind:
