@@ -11,6 +11,8 @@ from tracelens.verbs import verb_module, verbs
 PAGE = Path(__file__).resolve().parent / "cli.md"
 #: Generated text stands between these lines; the rest of the page is written by hand.
 BEGIN, END = "<!-- options of {verb}: python -m docs.generate_options -->\n", "<!-- end of options -->\n"
+#: Of a verb's own verbs, fewer than these without an option are named beside it.
+_FEW = 4
 
 
 def page(text: str) -> str:
@@ -29,18 +31,39 @@ def table(verb: str) -> str:
     """The options of a verb, and of its own verbs, as rows."""
     parser = argparse.ArgumentParser(add_help=False)
     verb_module(verb).configure(parser)
-    return "| option | meaning |\n|---|---|\n" + "".join(_rows(parser, ""))
+    rows = "".join(f"| {name} | {_cell(meaning)} |\n" for name, meaning in _rows(parser))
+    return f"| option | meaning |\n|---|---|\n{rows}"
 
 
-def _rows(parser: argparse.ArgumentParser, before: str) -> list[str]:
+def _rows(parser: argparse.ArgumentParser) -> list[tuple[str, str]]:
     rows = []
     for action in parser._actions:
         if isinstance(action, argparse._SubParsersAction):
-            for below in action._choices_actions:
-                rows.append(f"| `{before}{below.dest}` | {_cell(below.help or '')} |\n")
-                rows += _rows(action.choices[below.dest], f"{before}{below.dest} ")
+            rows += _rows_below(action)
         elif action.help != argparse.SUPPRESS and "--help" not in action.option_strings:
-            rows.append(f"| `{before}{_cell(_spelled(action))}` | {_cell(_meaning(action))} |\n")
+            rows.append((f"`{_cell(_spelled(action))}`", _meaning(action)))
+    return rows
+
+
+def _rows_below(action: argparse._SubParsersAction[argparse.ArgumentParser]) -> list[tuple[str, str]]:
+    """What most of a verb's own verbs take, once; then each of them with its other options, equal ones together."""
+    options = {name: _rows(parser) for name, parser in action.choices.items()}
+    without = {
+        row: [name for name, rows in options.items() if row not in rows] for rows in options.values() for row in rows
+    }
+    shared = [row for row, names in without.items() if len(names) < min(len(options) / 2, _FEW)]
+    alike: dict[tuple[str, tuple[tuple[str, str], ...]], list[str]] = {}
+    for verb in action._choices_actions:
+        own = tuple(row for row in options[verb.dest] if row not in shared)
+        alike.setdefault((verb.help or "", own), []).append(verb.dest)
+    rows = []
+    for option, meaning in shared:
+        others = ", ".join(f"`{name}`" for name in without[option, meaning])
+        rows.append((option, f"{meaning} (all but {others})" if others else meaning))
+    for (about, own), names in alike.items():
+        rows.append((", ".join(f"`{name}`" for name in names), about))
+        before = names[0] if len(names) == 1 else "..."
+        rows += [(f"`{before} {name.strip('`')}`", meaning) for name, meaning in own]
     return rows
 
 

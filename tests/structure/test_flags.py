@@ -105,3 +105,20 @@ def test_the_options_on_the_command_page_are_those_of_the_command() -> None:
 
 def test_every_option_says_what_it_does() -> None:
     assert re.findall(r"^\| `.*` \|\s*\|$", generate_options.PAGE.read_text(encoding="utf-8"), re.MULTILINE) == []
+
+
+def test_what_most_of_a_verbs_own_verbs_take_is_told_once_with_those_that_do_not() -> None:
+    parser = argparse.ArgumentParser(add_help=False)
+    own = parser.add_subparsers()
+    for name in ("a", "b", "c"):
+        below = own.add_parser(name, help=f"does {name}")
+        if name != "c":
+            below.add_argument("--size", metavar="N", help="how large")
+        below.add_argument("--fast", action="store_true", help="hurries")
+    assert generate_options._rows(parser) == [
+        ("`--size N`", "how large (all but `c`)"),
+        ("`--fast`", "hurries"),
+        ("`a`", "does a"),
+        ("`b`", "does b"),
+        ("`c`", "does c"),
+    ]
