@@ -375,11 +375,12 @@ static int64_t join_texts(Scan *s, const Span *spans, uint32_t present) {
     uint8_t *start = s->joined + s->joined_length, *p = start, *end = s->joined + s->most_joined;
     int i;
     for (i = 0; present >> i; i++) {
-        int32_t length = present >> i & 1u ? spans[i].length : 0;
-        if (end - p <= length) return -1;
+        int is_there = present >> i & 1u;
+        if (end - p <= (is_there ? spans[i].length : 0)) return -1;
         if (i) *p++ = 0;
-        memcpy(p, s->text + spans[i].start, (size_t)length);
-        p += length;
+        if (!is_there) continue;
+        memcpy(p, s->text + spans[i].start, (size_t)spans[i].length);
+        p += spans[i].length;
     }
     return p - start;
 }
