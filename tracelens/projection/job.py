@@ -240,11 +240,13 @@ class Job:
         prices, found = priced({op.model: op.name for op in ops}, self.backend, self.system)
         return prices, Counter(name for name in found.backend if name is not None)
 
+    @functools.cached_property
+    def _constants(self) -> Software:
+        return self.software.running(self.model)
+
     def _price(self, op: RankOp, factor: float) -> float:
         """Time of an operation (µs) on a rank whose device takes ``factor`` times as long to compute."""
-        experts = self.model.experts
-        biased = experts is not None and experts.bias
-        time_us = self._prices[0][op.model] * self.software.of(op, biased_experts=biased)
+        time_us = self._prices[0][op.model] * self._constants.of(op)
         if not op.is_communication:
             time_us *= factor
         if not math.isfinite(time_us):
@@ -523,7 +525,7 @@ class Job:
         copies = len(self.routes) if self.parallel.zero else 1
         ops = rank_ops.optimizer(state.optimizer / memory.OPTIMIZER_BYTES / copies, self.parallel)
         priced, _ = self._priced(ops)
-        return [(op, _whole_ns(priced[op.model] * self.software.of(op) * self._factor(rank))) for op in ops]
+        return [(op, _whole_ns(priced[op.model] * self._constants.of(op) * self._factor(rank))) for op in ops]
 
     def memory(self, ran: pipeline.Pipeline, rank: int) -> memory.StageMemory:
         """Peak of one pipeline rank."""

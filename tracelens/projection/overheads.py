@@ -20,6 +20,7 @@ from tracelens.lazy.records import dataclass
 from tracelens.perf_models import GEMM, GroupedGEMM, PerfModel, WorkColumns
 from tracelens.training_options import Graphs
 from tracelens.units import TERA_PER_S_IN_PER_US
+from tracelens.workload.model_config import ModelConfig
 from tracelens.workload.rank_ops import RankOp
 
 #: Side of the square product that stands for those which published sustained rates were measured on.
@@ -59,17 +60,23 @@ class Software:
             if getattr(self, name) < 0:
                 raise UsageError(f"{name} must not be negative, not {getattr(self, name)}")
 
-    def of(self, op: RankOp, *, biased_experts: bool = False) -> float:
-        """What the time of ``op`` is multiplied with; 1 for communication. ``biased_experts``: the model's have one."""
+    def of(self, op: RankOp) -> float:
+        """What the time of ``op`` is multiplied with; 1 for communication. Experts have a bias: see ``running``."""
         if op.name in SCAN:
             return self.scan
         if op.part == "attention":
             return self.attention
         if op.is_communication:
             return 1.0
-        if biased_experts and op.part == "experts" and op.model.engine == "matrix":
+        if op.part == "experts" and op.model.engine == "matrix":
             return self.products * self.biased_experts
         return self.products if op.model.engine == "matrix" else self.memory
+
+    def running(self, model: ModelConfig) -> Software:
+        """The constants of a step of ``model``: those of experts with a bias are not for experts without."""
+        if model.experts is not None and model.experts.bias:
+            return self
+        return replace(self, biased_experts=1.0)
 
     def left(self, graphs: Graphs) -> Software:
         """What graphs leave to the host."""

@@ -123,7 +123,7 @@ class CorrectedRules:
 
     def software_in(self, precision: int) -> Software:
         """The constants of steps in the space's precision of that number."""
-        return self.software[min(precision, len(self.software) - 1)]
+        return self.software[min(precision, len(self.software) - 1)].running(self.model)
 
     @property
     def tokens_per_sample(self) -> int:
@@ -550,7 +550,8 @@ class CorrectedRules:
         first, inverse = distinct([elements, s.gpus])
         ops = [rank_ops.optimizer(float(elements[i]), ParallelConfig(dp=int(s.gpus[i]))) for i in first]
         priced = self.priced(op.model for each in ops for op in each)
-        times = np.array([sum(priced[op.model] * self.software[0].of(op) for op in each) for each in ops])
+        software = self.software_in(0)
+        times = np.array([sum(priced[op.model] * software.of(op) for op in each) for each in ops])
         return times[inverse]
 
 
