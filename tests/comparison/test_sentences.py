@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from tracelens.comparison.alignment.by_kernel import by_kernel
 from tracelens.comparison.compare import compare_sides
-from tracelens.comparison.compared import Comparison
+from tracelens.comparison.compared import NOISE, Comparison
 from tracelens.comparison.sides import Call, Rates, Recorded, Side
 from tracelens.comparison.sources.reported_side import as_reported
 from tracelens.units import NS_PER_MS
@@ -206,3 +206,27 @@ def test_what_runs_at_once_in_reports_is_called_overlap() -> None:
     one, other = (as_reported(side(ops, hidden_ns=hidden)) for hidden in (0, 5))
     (text,) = texts(compare_sides(one, other))
     assert text == "overlap -4.5e-05 ms: more runs at the same time"
+
+
+def noisy(random: np.random.Generator, slower: float = 1.0) -> Side:
+    """Four steps of twelve ops of 0.1 ms, each call 1 % beside it, one op slower."""
+    ns = 1e5 * random.normal(1, 0.01, (4, 12)) * np.append(slower, np.ones(11))
+    return side(*([each for n, own in enumerate(step) for each in op(f"op{n}", ("k", int(own)))] for step in ns))
+
+
+def test_two_recordings_of_the_same_thing_are_not_said_to_differ() -> None:
+    """Of 20 pairs one may be; twelve ops put together as slower and as faster ones would be in a third."""
+    random = np.random.default_rng(0)
+    told = [[change.text for change in compare_sides(noisy(random), noisy(random)).changes if change.cause != NOISE]
+            for _ in range(100)]  # fmt: skip
+    assert sum(map(bool, told)) <= 5, told
+
+
+def test_what_changed_is_told_without_what_chance_moved_the_same_way() -> None:
+    random = np.random.default_rng(0)
+    for _ in range(10):
+        first, *rest = compare_sides(noisy(random), noisy(random, slower=1.5)).changes
+        assert re.fullmatch(
+            r"elementwise \+0.0[45]\d+ ms: (4[6-9]|5[0-4]) % slower, same kernels, 1 call of aten::op0", first.text
+        )
+        assert [change.cause for change in rest] == [NOISE]

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import replace
+from typing import Protocol
 
 from tracelens.comparison.alignment.work_roles import COMMUNICATION, COPY, role
 from tracelens.comparison.causes import (
@@ -44,7 +45,7 @@ _TOLD_APART = 0.05
 #: Relative change up to which a median is as before.
 _AS_BEFORE = 0.01
 #: What is other whether or not its time is.
-_FACTS = (FUSED, SPLIT, REPLACED, TYPE, KERNEL, REMOVED, ADDED)
+_FACTS = (FUSED, SPLIT, REPLACED, TYPE, KERNEL, REMOVED, ADDED, QUANTIZATION)
 #: Said of a change that may be chance.
 _WITHIN = ", within the noise"
 #: Ops that a sentence names, and how many characters of each.
@@ -60,24 +61,35 @@ def explained(rows: Iterable[ComparedRow], one: Side, other: Side) -> list[Compa
     return [replace(row, why=_SAYS[row.cause].text(_Group((row,)))) for row in found]
 
 
-#: Bounds of the change of some rows together, in ms; None where nothing is known of it.
-Bounds = Callable[[Sequence[int]], tuple[float, float] | None]
+class Intervals(Protocol):
+    """Bounds in ms of changes, each as one of so many that all hold; None where nothing is known of chance."""
+
+    def of_sum(self, rows: Sequence[int], tests: int) -> tuple[float, float] | None: ...
+
+    def of_each(self, tests: int) -> Sequence[tuple[float, float]] | None: ...
 
 
-def changes_of(rows: Sequence[ComparedRow], bounds: Bounds) -> tuple[Change, ...]:
+def changes_of(rows: Sequence[ComparedRow], intervals: Intervals) -> tuple[Change, ...]:
     """The largest first; together they are the change of the step.
 
     Of what may be chance, other ops and kernels are told after that, as no chance explains them; the rest is the last.
+    So that two recordings of the same thing are not said to differ, no rows are put together by how their times
+    changed unless each of them is told from chance, and the intervals of all sentences hold together.
     """
+    each = intervals.of_each(max(1, sum(_SAYS[row.cause].by_change for row in rows)))
     groups: dict[Hashable, list[int]] = defaultdict(list)
     for at, row in enumerate(rows):
-        category = ALIKE.get(row.cause, row.category)
-        groups[category, row.cause, _SAYS[row.cause].key(row)].append(at)
+        category, says = ALIKE.get(row.cause, row.category), _SAYS[row.cause]
+        alone = each is None or not each[at][0] <= 0 <= each[at][1]
+        groups[category, row.cause, says.key(row) if alone or not says.by_change else None].append(at)
     found: list[Change] = []
     facts: list[Change] = []
     chance: list[Change] = []
     for group in groups.values():
-        made = _change(_Group(tuple(rows[at] for at in group)), group, bounds(group))
+        both = any(rows[at].a and rows[at].b for at in group)
+        # What one side alone has is no matter of how many sentences there are
+        bounds = intervals.of_sum(group, len(groups) if both else 1)
+        made = _change(_Group(tuple(rows[at] for at in group)), group, bounds)
         (found if not made.is_noise else facts if _is_fact(rows, made) else chance).append(made)
     found.sort(key=lambda change: (-abs(change.change_ms), change.text))
     facts.sort(key=lambda change: (-_kernel_ms(rows, change), change.text))
@@ -320,10 +332,11 @@ def _repeats(group: _Group) -> str:
 
 @dataclass(frozen=True, slots=True)
 class _Says:
-    """What rows of a cause must share to be one sentence, and that sentence."""
+    """What rows of a cause must share to be one sentence, and that sentence; whether by how their times changed."""
 
     key: Callable[[ComparedRow], Hashable]
     text: Callable[[_Group], str]
+    by_change: bool = False
 
 
 def _is_another_magnitude(row: ComparedRow) -> bool:
@@ -360,8 +373,8 @@ _SAYS = {
     KERNEL: _Says(lambda row: row.a and row.b and other_kernels(row.a, row.b), _kernels),
     CLOCK: _Says(lambda row: None, _clock),
     EVERYTHING: _Says(lambda row: None, _everything),
-    SPEED: _Says(lambda row: (row.change_ms > 0, _is_another_magnitude(row)), _speed),
+    SPEED: _Says(lambda row: (row.change_ms > 0, _is_another_magnitude(row)), _speed, by_change=True),
     LATE: _Says(lambda row: None, lambda group: group.rows[0].why),
-    OVERLAP: _Says(lambda row: row.change_ms > 0, _overlap),
+    OVERLAP: _Says(lambda row: row.change_ms > 0, _overlap, by_change=True),
     UNCHANGED: _Says(lambda row: None, lambda group: ""),
 }

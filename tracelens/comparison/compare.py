@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from functools import partial
 from os import PathLike
 from pathlib import Path
 from typing import Any
@@ -26,6 +25,7 @@ from tracelens.comparison.sources.reported_side import as_reported
 from tracelens.comparison.unusual_steps import unusual_steps
 from tracelens.extensions import NONE, load_extension
 from tracelens.hardware import HardwareSpec
+from tracelens.lazy.records import dataclass
 from tracelens.option_fields import made, takes
 from tracelens.units import NS_PER_MS
 
@@ -82,30 +82,43 @@ def compare_sides(one: Side, other: Side, gates: Sequence[Gate] = ()) -> Compari
     numbers, rows = _rows(matching, a, b, noise)
     rows = explained(rows, one, other)
     changed = [at for at, row in enumerate(rows) if row.is_changed]
-    step = _bounds(noise, numbers, range(len(numbers)))
+    intervals = _Intervals(noise, numbers)
+    step = intervals.of_sum(range(len(numbers)))
     unusual = [note for name, side in (("A", a), ("B", b)) for note in unusual_steps(name, side, numbers, rows)]
     found = Comparison(
         a=_summary(a, rows, 0),
         b=_summary(b, rows, 1),
         rows=tuple(rows[at] for at in changed),
         unchanged=tuple(row for row in rows if not row.is_changed),
-        changes=changes_of([rows[at] for at in changed], partial(_bounds, noise, [numbers[at] for at in changed])),
+        changes=changes_of([rows[at] for at in changed], _Intervals(noise, [numbers[at] for at in changed])),
         matched_share=(_matched(rows, 0), _matched(rows, 1)),
         notes=(*_notes(one, other), *unusual),
         low_ms=step[0] if step else None,
         high_ms=step[1] if step else None,
         detectable_ms=(step[1] - step[0]) / 2 if step else None,
     )
-    results = [check(gate, found, rows, partial(_bounds, noise, numbers)) for gate in gates]
+    results = [check(gate, found, rows, intervals.of_sum) for gate in gates]
     return replace(found, gates=tuple(results))
 
 
-def _bounds(noise: Noise, numbers: Sequence[int], rows: Sequence[int]) -> tuple[float, float] | None:
-    """The interval of the change of some rows together, in ms."""
-    if not noise.is_known or not len(rows):
-        return None
-    found = noise.interval([numbers[at] for at in rows], together=True)
-    return float(found.low[0]) / NS_PER_MS, float(found.high[0]) / NS_PER_MS
+@dataclass(frozen=True, slots=True)
+class _Intervals:
+    """In ms, of changes of rows that have these numbers in what was resampled."""
+
+    noise: Noise
+    numbers: Sequence[int]
+
+    def of_sum(self, rows: Sequence[int], tests: int = 1) -> tuple[float, float] | None:
+        if not self.noise.is_known or not len(rows):
+            return None
+        found = self.noise.interval([self.numbers[at] for at in rows], together=True, tests=tests)
+        return float(found.low[0]) / NS_PER_MS, float(found.high[0]) / NS_PER_MS
+
+    def of_each(self, tests: int) -> list[tuple[float, float]] | None:
+        if not self.noise.is_known or not self.numbers:
+            return None
+        found = self.noise.interval(list(self.numbers), tests=tests)
+        return list(zip((found.low / NS_PER_MS).tolist(), (found.high / NS_PER_MS).tolist(), strict=True))
 
 
 def _rows(matching: Matching, a: MeasuredSide, b: MeasuredSide, noise: Noise) -> tuple[list[int], list[ComparedRow]]:

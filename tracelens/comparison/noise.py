@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from functools import cache
 from statistics import NormalDist
 
 import numpy as np
@@ -12,8 +13,12 @@ from tracelens.lazy.records import dataclass
 
 #: Share of repetitions whose interval holds the true change.
 CONFIDENCE = 0.99
+#: Share of repetitions in which all of several intervals do.
+ALL_TOGETHER = 0.98
 _RESAMPLES = 2000
 _SEED = 1
+#: Degrees of freedom from which Student's quantile is taken for that of as many.
+_NORMAL_FROM = 200
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -46,8 +51,8 @@ class Noise:
         counts: Floats = random.multinomial(steps, np.full(steps, 1 / steps), size=_RESAMPLES).T / steps
         return counts
 
-    def interval(self, rows: slice | list[int] = slice(None), *, together: bool = False) -> Interval:
-        """Of each of these rows, or of their sum."""
+    def interval(self, rows: slice | list[int] = slice(None), *, together: bool = False, tests: int = 1) -> Interval:
+        """Of each of these rows, or of their sum; as one of so many intervals that together hold (Bonferroni)."""
         a, b = self._a[rows], self._b[rows]
         if together:
             a, b = a.sum(axis=0, keepdims=True), b.sum(axis=0, keepdims=True)
@@ -63,10 +68,10 @@ class Noise:
                 variance[one], drawn[one] = variance[other], drawn[other][:, ::-1]
         tail = (1 - CONFIDENCE) / 2
         low, high = np.quantile(drawn[1] - drawn[0], (tail, 1 - tail), axis=1)
-        wider = self._wider(*variance)
+        wider = self._wider(tests, *variance)
         return Interval(low=change + low * wider, high=change + high * wider)
 
-    def _wider(self, of_a: Floats, of_b: Floats) -> Floats:
+    def _wider(self, tests: int, of_a: Floats, of_b: Floats) -> Floats:
         """What the bootstrap's quantiles are multiplied by, per row."""
         steps = [self._a.shape[1], self._b.shape[1]]
         steps = [count if count > 1 else max(steps) for count in steps]
@@ -76,7 +81,8 @@ class Noise:
         if 1 in (self._a.shape[1], self._b.shape[1]):
             freedom = np.minimum(freedom, max(steps) - 1)
         least = min(steps)
-        ratio = _student(freedom) / NormalDist().inv_cdf(1 - (1 - CONFIDENCE) / 2)
+        outside = min(1 - CONFIDENCE, (1 - ALL_TOGETHER) / tests)
+        ratio = _student(freedom, outside) / NormalDist().inv_cdf(1 - (1 - CONFIDENCE) / 2)
         return ratio * math.sqrt(least / (least - 1))
 
 
@@ -88,15 +94,22 @@ def _variance_of_mean(steps: Floats) -> Floats:
     return found
 
 
-def _student(freedom: Floats) -> Floats:
-    """Student's quantile at ``CONFIDENCE``: the expansion of Abramowitz and Stegun, 26.7.5; below 2 Cauchy's."""
-    p = 1 - (1 - CONFIDENCE) / 2
-    z = NormalDist().inv_cdf(p)
-    terms = (
-        (z**3 + z) / 4,
-        (5 * z**5 + 16 * z**3 + 3 * z) / 96,
-        (3 * z**7 + 19 * z**5 + 17 * z**3 - 15 * z) / 384,
-        (79 * z**9 + 776 * z**7 + 1482 * z**5 - 1920 * z**3 - 945 * z) / 92160,
-    )
-    found = z + sum(term / freedom ** (power + 1) for power, term in enumerate(terms))
-    return np.where(freedom < 2 - 1e-9, math.tan(math.pi * (p - 0.5)), found)
+@cache
+def _student_quantiles(outside: float) -> tuple[Floats, Floats]:
+    """(1 / degrees of freedom, log of Student's quantile with this share outside of it on both sides).
+
+    With ``t = sqrt(freedom) tan(angle)`` the density is ``cos(angle) ** (freedom - 1)``, here summed from pi / 2 down.
+    """
+    inverse = np.linspace(1 / _NORMAL_FROM, 1, 40)
+    beside = np.append(np.geomspace(1e-12, 0.1, 400), np.linspace(0.1, math.pi / 2, 600)[1:])
+    density = np.sin(beside) ** (1 / inverse[:, None] - 1)
+    mass = np.cumsum((density[:, 1:] + density[:, :-1]) / 2 * np.diff(beside), axis=1)
+    angle = [np.interp(outside * own[-1], own, beside[1:]) for own in mass]
+    return inverse, np.log(np.sqrt(1 / inverse) / np.tan(angle))
+
+
+def _student(freedom: Floats, outside: float) -> Floats:
+    """Student's quantile with this share outside of it on both sides."""
+    inverse, quantiles = _student_quantiles(outside)
+    found: Floats = np.exp(np.interp(1 / freedom, inverse, quantiles))
+    return found
