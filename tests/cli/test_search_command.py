@@ -31,6 +31,14 @@ def test_nothing_that_fits_is_exit_3_and_says_so(capsys: pytest.CaptureFixture[s
     assert "no feasible configuration on 4, 8 devices" in capsys.readouterr().out
 
 
+def test_too_few_devices_are_told_how_many_hold_the_model(capsys: pytest.CaptureFixture[str]) -> None:
+    """405.9 G parameters of 2 bytes, 4 of gradient and 12 of optimizer are 7,305 GB: 86 devices of 85.0 GB."""
+    model = ["search", "--model", "llama3.1-405b", "--cluster", "dgx-h100", "--global-batch", "64"]
+    assert main([*model, "--gpus", "64"]) == 3
+    said = "no feasible configuration on 64 devices: weights, gradients and optimizer alone are 7,305 GB, the memory of 86 devices"
+    assert said in capsys.readouterr().out
+
+
 def test_what_does_not_fit_is_in_the_file_as_on_the_screen(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     fixed = ["--fix", "tp=1,pp=1,mbs=8", "--fix", "recompute=none", "--gpus", "8"]
     assert main([*SMALL, *fixed, "-o", str(tmp_path / "out.csv")]) == 3

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import math
 import shlex
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from tracelens.files.say import aligned, terminal_width
 from tracelens.projection.frameworks import POOLED
 from tracelens.projection.search.systems import AS_THEY_ARE
 from tracelens.report.figures import shown_change, shown_percent
+from tracelens.units import BYTES_PER_GB
+from tracelens.workload.memory import GRADIENT_BYTES, OPTIMIZER_BYTES, WEIGHT_BYTES
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -51,15 +54,30 @@ def search_text(found: Answer, *, pareto: bool = False, explain: int | None = No
         need, have = found.best["mem"].iloc[0], found.rule_sets[0].capacity_gb
         lines += [f"does not fit: needs {need:.1f} GB per device, the device has {have:.1f}", ""]
         lines.append(_table(found, found.best))
-    absent = [str(n) for n in sorted(set(found.request.gpus)) if n not in set(found.fits["n_gpus"])]
+    absent = [n for n in sorted(set(found.request.gpus)) if n not in set(found.fits["n_gpus"])]
     if absent:
-        lines.append(f"no feasible configuration on {', '.join(absent)} devices")
+        lines.append(f"no feasible configuration on {', '.join(map(str, absent))} devices{_too_few(found, absent)}")
     if pareto and len(found.fits):
         lines += ["", "Pareto front of time, devices and memory", _table(found, found.front())]
     if explain is not None:
         rows = found.explained(explain).to_string(index=False, float_format=_short)
         lines += ["", f"operations of row {explain}, seconds per step", rows]
     return "\n".join([*lines, *_notes(found)])
+
+
+def _too_few(found: Answer, gpus: Sequence[int]) -> str:
+    """How many devices hold the model at least, however it is divided; empty where all of these would."""
+    from tracelens.projection.search.whole_step import CorrectedRules
+
+    rules = found.rule_sets[0]
+    if not isinstance(rules, CorrectedRules):
+        return ""
+    counted = rules.model.parameters()
+    held_gb = (counted.total + counted.further) * (WEIGHT_BYTES + GRADIENT_BYTES + OPTIMIZER_BYTES) / BYTES_PER_GB
+    if held_gb <= min(gpus) * rules.capacity_gb:
+        return ""
+    least = math.ceil(held_gb / rules.capacity_gb)
+    return f": weights, gradients and optimizer alone are {held_gb:,.0f} GB, the memory of {least:,} devices"
 
 
 def _asked(found: Answer) -> str:
