@@ -33,9 +33,18 @@ def test_a_run_prints_latencies_and_writes_its_tables(capsys, tmp_path):
     assert "first token ms" in out
     assert out.startswith("Llama")
     assert "requests/s" in out.splitlines()[0]
+    assert out.splitlines()[1] == "  25 requests, 200 prompt and 20 output tokens each, poisson arrivals at 8/s"
     assert "good share" in out
     assert sorted(path.name for path in folder.iterdir()) == ["requests.csv", "steps.csv", "summary.json"]
     assert json.loads((folder / "summary.json").read_text())["summary"]["completed"] == 25
+
+
+def test_a_closed_loop_of_drawn_lengths_says_how_many_and_how_long(capsys):
+    closed = [*BASE[: BASE.index("--rate")], "--concurrency", "4", "--requests", "25", "--output-tokens", "20"]
+    assert main([*closed, "--input", "uniform:200:0.5"]) == 0
+    line = capsys.readouterr().out.splitlines()[1]
+    assert line.endswith("prompt and 20 output tokens on average, 4 at a time")
+    assert 100 <= int(line.split()[2]) <= 300
 
 
 def test_json_is_the_same_for_the_same_seed_and_all_levels(capsys):

@@ -273,7 +273,7 @@ def _expected(engine: Engine, figures: Mapping[str, float | int | None]) -> tupl
     half, most = (f"{median / factor:.3g} to {median * factor:.3g} ms" for factor in spans)
     note = (
         f"expected time per token (p50): half of such servers {half}, 9 of 10 {most} ({engine.name} constants; "
-        "--engine names others, ideal none)"
+        "--engine chooses others)"
     )
     return (note,)
 

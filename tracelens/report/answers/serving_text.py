@@ -21,10 +21,13 @@ _KEYS = (
     ("end to end ms", ("e2e_mean_ms", "e2e_p50_ms", "e2e_p90_ms", "e2e_p99_ms")),
     ("throughput /s", ("requests_per_s", "output_tokens_per_s", "total_tokens_per_s")),
     ("load", ("mean_waiting", "mean_batch", "utilization")),
-    ("cache tokens", ("kv_pool_tokens", "kv_peak_tokens", "mean_context_tokens", "cached_prompt_tokens")),
+    ("KV cache tokens", ("kv_pool_tokens", "kv_peak_tokens", "mean_context_tokens", "cached_prompt_tokens")),
 )
 _SHORT = {"mean", "p50", "p90", "p99"}
-_NAMED = {"mean_waiting": "queue", "mean_batch": "running", "utilization": "GPU busy"}
+_NAMED = {
+    "mean_waiting": "waiting requests", "mean_batch": "running requests", "utilization": "GPU busy",
+    "kv_pool_tokens": "room", "kv_peak_tokens": "peak", "cached_prompt_tokens": "found in it",
+}  # fmt: skip
 
 
 def write_folder(result: Result, folder: Path) -> None:
@@ -36,14 +39,33 @@ def write_folder(result: Result, folder: Path) -> None:
 
 
 def served_text(result: Result) -> str:
-    """What was served, goodput and cost where asked for, then latencies, throughput and load, and notes."""
+    """What was served to which requests, goodput and cost where asked for, latencies, throughput, load, and notes."""
     figures = result.summary
     asked = {name: value for name, value in figures.items() if name.startswith(("good", "cost_"))}
-    lines = [repr(result), *(f"{_asked_label(name):<34} {_number(value)}" for name, value in asked.items())]
+    lines = [
+        repr(result),
+        f"  {requests_text(result)}",
+        *(f"{_asked_label(name):<34} {_number(value)}" for name, value in asked.items()),
+    ]
     for title, names in _KEYS:
         cells = [f"{_label(name)} {_shown(name, figures.get(name))}" for name in names]
         lines.append(f"{title:<18} {'   '.join(cells)}")
     return "\n".join([*lines, *(f"note: {note}" for note in result.notes)])
+
+
+def requests_text(result: Result) -> str:
+    """How many requests, how long they are, and when they come."""
+    asked, workload = result.outcome.requests, result.experiment.workload
+    lengths = [f"{sum(lengths) / len(lengths):,.0f}" for lengths in (asked.input_tokens, asked.output_tokens)]
+    is_fixed = all(min(lengths) == max(lengths) for lengths in (asked.input_tokens, asked.output_tokens))
+    of = f"{lengths[0]} prompt and {lengths[1]} output tokens {'each' if is_fixed else 'on average'}"
+    if asked.concurrency is not None:
+        when = f"{asked.concurrency:,} at a time"
+    elif result.experiment.replay is not None:
+        when = f"as recorded in {asked.source}"
+    else:
+        when = f"{workload.arrivals.kind} arrivals at {workload.arrivals.rate:g}/s"
+    return f"{len(asked):,} requests, {of}, {when}"
 
 
 def sweep_text(rows: Sequence[tuple[float, Result]], *, best: bool) -> str:

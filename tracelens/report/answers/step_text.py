@@ -88,7 +88,8 @@ def expected_of(result: Result) -> list[str]:
 
 def _memory(result: Result) -> list[str]:
     found = result.projection
-    lines = ["memory, GB       weights  grads  optim  activ  logits  other   peak"]
+    room = "" if found.peak_memory.capacity is None else f" of {found.peak_memory.capacity / 1e9:.1f}"
+    lines = [f"memory, GB       weights  grads  optim  activ  logits  other   peak{room}"]
     stages = found.stages if len(found.stages) <= 8 else (*found.stages[:3], *found.stages[-3:])
     for stage in stages:
         parts = (stage.weights, stage.gradients, stage.optimizer, stage.activations, stage.logits, stage.outside)
