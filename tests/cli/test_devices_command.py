@@ -29,6 +29,7 @@ def test_list_prints_one_aligned_line_per_device(capsys):
     assert mi300x.split() == ["mi300x", "amd", "1307.4", "708", "5.3", "192", "448"]
     (b300,) = [line for line in table if line.startswith("b300 ")]
     assert b300.endswith("matrix.fp4")
+    assert any("for --cluster: dgx-a100, " in line for line in lines)
 
 
 def test_show_prints_every_figure_with_its_source_and_marks_doubt(capsys):

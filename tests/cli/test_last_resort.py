@@ -98,6 +98,32 @@ def test_an_unknown_option_is_refused_without_escapes(capsys: pytest.CaptureFixt
         assert not set(shown.out + shown.err) & (set(OBEYED) - {"\n"})
 
 
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (
+            ["search", "--model", "llama3-8b", "--cluster", "dgx-h100"],
+            "required: --global-batch; tracelens search --help",
+        ),
+        (["report", "x.json", "--formt", "json"], "unrecognized: --formt json; tracelens report --help"),
+        (["devices"], "required: list|show|check; tracelens devices --help"),
+        (["reprot", "x.json"], "no command named 'reprot'; did you mean report"),
+    ],
+)
+def test_a_wrong_command_is_one_sentence_that_says_where_to_look(arguments: list[str], said: str, capsys: pytest.CaptureFixture[str]) -> None:  # fmt: skip
+    assert cli.main(arguments) == 2
+    shown = capsys.readouterr()
+    assert said in shown.err
+    assert (shown.err.count("\n"), shown.out) == (1, "")
+
+
+def test_the_command_alone_shows_what_there_is(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as stop:
+        cli.main([])
+    assert stop.value.code == 0
+    assert "collectives" in capsys.readouterr().out
+
+
 def run(arguments: list[str], **given: object) -> subprocess.CompletedProcess[str]:
     return subprocess.run([*COMMAND, *arguments], capture_output="stdout" not in given, text=True, timeout=600, **given)  # type: ignore[call-overload, no-any-return]
 

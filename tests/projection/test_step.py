@@ -345,7 +345,7 @@ def test_the_command_prints_the_step_and_says_when_it_does_not_fit(capsys: pytes
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["--model", "llama3.1-8b"], "project needs --model and --cluster, or --batch"),
+        (["--model", "llama3.1-8b"], "name a model and a cluster, as in --model llama3-70b --cluster dgx-h100"),
         (["--model", "llama3.1-8b", "--cluster", "dgx-h100"], "how many GPUs? Give --gpus N, or --nodes N"),
         (
             ["--model", "llama3.1-8b", "--cluster", "dgx-h100", "--nodes", "1", "--gpus", "8"],

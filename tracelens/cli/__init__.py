@@ -12,6 +12,7 @@ import threading
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import NoReturn
 
 from tracelens.errors import TracelensError, UsageError
 from tracelens.files.say import flush, prepare_streams, say
@@ -28,14 +29,16 @@ _GARBAGE_AFTER = 200_000
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs one command; returns its exit code (docs/cli.md lists them)."""
-    arguments = list(sys.argv[1:] if argv is None else argv)
+    arguments = list(sys.argv[1:] if argv is None else argv) or ["--help"]
     prepare_streams()
     if argv is None:
         gc.set_threshold(_GARBAGE_AFTER)
         _warn_of_repetition()
     try:
         with _terminated_like_interrupted(), _on_this_machine(arguments) as local:
-            args = _parser_of(local).parse_args(local)
+            args, unknown = _parser_of(local).parse_known_args(local)
+            if unknown:
+                raise _refused(f"unrecognized: {' '.join(unknown)}", f"tracelens {local[0]}")
             args.command_line = local
             from tracelens.files.memory_limit import limited
 
@@ -158,11 +161,18 @@ def _on_this_machine(arguments: list[str]) -> Iterator[list[str]]:
 
 
 class _Parser(argparse.ArgumentParser):
-    """Shows help and refusals like everything else: they repeat what was given."""
+    """Shows help and refusals like everything else: they repeat what was given, and a refusal is one sentence."""
+
+    def error(self, message: str) -> NoReturn:
+        raise _refused(message, self.prog)
 
     def _print_message(self, message: str, file: object = None) -> None:
         if message:
             say(message.removesuffix("\n"), beside=file is not sys.stdout)
+
+
+def _refused(what: str, command: str) -> UsageError:
+    return UsageError(f"{what}; {command} --help shows what it takes")
 
 
 def _parser_of(arguments: Sequence[str]) -> argparse.ArgumentParser:
@@ -175,6 +185,8 @@ def _parser_of(arguments: Sequence[str]) -> argparse.ArgumentParser:
     commands = parser.add_subparsers(title="commands", metavar="VERB", required=True)
     known = verbs()
     chosen = [verb for verb in known if verb in arguments[:1]]
+    if not chosen and not arguments[0].startswith("-"):
+        raise UsageError.unknown("command", arguments[0], known)
     for verb in chosen or known:
         if not chosen:
             # Its docstring is read, not imported: --help stays fast

@@ -1,4 +1,4 @@
-"""List the devices that tracelens knows, show one with the source of every figure, or check a device file."""
+"""List the devices and clusters that tracelens knows, show a device with its sources, or check a device file."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _HEADER = ("name", "vendor", "bf16 TFLOPS", "achievable", "HBM TB/s", "GB", "lin
 
 def configure(parser: argparse.ArgumentParser) -> None:
     actions = parser.add_subparsers(dest="action", required=True, metavar="list|show|check")
-    actions.add_parser("list", help="list every device with its main rates")
+    actions.add_parser("list", help="list every device with its main rates, and the clusters")
     show = actions.add_parser("show", help="show every figure of a device with its source")
     show.add_argument("name", metavar="NAME", help="name, alias or device file, e.g. mi300x")
     check = actions.add_parser("check", help="load a device file, or all bundled ones, and report errors")
@@ -36,10 +36,12 @@ def run(args: argparse.Namespace) -> int:
 
 def _list(devices: Sequence[HardwareSpec]) -> None:
     from tracelens.backends.chain import OPTIONAL
+    from tracelens.network.cluster import Cluster
 
     say_table([_HEADER, *(_row(device) for device in devices)], words=(0, 1, 7))
     say()
     say("Dense rates, without 2:4 sparsity; link: one direction, per GPU; - is unknown.")
+    say(textwrap.fill(f"Clusters of these devices, for --cluster: {', '.join(Cluster.names())}", 100))
     for name, why in OPTIONAL.items():
         absent = why()
         say(f"Optional backend {name}: {'available' if absent is None else 'absent, ' + absent}")

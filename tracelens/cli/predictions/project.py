@@ -91,7 +91,10 @@ def run(args: argparse.Namespace) -> int:
     if args.launch:
         args = _launched(args)
     if not args.model or not args.cluster:
-        raise UsageError("project needs --model and --cluster, or --batch")
+        raise UsageError(
+            "name a model and a cluster, as in --model llama3-70b --cluster dgx-h100 (tracelens models list and "
+            "devices list show them), or a table: --batch"
+        )
     return _run_sweep(args) if args.sweep else _run_one(args)
 
 

@@ -125,7 +125,10 @@ def _one(args: argparse.Namespace, given: argparse.Namespace) -> int:
     if mode == "batch":
         return _batch(args, asked)
     if args.model is None or args.cluster is None:
-        raise UsageError("serve needs --model and --cluster (or --config, --scenarios, --batch)")
+        raise UsageError(
+            "name a model and a device or cluster, as in --model llama3-8b --device h100 (tracelens models list and "
+            "devices list show them), or --config, --scenarios or --batch"
+        )
     from tracelens.serving.experiment import deployment_of
 
     if mode == "calibrate":  # what is fitted begins with nothing
