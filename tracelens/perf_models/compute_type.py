@@ -35,10 +35,11 @@ TF32X3 = ComputeType("tf32x3", DType.TF32, 3)
 BF16X3 = ComputeType("bf16x3", DType.BF16, 3)
 BF16X9 = ComputeType("bf16x9", DType.BF16, 9)
 FP8 = ComputeType("fp8", DType.FP8_E4M3FN)
+FP4 = ComputeType("fp4", DType.FP4_E2M1)
 INT8 = ComputeType("int8", DType.INT8)
 #: Double precision from products of 8-bit slices (the Ozaki scheme): how many slices depends on the values.
 FP64_EMULATED = ComputeType("fp64_emulated", DType.INT8, math.nan)
-_NAMED = (FP32, TF32, TF32X3, BF16X3, BF16X9, FP8, INT8, FP64_EMULATED)
+_NAMED = (FP32, TF32, TF32X3, BF16X3, BF16X9, FP8, FP4, INT8, FP64_EMULATED)
 
 _PRODUCT = (
     r"(?i)gemm|gemv|cijk_|nvjet|xmma|tensorop|fprop|dgrad|wgrad|convolve|scudnn|winograd|conv(?!ert)|_simt_|ozaki"
@@ -57,7 +58,11 @@ _OF_FP32 = (
 #: Of products whose tensors are FP64.
 _OF_FP64 = ((r"(?i)ozaki|emulat|imma|i8816|i16832|s8s8|_i8_|int8", FP64_EMULATED),)
 #: Of products whose tensors are wider than what they are multiplied in, or of a type that the trace does not say.
+#: cuBLAS names both operands of an nvjet kernel by a letter each before C, the accumulator and D (``nvjet_qqtst_``,
+#: ``nvjet_sm100_ootst_``): q is E4M3, o E2M1, whose scales may be E4M3 (``Avec16UE4M3``).
 _OF_OTHERS = (
+    (r"nvjet_(?:sm\d+_)?oo[a-z]{3}_", FP4),
+    (r"nvjet_(?:sm\d+_)?(?:q[a-z]|[a-z]q)[a-z]{3}_", FP8),
     (r"(?i)e4m3|e5m2|f8f8|fp8|float8|cijk_\w*_[fb]8", FP8),
     (r"(?i)i8816|i16832|imma|s8s8|i8i8|cijk_[a-z]+_[a-z]+_i8", INT8),
 )
