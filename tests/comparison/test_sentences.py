@@ -145,6 +145,16 @@ def test_another_kernel_is_told_where_its_time_is_noise(other: str, said: str) -
     assert sum(change.change_ms for change in found.changes) == 0
 
 
+def test_a_kernel_that_only_one_side_has_is_new_or_gone() -> None:
+    one, two = op("mm", ("gemm", 5_000_000)), op("mm", ("gemm", 5_000_000), ("reduce", 2_000_000))
+    assert texts(compare_sides(side(one), side(two))) == [
+        "elementwise +2 ms: new kernel (reduce) on 1 call of aten::mm"
+    ]
+    assert texts(compare_sides(side(two), side(one))) == [
+        "elementwise -2 ms: kernel gone (reduce) on 1 call of aten::mm"
+    ]
+
+
 def test_communication_that_nothing_hides_any_more_is_not_slower() -> None:
     ops = op("ncclAllReduce", ("ncclDevKernel_AllReduce", 50 * NS_PER_MS), category="collectives")
     found = compare_sides(side(ops, hidden_ns=40 * NS_PER_MS), side(ops))

@@ -70,15 +70,18 @@ def test_no_page_complains_asks_or_overflows(kind, browser, pages, repository):
     look(browser, written(kind, pages, repository))
 
 
-def test_a_very_long_word_breaks(browser, pages, repository):
-    browser.open(written("report", pages, repository))
+@pytest.mark.parametrize("kind", ["report", "compare"])
+def test_a_very_long_word_breaks(kind, browser, pages, repository):
+    browser.open(written(kind, pages, repository))
     browser.evaluate(
-        "for (const e of document.querySelectorAll('section p, section li, h1, td, th'))"
+        "for (const e of document.querySelectorAll('section p, section li, h1, td, th, .tile span'))"
         "e.append(' torch.profiler._ExperimentalConfig(enable_cuda_sync_events=True)'.repeat(2).replaceAll(' ', ''))"
     )
     with browser.showing():
         browser.widen(WIDTHS[0])
         assert browser.overflow() <= 0
+        beyond = "Math.max(...[...document.querySelectorAll('.tile')].map(e => e.scrollWidth - e.clientWidth))"
+        assert browser.evaluate(beyond) <= 0
 
 
 @pytest.mark.parametrize("kind", COMMANDS)

@@ -72,7 +72,7 @@ def _other_work(match: str, a: RowSide, b: RowSide) -> bool:
 
 
 def other_kernels(a: RowSide, b: RowSide) -> tuple[str, str] | None:
-    """The kernels of most time that one side alone has, shortly; None where they are a small part."""
+    """The kernels of most time that one side alone has, shortly, empty where it has none; None for a small part."""
     gone, new = _of_one_alone(a, b), _of_one_alone(b, a)
     least = _OTHER_KERNELS * a.kernel_ms, _OTHER_KERNELS * b.kernel_ms
     few = sum(k.ms for k in gone) <= least[0] and sum(k.ms for k in new) <= least[1]
@@ -80,7 +80,7 @@ def other_kernels(a: RowSide, b: RowSide) -> tuple[str, str] | None:
         return None
     if gone and new:
         return different(gone[0].name, new[0].name)
-    return (family(gone[0].name) if gone else "none"), (family(new[0].name) if new else "none")
+    return (family(gone[0].name) if gone else ""), (family(new[0].name) if new else "")
 
 
 def _of_one_alone(side: RowSide, other: RowSide) -> list[KernelShare]:

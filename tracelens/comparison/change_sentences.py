@@ -246,7 +246,11 @@ def _types(a: Sequence[RowSide], b: Sequence[RowSide]) -> str:
 
 def _kernels(group: _Group) -> str:
     before, after = other_kernels(group.a[0], group.b[0]) or ("", "")
-    return f"other kernel ({before} -> {after}) on {group.calls} of {group.ops(group.b)}"
+    if before and after:
+        what = f"other kernel ({before} -> {after})"
+    else:
+        what = f"new kernel ({after})" if after else f"kernel gone ({before})"
+    return f"{what} on {group.calls} of {group.ops(group.b)}"
 
 
 def _work(group: _Group) -> str:

@@ -41,9 +41,7 @@ def _lines(found: Comparison) -> Iterator[str]:
     yield f" {change_title(found)}"
     a, b = map(shown_percent, found.matched_share)
     yield f"     matched: {a} of A's kernel time, {b} of B's"
-    if found.low_ms is not None and found.high_ms is not None:
-        least = f"changes from {found.detectable_ms:,.3g} ms on can be told from chance"
-        yield f"     between {found.low_ms:+,.3f} and {found.high_ms:+,.3f} ms with 99 % confidence; {least}"
+    yield from _chance(found)
     for gate in found.gates:
         yield f" {'ok  ' if gate.passed else 'FAIL'} {gate.text}"
     yield ""
@@ -55,6 +53,15 @@ def _lines(found: Comparison) -> Iterator[str]:
     rest = [change for change in found.changes if change not in worth[:_MOST]]
     if rest:
         yield f"   {signed_ms(sum(change.change_ms for change in rest))} in {len(rest)} more"
+
+
+def _chance(found: Comparison) -> Iterator[str]:
+    """Whether the change may be chance, and from which one on it would not be."""
+    low, high = found.low_ms, found.high_ms
+    if low is not None and high is not None:
+        chance = "may be chance: " if low <= 0 <= high else ""
+        least = f"changes show from {found.detectable_ms:,.3g} ms on"
+        yield f"     {chance}between {low:+,.3f} and {high:+,.3f} ms with 99 % confidence; {least}"
 
 
 def _is_nothing(change: Change, found: Comparison) -> bool:
