@@ -201,7 +201,8 @@ def _answer(connection: Any, statement: str, known: Iterable[str]) -> pd.DataFra
     except duckdb.IOException as error:
         raise InputError(f"the tables cannot be read: {_first_line(error)}") from None
     except duckdb.Error as error:
-        raise UsageError(f"the query does not run: {_first_line(error)}") from None
+        where = "; tracelens query --list shows every column" if isinstance(error, duckdb.BinderException) else ""
+        raise UsageError(f"the query does not run: {_first_line(error)}{where}") from None
     return answer
 
 

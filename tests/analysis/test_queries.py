@@ -135,6 +135,11 @@ def test_a_statement_reads_its_tables_and_nothing_else(statement):
         query({"ops": repository}, statement)
 
 
+def test_a_column_that_is_not_there_says_where_they_are_listed():
+    with pytest.raises(UsageError, match=r'column "ms" not found .*; tracelens query --list shows every column'):
+        query({"ops": pd.DataFrame({"kernel_us": [1.0]})}, "SELECT ms FROM ops")
+
+
 def test_a_statement_that_needs_more_memory_than_it_may_take_is_refused(monkeypatch):
     monkeypatch.setattr("tracelens.sql.MEMORY_GB", 0.03)
     with pytest.raises(UsageError, match="of memory: select fewer"):

@@ -8,9 +8,11 @@ import json
 import lzma
 import sys
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 
 import openpyxl
+import pandas as pd
 import pytest
 
 import tracelens
@@ -84,6 +86,16 @@ def test_verdict_names_the_straggler_in_80_columns(report):
     assert max(map(len, lines)) <= 80
     assert any(line.startswith(" rank 2 came last to ") for line in lines)
     assert any("DeepEPDispatch" in line for line in lines)
+
+
+def test_a_small_message_has_figures_and_no_word_is_cut(report, monkeypatch):
+    """8 bytes among 134 MB are no 0.00 MB."""
+    row = {"collective": "all_reduce", "group_name": "stream 84, no group", "full_mb": 8e-6, "bus_gb_s_median": 0.00058}
+    judged = row | {"waiting_share": 90.1, "verdict": "arrival-skew-dominated"}
+    frames = report.result.frames | {"nccl_summary_implicit_sync": pd.DataFrame([judged])}
+    monkeypatch.setattr(report, "result", replace(report.result, frames=frames))
+    (line,) = [line for line in report.verdict().splitlines() if "all_reduce" in line]
+    assert line == " all_reduce  stream 84, no group  0.0000080   0.00058   90.1 %  arrival skew"
 
 
 def test_command_writes_and_prints(folder, tmp_path, capsys):

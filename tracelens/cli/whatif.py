@@ -65,7 +65,7 @@ def _interval(found: WhatIf) -> str:
     from tracelens.report.figures import shown_ms
 
     if not found.low_us < found.high_us:
-        without = "90 %: the same" if found.is_estimated else "no estimate in it, so no interval"
+        without = "90 %: the same" if found.is_estimated else "nothing in it is estimated: no interval"
         return f"   {without}" if found.asked else ""
     low, high = shown_ms(found.low_us), shown_ms(found.high_us)
     if low != high:

@@ -26,6 +26,7 @@ from tracelens.files.safe_text import clipped, escaped_json, json_safe, terminal
 from tracelens.files.say import aligned
 from tracelens.report.assembly import sheets_of
 from tracelens.report.cells import plain_records
+from tracelens.report.figures import shown_figure
 from tracelens.report.named_sheets import NamedSheets, refuse_folder
 from tracelens.units import US_PER_MS
 
@@ -205,11 +206,11 @@ class RankReport(NamedSheets):
         frame = self.result.frames[nccl_summary_implicit_sync.TITLE]
         if frame.empty:
             return
-        rows = [("collective", "group", "MB", "bus GB/s", "waiting", "verdict")]
+        rows = [("collective", "group", "MB", "bus GB/s", "waiting", "mostly")]
         for row in frame.head(6).to_dict("records"):
-            bus, full = _shown(row["bus_gb_s_median"], ".1f"), _shown(row["full_mb"], ",.2f")
-            name, group = clipped(row["collective"], 14), clipped(str(row["group_name"]), 18)
-            rows.append((name, group, full, bus, f"{row['waiting_share']:.1f} %", row["verdict"]))
+            bus, full = (_figure(row[key]) for key in ("bus_gb_s_median", "full_mb"))
+            name, group = clipped(row["collective"], 14), clipped(str(row["group_name"]), 19)
+            rows.append((name, group, full, bus, f"{row['waiting_share']:.1f} %", _mostly(row["verdict"])))
         yield from ["", *(f" {line}" for line in aligned(rows, words=(0, 1, 5)).splitlines())]
 
     def _exchanges(self) -> Iterator[str]:
@@ -230,6 +231,15 @@ def refuse_foreign(folder: Path) -> None:
 
 def _span(low: object, high: object) -> str:
     return f"{low}" if low == high else f"{low} to {high}"
+
+
+def _mostly(verdict: str) -> str:
+    """``arrival skew`` of ``arrival-skew-dominated``."""
+    return verdict.removesuffix("-dominated").replace("-", " ")
+
+
+def _figure(value: float | None) -> str:
+    return "-" if value is None or value != value else shown_figure(value, 3)
 
 
 def _shown(value: float | None, form: str) -> str:

@@ -150,7 +150,7 @@ def _channel(
         )  # fmt: skip
     if message.group is None:
         return ("stream", message.stream), Channel(
-            label=f"stream {message.stream}, no group recorded" if message.stream >= 0 else "no group recorded",
+            label=f"stream {message.stream}, no group" if message.stream >= 0 else "no group recorded",
             ranks=ranks, size=message.size, is_exchange=False, is_point_to_point=False, has_group=False,
         )  # fmt: skip
     return ("group", message.group, ranks), Channel(
