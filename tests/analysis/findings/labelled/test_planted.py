@@ -273,6 +273,23 @@ def test_a_copy_near_the_rate_of_its_link_is_not_told_to_use_pinned_memory(gb_s:
     assert ("pinned memory" in finding.remedy) == advised
 
 
+def test_values_that_are_read_back_are_the_cause_of_what_python_does_then() -> None:
+    """10 times 4 products of 0.17 ms, .item(), and 500 µs of Python, which the host would do beside the products."""
+    program = Program("h100-sxm")
+    for _ in range(10):
+        program.healthy(4)
+        program.built.op("aten::item", program.host, program.free - program.host + 10)
+        program.built.op("aten::_local_scalar_dense", program.host + 1, program.free - program.host + 8)
+        program.host += 2
+        program.wait()
+        program.host += 506
+    program.healthy(4)
+    first, *_ = program.summary().findings
+    assert first.kind == "queue_drained_by_waits"
+    assert "for the GPU in aten::item, which then idles" in first.why
+    assert first.gain_us == pytest.approx(10 * 500, rel=0.05)
+
+
 def test_a_wait_spares_no_more_than_it_lasted() -> None:
     """40 products of 0.17 ms behind a wait for the last of them, then 20 waits of 50 µs before gaps of 300: that the
     first wait was long hides nothing of the others' gaps.

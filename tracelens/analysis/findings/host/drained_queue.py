@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import replace
 
@@ -9,9 +10,9 @@ import numpy as np
 
 from tracelens.analysis.findings.candidate import Candidate
 from tracelens.analysis.findings.idle_of_cause import idle_of_cause, idle_share
-from tracelens.analysis.findings.observed import Bools, Observed
+from tracelens.analysis.findings.observed import Bools, Floats, Observed
 from tracelens.analysis.findings.rule import Advice, finding
-from tracelens.analysis.findings.wording import counted, duration, percent
+from tracelens.analysis.findings.wording import counted, duration, percent, shortened
 from tracelens.analysis.idle.host_time import HOST_WORK, LAUNCH_BOUND, SYNCHRONIZATION
 from tracelens.analysis.idle.idle_time import LATENCY
 from tracelens.analysis.intervals import Ints, covered_ns
@@ -23,6 +24,10 @@ from tracelens.units import NS_PER_US
 _NO_WAIT_NS = 20_000
 #: Dispatch takes some ten microseconds: an op that takes this long and launches nothing computes on the host.
 _LONG_OP_NS = 1_000_000
+#: What item() and tolist() of one number call.
+_OF_ITEM = "aten::_local_scalar_dense"
+#: Share of idle time that a wait could hide from which it is the cause.
+_NEARLY_ALL = 0.8
 
 
 @finding(
@@ -41,19 +46,17 @@ _LONG_OP_NS = 1_000_000
 def drained_queue(seen: Observed) -> Iterator[Candidate]:
     """Gain: the idle time after each wait, as far as the host could have worked during that wait."""
     parts = drained(seen)
-    began, gap = np.unique(np.cumsum(_begin_gaps(seen))[parts], return_inverse=True)
-    idle_ns = np.bincount(gap, (seen.idle.end - seen.idle.start)[parts], len(began))
-    waited_ns = _waited_before_ns(seen, seen.idle.start[parts][np.searchsorted(gap, np.arange(len(began)))])
-    share = np.minimum(1.0, waited_ns / np.maximum(1.0, idle_ns))
+    share, waited_ns = _hidden(seen, parts)
+    idle_ns = (seen.idle.end - seen.idle.start)[parts].sum()
     waits = len(np.unique(seen.idle.row[parts]))
-    idle_share_of_window = float(idle_ns.sum() / max(1, seen.window_ns))
+    idle_share_of_window = float(idle_ns / max(1, seen.window_ns))
     for candidate in idle_of_cause(seen, SYNCHRONIZATION, parts):
-        waited_us = float(waited_ns.sum()) / NS_PER_US / seen.steps
+        waited_us = waited_ns / NS_PER_US / seen.steps
         yield replace(
             candidate,
-            why=f"the host waits {duration(waited_us)} for the GPU, which then idles until the next launch, "
-            f"{counted(waits, 'time')}, {percent(idle_share_of_window)} of the time",
-            claimed=seen.idle_time(parts, share[gap], low=0.0),
+            why=f"the host waits {duration(waited_us)} for the GPU{_where(seen)}, which then idles until the next "
+            f"launch, {counted(waits, 'time')}, {percent(idle_share_of_window)} of the time",
+            claimed=seen.idle_time(parts, share, low=0.0),
             computed="idle time after each wait, at most as long as the host waited; at least none of it",
             figures=(
                 Said(what="the host waits", value=waited_us, unit="us"),
@@ -87,6 +90,24 @@ def drained(seen: Observed) -> Bools:
     return found if _waited_ns(seen).sum() > 0.5 * lost_ns else np.zeros(len(found), bool)
 
 
+def hidden_without_waits(seen: Observed) -> Bools:
+    """Those of ``drained`` whose wait lasted for nearly as long: the host would have done all of this meanwhile."""
+    parts = drained(seen)
+    share, _ = _hidden(seen, parts)
+    found = parts.copy()
+    found[parts] = share > _NEARLY_ALL
+    return found
+
+
+def _hidden(seen: Observed, parts: Bools) -> tuple[Floats, float]:
+    """(what share of each of these parts a wait before it could hide, how long (ns) those waits are together)."""
+    began, gap = np.unique(np.cumsum(_begin_gaps(seen))[parts], return_inverse=True)
+    idle_ns = np.bincount(gap, (seen.idle.end - seen.idle.start)[parts], len(began))
+    waited_ns = _waited_before_ns(seen, seen.idle.start[parts][np.searchsorted(gap, np.arange(len(began)))])
+    share = np.minimum(1.0, waited_ns / np.maximum(1.0, idle_ns))
+    return share[gap], float(waited_ns.sum())
+
+
 def _begin_gaps(seen: Observed) -> Bools:
     """Which parts of idle time begin a gap: parts of one gap touch."""
     begins: Bools = np.concatenate(([True], seen.idle.start[1:] != seen.idle.end[:-1]))[: len(seen.idle.start)]
@@ -106,10 +127,26 @@ def _host_computes(seen: Observed, start: Ints, end: Ints) -> Bools:
 
 def _waits(seen: Observed) -> tuple[Ints, Ints]:
     """(start, end) of the calls that waited, by start."""
-    table = seen.context.recorded.table
-    calls = np.flatnonzero(seen.context.host.blocking & (table.duration_ns > _NO_WAIT_NS))
+    table, calls = seen.context.recorded.table, _waiting_calls(seen)
     order = np.argsort(table.start_ns[calls], kind="stable")
     return table.start_ns[calls][order], table.ends_ns(calls)[order]
+
+
+def _waiting_calls(seen: Observed) -> Ints:
+    table = seen.context.recorded.table
+    return np.flatnonzero(seen.context.host.blocking & (table.duration_ns > _NO_WAIT_NS))
+
+
+def _where(seen: Observed) -> str:
+    """The op, or else the call, that most of the waiting is in."""
+    took: dict[str, int] = defaultdict(int)
+    calls, table = _waiting_calls(seen), seen.context.recorded.table
+    op = seen.tree.op_parent[calls]
+    for call, above, ns in zip(calls.tolist(), op.tolist(), table.duration_ns[calls].tolist(), strict=True):
+        name = table.name_of(above if above >= 0 else call)
+        took["aten::item" if name == _OF_ITEM else name] += ns
+    most = max(took, key=lambda name: took[name], default="")
+    return f" in {shortened(most)}" if 2 * took[most] > sum(took.values()) else ""
 
 
 def _waited_ns(seen: Observed) -> Ints:

@@ -9,6 +9,7 @@ import numpy as np
 
 from tracelens.analysis.findings.candidate import Candidate
 from tracelens.analysis.findings.host.before_first_launch import before_first_launch
+from tracelens.analysis.findings.host.drained_queue import hidden_without_waits
 from tracelens.analysis.findings.idle_of_cause import idle_of_cause
 from tracelens.analysis.findings.observed import Bools, Observed
 from tracelens.analysis.findings.rule import Advice, finding
@@ -32,8 +33,8 @@ _RECORD_STACKS = "see the longest gaps in idle_gaps, record with_stack=True; mov
     ),
 )
 def host_work(seen: Observed) -> Iterator[Candidate]:
-    """Idle time of this cause, but for that at the start of steps."""
-    parts = seen.idle_of(HOST_WORK) & ~before_first_launch(seen)
+    """Idle time of this cause, but for that at the start of steps and what the host would do while it waits."""
+    parts = seen.idle_of(HOST_WORK) & ~before_first_launch(seen) & ~hidden_without_waits(seen)
     for candidate in idle_of_cause(seen, HOST_WORK, parts):
         remedy = _RECORD_STACKS if _could_have_stacks(seen.table) else None
         yield replace(candidate, why=candidate.why + _ran(seen, parts), remedy=remedy)
