@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import simpy
 
+from tracelens.serving.event_queue import NEVER
+
 
 class SimPyQueue:
     """Runs the same generator processes; what they yield becomes SimPy events."""
@@ -87,7 +89,7 @@ class _Signal:
 class _Timer:
     def __init__(self, queue):
         self.queue = queue
-        self.due = 0
+        self.due = NEVER
         self.woken = None
 
     def set(self, due):
@@ -97,7 +99,8 @@ class _Timer:
 
     def event(self):
         self.woken = self.queue.env.event()
-        self._arm(self.due)
+        if self.due != NEVER:
+            self._arm(self.due)
         return self.woken
 
     def _arm(self, due):

@@ -41,6 +41,9 @@ CASES = {
     "constant arrivals": ({}, Options(), dataclasses.replace(MIXED, arrivals=Arrivals(kind="constant", rate=20.0))),
     "bursts": ({}, Options(), dataclasses.replace(MIXED, arrivals=Arrivals(kind="burst", rate=20.0, variation=7))),
     "shortest first": ({"engine": Engine(max_num_seqs=4)}, Options(order="sjf"), MIXED),
+    "shortest first in a tight cache": (
+        {"engine": Engine(kv_tokens=1000)}, Options(order="sjf"), dataclasses.replace(MIXED, arrivals=Arrivals(rate=60.0)),
+    ),
     "closed loop": ({}, Options(), CLOSED),
     "three replicas": ({}, Options(replicas=3, router="least-loaded"), CLOSED),
     "disaggregated": ({}, Options(prefill_replicas=1, replicas=2), MIXED),

@@ -16,26 +16,39 @@ class BlockPool:
     ``lower_pieces`` pieces of host memory, of which again the least recently used one is forgotten.
     """
 
-    __slots__ = ("_below", "_idle", "_pieces", "block_tokens", "free", "lower_pieces", "peak", "piece_blocks", "total")
+    __slots__ = (
+        "_below",
+        "_idle",
+        "_least",
+        "_pieces",
+        "available",
+        "block_tokens",
+        "lower_pieces",
+        "piece_blocks",
+        "piece_tokens",
+        "total",
+    )
 
     def __init__(self, total: int, block_tokens: int, piece_tokens: int = 0, lower_pieces: int = 0) -> None:
-        self.total = self.free = total
+        self.total = total
+        #: Blocks that can be taken: free ones, and cached pieces that nobody uses.
+        self.available = self._least = total
         self.block_tokens = block_tokens
-        self.peak = 0
         self.piece_blocks = piece_tokens // block_tokens
+        #: Of a piece, those that whole blocks hold.
+        self.piece_tokens = self.piece_blocks * block_tokens
         self._pieces: dict[int, int] = {}
         self._idle: OrderedDict[int, None] = OrderedDict()
         self.lower_pieces = lower_pieces
         self._below: OrderedDict[int, None] = OrderedDict()
 
     @property
-    def available(self) -> int:
-        """Blocks that can be taken: free ones, and cached pieces that nobody uses."""
-        return self.free + len(self._idle) * self.piece_blocks
-
-    @property
     def in_use(self) -> int:
         return self.total - self.available
+
+    @property
+    def peak(self) -> int:
+        return self.total - self._least
 
     def blocks(self, tokens: int) -> int:
         """Blocks that hold ``tokens`` tokens."""
@@ -43,21 +56,22 @@ class BlockPool:
 
     def take(self, blocks: int) -> None:
         """UsageError when there are not as many."""
-        while self.free < blocks and self._idle:
+        left = self.available - blocks
+        if left < 0:
+            raise UsageError(f"{blocks} blocks requested, but {self.available} of {self.total} are free")
+        self.available = left
+        if left < self._least:
+            self._least = left
+        while self._idle and left < len(self._idle) * self.piece_blocks:
             piece, _ = self._idle.popitem(last=False)
             del self._pieces[piece]
-            self.free += self.piece_blocks
             self._keep_below(piece)
-        if self.free < blocks:
-            raise UsageError(f"{blocks} blocks requested, but {self.free} of {self.total} are free")
-        self.free -= blocks
-        self.peak = max(self.peak, self.in_use)
 
     def give(self, blocks: int) -> None:
         """Returns blocks. UsageError when more come back than were taken."""
-        self.free += blocks
-        if self.free > self.total:
-            raise UsageError(f"{self.free} free blocks of {self.total}: more were freed than allocated")
+        self.available += blocks
+        if self.available > self.total:
+            raise UsageError(f"{self.available} free blocks of {self.total}: more were freed than allocated")
 
     def cached(self, pieces: Sequence[int]) -> int:
         """How many leading pieces are there."""
@@ -92,17 +106,16 @@ class BlockPool:
     def hold(self, pieces: Sequence[int]) -> int:
         """A request uses these pieces; those that are missing take blocks. Returns how many were there already."""
         found = self.cached(pieces)
-        for piece in pieces[:found]:
-            self._pieces[piece] += 1
-            self._idle.pop(piece, None)
-        for piece in pieces[found:]:
+        for piece in pieces:
             if piece in self._pieces:
                 self._pieces[piece] += 1
-                self._idle.pop(piece, None)
+                if piece in self._idle:
+                    del self._idle[piece]
+                    self.available -= self.piece_blocks
             else:
                 self.take(self.piece_blocks)
                 self._pieces[piece] = 1
-        self.peak = max(self.peak, self.in_use)
+        self._least = min(self._least, self.available)
         return found
 
     def drop(self, pieces: Sequence[int]) -> None:
@@ -111,3 +124,4 @@ class BlockPool:
             self._pieces[piece] -= 1
             if not self._pieces[piece]:
                 self._idle[piece] = None
+                self.available += self.piece_blocks

@@ -120,6 +120,7 @@ class StepCost:
         self._lines: dict[tuple[int, int], DecodeLine] = {}
         self._head = functools.cache(self._head_fs)
         self._sums = functools.cache(self._summed)
+        self._end_sums = functools.cache(self._ends_summed)
         self._draft = None
         if speculation is not None and speculation.draft is not None:
             self._draft = StepCost(
@@ -184,7 +185,7 @@ class StepCost:
         for letter, times in self._attention.items():
             attention[letter] = sum(times.chunk(*chunk) for chunk in chunks)
             if batch:
-                attention[letter] += times.decoding(batch, context).at(context)
+                attention[letter] += times.decoding(batch, knot_index(batch, context)).at(context)
         return self._stages(tokens, rows, attention, self._host(self._mixed_fs, started, batch, context))
 
     def mixed_time(
@@ -193,20 +194,23 @@ class StepCost:
         """(compute, exchanges) of ``mixed``, summed, without making its parts."""
         compute, exchange = self._sums(tokens)
         if rows:
-            compute += self._head(rows)
-            exchange += sum(each.time_fs for each in self._gather(rows))
+            head, gather = self._end_sums(rows)
+            compute += head
+            exchange += gather
         for times, blocks in self._attention_blocks:
-            one = 0
             for new, past in chunks:
-                one += times.chunk(new, past)
+                compute += blocks * times.chunk(new, past)
             if batch:
-                one += times.decoding(batch, context).at(context)
-            compute += blocks * one
+                fixed, slope = times.decoding(batch, knot_index(batch, context))
+                compute += blocks * (fixed + slope * context)
         return compute + self._host(self._mixed_fs, started, batch, context), exchange
 
     def _summed(self, tokens: int) -> tuple[int, int]:
         works = self._stages(tokens, 0, {}, 0)
         return sum(work.compute_fs for work in works), sum(work.exchange_fs for work in works)
+
+    def _ends_summed(self, rows: int) -> tuple[int, int]:
+        return self._head(rows), sum(each.time_fs for each in self._gather(rows))
 
     def decode_work(self, batch: int, context: int) -> tuple[StageWork, ...]:
         """A pure decode step in full detail; adds up to ``decode_line``."""
@@ -226,11 +230,13 @@ class StepCost:
         index = knot_index(batch, context)
         line = self._lines.get((batch, index))
         if line is None:
-            line = self._lines[batch, index] = self._line(batch, context, *span(batch, index))
+            line = self._lines[batch, index] = self._line(batch, index)
         return line
 
-    def _line(self, batch: int, context: int, low: int, high: int) -> DecodeLine:
-        pieces = {letter: times.decoding(batch, context) for letter, times in self._attention.items()}
+    def _line(self, batch: int, index: int) -> DecodeLine:
+        """While the ``knot_index`` of the summed context is ``index``."""
+        low, high = span(batch, index)
+        pieces = {letter: times.decoding(batch, index) for letter, times in self._attention.items()}
         tokens = batch * self.queries
         host = self._step_fs + batch * self._sequence_fs
         draft_slope = 0
@@ -274,7 +280,7 @@ class StepCost:
         if batch:
             past = max(context // batch - self.queries, 0)
             models = times.cores(b=self._rank.own(batch), new=self.queries, past=past)
-            yield from self._shared_out(names, models, times.decoding(batch, context).at(context))
+            yield from self._shared_out(names, models, times.decoding(batch, knot_index(batch, context)).at(context))
 
     def _shared_out(
         self, names: Sequence[str], models: Sequence[PerfModel], total: int

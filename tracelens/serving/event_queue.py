@@ -9,8 +9,9 @@ so sums are exact and ties are ties.
 from __future__ import annotations
 
 import itertools
+from bisect import bisect_right
 from collections import deque
-from collections.abc import Generator
+from collections.abc import Callable, Generator, Sequence
 from heapq import heappop, heappush
 from typing import Any, TypeAlias
 
@@ -18,6 +19,8 @@ from tracelens.errors import UsageError
 
 #: What a process yields, see the module.
 Process: TypeAlias = Generator[Any, None, None]
+#: When a timer ends that is not set: later than anything that happens.
+NEVER = 1 << 120
 # Sequence numbers of urgent processes start below all others, so that they come first in a tie.
 _URGENT = -(1 << 60)
 
@@ -105,6 +108,54 @@ class EventQueue:
             elif wait is not None:
                 wait.add(entry)
 
+    def run_alone(self, process: Process, arrivals: Arrivals, arrive: Callable[[int], None]) -> None:
+        """As ``run`` with ``process``, started now, and ``arrive`` for each of ``arrivals``, before what else happens
+        then; arrivals are no events here. The process waits for delays and timers alone, so no heap is needed.
+        """
+        wait: Any = 0
+        while wait is not None:
+            kind, count = type(wait), 1
+            if kind is int:
+                due = self.now + wait
+            elif kind is Timer:
+                due = wait.due
+            else:
+                delay, count = wait
+                due = self.now + delay
+            while arrivals.time <= due:
+                self.now = arrivals.time
+                for what in arrivals.until(self.now):
+                    arrive(what)
+                if kind is Timer:
+                    due = wait.due
+            if due == NEVER:
+                break
+            self.now = due
+            self.processed += count
+            wait = next(process, None)
+
+
+class Arrivals:
+    """``whats[i]`` comes at ``times[i]``. ``time`` is when the next comes, above ``NEVER`` after the last."""
+
+    __slots__ = ("_next", "_times", "_whats", "time")
+
+    def __init__(self, times: Sequence[int], whats: Sequence[int]) -> None:
+        self._times, self._whats, self._next = (*times, NEVER + 1), whats, 0
+        self.time = self._times[0]
+
+    @property
+    def are_over(self) -> bool:
+        """Whether the last has come."""
+        return self.time > NEVER
+
+    def until(self, time: int) -> Sequence[int]:
+        """What comes next, up to and with ``time``."""
+        first = self._next
+        self._next = last = bisect_right(self._times, time, first)
+        self.time = self._times[last]
+        return self._whats[first:last]
+
 
 class _Join:
     """``count`` activities that a process waits for."""
@@ -150,13 +201,13 @@ class Resource:
 
 
 class Timer:
-    """``set`` it, then ``yield timer``; ``set`` again while waiting moves the end."""
+    """``set`` it, then ``yield timer``; ``set`` again while waiting moves the end. ``set(NEVER)`` waits for that."""
 
     __slots__ = ("_queue", "due", "process")
 
     def __init__(self, queue: EventQueue) -> None:
         self._queue = queue
-        self.due = 0
+        self.due = NEVER
         self.process: Process | None = None
 
     def set(self, due: int) -> None:
@@ -168,7 +219,8 @@ class Timer:
     def add(self, process: Process) -> None:
         """What ``yield timer`` does."""
         self.process = process
-        self._queue.push(self.due, self)
+        if self.due != NEVER:
+            self._queue.push(self.due, self)
 
 
 class Signal:

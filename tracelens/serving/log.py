@@ -40,8 +40,8 @@ class StepLog:
     Gaps are runs: ``count`` steps that take ``first``, ``first + growth`` ..., each ends a gap of ``weight`` sequences.
     """
 
-    steps: int = 0
     decode_steps: int = 0
+    prompt_steps: int = 0
     decoded: int = 0
     prefill_tokens: int = 0
     cached_tokens: int = 0
@@ -55,6 +55,11 @@ class StepLog:
     gap_count: array[int] = field(default_factory=lambda: array("q"))
     gap_weight: array[int] = field(default_factory=lambda: array("q"))
     series: list[tuple[int, int, int, int, int, int]] | None = None
+
+    @property
+    def steps(self) -> int:
+        """Those that decode, and those of prompts alone."""
+        return self.decode_steps + self.prompt_steps
 
     def gap(self, first: float, weight: int, growth: float = 0, count: int = 1) -> None:
         """Adds a run of gaps."""

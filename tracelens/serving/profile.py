@@ -29,7 +29,7 @@ from tracelens.lazy.records import dataclass
 from tracelens.perf_models import PerfModel
 from tracelens.serving.costs import DecodeLine, StageWork, StepCost
 from tracelens.serving.deployment import Deployment
-from tracelens.serving.step_time.attention_times import Chunk
+from tracelens.serving.step_time.attention_times import Chunk, span
 
 _RANKS = Number(least=1, most=1 << 20, whole=True)
 #: FLOPs or bytes of a token, or of a step.
@@ -198,7 +198,8 @@ class ProfileCost(StepCost):
         works = self.mixed(tokens, chunks, rows, started, batch, context)
         return sum(work.compute_fs for work in works), sum(work.exchange_fs for work in works)
 
-    def _line(self, batch: int, context: int, low: int, high: int) -> DecodeLine:
+    def _line(self, batch: int, index: int) -> DecodeLine:
+        low, high = span(batch, index)
         at_low, at_high = (self._phases((), batch, at) for at in (low, high))
         slopes = [(far - near) // (high - low) for near, far in zip(at_low, at_high, strict=True)]
         tokens = batch * self.queries

@@ -49,6 +49,8 @@ class Requests:
             raise UsageError("requests need either arrival times or a concurrency, not both")
         if self.concurrency is not None and self.concurrency < 1:
             raise UsageError(f"concurrency must be at least 1, not {self.concurrency}")
+        if self.arrival_fs and (self.arrival_fs[0] < 0 or list(self.arrival_fs) != sorted(self.arrival_fs)):
+            raise UsageError("requests need to be in the order of their arrival, from 0 on")
         if len(self) and (min(self.input_tokens) < 1 or min(self.output_tokens) < 1):
             raise UsageError("a request needs at least one prompt token and one output token")
 

@@ -8,21 +8,30 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, TypeAlias
 
-from tracelens.serving.costs import DecodeLine, LayerWork, StageWork
-from tracelens.serving.event_queue import EventQueue, Process, Resource
+from tracelens.serving.costs import LayerWork, StageWork
+from tracelens.serving.event_queue import NEVER, Process, Resource
 from tracelens.serving.replicas.replica_state import ONE_TOKEN, ReplicaState, Step
 from tracelens.serving.replicas.running_batch import RunningBatch, sum_of_steps
 from tracelens.serving.step_time.exchanges import Exchange
+
+#: What a step computes, as ``StepCost.mixed`` takes it.
+Mix: TypeAlias = tuple[int, list[tuple[int, int]], int, int, int, int]
+#: Decode steps of one batch: how many, how long the first takes, by how much each next one grows, and how much of each
+#: is exchanges.
+Run: TypeAlias = tuple[int, int, int, int]
 
 
 class Lane(RunningBatch):
     """A batch whose steps pass one after the other, as long as there are requests."""
 
+    __slots__ = ("_cut", "_is_idle", "_jump", "_passes_parts", "_shards", "_timer")
+
     def __init__(self, replica: ReplicaState) -> None:
         super().__init__(replica)
-        self._idle = replica.queue.signal()
+        self._shards = replica.cost.deployment.parallelism.stage_devices
+        self._passes_parts = replica.level == "high" or replica.record is not None or len(replica.stages) > 1
         self._is_idle = False
         self._cut = False
         self._timer = replica.queue.timer()
@@ -30,19 +39,19 @@ class Lane(RunningBatch):
 
     def notice(self) -> None:
         """Something arrived: wake up, or end a jump at the next step's end."""
-        if self.replica.waiting.is_ordered or len(self.replica.waiting) == 1:
+        if len(self.waiting) == 1 or self.waiting.is_ordered:
             self._stuck = False
         if self._is_idle:
             self._is_idle = False
-            self._idle.fire()
+            self._timer.set(self.queue.now)
         elif self._stuck:
             return
         elif self._jump is None:
             self._cut = True
-        else:
+        elif not self._cut:
+            self._cut = True
             start, first, growth, steps = self._jump
-            elapsed = self.queue.now - start
-            cut = _steps_until(elapsed, first, growth, steps)
+            cut = steps_until(self.queue.now - start, first, growth, steps)
             if cut < steps:
                 self._jump = (start, first, growth, cut)
                 self._timer.set(start + sum_of_steps(cut, first, growth))
@@ -50,98 +59,116 @@ class Lane(RunningBatch):
     def room(self) -> None:
         """Blocks came back."""
         self._stuck = False
-        if self._is_idle and self.replica.waiting:
+        if self._is_idle and self.waiting:
             self._is_idle = False
-            self._idle.fire()
+            self._timer.set(self.queue.now)
 
     def run(self) -> Process:
-        """The lane's life: plan a step, let it pass, account for it."""
-        replica, queue = self.replica, self.queue
-        looks_ahead = replica.passes_runs
-        chunks: list[tuple[int, int]]
+        """The lane's life."""
         while True:
-            if self.decoding and not self.partial and (self._stuck or not replica.waiting):
-                steps, line = self._ahead() if looks_ahead else (0, None)
-                if steps > 0 and line is not None:
-                    yield from self._run_decodes(steps, line)
-                    continue
-                self.make_room()
-                chunks, decode = [], self.decoding > 0
-                if not decode:
-                    continue
-            else:
-                chunks, decode = self._plan()
-                if not chunks and not decode:
-                    self._is_idle = True
-                    yield self._idle
-                    continue
-            if chunks:
-                yield from self._run_mixed(chunks, decode)
-            else:
-                yield from self._run_decode(queue)
+            yield from self._step()
+
+    def _step(self) -> Process:
+        """Plans a step, or some that follow each other, lets it pass, accounts for it."""
+        if self.decoding and not self.partial and (self._stuck or not self.waiting):
+            if self.replica.passes_runs and (run := self._ahead()) is not None:
+                yield from self._run_decodes(run)
+                return
+            self.make_room()
+            if self.decoding:
+                yield from self._run_decode()
+            return
+        chunks, decode = self._plan()
+        if chunks:
+            yield from self._run_mixed(chunks, decode)
+        elif decode:
+            yield from self._run_decode()
+        else:
+            self._is_idle = True
+            self._timer.set(NEVER)
+            yield self._timer
 
     def _plan(self) -> tuple[list[tuple[int, int]], bool]:
         """What the policy takes into the next step; a step without decoding gives back what was reserved for it."""
         chunks, decode = self.replica.plan(self)
-        self._stuck = not chunks and bool(self.replica.waiting)
+        self._stuck = not chunks and bool(self.waiting)
         if chunks and not decode and self._reserved:
             self.pool.give(self._phases[self.number % len(self._phases)])
             self._reserved = False
         return chunks, decode
 
-    def _run_decode(self, queue: EventQueue) -> Process:
-        """One decode step in all its parts."""
-        replica, cost = self.replica, self.replica.cost
-        start, batch, context = queue.now, self.decoding, self.context
-        works = cost.decode_work(batch, context)
-        yield from self._pass(works)
-        if replica.record is not None:
-            replica.record(Step(start, queue.now, batch * cost.queries, batch, context, [], works))
-        self._end_decode(queue.now - start, 0, 1)
-
-    def _run_mixed(self, chunks: list[tuple[int, int]], decode: bool) -> Process:
+    def _run_decode(self) -> Process:
+        """One decode step."""
         replica, cost, queue = self.replica, self.replica.cost, self.queue
-        start = queue.now
-        batch, context = (self.decoding, self.context) if decode else (0, 0)
-        pairs, prompt_tokens, ending, started = [], 0, 0, 0
-        for request, tokens in chunks:
-            lacking = self.partial[request]
-            past = self._prompt(request) - lacking
-            pairs.append((tokens, past))
-            prompt_tokens += tokens
-            ending += tokens == lacking
-            started += past == self._hits[request]
-        total = prompt_tokens + batch * cost.queries
-        rows = ending + batch * cost.queries
-        if replica.level == "high" or replica.record is not None or len(replica.lanes) > 1:
-            works = cost.mixed(total, pairs, rows, started, batch, context)
+        start, batch, context = queue.now, self.decoding, self.context
+        if self._passes_parts or replica.contention:
+            works = cost.decode_work(batch, context)
             yield from self._pass(works)
             if replica.record is not None:
-                replica.record(Step(start, queue.now, total, batch, context, pairs, works))
+                replica.record(Step(start, queue.now, batch * cost.queries, batch, context, [], works))
         else:
-            compute, exchange = cost.mixed_time(total, pairs, rows, started, batch, context)
-            shards = cost.deployment.parallelism.stage_devices
-            extra, self._extra = self._extra, 0
-            yield compute + extra if shards == 1 else (compute + extra, shards)
-            if exchange:
-                yield exchange
-                replica.steps.exchange_events += 1
-            replica.steps.compute_events += shards
-            replica.steps.busy += compute + exchange
-        replica.steps.prefill_tokens += prompt_tokens
-        if decode:
-            self._end_decode(queue.now - start, 0, 1)
+            line = cost.decode_line(batch, context)
+            yield from self._pass_whole(line.fixed - line.exchange + line.slope * context, line.exchange)
+        self._end_decode(queue.now - start, 0, 1, queue.now - start)
+
+    def _run_mixed(self, chunks: list[tuple[int, int]], decode: bool) -> Process:
+        replica, queue = self.replica, self.queue
+        start, mix = queue.now, self._mix(chunks, decode)
+        if self._passes_parts:
+            works = replica.cost.mixed(*mix)
+            yield from self._pass(works)
+            if replica.record is not None:
+                tokens, pairs, _, _, batch, context = mix
+                replica.record(Step(start, queue.now, tokens, batch, context, pairs, works))
         else:
-            self._count_steps(1, queue.now - start, 0, 0, 0)
+            yield from self._pass_whole(*replica.cost.mixed_time(*mix))
+        self._end_mixed(chunks, decode, queue.now - start)
+
+    def _mix(self, chunks: list[tuple[int, int]], decode: bool) -> Mix:
+        """What a step of ``chunks``, and of the decoding sequences where ``decode``, computes."""
+        partial, hits, redone, lengths = self.partial, self._hits, self.replica.done, self.requests.input_tokens
+        batch, context = (self.decoding, self.context) if decode else (0, 0)
+        rows = batch * self.replica.cost.queries
+        total, started, pairs = rows, 0, []
         for request, tokens in chunks:
-            if request in self.partial:
-                self.partial[request] -= tokens
-                if not self.partial[request]:
-                    self._end_prompt(request)
+            lacking = partial[request]
+            past = (self._prompt(request) if redone else lengths[request]) - lacking
+            pairs.append((tokens, past))
+            total += tokens
+            rows += tokens == lacking
+            started += past == (hits.get(request, 0) if hits else 0)
+        return total, pairs, rows, started, batch, context
+
+    def _end_mixed(self, chunks: list[tuple[int, int]], decode: bool, duration: int) -> None:
+        """Accounts for a step that ended now."""
+        log, partial = self.steps, self.partial
+        if decode:
+            self._end_decode(duration, 0, 1, duration)
+        else:
+            log.prompt_steps += 1
+            if log.series is not None:
+                self._log_series(0, 0)
+        for request, tokens in chunks:
+            log.prefill_tokens += tokens
+            if partial[request] == tokens:
+                self._end_prompt(request)
+            else:
+                partial[request] -= tokens
+
+    def _pass_whole(self, compute: int, exchange: int) -> Process:
+        """A step of one stage: its compute on every device, then its exchanges."""
+        log, shards = self.steps, self._shards
+        extra, self._extra = self._extra, 0
+        yield compute + extra if shards == 1 else (compute + extra, shards)
+        if exchange:
+            yield exchange
+            log.exchange_events += 1
+        log.compute_events += shards
+        log.busy += compute + exchange
 
     def _pass(self, works: tuple[StageWork, ...]) -> Process:
         """The stages one after the other; each is held by one lane at a time."""
-        replica, steps = self.replica, self.replica.steps
+        replica, steps = self.replica, self.steps
         several = len(replica.lanes) > 1
         shards = replica.cost.deployment.parallelism.stage_devices
         for index, work in enumerate(works):
@@ -187,7 +214,7 @@ class Lane(RunningBatch):
                     pair = (exchange.step_fs, exchange.transfers)
                     for _ in range(exchange.steps):
                         yield pair
-        steps = self.replica.steps
+        steps = self.steps
         steps.compute_events += layer.count * shards
         moved = sum(exchange.steps * exchange.transfers for exchange in layer.exchanges)
         steps.transfer_events += layer.count * moved
@@ -201,19 +228,13 @@ class Lane(RunningBatch):
                 self.queue.start(_transfer(ports[index % len(ports)], exchange.step_fs, left, done))
             yield done
 
-    def _run_decodes(self, steps: int, line: DecodeLine) -> Process:
-        """``steps`` decode steps of one batch: an event each, or all at once; an arrival may cut them short."""
-        queue, replica, log = self.queue, self.replica, self.replica.steps
-        start = queue.now
-        first = line.fixed + line.slope * self.context
-        growth = line.slope * self.decoding * (replica.advance // ONE_TOKEN)
-        shards = replica.cost.deployment.parallelism.stage_devices
-        if self._extra:
-            # The first step also pays for swapping, so it passes alone
-            steps, extra, self._extra = 1, self._extra, 0
-            first, growth = first + extra, 0
-            log.busy -= extra
-        if replica.level == "low":
+    def _run_decodes(self, run: Run) -> Process:
+        """Decode steps of one batch: an event each, or all at once; an arrival may cut them short."""
+        queue, log, shards = self.queue, self.steps, self._shards
+        steps, first, growth, exchange = run
+        self._cut = False
+        if self.replica.level == "low":
+            start = queue.now
             self._jump = (start, first, growth, steps)
             self._timer.set(start + sum_of_steps(steps, first, growth))
             yield self._timer
@@ -221,8 +242,7 @@ class Lane(RunningBatch):
             self._jump = None
             log.compute_events += shards
         else:
-            duration, exchange, done = first, line.exchange, 0
-            self._cut = False
+            duration, done = first, 0
             while done < steps and not self._cut:
                 if shards == 1:
                     yield duration
@@ -235,43 +255,55 @@ class Lane(RunningBatch):
             steps = done
             log.compute_events += shards * steps
             log.exchange_events += steps if exchange else 0
+        duration = sum_of_steps(steps, first, growth)
         self._grow(steps)
-        log.busy += sum_of_steps(steps, first, growth)
-        self._end_decode(first, growth, steps)
+        log.busy += duration
+        self._end_decode(first, growth, steps, duration)
 
-    def _ahead(self) -> tuple[int, DecodeLine | None]:
-        """How many decode steps pass before anything changes, and what they cost."""
+    def _ahead(self) -> Run | None:
+        """The decode steps that pass before anything changes; None where room must be made for the next one."""
         if self._reserved:
-            return 0, None
-        batch, context = self.decoding, self.context
-        self._drop_stale()
-        advance = self.replica.advance // ONE_TOKEN
-        line = self.replica.cost.decode_line(batch, context)
-        steps = min(self._ends[0][0] - self.number, -(-(line.high - context) // (batch * advance)))
-        available, phases = self.pool.available, self._phases
-        if -(-steps // len(phases)) * batch > available:
-            possible, size = 0, len(phases)
+            return None
+        if len(self._ends) > len(self._members):
+            self._drop_stale()
+        replica, batch, context, number = self.replica, self.decoding, self.context, self.number
+        growing = batch * (replica.advance // ONE_TOKEN)
+        line = replica.cost.decode_line(batch, context)
+        steps = -((context - line.high) // growing)
+        if self._ends[0][0] - number < steps:
+            steps = self._ends[0][0] - number
+        available, phases, size = self.pool.available, self._phases, len(self._phases)
+        if -(-steps // size) * batch > available:
+            possible = 0
             while possible < steps:
-                available -= phases[(self.number + possible) % size]
+                available -= phases[(number + possible) % size]
                 if available < 0:
                     break
                 possible += 1
             steps = possible
-        return steps, line
+        if not steps:
+            return None
+        first = line.fixed + line.slope * context
+        if self._extra:
+            # The first step also pays for swapping, so it passes alone
+            extra, self._extra = self._extra, 0
+            self.steps.busy -= extra
+            return 1, first + extra, 0, line.exchange
+        return steps, first, line.slope * growing, line.exchange
 
 
-def _steps_until(elapsed: int, first: int, growth: int, most: int) -> int:
+def steps_until(elapsed: int, first: int, growth: int, most: int) -> int:
     """The least number of steps, at least 1 and at most ``most``, that take at least ``elapsed``."""
-    if growth == 0:
-        steps = -(-elapsed // first) if first else most
-    else:
-        twice = 2 * first - growth
-        steps = (math.isqrt(max(twice * twice + 8 * growth * elapsed, 0)) - twice) // (2 * growth)
-    steps = min(max(steps, 1), most)
-    while steps < most and sum_of_steps(steps, first, growth) < elapsed:
+    half = first - growth / 2
+    below = half + math.sqrt(max(half * half + 2.0 * growth * elapsed, 0.0))
+    steps = min(max(math.ceil(2 * elapsed / below), 1), most) if below > 0 else most if elapsed else 1
+    duration = sum_of_steps(steps, first, growth)
+    while duration < elapsed and steps < most:
+        duration += first + growth * steps
         steps += 1
-    while steps > 1 and sum_of_steps(steps - 1, first, growth) >= elapsed:
+    while steps > 1 and duration - (first + growth * (steps - 1)) >= elapsed:
         steps -= 1
+        duration -= first + growth * steps
     return steps
 
 

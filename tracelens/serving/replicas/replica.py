@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from tracelens.serving.costs import StepCost
-from tracelens.serving.event_queue import EventQueue
+from tracelens.serving.event_queue import Arrivals, EventQueue
 from tracelens.serving.log import RequestLog
 from tracelens.serving.replicas.lane import Lane
+from tracelens.serving.replicas.quick_lane import QuickLane
 from tracelens.serving.replicas.replica_state import Conduct, Listeners, ReplicaState
 from tracelens.serving.requests import Requests
 
@@ -19,19 +20,26 @@ class Replica(ReplicaState):
         self, queue: EventQueue, cost: StepCost, requests: Requests, log: RequestLog, conduct: Conduct, to: Listeners
     ) -> None:
         super().__init__(queue, cost, requests, log, conduct, to)
-        self.lanes = lanes = [Lane(self) for _ in self.stages]
-        for lane in lanes:
-            queue.start(lane.run())
+        kind = QuickLane if self.alone and QuickLane.suits(self) else Lane
+        self.lanes = self._lanes = [kind(self) for _ in self.stages]
+
+    def start(self) -> None:
+        """Its lanes begin on the queue, which others may share."""
+        for lane in self._lanes:
+            self.queue.start(lane.run())
+
+    def run_alone(self, requests: Sequence[int]) -> None:
+        """Its life, from the arrival of the first of ``requests`` to its last answer; of a single lane."""
+        taken = [request for request in requests if self._takes(request)]
+        times = self.requests.arrival_fs or ()
+        self.arrivals = Arrivals([times[request] for request in taken], taken)
+        self.queue.run_alone(self._lanes[0].run(), self.arrivals, self.enqueue)
 
     def enqueue(self, request: int, *, kept: bool = False) -> None:
         """A request arrives now; ``kept``: its prompt was computed elsewhere and its cache came with it."""
-        requests = self.requests
-        tokens = requests.input_tokens[request] + requests.output_tokens[request]
-        if self.pool.blocks(tokens) > self.pool.total:
-            self.log.rejected[request] = (
-                f"{tokens} tokens do not fit a key-value cache of {self.pool.total * self.pool.block_tokens}"
-            )
-            self.finished(self, request)
+        if not self._takes(request):
+            if self.finished is not None:
+                self.finished(self, request)
             return
         self.outstanding += 1
         if kept:
@@ -44,3 +52,11 @@ class Replica(ReplicaState):
     def cached_pieces(self, pieces: Sequence[int]) -> int:
         """How many leading pieces of a prompt the cache holds."""
         return self.pool.cached(pieces)
+
+    def _takes(self, request: int) -> bool:
+        """Whether it fits the cache; it is rejected where not."""
+        tokens = self.requests.input_tokens[request] + self.requests.output_tokens[request]
+        room = self.pool.total * self.pool.block_tokens
+        if tokens > room:
+            self.log.rejected[request] = f"{tokens} tokens do not fit a key-value cache of {room}"
+        return tokens <= room

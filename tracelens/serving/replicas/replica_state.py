@@ -8,10 +8,10 @@ from typing import Any, NamedTuple, Protocol, TypeAlias
 from tracelens.errors import UsageError
 from tracelens.serving.cache import BlockPool
 from tracelens.serving.costs import StageWork, StepCost
-from tracelens.serving.event_queue import EventQueue
+from tracelens.serving.event_queue import Arrivals, EventQueue
 from tracelens.serving.log import RequestLog, StepLog
 from tracelens.serving.policies.base import Plan
-from tracelens.serving.replicas.waiting import Waiting, order_key
+from tracelens.serving.replicas.waiting import waiting_line
 from tracelens.serving.requests import Requests
 
 LEVELS = ("high", "medium", "low")
@@ -24,7 +24,7 @@ class Conduct(NamedTuple):
     """How a replica runs: what its steps take on, and in how much detail they pass.
 
     ``level`` is high, medium or low; ``contention`` makes collectives and hand-overs wait for the devices' ports.
-    ``cpu_cache_bytes``: host memory for prefixes.
+    ``cpu_cache_bytes``: host memory for prefixes. ``alone``: nothing else is on the replica's queue of events.
     """
 
     plan: PlanFunction
@@ -33,6 +33,7 @@ class Conduct(NamedTuple):
     order: str = "fcfs"
     series: bool = False
     cpu_cache_bytes: float = 0.0
+    alone: bool = False
 
 
 class Step(NamedTuple):
@@ -48,11 +49,11 @@ class Step(NamedTuple):
 
 
 class Listeners(NamedTuple):
-    """Who is told: ``finished(replica, request)`` when an answer is complete, ``hand_over``, where given, when a prompt
-    is complete that decodes elsewhere, ``record`` after each step.
+    """Who is told: ``finished(replica, request)`` when an answer is complete or a request rejected, ``hand_over`` when
+    a prompt is complete that decodes elsewhere, ``record`` after each step.
     """
 
-    finished: Callable[[Any, int], None]
+    finished: Callable[[Any, int], None] | None = None
     hand_over: Callable[[Any, int], None] | None = None
     record: Callable[[Step], None] | None = None
 
@@ -77,7 +78,7 @@ class ReplicaState:
     ) -> None:
         engine, parallel = cost.deployment.engine, cost.deployment.parallelism
         self.queue, self.cost, self.requests, self.log = queue, cost, requests, log
-        self.plan, self.level, self.contention, order, series, cpu_cache_bytes = conduct
+        self.plan, self.level, self.contention, order, series, cpu_cache_bytes, self.alone = conduct
         self.finished, self.hand_over, self.record = to
         self.steps = StepLog(series=[] if series else None)
         total = cost.pool_tokens() // engine.block_tokens
@@ -85,7 +86,7 @@ class ReplicaState:
         lower = int(cpu_cache_bytes / piece_bytes) if piece_bytes else 0
         self.pool = BlockPool(total, engine.block_tokens, requests.piece_tokens, lower)
         self.watermark = round(total * engine.watermark)
-        self.waiting = Waiting(order_key(order, requests))
+        self.waiting = waiting_line(order, requests)
         self.done: dict[int, int] = {}
         self.kept: set[int] = set()
         self.outstanding = 0
@@ -100,12 +101,13 @@ class ReplicaState:
         self.swap_fs_per_token = self._pcie_fs_per_token() if engine.preemption == "swap" else 0
         self.reload_fs_per_token = self._pcie_fs_per_token() if lower else 0
         self.lanes: Sequence[Sharer] = ()
+        self.arrivals = Arrivals((), ())
 
     @property
     def passes_runs(self) -> bool:
         """Whether many decode steps may pass as one: nobody looks between them, and each yields whole tokens."""
         is_watched = self.record is not None or self.steps.series is not None or self.level == "high"
-        return len(self.lanes) == 1 and not is_watched and self.advance % ONE_TOKEN == 0
+        return len(self.stages) == 1 and not is_watched and self.advance % ONE_TOKEN == 0
 
     def _pcie_fs_per_token(self) -> int:
         rate = self.cost.system.device.pcie_gb_s

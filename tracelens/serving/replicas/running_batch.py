@@ -8,8 +8,13 @@ modulo the block size.
 from __future__ import annotations
 
 from heapq import heapify, heappop, heappush
+from typing import TypeAlias
 
 from tracelens.serving.replicas.replica_state import ONE_TOKEN, ReplicaState
+
+#: A sequence that decodes: its first step's number, its prompt, and how many tokens were out before then: of its lane's
+#: steps, and of its own.
+Member: TypeAlias = tuple[int, int, int, int]
 
 
 class RunningBatch:
@@ -18,47 +23,73 @@ class RunningBatch:
     ``decoding`` sequences attend to ``context`` keys in all in the coming decode step, which is number ``number``.
     """
 
+    __slots__ = (
+        "_ends",
+        "_extra",
+        "_fresh",
+        "_hits",
+        "_last_decode",
+        "_members",
+        "_phases",
+        "_reserved",
+        "_shares",
+        "_stuck",
+        "_whole",
+        "budget",
+        "context",
+        "decoding",
+        "limit",
+        "log",
+        "number",
+        "partial",
+        "pool",
+        "queue",
+        "replica",
+        "requests",
+        "steps",
+        "waiting",
+    )
+
     def __init__(self, replica: ReplicaState) -> None:
         engine, parallel = replica.cost.deployment.engine, replica.cost.deployment.parallelism
         self.replica, self.pool, self.log, self.queue = replica, replica.pool, replica.log, replica.queue
+        self.waiting, self.requests, self.steps = replica.waiting, replica.requests, replica.steps
         self.limit = -(-engine.max_num_seqs // parallel.pp)
         self.budget = engine.max_batched_tokens
         self.decoding = 0
         self.context = 0
         self.number = 0
         self.partial: dict[int, int] = {}
-        self._members: dict[int, tuple[int, int, int, int]] = {}
-        self._ends: list[tuple[int, int, tuple[int, int, int, int]]] = []
+        self._members: dict[int, Member] = {}
+        self._ends: list[tuple[int, int, Member]] = []
         self._phases = [0] * engine.block_tokens
-        self._grows: dict[int, bool] = {}
+        self._whole: set[int] = set()
         self._hits: dict[int, int] = {}
         self._fresh: dict[int, float] = {}
+        self._shares = parallel.pp > 1
         self._last_decode = 0
         self._reserved = False
         self._stuck = False
         self._extra = 0
 
     def __len__(self) -> int:
-        return len(self._members) + len(self.partial)
+        return self.decoding + len(self.partial)
 
     def first_waiting(self) -> int | None:
         """Tokens that the next waiting prompt lacks; None when nothing waits."""
-        waiting = self.replica.waiting
-        if not waiting:
+        if not self.waiting:
             return None
-        request = waiting.first()
+        request = self.waiting.first()
         return 0 if request in self.replica.kept else self._prompt(request) - self._cached(request)
 
     def admit(self, *, whole: bool = False) -> int | None:
         """See ``policies.base.LaneView``."""
-        replica, pool = self.replica, self.pool
-        if not self._has_place():
+        if not self.waiting or not self._has_place():
             return None
-        request = replica.waiting.first()
-        requests = replica.requests
+        replica, pool, requests = self.replica, self.pool, self.requests
+        request = self.waiting.first()
+        kept, prompt = request in replica.kept, self._prompt(request)
         whole = whole or replica.advance != ONE_TOKEN
-        prompt = self._prompt(request)
-        kept = request in replica.kept
         tokens = requests.input_tokens[request] + requests.output_tokens[request] if whole else prompt
         pieces = requests.pieces[request] if requests.pieces else ()
         found = pool.cached(pieces)
@@ -69,21 +100,21 @@ class RunningBatch:
         watermark = replica.watermark if len(self) else 0
         if blocks + missing + pool.idle_among(pieces[:found]) + watermark > pool.available:
             return None
-        replica.waiting.take()
+        self.waiting.take()
         if pieces:
             pool.hold(pieces)
         pool.take(blocks)
-        self._grows[request] = not whole
+        if whole:
+            self._whole.add(request)
         if self.log.scheduled[request] < 0:
             self.log.scheduled[request] = self.queue.now
         if kept:
             self._resume(request, prompt)
             return 0
-        piece = pool.piece_blocks * pool.block_tokens
-        cached = min((found + again) * piece, prompt - 1)
-        self._extra += again * piece * replica.reload_fs_per_token
+        cached = min((found + again) * pool.piece_tokens, prompt - 1)
+        self._extra += again * pool.piece_tokens * replica.reload_fs_per_token
         self._hits[request] = cached
-        replica.steps.cached_tokens += cached
+        self.steps.cached_tokens += cached
         self.partial[request] = prompt - cached
         return prompt - cached
 
@@ -92,25 +123,24 @@ class RunningBatch:
         if self._reserved:
             return False
         preempted = False
-        phases, slot = self._phases, self.number % len(self._phases)
-        while phases[slot] > self.pool.available:
+        pool, phases, slot = self.pool, self._phases, self.number % len(self._phases)
+        while phases[slot] > pool.available:
             preempted = True
             if self.partial:
                 self._preempt_partial()
             else:
                 self._preempt_decoding()
-        self.pool.take(phases[slot])
+        if phases[slot]:
+            pool.take(phases[slot])
         self._reserved = True
         if preempted:
             self._stuck = False
         return preempted
 
     def _has_place(self) -> bool:
-        """Whether a request waits for which this lane, the shortest one, has a sequence left."""
-        lanes = self.replica.lanes
-        if not self.replica.waiting or len(self) >= self.limit:
-            return False
-        return len(lanes) == 1 or len(self) <= min(len(lane) for lane in lanes)
+        """Whether this lane, the shortest one, has a sequence left."""
+        size = len(self)
+        return size < self.limit and (not self._shares or size <= min(len(lane) for lane in self.replica.lanes))
 
     def _resume(self, request: int, prompt: int) -> None:
         """``request`` decodes on with the cache that was kept for it."""
@@ -127,132 +157,149 @@ class RunningBatch:
         """Takes the blocks that ``steps`` decode steps need."""
         phases, size = self._phases, len(self._phases)
         cycles, rest = divmod(steps, size)
-        need = sum(phases[(self.number + index) % size] for index in range(rest))
+        start = self.number % size
+        need = sum(phases[start : start + rest])
+        if start + rest > size:
+            need += sum(phases[: start + rest - size])
         if cycles:
             need += cycles * sum(phases)
-        self.pool.take(need)
+        if need:
+            self.pool.take(need)
 
-    def _end_decode(self, first: int, growth: int, steps: int) -> None:
-        """Accounts for ``steps`` decode steps that ended now, of which the first took ``first``."""
-        replica, log, now = self.replica, self.replica.steps, self.queue.now
-        batch = self.decoding
-        before = (self.number * replica.advance) >> 20
-        after = ((self.number + steps) * replica.advance) >> 20
-        duration = sum_of_steps(steps, first, growth)
-        first_end = now - duration + first
-        old = batch - len(self._fresh)
-        if old:
-            log.gap(first_end - self._last_decode, old)
-        if self._fresh:
-            for time in self._fresh.values():
-                log.gap(first_end - time, 1)
-            self._fresh.clear()
+    def _end_decode(self, first: int, growth: int, steps: int, duration: int) -> None:
+        """Accounts for ``steps`` decode steps that ended now after ``duration``, of which the first took ``first`` and
+        each further one ``growth`` more.
+        """
+        replica, now, batch, context = self.replica, self.queue.now, self.decoding, self.context
+        log = self.steps
+        on_time = self._gaps_before(now - duration, first)
+        if on_time:
+            log.gap(first, on_time, growth, steps)
+        log.decode_steps += steps
+        log.decoded += steps * batch
+        more = self._tokens(self.number + steps) - self._tokens(self.number)
+        self.number = number = self.number + steps
+        # The cache's fill times a step's duration: products of two arithmetic series
+        filled = context * duration
         if steps > 1:
-            log.gap(first + growth, batch, growth, steps - 1)
-        together = after - before - steps
-        if together > 0:
-            log.gap(0, together * batch)
-        self._count_steps(steps, first, growth, batch, self.context)
+            ones = steps * (steps - 1) // 2
+            filled += batch * (replica.advance // ONE_TOKEN) * (ones * first + ones * (2 * steps - 1) // 3 * growth)
+            if on_time < batch:
+                log.gap(first + growth, batch - on_time, growth, steps - 1)
+        log.context_time += filled
+        if more > steps:
+            log.gap(0, (more - steps) * batch)
+        if log.series is not None:
+            self._log_series(batch, context)
+        self.context = context + batch * more
         self._last_decode = now
-        self.number += steps
-        self.context += batch * (after - before)
         self._reserved = False
-        ends = self._ends
-        while ends and ends[0][0] <= self.number:
-            _, request, member = heappop(ends)
+        while self._ends and self._ends[0][0] <= number:
+            _, request, member = heappop(self._ends)
             if self._members.get(request) is member:
                 self._leave(request)
                 self.log.last[request] = now
                 self._complete(request)
 
-    def _count_steps(self, steps: int, first: int, growth: int, batch: int, context: int) -> None:
-        """Sums over steps; the cache's fill times its duration is a sum of products of two arithmetic series."""
-        log = self.replica.steps
-        log.steps += steps
-        if batch:
-            log.decode_steps += steps
-            log.decoded += steps * batch
-            if steps == 1:
-                log.context_time += context * first
-            else:
-                ones, squares = steps * (steps - 1) // 2, (steps - 1) * steps * (2 * steps - 1) // 6
-                step_growth = batch * (self.replica.advance // ONE_TOKEN)
-                log.context_time += (
-                    steps * context * first + ones * (context * growth + step_growth * first)
-                ) + squares * step_growth * growth
-        if log.series is not None:
-            log.series.append(
-                (self.queue.now, batch, len(self.replica.waiting), len(self.partial), context, self.pool.in_use)
-            )
+    def _gaps_before(self, start: int, first: int) -> int:
+        """Logs the first gap of sequences whose last token is older than ``start``; of how many it is not."""
+        fresh, on_time = self._fresh, self.decoding
+        old = on_time - len(fresh)
+        if old and self._last_decode != start:
+            self.steps.gap(start + first - self._last_decode, old)
+            on_time -= old
+        if fresh:
+            for since in fresh.values():
+                if since != start:
+                    self.steps.gap(start + first - since, 1)
+                    on_time -= 1
+            fresh.clear()
+        return on_time
+
+    def _log_series(self, batch: int, context: int) -> None:
+        series = self.steps.series
+        if series is not None:
+            series.append((self.queue.now, batch, len(self.waiting), len(self.partial), context, self.pool.in_use))
 
     def _end_prompt(self, request: int) -> None:
         """The prompt is complete: its last step yields a token."""
-        replica, now = self.replica, self.queue.now
-        prompt = self._prompt(request)
-        done = replica.done.get(request, 0) + 1
+        replica, log, now = self.replica, self.log, self.queue.now
+        prompt, done = self.requests.input_tokens[request], 1
+        if request in replica.done:  # what it had produced was computed again
+            done += replica.done[request]
+            prompt += done - 1
+            self.steps.gap(now - log.last[request], 1)
+        else:
+            log.first[request] = now
         del self.partial[request]
-        self._hits.pop(request, None)
-        if self.log.first[request] < 0:
-            self.log.first[request] = now
-        if done > 1:  # what it had produced was computed again
-            replica.steps.gap(now - self.log.last[request], 1)
-        left = replica.requests.output_tokens[request] - done
-        if left == 0 or replica.hand_over is not None:
-            self._release(request, prompt)
-            self.log.last[request] = now
-            if left == 0:
-                self._complete(request)
-            elif replica.hand_over is not None:
-                replica.outstanding -= 1
-                replica.hand_over(replica, request)
+        if self._hits:
+            self._hits.pop(request, None)
+        left = self.requests.output_tokens[request] - done
+        if left and replica.hand_over is None:
+            self._join(request, prompt, done, now)
             return
-        self._join(request, prompt, done, now)
+        self._release(request, prompt)
+        log.last[request] = now
+        if not left:
+            self._complete(request)
+        elif replica.hand_over is not None:
+            replica.outstanding -= 1
+            replica.hand_over(replica, request)
 
     def _join(self, request: int, prompt: int, done: int, since: float) -> None:
         """``request`` decodes from the next step on; ``done`` tokens are out, the last of them ``since``."""
-        replica = self.replica
-        left = replica.requests.output_tokens[request] - done
-        before = (self.number * replica.advance) >> 20
-        end = -(-((before + left) << 20) // replica.advance)
-        member = (self.number, prompt, before, done)
-        self._members[request] = member
+        number, tokens = self.number, self._tokens(self.number)
+        end = -(-((tokens + self.requests.output_tokens[request] - done) << 20) // self.replica.advance)
+        self._members[request] = member = (number, prompt, tokens, done)
         heappush(self._ends, (end, request, member))
         self.context += prompt + 1
         self.decoding += 1
-        if self._grows[request]:
-            size = len(self._phases)
-            self._phases[(self.number - prompt) % size] += 1
-            if self._reserved and prompt % size == 0:
+        if request not in self._whole:
+            phases = self._phases
+            phases[(number - prompt) % len(phases)] += 1
+            if self._reserved and prompt % len(phases) == 0:
                 self.pool.take(1)
         self._fresh[request] = since
 
     def _leave(self, request: int) -> int:
         """Takes a sequence out; returns how many tokens it has produced in all."""
-        joined, prompt, before, done = self._members.pop(request)
-        decoded = ((self.number * self.replica.advance) >> 20) - before
+        joined, prompt, tokens, done = self._members.pop(request)
+        decoded = self._tokens(self.number) - tokens
         self.context -= prompt + 1 + decoded
         self.decoding -= 1
-        if self._grows[request]:
-            self._phases[(joined - prompt) % len(self._phases)] -= 1
+        if request not in self._whole:
+            phases = self._phases
+            phases[(joined - prompt) % len(phases)] -= 1
         self._release(request, prompt + self.number - joined)
         return done + decoded
+
+    def _tokens(self, steps: int) -> int:
+        """What each sequence of the lane has got in its first ``steps`` decode steps."""
+        return (steps * self.replica.advance) // ONE_TOKEN
 
     def _complete(self, request: int) -> None:
         replica = self.replica
         replica.outstanding -= 1
-        replica.done.pop(request, None)
-        replica.finished(replica, request)
+        if replica.done:
+            replica.done.pop(request, None)
+        if replica.finished is not None:
+            replica.finished(replica, request)
 
     def _release(self, request: int, tokens: int) -> None:
-        requests = self.replica.requests
-        pieces = requests.pieces[request] if requests.pieces else ()
-        if not self._grows.pop(request):
+        requests, pool = self.requests, self.pool
+        if request in self._whole:
+            self._whole.remove(request)
             tokens = requests.input_tokens[request] + requests.output_tokens[request]
-        self.pool.give(self.pool.blocks(tokens) - len(pieces) * self.pool.piece_blocks)
-        if pieces:
-            self.pool.drop(pieces)
-        for lane in self.replica.lanes:
-            lane.room()
+        blocks = -(-tokens // pool.block_tokens)
+        if requests.pieces:
+            pieces = requests.pieces[request]
+            blocks -= len(pieces) * pool.piece_blocks
+            pool.drop(pieces)
+        pool.give(blocks)
+        self._stuck = False
+        if self._shares:
+            for lane in self.replica.lanes:
+                lane.room()
 
     def _preempt_partial(self) -> None:
         request = next(reversed(self.partial))
@@ -273,27 +320,25 @@ class RunningBatch:
 
     def _give_up(self, request: int) -> None:
         self.log.preempted[request] += 1
-        self.replica.waiting.put_back(request)
+        self.waiting.put_back(request)
 
     def _prompt(self, request: int) -> int:
         """Tokens whose keys must be computed before the request can decode.
 
         After recomputing, those that it had produced are among them; where the cache was kept, all but the last.
         """
-        replica = self.replica
-        done = replica.done.get(request, 0)
-        if request in replica.kept:
-            done -= 1
-        return replica.requests.input_tokens[request] + done
+        replica, tokens = self.replica, self.requests.input_tokens[request]
+        if replica.done:
+            tokens += replica.done.get(request, 0) - (request in replica.kept)
+        return tokens
 
     def _cached(self, request: int) -> int:
-        requests = self.replica.requests
-        if not requests.pieces:
+        if not self.requests.pieces:
             return 0
-        pieces = requests.pieces[request]
+        pieces = self.requests.pieces[request]
         found = self.pool.cached(pieces)
         found += self.pool.below(pieces[found:])
-        return min(found * self.pool.piece_blocks * self.pool.block_tokens, self._prompt(request) - 1)
+        return min(found * self.pool.piece_tokens, self._prompt(request) - 1)
 
     def _drop_stale(self) -> None:
         ends = self._ends

@@ -24,14 +24,13 @@ _PROBES = ((64, 0), (2048, 0), (1, 4096), (512, 512), (16, 30000), (8192, 8192),
 
 
 class Piece(NamedTuple):
-    """A line between two knots: ``value`` at a summed context of ``low`` keys, ``slope`` per key more."""
+    """A line between two knots: ``fixed + slope * context`` at a summed context of ``context`` keys."""
 
-    value: int
+    fixed: int
     slope: int
-    low: int
 
     def at(self, context: int) -> int:
-        return self.value + self.slope * (context - self.low)
+        return self.fixed + self.slope * context
 
 
 class Prices(NamedTuple):
@@ -44,7 +43,7 @@ class Prices(NamedTuple):
 
 def knot_index(batch: int, context: int) -> int:
     """Between which knots a batch is with a summed context of ``context`` keys."""
-    return (max(context, batch) // batch).bit_length() - 1
+    return ((context // batch) or 1).bit_length() - 1
 
 
 def span(batch: int, index: int) -> tuple[int, int]:
@@ -58,23 +57,32 @@ class AttentionTimes:
     def __init__(self, rank: InferenceRank, letter: str, queries: int, prices: Prices) -> None:
         self._rank, self._letter, self._queries, self._prices = rank, letter, queries, prices
         self._knots: dict[int, list[int]] = {}
+        self._pieces: dict[tuple[int, int], Piece] = {}
         self._chunks: dict[Chunk, int] = {}
         self._rates = self._linear_rates()
 
     def cores(self, *, b: int, new: int, past: int) -> tuple[PerfModel, ...]:
         return inference_ops.core_ops(self._rank, self._letter, b=b, new=new, past=past)
 
-    def decoding(self, batch: int, context: int) -> Piece:
-        """A decode step of ``batch`` sequences near a summed context of ``context`` keys."""
-        index = knot_index(batch, context)
+    def decoding(self, batch: int, index: int) -> Piece:
+        """A decode step of ``batch`` sequences while the ``knot_index`` of their summed context is ``index``."""
+        piece = self._pieces.get((batch, index))
+        if piece is None:
+            values = self._values(batch, index)
+            low, high = batch << index, batch << (index + 1)
+            slope = (values[index + 1] - values[index]) // (high - low)
+            piece = self._pieces[batch, index] = Piece(values[index] - slope * low, slope)
+        return piece
+
+    def _values(self, batch: int, index: int) -> list[int]:
+        """Times at the knots, up to the one after ``index``."""
         values = self._knots.get(batch)
         if values is None or index + 1 >= len(values):
             own, size = self._rank.own(batch), max(index + 2, 14)
             steps = [self.cores(b=own, new=self._queries, past=max((1 << i) - 1, 0)) for i in range(size)]
             priced = iter(self._prices.priced([model for models in steps for model in models]))
             values = self._knots[batch] = [sum(next(priced) for _ in models) for models in steps]
-        low, high = batch << index, batch << (index + 1)
-        return Piece(values[index], (values[index + 1] - values[index]) // (high - low), low)
+        return values
 
     def chunk(self, new: int, past: int) -> int:
         """``new`` tokens of one prompt after ``past``."""
