@@ -18,6 +18,7 @@ from tracelens.analysis.verdict.summary import (
     Notice,
     Steps,
     Summary,
+    Unseen,
 )
 from tracelens.files.safe_text import display_width
 from tracelens.report.terminal import verdict, wants_color
@@ -124,6 +125,14 @@ def test_what_to_try_is_said_to_its_end(summary):
     assert " ".join(line.strip() for line in lines[-3:]) == f"try: {remedy}"
 
 
+def test_a_command_to_type_is_whole_and_a_shell_joins_its_lines(summary):
+    command = "tracelens extensions new triton::fused_moe_kernel --from trace_of_rank_12.json.gz -o my_ops.py"
+    unseen = Unseen(share=0.6, because="no perf model", ops=("mine::unknown",), command=command)
+    lines = verdict(replace(summary, unseen=unseen)).splitlines()
+    at = next(i for i, line in enumerate(lines) if "tracelens extensions" in line)
+    assert " ".join(line.strip() for line in lines[at : at + 2]).replace(" \\ ", " ") == command
+
+
 def test_idle_causes_beyond_three_lines_are_added_up_and_no_number_is_cut(summary):
     causes = tuple((f"a cause of idle time, number {i}", (9 - i) / 100) for i in range(9))
     lines = verdict(replace(summary, busy=replace(summary.busy, idle_causes=causes))).splitlines()
@@ -214,9 +223,10 @@ summaries = st.builds(
     busy=st.none() | st.builds(Busy, compute=st.floats(0, 1), exposed_comm=st.floats(0, 1), memcpy=st.floats(0, 1), idle=st.floats(0, 1), total_us=amounts),
     steps=st.none() | st.builds(Steps, count=st.integers(1, 10**6), time_us=st.floats(0, 1e12), spread=st.none() | st.floats(0, 100)),
     categories=st.lists(st.builds(CategoryRow, name=words, time_us=st.floats(0, 1e12), share=st.floats(0, 10), tflops_s=amounts, wire_tb_s=amounts, hbm_tb_s=amounts, bound=st.none() | words, of_roofline=amounts), max_size=30).map(tuple),
-    findings=st.lists(st.builds(Finding, id=words, op=st.none(), gain_us=amounts, certainty=words, why=words), max_size=10).map(tuple),
+    findings=st.lists(st.builds(Finding, id=words, op=st.none(), gain_us=amounts, certainty=words, why=words, remedy=words), max_size=10).map(tuple),
     notices=st.lists(st.builds(Notice, id=words, count=st.integers(0), text=words), max_size=40).map(tuple),
     extensions=st.lists(words, max_size=5).map(tuple),
+    unseen=st.none() | st.builds(Unseen, share=st.floats(0, 1), because=words, ops=st.lists(words, max_size=3).map(tuple), command=st.none() | words),
 )  # fmt: skip
 
 

@@ -234,13 +234,16 @@ def _findings(summary: Summary) -> Iterator[_Row]:
     yield _Row(text="")
     yield _Row(text=title + f"{per:>{WIDTH - 1 - len(title)}}", style=_DIM)
     if unseen is not None:
-        first, *more = _wrapped(f"cannot see {unseen_text(unseen)}", WIDTH - 2, lines=2)
+        first, *more = _wrapped(f"cannot see {unseen_text(unseen)}", WIDTH - 4)
         yield _Row(text=f" {first}", style=_YELLOW)
         yield from (_Row(text=f"   {line}", style=_YELLOW) for line in more)
-        yield from [_Row(text=f"   {unseen.command}", style=_DIM)] if unseen.command else []
+        *more, last = _wrapped(unseen.command or "", WIDTH - 6)
+        # A shell joins lines that end in a backslash
+        typed = [*(f"{line} \\" for line in more), last]
+        yield from (_Row(text=f"   {line}", style=_DIM) for line in typed if line)
     for number, finding in enumerate(shown, 1):
         gain = "" if finding.gain_us is None else f"{shown_ms(finding.gain_us)} ms"
-        first, *more = _wrapped(finding.why, WIDTH - 6 - len(gain))
+        first, *more = _wrapped(finding.why, WIDTH - 6 - len(gain), lines=4)
         padding = " " * (WIDTH - 4 - display_width(first) - len(gain))
         yield _Row(text=f" {number} {first}{padding}{gain}")
         yield from (_Row(text=f"   {line}") for line in more)
@@ -253,7 +256,7 @@ def _notices(summary: Summary) -> Iterator[_Row]:
     """The first ones; the last line says how many there are beyond."""
     more = len(summary.notices) - _NOTICES
     for notice in summary.notices[:_NOTICES]:
-        first, *rest = _wrapped(notice.text, WIDTH - 4)
+        first, *rest = _wrapped(notice.text, WIDTH - 4, lines=4)
         yield _Row(text=f" ! {first}", style=_YELLOW)
         yield from (_Row(text=f"   {line}", style=_YELLOW) for line in rest)
     if more > 0:
