@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
 import sys
 import time
 from concurrent.futures.process import BrokenProcessPool
@@ -79,3 +80,11 @@ def test_an_unknown_executor_and_a_missing_scheduler_are_said():
 def test_at_least_one_worker():
     with pytest.raises(UsageError, match="jobs must be at least 1"):
         IsolatedProcesses(0)
+
+
+def test_workers_do_not_run_the_script_that_started_them():
+    """It may be standard input, and asks for workers without ``if __name__ == "__main__"``."""
+    script = "from tracelens.executors import IsolatedProcesses\n"
+    script += "with IsolatedProcesses(1) as processes: print(processes.submit(abs, -3).result())"
+    done = subprocess.run([sys.executable], input=script, capture_output=True, text=True, check=False)
+    assert (done.stdout, done.stderr) == ("3\n", "")

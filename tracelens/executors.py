@@ -136,8 +136,8 @@ class IsolatedProcesses(Executor):
 
     When one worker of a ``ProcessPoolExecutor`` dies, all its pending calls fail and nobody can say whose fault it was.
     Here each worker is a pool of its own, started anew after a death: only the call that it was running fails, with
-    BrokenProcessPool. ``jobs`` >= 1 workers; they are spawned, so scripts need ``if __name__ == "__main__"``. They
-    import from this process's path, not from the current folder.
+    BrokenProcessPool. ``jobs`` >= 1 workers; they are spawned, import from this process's path, not from the current
+    folder, and do not run the script that started them: what they call and are handed is of modules.
     """
 
     def __init__(self, jobs: int) -> None:
@@ -182,7 +182,7 @@ class IsolatedProcesses(Executor):
                 continue
             fn, args, kwargs = call()
             try:
-                with _safe_path():
+                with _safe_path(), _no_script():
                     # Forking a process that has threads, as this one does, can deadlock
                     spawn = multiprocessing.get_context("spawn")
                     pool = pool or ProcessPoolExecutor(
@@ -232,6 +232,21 @@ def _safe_path() -> Iterator[None]:
                 del os.environ[_SAFE_PATH]
             else:
                 os.environ[_SAFE_PATH] = before
+
+
+@contextlib.contextmanager
+def _no_script() -> Iterator[None]:
+    """Processes spawned in this block do not run this one's script again.
+
+    It may have no file (standard input), and without ``if __name__ == "__main__"`` would begin all over.
+    """
+    script = sys.modules["__main__"]
+    hidden: dict[str, Any] = {name: vars(script).pop(name) for name in ("__file__", "__spec__") if name in vars(script)}
+    script.__spec__ = None
+    try:
+        yield
+    finally:
+        vars(script).update(hidden)
 
 
 def _dask(address: str) -> Iterator[Executor]:

@@ -6,6 +6,7 @@ import bz2
 import gzip
 import json
 import lzma
+import re
 import sys
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -96,6 +97,29 @@ def test_a_small_message_has_figures_and_no_word_is_cut(report, monkeypatch):
     monkeypatch.setattr(report, "result", replace(report.result, frames=frames))
     (line,) = [line for line in report.verdict().splitlines() if "all_reduce" in line]
     assert line == " all_reduce  stream 84, no group  0.0000080   0.00058   90.1 %  arrival skew"
+
+
+def verdict_of(folder) -> str:
+    return " ".join(RankReport(compare_ranks(find_traces([str(folder)]), executor=Serial())).verdict().split())
+
+
+def test_ranks_that_do_the_same_are_not_said_to_be_late(tmp_path):
+    """They come last by turns, by less than a hundredth of the time."""
+    Job(ranks=4, jitter_us=2.0).write(tmp_path)
+    said = verdict_of(tmp_path)
+    assert "spent waiting for the slowest rank of each" in said
+    assert "came last" not in said
+    assert "spent waiting for rank" not in said
+
+
+def test_a_rank_of_other_steps_or_of_another_job_is_named(tmp_path):
+    Job(ranks=3).write(tmp_path)
+    rank = tmp_path / "rank2.json"
+    own = rank.read_text()
+    rank.write_text(re.sub(r"ProfilerStep#(\d+)", r"ProfilerStep#7\1", own))
+    assert re.search(r"! rank 2: steps 7\d-7\d recorded, not \d-\d as elsewhere", verdict_of(tmp_path))
+    Job(ranks=3, collectives=(("broadcast", "Half", 77),)).write(tmp_path, only=(2,))
+    assert re.search(r"calls have no counterpart on another rank, .* of rank 2", verdict_of(tmp_path))
 
 
 def test_command_writes_and_prints(folder, tmp_path, capsys):

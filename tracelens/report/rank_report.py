@@ -28,7 +28,7 @@ from tracelens.report.assembly import sheets_of
 from tracelens.report.cells import plain_records
 from tracelens.report.figures import shown_figure
 from tracelens.report.named_sheets import NamedSheets, refuse_folder
-from tracelens.units import US_PER_MS
+from tracelens.units import NS_PER_US, US_PER_MS
 
 SCHEMA = "tracelens.collectives/1"
 XLSX, HTML, JSON, CSV = "collectives.xlsx", "collectives.html", "collectives.json", "csv"
@@ -37,6 +37,8 @@ LONG_ROWS = 50_000
 _WIDTH = 80
 #: By how much one stage of a pipeline computes longer than the mean of all before it is named.
 _UNEVEN = 1.05
+#: Share of the time from which waiting for a rank is told: below it, ranks that do the same come last by turns.
+_LEAST_LATE = 0.01
 
 
 def collectives(
@@ -44,8 +46,8 @@ def collectives(
 ) -> RankReport:
     """The ranks of a job compared, as ``tracelens collectives`` does: ``traces`` are folders, glob patterns or files.
 
-    ``executor`` reads the traces, None: processes, one per core, so a script calls this below ``if __name__ ==
-    "__main__":``. InputError where nothing can be read, NothingToAnalyzeError where no trace holds communication.
+    ``executor`` reads the traces, None: processes, one per core. InputError where nothing can be read,
+    NothingToAnalyzeError where no trace holds communication.
     """
     paths = find_traces([str(each) for each in traces])
     return RankReport(compare_ranks(paths, options, executor=executor, name=job_folder(traces[0], paths).name))
@@ -115,7 +117,7 @@ class RankReport(NamedSheets):
 
         result = self.result
         of = f" of {result.world_size}" if result.world_size is not None else ""
-        facts = [f"{len(result.ranks)} ranks{of}: {ranks_text(result.ranks)}"]
+        facts = [f"{counted(len(result.ranks), 'rank')}{of}: {ranks_text(result.ranks)}"]
         notes = [notice.text for notice in result.notices]
         write_whole(path, ranks_page(result.name, facts, self.sheets, notes))
         return Path(path)
@@ -142,7 +144,7 @@ class RankReport(NamedSheets):
     def _lines(self) -> Iterator[str]:
         result = self.result
         of = f" of {result.world_size}" if result.world_size is not None else ""
-        yield f" {result.name or 'ranks'}  {len(result.ranks)} ranks{of}: {ranks_text(result.ranks)}"
+        yield f" {result.name or 'ranks'}  {counted(len(result.ranks), 'rank')}{of}: {ranks_text(result.ranks)}"
         residual = result.clocks.residual_us
         hosts = len(result.clocks.hosts)
         if hosts == 1:
@@ -165,8 +167,7 @@ class RankReport(NamedSheets):
         if len(frame) > 1:
             cost, steps = frame["cost_us"].sum() / US_PER_MS, frame["step_us"].sum() / US_PER_MS
             yield f" {len(frame)} steps: {cost:.3f} of {steps:.3f} ms spent waiting for the slowest rank of each"
-        # As many digits as are shown
-        if round(worst["cost_us"]) == 0:
+        if worst["cost_us"] < _LEAST_LATE * worst["step_us"]:
             return
         yield (
             f" step {int(worst['step'])}: {worst['cost_us'] / US_PER_MS:.3f} of {worst['step_us'] / US_PER_MS:.3f} ms "
@@ -174,15 +175,18 @@ class RankReport(NamedSheets):
         )
 
     def _stragglers(self, residual: float | None) -> Iterator[str]:
-        frame = self.result.frames[straggler_summary.TITLE]
+        result = self.result
+        frame = result.frames[straggler_summary.TITLE]
         if frame.empty:
             return
-        typical = self.result.typical_skew_us
+        typical = result.typical_skew_us
         if residual is None or (residual > 0 and residual >= typical):
             why = "a clock could not be placed" if residual is None else f"residual {residual:.1f} µs"
             yield f" stragglers: no verdict, typical skew {typical:.1f} µs, {why}"
             return
-        for row in frame[frame["cost_us"] > 0].head(3).to_dict("records"):
+        calls = result.calls
+        recorded_us = (calls.end.max() - calls.start.min()) / NS_PER_US
+        for row in frame[frame["cost_us"] >= _LEAST_LATE * recorded_us].head(3).to_dict("records"):
             yield (
                 f" rank {row['rank']} came last to {row['percent_arrived_last']:.0f} % of "
                 f"{row['num_collectives']} collectives, {row['cost_us'] / US_PER_MS:.3f} ms after the others in all"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Executor
 from pathlib import Path
@@ -105,16 +106,35 @@ def _notices(read: ReadRanks, calls: JobCalls, clocks: Clocks, found: waits.Inst
     if unplaced:
         text = f"no shared collective places the clock of {', '.join(c.host for c in unplaced[:5])}: times as recorded"
         yield Notice(id="clock_unplaced", count=len(unplaced), text=text)
+    yield from _other_steps(numbered.ranks)
     if len(calls.ranks) > 1:
         yield from _unmatched(calls, found)
     yield from _ungrouped(calls)
 
 
+def _other_steps(ranks: Mapping[int, RankSummary]) -> Iterator[Notice]:
+    """Ranks that recorded none of the steps that most of them did."""
+    steps = {rank: frozenset(summary.step_number[summary.step_number >= 0].tolist()) for rank, summary in ranks.items()}
+    usual = Counter(own for own in steps.values() if own).most_common(1)
+    other = [rank for rank, own in steps.items() if own and own.isdisjoint(usual[0][0])] if usual else []
+    if other:
+        own = ranks_text(sorted(frozenset().union(*(steps[rank] for rank in other))))
+        text = (
+            f"rank{'s' if len(other) > 1 else ''} {ranks_text(other)}: steps {own} recorded, not "
+            f"{ranks_text(sorted(usual[0][0]))} as elsewhere: who waits for whom is not known of other steps"
+        )
+        yield Notice(id="other_steps", count=len(other), text=text)
+
+
 def _unmatched(calls: JobCalls, found: waits.Instances) -> Iterator[Notice]:
     """Calls whose counterparts on other ranks, some or all, are not in the traces."""
-    alone = int((calls.instance < 0).sum()) + int((found.present == 1).sum())
+    without = (calls.instance < 0) | (found.present[calls.instance] == 1 if len(found.present) else False)
+    alone = int(without.sum())
     if alone:
-        text = f"{alone:,} of {len(calls.start):,} communication calls have no counterpart on another rank"
+        by_rank = np.bincount(calls.rank[without], minlength=len(calls.ranks))
+        most = int(by_rank.argmax())
+        of_one = f", {_of_all(by_rank[most], alone)} of rank {calls.ranks[most]}" if 2 * by_rank[most] > alone else ""
+        text = f"{alone:,} of {len(calls.start):,} communication calls have no counterpart on another rank{of_one}"
         yield Notice(id="unmatched_calls", count=alone, text=text)
     sizes = [calls.channels[channel].size or 0 for channel in calls.channel_of.tolist()]
     partial = int(((found.present > 1) & (found.present < sizes)).sum()) if sizes else 0
@@ -136,6 +156,10 @@ def _ungrouped(calls: JobCalls) -> Iterator[Notice]:
             said.append("bandwidth assumes that the group is the whole job")
         text = f"{which}: calls that end together are paired; {'; '.join(said)}"
         yield Notice(id="group_unknown", count=ungrouped, text=text)
+
+
+def _of_all(count: int, whole: int) -> str:
+    return "all" if count == whole else f"{count:,}"
 
 
 def _of(count: int, calls: JobCalls, what: str) -> str:
