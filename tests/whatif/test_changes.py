@@ -116,6 +116,15 @@ def test_graphs_leave_only_the_kernels() -> None:
     assert (found.low_us, found.high_us) == (10 * 5, 10 * 5 + 9 * 5)
 
 
+@pytest.mark.parametrize("op", ["enumerate(DataLoader)#_MultiProcessingDataLoaderIter.__next__", "gloo:all_reduce"])
+def test_what_a_graph_does_not_hold_still_takes_its_time(op: str) -> None:
+    built = Builder()
+    built.op("aten::relu", 0, 20).launch(5, "one", 20, 10)
+    built.op(op, 50, 400).op("aten::relu", 450, 30).launch(460, "two", 480, 10)
+    # Two kernels of 10 us, the 400 us between them, and the 5 us from a launch to its kernel
+    assert what_if(built.trace(), graphs=True).after.step_us == pytest.approx(420, abs=10)
+
+
 def test_a_graph_makes_no_gap_longer_than_it_was() -> None:
     built, now = Builder(), 100
     for i in range(40):

@@ -8,7 +8,7 @@ as no length is negative, a shorter event never makes anything later.
 
 from __future__ import annotations
 
-from functools import cached_property
+from functools import cached_property, partial
 
 import numpy as np
 import numpy.typing as npt
@@ -32,6 +32,8 @@ from tracelens.analysis.idle.dependencies import (
     inferred_waits,
     recorded_waits,
 )
+from tracelens.analysis.idle.host_time import COMMUNICATION as COMMUNICATION_ON_HOST
+from tracelens.analysis.idle.host_time import DATA_LOADING, HOST_CAUSES, HostTime
 from tracelens.analysis.intervals import Covered, Ints
 from tracelens.errors import UsageError
 from tracelens.lazy.records import dataclass
@@ -42,6 +44,8 @@ Bools = npt.NDArray[np.bool_]
 Floats = npt.NDArray[np.float64]
 
 _NONE = np.iinfo(np.int64).min
+#: What a thread of the host does whether or not its kernels are launched as graphs.
+_IN_NO_GRAPH = (DATA_LOADING, COMMUNICATION_ON_HOST)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -85,6 +89,7 @@ class DependencyReplay:
         self.threads = Threads(table, host, self.device, window, also=(blocking, table.start_ns[blocking]))
         #: Position of each of the device's events in ``everything``.
         self.at = np.searchsorted(everything.rows, self.device.rows)
+        self._host_time = partial(HostTime, table, tree, host)
         self._own = everything.end[self.at] - everything.start[self.at]
         launch = self.device.launch
         #: Of each device event: the thread of the call that launched it, -1 without one, and when that returned.
@@ -273,15 +278,22 @@ class DependencyReplay:
         return length
 
     def _host_lengths(self, at: Ints, changes: Changes) -> Ints:
-        length = self._length[at]
+        length, own = self._length[at], self._threads_at(at)
+        if changes.gap is not None:
+            shares = self._host_time().shares(*own)
+            stays: Ints = shares[:, [HOST_CAUSES.index(cause) for cause in _IN_NO_GRAPH]].sum(axis=1)
+            return np.minimum(length, stays)
         if changes.without is not None:
-            lane = self.threads.lane[self._source[at] - 2 * self._n]
-            start, end = self._time[self._source[at]], self._time[self._target[at]]
-            same = lane == self.threads.lane[self._target[at] - 2 * self._n]
-            gone = Covered(*changes.without).within(np.where(same, lane, -1), start, end)
-            length = np.maximum(length - gone, 0)
-        scaled: Ints = np.rint(length * (changes.host if changes.gap is None else 0.0)).astype(np.int64)
+            length = np.maximum(length - Covered(*changes.without).within(*own), 0)
+        scaled: Ints = np.rint(length * changes.host).astype(np.int64)
         return scaled
+
+    def _threads_at(self, at: Ints) -> tuple[Ints, Ints, Ints]:
+        """(lane, start, end) of dependencies between anchors; the lane is -1 where they are of different threads."""
+        source, target = self._source[at], self._target[at]
+        lane = self.threads.lane[source - 2 * self._n]
+        same = lane == self.threads.lane[target - 2 * self._n]
+        return np.where(same, lane, -1), self._time[source], self._time[target]
 
 
 def _collective_waits(table: TraceTable, device: Device) -> Pairs:

@@ -16,7 +16,8 @@ _LEAST_QUEUED, _USUAL_GAP = 20, 2000
 def in_graphs(plan: Plan, _: bool) -> None:
     """The host's time between synchronizations falls away, and kernels follow each other as queued ones do.
 
-    What the host waits for (a copied value, a collective on the host) still ends a graph.
+    Data loading and communication on the host take as long as they did. What the host waits for (a copied value) still
+    ends a graph.
     """
     replay = plan.subject.replay
     gaps = replay.queued_gaps
