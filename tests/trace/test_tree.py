@@ -150,7 +150,9 @@ def test_the_nearest_wanted_ancestor_is_found_like_climbing_one_by_one(data):
         while above >= 0 and not wanted[above]:
             above = parents[above]
         expected.append(above)
-    assert nearest(np.array(parents, np.int64), np.array(wanted, np.bool_)).tolist() == expected
+    for environment in ({}, {"TRACELENS_PURE_PYTHON": "1"}):
+        with mock.patch.dict(os.environ, environment):
+            assert nearest(np.array(parents, np.int32), np.array(wanted, np.bool_)).tolist() == expected
 
 
 def test_a_parent_may_come_after_its_child_in_the_file():

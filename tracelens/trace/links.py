@@ -8,6 +8,7 @@ from enum import IntEnum
 import numpy as np
 import numpy.typing as npt
 
+from tracelens.lazy.records import dataclass
 from tracelens.trace.table import DEVICE_KINDS, Kind, RowColumn, TraceTable
 
 Ints = npt.NDArray[np.integer]
@@ -25,6 +26,23 @@ ENGINE_PREFIX = "autograd::engine::evaluate_function"
 _FREE, _AMBIGUOUS = -1, -2
 
 
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class HostRows:
+    """Host rows in preorder: all of them (``order``, of which ``is_op`` are ops), ops, and runtime and driver calls."""
+
+    order: RowColumn
+    is_op: Bools
+    ops: RowColumn
+    is_launch: Bools
+    launches: RowColumn
+
+    @classmethod
+    def of(cls, table: TraceTable, order: RowColumn) -> HostRows:
+        kind = table.kind[order]
+        is_op, is_launch = kind == Kind.CPU_OP, (kind == Kind.RUNTIME) | (kind == Kind.DRIVER)
+        return cls(order=order, is_op=is_op, ops=order[is_op], is_launch=is_launch, launches=order[is_launch])
+
+
 class LinkedBy(IntEnum):
     """How a device event found its launch."""
 
@@ -34,19 +52,19 @@ class LinkedBy(IntEnum):
     EXTERNAL_ID = 3
 
 
-def launch_links(table: TraceTable, order: Ints) -> tuple[RowColumn, npt.NDArray[np.uint8], int]:
+def launch_links(table: TraceTable, host: HostRows) -> tuple[RowColumn, npt.NDArray[np.uint8], int]:
     """(launching host row, ``LinkedBy``) per table row; -1 for host rows and for what was launched before the window.
 
     Third: how many device events have no launch because several processes of the file could have made it.
 
-    ``order``: host rows in preorder. Correlation comes first: a trace holds flow ends without a start, while every
-    launch and kernel carry a correlation. Then flows, then an op with the same External id; the latter two only serve
-    device events whose launch was not recorded as a runtime or driver event with that correlation.
+    Correlation comes first: a trace holds flow ends without a start, while every launch and kernel carry a correlation.
+    Then flows, then an op with the same External id; the latter two only serve device events whose launch was not
+    recorded as a runtime or driver event with that correlation.
     """
     launch: RowColumn = np.full(len(table), -1, np.int32)
     linked_by = np.full(len(table), LinkedBy.NOTHING, np.uint8)
     device = table.rows_of(DEVICE_KINDS)
-    steps: tuple[tuple[LinkedBy, Callable[[TraceTable, Ints, Ints], Ints]], ...] = (
+    steps: tuple[tuple[LinkedBy, Callable[[TraceTable, HostRows, RowColumn], Ints]], ...] = (
         (LinkedBy.CORRELATION, _by_correlation),
         (LinkedBy.FLOW, _by_flow),
         (LinkedBy.EXTERNAL_ID, _by_external_id),
@@ -54,7 +72,7 @@ def launch_links(table: TraceTable, order: Ints) -> tuple[RowColumn, npt.NDArray
     for how, link in steps:
         free = device[launch[device] == _FREE]
         if len(free):
-            found = link(table, order, free)
+            found = link(table, host, free)
             launch[free] = found
             linked_by[free[found >= 0]] = how
     ambiguous = launch == _AMBIGUOUS
@@ -62,8 +80,8 @@ def launch_links(table: TraceTable, order: Ints) -> tuple[RowColumn, npt.NDArray
     return launch, linked_by, int(ambiguous.sum())
 
 
-def forward_links(table: TraceTable, order: Ints, op_parent: RowColumn) -> RowColumn:
-    """Forward op row per backward op row, -1 elsewhere.
+def forward_links(table: TraceTable, ops: RowColumn, op_parent: RowColumn) -> RowColumn:
+    """Forward op row per backward op row, -1 elsewhere; ``ops`` in preorder.
 
     A ``fwdbwd`` flow starts and ends exactly where an op does. Without one the Sequence number decides: the forward is
     the op of that number and process which started last before the backward did, because of nested ops with one number
@@ -72,27 +90,28 @@ def forward_links(table: TraceTable, order: Ints, op_parent: RowColumn) -> RowCo
     replicas on threads of their own count through the same numbers.
     """
     forward: RowColumn = np.full(len(table), -1, np.int32)
-    ops = order[table.kind[order] == Kind.CPU_OP]
-    number = table.sequence_number
     is_wrapper = _named(table, lambda name: name.startswith(ENGINE_PREFIX))
     backward, found = _by_forward_flow(table, ops)
     forward[backward] = found
     # A flow may end at the node instead of the engine's wrapper round it
     wrapper = op_parent[backward]
-    ends_below = (wrapper >= 0) & is_wrapper[wrapper] & (forward[wrapper] < 0) & (number[wrapper] == number[backward])
+    number = table.sequence_number
+    ends_below = (wrapper >= 0) & is_wrapper[table.name[wrapper]] & (forward[wrapper] < 0)
+    ends_below &= number[wrapper] == number[backward]
     forward[wrapper[ends_below]] = found[ends_below]
-    _inherit(forward, ops, op_parent, (number[ops] >= 0) & (number[ops] == number[op_parent[ops]]))
+    above = op_parent[ops]
+    below, above = ops[above >= 0], above[above >= 0]
+    numbers = number[below]
+    _inherit(forward, below, above, (numbers >= 0) & (numbers == number[above]))
     _by_sequence_number(table, ops, forward)
-    children = np.bincount(op_parent[ops] + 1, minlength=len(table) + 1)
-    is_alone = children[op_parent[ops] + 1] == 1
-    _inherit(forward, ops, op_parent, is_alone & ~is_wrapper[ops])
+    children = np.bincount(above, minlength=len(table))
+    _inherit(forward, below, above, (children[above] == 1) & ~is_wrapper[table.name[below]])
     return forward
 
 
-def _by_correlation(table: TraceTable, order: Ints, device: Ints) -> Ints:
-    kind = table.kind[order]
-    launches = order[((kind == Kind.RUNTIME) | (kind == Kind.DRIVER)) & (table.correlation[order] > 0)]
-    correlation, wanted = table.correlation[launches], table.correlation[device]
+def _by_correlation(table: TraceTable, host: HostRows, device: RowColumn) -> Ints:
+    correlation, wanted = table.correlation[host.launches], table.correlation[device]
+    launches, correlation = host.launches[correlation > 0], correlation[correlation > 0]
     position = _latest_of_key(correlation, table.start_ns[launches], wanted, table.start_ns[device])
     # Correlation 0 is what Kineto writes where there is none
     position = np.where(wanted > 0, position, -1)
@@ -147,7 +166,7 @@ def _of_own_process(
     return np.where(position >= 0, _taken(launches, position), _AMBIGUOUS)
 
 
-def _by_flow(table: TraceTable, order: Ints, device: Ints) -> Ints:
+def _by_flow(table: TraceTable, host: HostRows, device: RowColumn) -> Ints:
     starts, ends = _flows(table, LAUNCH_FLOWS)
     flows = table.flows
     # An end lies where its device event starts; without an end the event's correlation is the flow's id
@@ -157,20 +176,16 @@ def _by_flow(table: TraceTable, order: Ints, device: Ints) -> Ints:
     starts = starts[np.isin(flows.id[starts], flow_id[known])]
     if not len(starts):
         return np.full(len(device), -1, np.int64)
-    host = _starting_at(table, _launches_last(table, order), flows.lane[starts], flows.time_ns[starts], outermost=False)
-    starts, host = starts[host >= 0], host[host >= 0]
+    # Launches after all others: the last row that starts at a place is the launch there
+    rows = np.concatenate((host.order[~host.is_launch], host.launches))
+    launch = _starting_at(table, rows, flows.lane[starts], flows.time_ns[starts], outermost=False)
+    starts, launch = starts[launch >= 0], launch[launch >= 0]
     position = _latest_of_key(flows.id[starts], flows.time_ns[starts], flow_id, table.start_ns[device])
-    return _taken(host, np.where(known, position, -1))
+    return _taken(launch, np.where(known, position, -1))
 
 
-def _launches_last(table: TraceTable, order: Ints) -> Ints:
-    """Host rows, runtime and driver events after all others: the last that starts at a place is the launch there."""
-    is_launch = (table.kind[order] == Kind.RUNTIME) | (table.kind[order] == Kind.DRIVER)
-    return np.concatenate((order[~is_launch], order[is_launch]))
-
-
-def _by_external_id(table: TraceTable, order: Ints, device: Ints) -> Ints:
-    ops = order[(table.kind[order] == Kind.CPU_OP) & (table.external_id[order] > 0)]
+def _by_external_id(table: TraceTable, host: HostRows, device: RowColumn) -> Ints:
+    ops = host.ops[table.external_id[host.ops] > 0]
     position = _latest_of_key(
         table.external_id[ops], table.start_ns[ops], table.external_id[device], table.start_ns[device]
     )
@@ -206,13 +221,17 @@ def _by_sequence_number(table: TraceTable, ops: Ints, forward: RowColumn) -> Non
     numbered = ops[table.sequence_number[ops] >= 0]
     if not len(numbered):
         return
-    is_node = _named(table, _is_autograd_node)[numbered]
+    is_node = _named(table, _is_autograd_node)[table.name[numbered]]
     makers, nodes = numbered[~is_node], numbered[is_node]
     nodes = nodes[forward[nodes] < 0]
     process = _processes(table)
-    # One integer per (Sequence number, process): the numbers count up per process and are far from 2^63 / processes
-    key = table.sequence_number * (int(process.max()) + 1) + process[table.lane]
-    found = _taken(makers, _latest_of_key(key[makers], table.start_ns[makers], key[nodes], table.start_ns[nodes]))
+    count = int(process.max()) + 1
+
+    def key(rows: Ints) -> Ints:
+        # One integer per (Sequence number, process): the numbers count up per process and are far from 2^63 / processes
+        return table.sequence_number[rows] * count + process[table.lane[rows]]
+
+    found = _taken(makers, _latest_of_key(key(makers), table.start_ns[makers], key(nodes), table.start_ns[nodes]))
     keep = (found >= 0) & (table.start_ns[found] < table.start_ns[nodes])
     forward[nodes[keep]] = found[keep]
 
@@ -222,15 +241,13 @@ def _is_autograd_node(name: str) -> bool:
 
 
 def _named(table: TraceTable, fits: Callable[[str], bool]) -> Bools:
-    """The rows whose name fits."""
-    return np.array([fits(name) for name in table.names], np.bool_)[table.name[:]]
+    """The names that fit, by code."""
+    return np.array([fits(name) for name in table.names], np.bool_)
 
 
-def _inherit(forward: RowColumn, ops: Ints, op_parent: RowColumn, allowed: Bools) -> None:
-    """Gives the forward of an op to the op below it where ``allowed``, as far down as it goes."""
-    below, above = ops[allowed], op_parent[ops[allowed]]
-    keep = above >= 0
-    below, above = below[keep], above[keep]
+def _inherit(forward: RowColumn, below: Ints, above: Ints, allowed: Bools) -> None:
+    """Gives the forward of the ops ``above`` to those right below them where ``allowed``, as far down as it goes."""
+    below, above = below[allowed], above[allowed]
     while len(fresh := np.flatnonzero((forward[below] < 0) & (forward[above] >= 0))):
         forward[below[fresh]] = forward[above[fresh]]
 

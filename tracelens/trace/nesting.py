@@ -15,9 +15,11 @@ from tracelens.lazy.records import dataclass
 Ints = npt.NDArray[np.int64]
 Bools = npt.NDArray[np.bool_]
 
-#: Of each interval: its parent, the largest key in between, the end of its subtree and its depth.
-_Forest: TypeAlias = tuple[Ints, Ints, Ints, npt.NDArray[np.int32]]
-_SOURCE, _LAYOUT = Path(__file__).with_name("nest.c"), 1
+#: Positions in preorder; depths.
+Places: TypeAlias = npt.NDArray[np.int32]
+#: Of each interval: its parent, the end of its subtree, its depth, whether it overlaps, and what it outlived.
+_Forest: TypeAlias = tuple[Places, Places, Places, Bools, Ints]
+_SOURCE, _LAYOUT = Path(__file__).with_name("nest.c"), 2
 
 _NONE = np.iinfo(np.int64).min
 _ALL = np.iinfo(np.int64).max
@@ -33,13 +35,13 @@ class Nesting:
 
     ``parent``: position of the innermost interval that contains this one, -1 for a root. ``last``: end of the subtree,
     exclusive. ``overlaps``: this one outlives its caller: one that started after its parent did is still open when it
-    starts, and ends before it does. ``outlived``: where that is so, the end of the last of those, in ns.
+    starts, and ends before it does. ``outlived``: where that is so, the end of the last of those, in ns; else 0.
     """
 
     order: Ints
-    parent: Ints
-    last: Ints
-    depth: npt.NDArray[np.int32]
+    parent: Places
+    last: Places
+    depth: Places
     overlaps: Bools
     outlived: Ints
 
@@ -57,55 +59,46 @@ def nest(lane: npt.NDArray[np.int32], start: Ints, duration: Ints, rank: npt.NDA
     closing *= -2
     closing -= duration == 0
     del duration
-    order = _preorder(lane, start, closing, rank)
-    del rank
-    closing, start, lane = -closing[order], start[order], lane[order]
-    n = len(order)
-    first_of_lane = np.ones(n, np.bool_)
+    order = np.lexsort((start, lane))
+    start, lane = start[order], lane[order]
+    first_of_lane = np.ones(len(order), np.bool_)
     first_of_lane[1:] = lane[1:] != lane[:-1]
-    parent, passed, last, depth = _compiled(closing, first_of_lane) or _plain(closing, first_of_lane)
-    return Nesting(
-        order=order,
-        parent=parent,
-        last=last,
-        depth=depth,
-        overlaps=(passed != _NONE) & ((passed >> 1) > start),
-        outlived=passed >> 1,
-    )
+    # Files are nearly in order of these two, and few events share both
+    same = (start[1:] == start[:-1]) & ~first_of_lane[1:]
+    tied = np.flatnonzero(np.append(same, False) | np.append(False, same))
+    at = order[tied]
+    order[tied] = at[np.lexsort((rank[at], closing[at], start[tied], lane[tied]))]
+    key = -closing[order]
+    del rank, lane, closing
+    parent, last, depth, overlaps, outlived = _compiled(key, start, first_of_lane) or _plain(key, start, first_of_lane)
+    return Nesting(order=order, parent=parent, last=last, depth=depth, overlaps=overlaps, outlived=outlived)
 
 
-def _compiled(key: Ints, first_of_lane: Bools) -> _Forest | None:
+def _compiled(key: Ints, start: Ints, first_of_lane: Bools) -> _Forest | None:
     """None where ``nest.c`` was not compiled, or is not wanted."""
     found = library(_SOURCE, _LAYOUT)
     if found is None:
         return None
     n = len(key)
-    parent, passed, last = (np.empty(n, np.int64) for _ in range(3))
-    depth = np.empty(n, np.int32)
-    arrays = (key, first_of_lane, parent, passed, last, depth)
+    parent, last, depth = (np.empty(n, np.int32) for _ in range(3))
+    overlaps, outlived = np.zeros(n, np.bool_), np.zeros(n, np.int64)
+    arrays = (key, start, first_of_lane, parent, last, depth, overlaps, outlived)
     found.tracelens_nest(c_int64(n), *(c_void_p(address(array)) for array in arrays))
-    return parent, passed, last, depth
+    return parent, last, depth, overlaps, outlived
 
 
-def _plain(key: Ints, first_of_lane: Bools) -> _Forest:
+def _plain(key: Ints, start: Ints, first_of_lane: Bools) -> _Forest:
     parent, passed = _nearest_before(key, first_of_lane)
     last = _last_below(parent) + 1
     # Ancestors are what began before and has not ended: i earlier ones, less those whose subtree ends at or before i
     n = len(key)
     depth = np.arange(n) - np.cumsum(np.bincount(last, minlength=n + 1))[:n]
-    return parent, passed, last, depth.astype(np.int32)
-
-
-def _preorder(
-    lane: npt.NDArray[np.int32], start: Ints, closing: Ints, rank: npt.NDArray[np.uint8]
-) -> npt.NDArray[np.intp]:
-    """By lane, start, closing and rank. Files are nearly in order of the first two, and few events share both."""
-    order = np.lexsort((start, lane))
-    same = (np.diff(start[order]) == 0) & (np.diff(lane[order]) == 0)
-    tied = np.flatnonzero(np.append(same, False) | np.append(False, same))
-    at = order[tied]
-    order[tied] = at[np.lexsort((rank[at], closing[at], start[at], lane[at]))]
-    return order
+    overlaps = (passed != _NONE) & ((passed >> 1) > start)
+    return (
+        *(column.astype(np.int32) for column in (parent, last, depth)),
+        overlaps,
+        np.where(overlaps, passed >> 1, 0),
+    )
 
 
 def _nearest_before(key: Ints, first_of_lane: Bools) -> tuple[Ints, Ints]:
@@ -164,10 +157,17 @@ def _finish(active: Ints, key: Ints, candidate: Ints, passed: Ints) -> None:
         passed[i] = largest
 
 
-def nearest(above: Ints, wanted: Bools) -> Ints:
-    """For each node the nearest strict ancestor that is ``wanted``, -1 without one; ``above`` holds the parents."""
-    n = len(above)
-    found = np.append(above, -1)
+def nearest(above: Places, wanted: Bools) -> Places:
+    """For each node the nearest strict ancestor that is ``wanted``, -1 without one.
+
+    ``above`` holds the parents, each of which comes before its children.
+    """
+    compiled, n = library(_SOURCE, _LAYOUT), len(above)
+    if compiled is not None:
+        found = np.empty(n, np.int32)
+        compiled.tracelens_nearest(c_int64(n), *(c_void_p(address(array)) for array in (above, wanted, found)))
+        return found
+    found = np.append(above, np.int32(-1))
     found[found < 0] = n
     stop = np.append(wanted, True)
     active = np.flatnonzero(~stop[found])

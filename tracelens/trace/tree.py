@@ -11,7 +11,7 @@ from tracelens.lazy.records import dataclass
 from tracelens.signature import OpSignature
 from tracelens.trace.broken import ROUNDING_NS, nest_host
 from tracelens.trace.columns import Column
-from tracelens.trace.links import LinkedBy, forward_links, launch_links
+from tracelens.trace.links import HostRows, LinkedBy, forward_links, launch_links
 from tracelens.trace.nesting import nearest
 from tracelens.trace.table import DEVICE_KINDS, HOST_KINDS, Kind, RowColumn, TraceTable
 from tracelens.units import NS_PER_US
@@ -50,32 +50,33 @@ class OpTree:
         order = host[nesting.order]
         self.order: RowColumn = order
         self.overlaps = int(nesting.overlaps.sum())
-        self.position: RowColumn = _scattered(n, order, np.arange(len(order)))
+        self.position: RowColumn = _scattered(n, order, np.arange(len(order), dtype=np.int32))
         self.last: RowColumn = _scattered(n, order, nesting.last)
         self.depth = Column(_scattered(n, order, nesting.depth), np.int32)
         parent = nesting.parent
         # What is done with goes at once: the peak of a load is here, 14 bytes per event lower for it.
         del nesting
-        self.parent: RowColumn = _scattered(n, order, _rows(order, parent))
-        is_op = table.kind[order] == Kind.CPU_OP
-        self.op_parent: RowColumn = _scattered(n, order, _rows(order, nearest(parent, is_op)))
+        row_or_none = np.append(order, np.int32(-1))
+        self.parent: RowColumn = _scattered(n, order, row_or_none[parent])
+        host_rows = HostRows.of(table, order)
+        self.op_parent: RowColumn = _scattered(n, order, row_or_none[nearest(parent, host_rows.is_op)])
+        del parent, row_or_none
 
         self.launch: RowColumn
         self.linked_by: npt.NDArray[np.uint8]
         self.ambiguous: int
-        self.launch, self.linked_by, self.ambiguous = launch_links(table, order)
+        self.launch, self.linked_by, self.ambiguous = launch_links(table, host_rows)
         device = table.rows_of(DEVICE_KINDS)
         linked = device[self.launch[device] >= 0]
         self.unlinked: RowColumn = device[self.launch[device] < 0]
         self.op: RowColumn = np.full(n, -1, np.int32)
-        self.op[linked] = _launching_ops(table, order, self.position, parent, self.launch[linked])
-        del parent
+        self.op[linked] = _launching_ops(table, self.op_parent, self.launch[linked])
         # Linked device rows by the preorder position of their launch: those of any subtree are one slice
         launched_at = self.position[self.launch[linked]]
         by_launch = np.lexsort((table.start_ns[linked], launched_at))
         self._launched: RowColumn = linked[by_launch]
         self._launched_at: RowColumn = launched_at[by_launch]
-        self.forward: RowColumn = forward_links(table, order, self.op_parent)
+        self.forward: RowColumn = forward_links(table, host_rows.ops, self.op_parent)
 
     def __len__(self) -> int:
         """Number of host events."""
@@ -318,23 +319,19 @@ def _outer_rank(kind: npt.NDArray[np.uint8]) -> npt.NDArray[np.uint8]:
     return rank[kind]
 
 
-def _launching_ops(table: TraceTable, order: RowColumn, position: RowColumn, parent: Ints, launch: RowColumn) -> Ints:
-    counts = (table.kind[order] == Kind.CPU_OP) & (table.name[order] != _passed_over(table))
-    at = position[launch]
-    above = nearest(parent, counts)[at]
-    return np.where(counts[at] | (above < 0), launch, _rows(order, above))
+def _launching_ops(table: TraceTable, op_parent: RowColumn, launch: RowColumn) -> RowColumn:
+    passed_over, found = _passed_over(table), launch.copy()
+    climbing = np.flatnonzero((table.kind[launch] != Kind.CPU_OP) | (table.name[launch] == passed_over))
+    while len(climbing):
+        above = op_parent[found[climbing]]
+        found[climbing] = above
+        climbing = climbing[(above >= 0) & (table.name[above] == passed_over)]
+    return np.where(found >= 0, found, launch)
 
 
 def _passed_over(table: TraceTable) -> int:
     """Code of the op name that owns no kernels, -1 when the trace has none."""
     return table.names.index(PASSED_OVER) if PASSED_OVER in table.names else -1
-
-
-def _rows(order: RowColumn, positions: Ints) -> Ints:
-    """Rows at ``positions`` in preorder, -1 where the position is."""
-    if not len(order):
-        return np.full(len(positions), -1, np.int64)
-    return np.where(positions >= 0, order[positions], -1)
 
 
 def _scattered(n: int, at: RowColumn, values: npt.NDArray[np.integer]) -> RowColumn:
