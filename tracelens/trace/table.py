@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import enum
 import re
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import field
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
@@ -336,6 +336,17 @@ class TraceTable:
             found |= self.kind == kind
         return found
 
+    def is_named(self, codes: Collection[int]) -> npt.NDArray[np.bool_]:
+        """Which rows have one of these names."""
+        if len(codes) <= _FEW_NAMES:
+            found = np.zeros(len(self), np.bool_)
+            for code in codes:
+                found |= self.name == code
+            return found
+        wanted = np.zeros(len(self.names), np.bool_)
+        wanted[list(codes)] = True
+        return wanted[self.name[:]]
+
     def ends_ns(self, rows: npt.NDArray[np.integer]) -> npt.NDArray[np.int64]:
         """When the events of some rows ended."""
         ends: npt.NDArray[np.int64] = self.start_ns[rows] + self.duration_ns[rows]
@@ -419,6 +430,8 @@ class TraceTable:
         return value if known else None
 
 
+# As many names are found sooner one by one than by looking each row up.
+_FEW_NAMES = 4
 # Ten times the largest jobs: what is above was damaged, and all ranks up to it would not fit in memory.
 _MOST_RANKS = 1_000_000
 _RANK_IN_NAME = lazy_pattern(r"(?<![a-z])rank[\[_\-]?(\d+)", re.IGNORECASE)

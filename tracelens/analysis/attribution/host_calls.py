@@ -25,10 +25,6 @@ _LAUNCHES = lazy_pattern(r"^(?:cuda|hip|cu)(?:Ext)?(?:Module)?Launch(?:Cooperati
 _CAPTURES = lazy_pattern(r"StreamBeginCapture")
 
 
-# As many names are found sooner one by one than by looking each row up.
-_FEW_NAMES = 4
-
-
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class HostCalls:
     """Recorded ops, runtime and driver calls.
@@ -91,14 +87,7 @@ def named(table: TraceTable, pattern: re.Pattern[str], among: Bools) -> Bools:
     occurs = np.zeros(len(table.names), bool)
     occurs[table.name[among]] = True
     codes = [code for code in np.flatnonzero(occurs).tolist() if pattern.search(table.names[code])]
-    if len(codes) <= _FEW_NAMES:
-        rows = np.zeros(len(table), bool)
-        for code in codes:
-            rows |= table.name == code
-        return rows & among
-    found = np.zeros(len(table.names), bool)
-    found[codes] = True
-    return found[table.name[:]] & among
+    return table.is_named(codes) & among
 
 
 def _outlasting(table: TraceTable, tree: OpTree) -> RowColumn:

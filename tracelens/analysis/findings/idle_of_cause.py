@@ -7,6 +7,7 @@ from collections.abc import Iterator
 import numpy as np
 import numpy.typing as npt
 
+from tracelens.analysis.factorize import numbered
 from tracelens.analysis.findings.candidate import Candidate
 from tracelens.analysis.findings.observed import Observed
 from tracelens.analysis.findings.wording import counted, duration, percent
@@ -29,10 +30,11 @@ def idle_of_cause(seen: Observed, cause: str, parts: npt.NDArray[np.bool_] | Non
     What the parts wait for is named as in the sheet of causes, whatever the rule calls it.
     """
     parts = seen.idle_of(cause) if parts is None else parts
-    length = _by_gap(seen, parts)
-    share, gaps = float(length.sum() / max(1, seen.window_ns)), len(length)
+    share = float((seen.idle.end - seen.idle.start)[parts].sum() / max(1, seen.window_ns))
     if share <= LEAST_SHARE:
         return
+    length = _by_gap(seen, parts)
+    gaps = len(length)
     longest = float(length.max() / NS_PER_US)
     causes = _shares(seen, parts)
     yield Candidate(
@@ -71,7 +73,7 @@ def _by_gap(seen: Observed, parts: npt.NDArray[np.bool_]) -> npt.NDArray[np.int6
     """How long (ns) these parts are in each gap that has one: parts of a gap touch, gaps have work between them."""
     idle = seen.idle
     begins = np.r_[True, idle.start[1:] != idle.end[:-1]][: len(idle.start)]
-    _, gap = np.unique(np.cumsum(begins)[parts], return_inverse=True)
+    gap = numbered(np.cumsum(begins)[parts])
     return np.bincount(gap, (idle.end - idle.start)[parts]).astype(np.int64)
 
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -39,6 +39,7 @@ if TYPE_CHECKING:
 Bools = npt.NDArray[np.bool_]
 Ints = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float64]
+Part = TypeVar("Part")
 
 #: Share of the window below which a gain is not worth a line.
 MIN_GAIN = 0.005
@@ -61,6 +62,14 @@ class Observed:
         self.context = context
         self._counted = context.priced.per_step
         self._columns: dict[str, npt.NDArray[Any]] = {}
+        self._parts: dict[Callable[[Observed], Any], Any] = {}
+
+    def once(self, part: Callable[[Observed], Part]) -> Part:
+        """What ``part`` makes of this, kept for the next rule that looks at it."""
+        if part not in self._parts:
+            self._parts[part] = part(self)
+        found: Part = self._parts[part]
+        return found
 
     @property
     def table(self) -> TraceTable:
@@ -139,7 +148,7 @@ class Observed:
     @cached_property
     def time(self) -> WindowTime:
         """The window as parts, of which every claim takes some."""
-        return WindowTime.of(self.activity, self._counted.timeline, self.idle)
+        return WindowTime.of(self.context.own_time, self.idle)
 
     @cached_property
     def own_ns(self) -> Ints:
@@ -155,7 +164,7 @@ class Observed:
     def lead(self) -> HostLead:
         """How far the host ran ahead of each device event."""
         queued, host, table = self.context.queued, self.context.host, self.context.recorded.table
-        at = np.searchsorted(queued.events.rows, self.activity.rows)
+        at = queued.places(self.activity)
         waits = np.flatnonzero(host.blocking & (table.duration_ns > _NO_WAIT_NS))
         called = np.minimum(queued.called[at], self.activity.start)
         # What only runs beside something else holds nothing up
@@ -222,8 +231,8 @@ class Observed:
 
     def idle_of(self, *causes: str) -> Bools:
         """Which parts of ``idle`` have one of these causes."""
-        found: Bools = np.isin(self.idle.cause, [CAUSES.index(cause) for cause in causes])
-        return found
+        wanted = np.array([cause in causes for cause in CAUSES], np.bool_)
+        return wanted[self.idle.cause]
 
     def expected_us(self, models: Sequence[PerfModel]) -> tuple[Floats, Floats]:
         """(achievable by the tile model, roofline) of one call of each in one kernel; NaN where not known."""
@@ -280,4 +289,4 @@ class Observed:
         """Table rows of the host's ops with these names."""
         table = self.table
         codes = [table.names.index(name) for name in names if name in table.names]
-        return np.flatnonzero((table.kind == Kind.CPU_OP) & np.isin(table.name, codes))
+        return np.flatnonzero(table.is_named(codes) & (table.kind == Kind.CPU_OP))

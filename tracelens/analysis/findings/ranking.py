@@ -105,7 +105,11 @@ def _checked(candidate: Candidate, own_ns: npt.NDArray[np.int64]) -> Candidate:
         candidate.claimed.part,
         (candidate.claimed.low_ns, candidate.claimed.gain_ns, candidate.claimed.high_ns),
     )
-    if part.dtype.kind != "i" or not ((part >= 0) & (part < len(own_ns))).all() or len(np.unique(part)) < len(part):
+    claimed = np.zeros(len(own_ns), bool)
+    inside = part.dtype.kind == "i" and bool(((part >= 0) & (part < len(own_ns))).all())
+    if inside:
+        claimed[part] = True
+    if not inside or np.count_nonzero(claimed) < len(part):
         raise ValueError("claims parts that the window does not have, or one of them twice")
     if not all(len(ns) == len(part) and ((ns >= 0) & (ns <= own_ns[part] + 1)).all() for ns in amounts):
         raise ValueError("claims more of a part of the window than it has")
@@ -134,18 +138,21 @@ def _left(seen: Observed, rule: Rule, candidate: Candidate, claimed: Claimed) ->
 def _gain(seen: Observed, claimed: Claimed) -> _Gain:
     """Of kernels, what comes out at the end of the window when the host launches no sooner than it did."""
     is_event = claimed.part < seen.time.events
+    events = claimed.part[is_event]
     idle = [float(ns[~is_event].sum()) for ns in (claimed.low_ns, claimed.gain_ns, claimed.high_ns)]
-    busy = [float(ns[is_event].sum()) for ns in (claimed.low_ns, claimed.gain_ns, claimed.high_ns)]
-    if is_event.any() and not claimed.spares_launches:
-        busy[:2] = (_realized(seen, claimed, ns) for ns in (claimed.low_ns, claimed.gain_ns))
+    low_ns, gain_ns, high_ns = (ns[is_event] for ns in (claimed.low_ns, claimed.gain_ns, claimed.high_ns))
+    busy = [float(ns.sum()) for ns in (low_ns, gain_ns, high_ns)]
+    if len(events) and not claimed.spares_launches:
+        busy[0] = _realized(seen, events, low_ns)
+        busy[1] = busy[0] if np.array_equal(low_ns, gain_ns) else _realized(seen, events, gain_ns)
     low, gain, high = (a + b for a, b in zip(idle, busy, strict=True))
     return _Gain(low=low, gain=gain, high=high)
 
 
-def _realized(seen: Observed, claimed: Claimed, ns: npt.NDArray[np.float64]) -> float:
-    of_event = np.zeros(len(seen.time.own_ns), np.float64)
-    of_event[claimed.part] = ns
-    return seen.lead.realized_ns(of_event[: seen.time.events])
+def _realized(seen: Observed, events: npt.NDArray[np.integer], ns: npt.NDArray[np.float64]) -> float:
+    of_event = np.zeros(seen.time.events, np.float64)
+    of_event[events] = ns
+    return seen.lead.realized_ns(of_event)
 
 
 def _finding(seen: Observed, ranked: _Ranked) -> Finding:

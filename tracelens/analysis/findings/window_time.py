@@ -5,17 +5,21 @@ What runs beside something else brings nothing by becoming shorter, so every mom
 
 from __future__ import annotations
 
+from typing import TypeAlias
+
 import numpy as np
 import numpy.typing as npt
 
 from tracelens.analysis.attribution.activity import DeviceActivity
-from tracelens.analysis.attribution.device_time import Timeline
+from tracelens.analysis.factorize import Codes
 from tracelens.analysis.idle.idle_time import IdleParts
-from tracelens.analysis.intervals import Spans, covered_ns, idle_spans
+from tracelens.analysis.intervals import Spans
 from tracelens.lazy.records import dataclass
 
 Ints = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float64]
+#: Of each device event: (from when, until when, how long in ns) the time is its own; until = from where it has none.
+OwnTime: TypeAlias = tuple[Ints, Ints, Ints]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -32,60 +36,76 @@ class WindowTime:
     own_until: Ints
 
     @classmethod
-    def of(cls, activity: DeviceActivity, timeline: Timeline, idle: IdleParts) -> WindowTime:
+    def of(cls, own: OwnTime, idle: IdleParts) -> WindowTime:
         """``idle`` holds all time in which no event ran."""
-        own_from, own_until, own = own_time(activity, timeline.window)
-        own_ns = np.concatenate((own, idle.end - idle.start))
-        return cls(events=len(activity), idle=idle, own_ns=own_ns, own_from=own_from, own_until=own_until)
+        own_from, own_until, own_ns = own
+        own_ns = np.concatenate((own_ns, idle.end - idle.start))
+        return cls(events=len(own_from), idle=idle, own_ns=own_ns, own_from=own_from, own_until=own_until)
 
 
-def own_time(activity: DeviceActivity, window: tuple[int, int]) -> tuple[Ints, Ints, Ints]:
-    """(from when, until when, how long in ns) each event is what keeps the device busy in the window; together its busy
-    time.
+def own_time(activity: DeviceActivity, window: tuple[int, int]) -> OwnTime:
+    """When each event is what keeps the device busy in the window; together its busy time.
 
     Computation comes before communication, that before copies, as in the timeline; of one class what began first.
     """
     start, end = np.clip(activity.start, *window), np.clip(activity.end, *window)
     copies = activity.memcpy & ~activity.communication
-    before, own = np.zeros(len(start), bool), np.zeros(len(start), np.int64)
-    own_from, own_until = start.copy(), end.copy()
+    own_from, own_until, own = np.empty_like(start), np.empty_like(start), np.empty_like(start)
+    taken = start[:0], end[:0]
     for mine in (~activity.communication & ~copies, activity.communication, copies):
-        at = np.flatnonzero(mine)
-        first, last = _after_earlier(start[at], end[at])
-        own[at], own_from[at], own_until[at] = last - first, first, last
-        if len(at) and before.any():
-            own[at] -= covered_ns(start[before], end[before], first, last)
-            opens, closes = idle_spans(start[before], end[before], *window)
-            begins, ends = np.searchsorted(closes, first, side="right"), np.searchsorted(opens, last) - 1
-            some = own[at] > 0
-            own_from[at] = np.where(some, np.maximum(first, np.append(opens, 0)[begins]), first)
-            own_until[at] = np.where(some, np.minimum(last, np.append(closes, 0)[ends]), first)
-        before |= mine
+        at = np.flatnonzero(mine).astype(np.int32)
+        at = at[np.lexsort((-end[at], start[at]))]
+        first, last = start[at], end[at]
+        # What each adds to those that began before it: nothing where first is last
+        first[1:] = np.maximum(first[1:], np.maximum.accumulate(last)[:-1])
+        last = np.maximum(last, first)
+        own_from[at], own_until[at], own[at] = _left_free(taken, first, last)
+        taken = np.concatenate((taken[0], first)), np.concatenate((taken[1], last))
     return own_from, own_until, own
 
 
-def _after_earlier(start: Ints, end: Ints) -> tuple[Ints, Ints]:
-    """(start, end) of what each interval adds to those that began before it; start = end where it adds nothing."""
-    order = np.lexsort((-end, start))
-    first = start.copy()
-    first[order[1:]] = np.maximum(start[order[1:]], np.maximum.accumulate(end[order])[:-1])
-    return first, np.maximum(end, first)
+def _left_free(taken: Spans, first: Ints, last: Ints) -> OwnTime:
+    """Of each span what others leave free of it: from when, until when, how long; until = from where nothing."""
+    opens, closes = _union(taken)
+    if not len(opens):
+        return first, last, last - first
+    before = np.concatenate(([0], np.cumsum(closes - opens)))
+    at_first, at_last = np.searchsorted(opens, first, side="right"), np.searchsorted(opens, last)
+    under, over = (closes[np.maximum(at - 1, 0)] - time for at, time in ((at_first, first), (at_last, last)))
+    under = np.where(at_first > 0, np.maximum(under, 0), 0)
+    covered = before[at_last] - before[at_first] + under - np.where(at_last > 0, np.maximum(over, 0), 0)
+    own = last - first - covered
+    until = np.where((at_last > 0) & (over >= 0), opens[np.maximum(at_last - 1, 0)], last)
+    return np.where(own > 0, first + under, first), np.where(own > 0, until, first), own
+
+
+def _union(spans: Spans) -> Spans:
+    """The union of spans, in order, with time between them."""
+    order = np.argsort(spans[0], kind="stable")
+    opens, closes = spans[0][order], np.maximum.accumulate(spans[1][order])
+    opens[1:] = np.maximum(opens[1:], closes[:-1])
+    some = closes > opens
+    opens, closes = opens[some], closes[some]
+    apart = np.ones(len(opens) + 1, bool)
+    apart[1:-1] = opens[1:] > closes[:-1]
+    return opens[apart[:-1]], closes[apart[1:]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class HostLead:
     """How far the host was ahead of the device: a kernel cannot start before its launch, however soon the one before
-    it is done. ``lead_ns`` is that of each of the ``events``; what an event gains comes out at the end of its own time
-    (``ends``). Waits of the host for the device part the window into segments: ``launched_in`` is the one in which an
-    event was launched, ``ended_in`` that in which its own time ended; what was gained by a wait stays gained.
+    it is done. What an event gains comes out at the end of its own time: ``ended`` are the events in that order. Waits
+    of the host for the device part the window into segments; what was gained by a wait stays gained.
+
+    Of each event, in the order in which they started: ``lead_ns``, and how many had ended by its start (``upto``) and
+    before the segment in which it was launched (``since``). ``segments``: (segment, its first event) where any is.
     """
 
-    events: Ints
-    starts: Ints
-    ends: Ints
+    ended: Codes
     lead_ns: Ints
-    launched_in: Ints
-    ended_in: Ints
+    upto: Codes
+    since: Codes
+    segments: tuple[Ints, Ints]
 
     @classmethod
     def of(cls, own: Spans, launched: Ints, events: Ints, waited_until: Ints) -> HostLead:
@@ -94,13 +114,17 @@ class HostLead:
         """
         events = events[np.argsort(own[0][events], kind="stable")]
         starts, ends, done, waits = own[0][events], own[1][events], launched[events], np.sort(waited_until)
+        order = np.argsort(ends, kind="stable")
+        ends = ends[order]
+        segment = np.searchsorted(waits, np.maximum.accumulate(done), side="right")
+        since = np.searchsorted(np.searchsorted(waits, ends), segment).astype(np.int32)
+        first = np.flatnonzero(np.diff(segment, prepend=-1))
         return cls(
-            events=events,
-            starts=starts,
-            ends=ends,
+            ended=events[order].astype(np.int32),
             lead_ns=np.maximum(starts - done, 0),
-            launched_in=np.searchsorted(waits, np.maximum.accumulate(done), side="right"),
-            ended_in=np.searchsorted(waits, ends),
+            upto=np.maximum(np.searchsorted(ends, starts, side="right").astype(np.int32), since),
+            since=since,
+            segments=(segment[first], first),
         )
 
     def realized_ns(self, gain_ns: Floats) -> float:
@@ -108,13 +132,11 @@ class HostLead:
 
         What is gained before an event starts is at most its lead; of each segment, what is beyond it is lost.
         """
-        order = np.argsort(self.ends, kind="stable")
-        total = np.concatenate(([0.0], np.cumsum(gain_ns[self.events][order])))
-        if not total[-1]:
+        if not gain_ns[self.ended].any():
             return 0.0
-        by_start = np.searchsorted(self.ends[order], self.starts, side="right")
-        by_wait = np.searchsorted(self.ended_in[order], self.launched_in)
-        beyond = total[np.maximum(by_start, by_wait)] - total[by_wait] - self.lead_ns
-        lost = np.zeros(int(self.launched_in.max()) + 1)
-        np.maximum.at(lost, self.launched_in, beyond)
+        total = np.concatenate(([0.0], np.cumsum(gain_ns[self.ended])))
+        beyond = total[self.upto] - total[self.since] - self.lead_ns
+        segment, first = self.segments
+        lost = np.zeros(int(segment[-1]) + 1)
+        lost[segment] = np.maximum(np.maximum.reduceat(beyond, first), 0)
         return float(total[-1] - lost.sum())

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import numpy.typing as npt
 
-from tracelens.analysis.attribution.activity import DeviceActivity, streams_of
+from tracelens.analysis.attribution.activity import DeviceActivity
 from tracelens.analysis.attribution.host_calls import HostCalls, named
 from tracelens.analysis.idle.host_time import HOST_CAUSES, HostTime
 from tracelens.analysis.idle.launch_queue import NEVER, Queue
@@ -301,10 +301,9 @@ class _DeviceWaits:
     def __init__(self, table: TraceTable, queued: Queue) -> None:
         self._queued, everything = queued, queued.events
         self._recorded_from = int(table.start_ns.min()) if len(table) else 0
-        lane = streams_of(table, everything)[1]
-        order = np.lexsort((everything.start, lane))
+        order = np.lexsort((everything.start, queued.lane))
         free_since = np.empty(len(order), np.int64)
-        for part in np.split(order, np.flatnonzero(np.diff(lane[order])) + 1) if len(order) else ():
+        for part in np.split(order, np.flatnonzero(np.diff(queued.lane[order])) + 1) if len(order) else ():
             free_since[part[0]] = _NOT_KNOWN
             free_since[part[1:]] = np.maximum.accumulate(everything.end[part])[:-1]
         self._free_since = free_since

@@ -7,7 +7,7 @@ import numpy.typing as npt
 
 from tracelens.analysis.attribution.activity import Bools, DeviceActivity, streams_of
 from tracelens.analysis.attribution.host_calls import HostCalls, named
-from tracelens.analysis.factorize import distinct_rows, numbered
+from tracelens.analysis.factorize import Codes, distinct_rows, numbered
 from tracelens.analysis.intervals import Ints
 from tracelens.lazy.patterns import lazy_pattern
 from tracelens.lazy.records import dataclass
@@ -26,20 +26,28 @@ _WAITS_FOR_VALUE = lazy_pattern(r"^(?:cuda|hip|cu)Stream(?:WaitValue|BatchMemOp)
 class Queue:
     """Columns over all device ``events`` of a file, times in ns.
 
-    ``launch``: row of the launch, -1 where it is not known. ``called``: start of the launch call; a stream runs its
-    events in order, so one without a recorded launch had been launched by the time at which any later one of its
-    stream was: just before that call; ``NEVER`` where nothing says when. ``launched``: when the launch was done: the
-    end of the call, at the latest the start of the first event of that launch, and this start of a call that waits for
-    the copy that it launches. ``after_event``, ``after_value``: no launch of the thread lies between a call that let a
-    stream wait (for an event, for a value in memory) and this launch.
+    ``lane``: which of the file's streams each ran on. ``launch``: row of the launch, -1 where it is not known.
+    ``called``: start of the launch call; a stream runs its events in order, so one without a recorded launch had been
+    launched by the time at which any later one of its stream was: just before that call; ``NEVER`` where nothing says
+    when. ``launched``: when the launch was done: the end of the call, at the latest the start of the first event of
+    that launch, and this start of a call that waits for the copy that it launches. ``after_event``, ``after_value``: no
+    launch of the thread lies between a call that let a stream wait (for an event, for a value in memory) and this
+    launch.
     """
 
     events: DeviceActivity
+    lane: Codes
     launch: RowColumn
     called: Ints
     launched: Ints
     after_event: Bools
     after_value: Bools
+
+    def places(self, part: DeviceActivity) -> Codes:
+        """Where these of the ``events`` stand among them."""
+        if len(part) == len(self.events):
+            return np.arange(len(part), dtype=np.int32)
+        return np.searchsorted(self.events.rows, part.rows).astype(np.int32)
 
 
 def queue(table: TraceTable, tree: OpTree, host: HostCalls, events: DeviceActivity) -> Queue:
@@ -60,9 +68,11 @@ def queue(table: TraceTable, tree: OpTree, host: HostCalls, events: DeviceActivi
     early = linked & (~is_call | (~returns & (after_event | after_value)))
     done[early] = called[early]
     first = np.where(linked, _first_starts(launch, events.start), events.start)
-    called = np.where(linked, called, _latest_call(table, events, called))
+    lane = streams_of(table, events)[1]
+    called = np.where(linked, called, _latest_call(lane, events.start, called))
     return Queue(
         events=events,
+        lane=lane,
         launch=launch,
         called=called,
         launched=np.minimum(np.where(linked, done, called), first),
@@ -71,10 +81,9 @@ def queue(table: TraceTable, tree: OpTree, host: HostCalls, events: DeviceActivi
     )
 
 
-def _latest_call(table: TraceTable, events: DeviceActivity, called: Ints) -> Ints:
+def _latest_call(lane: Codes, start: Ints, called: Ints) -> Ints:
     """Just before the earliest call that launched any later event of the stream; ``NEVER`` where none is known."""
-    lane = streams_of(table, events)[1]
-    order = np.lexsort((events.start, lane))[::-1]
+    order = np.lexsort((start, lane))[::-1]
     bound = called[order]
     for part in np.split(np.arange(len(order)), np.flatnonzero(np.diff(lane[order])) + 1):
         bound[part] = np.minimum.accumulate(bound[part])

@@ -143,7 +143,7 @@ def _activity(trace: Trace, catalog: Catalog) -> DeviceActivity:
 
 def _gloo_rows(table: TraceTable) -> Ints:
     codes = [code for code, name in enumerate(table.names) if name.startswith(GLOO)]
-    rows = np.flatnonzero(np.isin(table.name, codes) & (table.kind == Kind.USER_ANNOTATION))
+    rows = np.flatnonzero(table.is_named(codes) & (table.kind == Kind.USER_ANNOTATION))
     return rows[np.lexsort((table.duration_ns[rows], table.start_ns[rows]))].astype(np.int64)
 
 

@@ -13,6 +13,7 @@ from tracelens.analysis.attribution.device_time import Timeline
 from tracelens.analysis.attribution.host_calls import HostCalls, host_calls
 from tracelens.analysis.attribution.steps import StepTimes, typical_step
 from tracelens.analysis.attribution.window import Window
+from tracelens.analysis.findings.window_time import OwnTime, own_time
 from tracelens.analysis.frames import Frames
 from tracelens.analysis.idle.idle_time import IdleGaps, IdleParts, IdleTime
 from tracelens.analysis.idle.launch_queue import Queue, queue
@@ -115,6 +116,12 @@ class SheetContext(HostContext):
     def idle_parts(self) -> IdleParts:
         """The same idle time in parts, each with its cause and the launch or event that was late."""
         return self.idle.within(self.priced.per_step.timeline.spans)
+
+    @cached_property
+    def own_time(self) -> OwnTime:
+        """When each device event that figures per step are made of is what keeps the device busy."""
+        counted = self.priced.per_step
+        return own_time(counted.activity, counted.timeline.window)
 
     @cached_property
     def typical_step(self) -> int | None:

@@ -15,7 +15,7 @@ def within_optimizer(seen: Observed) -> npt.NDArray[np.int64]:
     """Device events that were launched in an annotated Optimizer.step."""
     table, activity = seen.table, seen.activity
     codes = [code for code, name in enumerate(table.names) if name.startswith(_STEP)]
-    steps = np.flatnonzero((table.kind == Kind.USER_ANNOTATION) & np.isin(table.name, codes))
+    steps = np.flatnonzero(table.is_named(codes) & (table.kind == Kind.USER_ANNOTATION))
     linked = np.flatnonzero(activity.op >= 0)
     if not len(steps) or not len(linked):
         return np.zeros(0, np.int64)

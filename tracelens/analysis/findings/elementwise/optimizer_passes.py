@@ -32,7 +32,7 @@ _FUSED_OVER_LONGEST = 7 / 4
 )
 def optimizer_passes(seen: Observed) -> Iterator[Candidate]:
     """Gain: their time less that of one pass over gradients, parameters and moments."""
-    events = within_optimizer(seen)
+    events = seen.once(within_optimizer)
     name = seen.table.name[seen.activity.op[events]] if len(events) else np.zeros(0, np.int64)
     codes, which = np.unique(name, return_inverse=True)
     if len(codes) < 2 or any(_FUSED in seen.table.names[code] for code in codes.tolist()):

@@ -36,7 +36,7 @@ def unfused_elementwise(seen: Observed) -> Iterator[Candidate]:
     order = np.lexsort((activity.start, activity.stream))
     elementwise = seen.category.are(_ELEMENTWISE) & ~activity.memcpy
     # Those work on one parameter after the other, and have a rule of their own
-    elementwise[within_optimizer(seen)] = False
+    elementwise[seen.once(within_optimizer)] = False
     mine = elementwise[order]
     stream = activity.stream[order]
     linked = mine[1:] & mine[:-1] & (stream[1:] == stream[:-1])

@@ -39,7 +39,7 @@ _PLAIN = lazy_pattern(r"[A-Za-z_]\w*")
 )
 def host_before_first_launch(seen: Observed) -> Iterator[Candidate]:
     """Gain: what the rest of a step can hide, at most all of the wait."""
-    parts = before_first_launch(seen)
+    parts = seen.once(before_first_launch)
     wait_ns, step_ns = _by_step(seen, parts)
     share = wait_ns.sum() / max(1, seen.window_ns)
     if share <= LEAST_SHARE:

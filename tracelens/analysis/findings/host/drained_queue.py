@@ -45,7 +45,7 @@ _NEARLY_ALL = 0.8
 )
 def drained_queue(seen: Observed) -> Iterator[Candidate]:
     """Gain: the idle time after each wait, as far as the host could have worked during that wait."""
-    parts = drained(seen)
+    parts = seen.once(drained)
     share, waited_ns = _hidden(seen, parts)
     idle_ns = (seen.idle.end - seen.idle.start)[parts].sum()
     waits = len(np.unique(seen.idle.row[parts]))
@@ -87,12 +87,13 @@ def drained(seen: Observed) -> Bools:
     inside &= ~_host_computes(seen, at, until)
     found: Bools = parts & inside[np.cumsum(begins) - 1]
     lost_ns = (idle.end - idle.start)[found].sum()
-    return found if _waited_ns(seen).sum() > 0.5 * lost_ns else np.zeros(len(found), bool)
+    worth_it = lost_ns > 0 and seen.once(_waited_ns).sum() > 0.5 * lost_ns
+    return found if worth_it else np.zeros(len(found), bool)
 
 
 def hidden_without_waits(seen: Observed) -> Bools:
     """Those of ``drained`` whose wait lasted for nearly as long: the host would have done all of this meanwhile."""
-    parts = drained(seen)
+    parts = seen.once(drained)
     share, _ = _hidden(seen, parts)
     found = parts.copy()
     found[parts] = share > _NEARLY_ALL
@@ -101,6 +102,8 @@ def hidden_without_waits(seen: Observed) -> Bools:
 
 def _hidden(seen: Observed, parts: Bools) -> tuple[Floats, float]:
     """(what share of each of these parts a wait before it could hide, how long (ns) those waits are together)."""
+    if not parts.any():
+        return np.zeros(0), 0.0
     began, gap = np.unique(np.cumsum(_begin_gaps(seen))[parts], return_inverse=True)
     idle_ns = np.bincount(gap, (seen.idle.end - seen.idle.start)[parts], len(began))
     waited_ns = _waited_before_ns(seen, seen.idle.start[parts][np.searchsorted(gap, np.arange(len(began)))])
@@ -157,7 +160,7 @@ def _waited_ns(seen: Observed) -> Ints:
 
 def _waited_before_ns(seen: Observed, start: Ints) -> Ints:
     """How long the device worked while the host waited, between each of these moments and the one before it."""
-    waited = _waited_ns(seen)
+    waited = seen.once(_waited_ns)
     following = np.searchsorted(start, seen.time.own_from, side="left")
     within = following < len(start)
     return np.bincount(following[within], waited[within], len(start)).astype(np.int64)

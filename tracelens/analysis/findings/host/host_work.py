@@ -34,7 +34,7 @@ _RECORD_STACKS = "see the longest gaps in idle_gaps, record with_stack=True; mov
 )
 def host_work(seen: Observed) -> Iterator[Candidate]:
     """Idle time of this cause, but for that at the start of steps and what the host would do while it waits."""
-    parts = seen.idle_of(HOST_WORK) & ~before_first_launch(seen) & ~hidden_without_waits(seen)
+    parts = seen.idle_of(HOST_WORK) & ~seen.once(before_first_launch) & ~hidden_without_waits(seen)
     for candidate in idle_of_cause(seen, HOST_WORK, parts):
         remedy = _RECORD_STACKS if _could_have_stacks(seen.table) else None
         yield replace(candidate, why=candidate.why + _ran(seen, parts), remedy=remedy)

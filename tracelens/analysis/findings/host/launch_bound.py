@@ -40,7 +40,7 @@ _CPU_BOUND = 0.25
 def launch_bound(seen: Observed) -> Iterator[Candidate]:
     """Idle time in launches, in the Python between them, and until what was launched begins."""
     length = seen.idle.end - seen.idle.start
-    others = drained(seen) | before_first_launch(seen)
+    others = seen.once(drained) | seen.once(before_first_launch)
     launches, between = seen.idle_of(LAUNCH_BOUND), seen.idle_of(HOST_WORK) & (length < _BETWEEN_LAUNCHES_NS)
     parts = (launches | between | seen.idle_of(LATENCY)) & ~others
     if length[launches & ~others].sum() < _LEAST_LAUNCHES * length[parts].sum():

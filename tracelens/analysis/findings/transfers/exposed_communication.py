@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
+from tracelens.analysis.factorize import distinct_rows
 from tracelens.analysis.findings.candidate import Candidate
 from tracelens.analysis.findings.observed import Observed
 from tracelens.analysis.findings.rule import Advice, finding
@@ -73,9 +74,10 @@ class _Reason:
 def _waiting(seen: Observed) -> Iterator[_Reason]:
     """Kernels that only wait for other ranks."""
     activity = seen.activity
-    names, which = np.unique(activity.name, return_inverse=True)
-    waits = np.array([_WAITS.search(seen.table.names[name]) is not None for name in names.tolist()], bool)[which]
-    time_us = float(activity.duration[waits & ~activity.memcpy].sum()) / NS_PER_US
+    waits = np.zeros(len(seen.table.names), bool)
+    for name in distinct_rows(activity.name, len(waits)).tolist():
+        waits[name] = _WAITS.search(seen.table.names[name]) is not None
+    time_us = float(activity.duration[waits[activity.name] & ~activity.memcpy].sum()) / NS_PER_US
     if time_us > 0.01 * seen.device_us:
         each_us = time_us / seen.steps
         text = f"{duration(each_us)} spent in kernels that wait for other ranks (notify, barrier)"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pandas as pd
 
-from tracelens.analysis.findings.window_time import own_time
+from tracelens.analysis.factorize import distinct_rows
 from tracelens.analysis.sheets.context import SheetContext
 from tracelens.analysis.sheets.shared_columns import CATEGORY
 from tracelens.schema import column_set, ms, percent, sheet
@@ -40,27 +40,26 @@ def frame(context: SheetContext) -> pd.DataFrame | None:
     counted, steps = context.priced.per_step, max(1, len(context.window.complete_steps))
     if not counted.timeline.total_ns:
         return None
-    activity, category = counted.activity, counted.event_category
-    own = own_time(activity, counted.timeline.window)[2].astype(np.float64)
+    category, own = counted.event_category, context.own_time[2]
+    codes = distinct_rows(category.code, len(category.texts))
+    sums = {"own_ms": np.bincount(category.code, own)[codes]}
     mean = counted.rows["kernel_us_mean"].to_numpy(np.float64) if len(counted.rows) else np.zeros(0)
-    known = np.zeros(len(own))
-    columns = {"own_ms": own}
+    known = np.zeros(0)
     for key, of_call in (("achievable_ms", "_achievable_us"), ("roofline_ms", "roofline_us")):
         least = counted.rows[of_call].to_numpy(np.float64) if of_call in counted.rows else np.full(len(mean), np.nan)
-        share = np.divide(least, mean, out=np.full(len(mean), np.nan), where=mean > 0)
-        of_event = np.append(share, np.nan)[counted.row_of_event]
-        columns[key] = own * np.where(np.isnan(of_event), 1.0, np.fmin(of_event, 1.0))
-        known = np.where(np.isnan(of_event), 0.0, own)
-    codes = np.unique(category.code)
-    sums = {key: np.bincount(category.code, ns, minlength=len(category.texts))[codes] for key, ns in columns.items()}
+        # One more for events that are in no row
+        share = np.append(np.divide(least, mean, out=np.full(len(mean), np.nan), where=mean > 0), np.nan)
+        kept = np.where(np.isnan(share), 1.0, np.fmin(share, 1.0))
+        sums[key] = np.bincount(category.code, own * kept[counted.row_of_event])[codes]
+        known = ~np.isnan(share)
     found = pd.DataFrame({"category": [category.texts[code] for code in codes.tolist()], **sums})
-    known_ns = np.bincount(category.code, known, minlength=len(category.texts))[codes]
+    known_ns = np.bincount(category.code, own * known[counted.row_of_event])[codes]
     found["known_percent"] = 100 * known_ns / np.maximum(sums["own_ms"], 1)
     idle = {"category": IDLE, "own_ms": counted.timeline.idle_ns, "achievable_ms": 0.0, "roofline_ms": 0.0}
     found = pd.concat([found, pd.DataFrame([{**idle, "known_percent": np.nan}])], ignore_index=True)
     found["percent_of_step"] = 100 * found["own_ms"] / counted.timeline.total_ns
     found["headroom_ms"] = found["own_ms"] - found["achievable_ms"]
     found = found[(found["own_ms"] > 0)].sort_values(["headroom_ms", "category"], ascending=[False, True])
-    for key in (*columns, "headroom_ms"):
+    for key in (*sums, "headroom_ms"):
         found[key] /= NS_PER_MS * steps
     return found[list(COLUMNS)].reset_index(drop=True)

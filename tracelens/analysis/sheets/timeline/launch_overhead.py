@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from tracelens.analysis.attribution.activity import DeviceActivity, Ints, streams_of
+from tracelens.analysis.attribution.activity import DeviceActivity, Ints
 from tracelens.analysis.factorize import Codes
 from tracelens.analysis.idle.launch_queue import NEVER, Queue
 from tracelens.schema import column_set, count, number, percent, sheet, text, us
@@ -63,23 +63,25 @@ def launch_overhead(table: TraceTable, activity: DeviceActivity, queued: Queue) 
     """
     import pandas as pd
 
-    launch = queued.launch[np.searchsorted(queued.events.rows, activity.rows)]
-    events = np.flatnonzero((launch >= 0) & table.is_of((Kind.RUNTIME, Kind.DRIVER))[launch]).astype(np.int32)
+    place = queued.places(activity)
+    launch = queued.launch[place]
+    kind = table.kind[launch]
+    events = np.flatnonzero((launch >= 0) & ((kind == Kind.RUNTIME) | (kind == Kind.DRIVER))).astype(np.int32)
+    del kind
     if not len(events):
         return None
     # One entry per call: its first device event; a graph launch has many
     events = events[np.lexsort((activity.start[events], launch[events]))]
     opens = np.flatnonzero(np.concatenate(([True], np.diff(launch[events]) != 0)))
-    first, kernels = events[opens], np.diff(np.append(opens, len(events)))
-    del opens
-    called = table.start_ns[launch[first]]
-    at = np.searchsorted(queued.events.rows, activity.rows[first]).astype(np.int32)
-    depth = _depth(table, queued, at, called)
-    host = table.duration_ns[launch[first]]
+    first, kernels = events[opens], np.diff(np.append(opens, len(events))).astype(np.int32)
+    at, call = place[first], launch[first]
+    del events, opens, place, launch
+    called = table.start_ns[call]
+    depth = _depth(queued, at, called)
     counts = (depth == 0) & ~queued.after_event[at] & ~queued.after_value[at]
-    del at
     latency = np.where(counts, np.maximum(activity.start[first] - called, 0), -1)
-    name = table.name[launch[first]]
+    del at, first, called
+    host, name = table.duration_ns[call], table.name[call]
     rows = [
         _row(table.names[code], kernels[at], host[at], depth[at], latency[at])
         for code in np.unique(name).tolist()
@@ -89,21 +91,19 @@ def launch_overhead(table: TraceTable, activity: DeviceActivity, queued: Queue) 
     return pd.DataFrame([*rows, _row("all", kernels, host, depth, latency)] if len(rows) > 1 else rows)
 
 
-def _depth(table: TraceTable, queued: Queue, first: Codes, called: Ints) -> Codes:
+def _depth(queued: Queue, first: Codes, called: Ints) -> Codes:
     """Unfinished events of the stream of each of the ``queued`` events at ``first`` when it was ``called``."""
     known = queued.called != NEVER
-    lane = streams_of(table, queued.events)[1]
-    own = lane[first]
+    own = queued.lane[first]
     depth: Codes = np.zeros(len(first), np.int32)
     for one in np.unique(own).tolist():
-        at, of_stream = np.flatnonzero(own == one), np.flatnonzero(known & (lane == one))
-        waiting = np.searchsorted(np.sort(queued.called[of_stream]), called[at])
-        waiting -= np.searchsorted(np.sort(queued.events.end[of_stream]), called[at], side="right")
-        depth[at] = np.maximum(waiting, 0)
-    return depth
+        mine, of_stream = own == one, known & (queued.lane == one)
+        depth[mine] = np.searchsorted(np.sort(queued.called[of_stream]), called[mine])
+        depth[mine] -= np.searchsorted(np.sort(queued.events.end[of_stream]), called[mine], side="right")
+    return np.maximum(depth, 0)
 
 
-def _row(name: str, kernels: Ints, host_ns: Ints, depth: Codes, latency_ns: Ints) -> dict[str, Any]:
+def _row(name: str, kernels: Codes, host_ns: Ints, depth: Codes, latency_ns: Ints) -> dict[str, Any]:
     latency = latency_ns[latency_ns >= 0] if (latency_ns >= 0).any() else np.array([np.nan])
     return {
         "launch_call": name,

@@ -56,10 +56,10 @@ def stream_overlap(table: TraceTable, activity: DeviceActivity) -> pd.DataFrame 
     kept = np.sort(np.lexsort((np.arange(len(streams)), -busy))[:MAX_STREAMS]).tolist()
     rows = []
     for position, a in enumerate(kept):
-        start, end = covered.spans(a)
         for b in kept[position + 1 :]:
-            both = int(covered.within(np.full(len(start), b), start, end).sum())
-            rows.append((a, b, both))
+            few, many = sorted((a, b), key=lambda stream: len(covered.spans(stream)[0]))
+            start, end = covered.spans(few)
+            rows.append((a, b, int(covered.within(np.full(len(start), many), start, end).sum())))
     rows.sort(key=lambda row: (-row[2], row[0], row[1]))
     first, second, shared = (np.array(column, np.int64) for column in zip(*rows, strict=True))
     return pd.DataFrame(
