@@ -60,6 +60,8 @@ _DETAILED = re.compile(rf"execute_\d+_context_(\d{{1,18}}){_SUMS}_generation_(\d
 _TOKENS = r"\((\d{1,18})(?:_(\d{1,18}))?\)"
 _PLAIN = re.compile(rf"execute_context_(\d{{1,18}}){_TOKENS}_generation_(\d{{1,18}}){_TOKENS}")
 
+_REQUESTS = re.compile(r"execute_new_(\d{1,18})_cached_(\d{1,18})")
+
 
 @annotated_as("capture_")
 def _capture(annotation: str) -> InferenceStep | None:
@@ -70,9 +72,10 @@ def _capture(annotation: str) -> InferenceStep | None:
 
 @annotated_as("execute_")
 def _step(annotation: str) -> InferenceStep | None:
-    """With sums, with requests, tokens and one sum, or with requests and tokens alone.
+    """With sums, with requests, tokens and one sum, with requests and tokens alone, or with requests alone.
 
-    ``execute_diffusion_<bs>_<WxH>`` has no requests.
+    ``execute_new_1_cached_31``: requests that were new in the step, and those that had been in one before,
+    which generate (or go on with a prompt in chunks: that is not said). ``execute_diffusion_<bs>_<WxH>`` has none.
     """
     if match := _DETAILED.match(annotation):
         context, c_sq, c_sk, c_sqsq, c_sqsk, generation, *g = (int(text) for text in match.groups())
@@ -95,6 +98,8 @@ def _step(annotation: str) -> InferenceStep | None:
             generation_tokens=g_tokens,
             sums=_sums(context or 0, c_tokens or 0, c_sum, g_tokens or 0, g_sum),
         )
+    if match := _REQUESTS.match(annotation):
+        return InferenceStep(context_requests=int(match[1]), generation_requests=int(match[2]))
     return None
 
 

@@ -38,6 +38,7 @@ def read(annotation: str) -> InferenceStep | None:
             "execute_context_2(6144)_generation_3(3)",
             InferenceStep(context_requests=2, context_tokens=6144, generation_requests=3, generation_tokens=3),
         ),
+        ("execute_new_1_cached_31", InferenceStep(context_requests=1, generation_requests=31)),
         (
             "execute_context_1(888_788544)_generation_0(0)",  # 888 * 888
             InferenceStep(
