@@ -191,6 +191,19 @@ def test_a_large_category_without_a_model_is_said(build: Build) -> None:
     assert summarize(bare).unseen == Unseen(share=0.75, ops=("bare",), because="no arguments of these were recorded")
 
 
+def test_what_an_op_misses_is_said_and_no_extension_advised(build):
+    """Its perf model is known: an extension would know no more of how long the sequences are."""
+    b = build()
+    b.op(
+        "vllm::unified_attention_with_output", 0, 10,
+        **{"Input Dims": [[8, 32, 128], [8, 8, 128], [8, 8, 128]], "Input type": ["c10::BFloat16"] * 3},
+    )  # fmt: skip
+    b.launch(1, "void flash_fwd_splitkv_kernel", 20, 100)
+    said = verdict(summarize(found(b)))
+    assert " cannot see 100 % of GPU time (no step annotation gives the context length" in said
+    assert "extensions new" not in said
+
+
 def test_a_gap_with_several_causes_is_one_gap(build: Build) -> None:
     """Kernels of 4 µs every 10 µs: Python, the launch and its latency share each gap of 6 µs."""
     b = build()

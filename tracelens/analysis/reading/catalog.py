@@ -37,6 +37,8 @@ OTHER = "other"
 COMMUNICATION = (EPComm.category, CustomCollective.category)
 #: Categories of matrix products.
 PRODUCTS = (GEMM.category, "GroupedGEMM_fwd", "GroupedGEMM_bwd")
+#: Note of an op that nothing here knows.
+NO_MODEL = "no perf model"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -209,7 +211,7 @@ class Catalog:
         if claim is None and signature.attribute(BACKEND) == TRITON:
             claim = _COMPILED
         if claim is None:
-            return Reading(category=category, note="no perf model")
+            return Reading(category=category, note=NO_MODEL)
         category = perf_models.category_of(claim) or category
         leaf_only = bool(claim.options.get("leaf_only"))
         try:

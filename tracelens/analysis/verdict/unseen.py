@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import shlex
+from collections.abc import Mapping
 
 import numpy as np
 
 from tracelens.analysis.analyze import Analysis
-from tracelens.analysis.reading.catalog import COMMUNICATION
+from tracelens.analysis.reading.catalog import COMMUNICATION, NO_MODEL
 from tracelens.analysis.reading.graph_replays import graph_launches
 from tracelens.analysis.sheets.distinct_calls import UNLINKED_NAME
 from tracelens.analysis.sheets.ops import unified_perf_summary
@@ -34,13 +35,15 @@ def unseen(analysis: Analysis) -> Unseen | None:
     by_name = unknown["kernel_us_sum"].groupby(unknown["name"].astype(str).str.partition("->")[0]).sum()
     names = [str(name) for name in by_name.sort_values(ascending=False, kind="stable").index if name != UNLINKED_NAME]
     is_op = unknown["input_dims"].astype(str).str.contains(r"\d") & ~unknown["name"].astype(str).str.contains("->")
-    with_shapes = set(unknown["name"][is_op])
-    because, command = _opened_by(analysis, [name for name in names if name in with_shapes])
+    notes = dict(zip(unknown["name"][is_op], unknown["note"][is_op], strict=True))
+    because, command = _opened_by(analysis, {name: notes[name] for name in names if name in notes})
     return Unseen(share=share, ops=tuple(names[:_NAMES]), because=because, command=command)
 
 
-def _opened_by(analysis: Analysis, ops: list[str]) -> tuple[str, str | None]:
-    """(why the work is not known, what to type); ``ops``: those with recorded shapes, the longest first."""
+def _opened_by(analysis: Analysis, ops: Mapping[str, object]) -> tuple[str, str | None]:
+    """(why the work is not known, what to type); ``ops``: those with recorded shapes, the longest first, each with what
+    its perf model misses, if it has one.
+    """
     table, source = analysis.trace.table, shlex.quote(analysis.trace.table.source)
     behind = np.isin(analysis.trace.tree.launch[analysis.activity.rows], graph_launches(table))
     replayed = float(analysis.activity.duration[behind].sum())
@@ -50,4 +53,8 @@ def _opened_by(analysis: Analysis, ops: list[str]) -> tuple[str, str | None]:
         return str(no_shapes(table)), None
     if not ops:
         return "no arguments of these were recorded", None
-    return "no perf model", f"tracelens extensions new {shlex.quote(ops[0])} --from {source} -o my_ops.py"
+    name, note = next(iter(ops.items()))
+    if isinstance(note, str) and note not in ("", NO_MODEL):
+        # An extension would miss the same
+        return note.removeprefix(f"{name}: "), None
+    return NO_MODEL, f"tracelens extensions new {shlex.quote(name)} --from {source} -o my_ops.py"
