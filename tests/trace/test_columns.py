@@ -66,3 +66,12 @@ def test_sums_and_products_have_the_room_of_the_type_that_is_read():
 def test_a_column_cannot_be_written_to():
     with pytest.raises(TypeError, match="item assignment"):
         Column(np.zeros(2, np.int64), np.int32)[0] = 1  # type: ignore[index]
+
+
+def test_an_array_without_a_copy_is_the_kept_one_or_refused():
+    column = Column(np.array([100, 27]), np.int64)  # kept in one byte
+    kept = column.__array__(np.int8, copy=False)
+    assert kept is column.__array__(np.int8, copy=False)
+    assert column.__array__(np.int8) is not kept
+    with pytest.raises(ValueError, match="kept as int8 is no array of int64 without a copy"):
+        column.__array__(copy=False)

@@ -61,7 +61,12 @@ class Column(NDArrayOperatorsMixin, Generic[Number]):
         return found.astype(self.type, copy=False) if isinstance(found, np.ndarray) else self.type(found)
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> npt.NDArray[Any]:
-        return self._kept.astype(self.type if dtype is None else dtype)
+        wanted = np.dtype(self.type if dtype is None else dtype)
+        if copy is not False:
+            return self._kept.astype(wanted)
+        if wanted != self._kept.dtype:
+            raise ValueError(f"a column kept as {self._kept.dtype} is no array of {wanted} without a copy")
+        return self._kept
 
     def __array_ufunc__(self, ufunc: np.ufunc, method: str, *inputs: Any, **options: Any) -> Any:
         # A comparison has no result to overflow: nothing is widened for it.
