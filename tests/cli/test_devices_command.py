@@ -6,7 +6,7 @@ import argparse
 
 import pytest
 
-from tracelens.cli import devices
+from tracelens.cli import devices, main
 from tracelens.errors import InputError
 from tracelens.hardware import HardwareSpec
 
@@ -60,3 +60,11 @@ def test_check_of_a_file_that_is_right(tmp_path, capsys):
     path.write_text('vendor = "acme"\n[hbm]\npeak_tb_s = 8.0\nsource = "x"\n', encoding="utf-8")
     assert run("check", str(path)) == 0
     assert capsys.readouterr().out.startswith("my_chip.toml: ok; 1 figures, each with a source")
+
+
+@pytest.mark.parametrize("verb", ["devices", "extensions", "models"])
+def test_a_verb_on_its_own_lists(verb, capsys):
+    shown = [(main(words), capsys.readouterr().out) for words in ([verb], [verb, "list"])]
+    assert shown[0] == shown[1]
+    assert shown[0][0] == 0
+    assert shown[0][1]

@@ -27,9 +27,15 @@ FAILED = 70
 _GARBAGE_AFTER = 200_000
 
 
+#: What these say on their own: what there is.
+_LISTING = (["devices"], ["extensions"], ["models"])
+
+
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs one command; returns its exit code (docs/cli.md lists them)."""
     arguments = list(sys.argv[1:] if argv is None else argv) or ["--help"]
+    if arguments in _LISTING:
+        arguments.append("list")
     prepare_streams()
     if argv is None:
         gc.set_threshold(_GARBAGE_AFTER)
