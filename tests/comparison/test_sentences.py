@@ -240,3 +240,15 @@ def test_what_changed_is_told_without_what_chance_moved_the_same_way() -> None:
             r"elementwise \+0.0[45]\d+ ms: (4[6-9]|5[0-4]) % slower, same kernels, 1 call of aten::op0", first.text
         )
         assert [change.cause for change in rest] == [NOISE]
+
+
+def test_a_device_slower_in_all_it_computes_is_no_matter_of_the_clock_beside_collectives() -> None:
+    """Products and what memory bounds take 1.3 times as long, and collectives, half of the time, as long as before."""
+    sent = [(Call(name="nccl:all_reduce", category="collectives", shapes="((4,),)"), [("AllReduce", 4000)])]
+
+    def step(slower: float) -> Ops:
+        products = [op(f"mm{n}", (f"gemm{n}", int(1000 * slower)), category="GEMM") for n in range(3)]
+        return [*(call for one in products for call in one), *op("norm", ("mean", int(1000 * slower))), *sent]
+
+    (told,) = compare_sides(side(step(1.0)), side(step(1.3))).changes
+    assert told.text.startswith("all computation +0.0012 ms: 30 % slower alike")

@@ -89,3 +89,17 @@ def test_placeholders_are_the_same_for_the_same_name() -> None:
     assert names.name("MyFunctionBackward", Kind.CPU_OP) == "op1_backward"
     assert re.fullmatch(r"file1\.py\(3\): function1", names.name("mine.py(3): f", Kind.PYTHON_FUNCTION))
     assert names.name("/x/torch/nn/modules/linear.py(1): forward", Kind.PYTHON_FUNCTION).startswith("torch/nn/")
+
+
+@pytest.mark.parametrize(
+    ("name", "made"),
+    [
+        ("acme data loading", "data load range1"),
+        ("enumerate(DataLoader)#AcmeIter.__next__", "dataload range1"),
+        ("acme.__next__", "range1 .__next__"),
+        ("acme inductor_compile", "inductor_compile range1"),
+        ("acme step 7", "range1 7"),
+    ],
+)
+def test_a_range_still_says_why_the_device_was_idle(name: str, made: str) -> None:
+    assert Names().name(name, Kind.USER_ANNOTATION).casefold() == made

@@ -39,7 +39,7 @@ from tracelens.files.safe_text import clipped
 from tracelens.lazy.records import dataclass
 
 #: What a sentence speaks of where calls of all categories changed alike.
-ALIKE = {CLOCK: "compute-bound ops", EVERYTHING: "all ops", REPEATS: "ops"}
+ALIKE = {CLOCK: "compute-bound ops", EVERYTHING: "all computation", REPEATS: "ops"}
 #: Change of the mean from which it is said that the median changed less.
 _TOLD_APART = 0.05
 #: Relative change up to which a median is as before.

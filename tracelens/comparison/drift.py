@@ -7,10 +7,12 @@ from dataclasses import replace
 
 import numpy as np
 
-from tracelens.comparison.alignment.work_roles import ATTENTION, PRODUCT, role
+from tracelens.comparison.alignment.work_roles import ATTENTION, COMMUNICATION, COPY, PRODUCT, role
 from tracelens.comparison.causes import CLOCK, EVERYTHING, SPEED
 from tracelens.comparison.compared import UNCHANGED, ComparedRow
 
+#: What links limit, whatever the device's clock.
+_OF_LINKS = (COMMUNICATION, COPY)
 #: Compute-bound rows that must agree, of how many kernels, and the share of their time that must.
 _LEAST_ROWS, _LEAST_KERNELS, _LEAST_AGREEING = 3, 2, 0.9
 #: Share of the time of compute-bound rows from which one that does not agree says that it was not the clock.
@@ -23,7 +25,11 @@ _LEAST_CHANGE, _APART, _APART_SHARE = 0.01, 0.01, 0.15
 
 def with_clock(rows: Sequence[ComparedRow], *, same_device: bool) -> list[ComparedRow]:
     """The rows, those that another clock explains with that cause."""
-    scaled = [row for row in rows if row.cause in (SPEED, UNCHANGED) and row.a and row.b and not row.is_idle]
+    scaled = [
+        row for row in rows
+        if row.cause in (SPEED, UNCHANGED) and row.a and row.b and not row.is_idle
+        and role(row.category, row.name) not in _OF_LINKS
+    ]  # fmt: skip
     bound = list(filter(is_compute_bound, scaled))
     clock = _clock(bound) if same_device else None
     if clock is None:

@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping
 from os import PathLike
 from typing import Any
 
+from tracelens.analysis.idle.host_time import telling_part
 from tracelens.analysis.loaded_trace import Trace
 from tracelens.analysis.reading.catalog import Catalog
 from tracelens.dtypes import DType
@@ -190,7 +191,11 @@ class Names:
             return name
         number = _NUMBER.search(name)
         stem = name if number is None else f"{name[: number.start()]}#{number[2]}"
-        return self.placeholder("range", stem) + _phase(name) + ("" if number is None else f" {number[1]}")
+        made = self.placeholder("range", stem) + _phase(name) + ("" if number is None else f" {number[1]}")
+        told = telling_part(name)
+        return next(
+            (text for text in (made, f"{told} {made}", f"{made} {told}", made + told) if _tells(text, told)), made
+        )
 
     def _kernel(self, name: str) -> str:
         if public_names.KERNELS.fullmatch(name) or public_names.OPS.fullmatch(name):
@@ -227,6 +232,10 @@ class Names:
         Kind.GPU_USER_ANNOTATION: _range,
         Kind.PYTHON_FUNCTION: _frame,
     }
+
+
+def _tells(text: str, cause: str) -> bool:
+    return telling_part(text) == cause
 
 
 def _phase(name: str) -> str:

@@ -94,6 +94,16 @@ _COMMUNICATES = lazy_pattern(
 _READS_BACK = lazy_pattern(r"^aten::(?:item|_local_scalar_dense|is_nonzero)$")
 
 
+def telling_part(name: str) -> str:
+    """The part of a range's name that says a cause of idle time; empty where it says none.
+
+    >>> telling_part("acme.load_data_loader_3"), telling_part("acme step")
+    ('data_load', '')
+    """
+    found = next((found for pattern in (_GARBAGE, _COMPILES, _LOADS_DATA) if (found := pattern.search(name))), None)
+    return found[0] if found else ""
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class _Layer:
     """Intervals of one cause, by the lane that they are of."""
