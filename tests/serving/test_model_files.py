@@ -62,3 +62,14 @@ def test_every_prediction_says_what_was_assumed_of_the_model(
     path = _file(tmp_path, model_type="new_kind", torch_dtype="bfloat16")
     main([verb[0], "--model", path, "--cluster", "h100", *verb[1:]])
     assert "note: config.json: model_type 'new_kind' is not known: read by its structure" in capsys.readouterr().out
+
+
+def test_sequences_beyond_a_learned_table_of_positions_are_said() -> None:
+    """GPT-2 has 1,024: a prompt of 1,024 and an answer of 128 have no row for the last ones. Llama's are rotary."""
+    said = "gpt2 has 1,024 learned positions: sequences of 1,152 tokens are beyond it"
+    sizes = {"rate": 5, "requests": 5, "output_tokens": 128}
+    assert said in tl.serve("gpt2", "h100", input_tokens=1024, **sizes).notes
+    assert said not in tl.serve("gpt2", "h100", input_tokens=512, **sizes).notes
+    assert any("beyond" in note for note in tl.project("gpt2", "h100", gpus=8).projection.notes)
+    assert not any("beyond" in note for note in tl.project("gpt2", "h100", gpus=8, sequence=1024).projection.notes)
+    assert ModelConfig.load("llama3.2-1b").too_long(10**6) is None

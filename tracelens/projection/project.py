@@ -248,7 +248,8 @@ def project(
         software=_software(asked, framework, system),
         options=Options(fsdp_hidden=Hidden.parse(asked.fsdp_overlap) if asked.fsdp_overlap else None, straggler=late),
     )  # fmt: skip
-    found = replace(found, notes=(*found.notes, *config.notes, *asked.unread(config)))
+    beyond = config.too_long(asked.sequence)
+    found = replace(found, notes=(*found.notes, *config.notes, *([beyond] if beyond else []), *asked.unread(config)))
     return Result(projection=found, framework=framework if asked.software is None else None)
 
 

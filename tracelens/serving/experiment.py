@@ -75,8 +75,10 @@ class Experiment:
             record=record,
         ).run()
         figures = summary(outcome, self.objectives, price_per_gpu_hour=self.price_per_gpu_hour)
-        served = self.deployment
-        notes = (*_expected(served.engine, figures), *served.notes, *outcome.notes, *_saturation(outcome))
+        served, asked = self.deployment, outcome.requests
+        beyond = served.model.too_long(max(map(sum, zip(asked.input_tokens, asked.output_tokens, strict=True))))
+        known = (*served.notes, beyond) if beyond else served.notes
+        notes = (*_expected(served.engine, figures), *known, *outcome.notes, *_saturation(outcome))
         return Result(experiment=self, outcome=outcome, summary=figures, notes=notes)
 
 

@@ -170,6 +170,12 @@ class ModelConfig(ModelShape):
         """How many blocks are attention."""
         return sum(map(is_attention, self.blocks))
 
+    def too_long(self, tokens: int) -> str | None:
+        """That sequences of so many tokens have no rows in a learned table of positions; None where they have."""
+        if not self.positions or tokens <= self.positions:
+            return None
+        return f"{self.name} has {self.positions:,} learned positions: sequences of {tokens:,} tokens are beyond it"
+
     def parameters(self) -> ParameterCount:
         """Elements of all weights, from the same list of operations that FLOPs come from."""
         ops = layers.forward_ops(self, batch=1, sequence=1)
