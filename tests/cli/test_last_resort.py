@@ -106,7 +106,7 @@ def test_an_unknown_option_is_refused_without_escapes(capsys: pytest.CaptureFixt
             "required: --global-batch; tracelens search --help",
         ),
         (["report", "x.json", "--formt", "json"], "unrecognized: --formt json; tracelens report --help"),
-        (["devices"], "required: list|show|check; tracelens devices --help"),
+        (["baseline"], "required: COMMAND; tracelens baseline --help"),
         (["reprot", "x.json"], "no command named 'reprot'; did you mean report"),
     ],
 )
