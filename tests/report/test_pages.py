@@ -12,7 +12,7 @@ from tracelens.report.answers.step_text import expected_of, part_words
 from tracelens.report.assembly import make_sheet
 from tracelens.report.charts import search_plots
 from tracelens.report.charts.headroom_chart import headroom_chart
-from tracelens.report.charts.line_chart import line_chart
+from tracelens.report.charts.line_chart import line_chart, stacked_bars
 from tracelens.report.charts.memory_chart import memory_chart
 from tracelens.report.charts.pipeline_chart import pipeline_chart
 from tracelens.report.figures import shown_figure
@@ -94,7 +94,17 @@ def test_a_served_load_has_a_page_with_its_latencies():
     found = tracelens.serve("llama3-8b", "h100", rate=2, requests=8)
     text = served_page(found).decode()
     assert f"{shown_figure(found.summary['ttft_p99_ms'])} ms" in text
+    assert "8 requests, 1,024 prompt and 128 output tokens each, poisson arrivals at 2/s" in text
     assert text.count("<section") == text.count("</section>") >= 3
+
+
+def test_memory_stands_before_a_track_as_long_as_the_device_has():
+    """6 of 8 GB are three quarters of the track; 10 GB go beyond one of 8, whose end is at four fifths of them."""
+    rows = [("stage 0", [("weights", 6.0)], "6 GB")]
+    track, bar = re.findall(r'<rect[^>]* width="([\d.]+)%"', stacked_bars(rows, "memory", 8.0))
+    assert (float(track), float(bar)) == (100, 75)
+    track, bar = re.findall(r'<rect[^>]* width="([\d.]+)%"', stacked_bars([("0", [("weights", 10.0)], "")], "", 8.0))
+    assert (float(track), float(bar)) == (80, 100)
 
 
 def test_a_pipeline_is_drawn_box_by_box():

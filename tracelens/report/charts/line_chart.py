@@ -60,23 +60,33 @@ def bars(rows: Sequence[tuple[str, float, str]], title: str) -> Markup:
 
 
 def stacked_bars(rows: Sequence[tuple[str, Sequence[tuple[str, float]], str]], title: str, whole: float = 0) -> Markup:
-    """``rows``: (name, its parts, their sum as text). The longest bar, or ``whole`` if that is more, takes all room."""
+    """``rows``: (name, its parts, their sum as text). The longest bar, or ``whole`` if that is more, takes all room;
+    a gray track behind each bar is as long as ``whole``, with a line at its end.
+    """
     top = max((sum(value for _, value in parts) for _, parts, _ in rows), default=0.0)
     top = max(top, whole) or 1.0
     names = list(dict.fromkeys(name for _, parts, _ in rows for name, value in parts if value))
+    end = f"{100 * whole / top:.3f}%"
+    track = tag("rect", width=end, height=16, class_="gauge") if whole else None
+    limit = tag("rect", x=end, width=2, height=16, transform="translate(-2 0)", class_="limit") if whole else None
     lines = []
     for row, parts, text in rows:
-        drawn, at = [], 0.0
-        for name, value in parts:
-            if value or not name:
-                tip = tag("title", f"{name} {value:,.3g}") if name else None
-                color = f"c{names.index(name) % COLORS}" if name else "c0"
-                x, width = f"{100 * at / top:.3f}%", f"{100 * value / top:.3f}%"
-                drawn.append(tag("rect", tip, x=x, width=width, height=16, class_=color))
-            at += value
+        drawn = (track, *_side_by_side(parts, names, top), limit)
         picture = tag("svg", drawn, width="100%", height=16, aria_hidden="true")
         cells = (tag("th", row, scope="row"), tag("td", picture, class_="span"), tag("td", text, class_="n"))
         lines.append(tag("tr", cells))
     table = tag("div", tag("table", tag("tbody", lines), class_="waterfall"), class_="scroll", tabindex="0")
     keys = legend([(name, f"c{number % COLORS}") for number, name in enumerate(names)]) if names != [""] else None
     return joined(tag("h3", title), table, keys)
+
+
+def _side_by_side(parts: Sequence[tuple[str, float]], names: Sequence[str], top: float) -> Iterator[Markup]:
+    at = 0.0
+    for name, value in parts:
+        if value or not name:
+            tip = tag("title", f"{name} {value:,.3g}") if name else None
+            color = f"c{names.index(name) % COLORS}" if name else "c0"
+            yield tag(
+                "rect", tip, x=f"{100 * at / top:.3f}%", width=f"{100 * value / top:.3f}%", height=16, class_=color
+            )
+        at += value

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
+from tracelens.report.answers.serving_text import requests_text
 from tracelens.report.charts.line_chart import bars, line_chart
 from tracelens.report.charts.markup import Markup, tag
 from tracelens.report.figures import shown_figure, shown_share
@@ -58,7 +59,8 @@ def _title(result: Result) -> str:
 
 def _facts(result: Result) -> Iterator[str]:
     figures = result.summary
-    yield f"{figures['completed'] or 0:,} requests in {shown_figure(figures['window_s'] or 0)} s"
+    yield requests_text(result)
+    yield f"{figures['completed'] or 0:,} completed in {shown_figure(figures['window_s'] or 0)} s"
     if (busy := figures.get("utilization")) is not None:
         yield f"GPU busy {shown_share(busy)}"
 

@@ -57,14 +57,14 @@ def step_page(result: Result) -> bytes:
 
 
 def _memory_bars(found: Projection) -> Markup:
-    """What each stage keeps at its peak, a bar as long as the device's memory where that is known."""
+    """What each stage keeps at its peak, in front of a track as long as the device's memory where that is known."""
     capacity = found.peak_memory.capacity
     rows = [
         (f"stage {each.stage}", [(name, getattr(each, name) / BYTES_PER_GB) for name in _MEMORY[:-1]],
          f"{each.peak / BYTES_PER_GB:,.1f} GB")
         for each in found.stages
     ]  # fmt: skip
-    of = "" if capacity is None else f"; the whole width is the {capacity / BYTES_PER_GB:,.1f} GB of the device"
+    of = "" if capacity is None else f"; the line is at the {capacity / BYTES_PER_GB:,.1f} GB of the device"
     return stacked_bars(rows, f"Peak by stage{of}", 0.0 if capacity is None else capacity / BYTES_PER_GB)
 
 
