@@ -71,7 +71,7 @@ def stacked_bars(rows: Sequence[tuple[str, Sequence[tuple[str, float]], str]], t
     limit = tag("rect", x=end, width=2, height=16, transform="translate(-2 0)", class_="limit") if whole else None
     lines = []
     for row, parts, text in rows:
-        drawn = (track, *_side_by_side(parts, names, top), limit)
+        drawn = joined(track, *_side_by_side(parts, names, top), limit)
         picture = tag("svg", drawn, width="100%", height=16, aria_hidden="true")
         cells = (tag("th", row, scope="row"), tag("td", picture, class_="span"), tag("td", text, class_="n"))
         lines.append(tag("tr", cells))
