@@ -10,11 +10,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.analysis.conftest import Builder
+from tracelens.analysis.options import Options
 from tracelens.comparison.alignment.by_kernel import by_kernel
 from tracelens.comparison.compare import compare_sides
 from tracelens.comparison.compared import NOISE, Comparison
 from tracelens.comparison.sides import Call, Rates, Recorded, Side
 from tracelens.comparison.sources.reported_side import as_reported
+from tracelens.comparison.sources.traced_side import recorded
 from tracelens.units import NS_PER_MS
 
 #: (op, its kernels with the ns of each) in order.
@@ -208,7 +211,23 @@ def test_a_larger_message_is_no_slower_collective() -> None:
         return side(*[[(call, [(kernel, sent)]), *op("add", ("add", 500))]] * 3)
 
     (text,) = texts(compare_sides(steps(1_000_000), steps(1_500_000)))
-    assert text.startswith("exposed communication +0.5 ms: other messages on 1 call of ncclDevKernel_AllReduce")
+    assert text.startswith(
+        "exposed communication +0.5 ms: other messages or groups on 1 call of ncclDevKernel_AllReduce"
+    )
+
+
+def test_the_same_message_among_more_ranks_is_another_collective() -> None:
+    """A reduce-scatter of 4 ranks sends 3/4 of its input, of 8 ranks 7/8 of the same: it is no slower."""
+
+    def sent(ranks: int) -> Side:
+        built = Builder()
+        args = {"Collective name": "reduce_scatter", "In msg nelems": 1000, "Group size": ranks, "dtype": "Float"}
+        built.op("record_param_comms", 0, 20, **args, **{"Input Dims": [[1000]], "Input type": ["float"]})
+        built.launch(5, "ncclDevKernel_ReduceScatter_Sum", 30, 100 * (ranks - 1) // ranks)
+        return Side(name="built", parts=((recorded(built.trace(), Options()),),))
+
+    (text,) = texts(compare_sides(sent(4), sent(8)))
+    assert text.startswith("exposed communication +0.012 ms: other messages or groups on 1 call")
 
 
 def test_what_runs_at_once_in_reports_is_called_overlap() -> None:

@@ -259,7 +259,7 @@ def _work(group: _Group) -> str:
     )
     known = all(side.flops for side in (*group.a, *group.b)) and differs(before, after)
     times = f" ({after / before:.3g} x the FLOPs)" if known else ""
-    what = "messages" if role(group.rows[0].category, group.rows[0].name) == COMMUNICATION else "shapes"
+    what = "messages or groups" if role(group.rows[0].category, group.rows[0].name) == COMMUNICATION else "shapes"
     return f"other {what}{times} on {group.calls} of {group.ops(group.b)}"
 
 

@@ -22,7 +22,7 @@ from tracelens.comparison.alignment.work_roles import COMMUNICATION, role
 from tracelens.comparison.sides import Call, Floats, Rates
 from tracelens.lazy.records import dataclass
 from tracelens.perf_models.base import PerfModel
-from tracelens.signature import recorded_text
+from tracelens.signature import OpSignature, recorded_text
 from tracelens.trace.table import Kind, TraceTable
 
 #: Parameters of a perf model that say how its numbers are stored, not how many there are.
@@ -119,9 +119,8 @@ def _of_ops(activity: DeviceActivity, readings: OpReadings, category: Labels, op
 def _call(table: TraceTable, readings: OpReadings, row: int, kernel: int, category: str, module: str | None) -> Call:
     name = "" if row < 0 else table.name_of(row)
     if kernel >= 0:
-        # A collective of another message is another call
         is_sent = row >= 0 and role(category) == COMMUNICATION
-        shapes = recorded_text(table.signature_of(row).shapes) if is_sent else None
+        shapes = _message(table.signature_of(row)) if is_sent else None
         return Call(name=name, category=category, kernel=table.names[kernel], shapes=shapes, module=module)
     signature = table.signature_of(row)
     reading = readings.readings[int(readings.code_of(np.array([row]))[0])]
@@ -133,6 +132,12 @@ def _call(table: TraceTable, readings: OpReadings, row: int, kernel: int, catego
         module=module,
         work=_work(reading.model),
     )
+
+
+def _message(signature: OpSignature) -> str | None:
+    """What a collective sends, and among how many: with another of either it is another call."""
+    shapes, ranks = recorded_text(signature.shapes), signature.attribute("Group size")
+    return shapes if ranks is None or shapes is None else f"{shapes} among {ranks} ranks"
 
 
 def _work(model: PerfModel | None) -> str | None:
