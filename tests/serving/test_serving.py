@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import tracelens as tl
 from tests.conftest import examples
 from tracelens.backends import System
 from tracelens.errors import NothingToAnalyzeError, UsageError
@@ -371,3 +372,13 @@ def test_weights_in_a_type_that_the_device_cannot_multiply_are_widened(cost_of):
 def test_a_type_that_the_device_has_no_rate_for_has_no_step_time():
     with pytest.raises(UsageError, match="v100-sxm-32gb has no matrix rate for bf16: no step time"):
         StepCost(Deployment(model=ModelConfig.load("llama3.1-8b"), system=System.load("v100")))
+
+
+def test_heads_of_keys_that_tensor_ranks_cannot_share_are_refused_by_their_number() -> None:
+    """Phi-4 has 40 query heads and 10 of keys: 4 ranks would have 2.5 of these each, 5 have 2, and 20 one in pairs."""
+    load = {"concurrency": 1, "requests": 2, "input_tokens": 16, "output_tokens": 4}
+    with pytest.raises(
+        UsageError, match="tp 4 neither divides phi-4's key and value heads 10 nor is a multiple of them"
+    ):
+        tl.serve("phi-4", "h100", tp=4, **load)
+    assert tl.serve("phi-4", "h100", tp=5, **load).summary["completed"] == 2

@@ -457,6 +457,11 @@ def _check_division(deployment: Deployment) -> None:
     for name, value in (("query heads", model.q_heads), ("feed-forward width", model.ffn or tp)):
         if value % tp:
             raise UsageError(f"tp {tp} does not divide {model.name}'s {name} {value}")
+    heads = model.kv_heads
+    if model.latent_attention is None and heads and heads % tp and tp % heads:
+        raise UsageError(
+            f"tp {tp} neither divides {model.name}'s key and value heads {heads} nor is a multiple of them"
+        )
     if model.experts is None and ep > 1:
         raise UsageError(f"{model.name} has no experts to spread over ep {ep}")
     if model.experts is not None and model.experts.count % ep:
