@@ -18,7 +18,7 @@ EXPECTED_NAMES = {
     "h100-sxm-96gb-hbm2e",
     *("a100-sxm-40gb", "a100-sxm-80gb", "a100-pcie-40gb", "a100-pcie-80gb"),
     *("h100-sxm", "h100-pcie", "h100-nvl", "h200-sxm", "h200-nvl", "h800-sxm", "h20-96gb", "gh200-96gb", "gh200-144gb"),
-    *("b200", "b300", "gb200", "gb300", "rubin", "l4", "l40s", "v100-sxm-32gb", "rtx-4090", "rtx-pro-6000"),
+    *("b200", "b300", "gb200", "gb300", "rubin", "l4", "l20", "l40s", "v100-sxm-32gb", "rtx-4090", "rtx-pro-6000"),
     *(
         "v100-sxm-16gb",
         "v100-pcie-32gb",

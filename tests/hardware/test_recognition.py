@@ -50,6 +50,7 @@ DESCRIBED = [
     (("NVIDIA GeForce GTX 1650", int(3.8 * GIB), 7, 5, 32, 14), "gtx-1650"),
     (("AMD Instinct MI308X", int(191.98 * GIB), 9, 4, 64, 80), "mi308x"),
     (("NVIDIA H800", int(79.2 * GIB), 9, 0, 32, 132), "h800-sxm"),
+    (("NVIDIA L20", int(44.5 * GIB), 8, 9, 32, 92), "l20"),
     (("NVIDIA H20", int(95.0 * GIB), 9, 0, 32, 78), "h20-96gb"),
     (("NVIDIA H200", int(139.8 * GIB), 9, 0, 32, 132), "h200-sxm"),
     (("NVIDIA H200 NVL", int(139.8 * GIB), 9, 0, 32, 132), "h200-nvl"),
