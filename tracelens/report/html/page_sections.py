@@ -41,8 +41,8 @@ MAX_POINTS = 150
 _LEGEND = 12
 
 OPS_TEXT = (
-    "Every distinct call beside its work and its estimate; each kernel is counted in exactly one row. Open a "
-    "row to see how its figures were computed."
+    "Every distinct call beside its work and its estimate; each kernel is counted in exactly one row; collectives "
+    "have a table of their own. Open a row to see how its figures were computed."
 )
 KERNELS_TEXT = "Kernels by launching op, name and stream."
 COLLECTIVES_TEXT = "Collectives of this rank. Durations include waiting for the other ranks."

@@ -129,7 +129,7 @@ def _worksheet(part: _Part, styles: Styles) -> Worksheet:
         filtered=f"A1:{column_letter(len(columns))}{rows + 1}",
         rules=list(_rules(columns, rows + 1)),
         notes=[_note(number, column.note) for number, column in enumerate(columns, 1) if column.note],
-        chart=share_chart(part.title, bars, rows, len(columns) + 2) if bars else None,
+        chart=share_chart(part.title, bars, rows, len(columns) + 2, sheet.text) if bars else None,
     )
 
 

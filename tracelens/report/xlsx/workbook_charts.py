@@ -21,17 +21,17 @@ def charted_columns(columns: Sequence[Column]) -> tuple[int, int] | None:
     return 1, shares[0]
 
 
-def share_chart(title: str, bars: tuple[int, int], rows: int, place: int, heading: str = "") -> Chart:
+def share_chart(title: str, bars: tuple[int, int], rows: int, place: int, heading: str) -> Chart:
     """A bar per row, largest on top, of its share in percent; ``rows`` are the sheet's rows below the header.
 
-    ``place``: the column where it stands; ``heading``: above it instead of the sheet's title.
+    ``place``: the column where it stands; ``heading``: what it shows.
     """
     names, shares = (column_letter(column) for column in bars)
     last = 1 + min(rows, _MOST_BARS)
     sheet = markup(reference(title))
     xml = (
         f'<c:chartSpace xmlns:c="{_DRAWING}/chart" xmlns:a="{_DRAWING}/main" xmlns:r="{RELATIONS}"><c:chart>'
-        f"{_title(heading or title)}"
+        f"{_title(heading)}"
         '<c:plotArea><c:layout/><c:barChart><c:barDir val="bar"/><c:grouping val="clustered"/><c:ser>'
         f'<c:idx val="0"/><c:order val="0"/><c:tx><c:strRef><c:f>{sheet}!${shares}$1</c:f></c:strRef></c:tx><c:spPr>'
         f'<a:solidFill><a:srgbClr val="{_COLOR}"/></a:solidFill></c:spPr><c:invertIfNegative val="0"/>'

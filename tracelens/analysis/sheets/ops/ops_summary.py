@@ -18,7 +18,7 @@ COLUMNS = column_set(
 
 @sheet("ops_summary", columns=COLUMNS, order=30, json=None)
 def frame(context: SheetContext) -> pd.DataFrame:
-    """Kernel time by name of the launching op."""
+    """Kernel time by name of the launching op; collectives are left out: see coll_analysis."""
     return with_estimated_totals(by_name(context.launchers_and_unlinked), context.priced.modelled, "name")
 
 

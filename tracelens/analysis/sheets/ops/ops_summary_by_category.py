@@ -19,7 +19,7 @@ COLUMNS = column_set(CATEGORY, LAUNCHING_CALLS, DIRECT_MS, PERCENTAGES, ESTIMATE
 
 @sheet(TITLE, columns=COLUMNS, order=20, json=None)
 def frame(context: SheetContext) -> pd.DataFrame:
-    """Kernel time by category of the launching op."""
+    """Kernel time by category of the launching op; collectives are left out: see coll_analysis."""
     rows = by_category(context.launchers_and_unlinked, context.activity, context.event_category)
     return with_estimated_totals(rows, context.priced.modelled, "category")
 

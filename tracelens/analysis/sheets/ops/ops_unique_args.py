@@ -17,7 +17,7 @@ COLUMNS = column_set(
 
 @sheet("ops_unique_args", columns=COLUMNS, order=40, json=None)
 def frame(context: SheetContext) -> pd.DataFrame:
-    """Kernel time by distinct call: name, shapes, types, strides and scalars of the launching op."""
+    """Kernel time by distinct call: name, shapes, types, strides and scalars of the op; without collectives."""
     return with_places(
         context.priced.launchers, context.trace.tree, context.attribution.phases, context.attribution.repeated
     )

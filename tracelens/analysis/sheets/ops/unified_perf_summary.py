@@ -48,5 +48,5 @@ COLUMNS = column_set(
 
 @sheet(TITLE, columns=COLUMNS, order=70, json=None)
 def frame(context: SheetContext) -> pd.DataFrame:
-    """Every distinct call beside its work and its estimate; each kernel is in exactly one row."""
+    """Every distinct call beside its work and its estimate; each kernel that is no collective is in one row."""
     return context.priced.whole.rows
