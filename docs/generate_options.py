@@ -13,6 +13,8 @@ PAGE = Path(__file__).resolve().parent / "cli.md"
 BEGIN, END = "<!-- options of {verb}: python -m docs.generate_options -->\n", "<!-- end of options -->\n"
 #: Of a verb's own verbs, fewer than these without an option are named beside it.
 _FEW = 4
+#: The verb whose options are told in full, and how many another one shares where it refers to them.
+_TOLD, _MANY = "report", 6
 
 
 def page(text: str) -> str:
@@ -28,11 +30,21 @@ def page(text: str) -> str:
 
 
 def table(verb: str) -> str:
-    """The options of a verb, and of its own verbs, as rows."""
+    """The options of a verb, and of its own verbs, as rows; those that ``report`` has, too, are only named."""
+    found = _rows(_parser(verb))
+    told = [] if verb == _TOLD else _rows(_parser(_TOLD))
+    again = [row for row in found if row in told]
+    if len(again) >= _MANY:
+        names = ", ".join(f"`{name.strip('`').partition(' ')[0]}`" for name, _ in again)
+        found = [*(row for row in found if row not in again), (names, f"as for [{_TOLD}](#{_TOLD})")]
+    rows = "".join(f"| {name} | {_cell(meaning)} |\n" for name, meaning in found)
+    return f"| option | meaning |\n|---|---|\n{rows}"
+
+
+def _parser(verb: str) -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(add_help=False)
     verb_module(verb).configure(parser)
-    rows = "".join(f"| {name} | {_cell(meaning)} |\n" for name, meaning in _rows(parser))
-    return f"| option | meaning |\n|---|---|\n{rows}"
+    return parser
 
 
 def _rows(parser: argparse.ArgumentParser) -> list[tuple[str, str]]:
