@@ -46,6 +46,10 @@ def wave_quantization(seen: Observed) -> Iterator[Candidate]:
         return
     each = zip(models, gemms["kernel_details"], gemms["roofline_bound"], strict=True)
     idle = np.array([_idle_share(*gemm, units) for gemm in each])
+    unfilled = idle > _MUCH_IDLE
+    gemms, models, idle = gemms[unfilled], models[unfilled], idle[unfilled]
+    if gemms.empty:
+        return
     expected_us, _ = seen.expected_us(models.tolist())
     least_us = np.where(gemms["roofline_bound"] == "memory", expected_us, gemms["roofline_us"])
     share = np.minimum(idle, 1 - least_us / gemms["kernel_us_mean"])
