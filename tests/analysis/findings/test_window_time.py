@@ -32,7 +32,8 @@ class Events:
 def test_own_time_adds_up_to_busy_time_by_class(spans: list[tuple[int, int, str]]) -> None:
     """Of computation its union; of communication what runs beside no computation; of copies the rest."""
     events: Any = Events(spans)
-    own_from, own_until, own = own_time(events, (0, 100))
+    own_from, span, own = own_time(events, (0, 100))
+    own_until = own_from + span
     moments: dict[str, set[int]] = {"k": set(), "c": set(), "m": set()}
     for start, length, kind in spans:
         moments[kind] |= set(range(start, start + length))

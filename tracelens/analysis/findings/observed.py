@@ -168,7 +168,7 @@ class Observed:
         waits = np.flatnonzero(host.blocking & (table.duration_ns > _NO_WAIT_NS))
         called = np.minimum(queued.called[at], self.activity.start)
         # What only runs beside something else holds nothing up
-        own = self.time.own_from, self.time.own_until
+        own = self.time.own_from, self.time.own_from + self.time.own_span_ns
         return HostLead.of(own, called, np.flatnonzero(self.own_ns), table.ends_ns(waits))
 
     @cached_property

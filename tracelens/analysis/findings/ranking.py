@@ -19,6 +19,7 @@ from tracelens.analysis.findings.wording import percent
 from tracelens.analysis.verdict.summary import Finding, Place, Said
 from tracelens.extensions import Extension, TimeLimitError, overlay, time_limit
 from tracelens.lazy.records import dataclass
+from tracelens.trace.columns import Column
 from tracelens.units import NS_PER_US
 
 if TYPE_CHECKING:
@@ -97,7 +98,7 @@ def findings_and_claims(
     return [(_finding(seen, each), each.claimed) for each in ranked[:MOST]], tuple(failures)
 
 
-def _checked(candidate: Candidate, own_ns: npt.NDArray[np.int64]) -> Candidate:
+def _checked(candidate: Candidate, own_ns: Column[np.int64]) -> Candidate:
     """A candidate; TypeError or ValueError where it is none, or claims what the window does not have."""
     if not isinstance(candidate, Candidate):
         raise TypeError(f"gave {type(candidate).__name__}, which is no Candidate")

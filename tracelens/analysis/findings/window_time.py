@@ -15,32 +15,35 @@ from tracelens.analysis.factorize import Codes
 from tracelens.analysis.idle.idle_time import IdleParts
 from tracelens.analysis.intervals import Spans
 from tracelens.lazy.records import dataclass
+from tracelens.trace.columns import Column
 
 Ints = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float64]
-#: Of each device event: (from when, until when, how long in ns) the time is its own; until = from where it has none.
-OwnTime: TypeAlias = tuple[Ints, Ints, Ints]
+Narrow: TypeAlias = Column[np.int64]
+#: Of each device event: from when the time is its own, how long from there to where that ends, how much in between is
+#: its own, in ns; 0 where none is.
+OwnTime: TypeAlias = tuple[Ints, Narrow, Narrow]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class WindowTime:
     """``own_ns`` of every part: of the ``events`` device events in their order, then of the parts of ``idle``.
 
-    ``own_from``, ``own_until``: of each event, where its own time begins and ends.
+    ``own_from``, ``own_span_ns``: of each event, where its own time begins, and how long it is to where that ends.
     """
 
     events: int
     idle: IdleParts
-    own_ns: Ints
+    own_ns: Narrow
     own_from: Ints
-    own_until: Ints
+    own_span_ns: Narrow
 
     @classmethod
     def of(cls, own: OwnTime, idle: IdleParts) -> WindowTime:
         """``idle`` holds all time in which no event ran."""
-        own_from, own_until, own_ns = own
-        own_ns = np.concatenate((own_ns, idle.end - idle.start))
-        return cls(events=len(own_from), idle=idle, own_ns=own_ns, own_from=own_from, own_until=own_until)
+        own_from, own_span_ns, own_ns = own
+        own_ns = Column(np.concatenate((own_ns[:], idle.end - idle.start)), np.int64)
+        return cls(events=len(own_from), idle=idle, own_ns=own_ns, own_from=own_from, own_span_ns=own_span_ns)
 
 
 def own_time(activity: DeviceActivity, window: tuple[int, int]) -> OwnTime:
@@ -50,7 +53,7 @@ def own_time(activity: DeviceActivity, window: tuple[int, int]) -> OwnTime:
     """
     start, end = np.clip(activity.start, *window), np.clip(activity.end, *window)
     copies = activity.memcpy & ~activity.communication
-    own_from, own_until, own = np.empty_like(start), np.empty_like(start), np.empty_like(start)
+    own_from, span, own = np.empty_like(start), np.empty_like(start), np.empty_like(start)
     taken = start[:0], end[:0]
     for mine in (~activity.communication & ~copies, activity.communication, copies):
         at = np.flatnonzero(mine).astype(np.int32)
@@ -59,12 +62,13 @@ def own_time(activity: DeviceActivity, window: tuple[int, int]) -> OwnTime:
         # What each adds to those that began before it: nothing where first is last
         first[1:] = np.maximum(first[1:], np.maximum.accumulate(last)[:-1])
         last = np.maximum(last, first)
-        own_from[at], own_until[at], own[at] = _left_free(taken, first, last)
+        own_from[at], until, own[at] = _left_free(taken, first, last)
+        span[at] = until - own_from[at]
         taken = np.concatenate((taken[0], first)), np.concatenate((taken[1], last))
-    return own_from, own_until, own
+    return own_from, Column(span, np.int64), Column(own, np.int64)
 
 
-def _left_free(taken: Spans, first: Ints, last: Ints) -> OwnTime:
+def _left_free(taken: Spans, first: Ints, last: Ints) -> tuple[Ints, Ints, Ints]:
     """Of each span what others leave free of it: from when, until when, how long; until = from where nothing."""
     opens, closes = _union(taken)
     if not len(opens):
@@ -102,7 +106,7 @@ class HostLead:
     """
 
     ended: Codes
-    lead_ns: Ints
+    lead_ns: Narrow
     upto: Codes
     since: Codes
     segments: tuple[Ints, Ints]
@@ -121,7 +125,7 @@ class HostLead:
         first = np.flatnonzero(np.diff(segment, prepend=-1))
         return cls(
             ended=events[order].astype(np.int32),
-            lead_ns=np.maximum(starts - done, 0),
+            lead_ns=Column(np.maximum(starts - done, 0), np.int64),
             upto=np.maximum(np.searchsorted(ends, starts, side="right").astype(np.int32), since),
             since=since,
             segments=(segment[first], first),
