@@ -157,6 +157,13 @@ def _finish(active: Ints, key: Ints, candidate: Ints, passed: Ints) -> None:
         passed[i] = largest
 
 
+def innermost(last: Places) -> Places:
+    """For each of some nodes in preorder the innermost other one round it, by where their subtrees end; -1 without."""
+    first, key = np.zeros(len(last), np.bool_), last.astype(np.int64)
+    first[:1] = True
+    return (_compiled(key, key, first) or _plain(key, key, first))[0]
+
+
 def nearest(above: Places, wanted: Bools) -> Places:
     """For each node the nearest strict ancestor that is ``wanted``, -1 without one.
 

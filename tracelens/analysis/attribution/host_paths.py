@@ -8,6 +8,7 @@ import numpy.typing as npt
 from tracelens.analysis.factorize import distinct_rows
 from tracelens.analysis.intervals import Ints
 from tracelens.lazy.patterns import lazy_pattern
+from tracelens.trace.nesting import innermost
 from tracelens.trace.table import RowColumn
 from tracelens.trace.tree import MODULE_PREFIX, OpTree
 
@@ -95,12 +96,7 @@ class Scopes:
         self.rows: RowColumn = tree.order[self._at].astype(np.int32)
         # One more at the end, which index -1 reaches
         self._last = np.append(tree.last[self.rows], np.int32(0))
-        self.above: RowColumn = np.arange(-1, len(self.rows) - 1, dtype=np.int32)
-        active = np.flatnonzero(self._is_past(self.above, self._at))
-        # What lies between two of them has ended when the second begins: so the first's candidate is the second's
-        while len(active):
-            self.above[active] = self.above[self.above[active]]
-            active = active[self._is_past(self.above[active], self._at[active])]
+        self.above: RowColumn = innermost(self._last[:-1])
 
     def __len__(self) -> int:
         return len(self.rows)

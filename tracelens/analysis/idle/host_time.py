@@ -12,6 +12,7 @@ from tracelens.analysis.attribution.host_calls import HostCalls, named
 from tracelens.analysis.intervals import Covered, Ints
 from tracelens.lazy.patterns import lazy_pattern
 from tracelens.lazy.records import dataclass
+from tracelens.trace.columns import narrowed
 from tracelens.trace.table import HOST_KINDS, Kind, TraceTable
 from tracelens.trace.tree import OpTree
 
@@ -168,7 +169,7 @@ def _layers(table: TraceTable, host: HostCalls, lanes: Bools) -> list[_Layer]:
     is_call = (kind == Kind.RUNTIME) | (kind == Kind.DRIVER)
     is_range = (kind == Kind.CPU_OP) | (kind == Kind.USER_ANNOTATION)
     is_frame = kind == Kind.PYTHON_FUNCTION
-    here = np.isin(kind, HOST_KINDS) & (lanes[table.lane] if len(table) else np.zeros(0, bool))
+    here = table.is_of(HOST_KINDS) & (lanes[table.lane] if len(table) else np.zeros(0, bool))
     long = is_call & (table.duration_ns >= _LONG_NS)
     allocates = named(table, _ALLOCATES, is_call)
     context = named(table, _CONTEXT, allocates) & _beyond_its_kind(table, long, _LONG_ALLOCATION_NS)
@@ -226,7 +227,10 @@ def _often(table: TraceTable, long: Bools) -> Bools:
     count = np.bincount(
         table.name[(table.kind == Kind.RUNTIME) | (table.kind == Kind.DRIVER)], minlength=len(table.names)
     )
-    return long & (count[table.name[:]] >= _ENOUGH_CALLS)
+    rows = np.flatnonzero(long)
+    found = np.zeros(len(long), bool)
+    found[rows[count[table.name[rows]] >= _ENOUGH_CALLS]] = True
+    return found
 
 
 def _overhead(table: TraceTable, lanes: Bools) -> list[_Layer]:
@@ -244,9 +248,9 @@ def _overhead(table: TraceTable, lanes: Bools) -> list[_Layer]:
 
 def _long_stretches(table: TraceTable, lanes: Bools) -> _Layer:
     """Stretches in which a thread began and ended no call for longer than any dispatch takes: host work in an op."""
-    calls = np.isin(table.kind, (Kind.CPU_OP, Kind.RUNTIME, Kind.DRIVER))
+    calls = table.is_of((Kind.CPU_OP, Kind.RUNTIME, Kind.DRIVER))
     rows = np.flatnonzero(calls & lanes[table.lane] if len(table) else calls).astype(np.int32)
-    rows = rows[np.argsort(table.lane[rows], kind="stable")]
+    rows = rows[np.argsort(narrowed(table.lane[rows]), kind="stable")]
     parts: list[tuple[Ints, Ints, Ints]] = [(np.zeros(0, np.int64),) * 3]
     for own in np.split(rows, np.flatnonzero(np.diff(table.lane[rows])) + 1) if len(rows) else ():
         times = np.tile(table.start_ns[own], 2)

@@ -174,8 +174,8 @@ class IdleTime:
         gaps, found, parts = self._gaps, _Sums(len(self._gaps.start)), []
         for low in range(0, max(len(gaps.start), 1), _BLOCK):
             block = gaps.part(slice(low, low + _BLOCK))
-            shares = self._shares(block, block.start, block.end)
-            found.add(slice(low, low + _BLOCK), shares)
+            shares = _Shares.of(self._shares(block, block.start, block.end))
+            found.add(low, shares)
             parts.append(self._parts(block, block.start, shares))
         return self._gaps_of(found), _joined(parts)
 
@@ -205,18 +205,17 @@ class IdleTime:
         parts = []
         for low in range(0, max(len(at), 1), _BLOCK):
             block, first, last = (gaps.part(at[low : low + _BLOCK]), start[low : low + _BLOCK], end[low : low + _BLOCK])
-            parts.append(self._parts(block, first, self._shares(block, first, last)))
+            parts.append(self._parts(block, first, _Shares.of(self._shares(block, first, last))))
         return _joined(parts)
 
-    def _parts(self, gaps: _Gaps, start: Ints, shares: Ints) -> IdleParts:
+    def _parts(self, gaps: _Gaps, start: Ints, shares: _Shares) -> IdleParts:
         """The ``shares`` of each of the ``gaps`` from ``start`` on, one behind the other."""
-        number, cause = np.nonzero(shares)
-        ends = (start[:, None] + np.cumsum(shares, axis=1))[number, cause]
+        number, cause = shares.gap, shares.cause
+        before = np.cumsum(shares.ns) - shares.ns
+        starts = start[number] + before - np.repeat(before[shares.first], np.diff(np.append(shares.first, len(number))))
         launch = np.where(cause < len(HOST_CAUSES), gaps.launch[number], -1)
         row = np.where(launch >= 0, launch, self._rows[gaps.after[number]])
-        return IdleParts(
-            start=ends - shares[number, cause], end=ends, cause=cause.astype(np.int8), row=row.astype(np.int32)
-        )
+        return IdleParts(start=starts, end=starts + shares.ns, cause=cause.astype(np.int8), row=row.astype(np.int32))
 
     def _shares(self, gaps: _Gaps, start: Ints, end: Ints) -> Ints:
         """(gaps, ``CAUSES``): ns by cause of the part ``[start, end)`` of each gap."""
@@ -280,6 +279,23 @@ def _joined(parts: list[IdleParts]) -> IdleParts:
     return IdleParts(**{key: np.concatenate([getattr(part, key) for part in parts]) for key in IdleParts.__slots__})
 
 
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class _Shares:
+    """The causes of some gaps that have a share of them, gap by gap: most gaps have one. ``first``: of each gap's."""
+
+    gap: Ints
+    cause: Ints
+    ns: Ints
+    first: Ints
+
+    @classmethod
+    def of(cls, shares: Ints) -> _Shares:
+        """From (gaps, ``CAUSES``) in ns."""
+        gap, cause = np.nonzero(shares)
+        first = np.flatnonzero(np.append(True, gap[1:] != gap[:-1])[: len(gap)])
+        return cls(gap=gap, cause=cause, ns=shares[gap, cause], first=first)
+
+
 class _Sums:
     """What is kept of the shares of all gaps."""
 
@@ -287,12 +303,16 @@ class _Sums:
         self.cause, self.share = np.zeros(gaps, np.int8), np.zeros(gaps, np.int64)
         self.idle, self.gaps, self.longest = (np.zeros(len(CAUSES), np.int64) for _ in range(3))
 
-    def add(self, part: slice, shares: Ints) -> None:
-        self.cause[part] = shares.argmax(axis=1)
-        self.share[part] = shares.max(axis=1)
-        self.idle += shares.sum(axis=0)
-        self.gaps += (shares > 0).sum(axis=0)
-        np.maximum(self.longest, shares.max(axis=0, initial=0), out=self.longest)
+    def add(self, low: int, shares: _Shares) -> None:
+        """``low``: the position of the first of the gaps."""
+        gap, cause, ns = low + shares.gap, shares.cause, shares.ns
+        np.maximum.at(self.share, gap, ns)
+        largest = np.flatnonzero(ns == self.share[gap])[::-1]
+        # Of several as large the first one, as the last value stays
+        self.cause[gap[largest]] = cause[largest]
+        np.add.at(self.idle, cause, ns)
+        self.gaps += np.bincount(cause, minlength=len(CAUSES))
+        np.maximum.at(self.longest, cause, ns)
 
 
 class _DeviceWaits:

@@ -103,7 +103,7 @@ def _first_starts(launch: RowColumn, start: Ints) -> Ints:
 def _directly_after(table: TraceTable, launch: RowColumn, wanted: npt.NDArray[np.bool_]) -> Bools:
     """Which launches have one of the ``wanted`` calls of their thread before them and no other launch between."""
     found = np.zeros(len(launch), np.bool_)
-    calls = np.flatnonzero(wanted & np.isin(table.kind, (Kind.RUNTIME, Kind.DRIVER)))
+    calls = np.flatnonzero(wanted)
     if not len(calls):
         return found
     launches = distinct_rows(launch[launch >= 0], len(table))
