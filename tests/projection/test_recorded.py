@@ -12,6 +12,7 @@ import tracelens as tl
 from tests.conftest import part
 from tracelens.analysis.analyze import analyze
 from tracelens.analysis.options import Options as AnalysisOptions
+from tracelens.analysis.verdict.verdict import summarize
 from tracelens.backends.system import System
 from tracelens.calibration.measured_step import trace_step
 from tracelens.errors import UsageError
@@ -99,3 +100,13 @@ def test_a_written_trace_meets_every_row_of_its_own_projection(tmp_path: Path) -
     table = against(result.projection, measured).set_index("what")
     assert (table[["projected_calls", "measured_calls"]] > 0).all(axis=None)
     assert table["ratio"].between(0.99, 1.01).all()
+
+
+def test_exposed_communication_of_a_projected_step_is_a_finding(tmp_path: Path) -> None:
+    """The host waits for the gradients before it launches what follows them, so what precedes the wait can shrink."""
+    parallel = ParallelConfig(tp=8, sequence_parallel=True, micro_batches=2)
+    found = project(ModelConfig.load("llama3.1-8b"), parallel, System.load("dgx-h100"), sequence=2048)
+    (path,) = write_traces(found.job, found.job.run(), tmp_path)
+    summary = summarize(analyze(tl.load(path), AnalysisOptions()))
+    (exposed,) = (each for each in summary.findings if each.id == "exposed_communication")
+    assert 0 < (exposed.gain_us or 0) < found.step_us

@@ -203,7 +203,7 @@ def _recorded(job: Job, stage: Timeline, rank: int) -> RecordedTrace:
         if event.launch_ns is None:
             others[event.stream].append(event)
     last = others.pop(COMPUTE, [])
-    calls = (*_annotated(launched), *(_call(h, h.start_ns, h.duration_ns) for h in last))
+    calls = (*_annotated(launched), *_waited(launched, last), *(_call(h, h.start_ns, h.duration_ns) for h in last))
     step = RecordedOp(
         signature=OpSignature(name="ProfilerStep#0"), start_ns=0, duration_ns=stage.step_ns, calls=calls,
         category="user_annotation",
@@ -219,6 +219,15 @@ def _recorded(job: Job, stage: Timeline, rank: int) -> RecordedTrace:
         distributed=DistributedJob(rank=rank, world_size=job.parallel.ranks),
         labels=(("generated_by", "tracelens project: a projection, no device ran this"),),
     )
+
+
+def _waited(launched: Sequence[TimelineEvent], last: Sequence[TimelineEvent]) -> Iterator[RecordedLaunch]:
+    """The host's wait for the gradients: it launches what follows them only once they are there."""
+    done_ns = max(((event.launch_ns or 0) + event.host_ns for event in launched), default=0)
+    if last and last[0].start_ns > done_ns:
+        yield RecordedLaunch(
+            name="cudaStreamSynchronize", start_ns=done_ns, duration_ns=last[0].start_ns - done_ns, kernels=()
+        )
 
 
 def _annotated(launched: Sequence[TimelineEvent]) -> Iterator[RecordedOp]:
