@@ -85,6 +85,7 @@ def client(folder) -> Iterator[tuple[Any, Ask]]:
         start_blocking_portal() as portal,
         portal.wrap_async_context_manager(Client(stdio_client(server))) as session,
     ):
+        assert (session.server_info.name, session.server_info.version) == ("tracelens", tl.__version__)
         tools = portal.call(session.list_tools).tools
 
         def ask(name: str, **arguments: Any) -> tuple[str, bool]:

@@ -10,6 +10,7 @@ from pathlib import Path
 import orjson
 import pytest
 
+import tracelens as tl
 from tests.conftest import REPOSITORY, TRACES
 from tracelens.analysis.options import Options
 from tracelens.comparison.compare import compare_sides
@@ -127,3 +128,11 @@ def test_a_workbook_stands_for_the_document_beside_it(tmp_path: Path) -> None:
     (tmp_path / "report.json").write_text('{"schema": "tracelens.report/0"}')
     with pytest.raises(InputError, match="write the report again"):
         side_of(tmp_path / "report.xlsx", Options())
+
+
+def test_a_report_is_said_to_be_the_mean_of_its_steps(small_trace: Path, tmp_path: Path) -> None:
+    document = orjson.loads(tl.report(small_trace).to_json())
+    document["step"] = {"count": 4, "time_us": document["busy"]["total_us"]}
+    (tmp_path / "report.json").write_bytes(orjson.dumps(document))
+    (note,) = side_of(tmp_path / "report.json", Options()).notes
+    assert "report.json is a report: the mean of 4 steps as one, ops by their kernel time" in note

@@ -271,3 +271,14 @@ def test_a_device_slower_in_all_it_computes_is_no_matter_of_the_clock_beside_col
 
     (told,) = compare_sides(side(step(1.0)), side(step(1.3))).changes
     assert told.text.startswith("all computation +0.0012 ms: 30 % slower alike")
+
+
+def test_other_shapes_are_told_where_their_time_is_noise() -> None:
+    """Attention of half as many heads, each twice as wide, takes as long."""
+
+    def steps(shapes: str) -> Side:
+        call = Call(name="aten::sdpa", category="SDPA_fwd", shapes=shapes)
+        return side(*[[(call, [("flash", 1000 + 7 * n)]), *op("add", ("add", 500))] for n in range(3)])
+
+    told = texts(compare_sides(steps("((2, 32, 64, 128),)"), steps("((2, 16, 64, 256),)")))
+    assert told == ["SDPA_fwd +0 ms, within the noise: other shapes on 1 call of aten::sdpa"]

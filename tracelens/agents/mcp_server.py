@@ -13,6 +13,7 @@ from concurrent.futures.process import BrokenProcessPool
 from pathlib import Path
 from typing import Any
 
+import tracelens
 from tracelens.agents.answer_pages import BUDGET, page
 from tracelens.agents.option_schemas import checked
 from tracelens.agents.roots import Roots
@@ -50,7 +51,13 @@ def serve(folders: list[Path]) -> None:
         text, failed = await anyio.to_thread.run_sync(answered_apart, *asked)
         return types.CallToolResult(content=[types.TextContent(type="text", text=text)], is_error=failed)
 
-    server = lowlevel.Server("tracelens", instructions=_INSTRUCTIONS, on_list_tools=list_tools, on_call_tool=call_tool)
+    server = lowlevel.Server(
+        "tracelens",
+        version=tracelens.__version__,
+        instructions=_INSTRUCTIONS,
+        on_list_tools=list_tools,
+        on_call_tool=call_tool,
+    )
 
     async def run() -> None:
         async with stdio.stdio_server() as (reading, writing):

@@ -45,7 +45,7 @@ _TOLD_APART = 0.05
 #: Relative change up to which a median is as before.
 _AS_BEFORE = 0.01
 #: What is other whether or not its time is.
-_FACTS = (FUSED, SPLIT, REPLACED, TYPE, KERNEL, REMOVED, ADDED, QUANTIZATION)
+_FACTS = (FUSED, SPLIT, REPLACED, TYPE, WORK, KERNEL, REMOVED, ADDED, QUANTIZATION)
 #: Said of a change that may be chance.
 _WITHIN = ", within the noise"
 #: Ops that a sentence names, and how many characters of each.

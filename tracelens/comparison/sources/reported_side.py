@@ -33,7 +33,9 @@ def read_report(path: Path, name: str) -> Side:
         one = _recorded(document)
     except (OSError, LookupError, TypeError, ValueError, AttributeError, ArithmeticError) as error:
         raise InputError(f"{path} is no complete report ({error}): write it again") from error
-    note = f"{name} is a report: ops by their kernel time, without order; what runs at once is a row of its own"
+    steps = document["step"]["count"] if document["step"] else 1
+    mean = f"the mean of {steps} steps as one, " if steps > 1 else ""
+    note = f"{name} is a report: {mean}ops by their kernel time, without order; what runs at once is a row of its own"
     return Side(name=name, parts=((one,),), notes=(note,))
 
 
