@@ -19,6 +19,7 @@ from tracelens.signature import OpSignature
 from tracelens.trace.writer import (
     DistributedJob,
     HostThread,
+    RecordedCall,
     RecordedKernel,
     RecordedLaunch,
     RecordedOp,
@@ -203,7 +204,11 @@ def _recorded(job: Job, stage: Timeline, rank: int) -> RecordedTrace:
         if event.launch_ns is None:
             others[event.stream].append(event)
     last = others.pop(COMPUTE, [])
-    calls = (*_annotated(launched), *_waited(launched, last), *(_call(h, h.start_ns, h.duration_ns) for h in last))
+    calls: tuple[RecordedCall, ...] = (
+        *_annotated(launched),
+        *_waited(launched, last),
+        *(_call(h, h.start_ns, h.duration_ns) for h in last),
+    )
     step = RecordedOp(
         signature=OpSignature(name="ProfilerStep#0"), start_ns=0, duration_ns=stage.step_ns, calls=calls,
         category="user_annotation",
