@@ -296,7 +296,7 @@ def test_a_bar_with_the_rate_is_shown_from_one_second_on_and_only_in_a_terminal(
     is_terminal: bool, tmp_path: Path, cpu_only: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Through a pseudo terminal, as a user's; what is no terminal (a log file) gets no bar."""
-    # 4 MB as plain text: eight pieces, and so eight calls
+    # 4 MB as plain text: several pieces, and so several calls, however they are scanned
     events = json.loads(gzip.decompress(cpu_only.read_bytes()))["traceEvents"]
     trace = tmp_path / "t.json"
     trace.write_text(json.dumps({"traceEvents": events * (1 + 4_000_000 // len(json.dumps(events)))}))
@@ -315,7 +315,7 @@ def test_a_bar_with_the_rate_is_shown_from_one_second_on_and_only_in_a_terminal(
     assert all(
         re.match(r" reading \[[#.]{18}\]\s+\d+%\s+\d+ of \d+ MB, [\d.]+ MB/s\s+\d+ s left", line) for line in lines
     ), lines
-    assert (len(lines) > 3) is is_terminal
+    assert (len(lines) > 1) is is_terminal
     assert (" 100%" in shown) is is_terminal
 
 
