@@ -17,6 +17,8 @@ _OF_LINKS = (COMMUNICATION, COPY)
 _LEAST_ROWS, _LEAST_KERNELS, _LEAST_AGREEING = 3, 2, 0.9
 #: Share of the time of compute-bound rows from which one that does not agree says that it was not the clock.
 _MOST_APART = 0.05
+#: Share of that time from which products, or attention, must have changed like the rest.
+_LEAST_OF_ROLE = 0.01
 #: How far (us) the median of a kernel may lie beside a clock's whatever its share: times are recorded in steps.
 _MEDIAN_APART_US = 1.0
 #: A change of clock that is told, and how far a row may lie from it: absolutely, and as a share of the change.
@@ -77,9 +79,20 @@ def _is_of_all(rows: Sequence[ComparedRow], slower: float) -> bool:
     """Whether several kernels changed so, and no row of much time otherwise or in some of its calls alone."""
     total = sum(row.a.kernel_ms for row in rows if row.a)
     heavy = [row for row in rows if row.a and row.a.kernel_ms >= _MOST_APART * total]
-    kernels = {kernel.name for row in rows if row.a for kernel in row.a.kernels}
+    kernels = {kernel.name for row in rows if row.a and _near(_slower(row), slower) for kernel in row.a.kernels}
     alike = all(_near(_slower(row), slower) and _is_typical(row, slower) for row in heavy)
-    return alike and len(kernels) >= _LEAST_KERNELS
+    return alike and len(kernels) >= _LEAST_KERNELS and _is_of_roles(rows, slower, total)
+
+
+def _is_of_roles(rows: Sequence[ComparedRow], slower: float, total: float) -> bool:
+    """Whether products changed so, and attention: one of them alone has another library, not another clock."""
+    for wanted in (PRODUCT, ATTENTION):
+        own = [(row, row.a.kernel_ms) for row in rows if row.a and role(row.category, row.name) == wanted]
+        near = sum(ms for row, ms in own if _near(_slower(row), slower))
+        of_role = sum(ms for _, ms in own)
+        if of_role >= _LEAST_OF_ROLE * total and 2 * near < of_role:
+            return False
+    return True
 
 
 def median_ratio(row: ComparedRow) -> float | None:

@@ -25,7 +25,10 @@ def flash_attention(plan: Plan, _: str) -> None:
     models = [reading.model for reading in readings.readings]
     wanted = {c: model for c, model in enumerate(models) if isinstance(model, SDPA) and model.flash is False}
     if not wanted:
-        raise UsageError(f"{subject.table.source}: no attention op that is not a flash one already")
+        raise UsageError(
+            f"{subject.table.source}: no attention op that is not a flash one already; what computes it from products "
+            "and softmax is replaced by --apply attention_from_parts"
+        )
     found = estimated_us(plan, WorkColumns.of(wanted.values()))
     taken = dict(zip(wanted, zip(found.time_us.tolist(), found.backend, strict=True), strict=True))
     at = np.argsort(tree.position[np.maximum(tree.launch[activity.rows], 0)], kind="stable")
