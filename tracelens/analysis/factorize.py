@@ -38,6 +38,15 @@ def first_of_each(group: Codes) -> Codes:
     return first
 
 
+def order_by(number: npt.NDArray[np.integer]) -> npt.NDArray[np.int64]:
+    """As a stable ``np.argsort`` of numbers from 0 to 2^31, in a fifth of its time."""
+    # NumPy sorts numbers of two bytes by counting: the lower two first
+    order = np.argsort(number.astype(np.uint16), kind="stable")
+    if number.max(initial=0) >= 1 << 16:
+        order = order[np.argsort((number >> 16).astype(np.uint16)[order], kind="stable")]
+    return order
+
+
 def distinct_rows(rows: npt.NDArray[np.integer], count: int) -> Codes:
     """Which of ``count`` rows are among these, in order."""
     seen = np.zeros(count, bool)

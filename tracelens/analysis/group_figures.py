@@ -7,7 +7,7 @@ from functools import cached_property
 import numpy as np
 import numpy.typing as npt
 
-from tracelens.analysis.factorize import Codes
+from tracelens.analysis.factorize import Codes, order_by
 
 Ints = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float64]
@@ -22,7 +22,7 @@ class ByGroup:
     def __init__(self, group: Codes) -> None:
         self.group = group
         self.size: Ints = np.bincount(group)
-        self.order = _order(group)
+        self.order = order_by(group)
         self.start: Ints = np.cumsum(self.size) - self.size
 
     def medians(self, values: Floats) -> Floats:
@@ -33,7 +33,7 @@ class ByGroup:
         small = np.repeat(~large, self.size)
         group = np.repeat(np.flatnonzero(~large), self.size[~large])
         by_value = np.argsort(placed[small])
-        placed[small] = placed[small][by_value[_order(group[by_value])]]
+        placed[small] = placed[small][by_value[order_by(group[by_value])]]
         # NaN is sorted behind all numbers
         known = self.size - np.bincount(self.group[np.isnan(values)], minlength=len(large))
         some = known > 0
@@ -41,15 +41,6 @@ class ByGroup:
         low, high = (self.start[some] + (known[some] - less) // 2 for less in (1, 0))
         found[some] = (placed[low] + placed[high]) / 2
         return found
-
-
-def _order(group: npt.NDArray[np.integer]) -> npt.NDArray[np.int64]:
-    """The positions of the values, by group; those of one group as they were."""
-    # NumPy sorts numbers of two bytes by counting, the lower ones first
-    order = np.argsort(group.astype(np.uint16), kind="stable")
-    if group.max(initial=0) >= 1 << 16:
-        order = order[np.argsort((group >> 16).astype(np.uint16)[order], kind="stable")]
-    return order
 
 
 class Spread:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from tracelens.analysis.factorize import distinct_rows
+from tracelens.analysis.factorize import Codes, distinct_rows, order_by
 from tracelens.analysis.intervals import Ints
 from tracelens.lazy.patterns import lazy_pattern
 from tracelens.trace.nesting import innermost
@@ -54,14 +54,17 @@ def levels(at: npt.NDArray[np.integer], above: npt.NDArray[np.integer]) -> list[
             place = int(above[place])
     rows: RowColumn = np.flatnonzero(seen).astype(np.int32)
     depth = depths(rows, above)
-    order = np.argsort(depth, kind="stable")
+    order = order_by(depth)
     return np.split(rows[order], np.cumsum(np.bincount(depth))[:-1]) if len(rows) else []
 
 
-def depths(rows: RowColumn, above: npt.NDArray[np.integer]) -> npt.NDArray[np.int32]:
+def depths(rows: RowColumn, above: npt.NDArray[np.integer]) -> Codes:
     """How many of ``rows``, with which all above them come, are above each: steps up, twice as far each time."""
-    up = np.append(np.where(above[rows] >= 0, np.searchsorted(rows, above[rows]), len(rows)), len(rows))
-    depth = (up < len(rows)).astype(np.int32)
+    # One more at the end, which index -1 reaches
+    place = np.full(len(above) + 1, len(rows), np.int32)
+    place[rows] = np.arange(len(rows))
+    up = place[np.append(above[rows], -1)]
+    depth: Codes = (up < len(rows)).astype(np.int32)
     while (up < len(rows)).any():
         depth = depth + depth[up]
         up = up[up]
@@ -94,8 +97,8 @@ class Scopes:
         self._tree = tree
         self._at = np.flatnonzero(wanted).astype(np.int32)
         self.rows: RowColumn = tree.order[self._at].astype(np.int32)
-        # One more at the end, which index -1 reaches
-        self._last = np.append(tree.last[self.rows], np.int32(0))
+        # One more at the end, which index -1 reaches, and which nothing is past
+        self._last = np.append(tree.last[self.rows], np.int32(np.iinfo(np.int32).max))
         self.above: RowColumn = innermost(self._last[:-1])
 
     def __len__(self) -> int:
@@ -105,13 +108,9 @@ class Scopes:
         """Index of the innermost one at or above each host row; -1 without one, and for rows that are -1."""
         at = np.where(rows >= 0, self._tree.position[np.maximum(rows, 0)], -1)
         found = np.searchsorted(self._at, at, side="right") - 1
-        while (past := self._is_past(found, at)).any():
+        while (past := self._last[found] <= at).any():
             found[past] = self.above[found[past]]
         return found
-
-    def _is_past(self, scope: npt.NDArray[np.integer], at: npt.NDArray[np.integer]) -> Bools:
-        ended: Bools = (scope >= 0) & (self._last[scope] <= at)
-        return ended
 
 
 def around_launches(tree: OpTree, scopes: Scopes, launches: npt.NDArray[np.integer]) -> Ints:
