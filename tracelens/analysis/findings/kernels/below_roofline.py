@@ -48,7 +48,11 @@ class _Calls:
 def below_roofline(seen: Observed, kind: str) -> Iterator[Candidate]:
     """A candidate per op and shapes, of any number of rows; ``kind``: that it is attention, else what bounds it."""
     per_call = seen.column("kernel_us_mean")
-    achievable, least = (seen.column(key) / per_call for key in ("_achievable_us", "roofline_us"))
+    # Kernels of no time have nothing to gain
+    achievable, least = (
+        np.divide(seen.column(key), per_call, out=np.ones(len(per_call)), where=per_call > 0)
+        for key in ("_achievable_us", "roofline_us")
+    )
     for calls in itertools.islice(_slow_calls(seen, kind), _MOST):
         events = seen.events_of(calls.at)
         row, example = seen.row_of_event[events], int(seen.column("example_row")[calls.at[0]])
