@@ -207,6 +207,13 @@ def test_no_step_is_busy_for_longer_than_it_lasts(recorded: Recorded) -> None:
 
 
 @of_device_traces
+def test_no_sheet_and_no_rule_fails_or_warns(recorded: Recorded) -> None:
+    """A warning is an error here: it would stand on the terminal of whoever has such a trace."""
+    assert recorded.analysis.rule_failures == ()
+    assert recorded.analysis.failures == ()
+
+
+@of_device_traces
 def test_the_views_hold_all_device_time(recorded: Recorded) -> None:
     table, tree, activity = recorded.trace.table, recorded.trace.tree, activity_of(recorded.trace)
     found = phases(table, tree, activity)
