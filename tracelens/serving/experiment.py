@@ -274,8 +274,8 @@ def _expected(engine: Engine, figures: Mapping[str, float | int | None]) -> tupl
         return ()
     half, most = (f"{median / factor:.3g} to {median * factor:.3g} ms" for factor in spans)
     note = (
-        f"expected time per token (p50): half of such servers {half}, 9 of 10 {most} ({engine.name} constants; "
-        "--engine chooses others)"
+        f"time per token (p50) expected within {half} in half of all cases, {most} in 9 of 10 "
+        f"({engine.name} constants; --engine chooses others)"
     )
     return (note,)
 

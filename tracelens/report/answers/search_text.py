@@ -108,7 +108,7 @@ def expected_of(found: Answer, step_s: float) -> list[str]:
         return []
     low, high = (share * step_s for share in found.expected.most)
     whose = "pooled" if found.request.framework in (None, POOLED) else found.request.framework
-    return [f"9 of 10 such steps took {low:.3f} to {high:.3f} s ({whose} constants; docs/accuracy.md)"]
+    return [f"expected within {low:.3f} to {high:.3f} s in 9 of 10 cases ({whose} constants; docs/accuracy.md)"]
 
 
 def _winner(found: Answer) -> list[str]:

@@ -82,7 +82,7 @@ def expected_of(result: Result) -> list[str]:
     median, p90 = 100 * expected.median, 100 * expected.p90
     return [
         f"expected error {median:.0f} %, 9 of 10 below {p90:.0f} % ({framework.name} constants)",
-        f"half of such steps took {half}, 9 of 10 {most}",
+        f"expected within {half} in half of all cases, {most} in 9 of 10",
     ]
 
 

@@ -373,8 +373,9 @@ def look_here_first(summary: Summary) -> Markup | None:
         scrolled(heads, items, kind="findings") if items else None,
         _how(
             "No moment of the step is in two findings, so their gains add up to at most the step. A gain is what comes "
-            "out in the end if the host launches no sooner than it did; at most: if it keeps up, or an op reaches its "
-            "roofline. docs/findings.md says of each finding what it sees, what to do, and when that brings nothing."
+            "out in the end if the host launches no sooner than it did; findings stand in order of it, and of what is "
+            "not certain half counts. At most: if the host keeps up, or an op reaches its roofline. docs/findings.md "
+            "says of each finding what it sees, what to do, and when that brings nothing."
         ),
     )
 
