@@ -59,7 +59,7 @@ class MemoryLimit:
         resident = resident_bytes()
         if resident is not None and resident > self.most_bytes:
             raise InputError(
-                f"{source} does not fit: {resident / _GB:.1f} GB of memory are in use after {_size(text_bytes)} of "
+                f"{source} does not fit: {resident / _GB:.3g} GB of memory are in use after {_size(text_bytes)} of "
                 f"text from {_size(file_bytes)} of file, and --max-memory is {self.most_bytes / _GB:.3g} GB"
             )
 
@@ -89,7 +89,7 @@ def limited(gb: float | None) -> Iterator[None]:
         if not lacks_memory(error):
             raise
         _set_data_limit(rlimit)
-        in_use = f"; {(resident_bytes() or 0) / _GB:.1f} GB were in use when it asked for more"
+        in_use = f"; {(resident_bytes() or 0) / _GB:.3g} GB were in use when it asked for more"
         raise InputError(f"{_refused()}: {excess()}{in_use}") from error
     finally:
         stop()
