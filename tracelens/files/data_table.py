@@ -249,7 +249,8 @@ def _fault(kind: Number, cell: object, where: str) -> str:
 def _number(value: object) -> float | None:
     """A finite number, or a text that is one in plain digits; None for others, booleans too."""
     if isinstance(value, str):
-        return float(value) if len(value) < 400 and _NUMBER.fullmatch(value.strip()) else None
+        digits = value.strip()  # takes more for blank than float does
+        return float(digits) if len(digits) < 400 and _NUMBER.fullmatch(digits) else None
     if isinstance(value, bool) or type(value).__name__ == "bool":
         return None
     try:
