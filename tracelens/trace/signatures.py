@@ -70,7 +70,7 @@ class SignatureStore:
         return signature_of_lists(
             name,
             *(_parsed_list(part) for part in parts[: len(ARGUMENT_KEYS)]),
-            attributes=tuple((key, freeze(_parsed(part))) for key, part in attributes if part),
+            attributes=tuple((key, _frozen(_parsed(part))) for key, part in attributes if part),
         )
 
     def extended(self, signatures: Iterable[OpSignature]) -> tuple[SignatureStore, list[int]]:
@@ -155,7 +155,16 @@ def _parsed(part: bytes) -> Any:
 @functools.lru_cache(maxsize=4096)
 def _parsed_list(part: bytes) -> tuple[Any, ...] | None:
     value = _parsed(part)
-    return freeze(value) if isinstance(value, list) else None
+    found: tuple[Any, ...] | None = _frozen(value) if isinstance(value, list) else None
+    return found
+
+
+def _frozen(value: Any) -> Any:
+    """None for what is nested deeper than Python follows: from 3.12 on, decoders read deeper than that."""
+    try:
+        return freeze(value)
+    except RecursionError:
+        return None
 
 
 def _slots(values: tuple[Any, ...] | None) -> tuple[ShapeSlot, ...] | None:
