@@ -20,14 +20,14 @@ OPTIONS = ("-O3", "-std=c99", "-ffp-contract=off", "-shared", "-fPIC")
 
 class CustomBuildHook(BuildHookInterface):  # type: ignore[type-arg]
     def initialize(self, version: str, build_data: dict[str, Any]) -> None:
-        """``TRACELENS_PURE_PYTHON=1`` leaves the libraries out."""
+        """All libraries or none; ``TRACELENS_PURE_PYTHON=1`` leaves them out."""
         if os.environ.get("TRACELENS_PURE_PYTHON") or sys.platform == "win32":
             return
         root = Path(self.root)
-        for source in sorted(root.joinpath("tracelens").rglob("*.c")):
-            library = source.with_suffix(SUFFIX)
-            if not compiled(source, library):
-                return
+        sources = sorted(root.joinpath("tracelens").rglob("*.c"))
+        if not all(compiled(source, source.with_suffix(SUFFIX)) for source in sources):
+            return
+        for library in (source.with_suffix(SUFFIX) for source in sources):
             build_data["force_include"][str(library)] = library.relative_to(root).as_posix()
         build_data["pure_python"] = False
         build_data["tag"] = f"py3-none-{sysconfig.get_platform().replace('-', '_').replace('.', '_')}"

@@ -141,13 +141,17 @@ class Lane(RunningBatch):
 
     def _end_mixed(self, chunks: list[tuple[int, int]], decode: bool, duration: int) -> None:
         """Accounts for a step that ended now."""
-        log, partial = self.steps, self.partial
+        log = self.steps
         if decode:
             self._end_decode(duration, 0, 1, duration)
         else:
             log.prompt_steps += 1
             if log.series is not None:
                 self._log_series(0, 0)
+        self._end_chunks(chunks)
+
+    def _end_chunks(self, chunks: list[tuple[int, int]]) -> None:
+        log, partial = self.steps, self.partial
         for request, tokens in chunks:
             log.prefill_tokens += tokens
             if partial[request] == tokens:

@@ -96,33 +96,15 @@ class QuickLane(Lane):
 
     def _mix_quickly(self, chunks: list[tuple[int, int]], decode: bool) -> None:
         """One step of prompts, and of decoding where ``decode``."""
-        cost, steps, partial, prompts = self.replica.cost, self.steps, self.partial, self._prompts
-        batch, context = (self.decoding, self.context) if decode else (0, 0)
-        rows = total = batch * cost.queries
-        pairs, started = [], 0
-        for request, tokens in chunks:
-            lacking = partial[request]
-            past = prompts[request] - lacking
-            pairs.append((tokens, past))
-            total += tokens
-            if tokens == lacking:
-                rows += 1
-            if not past:
-                started += 1
-        compute, exchange = cost.mixed_time(total, pairs, rows, started, batch, context)
+        compute, exchange = self.replica.cost.mixed_time(*self._mix(chunks, decode))
         duration = compute + exchange
         self._compute(duration, exchange)
         if decode:
             self._end_steps(duration, 0, 1, duration)
         else:
-            steps.prompt_steps += 1
+            self.steps.prompt_steps += 1
             self._has_late = True
-        for request, tokens in chunks:
-            steps.prefill_tokens += tokens
-            if partial[request] == tokens:
-                self._end_prompt(request)
-            else:
-                partial[request] -= tokens
+        self._end_chunks(chunks)
 
     def _compute(self, duration: int, exchange: int) -> None:
         """One step passes, of which ``exchange`` comes after its compute."""
