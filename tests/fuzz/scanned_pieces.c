@@ -11,30 +11,33 @@ static void *room(int64_t count, size_t size) {
     return found;
 }
 
+static Table table(int64_t most) {
+    Table t = { .slots = 1, .most = most };
+    while (t.slots < 2 * most) t.slots *= 2;
+    t.spans = room(most, sizeof(Span)), t.hash = room(most, 8), t.slot = room(t.slots, 4);
+    return t;
+}
+
+static void free_table(Table t) { free(t.spans), free(t.hash), free(t.slot); }
+
 static int32_t scan_with(const uint8_t *piece, int64_t length, int64_t events, int64_t few, int text_times) {
     Scan s = { 0 };
     int32_t state;
     uint8_t *text = room(length, 1);
     memcpy(text, piece, (size_t)length);
     s.text = text, s.length = length, s.text_times = text_times, s.seed = 7;
-    s.most_events = events, s.most_strings = s.most_lanes = s.most_signatures = s.most_labels = few;
-    s.most_joined = length;
-    for (s.string_slots = 1; s.string_slots < 2 * few;) s.string_slots *= 2;
-    s.lane_slots = s.signature_slots = s.string_slots;
+    s.most_events = events, s.most_labels = few, s.most_joined = length;
     s.phase = room(events, 1);
     s.category = room(events, 4), s.name = room(events, 4), s.lane = room(events, 4), s.signature = room(events, 4);
     s.start_ns = room(events, 8), s.duration_ns = room(events, 8), s.id = room(events, 8);
     s.numbers = room(NUMBERS * events, 8);
-    s.strings = room(few, sizeof(Span)), s.string_hash = room(few, 8), s.string_slot = room(s.string_slots, 4);
-    s.lanes = room(2 * few, 4), s.lane_slot = room(s.lane_slots, 4);
-    s.joined = room(length, 1), s.signatures = room(few, sizeof(Span)), s.signature_hash = room(few, 8);
-    s.signature_slot = room(s.signature_slots, 4);
+    s.strings = table(few), s.lanes = table(few), s.signatures = table(few);
+    s.pairs = room(2 * (few + 1), 4), s.joined = room(length, 1);
     s.label_event = room(few, 4), s.labels = room(2 * few, sizeof(Span));
     state = tracelens_scan(&s);
     free(text), free(s.phase), free(s.category), free(s.name), free(s.lane), free(s.signature), free(s.start_ns);
-    free(s.duration_ns), free(s.id), free(s.numbers), free(s.strings), free(s.string_hash), free(s.string_slot);
-    free(s.lanes), free(s.lane_slot), free(s.joined), free(s.signatures), free(s.signature_hash);
-    free(s.signature_slot), free(s.label_event), free(s.labels);
+    free(s.duration_ns), free(s.id), free(s.numbers), free_table(s.strings), free_table(s.lanes);
+    free_table(s.signatures), free(s.pairs), free(s.joined), free(s.label_event), free(s.labels);
     return state;
 }
 

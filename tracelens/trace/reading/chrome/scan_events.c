@@ -12,7 +12,7 @@
 #include <stdint.h>
 #include <string.h>
 
-#define LAYOUT 1
+#define LAYOUT 2
 
 enum { DONE = 0, NOT_PLAIN = 1, NEEDS_TEXT_TIMES = 2, LIST_ENDS = 3 };
 
@@ -47,31 +47,34 @@ enum { LABEL_NAME = TEXTS, LABELS, SPANS };
 /* So many strings in one row of the table, which a stranger can provoke: a dictionary reads the piece then. */
 #define MOST_PROBES 64
 
+#define PAIR_BYTES 8
+
 typedef struct { int32_t start, length; } Span;
+
+/* Bytes that have numbers: where each is, and in which slots, a power of two, to look for it. */
+typedef struct {
+    int64_t slots, most, found;
+    Span *spans;
+    uint64_t *hash;
+    int32_t *slot;
+} Table;
 
 typedef struct {
     const uint8_t *text;
     int64_t length;
     int64_t text_times;
     uint64_t seed;
-    int64_t most_events, most_strings, most_lanes, most_signatures, most_joined, most_labels;
-    int64_t string_slots, lane_slots, signature_slots; /* powers of two */
+    int64_t most_events, most_joined, most_labels;
     uint8_t *phase;
     int32_t *category, *name, *lane, *signature;
     int64_t *start_ns, *duration_ns, *id;
     int64_t *numbers; /* NUMBERS rows of most_events */
-    Span *strings;
-    uint64_t *string_hash;
-    int32_t *string_slot;
-    int32_t *lanes; /* two strings each */
-    int32_t *lane_slot;
+    Table strings, lanes, signatures; /* in `text`, `pairs` and `joined` */
+    int32_t *pairs; /* two strings for each lane, and room for one more */
     uint8_t *joined; /* the texts of signatures */
-    Span *signatures; /* where in `joined` each is */
-    uint64_t *signature_hash;
-    int32_t *signature_slot;
     int32_t *label_event;
     Span *labels; /* name and labels of each */
-    int64_t events_found, strings_found, lanes_found, signatures_found, joined_length, labels_found, end;
+    int64_t events_found, joined_length, labels_found, end;
 } Scan;
 
 typedef struct {
@@ -327,46 +330,36 @@ static uint64_t hash_of(const uint8_t *p, int64_t length, uint64_t seed) {
     return hash ^ (hash >> 32);
 }
 
-/* The number of a string by first appearance; -1 when there is no room for another one. */
-static int32_t string_number(Scan *s, Span span) {
-    const uint8_t *text = s->text;
-    uint64_t hash = hash_of(text + span.start, span.length, s->seed);
-    int64_t mask = s->string_slots - 1, slot = (int64_t)(hash & (uint64_t)mask);
+/* The number of bytes by first appearance; -1 when there is no room for others. `span`: where in `base` they are. */
+static int32_t number_of(Table *t, const uint8_t *base, Span span, uint64_t seed) {
+    uint64_t hash = hash_of(base + span.start, span.length, seed);
+    int64_t mask = t->slots - 1, slot = (int64_t)(hash & (uint64_t)mask);
     int probes;
     for (probes = 0; probes < MOST_PROBES; probes++, slot = (slot + 1) & mask) {
-        int32_t number = s->string_slot[slot];
+        int32_t number = t->slot[slot];
         if (number < 0) {
-            if (s->strings_found == s->most_strings) return -1;
-            number = (int32_t)s->strings_found++;
-            s->string_slot[slot] = number;
-            s->string_hash[number] = hash;
-            s->strings[number] = span;
+            if (t->found == t->most) return -1;
+            number = (int32_t)t->found++;
+            t->slot[slot] = number;
+            t->hash[number] = hash;
+            t->spans[number] = span;
             return number;
         }
-        if (s->string_hash[number] == hash && s->strings[number].length == span.length &&
-            !memcmp(text + s->strings[number].start, text + span.start, (size_t)span.length))
+        if (t->hash[number] == hash && t->spans[number].length == span.length &&
+            !memcmp(base + t->spans[number].start, base + span.start, (size_t)span.length))
             return number;
     }
     return -1;
 }
 
+static int32_t string_number(Scan *s, Span span) { return number_of(&s->strings, s->text, span, s->seed); }
+
+/* `pairs` has room for one more than there can be: what is looked for stands behind those that are known. */
 static int32_t lane_number(Scan *s, int32_t process, int32_t thread) {
-    uint64_t hash = mixed(mixed(s->seed, (uint64_t)process), (uint64_t)thread);
-    int64_t mask = s->lane_slots - 1, slot = (int64_t)((hash ^ (hash >> 32)) & (uint64_t)mask);
-    int probes;
-    for (probes = 0; probes < MOST_PROBES; probes++, slot = (slot + 1) & mask) {
-        int32_t number = s->lane_slot[slot];
-        if (number < 0) {
-            if (s->lanes_found == s->most_lanes) return -1;
-            number = (int32_t)s->lanes_found++;
-            s->lane_slot[slot] = number;
-            s->lanes[2 * number] = process;
-            s->lanes[2 * number + 1] = thread;
-            return number;
-        }
-        if (s->lanes[2 * number] == process && s->lanes[2 * number + 1] == thread) return number;
-    }
-    return -1;
+    Span span = { (int32_t)s->lanes.found * PAIR_BYTES, PAIR_BYTES };
+    s->pairs[2 * s->lanes.found] = process;
+    s->pairs[2 * s->lanes.found + 1] = thread;
+    return number_of(&s->lanes, (const uint8_t *)s->pairs, span, s->seed);
 }
 
 /* The texts of a signature behind those of the others, each but the first behind a NUL byte, absent last ones left out;
@@ -387,33 +380,19 @@ static int64_t join_texts(Scan *s, const Span *spans, uint32_t present) {
 
 /* -1: the event has none; -2: no room for another one. */
 static int32_t signature_number(Scan *s, const Span *spans, uint32_t present) {
-    uint64_t hash;
-    int64_t mask = s->signature_slots - 1, slot, length;
-    int probes;
+    int64_t known = s->signatures.found, length;
+    Span span;
+    int32_t number;
     if (!(present & ATTRIBUTED)) {
         if (present & SHAPED) present &= FIRST_PARTS;
         else if (!(present & (1u << COPIED))) return -1;
     }
     if ((length = join_texts(s, spans, present)) < 0) return -2;
-    hash = hash_of(s->joined + s->joined_length, length, s->seed);
-    slot = (int64_t)(hash & (uint64_t)mask);
-    for (probes = 0; probes < MOST_PROBES; probes++, slot = (slot + 1) & mask) {
-        int32_t number = s->signature_slot[slot];
-        if (number < 0) {
-            if (s->signatures_found == s->most_signatures) return -2;
-            number = (int32_t)s->signatures_found++;
-            s->signature_slot[slot] = number;
-            s->signature_hash[number] = hash;
-            s->signatures[number].start = (int32_t)s->joined_length;
-            s->signatures[number].length = (int32_t)length;
-            s->joined_length += length;
-            return number;
-        }
-        if (s->signature_hash[number] == hash && s->signatures[number].length == length &&
-            !memcmp(s->joined + s->signatures[number].start, s->joined + s->joined_length, (size_t)length))
-            return number;
-    }
-    return -2;
+    span.start = (int32_t)s->joined_length;
+    span.length = (int32_t)length;
+    if ((number = number_of(&s->signatures, s->joined, span, s->seed)) < 0) return -2;
+    if (s->signatures.found > known) s->joined_length += length;
+    return number;
 }
 
 /* The keys of arguments, shortest first: which number, or (NUMBERS and more) which text, each of them is. */
@@ -707,6 +686,11 @@ static int read_event(Scan *s, Cursor *c, Before *before) {
     return DONE;
 }
 
+static void empty(Table *t) {
+    t->found = 0;
+    memset(t->slot, 0xff, (size_t)t->slots * sizeof(*t->slot));
+}
+
 int32_t tracelens_layout(void) { return LAYOUT; }
 
 /* The events of `text`, which begins with the first one's brace, up to the end of the text or, LIST_ENDS, to the bracket
@@ -717,10 +701,10 @@ int32_t tracelens_scan(Scan *s) {
     Before before;
     int state;
     memset(&before, 0, sizeof(before));
-    s->events_found = s->strings_found = s->lanes_found = s->signatures_found = s->joined_length = s->labels_found = 0;
-    memset(s->string_slot, 0xff, (size_t)s->string_slots * sizeof(int32_t));
-    memset(s->lane_slot, 0xff, (size_t)s->lane_slots * sizeof(int32_t));
-    memset(s->signature_slot, 0xff, (size_t)s->signature_slots * sizeof(int32_t));
+    s->events_found = s->joined_length = s->labels_found = 0;
+    empty(&s->strings);
+    empty(&s->lanes);
+    empty(&s->signatures);
     if (string_number(s, nothing)) return NOT_PLAIN;
     do {
         if ((state = read_event(s, &c, &before)) != DONE) return state;

@@ -34,7 +34,7 @@ NO_TIME = -(2**63)
 LAST_TEXT_NUMBER = -(2**63) + 2**31
 
 # As in scan_events.c.
-_LAYOUT = 1
+_LAYOUT = 2
 _DONE, _NEEDS_TEXT_TIMES, _LIST_ENDS = 0, 2, 3
 _LEAST_EVENT_BYTES = 24
 _MOST_STRINGS = 1 << 15
@@ -50,33 +50,28 @@ class Refusal(Enum):
     NEEDS_TEXT_TIMES = 2
 
 
+class _Table(ctypes.Structure):
+    _fields_ = (
+        *((name, ctypes.c_int64) for name in ("slots", "most", "found")),
+        *((name, ctypes.c_void_p) for name in ("spans", "hash", "slot")),
+    )
+
+
 class _Scan(ctypes.Structure):
     _fields_ = (
-        *((name, ctypes.c_void_p) for name in ("text",)),
+        ("text", ctypes.c_void_p),
         *((name, ctypes.c_int64) for name in ("length", "text_times")),
         ("seed", ctypes.c_uint64),
-        *(
-            (name, ctypes.c_int64)
-            for name in (
-                "most_events", "most_strings", "most_lanes", "most_signatures", "most_joined", "most_labels",
-                "string_slots", "lane_slots", "signature_slots",
-            )
-        ),
+        *((name, ctypes.c_int64) for name in ("most_events", "most_joined", "most_labels")),
         *(
             (name, ctypes.c_void_p)
             for name in (
                 "phase", "category", "name", "lane", "signature", "start_ns", "duration_ns", "id", "numbers",
-                "strings", "string_hash", "string_slot", "lanes", "lane_slot", "joined", "signatures", "signature_hash",
-                "signature_slot", "label_event", "labels",
             )
         ),
-        *(
-            (name, ctypes.c_int64)
-            for name in (
-                "events_found", "strings_found", "lanes_found", "signatures_found", "joined_length", "labels_found",
-                "end",
-            )
-        ),
+        *((name, _Table) for name in ("strings", "lanes", "signatures")),
+        *((name, ctypes.c_void_p) for name in ("pairs", "joined", "label_event", "labels")),
+        *((name, ctypes.c_int64) for name in ("events_found", "joined_length", "labels_found", "end")),
     )  # fmt: skip
 
 
@@ -116,27 +111,17 @@ class Scanner:
         self._scan = _Scan(
             # Nobody who makes a trace knows which of its strings meet in the table of texts
             seed=secrets.randbits(64),
-            most_strings=_MOST_STRINGS,
-            most_lanes=_MOST_LANES,
-            most_signatures=_MOST_SIGNATURES,
             most_labels=_MOST_LABELS,
-            string_slots=2 * _MOST_STRINGS,
-            lane_slots=2 * _MOST_LANES,
-            signature_slots=2 * _MOST_SIGNATURES,
         )
         self._arrays: dict[str, Array] = {}
         self._make(
-            strings=np.empty((_MOST_STRINGS, 2), np.int32),
-            string_hash=np.empty(_MOST_STRINGS, np.uint64),
-            string_slot=np.empty(2 * _MOST_STRINGS, np.int32),
-            lanes=np.empty((_MOST_LANES, 2), np.int32),
-            lane_slot=np.empty(2 * _MOST_LANES, np.int32),
-            signatures=np.empty((_MOST_SIGNATURES, 2), np.int32),
-            signature_hash=np.empty(_MOST_SIGNATURES, np.uint64),
-            signature_slot=np.empty(2 * _MOST_SIGNATURES, np.int32),
+            pairs=np.empty((_MOST_LANES + 1, 2), np.int32),
             label_event=np.empty(_MOST_LABELS, np.int32),
             labels=np.empty((_MOST_LABELS, 2, 2), np.int32),
         )
+        self._fill(self._scan.strings, "strings", _MOST_STRINGS)
+        self._fill(self._scan.lanes, "lanes", _MOST_LANES)
+        self._fill(self._scan.signatures, "signatures", _MOST_SIGNATURES)
 
     def scanned(self, text: memoryview, *, text_times: bool) -> ScannedEvents | Refusal:
         """The events of ``text``, from the first one's brace to the last one's, or to the end of the list."""
@@ -156,15 +141,15 @@ class Scanner:
 
     def _found(self, text: memoryview, end: int | None) -> ScannedEvents:
         scan, arrays, events = self._scan, self._arrays, self._scan.events_found
-        recorded = _texts(text, arrays["strings"][: scan.strings_found])
-        lanes = arrays["lanes"][: scan.lanes_found].tolist()
+        recorded = _texts(text, arrays["strings"][: scan.strings.found])
+        lanes = arrays["pairs"][: scan.lanes.found].tolist()
         labels = arrays["labels"][: scan.labels_found]
         return ScannedEvents(
             **{key: arrays[key][:events] for key in _COLUMNS},
             numbers=arrays["numbers"][:, :events],
             strings=[_unescaped(string) for string in recorded],
             lanes=[(_identifier(recorded[process]), _identifier(recorded[thread])) for process, thread in lanes],
-            signatures=_texts(arrays["joined"].data, arrays["signatures"][: scan.signatures_found]),
+            signatures=_texts(arrays["joined"].data, arrays["signatures"][: scan.signatures.found]),
             labels=list(
                 zip(
                     arrays["label_event"][: scan.labels_found].tolist(),
@@ -186,6 +171,14 @@ class Scanner:
                 numbers=np.empty((len(NUMBERS), events), np.int64),
                 joined=np.empty(self._scan.most_joined, np.uint8),
             )
+
+    def _fill(self, table: _Table, name: str, most: int) -> None:
+        """Room for ``most`` numbers; the array ``name`` will tell where the bytes of each are."""
+        slots = 2 * most
+        hashes, slot = np.empty(most, np.uint64), np.empty(slots, np.int32)
+        self._arrays |= {name: np.empty((most, 2), np.int32), f"hash of {name}": hashes, f"slot of {name}": slot}
+        table.slots, table.most = slots, most
+        table.spans, table.hash, table.slot = address(self._arrays[name]), address(hashes), address(slot)
 
     def _make(self, **arrays: Array) -> None:
         self._arrays |= arrays
