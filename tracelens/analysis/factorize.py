@@ -70,6 +70,8 @@ def _dense(codes: npt.NDArray[np.integer], count: int) -> tuple[Codes, int]:
         return _sorted(codes)
     seen = np.zeros(count, bool)
     seen[codes] = True
+    if seen.all():
+        return codes.astype(np.int32, copy=False), count
     place = np.cumsum(seen, dtype=np.int32)
     return place.take(codes) - np.int32(1), int(place[-1]) if count else 0
 

@@ -25,7 +25,9 @@ FAILED = 70
 #: Allocations between two looks for garbage of a process that runs one command, whose objects mostly live as long as
 #: it: with Python's own 700 such looks took a twentieth of a report.
 _GARBAGE_AFTER = 200_000
-
+#: For NumPy, before it is imported. Of arrays that are soon let go, memory in huge pages cost more to clear than it
+#: spared: a fourteenth of a report of 800 thousand kernels (docs/performance.md).
+_HUGE_PAGES = "NUMPY_MADVISE_HUGEPAGE"
 
 #: What these say on their own: what there is.
 _LISTING = (["devices"], ["extensions"], ["models"])
@@ -39,6 +41,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     prepare_streams()
     if argv is None:
         gc.set_threshold(_GARBAGE_AFTER)
+        os.environ.setdefault(_HUGE_PAGES, "0")
         _warn_of_repetition()
     try:
         with _terminated_like_interrupted(), _on_this_machine(arguments) as local:

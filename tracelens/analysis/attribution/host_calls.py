@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 
 import numpy as np
 import numpy.typing as npt
@@ -23,6 +24,8 @@ _BLOCKING = lazy_pattern(
 # Calls of which each puts work on the device. A graph launch puts many, and a copy within the host none.
 _LAUNCHES = lazy_pattern(r"^(?:cuda|hip|cu)(?:Ext)?(?:Module)?Launch(?:Cooperative)?Kernel")
 _CAPTURES = lazy_pattern(r"StreamBeginCapture")
+#: So many rows are looked up in the time of one search in a name.
+_ROWS_PER_SEARCH = 200
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -83,11 +86,19 @@ def host_calls(table: TraceTable, tree: OpTree) -> HostCalls:
 
 
 def named(table: TraceTable, pattern: re.Pattern[str], among: Bools) -> Bools:
-    """The rows of ``among`` whose name the pattern finds; only names that occur there are looked at."""
+    """The rows of ``among`` whose name the pattern finds."""
+    codes = [code for code in _looked_at(table, among) if pattern.search(table.names[code])]
+    return table.is_named(codes) & among if codes else np.zeros(len(table), bool)
+
+
+def _looked_at(table: TraceTable, among: Bools) -> Sequence[int]:
+    """Codes of names to hold against a pattern: all, where finding those that occur in ``among`` would cost more."""
+    if len(table) > _ROWS_PER_SEARCH * len(table.names):
+        return range(len(table.names))
     occurs = np.zeros(len(table.names), bool)
     occurs[table.name[among]] = True
-    codes = [code for code in np.flatnonzero(occurs).tolist() if pattern.search(table.names[code])]
-    return table.is_named(codes) & among
+    found: list[int] = np.flatnonzero(occurs).tolist()
+    return found
 
 
 def _outlasting(table: TraceTable, tree: OpTree) -> RowColumn:

@@ -30,7 +30,7 @@ def idle_of_cause(seen: Observed, cause: str, parts: npt.NDArray[np.bool_] | Non
     What the parts wait for is named as in the sheet of causes, whatever the rule calls it.
     """
     parts = seen.idle_of(cause) if parts is None else parts
-    share = float((seen.idle.end - seen.idle.start)[parts].sum() / max(1, seen.window_ns))
+    share = float(seen.idle_ns[parts].sum() / max(1, seen.window_ns))
     if share <= LEAST_SHARE:
         return
     length = _by_gap(seen, parts)
@@ -55,7 +55,7 @@ def idle_of_cause(seen: Observed, cause: str, parts: npt.NDArray[np.bool_] | Non
 
 def _shares(seen: Observed, parts: npt.NDArray[np.bool_]) -> dict[str, float]:
     """Cause -> share of the window, the largest first, of the causes of these parts that are worth a name."""
-    length = np.where(parts, seen.idle.end - seen.idle.start, 0)
+    length = np.where(parts, seen.idle_ns, 0)
     share = np.bincount(seen.idle.cause, length, len(CAUSES)) / max(1, seen.window_ns)
     order = np.argsort(-share, kind="stable")
     worth = [code for code in order.tolist() if share[code] > _LEAST_NAMED] or order[:1].tolist()
@@ -74,13 +74,13 @@ def _by_gap(seen: Observed, parts: npt.NDArray[np.bool_]) -> npt.NDArray[np.int6
     idle = seen.idle
     begins = np.r_[True, idle.start[1:] != idle.end[:-1]][: len(idle.start)]
     gap = numbered(np.cumsum(begins)[parts])
-    return np.bincount(gap, (idle.end - idle.start)[parts]).astype(np.int64)
+    return np.bincount(gap, seen.idle_ns[parts]).astype(np.int64)
 
 
 def longest_row(seen: Observed, parts: npt.NDArray[np.bool_]) -> int | None:
     """Table row of the launch, or of the device event, that the longest of these parts waited for."""
     at = np.flatnonzero(parts)
-    row = int(seen.idle.row[at[(seen.idle.end - seen.idle.start)[at].argmax()]]) if len(at) else -1
+    row = int(seen.idle.row[at[seen.idle_ns[at].argmax()]]) if len(at) else -1
     return row if row >= 0 else None
 
 

@@ -146,6 +146,11 @@ class Observed:
         return self.context.idle_parts
 
     @cached_property
+    def idle_ns(self) -> Ints:
+        """How long each part of ``idle`` is."""
+        return self.idle.end - self.idle.start
+
+    @cached_property
     def time(self) -> WindowTime:
         """The window as parts, of which every claim takes some."""
         return WindowTime.of(self.context.own_time, self.idle)
@@ -224,7 +229,7 @@ class Observed:
 
     def idle_time(self, parts: Bools, share: Floats | float = 1.0, *, low: float | None = None) -> Claimed:
         """Claims parts of ``idle`` (a mask): ``share`` of each can go (one for all, or one each), at least ``low``."""
-        own = (self.idle.end - self.idle.start)[parts].astype(np.float64)
+        own = self.idle_ns[parts].astype(np.float64)
         least = own * (share if low is None else low)
         at = np.flatnonzero(parts) + self.time.events
         return Claimed(part=at, low_ns=least, gain_ns=own * share, high_ns=own * share)

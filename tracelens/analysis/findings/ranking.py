@@ -112,7 +112,8 @@ def _checked(candidate: Candidate, own_ns: Column[np.int64]) -> Candidate:
         claimed[part] = True
     if not inside or np.count_nonzero(claimed) < len(part):
         raise ValueError("claims parts that the window does not have, or one of them twice")
-    if not all(len(ns) == len(part) and ((ns >= 0) & (ns <= own_ns[part] + 1)).all() for ns in amounts):
+    most_ns = own_ns[part] + 1
+    if not all(len(ns) == len(part) and ((ns >= 0) & (ns <= most_ns)).all() for ns in amounts):
         raise ValueError("claims more of a part of the window than it has")
     return candidate
 

@@ -21,13 +21,14 @@ def rectangles(
     if len(start) <= max_rects:
         return np.arange(len(start)), 0
     below = max(1, int(duration * _FIRST_SHARE))
+    length, slot = end - start, start // below
+    is_other_lane = np.r_[True, lane[1:] != lane[:-1]]
     while True:
         # A long event ends the run of short ones before it; short ones share a rectangle within a time slot of a lane
-        is_long = end - start >= below
-        slot = start // below
-        fresh = is_long | (lane != np.roll(lane, 1)) | (slot != np.roll(slot, 1)) | np.roll(is_long, 1)
-        fresh[0] = True
-        group = np.cumsum(fresh) - 1
-        if group[-1] < max_rects or below >= duration:
-            return group, below
+        is_long = length >= below
+        fresh = is_long | is_other_lane
+        fresh[1:] |= (slot[1:] != slot[:-1]) | is_long[:-1]
+        if np.count_nonzero(fresh) <= max_rects or below >= duration:
+            return np.cumsum(fresh) - 1, below
         below *= 2
+        slot >>= 1

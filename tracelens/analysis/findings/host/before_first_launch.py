@@ -73,7 +73,7 @@ def _by_step(seen: Observed, parts: npt.NDArray[np.bool_]) -> tuple[Floats, Floa
     """(how long these parts are together, length) of each complete step (ns)."""
     times, chosen = seen.context.window.times, seen.context.window.complete_steps
     step = np.searchsorted(times.start_ns[chosen], seen.idle.start[parts], side="right") - 1
-    wait = np.bincount(step, (seen.idle.end - seen.idle.start)[parts], len(chosen))
+    wait = np.bincount(step, seen.idle_ns[parts], len(chosen))
     return wait.astype(np.float64), times.duration_ns[chosen].astype(np.float64)
 
 
@@ -96,7 +96,7 @@ def _function(seen: Observed, parts: npt.NDArray[np.bool_]) -> int | None:
     at = np.flatnonzero(parts)
     if row is None or not table.has_stacks:
         return None
-    longest = at[(seen.idle.end - seen.idle.start)[at].argmax()]
+    longest = at[seen.idle_ns[at].argmax()]
     start, end = int(seen.idle.start[longest]), int(seen.idle.end[longest])
     frames = np.flatnonzero((table.kind == Kind.PYTHON_FUNCTION) & (table.lane == table.lane[row]))
     shared = np.minimum(table.ends_ns(frames), end) - np.maximum(table.start_ns[frames], start)

@@ -22,7 +22,7 @@ def blocking_call_of(seen: Observed) -> Ints:
     Of parts in which the device waited for an event, or for something not recorded.
     """
     found = np.full(len(seen.idle.start), -1, np.int64)
-    length = seen.idle.end - seen.idle.start
+    length = seen.idle_ns
     waits = np.flatnonzero(seen.idle_of(EVENT_WAIT, UNRECORDED) & (length > _LONG_NS))
     table = seen.context.recorded.table
     calls = np.flatnonzero(seen.context.host.blocking & (table.duration_ns > _LONG_NS))

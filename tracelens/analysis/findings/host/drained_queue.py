@@ -47,7 +47,7 @@ def drained_queue(seen: Observed) -> Iterator[Candidate]:
     """Gain: the idle time after each wait, as far as the host could have worked during that wait."""
     parts = seen.once(drained)
     share, waited_ns = _hidden(seen, parts)
-    idle_ns = (seen.idle.end - seen.idle.start)[parts].sum()
+    idle_ns = seen.idle_ns[parts].sum()
     waits = len(np.unique(seen.idle.row[parts]))
     idle_share_of_window = float(idle_ns / max(1, seen.window_ns))
     for candidate in idle_of_cause(seen, SYNCHRONIZATION, parts):
@@ -86,7 +86,7 @@ def drained(seen: Observed) -> Bools:
     until = idle.end[np.append(np.flatnonzero(begins)[1:], len(begins)) - 1]
     inside &= ~_host_computes(seen, at, until)
     found: Bools = parts & inside[np.cumsum(begins) - 1]
-    lost_ns = (idle.end - idle.start)[found].sum()
+    lost_ns = seen.idle_ns[found].sum()
     worth_it = lost_ns > 0 and seen.once(_waited_ns).sum() > 0.5 * lost_ns
     return found if worth_it else np.zeros(len(found), bool)
 
@@ -105,7 +105,7 @@ def _hidden(seen: Observed, parts: Bools) -> tuple[Floats, float]:
     if not parts.any():
         return np.zeros(0), 0.0
     began, gap = np.unique(np.cumsum(_begin_gaps(seen))[parts], return_inverse=True)
-    idle_ns = np.bincount(gap, (seen.idle.end - seen.idle.start)[parts], len(began))
+    idle_ns = np.bincount(gap, seen.idle_ns[parts], len(began))
     waited_ns = _waited_before_ns(seen, seen.idle.start[parts][np.searchsorted(gap, np.arange(len(began)))])
     share = np.minimum(1.0, waited_ns / np.maximum(1.0, idle_ns))
     return share[gap], float(waited_ns.sum())

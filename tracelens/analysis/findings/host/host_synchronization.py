@@ -30,7 +30,7 @@ from tracelens.analysis.idle.host_time import SYNCHRONIZATION
 def host_synchronization(seen: Observed) -> Iterator[Candidate]:
     """Idle time of this cause, and device waits through which a thread sat in one blocking call."""
     call = blocking_call_of(seen)
-    length = np.where(call >= 0, seen.idle.end - seen.idle.start, 0)
+    length = np.where(call >= 0, seen.idle_ns, 0)
     for candidate in idle_of_cause(seen, SYNCHRONIZATION, seen.idle_of(SYNCHRONIZATION) | (call >= 0)):
         if not length.any():
             yield candidate

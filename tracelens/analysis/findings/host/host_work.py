@@ -42,7 +42,7 @@ def host_work(seen: Observed) -> Iterator[Candidate]:
 
 def _ran(seen: Observed, parts: Bools) -> str:
     """The shortest op or annotation without a launch in it that most of the longest of these parts passed in."""
-    table, length = seen.table, np.where(parts, seen.idle.end - seen.idle.start, 0)
+    table, length = seen.table, np.where(parts, seen.idle_ns, 0)
     longest = int(length.argmax())
     start, end = int(seen.idle.start[longest]), int(seen.idle.end[longest])
     rows = np.flatnonzero((table.kind == Kind.CPU_OP) | (table.kind == Kind.USER_ANNOTATION))

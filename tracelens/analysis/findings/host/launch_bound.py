@@ -39,7 +39,7 @@ _CPU_BOUND = 0.25
 )
 def launch_bound(seen: Observed) -> Iterator[Candidate]:
     """Idle time in launches, in the Python between them, and until what was launched begins."""
-    length = seen.idle.end - seen.idle.start
+    length = seen.idle_ns
     others = seen.once(drained) | seen.once(before_first_launch)
     launches, between = seen.idle_of(LAUNCH_BOUND), seen.idle_of(HOST_WORK) & (length < _BETWEEN_LAUNCHES_NS)
     parts = (launches | between | seen.idle_of(LATENCY)) & ~others
