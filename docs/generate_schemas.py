@@ -15,7 +15,7 @@ from typing import Any
 
 from tracelens.analysis.ranks.sheets import rank_sheets
 from tracelens.calibration.scoring import Score
-from tracelens.comparison.compared import ComparedRow, Comparison
+from tracelens.comparison.compared import ComparedRow, Comparison, RankChange
 from tracelens.report.json_report import BRIEF_SCHEMA, schema
 from tracelens.whatif.outcome import OpChange
 from tracelens.whatif.replayed_step import StepFigures
@@ -80,13 +80,19 @@ def document(name: str, about: str, properties: Mapping[str, Json]) -> Json:
     }
 
 
+def _with_change(row: Json) -> Json:
+    """The schema of a row whose change is written beside its fields."""
+    properties = {"change_ms": NUMBER, **row["properties"]}
+    return {**row, "required": list(properties), "properties": properties}
+
+
 def schemas() -> dict[str, Json]:
     """Every generated schema by its file's name without ending."""
     figures: Json = {"type": "object", "additionalProperties": CELL}
     lines = a_list(TEXT)
-    row = of(ComparedRow)
-    row = {**row, "required": ["change_ms", *row["required"]], "properties": {"change_ms": NUMBER, **row["properties"]}}
-    comparison = {**of(Comparison)["properties"], "change_ms": NUMBER, "rows": a_list(row), "unchanged": a_list(row)}
+    compared = {key: a_list(_with_change(of(kind))) for key, kind in
+                (("rows", ComparedRow), ("unchanged", ComparedRow), ("ranks", RankChange))}  # fmt: skip
+    comparison = {**of(Comparison)["properties"], "change_ms": NUMBER, **compared}
     op_change = of(OpChange)
     op_change["properties"]["change_us"] = NUMBER
     step = dict.fromkeys(("before_us", "after_us", "low_us", "high_us", "change_us"), NUMBER)

@@ -32,7 +32,7 @@ def products_and_rest(name: str) -> Floats:
     """(2, step): ns of every complete step in matrix products, and in all else."""
     side = side_of(TRACES / name, Options())
     row = np.array([0 if call_role(call) == PRODUCT else 1 for call in side.first.calls], np.int64)
-    return by_step(side, [row[side.first.call]], 2)
+    return by_step(side, [row[side.first.call]], 2)[0]
 
 
 def fails(a: Floats, b: Floats, limit: float = LIMIT) -> bool:

@@ -14,6 +14,8 @@ EVERYTHING = "everything"
 QUANTIZATION = "quantization"
 #: The ranks wait for one of them.
 LATE = "late"
+#: It is so on some ranks alone, or the others wait for these.
+SOME_RANKS = "some ranks"
 #: A part of the model runs more or less often.
 REPEATS = "repeats"
 REMOVED, ADDED, FUSED, SPLIT, REPLACED = "removed", "added", "fused", "split", "replaced"

@@ -7,6 +7,7 @@ from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import replace
 from typing import Protocol
 
+from tracelens.analysis.ranks.rank_files import ranks_text
 from tracelens.comparison.alignment.work_roles import COMMUNICATION, COPY, role
 from tracelens.comparison.causes import (
     ADDED,
@@ -21,6 +22,7 @@ from tracelens.comparison.causes import (
     REMOVED,
     REPEATS,
     REPLACED,
+    SOME_RANKS,
     SPEED,
     SPLIT,
     TYPE,
@@ -30,16 +32,25 @@ from tracelens.comparison.causes import (
     differs,
     other_kernels,
 )  # fmt: skip
-from tracelens.comparison.compared import AT_ONCE, NOISE, UNCHANGED, Change, ComparedRow, Comparison, RowSide
+from tracelens.comparison.compared import (
+    AT_ONCE,
+    NOISE,
+    UNCHANGED,
+    Change,
+    ComparedRow,
+    Comparison,
+    RankChange,
+    RowSide,
+)
 from tracelens.comparison.drift import median_ratio, with_clock
-from tracelens.comparison.late_ranks import with_latecomers
+from tracelens.comparison.late_ranks import RankTimes, with_latecomers, with_ranks_apart
 from tracelens.comparison.repeated_parts import part, ratio_of, times, with_repeats
 from tracelens.comparison.sides import Side
 from tracelens.files.safe_text import clipped
 from tracelens.lazy.records import dataclass
 
 #: What a sentence speaks of where calls of all categories changed alike.
-ALIKE = {CLOCK: "compute-bound ops", EVERYTHING: "all computation", REPEATS: "ops"}
+ALIKE = {CLOCK: "compute-bound ops", EVERYTHING: "all computation", REPEATS: "ops", SOME_RANKS: "ranks"}
 #: Change of the mean from which it is said that the median changed less.
 _TOLD_APART = 0.05
 #: Relative change up to which a median is as before.
@@ -50,15 +61,24 @@ _FACTS = (FUSED, SPLIT, REPLACED, TYPE, WORK, KERNEL, REMOVED, ADDED, QUANTIZATI
 _WITHIN = ", within the noise"
 #: Ops that a sentence names, and how many characters of each.
 _MOST_OPS, _WIDEST_OP = 3, 48
+#: Share of what some ranks changed from which a part of it is named.
+_LEAST_PART = 0.01
 
 
-def explained(rows: Iterable[ComparedRow], one: Side, other: Side) -> list[ComparedRow]:
-    """The rows with their causes."""
+def explained(
+    rows: Iterable[ComparedRow],
+    sides: Sequence[Side],
+    times: Sequence[RankTimes | None],
+    ranks: Sequence[RankChange],
+) -> list[ComparedRow]:
+    """The rows with their causes. ``times``: of the ranks of each side; ``ranks``: how these changed."""
+    one, other = sides
     same_device = one.first.device_label == other.first.device_label
     found = with_repeats([replace(row, cause=cause_of(row)) for row in rows])
+    found = with_ranks_apart(found, times, ranks)
     found = with_clock(found, same_device=same_device)
-    found = with_latecomers(found, one, other)
-    return [replace(row, why=_SAYS[row.cause].text(_Group((row,)))) for row in found]
+    found = with_latecomers(found, times)
+    return [replace(row, why=_SAYS[row.cause].text(_Group((row,), ranks))) for row in found]
 
 
 class Intervals(Protocol):
@@ -69,7 +89,9 @@ class Intervals(Protocol):
     def of_each(self, tests: int) -> Sequence[tuple[float, float]] | None: ...
 
 
-def changes_of(rows: Sequence[ComparedRow], intervals: Intervals) -> tuple[Change, ...]:
+def changes_of(
+    rows: Sequence[ComparedRow], intervals: Intervals, ranks: Sequence[RankChange] = ()
+) -> tuple[Change, ...]:
     """The largest first; together they are the change of the step.
 
     Of what may be chance, other ops and kernels are told after that, as no chance explains them; the rest is the last.
@@ -89,7 +111,7 @@ def changes_of(rows: Sequence[ComparedRow], intervals: Intervals) -> tuple[Chang
         both = any(rows[at].a and rows[at].b for at in group)
         # What one side alone has is no matter of how many sentences there are
         bounds = intervals.of_sum(group, len(groups) if both else 1)
-        made = _change(_Group(tuple(rows[at] for at in group)), group, bounds)
+        made = _change(_Group(tuple(rows[at] for at in group), ranks), group, bounds)
         (found if not made.is_noise else facts if _is_fact(rows, made) else chance).append(made)
     found.sort(key=lambda change: (-abs(change.change_ms), change.text))
     facts.sort(key=lambda change: (-_kernel_ms(rows, change), change.text))
@@ -117,9 +139,10 @@ def _noise(rows: Sequence[ComparedRow], chance: Sequence[Change]) -> Change:
 
 @dataclass(frozen=True, slots=True)
 class _Group:
-    """Rows of one sentence."""
+    """Rows of one sentence, and how the ranks changed."""
 
     rows: tuple[ComparedRow, ...]
+    ranks: Sequence[RankChange] = ()
 
     @property
     def a(self) -> tuple[RowSide, ...]:
@@ -189,13 +212,15 @@ def _subject(group: _Group) -> str:
     row = group.rows[0]
     if row.cause == REPEATS:
         return part(group.rows) or ALIKE[REPEATS]
+    if row.cause == SOME_RANKS:
+        return f"{_which([rank for rank in group.ranks if rank.is_alone])} alone"
     if row.is_idle:
         return "idle"
     if row.category == AT_ONCE:
         return "overlap"
     if row.cause in ALIKE:
         return ALIKE[row.cause]
-    return "exposed communication" if role(row.category, row.name) == COMMUNICATION else row.category
+    return "exposed communication" if _is_sent(row) else row.category
 
 
 def change_title(found: Comparison) -> str:
@@ -334,6 +359,46 @@ def _repeats(group: _Group) -> str:
     return f"{before} -> {after} times: {named}{more}"
 
 
+def _which(ranks: Sequence[RankChange]) -> str:
+    return f"rank{'s' if len(ranks) > 1 else ''} {ranks_text(rank.rank for rank in ranks)}"
+
+
+def _some_ranks(group: _Group) -> str:
+    """What changed on them, the largest first, as the mean of them; and what that is to the others."""
+    alone = [rank for rank in group.ranks if rank.is_alone]
+    before, after = (sum(own) / len(alone) for own in zip(*((r.a_own_ms, r.b_own_ms) for r in alone), strict=True))
+    parts: dict[str, float] = defaultdict(float)
+    for row in group.rows:
+        parts[_part(row)] += 0.0 if _is_sent(row) else row.of_ranks_ms or 0.0
+    told = {what: ms for what, ms in parts.items() if abs(ms) >= _LEAST_PART * abs(after - before)}
+    largest = sorted(told, key=lambda what: -abs(told[what]))
+    named = ", ".join(f"{signed_ms(told[what])} {what}" for what in largest[:_MOST_OPS])
+    more = f" and {len(told) - _MOST_OPS} more" if len(told) > _MOST_OPS else ""
+    of = f"{before:,.3g} -> {after:,.3g} ms outside of collectives"
+    others = (
+        _others(len(group.ranks) - len(alone), len(alone), less=after < before)
+        if any(map(_is_sent, group.rows))
+        else "the others are as before"
+    )
+    return f"{slower_text(before, after)}, {of} ({named}{more}); {others}"
+
+
+def _others(rest: int, alone: int, *, less: bool) -> str:
+    """``the other 7 wait for it``."""
+    who = "the other rank waits" if rest == 1 else f"the other {rest} wait"
+    return f"{who} {'less ' if less else ''}for {'it' if alone == 1 else 'them'}"
+
+
+def _part(row: ComparedRow) -> str:
+    """A row among others of the same ranks: what is other where that is a fact, else what it belongs to."""
+    cause = cause_of(row)
+    return _SAYS[cause].text(_Group((row,))) if cause in _FACTS else row.name if row.is_idle else row.category
+
+
+def _is_sent(row: ComparedRow) -> bool:
+    return role(row.category, row.name) == COMMUNICATION
+
+
 @dataclass(frozen=True, slots=True)
 class _Says:
     """What rows of a cause must share to be one sentence, and that sentence; whether by how their times changed."""
@@ -379,6 +444,7 @@ _SAYS = {
     EVERYTHING: _Says(lambda row: None, _everything),
     SPEED: _Says(lambda row: (row.change_ms > 0, _is_another_magnitude(row)), _speed, by_change=True),
     LATE: _Says(lambda row: None, lambda group: group.rows[0].why),
+    SOME_RANKS: _Says(lambda row: None, _some_ranks),
     OVERLAP: _Says(lambda row: row.change_ms > 0, _overlap, by_change=True),
     UNCHANGED: _Says(lambda row: None, lambda group: ""),
 }

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from itertools import chain
 from os import PathLike
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,7 @@ from tracelens.comparison.change_sentences import changes_of, explained
 from tracelens.comparison.compared import ComparedRow, Comparison, SideSummary
 from tracelens.comparison.comparison_options import CompareOptions
 from tracelens.comparison.gates import Gate, check
+from tracelens.comparison.late_ranks import RankTimes, rank_changes
 from tracelens.comparison.measured_rows import MeasuredSide
 from tracelens.comparison.noise import Noise
 from tracelens.comparison.sides import UNKNOWN_DEVICE, Recorded, Side
@@ -80,22 +82,25 @@ def compare_sides(one: Side, other: Side, gates: Sequence[Gate] = ()) -> Compari
     b = MeasuredSide(numbered[1], matching.b, len(matching.rows))
     noise = Noise(a.steps, b.steps)
     numbers, rows = _rows(matching, a, b, noise)
-    rows = explained(rows, one, other)
+    times = [RankTimes.of(side, numbers, rows) for side in (a, b)]
+    ranks = rank_changes(*times)
+    rows = explained(rows, (one, other), times, ranks)
     changed = [at for at, row in enumerate(rows) if row.is_changed]
     intervals = _Intervals(noise, numbers)
     step = intervals.of_sum(range(len(numbers)))
-    unusual = [note for name, side in (("A", a), ("B", b)) for note in unusual_steps(name, side, numbers, rows)]
+    unusual = (unusual_steps(*each, numbers, rows) for each in zip("AB", (a, b), times, strict=True))
     found = Comparison(
         a=_summary(a, rows, 0),
         b=_summary(b, rows, 1),
         rows=tuple(rows[at] for at in changed),
         unchanged=tuple(row for row in rows if not row.is_changed),
-        changes=changes_of([rows[at] for at in changed], _Intervals(noise, [numbers[at] for at in changed])),
+        changes=changes_of([rows[at] for at in changed], _Intervals(noise, [numbers[at] for at in changed]), ranks),
         matched_share=(_matched(rows, 0), _matched(rows, 1)),
-        notes=(*_notes(one, other), *unusual),
+        notes=(*_notes(one, other), *chain.from_iterable(unusual)),
         low_ms=step[0] if step else None,
         high_ms=step[1] if step else None,
         detectable_ms=(step[1] - step[0]) / 2 if step else None,
+        ranks=ranks,
     )
     results = [check(gate, found, rows, intervals.of_sum) for gate in gates]
     return replace(found, gates=tuple(results))

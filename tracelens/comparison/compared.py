@@ -62,7 +62,8 @@ class ComparedRow:
     """Calls of A and what they are in B; of a row that one side alone has the other is None.
 
     ``match``: how they were found to be the same; ``cause``: what changed, in one word; ``why``: in a few.
-    ``low_ms``, ``high_ms``: the interval in which the change lies, None where it cannot be said.
+    ``low_ms``, ``high_ms``: the interval in which the change lies, None where it cannot be said. ``of_ranks_ms``: where
+    some ranks alone changed, the mean change of these; None of other rows.
     """
 
     name: str
@@ -75,6 +76,7 @@ class ComparedRow:
     why: str
     low_ms: float | None = None
     high_ms: float | None = None
+    of_ranks_ms: float | None = None
 
     @property
     def change_ms(self) -> float:
@@ -111,6 +113,29 @@ class Change:
     def is_noise(self) -> bool:
         """Whether chance explains it: the interval holds no change at all."""
         return self.low_ms is not None and self.high_ms is not None and self.low_ms <= 0 <= self.high_ms
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RankChange:
+    """A rank that both sides have, per step: its time outside of collectives, and that in them alone.
+
+    ``own_ms``: what it computes and copies, and its idle time; ``exposed_ms``: in which it did nothing but communicate.
+    ``low_ms``, ``high_ms``: bounds of the change of its own time, together with those of all ranks. ``is_alone``:
+    whether that changed on this rank, or on few, while the others are as before.
+    """
+
+    rank: int
+    is_alone: bool
+    a_own_ms: float
+    b_own_ms: float
+    a_exposed_ms: float
+    b_exposed_ms: float
+    low_ms: float | None
+    high_ms: float | None
+
+    @property
+    def change_ms(self) -> float:
+        return self.b_own_ms - self.a_own_ms
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -157,7 +182,8 @@ _SHOWN = 5
 class Comparison:
     """B against A. ``matched_share``: of each side's kernel time, the part in rows that both have.
 
-    ``rows`` are those that changed; their changes add up to ``change_ms``. ``unchanged``: the others.
+    ``rows`` are those that changed; their changes add up to ``change_ms``. ``unchanged``: the others. ``ranks``: where
+    both sides have the same.
     """
 
     a: SideSummary
@@ -171,6 +197,7 @@ class Comparison:
     high_ms: float | None = None
     detectable_ms: float | None = None
     gates: tuple[GateResult, ...] = ()
+    ranks: tuple[RankChange, ...] = ()
 
     @property
     def change_ms(self) -> float:

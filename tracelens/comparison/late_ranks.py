@@ -1,4 +1,4 @@
-"""Which rank the others wait for: a collective ends everywhere at once, so who is last spends the least time in it."""
+"""Which ranks changed: some alone, for which the others wait, or who comes last to collectives of all."""
 
 from __future__ import annotations
 
@@ -8,70 +8,146 @@ from dataclasses import replace
 import numpy as np
 import numpy.typing as npt
 
-from tracelens.comparison.alignment.work_roles import COMMUNICATION, call_role, role
-from tracelens.comparison.causes import LATE, OVERLAP, QUANTIZATION, SPEED, WORK
-from tracelens.comparison.compared import ComparedRow
-from tracelens.comparison.sides import Floats, Recorded, Side
+from tracelens.comparison.alignment.work_roles import COMMUNICATION, role
+from tracelens.comparison.causes import LATE, OVERLAP, QUANTIZATION, SOME_RANKS, SPEED, WORK
+from tracelens.comparison.compared import ComparedRow, RankChange
+from tracelens.comparison.measured_rows import MeasuredSide
+from tracelens.comparison.noise import Noise
+from tracelens.comparison.sides import Floats
 from tracelens.lazy.records import dataclass
 from tracelens.units import NS_PER_MS
 
 #: Share of the change of communication that waiting must be to be its cause.
 _LEAST_SHARE = 0.5
+#: Share of the largest change of a rank from which another one changed with it, and up to which it is as before.
+_WITH_IT, _AS_BEFORE = 0.5, 0.1
+#: Share of what some ranks changed in a row up to which the others together did not change in it.
+_THEIRS = 0.25
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class RankTimes:
+    """ns of the ranks of a side as (rank, row, step), rows as compared; ``sent``: which of these are communication."""
+
+    numbers: tuple[int, ...]
+    ns: Floats
+    sent: npt.NDArray[np.bool_]
+
+    @classmethod
+    def of(cls, measured: MeasuredSide, numbers: Sequence[int], rows: Sequence[ComparedRow]) -> RankTimes | None:
+        """``numbers``: those of ``rows`` in ``measured``. None where not every run is of the same ranks, several."""
+        if measured.ranks is None:
+            return None
+        run = measured.numbered.side.parts[0]
+        ranks = tuple(at if one.rank is None else one.rank for at, one in enumerate(run))
+        sent = np.array([role(row.category, row.name) == COMMUNICATION for row in rows], bool)
+        return cls(numbers=ranks, ns=measured.ranks[:, list(numbers)], sent=sent)
+
+    @property
+    def own(self) -> Floats:
+        """(rank, step): ns outside of collectives, in which no rank waits for another."""
+        found: Floats = self.ns[:, ~self.sent].sum(axis=1)
+        return found
+
+    @property
+    def exposed(self) -> Floats:
+        """(rank, step): ns in which nothing but collectives ran; those that wait at the same time count once."""
+        found: Floats = self.ns[:, self.sent].sum(axis=1)
+        return found
+
+
+def rank_changes(before: RankTimes | None, after: RankTimes | None) -> tuple[RankChange, ...]:
+    """Of each rank, where both sides have the same; those that changed ``alone`` marked."""
+    if before is None or after is None or before.numbers != after.numbers:
+        return ()
+    own, exposed = (before.own, after.own), (before.exposed, after.exposed)
+    change = own[1].mean(axis=1) - own[0].mean(axis=1)
+    noise = Noise(*own)
+    interval = noise.interval(tests=len(change))
+    alone = _alone(change, interval.low, interval.high)
+    means = [(each.mean(axis=1) / NS_PER_MS).tolist() for each in (*own, *exposed)]
+    bounds = [(each / NS_PER_MS).tolist() for each in (interval.low, interval.high)]
+    columns = zip(before.numbers, alone.tolist(), *means, *bounds, strict=True)
+    return tuple(
+        RankChange(
+            rank=rank, is_alone=is_alone, a_own_ms=a, b_own_ms=b, a_exposed_ms=a_sent, b_exposed_ms=b_sent,
+            low_ms=low if noise.is_known else None, high_ms=high if noise.is_known else None,
+        )
+        for rank, is_alone, a, b, a_sent, b_sent, low, high in columns
+    )  # fmt: skip
+
+
+def _alone(change: Floats, low: Floats, high: Floats) -> npt.NDArray[np.bool_]:
+    """Which ranks changed alike, more than by chance, while all others are as before; none where that is not so."""
+    largest = change[np.abs(change).argmax()]
+    found: npt.NDArray[np.bool_] = change / largest >= _WITH_IT if largest else np.zeros(len(change), bool)
+    is_chance = (low <= 0) & (high >= 0)
+    as_before = is_chance | (np.abs(change) <= _AS_BEFORE * abs(largest))
+    if found.all() or (found & is_chance).any() or not as_before[~found].all():
+        return np.zeros(len(change), bool)
+    return found
+
+
+def with_ranks_apart(
+    rows: Sequence[ComparedRow], times: Sequence[RankTimes | None], changes: Sequence[RankChange]
+) -> list[ComparedRow]:
+    """The rows; those that some ranks alone changed, and waiting for them, with that cause."""
+    before, after = times
+    alone = np.array([rank.is_alone for rank in changes], bool)
+    if before is None or after is None or not alone.any():
+        return list(rows)
+    change = after.ns.mean(axis=2) - before.ns.mean(axis=2)
+    theirs, others = change[alone].sum(axis=0), change[~alone].sum(axis=0)
+    is_theirs = ~before.sent & (theirs != 0) & (np.abs(others) <= _THEIRS * np.abs(theirs))
+    waiting = _waiting(rows, before, after)
+    if waiting is not None and waiting[1].rank in {rank.rank for rank in changes if rank.is_alone}:
+        is_theirs[waiting[0]] = True
+    of_ranks = (change[alone].mean(axis=0) / NS_PER_MS).tolist()
+    return [
+        replace(row, cause=SOME_RANKS, of_ranks_ms=ms) if its else row
+        for row, its, ms in zip(rows, is_theirs.tolist(), of_ranks, strict=True)
+    ]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Latecomer:
-    """The ``rank`` with the least time in communication, and how much longer the mean rank does nothing but communicate
-    than the one that does least, per step.
-    """
+    """The ``rank`` that the others wait for; how much longer the mean rank does nothing but communicate, per step."""
 
     rank: int
     waiting_ms: float
 
 
-def latecomer(side: Side) -> Latecomer | None:
-    """None where no run has several ranks with the same steps."""
-    runs = [run for run in side.parts if len(run) > 1 and len({len(one.durations_ns) for one in run}) == 1]
-    if not runs or len({len(run) for run in runs}) > 1:
-        return None
-    exposed = np.concatenate([np.stack([_exposed(one) for one in run]) for run in runs], axis=1)
+def latecomer(times: RankTimes) -> Latecomer:
+    """A collective ends everywhere at once: who comes last spends the least time in nothing but collectives."""
+    exposed = times.exposed
     waiting = (exposed.mean(axis=0) - exposed.min(axis=0)).mean()
-    ns = np.concatenate([np.stack([_communication(one) for one in run]) for run in runs], axis=1)
-    last = int(ns.mean(axis=1).argmin())
-    rank = runs[0][last].rank
-    return Latecomer(rank=last if rank is None else rank, waiting_ms=float(waiting) / NS_PER_MS)
+    last = int(exposed.mean(axis=1).argmin())
+    return Latecomer(rank=times.numbers[last], waiting_ms=float(waiting) / NS_PER_MS)
 
 
-def _exposed(one: Recorded) -> Floats:
-    """ns by step in which nothing but collectives ran; those that wait at the same time count once."""
-    is_one = _is_communication(one)[one.piece_unit]
-    pieces = one.piece_step[is_one], one.piece_ns[is_one]
-    return np.bincount(*pieces, minlength=len(one.durations_ns)).astype(np.float64)
-
-
-def _is_communication(one: Recorded) -> npt.NDArray[np.bool_]:
-    return np.array([call_role(call) == COMMUNICATION for call in one.calls] or [False], bool)[one.call]
-
-
-def _communication(one: Recorded) -> Floats:
-    """ns of collectives by step, waiting included."""
-    is_one = _is_communication(one)
-    return np.bincount(one.step[is_one], one.kernel_ns[is_one], minlength=len(one.durations_ns)).astype(np.float64)
-
-
-def with_latecomers(rows: Sequence[ComparedRow], one: Side, other: Side) -> list[ComparedRow]:
-    """The rows; where waiting for a rank is most of what changed in communication, with that cause."""
-    before, after = latecomer(one), latecomer(other)
+def _waiting(
+    rows: Sequence[ComparedRow], before: RankTimes, after: RankTimes
+) -> tuple[list[int], Latecomer, Latecomer, Latecomer] | None:
+    """(rows of communication, the rank that is or was waited for, A's, B's), where that is most of what changed."""
     timed = (n for n, row in enumerate(rows) if row.cause in (SPEED, OVERLAP, QUANTIZATION, WORK))
-    at = [n for n in timed if role(rows[n].category, rows[n].name) == COMMUNICATION]
+    at = [n for n in timed if before.sent[n]]
     change_ms = sum(rows[n].change_ms for n in at)
-    if before is None or after is None or not change_ms:
+    one, other = latecomer(before), latecomer(after)
+    more_ms = other.waiting_ms - one.waiting_ms
+    if not change_ms or more_ms / change_ms < _LEAST_SHARE:
+        return None
+    return at, other if more_ms > 0 else one, one, other
+
+
+def with_latecomers(rows: Sequence[ComparedRow], times: Sequence[RankTimes | None]) -> list[ComparedRow]:
+    """The rows; where waiting for a rank is most of what changed in communication, with that cause."""
+    before, after = times
+    waiting = None if before is None or after is None else _waiting(rows, before, after)
+    if waiting is None:
         return list(rows)
-    more_ms = after.waiting_ms - before.waiting_ms
-    if more_ms / change_ms < _LEAST_SHARE:
-        return list(rows)
-    late = f"rank {after.rank} late" if more_ms > 0 else f"rank {before.rank} no longer late"
-    why = f"{late}: a rank waits {after.waiting_ms:.3g} ms for the last one, {before.waiting_ms:.3g} ms before"
+    at, late, one, other = waiting
+    which = f"rank {late.rank} {'late' if late is other else 'no longer late'}"
+    why = f"{which}: a rank waits {other.waiting_ms:.3g} ms for the last one, {one.waiting_ms:.3g} ms before"
     found = list(rows)
     for n in at:
         found[n] = replace(rows[n], cause=LATE, why=why)

@@ -21,12 +21,12 @@ _FAR, _MOST_STALLED = 10, 0.1
 
 
 class MeasuredSide:
-    """``steps``: ns of every step by row. Figures are of the mean step."""
+    """``steps`` and ``ranks``: ns of every step by row, see ``by_step``. Figures are of the mean step."""
 
     def __init__(self, numbered_side: Numbered, rows: Sequence[Ints], count: int) -> None:
         self.numbered = numbered_side
         side = numbered_side.side
-        self.steps = by_step(side, rows, count)
+        self.steps, self.ranks = by_step(side, rows, count)
         self._rows, self._calls = np.concatenate(list(rows)), np.concatenate(numbered_side.call_of)
         each = weights(side)
         lengths = [len(one.call) for one in side.recordings]

@@ -124,19 +124,23 @@ class Side:
         return self.parts[0][0]
 
 
-def by_step(side: Side, rows: Sequence[Ints], count: int) -> Floats:
+def by_step(side: Side, rows: Sequence[Ints], count: int) -> tuple[Floats, Floats | None]:
     """(row, step) of all runs: ns of each step that belong to each row; ``rows``: of each recording its units' rows.
 
     Ranks of a run wait for each other, so that a step is the mean of them. Where they recorded different numbers of
-    steps, each run is one sample: the mean of the ranks' means.
+    steps, each run is one sample: the mean of the ranks' means. The second array is that of (rank, row, step), None
+    where there is one rank, or where not every run has the same.
     """
-    at, columns = iter(rows), []
+    at, runs = iter(rows), []
     for run in side.parts:
         ranks = [_by_step(one, next(at), count) for one in run]
         if len({ranked.shape[1] for ranked in ranks}) > 1:
             ranks = [ranked.mean(axis=1, keepdims=True) for ranked in ranks]
-        columns.append(np.mean(ranks, axis=0))
-    return np.concatenate(columns, axis=1)
+        runs.append(np.stack(ranks))
+    mean = np.concatenate([ranks.mean(axis=0) for ranks in runs], axis=1)
+    of_runs = {tuple(one.rank for one in run) for run in side.parts}
+    is_job = len(of_runs) == 1 and len(runs[0]) > 1
+    return mean, np.concatenate(runs, axis=2) if is_job else None
 
 
 def _by_step(one: Recorded, rows: Ints, count: int) -> Floats:

@@ -51,7 +51,7 @@ def _lines(found: Comparison) -> Iterator[str]:
     for change in worth[:_MOST]:
         yield f"   {change.text}"
     rest = [change for change in found.changes if change not in worth[:_MOST]]
-    if rest:
+    if not all(_is_nothing(change, found) for change in rest):
         yield f"   {signed_ms(sum(change.change_ms for change in rest))} in {len(rest)} more"
 
 

@@ -14,7 +14,7 @@ from tracelens.files.safe_text import escaped_json, json_safe
 from tracelens.report.cells import plain_tree
 
 if TYPE_CHECKING:
-    from tracelens.comparison.compared import ComparedRow, Comparison
+    from tracelens.comparison.compared import ComparedRow, Comparison, RankChange
 
 SCHEMA = "tracelens.compare/1"
 #: Rows of the Markdown table.
@@ -35,8 +35,9 @@ def comparison_json(found: Comparison) -> bytes:
         "notes": list(found.notes),
         "gates": plain_tree(found.gates),
         "changes": plain_tree(found.changes),
-        "rows": [_row(row) for row in found.rows],
-        "unchanged": [_row(row) for row in found.unchanged],
+        "ranks": [_with_change(rank) for rank in found.ranks],
+        "rows": [_with_change(row) for row in found.rows],
+        "unchanged": [_with_change(row) for row in found.unchanged],
     }
     return escaped_json(encoded(json_safe(document), orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE))
 
@@ -51,7 +52,7 @@ def is_comparison(path: Path) -> bool:
         return False
 
 
-def _row(row: ComparedRow) -> dict[str, Any]:
+def _with_change(row: ComparedRow | RankChange) -> dict[str, Any]:
     return {"change_ms": row.change_ms, **plain_tree(row)}
 
 

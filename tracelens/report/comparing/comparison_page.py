@@ -35,7 +35,7 @@ _RATES = ("tflops_s", "hbm_tb_s", "percent_of_roofline")
 
 def comparison_html(found: Comparison) -> bytes:
     """One file, readable offline and without scripts. Text of a trace is never markup."""
-    sections = [_verdict(found), _changes(found), _rows(found)]
+    sections = [_verdict(found), _changes(found), *([_ranks(found)] if found.ranks else []), _rows(found)]
     return framed(f"{found.a.name} and {found.b.name} · comparison", sections)
 
 
@@ -87,6 +87,23 @@ def _spaced(links: list[Markup]) -> Iterator[Content]:
     for number, link in enumerate(links):
         yield " " if number else ""
         yield link
+
+
+def _ranks(found: Comparison) -> Section:
+    titles = [f"{side} {what}" for what in ("own ms", "exposed ms") for side in "AB"]
+    heads = headings("rank", "own change, ms", *titles, "alone", figures=("rank", "own change, ms", *titles))
+    lines = [
+        tag("tr", tag("td", str(rank.rank), class_="n"), _number(rank.change_ms),
+            *(tag("td", f"{ms:,.4f}", class_="n")
+              for ms in (rank.a_own_ms, rank.b_own_ms, rank.a_exposed_ms, rank.b_exposed_ms)),
+            tag("td", "yes" if rank.is_alone else ""))
+        for rank in found.ranks
+    ]  # fmt: skip
+    text = (
+        "Own is what a rank computes and copies, and its idle time; exposed is the time in which it did nothing but "
+        "communicate, or wait for others in that."
+    )
+    return section("ranks", "Ranks", tag("p", text), table(heads, lines))
 
 
 def _rows(found: Comparison) -> Section:

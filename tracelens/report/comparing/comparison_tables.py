@@ -9,7 +9,7 @@ from tracelens.report.export import tables_xlsx
 if TYPE_CHECKING:
     import pandas as pd
 
-    from tracelens.comparison.compared import ComparedRow, Comparison, RowSide
+    from tracelens.comparison.compared import ComparedRow, Comparison, RankChange, RowSide
 
 #: Kernels of a row that its cell names.
 _MOST_KERNELS = 5
@@ -21,6 +21,12 @@ MEANINGS = {
     "match": "How the calls were found to be the same: by what they are, or by where they stand.",
     "cause": "What changed, in one word.",
     "why": "What changed, in a few words.",
+    "of_ranks_ms": "Mean change of the ranks that alone changed (sheet ranks), in rows that are theirs.",
+    "alone": "Whether this rank, or few, changed while the others are as before.",
+    "a_own_ms": "Of a step of A, outside of collectives: what the rank computes and copies, and its idle time.",
+    "b_own_ms": "The same of B.",
+    "a_exposed_ms": "Of a step of A, the time in which it did nothing but communicate or wait for others in that.",
+    "b_exposed_ms": "The same of B.",
     "module": "Classes of the modules around the calls, outermost first.",
 }
 _OF_SIDE = {
@@ -38,7 +44,7 @@ _OF_SIDE = {
 
 
 def comparison_tables(found: Comparison) -> dict[str, pd.DataFrame]:
-    """``changes``, ``rows``, ``unchanged``, ``sides``, and ``gates`` where there are any."""
+    """``changes``, ``rows``, ``unchanged``, ``sides``, and ``ranks`` and ``gates`` where there are any."""
     import pandas as pd
 
     sides: list[tuple[Any, ...]] = [("step_ms", found.a.step_ms, found.b.step_ms), ("change_ms", None, found.change_ms)]
@@ -55,6 +61,8 @@ def comparison_tables(found: Comparison) -> dict[str, pd.DataFrame]:
         "unchanged": pd.DataFrame([_row(row) for row in found.unchanged], columns=_COLUMNS),
         "sides": pd.DataFrame(sides, columns=["what", "A", "B"], dtype=object),
     }
+    if found.ranks:
+        tables["ranks"] = pd.DataFrame([_rank(rank) for rank in found.ranks])
     if found.gates:
         gates = [(g.gate, "passed" if g.passed else "failed", g.value, g.unit, g.text) for g in found.gates]
         tables["gates"] = pd.DataFrame(gates, columns=["gate", "result", "change", "unit", "text"])
@@ -62,8 +70,16 @@ def comparison_tables(found: Comparison) -> dict[str, pd.DataFrame]:
 
 
 _SIDE_KEYS = ("name", "device", "torch", "files", "ranks", "runs", "steps", "kernel_ms", "busy_ms", "coverage")
-_SHARED = ("change_ms", "low_ms", "high_ms", "name", "category", "match", "cause", "why", "module")
+_SHARED = ("change_ms", "low_ms", "high_ms", "name", "category", "match", "cause", "why", "module", "of_ranks_ms")
 _COLUMNS = [*_SHARED, *(f"{side}_{key}" for key in _OF_SIDE for side in "ab")]
+
+
+def _rank(rank: RankChange) -> dict[str, Any]:
+    return {
+        "rank": rank.rank, "change_ms": rank.change_ms, "low_ms": rank.low_ms, "high_ms": rank.high_ms,
+        "a_own_ms": rank.a_own_ms, "b_own_ms": rank.b_own_ms, "a_exposed_ms": rank.a_exposed_ms,
+        "b_exposed_ms": rank.b_exposed_ms, "alone": "yes" if rank.is_alone else "no",
+    }  # fmt: skip
 
 
 def _row(row: ComparedRow) -> dict[str, Any]:
