@@ -7,15 +7,19 @@ import sys
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import orjson
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 import tracelens as tl
 from tests.conftest import REPOSITORY, TRACES
 from tracelens.analysis.options import Options
+from tracelens.comparison.alignment.work_roles import COMMUNICATION, call_role
 from tracelens.comparison.compare import compare_sides
 from tracelens.comparison.gates import Gate
-from tracelens.comparison.sides import Side
+from tracelens.comparison.sides import Rates, Side
 from tracelens.comparison.sources.inputs import side_of
 from tracelens.comparison.sources.stored_side import baseline_path, read_side, write_side
 from tracelens.errors import InputError, NothingToAnalyzeError, UsageError
@@ -65,6 +69,28 @@ def test_a_gate_passes_below_its_limit_and_fails_beyond(side: Side) -> None:
     assert [gate.passed for gate in found.gates] == [False, True, False, True]
     assert found.gates[0].value == pytest.approx(10, abs=0.1)
     assert "failed, changed by +10" in found.gates[0].text
+
+
+@settings(max_examples=10)
+@given(st.floats(0.1, 100))
+def test_coverage_is_no_matter_of_how_long_ranks_wait(side: Side, factor: float) -> None:
+    one = side.first
+    sent = np.array([call_role(call) == COMMUNICATION for call in one.calls])[one.call]
+    waited = replace(one, kernel_ns=np.where(sent, one.kernel_ns * factor, one.kernel_ns).astype(np.int64))
+    found = compare_sides(side, replace(side, parts=((waited,),)), [Gate.parse("coverage>-0.001")])
+    assert sent.any()
+    assert (found.gates[0].passed, found.gates[0].value) == (True, 0)
+
+
+def test_coverage_is_of_all_ranks(side: Side) -> None:
+    """Of two ranks, one of which has other ops of unknown work, half as much is known, whichever comes first."""
+    one = side.first
+    others = tuple(call if call.is_idle else replace(call, name=f"{call.name}_") for call in one.calls)
+    bare = replace(one, calls=others, rates=(Rates(),) * len(one.rates))
+    job = [Side(name="job", parts=(ranks,)) for ranks in ((one, one), (one, bare), (bare, one))]
+    known = [compare_sides(each, each).a.coverage for each in job]
+    assert known[0] is not None
+    assert known == [known[0], pytest.approx(known[0] / 2), pytest.approx(known[0] / 2)]
 
 
 def test_a_gate_on_something_absent_is_no_pass(side: Side) -> None:

@@ -171,7 +171,7 @@ def _summary(measured: MeasuredSide, rows: Sequence[ComparedRow], which: int) ->
         step_ms=sum(one.ms for one in sides if one),
         kernel_ms=sum(one.kernel_ms for one in sides if one),
         busy_ms=sum(one.ms for one, row in zip(sides, rows, strict=True) if one and not row.is_idle),
-        coverage=first.coverage,
+        coverage=measured.coverage,
         has_steps=first.has_steps,
     )
 

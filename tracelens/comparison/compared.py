@@ -140,7 +140,11 @@ class RankChange:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SideSummary:
-    """One side as a whole: what it was recorded on, and its step (without steps: its window)."""
+    """One side as a whole: what it was recorded on, and its step (without steps: its window).
+
+    ``coverage``: of the kernel time of computation, the share in calls of known work; that of communication depends on
+    who waits for whom. None where nothing is computed.
+    """
 
     name: str
     device: str

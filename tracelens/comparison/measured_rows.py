@@ -6,10 +6,12 @@ from collections import defaultdict
 from collections.abc import Sequence
 
 import numpy as np
+import numpy.typing as npt
 
 from tracelens.analysis.factorize import Codes, first_of_each, numbered
 from tracelens.analysis.intervals import Ints
 from tracelens.comparison.alignment.numbered_calls import Numbered
+from tracelens.comparison.alignment.work_roles import COMMUNICATION, COPY, call_role
 from tracelens.comparison.compared import KernelShare, RowSide, on_grid
 from tracelens.comparison.sides import Call, Floats, Rates, by_step, weights
 from tracelens.units import NS_PER_MS, NS_PER_US, TERA_PER_S_IN_PER_US
@@ -126,15 +128,22 @@ class MeasuredSide:
             found: Floats = np.divide(total * scale, ns, out=np.full(self._count, np.nan), where=enough)
             return found
 
-        flops = per_unit("flops")
+        flops, hbm_bytes = per_unit("flops"), per_unit("hbm_bytes")
+        self.coverage = self._covered(~(np.isnan(flops) & np.isnan(hbm_bytes)))
         per_us = NS_PER_US / TERA_PER_S_IN_PER_US
-        self._tflops, self._hbm = ratio(flops, per_us), ratio(per_unit("hbm_bytes"), per_us)
+        self._tflops, self._hbm = ratio(flops, per_us), ratio(hbm_bytes, per_us)
         self._of_roofline = ratio(per_unit("roofline_us"), NS_PER_US)
         unknown = self._sum(np.where(np.isnan(flops), self._weight, 0.0)) > 0
         self._flops = np.where(unknown, np.nan, self._sum(np.nan_to_num(flops) * self._weight * self._repeats))
         self._bound = {
             row: bound for row, calls in self._calls_of_row.items() for call in calls if (bound := known[call].bound)
         }
+
+    def _covered(self, is_known: npt.NDArray[np.bool_]) -> float | None:
+        """The share of the kernel time of computation in units of known work."""
+        computes = np.array([call_role(call) not in (COMMUNICATION, COPY) for call in self.numbered.calls] or [False])
+        ns = self._kernel_ns * computes[self._calls]
+        return float(ns[is_known].sum() / ns.sum()) if ns.any() else None
 
 
 def _medians(group: Codes, ns: Ints) -> tuple[Ints, Ints]:

@@ -99,7 +99,6 @@ class Recorded:
     device_label: str = ""
     torch: str | None = None
     has_steps: bool = False
-    coverage: float | None = None
     is_ordered: bool = True
 
 

@@ -88,7 +88,6 @@ def _recorded(document: Mapping[str, Any]) -> Recorded:
         torch=document["input"]["torch"],
         rank=next(iter(document["input"]["ranks"]), None),
         has_steps=step is not None,
-        coverage=document["coverage"]["perf_model"],
         is_ordered=False,
     )
 

@@ -99,7 +99,7 @@ def read_side(path: Path) -> Side:
 
 
 def _recorded(found: dict[str, Any]) -> Recorded:
-    texts = {"source", "device", "device_label", "torch", "typical", "rank", "has_steps", "coverage", "is_ordered"}
+    texts = {"source", "device", "device_label", "torch", "typical", "rank", "has_steps", "is_ordered"}
     values: dict[str, Any] = {}
     for field in fields(Recorded):
         value = found[field.name]
@@ -133,11 +133,10 @@ def _refuse_others(one: Recorded) -> None:
     """TypeError where a single figure or text is of another type."""
     texts = (one.source, one.device_label, *one.kernel_names, *filter(None, (one.device, one.torch)))
     numbers = (one.typical, *filter(None, (one.rank,)))
-    is_share = one.coverage is None or isinstance(one.coverage, int | float)
     if not all(isinstance(text, str) for text in texts) or not all(isinstance(number, int) for number in numbers):
         raise TypeError("source, device and kernels must be texts, typical and rank whole numbers")
-    if not is_share or not isinstance(one.has_steps, bool) or not isinstance(one.is_ordered, bool):
-        raise TypeError("coverage must be a number, has_steps and is_ordered true or false")
+    if not isinstance(one.has_steps, bool) or not isinstance(one.is_ordered, bool):
+        raise TypeError("has_steps and is_ordered must be true or false")
 
 
 def _refuse_out_of_range(one: Recorded) -> None:

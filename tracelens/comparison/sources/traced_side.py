@@ -22,7 +22,6 @@ from tracelens.analysis.loaded_trace import Trace
 from tracelens.analysis.options import Options
 from tracelens.analysis.reading.op_readings import ops_above
 from tracelens.analysis.reading.recording import Recording
-from tracelens.analysis.verdict.coverage import coverage
 from tracelens.comparison.compared import IDLE
 from tracelens.comparison.sides import UNKNOWN_DEVICE, Call, Rates, Recorded
 from tracelens.comparison.sources.launched_units import units_of
@@ -79,7 +78,6 @@ def _recorded(recording: Recording, options: Options) -> Recorded:
         device_label=_device_label(recording),
         torch=_version(recording),
         has_steps=len(window.times) > 0,
-        coverage=coverage(table, steps.activity, calls, attribution.readings, category).perf_model,
     )
     return _with_idle(found, recording, attribution, steps)
 
