@@ -42,7 +42,7 @@ class Job:
     ranks_per_host: int = 4
     steps: int = 3
     rounds: int = 8
-    straggler: int | None = None
+    straggler: int | tuple[int, ...] | None = None
     late_us: float = 300.0
     compute_us: float = 500.0
     jitter_us: float = 20.0
@@ -62,6 +62,9 @@ class Job:
 
     def host(self, rank: int) -> int:
         return rank // self.ranks_per_host
+
+    def late(self) -> tuple[int, ...]:
+        return self.straggler if isinstance(self.straggler, tuple) else (self.straggler,)
 
     def groups(self) -> dict[str, list[list[int]]]:
         """Name of each group -> its members: the world, and pairs of neighbours."""
@@ -135,7 +138,7 @@ class Job:
                     for group, lists in self.groups().items():
                         for members in lists:
                             for rank in members:
-                                compute(rank, self.late_us if rank == self.straggler else 0.0)
+                                compute(rank, self.late_us if rank in self.late() else 0.0)
                             self.collective(together, group, members, collective, dtype, elements, noise)
                 if self.exchange_tb_s is not None:
                     self.exchanges(together, compute, noise)
@@ -201,7 +204,7 @@ class Job:
             ("DeepEPCombine", "combine", rows),
         ):
             for rank in members:
-                compute(rank, self.late_us if rank == self.straggler else 0.0)
+                compute(rank, self.late_us if rank in self.late() else 0.0)
             most = max(rows.values()) * self.hidden * 2
             moving_us = most / 1e6 / self.exchange_tb_s
 

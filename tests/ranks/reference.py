@@ -35,6 +35,7 @@ def compare(paths: list[Path]) -> tuple[list[dict], dict[int, dict]]:
     per_rank: dict[int, dict] = defaultdict(
         lambda: {"wait": 0, "last": 0, "first": 0, "cost": 0, "count": 0, "time": 0}
     )
+    late: list[tuple] = []
     for (group, members, number), by_rank in together.items():
         arrivals = sorted((call["start"], rank) for rank, call in by_rank.items())
         latest, last = arrivals[-1]
@@ -67,6 +68,52 @@ def compare(paths: list[Path]) -> tuple[list[dict], dict[int, dict]]:
             mine["time"] += call["end"] - call["start"]
         if latest > arrivals[0][0]:
             per_rank[last]["last"] += 1
-            per_rank[last]["cost"] += latest - arrivals[-2][0]
+            late.append((latest, last, (group, members), by_rank))
             per_rank[arrivals[0][1]]["first"] += 1
+    for rank, cost in own_costs(together, late).items():
+        per_rank[rank]["cost"] = cost
     return collectives, dict(per_rank)
+
+
+def own_costs(together: dict[tuple, dict[int, dict]], late: list[tuple]) -> dict[int, int]:
+    """What each rank cost by coming late, in ns, walking through the job in order of time."""
+    history: dict[int, list[tuple]] = defaultdict(list)
+    for (*channel, _), by_rank in together.items():
+        latest = max(call["start"] for call in by_rank.values())
+        for rank, call in by_rank.items():
+            history[rank].append((call["start"], call["end"], min(latest, call["end"]), tuple(channel)))
+    charged: list[tuple[int, int, int, frozenset]] = []
+    for latest, last, channel, by_rank in sorted(late, key=lambda entry: entry[:2]):
+        before = {
+            rank: max(
+                (end for start, end, _, own in history[rank] if own == channel and start < call["start"]), default=-1
+            )
+            for rank, call in by_rank.items()
+        }
+
+        def arrived(rank: int, before=before, by_rank=by_rank) -> int:
+            """When it would have come without having waited for anyone since the last call of this group."""
+            start = by_rank[rank]["start"]
+            return start - sum(
+                max(0, min(until, start) - max(begin, before[rank]))
+                for begin, _, until, _ in history[rank]
+                if begin < start
+            )
+
+        def blamed(rank: int, before=before, by_rank=by_rank, last=last) -> int:
+            """What the last one made this rank wait since then, until it came."""
+            until = by_rank[rank]["start"]
+            return sum(
+                ns for at, who, ns, ranks in charged if who == last and before[rank] < at <= until and rank in ranks
+            )
+
+        others = [rank for rank in by_rank if rank != last]
+        own = arrived(last) - max(arrived(rank) for rank in others)
+        saved = latest - max(by_rank[rank]["start"] - blamed(rank) for rank in others)
+        cost = min(own, saved) - blamed(last)
+        if cost > 0:
+            charged.append((latest, last, cost, frozenset(by_rank)))
+    total: dict[int, int] = defaultdict(int)
+    for _, rank, cost, _ in charged:
+        total[rank] += cost
+    return total

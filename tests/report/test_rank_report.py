@@ -85,7 +85,7 @@ def test_json_has_no_nan_and_the_same_bytes_each_time(report):
 def test_verdict_names_the_straggler_in_80_columns(report):
     lines = report.verdict().splitlines()
     assert max(map(len, lines)) <= 80
-    assert any(line.startswith(" rank 2 came last to ") for line in lines)
+    assert any(line.startswith(" rank 2 was late on its own by ") for line in lines)
     assert any("DeepEPDispatch" in line for line in lines)
 
 
@@ -108,8 +108,15 @@ def test_ranks_that_do_the_same_are_not_said_to_be_late(tmp_path):
     Job(ranks=4, jitter_us=2.0).write(tmp_path)
     said = verdict_of(tmp_path)
     assert "spent waiting for the slowest rank of each" in said
-    assert "came last" not in said
+    assert "late" not in said
     assert "spent waiting for rank" not in said
+
+
+def test_ranks_that_are_late_together_are_named_together(tmp_path):
+    Job(ranks=8, straggler=(2, 3)).write(tmp_path)
+    assert re.search(
+        r" ranks 2-3 are late together: each waits [\d.]+ ms in all, the others [\d.]+", verdict_of(tmp_path)
+    )
 
 
 def test_a_rank_of_other_steps_or_of_another_job_is_named(tmp_path):
@@ -125,7 +132,7 @@ def test_a_rank_of_other_steps_or_of_another_job_is_named(tmp_path):
 def test_command_writes_and_prints(folder, tmp_path, capsys):
     out = tmp_path / "out"
     assert main(["collectives", str(folder), "-o", str(out), "--csv", "--executor", "serial"]) == 0
-    assert "rank 2 came last" in capsys.readouterr().out
+    assert "rank 2 was late" in capsys.readouterr().out
     assert sorted(p.name for p in out.iterdir()) == ["collectives.html", "collectives.json", "collectives.xlsx", "csv"]
     assert main(["collectives", str(folder), "-o", str(out), "--format", "json", "--executor", "serial"]) == 0
     assert json.loads(capsys.readouterr().out)["schema"] == "tracelens.collectives/1"

@@ -8,7 +8,7 @@ from concurrent.futures import Executor
 from dataclasses import replace
 from os import PathLike
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import orjson
 
@@ -30,6 +30,9 @@ from tracelens.report.figures import shown_figure
 from tracelens.report.named_sheets import NamedSheets, refuse_folder
 from tracelens.units import NS_PER_US, US_PER_MS
 
+if TYPE_CHECKING:
+    import pandas as pd
+
 SCHEMA = "tracelens.collectives/1"
 XLSX, HTML, JSON, CSV = "collectives.xlsx", "collectives.html", "collectives.json", "csv"
 #: Rows of a sheet that lists single calls: a workbook of a thousand ranks would take hours. CSV files hold all of them.
@@ -39,6 +42,8 @@ _WIDTH = 80
 _UNEVEN = 1.05
 #: Share of the time from which waiting for a rank is told: below it, ranks that do the same come last by turns.
 _LEAST_LATE = 0.01
+#: Share of the longest waiting of a rank below which another one is among those that are waited for.
+_WAITS_LITTLE = 0.5
 
 
 def collectives(
@@ -186,11 +191,14 @@ class RankReport(NamedSheets):
             return
         calls = result.calls
         recorded_us = (calls.end.max() - calls.start.min()) / NS_PER_US
-        for row in frame[frame["cost_us"] >= _LEAST_LATE * recorded_us].head(3).to_dict("records"):
+        late = frame[frame["cost_us"] >= _LEAST_LATE * recorded_us].head(3).to_dict("records")
+        for row in late:
             yield (
-                f" rank {row['rank']} came last to {row['percent_arrived_last']:.0f} % of "
-                f"{row['num_collectives']} collectives, {row['cost_us'] / US_PER_MS:.3f} ms after the others in all"
+                f" rank {row['rank']} was late on its own by {row['cost_us'] / US_PER_MS:.3f} ms in all, last to "
+                f"{row['percent_arrived_last']:.0f} % of {row['num_collectives']} collectives"
             )
+        if not late:
+            yield from _late_together(frame, recorded_us)
 
     def _pipelines(self) -> Iterator[str]:
         frame = self.result.frames[pipeline_bubbles.TITLE]
@@ -231,6 +239,17 @@ class RankReport(NamedSheets):
 def refuse_foreign(folder: Path) -> None:
     """Raises, see ``refuse_folder``, before any work is done when a report could not go to ``folder``."""
     refuse_folder(folder, (folder / JSON).is_file, "a tracelens report on ranks")
+
+
+def _late_together(frame: pd.DataFrame, recorded_us: float) -> Iterator[str]:
+    """Ranks that the others wait for, though no one of them alone: they wait least themselves."""
+    waited_us = frame["total_wait_us"]
+    least = waited_us < _WAITS_LITTLE * waited_us.max()
+    told_us = waited_us[~least].mean() - waited_us[least].mean()
+    if 2 * least.sum() <= len(frame) and told_us >= _LEAST_LATE * recorded_us:
+        few, others = (waited_us[which].mean() / US_PER_MS for which in (least, ~least))
+        ranks = ranks_text(frame["rank"][least])
+        yield f" ranks {ranks} are late together: each waits {few:.3f} ms in all, the others {others:.3f}"
 
 
 def _span(low: object, high: object) -> str:

@@ -17,12 +17,11 @@ class Instances:
     """Columns over the matched collectives, in ns: of the calls that were found, ``present`` of them.
 
     ``latest_start`` ends the waiting. ``shortest``: the least duration over ranks, which is that of the rank that did
-    not wait; it needs no clock. ``last`` and ``first``: positions of the ranks that arrived so, ``second_start``: when
-    the last but one did. ``example``: a row of the calls, of the lowest rank.
+    not wait; it needs no clock. ``last`` and ``first``: positions of the ranks that arrived so. ``example``: a row of
+    the calls, of the lowest rank.
     """
 
     earliest_start: Ints
-    second_start: Ints
     latest_start: Ints
     earliest_end: Ints
     latest_end: Ints
@@ -75,7 +74,6 @@ def instances(calls: JobCalls) -> Instances:
     np.minimum.at(example, of, order)
     return Instances(
         earliest_start=calls.start[order[at]],
-        second_start=calls.start[order[np.maximum(last - 1, at)]],
         latest_start=calls.start[order[last]],
         earliest_end=earliest_end,
         latest_end=latest_end,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pandas as pd
 
-from tracelens.analysis.intervals import union_by_group
+from tracelens.analysis.ranks.lateness import own_cost_ns
 from tracelens.analysis.ranks.sheets.job_context import JobContext
 from tracelens.analysis.ranks.sheets.rank_columns import RANK, WAITING
 from tracelens.analysis.ranks.waits import collective_rows, is_between_two
@@ -18,8 +18,8 @@ COLUMNS = column_set(
     us(
         "cost_us",
         "cost_us",
-        "Time in which, of all ranks of a collective, only this one had not started it. The time saved if it alone "
-        "were on time.",
+        "How much sooner collectives would have begun if it alone had been on time, without what it had itself waited "
+        "for other ranks before.",
     ),
     us("caused_wait_us", "caused_wait_time_us", "Waiting of all other ranks in the collectives in which it was last."),
     count("times_arrived_last", "times_arrived_last", "Collectives in which the rank started last."),
@@ -36,9 +36,9 @@ COLUMNS = column_set(
 def frame(job: JobContext) -> pd.DataFrame:
     """Ranks by what their late arrivals cost the others, the costliest first.
 
-    ``cost_us``: time in which a collective lacked this rank alone, which is what would be saved if it were on
-    time. ``caused_wait_us``: all waiting of others in the collectives in which it was last. Sends and receives are left
-    out: a stage of a pipeline waits in them for its turn.
+    ``cost_us``: what would be saved if it alone were on time; who comes late because it waited for another rank costs
+    nothing. ``caused_wait_us``: all waiting of others in the collectives in which it was last. Sends and receives are
+    left out: a stage of a pipeline waits in them for its turn.
     """
     calls, found, waited = job.calls, job.found, job.waited
     rows = collective_rows(calls)
@@ -52,7 +52,7 @@ def frame(job: JobContext) -> pd.DataFrame:
     waits_of_instance = np.bincount(calls.instance[rows], weights=waited[rows], minlength=calls.instances)
     count = np.bincount(rank, minlength=n)
     total_wait = np.bincount(rank, weights=waited[rows], minlength=n) / NS_PER_US
-    cost = union_by_group(last, found.second_start[complete], found.latest_start[complete], n)
+    cost = np.bincount(last, weights=own_cost_ns(calls, found, waited)[complete], minlength=n)
     arrived_last = np.bincount(last, minlength=n)
     rows_of_ranks = pd.DataFrame(
         {
