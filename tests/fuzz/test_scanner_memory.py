@@ -10,10 +10,10 @@ from random import Random
 
 import pytest
 
+from tests.fuzz.watched import watched_program
 from tracelens.trace.reading.chrome.scanned_events import SOURCE
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "example_traces"
-_WATCHED = ("-g", "-O1", "-std=c99", "-ffp-contract=off", "-fsanitize=address,undefined", "-fno-sanitize-recover=all")
 #: What mutations put between: what JSON is made of, its edges, and numbers at the limits of types.
 _PARTS = (
     b'"', b"\\", b"\\u12", b"\\ud800", b"{", b"}", b"[", b"]", b",", b":", b"-", b".", b"e9", b"null", b"\x00", b"\xff",
@@ -24,21 +24,7 @@ _PARTS = (
 
 @pytest.fixture(scope="module")
 def watched(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    program = tmp_path_factory.mktemp("watched") / "scanned_pieces"
-    command = [
-        "cc",
-        *_WATCHED,
-        f"-I{SOURCE.parent}",
-        "-o",
-        program,
-        Path(__file__).with_name("scanned_pieces.c"),
-        "-lm",
-    ]
-    try:
-        subprocess.run(command, check=True, capture_output=True)
-    except (OSError, subprocess.CalledProcessError) as error:
-        pytest.skip(f"no C compiler that watches memory: {error}")
-    return program
+    return watched_program("scanned_pieces.c", SOURCE, tmp_path_factory.mktemp("watched"))
 
 
 def pieces(count: int, random: Random) -> list[bytes]:

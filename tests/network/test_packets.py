@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import math
+import os
 from dataclasses import replace
+from unittest import mock
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.conftest import examples
 from tracelens.errors import UsageError
 from tracelens.network import packets
 from tracelens.network.packets import MeshRules, simulate
@@ -195,19 +198,40 @@ def test_it_is_what_playing_every_packet_gives(rows, links, nic, turn, packet, o
     found = simulate(of(rows), rules)
     rounds, count, time_ms = played(of(rows), rules)
     assert (found.rounds, found.packets, found.time_ms) == (rounds, count, pytest.approx(time_ms))
+    with mock.patch.dict(os.environ, {"TRACELENS_PURE_PYTHON": "1"}):
+        assert simulate(of(rows), rules) == found
+
+
+@given(
+    ranks=st.integers(1, 9), seed=st.integers(0, 1000), most=st.sampled_from([50, 3000]), links=st.integers(1, 3),
+    packet=st.integers(1, 40), turn=st.integers(1, 7), rate=st.floats(1, 9), nic=st.floats(1, 30),
+    overlap=st.floats(1, 9),
+)  # fmt: skip
+@settings(max_examples=examples(300), deadline=None)
+def test_compiled_rounds_are_those_of_python(ranks, seed, most, links, packet, turn, rate, nic, overlap):
+    """To the bit, rates that are no whole number of packets or bytes included."""
+    rules = MeshRules(
+        links=links, packet_bytes=packet, packets_per_turn=turn, link_bytes_per_ms=packet * rate,
+        nic_bytes_per_round=packet * nic, overlap=overlap,
+    )  # fmt: skip
+    traffic = Traffic(wire_bytes=np.random.default_rng(seed).uniform(0, most, (ranks, ranks)))
+    with mock.patch.dict(os.environ, {"TRACELENS_PURE_PYTHON": "1"}):
+        plain = simulate(traffic, rules)
+    assert simulate(traffic, rules) == plain
 
 
 @pytest.mark.parametrize("nic", [150, 10_000], ids=["one NIC binds", "no NIC binds"])
-def test_a_thousand_times_the_bytes_are_as_many_turns_to_play(monkeypatch, nic):
+def test_a_thousand_times_the_bytes_are_as_many_rounds_to_play(monkeypatch, nic):
     """One way only, both ways, and none: what repeats is counted, not played."""
-    turns, needed = [], []
-    take = packets._Turn.take
-    monkeypatch.setattr(packets._Turn, "take", lambda turn: (turns.append(turn), take(turn))[1])
+    rounds, needed = [], []
+    for owner, name in ((packets._Mesh, "play"), (packets._FreePairs, "_round")):
+        play = getattr(owner, name)
+        monkeypatch.setattr(owner, name, lambda self, play=play, **way: (rounds.append(self), play(self, **way))[1])
     for times in (1, 1000):
-        turns.clear()
+        rounds.clear()
         traffic = of([[0, 6000 * times, 0], [0, 0, 9000 * times], [0, 4500 * times, 0]])
         simulate(traffic, replace(PRODUCTION, nic_bytes_per_round=nic))
-        needed.append(len(turns))
+        needed.append(len(rounds))
     assert needed[1] <= 1.5 * needed[0]
 
 

@@ -2,20 +2,25 @@
 
 In a round every link between two ranks carries packets in one direction, up to what it moves in one millisecond; every
 rank sends and receives at most ``nic_bytes_per_round``. Sources take turns over their destinations. ``simulate`` plays
-that fairly and times every link; ``seed_rules.simulate_seed`` plays the rules of the original simulator.
+that fairly and times every link; ``original_rules.simulate_seed`` plays the rules of the original simulator.
 """
 
 from __future__ import annotations
 
+import ctypes
 import math
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from tracelens.errors import UsageError
+from tracelens.lazy.compiled import address, library
 from tracelens.lazy.records import dataclass
 from tracelens.network.traffic import Floats, Traffic
+
+_SOURCE, _LAYOUT = Path(__file__).with_name("packets.c"), 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -130,106 +135,136 @@ class _Round:
     moved: Floats
 
 
-class _Mesh:
-    """What is left to send, by step and source, and the rounds in which a NIC's limit may bind.
+class _CompiledMesh(ctypes.Structure):
+    """``Mesh`` of packets.c."""
 
-    Row s-1 holds what every source i owes destination i+s. Each half of the steps has one direction of every pair.
+    _fields_ = (
+        *((name, ctypes.c_int64) for name in ("pairs", "links")),
+        *((name, ctypes.c_double) for name in ("packet_bytes", "packets_per_turn")),
+        *((name, ctypes.c_void_p) for name in ("ends", "rate", "rest", "used", "packets", "to_send", "to_receive")),
+    )
+
+
+class _Mesh:
+    """What is left to send, ``rest`` ``[2, pairs]``, and the rounds in which a NIC's limit may bind.
+
+    Row 0 is each pair's early direction: from source i to i+s, step by step, s from 1 to half of the ranks. Row 1 is
+    the way back, of step n-s. Of step n/2, sources i < n/2 have the early direction. ``ends``: which rank sends.
     """
 
     def __init__(self, traffic: Traffic, rules: MeshRules) -> None:
         n = traffic.ranks
         self.ranks, self.rules = n, rules
-        source, step = np.arange(n), np.arange(1, n)[:, None]
-        self.target = (source + step) % n
-        #: Where the way back stands in flat order: the row of step n-s, at the destination.
-        self.back = (n - 1 - step) * n + self.target
-        self.rest = np.ceil(traffic.wire_bytes[source, self.target].astype(np.float64))
-        self.rate = rules.link_rates(n)[source, self.target]
+        pairs = n * (n - 1) // 2
+        step, source = np.divmod(np.arange(pairs, dtype=np.int64), n)
+        self.ends = np.stack((source, (source + step + 1) % n))
+        self.first_of_step = range(0, pairs, n)
+        #: Who sends and who receives, by steps from 1 to n-1.
+        self.by_step = [np.append(self.ends[way], self.ends[1 - way, ::-1]) for way in (0, 1)]
+        self.rest = np.ceil(traffic.wire_bytes[self.ends, self.ends[::-1]].astype(np.float64))
+        self.rate = rules.link_rates(n)[self.ends[0], self.ends[1]]
         self.moved_bytes = float(self.rest.sum())
         self.packets = 0
-        # Of step n/2, source i < n/2 has one direction and its destination the other.
-        self.is_early = (step < n / 2) | ((2 * step == n) & (source < n // 2))
-        self.early, self.late = slice(n // 2), slice((n - 1) // 2, None)
 
     def is_bound(self) -> bool:
         """Whether a rank could send or receive more in a round than its NIC lets through."""
         most = np.minimum(self.rest, self.rules.links * self.rate)
-        received = np.bincount(self.target.ravel(), weights=most.ravel(), minlength=self.ranks)
-        return bool(max(most.sum(axis=0).max(), received.max()) > self.rules.nic_bytes_per_round)
+        most = np.append(most[0], most[1, ::-1])
+        sent, received = (np.bincount(ranks, most, self.ranks) for ranks in self.by_step)
+        return bool(max(sent.max(), received.max()) > self.rules.nic_bytes_per_round)
 
     def play(self, *, backwards: bool) -> _Round:
-        """One round: passes over all pairs until none can send any more."""
-        links, size, limit = self.rules.links, self.rules.packet_bytes, float(self.rules.nic_bytes_per_round)
+        """One round: passes over all pairs until none can send any more. ``backwards``: the late direction begins.
+
+        Steps rise in the first half of a pass and fall in the second.
+        """
         before = self.rest.copy()
-        used, count = np.zeros((links, *before.shape)), np.zeros((links, *before.shape))
-        to_send, to_receive = np.full(self.ranks, limit), np.full(self.ranks, limit)
-        halves = [(self.early, self.is_early), (self.late, ~self.is_early)]
-        moving = True
-        while moving:
-            moving = False
-            for rows, own in halves[::-1] if backwards else halves:
-                rest, target = self.rest[rows], self.target[rows]
-                # what a NIC refuses once it refuses for the rest of the round
-                room = np.minimum(to_send, to_receive[target])
-                is_open = own[rows] & (rest > 0) & (np.minimum(rest, size) <= room)
-                if not is_open.any():
-                    continue
-                is_mine = is_open & (count.reshape(links, -1)[:, self.back[rows]] == 0)
-                turn = _Turn(rest, self.rate[rows], used[:, rows], count[:, rows], is_mine=is_mine, rules=self.rules)
-                self._let_through(turn, target, to_send, to_receive, backwards=backwards)
-                moving |= turn.take()
+        used, count = np.zeros((2, 2, self.rules.links, len(self.rate)))
+        room = np.full((2, self.ranks), float(self.rules.nic_bytes_per_round))
+        if not self._play_compiled(used, count, room, first_way=int(backwards)):
+            self._play_steps(used, count, room, first_way=int(backwards))
         packets = int(count.sum())
         self.packets += packets
-        return _Round(
-            links_ms=float(self.rules.busy_ms(count, used, self.rate).max()), packets=packets, moved=before - self.rest
-        )
+        busy = self.rules.busy_ms(count, used, self.rate)
+        return _Round(links_ms=float(busy.max()), packets=packets, moved=before - self.rest)
 
     def skip(self, last: list[_Round]) -> int:
         """Takes off at once the rounds that would repeat the last two, a link's directions once each; how often."""
         if len(last) < 2:
             return 0
         first, second = last
-        times = int(_repetitions(self.rest, first.moved + second.moved, self.rules).min())
-        self.rest -= times * (first.moved + second.moved)
+        moved = first.moved + second.moved
+        times = int(_repetitions(self.rest, moved, self.rules).min())
+        self.rest -= times * moved
         self.packets += times * (first.packets + second.packets)
         return times
 
-    def _let_through(
-        self, turn: _Turn, target: NDArray[np.intp], to_send: Floats, to_receive: Floats, *, backwards: bool
-    ) -> None:
-        """Step by step, leaves of the turns what the NICs have room for."""
+    def _play_compiled(self, used: Floats, count: Floats, room: Floats, *, first_way: int) -> bool:
+        """False, and nothing is played, where ``packets.c`` was not compiled, or is not wanted."""
+        found = library(_SOURCE, _LAYOUT)
+        if found is None:
+            return False
+        arrays = (self.ends, self.rate, self.rest, used, count, *room)
+        mesh = _CompiledMesh(
+            len(self.rate),
+            self.rules.links,
+            self.rules.packet_bytes,
+            self.rules.packets_per_turn,
+            *map(address, arrays),
+        )
+        found.tracelens_round(ctypes.byref(mesh), ctypes.c_int64(first_way))
+        return True
+
+    def _play_steps(self, used: Floats, count: Floats, room: Floats, *, first_way: int) -> None:
         size = self.rules.packet_bytes
+        moving = True
+        while moving:
+            moving = False
+            for way in (first_way, 1 - first_way):
+                rest = self.rest[way]
+                # what a NIC refuses once it refuses for the rest of the round
+                fitting = np.minimum(room[0, self.ends[way]], room[1, self.ends[1 - way]])
+                is_open = (rest > 0) & (np.minimum(rest, size) <= fitting)
+                if not is_open.any():
+                    continue
+                is_mine = is_open & (count[1 - way] == 0)
+                turn = _Turn(rest, self.rate, used[way], count[way], is_mine=is_mine, rules=self.rules)
+                self._let_through(turn, way, room, rising=way == first_way)
+                moving |= turn.take()
+
+    def _let_through(self, turn: _Turn, way: int, room: Floats, *, rising: bool) -> None:
+        """Step by step, leaves of the turns what the NICs have room for."""
+        size, (to_send, to_receive) = self.rules.packet_bytes, room
+        sources, targets = self.ends[way], self.ends[1 - way]
         least = turn.tail.min(where=turn.tail > 0, initial=size) if turn.has_tail else size
         wants = turn.packets + turn.tail if turn.has_tail else turn.packets
-        rows = np.flatnonzero(wants.any(axis=1))
-        rows = rows[::-1] if backwards else rows
-        for done, row in enumerate(rows.tolist()):
+        steps = np.flatnonzero(np.logical_or.reduceat(wants, self.first_of_step)).tolist()
+        for step in steps if rising else steps[::-1]:
+            part = slice(step * self.ranks, (step + 1) * self.ranks)
             if to_send.max() < least:
-                turn.packets[rows[done:]] = turn.tail[rows[done:]] = 0
+                beyond = slice(part.start, None) if rising else slice(part.stop)
+                turn.packets[beyond] = turn.tail[beyond] = 0
                 return
-            wanted, there = turn.packets[row], target[row]
-            room = np.minimum(to_send, to_receive[there])
-            sent = np.minimum(wanted, np.floor(room / size))
+            wanted, source, target = turn.packets[part], sources[part], targets[part]
+            fitting = np.minimum(to_send[source], to_receive[target])
+            sent = np.minimum(wanted, np.floor(fitting / size))
             moved = sent * size
             if turn.has_tail:
-                turn.tail[row] *= (sent == wanted) & (room - moved >= turn.tail[row])
-                moved += turn.tail[row]
-            turn.packets[row] = sent
-            to_send -= moved
-            to_receive[there] -= moved
+                turn.tail[part] *= (sent == wanted) & (fitting - moved >= turn.tail[part])
+                moved += turn.tail[part]
+            turn.packets[part] = sent
+            to_send[source] -= moved
+            to_receive[target] -= moved
 
 
 class _FreePairs:
     """What is left once no NIC limit can bind: pairs do not meet any more, and each runs through its rounds by itself.
 
-    ``[2, pairs]``: first the early direction.
+    Pairs and directions are those of the mesh.
     """
 
     def __init__(self, mesh: _Mesh) -> None:
-        self.rules = mesh.rules
-        early = np.flatnonzero(mesh.is_early)
-        self.rest = mesh.rest.ravel()[np.stack((early, mesh.back.ravel()[early]))]
-        self.rate = mesh.rate.ravel()[early]
+        self.rules, self.rest, self.rate = mesh.rules, mesh.rest, mesh.rate
         self.packets = self.rounds = 0
 
     def play(self, *, backwards: bool) -> float:
