@@ -248,6 +248,38 @@ def test_a_collective_far_below_the_links_rate_waits_or_is_small(
 
 
 @pytest.mark.parametrize(
+    ("kernel", "args", "kind", "remedy"),
+    [
+        ("ncclDevKernel_AllGather_RING_LL(x)", {}, "all-gather", "gather a layer ahead"),
+        ("ncclDevKernel_Generic_1(x)", {"Collective name": "_reduce_scatter_base"}, "reduce-scatter", "run it beside"),
+        ("ncclDevKernel_SendRecv(x)", {"Collective name": "all_to_allv"}, "all-to-all", "run it beside other work"),
+        ("ncclDevKernel_SendRecv(x)", {}, "send/recv", "between pipeline stages: more micro-batches"),
+        ("ncclSymkDevKernel_AllReduce_AGxLL_R_sum_bf16(x)", {}, "all-reduce", "overlap it with the backward pass"),
+        ("void vllm::cross_device_reduce_1stage<__half, 8>(x)", {}, "all-reduce of activations", "a smaller tensor"),
+        ("void deep_ep::internode_ll::combine<true, 7168>(x)", {}, "all-to-all", "run it beside other work"),
+    ],
+)
+def test_exposed_communication_is_named_with_what_hides_its_kind(
+    build: Build, kernel: str, args: dict[str, Any], kind: str, remedy: str
+) -> None:
+    """300 µs of it, and 100 µs of a kernel that says nothing: 75 %. A batch of sends has no record of its own."""
+    b = build().mm(1024, 2048, 4096, at=0, start=10, duration=50).op("c10d::send", 70, 5)
+    b.launch(81, kernel, 100, 300, **args).launch(90, "ncclDevKernel_Generic_4(x)", 400, 100)
+    found = findings(b)["exposed_communication"]
+    assert found.why == f"exposed communication: 82 %, mostly {kind}"
+    assert found.remedy.startswith(remedy)
+    assert {figure.what: figure.value for figure in found.figures}[f"of that, {kind}"] == pytest.approx(0.75)
+
+
+def test_exposed_communication_of_no_kind_alone_is_named_by_none(build: Build) -> None:
+    """One third each; and pairs of sends that exchanges could have made as well."""
+    b = build().op("c10d::send", 0, 5).op("c10d::alltoall_base_", 6, 5)
+    for i, name in enumerate(("AllGather", "ReduceScatter", "SendRecv")):
+        b.launch(10 + i, f"ncclDevKernel_{name}_RING_LL(x)", 100 + 50 * i, 50)
+    assert findings(b)["exposed_communication"].why == "exposed communication: 100 %"
+
+
+@pytest.mark.parametrize(
     ("copy", "said", "remedy"),
     [
         ("Memcpy HtoD (Pageable -> Device)", "HtoD pageable", "use pinned memory"),

@@ -10,6 +10,13 @@ from tracelens.analysis.factorize import distinct_rows
 from tracelens.analysis.findings.candidate import Candidate
 from tracelens.analysis.findings.observed import Observed
 from tracelens.analysis.findings.rule import Advice, finding
+from tracelens.analysis.findings.transfers.communication_kinds import (
+    REMEDIES,
+    SEND_RECV,
+    STAGES,
+    exposed_kinds,
+    in_words,
+)
 from tracelens.analysis.findings.wording import duration, percent, size
 from tracelens.analysis.sheets.ops import coll_analysis
 from tracelens.analysis.verdict.summary import Evidence, Said
@@ -21,10 +28,9 @@ from tracelens.units import NS_PER_US
 SLOW_BUS = 0.1
 #: What a collective of a few bytes takes when nobody is late: some 10 µs within a node, some 100 between nodes.
 _LATENCY_US = 100.0
-_LATE_RANKS = "see who is late with `tracelens collectives` on the traces of all ranks; then larger or earlier buckets"
-_STAGES = (
-    "more micro-batches per step, an interleaved or zero-bubble schedule, stages of equal time: `tracelens search`"
-)
+_LATE_RANKS = "see who is late with `tracelens collectives` on the traces of all ranks"
+#: From this share of it on, exposed communication is told to be mostly of one kind.
+_MOSTLY = 0.5
 _WAITS = lazy_pattern(r"(?i)notify|barrier|wait|semaphore")
 
 
@@ -46,18 +52,20 @@ def exposed_communication(seen: Observed) -> Iterator[Candidate]:
     if not exposed_ns:
         return
     share = exposed_ns / seen.window_ns
+    kind = _kind(seen, exposed_ns)
     reasons = [*_waiting(seen), *_slow_collectives(seen)]
+    said = ", ".join([f"exposed communication: {percent(share)}", *(reason.text for reason in kind)])
     yield Candidate(
-        why="; ".join([f"exposed communication: {percent(share)}", *(reason.text for reason in reasons)]),
+        why="; ".join([said, *(reason.text for reason in reasons)]),
         claimed=seen.kernels(events, low=0.0),
         computed="communication during which nothing computes; at least none of it",
         certainty="low",
         figures=(
             Said(what="share of the time", value=share, unit="share"),
-            *(said for reason in reasons for said in reason.figures),
+            *(said for reason in (*kind, *reasons) for said in reason.figures),
         ),
         evidence=tuple(row for reason in reasons for row in reason.evidence),
-        remedy=next((reason.remedy for reason in reasons if reason.remedy), None),
+        remedy=next((reason.remedy for reason in (*reasons, *kind) if reason.remedy), None),
     )
 
 
@@ -69,6 +77,16 @@ class _Reason:
     figures: tuple[Said, ...]
     evidence: tuple[Evidence, ...] = ()
     remedy: str = ""
+
+
+def _kind(seen: Observed, exposed_ns: int) -> tuple[_Reason, ...]:
+    """The kind that most of it is, if one is."""
+    kinds = exposed_kinds(seen)
+    kind = max(kinds, key=kinds.__getitem__, default="")
+    if not kind or kinds[kind] < _MOSTLY * exposed_ns:
+        return ()
+    said = Said(what=f"of that, {kind}", value=kinds[kind] / exposed_ns, unit="share")
+    return (_Reason(text=f"mostly {kind}", figures=(said,), remedy=REMEDIES.get(kind, "")),)
 
 
 def _waiting(seen: Observed) -> Iterator[_Reason]:
@@ -110,7 +128,8 @@ def _slow_collectives(seen: Observed) -> Iterator[_Reason]:
         evidence = Evidence(sheet=coll_analysis.TITLE, row={"collective": kind, "in_mb": size_mb})
         why, remedy = "a message this small is all latency", ""
         if float(most["duration_us_mean"]) > _LATENCY_US:
-            is_pipeline = kind in ("send", "recv")
-            whom, remedy = ("another stage", _STAGES) if is_pipeline else ("other ranks", _LATE_RANKS)
+            word = in_words(kind)
+            otherwise = "; then ".join([_LATE_RANKS, *([REMEDIES[word]] if word in REMEDIES else [])])
+            whom, remedy = ("another stage", STAGES) if word == SEND_RECV else ("other ranks", otherwise)
             why = f"it waits for {whom}, or takes a slower path"
         yield _Reason(text=f"{reached}: {why}", figures=figures, evidence=(evidence,), remedy=remedy)

@@ -1,0 +1,94 @@
+"""Which kind of communication device events are, in words of a sentence, and what hides or spares each kind."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+import numpy as np
+import numpy.typing as npt
+
+from tracelens.analysis.findings.observed import Observed
+from tracelens.analysis.reading.recorded_groups import attributes_of_calls
+from tracelens.lazy.patterns import lazy_pattern
+from tracelens.perf_models import Collective
+
+SEND_RECV, ALL_TO_ALL, ALL_REDUCE = "send/recv", "all-to-all", "all-reduce"
+#: An all-reduce by a kernel of a serving engine's own, on shared buffers: no gradients.
+OF_ACTIVATIONS = "all-reduce of activations"
+_PLAIN = {"send": SEND_RECV, "recv": SEND_RECV}
+_NAMED = lazy_pattern(
+    r"(?i)(?P<reduce>all_?reduce|cross_device_reduce)|(?P<gather>all_?gather)|(?P<scatter>reduce_?scatter)"
+    r"|(?P<exchange>all_?to_?all)|(?P<pair>sendrecv)|(?P<broadcast>broadcast)"
+)
+_WORDS = {
+    "reduce": ALL_REDUCE, "gather": "all-gather", "scatter": "reduce-scatter", "exchange": ALL_TO_ALL,
+    "pair": SEND_RECV, "broadcast": "broadcast",
+}  # fmt: skip
+_SENDS = ("c10d::send", "c10d::recv_", "nccl:send", "nccl:recv")
+_EXCHANGES = lazy_pattern(r"^(?:c10d|nccl|_c10d_functional)::?all_?to_?all")
+
+STAGES = "more micro-batches per step, an interleaved or zero-bubble schedule, stages of equal time: `tracelens search`"
+#: What hides or spares communication of a kind.
+REMEDIES = {
+    SEND_RECV: f"between pipeline stages: {STAGES}; in ring attention: more rows per rank",
+    "all-gather": "gather a layer ahead (FSDP prefetch, async tensor parallelism), keep weights gathered "
+    "(reshard_after_forward=False), or shard over fewer ranks",
+    "reduce-scatter": "run it beside the next layer's gradients, reduce once per several micro-batches, or shard over "
+    "fewer ranks",
+    ALL_REDUCE: "overlap it with the backward pass (larger or earlier buckets), or reduce once per several "
+    "micro-batches (no_sync): `tracelens collectives`",
+    OF_ACTIVATIONS: "a smaller tensor-parallel size, an all-reduce fused with the norm behind it, or a larger batch",
+    ALL_TO_ALL: "run it beside other work (another micro-batch, the dense part), send fewer bytes (FP8), or keep it "
+    "within a node",
+}
+
+
+def exposed_kinds(seen: Observed) -> dict[str, int]:
+    """Nanoseconds in which communication of each kind was all that ran; communication of an unknown kind is in none."""
+    at = np.flatnonzero(seen.activity.communication & (seen.own_ns > 0))
+    found: dict[str, int] = {}
+    for kind, own in zip(_kinds(seen, at), seen.own_ns[at].tolist(), strict=True):
+        if kind:
+            found[kind] = found.get(kind, 0) + own
+    return found
+
+
+def _kinds(seen: Observed, at: npt.NDArray[np.int64]) -> list[str | None]:
+    """By the recorded collective, else by the kernel's name."""
+    activity, names = seen.activity, seen.table.names
+    attributes, call = attributes_of_calls(seen.table, seen.tree, activity.rows[at])
+    recorded = [in_words(values.get("Collective name")) for values in attributes]
+    pair = _kind_of_pairs(names)
+    categories = seen.category[at].tolist()
+    by_name: dict[tuple[int, str], str | None] = {}
+    for key in {*zip(activity.name[at].tolist(), categories, strict=True)}:
+        by_name[key] = _said(names[key[0]], key[1], pair)
+    keys = zip(activity.name[at].tolist(), categories, strict=True)
+    return [recorded[code] or by_name[key] for code, key in zip(call.tolist(), keys, strict=True)]
+
+
+def in_words(collective: object) -> str | None:
+    """A recorded collective's kind; None for an unknown one."""
+    word = Collective(kind=str(collective), elements_in=0, elements_out=0, ranks=None).word
+    return None if word is None else _PLAIN.get(word, word.replace("_", "-"))
+
+
+def _kind_of_pairs(names: Collection[str]) -> str | None:
+    """What NCCL's SendRecv kernels are that record no collective: batches of sends, unless ops exchange as well.
+
+    PyTorch launches ``batch_isend_irecv`` behind the records of its sends: pytorch/pytorch#194693.
+    """
+    sends = any(name in names for name in _SENDS)
+    exchanges = any(_EXCHANGES.search(name) for name in names)
+    return None if sends == exchanges else SEND_RECV if sends else ALL_TO_ALL
+
+
+def _said(kernel: str, category: str, pair: str | None) -> str | None:
+    """What a kernel's name says."""
+    if category == "EP_Communication":
+        return ALL_TO_ALL
+    match = _NAMED.search(kernel)
+    kind = None if match is None else _WORDS[str(match.lastgroup)]
+    if kind == ALL_REDUCE and category == "CustomCollective":
+        return OF_ACTIVATIONS
+    return pair if kind == SEND_RECV else kind
