@@ -57,7 +57,12 @@ from tracelens.perf_models.generated.fused import FusedKernel
 from tracelens.perf_models.matrix.fourier import FourierTransform
 from tracelens.perf_models.matrix.recurrent import Recurrent
 from tracelens.perf_models.memory_bound.grid_sampler import GridSampler, GridSamplerBackward
-from tracelens.perf_models.memory_bound.normalization import FusedRMSNorm, FusedRMSNormBackward
+from tracelens.perf_models.memory_bound.normalization import (
+    FusedRMSNorm,
+    FusedRMSNormBackward,
+    NormalizationPart,
+    NormalizationPartBackward,
+)
 
 Make = Callable[[int, DType | None], PerfModel]
 
@@ -87,6 +92,8 @@ FAMILIES: dict[str, tuple[Make, int]] = {
     "conv": (_conv, 0),
     "conv_backward": (lambda b, d: _conv(b, d).backward(), 0),
     "layer_norm": (lambda b, d: Normalization(shape=(b, 16), channels=16, statistics=b, weight=True, dtype=d), 6 * 16),
+    "norm_part": (lambda b, d: NormalizationPart(shape=(b, 16), channels=16, of_channels=32, writes=1, dtype=d), 0),
+    "norm_part_backward": (lambda b, d: NormalizationPartBackward(shape=(b, 16), channels=16, of_channels=32, dtype=d), 0),
     "rms_norm": (lambda b, d: RMSNorm(shape=(b, 16), channels=16, statistics=b, weight=True, dtype=d), 0),
     "rms_norm_backward": (lambda b, d: RMSNorm(shape=(b, 16), channels=16, statistics=b, dtype=d).backward(), 0),
     "softmax": (lambda b, d: Softmax(shape=(b, 16), dtype=d), 0),

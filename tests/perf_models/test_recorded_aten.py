@@ -66,7 +66,8 @@ OPERATIONS = {
 WITH_OUT = {"abs", "hardtanh", "logit", "triu", "tril", "sigmoid", "conj_physical", "copy_", "copy", "logical_and",
             "logical_or", "logical_not", "log_sigmoid_backward"}  # fmt: skip
 #: Masks, other sizes or types of results, and unions of both: worked below.
-OTHERWISE = {"_fused_dropout", "native_dropout", "_to_copy", "to", "where", "clamp_min_", "constant_pad_nd"}
+OTHERWISE = {"_fused_dropout", "native_dropout", "_to_copy", "to", "where", "clamp_min_", "constant_pad_nd", "glu",
+             "glu_backward"}  # fmt: skip
 RESAMPLED = ("upsample_", "reflection_pad", "replication_pad")
 
 
@@ -121,6 +122,11 @@ WORKED: dict[str, tuple[float, float]] = {
     "replication_pad2d": (5 * 3 * 4 * 5, 4 * 5 * 3 * (4 * 4 + 4 * 5)),
     "upsample_nearest1d": (2 * 3 * 3, 4 * 2 * 3 * (4 + 3)),
     "upsample_nearest2d": (2 * 3 * 256, 4 * 2 * 3 * (64 + 256)),
+    # a gradient of 54 that a sum expanded from one value, to 2 x 3 x 4 x 4
+    "upsample_bilinear2d_backward": (54, 4 * (1 + 96)),
+    # [8,2] in halves along its rows; the gradient was expanded
+    "glu": (5 * 8, 4 * (16 + 8)),
+    "glu_backward": (9 * 8, 4 * (1 + 16 + 16)),
     # 25 rows of 5 looked up in a table of 10 rows, which is read once at most; its gradient adds up as many
     "embedding": (0, 4 * (50 + 125) + 8 * 25),
     "embedding_dense_backward": (125, 4 * (125 + 50) + 8 * 25),
@@ -185,6 +191,11 @@ WORKED: dict[str, tuple[float, float]] = {
     "native_group_norm": (5 * 18 + 6 * 6, 4 * (18 + 18 + 2 * 6 + 2 * 2)),
     "native_layer_norm": (5 * 6 + 6 * 6, 4 * (6 + 6 + 6 + 2)),
     "native_layer_norm_backward": (9 * 6, 4 * (3 * 6 + 2 + 6)),
+    # 2 x 4 channels x 64 in passes whose operations are those of the ops above: 3 + 2 forward, 4 + 5 backward
+    "batch_norm_stats": (3 * 512, 4 * (512 + 2 * 4)),
+    "batch_norm_elemt": (2 * 512, 4 * (2 * 512 + 4 * 4)),
+    "batch_norm_backward_reduce": (4 * 512, 4 * (2 * 512 + 6 * 4)),
+    "batch_norm_backward_elemt": (5 * 512, 4 * (3 * 512 + 5 * 4)),
     "rms_norm": (4 * 12 + 2 * 2, 4 * (12 + 12 + 6 + 2)),
     # products
     "addmm": (2 * 2 * 2 * 3 + 2 * 3, 4 * (4 + 6 + 6 + 1)),
@@ -197,6 +208,8 @@ WORKED: dict[str, tuple[float, float]] = {
     "baddbmm": (5 * (2 * 5 * 5 * 10 + 5 * 10), 4 * (125 + 250 + 250 + 1)),
     "_grouped_mm": (2 * 32 * 16 * 32, 2 * (32 * 16 + 4 * 16 * 32 + 32 * 32)),
     "_scaled_mm": (2 * 15 * 16 * 32, 15 * 16 + 16 * 32 + 2 * 15 * 32 + 2 * 4),
+    "_scaled_mm_v2": (2 * 15 * 16 * 32, 15 * 16 + 16 * 32 + 2 * 15 * 32 + 2 * 4),
+    "addmm_": (2 * 2 * 2 * 3 + 2 * 3, 4 * (4 + 6 + 6 + 1)),
     # transposed, [2,2,4] by [2,2,4]: 2 * 4 products of each input; 3 * 3 - 2 * 1 + 4 * 3 + 2 + 1 = 22 results of 4 channels
     "convolution": (2 * 8 * 16 + 2 * 4 * 22, 4 * (16 + 16 + 4 + 2 * 4 * 22)),
     "conv2d": (3 * 9 * (2 * 27 + 1), 4 * (48 + 81 + 3 + 27)),

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from math import prod
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -82,6 +84,30 @@ def test_packed_fp4_is_a_byte_per_recorded_element_and_two_values_of_a_product()
     model = read("aten::_scaled_mm", (16, 32), (32, 8), (16,), (8,), types=(fp4, fp4, FP32, FP32))
     assert model.flops() == 2 * 16 * 8 * 64
     assert model.hbm_bytes() == 16 * 32 + 32 * 8 + 4 * (16 + 8) + 2 * 16 * 8
+
+
+@pytest.mark.parametrize(
+    ("types", "k", "recipes", "scales", "width"),
+    [
+        # NVFP4: an FP8 scale per 16 values, and one for the tensor, counted as a byte beside them
+        ("c10::Float4_e2m1fn_x2", 64, "[2, 0]", (((16 * 4,), ()), ((8 * 4,), ())), 1),
+        ("c10::Float8_e4m3fn", 32, "[3]", (((16,),), ((8,),)), 1),
+        ("c10::Float8_e4m3fn", 32, "[1]", (((16, 1),), ((1, 8),)), 4),
+    ],
+    ids=["nvfp4", "mxfp8", "fp8 by rows"],
+)
+def test_lists_of_scales_are_read_in_the_type_of_their_recipe(
+    types: str, k: int, recipes: str, scales: tuple[tuple[Shape, ...], tuple[Shape, ...]], width: int
+):
+    """16 x 8 results of k = 32 recorded elements, two values each of FP4, into BF16."""
+    model = read(
+        "aten::_scaled_mm_v2", (16, 32), (32, 8), scales[0], (), (), scales[1],
+        types=(types, types, "TensorList", "ScalarList", "ScalarList", "TensorList"),
+        scalars={3: recipes, 6: recipes, 9: "15", 11: "False"},
+    )  # fmt: skip
+    number = sum(prod(shape) for side in scales for shape in side)
+    assert model.flops() == 2 * 16 * 8 * k
+    assert model.hbm_bytes() == 16 * 32 + 32 * 8 + width * number + 2 * 16 * 8
 
 
 @pytest.mark.parametrize(

@@ -55,6 +55,9 @@ WORK: dict[str, tuple[float, float]] = {
         2 * (2 * 27 * 3 * 5 * 49) + 3 * 5 * 49,
         2 * ((3 * 5 * 49 + 5 * 27 + 3 * 3 * 81) + (3 * 5 * 49 + 3 * 3 * 81 + 5 * 27) + 5),
     ),
+    # x read and y written, of channels two vectors of 16; backward x and dy read
+    "norm_part": (3 * 48, 2 * 2 * 48 + 4 * 32),
+    "norm_part_backward": (3 * 48, 2 * 2 * 48 + 4 * 32),
     "layer_norm": (2 * 48 + 6 * 16 + 3 * 48, 2 * (48 + 48 + 16) + 4 * 2 * 3),
     "layer_norm_backward": (4 * 48 + 5 * 48, 2 * (3 * 48 + 16 + 16) + 4 * 2 * 3),
     "rms_norm": (2 * 48 + 2 * 3 + 48 + 48, 2 * (48 + 48 + 16)),

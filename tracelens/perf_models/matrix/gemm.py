@@ -291,12 +291,14 @@ def _bmm(op: OpSignature) -> GEMM:
 
 
 @traced_as("aten::addmm", "aten::_addmm_activation")
+@traced_as("aten::addmm_", leaf_only=True)
 def _addmm(op: OpSignature) -> GEMM:
     """(bias, A, B, beta, alpha): an activation fused into it is not counted."""
     return _product(op, 1, 2, rank=2, bias=0, beta=3)
 
 
 @traced_as("aten::baddbmm")
+@traced_as("aten::baddbmm_", leaf_only=True)
 def _baddbmm(op: OpSignature) -> GEMM:
     """(bias, A, B, beta, alpha)."""
     return _product(op, 1, 2, rank=3, bias=0, beta=3)
@@ -355,21 +357,44 @@ def _matmul(op: OpSignature) -> GEMM:
 @traced_as("aten::_scaled_mm")
 def _scaled_mm(op: OpSignature) -> GEMM:
     """Recorded shapes of packed 4-bit operands count pairs, so k is twice the recorded dim."""
+    scales = _numel(op.shape_or_scalar(2)) + _numel(op.shape_or_scalar(3))
+    return _scaled(op, bias=4, out=6, scales=scales, scale=op.dtype(2))
+
+
+@traced_as("aten::_scaled_mm_v2")
+def _scaled_mm_v2(op: OpSignature) -> GEMM:
+    """(A, B, scales of A, recipes, swizzles, scales of B, recipes, swizzles, bias, out_dtype, ...): lists of scales."""
+    scales = sum(_numel(shape) for slot in (2, 5) for shape in op.shape_list(slot))
+    return _scaled(op, bias=8, out=9, scales=scales, scale=scale_type(op, 3))
+
+
+#: PyTorch's ``ScalingType``: per 16 values of NVFP4, per 32 of MX formats; all others have FP32 scales.
+_FP8_SCALES = {2: DType.FP8_E4M3FN, 3: DType.FP8_E8M0FNU}
+
+
+def scale_type(op: OpSignature, recipes: int) -> DType | None:
+    """The type of a scaled product's scales, by the first of the recipes in this slot; None when not recorded."""
+    recorded = op.literal(recipes)
+    if not isinstance(recorded, list | tuple) or not recorded:
+        return None
+    return _FP8_SCALES.get(recorded[0], DType.FP32)
+
+
+def _scaled(op: OpSignature, *, bias: int, out: int, scales: int, scale: DType | None) -> GEMM:
     m, n, k = matrix_dims(op)
     packed, dtype = _values(op.dtype(0))
-    out = scalar_type(op.literal(6))
     return GEMM(
         m=m,
         n=n,
         k=packed * k,
-        bias=op.has(4),
+        bias=op.has(bias),
         dtype=dtype,
         dtype_b=_values(op.dtype(1))[1],
-        dtype_bias=op.dtype(4) if op.has(4) else Like.FIRST,
+        dtype_bias=op.dtype(bias) if op.has(bias) else Like.FIRST,
         # without out_dtype the op returns bfloat16 on every build that runs these GEMMs (its kernels offer no 1-byte C)
-        dtype_out=out or DType.BF16,
-        scale_elements=_numel(op.shape_or_scalar(2)) + _numel(op.shape_or_scalar(3)),
-        dtype_scale=op.dtype(2),
+        dtype_out=scalar_type(op.literal(out)) or DType.BF16,
+        scale_elements=scales,
+        dtype_scale=scale,
         stride_a=op.stride(0),
         stride_b=op.stride(1),
     )

@@ -18,7 +18,14 @@ from tracelens.perf_models.base import (
     traced_as,
     traced_name,
 )
-from tracelens.perf_models.matrix.gemm import Product, dense_strides, product_flops, product_operands, widened
+from tracelens.perf_models.matrix.gemm import (
+    Product,
+    dense_strides,
+    product_flops,
+    product_operands,
+    scale_type,
+    widened,
+)
 from tracelens.signature import OpSignature
 
 
@@ -150,7 +157,8 @@ def _scaled_grouped_mm(op: OpSignature) -> GroupedGEMM | None:
 def _scaled_grouped_mm_v2(op: OpSignature) -> GroupedGEMM | None:
     """(self, mat2, scales_a, recipes, swizzles, scales_b, recipes, swizzles, offs, bias, out_dtype, ...)."""
     scales = sum(prod(s) for slot in (2, 5) if op.has(slot) for s in op.shape_list(slot))
-    return _grouped(op, offsets=8, out=scalar_type(op.literal(10)) or DType.BF16, scales=scales)
+    out = scalar_type(op.literal(10)) or DType.BF16
+    return _grouped(op, offsets=8, out=out, scales=scales, scale=scale_type(op, 3))
 
 
 def _grouped(

@@ -444,6 +444,35 @@ def _upsample(op: OpSignature) -> UnaryElementwise:
     return _moved(read, (*read.shape[:2], *size))
 
 
+@traced_as(*(f"aten::upsample_{kind}_backward" for kind in ("nearest1d", "nearest2d", "nearest3d", "bilinear2d",
+                                                            "bicubic2d", "linear1d", "trilinear3d")))  # fmt: skip
+def _upsample_backward(op: OpSignature) -> UnaryElementwise:
+    """(dy, output size, input size, ...): an addition per element of dy."""
+    read, shape = operand(op, 0), op.literal(2)
+    if not isinstance(shape, list | tuple) or len(shape) != len(read.shape):
+        raise SignatureError(f"{op.name}: argument 2, the input size, was not recorded")
+    written = Operand(shape=tuple(shape), dtype=read.dtype)
+    return UnaryElementwise(shape=read.shape, inputs=(read,), outputs=(written,))
+
+
+@traced_as("aten::glu")
+def _glu(op: OpSignature) -> UnaryElementwise:
+    """(x, dim): ``a * sigmoid(b)`` of the halves of x along dim; a sigmoid of four operations, as in SiLU's gate."""
+    read, dim = operand(op, 0), op.integer(1)
+    shape = list(read.shape)
+    shape[dim] //= 2
+    written = Operand(shape=tuple(shape), dtype=read.dtype)
+    return UnaryElementwise(shape=written.shape, inputs=(read,), outputs=(written,), flops_per_element=5)
+
+
+@traced_as("aten::glu_backward")
+def _glu_backward(op: OpSignature) -> Elementwise:
+    """(dy, x, dim): ``dy * s`` and ``dy * a * s * (1 - s)`` of s = sigmoid(b): a sigmoid and five operations more."""
+    dy, x = operand(op, 0), operand(op, 1)
+    written = Operand(shape=x.shape, dtype=x.dtype)
+    return Elementwise(shape=dy.shape, inputs=(dy, x), outputs=(written,), flops_per_element=9)
+
+
 def _moved(read: Operand, shape: Shape) -> UnaryElementwise:
     """``read`` resampled to ``shape``: one operation per element written."""
     return UnaryElementwise(shape=shape, inputs=(read,), outputs=(Operand(shape=shape, dtype=read.dtype),))

@@ -318,6 +318,90 @@ def _batch_norm_evaluation(op: OpSignature) -> Normalization:
     return Normalization(**_common(op, 0, 1, 2), channels=c, statistics=c, training=False, running=op.has(3))
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NormalizationPart(PerfModel):
+    """One pass of a batch normalization that ranks share (``torch.nn.SyncBatchNorm``), whose statistics travel between.
+
+    flops = ``flops_per_element`` per element of x; bytes = x read, ``writes`` tensors like it written, and
+    ``of_channels`` FP32 values.
+    """
+
+    category: ClassVar[str] = "NORM_fwd"
+    engine: ClassVar[str] = "vector"
+    family: ClassVar[str | None] = "Normalization"
+
+    shape: Shape
+    channels: int
+    of_channels: int
+    writes: int = 0
+    flops_per_element: int = 3
+    dtype: DType | None = DType.BF16
+
+    def flops(self) -> int:
+        return self.flops_per_element * prod(self.shape)
+
+    def hbm_bytes(self) -> int | float | None:
+        return total_bytes(((1 + self.writes) * prod(self.shape), self.dtype), (self.of_channels, DType.FP32))
+
+    def parameters(self) -> dict[str, Any]:
+        return {
+            "op_shape": self.shape, "dtype_in_out": (traced_name(self.dtype), None), "num_channels": self.channels,
+            "is_training": True,
+        }  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NormalizationPartBackward(NormalizationPart):
+    """A pass of its gradients, which reads dy, of its own type, as well."""
+
+    category: ClassVar[str] = "NORM_bwd"
+
+    dtype_out: DType | Like | None = Like.FIRST
+
+    def hbm_bytes(self) -> int | float | None:
+        rest, dy = NormalizationPart.hbm_bytes(self), (prod(self.shape), resolved(self.dtype_out, self.dtype))
+        read = total_bytes(dy)
+        return None if rest is None or read is None else rest + read
+
+
+def _part(op: OpSignature, vectors: int, **fields: int) -> NormalizationPart:
+    """A pass over x that reads and writes so many ``vectors`` of a value per channel."""
+    c = _channels(op, 0)
+    return NormalizationPart(shape=op.shape(0), channels=c, of_channels=vectors * c, dtype=op.dtype(0), **fields)
+
+
+def _part_backward(op: OpSignature, vectors: int, **fields: int) -> NormalizationPartBackward:
+    """A pass over (dy, x)."""
+    c = _channels(op, 1)
+    return NormalizationPartBackward(
+        shape=op.shape(1), channels=c, of_channels=vectors * c, dtype=op.dtype(1), dtype_out=op.dtype(0), **fields
+    )
+
+
+@traced_as("aten::batch_norm_stats")
+def _statistics_alone(op: OpSignature) -> NormalizationPart:
+    """(x, eps): mean and inverse deviation of each channel."""
+    return _part(op, 2)
+
+
+@traced_as("aten::batch_norm_elemt")
+def _normalized_by_given(op: OpSignature) -> NormalizationPart:
+    """(x, weight, bias, mean, invstd, eps): a scale and a shift, as in evaluation."""
+    return _part(op, 2 + op.has(1) + op.has(2), writes=1, flops_per_element=2)
+
+
+@traced_as("aten::batch_norm_backward_reduce")
+def _sums_of_gradients(op: OpSignature) -> NormalizationPartBackward:
+    """(dy, x, mean, invstd, weight, ...): sums of dy and of dy * (x - mean), and the gradients of weight and bias."""
+    return _part_backward(op, 2 + 4, flops_per_element=4)
+
+
+@traced_as("aten::batch_norm_backward_elemt")
+def _gradient_by_given(op: OpSignature) -> NormalizationPartBackward:
+    """(dy, x, mean, invstd, weight, sum of dy, sum of dy * (x - mean), counts): dx by those sums."""
+    return _part_backward(op, 4 + op.has(4), writes=1, flops_per_element=5)
+
+
 @traced_as(*(f"aten::{library}instance_norm" for library in ("", "native_", "miopen_", "cudnn_")))
 def _instance_norm(op: OpSignature) -> Normalization:
     """(x, weight, bias, running_mean, running_var, use_input_stats, ...)."""
