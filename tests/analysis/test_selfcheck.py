@@ -209,9 +209,14 @@ def test_a_number_without_a_figure_is_found() -> None:
     told = Finding(id="idle", op=None, gain_us=1.0, certainty="low", time_us=2.0, figures=figures,
                    why="28 gaps, the longest 231 ms, 3 % of it")  # fmt: skip
     assert list(unexplained_numbers(told)) == ["3 %"]
-    # Shapes and names are quoted: only what follows them are figures
-    quoted = replace(told, why="aten::mm (64, 32), 28 calls: 231 ms each", op="aten::mm")
-    assert list(unexplained_numbers(quoted)) == []
+    # Shapes and names are quoted: only what is around them are figures
+    for why in (
+        "aten::mm (64, 32), 28 calls: 231 ms each",
+        "aten::mm, 28 calls of 28 shapes: 231 ms each; most to gain in (64, 32)",
+        "28 gaps, most of it in ProfilerStep#3",
+    ):
+        assert list(unexplained_numbers(replace(told, why=why))) == []
+        assert list(unexplained_numbers(replace(told, why=f"{why}; 7 % of this time is counted above"))) == ["7 %"]
 
 
 def test_every_law_has_a_sentence() -> None:

@@ -16,7 +16,7 @@ pytestmark = pytest.mark.shared
         ("mi300/Qwen_Qwen1.5-0.5B-Chat__1016005", "unfused_elementwise", "elementwise kernels run back to back"),
         ("mi300/resnet_act_checkpoint", "exposed_communication", "allreduce of 17.6 MB reaches 3.45 GB/s bus bandwidth"),
         ("inference/sglang_prefilldecode/sglang_Qwen3-8B_prefilldecode", "op_below_roofline: compute",
-         "aiter::gemm_a16w16 (15360, 4096), (24576, 4096), 36 calls"),
+         "aiter::gemm_a16w16, 144 calls of 4 shapes: 72 % of the compute roofline; most to gain in (15360, 4096), (24576, 4096)"),
     ],
 )  # fmt: skip
 def test_the_first_finding_is_the_experts(real_analysis: RealAnalysis, trace: str, kind: str, said: str) -> None:
@@ -31,10 +31,12 @@ def test_the_first_finding_is_the_experts(real_analysis: RealAnalysis, trace: st
      "mi300/Falconsai_nsfw_image_detection__1016002", "b200/eager_trace"],
 )  # fmt: skip
 def test_a_trace_bound_by_its_host_says_so_first(real_analysis: RealAnalysis, trace: str) -> None:
-    """The device is idle for most of the time, and faster kernels would only make it wait longer."""
-    findings = real_analysis(trace).findings
-    assert findings[0].kind in {"idle: launch-bound", "idle: Python or other host work"}
-    assert not {finding.id for finding in findings} & {"op_below_roofline", "unfused_elementwise", "short_kernels"}
+    """The device is idle for most of the time: faster kernels would make it wait longer, for all but a percent."""
+    analysis = real_analysis(trace)
+    assert analysis.findings[0].kind in {"idle: launch-bound", "idle: Python or other host work"}
+    kernels = {"op_below_roofline", "unfused_elementwise", "short_kernels"}
+    gained_us = sum(finding.gain_us or 0 for finding in analysis.findings if finding.id in kernels)
+    assert gained_us < 0.01 * analysis.headline.timeline.total_ns / 1000 / max(1, len(analysis.complete_steps))
 
 
 def test_preparation_before_a_step_counts_for_what_the_step_can_hide(real_analysis: RealAnalysis) -> None:

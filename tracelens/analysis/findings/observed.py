@@ -261,9 +261,9 @@ class Observed:
         least = np.where(np.isnan(least), np.nan, np.fmax(least, launch_floor_us(self.device)))
         return np.fmax(expected, least), least
 
-    def evidence(self, rows: Iterable[Any]) -> tuple[Evidence, ...]:
+    def evidence(self, rows: Iterable[Any], most: int = _MOST_ROWS) -> tuple[Evidence, ...]:
         """The first of these of ``rows``, as proof."""
-        keys, at = ("name", "category", "input_dims"), [int(row) for row in rows][:_MOST_ROWS]
+        keys, at = ("name", "category", "input_dims"), [int(row) for row in rows][:most]
         columns = (self.column(key)[at].tolist() for key in keys)
         return tuple(
             Evidence(sheet=unified_perf_summary.TITLE, row=dict(zip(keys, values, strict=True)))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import zlib
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
@@ -95,7 +96,10 @@ def findings_and_claims(
         for each in _ranked(seen, [pair for pair in found if pair[0].advice.is_general == general], free)
     ]
     ranked.sort(key=lambda each: each.order)
-    return [(_finding(seen, each), each.claimed) for each in ranked[:MOST]], tuple(failures)
+    of_op = Counter((rule.kind, candidate.op) for rule, candidate in found)
+    return [
+        (_finding(seen, each, of_op[each.rule.kind, each.candidate.op] == 1), each.claimed) for each in ranked[:MOST]
+    ], tuple(failures)
 
 
 def _checked(candidate: Candidate, own_ns: Column[np.int64]) -> Candidate:
@@ -157,14 +161,15 @@ def _realized(seen: Observed, events: npt.NDArray[np.integer], ns: npt.NDArray[n
     return seen.lead.realized_ns(of_event)
 
 
-def _finding(seen: Observed, ranked: _Ranked) -> Finding:
+def _finding(seen: Observed, ranked: _Ranked, is_only: bool) -> Finding:
+    """``is_only``: whether its rule says nothing else of its op."""
     rule, candidate, claimed, gain = ranked.rule, ranked.candidate, ranked.claimed, ranked.gain
     per_us = NS_PER_US * seen.steps
     whole, left = (int(seen.time.own_ns[part].sum()) for part in (candidate.claimed.part, claimed.part))
     why, figures = candidate.why, candidate.figures
     taken = 1 - left / whole if whole else 0.0
     if taken > _MUCH_TAKEN:
-        why += f"; {percent(taken)} of it is counted above"
+        why += f"; {percent(taken)} of this time is counted above"
         figures = (*figures, Said(what="counted above", value=taken, unit="share"))
     shapes = candidate.shapes
     if shapes is None and candidate.row is not None and candidate.op is not None:
@@ -174,7 +179,7 @@ def _finding(seen: Observed, ranked: _Ranked) -> Finding:
     return Finding(
         id=rule.id,
         kind=rule.kind,
-        key=_key(rule.kind, op, shapes),
+        key=_key(rule.kind, op, None if is_only else shapes),
         op=op,
         gain_us=gain.gain / per_us,
         gain_low_us=gain.low / per_us,
@@ -193,6 +198,6 @@ def _finding(seen: Observed, ranked: _Ranked) -> Finding:
 
 
 def _key(kind: str, op: str | None, shapes: str | None) -> str:
-    """The same in every report of the same program: the kind, and a digest of the op and its shapes."""
+    """The same in every report of the same program: the kind, and a digest of the op and what tells its calls apart."""
     stem = re.sub(r"\W+", "_", kind)
     return stem if op is None else f"{stem}-{zlib.crc32(f'{op} {shapes}'.encode('utf-8', 'replace')):08x}"

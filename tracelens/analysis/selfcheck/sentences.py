@@ -22,8 +22,12 @@ _FACTORS = {
 }
 #: Numbers that are part of a name or a rule, not of the trace.
 _WORDING = lazy_pattern(r"16 bytes|10-bit")
-#: An op and the shapes of its arguments, as the trace has them.
-_QUOTED = lazy_pattern(r"^.*, (?=[\d,]+ calls?: )")
+#: What the trace has: an op and the shapes of its arguments, or what the host was at.
+_QUOTED = lazy_pattern(
+    r"^.*, (?=[\d,]+ calls?(?: of [\d,]+ (?:shapes|signatures))?: )"
+    r"|(?<=; most to gain in ).*?(?=; \d+ % of|$)"
+    r"|(?<=, most of it in ).*?(?=; \d+ % of|$)"
+)
 
 
 def unexplained_numbers(finding: Finding) -> Iterator[str]:

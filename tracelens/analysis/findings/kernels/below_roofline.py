@@ -25,28 +25,62 @@ _NEAR = 0.95
 _ANY = "*"
 #: Kernels at a time from which that is said.
 _TOGETHER = 1.05
-#: Lines of one kind.
-_MOST = 6
+#: Lines of one kind, and rows of the sheet that prove one.
+_MOST, _MOST_ROWS = 6, 50
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class _Calls:
-    """Calls of one op whose shapes differ at most in their number of rows. ``at``: rows of ``Observed.rows``, the one
-    with most to gain first, of ``sizes`` different numbers; times are of all of them.
+class _Alike:
+    """Calls of one op that differ at most in their number of rows: ``sizes`` different ones.
+
+    ``at``: rows of ``Observed.rows``, the one with most to gain first; times are of all calls of them.
     """
 
-    name: str
     bound: str
     shapes: str
     sizes: int
     at: Ints
-    count: int
     kernel_us: float
     roofline_us: float
 
+    @property
+    def above_us(self) -> float:
+        return self.kernel_us - self.roofline_us
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class _Calls:
+    """All calls of one op that are slower than their roofline, those of the ``kinds`` with most to gain first."""
+
+    name: str
+    count: int
+    kinds: tuple[_Alike, ...]
+
+    @property
+    def kernel_us(self) -> float:
+        return sum(kind.kernel_us for kind in self.kinds)
+
+    @property
+    def roofline_us(self) -> float:
+        return sum(kind.roofline_us for kind in self.kinds)
+
+    @property
+    def bounds(self) -> list[str]:
+        return list(dict.fromkeys(kind.bound for kind in self.kinds))
+
+    @property
+    def differ_in(self) -> str:
+        """What tells the kinds apart: shapes, or types and strides too."""
+        return "shapes" if len({kind.shapes for kind in self.kinds}) == len(self.kinds) else "signatures"
+
+    @property
+    def at(self) -> Ints:
+        """Rows of ``Observed.rows``: one of each kind, then the others."""
+        return np.concatenate([[kind.at[0] for kind in self.kinds], *(kind.at[1:] for kind in self.kinds)])
+
 
 def below_roofline(seen: Observed, kind: str) -> Iterator[Candidate]:
-    """A candidate per op and shapes, of any number of rows; ``kind``: that it is attention, else what bounds it."""
+    """A candidate per op, whatever the shapes of its calls; ``kind``: that it is attention, else what bounds it."""
     per_call = seen.column("kernel_us_mean")
     # Kernels of no time have nothing to gain
     achievable, least = (
@@ -55,26 +89,42 @@ def below_roofline(seen: Observed, kind: str) -> Iterator[Candidate]:
     )
     for calls in itertools.islice(_slow_calls(seen, kind), _MOST):
         events = seen.events_of(calls.at)
-        row, example = seen.row_of_event[events], int(seen.column("example_row")[calls.at[0]])
+        row = seen.row_of_event[events]
         # What runs beside others of its kind has only a part of the device
         together = seen.at_a_time(events)
-        beside = f" each, {together:.1f} at a time" if together > _TOGETHER else ""
-        sizes = f" with {calls.sizes} sizes for {_ANY}" if calls.sizes > 1 else ""
-        shown = shortened(calls.shapes) if calls.sizes > 1 else seen.shapes(example)
         yield Candidate(
-            why=f"{calls.name} {shown}{sizes}, {counted(calls.count, 'call')}: {_distance(calls)}{beside}",
+            why=_sentence(seen, calls, f" each, {together:.1f} at a time" if together > _TOGETHER else ""),
             claimed=seen.kernels(events, 1 - together * achievable[row], low=0.0, high=1 - together * least[row]),
             computed="kernel time above what the tile model says is achievable, at most that above the roofline",
-            figures=(Said(what="calls", value=calls.count, unit="count"), *_distance_figures(calls)),
-            evidence=seen.evidence(calls.at),
+            figures=(
+                Said(what="calls", value=calls.count, unit="count"),
+                *([Said(what=calls.differ_in, value=len(calls.kinds), unit="count")] if len(calls.kinds) > 1 else []),
+                *_distance_figures(calls),
+            ),
+            evidence=seen.evidence(calls.at, most=_MOST_ROWS),
             op=calls.name,
-            row=example,
-            shapes=calls.shapes if calls.sizes > 1 else None,
+            row=seen.example_of(calls.at[0]),
+            shapes=shortened("; ".join(_shapes(seen, each, 200) for each in calls.kinds), 200),
         )
 
 
+def _sentence(seen: Observed, calls: _Calls, beside: str) -> str:
+    """Which calls, how far they are from their roofline, and of several kinds the one with most to gain."""
+    most = calls.kinds[0]
+    shown = _shapes(seen, most, 40) + (f" with {most.sizes} sizes for {_ANY}" if most.sizes > 1 else "")
+    count, distance = counted(calls.count, "call"), _distance(calls) + beside
+    if len(calls.kinds) == 1:
+        return f"{calls.name} {shown}, {count}: {distance}"
+    return f"{calls.name}, {count} of {len(calls.kinds)} {calls.differ_in}: {distance}; most to gain in {shown}"
+
+
+def _shapes(seen: Observed, kind: _Alike, most: int) -> str:
+    """Those of one call, as far as they fit, where its kind has no other sizes."""
+    return shortened(kind.shapes, most) if kind.sizes > 1 else seen.shapes(seen.example_of(kind.at[0]), most)
+
+
 def _slow_calls(seen: Observed, kind: str) -> Iterator[_Calls]:
-    """Those with enough to gain, the most first."""
+    """Those with enough to gain, the most first. What is near its roofline does not hide what is far from it."""
     roofline_us = seen.column("roofline_us") * seen.column("operation_count")
     kernel_us, names, bounds = (seen.column(key) for key in ("kernel_us_sum", "name", "roofline_bound"))
     gains = np.where(np.isnan(seen.column("wire_mb").astype(np.float64)), kernel_us - roofline_us, np.nan)
@@ -82,23 +132,28 @@ def _slow_calls(seen: Observed, kind: str) -> Iterator[_Calls]:
     of_name: dict[str, float] = defaultdict(float)
     for name, gain in zip(names.tolist(), np.nan_to_num(gains).tolist(), strict=True):
         of_name[name] += max(gain, 0.0)
-    alike: dict[tuple[str, str, str, Hashable], dict[int, int | None]] = defaultdict(dict)
+    alike: dict[str, dict[Hashable, dict[int, int | None]]] = defaultdict(lambda: defaultdict(dict))
     for index in np.flatnonzero(gains > 0).tolist():
         if of_name[names[index]] > least and _kind(seen, index) == kind:
             size, shapes, others = _pattern(seen, index)
-            alike[names[index], bounds[index], shapes, others][index] = size
+            alike[names[index]][bounds[index], shapes, others][index] = size
     found = []
-    for (name, bound, shapes, _), size_of in alike.items():
-        at = np.array(sorted(size_of, key=lambda row: -gains[row]))
-        took, lowest = float(kernel_us[at].sum()), float(roofline_us[at].sum())
-        if gains[at].sum() > least and lowest <= _NEAR * took:
-            count, sizes = int(seen.column("operation_count")[at].sum()), len(set(size_of.values()))
-            found.append(
-                _Calls(
-                    name=name, bound=bound, shapes=shapes, sizes=sizes, at=at, count=count, kernel_us=took,
-                    roofline_us=lowest,
-                )
-            )  # fmt: skip
+    for name, groups in alike.items():
+        kinds = []
+        for (bound, shapes, _), size_of in groups.items():
+            at = np.array(sorted(size_of, key=lambda row: -gains[row]))
+            took, lowest = float(kernel_us[at].sum()), float(roofline_us[at].sum())
+            if lowest <= _NEAR * took:
+                kinds.append(
+                    _Alike(
+                        bound=bound, shapes=shapes, sizes=len(set(size_of.values())), at=at, kernel_us=took,
+                        roofline_us=lowest,
+                    )
+                )  # fmt: skip
+        if sum(each.above_us for each in kinds) > least:
+            kinds.sort(key=lambda each: (-each.above_us, each.shapes))
+            count = sum(int(seen.column("operation_count")[each.at].sum()) for each in kinds)
+            found.append(_Calls(name=name, count=count, kinds=tuple(kinds)))
     yield from sorted(found, key=lambda calls: calls.roofline_us - calls.kernel_us)
 
 
@@ -136,14 +191,15 @@ def _kind(seen: Observed, index: int) -> str | None:
 
 def _distance(calls: _Calls) -> str:
     """How far calls are from their roofline."""
-    if calls.bound == LAUNCH:
+    if calls.bounds == [LAUNCH]:
         each, floor = calls.kernel_us / calls.count, calls.roofline_us / calls.count
         return f"{duration(each)} each, {floor:.1f} µs is the launch floor"
-    return f"{percent(calls.roofline_us / calls.kernel_us)} of the {calls.bound} roofline"
+    share = percent(calls.roofline_us / calls.kernel_us)
+    return f"{share} of the {' or '.join(calls.bounds)} roofline"
 
 
 def _distance_figures(calls: _Calls) -> tuple[Said, ...]:
-    if calls.bound == LAUNCH:
+    if calls.bounds == [LAUNCH]:
         each = ("kernel time of a call", calls.kernel_us), ("launch floor", calls.roofline_us)
         return tuple(Said(what=what, value=time_us / calls.count, unit="us") for what, time_us in each)
     return (Said(what="of the roofline", value=calls.roofline_us / calls.kernel_us, unit="share"),)
