@@ -16,8 +16,8 @@ from tracelens.analysis.analyze import analyze
 from tracelens.analysis.attribution.activity import device_activity
 from tracelens.analysis.attribution.device_time import gpu_timeline
 from tracelens.analysis.attribution.host_calls import host_calls
-from tracelens.analysis.idle.dependencies import KINDS
-from tracelens.analysis.idle.idle_time import IdleTime
+from tracelens.analysis.idle.dependencies import CALLS, KINDS, LAUNCH
+from tracelens.analysis.idle.idle_time import CAUSES, IdleTime
 from tracelens.analysis.idle.launch_queue import queue
 from tracelens.analysis.idle.longest_path import CriticalPath, critical_path
 from tracelens.analysis.intervals import union_ns
@@ -26,6 +26,12 @@ from tracelens.analysis.options import Options
 from tracelens.analysis.reading.catalog import Catalog
 
 Build = Callable[[], Builder]
+
+
+def test_no_kind_reads_as_another() -> None:
+    """A gap between queued kernels while the device was busy beside it is not idle time of that cause."""
+    assert len(set(KINDS)) == len(KINDS)
+    assert not set(KINDS) & set(CAUSES)
 
 
 def path_of(trace: Trace) -> CriticalPath:
@@ -74,7 +80,7 @@ def test_a_busy_host_is_not_blamed_while_the_queues_are_never_empty(build: Build
     for number in range(6):
         builder.launch(1 + 28 * number, "a", 20 + 30 * number, 16, stream=7)
         builder.launch(2 + 28 * number, "b", 34 + 30 * number, 18, stream=8)
-    assert not {kind for kind, _, _ in segments(builder)} & {"host ops and launches", "launch latency"}
+    assert not {kind for kind, _, _ in segments(builder)} & {CALLS, LAUNCH}
 
 
 def test_late_launches_take_the_path_to_the_host(build: Build) -> None:

@@ -20,13 +20,14 @@ from tracelens.trace.tree import OpTree
 COMPUTATION = "computation"
 COMMUNICATION = "communication"
 COPY = "copies"
-QUEUED = "between queued kernels"
-STREAM_WAIT = "wait for another stream"
-LAUNCH = "launch latency"
-RETURN = "return of a synchronization"
+#: What the path waits for while the device is busy beside it; ``IDLE`` begins the kinds of time in which it is not.
+QUEUED = "GPU busy: between queued kernels"
+STREAM_WAIT = "GPU busy: wait for another stream"
+LAUNCH = "GPU busy: launch latency"
+RETURN = "GPU busy: return of a synchronization"
 CALLS = "host ops and launches"
 OUTSIDE = "host work outside of ops"
-#: What begins the kind of time in which the device was idle; its cause follows.
+#: The cause follows.
 IDLE = "idle: "
 KINDS = (
     COMPUTATION, COMMUNICATION, COPY, QUEUED, STREAM_WAIT, LAUNCH, RETURN, CALLS, OUTSIDE,

@@ -282,9 +282,9 @@ CAUSE = text(
 PATH_KIND = text(
     "kind",
     "kind",
-    "Kind of work on the path. idle: the GPU was idle, for the cause in the sheet idle_causes. While it was "
-    "busy: wait for another stream, launch latency, return of a synchronization, between queued kernels: no "
-    "longer than ready work usually takes to start; longer waits are not on the path.",
+    "Kind of work on the path. idle: the GPU was idle, for the cause in the sheet idle_causes. GPU busy: the path "
+    "waited while something else ran, for another stream, a launch, the return of a synchronization or the next "
+    "queued kernel, no longer than ready work usually takes to start; longer waits are not on the path.",
     30,
 )
 HELD = "In use on the whole device, according to the allocator."

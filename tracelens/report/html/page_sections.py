@@ -279,7 +279,7 @@ def _path_table(path: Sheet | None, whole: str) -> Markup | None:
     if path is None:
         return None
     shown = plain_rows(path.frame, ("kind", "time_us", "percent_of_step"))
-    rows = [(str(kind), shown_ms(float(us or 0)), f"{percent:.1f}") for kind, us, percent in shown]
+    rows = [(str(kind), shown_ms(float(us)), f"{percent:.1f}") for kind, us, percent in shown if us]
     where = "a step" if whole == "step" else "the window"
     return _small_table(f"The critical path through {where}", ("kind", "ms", f"% of the {whole}"), rows)
 
