@@ -100,6 +100,23 @@ def test_what_is_per_step_and_what_is_a_total_says_so(moe_page, moe):
     assert "Device time over the whole file by category" in moe_page.text
 
 
+def test_the_rates_that_shares_of_the_roofline_are_of_give_its_times(moe_page, moe):
+    """GFLOP over TFLOPS/s, MB over TB/s and MB over GB/s; the page says which."""
+    said = "Rates: bf16 matrix 708 TFLOPS/s (best measured), HBM 5.3 TB/s (data sheet), link 448 GB/s (data sheet)"
+    assert said in moe_page.text
+    rows = moe.result.frames["unified_perf_summary"]
+    matrix = rows["compute_spec"] == "matrix_bf16"
+    wire = rows["expected_remote_mb"].fillna(rows["wire_mb"])
+    for bound, some, us in (
+        ("compute", matrix, rows["gflops"] / 708 * 1000),
+        ("memory", True, rows["hbm_mb"] / 5.3),
+        ("wire", True, wire / 448 * 1000),
+    ):
+        of = (rows["roofline_bound"] == bound) & some
+        assert of.any()
+        assert rows.loc[of, "roofline_us"].to_numpy() == pytest.approx(us[of].to_numpy(), rel=1e-6)
+
+
 def test_ids_are_unique(moe_page):
     assert len(set(moe_page.ids)) == len(moe_page.ids)
 

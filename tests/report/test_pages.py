@@ -141,7 +141,8 @@ def test_bars_of_shares_all_reach_a_hundred_percent_and_days_follow_the_rate():
         {"strategy": ["1d", "1d"], "n_gpus": [8, 16], "t": [8.0, 2.0], "throughput": [1e3, 2e3], **times}
     )
     text = str(search_plots.components(frame, search_plots.TIMES, "percent of the step", of_whole=True))
-    assert re.findall(r"1d 8: ([a-z-]+) (\d+)<", text)[:2] == [("computing", "25"), ("memory-bound", "75")]
-    assert re.findall(r"1d 16: ([a-z-]+) (\d+)<", text)[:2] == [("computing", "50"), ("memory-bound", "50")]
+    assert re.findall(r"8 GPUs, no cp: ([a-z-]+) (\d+)<", text)[:2] == [("computing", "25"), ("memory-bound", "75")]
+    assert re.findall(r"16 GPUs, no cp: ([a-z-]+) (\d+)<", text)[:2] == [("computing", "50"), ("memory-bound", "50")]
+    assert [">8 GPUs<" in text, ">16 GPUs<" in text, "no cp: no context parallel" in text] == [True] * 3
     assert search_plots.days_of(1e6) == pytest.approx(11.574, rel=1e-4)
     assert "days for 10¹² tokens" in str(search_plots.training_days(frame, 1000))

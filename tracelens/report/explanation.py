@@ -6,13 +6,16 @@ import inspect
 from collections.abc import Mapping, Sequence
 from functools import cache
 from html import escape
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from tracelens.analysis.verdict.summary import DeviceSummary, Figure
 from tracelens.dtypes import DType
 from tracelens.lazy.records import dataclass
 from tracelens.perf_models.base import PerfModel
 from tracelens.report.cells import plain_value
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -117,6 +120,33 @@ def relevant_figures(compute_spec: str, figures: Sequence[Figure]) -> list[Figur
     rate = dtype.rate if dtype is not None else None
     found = [(figure, set(figure.what.lower().replace(",", " ").split())) for figure in figures]
     return [figure for figure, words in found if {engine, rate} <= words or words & {"hbm", "link"}]
+
+
+def ceilings(rows: pd.DataFrame, device: DeviceSummary) -> list[str]:
+    """The rates that shares of the roofline are of, as far as they bound one of ``rows`` (``unified_perf_summary``).
+
+    Of each engine and type, HBM and links, by kernel time; the best measured rate of such a device where there is one.
+    None where nothing was estimated.
+    """
+    if not {"roofline_bound", "compute_spec"} <= set(rows):
+        return []
+    bounds = rows["roofline_bound"]
+    specs = rows["compute_spec"].where(bounds == "compute", bounds).dropna()
+    time_us = rows["kernel_us_sum"].groupby(specs).sum().sort_values(ascending=False, kind="stable")
+    return [text for spec in time_us.index if (text := _ceiling(str(spec), device.figures)) is not None]
+
+
+def _ceiling(spec: str, figures: Sequence[Figure]) -> str | None:
+    """``spec``: ``matrix_bf16``, ``memory`` or ``wire``."""
+    engine, _, dtype = spec.partition("_")
+    begins = f"{engine} {dtype}" if dtype else {"memory": "hbm", "wire": "link"}.get(engine, "")
+    known = [figure for figure in figures if begins and figure.what.startswith(f"{begins} ") and figure.value]
+    best = next((figure for figure in known if "achievable" in figure.what), known[0] if known else None)
+    if best is None:
+        return None
+    name = f"{dtype} {engine}" if dtype else {"hbm": "HBM"}.get(begins, begins)
+    basis = "best measured" if "achievable" in best.what else "data sheet"
+    return f"{name} {_number(best.value)} {best.unit} ({basis})"
 
 
 def _number(value: Any) -> str:

@@ -156,7 +156,7 @@ def test_calls_of_changing_length_are_one_finding(build: Build) -> None:
         at += took
     finding = first(b)
     assert finding.kind == "op_below_roofline: compute"
-    assert "(*, 4096), (4096, 4096) with 400 sizes for *, 400 calls: 50 % of the compute roofline" in finding.why
+    assert "(*, 4096), (4096, 4096) with 400 sizes for *, 400 calls: 50 % of the bf16 compute roofline" in finding.why
     assert finding.where is not None
     assert finding.where.shapes == "(*, 4096), (4096, 4096)"
     assert finding.time_us == pytest.approx(at - 3000, rel=1e-3)
@@ -172,7 +172,7 @@ def test_calls_of_one_op_are_one_finding_that_names_each_signature(build: Build)
         at += times * least
     (finding,) = (each for each in found(b).findings if each.id == "op_below_roofline")
     assert finding.why == (
-        "aten::mm, 3 calls of 2 shapes: 33 % of the compute roofline; most to gain in (2048, 4096), (4096, 8192)"
+        "aten::mm, 3 calls of 2 shapes: 33 % of the bf16 compute roofline; most to gain in (2048, 4096), (4096, 8192)"
     )
     assert finding.time_us == pytest.approx(9 * least, rel=1e-4)
     assert finding.gain_high_us == pytest.approx(6 * least, rel=0.01)

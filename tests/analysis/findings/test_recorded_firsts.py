@@ -16,7 +16,7 @@ pytestmark = pytest.mark.shared
         ("mi300/Qwen_Qwen1.5-0.5B-Chat__1016005", "unfused_elementwise", "elementwise kernels run back to back"),
         ("mi300/resnet_act_checkpoint", "exposed_communication", "allreduce of 17.6 MB reaches 3.45 GB/s bus bandwidth"),
         ("inference/sglang_prefilldecode/sglang_Qwen3-8B_prefilldecode", "op_below_roofline: compute",
-         "aiter::gemm_a16w16, 144 calls of 4 shapes: 72 % of the compute roofline; most to gain in (15360, 4096), (24576, 4096)"),
+         "aiter::gemm_a16w16, 144 calls of 4 shapes: 72 % of the bf16 compute roofline; most to gain in (15360, 4096), (24576, 4096)"),
     ],
 )  # fmt: skip
 def test_the_first_finding_is_the_experts(real_analysis: RealAnalysis, trace: str, kind: str, said: str) -> None:

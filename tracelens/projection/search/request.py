@@ -195,10 +195,10 @@ class Answer:
         """Configurations that none of the same strategy beats in time, devices and memory at once."""
         return self._evaluated([(i, at) for i, found in enumerate(self.found) for at in pareto(found).tolist()])
 
-    def ranking(self) -> dict[str, list[float]]:
+    def ranking(self) -> dict[tuple[str, int], list[float]]:
         """Seconds per step of all that fits, fastest first, by strategy and device count."""
         return {
-            f"{rules.strategy} {n}": np.sort(found.step_s[found.candidates.gpus == n]).tolist()
+            (str(rules.strategy), n): np.sort(found.step_s[found.candidates.gpus == n]).tolist()
             for rules, found in zip(self.rule_sets, self.found, strict=True)
             for n in np.unique(found.candidates.gpus).tolist()
         }

@@ -7,7 +7,7 @@ import itertools
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 
@@ -21,6 +21,9 @@ from tracelens.units import S_PER_DAY
 if TYPE_CHECKING:
     import pandas as pd
 
+#: Seconds by strategy and number of devices.
+Ranking: TypeAlias = Mapping[tuple[str, int], Sequence[float]]
+
 _WIDTH, _HEIGHT, _LEFT, _RIGHT, _TOP, _BOTTOM = 1180.0, 380.0, 74.0, 190.0, 44.0, 56.0
 _FOOT, _TALL = _HEIGHT - _BOTTOM, _HEIGHT - _TOP - _BOTTOM
 TIMES = {
@@ -32,6 +35,12 @@ MEMORY = {
     "wts_mem": "weights", "wts_grad_mem": "gradients", "wts_optimizer_states_mem": "optimizer",
     "acts_mem": "activations", "logits_mem": "logits", "other_mem": "other",
 }  # fmt: skip
+#: Strategy -> how its splits are called, in a legend and below a bar.
+_SPLITS = {
+    "1d": ("no context parallel", "no cp"),
+    "2d-seqp": ("context parallel", "cp"),
+    "2d": ("2D grid (SUMMA)", "grid"),
+}
 #: How columns of swept figures begin.
 _SWEPT = "set_"
 #: Pale on white and on black.
@@ -41,10 +50,10 @@ _DEGREES = {"tp1": "tp 1", "tp2": "tp 2", "pp": "pp", "vpp": "vpp", "dp": "dp", 
 _LANDSCAPE = 300
 
 
-def write_plots(folder: Path, table: pd.DataFrame, ranking: Mapping[str, Sequence[float]]) -> list[Path]:
+def write_plots(folder: Path, table: pd.DataFrame, ranking: Ranking) -> list[Path]:
     """Whatever the table has: scaling, components and degrees over device counts; heat maps over swept figures.
 
-    ``ranking``: seconds of every feasible configuration, fastest first, by label. Returns the files.
+    ``ranking``: seconds of every feasible configuration, fastest first, by strategy and devices. Returns the files.
     """
     pictures: dict[str, Callable[[], Markup]] = {}
     best = _best(table)
@@ -69,7 +78,7 @@ def scaling(table: pd.DataFrame) -> Markup:
     """Throughput of the best configuration over devices, per strategy; dotted: as fast per device as at the start."""
     best = _best(table)
     lines = {
-        str(strategy): list(zip(each["n_gpus"], each["throughput"], strict=True))
+        _split(strategy)[0]: list(zip(each["n_gpus"], each["throughput"], strict=True))
         for strategy, each in best.groupby("strategy")
     }
     first = best.sort_values("n_gpus").iloc[0]
@@ -80,7 +89,7 @@ def scaling(table: pd.DataFrame) -> Markup:
 def training_days(table: pd.DataFrame, tokens_per_sample: int) -> Markup:
     """Days that 10^12 tokens take on the best configuration over devices, per strategy."""
     lines = {
-        str(strategy): [
+        _split(strategy)[0]: [
             (n, days_of(rate * tokens_per_sample)) for n, rate in zip(each["n_gpus"], each["throughput"], strict=True)
         ]
         for strategy, each in _best(table).groupby("strategy")
@@ -106,7 +115,9 @@ def components(table: pd.DataFrame, parts: Mapping[str, str], unit: str, *, of_w
     percent of its sum.
     """
     best = _best(table)
-    labels = [f"{row.strategy} {row.n_gpus}" for row in best.itertuples()]
+    labels = [
+        (f"{gpus:,} GPUs", _split(strategy)[1]) for gpus, strategy in zip(best["n_gpus"], best["strategy"], strict=True)
+    ]
     shown = {name: word for name, word in parts.items() if name in best and best[name].max() > 0}
     values = best[list(shown)].to_numpy(float)
     sums = values.sum(axis=1)
@@ -119,18 +130,28 @@ def components(table: pd.DataFrame, parts: Mapping[str, str], unit: str, *, of_w
         x, base = _LEFT + (i + 0.1) * wide, _FOOT
         for color, (word, value) in enumerate(zip(shown.values(), column, strict=True)):
             base -= value * per_unit
-            tip, fill = tag("title", f"{label}: {word} {value:.4g}"), COLORS[color % len(COLORS)]
+            tip, fill = tag("title", f"{', '.join(label)}: {word} {value:.4g}"), COLORS[color % len(COLORS)]
             drawn.append(tag("rect", tip, x=x, y=base, width=0.8 * wide, height=value * per_unit, fill=fill))
-    return _page(unit, "", [*drawn, *_bar_labels(labels, wide), *_legend(list(shown.values()))])
+    named = dict.fromkeys(_split(strategy) for strategy in best["strategy"])
+    below = "; ".join(f"{short}: {name}" for name, short in named)
+    return _page(unit, below, [*drawn, *_bar_labels(labels, wide), *_legend(list(shown.values()))])
 
 
-def _bar_labels(labels: Sequence[str], wide: float) -> Iterator[Markup]:
-    """Below the bars, turned where they would run into each other."""
-    is_narrow = 7 * max(map(len, labels), default=0) > wide
+def _split(strategy: object) -> tuple[str, str]:
+    """How splits of a strategy are called, in full and in short."""
+    return _SPLITS.get(str(strategy), (str(strategy),) * 2)
+
+
+def _bar_labels(labels: Sequence[tuple[str, str]], wide: float) -> Iterator[Markup]:
+    """Below the bars, in two lines; in one, and turned, where they would run into each other."""
+    is_narrow = 7 * max((len(line) for label in labels for line in label), default=0) > wide
     for i, label in enumerate(labels):
-        x, y = _LEFT + (i + 0.5) * wide, _FOOT + 16
-        turned = f"rotate(-40 {x:.1f} {y - 2:.1f})" if is_narrow else None
-        yield tag("text", label, x=x, y=y, text_anchor="end" if is_narrow else "middle", transform=turned)
+        x, y = _LEFT + (i + 0.5) * wide, _FOOT + 14
+        if is_narrow:
+            text = f"{label[0].removesuffix(' GPUs')} {label[1]}"
+            yield tag("text", text, x=x, y=y, text_anchor="end", transform=f"rotate(-40 {x:.1f} {y - 2:.1f})")
+        else:
+            yield from (tag("text", line, x=x, y=y + 14 * row, text_anchor="middle") for row, line in enumerate(label))
 
 
 def heat_map(table: pd.DataFrame, x: str, y: str) -> Markup:
@@ -160,10 +181,11 @@ def heat_map(table: pd.DataFrame, x: str, y: str) -> Markup:
     return _page(f"seconds per step; {y.removeprefix('set_')} up", x.removeprefix(_SWEPT), drawn)
 
 
-def landscape(ranking: Mapping[str, Sequence[float]]) -> Markup:
+def landscape(ranking: Ranking) -> Markup:
     """Every feasible configuration's seconds per step, fastest first: how much a bad choice costs."""
     lines = {}
-    for label, times in ranking.items():
+    for (strategy, gpus), times in ranking.items():
+        label = f"{gpus:,} GPUs, {_split(strategy)[1]}"
         places = sorted({round(len(times) ** (i / _LANDSCAPE)) for i in range(_LANDSCAPE + 1)})
         lines[label] = [(place, times[place - 1]) for place in places]
     return _lines(lines, "configurations, fastest first", "seconds per step")

@@ -12,7 +12,7 @@ from tracelens.analysis.page.roofs import Roofs
 from tracelens.analysis.page.step_timeline import StepTimeline
 from tracelens.analysis.sheets.ops import headroom, unified_perf_summary
 from tracelens.analysis.sheets.timeline import critical_path
-from tracelens.analysis.verdict.summary import Busy, CategoryRow, Steps, Summary, Throughput, Unseen
+from tracelens.analysis.verdict.summary import Busy, CategoryRow, Finding, Steps, Summary, Throughput, Unseen
 from tracelens.files.trace_name import trace_name
 from tracelens.report.assembly import Sheet, by_title
 from tracelens.report.cells import plain_rows
@@ -21,6 +21,7 @@ from tracelens.report.charts.markup import Content, Markup, headings, joined, ta
 from tracelens.report.charts.markup import table as scrolled
 from tracelens.report.charts.memory_chart import memory_chart
 from tracelens.report.charts.page_charts import REST, Part, Point, legend, marker_shapes, roofline_chart, stacked_bar
+from tracelens.report.explanation import ceilings
 from tracelens.report.figures import (
     bound_text,
     shown_ms,
@@ -205,6 +206,7 @@ def where_time_goes(summary: Summary, colors: Mapping[str, str], sheets: Sequenc
         _window_bar(summary),
         _category_bar(summary.categories, colors, unit) if summary.categories else None,
         _category_table(summary, colors, per, unit) if summary.categories else None,
+        _ceilings(summary, by_title(sheets, unified_perf_summary.TITLE)),
         _waterfall(by_title(sheets, headroom.TITLE), whole),
         _idle_table(summary),
         _path_table(path, whole),
@@ -213,7 +215,7 @@ def where_time_goes(summary: Summary, colors: Mapping[str, str], sheets: Sequenc
             f"The bar: {unit} time of each category over that of all. The table: the time in which something of the "
             "category ran; with what several did at the same time, and idle time, it adds up.",
             "Rates are over the time of the category's kernels: TB/s of device memory, counted once per operand, GB/s "
-            "of links and PCIe, waiting included. Of roofline: estimated over measured time.",
+            "of links and PCIe, waiting included.",
             _HEADROOM_TEXT if by_title(sheets, headroom.TITLE) is not None else None,
             _IDLE_TEXT if summary.busy is not None and summary.busy.idle_causes else None,
             _PATH_TEXT if path is not None else None,
@@ -304,6 +306,17 @@ def _category_table(summary: Summary, colors: Mapping[str, str], per: str, unit:
     return scrolled(headings(*head, figures=figures), rows, kind="categories")
 
 
+def _ceilings(summary: Summary, ops: Sheet | None) -> Markup | None:
+    """What a share of the roofline is of."""
+    rates = [] if ops is None else ceilings(ops.frame, summary.device)
+    if not rates or not any(row.of_roofline for row in summary.categories):
+        return None
+    return tag(
+        "p", f"Of roofline: the time that the work takes at the rate of what bounds it, over the measured time. "
+        f"Rates: {', '.join(rates)}; for launch, the shortest time of a kernel.", class_="below",
+    )  # fmt: skip
+
+
 def _category_cells(row: CategoryRow, colors: Mapping[str, str], unit: str) -> Iterator[Markup]:
     swatch = tag("svg", tag("rect", width=12, height=12, class_=colors[row.name]), class_="key", width=12, height=12,
                  aria_hidden="true")  # fmt: skip
@@ -363,10 +376,9 @@ def look_here_first(summary: Summary) -> Markup | None:
             link = tag("a", "show its rows", href="#section-ops", data_filter=shown_text(str(name)), class_="to-ops")
         tried = tag("div", "Try: ", prose(finding.remedy), class_="remedy") if finding.remedy else None
         why = tag("td", prose(finding.why), " ", link, tried)
-        most = "" if finding.gain_high_us is None else f"{shown_ms(finding.gain_high_us)} ms"
-        cells = (tag("td", gain, class_="n"), tag("td", most, class_="n"), tag("td", finding.certainty))
+        cells = (tag("td", gain, class_="n"), tag("td", _range(finding), class_="n"), tag("td", finding.certainty))
         items.append(tag("tr", why, *cells))
-    heads = headings("finding", f"gain {per}", "at most", "certainty", figures=(f"gain {per}", "at most"))
+    heads = headings("finding", f"gain {per}", "between", "certainty", figures=(f"gain {per}", "between"))
     return joined(
         tag("h2", f"Look here first{counts_of(summary)}"),
         _unseen(summary.unseen),
@@ -374,10 +386,18 @@ def look_here_first(summary: Summary) -> Markup | None:
         _how(
             "No moment of the step is in two findings, so their gains add up to at most the step. A gain is what comes "
             "out in the end if the host launches no sooner than it did; findings stand in order of it, and of what is "
-            "not certain half counts. At most: if the host keeps up, or an op reaches its roofline. docs/findings.md "
-            "says of each finding what it sees, what to do, and when that brings nothing."
+            "not certain half counts. Between: what is certain, and what comes out if the host keeps up, or an op "
+            "reaches its roofline. docs/findings.md says of each finding what it sees, what to do, and when that brings "
+            "nothing."
         ),
     )
+
+
+def _range(finding: Finding) -> str:
+    if finding.gain_low_us is None or finding.gain_high_us is None:
+        return ""
+    low, high = shown_ms(finding.gain_low_us), shown_ms(finding.gain_high_us)
+    return f"{high} ms" if low == high else f"{low}\N{EN DASH}{high} ms"
 
 
 def roofline(

@@ -33,7 +33,8 @@ _MOST, _MOST_ROWS = 6, 50
 class _Alike:
     """Calls of one op that differ at most in their number of rows: ``sizes`` different ones.
 
-    ``at``: rows of ``Observed.rows``, the one with most to gain first; times are of all calls of them.
+    ``bound``: by which roof; ``at``: rows of ``Observed.rows``, the one with most to gain first; times are of all calls
+    of them.
     """
 
     bound: str
@@ -126,7 +127,7 @@ def _shapes(seen: Observed, kind: _Alike, most: int) -> str:
 def _slow_calls(seen: Observed, kind: str) -> Iterator[_Calls]:
     """Those with enough to gain, the most first. What is near its roofline does not hide what is far from it."""
     roofline_us = seen.column("roofline_us") * seen.column("operation_count")
-    kernel_us, names, bounds = (seen.column(key) for key in ("kernel_us_sum", "name", "roofline_bound"))
+    kernel_us, names = seen.column("kernel_us_sum"), seen.column("name")
     gains = np.where(np.isnan(seen.column("wire_mb").astype(np.float64)), kernel_us - roofline_us, np.nan)
     least = MIN_GAIN * seen.window_ns / NS_PER_US
     of_name: dict[str, float] = defaultdict(float)
@@ -136,7 +137,7 @@ def _slow_calls(seen: Observed, kind: str) -> Iterator[_Calls]:
     for index in np.flatnonzero(gains > 0).tolist():
         if of_name[names[index]] > least and _kind(seen, index) == kind:
             size, shapes, others = _pattern(seen, index)
-            alike[names[index]][bounds[index], shapes, others][index] = size
+            alike[names[index]][_roof(seen, index), shapes, others][index] = size
     found = []
     for name, groups in alike.items():
         kinds = []
@@ -170,6 +171,15 @@ def _pattern(seen: Observed, index: int) -> tuple[int | None, str, Hashable]:
     shapes = ", ".join(f"({', '.join(sizes)}{',' * (len(sizes) == 1)})" for sizes in patterns)
     strides = tuple(tuple(_ANY if step == rows else step for step in slot) for slot in called.strides or ())
     return rows, shapes, (called.dtypes, strides, seen.column("compute_spec")[index])
+
+
+def _roof(seen: Observed, index: int) -> str:
+    """What bounds a call, of arithmetic with the type whose rate that is."""
+    bound = str(seen.column("roofline_bound")[index])
+    if bound != COMPUTE:
+        return bound
+    engine, _, dtype = str(seen.column("compute_spec")[index]).partition("_")
+    return " ".join([dtype, *([] if engine == "matrix" else [engine]), bound])
 
 
 def _kind(seen: Observed, index: int) -> str | None:
