@@ -40,15 +40,44 @@ class HostLanes:
     launched_in: Ints
 
 
-def host_lanes(
-    table: TraceTable, tree: OpTree, window: tuple[int, int], launches: RowColumn, *, max_rects: int
-) -> HostLanes | None:
-    """Ops, annotations, modules and calls of the runtime between the ends of ``window``; None where there are none.
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class ShownEvents:
+    """The ops, annotations, modules and calls of the runtime, for all steps that are drawn.
 
-    Python frames are left out: there are very many, and what they launched names its line. ``launches``: host rows.
+    Python frames are left out: there are very many, and what they launched names its line.
     """
+
+    rows: RowColumn
+    start_ns: Ints
+    end_ns: Ints
+
+    @classmethod
+    def of(cls, table: TraceTable) -> ShownEvents:
+        """Of all threads."""
+        is_module = np.array([name.startswith(MODULE_PREFIX) for name in table.names] or [False], bool)
+        shown = np.zeros(len(Kind), bool)
+        shown[list(_SHOWN)] = True
+        rows = np.flatnonzero(shown[table.kind[:]])
+        if table.has_stacks:
+            frames = np.flatnonzero(table.kind == Kind.PYTHON_FUNCTION)
+            rows = np.concatenate((rows, frames[is_module[table.name[frames]]]))
+        rows = rows.astype(np.int32)
+        return cls(rows=rows, start_ns=table.start_ns[rows], end_ns=table.ends_ns(rows))
+
+    def within(self, tree: OpTree, window: tuple[int, int]) -> npt.NDArray[np.bool_]:
+        """Those of a window, by position in preorder."""
+        first, last = window
+        inside = np.zeros(len(tree.order), np.bool_)
+        inside[tree.position[self.rows[(self.start_ns < last) & (self.end_ns > first)]]] = True
+        return inside
+
+
+def host_lanes(
+    shown: ShownEvents, tree: OpTree, window: tuple[int, int], launches: RowColumn, *, max_rects: int
+) -> HostLanes | None:
+    """What is shown between the ends of ``window``; None where there is nothing. ``launches``: host rows."""
     first, last = window
-    scopes = Scopes(tree, _in_window(table, tree, window))
+    table, scopes = tree.table, Scopes(tree, shown.within(tree, window))
     if not len(scopes):
         return None
     level = depths(np.arange(len(scopes), dtype=np.int32), scopes.above)
@@ -81,20 +110,6 @@ def host_lanes(
         left_out=len(scopes) - len(kept),
         launched_in=_drawn_around(scopes, of_scope, launches),
     )
-
-
-def _in_window(table: TraceTable, tree: OpTree, window: tuple[int, int]) -> npt.NDArray[np.bool_]:
-    """By position in preorder."""
-    first, last = window
-    early = np.flatnonzero(table.start_ns < first)
-    within = np.flatnonzero((table.start_ns >= first) & (table.start_ns < last))
-    rows = np.concatenate((early[table.ends_ns(early) > first], within[table.ends_ns(within) > first]))
-    is_module = np.array([name.startswith(MODULE_PREFIX) for name in table.names] or [False], bool)
-    kind = table.kind[rows]
-    rows = rows[np.isin(kind, _SHOWN) | ((kind == Kind.PYTHON_FUNCTION) & is_module[table.name[rows]])]
-    inside = np.zeros(len(tree.order), np.bool_)
-    inside[tree.position[rows]] = True
-    return inside
 
 
 def _drawn_around(scopes: Scopes, rectangle_of: Ints, launches: RowColumn) -> Ints:

@@ -9,7 +9,7 @@ from tracelens.analysis.attribution.activity import streams_of
 from tracelens.analysis.attribution.steps import typical_step
 from tracelens.analysis.factorize import Codes
 from tracelens.analysis.intervals import Ints
-from tracelens.analysis.page.host_lanes import HostLanes, host_lanes
+from tracelens.analysis.page.host_lanes import HostLanes, ShownEvents, host_lanes
 from tracelens.analysis.page.rectangles import rectangles
 from tracelens.analysis.page.step_idle import StepIdle
 from tracelens.lazy.records import dataclass
@@ -61,7 +61,8 @@ def step_timelines(analysis: Analysis, *, max_rects: int = MAX_RECTS) -> list[St
 
     Of more steps the fastest and the slowest are among those drawn.
     """
-    typical = step_timeline(analysis, max_rects=max_rects)
+    shown = ShownEvents.of(analysis.trace.table)
+    typical = step_timeline(analysis, shown=shown, max_rects=max_rects)
     if typical is None or typical.step is None:
         return [] if typical is None else [typical]
     number, time = [each.number for each in analysis.step_times.steps], analysis.step_times.duration_ns
@@ -69,15 +70,17 @@ def step_timelines(analysis: Analysis, *, max_rects: int = MAX_RECTS) -> list[St
     if len(others) > MAX_STEPS:
         by_time = sorted(others, key=lambda step: (int(time[step]), step))
         others = sorted(list(dict.fromkeys((by_time[0], by_time[-1], *others)))[:MAX_STEPS])
-    drawn = (step_timeline(analysis, step, max_rects=max_rects // _OTHER_SHARE) for step in others)
+    drawn = (step_timeline(analysis, step, shown=shown, max_rects=max_rects // _OTHER_SHARE) for step in others)
     return [typical, *(each for each in drawn if each is not None)]
 
 
-def step_timeline(analysis: Analysis, step: int | None = None, *, max_rects: int = MAX_RECTS) -> StepTimeline | None:
+def step_timeline(
+    analysis: Analysis, step: int | None = None, *, shown: ShownEvents | None = None, max_rects: int = MAX_RECTS
+) -> StepTimeline | None:
     """The ``step`` at this position; else the complete one whose time is nearest the median of those analyzed (the
     first of equals), or where nothing ran in it, or without steps, everything analyzed.
 
-    None without device work.
+    None without device work. ``shown``: of the host, made here where it is not handed over.
     """
     activity, table, tree = analysis.activity, analysis.trace.table, analysis.trace.tree
     found_window = _window(analysis) if step is None else _window_of(analysis, step)
@@ -96,7 +99,8 @@ def step_timeline(analysis: Analysis, step: int | None = None, *, max_rects: int
     longest = events[np.lexsort((-length, group))[starts]]
     launch = tree.launch[activity.rows[longest]]
     launch = np.where(table.start_ns[launch] >= first, launch, np.int32(-1))
-    host = host_lanes(table, tree, (first, last), launch, max_rects=max_rects)
+    shown = ShownEvents.of(table) if shown is None else shown
+    host = host_lanes(shown, tree, (first, last), launch, max_rects=max_rects)
     launched = np.where(launch >= 0, table.start_ns[launch] - first, 0)
     return StepTimeline(
         step=number,

@@ -45,10 +45,15 @@ def _ran(seen: Observed, parts: Bools) -> str:
     table, length = seen.table, np.where(parts, seen.idle_ns, 0)
     longest = int(length.argmax())
     start, end = int(seen.idle.start[longest]), int(seen.idle.end[longest])
-    rows = np.flatnonzero((table.kind == Kind.CPU_OP) | (table.kind == Kind.USER_ANNOTATION))
+    least = _MOST_OF_IT * (end - start)
+    # Nearly all are too short, which costs least to see
+    rows = np.flatnonzero(table.duration_ns >= least)
+    rows = rows[(table.kind[rows] == Kind.CPU_OP) | (table.kind[rows] == Kind.USER_ANNOTATION)]
     shared = np.minimum(table.ends_ns(rows), end) - np.maximum(table.start_ns[rows], start)
-    rows = rows[shared >= _MOST_OF_IT * (end - start)]
-    launches = np.sort(table.start_ns[np.unique(seen.tree.launch[seen.tree.launch >= 0])])
+    rows = rows[shared >= least]
+    if not len(rows):
+        return ""
+    launches = np.sort(table.start_ns[seen.tree.launch[seen.tree.launch >= 0]])
     within = np.searchsorted(launches, table.ends_ns(rows)) - np.searchsorted(launches, table.start_ns[rows])
     rows = rows[within == 0]
     if not len(rows):

@@ -112,11 +112,11 @@ def below_roofline(seen: Observed, kind: str) -> Iterator[Candidate]:
 def _sentence(seen: Observed, calls: _Calls, beside: str) -> str:
     """Which calls, how far they are from their roofline, and of several kinds the one with most to gain."""
     most = calls.kinds[0]
-    shown = _shapes(seen, most, 40) + (f" with {most.sizes} sizes for {_ANY}" if most.sizes > 1 else "")
-    count, distance = counted(calls.count, "call"), _distance(calls) + beside
-    if len(calls.kinds) == 1:
-        return f"{calls.name} {shown}, {count}: {distance}"
-    return f"{calls.name}, {count} of {len(calls.kinds)} {calls.differ_in}: {distance}; most to gain in {shown}"
+    shown, count, distance = _shapes(seen, most, 40), counted(calls.count, "call"), _distance(calls) + beside
+    if len(calls.kinds) > 1:
+        return f"{calls.name}, {count} of {len(calls.kinds)} {calls.differ_in}: {distance}; most to gain in {shown}"
+    sizes = f" with {most.sizes} sizes for {_ANY}" if most.sizes > 1 else ""
+    return f"{calls.name} {shown}{sizes}, {count}: {distance}"
 
 
 def _shapes(seen: Observed, kind: _Alike, most: int) -> str:
