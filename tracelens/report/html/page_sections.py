@@ -387,8 +387,8 @@ def look_here_first(summary: Summary) -> Markup | None:
             "No moment of the step is in two findings, so their gains add up to at most the step. A gain is what comes "
             "out in the end if the host launches no sooner than it did; findings stand in order of it, and of what is "
             "not certain half counts. Between: what is certain, and what comes out if the host keeps up, or an op "
-            "reaches its roofline. docs/findings.md says of each finding what it sees, what to do, and when that brings "
-            "nothing."
+            "reaches its roofline. docs/findings.md says of each finding what it sees, what to do, and when that "
+            "brings nothing."
         ),
     )
 

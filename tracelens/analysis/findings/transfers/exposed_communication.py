@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -20,14 +21,22 @@ from tracelens.analysis.findings.transfers.communication_kinds import (
 from tracelens.analysis.findings.wording import duration, percent, size
 from tracelens.analysis.sheets.ops import coll_analysis
 from tracelens.analysis.verdict.summary import Evidence, Said
+from tracelens.backends.collective_times import Collectives
+from tracelens.backends.system import System
 from tracelens.lazy.patterns import lazy_pattern
 from tracelens.lazy.records import dataclass
+from tracelens.perf_models.work_columns import WorkColumns
 from tracelens.units import NS_PER_US
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from tracelens.hardware import HardwareSpec
 
 #: Bus bandwidth, as a share of the link's rate, below which collectives are called slow.
 SLOW_BUS = 0.1
-#: What a collective of a few bytes takes when nobody is late: some 10 µs within a node, some 100 between nodes.
-_LATENCY_US = 100.0
+#: How many times as long as the links need a collective takes whose time goes mostly into something else.
+_MOSTLY_ELSE = 2.0
 _LATE_RANKS = "see who is late with `tracelens collectives` on the traces of all ranks"
 #: From this share of it on, exposed communication is told to be mostly of one kind.
 _MOSTLY = 0.5
@@ -106,7 +115,7 @@ def _waiting(seen: Observed) -> Iterator[_Reason]:
 def _slow_collectives(seen: Observed) -> Iterator[_Reason]:
     """The collectives of one size that take most time, when they are far below the link's rate.
 
-    One rank's trace does not tell waiting from moving; what takes longer than latency does one or the other.
+    One rank's trace does not tell waiting from moving; what takes longer than on the links alone does one or the other.
     """
     frame, device = seen.context.frames[coll_analysis.TITLE], seen.device
     if device is None or device.link is None or "bus_gb_s_mean" not in frame:
@@ -126,10 +135,31 @@ def _slow_collectives(seen: Observed) -> Iterator[_Reason]:
             f"{kind} of {size(size_mb)} reaches {rate:.3g} GB/s bus bandwidth of the link's {device.link.gb_s:,.0f}"
         )
         evidence = Evidence(sheet=coll_analysis.TITLE, row={"collective": kind, "in_mb": size_mb})
-        why, remedy = "a message this small is all latency", ""
-        if float(most["duration_us_mean"]) > _LATENCY_US:
+        alone_us = _alone_us(known[known.index == most.name], device)
+        if alone_us is None:
+            yield _Reason(text=reached, figures=figures, evidence=(evidence,))
+        elif float(most["duration_us_mean"]) > _MOSTLY_ELSE * alone_us:
             word = in_words(kind)
             otherwise = "; then ".join([_LATE_RANKS, *([REMEDIES[word]] if word in REMEDIES else [])])
             whom, remedy = ("another stage", STAGES) if word == SEND_RECV else ("other ranks", otherwise)
-            why = f"it waits for {whom}, or takes a slower path"
-        yield _Reason(text=f"{reached}: {why}", figures=figures, evidence=(evidence,), remedy=remedy)
+            text = f"{reached}: it waits for {whom}, or takes a slower path"
+            yield _Reason(text=text, figures=figures, evidence=(evidence,), remedy=remedy)
+        else:
+            text = f"{reached}: a message this small is all latency"
+            yield _Reason(text=text, figures=figures, evidence=(evidence,))
+
+
+def _alone_us(row: pd.DataFrame, device: HardwareSpec) -> float | None:
+    """What a collective takes by the library's model of the device's standard node (``tracelens.network``) when nobody
+    is late; where the ranks of its group are not known, with each in a node of its own. None where it has no model.
+    """
+    system = System.of_device(device).in_a_node()
+    if system.topology is None:
+        return None
+    # A message arrives when it has been sent
+    sent = row.assign(collective=row["collective"].replace("recv", "send"))
+    (model,) = coll_analysis.collective_models(sent, stride=system.topology.ranks_per_node)
+    if model is None:
+        return None
+    time_us = float(Collectives().estimate_many(WorkColumns.of([model]), system).time_us[0])
+    return time_us if time_us > 0 else None
