@@ -33,7 +33,7 @@ from tracelens.analysis.idle.dependencies import (
     recorded_waits,
 )
 from tracelens.analysis.idle.host_time import COMMUNICATION as COMMUNICATION_ON_HOST
-from tracelens.analysis.idle.host_time import DATA_LOADING, HOST_CAUSES, HostTime
+from tracelens.analysis.idle.host_time import DATA_LOADING, HOST_CAUSES, REQUESTS, HostTime
 from tracelens.analysis.intervals import Covered, Ints
 from tracelens.errors import UsageError
 from tracelens.lazy.records import dataclass
@@ -45,7 +45,7 @@ Floats = npt.NDArray[np.float64]
 
 _NONE = np.iinfo(np.int64).min
 #: What a thread of the host does whether or not its kernels are launched as graphs.
-_IN_NO_GRAPH = (DATA_LOADING, COMMUNICATION_ON_HOST)
+_IN_NO_GRAPH = (DATA_LOADING, COMMUNICATION_ON_HOST, REQUESTS)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

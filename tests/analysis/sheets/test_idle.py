@@ -44,6 +44,13 @@ HOST_EVENTS = {
                     ("python_function", "torch/_dynamo/convert_frame.py(500): __call__")],
     "Python garbage collection": [("python_function", "Python GC")],
     "communication on the host": [("user_annotation", "gloo:all_reduce")],
+    "waiting for requests or the scheduler": [
+        ("python_function", "vllm/v1/engine/core.py(1092): _process_input_queue"),
+        ("python_function", "vllm/distributed/device_communicators/shm_broadcast.py(590): acquire_read"),
+        ("python_function", "/opt/venv/lib/python3.12/site-packages/zmq/sugar/poll.py(80): poll"),
+        ("python_function", "selectors.py(452): select"),
+        ("python_function", "<built-in method poll of select.epoll object at 0x7f01>"),
+    ],
     "graph capture": [("cuda_runtime", "cudaGraphInstantiate"), ("hip_runtime", "hipGraphInstantiateWithFlags")],
     "profiler overhead": [("overhead", "Activity Buffer Request")],
     "Python or other host work": [("python_function", "train.py(3): step")],
@@ -104,6 +111,20 @@ def test_what_is_launched_into_a_graph_is_not_launched_to_the_device(build: Buil
     runtime(builder, "cudaStreamBeginCapture_v10000", 120, 1, 92).op("aten::mm", 121, 19).launch(139.5, "k", 145, 5)
     expected = {"graph capture": 61.0, "Python or other host work": 38.5, "launch-bound": 20.5, "launch latency": 10.0}
     assert causes(builder) == expected
+
+
+def test_rounds_of_a_loop_that_has_nothing_to_run_wait_for_requests(build: Build) -> None:
+    """Rounds of 10 us with 4 in on_idle: from 20 to 44 the loop waits, and the 4 of the last round. What is before and
+    after is other host work: a round in which it launched did not only wait.
+    """
+    frame = "sglang/srt/managers/scheduler.py(2100): on_idle"
+    builder = build().launch(0, "k", 1, 5)
+    for at in (20, 30, 40, 60):
+        builder.op(frame, at, 4, cat="python_function")
+    builder.launch(50, "k", 51, 1).launch(79.5, "k", 80, 5)
+    found = causes(builder)
+    assert found["waiting for requests or the scheduler"] == (44 - 20) + 4
+    assert found["Python or other host work"] == (20 - 6) + (50 - 44) + (79.5 - 52 - 4)
 
 
 def test_a_free_of_seconds_creates_the_context(build: Build) -> None:

@@ -26,13 +26,14 @@ COMPILATION = "compilation"
 SYNCHRONIZATION = "blocking copy or synchronization"
 DATA_LOADING = "data loading"
 COMMUNICATION = "communication on the host"
+REQUESTS = "waiting for requests or the scheduler"
 CAPTURE = "graph capture"
 LAUNCH_BOUND = "launch-bound"
 HOST_WORK = "Python or other host work"
 #: What a host thread can be at. Of events that lie in one another the first of these counts.
 HOST_CAUSES = (
-    FIRST_LOAD, PROFILER, ALLOCATOR, GARBAGE, COMPILATION, SYNCHRONIZATION, DATA_LOADING, COMMUNICATION, CAPTURE,
-    LAUNCH_BOUND, HOST_WORK,
+    FIRST_LOAD, PROFILER, ALLOCATOR, GARBAGE, COMPILATION, SYNCHRONIZATION, DATA_LOADING, COMMUNICATION, REQUESTS,
+    CAPTURE, LAUNCH_BOUND, HOST_WORK,
 )  # fmt: skip
 
 #: A launch takes about 5 us and the dispatch of an op about 10 (profiler on: a few times that). What takes a hundred
@@ -91,6 +92,18 @@ _LOADS_DATA_FRAME = lazy_pattern(
 _COMMUNICATES = lazy_pattern(
     r"^(?:gloo|mpi|ucc):|^(?:_?c10d(?:_functional)?::(?:\w*barrier\w*|wait_tensor|monitored_barrier_|recv_any\w*))"
 )
+# Where vLLM's engine waits while it has no request, and its workers for what to run; what a thread calls to wait for a
+# message or a socket.
+_AWAITS_REQUESTS = lazy_pattern(
+    r"vllm/v1/engine/core\.py\(\d+\): _process_input_queue$"
+    r"|vllm/distributed/device_communicators/shm_broadcast\.py\(\d+\): (?:dequeue|acquire_read)$"
+    r"|zmq/sugar/(?:poll|socket)\.py\(\d+\): (?:poll|recv\w*)$|(?:^|/)selectors\.py\(\d+\): select$"
+    r"|^<built-in (?:method (?:poll|select) of select\.|function select>)"
+)
+# What SGLang's event loop calls where it has nothing to run.
+_HAS_NOTHING_TO_RUN = lazy_pattern(
+    r"sglang/srt/managers/\w+\.py\(\d+\): (?:on_idle|self_check_during_idle|maybe_sleep_on_idle)$"
+)
 # An op that copies a value to the host; what it does before and after belongs to that.
 _READS_BACK = lazy_pattern(r"^aten::(?:item|_local_scalar_dense|is_nonzero)$")
 
@@ -123,7 +136,12 @@ class HostTime:
         self._lanes = np.zeros(len(table.lanes), np.bool_)
         launch = tree.launch[tree.launch >= 0]
         self._lanes[table.lane[launch]] = True
-        layers = [*_layers(table, host, self._lanes), *_overhead(table, self._lanes), _captures(table)]
+        layers = [
+            *_layers(table, host, self._lanes),
+            *_overhead(table, self._lanes),
+            _captures(table),
+            _idle_rounds(table),
+        ]
         layers.sort(key=lambda layer: HOST_CAUSES.index(layer.cause))
         layers = [layer for layer in (*layers, _long_stretches(table, self._lanes)) if len(layer.start)]
         calls = host.outermost[self._lanes[table.lane[host.outermost]]]
@@ -188,6 +206,7 @@ def _layers(table: TraceTable, host: HostCalls, lanes: Bools) -> list[_Layer]:
         SYNCHRONIZATION: lambda: waits,
         DATA_LOADING: lambda: named(table, _LOADS_DATA, is_range) | named(table, _LOADS_DATA_FRAME, is_frame),
         COMMUNICATION: lambda: named(table, _COMMUNICATES, is_range),
+        REQUESTS: lambda: named(table, _AWAITS_REQUESTS, is_frame) | named(table, _HAS_NOTHING_TO_RUN, is_frame),
         CAPTURE: lambda: named(table, _INSTANTIATES, is_call),
         LAUNCH_BOUND: lambda: long & graph,
     }
@@ -196,6 +215,21 @@ def _layers(table: TraceTable, host: HostCalls, lanes: Bools) -> list[_Layer]:
         rows = np.flatnonzero(mask() & here)
         layers.append(_Layer(cause, table.lane[rows], table.start_ns[rows], table.ends_ns(rows)))
     return layers
+
+
+def _idle_rounds(table: TraceTable) -> _Layer:
+    """From one call of an event loop that has nothing to run to its next, where its thread launched nothing between."""
+    rows = np.flatnonzero(named(table, _HAS_NOTHING_TO_RUN, table.kind == Kind.PYTHON_FUNCTION))
+    rows = rows[np.lexsort((table.start_ns[rows], table.lane[rows]))]
+    first, last = rows[:-1], rows[1:]
+    rounds = table.lane[first] == table.lane[last]
+    calls = (table.kind == Kind.RUNTIME) | (table.kind == Kind.DRIVER)
+    for lane in np.unique(table.lane[rows]).tolist():
+        launches = np.sort(table.start_ns[calls & (table.lane == lane)])
+        before, upto = (np.searchsorted(launches, table.start_ns[each]) for each in (first, last))
+        rounds &= (before == upto) | (table.lane[first] != lane)
+    first, last = first[rounds], last[rounds]
+    return _Layer(REQUESTS, table.lane[first], table.start_ns[first], table.ends_ns(last))
 
 
 def _captures(table: TraceTable) -> _Layer:

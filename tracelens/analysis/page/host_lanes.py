@@ -61,8 +61,7 @@ class ShownEvents:
         if table.has_stacks:
             frames = np.flatnonzero(table.kind == Kind.PYTHON_FUNCTION)
             rows = np.concatenate((rows, frames[is_module[table.name[frames]]]))
-        rows = rows.astype(np.int32)
-        return cls(rows=rows, start_ns=table.start_ns[rows], end_ns=table.ends_ns(rows))
+        return cls(rows=rows.astype(np.int32), start_ns=table.start_ns[rows], end_ns=table.ends_ns(rows))
 
     def within(self, tree: OpTree, window: tuple[int, int]) -> npt.NDArray[np.bool_]:
         """Those of a window, by position in preorder."""

@@ -273,7 +273,8 @@ CAUSE = text(
     "Why the GPU was idle. While its queue was empty, by what the launching thread was doing: launch-bound "
     "(in ops and launches), first-time loading (of a kernel, library or context), allocator, compilation, "
     "Python garbage collection, blocking copy or synchronization, data loading, communication on the host, "
-    "graph capture, profiler overhead, Python or other host work. While something was in the queue: event "
+    "waiting for requests or the scheduler (frames of a serving engine, or a wait for a socket), graph capture, "
+    "profiler overhead, Python or other host work. While something was in the queue: event "
     "wait, another rank, copy engine busy, stream dependency, work from before recording (for the first kernel of "
     "a stream), between queued kernels, launch latency; device wait, cause not recorded: longer than launches take, "
     "and nothing recorded says why. Unknown: the launch was not recorded.",

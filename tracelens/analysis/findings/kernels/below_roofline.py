@@ -133,7 +133,7 @@ def _slow_calls(seen: Observed, kind: str) -> Iterator[_Calls]:
     of_name: dict[str, float] = defaultdict(float)
     for name, gain in zip(names.tolist(), np.nan_to_num(gains).tolist(), strict=True):
         of_name[name] += max(gain, 0.0)
-    alike: dict[str, dict[Hashable, dict[int, int | None]]] = defaultdict(lambda: defaultdict(dict))
+    alike: dict[str, dict[tuple[str, str, Hashable], dict[int, int | None]]] = defaultdict(lambda: defaultdict(dict))
     for index in np.flatnonzero(gains > 0).tolist():
         if of_name[names[index]] > least and _kind(seen, index) == kind:
             size, shapes, others = _pattern(seen, index)
