@@ -51,7 +51,7 @@ def _metrics(summary: Summary) -> Iterator[Metric]:
     )  # fmt: skip
     for row in summary.categories:
         label = (("category", row.name),)
-        about = "Device time of a category, per step where there are steps."
+        about = "Summed durations of a category's device events, per step where there are steps."
         yield Metric(name="category_seconds", about=about, unit="s", value=_seconds(row.time_us), labels=label)
     for row in summary.categories:
         about = "Roofline over measured time of a category."
