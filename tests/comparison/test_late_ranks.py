@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import replace
 
@@ -104,6 +105,7 @@ def test_a_rank_slower_than_others_that_became_slower_too_is_not_alone() -> None
     # The mean rank waits 3 / 4 of (2.0 - 1.2) * 1.2 ms
     assert late.text.startswith("exposed communication +0.7")
     assert "rank 2 late: a rank waits 0.7" in late.text
+    assert late.text.endswith("; outside of collectives it takes 1.2 -> 2.4 ms, the others 1.2 -> 1.44")
     assert 0.70 < late.change_ms < 0.74
 
 
@@ -126,8 +128,21 @@ def test_communication_that_is_slower_everywhere_is_nobodys_fault() -> None:
     assert (change.cause, change.category) == (SPEED, "collectives")
 
 
+def test_another_rank_that_is_late_is_named_though_the_step_is_as_before() -> None:
+    found = compare_sides(job(slower={1: 1.5}), job(slower={3: 1.5}, seed=1))
+    (note,) = [note for note in found.notes if "wait for" in note]
+    # 3 / 4 of 0.6 ms
+    assert re.fullmatch(
+        r"the others wait for rank 3, before for rank 1: a rank waits 0.4[45]\d ms for the last one, 0.4[45]\d ms before",
+        note,
+    )
+    assert not [note for note in compare_sides(job(), job(seed=1)).notes if "wait for" in note]
+
+
 def test_other_ranks_than_before_are_not_compared_one_by_one() -> None:
-    assert compare_sides(job(4), job(5, slower={3: 2.0})).ranks == ()
+    found = compare_sides(job(4), job(5, slower={3: 2.0}))
+    assert found.ranks == ()
+    assert "4 ranks against 5, rank 4 in B alone: their means are compared" in found.notes
     assert compare_sides(job(1), job(1)).ranks == ()
 
 

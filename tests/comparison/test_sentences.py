@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from tests.analysis.conftest import Builder
 from tracelens.analysis.options import Options
 from tracelens.comparison.alignment.by_kernel import by_kernel
+from tracelens.comparison.change_sentences import parts_text
 from tracelens.comparison.compare import compare_sides
 from tracelens.comparison.compared import NOISE, Comparison
 from tracelens.comparison.sides import Call, Rates, Recorded, Side
@@ -293,3 +294,39 @@ def test_faster_products_beside_the_same_attention_are_no_matter_of_the_clock() 
 
     (told,) = texts(compare_sides(side(step(1.0)), side(step(0.9))))
     assert told.startswith("GEMM -0.01 ms: 10 % faster, same kernels")
+
+
+def test_another_type_of_all_ops_is_one_sentence() -> None:
+    def step(dtype: str, slower: int) -> Ops:
+        return [
+            (replace(call, dtypes=f"('{dtype}',)"), [(name, slower * ns) for name, ns in kernels])
+            for call, kernels in LAYER
+        ]
+
+    found = compare_sides(side(*[step("c10::BFloat16", 1)] * 3), side(*[step("float", 2)] * 3))
+    # 600 ns of GEMM, and 40 and 50 of elementwise ops, twice as long
+    (text,) = texts(found)
+    assert text == (
+        "ops +0.00069 ms: other type (BFloat16 -> float) on 3 calls of aten::mm, aten::add, aten::norm: GEMM +0.0006 ms, "
+        "elementwise +9e-05 ms"
+    )
+    assert parts_text(found) == "computation 0.00069 -> 0.00138 ms"
+
+
+def test_sides_with_little_in_common_are_said_to_be_others() -> None:
+    one, two = side(*[op("mm", ("gemm", 90)) + op("add", ("add", 10))] * 2), side(*[op("add", ("add", 10))] * 2)
+    (note,) = [note for note in compare_sides(one, two).notes if "workload" in note]
+    assert note == "only 10% of A's kernel time is in what B does too: are they the same workload?"
+    assert not [note for note in compare_sides(one, one).notes if "workload" in note]
+
+
+@given(
+    st.lists(
+        st.tuples(st.sampled_from(["GEMM", "elementwise", "collectives", "copy"]), st.integers(1, 999)), min_size=1
+    )
+)
+def test_parts_add_up_to_the_step(calls: list[tuple[str, int]]) -> None:
+    ops = [each for n, (category, ns) in enumerate(calls) for each in op(f"op{n}", ("k", ns * 1000), category=category)]
+    text = parts_text(compare_sides(side(ops), side(ops)))
+    told = [float(ms) for ms in re.findall(r"([\d.]+) -> ", text)]
+    assert sum(told) * 1e3 == pytest.approx(sum(ns for _, ns in calls), rel=0.06)

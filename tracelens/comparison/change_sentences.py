@@ -34,6 +34,7 @@ from tracelens.comparison.causes import (
 )  # fmt: skip
 from tracelens.comparison.compared import (
     AT_ONCE,
+    IDLE,
     NOISE,
     UNCHANGED,
     Change,
@@ -50,8 +51,8 @@ from tracelens.files.safe_text import clipped
 from tracelens.lazy.records import dataclass
 
 #: What a sentence speaks of where calls of all categories changed alike.
-ALIKE = {CLOCK: "compute-bound ops", EVERYTHING: "all computation", REPEATS: "ops", SOME_RANKS: "ranks"}
-#: Change of the mean from which it is said that the median changed less.
+ALIKE = {CLOCK: "compute-bound ops", EVERYTHING: "all computation", REPEATS: "ops", SOME_RANKS: "ranks", TYPE: "ops"}
+#: Change of the mean from which it is said that the median changed less, or that a collective may have waited.
 _TOLD_APART = 0.05
 #: Relative change up to which a median is as before.
 _AS_BEFORE = 0.01
@@ -61,8 +62,10 @@ _FACTS = (FUSED, SPLIT, REPLACED, TYPE, WORK, KERNEL, REMOVED, ADDED, QUANTIZATI
 _WITHIN = ", within the noise"
 #: Ops that a sentence names, and how many characters of each.
 _MOST_OPS, _WIDEST_OP = 3, 48
-#: Share of what some ranks changed from which a part of it is named.
+#: Share of a step, or of what some ranks changed, from which a part of it is named.
 _LEAST_PART = 0.01
+#: What a step is made of beside computation, by role or category.
+_PARTS = {COMMUNICATION: "exposed communication", COPY: "copies", AT_ONCE: "overlap", IDLE: "idle"}
 
 
 def explained(
@@ -77,7 +80,7 @@ def explained(
     found = with_repeats([replace(row, cause=cause_of(row)) for row in rows])
     found = with_ranks_apart(found, times, ranks)
     found = with_clock(found, same_device=same_device)
-    found = with_latecomers(found, times)
+    found = with_latecomers(found, times, ranks)
     return [replace(row, why=_SAYS[row.cause].text(_Group((row,), ranks))) for row in found]
 
 
@@ -218,7 +221,7 @@ def _subject(group: _Group) -> str:
         return "idle"
     if row.category == AT_ONCE:
         return "overlap"
-    if row.cause in ALIKE:
+    if row.cause in ALIKE and (row.cause != TYPE or _categories(group) > 1):
         return ALIKE[row.cause]
     return "exposed communication" if _is_sent(row) else row.category
 
@@ -229,6 +232,19 @@ def change_title(found: Comparison) -> str:
     share = f" ({100 * found.change_ms / found.a.step_ms:+.1f} %)" if found.a.step_ms else ""
     change = f"{round(found.change_ms, 6) + 0.0:+,.3f} ms"
     return f"{what} {found.a.step_ms:,.3f} -> {found.b.step_ms:,.3f} ms: {change}{share}"
+
+
+def parts_text(found: Comparison) -> str:
+    """``computation 2.58 -> 2.68 ms, exposed communication 0.309 -> 0.97 ms``: all parts add up to the step."""
+    parts: dict[str, list[float]] = {name: [0.0, 0.0] for name in ("computation", *_PARTS.values())}
+    for row in (*found.rows, *found.unchanged):
+        part = _PARTS.get(row.category) or _PARTS.get(role(row.category, row.name), "computation")
+        for at, side in enumerate((row.a, row.b)):
+            parts[part][at] += side.ms if side else 0.0
+    steps = found.a.step_ms, found.b.step_ms
+    told = [(name, a, b) for name, (a, b) in parts.items()
+            if any(abs(ms) >= _LEAST_PART * step for ms, step in zip((a, b), steps, strict=True))]  # fmt: skip
+    return ", ".join(f"{name} {a:,.3g} -> {b:,.3g} ms" for name, a, b in told)
 
 
 def signed_ms(ms: float) -> str:
@@ -269,6 +285,25 @@ def _types(a: Sequence[RowSide], b: Sequence[RowSide]) -> str:
     return " -> ".join(words)
 
 
+def _type(group: _Group) -> str:
+    said = f"other type ({_types(group.a, group.b)}) on {group.calls} of {group.ops(group.b)}"
+    return f"{said}: {_by_category(group)}" if _categories(group) > 1 else said
+
+
+def _categories(group: _Group) -> int:
+    return len({row.category for row in group.rows})
+
+
+def _by_category(group: _Group) -> str:
+    """``GEMM +0.6 ms, elementwise +0.09 ms``: the changes of most time."""
+    by_category: dict[str, float] = defaultdict(float)
+    for row in group.rows:
+        by_category[row.category] += row.change_ms
+    largest = sorted(by_category.items(), key=lambda each: -abs(each[1]))
+    named = ", ".join(f"{category} {signed_ms(ms)}" for category, ms in largest[:_MOST_OPS])
+    return named + (f" and {len(largest) - _MOST_OPS} more" if len(largest) > _MOST_OPS else "")
+
+
 def _kernels(group: _Group) -> str:
     before, after = other_kernels(group.a[0], group.b[0]) or ("", "")
     if before and after:
@@ -295,7 +330,10 @@ def _speed(group: _Group) -> str:
     known = said if all(side.kernels for side in (*group.a, *group.b)) else ""
     before, after = sum(a) / calls[0], sum(b) / calls[1]
     slower = slower_text(before, after) + (_unlike_median(group, after / before) if before else "")
-    return f"{slower}{known}, {group.calls} of {group.ops(group.b)}"
+    is_unclear = _is_sent(group.rows[0]) and not group.ranks and abs(after - before) >= _TOLD_APART * before
+    less = " less" if after < before else ""
+    unclear = f", or waiting{less} for another rank (folders of all ranks would tell)" if is_unclear else ""
+    return f"{slower}{unclear}{known}, {group.calls} of {group.ops(group.b)}"
 
 
 def _unlike_median(group: _Group, slower: float) -> str:
@@ -349,14 +387,8 @@ def _calls(group: _Group) -> str:
 def _repeats(group: _Group) -> str:
     if len(group.rows) == 1:
         return _calls(group)
-    by_category: dict[str, float] = defaultdict(float)
-    for row in group.rows:
-        by_category[row.category] += row.change_ms
-    largest = sorted(by_category.items(), key=lambda each: -abs(each[1]))
-    named = ", ".join(f"{category} {signed_ms(ms)}" for category, ms in largest[:_MOST_OPS])
-    more = f" and {len(largest) - _MOST_OPS} more" if len(largest) > _MOST_OPS else ""
     before, after = times(group.rows)
-    return f"{before} -> {after} times: {named}{more}"
+    return f"{before} -> {after} times: {_by_category(group)}"
 
 
 def _which(ranks: Sequence[RankChange]) -> str:
@@ -434,10 +466,7 @@ _SAYS = {
     REPLACED: _Says(_own_ops, lambda group: f"{group.ops(group.a)} -> {group.ops(group.b)} on {group.calls}"),
     CALLS: _Says(_own_ops, _calls),
     REPEATS: _Says(ratio_of, _repeats),
-    TYPE: _Says(
-        lambda row: row.a and row.b and (row.b.ops, _types((row.a,), (row.b,))),
-        lambda group: f"other type ({_types(group.a, group.b)}) on {group.calls} of {group.ops(group.b)}",
-    ),
+    TYPE: _Says(lambda row: row.a and row.b and _types((row.a,), (row.b,)), _type),
     WORK: _Says(_own_ops, _work),
     KERNEL: _Says(lambda row: row.a and row.b and other_kernels(row.a, row.b), _kernels),
     CLOCK: _Says(lambda row: None, _clock),

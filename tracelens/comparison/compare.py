@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from tracelens.analysis.options import Options
+from tracelens.analysis.ranks.rank_files import ranks_text
 from tracelens.comparison.alignment.by_kernel import by_kernel
 from tracelens.comparison.alignment.call_matching import Matching, match
 from tracelens.comparison.alignment.numbered_calls import Numbered
@@ -18,7 +19,7 @@ from tracelens.comparison.change_sentences import changes_of, explained
 from tracelens.comparison.compared import ComparedRow, Comparison, SideSummary
 from tracelens.comparison.comparison_options import CompareOptions
 from tracelens.comparison.gates import Gate, check
-from tracelens.comparison.late_ranks import RankTimes, rank_changes
+from tracelens.comparison.late_ranks import RankTimes, another_latecomer, rank_changes
 from tracelens.comparison.measured_rows import MeasuredSide
 from tracelens.comparison.noise import Noise
 from tracelens.comparison.sides import UNKNOWN_DEVICE, Recorded, Side
@@ -30,6 +31,9 @@ from tracelens.hardware import HardwareSpec
 from tracelens.lazy.records import dataclass
 from tracelens.option_fields import made, takes
 from tracelens.units import NS_PER_MS
+
+#: Share of a side's kernel time that must be matched for the two to be taken for the same thing.
+_LEAST_IN_COMMON = 0.5
 
 
 @takes(CompareOptions)
@@ -96,7 +100,7 @@ def compare_sides(one: Side, other: Side, gates: Sequence[Gate] = ()) -> Compari
         unchanged=tuple(row for row in rows if not row.is_changed),
         changes=changes_of([rows[at] for at in changed], _Intervals(noise, [numbers[at] for at in changed]), ranks),
         matched_share=(_matched(rows, 0), _matched(rows, 1)),
-        notes=(*_notes(one, other), *chain.from_iterable(unusual)),
+        notes=(*_notes(one, other), *_other_work(rows), *chain.from_iterable(unusual), *another_latecomer(*times)),
         low_ms=step[0] if step else None,
         high_ms=step[1] if step else None,
         detectable_ms=(step[1] - step[0]) / 2 if step else None,
@@ -188,11 +192,30 @@ def _notes(one: Side, other: Side) -> list[str]:
     """What makes the sides less comparable."""
     a, b = one.first, other.first
     found = [*_other_devices(a, b), *_not_recorded(a, b)]
-    if len(one.parts[0]) != len(other.parts[0]):
-        found.append(f"{len(one.parts[0])} ranks against {len(other.parts[0])}")
+    found += _other_ranks(one, other)
     if max(sum(len(run[0].durations_ns) for run in side.parts) for side in (one, other)) == 1:
         found.append("one step on either side: what changed by chance cannot be told")
     return [*one.notes, *other.notes, *found]
+
+
+def _other_work(rows: Sequence[ComparedRow]) -> Iterator[str]:
+    """Of sides that have less in common than not: rows that one side alone has say little then."""
+    for name, other, share in zip("AB", "BA", (_matched(rows, 0), _matched(rows, 1)), strict=True):
+        if share < _LEAST_IN_COMMON:
+            yield f"only {share:.0%} of {name}'s kernel time is in what {other} does too: are they the same workload?"
+
+
+def _other_ranks(one: Side, other: Side) -> Iterator[str]:
+    ranks = [{recorded.rank for recorded in side.parts[0] if recorded.rank is not None} for side in (one, other)]
+    counts = [len(side.parts[0]) for side in (one, other)]
+    if counts[0] != counts[1]:
+        alone = zip("AB", (ranks[0] - ranks[1], ranks[1] - ranks[0]), strict=True)
+        named = "".join(
+            f", rank{'s' if len(only) > 1 else ''} {ranks_text(only)} in {name} alone"
+            for name, only in alone
+            if only and all(ranks)
+        )
+        yield f"{counts[0]} rank{'s' if counts[0] > 1 else ''} against {counts[1]}{named}: their means are compared"
 
 
 def _other_devices(a: Recorded, b: Recorded) -> Iterator[str]:

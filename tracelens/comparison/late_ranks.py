@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -21,6 +21,8 @@ from tracelens.units import NS_PER_MS
 _LEAST_SHARE = 0.5
 #: Share of the largest change of a rank from which another one changed with it, and up to which it is as before.
 _WITH_IT, _AS_BEFORE = 0.5, 0.1
+#: Share of a step that waiting must be on both sides for another rank to be named.
+_LEAST_WAITING = 0.02
 #: Share of what some ranks changed in a row up to which the others together did not change in it.
 _THEIRS = 0.25
 
@@ -139,7 +141,9 @@ def _waiting(
     return at, other if more_ms > 0 else one, one, other
 
 
-def with_latecomers(rows: Sequence[ComparedRow], times: Sequence[RankTimes | None]) -> list[ComparedRow]:
+def with_latecomers(
+    rows: Sequence[ComparedRow], times: Sequence[RankTimes | None], changes: Sequence[RankChange]
+) -> list[ComparedRow]:
     """The rows; where waiting for a rank is most of what changed in communication, with that cause."""
     before, after = times
     waiting = None if before is None or after is None else _waiting(rows, before, after)
@@ -148,7 +152,29 @@ def with_latecomers(rows: Sequence[ComparedRow], times: Sequence[RankTimes | Non
     at, late, one, other = waiting
     which = f"rank {late.rank} {'late' if late is other else 'no longer late'}"
     why = f"{which}: a rank waits {other.waiting_ms:.3g} ms for the last one, {one.waiting_ms:.3g} ms before"
+    own = next((rank for rank in changes if rank.rank == late.rank), None)
+    if own is not None:
+        rest = [rank for rank in changes if rank is not own]
+        a, b = (sum(ms) / len(rest) for ms in zip(*((rank.a_own_ms, rank.b_own_ms) for rank in rest), strict=True))
+        why += f"; outside of collectives it takes {own.a_own_ms:,.3g} -> {own.b_own_ms:,.3g} ms, "
+        why += f"the others {a:,.3g} -> {b:,.3g}"
     found = list(rows)
     for n in at:
         found[n] = replace(rows[n], cause=LATE, why=why)
     return found
+
+
+def another_latecomer(before: RankTimes | None, after: RankTimes | None) -> Iterator[str]:
+    """A sentence where the others wait for another rank than before, and did then."""
+    if before is None or after is None or set(before.numbers) != set(after.numbers):
+        return
+    one, other = latecomer(before), latecomer(after)
+    waits = [
+        late.waiting_ms >= _LEAST_WAITING * side.ns.sum(axis=1).mean() / NS_PER_MS
+        for late, side in ((one, before), (other, after))
+    ]
+    if one.rank != other.rank and all(waits):
+        yield (
+            f"the others wait for rank {other.rank}, before for rank {one.rank}: a rank waits "
+            f"{other.waiting_ms:.3g} ms for the last one, {one.waiting_ms:.3g} ms before"
+        )

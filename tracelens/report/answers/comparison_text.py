@@ -7,7 +7,7 @@ from textwrap import wrap
 from typing import TYPE_CHECKING
 
 from tracelens.comparison.causes import WAITING
-from tracelens.comparison.change_sentences import change_title, signed_ms
+from tracelens.comparison.change_sentences import change_title, parts_text, signed_ms
 from tracelens.comparison.compared import NOISE
 from tracelens.files.safe_text import terminal_text
 from tracelens.report.figures import shown_percent
@@ -39,6 +39,7 @@ def _lines(found: Comparison) -> Iterator[str]:
     for note in found.notes:
         yield f" ! {note}"
     yield f" {change_title(found)}"
+    yield f"     {parts_text(found)}"
     a, b = map(shown_percent, found.matched_share)
     yield f"     matched: {a} of A's kernel time, {b} of B's"
     yield from _chance(found)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import orjson
 
-from tracelens.comparison.change_sentences import change_title
+from tracelens.comparison.change_sentences import change_title, parts_text
 from tracelens.files.before_reading import before_reading
 from tracelens.files.json_bytes import encoded
 from tracelens.files.safe_text import escaped_json, json_safe
@@ -65,6 +65,8 @@ def comparison_markdown(found: Comparison) -> bytes:
         f"### {change_title(found)}",
         "",
         sides,
+        "",
+        f"Of the step {parts_text(found)}.",
         "",
         *[f"- {_cell(note)}" for note in found.notes],
         *[f"- {'✅' if gate.passed else '❌'} {_cell(gate.text)}" for gate in found.gates],

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from tracelens.comparison.change_sentences import change_title
+from tracelens.comparison.change_sentences import change_title, parts_text
 from tracelens.report.charts.markup import Content, Markup, headings, joined, table, tag
 from tracelens.report.comparing.comparison_tables import cell
 from tracelens.report.figures import shown_percent
@@ -78,7 +78,8 @@ def _changes(found: Comparison) -> Section:
         lines.append(tag("tr", _number(change.change_ms), *said))
     if not lines:
         return section("changes", "What changed", tag("p", "Nothing changed."))
-    text = "The changes add up to that of the step. Orange is slower, green is faster."
+    parts = parts_text(found).replace("->", "→")
+    text = f"The changes add up to that of the step: {parts}. Orange is slower, green is faster."
     made = table(headings("ms", "", "what", "rows", figures=("ms",)), lines)
     return section("changes", "What changed", tag("p", text), made)
 
