@@ -49,8 +49,8 @@ def test_columns_and_tree_take_few_bytes_per_event(traces: tuple[Trace, Trace]):
     assert bytes_of(fields(table)) <= 37 * len(table)
     # Start or end 1, category 1, id 4, lane 1, time 8
     assert bytes_of(fields(table.flows)) <= 15 * len(table.flows)
-    # Seven columns of 4 bytes and two of 1; rows of host events in order, and rows and places of launched events
-    assert bytes_of(getattr(tree, name) for name in tree.__slots__ if name != "table") <= 35 * len(table)
+    # Four columns of 4 bytes, one of 2 and two of 1; rows of host events in order, rows and places of launched events
+    assert bytes_of(getattr(tree, name) for name in tree.__slots__ if name != "table") <= 25 * len(table)
 
 
 def test_analysis_takes_few_bytes_per_event(traces: tuple[Trace, Trace]):

@@ -7,8 +7,8 @@ from typing import TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-#: Numbers of names, readings, calls or groups, or positions of events: half the size of what NumPy counts in.
-Codes: TypeAlias = npt.NDArray[np.int32]
+#: Numbers of names, readings, calls or groups, or positions of events: at most half the size of what NumPy counts in.
+Codes: TypeAlias = npt.NDArray[np.integer]
 #: What rows are alike in.
 Column: TypeAlias = npt.NDArray[np.integer] | npt.NDArray[np.bool_]
 
@@ -47,11 +47,11 @@ def order_by(number: npt.NDArray[np.integer]) -> npt.NDArray[np.int64]:
     return order
 
 
-def distinct_rows(rows: npt.NDArray[np.integer], count: int) -> Codes:
+def distinct_rows(rows: npt.NDArray[np.integer], count: int) -> npt.NDArray[np.int32]:
     """Which of ``count`` rows are among these, in order."""
     seen = np.zeros(count, bool)
     seen[rows] = True
-    found: Codes = np.flatnonzero(seen).astype(np.int32)
+    found: npt.NDArray[np.int32] = np.flatnonzero(seen).astype(np.int32)
     return found
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator
 from typing import TypeAlias
 
@@ -124,21 +125,30 @@ class Covered:
     """The union of the intervals of each key (a thread, a stream): how much of any span of it they cover, exactly."""
 
     def __init__(self, key: npt.NDArray[np.integer], start: Ints, end: Ints) -> None:
-        order = np.lexsort((start, key))
-        self._unions: dict[int, tuple[Ints, Ints, Ints]] = {}
-        for part in np.split(order, np.flatnonzero(np.diff(key[order])) + 1) if len(order) else ():
-            e = np.maximum.accumulate(end[part])
-            s = np.maximum(start[part], np.concatenate((start[part[:1]], e[:-1])))
+        in_order = (key[1:] > key[:-1]) | ((key[1:] == key[:-1]) & (start[1:] >= start[:-1]))
+        if not in_order.all():
+            order = np.lexsort((start, key))
+            key, start, end = key[order], start[order], end[order]
+            del order
+        #: By key: starts of the parts of its union, and how much of it lies before each part; last, all of it.
+        self._unions: dict[int, tuple[Ints, Ints]] = {}
+        borders = [0, *(np.flatnonzero(np.diff(key)) + 1).tolist(), len(key)]
+        for low, high in itertools.pairwise(borders) if len(key) else ():
+            e = np.maximum.accumulate(end[low:high])
+            s = start[low:high].copy()
+            np.maximum(s[1:], e[:-1], out=s[1:])
             kept = e > s
             if not kept.any():
                 continue
             s, e = s[kept], e[kept]
-            self._unions[int(key[part[0]])] = s, e, np.concatenate((np.zeros(1, np.int64), np.cumsum(e - s)))
+            total = np.zeros(len(s) + 1, np.int64)
+            np.cumsum(np.subtract(e, s, out=e), out=total[1:])
+            self._unions[int(key[low])] = s, total
 
     def spans(self, key: int) -> tuple[Ints, Ints]:
         """(starts, ends) of the parts of a key's union, in order; parts may touch."""
-        s, e, _ = self._unions.get(key, (np.zeros(0, np.int64),) * 3)
-        return s, e
+        s, total = self._unions.get(key, (np.zeros(0, np.int64), np.zeros(1, np.int64)))
+        return s, s + np.diff(total)
 
     def before(self, key: npt.NDArray[np.integer], time: Ints) -> Ints:
         """How much (ns) of each key's union lies before each time."""
@@ -156,12 +166,12 @@ class Covered:
         return ((one, at) for one, at in distinct if one in self._unions)
 
     def _covered_before(self, key: int, time: Ints) -> Ints:
-        s, e, total = self._unions[key]
+        s, total = self._unions[key]
         begun = np.searchsorted(s, time, side="right")
         last = np.maximum(begun - 1, 0)
-        # Of the last one that began, what is still to come
-        still = np.where(begun > 0, np.maximum(e[last] - time, 0), 0)
-        found: Ints = total[begun] - still
+        # All before the last one that began, and of that one what has gone by
+        gone = np.minimum(time - s[last], total[last + 1] - total[last])
+        found: Ints = total[last] + np.where(begun > 0, gone, 0)
         return found
 
     def within(self, key: npt.NDArray[np.integer], start: Ints, end: Ints) -> Ints:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from tracelens.analysis.attribution.steps import device_steps
 from tracelens.files.memory_limit import end_stage
 from tracelens.lazy.records import dataclass
+from tracelens.trace.links import needed_flows
 from tracelens.trace.reading.read import read_trace
 from tracelens.trace.table import DEVICE_KINDS, Kind, TraceTable
 from tracelens.trace.tree import OpTree
@@ -29,8 +30,9 @@ class Trace:
 
     @classmethod
     def of(cls, table: TraceTable) -> Trace:
-        """With the tree built over a table."""
+        """With the tree built over a table, which lets go of arrows that no other tree over its events could need."""
         tree = OpTree(table)
+        table.flows = needed_flows(table.flows, table.categories, tree.linked_by, tree.ambiguous)
         end_stage()
         return cls(table=table, tree=tree)
 

@@ -30,7 +30,41 @@ def keep_narrow(holder: object, types: Mapping[str, type[np.integer[Any]]]) -> N
         setattr(holder, name, Column(getattr(holder, name), type_))
 
 
-class Column(NDArrayOperatorsMixin, Generic[Number]):
+class _Whole(NDArrayOperatorsMixin):
+    """What takes part in arithmetic as the array that ``[:]`` gives, and has its methods."""
+
+    __slots__ = ()
+
+    def __len__(self) -> int:
+        raise NotImplementedError
+
+    def __getitem__(self, at: Any) -> Any:
+        raise NotImplementedError
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> npt.NDArray[Any]:
+        if copy is False:
+            raise ValueError(f"a {type(self).__name__.lower()} is no array without a copy")
+        return np.asarray(self[:], dtype)
+
+    def __array_ufunc__(self, ufunc: np.ufunc, method: str, *inputs: Any, **options: Any) -> Any:
+        given = (each._operand(ufunc) if isinstance(each, _Whole) else each for each in inputs)
+        call: Callable[..., Any] = getattr(ufunc, method)
+        return call(*given, **options)
+
+    def _operand(self, ufunc: np.ufunc) -> npt.NDArray[np.integer]:
+        found: npt.NDArray[np.integer] = self[:]
+        return found
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("_"):
+            raise AttributeError(name)
+        return getattr(self[:], name)
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self[:]!r})"
+
+
+class Column(_Whole, Generic[Number]):
     """Whole numbers, one per row: read as ``type``, whatever they are kept in.
 
     What comes out is an array of ``type``, so that sums and products of it have its room: ``column[rows]`` of some
@@ -68,20 +102,32 @@ class Column(NDArrayOperatorsMixin, Generic[Number]):
             raise ValueError(f"a column kept as {self._kept.dtype} is no array of {wanted} without a copy")
         return self._kept
 
-    def __array_ufunc__(self, ufunc: np.ufunc, method: str, *inputs: Any, **options: Any) -> Any:
+    def _operand(self, ufunc: np.ufunc) -> npt.NDArray[np.integer]:
         # A comparison has no result to overflow: nothing is widened for it.
-        compared = ufunc in _COMPARISONS
-        given = ((each._kept if compared else each[:]) if isinstance(each, Column) else each for each in inputs)
-        call: Callable[..., Any] = getattr(ufunc, method)
-        return call(*given, **options)
+        return self._kept if ufunc in _COMPARISONS else self[:]
 
-    def __getattr__(self, name: str) -> Any:
-        if name.startswith("_"):
-            raise AttributeError(name)
-        return getattr(self[:], name)
 
-    def __repr__(self) -> str:
-        return f"Column({self[:]!r})"
+class Derived(_Whole, Generic[Number]):
+    """Whole numbers, one for each of ``length`` rows, which ``of`` works out from other columns at the same places.
+
+    It does what an array of them does, takes no memory, and cannot be written to.
+    """
+
+    __slots__ = ("_length", "_of")
+    nbytes = 0
+
+    def __init__(self, length: int, of: Callable[[Any], npt.NDArray[Number]]) -> None:
+        self._length, self._of = length, of
+
+    def __len__(self) -> int:
+        return self._length
+
+    @overload
+    def __getitem__(self, at: int | np.integer[Any]) -> Number: ...
+    @overload
+    def __getitem__(self, at: slice | npt.NDArray[Any] | Sequence[int]) -> npt.NDArray[Number]: ...
+    def __getitem__(self, at: Any) -> Any:
+        return self._of(np.array([at]))[0] if isinstance(at, int | np.integer) else self._of(at)
 
 
 _COMPARISONS = {np.equal, np.not_equal, np.less, np.less_equal, np.greater, np.greater_equal}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -10,7 +11,7 @@ import numpy.typing as npt
 from tracelens.lazy.records import dataclass
 from tracelens.signature import OpSignature
 from tracelens.trace.broken import ROUNDING_NS, nest_host
-from tracelens.trace.columns import Column
+from tracelens.trace.columns import Column, Derived
 from tracelens.trace.links import HostRows, LinkedBy, forward_links, launch_links
 from tracelens.trace.nesting import nearest
 from tracelens.trace.table import DEVICE_KINDS, HOST_KINDS, Kind, RowColumn, TraceTable
@@ -28,18 +29,16 @@ class OpTree:
 
     Host rows (ops, runtime and driver calls, annotations, Python frames): ``parent`` (innermost event of the lane that
     contains it), ``depth`` (roots 0), ``op_parent`` (nearest ancestor that is a cpu_op), ``order`` (rows in preorder),
-    ``position`` (where in ``order``), ``last`` (where its subtree ends in ``order``, exclusive), ``forward`` (backward
-    op: its forward op). Device rows: ``launch`` (host row that launched it), ``linked_by`` (``LinkedBy``), ``op``
-    (nearest cpu_op at or above the launch, not one called ``execute``; the launch itself when no op is there).
-    ``unlinked``: device rows without a launch, mostly launched before the window. ``overlaps``: how many host events
-    outlive their caller; they hang on the innermost event that does contain them, or, where a call would leave its op
-    for that, on the one that ``nest_host`` says. ``ambiguous``: how many of
-    ``unlinked`` could have been launched by several processes of the file.
+    ``position`` (where in ``order``), ``size`` (how many rows of ``order`` its subtree is, itself included; 0 for
+    device rows). Device rows: ``linked_by`` (``LinkedBy``). ``unlinked``: device rows without a launch, mostly launched
+    before the window. ``overlaps``: how many host events outlive their caller; they hang on the innermost event that
+    does contain them, or, where a call would leave its op for that, on the one that ``nest_host`` says. ``ambiguous``:
+    how many of ``unlinked`` could have been launched by several processes of the file.
     """
 
     __slots__ = (
-        "_launched", "_launched_at", "ambiguous", "depth", "forward", "last", "launch", "linked_by", "op",
-        "op_parent", "order", "overlaps", "parent", "position", "table", "unlinked",
+        "_launch_or_forward", "_launched", "_launched_at", "ambiguous", "depth", "linked_by", "op_parent", "order",
+        "overlaps", "parent", "position", "size", "table", "unlinked",
     )  # fmt: skip
 
     def __init__(self, table: TraceTable) -> None:
@@ -50,37 +49,64 @@ class OpTree:
         order = host[nesting.order]
         self.order: RowColumn = order
         self.overlaps = int(nesting.overlaps.sum())
-        self.position: RowColumn = _scattered(n, order, np.arange(len(order), dtype=np.int32))
-        self.last: RowColumn = _scattered(n, order, nesting.last)
+        place = np.arange(len(order), dtype=np.int32)
+        self.position: RowColumn = _scattered(n, order, place)
+        self.size = Column(_scattered(n, order, nesting.last - place, empty=0), np.int32)
         self.depth = Column(_scattered(n, order, nesting.depth), np.int32)
         parent = nesting.parent
         # What is done with goes at once: the peak of a load is here, 14 bytes per event lower for it.
-        del nesting
+        del nesting, place
         row_or_none = np.append(order, np.int32(-1))
         self.parent: RowColumn = _scattered(n, order, row_or_none[parent])
         host_rows = HostRows.of(table, order)
         self.op_parent: RowColumn = _scattered(n, order, row_or_none[nearest(parent, host_rows.is_op)])
         del parent, row_or_none
 
-        self.launch: RowColumn
         self.linked_by: npt.NDArray[np.uint8]
         self.ambiguous: int
-        self.launch, self.linked_by, self.ambiguous = launch_links(table, host_rows)
+        launch, self.linked_by, self.ambiguous = launch_links(table, host_rows)
         device = table.rows_of(DEVICE_KINDS)
-        linked = device[self.launch[device] >= 0]
-        self.unlinked: RowColumn = device[self.launch[device] < 0]
-        self.op: RowColumn = np.full(n, -1, np.int32)
-        self.op[linked] = _launching_ops(table, self.op_parent, self.launch[linked])
+        linked = device[launch[device] >= 0]
+        self.unlinked: RowColumn = device[launch[device] < 0]
         # Linked device rows by the preorder position of their launch: those of any subtree are one slice
-        launched_at = self.position[self.launch[linked]]
+        launched_at = self.position[launch[linked]]
         by_launch = np.lexsort((table.start_ns[linked], launched_at))
         self._launched: RowColumn = linked[by_launch]
         self._launched_at: RowColumn = launched_at[by_launch]
-        self.forward: RowColumn = forward_links(table, host_rows.ops, self.op_parent)
+        launches = launch[linked]
+        del launch, launched_at, by_launch
+        # Of a device row its launch, of a host row its forward op
+        self._launch_or_forward: RowColumn = forward_links(table, host_rows.ops, self.op_parent)
+        self._launch_or_forward[linked] = launches
 
     def __len__(self) -> int:
         """Number of host events."""
         return len(self.order)
+
+    @property
+    def last(self) -> Derived[np.int32]:
+        """Where in ``order`` the subtree of a host row ends, exclusive."""
+        return Derived(len(self.table), lambda at: self.position[at] + self.size[at])
+
+    @property
+    def launch(self) -> Derived[np.int32]:
+        """Of a device row the host row that launched it."""
+        return Derived(len(self.table), lambda at: self._of_linked(at, self.linked_by[at] != LinkedBy.NOTHING))
+
+    @property
+    def forward(self) -> Derived[np.int32]:
+        """Of a backward op its forward op."""
+        return Derived(len(self.table), lambda at: self._of_linked(at, self.linked_by[at] == LinkedBy.NOTHING))
+
+    def _of_linked(self, at: Any, is_asked: npt.NDArray[np.bool_]) -> RowColumn:
+        return np.where(is_asked, self._launch_or_forward[at], np.int32(-1))
+
+    @property
+    def op(self) -> Derived[np.int32]:
+        """Of a device row the nearest cpu_op at or above its launch, not one called ``execute``; the launch itself when
+        no op is there.
+        """
+        return Derived(len(self.table), lambda at: _launching_ops(self.table, self.op_parent, self.launch[at]))
 
     def __repr__(self) -> str:
         return (
@@ -214,16 +240,15 @@ class OpTree:
         by_depth = np.argsort(depth, kind="stable")
         for level in np.split(by_depth, 1 + np.flatnonzero(np.diff(depth[by_depth])))[::-1]:
             np.add.at(sizes, above[level], sizes[at[level]])
-        yield from _violated(self.last[order] - place == sizes, "subtree slices have the wrong length", order)
+        yield from _violated(self.size[order] == sizes, "subtree slices have the wrong length", order)
 
     def _check_links(self) -> Iterator[str]:
         table = self.table
         device = table.rows_of(DEVICE_KINDS)
         other = np.ones(len(table), np.bool_)
         other[device] = False
-        for name, column, empty in (("launch", self.launch, -1), ("op", self.op, -1), ("linked_by", self.linked_by, 0)):
-            if (column[other] != empty).any():
-                yield f"{name} is set on rows that are no device events"
+        if self.linked_by[other].any():
+            yield "rows are linked that are no device events"
         linked = device[self.launch[device] >= 0]
         launch, how = self.launch[linked], self.linked_by[linked]
         yield from _violated(self.position[launch] >= 0, "launches are no host events", linked)
@@ -237,9 +262,6 @@ class OpTree:
         if not np.array_equal(np.sort(self._launched), linked):
             yield "a device event is in no launch, or in more than one"
         op = self.op[linked]
-        if (op < 0).any() or (self.op[self.unlinked] >= 0).any():
-            yield "op and launch disagree on what is linked"
-            return
         around = (self.position[op] <= self.position[launch]) & (self.position[launch] < self.last[op])
         yield from _violated(around, "ops are not at or above the launch", linked)
         is_op = (table.kind[op] == Kind.CPU_OP) & (table.name[op] != _passed_over(table))
@@ -321,7 +343,8 @@ def _outer_rank(kind: npt.NDArray[np.uint8]) -> npt.NDArray[np.uint8]:
 
 def _launching_ops(table: TraceTable, op_parent: RowColumn, launch: RowColumn) -> RowColumn:
     passed_over, found = _passed_over(table), launch.copy()
-    climbing = np.flatnonzero((table.kind[launch] != Kind.CPU_OP) | (table.name[launch] == passed_over))
+    climbs = (table.kind[launch] != Kind.CPU_OP) | (table.name[launch] == passed_over)
+    climbing = np.flatnonzero(climbs & (launch >= 0))
     while len(climbing):
         above = op_parent[found[climbing]]
         found[climbing] = above
@@ -334,8 +357,8 @@ def _passed_over(table: TraceTable) -> int:
     return table.names.index(PASSED_OVER) if PASSED_OVER in table.names else -1
 
 
-def _scattered(n: int, at: RowColumn, values: npt.NDArray[np.integer]) -> RowColumn:
-    column = np.full(n, -1, np.int32)
+def _scattered(n: int, at: RowColumn, values: npt.NDArray[np.integer], empty: int = -1) -> RowColumn:
+    column = np.full(n, empty, np.int32)
     column[at] = values
     return column
 

@@ -162,9 +162,9 @@ class Subject:
         fits = np.zeros(len(table.names), bool)
         codes = np.unique(self.activity.name).tolist()
         fits[codes] = [fnmatch.fnmatchcase(table.names[code], selector) for code in codes]
-        found = fits[self.activity.name]
-        if not found.any():
+        fitting: Bools = fits[self.activity.name]
+        if not fitting.any():
             there = {text for text in self.category.texts if self.category.are(text).any()}
             known = sorted({*there, *self.op_name})
             raise UsageError.unknown("category, op or kernel with device time", selector, known)
-        return found
+        return fitting

@@ -14,6 +14,7 @@ from tracelens.analysis.analyze import analyze
 from tracelens.analysis.findings.window_time import HostLead, own_time
 from tracelens.analysis.options import Options
 from tracelens.analysis.verdict.verdict import summarize
+from tracelens.trace.columns import Column
 
 SPANS = st.lists(st.tuples(st.integers(0, 60), st.integers(0, 25), st.sampled_from("kcm")), min_size=1, max_size=12)
 
@@ -73,7 +74,7 @@ def test_what_comes_out_is_what_a_replay_of_the_stream_gives(steps: list[tuple[i
         clock = begin + lasts
         free_from = clock if wait else free_from
     ends = np.array(start) + np.array(duration)
-    own = np.array(start), ends
+    own = np.array(start), Column(np.array(duration), np.int64)
     lead = HostLead.of(own, np.array(launched), np.arange(len(start)), ends[np.array(waits)])
     # the replay: a wait of the host moves all later launches by what was gained until then
     shift, end, moved = 0, 0, 0

@@ -11,6 +11,7 @@ from tracelens.analysis.factorize import Codes, first_of_each, numbered
 from tracelens.analysis.reading.catalog import OTHER
 from tracelens.lazy.records import dataclass
 from tracelens.perf_models.kernels import KernelPattern, classify, copy_path
+from tracelens.trace.columns import narrowed
 from tracelens.trace.table import DEVICE_KINDS, Kind, RowColumn, TraceTable
 from tracelens.trace.tree import OpTree
 from tracelens.units import NS_PER_US
@@ -23,7 +24,7 @@ Bools = npt.NDArray[np.bool_]
 class Labels:
     """A text per event: ``code`` indexes ``texts``, which are distinct and in order."""
 
-    code: npt.NDArray[np.int32]
+    code: Codes
     texts: tuple[str, ...]
 
     @classmethod
@@ -32,7 +33,7 @@ class Labels:
         distinct = tuple(sorted(set(texts)))
         place = {text: number for number, text in enumerate(distinct)}
         renumbered = np.array([place[text] for text in texts] or [0], np.int32)
-        return cls(renumbered[code], distinct)
+        return cls(narrowed(renumbered)[code], distinct)
 
     def __getitem__(self, at: Bools | npt.NDArray[np.integer] | slice) -> Labels:
         """Those of the events where ``at`` is true, or at these positions."""
@@ -63,15 +64,15 @@ class DeviceActivity:
     start: Ints
     end: Ints
     op: RowColumn
-    name: npt.NDArray[np.int32]
-    stream: npt.NDArray[np.int32]
+    name: Codes
+    stream: Codes
     communication: Bools
     memcpy: Bools
     collective: Bools
     host_copy: Bools
     peer_copy: Bools
     rearranges: Bools
-    gap_before: Ints
+    gap_before: npt.NDArray[np.integer]
     category: Labels
     counted: Bools
 
@@ -110,7 +111,7 @@ class DeviceActivity:
 def device_activity(table: TraceTable, tree: OpTree, patterns: tuple[KernelPattern, ...]) -> DeviceActivity:
     """All device events of a trace; kernel names are classified once per distinct name."""
     rows = table.rows_of(DEVICE_KINDS)
-    name = table.name[rows]
+    name = narrowed(table.name[rows])
     codes, inverse = np.unique(name, return_inverse=True)
     names = [table.names[code] for code in codes.tolist()]
     found, paths = classify(names, patterns), [copy_path(name) for name in names]
@@ -124,7 +125,7 @@ def device_activity(table: TraceTable, tree: OpTree, patterns: tuple[KernelPatte
     kind = table.kind[rows]
     start = table.start_ns[rows]
     end = start + table.duration_ns[rows]
-    stream = table.stream[rows]
+    stream = narrowed(table.stream[rows])
     return DeviceActivity(
         rows=rows,
         start=start,
@@ -152,7 +153,7 @@ def streams_of(table: TraceTable, activity: DeviceActivity) -> tuple[Ints, Codes
     return np.stack((device[first], activity.stream[first]), axis=1).astype(np.int64), lane
 
 
-def _gap_before(device: npt.NDArray[np.int32], stream: npt.NDArray[np.int32], start: Ints, end: Ints) -> Ints:
+def _gap_before(device: npt.NDArray[np.int32], stream: Codes, start: Ints, end: Ints) -> npt.NDArray[np.integer]:
     gap = np.full(len(start), -1, np.int64)
     order = np.lexsort((end, start, stream, device))
     fresh = np.concatenate(([True], (np.diff(stream[order]) != 0) | (np.diff(device[order]) != 0)))[: len(order)]
@@ -160,4 +161,4 @@ def _gap_before(device: npt.NDArray[np.int32], stream: npt.NDArray[np.int32], st
         if len(part) > 1:
             free_at = np.maximum.accumulate(end[part])[:-1]
             gap[part[1:]] = np.maximum(start[part[1:]] - free_at, 0)
-    return gap
+    return narrowed(gap)

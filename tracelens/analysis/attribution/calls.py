@@ -156,7 +156,7 @@ def grouped_calls(
     return Calls(
         row=r[fresh],
         kernel_ns=union_by_group(group, activity.start[e], activity.end[e], n),
-        kernel_name=k[fresh],
+        kernel_name=narrowed(k[fresh]),
         first_event=e[fresh],
         events=e,
         call_of_event=group,

@@ -5,10 +5,10 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
+from tracelens.analysis.factorize import Codes
 from tracelens.analysis.verdict.summary import Evidence, Said
 from tracelens.lazy.records import dataclass
 
-Ints = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float64]
 
 
@@ -20,7 +20,7 @@ class Claimed:
     host has less to launch, so that what it launches late comes earlier too.
     """
 
-    part: Ints
+    part: Codes
     low_ns: Floats
     gain_ns: Floats
     high_ns: Floats
@@ -36,6 +36,8 @@ class Claimed:
     def among(self, free: npt.NDArray[np.bool_]) -> Claimed:
         """The parts that are free."""
         at = free[self.part]
+        if at.all():
+            return self
         return Claimed(
             part=self.part[at], low_ns=self.low_ns[at], gain_ns=self.gain_ns[at], high_ns=self.high_ns[at],
             spares_launches=self.spares_launches,

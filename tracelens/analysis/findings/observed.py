@@ -171,9 +171,10 @@ class Observed:
         queued, host, table = self.context.queued, self.context.host, self.context.recorded.table
         at = queued.places(self.activity)
         waits = np.flatnonzero(host.blocking & (table.duration_ns > _NO_WAIT_NS))
-        called = np.minimum(queued.called[at], self.activity.start)
+        called = queued.called[at]
+        np.minimum(called, self.activity.start, out=called)
         # What only runs beside something else holds nothing up
-        own = self.time.own_from, self.time.own_from + self.time.own_span_ns
+        own = self.time.own_from, self.time.own_span_ns
         return HostLead.of(own, called, np.flatnonzero(self.own_ns), table.ends_ns(waits))
 
     @cached_property
@@ -202,7 +203,7 @@ class Observed:
         ``low``, ``high``: the shares that go at least and at most, by default ``share``. Never more of an event than is
         its own.
         """
-        at = np.flatnonzero(events) if events.dtype == np.bool_ else events.astype(np.int64)
+        at = (np.flatnonzero(events) if events.dtype == np.bool_ else events).astype(np.int32)
         own = self.own_ns[at]
         took = self._beyond_earlier_ns(at, own).astype(np.float64)
 
@@ -241,9 +242,9 @@ class Observed:
     def idle_time(self, parts: Bools, share: Floats | float = 1.0, *, low: float | None = None) -> Claimed:
         """Claims parts of ``idle`` (a mask): ``share`` of each can go (one for all, or one each), at least ``low``."""
         own = self.idle_ns[parts].astype(np.float64)
-        least = own * (share if low is None else low)
-        at = np.flatnonzero(parts) + self.time.events
-        return Claimed(part=at, low_ns=least, gain_ns=own * share, high_ns=own * share)
+        gain_ns = own * share
+        at = np.flatnonzero(parts).astype(np.int32) + np.int32(self.time.events)
+        return Claimed(part=at, low_ns=gain_ns if low is None else own * low, gain_ns=gain_ns, high_ns=gain_ns)
 
     def idle_of(self, *causes: str) -> Bools:
         """Which parts of ``idle`` have one of these causes."""

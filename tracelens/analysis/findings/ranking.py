@@ -144,9 +144,11 @@ def _left(seen: Observed, rule: Rule, candidate: Candidate, claimed: Claimed) ->
 def _gain(seen: Observed, claimed: Claimed) -> _Gain:
     """Of kernels, what comes out at the end of the window when the host launches no sooner than it did."""
     is_event = claimed.part < seen.time.events
-    events = claimed.part[is_event]
-    idle = [float(ns[~is_event].sum()) for ns in (claimed.low_ns, claimed.gain_ns, claimed.high_ns)]
-    low_ns, gain_ns, high_ns = (ns[is_event] for ns in (claimed.low_ns, claimed.gain_ns, claimed.high_ns))
+    # Most claims are of events alone, or of idle time alone: nothing of them is copied
+    at = slice(None) if is_event.all() else slice(0) if not is_event.any() else is_event
+    amounts = claimed.low_ns, claimed.gain_ns, claimed.high_ns
+    events, (low_ns, gain_ns, high_ns) = claimed.part[at], (ns[at] for ns in amounts)
+    idle = [float(ns[~is_event].sum()) for ns in amounts]
     busy = [float(ns.sum()) for ns in (low_ns, gain_ns, high_ns)]
     if len(events) and not claimed.spares_launches:
         busy[0] = _realized(seen, events, low_ns)

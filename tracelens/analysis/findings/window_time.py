@@ -109,24 +109,29 @@ class HostLead:
     lead_ns: Narrow
     upto: Codes
     since: Codes
-    segments: tuple[Ints, Ints]
+    segments: tuple[Codes, Ints]
 
     @classmethod
-    def of(cls, own: Spans, launched: Ints, events: Ints, waited_until: Ints) -> HostLead:
-        """Of the events at these positions: their ``own`` time (from, until), ``launched``: when the host called for
+    def of(cls, own: tuple[Ints, Narrow], launched: Ints, events: Ints, waited_until: Ints) -> HostLead:
+        """Of the events at these positions: their ``own`` time (from, length), ``launched``: when the host called for
         them; ``waited_until``: ends of the host's waits for the device.
         """
-        events = events[np.argsort(own[0][events], kind="stable")]
-        starts, ends, done, waits = own[0][events], own[1][events], launched[events], np.sort(waited_until)
-        order = np.argsort(ends, kind="stable")
-        ends = ends[order]
-        segment = np.searchsorted(waits, np.maximum.accumulate(done), side="right")
-        since = np.searchsorted(np.searchsorted(waits, ends), segment).astype(np.int32)
-        first = np.flatnonzero(np.diff(segment, prepend=-1))
+        events = events[np.argsort(own[0][events], kind="stable")].astype(np.int32)
+        done, waits = launched[events], np.sort(waited_until)
+        lead_ns = Column(np.maximum(own[0][events] - done, 0), np.int64)
+        segment = np.searchsorted(waits, np.maximum.accumulate(done, out=done), side="right").astype(np.int32)
+        del done
+        ends = own[0][events] + own[1][events]
+        order = np.argsort(ends, kind="stable").astype(np.int32)
+        ends, ended = ends[order], events[order]
+        del order
+        since = np.searchsorted(np.searchsorted(waits, ends).astype(np.int32), segment).astype(np.int32)
+        upto = np.searchsorted(ends, own[0][events], side="right").astype(np.int32)
+        first = np.flatnonzero(np.diff(segment, prepend=np.int32(-1)))
         return cls(
-            ended=events[order].astype(np.int32),
-            lead_ns=Column(np.maximum(starts - done, 0), np.int64),
-            upto=np.maximum(np.searchsorted(ends, starts, side="right").astype(np.int32), since),
+            ended=ended,
+            lead_ns=lead_ns,
+            upto=np.maximum(upto, since, out=upto),
             since=since,
             segments=(segment[first], first),
         )
@@ -138,8 +143,11 @@ class HostLead:
         """
         if not gain_ns[self.ended].any():
             return 0.0
-        total = np.concatenate(([0.0], np.cumsum(gain_ns[self.ended])))
-        beyond = total[self.upto] - total[self.since] - self.lead_ns
+        total = np.zeros(len(self.ended) + 1)
+        np.cumsum(gain_ns[self.ended], out=total[1:])
+        beyond = total[self.upto]
+        beyond -= total[self.since]
+        beyond -= self.lead_ns
         segment, first = self.segments
         lost = np.zeros(int(segment[-1]) + 1)
         lost[segment] = np.maximum(np.maximum.reduceat(beyond, first), 0)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import numpy as np
 import numpy.typing as npt
@@ -12,8 +12,7 @@ from tracelens.analysis.attribution.host_calls import HostCalls, named
 from tracelens.analysis.intervals import Covered, Ints
 from tracelens.lazy.patterns import lazy_pattern
 from tracelens.lazy.records import dataclass
-from tracelens.trace.columns import narrowed
-from tracelens.trace.table import HOST_KINDS, Kind, TraceTable
+from tracelens.trace.table import HOST_KINDS, Kind, RowColumn, TraceTable
 from tracelens.trace.tree import OpTree
 
 Bools = npt.NDArray[np.bool_]
@@ -143,7 +142,7 @@ class HostTime:
             _idle_rounds(table),
         ]
         layers.sort(key=lambda layer: HOST_CAUSES.index(layer.cause))
-        layers = [layer for layer in (*layers, _long_stretches(table, self._lanes)) if len(layer.start)]
+        layers = [layer for layer in (*layers, _long_stretches(table, tree, self._lanes)) if len(layer.start)]
         calls = host.outermost[self._lanes[table.lane[host.outermost]]]
         layers += [_Layer(LAUNCH_BOUND, table.lane[calls], table.start_ns[calls], table.ends_ns(calls))]
         self._causes = [HOST_CAUSES.index(layer.cause) for layer in layers]
@@ -185,34 +184,43 @@ def _layers(table: TraceTable, host: HostCalls, lanes: Bools) -> list[_Layer]:
     """Recorded events by what their names and lengths say of them, the calls that only launch left out."""
     kind = table.kind
     is_call = (kind == Kind.RUNTIME) | (kind == Kind.DRIVER)
-    is_range = (kind == Kind.CPU_OP) | (kind == Kind.USER_ANNOTATION)
-    is_frame = kind == Kind.PYTHON_FUNCTION
-    here = table.is_of(HOST_KINDS) & (lanes[table.lane] if len(table) else np.zeros(0, bool))
     long = is_call & (table.duration_ns >= _LONG_NS)
     allocates = named(table, _ALLOCATES, is_call)
-    context = named(table, _CONTEXT, allocates) & _beyond_its_kind(table, long, _LONG_ALLOCATION_NS)
-    unusual = _beyond_its_kind(table, long, _LONG_NS)
     graph = named(table, _GRAPH_LAUNCH, is_call)
-    many = _often(table, long)
-    first = named(table, _LOADS, is_call)
-    first |= named(table, _LOADS_AT_FIRST, long & unusual) & (~graph | many) & ~host.blocking
-    waits = host.blocking | named(table, _COPIES, long) | named(table, _READS_BACK, kind == Kind.CPU_OP)
+
+    def in_ranges(pattern: re.Pattern[str]) -> Bools:
+        return named(table, pattern, (kind == Kind.CPU_OP) | (kind == Kind.USER_ANNOTATION))
+
+    def in_frames(pattern: re.Pattern[str]) -> Bools:
+        return named(table, pattern, kind == Kind.PYTHON_FUNCTION)
+
+    def first() -> Bools:
+        unusual = _beyond_its_kind(table, long, _LONG_NS)
+        at_first = named(table, _LOADS_AT_FIRST, long & unusual) & (~graph | _often(table, long)) & ~host.blocking
+        context = named(table, _CONTEXT, allocates) & _beyond_its_kind(table, long, _LONG_ALLOCATION_NS)
+        return at_first | context | named(table, _LOADS, is_call)
+
+    def waits() -> Bools:
+        return host.blocking | named(table, _COPIES, long) | named(table, _READS_BACK, kind == Kind.CPU_OP)
+
     # One mask of all rows at a time
     found: dict[str, Callable[[], Bools]] = {
-        FIRST_LOAD: lambda: first | context,
+        FIRST_LOAD: first,
         ALLOCATOR: lambda: allocates,
-        GARBAGE: lambda: named(table, _GARBAGE, is_range | is_frame),
-        COMPILATION: lambda: named(table, _COMPILES, is_range | is_frame),
-        SYNCHRONIZATION: lambda: waits,
-        DATA_LOADING: lambda: named(table, _LOADS_DATA, is_range) | named(table, _LOADS_DATA_FRAME, is_frame),
-        COMMUNICATION: lambda: named(table, _COMMUNICATES, is_range),
-        REQUESTS: lambda: named(table, _AWAITS_REQUESTS, is_frame) | named(table, _HAS_NOTHING_TO_RUN, is_frame),
+        GARBAGE: lambda: in_ranges(_GARBAGE) | in_frames(_GARBAGE),
+        COMPILATION: lambda: in_ranges(_COMPILES) | in_frames(_COMPILES),
+        SYNCHRONIZATION: waits,
+        DATA_LOADING: lambda: in_ranges(_LOADS_DATA) | in_frames(_LOADS_DATA_FRAME),
+        COMMUNICATION: lambda: in_ranges(_COMMUNICATES),
+        REQUESTS: lambda: in_frames(_AWAITS_REQUESTS) | in_frames(_HAS_NOTHING_TO_RUN),
         CAPTURE: lambda: named(table, _INSTANTIATES, is_call),
         LAUNCH_BOUND: lambda: long & graph,
     }
+    is_host = np.isin(np.arange(256), list(HOST_KINDS))
     layers = []
     for cause, mask in found.items():
-        rows = np.flatnonzero(mask() & here)
+        rows = np.flatnonzero(mask())
+        rows = rows[lanes[table.lane[rows]] & is_host[kind[rows]]]
         layers.append(_Layer(cause, table.lane[rows], table.start_ns[rows], table.ends_ns(rows)))
     return layers
 
@@ -280,29 +288,38 @@ def _overhead(table: TraceTable, lanes: Bools) -> list[_Layer]:
     return layers
 
 
-def _long_stretches(table: TraceTable, lanes: Bools) -> _Layer:
+def _long_stretches(table: TraceTable, tree: OpTree, lanes: Bools) -> _Layer:
     """Stretches in which a thread began and ended no call for longer than any dispatch takes: host work in an op."""
     calls = table.is_of((Kind.CPU_OP, Kind.RUNTIME, Kind.DRIVER))
-    rows = np.flatnonzero(calls & lanes[table.lane] if len(table) else calls).astype(np.int32)
-    rows = rows[np.argsort(narrowed(table.lane[rows]), kind="stable")]
+    if len(table):
+        calls &= lanes[table.lane]
+    rows = tree.order[calls[tree.order]]
     parts: list[tuple[Ints, Ints, Ints]] = [(np.zeros(0, np.int64),) * 3]
     for own in np.split(rows, np.flatnonzero(np.diff(table.lane[rows])) + 1) if len(rows) else ():
-        times = np.tile(table.start_ns[own], 2)
-        times[len(own) :] += table.duration_ns[own]
-        times.sort()
-        at = _before_long(times)
-        parts.append((np.full(len(at), table.lane[own[0]]), times[at], times[at + 1]))
+        for begin, end in _stretches(table, own):
+            parts.append((np.full(len(begin), table.lane[own[0]]), begin, end))
     return _Layer(HOST_WORK, *(np.concatenate(part) for part in zip(*parts, strict=True)))
 
 
-def _before_long(times: Ints) -> Ints:
-    """After which of the ``times`` nothing was for long; block by block, as they are twice as many as calls."""
-    return np.concatenate(
-        [
-            low + np.flatnonzero(np.diff(times[low : low + _BLOCK + 1]) >= _LONG_NS)
-            for low in range(0, len(times), _BLOCK)
-        ]
-    )
+def _stretches(table: TraceTable, calls: RowColumn) -> Iterator[tuple[Ints, Ints]]:
+    """(begins, ends) of what is long between the times at which calls of one thread begin and end.
+
+    Block by block of the calls, as there are twice as many times: an end behind the block is looked at with a later.
+    """
+    blocks = range(0, len(calls), _BLOCK)
+    if any((np.diff(table.start_ns[calls[low : low + _BLOCK + 1]]) < 0).any() for low in blocks):
+        calls = calls[np.argsort(table.start_ns[calls], kind="stable")]
+    before = later = np.zeros(0, np.int64)
+    for low in blocks:
+        block, following = calls[low : low + _BLOCK], calls[low + _BLOCK : low + _BLOCK + 1]
+        ends = np.concatenate((later, table.ends_ns(block)))
+        is_later = ends >= table.start_ns[following] if len(following) else np.zeros(len(ends), bool)
+        later = ends[is_later]
+        times = np.concatenate((before, table.start_ns[block], ends[~is_later]))
+        times.sort()
+        before = times[-1:]
+        at = np.flatnonzero(np.diff(times) >= _LONG_NS)
+        yield times[at], times[at + 1]
 
 
 def _stacked(layers: list[_Layer], key: npt.NDArray[np.integer]) -> list[Covered]:

@@ -11,6 +11,7 @@ from tracelens.analysis.factorize import Codes, distinct_rows, numbered
 from tracelens.analysis.intervals import Ints
 from tracelens.lazy.patterns import lazy_pattern
 from tracelens.lazy.records import dataclass
+from tracelens.trace.columns import narrowed
 from tracelens.trace.table import Kind, RowColumn, TraceTable
 from tracelens.trace.tree import OpTree
 
@@ -68,7 +69,7 @@ def queue(table: TraceTable, tree: OpTree, host: HostCalls, events: DeviceActivi
     early = linked & (~is_call | (~returns & (after_event | after_value)))
     done[early] = called[early]
     first = np.where(linked, _first_starts(launch, events.start), events.start)
-    lane = streams_of(table, events)[1]
+    lane = narrowed(streams_of(table, events)[1])
     called = np.where(linked, called, _latest_call(lane, events.start, called))
     return Queue(
         events=events,

@@ -22,12 +22,11 @@ def forward_rows(trace: Trace, catalog: Catalog) -> RowColumn:
     out, as autograd and the recomputation of a checkpoint run them.
     """
     table, tree = trace.table, trace.tree
-    forward = tree.forward
+    forward = tree.forward[:]
     for name, backwards in catalog.backward_partners().items():
         ops, closes = _rows_named(table, (name,)), _rows_named(table, backwards)
         if not len(closes):
             continue
-        forward = forward.copy() if forward is tree.forward else forward
         is_forward = np.zeros(len(table), bool)
         is_forward[ops] = True
         rows = np.concatenate((ops, closes))

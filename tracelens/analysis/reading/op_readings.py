@@ -23,7 +23,7 @@ from tracelens.perf_models.attention.inference_attention import SUMS, AttentionS
 from tracelens.perf_models.communication.collective import GROUP_SIZES, CustomCollective
 from tracelens.perf_models.compute_type import ComputeType, is_open, precisions
 from tracelens.signature import OpSignature
-from tracelens.trace.columns import Column
+from tracelens.trace.columns import Column, narrowed
 from tracelens.trace.links import ENGINE_PREFIX
 from tracelens.trace.table import RowColumn, TraceTable
 from tracelens.trace.tree import OpTree
@@ -55,7 +55,7 @@ class OpReadings:
         code, step, sums = _distinct(table, catalog, rows, forward or {}, around or {})
         first = first_of_each(code)
         self.rows = rows
-        self.code = code
+        self.code = narrowed(code)
         self.example = rows[first]
         groups = tuple((group.name, len(group.ranks)) for group in table.process_groups() if group.ranks)
         collectives = ((GROUP_SIZES, groups),) if groups else ()
@@ -95,7 +95,7 @@ class OpReadings:
             self.readings[b] if k < 0 else replace(self.readings[b], computed_in=precisions[k])
             for b, k in zip(before[first].tolist(), kind[first].tolist(), strict=True)
         ]
-        self.code, self.example = code, self.rows[first]
+        self.code, self.example = narrowed(code), self.rows[first]
         self._describe()
 
     def _note_models(self) -> None:

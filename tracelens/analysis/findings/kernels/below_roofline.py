@@ -9,9 +9,10 @@ from collections.abc import Hashable, Iterator
 import numpy as np
 
 from tracelens.analysis.attribution.event_category import COPY
-from tracelens.analysis.findings.candidate import Candidate, Ints
+from tracelens.analysis.findings.candidate import Candidate
 from tracelens.analysis.findings.observed import MIN_GAIN, Observed
 from tracelens.analysis.findings.wording import counted, duration, percent, shortened
+from tracelens.analysis.intervals import Ints
 from tracelens.analysis.reading.catalog import COMMUNICATION
 from tracelens.analysis.verdict.summary import Said
 from tracelens.analysis.work.limits import LAUNCH, SHORT_KERNEL_US

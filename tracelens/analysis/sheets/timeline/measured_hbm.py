@@ -115,7 +115,7 @@ def _of_device(
     )
 
 
-def _ran_in(table: TraceTable, name: npt.NDArray[np.int32], sample: Ints, samples: int) -> list[str]:
+def _ran_in(table: TraceTable, name: npt.NDArray[np.integer], sample: Ints, samples: int) -> list[str]:
     """What ran in each sample, by the names of the events that are in some."""
     least, most = np.full(samples, 2**31), np.full(samples, -1)
     np.minimum.at(least, sample, name)
