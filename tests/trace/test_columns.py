@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tracelens.trace.columns import Column
+from tracelens.trace.columns import Column, Derived
 
 INT32 = st.lists(st.integers(-(2**31), 2**31 - 1), min_size=1, max_size=20)
 
@@ -75,3 +75,18 @@ def test_an_array_without_a_copy_is_the_kept_one_or_refused():
     assert column.__array__(np.int8) is not kept
     with pytest.raises(ValueError, match="kept as int8 is no array of int64 without a copy"):
         column.__array__(copy=False)
+
+
+@given(INT32, st.data())
+def test_a_derived_column_reads_as_the_array_that_it_stands_for(values: list[int], data: st.DataObject):
+    kept = np.array(values, np.int32) // 2
+    array, column = kept + np.int32(1), Derived(len(values), lambda at: kept[at] + np.int32(1))
+    rows = np.array(data.draw(st.lists(st.integers(-len(values), len(values) - 1))), np.intp)
+    mask = np.array(data.draw(st.lists(st.booleans(), min_size=len(values), max_size=len(values))))
+    for at in (rows, mask, slice(1, None), rows.tolist()):
+        assert column[at].dtype == np.int32
+        assert column[at].tolist() == array[at].tolist()
+    assert (column[0], type(column[-1])) == (array[0], np.int32)
+    assert (column >= 0).tolist() == (array >= 0).tolist()
+    assert np.concatenate((column, array)).tolist() == [*array, *array]
+    assert (column.max(), len(column), list(column), column.nbytes) == (max(array), len(values), list(array), 0)

@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tracelens.analysis.loaded_trace import Trace
 from tracelens.trace import links
 from tracelens.trace.columns import Column
 from tracelens.trace.links import LinkedBy
@@ -296,6 +297,20 @@ def test_recomputed_ops_have_the_checkpoint_above_them_and_their_own_backwards()
     )
     assert tree.forward.tolist() == [-1, 0, 0, -1, 3, 3]
     assert tree.forward_of(3) == 0
+
+
+def test_a_loaded_trace_keeps_the_arrows_that_another_tree_could_need():
+    ops = [op("aten::mm", 0, 10), launch(1, 4), kernel(20, 4)]
+    forward = [flow("s", 7, (1, 1), 0, "fwdbwd"), flow("f", 7, (1, 1), 0, "fwdbwd")]
+    arrows = [flow("s", 4, (1, 1), 1), flow("f", 4, (0, 7), 20)]
+    by_correlation = Trace.of(read_events([*ops, *arrows, *forward]))
+    assert by_correlation.table.flows.id.tolist() == [7, 7]
+    unsaid = [op("aten::mm", 0, 10), launch(1), kernel(20)]
+    by_arrow = Trace.of(read_events([*unsaid, *arrows, *forward]))
+    assert by_arrow.tree.linked_by.tolist() == [0, 0, LinkedBy.FLOW]
+    assert by_arrow.table.flows.id.tolist() == [4, 4, 7, 7]
+    for trace in (by_correlation, by_arrow):
+        assert OpTree(trace.table).launch.tolist() == trace.tree.launch.tolist() == [-1, -1, 1]
 
 
 @pytest.mark.shared

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable
 from pathlib import Path
 
@@ -16,6 +17,7 @@ from tracelens.analysis.analyze import analyze
 from tracelens.analysis.attribution.activity import device_activity
 from tracelens.analysis.attribution.device_time import gpu_timeline
 from tracelens.analysis.attribution.host_calls import host_calls
+from tracelens.analysis.idle import host_time
 from tracelens.analysis.idle.idle_time import CAUSES, IdleGaps, IdleTime
 from tracelens.analysis.idle.launch_queue import queue
 from tracelens.analysis.intervals import Covered, idle_spans
@@ -24,6 +26,7 @@ from tracelens.analysis.options import Options
 from tracelens.analysis.reading.catalog import Catalog
 from tracelens.analysis.verdict.verdict import summarize
 from tracelens.trace.reading.chrome.event_list import read_events
+from tracelens.trace.tree import OpTree
 
 Build = Callable[[], Builder]
 
@@ -406,6 +409,34 @@ def test_causes_do_not_depend_on_how_many_gaps_are_looked_at_together(
     assert len(np.unique(together.cause)) > 1
     assert (gaps_of(trace).cause == together.cause).all()
     assert gaps_of(trace).by_cause().equals(together.by_cause())
+
+
+@given(
+    st.lists(
+        st.tuples(st.integers(0, 30_000), st.sampled_from([1, 50, 900, 1_100, 8_000]), st.integers(1, 2)), min_size=1
+    ),
+    st.integers(1, 4),
+)
+def test_host_work_is_where_no_call_began_or_ended_for_a_millisecond_however_many_are_looked_at_together(
+    calls: list[tuple[int, int, int]], together: int
+) -> None:
+    ops = [(start, start + duration, tid) for start, duration, tid in dict.fromkeys(calls)]
+    table = read_events(
+        [
+            {"ph": "X", "cat": "cpu_op", "name": "aten::op", "pid": 1, "tid": tid, "ts": start, "dur": end - start}
+            for start, end, tid in ops
+        ]
+    )
+    expected = []
+    for tid in (1, 2):
+        times = sorted(time for start, end, own in ops if own == tid for time in (start, end))
+        expected += [(tid, a, b) for a, b in itertools.pairwise(times) if b - a >= 1_000]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(host_time, "_BLOCK", together)
+        found = host_time._long_stretches(table, OpTree(table), np.ones(2, bool))
+    base, threads = min(start for start, _, _ in ops), [thread for _, thread in table.lanes]
+    us = ((times - table.start_ns.min()) // 1_000 + base for times in (found.start, found.end))
+    assert sorted(zip([threads[lane] for lane in found.lane], *us, strict=True)) == sorted(expected)
 
 
 @pytest.mark.shared
