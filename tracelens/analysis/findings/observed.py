@@ -214,7 +214,7 @@ class Observed:
         low_ns, high_ns = (gain_ns if part is None else amount(part) for part in (low, high))
         return Claimed(part=at, low_ns=low_ns, gain_ns=gain_ns, high_ns=high_ns, spares_launches=spares_launches)
 
-    def _beyond_earlier_ns(self, at: Ints, own: npt.NDArray[np.integer]) -> Ints:
+    def _beyond_earlier_ns(self, at: Codes, own: npt.NDArray[np.integer]) -> Ints:
         """How long each of these events ran beyond all of them that began before it: together their union."""
         start, end = self.activity.start[at], self.activity.end[at]
         found: Ints = end - start
