@@ -19,6 +19,7 @@ EXPECTED_NAMES = {
     *("a100-sxm-40gb", "a100-sxm-80gb", "a100-pcie-40gb", "a100-pcie-80gb"),
     *("h100-sxm", "h100-pcie", "h100-nvl", "h200-sxm", "h200-nvl", "h800-sxm", "h20-96gb", "gh200-96gb", "gh200-144gb"),
     *("b200", "b300", "gb200", "gb300", "rubin", "l4", "l20", "l40s", "v100-sxm-32gb", "rtx-4090", "rtx-pro-6000"),
+    *("t4", "a10", "a10g", "a40", "rtx-a6000", "rtx-3090", "rtx-5090"),
     *(
         "v100-sxm-16gb",
         "v100-pcie-32gb",
@@ -211,8 +212,8 @@ def test_the_files_repeat_the_collected_figures(shared_traces):
         collected[HardwareSpec.load(row["device"]).name].add(float(row["value"]))
     figures_of = {name: HardwareSpec.load(name).figures() for name in collected}
     added = {(name, f.key) for name, figures in figures_of.items() for f in figures if f.value not in collected[name]}
-    added_since = {"chip.pcie.gb_s", "chip.l2.mib", "matrix.tf32.peak_tflops_s"}
-    assert {key for _, key in added} <= added_since, "a link of known generation and lanes, a cache, half of bf16"
+    added_since = {"chip.pcie.gb_s", "chip.l2.mib", "matrix.tf32.peak_tflops_s", "hbm.visible_gib"}
+    assert {key for _, key in added} <= added_since, "a known link, a cache, half of bf16, an L4"
 
 
 def test_every_file_starts_with_what_the_device_is_called():

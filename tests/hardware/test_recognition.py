@@ -59,6 +59,14 @@ DESCRIBED = [
     (("NVIDIA B300 SXM6 AC", int(268.6 * GIB), 10, 3, 32, 148), "b300"),
     (("NVIDIA GB300", int(277.5 * GIB), 10, 3, 32, 152), "gb300"),
     (("NVIDIA L40S", int(44.4 * GIB), 8, 9, 32, 142), "l40s"),
+    (("NVIDIA L4", int(22.034 * GIB), 8, 9, 32, 58), "l4"),
+    (("Tesla T4", int(14930 / 1024 * GIB), 7, 5, 32, 40), "t4"),
+    (("NVIDIA A10G", int(22587 / 1024 * GIB), 8, 6, 32, 80), "a10g"),
+    (("NVIDIA A10", int(22.06 * GIB), 8, 6, 32, 72), "a10"),
+    (("NVIDIA A40", int(44.4 * GIB), 8, 6, 32, 84), "a40"),
+    (("NVIDIA RTX A6000", int(47.5 * GIB), 8, 6, 32, 84), "rtx-a6000"),
+    (("NVIDIA GeForce RTX 3090", int(23.7 * GIB), 8, 6, 32, 82), "rtx-3090"),
+    (("NVIDIA GeForce RTX 5090", int(31.4 * GIB), 12, 0, 32, 170), "rtx-5090"),
     (("AMD Instinct MI250X / MI250", int(63.98 * GIB), 9, 0, 64, 110), "mi250x-gcd"),
     (("AMD Instinct MI210", int(63.98 * GIB), 9, 0, 64, 104), "mi210"),
     ((None, int(255.98 * GIB), 9, 4, 64, 304), "mi325x"),
@@ -108,8 +116,9 @@ def test_a_name_that_fits_neither_of_two_decides_nothing():
 @pytest.mark.parametrize(
     "unknown",
     [
-        ("Tesla T4", int(14.7 * GIB), 7, 5, 32, 40),
-        ("NVIDIA RTX 4500 Ada Generation", int(23.6 * GIB), 8, 9, 32, 60),  # an L4 has its memory and capability
+        ("Quadro RTX 4000", int(7.8 * GIB), 7, 5, 32, 36),
+        ("NVIDIA GeForce RTX 3090 Ti", 25438126080, 8, 6, 32, 84),
+        ("NVIDIA RTX 4500 Ada Generation", int(22.1 * GIB), 8, 9, 32, 60),  # an L4 has its memory and capability
         ("NVIDIA RTX 6000 Ada Generation", int(47.5 * GIB), 8, 9, 32, 142),  # an L40S its units, too
         ("Tesla V100-FHHL-16GB", 16945709056, 7, 0, 32, 80),
         ("NVIDIA A100-SXM4-40GB MIG 3g.20gb", int(19.5 * GIB), 8, 0, 32, 42),
@@ -126,7 +135,7 @@ def test_an_unknown_device_is_no_device_and_the_note_says_how_to_add_one(unknown
 
 
 def test_without_a_name_a_device_that_needs_one_is_only_a_candidate():
-    found = recognize(properties(None, int(23.6 * GIB), 8, 9, 32, 60))
+    found = recognize(properties(None, int(22.0 * GIB), 8, 9, 32, 58))
     assert (found.device, found.candidates, found.agreed) == (None, ("l4",), None)
 
 
