@@ -11,7 +11,7 @@ import pytest
 from tests.conftest import TRACES
 from tracelens.analysis.options import Options
 from tracelens.comparison.alignment.work_roles import PRODUCT, call_role
-from tracelens.comparison.noise import Noise
+from tracelens.comparison.noise import Noise, _student
 from tracelens.comparison.sides import Floats, by_step
 from tracelens.comparison.sources.inputs import side_of
 
@@ -90,3 +90,16 @@ def test_a_side_of_one_step_spreads_as_the_other() -> None:
     a, b = np.array([[100.0, 101.0, 99.0, 100.0]]), np.array([[100.5]])
     found = Noise(a, b).interval()
     assert found.low[0] < 0 < found.high[0]
+
+
+@pytest.mark.parametrize(
+    ("outside", "quantiles"),
+    [
+        (0.01, {1: 63.657, 2: 9.925, 3: 5.841, 5: 4.032, 10: 3.169, 30: 2.750, 120: 2.617, 1e9: 2.576}),
+        (0.001, {1: 636.62, 2: 31.599, 3: 12.924, 5: 6.869, 10: 4.587, 30: 3.646, 120: 3.373, 1e9: 3.291}),
+    ],
+)
+def test_students_quantiles_are_those_of_the_tables(outside: float, quantiles: dict[float, float]) -> None:
+    """Abramowitz and Stegun (1964), table 26.10; the last are those of the normal distribution."""
+    found = _student(np.array(list(quantiles), float), outside)
+    assert found == pytest.approx(list(quantiles.values()), rel=2e-3)

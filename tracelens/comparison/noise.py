@@ -17,8 +17,8 @@ CONFIDENCE = 0.99
 ALL_TOGETHER = 0.98
 _RESAMPLES = 2000
 _SEED = 1
-#: Degrees of freedom from which Student's quantile is taken for that of as many.
-_NORMAL_FROM = 200
+#: Degrees of freedom up to which Student's quantile is computed; towards more it goes to the normal one, as 1 / these.
+_MOST_FREEDOM = 200
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -100,12 +100,14 @@ def _student_quantiles(outside: float) -> tuple[Floats, Floats]:
 
     With ``t = sqrt(freedom) tan(angle)`` the density is ``cos(angle) ** (freedom - 1)``, here summed from pi / 2 down.
     """
-    inverse = np.linspace(1 / _NORMAL_FROM, 1, 40)
+    inverse = np.linspace(1 / _MOST_FREEDOM, 1, 40)
     beside = np.append(np.geomspace(1e-12, 0.1, 400), np.linspace(0.1, math.pi / 2, 600)[1:])
     density = np.sin(beside) ** (1 / inverse[:, None] - 1)
     mass = np.cumsum((density[:, 1:] + density[:, :-1]) / 2 * np.diff(beside), axis=1)
     angle = [np.interp(outside * own[-1], own, beside[1:]) for own in mass]
-    return inverse, np.log(np.sqrt(1 / inverse) / np.tan(angle))
+    quantiles = np.sqrt(1 / inverse) / np.tan(angle)
+    normal = NormalDist().inv_cdf(1 - outside / 2)
+    return np.append(0.0, inverse), np.log(np.append(normal, quantiles))
 
 
 def _student(freedom: Floats, outside: float) -> Floats:
