@@ -81,7 +81,16 @@ def explained(
     found = with_ranks_apart(found, times, ranks)
     found = with_clock(found, same_device=same_device)
     found = with_latecomers(found, times, ranks)
-    return [replace(row, why=_SAYS[row.cause].text(_Group((row,), ranks))) for row in found]
+    return [replace(row, why=_why(row, ranks)) for row in found]
+
+
+def _why(row: ComparedRow, ranks: Sequence[RankChange]) -> str:
+    if row.cause != SOME_RANKS:
+        return _SAYS[row.cause].text(_Group((row,), ranks))
+    which = _which([rank for rank in ranks if rank.is_alone])
+    return (
+        f"waiting for {which}" if _is_sent(row) else f"{which} alone: {signed_ms(row.of_ranks_ms or 0.0)} {_part(row)}"
+    )
 
 
 class Intervals(Protocol):
