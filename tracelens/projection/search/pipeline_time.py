@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import functools
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 
 from tracelens.projection.overheads import later_us
 from tracelens.projection.overlap import OVERLAP_COST, exposed_us
@@ -36,91 +38,157 @@ def in_turn(passes: Sequence[PassTimes]) -> PassTimes:
     return PassTimes(busy=busy, beside=beside, host=host)
 
 
-def pass_us(s: Splits, chunk: ChunkType, whole: Floats, launch: Floats, shared: tuple[Floats, Floats]) -> PassTimes:
-    busy = chunk.layers @ whole
-    beside = _beside_us(s, chunk, whole, shared)
-    return PassTimes(busy=busy, beside=beside, host=later_us(busy + beside, chunk.layers @ launch))
+class LayerCosts(NamedTuple):
+    """Microseconds of kinds of layers: what they take and their host takes to launch them, [forward or backward, kind,
+    candidate]; gathering one's weights and scattering or reducing its gradients, [candidate, kind].
+    """
+
+    time: Floats
+    launch: Floats
+    gather: Floats
+    scatter: Floats
+
+    def taken(self, at: npt.NDArray[np.intp]) -> LayerCosts:
+        return LayerCosts(self.time[:, :, at], self.launch[:, :, at], self.gather[at], self.scatter[at])
 
 
-def _beside_us(s: Splits, chunk: ChunkType, whole: Floats, shared: tuple[Floats, Floats]) -> Floats:
+def pass_us(s: Splits, chunk: ChunkType, layers: LayerCosts) -> PassTimes:
+    busy = chunk.layers @ layers.time
+    beside = _beside_us(s, chunk, layers)
+    return PassTimes(busy=busy, beside=beside, host=later_us(busy + beside, chunk.layers @ layers.launch))
+
+
+def _beside_us(s: Splits, chunk: ChunkType, layers: LayerCosts) -> Floats:
     """What weights and gradients of divided layers add to a forward and to a backward.
 
     FSDP gathers a layer's weights beside the layer before it and scatters its gradients beside the one after it;
     the first gather and the last scatter have nothing beside them. Gradients that are divided without the weights
-    are reduced one after the other beside the whole chunk; all but the first layer's, which are the pass before's,
-    only after the last layer's backward.
+    are reduced one after the other beside the whole chunk, those of the pass before's last layer first.
     """
-    gather, scatter = shared
-    nothing = np.zeros(len(s))
-    forward, backward = nothing, nothing
+    (ahead_us, back_us), gather, scatter = layers.time, layers.gather, layers.scatter
+    beside = np.zeros((2, len(s)))
+    at = np.flatnonzero(s.zero == 3)
     for (before, k, after), count in chunk.neighbors.items():
-        ahead = nothing if after is None else gather[:, after]
-        back = nothing if before is None else gather[:, before]
-        behind = nothing if after is None else scatter[:, after]
-        forward = forward + count * (exposed_us(ahead, whole[0, k]) + (gather[:, k] if before is None else 0.0))
-        beside = exposed_us(back + behind, whole[1, k])
-        alone = (gather[:, k] if after is None else 0.0) + (scatter[:, k] if before is None else 0.0)
-        backward = backward + count * (beside + alone)
-    total, busy = scatter @ chunk.layers, chunk.layers @ whole[1]
-    late = exposed_us(total - scatter[:, chunk.first], busy - whole[1, chunk.last])
-    reduced = np.maximum(exposed_us(total, busy), late)
-    return np.stack([forward * (s.zero == 3), np.select([s.zero == 3, s.zero == 2], [backward, reduced], 0.0)])
+        nothing = np.zeros(len(at))
+        ahead = nothing if after is None else gather[at, after]
+        back = nothing if before is None else gather[at, before]
+        behind = nothing if after is None else scatter[at, after]
+        alone = nothing if before is not None else gather[at, k]
+        beside[0, at] += count * (exposed_us(ahead, ahead_us[k, at]) + alone)
+        alone = (gather[at, k] if after is None else 0.0) + (scatter[at, k] if before is None else 0.0)
+        beside[1, at] += count * (exposed_us(back + behind, back_us[k, at]) + alone)
+    at = np.flatnonzero(s.zero == 2)
+    of = layers.taken(at)
+    ends, reduced = _backward_us(chunk, of, scattered=of.scatter[:, chunk.kinds[0]])
+    beside[1, at] = np.maximum(ends, reduced) - chunk.layers @ of.time[1]
+    return beside
 
 
-def replicas_us(
-    s: Splits, types: Sequence[StageType], shared: tuple[Floats, Floats], held_us: Sequence[PassTimes],
-    passes_us: Mapping[ChunkType, PassTimes], whole: Floats,
+def _forward_us(chunk: ChunkType, layers: LayerCosts, gathers_us: Floats) -> Floats:
+    """A forward whose layers wait for their weights, gathered one layer's after another's from ``gathers_us`` on."""
+    ends, came = np.zeros(len(gathers_us)), gathers_us
+    last = gathers_us + layers.gather @ chunk.layers
+    for kind in chunk.kinds:
+        came = came + layers.gather[:, kind]
+        ends = np.maximum(ends, came)
+        ends = ends + _slowed_us(layers.time[0, kind], last - ends)
+    return ends
+
+
+def _backward_us(chunk: ChunkType, layers: LayerCosts, scattered: Floats) -> tuple[Floats, Floats]:
+    """When a backward ends whose layers' gradients are reduced beside the layers after them, one layer's after
+    another's from ``scattered`` on; and when all but the last of these reductions have.
+    """
+    ends, before = np.zeros(len(scattered)), None
+    for kind in reversed(chunk.kinds):
+        if before is not None:
+            scattered = np.maximum(scattered, ends) + layers.scatter[:, before]
+        ends = ends + _slowed_us(layers.time[1, kind], scattered - ends)
+        before = kind
+    return ends, scattered
+
+
+def _slowed_us(compute_us: Floats, transfer_us: Floats) -> Floats:
+    """Computing beside what is left of a transfer, which it outlasts or not."""
+    slow = 1 + OVERLAP_COST
+    slowed: Floats = compute_us + (1 - 1 / slow) * np.clip(transfer_us, 0.0, slow * compute_us)
+    return slowed
+
+
+def ends_us(
+    s: Splits, types: Sequence[StageType], layers: LayerCosts, passes_us: Mapping[ChunkType, PassTimes],
+    *, hop: Floats, micro_batches: Floats,
 ) -> Floats:  # fmt: skip
-    """Weights gathered as the step begins, gradients reduced as it ends, each layer's beside another one.
+    """What gathering weights as a step begins and reducing gradients as it ends adds to the step, with ZeRO 1 and 2.
 
-    The first rank begins first and ends last; a later one has the time in between to hide more. What a rank's
-    transfers slow, the last micro-batch meets on every rank.
+    The first micro-batch's forwards and the last one's backwards are followed from chunk to chunk: a rank runs the
+    other micro-batches of a group between two of its chunks. With ZeRO 2 only a rank's last backward leaves gradients.
     """
-    gather, scatter = shared
-    gathered, reduced, slowed, left = (np.zeros(len(s)) for _ in range(4))
-    first_forward, first_backward = held_us[0].whole
-    for stage, held in zip(types, held_us, strict=True):
-        forward, backward = held.whole
-        # Of several chunks, the one that ends with the last layer has the others' time.
-        ahead, behind = whole[:, stage.chunks[0].last] * (len(stage.chunks) == 1)
-        gathered = np.maximum(gathered, _late_us(s, stage, gather, forward - ahead, first_forward))
-        reduced = np.maximum(reduced, _late_us(s, stage, scatter, backward - behind, first_backward))
-        slowed = slowed + len(stage.ranks) * _slowed_us(_behind_us(stage, scatter), backward) / s.vpp
-        left = np.maximum(left, _left_us(stage, scatter, passes_us) - stage.ranks[0] * first_backward / s.vpp)
-    slowed = slowed + _slowed_us(_behind_us(types[0], scatter), first_backward) * (1 - 1 / s.vpp)
-    ends = np.where(s.zero == 2, left, reduced + slowed)
-    return np.where(s.zero == 3, 0.0, gathered + _slowed_us(_behind_us(types[0], gather), first_forward) + ends)
+    late, at = np.zeros(len(s)), np.flatnonzero(s.zero < 3)
+    held = {rank: stage.chunks for stage in types for rank in stage.ranks}
+    costs, hop, is_2 = layers.taken(at), hop[at], s.zero[at] == 2
+    others = np.minimum(len(held), micro_batches[at]) - 1
+    plain = [{chunk: each.whole[phase][at] for chunk, each in passes_us.items()} for phase in (0, 1)]
+    launch = {chunk: chunk.layers @ costs.launch for chunk in passes_us}
+    gathered, reduced = (dict.fromkeys(held, np.zeros(len(at))) for _ in range(2))
 
+    def opened(rank: int, number: int, start: Floats) -> Floats:
+        chunk = held[rank][number]
+        forward = _forward_us(chunk, costs, gathered[rank] - start)
+        gathered[rank] = gathered[rank] + costs.gather @ chunk.layers
+        return forward + np.asarray(later_us(forward, launch[chunk][0]))
 
-def _left_us(stage: StageType, scatter: Floats, passes_us: Mapping[ChunkType, PassTimes]) -> Floats:
-    """Where every micro-batch's gradients are reduced: how long the last one's outlast its backward."""
-    chunk = stage.chunks[0]
-    alone, total, busy = scatter[:, chunk.first], scatter @ chunk.layers, passes_us[chunk].busy[1]
-    return alone + exposed_us(total - alone, busy) - exposed_us(total, busy)
+    def closed(rank: int, number: int, start: Floats) -> Floats:
+        chunk = held[rank][number]
+        backward, until = _backward_us(chunk, costs, reduced[rank] - start)
+        until = start + np.maximum(until, backward) + costs.scatter[:, chunk.kinds[0]]
+        backward = backward + np.asarray(later_us(backward, launch[chunk][1]))
+        if not number:
+            reduced[rank] = until
+            return backward
+        reduced[rank] = np.where(is_2, 0.0, until)
+        return np.where(is_2, plain[1][chunk], backward)
 
-
-def _late_us(s: Splits, stage: StageType, each: Floats, busy_us: Floats, lag_us: Floats) -> Floats:
-    """How long the transfers of a rank's layers outlast its computing; ``lag_us`` is between neighboring ranks.
-
-    A chunk's transfers run beside that chunk, all of them beside the chunks of all micro-batches under way. The
-    first layer's have nothing to hide behind. ``busy_us``: what others hide behind.
-    """
-    alone, total = each[:, stage.chunks[0].first], _behind_us(stage, each)
-    beside = (1 + OVERLAP_COST) * busy_us / s.vpp
-    rest = np.maximum(total / s.vpp - beside, total - beside * (1 + (s.vpp - 1) * s.pp))
-    late: Floats = alone + np.maximum(0.0, rest) - stage.ranks[0] * lag_us / s.vpp
+    wave = functools.partial(_wave, held, others=others, hop=hop)
+    first = wave(plain[0], opened) - wave(plain[0])
+    free = _before_last_us(held, plain, hop)
+    last = wave(plain[1], closed, free=free, is_backward=True)
+    last = np.maximum(last, np.max(list(reduced.values()), axis=0)) - wave(plain[1], free=free, is_backward=True)
+    late[at] = first + last
     return late
 
 
-def _behind_us(stage: StageType, each: Floats) -> Floats:
-    """The transfers of a rank's layers but the first one's, which has nothing to hide behind."""
-    found: Floats = each @ stage.layers - each[:, stage.chunks[0].first]
-    return found
+def _before_last_us(
+    held: Mapping[int, Sequence[ChunkType]], plain_us: Sequence[Mapping[ChunkType, Floats]], hop: Floats
+) -> dict[int, Floats]:
+    """When each rank has run the last chunk's backward of the last micro-batch but one, from when the last rank begins
+    that of the last one, which follows on its forward.
+    """
+    ranks = sorted(held, reverse=True)
+    ends = -plain_us[0][held[ranks[0]][-1]]
+    free = {ranks[0]: ends}
+    for rank in ranks[1:]:
+        ends = free[rank] = ends + hop + plain_us[1][held[rank][-1]]
+    return free
 
 
-def _slowed_us(transfer_us: Floats, compute_us: Floats) -> Floats:
-    """What a transfer slows computing, without what is left of it afterwards."""
-    return np.asarray(np.minimum(exposed_us(transfer_us, compute_us), OVERLAP_COST * compute_us))
+def _wave(
+    held: Mapping[int, Sequence[ChunkType]], plain_us: Mapping[ChunkType, Floats],
+    each: Callable[[int, int, Floats], Floats] | None = None,
+    *, others: Floats, hop: Floats, free: Mapping[int, Floats] | None = None, is_backward: bool = False,
+) -> Floats:  # fmt: skip
+    """When a micro-batch has passed all chunks, which take ``each`` of rank, chunk's number and start, else
+    ``plain_us``; ``free``: when ranks can begin with it.
+    """
+    can = dict(free) if free is not None else dict.fromkeys(held, np.zeros(len(hop)))
+    ends = came = np.zeros(len(hop))
+    turns = [(rank, number) for number in range(len(held[0])) for rank in sorted(held)]
+    for rank, number in reversed(turns) if is_backward else turns:
+        start = np.maximum(came, can[rank])
+        ends = start + (plain_us[held[rank][number]] if each is None else each(rank, number, start))
+        can[rank] = ends + others * plain_us[held[rank][number - is_backward]]
+        came = ends + hop
+    return ends
 
 
 def pipeline_us(

@@ -30,14 +30,13 @@ class Neighbors(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class ChunkType:
-    """Layers that run one after the other. ``layers``: how often each kind, [kind]; ``first`` and ``last``: kinds.
+    """Layers that run one after the other: ``kinds``. ``layers``: how often each kind, [kind].
 
     ``neighbors``: how often layers of each kind stand between which others.
     """
 
+    kinds: tuple[int, ...]
     layers: Ints
-    first: int
-    last: int
     neighbors: Mapping[Neighbors, int]
 
 
@@ -80,9 +79,8 @@ def stage_types(model: ModelConfig, pp: int, vpp: int) -> tuple[StageType, ...]:
 
 def _chunk(held: tuple[int, ...], kinds: int) -> ChunkType:
     return ChunkType(
+        kinds=held,
         layers=np.bincount(held, minlength=kinds),
-        first=held[0],
-        last=held[-1],
         neighbors=Counter(Neighbors(*each) for each in zip((None, *held), held, (*held[1:], None), strict=False)),
     )
 

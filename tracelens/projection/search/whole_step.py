@@ -32,7 +32,7 @@ from tracelens.projection.overlap import REDUCED_BYTES, hop_us
 from tracelens.projection.projection_options import Strategy
 from tracelens.projection.search.layer_times import PARTS, LayerTimes, layer_times
 from tracelens.projection.search.operation_rows import Explanation
-from tracelens.projection.search.pipeline_time import in_turn, pass_us, pipeline_us, replicas_us
+from tracelens.projection.search.pipeline_time import LayerCosts, ends_us, in_turn, pass_us, pipeline_us
 from tracelens.projection.search.rules import ANYTHING, PLACES, Constraints, Feasible
 from tracelens.projection.search.space import Ints, distinct
 from tracelens.projection.search.splits import RECOMPUTE, Space, Splits, placed
@@ -459,10 +459,9 @@ class CorrectedRules:
         passes = part.micro_batches(global_batch).astype(float)
         parts = self._parts_us(part, costs.layers, at)
         whole = np.array([[sum(parts[name, k, phase] for name in NAMED) for k in kinds] for phase in (0, 1)])
-        launch = self._launch_us(costs.layers, part, at)
-        shared = costs.gather, costs.scatter
+        layers = LayerCosts(whole, self._launch_us(costs.layers, part, at), costs.gather, costs.scatter)
         chunks = dict.fromkeys(itertools.chain.from_iterable(stage.chunks for stage in types))
-        passes_us = {chunk: pass_us(part, chunk, whole, launch, shared) for chunk in chunks}
+        passes_us = {chunk: pass_us(part, chunk, layers) for chunk in chunks}
         held_us = [in_turn([passes_us[chunk] for chunk in stage.chunks]) for stage in types]
         each = np.stack([ranks.whole.sum(axis=0) for ranks in held_us])
         busiest, longest, rows = each.argmax(axis=0), each.max(axis=0), np.arange(len(part))
@@ -475,7 +474,7 @@ class CorrectedRules:
             name: passes * sum(held[:, k] * (parts[name, k, 0] + parts[name, k, 1]) for k in kinds) for name in NAMED
         }
         ran, hops = pipeline_us(types, passes_us, hop=costs.hop, micro_batches=passes)
-        replicas = replicas_us(part, types, shared, held_us, passes_us, whole)
+        replicas = ends_us(part, types, layers, passes_us, hop=costs.hop, micro_batches=passes)
         return {
             "t": ran + replicas + costs.optimizer,
             "t_comp": result["compute"],
