@@ -25,6 +25,8 @@ CASES: dict[str, tuple[str, str, Strategy, int, int, int]] = {
     "llama-405b, 126 layers": ("llama3.1-405b", "gb200-nvl72", "1d", 8192, 1024, 512),
     "llama-70b by SUMMA": ("llama3.1-70b", "dgx-h100", "2d", 4096, 64, 64),
     "mixtral": ("mixtral-8x7b", "mi300x", "1d", 4096, 64, 256),
+    "olmoe, one micro-batch per replica": ("olmoe-1b-7b", "dgx-h100", "1d", 4096, 64, 256),
+    "kimi, transfers that each round trip waits for": ("kimi-k2", "dgx-b200", "1d", 4096, 128, 1024),
     "deepseek, 61 layers of two kinds": ("deepseek-v3-without-mtp", "dgx-b200", "1d", 4096, 512, 1024),
 }
 
@@ -37,7 +39,7 @@ def rules(model: str, cluster: str, strategy: Strategy, sequence: int) -> Correc
 @pytest.mark.parametrize("drawn", [2, pytest.param(20, marks=pytest.mark.sweep)])
 @pytest.mark.parametrize("case", part(list(CASES), 4))
 def test_the_event_graph_agrees_on_the_winner_and_on_random_configurations(case: str, drawn: int) -> None:
-    """3 % for the winner; the rest, of which the worst are within 5.3 % (4,800 configurations), that it is no accident."""
+    """1 % for the winner; the rest, of which the worst are within 3.9 % (3,000 configurations), that it is no accident."""
     model, cluster, strategy, sequence, gpus, batch = CASES[case]
     priced = rules(model, cluster, strategy, sequence)
     found = priced.feasible([gpus], global_batch=batch)
@@ -47,7 +49,7 @@ def test_the_event_graph_agrees_on_the_winner_and_on_random_configurations(case:
     for i in (best, *others):
         parallel = priced.parallel(space, i, global_batch=batch)
         again = project(priced.model, parallel, priced.system, sequence=sequence)
-        assert step_s[i] == pytest.approx(again.step_us / 1e6, rel=0.03 if i == best else 0.04), parallel
+        assert step_s[i] == pytest.approx(again.step_us / 1e6, rel=0.01 if i == best else 0.04), parallel
         assert needed[i] == pytest.approx(again.peak_memory.peak / 1e9, rel=0.01), parallel
         assert again.infeasible is None
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import itertools
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
@@ -216,16 +217,20 @@ def pipeline_us(
 
 
 def _round_trips_us(types: Sequence[StageType], each: Floats, hop: Floats, micro_batches: Floats) -> Floats:
-    """What round trips from a rank to the last one take longer than as many micro-batches on the busiest rank as are
-    under way on the way. ``each``: [stage, candidate].
+    """What round trips between two ranks take longer than as many micro-batches on the busiest rank as are under way on
+    the way: one per rank. ``each``: [stage, candidate].
+
+    Among equal neighbors the longest way is the latest, so ways begin and end where ranks differ from the next one.
     """
-    stages, longest, waits = sum(len(stage.ranks) for stage in types), each.max(axis=0), np.zeros(len(hop))
-    for stage in types:
-        first = stage.ranks[0]
-        under_way = stages - first
-        trip = np.array([sum(rank >= first for rank in other.ranks) for other in types]) @ each
-        late = np.maximum(0.0, trip + 2 * (under_way - 1) * hop - under_way * longest)
-        waits = np.maximum(waits, (micro_batches - 1) // under_way * late)
+    of = {rank: row for row, stage in enumerate(types) for rank in stage.ranks}
+    alike = [(row, len(list(ranks))) for row, ranks in itertools.groupby(of[rank] for rank in range(len(of)))]
+    longest, waits = each.max(axis=0), np.zeros(len(hop))
+    for first in range(len(alike)):
+        under_way, trip = 0, np.zeros(len(hop))
+        for row, count in alike[first:]:
+            under_way, trip = under_way + count, trip + count * each[row]
+            late = np.maximum(0.0, trip + 2 * (under_way - 1) * hop - under_way * longest)
+            waits = np.maximum(waits, (micro_batches - 1) // under_way * late)
     return waits
 
 
