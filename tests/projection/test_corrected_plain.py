@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from typing import Any
 
 import numpy as np
@@ -109,20 +110,8 @@ class Plain:
             scatter[name] = self.message("reduce_scatter", width * float(dense), p.dp_group)
             scatter[name] += self.message("reduce_scatter", width * float(expert), shared)
         passes = [[self.passes(p, chunk, forward, backward, gather, scatter) for chunk in mine] for mine in chunks]
-        ranks = [(sum(f for f, _ in mine), sum(b for _, b in mine)) for mine in passes]
         ran = self.pipeline(p, passes)
-        ends = 0.0
-        if p.zero < 3:
-            ends = self.late(p, chunks, ranks, gather, forward, 0)
-            ends += slowed(sum(gather[n] for c in chunks[0] for n in c) - gather[chunks[0][0][0]], ranks[0][0])
-        if p.zero == 2:
-            left = [self.left(mine[0], backward, scatter) for mine in chunks]
-            ends += max(0.0, *(us - rank * ranks[0][1] / p.vpp for rank, us in enumerate(left)))
-        elif p.zero < 2:
-            ends += self.late(p, chunks, ranks, scatter, backward, 1)
-            totals = [sum(scatter[n] for c in mine for n in c) - scatter[mine[0][0]] for mine in chunks]
-            ends += sum(slowed(t, b) for t, (_, b) in zip(totals, ranks, strict=True)) / p.vpp
-            ends += slowed(totals[0], ranks[0][1]) * (1 - 1 / p.vpp)
+        ends = self.ends(p, chunks, passes, (forward, backward, gather, scatter)) if p.zero < 3 else 0.0
         optimizer = max(self.optimizer(p, mine) for mine in chunks)
         return (ran + ends + optimizer) / 1e6, max(self.memory(p, rank, mine) for rank, mine in enumerate(chunks)) / 1e9
 
@@ -134,16 +123,58 @@ class Plain:
         busy = sum(backward[n] for n in chunk)
         back = busy + self.fsdp(p, chunk[::-1], backward, gather, scatter)
         if p.zero == 2:
-            total = sum(scatter[n] for n in chunk)
-            late = beside(total - scatter[chunk[0]], busy - backward[chunk[-1]])
-            back += max(beside(total, busy), late)
+            back = max(self.reducing(chunk, backward, scatter, scatter[chunk[0]]))
         host = [HOST_US * self.launched(p, chunk, side) for side in ("forward", "backward")]
         return (ahead**3 + host[0] ** 3) ** (1 / 3), (back**3 + host[1] ** 3) ** (1 / 3)
 
-    def left(self, chunk: list[str], backward: Any, scatter: Any) -> float:
-        """Of the last micro-batch's gradients, where every one's are reduced."""
-        busy, total, alone = sum(backward[n] for n in chunk), sum(scatter[n] for n in chunk), scatter[chunk[0]]
-        return alone + beside(total - alone, busy) - beside(total, busy)
+    def reducing(self, chunk: list[str], backward: Any, scatter: Any, free: float) -> tuple[float, float]:
+        """A backward's end, and when the gradients of all its layers but the last are reduced."""
+        now = 0.0
+        for i, name in enumerate(chunk[::-1]):
+            free = max(free, now) + scatter[chunk[-i]] if i else free
+            now += stretched(backward[name], free - now)
+        return now, free
+
+    def waiting(self, chunk: list[str], forward: Any, gather: Any, first: float) -> float:
+        """A forward's end whose layers' weights are gathered from ``first`` on."""
+        now, came, last = 0.0, first, first + sum(gather[n] for n in chunk)
+        for name in chunk:
+            came += gather[name]
+            start = max(now, came)
+            now = start + stretched(forward[name], last - start)
+        return now
+
+    def ends(self, p: ParallelConfig, chunks: Any, passes: Any, layers: Any) -> float:
+        """What the first micro-batch's forwards and the last one's backwards take longer, on their way through."""
+        forward, backward, gather, scatter = layers
+        hop, others, last = self.hop(p), min(p.pp, p.micro_batches) - 1, p.pp - 1
+        found = []
+        for shared in (False, True):
+            ready, came, gathered = [0.0] * p.pp, 0.0, [0.0] * p.pp
+            for chunk in range(p.vpp):
+                for rank in range(p.pp):
+                    names, start = chunks[rank][chunk], max(came, ready[rank])
+                    took = self.waiting(names, forward, gather, gathered[rank] - start)
+                    hosted = (took**3 + (HOST_US * self.launched(p, names, "forward")) ** 3) ** (1 / 3)
+                    end = start + (hosted if shared else passes[rank][chunk][0])
+                    gathered[rank] += sum(gather[n] for n in names)
+                    ready[rank], came = end + others * passes[rank][chunk][0], end + hop
+            first = end
+            ready = [-passes[last][-1][0] + (last - rank) * hop for rank in range(p.pp)]
+            ready = [at + sum(passes[r][-1][1] for r in range(rank, last)) for rank, at in enumerate(ready)]
+            came, reduced = 0.0, [0.0] * p.pp
+            for chunk in reversed(range(p.vpp)):
+                for rank in reversed(range(p.pp)):
+                    names, start = chunks[rank][chunk], max(came, ready[rank])
+                    took, until = self.reducing(names, backward, scatter, reduced[rank] - start)
+                    hosted = (took**3 + (HOST_US * self.launched(p, names, "backward")) ** 3) ** (1 / 3)
+                    closes = shared and (p.zero < 2 or chunk == 0)
+                    end = start + (hosted if closes else passes[rank][chunk][1])
+                    reduced[rank] = start + max(took, until) + scatter[names[0]] if closes else 0.0
+                    ready[rank] = end + others * passes[rank][max(chunk - 1, 0)][1]
+                    came = end + hop
+            found.append(first + max(end, *reduced))
+        return found[1] - found[0]
 
     def launched(self, p: ParallelConfig, chunk: list[str], side: str) -> int:
         count = 0
@@ -164,7 +195,7 @@ class Plain:
             total += beside(coming + gone, busy[name])
         return total
 
-    def pipeline(self, p: ParallelConfig, passes: list[list[tuple[float, float]]]) -> float:
+    def hop(self, p: ParallelConfig) -> float:
         hop = 0.0
         if p.pp > 1:
             nbytes = 2.0 * p.micro_batch * self.sequence * self.model.hidden / (p.tp * p.cp)
@@ -172,6 +203,10 @@ class Plain:
             far = p.pp_group.domains(node) - 1
             hop = (p.pp - 1 - far) * self.message("send", nbytes, Group(ranks=2, stride=p.pp_group.stride))
             hop = (hop + far * self.message("send", nbytes, Group(ranks=2, stride=node))) / (p.pp - 1)
+        return hop
+
+    def pipeline(self, p: ParallelConfig, passes: list[list[tuple[float, float]]]) -> float:
+        hop = self.hop(p)
         m, each = p.micro_batches, [sum(f + b for f, b in mine) for mine in passes]
         longest, once = max(each), sum(each)
         if p.vpp > 1:
@@ -184,19 +219,11 @@ class Plain:
             ahead = min(under_way, m) - 1
             wait = max(0.0, after - ahead * f) + (max(0.0, after - ahead * b) if m > under_way else 0.0)
             paced = max(paced, sum(each[:rank]) + m * (f + b) + wait)
-            trip = sum(each[rank:]) + 2 * (under_way - 1) * hop
-            waits = max(waits, (m - 1) // under_way * max(0.0, trip - under_way * longest))
+        differs = [0, *(rank for rank in range(1, p.pp) if each[rank] != each[rank - 1]), p.pp]
+        for first, end in itertools.combinations(differs, 2):
+            late = sum(each[first:end]) + 2 * (end - first - 1) * hop - (end - first) * longest
+            waits = max(waits, (m - 1) // (end - first) * max(0.0, late))
         return paced + 2 * (p.pp - 1) * hop + waits
-
-    def late(self, p: ParallelConfig, chunks: Any, ranks: Any, each: Any, busy: Any, side: int) -> float:
-        worst = 0.0
-        for rank, mine in enumerate(chunks):
-            alone = each[mine[0][0]]
-            total = sum(each[n] for c in mine for n in c) - alone
-            room = SLOW * (ranks[rank][side] - (busy[mine[0][-1]] if p.vpp == 1 else 0.0)) / p.vpp
-            rest = max(total / p.vpp - room, total - room * (1 + (p.vpp - 1) * p.pp), 0.0)
-            worst = max(worst, alone + rest - rank * ranks[0][side] / p.vpp)
-        return worst
 
     def parameters(self, p: ParallelConfig, mine: list[list[str]]) -> tuple[int, int]:
         blocks = [b for chunk in mine for name in chunk for b in self.layers(p)[name]]
@@ -245,8 +272,8 @@ def beside(transfer_us: float, busy_us: float) -> float:
     return max(transfer_us - busy_us, min(transfer_us, SLOW * busy_us) * (1 - 1 / SLOW))
 
 
-def slowed(transfer_us: float, busy_us: float) -> float:
-    return min(beside(transfer_us, busy_us), (SLOW - 1) * busy_us)
+def stretched(busy_us: float, transfer_us: float) -> float:
+    return busy_us + (1 - 1 / SLOW) * min(max(transfer_us, 0.0), SLOW * busy_us)
 
 
 @pytest.mark.parametrize("one_in", [40, pytest.param(1, marks=pytest.mark.sweep)])

@@ -13,8 +13,9 @@ from tracelens.hardware.recognition import recorded_properties
 from tracelens.lazy.records import dataclass
 from tracelens.perf_models import Collective, EPComm, PerfModel, recorded_signature
 from tracelens.projection.blocks import COMPUTE, Kernel
-from tracelens.projection.chunk_timing import Pass, Transfer
+from tracelens.projection.chunk_timing import Transfer
 from tracelens.projection.job import Job, Run
+from tracelens.projection.schedules import Task
 from tracelens.signature import OpSignature
 from tracelens.trace.writer import (
     DistributedJob,
@@ -109,28 +110,61 @@ def write_traces(job: Job, ran: Run, folder: Path, ranks: Sequence[int] | None =
 
 def _tasks(job: Job, ran: Run, rank: int) -> Iterator[TimelineEvent]:
     """Kernels of the rank's tasks, no earlier than the host launched them, and the transfers beside them."""
-    pipeline = ran.pipeline
-    for task, one, start_us, launch_us in zip(
-        ran.tasks[rank], ran.passes(rank), pipeline.starts_us[rank], pipeline.launches_us[rank], strict=True
-    ):
-        label = f"{_WORDS[task.kind]} of micro-batch {task.micro_batch}, chunk {task.chunk}"
-        yield from _launched(job, one, start_us, launch_us, label)
+    pipeline, free_us, passes = ran.pipeline, 0.0, ran.passes(rank)
+    starts_us, ends_us = pipeline.starts_us[rank], pipeline.ends_us[rank]
+    for at, one in enumerate(passes):
         for transfer, at_us, time_us in one.transfers:
             if isinstance(transfer, Transfer):
                 stream = "fsdp" if job.parallel.zero == 3 else "dp gather" if transfer.key[0] == "gather" else "dp"
                 name = f"weights.{transfer.key[0]}.{transfer.model.kind}"
-                yield TimelineEvent(name, transfer.model, stream, _ns(start_us + at_us), _ns(time_us))
+                yield TimelineEvent(name, transfer.model, stream, _ns(starts_us[at] + at_us), _ns(time_us))
+        if at - 1 in pipeline.pairs[rank]:
+            continue
+        beside = range(at, at + 1 + (at in pipeline.pairs[rank]))
+        due = [
+            _Due(starts_us[each] + kernel.start_us, kernel, _label(ran.tasks[rank][each]))
+            for each in beside
+            for kernel in passes[each].kernels()
+        ]
+        ready_us = max(starts_us[each] + passes[each].time_us - passes[each].parts.get("host", 0.0) for each in beside)
+        late_us = max(0.0, max(ends_us[each] for each in beside) - ready_us)
+        free_us = max(free_us, pipeline.launches_us[rank][at])
+        launched = list(
+            _launched(sorted(due, key=lambda each: each.at_us), free_us, job.software.host_us_per_op, late_us)
+        )
+        yield from launched
+        free_us = max((((each.launch_ns or 0) + each.host_ns) / NS_PER_US for each in launched), default=free_us)
 
 
-def _launched(job: Job, one: Pass, start_us: float, launch_us: float, label: str) -> Iterator[TimelineEvent]:
-    host_us = job.software.host_us_per_op
-    late_us = 0.0
-    for number, kernel in enumerate(one.kernels()):
-        begins, ends = launch_us + number * host_us, launch_us + (number + 1) * host_us
-        late_us = max(late_us, ends - start_us - kernel.start_us)
+class _Due(NamedTuple):
+    """A kernel, when its turn has come, and the pass that it is of."""
+
+    at_us: float
+    kernel: Kernel
+    label: str
+
+
+def _label(task: Task) -> str:
+    return f"{_WORDS[task.kind]} of micro-batch {task.micro_batch}, chunk {task.chunk}"
+
+
+def _launched(due: Sequence[_Due], free_us: float, host_us: float, late_us: float) -> Iterator[TimelineEvent]:
+    """The kernels of a pass in order, each when its turn has come and it has been launched.
+
+    The host, which is free from ``free_us`` on and needs ``host_us`` per launch, launches at a steady pace and with
+    such a lead that it delays the last kernels by just ``late_us``.
+    """
+    latest = [each.at_us + late_us for each in due]
+    lead_us = min((last - (at + 1) * host_us for at, last in enumerate(latest)), default=free_us)
+    begins_us = done_us = max(free_us, min([lead_us, *(each.at_us for each in due[:1])]))
+    pace_us = max(1 / NS_PER_US, min(((last - begins_us) / (at + 1) for at, last in enumerate(latest)), default=0.0))
+    delay_us = 0.0
+    for number, (at_us, kernel, label) in enumerate(due, 1):
+        launch_us, done_us = done_us, begins_us + number * pace_us
+        delay_us = max(delay_us, done_us - at_us)
         yield TimelineEvent(
-            _name(kernel), kernel.op.model, kernel.stream, _ns(start_us + kernel.start_us + late_us),
-            _ns(kernel.time_us), _ns(begins), _ns(ends) - _ns(begins), label,
+            _name(kernel), kernel.op.model, kernel.stream, _ns(at_us + delay_us), _ns(kernel.time_us),
+            _ns(launch_us), _ns(done_us) - _ns(launch_us), label,
         )  # fmt: skip
 
 
@@ -150,8 +184,10 @@ def _hops(job: Job, ran: Run, rank: int) -> Iterator[TimelineEvent]:
         word: Collective(kind=word, elements_in=elements, elements_out=elements, ranks=2, dtype=width)
         for word in ("send", "recv")
     }
-    free = 0.0
+    free = busy_until = 0.0
     for at, task in enumerate(ran.tasks[rank]):
+        if at - 1 not in pipeline.pairs[rank]:
+            free = busy_until
         way = "forward" if task.kind == "F" else "backward"
         received, sent = pipeline.received_us(rank, task), pipeline.sent_us(rank, task)
         if received is not None:
@@ -164,7 +200,7 @@ def _hops(job: Job, ran: Run, rank: int) -> Iterator[TimelineEvent]:
             yield TimelineEvent(
                 f"pipeline.send.{way}", models["send"], f"send {way}", _ns(sent[0]), _ns(sent[1]) - _ns(sent[0])
             )
-        free = pipeline.ends_us[rank][at]
+        busy_until = max(busy_until, pipeline.ends_us[rank][at])
 
 
 def _finish(job: Job, ran: Run, rank: int) -> Iterator[TimelineEvent]:

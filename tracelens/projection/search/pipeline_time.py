@@ -137,24 +137,25 @@ def ends_us(
         chunk = held[rank][number]
         forward = _forward_us(chunk, costs, gathered[rank] - start)
         gathered[rank] = gathered[rank] + costs.gather @ chunk.layers
-        return forward + np.asarray(later_us(forward, launch[chunk][0]))
+        hosted: Floats = forward + later_us(forward, launch[chunk][0])
+        return hosted
 
     def closed(rank: int, number: int, start: Floats) -> Floats:
         chunk = held[rank][number]
         backward, until = _backward_us(chunk, costs, reduced[rank] - start)
         until = start + np.maximum(until, backward) + costs.scatter[:, chunk.kinds[0]]
-        backward = backward + np.asarray(later_us(backward, launch[chunk][1]))
+        hosted: Floats = backward + later_us(backward, launch[chunk][1])
         if not number:
             reduced[rank] = until
-            return backward
+            return hosted
         reduced[rank] = np.where(is_2, 0.0, until)
-        return np.where(is_2, plain[1][chunk], backward)
+        return np.where(is_2, plain[1][chunk], hosted)
 
     wave = functools.partial(_wave, held, others=others, hop=hop)
     first = wave(plain[0], opened) - wave(plain[0])
     free = _before_last_us(held, plain, hop)
-    last = wave(plain[1], closed, free=free, is_backward=True)
-    last = np.maximum(last, np.max(list(reduced.values()), axis=0)) - wave(plain[1], free=free, is_backward=True)
+    last = wave(plain[1], closed, free=free)
+    last = np.maximum(last, np.max(list(reduced.values()), axis=0)) - wave(plain[1], free=free)
     late[at] = first + last
     return late
 
@@ -176,12 +177,13 @@ def _before_last_us(
 def _wave(
     held: Mapping[int, Sequence[ChunkType]], plain_us: Mapping[ChunkType, Floats],
     each: Callable[[int, int, Floats], Floats] | None = None,
-    *, others: Floats, hop: Floats, free: Mapping[int, Floats] | None = None, is_backward: bool = False,
+    *, others: Floats, hop: Floats, free: Mapping[int, Floats] | None = None,
 ) -> Floats:  # fmt: skip
     """When a micro-batch has passed all chunks, which take ``each`` of rank, chunk's number and start, else
-    ``plain_us``; ``free``: when ranks can begin with it.
+    ``plain_us``: forwards, or backwards where ``free`` says when each rank can begin with it.
     """
-    can = dict(free) if free is not None else dict.fromkeys(held, np.zeros(len(hop)))
+    is_backward = free is not None
+    can = dict(free or dict.fromkeys(held, np.zeros(len(hop))))
     ends = came = np.zeros(len(hop))
     turns = [(rank, number) for number in range(len(held[0])) for rank in sorted(held)]
     for rank, number in reversed(turns) if is_backward else turns:
