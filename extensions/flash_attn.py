@@ -32,9 +32,23 @@ def _backward(op: OpSignature) -> SDPABackward:
 
 @traced_as("flash_attn_3::fwd")
 def _forward_3(op: OpSignature) -> SDPA:
-    """Slots 24 to 26: is_causal, window_size_left and window_size_right."""
-    window = windowed(op, 25, 26, op.literal(24))
-    return rows_then_heads(op, 0, mask=causal(op.literal(24), "bottom_right"), **window)
+    """Slots 7 and 8: running lengths of packed sequences; 24 to 26: is_causal and the window sizes."""
+    return _version_3(op, 0, cumulative=7, longest=12, is_causal=24)
+
+
+@traced_as("flash_attn_3::bwd")
+def _backward_3(op: OpSignature) -> SDPABackward:
+    """(dO, q, k, v, o, lse, dq, dk, dv, cu_seqlens_q, cu_seqlens_k, seqused_q, seqused_k, max_q, max_k, scale, causal,
+    left, right, ...).
+    """
+    return _version_3(op, 1, cumulative=9, longest=13, is_causal=16).backward()
+
+
+def _version_3(op: OpSignature, first: int, *, cumulative: int, longest: int, is_causal: int) -> SDPA:
+    if op.has(cumulative) and op.has(cumulative + 1):
+        return _packed(op, first, cumulative=cumulative, longest=longest, dropout=None, is_causal=is_causal)
+    window = windowed(op, is_causal + 1, is_causal + 2, op.literal(is_causal))
+    return rows_then_heads(op, first, mask=causal(op.literal(is_causal), "bottom_right"), **window)
 
 
 @traced_as("flash_attn::_flash_attn_varlen_forward")
@@ -47,11 +61,12 @@ def _varlen_backward(op: OpSignature) -> SDPABackward:
     return _packed(op, 1, cumulative=9, longest=11, dropout=13, is_causal=15).backward()
 
 
-def _packed(op: OpSignature, first: int, *, cumulative: int, longest: int, dropout: int, is_causal: int) -> SDPA:
+def _packed(op: OpSignature, first: int, *, cumulative: int, longest: int, dropout: int | None, is_causal: int) -> SDPA:
     """Slots ``cumulative`` and the next: running lengths of queries and keys, one more than there are sequences.
 
-    The window sizes follow ``is_causal``.
+    The window sizes follow ``is_causal``; without a slot for ``dropout`` there is none.
     """
+    fields = {} if dropout is None else {"dropout": op.literal(dropout)}
     return packed(
         op,
         first,
@@ -59,8 +74,8 @@ def _packed(op: OpSignature, first: int, *, cumulative: int, longest: int, dropo
         sequences_kv=op.shape(cumulative + 1, rank=1)[0] - 1,
         longest_q=op.literal(longest),
         longest_kv=op.literal(longest + 1),
-        dropout=op.literal(dropout),
         mask=causal(op.literal(is_causal), "bottom_right"),
+        **fields,
         **windowed(op, is_causal + 1, is_causal + 2, op.literal(is_causal)),
     )
 
