@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 from tests.analysis.conftest import Builder
 from tracelens.analysis.options import Options
 from tracelens.comparison.alignment.by_kernel import by_kernel
-from tracelens.comparison.change_sentences import parts_text
 from tracelens.comparison.compare import compare_sides
 from tracelens.comparison.compared import NOISE, Comparison
+from tracelens.comparison.sentences.change_sentences import parts_text
 from tracelens.comparison.sides import Call, Rates, Recorded, Side
 from tracelens.comparison.sources.reported_side import as_reported
 from tracelens.comparison.sources.traced_side import recorded

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from tracelens.comparison.alignment.work_roles import ATTENTION, COMMUNICATION, COPY, PRODUCT, role
+from tracelens.comparison.alignment.work_roles import ATTENTION, COMMUNICATION, COPY, PRODUCT, role, row_role
 from tracelens.comparison.causes import CLOCK, EVERYTHING, SPEED
 from tracelens.comparison.compared import UNCHANGED, ComparedRow
 
@@ -30,7 +30,7 @@ def with_clock(rows: Sequence[ComparedRow], *, same_device: bool) -> list[Compar
     scaled = [
         row for row in rows
         if row.cause in (SPEED, UNCHANGED) and row.a and row.b and not row.is_idle
-        and role(row.category, row.name) not in _OF_LINKS
+        and row_role(row) not in _OF_LINKS
     ]  # fmt: skip
     bound = list(filter(is_compute_bound, scaled))
     clock = _clock(bound) if same_device else None
@@ -87,7 +87,7 @@ def _is_of_all(rows: Sequence[ComparedRow], slower: float) -> bool:
 def _is_of_roles(rows: Sequence[ComparedRow], slower: float, total: float) -> bool:
     """Whether products changed so, and attention: one of them alone has another library, not another clock."""
     for wanted in (PRODUCT, ATTENTION):
-        own = [(row, row.a.kernel_ms) for row in rows if row.a and role(row.category, row.name) == wanted]
+        own = [(row, row.a.kernel_ms) for row in rows if row.a and row_role(row) == wanted]
         near = sum(ms for row, ms in own if _near(_slower(row), slower))
         of_role = sum(ms for _, ms in own)
         if of_role >= _LEAST_OF_ROLE * total and 2 * near < of_role:

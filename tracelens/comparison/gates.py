@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from tracelens.comparison.alignment.work_roles import COMMUNICATION, role
+from tracelens.comparison.alignment.work_roles import COMMUNICATION, row_role
 from tracelens.comparison.compared import ComparedRow, Comparison, GateResult
 from tracelens.errors import NothingToAnalyzeError, UsageError
 from tracelens.lazy.patterns import lazy_pattern
@@ -156,7 +156,7 @@ def _is_of(subject: str, row: ComparedRow) -> bool:
     if subject in (BUSY, IDLE):
         return row.is_idle == (subject == IDLE)
     if subject == COMM:
-        return role(row.category, row.name) == COMMUNICATION
+        return row_role(row) == COMMUNICATION
     ops = (*(row.a.ops if row.a else ()), *(row.b.ops if row.b else ()))
     return subject in (row.category, *ops)
 

@@ -8,7 +8,7 @@ from dataclasses import replace
 import numpy as np
 import numpy.typing as npt
 
-from tracelens.comparison.alignment.work_roles import COMMUNICATION, role
+from tracelens.comparison.alignment.work_roles import COMMUNICATION, row_role
 from tracelens.comparison.causes import LATE, OVERLAP, QUANTIZATION, SOME_RANKS, SPEED, WORK
 from tracelens.comparison.compared import ComparedRow, RankChange
 from tracelens.comparison.measured_rows import MeasuredSide
@@ -42,7 +42,7 @@ class RankTimes:
             return None
         run = measured.numbered.side.parts[0]
         ranks = tuple(at if one.rank is None else one.rank for at, one in enumerate(run))
-        sent = np.array([role(row.category, row.name) == COMMUNICATION for row in rows], bool)
+        sent = np.array([row_role(row) == COMMUNICATION for row in rows], bool)
         return cls(numbers=ranks, ns=measured.ranks[:, list(numbers)], sent=sent)
 
     @property

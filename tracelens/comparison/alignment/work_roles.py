@@ -4,8 +4,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from tracelens.comparison.sides import Call, Ints
+
+if TYPE_CHECKING:
+    from tracelens.comparison.compared import ComparedRow
 
 PRODUCT, ATTENTION, COMMUNICATION, COPY, STREAMING = "product", "attention", "communication", "copy", "streaming"
 _SOFTMAX = "softmax"
@@ -34,6 +38,11 @@ def role(category: str, name: str = "") -> str:
     if name.startswith(_LOCAL):
         return STREAMING
     return next((name for name, prefixes in _ROLES if category.startswith(prefixes)), STREAMING)
+
+
+def row_role(row: ComparedRow) -> str:
+    """Of a compared row."""
+    return role(row.category, row.name)
 
 
 def call_role(call: Call) -> str:

@@ -7,8 +7,9 @@ from textwrap import wrap
 from typing import TYPE_CHECKING
 
 from tracelens.comparison.causes import WAITING
-from tracelens.comparison.change_sentences import change_title, parts_text, signed_ms
 from tracelens.comparison.compared import NOISE
+from tracelens.comparison.sentences.amounts_in_words import signed_ms
+from tracelens.comparison.sentences.change_sentences import change_title, parts_text
 from tracelens.files.safe_text import terminal_text
 from tracelens.report.figures import shown_percent
 

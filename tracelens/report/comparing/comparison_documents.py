@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import orjson
 
-from tracelens.comparison.change_sentences import change_title, parts_text
+from tracelens.comparison.sentences.change_sentences import change_title, parts_text
 from tracelens.files.before_reading import before_reading
 from tracelens.files.json_bytes import encoded
 from tracelens.files.safe_text import escaped_json, json_safe

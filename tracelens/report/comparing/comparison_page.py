@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from tracelens.comparison.change_sentences import change_title, parts_text
+from tracelens.comparison.sentences.change_sentences import change_title, parts_text
 from tracelens.report.charts.markup import Content, Markup, headings, joined, table, tag
 from tracelens.report.comparing.comparison_tables import cell
 from tracelens.report.figures import shown_percent
@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 
 #: Rows of the page; the other files have all of them.
 MAX_ROWS = 500
+#: Ranks of the page; the other files have all of them.
+_MAX_RANKS = 64
 #: Links that a sentence has to its rows.
 _LINKS = 8
 #: Figures of a row on each side: (title, key, format).
@@ -98,12 +100,14 @@ def _ranks(found: Comparison) -> Section:
             *(tag("td", f"{ms:,.4f}", class_="n")
               for ms in (rank.a_own_ms, rank.b_own_ms, rank.a_exposed_ms, rank.b_exposed_ms)),
             tag("td", "yes" if rank.is_alone else ""))
-        for rank in found.ranks
+        for rank in sorted(found.ranks, key=lambda rank: -abs(rank.change_ms))[:_MAX_RANKS]
     ]  # fmt: skip
     text = (
         "Own is what a rank computes and copies, and its idle time; exposed is the time in which it did nothing but "
         "communicate, or wait for others in that."
     )
+    if len(found.ranks) > _MAX_RANKS:
+        text += f" The {_MAX_RANKS} of {len(found.ranks):,} ranks that changed most."
     return section("ranks", "Ranks", tag("p", text), table(heads, lines))
 
 
