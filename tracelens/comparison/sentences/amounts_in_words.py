@@ -2,12 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
+#: What a sentence names of many.
+_MOST_NAMED = 3
+
 
 def signed_ms(ms: float) -> str:
     """``+3.1 ms``."""
     size = abs(ms)
     text = f"{size:,.1f}" if size >= 10 else f"{size:.3g}" if size >= 0.001 else f"{size:.2g}"
     return f"{'+' if ms >= 0 else '-'}{text} ms"
+
+
+def named_and_more(texts: Sequence[str]) -> str:
+    """``GEMM, elementwise, reduce and 2 more``."""
+    more = f" and {len(texts) - _MOST_NAMED} more" if len(texts) > _MOST_NAMED else ""
+    return ", ".join(texts[:_MOST_NAMED]) + more
 
 
 def count_text(value: float) -> str:

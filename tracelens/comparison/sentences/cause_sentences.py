@@ -33,8 +33,8 @@ from tracelens.comparison.causes import (
 from tracelens.comparison.compared import AT_ONCE, UNCHANGED, ComparedRow, RankChange, RowSide
 from tracelens.comparison.drift import median_ratio
 from tracelens.comparison.repeated_parts import ratio_of, times
-from tracelens.comparison.sentences.amounts_in_words import count_text, signed_ms, slower_text
-from tracelens.comparison.sentences.row_group import MOST_NAMED, RowGroup
+from tracelens.comparison.sentences.amounts_in_words import count_text, named_and_more, signed_ms, slower_text
+from tracelens.comparison.sentences.row_group import RowGroup
 from tracelens.lazy.records import dataclass
 
 #: What a sentence speaks of where calls of all categories changed alike.
@@ -85,11 +85,10 @@ def _work(group: RowGroup) -> str:
 
 
 def _speed(group: RowGroup) -> str:
-    a, b = ([side.kernel_ms for side in sides] for sides in (group.a, group.b))
     calls = [sum(side.calls for side in sides) for sides in (group.a, group.b)]
     said = ", kernels of the same name" if _is_another_magnitude(group.rows[0]) else ", same kernels"
     known = said if all(side.kernels for side in (*group.a, *group.b)) else ""
-    before, after = sum(a) / calls[0], sum(b) / calls[1]
+    before, after = (ms / count for ms, count in zip(group.kernel_ms, calls, strict=True))
     slower = slower_text(before, after) + (_unlike_median(group, after / before) if before else "")
     is_unclear = is_sent(group.rows[0]) and not group.ranks and abs(after - before) >= _TOLD_APART * before
     less = " less" if after < before else ""
@@ -111,14 +110,14 @@ def _unlike_median(group: RowGroup, slower: float) -> str:
 
 
 def _clock(group: RowGroup) -> str:
-    before, after = (sum(side.kernel_ms for side in sides) for sides in (group.a, group.b))
+    before, after = group.kernel_ms
     share = 100 * (1 - before / after) if after else 0.0
     lower = f"clock {abs(share):.2g} % {'lower' if share > 0 else 'higher'}"
     return f"{lower} on all compute-bound ops, same kernels, {group.calls} of {group.ops(group.b)}"
 
 
 def _everything(group: RowGroup) -> str:
-    before, after = (sum(side.kernel_ms for side in sides) for sides in (group.a, group.b))
+    before, after = group.kernel_ms
     return f"{slower_text(before, after)} alike (clock, power or a shared device), same kernels, {group.calls}"
 
 
@@ -127,7 +126,7 @@ def _overlap(group: RowGroup) -> str:
     if group.rows[0].category == AT_ONCE:
         return f"{less} runs at the same time"
     if is_sent(group.rows[0]):
-        before, after = (sum(side.kernel_ms for side in sides) for sides in (group.a, group.b))
+        before, after = group.kernel_ms
         alike = "as long" if before == after else slower_text(before, after)
         return f"hidden {less} behind computation, same kernels ({alike}), {calls}"
     return f"{less} at the same time as others, same kernels, {calls}"
@@ -136,7 +135,7 @@ def _overlap(group: RowGroup) -> str:
 def _quantization(group: RowGroup) -> str:
     """Of the exchanges themselves, or of what quantizes for them on one side."""
     if group.a and group.b:
-        before, after = (sum(side.kernel_ms for side in sides) for sides in (group.a, group.b))
+        before, after = group.kernel_ms
         return f"{group.rows[0].match}, {slower_text(before, after)}, {group.calls} of {group.ops(group.b)}"
     return f"quantizing what is exchanged, {group.alone(group.a or group.b, 'gone' if group.a else 'new')}"
 
@@ -168,16 +167,14 @@ def _some_ranks(group: RowGroup) -> str:
     for row in group.rows:
         parts[part_of_ranks(row)] += 0.0 if is_sent(row) else row.of_ranks_ms or 0.0
     told = {what: ms for what, ms in parts.items() if abs(ms) >= _LEAST_PART * abs(after - before)}
-    largest = sorted(told, key=lambda what: -abs(told[what]))
-    named = ", ".join(f"{signed_ms(told[what])} {what}" for what in largest[:MOST_NAMED])
-    more = f" and {len(told) - MOST_NAMED} more" if len(told) > MOST_NAMED else ""
+    named = [f"{signed_ms(told[what])} {what}" for what in sorted(told, key=lambda what: -abs(told[what]))]
     of = f"{before:,.3g} -> {after:,.3g} ms outside of collectives"
     others = (
         _others(len(group.ranks) - len(alone), len(alone), less=after < before)
         if any(map(is_sent, group.rows))
         else "the others are as before"
     )
-    return f"{slower_text(before, after)}, {of} ({named}{more}); {others}"
+    return f"{slower_text(before, after)}, {of} ({named_and_more(named)}); {others}"
 
 
 def _others(rest: int, alone: int, *, less: bool) -> str:

@@ -6,12 +6,12 @@ from collections import defaultdict
 from collections.abc import Sequence
 
 from tracelens.comparison.compared import ComparedRow, RankChange, RowSide
-from tracelens.comparison.sentences.amounts_in_words import calls_text, signed_ms
+from tracelens.comparison.sentences.amounts_in_words import calls_text, named_and_more, signed_ms
 from tracelens.files.safe_text import clipped
 from tracelens.lazy.records import dataclass
 
-#: Ops that a sentence names, and how many characters of each.
-MOST_NAMED, _WIDEST_OP = 3, 48
+#: Characters of an op that a sentence names.
+_WIDEST_OP = 48
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,15 +34,19 @@ class RowGroup:
         return sum(row.change_ms for row in self.rows)
 
     @property
+    def kernel_ms(self) -> tuple[float, float]:
+        """Of A and of B."""
+        return sum(side.kernel_ms for side in self.a), sum(side.kernel_ms for side in self.b)
+
+    @property
     def calls(self) -> str:
         """``24 calls`` of a step of B; of A where B has none."""
         return calls_text(sum(side.calls for side in self.b or self.a))
 
     def ops(self, sides: Sequence[RowSide]) -> str:
         """``aten::add, aten::mul``."""
-        ops = tuple(dict.fromkeys(op for side in sides for op in side.ops))
-        more = f" and {len(ops) - MOST_NAMED} more" if len(ops) > MOST_NAMED else ""
-        return ", ".join(clipped(op, _WIDEST_OP) for op in ops[:MOST_NAMED]) + more
+        ops = dict.fromkeys(op for side in sides for op in side.ops)
+        return named_and_more([clipped(op, _WIDEST_OP) for op in ops])
 
     def alone(self, sides: Sequence[RowSide], what: str) -> str:
         """``aten::add is new``."""
@@ -63,5 +67,4 @@ class RowGroup:
         for row in self.rows:
             by_category[row.category] += row.change_ms
         largest = sorted(by_category.items(), key=lambda each: -abs(each[1]))
-        named = ", ".join(f"{category} {signed_ms(ms)}" for category, ms in largest[:MOST_NAMED])
-        return named + (f" and {len(largest) - MOST_NAMED} more" if len(largest) > MOST_NAMED else "")
+        return named_and_more([f"{category} {signed_ms(ms)}" for category, ms in largest])
