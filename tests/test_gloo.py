@@ -33,7 +33,8 @@ def compared(folder: Path) -> RanksAnalysis:
     assert [clock.offset_ns for clock in result.clocks.hosts] == [0.0]
     # gloo records the sizes, but not how they were split
     assert result.frames["nccl_all2allv_heatmap"].empty
-    assert RankReport(result).verdict()
+    # Ranks send to each other, but have no device whose idle time would be a pipeline's bubble
+    assert "pipeline" not in RankReport(result).verdict()
     return result
 
 

@@ -52,6 +52,15 @@ def test_the_waterfall_ends_at_what_the_bars_leave():
     assert figures == [10, 3, 1, 6, 5.5]
 
 
+def test_the_waterfall_has_no_bars_of_nothing():
+    """2 and 1 µs of 10 ms are one bar."""
+    rows = [("GEMM", 7.0, 4.0, 4.0), ("sort", 2.0, 1.998, 1.998), ("index", 1.0, 0.999, 0.999)]
+    text = headroom_chart(rows, "step")
+    assert re.findall(r'<th scope="row">([^<]*)<', text) == [
+        "measured step", "GEMM", "2 more", "achievable", "at the roofline",
+    ]  # fmt: skip
+
+
 def test_the_peak_of_memory_is_named():
     assert "peak 40.0 MB in aten::mm" in memory_chart([0.0, 1000.0, 2000.0], [10.0, 40.0, 5.0], "aten::mm")
 

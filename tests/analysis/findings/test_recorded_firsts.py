@@ -39,6 +39,15 @@ def test_a_trace_bound_by_its_host_says_so_first(real_analysis: RealAnalysis, tr
     assert gained_us < 0.01 * analysis.headline.timeline.total_ns / 1000 / max(1, len(analysis.complete_steps))
 
 
+def test_what_writes_the_cache_is_no_attention(real_analysis: RealAnalysis) -> None:
+    """Another attention backend would write it no faster."""
+    folder = "inference/vllm_decode_full"
+    captured = f"{folder}/capture_traces/graph_capture_rank_0.1773709742341309550.pt.trace"
+    kinds = {each.op: each.kind for each in real_analysis(f"{folder}/graph_execution", captured).findings}
+    assert kinds["_C_cache_ops::reshape_and_cache_flash"] == "op_below_roofline: memory"
+    assert kinds["vllm::unified_attention_with_output"] == "op_below_roofline: attention"
+
+
 def test_preparation_before_a_step_counts_for_what_the_step_can_hide(real_analysis: RealAnalysis) -> None:
     """268 of 391 ms are spent in preprocess(); beside the other 122.6 ms as much of it can be done."""
     analysis = real_analysis("mi300/facebook_timesformer-base-finetuned-k400__1016002")

@@ -23,6 +23,16 @@ def test_headroom_is_own_time_above_what_the_tile_model_expects(build: type[Buil
     assert frame["percent_of_step"].sum() == pytest.approx(100)
 
 
+def test_waiting_for_work_from_before_recording_is_no_headroom(build: type[Builder]) -> None:
+    """The first kernel of a second stream starts 500 µs after its launch, the recording being 200 old by then; of the
+    510.5 idle µs the other 10.5 could go.
+    """
+    b = build().launch(180, "k", 185, 5).launch(200, "k", 700.5, 5, stream=8)
+    frame = found(b).frames[headroom.TITLE].set_index("category")
+    assert frame.loc["idle", ["own_ms", "achievable_ms"]].tolist() == pytest.approx([0.5105, 0.5])
+    assert frame.loc["idle", "headroom_ms"] == pytest.approx(0.0105)
+
+
 def test_time_beside_other_work_is_nobodys_headroom(build: type[Builder]) -> None:
     """An addition of 300 µs runs beside a GEMM for 200 of them."""
     b = build().mm(4096, 4096, 4096, at=0, start=10, duration=500)

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from tracelens.report.charts.markup import Markup, joined, tag
 from tracelens.report.figures import shown_ms
 
-#: Categories with a bar of their own; the others share one.
-MAX_BARS = 10
+#: Categories with a bar of their own, and the share of the whole that it must have; the others share one.
+MAX_BARS, _LEAST = 10, 0.0005
 
 
 def headroom_chart(rows: Sequence[tuple[str, float, float, float]], whole: str) -> Markup | None:
@@ -20,9 +20,11 @@ def headroom_chart(rows: Sequence[tuple[str, float, float, float]], whole: str) 
     gains = [(name, own - achievable) for name, own, achievable, _ in rows if own > achievable]
     if not measured or not gains:
         return None
-    shown, rest = gains[:MAX_BARS], gains[MAX_BARS:]
+    own = sum(gain >= _LEAST * measured for _, gain in gains[:MAX_BARS])
+    shown, rest = gains[:own], gains[own:]
     if rest:
-        shown.append((f"{len(rest)} more", sum(gain for _, gain in rest)))
+        name = rest[0][0] if len(rest) == 1 else f"{len(rest)} more"
+        shown.append((name, sum(gain for _, gain in rest)))
     lines = [_line(f"measured {whole}", 0.0, 1.0, f"{_ms(measured)} ms", "compute")]
     at = measured
     for name, gain in shown:

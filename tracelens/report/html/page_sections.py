@@ -40,6 +40,8 @@ MAX_NOTICES = 40
 #: Marks on the roofline; the ops with most device time.
 MAX_POINTS = 150
 _LEGEND = 12
+#: Time on the critical path that would show as nothing.
+_LEAST_US = 0.05
 
 OPS_TEXT = (
     "Every distinct call beside its work and its estimate; each kernel is counted in exactly one row; collectives "
@@ -281,7 +283,11 @@ def _path_table(path: Sheet | None, whole: str) -> Markup | None:
     if path is None:
         return None
     shown = plain_rows(path.frame, ("kind", "time_us", "percent_of_step"))
-    rows = [(str(kind), shown_ms(float(us)), f"{percent:.1f}") for kind, us, percent in shown if us]
+    rows = [
+        (str(kind), shown_ms(us), f"{percent:.1f}")
+        for kind, us, percent in shown
+        if isinstance(us, float) and us >= _LEAST_US
+    ]
     where = "a step" if whole == "step" else "the window"
     return _small_table(f"The critical path through {where}", ("kind", "ms", f"% of the {whole}"), rows)
 

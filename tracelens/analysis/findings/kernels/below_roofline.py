@@ -24,10 +24,15 @@ ATTENTION, COMPUTE, OTHERWISE = "attention", "compute", "memory"
 _NEAR = 0.95
 #: In shapes, a number of rows that differs from call to call.
 _ANY = "*"
+#: What to try of matrix products that read their operands too slowly.
+_FEW_ROWS = (
+    "a kernel tuned for these shapes (split-K, max-autotune, the engine's tuned configs), more rows per call, narrower "
+    "weights"
+)
 #: Kernels at a time from which that is said.
 _TOGETHER = 1.05
-#: Lines of one kind, and rows of the sheet that prove one.
-_MOST, _MOST_ROWS = 6, 50
+#: Lines of one kind, as many as a report has at most, and rows of the sheet that prove one.
+_MOST, _MOST_ROWS = 10, 50
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -104,6 +109,7 @@ def below_roofline(seen: Observed, kind: str) -> Iterator[Candidate]:
                 *_distance_figures(calls),
             ),
             evidence=seen.evidence(calls.at, most=_MOST_ROWS),
+            remedy=_FEW_ROWS if kind == OTHERWISE and _multiplies(seen, calls.at[0]) else None,
             op=calls.name,
             row=seen.example_of(calls.at[0]),
             shapes=shortened("; ".join(_shapes(seen, each, 200) for each in calls.kinds), 200),
@@ -195,9 +201,13 @@ def _kind(seen: Observed, index: int) -> str | None:
     kernel_us = seen.column("kernel_us_mean")[index] / seen.column("kernels_per_call")[index]
     if bound == LAUNCH and kernel_us <= SHORT_KERNEL_US:
         return None
-    if category.startswith(("SDPA", "InferenceAttention")):
+    if _multiplies(seen, index) and category.startswith(("SDPA", "InferenceAttention")):
         return ATTENTION
     return COMPUTE if bound == COMPUTE else OTHERWISE
+
+
+def _multiplies(seen: Observed, index: int) -> bool:
+    return str(seen.column("compute_spec")[index]).startswith("matrix_")
 
 
 def _distance(calls: _Calls) -> str:

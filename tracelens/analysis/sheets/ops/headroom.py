@@ -6,6 +6,7 @@ import numpy as np
 import pandas as pd
 
 from tracelens.analysis.factorize import distinct_rows
+from tracelens.analysis.idle.idle_time import BEFORE_RECORDING, CAUSES
 from tracelens.analysis.sheets.context import SheetContext
 from tracelens.analysis.sheets.shared_columns import CATEGORY
 from tracelens.schema import column_set, ms, percent, sheet
@@ -25,7 +26,7 @@ COLUMNS = column_set(
     ms(
         "achievable_ms", "Achievable (ms)",
         "Own time if every call of known work took what the tile model (or --backend) expects of it; the others stay "
-        "as measured, and idle time goes.",
+        "as measured, and idle time goes, but for waits for work from before recording.",
     ),
     ms("roofline_ms", "Roofline (ms)", "Own time if every call of known work ran at its roofline."),
     ms("headroom_ms", "Headroom (ms)", "Own time less achievable time."),
@@ -55,7 +56,9 @@ def frame(context: SheetContext) -> pd.DataFrame | None:
     found = pd.DataFrame({"category": [category.texts[code] for code in codes.tolist()], **sums})
     known_ns = np.bincount(category.code, own * known[counted.row_of_event])[codes]
     found["known_percent"] = 100 * known_ns / np.maximum(sums["own_ms"], 1)
-    idle = {"category": IDLE, "own_ms": counted.timeline.idle_ns, "achievable_ms": 0.0, "roofline_ms": 0.0}
+    # Who waits for work that was not recorded is not idle
+    stays = float(context.idle_parts.by_cause[CAUSES.index(BEFORE_RECORDING)])
+    idle = {"category": IDLE, "own_ms": counted.timeline.idle_ns, "achievable_ms": stays, "roofline_ms": stays}
     found = pd.concat([found, pd.DataFrame([{**idle, "known_percent": np.nan}])], ignore_index=True)
     found["percent_of_step"] = 100 * found["own_ms"] / counted.timeline.total_ns
     found["headroom_ms"] = found["own_ms"] - found["achievable_ms"]

@@ -42,7 +42,8 @@ def frame(job: JobContext) -> pd.DataFrame:
     for number, members in enumerate(_joined(pairs)):
         for stage, rank in enumerate(sorted(members)):
             summary = job.ranks.get(rank)
-            if summary is None or not len(summary.step_number):
+            # A host alone, as gloo's ranks are, leaves no device without work
+            if summary is None or not len(summary.step_number) or not summary.step_compute.any():
                 continue
             length = summary.step_end - summary.step_start
             idle = length - summary.step_compute - summary.step_comm - summary.step_p2p - summary.step_copies
