@@ -147,7 +147,7 @@ def detect_bundled(names: Iterable[str]) -> list[str]:
         extension.name
         for extension in bundled
         if not present.isdisjoint(extension.traced_names)
-        or any(map(_any_of([extension.name_patterns]).match, described))
+        or (described and any(map(_any_of([extension.name_patterns]).match, described)))
     ]
 
 

@@ -35,7 +35,11 @@ class Explanation:
 
 def explain(row: Mapping[str, Any], device: DeviceSummary) -> Explanation:
     """``row``: one of ``unified_perf_summary``, by keys."""
-    values = {key: plain_value(row[key]) for key in row}
+    return explain_plain({key: plain_value(row[key]) for key in row}, device)
+
+
+def explain_plain(values: Mapping[str, Any], device: DeviceSummary) -> Explanation:
+    """The same of plain values (``report.cells``)."""
     model = values.get("model")
     lines = [f"{values.get('name')}  {values.get('input_dims') or ''}".rstrip()]
     if model is None:

@@ -22,7 +22,7 @@ from tracelens.analysis.verdict.summary import DeviceSummary
 from tracelens.lazy.records import dataclass
 from tracelens.report.assembly import Analyzed, Sheet
 from tracelens.report.cells import plain_columns
-from tracelens.report.explanation import explain
+from tracelens.report.explanation import explain_plain
 from tracelens.report.html.page_tables import shown_text
 from tracelens.report.readable_names import short_kernel_name
 from tracelens.trace.table import Kind, TraceTable
@@ -215,7 +215,7 @@ def explanations(sheet: Sheet, rows: int, device: DeviceSummary, pool: Pool) -> 
     found = []
     for values in zip(*plain_columns(frame[keys]), strict=True):
         row = dict(zip(keys, values, strict=True))
-        lines = [*explain(row, device).lines]
+        lines = [*explain_plain(row, device).lines]
         lines += [f"{label}: {row[key]}" for key, label in _DETAILS if row.get(key)]
         found.append([pool.add(line) for line in lines])
     return found
