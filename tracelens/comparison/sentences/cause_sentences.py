@@ -186,7 +186,9 @@ def _others(rest: int, alone: int, *, less: bool) -> str:
 def part_of_ranks(row: ComparedRow) -> str:
     """A row among others of the same ranks: what is other where that is a fact, else what it belongs to."""
     cause = cause_of(row)
-    return SAYS[cause].text(RowGroup((row,))) if cause in FACTS else row.name if row.is_idle else row.category
+    if cause in FACTS:
+        return SAYS[cause].text(RowGroup((row,)))
+    return f"idle: {row.name}" if row.is_idle else row.category
 
 
 @dataclass(frozen=True, slots=True)
