@@ -94,6 +94,12 @@ def test_the_ranks_that_changed_are_named_whichever_and_however_many(ranks: int,
         assert sum(each.change_ms for each in found.changes) == found.change_ms
 
 
+def test_of_the_same_job_twice_no_rank_is_said_to_have_changed() -> None:
+    """The intervals of all ranks hold together with 98 %: of 40 pairs few may."""
+    found = [compare_sides(job(seed=2 * n), job(seed=2 * n + 1)).ranks for n in range(40)]
+    assert sum(any(one.is_alone for one in ranks) for ranks in found) <= 2
+
+
 def test_ranks_that_all_became_slower_are_not_named() -> None:
     found = compare_sides(job(), job(slower=dict.fromkeys(range(4), 1.3), seed=1))
     assert not any(one.is_alone for one in found.ranks)

@@ -102,7 +102,7 @@ def with_ranks_apart(
     theirs, others = change[alone].sum(axis=0), change[~alone].sum(axis=0)
     is_theirs = ~before.sent & (theirs != 0) & (np.abs(others) <= _THEIRS * np.abs(theirs))
     waiting = _waiting(rows, before, after)
-    if waiting is not None and waiting[1].rank in {rank.rank for rank in changes if rank.is_alone}:
+    if waiting is not None and _more_waited_for(*waiting[1]).rank in {rank.rank for rank in changes if rank.is_alone}:
         is_theirs[waiting[0]] = True
     of_ranks = (change[alone].mean(axis=0) / NS_PER_MS).tolist()
     return [
@@ -127,10 +127,14 @@ def latecomer(times: RankTimes) -> Latecomer:
     return Latecomer(rank=times.numbers[last], waiting_ms=float(waiting) / NS_PER_MS)
 
 
+def _more_waited_for(one: Latecomer, other: Latecomer) -> Latecomer:
+    return max(one, other, key=lambda late: late.waiting_ms)
+
+
 def _waiting(
     rows: Sequence[ComparedRow], before: RankTimes, after: RankTimes
-) -> tuple[list[int], Latecomer, Latecomer, Latecomer] | None:
-    """(rows of communication, the rank that is or was waited for, A's, B's), where that is most of what changed."""
+) -> tuple[list[int], tuple[Latecomer, Latecomer]] | None:
+    """(rows of communication, who is waited for in A and in B), where waiting is most of what changed in these."""
     timed = (n for n, row in enumerate(rows) if row.cause in (SPEED, OVERLAP, QUANTIZATION, WORK))
     at = [n for n in timed if before.sent[n]]
     change_ms = sum(rows[n].change_ms for n in at)
@@ -138,7 +142,7 @@ def _waiting(
     more_ms = other.waiting_ms - one.waiting_ms
     if not change_ms or more_ms / change_ms < _LEAST_SHARE:
         return None
-    return at, other if more_ms > 0 else one, one, other
+    return at, (one, other)
 
 
 def with_latecomers(
@@ -149,7 +153,8 @@ def with_latecomers(
     waiting = None if before is None or after is None else _waiting(rows, before, after)
     if waiting is None:
         return list(rows)
-    at, late, one, other = waiting
+    at, (one, other) = waiting
+    late = _more_waited_for(one, other)
     which = f"rank {late.rank} {'late' if late is other else 'no longer late'}"
     why = f"{which}: a rank waits {other.waiting_ms:.3g} ms for the last one, {one.waiting_ms:.3g} ms before"
     own = next((rank for rank in changes if rank.rank == late.rank), None)
