@@ -12,17 +12,21 @@ import pytest
 import tracelens
 from tests.analysis.conftest import Builder
 from tests.conftest import RealTrace, part
+from tracelens.analysis.analyze import analyze
 from tracelens.analysis.loaded_trace import Trace
+from tracelens.analysis.options import Options as AnalysisOptions
 from tracelens.analysis.work.limits import launch_floor_us
 from tracelens.backends.chain import chain
 from tracelens.backends.system import System
 from tracelens.dtypes import DType
 from tracelens.errors import UsageError
+from tracelens.files.short_names import short_kernel_name
 from tracelens.hardware import HardwareSpec
 from tracelens.perf_models import GEMM, WorkColumns
 from tracelens.trace.table import Kind
 from tracelens.whatif import residuals
 from tracelens.whatif.outcome import WhatIf
+from tracelens.whatif.subject import Subject
 from tracelens.whatif.what_if import what_if
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -194,6 +198,32 @@ def test_a_scale_of_another_form_is_refused(wrong: str) -> None:
 def test_a_name_that_fits_nothing_is_refused_with_those_near() -> None:
     with pytest.raises(UsageError, match="did you mean aten::mm"):
         what_if(products().trace(), remove=("aten::mn",))
+
+
+def test_what_a_report_prints_names_its_events() -> None:
+    """Ops, modules and kernels, the latter as the page shortens them: the events whose time the row is."""
+    trace = tracelens.load(ROOT / "example_traces" / "moe_ep8" / "rank0.json.gz")
+    frames, subject = analyze(trace, AnalysisOptions()).frames, Subject.of(trace, AnalysisOptions())
+    for sheet, column in (("ops_summary", "name"), ("modules", "module")):
+        for name in frames[sheet][column].astype(str):
+            # "(unlinked kernels)" and "(in no module)" are no names
+            assert name.startswith("(") or subject.events_of(name).any(), name
+    kernels = frames["kernel_summary"].groupby("kernel_name", observed=True)["kernel_us_sum"].sum()
+    for name, kernel_us in kernels.items():
+        found = subject.events_of(short_kernel_name(str(name)))
+        assert subject.activity.duration[found].sum() / 1000 == pytest.approx(kernel_us, rel=1e-9), name
+
+
+def test_a_short_name_of_several_kernels_is_refused_with_a_whole_one() -> None:
+    names = [f"void mine::kernel<{width}>(float*)" for width in ("1, deep<a<b<int> > >", "1, deep<a<b<long> > >")]
+    built = Builder().launch(1, names[0], 100, 10).launch(2, names[1], 110, 20)
+    (short,) = {short_kernel_name(name) for name in names}
+    with pytest.raises(
+        UsageError, match=r"is short for 2 kernels; give a whole name, such as void mine::kernel.* for all"
+    ):
+        what_if(built.trace(), remove=(short,))
+    assert what_if(built.trace(), remove=(names[1],)).after.step_us == pytest.approx(10)
+    assert what_if(built.trace(), remove=(f"{short}*",)).after.step_us == 0
 
 
 def test_the_residuals_are_those_of_the_page() -> None:

@@ -6,7 +6,7 @@ import math
 
 from tracelens.analysis.verdict.summary import CategoryRow, Unseen
 from tracelens.backends.base import bound_name
-from tracelens.report.readable_names import short_kernel_name
+from tracelens.files.short_names import short_kernel_name
 from tracelens.units import GB_PER_TB
 
 

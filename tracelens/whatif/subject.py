@@ -11,6 +11,7 @@ import numpy as np
 
 from tracelens.analysis.attribution.activity import DeviceActivity, Labels
 from tracelens.analysis.attribution.attributed import Attribution, attribute
+from tracelens.analysis.attribution.calls import SYNTHETIC
 from tracelens.analysis.attribution.host_calls import HostCalls, host_calls
 from tracelens.analysis.attribution.per_step import counted_events
 from tracelens.analysis.attribution.window import Window
@@ -18,9 +19,11 @@ from tracelens.analysis.intervals import Ints
 from tracelens.analysis.options import Options
 from tracelens.analysis.reading.catalog import Reading
 from tracelens.analysis.reading.recording import Recording, no_device_events
+from tracelens.analysis.sheets.program.modules import module_paths
 from tracelens.errors import UsageError
+from tracelens.files.short_names import short_kernel_name
 from tracelens.lazy.records import dataclass
-from tracelens.trace.table import Kind, TraceTable
+from tracelens.trace.table import Kind, RowColumn, TraceTable
 from tracelens.trace.tree import MODULE_PREFIX, OpTree
 from tracelens.whatif.dependency_replay import Bools, DependencyReplay
 
@@ -134,11 +137,17 @@ class Subject:
         return max(len(self.window.complete_steps), 1)
 
     def rows_named(self, name: str) -> Bools:
-        """Host rows (ops, annotations, modules) called ``name``, and all that is below them."""
+        """Host rows (ops, annotations, modules; modules of that class or path of classes) called ``name``, and all that
+        is below them.
+        """
         table, tree = self.table, self.tree
         names = np.array([text == name or text == f"{MODULE_PREFIX}{name}" for text in table.names] or [False])
         kinds = (Kind.CPU_OP, Kind.USER_ANNOTATION, Kind.PYTHON_FUNCTION)
-        found = np.flatnonzero(names[table.name] & table.is_of(kinds) & (tree.position >= 0))
+        found: RowColumn = np.flatnonzero(names[table.name] & table.is_of(kinds) & (tree.position >= 0)).astype(
+            np.int32
+        )
+        if not len(found):
+            found = self._modules_of(name)
         depth = np.zeros(len(tree.order) + 1, np.int64)
         np.add.at(depth, tree.position[found], 1)
         np.add.at(depth, tree.last[found], -1)
@@ -146,8 +155,19 @@ class Subject:
         below[tree.order] = np.cumsum(depth[:-1]) > 0
         return below
 
+    def _modules_of(self, classes: str) -> RowColumn:
+        """Calls of the modules of a class (``Linear``) or of a path of classes (``Model/Block/Linear``)."""
+        modules = module_paths(self.table, self.tree, self.tree.launch[self.activity.rows], self.window.stem)
+        if modules is None:
+            return np.empty(0, np.int32)
+        texts = [modules.text(path) for path in range(len(modules.paths))]
+        fits = np.array([classes in (text, short_kernel_name(text), text.rpartition("/")[2]) for text in texts])
+        found: RowColumn = modules.scopes.rows[fits[modules.path]]
+        return found
+
     def events_of(self, selector: str) -> Bools:
-        """The device events of a category, of an op, module or range with all below, or of kernels whose name fits.
+        """The device events of a category, of an op, module or range with all below, or of kernels whose name, whole or
+        as a report shortens it, fits.
 
         UsageError where there is none.
         """
@@ -158,13 +178,41 @@ class Subject:
         found = np.append(below, False)[launch]
         if found.any():
             return found
-        table = self.table
-        fits = np.zeros(len(table.names), bool)
-        codes = np.unique(self.activity.name).tolist()
-        fits[codes] = [fnmatch.fnmatchcase(table.names[code], selector) for code in codes]
-        fitting: Bools = fits[self.activity.name]
+        fitting = np.isin(self.activity.name, self._kernels_named(selector))
+        if not fitting.any():
+            fitting = self._launched_by(selector)
         if not fitting.any():
             there = {text for text in self.category.texts if self.category.are(text).any()}
             known = sorted({*there, *self.op_name})
             raise UsageError.unknown("category, op or kernel with device time", selector, known)
         return fitting
+
+    def _launched_by(self, selector: str) -> Bools:
+        """Events called ``op->kernel``, as a report calls kernels that are ops of their own."""
+        op, _, kernel = selector.removesuffix(SYNTHETIC).partition("->")
+        of_op = np.array([name == op for name in self.op_name], bool)
+        kernels = [code for code in np.unique(self.activity.name).tolist() if self.table.names[code] == kernel]
+        found: Bools = of_op & np.isin(self.activity.name, kernels)
+        return found
+
+    def _kernels_named(self, selector: str) -> list[int]:
+        """Codes of the kernels that are called so, in full or as a report shortens it, or whose name fits.
+
+        UsageError where several have this short name.
+        """
+        names = {code: self.table.names[code] for code in np.unique(self.activity.name).tolist()}
+        short = {code: short_kernel_name(name) for code, name in names.items()}
+        for called in (names, short):
+            found = [code for code, name in called.items() if name == selector]
+            if len(found) > 1:
+                whole = " and ".join(sorted(names[code] for code in found)[:2])
+                raise UsageError(
+                    f"{selector!r} is short for {len(found)} kernels; give a whole name, such as {whole}, "
+                    f"or {selector + '*'!r} for all"
+                )
+            if found:
+                return found
+        return [
+            code for code, name in names.items()
+            if fnmatch.fnmatchcase(name, selector) or fnmatch.fnmatchcase(short[code], selector)
+        ]  # fmt: skip

@@ -27,6 +27,8 @@ from tracelens.trace.columns import narrowed
 from tracelens.trace.table import Kind, RowColumn, TraceTable
 
 Ints = npt.NDArray[np.int64]
+#: What the name of a kernel that is an op of its own ends with, unless it is a copy.
+SYNTHETIC = " (Synthetic Op)"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -10,7 +10,7 @@ import numpy.typing as npt
 import pandas as pd
 
 from tracelens.analysis.attribution.activity import Bools, DeviceActivity, Labels
-from tracelens.analysis.attribution.calls import Calls
+from tracelens.analysis.attribution.calls import SYNTHETIC, Calls
 from tracelens.analysis.attribution.event_category import COPY
 from tracelens.analysis.factorize import Codes, first_of_each, numbered
 from tracelens.analysis.group_figures import ByGroup
@@ -158,7 +158,7 @@ def _add_steps(frame: Columns, rows: int, group: Codes, us: Floats, in_steps: np
 def _call_name(op: str, kernel: str | None, category: str) -> str:
     if kernel is None:
         return op
-    return f"{op}->{kernel}" if category == COPY else f"{op}->{kernel} (Synthetic Op)"
+    return f"{op}->{kernel}" if category == COPY else f"{op}->{kernel}{SYNTHETIC}"
 
 
 def _add_exchanges(frame: Columns, exchange: Sequence[Exchange | None], wire: Floats) -> None:

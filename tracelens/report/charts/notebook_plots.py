@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from tracelens.errors import NothingToAnalyzeError, UsageError
+from tracelens.files.short_names import short_kernel_name
 from tracelens.report.charts.palette import COLORS
-from tracelens.report.readable_names import short_kernel_name
 from tracelens.units import NS_PER_MS, US_PER_MS
 
 if TYPE_CHECKING:

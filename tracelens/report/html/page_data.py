@@ -19,12 +19,12 @@ from tracelens.analysis.page.step_idle import StepIdle
 from tracelens.analysis.page.step_timeline import Lane, StepTimeline, step_timelines
 from tracelens.analysis.sheets.program.call_stacks import lines_of_events
 from tracelens.analysis.verdict.summary import DeviceSummary
+from tracelens.files.short_names import short_kernel_name
 from tracelens.lazy.records import dataclass
 from tracelens.report.assembly import Analyzed, Sheet
 from tracelens.report.cells import plain_columns
 from tracelens.report.explanation import explain_plain
 from tracelens.report.html.page_tables import shown_text
-from tracelens.report.readable_names import short_kernel_name
 from tracelens.trace.table import Kind, TraceTable
 
 

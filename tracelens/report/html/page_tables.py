@@ -6,11 +6,11 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 from tracelens.files.safe_text import terminal_text
+from tracelens.files.short_names import short_kernel_name
 from tracelens.lazy.patterns import lazy_pattern
 from tracelens.lazy.records import dataclass
 from tracelens.report.cells import Value, plain_value, plain_values
 from tracelens.report.charts.markup import Markup, joined, tag
-from tracelens.report.readable_names import short_kernel_name
 from tracelens.schema import Column
 
 if TYPE_CHECKING:

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
+from tracelens.files.short_names import short_kernel_name
 from tracelens.lazy.patterns import lazy_pattern
 from tracelens.report.cells import plain_values
 from tracelens.report.charts.markup import Content, Markup, joined, tag
@@ -13,7 +14,7 @@ from tracelens.report.charts.markup import table as scrolled
 from tracelens.report.figures import shown_figure
 from tracelens.report.html.frame import Section
 from tracelens.report.html.page_tables import breakable, prose, shown_text
-from tracelens.report.readable_names import column_title, short_kernel_name
+from tracelens.report.readable_names import column_title
 
 if TYPE_CHECKING:
     import pandas as pd
