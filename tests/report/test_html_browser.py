@@ -295,7 +295,7 @@ def test_a_table_copies_as_markdown(page):
         "document.querySelector('#collectives-tools button').click(); })"
     )
     head, rule, *rows = text.strip().split("\n")
-    assert head.startswith("| Collective name | Process Group Name |")
+    assert head.startswith("| collective | group |")
     assert rule.startswith("| --- | --- |")
     assert len(rows) == len(page.texts("#collectives tbody tr"))
 

@@ -599,7 +599,9 @@ def health(summary: Summary) -> Markup:
         unanswered = [tag("li", prose(f"{m.question}: {m.because}")) for m in summary.cannot_answer]
         pieces += [tag("h3", "What this trace cannot answer"), tag("ul", unanswered)]
     matched = device.spec if device.id is None else f"{device.id}, matched by {device.matched_by}"
-    pieces += [tag("h3", "The device"), tag("p", shown_text(f"{device.label} ({matched}). {device.note}".rstrip()))]
+    # A note that names the device says how it was recognized
+    named = "" if device.label in device.note else f"{device.label} ({matched}). "
+    pieces += [tag("h3", "The device"), tag("p", shown_text(f"{named}{device.note}".rstrip()))]
     if device.doubtful:
         pieces.append(tag("p", f"Doubtful figures: {', '.join(device.doubtful)}."))
     if device.figures:

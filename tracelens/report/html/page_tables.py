@@ -27,9 +27,10 @@ _DIGITS = 6
 #: Columns whose texts are shown in a readable form.
 _NAMES = ("kernel_name", "name")
 
+#: What a window of 1200 pixels does not show comes last.
 OPS = (
-    "name", "category", "shapes", "operation_count", "kernel_ms", "percent", "tflops_s_mean", "hbm_tb_s_mean",
-    "effective_interconnect_tb_s_mean", "bound", "percent_of_roofline_mean", "above_roofline_ms", "kernel_us_mean",
+    "name", "category", "shapes", "operation_count", "kernel_ms", "percent", "bound", "percent_of_roofline_mean",
+    "above_roofline_ms", "tflops_s_mean", "hbm_tb_s_mean", "effective_interconnect_tb_s_mean", "kernel_us_mean",
     "module", "line",
 )  # fmt: skip
 #: Columns that a reader has to ask for.
@@ -46,6 +47,24 @@ CPU_OPS = (
     "name", "category", "input_dims", "operation_count", "self_us_sum", "percent", "self_us_mean", "total_us_sum",
     "gflops", "tflops_s",
 )  # fmt: skip
+#: What a column is called here, where its name in the workbook is that of other tools' sheets.
+HEADERS = {
+    "kernels": {
+        "kernel_name": "kernel", "parent_category": "category", "parent_op": "op", "stream": "stream",
+        "kernel_us_count": "kernels", "kernel_us_sum": "µs", "percent_of_kernels": "% of GPU time",
+        "kernel_us_mean": "µs each", "kernel_us_min": "shortest µs", "kernel_us_max": "longest µs",
+    },
+    "collectives": {
+        "collective": "collective", "group_name": "group", "group_size": "ranks", "in_mb": "MB in", "out_mb": "MB out",
+        "operation_count": "calls", "duration_us_sum": "µs", "duration_us_mean": "µs each",
+        "duration_us_min": "shortest µs", "duration_us_max": "longest µs",
+    },
+    "cpu-ops": {
+        "name": "op", "category": "category", "input_dims": "shapes", "operation_count": "calls",
+        "self_us_sum": "self µs", "percent": "% of self time", "self_us_mean": "self µs each",
+        "total_us_sum": "total µs", "gflops": "GFLOP",
+    },
+}  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -113,6 +132,8 @@ def page_table(key: str, sheet: Sheet | None, keys: Iterable[str], max_rows: int
     frame = sheet.frame.head(max_rows)
     shown = [by_key[key] for key in keys if key in by_key and not frame[key].isna().all()]
     cells = [_shown_values(column, frame[column.key]) for column in shown]
+    called = HEADERS.get(key, {})
+    shown = [column.renamed(called.get(column.key, column.header)) for column in shown]
     return PageTable(
         key=key, columns=tuple(shown), rows=tuple(zip(*cells, strict=True)), total=len(sheet.frame), sheet=sheet.title
     )
