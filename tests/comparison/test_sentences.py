@@ -313,6 +313,24 @@ def test_another_type_of_all_ops_is_one_sentence() -> None:
     assert parts_text(found) == "computation 0.00069 -> 0.00138 ms"
 
 
+def test_calls_of_as_many_times_the_work_are_one_sentence() -> None:
+    """A batch twice as large: of the product, in 3 of the step's 5 us, and of what follows it."""
+
+    def step(batch: int) -> Ops:
+        found = []
+        for name, category, ns in (("mm", "GEMM", 3000), ("gelu", "elementwise", 2000)):
+            call = Call(name=f"aten::{name}", category=category, shapes=f"(({batch}, 8),)", work=f"{name} {batch}")
+            found.append((call, [(name, ns * batch)]))
+        return found
+
+    sides = [side(*[step(batch)] * 3) for batch in (1, 2)]
+    for one, batch in zip(sides, (1, 2), strict=True):
+        object.__setattr__(one.first, "rates", (Rates(flops=1e9 * batch), Rates(flops=1e6 * batch)))
+    assert texts(compare_sides(*sides)) == [
+        "ops +0.005 ms: other shapes (2 x the FLOPs) on 2 calls of aten::mm, aten::gelu: GEMM +0.003 ms, elementwise +0.002 ms"
+    ]
+
+
 def test_sides_with_little_in_common_are_said_to_be_others() -> None:
     one, two = side(*[op("mm", ("gemm", 90)) + op("add", ("add", 10))] * 2), side(*[op("add", ("add", 10))] * 2)
     (note,) = [note for note in compare_sides(one, two).notes if "workload" in note]

@@ -38,7 +38,10 @@ from tracelens.comparison.sentences.row_group import RowGroup
 from tracelens.lazy.records import dataclass
 
 #: What a sentence speaks of where calls of all categories changed alike.
-ALIKE = {CLOCK: "compute-bound ops", EVERYTHING: "all computation", REPEATS: "ops", SOME_RANKS: "ranks", TYPE: "ops"}
+ALIKE = {
+    CLOCK: "compute-bound ops", EVERYTHING: "all computation", REPEATS: "ops", SOME_RANKS: "ranks", TYPE: "ops",
+    WORK: "ops",
+}  # fmt: skip
 #: Change of the mean from which it is said that the median changed less, or that a collective may have waited.
 _TOLD_APART = 0.05
 #: Relative change up to which a median is as before.
@@ -60,8 +63,8 @@ def _types(a: Sequence[RowSide], b: Sequence[RowSide]) -> str:
     return " -> ".join(words)
 
 
-def _type(group: RowGroup) -> str:
-    said = f"other type ({_types(group.a, group.b)}) on {group.calls} of {group.ops(group.b)}"
+def _other(what: str, group: RowGroup) -> str:
+    said = f"other {what} on {group.calls} of {group.ops(group.b)}"
     return f"{said}: {group.by_category()}" if group.is_of_several_categories() else said
 
 
@@ -75,13 +78,17 @@ def _kernels(group: RowGroup) -> str:
 
 
 def _work(group: RowGroup) -> str:
-    before, after = (
-        sum(side.flops or 0.0 for side in sides) / sum(side.calls for side in sides) for sides in (group.a, group.b)
-    )
-    known = all(side.flops for side in (*group.a, *group.b)) and differs(before, after)
-    times = f" ({after / before:.3g} x the FLOPs)" if known else ""
+    times = _times_the_flops(group.rows[0])
     what = "messages or groups" if is_sent(group.rows[0]) else "shapes"
-    return f"other {what}{times} on {group.calls} of {group.ops(group.b)}"
+    return _other(what if times is None else f"{what} ({times} x the FLOPs)", group)
+
+
+def _times_the_flops(row: ComparedRow) -> str | None:
+    """``2`` where a call has twice the FLOPs; None where that is not known, or they are as before."""
+    a, b = row.a, row.b
+    if a is None or b is None or not a.flops or not b.flops or not differs(a.flops / a.calls, b.flops / b.calls):
+        return None
+    return f"{b.flops / b.calls / (a.flops / a.calls):.3g}"
 
 
 def _speed(group: RowGroup) -> str:
@@ -226,8 +233,11 @@ SAYS = {
     REPLACED: _Says(_own_ops, lambda group: f"{group.ops(group.a)} -> {group.ops(group.b)} on {group.calls}"),
     CALLS: _Says(_own_ops, _calls),
     REPEATS: _Says(ratio_of, _repeats),
-    TYPE: _Says(lambda row: row.a and row.b and _types((row.a,), (row.b,)), _type),
-    WORK: _Says(_own_ops, _work),
+    TYPE: _Says(
+        lambda row: row.a and row.b and _types((row.a,), (row.b,)),
+        lambda group: _other(f"type ({_types(group.a, group.b)})", group),
+    ),
+    WORK: _Says(lambda row: _times_the_flops(row) or _own_ops(row), _work),
     KERNEL: _Says(lambda row: row.a and row.b and other_kernels(row.a, row.b), _kernels),
     CLOCK: _Says(lambda row: None, _clock),
     EVERYTHING: _Says(lambda row: None, _everything),

@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import Protocol
 
 from tracelens.comparison.alignment.work_roles import COMMUNICATION, COPY, row_role
-from tracelens.comparison.causes import REPEATS, SOME_RANKS, TYPE, cause_of
+from tracelens.comparison.causes import REPEATS, SOME_RANKS, TYPE, WORK, cause_of
 from tracelens.comparison.compared import AT_ONCE, IDLE, NOISE, Change, ComparedRow, Comparison, RankChange
 from tracelens.comparison.drift import with_clock
 from tracelens.comparison.late_ranks import RankTimes, with_latecomers, with_ranks_apart
@@ -147,7 +147,7 @@ def _subject(group: RowGroup) -> str:
         return "idle"
     if row.category == AT_ONCE:
         return "overlap"
-    if row.cause in ALIKE and (row.cause != TYPE or group.is_of_several_categories()):
+    if row.cause in ALIKE and (row.cause not in (TYPE, WORK) or group.is_of_several_categories()):
         return ALIKE[row.cause]
     return "exposed communication" if is_sent(row) else row.category
 
