@@ -55,7 +55,7 @@ COPIES = {"_conj_physical", "_reshape_alias_copy", "clone", "contiguous", "copy"
           "roll", "masked_fill", "masked_fill_"}  # fmt: skip
 FILLS = {"bernoulli_", "cauchy_", "exponential_", "fill", "fill_", "geometric_", "log_normal_", "normal_", "random_",
          "uniform_", "zero", "zero_"}  # fmt: skip
-TO_BOOL = {"eq", "ne", "lt", "le", "gt", "ge", "isclose", "isfinite", "isinf", "isnan", "signbit", "logical_and",
+TO_BOOL = {"eq", "ne", "lt", "le", "gt", "ge", "isclose", "isfinite", "isinf", "isnan", "signbit", "isneginf", "isposinf", "logical_and",
            "logical_or", "logical_xor", "logical_not"}  # fmt: skip
 OPERATIONS = {
     **dict.fromkeys(("addcdiv", "addcdiv_", "addcmul", "addcmul_", "lerp", "lerp_"), 3),

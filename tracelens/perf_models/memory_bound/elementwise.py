@@ -237,6 +237,10 @@ def pointwise(op: OpSignature, *inputs: int, flops: int = 1) -> Elementwise:
     "aten::gelu", "aten::gelu_", "aten::log_sigmoid", "aten::log_sigmoid_forward", "aten::nan_to_num",
     "aten::nan_to_num_", "aten::bitwise_not", "aten::triu", "aten::tril", "aten::triu_", "aten::tril_",
     "aten::rsub", "aten::positive", "aten::logit", "aten::conj_physical", "aten::threshold", "aten::threshold_",
+    "aten::sign_", "aten::sgn", "aten::sgn_", "aten::exp2_", "aten::expm1_", "aten::log1p_", "aten::log2_",
+    "aten::log10_", "aten::tan_", "aten::asin_", "aten::acos_", "aten::atan_", "aten::sinh_", "aten::cosh_",
+    "aten::asinh", "aten::acosh", "aten::atanh", "aten::erf_", "aten::erfc_", "aten::erfinv_", "aten::ceil_",
+    "aten::trunc_", "aten::frac_", "aten::mish_", "aten::hardshrink", "aten::softshrink", "aten::lgamma",
     leaf_only=True,
 )  # fmt: skip
 def _unary(op: OpSignature) -> UnaryElementwise | BinaryElementwise:
@@ -255,7 +259,8 @@ def _last_tensor(op: OpSignature) -> int | None:
 
 
 @traced_as(
-    "aten::logical_not", "aten::isnan", "aten::isinf", "aten::isfinite", "aten::signbit",
+    "aten::logical_not", "aten::isnan", "aten::isinf", "aten::isfinite", "aten::signbit", "aten::isneginf",
+    "aten::isposinf",
     leaf_only=True,
 )  # fmt: skip
 def _unary_predicate(op: OpSignature) -> UnaryElementwise:
