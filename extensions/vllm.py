@@ -201,6 +201,24 @@ def _add_rms_norm(op: OpSignature) -> RMSNorm:
     return rms_norm(op, 0, 2, residual=True)
 
 
+@traced_as("_C::rms_norm_static_fp8_quant")
+def _rms_norm_fp8(op: OpSignature) -> RMSNorm:
+    """(out, x, weight, scale of the tensor, epsilon)."""
+    return rms_norm(op, 1, 2, out=0, scale=3, quantized=True)
+
+
+@traced_as("_C::fused_add_rms_norm_static_fp8_quant")
+def _add_rms_norm_fp8(op: OpSignature) -> RMSNorm:
+    """(out, x, residual, weight, scale of the tensor, epsilon)."""
+    return rms_norm(op, 1, 3, out=0, scale=4, quantized=True, residual=True)
+
+
+@traced_as("_C::rms_norm_dynamic_per_token_quant", "_C::rms_norm_per_block_quant")
+def _rms_norm_by_row(op: OpSignature) -> RMSNorm:
+    """(out, x, weight, scales, epsilon, the scales' bound, residual, ...)."""
+    return rms_norm(op, 1, 2, out=0, scale=3, quantized=True, residual=op.has(6))
+
+
 @traced_as("vllm::rocm_aiter_rms_norm", leaf_only=True)
 def _rms_norm_wrapper(op: OpSignature) -> RMSNorm:
     """(x, weight, epsilon)."""
@@ -247,7 +265,22 @@ def _fp8_quant(op: OpSignature) -> GroupQuant:
     return quantized(op, 1, out=0, scale=2)
 
 
-@traced_as("_C::silu_and_mul", "_C::gelu_and_mul", "_C::gelu_tanh_and_mul")
+@traced_as("_C::scaled_fp4_quant")
+def _fp4_quant(op: OpSignature) -> GroupQuant:
+    """(out, x, scales, scale of the tensor); later (x, scale of the tensor, layout): an FP8 scale per 16 values."""
+    if op.has(2):
+        return quantized(op, 1, out=0, scale=2)
+    groups = math.prod(op.shape(0)) // 16
+    return quantized(op, 0, dtype_out=DType.FP4_E2M1, scale_elements=groups, dtype_scale=DType.FP8_E4M3FN)
+
+
+@traced_as("_C::static_scaled_int8_quant", "_C::dynamic_scaled_int8_quant")
+def _int8_quant(op: OpSignature) -> GroupQuant:
+    """(out, x, scales, zero points)."""
+    return quantized(op, 1, out=0, scale=2)
+
+
+@traced_as("_C::silu_and_mul", "_C::gelu_and_mul", "_C::gelu_tanh_and_mul", "_C::silu_and_mul_quant")
 def _gated(op: OpSignature) -> UnaryElementwise:
     """(out, x)."""
     return gated(op)

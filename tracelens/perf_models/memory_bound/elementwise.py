@@ -193,7 +193,7 @@ def binary(
 
 
 #: Operations per element of ``activation(left) * right``, by the name that every library gives such an op.
-_GATED_FLOPS = {"silu_and_mul": 5, "gelu_and_mul": 8, "gelu_tanh_and_mul": 10}
+_GATED_FLOPS = {"silu_and_mul": 5, "gelu_and_mul": 8, "gelu_tanh_and_mul": 10, "silu_and_mul_quant": 6}
 
 
 def gated(op: OpSignature, out: int = 0, x: int = 1) -> UnaryElementwise:
