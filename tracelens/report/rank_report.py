@@ -194,7 +194,7 @@ class RankReport(NamedSheets):
         late = frame[frame["cost_us"] >= _LEAST_LATE * recorded_us].head(3).to_dict("records")
         for row in late:
             yield (
-                f" rank {row['rank']} was late on its own by {row['cost_us'] / US_PER_MS:.3f} ms in all, last to "
+                f" rank {row['rank']} late on its own by {row['cost_us'] / US_PER_MS:.3f} ms, last to "
                 f"{row['percent_arrived_last']:.0f} % of {row['num_collectives']} collectives"
             )
         if not late:
@@ -249,7 +249,8 @@ def _late_together(frame: pd.DataFrame, recorded_us: float) -> Iterator[str]:
     if 2 * least.sum() <= len(frame) and told_us >= _LEAST_LATE * recorded_us:
         few, others = (waited_us[which].mean() / US_PER_MS for which in (least, ~least))
         ranks = ranks_text(frame["rank"][least])
-        yield f" ranks {ranks} are late together: each waits {few:.3f} ms in all, the others {others:.3f}"
+        text = f"ranks {ranks} are late together: each waits {few:.3f} ms in all, the others {others:.3f}"
+        yield from textwrap.wrap(text, _WIDTH, initial_indent=" ", subsequent_indent="   ")
 
 
 def _span(low: object, high: object) -> str:
