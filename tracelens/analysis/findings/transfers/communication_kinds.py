@@ -24,6 +24,8 @@ _WORDS = {
     "reduce": ALL_REDUCE, "gather": "all-gather", "scatter": "reduce-scatter", "exchange": ALL_TO_ALL,
     "pair": SEND_RECV, "broadcast": "broadcast",
 }  # fmt: skip
+#: The category of exchanges of tokens (DeepEP and the like).
+_TOKENS = "EP_Communication"
 _SENDS = ("c10d::send", "c10d::recv_", "nccl:send", "nccl:recv")
 _EXCHANGES = lazy_pattern(r"^(?:c10d|nccl|_c10d_functional)::?all_?to_?all")
 
@@ -54,17 +56,20 @@ def exposed_kinds(seen: Observed) -> dict[str, int]:
 
 
 def _kinds(seen: Observed, at: npt.NDArray[np.int64]) -> list[str | None]:
-    """By the recorded collective, else by the kernel's name."""
-    activity, names = seen.activity, seen.table.names
-    attributes, call = attributes_of_calls(seen.table, seen.tree, activity.rows[at])
+    """By the recorded collective, else by the kernel's name; of exchanges of tokens, whose calls record neither, by the
+    category.
+    """
+    activity, names, category = seen.activity, seen.table.names, seen.category
+    kinds: list[str | None] = [ALL_TO_ALL] * len(at)
+    others = np.flatnonzero(~category.are(_TOKENS)[at])
+    attributes, call = attributes_of_calls(seen.table, seen.tree, activity.rows[at[others]])
     recorded = [in_words(values.get("Collective name")) for values in attributes]
     pair = _kind_of_pairs(names)
-    categories = seen.category[at].tolist()
-    by_name: dict[tuple[int, str], str | None] = {}
-    for key in {*zip(activity.name[at].tolist(), categories, strict=True)}:
-        by_name[key] = _said(names[key[0]], key[1], pair)
-    keys = zip(activity.name[at].tolist(), categories, strict=True)
-    return [recorded[code] or by_name[key] for code, key in zip(call.tolist(), keys, strict=True)]
+    keys = [*zip(activity.name[at[others]].tolist(), category[at[others]].tolist(), strict=True)]
+    by_name = {key: _said(names[key[0]], key[1], pair) for key in set(keys)}
+    for place, code, key in zip(others.tolist(), call.tolist(), keys, strict=True):
+        kinds[place] = recorded[code] or by_name[key]
+    return kinds
 
 
 def in_words(collective: object) -> str | None:
@@ -85,8 +90,6 @@ def _kind_of_pairs(names: Collection[str]) -> str | None:
 
 def _said(kernel: str, category: str, pair: str | None) -> str | None:
     """What a kernel's name says."""
-    if category == "EP_Communication":
-        return ALL_TO_ALL
     match = _NAMED.search(kernel)
     kind = None if match is None else _WORDS[str(match.lastgroup)]
     if kind == ALL_REDUCE and category == "CustomCollective":
