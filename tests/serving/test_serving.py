@@ -22,6 +22,7 @@ from tracelens.serving.simulation import Options, simulate
 from tracelens.serving.step_time.exchanges import steps_of
 from tracelens.workload import ModelConfig
 from tracelens.workload.blocks import layers_of
+from tracelens.workload.model_shape import VisionTower
 from tracelens.workload.token_routing import Skew
 
 BASE = Workload(arrivals=Arrivals(rate=10.0), input=Lengths(mean=200), output=Lengths(mean=20), count=30, seed=1)
@@ -294,6 +295,33 @@ def test_many_rejections_in_a_closed_loop_end(cost_of):
 def test_no_requests_is_nothing_to_analyze(cost_of):
     with pytest.raises(NothingToAnalyzeError, match="no requests to serve"):
         Experiment(deployment=cost_of().deployment, workload=dataclasses.replace(BASE, count=0)).run()
+
+
+def test_a_vision_tower_leaves_less_room_by_its_parameters_on_the_first_stage() -> None:
+    """Llama 4's tower before Llama 3.1 8B, in BF16, divided over tp 2."""
+    plain = ModelConfig.load("llama3.1-8b")
+    tower = VisionTower(
+        layers=34, hidden=1408, ffn=5632, heads=16, head_dim=88, patch_elements=588, merged=4, out=plain.hidden,
+        projector=4096, positions=577,
+    )  # fmt: skip
+    seeing = dataclasses.replace(plain, vision=tower)
+    rooms = [
+        StepCost(Deployment(model=model, system=System.load("dgx-h100"), parallelism=Parallelism(tp=2)))
+        for model in (plain, seeing)
+    ]
+    less = (rooms[0].pool_tokens() - rooms[1].pool_tokens()) * rooms[0].kv_bytes_per_token() / 2
+    assert less == pytest.approx(2 * seeing.parameters().vision / 2, rel=1e-3)
+
+
+def test_room_beside_recurrent_states_says_what_they_take() -> None:
+    """Qwen3.5-27B: 48 layers of 48 heads with 128 x 128 fp32 numbers, and 3 inputs of 10,240 convolved channels."""
+    result = Experiment(
+        deployment=Deployment(model=ModelConfig.load("qwen3.5-27b"), system=System.load("dgx-h200")),
+        workload=dataclasses.replace(BASE, count=2),
+    ).run()
+    (note,) = (note for note in result.notes if "states" in note)
+    per_sequence = 48 * (48 * 128 * 128 * 4 + 3 * 10240 * 2)
+    assert f"{256 * per_sequence / 1e9:.1f} GB per device" in note
 
 
 def test_a_model_that_does_not_fit_says_how_much_is_missing():

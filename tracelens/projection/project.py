@@ -248,9 +248,14 @@ def project(
         software=_software(asked, framework, system),
         options=Options(fsdp_hidden=Hidden.parse(asked.fsdp_overlap) if asked.fsdp_overlap else None, straggler=late),
     )  # fmt: skip
-    beyond = config.too_long(asked.sequence)
-    found = replace(found, notes=(*found.notes, *config.notes, *([beyond] if beyond else []), *asked.unread(config)))
+    limits = filter(None, (config.too_long(asked.sequence), _without_tower(config)))
+    found = replace(found, notes=(*found.notes, *config.notes, *limits, *asked.unread(config)))
     return Result(projection=found, framework=framework if asked.software is None else None)
+
+
+def _without_tower(config: ModelConfig) -> str | None:
+    tower = config.parameters().vision
+    return f"the step is of text alone, without the vision tower of {tower / 1e9:.2f} B parameters" if tower else None
 
 
 #: Columns of a sweep beside its options.

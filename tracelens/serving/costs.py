@@ -344,7 +344,7 @@ class StepCost:
         free = usable - weights - activations
         kept = [inference_ops.sequence_bytes(rank, local, blocks) for blocks in stages]
         per_token = max(each.per_token for each in kept)
-        states = engine.max_num_seqs / rank.dp * max(each.state for each in kept)
+        states = self.states_bytes()
         free -= states
         need = f"{(weights + activations) / BYTES_PER_GIB:.1f} GiB of weights and activations"
         if states:
@@ -356,6 +356,12 @@ class StepCost:
                 "use more devices (tp, pp) or fewer bits"
             )
         return int(self._tokens_that_fit(kept, free)) * rank.dp
+
+    def states_bytes(self) -> float:
+        """What a device sets aside for the recurrent states of as many sequences as may run."""
+        stages = ["".join(kinds) for kinds in self.stages]
+        state = max(inference_ops.sequence_bytes(self._rank, self._rank.local, blocks).state for blocks in stages)
+        return self.deployment.engine.max_num_seqs / self._rank.dp * state
 
     def _tokens_that_fit(self, kept: Sequence[inference_ops.SequenceBytes], free: float) -> float:
         """Tokens in ``free`` bytes of a device, beside the windows of as many sequences as may run, or with all tokens

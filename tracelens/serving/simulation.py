@@ -18,7 +18,7 @@ from tracelens.serving.replicas.replica import Replica
 from tracelens.serving.replicas.replica_state import LEVELS, Conduct, Listeners, Step
 from tracelens.serving.requests import Requests
 from tracelens.serving.routers import routers
-from tracelens.units import BYTES_PER_GIB
+from tracelens.units import BYTES_PER_GB, BYTES_PER_GIB
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -268,6 +268,12 @@ class Simulation:
     def _notes(self) -> tuple[str, ...]:
         costs = dict.fromkeys((self.cost, self._prefill_cost))
         notes = list(dict.fromkeys(note for cost in costs for note in (cost.system.note or "", *cost.notes)))
+        if states := self.cost.states_bytes():
+            most = self.cost.deployment.engine.max_num_seqs
+            notes.append(
+                f"the room for tokens is beside {states / BYTES_PER_GB:.1f} GB per device that the states of "
+                f"{most} sequences take (--max-num-seqs)"
+            )
         if self.log.rejected:
             reason = next(iter(self.log.rejected.values()))
             notes.append(f"{len(self.log.rejected)} of {len(self.requests)} requests were rejected: {reason}")

@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 
 from tracelens.lazy.records import dataclass
 from tracelens.perf_models import PerfModel
-from tracelens.workload import blocks
+from tracelens.workload import blocks, layers
 from tracelens.workload.blocks import Message, block_types
 from tracelens.workload.layer_ops import Batch, LayerOp
 from tracelens.workload.model_shape import ModelShape
@@ -104,13 +104,20 @@ def sequence_bytes(rank: InferenceRank, shape: ModelShape, letters: Iterable[str
 
 
 def weight_bytes(rank: InferenceRank, letters: Iterable[str], *, is_first: bool, is_last: bool) -> float:
-    """Bytes of the weights that a device of a pipeline stage with the blocks ``letters`` holds."""
+    """Bytes of the weights that a device of a pipeline stage with the blocks ``letters`` holds.
+
+    The first stage also has its part of the vision tower, which engines divide over tensor-parallel ranks and keep
+    in the model's own type.
+    """
     total = 0.0
     for letter, count in Counter(letters).items():
         ops = block_ops(rank, letter, 1)
         total += count * sum(rank.weight_bytes(op) for op in ops)
     for op in (*(embedding_ops(rank, 1) if is_first else ()), *(head_ops(rank, 1) if is_last else ())):
         total += rank.weight_bytes(op)
+    if is_first:
+        tower = layers.vision_ops(rank.shape, images=1, patches=1)
+        total += sum(op.count * op.weights for op in tower) * rank.width / rank.tp
     if is_last and not is_first and rank.local.tied_embeddings:
         total += rank.local.vocab * rank.local.hidden * rank.width
     return total
