@@ -49,9 +49,8 @@ class Candidate:
     """Something that may become a finding. ``why`` is the sentence, ``figures`` its numbers.
 
     ``computed`` says how the gain was computed. ``row``: table row of an op (or launch) that shows where it is; None
-    where it is everywhere. ``op``: its name, where the finding speaks of one op; ``shapes``: what the shapes of its
-    calls have in common, where these differ from those of ``row``. ``remedy``, ``command``: instead of
-    those of the rule.
+    where it is everywhere. ``op``: its name, where the finding speaks of one op; ``shapes``: of all its calls, where
+    these differ from those of ``row``. ``remedy``, ``command``: instead of those of the rule.
     """
 
     why: str
