@@ -72,6 +72,7 @@ def test_a_rank_that_alone_became_slower_is_one_sentence(twice: bool) -> None:
         "waiting for rank 3", "rank 3 alone: +0.498 ms GEMM", "rank 3 alone: +0.0999 ms elementwise"
     }  # fmt: skip
     assert found.changes[0].change_ms == pytest.approx(0.6, abs=0.01)
+    assert found.changes[0].category == ""
 
 
 @settings(max_examples=20)

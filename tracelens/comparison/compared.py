@@ -99,7 +99,10 @@ class ComparedRow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Change:
-    """Rows of one category that changed for one reason, as a sentence; ``low_ms`` and ``high_ms`` as of a row."""
+    """Rows that changed for one reason, as a sentence; ``low_ms`` and ``high_ms`` as of a row.
+
+    ``category``: that of all of them, empty where they are of several.
+    """
 
     text: str
     change_ms: float

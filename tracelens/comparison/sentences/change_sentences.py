@@ -115,7 +115,7 @@ def _change(group: RowGroup, at: Sequence[int], bounds: tuple[float, float] | No
         text=f"{_subject(group)} {signed_ms(change_ms)}{chance}: {SAYS[first.cause].text(group)}{_stalls(group)}",
         change_ms=change_ms,
         cause=first.cause,
-        category=first.category,
+        category="" if group.is_of_several_categories() else first.category,
         rows=tuple(at),
         low_ms=low,
         high_ms=high,
