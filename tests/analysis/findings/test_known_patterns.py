@@ -231,7 +231,7 @@ def test_kernels_that_wait_are_named_with_exposed_communication(build: Build) ->
     ("name", "lasts_us", "why", "first"),
     [
         ("allreduce", 5000.0, "it waits for other ranks, or takes a slower path", "see who is late"),
-        ("allreduce", 40.0, "a message this small is all latency", "overlap it"),
+        ("allreduce", 40.0, "a message this small is all latency", "a smaller tensor-parallel size"),
         ("recv", 20.0, "a message this small is all latency", "between pipeline stages"),
         ("recv", 5000.0, "it waits for another stage, or takes a slower path", "more micro-batches"),
     ],
@@ -257,7 +257,7 @@ def test_a_collective_far_below_the_links_rate_waits_or_is_small(
         ("ncclDevKernel_Generic_1(x)", {"Collective name": "_reduce_scatter_base"}, "reduce-scatter", "run it beside"),
         ("ncclDevKernel_SendRecv(x)", {"Collective name": "all_to_allv"}, "all-to-all", "run it beside other work"),
         ("ncclDevKernel_SendRecv(x)", {}, "send/recv", "between pipeline stages: more micro-batches"),
-        ("ncclSymkDevKernel_AllReduce_AGxLL_R_sum_bf16(x)", {}, "all-reduce", "overlap it with the backward pass"),
+        ("ncclSymkDevKernel_AllReduce_AGxLL_R_sum_bf16(x)", {}, "all-reduce of activations", "a smaller tensor"),
         ("void vllm::cross_device_reduce_1stage<__half, 8>(x)", {}, "all-reduce of activations", "a smaller tensor"),
         ("void deep_ep::internode_ll::combine<true, 7168>(x)", {}, "all-to-all", "run it beside other work"),
     ],
@@ -272,6 +272,14 @@ def test_exposed_communication_is_named_with_what_hides_its_kind(
     assert found.why == f"exposed communication: 82 %, mostly {kind}"
     assert found.remedy.startswith(remedy)
     assert {figure.what: figure.value for figure in found.figures}[f"of that, {kind}"] == pytest.approx(0.75)
+
+
+def test_with_a_backward_pass_an_all_reduce_is_one_of_gradients(build: Build) -> None:
+    b = build().mm(1024, 2048, 4096, at=0, start=10, duration=50)
+    b.op("MmBackward0", 20, 10).launch(21, "Cijk_Ailk_Bljk", 60, 50).launch(81, "ncclDevKernel_AllReduce_x", 110, 300)
+    found = findings(b)["exposed_communication"]
+    assert found.why == "exposed communication: 75 %, mostly all-reduce"
+    assert found.remedy.startswith("overlap it with the backward pass")
 
 
 def test_exposed_communication_of_no_kind_alone_is_named_by_none(build: Build) -> None:

@@ -7,13 +7,14 @@ from collections.abc import Collection
 import numpy as np
 import numpy.typing as npt
 
+from tracelens.analysis.attribution.training_phases import FORWARD, PHASES
 from tracelens.analysis.findings.observed import Observed
 from tracelens.analysis.reading.recorded_groups import attributes_of_calls
 from tracelens.lazy.patterns import lazy_pattern
 from tracelens.perf_models import Collective
 
 SEND_RECV, ALL_TO_ALL, ALL_REDUCE = "send/recv", "all-to-all", "all-reduce"
-#: An all-reduce by a kernel of a serving engine's own, on shared buffers: no gradients.
+#: An all-reduce by a kernel of a serving engine's own, on shared buffers, or in a trace without a backward pass.
 OF_ACTIVATIONS = "all-reduce of activations"
 _PLAIN = {"send": SEND_RECV, "recv": SEND_RECV}
 _NAMED = lazy_pattern(
@@ -26,6 +27,7 @@ _WORDS = {
 }  # fmt: skip
 #: The category of exchanges of tokens (DeepEP and the like).
 _TOKENS = "EP_Communication"
+_TRAINS = lazy_pattern(r"^(?:autograd::engine|Optimizer\.|aten::_fused_(?:adam|sgd|adagrad))")
 _SENDS = ("c10d::send", "c10d::recv_", "nccl:send", "nccl:recv")
 _EXCHANGES = lazy_pattern(r"^(?:c10d|nccl|_c10d_functional)::?all_?to_?all")
 
@@ -38,7 +40,7 @@ REMEDIES = {
     "reduce-scatter": "run it beside the next layer's gradients, reduce once per several micro-batches, or shard over "
     "fewer ranks",
     ALL_REDUCE: "overlap it with the backward pass (larger or earlier buckets), or reduce once per several "
-    "micro-batches (no_sync): `tracelens collectives`",
+    "micro-batches (no_sync)",
     OF_ACTIVATIONS: "a smaller tensor-parallel size, an all-reduce fused with the norm behind it, or a larger batch",
     ALL_TO_ALL: "run it beside other work (another micro-batch, the dense part), send fewer bytes (FP8), or keep it "
     "within a node",
@@ -55,27 +57,37 @@ def exposed_kinds(seen: Observed) -> dict[str, int]:
     return found
 
 
+def _serves(seen: Observed) -> bool:
+    """Whether ops ran forward only, and no optimizer: what they reduce are no gradients."""
+    phases = seen.context.attribution.phases
+    if phases.has_backward or not (phases.phase == PHASES.index(FORWARD)).any():
+        return False
+    return not any(_TRAINS.search(name) for name in seen.table.names)
+
+
 def _kinds(seen: Observed, at: npt.NDArray[np.int64]) -> list[str | None]:
-    """By the recorded collective, else by the kernel's name; of exchanges of tokens, whose calls record neither, by the
-    category.
-    """
-    activity, names, category = seen.activity, seen.table.names, seen.category
-    kinds: list[str | None] = [ALL_TO_ALL] * len(at)
-    others = np.flatnonzero(~category.are(_TOKENS)[at])
-    attributes, call = attributes_of_calls(seen.table, seen.tree, activity.rows[at[others]])
-    recorded = [in_words(values.get("Collective name")) for values in attributes]
+    """By the recorded collective, which NCCL's kernels alone have, else by the kernel's name and category."""
+    activity, names = seen.activity, seen.table.names
     pair = _kind_of_pairs(names)
-    keys = [*zip(activity.name[at[others]].tolist(), category[at[others]].tolist(), strict=True)]
-    by_name = {key: _said(names[key[0]], key[1], pair) for key in set(keys)}
-    for place, code, key in zip(others.tolist(), call.tolist(), keys, strict=True):
-        kinds[place] = recorded[code] or by_name[key]
+    keys = list(zip(activity.name[at].tolist(), seen.category[at].tolist(), strict=True))
+    by_name = {(code, category): _reduced(seen, _said(names[code], category, pair)) for code, category in {*keys}}
+    kinds = [by_name[key] for key in keys]
+    own_record = np.flatnonzero(activity.collective[at])
+    attributes, call = attributes_of_calls(seen.table, seen.tree, activity.rows[at[own_record]])
+    recorded = [in_words(seen, values.get("Collective name")) for values in attributes]
+    for place, code in zip(own_record.tolist(), call.tolist(), strict=True):
+        kinds[place] = recorded[code] or kinds[place]
     return kinds
 
 
-def in_words(collective: object) -> str | None:
+def in_words(seen: Observed, collective: object) -> str | None:
     """A recorded collective's kind; None for an unknown one."""
     word = Collective(kind=str(collective), elements_in=0, elements_out=0, ranks=None).word
-    return None if word is None else _PLAIN.get(word, word.replace("_", "-"))
+    return None if word is None else _reduced(seen, _PLAIN.get(word, word.replace("_", "-")))
+
+
+def _reduced(seen: Observed, kind: str | None) -> str | None:
+    return OF_ACTIVATIONS if kind == ALL_REDUCE and seen.once(_serves) else kind
 
 
 def _kind_of_pairs(names: Collection[str]) -> str | None:
@@ -90,6 +102,8 @@ def _kind_of_pairs(names: Collection[str]) -> str | None:
 
 def _said(kernel: str, category: str, pair: str | None) -> str | None:
     """What a kernel's name says."""
+    if category == _TOKENS:
+        return ALL_TO_ALL
     match = _NAMED.search(kernel)
     kind = None if match is None else _WORDS[str(match.lastgroup)]
     if kind == ALL_REDUCE and category == "CustomCollective":

@@ -139,7 +139,7 @@ def _slow_collectives(seen: Observed) -> Iterator[_Reason]:
         if alone_us is None:
             yield _Reason(text=reached, figures=figures, evidence=(evidence,))
         elif float(most["duration_us_mean"]) > _MOSTLY_ELSE * alone_us:
-            word = in_words(kind)
+            word = in_words(seen, kind)
             otherwise = "; then ".join([_LATE_RANKS, *([REMEDIES[word]] if word in REMEDIES else [])])
             whom, remedy = ("another stage", STAGES) if word == SEND_RECV else ("other ranks", otherwise)
             text = f"{reached}: it waits for {whom}, or takes a slower path"
