@@ -250,9 +250,17 @@ class Plain:
             )
             for chunk in mine
         ]
-        forwards = [c for _ in range(0, p.micro_batches, p.pp) for c in range(p.vpp) for _ in range(p.pp)]
+        groups = [range(p.vpp)] * -(-p.micro_batches // p.pp)
+        forwards, backwards = (
+            [c for group in groups for c in group[::way] for _ in range(p.pp)][: p.micro_batches * p.vpp]
+            for way in (1, -1)
+        )
         ahead = p.pp - rank if p.vpp == 1 else 2 * (p.pp - rank - 1) + (p.vpp - 1) * p.pp + 1
-        total += sum(kept[chunk] for chunk in forwards[: p.micro_batches * p.vpp][:ahead])
+        held = most = sum(kept[chunk] for chunk in forwards[:ahead])
+        for forward, backward in zip(forwards[ahead:], backwards, strict=False):
+            held += kept[forward] - kept[backward]
+            most = max(most, held)
+        total += most
         total += max(
             (memory.working_bytes(*arguments, name, self.sequence) for name in names if name not in ENDS), default=0.0
         )

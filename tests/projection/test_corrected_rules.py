@@ -26,6 +26,7 @@ CASES: dict[str, tuple[str, str, Strategy, int, int, int]] = {
     "llama-70b by SUMMA": ("llama3.1-70b", "dgx-h100", "2d", 4096, 64, 64),
     "mixtral": ("mixtral-8x7b", "mi300x", "1d", 4096, 64, 256),
     "olmoe, one micro-batch per replica": ("olmoe-1b-7b", "dgx-h100", "1d", 4096, 64, 256),
+    "ernie, 28 layers in 10 chunks": ("ernie-4.5-21b-a3b", "dgx-h100", "1d", 4096, 64, 256),
     "kimi, transfers that each round trip waits for": ("kimi-k2", "dgx-b200", "1d", 4096, 128, 1024),
     "deepseek, 61 layers of two kinds": ("deepseek-v3-without-mtp", "dgx-b200", "1d", 4096, 512, 1024),
 }

@@ -85,8 +85,9 @@ def _chunk(held: tuple[int, ...], kinds: int) -> ChunkType:
     )
 
 
-def under_way(s: Splits, stage: StageType, passes: Ints) -> Floats:
-    """[candidate, kind]: how many layers' activations of micro-batches the first rank of ``stage`` keeps at once.
+def under_way(s: Splits, stage: StageType, passes: Ints, kept_bytes: Floats) -> Floats:
+    """[candidate, kind]: how many layers' activations of micro-batches the first rank of ``stage`` keeps when it keeps
+    most; ``kept_bytes`` of one layer's, [candidate, kind].
 
     All of ``s`` have as many stages and chunks.
     """
@@ -96,7 +97,29 @@ def under_way(s: Splits, stage: StageType, passes: Ints) -> Floats:
         return plain
     # Forwards before the first backward, in groups of as many as there are stages through chunk after chunk
     ahead = np.minimum(2 * (stages - rank - 1) + (chunks - 1) * stages + 1, passes * chunks)
-    kept = np.zeros((len(s), len(stage.layers)))
-    for turn in range(chunks + 2):
-        kept += np.clip(ahead - turn * stages, 0, stages)[:, None] * stage.chunks[turn % chunks].layers
+    kept = _kept(stage, stages, ahead, np.zeros_like(ahead))
+    if len({id(chunk) for chunk in stage.chunks}) == 1:
+        return kept
+    # Then one forward, one backward: most is kept where either goes on to a chunk of other layers
+    most = (kept_bytes * kept).sum(axis=1)
+    for turn in range(chunks):
+        for after in (turn * stages, turn * stages + (-ahead) % stages):
+            run = np.minimum(after, passes * chunks - ahead)
+            other = _kept(stage, stages, ahead + run, run)
+            more = (kept_bytes * other).sum(axis=1)
+            kept = np.where((more > most)[:, None], other, kept)
+            most = np.maximum(most, more)
+    return kept
+
+
+def _kept(stage: StageType, stages: int, forwards: Ints, backwards: Ints) -> Floats:
+    """[candidate, kind]: layers of so many forwards through the chunks less those of backwards, last chunk first."""
+    chunks = len(stage.chunks)
+    kept = np.zeros((len(forwards), len(stage.layers)))
+    for number, chunk in enumerate(stage.chunks):
+        made, freed = (
+            count // (chunks * stages) * stages + np.clip(count % (chunks * stages) - turn * stages, 0, stages)
+            for count, turn in ((forwards, number), (backwards, chunks - 1 - number))
+        )
+        kept += (made - freed)[:, None] * chunk.layers
     return kept

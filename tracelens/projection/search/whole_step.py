@@ -191,7 +191,7 @@ class CorrectedRules:
         )
         rows: list[dict[str, Any]] = []
         again = 0.0
-        kept = under_way(one, stage, one.micro_batches(global_batch))[0].tolist()
+        kept = under_way(one, stage, one.micro_batches(global_batch), self._activations(one)[0])[0].tolist()
         for (kind, blocks), count, held in zip(layers.items(), stage.layers.tolist(), kept, strict=True):
             made = list(explanation.rows(kind, blocks, count, held))
             again += sum(row["forward_s"] for row in made) * (parallel.recompute == "full" and kind not in ENDS)
@@ -339,7 +339,7 @@ class CorrectedRules:
             "weights": states.weights + gathered,
             "gradients": states.gradients,
             "optimizer": states.optimizer,
-            "activations": (held.kept * under_way(s, stage, s.micro_batches(global_batch))).sum(axis=1)
+            "activations": (held.kept * under_way(s, stage, s.micro_batches(global_batch), held.kept)).sum(axis=1)
             + (held.working * present).max(axis=1),
             "logits": held.logits if stage.layers[-1] else 0.0 * held.logits,
         }
