@@ -15,12 +15,13 @@ from tracelens.lazy.records import dataclass
 
 
 def own_cost_ns(calls: JobCalls, found: Instances, waited: Ints) -> Ints:
-    """By collective: how much sooner it would have begun if its last rank had been on time; 0 for sends and receives.
+    """By collective: how much sooner it could have begun if its last rank had been on time; 0 for sends and receives.
 
     Two things are left out of how late that rank came. What it had itself waited for others since its last call of
     the same channel (while nothing computed) is not its own: a rank that comes late to one group because it waited in
     another is not late. And what it has cost already since that call is not counted again: a rank that every all-reduce
-    of its tensor-parallel group waits for comes late to that of its data-parallel group by their sum.
+    of its tensor-parallel group waits for comes late to that of its data-parallel group by their sum. Ranks late
+    together in one group cost each in their others, though either alone could not come sooner.
     """
     rows = matched_rows(calls)
     order = rows[np.lexsort((calls.start[rows], calls.instance[rows]))]

@@ -18,8 +18,8 @@ COLUMNS = column_set(
     us(
         "cost_us",
         "cost_us",
-        "How much sooner collectives would have begun if it alone had been on time, without what it had itself waited "
-        "for other ranks before.",
+        "How much sooner, at most, collectives would have begun if it alone had been on time; without what it had "
+        "itself waited for other ranks before.",
     ),
     us("caused_wait_us", "caused_wait_time_us", "Waiting of all other ranks in the collectives in which it was last."),
     count("times_arrived_last", "times_arrived_last", "Collectives in which the rank started last."),
@@ -36,9 +36,9 @@ COLUMNS = column_set(
 def frame(job: JobContext) -> pd.DataFrame:
     """Ranks by what their late arrivals cost the others, the costliest first.
 
-    ``cost_us``: what would be saved if it alone were on time; who comes late because it waited for another rank costs
-    nothing. ``caused_wait_us``: all waiting of others in the collectives in which it was last. Sends and receives are
-    left out: a stage of a pipeline waits in them for its turn.
+    ``cost_us``: what would be saved, at most, if it alone were on time; who comes late because it waited for another
+    rank costs nothing. ``caused_wait_us``: all waiting of others in the collectives in which it was last. Sends and
+    receives are left out: a stage of a pipeline waits in them for its turn.
     """
     calls, found, waited = job.calls, job.found, job.waited
     rows = collective_rows(calls)
