@@ -17,6 +17,7 @@ from tracelens.backends.roofline import Roofline
 from tracelens.dtypes import DType
 from tracelens.errors import UsageError
 from tracelens.hardware import HardwareSpec, common
+from tracelens.perf_models import GEMM
 from tracelens.perf_models.base import PerfModel
 from tracelens.perf_models.work_columns import WorkColumns
 
@@ -200,6 +201,15 @@ def test_unknown_is_nan_in_columns_and_none_in_rows():
     assert np.isnan(table.time_us[0])
     assert math.isnan(table.peak_us[0])
     assert table.row(0) is None
+
+
+def test_a_product_in_a_type_without_a_rate_has_no_time_and_no_bound():
+    """A T4 multiplies no BF16: its 6.3 MB, 20 us of its memory, say nothing about a product of 2.1 GFLOPs."""
+    models = [GEMM(m=1024, n=1024, k=1024, dtype=dtype) for dtype in (DType.BF16, DType.FP16)]
+    bf16, fp16 = (Roofline().estimate(model, on("t4")) for model in models)
+    assert bf16 is None
+    assert fp16.bound == "compute"
+    assert fp16.time_us == pytest.approx(2 * 1024**3 / 65e6)
 
 
 def test_the_roofline_is_found_by_its_name():

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import ClassVar
 
 import numpy as np
+import numpy.typing as npt
 
 from tracelens.backends.base import Backend, EstimateTable, Floats, backend
 from tracelens.backends.column_batch import ColumnBatch
@@ -25,9 +27,10 @@ class Roofline(Backend):
     direction. Rates are the achievable ones where the device file has them, else the peaks; ``peak_us`` is the same
     with peaks throughout. Achievable rates never exceed peaks, so ``time_us`` never beats the device's peak.
 
-    An operation that computes, but whose FLOPs are unknown, has no time and no bound: its bytes alone say neither. What
-    else is unknown bounds nothing: without a compute rate (a type the device has no rate for) the row is memory or
-    wire bound, and ``rate_basis`` is None. Ties go to compute, then memory. All three unknown: NaN.
+    An operation that computes, but whose FLOPs are unknown, has no time and no bound: its bytes alone say neither; so
+    has a matrix product in a type the device has no rate for. What else is unknown bounds nothing: any other row
+    without a compute rate is memory or wire bound, and ``rate_basis`` is None. Ties go to compute, then memory. All
+    three unknown: NaN.
     """
 
     name: ClassVar[str] = "roofline"
@@ -54,7 +57,7 @@ class Roofline(Backend):
             memory_tb_s=memory_peak,
             wire_gb_s=wire_peak,
         )
-        undecided = np.isnan(columns.flops * columns.passes) & np.array([e != "none" for e in columns.engine], bool)
+        undecided = _undecided(columns, rates)
         time_us = np.where(undecided, np.nan, _largest(achievable))
         # argmax takes the first of equals: compute, memory, wire.
         largest = np.where(np.isnan(achievable), -1.0, achievable).argmax(axis=0)
@@ -83,6 +86,14 @@ class Roofline(Backend):
             dtype=(dtype,) * rows, models=(), passes=np.ones(rows),
         )  # fmt: skip
         return self.estimate_many(work, system)
+
+
+def _undecided(columns: WorkColumns, rates: Sequence[Rate | None]) -> npt.NDArray[np.bool_]:
+    """Rows that compute for nobody knows how long: of unknown FLOPs, or matrix products in a type without a rate."""
+    computes = np.array([engine != "none" for engine in columns.engine], bool)
+    unrated = [engine == "matrix" and rate is None for engine, rate in zip(columns.engine, rates, strict=True)]
+    unknown: npt.NDArray[np.bool_] = np.isnan(columns.flops * columns.passes) & computes
+    return unknown | (np.array(unrated, bool) & (columns.flops > 0))
 
 
 def _basis(rate: Rate | None, flops: float) -> str | None:
