@@ -70,6 +70,20 @@ def test_known_work_that_is_no_gemm_makes_no_lower_bound(build: Build) -> None:
     assert not rate.is_lower_bound
 
 
+@pytest.mark.parametrize(("bf16_us", "share"), [(4, 8.59e9 / 50e-6 / 65e12), (50, None)])
+def test_there_is_no_share_of_a_peak_that_most_types_lack(build: Build, bf16_us: int, share: float | None) -> None:
+    """A T4 computes no BF16: 8.6 GFLOP of FP16 in 50 µs are 2.64 times its 65, and BF16 beside them has no share."""
+    t4 = {"id": 0, "name": "Tesla T4", "totalGlobalMem": 15835660288, "computeMajor": 7, "computeMinor": 5}
+    b = build()
+    for at, dtype, duration in ((0, "c10::Half", 50), (100, "c10::BFloat16", bf16_us)):
+        args = {"Input Dims": [[512, 2048], [2048, 4096]], "Input type": [dtype] * 2}
+        b.op("aten::mm", at, 5, **args).launch(at + 1, "gemm", at + 10, duration)
+    rate = summarize(found(b, t4)).throughput
+    assert rate is not None
+    assert (rate.of_peak is None) == (rate.window_of_peak is None) == (share is None)
+    assert rate.of_peak == (None if share is None else pytest.approx(share, rel=0.01))
+
+
 def test_what_is_faster_than_the_data_sheet_is_named(build: Build) -> None:
     """17.2 GFLOP in 2 µs are 8,590 TFLOPS/s of 1,307: recorded times may be wrong as well."""
     notices = summarize(found(build().mm(1024, 2048, 4096, at=0, start=10, duration=2))).notices

@@ -140,10 +140,10 @@ class Throughput:
     """Matrix arithmetic of known FLOPs over the time of the calls that it belongs to.
 
     ``device_share``: these calls' share of the device time; ``known_share``: that of all calls of known FLOPs, none
-    included. ``of_peak`` and ``of_achievable``: shares of the device's rates, each call's for what it computes in;
-    ``dtype`` is the type of most FLOPs, ``several`` whether others matter.
-    ``window_of_peak``: the same FLOPs over the whole window, idle time included; where ``is_lower_bound`` other calls
-    may add to it.
+    included. ``of_peak`` and ``of_achievable``: shares of the device's rates, each call's for what it computes in,
+    where the device has one for nearly all of that time; ``dtype`` is the type of most FLOPs, ``several`` whether
+    others matter. ``window_of_peak``: the same FLOPs over the whole window, idle time included; where
+    ``is_lower_bound`` other calls may add to it.
     """
 
     tflops_s: float

@@ -204,10 +204,12 @@ def _throughput(analysis: Analysis) -> Throughput | None:
         for key in ("peak_tflops_s", "achievable_tflops_s")
     )
 
-    def share(rate: pd.Series) -> float | None:
+    def share(rate: pd.Series, of_us: float) -> float | None:
         known = rate.notna()
-        return together * float((mflop / rate)[known].sum() / time_us[known].sum()) if known.any() else None
+        stands_for_all = known.any() and time_us[known].sum() > COMPLETE * of_us
+        return together * float((mflop / rate)[known].sum() / time_us[known].sum()) if stands_for_all else None
 
+    of_peak = share(peak, time_us.sum())
     at_peak_us = (mflop / peak).sum() / len(devices_of(analysis.activity, table)[1])
     return Throughput(
         tflops_s=together * float(mflop.sum() / time_us.sum()),
@@ -215,9 +217,9 @@ def _throughput(analysis: Analysis) -> Throughput | None:
         several=bool(by_spec.max() < ONE_TYPE * by_spec.sum()),
         device_share=float(time_us.sum() / device_us),
         known_share=analysis.coverage.flops or 0.0,
-        of_peak=share(peak),
-        of_achievable=share(best) if time_us[best.notna()].sum() > COMPLETE * time_us[peak.notna()].sum() else None,
-        window_of_peak=float(at_peak_us / (analysis.timeline.total_ns / NS_PER_US)) if peak.notna().any() else None,
+        of_peak=of_peak,
+        of_achievable=share(best, time_us[peak.notna()].sum()),
+        window_of_peak=None if of_peak is None else float(at_peak_us / (analysis.timeline.total_ns / NS_PER_US)),
     )
 
 
