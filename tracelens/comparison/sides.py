@@ -37,9 +37,7 @@ class Call:
         """TypeError for what a file has in place of a text: calls are keys."""
         if not all(isinstance(text, str) for text in (self.name, self.category, self.kernel)):
             raise TypeError("a call needs a name and a category")
-        if not all(
-            text is None or isinstance(text, str) for text in (self.shapes, self.dtypes, self.module, self.work)
-        ):
+        if not _are_texts_or_none(self.shapes, self.dtypes, self.module, self.work):
             raise TypeError(f"shapes, types, modules and work of {self.name[:40]!r} are no texts")
 
     @property
@@ -61,6 +59,15 @@ class Rates:
     roofline_us: float = np.nan
     bound: str | None = None
     engine: str | None = None
+
+    def __post_init__(self) -> None:
+        """TypeError for what a file has in place of a text."""
+        if not _are_texts_or_none(self.bound, self.engine):
+            raise TypeError("what bounds a call, and what it computes in, must be texts")
+
+
+def _are_texts_or_none(*values: object) -> bool:
+    return all(isinstance(value, str | None) for value in values)
 
 
 #: ``Recorded.device_label`` of a trace that does not say its device.
@@ -100,6 +107,16 @@ class Recorded:
     torch: str | None = None
     has_steps: bool = False
     is_ordered: bool = True
+
+    def __post_init__(self) -> None:
+        """TypeError where a file has another type in place of a text or a number."""
+        texts = (self.source, self.device_label, *self.kernel_names)
+        if not all(isinstance(text, str) for text in texts) or not _are_texts_or_none(self.device, self.torch):
+            raise TypeError("source, device and kernels must be texts")
+        if not isinstance(self.typical, int) or not isinstance(self.rank, int | None):
+            raise TypeError("typical and rank must be whole numbers")
+        if not isinstance(self.has_steps, bool) or not isinstance(self.is_ordered, bool):
+            raise TypeError("has_steps and is_ordered must be true or false")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

@@ -113,7 +113,6 @@ def _recorded(found: dict[str, Any]) -> Recorded:
             kind = np.float64 if field.name == "repeats" else np.int64
             values[field.name] = tuple(value) if field.name == "kernel_names" else np.array(value, kind)
     one = Recorded(**values)
-    _refuse_others(one)
     _refuse_out_of_range(one)
     return one
 
@@ -127,16 +126,6 @@ def _rates(values: list[Any]) -> Rates:
 
 def _named(kind: type, values: list[Any]) -> dict[str, Any]:
     return dict(zip((field.name for field in fields(kind)), values, strict=True))
-
-
-def _refuse_others(one: Recorded) -> None:
-    """TypeError where a single figure or text is of another type."""
-    texts = (one.source, one.device_label, *one.kernel_names, *filter(None, (one.device, one.torch)))
-    numbers = (one.typical, *filter(None, (one.rank,)))
-    if not all(isinstance(text, str) for text in texts) or not all(isinstance(number, int) for number in numbers):
-        raise TypeError("source, device and kernels must be texts, typical and rank whole numbers")
-    if not isinstance(one.has_steps, bool) or not isinstance(one.is_ordered, bool):
-        raise TypeError("has_steps and is_ordered must be true or false")
 
 
 def _refuse_out_of_range(one: Recorded) -> None:
