@@ -22,6 +22,8 @@ Ints = npt.NDArray[np.int64]
 #: An op of this name only passes calls on: the kernels launched in it belong to the op above.
 PASSED_OVER = "execute"
 MODULE_PREFIX = "nn.Module: "
+# Climbs look at each row for it, and a member of an enumeration takes NumPy five times as long as a number.
+_UNLINKED = int(LinkedBy.NOTHING)
 
 
 class OpTree:
@@ -91,12 +93,12 @@ class OpTree:
     @property
     def launch(self) -> Derived[np.int32]:
         """Of a device row the host row that launched it."""
-        return Derived(len(self.table), lambda at: self._of_linked(at, self.linked_by[at] != LinkedBy.NOTHING))
+        return Derived(len(self.table), lambda at: self._of_linked(at, self.linked_by[at] != _UNLINKED))
 
     @property
     def forward(self) -> Derived[np.int32]:
         """Of a backward op its forward op."""
-        return Derived(len(self.table), lambda at: self._of_linked(at, self.linked_by[at] == LinkedBy.NOTHING))
+        return Derived(len(self.table), lambda at: self._of_linked(at, self.linked_by[at] == _UNLINKED))
 
     def _of_linked(self, at: Any, is_asked: npt.NDArray[np.bool_]) -> RowColumn:
         return np.where(is_asked, self._launch_or_forward[at], np.int32(-1))
@@ -167,8 +169,9 @@ class OpTree:
         Also for device rows. Ops that a checkpoint recomputes inside a backward op give the checkpointed call.
         """
         for above in (row, *self._above(row)):
-            if self.forward[above] >= 0:
-                return int(self.forward[above])
+            forward = self._launch_or_forward[above]
+            if forward >= 0 and self.linked_by[above] == _UNLINKED:
+                return int(forward)
         return -1
 
     def module_of(self, row: int) -> tuple[str, ...]:

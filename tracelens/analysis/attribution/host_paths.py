@@ -77,10 +77,10 @@ def reached(tree: OpTree, launches: npt.NDArray[np.integer]) -> Bools:
     In a trace with stacks these are few: what looks at all frames takes several columns as long as the table.
     """
     seen = np.zeros(len(tree.table), bool)
-    frontier = np.unique(launches[launches >= 0])
+    frontier, forward = np.unique(launches[launches >= 0]), tree.forward
     while len(frontier):
         seen[frontier] = True
-        up = np.unique(np.concatenate((tree.parent[frontier], tree.forward[frontier])))
+        up = np.unique(np.concatenate((tree.parent[frontier], forward[frontier])))
         up = up[up >= 0]
         frontier = up[~seen[up]]
     return seen[tree.order]

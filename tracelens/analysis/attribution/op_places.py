@@ -95,7 +95,9 @@ def _around(tree: OpTree, rows: Ints) -> tuple[list[list[str]], list[list[str]]]
     module_texts, frame_texts = cache(module_class), cache(frame_text)
     modules: list[list[str]] = [[] for _ in range(len(rows))]
     stacks: list[list[str]] = [[] for _ in range(len(rows))]
-    index, row = np.flatnonzero(rows >= 0), rows[rows >= 0]
+    row = np.where(tree.position[rows] >= 0, rows, tree.launch[rows])
+    row[rows < 0] = -1
+    index, row = np.flatnonzero(row >= 0), row[row >= 0]
     while len(index):
         in_python = np.flatnonzero(table.kind[row] == Kind.PYTHON_FUNCTION)
         for i, code in zip(index[in_python].tolist(), table.name[row[in_python]].tolist(), strict=True):
@@ -104,6 +106,6 @@ def _around(tree: OpTree, rows: Ints) -> tuple[list[list[str]], list[list[str]]]
                 modules[i].append(module_texts(name))
             elif len(stacks[i]) < MAX_FRAMES:
                 stacks[i].append(frame_texts(name))
-        row = np.where(tree.position[row] >= 0, tree.parent[row], tree.launch[row])
+        row = tree.parent[row]
         index, row = index[row >= 0], row[row >= 0]
     return modules, stacks
