@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from tracelens import SDPA, CategoryOf, OpSignature, traced_as
 from tracelens.perf_models import SDPABackward
-from tracelens.perf_models.attention.sdpa import causal, packed, rows_then_heads, windowed
+from tracelens.perf_models.attention.sdpa import causal, packed_by_lengths, rows_then_heads, windowed
 
 
 @traced_as("FlashAttnFunc", "flash_attn::_flash_attn_forward")
@@ -67,13 +67,11 @@ def _packed(op: OpSignature, first: int, *, cumulative: int, longest: int, dropo
     The window sizes follow ``is_causal``; without a slot for ``dropout`` there is none.
     """
     fields = {} if dropout is None else {"dropout": op.literal(dropout)}
-    return packed(
+    return packed_by_lengths(
         op,
         first,
-        sequences=op.shape(cumulative, rank=1)[0] - 1,
-        sequences_kv=op.shape(cumulative + 1, rank=1)[0] - 1,
-        longest_q=op.literal(longest),
-        longest_kv=op.literal(longest + 1),
+        cumulative=cumulative,
+        longest=longest,
         mask=causal(op.literal(is_causal), "bottom_right"),
         **fields,
         **windowed(op, is_causal + 1, is_causal + 2, op.literal(is_causal)),

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from tracelens import SDPA, OpSignature, traced_as
 from tracelens.perf_models import SDPABackward
-from tracelens.perf_models.attention.sdpa import causal, packed, rows_then_heads, windowed
+from tracelens.perf_models.attention.sdpa import causal, packed_by_lengths, rows_then_heads, windowed
 
 
 @traced_as("xformers_flash::flash_fwd", leaf_only=True)
@@ -35,12 +35,4 @@ def _attention(op: OpSignature, first: int, *, cumulative: int, longest: int, dr
     }
     if not op.has(cumulative):
         return rows_then_heads(op, first, **fields)
-    return packed(
-        op,
-        first,
-        sequences=op.shape(cumulative, rank=1)[0] - 1,
-        sequences_kv=op.shape(cumulative + 1, rank=1)[0] - 1,
-        longest_q=op.literal(longest),
-        longest_kv=op.literal(longest + 1),
-        **fields,
-    )
+    return packed_by_lengths(op, first, cumulative=cumulative, longest=longest, **fields)

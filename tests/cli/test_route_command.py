@@ -84,7 +84,8 @@ def test_a_cluster_gives_text_workbook_picture_and_json(tmp_path, capsys):
     assert main(command) == 0
     out = capsys.readouterr().out
     assert "EPLB with 80 slots" in out
-    assert "GB/s per rank: effective" in out
+    assert " µs in fp8_e4m3fn; GB/s per rank: effective" in out
+    assert " µs in bf16; GB/s per rank: effective" in out
     assert load_workbook(files[0]).sheetnames == ["summary", "phases", "ranks", "experts", "traffic_bytes"]
     assert files[1].read_text().count("<title>") == 16 * 16
     summary = load_workbook(files[0])["summary"]

@@ -164,7 +164,12 @@ def _outcome(scenario: PortScenario, table: RoutingTable, place: Placement, *, w
     for name, form in scenario.phases:
         exchange = scenario.exchange(copies, form)
         lower = bottleneck(exchange, ports)
-        row: dict[str, Any] = {"phase": name, "copy_bytes": form.copy_bytes, "bottleneck_us": lower.time_us}
+        row: dict[str, Any] = {
+            "phase": name,
+            "dtype": form.dtype.label,
+            "copy_bytes": form.copy_bytes,
+            "bottleneck_us": lower.time_us,
+        }
         if with_packets:
             row |= _simulated(scenario.sent(copies), exchange, form, _with_packets(exchange, ports), lower)
         rows.append(row)

@@ -262,6 +262,21 @@ def packed(
     return _of_slots(op, first, heads=1, b=sequences or 1, s_q=s_q, s_kv=s_kv, **rows, **fields)
 
 
+def packed_by_lengths(op: OpSignature, first: int, *, cumulative: int, longest: int, **fields: Any) -> SDPA:
+    """``packed``, from slots: ``cumulative`` and the next hold running lengths of queries and of keys, one more than
+    there are sequences, ``longest`` and the next the longest of each.
+    """
+    return packed(
+        op,
+        first,
+        sequences=op.shape(cumulative, rank=1)[0] - 1,
+        sequences_kv=op.shape(cumulative + 1, rank=1)[0] - 1,
+        longest_q=op.literal(longest),
+        longest_kv=op.literal(longest + 1),
+        **fields,
+    )
+
+
 def _of_slots(op: OpSignature, first: int, *, heads: int, **fields: Any) -> SDPA:
     """Heads, sizes and types of Q, K, V in slots ``first`` to ``first + 2``, whose dim ``heads`` counts heads."""
     q, k, v = (op.shape(first + i) for i in range(3))

@@ -106,6 +106,7 @@ MEANINGS = {
     "packet_bytes": "Largest packet.",
     "moved_bytes": "Bytes that left their rank.",
     "local_bytes": "Bytes that stayed on their rank.",
+    "dtype": "Type of a token's elements on the wire.",
     "copy_bytes": "Bytes of one copy of a token: elements, scales, metadata.",
     "bottleneck_us": "The busiest port at its full rate, and one hop: a lower bound of the time.",
     "logical_effective_gb_s": "All copies, local ones included, over the time.",

@@ -45,7 +45,7 @@ def route_text(result: RouteResult) -> str:
         return "\n".join(lines)
     for row in result.frames["phases"].to_dict(orient="records"):
         lines.append(
-            f"{row['phase']:8} {row['time_us']:,.1f} µs; GB/s per rank: effective "
+            f"{row['phase']:8} {row['time_us']:,.1f} µs in {row['dtype']}; GB/s per rank: effective "
             f"{row['logical_effective_gb_s']:.1f} logical "
             f"and {row['remote_effective_gb_s']:.1f} remote-only; true {row['logical_true_gb_s']:.1f} and "
             f"{row['remote_true_gb_s']:.1f}; bottleneck {row['hottest']}"
