@@ -9,6 +9,7 @@ from html import escape
 from typing import TYPE_CHECKING, Any
 
 from tracelens.analysis.verdict.summary import DeviceSummary, Figure
+from tracelens.analysis.work.expert_exchange import EVERY_ROW
 from tracelens.dtypes import DType
 from tracelens.lazy.records import dataclass
 from tracelens.perf_models.base import PerfModel
@@ -100,7 +101,8 @@ def _rates(values: Mapping[str, Any]) -> list[str]:
         ("hbm_tb_s_mean", "achieved {} TB/s of HBM"),
         ("effective_interconnect_tb_s_mean", "effective {} TB/s of interconnect, waiting included"),
     )
-    return [text.format(_number(values[key])) for key, text in entries if values.get(key) is not None]
+    lines = [text.format(_number(values[key])) for key, text in entries if values.get(key) is not None]
+    return lines + ([f"of {values['remote_from']}"] if values.get("remote_from") == EVERY_ROW else [])
 
 
 def _estimate(values: Mapping[str, Any], device: DeviceSummary) -> list[str]:

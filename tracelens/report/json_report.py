@@ -125,14 +125,17 @@ def op_records(ops: pd.DataFrame, steps: Steps | None) -> list[Json]:
     numbers = take.many(
         "kernel_us_mean", "kernel_us_median", "kernel_us_std", "kernel_us_min", "roofline_us", "launch_gap_us"
     )
-    work = take.many("model", "perf_params", "operation_count", "gflops", "hbm_mb", "wire_mb")
+    work = take.many(
+        "model", "perf_params", "operation_count", "gflops", "hbm_mb", "wire_mb", "effective_interconnect_tb_s_mean",
+        "remote_from",
+    )  # fmt: skip
     words, in_steps = take.many("backend", "roofline_bound", "note"), take.many("_step_count", "_step_us")
     records = []
     for (name, category, dims, types, strides, scalars), times, amounts, (backend, bound, note), (calls, us) in zip(
         names, numbers, work, words, in_steps, strict=True
     ):
         mean, median, std, least, estimated, gap = times
-        model, parameters, count, gflops, hbm_mb, wire_mb = amounts
+        model, parameters, count, gflops, hbm_mb, wire_mb, link_tb_s, leaves = amounts
         records.append(
             {
                 "signature": {
@@ -154,6 +157,8 @@ def op_records(ops: pd.DataFrame, steps: Steps | None) -> list[Json]:
                 "flops": _whole(gflops, FLOPS_PER_GFLOP),
                 "hbm_bytes": _whole(hbm_mb, BYTES_PER_MB),
                 "wire_bytes": _whole(wire_mb, BYTES_PER_MB),
+                "effective_interconnect_tb_s": link_tb_s,
+                "remote_data_from": leaves,
                 "backend": backend,
                 "bound": bound,
                 "launch_gap_us": gap,

@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+import openpyxl
 import pandas as pd
 import pytest
 
@@ -13,8 +14,10 @@ from tracelens.analysis.analyze import Analysis, analyze
 from tracelens.analysis.loaded_trace import load
 from tracelens.analysis.options import Options
 from tracelens.analysis.reading.recorded_groups import ranks_of_kernels
+from tracelens.analysis.verdict.verdict import summarize
 from tracelens.extensions import load_extension
 from tracelens.network.deepep import distinct
+from tracelens.report.result import Report
 
 TABLE: dict[str, Any] = json.loads(
     (Path(__file__).parents[2] / "extensions" / "recorded_autograd.json").read_text(encoding="utf-8")
@@ -59,6 +62,12 @@ def report(
 
 def rows(analysis: Analysis) -> pd.DataFrame:
     return analysis.frames["unified_perf_summary"].set_index("name")
+
+
+def sheet_rows(workbook: Path, title: str) -> dict[str, dict[str, Any]]:
+    """The rows of a sheet by the text of their first cell, each a cell by header."""
+    header, *found = openpyxl.load_workbook(workbook)[title].iter_rows(values_only=True)
+    return {str(row[0]): dict(zip(header, row, strict=True)) for row in found}
 
 
 @pytest.mark.parametrize("case", ["primus_fp8", "deep_ep_fp8"])
@@ -111,6 +120,68 @@ def test_rows_sorted_by_expert_are_no_copies_per_rank(tmp_path: Path):
     assert (
         frame.loc["HybridEPDispatch", "rows_from"] == "even routing: 2.75 experts per token of 64 experts over 8 ranks"
     )
+
+
+#: Calls of which only [tokens, hidden] and a type were recorded: name, rows, type, bytes per element.
+BARE = (
+    ("DeepEPDispatch", 512, "c10::BFloat16", 2), ("DeepEPCombine", 1408, "c10::BFloat16", 2),
+    ("DeepEPCombineBackward", 768, "c10::BFloat16", 2), ("DeepEPDispatchBackward", 896, "c10::BFloat16", 2),
+)  # fmt: skip
+FP8 = ("DeepEPDispatch", 640, "c10::Float8_e4m3fn", 1)
+
+
+@pytest.mark.parametrize("calls", [BARE, (FP8, *BARE[1:])])
+def test_a_bare_exchange_has_an_effective_rate_of_all_its_rows_everywhere(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, calls: tuple[tuple[str, int, str, int], ...]
+):
+    monkeypatch.setitem(KERNELS, "Dispatch", "deep_ep::intranode::dispatch")
+    bare = [{"name": name, "Input Dims": [[rows, HIDDEN]], "Input type": [dtype]} for name, rows, dtype, _ in calls]
+    analysis = report(tmp_path, bare)
+    # bytes over the 100 us of its kernel: 1 TB/s is 1e6 bytes per us
+    expected = {name: rows * HIDDEN * width / 100 / 1e6 for name, rows, _, width in calls}
+    shown = Report(analysis, summarize(analysis))
+    shown.write(tmp_path / "out", csv=True)
+
+    title = "Effective Interconnect TB/s_"
+    for sheet in ("EP_Communication", "unified_perf_summary"):
+        table = pd.read_csv(tmp_path / "out" / "csv" / f"{sheet}.csv").set_index("name")
+        book = sheet_rows(tmp_path / "out" / "report.xlsx", sheet)
+        for name, tb_s in expected.items():
+            for row in (table.loc[name], book[name]):
+                for statistic in ("mean", "median", "min", "max"):
+                    assert float(row[title + statistic]) == pytest.approx(tb_s, rel=1e-6)
+                source = next(row[header] for header in dict(row) if header.startswith("Remote Data From"))
+                assert source.startswith("every row: at most, the ranks were not recorded")
+        hbm = [header for header in table if header.startswith(("TB/s_", "Data Moved"))]
+        assert table[hbm].isna().all(axis=None)
+
+    records = json.loads((tmp_path / "out" / "report.json").read_text(encoding="utf-8"))
+    for op in records["ops"]:
+        assert op["effective_interconnect_tb_s"] == pytest.approx(expected[op["signature"]["name"]], rel=1e-6)
+        assert op["remote_data_from"].startswith("every row: at most")
+        assert op["hbm_bytes"] is None
+    (category,) = [row for row in records["categories"] if row["name"] == "EP_Communication"]
+    assert category["wire_tb_s"] == pytest.approx(sum(expected.values()) / 4, rel=1e-6)
+    assert category["wire_at_most"]
+    assert "≤ " in (tmp_path / "out" / "report.html").read_text(encoding="utf-8")
+
+
+def test_ep_size_corrects_the_rate_of_a_bare_exchange(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setitem(KERNELS, "Dispatch", "deep_ep::intranode::dispatch")
+    bare = [{"name": name, "Input Dims": [[rows, HIDDEN]], "Input type": [dtype]} for name, rows, dtype, _ in BARE]
+    analysis = report(tmp_path, bare, ep_size=4)
+    row = rows(analysis).loc["DeepEPDispatch"]
+    # 3 of 4 ranks are others
+    assert row["effective_interconnect_tb_s_mean"] == pytest.approx(512 * HIDDEN * 2 * 3 / 4 / 100 / 1e6)
+    assert row["remote_from"] == "assumed: even routing over 4 ranks"
+    (category,) = [row for row in summarize(analysis).categories if row.name == "EP_Communication"]
+    assert not category.wire_at_most
+
+
+def test_a_group_of_one_rank_sends_nothing_and_has_no_rate(tmp_path: Path):
+    row = rows(report(tmp_path, layer("megatron"), ep_size=1)).loc["FusedDispatch"]
+    assert pd.isna(row["effective_interconnect_tb_s_mean"])
+    assert row["remote_from"] == "assumed: even routing over 1 ranks"
 
 
 def test_unknown_ranks_give_no_remote_bytes_and_no_roofline(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):

@@ -27,7 +27,7 @@ from tracelens.analysis.sheets.distinct_calls import (
     statistics_of,
     with_percent,
 )
-from tracelens.analysis.work.expert_exchange import Exchange
+from tracelens.analysis.work.expert_exchange import EVERY_ROW, Exchange
 from tracelens.analysis.work.known_work import Work
 from tracelens.analysis.work.limits import LAUNCH, Limits
 from tracelens.backends.base import EstimateTable
@@ -72,7 +72,7 @@ def modelled_table(
     frame["operation_count"] = np.bincount(of_call, minlength=rows)
     duration_us = np.where(has_host_time(table, calls.row), table.duration_ns[calls.row] / NS_PER_US, np.nan)
     exchange = [exchanges.get(c) for c in code.tolist()]
-    done = _add_work(frame, work, position, exchange)
+    done, wire = _add_work(frame, work, position, exchange)
     amounts = {key: amount / TERA_PER_S_IN_PER_US for key, amount in done.items()}
     timed_us = np.where(kernel_us > 0, kernel_us, np.nan)
     rates = {key: amount[of_call] / timed_us for key, amount in amounts.items()}
@@ -85,7 +85,7 @@ def modelled_table(
         measured[f"{key}_mean"] = amount * timed / np.where(total_us > 0, total_us, np.nan)
     _add_models(frame, [readings.readings[c] if c >= 0 else None for c in code.tolist()])
     frame["note"] = [_note(readings, c, kernel) for c, kernel in zip(code.tolist(), kernel_name, strict=True)]
-    _add_exchanges(frame, exchange, done["effective_interconnect_tb_s"])
+    _add_exchanges(frame, exchange, wire)
     gap = activity.gap_before[calls.first_event].astype(float)
     kernels = np.bincount(of_call[calls.call_of_event], minlength=rows)
     frame["kernels_per_call"] = kernels / frame["operation_count"]
@@ -115,22 +115,29 @@ def rows_of_events(frame: pd.DataFrame, group: Grouping, calls: Calls, events: i
     return result
 
 
-def _add_work(frame: Columns, work: Work, position: Ints, exchange: Sequence[Exchange | None]) -> dict[str, Floats]:
-    """Adds FLOPs and bytes of a call; returns what its rates are of: FLOPs, HBM bytes, bytes on the wire."""
+def _add_work(
+    frame: Columns, work: Work, position: Ints, exchange: Sequence[Exchange | None]
+) -> tuple[dict[str, Floats], Floats]:
+    """Adds FLOPs and bytes of a call; returns what its rates are of, and the bytes known to leave the rank.
+
+    An exchange of which nothing says what leaves the rank has the rate of all its rows.
+    """
     flops, hbm, wire = (
         work.take(v, position) for v in (work.columns.flops, work.columns.hbm_bytes, work.columns.wire_bytes)
     )
     wire = np.where(wire > 0, wire, np.nan)
-    every_row = wire.copy()
+    every_row, rated = wire.copy(), wire.copy()
     for i, found in enumerate(exchange):
         if found is not None and found.exchanged_bytes:
             every_row[i] = found.exchanged_bytes
+            if found.share.source == EVERY_ROW:
+                rated[i] = found.exchanged_bytes
     frame["gflops"] = flops / FLOPS_PER_GFLOP
     frame["hbm_mb"] = hbm / BYTES_PER_MB
     with np.errstate(over="ignore"):  # an extension may claim a millionth of a byte
         frame["flops_per_byte"] = np.divide(flops, hbm, out=np.full(len(flops), np.nan), where=hbm > 0)
     frame["wire_mb"] = every_row / BYTES_PER_MB
-    return {"tflops_s": flops, "hbm_tb_s": hbm, "effective_interconnect_tb_s": wire}
+    return {"tflops_s": flops, "hbm_tb_s": hbm, "effective_interconnect_tb_s": rated}, wire
 
 
 def _add_models(frame: Columns, spoken: Sequence[Reading | None]) -> None:

@@ -180,7 +180,7 @@ WIRE = (
             "Effective Interconnect TB/s_{}",
             "Wire: bytes that leave the rank (of a token exchange Expected Remote Data) over the kernels' whole "
             "duration, in which a rank also waits for the slowest sender: a lower bound of what the links achieved. "
-            "Never HBM traffic.",
+            "Of Interconnect Data where Remote Data From says every row. Never HBM traffic.",
             "#,##0.0000",
             "TB/s (1e12 bytes per second), wire",
             optional=True,
@@ -197,7 +197,8 @@ EXCHANGE = (
     text(
         "remote_from",
         "Remote Data From",
-        "Where that share comes from: recorded split sizes or token counts, else what was assumed.",
+        "Where that share comes from: recorded split sizes or token counts, else what was assumed. Every row: nothing "
+        "says which share leaves the rank, and the effective rate is of all rows, at most what left.",
         34,
         optional=True,
     ),

@@ -16,6 +16,7 @@ from tracelens.analysis.sheets.ops import coll_analysis, copies, cpu_ops_unique_
 from tracelens.analysis.sheets.ops.coll_analysis import with_bus_rate
 from tracelens.analysis.sheets.ops.copies import with_rate
 from tracelens.analysis.verdict.summary import LEAST_KNOWN, CategoryRow
+from tracelens.analysis.work.expert_exchange import EVERY_ROW
 from tracelens.units import NS_PER_US, TERA_PER_S_IN_PER_US
 
 Floats = npt.NDArray[np.float64]
@@ -96,7 +97,8 @@ def _category_row(name: str, frame: pd.DataFrame, divisor: int, total_us: float)
         bounds = (frame["roofline_us"] * count).groupby(frame["roofline_bound"]).sum()
         bound = str(bounds.idxmax()) if len(bounds) else None
     tflops = rate(per["gflops"] * 1e9)
-    leaves = np.where(frame["rows_from"].notna(), per["expected_remote_mb"], per["wire_mb"])
+    every_row = frame["remote_from"].eq(EVERY_ROW).to_numpy(bool)
+    leaves = np.where(frame["rows_from"].notna() & ~every_row, per["expected_remote_mb"], per["wire_mb"])
     wire = rate(leaves * 1e6)
     backends = sorted({backend for backend in frame["backend"].tolist() if isinstance(backend, str)})
     return CategoryRow(
@@ -107,6 +109,7 @@ def _category_row(name: str, frame: pd.DataFrame, divisor: int, total_us: float)
         tflops_s=tflops or None,
         hbm_tb_s=rate(per["hbm_mb"] * 1e6),
         wire_tb_s=wire,
+        wire_at_most=wire is not None and bool((every_row & took).any()),
         bound=bound,
         of_roofline=of_roofline,
         of_peak=ratio(per["percent_of_peak"] / 100 * per["kernel_us_mean"]),

@@ -214,7 +214,7 @@ class CategoryRow:
     these are not most of its kernels' time.
     ``flops_share``: the share of the category's time in calls of known FLOPs.
     ``of_roofline`` is estimated over measured time, ``of_peak`` the achieved share of the data sheet's figure for
-    ``bound``.
+    ``bound``. ``wire_at_most``: ``wire_tb_s`` is of every row of an exchange, whether it left the rank or not.
     """
 
     name: str
@@ -223,6 +223,7 @@ class CategoryRow:
     tflops_s: float | None = None
     hbm_tb_s: float | None = None
     wire_tb_s: float | None = None
+    wire_at_most: bool = False
     bound: str | None = None
     of_roofline: float | None = None
     of_peak: float | None = None

@@ -25,7 +25,8 @@ from tracelens.network.deepep import DEFAULT_SMS, Exchanges
 from tracelens.perf_models import EPComm
 from tracelens.perf_models.communication.ep_comm import COMBINE, DISPATCH
 
-NO_SHARE = "unknown: the ranks of the exchange were not recorded (--ep-size)"
+#: The share that leaves the rank is unknown: rates are of every row, which is at most what left.
+EVERY_ROW = "every row: at most, the ranks were not recorded (--ep-size)"
 NO_SIZE = "its tokens were not recorded (an FP8 pair), and no combine of the same layer says their size"
 
 _PHASES: dict[str | None, Literal["dispatch", "combine"]] = {DISPATCH: "dispatch", COMBINE: "combine"}
@@ -91,7 +92,7 @@ def exchanges_of(
         made[each] = replace(reading, model=model)
         found[each] = Exchange(
             exchanged_bytes=model.exchanged_bytes(), copies=model.copies, rows_from=rows_from,
-            share=share or RemoteShare(share=float("nan"), source=NO_SHARE),
+            share=share or RemoteShare(share=float("nan"), source=EVERY_ROW),
             deepep_us=_deepep_us(model, signature.name, system),
         )  # fmt: skip
     return readings.with_readings(made), found

@@ -31,10 +31,10 @@ _NAMES = ("kernel_name", "name")
 OPS = (
     "name", "category", "shapes", "operation_count", "kernel_ms", "percent", "bound", "percent_of_roofline_mean",
     "above_roofline_ms", "tflops_s_mean", "hbm_tb_s_mean", "effective_interconnect_tb_s_mean", "kernel_us_mean",
-    "module", "line",
+    "remote_from", "module", "line",
 )  # fmt: skip
 #: Columns that a reader has to ask for.
-HIDDEN = {"ops": ("kernel_us_mean", "module", "line"), "kernels": ("kernel_us_min", "kernel_us_max")}
+HIDDEN = {"ops": ("kernel_us_mean", "remote_from", "module", "line"), "kernels": ("kernel_us_min", "kernel_us_max")}
 KERNELS = (
     "kernel_name", "parent_category", "parent_op", "stream", "kernel_us_count", "kernel_us_sum", "percent_of_kernels",
     "kernel_us_mean", "kernel_us_min", "kernel_us_max",

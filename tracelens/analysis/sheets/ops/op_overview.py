@@ -32,6 +32,8 @@ COLUMNS = column_set(
     number("effective_interconnect_tb_s_mean", "link TB/s",
            "Wire: bytes that leave the rank over the kernels' whole duration, waiting included.", "0.0000",
            optional=True),
+    text("remote_from", "link bytes", "Of a token exchange, what says which share of its rows leaves the rank. Every "
+         "row: nothing does, and link TB/s is of all rows, at most what left.", 34, optional=True),
     text("bound", "bound by", "What the roofline time is limited by.", 10, optional=True),
     percent("percent_of_roofline_mean", "% of roofline",
             "Least time at the device's achievable rates over measured time, of all calls together.", look="of_limit",
