@@ -71,7 +71,9 @@ def words_of(command: str) -> list[str]:
 
 
 COMMANDS = {
-    page.name: list(dict.fromkeys(commands_of(page))) for page in PAGES if page.name not in ("cli.md", "findings.md")
+    page.name: list(dict.fromkeys(commands_of(page)))
+    for page in PAGES
+    if page.name not in ("cli.md", "findings.md", "designs.md")
 }
 WITH_COMMANDS = [page for page, commands in COMMANDS.items() if commands]
 
