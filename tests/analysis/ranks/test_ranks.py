@@ -483,3 +483,24 @@ def test_recorded_metadata_of_a_real_trace_is_read(shared_traces):
     assert set(long["collective"]) == {"allreduce", "broadcast"}
     assert set(long["group_name"]) == {"0"}
     assert notices(result)["missing_rank"] == "ranks without a trace: 1 of 2"
+
+
+@pytest.mark.shared
+@pytest.mark.parametrize(
+    ("folder", "waiting"), [("more/megatron_pr1316_tp2", {1}), ("more/param/dlrm_8rank", {0, 1, 3, 4, 5})]
+)
+def test_a_rank_alone_blames_waiting_where_all_ranks_show_it(shared_traces, real_analysis, folder, waiting):
+    """What one rank's report says of its collectives, against how long that rank waited in them by all ranks' traces."""
+    calls = compared(find_traces([str(shared_traces / folder)])).frames["nccl_long"]
+    blamed = set()
+    for path in sorted((shared_traces / folder).glob("*.json.gz")):
+        analysis = real_analysis(path.relative_to(shared_traces).as_posix())
+        for found in (each for each in analysis.findings if each.id == "exposed_communication"):
+            said = {figure.what: figure.value for figure in found.figures}
+            mine = calls[(calls["rank"] == analysis.trace.table.rank) & (calls["in_mb"] == said["bytes sent"])]
+            waited = mine["wait_us"].sum() / mine["duration_us"].sum()
+            if "mostly waits for a rank" in found.why:
+                assert waited > 0.5, (path.name, found.why)
+                blamed.add(analysis.trace.table.rank)
+            assert "all latency" not in found.why or waited < 0.5, (path.name, found.why)
+    assert blamed == waiting

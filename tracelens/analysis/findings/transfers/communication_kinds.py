@@ -45,6 +45,8 @@ REMEDIES = {
     ALL_TO_ALL: "run it beside other work (another micro-batch, the dense part), send fewer bytes (FP8), or keep it "
     "within a node",
 }
+#: What spares latency, which no fewer bytes do.
+REMEDIES_OF_LATENCY = "fewer and larger messages: larger buckets, a larger batch, or one fused with the work behind it"
 
 
 def exposed_kinds(seen: Observed) -> dict[str, int]:
