@@ -198,6 +198,7 @@ def test_a_report_that_contradicts_itself_is_found(repository: Path) -> None:
         "idle_causes": idle,
         "kernel_summary": kernels,
         "headroom": analysis.frames["headroom"].iloc[1:],
+        "critical_path": analysis.frames["critical_path"].iloc[1:],
         "unified_perf_summary": rows,
     }
     broken = {law for law, _ in check_report(replace(analysis, step_times=times, frames=frames), wrong, path).broken}

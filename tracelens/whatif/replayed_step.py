@@ -16,6 +16,7 @@ from tracelens.analysis.idle.dependencies import KINDS
 from tracelens.analysis.idle.idle_time import CAUSES, IdleTime
 from tracelens.analysis.idle.launch_queue import queue
 from tracelens.analysis.idle.longest_path import critical_path
+from tracelens.analysis.intervals import Spans
 from tracelens.analysis.loaded_trace import Trace
 from tracelens.lazy.records import dataclass
 from tracelens.units import NS_PER_US
@@ -94,8 +95,7 @@ def _step_ns(window: Window, timeline: Timeline) -> float:
     return float(window.times.duration_ns[chosen].mean()) if chosen else float(timeline.total_ns)
 
 
-def _typical(window: Window, timeline: Timeline) -> tuple[int, int]:
+def _typical(window: Window, timeline: Timeline) -> Spans:
     if not window.complete_steps:
-        return timeline.window
-    at = typical_step(window.times, window.complete_steps)
-    return int(window.times.start_ns[at]), int(window.times.end_ns[at])
+        return timeline.spans
+    return window.times.spans(typical_step(window.times, window.complete_steps))

@@ -40,7 +40,7 @@ def path_of(trace: Trace) -> CriticalPath:
     timeline = gpu_timeline(activity)
     queued = queue(trace.table, trace.tree, host, activity)
     idle = IdleTime(trace.table, trace.tree, host, activity, queued, timeline.spans)
-    found = critical_path(trace.table, trace.tree, host, activity, idle, timeline.window)
+    found = critical_path(trace.table, trace.tree, host, activity, idle, timeline.spans)
     assert found is not None
     return found
 
@@ -81,6 +81,34 @@ def test_a_busy_host_is_not_blamed_while_the_queues_are_never_empty(build: Build
         builder.launch(1 + 28 * number, "a", 20 + 30 * number, 16, stream=7)
         builder.launch(2 + 28 * number, "b", 34 + 30 * number, 18, stream=8)
     assert not {kind for kind, _, _ in segments(builder)} & {CALLS, LAUNCH}
+
+
+def test_of_chains_as_long_the_one_on_the_device_is_taken(build: Build) -> None:
+    """The host is in ops from 0 to 100 and the device busy from 1 to 101, each kernel launched when the last one began."""
+    builder = build().op("aten::a", 0, 100)
+    for number in range(10):
+        builder.launch(max(10 * number - 9, 0), "k", 1 + 10 * number, 10)
+    assert {kind for kind, _, _ in segments(builder)} == {"computation"}
+
+
+def test_a_host_that_takes_longer_than_the_device_is_on_the_path_beside_a_busy_device(build: Build) -> None:
+    """Each launch comes when the last kernel is done: of every 10 us the host needs all and the device 8."""
+    builder = build().op("aten::a", 0, 100)
+    for number in range(10):
+        builder.launch(10 * number, "k", 10 * number + 1, 8)
+    found = segments(builder)
+    assert sum(length for kind, _, length in found if kind == "host ops and launches") == 9 * 8
+
+
+def test_what_is_left_out_of_a_step_is_left_out_of_its_path(build: Build) -> None:
+    """Two spans of 8 and 2 us of a step with 60 us of kernels exist only because recording began."""
+    builder = build().kernel("k", 0, 50).op("ProfilerStep#0", 0, 92, cat="user_annotation")
+    builder.op("cudaDeviceSynchronize", 1, 50, cat="cuda_runtime")
+    for at, start in ((55, 58), (79, 80), (81, 100)):
+        builder.launch(at, "k", start, 20)
+    found = analyze(builder.trace(), Options())
+    assert found.step_times.duration_ns.tolist() == [60_000]
+    assert found.frames["critical_path"]["time_us"].sum() == 60
 
 
 def test_late_launches_take_the_path_to_the_host(build: Build) -> None:
@@ -203,10 +231,11 @@ def test_the_path_is_at_most_the_step_and_at_least_the_busiest_stream(
     path = path_of(trace)
     busy = [union_ns(activity.start[activity.stream == s], activity.end[activity.stream == s]) for s in (1, 2, 3)]
     assert path.busiest_stream_ns == max(busy)
-    assert max(busy) <= path.length_ns <= path.window[1] - path.window[0]
+    first, last = gpu_timeline(activity).window
+    assert max(busy) <= path.length_ns <= path.window_ns == last - first
     assert (path.length > 0).all()
-    assert (path.start >= path.window[0]).all()
-    assert (path.start + path.length <= path.window[1]).all()
+    assert (path.start >= first).all()
+    assert (path.start + path.length <= last).all()
     assert (np.diff(path.start) >= 0).all()
     # the segments do not overlap: together they are as long as their union
     assert union_ns(path.start, path.start + path.length) == path.length_ns

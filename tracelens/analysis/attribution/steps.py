@@ -21,7 +21,7 @@ from tracelens.analysis.attribution.step_periods import (
     waited_for_earlier,
 )
 from tracelens.analysis.factorize import Codes
-from tracelens.analysis.intervals import Ints, Spans, union_by_group, union_ns
+from tracelens.analysis.intervals import Ints, Spans, idle_within, union_by_group, union_ns
 from tracelens.errors import UsageError
 from tracelens.lazy.patterns import lazy_pattern
 from tracelens.lazy.records import dataclass
@@ -152,6 +152,11 @@ class StepTimes:
         duration = self.end_ns - self.start_ns
         duration[:1] -= int((self.left_out[1] - self.left_out[0]).sum())
         return duration
+
+    def spans(self, at: int) -> Spans:
+        """The step at a position, in parts where something is left out of it."""
+        whole = self.start_ns[at : at + 1], self.end_ns[at : at + 1]
+        return whole if at else idle_within(*self.left_out, whole)
 
     def __len__(self) -> int:
         return len(self.steps)

@@ -7,6 +7,9 @@ longer to start than is usual; it does not count where the chain only waited. So
 and as the kernels of a stream are one, the longest is at least as long as the busiest stream was busy.
 
 While the device is idle, the whole step waits: such time is on the path, under the cause that idle time has everywhere.
+
+A host that never rests makes a chain as long as the step, also beside a device that is never idle. Of chains of nearly
+the same length the one with less host work is taken: less host work would not shorten such a step.
 """
 
 from __future__ import annotations
@@ -33,7 +36,7 @@ from tracelens.analysis.idle.dependencies import (
     recorded_waits,
 )
 from tracelens.analysis.idle.idle_time import CAUSES, IdleTime
-from tracelens.analysis.intervals import Ints, idle_within, intersections
+from tracelens.analysis.intervals import Ints, Spans, idle_within, intersections
 from tracelens.lazy.records import dataclass
 from tracelens.trace.table import DEVICE_KINDS, Kind, TraceTable
 from tracelens.trace.tree import OpTree
@@ -46,6 +49,8 @@ if TYPE_CHECKING:
 REST = "not on the path"
 #: Device events of a step beyond which no path is looked for: the search visits them one by one.
 MAX_EVENTS = 50_000
+#: A chain with host work is taken if it is longer than others by more than one part in so many of that work.
+HOST_TIE = 20
 #: Segments that the sheet lists; the kinds count all of them.
 MAX_SEGMENTS = 300
 
@@ -54,11 +59,12 @@ MAX_SEGMENTS = 300
 class CriticalPath:
     """The path's segments in order of time; times in ns on the trace's clock.
 
-    ``kind`` indexes ``KINDS``. ``row``: table row of the kernel that ran, or was to run; of host work the call that it
-    led to, -1 where there is none. ``busiest_stream_ns``: union of the device events of the stream with most of it.
+    ``window_ns``: the step's time, of which the path is a part. ``kind`` indexes ``KINDS``. ``row``: table row of the
+    kernel that ran, or was to run; of host work the call that it led to, -1 where there is none.
+    ``busiest_stream_ns``: union of the device events of the stream with most of it.
     """
 
-    window: tuple[int, int]
+    window_ns: int
     start: Ints
     length: Ints
     kind: Ints
@@ -76,12 +82,11 @@ class CriticalPath:
         """
         import pandas as pd
 
-        window_ns = self.window[1] - self.window[0]
         total = np.zeros(len(KINDS), np.int64)
         np.add.at(total, self.kind, self.length)
         count = np.bincount(self.kind, minlength=len(KINDS))
         shown = [i for i in sorted(range(len(KINDS)), key=lambda i: (-total[i], KINDS[i])) if count[i]]
-        length = np.append(total[shown], window_ns - self.length_ns)
+        length = np.append(total[shown], self.window_ns - self.length_ns)
         return pd.DataFrame(
             {
                 "kind": [*(KINDS[i] for i in shown), REST],
@@ -89,7 +94,7 @@ class CriticalPath:
                 "segments": pd.array([*count[shown].tolist(), None], "Int64"),
                 "time_us": length / NS_PER_US,
                 "percent_of_path": np.append(100 * total[shown] / max(self.length_ns, 1), np.nan),
-                "percent_of_step": 100 * length / max(window_ns, 1),
+                "percent_of_step": 100 * length / max(self.window_ns, 1),
             }
         )
 
@@ -118,16 +123,18 @@ def critical_path(
     host: HostCalls,
     everything: DeviceActivity,
     idle: IdleTime,
-    window: tuple[int, int],
+    spans: Spans,
 ) -> CriticalPath | None:
-    """The longest path to the last device event of ``window``, or to another stream's last where that is longer.
+    """The longest path to the last device event in ``spans``, or to another stream's last where that is longer.
 
-    All time of the window in which ``idle`` has a cause and no event of the path ran is on it, also before its first.
+    ``spans``: the step, or its parts in order of time where something is left out of it. All of that time in which
+    ``idle`` has a cause and no event of the path ran is on the path, also before its first.
 
     None without device events in the window, or with more than ``MAX_EVENTS``. What a stream waited for is known where
     the trace has synchronization records; else a kernel that starts later than a launch takes, on a stream that had
     nothing to do, is taken to wait for the event of another stream that ended last.
     """
+    window = int(spans[0][0]), int(spans[1][-1])
     inside: Bools = (everything.start < window[1]) & (everything.end > window[0])
     if not inside.any() or inside.sum() > MAX_EVENTS:
         return None
@@ -141,19 +148,21 @@ def critical_path(
     edges.add_stream_waits(recorded)
     edges.add_stream_waits(inferred_waits(device, {target for _, target in recorded}, window[0]))
     edges.add_host_waits(host_waits(table, device, threads))
-    return _longest(edges, tree, idle, window)
+    return _longest(edges, tree, idle, spans)
 
 
-def _longest(edges: Edges, tree: OpTree, idle: IdleTime, window: tuple[int, int]) -> CriticalPath:
+def _longest(edges: Edges, tree: OpTree, idle: IdleTime, spans: Spans) -> CriticalPath:
     """The longest path, as ``critical_path`` says where it ends."""
     source, target, length, kind, row = edges.columns
-    busiest = edges.device.busiest_ns(window[0])
-    at = _on_longest(edges, source, target, length, busiest)
+    window_ns = int((spans[1] - spans[0]).sum())
+    busiest = edges.device.busiest_ns(int(spans[0][0]))
+    by_host = np.isin(kind, [KINDS.index(CALLS), KINDS.index(OUTSIDE)])
+    at = _on_longest(edges, source, target, length - by_host * (length // HOST_TIE), busiest)
     walk = _Walk(edges, source[at], target[at], length[at], kind[at], row[at])
-    start, length, kind, row = walk.segments(idle, window)
+    start, length, kind, row = walk.segments(idle, spans)
     op = np.where(row >= 0, tree.op_parent[row], -1).astype(np.int64)
     return CriticalPath(
-        window=window,
+        window_ns=window_ns,
         start=start,
         length=length,
         kind=kind,
@@ -193,12 +202,11 @@ class _Walk:
         self._source, self._length, self._kind, self._row = source, length, kind, row
         self._start, self._end = edges.time[source], edges.time[target]
 
-    def segments(self, idle: IdleTime, window: tuple[int, int]) -> tuple[Ints, Ints, Ints, Ints]:
+    def segments(self, idle: IdleTime, spans: Spans) -> tuple[Ints, Ints, Ints, Ints]:
         """(start, length, kind, row) in order of time: idle time where no event of the path ran, and the rest."""
-        whole = np.array(window[:1], np.int64), np.array(window[1:], np.int64)
         ran = np.isin(self._kind, [KINDS.index(kind) for kind in (COMPUTATION, COMMUNICATION, COPY)])
-        parts = idle.within(idle_within(self._start[ran], self._end[ran], whole))
-        at, start, end = intersections((self._start, self._end), idle_within(parts.start, parts.end, whole))
+        parts = idle.within(idle_within(self._start[ran], self._end[ran], spans))
+        at, start, end = intersections((self._start, self._end), idle_within(parts.start, parts.end, spans))
         # What is ready starts within the first of it, and then only waits
         until = np.minimum(end, (self._start + self._length)[at])
         kind, on_thread = self._kind[at], self._kind[at] == KINDS.index(CALLS)

@@ -116,6 +116,19 @@ def idle_causes_agree_everywhere(analysis: Analysis, summary: Summary) -> Iterat
             yield f"{path} ns on the critical path, {step} in the step's timeline"
 
 
+def the_critical_path_is_within_the_step(analysis: Analysis, summary: Summary) -> Iterator[str]:
+    """Its rows add up to the time of the step that they speak of, and its kinds to no more."""
+    if critical_path.TITLE not in analysis.frames:
+        return
+    rows = analysis.frames[critical_path.TITLE]
+    at = [i for i, step in enumerate(analysis.step_times.steps) if step.number == rows["step"].iloc[0]]
+    whole_us = (int(analysis.step_times.duration_ns[at[0]]) if at else analysis.timeline.total_ns) / NS_PER_US
+    if not math.isclose(float(rows["time_us"].sum()), whole_us, rel_tol=_FLOAT, abs_tol=1e-6):
+        yield f"rows of {rows['time_us'].sum()} us, a step of {whole_us} us"
+    if (rows["time_us"] < 0).any() or not math.isclose(rows["percent_of_step"].sum(), 100, rel_tol=_FLOAT):
+        yield f"a path longer than the step, or shares of {rows['percent_of_step'].sum()} % together"
+
+
 def _ns_by(names: Iterable[str], us: Iterable[float]) -> dict[str, int]:
     return {name: round(time * NS_PER_US) for name, time in zip(names, us, strict=True)}
 
@@ -252,6 +265,7 @@ REPORT_LAWS: tuple[Callable[[Analysis, Summary], Iterator[str]], ...] = (
     parts_of_the_window_add_up,
     idle_causes_add_up_to_idle_time,
     idle_causes_agree_everywhere,
+    the_critical_path_is_within_the_step,
     no_step_is_busier_than_long,
     gains_together_are_within_a_step,
     a_gain_is_within_its_range,

@@ -18,6 +18,7 @@ from tracelens.analysis.frames import Frames
 from tracelens.analysis.idle.idle_time import IdleGaps, IdleParts, IdleTime
 from tracelens.analysis.idle.launch_queue import Queue, queue
 from tracelens.analysis.idle.longest_path import CriticalPath, critical_path
+from tracelens.analysis.intervals import Spans
 from tracelens.analysis.options import Options
 from tracelens.analysis.page.step_idle import StepIdle, step_idle
 from tracelens.analysis.reading.recording import Recording
@@ -131,15 +132,21 @@ class SheetContext(HostContext):
 
     @property
     def path_window(self) -> tuple[int, int]:
-        """What the critical path leads through: the typical step, else the whole window."""
+        """The typical step, with what is left out of it, else the whole window."""
         at, times = self.typical_step, self.step_times
         return self.priced.per_step.timeline.window if at is None else (int(times.start_ns[at]), int(times.end_ns[at]))
 
+    @property
+    def path_spans(self) -> Spans:
+        """What the critical path leads through: ``path_window`` without what is left out of it."""
+        at = self.typical_step
+        return self.priced.per_step.timeline.spans if at is None else self.step_times.spans(at)
+
     @cached_property
     def path(self) -> CriticalPath | None:
-        """The critical path through ``path_window``."""
+        """The critical path through ``path_spans``."""
         table, tree = self.recorded.table, self.recorded.tree
-        return critical_path(table, tree, self.host, self.attribution.everything, self.idle, self.path_window)
+        return critical_path(table, tree, self.host, self.attribution.everything, self.idle, self.path_spans)
 
     @cached_property
     def step_idle(self) -> StepIdle:
