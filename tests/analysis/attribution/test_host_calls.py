@@ -59,3 +59,24 @@ def test_the_outermost_calls_cover_the_time_of_the_host():
     names = [trace.table.name_of(row) for row in found.outermost.tolist()]
     assert names == ["outer", "cudaEventRecord", "cuLaunchKernel"]
     assert set(found.process.tolist()) == {0}  # two threads of one process
+
+
+@pytest.mark.parametrize(
+    ("calls", "at"),
+    [
+        # (name, start, length), with a launch at 10
+        ([("cudaDeviceSynchronize", 20, 5)], 20),
+        ([("cudaDeviceSynchronize", 20, 5), ("cudaDeviceSynchronize", 30, 5)], 30),
+        ([("cudaDeviceSynchronize", 5, 3)], None),  # before the launch
+        ([("cudaDeviceSynchronize", 20, 5), ("cudaStreamSynchronize", 30, 5)], None),
+        ([("cudaStreamSynchronize", 20, 5)], None),
+    ],
+)
+def test_the_profiler_synchronizes_as_it_stops(calls: list[tuple[str, int, int]], at: int | None):
+    b = Builder().launch(10, "k", 12, 2)
+    for name, start, length in calls:
+        b.op(name, start, length, cat="cuda_runtime")
+    trace = b.trace()
+    found = host_calls(trace.table, trace.tree).stop.tolist()
+    since_launch_us = [(trace.table.start_ns[row] - trace.table.start_ns[0]) / 1000 for row in found]
+    assert since_launch_us == ([] if at is None else [at - 10])

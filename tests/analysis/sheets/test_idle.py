@@ -166,7 +166,7 @@ def waiting(build: Build, name: str, start: float = 500, kernel: str = "k", cat:
         ("cudaStreamWaitEvent", "k", "kernel", "event wait"),
         ("hipStreamWaitEvent", "k", "kernel", "event wait"),
         ("cuStreamWaitValue32_v2", "k", "kernel", "another rank"),
-        ("cudaEventRecord", "ncclDevKernel_AllReduce_Sum_bf16_RING_LL", "kernel", "another rank"),
+        ("cudaEventRecord", "ncclDevKernel_AllReduce_Sum_bf16_RING_LL", "kernel", "device wait, cause not recorded"),
         ("cudaEventRecord", "Memcpy HtoD (Pinned -> Device)", "gpu_memcpy", "copy engine busy"),
         ("cudaEventRecord", "k", "kernel", "device wait, cause not recorded"),
     ],
@@ -480,3 +480,18 @@ def test_the_causes_add_up_in_selected_steps_too(real_analysis: RealAnalysis, na
     assert round(1000 * by_cause.sum()) == analysis.timeline.idle_ns > 0
     idle = analysis.frames["gpu_timeline"].set_index("type").loc["idle_time", "time_ms"]
     assert by_cause.sum() / 1000 == pytest.approx(idle, rel=1e-12)
+
+
+def test_the_profilers_own_stop_is_no_synchronization_of_the_program(build: Build) -> None:
+    """Two kernels of 5 us from 5 and 100 on; the step ends at 200, behind a synchronization of [150, 190]."""
+    builder = build().op("ProfilerStep#1", 0, 200, cat="user_annotation").launch(0, "k", 5, 5).launch(90, "k", 100, 5)
+    builder.op("cudaDeviceSynchronize", 150, 40, cat="cuda_runtime")
+
+    def idle_us() -> dict[str, float]:
+        frame = analyze(builder.trace(), Options(steps="1")).frames["idle_causes"]
+        return dict(zip(frame["cause"], frame["idle_us"], strict=True))
+
+    assert idle_us()["profiler overhead"] == 40
+    assert "blocking copy or synchronization" not in idle_us()
+    builder.launch(195, "k", 196, 2)
+    assert idle_us()["blocking copy or synchronization"] == 40

@@ -11,7 +11,7 @@ import numpy.typing as npt
 from tracelens.analysis.intervals import Covered
 from tracelens.lazy.patterns import lazy_pattern
 from tracelens.lazy.records import dataclass
-from tracelens.trace.table import DEVICE_KINDS, Kind, RowColumn, TraceTable
+from tracelens.trace.table import DEVICE_KINDS, Kind, Recorder, RowColumn, TraceTable
 from tracelens.trace.tree import OpTree
 
 Bools = npt.NDArray[np.bool_]
@@ -23,6 +23,7 @@ _BLOCKING = lazy_pattern(
 )
 # Calls of which each puts work on the device. A graph launch puts many, and a copy within the host none.
 _LAUNCHES = lazy_pattern(r"^(?:cuda|hip|cu)(?:Ext)?(?:Module)?Launch(?:Cooperative)?Kernel")
+_DEVICE_SYNC = lazy_pattern(r"^(?:cuda|hip)DeviceSynchronize")
 _CAPTURES = lazy_pattern(r"StreamBeginCapture")
 #: So many rows are looked up in the time of one search in a name.
 _ROWS_PER_SEARCH = 200
@@ -34,13 +35,15 @@ class HostCalls:
 
     ``calls``: their union in each process, over all its threads, by code of the process (``process[lane]``).
     ``blocking`` says of each table row whether it is a call that waits for the device, as do copies that return when
-    the copy is done; ``outermost`` are the rows of calls that lie in no other.
+    the copy is done; ``outermost`` are the rows of calls that lie in no other. ``stop``: the row of the profiler's own
+    synchronization as it stops, if there is one.
     """
 
     process: npt.NDArray[np.int32]
     calls: Covered
     blocking: Bools
     outermost: RowColumn
+    stop: RowColumn
 
 
 def blocking_calls(table: TraceTable) -> Bools:
@@ -82,7 +85,20 @@ def host_calls(table: TraceTable, tree: OpTree) -> HostCalls:
         calls=covered(outermost),
         blocking=blocking,
         outermost=np.flatnonzero(outermost).astype(np.int32),
+        stop=_profiler_stop(table, tree, blocking),
     )
+
+
+def _profiler_stop(table: TraceTable, tree: OpTree, blocking: Bools) -> RowColumn:
+    """PyTorch's profiler synchronizes the device when it stops: the last call of a recording that waits, with no launch
+    after it. What the program itself waits for comes before that.
+    """
+    waits, launches = np.flatnonzero(blocking).astype(np.int32), tree.launch[tree.launch >= 0]
+    if not len(waits) or not len(launches) or table.recorder.file != Recorder().file:
+        return waits[:0]
+    last = waits[table.start_ns[waits].argmax()]
+    is_stop = _DEVICE_SYNC.search(table.name_of(int(last))) is not None
+    return np.full(int(is_stop and table.start_ns[last] > table.start_ns[launches].max()), last, np.int32)
 
 
 def named(table: TraceTable, pattern: re.Pattern[str], among: Bools) -> Bools:

@@ -50,7 +50,9 @@ class Candidate:
 
     ``computed`` says how the gain was computed. ``row``: table row of an op (or launch) that shows where it is; None
     where it is everywhere. ``op``: its name, where the finding speaks of one op; ``shapes``: of all its calls, where
-    these differ from those of ``row``. ``remedy``, ``command``: instead of those of the rule.
+    these differ from those of ``row``. ``remedy``, ``command``: instead of those of the rule. ``is_priced``: whether
+    anything says what going without the claimed time takes; of an unknown cause nothing does, so that the finding says
+    how long it is and has no gain.
     """
 
     why: str
@@ -64,3 +66,4 @@ class Candidate:
     shapes: str | None = None
     remedy: str | None = None
     command: str | None = None
+    is_priced: bool = True

@@ -11,7 +11,7 @@ from tracelens.analysis.factorize import numbered
 from tracelens.analysis.findings.candidate import Candidate
 from tracelens.analysis.findings.observed import Observed
 from tracelens.analysis.findings.wording import counted, duration, percent
-from tracelens.analysis.idle.idle_time import CAUSES, UNKNOWN
+from tracelens.analysis.idle.idle_time import CAUSES, UNKNOWN, UNRECORDED
 from tracelens.analysis.sheets.timeline import idle_causes
 from tracelens.analysis.verdict.summary import Evidence, Said
 from tracelens.units import NS_PER_US
@@ -50,6 +50,7 @@ def idle_of_cause(seen: Observed, cause: str, parts: npt.NDArray[np.bool_] | Non
         ),
         evidence=idle_evidence(seen, parts),
         row=longest_row(seen, parts),
+        is_priced=cause not in (UNKNOWN, UNRECORDED),
     )
 
 

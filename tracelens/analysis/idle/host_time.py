@@ -139,6 +139,7 @@ class HostTime:
             *_layers(table, host, self._lanes),
             *_overhead(table, self._lanes),
             _captures(table),
+            _Layer(PROFILER, table.lane[host.stop], table.start_ns[host.stop], table.ends_ns(host.stop)),
             _idle_rounds(table),
         ]
         layers.sort(key=lambda layer: HOST_CAUSES.index(layer.cause))

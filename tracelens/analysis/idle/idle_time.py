@@ -334,15 +334,15 @@ class _DeviceWaits:
     def causes(self, gaps: _Gaps) -> npt.NDArray[np.int8]:
         """Index into ``CAUSES`` by the event that ended each gap; the first that holds.
 
-        Its stream had just been told to wait for a value, or a collective waited for the ranks it is with for longer
-        than launches take. The first kernel of its stream did, and for longer than the recording had lasted when it was
-        launched: what was launched before had to end. Its stream had just been told to wait for an event. Longer than
-        launches take: a copy waited for the copy engine, a kernel for something not recorded. Launched before the gap
-        began, with its own stream free: it followed what ended there on another stream, a copy after a copy on the
-        engine that both need. Launched before the gap began: it followed its own stream. Else it started as late as
-        launches take.
+        Its stream had just been told to wait for a value that another rank writes (a collective that has not started
+        waits for its stream, as any kernel does, and for other ranks only once it runs). The first kernel of its stream
+        waited, and for longer than the recording had lasted when it was launched: what was launched before had to end.
+        Its stream had just been told to wait for an event. Longer than launches take: a copy waited for the copy
+        engine, a kernel for something not recorded. Launched before the gap began, with its own stream free: it
+        followed what ended there on another stream, a copy after a copy on the engine that both need. Launched before
+        the gap began: it followed its own stream. Else it started as late as launches take.
         """
-        event, queued, events = np.maximum(gaps.after, 0), self._queued, self._queued.events
+        event, queued = np.maximum(gaps.after, 0), self._queued
         is_copy, long = self._copies[event], gaps.end - gaps.empty_until > _LONGEST_LATENCY_NS
         waited = gaps.empty_until <= gaps.start
         free = waited & (self._free_since[event] < gaps.start) & (queued.launched[event] < gaps.start)
@@ -351,8 +351,8 @@ class _DeviceWaits:
         first = long & early & (self._free_since[event] == _NOT_KNOWN)
         causes = {
             UNKNOWN: gaps.after < 0,
-            ANOTHER_RANK: queued.after_value[event] | (long & events.communication[event] & ~queued.after_event[event]),
-            BEFORE_RECORDING: first & ~is_copy & ~events.communication[event],
+            ANOTHER_RANK: queued.after_value[event],
+            BEFORE_RECORDING: first & ~is_copy,
             EVENT_WAIT: queued.after_event[event],
             COPY_ENGINE: is_copy & (long | (free & after_copy)),
             UNRECORDED: long,

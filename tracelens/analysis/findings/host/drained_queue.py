@@ -136,8 +136,10 @@ def _waits(seen: Observed) -> tuple[Ints, Ints]:
 
 
 def _waiting_calls(seen: Observed) -> Ints:
-    table = seen.context.recorded.table
-    return np.flatnonzero(seen.context.host.blocking & (table.duration_ns > _NO_WAIT_NS))
+    """Calls of the program that waited."""
+    table, host = seen.context.recorded.table, seen.context.host
+    calls = np.flatnonzero(host.blocking & (table.duration_ns > _NO_WAIT_NS))
+    return calls[~np.isin(calls, host.stop)]
 
 
 def _where(seen: Observed) -> str:

@@ -6,7 +6,6 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from tracelens.analysis.findings.candidate import Candidate
-from tracelens.analysis.findings.host.blocked_host import blocking_call_of
 from tracelens.analysis.findings.idle_of_cause import idle_of_cause
 from tracelens.analysis.findings.observed import Observed
 from tracelens.analysis.findings.rule import Advice, finding
@@ -30,5 +29,5 @@ _RECORD_SYNC = (
 def unrecorded_wait(seen: Observed) -> Iterator[Candidate]:
     """Idle time of this cause."""
     remedy = _RECORD_SYNC if lacks_sync_events(seen.table) else None
-    for candidate in idle_of_cause(seen, UNRECORDED, seen.idle_of(UNRECORDED) & (blocking_call_of(seen) < 0)):
+    for candidate in idle_of_cause(seen, UNRECORDED, seen.idle_of(UNRECORDED)):
         yield replace(candidate, remedy=remedy)
