@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import gzip
+import json
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.conftest import RealAnalysis
 from tracelens.analysis.analyze import Analysis, Options, analyze
-from tracelens.analysis.loaded_trace import Trace
+from tracelens.analysis.loaded_trace import Trace, load
 from tracelens.analysis.verdict.verdict import summarize
 
 Build = Callable[[], Any]
@@ -81,7 +84,9 @@ def test_replayed_kernels_get_ops_shapes_and_flops_of_their_capture(build: Build
     assert rows.loc["aten::mm", "kernel_us_sum"] == pytest.approx(2 * (1 + 3))
     assert (found.graphs.launches, found.graphs.kernels, found.graphs.linked_kernels) == (2, 6, 6)
     assert rows[["duration_us_mean", "duration_us_sum"]].isna().all(axis=None), "no trace says how long the host took"
-    assert notice(found).endswith("for 6 of 6 kernels (100 % of GPU time) in 2 of 2 launches")
+    assert notice(found).endswith(
+        "for 6 of 6 kernels (100 % of GPU time) in 2 of 2 launches; the work of 67 % of their time is known"
+    )
 
 
 def test_modules_of_the_capture_stand_above_the_replayed_kernels(build: Build):
@@ -162,3 +167,60 @@ def test_a_decode_of_vllm_is_linked_whole_and_conserves_its_time(real_analysis: 
     names = set(found.frames["unified_perf_summary"]["name"])
     assert {"vllm::rocm_unquantized_gemm", "vllm::unified_attention_with_output", "aiter::rms_norm"} & names
     assert real_analysis(f"{folder}/graph_execution").timeline == found.timeline
+
+
+def with_its_own_replay(capture: dict[str, Any], replayed: dict[str, Any]) -> dict[str, Any]:
+    """The capture's trace with the recorded graph launch after it, under an op, and one launch fewer captured, so that
+    no captured graph has exactly the replay's kernels.
+    """
+    events = [event for event in capture["traceEvents"] if "ts" in event]
+    captured = [event for event in events if event["name"].startswith("hip") and "kernel" in event.get("args", {})]
+    left_out = captured[len(captured) // 2]
+    kept = [event for event in capture["traceEvents"] if event is not left_out]
+    (launch,) = [event for event in replayed["traceEvents"] if event["name"] == "hipGraphLaunch"]
+    correlation, last = launch["args"]["correlation"], max(event["ts"] for event in events)
+    mine = [
+        event
+        for event in replayed["traceEvents"]
+        if event.get("cat") in ("kernel", "gpu_memcpy") and event["args"]["correlation"] == correlation
+    ]
+    later = last + 1e6 - launch["ts"]
+    span = {"ph": "X", "cat": "cpu_op", "name": "Torch-Compiled Region: 0/0", "args": {"External id": 987654321}}
+    around = span | {key: launch[key] for key in ("pid", "tid")} | {"ts": launch["ts"] - 5, "dur": launch["dur"] + 10}
+    moved = [{**event, "ts": event["ts"] + later} for event in (around, launch, *mine)]
+    return {**capture, "traceEvents": [*kept, *moved]}
+
+
+@pytest.mark.shared
+def test_a_capture_that_holds_its_own_replay_opens_the_graph_by_what_was_captured(shared_traces: Path, tmp_path: Path):
+    def read(path: Path) -> dict[str, Any]:
+        return json.loads(gzip.decompress(path.read_bytes()))
+
+    folder = shared_traces / "inference" / "vllm_decode_full"
+    (recorded,) = (folder / "capture_traces").glob("*.json.gz")
+    twin = tmp_path / "capture.json"
+    twin.write_text(json.dumps(with_its_own_replay(read(recorded), read(folder / "graph_execution.json.gz"))))
+    trace = load(folder / "graph_execution.json.gz")
+    plain = analyze(trace, Options(capture=load(recorded)))
+    found = analyze(trace, Options(capture=load(twin)))
+    assert plain.graphs is not None
+    assert found.graphs is not None
+    assert plain.graphs.linked_kernels == plain.graphs.kernels == 421
+    assert found.graphs.linked_kernels == 420, "the launch that was taken out, and no other"
+    assert found.coverage.perf_model > 0.95
+    assert found.frames["unified_perf_summary"]["category"].ne("Torch-Compiled Region").all()
+
+
+def test_ops_of_unknown_work_are_not_said_to_open_a_graph(build: Build):
+    kernels = ("norm_1", "norm_2", "norm_3")
+    found = analyzed(replay(build, kernels=kernels), recorded_capture(build, 128, kernels=kernels))
+    assert found.coverage.perf_model == 0
+    assert notice(found) == (
+        "graph launches: built.json has ops for 3 of 3 kernels (100 % of GPU time), but the work of none of them is known"
+    )
+
+
+def test_the_share_of_opened_graphs_that_is_known_is_said(build: Build):
+    """1 + 3 of the 6 us are GEMMs; the norm has no perf model."""
+    found = analyzed(replay(build), recorded_capture(build, 128))
+    assert notice(found).endswith("in 1 of 1 launches; the work of 67 % of their time is known")

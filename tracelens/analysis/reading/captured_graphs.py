@@ -133,10 +133,14 @@ class CapturedGraphs:
                     launches.append(row)
 
     def _eager(self) -> Iterator[tuple[Ints, Ints, dict[str, int]]]:
-        """(name code per kernel, launch row per kernel, codes) of each host thread, in order of launch."""
+        """(name code per kernel, launch row per kernel, codes) of each host thread, in order of launch.
+
+        A graph launch in the trace of the capture is a replay itself: whatever op is around it launched none of these.
+        """
         table, tree = self.capture.table, self.capture.tree
         launched = np.flatnonzero((tree.launch >= 0) & (tree.op >= 0))
         launched = launched[table.kind[tree.op[launched]] == Kind.CPU_OP]
+        launched = launched[~np.isin(tree.launch[launched], graph_launches(table))]
         launch = tree.launch[launched]
         order = np.lexsort((table.start_ns[launched], table.start_ns[launch], table.lane[launch]))
         launched, launch = launched[order], launch[order]
@@ -172,6 +176,13 @@ class CapturedGraphs:
         return _launch_shapes(self.capture.table, rows)
 
 
+def graph_launches(table: TraceTable) -> Ints:
+    """Rows of ``cudaGraphLaunch``, ``hipGraphLaunch`` and their driver forms."""
+    named = np.array(["GraphLaunch" in name for name in table.names] or [False], bool)
+    rows: Ints = np.flatnonzero(named[table.name] & table.is_of(LAUNCHING))
+    return rows
+
+
 def _capture_role(name: str) -> str:
     """What a runtime call does for a capture: ``begin``, ``end``, ``launch`` or nothing."""
     if "StreamBeginCapture" in name:
@@ -185,16 +196,26 @@ def _aligned(names: tuple[str, ...], graph: _Captured) -> dict[int, int]:
     """Position of a kernel -> launch row of the graph.
 
     The same kernels in another order (streams side by side) pair up by how often their name occurred before; else the
-    two sequences are aligned.
+    two sequences are aligned: what they begin and end with, and the longest common runs between.
     """
     if graph.names == names:
         return dict(enumerate(graph.launches))
     if Counter(graph.names) == Counter(names):
         captured = dict(zip(_numbered(graph.names), graph.launches, strict=True))
         return {position: captured[key] for position, key in enumerate(_numbered(names))}
-    matcher = SequenceMatcher(None, names, graph.names, autojunk=False)
-    blocks = matcher.get_matching_blocks()
-    return {block.a + k: graph.launches[block.b + k] for block in blocks for k in range(block.size)}
+    begin = _common_length(names, graph.names)
+    end = _common_length(names[begin:][::-1], graph.names[begin:][::-1])
+    middle, captured = names[begin : len(names) - end], graph.names[begin : len(graph.names) - end]
+    blocks = SequenceMatcher(None, middle, captured, autojunk=False).get_matching_blocks()
+    pairs = [(begin + block.a + k, begin + block.b + k) for block in blocks for k in range(block.size)]
+    pairs += [(k, k) for k in range(begin)] + [(len(names) - k, len(graph.names) - k) for k in range(1, end + 1)]
+    return {position: graph.launches[k] for position, k in pairs}
+
+
+def _common_length(one: tuple[str, ...], other: tuple[str, ...]) -> int:
+    """How many of the first names are the same."""
+    pairs = enumerate(zip(one, other, strict=False))
+    return next((k for k, (a, b) in pairs if a != b), min(len(one), len(other)))
 
 
 def _is_nearly(names: tuple[str, ...], graph: _Captured) -> bool:

@@ -10,14 +10,13 @@ from collections import Counter
 import numpy as np
 import numpy.typing as npt
 
-from tracelens.analysis.intervals import Ints
 from tracelens.analysis.loaded_trace import Trace
 from tracelens.analysis.reading.captured_graphs import (
-    LAUNCHING,
     CapturedGraphs,
     Requests,
     Template,
     annotated_steps,
+    graph_launches,
     requests_at,
 )
 from tracelens.analysis.reading.catalog import Catalog
@@ -38,13 +37,6 @@ class GraphLinks:
     kernel_ns: int
     linked_ns: int
     reasons: tuple[tuple[str, int], ...] = ()
-
-
-def graph_launches(table: TraceTable) -> Ints:
-    """Rows of ``cudaGraphLaunch``, ``hipGraphLaunch`` and their driver forms."""
-    named = np.array(["GraphLaunch" in name for name in table.names] or [False], bool)
-    rows: Ints = np.flatnonzero(named[table.name] & table.is_of(LAUNCHING))
-    return rows
 
 
 def with_captured_ops(trace: Trace, capture: Trace, catalog: Catalog) -> tuple[Trace, GraphLinks]:

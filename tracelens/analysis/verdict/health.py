@@ -13,10 +13,10 @@ from tracelens.analysis.attribution.calls import unified_calls
 from tracelens.analysis.attribution.event_category import with_communicating_ops
 from tracelens.analysis.attribution.steps import find_steps
 from tracelens.analysis.options import Options, active_extensions
+from tracelens.analysis.reading.captured_graphs import graph_launches
 from tracelens.analysis.reading.catalog import Catalog
 from tracelens.analysis.reading.composite_ops import with_inner_ops
 from tracelens.analysis.reading.engine_steps import STEM, inference_steps
-from tracelens.analysis.reading.graph_replays import graph_launches
 from tracelens.analysis.reading.op_readings import read_ops
 from tracelens.analysis.reading.recording import recognized
 from tracelens.analysis.sheets.not_recorded import not_recorded

@@ -11,7 +11,8 @@ from tracelens.analysis.analyze import Analysis
 from tracelens.analysis.attribution.stream_order import StreamOverlaps
 from tracelens.analysis.factorize import distinct_rows
 from tracelens.analysis.findings.wording import counted, percent
-from tracelens.analysis.reading.graph_replays import GraphLinks, graph_launches
+from tracelens.analysis.reading.captured_graphs import graph_launches
+from tracelens.analysis.reading.graph_replays import GraphLinks
 from tracelens.analysis.reading.recording import CHOSEN
 from tracelens.analysis.sheets.ops import unified_perf_summary
 from tracelens.analysis.verdict.summary import Notice
@@ -21,10 +22,13 @@ from tracelens.analysis.work.limits import TOLERANCE_US
 from tracelens.lazy.patterns import lazy_pattern
 from tracelens.perf_models.base import UnknownWork
 from tracelens.perf_models.generated.fused import FusedKernel
+from tracelens.trace.extended import has_host_time
 from tracelens.trace.lacks import no_shapes
 from tracelens.trace.merged import MergedRanks
 from tracelens.trace.table import DEVICE_KINDS, Kind
 
+#: A share that is printed as 100 %.
+_ALL = 0.995
 #: Kernels of algorithms that need fewer multiplications than the convolution's definition.
 _FEWER_FLOPS = lazy_pattern(r"(?i)winograd|fft")
 
@@ -174,7 +178,7 @@ def _graph_share(analysis: Analysis) -> Notice | None:
     """Graph launches: their kernels have no ops, so say what share of device time is behind them."""
     table, activity = analysis.trace.table, analysis.activity
     if analysis.graphs is not None:
-        return _captured_graphs(analysis.graphs, int(activity.duration.sum()))
+        return _captured_graphs(analysis, analysis.graphs)
     behind = np.isin(analysis.trace.tree.launch[activity.rows], graph_launches(table))
     if not behind.any():
         return None
@@ -216,18 +220,33 @@ def _is_replayed(analysis: Analysis, category: str) -> bool:
     return analysis.graphs is None and replayed > whole / 2
 
 
-def _captured_graphs(graphs: GraphLinks, device_ns: int) -> Notice:
-    """What the trace of the capture gave."""
+def _known_share_of_opened(analysis: Analysis) -> float:
+    """The share of the opened graphs' kernel time that is in rows of known work."""
+    trace, activity, rows = analysis.trace, analysis.activity, analysis.frames[unified_perf_summary.TITLE]
+    launch = trace.tree.launch[activity.rows]
+    opened = (launch >= 0) & ~has_host_time(trace.table, launch)
+    known = np.append(rows[["gflops", "hbm_mb", "wire_mb"]].notna().any(axis=1).to_numpy(bool), False)
+    of_event = np.full(len(launch), -1) if analysis.row_of_event is None else analysis.row_of_event
+    took = int(activity.duration[opened].sum())
+    return float(activity.duration[opened & known[of_event]].sum() / took) if took else 1.0
+
+
+def _captured_graphs(analysis: Analysis, graphs: GraphLinks) -> Notice:
+    """What the trace of the capture gave: ops, and how much of their work is known, without which they say nothing."""
     if not graphs.kernels:
         return Notice(
             id="graph_launches",
             count=0,
             text=f"no graph launches in this trace: --capture {graphs.capture} is not used",
         )
-    share = graphs.linked_ns / max(1, device_ns)
+    share = graphs.linked_ns / max(1, int(analysis.activity.duration.sum()))
     found = f"{graphs.linked_kernels:,} of {graphs.kernels:,} kernels ({percent(share)} of GPU time)"
     launches = f"{graphs.linked_launches} of {graphs.launches:,} launches"
     text = f"graph launches: ops from {graphs.capture} for {found} in {launches}"
+    if graphs.linked_kernels and (known := _known_share_of_opened(analysis)) < _ALL:
+        text += f"; the work of {percent(known)} of their time is known"
+        if known == 0:
+            text = f"graph launches: {graphs.capture} has ops for {found}, but the work of none of them is known"
     if graphs.reasons:
         text += "; the rest is reported by kernel: " + "; ".join(
             f"{count:,} {reason}" for reason, count in graphs.reasons

@@ -8,8 +8,8 @@ from collections.abc import Mapping
 import numpy as np
 
 from tracelens.analysis.analyze import Analysis
+from tracelens.analysis.reading.captured_graphs import graph_launches
 from tracelens.analysis.reading.catalog import COMMUNICATION, NO_MODEL
-from tracelens.analysis.reading.graph_replays import graph_launches
 from tracelens.analysis.sheets.distinct_calls import UNLINKED_NAME
 from tracelens.analysis.sheets.ops import unified_perf_summary
 from tracelens.analysis.verdict.summary import Unseen

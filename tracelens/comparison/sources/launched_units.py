@@ -9,8 +9,8 @@ from tracelens.analysis.attribution.calls import Calls
 from tracelens.analysis.attribution.event_category import speaks_of
 from tracelens.analysis.factorize import Codes, first_of_each, numbered
 from tracelens.analysis.intervals import Ints
+from tracelens.analysis.reading.captured_graphs import graph_launches
 from tracelens.analysis.reading.catalog import OTHER
-from tracelens.analysis.reading.graph_replays import graph_launches
 from tracelens.analysis.reading.op_readings import OpReadings
 from tracelens.analysis.reading.recording import Recording
 from tracelens.analysis.sheets.program.modules import module_paths

@@ -15,7 +15,7 @@ from tracelens.analysis.findings.observed import Ints, Observed
 from tracelens.analysis.findings.rule import Advice, finding
 from tracelens.analysis.idle.host_time import HOST_WORK, LAUNCH_BOUND
 from tracelens.analysis.idle.idle_time import LATENCY
-from tracelens.analysis.reading.graph_replays import graph_launches
+from tracelens.analysis.reading.captured_graphs import graph_launches
 
 _LARGER_GRAPHS = "fewer and larger graphs (fewer graph breaks, less copying of inputs before a replay), a larger batch"
 _WITHOUT_TORCH = "CUDA or HIP graphs (in XLA: command buffers), fused kernels, a larger batch"
