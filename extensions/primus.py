@@ -50,14 +50,23 @@ def _grouped_gemm_fp8(op: OpSignature) -> GroupedGEMM:
 
 @traced_as(*_in_both(_VARIABLE_K))
 def _grouped_gemm_variable_k(op: OpSignature) -> GroupedGEMMVariableK:
-    """(a [m,k], b [m,n], group_lens [g], ...): the weights' gradient; or zipped lists of the groups' a and b."""
+    """(a [m,k], b [m,n], group_lens [g], ...): the weights' gradient.
+
+    Or zipped lists of the groups' a and b: of each the rows are summed, or the last dim of a and the first of b.
+    """
     out = _sixteen_bit(op.dtype(0))
-    if _is_list(op, 0):
-        a, b = op.shape_list(0), op.shape_list(1)
-        k, n = _common(op, a, -1), _common(op, b, -1)
-        m, types = sum(shape[0] for shape in a), {"dtype": op.dtype(0), "dtype_b": op.dtype(1)}
-        return GroupedGEMMVariableK(m=m, n=n, k=k, groups=len(a), dtype_out=out, **types)
-    return _variable_k(op, out, lengths=2)
+    if not _is_list(op, 0):
+        return _variable_k(op, out, lengths=2)
+    a, b = op.shape_list(0), op.shape_list(1)
+    if len(a) != len(b) or any(len(shape) != 2 for shape in (*a, *b)):
+        raise SignatureError(f"{op.name}: groups of {list(a)} and {list(b)} do not fit one another")
+    if any(one[0] != other[0] for one, other in zip(a, b, strict=True)):
+        if any(one[1] != other[0] for one, other in zip(a, b, strict=True)):
+            raise SignatureError(f"{op.name}: groups of {list(a)} and {list(b)} do not fit one another")
+        a = tuple(shape[::-1] for shape in a)
+    k, n = _common(op, a, -1), _common(op, b, -1)
+    m, types = sum(shape[0] for shape in a), {"dtype": op.dtype(0), "dtype_b": op.dtype(1)}
+    return GroupedGEMMVariableK(m=m, n=n, k=k, groups=len(a), dtype_out=out, **types)
 
 
 @traced_as(*_in_both(_VARIABLE_K_FP8))
@@ -85,13 +94,21 @@ def _rows_in_groups(op: OpSignature, out: DType | None) -> GroupedGEMM:
     return GroupedGEMM(m=rows, n=axes.pop(), k=k, groups=len(a), dtype=op.dtype(0), dtype_b=op.dtype(1), dtype_out=out)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OfUnknownGroups(GroupedGEMMVariableK):
+    """The same of a call whose groups were not recorded: the bytes are those of one group, the least there can be."""
+
+    def parameters(self) -> dict[str, object]:
+        return {**GroupedGEMMVariableK.parameters(self), "G": None, "assumed": "bytes of 1 group"}
+
+
 def _variable_k(op: OpSignature, out: DType | None, *, lengths: int) -> GroupedGEMMVariableK:
     """The number of groups stands in the group lengths only, tensor ``lengths``."""
     (m, k), (m_b, n) = op.shape(0, rank=2), op.shape(1, rank=2)
     if m != m_b:
         raise SignatureError(f"{op.name}: rows differ, {m} and {m_b}")
-    (groups,) = op.shape(lengths, rank=1)
-    return GroupedGEMMVariableK(m=m, n=n, k=k, groups=groups, dtype=op.dtype(0), dtype_b=op.dtype(1), dtype_out=out)
+    kind, groups = (GroupedGEMMVariableK, op.shape(lengths, rank=1)[0]) if op.has(lengths) else (OfUnknownGroups, 1)
+    return kind(m=m, n=n, k=k, groups=groups, dtype=op.dtype(0), dtype_b=op.dtype(1), dtype_out=out)
 
 
 def _is_list(op: OpSignature, index: int) -> bool:

@@ -42,8 +42,11 @@ _PACKAGE = "tracelens_extensions"
 _NAMED_BY = ("traced_as", "category", "holds_ops", "backward_of")
 _SEPARATORS = {"/", os.sep}
 #: What a file written for TraceLens assigns; ``tracelens.perf_models.amd_tracelens_hooks`` reads them.
-_FOREIGN_HOOKS = ("perf_model_extension", "dict_cat2names_extension", "op_category_extension")
-_TREE_HOOK = "tree_postprocess_extension"
+_FOREIGN_HOOKS = (
+    "perf_model_extension", "dict_cat2names_extension", "op_category_extension", "tree_postprocess_extension",
+)  # fmt: skip
+#: What else such a file may assign, which nothing here uses.
+_UNUSED_HOOKS = ("op_models", "external_op_model", "kernel_filters")
 _numbers = itertools.count(1)
 #: How many times its limit foreign code may take where it does not work: it sleeps, or others have the processor.
 _WAITING = 12
@@ -88,8 +91,8 @@ class Extension:
             if not any(hook in held for hook in _FOREIGN_HOOKS):
                 raise UsageError(_unmarked_answer(where))
             sources = _perf_models("amd_tracelens_hooks").adapted(held, where=where)
-            if _TREE_HOOK in held:
-                note = f"extension {name}: {_TREE_HOOK} is not run, it is made for another program's tree of calls"
+            if unused := [hook for hook in _UNUSED_HOOKS if hook in held]:
+                note = f"extension {name}: {', '.join(unused)} not used: here `--backend` says what times an op"
         claims = {key for kind in _NAMED_BY for key in Registry.collect(kind, sources)}
         prefixes = (re.escape(prefix) for prefix in Registry.collect("annotated_as", sources))
         patterns = tuple(sorted((*Registry.collect("traced_as_pattern", sources), *prefixes)))
@@ -347,12 +350,12 @@ def _has_foreign_hooks(path: Path) -> bool:
         tree = ast.parse(path.read_bytes())
     except (SyntaxError, ValueError, OSError):
         return False
-    targets = (
-        target
+    names = (
+        node.name if isinstance(node, ast.FunctionDef) else getattr(target, "id", None)
         for node in tree.body
         for target in (node.targets if isinstance(node, ast.Assign) else [getattr(node, "target", None)])
     )
-    return any(isinstance(target, ast.Name) and target.id in _FOREIGN_HOOKS for target in targets)
+    return any(name in _FOREIGN_HOOKS for name in names)
 
 
 def _perf_models(module: str) -> Any:

@@ -150,7 +150,11 @@ def _announcements(path: tuple[str, ...]) -> bytes | None:
 
 
 def origin_of(target: object, source: object) -> str:
-    """``file.py:12`` of a marked object where Python knows it, else the module's name."""
+    """``file.py:12`` of a marked object where Python knows it, else the module's name.
+
+    An object that was made for another one says so: its ``__stands_for__``.
+    """
+    target = getattr(target, "__stands_for__", target)
     module = source if isinstance(source, ModuleType) else inspect.getmodule(target)
     name = getattr(module, "__name__", "?")
     code = getattr(target, "__code__", None)

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import re
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -16,7 +18,7 @@ from tracelens.cli import main
 from tracelens.dtypes import DType
 from tracelens.errors import UsageError
 from tracelens.extensions import load_extension
-from tracelens.perf_models import Normalization
+from tracelens.perf_models import EPComm, Normalization
 from tracelens.signature import OpSignature
 
 FILE = """
@@ -187,18 +189,92 @@ def test_loading_leaves_no_module_of_the_other_program_behind(tmp_path: Path):
     assert not [name for name in sys.modules if name.partition(".")[0] == "TraceLens"]
 
 
-def test_what_is_not_run_is_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
-    assert main(["extensions", "check", str(written(tmp_path))]) == 0
+def test_what_a_file_adds_and_what_of_it_is_not_used_is_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    assert main(["extensions", "check", str(written(tmp_path, FILE + "kernel_filters = {}\n"))]) == 0
     printed = capsys.readouterr().out
     assert "my::gemm" in printed
-    assert "tree_postprocess_extension is not run" in printed
+    assert re.search(r"for_tracelens\.py:\d+ \(tree_postprocess_extension\)", printed)
+    assert "kernel_filters not used" in printed
 
 
-def test_a_report_uses_it(tmp_path: Path):
-    args = {"Input Dims": [[64, 64], [64, 64]], "Input type": [BF16, BF16], "Concrete Inputs": ["", ""]}
+def test_a_file_may_hold_a_hook_alone(tmp_path: Path):
+    found = load_extension(written(tmp_path, "def tree_postprocess_extension(tree):\n    pass\n"))
+    assert [kind for kind, _, _ in found.additions()] == ["tree_postprocess_extension"]
+
+
+COUNTING = """
+from TraceLens.PerfModel import EPComm
+
+
+class sent(EPComm):
+    @staticmethod
+    def get_param_details(event):
+        tokens, hidden = event["args"]["Input Dims"][0]
+        return {"num_tokens": tokens, "hidden_dim": hidden, "dtype": event["args"]["Input type"][0]}
+
+
+class copies(sent):
+    def bytes(self):
+        return 7 * super().bytes()
+
+    def bytes_bwd(self):
+        return 5
+
+
+class leaving(copies):
+    def wire_bytes(self):
+        return 3
+
+
+class tokens_once(sent):
+    counts_tokens_once = True
+
+
+perf_model_extension = {"my_dispatch": KIND}
+"""
+
+
+def exchange(tmp_path: Path, kind: str) -> Catalog:
+    return Catalog((load_extension(written(tmp_path, COUNTING.replace("KIND", kind))),))
+
+
+@pytest.mark.parametrize(
+    ("kind", "all_rows", "leaves", "back"),
+    [
+        ("sent", 1600, 1600, 1600),
+        ("copies", 11_200, 11_200, 5),
+        ("leaving", 11_200, 3, 5),
+        ("tokens_once", 1600, 1600, 1600),
+    ],
+)
+def test_bytes_of_an_exchange_are_those_that_its_class_counts(
+    tmp_path: Path, kind: str, all_rows: float, leaves: float, back: float
+):
+    """100 tokens of 8 BF16 numbers are 1600 bytes."""
+    model = exchange(tmp_path, kind).read(call("my_dispatch", (100, 8))).model
+    assert isinstance(model, EPComm)
+    assert (model.exchanged_bytes(), model.wire_bytes(), model.backward().exchanged_bytes()) == (all_rows, leaves, back)
+    assert model.counts_bytes is (kind != "tokens_once")
+
+
+@pytest.mark.parametrize(
+    ("kind", "wire_mb", "remote_mb"), [("copies", 7, 7), ("leaving", 7, 3e-6), ("tokens_once", 1, 7 / 8)]
+)
+def test_a_report_multiplies_no_bytes_that_a_class_counts(tmp_path: Path, kind: str, wire_mb: float, remote_mb: float):
+    """1 MB of tokens over 8 ranks; only where the class counts tokens once is the own rank's eighth taken off."""
+    args = {"Input Dims": [[1000, 500]], "Input type": [BF16], "Concrete Inputs": [""], "Group size": 8}
+    path = trace_of(tmp_path, "my_dispatch", args)
+    extension = load_extension(written(tmp_path, COUNTING.replace("KIND", kind)))
+    row = analyze(load(path), Options(extensions=(extension,))).families["EP_Communication"].iloc[0]
+    assert (row["wire_mb"], row["expected_remote_mb"]) == pytest.approx((wire_mb, remote_mb))
+    assert (row["remote_from"] == "its perf model") is (kind != "tokens_once")
+
+
+def trace_of(tmp_path: Path, name: str, args: dict[str, Any]) -> Path:
+    """One call with one kernel."""
     host = {"ph": "X", "pid": 1, "tid": 1}
     events = [
-        {**host, "cat": "cpu_op", "name": "my::gemm", "ts": 0, "dur": 20, "args": args},
+        {**host, "cat": "cpu_op", "name": name, "ts": 0, "dur": 20, "args": args},
         {**host, "cat": "cuda_runtime", "name": "cudaLaunchKernel", "ts": 5, "dur": 2, "args": {"correlation": 1}},
         {
             "ph": "X", "cat": "kernel", "pid": 0, "tid": 7, "ts": 30, "dur": 10, "name": "k",
@@ -207,6 +283,12 @@ def test_a_report_uses_it(tmp_path: Path):
     ]  # fmt: skip
     path = tmp_path / "t.json"
     path.write_text(json.dumps({"traceEvents": events}), encoding="utf-8")
+    return path
+
+
+def test_a_report_uses_it(tmp_path: Path):
+    args = {"Input Dims": [[64, 64], [64, 64]], "Input type": [BF16, BF16], "Concrete Inputs": ["", ""]}
+    path = trace_of(tmp_path, "my::gemm", args)
     analysis = analyze(load(path), Options(extensions=(load_extension(written(tmp_path)),)))
     row = analysis.frames["unified_perf_summary"].iloc[0]
     assert (row["name"], row["model"], row["has_perf_model"]) == ("my::gemm", "my_gemm", True)

@@ -64,6 +64,23 @@ def test_the_weights_gradient_of_zipped_lists_sums_over_each_groups_rows():
     assert model.hbm_bytes() == 2 * (128 * 2048 + 128 * 1408 + 2 * 2048 * 1408)
 
 
+def test_the_weights_gradient_of_zipped_lists_may_sum_over_another_number_in_each_group():
+    """a [64,32] b [32,16] and a [64,48] b [48,16]: results of 64 x 16 over 32 and 48."""
+    lists = (((64, 32), (64, 48)), ((32, 16), (48, 16)))
+    model = read("primus_turbo::grouped_gemm_variable_k", lists, (BF16, BF16))
+    assert model.flops() == 2 * 64 * 16 * (32 + 48)
+    assert model.hbm_bytes() == 2 * (64 * 32 + 64 * 48 + 32 * 16 + 48 * 16 + 2 * 64 * 16)
+
+
+def test_the_weights_gradient_without_recorded_groups_counts_the_bytes_of_one():
+    model = read("primus_turbo::grouped_gemm_variable_k", ((128, 64), (128, 32)), (BF16, BF16))
+    assert model.flops() == 2 * 128 * 64 * 32
+    assert model.hbm_bytes() == 2 * (128 * 64 + 128 * 32 + 64 * 32)
+    assert (model.parameters()["G"], model.parameters()["assumed"]) == (None, "bytes of 1 group")
+    with pytest.raises(SignatureError, match="do not fit one another"):
+        read("primus_turbo::grouped_gemm_variable_k", (((64, 32),), ((16, 8),)), (BF16, BF16))
+
+
 def test_shapes_that_do_not_fit_are_refused_in_the_ops_words():
     with pytest.raises(SignatureError, match="primus_turbo::grouped_gemm: inner dims differ, 2048 and"):
         read("primus_turbo::grouped_gemm", ((4096, 2048), (8, 1000, 1408)), (BF16, BF16))

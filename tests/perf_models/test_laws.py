@@ -14,7 +14,7 @@ from tracelens.dtypes import DType
 from tracelens.perf_models import Collective, EPComm, PerfModel
 
 #: Models whose work is on the wire, which have laws of their own below.
-ON_THE_WIRE = {"Collective", "CustomCollective", "AllReduceRMSNorm", "EPComm"}
+ON_THE_WIRE = {"Collective", "CustomCollective", "AllReduceRMSNorm", "EPComm", "ForeignExchange"}
 #: Dimensions that other models share; no op is one.
 ABSTRACT = {"MoELayer", "HyperConnection", "UnknownWork", "ForeignModel"}
 BATCH = st.integers(1, 10_000)

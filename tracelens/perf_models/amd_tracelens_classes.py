@@ -49,13 +49,22 @@ class _Base:
     def bytes(self) -> Any:
         raise NotImplementedError("bytes")
 
+    def flops_bwd(self) -> Any:
+        raise NotImplementedError("flops_bwd")
+
+    def bytes_bwd(self) -> Any:
+        raise NotImplementedError("bytes_bwd")
+
     def get_compute_precision(self) -> str | None:
         """The first element type among the details."""
+        return torch_dtype_map(self._named_type())
+
+    def _named_type(self) -> str | None:
         for key in ("dtype_A_B", "dtype_in_out", "dtype_in1_in2_out", "dtype", "dtype_in"):
             value = self.param_details.get(key)
             text = value[0] if isinstance(value, list | tuple) and value else value
             if isinstance(text, str):
-                return torch_dtype_map(text)
+                return text
         return None
 
 
@@ -105,6 +114,14 @@ class _GroupedGemm(_Base):
         read, written = self.param_details.get("bpe_in"), self.param_details.get("bpe_out")
         return None if read is None or written is None else read * (m * k + groups * k * n) + written * m * n
 
+    def flops_bwd(self) -> Any:
+        return self._own.backward().flops()
+
+    def bytes_bwd(self) -> Any:
+        """Of both gradients: each operand is moved twice."""
+        moved = self.bytes()
+        return None if moved is None else 2 * moved
+
     @property
     def _own(self) -> GroupedGEMM:
         m, n, k, groups = (self.param_details[key] for key in "MNKG")
@@ -123,15 +140,24 @@ class _SDPA(_Base):
             return own
         return own / DType.BF16.width_bytes * bytes_per_element
 
+    def flops_bwd(self) -> Any:
+        return self._own.backward().flops()
+
+    def bytes_bwd(self, bytes_per_element: Any = None) -> Any:
+        own = self._own.backward().hbm_bytes()
+        if bytes_per_element is None or own is None:
+            return own
+        return own / DType.BF16.width_bytes * bytes_per_element
+
     @property
     def _own(self) -> SDPA:
         d = self.param_details
         size = d["d_h_qk"] if "d_h_qk" in d else d["d_h"]
-        types = d.get("dtype_A_B") or (None,)
+        named = self._named_type()
         return SDPA(
             b=d["B"], s_q=d["N_Q"], s_kv=d["N_KV"], q_heads=d["H_Q"], kv_heads=d["H_KV"], d_qk=size,
             d_v=d.get("d_h_v", size), mask="top_left" if d.get("causal") else None,
-            dtype=DType.parse(types[0]) if isinstance(types[0], str) else DType.BF16,
+            dtype=DType.BF16 if named is None else DType.parse(named),
         )  # fmt: skip
 
 
@@ -179,6 +205,12 @@ class _Normalization(_UnaryElementwise):
     def bytes_func_bwd(self, *_: Any) -> Any:
         return self._own.backward().hbm_bytes()
 
+    def flops_bwd(self) -> Any:
+        return self._own.backward().flops()
+
+    def bytes_bwd(self, *_: Any) -> Any:
+        return self._own.backward().hbm_bytes()
+
     @property
     def _own(self) -> Normalization:
         d = self.param_details
@@ -201,7 +233,10 @@ class _EPComm(_Base):
         return 0
 
     def bytes(self) -> Any:
-        return None
+        """Tokens x hidden x width by the details' names for them; None without them."""
+        tokens, hidden = (self.param_details.get(key) for key in ("num_tokens", "hidden_dim"))
+        width = self.param_details.get("bpe") or name2bpe(self._named_type())
+        return None if tokens is None or hidden is None or width is None else tokens * hidden * width
 
     def bytes_bwd(self) -> Any:
         return self.bytes()

@@ -1,8 +1,8 @@
 """The one category of every device event, by which all tables sum, and which ops' models speak of which events.
 
 An op's model speaks of the kernels below the op, save those that are clearly something else: what communicates belongs
-to ops that communicate and to no other, copies from or to another memory belong to none, and what rearranges operands
-belongs to no matrix product.
+to ops that communicate and to no other, copies from or to another memory belong to none, what rearranges operands
+belongs to no matrix product, and a GEMM kernel not to a model of what is left of an op beside its GEMMs.
 """
 
 from __future__ import annotations
@@ -73,13 +73,15 @@ def speaks_of(
 
     ``code`` and ``events`` in pairs; ``wanted``: of each reading, and of code -1.
     """
-    # Kinds of events: what each of the three flags adds says which it has
+    # Kinds of events: what each of the flags adds says which it has
     kind = activity.communication + np.uint8(2) * activity.between_memories + np.uint8(4) * activity.rearranges
     speaks = np.zeros((len(wanted), 8), bool)
     speaks[:, 0], speaks[:, 1] = ~readings.communicates, readings.communicates
     speaks[:, 4], speaks[:, 5] = speaks[:, 0] & ~readings.is_product, speaks[:, 1] & ~readings.is_product
     speaks[~wanted] = False
     found: Bools = speaks.ravel().take(code * np.int32(8) + kind[events])
+    if readings.of_rest.any():
+        found &= ~(readings.of_rest[code] & activity.category[events].are(GEMM.category))
     return found
 
 

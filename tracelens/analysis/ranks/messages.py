@@ -265,7 +265,7 @@ def _exchange_op(
         rows_from=rows_from,
         exchanged_bytes=whole.exchanged_bytes(),
         ranks=whole.ranks,
-        known_share=None if model.remote_share == 1 else model.remote_share,
+        known_share=model.known_share,
         counts=counts,
         counts_from=source,
     )

@@ -5,14 +5,16 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from numbers import Real
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from tracelens import perf_models
 from tracelens.dtypes import DType
 from tracelens.errors import SignatureError
 from tracelens.extensions import Extension, TimeLimitError, overlay, time_limit
 from tracelens.lazy.records import dataclass
+from tracelens.perf_models.amd_tracelens_hooks import TREE_HOOK
 from tracelens.perf_models.attention.inference_attention import InferenceStep
 from tracelens.perf_models.base import PerfModel
 from tracelens.perf_models.communication.collective import CustomCollective
@@ -39,13 +41,16 @@ COMMUNICATION = (EPComm.category, CustomCollective.category)
 PRODUCTS = (GEMM.category, "GroupedGEMM_fwd", "GroupedGEMM_bwd")
 #: Note of an op that nothing here knows.
 NO_MODEL = "no perf model"
+# How the note of an op begins whose binding raised, and what is said where another binding is used for that.
+_RAISED, _BY_REPLACED = "binding at ", "which has the model that the extension replaced"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reading:
     """What is known of one distinct op call. ``note`` says why there is no model.
 
-    ``computed_in``: what its kernels' names say that its products run in; None where they are silent.
+    ``computed_in``: what its kernels' names say that its products run in; None where they are silent. ``of_rest``: the
+    op holds operations that are ops of their own, and the model is of the rest.
     """
 
     category: str | None
@@ -53,6 +58,7 @@ class Reading:
     note: str = ""
     leaf_only: bool = False
     computed_in: ComputeType | None = None
+    of_rest: bool = False
 
     @property
     def communicates(self) -> bool:
@@ -86,11 +92,12 @@ class Reading:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExtensionFailure:
-    """An extension's binding that raised on one op call: the op loses its model, the report goes on."""
+    """An extension's binding that raised on one op call: that costs the ``loss`` of it, and the report goes on."""
 
     name: str
     origin: str
     error: str
+    loss: str = "which has no model now"
 
 
 _COMPILED = Claim(key=TRITON, target=compiled_kernel, options={}, source=compiled_kernel)
@@ -102,6 +109,8 @@ class Catalog:
     def __init__(self, extensions: Iterable[Extension] = ()) -> None:
         extensions = tuple(extensions)
         self.bindings = overlay(perf_models.bindings(), extensions)
+        # What a caller's extension replaced, for what it does not say or fails on.
+        self._replaced = overlay(perf_models.bindings(), [e for e in extensions if e.is_bundled])
         self.families = overlay(perf_models.pattern_bindings(), extensions)
         self.categories = overlay(perf_models.categories(), extensions)
         added = overlay(Registry("kernel_pattern", {}), extensions)
@@ -112,6 +121,10 @@ class Catalog:
         self.annotation_readers = overlay(perf_models.annotation_readers(), extensions)
         self.inner_ops = overlay(Registry("holds_ops", {}), extensions)
         self._backward_of = overlay(Registry("backward_of", {}), extensions)
+        self.tree_hooks = overlay(Registry(TREE_HOOK, {}), extensions)
+        #: Names of ops in which a tree hook made ops of their own; arguments that it gave to rows of the trace.
+        self.split_by_hooks: set[str] = set()
+        self.arguments_by_hooks: dict[int, tuple[tuple[str, Any], ...]] = {}
         self.failures: list[ExtensionFailure] = []
         self._hanging: dict[str, str] = {}
         self._readings: dict[OpSignature, Reading] = {}
@@ -131,15 +144,37 @@ class Catalog:
         """
         if self.knows(signature.name):
             return None
-        ahead = self.read(forward).model
-        backward = getattr(ahead, "backward", None)
-        model = ahead.backward(signature) if isinstance(ahead, EPComm) else backward() if callable(backward) else None
-        if isinstance(model, tuple) and len(model) == 2 and all(isinstance(part, GEMM) for part in model):
-            model = GEMMBackward(grad_a=model[0], grad_b=model[1])
-        if not isinstance(model, PerfModel):
+        model, by = self._backward_model(self.read(forward).model, signature, forward), ""
+        if model is None and (claim := self._replaced_claim(forward.name)) is not None:
+            ahead = self._read_by(claim, forward, loss="whose backward has no model now").model
+            model, by = self._backward_model(ahead, signature, forward), " by the model that an extension replaced"
+        if model is None:
             return None
         own = self.read(signature).category
-        return Reading(category=own or model.category, model=model, note=f"as the backward of {forward.name}")
+        return Reading(category=own or model.category, model=model, note=f"as the backward of {forward.name}{by}")
+
+    def _backward_model(self, ahead: object, signature: OpSignature, forward: OpSignature) -> PerfModel | None:
+        claim, backward = self._claim(forward.name), getattr(ahead, "backward", None)
+        if claim is None or not callable(backward):
+            return None
+        try:
+            with self._limited(claim):
+                model = backward(signature) if isinstance(ahead, EPComm) else backward()
+                if isinstance(model, tuple) and len(model) == 2 and all(isinstance(part, GEMM) for part in model):
+                    model = GEMMBackward(grad_a=model[0], grad_b=model[1])
+                if isinstance(model, PerfModel):
+                    _check_work(model)
+                    return model
+        except SignatureError:
+            return None
+        except (Exception, TimeLimitError) as error:  # noqa: BLE001 - foreign code, as in _called
+            self.note_failure(claim, signature.name, error)
+        return None
+
+    def _replaced_claim(self, name: str) -> Claim | None:
+        """The binding of this name that a caller's extension replaced; None without one."""
+        claim = self._replaced.get(name)
+        return None if claim is None or claim.target is self.bindings[name].target else claim
 
     def is_backward(self, name: str) -> bool:
         """Whether ``BackwardOf`` marks this name."""
@@ -167,7 +202,7 @@ class Catalog:
         except SignatureError as error:
             return str(error)
         except (Exception, TimeLimitError) as error:  # noqa: BLE001 - foreign code, as in _called
-            self._failed(claim, name, error)
+            self.note_failure(claim, name, error)
             return f"{name}: the extension failed"
 
     def knows(self, name: str) -> bool:
@@ -213,17 +248,32 @@ class Catalog:
         if claim is None:
             return Reading(category=category, note=NO_MODEL)
         category = perf_models.category_of(claim) or category
-        leaf_only = bool(claim.options.get("leaf_only"))
+        reading = self._read_by(claim, signature)
+        if reading.model is None and reading.note.startswith(_RAISED):
+            replaced = self._replaced_claim(signature.name)
+            instead = None if replaced is None else self._read_by(replaced, signature)
+            if instead is not None and instead.model is not None:
+                self.failures[-1] = replace(self.failures[-1], loss=_BY_REPLACED)
+                reading = replace(instead, note=f"{_BY_REPLACED}: {reading.note}")
+        own = reading.model.category if reading.model is not None else None
+        of_rest = signature.name in self.inner_ops or signature.name in self.split_by_hooks
+        return replace(
+            reading, category=reading.category or category or own, of_rest=of_rest,
+            leaf_only=of_rest or bool(claim.options.get("leaf_only")),
+        )  # fmt: skip
+
+    def _read_by(self, claim: Claim, signature: OpSignature, **failing: str) -> Reading:
+        category = perf_models.category_of(claim)
         try:
             model = self._called(claim, signature.name, signature, PerfModel)
         except SignatureError as error:
-            return Reading(category=category, note=str(error), leaf_only=leaf_only)
+            return Reading(category=category, note=str(error))
         if isinstance(model, ExtensionFailure):
-            note = f"binding at {claim.origin} raised {model.error}"
-            return Reading(category=category, note=note, leaf_only=leaf_only)
-        if model is None:
-            return Reading(category=category, note="not determined by what was recorded", leaf_only=leaf_only)
-        return Reading(category=category or model.category, model=model, leaf_only=leaf_only)
+            self.failures[-1] = replace(model, **failing)
+            return Reading(category=category, note=f"{_RAISED}{claim.origin} raised {model.error}")
+        return Reading(
+            category=category, model=model, note="not determined by what was recorded" if model is None else ""
+        )
 
     def _called(self, claim: Claim, name: str, argument: object, kind: type[Made]) -> Made | ExtensionFailure | None:
         """What a mark's function makes of one call or annotation; the failure, also noted, when it raises or hangs."""
@@ -238,7 +288,7 @@ class Catalog:
         except SignatureError:
             raise
         except (Exception, TimeLimitError) as error:  # noqa: BLE001 - foreign code: it may cost its op, never the report
-            return self._failed(claim, name, error)
+            return self.note_failure(claim, name, error)
 
     @contextmanager
     def _limited(self, claim: Claim) -> Iterator[None]:
@@ -252,8 +302,9 @@ class Catalog:
             self._hanging[claim.origin] = str(error)
             raise
 
-    def _failed(self, claim: Claim, name: str, error: BaseException) -> ExtensionFailure:
-        failure = ExtensionFailure(name=name, origin=claim.origin, error=f"{type(error).__name__}: {error}")
+    def note_failure(self, claim: Claim, name: str, error: BaseException, **loss: str) -> ExtensionFailure:
+        """That an extension's object failed on a call of this name; ``loss``: what that costs it."""
+        failure = ExtensionFailure(name=name, origin=claim.origin, error=f"{type(error).__name__}: {error}", **loss)
         self.failures.append(failure)
         return failure
 

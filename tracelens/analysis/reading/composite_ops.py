@@ -13,6 +13,7 @@ from tracelens.perf_models.inner_ops import InnerOp, OpCall
 from tracelens.signature import OpSignature
 from tracelens.trace.extended import AddedRows, with_rows
 from tracelens.trace.table import Kind, RowColumn, TraceTable
+from tracelens.trace.tree import OpTree
 
 
 def forward_rows(trace: Trace, catalog: Catalog) -> RowColumn:
@@ -46,8 +47,11 @@ def forward_rows(trace: Trace, catalog: Catalog) -> RowColumn:
     return forward
 
 
-def with_inner_ops(trace: Trace, catalog: Catalog) -> tuple[Trace, Counter[str]]:
-    """``trace`` with the inner ops of its calls as rows round their launches; reason -> calls that were left whole."""
+def with_inner_ops(trace: Trace, catalog: Catalog, made_from: int | None = None) -> tuple[Trace, Counter[str]]:
+    """``trace`` with the inner ops of its calls as rows round their launches; reason -> calls that were left whole.
+
+    ``made_from``: the first row that an extension made; what it put round a launch stays alone there.
+    """
     table, tree = trace.table, trace.tree
     calls = _rows_named(table, tuple(catalog.inner_ops))
     left: Counter[str] = Counter()
@@ -74,8 +78,9 @@ def with_inner_ops(trace: Trace, catalog: Catalog) -> tuple[Trace, Counter[str]]
         if isinstance(inner, str):
             left[inner] += 1
             continue
-        launches += [launched[op.kernel][0] for op in inner]
-        signatures += [op.signature for op in inner]
+        kept = _beside_made_ops(tree, launched, inner, made_from)
+        launches += [launched[op.kernel][0] for op in kept]
+        signatures += [op.signature for op in kept]
     if not launches:
         return trace, left
     at = np.array(launches, np.int64)
@@ -93,6 +98,13 @@ def with_inner_ops(trace: Trace, catalog: Catalog) -> tuple[Trace, Counter[str]]
         signatures=list(codes),
     )
     return Trace.of(with_rows(table, added)), left
+
+
+def _beside_made_ops(
+    tree: OpTree, launched: list[tuple[int, str]], inner: tuple[InnerOp, ...], made_from: int | None
+) -> list[InnerOp]:
+    """The inner ops whose kernel no op from row ``made_from`` on launched."""
+    return [op for op in inner if made_from is None or tree.op_parent[launched[op.kernel][0]] < made_from]
 
 
 def _rows_named(table: TraceTable, names: tuple[str, ...]) -> Ints:

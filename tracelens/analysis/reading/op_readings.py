@@ -81,6 +81,7 @@ class OpReadings:
         self._of_row = Column(of_row, np.int32)
         self._note_models()
         # A last entry of each for code -1
+        self.of_rest = np.array([*(r.of_rest for r in self.readings), False], bool)
         self.leaf_only = np.array([*(r.leaf_only for r in self.readings), False], bool)
         categories = [*(r.category for r in self.readings), None]
         self.known = np.array([category is not None for category in categories], bool)
@@ -158,12 +159,14 @@ def read_ops(
     events, ops = ops_above(trace.tree, activity)
     rows = distinct_rows(ops, len(table))
     forward = forward_rows(trace, catalog)
-    readings = OpReadings(table, catalog, rows)
+    given = catalog.arguments_by_hooks
+    readings = OpReadings(table, catalog, rows, around=given)
     silent = rows[~readings.with_bytes[readings.code]] if len(rows) else rows
     around = {
         **surroundings(trace, catalog, activity, silent, forward),
         **layer_windows(table, catalog, rows, model),
     }
+    around |= {row: (*around.get(row, ()), *arguments) for row, arguments in given.items()}
     if around:
         readings = OpReadings(table, catalog, rows, around=around)
     inherited = _inherited_backward(trace, catalog, readings, forward, around)

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from tracelens.analysis.options import Options, active_extensions
+from tracelens.analysis.reading.amd_tracelens_tree import with_hooks
 from tracelens.analysis.reading.catalog import Catalog
 from tracelens.analysis.reading.composite_ops import with_inner_ops
 from tracelens.analysis.reading.graph_replays import GraphLinks, with_captured_ops
@@ -72,7 +73,10 @@ class Recording:
         trace, known_shapes, capture = self.trace, None, options.capture
         if options.shapes is not None:
             trace, known_shapes = with_known_shapes(trace, options.shapes)
-        trace, whole_calls = with_inner_ops(trace, self.catalog)
+        recorded = len(trace.table)
+        hooked = with_hooks(trace, self.catalog)
+        trace, whole_calls = with_inner_ops(hooked.trace, self.catalog, made_from=recorded)
+        whole_calls += hooked.left
         graphs = None
         if capture is not None:
             trace, graphs = with_captured_ops(trace, with_inner_ops(capture, self.catalog)[0], self.catalog)

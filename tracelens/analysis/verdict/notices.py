@@ -74,15 +74,11 @@ def _device(analysis: Analysis) -> Iterator[Notice]:
 
 def _extensions(analysis: Analysis) -> Iterator[Notice]:
     """Extensions whose bindings failed, by reason, rules that failed, and extensions that were not used."""
-    failed: dict[str, list[str]] = {}
+    failed: dict[tuple[str, str], list[str]] = {}
     for failure in analysis.failures:
-        failed.setdefault(f"{failure.origin}: {failure.error}", []).append(failure.name)
-    for what, names in failed.items():
-        yield Notice(
-            id="extension_failed",
-            count=len(names),
-            text=f"extension failed on {names[0]}, which has no model now: {what}",
-        )
+        failed.setdefault((failure.loss, f"{failure.origin}: {failure.error}"), []).append(failure.name)
+    for (loss, what), names in failed.items():
+        yield Notice(id="extension_failed", count=len(names), text=f"extension failed on {names[0]}, {loss}: {what}")
     for rule in analysis.rule_failures:
         text = f"rule {rule.kind!r} left out of what to do next: {rule.origin} raised {rule.error}"
         yield Notice(id="rule_failed", count=1, text=text)

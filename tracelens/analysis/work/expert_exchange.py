@@ -87,7 +87,7 @@ def exchanges_of(
         model, rows_from = with_rows(model, routed, ranks, recorded_counts(signature)[0])
         if share is None:
             model = replace(model, remote_share=None)
-        elif model.remote_share == 1:
+        elif model.known_share is None:
             model = replace(model, remote_share=share.share)
         made[each] = replace(reading, model=model)
         found[each] = Exchange(

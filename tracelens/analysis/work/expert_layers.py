@@ -27,6 +27,7 @@ Lanes = npt.NDArray[np.int32]
 
 #: Where the number of exchanged rows comes from.
 RECORDED, OF_COMBINE, AS_GIVEN = "recorded", "rows of the layer's combine", "each token once: its copies are not known"
+BY_MODEL = "bytes as its perf model counts them"
 PADDED = "recorded: padded rows, or one per token and expert"
 
 
@@ -149,6 +150,8 @@ def with_rows(model: EPComm, routed: Routed, ranks: int | None, counts: tuple[in
     ``counts``: rows per rank or expert, where recorded; where they add up to the rows given, these are the copies.
     """
     model = _with_sizes(model, routed, ranks)
+    if model.counts_bytes:
+        return model, BY_MODEL
     if model.phase == DISPATCH and counts and sum(counts) == model.tokens:
         return replace(model, rows=model.tokens), RECORDED
     is_padded = routed.is_padded or model.per_expert

@@ -11,7 +11,7 @@ from tracelens.signature import OpSignature, parse_literal
 
 #: Where a share comes from: what an op or a collective recorded.
 SPLIT_SIZES, TOKEN_COUNTS = "split sizes", "token counts"
-#: And of a model that counts only what leaves.
+#: And of a model that says what leaves.
 OF_MODEL = "its perf model"
 
 
@@ -32,7 +32,7 @@ def remote_share(
     the rows under even routing over p ranks: the op's own ``Group size``, else ``ep_size``; None without either. A
     model that knows its share has it in its bytes already.
     """
-    if model.remote_share != 1:
+    if model.known_share is not None:
         return RemoteShare(share=1.0, source=OF_MODEL)
     counts, source = recorded_counts(signature)
     share = share_of_others(counts, rank, members)

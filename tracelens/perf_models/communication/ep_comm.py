@@ -43,6 +43,8 @@ class EPComm(PerfModel):
     category: ClassVar[str] = "EP_Communication"
     engine: ClassVar[str] = "none"
     priced_as: ClassVar[str | None] = "ep"
+    #: Whether its bytes are counted by who made the model, and not from rows.
+    counts_bytes: ClassVar[bool] = False
 
     tokens: int
     hidden: int | None
@@ -64,6 +66,11 @@ class EPComm(PerfModel):
         own = self.tokens if self.own_tokens is None and self.phase == DISPATCH else self.own_tokens
         rows = self.tokens if self.rows is None and self.phase == COMBINE else self.rows
         return rows / own if rows is not None and own else None
+
+    @property
+    def known_share(self) -> float | None:
+        """The share of the rows that leaves the rank, where the model says so."""
+        return None if self.remote_share == 1 else self.remote_share
 
     @property
     def row_bytes(self) -> int | float | None:
