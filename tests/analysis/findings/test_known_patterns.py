@@ -369,6 +369,28 @@ def test_exposed_copies_are_not_told_to_use_what_they_use(build: Build, copy: st
     assert found.remedy.startswith(remedy)
 
 
+@pytest.mark.parametrize(
+    ("copy", "work_us", "gain_us", "high_us", "remedy"),
+    [
+        # 9 MB in 900 µs are 10 GB/s; a MI300X's PCIe of 64 GB/s takes 140.6 µs for them
+        ("Memcpy HtoD (Pageable -> Device)", 50, 900 - 140.625, 900 - 140.625, "use pinned memory"),
+        ("Memcpy HtoD (Pageable -> Device)", 850, 900 - 140.625, 850, "use pinned memory"),
+        ("Memcpy HtoD (Pinned -> Device)", 600, 600, 600, "non_blocking=True on another stream"),
+        ("Memcpy HtoD (Pinned -> Device)", 0, 900 - 140.625, 900 - 140.625, "fewer and larger copies"),
+    ],
+)
+def test_a_copy_gains_what_its_link_or_other_work_allows(
+    build: Build, copy: str, work_us: float, gain_us: float, high_us: float, remedy: str
+) -> None:
+    b = build().launch(20, copy, 60, 900, cat="gpu_memcpy", bytes=9_000_000)
+    if work_us:
+        b.mm(1024, 2048, 4096, at=25, start=960, duration=work_us)
+    found = findings(b)["exposed_copies"]
+    assert found.gain_low_us == 0
+    assert (found.gain_us, found.gain_high_us) == (pytest.approx(gain_us), pytest.approx(high_us))
+    assert found.remedy.startswith(remedy)
+
+
 def launches_with_gaps(b: Any, call: str = "cudaLaunchKernel", kernel: str = "void at::native::add") -> Any:
     """Kernels of 5 µs, a launch of 40 µs before each."""
     for at in range(0, 5000, 50):

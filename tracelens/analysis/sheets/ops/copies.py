@@ -104,6 +104,21 @@ def only_copies_ns(activity: DeviceActivity) -> int:
     return union_ns(activity.start, activity.end) - union_ns(activity.start[others], activity.end[others])
 
 
+def at_rate_of_path(table: TraceTable, activity: DeviceActivity, device: HardwareSpec | None) -> Floats:
+    """Of each copy between memories, in their order, the share of its time that its path takes at its peak; NaN where
+    the bytes or the path are not known.
+    """
+    at = np.flatnonzero(activity.between_memories)
+    if not len(at):
+        return np.zeros(0)
+    paths, code = _paths(table, activity.name[at])
+    rates = [path_rate(device, path) for path in paths]
+    gb_s = np.array([np.nan if rate is None else rate.gb_s for rate in rates])[code]
+    peak_us = copied_bytes(table, activity)[at] / (gb_s * GB_PER_S_IN_BYTES_PER_US)
+    took_us = activity.duration_us(at)
+    return np.minimum(np.divide(peak_us, took_us, out=np.full(len(at), np.nan), where=took_us > 0), 1.0)
+
+
 def copies(table: TraceTable, activity: DeviceActivity, device: HardwareSpec | None) -> pd.DataFrame:
     """One row per launching op, direction and kind of host memory, by time. Rates are of the copies of known size."""
     import pandas as pd
