@@ -171,7 +171,7 @@ def test_every_table_has_constants_with_a_measured_error(name):
 def test_a_row_says_which_measurements_it_rests_on():
     rows = pd.DataFrame({"device": ["b200_sxm"] * 2, "framework": ["trtllm", None], "m": [4096] * 2, "k": [4096] * 2})
     found = tl.estimate("quantize-matrix", rows)
-    assert found["measured_as"][0] == "trtllm 1.3.0rc20 torch_ops on b200"
+    assert found["measured_as"][0] == "trtllm 1.3.0rc20 torch_ops fp8 on b200"
     # without a framework the fastest library counts
     assert found["time_us"][1] <= found["time_us"][0]
     chosen = tl.estimate("quantize-matrix", rows.drop(columns="framework"), library="sglang")

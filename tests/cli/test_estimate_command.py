@@ -52,7 +52,9 @@ def test_a_table_keeps_its_rows_and_says_why_some_have_no_time(tmp_path):
     rows.to_csv(tmp_path / "in.csv", index=False)
     assert main(["estimate", "gemm", "--batch", str(tmp_path / "in.csv"), "-o", str(tmp_path / "out.csv")]) == 0
     out = pd.read_csv(tmp_path / "out.csv")
-    assert list(out.columns) == ["device", "gemm_dtype", "m", "n", "k", "time_us", "bound", "backend", "reason"]
+    added = ["time_us", "bound", "backend", "measured_as", "error_percent", "reason"]
+    assert list(out.columns) == ["device", "gemm_dtype", "m", "n", "k", *added]
+    assert out["measured_as"].fillna("").tolist() == ["gemm bf16 on h100-sxm", "", "", ""]
     assert out["backend"].fillna("").tolist() == ["tile", "", "", ""]
     assert out["time_us"].notna().tolist() == [True, False, False, False]
     assert out["reason"].fillna("").tolist() == [
@@ -193,7 +195,9 @@ def test_a_type_that_the_device_has_no_rate_for_has_no_estimate(capsys):
     sizes = {"m": [8192], "n": [8192], "k": [8192]}
     found = tl.estimate("gemm", pd.DataFrame({**sizes, "gemm_dtype": ["fp8"]}), device="a100")
     assert found["time_us"].isna().all()
-    assert found["reason"].tolist() == ["no backend of 'tile' has figures for fp8 on a100-sxm-80gb"]
+    assert found["reason"].tolist() == [
+        "a100-sxm-80gb has no matrix units for fp8: its file has fp64, tf32, fp16, bf16, int8, int4"
+    ]
     words = "estimate gemm --m 8192 --n 8192 --k 8192 --dtype fp8 --device a100,h100"
     assert main(words.split()) == 0
     lines = capsys.readouterr().out.splitlines()

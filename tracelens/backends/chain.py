@@ -13,7 +13,7 @@ import numpy.typing as npt
 from tracelens.backends import load, measured_tables, origami
 from tracelens.backends.base import Backend, EstimateTable
 from tracelens.backends.collective_times import Collectives
-from tracelens.backends.column_batch import BatchBackend, ColumnBatch
+from tracelens.backends.column_batch import Basis, BatchBackend, ColumnBatch, RestsOnMeasurements
 from tracelens.backends.system import System
 from tracelens.errors import UsageError
 from tracelens.lazy.records import dataclass
@@ -58,6 +58,17 @@ class Chain(Backend):
         """One row per row of ``batch``, by those of the backends that read column batches."""
         readers = (backend for backend in self.backends(batch.family) if isinstance(backend, BatchBackend))
         return _first_answers(batch, (functools.partial(reader.estimate_batch, system=system) for reader in readers))
+
+    def measured_as(self, work: WorkColumns | ColumnBatch, system: System, found: EstimateTable) -> Basis:
+        """What the answers ``found`` rest on, by each row's own backend."""
+        labels, errors = Basis.unknown(len(work))
+        who = np.array([name or "" for name in found.backend], object)
+        for backend in {each.name: each for each in (*self.general, *sum(self.of_family.values(), ()))}.values():
+            at = who == backend.name
+            if at.any() and isinstance(backend, RestsOnMeasurements):
+                label, error = backend.measured_as(work, system)
+                labels[at], errors[at] = label[at], error[at]
+        return Basis(labels, errors)
 
 
 def chain(spec: str) -> Chain:

@@ -18,6 +18,7 @@ from tracelens.backends.base import EstimateTable, Floats
 from tracelens.backends.system import System
 from tracelens.dtypes import Precision
 from tracelens.hardware import HardwareSpec
+from tracelens.hardware.tile_constants import Calibration
 from tracelens.lazy.records import dataclass
 from tracelens.perf_models.work_columns import WorkColumns
 from tracelens.registry import mark
@@ -60,6 +61,30 @@ class Priced:
 PRICED = tuple(field.name for field in fields(Priced))
 
 
+class Basis(NamedTuple):
+    """Per row: the device and types whose measurements its time rests on, "" where unknown, and the mean error there in
+    percent, NaN where it was not measured on this device in this type.
+    """
+
+    label: npt.NDArray[Any]
+    error_percent: Floats
+
+    @classmethod
+    def unknown(cls, rows: int) -> Basis:
+        """Of times that rest on no measurement that is known."""
+        return cls(np.full(rows, "", object), np.full(rows, np.nan))
+
+    @classmethod
+    def of(cls, constants: Calibration | None, device: HardwareSpec, precision: str, rows: int) -> Basis:
+        """Of times by one row of ``[calibrated]``, which may stand in for another precision or device."""
+        if constants is None:
+            return cls.unknown(rows)
+        label = f"{constants.family} {constants.precision} on {constants.carried_from or device.name}"
+        own = constants.precision == precision and constants.carried_from is None
+        error = constants.error_percent if own else None
+        return cls(np.full(rows, label, object), np.full(rows, np.nan if error is None else error))
+
+
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class ColumnBatch(ABC):
     """Operations of one family and one ``precision``: every other field is an array, or a mapping to arrays."""
@@ -100,6 +125,10 @@ class ColumnBatch(ABC):
     def hbm_bytes(self) -> Floats:
         """As ``hbm_bytes`` of the family's perf models."""
 
+    def measured_as(self, device: HardwareSpec) -> Basis:
+        """What the tile model's times of the rows rest on."""
+        return Basis.unknown(len(self))
+
     @abstractmethod
     def _price(self, device: HardwareSpec) -> Priced | None: ...
 
@@ -114,6 +143,15 @@ class BatchBackend(Protocol):
 
     def estimate_batch(self, batch: ColumnBatch, system: System) -> EstimateTable:
         """One row per row of ``batch``."""
+        ...
+
+
+@runtime_checkable
+class RestsOnMeasurements(Protocol):
+    """A backend that says which measurements its answers rest on."""
+
+    def measured_as(self, work: WorkColumns | ColumnBatch, system: System) -> Basis:
+        """One row per row of ``work``, whether or not it is answered."""
         ...
 
 

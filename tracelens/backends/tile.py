@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from tracelens.backends.base import Backend, EstimateTable, Floats, backend
-from tracelens.backends.column_batch import PRICED, ColumnBatch
+from tracelens.backends.column_batch import PRICED, Basis, ColumnBatch
 from tracelens.backends.roofline import Roofline
 from tracelens.backends.system import System
 from tracelens.backends.tiles import pricer_of
@@ -57,6 +57,10 @@ class Tile(Backend):
             rate_basis=("achievable",) * rows,
             backend=(self.name,) * rows,
         )
+
+    def measured_as(self, work: WorkColumns | ColumnBatch, system: System) -> Basis:
+        """Whose constants price the rows of a column batch; of perf models, which may be several calls, unknown."""
+        return work.measured_as(system.device) if isinstance(work, ColumnBatch) else Basis.unknown(len(work))
 
 
 def _priced(columns: WorkColumns, device: HardwareSpec) -> dict[str, Floats]:

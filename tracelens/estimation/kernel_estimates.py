@@ -13,7 +13,6 @@ from tracelens.backends.chain import Chain
 from tracelens.backends.kernels.base import KernelTable
 from tracelens.backends.kernels.kernel_columns import KernelColumns
 from tracelens.backends.system import System
-from tracelens.backends.tile import Tile
 from tracelens.backends.tiles.expert_layer import BLOCKS
 from tracelens.errors import UsageError
 from tracelens.estimation.rank_loads import slot_load
@@ -34,6 +33,7 @@ _SIZES = {
 
 
 _WORDS = ("bound", "backend", "measured_as")
+_INNER = ("compute_us", "memory_us", "peak_us", "flops")
 _ROUTED = ("num_tokens", "num_experts", "topk", "moe_ep_size", "num_slots")
 
 
@@ -143,8 +143,8 @@ def estimate_kernels(
     ``systems``: which of some each row names; None is an unknown device.
     """
     rows, given = len(frame), frame.reset_index(drop=True)
-    columns = {name: np.full(rows, "", object) for name in ("time_us", *_WORDS, "error_percent", "reason")}
-    columns["time_us"], columns["error_percent"] = np.full(rows, np.nan), np.full(rows, np.nan)
+    columns = {name: np.full(rows, "", object) for name in (*_WORDS, "reason")}
+    columns |= {name: np.full(rows, np.nan) for name in ("time_us", "error_percent", *_INNER)}
     columns["reason"][:] = size_faults(table, given)
     is_good = columns["reason"] == ""
     for number, system in enumerate(systems[1]):
@@ -153,27 +153,23 @@ def estimate_kernels(
             columns["reason"][at] = "no device of that name"
             continue
         for positions, batch in batches(table, given, at, library):
+            lacked = table.lacks(dict(batch.case), system.device)
+            if lacked is not None:
+                columns["reason"][positions] = lacked
+                continue
             for name, values in _answered(batch, backend, system).items():
                 columns[name][positions] = values
             unknown = positions[np.isnan(columns["time_us"][positions])]
             columns["reason"][unknown] = f"no backend of {backend.name!r} has figures for {system.device.name}"
-    return frame.assign(**columns)
+    order = ("time_us", *_WORDS, "error_percent", "reason", *_INNER)
+    return frame.assign(**{name: columns[name] for name in order})
 
 
 def _answered(batch: KernelColumns, backend: Chain, system: System) -> Mapping[str, Any]:
     """Columns of one batch; who measured what the tile model's answers rest on."""
     found = backend.estimate_batch(batch, system)
-    columns: dict[str, Any] = {"time_us": found.time_us}
+    columns: dict[str, Any] = {name: getattr(found, name) for name in ("time_us", *_INNER[:3])}
     for name, said in (("bound", found.bound), ("backend", found.backend)):
         columns[name] = np.array([word or "" for word in said], object)
-    kernels = batch.choices(system.device)
-    chosen = batch.fastest(system.device) if len(kernels) > 1 else None
-    if not kernels:
-        return columns
-    which = np.zeros(len(batch), np.intp) if chosen is None else chosen[2]
-    tiled = columns["backend"] == Tile.name
-    labels = np.array([kernel.label for kernel in kernels], object)
-    errors = np.array([np.nan if kernel.error_percent is None else kernel.error_percent for kernel in kernels])
-    columns["measured_as"] = np.where(tiled, labels[which], "")
-    columns["error_percent"] = np.where(tiled, errors[which], np.nan)
-    return columns
+    columns["measured_as"], columns["error_percent"] = backend.measured_as(batch, system, found)
+    return columns | {"flops": batch.flops()}

@@ -1,10 +1,10 @@
-"""Kinds of tables of measured layers: their columns, and their rows as column batches."""
+"""Kinds of tables of operations and of measured layers: their columns, and their rows as column batches."""
 
 from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Mapping
-from dataclasses import replace
+from dataclasses import field, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -13,8 +13,9 @@ from tracelens.backends.column_batch import ColumnBatch
 from tracelens.backends.tiles.attention_tiles import AttentionColumns
 from tracelens.backends.tiles.expert_layer import BLOCKS, MoEColumns
 from tracelens.backends.tiles.gemm_tiles import GEMMColumns
+from tracelens.errors import UsageError
 from tracelens.estimation.rank_loads import rank_load
-from tracelens.files.data_table import COUNT, SIZE, Number, faults, numbers
+from tracelens.files.data_table import COUNT, LARGEST, SIZE, Number, faults, is_blank, numbers, shown, texts
 from tracelens.lazy.records import dataclass
 
 if TYPE_CHECKING:
@@ -22,57 +23,127 @@ if TYPE_CHECKING:
 
 _ATTENTION = ("batch_size", "isl", "num_heads", "num_key_value_heads", "head_dim", "step")
 _MLA = ("batch_size", "isl", "num_heads", "step")
+_FLAG = replace(SIZE, most=1.0)
+#: A size that a row may leave open.
+_OPEN = replace(SIZE, blank=0.0)
+_ONE = replace(COUNT, blank=1.0)
+_RANKS = replace(_ONE, most=1e6)
 #: Sizes by column; what is not named is a count.
 _SIZES = {
-    "step": SIZE, "window_size": replace(SIZE, blank=0.0), "gated": replace(SIZE, most=1.0, blank=1.0),
+    "step": SIZE,
     "num_tokens": replace(COUNT, most=1e8), "num_experts": replace(COUNT, most=1e6), "topk": replace(COUNT, most=1e6),
-    "moe_tp_size": replace(COUNT, most=1e6), "moe_ep_size": replace(COUNT, most=1e6),
 }  # fmt: skip
 #: DeepSeek-V3's latent attention, whose tables name no sizes: 128 + 64 and 128 per head for new tokens; absorbed into
 #: the projections around it, rows of 512 + 64 of which 512 are the value.
 _MLA_HEAD, _MLA_ROW = (192.0, 128.0), (576.0, 512.0)
-_MOE = (
-    "num_tokens", "hidden_size", "inter_size", "topk", "num_experts", "moe_tp_size", "moe_ep_size", "distribution",
-)  # fmt: skip
+_MOE = ("num_tokens", "hidden_size", "inter_size", "topk", "num_experts")
 #: The one layer of the measured tables without a gate: with a third matrix it would stream weights above the HBM peak.
 _UNGATED_HIDDEN = 2688
 
 
+#: Columns of tables that hold measured layers of inference engines, as aiconfigurator publishes them.
+_OF_LAYERS = ("framework", "version", "kernel_source", "latency", "latency_ms")
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Kind:
-    """How a table of one kind is read: its columns, the one that names the type, and rows to a column batch."""
+    """How a table of one kind is read: its columns, the one that names the type, and rows to a column batch.
+
+    ``optional``: columns that may be absent; ``apart``: those of text in which the rows of one batch are alike.
+    """
 
     needed: tuple[str, ...]
     dtype: str
     columns: Callable[[pd.DataFrame, str], ColumnBatch]
+    optional: Mapping[str, Number] = field(default_factory=dict)
+    apart: tuple[str, ...] = ()
 
 
 def size_faults(table: pd.DataFrame, kind: Kind, name: str = "") -> list[str]:
     """Per row what is wrong with its sizes, "" where nothing is; ``name`` is the file's."""
-    return faults(table, {each: _of_column(each) for each in _size_columns(table, kind)}, name)
+    return faults(table, _size_columns(table, kind), name)
 
 
-def _size_columns(table: pd.DataFrame, kind: Kind) -> list[str]:
-    optional = [name for name in ("window_size", "gated") if name in table]
-    return [name for name in (*kind.needed, *optional) if name != "distribution"]
-
-
-def _of_column(column: str) -> Number:
-    return _SIZES.get(column, COUNT)
+def _size_columns(table: pd.DataFrame, kind: Kind) -> Mapping[str, Number]:
+    needed = {name: _SIZES.get(name, COUNT) for name in kind.needed}
+    return needed | {name: number for name, number in kind.optional.items() if name in table}
 
 
 def with_sizes(table: pd.DataFrame, kind: Kind) -> pd.DataFrame:
     """``table`` whose sizes are numbers, NaN where ``size_faults`` names a reason."""
-    return table.assign(**{name: numbers(table, name, _of_column(name)) for name in _size_columns(table, kind)})
+    return table.assign(**{name: numbers(table, name, number) for name, number in _size_columns(table, kind).items()})
 
 
 def _numbers(table: pd.DataFrame, *names: str) -> list[np.ndarray[Any, np.dtype[np.float64]]]:
     return [table[name].to_numpy(np.float64) for name in names]
 
 
+def _optional(table: pd.DataFrame, name: str, absent: float) -> np.ndarray[Any, np.dtype[np.float64]]:
+    return table[name].to_numpy(np.float64) if name in table else np.full(len(table), absent)
+
+
+def are_layers(table: pd.DataFrame) -> bool:
+    """Whether rows are linear layers of an inference engine, as measured tables hold them; else products alone."""
+    return any(name in table for name in _OF_LAYERS)
+
+
 def _gemm_columns(table: pd.DataFrame, precision: str) -> GEMMColumns:
     m, n, k = _numbers(table, "m", "n", "k")
-    return replace(GEMMColumns.of(precision, m, n, k), as_layer=True)
+    b = _optional(table, "b", 1.0) * _optional(table, "batch", 1.0)
+    return replace(GEMMColumns.of(precision, m, n, k, b), as_layer=are_layers(table))
+
+
+def _grouped_columns(table: pd.DataFrame, precision: str) -> GEMMColumns:
+    """``rows`` of every group ("128,4096,0,77"), or ``m`` in all, divided evenly among ``groups``."""
+    n, k = _numbers(table, "n", "k")
+    given = table["rows"].tolist() if "rows" in table else [None] * len(table)
+    m, groups = _optional(table, "m", 0.0).tolist(), _optional(table, "groups", 1.0).tolist()
+    rows = [
+        _evenly(int(total), int(count)) if is_blank(text) else group_rows(str(text))
+        for text, total, count in zip(given, m, groups, strict=True)
+    ]
+    return GEMMColumns.ragged(precision, rows, n, k)
+
+
+def _evenly(m: int, groups: int) -> list[int]:
+    if m < 1:
+        raise UsageError("a grouped product needs its rows: of each group (rows), or in all (m)")
+    return [m // groups + (i < m % groups) for i in range(groups)]
+
+
+def group_rows(text: str) -> list[int]:
+    """Rows of each group. UsageError for a text that names none."""
+    try:
+        found = [int(part) for part in text.split(",")]
+    except ValueError:
+        raise UsageError(f"--rows takes whole numbers separated by commas, got {shown(text)}") from None
+    if min(found) < 0 or not 0 < sum(found) <= LARGEST:
+        raise UsageError("--rows needs at least one row, and no value below 0")
+    return found
+
+
+def _sdpa_columns(table: pd.DataFrame, precision: str) -> AttentionColumns:
+    """The attention kernel alone; sizes of the keys that are left open are those of the queries."""
+    s, heads, d = _numbers(table, "s_q", "q_heads", "d_qk")
+    b, causal, latent = (_optional(table, *pair) for pair in (("b", 1.0), ("causal", 1.0), ("latent", 0.0)))
+    usual = {"s_kv": s, "kv_heads": heads, "d_v": d, "window": np.full(len(table), np.inf)}
+    open_ = {name: _optional(table, name, 0.0) for name in usual}
+    keys, kv_heads, d_v, window = (np.where(open_[name] > 0, open_[name], same) for name, same in usual.items())
+    which = texts(table, "pass", "forward")[0] if "pass" in table else "forward"
+    if which not in ("forward", "backward"):
+        raise UsageError.unknown("pass", which, ("forward", "backward"))
+    gradient, latent_row = which == "backward", bool(latent[0])
+    if latent_row and (gradient or ((s > 1) | (kv_heads > 1) | (d_v > d)).any()):
+        raise UsageError("--latent needs --s-q 1, --kv-heads 1 and --d-v at most --d-qk (decoding with one key head)")
+    for at in np.flatnonzero((keys < s) | (heads % kv_heads != 0))[:1]:
+        raise UsageError(
+            f"{s[at]:g} queries over {keys[at]:g} keys, {heads[at]:g} query over {kv_heads[at]:g} key heads"
+            " is not possible"
+        )
+    return AttentionColumns(
+        precision=precision, b=b, s=s, past=keys - s, q_heads=heads, kv_heads=kv_heads, d_qk=d, d_v=d_v, window=window,
+        causal=causal, value_in_key=latent_row, gradient=gradient,
+    )  # fmt: skip
 
 
 def _attention_columns(table: pd.DataFrame, precision: str) -> AttentionColumns:
@@ -96,13 +167,12 @@ def _latent_columns(table: pd.DataFrame, precision: str, *, absorbed: bool) -> A
 
 def moe_columns(table: pd.DataFrame, precision: str) -> MoEColumns:
     """Rows of measured MoE tables (``num_tokens``, ``hidden_size``, ``moe_ep_size``, ...); ``gated`` where given."""
-    names = ("distribution", "num_tokens", "num_experts", "topk", "moe_ep_size")
-    values = zip(*(table[name] for name in names), strict=True)
-    loads = np.array([rank_load(str(d), int(t), int(e), int(k), int(p)) for d, t, e, k, p in values])
+    given = texts(table, "distribution", "balanced") if "distribution" in table else ["balanced"] * len(table)
+    tp, ep = _optional(table, "moe_tp_size", 1.0), _optional(table, "moe_ep_size", 1.0)
+    values = zip(given, *(table[name] for name in ("num_tokens", "num_experts", "topk")), ep.tolist(), strict=True)
+    loads = np.array([rank_load(d, int(t), int(e), int(k), int(p)) for d, t, e, k, p in values])
     loads = loads.reshape(len(table), -1)
-    tokens, hidden, inter, tp, ep = _numbers(
-        table, "num_tokens", "hidden_size", "inter_size", "moe_tp_size", "moe_ep_size"
-    )
+    tokens, hidden, inter = _numbers(table, "num_tokens", "hidden_size", "inter_size")
     gated = table["gated"].to_numpy(np.float64) if "gated" in table else (hidden != _UNGATED_HIDDEN).astype(np.float64)
     return MoEColumns(
         precision=precision,
@@ -120,15 +190,33 @@ def moe_columns(table: pd.DataFrame, precision: str) -> MoEColumns:
     )
 
 
+_WINDOW, _BATCHED = {"window_size": _OPEN}, {"b": _ONE, "batch": _ONE}
 KINDS: Mapping[str, Kind] = {
-    "gemm": Kind(needed=("m", "n", "k"), dtype="gemm_dtype", columns=_gemm_columns),
-    "context-attention": Kind(needed=_ATTENTION, dtype="kv_cache_dtype", columns=_attention_columns),
-    "generation-attention": Kind(needed=_ATTENTION, dtype="kv_cache_dtype", columns=_attention_columns),
+    "gemm": Kind(needed=("m", "n", "k"), dtype="gemm_dtype", columns=_gemm_columns, optional=_BATCHED),
+    "context-attention": Kind(
+        needed=_ATTENTION, dtype="kv_cache_dtype", columns=_attention_columns, optional=_WINDOW
+    ),
+    "generation-attention": Kind(
+        needed=_ATTENTION, dtype="kv_cache_dtype", columns=_attention_columns, optional=_WINDOW
+    ),
     "context-mla": Kind(
         needed=_MLA, dtype="kv_cache_dtype", columns=functools.partial(_latent_columns, absorbed=False)
     ),
     "generation-mla": Kind(
         needed=_MLA, dtype="kv_cache_dtype", columns=functools.partial(_latent_columns, absorbed=True)
     ),
-    "moe": Kind(needed=_MOE, dtype="moe_dtype", columns=moe_columns),
-}
+    "moe": Kind(
+        needed=_MOE, dtype="moe_dtype", columns=moe_columns,
+        optional={"gated": replace(_FLAG, blank=1.0), "moe_tp_size": _RANKS, "moe_ep_size": _RANKS},
+    ),
+    "grouped-gemm": Kind(
+        needed=("n", "k"), dtype="gemm_dtype", columns=_grouped_columns, optional={"m": _OPEN, "groups": _ONE}
+    ),
+    "sdpa": Kind(
+        needed=("s_q", "q_heads", "d_qk"), dtype="kv_cache_dtype", columns=_sdpa_columns, apart=("pass", "latent"),
+        optional={
+            "b": _ONE, "s_kv": _OPEN, "kv_heads": _OPEN, "d_v": _OPEN, "window": _OPEN,
+            "causal": replace(_FLAG, blank=1.0), "latent": replace(_FLAG, blank=0.0),
+        },
+    ),
+}  # fmt: skip

@@ -26,8 +26,9 @@ class KernelConstants:
 
     @property
     def label(self) -> str:
-        """``vllm 0.24.0 flashkda_fwd on b200``."""
-        words = (self.case.get(name, "") for name in ("framework", "version", "kernel_source"))
+        """``vllm 0.24.0 flashkda_fwd on b200``, with the types that were measured: ``aiter fp8_block on mi300x``."""
+        types = (name for name in self.case if name.endswith("dtype"))
+        words = (self.case.get(name, "") for name in ("framework", "version", "kernel_source", *types))
         return " ".join(filter(None, (*words, f"on {self.device}")))
 
 

@@ -14,7 +14,7 @@ from dataclasses import field, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
-from tracelens.dtypes import DType
+from tracelens.dtypes import DType, Precision
 from tracelens.errors import InputError, UsageError
 from tracelens.files.toml_figures import Table, normalized, parsed
 from tracelens.hardware import kernel_rows, tile_constants
@@ -143,8 +143,23 @@ class HardwareSpec:
         own = self.calibrated.get((family, precision))
         if own is not None or self.calibrated_like is None:
             return own
-        theirs = HardwareSpec.load(self.calibrated_like).calibration(family, precision)
-        return None if theirs is None else replace(theirs, carried_from=self.calibrated_like, error_percent=None)
+        sister = HardwareSpec.load(self.calibrated_like)
+        theirs = sister.calibration(family, precision)
+        if theirs is None:
+            return None
+        constants = dict(theirs.constants)
+        if "matrix_efficiency" in constants:
+            share = self._sustained_over(sister, Precision.of(precision).dtype)
+            constants["matrix_efficiency"] = min(1.0, constants["matrix_efficiency"] * share)
+        return replace(theirs, constants=constants, carried_from=self.calibrated_like, error_percent=None)
+
+    def _sustained_over(self, other: HardwareSpec, dtype: DType) -> float:
+        """This device's achievable share of its matrix peak over another's; 1 where nobody published one of them."""
+        shares = [
+            None if rate is None or rate.achievable_tflops_s is None else rate.achievable_tflops_s / rate.peak_tflops_s
+            for rate in (self.rate("matrix", dtype), other.rate("matrix", dtype))
+        ]
+        return 1.0 if shares[0] is None or shares[1] is None else shares[0] / shares[1]
 
     def at_clock(self, mhz: float) -> HardwareSpec:
         """The device at another clock: matrix, vector and cache rates scale, HBM and links do not.

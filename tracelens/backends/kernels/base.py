@@ -167,6 +167,10 @@ class KernelTable:
     apart: tuple[str, ...] = ()
     #: Names of types that are no precision's, e.g. ``w4a16_mxfp4``.
     types: Collection[str] = ()
+    #: Other names of types -> what the kernels that were measured compute in.
+    spellings: Mapping[str, str] = field(default_factory=dict)
+    #: The rate that a case computes at, where no other type's kernels and no wider rate stand in for it.
+    computes: Callable[[Case], str] | None = None
     #: Few shapes were measured per type and device: all are fitted together first, each near to that.
     is_pooled: bool = False
     #: The kernel that a ``kernel_source`` names.
@@ -180,10 +184,19 @@ class KernelTable:
 
     def type_named(self, text: str) -> str | None:
         """A type as measured tables spell it; None for an unknown one."""
+        if text.lower() in self.spellings:
+            return self.spellings[text.lower()]
         if text.lower() in self.types:
             return text.lower()
         found = Precision.parse(text)
         return None if found is None else "bfloat16" if found is Precision.BF16 else found.value
+
+    def lacks(self, case: Case, device: HardwareSpec) -> str | None:
+        """A sentence where the device has no matrix units for what the case computes in; None where it has."""
+        rate = None if self.computes is None else self.computes(case)
+        if rate is None or not device.matrix or rate in device.matrix:
+            return None
+        return f"{device.name} has no matrix units for {rate}: its file has {', '.join(device.matrix)}"
 
     def least_us(self, work: Work, rates: Rates) -> Floats:
         """No call takes less: its flops at the peak; the bytes that L2 cannot still hold from the call before."""

@@ -9,7 +9,7 @@ from typing import ClassVar, Self
 import numpy as np
 
 from tracelens.backends.base import Floats
-from tracelens.backends.column_batch import ColumnBatch, Part, Priced
+from tracelens.backends.column_batch import Basis, ColumnBatch, Part, Priced
 from tracelens.backends.kernels.base import KernelTable, Rates, combined_us
 from tracelens.backends.kernels.kernel_constants import chosen, of_device
 from tracelens.hardware import HardwareSpec
@@ -78,6 +78,22 @@ class KernelColumns(ColumnBatch):
         least = self.table.least_us(work, rates)
         priced = Priced(time_us=np.maximum(time, least), compute_us=compute, memory_us=memory, peak_us=least)
         return priced, choices, which
+
+    def measured_as(self, device: HardwareSpec) -> Basis:
+        """The kernel that each row takes; its error where it was measured on the device and in the row's types."""
+        kernels, chosen_of = self.choices(device), self.fastest(device)
+        if not kernels or chosen_of is None:
+            return Basis.unknown(len(self))
+        own, asked = (device.name, device.based_on), dict(self.case)
+        held = [
+            row.error_percent is not None
+            and row.device in own
+            and all(row.case.get(name) == asked[name] for name in self.table.cases if name in asked)
+            for row in kernels
+        ]
+        errors = [row.error_percent if known else np.nan for row, known in zip(kernels, held, strict=True)]
+        labels, which = np.array([row.label for row in kernels], object), chosen_of[2]
+        return Basis(labels[which], np.array(errors, np.float64)[which])
 
     def time_us(self, kernel: KernelConstants, rates: Rates) -> Floats:
         """By one kernel's constants, not below what the data sheet allows."""

@@ -21,13 +21,18 @@ _DEPTH = 192.0
 #: Type -> bytes per element of A and B with scales, and the rate.
 _TYPES = {
     "bfloat16": (2.0, "bf16"), "bfloat16_batched": (2.0, "bf16"), "fp8_block": (1.0, "fp8"),
-    "fp8_rowwise": (1.0, "fp8"), "fp8": (1.0, "fp8"), "int8": (1.0, "int8"), "int8_batched": (1.0, "int8"),
-    "mxfp4": (0.53125, "fp4"), "nvfp4": (0.5625, "fp4"),
+    "fp8_rowwise": (1.0, "fp8"), "int8": (1.0, "int8"), "int8_batched": (1.0, "int8"),
+    "mxfp4": (0.53125, "fp4"),
 }  # fmt: skip
 
 
 def _typed(case: Case) -> tuple[float, str]:
     return _TYPES.get(case.get("gemm_dtype", "bfloat16"), (2.0, "bf16"))
+
+
+def _rate(case: Case) -> str:
+    """No kernel of another element type stands in."""
+    return _typed(case)[1]
 
 
 def _tiled(m: Floats, n: Floats, k: Floats, b: Floats, unit: float, units: float) -> Floats:
@@ -65,5 +70,6 @@ def _work(s: Sizes, case: Case) -> Work:
 
 GEMM_AITER = KernelTable(
     name="gemm-aiter", sizes=("m", "n", "k"), optional={"batch": 1.0}, cases=("gemm_dtype",), types=_TYPES,
-    groups=("n", "k"), work=_work, costs=_costs,
+    groups=("n", "k"), work=_work, costs=_costs, operation=_rate, computes=_rate,
+    spellings={"fp8": "fp8_rowwise", "nvfp4": "mxfp4"},
 )  # fmt: skip

@@ -14,7 +14,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from tracelens.backends.base import Floats
-from tracelens.backends.column_batch import OUTPUT_BYTES, PRICED, Chip, ColumnBatch, Priced, pricer
+from tracelens.backends.column_batch import OUTPUT_BYTES, PRICED, Basis, Chip, ColumnBatch, Priced, pricer
 from tracelens.dtypes import DType
 from tracelens.hardware import HardwareSpec
 from tracelens.hardware.tile_constants import Calibration
@@ -139,15 +139,34 @@ class AttentionColumns(ColumnBatch):
         return self.b * np.where(self.causal > 0, causal, self.s * self.keys)
 
     def flops(self) -> Floats:
-        """As ``SDPA.flops``."""
-        return 2 * self.q_heads * self.pairs() * (self.d_qk + self.d_v)
+        """As ``SDPA.flops``, or ``SDPABackward.flops``."""
+        if not self.gradient:
+            return 2 * self.q_heads * self.pairs() * (self.d_qk + self.d_v)
+        summed = self.b * self.keys * (self.q_heads - self.kv_heads) * (self.d_qk + self.d_v)
+        return 2 * self.q_heads * self.pairs() * (3 * self.d_qk + 2 * self.d_v) + summed
 
     def hbm_bytes(self) -> Floats:
-        """Q, O and the new K and V once in two bytes; the cached keys that some query sees, in the cache's type."""
+        """Q, O and the new K and V once in two bytes; the cached keys that some query sees, in the cache's type.
+        Backward: Q, K, V and dO read, dQ, dK and dV written.
+        """
+        if self.gradient:
+            of_q, of_kv = self.s * self.q_heads, self.keys * self.kv_heads
+            return OUTPUT_BYTES * self.b * (of_q * (2 * self.d_qk + self.d_v) + 2 * of_kv * (self.d_qk + self.d_v))
         cached = np.where(self.causal > 0, np.minimum(self.past, self.window), self.past)
         new = self.q_heads * (self.d_qk + self.d_v) + self.kv_heads * self.cache_width
         read = self.width_bytes * cached * self.kv_heads * self.cache_width
         return self.b * (OUTPUT_BYTES * self.s * new + read)
+
+    def measured_as(self, device: HardwareSpec) -> Basis:
+        """The constants' row: of prompts, of decoding, or of the backward."""
+        if self.gradient:
+            return Basis.of(device.calibration("backward", self.precision), device, self.precision, len(self))
+        prefill, decoding = (device.calibration(family, self.precision) for family in ("prefill", "decode"))
+        if self.value_in_key:
+            decoding = device.calibration("latent", self.precision) or decoding
+        prompts, steps = (Basis.of(each, device, self.precision, len(self)) for each in (prefill, decoding))
+        single = self.s == 1
+        return Basis(*(np.where(single, step, prompt) for step, prompt in zip(steps, prompts, strict=True)))
 
     def _price(self, device: HardwareSpec) -> Priced | None:
         if self.gradient:

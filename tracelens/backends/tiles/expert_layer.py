@@ -14,7 +14,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from tracelens.backends.base import Floats
-from tracelens.backends.column_batch import OUTPUT_BYTES, Chip, ColumnBatch, Priced, pricer
+from tracelens.backends.column_batch import OUTPUT_BYTES, Basis, Chip, ColumnBatch, Priced, pricer
 from tracelens.backends.kernels.base import Rates
 from tracelens.backends.tiles import gemm_tiles
 from tracelens.hardware import HardwareSpec
@@ -67,6 +67,10 @@ class MoEColumns(ColumnBatch):
         """Weights of the active experts, this rank's rows read, as many written."""
         weights = self.active * self.hidden * self.ffn * (2 + self.gated) * self.width_bytes
         return weights + 2 * OUTPUT_BYTES * np.minimum(self.rows, self.tokens) * self.hidden
+
+    def measured_as(self, device: HardwareSpec) -> Basis:
+        """The constants' row."""
+        return Basis.of(device.calibration("moe", self.precision), device, self.precision, len(self))
 
     def _price(self, device: HardwareSpec) -> Priced | None:
         constants = device.calibration("moe", self.precision)

@@ -14,10 +14,11 @@ from typing import Any, ClassVar, Self
 import numpy as np
 
 from tracelens.backends.base import Floats
-from tracelens.backends.column_batch import OUTPUT_BYTES, Chip, ColumnBatch, Priced, pricer
+from tracelens.backends.column_batch import OUTPUT_BYTES, Basis, Chip, ColumnBatch, Priced, pricer
+from tracelens.backends.kernels.base import Rates
 from tracelens.backends.kernels.kernel_columns import KernelColumns
 from tracelens.backends.kernels.tuned_products import GEMM_AITER
-from tracelens.dtypes import DType
+from tracelens.dtypes import DType, Precision
 from tracelens.hardware import HardwareSpec
 from tracelens.hardware.tile_constants import Calibration
 from tracelens.lazy.records import dataclass
@@ -71,10 +72,11 @@ KERNELS: dict[str, Kernel] = {
     "hipblaslt": Kernel(tiles=_tiles(*_LARGE, (256, 256), (64, 32), (32, 64), (16, 64)), splits=(1, 2, 4, 8)),
 }  # fmt: skip
 
-#: Precisions that AMD's tuned kernels answer where a device has no constants of its own, and their types there. Not FP8
-#: with a scale per row: servers and training steps that were left out of fits agree better with the shares of BF16, so
-#: those kernels answer where they are asked by name (``gemm-aiter``).
-_TUNED = {"fp8_block": "fp8_block", "nvfp4": "mxfp4"}
+#: Precisions that AMD's tuned kernels answer where a device has no constants of its own, and their types there. FP8
+#: with a scale per tensor is hipBLASLt's: on MI355X the shares of BF16 are 3 to 10 % off its 4096 to 16,384 cubed
+#: (HazyResearch/HipKittens), the kernels with a scale per row 20 to 32 %; those have a type of their own
+#: (``fp8_rowwise``).
+_TUNED = {"bf16": "bfloat16", "fp8_block": "fp8_block", "nvfp4": "mxfp4"}
 #: Precisions that take the shares of FP8, else of BF16, where nobody fitted them: without any they would reach the
 #: peak.
 _NARROW = ("fp8", "fp8_block", "mxfp8")
@@ -146,11 +148,16 @@ class GEMMColumns(ColumnBatch):
         m, n, k, b, groups = np.array([product[:5] for product in products], dtype=np.float64).T.copy()
         return replace(cls.of(precision, m, n, k, b, groups), b_width=b_width)
 
+    def measured_as(self, device: HardwareSpec) -> Basis:
+        """The constants' row, or AMD's tuned kernels."""
+        if self._tuned(device) is not None:
+            return self._kernels().measured_as(device)
+        return Basis.of(_constants(device, self.precision), device, self.precision, len(self))
+
     def _price(self, device: HardwareSpec) -> Priced | None:
-        if self.precision in _TUNED and device.calibration("gemm", self.precision) is None:
-            found = self._tuned(device)
-            if found is not None:
-                return found
+        found = self._tuned(device)
+        if found is not None:
+            return found
         constants = _constants(device, self.precision)
         if constants is not None and not self.as_layer and self.precision != "bf16":
             # What was fitted on quantizing layers contains the launches around the product.
@@ -166,20 +173,26 @@ class GEMMColumns(ColumnBatch):
 
     def _tuned(self, device: HardwareSpec) -> Priced | None:
         """By AMD's tuned kernels, where they were measured on the device or its like in this type."""
-        case = {"gemm_dtype": _TUNED[self.precision]}
-        batch = KernelColumns(
-            precision=self.precision, table=GEMM_AITER, case=tuple(case.items()),
+        if self.precision not in _TUNED or _constants(device, self.precision, exact=True) is not None:
+            return None
+        if device.vendor != "amd" or (self.groups > 1).any() or self.b_width is not None:
+            return None
+        batch, rates = self._kernels(), Rates.of(device)
+        measured = {(row.device, row.case["gemm_dtype"]) for row in batch.choices(device)}
+        own = {(name, _TUNED[self.precision]) for name in (device.name, device.based_on, device.calibrated_like)}
+        found = batch.price(device) if measured <= own else None
+        if found is None or rates is None:
+            return None
+        rate = Precision.of(self.precision).dtype.rate or "bf16"
+        # Of operands that no cache holds.
+        least = np.maximum(self.flops() / rates.flops(rate), self.hbm_bytes() / rates.hbm)
+        return replace(found, time_us=np.maximum(found.time_us, least), peak_us=np.maximum(found.peak_us, least))
+
+    def _kernels(self) -> KernelColumns:
+        return KernelColumns(
+            precision=self.precision, table=GEMM_AITER, case=(("gemm_dtype", _TUNED[self.precision]),),
             sizes={"m": self.m, "n": self.n, "k": self.k, "batch": self.b},
         )  # fmt: skip
-        measured = {(row.device, row.case["gemm_dtype"]) for row in batch.choices(device)}
-        own = {(name, case["gemm_dtype"]) for name in (device.name, device.based_on, device.calibrated_like)}
-        if not measured <= own or (self.groups > 1).any() or self.b_width is not None:
-            return None
-        found, chip = batch.price(device), Chip.of(device, self.precision)
-        if found is None or chip is None:
-            return None
-        least = np.maximum(self.flops() / chip.peak, self.hbm_bytes() / chip.hbm)  # of operands that no cache holds
-        return replace(found, time_us=np.maximum(found.time_us, least), peak_us=np.maximum(found.peak_us, least))
 
 
 def calibrated_row(model: Any) -> tuple[str, str] | None:
@@ -232,10 +245,10 @@ def _scaled_fp8(model: GEMM) -> str:
     return "fp8_block" if model.scale_elements >= b * m * k / _SCALE_BLOCK > 0 else "fp8"
 
 
-def _constants(device: HardwareSpec, which: str) -> Calibration | None:
-    """The constants of products in a precision, else in one that stands in, see ``_NARROW``."""
+def _constants(device: HardwareSpec, which: str, *, exact: bool = False) -> Calibration | None:
+    """The constants of products in a precision; else, unless ``exact``, in one that stands in, see ``_NARROW``."""
     found = device.calibration("gemm", which)
-    if found is None and which in _NARROW:
+    if found is None and which in _NARROW and not exact:
         found = device.calibration("gemm", "fp8")
         found = _as_mxfp8(found) if which == "mxfp8" else found
         found = device.calibration("gemm", "bf16") if found is None else found

@@ -22,7 +22,19 @@ if TYPE_CHECKING:
     from tracelens.estimation.communication import Message
     from tracelens.estimation.operations import Answer
 
-_HEADER = ("device", "operation", "time µs", "TFLOPS/s", "bound", "compute µs", "memory µs", "peak µs", "error", "by")
+_HEADER = (
+    "device",
+    "operation",
+    "time µs",
+    "TFLOPS/s",
+    "bound",
+    "compute µs",
+    "memory µs",
+    "peak µs",
+    "error",
+    "measured on",
+    "by",
+)
 #: What the sizes of an operation are.
 _SIZES = {
     "m": "rows of A and C", "n": "columns of B and C", "k": "columns of A, rows of B", "b": "products or sequences",
@@ -71,6 +83,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     moe.add_argument("--no-gate", action="store_true", help="two matrices per expert instead of three")
     for name in ("context-attention", "generation-attention"):
         _kind(kinds, name, "a table of an inference engine's attention layers (--batch)")
+    gemm.add_argument("--library", choices=LIBRARIES, help="a table's rows (--batch) as this engine's linear layers")
     for name in kernel_tables():
         _kind(kinds, name, "a table of engines' kernels (--batch)").add_argument(
             "--library", choices=LIBRARIES, help="whose kernels, for rows without a framework; default: the fastest"
@@ -140,9 +153,11 @@ def run(args: argparse.Namespace) -> int:
     answers = [answer for name in args.device.split(",") for answer in _answers(args, name.strip())]
     rows = [_HEADER, *map(_row, answers)]
     if len({answer.operation for answer in answers}) == 1:
-        say_table([(row[0], *row[2:]) for row in rows], words=(0, 3, 8))
+        say_table([(row[0], *row[2:]) for row in rows], words=(0, 3, 8, 9))
     else:
-        say_table(rows, words=(0, 1, 4, 9))
+        say_table(rows, words=(0, 1, 4, 9, 10))
+    for note in dict.fromkeys(note for answer in answers for note in answer.notes):
+        say(note)
     return 0
 
 
@@ -217,7 +232,7 @@ def _answers(args: argparse.Namespace, device: str) -> list[Answer]:
 def _row(answer: Answer) -> tuple[str, ...]:
     e = answer.estimate
     if e is None:
-        return (answer.device, answer.operation, "-", "-", "-", "-", "-", "-", "-", "no backend can answer")
+        return (answer.device, answer.operation, *"-" * 8, f"no backend can answer: {answer.reason}")
     rate = "-" if not answer.flops else shown_rate(answer.flops / e.time_us / 1e6)
     parts = (_figure(value) if value is not None else "-" for value in (e.compute_us, e.memory_us, e.peak_us))
     return (
@@ -228,6 +243,7 @@ def _row(answer: Answer) -> tuple[str, ...]:
         e.bound or "-",
         *parts,
         _error(answer.error_percent),
+        answer.measured_as or "-",
         e.backend,
     )
 
@@ -252,6 +268,10 @@ def _batch(args: argparse.Namespace) -> int:
     from tracelens.estimation.estimate import estimate
     from tracelens.files.data_table import read_table
 
+    if args.backward:
+        raise UsageError(
+            "--batch takes no --backward: tables of sdpa have a column 'pass'; a GEMM's gradients are GEMMs"
+        )
     if args.device and "," in args.device:
         raise UsageError("--batch takes one --device; for several, add a column 'device' to the table")
     found = estimate(
