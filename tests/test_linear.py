@@ -18,6 +18,7 @@ import tracelens
 from tests.conftest import part
 from tracelens.analysis.attribution.host_paths import levels
 from tracelens.analysis.attribution.steps import find_steps
+from tracelens.analysis.loaded_trace import Trace
 from tracelens.errors import TracelensError
 from tracelens.extensions import bundled_extensions
 from tracelens.files.safe_text import clipped
@@ -26,6 +27,7 @@ from tracelens.perf_models.attention.inference_attention import annotated_number
 from tracelens.perf_models.kernels import kernel_patterns
 from tracelens.trace.reading.chrome.event_list import read_events
 from tracelens.trace.reading.read import read_trace
+from tracelens.trace.table import DEVICE_KINDS
 from tracelens.trace.tree import OpTree
 from tracelens.workload.launch_files import _of_yaml
 
@@ -101,7 +103,8 @@ def test_a_name_of_many_digits_is_no_step_and_takes_time_in_proportion() -> None
     def steps(count: int) -> None:
         name = "1" * count + "a1b"
         note = {"ph": "X", "cat": "user_annotation", "name": name, "pid": 1, "tid": 1, "ts": 0, "dur": 1}
-        assert find_steps(read_events([note])) == ("", [])
+        trace = Trace.of(read_events([note]))
+        assert not find_steps(trace.table, trace.tree, trace.table.rows_of(DEVICE_KINDS)).steps
         assert clipped(name, 80) == "1" * 79 + "…"
 
     assert grows_linearly(steps, 100_000)

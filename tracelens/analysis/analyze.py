@@ -12,7 +12,7 @@ from tracelens.analysis.attribution.activity import DeviceActivity, Labels, devi
 from tracelens.analysis.attribution.attributed import attribute
 from tracelens.analysis.attribution.device_time import Timeline, gpu_timeline
 from tracelens.analysis.attribution.per_step import Counted
-from tracelens.analysis.attribution.steps import StepTimes, complete_steps, device_steps
+from tracelens.analysis.attribution.steps import FoundSteps, StepTimes, complete_steps, device_steps, find_steps
 from tracelens.analysis.attribution.stream_order import StreamOverlaps
 from tracelens.analysis.attribution.window import Window
 from tracelens.analysis.factorize import Codes
@@ -55,7 +55,8 @@ class Analysis:
     the window. ``row_of_event``: the row of ``unified_perf_summary`` that each device event is counted in, -1 for none.
     ``whole_calls``: (why, how many) calls of ops that hold several operations stayed whole. ``merged``: the
     ranks of a file with several. ``per_step``: what figures per step are made of; None without device work.
-    ``step_of``: position of the step of each device event of ``activity``, -1 outside of all.
+    ``step_of``: position of the step of each device event of ``activity``, -1 outside of all. ``found_steps``: which
+    annotations give the steps.
     """
 
     trace: Trace
@@ -72,6 +73,7 @@ class Analysis:
     step_of: Codes
     overlaps: StreamOverlaps | None = None
     step_stem: str = ""
+    found_steps: FoundSteps = FoundSteps()
     selected_steps: tuple[int, ...] = ()
     failures: tuple[ExtensionFailure, ...] = ()
     executed: ExecutedWork | None = None
@@ -162,6 +164,7 @@ def analyze(trace: Trace, options: Options, *, on_demand: bool = False) -> Analy
         event_category=attribution.event_category,
         overlaps=window.overlaps,
         step_stem=window.stem,
+        found_steps=window.found,
         step_times=window.times,
         step_of=window.step_of,
         selected_steps=window.selected,
@@ -183,7 +186,8 @@ def analyze(trace: Trace, options: Options, *, on_demand: bool = False) -> Analy
 def _cpu_only(recording: Recording, options: Options) -> Analysis:
     table, tree = recording.trace.table, recording.trace.tree
     activity = device_activity(table, tree, recording.catalog.kernel_patterns)
-    stem, times, _ = device_steps(table, tree, activity.rows)
+    found = find_steps(table, tree, activity.rows)
+    stem, times, _ = device_steps(table, tree, activity.rows, found)
     context = HostContext(recording=recording, options=options, step_times=times)
     titles = (cpu_ops_unique_args.TITLE, cpu_ops_summary.TITLE, *((steps.TITLE,) if len(times) else ()))
     return Analysis(
@@ -198,6 +202,7 @@ def _cpu_only(recording: Recording, options: Options) -> Analysis:
         activity=activity,
         event_category=activity.category,
         step_stem=stem,
+        found_steps=found,
         step_times=times,
         step_of=np.full(len(activity), -1, np.int32),
         failures=tuple(recording.catalog.failures),

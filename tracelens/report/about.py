@@ -79,6 +79,7 @@ def _steps(steps: Steps) -> Iterator[Line]:
     window = f"steps {steps.window}" if steps.window else None
     left_out = f"Left out: {steps.left_out}" if steps.left_out else None
     yield _row("Steps", steps.count, window, left_out, number_format="#,##0")
+    yield _row("Taken for a step", steps.name)
     yield _row("Time per step (ms), mean", steps.time_us / 1e3, number_format="#,##0.000")
     if steps.spread is not None:
         note = "Standard deviation as a share of the mean."
@@ -90,6 +91,9 @@ def _steps(steps: Steps) -> Iterator[Line]:
         note = "Device events queued before the recording: in no step."
         yield _row("Before the first step", steps.before_events, None, note, number_format="#,##0")
         yield _row("Before the first step (ms)", steps.before_us / 1e3, number_format="#,##0.000")
+    if steps.unseen_us:
+        note = "The GPU was still at work from before the recording, which was not recorded: in no step."
+        yield _row("Before the first iteration (ms)", steps.unseen_us / 1e3, None, note, number_format="#,##0.000")
     if steps.skipped_us:
         note = "Idle time after the host waited for earlier work: in no step."
         yield _row("Left out of the first step (ms)", steps.skipped_us / 1e3, None, note, number_format="#,##0.000")

@@ -32,6 +32,8 @@ def step_notes(steps: Steps) -> Iterator[str]:
     outside = []
     if steps.before_events:
         outside.append(f"{shown_ms(steps.before_us)} ms queued before recording")
+    if steps.unseen_us:
+        outside.append(f"{shown_ms(steps.unseen_us)} ms of work from before recording, which was not recorded")
     if steps.skipped_us:
         outside.append(f"{shown_ms(steps.skipped_us)} ms idle at its start")
     if outside:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import gzip
+import json
 import math
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -20,15 +23,21 @@ from tracelens.analysis.attribution.steps import (
     StepTimes,
     complete_steps,
     device_steps,
+    find_steps,
     select_steps,
     typical_step,
 )
+from tracelens.analysis.intervals import union_ns
 from tracelens.analysis.loaded_trace import Trace
 from tracelens.analysis.verdict.summary import CategoryRow, Summary
 from tracelens.analysis.verdict.verdict import summarize
 from tracelens.errors import UsageError
 from tracelens.report.step_figures import lines_of_window
+from tracelens.trace.reading.chrome.event_list import read_events
 from tracelens.trace.table import DEVICE_KINDS
+
+#: The trace of one step whose annotations are edited below.
+TWIN = "mi300/Qwen_Qwen1.5-0.5B-Chat__1016005.json.gz"
 
 
 def times_of(trace: Trace) -> StepTimes:
@@ -494,3 +503,105 @@ def test_what_is_left_out_of_a_refill_are_its_first_gaps(longest: int, spans: li
     )
     opens, closes = refill_spans((0, 90), work, ~work.before, longest)  # type: ignore[arg-type]
     assert list(zip(opens.tolist(), closes.tolist(), strict=True)) == spans
+
+
+#: Annotations that look like steps, as (name without its number, how many, from and to as shares of the step).
+LOOK_LIKE_STEPS = (
+    ("load shard ", 3, (-0.1, 0.0)),  # before the model
+    ("load batch ", 3, (0.0, 0.05)),  # a data loader's, inside the step
+    ("XLA::TPU Phase ", 2, (-0.1, 0.001)),
+    ("cond_6/branch_1_fun/_", 2, (-0.2, 0.0)),
+    ("layer ", 24, (0.0, 1.0)),  # they hold all work, and are parts of one step
+    ("model.layers.", 24, (0.0, 1.0)),
+)
+
+
+def renamed_steps(path: Path, *annotations: tuple[str, int, tuple[float, float]]) -> Trace:
+    """A trace without its ProfilerStep, with these annotations on its thread in place of it, each as long as the next."""
+    document = json.loads(gzip.decompress(path.read_bytes()))
+    step = next(e for e in document["traceEvents"] if str(e.get("name", "")).startswith("ProfilerStep#"))
+    events = [e for e in document["traceEvents"] if not str(e.get("name", "")).startswith("ProfilerStep#")]
+    for name, count, (first, last) in annotations:
+        width = (last - first) / count * float(step["dur"])
+        events += [
+            {**step, "name": f"{name}{i}" if count > 1 else name, "dur": width,
+             "ts": float(step["ts"]) + first * float(step["dur"]) + i * width, "cat": "user_annotation"}
+            for i in range(count)
+        ]  # fmt: skip
+    metadata = {key: value for key, value in document.items() if key != "traceEvents"}
+    return Trace.of(read_events(events, metadata, source="edited.json"))
+
+
+@pytest.mark.shared
+@pytest.mark.parametrize("annotation", LOOK_LIKE_STEPS, ids=lambda annotation: annotation[0].strip())
+def test_numbered_annotations_that_own_little_or_are_parts_are_no_steps(
+    shared_traces: Path, annotation: tuple[str, int, tuple[float, float]]
+):
+    found = analyze(renamed_steps(shared_traces / TWIN, annotation), Options())
+    summary = summarize(found)
+    assert summary.steps is None
+    assert summary.busy is not None
+    events = found.activity
+    whole = int(events.end.max() - events.start.min())
+    assert round(summary.busy.busy * whole) == union_ns(events.start, events.end)
+    (said,) = [notice.text for notice in summary.notices if notice.id == "not_steps"]
+    assert said.startswith(f"annotations '{annotation[0]}0' to '{annotation[0]}{annotation[1] - 1}' ")
+    assert ("name parts of a step" in said) == (annotation[2] == (0.0, 1.0))
+
+
+@pytest.mark.shared
+def test_what_is_round_annotations_decides_where_their_name_does_not(shared_traces: Path):
+    """Four 'piece N' hold all work of the file: steps, unless one annotation is round all of them."""
+    pieces = ("piece ", 4, (0.0, 1.0))
+    alone = find_steps(*found_in(renamed_steps(shared_traces / TWIN, pieces)))
+    assert (alone.name, len(alone.steps)) == ("piece", 4)
+    inside = find_steps(*found_in(renamed_steps(shared_traces / TWIN, ("forward", 1, (-0.01, 1.01)), pieces)))
+    assert (inside.steps, inside.refused.is_part) == ((), True)
+    epoch = find_steps(
+        *found_in(renamed_steps(shared_traces / TWIN, ("train", 1, (-0.01, 1.01)), ("step ", 4, (0, 1))))
+    )
+    assert (epoch.name, len(epoch.steps)) == ("step", 4)
+
+
+def found_in(trace: Trace) -> tuple[Any, Any, Any]:
+    return trace.table, trace.tree, trace.table.rows_of(DEVICE_KINDS)
+
+
+@pytest.mark.parametrize(
+    ("name", "are_steps"),
+    [
+        ("iteration ", True), ("train_step_", True), ("trainStep#", True), ("stage 1 step ", True), ("", True),
+        ("layer ", False), ("DecoderLayer_", False), ("micro batch ", False), ("epoch 0 / block ", False),
+    ],
+)  # fmt: skip
+def test_the_word_next_to_the_number_says_whether_a_range_is_a_step_or_a_part(build, name: str, are_steps: bool):
+    b = build()
+    for i in range(3):
+        b.op(f"{name}{i}", 100 * i, 100, cat="user_annotation").launch(100 * i + 10, "k", 100 * i + 12, 50)
+    found = analyze(b.trace(), Options())
+    assert len(found.step_times) == (3 if are_steps else 0)
+
+
+def test_steps_hold_at_least_half_of_the_work_that_was_launched_while_recording(build):
+    """Three ranges launch 50 us each; more than 150 us launched beside them, and they are none; queued work is neither."""
+    for beside, are_steps in ((150, True), (151, False)):
+        b = build().kernel("k", -600, 500)
+        for i in range(3):
+            step(b, i, 100 * i, 80).launch(100 * i + 10, "k", 100 * i + 12, 50)
+            b.events[-3]["name"] = f"tick {i}"
+        b.launch(90, "beside", 300, beside)
+        found = analyze(b.trace(), Options())
+        assert len(found.step_times) == (3 if are_steps else 0), beside
+
+
+def test_without_device_events_steps_hold_at_least_half_of_the_time_of_ops(build):
+    for inside, are_steps in ((60, True), (20, False)):
+        b = build().op("aten::other", 300, 150)
+        for i in range(3):
+            b.op(f"tick {i}", 100 * i, 80, cat="user_annotation").op("aten::mm", 100 * i + 10, inside)
+        assert len(find_steps(*found_in(b.trace())).steps) == (3 if are_steps else 0)
+
+
+def test_the_verdict_names_what_it_took_for_a_step(build):
+    b = step(build(), 0, 0, 100).launch(10, "k", 15, 55)
+    assert summarize(analyze(b.trace(), Options())).steps.name == "ProfilerStep"

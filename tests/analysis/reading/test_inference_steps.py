@@ -10,6 +10,7 @@ import pytest
 from tests.conftest import RealAnalysis
 from tracelens.analysis.analyze import Analysis, Options, analyze
 from tracelens.analysis.reading.engine_steps import phase
+from tracelens.analysis.verdict.verdict import summarize
 from tracelens.errors import UsageError
 from tracelens.perf_models import InferenceStep
 
@@ -103,3 +104,60 @@ def test_a_decode_of_vllm_has_32_requests_with_55086_keys(real_analysis: RealAna
     found = real_analysis("inference/vllm_decode_full/graph_execution")
     (row,) = found.frames["inference_iterations"].to_dict("records")
     assert (row["phase"], row["generation_requests"], row["past_tokens"]) == ("decode", 32, 55086 - 32)
+
+
+def test_a_first_iteration_begins_when_the_device_is_done_with_work_that_was_not_recorded(build: Build):
+    """Its first kernel is launched 20 us after recording began and starts at 1000, as a copy waits in a call till then;
+    the iteration takes 300 us, 280 of them busy: 4 tokens per 300 us. Its host needs 1200 - 960 us without that wait."""
+    made = build().op("execute_context_0(0)_generation_4(4)", 0, 1200, cat="user_annotation")
+    made.launch(20, "first", 1000, 40).op("cudaStreamSynchronize", 40, 970, cat="cuda_runtime")
+    made.launch(1020, "second", 1060, 240)
+    found = analyze(made.trace(), Options())
+    assert found.found_steps.name == "decode iterations of vLLM"
+    said = summarize(found).steps
+    assert (said.time_us, said.unseen_us, said.host_us) == (300, 1000, 240)
+    (row,) = found.frames["inference_iterations"].to_dict("records")
+    assert (row["duration_us"], row["busy_us"], row["tokens_s"]) == (300, 280, pytest.approx(4 / 300e-6))
+
+
+@pytest.mark.parametrize("what", ["launched as late", "a copy from the host", "while another stream was busy"])
+def test_a_first_kernel_that_is_late_for_another_reason_begins_no_iteration(build: Build, what: str):
+    made = build().op("execute_context_0(0)_generation_4(4)", 0, 1200, cat="user_annotation")
+    if what == "while another stream was busy":
+        made.launch(5, "other", 10, 985, stream=9)
+    late = {"launched as late": 980}.get(what, 20)
+    if what == "a copy from the host":
+        made.launch(late, "Memcpy HtoD (Pageable -> Device)", 1000, 40, cat="gpu_memcpy")
+    else:
+        made.launch(late, "first", 1000, 40)
+    made.launch(1020, "second", 1060, 240)
+    found = analyze(made.trace(), Options())
+    assert (summarize(found).steps.unseen_us, found.step_times.start_ns.tolist()) == (0, [0])
+
+
+ENGINES = {
+    "inference/sglang_prefilldecode/sglang_Qwen3-8B_prefilldecode": (
+        "prefill iterations of SGLang",
+        494_001.673,
+        0.9976,
+    ),
+    "inference/vllm_decode_full/graph_execution": ("decode iterations of vLLM", 10_743.181, 0.9976),
+    "inference/vllm_prefilldecode_piecewise/graph_execution": ("mixed iterations of vLLM", 156_466.417, 0.9976),
+}
+
+
+@pytest.mark.shared
+@pytest.mark.parametrize("name", ENGINES)
+def test_real_iterations_leave_out_the_work_before_them(real_analysis: RealAnalysis, name: str):
+    """From the first kernel of the iteration to its last; tokens/s times that time are its tokens."""
+    found = real_analysis(name)
+    summary = summarize(found)
+    assert summary.steps is not None
+    assert summary.busy is not None
+    (row,) = found.frames["inference_iterations"].to_dict("records")
+    assert (summary.steps.name, summary.steps.time_us) == ENGINES[name][:2]
+    assert summary.busy.busy == pytest.approx(ENGINES[name][2], abs=1e-4)
+    assert row["duration_us"] == summary.steps.time_us
+    tokens = row["context_tokens"] + row["generation_tokens"]
+    assert row["tokens_s"] * row["duration_us"] == pytest.approx(tokens * 1e6)
+    assert "work_before_recording" not in {notice.id for notice in summary.notices}

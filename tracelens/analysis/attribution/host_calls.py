@@ -51,6 +51,13 @@ def blocking_calls(table: TraceTable) -> Bools:
     return named(table, _BLOCKING, (table.kind == Kind.RUNTIME) | (table.kind == Kind.DRIVER))
 
 
+def waiting_calls(table: TraceTable, tree: OpTree) -> Bools:
+    """Which rows are calls that wait for the device, by their name or because they outlast the copy that they start."""
+    waits = blocking_calls(table)
+    waits[_outlasting(table, tree)] = True
+    return waits
+
+
 def kernel_launches(table: TraceTable, tree: OpTree) -> tuple[RowColumn, Bools]:
     """(rows of launches of one kernel each, whether that kernel was recorded).
 
@@ -72,9 +79,8 @@ def host_calls(table: TraceTable, tree: OpTree) -> HostCalls:
     process = np.array([codes[pid] for pid, _ in table.lanes], np.int32)
     kind = table.kind
     is_launch = (kind == Kind.RUNTIME) | (kind == Kind.DRIVER)
-    blocking = blocking_calls(table)
+    blocking = waiting_calls(table, tree)
     outermost = ((kind == Kind.CPU_OP) | is_launch) & (tree.op_parent < 0)
-    blocking[_outlasting(table, tree)] = True
 
     def covered(rows: Bools) -> Covered:
         at = np.flatnonzero(rows).astype(np.int32)

@@ -2,19 +2,25 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import numpy.typing as npt
 
 from tracelens.analysis.factorize import Codes, numbered
 from tracelens.analysis.intervals import Ints, Spans, idle_spans, union_ns
 from tracelens.lazy.records import dataclass
-from tracelens.trace.table import RowColumn, TraceTable
+from tracelens.perf_models.kernels import copy_path
+from tracelens.trace.table import Kind, RowColumn, TraceTable
 from tracelens.trace.tree import OpTree
 
 Bools = npt.NDArray[np.bool_]
 #: When work was launched that was in the queue as recording began.
 _BEFORE_RECORDING = np.iinfo(np.int64).min
 _NEVER = np.iinfo(np.int64).max
+#: A launch on an idle device starts within some 5 to 20 us, with the profiler on and for a graph's first kernel a few
+#: times that; what takes longer waited for something.
+LONGEST_LATENCY_NS = 100_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,6 +38,7 @@ class DeviceWork:
 
     ``launch``: when each was launched; without a recorded launch the moment at which it ran, and for events that were
     ``before`` (in the queue as recording began) a time before all others. ``stream`` numbers streams from 0.
+    ``unseen_end``: until when the device worked on what was in the queue and was not recorded.
     """
 
     start: Ints
@@ -40,6 +47,7 @@ class DeviceWork:
     launch: Ints
     launched: Bools
     before: Bools
+    unseen_end: int | None = None
 
     @classmethod
     def of(cls, table: TraceTable, tree: OpTree, rows: RowColumn) -> DeviceWork:
@@ -55,7 +63,29 @@ class DeviceWork:
     @property
     def earlier_end(self) -> int | None:
         """When the last event ended that was in the queue as recording began; None without any."""
-        return int(self.end[self.before].max()) if self.before.any() else None
+        known = [int(self.end[self.before].max())] if self.before.any() else []
+        return max([*known, *([] if self.unseen_end is None else [self.unseen_end])], default=None)
+
+    def with_unseen(self, table: TraceTable, tree: OpTree, rows: RowColumn) -> DeviceWork:
+        """Where what was in the queue as recording began was not recorded itself, as an engine's profiler starts in the
+        middle of its loop: with ``unseen_end``, the start of the first event of the stream with most events.
+
+        It had been launched, is no copy from or to the host, and did not start on an idle device for longer than
+        launches take, nor for as long as the recording had lasted when it was launched.
+        """
+        main = np.flatnonzero(self.stream == np.argmax(np.bincount(self.stream))) if len(self.start) else self.stream
+        if not len(main):
+            return self
+        at = int(main[np.argmin(self.start[main])])
+        path = copy_path(table.name_of(rows[at])) if table.kind[rows[at]] == Kind.MEMCPY else None
+        if not self.launched[at] or (path is not None and path.host_memory is not None):
+            return self
+        start = int(self.start[at])
+        launched = min(int(table.ends_ns(tree.launch[rows[at : at + 1]])[0]), start)
+        idle_since = max(launched, int(self.end[self.start < start].max(initial=launched)))
+        waited = start - idle_since
+        is_unseen = waited > LONGEST_LATENCY_NS and launched - int(table.start_ns.min()) < waited
+        return replace(self, unseen_end=start) if is_unseen else self
 
 
 def _queued_before(launched: Bools, start: Ints, end: Ints, stream: Codes) -> Bools:
@@ -101,6 +131,8 @@ def step_bounds(steps: list[Step], work: DeviceWork, step_of: Codes) -> tuple[In
         begun = np.searchsorted(starts, work.launch[main], side="right")
         finished = np.full(len(steps) + 1, _BEFORE_RECORDING)
         np.maximum.at(finished, begun, work.end[main])
+        if work.unseen_end is not None:
+            finished[0] = max(int(finished[0]), work.unseen_end)
         begins = np.maximum(starts, np.maximum.accumulate(finished[:-1]))
     own = work.end[step_of == len(steps) - 1]
     last = max(steps[-1].end_ns, int(begins[-1]), int(own.max(initial=_BEFORE_RECORDING)))

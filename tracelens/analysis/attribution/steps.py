@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import numpy.typing as npt
 
-from tracelens.analysis.attribution.host_calls import blocking_calls, kernel_launches
+from tracelens.analysis.attribution.host_calls import blocking_calls, kernel_launches, waiting_calls
 from tracelens.analysis.attribution.step_periods import (
     DeviceWork,
     Step,
@@ -26,7 +26,7 @@ from tracelens.errors import UsageError
 from tracelens.lazy.patterns import lazy_pattern
 from tracelens.lazy.records import dataclass
 from tracelens.trace.table import Kind, RowColumn, TraceTable
-from tracelens.trace.tree import OpTree
+from tracelens.trace.tree import MODULE_PREFIX, OpTree
 from tracelens.units import NS_PER_US
 
 if TYPE_CHECKING:
@@ -37,39 +37,172 @@ Floats = npt.NDArray[np.float64]
 # The last number of a name; in one pass, however many digits a damaged name has.
 _NUMBER = lazy_pattern(r"(?<!\d)(?P<number>\d++)(?P<rest>\D*+)\Z")
 _STEM_END = "# :_-"
+#: Times of old files are whole microseconds, so what follows may begin by that much earlier.
+_CLOCK_NS = 1_000
+#: What the profiler's own steps are called.
+PROFILER_STEM = "ProfilerStep#"
+#: Share of the device's work from which numbered annotations are steps.
+LEAST_WORK = 0.5
+_WORD = lazy_pattern(r"[A-Z]?[a-z]++|[A-Z]+(?![a-z])")
+#: What numbered parts of a step are called, and what steps are, in the singular.
+_PART = lazy_pattern(
+    r"layer|block|stage|shard|chunk|bucket|head|expert|module|submodule|decoder|encoder|attention|attn|mlp|conv|linear"
+    r"|norm|microbatch|phase|cond|while|fusion|rank|worker|partition|segment"
+)
+_STEP = lazy_pattern(
+    r"step|iteration|iter|batch|minibatch|epoch|decode|prefill|generate|token|request|frame|sample|run|trial|rollout"
+    r"|repeat|loop"
+)
 #: Share of what other steps have from which a step was recorded whole.
 _WHOLE = 0.9
 #: What the row of work says that was in the queue as recording began.
 BEFORE = "before the first step"
 
 
-def find_steps(table: TraceTable) -> tuple[str, list[Step]]:
-    """(stem, steps) of ``ProfilerStep#N``, else of the numbered host annotations that cover most time.
-
-    Iteration windows are user annotations on one lane whose names differ only in their last number
-    (``iteration 12``), at least two of them, not overlapping.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NotSteps:
+    """Numbered annotations, ``first`` to ``last``, that are not taken for steps: they hold ``held`` of the work of the
+    device, or are parts of a step (``is_part``).
     """
-    rows = np.flatnonzero(table.kind == Kind.USER_ANNOTATION)
-    families: dict[tuple[str, str, int], list[Step]] = {}
-    for row in rows.tolist():
+
+    first: str
+    last: str
+    held: float
+    is_part: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FoundSteps:
+    """The steps that annotations give, and what their names begin with; ``refused``: numbered ones that are none.
+
+    ``name``: what a sentence calls them. ``of_engine``: whether they are the iterations of an inference engine.
+    """
+
+    stem: str = ""
+    steps: Sequence[Step] = ()
+    name: str = ""
+    of_engine: bool = False
+    refused: NotSteps | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class _Family:
+    """Annotations of one lane whose names differ only in their last number, in order of time."""
+
+    stem: str
+    rows: list[int]
+    steps: list[Step]
+
+    @property
+    def covered_ns(self) -> int:
+        return sum(s.end_ns - s.start_ns for s in self.steps)
+
+    @property
+    def is_numbered_on(self) -> bool:
+        """At least two, not overlapping, with rising numbers."""
+        following = itertools.pairwise(self.steps)
+        return len(self.steps) > 1 and all(
+            a.end_ns <= b.start_ns + _CLOCK_NS and a.number < b.number for a, b in following
+        )
+
+
+def find_steps(table: TraceTable, tree: OpTree, rows: RowColumn) -> FoundSteps:
+    """``ProfilerStep#N``, else of the numbered host annotations that are steps those that cover most time.
+
+    Steps are user annotations on one lane whose names differ only in their last number (``iteration 12``), at least two
+    of them, not overlapping. Together they hold at least half of the work of the device events in ``rows`` (without
+    any, of the host's ops): what was launched within them. And they are not parts of a step (``_is_part``).
+    """
+    families = sorted(_families(table), key=lambda family: -family.covered_ns)
+    for family in families:
+        if family.stem == PROFILER_STEM:
+            return FoundSteps(stem=family.stem.rstrip(_STEM_END), steps=family.steps, name="ProfilerStep")
+    refused: NotSteps | None = None
+    work: _Work | None = None
+    for family in families:
+        if not family.is_numbered_on:
+            continue
+        work = work or _Work.of(table, tree, rows)
+        held = work.share(family.steps)
+        is_part = held >= LEAST_WORK and _is_part(table, tree, family)
+        if held >= LEAST_WORK and not is_part:
+            stem = family.stem.rstrip(_STEM_END)
+            return FoundSteps(stem=stem, steps=family.steps, name=stem or "numbered annotations")
+        if refused is None or (is_part and not refused.is_part):
+            first, last = (table.name_of(row) for row in (family.rows[0], family.rows[-1]))
+            refused = NotSteps(first=first, last=last, held=held, is_part=is_part)
+    return FoundSteps(refused=refused)
+
+
+def _families(table: TraceTable) -> list[_Family]:
+    found: dict[tuple[str, str, int], list[tuple[Step, int]]] = {}
+    for row in np.flatnonzero(table.kind == Kind.USER_ANNOTATION).tolist():
         name = table.name_of(row)
         match = _NUMBER.search(name)
         if match is None or len(match["number"]) > 12:
             continue
         start = int(table.start_ns[row])
         step = Step(number=int(match["number"]), start_ns=start, end_ns=start + int(table.duration_ns[row]))
-        families.setdefault((name[: match.start()], match["rest"], int(table.lane[row])), []).append(step)
-    best: tuple[int, int, str, list[Step]] = (0, 0, "", [])
-    for (stem, _, _), steps in sorted(families.items()):
-        steps.sort(key=lambda s: (s.start_ns, s.number))
-        profiler = int(stem == "ProfilerStep#")
-        distinct = all(a.end_ns <= b.start_ns and a.number < b.number for a, b in itertools.pairwise(steps))
-        if not profiler and (len(steps) < 2 or not distinct):
-            continue
-        covered = sum(s.end_ns - s.start_ns for s in steps)
-        if (profiler, covered) > best[:2]:
-            best = (profiler, covered, stem, steps)
-    return best[2].rstrip(_STEM_END), best[3]
+        found.setdefault((name[: match.start()], match["rest"], int(table.lane[row])), []).append((step, row))
+    families = []
+    for (stem, _, _), members in sorted(found.items()):
+        members.sort(key=lambda member: (member[0].start_ns, member[0].number))
+        steps, rows = zip(*members, strict=True)
+        families.append(_Family(stem=stem, rows=list(rows), steps=list(steps)))
+    return families
+
+
+def holds_most_work(steps: Sequence[Step], table: TraceTable, tree: OpTree, rows: RowColumn) -> bool:
+    """Whether at least half of the work of the device events in ``rows`` was launched within these steps."""
+    return bool(steps) and _Work.of(table, tree, rows).share(steps) >= LEAST_WORK
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class _Work:
+    """When work was launched, in order, and how much of it (ns) up to each, from 0 on."""
+
+    launch: Ints
+    so_far: Ints
+
+    @classmethod
+    def of(cls, table: TraceTable, tree: OpTree, rows: RowColumn) -> _Work:
+        """Device events that were not in the queue as recording began; without any, ops that lie in no other."""
+        if len(rows):
+            work = DeviceWork.of(table, tree, rows)
+            launch, time = work.launch[~work.before], (work.end - work.start)[~work.before]
+        else:
+            ops = np.flatnonzero((table.kind == Kind.CPU_OP) & (tree.op_parent < 0))
+            launch, time = table.start_ns[ops], table.duration_ns[ops].astype(np.int64)
+        order = np.argsort(launch, kind="stable")
+        return cls(launch=launch[order], so_far=np.concatenate((np.zeros(1, np.int64), np.cumsum(time[order]))))
+
+    def share(self, steps: Sequence[Step]) -> float:
+        """The part of it that was launched within steps that do not overlap; all of none."""
+        first = np.searchsorted(self.launch, [s.start_ns for s in steps], side="left")
+        last = np.searchsorted(self.launch, [s.end_ns for s in steps], side="left")
+        whole = int(self.so_far[-1])
+        return min(float((self.so_far[last] - self.so_far[first]).sum() / whole), 1.0) if whole else 1.0
+
+
+def _is_part(table: TraceTable, tree: OpTree, family: _Family) -> bool:
+    """Whether numbered annotations are parts of a step: by what they are called, else by what is round them.
+
+    The word next to the number that is one of ``_PART`` or ``_STEP`` says it (``stage 1 step 7``). Where none does,
+    they are parts if an op or an nn.Module called the first one, or another annotation is round all of them.
+    """
+    words = [word.lower().removesuffix("s") for word in _WORD.findall(family.stem)]
+    for word in reversed(words):
+        if _PART.fullmatch(word) or _STEP.fullmatch(word):
+            return _PART.fullmatch(word) is not None or "micro" in words
+    above = tree.ancestors(family.rows[0])
+    kind = table.kind[above]
+    if (kind == Kind.CPU_OP).any() or any(
+        table.name_of(row).startswith(MODULE_PREFIX) for row in above[kind == Kind.PYTHON_FUNCTION].tolist()
+    ):
+        return True
+    wide = np.flatnonzero((table.kind == Kind.USER_ANNOTATION) & (table.lane == table.lane[family.rows[0]]))
+    wide = wide[table.start_ns[wide] <= family.steps[0].start_ns]
+    return bool((table.ends_ns(wide) >= family.steps[-1].end_ns).any())
 
 
 def is_step_annotation(name: str, stem: str) -> bool:
@@ -90,7 +223,8 @@ class StepTimes:
     to first kernel (-1: unknown). ``complete`` is False for last steps in which the recording ended: they lack kernels
     that they launched, or the last one has fewer than 90 % of the median number of device events.
     ``before_events``: how many events were in the queue as recording began, from ``before_start_ns`` on, for
-    ``before_ns`` together; they are in no step.
+    ``before_ns`` together; they are in no step. ``unseen_ns``: how long after the first step's host code began the
+    device was still at earlier work that was not recorded.
     """
 
     steps: tuple[Step, ...]
@@ -108,6 +242,7 @@ class StepTimes:
     before_events: int
     before_start_ns: int
     before_ns: int
+    unseen_ns: int
 
     @classmethod
     def of(cls, steps: list[Step], step_of: Codes, work: DeviceWork, waits: Spans, kept: Floats) -> StepTimes:
@@ -144,6 +279,7 @@ class StepTimes:
             before_events=int(work.before.sum()),
             before_start_ns=int(work.start[work.before].min(initial=np.iinfo(np.int64).max)),
             before_ns=union_ns(work.start[work.before], work.end[work.before]),
+            unseen_ns=max(int(begin[0] - host[0]), 0) if n and work.unseen_end is not None else 0,
         )
 
     @property
@@ -156,7 +292,8 @@ class StepTimes:
     def spans(self, at: int) -> Spans:
         """The step at a position, in parts where something is left out of it."""
         whole = self.start_ns[at : at + 1], self.end_ns[at : at + 1]
-        return whole if at else idle_within(*self.left_out, whole)
+        parts = whole if at else idle_within(*self.left_out, whole)
+        return parts if len(parts[0]) else (whole[0], whole[0])
 
     def __len__(self) -> int:
         return len(self.steps)
@@ -220,14 +357,14 @@ def _bounds(steps: list[Step], step_of: Codes, work: DeviceWork, waited: int) ->
     host = window[1] - window[0] - waited
     if len(steps) == 1:
         begin[0] = min(int(begin[0]), int(end[0]) - host)
-    if not waited:
+    if not waited or work.unseen_end is not None:
         return begin, end, none
     spare = int(end[0] - begin[0]) - host
     return begin, end, refill_spans((int(begin[0]), int(end[0])), work, step_of == 0, spare)
 
 
 def device_steps(
-    table: TraceTable, tree: OpTree, rows: RowColumn, found: tuple[str, list[Step]] | None = None
+    table: TraceTable, tree: OpTree, rows: RowColumn, found: FoundSteps | None = None
 ) -> tuple[str, StepTimes, Codes]:
     """The steps of a trace (annotation stem, times) and the step of each device event in ``rows``, -1 outside of them.
 
@@ -235,12 +372,15 @@ def device_steps(
     started, unless it was in the queue as recording began: then to none. ``found``: the steps, where they are not those
     of ``find_steps``.
     """
-    stem, steps = found or find_steps(table)
+    found = found or find_steps(table, tree, rows)
+    steps = list(found.steps)
     work = DeviceWork.of(table, tree, rows)
+    if found.of_engine:
+        work = work.with_unseen(table, tree, rows)
     step_of = step_of_events(steps, work.launch)
-    calls = np.flatnonzero(blocking_calls(table))
+    calls = np.flatnonzero(waiting_calls(table, tree) if found.of_engine else blocking_calls(table))
     waits = table.start_ns[calls], table.start_ns[calls] + table.duration_ns[calls]
-    return stem, StepTimes.of(steps, step_of, work, waits, _kept(steps, table, tree)), step_of
+    return found.stem, StepTimes.of(steps, step_of, work, waits, _kept(steps, table, tree)), step_of
 
 
 def _before_losses(kept: Floats) -> npt.NDArray[np.bool_]:

@@ -9,7 +9,15 @@ import numpy as np
 from tracelens.analysis.attribution.activity import DeviceActivity, device_activity
 from tracelens.analysis.attribution.device_time import Timeline, gpu_timeline, timeline_of
 from tracelens.analysis.attribution.per_step import counted_events
-from tracelens.analysis.attribution.steps import StepTimes, complete_steps, device_steps, find_steps, select_steps
+from tracelens.analysis.attribution.steps import (
+    FoundSteps,
+    StepTimes,
+    complete_steps,
+    device_steps,
+    find_steps,
+    holds_most_work,
+    select_steps,
+)
 from tracelens.analysis.attribution.stream_order import StreamOverlaps, stream_overlaps, with_clipped
 from tracelens.analysis.factorize import Codes
 from tracelens.analysis.options import CLIP, Options
@@ -38,6 +46,7 @@ class Window:
 
     everything: DeviceActivity
     overlaps: StreamOverlaps
+    found: FoundSteps
     stem: str
     times: StepTimes
     engine: EngineSteps
@@ -52,18 +61,19 @@ class Window:
         recorded = device_activity(table, tree, recording.catalog.kernel_patterns)
         overlaps = stream_overlaps(table, recorded, clip=options.overlap == CLIP)
         everything = with_clipped(recorded, overlaps)
-        served, annotated = inference_steps(table, recording.catalog), find_steps(table)
-        engine_only = not annotated[0] and len(served) > 1
-        stem, times, step_of = device_steps(
-            table, tree, everything.rows, (STEM, served.steps) if engine_only else annotated
-        )
+        served, found = inference_steps(table, recording.catalog), find_steps(table, tree, everything.rows)
+        of_engine = FoundSteps(stem=STEM, steps=served.steps, name=served.name, of_engine=True)
+        engine_only = not found.steps and holds_most_work(served.steps, table, tree, everything.rows)
+        found = of_engine if engine_only else found
+        stem, times, step_of = device_steps(table, tree, everything.rows, found)
         engine = EngineSteps(steps=served, times=times, step_of=step_of)
         if not engine_only and len(served):
-            _, engine_times, engine_step_of = device_steps(table, tree, everything.rows, (STEM, served.steps))
+            _, engine_times, engine_step_of = device_steps(table, tree, everything.rows, of_engine)
             engine = EngineSteps(steps=served, times=engine_times, step_of=engine_step_of)
         window = cls(
             everything=everything,
             overlaps=overlaps,
+            found=found,
             stem=stem,
             times=times,
             engine=engine,

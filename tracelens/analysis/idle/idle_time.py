@@ -10,6 +10,7 @@ import numpy.typing as npt
 
 from tracelens.analysis.attribution.activity import DeviceActivity
 from tracelens.analysis.attribution.host_calls import HostCalls, named
+from tracelens.analysis.attribution.step_periods import LONGEST_LATENCY_NS
 from tracelens.analysis.idle.host_time import HOST_CAUSES, HostTime
 from tracelens.analysis.idle.launch_queue import NEVER, Queue
 from tracelens.analysis.intervals import Ints, Spans, idle_within, intersections
@@ -39,9 +40,6 @@ DEVICE_CAUSES = (
 CAUSES = (*HOST_CAUSES, *DEVICE_CAUSES, UNKNOWN)
 #: Gaps that the sheet of single gaps lists; the causes count all of them.
 MAX_GAPS = 100
-# A launch on an idle device starts within some 5 to 20 us, with the profiler on and for a graph's first kernel a few
-# times that; what takes longer waited for something.
-_LONGEST_LATENCY_NS = 100_000
 _WITHIN_A_DEVICE = lazy_pattern(r"DtoD|Device -> Device|D2D")
 # When a stream became free for the first event of it that was recorded.
 _NOT_KNOWN = np.iinfo(np.int64).min
@@ -343,7 +341,7 @@ class _DeviceWaits:
         the gap began: it followed its own stream. Else it started as late as launches take.
         """
         event, queued = np.maximum(gaps.after, 0), self._queued
-        is_copy, long = self._copies[event], gaps.end - gaps.empty_until > _LONGEST_LATENCY_NS
+        is_copy, long = self._copies[event], gaps.end - gaps.empty_until > LONGEST_LATENCY_NS
         waited = gaps.empty_until <= gaps.start
         free = waited & (self._free_since[event] < gaps.start) & (queued.launched[event] < gaps.start)
         after_copy = (gaps.before >= 0) & self._copies[np.maximum(gaps.before, 0)]

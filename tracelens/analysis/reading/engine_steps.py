@@ -26,15 +26,28 @@ if TYPE_CHECKING:
 STEM = "inference step"
 #: Steps of a steady window have this share of its first one's requests, or up to as much more.
 _ALIKE = 0.9
+#: How an engine's annotations begin; those of vLLM come last, which are also put round other engines' steps.
+_ENGINES = {"step[": "SGLang", "prefill[": "ATOM", "decode[": "ATOM", "execute_": "vLLM"}
 PREFILL, DECODE, MIXED = "prefill", "decode", "mixed"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class InferenceSteps:
-    """The engine steps of a trace in order of time, numbered from 0, and what the annotation of each says."""
+    """The engine steps of a trace in order of time, numbered from 0, and what the annotation of each says.
+
+    ``engine``: its name, by how annotations begin; empty where that is not known.
+    """
 
     steps: list[Step]
     said: list[InferenceStep]
+    engine: str = ""
+
+    @property
+    def name(self) -> str:
+        """What a sentence calls them: ``decode iterations of SGLang``."""
+        phases = {phase(step) for step in self.said}
+        kind = "" if len(phases) != 1 else f"{phases.pop()} "
+        return f"{kind}iterations of {self.engine or 'an inference engine'}"
 
     def __len__(self) -> int:
         return len(self.steps)
@@ -44,19 +57,20 @@ def inference_steps(table: TraceTable, catalog: Catalog) -> InferenceSteps:
     """The annotations that an extension reads as an engine's step with requests; of nested ones the outer."""
     rows = np.flatnonzero(table.kind == Kind.USER_ANNOTATION)
     said = {code: catalog.inference_step(table.names[code]) for code in np.unique(table.name[rows]).tolist()}
-    windows = []
+    windows, engines = [], set()
     for row in rows.tolist():
         step = said[int(table.name[row])]
         if step is not None and phase(step) is not None:
             start = int(table.start_ns[row])
             windows.append((start, -start - int(table.duration_ns[row]), step))
+            engines |= {prefix for prefix in _ENGINES if table.name_of(row).startswith(prefix)}
     steps: list[Step] = []
     found: list[InferenceStep] = []
     for start, end, step in sorted(windows, key=lambda window: window[:2]):
         if not steps or -end > steps[-1].end_ns:
             steps.append(Step(number=len(steps), start_ns=start, end_ns=-end))
             found.append(step)
-    return InferenceSteps(steps=steps, said=found)
+    return InferenceSteps(steps=steps, said=found, engine=next((_ENGINES[p] for p in _ENGINES if p in engines), ""))
 
 
 def phase(step: InferenceStep) -> str | None:

@@ -11,7 +11,7 @@ import numpy as np
 from tracelens.analysis.attribution.activity import device_activity
 from tracelens.analysis.attribution.calls import unified_calls
 from tracelens.analysis.attribution.event_category import with_communicating_ops
-from tracelens.analysis.attribution.steps import find_steps
+from tracelens.analysis.attribution.steps import find_steps, holds_most_work
 from tracelens.analysis.options import Options, active_extensions
 from tracelens.analysis.reading.captured_graphs import graph_launches
 from tracelens.analysis.reading.catalog import Catalog
@@ -96,8 +96,10 @@ def health(trace: Trace, options: Options | None = None) -> Health:
     catalog = Catalog(extensions)
     exchanges = _token_exchanges(table, catalog)
     device = table.rows_of(DEVICE_KINDS)
-    stem, steps = find_steps(table)
-    if not stem and len(served := inference_steps(table, catalog)) > 1:
+    found = find_steps(table, tree, device)
+    stem, steps = found.stem, found.steps
+    served = inference_steps(table, catalog)
+    if not steps and holds_most_work(served.steps, table, tree, device):
         stem, steps = STEM, served.steps
     return Health(
         source=table.source,

@@ -19,6 +19,7 @@ from tracelens.analysis.verdict.summary import Notice
 from tracelens.analysis.verdict.timing_notices import timing_notices
 from tracelens.analysis.work.impossible_work import MOST_OF_ROOFLINE
 from tracelens.analysis.work.limits import TOLERANCE_US
+from tracelens.files.safe_text import clipped
 from tracelens.lazy.patterns import lazy_pattern
 from tracelens.perf_models.base import UnknownWork
 from tracelens.perf_models.generated.fused import FusedKernel
@@ -31,11 +32,14 @@ from tracelens.trace.table import DEVICE_KINDS, Kind
 _ALL = 0.995
 #: Kernels of algorithms that need fewer multiplications than the convolution's definition.
 _FEWER_FLOPS = lazy_pattern(r"(?i)winograd|fft")
+#: Columns that the name of an annotation may take in a sentence.
+_NAME_WIDTH = 40
 
 
 def notices(analysis: Analysis) -> Iterator[Notice]:
     """What must be known to read the figures: of the input, the device, and rows that are not what they seem."""
     yield from input_notices(analysis)
+    yield from _not_steps(analysis)
     yield from _unlinked(analysis)
     yield from timing_notices(analysis)
     yield from _device(analysis)
@@ -52,6 +56,18 @@ def notices(analysis: Analysis) -> Iterator[Notice]:
         yield _overlap_notice(analysis, analysis.overlaps)
     yield from _from_cache(rows)
     yield from _extensions(analysis)
+
+
+def _not_steps(analysis: Analysis) -> Iterator[Notice]:
+    """Numbered annotations look like steps: where none are taken, why not these."""
+    refused = analysis.found_steps.refused
+    if refused is None or len(analysis.step_times):
+        return
+    whose = "GPU's work" if analysis.trace.table.has_device_events else "time of CPU ops"
+    why = "name parts of a step" if refused.is_part else f"hold {percent(refused.held)} of the {whose}"
+    first, last = (clipped(name, _NAME_WIDTH) for name in (refused.first, refused.last))
+    text = f"annotations '{first}' to '{last}' {why} and are not taken for steps"
+    yield Notice(id="not_steps", count=1, text=text)
 
 
 def _unlinked(analysis: Analysis) -> Iterator[Notice]:

@@ -108,11 +108,12 @@ class Busy:
 class Steps:
     """The complete steps that were analyzed; what is said per step is the mean of them.
 
-    ``time_us``: the mean step, ``spread`` the standard deviation as a share of it. ``on_device``: how many begin when
-    the device has finished earlier work, because the host ran ahead; ``host_us``: the mean period of the host, without
-    waiting for work from before recording.
-    ``before_events``, ``before_us``: work that was in the queue as recording began, in no step. ``skipped_us``: idle
-    time that only exists because recording began, in no step either.
+    ``name``: what was taken for a step (``ProfilerStep``, ``decode iterations of SGLang``). ``time_us``: the mean step,
+    ``spread`` the standard deviation as a share of it. ``on_device``: how many begin when the device has finished
+    earlier work, because the host ran ahead; ``host_us``: the mean period of the host, without waiting for work from
+    before recording. ``before_events``, ``before_us``: work that was in the queue as recording began, in no step.
+    ``skipped_us``: idle time that only exists because recording began, in no step either. ``unseen_us``: how long after
+    the host began the first iteration of an engine the device was still at earlier work, which was not recorded.
     """
 
     count: int
@@ -125,6 +126,8 @@ class Steps:
     before_events: int = 0
     before_us: float = 0.0
     skipped_us: float = 0.0
+    unseen_us: float = 0.0
+    name: str = ""
     window: str = ""
     left_out: str = ""
 

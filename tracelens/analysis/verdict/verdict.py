@@ -105,6 +105,8 @@ def step_summary(analysis: Analysis) -> Steps | None:
         host_us=float(host_us[chosen].mean()),
         before_events=times.before_events,
         before_us=times.before_ns / NS_PER_US,
+        unseen_us=times.unseen_ns / NS_PER_US,
+        name=analysis.found_steps.name,
         skipped_us=sum(end - start for start, end in analysis.headline.timeline.left_out) / NS_PER_US,
         window=_range([numbers[i] for i in chosen]),
         left_out=f"steps {_range(left_out)}" if left_out else "",
