@@ -62,6 +62,7 @@ def _lookup(op: OpSignature) -> PooledLookup:
         dtype_index=op.dtype(11),
         row_state=per_row + per_element * width,
         assumed=assumed,
+        table_elements=_elements(op, 1) + _elements(op, 2) or None,
     )
 
 
@@ -84,6 +85,7 @@ def _dense_lookup(op: OpSignature) -> PooledLookup:
         dtype_index=op.dtype(7),
         row_state=0,
         assumed="tables looked up alike",
+        table_elements=_elements(op, 0) or None,
     )
 
 

@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from tracelens.dtypes import DType
 from tracelens.perf_models import GEMM, GroupedGEMM, GroupedGEMMVariableK, bindings, inverses
+from tracelens.perf_models.matrix.grouped_gemm import PADDED_ROWS
 from tracelens.signature import OpSignature
 
 SIZES = st.integers(1, 4096)
@@ -55,8 +56,18 @@ def test_aten_grouped_mm_tells_shared_rows_from_a_shared_sum():
         return bindings()["aten::_grouped_mm"].target(signature)
 
     forward, gradient = read((100, 16), (4, 16, 8), (4,)), read((16, 100), (100, 8), (4,))
-    assert forward == GroupedGEMM(m=100, k=16, n=8, groups=4, dtype_b=DType.BF16)
-    assert gradient == GroupedGEMMVariableK(m=100, k=16, n=8, groups=4, dtype_b=DType.BF16)
+    assert forward == GroupedGEMM(m=100, k=16, n=8, groups=4, dtype_b=DType.BF16, padded=True)
+    assert gradient == GroupedGEMMVariableK(m=100, k=16, n=8, groups=4, dtype_b=DType.BF16, padded=True)
+
+
+def test_rows_that_offsets_share_out_are_at_most_and_a_batch_of_matrices_is_exact():
+    def read(*shapes: tuple[int, ...]) -> GroupedGEMM:
+        signature = OpSignature(name="aten::_grouped_mm", shapes=shapes, dtypes=("c10::BFloat16",) * 2 + ("int",))
+        return bindings()["aten::_grouped_mm"].target(signature)
+
+    assert read((100, 16), (4, 16, 8), (4,)).at_most == PADDED_ROWS
+    assert read((100, 16), (4, 16, 8), (4,)).backward().at_most == PADDED_ROWS
+    assert not read((4, 25, 16), (4, 16, 8)).at_most
 
 
 @pytest.mark.parametrize("kind", [GroupedGEMM, GroupedGEMMVariableK])

@@ -59,6 +59,11 @@ class PerfModel:
         return 0
 
     @property
+    def at_most(self) -> str:
+        """Why FLOPs and bytes are an upper bound of what was done; empty where the recording determines them."""
+        return ""
+
+    @property
     def compute_dtype(self) -> DType | None:
         """The element type whose compute rate applies; None when unknown."""
         return getattr(self, "dtype", None)

@@ -22,7 +22,12 @@ def shown_tb_s(row: CategoryRow) -> str | None:
     """A category's bytes per second: TB/s of HBM, GB/s of a link or PCIe; None where they are not known."""
     if row.wire_tb_s is not None:
         return f"{'≤ ' if row.wire_at_most else ''}{shown_rate(row.wire_tb_s * GB_PER_TB)} GB/s"
-    return None if row.hbm_tb_s is None else f"{shown_rate(row.hbm_tb_s)} HBM"
+    return None if row.hbm_tb_s is None else f"{'≤ ' if row.work_at_most else ''}{shown_rate(row.hbm_tb_s)} HBM"
+
+
+def shown_tflops(row: CategoryRow) -> str | None:
+    """A category's TFLOPS/s; None where they are not known."""
+    return None if row.tflops_s is None else f"{'≤ ' if row.work_at_most else ''}{shown_rate(row.tflops_s)}"
 
 
 def shown_ms(time_us: float) -> str:

@@ -18,6 +18,7 @@ from tracelens.report.figures import (
     shown_rate,
     shown_share,
     shown_tb_s,
+    shown_tflops,
     unseen_text,
 )
 from tracelens.report.step_figures import AT_ONCE, IDLE, counts_of, lines_of_window, step_notes
@@ -217,7 +218,7 @@ def _time_cells(row: CategoryRow, decimals: int) -> str:
 
 
 def _rate_cells(row: CategoryRow) -> str:
-    tflops = "-" if row.tflops_s is None else shown_rate(row.tflops_s)
+    tflops = shown_tflops(row) or "-"
     roofline = "" if row.of_roofline is None else shown_share(row.of_roofline)
     return f"{tflops:>9}{_tb_s(row):>11}  {clipped(bound_text(row), 10):<10}{roofline:>11}"
 

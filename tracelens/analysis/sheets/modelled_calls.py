@@ -144,9 +144,10 @@ def _add_models(frame: Columns, spoken: Sequence[Reading | None]) -> None:
     models = [None if reading is None else reading.model for reading in spoken]
     frame["model"] = [None if m is None else type(m).__name__ for m in models]
     frame["has_perf_model"] = [m is not None for m in models]
-    frame["compute_spec"] = [None if r is None else r.compute_spec for r in spoken]
+    frame["compute_spec"] = [getattr(reading, "compute_spec", None) for reading in spoken]
     precision = [None if r is None or r.computed_in is None else r.computed_in.label for r in spoken]
     frame["computed_in"] = precision
+    frame["work_at_most"] = [getattr(model, "at_most", "") or None for model in models]
     frame["perf_params"] = [None if m is None else repr(m.parameters()) for m in models]
 
 
@@ -207,6 +208,17 @@ def _add_estimate(frame: Columns, work: Work, position: Ints, timed_us: Floats, 
     frame["_achievable_us"] = _achievable_us(frame, work, position)
     if work.achievable is not None:
         _add_achievable(frame, work, work.achievable, position)
+    _forget_impossible_shares(frame)
+
+
+def _forget_impossible_shares(frame: Columns) -> None:
+    """Of work that is an upper bound, a share above 100 % says that less was done, and nothing of how fast."""
+    is_bound = np.array([each is not None for each in frame["work_at_most"]], bool)
+    for share in ("percent_of_roofline", "percent_of_peak", "percent_of_achievable"):
+        keys = [key for key in frame if key == share or key.startswith(f"{share}_")]
+        main = frame.get(f"{share}_mean", frame.get(share))
+        if main is not None and (above := is_bound & (main > 100)).any():
+            frame |= {key: np.where(above, np.nan, frame[key]) for key in keys}
 
 
 def _percent_of_roofline(

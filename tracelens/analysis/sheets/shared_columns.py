@@ -262,6 +262,14 @@ ROOFLINE = (
         optional=True,
     ),
     text("backend", "backend", "Backend that estimated the row.", 14, optional=True),
+    text(
+        "work_at_most",
+        "Work At Most",
+        "Why FLOPs or bytes are an upper bound: rates of the row are at most, shares above 100 are left out, and "
+        "the single figures of the report leave the row out.",
+        34,
+        optional=True,
+    ),
 )
 
 START = "Time since the trace's first event."

@@ -91,7 +91,8 @@ def _category_row(name: str, frame: pd.DataFrame, divisor: int, total_us: float)
         per_us = ratio(per_call)
         return None if per_us is None else per_us / TERA_PER_S_IN_PER_US
 
-    of_roofline = ratio(per["roofline_us"])
+    is_known = frame["work_at_most"].isna().to_numpy(bool)
+    of_roofline = ratio(np.where(is_known, per["roofline_us"], np.nan))
     bound = None
     if of_roofline is not None:
         bounds = (frame["roofline_us"] * count).groupby(frame["roofline_bound"]).sum()
@@ -112,6 +113,7 @@ def _category_row(name: str, frame: pd.DataFrame, divisor: int, total_us: float)
         wire_at_most=wire is not None and bool((every_row & took).any()),
         bound=bound,
         of_roofline=of_roofline,
-        of_peak=ratio(per["percent_of_peak"] / 100 * per["kernel_us_mean"]),
+        of_peak=ratio(np.where(is_known, per["percent_of_peak"] / 100 * per["kernel_us_mean"], np.nan)),
+        work_at_most=not is_known[took].all(),
         backend=", ".join(backends) or None,
     )

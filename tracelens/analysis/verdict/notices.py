@@ -45,6 +45,7 @@ def notices(analysis: Analysis) -> Iterator[Notice]:
     yield from _device(analysis)
     rows = analysis.frames[unified_perf_summary.TITLE]
     yield from _above_peak(rows)
+    yield from _at_most(rows)
     graphs = _graph_share(analysis)
     if graphs is not None:
         yield graphs
@@ -177,6 +178,15 @@ def _above_peak(rows: pd.DataFrame) -> Iterator[Notice]:
             what = f"{fastest['name']} at {fastest['percent_of_peak']:,.0f} % of the peak"
             text = f"{counted(len(found), 'row')} faster than the data sheet allows ({what}): {reason}"
             yield Notice(id="above_peak", count=len(found), text=text)
+
+
+def _at_most(rows: pd.DataFrame) -> Iterator[Notice]:
+    """Matrix rows whose work is an upper bound, by the reason: no single figure is made of them."""
+    matrix = rows["compute_spec"].astype(str).str.startswith("matrix_")
+    for reason, found in rows[matrix & rows["work_at_most"].notna()].groupby("work_at_most"):
+        names = ", ".join(dict.fromkeys(found["name"].astype(str).head(3)))
+        text = f"work of {counted(int(found['operation_count'].sum()), 'call')} of {names} is an upper bound ({reason})"
+        yield Notice(id="work_at_most", count=len(found), text=f"{text}: left out of the utilization")
 
 
 def _from_cache(rows: pd.DataFrame) -> Iterator[Notice]:

@@ -218,6 +218,8 @@ class CategoryRow:
     ``flops_share``: the share of the category's time in calls of known FLOPs.
     ``of_roofline`` is estimated over measured time, ``of_peak`` the achieved share of the data sheet's figure for
     ``bound``. ``wire_at_most``: ``wire_tb_s`` is of every row of an exchange, whether it left the rank or not.
+    ``work_at_most``: some FLOPs or bytes are an upper bound (padding, repeated rows);
+    ``of_roofline`` and ``of_peak`` are of the others.
     """
 
     name: str
@@ -227,6 +229,7 @@ class CategoryRow:
     hbm_tb_s: float | None = None
     wire_tb_s: float | None = None
     wire_at_most: bool = False
+    work_at_most: bool = False
     bound: str | None = None
     of_roofline: float | None = None
     of_peak: float | None = None

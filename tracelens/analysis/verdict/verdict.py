@@ -187,11 +187,11 @@ def _busy(analysis: Analysis) -> Busy:
 
 def _throughput(analysis: Analysis) -> Throughput | None:
     """Known matrix FLOPs over the time in which one of the calls that they belong to at least ran, and over the window;
-    both of one device, where several are in the file.
+    both of one device, where several are in the file. FLOPs that are an upper bound are left out.
     """
     unified = analysis.frames[unified_perf_summary.TITLE]
     matrix = unified[unified["compute_spec"].astype(str).str.startswith("matrix_") & (unified["gflops"] > 0)]
-    matrix = matrix[matrix["kernel_us_sum"] > 0]
+    matrix = matrix[(matrix["kernel_us_sum"] > 0) & matrix["work_at_most"].isna()]
     device_us = analysis.activity.duration.sum() / NS_PER_US
     row = analysis.row_of_event
     if matrix.empty or row is None or not analysis.timeline.total_ns:

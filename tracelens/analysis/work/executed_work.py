@@ -28,10 +28,12 @@ class ExecutedWork:
 
 
 def executed_work(calls: Calls, readings: OpReadings, step_of_event: Codes, steps: int) -> ExecutedWork:
-    """Over calls that do not contain one another; ``step_of_event``: of the events that calls index, -1 for none."""
+    """Over calls that do not contain one another, without FLOPs that are an upper bound; ``step_of_event``: of the
+    events that calls index, -1 for none.
+    """
     code = readings.code_of(calls.row)
     models = [reading.model for reading in readings.readings]
-    matrix = [m if m is not None and m.engine == "matrix" else None for m in models]
+    matrix = [m if m is not None and m.engine == "matrix" and not m.at_most else None for m in models]
     flops = np.array([0.0, *((m.flops() or 0) if m is not None else 0 for m in matrix)])
     modelled = np.where(calls.kernel_name < 0, code, -1)
     step = step_of_event[calls.first_event] if steps else np.zeros(len(code), np.int32)

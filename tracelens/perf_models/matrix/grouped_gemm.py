@@ -28,6 +28,8 @@ from tracelens.perf_models.matrix.gemm import (
 )
 from tracelens.signature import OpSignature
 
+PADDED_ROWS = "rows beyond the offsets are padding, and how many there are was not recorded"
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupedGEMM(PerfModel):
@@ -37,6 +39,8 @@ class GroupedGEMM(PerfModel):
     ``groups`` are those that have rows, as far as the caller knows.
     ``dtype`` is A's; B and C are like it unless said otherwise. ``scale_elements`` of ``dtype_scale`` are the scales of
     quantized operands, read once; those of the gradients are not counted.
+    ``padded``: groups end where offsets in device memory say, which a recording does not hold. The ``m`` rows of the
+    buffer are then at most those that were multiplied.
     """
 
     category: ClassVar[str] = "GroupedGEMM_fwd"
@@ -52,6 +56,11 @@ class GroupedGEMM(PerfModel):
     dtype_out: DType | Like | None = Like.FIRST
     scale_elements: int = 0
     dtype_scale: DType | None = DType.FP32
+    padded: bool = False
+
+    @property
+    def at_most(self) -> str:
+        return PADDED_ROWS if self.padded else ""
 
     def flops(self) -> int:
         flops: int = product_flops(self.m, self.n, self.k)
@@ -171,6 +180,7 @@ def _grouped(
     a, b = op.shape(0), op.shape(1)
     (packed, dtype), (_, dtype_b) = (_values_of(op.dtype(slot)) for slot in (0, 1))
     common: dict[str, Any] = {"dtype": dtype, "dtype_b": dtype_b, "dtype_out": Like.FIRST if out is None else out}
+    common["padded"] = op.has(offsets)
     if scales:
         common |= {"scale_elements": scales, "dtype_scale": scale or DType.FP8_E8M0FNU}
     if len(a) == 2 and len(b) == 3:

@@ -88,13 +88,13 @@ def _embedding(op: OpSignature) -> Movement:
 def _embedding_bag(op: OpSignature) -> Movement:
     """(table, indices, offsets, scale_grad_by_freq, mode, sparse, weight per index, ...): one result row per offset.
 
-    One operation per element looked up, its addition, and one more where it is weighted.
+    One operation per element looked up, its addition, and one more where it is weighted; rows are read at most once.
     """
     table, indices, bags = op.shape(0, rank=2), op.shape(1, rank=1), op.shape(2, rank=1)
     looked_up = indices[0] * table[1]
     weights = ((indices[0], op.dtype(6)),) if op.has(6) else ()
     return Movement(
-        read=((looked_up, op.dtype(0)), (indices[0], op.dtype(1)), (bags[0], op.dtype(2)), *weights),
+        read=((min(looked_up, prod(table)), op.dtype(0)), (indices[0], op.dtype(1)), (bags[0], op.dtype(2)), *weights),
         written=((bags[0] * table[1], op.dtype(0)),),
         added=looked_up * (1 + len(weights)),
     )

@@ -9,13 +9,17 @@ from tracelens.dtypes import DType
 from tracelens.lazy.records import dataclass
 from tracelens.perf_models.base import PerfModel, total_bytes
 
+REPEATED_ROWS = "rows that several indices name count each time"
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PooledLookup(PerfModel):
     """Rows of ``width`` elements, one per index of ``looked_up``, summed into ``bags``; ``weighted`` ones scaled first.
 
     flops = one addition per element, two with weights. bytes = a row per index, the indices and where bags begin read,
-    the bags written. Rows that several indices name count each time, so with many of those it is an upper bound.
+    the bags written. Which rows several indices name is not recorded: each counts, and all together at most the
+    ``table_elements`` of the tables, so the bytes are at most those that came from HBM; None where the tables' size is
+    not known.
     ``row_state``: FP32 elements that an optimizer fused with the gradient keeps per row.
     """
 
@@ -32,13 +36,25 @@ class PooledLookup(PerfModel):
     dtype_index: DType | None = DType.INT64
     row_state: float = 1
     assumed: str = ""
+    table_elements: int | None = None
+
+    @property
+    def at_most(self) -> str:
+        return REPEATED_ROWS if self.looked_up > 1 else ""
+
+    @property
+    def _rows(self) -> float:
+        """Rows that are read, at most."""
+        if self.table_elements is None or not self.width:
+            return self.looked_up
+        return min(self.looked_up, self.table_elements / self.width)
 
     def flops(self) -> float:
         return (1 + self.weighted) * self.looked_up * self.width
 
     def hbm_bytes(self) -> int | float | None:
         return total_bytes(
-            (self.looked_up * self.width, self.dtype),
+            (self._rows * self.width, self.dtype),
             (self.looked_up + self.bags + 1, self.dtype_index),
             (self.looked_up * self.weighted, DType.FP32),
             (self.bags * self.width, self.dtype_out),
@@ -64,8 +80,8 @@ class PooledLookupBackward(PooledLookup):
 
     def hbm_bytes(self) -> int | float | None:
         return total_bytes(
-            (2 * self.looked_up * self.width, self.dtype),
+            (2 * self._rows * self.width, self.dtype),
             (self.looked_up + self.bags + 1, self.dtype_index),
-            (2 * (self.row_state + self.weighted) * self.looked_up, DType.FP32),
+            (2 * (self.row_state * self._rows + self.weighted * self.looked_up), DType.FP32),
             (self.bags * self.width, self.dtype_out),
         )

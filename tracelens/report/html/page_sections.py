@@ -29,6 +29,7 @@ from tracelens.report.figures import (
     shown_rate,
     shown_share,
     shown_tb_s,
+    shown_tflops,
     unseen_text,
 )
 from tracelens.report.html.page_tables import STATIC_ROWS, PageTable, prose, shown_text
@@ -331,7 +332,7 @@ def _category_cells(row: CategoryRow, colors: Mapping[str, str], unit: str) -> I
     yield tag("td", f"{100 * row.share:.1f}", class_="n")
     if unit != "device":
         return
-    yield tag("td", "–" if row.tflops_s is None else shown_rate(row.tflops_s), class_="n")
+    yield tag("td", shown_tflops(row) or "–", class_="n")
     yield tag("td", shown_tb_s(row) or "–", class_="n")
     yield tag("td", bound_text(row))
     yield tag("td", *_of_roofline(row.of_roofline), class_="n")

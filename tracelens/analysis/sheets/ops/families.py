@@ -82,7 +82,7 @@ _COLUMNS = (
     "category", "gflops", "hbm_mb", "flops_per_byte", "wire_mb", "expected_remote_mb", "remote_from",
     "copies_per_token", "rows_from", "deepep_us",
     *(f"{rate}_{s}" for rate in _RATES for s in _STATISTICS),
-    "compute_spec", "roofline_us", "roofline_bound", "percent_of_peak", "backend",
+    "compute_spec", "roofline_us", "roofline_bound", "percent_of_peak", "backend", "work_at_most",
     "estimated_us", "percent_of_achievable", "estimated_by",
     *(f"kernel_us_{s}" for s in (*_STATISTICS, "sum")),
     "operation_count", "example_row", "kernel_details", "kernel_details_short",
