@@ -85,7 +85,7 @@ def test_times_and_shapes_stay(tmp_path: Path) -> None:
 def test_placeholders_are_the_same_for_the_same_name() -> None:
     names = Names()
     one, other = names.name("my.iteration 1", Kind.USER_ANNOTATION), names.name("my.iteration 2", Kind.USER_ANNOTATION)
-    assert (one, other) == ("range1 1", "range1 2")
+    assert (one, other) == ("range1_iteration 1", "range1_iteration 2")
     assert names.name("MyFunctionBackward", Kind.CPU_OP) == "op1_backward"
     assert re.fullmatch(r"file1\.py\(3\): function1", names.name("mine.py(3): f", Kind.PYTHON_FUNCTION))
     assert names.name("/x/torch/nn/modules/linear.py(1): forward", Kind.PYTHON_FUNCTION).startswith("torch/nn/")
@@ -98,7 +98,9 @@ def test_placeholders_are_the_same_for_the_same_name() -> None:
         ("enumerate(DataLoader)#AcmeIter.__next__", "dataload range1"),
         ("acme.__next__", "range1 .__next__"),
         ("acme inductor_compile", "inductor_compile range1"),
-        ("acme step 7", "range1 7"),
+        ("acme step 7", "range1_step 7"),
+        ("acme layer 7", "range1_layer 7"),
+        ("acme(B)", "range1_(b)"),
     ],
 )
 def test_a_range_still_says_why_the_device_was_idle(name: str, made: str) -> None:

@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping
 from os import PathLike
 from typing import Any
 
+from tracelens.analysis.attribution.steps import telling_word
 from tracelens.analysis.idle.host_time import telling_part
 from tracelens.analysis.loaded_trace import Trace
 from tracelens.analysis.reading.catalog import Catalog
@@ -25,7 +26,7 @@ _NUMBER = lazy_pattern(r"(?<!\d)(\d+)(\D*)\Z")
 _INSTANCE = lazy_pattern(r"_(\d+)\Z")
 _FRAME = lazy_pattern(r"(?P<file>[^()]*)\((?P<line>\d+)\): (?P<function>.*)", re.DOTALL)
 #: Words by which phases are told apart stay.
-_PHASES = lazy_pattern(r"backward|bwd|forward|fwd", re.IGNORECASE)
+_PHASES = lazy_pattern(r"backward|bwd|forward|fwd|\([FBW]\)|w_?grad", re.IGNORECASE)
 #: Keys of an event that hold neither names nor arguments.
 _KEPT_KEYS = ("ph", "ts", "dur", "id", "bp", "s")
 #: Arguments that hold numbers, or texts that PyTorch chose.
@@ -191,7 +192,9 @@ class Names:
             return name
         number = _NUMBER.search(name)
         stem = name if number is None else f"{name[: number.start()]}#{number[2]}"
-        made = self.placeholder("range", stem) + _phase(name) + ("" if number is None else f" {number[1]}")
+        word = "" if number is None else telling_word(name[: number.start()])
+        made = self.placeholder("range", stem) + _phase(name) + (f"_{word}" if word else "")
+        made += "" if number is None else f" {number[1]}"
         told = telling_part(name)
         return next(
             (text for text in (made, f"{told} {made}", f"{made} {told}", made + told) if _tells(text, told)), made
@@ -240,7 +243,7 @@ def _tells(text: str, cause: str) -> bool:
 
 def _phase(name: str) -> str:
     found = _PHASES.search(name)
-    return "" if found is None else f"_{found[0].lower()}"
+    return "" if found is None else f"_{found[0] if found[0].startswith('(') else found[0].lower()}"
 
 
 def _each(value: Any, made: Callable[[str], str]) -> Any:

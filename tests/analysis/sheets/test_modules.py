@@ -154,6 +154,36 @@ def test_a_backward_that_a_schedule_runs_by_hand_inside_a_forward_op_is_backward
     assert frame[["phase", "kernel_us"]].to_numpy().tolist() == [["forward", 15.0], ["backward", 45.0]]
 
 
+@pytest.mark.parametrize("on", ["host", "device"])
+def test_annotations_of_a_pipeline_schedule_decide_before_the_names_of_ops(build: Build, on: str) -> None:
+    """The first kernel's op is called backward and lies in a forward chunk; weights have kernels of 30 us, inputs of 20."""
+    builder = build()
+    for number, (name, us) in enumerate((("attn(F)", 10), ("(B) mlp", 20), ("(W) mlp", 30), ("loss", 5))):
+        at = 100 * number
+        builder.op("aten::native_layer_norm_backward" if number == 0 else "aten::mm", at + 1, 5)
+        builder.launch(at + 2, "k", at + 10, us)
+        if on == "host":
+            builder.op(name, at, 90, cat="user_annotation")
+        else:
+            builder.kernel(name, at + 9, 90, cat="gpu_user_annotation")
+    assert phase_us(builder) == {"forward": 10 + 5, "backward": 20, "backward: weights": 30}
+
+
+def test_a_letter_in_brackets_alone_is_no_mark_of_a_schedule(build: Build) -> None:
+    builder = build().op("plan (B)", 0, 90, cat="user_annotation")
+    op(builder, "aten::mm", 1, 10)
+    op(builder, "aten::mm_backward", 50, 20)
+    assert phase_us(builder) == {"forward": 10, "backward": 20}
+
+
+def test_a_range_that_is_called_optimizer_is_the_optimizers(build: Build) -> None:
+    builder = op(trained(build), "aten::clip", 305, 3).op("## optimizer ##", 300, 20, cat="user_annotation")
+    builder.op("backward_wgrad", 400, 20, cat="user_annotation")
+    assert phase_us(op(builder, "aten::mm", 405, 6)) == {
+        "forward": 4, "backward": 9, "backward: weights": 6, "optimizer": 2 + 3, "no recorded launch": 1,
+    }  # fmt: skip
+
+
 def test_a_recorded_recompute_frame_splits_the_forward(build: Build) -> None:
     builder = python(trained(build), "torch/utils/checkpoint.py(1500): recompute_fn", 60, 20, tid=2)
     op(builder, "aten::mm", 65, 3, tid=2)

@@ -184,16 +184,27 @@ class _Work:
         return min(float((self.so_far[last] - self.so_far[first]).sum() / whole), 1.0) if whole else 1.0
 
 
+def telling_word(stem: str) -> str:
+    """The last word of a range's name that says whether it is a step or a part of one; empty without any.
+
+    >>> telling_word("stage 1 step "), telling_word("micro batches "), telling_word("range ")
+    ('step', 'microbatch', '')
+    """
+    words = [word.lower().removesuffix("s").replace("batche", "batch") for word in _WORD.findall(stem)]
+    for word in reversed(words):
+        if _PART.fullmatch(word) or _STEP.fullmatch(word):
+            return f"micro{word}" if "micro" in words and word == "batch" else word
+    return ""
+
+
 def _is_part(table: TraceTable, tree: OpTree, family: _Family) -> bool:
     """Whether numbered annotations are parts of a step: by what they are called, else by what is round them.
 
     The word next to the number that is one of ``_PART`` or ``_STEP`` says it (``stage 1 step 7``). Where none does,
     they are parts if an op or an nn.Module called the first one, or another annotation is round all of them.
     """
-    words = [word.lower().removesuffix("s") for word in _WORD.findall(family.stem)]
-    for word in reversed(words):
-        if _PART.fullmatch(word) or _STEP.fullmatch(word):
-            return _PART.fullmatch(word) is not None or "micro" in words
+    if word := telling_word(family.stem):
+        return _PART.fullmatch(word) is not None
     above = tree.ancestors(family.rows[0])
     kind = table.kind[above]
     if (kind == Kind.CPU_OP).any() or any(

@@ -18,7 +18,8 @@ COLUMNS = column_set(
         "phase",
         "phase",
         "By where the work was launched: backward, run by autograd's engine; recompute, the forward ops that "
-        "checkpointing repeats there; optimizer, inside Optimizer.step; forward, all else.",
+        "checkpointing repeats there; optimizer, inside Optimizer.step; forward, all else. Annotations marked (F), (B) "
+        "and (W) come first: (W) is backward: weights, the gradients of weights.",
         22,
     ),
     count("kernels", "kernels", "Device events of the phase; each is in exactly one."),
