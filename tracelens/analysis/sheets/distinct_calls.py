@@ -112,6 +112,34 @@ def identity_columns(
     return {key: objects(values) for key, values in columns.items()}
 
 
+#: Stands for arguments in which the calls of one row differ.
+DIFFERENT = "*"
+_ARGUMENTS = (
+    ("input_dims", "shapes"), ("input_types", "dtypes"), ("input_strides", "strides"), ("concrete_inputs", "scalars"),
+)  # fmt: skip
+
+
+def identity_of_groups(
+    table: TraceTable, calls: Calls, group: Grouping, categories: Sequence[str], names: Sequence[str] | None = None
+) -> dict[str, Any]:
+    """``identity_columns`` of every group's example, ``DIFFERENT`` where its calls differ.
+
+    They can where a row is of one kernel, whatever its op was called with.
+    """
+    columns = identity_columns(table, group.example, categories, names)
+    call = np.flatnonzero(calls.kernel_name >= 0)
+    signature = table.signature[calls.row[call]].astype(np.int64)
+    pair = group.of_call[call] * np.int64(signature.max(initial=0) + 2) + signature + 1
+    call = call[np.unique(pair, return_index=True)[1]]
+    texts = {key: columns[key].tolist() for key, _ in _ARGUMENTS}
+    for at, row in zip(group.of_call[call].tolist(), calls.row[call].tolist(), strict=True):
+        recorded = table.signature_of(row)
+        for key, argument in _ARGUMENTS:
+            if texts[key][at] != DIFFERENT and recorded_text(getattr(recorded, argument)) != texts[key][at]:
+                texts[key][at] = DIFFERENT
+    return columns | {key: objects(values) for key, values in texts.items()}
+
+
 def objects(values: Iterable[Any]) -> Any:
     """A column of anything, which pandas leaves as it is."""
     return pd.Series(list(values), dtype=object)
@@ -192,7 +220,7 @@ def launching_calls(
     times = {"direct_us": direct.kernel_ns / NS_PER_US, "subtree_us": subtree}
     frame = pd.DataFrame(
         {
-            **identity_columns(table, group.example, direct.category[group.first].tolist()),
+            **identity_of_groups(table, direct, group, direct.category[group.first].tolist()),
             "operation_count": np.bincount(group.of_call),
             "calls": np.bincount(group.of_call, weights=main).astype(np.int64),
             **statistics_of(times, ByGroup(group.of_call), totals=tuple(times)),

@@ -20,7 +20,7 @@ from tracelens.analysis.sheets.distinct_calls import (
     STATISTICS,
     UNLINKED_NAME,
     Grouping,
-    identity_columns,
+    identity_of_groups,
     kernel_details,
     objects,
     sorted_by,
@@ -61,7 +61,7 @@ def modelled_table(
         _call_name(table.name_of(row), None if kernel < 0 else table.names[kernel], category)
         for row, kernel, category in zip(group.example, kernel_name, categories, strict=True)
     ]
-    frame = identity_columns(table, group.example, categories, names)
+    frame = identity_of_groups(table, calls, group, categories, names)
     rows = len(group.first)
     code = readings.code_of(calls.row[group.first])
     code = np.where(calls.kernel_name[group.first] >= 0, -1, code)

@@ -27,7 +27,8 @@ PROCESS = (
     text("process_label", "process_label", "Label of the process in the trace.", 14),
     text("thread_name", "thread_name", "Thread of the call.", 20),
 )
-DIMS = text("input_dims", "Input Dims", "Recorded shapes; () is a scalar or absent argument.", 44)
+DIMS = text("input_dims", "Input Dims", "Recorded shapes; () is a scalar or absent argument. Here and below *: not "
+            "the same in all calls of the row.", 44)  # fmt: skip
 TYPES = text("input_types", "Input type", "Recorded element types.", 30)
 STRIDES = text("input_strides", "Input Strides", "Recorded strides, in elements.", 30)
 SCALARS = text("concrete_inputs", "Concrete Inputs", "Recorded scalar arguments, as text.", 30)

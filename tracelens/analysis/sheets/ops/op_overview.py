@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pandas as pd
 
+from tracelens.analysis.sheets.distinct_calls import DIFFERENT
 from tracelens.analysis.sheets.ops import kernel_summary, unified_perf_summary
 from tracelens.backends.base import Floats, bound_name
 from tracelens.lazy.patterns import lazy_pattern
@@ -76,11 +77,13 @@ def _figures(rows: pd.DataFrame, key: str) -> Floats:
 
 
 def tensor_shapes(dims: object) -> str | None:
-    """The recorded shapes without those of scalars and absent arguments.
+    """The recorded shapes without those of scalars and absent arguments; as it is where the calls of a row differ.
 
     >>> tensor_shapes("((1024,), (8944, 1024), (), ())")
     '(1024,), (8944, 1024)'
     """
+    if dims == DIFFERENT:
+        return DIFFERENT
     return ", ".join(_SHAPE.findall(dims)) or None if isinstance(dims, str) else None
 
 
