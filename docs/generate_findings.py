@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from tests.analysis.findings.twins import TWINS, Change, Twin
 from tracelens.analysis.findings import built_in_rules
 from tracelens.analysis.findings.rule import Rule
 
@@ -24,9 +25,30 @@ This page is generated: `python -m docs.generate_findings` writes it anew, and a
 """
 
 
+_TWINS = """## When a rule stays silent
+
+Each rule, and each cause of idle time, is tested on a recording on which it speaks and on one that looks alike and on
+which it must stay silent. An edit changes one thing in a recording: the one that makes the sentence true or false.
+
+| rule | speaks on | silent on | because there |
+|---|---|---|---|
+"""
+
+
 def page() -> str:
     """The text of docs/findings.md."""
-    return "\n".join([_INTRODUCTION, *map(_section, sorted(map(Rule.of, built_in_rules().values()), key=_kind))])
+    sections = map(_section, sorted(map(Rule.of, built_in_rules().values()), key=_kind))
+    return "\n".join(
+        [_INTRODUCTION, *sections, _TWINS + "".join(map(_twin, sorted(TWINS, key=lambda twin: twin.kind)))]
+    )
+
+
+def _twin(twin: Twin) -> str:
+    return f"| `{twin.kind}` | {_recording(*twin.speaks)} | {_recording(*twin.silent)} | {twin.why} |\n"
+
+
+def _recording(name: str, changes: tuple[Change, ...]) -> str:
+    return f"an edit of `{name}`" if changes else f"`{name}`"
 
 
 def _kind(rule: Rule) -> str:
