@@ -8,8 +8,9 @@ import pytest
 
 from tracelens.errors import InputError, UsageError
 from tracelens.files.toml_figures import normalized
-from tracelens.network.algorithms import algorithms
+from tracelens.network.algorithms import algorithms, collective_us
 from tracelens.network.cluster import FOLDER, LIBRARIES, Cluster, Library
+from tracelens.network.groups import Group
 from tracelens.network.topology import Protocol, Rates
 
 MINIMAL = """
@@ -246,3 +247,17 @@ def test_every_table_of_figures_says_where_they_come_from():
             cluster.name
         )
         assert all(cluster.sources.values())
+
+
+def test_an_all_to_all_costs_what_the_file_says_per_peer_and_per_call_0_included(tmp_path):
+    """Seven peers of a node at 28 us each; without, the same message takes 196 us less."""
+    text = MINIMAL + '[node.all_to_all]\npeer_us = {peer}\nsync_us = 0\nsource = "Primus\' first calibration"\n'
+    times = []
+    for peer in (28, 0):
+        found = load(tmp_path, text.format(peer=peer)).topology(Rates(peak_gb_s=450))
+        assert (found.tiers[0].link.peer_us, found.tiers[0].link.sync_us) == (peer, 0)
+        group = Group(ranks=found.tiers[0].ranks)
+        times.append(collective_us("all_to_all", 1e6, group, found)[0][0])
+    assert times[0] - times[1] == pytest.approx(28 * (group.ranks - 1))
+    with pytest.raises(InputError, match="must be a number above 0"):
+        load(tmp_path, text.format(peer=-1))

@@ -11,11 +11,14 @@ from tracelens.backends.system import System
 from tracelens.backends.system_names import system_of
 from tracelens.errors import UsageError
 from tracelens.hardware import HardwareSpec
-from tracelens.projection.batch_rows import RowOptions, project_row
+from tracelens.projection.batch_rows import RowOptions, project_row, project_rows
 from tracelens.projection.frameworks import IDEAL, KINDS, Framework, frameworks, named
 from tracelens.projection.frameworks.attention_kernels import kernel_factor
 from tracelens.projection.frameworks.row_words import precision_of, recomputation_of, schedule_of, sharding_of
 from tracelens.projection.overheads import PLAIN
+from tracelens.projection.step import project
+from tracelens.workload.model_config import ModelConfig
+from tracelens.workload.parallel_config import ParallelConfig
 
 ROW = {
     "id": "1", "model": "llama3.1-8b", "kind": "dense", "gpu": "H100-80GB-SXM", "n_gpus": "8", "tp": "1", "pp": "1",
@@ -203,3 +206,41 @@ def test_hardly_any_published_step_is_called_too_large(one_in: int, shared_data:
         if found is not None and capacity is not None and found.peak_memory.peak > 1.03 * capacity:
             over[row["id"]] = found.peak_memory.peak / capacity
     assert set(over) <= {"234"}, over
+
+
+def test_a_framework_may_keep_weights_gathered_until_they_are_recomputed() -> None:
+    """Of two gathers per layer, forward and backward, one is left; each recomputed layer has its second one back."""
+
+    def gathered(framework: str, **given: object) -> tuple[float, float]:
+        system, model = System.load("mi300x"), ModelConfig.load("llama2-7b")
+        software = Framework.load(framework).software(system, "bf16")
+        parallel = ParallelConfig.of(ranks=8, global_batch=8, zero=3, **given)
+        found = project(model, parallel, system, sequence=4096, software=software)
+        run = found.job.run()
+        transfers = [
+            count * placed.what.time_us
+            for each, count in run.counted(run.busiest)
+            for placed in each.transfers
+            if placed.what.key[0] == "gather"
+        ]
+        return sum(transfers), found.peak_memory.weights
+
+    always, divided = gathered("ideal")
+    once, whole = gathered("primus-simulator")
+    assert once == pytest.approx(always / 2)
+    # 6.7e9 parameters in two bytes, of which a rank holds an eighth in any case.
+    assert whole - divided == pytest.approx(2 * 6.738e9 * 7 / 8, rel=0.01)
+    assert gathered("primus-simulator", recompute="full") == pytest.approx(gathered("ideal", recompute="full"))
+    half, _ = gathered("primus-simulator", recompute="full", recompute_layers=16)
+    assert once < half < always
+    assert Framework.load("primus-simulator").expected(ModelConfig.load("llama2-7b")) is None
+
+
+def test_a_row_says_whether_its_batch_was_assumed_and_where_it_contradicts_itself() -> None:
+    """Llama 3.1 8B takes 6 * 7.5e9 FLOPs of parameters and some of attention per token: about 55 GFLOP."""
+    stated, open_ = ROW | {"tflops_gpu": "400", "tokens_s_gpu": "7500"}, ROW | {"gbs": ""}
+    (first, second, third), _ = project_rows([stated, open_, stated | {"tflops_gpu": "1200"}])
+    assert [row["batch_assumed"] for row in (first, second, third)] == ["no", "yes", "no"]
+    assert "32 micro-batches of 1 per replica" in second["assumed"]
+    assert first["doubtful"] == second["doubtful"] == ""
+    assert third["doubtful"].startswith("its 1200 TFLOPS at 7500 tokens/s are 160 GFLOP per token, 3.")

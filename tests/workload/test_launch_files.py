@@ -309,3 +309,24 @@ def test_primus_examples_are_within_a_tenth_of_what_it_published(
     printed = capsys.readouterr().out
     assert "does not fit" not in printed
     assert float(re.search(r"(\d+) tokens/s/GPU", printed)[1]) == pytest.approx(published, rel=0.1)
+
+
+@pytest.mark.parametrize(
+    ("lines", "sequential"),
+    [
+        (["enable_primus_turbo: false"], True),
+        (["enable_primus_turbo: true", "use_turbo_grouped_mlp: false"], True),
+        (["use_turbo_grouped_mlp: false"], True),
+        (["enable_primus_turbo: true", "use_turbo_grouped_mlp: true"], False),
+        (["enable_primus_turbo: true"], False),
+        ([], False),
+        (["enable_primus_turbo: false", "moe_use_legacy_grouped_gemm: false"], False),
+        (["enable_primus_turbo: true", "use_turbo_grouped_gemm: true", "use_turbo_grouped_mlp: false"], False),
+    ],
+)
+def test_turning_the_turbo_kernel_off_alone_means_one_product_per_expert(written, lines, sequential) -> None:
+    text = "\n".join(
+        ["modules:", "  pre_trainer:", "    model: deepseek_v3.yaml", "    overrides:", "      seq_length: 4096"]
+    )
+    text += "".join(f"\n      {line}" for line in lines)
+    assert read_launch(written("one.yaml", text)).options["sequential_experts"] is sequential

@@ -63,6 +63,14 @@ class Table:
             raise self.error(name, "must be a number above 0")
         return float(value)
 
+    def number_or_zero(self, name: str) -> float | None:
+        """A number from 0 on; None when absent."""
+        value = self._values.get(name)
+        if isinstance(value, int | float) and not isinstance(value, bool) and value == 0:
+            self._read.add(name)
+            return 0.0
+        return self.number(name)
+
     def whole(self, name: str, *, least: int = 1) -> int | None:
         """A whole number, at least ``least``; None when absent."""
         self._read.add(name)

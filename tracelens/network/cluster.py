@@ -289,7 +289,9 @@ def _overheads(tier: Table, inherited: Overheads, sources: dict[str, str]) -> Ov
     exchange = tier.table("all_to_all")
     if exchange is not None:
         found = dataclasses.replace(
-            found, peer_us=exchange.number("peer_us") or 0.0, sync_us=exchange.number("sync_us") or 0.0
+            found,
+            peer_us=exchange.number_or_zero("peer_us") or 0.0,
+            sync_us=exchange.number_or_zero("sync_us") or 0.0,
         )
         sources[exchange.path] = exchange.source("source")
         exchange.finish()

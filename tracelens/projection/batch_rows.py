@@ -45,6 +45,10 @@ NEEDED = ("model", "gpu", "n_gpus")
 #: Ranks, batches and tokens of a row.
 _COUNT = Number(least=1, most=1e9, whole=True)
 _SECONDS = Number(least=1e-6, most=1e9)
+_RATE = Number(least=1e-6, most=1e12)
+#: Published FLOPs of a token are at most this many times the model's: recomputation is counted as a third more,
+#: attention without its mask up to twice.
+_MOST_FLOPS = 2.5
 #: Micro-batches of a step whose batch a table does not state: enough that more change little.
 MICRO_BATCHES = 32
 #: Tokens per sequence where a table does not say, as of the command.
@@ -64,12 +68,16 @@ PACKED = f"texts of {SFT_DOCUMENT} tokens packed (SQuAD: llama3_llm_finetune.py 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Point:
-    """A row's answer: a projection, or the reason. ``assumptions`` are what the row did not say."""
+    """A row's answer: a projection, or the reason. ``assumptions`` are what the row did not say, the batch among them
+    where ``is_batch_assumed``; ``doubt`` is how its own figures contradict each other.
+    """
 
     projection: Projection | None = None
     reason: str | None = None
     assumptions: tuple[str, ...] = ()
     framework: Framework | None = None
+    is_batch_assumed: bool = False
+    doubt: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -117,7 +125,30 @@ def _projected(row: Mapping[str, str], options: RowOptions) -> Point:
         assumptions += [repeated] if repeated != NOTHING or not row.get("recompute") else []
     notes = (note for note in found.notes if note != system.note)
     said = (*assumptions, *filter(None, (read_as,)), *notes)
-    return Point(projection=found, assumptions=said, framework=framework)
+    return Point(
+        projection=found, assumptions=said, framework=framework, is_batch_assumed=_is_batch_open(row),
+        doubt=_contradiction(row, found),
+    )  # fmt: skip
+
+
+def _is_batch_open(row: Mapping[str, str]) -> bool:
+    return not row.get("gbs") and not row.get("ga")
+
+
+def _contradiction(row: Mapping[str, str], found: Projection) -> str:
+    """A row's TFLOPS over its tokens per second are FLOPs of a token, which the model has, too; "" where they agree."""
+    tflops, tokens = (number(row.get(name) or "") for name in ("tflops_gpu", "tokens_s_gpu"))
+    try:
+        said = _RATE.of(tflops, "tflops_gpu") * 1e3 / _RATE.of(tokens, "tokens_s_gpu")
+    except InputError:
+        return ""
+    counted = found.tflops_gpu * 1e3 / found.tokens_per_s_per_gpu
+    if said <= _MOST_FLOPS * counted:
+        return ""
+    return (
+        f"its {tflops} TFLOPS at {tokens} tokens/s are {said:.0f} GFLOP per token, {said / counted:.1f} times the"
+        f" model's {counted:.0f}: its batch, its layers or its FLOPs are others than it says"
+    )
 
 
 def _fitting(found: Projection, step: Callable[[ParallelConfig], Projection]) -> tuple[Projection, str]:
@@ -172,7 +203,7 @@ def _schedule(named: str | None, parallel: ParallelConfig) -> str | None:
 #: Columns that ``project_rows`` adds.
 ESTIMATES = (
     "step_time_s_est", "step_time_s_low", "step_time_s_high", "tokens_s_gpu_est", "tflops_gpu_est", "memory_gb_est",
-    "fits", "assumed", "reason",
+    "fits", "batch_assumed", "assumed", "doubtful", "reason",
 )  # fmt: skip
 
 
@@ -195,7 +226,7 @@ def project_rows(
 
 
 def _figures(point: Point, *, is_anchored: bool) -> dict[str, str]:
-    figures = {"assumed": "; ".join(point.assumptions)}
+    figures = {"assumed": "; ".join(point.assumptions), "doubtful": point.doubt}
     found = point.projection
     if found is None:
         return figures
@@ -214,6 +245,7 @@ def _figures(point: Point, *, is_anchored: bool) -> dict[str, str]:
         "tflops_gpu_est": f"{found.tflops_gpu:.1f}",
         "memory_gb_est": f"{found.peak_memory.peak / 1e9:.1f}",
         "fits": "" if found.peak_memory.capacity is None else "no" if found.infeasible else "yes",
+        "batch_assumed": "yes" if point.is_batch_assumed else "no",
     }
 
 
@@ -358,7 +390,7 @@ def _open_figures(
         yield "optimizer state divided among data-parallel ranks"
     if cp > 1 and not row.get("cp"):
         yield f"cp {cp}: the batch has fewer sequences than there are GPUs"
-    if not row.get("gbs") and not row.get("ga"):
+    if _is_batch_open(row):
         yield f"{MICRO_BATCHES} micro-batches of {micro_batch} per replica: the batch is not stated"
     elif not row.get("mbs"):
         yield "micro-batches of 1 sequence"

@@ -317,7 +317,7 @@ class Job:
         """FSDP: a layer's weights gathered while the one before it runs, gradients scattered beside the next one, and
         with ``replicas`` summed over the replicas of shards.
         """
-        gathers = [self._transfers("gather", name, i) if kind != "W" else [] for i, name in enumerate(names)]
+        gathers = [self._gathers(name, i, kind) for i, name in enumerate(names)]
         scatters = [self._transfers("scatter", name, i) if kind in "BW" else [] for i, name in enumerate(names)]
         if replicas:
             scatters = [[*each, *self._transfers("reduce", names[i], i)] for i, each in enumerate(scatters)]
@@ -332,6 +332,17 @@ class Job:
             needed={i: ("gather", i) for i, transfers in enumerate(gathers) if transfers},
             waits=True,
         )
+
+    def _gathers(self, name: str, index: int, kind: Kind) -> list[Transfer]:
+        """A layer's weights before its forward, and as far as they were let go before its backward."""
+        share = {"F": 1.0, "W": 0.0}.get(kind, self._again(name))
+        whole = self._transfers("gather", name, index) if share else []
+        return [one._replace(time_us=_whole_ns(one.time_us * share)) for one in whole]
+
+    def _again(self, name: str) -> float:
+        """The share of a layer's gather that its backward repeats."""
+        is_repeated = self.parallel.recompute == "full" and KEPT not in name
+        return 1.0 if is_repeated else self.software.gathers_again
 
     def _reduced_each(self, names: tuple[str, ...]) -> Beside:
         """Divided gradients, which are reduced after every micro-batch: the next one's have nowhere to be added to.
@@ -546,9 +557,21 @@ class Job:
             logits=memory.logits_bytes(*arguments, self.sequence) if any("head" in c.names for c in chunks) else 0.0,
             capacity=None if hbm is None or hbm.nominal_gib is None else hbm.nominal_gib * BYTES_PER_GIB,
         )
+        found = replace(found, weights=found.weights + self._gathered_bytes(chunks))
         # Where two ranks hold the same weights they also share the optimizer's state
         copies = len(self.routes) if self.parallel.zero else 1
         return replace(found, optimizer=found.optimizer / copies)
+
+    def _gathered_bytes(self, chunks: Sequence[Chunk]) -> float:
+        """What other ranks hold of weights that stay gathered between forward and backward."""
+        if self.parallel.zero < 3:
+            return 0.0
+        whole = sum(
+            max(1 - self._again(name), 0.0) * sum(layer.dense + layer.expert for layer in self.built[name])
+            for chunk in chunks
+            for name in chunk.names
+        )
+        return memory.WEIGHT_BYTES * whole * (1 - 1 / self.parallel.shard_group.ranks)
 
     def _kept(self, chunk: Chunk) -> float:
         """Activations of one micro-batch."""

@@ -33,14 +33,15 @@ _PRODUCTS = {"bf16": DType.BF16, "fp8": DType.FP8_E4M3FN, "fp4": DType.FP4_E2M1}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Software:
-    """How a framework's kernels and host differ from what backends price: eight constants, the defaults not fitted.
+    """How a framework's kernels and host differ from what backends price: nine constants, the defaults not fitted.
 
     ``products``, ``attention`` and ``memory`` multiply the times of matrix products, of attention, and of everything
     that streams memory; ``scan`` a state-space scan, ``biased_experts`` grouped products
     with a bias, which run outside of the fused path. ``host_us_per_op`` is the host's time per launched operation: a
     kernel takes 3-5 us, and an operation is at least one. ``experts_us``: what it takes longer in a pass over a block
     of experts, whose token counts it reads back. ``graphed``: the share of all this that partial graphs leave, as
-    found on published steps; of the whole step, nothing.
+    found on published steps; of the whole step, nothing. ``gathers_again``: the share of its gather that FSDP repeats
+    for the backward of a layer which is not recomputed in full; 0: weights stay gathered from the forward on.
     """
 
     products: float = 1.0
@@ -51,12 +52,13 @@ class Software:
     host_us_per_op: float = 5.0
     experts_us: float = 0.0
     graphed: float = 0.6
+    gathers_again: float = 1.0
 
     def __post_init__(self) -> None:
         for name in ("products", "attention", "memory", "scan", "biased_experts"):
             if not getattr(self, name) > 0:
                 raise UsageError(f"{name} must be above 0, not {getattr(self, name)}")
-        for name in ("host_us_per_op", "experts_us", "graphed"):
+        for name in ("host_us_per_op", "experts_us", "graphed", "gathers_again"):
             if getattr(self, name) < 0:
                 raise UsageError(f"{name} must not be negative, not {getattr(self, name)}")
 

@@ -69,11 +69,12 @@ class Launch:
 
 @dataclass(slots=True)
 class _Keys:
-    """The file's keys, and which of them were asked for."""
+    """The file's keys, ``own`` those that no preset gives, and which of them were asked for."""
 
     file: str
     values: Mapping[str, str]
     is_list: bool
+    own: frozenset[str] = frozenset()
     read: set[str] = field(default_factory=set)
 
     def text(self, name: str) -> str | None:
@@ -107,7 +108,8 @@ def read_launch(path: Path) -> Launch:
     text, is_list = text_of(path, what), path.suffix not in (".yaml", ".yml")
     with expected(path, what):
         values = _of_arguments(text) if is_list else _with_bases(path, text)
-    keys = _Keys(file=path.name, values=values if is_list else {**_presets(path, values), **values}, is_list=is_list)
+    merged = values if is_list else {**_presets(path, values), **values}
+    keys = _Keys(file=path.name, values=merged, is_list=is_list, own=frozenset(values))
     if keys.values.get("config") == "pre_trainer.yaml":
         keys.read.add("config")
     options = {**_degrees(keys), **_switches(keys)}
@@ -224,11 +226,6 @@ def _switches(keys: _Keys) -> dict[str, object]:
     turbo, kind = on["enable_primus_turbo"], keys.text("moe_token_dispatcher_type")
     flexible = keys.text("moe_flex_dispatcher_backend") in ("deepep", "hybridep") and kind == "flex"
     deepep = any((on["moe_enable_deepep"], flexible, turbo and on["use_turbo_deepep"]))
-    # Primus' legacy grouped GEMM is a loop over experts; its turbo kernel, and Megatron's, take all at once.
-    legacy = on["moe_use_legacy_grouped_gemm"] and not (
-        turbo and (on["use_turbo_grouped_mlp"] or on["use_turbo_grouped_gemm"])
-    )
-    grouped = (keys.text("moe_grouped_gemm") or "true").lower() not in _FALSE
     return {
         "precision": _precision(keys),
         "bf16_layers": _bf16_layers(keys),
@@ -236,7 +233,7 @@ def _switches(keys: _Keys) -> dict[str, object]:
         **_recompute(keys),
         **_zero(keys),
         "dispatcher": "deepep" if deepep else "alltoall",
-        "sequential_experts": legacy or not grouped,
+        "sequential_experts": _is_sequential(keys, on),
         # A YAML file of Primus overrides a default that divides sequences.
         "no_sequence_parallel": not on["sequence_parallel"] and (keys.is_list or "sequence_parallel" in keys.values),
         "tp_overlap": "all" if on["tp_comm_overlap"] else "backward",
@@ -244,6 +241,18 @@ def _switches(keys: _Keys) -> dict[str, object]:
         "graphs": _graphs(keys),
         "attention": "unfused" if keys.text("attention_backend") in ("unfused", "local") else "flash",
     }
+
+
+def _is_sequential(keys: _Keys, on: Mapping[str, bool]) -> bool:
+    """Primus' legacy grouped GEMM is a loop over experts; its turbo kernel, and Megatron's, take all at once. A file
+    that turns the turbo kernel off, and says nothing of the legacy one, means the loop.
+    """
+    grouped = (keys.text("moe_grouped_gemm") or "true").lower() not in _FALSE
+    if on["enable_primus_turbo"] and (on["use_turbo_grouped_mlp"] or on["use_turbo_grouped_gemm"]):
+        return not grouped
+    is_off = any(name in keys.own and not on[name] for name in ("enable_primus_turbo", "use_turbo_grouped_mlp"))
+    unsaid = "moe_use_legacy_grouped_gemm" not in keys.own
+    return on["moe_use_legacy_grouped_gemm"] or (is_off and unsaid) or not grouped
 
 
 def _bf16_layers(keys: _Keys) -> str:

@@ -57,7 +57,7 @@ class Framework:
 
     ``products``: factors on matrix products by device (``"any"``: every other one) and precision. ``zero``,
     ``precision`` and ``ep``: what a table that does not say is taken to mean; None: it has to. ``residuals`` by kind of
-    model.
+    model. ``keeps_gathered``: FSDP gathers a layer's weights for its backward only where its forward is repeated.
     """
 
     name: str
@@ -78,6 +78,7 @@ class Framework:
     products: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
     has_pooled_constants: bool = False
     has_fused_loss: bool = False
+    keeps_gathered: bool = False
     residuals: Mapping[str, Residuals] = field(default_factory=dict)
 
     @classmethod
@@ -106,13 +107,13 @@ class Framework:
         key = Precision.of(precision).calibrated.value
         given["products"] = table.get(key, table.get("bf16", 1.0))
         given["attention"] = given.get("attention", 1.0) * kernel_factor(attention, device)
-        return replace(PLAIN, **given)
+        return replace(PLAIN, **given, **({"gathers_again": 0.0} if self.keeps_gathered else {}))
 
     def expected(self, model: ModelConfig, *, has_adapters: bool = False) -> Residuals | None:
         """How far measured steps of such models were from their projections, the framework's own or all
-        frameworks'; None for the bare model.
+        frameworks'; None for the bare model, and for weights that stay gathered, which no measured step was.
         """
-        if self.name == IDEAL:
+        if self.name == IDEAL or self.keeps_gathered:
             return None
         kind = "lora" if has_adapters else "dense" if model.experts is None else "moe"
         return self.residuals.get(kind) or frameworks()[POOLED].residuals.get(kind)
@@ -140,6 +141,7 @@ def _read(path: Path) -> Framework:
         sequence_parallel=not table.flag("without_sequence_parallelism"),
         has_pooled_constants=table.flag("has_pooled_constants"),
         has_fused_loss=table.flag("has_fused_loss"),
+        keeps_gathered=table.flag("keeps_gathered"),
         recompute_modules=table.texts("recompute_modules"),
         source=table.source("source"),
         fitted_on=table.source("fitted_on"),
