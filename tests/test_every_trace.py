@@ -41,6 +41,7 @@ from tracelens.comparison.compare import compare_sides
 from tracelens.comparison.sides import Side
 from tracelens.comparison.sources.traced_side import recorded as compared
 from tracelens.report.result import Report
+from tracelens.trace.table import DEVICE_KINDS
 
 pytestmark = pytest.mark.shared
 
@@ -317,14 +318,30 @@ def test_the_first_finding_is_the_experts(recorded: Recorded) -> None:
 
 
 @of_device_traces
+def test_scope_and_what_is_excluded_are_the_file(recorded: Recorded) -> None:
+    """Events and nanoseconds, counted in the file's own table; the tables of the scope add up to the scope."""
+    analysis, scope = recorded.analysis, recorded.report.summary.scope
+    events = analysis.trace.table.rows_of(DEVICE_KINDS)
+    parts = [(scope.events, scope.time_us), *((part.events, part.time_us) for part in scope.excluded)]
+    assert sum(count for count, _ in parts) == len(events)
+    file_us = int(analysis.trace.table.duration_ns[events].sum()) / 1e3
+    assert sum(us for _, us in parts) == pytest.approx(file_us, rel=1e-12)
+    assert analysis.frames["kernel_summary"]["kernel_us_sum"].sum() == pytest.approx(scope.time_us, rel=1e-9)
+    busy = recorded.report.summary.busy
+    timeline = analysis.frames["gpu_timeline"].set_index("type")["time_ms"]
+    assert timeline["total_time"] * 1e3 == pytest.approx(busy.total_us)
+    assert timeline["idle_time"] * 1e3 == pytest.approx(busy.idle * busy.total_us, abs=1e-6)
+
+
+@of_device_traces
 def test_no_finding_contradicts_a_sheet(recorded: Recorded) -> None:
-    analysis = recorded.analysis.headline
-    steps = max(1, len(recorded.analysis.complete_steps)) if recorded.analysis.per_step else 1
+    analysis = recorded.analysis
+    steps = max(1, len(analysis.complete_steps))
     step_us, gpu_us = analysis.timeline.total_ns / 1e3 / steps, float(analysis.activity.duration.sum()) / 1e3
     rows = analysis.frames["unified_perf_summary"]
     keys = [str(list(key)) for key in zip(*(rows[key].to_numpy().tolist() for key in PROOF), strict=True)]
     idle_us = analysis.timeline.idle_ns / 1e3 / steps
-    found = recorded.analysis.findings
+    found = analysis.findings
     assert sum(each.gain_us or 0 for each in found) <= step_us * (1 + 1e-9)
     for each in found:
         low, gain, high = each.gain_low_us or 0.0, each.gain_us or 0.0, each.gain_high_us or 0.0

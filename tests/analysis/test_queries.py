@@ -65,10 +65,13 @@ def test_a_ready_query_answers_as_another_engine_does(report, other, name):
     assert rows(report.sql(statement)) == rows(pd.read_sql_query(statement, other))
 
 
-def test_ready_queries_find_what_the_job_did(job):
+def test_ready_queries_find_what_the_job_did(job, repository):
     """An answer without rows would agree with anything."""
-    empty = {name for name, ready in READY.items() if job.sql(ready.statement).empty}
+    whole = tl.report(repository / "example_traces" / "moe_ep8" / "rank0.json.gz", steps="file")
+    empty = {name for name, ready in READY.items() if whole.sql(ready.statement).empty}
     assert empty == {"memory_peak"}  # recorded without profile_memory
+    unlinked = job.sql(READY["unlinked_kernels"].statement)
+    assert unlinked.empty, "what no op launched was queued before recording, and is in no step"
 
 
 def test_a_kernel_is_compared_with_the_median_of_its_name(job):

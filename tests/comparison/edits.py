@@ -77,8 +77,7 @@ def original(path: Path) -> Original:
     trace = Trace.of(read_events(events, document, source=path.name))
     recording = Recording.of(trace, Options())
     window = Window.of(recording, Options())
-    rows = window.activity.rows[window.activity.counted] if window.complete_steps else window.activity.rows
-    return Original(events, document, trace, side_of_trace(trace), rows.astype(np.int64))
+    return Original(events, document, trace, side_of_trace(trace), window.activity.rows.astype(np.int64))
 
 
 def _end_with_callers(events: Events, metadata: dict[str, Any]) -> None:

@@ -11,15 +11,18 @@ import pytest
 
 from tests.report.headless import Browser
 from tracelens.analysis.verdict.summary import (
+    BEFORE_PROFILING,
     Busy,
     CategoryRow,
     Coverage,
     DeviceSummary,
+    Excluded,
     Figure,
     Finding,
     InputSummary,
     Notice,
     Said,
+    Scope,
     Steps,
     StepUtilization,
     Summary,
@@ -111,6 +114,10 @@ def summary() -> Summary:
             id="mi300x", label="MI300X", matched_by="properties", doubtful=("fp6 matrix peak",),
             figures=(Figure(what="bf16 matrix peak", value=1307.4, unit="TFLOPS/s", source="AMD data sheet, dense"),
                      Figure(what="HBM peak", value=5.3, unit="TB/s", source="AMD data sheet")),
+        ),
+        scope=Scope(
+            kind="steps", count=4, named="ProfilerStep", numbers="3-6", events=9_000, time_us=700_000.0,
+            excluded=(Excluded(why=BEFORE_PROFILING, events=14, time_us=36_000.0),),
         ),
         coverage=Coverage(perf_model=0.912, flops=0.5, categorised=0.99, unlinked=0.03, communication=0.12, shapes=True),
         busy=Busy(compute=0.784, exposed_comm=0.119, memcpy=0.015, idle=0.082, total_us=736_000.0),

@@ -96,8 +96,8 @@ def test_sections_stand_in_order(moe_page):
 def test_what_is_per_step_and_what_is_a_total_says_so(moe_page, moe):
     steps = moe.summary.steps
     assert f"The {steps.count} complete steps, {steps.count * steps.time_us / 1e3:.1f} ms" in moe_page.text
-    assert moe_page.text.count("Totals over the whole file, not per step.") == 3
-    assert "Device time over the whole file by category" in moe_page.text
+    assert moe_page.text.count("Totals over the 3 complete steps, not per step.") == 3
+    assert "Device time of 3 steps (ProfilerStep 10-12) by category" in moe_page.text
 
 
 def test_the_rates_that_shares_of_the_roofline_are_of_give_its_times(moe_page, moe):

@@ -26,9 +26,11 @@ from tracelens.report.terminal import verdict, wants_color
 
 def test_the_whole_verdict(summary):
     assert verdict(summary, seconds=4.8, written=["moe-16b.report/"]).splitlines() == [
-        " moe-16b  rank 3 of 8 · 4 steps · MI300X · torch 2.9 · 600,345 events in 4.8 s",
+        " moe-16b",
+        " rank 3 of 8 · 4 steps (ProfilerStep) · MI300X · torch 2.9 · 600,345 events in …",
         " step 184.0 ms   10 % of dense bf16 peak",
         "     mean of 4: 181.8 to 186.2 ms",
+        "     excluded: 36.0 ms of GPU work launched before profiling began",
         " matrix ops, 50 % of GPU time: 23 % of peak, 42 % of achievable",
         " GPU busy 91.8 %  = compute 78.4 + exposed comm 11.9 + memcpy 1.5; idle 8.2 %",
         " coverage  perf model 91 % of GPU time · unlinked 3 % · shapes yes · stacks no",
@@ -49,13 +51,13 @@ def test_the_whole_verdict(summary):
 
 def test_utilization_is_one_line_below_the_step(summary, utilization):
     lines = verdict(replace(summary, utilization=utilization)).splitlines()
-    assert lines[4] == " MFU 20 %, HFU 23 % (37, 42 % of achievable) · moe-16b training, 32,768 tokens"
+    assert lines[6] == " MFU 20 %, HFU 23 % (37, 42 % of achievable) · moe-16b training, 32,768 tokens"
 
 
 def test_utilization_without_a_device_is_flops(summary, utilization):
     used = replace(utilization, mfu=None, mfu_of_achievable=None, hfu=None, hfu_of_achievable=None)
     lines = verdict(replace(summary, utilization=used)).splitlines()
-    assert lines[4] == " 48.1 TFLOP per step · moe-16b training, 32,768 tokens"
+    assert lines[6] == " 48.1 TFLOP per step · moe-16b training, 32,768 tokens"
 
 
 def test_without_device_steps_and_gpu_work_it_says_what_is_known():
@@ -79,7 +81,7 @@ def test_categories_beyond_the_eighth_line_are_added_up(summary):
     rows = tuple(CategoryRow(name=f"c{i}", time_us=1000.0 * (9 - i), share=0.1) for i in range(9))
     lines = verdict(replace(summary, categories=rows)).splitlines()
     # Each runs for a tenth of the step's 184 ms
-    assert [line.split()[:3] for line in lines[9:17]] == [[f"c{i}", "18.40", "10.0"] for i in range(7)] + [
+    assert [line.split()[:3] for line in lines[11:19]] == [[f"c{i}", "18.40", "10.0"] for i in range(7)] + [
         ["2", "more", "36.80"]
     ]
 
@@ -108,7 +110,7 @@ def test_a_number_stays_with_its_unit_and_a_cause_with_its_share(summary):
     causes = (("launch-bound", 0.539), ("Python or other host work", 0.292), ("launch latency", 0.024), ("GC", 0.004))
     busy = replace(summary.busy, compute=0.01, idle=0.856, idle_causes=causes)
     lines = verdict(replace(summary, busy=busy, findings=(finding,), notices=())).splitlines()
-    assert lines[5:7] == [
+    assert lines[7:9] == [
         "     idle: launch-bound 53.9 + Python or other host work 29.2 +",
         "           launch latency 2.4 + others 0.4",
     ]
@@ -137,7 +139,7 @@ def test_idle_causes_beyond_three_lines_are_added_up_and_no_number_is_cut(summar
     causes = tuple((f"a cause of idle time, number {i}", (9 - i) / 100) for i in range(9))
     lines = verdict(replace(summary, busy=replace(summary.busy, idle_causes=causes))).splitlines()
     # 34 characters each, so a line of 69 holds one; the others are 6 + 5 + 4 + 3 + 2 + 1 = 21 %
-    assert lines[5:8] == [
+    assert lines[7:10] == [
         "     idle: a cause of idle time, number 0 9.0 +",
         "           a cause of idle time, number 1 8.0 +",
         "           a cause of idle time, number 2 7.0 + others 21.0",
@@ -165,7 +167,7 @@ def test_what_is_said_of_steps_is_two_lines(summary):
     steps = replace(
         summary.steps, on_device=3, host_us=162_000.0, before_events=968, before_us=27_800.0, skipped_us=3_390.0
     )
-    assert verdict(replace(summary, steps=steps)).splitlines()[2:4] == [
+    assert verdict(replace(summary, steps=steps)).splitlines()[3:5] == [
         "     mean of 4: 181.8 to 186.2 ms, host ahead of the GPU in 3 of 4 (162.0 ms of",
         "     host time)",
     ]

@@ -104,9 +104,16 @@ def test_about_names_the_file_the_device_its_sources_the_coverage_and_every_colu
     assert {"Effective Interconnect TB/s_*", "Kernel Time (\u00b5s)_*", "param: *", "GFLOPS_first"} <= set(first)
 
 
-def test_about_says_what_is_of_the_complete_steps_and_what_of_the_whole_file(book):
-    first = [row[0].value for row in book["about"].iter_rows()]
-    assert {"4 complete steps (ms)", "Sheets: totals over the whole file, unless a sheet says otherwise"} <= set(first)
+def test_about_says_what_all_sheets_are_of_and_what_of_the_file_they_are_not(book):
+    """700 + 36 ms inside and outside: 736 ms in the file."""
+    rows = [[cell.value for cell in row] for row in book["about"].iter_rows()]
+    said = {row[0]: row[1:] for row in rows}
+    heading = "Sheets: totals over the 4 complete steps, unless a sheet says otherwise"
+    assert {"4 complete steps (ms)", heading} <= set(said)
+    assert said["Scope of all sheets"][0] == "4 steps (ProfilerStep 3-6)"
+    assert said["GPU work in scope (ms)"][:2] == [700.0, 9_000]
+    assert said["Excluded GPU work (ms)"] == [36.0, 14, "launched before profiling began."]
+    assert said["GPU work in the file (ms)"][:2] == [736.0, 9_014]
 
 
 def test_about_prints_its_text_and_not_the_chart_beside_it(book):

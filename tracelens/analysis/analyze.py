@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -11,10 +10,9 @@ import numpy as np
 from tracelens.analysis.attribution.activity import DeviceActivity, Labels, device_activity
 from tracelens.analysis.attribution.attributed import attribute
 from tracelens.analysis.attribution.device_time import Timeline, gpu_timeline
-from tracelens.analysis.attribution.per_step import Counted
-from tracelens.analysis.attribution.steps import FoundSteps, StepTimes, complete_steps, device_steps, find_steps
+from tracelens.analysis.attribution.steps import FoundSteps, StepTimes, device_steps, find_steps
 from tracelens.analysis.attribution.stream_order import StreamOverlaps
-from tracelens.analysis.attribution.window import Window
+from tracelens.analysis.attribution.window import Window, chosen_steps
 from tracelens.analysis.factorize import Codes
 from tracelens.analysis.findings.ranking import findings
 from tracelens.analysis.findings.rule import RuleFailure
@@ -27,10 +25,10 @@ from tracelens.analysis.reading.known_shapes import KnownShapes
 from tracelens.analysis.reading.recording import Recording
 from tracelens.analysis.sheets.context import HostContext, SheetContext
 from tracelens.analysis.sheets.not_recorded import not_shown
-from tracelens.analysis.sheets.ops import cpu_ops_summary, cpu_ops_unique_args, unified_perf_summary
+from tracelens.analysis.sheets.ops import cpu_ops_summary, cpu_ops_unique_args
 from tracelens.analysis.sheets.priced_calls import PricedCalls
 from tracelens.analysis.sheets.timeline import steps
-from tracelens.analysis.verdict.summary import Coverage, Finding, Unanswered
+from tracelens.analysis.verdict.summary import Coverage, Excluded, Finding, Unanswered
 from tracelens.analysis.work.executed_work import ExecutedWork
 from tracelens.extensions import Extension
 from tracelens.files.memory_limit import end_stage
@@ -48,15 +46,16 @@ if TYPE_CHECKING:
 class Analysis:
     """Frames by sheet name, per-family frames, and the figures that a summary is made of.
 
+    All of it is of one scope: the steps at ``selected_steps``, else the file; ``excluded``: the file's other events.
+    ``step_times``: all steps of the file.
     ``event_category``: of each device event of ``activity``, the category of the row that it is counted in.
     ``executed``: None where no model's utilization was asked for. ``graphs``: None without a trace of the capture; with
     one, ``trace`` has the captured ops as rows of its own. ``missing``: what a view was not recorded for.
     ``step_idle``: when and why the device was idle in the typical step, whose critical path is shown; without steps in
     the window. ``row_of_event``: the row of ``unified_perf_summary`` that each device event is counted in, -1 for none.
     ``whole_calls``: (why, how many) calls of ops that hold several operations stayed whole. ``merged``: the
-    ranks of a file with several. ``per_step``: what figures per step are made of; None without device work.
-    ``step_of``: position of the step of each device event of ``activity``, -1 outside of all. ``found_steps``: which
-    annotations give the steps.
+    ranks of a file with several. ``step_of``: position of the step of each device event of ``activity``, -1 outside of
+    all. ``found_steps``: which annotations give the steps.
     """
 
     trace: Trace
@@ -75,6 +74,7 @@ class Analysis:
     step_stem: str = ""
     found_steps: FoundSteps = FoundSteps()
     selected_steps: tuple[int, ...] = ()
+    excluded: tuple[Excluded, ...] = ()
     failures: tuple[ExtensionFailure, ...] = ()
     executed: ExecutedWork | None = None
     graphs: GraphLinks | None = None
@@ -82,27 +82,10 @@ class Analysis:
     missing: tuple[Unanswered, ...] = ()
     whole_calls: tuple[tuple[str, int], ...] = ()
     merged: MergedRanks | None = None
-    per_step: Counted | None = None
     step_idle: StepIdle | None = None
     row_of_event: Codes | None = None
     findings: tuple[Finding, ...] = ()
     rule_failures: tuple[RuleFailure, ...] = ()
-
-    @property
-    def headline(self) -> Analysis:
-        """This analysis with the events, rows and times of the complete analyzed steps alone, if there are steps."""
-        part = self.per_step
-        if part is None:
-            return self
-        return replace(
-            self,
-            activity=part.activity,
-            event_category=part.event_category,
-            frames={**self.frames, unified_perf_summary.TITLE: part.rows},
-            coverage=part.coverage,
-            timeline=part.timeline,
-            row_of_event=part.row_of_event,
-        )
 
     @property
     def step_numbers(self) -> Ints:
@@ -113,8 +96,8 @@ class Analysis:
 
     @property
     def complete_steps(self) -> list[int]:
-        """Positions of the analyzed steps that were recorded whole; all analyzed ones where none was."""
-        return complete_steps(self.step_times, self.selected_steps)
+        """Positions of the steps that figures are of."""
+        return list(self.selected_steps)
 
     @property
     def device(self) -> HardwareSpec | None:
@@ -138,6 +121,7 @@ def analyze(trace: Trace, options: Options, *, on_demand: bool = False) -> Analy
         recording=recording,
         options=options,
         step_times=window.times,
+        selected=window.selected,
         window=window,
         attribution=attribution,
         priced=priced,
@@ -158,8 +142,8 @@ def analyze(trace: Trace, options: Options, *, on_demand: bool = False) -> Analy
         extensions=recording.extensions,
         frames=frames,
         families=priced.families,
-        coverage=priced.whole.coverage,
-        timeline=priced.whole.timeline,
+        coverage=priced.coverage,
+        timeline=priced.timeline,
         activity=attribution.activity,
         event_category=attribution.event_category,
         overlaps=window.overlaps,
@@ -168,6 +152,7 @@ def analyze(trace: Trace, options: Options, *, on_demand: bool = False) -> Analy
         step_times=window.times,
         step_of=window.step_of,
         selected_steps=window.selected,
+        excluded=tuple(window.excluded()),
         failures=tuple(recording.catalog.failures),
         executed=priced.executed,
         graphs=recording.graphs,
@@ -175,9 +160,8 @@ def analyze(trace: Trace, options: Options, *, on_demand: bool = False) -> Analy
         missing=() if on_demand else not_shown(recording.recorded.table, frames),
         whole_calls=recording.whole_calls,
         merged=recording.merged,
-        per_step=priced.per_step,
         step_idle=context.step_idle,
-        row_of_event=priced.whole.row_of_event,
+        row_of_event=priced.row_of_event,
         findings=found,
         rule_failures=failed,
     )
@@ -188,7 +172,8 @@ def _cpu_only(recording: Recording, options: Options) -> Analysis:
     activity = device_activity(table, tree, recording.catalog.kernel_patterns)
     found = find_steps(table, tree, activity.rows)
     stem, times, _ = device_steps(table, tree, activity.rows, found)
-    context = HostContext(recording=recording, options=options, step_times=times)
+    selected = chosen_steps(options.steps, times)
+    context = HostContext(recording=recording, options=options, step_times=times, selected=selected)
     titles = (cpu_ops_unique_args.TITLE, cpu_ops_summary.TITLE, *((steps.TITLE,) if len(times) else ()))
     return Analysis(
         trace=recording.trace,
@@ -205,6 +190,7 @@ def _cpu_only(recording: Recording, options: Options) -> Analysis:
         found_steps=found,
         step_times=times,
         step_of=np.full(len(activity), -1, np.int32),
+        selected_steps=selected,
         failures=tuple(recording.catalog.failures),
         merged=recording.merged,
     )

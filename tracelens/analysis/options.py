@@ -17,6 +17,8 @@ if TYPE_CHECKING:
 
 #: ``Options.overlap``: device events of one stream that run into the next stay as recorded, or end where it starts.
 KEEP, CLIP = "keep", "clip"
+#: ``Options.steps``: all of the file as one window, whatever steps it has.
+FILE = "file"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,7 +48,8 @@ class Options:
     """What the caller chose. ``device``: None recognizes it from the trace. ``extensions``: loaded ones.
 
     ``bundled``: let bundled extensions switch themselves on. ``ep_size``: ranks of the expert-parallel group, where the
-    trace does not record it. ``steps``: ``3``, ``3-5``, ``steady`` or None for the whole file.
+    trace does not record it. ``steps``: ``3``, ``3-5``, ``steady``, ``file`` for all of the file, or None for
+    the complete steps (all of the file where there are none).
     ``overlap``: ``keep`` or ``clip`` device events of one stream that run into the next. ``cpu``: tables of the CPU ops
     too, and a report at all where there is no GPU work. ``work``: the model that the
     trace's steps run, for its FLOPs utilization. ``capture``: the trace in which the graphs that this one replays were

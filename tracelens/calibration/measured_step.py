@@ -44,7 +44,6 @@ def report_step(path: Path) -> MeasuredStep:
 
 def trace_step(analysis: Analysis) -> MeasuredStep:
     """The mean step of an analyzed trace; the whole window where no steps were marked."""
-    analysis = analysis.headline
     steps = len(analysis.complete_steps) or 1
     catalog, calls = Catalog(analysis.extensions), []
     ops = analysis.frames.get(unified_perf_summary.TITLE)

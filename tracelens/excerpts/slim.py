@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from tracelens.analysis.attribution.activity import Bools
+from tracelens.analysis.attribution.steps import select_steps
 from tracelens.analysis.attribution.window import Window
 from tracelens.analysis.loaded_trace import Trace
 from tracelens.analysis.options import Options
@@ -86,8 +87,11 @@ class _Others:
 
 def _of_steps(recording: Recording, steps: str) -> tuple[Bools, tuple[int, int]]:
     """(rows that stay, from when to when)."""
-    window = Window.of(recording, Options(steps=steps))
     table: TraceTable = recording.recorded.table
+    window = Window.of_file(recording, Options())
+    window = window.within(tuple(select_steps(steps, window.times, window.steady)))
+    if not len(window.activity):
+        raise NothingToAnalyzeError(f"{table.source}: no GPU work was launched in steps {steps}")
     chosen = [window.times.steps[i] for i in window.selected]
     following = [s.start_ns for s in window.times.steps if s.start_ns >= chosen[-1].end_ns]
     span = chosen[0].start_ns, min(following, default=chosen[-1].end_ns)

@@ -5,16 +5,16 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Literal
 
-from tracelens.analysis.verdict.summary import Steps, Summary, Utilization
+from tracelens.analysis.verdict.summary import STEPS, Steps, Summary, Utilization
 from tracelens.lazy.records import dataclass
 from tracelens.report.assembly import Sheet
 from tracelens.report.cells import Value
 from tracelens.report.figures import unseen_text
-from tracelens.report.step_figures import steps_text, totals_of
+from tracelens.report.step_figures import scope_text, steps_text
 from tracelens.schema import Column
 from tracelens.units import FLOPS_PER_TFLOP
 
-PERCENT = "0.0%"
+PERCENT, _MS = "0.0%", "#,##0.000"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,7 +37,7 @@ def about_lines(summary: Summary, sheets: Sequence[tuple[str, Sheet]]) -> list[L
         *_utilization(summary.utilization),
         *_findings(summary),
         *_device(summary),
-        *_sheets(sheets, totals_of(summary)),
+        *_sheets(sheets, summary),
         *_columns([sheet for _, sheet in sheets]),
     ]
 
@@ -62,7 +62,7 @@ def _input(summary: Summary) -> Iterator[Line]:
     if source.ranks:
         ranks = ", ".join(map(str, source.ranks))
         yield _row("Rank", f"{ranks} of {source.world_size}" if source.world_size else ranks)
-    yield _row("Window analyzed", source.window, None, f"Left out: {source.left_out}" if source.left_out else None)
+    yield from _scope(summary)
     if summary.steps:
         yield from _steps(summary.steps)
     if source.torch_version:
@@ -73,6 +73,21 @@ def _input(summary: Summary) -> Iterator[Line]:
         yield _row("Note", notice.id, notice.count, notice.text, number_format="#,##0")
     for missing in summary.cannot_answer:
         yield _row("Cannot be answered", missing.question, None, missing.because)
+
+
+def _scope(summary: Summary) -> Iterator[Line]:
+    """What all sheets are of, and what of the file they are not of: device events and their summed durations."""
+    scope, chosen = summary.scope, "--steps file takes the whole file" if summary.scope.kind == STEPS else None
+    yield _row("Scope of all sheets", scope_text(scope), None, chosen)
+    if summary.busy is None:
+        return
+    yield _row("GPU work in scope (ms)", scope.time_us / 1e3, scope.events, "Summed durations.", number_format=_MS)
+    for part in scope.excluded:
+        yield _row("Excluded GPU work (ms)", part.time_us / 1e3, part.events, f"{part.why}.", number_format=_MS)
+    if scope.excluded:
+        whole_us = scope.time_us + sum(part.time_us for part in scope.excluded)
+        events = scope.events + sum(part.events for part in scope.excluded)
+        yield _row("GPU work in the file (ms)", whole_us / 1e3, events, None, number_format=_MS)
 
 
 def _steps(steps: Steps) -> Iterator[Line]:
@@ -217,9 +232,9 @@ def _device(summary: Summary) -> Iterator[Line]:
         yield _row(figure.what, _known(figure.value), figure.unit, figure.source, number_format="#,##0.0###")
 
 
-def _sheets(sheets: Sequence[tuple[str, Sheet]], totals: str) -> Iterator[Line]:
-    """``totals``: what they cover where the lines above are of the complete steps."""
-    yield _section(f"Sheets: totals over {totals}, unless a sheet says otherwise" if totals else "Sheets")
+def _sheets(sheets: Sequence[tuple[str, Sheet]], summary: Summary) -> Iterator[Line]:
+    totals = f": totals over the {steps_text(summary.steps)}, unless a sheet says otherwise" if summary.steps else ""
+    yield _section(f"Sheets{totals}")
     yield _head("Sheet", "Rows", "", "What a row is")
     for title, sheet in sheets:
         yield Line(cells=(title, len(sheet.frame), None, sheet.text), link=title, number_format="#,##0")

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import orjson
 
-from tracelens.analysis.verdict.summary import Steps, Summary
+from tracelens.analysis.verdict.summary import Summary
 from tracelens.files.atomic_write import write_whole
 from tracelens.files.json_bytes import encoded
 from tracelens.files.safe_text import escaped_json, json_safe
@@ -95,6 +95,7 @@ def _content(summary: Summary, ops: pd.DataFrame | None, views: Mapping[str, pd.
         "schema": SCHEMA,
         "input": _called(says["input"], torch_version="torch"),
         "device": says["device"],
+        "scope": says["scope"],
         "extensions": says["extensions"],
         "coverage": says["coverage"],
         "step": says["steps"],
@@ -104,7 +105,7 @@ def _content(summary: Summary, ops: pd.DataFrame | None, views: Mapping[str, pd.
         "categories": [_called(row, tflops_s="tflops") for row in says["categories"]],
         "findings": says["findings"],
         "unseen": says["unseen"],
-        "ops": [] if ops is None else op_records(ops, summary.steps),
+        "ops": [] if ops is None else op_records(ops),
         "views": {
             title: plain_records(frame.iloc[:MAX_VIEW_ROWS], list(frame.columns)) for title, frame in views.items()
         },
@@ -118,7 +119,7 @@ def _called(row: Json, **names: str) -> Json:
     return {names.get(key, key): value for key, value in row.items()}
 
 
-def op_records(ops: pd.DataFrame, steps: Steps | None) -> list[Json]:
+def op_records(ops: pd.DataFrame) -> list[Json]:
     """One record per distinct op call. Times are µs of one call: ``measured_us`` is the mean over ``count`` calls."""
     take = _Columns(ops)
     names = take.many("name", "category", "input_dims", "input_types", "input_strides", "concrete_inputs")
@@ -129,10 +130,10 @@ def op_records(ops: pd.DataFrame, steps: Steps | None) -> list[Json]:
         "model", "perf_params", "operation_count", "gflops", "hbm_mb", "wire_mb", "effective_interconnect_tb_s_mean",
         "remote_from",
     )  # fmt: skip
-    words, in_steps = take.many("backend", "roofline_bound", "note"), take.many("_step_count", "_step_us")
+    words = take.many("backend", "roofline_bound", "note")
     records = []
-    for (name, category, dims, types, strides, scalars), times, amounts, (backend, bound, note), (calls, us) in zip(
-        names, numbers, work, words, in_steps, strict=True
+    for (name, category, dims, types, strides, scalars), times, amounts, (backend, bound, note) in zip(
+        names, numbers, work, words, strict=True
     ):
         mean, median, std, least, estimated, gap = times
         model, parameters, count, gflops, hbm_mb, wire_mb, link_tb_s, leaves = amounts
@@ -165,8 +166,6 @@ def op_records(ops: pd.DataFrame, steps: Steps | None) -> list[Json]:
                 "note": note,
             }
         )
-        if steps is not None and calls not in (None, count):
-            records[-1]["per_step"] = {"count": calls / steps.count, "us": us / steps.count}
     return records
 
 

@@ -37,10 +37,11 @@ class ReportOptions:
     )  # fmt: skip
     bundled: bool = True
     steps: str | None = option(
-        "only these steps; default: the whole trace", metavar="3|3-5|steady",
-        note="only these steps (`ProfilerStep#N`, else numbered iteration annotations, else the steps of a serving "
-        "engine, counted from 0). `steady` leaves out the first step and an incomplete last one; of a serving engine "
-        "it takes the longest run of similar steps",
+        "what the report is of: these steps, or file; default: all complete steps", metavar="3|3-5|steady|file",
+        note="the scope of the whole report, every sheet included: these steps (`ProfilerStep#N`, else numbered "
+        "iteration annotations, else the steps of a serving engine, counted from 0). Default: all complete steps, the "
+        "whole file where there are none. `steady` leaves out the first step and an incomplete last one; of a serving "
+        "engine it takes the longest run of similar steps. `file` takes everything in the file as one window",
     )  # fmt: skip
     rank: int | None = option(
         "rank to report if the file has several; default: the first", kind=whole, metavar="N",

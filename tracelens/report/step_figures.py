@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 
-from tracelens.analysis.verdict.summary import WHOLE_FILE, CategoryRow, Steps, Summary
+from tracelens.analysis.verdict.summary import STEPS, WHOLE_FILE, CategoryRow, Scope, Steps, Summary
 from tracelens.report.figures import shown_ms
 
 #: Share of the window from which the lines below the table are worth showing.
@@ -22,22 +22,23 @@ def step_range(steps: Steps) -> str:
 
 
 def step_notes(steps: Steps) -> Iterator[str]:
-    """How far the steps lie apart and whose clock they follow; then what was recorded but is in none of them."""
+    """How far the steps lie apart, and whose clock they follow."""
     clock = [] if steps.spread is None else [step_range(steps)]
     if steps.on_device and steps.host_us is not None:
         which = "" if steps.on_device == steps.count else f" in {steps.on_device} of {steps.count}"
         clock.append(f"host ahead of the GPU{which} ({shown_ms(steps.host_us)} ms of host time)")
     if clock:
         yield ", ".join(clock)
-    outside = []
-    if steps.before_events:
-        outside.append(f"{shown_ms(steps.before_us)} ms queued before recording")
-    if steps.unseen_us:
-        outside.append(f"{shown_ms(steps.unseen_us)} ms of work from before recording, which was not recorded")
-    if steps.skipped_us:
-        outside.append(f"{shown_ms(steps.skipped_us)} ms idle at its start")
-    if outside:
-        yield f"in no step: {', '.join(outside)}"
+
+
+def excluded_text(summary: Summary) -> str:
+    """What of the file the report does not speak of, and how long it took; empty where it speaks of all."""
+    parts = [f"{shown_ms(part.time_us)} ms of GPU work {part.why}" for part in summary.scope.excluded]
+    if summary.steps is not None and summary.steps.unseen_us:
+        parts.append(f"{shown_ms(summary.steps.unseen_us)} ms of earlier GPU work that was not recorded")
+    if summary.steps is not None and summary.steps.skipped_us:
+        parts.append(f"{shown_ms(summary.steps.skipped_us)} ms in which the GPU idles as the recording begins")
+    return f"excluded: {'; '.join(parts)}" if parts else ""
 
 
 def counts_of(summary: Summary) -> str:
@@ -51,12 +52,12 @@ def steps_text(steps: Steps) -> str:
     return f"{steps.count} complete step{'s' if steps.count != 1 else ''}"
 
 
-def totals_of(summary: Summary) -> str:
-    """What tables of totals cover where the verdict is per step: ``the whole file``; empty where both are the same."""
-    if summary.steps is None or summary.busy is None:
-        return ""
-    window = summary.input.window
-    return f"the {window}" if window == WHOLE_FILE else window
+def scope_text(scope: Scope, *, numbers: bool = True) -> str:
+    """What a report speaks of: ``3 steps (ProfilerStep 3-5)``, without ``numbers`` ``3 steps (ProfilerStep)``."""
+    if scope.kind != STEPS:
+        return WHOLE_FILE
+    named = " ".join(filter(None, (scope.named, scope.numbers if numbers else "")))
+    return f"{scope.count} step{'s' if scope.count != 1 else ''}" + (f" ({named})" if named else "")
 
 
 def lines_of_window(summary: Summary) -> list[CategoryRow]:

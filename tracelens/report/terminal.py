@@ -21,7 +21,15 @@ from tracelens.report.figures import (
     shown_tflops,
     unseen_text,
 )
-from tracelens.report.step_figures import AT_ONCE, IDLE, counts_of, lines_of_window, step_notes
+from tracelens.report.step_figures import (
+    AT_ONCE,
+    IDLE,
+    counts_of,
+    excluded_text,
+    lines_of_window,
+    scope_text,
+    step_notes,
+)
 from tracelens.units import FLOPS_PER_TFLOP
 
 WIDTH = 80
@@ -79,9 +87,9 @@ def _header(summary: Summary, seconds: float | None) -> Iterator[_Row]:
     line = "".join(_time(summary))
     if line:
         yield _Row(text=f" {line}")
-    if summary.steps is not None:
-        for note in step_notes(summary.steps):
-            yield from (_Row(text=f"     {line}") for line in _wrapped(note, WIDTH - 5))
+    notes = [] if summary.steps is None else list(step_notes(summary.steps))
+    for note in filter(None, (*notes, excluded_text(summary))):
+        yield from (_Row(text=f"     {line}") for line in _wrapped(note, WIDTH - 5))
     if summary.throughput is not None:
         yield _Row(text=f" {_rate(summary.throughput)}")
     if summary.utilization is not None:
@@ -98,8 +106,8 @@ def _recording(summary: Summary, seconds: float | None) -> Iterator[str]:
         ranks = f"{source.ranks[0]}-{source.ranks[-1]}" if several else str(source.ranks[0])
         of_world = f" of {source.world_size}" if source.world_size else ""
         yield f"rank{'s' if several else ''} {ranks}{of_world}"
-    if summary.steps:
-        yield f"{summary.steps.count} step{'s' if summary.steps.count != 1 else ''}"
+    if summary.steps is not None or summary.busy is not None:
+        yield scope_text(summary.scope, numbers=False)
     yield summary.device.shown
     if source.torch_version:
         yield f"torch {source.torch_version}"

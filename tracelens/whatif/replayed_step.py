@@ -20,7 +20,7 @@ from tracelens.analysis.intervals import Spans
 from tracelens.analysis.loaded_trace import Trace
 from tracelens.lazy.records import dataclass
 from tracelens.units import NS_PER_US
-from tracelens.whatif.subject import Subject, of_steps
+from tracelens.whatif.subject import Subject
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,7 +53,7 @@ def step_figures(subject: Subject, trace: Trace) -> StepFigures:
     host = host_calls(table, tree)
     activity = _activity(subject, window)
     queued = queue(table, tree, host, activity)
-    idle = IdleTime(table, tree, host, activity.select(activity.counted), queued, timeline.spans)
+    idle = IdleTime(table, tree, host, activity.select(window.inside), queued, timeline.spans)
     causes = idle.gaps().idle
     path = critical_path(table, tree, host, activity, idle, _typical(window, timeline))
     bound = np.zeros(len(KINDS), np.int64)
@@ -73,14 +73,15 @@ def step_figures(subject: Subject, trace: Trace) -> StepFigures:
 
 
 def _window(subject: Subject, trace: Trace) -> tuple[Window, Timeline]:
-    window = of_steps(Window.of(replace(subject.recording, trace=trace), subject.options), subject.window.selected)
+    window = Window.of_file(replace(subject.recording, trace=trace), subject.options)
+    window = replace(window, selected=subject.window.selected)
     activity = _activity(subject, window)
     chosen = window.complete_steps
     if not chosen:
         return window, window.timeline(activity)
     times = window.times
     span = int(times.start_ns[chosen[0]]), int(times.end_ns[chosen[-1]])
-    return window, timeline_of(activity.select(activity.counted), span, times.left_out)
+    return window, timeline_of(activity.select(window.inside), span, times.left_out)
 
 
 def _activity(subject: Subject, window: Window) -> DeviceActivity:

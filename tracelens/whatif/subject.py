@@ -13,7 +13,6 @@ from tracelens.analysis.attribution.activity import DeviceActivity, Labels
 from tracelens.analysis.attribution.attributed import Attribution, attribute
 from tracelens.analysis.attribution.calls import SYNTHETIC
 from tracelens.analysis.attribution.host_calls import HostCalls, host_calls
-from tracelens.analysis.attribution.per_step import counted_events
 from tracelens.analysis.attribution.window import Window
 from tracelens.analysis.intervals import Ints
 from tracelens.analysis.options import Options
@@ -29,13 +28,6 @@ from tracelens.whatif.dependency_replay import Bools, DependencyReplay
 
 if TYPE_CHECKING:
     from tracelens.analysis.loaded_trace import Trace
-
-
-def of_steps(window: Window, selected: tuple[int, ...]) -> Window:
-    """All events of the file, those of these steps counted (none: of all)."""
-    window = replace(window, selected=selected)
-    counted = counted_events(window.step_of, window.complete_steps)
-    return replace(window, activity=replace(window.activity, counted=counted))
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -57,9 +49,8 @@ class Subject:
         recording = Recording.of(trace, options)
         if not recording.trace.table.has_device_events:
             raise no_device_events(recording.trace.table)
-        selected = () if options.steps is None else Window.of(recording, options).selected
-        options = replace(options, steps=None)
-        window = of_steps(Window.of(recording, options), selected)
+        selected = Window.of(recording, options).selected
+        window = replace(Window.of_file(recording, options), selected=selected)
         return cls(
             recording=recording,
             options=options,
@@ -123,7 +114,7 @@ class Subject:
     @cached_property
     def counted(self) -> Bools:
         """Which events figures per step are made of."""
-        return self.activity.counted
+        return self.window.inside
 
     @cached_property
     def in_steps(self) -> Bools:

@@ -350,11 +350,11 @@ def test_the_idle_time_of_the_verdict_has_causes_without_what_is_left_out(build)
     assert found.frames["idle_causes"]["idle_us"].sum() == pytest.approx(2.0)
 
 
-def test_no_kernel_in_any_step_is_a_device_that_is_idle(build):
-    """A step of 100 in which nothing is launched, and a kernel that was launched after it."""
+def test_steps_without_any_kernel_are_not_what_a_report_speaks_of(build):
+    """A step of 100 in which nothing is launched, and a kernel of 10 that was launched after it."""
     b = step(build(), 0, 0, 100).op("aten::relu", 120, 10).launch(121, "k", 125, 10)
     summary = summarize(analyze(b.trace(), Options()))
-    assert (summary.steps.time_us, summary.busy.idle) == (100.0, 1.0)
+    assert (summary.steps, summary.scope.kind, summary.busy.total_us, summary.busy.busy) == (None, "file", 10.0, 1.0)
 
 
 @pytest.mark.shared
@@ -384,10 +384,10 @@ def test_real_tables_and_idle_time_add_up_to_the_printed_step(real_analysis: Rea
     assert all((finding.gain_us or 0) <= summary.steps.time_us for finding in summary.findings)
 
 
-def test_a_step_without_length_is_idle(build):
+def test_a_step_without_length_is_not_what_a_report_speaks_of(build):
     b = step(build(), 0, 50, 0).op("aten::relu", 120, 10).launch(121, "k", 125, 10)
     summary = summarize(analyze(b.trace(), Options()))
-    assert (summary.steps.time_us, summary.busy.busy, summary.busy.idle) == (0.0, 0.0, 1.0)
+    assert (summary.steps, summary.busy.total_us, summary.busy.busy) == (None, 10.0, 1.0)
 
 
 def steps_of(*kernels: int, first: int = 5) -> StepTimes:

@@ -36,7 +36,7 @@ def test_a_trace_bound_by_its_host_says_so_first(real_analysis: RealAnalysis, tr
     assert analysis.findings[0].kind in {"idle: launch-bound", "idle: Python or other host work"}
     kernels = {"op_below_roofline", "unfused_elementwise", "short_kernels"}
     gained_us = sum(finding.gain_us or 0 for finding in analysis.findings if finding.id in kernels)
-    assert gained_us < 0.01 * analysis.headline.timeline.total_ns / 1000 / max(1, len(analysis.complete_steps))
+    assert gained_us < 0.01 * analysis.timeline.total_ns / 1000 / max(1, len(analysis.complete_steps))
 
 
 def test_what_writes_the_cache_is_no_attention(real_analysis: RealAnalysis) -> None:

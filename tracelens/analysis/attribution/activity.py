@@ -56,8 +56,7 @@ class DeviceActivity:
     ``collective``: NCCL/RCCL kernels, which have their own sheets and stay out of op rows. ``host_copy``,
     ``peer_copy``: copies between the device and the host, or another device; ``rearranges``: kernels that only lay out
     operands of others. ``category``: what the kernel's name alone says, ``other`` when nothing. ``gap_before``: how
-    long (ns) its stream had been idle when the event started, -1 for the first event of a stream. ``counted``: those
-    that figures per step are made of, the complete analyzed steps'; all without steps.
+    long (ns) its stream had been idle when the event started, -1 for the first event of a stream.
     """
 
     rows: RowColumn
@@ -74,7 +73,6 @@ class DeviceActivity:
     rearranges: Bools
     gap_before: npt.NDArray[np.integer]
     category: Labels
-    counted: Bools
 
     @property
     def duration(self) -> Ints:
@@ -141,7 +139,6 @@ def device_activity(table: TraceTable, tree: OpTree, patterns: tuple[KernelPatte
         rearranges=says("rearranges"),
         gap_before=_gap_before(table.device[rows], stream, start, end),
         category=Labels.of(inverse, [OTHER if p is None else p.category for p in found]),
-        counted=np.ones(len(rows), bool),
     )
 
 

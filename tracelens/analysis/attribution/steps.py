@@ -234,8 +234,8 @@ class StepTimes:
     to first kernel (-1: unknown). ``complete`` is False for last steps in which the recording ended: they lack kernels
     that they launched, or the last one has fewer than 90 % of the median number of device events.
     ``before_events``: how many events were in the queue as recording began, from ``before_start_ns`` on, for
-    ``before_ns`` together; they are in no step. ``unseen_ns``: how long after the first step's host code began the
-    device was still at earlier work that was not recorded.
+    ``before_ns`` together, ``was_before`` which of all device events; they are in no step. ``unseen_ns``: how long
+    after the first step's host code began the device was still at earlier work that was not recorded.
     """
 
     steps: tuple[Step, ...]
@@ -254,6 +254,7 @@ class StepTimes:
     before_start_ns: int
     before_ns: int
     unseen_ns: int
+    was_before: npt.NDArray[np.bool_]
 
     @classmethod
     def of(cls, steps: list[Step], step_of: Codes, work: DeviceWork, waits: Spans, kept: Floats) -> StepTimes:
@@ -291,6 +292,7 @@ class StepTimes:
             before_start_ns=int(work.start[work.before].min(initial=np.iinfo(np.int64).max)),
             before_ns=union_ns(work.start[work.before], work.end[work.before]),
             unseen_ns=max(int(begin[0] - host[0]), 0) if n and work.unseen_end is not None else 0,
+            was_before=work.before,
         )
 
     @property

@@ -1,14 +1,15 @@
-"""The analyzed window: a trace's steps, and the device events of those that are analyzed."""
+"""The scope of a report, decided once: the complete steps of a trace, or all of the file, and what lies outside."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 import numpy as np
 
-from tracelens.analysis.attribution.activity import DeviceActivity, device_activity
+from tracelens.analysis.attribution.activity import Bools, DeviceActivity, device_activity
 from tracelens.analysis.attribution.device_time import Timeline, gpu_timeline, timeline_of
-from tracelens.analysis.attribution.per_step import counted_events
+from tracelens.analysis.attribution.step_periods import step_of_events
 from tracelens.analysis.attribution.steps import (
     FoundSteps,
     StepTimes,
@@ -20,11 +21,20 @@ from tracelens.analysis.attribution.steps import (
 )
 from tracelens.analysis.attribution.stream_order import StreamOverlaps, stream_overlaps, with_clipped
 from tracelens.analysis.factorize import Codes
-from tracelens.analysis.options import CLIP, Options
+from tracelens.analysis.options import CLIP, FILE, Options
 from tracelens.analysis.reading.engine_steps import STEM, InferenceSteps, inference_steps, steady_steps
 from tracelens.analysis.reading.recording import Recording
+from tracelens.analysis.verdict.summary import (
+    BEFORE_PROFILING,
+    IN_INCOMPLETE_STEPS,
+    IN_OTHER_STEPS,
+    OUTSIDE_STEPS,
+    Excluded,
+)
 from tracelens.errors import NothingToAnalyzeError
 from tracelens.lazy.records import dataclass
+from tracelens.trace.table import RowColumn, TraceTable
+from tracelens.units import NS_PER_US
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -36,15 +46,33 @@ class EngineSteps:
     step_of: Codes
 
 
+def chosen_steps(wanted: str | None, times: StepTimes, steady: Sequence[int] = ()) -> tuple[int, ...]:
+    """Positions of the complete ones (all where none is) of the steps that ``wanted`` names, of all for None; none for
+    ``file``. UsageError as ``select_steps``.
+    """
+    if wanted == FILE:
+        return ()
+    return tuple(complete_steps(times, select_steps(wanted, times, steady) if wanted is not None else ()))
+
+
+def in_steps(table: TraceTable, rows: RowColumn, times: StepTimes, selected: Sequence[int]) -> Bools:
+    """Which of these rows of the host began in the ``selected`` steps; all for none."""
+    if not selected:
+        return np.ones(len(rows), bool)
+    return np.isin(step_of_events(list(times.steps), table.start_ns[rows]), selected)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Window:
-    """The steps of a trace, named ``stem``, of which those at ``selected`` (none: the whole file) are analyzed.
+    """What a report speaks of, in all its parts: the steps at ``selected``; where there is none, all of the file.
 
-    ``activity``: the analyzed device events; ``step_of``: the step of each, -1 outside of all. ``everything``: the
-    device events of the whole file.
+    ``times``, ``stem``: all steps of the trace, and what they are called. ``activity``: the device events launched in
+    the selected steps; ``step_of``: the step of each, -1 outside of all. ``everything``: the device events of the file,
+    ``everything_step_of`` their steps.
     """
 
     everything: DeviceActivity
+    everything_step_of: Codes
     overlaps: StreamOverlaps
     found: FoundSteps
     stem: str
@@ -56,7 +84,23 @@ class Window:
 
     @classmethod
     def of(cls, recording: Recording, options: Options) -> Window:
-        """NothingToAnalyzeError where the steps asked for launched no device work."""
+        """The complete ones of the steps that ``options.steps`` names (None: of all), of which one at least did device
+        work; all of the file where there is none, or where it is asked for.
+
+        NothingToAnalyzeError where the steps asked for launched no device work.
+        """
+        window = cls.of_file(recording, options)
+        found = window.within(chosen_steps(options.steps, window.times, window.steady))
+        if len(found.activity):
+            return found
+        if options.steps is None:
+            return window
+        source = recording.trace.table.source
+        raise NothingToAnalyzeError(f"{source}: no GPU work was launched in steps {options.steps}")
+
+    @classmethod
+    def of_file(cls, recording: Recording, options: Options) -> Window:
+        """All of the file, whose steps are known."""
         table, tree = recording.trace.table, recording.trace.tree
         recorded = device_activity(table, tree, recording.catalog.kernel_patterns)
         overlaps = stream_overlaps(table, recorded, clip=options.overlap == CLIP)
@@ -70,8 +114,9 @@ class Window:
         if not engine_only and len(served):
             _, engine_times, engine_step_of = device_steps(table, tree, everything.rows, of_engine)
             engine = EngineSteps(steps=served, times=engine_times, step_of=engine_step_of)
-        window = cls(
+        return cls(
             everything=everything,
+            everything_step_of=step_of,
             overlaps=overlaps,
             found=found,
             stem=stem,
@@ -81,32 +126,54 @@ class Window:
             activity=everything,
             step_of=step_of,
         )
-        if options.steps is not None:
-            selected = select_steps(options.steps, times, steady_steps(served, times) if engine_only else ())
-            window = window._within(selected)
-            if not len(window.activity):
-                raise NothingToAnalyzeError(f"{table.source}: no GPU work was launched in steps {options.steps}")
-        counted = counted_events(window.step_of, window.complete_steps)
-        return replace(window, activity=replace(window.activity, counted=counted))
 
-    def _within(self, selected: list[int]) -> Window:
-        inside = np.isin(self.step_of, selected)
+    def within(self, selected: tuple[int, ...]) -> Window:
+        """These steps of the file; all of it for none."""
+        if not selected:
+            return self
+        inside = np.isin(self.everything_step_of, selected)
         return replace(
             self,
-            selected=tuple(selected),
+            selected=selected,
             engine=replace(self.engine, step_of=self.engine.step_of[inside]),
             activity=self.everything.select(inside),
-            step_of=self.step_of[inside],
+            step_of=self.everything_step_of[inside],
         )
 
     @property
+    def steady(self) -> list[int]:
+        """Positions of the steady steps of a serving engine; none where the steps are not an engine's."""
+        return steady_steps(self.engine.steps, self.times) if self.stem == STEM else []
+
+    @property
     def complete_steps(self) -> list[int]:
-        """Positions of the analyzed steps that were recorded whole; all analyzed ones where none was."""
-        return complete_steps(self.times, self.selected)
+        """Positions of the steps that figures are of."""
+        return list(self.selected)
+
+    @property
+    def inside(self) -> Bools:
+        """Which events of ``activity`` are of the selected steps; all without steps."""
+        return np.isin(self.step_of, self.selected) if self.selected else np.ones(len(self.step_of), bool)
 
     def timeline(self, activity: DeviceActivity) -> Timeline:
-        """Where the time of the analyzed steps went (without steps: of the file), by the events of ``activity``."""
+        """Where the time of the selected steps went (without steps: of the file), by the events of ``activity``."""
         if not self.selected:
             return gpu_timeline(activity)
         span_ns = int(self.times.start_ns[self.selected[0]]), int(self.times.end_ns[self.selected[-1]])
         return timeline_of(activity, span_ns, self.times.left_out)
+
+    def excluded(self) -> Iterator[Excluded]:
+        """The device events of the file that are in no selected step, by why; with those inside they are the file's."""
+        if not self.selected:
+            return
+        step, before = self.everything_step_of, self.times.was_before
+        outside, complete = ~np.isin(step, self.selected), np.append(self.times.complete, False)[step]
+        for why, mask in (
+            (BEFORE_PROFILING, before),
+            (OUTSIDE_STEPS, (step < 0) & ~before),
+            (IN_INCOMPLETE_STEPS, outside & (step >= 0) & ~complete),
+            (IN_OTHER_STEPS, outside & complete),
+        ):
+            if mask.any():
+                time_us = int(self.everything.duration[mask].sum()) / NS_PER_US
+                yield Excluded(why=why, events=int(mask.sum()), time_us=time_us)

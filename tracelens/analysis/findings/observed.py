@@ -52,7 +52,7 @@ _MOST_ROWS = 10
 
 
 class Observed:
-    """The complete analyzed steps of a trace, or all of it without steps, as figures per step are made of it.
+    """The complete steps of a trace, or all of it without steps, as the report has it.
 
     ``context`` has everything else: ``context.frames[title]`` (sheets), ``context.host`` (calls of the host),
     ``context.queued`` (launches), ``context.attribution`` (phases, readings), ``context.recording``.
@@ -60,7 +60,6 @@ class Observed:
 
     def __init__(self, context: SheetContext) -> None:
         self.context = context
-        self._counted = context.priced.per_step
         self._columns: dict[str, npt.NDArray[Any]] = {}
         self._parts: dict[Callable[[Observed], Any], Any] = {}
 
@@ -89,22 +88,22 @@ class Observed:
     @property
     def steps(self) -> int:
         """By what sums are divided; 1 without steps."""
-        return max(1, len(self.context.window.complete_steps))
+        return max(1, len(self.context.selected))
 
     @property
     def window_ns(self) -> int:
         """Length of the steps together."""
-        return self._counted.timeline.total_ns
+        return self.context.timeline.total_ns
 
     @property
     def activity(self) -> DeviceActivity:
         """The device events."""
-        return self._counted.activity
+        return self.context.activity
 
     @property
     def category(self) -> Labels:
         """The category of each device event."""
-        return self._counted.event_category
+        return self.context.event_category
 
     @cached_property
     def rows(self) -> pd.DataFrame:
@@ -112,13 +111,13 @@ class Observed:
         import pandas as pd
 
         # Arrays of one kind lie together, which makes rows quick to take
-        keys = [str(key) for key in self._counted.rows if not str(key).endswith(_LEFT_OUT)]
+        keys = [str(key) for key in self.context.priced.rows if not str(key).endswith(_LEFT_OUT)]
         return pd.DataFrame({key: self.column(key) for key in keys}, copy=True)
 
     def column(self, key: str) -> npt.NDArray[Any]:
         """A column of ``rows``: many times quicker than the frame, for a rule that looks whether there is something."""
         if key not in self._columns:
-            self._columns[key] = self._counted.rows[key].to_numpy()
+            self._columns[key] = self.context.priced.rows[key].to_numpy()
         return self._columns[key]
 
     def named(self, *names: str) -> Bools:
@@ -138,7 +137,7 @@ class Observed:
     @property
     def row_of_event(self) -> Codes:
         """Which of ``rows`` each device event is counted in; -1 for collectives and unlinked events."""
-        return self._counted.row_of_event
+        return self.context.priced.row_of_event
 
     @cached_property
     def idle(self) -> IdleParts:

@@ -8,6 +8,7 @@ import numpy.typing as npt
 from tracelens.analysis.analyze import Analysis
 from tracelens.analysis.attribution.host_paths import Scopes, levels, module_class
 from tracelens.analysis.attribution.steps import is_step_annotation
+from tracelens.analysis.attribution.window import in_steps
 from tracelens.analysis.factorize import Codes, distinct_rows, first_of_each, numbered
 from tracelens.analysis.intervals import Ints
 from tracelens.analysis.sheets.distinct_calls import UNLINKED_NAME
@@ -65,6 +66,8 @@ def icicle(analysis: Analysis, *, max_nodes: int = MAX_NODES) -> Icicle | None:
     above = _above(tree, scopes, is_module)
     if is_cpu:
         at = np.flatnonzero(analysis.trace.table.kind[scopes.rows] == Kind.CPU_OP)
+        times, selected = analysis.step_times, analysis.selected_steps
+        at = at[in_steps(analysis.trace.table, scopes.rows[at], times, selected)]
         builder = _Builder(analysis, scopes.rows, above, at)
         own = self_ns(analysis.trace)[scopes.rows[at]]
         ops = analysis.frames[cpu_ops_summary.TITLE]

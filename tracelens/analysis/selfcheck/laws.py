@@ -84,7 +84,7 @@ def idle_causes_add_up_to_idle_time(analysis: Analysis, summary: Summary) -> Ite
     """Every idle nanosecond has one cause."""
     if idle_causes.TITLE in analysis.frames:
         caused = float(analysis.frames[idle_causes.TITLE]["idle_us"].sum())
-        idle = analysis.headline.timeline.idle_ns / NS_PER_US
+        idle = analysis.timeline.idle_ns / NS_PER_US
         if not math.isclose(caused, idle, rel_tol=_FLOAT, abs_tol=1e-6):
             yield f"causes explain {caused} of {idle} us"
 
@@ -101,18 +101,18 @@ def idle_causes_agree_everywhere(analysis: Analysis, summary: Summary) -> Iterat
     rows = analysis.frames[idle_causes.TITLE]
     sheet = _ns_by(rows["cause"], rows["idle_us"])
     if summary.busy is not None:
-        whole_ns = analysis.headline.timeline.total_ns
+        whole_ns = analysis.timeline.total_ns
         verdict = {cause: round(share * whole_ns) for cause, share in summary.busy.idle_causes}
         if any(abs(verdict.get(cause, 0) - sheet.get(cause, 0)) > 1 for cause in verdict.keys() | sheet.keys()):
             yield f"{verdict} ns in the verdict, {sheet} in idle_causes"
     step = drawn.by_cause
-    if not _is_part(step, sheet) or (not len(analysis.step_times) and step != sheet):
+    if not _is_part(step, sheet) or (not analysis.selected_steps and step != sheet):
         yield f"{step} ns in the step's timeline, {sheet} in idle_causes"
     if "critical_path" in analysis.frames:
         rows = analysis.frames[critical_path.TITLE]
         rows = rows[rows["kind"].str.startswith(IDLE)]
         path = _ns_by(rows["kind"].str.removeprefix(IDLE), rows["time_us"])
-        if not _is_part(path, step) or (not analysis.selected_steps and _all_counted(analysis) and path != step):
+        if not _is_part(path, step) or (not analysis.excluded and path != step):
             yield f"{path} ns on the critical path, {step} in the step's timeline"
 
 
@@ -135,11 +135,6 @@ def _ns_by(names: Iterable[str], us: Iterable[float]) -> dict[str, int]:
 
 def _is_part(part: dict[str, int], whole: dict[str, int]) -> bool:
     return all(time <= whole.get(cause, 0) for cause, time in part.items())
-
-
-def _all_counted(analysis: Analysis) -> bool:
-    """Whether no step, or every step, is one that figures per step are made of."""
-    return len(analysis.headline.activity) == len(analysis.activity)
 
 
 def no_step_is_busier_than_long(analysis: Analysis, summary: Summary) -> Iterator[str]:
@@ -169,10 +164,9 @@ def a_gain_is_within_its_range(analysis: Analysis, summary: Summary) -> Iterator
 
 def evidence_stands_in_its_sheet(analysis: Analysis, summary: Summary) -> Iterator[str]:
     """Every row that a finding names is in the sheet that it names."""
-    frames = {**analysis.frames, unified_perf_summary.TITLE: analysis.headline.frames.get(unified_perf_summary.TITLE)}
     for finding in summary.findings:
         for proof in finding.evidence:
-            frame = frames.get(proof.sheet)
+            frame = analysis.frames.get(proof.sheet)
             if frame is None or not _has(frame, proof.row):
                 yield f"{finding.id}: {proof.sheet} has no row {dict(proof.row)}"
 
@@ -249,7 +243,7 @@ def headroom_adds_up_to_the_step(analysis: Analysis, summary: Summary) -> Iterat
     frame = analysis.frames.get(headroom.TITLE)
     if frame is None:
         return
-    step_ns = analysis.headline.timeline.total_ns / max(1, len(analysis.complete_steps))
+    step_ns = analysis.timeline.total_ns / max(1, len(analysis.complete_steps))
     if not math.isclose(float(frame["own_ms"].sum()) * NS_PER_MS, step_ns, rel_tol=_FLOAT):
         yield f"{frame['own_ms'].sum()} ms of {step_ns} ns"
     spare = _FLOAT * step_ns / NS_PER_MS
@@ -280,14 +274,13 @@ REPORT_LAWS: tuple[Callable[[Analysis, Summary], Iterator[str]], ...] = (
 
 
 def device_events_are_those_of_the_file(analysis: Analysis, plain: PlainTrace) -> Iterator[str]:
-    """As many device events as the file holds, and as long."""
-    activity = analysis.activity
-    if analysis.selected_steps:
-        return
-    seen = (len(activity), int(activity.duration.sum()))
+    """As many device events as the file holds, and as long: what the report is of, and what it leaves out."""
+    activity, left_out = analysis.activity, analysis.excluded
+    events = len(activity) + sum(part.events for part in left_out)
+    ns = int(activity.duration.sum()) + sum(round(part.time_us * NS_PER_US) for part in left_out)
     there = (len(plain.device), sum(event.end - event.start for event in plain.device))
-    if seen != there:
-        yield f"(events, ns) {seen} in the report, {there} in the file"
+    if (events, ns) != there:
+        yield f"(events, ns) {(events, ns)} in the report, {there} in the file"
 
 
 def busy_time_is_the_union_of_device_events(analysis: Analysis, plain: PlainTrace) -> Iterator[str]:
@@ -308,7 +301,7 @@ def kernels_hang_on_the_op_that_launched_them(analysis: Analysis, plain: PlainTr
     tree = analysis.trace.tree
     device = analysis.activity.rows
     how = tree.linked_by[device]
-    if analysis.selected_steps or analysis.graphs is not None or tree.overlaps:
+    if analysis.excluded or analysis.graphs is not None or tree.overlaps:
         return
     if np.isin(how, (LinkedBy.FLOW, LinkedBy.EXTERNAL_ID)).any():
         return
@@ -326,8 +319,8 @@ def kernels_hang_on_the_op_that_launched_them(analysis: Analysis, plain: PlainTr
 
 
 def device_events_cover_the_time_that_they_do_in_the_file(analysis: Analysis, plain: PlainTrace) -> Iterator[str]:
-    """The union of all device events of the file, without steps chosen."""
-    if analysis.selected_steps:
+    """The union of all device events of the file, where the report leaves none out."""
+    if analysis.excluded:
         return
     found = union((event.start, event.end) for event in plain.device)
     activity = analysis.activity

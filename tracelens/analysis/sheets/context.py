@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from tracelens.analysis.attribution.activity import DeviceActivity, Labels
+from tracelens.analysis.attribution.activity import Bools, DeviceActivity, Labels
 from tracelens.analysis.attribution.attributed import Attribution
 from tracelens.analysis.attribution.device_time import Timeline
 from tracelens.analysis.attribution.host_calls import HostCalls, host_calls
 from tracelens.analysis.attribution.steps import StepTimes, typical_step
-from tracelens.analysis.attribution.window import Window
+from tracelens.analysis.attribution.window import Window, in_steps
 from tracelens.analysis.findings.window_time import OwnTime, own_time
 from tracelens.analysis.frames import Frames
 from tracelens.analysis.idle.idle_time import IdleGaps, IdleParts, IdleTime
@@ -27,6 +27,7 @@ from tracelens.analysis.sheets.distinct_calls import with_unlinked
 from tracelens.analysis.sheets.priced_calls import PricedCalls
 from tracelens.files.memory_limit import end_stage
 from tracelens.lazy.records import dataclass
+from tracelens.trace.table import RowColumn
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -36,11 +37,18 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class HostContext:
-    """A recording and its steps: all there is without device work."""
+    """A recording, its steps, and which of them the sheets are of (``selected``, none: the file): all there is without
+    device work.
+    """
 
     recording: Recording
     options: Options
     step_times: StepTimes
+    selected: tuple[int, ...] = ()
+
+    def in_scope(self, rows: RowColumn) -> Bools:
+        """Which of these rows of the host began in the analyzed steps; all without steps."""
+        return in_steps(self.recording.trace.table, rows, self.step_times, self.selected)
 
     @property
     def recorded(self) -> Trace:
@@ -83,7 +91,7 @@ class SheetContext(HostContext):
     @property
     def timeline(self) -> Timeline:
         """Where the window's time went."""
-        return self.priced.whole.timeline
+        return self.priced.timeline
 
     @property
     def families(self) -> dict[str, pd.DataFrame]:
@@ -102,11 +110,10 @@ class SheetContext(HostContext):
 
     @cached_property
     def idle(self) -> IdleTime:
-        """Idle time of what figures per step are made of; no other part needs as much memory while it is made."""
+        """Idle time of the window; no other part needs as much memory while it is made."""
         end_stage()
-        counted = self.priced.per_step
         table, tree = self.recorded.table, self.recorded.tree
-        return IdleTime(table, tree, self.host, counted.activity, self.queued, counted.timeline.spans)
+        return IdleTime(table, tree, self.host, self.activity, self.queued, self.timeline.spans)
 
     @cached_property
     def gaps(self) -> IdleGaps:
@@ -116,31 +123,29 @@ class SheetContext(HostContext):
     @cached_property
     def idle_parts(self) -> IdleParts:
         """The same idle time in parts, each with its cause and the launch or event that was late."""
-        return self.idle.within(self.priced.per_step.timeline.spans)
+        return self.idle.within(self.timeline.spans)
 
     @cached_property
     def own_time(self) -> OwnTime:
-        """When each device event that figures per step are made of is what keeps the device busy."""
-        counted = self.priced.per_step
-        return own_time(counted.activity, counted.timeline.window)
+        """When each device event is what keeps the device busy."""
+        return own_time(self.activity, self.timeline.window)
 
     @cached_property
     def typical_step(self) -> int | None:
-        """Position of the typical one of the selected steps (none: of all); None without steps."""
-        candidates = self.window.complete_steps
-        return typical_step(self.step_times, candidates) if candidates else None
+        """Position of the typical one of the analyzed steps; None without steps."""
+        return typical_step(self.step_times, self.selected) if self.selected else None
 
     @property
     def path_window(self) -> tuple[int, int]:
         """The typical step, with what is left out of it, else the whole window."""
         at, times = self.typical_step, self.step_times
-        return self.priced.per_step.timeline.window if at is None else (int(times.start_ns[at]), int(times.end_ns[at]))
+        return self.timeline.window if at is None else (int(times.start_ns[at]), int(times.end_ns[at]))
 
     @property
     def path_spans(self) -> Spans:
         """What the critical path leads through: ``path_window`` without what is left out of it."""
         at = self.typical_step
-        return self.priced.per_step.timeline.spans if at is None else self.step_times.spans(at)
+        return self.timeline.spans if at is None else self.step_times.spans(at)
 
     @cached_property
     def path(self) -> CriticalPath | None:

@@ -90,7 +90,6 @@ def modelled_table(
     kernels = np.bincount(of_call[calls.call_of_event], minlength=rows)
     frame["kernels_per_call"] = kernels / frame["operation_count"]
     frame["launch_gap_us"] = by_call.medians(np.where(gap < 0, np.nan, gap) / NS_PER_US)
-    _add_steps(frame, rows, of_call, kernel_us, _counted_calls(activity, calls))
     frame |= measured
     _add_estimate(frame, work, position, timed_us, by_call)
     frame |= kernel_details(table, activity, calls.events, of_call[calls.call_of_event], rows)
@@ -149,18 +148,6 @@ def _add_models(frame: Columns, spoken: Sequence[Reading | None]) -> None:
     frame["computed_in"] = precision
     frame["work_at_most"] = [getattr(model, "at_most", "") or None for model in models]
     frame["perf_params"] = [None if m is None else repr(m.parameters()) for m in models]
-
-
-def _counted_calls(activity: DeviceActivity, calls: Calls) -> npt.NDArray[np.bool_]:
-    found = np.zeros(len(calls.row), bool)
-    found[calls.call_of_event[activity.counted[calls.events]]] = True
-    return found
-
-
-def _add_steps(frame: Columns, rows: int, group: Codes, us: Floats, in_steps: npt.NDArray[np.bool_]) -> None:
-    """How many of each row's calls figures per step are made of, and their time: for ``report.json``, in no sheet."""
-    frame["_step_count"] = np.bincount(group[in_steps], minlength=rows)
-    frame["_step_us"] = np.bincount(group[in_steps], us[in_steps], minlength=rows)
 
 
 def _call_name(op: str, kernel: str | None, category: str) -> str:
@@ -268,7 +255,6 @@ def unlinked_rows(table: TraceTable, activity: DeviceActivity, categories: Label
     us, rows = activity.duration_us(index), len(first)
     frame: Columns = {"name": objects([UNLINKED_NAME] * rows), "category": objects(category[first].tolist())}
     frame["operation_count"] = np.bincount(group)
-    _add_steps(frame, rows, group, us, activity.counted[index])
     frame["has_perf_model"] = [False] * rows
     frame["note"] = ["launched before the recorded window, or its launch was not recorded"] * rows
     frame["example_row"] = activity.rows[index[first]].tolist()

@@ -7,12 +7,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from tracelens.analysis.attribution.activity import Bools, DeviceActivity, Labels
+from tracelens.analysis.attribution.activity import Bools
 from tracelens.analysis.attribution.attributed import Attribution
-from tracelens.analysis.attribution.calls import Calls, direct_calls, launchers, modelled_calls, unified_calls
+from tracelens.analysis.attribution.calls import Calls, direct_calls, launchers, modelled_calls
 from tracelens.analysis.attribution.device_time import Timeline
 from tracelens.analysis.attribution.op_places import all_in, with_places
-from tracelens.analysis.attribution.per_step import Counted, counted_steps
 from tracelens.analysis.attribution.training_phases import BACKWARD
 from tracelens.analysis.attribution.window import Window
 from tracelens.analysis.factorize import Codes
@@ -29,6 +28,7 @@ from tracelens.analysis.sheets.modelled_calls import (
 )
 from tracelens.analysis.sheets.ops.families import families
 from tracelens.analysis.verdict.coverage import coverage
+from tracelens.analysis.verdict.summary import Coverage
 from tracelens.analysis.work.executed_work import ExecutedWork, executed_work
 from tracelens.analysis.work.known_work import Work
 from tracelens.analysis.work.limits import Limits
@@ -47,16 +47,19 @@ class PricedCalls:
     """Every distinct call beside its work and its estimates.
 
     ``launchers``: by launching op; ``modelled``: every event in exactly one row, but for the ``unlinked`` ones, which
-    no recorded op launched; ``whole``: both, of the whole window. ``executed``: None where no model's utilization was
-    asked for. ``chosen``: what the backend that the caller chose says is achievable.
+    no recorded op launched; ``rows``: both. ``row_of_event``: which of ``rows`` each event is counted in, -1 for
+    collectives and events without an op. ``executed``: None where no model's utilization was asked for. ``chosen``:
+    what the backend that the caller chose says is achievable.
     """
 
     launchers: pd.DataFrame
     modelled: pd.DataFrame
     unlinked: pd.DataFrame
+    rows: pd.DataFrame
+    row_of_event: Codes
     families: dict[str, pd.DataFrame]
-    whole: Counted
-    per_step: Counted
+    coverage: Coverage
+    timeline: Timeline
     executed: ExecutedWork | None
     chosen: Callable[[Any], Any] | None
 
@@ -71,54 +74,30 @@ class PricedCalls:
         def grouped(calls: Calls, apart: Codes | Bools) -> Grouping:
             return call_groups(table, readings, calls, apart)
 
-        def rows(part: DeviceActivity, calls: Calls, group: Grouping) -> pd.DataFrame:
-            return modelled_table(table, part, calls, work, attribution.exchanges, group)
-
-        def counted(
-            part: DeviceActivity, timeline: Timeline, labels: Labels, calls: Calls, group: Grouping, frame: pd.DataFrame
-        ) -> Counted:
-            return Counted(
-                activity=part,
-                event_category=labels,
-                rows=frame,
-                row_of_event=rows_of_events(frame, group, calls, len(part)),
-                coverage=coverage(table, part, calls, readings, labels),
-                timeline=timeline,
-            )
+        def priced(calls: Calls, group: Grouping) -> pd.DataFrame:
+            return modelled_table(table, activity, calls, work, attribution.exchanges, group)
 
         events, ops = ops_above(tree, activity)
         unique = _by_launcher(attribution, events, ops)
         calls, unified = modelled_calls(activity, readings, events, ops), attribution.unified
-        nested = rows(activity, calls, grouped(calls, 2 * repeated[calls.row] + ~np.isin(calls.row, unified.row)))
+        nested = priced(calls, grouped(calls, 2 * repeated[calls.row] + ~np.isin(calls.row, unified.row)))
         del events, ops, calls
         category, group = attribution.event_category, grouped(unified, repeated[unified.row])
-        own = rows(activity, unified, group)
-        modelled = with_places(own, tree, attribution.phases, repeated)
+        modelled = with_places(priced(unified, group), tree, attribution.phases, repeated)
         unlinked = unlinked_rows(table, activity, category)
-        joined = with_unlinked_rows(modelled, unlinked)
-        whole = counted(activity, window.timeline(activity), category, unified, group, joined)
-
-        def count(part: DeviceActivity, timeline: Timeline) -> Counted:
-            inside = activity.counted
-            if inside[unified.events].all():  # no recorded op launched what is left out: its rows are these
-                calls, labels, alike, frame = unified.among(inside), category[inside], group, own
-            else:
-                calls, labels = unified_calls(table, part, readings, *ops_above(tree, part))
-                alike = grouped(calls, repeated[calls.row])
-                frame = rows(part, calls, alike)
-            frame = with_unlinked_rows(frame, unlinked_rows(table, part, labels))
-            return counted(part, timeline, labels, calls, alike, frame)
-
+        rows = with_unlinked_rows(modelled, unlinked)
         in_backward = all_in(BACKWARD, attribution.phases, tree, activity)
-        steps = len(window.times)
+        step_of, asked = window.step_of if window.selected else None, options.work is not None
         return cls(
             launchers=unique,
             modelled=modelled,
             unlinked=unlinked,
+            rows=rows,
+            row_of_event=rows_of_events(rows, group, unified, len(activity)),
             families=families(table, nested, readings, unified.row, in_backward),
-            whole=whole,
-            per_step=counted_steps(whole, window.times, window.complete_steps, count),
-            executed=executed_work(unified, readings, window.step_of, steps) if options.work is not None else None,
+            coverage=coverage(table, activity, unified, readings, category),
+            timeline=window.timeline(activity),
+            executed=executed_work(unified, readings, step_of, len(window.times)) if asked else None,
             chosen=chosen,
         )
 

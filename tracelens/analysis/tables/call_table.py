@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from tracelens.analysis.attribution.window import in_steps
 from tracelens.schema import column_set, count, identifier, table, text, us
 
 if TYPE_CHECKING:
@@ -28,9 +29,10 @@ COLUMNS = column_set(
 
 @table("calls", columns=COLUMNS)
 def calls(analysis: Analysis) -> pd.DataFrame:
-    """A row per recorded call of an op, nested ones included."""
+    """A row per call of an op in the analyzed steps (all without steps), nested ones included."""
     trace = analysis.trace
     made = trace.ops().rename(columns={"row": "call"})
+    made = made[in_steps(trace.table, made["call"].to_numpy(), analysis.step_times, analysis.selected_steps)]
     rows = made["call"].to_numpy()
     parent = trace.tree.op_parent[rows]
     lanes = np.array([f"{process}/{thread}" for process, thread in trace.table.lanes] or [""], object)

@@ -74,7 +74,7 @@ def _not_steps(analysis: Analysis) -> Iterator[Notice]:
 def _unlinked(analysis: Analysis) -> Iterator[Notice]:
     activity = analysis.activity
     unlinked = int((activity.op < 0).sum())
-    if unlinked > analysis.step_times.before_events:
+    if unlinked > (0 if analysis.selected_steps else analysis.step_times.before_events):
         share = percent(analysis.coverage.unlinked or 0.0, 1)
         text = f"{unlinked:,} of {len(activity):,} device events ({share} of GPU time) have no recorded launch"
         yield Notice(id="unlinked", count=unlinked, text=text)

@@ -11,8 +11,15 @@ from dataclasses import field
 
 from tracelens.lazy.records import dataclass
 
-#: The ``window`` of a report without ``--steps``.
+#: The ``window`` of a report that is not of steps.
 WHOLE_FILE = "whole file"
+#: ``Scope.kind``.
+STEPS, FILE = "steps", "file"
+#: ``Excluded.why``, as it is printed behind a time.
+BEFORE_PROFILING = "launched before profiling began"
+OUTSIDE_STEPS = "launched outside of the steps"
+IN_INCOMPLETE_STEPS = "in steps that were not recorded whole"
+IN_OTHER_STEPS = "in steps that were not asked for"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -26,6 +33,33 @@ class InputSummary:
     window: str = WHOLE_FILE
     left_out: str = ""
     torch_version: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Excluded:
+    """Device events of the file that a report does not speak of: ``why``, how many, their summed durations."""
+
+    why: str
+    events: int
+    time_us: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Scope:
+    """What a report speaks of in all its parts: ``steps``, the complete ones, ``count`` of those called ``named`` with
+    the numbers ``numbers``; or ``file``, all of it.
+
+    ``events``, ``time_us``: its device events and their summed durations; with those of ``excluded`` they are the
+    file's.
+    """
+
+    kind: str = FILE
+    count: int = 0
+    named: str = ""
+    numbers: str = ""
+    events: int = 0
+    time_us: float = 0.0
+    excluded: tuple[Excluded, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -335,6 +369,7 @@ class Summary:
 
     input: InputSummary
     device: DeviceSummary
+    scope: Scope = field(default_factory=Scope)
     coverage: Coverage = field(default_factory=Coverage)
     busy: Busy | None = None
     steps: Steps | None = None

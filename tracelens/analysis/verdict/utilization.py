@@ -142,8 +142,8 @@ def _timed_steps(analysis: Analysis) -> list[tuple[int | None, float, float]]:
     """(number, µs, executed FLOPs) of the complete analyzed steps; one without a number for a trace without steps."""
     times, executed = analysis.step_times, analysis.executed
     flops = executed.flops_by_step if executed is not None else np.zeros(max(1, len(times)))
-    if not len(times):
-        return [(None, analysis.timeline.total_ns / NS_PER_US, float(flops[0]))]
+    if not analysis.selected_steps:
+        return [(None, analysis.timeline.total_ns / NS_PER_US, float(flops.sum()))]
     duration = times.duration_ns / NS_PER_US
     return [(times.steps[i].number, float(duration[i]), float(flops[i])) for i in analysis.complete_steps]
 
@@ -151,7 +151,7 @@ def _timed_steps(analysis: Analysis) -> list[tuple[int | None, float, float]]:
 def _windows(analysis: Analysis) -> list[tuple[int, int]]:
     """Host windows (ns) of the complete analyzed steps; one over everything without steps."""
     times = analysis.step_times
-    if not len(times):
+    if not analysis.selected_steps:
         return [(0, int(np.iinfo(np.int64).max))]
     return [(times.steps[i].start_ns, times.steps[i].end_ns) for i in analysis.complete_steps]
 

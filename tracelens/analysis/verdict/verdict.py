@@ -15,12 +15,15 @@ from tracelens.analysis.verdict.categories import categories, cpu_categories
 from tracelens.analysis.verdict.notices import input_notices, notices
 from tracelens.analysis.verdict.summary import (
     COMPLETE,
+    FILE,
     NOT_NEEDED,
+    STEPS,
     WHOLE_FILE,
     Busy,
     DeviceSummary,
     Figure,
     InputSummary,
+    Scope,
     Steps,
     Summary,
     Throughput,
@@ -39,13 +42,14 @@ ONE_TYPE = 0.99
 
 def summarize(analysis: Analysis) -> Summary:
     """The summary of one analysis; everything per step where there are steps."""
-    steps, seen = step_summary(analysis), analysis.headline
+    steps = step_summary(analysis)
     divisor = max(1, step_count(analysis))
     used, used_notices = utilization(analysis)
     if not _has_gpu(analysis):
         return Summary(
             input=_input(analysis),
             device=_device(analysis),
+            scope=_scope(analysis),
             coverage=analysis.coverage,
             steps=steps,
             categories=cpu_categories(analysis, divisor),
@@ -57,14 +61,15 @@ def summarize(analysis: Analysis) -> Summary:
     return Summary(
         input=_input(analysis),
         device=_device(analysis),
-        coverage=seen.coverage,
-        busy=_busy(seen),
+        scope=_scope(analysis),
+        coverage=analysis.coverage,
+        busy=_busy(analysis),
         steps=steps,
-        throughput=_throughput(seen),
+        throughput=_throughput(analysis),
         utilization=used,
-        categories=categories(seen, divisor),
+        categories=categories(analysis, divisor),
         findings=analysis.findings,
-        unseen=unseen(seen),
+        unseen=unseen(analysis),
         notices=(*used_notices, *notices(analysis)),
         cannot_answer=_cannot_answer(analysis),
         extensions=tuple(extension.name for extension in analysis.extensions),
@@ -84,10 +89,9 @@ def step_count(analysis: Analysis) -> int:
 
 def step_summary(analysis: Analysis) -> Steps | None:
     """The mean of the complete selected steps, and how far they lie apart."""
-    times = analysis.step_times
-    if not len(times):
+    times, chosen = analysis.step_times, analysis.complete_steps
+    if not chosen:
         return None
-    chosen = analysis.complete_steps
     duration = times.duration_ns[chosen] / NS_PER_US
     mean = float(duration.mean())
     host_us = np.append(times.host_period_ns[:-1], times.steps[-1].end_ns - times.steps[-1].start_ns) / NS_PER_US
@@ -107,9 +111,23 @@ def step_summary(analysis: Analysis) -> Steps | None:
         before_us=times.before_ns / NS_PER_US,
         unseen_us=times.unseen_ns / NS_PER_US,
         name=analysis.found_steps.name,
-        skipped_us=sum(end - start for start, end in analysis.headline.timeline.left_out) / NS_PER_US,
+        skipped_us=sum(end - start for start, end in analysis.timeline.left_out) / NS_PER_US,
         window=_range([numbers[i] for i in chosen]),
         left_out=f"steps {_range(left_out)}" if left_out else "",
+    )
+
+
+def _scope(analysis: Analysis) -> Scope:
+    activity, chosen = analysis.activity, analysis.complete_steps
+    numbers = [analysis.step_times.steps[at].number for at in chosen]
+    return Scope(
+        kind=STEPS if chosen else FILE,
+        count=len(chosen),
+        named=analysis.found_steps.name if chosen else "",
+        numbers=_range(numbers),
+        events=len(activity),
+        time_us=int(activity.duration.sum()) / NS_PER_US,
+        excluded=analysis.excluded,
     )
 
 
@@ -129,8 +147,8 @@ def _input(analysis: Analysis) -> InputSummary:
         events=table.events_total,
         ranks=() if table.rank is None else (table.rank,),
         world_size=table.world_size,
-        window=f"steps {steps.window}" if steps and analysis.selected_steps else WHOLE_FILE,
-        left_out=steps.left_out if steps and analysis.selected_steps else "",
+        window=f"steps {steps.window}" if steps else WHOLE_FILE,
+        left_out=steps.left_out if steps else "",
         torch_version=version if isinstance(version, str) else None,
     )
 

@@ -27,16 +27,16 @@ class ExecutedWork:
     attention: tuple[tuple[int, SDPA], ...]
 
 
-def executed_work(calls: Calls, readings: OpReadings, step_of_event: Codes, steps: int) -> ExecutedWork:
+def executed_work(calls: Calls, readings: OpReadings, step_of_event: Codes | None, steps: int) -> ExecutedWork:
     """Over calls that do not contain one another, without FLOPs that are an upper bound; ``step_of_event``: of the
-    events that calls index, -1 for none.
+    events that calls index, -1 for none; None without steps.
     """
     code = readings.code_of(calls.row)
     models = [reading.model for reading in readings.readings]
     matrix = [m if m is not None and m.engine == "matrix" and not m.at_most else None for m in models]
     flops = np.array([0.0, *((m.flops() or 0) if m is not None else 0 for m in matrix)])
     modelled = np.where(calls.kernel_name < 0, code, -1)
-    step = step_of_event[calls.first_event] if steps else np.zeros(len(code), np.int32)
+    step = np.zeros(len(code), np.int32) if step_of_event is None else step_of_event[calls.first_event]
     total = np.zeros(max(1, steps))
     np.add.at(total, step[step >= 0], flops[modelled[step >= 0] + 1])
     forward = np.array([isinstance(m, SDPA) and not isinstance(m, SDPABackward) for m in models] + [False], bool)

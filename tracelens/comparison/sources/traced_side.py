@@ -9,8 +9,7 @@ import numpy as np
 
 from tracelens.analysis.attribution.activity import DeviceActivity
 from tracelens.analysis.attribution.attributed import Attribution, attribute
-from tracelens.analysis.attribution.calls import unified_calls
-from tracelens.analysis.attribution.device_time import Timeline, timeline_of
+from tracelens.analysis.attribution.device_time import Timeline
 from tracelens.analysis.attribution.host_calls import host_calls
 from tracelens.analysis.attribution.steps import typical_step
 from tracelens.analysis.attribution.window import Window
@@ -20,7 +19,6 @@ from tracelens.analysis.idle.launch_queue import queue
 from tracelens.analysis.intervals import Ints, Spans
 from tracelens.analysis.loaded_trace import Trace
 from tracelens.analysis.options import Options
-from tracelens.analysis.reading.op_readings import ops_above
 from tracelens.analysis.reading.recording import Recording
 from tracelens.comparison.compared import IDLE
 from tracelens.comparison.sides import UNKNOWN_DEVICE, Call, Rates, Recorded
@@ -50,10 +48,8 @@ def _recorded(recording: Recording, options: Options) -> Recorded:
     window = Window.of(recording, options)
     attribution = attribute(recording, window, options)
     steps = _Steps.of(window, attribution.activity)
-    table, tree = recording.trace.table, recording.trace.tree
+    table = recording.trace.table
     calls, category = attribution.unified, attribution.event_category
-    if len(steps.activity) < len(attribution.activity):
-        calls, category = unified_calls(table, steps.activity, attribution.readings, *ops_above(tree, steps.activity))
     units = units_of(recording, window.stem, steps.activity, attribution.readings, (calls, category))
     kernels, kernel = np.unique(steps.activity.name, return_inverse=True)
     found = Recorded(
@@ -77,7 +73,7 @@ def _recorded(recording: Recording, options: Options) -> Recorded:
         device=None if recording.device is None else recording.device.name,
         device_label=_device_label(recording),
         torch=_version(recording),
-        has_steps=len(window.times) > 0,
+        has_steps=bool(window.selected),
     )
     return _with_idle(found, recording, attribution, steps)
 
@@ -144,13 +140,11 @@ class _Steps:
             timeline = window.timeline(activity)
             starts, durations = np.array([timeline.start_ns], np.int64), np.array([timeline.total_ns], np.int64)
             return cls._made(activity, np.zeros(len(activity), np.int64), durations, timeline, starts)
-        counted = activity.select(activity.counted)
-        bounds = int(times.start_ns[chosen[0]]), int(times.end_ns[chosen[-1]])
         made = cls._made(
-            counted,
-            window.step_of[activity.counted].astype(np.int64) - chosen[0],
+            activity,
+            window.step_of.astype(np.int64) - chosen[0],
             times.duration_ns[chosen],
-            timeline_of(counted, bounds, times.left_out),
+            window.timeline(activity),
             times.start_ns[chosen],
         )
         return replace(made, typical=typical_step(times, chosen) - chosen[0])

@@ -30,7 +30,7 @@ from tracelens.report.html import page_sections as sections
 from tracelens.report.html.frame import asset, framed
 from tracelens.report.html.page_data import Pictures, Pool, drilldown_data, explanations, icicle_data, timeline_data
 from tracelens.report.html.page_tables import COLLECTIVES, CPU_OPS, KERNELS, OPS, PageTable, page_table
-from tracelens.report.step_figures import totals_of
+from tracelens.report.step_figures import scope_text, steps_text
 
 #: Largest page, in bytes; one that would be larger is written with fewer rows, rectangles and nodes.
 MAX_BYTES = 1_500_000
@@ -99,16 +99,16 @@ def _sections(
 ) -> list[tuple[str, str, Markup]]:
     """(id, title, markup), top to bottom, of what there is."""
     ops = by_title(sheets, unified_perf_summary.TITLE)
-    totals = totals_of(summary)
-    totalled = f" Totals over {totals}, not per step." if totals else ""
+    scope = scope_text(summary.scope)
+    totalled = f" Totals over the {steps_text(summary.steps)}, not per step." if summary.steps else ""
     made = (
         ("verdict", "Verdict", sections.verdict(summary)),
         ("first", "Look here first", sections.look_here_first(summary)),
         ("time", "Where time goes", sections.where_time_goes(summary, colors, sheets)),
-        ("drill", "Drill down", sections.drill(pictures.drilldown, totals)),
+        ("drill", "Drill down", sections.drill(pictures.drilldown, scope)),
         ("roofline", "Roofline", sections.roofline(ops, tables.get("ops"), pictures.roofs, colors)),
         ("timeline", "Timeline", sections.timeline(pictures.steps)),
-        ("tree", "Tree", sections.tree(pictures.icicle, totals)),
+        ("tree", "Tree", sections.tree(pictures.icicle, scope)),
         ("memory", "Memory", sections.memory_over_time(sheets)),
         ("section-ops", "Ops", sections.table("Ops", tables.get("ops"), sections.OPS_TEXT + totalled)),
         (

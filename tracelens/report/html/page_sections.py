@@ -33,7 +33,15 @@ from tracelens.report.figures import (
     unseen_text,
 )
 from tracelens.report.html.page_tables import STATIC_ROWS, PageTable, prose, shown_text
-from tracelens.report.step_figures import counts_of, lines_of_window, step_notes, step_range, steps_text, totals_of
+from tracelens.report.step_figures import (
+    counts_of,
+    excluded_text,
+    lines_of_window,
+    scope_text,
+    step_notes,
+    step_range,
+    steps_text,
+)
 from tracelens.units import NS_PER_MS, NS_PER_US
 
 #: Lines of a list of notices; an extension can fail in very many ways.
@@ -90,11 +98,9 @@ def _facts(summary: Summary) -> Iterator[str]:
         several = len(source.ranks) > 1
         of_world = f" of {source.world_size}" if source.world_size else ""
         yield f"rank{'s' if several else ''} {', '.join(map(str, source.ranks))}{of_world}"
-    if summary.steps:
-        yield steps_text(summary.steps)
-    yield f"tables of totals: {source.window}" if totals_of(summary) else f"window: {source.window}"
-    if source.left_out:
-        yield f"left out: {source.left_out}"
+    yield f"scope: {scope_text(summary.scope)}"
+    if excluded := excluded_text(summary):
+        yield excluded
     if source.torch_version:
         yield f"torch {source.torch_version}"
     yield f"{source.events:,} events"
@@ -504,7 +510,7 @@ def timeline(steps: Sequence[StepTimeline]) -> Markup | None:
     )
 
 
-def drill(drawn: Drilldown | None, totals: str) -> Markup | None:
+def drill(drawn: Drilldown | None, scope: str) -> Markup | None:
     """Room for the way from a category down to a line of Python; the script draws it."""
     if drawn is None:
         return None
@@ -513,7 +519,7 @@ def drill(drawn: Drilldown | None, totals: str) -> Markup | None:
     )
     return joined(
         tag("h2", "Drill down"),
-        tag("p", f"Device time{_over(totals)} by category, then op, kernel, {last}. Select a name to open it."),
+        tag("p", f"Device time of {scope} by category, then op, kernel, {last}. Select a name to open it."),
         _drawing("drill"),
         _how("Summed durations of the device events of the window; the row of an op has its rates and its roofline."),
     )
@@ -535,7 +541,7 @@ def memory_over_time(sheets: Sequence[Sheet]) -> Markup | None:
     return joined(tag("h2", "Memory"), tag("p", text), *charts) if charts else None
 
 
-def tree(drawn: Icicle | None, totals: str) -> Markup | None:
+def tree(drawn: Icicle | None, scope: str) -> Markup | None:
     """Room for the tree; the script draws it."""
     if drawn is None:
         return None
@@ -546,7 +552,7 @@ def tree(drawn: Icicle | None, totals: str) -> Markup | None:
         what, of = "Device time by module, op and kernel", "of summed kernel durations"
     return joined(
         tag("h2", "Tree"),
-        tag("p", f"{what}{_over(totals)}; select a box to zoom in.{left_out}"),
+        tag("p", f"{what}, of {scope}; select a box to zoom in.{left_out}"),
         _drawing("icicle"),
         _how(
             f"The width of a box is its share {of}; equal paths are added up over the window.",
@@ -554,10 +560,6 @@ def tree(drawn: Icicle | None, totals: str) -> Markup | None:
             "Modules of one class in the same place are one box: DecoderLayer x24 stands for 24 of them.",
         ),
     )
-
-
-def _over(totals: str) -> str:
-    return f" over {totals}" if totals else ""
 
 
 def _drawing(name: str) -> Markup:

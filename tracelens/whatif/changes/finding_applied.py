@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from tracelens.analysis.attribution.attributed import attribute
 from tracelens.analysis.intervals import Ints
 from tracelens.errors import UsageError
 from tracelens.trace.table import DEVICE_KINDS
@@ -48,10 +49,12 @@ def _observed(subject: Subject) -> Observed:
     from tracelens.analysis.sheets.context import SheetContext
     from tracelens.analysis.sheets.priced_calls import PricedCalls
 
-    priced = PricedCalls.of(subject.recording, subject.window, subject.attribution, subject.options)
+    recording, options = subject.recording, subject.options
+    window = subject.window.within(subject.window.selected)
+    attribution = attribute(recording, window, options)
     return Observed(SheetContext(
-        recording=subject.recording, options=subject.options, step_times=subject.window.times, window=subject.window,
-        attribution=subject.attribution, priced=priced,
+        recording=recording, options=options, step_times=window.times, selected=window.selected, window=window,
+        attribution=attribution, priced=PricedCalls.of(recording, window, attribution, options),
     ))  # fmt: skip
 
 

@@ -71,7 +71,7 @@ def host_before_first_launch(seen: Observed) -> Iterator[Candidate]:
 
 def _by_step(seen: Observed, parts: npt.NDArray[np.bool_]) -> tuple[Floats, Floats]:
     """(how long these parts are together, length) of each complete step (ns)."""
-    times, chosen = seen.context.window.times, seen.context.window.complete_steps
+    times, chosen = seen.context.window.times, list(seen.context.selected)
     step = np.searchsorted(times.start_ns[chosen], seen.idle.start[parts], side="right") - 1
     wait = np.bincount(step, seen.idle_ns[parts], len(chosen))
     return wait.astype(np.float64), times.duration_ns[chosen].astype(np.float64)
@@ -79,7 +79,7 @@ def _by_step(seen: Observed, parts: npt.NDArray[np.bool_]) -> tuple[Floats, Floa
 
 def before_first_launch(seen: Observed) -> npt.NDArray[np.bool_]:
     """Which parts of idle time are host work between the start of a step and its first device event."""
-    times, chosen = seen.context.window.times, seen.context.window.complete_steps
+    times, chosen = seen.context.window.times, list(seen.context.selected)
     mine = seen.idle_of(HOST_WORK)
     if not chosen or not len(seen.activity):
         return np.zeros(len(mine), bool)

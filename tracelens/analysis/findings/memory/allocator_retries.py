@@ -57,7 +57,7 @@ def _retries(seen: Observed) -> int:
     rows = rows[np.lexsort((table.start_ns[rows], table.lane[rows]))]
     before, after = rows[:-1], rows[1:]
     waited = table.start_ns[after] - table.ends_ns(before)
-    first, last = seen.context.priced.per_step.timeline.window
+    first, last = seen.context.timeline.window
     inside = (table.start_ns[after] >= first) & (table.start_ns[after] < last)
     again = frees[before] & ~frees[after] & (table.lane[before] == table.lane[after]) & (waited <= _AT_ONCE_NS)
     return int((again & inside).sum())

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 import numpy as np
 
+from tracelens.analysis.attribution.activity import Bools
 from tracelens.analysis.intervals import Ints
 from tracelens.analysis.reading.catalog import OTHER, Catalog
 from tracelens.analysis.reading.op_readings import OpReadings
 from tracelens.analysis.sheets import distinct_calls
 from tracelens.analysis.sheets import shared_columns as shared
 from tracelens.schema import TOTALED, column_set, number, sheet, statistics, us
-from tracelens.trace.table import HOST_KINDS, Kind
+from tracelens.trace.table import HOST_KINDS, Kind, RowColumn
 from tracelens.units import FLOPS_PER_GFLOP, NS_PER_US, TERA_PER_S_IN_PER_US
 
 if TYPE_CHECKING:
@@ -40,18 +42,25 @@ COLUMNS = column_set(
 @sheet(TITLE, columns=COLUMNS, order=82, json=None)
 def frame(context: HostContext) -> pd.DataFrame | None:
     """CPU ops by distinct call, by their own time on the host."""
-    return cpu_ops_unique_args(context.recorded, context.recording.catalog) if context.options.cpu else None
+    if not context.options.cpu:
+        return None
+    return cpu_ops_unique_args(context.recorded, context.recording.catalog, context.in_scope)
 
 
-def cpu_ops_unique_args(trace: Trace, catalog: Catalog) -> pd.DataFrame:
+def cpu_ops_unique_args(
+    trace: Trace, catalog: Catalog, in_scope: Callable[[RowColumn], Bools] | None = None
+) -> pd.DataFrame:
     """One row per distinct CPU op call: total_us (with what it called), self_us, and FLOPs over its total time.
 
-    Self time leaves out ops called on the same thread. ``tflops_s`` is the CPU's rate where a perf model knows the op.
+    ``in_scope``: which calls count; None for all. Self time leaves out ops called on the same thread. ``tflops_s`` is
+    the CPU's rate where a perf model knows the op.
     """
     import pandas as pd
 
     table = trace.table
-    rows = np.flatnonzero(table.kind == Kind.CPU_OP).astype(np.int32)
+    rows: RowColumn = np.flatnonzero(table.kind == Kind.CPU_OP).astype(np.int32)
+    if in_scope is not None:
+        rows = rows[in_scope(rows)]
     own = self_ns(trace)
     readings = OpReadings(table, catalog, rows)
     group = distinct_calls.Grouping(table, rows, np.full(len(rows), -1, np.int32))

@@ -38,29 +38,29 @@ COLUMNS = column_set(
 @sheet(TITLE, columns=COLUMNS, order=18, json=25)
 def frame(context: SheetContext) -> pd.DataFrame | None:
     """By category, the largest headroom first: a waterfall from the measured step to the achievable one."""
-    counted, steps = context.priced.per_step, max(1, len(context.window.complete_steps))
-    if not counted.timeline.total_ns:
+    priced, timeline, steps = context.priced, context.timeline, max(1, len(context.selected))
+    if not timeline.total_ns:
         return None
-    category, own = counted.event_category, context.own_time[2]
+    category, own = context.event_category, context.own_time[2]
     codes = distinct_rows(category.code, len(category.texts))
     sums = {"own_ms": np.bincount(category.code, own)[codes]}
-    mean = counted.rows["kernel_us_mean"].to_numpy(np.float64) if len(counted.rows) else np.zeros(0)
+    mean = priced.rows["kernel_us_mean"].to_numpy(np.float64) if len(priced.rows) else np.zeros(0)
     known = np.zeros(0)
     for key, of_call in (("achievable_ms", "_achievable_us"), ("roofline_ms", "roofline_us")):
-        least = counted.rows[of_call].to_numpy(np.float64) if of_call in counted.rows else np.full(len(mean), np.nan)
+        least = priced.rows[of_call].to_numpy(np.float64) if of_call in priced.rows else np.full(len(mean), np.nan)
         # One more for events that are in no row
         share = np.append(np.divide(least, mean, out=np.full(len(mean), np.nan), where=mean > 0), np.nan)
         kept = np.where(np.isnan(share), 1.0, np.fmin(share, 1.0))
-        sums[key] = np.bincount(category.code, own * kept[counted.row_of_event])[codes]
+        sums[key] = np.bincount(category.code, own * kept[priced.row_of_event])[codes]
         known = ~np.isnan(share)
     found = pd.DataFrame({"category": [category.texts[code] for code in codes.tolist()], **sums})
-    known_ns = np.bincount(category.code, own * known[counted.row_of_event])[codes]
+    known_ns = np.bincount(category.code, own * known[priced.row_of_event])[codes]
     found["known_percent"] = 100 * known_ns / np.maximum(sums["own_ms"], 1)
     # Who waits for work that was not recorded is not idle
     stays = float(context.idle_parts.by_cause[CAUSES.index(BEFORE_RECORDING)])
-    idle = {"category": IDLE, "own_ms": counted.timeline.idle_ns, "achievable_ms": stays, "roofline_ms": stays}
+    idle = {"category": IDLE, "own_ms": timeline.idle_ns, "achievable_ms": stays, "roofline_ms": stays}
     found = pd.concat([found, pd.DataFrame([{**idle, "known_percent": np.nan}])], ignore_index=True)
-    found["percent_of_step"] = 100 * found["own_ms"] / counted.timeline.total_ns
+    found["percent_of_step"] = 100 * found["own_ms"] / timeline.total_ns
     found["headroom_ms"] = found["own_ms"] - found["achievable_ms"]
     found = found[(found["own_ms"] > 0)].sort_values(["headroom_ms", "category"], ascending=[False, True])
     for key in (*sums, "headroom_ms"):

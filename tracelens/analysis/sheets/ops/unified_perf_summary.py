@@ -49,4 +49,4 @@ COLUMNS = column_set(
 @sheet(TITLE, columns=COLUMNS, order=70, json=None)
 def frame(context: SheetContext) -> pd.DataFrame:
     """Every distinct call beside its work and its estimate; each kernel that is no collective is in one row."""
-    return context.priced.whole.rows
+    return context.priced.rows

@@ -54,7 +54,7 @@ COLUMNS = column_set(
 
 @sheet("memory", columns=COLUMNS, order=67, json=140)
 def frame(context: SheetContext) -> pd.DataFrame | None:
-    """What the allocators handed out, by device: the peak, its time and its op."""
+    """Of the whole file: what the allocators handed out, by device: the peak, its time and its op."""
     return memory_summary(context.recorded.table, context.recorded.tree)
 
 

@@ -25,7 +25,7 @@ COLUMNS = column_set(
 
 @sheet("memory_blocks", columns=COLUMNS, order=70, json=170)
 def frame(context: SheetContext) -> pd.DataFrame | None:
-    """What held device memory at the peak and in the snapshot (--memory-snapshot), by the line that allocated it."""
+    """Of the whole run: what held device memory at the peak and in the --memory-snapshot, by the allocating line."""
     import pandas as pd
 
     rows = [

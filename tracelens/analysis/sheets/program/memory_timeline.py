@@ -35,7 +35,7 @@ COLUMNS = column_set(
 
 @sheet("memory_timeline", columns=COLUMNS, order=68, json=150)
 def frame(context: SheetContext) -> pd.DataFrame | None:
-    """Memory over time, at most 1000 points per device: of every stretch of events the highest."""
+    """Of the whole file: memory over time, at most 1000 points per device: of every stretch of events the highest."""
     return memory_timeline(context.recorded.table, context.recorded.tree)
 
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from tracelens.analysis.attribution.activity import DeviceActivity
+from tracelens.analysis.attribution.activity import Bools, DeviceActivity
 from tracelens.analysis.attribution.host_paths import Paths, Scopes, around_launches, module_class
 from tracelens.analysis.attribution.steps import is_step_annotation
 from tracelens.analysis.attribution.training_phases import BACKWARD, FORWARD, PHASES, RECOMPUTE, Phases
@@ -61,8 +61,8 @@ COLUMNS = column_set(
 @sheet("modules", columns=COLUMNS, order=44, json=120)
 def frame(context: SheetContext) -> pd.DataFrame | None:
     """Time per path of nn.Module classes, parents before the modules inside them."""
-    phases = context.attribution.phases
-    return modules(context.trace.table, context.trace.tree, context.activity, phases, context.window.stem)
+    phases, stem = context.attribution.phases, context.window.stem
+    return modules(context.trace.table, context.trace.tree, context.activity, phases, stem, context.in_scope)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -98,13 +98,14 @@ def module_paths(table: TraceTable, tree: OpTree, launches: RowColumn, step_stem
 
 
 def modules(
-    table: TraceTable, tree: OpTree, activity: DeviceActivity, phases: Phases, step_stem: str
-) -> pd.DataFrame | None:
+    table: TraceTable, tree: OpTree, activity: DeviceActivity, phases: Phases, step_stem: str,
+    in_scope: Callable[[RowColumn], Bools] | None = None,
+) -> pd.DataFrame | None:  # fmt: skip
     """One row per path of module classes (``Model/Block/Linear``), parents before what is in them, by time.
 
     ``kernel_us`` sums the durations of device events launched in the module or below it, and by backward ops of what
     it ran; ``self_us`` without the modules in it. The row of no module keeps the rest, so that ``self_us`` adds up to
-    all device time. None without modules and without annotated ranges.
+    all device time. ``in_scope``: which calls count; None for all. None without modules and without annotated ranges.
     """
     import pandas as pd
 
@@ -112,17 +113,20 @@ def modules(
     if found is None:
         return None
     scopes, paths, path, classes = found.scopes, found.paths, found.path, found.classes
-    name, n, parent = table.name[scopes.rows], len(paths), np.array(paths.parent)
+    n, parent = len(paths), np.array(paths.parent)
     own = np.zeros((len(PHASES), n), np.int64)
     np.add.at(own, (phases.phase, found.of_launch), activity.duration)
     total = own.copy()
     for child in range(n - 1, 0, -1):
         total[:, parent[child]] += total[:, child]
-    host = np.zeros(n, np.int64)
-    np.add.at(host, path, np.where(has_host_time(table, scopes.rows), table.duration_ns[scopes.rows], 0))
+    called = np.ones(len(path), bool) if in_scope is None else in_scope(scopes.rows)
+    host, rows, path = np.zeros(n, np.int64), scopes.rows[called], path[called]
+    np.add.at(host, path, np.where(has_host_time(table, rows), table.duration_ns[rows], 0))
     along = [paths.codes_of(i) for i in range(n)]
     texts = [found.text(i) for i in range(n)]
-    shown = _by_time(parent, total.sum(axis=0), texts)
+    calls = np.bincount(path, minlength=n)
+    time = total.sum(axis=0)
+    shown = _by_time(parent, np.where((calls > 0) | (time > 0), time, -1), texts)
     everything = max(int(total[:, 0].sum()), 1)
     # Path 0 stands for what is in no module: nothing is below it
     total[:, 0] = own[:, 0]
@@ -137,8 +141,8 @@ def modules(
             "module": [texts[i] if i else NO_MODULE for i in shown],
             "class": [classes[paths.code[i]] if i else None for i in shown],
             "depth": counted(np.array([len(codes) - 1 for codes in along])),
-            "instances": counted(np.bincount(np.unique(path << 32 | name) >> 32, minlength=n)),
-            "calls": counted(np.bincount(path, minlength=n)),
+            "instances": counted(np.bincount(np.unique(path << 32 | table.name[rows]) >> 32, minlength=n)),
+            "calls": counted(calls),
             "host_us": np.where(np.array(shown) > 0, host[shown] / NS_PER_US, np.nan),
             "kernel_us": total.sum(axis=0)[shown] / NS_PER_US,
             "self_us": own.sum(axis=0)[shown] / NS_PER_US,
@@ -175,7 +179,7 @@ def _classes(names: Sequence[str], used: Ints) -> tuple[list[str], Ints]:
 
 
 def _by_time(parent: Ints, time: Ints, texts: list[str]) -> list[int]:
-    """Every path but the empty one, parents before children, siblings by time."""
+    """Every path but the empty one, parents before children, siblings by time; those of less than 0 are left out."""
     below: dict[int, list[int]] = {}
     for child, above in enumerate(parent.tolist()):
         below.setdefault(above, []).append(child)
@@ -184,4 +188,4 @@ def _by_time(parent: Ints, time: Ints, texts: list[str]) -> list[int]:
         path = waiting.pop()
         found.append(path)
         waiting += sorted(below.get(path, ()), key=lambda i: (time[i], texts[i]))
-    return found[1:]
+    return [path for path in found[1:] if time[path] >= 0]

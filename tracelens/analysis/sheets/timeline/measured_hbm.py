@@ -50,19 +50,24 @@ def frame(context: SheetContext) -> pd.DataFrame | None:
     samples = context.recorded.table.dram_samples
     if not len(samples):
         return None
-    counted = context.priced.whole
-    rate = np.append(counted.rows["hbm_tb_s_mean"].to_numpy(np.float64), np.nan)[counted.row_of_event]
-    return measured_hbm(context.trace.table, context.activity, samples, rate * TERA_PER_S_IN_PER_US / NS_PER_US)
+    priced, table, activity = context.priced, context.trace.table, context.activity
+    rate = np.append(priced.rows["hbm_tb_s_mean"].to_numpy(np.float64), np.nan)[priced.row_of_event]
+    window = context.timeline.window if context.selected else None
+    return measured_hbm(table, activity, samples, rate * TERA_PER_S_IN_PER_US / NS_PER_US, window)
 
 
 def measured_hbm(
-    table: TraceTable, activity: DeviceActivity, samples: DramSamples, bytes_per_ns: Floats
-) -> pd.DataFrame | None:
-    """One row per kernel that some samples hold alone; ``bytes_per_ns``: by perf model, per event, NaN without."""
+    table: TraceTable, activity: DeviceActivity, samples: DramSamples, bytes_per_ns: Floats,
+    window: tuple[int, int] | None = None,
+) -> pd.DataFrame | None:  # fmt: skip
+    """One row per kernel that some samples hold alone; ``bytes_per_ns``: by perf model, per event, NaN without.
+
+    ``window``: (start, end) of the samples that count; None for all.
+    """
     import pandas as pd
 
     parts = [
-        _of_device(table, activity, samples, device, bytes_per_ns)
+        _of_device(table, activity, samples, device, bytes_per_ns, window)
         for device in sorted({pid for pid, _ in table.lanes if isinstance(pid, int)})
     ]
     every = pd.concat([part for part in parts if part is not None] or [pd.DataFrame()])
@@ -82,14 +87,17 @@ def _total(values: pd.Series[float]) -> float:
 
 
 def _of_device(
-    table: TraceTable, activity: DeviceActivity, samples: DramSamples, device: int, bytes_per_ns: Floats
-) -> pd.DataFrame | None:
+    table: TraceTable, activity: DeviceActivity, samples: DramSamples, device: int, bytes_per_ns: Floats,
+    window: tuple[int, int] | None,
+) -> pd.DataFrame | None:  # fmt: skip
     """A row per sample of a device."""
     import pandas as pd
 
     pid = np.array([pid == device for pid, _ in table.lanes], np.bool_)
     at = np.flatnonzero(pid[samples.lane])
     at = at[np.argsort(samples.time_ns[at], kind="stable")]
+    if window is not None:
+        at = at[(samples.time_ns[at] >= window[0]) & (samples.time_ns[at] < window[1])]
     start = samples.time_ns[at]
     distance = np.diff(start)
     if not len(distance):

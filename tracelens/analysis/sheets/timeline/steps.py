@@ -52,5 +52,5 @@ COLUMNS = column_set(
 
 @sheet(TITLE, columns=COLUMNS, order=58, json=None)
 def frame(context: HostContext) -> pd.DataFrame:
-    """The steps of the trace."""
+    """Of the whole file: its steps, also those that the report is not of."""
     return context.step_times.sheet(int(context.recording.trace.table.start_ns.min()))
