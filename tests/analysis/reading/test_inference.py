@@ -15,7 +15,7 @@ import pytest
 
 from tests.conftest import RealAnalysis
 from tracelens.analysis.analyze import Analysis, analyze
-from tracelens.analysis.options import Options
+from tracelens.analysis.options import FILE, Options
 from tracelens.trace.table import Kind
 
 Build = Callable[[], Any]
@@ -55,7 +55,7 @@ def test_an_op_belongs_to_the_innermost_annotation_and_ops_outside_have_no_model
     made.op(DECODE.format(n=700), 5, 60, tid=1, cat="user_annotation")
     made.op("vllm::unified_attention_with_output", 95, 4, tid=2, **ATTENTION)
     made.launch(96, "kernel_unified_attention_2d", 120, 10, tid=2)
-    unified = rows(analyze(made.trace(), Options()))
+    unified = rows(analyze(made.trace(), Options(steps=FILE)))
     assert (unified["gflops"].iloc[0] * 1e9).round() == 2 * 8 * 128 * 700
     assert "no step annotation" in unified["note"].iloc[1]
     assert unified["category"].tolist() == ["InferenceAttention"] * 2
