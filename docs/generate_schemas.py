@@ -152,7 +152,14 @@ def schemas() -> dict[str, Json]:
             "What search writes; rows are the splits that fit, the fastest first.",
             {"model": TEXT, "cluster": TEXT, "rules": TEXT, "rows": rows()},
         ),
-        document("tracelens.serve/1", "What serve prints.", {"summary": figures, "notes": lines}),
+        document(
+            "tracelens.serve/1", "What serve prints.", {"summary": figures, "wall_clock_s": NUMBER, "notes": lines}
+        ),
+        document(
+            "tracelens.serve.frameworks/1",
+            "What serve prints for an experiment file with several frameworks: name, summary and notes of each.",
+            {"frameworks": a_list({"type": "object"})},
+        ),
         document(
             "tracelens.route/1",
             "What route prints: figures, tables, and the bytes that each rank sends to each.",

@@ -31,6 +31,7 @@ ASKED = {
     "project.sweep": ["project", *MODEL, "--cluster", "dgx-h100", "--nodes", "1", "--sweep", "tp=4,8", "-o", "OUT"],
     "search": ["search", *MODEL, "--cluster", "dgx-h100", "--gpus", "8", "--global-batch", "8", "-o", "OUT"],
     "serve": ["serve", *MODEL, "--cluster", "h100-sxm", "--requests", "3", "--rate", "1", "--format", "json"],
+    "serve.frameworks": ["serve", "--config", "docs/experiment_config.yaml", "--format", "json"],
     "route": ["route", "--tokens", "256", "--experts", "16", "--topk", "2", "--ranks", "4", "--format", "json"],
     "model": ["models", "show", "llama3-8b", "--format", "json"],
     "score": ["score", "PATH/points.csv", "--format", "json"],

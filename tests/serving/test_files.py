@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import re
 
 import pytest
 
@@ -333,9 +334,9 @@ def test_an_experiment_file_says_options_by_section(tmp_path):
         '[simulation]\nduration = "1h"\nseed = 3\n[hardware]\ncluster = "dgx-h100"\n[model]\nname = "llama3.1-8b"\n'
         '[[frameworks]]\nname = "mine"\nlod = "high"\n[frameworks.parallelism]\nstrategy = "TP"\ntp_degree = 4\n'
     )
-    assert read_settings(path) == [{
+    assert read_settings(path) == [("mine", {
         "duration": "1h", "seed": 3, "cluster": "dgx-h100", "model": "llama3.1-8b", "lod": "high", "tp": 4,
-    }]  # fmt: skip
+    })]  # fmt: skip
     path.write_text("x = [")
     with pytest.raises(InputError, match="is not an experiment file"):
         read_settings(path)
@@ -343,15 +344,88 @@ def test_an_experiment_file_says_options_by_section(tmp_path):
         read_settings(tmp_path / "none.toml")
 
 
-def test_the_example_of_several_frameworks_is_a_run_each(repository, tmp_path, capsys):
+def test_the_example_of_several_frameworks_is_a_run_each_under_its_name(repository, tmp_path, capsys):
     path = repository / "docs" / "experiment_config.yaml"
-    first, second = read_settings(path)
-    assert (first["engine"], first["tp"], first["rate"]) == ("vllm", 4, 2)
+    (name, first), (other, second) = read_settings(path)
+    assert (name, first["engine"], first["tp"], first["rate"]) == ("vllm", "vllm", 4, 2)
     assert (second.get("engine"), second["tp"], second["pp"]) == (None, 2, 2)
     assert main(["serve", "--config", str(path), "-o", str(tmp_path / "out")]) == 0
-    assert "framework 2 of 2: no fitted engine" in capsys.readouterr().out
-    times = [json.loads((tmp_path / "out" / each / "summary.json").read_text()) for each in "12"]
+    assert f"framework {other}: no fitted engine" in capsys.readouterr().out
+    folders = [re.sub("[^A-Za-z0-9_-]+", "_", each) for each in (name, other)]
+    times = [json.loads((tmp_path / "out" / each / "summary.json").read_text()) for each in folders]
     assert times[0] != times[1]
+
+
+def test_several_frameworks_are_one_json_document_by_name(repository, capsys):
+    path = repository / "docs" / "experiment_config.yaml"
+    assert main(["serve", "--config", str(path), "--format", "json"]) == 0
+    document = json.loads(capsys.readouterr().out)
+    assert [each["name"] for each in document["frameworks"]] == [name for name, _ in read_settings(path)]
+    assert all(each["summary"]["completed"] > 0 for each in document["frameworks"])
+
+
+def test_names_of_frameworks_are_no_paths(tmp_path, capsys):
+    path = tmp_path / "experiment.json"
+    frameworks = [{"name": name} for name in ("../up", "..\\up", "A")]
+    shared = {
+        "model": {"name": "llama3.1-8b"},
+        "hardware": {"cluster": "h100-sxm"},
+        "workload": {"rate": 1, "requests": 2},
+    }
+    path.write_text(json.dumps({**shared, "frameworks": frameworks}))
+    assert main(["serve", "--config", str(path), "-o", str(tmp_path / "out" / "of")]) == 0
+    assert sorted(each.name for each in (tmp_path / "out" / "of").iterdir()) == ["A", "_up-1", "_up-2"]
+
+
+DATABASE = """{
+  // the design's example; "Llama3-8B" is one of the names that llama3.1-8b has here
+  "Llama3-8B": {"aggregated_ops": {
+    "prefill": {"total_flops_per_prompt_token": 1.5e9, "total_memory_bytes_per_prompt_token": 1e6}, // a URL: http://x
+    "decode": {"total_flops_per_token_in_batch": 2e9, "total_memory_bytes_per_token_in_batch": 1.2e6}}},
+  /* known
+     to nobody else */
+  "Other // not a comment": {"layers": [{
+    "prefill": {"total_flops_per_prompt_token": 3e9, "total_memory_bytes_per_prompt_token": 1e6},
+    "decode": {"total_flops_per_token_in_batch": 2e9, "total_memory_bytes_per_token_in_batch": 1.2e6}}]}
+}"""
+
+
+@pytest.fixture
+def database(tmp_path):
+    path = tmp_path / "model_characteristics_db.json"
+    path.write_text(DATABASE)
+    return path
+
+
+@pytest.mark.parametrize(
+    ("model", "flops"), [("Llama3-8B", 1.5e9), ("llama3.1-8b", 1.5e9), ("Other // not a comment", 3e9)]
+)
+def test_a_database_has_a_model_under_the_name_in_the_file(database, model, flops):
+    """A prompt of 512 tokens at 794.5 TFLOPS/s, which an H100 reaches, and nothing else."""
+    result = tracelens.serve(
+        model, "h100-sxm", profile=database, rate=1.0, requests=3, input_tokens=512, output_tokens=2
+    )
+    assert result.summary["ttft_p50_ms"] == pytest.approx(512 * flops / 794.5e12 * 1e3, rel=1e-3)
+
+
+def test_a_model_of_a_database_alone_says_what_is_not_known_of_it(database, tmp_path):
+    given = {"profile": database, "rate": 1.0, "requests": 3, "input_tokens": 512, "output_tokens": 8}
+    name = "Other // not a comment"
+    result = tracelens.serve(name, "h100-sxm", **given)
+    assert any("known from model_characteristics_db.json alone" in note for note in result.notes)
+    with pytest.raises(UsageError, match="2 devices exchange a token's hidden state"):
+        tracelens.serve(name, "h100-sxm", tp=2, **given)
+    database.write_text(DATABASE.replace('"layers": [{', '"hidden_size": 4096, "layers": [{'))
+    two = tracelens.serve(name, "h100-sxm", tp=2, **given)
+    assert two.summary["ttft_p50_ms"] < result.summary["ttft_p50_ms"]
+    with pytest.raises(UsageError, match="no model named"):
+        tracelens.serve("nobody's", "h100-sxm", **given)
+
+
+def test_the_summary_of_a_run_says_what_simulating_it_took(capsys):
+    words = ["serve", "--model", "llama3.1-8b", "--cluster", "h100-sxm", "--rate", "1", "--requests", "3"]
+    assert main(words) == 0
+    assert re.search(r"simulator +wall clock s [\d.e-]+ +events [\d,]+ +of compute [\d,]+", capsys.readouterr().out)
 
 
 @pytest.mark.parametrize(

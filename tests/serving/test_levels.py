@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import dataclasses
 import importlib.util
+import re
 from pathlib import Path
 
 import pytest
 
 from tests.conftest import part
+from tracelens.cli import main
+from tracelens.errors import UsageError
 from tracelens.serving.deployment import Engine, Parallelism, Speculation
 from tracelens.serving.metrics import differences, per_request, summary
 from tracelens.serving.replicas.replica_state import LEVELS
@@ -112,6 +115,45 @@ def test_levels_may_be_mixed_between_replicas(cost_of):
     ]
     assert max(differences(*figures).values()) <= 1e-6
     assert figures[1]["compute_events"] > figures[0]["compute_events"]
+
+
+def test_what_medium_leaves_out_of_varying_layers_is_the_wait_of_each_of_them(cost_of):
+    """Four devices of 10 %: a layer's slowest takes 1.103 of the mean, that of 32 layers together 1.018.
+
+    E of the largest of 4 normal values is 1.0294. One device waits for none, and its mean stays what it was.
+    """
+    requests = dataclasses.replace(CLOSED, count=8).generate()
+
+    def compute_s(jitter: float, level: str, tp: int) -> float:
+        cost = cost_of(parallelism=Parallelism(tp=tp))
+        without = simulate(cost.deployment, requests, Options(levels=(level,)), cost=cost)
+        varied = simulate(cost.deployment, requests, Options(levels=(level,), jitter=jitter), cost=cost)
+        line = cost.decode_line(1, 1)
+        share = 1 - line.exchange / line.fixed
+        return (varied.end_fs / without.end_fs - 1) / share
+
+    high, medium, low = (compute_s(0.1, level, 4) for level in ("high", "medium", "low"))
+    assert low == 0
+    assert 0.010 < medium < 0.022 < 0.07 < high < 0.12
+    assert abs(compute_s(0.1, "high", 1)) < 0.01
+    assert abs(compute_s(0.1, "medium", 1)) < 0.01
+
+
+def test_varying_times_are_the_same_for_the_same_run_and_no_share_above_all(cost_of):
+    cost, requests = cost_of(), dataclasses.replace(CLOSED, count=4).generate()
+    ends = [simulate(cost.deployment, requests, Options(jitter=0.2), cost=cost).end_fs for _ in range(2)]
+    assert ends[0] == ends[1]
+    with pytest.raises(UsageError, match=r"jitter is a share of the mean time from 0 to 1, not 1\.5"):
+        Options(jitter=1.5)
+
+
+def test_the_simulators_own_time_is_shared_out_by_module(cost_of, capsys):
+    words = ["serve", "--scenarios", "--model", "llama3.1-8b", "--tp", "2", "--requests", "4", "--simulator-profile"]
+    assert main(words) == 0
+    printed = capsys.readouterr().out
+    assert re.search(r"high: time in (event_queue|lane) +\d+ %", printed)
+    assert re.search(r"medium: time in \w+ +\d+ %", printed)
+    assert main([word for word in words if word != "--scenarios"] + ["--cluster", "dgx-h100", "--rate", "1"]) == 2
 
 
 def test_low_has_fewer_events_than_medium(cost_of):

@@ -26,6 +26,7 @@ MOST_BYTES = 2**30
 #: Reading takes this much at a time, since a read allocates all that it may return.
 _PIECE_BYTES = 2**20
 _DEEPEST = 200
+_TEXT_OR_COMMENT = re.compile(r'("(?:[^"\\\n]|\\.)*")|//[^\n]*|/\*.*?\*/', re.DOTALL)
 #: What one array of an npz file may unpack to.
 MOST_ARRAY_BYTES = 2**32
 
@@ -71,10 +72,11 @@ def text_of(path: Path, what: str) -> str:
         return content.decode("utf-8-sig")
 
 
-def json_of(path: Path, what: str) -> Any:
-    """What a JSON file holds. InputError for one that is none."""
+def json_of(path: Path, what: str, *, comments: bool = False) -> Any:
+    """What a JSON file holds. InputError for one that is none. ``comments``: ``//`` and ``/* */`` may stand in it."""
     with expected(path, what):
-        return json.loads(text_of(path, what))
+        text = text_of(path, what)
+        return json.loads(_TEXT_OR_COMMENT.sub(lambda found: found[1] or " ", text) if comments else text)
 
 
 def toml_of(path: Path, what: str = "a TOML file") -> dict[str, Any]:

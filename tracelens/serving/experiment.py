@@ -23,7 +23,7 @@ from tracelens.serving import engines
 from tracelens.serving.costs import StepCost
 from tracelens.serving.deployment import Deployment, Engine, Parallelism, Precision, Speculation, as_served
 from tracelens.serving.metrics import Objectives, per_request, per_step, summary
-from tracelens.serving.profile import Profile, step_cost
+from tracelens.serving.profile import Profile, model_of_profile, step_cost
 from tracelens.serving.replay import read_requests
 from tracelens.serving.replicas.replica_state import Step
 from tracelens.serving.requests import Arrivals, Lengths, Requests, Workload
@@ -119,9 +119,15 @@ class Result:
         return per_step(self.outcome)
 
     def to_json(self) -> str:
-        """Summary and notes; the same run gives the same text."""
-        document = {"schema": "tracelens.serve/1", "summary": dict(self.summary), "notes": list(self.notes)}
-        return json.dumps(document, indent=2) + "\n"
+        """Summary and notes; the same run gives the same text but for the time that simulating took."""
+        return json.dumps(self.document(), indent=2) + "\n"
+
+    def document(self) -> dict[str, Any]:
+        """As ``to_json``. ``wall_clock_s``: how long simulating took, which alone differs between equal runs."""
+        return {
+            "schema": "tracelens.serve/1", "summary": dict(self.summary), "wall_clock_s": self.outcome.wall_s,
+            "notes": list(self.notes),
+        }  # fmt: skip
 
 
 def _shown(value: float) -> str:
@@ -139,7 +145,8 @@ def serve(
     not fit.
     """
     asked = made(ServingConfig, given, config)
-    return experiment_of(deployment_of(model, cluster, asked), asked).run()
+    said = model if isinstance(model, str) else ""
+    return experiment_of(deployment_of(model, cluster, asked), asked, said=said).run()
 
 
 def engine_of(asked: EngineOptions, device: HardwareSpec | None = None) -> Engine:
@@ -187,7 +194,7 @@ def deployment_of(
         raise UsageError("--draft-model needs --speculate")
     system = cluster if isinstance(cluster, System) else System.load(cluster)
     engine = engine_of(asked, system.device)
-    config = as_served(model if isinstance(model, ModelConfig) else ModelConfig.load(model), system.device)
+    config = as_served(_model(model, asked), system.device)
     return Deployment(
         model=config,
         system=system,
@@ -202,8 +209,23 @@ def deployment_of(
     )
 
 
-def experiment_of(deployment: Deployment, asked: ServingConfig, *, series: bool = False) -> Experiment:
-    """The run that the options ask for. ``series``: a row per step is kept."""
+def _model(model: str | Path | ModelConfig, asked: DeploymentOptions) -> ModelConfig:
+    """The model, by name also one that only the profile knows."""
+    if isinstance(model, ModelConfig):
+        return model
+    try:
+        return ModelConfig.load(model)
+    except UsageError:
+        path = asked.profile if isinstance(asked, ServingConfig) else None
+        devices = asked.tp * asked.pp * asked.dp
+        found = None if path is None else model_of_profile(Path(path), str(model), tp=asked.tp, devices=devices)
+        if found is None:
+            raise
+        return found
+
+
+def experiment_of(deployment: Deployment, asked: ServingConfig, *, series: bool = False, said: str = "") -> Experiment:
+    """The run that the options ask for. ``series``: a row per step is kept. ``said``: the model as it was named."""
     replay = asked.requests if isinstance(asked.requests, Requests) else None
     if asked.replay is not None:
         replay = read_requests(asked.replay, run=asked.run_name).requests
@@ -222,6 +244,7 @@ def experiment_of(deployment: Deployment, asked: ServingConfig, *, series: bool 
             prefill_replicas=asked.prefill_replicas,
             levels=tuple(asked.lod.split(",")),
             contention=asked.contention,
+            jitter=asked.jitter,
             order=asked.order,
             kv_link_gb_s=asked.kv_link,
             cpu_cache_gib=asked.cpu_cache,
@@ -243,7 +266,7 @@ def experiment_of(deployment: Deployment, asked: ServingConfig, *, series: bool 
             shared_groups=asked.shared_groups,
         ),
         replay=replay,
-        profile=None if asked.profile is None else Profile.load(asked.profile, deployment.model.name),
+        profile=None if asked.profile is None else Profile.load(asked.profile, deployment.model.name, said),
         objectives=Objectives.parse(asked.slo) if asked.slo else None,
         price_per_gpu_hour=asked.price_per_gpu_hour,
     )
@@ -321,8 +344,8 @@ def find_max_goodput(
     return found
 
 
-def read_settings(path: Path) -> list[dict[str, Any]]:
-    """An experiment file (TOML, JSON or YAML) as command-line options by name, for each of its frameworks.
+def read_settings(path: Path) -> list[tuple[str, dict[str, Any]]]:
+    """An experiment file (TOML, JSON or YAML): the name of each of its frameworks and its command-line options by name.
 
     Sections: ``simulation`` (``duration``, ``requests``, ``seed``, ``lod``), ``hardware`` (``cluster``), ``model`` (a
     name, or a table with ``name`` and ``profile``), ``framework`` or a list of ``frameworks`` (``name``: that of an
@@ -336,7 +359,7 @@ def read_settings(path: Path) -> list[dict[str, Any]]:
         raise InputError(f"{path}: frameworks must be a list of tables")
     shared = {key: value for key, value in document.items() if key != "frameworks"}
     known = {*engines.names(), engines.IDEAL}
-    found = []
+    found: list[tuple[str, dict[str, Any]]] = []
     for number, one in enumerate(frameworks, 1):
         given: dict[str, Any] = {}
         name = one.get("name")
@@ -345,7 +368,7 @@ def read_settings(path: Path) -> list[dict[str, Any]]:
         _take(shared, given)
         _take(one, given)
         _check_strategy(one.get("parallelism", document.get("parallelism")), f"{path}: framework {name or number}")
-        found.append(given)
+        found.append((str(number) if name is None else str(name), given))
     return found
 
 

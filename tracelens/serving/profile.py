@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from tracelens.dtypes import DType
-from tracelens.errors import InputError
+from tracelens.errors import InputError, UsageError
 from tracelens.files.atomic_write import write_whole
 from tracelens.files.data_table import Number, shown
 from tracelens.files.documents import expected, json_of
@@ -30,7 +30,9 @@ from tracelens.perf_models import PerfModel
 from tracelens.serving.costs import DecodeLine, StageWork, StepCost
 from tracelens.serving.deployment import Deployment
 from tracelens.serving.step_time.attention_times import Chunk, span
+from tracelens.workload import ModelConfig
 
+_LAYERS = Number(least=1, most=1 << 20, whole=True)
 _RANKS = Number(least=1, most=1 << 20, whole=True)
 #: FLOPs or bytes of a token, or of a step.
 _WORK = Number(most=1e18)
@@ -101,9 +103,12 @@ class Profile:
         return replace(self, prefill=prefill, decode=decode)
 
     @classmethod
-    def load(cls, path: str | os.PathLike[str], model: str | None = None) -> Profile:
-        """InputError for what is no such profile; ``model``: which one of a file of several."""
-        text = _read(Path(path), model)
+    def load(cls, path: str | os.PathLike[str], model: str | None = None, said: str = "") -> Profile:
+        """InputError for what is no such profile; of a file of several that of ``said``, else of ``model``.
+
+        ``said``: a name as a user gave it, which the file may have as it is; ``model``: the model's own name.
+        """
+        text = _read(Path(path), [name for name in (said, model) if name])
         layers = text.get("layers")
         phases = text.get("aggregated_ops")
         parts: tuple[tuple[Phase, Phase], ...] = ()
@@ -130,18 +135,57 @@ class Profile:
         )
 
 
-def _read(path: Path, model: str | None) -> dict[str, Any]:
-    text = json_of(path, "a profile")
+def _read(path: Path, names: Sequence[str]) -> dict[str, Any]:
+    text = json_of(path, "a profile", comments=True)
     if not isinstance(text, dict):
         raise InputError(f"{path}: a profile must be a JSON object")
-    if "aggregated_ops" in text or "layers" in text or not text:
+    if _is_of_one(text) or not text:
         return text
     # A database of models by name
-    named = [name for name in text if model is not None and normalized(name) == normalized(Path(model).name)]
-    if len(text) > 1 and not named:
-        raise InputError(f"{path}: it has profiles of {', '.join(text)}, none of {model}")
-    found = text[named[0] if named else next(iter(text))]
+    wanted = [key for name in names for key in text if normalized(key) == normalized(Path(name).name)]
+    wanted += [key for key in text if _model_name(key) in names]
+    if len(text) > 1 and not wanted:
+        of = f", none of {names[-1]}" if names else "; --model says which"
+        raise InputError(f"{path}: it has profiles of {', '.join(text)}{of}")
+    found = text[wanted[0] if wanted else next(iter(text))]
     return found if isinstance(found, dict) else {}
+
+
+def _is_of_one(text: Mapping[str, Any]) -> bool:
+    return "aggregated_ops" in text or "layers" in text
+
+
+def _model_name(key: str) -> str:
+    """The name of the model that a file calls ``key``; the key itself where no model is called so."""
+    try:
+        return ModelConfig.load(key).name
+    except (InputError, UsageError):
+        return key
+
+
+def model_of_profile(path: Path, name: str, *, tp: int, devices: int) -> ModelConfig | None:
+    """A model that only a profile's file knows, under this name in it; None where the file does not have it.
+
+    Its shape is not known: its weights and cache take no memory. Several devices exchange ``hidden_size`` numbers per
+    token, which the file must say then: UsageError.
+    """
+    text = json_of(path, "a profile", comments=True)
+    found = text.get(name) if isinstance(text, dict) and not _is_of_one(text) else None
+    if not isinstance(found, dict):
+        return None
+    layers, hidden = found.get("layers"), found.get("hidden_size")
+    if hidden is None and devices > 1:
+        raise UsageError(
+            f"{devices} devices exchange a token's hidden state, whose size {path} does not say: give {name} a "
+            '"hidden_size" there'
+        )
+    count = len(layers) if isinstance(layers, list) and layers else found.get("layer_count", 1)
+    note = f"{name} is known from {path.name} alone: no request waits for memory (--kv-tokens gives the cache a size)"
+    return ModelConfig(
+        name=name, label=name, source=path.name, notes=(note,), dtype=DType.BF16, vocab=tp, ffn=tp,
+        blocks="*-" * _LAYERS.count(count, f"{path}: {name}.layer_count"), q_heads=tp, kv_heads=tp, head_dim=1,
+        hidden=1 if hidden is None else _LAYERS.count(hidden, f"{path}: {name}.hidden_size"),
+    )  # fmt: skip
 
 
 def _summed(parts: Sequence[Any], where: str) -> dict[str, float]:

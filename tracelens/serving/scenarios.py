@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import cProfile
 import dataclasses
 import statistics
+from collections import Counter
+from dataclasses import field
+from pathlib import Path
+from types import CodeType
 
 from tracelens.backends import System
 from tracelens.lazy.records import dataclass
@@ -66,6 +71,8 @@ class Comparison:
     high: dict[str, float | int | None]
     medium: dict[str, float | int | None]
     differences: dict[str, float]
+    #: By level: module of the simulator -> its share of the profiled time; empty without a profile.
+    profile: dict[str, dict[str, float]] = field(default_factory=dict)
 
     @property
     def speed_up(self) -> float:
@@ -107,9 +114,18 @@ def load_of(requests: int) -> Requests:
 
 
 def compare(
-    scenario: Scenario, deployment: Deployment, load: Requests, options: Options | None = None, *, repeats: int = 3
+    scenario: Scenario,
+    deployment: Deployment,
+    load: Requests,
+    options: Options | None = None,
+    *,
+    repeats: int = 3,
+    profiled: bool = False,
 ) -> Comparison:
-    """Both levels in turn, ``repeats`` times; wall clocks are medians. Tables are filled before the clock starts."""
+    """Both levels in turn, ``repeats`` times; wall clocks are medians. Tables are filled before the clock starts.
+
+    ``profiled``: each once more under Python's profiler.
+    """
     options = options or Options()
     cost = StepCost(deployment)
     _run(deployment, load, cost, options, "medium")
@@ -141,7 +157,20 @@ def compare(
         high=found["high"],
         medium=found["medium"],
         differences=differences(found["high"], found["medium"]),
+        profile={level: _profile(deployment, load, cost, options, level) for level in walls} if profiled else {},
     )
+
+
+def _profile(deployment: Deployment, load: Requests, cost: StepCost, options: Options, level: str) -> dict[str, float]:
+    """Module -> its own share of a run's time under the profiler, the largest first; built-ins count as ``python``."""
+    profiler = cProfile.Profile()
+    profiler.runcall(_run, deployment, load, cost, options, level)
+    spent: Counter[str] = Counter()
+    for entry in profiler.getstats():
+        name = entry.code.co_filename if isinstance(entry.code, CodeType) else ""
+        spent[Path(name).stem if "tracelens" in name else "python"] += entry.inlinetime
+    whole = spent.total() or 1.0
+    return {module: time / whole for module, time in spent.most_common()}
 
 
 def _exchanges_of(outcome: Outcome, cost: StepCost) -> int:

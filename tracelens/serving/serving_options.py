@@ -101,6 +101,11 @@ class ServingConfig(DeploymentOptions):
         group=_HOW,
     )
     contention: bool = option("collectives and pipeline transfers wait for the GPUs' ports", False, group=_HOW)
+    jitter: float = option(
+        "how much a layer's time varies between devices and steps: standard deviation over mean; at --lod high every "
+        "layer waits for its slowest device, at medium every step, at low nothing varies",
+        0.0, kind=float, group=_HOW,
+    )  # fmt: skip
     profile: Path | None = option("step times from an aggregated profile", kind=Path, metavar="FILE.json", group=_HOW)
 
     rate: float | None = option("arrivals per second", kind=float, group=_LOAD)

@@ -26,7 +26,8 @@ class Options:
     """How a deployment is run. ``levels`` has a level of detail per replica, or one for all.
 
     ``prefill_replicas`` > 0 separates the phases: those replicas compute prompts, ``replicas`` decode. The first token
-    comes from the prompt's replica; the cache then travels over ``kv_link_gb_s``, or over the network.
+    comes from the prompt's replica; the cache then travels over ``kv_link_gb_s``, or over the network. ``jitter``: the
+    standard deviation of a layer's time on a device over its mean.
     """
 
     policy: str | None = None
@@ -36,6 +37,7 @@ class Options:
     cpu_cache_gib: float = 0.0
     levels: tuple[str, ...] = ("medium",)
     contention: bool = False
+    jitter: float = 0.0
     order: str = "fcfs"
     kv_link_gb_s: float | None = None
     series: bool = False
@@ -47,6 +49,8 @@ class Options:
             raise UsageError(
                 f"{len(self.levels)} levels of detail for {self.replicas + self.prefill_replicas} replicas"
             )
+        if not 0 <= self.jitter <= 1:
+            raise UsageError(f"jitter is a share of the mean time from 0 to 1, not {self.jitter:g}")
         if not 0 <= self.cpu_cache_gib < float("inf"):
             raise UsageError(f"the host's cache must be 0 GiB or more, not {self.cpu_cache_gib:g}")
         if self.kv_link_gb_s is not None and not self.kv_link_gb_s > 0:
@@ -132,6 +136,7 @@ class Simulation:
                 plan=self._plan,
                 level=options.level(index),
                 contention=options.contention,
+                jitter=options.jitter,
                 order=options.order,
                 series=options.series,
                 cpu_cache_bytes=options.cpu_cache_gib * BYTES_PER_GIB,
@@ -172,7 +177,7 @@ class Simulation:
     def _may_be_apart(self, is_recorded: bool) -> bool:
         """Whether no replica can notice another: each may then run to its end before the next one begins."""
         options = self.options
-        if options.prefill_replicas or options.contention or self.cost.deployment.parallelism.pp > 1:
+        if options.prefill_replicas or options.contention or options.jitter or self.cost.deployment.parallelism.pp > 1:
             return False
         is_blind = options.router == "round-robin" and self.requests.arrival_fs is not None and not is_recorded
         return options.replicas == 1 or is_blind

@@ -172,9 +172,9 @@ class Catalog:
         return None
 
     def _replaced_claim(self, name: str) -> Claim | None:
-        """The binding of this name that a caller's extension replaced; None without one."""
-        claim = self._replaced.get(name)
-        return None if claim is None or claim.target is self.bindings[name].target else claim
+        """The binding of this name that a class written for another program replaced; None without one."""
+        claim = self.bindings.get(name)
+        return None if claim is None or not hasattr(claim.target, "__stands_for__") else self._replaced.get(name)
 
     def is_backward(self, name: str) -> bool:
         """Whether ``BackwardOf`` marks this name."""

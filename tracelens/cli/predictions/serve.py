@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
+import json
 import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -58,6 +59,9 @@ class ServeCommand(ServingConfig):
     scenarios: bool = option(
         "compare the levels of detail: of this deployment, or in three scenarios", False, group=_ASKED
     )
+    simulator_profile: bool = option(
+        "with --scenarios: where the simulator's own time goes at each level, by Python's profiler", False, group=_ASKED
+    )
     batch: Path | None = option(
         "estimate every row of a table, as a closed loop", kind=Path, metavar="points.csv", group=_ASKED
     )
@@ -96,19 +100,33 @@ def run(args: argparse.Namespace) -> int:
     from tracelens.serving.experiment import read_settings
 
     every = read_settings(args.config)
-    if len(every) > 1 and (args.format != "text" or args.trace is not None):
-        raise UsageError(
-            f"{args.config}: {len(every)} frameworks have a text each, and folders under -o; no other form"
-        )
-    code = 0
-    for number, settings in enumerate(every, 1):
+    if len(every) > 1 and args.trace is not None:
+        raise UsageError(f"{args.config}: --trace is of one run, and there are {len(every)} frameworks")
+    code, documents = 0, []
+    for (name, settings), folder in zip(every, _folders([name for name, _ in every]), strict=True):
         one = _with_config(args, args.config, settings)
         if len(every) > 1:
-            say(f"framework {number} of {len(every)}: {settings.get('engine', 'no fitted engine')}")
+            if args.format == "json" and next((mode for mode in READ if getattr(one, mode)), None) is not None:
+                raise UsageError(f"{args.config}: --format json of several frameworks is for plain runs")
+            engine = settings.get("engine", "no fitted engine")
+            if args.format == "text":
+                say(f"framework {name}: {engine}" if engine != name else f"framework {name}")
             if one.output is not None:
-                one.output = Path(one.output) / str(number)
+                one.output = Path(one.output) / folder
+            one.documents = documents
         code = max(code, _one(one, args))
+        if len(documents):
+            documents[-1] = {"name": name, **{key: documents[-1][key] for key in ("summary", "wall_clock_s", "notes")}}
+    if len(every) > 1 and args.format == "json":
+        emit(json.dumps({"schema": "tracelens.serve.frameworks/1", "frameworks": documents}, indent=2) + "\n")
     return code
+
+
+def _folders(names: list[str]) -> list[str]:
+    """A folder's name for each framework, of plain characters; with its number where two would be the same."""
+    plain = [re.sub(r"[^A-Za-z0-9_-]+", "_", name)[:60] or "_" for name in names]
+    is_twice = [plain.count(name) > 1 for name in plain]
+    return [f"{name}-{at}" if twice else name for at, (name, twice) in enumerate(zip(plain, is_twice, strict=True), 1)]
 
 
 def _one(args: argparse.Namespace, given: argparse.Namespace) -> int:
@@ -136,6 +154,8 @@ def _one(args: argparse.Namespace, given: argparse.Namespace) -> int:
 
         bare = dataclasses.replace(asked, engine=asked.engine or IDEAL)
         return _calibrate(args, deployment_of(args.model, args.cluster, bare))
+    if args.simulator_profile:
+        raise UsageError("--simulator-profile needs --scenarios, whose levels it compares")
     deployment = deployment_of(args.model, args.cluster, asked)
     if mode == "export_profile":
         return _export(args, deployment)
@@ -165,7 +185,7 @@ def _once(args: argparse.Namespace, deployment: Deployment, asked: ServingConfig
     unused = [f"--{name.replace('_', '-')}" for name in names if getattr(asked, name)]
     if asked.replay is not None and unused:
         say(f"note: requests come from {asked.replay}; ignored: {', '.join(unused)}", beside=True)
-    experiment = experiment_of(deployment, asked, series=args.output is not None)
+    experiment = experiment_of(deployment, asked, series=args.output is not None, said=args.model)
     cost = experiment.cost()
     timeline = Timeline(cost) if args.trace is not None else None
     result = experiment.run(cost=cost, record=timeline)
@@ -183,7 +203,9 @@ def _once(args: argparse.Namespace, deployment: Deployment, asked: ServingConfig
     elif args.output is not None:
         write_folder(result, args.output)
         written.append(f"{args.output}/")
-    if args.format == "json":
+    if args.format == "json" and (documents := getattr(args, "documents", None)) is not None:
+        documents.append(result.document())
+    elif args.format == "json":
         emit(result.to_json())
     else:
         say(served_text(result))
@@ -202,7 +224,7 @@ def _sweep(args: argparse.Namespace, deployment: Deployment, asked: ServingConfi
     if args.find_max_goodput and not asked.slo:
         raise UsageError("--find-max-goodput needs --slo")
     rates = _rates(args.sweep)
-    experiment = experiment_of(deployment, dataclasses.replace(asked, rate=rates[0]))
+    experiment = experiment_of(deployment, dataclasses.replace(asked, rate=rates[0]), said=args.model)
     rows = find_max_goodput(experiment, rates)
     if args.output is not None:
         from tracelens.files.atomic_write import write_whole
@@ -301,12 +323,30 @@ def _compared(args: argparse.Namespace, asked: ServingConfig) -> list[Comparison
     count = asked.requests if isinstance(asked.requests, int) else 24
     cluster = args.cluster or "dgx-h100"
     if args.model is None:
-        read = {"requests", "cluster", "contention", "config", "output", "format", "scenarios"}
+        read = {
+            "requests",
+            "cluster",
+            "contention",
+            "jitter",
+            "simulator_profile",
+            "config",
+            "output",
+            "format",
+            "scenarios",
+        }
         refuse_unread(args, configure, "--scenarios without --model", lambda name: name not in read)
-        options = Options(contention=asked.contention)
-        return [compare(each, bundled(each, cluster), load_of(count), options) for each in SCENARIOS]
+        options = Options(contention=asked.contention, jitter=asked.jitter)
+        return [
+            compare(each, bundled(each, cluster), load_of(count), options, profiled=args.simulator_profile)
+            for each in SCENARIOS
+        ]
     open_rate = asked.rate is None and asked.concurrency is None and asked.replay is None
     asked = dataclasses.replace(asked, rate=2.0 if open_rate else asked.rate, requests=count)
     deployment = deployment_of(args.model, cluster, asked)
     experiment = experiment_of(deployment, asked)
-    return [compare(of_deployment(deployment), deployment, experiment.requests(), experiment.options)]
+    return [
+        compare(
+            of_deployment(deployment), deployment, experiment.requests(), experiment.options,
+            profiled=args.simulator_profile,
+        )
+    ]  # fmt: skip

@@ -21,11 +21,13 @@ _KEYS = (
     ("end to end ms", ("e2e_mean_ms", "e2e_p50_ms", "e2e_p90_ms", "e2e_p99_ms")),
     ("throughput /s", ("requests_per_s", "output_tokens_per_s", "total_tokens_per_s")),
     ("load", ("mean_waiting", "mean_batch", "utilization")),
+    ("simulator", ("wall_clock_s", "events", "compute_events")),
     ("KV cache tokens", ("kv_pool_tokens", "kv_peak_tokens", "mean_context_tokens", "cached_prompt_tokens")),
 )
 _SHORT = {"mean", "p50", "p90", "p99"}
 _NAMED = {
     "mean_waiting": "waiting requests", "mean_batch": "running requests", "utilization": "GPU busy",
+    "compute_events": "of compute", "wall_clock_s": "wall clock s",
     "kv_pool_tokens": "room", "kv_peak_tokens": "peak", "cached_prompt_tokens": "found in it",
 }  # fmt: skip
 
@@ -40,7 +42,7 @@ def write_folder(result: Result, folder: Path) -> None:
 
 def served_text(result: Result) -> str:
     """What was served to which requests, goodput and cost where asked for, latencies, throughput, load, and notes."""
-    figures = result.summary
+    figures = {**result.summary, "wall_clock_s": result.outcome.wall_s}
     asked = {name: value for name, value in figures.items() if name.startswith(("good", "cost_"))}
     lines = [
         repr(result),
@@ -143,6 +145,11 @@ def scenarios_text(found: list[Comparison]) -> str:
         rows.append((f"{name} high", [_number(each.high.get(name)) for each in found]))
         rows.append((f"{name} medium", [_number(each.medium.get(name)) for each in found]))
         rows.append(("  difference", [f"{100 * each.differences.get(name, 0.0):.1e} %" for each in found]))
+    for level in ("high", "medium"):
+        modules = dict.fromkeys(name for each in found for name in list(each.profile.get(level, ()))[:5])
+        for name in modules:
+            cells = [f"{100 * each.profile[level].get(name, 0.0):.0f} %" for each in found]
+            rows.append((f"{level}: time in {name}", cells))
     widths = [max(len(row[1][column]) for row in rows) for column in range(len(found))]
     lines = []
     for title, cells in rows:

@@ -26,12 +26,13 @@ Run: TypeAlias = tuple[int, int, int, int]
 class Lane(RunningBatch):
     """A batch whose steps pass one after the other, as long as there are requests."""
 
-    __slots__ = ("_cut", "_is_idle", "_jump", "_passes_parts", "_shards", "_timer")
+    __slots__ = ("_cut", "_is_idle", "_jump", "_layers", "_passes_parts", "_shards", "_timer")
 
     def __init__(self, replica: ReplicaState) -> None:
         super().__init__(replica)
         self._shards = replica.cost.deployment.parallelism.stage_devices
         self._passes_parts = replica.level == "high" or replica.record is not None or len(replica.stages) > 1
+        self._layers = len(replica.cost.layers)
         self._is_idle = False
         self._cut = False
         self._timer = replica.queue.timer()
@@ -163,6 +164,8 @@ class Lane(RunningBatch):
         """A step of one stage: its compute on every device, then its exchanges."""
         log, shards = self.steps, self._shards
         extra, self._extra = self._extra, 0
+        if self.replica.jitter is not None:
+            compute = self.replica.jitter.slowest(compute, shards, self._layers)
         yield compute + extra if shards == 1 else (compute + extra, shards)
         if exchange:
             yield exchange
@@ -186,6 +189,8 @@ class Lane(RunningBatch):
                     extra = 0
             else:
                 compute = work.compute_fs + extra
+                if replica.jitter is not None:
+                    compute = replica.jitter.slowest(compute, shards, sum(layer.count for layer in work.layers))
                 yield compute if shards == 1 else (compute, shards)
                 steps.compute_events += shards
                 exchange_fs = work.exchange_fs
@@ -206,10 +211,12 @@ class Lane(RunningBatch):
 
     def _pass_layers(self, layer: LayerWork, extra: int, ports: list[Resource] | None) -> Process:
         """Layer by layer, transfer by transfer; ``extra`` is for the first of them."""
-        shards = self.replica.cost.deployment.parallelism.stage_devices
+        shards, jitter = self.replica.cost.deployment.parallelism.stage_devices, self.replica.jitter
         for _ in range(layer.count):
             compute = layer.compute_fs + extra
             extra = 0
+            if jitter is not None:
+                compute = jitter.slowest(compute, shards, 1)
             yield compute if shards == 1 else (compute, shards)
             for exchange in layer.exchanges:
                 if ports is not None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+import random
 from collections.abc import Callable, Sequence, Sized
 from typing import Any, NamedTuple, Protocol, TypeAlias
 
@@ -23,17 +25,36 @@ ONE_TOKEN = 1 << 20
 class Conduct(NamedTuple):
     """How a replica runs: what its steps take on, and in how much detail they pass.
 
-    ``level`` is high, medium or low; ``contention`` makes collectives and hand-overs wait for the devices' ports.
+    ``level`` is high, medium or low; ``contention`` makes collectives and hand-overs wait for the devices' ports;
+    ``jitter`` is how much a layer's time varies.
     ``cpu_cache_bytes``: host memory for prefixes. ``alone``: nothing else is on the replica's queue of events.
     """
 
     plan: PlanFunction
     level: str = "medium"
     contention: bool = False
+    jitter: float = 0.0
     order: str = "fcfs"
     series: bool = False
     cpu_cache_bytes: float = 0.0
     alone: bool = False
+
+
+class Jitter:
+    """Times that vary: log-normal factors of mean 1, the same ones for the same run.
+
+    ``deviation``: of one layer on one device, over its mean.
+    """
+
+    def __init__(self, deviation: float) -> None:
+        self._variance = deviation * deviation
+        self._draw = random.Random(0).lognormvariate  # noqa: S311 - times, not secrets
+
+    def slowest(self, duration: int, devices: int, layers: int) -> int:
+        """How long the slowest of ``devices`` takes for ``layers`` that take ``duration`` together in the mean."""
+        sigma = math.sqrt(math.log1p(self._variance / max(layers, 1)))
+        mean = -sigma * sigma / 2
+        return round(duration * max(self._draw(mean, sigma) for _ in range(devices)))
 
 
 class Step(NamedTuple):
@@ -78,7 +99,8 @@ class ReplicaState:
     ) -> None:
         engine, parallel = cost.deployment.engine, cost.deployment.parallelism
         self.queue, self.cost, self.requests, self.log = queue, cost, requests, log
-        self.plan, self.level, self.contention, order, series, cpu_cache_bytes, self.alone = conduct
+        self.plan, self.level, self.contention, jitter, order, series, cpu_cache_bytes, self.alone = conduct
+        self.jitter = Jitter(jitter) if jitter and self.level != "low" else None
         self.finished, self.hand_over, self.record = to
         self.steps = StepLog(series=[] if series else None)
         total = cost.pool_tokens() // engine.block_tokens
@@ -107,7 +129,7 @@ class ReplicaState:
     def passes_runs(self) -> bool:
         """Whether many decode steps may pass as one: nobody looks between them, and each yields whole tokens."""
         is_watched = self.record is not None or self.steps.series is not None or self.level == "high"
-        return len(self.stages) == 1 and not is_watched and self.advance % ONE_TOKEN == 0
+        return len(self.stages) == 1 and not is_watched and self.jitter is None and self.advance % ONE_TOKEN == 0
 
     def _pcie_fs_per_token(self) -> int:
         rate = self.cost.system.device.pcie_gb_s
