@@ -100,25 +100,28 @@ def run(args: argparse.Namespace) -> int:
     from tracelens.serving.experiment import read_settings
 
     every = read_settings(args.config)
-    if len(every) > 1 and args.trace is not None:
+    if len(every) == 1:
+        return _one(_with_config(args, args.config, every[0][1]), args)
+    if args.trace is not None:
         raise UsageError(f"{args.config}: --trace is of one run, and there are {len(every)} frameworks")
-    code, documents = 0, []
+    code = 0
+    args.documents = []
     for (name, settings), folder in zip(every, _folders([name for name, _ in every]), strict=True):
         one = _with_config(args, args.config, settings)
-        if len(every) > 1:
-            if args.format == "json" and next((mode for mode in READ if getattr(one, mode)), None) is not None:
-                raise UsageError(f"{args.config}: --format json of several frameworks is for plain runs")
+        if one.output is not None:
+            one.output = Path(one.output) / folder
+        if args.format == "text":
             engine = settings.get("engine", "no fitted engine")
-            if args.format == "text":
-                say(f"framework {name}: {engine}" if engine != name else f"framework {name}")
-            if one.output is not None:
-                one.output = Path(one.output) / folder
-            one.documents = documents
+            say(f"framework {name}: {engine}" if engine != name else f"framework {name}")
+        elif any(getattr(one, mode) for mode in READ):
+            raise UsageError(f"{args.config}: --format json of several frameworks is for plain runs")
         code = max(code, _one(one, args))
-        if len(documents):
-            documents[-1] = {"name": name, **{key: documents[-1][key] for key in ("summary", "wall_clock_s", "notes")}}
-    if len(every) > 1 and args.format == "json":
-        emit(json.dumps({"schema": "tracelens.serve.frameworks/1", "frameworks": documents}, indent=2) + "\n")
+    if args.format == "json":
+        named = [
+            {"name": name, **{key: each[key] for key in each if key != "schema"}}
+            for (name, _), each in zip(every, args.documents, strict=True)
+        ]
+        emit(json.dumps({"schema": "tracelens.serve.frameworks/1", "frameworks": named}, indent=2) + "\n")
     return code
 
 
@@ -137,6 +140,8 @@ def _one(args: argparse.Namespace, given: argparse.Namespace) -> int:
     if mode is not None:
         read = READ[mode] | {mode}
         refuse_unread(given, configure, f"--{mode.replace('_', '-')}", lambda name: name not in read)
+    else:
+        _refuse_without_mode(args)
     asked = options_of(ServingConfig, args)
     if mode == "scenarios":
         return _scenarios(args, asked)
@@ -154,16 +159,20 @@ def _one(args: argparse.Namespace, given: argparse.Namespace) -> int:
 
         bare = dataclasses.replace(asked, engine=asked.engine or IDEAL)
         return _calibrate(args, deployment_of(args.model, args.cluster, bare))
-    if args.simulator_profile:
-        raise UsageError("--simulator-profile needs --scenarios, whose levels it compares")
     deployment = deployment_of(args.model, args.cluster, asked)
     if mode == "export_profile":
         return _export(args, deployment)
     if mode == "sweep":
         return _sweep(args, deployment, asked)
+    return _once(args, deployment, asked)
+
+
+def _refuse_without_mode(args: argparse.Namespace) -> None:
+    """UsageError for options of a plain run that some mode alone reads."""
+    if args.simulator_profile:
+        raise UsageError("--simulator-profile needs --scenarios, whose levels it compares")
     if args.find_max_goodput:
         raise UsageError("--find-max-goodput needs --sweep, from whose rates it chooses")
-    return _once(args, deployment, asked)
 
 
 def _with_config(args: argparse.Namespace, path: Path, settings: dict[str, Any]) -> argparse.Namespace:

@@ -136,6 +136,16 @@ _COMPARISON: tuple[tuple[str, Callable[[Comparison], str]], ...] = (
 )
 
 
+def _profile_rows(found: list[Comparison]) -> list[tuple[str, list[str]]]:
+    """Of each level the modules that took most of its profiled time in any comparison."""
+    rows = []
+    for level in ("high", "medium"):
+        for name in dict.fromkeys(name for each in found for name in list(each.profile.get(level, ()))[:5]):
+            cells = [f"{100 * each.profile[level].get(name, 0.0):.0f} %" for each in found]
+            rows.append((f"{level}: time in {name}", cells))
+    return rows
+
+
 def scenarios_text(found: list[Comparison]) -> str:
     """The comparisons side by side, and what follows from them."""
     from tracelens.serving.scenarios import COMPARED, conclusion
@@ -145,11 +155,7 @@ def scenarios_text(found: list[Comparison]) -> str:
         rows.append((f"{name} high", [_number(each.high.get(name)) for each in found]))
         rows.append((f"{name} medium", [_number(each.medium.get(name)) for each in found]))
         rows.append(("  difference", [f"{100 * each.differences.get(name, 0.0):.1e} %" for each in found]))
-    for level in ("high", "medium"):
-        modules = dict.fromkeys(name for each in found for name in list(each.profile.get(level, ()))[:5])
-        for name in modules:
-            cells = [f"{100 * each.profile[level].get(name, 0.0):.0f} %" for each in found]
-            rows.append((f"{level}: time in {name}", cells))
+    rows += _profile_rows(found)
     widths = [max(len(row[1][column]) for row in rows) for column in range(len(found))]
     lines = []
     for title, cells in rows:
