@@ -188,7 +188,10 @@ def test_a_report_that_contradicts_itself_is_found(repository: Path) -> None:
     most_us, nowhere = 2 * summary.steps.time_us, (Evidence(sheet="idle_causes", row={"cause": "none"}),)
     too_much = replace(summary.findings[0], gain_us=most_us, gain_low_us=3 * most_us, gain_high_us=most_us, figures=())
     too_much = replace(too_much, evidence=nowhere)
-    wrong = replace(summary, busy=replace(summary.busy, idle=0.5, total_us=1.0), findings=(too_much,))
+    sent = analysis.frames["coll_analysis"].assign(bus_gb_s_min=400.0)
+    fast = Evidence(sheet="coll_analysis", row={key: sent[key].iloc[0] for key in ("collective", "in_mb")})
+    small = replace(too_much, evidence=(fast,), why="allreduce of 1 kB: a message this small is all latency")
+    wrong = replace(summary, busy=replace(summary.busy, idle=0.5, total_us=1.0), findings=(too_much, small))
     times = replace(analysis.step_times, busy_ns=analysis.step_times.busy_ns + 10**12)
     idle = analysis.frames["idle_causes"].assign(idle_us=1.0)
     kernels = analysis.frames["kernel_summary"].iloc[1:]
@@ -196,6 +199,7 @@ def test_a_report_that_contradicts_itself_is_found(repository: Path) -> None:
     frames = {
         **analysis.frames,
         "idle_causes": idle,
+        "coll_analysis": sent,
         "kernel_summary": kernels,
         "headroom": analysis.frames["headroom"].iloc[1:],
         "critical_path": analysis.frames["critical_path"].iloc[1:],

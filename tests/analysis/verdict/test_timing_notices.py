@@ -31,6 +31,18 @@ def test_a_sound_recording_says_nothing(build: Build) -> None:
     assert not ids & set(notices(launched(build(), 20)))
 
 
+def test_an_extract_of_collectives_is_called_one(build: Build) -> None:
+    """What computed beside them is not in the file, so that nothing is known of what they hid."""
+    builder = build()
+    for i in range(3):
+        builder.kernel("ncclDevKernel_AllReduce_Sum_f32_RING_LL(x)", 100 * i, 60)
+    analysis = analyze(builder.trace(), Options())
+    assert "only communication kernels" in notices(builder)["only_communication"].text
+    assert "exposed_communication" not in {finding.id for finding in analysis.findings}
+    builder.launch(5, "ncclDevKernel_AllReduce_Sum_f32_RING_LL(x)", 400, 60)
+    assert "only_communication" not in notices(builder)
+
+
 @pytest.mark.parametrize(("delay", "said"), [(-0.5, False), (-7, True)])
 def test_a_kernel_before_its_launch_tells_of_clocks(build: Build, delay: float, said: bool) -> None:
     found = notices(launched(launched(build(), 5), 3, delay)).get("clocks_disagree")

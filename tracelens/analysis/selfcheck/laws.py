@@ -10,11 +10,18 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from tracelens.analysis.analyze import Analysis
+from tracelens.analysis.findings.transfers.exposed_communication import ALL_LATENCY, SLOW_BUS
 from tracelens.analysis.idle.dependencies import IDLE
 from tracelens.analysis.selfcheck.plain import PlainTrace, kernel_totals, parts, step_spans, union
 from tracelens.analysis.selfcheck.sentences import unexplained_numbers
 from tracelens.analysis.sheets.distinct_calls import UNLINKED_NAME
-from tracelens.analysis.sheets.ops import headroom, kernel_summary, ops_summary_by_category, unified_perf_summary
+from tracelens.analysis.sheets.ops import (
+    coll_analysis,
+    headroom,
+    kernel_summary,
+    ops_summary_by_category,
+    unified_perf_summary,
+)
 from tracelens.analysis.sheets.timeline import critical_path, idle_causes
 from tracelens.analysis.verdict.summary import Summary
 from tracelens.lazy.records import dataclass
@@ -178,6 +185,30 @@ def _has(frame: pd.DataFrame, row: Mapping[str, object]) -> bool:
     return bool(fits.any())
 
 
+def what_keeps_the_gpu_idle_is_a_cause_of_its_sheet(analysis: Analysis, summary: Summary) -> Iterator[str]:
+    """A finding on idle time names causes that have at least that time in the sheet of causes."""
+    causes, steps = analysis.frames.get(idle_causes.TITLE), max(1, len(analysis.complete_steps))
+    for finding in summary.findings:
+        named = {proof.row["cause"] for proof in finding.evidence if proof.sheet == idle_causes.TITLE}
+        if not named or causes is None or finding.time_us is None:
+            continue
+        idle_us = float(causes.loc[causes["cause"].isin(named), "idle_us"].sum()) / steps
+        cause = finding.kind.removeprefix("idle: ")
+        if finding.time_us > idle_us * (1 + _FLOAT) or (finding.kind != cause and cause not in named):
+            yield f"{finding.kind}: {finding.time_us} us of {sorted(named)}, which have {idle_us} us"
+
+
+def latency_is_slow_at_its_shortest_too(analysis: Analysis, summary: Summary) -> Iterator[str]:
+    """A message is called all latency only where the sheet's bandwidth of the shortest such call is low as well."""
+    device, sheet = analysis.device, coll_analysis.TITLE
+    for finding in summary.findings if device is not None and device.link is not None else ():
+        for proof in (each for each in finding.evidence if each.sheet == sheet and ALL_LATENCY in finding.why):
+            rows = analysis.frames[sheet]
+            best = rows.loc[(rows["collective"] == proof.row["collective"]) & (rows["in_mb"] == proof.row["in_mb"])]
+            if not (best["bus_gb_s_min"] < SLOW_BUS * device.link.gb_s).any():
+                yield f"{finding.why}: {best['bus_gb_s_min'].tolist()} GB/s at the shortest"
+
+
 def a_gain_is_within_the_time_it_speaks_of(analysis: Analysis, summary: Summary) -> Iterator[str]:
     """A finding says how long what it speaks of takes, and saves at most that."""
     for finding in summary.findings:
@@ -259,6 +290,8 @@ REPORT_LAWS: tuple[Callable[[Analysis, Summary], Iterator[str]], ...] = (
     parts_of_the_window_add_up,
     idle_causes_add_up_to_idle_time,
     idle_causes_agree_everywhere,
+    what_keeps_the_gpu_idle_is_a_cause_of_its_sheet,
+    latency_is_slow_at_its_shortest_too,
     the_critical_path_is_within_the_step,
     no_step_is_busier_than_long,
     gains_together_are_within_a_step,

@@ -10,6 +10,7 @@ import pandas as pd
 from tracelens.analysis.analyze import Analysis
 from tracelens.analysis.attribution.stream_order import StreamOverlaps
 from tracelens.analysis.factorize import distinct_rows
+from tracelens.analysis.findings.transfers.communication_kinds import holds_only_communication
 from tracelens.analysis.findings.wording import counted, percent
 from tracelens.analysis.reading.captured_graphs import graph_launches
 from tracelens.analysis.reading.graph_replays import GraphLinks
@@ -40,6 +41,7 @@ def notices(analysis: Analysis) -> Iterator[Notice]:
     """What must be known to read the figures: of the input, the device, and rows that are not what they seem."""
     yield from input_notices(analysis)
     yield from _not_steps(analysis)
+    yield from _only_communication(analysis)
     yield from _unlinked(analysis)
     yield from timing_notices(analysis)
     yield from _device(analysis)
@@ -78,6 +80,12 @@ def _unlinked(analysis: Analysis) -> Iterator[Notice]:
         share = percent(analysis.coverage.unlinked or 0.0, 1)
         text = f"{unlinked:,} of {len(activity):,} device events ({share} of GPU time) have no recorded launch"
         yield Notice(id="unlinked", count=unlinked, text=text)
+
+
+def _only_communication(analysis: Analysis) -> Iterator[Notice]:
+    if holds_only_communication(analysis.trace.table, analysis.activity):
+        text = "the file holds only communication kernels: what else the GPU did, and why it was idle, is not in it"
+        yield Notice(id="only_communication", count=len(analysis.activity), text=text)
 
 
 def _device(analysis: Analysis) -> Iterator[Notice]:

@@ -7,11 +7,13 @@ from collections.abc import Collection
 import numpy as np
 import numpy.typing as npt
 
+from tracelens.analysis.attribution.activity import DeviceActivity
 from tracelens.analysis.attribution.training_phases import FORWARD, PHASES
 from tracelens.analysis.findings.observed import Observed
 from tracelens.analysis.reading.recorded_groups import attributes_of_calls
 from tracelens.lazy.patterns import lazy_pattern
 from tracelens.perf_models import Collective
+from tracelens.trace.table import Kind, TraceTable
 
 SEND_RECV, ALL_TO_ALL, ALL_REDUCE = "send/recv", "all-to-all", "all-reduce"
 #: An all-reduce by a kernel of a serving engine's own, on shared buffers, or in a trace without a backward pass.
@@ -57,6 +59,12 @@ def exposed_kinds(seen: Observed) -> dict[str, int]:
         if kind:
             found[kind] = found.get(kind, 0) + own
     return found
+
+
+def holds_only_communication(table: TraceTable, activity: DeviceActivity) -> bool:
+    """Whether a file is an extract of its collectives: what computed beside them, and the host, is not in it."""
+    host = (table.kind == Kind.CPU_OP) | (table.kind == Kind.RUNTIME) | (table.kind == Kind.DRIVER)
+    return bool(len(activity) and activity.communication.all() and not host.any())
 
 
 def _serves(seen: Observed) -> bool:

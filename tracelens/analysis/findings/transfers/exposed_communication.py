@@ -17,6 +17,7 @@ from tracelens.analysis.findings.transfers.communication_kinds import (
     SEND_RECV,
     STAGES,
     exposed_kinds,
+    holds_only_communication,
     in_words,
 )
 from tracelens.analysis.findings.wording import duration, percent, size
@@ -44,6 +45,7 @@ _LONGEST_OF_SPREAD, _MEAN_OF_SPREAD = 3.0, 1.5
 _APART = 5.0
 #: A few are at most one in so many.
 _FEW = 4
+ALL_LATENCY = "a message this small is all latency"
 _NO_SIZES = "their sizes were not recorded"
 _LATE_RANKS = "see who is late with `tracelens collectives` on the traces of all ranks"
 _LATE_OR_SLOW = f"{_LATE_RANKS}, and which path was taken with NCCL_DEBUG=INFO"
@@ -67,7 +69,7 @@ def exposed_communication(seen: Observed) -> Iterator[Candidate]:
     """Gain: at most all of it."""
     events = seen.activity.communication
     exposed_ns = int(seen.own_ns[events].sum())
-    if not exposed_ns:
+    if not exposed_ns or holds_only_communication(seen.table, seen.activity):
         return
     share = exposed_ns / seen.window_ns
     kind = _kind(seen, exposed_ns)
@@ -232,7 +234,7 @@ class _Calls:
         if self._spread + self._path_is_fine + self._others_are_faster >= 2 and not self._is_small():
             yield self._waits()
         elif self._is_slow and self._is_small():
-            yield self._reason(f"{self._reached()}: a message this small is all latency", REMEDIES_OF_LATENCY)
+            yield self._reason(f"{self._reached()}: {ALL_LATENCY}", REMEDIES_OF_LATENCY)
         elif self._is_slow and self.alone_us is not None and self.mean_us > _MOSTLY_ELSE * self.alone_us:
             whom, otherwise = ("another stage", STAGES) if self.word == SEND_RECV else ("a late rank", _LATE_OR_SLOW)
             even = f", {self._shortest()}" if self.calls > 1 else ""
@@ -246,6 +248,7 @@ class _Calls:
             and not self._spread
             and self.alone_us is not None
             and self.mean_us <= _MOSTLY_ELSE * self.alone_us
+            and (self.link is None or self.best_rate < SLOW_BUS * self.link)
         )
 
     def _waits(self) -> _Reason:
