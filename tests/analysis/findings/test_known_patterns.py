@@ -84,7 +84,7 @@ def test_fp32_gemms_without_tf32_are_a_finding(build: Build) -> None:
         "fp32_without_tf32"
     ]
     assert finding.gain_us == pytest.approx(400 * (1 - 66.9 / 494.7))
-    assert finding.why.startswith("1 FP32 GEMM or convolution call without TF32, 100 % of GPU time")
+    assert finding.why.startswith("1 FP32 GEMM or convolution call without TF32 takes 100 % of GPU time")
 
 
 @pytest.mark.parametrize(("kernel", "dtype"), [(TF32, "float"), ("triton_tem_fused_mm_0", "float"), (SGEMM, "double")])
@@ -110,7 +110,7 @@ def test_bmm_softmax_bmm_is_attention(build: Build, dims: list[int]) -> None:
     assert finding.gain_high_us == pytest.approx(650 - 4 * 96 * 1024 * 1024 * 64 / 708e6)
     # the tile model expects more of a real kernel
     assert 0.8 * 650 < (finding.gain_us or 0) < (finding.gain_high_us or 0)
-    assert finding.why.startswith("bmm + softmax + bmm, 1 time, 100 % of GPU time")
+    assert finding.why.startswith("bmm + softmax + bmm, 1 time, takes 100 % of GPU time")
     # its time is spoken of once
     assert "op_below_roofline" not in made, "the addition between the parts included"
 
@@ -126,7 +126,7 @@ def test_a_softmax_of_something_else_is_no_attention(build: Build) -> None:
 def test_unaligned_rows_of_gemms_are_a_finding(build: Build) -> None:
     """5185 columns of 2 bytes: the second row starts 10,370 bytes in. 5185 rows of 768 are aligned."""
     finding = findings(gemm(build(), [[768, 768], [768, 5185]], 0, 10, 400))["unaligned_gemms"]
-    assert finding.why.startswith("1 GEMM with rows of 5185 elements, 100 % of GPU time")
+    assert finding.why.startswith("1 GEMM takes 100 % of GPU time: rows of 5185 elements")
     assert 0 < (finding.gain_us or 0) < 400
     assert "unaligned_gemms" not in findings(gemm(build(), [[5185, 768], [768, 3072]], 0, 10, 400))
     assert "unaligned_gemms" not in findings(gemm(build(), [[768, 768], [768, 1]], 0, 10, 400))
@@ -169,7 +169,7 @@ def test_elementwise_kernels_in_a_row_are_unfused(build: Build) -> None:
     add(b, [4096, 4096], 40, 210, 40)
     finding = findings(b)["unfused_elementwise"]
     assert finding.gain_us == pytest.approx(30)
-    assert finding.why.startswith("3 elementwise kernels run back to back, 40 % of GPU time")
+    assert finding.why.startswith("3 unfused elementwise kernels take 40 % of GPU time")
 
 
 def test_elementwise_kernels_alone_are_no_chain(build: Build) -> None:
@@ -310,12 +310,17 @@ def test_without_sizes_a_few_long_collectives_are_said_and_not_explained(build: 
     ("kernel", "args", "kind", "remedy"),
     [
         ("ncclDevKernel_AllGather_RING_LL(x)", {}, "all-gather", "gather a layer ahead"),
-        ("ncclDevKernel_Generic_1(x)", {"Collective name": "_reduce_scatter_base"}, "reduce-scatter", "run it beside"),
-        ("ncclDevKernel_SendRecv(x)", {"Collective name": "all_to_allv"}, "all-to-all", "run it beside other work"),
+        (
+            "ncclDevKernel_Generic_1(x)",
+            {"Collective name": "_reduce_scatter_base"},
+            "reduce-scatter",
+            "overlap it with",
+        ),
+        ("ncclDevKernel_SendRecv(x)", {"Collective name": "all_to_allv"}, "all-to-all", "overlap it with other work"),
         ("ncclDevKernel_SendRecv(x)", {}, "send/recv", "between pipeline stages: more micro-batches"),
         ("ncclSymkDevKernel_AllReduce_AGxLL_R_sum_bf16(x)", {}, "all-reduce of activations", "a smaller tensor"),
         ("void vllm::cross_device_reduce_1stage<__half, 8>(x)", {}, "all-reduce of activations", "a smaller tensor"),
-        ("void deep_ep::internode_ll::combine<true, 7168>(x)", {}, "all-to-all", "run it beside other work"),
+        ("void deep_ep::internode_ll::combine<true, 7168>(x)", {}, "all-to-all", "overlap it with other work"),
     ],
 )
 def test_exposed_communication_is_named_with_what_hides_its_kind(
@@ -466,7 +471,7 @@ def test_timesformer_is_told_to_use_flash_attention(real_analysis: RealAnalysis)
 @pytest.mark.shared
 def test_qwen_is_told_of_its_unfused_elementwise_kernels(real_analysis: RealAnalysis) -> None:
     summary = summarize(real_analysis("mi300/Qwen_Qwen1.5-0.5B-Chat__1016005"))
-    assert "elementwise kernels run back to back" in verdict(summary)
+    assert "unfused elementwise kernels take" in verdict(summary)
     # two host events that end after their caller did are no warning
     assert "host_overlaps" not in {notice.id for notice in summary.notices}
 
@@ -484,4 +489,4 @@ def test_recomputation_is_a_finding_where_memory_is_left(build: Build, used_gb: 
     if said is not None:
         assert said.gain_us == pytest.approx(100)
         assert said.gain_low_us == 0
-        assert "50 % of GPU time runs forward ops again, while 166 GB of 206 GB are free at the peak" in said.why
+        assert "50 % of GPU time to run forward ops again, while 166 GB of 206 GB are free at the peak" in said.why

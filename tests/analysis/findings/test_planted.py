@@ -42,7 +42,7 @@ def test_casts(build: Build) -> None:
         copy(b, [4096, 4096], ("c10::BFloat16", "float"), 20 * i + 10, 310 + 310 * i)
     finding = first(b)
     assert (finding.id, finding.gain_us) == ("type_casts", pytest.approx(300))
-    assert finding.why == "3 casts, 32 % of GPU time: kernels that only change a tensor's type"
+    assert finding.why == "3 casts take 32 % of GPU time: they only change a tensor's type"
 
 
 def test_copies_into_another_layout(build: Build) -> None:
@@ -81,7 +81,7 @@ def test_a_cache_that_grows_by_a_token(build: Build) -> None:
         b.op("aten::cat", 20 + 10 * i, 5, **args).launch(21 + 10 * i, "CatArrayBatchedCopy", 220 + 150 * i, 150)
     finding = first(b)
     assert (finding.id, finding.gain_us) == ("growing_cache", pytest.approx(600))
-    assert finding.why == "4 copies, 74 % of GPU time: the key-value cache grows by a token at a time"
+    assert finding.why == "4 copies take 74 % of GPU time: the key-value cache grows by a token at a time"
 
 
 def test_layout_changes_round_convolutions(build: Build) -> None:
@@ -260,10 +260,10 @@ def test_prompts_that_hold_up_decoding(build: Build) -> None:
 @pytest.mark.parametrize(
     ("waits_us", "said", "gain_us"),
     [
-        ((500, 500, 500), "before a step launches anything the GPU waits 500 µs for the host", 400),
+        ((500, 500, 500), "the GPU idles for the first 500 µs of each step", 400),
         # beside the 400 µs of its own step at most: what one step waits is not hidden in the others
-        ((2000, 0, 0), "before 1 of 3 steps launches anything the GPU waits 2 ms for the host", 400 / 3),
-        ((600, 600, 0), "before 2 of 3 steps launch anything the GPU waits 600 µs for the host", 800 / 3),
+        ((2000, 0, 0), "the GPU idles for the first 2 ms of 1 of 3 steps", 400 / 3),
+        ((600, 600, 0), "the GPU idles for the first 600 µs of 2 of 3 steps", 800 / 3),
     ],
 )
 def test_a_wait_before_the_first_launch_is_of_the_steps_that_have_it(

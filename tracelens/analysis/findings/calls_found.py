@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from tracelens.analysis.findings.candidate import Candidate
 from tracelens.analysis.findings.observed import Observed
-from tracelens.analysis.findings.wording import counted
+from tracelens.analysis.findings.wording import counted, takes
 from tracelens.analysis.verdict.summary import Said
 
 if TYPE_CHECKING:
@@ -27,7 +27,7 @@ def candidate_of_calls(
     calls, time_us = int(rows["operation_count"].sum()), float(rows["kernel_us_sum"].sum())
     yield replace(
         rest,
-        why=f"{counted(calls, what, plural)}, {seen.share_text(time_us)}{rest.why}",
+        why=f"{counted(calls, what, plural)} {takes(calls)} {seen.share_text(time_us)}{rest.why}",
         figures=(Said(what=what, value=calls, unit="count"), seen.gpu_share(time_us), *rest.figures),
         evidence=seen.evidence(rows.index),
         row=seen.example_of(rows.index[0]),

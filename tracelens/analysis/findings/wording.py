@@ -12,6 +12,15 @@ def counted(count: int, what: str, plural: str = "") -> str:
     return f"{count:,} {what if count == 1 else plural or f'{what}s'}"
 
 
+def takes(count: int) -> str:
+    """The verb of so many things.
+
+    >>> takes(1), takes(3)
+    ('takes', 'take')
+    """
+    return "takes" if count == 1 else "take"
+
+
 def duration(us: float) -> str:
     """A length of time in µs, ms or s, with up to three digits.
 

@@ -286,7 +286,7 @@ def test_values_that_are_read_back_are_the_cause_of_what_python_does_then() -> N
     program.healthy(4)
     first, *_ = program.summary().findings
     assert first.kind == "queue_drained_by_waits"
-    assert "for the GPU in aten::item, which then idles" in first.why
+    assert "for the GPU in aten::item; then the GPU idles" in first.why
     assert first.gain_us == pytest.approx(10 * 500, rel=0.05)
 
 

@@ -56,8 +56,8 @@ def attention_from_parts(seen: Observed) -> Iterator[Candidate]:
     share, most = (np.nan_to_num(1 - us / took_us).clip(0, 1)[of_triple] for us in (expected_us, least_us))
     time_us = float(spans_us.sum())
     yield Candidate(
-        why=f"bmm + softmax + bmm, {counted(len(triples), 'time')}, {seen.share_text(time_us)}: "
-        "attention whose scores go through HBM",
+        why=f"bmm + softmax + bmm, {counted(len(triples), 'time')}, takes {seen.share_text(time_us)}: "
+        "it is attention whose scores go through HBM",
         claimed=seen.kernels(events, share, high=most),
         computed="time of what is launched from the first to the last of the three, less one fused attention by the "
         "tile model; at most less its roofline",

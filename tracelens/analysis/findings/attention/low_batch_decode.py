@@ -36,7 +36,7 @@ def low_batch_decode(seen: Observed) -> Iterator[Candidate]:
         return
     rows = rows[few]
     rest = Candidate(
-        why=", of a few rows each: they only read weights, twice the batch would take hardly longer",
+        why=": they have a few rows each and only read weights, so twice the batch would take hardly longer",
         claimed=seen.calls(rows, 0.5, low=0.0),
         computed="for the same tokens: half of their time, as twice the batch reads the weights half as often",
         certainty="low",

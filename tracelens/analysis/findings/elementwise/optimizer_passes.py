@@ -40,8 +40,8 @@ def optimizer_passes(seen: Observed) -> Iterator[Candidate]:
     took_us = seen.activity.duration_us(events)
     total_us, longest_us = float(took_us.sum()), float(np.bincount(which, took_us).max())
     yield Candidate(
-        why=f"{counted(len(events), 'kernel')} of {counted(len(codes), 'op')} in Optimizer.step, "
-        f"{seen.share_text(total_us)}: not fused",
+        why=f"{counted(len(events), 'kernel')} of {counted(len(codes), 'op')} in Optimizer.step take "
+        f"{seen.share_text(total_us)}: the optimizer is not fused",
         claimed=seen.kernels(events, max(0.0, 1 - _FUSED_OVER_LONGEST * longest_us / total_us), spares_launches=True),
         computed="their time less one fused pass, which moves 7/4 of the bytes of the longest of them",
         figures=(

@@ -31,7 +31,7 @@ def type_casts(seen: Observed) -> Iterator[Candidate]:
     rows = seen.rows_where(seen.named("aten::copy_", "aten::_to_copy") & (seen.column("category") != COPY))
     rows = rows[np.array([_casts(op) for op in seen.signatures(rows)], np.bool_)]
     rest = Candidate(
-        why=": kernels that only change a tensor's type",
+        why=": they only change a tensor's type",
         claimed=seen.calls(rows, low=0.0, spares_launches=True),
         computed="their time; at least none of it",
         certainty="low",

@@ -55,9 +55,9 @@ def unfused_elementwise(seen: Observed) -> Iterator[Candidate]:
     mb = np.append(np.nan_to_num(seen.column("hbm_mb") / seen.column("kernels_per_call")), 0.0)[rows]
     saved_mb = float((mb * (1 - kept)).sum()) / seen.steps
     # Of kernels without recorded shapes the bytes are not known
-    saved = f": fused, some {size(saved_mb)} less through HBM" if saved_mb > 0 else ""
+    saved = f"; fusing them saves some {size(saved_mb)} of HBM traffic" if saved_mb > 0 else ""
     yield Candidate(
-        why=f"{counted(int(members.sum()), 'elementwise kernel')} run back to back, {seen.share_text(time_us)}{saved}",
+        why=f"{counted(int(members.sum()), 'unfused elementwise kernel')} take {seen.share_text(time_us)}{saved}",
         claimed=seen.kernels(events, 1 - kept, low=0.0, spares_launches=True),
         computed="per chain, the time of its kernels less that of the longest; at least none of it",
         figures=(

@@ -40,7 +40,7 @@ def unfused_loss(seen: Observed) -> Iterator[Candidate]:
     if not once_us > 0:
         return
     rest = Candidate(
-        why=": cross-entropy over a large vocabulary, not fused",
+        why=": the cross-entropy over a large vocabulary is not fused",
         claimed=seen.calls(rows, 1 - min(once_us, total_us) / total_us, spares_launches=True),
         computed="their time, less that of the bytes of the largest of them at the rate of HBM",
     )

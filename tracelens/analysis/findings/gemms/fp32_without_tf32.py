@@ -9,7 +9,7 @@ import numpy as np
 from tracelens.analysis.findings.candidate import Candidate
 from tracelens.analysis.findings.observed import Observed
 from tracelens.analysis.findings.rule import Advice, finding
-from tracelens.analysis.findings.wording import counted
+from tracelens.analysis.findings.wording import counted, takes
 from tracelens.analysis.verdict.summary import Said
 from tracelens.analysis.work.limits import launch_floor_us
 from tracelens.dtypes import DType
@@ -46,8 +46,8 @@ def fp32_without_tf32(seen: Observed) -> Iterator[Candidate]:
     least_us = np.minimum(np.fmax(np.fmax(compute_us, memory_us), floor_us), rows["roofline_us"])
     calls, time_us = int(rows["operation_count"].sum()), float(rows["kernel_us_sum"].sum())
     yield Candidate(
-        why=f"{counted(calls, 'FP32 GEMM or convolution call')} without TF32, {seen.share_text(time_us)}: "
-        "allow TF32 where its 10-bit mantissa is enough",
+        why=f"{counted(calls, 'FP32 GEMM or convolution call')} without TF32 {takes(calls)} "
+        f"{seen.share_text(time_us)}; allow TF32 where its 10-bit mantissa is enough",
         claimed=seen.calls(rows, 1 - least_us / rows["roofline_us"]),
         computed="each call's time, at the same share of its roofline with TF32's rate in the place of FP32's",
         figures=(Said(what="calls in FP32", value=calls, unit="count"), seen.gpu_share(time_us)),

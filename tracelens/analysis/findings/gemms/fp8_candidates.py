@@ -52,7 +52,7 @@ def fp8_candidates(seen: Observed) -> Iterator[Candidate]:
         return
     share = float((saved * rows["kernel_us_sum"]).sum() / rows["kernel_us_sum"].sum())
     rest = Candidate(
-        why=f", in BF16 or FP16: FP8 would take {percent(share)} less, by estimate",
+        why=f" in BF16 or FP16; FP8 would take {percent(share)} less, by estimate",
         claimed=seen.calls(rows, saved, low=0.0),
         computed="each GEMM's time, times 1 - FP8 / 16 bits by the tile model; at least none of it",
         certainty="low",

@@ -37,7 +37,7 @@ def slow_convolutions(seen: Observed) -> Iterator[Candidate]:
         return
     roofline = float((rows["roofline_us"] * rows["operation_count"]).sum() / rows["kernel_us_sum"].sum())
     rest = Candidate(
-        why=f": {percent(roofline)} of their roofline",
+        why=f" at {percent(roofline)} of their roofline",
         claimed=seen.calls(
             rows,
             1 - rows["_achievable_us"] / rows["kernel_us_mean"],

@@ -10,7 +10,7 @@ import numpy as np
 from tracelens.analysis.findings.candidate import Candidate
 from tracelens.analysis.findings.observed import Observed
 from tracelens.analysis.findings.rule import Advice, finding
-from tracelens.analysis.findings.wording import counted
+from tracelens.analysis.findings.wording import counted, takes
 from tracelens.analysis.verdict.summary import Said
 from tracelens.perf_models.matrix.gemm import GEMM
 
@@ -50,8 +50,8 @@ def unaligned_gemms(seen: Observed) -> Iterator[Candidate]:
     padded_us, _ = seen.expected_us([_padded(model) for model in models])
     calls, time_us = int(rows["operation_count"].sum()), float(rows["kernel_us_sum"].sum())
     yield Candidate(
-        why=f"{counted(calls, 'GEMM')} with rows of {', '.join(map(str, most))} elements, {seen.share_text(time_us)}: "
-        f"not aligned to {ALIGNMENT_BYTES} bytes; pad them",
+        why=f"{counted(calls, 'GEMM')} {takes(calls)} {seen.share_text(time_us)}: rows of "
+        f"{', '.join(map(str, most))} elements are not aligned to {ALIGNMENT_BYTES} bytes; pad them",
         claimed=seen.calls(
             rows,
             1 - padded_us / rows["kernel_us_mean"],

@@ -49,11 +49,11 @@ def host_before_first_launch(seen: Observed) -> Iterator[Candidate]:
     hidden = float(np.clip(step_ns - wait_ns, 0, wait_ns).sum() / wait_ns.sum())
     row = _function(seen, parts)
     name = "" if row is None else seen.table.name_of(row).rpartition(": ")[2]
-    where = f", most of it in {name}" if _PLAIN.fullmatch(name) else ""
-    which = "a step" if waiting.all() else f"{waiting.sum()} of {len(waiting)} steps"
-    launch = "launch" if 1 < waiting.sum() < len(waiting) else "launches"
+    runs = f"runs {name}" if _PLAIN.fullmatch(name) else "launches nothing"
+    which = "each step" if waiting.all() else f"{waiting.sum()} of {len(waiting)} steps"
     yield Candidate(
-        why=f"before {which} {launch} anything the GPU waits {duration(each_us)} for the host, {percent(share)}{where}",
+        why=f"the GPU idles for the first {duration(each_us)} of {which} ({percent(share)} of the time) while "
+        f"the host {runs}",
         claimed=seen.idle_time(parts, hidden, low=OPEN_ENDED),
         computed="the shorter of this wait and the rest of the step, beside which it can be done; at least none of it",
         certainty="low",

@@ -54,8 +54,8 @@ def drained_queue(seen: Observed) -> Iterator[Candidate]:
         waited_us = waited_ns / NS_PER_US / seen.steps
         yield replace(
             candidate,
-            why=f"the host waits {duration(waited_us)} for the GPU{_where(seen)}, which then idles until the next "
-            f"launch, {counted(waits, 'time')}, {percent(idle_share_of_window)} of the time",
+            why=f"the host waits {duration(waited_us)} for the GPU{_where(seen)}; then the GPU idles until the next "
+            f"launch, {counted(waits, 'time')} and for {percent(idle_share_of_window)} of the time",
             claimed=seen.idle_time(parts, share, low=0.0),
             computed="idle time after each wait, at most as long as the host waited; at least none of it",
             figures=(

@@ -33,7 +33,7 @@ def short_kernels(seen: Observed) -> Iterator[Candidate]:
     if count <= _MANY or total_ns <= _LEAST_SHARE * seen.window_ns:
         return
     yield Candidate(
-        why=f"{count:,} kernels under {SHORT_KERNEL_US:.0f} µs: most of that is starting and draining",
+        why=f"{count:,} kernels take under {SHORT_KERNEL_US:.0f} µs each, most of it to start and drain",
         claimed=seen.kernels(short, low=0.0, spares_launches=True),
         computed="their time; at least none of it",
         certainty="low",

@@ -49,7 +49,7 @@ def recomputation(seen: Observed) -> Iterator[Candidate]:
     time_us = float(seen.activity.duration[events].sum()) / NS_PER_US
     ranked = np.argsort(-np.bincount(rows[rows >= 0]), kind="stable")[:5]
     yield Candidate(
-        why=f"recomputation: {seen.share_text(time_us)} runs forward ops again, while {size(free_mb)} of "
+        why=f"recomputation takes {seen.share_text(time_us)} to run forward ops again, while {size(free_mb)} of "
         f"{size(capacity_mb)} are free at the peak",
         claimed=seen.kernels(events, min(1.0, free_mb / kept_mb) if kept_mb else 1.0, low=0.0, spares_launches=True),
         computed="the time of the repeated ops, as far as half of the bytes that they move fits into the free memory",

@@ -39,12 +39,12 @@ REMEDIES = {
     SEND_RECV: f"between pipeline stages: {STAGES}; in ring attention: more rows per rank",
     "all-gather": "gather a layer ahead (FSDP prefetch, async tensor parallelism), keep weights gathered "
     "(reshard_after_forward=False), or shard over fewer ranks",
-    "reduce-scatter": "run it beside the next layer's gradients, reduce once per several micro-batches, or shard over "
-    "fewer ranks",
+    "reduce-scatter": "overlap it with the next layer's gradients, reduce once per several micro-batches, or shard "
+    "over fewer ranks",
     ALL_REDUCE: "overlap it with the backward pass (larger or earlier buckets), or reduce once per several "
     "micro-batches (no_sync)",
     OF_ACTIVATIONS: "a smaller tensor-parallel size, an all-reduce fused with the norm behind it, or a larger batch",
-    ALL_TO_ALL: "run it beside other work (another micro-batch, the dense part), send fewer bytes (FP8), or keep it "
+    ALL_TO_ALL: "overlap it with other work (another micro-batch, the dense part), send fewer bytes (FP8), or keep it "
     "within a node",
 }
 #: What spares latency, which no fewer bytes do.

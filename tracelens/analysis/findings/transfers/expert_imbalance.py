@@ -10,7 +10,7 @@ import numpy.typing as npt
 from tracelens.analysis.findings.candidate import Candidate
 from tracelens.analysis.findings.observed import Floats, Observed
 from tracelens.analysis.findings.rule import Advice, finding
-from tracelens.analysis.findings.wording import counted
+from tracelens.analysis.findings.wording import counted, takes
 from tracelens.analysis.reading.recorded_groups import attributes_of_calls
 from tracelens.analysis.sheets.ops import coll_analysis
 from tracelens.analysis.verdict.summary import Evidence, Said
@@ -63,7 +63,9 @@ def expert_imbalance(seen: Observed) -> Iterator[Candidate]:
     if len(at):
         largest = float(np.average(most[uneven], weights=seen.activity.duration[at] + 1))
         exchanges = counted(len(at), "all-to-all")
-        texts.append(f"{exchanges}, {seen.share_text(time_us)}: one rank is sent {largest:.1f} times the mean")
+        texts.append(
+            f"{exchanges} {takes(len(at))} {seen.share_text(time_us)}: one rank is sent {largest:.1f} times the mean"
+        )
         figures += [Said(what="uneven all-to-alls", value=len(at), unit="count"), seen.gpu_share(time_us),
                     Said(what="largest part over the mean", value=largest, unit="ratio")]  # fmt: skip
     if overloaded:
