@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import ast
 import dataclasses
 import gzip
 import hashlib
 import json
+import re
 import shutil
 
 import pandas as pd
@@ -111,7 +113,7 @@ def test_a_cluster_gives_text_workbook_picture_and_json(tmp_path, capsys):
         ({"cluster": "dgx-h1000"}, "did you mean dgx-h100"),
         ({"rules": "original", "layers": 3}, "--rules original does not support --layers"),
         ({"rules": "original", "skew": "uniform"}, "--rules original does not support --skew"),
-        ({"log": "x.txt"}, "--log needs --rules original"),
+        ({"log": "x.txt", "cluster": "dgx-h100"}, "--log is of packets on a mesh"),
         ({"output": "x.pdf"}, "must end in .json, .xlsx, .svg"),
         ({"link-gb-s": 100}, "--ranks-per-node, --link-gb-s and --inter-gb-s"),
         ({"tokens": 10**13}, "exceed 2,000,000,000 routings; use fewer"),
@@ -245,3 +247,50 @@ def test_times_that_no_measurement_stands_behind_say_so(tmp_path, capsys):
     assert "expected error unknown" in capsys.readouterr().out
     assert json.loads(paths[0].read_text())["summary"]["expected_error_percent"] is None
     assert "expected error unknown" in paths[1].read_text()
+
+
+MESH = ["route", "--experts", "128", "--tokens", "1024", "--topk", "8", "--ranks", "8"]
+
+
+def test_an_even_load_by_the_original_rules_stands_beside_the_closed_form(capsys):
+    """10,240 tokens: 10,240 x 8 / 64 x 9 = 11,520 bytes per pair; packets of 18 in 90 B/ms fill a link: 128 rounds."""
+    more = ["--tokens", "10240", "--packet-bytes", "18", "--intra-bytes-per-ms", "90", "--rules", "original"]
+    assert main([*MESH, *more, "--skew", "balanced", "--initial-delay-ms", "3ms", "--format", "json"]) == 0
+    summary = json.loads(capsys.readouterr().out)["summary"]
+    # both directions share a link: 2 x 11,520 / 90 rounds of 2 + 5 x (1 + 18 / 90) ms, and 3 ms once
+    assert summary["rounds"] == summary["formula_rounds"] == 256
+    assert summary["formula_round_ms"] == pytest.approx(2 + 5 * 1.2)
+    assert summary["time_ms"] == pytest.approx(summary["formula_ms"]) == pytest.approx(3 + 256 * 8)
+    assert summary["formula_is_exact"] is True
+    assert summary["printed_round_ms"] == pytest.approx((3 + 2 + 5) * 1.2)
+    assert summary["printed_ms"] == pytest.approx(256 * 12)
+
+
+def test_the_closed_form_is_a_bound_where_its_conditions_do_not_hold(capsys):
+    assert main(MESH) == 0
+    printed = capsys.readouterr().out
+    assert "by the closed form at least, its conditions do not hold" in printed
+    assert "also prints" not in printed
+    assert main([*MESH, "--rules", "original"]) == 0
+    assert "the original's text also prints rounds of 8.4 ms" in capsys.readouterr().out
+    assert main([*MESH, "--rules", "original", "--skew", "zipf:1.1"]) == 2
+
+
+@pytest.mark.parametrize("more", [[], ["--nic-bytes-per-round", "300"], ["--links", "2"], ["--hidden", "64"]])
+def test_the_log_of_the_default_rules_adds_up_to_the_answer(more, tmp_path, capsys):
+    log = tmp_path / "rounds.txt"
+    words = ["route", "--experts", "16", "--tokens", "200", "--topk", "2", "--ranks", "4", *more]
+    assert main([*words, "--log", str(log), "--format", "json"]) == 0
+    summary = json.loads(capsys.readouterr().out)["summary"]
+    text = log.read_text().partition("\nCOMBINE\n")[0]
+    rounds = re.findall(r"ACTIVE LINKS: (.*)", text)
+    links = [link for each in rounds for of in ast.literal_eval(each).values() for some in of.values() for link in some]
+    assert len(rounds) == summary["rounds"]
+    assert sum(packets for packets, _ in links) == summary["packets"]
+    assert sum(nbytes for _, nbytes in links) == summary["moved_bytes"]
+    assert float(re.findall(r"COMM TIME: (.*) ms", text)[-1]) == pytest.approx(summary["time_ms"])
+    for nic in re.findall(r"NIC MAP: (.*)", text):
+        assert sum(sent for sent, _ in ast.literal_eval(nic).values()) == sum(
+            got for _, got in ast.literal_eval(nic).values()
+        )
+    assert (more == ["--hidden", "64"]) is ("COMBINE" in log.read_text())

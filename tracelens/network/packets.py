@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import ctypes
 import math
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -127,12 +128,110 @@ def simulate(traffic: Traffic, rules: MeshRules) -> PacketTimes:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class EvenLoad:
+    """The closed form for a load that is the same between all ranks: ``rounds`` of ``round_ms`` (docs/routing.md).
+
+    ``is_exact``: packets fill a link, links divide a pair's load, no NIC limit binds, nothing overlaps; else the rounds
+    are a lower bound. ``printed_ms``, ``printed_round_ms``: by the form that the original's text prints beside it,
+    which its own simulation contradicts.
+    """
+
+    round_ms: float
+    rounds: float
+    time_ms: float
+    is_exact: bool
+    printed_round_ms: float
+    printed_ms: float
+
+
+def even_load(bytes_per_rank: float, ranks: int, rules: MeshRules) -> EvenLoad | None:
+    """``bytes_per_rank``: what one rank sends to all others; None for one rank, and for links of different rates."""
+    if ranks < 2 or (rules.inter_bytes_per_ms is not None and rules.ranks_per_node is not None):
+        return None
+    rate, size, pairs = rules.link_bytes_per_ms, rules.packet_bytes, ranks * (ranks - 1) // 2
+    full = rate // size
+    packet_ms = rules.packet_delay_ms + size / rate
+    round_ms = rules.round_delay_ms + full * packet_ms
+    rounds = bytes_per_rank * ranks / (rules.links * pairs * rate)
+    printed = (rules.initial_delay_ms + rules.round_delay_ms + full) * packet_ms
+    fills = rate % size == 0 and (bytes_per_rank / (ranks - 1)) % (rules.links * rate) == 0
+    return EvenLoad(
+        round_ms=round_ms, rounds=rounds, time_ms=rules.initial_delay_ms + round_ms * rounds,
+        is_exact=fills and rules.nic_bytes_per_round >= rules.links * (ranks - 1) * rate and rules.overlap == 1,
+        printed_round_ms=printed, printed_ms=printed * rounds,
+    )  # fmt: skip
+
+
+#: More rounds than anyone reads; each is lines of a log.
+_MOST_LOGGED = 100_000
+
+
+def logged(traffic: Traffic, rules: MeshRules) -> tuple[PacketTimes, str]:
+    """As ``simulate``, every round played and written down. UsageError for more rounds than anyone reads.
+
+    A round's lines: its slowest link, its time, per pair of ranks ``[packets, bytes]`` of each link that sent, per rank
+    ``[sent, received]`` bytes, and the time so far. Idle links and pairs are left out.
+    """
+    times = simulate(traffic, rules)
+    if times.rounds > _MOST_LOGGED:
+        raise UsageError(f"a log of {times.rounds:,} rounds is too long: at most {_MOST_LOGGED:,}")
+    mesh = _Mesh(traffic, rules)
+    lines = ["NODE LOAD", _LINE, str(_by_pair(mesh, mesh.rest[:, None, :], lambda at: int(at[0])))]
+    time, rounds = rules.initial_delay_ms, 0
+    while mesh.rest.any():
+        played = mesh.play(backwards=rounds % 2 == 1)
+        rounds += 1
+        time += rules.round_delay_ms + played.links_ms
+        sent, received = (
+            np.bincount(ends, weights, mesh.ranks).astype(int)
+            for ends, weights in zip(mesh.by_step, [np.append(played.moved[0], played.moved[1, ::-1])] * 2, strict=True)
+        )
+        packets, nbytes = played.count, played.used
+        way, link, pair = np.unravel_index(int(rules.busy_ms(packets, nbytes, mesh.rate).argmax()), packets.shape)
+        source, target = mesh.ends[way, pair], mesh.ends[1 - way, pair]
+        both = np.stack((packets, nbytes), axis=-1)
+        slowest = both[way, link, pair]
+        lines += [
+            _LINE,
+            f"ROUND {rounds}",
+            f"SLOWEST LINK: {source} -> {target}, link {link}, {slowest[0]:.0f} packets, {slowest[1]:.0f} bytes",
+            f"Round time: {played.links_ms} ms",
+            f"ACTIVE LINKS: {_by_pair(mesh, both, _links_in_use)}",
+            f"NIC MAP: {dict(enumerate([list(each) for each in zip(sent.tolist(), received.tolist(), strict=True)]))}",
+            f"COMM TIME: {time} ms",
+        ]
+    return times, "\n".join([*lines, _LINE, f"ROUND {rounds + 1}", "No more data to transfer, exiting"])
+
+
+_LINE = "-" * 15
+
+
+def _links_in_use(link: Any) -> list[list[int]]:
+    return [[int(packets), int(nbytes)] for packets, nbytes in link if packets]
+
+
+def _by_pair(mesh: _Mesh, values: Any, shown: Callable[[Any], Any]) -> dict[int, dict[int, Any]]:
+    """What ``shown`` makes of ``values[way, :, pair]``, by source and destination; nothing where that is empty."""
+    found: dict[int, dict[int, Any]] = {}
+    for way in (0, 1):
+        for pair in range(len(mesh.rate)):
+            if said := shown(values[way, :, pair]):
+                found.setdefault(int(mesh.ends[way, pair]), {})[int(mesh.ends[1 - way, pair])] = said
+    return {source: dict(sorted(found[source].items())) for source in sorted(found)}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class _Round:
-    """One round of the whole mesh: its slowest link's time, its packets, and what each pair moved."""
+    """One round of the whole mesh: its slowest link's time, its packets, and what each pair moved.
+
+    ``used`` bytes and ``count`` packets of each link: ``[2, links, pairs]``.
+    """
 
     links_ms: float
     packets: int
     moved: Floats
+    used: Floats
+    count: Floats
 
 
 class _CompiledMesh(ctypes.Structure):
@@ -186,7 +285,7 @@ class _Mesh:
         packets = int(count.sum())
         self.packets += packets
         busy = self.rules.busy_ms(count, used, self.rate)
-        return _Round(links_ms=float(busy.max()), packets=packets, moved=before - self.rest)
+        return _Round(links_ms=float(busy.max()), packets=packets, moved=before - self.rest, used=used, count=count)
 
     def skip(self, last: list[_Round]) -> int:
         """Takes off at once the rounds that would repeat the last two, a link's directions once each; how often."""

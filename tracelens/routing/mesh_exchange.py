@@ -12,7 +12,7 @@ from tracelens.dtypes import DType
 from tracelens.errors import UsageError
 from tracelens.lazy.records import dataclass
 from tracelens.network.original_rules import simulate_seed
-from tracelens.network.packets import MeshRules, PacketTimes, simulate
+from tracelens.network.packets import MeshRules, PacketTimes, even_load, logged, simulate
 from tracelens.network.traffic import Copies, Traffic, imbalance
 from tracelens.routing.route_result import RouteResult, counted_loads, expert_frame, loads_summary, rank_frame
 from tracelens.routing.switched_exchange import payload
@@ -51,28 +51,34 @@ class MeshScenario:
         )
 
 
-def route_mesh(scenario: MeshScenario, *, seed_rules: bool = False, placement: Placement | None = None) -> RouteResult:
-    """An exchange on the full mesh, packet by packet, in milliseconds; with ``seed_rules`` as the original plays it."""
+def route_mesh(
+    scenario: MeshScenario, *, seed_rules: bool = False, placement: Placement | None = None, log_rounds: bool = False
+) -> RouteResult:
+    """An exchange on the full mesh, packet by packet, in milliseconds; with ``seed_rules`` as the original plays it.
+
+    ``log_rounds``: with a log of every round, which the original rules always have.
+    """
     routing = scenario.routing
     place = placement or Placement.contiguous(routing.experts, routing.ranks)
     if seed_rules:
         _refuse_for_seed(scenario)
-    table = scenario.drawn_by_seed() if seed_rules and routing.file is None else routing.drawn()
+    is_drawn = routing.file is None and routing.skew.kind != "balanced"
+    table = scenario.drawn_by_seed() if seed_rules and is_drawn else routing.drawn()
     copies = Copies.from_assignment(
         place.slot_of_token(table.experts), place.rank_of_slot, ranks=routing.ranks, rank_of_token=table.source
     )
     vector = 0.0 if scenario.hidden is None else payload(scenario.hidden, scenario.dtype).copy_bytes
     traffic = Traffic(wire_bytes=copies.per_expert * (scenario.unit_bytes + vector))
-    log = None
+    log: str | None
     if seed_rules:
         times, log = simulate_seed((copies.per_expert * scenario.unit_bytes).tolist(), scenario.rules)
     else:
-        times = simulate(traffic, scenario.rules)
-    back = (
-        None
-        if scenario.hidden is None
-        else simulate(Traffic(wire_bytes=(copies.per_expert * vector).T), scenario.rules)
-    )
+        times, log = logged(traffic, scenario.rules) if log_rounds else (simulate(traffic, scenario.rules), None)
+    back = None
+    if scenario.hidden is not None:
+        returned = Traffic(wire_bytes=(copies.per_expert * vector).T)
+        back, more = logged(returned, scenario.rules) if log_rounds else (simulate(returned, scenario.rules), None)
+        log = f"DISPATCH\n{log}\nCOMBINE\n{more}" if log_rounds else None
     even = _even_mesh(traffic, scenario.rules)
     loads = counted_loads(routing, table)
     both_ms = times.time_ms + (back.time_ms if back else 0.0)
@@ -85,6 +91,7 @@ def route_mesh(scenario: MeshScenario, *, seed_rules: bool = False, placement: P
         "local_bytes": times.local_bytes,
         "even_ms": even.time_ms,
         "imbalance_ms": times.time_ms - even.time_ms,
+        **_closed_form(traffic, scenario.rules, printed=seed_rules),
         "layers": scenario.layers,
         "layers_ms": scenario.layers * both_ms,
         "rules": "original" if seed_rules else "default",
@@ -99,6 +106,18 @@ def route_mesh(scenario: MeshScenario, *, seed_rules: bool = False, placement: P
         "experts": expert_frame(loads, place, None),
     }
     return RouteResult(summary=summary, frames=frames, traffic=traffic, table=table, log=log)
+
+
+def _closed_form(traffic: Traffic, rules: MeshRules, *, printed: bool) -> dict[str, Any]:
+    """The formula for an even load of as many bytes; ``printed``: the one in the original's text beside it, too."""
+    found = even_load(traffic.remote_bytes / max(traffic.ranks, 1), traffic.ranks, rules)
+    if found is None:
+        return {}
+    of_text = {"printed_round_ms": found.printed_round_ms, "printed_ms": found.printed_ms} if printed else {}
+    return {
+        "formula_ms": found.time_ms, "formula_rounds": found.rounds, "formula_round_ms": found.round_ms,
+        "formula_is_exact": found.is_exact, **of_text,
+    }  # fmt: skip
 
 
 def _refuse_for_seed(scenario: MeshScenario) -> None:

@@ -61,7 +61,9 @@ class RouteCommand(RouteOptions):
         kind=Path, metavar="DIR|FILE",
     )  # fmt: skip
     save_routing: Path | None = option("write routing.csv and weights.csv", kind=Path, metavar="DIR")
-    log: Path | None = option("write the packet log (--rules original)", kind=Path, metavar="FILE")
+    log: Path | None = option(
+        "write the packet log of a mesh; of --rules original as the original writes it", kind=Path, metavar="FILE"
+    )
     rules: str = option(
         "original: like the original simulator, bugs included",
         "default", kind=_rules, choices=("default", "original"),
@@ -137,8 +139,8 @@ def _routed(args: argparse.Namespace) -> RouteResult:
     if args.best_groups is not None and args.groups is None:
         raise UsageError("--best-groups needs --groups")
     _refuse(args, config, *((MESH_ONLY, "a mesh") if is_cluster else (_CLUSTER_ONLY, "a cluster")))
-    if args.log and args.rules != "original":
-        raise UsageError("--log needs --rules original")
+    if args.log and is_cluster:
+        raise UsageError("--log is of packets on a mesh, round by round; leave out --cluster and --link-gb-s")
     result = _on_cluster(args, values, config) if is_cluster else _on_mesh(args, values, config)
     if not args.compare:
         return result
@@ -168,6 +170,7 @@ def _option(name: str) -> str:
 def _check_seed(args: argparse.Namespace, config: dict[str, Any], *, is_cluster: bool) -> None:
     """UsageError for options that the original rules would not use; a note for such keys of a configuration."""
     others = ("skew", "groups", "best_groups", "capacity", "ranks_per_node", "cluster", *_CLUSTER_ONLY)
+    others = others[1:] if args.skew == "balanced" else others
     named = [_option(name) for name in (*NEVER_USED, *others) if getattr(args, name) is not None]
     if named or is_cluster:
         raise UsageError(
@@ -244,7 +247,13 @@ def _on_mesh(args: argparse.Namespace, values: dict[str, Any], config: dict[str,
         dtype=element_type(args.combine_dtype),
         layers=values["layers"] or 1,
     )
-    return route_mesh(scenario, seed_rules=args.rules == "original", placement=_placement(args, values))
+    is_original = args.rules == "original"
+    return route_mesh(
+        scenario,
+        seed_rules=is_original,
+        placement=_placement(args, values),
+        log_rounds=bool(args.log) and not is_original,
+    )
 
 
 def _on_cluster(args: argparse.Namespace, values: dict[str, Any], config: dict[str, Any]) -> RouteResult:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from tracelens.routing.route_result import RouteResult
@@ -36,7 +36,7 @@ def route_text(result: RouteResult) -> str:
             f"dispatch {s['time_ms']:.2f} ms, {s['rounds']} rounds, {s['packets']:,} packets, "
             f"{s['moved_bytes']:,.0f} bytes moved, {s['local_bytes']:,.0f} local ({s['rules']} rules)"
         )
-        lines.append(f"an even load would take {s['even_ms']:.2f} ms")
+        lines.append(f"an even load would take {s['even_ms']:.2f} ms{_by_formula(s)}")
         if "combine_ms" in s:
             lines.append(f"combine {s['combine_ms']:.2f} ms")
         if s["layers"] > 1:
@@ -64,6 +64,21 @@ def route_text(result: RouteResult) -> str:
     if "comparison" in result.frames:
         lines += _compared_lines(result)
     return "\n".join(lines)
+
+
+def _by_formula(s: dict[str, Any]) -> str:
+    """The closed form beside the simulation, and under the original's rules the one that its text prints as well."""
+    if "formula_ms" not in s:
+        return ""
+    at_least = "" if s["formula_is_exact"] else " at least, its conditions do not hold:"
+    rounds = f"{s['formula_rounds']:.4g} rounds of {s['formula_round_ms']:.4g} ms"
+    text = f"; by the closed form{at_least} {s['formula_ms']:.2f} ms ({rounds})"
+    if "printed_ms" in s:
+        text += (
+            f"; the original's text also prints rounds of {s['printed_round_ms']:.4g} ms, "
+            f"in all {s['printed_ms']:.2f} ms, which its simulation contradicts"
+        )
+    return text
 
 
 def _compared_lines(result: RouteResult) -> list[str]:
