@@ -34,8 +34,8 @@ def sheet(rows: int) -> Sheet:
     frame = pd.DataFrame({f"time_{i}": rng.random(rows) * 1e4 for i in range(_NUMBERS)})
     for i in range(_TEXTS):
         frame[f"name_{i}"] = [f"void at::native::kernel<{n}>(float*)" for n in rng.integers(0, rows // 2, rows)]
-    columns = [us(f"time_{i}", f"time {i} (µs)", "A time.") for i in range(_NUMBERS)]
-    names = [text(f"name_{i}", f"name {i}", "A name.", 40) for i in range(_TEXTS)]
+    columns = [us(f"time_{i}", "A time.") for i in range(_NUMBERS)]
+    names = [text(f"name_{i}", "A name.", width=40) for i in range(_TEXTS)]
     return Sheet(title="calls", frame=frame, columns=(*columns, *names))
 
 
@@ -48,7 +48,7 @@ def ours(made: Sheet, path: Path) -> None:
 def by_xlsxwriter(made: Sheet, path: Path) -> None:
     book = xlsxwriter.Workbook(str(path), {"constant_memory": True, "strings_to_formulas": False})
     page, number = book.add_worksheet(made.title), book.add_format({"num_format": _FORMAT})
-    page.write_row(0, 0, [column.header for column in made.columns], book.add_format({"bold": True}))
+    page.write_row(0, 0, [column.title for column in made.columns], book.add_format({"bold": True}))
     for row, values in enumerate(made.frame.itertuples(index=False), 1):
         for column, value in enumerate(values):
             if column < _NUMBERS:
@@ -68,7 +68,7 @@ def by_openpyxl(made: Sheet, path: Path) -> None:
             found.number_format = _FORMAT
         return found
 
-    header = [cell(column.header) for column in made.columns]
+    header = [cell(column.title) for column in made.columns]
     for each in header:
         each.font = Font(bold=True)
     page.append(header)

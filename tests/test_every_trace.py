@@ -220,7 +220,7 @@ def test_the_views_hold_all_device_time(recorded: Recorded) -> None:
     found = phases(table, tree, activity)
     sums = [found.frame(activity)["kernel_us"].sum()]
     for frame, column in (
-        (modules(table, tree, activity, found, ""), "self_us"),
+        (modules(table, tree, activity, found, ""), "kernel_self_us"),
         (call_stacks(table, tree, activity), "kernel_us"),
     ):
         sums += [frame[column].sum()] if frame is not None else []
@@ -326,9 +326,9 @@ def test_scope_and_what_is_excluded_are_the_file(recorded: Recorded) -> None:
     assert sum(count for count, _ in parts) == len(events)
     file_us = int(analysis.trace.table.duration_ns[events].sum()) / 1e3
     assert sum(us for _, us in parts) == pytest.approx(file_us, rel=1e-12)
-    assert analysis.frames["kernel_summary"]["kernel_us_sum"].sum() == pytest.approx(scope.time_us, rel=1e-9)
+    assert analysis.frames["kernel_summary"]["duration_us_sum"].sum() == pytest.approx(scope.time_us, rel=1e-9)
     busy = recorded.report.summary.busy
-    timeline = analysis.frames["gpu_timeline"].set_index("type")["time_ms"]
+    timeline = analysis.frames["gpu_timeline"].set_index("type")["time_us"] / 1e3
     assert timeline["total_time"] * 1e3 == pytest.approx(busy.total_us)
     assert timeline["idle_time"] * 1e3 == pytest.approx(busy.idle * busy.total_us, abs=1e-6)
 

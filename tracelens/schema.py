@@ -1,14 +1,14 @@
 """What a table is: its columns with title, unit, format and meaning, and the mark of a function that makes one.
 
-Frames have keys in snake_case (``kernel_us_sum``); people see headers (``Kernel Time (µs)_sum``). Headers follow what
-users of this kind of workbook know, so one quantity may go by a second name in another sheet: that is
-``Column.renamed``, not a second column.
+A column has one name, its key in snake_case with the unit in it (``kernel_us_sum``): in frames, SQL, CSV and JSON. The
+workbook and the page show its title (``Kernel time, sum (µs)``), which is made of the key.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
+from functools import cache
 from typing import Any, Literal, TypeVar
 
 from tracelens.errors import UsageError
@@ -34,23 +34,74 @@ _OVER = {
     "min": "Smallest of the calls.",
     "max": "Largest of the calls.",
     "sum": "Sum over the calls.",
-    "count": "Number of kernels.",
 }
+#: How keys of a perf model's dimensions begin.
+PARAMETER_PREFIX = "param_"
 #: Where sheets without a place of their own go: after the families.
 LAST = 1000
 
 
+#: What ``report --column-names`` takes: keys and titles, or the headers that users of AMD's TraceLens know.
+KEYS, TRACELENS = "keys", "tracelens"
+#: How keys end, the longest ending first, and the unit that it says. Rates stand without brackets: HBM TB/s.
+_UNITS = {
+    "_tflops_s": "TFLOPS/s", "_tb_s": "TB/s", "_gb_s": "GB/s", "_per_s": "per s", "_percent": "%", "_bytes": "bytes",
+    "_ppm": "ppm", "_us": "µs", "_ms": "ms", "_mb": "MB", "_gb": "GB", "_s": "s",
+}  # fmt: skip
+_TIMES = ("µs", "ms", "s")
+#: Words after which "time" would say nothing new.
+_ARE_TIMES = frozenset({
+    "time", "duration", "start", "end", "skew", "latency", "gap", "period", "offset", "residual", "cost", "bubble",
+    "transfer", "token", "first", "estimate", "bins", "at",
+})  # fmt: skip
+#: What keys say in short.
+_WORDS = {
+    "hbm": "HBM", "deepep": "DeepEP", "gpu": "GPU", "cpu": "CPU", "gflops": "GFLOP", "tflops": "TFLOPS", "op": "op",
+    "eplb": "with EPLB", "num": "number of", "dur": "duration", "nccl": "NCCL", "comm": "communication",
+    "avg": "mean", "msg": "message", "p2p": "send/recv", "flops": "FLOPS", "dtype": "type", "dims": "shapes",
+    "nelems": "elements", "algo": "algorithm", "e2e": "end to end", "ttft": "to the first token", "tpot": "per token",
+}  # fmt: skip
+#: Keys, without statistic, whose title is not their words.
+_TITLES = {
+    "effective_interconnect_tb_s": "Effective Interconnect TB/s", "true_interconnect_tb_s": "True Interconnect TB/s",
+    "hbm_mb": "HBM data moved (MB)", "copied_mb": "Data copied (MB)", "wire_mb": "Interconnect data (MB)",
+    "expected_remote_mb": "Expected remote data (MB)", "remote_from": "Remote data from", "rows": "Exchanged rows",
+    "rows_from": "Exchanged rows from", "operation_count": "Calls", "calls": "Module calls", "percent": "Share (%)",
+    "cumulative_percent": "Cumulative share (%)", "known_percent": "Known work (%)",
+    "flops_per_byte": "FLOPs per byte", "gflops": "Work (GFLOP)", "direct_us": "Direct kernel time (µs)",
+    "subtree_us": "Subtree kernel time (µs)", "line": "Called from", "kernel_details_short": "Main kernels",
+    "above_roofline_us": "Time above roofline (µs)", "group_name": "Process group",
+    "group_ranks": "Process group ranks", "in_nelems": "Elements in", "out_nelems": "Elements out",
+    "in_mb": "Message in (MB)", "out_mb": "Message out (MB)", "in_split": "Split sizes in",
+    "out_split": "Split sizes out", "full_mb": "Full message (MB)", "dtype": "Element type",
+    "effective_bus_gb_s_shortest": "Effective bus GB/s, shortest call", "host_self_us": "Host self time (µs)",
+    "kernel_self_us": "Kernel self time (µs)", "first_us": "First runs (µs)", "first_calls": "First runs",
+    "recompute_calls": "Repeated runs", "recompute_us": "Repeated runs (µs)", "both_us": "Both busy (µs)",
+    "busy_a_us": "Busy A (µs)", "busy_b_us": "Busy B (µs)", "percent_of_a": "Share of A (%)",
+    "percent_of_b": "Share of B (%)", "device_a": "Device A", "device_b": "Device B", "stream_a": "Stream A",
+    "stream_b": "Stream B", "tokens_s": "Tokens/s", "end_mb": "At snapshot (MB)", "first_mb": "At start (MB)",
+    "last_mb": "At end (MB)", "time_us": "Time (µs)", "at_us": "At (µs)", "points": "Collectives used",
+    "size_imbalance": "Size imbalance", "p2p_exposed_us": "Exposed send/recv (µs)",
+    "queue_empty_us": "Queue empty (µs)", "exposed_comm_us": "Exposed communication time (µs)",
+    "measured_over_model": "Measured / model", "slowest_wait_us": "Wait time of the slowest (µs)",
+    "others_wait_us": "Wait time of the others (µs)", "wait_per_rank_us": "Wait time per rank (µs)",
+    "outside_us": "During neighboring steps (µs)", "left_out_us": "Left out (µs)", "model": "Perf model",
+    "perf_params": "Perf model parameters", "src_rank": "From rank", "dst_rank": "To rank", "file": "File",
+    "call": "Call", "gap_before_us": "Gap before (µs)", "own_us": "Own time (µs)",
+    "achievable_own_us": "Own time, achievable (µs)", "roofline_own_us": "Own time at the roofline (µs)",
+    "headroom_us": "Headroom (µs)", "hidden": "Width of a row",
+}  # fmt: skip
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Column:
-    """One column. ``unit`` is printed in its note; ``width`` caps it, in characters.
+    """One column. ``unit`` is printed in its note; ``width`` caps it, in characters; ``shown_as`` replaces the title.
 
     ``look``: ``share`` gets data bars, ``of_limit`` a color scale up to 100 % and red above. An ``optional`` column is
-    left out of a sheet in which it would be empty (``empty_at_zero``: or zero throughout). ``family`` is the header
-    without its statistic, under which the ``about`` sheet explains all of them in one line.
+    left out of a sheet in which it would be empty (``empty_at_zero``: or zero throughout).
     """
 
     key: str
-    header: str
     meaning: str
     unit: str = ""
     number_format: str = TEXT
@@ -58,8 +109,27 @@ class Column:
     look: Look = "plain"
     optional: bool = False
     empty_at_zero: bool = False
-    family: str = ""
     statistic: str = ""
+    shown_as: str = ""
+
+    @property
+    def title(self) -> str:
+        """What people see above the column."""
+        return self.shown_as or column_title(self.key)
+
+    @property
+    def family(self) -> str:
+        """The key with ``*`` for its statistic: tables of columns explain all of them in one line."""
+        if self.key.startswith(PARAMETER_PREFIX):
+            return f"{PARAMETER_PREFIX}*"
+        return f"{self.key.removesuffix(self.statistic)}*" if self.statistic else self.key
+
+    @property
+    def family_title(self) -> str:
+        """The title of the family: ``Kernel time, * (µs)``."""
+        if self.key.startswith(PARAMETER_PREFIX):
+            return self.title.replace(self.key.removeprefix(PARAMETER_PREFIX), "*")
+        return self.title.replace(f", {self.statistic}", ", *") if self.statistic else self.title
 
     @property
     def is_text(self) -> bool:
@@ -79,90 +149,115 @@ class Column:
         parts = [self.meaning, _OVER.get(self.statistic, ""), f"Unit: {self.unit}." if self.unit else ""]
         return " ".join(part for part in parts if part)
 
-    def renamed(self, header: str) -> Column:
-        """The same quantity under the name it has in another sheet."""
-        return replace(self, header=header, family=header.replace(self.statistic, "*") if self.statistic else header)
-
 
 #: Column by key, in the order in which a sheet shows them.
 ColumnSet = Mapping[str, Column]
 
 
 def column_set(*columns: Column | Iterable[Column]) -> dict[str, Column]:
-    """By key, in order; UsageError when two columns share a key or a header."""
+    """By key, in order; UsageError when two columns share a key or a title."""
     flat = [c for entry in columns for c in ((entry,) if isinstance(entry, Column) else entry)]
     by_key = {column.key: column for column in flat}
-    if len(by_key) != len(flat) or len({column.header for column in flat}) != len(flat):
-        raise UsageError(f"columns share a key or a header: {', '.join(sorted(c.header for c in flat))}")
+    if len(by_key) != len(flat) or len({column.title for column in flat}) != len(flat):
+        raise UsageError(f"columns share a key or a title: {', '.join(sorted(c.key for c in flat))}")
     return by_key
 
 
-def text(key: str, header: str, meaning: str, width: int = 28, **more: Any) -> Column:
+def text(key: str, meaning: str, *, width: int = 28, **more: Any) -> Column:
     """A column of text, at most ``width`` characters wide."""
-    return Column(key=key, header=header, meaning=meaning, width=width, **more)
+    return Column(key=key, meaning=meaning, width=width, **more)
 
 
-def flag(key: str, header: str, meaning: str, **more: Any) -> Column:
+def flag(key: str, meaning: str, **more: Any) -> Column:
     """A column of TRUE and FALSE."""
-    return Column(key=key, header=header, meaning=meaning, number_format=GENERAL, **more)
+    return Column(key=key, meaning=meaning, number_format=GENERAL, **more)
 
 
-def count(key: str, header: str, meaning: str, **more: Any) -> Column:
+def count(key: str, meaning: str, **more: Any) -> Column:
     """A column of how many there are."""
-    return Column(key=key, header=header, meaning=meaning, number_format=COUNT, **more)
+    return Column(key=key, meaning=meaning, number_format=COUNT, **more)
 
 
-def identifier(key: str, header: str, meaning: str, **more: Any) -> Column:
+def identifier(key: str, meaning: str, **more: Any) -> Column:
     """A column of integers that name something: a rank, a stream, a step."""
-    return Column(key=key, header=header, meaning=meaning, number_format=IDENTIFIER, **more)
+    return Column(key=key, meaning=meaning, number_format=IDENTIFIER, **more)
 
 
-def us(key: str, header: str, meaning: str, **more: Any) -> Column:
+def us(key: str, meaning: str, **more: Any) -> Column:
     """A column of times in microseconds."""
-    return Column(key=key, header=header, meaning=meaning, unit="µs", number_format=US, **more)
+    return Column(key=key, meaning=meaning, unit="µs", number_format=US, **more)
 
 
-def ms(key: str, header: str, meaning: str, **more: Any) -> Column:
+def ms(key: str, meaning: str, **more: Any) -> Column:
     """A column of times in milliseconds."""
-    return Column(key=key, header=header, meaning=meaning, unit="ms", number_format=MS, **more)
+    return Column(key=key, meaning=meaning, unit="ms", number_format=MS, **more)
 
 
-def mb(key: str, header: str, meaning: str, *, unit: str = "MB (1e6 bytes)", **more: Any) -> Column:
+def mb(key: str, meaning: str, *, unit: str = "MB (1e6 bytes)", **more: Any) -> Column:
     """A column of amounts of data."""
-    return Column(key=key, header=header, meaning=meaning, unit=unit, number_format=MB, **more)
+    return Column(key=key, meaning=meaning, unit=unit, number_format=MB, **more)
 
 
-def percent(key: str, header: str, meaning: str, *, look: Look = "share", **more: Any) -> Column:
+def percent(key: str, meaning: str, *, look: Look = "share", **more: Any) -> Column:
     """A column of shares, in percent."""
-    return Column(key=key, header=header, meaning=meaning, unit="%", number_format=PERCENT, look=look, **more)
+    return Column(key=key, meaning=meaning, unit="%", number_format=PERCENT, look=look, **more)
 
 
-def number(key: str, header: str, meaning: str, shape: str = RATE, unit: str = "", **more: Any) -> Column:
+def number(key: str, meaning: str, *, shape: str = RATE, unit: str = "", **more: Any) -> Column:
     """A column of any other numbers; ``shape`` is their number format."""
-    return Column(key=key, header=header, meaning=meaning, number_format=shape, unit=unit, **more)
+    return Column(key=key, meaning=meaning, number_format=shape, unit=unit, **more)
 
 
 def statistics(over: Iterable[str], of: Column) -> tuple[Column, ...]:
-    """One column per statistic of ``of``, whose header has ``{}`` where the statistic's name stands."""
-    return tuple(
-        replace(
-            of,
-            key=f"{of.key}_{statistic}",
-            header=of.header.format(statistic),
-            family=of.header.format("*"),
-            statistic=statistic,
-        )
-        for statistic in over
-    )
+    """One column per statistic of ``of``."""
+    return tuple(replace(of, key=f"{of.key}_{statistic}", statistic=statistic) for statistic in over)
+
+
+@cache
+def column_title(key: str) -> str:
+    """The title of a key: the same one in every table.
+
+    >>> column_title("kernel_us_sum"), column_title("hbm_tb_s_mean"), column_title("percent_of_roofline_mean")
+    ('Kernel time, sum (µs)', 'HBM TB/s, mean', 'Share of roofline, mean (%)')
+    >>> column_title("effective_interconnect_tb_s_mean"), column_title("wire_mb"), column_title("ttft_ms")
+    ('Effective Interconnect TB/s, mean', 'Interconnect data (MB)', 'To the first token (ms)')
+    """
+    base, statistic = split_statistic(key)
+    said = f", {statistic}" if statistic else ""
+    if base in _TITLES:
+        words, bracket, unit = _TITLES[base].partition(" (")
+        return f"{words}{said}{bracket}{unit}"
+    ending = next((each for each in _UNITS if f"_{base}".endswith(each)), "")
+    unit = _UNITS.get(ending, "")
+    words = f"_{base}".removesuffix(ending).lstrip("_").split("_")
+    if words[:2] == ["percent", "of"]:
+        words, unit = ["share", "of", *words[2:]], "%"
+    text = " ".join(_WORDS.get(each, each) for each in words)
+    if unit in _TIMES and text and text.rpartition(" ")[2] not in _ARE_TIMES:
+        text += " time"
+    text = text[:1].upper() + text[1:]
+    if "/" in unit:
+        return f"{text} {unit}{said}".lstrip()
+    return f"{text}{said} ({unit})" if unit else f"{text}{said}"
+
+
+def split_statistic(key: str) -> tuple[str, str]:
+    """
+    >>> split_statistic("kernel_us_sum"), split_statistic("name")
+    (('kernel_us', 'sum'), ('name', ''))
+    """
+    base, _, statistic = key.rpartition("_")
+    return (base, statistic) if base and statistic in TOTALED else (key, "")
 
 
 def column_for(key: str, columns: ColumnSet) -> Column:
-    """The column of ``key``; one that shows the key itself where nothing says more (``param: M``, extensions)."""
+    """The column of ``key``; one without a meaning where nothing says more (``param_M``, extensions)."""
     if key in columns:
         return columns[key]
-    if key.startswith("param: "):
-        return Column(key=key, header=key, meaning=PARAMETER, number_format=GENERAL, width=24, family="param: *")
-    return Column(key=key, header=key, meaning="Added by an extension.", number_format=GENERAL)
+    if key.startswith(PARAMETER_PREFIX):
+        title = f"Parameter {key.removeprefix(PARAMETER_PREFIX)}"
+        return Column(key=key, meaning=PARAMETER, number_format=GENERAL, width=24, shown_as=title)
+    return Column(key=key, meaning="Added by an extension.", number_format=GENERAL)
 
 
 #: What a column of a perf model's dimension means.
@@ -176,9 +271,9 @@ def sheet(
 
     ``result`` is what the analysis found (``result.frames["unified_perf_summary"]``, ``result.families["GEMM"]``,
     ``result.trace``, ``result.activity``). The function's docstring says what a row is. ``columns`` gives keys their
-    headers and order, None those of ``unified_perf_summary``; a key without a column is shown as it is, keys that begin
-    with ``_`` are not shown. Sheets stand by ``order``, then title; the families stand at 100. ``json``: place among
-    the views of ``report.json``; None leaves it out of there.
+    meaning and order, None those of ``unified_perf_summary``; keys that begin with ``_`` are not shown. Sheets stand
+    by ``order``, then title; the families stand at 100. ``json``: place among the views of ``report.json``; None leaves
+    it out of there.
     """
     return mark("sheet", title, columns=columns, order=order, json=json)
 

@@ -76,14 +76,14 @@ def test_ready_queries_find_what_the_job_did(job, repository):
 
 def test_a_kernel_is_compared_with_the_median_of_its_name(job):
     kernels = job.tables["kernels"]
-    times = kernels.duration_us / kernels.groupby("name").duration_us.transform("median")
+    times = kernels.duration_us / kernels.groupby("kernel_name").duration_us.transform("median")
     found = job.sql(READY["slowest_kernel_calls"].statement)
     assert found.times_median.tolist() == pytest.approx(sorted(times, reverse=True)[:20])
 
 
 def test_the_peak_of_memory_is_that_of_its_moment():
     memory = pd.DataFrame(
-        {"device": ["cuda:0"] * 3, "time_us": [1.0, 2, 3], "allocated_mb": [10.0, 30, 20], "op": ["a", "b", "c"]}
+        {"device": ["cuda:0"] * 3, "at_us": [1.0, 2, 3], "allocated_mb": [10.0, 30, 20], "parent_op": ["a", "b", "c"]}
     )
     assert query({"memory": memory}, READY["memory_peak"].statement).values.tolist() == [["cuda:0", 30.0, 2.0, "b"]]
 
@@ -100,8 +100,10 @@ def test_a_table_is_its_data_frame(report, table):
 def test_tables_add_up_as_the_sheets_do(job):
     """Kernel time of the table, of its rows by op, and of the sheet of kernels."""
     total = job.sql("SELECT sum(duration_us) AS us FROM kernels").us[0]
-    assert total == pytest.approx(job.result.frames["kernel_summary"].kernel_us_sum.sum())
-    linked = job.sql("SELECT count(*) AS n FROM kernels JOIN calls USING (call) WHERE kernels.op = calls.name").n[0]
+    assert total == pytest.approx(job.result.frames["kernel_summary"].duration_us_sum.sum())
+    linked = job.sql(
+        "SELECT count(*) AS n FROM kernels JOIN calls USING (call) WHERE kernels.parent_op = calls.name"
+    ).n[0]
     assert linked == job.sql("SELECT count(call) AS n FROM kernels").n[0] > 0
     nested = job.sql("SELECT count(*) AS n FROM calls a JOIN calls b ON a.parent = b.call WHERE a.depth <= b.depth")
     assert nested.n[0] == 0

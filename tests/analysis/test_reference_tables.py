@@ -125,7 +125,7 @@ def test_timeline_equals_the_reference_where_the_reference_sees_everything(
     if "is_recompute" in table.columns:
         pytest.skip("the reference splits this trace by is_recompute: its unions do not add up")
     found = real_analysis(EAGER[which], steps=FILE)
-    ours = found.frames["gpu_timeline"].set_index("type")["time_ms"]
+    ours = found.frames["gpu_timeline"].set_index("type")["time_us"] / 1e3
     unseen = found.coverage.unlinked or (found.trace.table.kind == Kind.MEMSET).any()
     for row in table.to_dict("records"):
         theirs = float(row["time ms"])
@@ -145,7 +145,8 @@ def test_dimensions_and_flops_of_a_family_equal_the_reference(
         pytest.skip(f"no {family} in this trace")
     ours = {}
     for row in real_analysis(EAGER[which], steps=FILE).families[family].to_dict("records"):
-        ours[(row["name"], *(canonical(row[c]) for c in KEYS[1:]))] = row
+        key = (row["name"], *(canonical(row[c]) for c in KEYS[1:]))
+        ours[key] = {name.replace("param_", "param: "): value for name, value in row.items()}
     first = [f"{c}_first" if c != "name" else c for c in ARGUMENTS]
     compared = 0
     for row in table.to_dict("records"):

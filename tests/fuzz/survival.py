@@ -85,7 +85,7 @@ def kernel_counts(path: Path) -> Counter[str]:
     if path.exists():
         with path.open(newline="", encoding="utf-8-sig") as file:
             for row in csv.DictReader(file):
-                counts[row["Kernel name"]] += int(float(row["Kernel duration (µs)_count"]))
+                counts[row["kernel_name"]] += int(float(row["kernels"]))
     return counts
 
 

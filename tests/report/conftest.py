@@ -103,7 +103,7 @@ def unified() -> pd.DataFrame:
 def family(frame: pd.DataFrame, name: str, parameters: dict[str, Any]) -> pd.DataFrame:
     """One row of the unified table as its family's sheet."""
     row = frame[frame["name"] == name].drop(columns=["perf_params", "model", "has_perf_model", "note", "launch_gap_us"])
-    return row.assign(**{f"param: {key}": value for key, value in parameters.items()}, nested=False)
+    return row.assign(**{f"param_{key}": value for key, value in parameters.items()}, nested=False)
 
 
 @pytest.fixture
@@ -156,11 +156,11 @@ def analysis() -> HandMade:
     return HandMade(
         frames={
             "unified_perf_summary": calls,
-            "gpu_timeline": pd.DataFrame({"type": ["busy_time", "idle_time"], "time_ms": [0.9, 0.1], "percent": [90.0, 10.0]}),
+            "gpu_timeline": pd.DataFrame({"type": ["busy_time", "idle_time"], "time_us": [900.0, 100.0], "percent_of_window": [90.0, 10.0]}),
             "kernel_summary": pd.DataFrame(
-                {"parent_category": ["GEMM"], "parent_op": ["aten::mm"], "kernel_name": ["@kernel<float>"], "stream": [7],
-                 "kernel_us_sum": [40.0], "kernel_us_count": [4], "kernel_us_mean": [10.0], "kernel_us_min": [9.0],
-                 "kernel_us_max": [11.0], "percent_of_kernels": [100.0], "percent_of_total": [4.0]}
+                {"category": ["GEMM"], "parent_op": ["aten::mm"], "kernel_name": ["@kernel<float>"], "stream": [7],
+                 "duration_us_sum": [40.0], "kernels": [4], "duration_us_mean": [10.0], "duration_us_min": [9.0],
+                 "kernel_us_max": [11.0], "percent_of_kernels": [100.0], "percent_of_window": [4.0]}
             ),
             "coll_analysis": pd.DataFrame(),
         },

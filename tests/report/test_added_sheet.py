@@ -20,10 +20,10 @@ from tracelens import sheet
 from tracelens.schema import column_set, count, flag, text, us
 
 COLUMNS = column_set(
-    text("kernel_name", "Kernel <name>", "The kernel as the trace names it."),
-    count("launches", "Launches", "How often it ran."),
-    us("total_us", "Total (\\u00b5s)", "Durations added up."),
-    flag("is_long", "Long", "Whether one of them took 1 ms."),
+    text("kernel_name", "The kernel as the trace names it."),
+    count("launches", "How often it ran."),
+    us("total_us", "Durations added up."),
+    flag("is_long", "Whether one of them took 1 ms.", shown_as="Long <1 ms>"),
 )
 
 
@@ -34,7 +34,7 @@ def kernels_by_name(result):
     This part is not for the about sheet.
     """
     rows = result.frames["kernel_summary"].groupby("kernel_name", sort=True)
-    found = rows.agg(total_us=("kernel_us_sum", "sum"), launches=("kernel_us_count", "sum"), most=("kernel_us_max", "max"))
+    found = rows.agg(total_us=("duration_us_sum", "sum"), launches=("kernels", "sum"), most=("duration_us_max", "max"))
     found["is_long"] = found.pop("most") >= 1000
     return found.sort_values("total_us", ascending=False).reset_index()
 '''
@@ -55,13 +55,13 @@ def test_it_stands_at_its_place(report: Report) -> None:
     titles = list(report)
     at = titles.index("kernels_by_name")
     assert (titles[at - 1], titles[at + 1]) == ("ops_summary_by_category", "ops_summary")
-    assert list(report["kernels_by_name"]) == ["Kernel <name>", "Launches", "Total (\u00b5s)", "Long"]
+    assert list(report["kernels_by_name"]) == ["kernel_name", "launches", "total_us", "is_long"]
 
 
 def test_the_workbook_has_its_columns_with_comments(report: Report, tmp_path: Path) -> None:
     book = openpyxl.load_workbook(report.to_excel(tmp_path / "r.xlsx"))
     headers = list(book["kernels_by_name"][1])
-    assert [cell.value for cell in headers] == ["Kernel <name>", "Launches", "Total (\u00b5s)", "Long"]
+    assert [cell.value for cell in headers] == ["Kernel name", "Launches", "Total time (\u00b5s)", "Long <1 ms>"]
     assert [cell.comment.text for cell in headers] == [
         "The kernel as the trace names it.", "How often it ran.", "Durations added up. Unit: \u00b5s.",
         "Whether one of them took 1 ms.",
@@ -82,7 +82,7 @@ def test_the_page_has_a_section_for_it(report: Report, tmp_path: Path) -> None:
     page = report.to_html(tmp_path / "r.html").read_text(encoding="utf-8")
     section = page.partition('<section id="section-added-1">')[2].partition("</section>")[0]
     assert "<h2>kernels_by_name</h2>" in section
-    assert "Kernel &lt;name&gt;" in section.replace("<wbr>", "")
+    assert "Long &lt;1 ms&gt;" in section.replace("<wbr>", "")
     assert "One row per kernel name, whatever launched it." in section
     assert 'href="#section-added-1"' in page
 

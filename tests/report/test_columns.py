@@ -1,82 +1,93 @@
-"""Headers: as users know them, each once, and never ambiguous about which memory a rate is of."""
+"""One name per column: its key, in every sheet and table; a title made of it; other headers only by choice."""
 
 from __future__ import annotations
 
+import json
+import re
+from pathlib import Path
+
+import pandas as pd
 import pytest
 
+import tracelens
+from reference_reports.regenerate import EXAMPLES, REPORTS
+from tracelens.analysis.ranks.sheets import rank_sheets
 from tracelens.analysis.sheets import built_in_sheets
 from tracelens.analysis.sheets.ops.families import COLUMNS as FAMILY
 from tracelens.analysis.sheets.ops.unified_perf_summary import COLUMNS as UNIFIED
+from tracelens.analysis.tables import built_in_tables
 from tracelens.errors import UsageError
-from tracelens.schema import Column, ColumnSet, column_for, column_set
+from tracelens.report.assembly import make_sheet
+from tracelens.report.tracelens_headers import FAMILIES, header, with_tracelens_headers
+from tracelens.schema import Column, column_for, column_set, us
 
-ALL_SETS = {title: claim.options["columns"] for title, claim in built_in_sheets().items()} | {"family": FAMILY}
-
-
-def headers(columns: ColumnSet) -> set[str]:
-    return {column.header for column in columns.values()}
-
-
-KNOWN = {
-    "gpu_timeline": "type|time ms|percent",
-    "ops_summary_by_category": "op category|Count|total_direct_kernel_time_ms|Percentage (%)|Cumulative Percentage (%)",
-    "ops_summary": "name|total_direct_kernel_time_sum|total_subtree_kernel_time_sum|total_direct_kernel_time_ms|"
-    "total_subtree_kernel_time_ms|Count|Categories|Percentage (%)|Cumulative Percentage (%)",
-    "ops_unique_args": "name|op category|process_name|process_label|thread_name|Input Dims|Input type|Input Strides|"
-    "Concrete Inputs|operation_count|total_direct_kernel_time_mean|total_subtree_kernel_time_median|"
-    "total_direct_kernel_time_std|total_direct_kernel_time_min|total_direct_kernel_time_max|"
-    "total_subtree_kernel_time_sum|ex_UID|kernel_details_summary|trunc_kernel_details|Percentage (%)",
-    "unified_perf_summary": "ex_UID|operation_count|total_duration_us|mean_duration_us|std_duration_us|duration_us_median|"
-    "duration_us_min|duration_us_max|GFLOPS|Data Moved (MB)|FLOPS/Byte|Compute Spec|TB/s_mean|TB/s_std|TFLOPS/s_mean|"
-    "TFLOPS/s_median|Kernel Time (\u00b5s)_mean|Kernel Time (\u00b5s)_sum|Roofline Time (\u00b5s)_first|Roofline Bound|"
-    "Pct Roofline_mean|perf_params|has_perf_model|Effective Interconnect TB/s_mean",
-    "family": "name|GFLOPS_first|Data Moved (MB)_first|FLOPS/Byte_first|TB/s_mean|TFLOPS/s_max|Compute Spec|"
-    "Kernel Time (\u00b5s)_sum|name_count|UID_first|Input Dims_first|Input type_first|Input Strides_first|"
-    "Concrete Inputs_first|process_name_first|kernel_details__summarize_kernel_stats|trunc_kernel_details",
-    "coll_analysis": "rank|Process Group Name|Process Group Ranks|Collective name|Group size|dtype|In msg nelems|"
-    "Out msg nelems|In split size|Out split size|stream|In msg size (MB)_first|Out msg size (MB)_first|dur_sum|dur_mean|"
-    "dur_std|dur_min|dur_max|operation_count",
-    "kernel_summary": "Parent op category|Parent cpu_op|Kernel name|Kernel stream|Kernel duration (\u00b5s)_sum|"
-    "Kernel duration (\u00b5s)_count|Kernel duration (\u00b5s)_mean|Kernel duration (\u00b5s)_min|"
-    "Kernel duration (\u00b5s)_max|Percent of kernels time (%)|Percent of total time (%)",
-    "short_kernel_histogram": "bin_start|bin_end|count",
-    "short_kernels_summary": "Parent cpu_op|Input dims|Input strides|Concrete Inputs|Kernel name|"
-    "Short Kernel duration (\u00b5s) sum|Short Kernel count|Short Kernel duration (\u00b5s) mean|"
-    "Short Kernel duration (\u00b5s) percent of total time",
+SHEETS = {title: claim.options["columns"] for title, claim in {**built_in_sheets(), **rank_sheets()}.items()} | {
+    FAMILIES: FAMILY
 }
+ALL_SETS = SHEETS | {f"SQL {name}": claim.options["columns"] for name, claim in built_in_tables().items()}
+#: A device is a number among kernels and ``cuda:0`` among allocations; SQL has texts where a sheet has mixed values.
+_BOTH = ("device", "begins_with")
+EVERY = [column for columns in ALL_SETS.values() for column in columns.values()]
+HEADERS = json.loads((Path(__file__).parent / "tracelens_headers.json").read_text(encoding="utf-8"))
 
 
-@pytest.mark.parametrize("sheet", KNOWN)
-def test_headers_are_those_that_scripts_know(sheet):
-    assert set(KNOWN[sheet].split("|")) <= headers(ALL_SETS[sheet])
+def test_a_key_is_in_snake_case_and_ends_in_its_unit_and_times_are_in_microseconds():
+    for column in EVERY:
+        assert re.fullmatch(r"[a-z][a-z0-9]*(_[a-z0-9]+)*", column.key), column.key
+        if column.unit == "µs":
+            assert re.search(r"_us(_[a-z]+)?$", column.key), column.key
+        assert "_ms" not in column.key
+        assert ("_us" in column.key) == (column.unit == "µs"), column.key
 
 
-def test_the_micro_sign_is_u00b5_everywhere():
-    assert not [h for columns in ALL_SETS.values() for h in headers(columns) if "\u03bc" in h]
+def test_a_key_has_one_unit_and_one_kind_of_value_wherever_it_stands():
+    kinds: dict[str, tuple[bool, bool, str]] = {}
+    for column in EVERY:
+        unit = column.unit.partition(" ")[0].replace("1e6", "MB").replace("1e12", "")
+        kind = (column.is_text, column.is_flag, unit if unit in ("µs", "%", "MB") else "")
+        assert kinds.setdefault(column.key, kind) == kind or column.key in _BOTH, column.key
+
+
+def test_titles_are_words_then_the_unit_and_no_two_columns_of_a_sheet_share_one():
+    for columns in ALL_SETS.values():
+        titles = [column.title for column in columns.values()]
+        assert len(set(titles)) == len(titles)
+    for column in EVERY:
+        assert column.title[0].isupper(), column.title
+        assert "_" not in column.title, column.title
+        assert column.title.endswith(" (µs)") == (column.unit == "µs"), column.title
+        assert "\u03bc" not in column.title
+        assert not column.shown_as, "a title is made of the key: the same one everywhere"
+
+
+def test_the_interconnect_and_hbm_rates_keep_their_titles():
+    assert UNIFIED["effective_interconnect_tb_s_mean"].title == "Effective Interconnect TB/s, mean"
+    assert SHEETS["ep_long"]["effective_interconnect_tb_s"].title == "Effective Interconnect TB/s"
+    assert UNIFIED["hbm_tb_s_mean"].title == "HBM TB/s, mean"
 
 
 def test_every_rate_in_terabytes_says_in_its_note_whether_it_is_hbm_or_wire():
-    # Amounts that an allocator holds, or that a copy moves over PCIe, are neither
+    # Amounts that an allocator holds, or that a copy moves over PCIe, are neither; ranks only communicate
     sets = [
         columns
-        for title, columns in ALL_SETS.items()
-        if title not in ("copies", "memory", "memory_blocks", "memory_timeline")
+        for title, columns in SHEETS.items()
+        if title not in ("copies", "memory", "memory_blocks", "memory_timeline") and title not in rank_sheets()
     ]
-    rates = [c for columns in sets for c in columns.values() if "TB/s" in c.header or "(MB)" in c.header]
+    rates = [c for columns in sets for c in columns.values() if "TB/s" in c.title or "(MB)" in c.title]
     assert rates
     for column in rates:
         assert ("HBM" in column.note) != ("Wire" in column.note or "wire" in column.note) or "Never" in column.note
-        assert column.note.startswith(("HBM", "Wire", "Least device-memory (HBM)")), column.header
+        assert column.note.startswith(("HBM", "Wire", "Least device-memory (HBM)")), column.key
 
 
 def test_interconnect_and_device_memory_share_no_column():
-    wire = {c.header for c in UNIFIED.values() if c.note.startswith("Wire")}
+    wire = {c.key for c in UNIFIED.values() if c.note.startswith("Wire")}
     assert wire
-    assert not wire & {c.header for c in UNIFIED.values() if "HBM:" in c.note}
+    assert not wire & {c.key for c in UNIFIED.values() if "HBM:" in c.note}
 
 
 def test_every_column_says_what_it_means():
-    assert not [c.key for columns in ALL_SETS.values() for c in columns.values() if not c.note]
+    assert not [c.key for c in EVERY if not c.note]
 
 
 def test_a_key_means_the_same_quantity_in_the_unified_table_and_the_family_sheets():
@@ -84,11 +95,55 @@ def test_a_key_means_the_same_quantity_in_the_unified_table_and_the_family_sheet
         assert UNIFIED[key].meaning == FAMILY[key].meaning
 
 
-def test_two_columns_with_one_header_are_refused():
-    with pytest.raises(UsageError, match="share a key or a header"):
-        column_set(Column(key="a", header="x", meaning="m"), Column(key="b", header="x", meaning="m"))
+def test_two_columns_with_one_key_or_title_are_refused():
+    with pytest.raises(UsageError, match="share a key or a title"):
+        column_set(Column(key="a", meaning="m"), Column(key="a", meaning="n"))
+    with pytest.raises(UsageError, match="share a key or a title"):
+        column_set(Column(key="a", meaning="m"), Column(key="A", meaning="n"))
 
 
-def test_a_key_nobody_described_shows_itself():
-    assert column_for("param: M", UNIFIED).header == "param: M"
-    assert column_for("tokens_dropped", UNIFIED).header == "tokens_dropped"
+def test_a_dimension_is_shown_under_the_name_that_its_model_gives_it():
+    assert column_for("param_M", UNIFIED).title == "Parameter M"
+    assert column_for("tokens_dropped", UNIFIED).title == "Tokens dropped"
+
+
+@pytest.mark.parametrize("sheet", SHEETS)
+def test_each_tracelens_header_stands_for_one_key(sheet: str) -> None:
+    headers = [header(key, sheet) for key in SHEETS[sheet]]
+    assert len(set(headers)) == len(headers)
+
+
+@pytest.mark.parametrize("name", REPORTS)
+def test_with_the_option_the_headers_are_those_of_before(name: str, tmp_path: Path) -> None:
+    """Of every sheet of the examples' reports, in order; columns that came later may stand between them. ``calls`` of
+    ops_unique_args said what operation_count says.
+    """
+    trace, options = REPORTS[name]
+    report = tracelens.report(EXAMPLES / trace, **{**options, "column_names": "tracelens"})  # type: ignore[arg-type]
+    report.to_csv(tmp_path)
+    expected = {
+        sheet: [h for h in text.split("|") if (sheet, h) != ("ops_unique_args", "calls")]
+        for sheet, text in HEADERS[name].items()
+    }
+    made = {path.stem: list(pd.read_csv(path, nrows=0).columns) for path in tmp_path.glob("*.csv")}
+    kept = {sheet: [h for h in made.get(sheet, ()) if h in headers] for sheet, headers in expected.items()}
+    assert kept == expected
+    assert list(report["ops_summary"].columns) == expected["ops_summary"] if "ops_summary" in report else True
+
+
+def test_a_header_in_milliseconds_has_milliseconds_under_it() -> None:
+    columns = column_set(us("direct_us_sum", "A time."), us("subtree_us_sum", "Another."))
+    frame = pd.DataFrame({"direct_us_sum": [1500.0], "subtree_us_sum": [2500.0]})
+    made = with_tracelens_headers(make_sheet("ops_summary", frame, columns))
+    assert made.frame.to_dict("records") == [
+        {
+            "total_direct_kernel_time_sum": 1500.0, "total_subtree_kernel_time_sum": 2500.0,
+            "total_direct_kernel_time_ms": 1.5, "total_subtree_kernel_time_ms": 2.5,
+        }
+    ]  # fmt: skip
+    assert [column.unit for column in made.columns] == ["µs", "µs", "ms", "ms"]
+
+
+def test_another_choice_is_refused() -> None:
+    with pytest.raises(UsageError, match="keys"):
+        tracelens.report(EXAMPLES / "moe_ep8" / "rank0.json.gz", column_names="upstream")

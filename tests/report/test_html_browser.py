@@ -64,7 +64,7 @@ def test_what_the_page_says_about_its_policy_is_true(page):
 
 
 def test_a_click_on_a_header_sorts_and_a_second_one_turns_the_order_round(page):
-    calls = column(page, "ops", "calls")
+    calls = column(page, "ops", "Calls")
     cells = f"#ops tbody tr > td:nth-child({calls})"
     before = numbers(page.texts(cells))
     page.click(f"#ops thead th:nth-child({calls}) button")
@@ -295,7 +295,7 @@ def test_a_table_copies_as_markdown(page):
         "document.querySelector('#collectives-tools button').click(); })"
     )
     head, rule, *rows = text.strip().split("\n")
-    assert head.startswith("| collective | group |")
+    assert head.startswith("| Collective | Process group |")
     assert rule.startswith("| --- | --- |")
     assert len(rows) == len(page.texts("#collectives tbody tr"))
 

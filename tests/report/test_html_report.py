@@ -158,7 +158,7 @@ def test_nothing_points_outside_the_page(moe_page):
 def test_the_data_holds_every_row_and_an_explanation_of_each(moe_page, moe):
     ops = moe_page.data["tables"]["ops"]["columns"]
     assert {len(column["values"]) for column in ops} == {len(moe.ops)}
-    assert [column["header"] for column in ops][:3] == ["op", "category", "shapes"]
+    assert [column["header"] for column in ops][:3] == ["Name", "Category", "Shapes"]
     assert len(moe_page.data["explanations"]) == len(moe.ops)
     first = [moe_page.data["texts"][line] for line in moe_page.data["explanations"][0]]
     assert any(line.startswith("measured: ") for line in first)
@@ -200,10 +200,10 @@ def test_the_leaves_of_the_drill_down_hold_all_device_time(moe_page, moe):
 
 def test_the_waterfall_leads_from_the_measured_step_to_the_sum_of_the_sheet(moe_page, moe):
     headroom = moe.result.frames["headroom"]
-    gains = (headroom["own_ms"] - headroom["achievable_ms"]).clip(lower=0)
+    gains = (headroom["own_us"] - headroom["achievable_own_us"]).clip(lower=0)
     text = moe_page.text
-    assert f"measured step{shown_ms(1000 * headroom['own_ms'].sum())} ms" in text
-    assert f"achievable{shown_ms(1000 * (headroom['own_ms'].sum() - gains.sum()))} ms" in text
+    assert f"measured step{shown_ms(headroom['own_us'].sum())} ms" in text
+    assert f"achievable{shown_ms(headroom['own_us'].sum() - gains.sum())} ms" in text
 
 
 def test_the_timeline_holds_the_idle_time_of_its_step_by_cause(moe_page, moe):

@@ -41,7 +41,7 @@ def test_the_roofline_has_a_mark_for_every_op_of_known_work(report: Report) -> N
 def test_the_bars_of_the_headroom_lead_from_the_measured_to_the_achievable(report: Report) -> None:
     bars = report.plot.headroom().patches
     frame = report.result.frames["headroom"]
-    assert bars[0].get_width() == pytest.approx(frame["own_ms"].sum())
+    assert bars[0].get_width() == pytest.approx(frame["own_us"].sum() / 1e3)
     assert bars[-1].get_width() == pytest.approx(bars[0].get_width() - sum(bar.get_width() for bar in bars[1:-1]))
     for above, below in pairwise(list(bars)[1:-1]):
         assert below.get_x() + below.get_width() == pytest.approx(above.get_x())

@@ -83,7 +83,7 @@ def test_the_page_of_ranks_names_who_is_late():
     assert "2.500 ms" in text
     assert "waiting for others" in text
     assert "What a row is." in text
-    assert "cost, µs" in text
+    assert "Cost (µs)" in text
     assert "<code>tracelens report</code>" in text
 
 

@@ -51,8 +51,8 @@ def report(folder) -> RankReport:
 def test_sheets_have_the_names_users_know(report):
     assert set(report) >= KNOWN | {"ep_summary", "ep_by_rank", "overlap", "step_cost", "ranks", "clocks"}
     assert list(report["straggler_summary"].columns) == [
-        "rank", "cost_us", "caused_wait_time_us", "times_arrived_last", "times_arrived_first", "pct_arrived_last",
-        "total_wait_time_us", "mean_wait_time_us", "num_collectives", "total_nccl_dur_us",
+        "rank", "cost_us", "caused_wait_us", "times_arrived_last", "times_arrived_first", "arrived_last_percent",
+        "wait_us_sum", "wait_us_mean", "num_collectives", "duration_us_sum",
     ]  # fmt: skip
 
 
@@ -92,7 +92,7 @@ def test_verdict_names_the_straggler_in_80_columns(report):
 def test_a_small_message_has_figures_and_no_word_is_cut(report, monkeypatch):
     """8 bytes among 134 MB are no 0.00 MB."""
     row = {"collective": "all_reduce", "group_name": "stream 84, no group", "full_mb": 8e-6, "bus_gb_s_median": 0.00058}
-    judged = row | {"waiting_share": 90.1, "verdict": "arrival-skew-dominated"}
+    judged = row | {"waiting_percent": 90.1, "verdict": "arrival-skew-dominated"}
     frames = report.result.frames | {"nccl_summary_implicit_sync": pd.DataFrame([judged])}
     monkeypatch.setattr(report, "result", replace(report.result, frames=frames))
     (line,) = [line for line in report.verdict().splitlines() if "all_reduce" in line]
@@ -177,7 +177,7 @@ def test_generated_example_has_true_rates_above_effective_ones(repository):
     )
     frame = result.frames["ep_summary"].set_index("name")
     assert set(frame.index) == {"DeepEPDispatch", "DeepEPCombine", "DeepEPDispatchBackward", "DeepEPCombineBackward"}
-    assert (frame["true_tb_s"].astype(float) > frame["effective_tb_s"].astype(float)).all()
+    assert (frame["true_interconnect_tb_s"].astype(float) > frame["effective_interconnect_tb_s"].astype(float)).all()
     assert result.notices == ()
 
 

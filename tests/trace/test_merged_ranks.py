@@ -82,7 +82,7 @@ def kernel_names(events: list[dict[str, Any]], **options: Any) -> tuple[list[str
     table = read_events(events)
     report = tracelens.report(tracelens.Trace.of(table), **options)
     (notice,) = [n.text for n in report.summary.notices if n.id == "several_processes"]
-    return sorted(report.kernels["Kernel name"]), notice
+    return sorted(report.kernels["kernel_name"]), notice
 
 
 def test_the_first_rank_is_reported_and_the_others_are_named() -> None:

@@ -54,7 +54,7 @@ class Trace:
                 "name": [s.name for s in signatures],
                 "shapes": [None if s.shapes is None else repr(s.shapes) for s in signatures],
                 "start_us": (table.start_ns[rows] - first) / NS_PER_US,
-                "duration_us": table.duration_ns[rows] / NS_PER_US,
+                "host_us": table.duration_ns[rows] / NS_PER_US,
                 "kernel_us": below[rows] / NS_PER_US,
                 "depth": self.tree.depth[rows],
                 "row": rows,

@@ -25,6 +25,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     add("--ranks-per-node", type=positive, metavar="N", help="ranks that share a clock, if the traces do not record it")
     add_executor(parser)
     add("--csv", action="store_true", help="also write csv/, one file per sheet")
+    add("--column-names", choices=("keys", "tracelens"), default="keys", help="as for report")
     add("--format", choices=("text", "json"), default="text", help="what to print: the result as text, or JSON")
 
 
@@ -60,7 +61,7 @@ def run(args: argparse.Namespace) -> int:
         result = compare_ranks(
             paths, options, executor=executor, progress=Progress("reading", "ranks"), name=source.name
         )
-    report = RankReport(result)
+    report = RankReport(result, args.column_names)
     write_report(report, output, csv=args.csv)
     if args.format == "json":
         emit(report.to_json())

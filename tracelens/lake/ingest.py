@@ -39,12 +39,12 @@ MARK, PARTS, MERGED, _MAKING = "lake.json", "parts", "merged", "making"
 SCHEMA = "tracelens.lake/2"
 #: What every row of a lake begins with: where it comes from.
 ORIGIN = column_set(
-    text("run", "run", "Folder of the trace below the ingested one; the trace's name where it has none."),
-    identifier("rank", "rank", "Rank, where it is recorded or in the file's name."),
-    text("date", "date", "UTC day on which recording began, as 2026-11-22; NULL where not recorded."),
-    text("git_revision", "git_revision", "Revision in the trace's metadata (git_revision, git_commit, git_sha)."),
-    text("trace_device", "trace_device", "Device that the trace was recognized to be from."),
-    text("trace", "trace", "Path of the trace below the ingested folder."),
+    text("run", "Folder of the trace below the ingested one; the trace's name where it has none."),
+    identifier("rank", "Rank, where it is recorded or in the file's name."),
+    text("date", "UTC day on which recording began, as 2026-11-22; NULL where not recorded."),
+    text("git_revision", "Revision in the trace's metadata (git_revision, git_commit, git_sha)."),
+    text("trace_device", "Device that the trace was recognized to be from."),
+    text("trace", "Path of the trace below the ingested folder."),
 )
 _REVISIONS = ("git_revision", "git_commit", "git_sha")
 #: The columns that folders stand for, as Hive, Spark, pandas and DuckDB read them; the others stand in the files.

@@ -74,7 +74,7 @@ def report(trace: Trace | str | PathLike[str], options: ReportOptions | None = N
         # Before the page and the workbook are made: 70 MB at 1 GB of JSON.
         end_stage()
         sources = [source for extension in analysis.extensions for source in extension.sources]
-        return Report(analysis, summarize(analysis), extensions=sources)
+        return Report(analysis, summarize(analysis), extensions=sources, column_names=asked.column_names)
 
 
 def _snapshot(path: str | PathLike[str] | None) -> tuple[DeviceMemory, ...] | None:

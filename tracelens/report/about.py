@@ -241,19 +241,18 @@ def _sheets(sheets: Sequence[tuple[str, Sheet]], summary: Summary) -> Iterator[L
 
 
 def _columns(sheets: Sequence[Sheet]) -> Iterator[Line]:
-    """One line per header; the statistics of one quantity share a line."""
+    """One line per column; the statistics of one quantity share a line."""
     found: dict[tuple[str, str], tuple[Column, list[str]]] = {}
     for sheet in sheets:
         for column in sheet.columns:
-            header = column.family or column.header
-            _, used = found.setdefault((header, column.meaning), (column, []))
+            _, used = found.setdefault((column.family, column.meaning), (column, []))
             if sheet.title not in used:
                 used.append(sheet.title)
     yield _section("Columns")
-    yield _head("Column", "Unit", "Sheets", "Meaning")
-    for (header, meaning), (column, used) in sorted(found.items(), key=lambda entry: entry[0][0].lower()):
+    yield _head("Column", "Key in CSV, JSON, SQL and frames", "Sheets", "Meaning")
+    for (key, _), (column, used) in sorted(found.items(), key=lambda entry: entry[1][0].family_title.lower()):
         where = ", ".join(used[:3]) + (f" and {len(used) - 3} more" if len(used) > 3 else "")
-        yield _row(header, column.unit or None, where, meaning or None)
+        yield _row(column.family_title, key, where, column.meaning or None)
 
 
 def _known(value: float | None) -> Value:

@@ -1,4 +1,4 @@
-"""From an analysis to the sheets of a report, in order and under the headers that people see."""
+"""From an analysis to the sheets of a report, in order and with the columns that they show."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tracelens.analysis.sheets.ops import families, unified_perf_summary
 from tracelens.analysis.verdict.summary import Notice
 from tracelens.lazy.records import dataclass
 from tracelens.registry import Claim, Registry
-from tracelens.schema import Column, ColumnSet, column_for
+from tracelens.schema import PARAMETER_PREFIX, Column, ColumnSet, column_for
 
 #: Where the sheets of the perf-model families stand among the others.
 FAMILIES = 100
@@ -44,10 +44,6 @@ class Sheet:
     is_family: bool = False
     is_added: bool = False
     json: int | None = None
-
-    def headed(self) -> pd.DataFrame:
-        """The frame under the headers that people see."""
-        return self.frame.set_axis([column.header for column in self.columns], axis=1)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -117,7 +113,7 @@ def _shown_keys(frame: pd.DataFrame, columns: ColumnSet) -> list[str]:
     keys = [key for key in map(str, frame.columns) if not key.startswith("_")]
     known = [key for key in columns if key in keys]
     others = [key for key in keys if key not in columns]
-    dimensions = [key for key in others if key.startswith("param: ")]
+    dimensions = [key for key in others if key.startswith(PARAMETER_PREFIX)]
     return [*known[:1], *dimensions, *known[1:], *(key for key in others if key not in dimensions)]
 
 

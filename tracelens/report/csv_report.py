@@ -28,10 +28,10 @@ def write_csv(folder: str | PathLike[str], sheets: Sequence[Sheet]) -> None:
 
 
 def csv_text(sheet: Sheet) -> str:
-    """One sheet as CSV: headers as in the workbook, numbers with all their digits, lines ending in a line feed."""
+    """One sheet as CSV: keys of the columns, numbers with all their digits, lines ending in a line feed."""
     out = io.StringIO()
     writer = csv.writer(out, lineterminator="\n")
-    writer.writerow([column.header for column in sheet.columns])
+    writer.writerow([column.key for column in sheet.columns])
     columns = [[field(value) for value in plain_values(sheet.frame[column.key])] for column in sheet.columns]
     writer.writerows(zip(*columns, strict=True))
     return out.getvalue()

@@ -9,23 +9,31 @@ from typing import TYPE_CHECKING
 
 from tracelens.errors import InputError, UsageError
 from tracelens.report.assembly import Sheet, by_title
+from tracelens.report.tracelens_headers import with_tracelens_headers
+from tracelens.schema import KEYS, TRACELENS
 
 if TYPE_CHECKING:
     import pandas as pd
 
 
 class NamedSheets:
-    """``sheets["GEMM"]`` is the sheet of that name as a DataFrame under the headers of the workbook."""
+    """``sheets["GEMM"]`` is the sheet of that name as a DataFrame.
 
-    def __init__(self, sheets: tuple[Sheet, ...]) -> None:
+    ``named``: the same sheets with the column names that were chosen, which CSV files and the workbook have too.
+    """
+
+    def __init__(self, sheets: tuple[Sheet, ...], column_names: str = KEYS) -> None:
+        if column_names not in (KEYS, TRACELENS):
+            raise UsageError(f"column_names is {KEYS!r} or {TRACELENS!r}, not {column_names!r}")
         self.sheets = sheets
+        self.named = tuple(map(with_tracelens_headers, sheets)) if column_names == TRACELENS else sheets
 
     def __getitem__(self, title: str) -> pd.DataFrame:
         """The sheet ``title``; UsageError, naming near ones, when the report has none."""
-        found = by_title(self.sheets, title)
+        found = by_title(self.named, title)
         if found is None:
             raise UsageError.unknown("sheet", title, self)
-        return found.headed()
+        return found.frame
 
     def __iter__(self) -> Iterator[str]:
         return iter([made.title for made in self.sheets])
@@ -40,7 +48,7 @@ class NamedSheets:
         """Writes one CSV file per sheet."""
         from tracelens.report.csv_report import write_csv
 
-        write_csv(folder, self.sheets)
+        write_csv(folder, self.named)
         return Path(folder)
 
 

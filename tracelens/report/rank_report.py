@@ -28,6 +28,7 @@ from tracelens.report.assembly import sheets_of
 from tracelens.report.cells import plain_records
 from tracelens.report.figures import shown_figure
 from tracelens.report.named_sheets import NamedSheets, refuse_folder
+from tracelens.schema import KEYS
 from tracelens.units import NS_PER_US, US_PER_MS
 
 if TYPE_CHECKING:
@@ -47,22 +48,26 @@ _WAITS_LITTLE = 0.5
 
 
 def collectives(
-    *traces: str | PathLike[str], options: RankOptions | None = None, executor: Executor | None = None
+    *traces: str | PathLike[str],
+    options: RankOptions | None = None,
+    executor: Executor | None = None,
+    column_names: str = KEYS,
 ) -> RankReport:
     """The ranks of a job compared, as ``tracelens collectives`` does: ``traces`` are folders, glob patterns or files.
 
-    ``executor`` reads the traces, None: processes, one per core. InputError where nothing can be read,
-    NothingToAnalyzeError where no trace holds communication.
+    ``executor`` reads the traces, None: processes, one per core. ``column_names``: as for ``report``.
+    InputError where nothing can be read, NothingToAnalyzeError where no trace holds communication.
     """
     paths = find_traces([str(each) for each in traces])
-    return RankReport(compare_ranks(paths, options, executor=executor, name=job_folder(traces[0], paths).name))
+    found = compare_ranks(paths, options, executor=executor, name=job_folder(traces[0], paths).name)
+    return RankReport(found, column_names)
 
 
 class RankReport(NamedSheets):
     """Named tables of a job's ranks, and what they add up to. ``report["straggler_summary"]`` is a DataFrame."""
 
-    def __init__(self, result: RanksAnalysis) -> None:
-        super().__init__(sheets_of(result.frames, rank_sheets()))
+    def __init__(self, result: RanksAnalysis, column_names: str = KEYS) -> None:
+        super().__init__(sheets_of(result.frames, rank_sheets()), column_names)
         self.result = result
 
     @property
@@ -85,7 +90,7 @@ class RankReport(NamedSheets):
         from tracelens.report.xlsx.workbook import write_workbook
 
         summary, sheets = self.summary, []
-        for sheet in self.sheets:
+        for sheet in self.named:
             rows = len(sheet.frame)
             if sheet.json is None and rows > LONG_ROWS:
                 text = f"{sheet.title} has {rows:,} rows, the first {LONG_ROWS:,} are in the workbook; --csv writes all"
@@ -170,13 +175,13 @@ class RankReport(NamedSheets):
             return
         worst = frame.sort_values("cost_us", ascending=False, kind="stable").iloc[0]
         if len(frame) > 1:
-            cost, steps = frame["cost_us"].sum() / US_PER_MS, frame["step_us"].sum() / US_PER_MS
+            cost, steps = frame["cost_us"].sum() / US_PER_MS, frame["step_us_median"].sum() / US_PER_MS
             yield f" {len(frame)} steps: {cost:.3f} of {steps:.3f} ms spent waiting for the slowest rank of each"
-        if worst["cost_us"] < _LEAST_LATE * worst["step_us"]:
+        if worst["cost_us"] < _LEAST_LATE * worst["step_us_median"]:
             return
         yield (
-            f" step {int(worst['step'])}: {worst['cost_us'] / US_PER_MS:.3f} of {worst['step_us'] / US_PER_MS:.3f} ms "
-            f"spent waiting for rank {int(worst['slowest_rank'])}"
+            f" step {int(worst['step'])}: {worst['cost_us'] / US_PER_MS:.3f} of "
+            f"{worst['step_us_median'] / US_PER_MS:.3f} ms spent waiting for rank {int(worst['slowest_rank'])}"
         )
 
     def _stragglers(self, residual: float | None) -> Iterator[str]:
@@ -195,7 +200,7 @@ class RankReport(NamedSheets):
         for row in late:
             yield (
                 f" rank {row['rank']} late on its own by {row['cost_us'] / US_PER_MS:.3f} ms, last to "
-                f"{row['percent_arrived_last']:.0f} % of {row['num_collectives']} collectives"
+                f"{row['arrived_last_percent']:.0f} % of {row['num_collectives']} collectives"
             )
         if not late:
             yield from _late_together(frame, recorded_us)
@@ -209,7 +214,7 @@ class RankReport(NamedSheets):
             f" {counted(len(ranks), 'pipeline')} of {_span(ranks.min(), ranks.max())} ranks: "
             f"{_span(f'{bubble.min():.1f}', f'{bubble.max():.1f}')} % of a step is bubble (send/recv, idle)"
         )
-        compute_us = frame.groupby("stage")["compute_us"].mean()
+        compute_us = frame.groupby("stage")["computation_us"].mean()
         if compute_us.max() > _UNEVEN * compute_us.mean():
             most, mean = compute_us.max() / US_PER_MS, compute_us.mean() / US_PER_MS
             yield f" stage {compute_us.idxmax()} computes longest: {most:.3f} ms of a step, all {mean:.3f} on average"
@@ -222,7 +227,7 @@ class RankReport(NamedSheets):
         for row in frame.head(6).to_dict("records"):
             bus, full = (_figure(row[key]) for key in ("bus_gb_s_median", "full_mb"))
             name, group = clipped(row["collective"], 14), clipped(str(row["group_name"]), 19)
-            rows.append((name, group, full, bus, f"{row['waiting_share']:.1f} %", _mostly(row["verdict"])))
+            rows.append((name, group, full, bus, f"{row['waiting_percent']:.1f} %", _mostly(row["verdict"])))
         yield from ["", *(f" {line}" for line in aligned(rows, words=(0, 1, 5)).splitlines())]
 
     def _exchanges(self) -> Iterator[str]:
@@ -231,8 +236,8 @@ class RankReport(NamedSheets):
             return
         rows = [("token exchange", "effective TB/s", "without waiting TB/s", "waiting")]
         for row in frame.head(8).to_dict("records"):
-            effective, true = _shown(row["effective_tb_s"], ".3f"), _shown(row["true_tb_s"], ".3f")
-            rows.append((clipped(str(row["name"]), 33), effective, true, f"{row['waiting_share']:.1f} %"))
+            effective, true = (_shown(row[f"{rate}_interconnect_tb_s"], ".3f") for rate in ("effective", "true"))
+            rows.append((clipped(str(row["name"]), 33), effective, true, f"{row['waiting_percent']:.1f} %"))
         yield from ["", *(f" {line}" for line in aligned(rows, words=(0,)).splitlines())]
 
 
@@ -243,7 +248,7 @@ def refuse_foreign(folder: Path) -> None:
 
 def _late_together(frame: pd.DataFrame, recorded_us: float) -> Iterator[str]:
     """Ranks that the others wait for, though no one of them alone: they wait least themselves."""
-    waited_us = frame["total_wait_us"]
+    waited_us = frame["wait_us_sum"]
     least = waited_us < _WAITS_LITTLE * waited_us.max()
     told_us = waited_us[~least].mean() - waited_us[least].mean()
     if 2 * least.sum() <= len(frame) and told_us >= _LEAST_LATE * recorded_us:

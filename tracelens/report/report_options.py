@@ -11,6 +11,7 @@ from tracelens import option_fields
 from tracelens.extensions import ExtensionSpec
 from tracelens.lazy.records import dataclass
 from tracelens.option_fields import option, positive, whole
+from tracelens.schema import KEYS, TRACELENS
 
 if TYPE_CHECKING:
     from tracelens.analysis.loaded_trace import Trace
@@ -92,6 +93,11 @@ class ReportOptions:
         "trace with shapes of the same program, where this one has none", kind=Path, metavar="TRACE",
         note="a trace of the same program that recorded shapes (torch.profiler, a few steps): its ops and shapes go to "
         "the kernels of a recording without them, e.g. of Nsight Systems or rocprofv3, by name and sequence",
+    )  # fmt: skip
+    column_names: str = option(
+        "what columns are called in the workbook and in CSV files", KEYS, choices=(KEYS, TRACELENS),
+        note="`keys`: CSV files and DataFrames have the keys of [columns.md](columns.md), as JSON and SQL, and the "
+        "workbook their titles; `tracelens`: all three have the headers that users of AMD's TraceLens know",
     )  # fmt: skip
     memory_snapshot: str | PathLike[str] | None = option(
         "snapshot of PyTorch's allocator as JSON: what held memory", kind=Path, metavar="FILE",

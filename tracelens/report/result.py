@@ -11,17 +11,17 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tracelens.analysis.frames import plain_strings
-from tracelens.analysis.sheets.ops import coll_analysis, kernel_summary, op_overview, unified_perf_summary
+from tracelens.analysis.sheets.ops import coll_analysis, kernel_summary, unified_perf_summary
 from tracelens.analysis.verdict.summary import Notice, Summary
 from tracelens.errors import UsageError
 from tracelens.files.atomic_write import whole_folder, write_whole
 from tracelens.files.documents import is_report
 from tracelens.files.safe_text import escaped_json
-from tracelens.report.assembly import Analyzed, assemble, json_views
+from tracelens.report.assembly import Analyzed, assemble, by_title, json_views
 from tracelens.report.json_report import brief_document, json_bytes, write_json
 from tracelens.report.named_sheets import NamedSheets, refuse_folder
 from tracelens.report.terminal import verdict
-from tracelens.schema import ColumnSet
+from tracelens.schema import KEYS
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -36,14 +36,16 @@ XLSX, HTML, JSON, CSV = "report.xlsx", "report.html", "report.json", "csv"
 class Report(NamedSheets):
     """Named tables of one trace, and what they add up to.
 
-    ``report["GEMM"]`` is the sheet of that name as a DataFrame under the headers of the workbook; ``list(report)`` are
-    the names. ``summary`` holds the figures of the verdict, which is also how a report prints.
+    ``report["GEMM"]`` is the sheet of that name as a DataFrame; ``list(report)`` are the names.
+    ``summary`` holds the figures of the verdict, which is also how a report prints.
     """
 
-    def __init__(self, result: Analyzed, summary: Summary, *, extensions: Iterable[object] = ()) -> None:
+    def __init__(
+        self, result: Analyzed, summary: Summary, *, extensions: Iterable[object] = (), column_names: str = KEYS
+    ) -> None:
         """``extensions``: modules or marked functions that may add sheets."""
         assembly = assemble(result, extensions)
-        super().__init__(assembly.sheets)
+        super().__init__(assembly.sheets, column_names)
         self.result = result
         self.failures: tuple[Notice, ...] = assembly.failures
         self.summary = _with_notices(summary, assembly.failures)
@@ -77,24 +79,25 @@ class Report(NamedSheets):
         """
         from tracelens.report.explanation import explain
 
-        return explain(_by_keys(self._op_row(row), unified_perf_summary.COLUMNS), self.summary.device)
+        return explain(self._op_row(row).to_dict(), self.summary.device)
 
     def _op_row(self, row: pd.Series | int | str) -> pd.Series:
         import pandas as pd
 
-        ops, name = self.ops, unified_perf_summary.COLUMNS["name"].header
+        sheet = by_title(self.sheets, unified_perf_summary.TITLE)
+        ops = pd.DataFrame() if sheet is None else sheet.frame
         if isinstance(row, str):
-            names = ops[name].tolist() if len(ops) else []
+            names = ops["name"].tolist() if len(ops) else []
             if row not in names:
                 raise UsageError.unknown("op", row, list(dict.fromkeys(names)))
             return ops.iloc[names.index(row)]
         if isinstance(row, pd.Series):
-            if name in row:
+            if {"name", "perf_params"} <= set(row.index):
                 return row
-            # The sheet ``ops`` has the same rows with other columns
-            position = ops.index.tolist().index(row.name) if row.name in ops.index else 0
-            if len(ops) and ops[name].iloc[position] == row.get(op_overview.COLUMNS["name"].header):
-                return ops.iloc[position]
+            # The sheet ``ops`` has the same rows with other columns, and columns may have other names
+            same = ops[ops.index == row.name]
+            if len(same) and same["name"].iloc[0] == row.get("name", row.get("op")):
+                return same.iloc[0]
         elif -len(ops) <= operator.index(row) < len(ops):
             return ops.iloc[operator.index(row)]
         what = "this row is not one of them" if isinstance(row, pd.Series) else f"there is no row {row}"
@@ -155,7 +158,7 @@ class Report(NamedSheets):
         """Writes the workbook, whole or not at all."""
         from tracelens.report.xlsx.workbook import write_workbook
 
-        write_workbook(path, self.sheets, self.summary)
+        write_workbook(path, self.named, self.summary)
         return Path(path)
 
     def to_html(self, path: str | PathLike[str]) -> Path:
@@ -220,8 +223,3 @@ def refuse_foreign(folder: Path) -> None:
 
 def _with_notices(summary: Summary, added: tuple[Notice, ...]) -> Summary:
     return replace(summary, notices=(*added, *summary.notices)) if added else summary
-
-
-def _by_keys(row: pd.Series, columns: ColumnSet) -> dict[str, Any]:
-    key_of = {column.header: key for key, column in columns.items()}
-    return {key_of.get(str(header), str(header)): value for header, value in row.items()}

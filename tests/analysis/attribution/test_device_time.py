@@ -62,8 +62,8 @@ def test_every_nanosecond_counts_once_for_the_first_of_what_ran(events, window, 
         range(*window)
     ) - out
     frame = found.frame().set_index("type")
-    assert frame.time_ms["busy_time"] * 1e6 == float(len(compute | comm | copies))
-    assert abs(frame.percent[["busy_time", "idle_time"]].sum() - 100 * (found.total_ns > 0)) < 1e-9
+    assert frame.time_us["busy_time"] * 1e3 == float(len(compute | comm | copies))
+    assert abs(frame.percent_of_window[["busy_time", "idle_time"]].sum() - 100 * (found.total_ns > 0)) < 1e-9
 
 
 @given(EVENTS, st.none() | WINDOWS)
@@ -75,7 +75,7 @@ def test_the_window_holds_the_events_and_what_was_asked_for(events, window):
 
 def test_an_empty_window_has_no_shares():
     frame = gpu_timeline(activity_of([]), (7, 7)).frame()
-    assert (frame.time_ms.tolist(), frame.percent.tolist()) == ([0.0] * 8, [0.0] * 8)
+    assert (frame.time_us.tolist(), frame.percent_of_window.tolist()) == ([0.0] * 8, [0.0] * 8)
 
 
 QUEUES = st.lists(

@@ -122,7 +122,7 @@ def test_repeated_ops_stand_beside_their_first_runs(tmp_path: Path):
         ["forward", 5, 20.0, 20.0],
         ["recompute", 3, 12.0, 12.0],
     ]
-    assert frame["percent"].tolist() == frame["percent_of_forward"].tolist() == [62.5, 37.5]
+    assert frame["percent_of_kernels"].tolist() == frame["percent_of_forward"].tolist() == [62.5, 37.5]
 
 
 def test_the_first_launch_of_a_trace_has_a_phase_and_so_has_a_single_optimizer_step(tmp_path: Path):

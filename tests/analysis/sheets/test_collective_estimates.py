@@ -60,7 +60,7 @@ def test_totals_are_of_the_calls_that_have_an_estimate():
     frame = pd.DataFrame({"category": ["GEMM", "other"]})
     found = with_estimated_totals(frame, unified, "category")
     # 3 * 10 + 20 of 60 + 40 us
-    assert found["estimated_ms"].tolist()[0] == pytest.approx(0.05)
+    assert found["estimated_us_sum"].tolist()[0] == pytest.approx(50)
     assert found["percent_of_achievable"].tolist()[0] == pytest.approx(50)
     assert found.iloc[1, 1:].isna().all()
     assert with_estimated_totals(frame, unified.drop(columns="estimated_us"), "category") is frame
@@ -79,7 +79,7 @@ COLLECTIVES = CategoryRow(name="collectives", time_us=400.0, share=0.5)
     ],
 )
 def test_the_line_of_collectives_has_the_bus_bandwidth_of_most_of_its_time(rates, shown: str | None, bound: str):
-    frame = pd.DataFrame({"bus_gb_s_mean": rates, "duration_us_sum": [100.0, 300.0]})
+    frame = pd.DataFrame({"effective_bus_gb_s": rates, "duration_us_sum": [100.0, 300.0]})
     row = with_bus_rate(COLLECTIVES, frame)
     assert (shown_tb_s(row), bound_text(row)) == (shown, bound)
 

@@ -60,7 +60,7 @@ def test_the_peak_names_its_time_and_the_innermost_op(build: Build) -> None:
     assert frame["counts_from_start"].tolist() == [False, True]
     timeline = memory_timeline(trace.table, trace.tree)
     assert timeline is not None
-    assert timeline["op"].fillna("").tolist() == ["aten::empty", "aten::linear", "aten::relu", ""]
+    assert timeline["parent_op"].fillna("").tolist() == ["aten::empty", "aten::linear", "aten::relu", ""]
     assert timeline["allocated_mb"].tolist() == [5.0, 4.0, 4.5, 0.0001]
 
 

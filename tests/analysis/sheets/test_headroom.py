@@ -14,12 +14,14 @@ def test_headroom_is_own_time_above_what_the_tile_model_expects(build: type[Buil
     b = build().mm(4096, 4096, 4096, at=0, start=10, duration=800)
     b.op("mine::unknown", 80, 10).launch(81, "my_kernel", 870, 100)
     frame = found(b).frames[headroom.TITLE].set_index("category")
-    assert frame["own_ms"].to_dict() == pytest.approx({"GEMM": 0.8, "other": 0.1, "idle": 0.06})
-    assert frame.loc["GEMM", "roofline_ms"] == pytest.approx(2 * 4096**3 / 708e6 / 1e3)
-    assert frame.loc["GEMM", "roofline_ms"] <= frame.loc["GEMM", "achievable_ms"] < 0.4
-    assert frame.loc["idle", ["achievable_ms", "roofline_ms"]].tolist() == [0, 0]
+    assert frame["own_us"].to_dict() == pytest.approx({"GEMM": 800, "other": 100, "idle": 60})
+    assert frame.loc["GEMM", "roofline_own_us"] == pytest.approx(2 * 4096**3 / 708e6)
+    assert frame.loc["GEMM", "roofline_own_us"] <= frame.loc["GEMM", "achievable_own_us"] < 400
+    assert frame.loc["idle", ["achievable_own_us", "roofline_own_us"]].tolist() == [0, 0]
     # nothing is known of the other one, so nothing is said to be gained
-    assert frame.loc["other", ["achievable_ms", "headroom_ms", "known_percent"]].tolist() == pytest.approx([0.1, 0, 0])
+    assert frame.loc["other", ["achievable_own_us", "headroom_us", "known_percent"]].tolist() == pytest.approx(
+        [100, 0, 0]
+    )
     assert frame["percent_of_step"].sum() == pytest.approx(100)
 
 
@@ -29,8 +31,8 @@ def test_waiting_for_work_from_before_recording_is_no_headroom(build: type[Build
     """
     b = build().launch(180, "k", 185, 5).launch(200, "k", 700.5, 5, stream=8)
     frame = found(b).frames[headroom.TITLE].set_index("category")
-    assert frame.loc["idle", ["own_ms", "achievable_ms"]].tolist() == pytest.approx([0.5105, 0.5])
-    assert frame.loc["idle", "headroom_ms"] == pytest.approx(0.0105)
+    assert frame.loc["idle", ["own_us", "achievable_own_us"]].tolist() == pytest.approx([510.5, 500])
+    assert frame.loc["idle", "headroom_us"] == pytest.approx(10.5)
 
 
 def test_time_beside_other_work_is_nobodys_headroom(build: type[Builder]) -> None:
@@ -39,4 +41,4 @@ def test_time_beside_other_work_is_nobodys_headroom(build: type[Builder]) -> Non
     add(b, [4096, 4096], 10, 310, 300)
     b.events[-1]["tid"] = b.events[-1]["args"]["stream"] = 8
     frame = found(b).frames[headroom.TITLE].set_index("category")
-    assert frame["own_ms"].to_dict() == pytest.approx({"GEMM": 0.5, "elementwise": 0.1})
+    assert frame["own_us"].to_dict() == pytest.approx({"GEMM": 500, "elementwise": 100})

@@ -478,7 +478,7 @@ def test_the_causes_add_up_in_selected_steps_too(real_analysis: RealAnalysis, na
     analysis = real_analysis(name, steps="steady", overlap=overlap)
     by_cause = analysis.frames["idle_causes"]["idle_us"]
     assert round(1000 * by_cause.sum()) == analysis.timeline.idle_ns > 0
-    idle = analysis.frames["gpu_timeline"].set_index("type").loc["idle_time", "time_ms"]
+    idle = analysis.frames["gpu_timeline"].set_index("type").loc["idle_time", "time_us"] / 1e3
     assert by_cause.sum() / 1000 == pytest.approx(idle, rel=1e-12)
 
 

@@ -42,9 +42,13 @@ def test_queue_depth_counts_what_was_launched_and_not_finished(build: Build) -> 
     frame = overhead(builder)
     assert frame is not None
     row = frame.iloc[0]
-    assert (row["launches"], row["depth_max"], row["depth_mean"]) == (4, 2, (0 + 1 + 2 + 0) / 4)
+    assert (row["launches"], row["queue_depth_max"], row["queue_depth_mean"]) == (4, 2, (0 + 1 + 2 + 0) / 4)
     # two of four found an empty stream: their kernels began 10 and 6 us after the call did
-    assert (row["percent_queue_empty"], row["latency_us_median"], row["latency_us_max"]) == (50.0, 8.0, 10.0)
+    assert (row["queue_empty_percent"], row["launch_latency_us_median"], row["launch_latency_us_max"]) == (
+        50.0,
+        8.0,
+        10.0,
+    )
     assert (row["host_us_sum"], row["host_us_mean"]) == (4 * 0.5, 0.5)
 
 
@@ -53,22 +57,22 @@ def test_kernels_queued_before_the_recording_began_are_in_the_queue(build: Build
     builder = build().kernel("early", 3, 17).kernel("early", 20, 20)
     frame = overhead(builder.launch(1, "k", 40, 5).launch(2, "k", 45, 5).launch(60, "k", 67, 5))
     assert frame is not None
-    assert frame.loc[0, ["depth_max", "depth_mean"]].tolist() == [3, (2 + 3 + 0) / 3]
+    assert frame.loc[0, ["queue_depth_max", "queue_depth_mean"]].tolist() == [3, (2 + 3 + 0) / 3]
     # so the one launch latency is that of the last call
-    assert frame.loc[0, ["percent_queue_empty", "latency_us_max"]].tolist() == pytest.approx([100 / 3, 7.0])
+    assert frame.loc[0, ["queue_empty_percent", "launch_latency_us_max"]].tolist() == pytest.approx([100 / 3, 7.0])
 
 
 def test_a_wait_for_an_event_is_no_launch_latency(build: Build) -> None:
     builder = build().launch(0, "k", 5, 5).op("cudaStreamWaitEvent", 18, 1, cat="cuda_runtime", correlation=90)
     frame = overhead(builder.launch(20, "k", 500, 5))
     assert frame is not None
-    assert frame.loc[0, ["percent_queue_empty", "latency_us_max"]].tolist() == [100.0, 5.0]
+    assert frame.loc[0, ["queue_empty_percent", "launch_latency_us_max"]].tolist() == [100.0, 5.0]
 
 
 def test_a_full_stream_does_not_fill_the_queue_of_another(build: Build) -> None:
     frame = overhead(build().launch(0, "k", 10, 90, stream=1).launch(2, "k", 7, 1, stream=2))
     assert frame is not None
-    assert frame.loc[0, "depth_max"] == 0
+    assert frame.loc[0, "queue_depth_max"] == 0
 
 
 def test_a_graph_launch_is_one_launch_of_many_kernels(build: Build) -> None:

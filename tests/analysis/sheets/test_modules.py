@@ -46,7 +46,7 @@ def module_rows(builder: Builder) -> list[tuple[Any, ...]]:
     activity = activity_of(trace)
     frame = modules(trace.table, trace.tree, activity, phases(trace.table, trace.tree, activity), "ProfilerStep")
     assert frame is not None
-    columns = ["module", "instances", "calls", "kernel_us", "self_us", "forward_us", "backward_us"]
+    columns = ["module", "instances", "calls", "kernel_us", "kernel_self_us", "forward_us", "backward_us"]
     return [tuple(None if value is pd.NA else value for value in row) for row in frame[columns].itertuples(index=False)]
 
 

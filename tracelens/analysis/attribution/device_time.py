@@ -10,7 +10,7 @@ import numpy as np
 from tracelens.analysis.attribution.activity import Bools, DeviceActivity
 from tracelens.analysis.intervals import Spans, union_ns
 from tracelens.lazy.records import dataclass
-from tracelens.units import NS_PER_MS
+from tracelens.units import NS_PER_US
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -57,7 +57,7 @@ class Timeline:
         return self.total_ns - self.busy_ns
 
     def frame(self) -> pd.DataFrame:
-        """Rows as in the ``gpu_timeline`` sheet: type, time_ms, percent of total_time."""
+        """Rows as in the ``gpu_timeline`` sheet: type, time_us, percent_of_window."""
         import pandas as pd
 
         rows = {
@@ -73,8 +73,8 @@ class Timeline:
         return pd.DataFrame(
             {
                 "type": list(rows),
-                "time_ms": [ns / NS_PER_MS for ns in rows.values()],
-                "percent": [100 * ns / self.total_ns if self.total_ns else 0.0 for ns in rows.values()],
+                "time_us": [ns / NS_PER_US for ns in rows.values()],
+                "percent_of_window": [100 * ns / self.total_ns if self.total_ns else 0.0 for ns in rows.values()],
             }
         )
 

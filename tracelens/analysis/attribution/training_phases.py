@@ -87,7 +87,7 @@ class Phases:
                 "kernels": kernels[shown],
                 "kernel_us": total[shown] / NS_PER_US,
                 "busy_us": busy[shown] / NS_PER_US,
-                "percent": 100 * total[shown] / max(int(total.sum()), 1),
+                "percent_of_kernels": 100 * total[shown] / max(int(total.sum()), 1),
                 "percent_of_forward": of_forward,
             }
         )

@@ -87,8 +87,8 @@ class IdleGaps:
                 "cause": [CAUSES[i] for i in shown],
                 "gaps": gaps,
                 "idle_us": idle / NS_PER_US,
-                "mean_us": idle / NS_PER_US / gaps,
-                "max_us": self.longest_ns[shown] / NS_PER_US,
+                "idle_us_mean": idle / NS_PER_US / gaps,
+                "idle_us_max": self.longest_ns[shown] / NS_PER_US,
                 "percent_of_idle": 100 * idle / total if total else idle * 0.0,
                 "percent_of_window": 100 * idle / self.window_ns if self.window_ns else idle * 0.0,
             }

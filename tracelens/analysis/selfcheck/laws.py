@@ -27,7 +27,7 @@ from tracelens.analysis.verdict.summary import Summary
 from tracelens.lazy.records import dataclass
 from tracelens.trace.links import LinkedBy
 from tracelens.trace.table import Recorder
-from tracelens.units import NS_PER_MS, NS_PER_US
+from tracelens.units import NS_PER_US
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -247,9 +247,9 @@ def each_device_nanosecond_has_one_category(analysis: Analysis, summary: Summary
         took[text] = took.get(text, 0) + ns
         outside |= {text} if collective else set()
     kernels, ops = analysis.frames[kernel_summary.TITLE], analysis.frames[ops_summary_by_category.TITLE]
-    sums = kernels.groupby("parent_category")["kernel_us_sum"].sum()
+    sums = kernels.groupby("category")["duration_us_sum"].sum()
     by_kernel = {str(text): float(us) for text, us in sums.items()}
-    by_op = {str(text): float(ms) * 1e3 for text, ms in zip(ops["category"], ops["direct_ms"], strict=True)}
+    by_op = {str(text): float(us) for text, us in zip(ops["category"], ops["direct_us_sum"], strict=True)}
     for text in sorted(took.keys() | by_kernel.keys() | by_op.keys()):
         if not _is_total(by_kernel.get(text, 0.0), took.get(text, 0)):
             yield f"{text}: kernel_summary holds {by_kernel.get(text)} us of {took.get(text)} ns"
@@ -275,11 +275,11 @@ def headroom_adds_up_to_the_step(analysis: Analysis, summary: Summary) -> Iterat
     if frame is None:
         return
     step_ns = analysis.timeline.total_ns / max(1, len(analysis.complete_steps))
-    if not math.isclose(float(frame["own_ms"].sum()) * NS_PER_MS, step_ns, rel_tol=_FLOAT):
-        yield f"{frame['own_ms'].sum()} ms of {step_ns} ns"
-    spare = _FLOAT * step_ns / NS_PER_MS
-    ordered = (frame["roofline_ms"] <= frame["achievable_ms"] + spare) & (
-        frame["achievable_ms"] <= frame["own_ms"] + spare
+    if not math.isclose(float(frame["own_us"].sum()) * NS_PER_US, step_ns, rel_tol=_FLOAT):
+        yield f"{frame['own_us'].sum()} us of {step_ns} ns"
+    spare = _FLOAT * step_ns / NS_PER_US
+    ordered = (frame["roofline_own_us"] <= frame["achievable_own_us"] + spare) & (
+        frame["achievable_own_us"] <= frame["own_us"] + spare
     )
     if not ordered.all():
         yield f"{', '.join(frame['category'][~ordered])}: roofline, achievable and own time are out of order"
@@ -340,7 +340,7 @@ def kernels_hang_on_the_op_that_launched_them(analysis: Analysis, plain: PlainTr
         return
     rows = analysis.frames[kernel_summary.TITLE]
     seen: dict[tuple[str, str], tuple[int, int]] = {}
-    columns = (rows[key].tolist() for key in ("parent_op", "kernel_name", "kernel_us_count", "kernel_us_sum"))
+    columns = (rows[key].tolist() for key in ("parent_op", "kernel_name", "kernels", "duration_us_sum"))
     for op, kernel, count, us in zip(*columns, strict=True):
         key = ("" if op == UNLINKED_NAME else op, kernel)
         before = seen.get(key, (0, 0))

@@ -212,7 +212,7 @@ def launching_calls(
     """One row per distinct launching op call and category of its kernels: direct and subtree kernel time (us).
 
     ``direct``: the same launchers as calls, one per category. A call of several categories has its subtree time in the
-    row of the one that took most; ``calls`` counts it there only. Calls with another ``apart`` are in other rows.
+    row of the one that took most; ``_calls`` counts it there only. Calls with another ``apart`` are in other rows.
     """
     group = Grouping(table, direct.row, direct.kernel_name, direct.category.code, apart)
     main, place = _main_parts(direct), np.searchsorted(launchers.row, direct.row)
@@ -222,7 +222,7 @@ def launching_calls(
         {
             **identity_of_groups(table, direct, group, direct.category[group.first].tolist()),
             "operation_count": np.bincount(group.of_call),
-            "calls": np.bincount(group.of_call, weights=main).astype(np.int64),
+            "_calls": np.bincount(group.of_call, weights=main).astype(np.int64),
             **statistics_of(times, ByGroup(group.of_call), totals=tuple(times)),
             "example_row": group.example,
             **kernel_details(table, activity, direct.events, group.of_call[direct.call_of_event], len(group.first)),
@@ -246,6 +246,6 @@ def with_unlinked(unique: pd.DataFrame, unlinked: pd.DataFrame) -> pd.DataFrame:
     if unlinked.empty:
         return unique
     rows = unlinked[["name", "category", "operation_count"]].copy()
-    rows["calls"] = rows["operation_count"]
+    rows["_calls"] = rows["operation_count"]
     rows["direct_us_sum"] = rows["subtree_us_sum"] = unlinked["kernel_us_sum"]
     return pd.concat([unique[rows.columns], rows], ignore_index=True)

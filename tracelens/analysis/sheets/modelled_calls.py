@@ -76,9 +76,9 @@ def modelled_table(
     amounts = {key: amount / TERA_PER_S_IN_PER_US for key, amount in done.items()}
     timed_us = np.where(kernel_us > 0, kernel_us, np.nan)
     rates = {key: amount[of_call] / timed_us for key, amount in amounts.items()}
-    columns = {"duration_us": duration_us, "kernel_us": kernel_us, **rates}
-    measured = statistics_of(columns, by_call, totals=("duration_us", "kernel_us"))
-    measured["duration_us_sum"][np.isnan(measured["duration_us_mean"])] = np.nan
+    columns = {"host_us": duration_us, "kernel_us": kernel_us, **rates}
+    measured = statistics_of(columns, by_call, totals=("host_us", "kernel_us"))
+    measured["host_us_sum"][np.isnan(measured["host_us_mean"])] = np.nan
     timed, total_us = np.bincount(of_call[kernel_us > 0], minlength=rows), measured["kernel_us_sum"]
     for key, amount in amounts.items():
         # All amounts of a row over all its time
@@ -278,7 +278,7 @@ def with_estimated_totals(frame: pd.DataFrame, unified: pd.DataFrame, key: str) 
     ).groupby(key)[["estimated_us", "kernel_us"]].sum()  # fmt: skip
     share = 100 * sums["estimated_us"] / sums["kernel_us"].where(sums["kernel_us"] > 0)
     return frame.assign(
-        estimated_ms=frame[key].map(sums["estimated_us"] / 1e3), percent_of_achievable=frame[key].map(share)
+        estimated_us_sum=frame[key].map(sums["estimated_us"]), percent_of_achievable=frame[key].map(share)
     )
 
 

@@ -15,15 +15,15 @@ if TYPE_CHECKING:
     from tracelens.analysis.analyze import Analysis
 
 COLUMNS = column_set(
-    identifier("call", "call", "Number of the call in the trace."),
-    identifier("parent", "parent", "The call within which it was made; NULL for an outermost one."),
-    text("name", "name", "Name of the op."),
-    text("shapes", "shapes", "Shapes of its inputs; NULL where they were not recorded."),
-    text("thread", "thread", "Process and thread that made it."),
-    count("depth", "depth", "How many ops and host calls enclose it."),
-    us("start_us", "start (µs)", "Since the first event of the trace."),
-    us("duration_us", "duration (µs)", "How long its host code ran."),
-    us("kernel_us", "kernel (µs)", "Durations of all device events that it and the calls within it launched."),
+    identifier("call", "Number of the call in the trace."),
+    identifier("parent", "The call within which it was made; NULL for an outermost one."),
+    text("name", "Name of the op."),
+    text("shapes", "Shapes of its inputs; NULL where they were not recorded."),
+    text("thread", "Process and thread that made it."),
+    count("depth", "How many ops and host calls enclose it."),
+    us("start_us", "Since the first event of the trace."),
+    us("host_us", "How long its host code ran."),
+    us("kernel_us", "Durations of all device events that it and the calls within it launched."),
 )
 
 

@@ -17,19 +17,19 @@ if TYPE_CHECKING:
     from tracelens.analysis.analyze import Analysis
 
 COLUMNS = column_set(
-    identifier("kernel", "kernel", "Number of the event in the trace."),
-    text("name", "name", "Name of the kernel, copy or memset."),
-    text("category", "category", "Category of the op row that it is counted in."),
-    text("op", "op", "Name of the op that launched it; NULL where none is known."),
-    identifier("call", "call", "The call of calls that launched it."),
-    identifier("step", "step", "Number of the step that launched it; NULL outside of all."),
-    identifier("device", "device", "Number of the device."),
-    identifier("stream", "stream", "Number of the stream."),
-    us("start_us", "start (µs)", "Since the first event of the trace."),
-    us("duration_us", "duration (µs)", "How long it ran."),
-    us("gap_before_us", "gap before (µs)", "How long its stream had been idle; NULL for the first event of a stream."),
-    flag("is_communication", "is communication", "Whether it is a collective or another exchange between ranks."),
-    flag("is_memcpy", "is memcpy", "Whether it is a copy."),
+    identifier("kernel", "Number of the event in the trace."),
+    text("kernel_name", "Name of the kernel, copy or memset."),
+    text("category", "Category of the op row that it is counted in."),
+    text("parent_op", "Name of the op that launched it; NULL where none is known."),
+    identifier("call", "The call of calls that launched it."),
+    identifier("step", "Number of the step that launched it; NULL outside of all."),
+    identifier("device", "Number of the device."),
+    identifier("stream", "Number of the stream."),
+    us("start_us", "Since the first event of the trace."),
+    us("duration_us", "How long it ran."),
+    us("gap_before_us", "How long its stream had been idle; NULL for the first event of a stream."),
+    flag("is_communication", "Whether it is a collective or another exchange between ranks."),
+    flag("is_memcpy", "Whether it is a copy."),
 )
 
 
@@ -45,9 +45,9 @@ def kernels(analysis: Analysis) -> pd.DataFrame:
     return pd.DataFrame(
         {
             "kernel": events.rows,
-            "name": names[events.name],
+            "kernel_name": names[events.name],
             "category": analysis.event_category.tolist(),
-            "op": pd.Series(names[trace.name[events.op]]).where(linked),
+            "parent_op": pd.Series(names[trace.name[events.op]]).where(linked),
             "call": _or_null(np.where(linked & (trace.kind[events.op] == Kind.CPU_OP), events.op, -1)),
             "step": _or_null(analysis.step_numbers),
             "device": _or_null(trace.device[events.rows]),

@@ -63,7 +63,7 @@ def categories(analysis: Analysis, divisor: int) -> tuple[CategoryRow, ...]:
 def cpu_categories(analysis: Analysis, divisor: int) -> tuple[CategoryRow, ...]:
     """By the CPU ops' own time; shares are of all of it."""
     unique = analysis.frames[cpu_ops_unique_args.TITLE]
-    own = unique.groupby("category")["self_us_sum"].sum()
+    own = unique.groupby("category")["host_self_us_sum"].sum()
     total = float(own.sum()) or 1.0
     rows = [
         CategoryRow(name=str(name), time_us=float(us) / divisor, share=float(us) / total) for name, us in own.items()

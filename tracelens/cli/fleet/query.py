@@ -18,6 +18,7 @@ from tracelens.files.say import emit, say
 from tracelens.lazy.records import dataclass
 from tracelens.option_fields import add_options, option, options_of, refuse_unread
 from tracelens.report.report_options import ReportOptions
+from tracelens.schema import KEYS
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -31,6 +32,7 @@ SCHEMA = "tracelens.query/1"
 class QueryCommand(ReportOptions):
     """What the command takes beside the options of ``tracelens.report``."""
 
+    column_names: str = KEYS  # no option: SQL knows keys alone
     ready: str | None = option("run this ready query instead of a statement", metavar="NAME")
     list: bool = option("list the ready queries and the tables", False)
     output: Path | None = option("write FILE.csv, .json or .xlsx", kind=Path, metavar="FILE", flags=("-o", "--output"))
@@ -41,6 +43,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("trace", nargs="?", help="Kineto trace, .json or .json.gz, or a lake (tracelens ingest)")
     parser.add_argument("statement", nargs="?", help='e.g. "SELECT name, kernel_us_sum FROM ops"')
     add_options(parser, QueryCommand)
+    parser.set_defaults(column_names=KEYS)
 
 
 def run(args: argparse.Namespace) -> int:

@@ -58,11 +58,11 @@ class Plots:
     def headroom(self, axes: Axes | None = None) -> Axes:
         """From the measured step to the achievable one, a bar for what each category has above it."""
         rows = self._frame("headroom")
-        rows = rows.assign(gain=rows["own_ms"] - rows["achievable_ms"])
+        rows = rows.assign(gain=(rows["own_us"] - rows["achievable_own_us"]) / US_PER_MS)
         gains = rows[rows["gain"] > 0].head(_MOST)
         _refuse_empty(gains, "nothing is known to be slower than what can be achieved")
         axes = _axes(axes)
-        measured = float(rows["own_ms"].sum())
+        measured = float(rows["own_us"].sum()) / US_PER_MS
         names = ["measured", *gains["category"].astype(str), "achievable"]
         widths = [measured, *gains["gain"], measured - float(gains["gain"].sum())]
         starts = [0.0, *(measured - gains["gain"].cumsum()), 0.0]

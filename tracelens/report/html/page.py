@@ -90,7 +90,7 @@ def _overview(ops: Sheet | None, kernels: Sheet | None) -> Sheet | None:
     """The rows of ``unified_perf_summary`` as readable lines."""
     if ops is None:
         return None
-    gpu_us = (ops if kernels is None else kernels).frame["kernel_us_sum"].sum()
+    gpu_us = ops.frame["kernel_us_sum"].sum() if kernels is None else kernels.frame["duration_us_sum"].sum()
     return make_sheet(ops.title, op_overview.overview(ops.frame, float(gpu_us)), op_overview.COLUMNS, ops.text)
 
 

@@ -42,7 +42,7 @@ from tracelens.report.step_figures import (
     step_range,
     steps_text,
 )
-from tracelens.units import NS_PER_MS, NS_PER_US
+from tracelens.units import NS_PER_MS, NS_PER_US, US_PER_MS
 
 #: Lines of a list of notices; an extension can fail in very many ways.
 MAX_NOTICES = 40
@@ -281,8 +281,8 @@ def _idle_table(summary: Summary) -> Markup | None:
 def _waterfall(sheet: Sheet | None, whole: str) -> Markup | None:
     if sheet is None:
         return None
-    shown = plain_rows(sheet.frame, ("category", "own_ms", "achievable_ms", "roofline_ms"))
-    rows = [(str(name), float(own or 0), float(best or 0), float(least or 0)) for name, own, best, least in shown]
+    shown = plain_rows(sheet.frame, ("category", "own_us", "achievable_own_us", "roofline_own_us"))
+    rows = [(str(name), *(float(us or 0) / US_PER_MS for us in times)) for name, *times in shown]
     return headroom_chart(rows, whole)
 
 
@@ -535,7 +535,7 @@ def memory_over_time(sheets: Sequence[Sheet]) -> Markup | None:
         part = timeline.frame[timeline.frame["device"] == device]
         if not len(part):
             continue
-        chart = memory_chart(part["time_us"].tolist(), part["allocated_mb"].tolist(), None if op is None else str(op))
+        chart = memory_chart(part["at_us"].tolist(), part["allocated_mb"].tolist(), None if op is None else str(op))
         charts.append(tag("figure", tag("figcaption", str(device)), tag("div", chart, class_="wide", tabindex="0")))
     text = "What the allocators handed out over the recording; named is the op that was open at the peak."
     return joined(tag("h2", "Memory"), tag("p", text), *charts) if charts else None

@@ -29,42 +29,26 @@ _NAMES = ("kernel_name", "name")
 
 #: What a window of 1200 pixels does not show comes last.
 OPS = (
-    "name", "category", "shapes", "operation_count", "kernel_ms", "percent", "bound", "percent_of_roofline_mean",
-    "above_roofline_ms", "tflops_s_mean", "hbm_tb_s_mean", "effective_interconnect_tb_s_mean", "kernel_us_mean",
-    "remote_from", "module", "line",
+    "name", "category", "shapes", "operation_count", "kernel_us_sum", "percent", "roofline_bound",
+    "percent_of_roofline_mean", "above_roofline_us", "tflops_s_mean", "hbm_tb_s_mean",
+    "effective_interconnect_tb_s_mean", "kernel_us_mean", "remote_from", "module", "line",
 )  # fmt: skip
 #: Columns that a reader has to ask for.
-HIDDEN = {"ops": ("kernel_us_mean", "remote_from", "module", "line"), "kernels": ("kernel_us_min", "kernel_us_max")}
+HIDDEN = {
+    "ops": ("kernel_us_mean", "remote_from", "module", "line"), "kernels": ("duration_us_min", "duration_us_max")
+}  # fmt: skip
 KERNELS = (
-    "kernel_name", "parent_category", "parent_op", "stream", "kernel_us_count", "kernel_us_sum", "percent_of_kernels",
-    "kernel_us_mean", "kernel_us_min", "kernel_us_max",
+    "kernel_name", "category", "parent_op", "stream", "kernels", "duration_us_sum", "percent_of_kernels",
+    "duration_us_mean", "duration_us_min", "duration_us_max",
 )  # fmt: skip
 COLLECTIVES = (
     "collective", "group_name", "group_size", "dtype", "in_mb", "out_mb", "stream", "operation_count",
     "duration_us_sum", "duration_us_mean", "duration_us_min", "duration_us_max",
 )  # fmt: skip
 CPU_OPS = (
-    "name", "category", "input_dims", "operation_count", "self_us_sum", "percent", "self_us_mean", "total_us_sum",
-    "gflops", "tflops_s",
+    "name", "category", "input_dims", "operation_count", "host_self_us_sum", "percent", "host_self_us_mean",
+    "host_us_sum", "gflops", "cpu_tflops_s",
 )  # fmt: skip
-#: What a column is called here, where its name in the workbook is that of other tools' sheets.
-HEADERS = {
-    "kernels": {
-        "kernel_name": "kernel", "parent_category": "category", "parent_op": "op", "stream": "stream",
-        "kernel_us_count": "kernels", "kernel_us_sum": "µs", "percent_of_kernels": "% of GPU time",
-        "kernel_us_mean": "µs each", "kernel_us_min": "shortest µs", "kernel_us_max": "longest µs",
-    },
-    "collectives": {
-        "collective": "collective", "group_name": "group", "group_size": "ranks", "in_mb": "MB in", "out_mb": "MB out",
-        "operation_count": "calls", "duration_us_sum": "µs", "duration_us_mean": "µs each",
-        "duration_us_min": "shortest µs", "duration_us_max": "longest µs",
-    },
-    "cpu-ops": {
-        "name": "op", "category": "category", "input_dims": "shapes", "operation_count": "calls",
-        "self_us_sum": "self µs", "percent": "% of self time", "self_us_mean": "self µs each",
-        "total_us_sum": "total µs", "gflops": "GFLOP",
-    },
-}  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,7 +67,7 @@ class PageTable:
         return {
             "columns": [
                 {
-                    "header": column.header,
+                    "header": column.title,
                     "decimals": None if column.is_text else _decimals(column),
                     "share": column.look == "share",
                     "limit": column.look == "of_limit",
@@ -98,7 +82,7 @@ class PageTable:
     def markup(self) -> Markup:
         """The table with its first rows."""
         head = [
-            tag("th", tag("button", breakable(column.header), type="button"), title=column.note or None, scope="col",
+            tag("th", tag("button", breakable(column.title), type="button"), title=column.note or None, scope="col",
                 class_=None if column.is_text else "n", hidden="" if self._is_hidden(column) else None)
             for column in self.columns
         ]  # fmt: skip
@@ -132,8 +116,6 @@ def page_table(key: str, sheet: Sheet | None, keys: Iterable[str], max_rows: int
     frame = sheet.frame.head(max_rows)
     shown = [by_key[key] for key in keys if key in by_key and not frame[key].isna().all()]
     cells = [_shown_values(column, frame[column.key]) for column in shown]
-    called = HEADERS.get(key, {})
-    shown = [column.renamed(called.get(column.key, column.header)) for column in shown]
     return PageTable(
         key=key, columns=tuple(shown), rows=tuple(zip(*cells, strict=True)), total=len(sheet.frame), sheet=sheet.title
     )

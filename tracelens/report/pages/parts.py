@@ -14,7 +14,7 @@ from tracelens.report.charts.markup import table as scrolled
 from tracelens.report.figures import shown_figure
 from tracelens.report.html.frame import Section
 from tracelens.report.html.page_tables import breakable, prose, shown_text
-from tracelens.report.readable_names import column_title
+from tracelens.schema import column_title
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -9,14 +9,12 @@ from tracelens.report.charts.line_chart import bars
 from tracelens.report.charts.markup import tag
 from tracelens.report.html.frame import Section, framed
 from tracelens.report.pages.parts import head, heat_map, section, table
-from tracelens.report.readable_names import column_title
 from tracelens.units import US_PER_MS
 
 if TYPE_CHECKING:
     import pandas as pd
 
     from tracelens.report.assembly import Sheet
-    from tracelens.schema import Column
 
 #: Ranks of a heat map, and collectives: those with most time.
 MAX_RANKS, MAX_COLLECTIVES = 128, 12
@@ -35,7 +33,7 @@ def ranks_page(name: str, facts: list[str], sheets: Sequence[Sheet], notes: list
     charts = (*_heat_maps(frames.get("nccl_long")), *_stragglers(late), *_overlap(frames.get("overlap")))
     tables = [
         section(f"table-{title}", words, tag("p", sheet.text) if sheet.text else None,
-                table(sheet.frame, words, {column.key: _title(column) for column in sheet.columns}))
+                table(sheet.frame, words, {column.key: column.title for column in sheet.columns}))
         for title, words in _TABLES.items()
         if (sheet := made.get(title)) is not None
     ]  # fmt: skip
@@ -44,14 +42,9 @@ def ranks_page(name: str, facts: list[str], sheets: Sequence[Sheet], notes: list
     return framed(f"{name or 'ranks'} · collectives", [first, *charts, *tables])
 
 
-def _title(column: Column) -> str:
-    words = column_title(column.header)
-    return f"{words}, {column.unit}" if column.unit in ("µs", "ms") and column.unit not in words else words
-
-
 def _tiles(steps: pd.DataFrame | None, late: pd.DataFrame | None) -> Iterator[tuple[str, str, str]]:
     if steps is not None and len(steps):
-        cost, whole = steps["cost_us"].sum() / US_PER_MS, steps["step_us"].sum() / US_PER_MS
+        cost, whole = steps["cost_us"].sum() / US_PER_MS, steps["step_us_median"].sum() / US_PER_MS
         yield "Waiting for the slowest rank", f"{cost:,.3f} ms", f"of {whole:,.3f} ms in {len(steps)} steps"
     if late is not None and len(late):
         worst = late.sort_values("cost_us", ascending=False, kind="stable").iloc[0]
@@ -81,7 +74,7 @@ def _stragglers(late: pd.DataFrame | None) -> Iterator[Section]:
 def _overlap(overlap: pd.DataFrame | None) -> Iterator[Section]:
     if overlap is not None and len(overlap):
         shown = overlap.head(MAX_COLLECTIVES)
-        names = zip(shown["collective"], shown["exposed_us"], shown["exposed_percent"], strict=True)
+        names = zip(shown["collective"], shown["exposed_us_sum"], shown["exposed_percent"], strict=True)
         rows = [
             (str(each), float(us), f"{us / US_PER_MS:,.3f} ms · {share:.0f} % exposed") for each, us, share in names
         ]

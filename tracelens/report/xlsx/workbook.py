@@ -114,8 +114,8 @@ def _worksheet(part: _Part, styles: Styles) -> Worksheet:
     columns = sheet.columns
     rows = part.stop - part.start
     widths = [_width(column, part.values(column), is_first=i == 0) for i, column in enumerate(columns)]
-    lines = max(_header_lines(column.header, width) for column, width in zip(columns, widths, strict=True))
-    headers = [column.header for column in columns]
+    lines = max(_header_lines(column.title, width) for column, width in zip(columns, widths, strict=True))
+    headers = [column.title for column in columns]
     header = row_xml(1, 8 + 14 * lines, headers, [styles.index(_HEADER)] * len(columns)).encode()
     body = _rows(part, [_column_styles(column, styles, is_first=i == 0) for i, column in enumerate(columns)])
     bars = charted_columns(columns)
@@ -192,7 +192,7 @@ def _width(column: Column, values: Sequence[Value], *, is_first: bool) -> float:
         extremes = numbers if column.number_format in _UNFORMATTED else (min(numbers), max(numbers))
         longest = max(longest, *(_printed_length(value, column) for value in extremes))
     cap = column.width if texts else _WIDEST_NUMBER
-    word = max(len(word) for word in _header_words(column.header))
+    word = max(len(word) for word in _header_words(column.title))
     width = max(min(longest, cap) + 1.5, min(word, 26) + 3.5, _NARROWEST)
     return round(max(width, 18.0) if is_first else width, 1)
 

@@ -129,9 +129,9 @@ def _waiting(seen: Observed, exposed_ns: int) -> Iterator[_Reason]:
 def _collectives(seen: Observed, hides: str) -> Iterator[_Reason]:
     """What the collectives of one size that take most time tell of themselves."""
     frame, device = seen.context.frames[coll_analysis.TITLE], seen.device
-    if "bus_gb_s_mean" not in frame:
+    if "effective_bus_gb_s" not in frame:
         return
-    known = frame[frame["bus_gb_s_mean"].notna() & (frame["duration_us_sum"] > 0)]
+    known = frame[frame["effective_bus_gb_s"].notna() & (frame["duration_us_sum"] > 0)]
     if 2 * known["duration_us_sum"].sum() < frame["duration_us_sum"].sum():
         yield from _calls_apart(seen, hides)
     elif not known.empty:
@@ -201,8 +201,8 @@ class _Calls:
             mean_us=float(most["duration_us_mean"]),
             shortest_us=float(most["duration_us_min"]),
             longest_us=float(most["duration_us_max"]),
-            rate=float(most["bus_gb_s_mean"]),
-            best_rate=float(most["bus_gb_s_min"]),
+            rate=float(most["effective_bus_gb_s"]),
+            best_rate=float(most["effective_bus_gb_s_shortest"]),
             link=None if device is None or device.link is None else device.link.gb_s,
             alone_us=alone_us,
             is_latency=device is not None and alone_us is not None and _is_latency(row, device),

@@ -52,7 +52,7 @@ def exposed_copies(seen: Observed) -> Iterator[Candidate]:
         return
     top = frame.iloc[0]
     how = " ".join(word for word in (top["direction"], top["host_memory"]) if word not in (None, "unknown"))
-    why = f"the GPU only copies for {100 * share:.0f} % of the time: mostly {top['op']} {how}"
+    why = f"the GPU only copies for {100 * share:.0f} % of the time: mostly {top['parent_op']} {how}"
     figures = [Said(what="share of the time", value=share, unit="share")]
     if top["gb_s"] > 0:
         why += f" at {top['gb_s']:.1f} GB/s"
@@ -80,7 +80,7 @@ def exposed_copies(seen: Observed) -> Iterator[Candidate]:
         certainty="low",
         remedy=remedy,
         figures=tuple(figures),
-        evidence=(Evidence(sheet=copies.TITLE, row={"op": top["op"], "direction": top["direction"]}),),
+        evidence=(Evidence(sheet=copies.TITLE, row={"parent_op": top["parent_op"], "direction": top["direction"]}),),
     )
 
 

@@ -31,7 +31,7 @@ def scattered_idle(seen: Observed) -> Iterator[Candidate]:
     share = float(causes["percent_of_window"].sum()) / 100
     if share <= LEAST_SHARE or (causes["percent_of_window"] > 100 * LEAST_SHARE).any():
         return
-    longest = float(causes["max_us"].max())
+    longest = float(causes["idle_us_max"].max())
     yield Candidate(
         why=f"GPU idle {percent(share)}: several causes, longest gap {duration(longest)}",
         claimed=seen.idle_time(np.ones(len(seen.idle.start), bool), low=OPEN_ENDED),

@@ -47,43 +47,40 @@ _KEYS = ("rank", *_ATTRIBUTES, "stream", "remote_share", "remote_from")
 
 TITLE = "coll_analysis"
 COLUMNS = column_set(
-    identifier("rank", "rank", "Rank whose trace this is."),
-    text("group_name", "Process Group Name", "As recorded.", 20),
-    text("group_ranks", "Process Group Ranks", "As recorded.", 26),
-    text("collective", "Collective name", "As recorded.", 24),
-    identifier("group_size", "Group size", "Number of ranks."),
-    text("dtype", "dtype", "Element type.", 14),
-    count("in_nelems", "In msg nelems", "Elements this rank sends."),
-    count("out_nelems", "Out msg nelems", "Elements this rank receives."),
-    text("in_split", "In split size", "Elements to each rank; [] is even.", 26),
-    text("out_split", "Out split size", "Elements from each rank; [] is even.", 26),
-    STREAM.renamed("stream"),
-    mb("in_mb", "In msg size (MB)_first", "Wire: bytes this rank sends."),
-    mb("out_mb", "Out msg size (MB)_first", "Wire: bytes this rank receives."),
-    mb("remote_mb", "Remote Data (MB)", "Wire: an all-to-all's bytes for other ranks.", optional=True),
-    text("remote_from", "Remote Data From", "The split sizes used; even split: [].", 18, optional=True),
+    identifier("rank", "Rank whose trace this is."),
+    text("group_name", "As recorded.", width=20),
+    text("group_ranks", "As recorded.", width=26),
+    text("collective", "As recorded.", width=24),
+    identifier("group_size", "Number of ranks."),
+    text("dtype", "Element type.", width=14),
+    count("in_nelems", "Elements this rank sends."),
+    count("out_nelems", "Elements this rank receives."),
+    text("in_split", "Elements to each rank; [] is even.", width=26),
+    text("out_split", "Elements from each rank; [] is even.", width=26),
+    STREAM,
+    mb("in_mb", "Wire: bytes this rank sends."),
+    mb("out_mb", "Wire: bytes this rank receives."),
+    mb("expected_remote_mb", "Wire: an all-to-all's bytes for other ranks.", optional=True),
+    text("remote_from", "The split sizes used; even split: [].", width=18, optional=True),
     statistics(
         ("sum", "mean", "std", "min", "max"),
-        us("duration_us", "dur_{}", "Duration of the kernel, in which the rank also waits for the others."),
+        us("duration_us", "Duration of the kernel, in which the rank also waits for the others."),
     ),
     CALLS,
     number(
-        "bus_gb_s_mean",
-        "Bus GB/s_mean",
+        "effective_bus_gb_s",
         "Bus bandwidth as nccl-tests counts it, over the mean duration, waiting included.",
         unit="GB/s",
     ),
     number(
-        "bus_gb_s_min",
-        "Bus GB/s_of dur_min",
+        "effective_bus_gb_s_shortest",
         "The same over the shortest duration, with the least waiting.",
         unit="GB/s",
     ),
     text(
         "sizes_from",
-        "Sizes From",
         "Source of sizes that the collective's own metadata lacks.",
-        30,
+        width=30,
         optional=True,
     ),
     ACHIEVABLE,
@@ -122,12 +119,12 @@ def collective_rows(table: TraceTable, tree: OpTree, activity: DeviceActivity) -
     result["operation_count"] = np.bincount(group)
     for side in ("in", "out"):
         result[f"{side}_mb"] = list(map(_message_mb, result[f"{side}_nelems"], result["dtype"]))
-    result["remote_mb"] = [
+    result["expected_remote_mb"] = [
         None if share is None or nbytes is None else share * nbytes
         for share, nbytes in zip(result.pop("remote_share"), result["in_mb"], strict=True)
     ]
-    for time in ("mean", "min"):
-        result[f"bus_gb_s_{time}"] = _bus_gb_s(result, result[f"duration_us_{time}"])
+    result["effective_bus_gb_s"] = _bus_gb_s(result, result["duration_us_mean"])
+    result["effective_bus_gb_s_shortest"] = _bus_gb_s(result, result["duration_us_min"])
     return sorted_by(result, "duration_us_sum")
 
 
@@ -165,7 +162,7 @@ def with_bus_rate(row: CategoryRow, frame: pd.DataFrame) -> CategoryRow:
     """The category of collectives with their bus bandwidth, waiting included, where most of its time has one."""
     if frame.empty:
         return row
-    rate, time_us = (frame[name].to_numpy(float) for name in ("bus_gb_s_mean", "duration_us_sum"))
+    rate, time_us = (frame[name].to_numpy(float) for name in ("effective_bus_gb_s", "duration_us_sum"))
     known = ~np.isnan(rate)
     if not time_us[known].sum() > LEAST_KNOWN * time_us.sum():
         return row

@@ -35,34 +35,31 @@ NO_OP = "(no op)"
 
 TITLE = "copies"
 COLUMNS = column_set(
-    text("op", "op", "The op that launched the copies.", 46),
-    text("direction", "direction", "HtoD: host to device; DtoH: device to host; PtoP: to another device.", 10),
+    text("parent_op", "The op that launched the copies.", width=46),
+    text("direction", "HtoD: host to device; DtoH: device to host; PtoP: to another device.", width=10),
     text(
         "host_memory",
-        "host memory",
         "Pinned or pageable (the driver then copies twice, and the call waits), according to the copy's name; "
         "unknown where the name does not say; empty between devices.",
-        14,
+        width=14,
     ),
-    count("copies", "copies", "Number of copies."),
-    us("copies_us", "time (µs)", DURATIONS),
-    memory_mb("copied_mb", "Data Moved (MB)", "Bytes copied; empty where no copy recorded them."),
-    number("gb_s", "GB/s", "Bytes over time, of the copies whose bytes were recorded.", "#,##0.00", "GB/s"),
+    count("copies", "Number of copies."),
+    us("duration_us_sum", DURATIONS),
+    memory_mb("copied_mb", "Bytes copied; empty where no copy recorded them."),
+    number("gb_s", "Bytes over time, of the copies whose bytes were recorded.", shape="#,##0.00", unit="GB/s"),
     text(
-        "path",
         "path",
         "Link of the copies: C2C (to the CPU of the same package) or PCIe to the host; the devices' own link, "
         "else PCIe, between devices.",
-        8,
+        width=8,
     ),
     number(
         "path_gb_s",
-        "path GB/s",
         "Peak of that link in one direction, from the device file; between devices, of one pair of them.",
-        "#,##0.0",
-        "GB/s",
+        shape="#,##0.0",
+        unit="GB/s",
     ),
-    percent("percent_of_path", "percent of path (%)", "Achieved rate over the path's peak."),
+    percent("percent_of_path_peak", "Achieved rate over the path's peak."),
 )
 
 
@@ -139,19 +136,19 @@ def copies(table: TraceTable, activity: DeviceActivity, device: HardwareSpec | N
     peak = np.array([np.nan if rate is None else rate.gb_s for rate in rates])[of_row]
     frame = pd.DataFrame(
         {
-            "op": [NO_OP if code < 0 else table.names[code] for code in op_name[first].tolist()],
+            "parent_op": [NO_OP if code < 0 else table.names[code] for code in op_name[first].tolist()],
             "direction": [paths[code].direction for code in of_row.tolist()],
             "host_memory": np.array([path.host_memory for path in paths], object)[of_row],
             "copies": np.bincount(group),
-            "copies_us": np.bincount(group, us),
+            "duration_us_sum": np.bincount(group, us),
             "copied_mb": np.where(np.bincount(group[known], minlength=n) > 0, total / BYTES_PER_MB, np.nan),
             "gb_s": gb_s,
             "path": np.array([None if rate is None else rate.name for rate in rates], object)[of_row],
             "path_gb_s": peak,
-            "percent_of_path": 100 * gb_s / peak,
+            "percent_of_path_peak": 100 * gb_s / peak,
         }
     )
-    keys = ["copies_us", "op", "direction", "host_memory"]
+    keys = ["duration_us_sum", "parent_op", "direction", "host_memory"]
     return frame.sort_values(keys, ascending=[False, True, True, True], ignore_index=True)
 
 
@@ -170,7 +167,7 @@ def with_rate(row: CategoryRow, frame: pd.DataFrame, device: HardwareSpec | None
     """
     known = frame[frame["gb_s"] > 0]
     took_us = known["copied_mb"] * BYTES_PER_MB / (known["gb_s"] * GB_PER_S_IN_BYTES_PER_US)
-    most_us = LEAST_KNOWN * frame["copies_us"].sum()
+    most_us = LEAST_KNOWN * frame["duration_us_sum"].sum()
     if not took_us.sum() > most_us:
         return row
     bytes_per_us = float(known["copied_mb"].sum() * BYTES_PER_MB / took_us.sum())
@@ -180,7 +177,7 @@ def with_rate(row: CategoryRow, frame: pd.DataFrame, device: HardwareSpec | None
     if device is None or not took_us.sum() > most_us:
         return rated
     at_peak_us = known["copied_mb"] * BYTES_PER_MB / (known["path_gb_s"] * GB_PER_S_IN_BYTES_PER_US)
-    of_known = took_us / known["copies_us"]
+    of_known = took_us / known["duration_us_sum"]
     floor_us = (known["copies"] * of_known * launch_floor_us(device)).clip(upper=took_us)
     bound = known["path"].where(at_peak_us >= floor_us, LAUNCH)
     least_us = at_peak_us.clip(lower=floor_us)

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from tracelens.analysis.sheets.distinct_calls import sorted_by, with_percent
 from tracelens.analysis.sheets.ops import cpu_ops_unique_args
-from tracelens.analysis.sheets.shared_columns import CATEGORY, LAUNCHING_CALLS, NAME, PERCENTAGES
+from tracelens.analysis.sheets.shared_columns import CALLS, CATEGORY, NAME, PERCENTAGES
 from tracelens.schema import column_set, sheet, us
 
 if TYPE_CHECKING:
@@ -17,8 +17,8 @@ if TYPE_CHECKING:
 
 TITLE = "cpu_ops_summary"
 COLUMNS = column_set(
-    NAME, CATEGORY, LAUNCHING_CALLS, us("self_us", "self CPU time (µs)", cpu_ops_unique_args.SELF),
-    us("total_us", "total CPU time (µs)", cpu_ops_unique_args.TOTAL), PERCENTAGES,
+    NAME, CATEGORY, CALLS, us("host_self_us_sum", cpu_ops_unique_args.SELF),
+    us("host_us_sum", cpu_ops_unique_args.TOTAL), PERCENTAGES,
 )  # fmt: skip
 
 
@@ -33,8 +33,8 @@ def cpu_ops_summary(unique: pd.DataFrame) -> pd.DataFrame:
     """By name: calls, total and self time (us)."""
     frame = unique.groupby("name", sort=True).agg(
         category=("category", "first"),
-        count=("operation_count", "sum"),
-        total_us=("total_us_sum", "sum"),
-        self_us=("self_us_sum", "sum"),
+        operation_count=("operation_count", "sum"),
+        host_us_sum=("host_us_sum", "sum"),
+        host_self_us_sum=("host_self_us_sum", "sum"),
     )
-    return with_percent(sorted_by(frame.reset_index(), "self_us"), "self_us")
+    return with_percent(sorted_by(frame.reset_index(), "host_self_us_sum"), "host_self_us_sum")

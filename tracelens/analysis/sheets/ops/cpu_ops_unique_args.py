@@ -29,11 +29,11 @@ SELF = "Time in the op itself, without the ops it called on its thread."
 TOTAL = "From the op's start on the host to its end, what it called included."
 COLUMNS = column_set(
     shared.NAME, shared.CATEGORY, shared.PROCESS, shared.ARGUMENTS, shared.CALLS,
-    statistics(TOTALED, us("self_us", "self CPU time (µs)_{}", SELF)),
-    statistics(TOTALED, us("total_us", "total CPU time (µs)_{}", TOTAL)),
+    statistics(TOTALED, us("host_self_us", SELF)),
+    statistics(TOTALED, us("host_us", TOTAL)),
     shared.EXAMPLE, shared.GFLOPS,
     number(
-        "tflops_s", "CPU TFLOPS/s", "GFLOPS over the op's mean total CPU time.", unit="1e12 operations per second"
+        "cpu_tflops_s", "GFLOPS over the op's mean total CPU time.", unit="1e12 operations per second"
     ),
     shared.HAS_PERF_MODEL, shared.PERCENTAGES,
 )  # fmt: skip
@@ -50,10 +50,10 @@ def frame(context: HostContext) -> pd.DataFrame | None:
 def cpu_ops_unique_args(
     trace: Trace, catalog: Catalog, in_scope: Callable[[RowColumn], Bools] | None = None
 ) -> pd.DataFrame:
-    """One row per distinct CPU op call: total_us (with what it called), self_us, and FLOPs over its total time.
+    """One row per distinct CPU op call: host_us (with what it called), host_self_us, and FLOPs over its total time.
 
-    ``in_scope``: which calls count; None for all. Self time leaves out ops called on the same thread. ``tflops_s`` is
-    the CPU's rate where a perf model knows the op.
+    ``in_scope``: which calls count; None for all. Self time leaves out ops called on the same thread. ``cpu_tflops_s``
+    is the CPU's rate where a perf model knows the op.
     """
     import pandas as pd
 
@@ -68,16 +68,18 @@ def cpu_ops_unique_args(
     found = [readings.readings[c] for c in code.tolist()]
     frame = distinct_calls.identity(table, group.example, [r.category or OTHER for r in found])
     frame["operation_count"] = np.bincount(group.of_call, minlength=len(frame))
-    columns = {"total_us": table.duration_ns[rows] / NS_PER_US, "self_us": own[rows] / NS_PER_US}
+    columns = {"host_us": table.duration_ns[rows] / NS_PER_US, "host_self_us": own[rows] / NS_PER_US}
     measured = distinct_calls.statistics(columns, group.of_call, totals=tuple(columns))
     frame["example_row"] = group.example
     flops = np.array([np.nan if r.model is None or r.leaf_only else _known(r.model.flops()) for r in found], float)
     frame["gflops"] = flops / FLOPS_PER_GFLOP
     frame["has_perf_model"] = [r.model is not None for r in found]
     frame = pd.concat([frame, measured], axis=1)
-    mean = frame["total_us_mean"].to_numpy()
-    frame["tflops_s"] = np.divide(flops, mean, out=np.full(len(mean), np.nan), where=mean > 0) / TERA_PER_S_IN_PER_US
-    return distinct_calls.with_percent(distinct_calls.sorted_by(frame, "self_us_sum"), "self_us_sum")
+    mean = frame["host_us_mean"].to_numpy()
+    frame["cpu_tflops_s"] = (
+        np.divide(flops, mean, out=np.full(len(mean), np.nan), where=mean > 0) / TERA_PER_S_IN_PER_US
+    )
+    return distinct_calls.with_percent(distinct_calls.sorted_by(frame, "host_self_us_sum"), "host_self_us_sum")
 
 
 def self_ns(trace: Trace) -> Ints:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -13,7 +12,7 @@ from tracelens.analysis.reading.op_readings import OpReadings
 from tracelens.analysis.sheets import shared_columns as shared
 from tracelens.analysis.sheets.distinct_calls import sorted_by
 from tracelens.perf_models.memory_bound.reduce import Reduce
-from tracelens.schema import Column, column_set, flag
+from tracelens.schema import PARAMETER_PREFIX, column_set, flag
 from tracelens.trace.table import RowColumn, TraceTable
 
 #: The sheet of reductions in the backward pass.
@@ -22,23 +21,18 @@ _ARGUMENTS = ("input_dims", "input_types", "input_strides", "concrete_inputs")
 _STATISTICS = ("mean", "median", "std", "min", "max")
 
 
-def _first(*columns: Column) -> Iterator[Column]:
-    return (column.renamed(f"{column.header}_first") for column in columns)
-
-
 COLUMNS = column_set(
-    shared.NAME, _first(shared.GFLOPS, shared.HBM_MB, shared.INTENSITY), shared.HBM_RATE, shared.COMPUTE_RATE,
-    _first(shared.WIRE[0]), shared.WIRE[1:], _first(*shared.EXCHANGE), shared.SPEC, shared.ROOFLINE,
+    shared.NAME, shared.GFLOPS, shared.HBM_MB, shared.INTENSITY, shared.HBM_RATE, shared.COMPUTE_RATE,
+    shared.WIRE, shared.EXCHANGE, shared.SPEC, shared.ROOFLINE,
     shared.ACHIEVABLE, shared.KERNEL_TIME,
-    shared.CALLS.renamed("name_count"), shared.EXAMPLE.renamed("UID_first"),
+    shared.CALLS, shared.EXAMPLE,
     flag(
-        "nested", "nested",
-        "TRUE: the call lies inside another modeled call, and its kernels are in both rows; "
+        "nested", "TRUE: the call lies inside another modeled call, and its kernels are in both rows; "
         "sum over the FALSE rows.",
         width=10,
     ),
-    shared.CATEGORY, _first(*shared.PROCESS, *shared.ARGUMENTS),
-    shared.KERNELS_BEHIND[0].renamed("kernel_details__summarize_kernel_stats"), shared.KERNELS_BEHIND[1],
+    shared.CATEGORY, shared.PROCESS, shared.ARGUMENTS,
+    shared.KERNELS_BEHIND,
 )  # fmt: skip
 
 
@@ -64,7 +58,7 @@ def families(
         model = readings.readings[int(code[position])].model
         if model is None:
             continue
-        parameters = {f"param: {key}": _cell(value) for key, value in model.parameters().items()}
+        parameters = {f"{PARAMETER_PREFIX}{key}": _cell(value) for key, value in model.parameters().items()}
         record = {"name": row["name"], **parameters}
         record |= {key: row[key] for key in kept}
         recorded = table.signature_of(int(row["example_row"]))

@@ -16,14 +16,14 @@ from tracelens.trace.table import TraceTable
 from tracelens.units import NS_PER_US
 
 TITLE = "kernel_summary"
-_DURATION = us("kernel_us", "Kernel duration (µs)_{}", "Durations of the kernels.")
+_DURATION = us("duration_us", "Durations of the kernels.")
 COLUMNS = column_set(
-    text("parent_category", "Parent op category", "Category of the op that launched the kernel.", 20),
+    text("category", "Category of the op that launched the kernel.", width=20),
     PARENT, KERNEL, STREAM,
     statistics(("sum",), _DURATION),
-    statistics(("count",), count("kernel_us", "Kernel duration (µs)_{}", "")),
+    count("kernels", "Number of kernels."),
     statistics(("mean", "min", "max"), _DURATION),
-    percent("percent_of_kernels", "Percent of kernels time (%)", "Share of all kernel durations."),
+    percent("percent_of_kernels", "Share of all kernel durations."),
     OF_TOTAL,
 )  # fmt: skip
 
@@ -41,12 +41,13 @@ def kernel_summary(table: TraceTable, activity: DeviceActivity, category: Labels
     first = first_of_each(group)
     us = Spread(activity.duration_us(), ByGroup(group))
     columns = {
-        "parent_category": category[first].tolist(),
+        "category": category[first].tolist(),
         "parent_op": [UNLINKED_NAME if c < 0 else table.names[c] for c in parent[first].tolist()],
         "kernel_name": [table.names[c] for c in activity.name[first].tolist()],
         "stream": activity.stream[first].astype(np.int64),
-        **{f"kernel_us_{name}": getattr(us, name) for name in ("sum", "count", "mean", "min", "max")},
+        "kernels": us.count,
+        **{f"duration_us_{name}": getattr(us, name) for name in ("sum", "mean", "min", "max")},
         "percent_of_kernels": 100 * us.sum / (us.sum.sum() or 1),
-        "percent_of_total": 100 * us.sum * NS_PER_US / (total_ns or 1),
+        "percent_of_window": 100 * us.sum * NS_PER_US / (total_ns or 1),
     }
-    return sorted_by(pd.DataFrame(columns), "kernel_us_sum")
+    return sorted_by(pd.DataFrame(columns), "duration_us_sum")

@@ -11,8 +11,8 @@ from tracelens.analysis.sheets.modelled_calls import with_estimated_totals
 from tracelens.schema import column_set, sheet, text
 
 COLUMNS = column_set(
-    shared.NAME, shared.DIRECT[-1], shared.SUBTREE[-1], shared.DIRECT_MS, shared.SUBTREE_MS, shared.LAUNCHING_CALLS,
-    text("categories", "Categories", "Categories of the op's calls.", 30), shared.PERCENTAGES, shared.ESTIMATED_TOTAL,
+    shared.NAME, shared.DIRECT[-1], shared.SUBTREE[-1], shared.CALLS,
+    text("categories", "Categories of the op's calls.", width=30), shared.PERCENTAGES, shared.ESTIMATED_TOTAL,
 )  # fmt: skip
 
 
@@ -27,10 +27,8 @@ def by_name(unique: pd.DataFrame) -> pd.DataFrame:
     frame = unique.groupby("name", sort=True).agg(
         direct_us_sum=("direct_us_sum", "sum"),
         subtree_us_sum=("subtree_us_sum", "sum"),
-        count=("calls", "sum"),
+        operation_count=("_calls", "sum"),
         categories=("category", lambda c: repr(sorted(set(c)))),
     )
     frame = frame.reset_index()
-    frame["direct_ms"] = frame["direct_us_sum"] / 1e3
-    frame["subtree_ms"] = frame["subtree_us_sum"] / 1e3
     return with_percent(sorted_by(frame, "direct_us_sum"), "direct_us_sum")

@@ -12,9 +12,9 @@ from tracelens.schema import column_set, count, sheet, us
 from tracelens.units import NS_PER_US
 
 COLUMNS = column_set(
-    us("bin_start_us", "bin_start", "Shortest duration."),
-    us("bin_end_us", "bin_end", "Longest duration."),
-    count("count", "count", "Kernels of such a duration."),
+    us("bin_start_us", "Shortest duration."),
+    us("bin_end_us", "Longest duration."),
+    count("kernels", "Kernels of such a duration."),
 )
 
 
@@ -33,6 +33,6 @@ def short_kernel_histogram(activity: DeviceActivity, below_us: float = 10.0, bin
     """Kernels shorter than ``below_us`` in equal bins between the shortest and the longest of them."""
     us = activity.duration_us(short_kernels(activity, below_us))
     if not len(us):
-        return pd.DataFrame({"bin_start_us": [], "bin_end_us": [], "count": []})
+        return pd.DataFrame({"bin_start_us": [], "bin_end_us": [], "kernels": []})
     count, edges = np.histogram(us, bins=bins)
-    return pd.DataFrame({"bin_start_us": edges[:-1], "bin_end_us": edges[1:], "count": count})
+    return pd.DataFrame({"bin_start_us": edges[:-1], "bin_end_us": edges[1:], "kernels": count})

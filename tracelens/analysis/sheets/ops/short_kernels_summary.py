@@ -18,10 +18,10 @@ from tracelens.units import NS_PER_US
 
 _SHORT = "Kernels below the threshold for short ones (10 µs)."
 COLUMNS = column_set(
-    PARENT, DIMS.renamed("Input dims"), STRIDES.renamed("Input strides"), SCALARS, KERNEL,
-    count("short_kernel_count", "Short Kernel count", _SHORT),
-    statistics(("sum", "mean"), us("short_kernel_us", "Short Kernel duration (µs) {}", _SHORT)),
-    OF_TOTAL.renamed("Short Kernel duration (µs) percent of total time"),
+    PARENT, DIMS, STRIDES, SCALARS, KERNEL,
+    count("short_kernel_count", _SHORT),
+    statistics(("sum", "mean"), us("short_kernel_us", _SHORT)),
+    OF_TOTAL,
 )  # fmt: skip
 
 
@@ -55,5 +55,5 @@ def short_kernels_summary(
     )
     for key, figure in (("us_sum", "sum"), ("count", "size"), ("us_mean", "mean")):
         result[f"short_kernel_{key}"] = us[figure]
-    result["percent_of_total"] = 100 * result["short_kernel_us_sum"] * NS_PER_US / total_ns if total_ns else 0.0
+    result["percent_of_window"] = 100 * result["short_kernel_us_sum"] * NS_PER_US / total_ns if total_ns else 0.0
     return sorted_by(result, "short_kernel_us_sum")

@@ -14,34 +14,32 @@ if TYPE_CHECKING:
 
 
 TITLE = "unified_perf_summary"
-_HOST = "From the op's start on the host to its end on the host; device time is Kernel Time (µs)."
-_HOST_TIME = statistics(("sum", "mean", "std"), us("duration_us", "{}_duration_us", _HOST))
+_HOST = "From the op's start on the host to its end on the host; device time is kernel_us."
+_HOST_TIME = statistics(("sum", "mean", "std"), us("host_us", _HOST))
 COLUMNS = column_set(
     shared.NAME, shared.CATEGORY, shared.PROCESS, shared.ARGUMENTS, shared.EXAMPLE, shared.CALLS,
-    _HOST_TIME[0].renamed("total_duration_us"), _HOST_TIME[1:], shared.GFLOPS, shared.HBM_MB, shared.INTENSITY,
+    _HOST_TIME, shared.GFLOPS, shared.HBM_MB, shared.INTENSITY,
     shared.SPEC,
     shared.HBM_RATE, shared.COMPUTE_RATE, shared.KERNEL_TIME, shared.WIRE, shared.EXCHANGE, shared.ROOFLINE,
     shared.ACHIEVABLE,
-    statistics(("median", "min", "max"), us("duration_us", "duration_us_{}", _HOST)),
+    statistics(("median", "min", "max"), us("host_us", _HOST)),
     shared.KERNELS_BEHIND,
-    text("perf_params", "perf_params", PARAMETER, 40),
-    text("model", "perf model", "Class of the perf model.", 20),
+    text("perf_params", PARAMETER, width=40),
+    text("model", "Class of the perf model.", width=20),
     shared.HAS_PERF_MODEL,
     text(
-        "computed_in", "Computed In",
-        "Compute precision according to the kernel names, where the recorded type leaves it open.",
-        12, optional=True,
+        "computed_in", "Compute precision according to the kernel names, where the recorded type leaves it open.",
+        width=12, optional=True,
     ),
     number(
-        "kernels_per_call", "Kernels per Call", "Kernels, copies and memsets of one call, on average.", "#,##0.0",
+        "kernels_per_call", "Kernels, copies and memsets of one call, on average.", shape="#,##0.0",
         optional=True,
     ),
     us(
-        "launch_gap_us", "Launch Gap (µs)",
-        "Median over the calls: GPU idle time just before the call's first kernel.", optional=True,
+        "launch_gap_us", "Median over the calls: GPU idle time just before the call's first kernel.", optional=True,
     ),
     shared.PLACES,
-    text("note", "note", "Why there is no perf model, or what the row is.", 44, optional=True),
+    text("note", "Why there is no perf model, or what the row is.", width=44, optional=True),
     shared.PERCENTAGES,
 )  # fmt: skip
 

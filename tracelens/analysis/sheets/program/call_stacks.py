@@ -33,11 +33,11 @@ _FRAMEWORK = lazy_pattern(r"^(?:<|torch/|.*/torch/|nn\.Module: |PyCapsule|thread
 
 
 COLUMNS = column_set(
-    text("line", "line", "Innermost frame outside the framework.", 56),
-    text("stack", "stack", "Python frames, the innermost first; backward work has those of its forward op.", 90),
-    count("kernels", "kernels", "Device events launched from this stack."),
-    us("kernel_us", "kernel time (µs)", DURATIONS),
-    percent("percent", "percent (%)", "Share of all kernel time."),
+    text("line", "Innermost frame outside the framework.", width=56),
+    text("stack", "Python frames, the innermost first; backward work has those of its forward op.", width=90),
+    count("kernels", "Device events launched from this stack."),
+    us("kernel_us", DURATIONS),
+    percent("percent_of_kernels", "Share of all kernel time."),
 )
 
 
@@ -76,7 +76,7 @@ def call_stacks(table: TraceTable, tree: OpTree, activity: DeviceActivity) -> pd
     if kernels[0]:
         rows.append((None, NO_STACK, int(kernels[0]), int(total[0])))
     result = pd.DataFrame(rows, columns=["line", "stack", "kernels", "kernel_us"])
-    result["percent"] = 100 * result["kernel_us"] / max(int(total.sum()), 1)
+    result["percent_of_kernels"] = 100 * result["kernel_us"] / max(int(total.sum()), 1)
     result["kernel_us"] = result["kernel_us"] / NS_PER_US
     return result
 

@@ -14,12 +14,12 @@ if TYPE_CHECKING:
     from tracelens.analysis.sheets.context import SheetContext
 
 COLUMNS = column_set(
-    text("device", "device", "Name as in torch.device; ROCm devices are cuda too.", 14),
-    text("held_by", "held by", "Innermost Python lines outside PyTorch that allocated the blocks.", 70),
-    memory_mb("peak_mb", "at peak (MB)", "When the blocks held most, of what the snapshot's history recorded."),
-    memory_mb("end_mb", "at snapshot (MB)", "In the snapshot. A device's rows add up to what it reserved."),
-    count("blocks", "blocks", "Blocks in the snapshot."),
-    memory_mb("largest_mb", "largest (MB)", "The largest of these blocks."),
+    text("device", "Name as in torch.device; ROCm devices are cuda too.", width=14),
+    text("held_by", "Innermost Python lines outside PyTorch that allocated the blocks.", width=70),
+    memory_mb("peak_mb", "When the blocks held most, of what the snapshot's history recorded."),
+    memory_mb("end_mb", "In the snapshot. A device's rows add up to what it reserved."),
+    count("blocks", "Blocks in the snapshot."),
+    memory_mb("largest_mb", "The largest of these blocks."),
 )
 
 

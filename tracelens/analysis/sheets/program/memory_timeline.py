@@ -24,12 +24,12 @@ if TYPE_CHECKING:
 MAX_POINTS = 1000
 
 COLUMNS = column_set(
-    text("device", "device", "Name as in torch.device.", 14),
-    us("time_us", "time (µs)", START),
-    memory_mb("allocated_mb", "allocated (MB)", HELD),
-    memory_mb("reserved_mb", "reserved (MB)", RESERVED),
-    memory_mb("change_mb", "change (MB)", "Size of the allocation; negative for a release."),
-    text("op", "op", "The innermost op that was open on the thread.", 46),
+    text("device", "Name as in torch.device.", width=14),
+    us("at_us", START),
+    memory_mb("allocated_mb", HELD),
+    memory_mb("reserved_mb", RESERVED),
+    memory_mb("change_mb", "Size of the allocation; negative for a release."),
+    text("parent_op", "The innermost op that was open on the thread.", width=46),
 )
 
 
@@ -57,11 +57,11 @@ def memory_timeline(table: TraceTable, tree: OpTree) -> pd.DataFrame | None:
             pd.DataFrame(
                 {
                     "device": name,
-                    "time_us": (events.time_ns[chosen] - base) / NS_PER_US,
+                    "at_us": (events.time_ns[chosen] - base) / NS_PER_US,
                     "allocated_mb": held[kept] / BYTES_PER_MB,
                     "reserved_mb": np.where(reserved > 0, reserved / BYTES_PER_MB, np.nan),
                     "change_mb": events.bytes[chosen] / BYTES_PER_MB,
-                    "op": names_of(table, op_at(table, tree, chosen)),
+                    "parent_op": names_of(table, op_at(table, tree, chosen)),
                 }
             )
         )

@@ -31,30 +31,27 @@ NO_MODULE = "(in no module)"
 COLUMNS = column_set(
     text(
         "module",
-        "module",
         "Classes of the modules, outermost first, their instances taken together; annotated ranges where no "
         "modules were recorded.",
-        70,
+        width=70,
     ),
-    text("class", "class", "Innermost module class."),
-    identifier("depth", "depth", "Nesting depth: number of modules around it."),
-    count("instances", "instances", "Distinct modules of the row."),
-    count("calls", "calls", "Number of their calls."),
-    us("host_us", "host time (µs)", "From start to end of the calls on the host."),
+    text("class", "Innermost module class."),
+    identifier("depth", "Nesting depth: number of modules around it."),
+    count("instances", "Distinct modules of the row."),
+    count("calls", "Number of their calls."),
+    us("host_us", "From start to end of the calls on the host."),
     us(
         "kernel_us",
-        "kernel time (µs)",
         "Kernel time of everything they launched, including modules inside them and the backward pass.",
     ),
     us(
-        "self_us",
-        "self kernel time (µs)",
+        "kernel_self_us",
         "Kernel time without the modules inside them; the column adds up to all kernel time.",
     ),
-    us("forward_us", "forward (µs)", "Part of the kernel time: first runs of the forward pass."),
-    us("recompute_us", "recompute (µs)", "Part of the kernel time: forward repeated by checkpointing."),
-    us("backward_us", "backward (µs)", "Part of the kernel time: backward of the ops that ran in them."),
-    percent("percent", "percent (%)", "Kernel time as a share of all kernel time."),
+    us("forward_us", "Part of the kernel time: first runs of the forward pass."),
+    us("recompute_us", "Part of the kernel time: forward repeated by checkpointing."),
+    us("backward_us", "Part of the kernel time: backward of the ops that ran in them."),
+    percent("percent_of_kernels", "Kernel time as a share of all kernel time."),
 )
 
 
@@ -104,8 +101,9 @@ def modules(
     """One row per path of module classes (``Model/Block/Linear``), parents before what is in them, by time.
 
     ``kernel_us`` sums the durations of device events launched in the module or below it, and by backward ops of what
-    it ran; ``self_us`` without the modules in it. The row of no module keeps the rest, so that ``self_us`` adds up to
-    all device time. ``in_scope``: which calls count; None for all. None without modules and without annotated ranges.
+    it ran; ``kernel_self_us`` without the modules in it. The row of no module keeps the rest, so that
+    ``kernel_self_us`` adds up to all device time. ``in_scope``: which calls count; None for all. None without modules
+    and without annotated ranges.
     """
     import pandas as pd
 
@@ -145,11 +143,11 @@ def modules(
             "calls": counted(calls),
             "host_us": np.where(np.array(shown) > 0, host[shown] / NS_PER_US, np.nan),
             "kernel_us": total.sum(axis=0)[shown] / NS_PER_US,
-            "self_us": own.sum(axis=0)[shown] / NS_PER_US,
+            "kernel_self_us": own.sum(axis=0)[shown] / NS_PER_US,
             **{
                 f"{phase}_us": total[PHASES.index(phase)][shown] / NS_PER_US for phase in (FORWARD, RECOMPUTE, BACKWARD)
             },
-            "percent": 100 * total.sum(axis=0)[shown] / everything,
+            "percent_of_kernels": 100 * total.sum(axis=0)[shown] / everything,
         }
     )
 

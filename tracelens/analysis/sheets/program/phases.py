@@ -16,17 +16,16 @@ if TYPE_CHECKING:
 COLUMNS = column_set(
     text(
         "phase",
-        "phase",
         "By where the work was launched: backward, run by autograd's engine; recompute, the forward ops that "
         "checkpointing repeats there; optimizer, inside Optimizer.step; forward, all else. Annotations marked (F), (B) "
         "and (W) come first: (W) is backward: weights, the gradients of weights.",
-        22,
+        width=22,
     ),
-    count("kernels", "kernels", "Device events of the phase; each is in exactly one."),
-    us("kernel_us", "kernel time (µs)", DURATIONS),
-    us("busy_us", "busy (µs)", "Union of the device events."),
-    percent("percent", "percent (%)", "Share of all kernel time."),
-    percent("percent_of_forward", "percent of forward (%)", "Share of first runs and repeated ones together."),
+    count("kernels", "Device events of the phase; each is in exactly one."),
+    us("kernel_us", DURATIONS),
+    us("busy_us", "Union of the device events."),
+    percent("percent_of_kernels", "Share of all kernel time."),
+    percent("percent_of_forward", "Share of first runs and repeated ones together."),
 )
 
 

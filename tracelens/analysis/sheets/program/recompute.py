@@ -14,11 +14,11 @@ if TYPE_CHECKING:
 
 
 COLUMNS = column_set(
-    text("name", "name", "The op that launched the work.", 46),
-    count("first_calls", "first runs", "Calls in the forward pass."),
-    us("first_us", "first runs (µs)", DURATIONS),
-    count("recompute_calls", "repeated runs", "Calls that checkpointing repeated during the backward pass."),
-    us("recompute_us", "repeated runs (µs)", DURATIONS),
+    text("name", "The op that launched the work.", width=46),
+    count("first_calls", "Calls in the forward pass."),
+    us("first_us", DURATIONS),
+    count("recompute_calls", "Calls that checkpointing repeated during the backward pass."),
+    us("recompute_us", DURATIONS),
 )
 
 

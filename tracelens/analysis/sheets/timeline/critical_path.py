@@ -16,11 +16,11 @@ if TYPE_CHECKING:
 TITLE = "critical_path"
 COLUMNS = column_set(
     PATH_KIND,
-    identifier("step", "step", "Number of the typical step, whose path this is; empty: the whole window."),
-    count("segments", "segments", "Segments of the path of this kind."),
-    us("time_us", "time (µs)", "Time on the path; with the time not on the path, the column adds up to the step."),
-    percent("percent_of_path", "percent of path (%)", "Share of the path's length."),
-    percent("percent_of_step", "percent of step (%)", "Share of the step's time."),
+    identifier("step", "Number of the typical step, whose path this is; empty: the whole window."),
+    count("segments", "Segments of the path of this kind."),
+    us("time_us", "Time on the path; with the time not on the path, the column adds up to the step."),
+    percent("percent_of_path", "Share of the path's length."),
+    percent("percent_of_step", "Share of the step's time."),
 )
 
 

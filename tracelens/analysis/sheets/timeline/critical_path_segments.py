@@ -14,11 +14,11 @@ if TYPE_CHECKING:
 
 
 COLUMNS = column_set(
-    us("start_us", "start (µs)", START),
-    us("time_us", "time (µs)", "Length of the segment."),
+    us("start_us", START),
+    us("time_us", "Length of the segment."),
     PATH_KIND,
-    text("name", "name", "The kernel that ran or was waiting to run; for host work, the op it led to.", 60),
-    identifier("stream", "stream", "Stream of the kernel; empty for host work."),
+    text("name", "The kernel that ran or was waiting to run; for host work, the op it led to.", width=60),
+    identifier("stream", "Stream of the kernel; empty for host work."),
 )
 
 

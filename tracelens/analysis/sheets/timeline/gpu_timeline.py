@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from tracelens.schema import column_set, ms, percent, sheet, text
+from tracelens.schema import column_set, percent, sheet, text, us
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -14,13 +14,12 @@ if TYPE_CHECKING:
 
 COLUMNS = column_set(
     text(
-        "type", "type",
-        "Part of the window. computation + exposed_comm + exposed_memcpy + idle = total; "
+        "type", "Part of the window. computation + exposed_comm + exposed_memcpy + idle = total; "
         "exposed: nothing before it in this list ran at the same time.",
-        24,
+        width=24,
     ),
-    ms("time_ms", "time ms", "Interval union."),
-    percent("percent", "percent", "Share of total_time."),
+    us("time_us", "Interval union."),
+    percent("percent_of_window", "Share of total_time."),
 )  # fmt: skip
 
 

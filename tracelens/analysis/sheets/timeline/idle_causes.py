@@ -16,18 +16,16 @@ if TYPE_CHECKING:
 TITLE = "idle_causes"
 COLUMNS = column_set(
     CAUSE,
-    count("gaps", "gaps", "Gaps with this cause, in which no stream of the device was busy."),
+    count("gaps", "Gaps with this cause, in which no stream of the device was busy."),
     us(
         "idle_us",
-        "idle (µs)",
         "Time of this cause in the complete steps; without steps the column adds up to idle_time of gpu_timeline.",
     ),
-    us("mean_us", "mean (µs)", "Mean time of this cause in a gap."),
-    us("max_us", "max (µs)", "Longest time of this cause in one gap."),
-    percent("percent_of_idle", "percent of idle (%)", "Share of all idle time."),
+    us("idle_us_mean", "Mean time of this cause in a gap."),
+    us("idle_us_max", "Longest time of this cause in one gap."),
+    percent("percent_of_idle", "Share of all idle time."),
     percent(
         "percent_of_window",
-        "percent of window (%)",
         "Share of the complete steps' time; without steps, of total_time of gpu_timeline.",
     ),
 )

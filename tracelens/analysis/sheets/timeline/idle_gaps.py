@@ -14,19 +14,18 @@ if TYPE_CHECKING:
 
 
 COLUMNS = column_set(
-    us("start_us", "start (µs)", START),
-    us("idle_us", "idle (µs)", "Length of the gap."),
+    us("start_us", START),
+    us("idle_us", "Length of the gap."),
     CAUSE,
-    percent("percent_of_gap", "percent of gap (%)", "Share of the gap that has this cause, the largest of its causes."),
+    percent("percent_of_gap", "Share of the gap that has this cause, the largest of its causes."),
     us(
         "queue_empty_us",
-        "queue empty (µs)",
         "Time until the host had launched something; for the rest of the gap, the device had work in its queue "
         "and waited.",
     ),
-    text("kernel_before", "kernel before", "The device event that ended last.", 60),
-    text("kernel_after", "kernel after", "The device event that ended the gap.", 60),
-    text("op_after", "op after", "The op that launched it.", 46),
+    text("kernel_before", "The device event that ended last.", width=60),
+    text("kernel_after", "The device event that ended the gap.", width=60),
+    text("op_after", "The op that launched it.", width=46),
 )
 
 

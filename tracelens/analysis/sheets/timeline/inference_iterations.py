@@ -18,22 +18,22 @@ if TYPE_CHECKING:
 
 TITLE = "inference_iterations"
 COLUMNS = column_set(
-    identifier("step", "step", "Engine steps are numbered from 0, as --steps takes them."),
-    text("phase", "phase", "From the requests in the step's annotation.", 10),
-    count("context_requests", "context requests", "Requests in prefill."),
-    count("context_tokens", "context tokens", "New tokens of these requests."),
-    count("generation_requests", "generation requests", "Requests in decode."),
-    count("generation_tokens", "generation tokens", "New tokens of these requests."),
-    count("padded_requests", "padded requests", "The batch size of the captured graph that ran."),
-    count("past_tokens", "past tokens", "Keys in the cache before the step, of all requests."),
-    us("duration_us", "duration (µs)", STEP_DURATION),
-    us("busy_us", "busy (µs)", "Union of its device events."),
-    us("attention_us", "attention (µs)", "Union of its attention over the cache, writes to the cache included."),
-    us("communication_us", "communication (µs)", "Union of its communication."),
-    count("tokens_s", "tokens/s", "New tokens over its duration."),
-    count("device_events", "device events", "Kernels and copies."),
+    identifier("step", "Engine steps are numbered from 0, as --steps takes them."),
+    text("phase", "From the requests in the step's annotation.", width=10),
+    count("context_requests", "Requests in prefill."),
+    count("context_tokens", "New tokens of these requests."),
+    count("generation_requests", "Requests in decode."),
+    count("generation_tokens", "New tokens of these requests."),
+    count("padded_requests", "The batch size of the captured graph that ran."),
+    count("past_tokens", "Keys in the cache before the step, of all requests."),
+    us("duration_us", STEP_DURATION),
+    us("busy_us", "Union of its device events."),
+    us("attention_us", "Union of its attention over the cache, writes to the cache included."),
+    us("communication_us", "Union of its communication."),
+    count("tokens_s", "New tokens over its duration."),
+    count("device_events", "Kernels and copies."),
     COMPLETE,
-    flag("steady", "steady", "TRUE: in the steady window, which --steps steady takes.", width=10),
+    flag("steady", "TRUE: in the steady window, which --steps steady takes.", width=10),
 )
 
 

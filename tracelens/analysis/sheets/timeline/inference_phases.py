@@ -16,18 +16,18 @@ if TYPE_CHECKING:
 
 
 COLUMNS = column_set(
-    text("phase", "phase", "Of the complete steps; the steady window also has a row.", 18),
-    count("steps", "steps", "Engine steps of the phase."),
-    identifier("first_step", "first step", "First step number."),
-    identifier("last_step", "last step", "Last step number."),
-    number("requests_mean", "requests_mean", "Requests in a step.", "#,##0.0"),
-    number("tokens_mean", "tokens_mean", "New tokens in a step.", "#,##0.0"),
-    us("duration_us_median", "duration_median (µs)", STEP_DURATION),
-    us("duration_us_min", "duration_min (µs)", STEP_DURATION),
-    us("duration_us_max", "duration_max (µs)", STEP_DURATION),
-    percent("busy_percent", "busy (%)", "Share of the steps' time in which the device was busy."),
-    percent("attention_percent", "attention (%)", "Share of the busy time in attention over the cache."),
-    count("tokens_s", "tokens/s", "New tokens over the steps' time; for decode: generated tokens."),
+    text("phase", "Of the complete steps; the steady window also has a row.", width=18),
+    count("steps", "Engine steps of the phase."),
+    identifier("first_step", "First step number."),
+    identifier("last_step", "Last step number."),
+    number("requests_mean", "Requests in a step.", shape="#,##0.0"),
+    number("tokens_mean", "New tokens in a step.", shape="#,##0.0"),
+    us("duration_us_median", STEP_DURATION),
+    us("duration_us_min", STEP_DURATION),
+    us("duration_us_max", STEP_DURATION),
+    percent("busy_percent", "Share of the steps' time in which the device was busy."),
+    percent("attention_percent", "Share of the busy time in attention over the cache."),
+    count("tokens_s", "New tokens over the steps' time; for decode: generated tokens."),
 )
 
 

@@ -28,19 +28,19 @@ _MOST_AT_ONCE = 64
 _PER_S = "TB/s (1e12 bytes per second), HBM"
 
 COLUMNS = column_set(
-    text("kernel_name", "kernel", "The only kernel that ran in the samples of this row.", 60),
-    count("samples", "samples", "Samples of the hardware's counters."),
-    us("sampled_us", "sampled (µs)", "Duration of these samples."),
-    us("kernel_us", "kernel time (µs)", "Time of device events within them, added up."),
-    mb("read_mb", "read (MB)", "HBM: measured, read.", optional=True),
-    mb("written_mb", "written (MB)", "HBM: measured, written.", optional=True),
-    mb("measured_mb", "measured (MB)", "HBM: measured, read and written."),
-    mb("model_mb", "model (MB)", "HBM: as perf models say, each call's bytes spread over its kernels' time. "
+    text("kernel_name", "The only kernel that ran in the samples of this row.", width=60),
+    count("samples", "Samples of the hardware's counters."),
+    us("sampled_us", "Duration of these samples."),
+    us("kernel_us", "Time of device events within them, added up."),
+    mb("read_mb", "HBM: measured, read.", optional=True),
+    mb("written_mb", "HBM: measured, written.", optional=True),
+    mb("measured_mb", "HBM: measured, read and written."),
+    mb("model_mb", "HBM: as perf models say, each call's bytes spread over its kernels' time. "
        "Empty where a device event has no perf model."),
-    number("measured_tb_s", "measured TB/s", "HBM: measured bytes over kernel time.", unit=_PER_S),
-    number("model_tb_s", "model TB/s", "HBM: the models' bytes over kernel time.", unit=_PER_S),
-    number("measured_over_model", "measured / model", "Below 1: caches held data, or the model counts too much; "
-           "above 1: data moved more often than once, or the model counts too little.", "0.00"),
+    number("measured_tb_s", "HBM: measured bytes over kernel time.", unit=_PER_S),
+    number("model_tb_s", "HBM: the models' bytes over kernel time.", unit=_PER_S),
+    number("measured_over_model", "Below 1: caches held data, or the model counts too much; "
+           "above 1: data moved more often than once, or the model counts too little.", shape="0.00"),
 )  # fmt: skip
 
 

@@ -15,36 +15,34 @@ if TYPE_CHECKING:
 
 TITLE = "steps"
 COLUMNS = column_set(
-    identifier("step", "step", "Number of the step in the trace."),
-    us("start_us", "start (µs)", "On the trace's own clock."),
+    identifier("step", "Number of the step in the trace."),
+    us("start_us", "On the trace's own clock."),
     us(
-        "duration_us", "duration (µs)",
-        "From its start to the next step's, the last to the end of its host code and device work.",
+        "duration_us", "From its start to the next step's, the last to the end of its host code and device work.",
     ),
-    us("busy_us", "busy (µs)", "Union of the device events that were launched in it."),
-    us("idle_us", "idle (µs)", "The rest of its duration."),
-    count("device_events", "device events", "Kernels and copies that were launched in it."),
+    us("busy_us", "Union of the device events that were launched in it."),
+    us("idle_us", "The rest of its duration."),
+    count("device_events", "Kernels and copies that were launched in it."),
     COMPLETE,
     text(
-        "begins_with", "begins with",
+        "begins_with",
         "host: its first line of code. device: the host ran ahead, and the step begins when the device has "
         "finished earlier work. before the first step: work queued before the recording, in no step.",
-        20, number_format=GENERAL,
+        width=20, number_format=GENERAL,
     ),
     us(
-        "host_period_us", "host period (µs)",
+        "host_period_us",
         "From the start of its annotation to the next step's, of the last to the end of what it launched.",
     ),
     us(
-        "device_period_us", "device period (µs)",
+        "device_period_us",
         "From its first kernel to the next step's, of the last to its end, on the stream with most events.",
     ),
     us(
-        "outside_us", "beside neighbors (µs)",
-        "Its device work on other streams during a neighboring step; in no busy time.",
+        "outside_us", "Its device work on other streams during a neighboring step; in no busy time.",
     ),
     us(
-        "left_out_us", "left out (µs)",
+        "left_out_us",
         "Idle time of a first step whose host waited for work from before the recording; not in the duration.",
     ),
 )  # fmt: skip

@@ -22,15 +22,15 @@ MAX_STREAMS = 32
 
 
 COLUMNS = column_set(
-    identifier("device_a", "device A", "Device of the first stream; -1 where not recorded."),
-    identifier("stream_a", "stream A", "The first stream."),
-    identifier("device_b", "device B", "Device of the second stream; -1 where not recorded."),
-    identifier("stream_b", "stream B", "The second stream."),
-    us("busy_a_us", "busy A (µs)", "Union of the device events of stream A."),
-    us("busy_b_us", "busy B (µs)", "Union of the device events of stream B."),
-    us("both_us", "both busy (µs)", "Time in which both streams were busy."),
-    percent("percent_of_a", "percent of A (%)", "Both busy, as a share of busy A."),
-    percent("percent_of_b", "percent of B (%)", "Both busy, as a share of busy B."),
+    identifier("device_a", "Device of the first stream; -1 where not recorded."),
+    identifier("stream_a", "The first stream."),
+    identifier("device_b", "Device of the second stream; -1 where not recorded."),
+    identifier("stream_b", "The second stream."),
+    us("busy_a_us", "Union of the device events of stream A."),
+    us("busy_b_us", "Union of the device events of stream B."),
+    us("both_us", "Time in which both streams were busy."),
+    percent("percent_of_a", "Both busy, as a share of busy A."),
+    percent("percent_of_b", "Both busy, as a share of busy B."),
 )
 
 

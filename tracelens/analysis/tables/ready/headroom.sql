@@ -1,4 +1,4 @@
 -- Op calls with most time above their roofline.
 SELECT name, input_dims, operation_count, kernel_us_mean, roofline_us, roofline_bound,
-       operation_count * (kernel_us_mean - roofline_us) / 1e3 AS above_roofline_ms
-FROM ops WHERE kernel_us_mean > roofline_us ORDER BY above_roofline_ms DESC, name, input_dims LIMIT 20
+       operation_count * (kernel_us_mean - roofline_us) AS above_roofline_us
+FROM ops WHERE kernel_us_mean > roofline_us ORDER BY above_roofline_us DESC, name, input_dims LIMIT 20

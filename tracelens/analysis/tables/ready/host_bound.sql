@@ -1,3 +1,3 @@
 -- Outermost calls whose host code ran longer than the kernels it launched.
-SELECT name, count(*) AS calls, sum(duration_us) AS host_us, sum(kernel_us) AS kernel_us
-FROM calls WHERE parent IS NULL AND duration_us > kernel_us GROUP BY name ORDER BY sum(calls.duration_us) - sum(calls.kernel_us) DESC, name LIMIT 20
+SELECT name, count(*) AS operation_count, sum(host_us) AS host_us_sum, sum(kernel_us) AS kernel_us_sum
+FROM calls WHERE parent IS NULL AND host_us > kernel_us GROUP BY name ORDER BY host_us_sum - kernel_us_sum DESC, name LIMIT 20

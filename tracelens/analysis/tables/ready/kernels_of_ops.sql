@@ -1,3 +1,3 @@
 -- Which kernels each op launches.
-SELECT op, name, count(*) AS kernels, sum(duration_us) AS us
-FROM kernels GROUP BY op, name ORDER BY us DESC, op, name LIMIT 40
+SELECT parent_op, kernel_name, count(*) AS kernels, sum(duration_us) AS duration_us_sum
+FROM kernels GROUP BY parent_op, kernel_name ORDER BY duration_us_sum DESC, parent_op, kernel_name LIMIT 40

@@ -1,3 +1,3 @@
 -- Ops by kernels shorter than 10 µs.
-SELECT op, count(*) AS kernels, sum(duration_us) AS us FROM kernels
-WHERE duration_us < 10 GROUP BY op ORDER BY kernels DESC, op LIMIT 20
+SELECT parent_op, count(*) AS kernels, sum(duration_us) AS duration_us_sum FROM kernels
+WHERE duration_us < 10 GROUP BY parent_op ORDER BY kernels DESC, parent_op LIMIT 20

@@ -1,3 +1,3 @@
 -- Kernels by time.
-SELECT name, count(*) AS kernels, sum(duration_us) / 1e3 AS ms, avg(duration_us) AS mean_us, max(duration_us) AS max_us
-FROM kernels GROUP BY name ORDER BY ms DESC, name LIMIT 20
+SELECT kernel_name, count(*) AS kernels, sum(duration_us) AS duration_us_sum, avg(duration_us) AS duration_us_mean, max(duration_us) AS duration_us_max
+FROM kernels GROUP BY kernel_name ORDER BY duration_us_sum DESC, kernel_name LIMIT 20

@@ -1,2 +1,2 @@
 -- Kernels that no op is known to have launched.
-SELECT name, count(*) AS kernels, sum(duration_us) AS us FROM kernels WHERE op IS NULL GROUP BY name ORDER BY us DESC, name
+SELECT kernel_name, count(*) AS kernels, sum(duration_us) AS duration_us_sum FROM kernels WHERE parent_op IS NULL GROUP BY kernel_name ORDER BY duration_us_sum DESC, kernel_name

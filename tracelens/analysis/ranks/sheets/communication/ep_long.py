@@ -20,12 +20,12 @@ from tracelens.units import BYTES_PER_MB, NS_PER_US, TERA_PER_S_IN_PER_US
 TITLE = "ep_long"
 COLUMNS = column_set(
     NAME, shared.GROUP, shared.SIZE, shared.RANK, shared.STEP, shared.EXCHANGE_RATES, shared.EXCHANGE_BYTES,
-    count("tokens", "tokens", "Rows given to the op."),
-    count("hidden", "hidden", "Width of a row, in elements."),
-    count("kernels", "kernels", "Communication kernels of the call."),
-    us("busy_us", "kernel time", "Busy time of the call's kernels, waiting included."),
-    us("wait_us", "wait_time", f"Over the call's kernels. {shared.WAITING}"),
-    us("transfer_us", "transfer_time", "Token-moving kernels, from their last rank's start."),
+    count("tokens", "Rows given to the op."),
+    count("hidden", "Width of a row, in elements."),
+    count("kernels", "Communication kernels of the call."),
+    us("kernel_us", "Busy time of the call's kernels, waiting included."),
+    us("wait_us", f"Over the call's kernels. {shared.WAITING}"),
+    us("transfer_us", "Token-moving kernels, from their last rank's start."),
     shared.LAST,
 )  # fmt: skip
 
@@ -34,11 +34,12 @@ COLUMNS = column_set(
 def frame(job: JobContext) -> pd.DataFrame:
     """One row per token exchange of a rank.
 
-    An op with its kernels, or a kernel without an op above it. ``busy_us``: all kernels of the op, waiting and agreeing
-    on counts included; *effective* rates are over that. ``transfer_us``: the kernels that move tokens, each from the
-    moment its last rank has started; *true* rates are over that, and None where the others' kernels were not found.
-    ``wire_mb`` counts every copy of a token (``rows_from``); ``remote_mb`` those that leave the rank, by recorded
-    counts or by even routing (``remote_from``).
+    An op with its kernels, or a kernel without an op above it. ``kernel_us``: all kernels of the op, waiting and
+    agreeing on counts included; *effective* rates are over that. ``transfer_us``: the kernels that move tokens,
+    each from the moment its last rank has started; *true* rates are over that, and None where the others' kernels were
+    not found.
+    ``wire_mb`` counts every copy of a token (``rows_from``); ``expected_remote_mb`` those that leave the rank, by
+    recorded counts or by even routing (``remote_from``).
     """
     kernels = _exchange_kernels(job)
     if kernels is None:
@@ -115,11 +116,11 @@ def _record(job: JobContext, kernels: _ExchangeKernels, number: int) -> dict[str
         "step": int(calls.step[row]),
         **sent,
         "kernels": last - first,
-        "busy_us": busy_us,
+        "kernel_us": busy_us,
         "wait_us": kernels.waited_ns[number] / NS_PER_US,
         "transfer_us": transfer_us if is_met else None,
-        "effective_tb_s": rate_tb_s(remote, busy_us),
-        "true_tb_s": rate_tb_s(remote, transfer_us) if is_met else None,
+        "effective_interconnect_tb_s": rate_tb_s(remote, busy_us),
+        "true_interconnect_tb_s": rate_tb_s(remote, transfer_us) if is_met else None,
         "last_rank": calls.ranks[int(job.found.last[at])] if at >= 0 and is_met else None,
     }
 
@@ -127,7 +128,7 @@ def _record(job: JobContext, kernels: _ExchangeKernels, number: int) -> dict[str
 def _sent(op: ExchangeOp | None, rank: int, members: tuple[int, ...]) -> tuple[dict[str, Any], float | None]:
     """What an exchange sends, and the bytes of it that leave the rank."""
     if op is None:
-        keys = ("tokens", "hidden", "rows", "rows_from", "wire_mb", "remote_mb", "remote_from")
+        keys = ("tokens", "hidden", "rows", "rows_from", "wire_mb", "expected_remote_mb", "remote_from")
         return dict.fromkeys(keys) | {"rows_from": "", "remote_from": ""}, None
     exchanged, share = op.exchanged_bytes, op.remote_share(rank, members)
     remote = exchanged * share.share if exchanged is not None and share is not None else None
@@ -137,7 +138,7 @@ def _sent(op: ExchangeOp | None, rank: int, members: tuple[int, ...]) -> tuple[d
         "rows": op.rows,
         "rows_from": op.rows_from,
         "wire_mb": _mb(exchanged),
-        "remote_mb": _mb(remote),
+        "expected_remote_mb": _mb(remote),
         "remote_from": share.source if share is not None else "",
     }, remote
 

@@ -15,9 +15,9 @@ TITLE = "ep_summary"
 COLUMNS = column_set(
     NAME, shared.GROUP, shared.SIZE, shared.RANK, CALLS, shared.EXCHANGE_RATES, shared.WAITING_SHARE,
     shared.EXCHANGE_BYTES,
-    us("busy_us_mean", "kernel time_mean", "Busy time of one call's kernels, waiting included."),
-    us("wait_us_mean", "wait_time_mean", f"Over the call's kernels. {shared.WAITING}"),
-    us("transfer_us_mean", "transfer_time_mean", "Token-moving kernels, from their last rank's start."),
+    us("kernel_us_mean", "Busy time of one call's kernels, waiting included."),
+    us("wait_us_mean", f"Over the call's kernels. {shared.WAITING}"),
+    us("transfer_us_mean", "Token-moving kernels, from their last rank's start."),
 )  # fmt: skip
 
 
@@ -41,14 +41,18 @@ def exchange_summary(frame: pd.DataFrame, *, by_rank: bool) -> pd.DataFrame:
             "wire_mb": _total(part["wire_mb"]),
             "rows": _total(part["rows"]),
             "rows_from": _sources(part["rows_from"]),
-            "remote_mb": _total(part["remote_mb"]),
+            "expected_remote_mb": _total(part["expected_remote_mb"]),
             "remote_from": _sources(part["remote_from"]),
-            "busy_us_mean": float(part["busy_us"].mean()),
+            "kernel_us_mean": float(part["kernel_us"].mean()),
             "wait_us_mean": float(part["wait_us"].mean()),
             "transfer_us_mean": float(timed["transfer_us"].astype(float).mean()) if len(timed) else None,
-            "waiting_share": 100 * float(part["wait_us"].sum()) / max(float(part["busy_us"].sum()), 1e-9),
-            "effective_tb_s": _rate_of_mb(_total(part["remote_mb"]), float(part["busy_us"].sum())),
-            "true_tb_s": _rate_of_mb(_total(timed["remote_mb"]), float(timed["transfer_us"].sum())),
+            "waiting_percent": 100 * float(part["wait_us"].sum()) / max(float(part["kernel_us"].sum()), 1e-9),
+            "effective_interconnect_tb_s": _rate_of_mb(
+                _total(part["expected_remote_mb"]), float(part["kernel_us"].sum())
+            ),
+            "true_interconnect_tb_s": _rate_of_mb(
+                _total(timed["expected_remote_mb"]), float(timed["transfer_us"].sum())
+            ),
         }
         rows.append(row)
     return pd.DataFrame(rows)

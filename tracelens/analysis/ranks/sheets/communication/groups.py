@@ -14,8 +14,8 @@ COLUMNS = column_set(
     GROUP,
     GROUP_RANKS,
     SIZE,
-    count("matched", "matched", "Collectives found on two ranks or more."),
-    count("unmatched", "unmatched", "Calls whose counterpart is in no trace."),
+    count("matched", "Collectives found on two ranks or more."),
+    count("unmatched", "Calls whose counterpart is in no trace."),
 )
 
 

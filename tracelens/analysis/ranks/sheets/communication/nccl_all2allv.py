@@ -16,8 +16,8 @@ TITLE = "nccl_all2allv"
 COLUMNS = column_set(
     shared.ID, shared.GROUP, shared.SIZE, shared.COLLECTIVE, shared.DTYPE, shared.PRESENT, shared.TOTAL, shared.WALL,
     shared.LATENCY, shared.SKEW, shared.THROUGHPUT,
-    number("rank_gb_s_max", "max rank throughput (GB/s)", "Largest input over duration of a rank.", unit=shared.GB_S),
-    number("rank_gb_s_min", "min rank throughput (GB/s)", "Smallest input over duration of a rank.", unit=shared.GB_S),
+    number("rank_gb_s_max", "Largest input over duration of a rank.", unit=shared.GB_S),
+    number("rank_gb_s_min", "Smallest input over duration of a rank.", unit=shared.GB_S),
     shared.IMBALANCE, shared.LAST,
 )  # fmt: skip
 
@@ -48,7 +48,7 @@ def frame(job: JobContext) -> pd.DataFrame:
                 "dtype": message.dtype,
                 "ranks_present": len(part),
                 "wall_us": wall,
-                "latency_us": found.shortest[i] / NS_PER_US,
+                "comm_latency_us": found.shortest[i] / NS_PER_US,
                 "start_skew_us": (found.latest_start[i] - found.earliest_start[i]) / NS_PER_US,
                 **_volumes(sent, took_us, wall),
                 "last_rank": calls.ranks[int(found.last[i])],
@@ -61,11 +61,11 @@ def _volumes(sent: list[float | None], took_us: list[float], wall_us: float) -> 
     """What all ranks together sent, how fast and how evenly; None where the bytes of a rank were not recorded."""
     known = [nbytes for nbytes in sent if nbytes is not None]
     if len(known) < len(sent):
-        return dict.fromkeys(("total_mb", "throughput_gb_s", "rank_gb_s_max", "rank_gb_s_min", "size_imbalance"))
+        return dict.fromkeys(("total_sent_mb", "throughput_gb_s", "rank_gb_s_max", "rank_gb_s_min", "size_imbalance"))
     per_us = [nbytes / us for nbytes, us in zip(known, took_us, strict=True) if us > 0]
     total = sum(known)
     return {
-        "total_mb": total / BYTES_PER_MB,
+        "total_sent_mb": total / BYTES_PER_MB,
         "throughput_gb_s": total / wall_us / GB_PER_S_IN_BYTES_PER_US if wall_us > 0 else None,
         "rank_gb_s_max": max(per_us) / GB_PER_S_IN_BYTES_PER_US if per_us else None,
         "rank_gb_s_min": min(per_us) / GB_PER_S_IN_BYTES_PER_US if per_us else None,

@@ -11,11 +11,11 @@ from tracelens.schema import column_set, count, identifier, mb, sheet
 from tracelens.units import BYTES_PER_MB
 
 COLUMNS = column_set(
-    identifier("src_rank", "src_rank", "Global rank that sends."),
-    identifier("dst_rank", "dst_rank", "Global rank that receives; a rank's share for itself is left out."),
-    mb("total_sent_mb", "total_sent", "Wire: by recorded split sizes; evenly split where an all-to-all has none."),
-    mb("avg_sent_mb", "avg_sent", "Wire: mean over the calls."),
-    count("count", "count", "All-to-alls."),
+    identifier("src_rank", "Global rank that sends."),
+    identifier("dst_rank", "Global rank that receives; a rank's share for itself is left out."),
+    mb("sent_mb_sum", "Wire: by recorded split sizes; evenly split where an all-to-all has none."),
+    mb("sent_mb_mean", "Wire: mean over the calls."),
+    count("operation_count", "All-to-alls."),
 )
 
 
@@ -45,8 +45,8 @@ def frame(job: JobContext) -> pd.DataFrame:
     return pd.DataFrame(
         [
             {
-                "src_rank": a, "dst_rank": b, "total_sent_mb": total / BYTES_PER_MB,
-                "avg_sent_mb": total / count / BYTES_PER_MB, "count": int(count),
+                "src_rank": a, "dst_rank": b, "sent_mb_sum": total / BYTES_PER_MB,
+                "sent_mb_mean": total / count / BYTES_PER_MB, "operation_count": int(count),
             }
             for (a, b), (total, count) in sorted(sent.items())
         ]

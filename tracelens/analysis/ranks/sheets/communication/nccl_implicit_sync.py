@@ -16,8 +16,8 @@ TITLE = "nccl_implicit_sync"
 COLUMNS = column_set(
     shared.ID, shared.GROUP, shared.SIZE, shared.COLLECTIVE, shared.DTYPE, shared.STEP, shared.FULL, shared.PRESENT,
     shared.LATENCY, shared.WAIT_MEAN, shared.SKEW,
-    us("end_skew_us", "skew in end time", "Latest less earliest end over the ranks, on one clock."),
-    shared.ALGORITHM, shared.BUS, shared.LAST, identifier("first_rank", "first rank", "Rank that started first."),
+    us("end_skew_us", "Latest less earliest end over the ranks, on one clock."),
+    shared.ALGORITHM, shared.BUS, shared.LAST, identifier("first_rank", "Rank that started first."),
 )  # fmt: skip
 
 
@@ -58,8 +58,8 @@ def frame(job: JobContext) -> pd.DataFrame:
                 "step": int(calls.step[found.example[i]]),
                 "full_mb": None if full is None else full / BYTES_PER_MB,
                 "ranks_present": int(found.present[i]),
-                "latency_us": shortest_us,
-                "wait_us_mean": wait_sum[i] / found.present[i] / NS_PER_US,
+                "comm_latency_us": shortest_us,
+                "wait_per_rank_us": wait_sum[i] / found.present[i] / NS_PER_US,
                 "start_skew_us": (found.latest_start[i] - found.earliest_start[i]) / NS_PER_US,
                 "end_skew_us": (found.latest_end[i] - found.earliest_end[i]) / NS_PER_US,
                 "algo_gb_s": algo,

@@ -19,12 +19,12 @@ TITLE = "nccl_long"
 COLUMNS = column_set(
     shared.RANK, shared.ID, shared.GROUP, shared.COLLECTIVE, shared.SIZE, shared.DTYPE, shared.IN_NELEMS,
     shared.OUT_NELEMS,
-    shared.IN_SPLIT, shared.OUT_SPLIT, STREAM.renamed("stream"), shared.STEP,
-    us("start_us", "ts", "Start on the first host's clock, from the earliest call."),
-    us("duration_us", "dur", "Duration, waiting included."),
-    us("wait_us", "wait_time", f"{shared.WAITING} Empty without a counterpart."),
-    us("transfer_us", "transfer_time", "Duration less waiting. Empty without a counterpart."),
-    us("exposed_us", "exposed_time", "Part of the duration in which the rank computed nothing."),
+    shared.IN_SPLIT, shared.OUT_SPLIT, STREAM, shared.STEP,
+    us("start_us", "Start on the first host's clock, from the earliest call."),
+    us("duration_us", "Duration, waiting included."),
+    us("wait_us", f"{shared.WAITING} Empty without a counterpart."),
+    us("transfer_us", "Duration less waiting. Empty without a counterpart."),
+    us("exposed_us", "Part of the duration in which the rank computed nothing."),
     shared.IN_MB, shared.OUT_MB,
 )  # fmt: skip
 

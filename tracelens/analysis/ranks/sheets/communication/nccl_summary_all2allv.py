@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pandas as pd
 
 from tracelens.analysis.ranks.sheets import rank_columns as shared
@@ -15,8 +13,8 @@ from tracelens.schema import column_set, sheet, statistics
 _MEANS = (shared.TOTAL, shared.WALL, shared.THROUGHPUT, shared.IMBALANCE, shared.SKEW)
 COLUMNS = column_set(
     shared.GROUP, shared.SIZE, shared.COLLECTIVE, shared.DTYPE,
-    *(statistics(("mean",), replace(column, header=f"{column.header}_{{}}")) for column in _MEANS),
-    statistics(("max",), replace(shared.IMBALANCE, header="size_imbalance_{}")), CALLS,
+    *(statistics(("mean",), column) for column in _MEANS),
+    statistics(("max",), shared.IMBALANCE), CALLS,
 )  # fmt: skip
 
 

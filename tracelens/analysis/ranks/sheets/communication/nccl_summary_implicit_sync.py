@@ -15,15 +15,15 @@ _OVER = ("mean", "median", "min", "max")
 _SPREAD = (shared.LATENCY, shared.ALGORITHM, shared.BUS, shared.SKEW, shared.WAIT_MEAN)
 COLUMNS = column_set(
     shared.GROUP, shared.SIZE, shared.COLLECTIVE, shared.DTYPE, shared.FULL,
-    us("waiting_us_sum", "total avg_wait_time", "Mean waiting of the ranks, summed over the collectives."),
+    us("wait_per_rank_us_sum", "Mean waiting of the ranks, summed over the collectives."),
     shared.WAITING_SHARE,
     text(
-        "verdict", "verdict",
+        "verdict",
         "transfer-dominated (waiting below 30 %), arrival-skew-dominated (above 70 %), mixed, or inconclusive: "
         "the skew is within the clocks' uncertainty.",
-        26,
+        width=26,
     ),
-    *(statistics(_OVER, column.renamed(f"{column.header}_{{}}")) for column in _SPREAD),
+    *(statistics(_OVER, column) for column in _SPREAD),
     CALLS,
 )  # fmt: skip
 #: Shares of waiting in a collective's time below and above which one word says it all.
@@ -45,16 +45,16 @@ def frame(job: JobContext) -> pd.DataFrame:
             values = part[column.key].astype(float)
             for name in _OVER:
                 row[f"{column.key}_{name}"] = getattr(values, name)()
-        wait, transfer = float(part["wait_us_mean"].sum()), float(part["latency_us"].sum())
-        row["waiting_share"] = 100 * wait / (wait + transfer) if wait + transfer > 0 else 0.0
-        row["waiting_us_sum"] = wait
+        wait, transfer = float(part["wait_per_rank_us"].sum()), float(part["comm_latency_us"].sum())
+        row["waiting_percent"] = 100 * wait / (wait + transfer) if wait + transfer > 0 else 0.0
+        row["wait_per_rank_us_sum"] = wait
         row["verdict"] = verdict(wait, transfer, float(part["start_skew_us"].median()), job.clocks.residual_us)
         row["operation_count"] = len(part)
         rows.append(row)
     result = pd.DataFrame(rows)
     text = result[["group_name", "collective", "dtype"]].astype(str)
     order = result.assign(_g=text["group_name"], _c=text["collective"], _d=text["dtype"]).sort_values(
-        ["waiting_us_sum", "_g", "_c", "_d"], ascending=[False, True, True, True], kind="stable"
+        ["wait_per_rank_us_sum", "_g", "_c", "_d"], ascending=[False, True, True, True], kind="stable"
     )
     return result.loc[order.index].reset_index(drop=True)
 

@@ -14,9 +14,9 @@ COLUMNS = column_set(
     shared.COLLECTIVE, shared.GROUP, shared.SIZE, shared.DTYPE, shared.IN_NELEMS, shared.OUT_NELEMS, shared.IN_MB,
     statistics(
         ("sum", "mean", "median", "std", "min", "max"),
-        us("duration_us", "dur_{}", "Duration of one rank's call, in which it also waits for the others."),
+        us("duration_us", "Duration of one rank's call, in which it also waits for the others."),
     ),
-    us("wait_us_sum", "wait_time_sum", f"Sum over the matched calls. {shared.WAITING}"), CALLS,
+    us("wait_us_sum", f"Sum over the matched calls. {shared.WAITING}"), CALLS,
 )  # fmt: skip
 
 

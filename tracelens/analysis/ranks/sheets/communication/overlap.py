@@ -16,11 +16,11 @@ COLUMNS = column_set(
     GROUP,
     COLLECTIVE,
     CALLS,
-    us("duration_us_sum", "dur_sum", "Durations of all ranks' calls; overlapping calls count twice."),
-    us("exposed_us", "exposed_time_sum", "Part in which the rank computed nothing."),
-    percent("exposed_percent", "exposed (%)", "Share of the durations."),
-    us("hidden_us", "hidden_time_sum", "Part overlapped with computation."),
-    text("hidden_by", "hidden by", "Overlapped computation, as shares of the durations.", 60),
+    us("duration_us_sum", "Durations of all ranks' calls; overlapping calls count twice."),
+    us("exposed_us_sum", "Part in which the rank computed nothing."),
+    percent("exposed_percent", "Share of the durations."),
+    us("hidden_us_sum", "Part overlapped with computation."),
+    text("hidden_by", "Overlapped computation, as shares of the durations.", width=60),
 )
 
 
@@ -64,16 +64,16 @@ def frame(job: JobContext) -> pd.DataFrame:
                 "collective": key[1],
                 "operation_count": int(row["count"]),
                 "duration_us_sum": row["duration"] / NS_PER_US,
-                "exposed_us": row["exposed"] / NS_PER_US,
+                "exposed_us_sum": row["exposed"] / NS_PER_US,
                 "exposed_percent": 100 * row["exposed"] / row["duration"] if row["duration"] else 0.0,
-                "hidden_us": (row["duration"] - row["exposed"]) / NS_PER_US,
+                "hidden_us_sum": (row["duration"] - row["exposed"]) / NS_PER_US,
                 "hidden_by": ", ".join(f"{name} {100 * ns / row['duration']:.1f} %" for name, ns in hiding[:5]) or None,
             }
         )
     rows = pd.DataFrame(records)
     if rows.empty:
         return rows
-    by = ["exposed_us", "group_name", "collective"]
+    by = ["exposed_us_sum", "group_name", "collective"]
     return rows.sort_values(by, ascending=[False, True, True], kind="stable").reset_index(drop=True)
 
 

@@ -12,17 +12,16 @@ from tracelens.units import NS_PER_US
 
 COLUMNS = column_set(
     HOST,
-    text("ranks", "ranks", "Ranks of the host.", 30),
-    us("offset_us", "clock offset (µs)", "Ahead of the first host's clock, in mid-trace; subtracted."),
-    number("drift_ppm", "clock drift (ppm)", "How much faster the clock runs; subtracted.", "0.000", "µs per second"),
+    text("ranks", "Ranks of the host.", width=30),
+    us("offset_us", "Ahead of the first host's clock, in mid-trace; subtracted."),
+    number("drift_ppm", "How much faster the clock runs; subtracted.", shape="0.000", unit="µs per second"),
     us(
         "residual_us",
-        "clock residual (µs)",
         "Robust standard deviation (1.4826 MAD) of the end times' differences after the correction. Skew below "
         "it is not significant.",
     ),
-    count("points", "collectives used", "Collectives shared with the host it was fitted to."),
-    text("fitted_to", "fitted to", "Host whose clock it was compared with.", 18),
+    count("points", "Collectives shared with the host it was fitted to."),
+    text("fitted_to", "Host whose clock it was compared with.", width=18),
 )
 
 

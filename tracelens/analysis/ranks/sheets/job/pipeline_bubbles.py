@@ -6,25 +6,22 @@ import pandas as pd
 
 from tracelens.analysis.ranks.sheets.job_context import JobContext
 from tracelens.analysis.ranks.sheets.rank_columns import RANK
-from tracelens.analysis.sheets.shared_columns import CALLS
-from tracelens.schema import column_set, identifier, percent, sheet, us
+from tracelens.schema import column_set, count, identifier, percent, sheet, us
 from tracelens.units import NS_PER_US
 
 TITLE = "pipeline_bubbles"
 COLUMNS = column_set(
-    identifier("pipeline", "pipeline", "Ranks joined by sends and receives."),
-    identifier("stage", "stage", "Position among the pipeline's ranks."),
+    identifier("pipeline", "Ranks joined by sends and receives."),
+    identifier("stage", "Position among the pipeline's ranks."),
     RANK,
-    CALLS.renamed("steps"),
-    us("step_us", "step (µs)", "Mean."),
-    us("compute_us", "computation (µs)", "Mean per step."),
-    us("p2p_exposed_us", "exposed send/recv (µs)", "Sends and receives during which nothing computed."),
-    us("other_exposed_us", "other exposed (µs)", "Other communication and copies during which nothing computed."),
-    us("idle_us", "idle (µs)", "Nothing ran."),
-    us(
-        "bubble_us", "bubble (µs)", "Exposed sends and receives, and idle time. An upper bound: a host may be late too."
-    ),
-    percent("bubble_percent", "bubble (%)", "Share of the steps."),
+    count("steps", "Complete steps of the rank; without steps its window is one."),
+    us("step_us", "Mean."),
+    us("computation_us", "Mean per step."),
+    us("p2p_exposed_us", "Sends and receives during which nothing computed."),
+    us("other_exposed_us", "Other communication and copies during which nothing computed."),
+    us("idle_us", "Nothing ran."),
+    us("bubble_us", "Exposed sends and receives, and idle time. An upper bound: a host may be late too."),
+    percent("bubble_percent", "Share of the steps."),
 )
 
 
@@ -53,9 +50,9 @@ def frame(job: JobContext) -> pd.DataFrame:
                     "pipeline": number,
                     "stage": stage,
                     "rank": rank,
-                    "operation_count": len(length),
+                    "steps": len(length),
                     "step_us": float(length.mean()) / NS_PER_US,
-                    "compute_us": float(summary.step_compute.mean()) / NS_PER_US,
+                    "computation_us": float(summary.step_compute.mean()) / NS_PER_US,
                     "p2p_exposed_us": float(summary.step_p2p.mean()) / NS_PER_US,
                     "other_exposed_us": float((summary.step_comm + summary.step_copies).mean()) / NS_PER_US,
                     "idle_us": float(idle.mean()) / NS_PER_US,

@@ -6,21 +6,21 @@ import pandas as pd
 
 from tracelens.analysis.ranks.sheets.job_context import JobContext
 from tracelens.analysis.ranks.sheets.rank_columns import HOST, RANK
-from tracelens.schema import column_set, count, ms, sheet, text
-from tracelens.units import NS_PER_MS
+from tracelens.schema import column_set, count, sheet, text, us
+from tracelens.units import NS_PER_US
 
 COLUMNS = column_set(
     RANK,
-    text("file", "file", "Name of the trace.", 40),
+    text("file", "Name of the trace.", width=40),
     HOST,
-    count("events", "events", "Events in the file."),
-    count("communication_calls", "communication calls", "Communication kernels, or gloo's calls on the host."),
-    ms("total_ms", "total ms", "From the first device event to the end of the last."),
-    ms("computation_ms", "computation ms", "Time in which kernels computed."),
-    ms("exposed_comm_ms", "exposed_comm ms", "Time in which communication ran and no computation did."),
-    ms("total_comm_ms", "total_comm ms", "Time in which communication ran."),
-    ms("idle_ms", "idle ms", "Time in which nothing ran."),
-    text("note", "note", "Parts of the file that could not be used.", 44, optional=True),
+    count("events", "Events in the file."),
+    count("communication_calls", "Communication kernels, or gloo's calls on the host."),
+    us("total_us", "From the first device event to the end of the last."),
+    us("computation_us", "Time in which kernels computed."),
+    us("exposed_comm_us", "Time in which communication ran and no computation did."),
+    us("total_comm_us", "Time in which communication ran."),
+    us("idle_us", "Time in which nothing ran."),
+    text("note", "Parts of the file that could not be used.", width=44, optional=True),
 )
 
 
@@ -37,11 +37,11 @@ def frame(job: JobContext) -> pd.DataFrame:
                 "host": job.clocks.of_rank(rank).host,
                 "events": summary.events,
                 "communication_calls": len(summary.start),
-                "total_ms": line.total_ns / NS_PER_MS,
-                "computation_ms": line.computation_ns / NS_PER_MS,
-                "exposed_comm_ms": line.exposed_comm_ns / NS_PER_MS,
-                "total_comm_ms": line.total_comm_ns / NS_PER_MS,
-                "idle_ms": line.idle_ns / NS_PER_MS,
+                "total_us": line.total_ns / NS_PER_US,
+                "computation_us": line.computation_ns / NS_PER_US,
+                "exposed_comm_us": line.exposed_comm_ns / NS_PER_US,
+                "total_comm_us": line.total_comm_ns / NS_PER_US,
+                "idle_us": line.idle_ns / NS_PER_US,
                 "note": "; ".join(summary.notes) or None,
             }
         )

@@ -15,18 +15,16 @@ from tracelens.units import NS_PER_US
 TITLE = "step_cost"
 COLUMNS = column_set(
     STEP,
-    us("step_us", "step (µs)", "Median over the ranks."),
-    us("step_us_min", "step (µs)_min", "Shortest over the ranks."),
-    us("step_us_max", "step (µs)_max", "Longest over the ranks."),
-    identifier("slowest_rank", "slowest rank", "Rank that waited least for the others."),
+    us("step_us_median", "Median over the ranks."),
+    us("step_us_min", "Shortest over the ranks."),
+    us("step_us_max", "Longest over the ranks."),
+    identifier("slowest_rank", "Rank that waited least for the others."),
     us(
         "slowest_wait_us",
-        "its wait_time",
         "Time in which it waited in at least one collective (no send/recv).",
     ),
-    us("others_wait_us", "others' wait_time_mean", "Mean of the same over the other ranks."),
+    us("others_wait_us", "Mean of the same over the other ranks."),
     us(
-        "cost_us",
         "cost_us",
         "others' mean less its own: the most the step would gain if this rank were like the others.",
     ),
@@ -59,7 +57,7 @@ def frame(job: JobContext) -> pd.DataFrame:
         records.append(
             {
                 "step": number,
-                "step_us": float(np.median(lengths)),
+                "step_us_median": float(np.median(lengths)),
                 "step_us_min": min(lengths),
                 "step_us_max": max(lengths),
                 "slowest_rank": calls.ranks[slowest],

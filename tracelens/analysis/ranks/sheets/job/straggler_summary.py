@@ -17,18 +17,17 @@ COLUMNS = column_set(
     RANK,
     us(
         "cost_us",
-        "cost_us",
         "How much sooner, at most, collectives would have begun if it alone had been on time; without what it had "
         "itself waited for other ranks before.",
     ),
-    us("caused_wait_us", "caused_wait_time_us", "Waiting of all other ranks in the collectives in which it was last."),
-    count("times_arrived_last", "times_arrived_last", "Collectives in which the rank started last."),
-    count("times_arrived_first", "times_arrived_first", "Collectives in which the rank started first."),
-    percent("percent_arrived_last", "pct_arrived_last", "Share of its collectives in which the rank started last."),
-    us("total_wait_us", "total_wait_time_us", f"Sum over its collectives. {WAITING}"),
-    us("mean_wait_us", "mean_wait_time_us", f"Mean over its collectives. {WAITING}"),
-    count("num_collectives", "num_collectives", "Matched collectives of the rank, without sends and receives."),
-    us("total_duration_us", "total_nccl_dur_us", "Sum of their durations, waiting included."),
+    us("caused_wait_us", "Waiting of all other ranks in the collectives in which it was last."),
+    count("times_arrived_last", "Collectives in which the rank started last."),
+    count("times_arrived_first", "Collectives in which the rank started first."),
+    percent("arrived_last_percent", "Share of its collectives in which the rank started last."),
+    us("wait_us_sum", f"Sum over its collectives. {WAITING}"),
+    us("wait_us_mean", f"Mean over its collectives. {WAITING}"),
+    count("num_collectives", "Matched collectives of the rank, without sends and receives."),
+    us("duration_us_sum", "Sum of their durations, waiting included."),
 )
 
 
@@ -61,13 +60,13 @@ def frame(job: JobContext) -> pd.DataFrame:
             "caused_wait_us": np.bincount(last, weights=waits_of_instance[complete], minlength=n) / NS_PER_US,
             "times_arrived_last": arrived_last,
             "times_arrived_first": np.bincount(first, minlength=n),
-            "percent_arrived_last": 100 * arrived_last / np.maximum(count, 1),
-            "total_wait_us": total_wait,
-            "mean_wait_us": total_wait / np.maximum(count, 1),
+            "arrived_last_percent": 100 * arrived_last / np.maximum(count, 1),
+            "wait_us_sum": total_wait,
+            "wait_us_mean": total_wait / np.maximum(count, 1),
             "num_collectives": count,
-            "total_duration_us": np.bincount(rank, weights=(calls.end - calls.start)[rows], minlength=n) / NS_PER_US,
+            "duration_us_sum": np.bincount(rank, weights=(calls.end - calls.start)[rows], minlength=n) / NS_PER_US,
         }
     )
     shown = rows_of_ranks[rows_of_ranks["num_collectives"] > 0]
-    order = ["cost_us", "caused_wait_us", "total_wait_us", "rank"]
+    order = ["cost_us", "caused_wait_us", "wait_us_sum", "rank"]
     return shown.sort_values(order, ascending=[False, False, True, True], kind="stable").reset_index(drop=True)
