@@ -125,8 +125,8 @@ def test_answers_are_those_of_the_package(client, folder):
     _, ask = client
     report = tl.report(folder / "job" / "rank0.json")
     step_us = report.summary.steps.time_us
-    lines = [line[2:] for line in ask("report", trace="job/rank0.json")[0].splitlines() if line.startswith("| {")]
-    (step,) = [json.loads(line)["step"] for line in lines if '"step"' in line]
+    lines = ask("report", trace="job/rank0.json")[0].splitlines()
+    (step,) = [json.loads(line.removeprefix("| step: ")) for line in lines if line.startswith("| step: ")]
     assert step["time_us"] == pytest.approx(step_us, rel=1e-4)
     text, _ = ask("ops", trace="job/rank0.json")
     (mm,) = json.loads(text.splitlines()[1].removeprefix("| "))

@@ -50,6 +50,7 @@ def observed(name: str, changes: tuple[Change, ...]) -> Observed:
             recording=recording,
             options=options,
             step_times=window.times,
+            selected=window.selected,
             window=window,
             attribution=attribution,
             priced=priced,
