@@ -15,6 +15,7 @@ from tracelens.comparison.alignment.by_kernel import by_kernel
 from tracelens.comparison.alignment.call_matching import Matching, match
 from tracelens.comparison.alignment.numbered_calls import Numbered
 from tracelens.comparison.alignment.places import QUANTIZED, SAME_PLACE
+from tracelens.comparison.alignment.plausible import Difference
 from tracelens.comparison.compared import ComparedRow, Comparison, SideSummary
 from tracelens.comparison.comparison_options import CompareOptions
 from tracelens.comparison.gates import Gate, check
@@ -100,7 +101,12 @@ def compare_sides(one: Side, other: Side, gates: Sequence[Gate] = ()) -> Compari
         unchanged=tuple(row for row in rows if not row.is_changed),
         changes=changes_of([rows[at] for at in changed], _Intervals(noise, [numbers[at] for at in changed]), ranks),
         matched_share=(_matched(rows, 0), _matched(rows, 1)),
-        notes=(*_notes(one, other), *_other_work(rows), *chain.from_iterable(unusual), *another_latecomer(*times)),
+        notes=(
+            *_other_work(rows, matching.difference),
+            *_notes(one, other),
+            *chain.from_iterable(unusual),
+            *another_latecomer(*times),
+        ),
         low_ms=step[0] if step else None,
         high_ms=step[1] if step else None,
         detectable_ms=(step[1] - step[0]) / 2 if step else None,
@@ -198,8 +204,15 @@ def _notes(one: Side, other: Side) -> list[str]:
     return [*one.notes, *other.notes, *found]
 
 
-def _other_work(rows: Sequence[ComparedRow]) -> Iterator[str]:
+def _other_work(rows: Sequence[ComparedRow], apart: Difference | None) -> Iterator[str]:
     """Of sides that have less in common than not: rows that one side alone has say little then."""
+    if apart is not None:
+        yield (
+            f"A and B look like different programs: {apart.named_alike:.0%} of the kernel time goes to ops that both "
+            f"run, {apart.same[0]:.0%} of A's and {apart.same[1]:.0%} of B's to the same calls; what one side alone "
+            "does is listed as new or gone"
+        )
+        return
     for name, other, share in zip("AB", "BA", (_matched(rows, 0), _matched(rows, 1)), strict=True):
         if share < _LEAST_IN_COMMON:
             yield f"only {share:.0%} of {name}'s kernel time is in what {other} does too: are they the same workload?"

@@ -17,10 +17,12 @@ from tracelens.comparison.alignment.places import (
     QUANTIZED_B,
     SAME,
     SAME_OP,
+    SAME_PLACE,
     SAME_WORK,
     Block,
     Places,
 )
+from tracelens.comparison.alignment.plausible import Difference, difference, implausible, taken_apart
 from tracelens.comparison.alignment.quantized_exchanges import with_quantized
 from tracelens.comparison.alignment.work_roles import STREAMING, call_role
 from tracelens.comparison.sides import Call
@@ -29,11 +31,15 @@ from tracelens.lazy.records import dataclass
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Matching:
-    """``rows``, and of each recording the row of each of its units, ``a`` and ``b``."""
+    """``rows``, and of each recording the row of each of its units, ``a`` and ``b``.
+
+    ``difference``: where the sides look like different programs; then no calls are paired by their place alone.
+    """
 
     rows: tuple[Row, ...]
     a: tuple[Ints, ...]
     b: tuple[Ints, ...]
+    difference: Difference | None = None
 
 
 def match(one: Numbered, other: Numbered) -> Matching:
@@ -41,12 +47,14 @@ def match(one: Numbered, other: Numbered) -> Matching:
 
     Calls are first told to be the same by what they are (``_identities``). Then the typical steps are laid beside each
     other, and what stands in the same place became one another; then steps with calls that these do not have. Nothing
-    depends on which side is called A.
+    depends on which side is called A. What can't be, by the times that it took, is taken apart again.
     """
     if _comes_after(one, other):
         found = match(other, one)
         mirrored = (Row(a=row.b, b=row.a, how=_MIRRORED.get(row.how, row.how)) for row in found.rows)
-        return Matching(rows=tuple(mirrored), a=found.b, b=found.a)
+        apart = found.difference
+        apart = apart and Difference(same=apart.same[::-1], named_alike=apart.named_alike)
+        return Matching(rows=tuple(mirrored), a=found.b, b=found.a, difference=apart)
     token_a, token_b, how = _tokens(one.calls, other.calls)
     sure = _sure(how, one.calls, token_a)
     loose = _loose(one.calls, other.calls, token_a)
@@ -61,9 +69,17 @@ def match(one: Numbered, other: Numbered) -> Matching:
         beside(*further)
     a = [_spread(one, number, typical_a, rows.default(0)) for number in range(len(one.call_of))]
     b = [_spread(other, number, typical_b, rows.default(1)) for number in range(len(other.call_of))]
-    joined, target = _joined(rows.rows, one.calls, other.calls)
+    apart = difference(rows.rows, (one, other), (a, b))
+    guessed = (
+        implausible(rows.rows, (one, other), (a, b))
+        if apart is None
+        else [number for number, row in enumerate(rows.rows) if row.how == SAME_PLACE]
+    )
+    separate, (a, b) = taken_apart(rows.rows, (one, other), (a, b), guessed)
+    joined, target = _joined(separate, one.calls, other.calls)
     joined = with_quantized(joined, one, other)
-    return Matching(rows=tuple(joined), a=tuple(target[own] for own in a), b=tuple(target[own] for own in b))
+    of_units = [tuple(target[own] for own in units) for units in (a, b)]
+    return Matching(rows=tuple(joined), a=of_units[0], b=of_units[1], difference=apart)
 
 
 def _further_steps(sides: Sequence[Numbered], tokens: Sequence[Ints]) -> Iterable[tuple[Ints, Ints]]:
