@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import sys
+from dataclasses import replace
 from types import ModuleType, SimpleNamespace
 
+import numpy as np
+import pandas as pd
 import pytest
 
+import tracelens as tl
 from tracelens.backends import System, origami
 from tracelens.backends.origami import Origami
 from tracelens.backends.tiles.gemm_tiles import GEMMColumns
@@ -15,7 +19,15 @@ from tracelens.dtypes import DType
 from tracelens.hardware import HardwareSpec
 from tracelens.perf_models import GEMM, SDPA, GroupedGEMM
 
-MI300X = System(device=HardwareSpec.load("mi300x"))
+
+def bare(name: str) -> HardwareSpec:
+    """A device without measured slowdowns of Origami's answers: what the module says arrives as it is."""
+    found = HardwareSpec.load(name)
+    kept = {key: row for key, row in found.calibrated.items() if not key[0].startswith("origami")}
+    return replace(found, calibrated=kept)
+
+
+MI300X = System(device=bare("mi300x"))
 
 
 class Bag:
@@ -69,7 +81,7 @@ def test_cycles_become_microseconds_at_the_device_clock(installed):
 
 
 def test_a_lower_clock_takes_longer(installed):
-    slow = System(device=HardwareSpec.load("mi300x").at_clock(1050))
+    slow = System(device=bare("mi300x").at_clock(1050))
     fast, slow = (Origami().estimate(GEMM(m=2048, n=2048, k=2048), s).time_us for s in (MI300X, slow))
     assert slow == pytest.approx(2 * fast)
 
@@ -199,10 +211,6 @@ def test_an_absent_package_is_named(monkeypatch):
 
 def test_a_table_of_products_is_asked_too(installed):
     """One cycle per thousand multiplications at 2.1 GHz; 64 rows and fewer are left to the next backend."""
-    import pandas as pd
-
-    import tracelens as tl
-
     rows = pd.DataFrame({"m": [4096, 32, 4096], "n": [4096] * 3, "k": [4096] * 3})
     batch = GEMMColumns.of("bf16", *(rows[name].to_numpy(float) for name in "mnk"))
     found = Origami().estimate_batch(batch, MI300X)
@@ -219,5 +227,114 @@ def test_a_table_of_products_is_asked_too(installed):
 def test_the_command_asks_it_for_products_and_their_gradients(direction, installed, capsys):
     words = "estimate gemm --m 4096 --n 4096 --k 4096 --device mi300x --backend origami"
     assert main([*words.split(), *direction]) == 0
-    rows = capsys.readouterr().out.splitlines()[1:]
+    rows = [line for line in capsys.readouterr().out.splitlines()[1:] if line.startswith("mi300x")]
     assert [row.split()[-1] for row in rows] == ["origami"] * (3 if direction else 1)
+
+
+SIZES = {"b": 4, "s_q": 8192, "q_heads": 32, "kv_heads": 8, "d_qk": 128}
+
+
+@pytest.mark.parametrize("which", ["forward", "backward"])
+def test_a_table_of_attention_is_asked_too_forward_and_backward(which, installed):
+    """A row has the time of the perf model that a report and a projection ask about."""
+    found = tl.estimate("sdpa", {**SIZES, "pass": which}, device="mi300x", backend="origami").iloc[0]
+    model = SDPA(b=4, s_q=8192, s_kv=8192, q_heads=32, kv_heads=8, d_qk=128, d_v=128, mask="bottom_right")
+    model = model if which == "forward" else model.backward()
+    assert found["backend"] == "origami"
+    assert found["time_us"] == pytest.approx(Origami().estimate(model, System.load("mi300x")).time_us)
+    assert found["measured_as"] == "origami, uncalibrated"
+
+
+def test_the_command_says_which_backend_spoke(installed, capsys):
+    words = "estimate sdpa --b 4 --q-heads 32 --kv-heads 8 --d-qk 128 --device mi300x --backend origami --s-kv 8192"
+    for queries, backends in ((8192, ["origami", "origami"]), (32, ["roofline", "roofline"])):
+        assert main([*words.split(), "--s-q", str(queries), "--backward"]) == 0
+        rows = [line.split() for line in capsys.readouterr().out.splitlines()[1:] if line.startswith("mi300x")]
+        assert [row[-1] for row in rows] == backends
+    assert main([*words.split(), "--s-q", "8192"]) == 0
+    said = capsys.readouterr().out.splitlines()[-1]
+    assert said.startswith("origami on mi300x: GEMMs x 1.45 by mi300x's constants, 12 % off on shapes not fitted; ")
+    assert "attention uncalibrated, at the boost clock" in said
+
+
+def test_groups_of_unequal_rows_are_padded_to_tiles(installed):
+    """128, 4096 and 77 rows fill 2 + 64 + 2 tiles of 64: 4352 rows, 1451 to each of three groups; none has no rows."""
+    found = tl.estimate(
+        "grouped-gemm", {"rows": "128,4096,0,77", "n": 512, "k": 256}, device="mi300x", backend="origami"
+    )
+    problem = installed.calls[-1][0]
+    assert (problem.size, problem.batch) == ((1451, 512, 256), 3)
+    assert found["backend"].tolist() == ["origami"]
+    tl.estimate("grouped-gemm", {"m": 4096, "groups": 8, "n": 512, "k": 256}, device="mi300x", backend="origami")
+    assert (installed.calls[-1][0].size, installed.calls[-1][0].batch) == ((512, 512, 256), 8)
+
+
+@pytest.mark.parametrize("direction", [[], ["--backward"]])
+def test_grouped_products_are_answered_in_every_direction(direction, installed, capsys):
+    words = "estimate grouped-gemm --rows 512,4096,700 --n 4096 --k 2048 --device mi300x --backend origami"
+    assert main([*words.split(), *direction]) == 0
+    rows = [line for line in capsys.readouterr().out.splitlines()[1:] if line.startswith("mi300x")]
+    assert [row.split()[-1] for row in rows] == ["origami"] * (3 if direction else 1)
+
+
+def test_a_batch_of_products_is_one_question(installed):
+    tl.estimate("gemm", {"m": 512, "n": 512, "k": 256, "b": 96}, device="mi300x", backend="origami")
+    assert (installed.calls[-1][0].size, installed.calls[-1][0].batch) == ((512, 512, 256), 96)
+
+
+def test_answers_are_multiplied_by_what_was_measured(installed):
+    """MI355X: 1.23 times Origami's from 4096 rows on, (rows / 4096) ** 0.173 times that below."""
+    for rows in (4096, 512):
+        table = {"m": rows, "n": 4096, "k": 4096}
+        plain = Origami().estimate_batch(
+            GEMMColumns.of("bf16", *map(np.array, ([rows], [4096], [4096]))), System(device=bare("mi355x"))
+        )
+        found = tl.estimate("gemm", table, device="mi355x", backend="origami").iloc[0]
+        assert found["time_us"] / plain.time_us[0] == pytest.approx(1.23 * (rows / 4096) ** 0.173)
+        assert (found["measured_as"], found["error_percent"]) == ("origami bf16 on mi355x", 12.1)
+    model = Origami().estimate(GEMM(m=512, n=4096, k=4096), System.load("mi355x"))
+    assert model.time_us == pytest.approx(found["time_us"])
+    # MI350X has MI355X's, without its error.
+    carried = tl.estimate("gemm", table, device="mi350x", backend="origami").iloc[0]
+    assert carried["measured_as"] == "origami bf16 on mi355x"
+    assert np.isnan(carried["error_percent"])
+
+
+def test_mi325x_and_mi300x_are_slowed_by_their_own_shares(installed):
+    sizes = {"m": 8192, "n": 8192, "k": 8192}
+    slow, fast = (
+        tl.estimate("gemm", sizes, device=name, backend="origami")["time_us"][0] for name in ("mi300x", "mi325x")
+    )
+    assert slow / fast == pytest.approx(1.453 / 1.22)
+
+
+def test_a_projection_says_what_its_answers_were_held_against(installed):
+    def notes(framework: str | None) -> list[str]:
+        found = tl.project(
+            "llama2-7b",
+            cluster="mi300x",
+            nodes=1,
+            global_batch=8,
+            framework=framework,
+            backend="origami,tile,collectives",
+        )
+        return [note for note in found.projection.notes if note.startswith("origami")]
+
+    (fitted,), (ideal,) = notes(None), notes("ideal")
+    assert "attention uncalibrated" in fitted
+    assert ideal == f"{fitted}; no constants of a framework: the step itself is uncalibrated"
+
+
+def test_calibration_fits_its_slowdown_to_measured_shapes(installed, tmp_path, capsys):
+    """Products that take 1.5 times the stand-in's answers at any size."""
+    rows = pd.DataFrame(
+        [(m, n, k) for m in (4096, 8192) for n in (1024, 2048, 4096) for k in (1024, 4096)], columns=list("mnk")
+    )
+    answers = Origami().uncalibrated_us(
+        GEMMColumns.of("bf16", *(rows[name].to_numpy(float) for name in "mnk")), bare("mi300x")
+    )
+    rows.assign(time_us=1.5 * answers).to_csv(tmp_path / "gemm.csv", index=False)
+    out = tmp_path / "mine.toml"
+    assert main(["calibrate", str(tmp_path / "gemm.csv"), "--device", "mi300x", "-o", str(out)]) == 0
+    assert "origami  bf16" in capsys.readouterr().out
+    assert HardwareSpec.load(out).calibration("origami", "bf16")["slowdown"] == pytest.approx(1.5, rel=0.02)

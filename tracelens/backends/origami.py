@@ -16,18 +16,20 @@ import functools
 import importlib
 import math
 from types import ModuleType
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 
 from tracelens.backends.base import Backend, EstimateTable, Floats, backend
-from tracelens.backends.column_batch import ColumnBatch, hbm_peak
+from tracelens.backends.column_batch import Basis, ColumnBatch, hbm_peak
 from tracelens.backends.roofline import Roofline
 from tracelens.backends.system import System
-from tracelens.backends.tiles.attention_tiles import DQ_READ_MODIFY_WRITE_BYTES, EXP_PER_CLOCK
+from tracelens.backends.tiles.attention_tiles import DQ_READ_MODIFY_WRITE_BYTES, EXP_PER_CLOCK, AttentionColumns
 from tracelens.backends.tiles.gemm_tiles import GEMMColumns
 from tracelens.dtypes import DType, Precision
 from tracelens.hardware import HardwareSpec
+from tracelens.hardware.tile_constants import Calibration
 from tracelens.perf_models import SDPA
 from tracelens.perf_models.matrix.gemm import Product
 from tracelens.perf_models.work_columns import WorkColumns
@@ -53,6 +55,10 @@ _DEPTHS = (32, 64, 128)
 _OCCUPANCIES = (1, 2, 4)
 #: Fewer rows than this: no tile is that small, and the model is 2 to 50 times too slow.
 LEAST_ROWS = 65
+#: Rows of a product from which on its measured slowdown is whole; of its smallest tile.
+MANY_ROWS, TILE = 4096, 64
+#: What an answer rests on where nobody held it against measured shapes.
+UNCALIBRATED = "origami, uncalibrated"
 #: Rows of a work-group of attention: of queries forward, of keys backward; keys per step forward.
 GROUP_ROWS, STEP_KEYS = 256, 64
 _REGISTERS_PER_UNIT = 512 * 1024
@@ -60,43 +66,82 @@ _REGISTERS_PER_UNIT = 512 * 1024
 _L2_BYTES = 4 * 1024 * 1024
 
 
+class Attention(NamedTuple):
+    """One call as its work-groups see it. ``offset``: keys before the first query's own; ``window`` may be infinite."""
+
+    b: float
+    s_q: float
+    s_kv: float
+    q_heads: float
+    d_qk: int
+    d_v: int
+    causal: bool
+    offset: float
+    window: float
+    gradient: bool
+
+
 @backend("origami")
 class Origami(Backend):
-    """GEMM, evenly grouped GEMM and attention with more than 64 rows, on MI300X- and MI355X-class devices."""
+    """GEMM, grouped GEMM and attention with more than 64 rows, on MI300X- and MI355X-class devices.
+
+    Times are Origami's, at the clock of the data sheet, times the ``slowdown`` of ``[calibrated.origami.PRECISION]``
+    where the device's file has measured one. Groups are padded to whole tiles of 64 rows and then taken as even.
+    """
 
     name: ClassVar[str] = "origami"
 
     def estimate_many(self, columns: WorkColumns, system: System) -> EstimateTable:
         """Distinct shapes are asked once: a GEMM costs about 25 us."""
-        rows = len(columns)
-        time = np.full(rows, np.nan)
+        time = np.full(len(columns), np.nan)
         module = module_or_none()
         if module is None:
-            return EstimateTable.unanswered(rows)
+            return EstimateTable.unanswered(len(columns))
         for row, model in enumerate(columns.models):
-            shape, dtype = _shape(model), columns.dtype[row]
-            if isinstance(model, SDPA) and dtype is not None:
-                time[row] = _attention_us(module, model, dtype, system.device)
-            elif shape is not None and dtype is not None:
-                time[row] = _time_us(module, shape, dtype, system.device)
-        return self._table(time, Roofline().estimate_many(columns, system))
+            dtype = columns.dtype[row]
+            if dtype is None:
+                continue
+            call, shape = _call(model), _shape(model)
+            if call is not None:
+                time[row] = _attention_us(module, call, dtype, system.device) * _slowdown(system.device, dtype, call)
+            elif shape is not None:
+                time[row] = _time_us(module, shape, dtype, system.device) * _slowdown(system.device, dtype, shape)
+        return self._table(time, Roofline().estimate_many(columns, system), _are_measured(columns, system.device))
 
     def estimate_batch(self, batch: ColumnBatch, system: System) -> EstimateTable:
-        """Plain and evenly grouped products with more than 64 rows; NaN for the rest, and for other families."""
+        """Products and attention with more than 64 rows; NaN for the rest, and for other families."""
+        time = self.uncalibrated_us(batch, system.device) * slowdowns(batch, system.device)
+        return self._table(time, Roofline().estimate_batch(batch, system), _are_measured(batch, system.device))
+
+    def uncalibrated_us(self, batch: ColumnBatch, device: HardwareSpec) -> Floats:
+        """What Origami itself says of each row; NaN where it says nothing."""
         module = module_or_none()
-        if module is None or not isinstance(batch, GEMMColumns) or batch.blocks is not None:
-            return EstimateTable.unanswered(len(batch))
+        priced: list[float]
+        if module is None or not isinstance(batch, GEMMColumns | AttentionColumns):
+            return np.full(len(batch), np.nan)
+        if isinstance(batch, AttentionColumns):
+            # Over a cache in FP8 the keys are widened.
+            calls, dtype = _calls(batch), DType.BF16
+            alike = {call: _attention_us(module, call, dtype, device) for call in set(calls)}
+            return np.array([alike[call] for call in calls])
         dtype = Precision.of(batch.precision).dtype
-        shapes = np.ceil(np.stack([batch.m / batch.groups, batch.n, batch.k, batch.b * batch.groups], axis=1))
+        shapes = np.ceil(np.stack([_group_rows(batch), batch.n, batch.k, batch.b * batch.groups], axis=1))
         distinct, which = np.unique(shapes, axis=0, return_inverse=True)
         priced = [
-            _time_us(module, (int(m), int(n), int(k), int(b)), dtype, system.device) if m >= LEAST_ROWS else np.nan
+            _time_us(module, (int(m), int(n), int(k), int(b)), dtype, device) if m >= LEAST_ROWS else np.nan
             for m, n, k, b in distinct.tolist()
         ]
-        return self._table(np.array(priced)[which.ravel()], Roofline().estimate_batch(batch, system))
+        return np.array(priced, np.float64)[which.ravel()]
 
-    def _table(self, time: Floats, bound: EstimateTable) -> EstimateTable:
+    def measured_as(self, work: WorkColumns | ColumnBatch, system: System) -> Basis:
+        """Which measured shapes the answers were held against."""
+        if isinstance(work, ColumnBatch):
+            return _basis(work, system.device)
+        return Basis(np.full(len(work), UNCALIBRATED, object), np.full(len(work), np.nan))
+
+    def _table(self, time: Floats, bound: EstimateTable, measured: npt.NDArray[np.bool_]) -> EstimateTable:
         known = np.isfinite(time)
+        each = list(zip(known.tolist(), measured.tolist(), strict=True))
         return EstimateTable(
             time_us=np.where(known, np.fmax(time, bound.peak_us), np.nan),
             peak_us=bound.peak_us,
@@ -104,9 +149,73 @@ class Origami(Backend):
             memory_us=bound.memory_us,
             wire_us=bound.wire_us,
             bound=tuple(b if k else None for b, k in zip(bound.bound, known.tolist(), strict=True)),
-            rate_basis=tuple("peak" if k else None for k in known.tolist()),
+            rate_basis=tuple(("achievable" if m else "peak") if k else None for k, m in each),
             backend=tuple(self.name if k else None for k in known.tolist()),
         )
+
+
+def calibrated_family(batch: ColumnBatch) -> str | None:
+    """The family of constants that its answers for a batch are multiplied by."""
+    if isinstance(batch, AttentionColumns):
+        return "origami_backward" if batch.gradient else "origami_prefill"
+    return "origami" if isinstance(batch, GEMMColumns) else None
+
+
+def slowdowns(batch: ColumnBatch, device: HardwareSpec) -> Floats:
+    """Measured time over Origami's, per row: 1 where nobody measured one."""
+    family = calibrated_family(batch)
+    constants = None if family is None else device.calibration(family, batch.precision)
+    rows = _group_rows(batch) if isinstance(batch, GEMMColumns) else np.full(len(batch), float(MANY_ROWS))
+    return _slower(constants, rows)
+
+
+def _slower(constants: Calibration | None, rows: Floats) -> Floats:
+    """Small products are less slowed: the share grows with the rows, so that times still do."""
+    if constants is None:
+        return np.ones(len(rows))
+    power = constants.get("rows_power", 0.0)
+    return np.asarray(constants["slowdown"] * np.minimum(rows / MANY_ROWS, 1.0) ** power)
+
+
+def _slowdown(device: HardwareSpec, dtype: DType, call: Attention | tuple[int, int, int, int]) -> float:
+    rate = {"bf16": "bf16", "fp16": "bf16", "fp8": "fp8"}.get(dtype.rate or "", "")
+    family = "origami"
+    if isinstance(call, Attention):
+        family = "origami_backward" if call.gradient else "origami_prefill"
+    constants = device.calibration(family, rate) if rate else None
+    rows = float(MANY_ROWS) if isinstance(call, Attention) else float(call[0])
+    return float(_slower(constants, np.array([rows]))[0])
+
+
+def _are_measured(work: WorkColumns | ColumnBatch, device: HardwareSpec) -> npt.NDArray[np.bool_]:
+    if isinstance(work, ColumnBatch):
+        family = calibrated_family(work)
+        known = family is not None and device.calibration(family, work.precision) is not None
+        return np.full(len(work), known)
+    return np.array([device.calibration("origami", "bf16") is not None] * len(work), bool)
+
+
+def _basis(batch: ColumnBatch, device: HardwareSpec) -> Basis:
+    family = calibrated_family(batch)
+    constants = None if family is None else device.calibration(family, batch.precision)
+    if constants is None:
+        return Basis(np.full(len(batch), UNCALIBRATED, object), np.full(len(batch), np.nan))
+    return Basis.of(constants, device, batch.precision, len(batch))
+
+
+def note(device: HardwareSpec, precision: str) -> str:
+    """What Origami's answers on a device were held against, in a sentence."""
+    said = []
+    families = {"origami": "GEMMs", "origami_prefill": "attention", "origami_backward": "its backward"}
+    for family, what in families.items():
+        found = device.calibration(family, precision if family == "origami" else "bf16")
+        if found is None:
+            said.append(f"{what} uncalibrated, at the boost clock")
+            continue
+        error = "" if found.error_percent is None else f", {found.error_percent:.0f} % off on shapes not fitted"
+        where = found.carried_from or device.name
+        said.append(f"{what} x {found['slowdown']:.3g} by {where}'s constants{error}")
+    return f"origami on {device.name}: {'; '.join(said)}"
 
 
 def absence() -> str | None:
@@ -134,48 +243,80 @@ def _shape(model: Any) -> tuple[int, int, int, int] | None:
     return found if found[0] >= LEAST_ROWS else None
 
 
-def _attention_us(module: ModuleType, model: SDPA, dtype: DType, device: HardwareSpec) -> float:
-    """NaN for few queries, unknown lengths or masks."""
+def _group_rows(batch: GEMMColumns) -> Floats:
+    """Rows of each group; of unequal groups those of whole tiles, shared out evenly."""
+    rows = batch.m if batch.blocks is None else np.minimum(TILE * batch.blocks[TILE], batch.m + TILE * batch.groups)
+    each: Floats = rows / batch.groups
+    return each
+
+
+def _call(model: Any) -> Attention | None:
+    """None for what is no attention of known lengths and mask."""
+    if not isinstance(model, SDPA) or not model.s_q or not model.s_kv or model.mask is None:
+        return None
+    return Attention(
+        b=model.b, s_q=model.s_q, s_kv=model.s_kv, q_heads=model.q_heads, d_qk=model.d_qk, d_v=model.d_v,
+        causal=model.mask != "none", offset=model.s_kv - model.s_q if model.mask == "bottom_right" else 0,
+        window=model.window or np.inf, gradient=model.gradient,
+    )  # fmt: skip
+
+
+def _calls(batch: AttentionColumns) -> list[Attention]:
+    columns = (
+        batch.b,
+        batch.s,
+        batch.keys,
+        batch.q_heads,
+        batch.d_qk,
+        batch.d_v,
+        batch.causal,
+        batch.past,
+        batch.window,
+    )
+    return [
+        Attention(b, s, keys, heads, int(d_qk), int(d_v), causal > 0, past, window, batch.gradient)
+        for b, s, keys, heads, d_qk, d_v, causal, past, window in zip(*(c.tolist() for c in columns), strict=True)
+    ]
+
+
+def _attention_us(module: ModuleType, call: Attention, dtype: DType, device: HardwareSpec) -> float:
+    """NaN for few queries."""
     units, mhz, hbm = device.compute_units, device.clock_mhz, hbm_peak(device)
-    if units is None or mhz is None or hbm is None or not model.s_q or not model.s_kv or model.mask is None:
+    if units is None or mhz is None or hbm is None or call.s_q < LEAST_ROWS:
         return np.nan
-    if model.s_q < LEAST_ROWS:
-        return np.nan
-    d_qk, d_v, gradient = model.d_qk, model.d_v, model.gradient
+    d_qk, d_v = call.d_qk, call.d_v
 
     def group_us(walked: int) -> float:
         """One work-group's products over ``walked`` keys, or backward queries, on one unit."""
         rows = GROUP_ROWS
         shapes = [(rows, walked, d_qk), (rows, d_v, walked)]
-        if gradient:
+        if call.gradient:
             shapes = [(walked, rows, d_qk), (walked, rows, d_v), (walked, d_qk, rows), (rows, d_v, walked)]
             shapes.append((rows, d_qk, walked))
         return sum(_time_us(module, (*shape, 1), dtype, device, units=1) for shape in shapes)
 
-    walked = _walked(model)
-    groups = model.b * model.q_heads * len(walked)
+    walked = _walked(call)
+    groups = call.b * call.q_heads * len(walked)
     mean = group_us(max(round(float(walked.mean())), 1))
     even = walked.min() == walked.max()
     # Equal groups come in waves; of unequal ones the longest are taken first.
     busy = mean * np.ceil(groups / units) if even else max(mean * groups / units, group_us(int(walked.max())))
-    pairs = model.b * model.q_heads * float(walked.sum()) * GROUP_ROWS
+    pairs = call.b * call.q_heads * float(walked.sum()) * GROUP_ROWS
     exponentials = pairs / (EXP_PER_CLOCK * mhz * device.clock_scale * units)
-    added = pairs / GROUP_ROWS * d_qk * DQ_READ_MODIFY_WRITE_BYTES / hbm if gradient else 0.0
+    added = pairs / GROUP_ROWS * d_qk * DQ_READ_MODIFY_WRITE_BYTES / hbm if call.gradient else 0.0
     return float(max(busy, exponentials, added))
 
 
-def _walked(model: SDPA) -> np.ndarray[Any, np.dtype[np.float64]]:
+def _walked(call: Attention) -> np.ndarray[Any, np.dtype[np.float64]]:
     """Keys that each work-group of queries visits, in whole steps; backward: queries that each one of keys does."""
-    s_q, s_kv, window = model.s_q or 0, model.s_kv or 0, model.window or np.inf
-    offset = s_kv - s_q if model.mask == "bottom_right" else 0
-    gradient = model.gradient
-    last = np.arange(1, -(-(s_kv if gradient else s_q) // GROUP_ROWS) + 1) * GROUP_ROWS
-    if gradient:
-        first = np.clip(last - GROUP_ROWS - offset, 0, s_q) if model.mask != "none" else np.zeros(len(last))
+    s_q, s_kv, window, offset = call.s_q, call.s_kv, call.window, call.offset
+    last = np.arange(1, math.ceil((s_kv if call.gradient else s_q) / GROUP_ROWS) + 1) * GROUP_ROWS
+    if call.gradient:
+        first = np.clip(last - GROUP_ROWS - offset, 0, s_q) if call.causal else np.zeros(len(last))
         return np.maximum(np.minimum(s_q - first, window + GROUP_ROWS), 1)
-    seen = np.minimum(last + offset, s_kv) if model.mask != "none" else np.full(len(last), float(s_kv))
+    seen = np.minimum(last + offset, s_kv) if call.causal else np.full(len(last), float(s_kv))
     seen = np.minimum(np.maximum(seen, 1), window + GROUP_ROWS)
-    return np.ceil(seen / STEP_KEYS) * STEP_KEYS
+    return np.asarray(np.ceil(seen / STEP_KEYS) * STEP_KEYS)
 
 
 def _time_us(

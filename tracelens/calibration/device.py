@@ -57,6 +57,9 @@ BOUNDS: Mapping[str, Mapping[str, Bounds]] = {
         "activate_passes": (1.5, 0.05, 40), "combine_passes": (5, 0.05, 100),
     },
     "memory_bound": {"hbm_efficiency": (0.7, 0.01, 1), "launch_us": (3, 0.3, 40)},
+    "origami": {"slowdown": (1.2, 0.1, 10), "rows_power": (0.1, 1e-3, 1)},
+    "origami_prefill": {"slowdown": (1, 0.1, 10)},
+    "origami_backward": {"slowdown": (1, 0.1, 10)},
 }  # fmt: skip
 
 

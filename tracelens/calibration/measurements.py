@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,6 +16,7 @@ from tracelens.analysis.reading.op_readings import OpReadings
 from tracelens.analysis.sheets.ops import unified_perf_summary
 from tracelens.backends.base import Floats
 from tracelens.backends.column_batch import ColumnBatch
+from tracelens.backends.origami import Origami, calibrated_family, slowdowns
 from tracelens.backends.system import System
 from tracelens.backends.tile import Tile
 from tracelens.backends.tiles import memory_bound, pricer_of
@@ -45,10 +47,11 @@ GROUPS = {
     "context-mla": ("num_heads",),
     "generation-mla": ("num_heads",),
     "moe": ("hidden_size", "inter_size", "num_experts", "topk"),
+    "sdpa": ("q_heads", "kv_heads", "d_qk", "window", "causal"),
 }
 _FAMILIES = {
     "gemm": "gemm", "context-attention": "prefill", "generation-attention": "decode", "context-mla": "prefill",
-    "generation-mla": "latent", "moe": "moe",
+    "generation-mla": "latent", "moe": "moe", "sdpa": "prefill",
 }  # fmt: skip
 #: Family -> what calls of one shape group have in common, by name.
 _GROUPED_BY = {
@@ -59,7 +62,8 @@ _GROUPED_BY = {
 
 def table_kind(table: pd.DataFrame, name: str) -> str:
     """Which of ``estimation.KINDS`` a table of measured times is, by its columns. InputError when none."""
-    found = next((kind for kind, of in KINDS.items() if all(column in table for column in of.needed)), None)
+    known = {name: KINDS[name] for name in GROUPS}
+    found = next((kind for kind, of in known.items() if all(column in table for column in of.needed)), None)
     if found is None or not any(column in table for column in TIMES):
         raise InputError(
             f"{name}: a calibration table needs the columns of estimate --batch and a time: "
@@ -81,22 +85,26 @@ def table_measured(table: pd.DataFrame, device: HardwareSpec, name: str) -> list
     times, good = table[column].to_numpy(np.float64) * TIMES[column], of_device(table, device)
     types = texts(table, kind.dtype, "bf16") if kind.dtype in table else ["bf16"] * len(table)
     precisions = np.array([ESTIMATED.get(text.lower(), "") for text in types], dtype=object)
-    found = []
-    for each in sorted(set(precisions[good].tolist()) - {""}):
-        rows = good & (precisions == each)
+    passes = np.array(texts(table, "pass") if "pass" in kind.apart and "pass" in table else [""] * len(table), object)
+    found: list[Measured] = []
+    for each, which in sorted(set(zip(precisions[good].tolist(), passes[good].tolist(), strict=True))):
+        rows = good & (precisions == each) & (passes == which)
+        if not each:
+            continue
         part = table[rows].reset_index(drop=True)
         columns = kind.columns(part, each)
         keys = part[[key for key in GROUPS[what] if key in part]].fillna(0).to_numpy(float)
-        found.append(
-            Measured(
-                family=_FAMILIES[what],
-                precision=each,
-                parts=(Part(rows=len(part), price=batch_price(columns)),),
-                time_us=times[rows],
-                groups=np.array(["/".join(f"{value:g}" for value in row) for row in keys]),
-                use=_to_fit(columns, each, device, _FAMILIES[what]),
-            )
+        gradient = isinstance(columns, AttentionColumns) and columns.gradient
+        family = "backward" if gradient else _FAMILIES[what]
+        measured_calls = Measured(
+            family=family,
+            precision=each,
+            parts=(Part(rows=len(part), price=batch_price(columns)),),
+            time_us=times[rows],
+            groups=np.array(["/".join(f"{value:g}" for value in row) for row in keys]),
+            use=_to_fit(columns, each, device, family),
         )
+        found += [measured_calls, *by_origami(measured_calls, columns, device)]
     return found
 
 
@@ -115,6 +123,22 @@ def _is_device(text: str, device: HardwareSpec) -> bool:
         return HardwareSpec.load(text).name in (device.name, device.based_on)
     except (UsageError, InputError):
         return False
+
+
+def by_origami(measured: Measured, batch: ColumnBatch, device: HardwareSpec) -> list[Measured]:
+    """The same calls as Origami answers them, where it is installed and does."""
+    family = calibrated_family(batch)
+    answers = Origami().uncalibrated_us(batch, device) if family is not None else np.full(len(batch), np.nan)
+    known = np.isfinite(answers)
+    if family is None or not known.any():
+        return []
+
+    def priced(trial: HardwareSpec, rows: Mask) -> Floats:
+        found: Floats = answers[rows] * slowdowns(batch.take(rows), trial)
+        return found
+
+    part = Part(rows=len(answers), price=priced)
+    return [replace(measured, family=family, parts=(part,), use=known)]
 
 
 def batch_price(batch: ColumnBatch) -> Any:

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from tracelens.backends import origami
 from tracelens.backends.base import Estimate
 from tracelens.errors import UsageError
 from tracelens.estimation.estimate import ESTIMATED, Asked, precision_of, priced
@@ -83,8 +84,16 @@ def _answer(name: str, columns: Mapping[str, np.ndarray[Any, np.dtype[Any]]], as
         device=device.name if isinstance(device, HardwareSpec) else str(device), operation=name,
         flops=float(row["flops"]), estimate=estimate if known else None,
         error_percent=None if np.isnan(row["error_percent"]) else float(row["error_percent"]),
-        measured_as=str(row["measured_as"]), reason=reason,
+        measured_as=str(row["measured_as"]), reason=reason, notes=_notes(str(row["backend"]), asked.device, dtype),
     )  # fmt: skip
+
+
+def _notes(backend: str, device: object, dtype: str) -> tuple[str, ...]:
+    """What Origami's answers were held against."""
+    precision = precision_of(dtype)
+    if backend != origami.Origami.name or precision is None or not isinstance(device, HardwareSpec):
+        return ()
+    return (origami.note(device, precision),)
 
 
 def _size(sizes: Mapping[str, Any], *names: str) -> list[int]:

@@ -100,6 +100,12 @@ CONSTANTS: Mapping[str, Mapping[str, str]] = MappingProxyType(
             "hbm_efficiency": "fraction of the HBM peak",
             "launch_us": "launch floor",
         },
+        "origami": {
+            "slowdown": "measured time of GEMMs of 4096 rows or more over Origami's at the data sheet's clock",
+            "rows_power": "power of rows / 4096 by which smaller GEMMs are less slowed",
+        },
+        "origami_prefill": {"slowdown": "measured time of attention over Origami's"},
+        "origami_backward": {"slowdown": "measured time of attention's backward over Origami's"},
     }
 )  # fmt: skip
 #: Constants without which a row says nothing.
@@ -113,6 +119,9 @@ NEEDED: Mapping[str, tuple[str, ...]] = MappingProxyType(
         "moe": ("matrix_efficiency", "hbm_efficiency", "launch_us"),
         "sustained": ("slowdown",),
         "memory_bound": ("hbm_efficiency", "launch_us"),
+        "origami": ("slowdown",),
+        "origami_prefill": ("slowdown",),
+        "origami_backward": ("slowdown",),
     }
 )
 #: Rows of ``[calibrated.memory_bound.*]``: what the op does with its bytes.

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import field, replace
 from typing import Any, TypeAlias
 
+from tracelens.backends import origami
 from tracelens.backends.base import Backend
 from tracelens.backends.chain import chain
 from tracelens.backends.system import System
@@ -92,6 +93,14 @@ class Lever:
     gain: float
 
 
+def _of_origami(job: Job) -> str | None:
+    """What Origami's answers in a step were held against."""
+    if origami.Origami.name not in job.answered_by:
+        return None
+    said = origami.note(job.system.device, job.parallel.precision)
+    return f"{said}; no constants of a framework: the step itself is uncalibrated" if job.software == PLAIN else said
+
+
 def project(
     model: ModelConfig,
     parallel: ParallelConfig,
@@ -148,7 +157,7 @@ def project(
         mfu=None if rate is None else tflops / rate.peak_tflops_s * priced_on.device.clock_scale,
         bubble_share=breakdown.get("pipeline bubble", 0.0) / ran.pipeline.time_us,
         answered_by=job.answered_by,
-        notes=tuple(filter(None, (system.note, assumed))),
+        notes=tuple(filter(None, (system.note, assumed, _of_origami(job)))),
         backends=backends,
         job=job,
     )
