@@ -12,7 +12,7 @@ def plain_step(priced: PaperRules, c: dict[str, int], batch: int) -> tuple[float
     s, repairs, two_d, seqp = priced.system, priced.repairs, priced.strategy == "2d", priced.strategy == "2d-seqp"
     seq, e, h, depth = priced.shape.sequence, priced.shape.hidden, priced.shape.heads, priced.shape.depth
     m1, m2, b, nb, u1, u2 = (c[k] for k in ("m1", "m2", "micro_batch", "blocks", "near_m1", "near_m2"))
-    big, f, gb = seq // m2, 4 * e, 2e-9
+    big, f, gb = seq // m2, priced.shape.ffn or 4 * e, 2e-9
     x = b * big
 
     def ring(volume: float, n: int, u: int, kind: str) -> float:
@@ -106,14 +106,60 @@ def plain_step(priced: PaperRules, c: dict[str, int], batch: int) -> tuple[float
     linear(e, 3 * e, False)
     q, hl, k = e // h, h // m1, s.matrix_tflops_s / s.vector_tflops_s
     ax, ay = b * hl * big, b * hl * seq
-    gather = ring(2 * b * hl * seq * q * gb if m2 > 1 else 0.0, m2, u2, "gather")
-    kept = 4 * ax * q + 2 * ax
-    add(
-        ax * seq * (2 * q - 1) + k * (2 * ax * seq + ax * (seq - 1)) + k * ax * seq + ax * q * (2 * seq - 1), (2 * ax * q + 2 * ay * q + ax) * gb,
-        2 * ax * seq * (2 * q - 1) + ax * q * (2 * seq - 1) + 2 * ay * q * (2 * big - 1)
-        + k * (2 * ax * seq + ax * (seq - 1)) + k * (3 * ax * seq + ax * (seq - 1)) + 2 * k * ax * seq,
-        (2 * ay * q + 2 * ax * q + kept) * gb, True, gather, 2 * gather, kept=kept * gb,
-    )  # fmt: skip
+
+    def fused() -> None:
+        gather = ring(2 * b * hl * seq * q * gb if m2 > 1 else 0.0, m2, u2, "gather")
+        kept = 4 * ax * q + 2 * ax
+        add(
+            ax * seq * (2 * q - 1) + k * (2 * ax * seq + ax * (seq - 1)) + k * ax * seq + ax * q * (2 * seq - 1), (2 * ax * q + 2 * ay * q + ax) * gb,
+            2 * ax * seq * (2 * q - 1) + ax * q * (2 * seq - 1) + 2 * ay * q * (2 * big - 1)
+            + k * (2 * ax * seq + ax * (seq - 1)) + k * (3 * ax * seq + ax * (seq - 1)) + 2 * k * ax * seq,
+            (2 * ay * q + 2 * ax * q + kept) * gb, True, gather, 2 * gather, kept=kept * gb,
+        )  # fmt: skip
+
+    def unfused(again: int) -> None:
+        """Q K^T gathers K and keeps Q and K, A V gathers V and keeps V; softmax, mask and A are kept or made again."""
+        gather, square, more = ring(ay * q * gb if m2 > 1 else 0.0, m2, u2, "gather"), ax * seq, 1 - again
+        product_gb, back_gb = (ax * q + ay * q + square) * gb, (3 * ax * q + ay * q + 2 * square) * gb
+        flops, back = square * (2 * q - 1), ax * q * (2 * seq - 1) + ay * q * (2 * big - 1)
+        add(
+            flops, product_gb, back + again * flops, back_gb + again * product_gb, True, gather, 2 * gather,
+            kept=2 * ax * q * gb,
+        )  # fmt: skip
+        softmax = 2 * square + ax * (seq - 1)
+        add(
+            softmax, 2 * square * gb, square + softmax + again * softmax, (3 + 2 * again) * square * gb,
+            kept=more * square * gb,
+        )  # fmt: skip
+        mask_gb = 2 * square * gb + square * 1e-9
+        add(square, mask_gb, (1 + again) * square, (1 + again) * mask_gb, kept=more * square * 1e-9)
+        add(
+            ax * q * (2 * seq - 1), product_gb, flops + ay * q * (2 * big - 1), back_gb, True, gather, 2 * gather,
+            kept=(more * square + ax * q) * gb,
+        )  # fmt: skip
+
+    def summa() -> None:
+        """Every product in nb blocks: A [l/m2, l] travels along m1, K and V [l, q/m1] along m2."""
+        size, rows, across = q // m1, seq // m2, seq // m1
+        a, kv, own, square = b * h * rows * seq, b * h * seq * size, b * h * rows * size, b * h * rows * across
+        once = ring(a * gb / nb, m1, u1, "broadcast") + ring(kv * gb / nb, m2, u2, "broadcast")
+        mem = (a + kv + own * nb) * gb
+
+        def product(forward_flops: int, backward_flops: int, kept: float) -> None:
+            fc = once + max(nb * once - timed(forward_flops, mem, True), 0)
+            bc = 2 * once + max(nb * 2 * once - timed(backward_flops, 2 * mem, True), 0)
+            add(forward_flops, mem, backward_flops, 2 * mem, True, fc, bc, kept=kept)
+
+        product(a * (2 * size - 1), own * (2 * seq - 1) + kv * (2 * rows - 1), 2 * own * gb)
+        sums, adding = ring(b * h * rows * gb, m1, u1, "all_reduce"), b * h * rows * (across - 1)
+        add(2 * square + adding, 2 * square * gb, 3 * square + adding, 3 * square * gb, False, sums, sums,
+            kept=square * gb)  # fmt: skip
+        dropout(square)
+        product(2 * own * seq, a * (2 * size - 1) + kv * (2 * rows - 1), (square + own) * gb)
+
+    {"fused": fused, "unfused": lambda: unfused(0), "recomputed": lambda: unfused(1), "summa": summa}[
+        priced.attention
+    ]()
     linear(e, e, True)
     bias(*((x, e // m1) if priced.strategy != "1d" else (x, e)))
 

@@ -94,7 +94,7 @@ STRATEGIES: tuple[Strategy, ...] = get_args(Strategy)
 #: What training frameworks run: a default must be a step that a user can start.
 IN_FRAMEWORKS: tuple[Strategy, ...] = ("1d", "2d-seqp")
 RuleSet: TypeAlias = Literal["corrected", "paper", "repaired"]
-PaperAttention: TypeAlias = Literal["fused", "unfused", "recomputed"]
+PaperAttention: TypeAlias = Literal["fused", "unfused", "recomputed", "summa"]
 Objective: TypeAlias = Literal["time", "cost", "energy"]
 
 
@@ -117,7 +117,8 @@ class SearchOptions:
     )
     rules: RuleSet = option("cost model of a configuration", "corrected", choices=get_args(RuleSet))
     attention: PaperAttention = option(
-        "of --rules paper and repaired; unfused: scores in memory, recomputed: made again for the backward",
+        "of --rules paper and repaired; unfused: scores in memory; recomputed: made again for the backward; summa: "
+        "scores on the grid of 2d",
         "fused", choices=get_args(PaperAttention),
     )  # fmt: skip
     backend: str = option_fields.cost_model(BACKENDS)

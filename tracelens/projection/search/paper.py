@@ -105,15 +105,15 @@ def load_shape(name: str) -> Shape:
 
 
 def given_shape(text: str) -> Shape:
-    """The shape of ``l=2048,e=25600,h=160,depth=128``. UsageError for anything else."""
-    letters = {"l": "sequence", "e": "hidden", "h": "heads", "depth": "depth"}
+    """The shape of ``l=2048,e=25600,h=160,depth=128``, with ``f=`` where the MLP is not 4e wide. UsageError."""
+    letters = {"l": "sequence", "e": "hidden", "f": "ffn", "h": "heads", "depth": "depth"}
     try:
         given = {letters[key.strip()]: int(value) for key, value in (part.split("=") for part in text.split(","))}
         shape = Shape(**given)
     except (KeyError, ValueError, TypeError):
-        raise UsageError(f"a model is a name or l=2048,e=25600,h=160,depth=128; got {text!r}") from None
-    if min(shape.sequence, shape.hidden, shape.heads, shape.depth) < 1 or shape.hidden % shape.heads:
-        raise UsageError(f"model {text!r}: all of l, e, h, depth must be at least 1, and h must divide e")
+        raise UsageError(f"a model is a name or l=2048,e=25600,h=160,depth=128 (and f=); got {text!r}") from None
+    if min(shape.sequence, shape.hidden, shape.width, shape.heads, shape.depth) < 1 or shape.hidden % shape.heads:
+        raise UsageError(f"model {text!r}: all of l, e, f, h, depth must be at least 1, and h must divide e")
     return shape
 
 
@@ -319,7 +319,7 @@ class PaperRules:
         shape, is_2d = self.shape, self.strategy == "2d"
         m1, m2, b = (np.asarray(keys[k]) for k in ("m1", "m2", "micro_batch"))
         seq, e = shape.sequence, shape.hidden
-        f, rows_each = 4 * e, seq // m2
+        f, rows_each = shape.width, seq // m2
         x = self._tokens(keys)
         product = self._summa if is_2d else self._linear
         wide = x * (f // m1)
@@ -351,7 +351,7 @@ class PaperRules:
             _layernorm("ln1", norm_rows, norm_width, gather, scatter),
             _layernorm("ln2", norm_rows, norm_width, gather, scatter),
             product("qkv", e, 3 * e, "columns", keys),
-            *([self._attention(keys)] if self.attention == "fused" else self._unfused(keys)),
+            *self._scores_and_values(keys),
             product("vproj", e, e, "rows", keys),
             _bias("vproj_bias", *vproj_bias),
         ]  # fmt: skip
@@ -403,6 +403,11 @@ class PaperRules:
             backward=_Pass(tflop=backward_tflop, hbm_gb=2 * hbm_gb, blocks=blocks, messages=sets + reductions),
         )
 
+    def _scores_and_values(self, keys: Mapping[str, Any]) -> list[_Op]:
+        if self.attention == "fused":
+            return [self._attention(keys)]
+        return self._summa_attention(keys) if self.attention == "summa" else self._unfused(keys)
+
     def _attention(self, keys: Mapping[str, Any]) -> _Op:
         """Fused attention; the softmax' flops are scaled up to the matrix engine, on which all of it is timed."""
         m1, m2, b = keys["m1"], keys["m2"], keys["micro_batch"]
@@ -436,7 +441,10 @@ class PaperRules:
         )
 
     def _unfused(self, keys: Mapping[str, Any]) -> list[_Op]:
-        """The same work as products, softmax and dropout of their own, whose scores go through memory."""
+        """The same work as products, softmax and dropout of their own, whose scores go through memory.
+
+        The scores' product gathers the keys over m2, the values' product the values.
+        """
         m2, b = keys["m2"], keys["micro_batch"]
         seq, q = self.shape.sequence, self.shape.hidden // self.shape.heads
         heads, rows = self.shape.heads // keys["m1"], seq // m2
@@ -445,32 +453,75 @@ class PaperRules:
         kept = 1.0 - again
         scores, values, keys_values = x * seq * (2 * q - 1), x * q * (2 * seq - 1), y * q * (2 * rows - 1)
         gb = (x * q + y * q + square) * ELEMENT_GB
-        volume_gb = np.where(m2 > 1, 2 * b * heads * seq * q * ELEMENT_GB, 0.0)
+        gradients_gb = (3 * x * q + y * q + 2 * square) * ELEMENT_GB
+        volume_gb = np.where(m2 > 1, y * q * ELEMENT_GB, 0.0)
         gather, scatter = (Message(kind, "m2", volume_gb) for kind in ("all_gather", "reduce_scatter"))
-        softmax = 2 * square + x * (seq - 1)
         drop = _dropout("dropout_sa", square)
         drop.stored_gb *= kept
         twice = 1 + again
         drop.backward = _Pass(tflop=twice * drop.backward.tflop, hbm_gb=twice * drop.backward.hbm_gb)
         return [
             _Op(
-                name="scores", is_matrix=True, stored_gb=3 * x * q * ELEMENT_GB,
+                name="scores", is_matrix=True, stored_gb=2 * x * q * ELEMENT_GB,
                 forward=_Pass(tflop=scores * TFLOP, hbm_gb=gb, messages=(gather,)),
                 backward=_Pass(
-                    tflop=(values + keys_values + again * scores) * TFLOP, hbm_gb=(2 + again) * gb,
+                    tflop=(values + keys_values + again * scores) * TFLOP, hbm_gb=gradients_gb + again * gb,
                     messages=(gather, scatter),
                 ),
             ),
-            _Op(
-                name="softmax", is_matrix=False, stored_gb=kept * square * ELEMENT_GB,
-                forward=_vector(softmax, 2 * square),
-                backward=_vector(3 * square + x * (seq - 1) + again * softmax, (3 + 2 * again) * square),
-            ),
+            _softmax(square, x * (seq - 1), again),
             drop,
             _Op(
                 name="values", is_matrix=True, stored_gb=(x * q + kept * square) * ELEMENT_GB,
-                forward=_Pass(tflop=values * TFLOP, hbm_gb=gb),
-                backward=_Pass(tflop=(scores + keys_values) * TFLOP, hbm_gb=2 * gb),
+                forward=_Pass(tflop=values * TFLOP, hbm_gb=gb, messages=(gather,)),
+                backward=_Pass(
+                    tflop=(scores + keys_values) * TFLOP, hbm_gb=gradients_gb, messages=(gather, scatter)
+                ),
+            ),
+        ]  # fmt: skip
+
+    def _summa_attention(self, keys: Mapping[str, Any]) -> list[_Op]:
+        """Attention on the m1 x m2 grid (``sa_2d``): scores ``[l/m2, l/m1]`` of all heads, whose size m1 divides.
+
+        Products are made in ``blocks``, as those of weights; softmax' sums are reduced over m1.
+        """
+        m1, m2, blocks = keys["m1"], keys["m2"], np.asarray(keys["blocks"])
+        seq, size = self.shape.sequence, self.shape.hidden // self.shape.heads // m1
+        each = keys["micro_batch"] * self.shape.heads
+        rows, columns = seq // m2, seq // m1
+        wide, tall, own = each * rows * seq, each * seq * size, each * rows * size
+        square, sums = each * rows * columns, Message("all_reduce", "m1", each * rows * ELEMENT_GB)
+        inner, outer = wide * (2 * size - 1), tall * (2 * rows - 1)
+        hbm_gb = (wide + tall + own * blocks) * ELEMENT_GB
+        of_scores, of_values = (volume * ELEMENT_GB / blocks for volume in (wide, tall))
+
+        def sent(*kinds: str) -> tuple[Message, ...]:
+            """Scores travel over m1, keys and values over m2: kinds in turn."""
+            axes = (("m1", of_scores), ("m2", of_values)) * 2
+            return tuple(Message(kind, *axis) for kind, axis in zip(kinds, axes, strict=False))
+
+        softmax = _softmax(square, each * rows * (columns - 1), 0.0)
+        softmax.forward.messages = softmax.backward.messages = (sums,)
+        return [
+            _Op(
+                name="scores", is_matrix=True, stored_gb=2 * own * ELEMENT_GB,
+                forward=_Pass(tflop=inner * TFLOP, hbm_gb=hbm_gb, blocks=blocks, messages=sent("reduce", "broadcast")),
+                backward=_Pass(
+                    tflop=(own * (2 * seq - 1) + outer) * TFLOP, hbm_gb=2 * hbm_gb, blocks=blocks,
+                    messages=sent("broadcast", "broadcast", "broadcast", "reduce"),
+                ),
+            ),
+            softmax,
+            _dropout("dropout_sa", square),
+            _Op(
+                name="values", is_matrix=True, stored_gb=(square + own) * ELEMENT_GB,
+                forward=_Pass(
+                    tflop=2 * own * seq * TFLOP, hbm_gb=hbm_gb, blocks=blocks, messages=sent("broadcast", "broadcast")
+                ),
+                backward=_Pass(
+                    tflop=(inner + outer) * TFLOP, hbm_gb=2 * hbm_gb, blocks=blocks,
+                    messages=sent("reduce", "broadcast", "broadcast", "reduce"),
+                ),
             ),
         ]  # fmt: skip
 
@@ -481,6 +532,16 @@ def _first(value: Any) -> float:
 
 def _vector(flops: Any, elements: Any) -> _Pass:
     return _Pass(tflop=flops * TFLOP, hbm_gb=elements * ELEMENT_GB)
+
+
+def _softmax(elements: Any, additions: Any, again: float) -> _Op:
+    """``again``: 1 where it is computed once more for the backward, and its result not kept."""
+    flops = 2 * elements + additions
+    return _Op(
+        name="softmax", is_matrix=False, stored_gb=(1 - again) * elements * ELEMENT_GB,
+        forward=_vector(flops, 2 * elements),
+        backward=_vector(3 * elements + additions + again * flops, (3 + 2 * again) * elements),
+    )  # fmt: skip
 
 
 def _bias(name: str, rows: Any, width: Any) -> _Op:

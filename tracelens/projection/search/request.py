@@ -87,6 +87,14 @@ class Request:
             raise UsageError("device counts, global batch and number of results must all be at least 1")
         _refuse_more(max(self.gpus), _MOST_GPUS, "devices")
         _refuse_more(self.global_batch, _MOST_BATCH, "sequences")
+        self._refuse_other_rules()
+        if self.price_per_gpu_hour is not None and not 0 < self.price_per_gpu_hour < np.inf:
+            raise UsageError(f"--price-per-gpu-hour must be above 0 and finite, not {self.price_per_gpu_hour}")
+        if self.objective == "cost" and self.price_per_gpu_hour is None:
+            raise UsageError("--objective cost needs --price-per-gpu-hour")
+
+    def _refuse_other_rules(self) -> None:
+        """UsageError for what the rules do not know."""
         own = (self.precisions, self.backends, self.framework) == (("bf16",), BACKENDS, None)
         if self.rules != "corrected" and not own:
             raise UsageError(
@@ -94,10 +102,8 @@ class Request:
             )
         if self.rules == "corrected" and self.attention != "fused":
             raise UsageError(f"--attention {self.attention} is for --rules paper and repaired")
-        if self.price_per_gpu_hour is not None and not 0 < self.price_per_gpu_hour < np.inf:
-            raise UsageError(f"--price-per-gpu-hour must be above 0 and finite, not {self.price_per_gpu_hour}")
-        if self.objective == "cost" and self.price_per_gpu_hour is None:
-            raise UsageError("--objective cost needs --price-per-gpu-hour")
+        if self.attention == "summa" and set(self.strategies) != {"2d"}:
+            raise UsageError("--attention summa divides heads on the grid of --strategy 2d alone")
 
     @classmethod
     def of(cls, model: str, cluster: str, asked: SearchOptions) -> Request:

@@ -28,12 +28,18 @@ _ROOM = 2**62
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Shape:
-    """A dense transformer of equal layers; the MLP is four times ``hidden`` wide."""
+    """A dense transformer of equal layers. ``ffn``: the width of the MLP; None: four times ``hidden``."""
 
     sequence: int
     hidden: int
     heads: int
     depth: int
+    ffn: int | None = None
+
+    @property
+    def width(self) -> int:
+        """Of the MLP."""
+        return 4 * self.hidden if self.ffn is None else self.ffn
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

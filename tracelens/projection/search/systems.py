@@ -138,7 +138,7 @@ def load_model(name: str, sequence: int | None = None) -> tuple[ModelConfig, int
         blocks=DENSE_LAYER * shape.depth,
         hidden=shape.hidden,
         vocab=0 if vocab is None else int(vocab[1]),
-        ffn=4 * shape.hidden,
+        ffn=shape.width,
         q_heads=shape.heads,
         kv_heads=shape.heads,
         head_dim=shape.hidden // shape.heads,
@@ -160,17 +160,12 @@ def paper_shape(name: str, sequence: int | None = None) -> Shape:
         if "=" in name:
             raise
         model, length = load_model(name, sequence)
-        if (
-            set(model.layers) != {DENSE_LAYER}
-            or model.gated
-            or model.ffn != 4 * model.hidden
-            or model.kv_heads != model.q_heads
-        ):
+        if set(model.layers) != {DENSE_LAYER} or model.gated or model.kv_heads != model.q_heads:
             raise UsageError(
-                f"the paper's rules support dense models with a plain feed-forward of 4 times the hidden size and as "
-                f"many key as query heads; for {model.name} use --rules corrected"
+                "the paper's rules support dense models with a plain feed-forward (of two products) and as many key as "
+                f"query heads; for {model.name} use --rules corrected"
             ) from None
-        return Shape(sequence=length, hidden=model.hidden, heads=model.q_heads, depth=len(model.layers))
+        return Shape(sequence=length, hidden=model.hidden, heads=model.q_heads, depth=len(model.layers), ffn=model.ffn)
     return shape if sequence is None else replace(shape, sequence=sequence)
 
 
