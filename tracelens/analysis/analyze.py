@@ -14,7 +14,7 @@ from tracelens.analysis.attribution.steps import FoundSteps, StepTimes, device_s
 from tracelens.analysis.attribution.stream_order import StreamOverlaps
 from tracelens.analysis.attribution.window import Window, chosen_steps
 from tracelens.analysis.factorize import Codes
-from tracelens.analysis.findings.ranking import findings
+from tracelens.analysis.findings.ranking import Found, findings
 from tracelens.analysis.findings.rule import RuleFailure
 from tracelens.analysis.intervals import Ints
 from tracelens.analysis.options import Options
@@ -28,7 +28,7 @@ from tracelens.analysis.sheets.not_recorded import not_shown
 from tracelens.analysis.sheets.ops import cpu_ops_summary, cpu_ops_unique_args
 from tracelens.analysis.sheets.priced_calls import PricedCalls
 from tracelens.analysis.sheets.timeline import steps
-from tracelens.analysis.verdict.summary import Coverage, Excluded, Finding, Unanswered
+from tracelens.analysis.verdict.summary import Coverage, Excluded, Finding, FixesTogether, Notice, Unanswered
 from tracelens.analysis.work.executed_work import ExecutedWork
 from tracelens.extensions import Extension
 from tracelens.files.memory_limit import end_stage
@@ -85,6 +85,8 @@ class Analysis:
     step_idle: StepIdle | None = None
     row_of_event: Codes | None = None
     findings: tuple[Finding, ...] = ()
+    together: FixesTogether | None = None
+    without_gain: tuple[Notice, ...] = ()
     rule_failures: tuple[RuleFailure, ...] = ()
 
     @property
@@ -127,13 +129,12 @@ def analyze(trace: Trace, options: Options, *, on_demand: bool = False) -> Analy
         priced=priced,
     )
     frames: Mapping[str, pd.DataFrame] = context.frames
-    found: tuple[Finding, ...] = ()
-    failed: tuple[RuleFailure, ...] = ()
+    found = Found()
     if not on_demand:
         frames = dict(frames)
         context.end_sheets()
         end_stage()
-        found, failed = findings(context, recording.extensions)
+        found = findings(context, recording.extensions)
         context.end()
     return Analysis(
         trace=recording.trace,
@@ -162,8 +163,10 @@ def analyze(trace: Trace, options: Options, *, on_demand: bool = False) -> Analy
         merged=recording.merged,
         step_idle=context.step_idle,
         row_of_event=priced.row_of_event,
-        findings=found,
-        rule_failures=failed,
+        findings=found.findings,
+        together=found.together,
+        without_gain=found.without_gain,
+        rule_failures=found.failures,
     )
 
 

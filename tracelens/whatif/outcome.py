@@ -2,23 +2,24 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
+from collections.abc import Sequence
+from dataclasses import asdict, replace
 from os import PathLike
 from typing import Any
 
 import numpy as np
 
+from tracelens.analysis.idle.dependency_replay import Bools, Changes, DependencyReplay, NewTimes
 from tracelens.analysis.loaded_trace import Trace
 from tracelens.lazy.records import dataclass
 from tracelens.trace.rewriting import microseconds, rewrite
-from tracelens.units import NS_PER_US, US_PER_MS
-from tracelens.whatif.dependency_replay import Changes, DependencyReplay, NewTimes
-from tracelens.whatif.plan import LEAST, MOST, Z90, Plan
-from tracelens.whatif.replayed_step import StepFigures, step_figures, step_us
+from tracelens.units import NS_PER_US
+from tracelens.whatif.plan import LEAST, LIKELY, MOST, Z90, Plan
+from tracelens.whatif.replayed_step import StepFigures, step_figures
 from tracelens.whatif.retimed_trace import Clock, removed_rows, retimed
 
-#: Share of what findings claim up to which a step's gain is what they say, and parts of the step that say why not.
-_AS_CLAIMED, _PARTS = 0.1, 4
+#: What is idle in a step that is done again and again, and was not in the recorded one.
+HEAD_START = "the head start of the recording is used up"
 #: Version of the JSON document.
 SCHEMA = "tracelens.whatif/1"
 
@@ -149,9 +150,10 @@ def outcome(plan: Plan, asked: dict[str, Any]) -> WhatIf:
     changes = plan.changes()
     times = replay.times(changes)
     before = step_figures(subject, subject.recording.trace)
-    after = step_figures(subject, _retimed(plan, changes, times))
-    _explain_claims(plan, before, after)
-    low, high = (_beside(plan, after.step_us, *side) for side in ((-Z90, LEAST), (Z90, MOST)))
+    claims = plan.claims if asked.keys() <= {"apply", "steps"} else []
+    step_us = before.step_us - _gained_us(plan, claims=claims)
+    after = _in_the_long_run(step_figures(subject, _retimed(plan, changes, times)), step_us)
+    low, high = (_beside(plan, before.step_us - step_us, *side) for side in ((-Z90, LEAST), (Z90, MOST)))
     return WhatIf(
         plan=plan,
         times=times,
@@ -164,42 +166,41 @@ def outcome(plan: Plan, asked: dict[str, Any]) -> WhatIf:
     )
 
 
+def _gained_us(
+    plan: Plan, shifted: Bools | None = None, by: float = 0.0, gap: int = LIKELY, claims: Sequence[Any] = ()
+) -> float:
+    """What a step gains when it is done again and again; of findings alone (their ``claims``) as the report has it."""
+    if claims and plan.replayed is not None:
+        return plan.replayed.gain_ns(claims) / plan.subject.steps / NS_PER_US
+    steady = plan.subject.steady
+    gained = steady.recorded_ns - steady.round_ns(plan.changes(shifted, by, gap, graph=steady.graph))
+    return gained / steady.steps / NS_PER_US
+
+
+def _in_the_long_run(figures: StepFigures, step_us: float) -> StepFigures:
+    """The figures of the replayed recording, with the step as it is when it is done again and again."""
+    more = step_us - figures.step_us
+    if abs(more) * NS_PER_US < 1:
+        return replace(figures, step_us=step_us)
+    return replace(
+        figures, step_us=step_us, idle_us=figures.idle_us + more, idle={**figures.idle, HEAD_START: more}
+    )  # fmt: skip
+
+
 def _beside(plan: Plan, middle_us: float, sigmas: float, gap: int) -> float:
-    """How far (us) the step lies beside ``middle_us`` when the times of each family do, by so many deviations, and
-    when the kernels of graphs start ``gap`` after each other.
+    """How far (us) the step lies beside the one that gains ``middle_us`` when the times of each family do, by so many
+    deviations, and when the kernels of graphs start ``gap`` after each other.
 
     The errors of a family are taken to be one, those of several families independent.
     """
-    squares = 0.0
-    others = [plan.changes(events, sigmas) for events in plan.families]
-    others += [plan.changes(gap=gap)] if plan.gaps is not None else []
-    for changes in others:
-        moved = _retimed(plan, changes, plan.subject.replay.times(changes))
-        squares += (step_us(plan.subject, moved) - middle_us) ** 2
-    return float(squares**0.5)
+    gained = [_gained_us(plan, events, sigmas) for events in plan.families]
+    gained += [_gained_us(plan, gap=gap)] if plan.gaps is not None else []
+    return float(sum((us - middle_us) ** 2 for us in gained) ** 0.5)
 
 
 def _retimed(plan: Plan, changes: Changes, times: NewTimes) -> Trace:
     gone = np.flatnonzero(plan.gone).astype(np.int32)
     return retimed(plan.subject.recording.trace, plan.subject.replay, changes, times, gone)[0]
-
-
-def _explain_claims(plan: Plan, before: StepFigures, after: StepFigures) -> None:
-    """Says what becomes of a gain that findings claim where the step gains another time."""
-    gained = before.step_us - after.step_us
-    if plan.claimed_us is None or abs(gained - plan.claimed_us) <= _AS_CLAIMED * plan.claimed_us:
-        return
-    parts = {
-        "computation": after.compute_us - before.compute_us,
-        "exposed communication": after.communication_us - before.communication_us,
-        "exposed copies": after.copies_us - before.copies_us,
-        **{f"idle ({cause})": after.idle.get(cause, 0.0) - before.idle.get(cause, 0.0)
-           for cause in {**before.idle, **after.idle}},
-    }  # fmt: skip
-    largest = sorted(parts.items(), key=lambda part: (-abs(part[1]), part[0]))
-    said = ", ".join(f"{name} {us / US_PER_MS:+.3g} ms" for name, us in largest[:_PARTS] if round(us))
-    claimed, share = f"{plan.claimed_us / US_PER_MS:.3g} ms", f"{gained / US_PER_MS:.3g} ms"
-    plan.note(f"of the {claimed} the step gains {share}" + (f": {said}" if said else ": nothing waits for it"))
 
 
 def _explained(replay: DependencyReplay) -> float:

@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 from dataclasses import field
+from typing import TYPE_CHECKING
 
 import numpy as np
 
+from tracelens.analysis.idle.dependency_replay import Bools, Changes, DependencyReplay, Floats
 from tracelens.analysis.intervals import Ints
 from tracelens.backends.system import System
 from tracelens.lazy.records import dataclass
 from tracelens.perf_models.base import PerfModel
 from tracelens.perf_models.compute_type import ComputeType
-from tracelens.whatif.dependency_replay import Bools, Changes, Floats
 from tracelens.whatif.subject import Subject
+
+if TYPE_CHECKING:
+    from tracelens.analysis.findings.candidate import Claimed
+    from tracelens.analysis.findings.replayed_gain import ReplayedGain
 
 #: Of a normal distribution, how many standard deviations to each side hold 90 %.
 Z90 = 1.645
@@ -30,8 +35,9 @@ class Plan:
     ``system``: what the trace ran on, and what it is to run on. ``host``: what host time is multiplied with. ``gone``:
     rows of host events that fall away; ``saved``: spans of threads (lane, start, end in ns) that do; ``sooner``: how
     much (ns) of the delay before each device event that nothing recorded explains does. ``gaps``: how long (ns) after
-    one kernel of a graph the next starts: at least, most likely, at most. ``claimed_us``: what the report says a
-    step gains by the findings that are applied, None without any. ``notes``: what was assumed, for people.
+    one kernel of a graph the next starts: at least, most likely, at most. ``claims``: of the findings that are applied,
+    with how much (ns) of each part goes; ``replayed``: what says their gain in a report. ``notes``: what was assumed,
+    for people.
     """
 
     subject: Subject
@@ -48,7 +54,8 @@ class Plan:
     more_us: Floats
     sooner: Ints
     host: float = 1.0
-    claimed_us: float | None = None
+    replayed: ReplayedGain | None = None
+    claims: list[tuple[Claimed, Floats]] = field(default_factory=list)
     gaps: tuple[int, int, int] | None = None
     saved: list[tuple[int, int, int]] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
@@ -84,22 +91,26 @@ class Plan:
         if text not in self.notes:
             self.notes.append(text)
 
-    def changes(self, shifted: Bools | None = None, by: float = 0.0, gap: int = LIKELY) -> Changes:
-        """As the replay takes it; the events that are ``shifted`` lie ``by`` of their standard deviations beside.
+    def changes(
+        self, shifted: Bools | None = None, by: float = 0.0, gap: int = LIKELY, *, graph: DependencyReplay | None = None
+    ) -> Changes:
+        """As a replay takes it (``graph``; of the whole file where none is given); the events that are ``shifted`` lie
+        ``by`` of their standard deviations beside.
 
         ``gap``: which of ``gaps``.
         """
-        replay, activity, inside = self.subject.replay, self.subject.activity, self.subject.in_steps
+        activity, inside = self.subject.activity, self.subject.in_steps
+        at = self.subject.replay.at if graph is None else np.searchsorted(activity.rows, graph.device.rows)
         factor = self.factor if shifted is None else self.factor * np.exp(np.where(shifted, by * self.sigma, 0.0))
         length = activity.duration.astype(np.float64) * np.where(inside, factor, 1.0)
         return Changes(
-            length=length[replay.at],
-            removed=(self.removed & inside)[replay.at],
-            detached=(self.detached & inside)[replay.at],
+            length=length[at],
+            removed=(self.removed & inside)[at],
+            detached=(self.detached & inside)[at],
             host=self.host,
             without=self._spans(),
             gap=None if self.gaps is None else self.gaps[gap],
-            sooner=self.sooner[replay.at],
+            sooner=self.sooner[at],
         )
 
     @property

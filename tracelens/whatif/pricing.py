@@ -6,6 +6,7 @@ import math
 
 import numpy as np
 
+from tracelens.analysis.idle.dependency_replay import Bools, Floats
 from tracelens.analysis.work.limits import launch_floor_us
 from tracelens.backends.base import EstimateTable
 from tracelens.backends.chain import chain
@@ -15,7 +16,6 @@ from tracelens.hardware import HardwareSpec
 from tracelens.lazy.records import dataclass
 from tracelens.perf_models.work_columns import WorkColumns
 from tracelens.units import NS_PER_US
-from tracelens.whatif.dependency_replay import Bools, Floats
 from tracelens.whatif.plan import Z90, Plan
 from tracelens.whatif.residuals import largest_sigma, sigma_of
 

@@ -40,11 +40,6 @@ class StepFigures:
     bound_by: Mapping[str, float] = field(default_factory=dict)
 
 
-def step_us(subject: Subject, trace: Trace) -> float:
-    """The time of a step alone."""
-    return _step_ns(*_window(subject, trace)) / NS_PER_US
-
-
 def step_figures(subject: Subject, trace: Trace) -> StepFigures:
     """``trace``: the subject's own, or one with the same rows at other times."""
     window, timeline = _window(subject, trace)

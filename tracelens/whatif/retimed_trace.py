@@ -8,11 +8,11 @@ from dataclasses import replace
 import numpy as np
 import numpy.typing as npt
 
+from tracelens.analysis.idle.dependency_replay import Bools, Changes, DependencyReplay, NewTimes
 from tracelens.analysis.intervals import Ints
 from tracelens.analysis.loaded_trace import Trace
 from tracelens.trace.columns import Column
 from tracelens.trace.table import Kind, RowColumn, TraceTable
-from tracelens.whatif.dependency_replay import Bools, Changes, DependencyReplay, NewTimes
 
 
 class Clock:

@@ -14,6 +14,8 @@ from tracelens.analysis.attribution.attributed import Attribution, attribute
 from tracelens.analysis.attribution.calls import SYNTHETIC
 from tracelens.analysis.attribution.host_calls import HostCalls, host_calls
 from tracelens.analysis.attribution.window import Window
+from tracelens.analysis.idle.dependency_replay import Bools, DependencyReplay
+from tracelens.analysis.idle.steady_step import SteadyStep, steady_steps
 from tracelens.analysis.intervals import Ints
 from tracelens.analysis.options import Options
 from tracelens.analysis.reading.catalog import Reading
@@ -24,7 +26,6 @@ from tracelens.files.short_names import short_kernel_name
 from tracelens.lazy.records import dataclass
 from tracelens.trace.table import Kind, RowColumn, TraceTable
 from tracelens.trace.tree import MODULE_PREFIX, OpTree
-from tracelens.whatif.dependency_replay import Bools, DependencyReplay
 
 if TYPE_CHECKING:
     from tracelens.analysis.loaded_trace import Trace
@@ -80,6 +81,13 @@ class Subject:
     def replay(self) -> DependencyReplay:
         """The dependencies of the whole file."""
         return DependencyReplay(self.table, self.tree, self.host, self.window.everything)
+
+    @cached_property
+    def steady(self) -> SteadyStep:
+        """The steps that stand for all, as in a report."""
+        recorded = self.recording.recorded
+        host = host_calls(recorded.table, recorded.tree)
+        return SteadyStep(recorded.table, recorded.tree, host, self.window, steady_steps(self.window))
 
     @cached_property
     def call_of_event(self) -> Ints:

@@ -69,7 +69,7 @@ def test_a_loop_over_parameters_in_the_optimizer(build: Build) -> None:
             at, start = at + 10, start + took
     finding = first(b)
     total, longest = 4 * 260, 4 * 80
-    assert (finding.id, finding.gain_us) == ("optimizer_passes", pytest.approx(total - 7 / 4 * longest))
+    assert (finding.id, finding.gain_us) == ("optimizer_passes", pytest.approx(total - 7 / 4 * longest, abs=0.02))
     assert finding.why.startswith("16 kernels of 4 ops in Optimizer.step")
 
 
@@ -252,6 +252,7 @@ def test_prompts_that_hold_up_decoding(build: Build) -> None:
         name = f"execute_context_{context}({512 * context})_generation_8(8)"
         b.op(name, at, took, cat="user_annotation").op("mine::model", at + 1, 5)
         b.launch(at + 2, "my_kernel", at + 10, took - 20)
+        b.op("cudaStreamSynchronize", at + 5, took - 14, cat="cuda_runtime")
         at += took
     made = {f.id: f for f in found(b).findings}
     assert made["prefill_stalls_decode"].gain_us == pytest.approx(1800 / 5, rel=0.1)

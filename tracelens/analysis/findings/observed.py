@@ -12,7 +12,7 @@ import numpy.typing as npt
 from tracelens.analysis.attribution.side_by_side import at_a_time
 from tracelens.analysis.factorize import Codes
 from tracelens.analysis.findings.candidate import Claimed
-from tracelens.analysis.findings.window_time import HostLead, WindowTime
+from tracelens.analysis.findings.window_time import WindowTime
 from tracelens.analysis.findings.wording import shortened
 from tracelens.analysis.idle.idle_time import CAUSES, IdleParts
 from tracelens.analysis.sheets.ops import unified_perf_summary
@@ -43,8 +43,6 @@ Part = TypeVar("Part")
 
 #: Share of the window below which a gain is not worth a line.
 MIN_GAIN = 0.005
-#: Calls that wait return as soon as this where there is nothing to wait for.
-_NO_WAIT_NS = 20_000
 #: Ends of the names of columns that no rule asks for: statistics, and how a table shows a call.
 _LEFT_OUT = ("_median", "_std", "_min", "_max", "_details_short", "call_stack")
 #: Rows of a sheet that are named as proof.
@@ -165,16 +163,10 @@ class Observed:
         return any("aten::" in name or "at::native" in name for name in self.table.names)
 
     @cached_property
-    def lead(self) -> HostLead:
-        """How far the host ran ahead of each device event."""
-        queued, host, table = self.context.queued, self.context.host, self.context.recorded.table
-        at = queued.places(self.activity)
-        waits = np.flatnonzero(host.blocking & (table.duration_ns > _NO_WAIT_NS))
-        called = queued.called[at]
-        np.minimum(called, self.activity.start, out=called)
-        # What only runs beside something else holds nothing up
-        own = self.time.own_from, self.time.own_span_ns
-        return HostLead.of(own, called, np.flatnonzero(self.own_ns), table.ends_ns(waits))
+    def kernels_of_op(self) -> Codes:
+        """How many device events each table row launched."""
+        op = self.activity.op
+        return np.bincount(op[op >= 0], minlength=len(self.table)).astype(np.int32)
 
     @cached_property
     def device_us(self) -> float:

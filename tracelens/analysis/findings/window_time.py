@@ -11,7 +11,6 @@ import numpy as np
 import numpy.typing as npt
 
 from tracelens.analysis.attribution.activity import DeviceActivity
-from tracelens.analysis.factorize import Codes
 from tracelens.analysis.idle.idle_time import IdleParts
 from tracelens.analysis.intervals import Spans
 from tracelens.lazy.records import dataclass
@@ -93,62 +92,3 @@ def _union(spans: Spans) -> Spans:
     apart = np.ones(len(opens) + 1, bool)
     apart[1:-1] = opens[1:] > closes[:-1]
     return opens[apart[:-1]], closes[apart[1:]]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class HostLead:
-    """How far the host was ahead of the device: a kernel cannot start before its launch, however soon the one before
-    it is done. What an event gains comes out at the end of its own time: ``ended`` are the events in that order. Waits
-    of the host for the device part the window into segments; what was gained by a wait stays gained.
-
-    Of each event, in the order in which they started: ``lead_ns``, and how many had ended by its start (``upto``) and
-    before the segment in which it was launched (``since``). ``segments``: (segment, its first event) where any is.
-    """
-
-    ended: Codes
-    lead_ns: Narrow
-    upto: Codes
-    since: Codes
-    segments: tuple[Codes, Ints]
-
-    @classmethod
-    def of(cls, own: tuple[Ints, Narrow], launched: Ints, events: Ints, waited_until: Ints) -> HostLead:
-        """Of the events at these positions: their ``own`` time (from, length), ``launched``: when the host called for
-        them; ``waited_until``: ends of the host's waits for the device.
-        """
-        events = events[np.argsort(own[0][events], kind="stable")].astype(np.int32)
-        done, waits = launched[events], np.sort(waited_until)
-        lead_ns = Column(np.maximum(own[0][events] - done, 0), np.int64)
-        segment = np.searchsorted(waits, np.maximum.accumulate(done, out=done), side="right").astype(np.int32)
-        del done
-        ends = own[0][events] + own[1][events]
-        order = np.argsort(ends, kind="stable").astype(np.int32)
-        ends, ended = ends[order], events[order]
-        del order
-        since = np.searchsorted(np.searchsorted(waits, ends).astype(np.int32), segment).astype(np.int32)
-        upto = np.searchsorted(ends, own[0][events], side="right").astype(np.int32)
-        first = np.flatnonzero(np.diff(segment, prepend=np.int32(-1)))
-        return cls(
-            ended=ended,
-            lead_ns=lead_ns,
-            upto=np.maximum(upto, since, out=upto),
-            since=since,
-            segments=(segment[first], first),
-        )
-
-    def realized_ns(self, gain_ns: Floats) -> float:
-        """What all ``gain_ns`` (by event) bring together if the host launches no sooner than it did.
-
-        What is gained before an event starts is at most its lead; of each segment, what is beyond it is lost.
-        """
-        if not gain_ns[self.ended].any():
-            return 0.0
-        total = np.zeros(len(self.ended) + 1)
-        np.cumsum(gain_ns[self.ended], out=total[1:])
-        beyond = total[self.upto]
-        beyond -= total[self.since]
-        beyond -= self.lead_ns
-        segment, first = self.segments
-        lost = np.zeros(int(segment[-1]) + 1)
-        lost[segment] = np.maximum(np.maximum.reduceat(beyond, first), 0)
-        return float(total[-1] - lost.sum())

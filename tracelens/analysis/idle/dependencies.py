@@ -12,7 +12,7 @@ import numpy.typing as npt
 
 from tracelens.analysis.attribution.activity import DeviceActivity, streams_of
 from tracelens.analysis.attribution.host_calls import HostCalls
-from tracelens.analysis.idle.idle_time import CAUSES
+from tracelens.analysis.idle.idle_time import CAUSES, LONGEST_LATENCY_NS
 from tracelens.analysis.intervals import Covered, Ints
 from tracelens.trace.table import Kind, RowColumn, TraceTable
 from tracelens.trace.tree import OpTree
@@ -34,8 +34,11 @@ KINDS = (
     *(f"{IDLE}{cause}" for cause in CAUSES),
 )  # fmt: skip
 
+#: How many things follow each other at the same time, at most.
+_MOST_AT_ONCE = 32
 _NEVER, _LATEST = np.iinfo(np.int64).min, np.iinfo(np.int64).max
-_NO_ANCHORS: tuple[RowColumn, Ints] = (np.zeros(0, np.int32), np.zeros(0, np.int64))
+#: None.
+NO_ANCHORS: tuple[RowColumn, Ints] = (np.zeros(0, np.int32), np.zeros(0, np.int64))
 
 
 class Device:
@@ -117,6 +120,8 @@ class Device:
         free = (self.called >= idle_since) & (self.called <= self.start)
         gap = self.start - np.where(free, self.called, self.previous_end(first))
         queued = (self.called != _NEVER) & (self.called < self.previous_end(first)) & (gap > 0)
+        # What takes longer waited for something, as the first event may have that is seen here
+        free &= gap <= LONGEST_LATENCY_NS
         known = free if free.any() else queued
         return int(np.median(gap[known])) if known.any() else 0
 
@@ -135,7 +140,7 @@ class Threads:
         device: Device,
         window: tuple[int, int],
         *,
-        also: tuple[RowColumn, Ints] = _NO_ANCHORS,
+        also: tuple[RowColumn, Ints] = NO_ANCHORS,
     ) -> None:
         first, last = window
         self.launches = np.unique(device.launch[(device.called >= first) & (device.called < last)])
@@ -298,7 +303,17 @@ class Edges:
         """Where each node stands in an order in which dependencies lead forward."""
         n = len(self.device.start)
         rank = np.concatenate((2 * np.arange(n), 2 * np.arange(n) + 1, np.arange(-len(self.threads.time), 0)))
-        return np.argsort(np.lexsort((rank, self.time)))
+        # Of what is recorded at the same time, what the other follows comes first
+        source, target = self.columns[:2]
+        at_once = np.flatnonzero(self.time[source] == self.time[target])
+        source, target = source[at_once], target[at_once]
+        behind = np.zeros(len(self.time), np.int64)
+        for _ in range(_MOST_AT_ONCE):
+            before = behind.copy()
+            np.maximum.at(behind, target, before[source] + 1)
+            if np.array_equal(before, behind):
+                break
+        return np.argsort(np.lexsort((rank, behind, self.time)))
 
     def add_streams(self) -> None:
         """Kernels, and what comes next on their stream."""

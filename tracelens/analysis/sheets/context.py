@@ -18,6 +18,7 @@ from tracelens.analysis.frames import Frames
 from tracelens.analysis.idle.idle_time import IdleGaps, IdleParts, IdleTime
 from tracelens.analysis.idle.launch_queue import Queue, queue
 from tracelens.analysis.idle.longest_path import CriticalPath, critical_path
+from tracelens.analysis.idle.steady_step import SteadyStep, steady_steps
 from tracelens.analysis.intervals import Spans
 from tracelens.analysis.options import Options
 from tracelens.analysis.page.step_idle import StepIdle, step_idle
@@ -134,6 +135,15 @@ class SheetContext(HostContext):
     def typical_step(self) -> int | None:
         """Position of the typical one of the analyzed steps; None without steps."""
         return typical_step(self.step_times, self.selected) if self.selected else None
+
+    @cached_property
+    def steady_steps(self) -> tuple[int, ...]:
+        """Positions of the steps that stand for all where a step is replayed; none without steps."""
+        return tuple(steady_steps(self.window))
+
+    def steady_step(self, chosen: tuple[int, ...]) -> SteadyStep:
+        """These steps (none: the whole file) as they are when they are done again and again."""
+        return SteadyStep(self.recorded.table, self.recorded.tree, self.host, self.window, chosen)
 
     @property
     def path_window(self) -> tuple[int, int]:

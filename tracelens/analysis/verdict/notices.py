@@ -42,6 +42,7 @@ def notices(analysis: Analysis) -> Iterator[Notice]:
     yield from input_notices(analysis)
     yield from _not_steps(analysis)
     yield from _only_communication(analysis)
+    yield from analysis.without_gain
     yield from _unlinked(analysis)
     yield from timing_notices(analysis)
     yield from _device(analysis)

@@ -306,8 +306,10 @@ class Finding:
 
     ``id`` is stable, ``kind`` is the id with the cause or bound where that decides what to try, ``key`` tells the
     findings of one report apart and is the same in another of the same program. ``gain_us``: what the ``remedy`` saves
-    per step (or in the window), between ``gain_low_us`` and ``gain_high_us``, ``computed`` as it says; no moment of the
-    step is in two findings. ``certainty``: ``high``, ``medium``, ``low``. ``why`` is the sentence that the verdict
+    per step (or in the window) at most, by replaying the step again and again without what goes, between
+    ``gain_low_us`` and ``gain_high_us``; how much goes is ``computed`` as it says. None: not known. No moment of the
+    step is in two findings. ``limited_by``: what keeps the step from becoming shorter then, a sentence whose numbers
+    are ``limit_figures``. ``certainty``: ``high``, ``medium``, ``low``. ``why`` is the sentence that the verdict
     prints, ``figures`` are its numbers, which the sheet ``about`` lists; ``time_us``: how long what it speaks of takes
     per step (or in the window) beyond what findings above speak of. ``command``: what to type next.
     """
@@ -329,6 +331,21 @@ class Finding:
     evidence: tuple[Evidence, ...] = ()
     wrong_when: str | None = None
     command: str | None = None
+    limited_by: str | None = None
+    limit_figures: tuple[Said, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FixesTogether:
+    """The first findings with a gain, one after the other and each on top of those before, replayed.
+
+    ``findings``: their keys. ``step_us``: the step (or the window) now, after the first, after the first two, ...;
+    ``limited_by``: what limits it then.
+    """
+
+    findings: tuple[str, ...]
+    step_us: tuple[float, ...]
+    limited_by: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -377,6 +394,7 @@ class Summary:
     utilization: Utilization | None = None
     categories: tuple[CategoryRow, ...] = ()
     findings: tuple[Finding, ...] = ()
+    together: FixesTogether | None = None
     unseen: Unseen | None = None
     notices: tuple[Notice, ...] = ()
     cannot_answer: tuple[Unanswered, ...] = ()

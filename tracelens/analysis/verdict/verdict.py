@@ -69,6 +69,7 @@ def summarize(analysis: Analysis) -> Summary:
         utilization=used,
         categories=categories(analysis, divisor),
         findings=analysis.findings,
+        together=analysis.together,
         unseen=unseen(analysis),
         notices=(*used_notices, *notices(analysis)),
         cannot_answer=_cannot_answer(analysis),

@@ -7,11 +7,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from tracelens.analysis.attribution.attributed import attribute
-from tracelens.analysis.intervals import Ints
 from tracelens.errors import UsageError
-from tracelens.trace.table import DEVICE_KINDS
 from tracelens.whatif.changes import TIME, change
-from tracelens.whatif.dependency_replay import Floats
 from tracelens.whatif.plan import Plan
 from tracelens.whatif.subject import Subject
 
@@ -30,18 +27,24 @@ def finding_applied(plan: Plan, wanted: tuple[str, ...]) -> None:
     """
     # The sheets of a report take long to import, and no other change needs them
     from tracelens.analysis.findings.ranking import findings_and_claims
+    from tracelens.analysis.findings.replayed_gain import ReplayedGain
 
     seen = _observed(plan.subject)
-    found, _ = findings_and_claims(seen, plan.subject.recording.extensions)
+    found = findings_and_claims(seen, plan.subject.recording.extensions)
+    applied: dict[str | None, tuple[Finding, Claimed]] = {}
     for name in wanted:
         chosen = [pair for pair in found if name in (pair[0].id, pair[0].kind, pair[0].key)]
         if not chosen:
             known = sorted({finding.key or finding.id for finding, _ in found})
             raise UsageError.unknown("finding in the report of this trace", name, known)
-        for finding, claimed in chosen:
-            _apply(plan, seen, claimed)
-            plan.note(_said(finding))
-            plan.claimed_us = (plan.claimed_us or 0.0) + (finding.gain_us or 0.0)
+        if all(finding.gain_us is None for finding, _ in chosen):
+            raise UsageError(f"{name!r} has no gain: nothing in the trace says what its remedy spares")
+        applied |= {finding.key: (finding, claimed) for finding, claimed in chosen if finding.gain_us is not None}
+    for finding, claimed in applied.values():
+        _apply(plan, seen, claimed)
+        plan.claims.append((claimed, claimed.gain_ns))
+        plan.note(_said(finding))
+    plan.replayed = seen.once(ReplayedGain)
 
 
 def _observed(subject: Subject) -> Observed:
@@ -59,49 +62,14 @@ def _observed(subject: Subject) -> Observed:
 
 
 def _apply(plan: Plan, seen: Observed, claimed: Claimed) -> None:
-    is_event = claimed.part < seen.time.events
-    rows, gain = seen.activity.rows[claimed.part[is_event]], claimed.gain_ns[is_event]
-    at = np.searchsorted(plan.subject.activity.rows, rows)
-    share = gain / np.maximum(plan.subject.activity.duration[at], 1)
-    plan.factor[at] *= 1 - share
-    _spare_copying(plan, at, share)
-    if claimed.spares_launches:
-        _spare_launches(plan, at, share)
-    table, parts = plan.subject.table, claimed.part[~is_event] - seen.time.events
-    late = seen.idle.row[parts]
-    launch = np.where(late >= 0, plan.subject.tree.launch[late], -1)
-    is_device = (late >= 0) & table.is_of(DEVICE_KINDS)[late]
-    row = np.where(is_device, launch, late)
-    start, end = seen.idle.start[parts], seen.idle.start[parts] + np.rint(claimed.gain_ns[~is_event]).astype(np.int64)
-    waiting = np.searchsorted(plan.subject.activity.rows, late[is_device])
-    np.add.at(plan.sooner, waiting, (end - start)[is_device])
-    known = (row >= 0) & (end > start)
-    plan.saved += zip(table.lane[row[known]].tolist(), start[known].tolist(), end[known].tolist(), strict=True)
+    from tracelens.analysis.findings.replayed_gain import spared_by
 
-
-def _spare_copying(plan: Plan, events: Ints, share: Floats) -> None:
-    """A call that copies from pageable memory does so itself while its copy runs: that time of the thread goes too."""
-    table, activity = plan.subject.table, plan.subject.activity
-    launch = plan.subject.tree.launch[activity.rows[events]]
-    copies = activity.memcpy[events] & (launch >= 0)
-    call, copy = launch[copies], events[copies]
-    start = np.maximum(table.start_ns[call], activity.start[copy])
-    both = np.minimum(table.ends_ns(call), activity.end[copy]) - start
-    end = start + np.rint(np.maximum(both, 0) * share[copies]).astype(np.int64)
-    plan.saved += zip(table.lane[call].tolist(), start.tolist(), end.tolist(), strict=True)
-
-
-def _spare_launches(plan: Plan, events: Ints, share: Floats) -> None:
-    """The ops that launch ``events`` take less of the host's time, by the ``share`` of their kernels that goes."""
-    plan.removed[events[share >= 1]] = True
-    op, table = plan.subject.activity.op, plan.subject.table
-    kernels, gone = np.zeros(len(table)), np.zeros(len(table))
-    np.add.at(kernels, op[op >= 0], 1)
-    linked = op[events] >= 0
-    np.add.at(gone, op[events[linked]], share[linked])
-    rows = np.flatnonzero(gone)
-    end = table.start_ns[rows] + np.rint(table.duration_ns[rows] * gone[rows] / kernels[rows]).astype(np.int64)
-    plan.saved += zip(table.lane[rows].tolist(), table.start_ns[rows].tolist(), end.tolist(), strict=True)
+    spared, activity = spared_by(seen, claimed, claimed.gain_ns), plan.subject.activity
+    at = np.searchsorted(activity.rows, seen.activity.rows[spared.events])
+    plan.factor[at] *= 1 - spared.share
+    plan.removed[at[spared.is_removed]] = True
+    np.add.at(plan.sooner, np.searchsorted(activity.rows, spared.late), spared.sooner_ns)
+    plan.saved += zip(*(column.tolist() for column in spared.spans), strict=True)
 
 
 def _said(finding: Finding) -> str:

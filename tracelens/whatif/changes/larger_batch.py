@@ -7,6 +7,7 @@ from dataclasses import replace
 import numpy as np
 
 from tracelens.analysis.attribution.training_phases import FORWARD, OPTIMIZER, PHASES, RECOMPUTE
+from tracelens.analysis.idle.dependency_replay import Bools, Floats
 from tracelens.analysis.work.limits import launch_floor_us
 from tracelens.errors import UsageError
 from tracelens.perf_models.attention.sdpa import SDPA
@@ -16,7 +17,6 @@ from tracelens.perf_models.matrix.gemm import GEMM
 from tracelens.perf_models.memory_bound.optimizer import MultiTensor
 from tracelens.units import NS_PER_US
 from tracelens.whatif.changes import WORK, change
-from tracelens.whatif.dependency_replay import Bools, Floats
 from tracelens.whatif.plan import Plan
 from tracelens.whatif.residuals import largest_sigma
 

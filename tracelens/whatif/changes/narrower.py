@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import numpy as np
 
+from tracelens.analysis.idle.dependency_replay import Bools
 from tracelens.analysis.work.limits import launch_floor_us
 from tracelens.dtypes import DType, Precision
 from tracelens.errors import UsageError
@@ -18,7 +19,6 @@ from tracelens.perf_models.memory_bound.elementwise import Operand, UnaryElement
 from tracelens.perf_models.work_columns import WorkColumns
 from tracelens.units import NS_PER_US
 from tracelens.whatif.changes import WORK, change
-from tracelens.whatif.dependency_replay import Bools
 from tracelens.whatif.plan import Z90, Plan
 from tracelens.whatif.pricing import device_of, estimated_us
 from tracelens.whatif.residuals import largest_p90

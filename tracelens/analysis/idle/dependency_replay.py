@@ -1,4 +1,4 @@
-"""The dependencies of a whole trace, from which all its times follow when some of them change.
+"""The dependencies of a trace or a part of it, from which all its times follow when some of them change.
 
 A node is a point in time: a device event starts, its stream is done with it, a host thread reaches a call. Each follows
 the latest of what it depends on, by the dependency's length, and by what was recorded beyond that: a delay that nothing
@@ -8,7 +8,7 @@ as no length is negative, a shorter event never makes anything later.
 
 from __future__ import annotations
 
-from functools import cached_property, partial
+from functools import partial
 
 import numpy as np
 import numpy.typing as npt
@@ -20,6 +20,7 @@ from tracelens.analysis.idle.dependencies import (
     COMMUNICATION,
     COMPUTATION,
     KINDS,
+    NO_ANCHORS,
     OUTSIDE,
     QUEUED,
     RETURN,
@@ -34,16 +35,18 @@ from tracelens.analysis.idle.dependencies import (
 )
 from tracelens.analysis.idle.host_time import COMMUNICATION as COMMUNICATION_ON_HOST
 from tracelens.analysis.idle.host_time import DATA_LOADING, HOST_CAUSES, REQUESTS, HostTime
+from tracelens.analysis.idle.longest import NONE, Paths, longest
 from tracelens.analysis.intervals import Covered, Ints
 from tracelens.errors import UsageError
 from tracelens.lazy.records import dataclass
-from tracelens.trace.table import TraceTable
+from tracelens.trace.table import RowColumn, TraceTable
 from tracelens.trace.tree import OpTree
 
 Bools = npt.NDArray[np.bool_]
 Floats = npt.NDArray[np.float64]
 
-_NONE = np.iinfo(np.int64).min
+#: So long no step is.
+_CENTURIES_NS = 2.0**62
 #: What a thread of the host does whether or not its kernels are launched as graphs.
 _IN_NO_GRAPH = (DATA_LOADING, COMMUNICATION_ON_HOST, REQUESTS)
 
@@ -79,25 +82,39 @@ class Changes:
 
 
 class DependencyReplay:
-    """The graph of one trace, and its times as recorded."""
+    """The graph of a trace, and its times as recorded."""
 
-    def __init__(self, table: TraceTable, tree: OpTree, host: HostCalls, everything: DeviceActivity) -> None:
-        """``everything``: all device events of the file."""
+    def __init__(
+        self,
+        table: TraceTable,
+        tree: OpTree,
+        host: HostCalls,
+        events: DeviceActivity,
+        *,
+        on_host: tuple[int, int] | None = None,
+        also: tuple[RowColumn, Ints] = NO_ANCHORS,
+    ) -> None:
+        """``events``: all device events of the file, or those of a part of it that the host launched in the span
+        ``on_host``. ``also``: rows and times that are anchors too.
+        """
         window = int(table.start_ns.min()), int((table.start_ns + table.duration_ns).max()) + 1
         blocking = np.flatnonzero(host.blocking).astype(np.int32)
-        self.device = Device(table, tree, everything, window)
-        self.threads = Threads(table, host, self.device, window, also=(blocking, table.start_ns[blocking]))
-        #: Position of each of the device's events in ``everything``.
-        self.at = np.searchsorted(everything.rows, self.device.rows)
+        if on_host is not None:
+            blocking = blocking[(table.start_ns[blocking] >= on_host[0]) & (table.start_ns[blocking] < on_host[1])]
+        rows, times = np.concatenate((blocking, also[0])), np.concatenate((table.start_ns[blocking], also[1]))
+        self.device = Device(table, tree, events, window)
+        self.threads = Threads(table, host, self.device, on_host or window, also=(rows, times))
+        #: Position of each of the device's events in ``events``.
+        self.at = np.searchsorted(events.rows, self.device.rows)
         self._host_time = partial(HostTime, table, tree, host)
-        self._own = everything.end[self.at] - everything.start[self.at]
+        self._own = events.end[self.at] - events.start[self.at]
         launch = self.device.launch
         #: Of each device event: the thread of the call that launched it, -1 without one, and when that returned.
         self._launched_by = np.where(launch >= 0, table.lane[launch], -1).astype(np.int64)
         self._returned = np.where(launch >= 0, table.ends_ns(launch.astype(np.int32)), self.device.start)
         edges = Edges(self.device, self.threads)
         edges.add_threads()
-        edges.add_launches(np.full(len(self.device.start), _NONE))
+        edges.add_launches(np.full(len(self.device.start), NONE))
         recorded = recorded_waits(table, self.device)
         edges.add_stream_waits(recorded)
         edges.add_stream_waits(inferred_waits(self.device, {target for _, target in recorded}, window[0]))
@@ -145,13 +162,15 @@ class DependencyReplay:
         position = edges.position
         forward = np.flatnonzero((position[source] < position[target]) & ~self._opens(source, target))
         kept = forward[np.argsort(position[target[forward]], kind="stable")]
-        self._time, self._position = edges.time, position
+        #: When each node was recorded to be: starts of device events, ends of them, anchors of threads.
+        self.node_times, self._position = edges.time, position
         self._source, self._target, self._length, self._kind = (c[kept] for c in (source, target, length, kind))
-        reached = np.full(len(self._time), _NONE)
-        np.maximum.at(reached, self._target, self._time[self._source] + self._length)
+        reached = np.full(len(self.node_times), NONE)
+        np.maximum.at(reached, self._target, self.node_times[self._source] + self._length)
         #: What was recorded beyond the dependencies, by node.
-        self._beyond = np.where(reached == _NONE, 0, np.maximum(self._time - reached, 0))
-        self._first = reached == _NONE
+        self._beyond = np.where(reached == NONE, 0, np.maximum(self.node_times - reached, 0))
+        #: Which nodes follow no other.
+        self.follows_none = reached == NONE
 
     def _opens(self, source: Ints, target: Ints) -> Bools:
         """Which dependencies are those on a thread's own beginning where another thread hands over to it then."""
@@ -164,17 +183,12 @@ class DependencyReplay:
         found[found] = begins[at] & entered[following] & (threads.time[at] == threads.time[following])
         return found
 
-    @cached_property
-    def _ends(self) -> tuple[list[int], list[int]]:
-        """(source, target) of every dependency."""
-        return self._source.tolist(), self._target.tolist()
-
     @property
     def queued_gaps(self) -> Ints:
         """How long (ns) a stream was idle before each kernel that was in its queue."""
         device = self.device
-        before = device.previous_end(_NONE)
-        queued = (device.called < before) & (device.start >= before) & (before != _NONE)
+        before = device.previous_end(NONE)
+        queued = (device.called < before) & (device.start >= before) & (before != NONE)
         found: Ints = (device.start - before)[queued]
         return found
 
@@ -186,19 +200,16 @@ class DependencyReplay:
 
     def times(self, changes: Changes, *, delays: bool = True) -> NewTimes:
         """When everything happens. Without ``delays``: what the dependencies alone explain."""
-        source, target, length = self._dependencies(changes, delays)
-        time = np.where(self._first, self._time, _NONE).tolist()
-        ends = self._ends if source is self._source else (source.tolist(), target.tolist())
-        for one, other, weight in zip(*ends, length.tolist(), strict=True):
-            reached = time[one] + weight
-            if reached > time[other]:
-                time[other] = reached
-        try:
-            found = np.array(time, np.int64)
-        except OverflowError:
-            raise UsageError("with this change the step would take centuries: give a smaller factor") from None
+        found = longest(self.paths(changes, delays=delays), np.where(self.follows_none, self.node_times, NONE))
         n = self._n
         return NewTimes(start=found[:n], done=found[n : 2 * n], reached=found[2 * n :])
+
+    def paths(self, changes: Changes, *, delays: bool = True) -> Paths:
+        """What holds after the changes. UsageError where that takes longer than a number of ns can say."""
+        source, target, length = self._dependencies(changes, delays)
+        if not abs(float(length.sum(dtype=np.float64))) < _CENTURIES_NS:
+            raise UsageError("with this change the step would take centuries: give a smaller factor")
+        return Paths(nodes=len(self.node_times), source=source, target=target, length=length)
 
     def _dependencies(self, changes: Changes, delays: bool) -> tuple[Ints, Ints, Ints]:
         """(source, target, length) of what holds after the changes, in an order in which they lead forward."""
@@ -223,7 +234,9 @@ class DependencyReplay:
             gaps = (self._source >= n) & (self._source < 2 * n) & (self._target < n)
             gaps &= self._kind == KINDS.index(QUEUED)
             # A graph makes no gap longer
-            length[gaps] = np.minimum(changes.gap, np.maximum(self._time[target[gaps]] - self._time[source[gaps]], 0))
+            length[gaps] = np.minimum(
+                changes.gap, np.maximum(self.node_times[target[gaps]] - self.node_times[source[gaps]], 0)
+            )
         length += beyond[target]
         if changes.detached.any():
             kept &= ~(
@@ -254,7 +267,7 @@ class DependencyReplay:
 
     def _anchors_without(self, changes: Changes) -> Bools:
         """Which nodes are anchors in spans of a thread that fall away."""
-        found = np.zeros(len(self._time), bool)
+        found = np.zeros(len(self.node_times), bool)
         if changes.without is not None:
             time = self.threads.time
             found[2 * self._n :] = Covered(*changes.without).within(self.threads.lane, time - 1, time) > 0
@@ -293,7 +306,7 @@ class DependencyReplay:
         source, target = self._source[at], self._target[at]
         lane = self.threads.lane[source - 2 * self._n]
         same = lane == self.threads.lane[target - 2 * self._n]
-        return np.where(same, lane, -1), self._time[source], self._time[target]
+        return np.where(same, lane, -1), self.node_times[source], self.node_times[target]
 
 
 def _collective_waits(table: TraceTable, device: Device) -> Pairs:
