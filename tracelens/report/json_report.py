@@ -29,7 +29,18 @@ if TYPE_CHECKING:
 
 SCHEMA, BRIEF_SCHEMA = "tracelens.report/1", "tracelens.report.brief/1"
 #: What the brief form says of a finding.
-_BRIEF_FINDING = ("id", "op", "gain_us", "gain_low_us", "gain_high_us", "certainty", "why", "remedy", "command")
+_BRIEF_FINDING = (
+    "id",
+    "op",
+    "gain_us",
+    "gain_low_us",
+    "gain_high_us",
+    "certainty",
+    "why",
+    "limited_by",
+    "remedy",
+    "command",
+)
 #: Rows that the document keeps of a view; the workbook has all.
 MAX_VIEW_ROWS = 50
 NO_VIEWS: Mapping[str, pd.DataFrame] = MappingProxyType({})
@@ -104,6 +115,7 @@ def _content(summary: Summary, ops: pd.DataFrame | None, views: Mapping[str, pd.
         "utilization": says["utilization"],
         "categories": [_called(row, tflops_s="tflops") for row in says["categories"]],
         "findings": says["findings"],
+        "together": says["together"],
         "unseen": says["unseen"],
         "ops": [] if ops is None else op_records(ops),
         "views": {
