@@ -133,7 +133,6 @@ def analyze(trace: Trace, options: Options, *, on_demand: bool = False) -> Analy
     if not on_demand:
         frames = dict(frames)
         context.end_sheets()
-        end_stage()
         found = findings(context, recording.extensions)
         context.end()
     return Analysis(

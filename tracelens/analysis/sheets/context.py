@@ -177,6 +177,7 @@ class SheetContext(HostContext):
         _ = self.idle_parts, self.step_idle  # made of what goes
         for part in _OF_SHEETS & self.__dict__.keys():
             del self.__dict__[part]
+        end_stage()
 
     @cached_property
     def launchers_and_unlinked(self) -> pd.DataFrame:
