@@ -49,6 +49,9 @@ HOST_KINDS = (Kind.CPU_OP, Kind.RUNTIME, Kind.DRIVER, Kind.USER_ANNOTATION, Kind
 #: Kinds that keep a device busy.
 DEVICE_KINDS = (Kind.KERNEL, Kind.MEMCPY, Kind.MEMSET)
 
+#: Threads of ranges on a device that XLA's profiler writes: a training step each, and a run of a compiled program each.
+XLA_STEPS, XLA_PROGRAMS = "Steps", "XLA Modules"
+
 # Lower-case: files of PyTorch 1.8 spell Kernel, Memcpy, Memset, Runtime, Operator.
 _KINDS = {
     "cpu_op": Kind.CPU_OP,
@@ -355,6 +358,12 @@ class TraceTable:
     def rows_of(self, kinds: Iterable[Kind]) -> RowColumn:
         """Rows of any of the kinds, in file order."""
         return np.flatnonzero(self.is_of(kinds)).astype(np.int32)
+
+    def ranges_on(self, track: str) -> RowColumn:
+        """Rows of ranges on the tracks of devices that have this name as their thread, in file order."""
+        of_lane = np.array([tid == track for _, tid in self.lanes] or [False], np.bool_)
+        found = np.flatnonzero((self.kind == Kind.GPU_USER_ANNOTATION) & of_lane[self.lane[:]])
+        return found.astype(np.int32)
 
     def device_properties(self) -> list[DeviceProperties]:
         """The devices of the recording machine, in file order."""

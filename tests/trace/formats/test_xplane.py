@@ -13,7 +13,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.trace.formats.rewritten import EXAMPLE, device_rows, kernel_table, message, sums, varint, xplane
+from tracelens.analysis.analyze import analyze
 from tracelens.analysis.loaded_trace import load
+from tracelens.analysis.options import Options
+from tracelens.analysis.verdict.verdict import summarize
 from tracelens.errors import InputError
 from tracelens.trace.reading.read import read_trace
 from tracelens.trace.reading.wire import Wire, WireError
@@ -133,3 +136,55 @@ def test_a_truncated_profile_is_read_as_far_as_it_goes(rewritten: Path, tmp_path
     path.write_bytes(rewritten.read_bytes()[:5000])
     with pytest.raises(InputError, match=r"cut\.pb is an XPlane profile, but damaged at byte"):
         read_trace(path)
+
+
+def tpu_profile(path: Path, *lines: str) -> Path:
+    """Two TPU cores that run a program three times, 100 us each and 80 of them busy, at 1000, 1150 and 1300 us, and another
+    once, for 20 us; on the host numbered ranges of the runtime. ``lines``: which of the device's lines are there."""
+    names = ["fusion.1", "jit_step(42)", "jit_init(7)", "0", "1", "2", "XLA::TPU Phase 1", "XLA::TPU Phase 2"]
+    tables = [(4, message((1, i), (2, message((1, i), (2, name))))) for i, name in enumerate(names, 1)]
+
+    def line(number: int, name: str, *events: tuple[int, int, int]) -> tuple[int, bytes]:
+        made = [message((1, what), (2, at * 1_000_000), (3, us * 1_000_000)) for what, at, us in events]
+        return 3, message((1, number), (2, name), *((4, event) for event in made))
+
+    runs = (1000, 1150, 1300)
+    of_device = {
+        "Steps": [(4 + i, at, 100) for i, at in enumerate(runs)],
+        "XLA Modules": [(3, 900, 20), *((2, at, 100) for at in runs)],
+        "XLA Ops": [(1, 900, 20), *((1, at + half, 40) for at in runs for half in (0, 50))],
+    }
+    planes = [
+        message((1, core), (2, f"/device:TPU:{core}"), *(line(i, name, *of_device[name]) for i, name in enumerate(lines)), *tables)
+        for core in range(2)
+    ]  # fmt: skip
+    planes.append(message((1, 9), (2, "/host:CPU"), line(1, "main", (7, 880, 10), (8, 890, 12)), *tables))
+    path.write_bytes(message(*((1, plane) for plane in planes)))
+    return path
+
+
+def test_steps_and_programs_of_a_tpu_are_those_of_its_lines(tmp_path: Path) -> None:
+    """The last step ends with its line's; the others where the next begins: 150, 150 and 100 us."""
+    found = analyze(load(tpu_profile(tmp_path / "t.xplane.pb", "Steps", "XLA Modules", "XLA Ops")), Options())
+    summary = summarize(found)
+    assert summary.steps is not None
+    assert summary.busy is not None
+    assert (summary.steps.name, summary.steps.count, summary.steps.time_us) == ("steps of XLA", 3, 400 / 3)
+    assert summary.busy.busy == pytest.approx(240 / 400)
+    assert [step.number for step in found.step_times.steps] == [0, 1, 2]
+    columns = ["module", "calls", "kernel_us", "percent"]
+    assert found.frames["modules"][columns].to_numpy().tolist() == [["jit_step", 6, 480.0, 100.0]]
+    whole = analyze(load(tmp_path / "t.xplane.pb"), Options(steps="file")).frames["modules"][columns]
+    assert whole.to_numpy().tolist() == [["jit_step", 6, 480.0, 100 * 480 / 520], ["jit_init", 2, 40.0, 100 * 40 / 520]]
+
+
+def test_ranges_of_a_tpus_host_are_no_steps(tmp_path: Path) -> None:
+    """Without the device's own steps: the window of 900 to 1390 us, in which a core is busy for 260."""
+    summary = summarize(analyze(load(tpu_profile(tmp_path / "t.xplane.pb", "XLA Modules", "XLA Ops")), Options()))
+    assert summary.steps is None
+    assert summary.busy is not None
+    assert summary.busy.busy == pytest.approx(260 / 490)
+    said = {notice.id: notice.text for notice in summary.notices}["not_steps"]
+    assert said == (
+        "annotations 'XLA::TPU Phase 1' to 'XLA::TPU Phase 2' hold 8 % of the GPU's work and are not taken for steps"
+    )

@@ -25,7 +25,7 @@ from tracelens.analysis.intervals import Ints, Spans, idle_within, union_by_grou
 from tracelens.errors import UsageError
 from tracelens.lazy.patterns import lazy_pattern
 from tracelens.lazy.records import dataclass
-from tracelens.trace.table import Kind, RowColumn, TraceTable
+from tracelens.trace.table import XLA_STEPS, Kind, RowColumn, TraceTable
 from tracelens.trace.tree import MODULE_PREFIX, OpTree
 from tracelens.units import NS_PER_US
 
@@ -111,18 +111,23 @@ def find_steps(table: TraceTable, tree: OpTree, rows: RowColumn) -> FoundSteps:
 
     Steps are user annotations on one lane whose names differ only in their last number (``iteration 12``), at least two
     of them, not overlapping. Together they hold at least half of the work of the device events in ``rows`` (without
-    any, of the host's ops): what was launched within them. And they are not parts of a step (``_is_part``).
+    any, of the host's ops): what was launched within them. And they are not parts of a step (``_is_part``). What XLA's
+    profiler wrote as steps of a device comes before them.
     """
     families = sorted(_families(table), key=lambda family: -family.covered_ns)
-    for family in families:
-        if family.stem == PROFILER_STEM:
-            return FoundSteps(stem=family.stem.rstrip(_STEM_END), steps=family.steps, name="ProfilerStep")
+    own = next((family for family in families if family.stem == PROFILER_STEM), None)
+    if own is not None:
+        return FoundSteps(stem=own.stem.rstrip(_STEM_END), steps=own.steps, name="ProfilerStep")
+    if holds_most_work(on_device := _steps_on_device(table), table, tree, rows):
+        return FoundSteps(stem=XLA_STEPS, steps=on_device, name="steps of XLA")
+    numbered = [family for family in families if family.is_numbered_on]
+    return _numbered_steps(table, tree, numbered, _Work.of(table, tree, rows)) if numbered else FoundSteps()
+
+
+def _numbered_steps(table: TraceTable, tree: OpTree, families: Sequence[_Family], work: _Work) -> FoundSteps:
+    """The first of the families that are steps, else the first that is none, for being parts where one is."""
     refused: NotSteps | None = None
-    work: _Work | None = None
     for family in families:
-        if not family.is_numbered_on:
-            continue
-        work = work or _Work.of(table, tree, rows)
         held = work.share(family.steps)
         is_part = held >= LEAST_WORK and _is_part(table, tree, family)
         if held >= LEAST_WORK and not is_part:
@@ -132,6 +137,18 @@ def find_steps(table: TraceTable, tree: OpTree, rows: RowColumn) -> FoundSteps:
             first, last = (table.name_of(row) for row in (family.rows[0], family.rows[-1]))
             refused = NotSteps(first=first, last=last, held=held, is_part=is_part)
     return FoundSteps(refused=refused)
+
+
+def _steps_on_device(table: TraceTable) -> list[Step]:
+    """What XLA's profiler wrote as steps of a device; of several devices those that cover most time."""
+    found: dict[int, list[Step]] = {}
+    for row in table.ranges_on(XLA_STEPS).tolist():
+        own, start = found.setdefault(int(table.lane[row]), []), int(table.start_ns[row])
+        match = _NUMBER.search(table.name_of(row))
+        number = int(match["number"]) if match is not None and len(match["number"]) <= 12 else len(own)
+        own.append(Step(number=number, start_ns=start, end_ns=start + int(table.duration_ns[row])))
+    best = max(found.values(), key=lambda steps: sum(s.end_ns - s.start_ns for s in steps), default=[])
+    return sorted(best, key=lambda step: step.start_ns)
 
 
 def _families(table: TraceTable) -> list[_Family]:

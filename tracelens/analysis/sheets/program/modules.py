@@ -13,10 +13,11 @@ from tracelens.analysis.attribution.host_paths import Paths, Scopes, around_laun
 from tracelens.analysis.attribution.steps import is_step_annotation
 from tracelens.analysis.attribution.training_phases import BACKWARD, FORWARD, PHASES, RECOMPUTE, Phases
 from tracelens.analysis.intervals import Ints
+from tracelens.lazy.patterns import lazy_pattern
 from tracelens.lazy.records import dataclass
 from tracelens.schema import column_set, count, identifier, percent, sheet, text, us
 from tracelens.trace.extended import has_host_time
-from tracelens.trace.table import Kind, RowColumn, TraceTable
+from tracelens.trace.table import XLA_PROGRAMS, Kind, RowColumn, TraceTable
 from tracelens.trace.tree import MODULE_PREFIX, OpTree
 from tracelens.units import NS_PER_US
 
@@ -26,6 +27,8 @@ if TYPE_CHECKING:
     from tracelens.analysis.sheets.context import SheetContext
 
 NO_MODULE = "(in no module)"
+# "jit_train_step(8217364)": the same program compiled again has another number.
+_FINGERPRINT = lazy_pattern(r"\(\d++\)\Z")
 
 
 COLUMNS = column_set(
@@ -59,7 +62,11 @@ COLUMNS = column_set(
 def frame(context: SheetContext) -> pd.DataFrame | None:
     """Time per path of nn.Module classes, parents before the modules inside them."""
     phases, stem = context.attribution.phases, context.window.stem
-    return modules(context.trace.table, context.trace.tree, context.activity, phases, stem, context.in_scope)
+    table, tree, activity = context.trace.table, context.trace.tree, context.activity
+    programs = table.ranges_on(XLA_PROGRAMS)
+    if len(programs) and (tree.launch[activity.rows] < 0).all():
+        return _programs(table, activity, programs[context.in_scope(programs)])
+    return modules(table, tree, activity, phases, stem, context.in_scope)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -150,6 +157,42 @@ def modules(
             "percent_of_kernels": 100 * total.sum(axis=0)[shown] / everything,
         }
     )
+
+
+def _programs(table: TraceTable, activity: DeviceActivity, runs: RowColumn) -> pd.DataFrame:
+    """One row per compiled program, whose ``runs`` on devices XLA's profiler wrote, by what ran there during them."""
+    import pandas as pd
+
+    runs = runs[np.lexsort((table.start_ns[runs], table.device[runs]))]
+    texts = [_FINGERPRINT.sub("", table.name_of(row)) for row in runs.tolist()]
+    names = [*dict.fromkeys(texts), NO_MODULE]
+    number = {name: i for i, name in enumerate(names)}
+    program, none = np.array([number[text] for text in texts]), len(names) - 1
+    of_event = np.full(len(activity), none)
+    for device in np.unique(table.device[runs]).tolist():
+        own, here = table.device[runs] == device, np.flatnonzero(table.device[activity.rows] == device)
+        at = np.searchsorted(table.start_ns[runs[own]], activity.start[here], side="right") - 1
+        during = (at >= 0) & (table.ends_ns(runs[own])[at] > activity.start[here])
+        of_event[here[during]] = program[own][at[during]]
+    total = np.zeros(len(names), np.int64)
+    np.add.at(total, of_event, activity.duration)
+    calls = np.bincount(program, minlength=len(names))
+    frame = pd.DataFrame(
+        {
+            "module": names,
+            "class": [*names[:-1], None],
+            "depth": pd.array([*[0] * none, None], "Int64"),
+            "instances": pd.array([*[1] * none, None], "Int64"),
+            "calls": pd.array([*calls[:-1].tolist(), None], "Int64"),
+            "host_us": np.nan,
+            "kernel_us": total / NS_PER_US,
+            "self_us": total / NS_PER_US,
+            **{f"{phase}_us": np.nan for phase in (FORWARD, RECOMPUTE, BACKWARD)},
+            "percent": 100 * total / max(int(total.sum()), 1),
+        }
+    )
+    order = sorted(range(none), key=lambda i: (-total[i], names[i]))
+    return frame.iloc[[*order, none] if total[none] else order].reset_index(drop=True)
 
 
 def _scopes(table: TraceTable, tree: OpTree, step_stem: str) -> Scopes | None:

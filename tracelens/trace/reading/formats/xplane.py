@@ -16,7 +16,7 @@ from tracelens.trace.reading.formats.base import reader
 from tracelens.trace.reading.row_blocks import Array, Ints, RowBlocks, coded, coded_pairs
 from tracelens.trace.reading.source import Source
 from tracelens.trace.reading.wire import Wire, WireError
-from tracelens.trace.table import Recorder, TraceTable
+from tracelens.trace.table import XLA_PROGRAMS, XLA_STEPS, Recorder, TraceTable
 
 RECORDER = Recorder(
     file="an XPlane profile (JAX, TensorFlow or PyTorch/XLA)",
@@ -46,7 +46,7 @@ _PS_PER_NS = 1000
 
 @reader("xplane", recognizes=lambda source: _START.match(source.start) is not None)
 def read(source: Source) -> TraceTable:
-    """Streams of devices, host threads, and the HLO op round each launch."""
+    """Streams of devices, their steps and programs, host threads, and the HLO op round each launch."""
     rows = RowBlocks(source.name)
     wire = Wire(source.whole())
     devices: dict[int, dict[str, Any]] = {}
@@ -110,6 +110,7 @@ class _Plane:
             rows.process_names[number] = self.name
             streams = [line for line in self.lines if _STREAM.match(line.name)]
             self._add_streams(rows, streams or [line for line in self.lines if line.name == _OPS_LINE], number)
+            self._add_ranges(rows, [line for line in self.lines if line.name in (XLA_STEPS, XLA_PROGRAMS)], number)
         elif self.name.startswith("/host:"):
             self._add_threads(rows, [line for line in self.lines if len(line.starts)])
 
@@ -160,6 +161,23 @@ class _Plane:
                 if any(details)
                 else None,
             )
+
+    def _add_ranges(self, rows: RowBlocks, lines: list[_Line], device: int) -> None:
+        """Steps and runs of programs, as ranges on a track of their own."""
+        found = _Events(self, lines)
+        if not len(found.start_ns):
+            return
+        for line in lines:
+            rows.thread_names[device, line.name] = line.name
+        lane = np.array(rows.lanes.of([(device, line.name) for line in lines]), np.int64)[found.line]
+        rows.add(
+            "gpu_user_annotation",
+            start_ns=found.start_ns,
+            end_ns=found.end_ns,
+            name=self._names(rows, found.name),
+            lane=lane,
+            device=device,
+        )
 
     def _add_threads(self, rows: RowBlocks, lines: list[_Line]) -> None:
         found = _Events(self, lines)
