@@ -317,7 +317,8 @@ REST = [
          model="PooledLookup", flops=500 * 160, hbm=500 * 160 * 4 + 8 * (500 + 37) + 36 * 160 * 4),
     call("fbgemm::dense_embedding_codegen_lookup_function", t(112, of=FP32), t(2, of=INT64), t(3, of=INT32), c(32),
          NONE, t(3, of=INT64), NONE, t(500, of=INT64), t(33, of=INT64),
-         model="PooledLookup", flops=500 * 16, hbm=500 * 16 * 4 + 8 * (500 + 33) + 32 * 16 * 4),
+         # The 500 look-ups read a table of 112 elements again and again
+         model="PooledLookup", flops=500 * 16, hbm=112 * 4 + 8 * (500 + 33) + 32 * 16 * 4),
     call("fbgemm::permute_2D_sparse_data fbgemm::permute_sparse_features", t(30, of=INT32), t(20, 8, of=INT32),
          t(700, of=INT32), NONE, NONE, model="Movement", flops=0, hbm=4 * (2 * 700 + 20 * 8 + 30 * 8)),
     call("fbgemm::permute_1D_sparse_data", t(30, of=INT32), t(20, of=INT32), t(700, of=INT32), t(700, of=FP32), c(900),

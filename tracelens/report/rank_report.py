@@ -17,7 +17,7 @@ from tracelens.analysis.ranks.parallel_reading import RankOptions
 from tracelens.analysis.ranks.rank_comparison import RanksAnalysis, compare_ranks
 from tracelens.analysis.ranks.rank_files import find_traces, job_folder, ranks_text
 from tracelens.analysis.ranks.sheets import rank_sheets
-from tracelens.analysis.ranks.sheets.communication import ep_summary, nccl_summary_implicit_sync
+from tracelens.analysis.ranks.sheets.communication import ep_summary, nccl_summary_implicit_sync, nccl_summary_long
 from tracelens.analysis.ranks.sheets.job import pipeline_bubbles, step_cost, straggler_summary
 from tracelens.analysis.verdict.summary import DeviceSummary, InputSummary, Notice, Summary
 from tracelens.files.atomic_write import whole_folder, write_whole
@@ -222,6 +222,7 @@ class RankReport(NamedSheets):
     def _collectives(self) -> Iterator[str]:
         frame = self.result.frames[nccl_summary_implicit_sync.TITLE]
         if frame.empty:
+            yield from self._calls_of_one_rank()
             return
         rows = [("collective", "group", "MB", "bus GB/s", "waiting", "mostly")]
         for row in frame.head(6).to_dict("records"):
@@ -229,6 +230,19 @@ class RankReport(NamedSheets):
             name, group = clipped(row["collective"], 14), clipped(str(row["group_name"]), 19)
             rows.append((name, group, full, bus, f"{row['waiting_percent']:.1f} %", _mostly(row["verdict"])))
         yield from ["", *(f" {line}" for line in aligned(rows, words=(0, 1, 5)).splitlines())]
+
+    def _calls_of_one_rank(self) -> Iterator[str]:
+        """Without counterparts nothing says how long a call waited: its bandwidth is at least what is shown."""
+        frame = self.result.frames[nccl_summary_long.TITLE]
+        known = frame if frame.empty else frame[frame["effective_bus_gb_s"].notna()]
+        if known.empty:
+            return
+        rows = [("collective", "group", "MB", "bus GB/s, waiting included", "calls")]
+        for row in known.head(6).to_dict("records"):
+            bus, sent = (_figure(row[key]) for key in ("effective_bus_gb_s", "in_mb"))
+            name, group = clipped(row["collective"], 14), clipped(str(row["group_name"]), 19)
+            rows.append((name, group, sent, bus, f"{row['operation_count']:,}"))
+        yield from ["", *(f" {line}" for line in aligned(rows, words=(0, 1)).splitlines())]
 
     def _exchanges(self) -> Iterator[str]:
         frame = self.result.frames[ep_summary.TITLE]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import importlib.util
 import json
 import sys
@@ -506,3 +507,43 @@ def test_a_rank_alone_blames_waiting_where_all_ranks_show_it(shared_traces, real
                 blamed.add(analysis.trace.table.rank)
             assert "all latency" not in found.why or waited < 0.5, (path.name, found.why)
     assert blamed == waiting
+
+
+_OF_A_CALL = ("Process Group Name", "Process Group Description", "Process Group Ranks", "Group size", "Collective name",
+              "In msg nelems", "Out msg nelems", "dtype")  # fmt: skip
+
+
+def megatron_rank(shared_traces: Path, folder: Path, *, ungrouped: int) -> RanksAnalysis:
+    """Rank 0 of a real job alone; as many of its collectives, on the host and on the device, without what they are."""
+    path = shared_traces / "more" / "megatron_pr1316_tp2" / "rank0.pt.trace.json.gz"
+    whole = json.loads(gzip.decompress(path.read_bytes()))
+    kernels = [e for e in whole["traceEvents"] if e.get("cat") == "kernel" and "nccl" in e["name"]]
+    bare = {event["args"]["External id"] for event in kernels[5 : 5 + ungrouped]}
+    for event in whole["traceEvents"]:
+        is_call = event.get("name") == "record_param_comms" or "nccl" in event.get("name", "")
+        if is_call and event.get("args", {}).get("External id") in bare:
+            for key in _OF_A_CALL:
+                event["args"].pop(key, None)
+    (folder / "rank0.json").write_text(json.dumps(whole))
+    return compared(find_traces([str(folder)]))
+
+
+@pytest.mark.shared
+@pytest.mark.parametrize(
+    ("ungrouped", "said"),
+    [(1, "1 of 13 communication calls without a process group: left out of bandwidths, which are of the other 12"),
+     (0, None)],
+)  # fmt: skip
+def test_one_call_without_its_group_leaves_the_others_their_bandwidth(
+    shared_traces: Path, tmp_path: Path, ungrouped: int, said: str | None
+):
+    result = megatron_rank(shared_traces, tmp_path, ungrouped=ungrouped)
+    assert notices(result).get("group_unknown") == said
+    calls = result.frames["nccl_summary_long"]
+    known = calls[calls["effective_bus_gb_s"].notna()]
+    assert known["operation_count"].sum() == 13 - ungrouped
+    # an all-reduce of two ranks: 2(n-1)/n is 1, and 1 GB/s is 1000 bytes per us
+    assert known["effective_bus_gb_s"].tolist() == pytest.approx(
+        (known["in_mb"] * 1e6 / known["duration_us_median"] / 1e3).tolist()
+    )
+    assert "bus GB/s, waiting included" in RankReport(result).verdict()

@@ -150,12 +150,20 @@ def _ungrouped(calls: JobCalls) -> Iterator[Notice]:
     ungrouped, unsized = (int(mask[calls.message].sum()) for mask in (alone, alone & ~sized))
     if ungrouped:
         which = "no process groups recorded" if alone.all() else _of(ungrouped, calls, "without a process group")
-        unknown = "bandwidth is unknown" if unsized == ungrouped else _of(unsized, calls, "have no bandwidth")
-        said = [unknown] if unsized else []
+        said = [_without_bandwidth(unsized, ungrouped, calls)] if unsized else []
         if unsized < ungrouped:
             said.append("bandwidth assumes that the group is the whole job")
-        text = f"{which}: calls that end together are paired; {'; '.join(said)}"
+        if len(calls.ranks) > 1:
+            said.insert(0, "calls that end together are paired")
+        text = f"{which}: {'; '.join(said)}"
         yield Notice(id="group_unknown", count=ungrouped, text=text)
+
+
+def _without_bandwidth(unsized: int, ungrouped: int, calls: JobCalls) -> str:
+    if unsized < ungrouped:
+        return _of(unsized, calls, "have no bandwidth")
+    rest = len(calls.start) - ungrouped
+    return f"left out of bandwidths, which are of the other {rest:,}" if rest else "bandwidth is unknown"
 
 
 def _of_all(count: int, whole: int) -> str:

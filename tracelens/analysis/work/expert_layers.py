@@ -86,7 +86,7 @@ class Layers:
             fits = is_dispatch[one] & ~is_dispatch[other] & (lane[one] == lane[other]) & self._fit(one, other)
             if not fits.any():
                 return order
-            self._spread_in_order(one[fits], other[fits])
+            self._spread(one[fits], other[fits])
             order = order[~(np.append(fits, False) | np.append(False, fits))]
 
     def _join(self, order: Ints, is_dispatch: Bools, lane: Lanes) -> None:
@@ -98,23 +98,13 @@ class Layers:
                 continue
             fits = np.flatnonzero(self._fit(np.array(calls, np.int64), np.array([at])))
             if len(fits):
-                self._spread_in_order(np.array([calls.pop(fits[-1])]), np.array([at]))
+                self._spread(np.array([calls.pop(fits[-1])]), np.array([at]))
 
     def _fit(self, one: Ints, other: Ints) -> Bools:
         """Where nothing that is known of both differs."""
         a, b = self._known[:, one], self._known[:, other]
         found: Bools = ((a == b) | np.isnan(a) | np.isnan(b)).all(axis=0)
         return found
-
-    def _spread_in_order(self, one: Ints, other: Ints) -> None:
-        """What calls joined by their order alone know: numbers of rows only where one of them recorded a routing,
-        without which nothing says that a combine's rows are copies of the dispatch's tokens.
-        """
-        rows = self._known[:3].copy()
-        self._spread(one, other)
-        unrouted = np.isnan(self._known[4:, one]).all(axis=0)
-        for side in (one[unrouted], other[unrouted]):
-            self._known[:3, side] = rows[:, side]
 
     def _spread(self, one: Ints, other: Ints) -> None:
         for to, of in ((one, other), (other, one)):
@@ -148,6 +138,7 @@ def with_rows(model: EPComm, routed: Routed, ranks: int | None, counts: tuple[in
     """``model`` of a group of ``ranks`` with its layer's sizes and its rows, and where their number comes from.
 
     ``counts``: rows per rank or expert, where recorded; where they add up to the rows given, these are the copies.
+    Where neither a router nor a group was recorded, nothing says that a combine's rows are copies of the tokens.
     """
     model = _with_sizes(model, routed, ranks)
     if model.counts_bytes:
@@ -157,7 +148,8 @@ def with_rows(model: EPComm, routed: Routed, ranks: int | None, counts: tuple[in
     is_padded = routed.is_padded or model.per_expert
     if model.rows is not None or (model.phase != DISPATCH and not is_padded):
         return model, RECORDED
-    if routed.rows is not None:
+    is_bare = ranks is None and model.topk is None and model.experts is None
+    if routed.rows is not None and not is_bare:
         return replace(model, rows=routed.rows), OF_COMBINE
     return _evenly_routed(model, routed)
 

@@ -123,8 +123,8 @@ def collective_rows(table: TraceTable, tree: OpTree, activity: DeviceActivity) -
         None if share is None or nbytes is None else share * nbytes
         for share, nbytes in zip(result.pop("remote_share"), result["in_mb"], strict=True)
     ]
-    result["effective_bus_gb_s"] = _bus_gb_s(result, result["duration_us_mean"])
-    result["effective_bus_gb_s_shortest"] = _bus_gb_s(result, result["duration_us_min"])
+    result["effective_bus_gb_s"] = bus_gb_s(result, result["duration_us_mean"])
+    result["effective_bus_gb_s_shortest"] = bus_gb_s(result, result["duration_us_min"])
     return sorted_by(result, "duration_us_sum")
 
 
@@ -145,7 +145,7 @@ def _message_mb(elements: Any, dtype: Any) -> float | None:
     )
 
 
-def _bus_gb_s(rows: pd.DataFrame, time_us: pd.Series) -> list[float | None]:
+def bus_gb_s(rows: pd.DataFrame, time_us: pd.Series) -> list[float | None]:
     """Bus bandwidth as nccl-tests counts it; None where a size was not recorded."""
     found: list[float | None] = []
     columns = (rows["collective"], rows["group_size"], rows["in_mb"], rows["out_mb"], time_us)
