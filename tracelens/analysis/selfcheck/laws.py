@@ -192,19 +192,21 @@ def what_keeps_the_gpu_idle_is_a_cause_of_its_sheet(analysis: Analysis, summary:
     """A finding on idle time names causes that have at least that time in the sheet of causes."""
     causes, steps = analysis.frames.get(idle_causes.TITLE), max(1, len(analysis.complete_steps))
     for finding in summary.findings:
-        named = {proof.row["cause"] for proof in finding.evidence if proof.sheet == idle_causes.TITLE}
+        named = {str(proof.row["cause"]) for proof in finding.evidence if proof.sheet == idle_causes.TITLE}
         if not named or causes is None or finding.time_us is None:
             continue
         idle_us = float(causes.loc[causes["cause"].isin(named), "idle_us"].sum()) / steps
-        cause = finding.kind.removeprefix("idle: ")
-        if finding.time_us > idle_us * (1 + _FLOAT) or (finding.kind != cause and cause not in named):
+        cause = (finding.kind or "").partition("idle: ")[2]
+        if finding.time_us > idle_us * (1 + _FLOAT) or (cause and cause not in named):
             yield f"{finding.kind}: {finding.time_us} us of {sorted(named)}, which have {idle_us} us"
 
 
 def latency_is_slow_at_its_shortest_too(analysis: Analysis, summary: Summary) -> Iterator[str]:
     """A message is called all latency only where the sheet's bandwidth of the shortest such call is low as well."""
     device, sheet = analysis.device, coll_analysis.TITLE
-    for finding in summary.findings if device is not None and device.link is not None else ():
+    if device is None or device.link is None:
+        return
+    for finding in summary.findings:
         for proof in (each for each in finding.evidence if each.sheet == sheet and ALL_LATENCY in finding.why):
             rows = analysis.frames[sheet]
             best = rows.loc[(rows["collective"] == proof.row["collective"]) & (rows["in_mb"] == proof.row["in_mb"])]

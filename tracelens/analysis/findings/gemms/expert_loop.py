@@ -111,4 +111,4 @@ def _are_routed_to(seen: Observed, rows: pd.DataFrame) -> bool:
             others += 1
         else:
             routed, others = True, 0
-    return 2 * found > np.count_nonzero(ours)
+    return bool(2 * found > np.count_nonzero(ours))

@@ -113,7 +113,8 @@ def at_rate_of_path(table: TraceTable, activity: DeviceActivity, device: Hardwar
     gb_s = np.array([np.nan if rate is None else rate.gb_s for rate in rates])[code]
     peak_us = copied_bytes(table, activity)[at] / (gb_s * GB_PER_S_IN_BYTES_PER_US)
     took_us = activity.duration_us(at)
-    return np.minimum(np.divide(peak_us, took_us, out=np.full(len(at), np.nan), where=took_us > 0), 1.0)
+    share: Floats = np.divide(peak_us, took_us, out=np.full(len(at), np.nan), where=took_us > 0)
+    return np.minimum(share, 1.0, dtype=np.float64)
 
 
 def copies(table: TraceTable, activity: DeviceActivity, device: HardwareSpec | None) -> pd.DataFrame:
