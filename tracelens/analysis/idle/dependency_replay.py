@@ -183,6 +183,10 @@ class DependencyReplay:
         found[found] = begins[at] & entered[following] & (threads.time[at] == threads.time[following])
         return found
 
+    def forget_delay(self, start_ns: int) -> None:
+        """What began then was late for work from before recording that was not recorded: no loop would repeat that."""
+        self._beyond[: self._n][self.device.start == start_ns] = 0
+
     @property
     def queued_gaps(self) -> Ints:
         """How long (ns) a stream was idle before each kernel that was in its queue."""

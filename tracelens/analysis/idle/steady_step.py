@@ -57,6 +57,8 @@ class SteadyStep:
             also=_ends_of(table, tree, everything.rows[inside], steps[first], (begin, end)),
         )  # fmt: skip
         self._earlier = ~inside[kept][self.graph.at]
+        if self._is_first and window.times.unseen_ns:
+            self.graph.forget_delay(begin + window.times.unseen_ns)
 
     @property
     def rows(self) -> Ints:
