@@ -49,6 +49,7 @@ if TYPE_CHECKING:
     from tracelens.perf_models.kernels import KernelPattern as KernelPattern
     from tracelens.projection.project import project as project
     from tracelens.projection.search.request import search as search
+    from tracelens.projection.search.systems import layer as layer
     from tracelens.recording.recorder import handler as handler
     from tracelens.recording.recorder import profile as profile
     from tracelens.report import report as report
@@ -92,6 +93,7 @@ _MODULE_OF = {
     "report": "tracelens.report",
     "route": "tracelens.routing.route",
     "search": "tracelens.projection.search.request",
+    "layer": "tracelens.projection.search.systems",
     "serve": "tracelens.serving.experiment",
     "sheet": "tracelens.schema",
     "traced_as": "tracelens.perf_models.base",

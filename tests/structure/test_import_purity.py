@@ -10,7 +10,7 @@ import tracelens
 PUBLIC_NAMES = [
     "Advice", "Candidate", "CategoryOf", "Conv", "DType", "EPComm", "Elementwise", "GEMM", "GroupedGEMM", "HardwareSpec", "KernelPattern",
     "Normalization", "OpSignature", "PerfModel", "Reduce", "SDPA", "SignatureError", "Softmax", "Trace", "TracelensError",
-    "__version__", "backend", "collectives", "compare", "estimate", "finding", "handler", "load", "profile", "project", "recorded_as", "report", "route", "search", "serve", "sheet", "traced_as", "traced_as_pattern",
+    "__version__", "backend", "collectives", "compare", "estimate", "finding", "handler", "layer", "load", "profile", "project", "recorded_as", "report", "route", "search", "serve", "sheet", "traced_as", "traced_as_pattern",
 ]  # fmt: skip
 
 

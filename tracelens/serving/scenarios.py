@@ -5,7 +5,7 @@ from __future__ import annotations
 import cProfile
 import dataclasses
 import statistics
-from collections import Counter
+from collections import defaultdict
 from dataclasses import field
 from pathlib import Path
 from types import CodeType
@@ -165,12 +165,12 @@ def _profile(deployment: Deployment, load: Requests, cost: StepCost, options: Op
     """Module -> its own share of a run's time under the profiler, the largest first; built-ins count as ``python``."""
     profiler = cProfile.Profile()
     profiler.runcall(_run, deployment, load, cost, options, level)
-    spent: Counter[str] = Counter()
+    spent: defaultdict[str, float] = defaultdict(float)
     for entry in profiler.getstats():
         name = entry.code.co_filename if isinstance(entry.code, CodeType) else ""
         spent[Path(name).stem if "tracelens" in name else "python"] += entry.inlinetime
-    whole = spent.total() or 1.0
-    return {module: time / whole for module, time in spent.most_common()}
+    whole = sum(spent.values()) or 1.0
+    return {module: time / whole for module, time in sorted(spent.items(), key=lambda item: -item[1])}
 
 
 def _exchanges_of(outcome: Outcome, cost: StepCost) -> int:

@@ -169,7 +169,7 @@ def _option(name: str) -> str:
 
 def _check_seed(args: argparse.Namespace, config: dict[str, Any], *, is_cluster: bool) -> None:
     """UsageError for options that the original rules would not use; a note for such keys of a configuration."""
-    others = ("skew", "groups", "best_groups", "capacity", "ranks_per_node", "cluster", *_CLUSTER_ONLY)
+    others: tuple[str, ...] = ("skew", "groups", "best_groups", "capacity", "ranks_per_node", "cluster", *_CLUSTER_ONLY)
     others = others[1:] if args.skew == "balanced" else others
     named = [_option(name) for name in (*NEVER_USED, *others) if getattr(args, name) is not None]
     if named or is_cluster:

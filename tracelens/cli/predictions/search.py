@@ -19,7 +19,7 @@ from tracelens.option_fields import arguments_of, integer, option, options_of, p
 from tracelens.projection.projection_options import SearchOptions
 
 if TYPE_CHECKING:
-    from tracelens.projection.search.request import Request
+    from tracelens.projection.search.request import Answer, Request
 
 SCHEMA = "tracelens.search/1"
 NOTHING_FITS = 3
@@ -38,7 +38,7 @@ class SearchCommand(SearchOptions):
     )
     sweep: tuple[str, ...] = option(
         "repeat the search for every combination of flops, hbm_gb, hbm_gb_s, nvs, vector_flops, nvlink_gb_s, ib_gb_s, "
-        "nvlink_us, ib_us, nic_factor, model, cluster; V..V doubles, V..V:N are N values",
+        "nvlink_us, ib_us, nvlink_eff, ib_eff, nic_factor, model, cluster; V..V doubles, V..V:N are N values",
         (), repeat=True, metavar="NAME=V/V,...",
     )  # fmt: skip
     executor: str = option("where a sweep runs: processes, serial, dask://HOST:PORT, mpi", "processes", metavar="NAME")
@@ -46,8 +46,14 @@ class SearchCommand(SearchOptions):
     plot: Path | None = option(
         "write plots of scaling, components, degrees, landscape, heat maps as SVG", kind=Path, metavar="FOLDER"
     )
+    compare: Path | None = option(
+        "results of the published code beside which these are held", kind=Path, metavar="FILE.npy"
+    )
+    save_system: Path | None = option(
+        "write the system of --rules paper as the published code's JSON", kind=Path, metavar="FILE.json"
+    )
     output: Path | None = option(
-        "write all columns to .csv, .json or .xlsx, or the page FILE.html",
+        "write all columns to .csv, .json or .xlsx, the page FILE.html, or FILE.npy as the published code does",
         kind=Path,
         metavar="FILE",
         flags=("-o", "--output"),
@@ -59,29 +65,48 @@ configure = arguments_of(SearchCommand)
 
 def run(args: argparse.Namespace) -> int:
     from tracelens.files.atomic_write import write_whole
+    from tracelens.projection.search.published_files import differences, read_results, system_json
     from tracelens.projection.search.request import Request, answer
+    from tracelens.projection.search.systems import paper_system
     from tracelens.report.answers.search_text import search_text
     from tracelens.report.charts.search_plots import write_plots
-    from tracelens.report.export import refuse_unknown, write_frame
+    from tracelens.report.export import refuse_unknown
 
     if args.output is not None:
-        refuse_unknown(args.output, ".html")
+        refuse_unknown(args.output, ".html", ".npy")
     request = Request.of(args.model, args.cluster, options_of(SearchOptions, args))
     if args.sweep:
         return _run_sweep(request, args)
+    theirs = None if args.compare is None else read_results(args.compare)
+    if args.save_system is not None:
+        write_whole(args.save_system, system_json(paper_system(request.cluster)))
     found = answer(request)
-    if args.output is not None and args.output.suffix == ".html":
-        from tracelens.report.pages.search_page import search_page
-
-        write_whole(args.output, search_page(found))
-    elif args.output is not None:
-        about = {"schema": SCHEMA, "model": request.model, "cluster": request.cluster, "rules": request.rules}
-        fitting = found.front() if args.pareto else found.fits
-        write_frame(args.output, fitting if len(found.fits) else found.table, about)
+    if args.output is not None:
+        _write(found, args)
     say(search_text(found, pareto=args.pareto, explain=args.explain))
+    for line in differences(found.fits, theirs) if theirs is not None and len(found.fits) else ():
+        say(line)
     if args.plot is not None and len(found.fits):
         say(f"wrote {', '.join(map(str, write_plots(args.plot, found.fits, found.ranking())))}")
     return 0 if len(found.fits) else NOTHING_FITS
+
+
+def _write(found: Answer, args: argparse.Namespace) -> None:
+    from tracelens.files.atomic_write import write_whole
+    from tracelens.projection.search.published_files import results_npy
+    from tracelens.report.export import write_frame
+    from tracelens.report.pages.search_page import search_page
+
+    request, fitting = found.request, found.front() if args.pareto else found.fits
+    if args.output.suffix == ".html":
+        write_whole(args.output, search_page(found))
+    elif args.output.suffix == ".npy":
+        if request.rules == "corrected" or not len(fitting):
+            raise UsageError("a .npy file of the published code has results of --rules paper or repaired that fit")
+        write_whole(args.output, results_npy(fitting))
+    else:
+        about = {"schema": SCHEMA, "model": request.model, "cluster": request.cluster, "rules": request.rules}
+        write_frame(args.output, fitting if len(found.fits) else found.table, about)
 
 
 def _run_sweep(request: Request, args: argparse.Namespace) -> int:

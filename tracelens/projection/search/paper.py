@@ -13,9 +13,10 @@ There is no causal mask, embedding, head, optimizer step or recompute in this mo
 
 from __future__ import annotations
 
+import math
 import tomllib
 from collections.abc import Iterable, Mapping
-from dataclasses import field
+from dataclasses import field, replace
 from functools import cache
 from importlib.resources import files
 from typing import Any, Literal, NamedTuple
@@ -58,10 +59,51 @@ class LinkTier:
         return self.gb_s * self.efficiency
 
 
+class Sigmoid(NamedTuple):
+    """GB/s of a collective: ``height / (1 + exp(-slope (x - center))) + base``, x = log2 of its message in bytes."""
+
+    height: float
+    slope: float
+    center: float
+    base: float
+
+
+class NcclFits:
+    """Measured bandwidths as fits by (collective, devices per domain, domains), in place of the two tiers' formula."""
+
+    def __init__(self, fits: Mapping[tuple[str, int, int], Sigmoid]) -> None:
+        self._fits = dict(fits)
+
+    def seconds(self, volume_gb: Any, ranks: Any, near: Any, kind: str) -> Any:
+        """Volume over the fit's rate, in GB of 2^30 bytes as the published code has it; NaN where a kind has no fit.
+
+        A number of domains that was not measured has the fit of the nearest; UsageError for larger domains.
+        """
+        if not any(word == kind for word, _, _ in self._fits):
+            return np.nan
+        volume, ranks, near = np.broadcast_arrays(np.asarray(volume_gb, float), ranks, near)
+        result = np.full(volume.shape, np.nan)
+        pairs = np.stack((near, ranks // near), axis=-1).reshape(-1, 2)
+        for each, domains in np.unique(pairs[(ranks > 1).reshape(-1)], axis=0).tolist():
+            at = (near == each) & (ranks // near == domains) & (volume > 0)
+            size = np.log2(volume[at] * 2**30)
+            fit = self._fit(kind, each, domains)
+            result[at] = volume[at] / (fit.height / (1 + np.exp(-fit.slope * (size - fit.center))) + fit.base)
+        return result
+
+    def _fit(self, kind: str, near: int, domains: int) -> Sigmoid:
+        known = [count for word, each, count in self._fits if (word, each) == (kind, near)]
+        if not known:
+            raise UsageError(
+                f"the NCCL fits have no {kind} of {near} devices in a domain: --sweep nvs= chooses another"
+            )
+        return self._fits[kind, near, min(known, key=lambda count: abs(math.log2(count / domains)))]
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PaperSystem:
     """A device and its two network tiers, by the paper's account. ``domain``: devices joined by ``fast`` links.
-    ``nic_factor``: on the slow links of collectives that use both.
+    ``nic_factor``: on the slow links of collectives that use both. ``nccl``: measured collectives instead.
     """
 
     name: str
@@ -73,6 +115,7 @@ class PaperSystem:
     slow: LinkTier
     domain: int
     nic_factor: float = 1.0
+    nccl: NcclFits | None = None
 
     @classmethod
     def load(cls, name: str, *, domain: int) -> PaperSystem:
@@ -300,6 +343,9 @@ class PaperRules:
         )
         mixed = mixed + slow.latency_s * (nodes - 1) + fast.latency_s * (ranks - nodes)
         time = np.where(np.asarray(near) == 1, all_slow, np.where(nodes == 1, all_fast, mixed))
+        if self.system.nccl is not None:
+            measured = self.system.nccl.seconds(volume_gb, ranks, near, kind)
+            time = np.where(np.isnan(measured), time, measured)
         return np.where((ranks == 1) | (np.asarray(volume_gb) == 0), 0.0, time)
 
     def _timed(self, op: _Op, one: _Pass, keys: Mapping[str, Any]) -> tuple[Any, Any, Any]:
@@ -565,6 +611,137 @@ def _layernorm(name: str, rows: Any, width: Any, gather: Message, scatter: Messa
         name=name, is_matrix=False, forward=forward, backward=backward,
         weights_gb=2 * width * ELEMENT_GB, stored_gb=x * ELEMENT_GB,
     )  # fmt: skip
+
+
+class PassFigures(NamedTuple):
+    """One pass of an operation: TFLOP, GB through memory, collectives, and the seconds of each.
+
+    ``memory_s``: beyond ``compute_s``; ``messages``: (collective, group, GB).
+    """
+
+    tflop: float
+    hbm_gb: float
+    messages: tuple[tuple[str, str, float], ...]
+    compute_s: float
+    memory_s: float
+    communication_s: float
+
+    @property
+    def seconds(self) -> float:
+        return self.compute_s + self.memory_s + self.communication_s
+
+
+class Operation(NamedTuple):
+    """An operation of a layer on one device."""
+
+    name: str
+    forward: PassFigures
+    backward: PassFigures
+    weights_gb: float
+    stored_gb: float
+
+    @property
+    def seconds(self) -> float:
+        return self.forward.seconds + self.backward.seconds
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Layer:
+    """One layer of a model on one device by the paper's rules, for looking at: ``layer["fc1"].forward.seconds``.
+
+    ``tp1`` and ``tp2``: the grid; ``near_tp1``, ``near_tp2``: members of each in one fast domain, None: as many as fit.
+    ``but(tp1=8)`` is the same with other figures, those of the rules too (``shape``, ``system``, ``attention``).
+    """
+
+    rules: PaperRules
+    tp1: int = 1
+    tp2: int = 1
+    micro_batch: int = 1
+    blocks: int = 1
+    near_tp1: int | None = None
+    near_tp2: int | None = None
+
+    @property
+    def operations(self) -> tuple[Operation, ...]:
+        keys = self._keys()
+        return tuple(
+            Operation(
+                name=op.name,
+                forward=self._figures(op, op.forward, keys),
+                backward=self._figures(op, op.backward, keys),
+                weights_gb=_first(op.weights_gb),
+                stored_gb=_first(op.stored_gb),
+            )
+            for op in self.rules._ops(keys)
+        )
+
+    def __getitem__(self, name: str) -> Operation:
+        """UsageError for a name that the layer does not have."""
+        found = {op.name: op for op in self.operations}
+        if name not in found:
+            raise UsageError.unknown("operation", name, found)
+        return found[name]
+
+    @property
+    def forward_s(self) -> float:
+        return sum(op.forward.seconds for op in self.operations)
+
+    @property
+    def backward_s(self) -> float:
+        return sum(op.backward.seconds for op in self.operations)
+
+    @property
+    def stored_gb(self) -> float:
+        """Activations that are kept for the backward pass."""
+        return sum(op.stored_gb for op in self.operations)
+
+    @property
+    def weights_gb(self) -> float:
+        return sum(op.weights_gb for op in self.operations)
+
+    def but(self, **changes: Any) -> Layer:
+        """With other figures, of the layer or of its rules; ``shape`` and ``system`` take tables of theirs."""
+        own = {name: changes.pop(name) for name in tuple(changes) if name in self.__slots__ and name != "rules"}
+        for name in ("shape", "system"):
+            if isinstance(changes.get(name), Mapping):
+                changes[name] = replace(getattr(self.rules, name), **changes[name])
+        return replace(self, rules=replace(self.rules, **changes), **own)
+
+    def frame(self) -> Any:
+        """A DataFrame, an operation per row."""
+        import pandas as pd
+
+        rows = [
+            {"op": op.name, "weights_gb": op.weights_gb, "stored_gb": op.stored_gb}
+            | {
+                f"{side}_{name}": getattr(one, name)
+                for side, one in (("forward", op.forward), ("backward", op.backward))
+                for name in ("tflop", "hbm_gb", "compute_s", "memory_s", "communication_s", "seconds")
+            }
+            for op in self.operations
+        ]
+        return pd.DataFrame(rows).set_index("op")
+
+    def __repr__(self) -> str:
+        return (
+            f"<Layer {self.rules.strategy}, {self.rules.attention} attention, grid {self.tp1} x {self.tp2}, "
+            f"micro-batch {self.micro_batch}: forward {1e3 * self.forward_s:.4g} ms, "
+            f"backward {1e3 * self.backward_s:.4g} ms, {self.stored_gb:.4g} GB kept>"
+        )
+
+    def _keys(self) -> dict[str, Any]:
+        domain = self.rules.system.domain
+        near1 = math.gcd(self.tp1, domain) if self.near_tp1 is None else self.near_tp1
+        near2 = math.gcd(self.tp2, max(domain // near1, 1)) if self.near_tp2 is None else self.near_tp2
+        values = (self.tp1, self.tp2, self.micro_batch, self.blocks, near1, near2)
+        if min(values) < 1 or self.tp1 % near1 or self.tp2 % near2:
+            raise UsageError("degrees must be at least 1, and members in a domain must divide theirs")
+        return {name: np.array([value]) for name, value in zip(LAYER_KEYS, values, strict=True)}
+
+    def _figures(self, op: _Op, one: _Pass, keys: Mapping[str, Any]) -> PassFigures:
+        compute_s, memory_s, communication_s = (_first(value) for value in self.rules._timed(op, one, keys))
+        sent = tuple((m.kind, m.axis, _first(m.volume_gb)) for m in one.messages if keys[m.axis][0] > 1)
+        return PassFigures(_first(one.tflop), _first(one.hbm_gb), sent, compute_s, memory_s, communication_s)
 
 
 def layer_costs(rules: PaperRules, candidates: Candidates) -> LayerCost:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import fields, replace
+from pathlib import Path
 
 from tracelens.backends.system import System
 from tracelens.dtypes import DType
@@ -19,7 +20,17 @@ from tracelens.lazy.patterns import lazy_pattern
 from tracelens.lazy.records import dataclass
 from tracelens.network.topology import Link as TierLink
 from tracelens.network.topology import Protocol, Rates, Tier, Topology
-from tracelens.projection.search.paper import LinkTier, PaperSystem, given_shape, load_shape, system_names
+from tracelens.projection.projection_options import STRATEGIES, PaperAttention, Strategy
+from tracelens.projection.search.paper import (
+    Layer,
+    LinkTier,
+    PaperRules,
+    PaperSystem,
+    given_shape,
+    load_shape,
+    system_names,
+)
+from tracelens.projection.search.published_files import read_system
 from tracelens.projection.search.space import Shape
 from tracelens.units import BYTES_PER_GB, BYTES_PER_GIB, US_PER_S
 from tracelens.workload.blocks import DENSE_LAYER
@@ -44,7 +55,8 @@ class Figures:
     ``flops``: TFLOP/s of 16-bit matrix products, every other compute rate scales along. ``hbm_gb_s`` and ``hbm_gb`` of
     device memory. ``nvs``: devices in a fast domain. ``vector_flops``: TFLOP/s of 16-bit vector operations.
     ``nvlink_gb_s`` and ``ib_gb_s``: one direction of a device's links within its domain and to others, ``nvlink_us``
-    and ``ib_us`` their latencies. ``nic_factor``: on the rate between domains of what also travels within them.
+    and ``ib_us`` their latencies, ``nvlink_eff`` and ``ib_eff`` the share of their rates that collectives reach.
+    ``nic_factor``: on the rate between domains of what also travels within them.
     """
 
     flops: float | None = None
@@ -57,12 +69,16 @@ class Figures:
     nvlink_us: float | None = None
     ib_us: float | None = None
     nic_factor: float | None = None
+    nvlink_eff: float | None = None
+    ib_eff: float | None = None
 
     def __post_init__(self) -> None:
         for each in fields(self):
             value = getattr(self, each.name)
             if value is not None and not value > 0:
                 raise UsageError(f"{each.name} must be above 0, not {value}")
+            if value is not None and each.name.endswith("_eff") and value > 1:
+                raise UsageError(f"{each.name} is a share of the rate, at most 1, not {value}")
 
     def of(self, system: PaperSystem) -> PaperSystem:
         """The system with these figures."""
@@ -74,15 +90,15 @@ class Figures:
             hbm_gb_s=self.hbm_gb_s or system.hbm_gb_s,
             hbm_gb=self.hbm_gb or system.hbm_gb,
             domain=self.nvs or system.domain,
-            fast=_with_link(system.fast, self.nvlink_gb_s, self.nvlink_us),
-            slow=_with_link(system.slow, self.ib_gb_s, self.ib_us),
+            fast=_with_link(system.fast, self.nvlink_gb_s, self.nvlink_us, self.nvlink_eff),
+            slow=_with_link(system.slow, self.ib_gb_s, self.ib_us, self.ib_eff),
             nic_factor=self.nic_factor or system.nic_factor,
         )
 
 
-def _with_link(tier: LinkTier, gb_s: float | None, latency_us: float | None) -> LinkTier:
+def _with_link(tier: LinkTier, gb_s: float | None, latency_us: float | None, efficiency: float | None) -> LinkTier:
     latency_s = tier.latency_s if latency_us is None else latency_us / US_PER_S
-    return replace(tier, gb_s=gb_s or tier.gb_s, latency_s=latency_s)
+    return replace(tier, gb_s=gb_s or tier.gb_s, latency_s=latency_s, efficiency=efficiency or tier.efficiency)
 
 
 AS_THEY_ARE = Figures()
@@ -93,6 +109,8 @@ def paper_system(name: str, figures: Figures = AS_THEY_ARE) -> PaperSystem:
 
     UsageError for an unknown name, and for a cluster that lacks a figure.
     """
+    if _is_file_of_paper(name):
+        return figures.of(read_system(Path(name)))
     base, domain = _split(name)
     if base in system_names():
         if domain is None:
@@ -106,6 +124,8 @@ def load_system(name: str, figures: Figures = AS_THEY_ARE) -> System:
 
     ``h200`` alone is the device in its standard node; ``h200-nvs8`` the paper's.
     """
+    if _is_file_of_paper(name):
+        return _from_paper(paper_system(name, figures))
     base, domain = _split(name)
     if domain is None:
         try:
@@ -152,6 +172,33 @@ def load_model(name: str, sequence: int | None = None) -> tuple[ModelConfig, int
     return model, sequence or shape.sequence
 
 
+def layer(
+    model: str,
+    cluster: str,
+    *,
+    strategy: Strategy = "1d",
+    attention: PaperAttention = "fused",
+    sequence: int | None = None,
+    **degrees: int,
+) -> Layer:
+    """One layer of a model on one device by the paper's rules, as objects (``tl.layer``).
+
+    ``degrees``: ``tp1``, ``tp2``, ``micro_batch``, ``blocks``, ``near_tp1``, ``near_tp2`` of ``Layer``; ``tp`` is
+    ``tp1``. UsageError for others.
+    """
+    given = {"tp1" if name == "tp" else name: value for name, value in degrees.items()}
+    known = [each.name for each in fields(Layer) if each.name != "rules"]
+    for name in given:
+        if name not in known:
+            raise UsageError.unknown("degree", name, known)
+    if strategy not in STRATEGIES:
+        raise UsageError.unknown("strategy", strategy, STRATEGIES)
+    rules = PaperRules(
+        shape=paper_shape(model, sequence), strategy=strategy, system=paper_system(cluster), attention=attention
+    )
+    return Layer(rules=rules, **given)
+
+
 def paper_shape(name: str, sequence: int | None = None) -> Shape:
     """The shape of a model for the paper's rules. UsageError for a model that they do not describe."""
     try:
@@ -169,6 +216,11 @@ def paper_shape(name: str, sequence: int | None = None) -> Shape:
     return shape if sequence is None else replace(shape, sequence=sequence)
 
 
+def _is_file_of_paper(name: str) -> bool:
+    """Whether a cluster is given as the published code's JSON."""
+    return name.lower().endswith(".json")
+
+
 def _split(name: str) -> tuple[str, int | None]:
     found = _NODE.fullmatch(name)
     if found is None:
@@ -180,6 +232,11 @@ def _split(name: str) -> tuple[str, int | None]:
 
 def _from_paper(paper: PaperSystem) -> System:
     """The paper's figures; efficiencies by size are those fitted on the device of the same name."""
+    if paper.name not in _LIKE:
+        raise UsageError(
+            f"{paper.name}: --rules corrected need a device whose kernels were measured; name the file after one "
+            f"(config-{next(iter(_LIKE))}.json), or use --rules paper"
+        )
     like = HardwareSpec.load(_LIKE[paper.name])
     device = replace(
         _scaled(like, paper.matrix_tflops_s),
@@ -284,7 +341,10 @@ def _with(system: System, figures: Figures) -> System:
 def _with_links(system: System, figures: Figures) -> System:
     """The innermost and the outermost tier with other rates per device and latencies."""
     topology = system.topology
-    changed = (figures.nvlink_gb_s, figures.ib_gb_s, figures.nvlink_us, figures.ib_us, figures.nic_factor)
+    changed = (
+        figures.nvlink_gb_s, figures.ib_gb_s, figures.nvlink_us, figures.ib_us, figures.nic_factor, figures.nvlink_eff,
+        figures.ib_eff,
+    )  # fmt: skip
     if topology is None or not any(changed):
         return system
     inner, outer = topology.tiers[0], topology.tiers[-1]
@@ -292,15 +352,25 @@ def _with_links(system: System, figures: Figures) -> System:
     near = 1.0 if figures.nvlink_gb_s is None else figures.nvlink_gb_s / inner.link.rates.peak_gb_s
     far = 1.0 if figures.ib_gb_s is None else figures.ib_gb_s / (outer.link.rates.peak_gb_s * share)
     tiers = [*topology.tiers]
-    tiers[0] = replace(inner, link=_changed(inner.link, near, figures.nvlink_us))
+    tiers[0] = replace(inner, link=_changed(inner.link, near, figures.nvlink_us, figures.nvlink_eff))
     if len(tiers) > 1:
-        tiers[-1] = replace(outer, link=_changed(outer.link, far * (figures.nic_factor or 1.0), figures.ib_us))
+        tiers[-1] = replace(
+            outer, link=_changed(outer.link, far * (figures.nic_factor or 1.0), figures.ib_us, figures.ib_eff)
+        )
     return replace(system, topology=replace(topology, tiers=tuple(tiers)))
 
 
-def _changed(link: TierLink, factor: float, latency_us: float | None) -> TierLink:
+def _changed(link: TierLink, factor: float, latency_us: float | None, efficiency: float | None) -> TierLink:
     given = {each.name: getattr(link.rates, each.name) for each in fields(link.rates)}
-    rates = replace(link.rates, **{name: value * factor for name, value in given.items() if value is not None})
+    given |= {"all_gather_gb_s": link.rates.of("all_gather")} if efficiency is not None else {}
+    rates = replace(
+        link.rates,
+        **{
+            name: factor * (value if efficiency is None or name == "peak_gb_s" else efficiency * link.rates.peak_gb_s)
+            for name, value in given.items()
+            if value is not None
+        },
+    )
     if latency_us is None:
         return replace(link, rates=rates)
     protocols = tuple(replace(each, hop_us=latency_us, tree_hop_us=latency_us) for each in link.protocols)
