@@ -205,8 +205,8 @@ def _aligned(names: tuple[str, ...], graph: _Captured) -> dict[int, int]:
         return {position: captured[key] for position, key in enumerate(_numbered(names))}
     begin = _common_length(names, graph.names)
     end = _common_length(names[begin:][::-1], graph.names[begin:][::-1])
-    middle, captured = names[begin : len(names) - end], graph.names[begin : len(graph.names) - end]
-    blocks = SequenceMatcher(None, middle, captured, autojunk=False).get_matching_blocks()
+    middle, middle_of_graph = names[begin : len(names) - end], graph.names[begin : len(graph.names) - end]
+    blocks = SequenceMatcher(None, middle, middle_of_graph, autojunk=False).get_matching_blocks()
     pairs = [(begin + block.a + k, begin + block.b + k) for block in blocks for k in range(block.size)]
     pairs += [(k, k) for k in range(begin)] + [(len(names) - k, len(graph.names) - k) for k in range(1, end + 1)]
     return {position: graph.launches[k] for position, k in pairs}
