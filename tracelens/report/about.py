@@ -9,7 +9,7 @@ from tracelens.analysis.verdict.summary import STEPS, Steps, Summary, Utilizatio
 from tracelens.lazy.records import dataclass
 from tracelens.report.assembly import Sheet
 from tracelens.report.cells import Value
-from tracelens.report.figures import unseen_text
+from tracelens.report.figures import gain_range, together_text, unseen_text
 from tracelens.report.step_figures import scope_text, steps_text
 from tracelens.schema import Column
 from tracelens.units import FLOPS_PER_TFLOP
@@ -203,7 +203,7 @@ def _findings(summary: Summary) -> Iterator[Line]:
         return
     per = "step" if summary.steps else "window"
     yield _section("Look here first")
-    yield _head("Finding", f"Gain per {per} (ms)", "Certainty", "Why")
+    yield _head("Finding", f"Gain per {per}, up to (ms)", "Certainty", "Why")
     for finding in summary.findings:
         gain = None if finding.gain_us is None else finding.gain_us / 1e3
         yield _row(
@@ -213,11 +213,22 @@ def _findings(summary: Summary) -> Iterator[Line]:
             finding.why,
             number_format="#,##0.000",
         )
+        if gain is not None:
+            yield _row("    between", None, None, gain_range(finding))
         if finding.remedy:
             yield _row("    try", None, None, finding.remedy)
-        for said in finding.figures:
+        if finding.limited_by:
+            yield _row("    limited by", None, None, finding.limited_by)
+        for said in (*finding.figures, *finding.limit_figures):
             shape = PERCENT if said.unit == "share" else "#,##0.###"
             yield _row(f"    {said.what}", said.value, None if said.unit == "share" else said.unit, number_format=shape)
+    if summary.together is not None:
+        yield _row("The first ones together", None, None, together_text(summary.together))
+        for number, (key, us) in enumerate(
+            zip(("now", *summary.together.findings), summary.together.step_us, strict=True)
+        ):
+            name = f"    after {number}: {key.replace('_', ' ')}" if number else "    now"
+            yield _row(name, us / 1e3, "ms", number_format="#,##0.000")
 
 
 def _device(summary: Summary) -> Iterator[Line]:

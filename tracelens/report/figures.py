@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from tracelens.analysis.verdict.summary import CategoryRow, Unseen
+from tracelens.analysis.verdict.summary import CategoryRow, Finding, FixesTogether, Unseen
 from tracelens.backends.base import bound_name
 from tracelens.files.short_names import short_kernel_name
 from tracelens.units import GB_PER_TB
@@ -72,6 +72,23 @@ def shown_change(share: float) -> str:
 def shown_share(share: float) -> str:
     """A fraction in whole percent; a tenth where that is all there is."""
     return shown_percent(share) if 0 < share < 0.01 else f"{100 * share:.0f} %"
+
+
+def gain_range(finding: Finding) -> str:
+    """``0-4.20 ms`` between the least and the most of a gain, ``4.20 ms`` where both are one; empty where not known."""
+    if finding.gain_low_us is None or finding.gain_high_us is None:
+        return ""
+    low, high = shown_ms(finding.gain_low_us), shown_ms(finding.gain_high_us)
+    return f"{high} ms" if low == high else f"{low}\N{EN DASH}{high} ms"
+
+
+def together_text(together: FixesTogether) -> str:
+    """``33.7 ms now, 29.5 after 1, 29.5 after 1 and 2: then the host limits``."""
+    now, *after = map(shown_ms, together.step_us)
+    applied = ["1", *(f"1 and {n}" if n == 2 else f"1 to {n}" for n in range(2, len(after) + 1))]
+    parts = [f"{now} ms now", *(f"{ms} after {which}" for ms, which in zip(after, applied, strict=False))]
+    limit = {"host": "the host", "device": "the GPU"}.get(together.limited_by or "")
+    return ", ".join(parts) + (f": then {limit} limits" if limit else "")
 
 
 def unseen_text(unseen: Unseen) -> str:

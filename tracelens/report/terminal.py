@@ -19,6 +19,7 @@ from tracelens.report.figures import (
     shown_share,
     shown_tb_s,
     shown_tflops,
+    together_text,
     unseen_text,
 )
 from tracelens.report.step_figures import (
@@ -259,6 +260,11 @@ def _findings(summary: Summary) -> Iterator[_Row]:
         if finding.remedy:
             for line in _wrapped(f"try: {finding.remedy}", WIDTH - 4):
                 yield _Row(text=f"   {line}", style=_DIM)
+    if summary.together is not None:
+        for line in _wrapped(
+            f"together: {'step' if summary.steps else 'window'} {together_text(summary.together)}", WIDTH - 2
+        ):
+            yield _Row(text=f" {line}")
 
 
 def _notices(summary: Summary) -> Iterator[_Row]:

@@ -12,7 +12,7 @@ from tracelens.analysis.page.roofs import Roofs
 from tracelens.analysis.page.step_timeline import StepTimeline
 from tracelens.analysis.sheets.ops import headroom, unified_perf_summary
 from tracelens.analysis.sheets.timeline import critical_path
-from tracelens.analysis.verdict.summary import Busy, CategoryRow, Finding, Steps, Summary, Throughput, Unseen
+from tracelens.analysis.verdict.summary import Busy, CategoryRow, Steps, Summary, Throughput, Unseen
 from tracelens.files.trace_name import trace_name
 from tracelens.report.assembly import Sheet, by_title
 from tracelens.report.cells import plain_rows
@@ -24,12 +24,14 @@ from tracelens.report.charts.page_charts import REST, Part, Point, legend, marke
 from tracelens.report.explanation import ceilings
 from tracelens.report.figures import (
     bound_text,
+    gain_range,
     shown_ms,
     shown_percent,
     shown_rate,
     shown_share,
     shown_tb_s,
     shown_tflops,
+    together_text,
     unseen_text,
 )
 from tracelens.report.html.page_tables import STATIC_ROWS, PageTable, prose, shown_text
@@ -380,7 +382,7 @@ def look_here_first(summary: Summary) -> Markup | None:
     per = "per step" if summary.steps else "in the window"
     items = []
     for finding in summary.findings:
-        gain = "" if finding.gain_us is None else f"{shown_ms(finding.gain_us)} ms"
+        gain = "not known" if finding.gain_us is None else f"{shown_ms(finding.gain_us)} ms"
         name = finding.op or next(
             (row.row["name"] for row in finding.evidence if row.sheet == unified_perf_summary.TITLE), None
         )
@@ -388,29 +390,24 @@ def look_here_first(summary: Summary) -> Markup | None:
         if name is not None:
             link = tag("a", "show its rows", href="#section-ops", data_filter=shown_text(str(name)), class_="to-ops")
         tried = tag("div", "Try: ", prose(finding.remedy), class_="remedy") if finding.remedy else None
-        why = tag("td", prose(finding.why), " ", link, tried)
-        cells = (tag("td", gain, class_="n"), tag("td", _range(finding), class_="n"), tag("td", finding.certainty))
+        limit = tag("div", prose(f"{finding.limited_by}."), class_="remedy") if finding.limited_by else None
+        why = tag("td", prose(finding.why), " ", link, tried, limit)
+        cells = (tag("td", gain, class_="n"), tag("td", gain_range(finding), class_="n"), tag("td", finding.certainty))
         items.append(tag("tr", why, *cells))
-    heads = headings("finding", f"gain {per}", "between", "certainty", figures=(f"gain {per}", "between"))
+    heads = headings("finding", f"gain {per}, up to", "between", "certainty", figures=(f"gain {per}, up to", "between"))
     return joined(
         tag("h2", f"Look here first{counts_of(summary)}"),
         _unseen(summary.unseen),
         scrolled(heads, items, kind="findings") if items else None,
+        tag("p", f"Together: {together_text(summary.together)}.") if summary.together is not None else None,
         _how(
-            "No moment of the step is in two findings, so their gains add up to at most the step. A gain is what comes "
-            "out in the end if the host launches no sooner than it did; findings stand in order of it, and of what is "
-            "not certain half counts. Between: what is certain, and what comes out if the host keeps up, or an op "
-            "reaches its roofline. docs/findings.md says of each finding what it sees, what to do, and when that "
-            "brings nothing."
+            "A gain is how much shorter the step gets when what the finding speaks of goes and the step is repeated: "
+            "the host's head start in the recording is no gain. Findings stand in the order of their gains, of which "
+            "what is not certain counts half; no moment of the step is in two of them. Between: what is certain, and "
+            "what comes out if an op reaches its roofline, or all of the idle time goes. docs/findings.md says of each "
+            "finding what it sees, what to do, and when that brings nothing."
         ),
     )
-
-
-def _range(finding: Finding) -> str:
-    if finding.gain_low_us is None or finding.gain_high_us is None:
-        return ""
-    low, high = shown_ms(finding.gain_low_us), shown_ms(finding.gain_high_us)
-    return f"{high} ms" if low == high else f"{low}\N{EN DASH}{high} ms"
 
 
 def roofline(
