@@ -17,18 +17,19 @@ brings nothing. `report.json` has them under `findings`: each with its `gain_us`
 `remedy`, and the `command` to go on with.
 
 A gain is how much shorter the step gets, at most, when what the finding speaks of goes and the step is done again and
-again: the dependencies of host and device are replayed (see [whatif.md](whatif.md)), and the next step begins when the host
-can begin it. So the head start that the host had in the recording gains nothing, and kernels that become shorter than the
-host's own time gain nothing more; `limited_by` says so with the figures. `tracelens whatif --apply KEY` gives the same
-gain. The lower end of the range is what goes for sure, the upper end what comes out when all that the finding speaks of
-goes, or an op reaches its roofline. `together` has the first three findings one on top of the other: the step now, after
-the first, after the first two, after all three.
+again: the dependencies of host and device are replayed (see [whatif.md](whatif.md)), and the next step begins when
+the host can begin it. So the head start that the host had in the recording gains nothing, and kernels that become
+shorter than the host's own time gain nothing more; `limited_by` says so with the figures. `tracelens whatif --apply
+KEY` gives the same gain. The lower end of the range is what goes for sure, the upper end what comes out when all that
+the finding speaks of goes, or an op reaches its roofline. `together` has the first three findings one on top of the
+other: the step now, after the first, after the first two, after all three.
 
-No moment of a step is in two findings: they stand in the order of the middle of what is sure and the gain, each keeps the
-time that those above it leave, and together they gain at most the step. A finding gains at most the time that it speaks of,
-also where the launches that go with it would spare more. What gains less than 0.5 % of the step is left out; idle time and
-exposed communication of more than 15 % of the step are then said in a note. Idle time of an unknown cause has no gain: nothing
-says what would spare it. An extension adds a rule with `@finding`: see [extensions.md](extensions.md).
+No moment of a step is in two findings: they stand in the order of the middle of what is sure and the gain, each keeps
+the time that those above it leave, and together they gain at most the step. A finding gains at most the time that it
+speaks of, also where the launches that go with it would spare more. What gains less than 0.5 % of the step is left
+out; idle time and exposed communication of more than 15 % of the step are then said in a note. Idle time of an
+unknown cause has no gain: nothing says what would spare it. An extension adds a rule with `@finding`: see
+[extensions.md](extensions.md).
 
 This page is generated: `python -m docs.generate_findings` writes it anew, and a test compares.
 """
