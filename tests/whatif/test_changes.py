@@ -208,7 +208,7 @@ def test_what_a_report_prints_names_its_events() -> None:
         for name in frames[sheet][column].astype(str):
             # "(unlinked kernels)" and "(in no module)" are no names
             assert name.startswith("(") or subject.events_of(name).any(), name
-    kernels = frames["kernel_summary"].groupby("kernel_name", observed=True)["kernel_us_sum"].sum()
+    kernels = frames["kernel_summary"].groupby("kernel_name", observed=True)["duration_us_sum"].sum()
     for name, kernel_us in kernels.items():
         found = subject.events_of(short_kernel_name(str(name)))
         assert subject.activity.duration[found & subject.counted].sum() / 1000 == pytest.approx(kernel_us, rel=1e-9), (
