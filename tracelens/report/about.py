@@ -36,6 +36,7 @@ def about_lines(summary: Summary, sheets: Sequence[tuple[str, Sheet]]) -> list[L
         *_time(summary),
         *_utilization(summary.utilization),
         *_findings(summary),
+        *_together(summary),
         *_device(summary),
         *_sheets(sheets, summary),
         *_columns([sheet for _, sheet in sheets]),
@@ -222,13 +223,17 @@ def _findings(summary: Summary) -> Iterator[Line]:
         for said in (*finding.figures, *finding.limit_figures):
             shape = PERCENT if said.unit == "share" else "#,##0.###"
             yield _row(f"    {said.what}", said.value, None if said.unit == "share" else said.unit, number_format=shape)
-    if summary.together is not None:
-        yield _row("The first ones together", None, None, together_text(summary.together))
-        for number, (key, us) in enumerate(
-            zip(("now", *summary.together.findings), summary.together.step_us, strict=True)
-        ):
-            name = f"    after {number}: {key.replace('_', ' ')}" if number else "    now"
-            yield _row(name, us / 1e3, "ms", number_format="#,##0.000")
+
+
+def _together(summary: Summary) -> Iterator[Line]:
+    """The step now, after the first finding's fix, after those of the first two, ..."""
+    if summary.together is None:
+        return
+    yield _row("The first ones together", None, None, together_text(summary.together))
+    keys = ("now", *summary.together.findings)
+    for number, (key, us) in enumerate(zip(keys, summary.together.step_us, strict=True)):
+        name = f"    after {number}: {key.replace('_', ' ')}" if number else "    now"
+        yield _row(name, us / 1e3, "ms", number_format="#,##0.000")
 
 
 def _device(summary: Summary) -> Iterator[Line]:

@@ -60,7 +60,12 @@ def verdict(summary: Summary, *, seconds: float | None = None, written: Sequence
     file). Trace text is shown without control characters; ``color`` adds escape sequences of our own.
     """
     above = [*_header(summary, seconds), *_coverage(summary)]
-    below = [*_findings(summary), *_notices(summary), *(_Row(text=f" wrote {entry}") for entry in written[:2])]
+    below = [
+        *_findings(summary),
+        *_together(summary),
+        *_notices(summary),
+        *(_Row(text=f" wrote {entry}") for entry in written[:2]),
+    ]
     rows = [*above, *_table(summary, _CATEGORIES), *below]
     if (beyond := len(rows) - _LINES) > 0:
         rows = [*above, *_table(summary, max(_CATEGORIES - beyond, 2)), *below]
@@ -260,10 +265,13 @@ def _findings(summary: Summary) -> Iterator[_Row]:
         if finding.remedy:
             for line in _wrapped(f"try: {finding.remedy}", WIDTH - 4):
                 yield _Row(text=f"   {line}", style=_DIM)
+
+
+def _together(summary: Summary) -> Iterator[_Row]:
+    """What the first findings bring one on top of the other."""
     if summary.together is not None:
-        for line in _wrapped(
-            f"together: {'step' if summary.steps else 'window'} {together_text(summary.together)}", WIDTH - 2
-        ):
+        whole = "step" if summary.steps else "window"
+        for line in _wrapped(f"together: {whole} {together_text(summary.together)}", WIDTH - 2):
             yield _Row(text=f" {line}")
 
 
