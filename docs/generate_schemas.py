@@ -123,7 +123,7 @@ def schemas() -> dict[str, Json]:
             },
         ),
         document(
-            "tracelens.collectives/1",
+            "tracelens.collectives/2",
             "What collectives writes; sheets without rows are left out.",
             {
                 "input": job,
@@ -173,7 +173,7 @@ def schemas() -> dict[str, Json]:
             {"query": TEXT, "rows": rows()},
         ),
     )
-    named = {each["title"].removeprefix("tracelens.").removesuffix("/1"): each for each in made}
+    named = {each["title"].removeprefix("tracelens.").rpartition("/")[0]: each for each in made}
     return {**named, "report.brief": brief()}
 
 

@@ -206,7 +206,7 @@ def _te_dtype(op: OpSignature, tensor: int, number: int) -> DType | None:
 class FusedAttention(SDPA):
     """Attention whose mask and layout are text arguments, which a trace does not record.
 
-    Assumed, and shown as ``param: assumed``: a causal mask where queries and keys are equally long, as in language
+    Assumed, and shown as ``param_assumed``: a causal mask where queries and keys are equally long, as in language
     models; without causality the flops are almost twice as many. With unequal lengths nothing is assumed and the flops
     are unknown. Bytes do not depend on it.
     """

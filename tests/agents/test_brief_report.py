@@ -16,7 +16,7 @@ def test_the_compact_report_is_the_report_in_short(repository, tmp_path, capsys)
     assert main(["report", trace, "--format", "json", "--brief", "-o", str(tmp_path / "report.json")]) == 0
     printed = capsys.readouterr().out
     brief, whole = json.loads(printed), json.loads((tmp_path / "report.json").read_bytes())
-    assert brief["schema"] == "tracelens.report.brief/1"
+    assert brief["schema"] == "tracelens.report.brief/2"
     assert printed.count("\n") == 1
     assert len(printed) < (tmp_path / "report.json").stat().st_size / 15
     assert brief["step"]["time_us"] == pytest.approx(whole["step"]["time_us"], rel=1e-4)

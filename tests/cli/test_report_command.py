@@ -167,7 +167,7 @@ def test_a_binding_that_raises_costs_its_op_and_exits_5(
     assert "ZeroDivisionError" in warning["text"]
     ops = document["ops"]
     assert any(op["model"] == "GEMM" for op in ops)
-    assert all(op["model"] is None for op in ops if op["signature"]["name"] == "aten::mm")
+    assert all(op["model"] is None for op in ops if op["name"] == "aten::mm")
 
 
 def test_a_foreign_folder_is_never_overwritten(small_trace: Path, tmp_path: Path) -> None:

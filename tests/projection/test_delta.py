@@ -169,7 +169,7 @@ def test_a_step_has_the_calls_that_were_launched_in_complete_steps_alone(tmp_pat
     assert (of_report.step_us, of_report.idle_us) == pytest.approx((of_trace.step_us, of_trace.idle_us))
 
 
-def test_a_report_without_calls_per_step_is_read_as_before(tmp_path: Path) -> None:
+def test_a_report_of_version_1_is_read_as_before(tmp_path: Path) -> None:
     signature = {
         "name": "aten::mm",
         "shapes": [[8, 8], [8, 8]],

@@ -99,7 +99,7 @@ def test_the_handler_serves_the_profiler_itself(torch, train_step, tmp_path):
             train_step()
             profiler.step()
     assert [path.name for path in sorted(ready.files)] == ["rank0.json.gz", "rank0_2.json.gz"]
-    assert json.loads((tmp_path / "rank0.report" / "report.json").read_bytes())["schema"] == "tracelens.report/1"
+    assert json.loads((tmp_path / "rank0.report" / "report.json").read_bytes())["schema"] == "tracelens.report/2"
 
 
 def test_nothing_is_added_to_a_step(torch, train_step, tmp_path):

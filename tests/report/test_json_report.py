@@ -52,7 +52,7 @@ def objects(value, path=()):
 def test_the_schema_fails_when_any_key_is_missing(report):
     removed = 0
     for path, found in objects(report):
-        if path and path[-1] == "dims":
+        if path and path[-1] == "perf_params":
             continue
         for key in found:
             broken = copy.deepcopy(report)
@@ -80,34 +80,39 @@ def test_a_folder_in_the_file_name_is_not_valid(report):
 
 def test_an_op_carries_what_diff_and_calibration_read(report):
     gemm = report["ops"][0]
-    assert gemm["signature"] == {
+    assert {key: gemm[key] for key in ("name", "input_dims", "input_types", "input_strides", "concrete_inputs")} == {
         "name": "aten::mm",
-        "shapes": [[128, 512], [512, 256]],
-        "dtypes": ["c10::BFloat16", "c10::BFloat16"],
-        "strides": [[512, 1], [256, 1]],
-        "scalars": ["", ""],
+        "input_dims": [[128, 512], [512, 256]],
+        "input_types": ["c10::BFloat16", "c10::BFloat16"],
+        "input_strides": [[512, 1], [256, 1]],
+        "concrete_inputs": ["", ""],
     }
-    assert gemm["dims"] == {"M": 128, "N": 256, "K": 512, "bias": False}
-    assert (gemm["model"], gemm["count"], gemm["backend"], gemm["bound"]) == ("GEMM", 4, "roofline", "compute")
-    assert (gemm["measured_us"], gemm["measured_std_us"], gemm["estimated_us"], gemm["launch_gap_us"]) == (
+    assert gemm["perf_params"] == {"M": 128, "N": 256, "K": 512, "bias": False}
+    assert (gemm["model"], gemm["operation_count"], gemm["backend"], gemm["roofline_bound"]) == (
+        "GEMM",
+        4,
+        "roofline",
+        "compute",
+    )
+    assert (gemm["kernel_us_mean"], gemm["kernel_us_std"], gemm["roofline_us"], gemm["launch_gap_us"]) == (
         10.0,
         None,
         5.0,
         1.5,
     )
-    assert gemm["flops"] == 2 * 128 * 256 * 512
-    assert gemm["hbm_bytes"] == 2 * (128 * 512 + 512 * 256 + 128 * 256)
+    assert gemm["gflops"] == 2 * 128 * 256 * 512 / 1e9
+    assert gemm["hbm_mb"] == 2 * (128 * 512 + 512 * 256 + 128 * 256) / 1e6
 
 
 def test_a_token_exchange_has_wire_bytes_zero_flops_and_no_hbm_bytes(report):
     exchange = report["ops"][1]
-    assert (exchange["flops"], exchange["hbm_bytes"], exchange["wire_bytes"]) == (0, None, 4096 * 7168 * 2)
+    assert (exchange["gflops"], exchange["hbm_mb"], exchange["wire_mb"]) == (0, None, 4096 * 7168 * 2 / 1e6)
 
 
 def test_what_is_not_determined_is_null(report):
     unknown = report["ops"][2]
-    assert [unknown[key] for key in ("model", "dims", "estimated_us", "flops", "bound")] == [None] * 5
-    assert unknown["signature"]["shapes"] is None
+    assert [unknown[key] for key in ("model", "perf_params", "roofline_us", "gflops", "roofline_bound")] == [None] * 5
+    assert unknown["input_dims"] is None
 
 
 def test_coverage_has_its_seven_keys(report):

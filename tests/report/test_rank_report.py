@@ -76,7 +76,7 @@ def test_workbook_holds_every_sheet_and_says_what_was_cut(report, tmp_path, monk
 def test_json_has_no_nan_and_the_same_bytes_each_time(report):
     text = report.to_json()
     document = json.loads(text, parse_constant=pytest.fail)
-    assert document["schema"] == "tracelens.collectives/1"
+    assert document["schema"] == "tracelens.collectives/2"
     assert document["tables"]["straggler_summary"][0]["rank"] == 2
     assert document["input"] == {"name": "job", "ranks": [0, 1, 2, 3], "world_size": 4}
     assert report.to_json() == text
@@ -135,7 +135,7 @@ def test_command_writes_and_prints(folder, tmp_path, capsys):
     assert "rank 2 late" in capsys.readouterr().out
     assert sorted(p.name for p in out.iterdir()) == ["collectives.html", "collectives.json", "collectives.xlsx", "csv"]
     assert main(["collectives", str(folder), "-o", str(out), "--format", "json", "--executor", "serial"]) == 0
-    assert json.loads(capsys.readouterr().out)["schema"] == "tracelens.collectives/1"
+    assert json.loads(capsys.readouterr().out)["schema"] == "tracelens.collectives/2"
 
 
 def test_command_writes_the_one_file_that_was_asked_for(folder, tmp_path, capsys):

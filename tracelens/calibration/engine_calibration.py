@@ -13,7 +13,7 @@ import numpy as np
 from tracelens.calibration.fitting import coordinate_search
 from tracelens.errors import InputError, UsageError
 from tracelens.files.data_table import COUNT
-from tracelens.files.documents import REPORT, expected, json_of
+from tracelens.files.documents import REPORT, expected, json_of, report_ops
 from tracelens.lazy.records import dataclass
 from tracelens.serving.costs import StepCost
 from tracelens.serving.deployment import Deployment, Engine
@@ -154,7 +154,7 @@ def _from_report(engine: Engine, path: Path) -> Engine | None:
 
 
 def _fitted_on_ops(engine: Engine, path: Path, document: Mapping[str, Any]) -> Engine:
-    waits, ratios = _waits_and_ratios(document.get("ops", []))
+    waits, ratios = _waits_and_ratios(report_ops({"ops": [], **document}))
     step = document.get("step")
     steps = COUNT.count((step.get("count") if isinstance(step, dict) else None) or 1, f"{path}: step.count")
     if not waits and not ratios:
@@ -174,10 +174,10 @@ def _waits_and_ratios(ops: Iterable[Mapping[str, Any]]) -> tuple[list[float], li
     """Host time (us) of the calls of each op, and of the roofline over the measured time, where a report has them."""
     waits, ratios = [], []
     for op in ops:
-        gap, count = op.get("launch_gap_us"), op.get("count")
+        gap, count = op.get("launch_gap_us"), op.get("operation_count")
         if isinstance(gap, (int, float)) and isinstance(count, int):
             waits.append(gap * count)
-        took, least = op.get("measured_us"), op.get("estimated_us")
+        took, least = op.get("kernel_us_mean"), op.get("roofline_us")
         if isinstance(took, (int, float)) and isinstance(least, (int, float)) and took > 0 and least > 0:
             ratios.append(min(least / took, 1.0))
     return waits, ratios

@@ -12,7 +12,7 @@ from tracelens.backends.measured import MeasuredCall, MeasuredStep
 from tracelens.calibration.measurements import signature_of
 from tracelens.extensions import load_extension
 from tracelens.files.data_table import COUNT, TIME
-from tracelens.files.documents import REPORT, expected, json_of
+from tracelens.files.documents import REPORT, expected, json_of, report_ops
 from tracelens.units import NS_PER_US
 
 if TYPE_CHECKING:
@@ -31,11 +31,11 @@ def report_step(path: Path) -> MeasuredStep:
         bundled = [load_extension(name) for name in document["extensions"] if str(name).isidentifier()]
         catalog = Catalog(bundled)
         calls = []
-        for op in document["ops"]:
-            inside = op.get("per_step", {"count": op["count"] / steps})
-            if op["measured_us"] and op["signature"] and inside["count"]:
-                time_us = inside["us"] / inside["count"] if "us" in inside else op["measured_us"]
-                name, model = op["signature"]["name"], catalog.read(signature_of(op["signature"])).model
+        for op in report_ops(document):
+            inside = op.get("per_step", {"count": op["operation_count"] / steps})
+            if op["kernel_us_mean"] and op.get("name") and inside["count"]:
+                time_us = inside["us"] / inside["count"] if "us" in inside else op["kernel_us_mean"]
+                name, model = op["name"], catalog.read(signature_of(op)).model
                 calls.append(
                     MeasuredCall(name=str(name), model=model, count=float(inside["count"]), time_us=float(time_us))
                 )

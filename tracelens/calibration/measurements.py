@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -27,7 +27,7 @@ from tracelens.estimation.estimate import ESTIMATED
 from tracelens.estimation.table_kinds import KINDS, size_faults, with_sizes
 from tracelens.extensions import load_extension
 from tracelens.files.data_table import TIME, is_file_name, measured_rows, numbers, texts
-from tracelens.files.documents import REPORT, expected, json_of
+from tracelens.files.documents import REPORT, expected, json_of, report_ops
 from tracelens.hardware import HardwareSpec
 from tracelens.perf_models import PerfModel, WorkColumns
 from tracelens.signature import OpSignature, freeze
@@ -184,12 +184,12 @@ def report_measured(path: Path) -> tuple[list[Measured], str | None]:
     """The ops of a ``report.json`` like ``analysis_measured``, and the device that it names. InputError for others."""
     document = json_of(path, REPORT)
     with expected(path, REPORT):
-        ops, extensions = document["ops"], document["extensions"]
+        ops, extensions = report_ops(document), document["extensions"]
         device = (document.get("device") or {}).get("id")
         records = [
-            (op["signature"], TIME.of(op["measured_us"], f"{path}: ops[{at}].measured_us"))
+            (op, TIME.of(op["kernel_us_mean"], f"{path}: ops[{at}].kernel_us_mean"))
             for at, op in enumerate(ops)
-            if op["measured_us"]
+            if op["kernel_us_mean"]
         ]
         bundled = [load_extension(name) for name in extensions if isinstance(name, str) and name.isidentifier()]
         catalog = Catalog(bundled)
@@ -197,9 +197,9 @@ def report_measured(path: Path) -> tuple[list[Measured], str | None]:
     return calls_measured(calls), device
 
 
-def signature_of(recorded: dict[str, Any]) -> OpSignature:
+def signature_of(recorded: Mapping[str, Any]) -> OpSignature:
     """The signature of one of a ``report.json``'s ops."""
-    lists = (recorded[key] for key in ("shapes", "dtypes", "strides", "scalars"))
+    lists = (recorded[key] for key in ("input_dims", "input_types", "input_strides", "concrete_inputs"))
     return signature_of_lists(str(recorded["name"]), *(freeze(v) if isinstance(v, list) else None for v in lists))
 
 

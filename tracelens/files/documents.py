@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 from tracelens.errors import InputError, TracelensError
 from tracelens.files.before_reading import before_reading
 from tracelens.files.data_table import reason
+from tracelens.units import BYTES_PER_MB, FLOPS_PER_GFLOP
 
 if TYPE_CHECKING:
     import numpy as np
@@ -40,6 +41,33 @@ def is_report(path: Path) -> bool:
     except OSError:
         return False
     return head.replace(b" ", b"").replace(b"\n", b"").startswith(b'{"schema":"tracelens.report/')
+
+
+#: What the first version of ``report.json`` called the columns of an op, and how many of its units make one of today's.
+_OP_OF_VERSION_1 = {
+    "count": "operation_count", "dims": "perf_params", "measured_us": "kernel_us_mean",
+    "measured_median_us": "kernel_us_median", "measured_std_us": "kernel_us_std", "measured_min_us": "kernel_us_min",
+    "estimated_us": "roofline_us", "bound": "roofline_bound", "remote_data_from": "remote_from",
+    "effective_interconnect_tb_s": "effective_interconnect_tb_s_mean", "flops": "gflops", "hbm_bytes": "hbm_mb",
+    "wire_bytes": "wire_mb", "shapes": "input_dims", "dtypes": "input_types", "strides": "input_strides",
+    "scalars": "concrete_inputs",
+}  # fmt: skip
+_UNITS_OF_VERSION_1 = {"flops": FLOPS_PER_GFLOP, "hbm_bytes": BYTES_PER_MB, "wire_bytes": BYTES_PER_MB}
+
+
+def report_ops(document: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    """The ops of a ``report.json`` of any version, by the keys that columns have now."""
+    return [_op_of_version_1(op) if "signature" in op else op for op in document["ops"]]
+
+
+def _op_of_version_1(op: Mapping[str, Any]) -> Mapping[str, Any]:
+    flat = {**(op["signature"] or {}), **{key: value for key, value in op.items() if key != "signature"}}
+    return {
+        _OP_OF_VERSION_1.get(key, key): value / _UNITS_OF_VERSION_1[key]
+        if key in _UNITS_OF_VERSION_1 and value
+        else value
+        for key, value in flat.items()
+    }
 
 
 @contextmanager

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from tracelens.analysis.analyze import Analysis
 
 MARK, PARTS, MERGED, _MAKING = "lake.json", "parts", "merged", "making"
-SCHEMA = "tracelens.lake/2"
+SCHEMA = "tracelens.lake/3"
 #: What every row of a lake begins with: where it comes from.
 ORIGIN = column_set(
     text("run", "Folder of the trace below the ingested one; the trace's name where it has none."),
@@ -252,12 +252,15 @@ def _is_begun(folder: Path) -> bool:
 
 
 def is_lake(folder: Path) -> bool:
-    """Whether ``ingest`` wrote this folder."""
+    """Whether ``ingest`` wrote this folder; UsageError where an earlier version did."""
     before_reading(folder / MARK)
     try:
-        return bool(json.loads((folder / MARK).read_bytes())["schema"] == SCHEMA)
+        schema = str(json.loads((folder / MARK).read_bytes())["schema"])
     except (OSError, ValueError, KeyError, TypeError):
         return False
+    if schema != SCHEMA and schema.startswith("tracelens.lake/"):
+        raise UsageError(f"{folder} is a {schema}, whose columns had other names: ingest its traces into a new folder")
+    return schema == SCHEMA
 
 
 def ask(lake: Path, statement: str) -> pd.DataFrame:

@@ -79,7 +79,7 @@ class PerfModel:
         return cls.priced_as or (MEMORY if cls.engine in ("vector", "none") else None)
 
     def parameters(self) -> dict[str, Any]:
-        """Name -> value of the dimensions, as the ``param: *`` columns show them."""
+        """Name -> value of the dimensions, as the ``param_*`` columns show them."""
         return {f.name: getattr(self, f.name) for f in fields(self)}
 
 
@@ -198,7 +198,7 @@ def resolved(dtype: DType | Like | None, first: DType | None) -> DType | None:
 
 
 def traced_name(dtype: DType | None) -> str | None:
-    """A dtype as ``param: dtype_*`` columns show it: the trace's spelling."""
+    """A dtype as ``param_dtype_*`` columns show it: the trace's spelling."""
     return None if dtype is None else dtype.traced
 
 

@@ -1,4 +1,4 @@
-"""``report.json``: what scripts, diffs and agents read (schema ``tracelens.report/1``).
+"""``report.json``: what scripts, diffs and agents read (schema ``tracelens.report/2``).
 
 The JSON Schema is ``tracelens/schemas/report.schema.json``. Within a version fields are only added. null is
 *not determined*.
@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import ast
 import functools
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping
 from importlib import resources
 from os import PathLike
 from types import MappingProxyType
@@ -22,12 +22,11 @@ from tracelens.files.atomic_write import write_whole
 from tracelens.files.json_bytes import encoded
 from tracelens.files.safe_text import escaped_json, json_safe
 from tracelens.report.cells import Value, plain_records, plain_tree, plain_values
-from tracelens.units import BYTES_PER_MB, FLOPS_PER_GFLOP
 
 if TYPE_CHECKING:
     import pandas as pd
 
-SCHEMA, BRIEF_SCHEMA = "tracelens.report/1", "tracelens.report.brief/1"
+SCHEMA, BRIEF_SCHEMA = "tracelens.report/2", "tracelens.report.brief/2"
 #: What the brief form says of a finding.
 _BRIEF_FINDING = (
     "id",
@@ -113,7 +112,7 @@ def _content(summary: Summary, ops: pd.DataFrame | None, views: Mapping[str, pd.
         "busy": says["busy"],
         "throughput": says["throughput"],
         "utilization": says["utilization"],
-        "categories": [_called(row, tflops_s="tflops") for row in says["categories"]],
+        "categories": says["categories"],
         "findings": says["findings"],
         "together": says["together"],
         "unseen": says["unseen"],
@@ -131,69 +130,22 @@ def _called(row: Json, **names: str) -> Json:
     return {names.get(key, key): value for key, value in row.items()}
 
 
+#: What the document has of an op, by the keys of ``unified_perf_summary``; arguments are lists, dimensions objects.
+_OF_OP = (
+    "name", "category", "input_dims", "input_types", "input_strides", "concrete_inputs", "model", "perf_params",
+    "operation_count", "kernel_us_mean", "kernel_us_median", "kernel_us_std", "kernel_us_min", "roofline_us",
+    "roofline_bound", "backend", "gflops", "hbm_mb", "wire_mb", "effective_interconnect_tb_s_mean", "remote_from",
+    "launch_gap_us", "note",
+)  # fmt: skip
+_AS_TEXT = ("input_dims", "input_types", "input_strides", "concrete_inputs", "perf_params")
+
+
 def op_records(ops: pd.DataFrame) -> list[Json]:
-    """One record per distinct op call. Times are µs of one call: ``measured_us`` is the mean over ``count`` calls."""
-    take = _Columns(ops)
-    names = take.many("name", "category", "input_dims", "input_types", "input_strides", "concrete_inputs")
-    numbers = take.many(
-        "kernel_us_mean", "kernel_us_median", "kernel_us_std", "kernel_us_min", "roofline_us", "launch_gap_us"
-    )
-    work = take.many(
-        "model", "perf_params", "operation_count", "gflops", "hbm_mb", "wire_mb", "effective_interconnect_tb_s_mean",
-        "remote_from",
-    )  # fmt: skip
-    words = take.many("backend", "roofline_bound", "note")
-    records = []
-    for (name, category, dims, types, strides, scalars), times, amounts, (backend, bound, note) in zip(
-        names, numbers, work, words, strict=True
-    ):
-        mean, median, std, least, estimated, gap = times
-        model, parameters, count, gflops, hbm_mb, wire_mb, link_tb_s, leaves = amounts
-        records.append(
-            {
-                "signature": {
-                    "name": name,
-                    "shapes": _recorded(dims),
-                    "dtypes": _recorded(types),
-                    "strides": _recorded(strides),
-                    "scalars": _recorded(scalars),
-                },
-                "category": category,
-                "model": model,
-                "dims": _recorded(parameters),
-                "count": _whole(count),
-                "measured_us": mean,
-                "measured_median_us": median,
-                "measured_std_us": std,
-                "measured_min_us": least,
-                "estimated_us": estimated,
-                "flops": _whole(gflops, FLOPS_PER_GFLOP),
-                "hbm_bytes": _whole(hbm_mb, BYTES_PER_MB),
-                "wire_bytes": _whole(wire_mb, BYTES_PER_MB),
-                "effective_interconnect_tb_s": link_tb_s,
-                "remote_data_from": leaves,
-                "backend": backend,
-                "bound": bound,
-                "launch_gap_us": gap,
-                "note": note,
-            }
-        )
-    return records
-
-
-class _Columns:
-    """A frame's columns as plain values; a key that it lacks is None throughout."""
-
-    def __init__(self, frame: pd.DataFrame) -> None:
-        self._frame = frame
-
-    def many(self, *keys: str) -> Iterable[tuple[Any, ...]]:
-        return zip(*(self._one(key) for key in keys), strict=True)
-
-    def _one(self, key: str) -> Sequence[Value]:
-        if key not in self._frame.columns:
-            return [None] * len(self._frame)
-        return plain_values(self._frame[key])
+    """One record per distinct op call; a key that the frame lacks is None throughout."""
+    columns = {key: plain_values(ops[key]) if key in ops.columns else [None] * len(ops) for key in _OF_OP}
+    columns |= {key: list(map(_recorded, columns[key])) for key in _AS_TEXT}
+    columns["operation_count"] = [None if count is None else round(count) for count in columns["operation_count"]]
+    return [dict(zip(_OF_OP, row, strict=True)) for row in zip(*columns.values(), strict=True)]
 
 
 @functools.lru_cache(maxsize=4096)
@@ -208,7 +160,3 @@ def _recorded(text: Value) -> Any:
         return ast.literal_eval(text)
     except (ValueError, SyntaxError, MemoryError, RecursionError):
         return None
-
-
-def _whole(value: Any, factor: int = 1) -> int | None:
-    return None if value is None else round(value * factor)

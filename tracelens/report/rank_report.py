@@ -34,7 +34,7 @@ from tracelens.units import NS_PER_US, US_PER_MS
 if TYPE_CHECKING:
     import pandas as pd
 
-SCHEMA = "tracelens.collectives/1"
+SCHEMA = "tracelens.collectives/2"
 XLSX, HTML, JSON, CSV = "collectives.xlsx", "collectives.html", "collectives.json", "csv"
 #: Rows of a sheet that lists single calls: a workbook of a thousand ranks would take hours. CSV files hold all of them.
 LONG_ROWS = 50_000
@@ -102,7 +102,7 @@ class RankReport(NamedSheets):
         return Path(path)
 
     def to_json(self, path: str | PathLike[str] | None = None) -> str:
-        """The ``tracelens.collectives/1`` document: every table but those of single calls, by keys; null is unknown."""
+        """The ``tracelens.collectives/2`` document: every table but those of single calls, by keys; null is unknown."""
         result = self.result
         document: dict[str, Any] = {
             "schema": SCHEMA,

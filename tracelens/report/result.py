@@ -169,9 +169,9 @@ class Report(NamedSheets):
         return Path(path)
 
     def to_json(self, path: str | PathLike[str] | None = None, *, brief: bool = False) -> str:
-        """The ``tracelens.report/1`` document as text; also written to ``path``, whole or not at all, when given.
+        """The ``tracelens.report/2`` document as text; also written to ``path``, whole or not at all, when given.
 
-        ``brief``: the text is ``tracelens.report.brief/1`` instead, on one line.
+        ``brief``: the text is ``tracelens.report.brief/2`` instead, on one line.
         """
         ops = self._ops_frame()
         if brief:

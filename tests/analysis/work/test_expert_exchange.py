@@ -158,9 +158,9 @@ def test_a_bare_exchange_has_an_effective_rate_of_all_its_rows_everywhere(
 
     records = json.loads((tmp_path / "out" / "report.json").read_text(encoding="utf-8"))
     for op in records["ops"]:
-        assert op["effective_interconnect_tb_s"] == pytest.approx(expected[op["signature"]["name"]], rel=1e-6)
-        assert op["remote_data_from"].startswith("every row: at most")
-        assert op["hbm_bytes"] is None
+        assert op["effective_interconnect_tb_s_mean"] == pytest.approx(expected[op["name"]], rel=1e-6)
+        assert op["remote_from"].startswith("every row: at most")
+        assert op["hbm_mb"] is None
     (category,) = [row for row in records["categories"] if row["name"] == "EP_Communication"]
     assert category["wire_tb_s"] == pytest.approx(sum(expected.values()) / 4, rel=1e-6)
     assert category["wire_at_most"]

@@ -133,7 +133,7 @@ HBM_RATE = statistics(
     SPREAD,
     number(
         "hbm_tb_s",
-        "HBM: Data Moved (MB) over the busy time of the call's kernels. Never interconnect traffic.",
+        "HBM: hbm_mb over the busy time of the call's kernels. Never interconnect traffic.",
         unit="TB/s (1e12 bytes per second), HBM",
         optional=True,
         empty_at_zero=True,
@@ -141,7 +141,7 @@ HBM_RATE = statistics(
 )
 COMPUTE_RATE = statistics(
     SPREAD,
-    number("tflops_s", "GFLOPS over the busy time of the call's kernels.", unit="1e12 operations per second"),
+    number("tflops_s", "Arithmetic over the busy time of the call's kernels.", unit="1e12 operations per second"),
 )
 KERNEL_TIME = statistics(TOTALED, us("kernel_us", "Busy time (interval union) of the kernels of one call."))
 WIRE = (
@@ -167,7 +167,7 @@ WIRE = (
 EXCHANGE = (
     mb(
         "expected_remote_mb",
-        "Wire: the share of Interconnect Data (MB) that leaves the rank; the roofline of an exchange uses it.",
+        "Wire: the share of wire_mb that leaves the rank; the roofline of an exchange uses it.",
         optional=True,
     ),
     text(
@@ -210,7 +210,7 @@ ROOFLINE = (
         percent(
             "percent_of_roofline",
             "Roofline time over measured kernel time; the mean is of all calls together (a ratio of sums). Above 100 "
-            "the kernel is faster than the best measured rates, or its bytes came from a cache (Served From).",
+            "the kernel is faster than the best measured rates, or its bytes came from a cache (served_from).",
             look="of_limit",
             optional=True,
         ),

@@ -13,10 +13,12 @@ from tracelens.comparison.compared import AT_ONCE, IDLE
 from tracelens.comparison.sides import Call, Rates, Recorded, Side
 from tracelens.errors import InputError
 from tracelens.files.before_reading import before_reading
+from tracelens.files.documents import report_ops
 from tracelens.files.json_bytes import decoded
-from tracelens.units import NS_PER_US
+from tracelens.units import BYTES_PER_MB, FLOPS_PER_GFLOP, NS_PER_US
 
-_SCHEMA = "tracelens.report/1"
+#: Version 1 called the columns of ops otherwise.
+_SCHEMAS = ("tracelens.report/2", "tracelens.report/1")
 #: What a report calls all collectives together, and the device events that no op launched.
 _COLLECTIVES, _UNLINKED = "collectives", "(unlinked kernels)"
 
@@ -26,8 +28,10 @@ def read_report(path: Path, name: str) -> Side:
     before_reading(path)
     try:
         document = decoded(path.read_bytes())
-        if document["schema"] != _SCHEMA:
-            raise InputError(f"{path} is a {document['schema']}; this version reads {_SCHEMA}: write the report again")
+        if document["schema"] not in _SCHEMAS:
+            raise InputError(
+                f"{path} is a {document['schema']}; this version reads {_SCHEMAS[0]}: write the report again"
+            )
         if document["busy"] is None:
             raise InputError(f"{path} has no device work: there is nothing to compare")
         one = _recorded(document)
@@ -45,8 +49,10 @@ def _recorded(document: Mapping[str, Any]) -> Recorded:
     steps = step["count"] if step else 1
     total_ns = round((step["time_us"] if step else busy["total_us"]) * NS_PER_US)
     calls, rates, count, ns = [], [], [], []
-    for op in document["ops"]:
-        own = op.get("per_step") or {"count": op["count"] / steps, "us": op["count"] * op["measured_us"] / steps}
+    for op in report_ops(document):
+        own = op.get("per_step") or {
+            "count": op["operation_count"] / steps, "us": op["operation_count"] * op["kernel_us_mean"] / steps
+        }  # fmt: skip
         if not own["us"]:
             continue
         calls.append(_call(op))
@@ -93,9 +99,8 @@ def _recorded(document: Mapping[str, Any]) -> Recorded:
 
 
 def _call(op: Mapping[str, Any]) -> Call:
-    signature = op["signature"]
-    name, _, kernel = str(signature["name"]).partition("->")
-    shapes, dtypes = (_tupled(signature[key]) for key in ("shapes", "dtypes"))
+    name, _, kernel = str(op["name"]).partition("->")
+    shapes, dtypes = (_tupled(op[key]) for key in ("input_dims", "input_types"))
     return Call(
         name=name,
         category=op["category"],
@@ -106,11 +111,14 @@ def _call(op: Mapping[str, Any]) -> Call:
 
 
 def _rates(op: Mapping[str, Any]) -> Rates:
-    def known(key: str) -> float:
-        return float("nan") if op[key] is None else float(op[key])
+    def known(key: str, unit: int = 1) -> float:
+        return float("nan") if op[key] is None else float(op[key]) * unit
 
     return Rates(
-        flops=known("flops"), hbm_bytes=known("hbm_bytes"), roofline_us=known("estimated_us"), bound=op["bound"]
+        flops=known("gflops", FLOPS_PER_GFLOP),
+        hbm_bytes=known("hbm_mb", BYTES_PER_MB),
+        roofline_us=known("roofline_us"),
+        bound=op["roofline_bound"],
     )
 
 

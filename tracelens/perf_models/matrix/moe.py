@@ -34,7 +34,7 @@ class MoELayer(PerfModel):
     """Dimensions of the expert GEMMs over ``tokens`` of ``hidden``, with ``top_k`` of ``experts`` of width ``ffn``.
 
     Weights are read once per expert that has tokens. A trace does not record which have: the expectation under uniform
-    routing is assumed and shown (``param: assumed``), unless ``touched`` says it. ``gated``: gate and up projections.
+    routing is assumed and shown (``param_assumed``), unless ``touched`` says it. ``gated``: gate and up projections.
     The input's type is ``dtype``; weights and outputs are like it unless said otherwise. ``scaled_by`` weights share
     one scale of a byte (32 in the OCP MX formats); 0 is without scales, or with scales that were not recorded.
     """

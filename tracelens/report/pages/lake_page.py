@@ -10,6 +10,7 @@ from tracelens.report.charts.line_chart import bars, line_chart
 from tracelens.report.charts.markup import tag
 from tracelens.report.html.frame import Section, framed
 from tracelens.report.pages.parts import head, section, table
+from tracelens.units import US_PER_MS
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -50,9 +51,9 @@ def _trend(trend: pd.DataFrame) -> Iterator[Section]:
         return
     days = [date.fromisoformat(day) for day in dated["date"]]
     lines: dict[str, list[tuple[float, float]]] = {}
-    for day, device, step_ms in zip(days, dated["trace_device"], dated["step_ms"], strict=True):
+    for day, device, step_us in zip(days, dated["trace_device"], dated["step_us_median"], strict=True):
         name = device if isinstance(device, str) else "unknown device"
-        lines.setdefault(name, []).append((float((day - min(days)).days), float(step_ms)))
+        lines.setdefault(name, []).append((float((day - min(days)).days), float(step_us) / US_PER_MS))
     chart = line_chart(lines, f"days since {min(days)}", "Median step of all runs, ms")
     yield section("trend-chart", "From day to day", chart)
 

@@ -25,7 +25,7 @@ LATENCY = us(
 )
 WAIT_MEAN = us("wait_per_rank_us", f"Mean over the ranks. {WAITING}")
 SKEW = us("start_skew_us", "Latest less earliest start over the ranks, on one clock.")
-ALGORITHM = number("algo_gb_s", "Full message over comm latency.", unit=GB_S)
+ALGORITHM = number("algo_gb_s", "full_mb over comm_latency_us.", unit=GB_S)
 BUS = number(
     "bus_gb_s",
     "Algorithm bandwidth times 2(n-1)/n for all-reduce, (n-1)/n for all-gather, reduce-scatter, all-to-all, gather and "
@@ -48,13 +48,13 @@ IMBALANCE = number("size_imbalance", "Largest over mean input of a rank.", shape
 EXCHANGE_RATES = (
     number(
         "effective_interconnect_tb_s",
-        "Wire: Expected Remote Data over all kernels' whole duration, including waiting for the slowest rank.",
+        "Wire: expected_remote_mb over all kernels' whole duration, including waiting for the slowest rank.",
         shape="#,##0.0000",
         unit=TB_S,
     ),
     number(
         "true_interconnect_tb_s",
-        "Wire: Expected Remote Data over the token-moving kernels from the moment their last rank has started. "
+        "Wire: expected_remote_mb over the token-moving kernels from the moment their last rank has started. "
         "Never HBM traffic.",
         shape="#,##0.0000",
         unit=TB_S,

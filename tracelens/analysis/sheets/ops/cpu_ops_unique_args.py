@@ -33,7 +33,7 @@ COLUMNS = column_set(
     statistics(TOTALED, us("host_us", TOTAL)),
     shared.EXAMPLE, shared.GFLOPS,
     number(
-        "cpu_tflops_s", "GFLOPS over the op's mean total CPU time.", unit="1e12 operations per second"
+        "cpu_tflops_s", "Arithmetic over the op's mean total CPU time.", unit="1e12 operations per second"
     ),
     shared.HAS_PERF_MODEL, shared.PERCENTAGES,
 )  # fmt: skip
