@@ -225,8 +225,8 @@ def column_title(key: str) -> str:
     base, statistic = split_statistic(key)
     said = f", {statistic}" if statistic else ""
     if base in _TITLES:
-        words, bracket, unit = _TITLES[base].partition(" (")
-        return f"{words}{said}{bracket}{unit}"
+        title, bracket, rest = _TITLES[base].partition(" (")
+        return f"{title}{said}{bracket}{rest}"
     ending = next((each for each in _UNITS if f"_{base}".endswith(each)), "")
     unit = _UNITS.get(ending, "")
     words = f"_{base}".removesuffix(ending).lstrip("_").split("_")

@@ -142,7 +142,9 @@ _AS_TEXT = ("input_dims", "input_types", "input_strides", "concrete_inputs", "pe
 
 def op_records(ops: pd.DataFrame) -> list[Json]:
     """One record per distinct op call; a key that the frame lacks is None throughout."""
-    columns = {key: plain_values(ops[key]) if key in ops.columns else [None] * len(ops) for key in _OF_OP}
+    columns: dict[str, list[Any]] = {
+        key: plain_values(ops[key]) if key in ops.columns else [None] * len(ops) for key in _OF_OP
+    }
     columns |= {key: list(map(_recorded, columns[key])) for key in _AS_TEXT}
     columns["operation_count"] = [None if count is None else round(count) for count in columns["operation_count"]]
     return [dict(zip(_OF_OP, row, strict=True)) for row in zip(*columns.values(), strict=True)]

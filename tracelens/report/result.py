@@ -79,7 +79,7 @@ class Report(NamedSheets):
         """
         from tracelens.report.explanation import explain
 
-        return explain(self._op_row(row).to_dict(), self.summary.device)
+        return explain({str(key): value for key, value in self._op_row(row).items()}, self.summary.device)
 
     def _op_row(self, row: pd.Series | int | str) -> pd.Series:
         import pandas as pd

@@ -284,7 +284,10 @@ def _waterfall(sheet: Sheet | None, whole: str) -> Markup | None:
     if sheet is None:
         return None
     shown = plain_rows(sheet.frame, ("category", "own_us", "achievable_own_us", "roofline_own_us"))
-    rows = [(str(name), *(float(us or 0) / US_PER_MS for us in times)) for name, *times in shown]
+    rows = [
+        (str(name), float(own or 0) / US_PER_MS, float(best or 0) / US_PER_MS, float(least or 0) / US_PER_MS)
+        for name, own, best, least in shown
+    ]
     return headroom_chart(rows, whole)
 
 
