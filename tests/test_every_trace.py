@@ -8,6 +8,7 @@ from __future__ import annotations
 import gzip
 import io
 import json
+import re
 import tomllib
 from collections import Counter
 from collections.abc import Callable
@@ -40,7 +41,9 @@ from tracelens.cli import main
 from tracelens.comparison.compare import compare_sides
 from tracelens.comparison.sides import Side
 from tracelens.comparison.sources.traced_side import recorded as compared
+from tracelens.report.figures import shown_ms, shown_percent, together_text
 from tracelens.report.result import Report
+from tracelens.report.step_figures import bound_sentence, first_fix
 from tracelens.trace.table import DEVICE_KINDS
 
 pytestmark = pytest.mark.shared
@@ -331,6 +334,46 @@ def test_scope_and_what_is_excluded_are_the_file(recorded: Recorded) -> None:
     timeline = analysis.frames["gpu_timeline"].set_index("type")["time_us"] / 1e3
     assert timeline["total_time"] * 1e3 == pytest.approx(busy.total_us)
     assert timeline["idle_time"] * 1e3 == pytest.approx(busy.idle * busy.total_us, abs=1e-6)
+
+
+@of_device_traces
+def test_the_first_sentences_say_what_the_sheets_do(recorded: Recorded) -> None:
+    """Busy and idle are of gpu_timeline, host and step of the sheet of steps, the cause of idle_causes, the category's
+    time of its kernels, the gain of the first finding that has one.
+    """
+    frames, summary = recorded.analysis.frames, recorded.report.summary
+    sentence = bound_sentence(summary)
+    timeline = frames["gpu_timeline"].set_index("type")
+    busy = 100 * timeline["time_us"]["busy_time"] / timeline["time_us"]["total_time"]
+    printed = [
+        float(number.replace(",", "")) for number in re.findall(r"(?<![\w.])[\d,]+\.?\d*(?= %| ms| of)", sentence)
+    ]
+    assert any(abs(number - busy) <= 0.0501 for number in printed) or "<0.1 %" in sentence, (sentence, busy)
+    steps = frames.get("steps")
+    if sentence.startswith("The host bounds"):
+        chosen = steps[
+            steps["step"].isin(
+                [recorded.analysis.step_times.steps[at].number for at in recorded.analysis.complete_steps]
+            )
+        ]
+        work, whole = (chosen[key].astype(float).mean() for key in ("host_work_us", "duration_us"))
+        assert work >= 0.95 * whole
+        assert f"{shown_ms(work)} of {shown_ms(whole)} ms" in sentence
+    elif "most of it" in sentence:
+        causes = frames["idle_causes"]
+        assert f"{causes['cause'].iloc[0]} ({shown_percent(causes['percent_of_window'].iloc[0] / 100)})" in sentence
+    elif sentence.startswith("The GPU bounds"):
+        assert busy >= 90 - 1e-9
+    fix = first_fix(summary)
+    assert (fix != "") == any(each.gain_us for each in summary.findings)
+    if fix:
+        first = next(each for each in summary.findings if each.gain_us)
+        assert f"{shown_ms(first.gain_us)} ms (" in fix
+        if summary.together is not None:
+            now_us = summary.steps.time_us if summary.steps else summary.busy.total_us
+            assert summary.together.step_us[0] == pytest.approx(now_us, rel=1e-6)
+            assert f"{shown_ms(now_us)} ms now" in together_text(summary.together)
+        assert f"{first.certainty} certainty, by finding {summary.findings.index(first) + 1}: " in fix
 
 
 @of_device_traces

@@ -236,7 +236,7 @@ def test_the_table_of_categories_adds_up_to_the_step(analysis, summary):
     """The categories hold 63.1 % and (idle) 8.2; the step of 184 ms is busy for 91.8 %."""
     busy = replace(summary.busy, compute=0.484, idle=0.382, idle_causes=(("launch-bound", 0.382),))
     shared = replace(summary, busy=busy)
-    assert "(at the same time)-2.39-1.3" in Page(html_bytes(Report(analysis, shared).sheets, shared, analysis)).text
+    assert "(overlap)-2.39-1.3" in Page(html_bytes(Report(analysis, shared).sheets, shared, analysis)).text
     assert "launch-bound70.338.2" in Page(html_bytes(Report(analysis, shared).sheets, shared, analysis)).text
     text = Page(html_bytes(Report(analysis, summary).sheets, summary, analysis)).text
     assert "(idle)15.18.2" in text

@@ -10,7 +10,7 @@ from tracelens.lazy.records import dataclass
 from tracelens.report.assembly import Sheet
 from tracelens.report.cells import Value
 from tracelens.report.figures import gain_range, together_text, unseen_text
-from tracelens.report.step_figures import scope_text, steps_text
+from tracelens.report.step_figures import bound_sentence, first_fix, scope_text, steps_text
 from tracelens.schema import Column
 from tracelens.units import FLOPS_PER_TFLOP
 
@@ -100,7 +100,12 @@ def _steps(steps: Steps) -> Iterator[Line]:
     if steps.spread is not None:
         note = "Standard deviation as a share of the mean."
         yield _row("Spread of the step time", steps.spread, "±", note, number_format=PERCENT)
-    for figure, what in ((steps.shortest_us, "shortest"), (steps.longest_us, "longest"), (steps.host_us, "host")):
+    for figure, what in (
+        (steps.shortest_us, "shortest"),
+        (steps.longest_us, "longest"),
+        (steps.host_us, "host"),
+        (steps.host_work_us, "host without waiting for the GPU"),
+    ):
         if figure is not None:
             yield _row(f"Time per step (ms), {what}", figure / 1e3, number_format="#,##0.000")
     if steps.before_events:
@@ -139,6 +144,8 @@ def _coverage(summary: Summary) -> Iterator[Line]:
 
 def _time(summary: Summary) -> Iterator[Line]:
     busy = summary.busy
+    for sentence in filter(None, (bound_sentence(summary), first_fix(summary))):
+        yield _row("In short", None, None, sentence)
     if busy is not None:
         yield _section("Where the device's time went")
         if busy.total_us is not None:
@@ -152,15 +159,15 @@ def _time(summary: Summary) -> Iterator[Line]:
         yield _row("Idle", busy.idle, number_format=PERCENT)
     rate = summary.throughput
     if rate is not None:
-        yield _row("TFLOPS/s of calls with known FLOPs", rate.tflops_s, rate.dtype, number_format="#,##0.0")
+        if rate.window_of_peak is not None:
+            least = "at least: calls of unknown FLOPs may add to it" if rate.is_lower_bound else None
+            yield _row(f"Share of {rate.peak_name}", rate.window_of_peak, least, number_format=PERCENT)
+        yield _row("TFLOPS/s while matrix ops run", rate.tflops_s, rate.dtype, number_format="#,##0.0")
         yield _row("  share of the device time", rate.device_share, number_format=PERCENT)
         if rate.of_peak is not None:
             yield _row("  of the dense peak", rate.of_peak, number_format=PERCENT)
         if rate.of_achievable is not None:
             yield _row("  of the best measured", rate.of_achievable, number_format=PERCENT)
-        if rate.window_of_peak is not None:
-            least = "at least: calls of unknown FLOPs may add to it" if rate.is_lower_bound else None
-            yield _row("  over the whole window, of the dense peak", rate.window_of_peak, least, number_format=PERCENT)
 
 
 def _utilization(used: Utilization | None) -> Iterator[Line]:

@@ -91,6 +91,16 @@ def together_text(together: FixesTogether) -> str:
     return ", ".join(parts) + (f": then {limit} limits" if limit else "")
 
 
+def is_impossible(share: float | None) -> bool:
+    """Whether a share of a peak, a roofline or the best measured rate prints as more than 100 %."""
+    return share is not None and round(100 * share) > 100
+
+
+def limit_text(share: float) -> str:
+    """A share of a limit in whole percent; marked where it cannot be."""
+    return f"{shown_share(share)}{' (!)' if is_impossible(share) else ''}"
+
+
 def unseen_text(unseen: Unseen) -> str:
     """``75 % of GPU time (no perf model): mine::unknown``."""
     names = f": {', '.join(map(short_kernel_name, unseen.ops))}" if unseen.ops else ""

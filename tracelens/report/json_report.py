@@ -22,6 +22,7 @@ from tracelens.files.atomic_write import write_whole
 from tracelens.files.json_bytes import encoded
 from tracelens.files.safe_text import escaped_json, json_safe
 from tracelens.report.cells import Value, plain_records, plain_tree, plain_values
+from tracelens.report.step_figures import bound_sentence, first_fix
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -109,6 +110,7 @@ def _content(summary: Summary, ops: pd.DataFrame | None, views: Mapping[str, pd.
         "extensions": says["extensions"],
         "coverage": says["coverage"],
         "step": says["steps"],
+        "headline": _headline(summary),
         "busy": says["busy"],
         "throughput": says["throughput"],
         "utilization": says["utilization"],
@@ -122,6 +124,18 @@ def _content(summary: Summary, ops: pd.DataFrame | None, views: Mapping[str, pd.
         },
         "cannot_answer": says["cannot_answer"],
         "warnings": says["notices"],
+    }
+
+
+def _headline(summary: Summary) -> Json:
+    """The first figures and sentences of terminal and page."""
+    rate, said = summary.throughput, (bound_sentence(summary), first_fix(summary))
+    share = None if rate is None else rate.window_of_peak
+    return {
+        "share_of_peak": share,
+        "peak": rate.peak_name if rate is not None and share is not None else None,
+        "is_at_least": rate is not None and share is not None and rate.is_lower_bound,
+        "sentences": [text for text in said if text],
     }
 
 

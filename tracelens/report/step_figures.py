@@ -5,13 +5,116 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 
-from tracelens.analysis.verdict.summary import STEPS, WHOLE_FILE, CategoryRow, Scope, Steps, Summary
-from tracelens.report.figures import shown_ms
+from tracelens.analysis.verdict.summary import (
+    STEPS,
+    WHOLE_FILE,
+    CategoryRow,
+    Finding,
+    Scope,
+    Steps,
+    Summary,
+    Throughput,
+)
+from tracelens.report.figures import is_impossible, limit_text, shown_ms, shown_percent, shown_rate, shown_share
 
 #: Share of the window from which the lines below the table are worth showing.
 _LEAST = 0.0005
 #: Lines of the table that are no category.
-AT_ONCE, IDLE = "(at the same time)", "(idle)"
+AT_ONCE, IDLE = "(overlap)", "(idle)"
+#: Share of the step from which the host's own work bounds it, and from which the GPU is said to.
+_HOST_BOUND, _GPU_BOUND = 0.95, 0.9
+
+
+def bound_sentence(summary: Summary) -> str:
+    """What bounds the step: the host where its own work, waits left out, is the step; the GPU where it is hardly ever
+    idle. Else what is seen: how long the GPU was busy, and most of the rest. Empty without device work.
+    """
+    busy, steps = summary.busy, summary.steps
+    if busy is None or not busy.total_us:
+        return ""
+    what, whole_us = "this window", busy.total_us
+    if steps is not None:
+        what, whole_us = "this step" if steps.count == 1 else "a step", steps.time_us
+    work_us = None if steps is None else steps.host_work_us
+    if work_us is not None and work_us >= _HOST_BOUND * whole_us:
+        takes = f"it takes {shown_ms(work_us)} of {shown_ms(whole_us)} ms"
+        return f"The host bounds {what}: {takes}, the GPU is busy {shown_percent(busy.busy)}."
+    rows = [row for row in summary.categories if row.share > 0]
+    largest = "" if not rows else _largest(max(rows, key=lambda row: (row.share, row.name)))
+    if busy.busy >= _GPU_BOUND:
+        if busy.exposed_comm > busy.compute:
+            largest = f"exposed communication takes {shown_percent(busy.exposed_comm)}"
+        return f"The GPU bounds {what}: it is busy {shown_percent(busy.busy)}{largest and '; '}{largest}."
+    cause = ""
+    if busy.idle_causes:
+        name, share = busy.idle_causes[0]
+        cause = f", most of it: {name} ({shown_percent(share)})"
+    return f"The GPU is busy {shown_percent(busy.busy)} of {what} and idle {shown_percent(busy.idle)}{cause}."
+
+
+def _largest(row: CategoryRow) -> str:
+    reached = "" if row.of_roofline is None else f", at {limit_text(row.of_roofline)} of its roofline"
+    return f"{row.name} takes {shown_percent(row.share)}{reached}"
+
+
+def first_gain(summary: Summary) -> Finding | None:
+    """The first finding that brings something."""
+    return next((each for each in summary.findings if each.gain_us), None)
+
+
+def first_fix(summary: Summary) -> str:
+    """The first finding that brings something: what to do, and what it brings at most; empty without one."""
+    found = first_gain(summary)
+    whole_us = _whole_us(summary)
+    if found is None or found.gain_us is None or not whole_us:
+        return ""
+    share = shown_percent(found.gain_us / whole_us)
+    brings = f"{gain_text(found)} ({share}), {found.certainty} certainty"
+    return f"First fix: {brings}, by finding {summary.findings.index(found) + 1}: {found.remedy or found.why}."
+
+
+def _whole_us(summary: Summary) -> float | None:
+    """How long the step is; without steps the window."""
+    return summary.steps.time_us if summary.steps is not None else summary.busy.total_us if summary.busy else None
+
+
+def gain_text(finding: Finding) -> str:
+    """``up to 2.75 ms``, ``1.33 to 2.75 ms``, or ``1.33 ms`` where it is certain; empty where it is not known."""
+    low, gain = finding.gain_low_us or 0.0, finding.gain_us
+    if gain is None:
+        return ""
+    least, most = shown_ms(low), shown_ms(gain)
+    return f"{most} ms" if least == most else f"{least} to {most} ms" if low > 0 else f"up to {most} ms"
+
+
+def headline_text(rate: Throughput) -> str:
+    """What share of the peak the whole scope reached, idle time included: ``17 % of dense bf16 peak``; else empty."""
+    if rate.window_of_peak is None:
+        return ""
+    least = "at least " if rate.is_lower_bound else ""
+    return f"{least}{limit_text(rate.window_of_peak)} of {rate.peak_name}"
+
+
+def while_matrix_ops_run(rate: Throughput) -> str:
+    """What the matrix ops of known FLOPs reached in their own time, and how much of the device time that is."""
+    where = f"while matrix ops run ({shown_share(rate.device_share)} of GPU time)"
+    if rate.of_peak is None:
+        return f"{where}: {shown_rate(rate.tflops_s)} TFLOPS/s {rate.dtype}"
+    best = "" if rate.of_achievable is None else f", {limit_text(rate.of_achievable)} of achievable"
+    return f"{where}: {limit_text(rate.of_peak)} of peak{best}"
+
+
+def impossible_text(summary: Summary) -> str:
+    """Why figures are marked; empty where none is."""
+    rate, used = summary.throughput, summary.utilization
+    shares = [row.of_roofline for row in summary.categories]
+    if rate is not None:
+        shares += [rate.window_of_peak, rate.of_peak, rate.of_achievable]
+    if used is not None:
+        shares += [used.mfu, used.hfu, used.mfu_of_achievable, used.hfu_of_achievable]
+    if not any(map(is_impossible, shares)):
+        return ""
+    return "(!) above 100 %: recorded times, a perf model or a device figure is wrong, or a cache held the data"
 
 
 def step_range(steps: Steps) -> str:
@@ -26,7 +129,7 @@ def step_notes(steps: Steps) -> Iterator[str]:
     clock = [] if steps.spread is None else [step_range(steps)]
     if steps.on_device and steps.host_us is not None:
         which = "" if steps.on_device == steps.count else f" in {steps.on_device} of {steps.count}"
-        clock.append(f"host ahead of the GPU{which} ({shown_ms(steps.host_us)} ms of host time)")
+        clock.append(f"the host takes {shown_ms(steps.host_us)} ms a step and runs ahead of the GPU{which}")
     if clock:
         yield ", ".join(clock)
 

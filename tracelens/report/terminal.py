@@ -6,16 +6,16 @@ import os
 from collections.abc import Iterator, Sequence
 from typing import TextIO
 
-from tracelens.analysis.verdict.summary import COMPLETE, Busy, CategoryRow, Summary, Throughput, Utilization
+from tracelens.analysis.verdict.summary import COMPLETE, Busy, CategoryRow, Summary, Unseen, Utilization
 from tracelens.files.safe_text import clipped, display_width, terminal_text
 from tracelens.files.trace_name import trace_name
 from tracelens.lazy.patterns import lazy_pattern
 from tracelens.lazy.records import dataclass
 from tracelens.report.figures import (
     bound_text,
+    limit_text,
     shown_ms,
     shown_percent,
-    shown_rate,
     shown_share,
     shown_tb_s,
     shown_tflops,
@@ -25,11 +25,18 @@ from tracelens.report.figures import (
 from tracelens.report.step_figures import (
     AT_ONCE,
     IDLE,
+    bound_sentence,
     counts_of,
     excluded_text,
+    first_fix,
+    first_gain,
+    gain_text,
+    headline_text,
+    impossible_text,
     lines_of_window,
     scope_text,
     step_notes,
+    while_matrix_ops_run,
 )
 from tracelens.units import FLOPS_PER_TFLOP
 
@@ -39,10 +46,12 @@ _FINDINGS, _CATEGORIES, _NOTICES = 3, 8, 3
 _HARD_SPACE = "\xa0"
 _SPACES = lazy_pattern(rf"[^\S{_HARD_SPACE}]+")
 _BEFORE_UNIT = lazy_pattern(r"(?<=\d) (?=(?:%|µs|ms|s|GB/s|TB/s|bytes)(?!\w))")
-#: Lines that fit beside a prompt; where there would be more, fewer categories are shown.
-_LINES = 36
+#: Lines that fit beside a prompt; where there would be more, notices go first, then what to try.
+_LINES = 38
 #: Share of the window from which idle time is worth a line, and from which a cause of it is named there.
 _MUCH_IDLE, _LEAST_CAUSE = 0.01, 0.005
+#: Columns of a bar; share of the time that needs no name in the table.
+_BAR, _UNNAMED = 6, 0.1
 #: Share that shows as a tenth of a percent.
 _TENTH = 0.0005
 
@@ -60,15 +69,18 @@ def verdict(summary: Summary, *, seconds: float | None = None, written: Sequence
     file). Trace text is shown without control characters; ``color`` adds escape sequences of our own.
     """
     above = [*_header(summary, seconds), *_coverage(summary)]
-    below = [
-        *_findings(summary),
-        *_together(summary),
-        *_notices(summary),
-        *(_Row(text=f" wrote {entry}") for entry in written[:2]),
-    ]
-    rows = [*above, *_table(summary, _CATEGORIES), *below]
-    if (beyond := len(rows) - _LINES) > 0:
-        rows = [*above, *_table(summary, max(_CATEGORIES - beyond, 2)), *below]
+    wrote = [_Row(text=f" wrote {entry}") for entry in written[:2]]
+    least = _categories_to_name(summary)
+    rows: list[_Row] = []
+    # Notices go first, then what to try, then small categories and the last finding: never what most of the time is in
+    cuts = ((_NOTICES, True, _CATEGORIES, _FINDINGS), (1, True, _CATEGORIES, _FINDINGS),
+            (0, True, _CATEGORIES, _FINDINGS), (0, False, _CATEGORIES, _FINDINGS), (0, False, 0, _FINDINGS),
+            (0, False, 0, _FINDINGS - 1))  # fmt: skip
+    for notices, tries, most, found in cuts:
+        table = [*_table(summary, max(most, least)), *_lines(impossible_text(summary), _YELLOW)]
+        rows = [*above, *table, *_findings(summary, found, tries=tries), *_notices(summary, notices), *wrote]
+        if len(rows) <= _LINES:
+            break
     return "\n".join(_painted(row, color) for row in rows)
 
 
@@ -89,7 +101,11 @@ def _header(summary: Summary, seconds: float | None) -> Iterator[_Row]:
         yield _Row(text=f" {stem}  {details}", style=_BOLD)
     else:
         yield _Row(text=f" {stem}", style=_BOLD)
-        yield _Row(text=f" {details}")
+        yield from (_Row(text=f" {line}") for line in _wrapped(details, WIDTH - 1))
+    for sentence in (bound_sentence(summary), first_fix(summary)):
+        yield from _lines(sentence, _BOLD)
+    if summary.busy is not None:
+        yield _Row(text="")
     line = "".join(_time(summary))
     if line:
         yield _Row(text=f" {line}")
@@ -97,7 +113,7 @@ def _header(summary: Summary, seconds: float | None) -> Iterator[_Row]:
     for note in filter(None, (*notes, excluded_text(summary))):
         yield from (_Row(text=f"     {line}") for line in _wrapped(note, WIDTH - 5))
     if summary.throughput is not None:
-        yield _Row(text=f" {_rate(summary.throughput)}")
+        yield _Row(text=f" {while_matrix_ops_run(summary.throughput)}")
     if summary.utilization is not None:
         yield _Row(text=f" {_utilization(summary.utilization)}")
     if summary.busy is not None:
@@ -152,18 +168,8 @@ def _time(summary: Summary) -> Iterator[str]:
         yield f"window {shown_ms(summary.busy.total_us)} ms"
     else:
         return
-    rate = summary.throughput
-    if rate is not None and rate.window_of_peak is not None and rate.window_of_peak >= _TENTH:
-        yield f"   {'at least ' if rate.is_lower_bound else ''}{shown_share(rate.window_of_peak)} of {rate.peak_name}"
-
-
-def _rate(rate: Throughput) -> str:
-    """What the matrix ops of known FLOPs reached, and how much of the device time they are."""
-    where = f"matrix ops, {shown_share(rate.device_share)} of GPU time"
-    if rate.of_peak is None:
-        return f"{where}: {shown_rate(rate.tflops_s)} TFLOPS/s {rate.dtype}"
-    best = "" if rate.of_achievable is None else f", {shown_share(rate.of_achievable)} of achievable"
-    return f"{where}: {shown_share(rate.of_peak)} of peak{best}"
+    if summary.throughput is not None and (summary.throughput.window_of_peak or 0.0) >= _TENTH:
+        yield f"   {headline_text(summary.throughput)}"
 
 
 def _utilization(used: Utilization) -> str:
@@ -172,7 +178,7 @@ def _utilization(used: Utilization) -> str:
         return f"{used.model_flops / FLOPS_PER_TFLOP:,.3g} TFLOP per step · {what}"
     shares = [("MFU", used.mfu, used.mfu_of_achievable), ("HFU", used.hfu, used.hfu_of_achievable)]
     partly = {"HFU": "at least "} if (used.hardware_coverage or 0) < COMPLETE else {}
-    of_peak = ", ".join(f"{name} {partly.get(name, '')}{shown_share(s)}" for name, s, _ in shares if s is not None)
+    of_peak = ", ".join(f"{name} {partly.get(name, '')}{limit_text(s)}" for name, s, _ in shares if s is not None)
     achievable = ", ".join(f"{100 * share:.0f}" for _, _, share in shares if share is not None)
     return f"{of_peak}{f' ({achievable} % of achievable)' if achievable else ''} · {what}"
 
@@ -199,9 +205,9 @@ def _table(summary: Summary, most: int) -> Iterator[_Row]:
     title = "per step" if summary.steps else "whole window"
     if not on_device:
         title = "CPU time per step" if summary.steps else "CPU time"
-    rates = f"{'TFLOPS/s':>9}{'TB/s':>11}  {'bound by':<10}{'of roofline':>11}" if on_device else ""
+    rates = f" {'':<{_BAR}}{'TFLOPS/s':>9}{'TB/s':>11} {'bound by':<9}{'roofline':>9}" if on_device else ""
     yield _Row(text="")
-    yield _Row(text=f" {title:<19}{'ms':>9}{'%':>7}{rates}", style=_DIM)
+    yield _Row(text=f" {title:<18}{'ms':>9}{'%':>6}{rates}", style=_DIM)
     lines = lines_of_window(summary)
     rest = [row for row in lines if row.name in (AT_ONCE, IDLE)] if on_device else []
     shown = _shown_categories(lines[: len(lines) - len(rest)], most)
@@ -210,7 +216,28 @@ def _table(summary: Summary, most: int) -> Iterator[_Row]:
     for row in shown:
         yield _Row(text=_time_cells(row, decimals) + (_rate_cells(row) if on_device else ""))
     for row in rest:
-        yield _Row(text=_time_cells(row, decimals), style=_DIM)
+        yield _Row(text=f"{_time_cells(row, decimals)} {_bar(row.share)}", style=_DIM)
+
+
+def _lines(text: str, style: str, first: str = " ", width: int = WIDTH - 4, lines: int = 3) -> Iterator[_Row]:
+    """A text over several lines, those after the first below its second word; nothing of none."""
+    if text:
+        head, *more = _wrapped(text, width, lines)
+        yield _Row(text=f"{first}{head}", style=style)
+        yield from (_Row(text=f"   {line}", style=style) for line in more)
+
+
+def _categories_to_name(summary: Summary) -> int:
+    """How many lines, that of all others included, until what has no name is at most a tenth of the time."""
+    shares = sorted((row.share for row in summary.categories), reverse=True)
+    named = next((count for count in range(len(shares)) if sum(shares[count:]) <= _UNNAMED), len(shares))
+    return named if named == len(shares) else named + 1
+
+
+def _bar(share: float) -> str:
+    """A share of the whole as a bar of ``_BAR`` columns, to an eighth of a column."""
+    eighths = round(8 * _BAR * min(max(share, 0.0), 1.0))
+    return ("█" * (eighths // 8) + " ▏▎▍▌▋▊▉"[eighths % 8].strip()).ljust(_BAR)
 
 
 def _shown_categories(rows: Sequence[CategoryRow], most: int) -> list[CategoryRow]:
@@ -227,44 +254,43 @@ def _shown_categories(rows: Sequence[CategoryRow], most: int) -> list[CategoryRo
 
 def _time_cells(row: CategoryRow, decimals: int) -> str:
     name = clipped(terminal_text(row.name), 18)
-    padding = " " * (19 - display_width(name))
-    return f" {name}{padding}{row.time_us / 1e3:>9,.{decimals}f}{100 * row.share:>7.1f}"
+    padding = " " * (18 - display_width(name))
+    return f" {name}{padding}{row.time_us / 1e3:>9,.{decimals}f}{100 * row.share:>6.1f}"
 
 
 def _rate_cells(row: CategoryRow) -> str:
     tflops = shown_tflops(row) or "-"
-    roofline = "" if row.of_roofline is None else shown_share(row.of_roofline)
-    return f"{tflops:>9}{_tb_s(row):>11}  {clipped(bound_text(row), 10):<10}{roofline:>11}"
+    roofline = "" if row.of_roofline is None else limit_text(row.of_roofline)
+    return f" {_bar(row.share)}{tflops:>9}{_tb_s(row):>11} {clipped(bound_text(row), 9):<9}{roofline:>9}"
 
 
 def _tb_s(row: CategoryRow) -> str:
     return shown_tb_s(row) or "-"
 
 
-def _findings(summary: Summary) -> Iterator[_Row]:
-    shown, unseen = summary.findings[:_FINDINGS], summary.unseen
+def _findings(summary: Summary, most: int, *, tries: bool) -> Iterator[_Row]:
+    """``tries``: whether to say what to try, and what limits the gain."""
+    shown, unseen = summary.findings[:most], summary.unseen
     if not shown and unseen is None:
         return
-    title, per = f" look here first{counts_of(summary)}", "gain per step" if summary.steps else "gain"
+    per = "gain per step, certainty" if summary.steps else "gain, certainty"
+    # What the first fix is stands above
+    title, fixed = f" look here first{counts_of(summary)}", first_gain(summary)
     yield _Row(text="")
     yield _Row(text=title + f"{per:>{WIDTH - 1 - len(title)}}", style=_DIM)
     if unseen is not None:
-        first, *more = _wrapped(f"cannot see {unseen_text(unseen)}", WIDTH - 4)
-        yield _Row(text=f" {first}", style=_YELLOW)
-        yield from (_Row(text=f"   {line}", style=_YELLOW) for line in more)
-        *more, last = _wrapped(unseen.command or "", WIDTH - 6)
-        # A shell joins lines that end in a backslash
-        typed = [*(f"{line} \\" for line in more), last]
-        yield from (_Row(text=f"   {line}", style=_DIM) for line in typed if line)
+        yield from _unseen(unseen)
     for number, finding in enumerate(shown, 1):
-        gain = "" if finding.gain_us is None else f"{shown_ms(finding.gain_us)} ms"
+        gain = f"{gain_text(finding)}, {finding.certainty}" if finding.gain_us is not None else ""
         first, *more = _wrapped(finding.why, WIDTH - 6 - len(gain), lines=4)
         padding = " " * (WIDTH - 4 - display_width(first) - len(gain))
         yield _Row(text=f" {number} {first}{padding}{gain}")
         yield from (_Row(text=f"   {line}") for line in more)
-        if finding.remedy:
-            for line in _wrapped(f"try: {finding.remedy}", WIDTH - 4):
-                yield _Row(text=f"   {line}", style=_DIM)
+        if finding.limited_by and tries:
+            yield from _lines(finding.limited_by, "", first="   ")
+        if finding.remedy and tries and finding is not fixed:
+            yield from _lines(f"try: {finding.remedy}", _DIM, first="   ")
+    yield from _together(summary)
 
 
 def _together(summary: Summary) -> Iterator[_Row]:
@@ -275,15 +301,22 @@ def _together(summary: Summary) -> Iterator[_Row]:
             yield _Row(text=f" {line}")
 
 
-def _notices(summary: Summary) -> Iterator[_Row]:
+def _unseen(unseen: Unseen) -> Iterator[_Row]:
+    yield from _lines(f"cannot see {unseen_text(unseen)}", _YELLOW)
+    *more, last = _wrapped(unseen.command or "", WIDTH - 6)
+    # A shell joins lines that end in a backslash
+    typed = [*(f"{line} \\" for line in more), last]
+    yield from (_Row(text=f"   {line}", style=_DIM) for line in typed if line)
+
+
+def _notices(summary: Summary, most: int) -> Iterator[_Row]:
     """The first ones; the last line says how many there are beyond."""
-    more = len(summary.notices) - _NOTICES
-    for notice in summary.notices[:_NOTICES]:
-        first, *rest = _wrapped(notice.text, WIDTH - 4, lines=4)
-        yield _Row(text=f" ! {first}", style=_YELLOW)
-        yield from (_Row(text=f"   {line}", style=_YELLOW) for line in rest)
+    more = len(summary.notices) - most
+    for notice in summary.notices[:most]:
+        yield from _lines(notice.text, _YELLOW, first=" ! ", lines=4)
     if more > 0:
-        yield _Row(text=f" ! {more} more note{'s' if more > 1 else ''}: sheet about, or warnings in report.json")
+        count = f"{more} {'more ' if most else ''}note{'s' if more > 1 else ''}"
+        yield _Row(text=f" ! {count}: sheet about, or warnings in report.json")
 
 
 def _wrapped(text: str, width: int, lines: int = 3) -> list[str]:

@@ -248,8 +248,9 @@ class StepTimes:
     only exist because recording began, ``waited_ns``: how long its host waited for work from before recording; neither
     is in a duration. ``busy_ns``: union of the step's own device events within it; ``outside_ns``: what of that union
     lies beside neighbors. ``host_period_ns``: from host start to host start, ``device_period_ns``: from first kernel
-    to first kernel (-1: unknown). ``complete`` is False for last steps in which the recording ended: they lack kernels
-    that they launched, or the last one has fewer than 90 % of the median number of device events.
+    to first kernel (-1: unknown); ``host_work_ns``: how long its host code took, without waits for the device.
+    ``complete`` is False for last steps in which the recording ended: they lack kernels that they launched, or the last
+    one has fewer than 90 % of the median number of device events.
     ``before_events``: how many events were in the queue as recording began, from ``before_start_ns`` on, for
     ``before_ns`` together, ``was_before`` which of all device events; they are in no step. ``unseen_ns``: how long
     after the first step's host code began the device was still at earlier work that was not recorded.
@@ -264,6 +265,7 @@ class StepTimes:
     complete: npt.NDArray[np.bool_]
     on_device: npt.NDArray[np.bool_]
     host_period_ns: Ints
+    host_work_ns: Ints
     device_period_ns: Ints
     left_out: Spans
     waited_ns: int
@@ -302,6 +304,7 @@ class StepTimes:
             complete=complete,
             on_device=begin > host,
             host_period_ns=host_end - host,
+            host_work_ns=_host_work(steps, waits),
             device_period_ns=device_periods(work, step_of, n),
             left_out=left_out,
             waited_ns=waited,
@@ -345,6 +348,7 @@ class StepTimes:
                 "complete": self.complete,
                 "begins_with": np.where(self.on_device, "device", "host").astype(object),
                 "host_period_us": self.host_period_ns / NS_PER_US,
+                "host_work_us": self.host_work_ns / NS_PER_US,
                 "device_period_us": np.where(self.device_period_ns < 0, np.nan, self.device_period_ns / NS_PER_US),
                 "outside_us": self.outside_ns / NS_PER_US,
                 "left_out_us": left_out / NS_PER_US,
@@ -363,6 +367,19 @@ class StepTimes:
             "begins_with": BEFORE,
         }
         return type(frame)({name: [row.get(str(name)), *frame[name]] for name in frame.columns}, dtype=object)
+
+
+def _host_work(steps: list[Step], waits: Spans) -> Ints:
+    """How long (ns) each step takes on the host, up to where it begins the next, without calls that wait for the
+    device.
+    """
+    of = step_of_events(steps, waits[0])
+    inside = of >= 0
+    start, end, of = waits[0][inside], waits[1][inside], of[inside]
+    ends = np.array([*(s.start_ns for s in steps[1:]), *(s.end_ns for s in steps[-1:])], np.int64)
+    waited = union_by_group(of, start, np.minimum(end, ends[of]), len(steps))
+    work: Ints = ends - np.array([s.start_ns for s in steps], np.int64) - waited
+    return work
 
 
 def _first_window(steps: list[Step]) -> tuple[int, int]:

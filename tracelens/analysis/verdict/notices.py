@@ -201,7 +201,8 @@ def _at_most(rows: pd.DataFrame) -> Iterator[Notice]:
 def _from_cache(rows: pd.DataFrame) -> Iterator[Notice]:
     """Rows faster than HBM, by the cache that explains it."""
     for name, count in rows["served_from"].dropna().value_counts().sort_index().items():
-        text = f"{counted(int(count), 'row')} faster than HBM: bytes from {name} (column Served from)"
+        beat, whose = ("op beats", "its") if count == 1 else ("ops beat", "their")
+        text = f"{int(count):,} {beat} HBM bandwidth: {whose} data was probably in {name} (column Served from)"
         yield Notice(id="from_cache", count=int(count), text=text)
 
 

@@ -80,20 +80,24 @@ NOT_NEEDED = "not needed"
 class DeviceSummary:
     """The device that estimates are for. ``id`` is its file stem, None when none was recognized.
 
-    ``label`` is what to call it in print (without a spec: what the trace recorded). ``matched_by``: ``properties``,
+    ``label`` is what to call it in print (without a spec: what the trace recorded). ``recorded``: the device of the
+    trace, where the caller chose another. ``matched_by``: ``properties``,
     ``name`` (``--device``), ``file``, ``not needed`` (of CPU ops), ``none``. ``doubtful``: figures of weak source.
     """
 
     id: str | None
     label: str
     matched_by: str
+    recorded: str = ""
     note: str = ""
     doubtful: tuple[str, ...] = ()
     figures: tuple[Figure, ...] = ()
 
     @property
     def shown(self) -> str:
-        """What heads a report: the label, and whether the device's figures are missed."""
+        """What heads a report: the label, and whether the device's figures are missed or another's are taken."""
+        if self.recorded:
+            return f"recorded on {self.recorded}, limits of {self.label}"
         return self.label if self.figures or self.matched_by == NOT_NEEDED else f"{self.label} (no spec)"
 
     @property
@@ -145,7 +149,8 @@ class Steps:
     ``name``: what was taken for a step (``ProfilerStep``, ``decode iterations of SGLang``). ``time_us``: the mean step,
     ``spread`` the standard deviation as a share of it. ``on_device``: how many begin when the device has finished
     earlier work, because the host ran ahead; ``host_us``: the mean period of the host, without waiting for work from
-    before recording. ``before_events``, ``before_us``: work that was in the queue as recording began, in no step.
+    before recording; ``host_work_us``: without any wait for the device, None where launches may have waited for room in
+    a full queue. ``before_events``, ``before_us``: work that was in the queue as recording began, in no step.
     ``skipped_us``: idle time that only exists because recording began, in no step either. ``unseen_us``: how long after
     the host began the first iteration of an engine the device was still at earlier work, which was not recorded.
     """
@@ -157,6 +162,7 @@ class Steps:
     longest_us: float | None = None
     on_device: int = 0
     host_us: float | None = None
+    host_work_us: float | None = None
     before_events: int = 0
     before_us: float = 0.0
     skipped_us: float = 0.0

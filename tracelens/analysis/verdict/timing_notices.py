@@ -87,8 +87,8 @@ def _after_wait(analysis: Analysis) -> Iterator[Notice]:
 
 def _clocks(count: int, what: str, by_ns: int) -> Notice:
     text = (
-        f"{what}, by up to {duration(by_ns / NS_PER_US)}: the clocks of host and device differ by at least that, and "
-        "idle causes and bounds of steps are no more exact"
+        f"{what}, by up to {duration(by_ns / NS_PER_US)}: the clocks of host and GPU differ by at least that; idle "
+        "causes and the bounds of steps are no more accurate"
     )
     return Notice(id="clocks_disagree", count=count, text=text)
 

@@ -9,8 +9,9 @@ import pandas as pd
 
 from tracelens.analysis.analyze import Analysis
 from tracelens.analysis.attribution.side_by_side import at_a_time, devices_of
+from tracelens.analysis.reading.recording import CHOSEN
 from tracelens.analysis.sheets.ops import unified_perf_summary
-from tracelens.analysis.sheets.timeline import idle_causes
+from tracelens.analysis.sheets.timeline import idle_causes, launch_overhead
 from tracelens.analysis.verdict.categories import categories, cpu_categories
 from tracelens.analysis.verdict.notices import input_notices, notices
 from tracelens.analysis.verdict.summary import (
@@ -33,9 +34,12 @@ from tracelens.analysis.verdict.unseen import unseen
 from tracelens.analysis.verdict.utilization import utilization
 from tracelens.analysis.work.limits import rate_of
 from tracelens.hardware import HardwareSpec
+from tracelens.hardware.recognition import recognize
 from tracelens.trace.lacks import no_shapes, no_stacks, steps_advice
 from tracelens.units import FLOPS_PER_GFLOP, NS_PER_US, TERA_PER_S_IN_PER_US
 
+#: Launches in the queue of a stream from which it may be full: CUDA and HIP hold 1,024 before a launch waits.
+_FULL_QUEUE = 1_000
 #: Share of the FLOPs from which one type stands for all.
 ONE_TYPE = 0.99
 
@@ -108,6 +112,7 @@ def step_summary(analysis: Analysis) -> Steps | None:
         longest_us=float(duration.max()),
         on_device=int(times.on_device[chosen].sum()),
         host_us=float(host_us[chosen].mean()),
+        host_work_us=None if _queue_was_full(analysis) else float(times.host_work_ns[chosen].mean()) / NS_PER_US,
         before_events=times.before_events,
         before_us=times.before_ns / NS_PER_US,
         unseen_us=times.unseen_ns / NS_PER_US,
@@ -116,6 +121,12 @@ def step_summary(analysis: Analysis) -> Steps | None:
         window=_range([numbers[i] for i in chosen]),
         left_out=f"steps {_range(left_out)}" if left_out else "",
     )
+
+
+def _queue_was_full(analysis: Analysis) -> bool:
+    """Whether launches may have waited for room: then their time is no work of the host."""
+    launches = analysis.frames.get(launch_overhead.TITLE)
+    return launches is not None and bool((launches["queue_depth_max"] >= _FULL_QUEUE).any())
 
 
 def _scope(analysis: Analysis) -> Scope:
@@ -166,10 +177,20 @@ def _device(analysis: Analysis) -> DeviceSummary:
         id=found.device.name if found.device is not None else None,
         label=device.label if found.device is not None else " or ".join(found.candidates),
         matched_by=found.how,
+        recorded=_recorded_device(analysis),
         note=found.note,
         doubtful=device.doubtful(),
         figures=tuple(_roofline_figures(device)),
     )
+
+
+def _recorded_device(analysis: Analysis) -> str:
+    """What the trace was recorded on, where the caller chose a device that it cannot be; else empty."""
+    if analysis.recognition.how != CHOSEN or not analysis.recognition.note:
+        return ""
+    properties = analysis.trace.table.used_device()
+    found = recognize(properties).device
+    return found.label if found is not None else (properties.name if properties else None) or "another device"
 
 
 _UNITS = {"tflops_s": "TFLOPS/s", "tb_s": "TB/s", "gb_s": "GB/s"}

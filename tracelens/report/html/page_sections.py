@@ -25,6 +25,7 @@ from tracelens.report.explanation import ceilings
 from tracelens.report.figures import (
     bound_text,
     gain_range,
+    is_impossible,
     shown_ms,
     shown_percent,
     shown_rate,
@@ -36,13 +37,18 @@ from tracelens.report.figures import (
 )
 from tracelens.report.html.page_tables import STATIC_ROWS, PageTable, prose, shown_text
 from tracelens.report.step_figures import (
+    bound_sentence,
     counts_of,
     excluded_text,
+    first_fix,
+    headline_text,
+    impossible_text,
     lines_of_window,
     scope_text,
     step_notes,
     step_range,
     steps_text,
+    while_matrix_ops_run,
 )
 from tracelens.units import NS_PER_MS, NS_PER_US, US_PER_MS
 
@@ -60,7 +66,7 @@ OPS_TEXT = (
 )
 KERNELS_TEXT = "Kernels by launching op, name and stream."
 COLLECTIVES_TEXT = "Collectives of this rank. Durations include waiting for the other ranks."
-_STEP_TEXT = "from its first line of code, or when the device had finished earlier work, to where the next begins"
+_STEP_TEXT = "from one start to the next"
 _WINDOW_TEXT = (
     "The window: interval unions in whole nanoseconds. Compute + exposed communication + exposed copies + idle is the "
     "window. Exposed communication is communication during which no computation ran, exposed copies are copies during "
@@ -87,10 +93,15 @@ def verdict(summary: Summary) -> Markup:
     return joined(
         tag("h1", shown_text(trace_name(summary.input.file))),
         tag("ul", [tag("li", shown_text(text)) for text in _facts(summary)], class_="facts"),
+        *(tag("p", shown_text(text), class_="sentence") for text in filter(None, _sentences(summary))),
         tag("div", list(_tiles(summary)), class_="tiles"),
         tag("p", *_coverage(summary), class_="coverage"),
         _notice_line(summary),
     )
+
+
+def _sentences(summary: Summary) -> tuple[str, str]:
+    return bound_sentence(summary), first_fix(summary)
 
 
 def _facts(summary: Summary) -> Iterator[str]:
@@ -122,9 +133,10 @@ def _tiles(summary: Summary) -> Iterator[Markup]:
         yield _throughput_tile(summary.throughput)
     used = summary.utilization
     if used is not None and used.mfu is not None:
+        mark = " (!)" if is_impossible(used.mfu) else ""
         hardware = "" if used.hfu is None else f", hardware FLOPs {shown_percent(used.hfu)}"
         yield _tile(
-            "Model FLOPs utilization", shown_percent(used.mfu), f"of dense {used.dtype} peak{hardware}",
+            "Model FLOPs utilization", f"{shown_percent(used.mfu)}{mark}", f"of dense {used.dtype} peak{hardware}",
             f"FLOPs that {used.model} needs for {used.tokens:,} tokens ({used.tokens_source}), divided among "
             f"{used.ranks} ranks ({used.ranks_source}), over the step's time and the data sheet's rate.",
         )  # fmt: skip
@@ -152,19 +164,16 @@ def _time_tile(steps: Steps | None, busy: Busy | None) -> Iterator[Markup]:
 
 
 def _throughput_tile(rate: Throughput) -> Markup:
-    shares = [
-        f"{shown_share(value)} of {name}"
-        for value, name in ((rate.of_achievable, "achievable"), (rate.of_peak, rate.peak_name))
-        if value is not None
-    ]
-    least = "at least " if rate.is_lower_bound else ""
-    whole = "" if rate.window_of_peak is None else f" Over the window: {least}{shown_share(rate.window_of_peak)}."
-    return _tile(
-        "Throughput", f"{shown_rate(rate.tflops_s)} TFLOPS/s",
-        f"{', '.join(shares) or rate.dtype}, in {shown_share(rate.device_share)} of GPU time",
-        f"Known matrix operations over the time of the calls that they belong to.{whole} "
-        "Achievable: the best rate measured on such a device; the sources are at the end of this page.",
-    )  # fmt: skip
+    value, _, of = headline_text(rate).partition(" of ")
+    run = while_matrix_ops_run(rate)
+    note = (
+        "Known matrix operations over the whole time, idle time included, as a share of what the data sheet allows. "
+        f"While matrix ops run: {shown_rate(rate.tflops_s)} TFLOPS/s; achievable is the best rate measured on such a "
+        "device; the sources are at the end of this page."
+    )
+    if not value:
+        return _tile("Throughput", f"{shown_rate(rate.tflops_s)} TFLOPS/s", run, note)
+    return _tile("Share of peak", value, f"of {of}; {run}", note)
 
 
 def _tile(title: str, value: str, below: str, note: str) -> Markup:
@@ -196,11 +205,11 @@ def _coverage(summary: Summary) -> Iterator[Content]:
 
 def _notice_line(summary: Summary) -> Markup | None:
     """The first two notices: a reader must know them before trusting a figure."""
-    if not summary.notices:
+    said = [*filter(None, (impossible_text(summary),)), *(notice.text for notice in summary.notices[:2])]
+    if not said:
         return None
-    items = [tag("li", prose(notice.text)) for notice in summary.notices[:2]]
-    more = len(summary.notices) - len(items)
-    if more:
+    items, more = [tag("li", prose(text)) for text in said], len(summary.notices) - 2
+    if more > 0:
         items.append(tag("li", tag("a", f"{more} more note{'s' if more > 1 else ''}", href="#health")))
     return tag("ul", items, class_="notices")
 
@@ -365,9 +374,9 @@ def _of_roofline(share: float | None) -> Iterator[Content]:
         class_="gauge-box", width=60, height=8, aria_hidden="true",
     )  # fmt: skip
     yield tag("span", shown_share(share), class_="beside")
-    if share > 1:
+    if is_impossible(share):
         why = "Faster than the best rates measured on such a device; above its peak, a perf model is wrong."
-        yield tag("abbr", " !", title=why)
+        yield tag("abbr", " (!)", title=why)
 
 
 def _unseen(unseen: Unseen | None) -> Markup | None:

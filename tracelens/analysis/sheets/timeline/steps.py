@@ -35,6 +35,11 @@ COLUMNS = column_set(
         "From the start of its annotation to the next step's, of the last to the end of what it launched.",
     ),
     us(
+        "host_work_us",
+        "From the start of its annotation to the next step's, of the last to the annotation's end, without calls that "
+        "wait for the GPU.",
+    ),
+    us(
         "device_period_us",
         "From its first kernel to the next step's, of the last to its end, on the stream with most events.",
     ),
