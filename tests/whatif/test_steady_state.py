@@ -88,6 +88,19 @@ def test_what_limits_next_is_said_with_its_figures() -> None:
     assert summary.together.step_us == pytest.approx((4000, 3000), rel=0.01)
 
 
+def test_a_part_stands_for_a_file_that_is_too_large(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without steps: 400 products launched 300 us apart, of 400 us each: the first of four parts gains a quarter."""
+    built = Builder()
+    for number in range(400):
+        built.mm(4096, 4096, 4096, 300 * number, max(300 * number + 6, 6 + 400 * number), 400)
+    (whole,) = [f for f in tracelens.report(built.trace()).summary.findings if f.id == "op_below_roofline"]
+    for module in ("tracelens.analysis.findings.replayed_gain", "tracelens.analysis.idle.steady_step"):
+        monkeypatch.setattr(f"{module}.MOST_OF_FILE", 100)
+    (found,) = [f for f in tracelens.report(built.trace()).summary.findings if f.id == "op_below_roofline"]
+    assert found.gain_us == pytest.approx(whole.gain_us, rel=0.05)
+    assert found.limited_by is None
+
+
 @pytest.mark.shared
 @pytest.mark.parametrize("name", part_of_traces(device_traces()))
 def test_whatif_gives_every_finding_the_gain_that_the_report_prints(real_trace: RealTrace, name: str) -> None:

@@ -251,7 +251,7 @@ def _limited(seen: Observed, each: _Ranked) -> tuple[str | None, tuple[Said, ...
     step_us = seen.window_ns / seen.steps / NS_PER_US
     has_events = bool((each.claimed.part < seen.time.events).any())
     alone = (limit.by == HOST) == has_events and not each.claimed.spares_launches
-    takes_us = limit.host_us if limit.by == HOST else limit.device_us
+    takes_us = limit.host_us if limit.by == HOST else limit.device_us or 0.0
     more_us = max(limit.before_us - takes_us, 0.0)
     figures = (_said("what limits the step takes", takes_us), _said("the step", step_us))
     if limit.by is None:

@@ -12,7 +12,7 @@ import numpy.typing as npt
 
 from tracelens.analysis.findings.candidate import Claimed
 from tracelens.analysis.idle.dependency_replay import Changes
-from tracelens.analysis.idle.steady_step import SteadyStep
+from tracelens.analysis.idle.steady_step import MOST_OF_FILE, SteadyStep, parts_of
 from tracelens.analysis.intervals import Ints
 from tracelens.lazy.records import dataclass
 from tracelens.trace.table import DEVICE_KINDS
@@ -50,19 +50,21 @@ class Spared:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limit:
     """A replayed step, per step in us: as recorded, with what goes, then also without any device event's time
-    (``host_us``) or without the host's (``device_us``).
+    (``host_us``) or without the host's (``device_us``, None where the host alone limits it).
     """
 
     before_us: float
     after_us: float
     host_us: float
-    device_us: float
+    device_us: float | None = None
 
     @property
     def by(self) -> str | None:
         """``host`` or ``device``, whichever takes as long as the step alone; None where neither does."""
         nearly = self.after_us * (1 - _NEARLY)
-        return HOST if self.host_us >= nearly else DEVICE if self.device_us >= nearly else None
+        if self.host_us >= nearly:
+            return HOST
+        return DEVICE if self.device_us is not None and self.device_us >= nearly else None
 
 
 class ReplayedGain:
@@ -90,28 +92,29 @@ class ReplayedGain:
         """What keeps the step from becoming any shorter once the claims are gone."""
         total = sum(float(ns.sum()) for _, ns in claims)
         replay = self.replay_of(self._steps_for(claims, total)[0])
+        if self._file_parts is not None:
+            return Limit(before_us=0.0, after_us=1.0, host_us=0.0)
         changes, per_us = self.changes(replay, claims), NS_PER_US * replay.steps
-        after, host, device = (
-            ns / per_us
-            for ns in (replay.round_ns(changes), replay.without_device(changes), replay.without_host(changes))
+        before_us, after_us, host_us = (
+            ns / per_us for ns in (replay.recorded_ns, replay.round_ns(changes), replay.without_device(changes))
         )
-        return Limit(before_us=replay.recorded_ns / per_us, after_us=after, host_us=host, device_us=device)
+        limit = Limit(before_us=before_us, after_us=after_us, host_us=host_us)
+        return limit if limit.by == HOST else replace(limit, device_us=replay.without_host(changes) / per_us)
 
     def replay_of(self, chosen: tuple[int, ...]) -> SteadyStep:
-        """These steps, made once."""
+        """These steps, or the part of the file whose number is -1 less the only one, made once."""
         if chosen not in self._replays:
-            self._replays[chosen] = self._seen.context.steady_step(chosen)
+            context, parts = self._seen.context, self._file_parts
+            one_part = None if parts is None else parts == -1 - chosen[0]
+            self._replays[chosen] = context.steady_step(chosen if parts is None else (), one_part)
         return self._replays[chosen]
-
-    @property
-    def typical(self) -> SteadyStep:
-        """The steps that stand for all where nothing says otherwise."""
-        return self.replay_of(self._seen.context.steady_steps)
 
     def _steps_for(self, claims: Sequence[tuple[Claimed, Floats]], total: float) -> tuple[tuple[int, ...], float]:
         """(positions of the steps to replay, how many times of what they have of the claims all steps have)."""
         usual, complete = self._seen.context.steady_steps, self._seen.context.window.selected
-        if not usual or len(usual) == len(complete):
+        if not usual:
+            return self._part_for(claims, total)
+        if len(usual) == len(complete):
             return usual, 1.0
         of_step = np.zeros(len(self._seen.context.step_times))
         for claimed, ns in claims:
@@ -122,6 +125,29 @@ class ReplayedGain:
             usual = (int(of_step.argmax()),)
             there = float(of_step[usual[0]])
         return usual, total / there if there > 0 else 0.0
+
+    def _part_for(self, claims: Sequence[tuple[Claimed, Floats]], total: float) -> tuple[tuple[int, ...], float]:
+        """Of a file without steps that is too large to be replayed at once, the part that has most of the claims."""
+        if self._file_parts is None:
+            return (), 1.0
+        first = self._part_begins
+        own = np.concatenate((self._seen.activity.start, self._seen.idle.start))
+        of_part = np.zeros(len(first))
+        for claimed, ns in claims:
+            at = np.searchsorted(first, own[claimed.part], side="right") - 1
+            np.add.at(of_part, np.maximum(at, 0), ns)
+        most = int(of_part.argmax())
+        return (-1 - most,), total / float(of_part[most])
+
+    @cached_property
+    def _part_begins(self) -> Ints:
+        """When each part of a large file without steps begins."""
+        starts = np.sort(self._seen.context.window.everything.start)
+        return starts[::MOST_OF_FILE]
+
+    @cached_property
+    def _file_parts(self) -> Ints | None:
+        return parts_of(self._seen.context.window)
 
     @cached_property
     def _step_of_part(self) -> npt.NDArray[np.int32]:
@@ -137,8 +163,7 @@ class ReplayedGain:
         seen, graph = self._seen, replay.graph
         length = graph.recorded.length.copy()
         removed, sooner = np.zeros(graph.events, bool), np.zeros(graph.events, np.int64)
-        order = np.argsort(replay.rows)
-        rows = replay.rows[order]
+        rows, order = replay.by_row
 
         def place(wanted: Ints) -> tuple[Ints, npt.NDArray[np.bool_]]:
             at = np.minimum(np.searchsorted(rows, wanted), len(rows) - 1)

@@ -12,7 +12,8 @@ import numpy.typing as npt
 
 from tracelens.analysis.attribution.activity import DeviceActivity, streams_of
 from tracelens.analysis.attribution.host_calls import HostCalls
-from tracelens.analysis.idle.idle_time import CAUSES, LONGEST_LATENCY_NS
+from tracelens.analysis.attribution.step_periods import LONGEST_LATENCY_NS
+from tracelens.analysis.idle.idle_time import CAUSES
 from tracelens.analysis.intervals import Covered, Ints
 from tracelens.trace.table import Kind, RowColumn, TraceTable
 from tracelens.trace.tree import OpTree

@@ -8,7 +8,7 @@ as no length is negative, a shorter event never makes anything later.
 
 from __future__ import annotations
 
-from functools import partial
+from functools import cached_property, partial
 
 import numpy as np
 import numpy.typing as npt
@@ -217,11 +217,14 @@ class DependencyReplay:
 
     def _dependencies(self, changes: Changes, delays: bool) -> tuple[Ints, Ints, Ints]:
         """(source, target, length) of what holds after the changes, in an order in which they lead forward."""
-        n, gone = self._n, self._anchors_without(changes)
-        kept = ~((self._kind == KINDS.index(RETURN)) & gone[self._target])
-        beyond = np.where(gone, 0, self._beyond) if delays else np.zeros_like(self._beyond)
+        n = self._n
+        beyond = self._beyond.copy() if delays else np.zeros_like(self._beyond)
         beyond[:n][changes.removed] = 0
+        kept = np.ones(len(self._source), bool)
         if changes.without is not None:
+            gone = self._anchors_without(changes.without)
+            beyond[gone] = 0
+            kept[self._returns[gone[self._target[self._returns]]]] = False
             # A delay in which the launch still ran, as one that loads a library does, is time of its thread
             called, until = self.device.called, np.minimum(self._returned, self.device.start)
             has_call = (self._launched_by >= 0) & (called < until)
@@ -269,29 +272,42 @@ class DependencyReplay:
         before, after = (np.concatenate(part) for part in zip(*pairs, strict=True))
         return before, after
 
-    def _anchors_without(self, changes: Changes) -> Bools:
+    @cached_property
+    def _returns(self) -> Ints:
+        """Dependencies of calls on what they wait for."""
+        return np.flatnonzero(self._kind == KINDS.index(RETURN))
+
+    def _anchors_without(self, spans: tuple[Ints, Ints, Ints]) -> Bools:
         """Which nodes are anchors in spans of a thread that fall away."""
-        found = np.zeros(len(self.node_times), bool)
-        if changes.without is not None:
-            time = self.threads.time
-            found[2 * self._n :] = Covered(*changes.without).within(self.threads.lane, time - 1, time) > 0
+        found, time = np.zeros(len(self.node_times), bool), self.threads.time
+        found[2 * self._n :] = Covered(*spans).within(self.threads.lane, time - 1, time) > 0
         return found
+
+    @cached_property
+    def _parts(self) -> tuple[Ints, Ints, Ints]:
+        """The dependencies that are device events, that join an event to one that began before it ended, and the host's
+        own time.
+        """
+        source, target, n = self._source, self._target, self._n
+        on_host = np.isin(self._kind, (KINDS.index(CALLS), KINDS.index(OUTSIDE)))
+        of_event = source < n
+        parts = of_event & (target == source + n), of_event & (target < n), on_host
+        events, joins, host = (np.flatnonzero(part) for part in parts)
+        return events, joins, host
 
     def _lengths(self, changes: Changes) -> Ints:
         """The length of every dependency."""
-        n, length = self._n, self._length.copy()
+        length, (whole, joins, on_host) = self._length.copy(), self._parts
         new = np.rint(np.where(changes.removed, 0.0, changes.length)).astype(np.int64)
-        whole = (self._source < n) & (self._target == self._source + n)
         length[whole] = new[self._source[whole]]
-        joins = np.flatnonzero((self._source < n) & (self._target < n))
         event = self._source[joins]
-        length[joins] = np.rint(length[joins] * (new[event] / np.maximum(self._own[event], 1))).astype(np.int64)
-        # What comes before a removed event still takes its time: where both run at once, that time is the length
-        waits = np.append(changes.removed, False)[np.minimum(self._target, n)]
-        waits[joins] = False
-        length[waits] = 0
-        on_host = np.flatnonzero(np.isin(self._kind, (KINDS.index(CALLS), KINDS.index(OUTSIDE))))
-        length[on_host] = self._host_lengths(on_host, changes)
+        joined = np.rint(length[joins] * (new[event] / np.maximum(self._own[event], 1))).astype(np.int64)
+        if changes.removed.any():
+            # What comes before a removed event still takes its time: where both run at once, that time is the length
+            length[np.append(changes.removed, False)[np.minimum(self._target, self._n)]] = 0
+        length[joins] = joined
+        if changes.gap is not None or changes.without is not None or changes.host != 1:
+            length[on_host] = self._host_lengths(on_host, changes)
         return length
 
     def _host_lengths(self, at: Ints, changes: Changes) -> Ints:

@@ -22,27 +22,57 @@ from tracelens.analysis.attribution.window import Window
 from tracelens.analysis.idle.dependency_replay import Changes, DependencyReplay
 from tracelens.analysis.idle.longest import NONE, Paths, Ways, period
 from tracelens.analysis.intervals import Ints
+from tracelens.lazy.records import dataclass
 from tracelens.trace.table import Kind, RowColumn, TraceTable
 from tracelens.trace.tree import OpTree
 
 #: Device events of complete steps that are replayed together, beyond the typical one's.
-MOST_EVENTS = 10_000
+MOST_EVENTS = 5_000
+#: Device events of a file without steps beyond which a part of it is replayed.
+MOST_OF_FILE = 20_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class _Divided:
+    """Of the dependencies with this ``source``: those within a round (``inner``, with their ends), those from one round
+    to the next (``across``), and all ways from one to the next: from node ``last`` to ``first``.
+    """
+
+    source: Ints
+    inner: Ints
+    inner_source: Ints
+    inner_target: Ints
+    across: Ints
+    last: Ints
+    first: Ints
 
 
 class SteadyStep:
-    """Some complete steps of a trace, or all of it without steps.
+    """Some complete steps of a trace, or all of it without steps, or a part of that.
 
-    ``chosen``: positions of the steps; none without. ``rows``: table rows of the device events that are replayed.
+    ``chosen``: positions of the steps; none without. ``part``: the device events that are in a part, instead of steps.
+    ``rows``: table rows of the device events that are replayed.
     """
 
-    def __init__(self, table: TraceTable, tree: OpTree, host: HostCalls, window: Window, chosen: Sequence[int]) -> None:
+    def __init__(
+        self,
+        table: TraceTable,
+        tree: OpTree,
+        host: HostCalls,
+        window: Window,
+        chosen: Sequence[int],
+        part: Bools | None = None,
+    ) -> None:
         self.chosen = tuple(chosen)
         self._is_first = 0 in chosen
+        self._of: _Divided | None = None
         everything, steps = window.everything, window.times.steps
         if not chosen:
-            self.graph = DependencyReplay(table, tree, host, everything)
+            events = everything if part is None else everything.select(part)
+            on_host = None if part is None else _launching(table, tree, events)
+            self.graph = DependencyReplay(table, tree, host, events, on_host=on_host)
             self._earlier = np.zeros(self.graph.events, bool)
-            self.span = int(everything.start.min()), int(everything.end.max())
+            self.span = int(events.start.min()), int(events.end.max())
             return
         first, last = chosen[0], chosen[-1]
         begin = steps[first].start_ns
@@ -63,6 +93,12 @@ class SteadyStep:
     @property
     def rows(self) -> Ints:
         return self.graph.device.rows
+
+    @cached_property
+    def by_row(self) -> tuple[Ints, Ints]:
+        """(``rows`` in their order, where each of them stands)."""
+        order = np.argsort(self.rows)
+        return self.rows[order], order
 
     @property
     def steps(self) -> int:
@@ -110,23 +146,34 @@ class SteadyStep:
             there = np.flatnonzero(~changes.removed)
             return float(times.done[there].max() - times.start[there].min()) if len(there) else 0.0
         paths = self.graph.paths(changes)
+        if self._of is None or self._of.source is not paths.source:
+            self._of = self._divided(paths)
+        inner, across, last, first = self._of.inner, self._of.across, self._of.last, self._of.first
+        lengths = np.concatenate((paths.length[across], np.zeros(len(last) - len(across), np.int64)))
+        source, target = self._of.inner_source, self._of.inner_target
+        inside = Paths(nodes=paths.nodes, source=source, target=target, length=paths.length[inner])
+        return period(inside, Ways(source=last, target=first, length=lengths))[0]
+
+    def _divided(self, paths: Paths) -> _Divided:
         is_earlier = np.zeros(paths.nodes, bool)
         n = self.graph.events
         is_earlier[:n] = is_earlier[n : 2 * n] = self._earlier
         of_round, from_before = ~is_earlier[paths.target], is_earlier[paths.source]
-        inner = of_round & ~from_before
+        inner = np.flatnonzero(of_round & ~from_before)
         across = of_round & from_before & (self._again[paths.source] >= 0)
         if self._is_first:
             # That the host waited for what was in the queue as recording began is of the recording, as in StepTimes
             across &= paths.target < 2 * n
-        last, first = self._ways
-        ways = Ways(
-            source=np.concatenate((self._again[paths.source[across]], last)),
-            target=np.concatenate((paths.target[across], first)),
-            length=np.concatenate((paths.length[across], np.zeros(len(last), np.int64))),
+        at, (last, first) = np.flatnonzero(across), self._ways
+        return _Divided(
+            source=paths.source,
+            inner=inner,
+            inner_source=paths.source[inner],
+            inner_target=paths.target[inner],
+            across=at,
+            last=np.concatenate((self._again[paths.source[at]], last)),
+            first=np.concatenate((paths.target[at], first)),
         )
-        source, target, length = (column[inner] for column in (paths.source, paths.target, paths.length))
-        return period(Paths(nodes=paths.nodes, source=source, target=target, length=length), ways)[0]
 
     def without_device(self, changes: Changes | None = None) -> float:
         """How long a round takes when no device event takes any time: what the host needs."""
@@ -157,6 +204,23 @@ def steady_steps(window: Window) -> list[int]:
     while fits(low, high + 1) or fits(low - 1, high):
         low, high = (low, high + 1) if fits(low, high + 1) else (low - 1, high)
     return complete[low : high + 1]
+
+
+def parts_of(window: Window) -> Ints | None:
+    """The part of each device event of a file without steps that is too large to be replayed at once; else None."""
+    everything = window.everything
+    if window.selected or len(everything) <= MOST_OF_FILE:
+        return None
+    rank = np.empty(len(everything), np.int64)
+    rank[np.argsort(everything.start, kind="stable")] = np.arange(len(everything))
+    return rank // MOST_OF_FILE
+
+
+def _launching(table: TraceTable, tree: OpTree, events: DeviceActivity) -> tuple[int, int]:
+    """From the first to the last launch of device events, or their own time without any."""
+    launch = tree.launch[events.rows]
+    called = table.start_ns[launch[launch >= 0]] if (launch >= 0).any() else events.start
+    return int(called.min()), int(called.max()) + 1
 
 
 def _before(table: TraceTable, tree: OpTree, events: DeviceActivity, inside: Bools, span: tuple[int, int]) -> Bools:

@@ -141,9 +141,9 @@ class SheetContext(HostContext):
         """Positions of the steps that stand for all where a step is replayed; none without steps."""
         return tuple(steady_steps(self.window))
 
-    def steady_step(self, chosen: tuple[int, ...]) -> SteadyStep:
-        """These steps (none: the whole file) as they are when they are done again and again."""
-        return SteadyStep(self.recorded.table, self.recorded.tree, self.host, self.window, chosen)
+    def steady_step(self, chosen: tuple[int, ...], part: Bools | None = None) -> SteadyStep:
+        """These steps (none: the whole file, or these of its device events) when they are done again and again."""
+        return SteadyStep(self.recorded.table, self.recorded.tree, self.host, self.window, chosen, part)
 
     @property
     def path_window(self) -> tuple[int, int]:
