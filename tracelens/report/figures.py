@@ -83,9 +83,9 @@ def gain_range(finding: Finding) -> str:
 
 
 def together_text(together: FixesTogether) -> str:
-    """``33.7 ms now, 29.5 after 1, 29.5 after 1 and 2: then the host limits``."""
+    """``33.7 ms now, 29.5 after 1, 29.5 after 1-2: then the host limits``."""
     now, *after = map(shown_ms, together.step_us)
-    applied = ["1", *(f"1 and {n}" if n == 2 else f"1 to {n}" for n in range(2, len(after) + 1))]
+    applied = ["1", *(f"1-{n}" for n in range(2, len(after) + 1))]
     parts = [f"{now} ms now", *(f"{ms} after {which}" for ms, which in zip(after, applied, strict=False))]
     limit = {"host": "the host", "device": "the GPU"}.get(together.limited_by or "")
     return ", ".join(parts) + (f": then {limit} limits" if limit else "")

@@ -129,7 +129,7 @@ def step_notes(steps: Steps) -> Iterator[str]:
     clock = [] if steps.spread is None else [step_range(steps)]
     if steps.on_device and steps.host_us is not None:
         which = "" if steps.on_device == steps.count else f" in {steps.on_device} of {steps.count}"
-        clock.append(f"the host takes {shown_ms(steps.host_us)} ms a step and runs ahead of the GPU{which}")
+        clock.append(f"the host takes {shown_ms(steps.host_us)} ms, ahead of the GPU{which}")
     if clock:
         yield ", ".join(clock)
 

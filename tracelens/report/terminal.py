@@ -46,7 +46,7 @@ _FINDINGS, _CATEGORIES, _NOTICES = 3, 8, 3
 _HARD_SPACE = "\xa0"
 _SPACES = lazy_pattern(rf"[^\S{_HARD_SPACE}]+")
 _BEFORE_UNIT = lazy_pattern(r"(?<=\d) (?=(?:%|µs|ms|s|GB/s|TB/s|bytes)(?!\w))")
-#: Lines that fit beside a prompt; where there would be more, notices go first, then what to try.
+#: Lines that fit beside a prompt; where there would be more, something is cut.
 _LINES = 38
 #: Share of the window from which idle time is worth a line, and from which a cause of it is named there.
 _MUCH_IDLE, _LEAST_CAUSE = 0.01, 0.005
@@ -72,10 +72,11 @@ def verdict(summary: Summary, *, seconds: float | None = None, written: Sequence
     wrote = [_Row(text=f" wrote {entry}") for entry in written[:2]]
     least = _categories_to_name(summary)
     rows: list[_Row] = []
-    # Notices go first, then what to try, then small categories and the last finding: never what most of the time is in
+    # All notices but the first go, then what to try, then small categories and the last findings: never the categories
+    # that most of the time is in
     cuts = ((_NOTICES, True, _CATEGORIES, _FINDINGS), (1, True, _CATEGORIES, _FINDINGS),
-            (0, True, _CATEGORIES, _FINDINGS), (0, False, _CATEGORIES, _FINDINGS), (0, False, 0, _FINDINGS),
-            (0, False, 0, _FINDINGS - 1))  # fmt: skip
+            (1, False, _CATEGORIES, _FINDINGS), (1, False, 0, _FINDINGS), (1, False, 0, 2),
+            (1, False, 0, 1))  # fmt: skip
     for notices, tries, most, found in cuts:
         table = [*_table(summary, max(most, least)), *_lines(impossible_text(summary), _YELLOW)]
         rows = [*above, *table, *_findings(summary, found, tries=tries), *_notices(summary, notices), *wrote]
@@ -95,12 +96,12 @@ def _painted(row: _Row, color: bool) -> str:
 
 
 def _header(summary: Summary, seconds: float | None) -> Iterator[_Row]:
-    details = terminal_text(" · ".join(_recording(summary, seconds)))
-    stem = terminal_text(trace_name(summary.input.file))
-    if display_width(stem) + display_width(details) + 3 <= WIDTH:
-        yield _Row(text=f" {stem}  {details}", style=_BOLD)
+    stem, details = terminal_text(trace_name(summary.input.file)), terminal_text(" · ".join(_recording(summary)))
+    took = "" if seconds is None else f" in {seconds:.1f} s"
+    if display_width(stem) + display_width(details + took) + 3 <= WIDTH:
+        yield _Row(text=f" {stem}  {details}{took}", style=_BOLD)
     else:
-        yield _Row(text=f" {stem}", style=_BOLD)
+        yield _Row(text=f" {stem}{took}", style=_BOLD)
         yield from (_Row(text=f" {line}") for line in _wrapped(details, WIDTH - 1))
     for sentence in (bound_sentence(summary), first_fix(summary)):
         yield from _lines(sentence, _BOLD)
@@ -120,7 +121,7 @@ def _header(summary: Summary, seconds: float | None) -> Iterator[_Row]:
         yield from _busy(summary.busy)
 
 
-def _recording(summary: Summary, seconds: float | None) -> Iterator[str]:
+def _recording(summary: Summary) -> Iterator[str]:
     """Whose trace it is: ranks, steps, device, PyTorch, events."""
     source = summary.input
     if source.ranks:
@@ -133,8 +134,7 @@ def _recording(summary: Summary, seconds: float | None) -> Iterator[str]:
     yield summary.device.shown
     if source.torch_version:
         yield f"torch {source.torch_version}"
-    took = "" if seconds is None else f" in {seconds:.1f} s"
-    yield f"{_events(source.events)}{took}"
+    yield _events(source.events)
 
 
 def _busy(busy: Busy) -> Iterator[_Row]:
@@ -315,8 +315,7 @@ def _notices(summary: Summary, most: int) -> Iterator[_Row]:
     for notice in summary.notices[:most]:
         yield from _lines(notice.text, _YELLOW, first=" ! ", lines=4)
     if more > 0:
-        count = f"{more} {'more ' if most else ''}note{'s' if more > 1 else ''}"
-        yield _Row(text=f" ! {count}: sheet about, or warnings in report.json")
+        yield _Row(text=f" ! {more} more note{'s' if more > 1 else ''}: sheet about, or warnings in report.json")
 
 
 def _wrapped(text: str, width: int, lines: int = 3) -> list[str]:
