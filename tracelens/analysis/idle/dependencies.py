@@ -66,6 +66,9 @@ class Device:
         )
         self.launch = tree.launch[events.rows].astype(np.int64)
         self.called = np.where(self.launch >= 0, table.start_ns[self.launch], _NEVER)
+        # Clocks of host and device differ by a little: what seems to begin before its launch began with it
+        early = (self.called > self.start) & (self.called - self.start <= LONGEST_LATENCY_NS)
+        self.called[early] = self.start[early]
         self.called_so_far = self._running(self.called)
         self.by_end = np.argsort(self.end, kind="stable")
         self.end_sorted = self.end[self.by_end]
@@ -175,7 +178,19 @@ class Threads:
         self.rows, self.time, self.lane = rows[order], time[order], lane[order]
         cuts = np.cumsum([len(part) for part, _ in parts])[:-1]
         _, self.of_launch, self.of_wait, self.left, self.entered, _ = np.split(np.argsort(order), cuts)
+        self._keep_clock(device)
         self._calls, self._waits, self._host = covered(calls), covered(waits), host
+
+    def _keep_clock(self, device: Device) -> None:
+        """Launches are no later than what they launched by the device's clock, nor is what the thread did before."""
+        at = np.searchsorted(self.launches, device.launch)
+        known = np.flatnonzero(at < len(self.launches))
+        known = known[self.launches[at[known]] == device.launch[known]]
+        if not (device.called[known] < self.time[self.of_launch[at[known]]]).any():
+            return
+        np.minimum.at(self.time, self.of_launch[at[known]], device.called[known])
+        for part in np.split(np.arange(len(self.time)), np.flatnonzero(np.diff(self.lane)) + 1):
+            self.time[part] = np.minimum.accumulate(self.time[part][::-1])[::-1]
 
     def spent(self, lane: Ints, start: Ints, end: Ints) -> tuple[Ints, Ints]:
         """How much (ns) of each span the thread was in calls that do not wait, and its whole process in none."""
