@@ -193,14 +193,16 @@ def test_communication_and_copies_are_claimed_once(build):
         **{"Input Dims": [[4096], [], []], "Input type": ["float", "", ""], "Concrete Inputs": ["", "sum", "7"]},
     )  # fmt: skip
     made.launch(7, "multimem_all_reduce_kernel", 110, 300)
-    assert gains(analyze(made.trace(**groups), Options())) == {"exposed_communication": 300, "exposed_copies": 100}
+    # The host still takes 6 µs of the copy's 100
+    assert gains(analyze(made.trace(**groups), Options())) == {"exposed_communication": 300, "exposed_copies": 94}
 
 
 def test_copies_beside_one_another_gain_no_more_than_the_window(build):
     made = copy(build, "Memcpy HtoD (Pinned -> Device)", bytes=1_600_000, stream=1)
     made.launch(2, "Memcpy DtoH (Device -> Pinned)", 10, 100, cat="gpu_memcpy", bytes=1_600_000, stream=2)
     found = analyze(made.trace(), Options())
-    assert gains(found) == {"exposed_copies": 100}
+    # At the 64 GB/s of their path, not 16, they would take a quarter of the time
+    assert gains(found) == {"exposed_copies": 75}
     row = summarize(found).categories[0]
     assert (row.name, row.time_us, row.share, row.bound) == (COPY, 200, 1, "PCIe")
     assert row.wire_tb_s == pytest.approx(0.016)
@@ -214,7 +216,7 @@ def test_no_gain_of_a_recorded_step_of_copies_is_longer_than_the_step(real_analy
     summary = summarize(found)
     assert summary.steps is not None
     assert set(gains(found)) == {"exposed_copies"}
-    assert 0.9 * summary.steps.time_us < gains(found)["exposed_copies"] <= summary.steps.time_us
+    assert 0.3 * summary.steps.time_us < gains(found)["exposed_copies"] <= summary.steps.time_us
 
 
 @pytest.mark.parametrize(

@@ -44,11 +44,14 @@ def test_rates_are_over_the_time_that_kernels_took_together(build: Callable[[], 
 def test_no_kernel_gains_what_another_beside_it_needs(
     build: Callable[[], Builder], streams: int, apart_us: int
 ) -> None:
-    """However many at a time, and however they overlap: 12 products take at least 12 times the roofline."""
+    """However many at a time, and however they overlap: 12 products take at least 12 times the roofline, and hardly more
+    once each is faster, as their streams still wait for their launches."""
     findings = products(build, streams, apart_us).findings
     (finding,) = (each for each in findings if each.id == "op_below_roofline")
     busy_us = 12 * 800 / streams + apart_us * (streams - 1)
-    assert finding.gain_high_us == pytest.approx(busy_us - 12 * ROOFLINE_US, rel=1e-3)
+    most_us = busy_us - 12 * ROOFLINE_US
+    assert finding.gain_high_us is not None
+    assert 0.85 * most_us < finding.gain_high_us <= most_us * 1.001
     assert (f"{12 * 800 / busy_us:.1f} at a time" in finding.why) == (streams > 1)
 
 

@@ -192,7 +192,7 @@ def spared_by(seen: Observed, claimed: Claimed, ns: Floats) -> Spared:
     table, activity = seen.table, seen.activity
     is_event = claimed.part < seen.time.events
     events = claimed.part[is_event].astype(np.int64)
-    share = np.minimum(ns[is_event] / np.maximum(activity.duration[events], 1), 1.0)
+    share = _shares(seen, events, ns[is_event])
     spans = [_copying(seen, events, share)]
     if claimed.spares_launches:
         spans.append(_launching(seen, events, share))
@@ -212,6 +212,22 @@ def spared_by(seen: Observed, claimed: Claimed, ns: Floats) -> Spared:
         late=late[is_device],
         sooner_ns=idle_ns[is_device],
     )
+
+
+def _shares(seen: Observed, events: Ints, ns: Floats) -> Floats:
+    """By how much of it each event becomes shorter when so many ``ns`` of its own time go.
+
+    A faster kernel is so all the time that it runs, also while others run; one that others cover throughout is as much
+    faster as those of the same claim. Of communication and copies, what computation hides stays as it is.
+    """
+    activity, own_ns = seen.activity, seen.time.own_ns[events]
+    hides = activity.communication[events] | activity.memcpy[events]
+    share = ns / np.maximum(np.where(hides, activity.duration[events], own_ns), 1)
+    covered = ~activity.communication[events] & (own_ns == 0)
+    faster = ~activity.communication[events] & ~covered
+    share[covered] = ns[faster].sum() / max(own_ns[faster].sum(), 1)
+    found: Floats = np.minimum(share, 1.0)
+    return found
 
 
 def _copying(seen: Observed, events: Ints, share: Floats) -> ThreadSpans:
