@@ -101,7 +101,7 @@ def test_the_api_gives_the_same_rows(installed: Path, repository: Path, tmp_path
         f"assert not str(pathlib.Path(tl.__file__)).startswith({str(repository)!r});"
         f"r = tl.report(tl.load({str(trace)!r}));"
         "f = r['EP_Communication'];"
-        "print(tl.__version__, sorted(set(f['name'])), f['Effective Interconnect TB/s_mean'].notna().all())"
+        "print(tl.__version__, sorted(set(f['name'])), f['effective_interconnect_tb_s_mean'].notna().all())"
     )
     done = run([installed / "python", "-c", code], tmp_path)
     assert done.returncode == 0, done.stderr

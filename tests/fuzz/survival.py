@@ -58,7 +58,7 @@ def reported(content: bytes, kernels: Counter[str], folder: Path, capsys: pytest
     path = folder / ("t.json.gz" if content.startswith(b"\x1f\x8b") else "t.json")
     path.write_bytes(content)
     output = folder / "out"
-    code = main(["report", str(path), "-o", str(output), "--cpu", "--csv"])
+    code = main(["report", str(path), "-o", str(output), "--cpu", "--csv", "--steps", "file"])
     shown = capsys.readouterr()
     assert code in EXIT_CODES, (code, shown.err)
     assert "Traceback" not in shown.err

@@ -27,7 +27,8 @@ MOST_BYTES = 2**30
 #: Reading takes this much at a time, since a read allocates all that it may return.
 _PIECE_BYTES = 2**20
 _DEEPEST = 200
-_TEXT_OR_COMMENT = re.compile(r'("(?:[^"\\\n]|\\.)*")|//[^\n]*|/\*.*?\*/', re.DOTALL)
+# A text or comment without an end reaches to that of the file, so that nothing is looked at twice
+_TEXT_OR_COMMENT = re.compile(r'("(?:[^"\\\n]|\\.)*"?)|//[^\n]*|/\*.*?(?:\*/|\Z)', re.DOTALL)
 #: What one array of an npz file may unpack to.
 MOST_ARRAY_BYTES = 2**32
 
