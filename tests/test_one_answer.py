@@ -110,7 +110,10 @@ def idle_findings_name_causes_of_the_sheet(answer: Answer) -> Iterator[str]:
 def an_unknown_cause_gains_nothing(answer: Answer) -> Iterator[str]:
     """Nobody can say what removing an unknown cause brings."""
     for finding in answer.report.summary.findings:
-        if re.search(r"cause unknown|cause not recorded|^idle: unknown", f"{finding.kind} {finding.why}") and finding.gain_us:
+        if (
+            re.search(r"cause unknown|cause not recorded|^idle: unknown", f"{finding.kind} {finding.why}")
+            and finding.gain_us
+        ):
             yield f"{finding.key}: {finding.why!r} gains {finding.gain_us} us"
 
 
@@ -207,7 +210,11 @@ def json_views_are_the_frames(answer: Answer) -> Iterator[str]:
         for record, row in zip(records, [] if frame is None else frame.to_dict("records"), strict=False):
             for key, value in record.items():
                 there = row.get(key)
-                if isinstance(value, float) and isinstance(there, float) and not math.isclose(value, there, rel_tol=1e-9):
+                if (
+                    isinstance(value, float)
+                    and isinstance(there, float)
+                    and not math.isclose(value, there, rel_tol=1e-9)
+                ):
                     yield f"{title}.{key}: {value} in JSON, {there} in the sheet"
 
 
