@@ -19,6 +19,7 @@ EXAMPLES = HERE.parent / "example_traces"
 #: Report name -> (trace, options of ``tracelens.report``).
 REPORTS: dict[str, tuple[str, dict[str, object]]] = {
     "moe_ep8_rank0": ("moe_ep8/rank0.json.gz", {}),
+    "moe_ep8_rank0_tracelens": ("moe_ep8/rank0.json.gz", {"column_names": "tracelens", "steps": "file"}),
     "moe_ep8_rank5_steady": ("moe_ep8/rank5.json.gz", {"steps": "steady"}),
     "transformer_step_cpu": ("transformer_step_cpu.json.gz", {"cpu": True}),
 }
