@@ -20,9 +20,9 @@ Needs DuckDB: `pip install 'tracelens-perf[query]'`.
 - A statement is one SELECT (or WITH, DESCRIBE, SUMMARIZE). It sees the tables below and nothing else: no file, no
   network, no extension of DuckDB, no setting; it may take 2 GB of memory. The same question gets the same answer.
 - What was not determined is NULL. Times are µs since the first event of the trace; MB are 1e6 bytes.
-- `kernels.call` is a `calls.call`, `kernels.step` a `steps.step`. All but `steps`, `calls` and `memory` cover the
-  analyzed steps (`--steps`).
-- `--format json` prints `{"schema": "tracelens.query/1", "query": ..., "rows": [{column: value}]}`
+- `kernels.call` is a `calls.call`, `kernels.step` a `steps.step`. All but `steps` and `memory` are of the scope of a
+  report: the complete steps, or those of `--steps`; `--steps file` takes all of the file. The answer names its scope.
+- `--format json` prints `{"schema": "tracelens.query/1", "query": ..., "scope": ..., "rows": [{column: value}]}`
   (`tracelens/schemas/query.schema.json`); `-o FILE.csv`, `.json` or `.xlsx` writes a file.
 
 This page is generated: `python -m docs.generate_query` writes it anew, and a test compares.

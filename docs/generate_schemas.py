@@ -170,7 +170,7 @@ def schemas() -> dict[str, Json]:
         document(
             "tracelens.query/1",
             "What query prints: the rows that a statement answers.",
-            {"query": TEXT, "rows": rows()},
+            {"query": TEXT, "scope": TEXT, "rows": rows()},
         ),
     )
     named = {each["title"].removeprefix("tracelens.").rpartition("/")[0]: each for each in made}

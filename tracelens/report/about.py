@@ -31,6 +31,7 @@ def about_lines(summary: Summary, sheets: Sequence[tuple[str, Sheet]]) -> list[L
     """All rows, top to bottom. ``sheets``: (title in the workbook, sheet)."""
     return [
         Line(cells=(f"Trace report: {summary.input.file}",), kind="title"),
+        *(_row("In short", None, None, said) for said in (bound_sentence(summary), first_fix(summary)) if said),
         *_input(summary),
         *_coverage(summary),
         *_time(summary),
@@ -144,8 +145,6 @@ def _coverage(summary: Summary) -> Iterator[Line]:
 
 def _time(summary: Summary) -> Iterator[Line]:
     busy = summary.busy
-    for sentence in filter(None, (bound_sentence(summary), first_fix(summary))):
-        yield _row("In short", None, None, sentence)
     if busy is not None:
         yield _section("Where the device's time went")
         if busy.total_us is not None:

@@ -158,7 +158,7 @@ def steps_text(steps: Steps) -> str:
 def scope_text(scope: Scope, *, numbers: bool = True) -> str:
     """What a report speaks of: ``3 steps (ProfilerStep 3-5)``, without ``numbers`` ``3 steps (ProfilerStep)``."""
     if scope.kind != STEPS:
-        return WHOLE_FILE
+        return f"the {WHOLE_FILE}"
     named = " ".join(filter(None, (scope.named, scope.numbers if numbers else "")))
     return f"{scope.count} step{'s' if scope.count != 1 else ''}" + (f" ({named})" if named else "")
 

@@ -23,6 +23,7 @@ from tracelens.schema import KEYS
 if TYPE_CHECKING:
     import pandas as pd
 
+    from tracelens.report.result import Report
     from tracelens.sql import ReadyQuery
 
 SCHEMA = "tracelens.query/1"
@@ -51,6 +52,7 @@ def run(args: argparse.Namespace) -> int:
     from tracelens.lake.ingest import is_lake
     from tracelens.report.answers.table_text import table_text
     from tracelens.report.export import frame_csv, frame_json, refuse_unknown, write_frame
+    from tracelens.report.step_figures import scope_text
     from tracelens.sql import ready_queries, ready_query
 
     of_lake = args.trace is not None and is_lake(Path(args.trace))
@@ -64,8 +66,12 @@ def run(args: argparse.Namespace) -> int:
         refuse_unknown(args.output)
         refuse_input(args.output, [Path(args.trace)])
     statement = ready_query(queries, args.ready).statement if args.ready else args.statement
-    answer = _of_lake(args, statement) if of_lake else _answer(args, statement)
-    about = {"schema": SCHEMA, "query": statement}
+    if of_lake:
+        answer, scope = _of_lake(args, statement), "a lake"
+    else:
+        report = _report(args)
+        answer, scope = report.sql(statement), scope_text(report.summary.scope)
+    about = {"schema": SCHEMA, "query": statement, "scope": scope}
     if args.output is not None:
         write_frame(args.output, answer, about)
     if args.format == "json":
@@ -75,16 +81,16 @@ def run(args: argparse.Namespace) -> int:
     else:
         for line in table_text(answer):
             say(line)
-        say(f"\n{len(answer)} row{'s' * (len(answer) != 1)}")
+        say(f"\n{len(answer)} row{'s' * (len(answer) != 1)} of {scope}")
     return 0
 
 
-def _answer(args: argparse.Namespace, statement: str) -> pd.DataFrame:
+def _report(args: argparse.Namespace) -> Report:
     import tracelens
 
     trace = tracelens.load(args.trace)
     options = options_of(ReportOptions, args)
-    return tracelens.report(trace, replace(options, cpu=not trace.table.has_device_events)).sql(statement)
+    return tracelens.report(trace, replace(options, cpu=not trace.table.has_device_events))
 
 
 def _of_lake(args: argparse.Namespace, statement: str) -> pd.DataFrame:

@@ -142,7 +142,7 @@ def _measured(path: Path, device: HardwareSpec, extensions: list[str]) -> list[M
     """What a file holds, by what it is."""
     import tracelens
     from tracelens.analysis.analyze import analyze
-    from tracelens.analysis.options import Options
+    from tracelens.analysis.options import FILE, Options
     from tracelens.calibration.measurements import analysis_measured, report_measured, table_measured
     from tracelens.extensions import load_extension
     from tracelens.files.data_table import read_table
@@ -156,7 +156,7 @@ def _measured(path: Path, device: HardwareSpec, extensions: list[str]) -> list[M
             say(f"note: {path.name} names {named}, not {device.name}")
         return found
     loaded = tuple(load_extension(spec) for spec in extensions)
-    return analysis_measured(analyze(tracelens.load(path), Options(device=device, extensions=loaded)))
+    return analysis_measured(analyze(tracelens.load(path), Options(device=device, extensions=loaded, steps=FILE)))
 
 
 def _print(outcomes: list[Outcome]) -> None:

@@ -256,7 +256,8 @@ def _window_bar(summary: Summary) -> Markup | None:
     shown = [part for part in parts if part.share > 0]
     key = legend([(f"{part.label} {shown_percent(part.share)}", part.color) for part in shown])
     length = "" if busy.total_us is None else f", {shown_ms(busy.total_us)} ms"
-    window = "The window" if summary.steps is None else f"The {steps_text(summary.steps)}"
+    window = "The window" if summary.steps is None else f"The {steps_text(summary.steps)}".removeprefix("The 1 ")
+    window = f"{window[:1].upper()}{window[1:]}"
     return tag("figure", tag("figcaption", f"{window}{length}"), stacked_bar(shown, window), key)
 
 
