@@ -51,7 +51,7 @@ def test_the_share_of_peak_is_over_the_calls_whose_flops_are_known(build: Build)
     assert rate.is_lower_bound
     text = verdict(summary)
     assert "at least 1 % of dense bf16 peak" in text
-    assert "matrix ops, 20 % of GPU time: 26 % of peak, 49 % of achievable" in text
+    assert "while matrix ops run (20 % of GPU time): 26 % of peak, 49 % of achievable" in text
 
 
 def test_a_whole_step_of_known_flops_is_no_lower_bound(build: Build) -> None:
@@ -162,7 +162,7 @@ def test_bytes_that_fit_the_cache_come_from_it(build: Build, device: dict[str, A
     row = analysis.frames["unified_perf_summary"].iloc[0]
     assert row["served_from"] == cache
     notices = {notice.id: notice.text for notice in summary.notices}
-    assert notices["from_cache"].startswith(f"1 row faster than HBM: bytes from {cache}")
+    assert notices["from_cache"].startswith(f"1 op beats HBM bandwidth: its data was probably in {cache}")
     assert "above_peak" not in notices
 
 
