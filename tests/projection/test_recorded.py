@@ -63,13 +63,13 @@ def test_a_reported_trace_gives_the_projections_times_back(case: str, tmp_path: 
     for stage, path in enumerate(files):
         expected = timeline(found.job, ran, stage).op_times_ns()
         found_again = analyze(tl.load(path), AnalysisOptions()).frames
-        sums = found_again["kernel_summary"].groupby("kernel_name")[["kernel_us_count", "kernel_us_sum"]].sum()
+        sums = found_again["kernel_summary"].groupby("kernel_name")[["kernels", "duration_us_sum"]].sum()
         reported: dict[str, tuple[int, int]] = {}
         for name, (calls, time_us) in zip(sums.index, sums.to_numpy(), strict=True):
             plain = name.partition("(")[2][:-1] if name.startswith("nccl") else name
             reported[plain] = (int(calls), round(time_us * 1000))
         assert reported == expected
-        spent, step_ms = found_again["gpu_timeline"].set_index("type")["time_ms"], found.step_us / 1e3
+        spent, step_ms = found_again["gpu_timeline"].set_index("type")["time_us"] / 1e3, found.step_us / 1e3
         assert spent["total_time"] == pytest.approx(step_ms, rel=1e-3)
         parts_ms = {name: time_us / 1e3 for name, time_us in ran.breakdown(stage).items()}
         assert spent["idle_time"] == pytest.approx(parts_ms.get("host", 0.0), abs=0.025 * step_ms)
