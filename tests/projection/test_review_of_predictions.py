@@ -32,7 +32,7 @@ ROWS: dict[str, tuple[str, str, tuple[str, ...]]] = {
         "serving/test_files.py::test_layers_of_a_profile_add_up_per_stage",
     )),
     "serving 5": ("`experiment_config.yaml`: PyYAML, several frameworks, strategy, an example", "done", (
-        "serving/test_files.py::test_the_example_of_several_frameworks_is_a_run_each",
+        "serving/test_files.py::test_the_example_of_several_frameworks_is_a_run_each_under_its_name",
         "serving/test_files.py::test_a_strategy_that_contradicts_its_degrees_is_refused",
         "projection/test_review_of_predictions.py::test_yaml_is_read_without_an_extra",
     )),
@@ -124,11 +124,11 @@ ROWS: dict[str, tuple[str, str, tuple[str, ...]]] = {
     )),
     "search 3": (
         "unfused attention, `attention_recompute`, `sa_2d` under `paper` rules",
-        "The first two are done; no published row uses `sa_2d`, and `2d-seqp` divides attention's rows the same way.",
+        "All three are done; no published row uses `sa_2d`: it agrees with hand arithmetic.",
         (
             "projection/test_search_dimensions.py::test_unfused_attention_keeps_scores_and_recomputing_does_not",
             "projection/test_search_dimensions.py::test_attention_is_an_option_of_the_papers_rules",
-            "docs/search.md::two-dimensional attention (`sa_2d`), which no published row uses, is not there",
+            "docs/search.md::is its two-dimensional attention `sa_2d`",
         ),
     ),
     "search 4": ("further dimensions, clusters side by side, resumption", "done", (
