@@ -189,7 +189,7 @@ def spared_by(seen: Observed, claimed: Claimed, ns: Floats) -> Spared:
     those are spared; the host spends that much less in idle time that waits for it, and what was late comes that much
     sooner.
     """
-    table, activity = seen.table, seen.activity
+    table = seen.table
     is_event = claimed.part < seen.time.events
     events = claimed.part[is_event].astype(np.int64)
     share = _shares(seen, events, ns[is_event])
