@@ -149,12 +149,17 @@ class HardwareSpec:
             return None
         constants = dict(theirs.constants)
         if "matrix_efficiency" in constants:
-            share = self._sustained_over(sister, Precision.of(precision).dtype)
+            share = self._sustained_over(sister, precision)
             constants["matrix_efficiency"] = min(1.0, constants["matrix_efficiency"] * share)
         return replace(theirs, constants=constants, carried_from=self.calibrated_like, error_percent=None)
 
-    def _sustained_over(self, other: HardwareSpec, dtype: DType) -> float:
-        """This device's achievable share of its matrix peak over another's; 1 where nobody published one of them."""
+    def _sustained_over(self, other: HardwareSpec, precision: str) -> float:
+        """This device's achievable share of its matrix peak over another's. 1 where nobody published one of them, and
+        where the slowdown of this device's long products was measured over the other's constants.
+        """
+        if ("sustained", precision) in self.calibrated:
+            return 1.0
+        dtype = Precision.of(precision).dtype
         shares = [
             None if rate is None or rate.achievable_tflops_s is None else rate.achievable_tflops_s / rate.peak_tflops_s
             for rate in (self.rate("matrix", dtype), other.rate("matrix", dtype))

@@ -312,7 +312,7 @@ def configuration(row: Mapping[str, str]) -> Configured:
         assumptions.append(f"ep {ep}{whose}")
     if _is_lora(row):
         assumptions.append(f"LoRA: adapters of rank {LORA_RANK} beside attention's products")
-    zero, shard = sharding_of(row.get("fsdp_shard", ""), framework.zero)
+    zero, shard = sharding_of(row.get("fsdp_shard", ""), framework.zero, ranks)
     parallel = ParallelConfig.of(
         ranks=ranks,
         global_batch=batch,

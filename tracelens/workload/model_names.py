@@ -14,7 +14,7 @@ _FILLER = lazy_pattern(
     r"|(nv|mx)?fp(4|8|16)|bf16|int[48]|awq|gptq|w\d{1,2}a\d{1,2}|per-?tensor|v[01](\.\d{1,2})?|2[456](0[1-9]|1[0-2])|0[1-9]\d\d|\d{1,4}k"
 )
 _SIZE = lazy_pattern(r"a?(\d{1,5}(?:\.\d{1,4})?)([bt])")
-_LAYERS = lazy_pattern(r"[\s,_(-](\d{1,4})[\s_-]?(layers?|l)\)?$", re.IGNORECASE)
+_LAYERS = lazy_pattern(r"[\s,_(-](?:proxy[\s_-])?(\d{1,4})[\s_-]?(layers?|l)\)?$", re.IGNORECASE)
 
 
 def spelling_key(name: str) -> str:
@@ -50,8 +50,10 @@ def without_sizes(name: str) -> tuple[str, list[float]]:
 def without_layers(name: str) -> tuple[str, int | None]:
     """A name without its number of layers, and that number; None where it states none.
 
-    >>> without_layers("Llama-3.1-70B (12 layers)"), without_layers("DeepSeek-V3-4L"), without_layers("Llama 2 7B")
-    (('Llama-3.1-70B', 12), ('DeepSeek-V3', 4), ('Llama 2 7B', None))
+    >>> without_layers("Llama-3.1-70B (12 layers)"), without_layers("Llama-3.1-405B-proxy-8L")
+    (('Llama-3.1-70B', 12), ('Llama-3.1-405B', 8))
+    >>> without_layers("Llama 2 7B")
+    ('Llama 2 7B', None)
     """
     name = name.strip()
     found = _LAYERS.search(name)

@@ -38,16 +38,16 @@ def events(path: Path = EXAMPLE) -> list[dict[str, Any]]:
 
 @cache
 def kernel_table(path: Path) -> pd.DataFrame:
-    """The sheet kernel_summary without what rests on categories of parents."""
-    frame = analyze(load(path), Options()).frames["kernel_summary"]
+    """The sheet kernel_summary of all of the file, without what rests on categories of parents."""
+    frame = analyze(load(path), Options(steps="file")).frames["kernel_summary"]
     columns = [
         "parent_op",
         "kernel_name",
         "stream",
-        "kernel_us_count",
-        "kernel_us_sum",
-        "kernel_us_min",
-        "kernel_us_max",
+        "kernels",
+        "duration_us_sum",
+        "duration_us_min",
+        "duration_us_max",
     ]
     return frame[columns].sort_values(columns).reset_index(drop=True)
 
@@ -145,7 +145,7 @@ def kernels_alone(path: Path) -> pd.DataFrame:
     """The kernel table without the ops: of formats that have none, and spell copies in their way."""
     frame = kernel_table(path)
     frame = frame[~frame["kernel_name"].str.startswith(("Mem", "Copy"))]
-    found = frame.groupby(["kernel_name", "stream"])[["kernel_us_count", "kernel_us_sum"]].sum().round(6)
+    found = frame.groupby(["kernel_name", "stream"])[["kernels", "duration_us_sum"]].sum().round(6)
     return found.sort_index()
 
 

@@ -174,7 +174,9 @@ class Threads:
         )
         rows, time = (np.concatenate(column) for column in zip(*parts, strict=True))
         lane = table.lane[rows].astype(np.int64)
-        order = np.lexsort((np.arange(len(rows)), time, lane))
+        # At the same time, what ends comes before what begins after it
+        turn = np.repeat((0, 2, 1, 1, 2, 2), [len(part) for part, _ in parts])
+        order = np.lexsort((turn, time, lane))
         self.rows, self.time, self.lane = rows[order], time[order], lane[order]
         cuts = np.cumsum([len(part) for part, _ in parts])[:-1]
         _, self.of_launch, self.of_wait, self.left, self.entered, _ = np.split(np.argsort(order), cuts)

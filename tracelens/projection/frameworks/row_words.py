@@ -49,6 +49,9 @@ _SHARDED = {
     "stage0": 0, "ddp": 0,
 }  # fmt: skip
 
+#: ``min(n,512)``, with ``->128 beyond 256`` behind it: ranks to shard over of a job of n.
+_SHARD_RULE = lazy_pattern(r"min\(n, ?(\d{1,6})\)(?: ?-> ?(\d{1,6}) beyond (\d{1,6}))?")
+
 
 def graphs_of(text: str, *, has_experts: bool) -> Graphs | None:
     """What CUDA graphs replay, as notes say; None where they do not. Graphs of layers hold all that a dense layer
@@ -123,8 +126,20 @@ def schedule_of(text: str) -> str | None:
     return known.get(word.replace("zerobubble", "zb"))
 
 
-def sharding_of(text: str, default: int) -> tuple[int, int | None]:
-    """(ZeRO level, ranks to shard over where a number says). UsageError for another word."""
+def sharding_of(text: str, default: int, ranks: int | None = None) -> tuple[int, int | None]:
+    """(ZeRO level, ranks to shard over where a number says). UsageError for another word.
+
+    A launch script's rule is read for a job of ``ranks``:
+
+    >>> sharding_of("min(n,512)->128 beyond 256", 1, 128), sharding_of("min(n,512)->128 beyond 256", 1, 1024)
+    ((3, 128), (3, 128))
+    >>> sharding_of("min(n,512)->128 beyond 256", 1, 256)
+    (3, 256)
+    """
+    rule = _SHARD_RULE.match(text.strip().lower())
+    if rule and ranks:
+        most, beyond, few = (int(figure) if figure else None for figure in rule.groups())
+        return 3, beyond if beyond and few and ranks > few else min(ranks, most or ranks)
     parts = re.split(r"[\s_\-=:]+", text.lower().partition("(")[0].strip(" -"))
     word = "".join(parts).removeprefix("deepspeed")
     if not word or word in ("0", "0.0", "no", "none"):
@@ -132,9 +147,9 @@ def sharding_of(text: str, default: int) -> tuple[int, int | None]:
     # torchtitan's data_parallel_shard_degree = -1 is over all ranks
     if word in _SHARDED or text.strip() == "-1":
         return _SHARDED.get(word, 3), None
-    first, ranks = re.findall(r"^([a-z]*)(\d*)", word)[0]
+    first, shards = re.findall(r"^([a-z]*)(\d*)", word)[0]
     kind = "".join(parts[:-1]) if parts[-1].isdigit() else first
-    ranks = parts[-1] if parts[-1].isdigit() else ranks
-    if not ranks or (kind and kind not in _SHARDED):
+    shards = parts[-1] if parts[-1].isdigit() else shards
+    if not shards or (kind and kind not in _SHARDED):
         raise UsageError(f"fsdp_shard {text!r} is not known; known: {', '.join(_SHARDED)}, or a number of ranks")
-    return _SHARDED.get(kind, 3), int(ranks)
+    return _SHARDED.get(kind, 3), int(shards)
