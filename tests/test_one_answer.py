@@ -168,7 +168,7 @@ def no_gain_exceeds_what_it_speaks_of(answer: Answer) -> Iterator[str]:
 
 def impossible_rates_are_marked(answer: Answer) -> Iterator[str]:
     """A share above 100 % on the terminal stands with a mark, or is one that is explained there."""
-    for line in answer.shown.splitlines():
+    for line in re.sub(r"\n {3}(?=\S)", " ", answer.shown).splitlines():
         for share in re.findall(r"(?<![\d.,])(\d[\d,]*(?:\.\d+)?) %", line):
             if float(share.replace(",", "")) > 100.05 and "!" not in line:
                 yield f"{share} % unmarked in {line!r}"

