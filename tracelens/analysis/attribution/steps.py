@@ -153,14 +153,17 @@ def _steps_on_device(table: TraceTable) -> list[Step]:
 
 def _families(table: TraceTable) -> list[_Family]:
     found: dict[tuple[str, str, int], list[tuple[Step, int]]] = {}
-    for row in np.flatnonzero(table.kind == Kind.USER_ANNOTATION).tolist():
-        name = table.name_of(row)
-        match = _NUMBER.search(name)
-        if match is None or len(match["number"]) > 12:
-            continue
+    rows = np.flatnonzero(table.kind == Kind.USER_ANNOTATION)
+    numbered = {}
+    for code in np.unique(table.name[rows]).tolist():
+        match = _NUMBER.search(name := table.names[code])
+        if match is not None and len(match["number"]) <= 12:
+            numbered[code] = name[: match.start()], match["rest"], int(match["number"])
+    for row in rows[np.isin(table.name[rows], list(numbered))].tolist():
+        stem, rest, number = numbered[int(table.name[row])]
         start = int(table.start_ns[row])
-        step = Step(number=int(match["number"]), start_ns=start, end_ns=start + int(table.duration_ns[row]))
-        found.setdefault((name[: match.start()], match["rest"], int(table.lane[row])), []).append((step, row))
+        step = Step(number=number, start_ns=start, end_ns=start + int(table.duration_ns[row]))
+        found.setdefault((stem, rest, int(table.lane[row])), []).append((step, row))
     families = []
     for (stem, _, _), members in sorted(found.items()):
         members.sort(key=lambda member: (member[0].start_ns, member[0].number))
