@@ -138,8 +138,8 @@ def sharding_of(text: str, default: int, ranks: int | None = None) -> tuple[int,
     """
     rule = _SHARD_RULE.match(text.strip().lower())
     if rule and ranks:
-        most, beyond, few = (int(figure) if figure else None for figure in rule.groups())
-        return 3, beyond if beyond and few and ranks > few else min(ranks, most or ranks)
+        most, beyond, few = (int(figure) for figure in rule.groups(default=str(ranks)))
+        return 3, beyond if ranks > few else min(ranks, most)
     parts = re.split(r"[\s_\-=:]+", text.lower().partition("(")[0].strip(" -"))
     word = "".join(parts).removeprefix("deepspeed")
     if not word or word in ("0", "0.0", "no", "none"):
