@@ -153,13 +153,13 @@ def _steps_on_device(table: TraceTable) -> list[Step]:
 
 def _families(table: TraceTable) -> list[_Family]:
     found: dict[tuple[str, str, int], list[tuple[Step, int]]] = {}
-    rows = np.flatnonzero(table.kind == Kind.USER_ANNOTATION)
+    annotations = np.flatnonzero(table.kind == Kind.USER_ANNOTATION)
     numbered = {}
-    for code in np.unique(table.name[rows]).tolist():
+    for code in np.unique(table.name[annotations]).tolist():
         match = _NUMBER.search(name := table.names[code])
         if match is not None and len(match["number"]) <= 12:
             numbered[code] = name[: match.start()], match["rest"], int(match["number"])
-    for row in rows[np.isin(table.name[rows], list(numbered))].tolist():
+    for row in annotations[np.isin(table.name[annotations], list(numbered))].tolist():
         stem, rest, number = numbered[int(table.name[row])]
         start = int(table.start_ns[row])
         step = Step(number=number, start_ns=start, end_ns=start + int(table.duration_ns[row]))
