@@ -67,26 +67,12 @@ class Limit:
         return DEVICE if self.device_us is not None and self.device_us >= nearly else None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class _Replayed:
-    """Some steps replayed without ``claims`` (held, so that their identity stays theirs), which take ``after_ns`` then;
-    all steps have ``times`` as much of the claims.
-    """
-
-    claims: tuple[tuple[Claimed, Floats], ...]
-    replay: SteadyStep
-    times: float
-    changes: Changes
-    after_ns: float
-
-
 class ReplayedGain:
     """The gain of claims on the window of ``seen``."""
 
     def __init__(self, seen: Observed) -> None:
         self._seen = seen
         self._replays: dict[tuple[int, ...], SteadyStep] = {}
-        self._replayed: dict[tuple[int, ...], _Replayed] = {}
 
     def gain_ns(self, claims: Sequence[tuple[Claimed, Floats]]) -> float:
         """What all of the window's steps gain when of each claim so many ns of each part go; at most these.
@@ -97,34 +83,23 @@ class ReplayedGain:
         if not claims:
             return 0.0
         total = sum(float(ns.sum()) for _, ns in claims)
-        found = self._replay(claims, total)
-        gained = found.replay.recorded_ns - found.after_ns
-        return min(max(gained * found.times, 0.0), total)
+        chosen, times = self._steps_for(claims, total)
+        replay = self.replay_of(chosen)
+        gained = replay.recorded_ns - replay.round_ns(self.changes(replay, claims))
+        return min(max(gained * times, 0.0), total)
 
     def limit(self, claims: Sequence[tuple[Claimed, Floats]]) -> Limit:
         """What keeps the step from becoming any shorter once the claims are gone."""
+        total = sum(float(ns.sum()) for _, ns in claims)
+        replay = self.replay_of(self._steps_for(claims, total)[0])
         if self._file_parts is not None:
             return Limit(before_us=0.0, after_us=1.0, host_us=0.0)
-        found = self._replay(claims, sum(float(ns.sum()) for _, ns in claims))
-        replay, changes = found.replay, found.changes
-        per_us = NS_PER_US * replay.steps
+        changes, per_us = self.changes(replay, claims), NS_PER_US * replay.steps
         before_us, after_us, host_us = (
-            ns / per_us for ns in (replay.recorded_ns, found.after_ns, replay.without_device(changes))
+            ns / per_us for ns in (replay.recorded_ns, replay.round_ns(changes), replay.without_device(changes))
         )
         limit = Limit(before_us=before_us, after_us=after_us, host_us=host_us)
         return limit if limit.by == HOST else replace(limit, device_us=replay.without_host(changes) / per_us)
-
-    def _replay(self, claims: Sequence[tuple[Claimed, Floats]], total: float) -> _Replayed:
-        """Once for the same claims; ``total``: how many ns of them go."""
-        key = tuple(id(each) for pair in claims for each in pair)
-        if key not in self._replayed:
-            chosen, times = self._steps_for(claims, total)
-            replay = self.replay_of(chosen)
-            changes = self.changes(replay, claims)
-            self._replayed[key] = _Replayed(
-                claims=tuple(claims), replay=replay, times=times, changes=changes, after_ns=replay.round_ns(changes)
-            )
-        return self._replayed[key]
 
     def replay_of(self, chosen: tuple[int, ...]) -> SteadyStep:
         """These steps, or the part of the file whose number is -1 less the only one, made once."""
