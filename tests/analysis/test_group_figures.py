@@ -11,8 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tracelens.analysis import group_figures
-from tracelens.analysis.factorize import numbered
 from tracelens.analysis.group_figures import ByGroup, Spread
+from tracelens.analysis.grouping import numbered
 from tracelens.analysis.sheets.distinct_calls import STATISTICS
 
 VALUES = st.one_of(st.floats(-1e9, 1e9), st.just(math.nan))

@@ -6,7 +6,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tracelens.analysis.factorize import distinct_rows, first_of_each, numbered
+from tracelens.analysis.grouping import distinct_rows, first_of_each, numbered
 
 # Near each other, and so far apart that no table spans them
 CODES = st.one_of(st.integers(-2, 5), st.integers(-(2**31), 2**31 - 1))

@@ -11,7 +11,7 @@ import pytest
 import tracelens as tl
 from tests.conftest import part
 from tracelens.analysis.analyze import analyze
-from tracelens.analysis.idle.host_time import HOST_CAUSES
+from tracelens.analysis.attribution.host_time import HOST_CAUSES
 from tracelens.analysis.options import Options as AnalysisOptions
 from tracelens.analysis.verdict.verdict import summarize
 from tracelens.backends.system import System

@@ -13,9 +13,9 @@ from tracelens.analysis.attribution.device_time import Timeline, gpu_timeline
 from tracelens.analysis.attribution.steps import FoundSteps, StepTimes, device_steps, find_steps
 from tracelens.analysis.attribution.stream_order import StreamOverlaps
 from tracelens.analysis.attribution.window import Window, chosen_steps
-from tracelens.analysis.factorize import Codes
 from tracelens.analysis.findings.ranking import Found, findings
 from tracelens.analysis.findings.rule import RuleFailure
+from tracelens.analysis.grouping import Codes
 from tracelens.analysis.intervals import Ints
 from tracelens.analysis.options import Options
 from tracelens.analysis.page.step_idle import StepIdle

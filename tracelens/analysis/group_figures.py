@@ -7,7 +7,7 @@ from functools import cached_property
 import numpy as np
 import numpy.typing as npt
 
-from tracelens.analysis.factorize import Codes, order_by
+from tracelens.analysis.grouping import Codes, order_by
 
 Ints = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float64]

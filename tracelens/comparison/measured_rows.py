@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import numpy as np
 import numpy.typing as npt
 
-from tracelens.analysis.factorize import Codes, first_of_each, numbered
+from tracelens.analysis.grouping import Codes, first_of_each, numbered
 from tracelens.analysis.intervals import Ints
 from tracelens.comparison.alignment.numbered_calls import Numbered
 from tracelens.comparison.alignment.work_roles import COMMUNICATION, COPY, call_role

@@ -8,8 +8,8 @@ from collections.abc import Callable, Mapping
 from os import PathLike
 from typing import Any
 
+from tracelens.analysis.attribution.host_time import telling_part
 from tracelens.analysis.attribution.steps import telling_word
-from tracelens.analysis.idle.host_time import telling_part
 from tracelens.analysis.loaded_trace import Trace
 from tracelens.analysis.reading.catalog import Catalog
 from tracelens.dtypes import DType

@@ -14,8 +14,8 @@ from tests.conftest import RealAnalysis
 from tracelens.analysis.analyze import Analysis, analyze
 from tracelens.analysis.attribution.activity import device_activity
 from tracelens.analysis.attribution.host_paths import reached
+from tracelens.analysis.attribution.host_scopes import PHASES, phases
 from tracelens.analysis.attribution.op_places import places_around
-from tracelens.analysis.attribution.training_phases import PHASES, phases
 from tracelens.analysis.loaded_trace import load
 from tracelens.analysis.options import Options
 

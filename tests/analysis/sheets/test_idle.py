@@ -14,10 +14,10 @@ from hypothesis import strategies as st
 from tests.analysis.conftest import Builder
 from tests.conftest import RealAnalysis, RealTrace, part
 from tracelens.analysis.analyze import analyze
+from tracelens.analysis.attribution import host_time
 from tracelens.analysis.attribution.activity import device_activity
 from tracelens.analysis.attribution.device_time import gpu_timeline
 from tracelens.analysis.attribution.host_calls import host_calls
-from tracelens.analysis.idle import host_time
 from tracelens.analysis.idle.idle_time import CAUSES, IdleGaps, IdleTime
 from tracelens.analysis.idle.launch_queue import queue
 from tracelens.analysis.intervals import Covered, idle_spans

@@ -16,7 +16,7 @@ from tests.analysis.conftest import Builder
 from tests.conftest import RealTrace
 from tracelens.analysis.attribution.activity import DeviceActivity, device_activity
 from tracelens.analysis.attribution.host_paths import Paths
-from tracelens.analysis.attribution.training_phases import PHASES, phases
+from tracelens.analysis.attribution.host_scopes import PHASES, phases
 from tracelens.analysis.loaded_trace import Trace
 from tracelens.analysis.reading.catalog import Catalog
 from tracelens.analysis.sheets.program import call_stacks as stacks

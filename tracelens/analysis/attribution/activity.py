@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 import numpy as np
 import numpy.typing as npt
 
-from tracelens.analysis.factorize import Codes, first_of_each, numbered
+from tracelens.analysis.grouping import Codes, first_of_each, numbered
 from tracelens.analysis.reading.catalog import OTHER
 from tracelens.lazy.records import dataclass
 from tracelens.perf_models.kernels import KernelPattern, classify, copy_path

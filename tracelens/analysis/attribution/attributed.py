@@ -11,8 +11,8 @@ import numpy as np
 from tracelens.analysis.attribution.activity import Bools, DeviceActivity, Labels
 from tracelens.analysis.attribution.calls import Calls, modelled_calls, unified_calls
 from tracelens.analysis.attribution.event_category import with_communicating_ops
+from tracelens.analysis.attribution.host_scopes import RECOMPUTE, Phases, phases
 from tracelens.analysis.attribution.op_places import all_in
-from tracelens.analysis.attribution.training_phases import RECOMPUTE, Phases, phases
 from tracelens.analysis.attribution.window import Window
 from tracelens.analysis.options import Options
 from tracelens.analysis.reading.op_readings import OpReadings, read_ops

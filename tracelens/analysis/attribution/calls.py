@@ -18,7 +18,7 @@ import numpy.typing as npt
 
 from tracelens.analysis.attribution.activity import Bools, DeviceActivity, Labels
 from tracelens.analysis.attribution.event_category import event_categories, speaks_of
-from tracelens.analysis.factorize import Codes, distinct_rows
+from tracelens.analysis.grouping import Codes, distinct_rows
 from tracelens.analysis.intervals import overlapping, union_by_group
 from tracelens.analysis.reading.catalog import OTHER
 from tracelens.analysis.reading.op_readings import OpReadings

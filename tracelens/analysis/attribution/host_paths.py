@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from tracelens.analysis.factorize import Codes, distinct_rows, order_by
+from tracelens.analysis.grouping import Codes, distinct_rows, order_by
 from tracelens.analysis.intervals import Ints
 from tracelens.lazy.patterns import lazy_pattern
 from tracelens.trace.nesting import innermost

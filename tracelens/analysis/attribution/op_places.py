@@ -9,8 +9,8 @@ import numpy as np
 
 from tracelens.analysis.attribution.activity import DeviceActivity
 from tracelens.analysis.attribution.host_paths import Bools, frame_text, module_class
-from tracelens.analysis.attribution.training_phases import PHASES, Phases
-from tracelens.analysis.factorize import distinct_rows
+from tracelens.analysis.attribution.host_scopes import PHASES, Phases
+from tracelens.analysis.grouping import distinct_rows
 from tracelens.analysis.intervals import Ints
 from tracelens.trace.table import Kind
 from tracelens.trace.tree import MODULE_PREFIX, OpTree

@@ -6,7 +6,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tracelens.analysis.attribution.activity import DeviceActivity
-from tracelens.analysis.factorize import Codes, distinct_rows
+from tracelens.analysis.grouping import Codes, distinct_rows
 from tracelens.analysis.intervals import union_by_group
 from tracelens.trace.table import TraceTable
 

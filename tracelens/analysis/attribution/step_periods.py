@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 import numpy.typing as npt
 
-from tracelens.analysis.factorize import Codes, numbered
+from tracelens.analysis.grouping import Codes, numbered
 from tracelens.analysis.intervals import Ints, Spans, idle_spans, union_ns
 from tracelens.lazy.records import dataclass
 from tracelens.perf_models.kernels import copy_path

@@ -20,7 +20,7 @@ from tracelens.analysis.attribution.step_periods import (
     step_of_events,
     waited_for_earlier,
 )
-from tracelens.analysis.factorize import Codes
+from tracelens.analysis.grouping import Codes
 from tracelens.analysis.intervals import Ints, Spans, idle_within, union_by_group, union_ns
 from tracelens.errors import UsageError
 from tracelens.lazy.patterns import lazy_pattern

@@ -20,7 +20,7 @@ from tracelens.analysis.attribution.steps import (
     select_steps,
 )
 from tracelens.analysis.attribution.stream_order import StreamOverlaps, stream_overlaps, with_clipped
-from tracelens.analysis.factorize import Codes
+from tracelens.analysis.grouping import Codes
 from tracelens.analysis.options import CLIP, FILE, Options
 from tracelens.analysis.reading.engine_steps import STEM, InferenceSteps, inference_steps, steady_steps
 from tracelens.analysis.reading.recording import Recording

@@ -7,10 +7,10 @@ from collections.abc import Iterator
 import numpy as np
 import numpy.typing as npt
 
-from tracelens.analysis.factorize import numbered
 from tracelens.analysis.findings.candidate import Candidate
 from tracelens.analysis.findings.observed import Observed
 from tracelens.analysis.findings.wording import counted, duration, percent
+from tracelens.analysis.grouping import numbered
 from tracelens.analysis.idle.idle_time import CAUSES, UNKNOWN, UNRECORDED
 from tracelens.analysis.sheets.timeline import idle_causes
 from tracelens.analysis.verdict.summary import Evidence, Said

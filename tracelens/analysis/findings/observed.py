@@ -10,10 +10,10 @@ import numpy as np
 import numpy.typing as npt
 
 from tracelens.analysis.attribution.side_by_side import at_a_time
-from tracelens.analysis.factorize import Codes
 from tracelens.analysis.findings.candidate import Claimed
 from tracelens.analysis.findings.window_time import WindowTime
 from tracelens.analysis.findings.wording import shortened
+from tracelens.analysis.grouping import Codes
 from tracelens.analysis.idle.idle_time import CAUSES, IdleParts
 from tracelens.analysis.sheets.ops import unified_perf_summary
 from tracelens.analysis.verdict.summary import Evidence, Said

@@ -15,6 +15,8 @@ import numpy.typing as npt
 
 from tracelens.analysis.attribution.activity import DeviceActivity
 from tracelens.analysis.attribution.host_calls import HostCalls
+from tracelens.analysis.attribution.host_time import COMMUNICATION as COMMUNICATION_ON_HOST
+from tracelens.analysis.attribution.host_time import DATA_LOADING, HOST_CAUSES, REQUESTS, HostTime
 from tracelens.analysis.idle.dependencies import (
     CALLS,
     COMMUNICATION,
@@ -33,8 +35,6 @@ from tracelens.analysis.idle.dependencies import (
     inferred_waits,
     recorded_waits,
 )
-from tracelens.analysis.idle.host_time import COMMUNICATION as COMMUNICATION_ON_HOST
-from tracelens.analysis.idle.host_time import DATA_LOADING, HOST_CAUSES, REQUESTS, HostTime
 from tracelens.analysis.idle.longest import NONE, Paths, longest
 from tracelens.analysis.intervals import Covered, Ints
 from tracelens.errors import UsageError

@@ -10,8 +10,8 @@ import numpy.typing as npt
 
 from tracelens.analysis.attribution.activity import DeviceActivity
 from tracelens.analysis.attribution.host_calls import HostCalls, named
+from tracelens.analysis.attribution.host_time import HOST_CAUSES, HostTime
 from tracelens.analysis.attribution.step_periods import LONGEST_LATENCY_NS
-from tracelens.analysis.idle.host_time import HOST_CAUSES, HostTime
 from tracelens.analysis.idle.launch_queue import NEVER, Queue
 from tracelens.analysis.intervals import Ints, Spans, idle_within, intersections
 from tracelens.lazy.patterns import lazy_pattern

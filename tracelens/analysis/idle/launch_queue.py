@@ -7,7 +7,7 @@ import numpy.typing as npt
 
 from tracelens.analysis.attribution.activity import Bools, DeviceActivity, streams_of
 from tracelens.analysis.attribution.host_calls import HostCalls, named
-from tracelens.analysis.factorize import Codes, distinct_rows, numbered
+from tracelens.analysis.grouping import Codes, distinct_rows, numbered
 from tracelens.analysis.intervals import Ints
 from tracelens.lazy.patterns import lazy_pattern
 from tracelens.lazy.records import dataclass

@@ -6,7 +6,7 @@ import numpy as np
 
 from tracelens.analysis.analyze import Analysis
 from tracelens.analysis.attribution.activity import Labels
-from tracelens.analysis.factorize import Codes, first_of_each, numbered
+from tracelens.analysis.grouping import Codes, first_of_each, numbered
 from tracelens.analysis.intervals import Ints
 from tracelens.lazy.records import dataclass
 

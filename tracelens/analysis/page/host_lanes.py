@@ -6,7 +6,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tracelens.analysis.attribution.host_paths import Scopes, depths
-from tracelens.analysis.factorize import Codes
+from tracelens.analysis.grouping import Codes
 from tracelens.analysis.intervals import Ints
 from tracelens.analysis.page.rectangles import rectangles
 from tracelens.lazy.records import dataclass

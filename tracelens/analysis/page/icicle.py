@@ -9,7 +9,7 @@ from tracelens.analysis.analyze import Analysis
 from tracelens.analysis.attribution.host_paths import Scopes, levels, module_class
 from tracelens.analysis.attribution.steps import is_step_annotation
 from tracelens.analysis.attribution.window import in_steps
-from tracelens.analysis.factorize import Codes, distinct_rows, first_of_each, numbered
+from tracelens.analysis.grouping import Codes, distinct_rows, first_of_each, numbered
 from tracelens.analysis.intervals import Ints
 from tracelens.analysis.sheets.distinct_calls import UNLINKED_NAME
 from tracelens.analysis.sheets.ops import cpu_ops_summary

@@ -7,7 +7,7 @@ import numpy as np
 from tracelens.analysis.analyze import Analysis
 from tracelens.analysis.attribution.activity import streams_of
 from tracelens.analysis.attribution.steps import typical_step
-from tracelens.analysis.factorize import Codes
+from tracelens.analysis.grouping import Codes
 from tracelens.analysis.intervals import Ints
 from tracelens.analysis.page.host_lanes import HostLanes, ShownEvents, host_lanes
 from tracelens.analysis.page.rectangles import rectangles

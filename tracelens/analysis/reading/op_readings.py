@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tracelens.analysis.attribution.activity import DeviceActivity
-from tracelens.analysis.factorize import Codes, distinct_rows, first_of_each, numbered
+from tracelens.analysis.grouping import Codes, distinct_rows, first_of_each, numbered
 from tracelens.analysis.loaded_trace import Trace
 from tracelens.analysis.reading.catalog import PRODUCTS, Catalog, Reading
 from tracelens.analysis.reading.composite_ops import forward_rows

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from tracelens.analysis.factorize import Codes, first_of_each, numbered
+from tracelens.analysis.grouping import Codes, first_of_each, numbered
 from tracelens.analysis.reading.enclosing_calls import calls_above, enclosing_attributes
 from tracelens.lazy.patterns import lazy_pattern
 from tracelens.trace.table import Kind, ProcessGroup, RowColumn, TraceTable

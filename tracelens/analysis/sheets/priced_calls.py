@@ -11,10 +11,10 @@ from tracelens.analysis.attribution.activity import Bools
 from tracelens.analysis.attribution.attributed import Attribution
 from tracelens.analysis.attribution.calls import Calls, direct_calls, launchers, modelled_calls
 from tracelens.analysis.attribution.device_time import Timeline
+from tracelens.analysis.attribution.host_scopes import BACKWARD
 from tracelens.analysis.attribution.op_places import all_in, with_places
-from tracelens.analysis.attribution.training_phases import BACKWARD
 from tracelens.analysis.attribution.window import Window
-from tracelens.analysis.factorize import Codes
+from tracelens.analysis.grouping import Codes
 from tracelens.analysis.options import Options
 from tracelens.analysis.reading.op_readings import OpReadings, ops_above
 from tracelens.analysis.reading.recording import Recording

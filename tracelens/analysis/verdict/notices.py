@@ -9,9 +9,9 @@ import pandas as pd
 
 from tracelens.analysis.analyze import Analysis
 from tracelens.analysis.attribution.stream_order import StreamOverlaps
-from tracelens.analysis.factorize import distinct_rows
 from tracelens.analysis.findings.transfers.communication_kinds import holds_only_communication
 from tracelens.analysis.findings.wording import counted, percent
+from tracelens.analysis.grouping import distinct_rows
 from tracelens.analysis.reading.captured_graphs import graph_launches
 from tracelens.analysis.reading.graph_replays import GraphLinks
 from tracelens.analysis.reading.recording import CHOSEN

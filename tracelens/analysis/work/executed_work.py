@@ -6,7 +6,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tracelens.analysis.attribution.calls import Calls
-from tracelens.analysis.factorize import Codes
+from tracelens.analysis.grouping import Codes
 from tracelens.analysis.reading.op_readings import OpReadings
 from tracelens.dtypes import DType
 from tracelens.lazy.records import dataclass

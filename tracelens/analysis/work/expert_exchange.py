@@ -11,7 +11,7 @@ from typing import Literal
 
 import numpy as np
 
-from tracelens.analysis.factorize import Codes
+from tracelens.analysis.grouping import Codes
 from tracelens.analysis.loaded_trace import Trace
 from tracelens.analysis.reading.catalog import Reading
 from tracelens.analysis.reading.op_readings import OpReadings

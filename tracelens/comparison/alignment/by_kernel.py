@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from tracelens.analysis.factorize import first_of_each, numbered
+from tracelens.analysis.grouping import first_of_each, numbered
 from tracelens.analysis.intervals import Ints
 from tracelens.comparison.sides import Call, Rates, Recorded, Side
 

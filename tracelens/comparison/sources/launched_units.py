@@ -7,7 +7,7 @@ import numpy as np
 from tracelens.analysis.attribution.activity import Bools, DeviceActivity, Labels
 from tracelens.analysis.attribution.calls import Calls
 from tracelens.analysis.attribution.event_category import speaks_of
-from tracelens.analysis.factorize import Codes, first_of_each, numbered
+from tracelens.analysis.grouping import Codes, first_of_each, numbered
 from tracelens.analysis.intervals import Ints
 from tracelens.analysis.reading.captured_graphs import graph_launches
 from tracelens.analysis.reading.catalog import OTHER

@@ -13,7 +13,7 @@ from tracelens.analysis.attribution.device_time import Timeline
 from tracelens.analysis.attribution.host_calls import host_calls
 from tracelens.analysis.attribution.steps import typical_step
 from tracelens.analysis.attribution.window import Window
-from tracelens.analysis.factorize import first_of_each, numbered
+from tracelens.analysis.grouping import first_of_each, numbered
 from tracelens.analysis.idle.idle_time import CAUSES, IdleTime
 from tracelens.analysis.idle.launch_queue import queue
 from tracelens.analysis.intervals import Ints, Spans

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from tracelens.analysis.attribution.training_phases import FORWARD, OPTIMIZER, PHASES, RECOMPUTE
+from tracelens.analysis.attribution.host_scopes import FORWARD, OPTIMIZER, PHASES, RECOMPUTE
 from tracelens.analysis.idle.dependency_replay import Bools, Floats
 from tracelens.analysis.work.limits import launch_floor_us
 from tracelens.errors import UsageError

@@ -7,12 +7,12 @@ from collections.abc import Iterator
 import numpy as np
 import numpy.typing as npt
 
+from tracelens.analysis.attribution.host_time import HOST_WORK
 from tracelens.analysis.findings.candidate import Candidate
 from tracelens.analysis.findings.idle_of_cause import LEAST_SHARE, OPEN_ENDED, idle_evidence, longest_row
 from tracelens.analysis.findings.observed import Floats, Observed
 from tracelens.analysis.findings.rule import Advice, finding
 from tracelens.analysis.findings.wording import duration, percent
-from tracelens.analysis.idle.host_time import HOST_WORK
 from tracelens.analysis.verdict.summary import Said
 from tracelens.lazy.patterns import lazy_pattern
 from tracelens.trace.table import Kind

@@ -7,14 +7,14 @@ from dataclasses import replace
 
 import numpy as np
 
+from tracelens.analysis.attribution.host_time import HOST_WORK
 from tracelens.analysis.findings.candidate import Candidate
 from tracelens.analysis.findings.host.before_first_launch import before_first_launch
-from tracelens.analysis.findings.host.drained_queue import hidden_without_waits
+from tracelens.analysis.findings.host_bound import hidden_without_waits
 from tracelens.analysis.findings.idle_of_cause import idle_of_cause
 from tracelens.analysis.findings.observed import Bools, Observed
 from tracelens.analysis.findings.rule import Advice, finding
 from tracelens.analysis.findings.wording import shortened
-from tracelens.analysis.idle.host_time import HOST_WORK
 from tracelens.trace.lacks import no_stacks
 from tracelens.trace.table import Kind, Recorder, TraceTable
 

@@ -7,13 +7,13 @@ from dataclasses import replace
 
 import numpy as np
 
+from tracelens.analysis.attribution.host_time import HOST_WORK, LAUNCH_BOUND
 from tracelens.analysis.findings.candidate import Candidate
 from tracelens.analysis.findings.host.before_first_launch import before_first_launch
-from tracelens.analysis.findings.host.drained_queue import drained
+from tracelens.analysis.findings.host_bound import drained
 from tracelens.analysis.findings.idle_of_cause import idle_of_cause
 from tracelens.analysis.findings.observed import Ints, Observed
 from tracelens.analysis.findings.rule import Advice, finding
-from tracelens.analysis.idle.host_time import HOST_WORK, LAUNCH_BOUND
 from tracelens.analysis.idle.idle_time import LATENCY
 from tracelens.analysis.reading.captured_graphs import graph_launches
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from tracelens.analysis.findings.below_roofline import ATTENTION, below_roofline
 from tracelens.analysis.findings.candidate import Candidate
-from tracelens.analysis.findings.kernels.below_roofline import ATTENTION, below_roofline
 from tracelens.analysis.findings.observed import Observed
 from tracelens.analysis.findings.rule import Advice, finding
 

@@ -8,12 +8,12 @@ from dataclasses import replace
 import numpy as np
 
 from tracelens.analysis.attribution.host_calls import named
+from tracelens.analysis.attribution.host_time import ALLOCATOR
 from tracelens.analysis.findings.candidate import Candidate
 from tracelens.analysis.findings.idle_of_cause import idle_of_cause
 from tracelens.analysis.findings.observed import Observed
 from tracelens.analysis.findings.rule import Advice, finding
 from tracelens.analysis.findings.wording import counted
-from tracelens.analysis.idle.host_time import ALLOCATOR
 from tracelens.analysis.verdict.summary import Said
 from tracelens.lazy.patterns import lazy_pattern
 from tracelens.trace.table import Kind

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 
+from tracelens.analysis.attribution.host_time import ALLOCATOR
 from tracelens.analysis.findings.candidate import Candidate
 from tracelens.analysis.findings.idle_of_cause import idle_of_cause
 from tracelens.analysis.findings.observed import Observed
 from tracelens.analysis.findings.rule import Advice, finding
 from tracelens.analysis.findings.wording import size
-from tracelens.analysis.idle.host_time import ALLOCATOR
 from tracelens.analysis.verdict.summary import Said
 
 #: How many times what is in use the allocator must hold, both at their peak.

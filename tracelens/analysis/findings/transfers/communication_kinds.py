@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tracelens.analysis.attribution.activity import DeviceActivity
-from tracelens.analysis.attribution.training_phases import FORWARD, PHASES
+from tracelens.analysis.attribution.host_scopes import FORWARD, PHASES
 from tracelens.analysis.findings.observed import Observed
 from tracelens.analysis.reading.recorded_groups import attributes_of_calls
 from tracelens.lazy.patterns import lazy_pattern

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from tracelens.analysis.factorize import distinct_rows
 from tracelens.analysis.findings.candidate import Candidate
 from tracelens.analysis.findings.observed import Observed
 from tracelens.analysis.findings.rule import Advice, finding
@@ -21,6 +20,7 @@ from tracelens.analysis.findings.transfers.communication_kinds import (
     in_words,
 )
 from tracelens.analysis.findings.wording import duration, percent, size
+from tracelens.analysis.grouping import distinct_rows
 from tracelens.analysis.sheets.ops import coll_analysis
 from tracelens.analysis.verdict.summary import Evidence, Said
 from tracelens.backends.collective_times import Collectives

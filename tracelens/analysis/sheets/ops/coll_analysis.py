@@ -13,7 +13,7 @@ import numpy as np
 import pandas as pd
 
 from tracelens.analysis.attribution.activity import DeviceActivity
-from tracelens.analysis.factorize import first_of_each, numbered
+from tracelens.analysis.grouping import first_of_each, numbered
 from tracelens.analysis.reading.enclosing_calls import SIZES_FROM
 from tracelens.analysis.reading.recorded_groups import attributes_of_calls
 from tracelens.analysis.sheets.context import SheetContext

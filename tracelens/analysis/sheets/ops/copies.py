@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tracelens.analysis.attribution.activity import DeviceActivity
-from tracelens.analysis.factorize import Codes, first_of_each, numbered
+from tracelens.analysis.grouping import Codes, first_of_each, numbered
 from tracelens.analysis.intervals import union_ns
 from tracelens.analysis.sheets.shared_columns import DURATIONS, memory_mb
 from tracelens.analysis.verdict.summary import LEAST_KNOWN, CategoryRow

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pandas as pd
 
-from tracelens.analysis.factorize import distinct_rows
+from tracelens.analysis.grouping import distinct_rows
 from tracelens.analysis.idle.idle_time import BEFORE_RECORDING, CAUSES
 from tracelens.analysis.sheets.context import SheetContext
 from tracelens.analysis.sheets.shared_columns import CATEGORY

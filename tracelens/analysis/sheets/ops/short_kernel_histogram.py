@@ -6,7 +6,7 @@ import numpy as np
 import pandas as pd
 
 from tracelens.analysis.attribution.activity import DeviceActivity
-from tracelens.analysis.factorize import Codes
+from tracelens.analysis.grouping import Codes
 from tracelens.analysis.sheets.context import SheetContext
 from tracelens.schema import column_set, count, sheet, us
 from tracelens.units import NS_PER_US

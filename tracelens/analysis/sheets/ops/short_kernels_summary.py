@@ -6,7 +6,7 @@ import numpy as np
 import pandas as pd
 
 from tracelens.analysis.attribution.activity import DeviceActivity
-from tracelens.analysis.factorize import first_of_each, numbered
+from tracelens.analysis.grouping import first_of_each, numbered
 from tracelens.analysis.sheets.context import SheetContext
 from tracelens.analysis.sheets.distinct_calls import UNLINKED_NAME, sorted_by
 from tracelens.analysis.sheets.ops.short_kernel_histogram import short_kernels

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from tracelens.analysis.attribution.activity import DeviceActivity, Ints
-from tracelens.analysis.factorize import Codes
+from tracelens.analysis.grouping import Codes
 from tracelens.analysis.idle.launch_queue import NEVER, Queue
 from tracelens.schema import column_set, count, number, percent, sheet, text, us
 from tracelens.trace.table import Kind, TraceTable

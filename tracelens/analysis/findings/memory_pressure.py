@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from tracelens.analysis.attribution.training_phases import PHASES, RECOMPUTE
+from tracelens.analysis.attribution.host_scopes import PHASES, RECOMPUTE
 from tracelens.analysis.findings.candidate import Candidate
 from tracelens.analysis.findings.observed import Observed
 from tracelens.analysis.findings.rule import Advice, finding

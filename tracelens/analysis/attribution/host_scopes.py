@@ -22,6 +22,7 @@ from tracelens.units import NS_PER_US
 if TYPE_CHECKING:
     import pandas as pd
 
+
 FORWARD, RECOMPUTE, BACKWARD, OPTIMIZER, UNLINKED = (
     "forward",
     "recompute",

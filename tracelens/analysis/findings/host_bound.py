@@ -8,12 +8,12 @@ from dataclasses import replace
 
 import numpy as np
 
+from tracelens.analysis.attribution.host_time import HOST_WORK, LAUNCH_BOUND, SYNCHRONIZATION
 from tracelens.analysis.findings.candidate import Candidate
 from tracelens.analysis.findings.idle_of_cause import idle_of_cause, idle_share
 from tracelens.analysis.findings.observed import Bools, Floats, Observed
 from tracelens.analysis.findings.rule import Advice, finding
 from tracelens.analysis.findings.wording import counted, duration, percent, shortened
-from tracelens.analysis.idle.host_time import HOST_WORK, LAUNCH_BOUND, SYNCHRONIZATION
 from tracelens.analysis.idle.idle_time import LATENCY
 from tracelens.analysis.intervals import Ints, covered_ns
 from tracelens.analysis.verdict.summary import Said
