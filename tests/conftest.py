@@ -17,8 +17,7 @@ from hypothesis import HealthCheck, settings
 
 import tracelens
 from tracelens.analysis.analyze import Analysis, analyze
-from tracelens.analysis.loaded_trace import Trace, load
-from tracelens.analysis.options import Options
+from tracelens.analysis.loaded_trace import Options, Trace, load
 from tracelens.report.result import Report
 
 REPOSITORY = Path(__file__).resolve().parent.parent

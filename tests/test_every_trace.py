@@ -31,10 +31,9 @@ from tests.analysis.sheets.test_idle import gaps_of
 from tests.analysis.sheets.test_modules import activity_of
 from tests.conftest import device_traces, part, part_of_traces, recorded_traces
 from tracelens.analysis.analyze import Analysis
-from tracelens.analysis.attribution.device_time import gpu_timeline
+from tracelens.analysis.attribution.activity import gpu_timeline
 from tracelens.analysis.attribution.host_scopes import phases
-from tracelens.analysis.loaded_trace import Trace
-from tracelens.analysis.options import Options
+from tracelens.analysis.loaded_trace import Options, Trace
 from tracelens.analysis.sheets.program.call_stacks import call_stacks
 from tracelens.analysis.sheets.program.modules import modules
 from tracelens.cli import main

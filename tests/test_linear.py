@@ -16,7 +16,7 @@ import pytest
 
 import tracelens
 from tests.conftest import part
-from tracelens.analysis.attribution.host_paths import levels
+from tracelens.analysis.attribution.host_scopes import levels
 from tracelens.analysis.attribution.steps import find_steps
 from tracelens.analysis.loaded_trace import Trace
 from tracelens.errors import TracelensError

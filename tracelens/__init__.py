@@ -20,8 +20,8 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     import inspect
 
-    from tracelens.analysis.findings.candidate import Candidate as Candidate
     from tracelens.analysis.findings.rule import Advice as Advice
+    from tracelens.analysis.findings.rule import Candidate as Candidate
     from tracelens.analysis.findings.rule import finding as finding
     from tracelens.analysis.loaded_trace import Trace as Trace
     from tracelens.analysis.loaded_trace import load as load
@@ -61,7 +61,7 @@ if TYPE_CHECKING:
 
 _MODULE_OF = {
     "Advice": "tracelens.analysis.findings.rule",
-    "Candidate": "tracelens.analysis.findings.candidate",
+    "Candidate": "tracelens.analysis.findings.rule",
     "CategoryOf": "tracelens.perf_models.base",
     "Conv": "tracelens.perf_models",
     "DType": "tracelens.dtypes",

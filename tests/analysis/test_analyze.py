@@ -10,8 +10,7 @@ import pytest
 
 from tests.analysis.conftest import MI300X
 from tracelens.analysis.analyze import analyze
-from tracelens.analysis.loaded_trace import Trace
-from tracelens.analysis.options import Options
+from tracelens.analysis.loaded_trace import Options, Trace
 from tracelens.analysis.verdict.verdict import summarize
 from tracelens.errors import NothingToAnalyzeError, UsageError
 from tracelens.trace.reading.chrome.event_list import read_events

@@ -10,9 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tracelens.analysis import group_figures
-from tracelens.analysis.group_figures import ByGroup, Spread
-from tracelens.analysis.grouping import numbered
+from tracelens.analysis import grouping
+from tracelens.analysis.grouping import ByGroup, Spread, numbered
 from tracelens.analysis.sheets.distinct_calls import STATISTICS
 
 VALUES = st.one_of(st.floats(-1e9, 1e9), st.just(math.nan))
@@ -25,7 +24,7 @@ def test_figures_are_those_of_pandas(rows: list[tuple[int, float]], many: bool) 
     group = np.array([groups.index(group) for group, _ in rows], np.int32)
     values = np.array([value for _, value in rows])
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(group_figures, "_MANY", 3 if many else 1000)
+        patch.setattr(grouping, "_LARGE_GROUP", 3 if many else 1000)
         found = Spread(values, ByGroup(group))
     plain = pd.Series(values).groupby(group)
     for name in (*STATISTICS, "sum", "count"):

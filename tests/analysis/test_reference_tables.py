@@ -16,7 +16,7 @@ import pandas as pd
 import pytest
 
 from tests.conftest import RealAnalysis
-from tracelens.analysis.options import FILE
+from tracelens.analysis.loaded_trace import FILE
 from tracelens.trace.table import Kind
 
 pytestmark = pytest.mark.shared

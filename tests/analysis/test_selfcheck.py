@@ -15,8 +15,7 @@ from hypothesis import strategies as st
 
 from tests.conftest import examples
 from tracelens.analysis.analyze import Analysis, Options, analyze
-from tracelens.analysis.attribution.activity import device_activity
-from tracelens.analysis.attribution.device_time import gpu_timeline
+from tracelens.analysis.attribution.activity import device_activity, gpu_timeline
 from tracelens.analysis.attribution.steps import device_steps
 from tracelens.analysis.loaded_trace import Trace, load
 from tracelens.analysis.reading.catalog import Catalog

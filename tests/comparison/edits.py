@@ -16,8 +16,7 @@ import orjson
 
 from tracelens.analysis.attribution.window import Window
 from tracelens.analysis.intervals import Covered, Ints
-from tracelens.analysis.loaded_trace import Trace
-from tracelens.analysis.options import Options
+from tracelens.analysis.loaded_trace import Options, Trace
 from tracelens.analysis.reading.recording import Recording
 from tracelens.comparison.sides import Call, Recorded, Side
 from tracelens.comparison.sources.traced_side import recorded

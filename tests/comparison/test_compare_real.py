@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.conftest import REPOSITORY, TRACES, part
-from tracelens.analysis.options import Options
+from tracelens.analysis.loaded_trace import Options
 from tracelens.comparison.compare import compare_sides, told_apart
 from tracelens.comparison.compared import NOISE, Comparison
 from tracelens.comparison.sides import Side

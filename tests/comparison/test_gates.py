@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 import tracelens as tl
 from tests.conftest import REPOSITORY, TRACES
-from tracelens.analysis.options import Options
+from tracelens.analysis.loaded_trace import Options
 from tracelens.comparison.alignment.work_roles import COMMUNICATION, call_role
 from tracelens.comparison.compare import compare_sides
 from tracelens.comparison.gates import Gate

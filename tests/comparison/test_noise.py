@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from tests.conftest import TRACES
-from tracelens.analysis.options import Options
+from tracelens.analysis.loaded_trace import Options
 from tracelens.comparison.alignment.work_roles import PRODUCT, call_role
 from tracelens.comparison.noise import Noise, _student
 from tracelens.comparison.sides import Floats, by_step

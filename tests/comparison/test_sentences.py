@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.analysis.conftest import Builder
-from tracelens.analysis.options import Options
+from tracelens.analysis.loaded_trace import Options
 from tracelens.comparison.alignment.by_kernel import by_kernel
 from tracelens.comparison.compare import compare_sides
 from tracelens.comparison.compared import NOISE, Comparison

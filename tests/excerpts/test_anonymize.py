@@ -12,8 +12,7 @@ import pytest
 from tests.analysis.conftest import Builder
 from tests.conftest import RealTrace, device_traces, part
 from tracelens.analysis.analyze import analyze
-from tracelens.analysis.loaded_trace import Trace, load
-from tracelens.analysis.options import Options
+from tracelens.analysis.loaded_trace import Options, Trace, load
 from tracelens.analysis.sheets.ops import unified_perf_summary
 from tracelens.analysis.verdict.verdict import summarize
 from tracelens.excerpts.anonymize import Names, anonymize

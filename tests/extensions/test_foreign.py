@@ -11,8 +11,7 @@ from typing import Any
 import pytest
 
 from tracelens.analysis.analyze import analyze
-from tracelens.analysis.loaded_trace import load
-from tracelens.analysis.options import Options
+from tracelens.analysis.loaded_trace import Options, load
 from tracelens.analysis.reading.catalog import Catalog
 from tracelens.cli import main
 from tracelens.dtypes import DType

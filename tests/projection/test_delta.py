@@ -10,8 +10,7 @@ import pytest
 
 import tracelens as tl
 from tracelens.analysis.analyze import analyze
-from tracelens.analysis.loaded_trace import Trace
-from tracelens.analysis.options import Options
+from tracelens.analysis.loaded_trace import Options, Trace
 from tracelens.backends.chain import chain
 from tracelens.backends.measured import MeasuredBackend, MeasuredCall, MeasuredStep, key_of
 from tracelens.backends.system import System

@@ -12,7 +12,7 @@ import tracelens as tl
 from tests.conftest import part
 from tracelens.analysis.analyze import analyze
 from tracelens.analysis.attribution.host_time import HOST_CAUSES
-from tracelens.analysis.options import Options as AnalysisOptions
+from tracelens.analysis.loaded_trace import Options as AnalysisOptions
 from tracelens.analysis.verdict.verdict import summarize
 from tracelens.backends.system import System
 from tracelens.calibration.measured_step import trace_step

@@ -13,8 +13,8 @@ import tracelens
 from tests.analysis.conftest import Builder
 from tests.conftest import RealTrace, part
 from tracelens.analysis.analyze import analyze
+from tracelens.analysis.loaded_trace import Options as AnalysisOptions
 from tracelens.analysis.loaded_trace import Trace
-from tracelens.analysis.options import Options as AnalysisOptions
 from tracelens.analysis.work.limits import launch_floor_us
 from tracelens.backends.chain import chain
 from tracelens.backends.system import System

@@ -11,8 +11,7 @@ from hypothesis import strategies as st
 
 from tests.analysis.conftest import Builder
 from tests.conftest import RealTrace, device_traces, examples, part, part_of_traces
-from tracelens.analysis.loaded_trace import Trace, load
-from tracelens.analysis.options import Options
+from tracelens.analysis.loaded_trace import Options, Trace, load
 from tracelens.trace.reading.chrome.event_list import read_events
 from tracelens.whatif.outcome import HEAD_START
 from tracelens.whatif.subject import Subject

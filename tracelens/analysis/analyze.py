@@ -7,17 +7,21 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from tracelens.analysis.attribution.activity import DeviceActivity, Labels, device_activity
-from tracelens.analysis.attribution.attributed import attribute
-from tracelens.analysis.attribution.device_time import Timeline, gpu_timeline
+from tracelens.analysis.attribution.activity import (
+    DeviceActivity,
+    Labels,
+    StreamOverlaps,
+    Timeline,
+    device_activity,
+    gpu_timeline,
+)
 from tracelens.analysis.attribution.steps import FoundSteps, StepTimes, device_steps, find_steps
-from tracelens.analysis.attribution.stream_order import StreamOverlaps
-from tracelens.analysis.attribution.window import Window, chosen_steps
+from tracelens.analysis.attribution.window import Window, attribute, chosen_steps
 from tracelens.analysis.findings.ranking import Found, findings
 from tracelens.analysis.findings.rule import RuleFailure
 from tracelens.analysis.grouping import Codes
 from tracelens.analysis.intervals import Ints
-from tracelens.analysis.options import Options
+from tracelens.analysis.loaded_trace import Options
 from tracelens.analysis.page.step_idle import StepIdle
 from tracelens.analysis.reading.catalog import ExtensionFailure
 from tracelens.analysis.reading.graph_replays import GraphLinks

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from tracelens.analysis.attribution.event_category import COPY
+from tracelens.analysis.attribution.calls import COPY
 from tracelens.analysis.reading.catalog import Catalog
 from tracelens.analysis.reading.op_readings import OpReadings
 from tracelens.analysis.sheets.ops import unified_perf_summary

@@ -28,8 +28,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    from tracelens.analysis.loaded_trace import load
-    from tracelens.analysis.options import Options
+    from tracelens.analysis.loaded_trace import Options, load
     from tracelens.analysis.reading.recording import no_device_events
     from tracelens.analysis.verdict.health import health
     from tracelens.extensions import NONE, load_extension

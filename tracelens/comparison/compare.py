@@ -9,7 +9,7 @@ from os import PathLike
 from pathlib import Path
 from typing import Any
 
-from tracelens.analysis.options import Options
+from tracelens.analysis.loaded_trace import Options
 from tracelens.analysis.ranks.rank_files import ranks_text
 from tracelens.comparison.alignment.by_kernel import by_kernel
 from tracelens.comparison.alignment.call_matching import Matching, match

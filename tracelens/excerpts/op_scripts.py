@@ -12,8 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from tracelens.analysis.analyze import analyze
-from tracelens.analysis.loaded_trace import Trace
-from tracelens.analysis.options import Options
+from tracelens.analysis.loaded_trace import Options, Trace
 from tracelens.analysis.sheets.ops import unified_perf_summary
 from tracelens.errors import NothingToAnalyzeError, UsageError
 from tracelens.files.atomic_write import whole_folder

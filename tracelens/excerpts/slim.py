@@ -11,8 +11,7 @@ import numpy as np
 from tracelens.analysis.attribution.activity import Bools
 from tracelens.analysis.attribution.steps import select_steps
 from tracelens.analysis.attribution.window import Window
-from tracelens.analysis.loaded_trace import Trace
-from tracelens.analysis.options import Options
+from tracelens.analysis.loaded_trace import Options, Trace
 from tracelens.analysis.reading.recording import Recording
 from tracelens.errors import NothingToAnalyzeError, UsageError
 from tracelens.lazy.records import dataclass

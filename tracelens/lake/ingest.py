@@ -151,8 +151,7 @@ def _tasks(folder: Path, lake: Path) -> tuple[list[Task], int]:
 def ingest_one(task: Task) -> str:
     """Writes the part of one trace; its name. In a worker."""
     from tracelens.analysis.analyze import analyze
-    from tracelens.analysis.loaded_trace import load
-    from tracelens.analysis.options import Options
+    from tracelens.analysis.loaded_trace import Options, load
 
     trace = load(task.trace)
     analysis = analyze(trace, Options(cpu=not trace.table.has_device_events), on_demand=True)

@@ -30,9 +30,8 @@ def report(trace: Trace | str | PathLike[str], options: ReportOptions | None = N
     range or an extension that does not fit.
     """
     from tracelens.analysis.analyze import analyze
-    from tracelens.analysis.frames import plain_strings
-    from tracelens.analysis.loaded_trace import Trace, load
-    from tracelens.analysis.options import Options, StepWork
+    from tracelens.analysis.loaded_trace import Options, StepWork, Trace, load
+    from tracelens.analysis.sheets.context import plain_strings
     from tracelens.analysis.verdict.verdict import summarize
     from tracelens.errors import UsageError
     from tracelens.extensions import NONE, load_extension

@@ -12,14 +12,13 @@ from typing import TYPE_CHECKING, Any
 
 import orjson
 
-from tracelens.analysis.findings.wording import counted
 from tracelens.analysis.ranks.parallel_reading import RankOptions
 from tracelens.analysis.ranks.rank_comparison import RanksAnalysis, compare_ranks
 from tracelens.analysis.ranks.rank_files import find_traces, job_folder, ranks_text
 from tracelens.analysis.ranks.sheets import rank_sheets
 from tracelens.analysis.ranks.sheets.communication import ep_summary, nccl_summary_implicit_sync, nccl_summary_long
 from tracelens.analysis.ranks.sheets.job import pipeline_bubbles, step_cost, straggler_summary
-from tracelens.analysis.verdict.summary import DeviceSummary, InputSummary, Notice, Summary
+from tracelens.analysis.verdict.summary import DeviceSummary, InputSummary, Notice, Summary, counted
 from tracelens.files.atomic_write import whole_folder, write_whole
 from tracelens.files.json_bytes import encoded
 from tracelens.files.safe_text import clipped, escaped_json, json_safe, terminal_text

@@ -10,8 +10,7 @@ from typing import Any
 import pandas as pd
 
 from tracelens.analysis.analyze import analyze
-from tracelens.analysis.loaded_trace import load
-from tracelens.analysis.options import Options
+from tracelens.analysis.loaded_trace import Options, load
 from tracelens.analysis.reading.recorded_groups import recorded_ep_size
 from tracelens.analysis.sheets.ops import unified_perf_summary
 from tracelens.errors import InputError, NothingToAnalyzeError, UsageError

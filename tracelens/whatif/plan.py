@@ -16,8 +16,8 @@ from tracelens.perf_models.compute_type import ComputeType
 from tracelens.whatif.subject import Subject
 
 if TYPE_CHECKING:
-    from tracelens.analysis.findings.candidate import Claimed
     from tracelens.analysis.findings.replayed_gain import ReplayedGain
+    from tracelens.analysis.findings.rule import Claimed
 
 #: Of a normal distribution, how many standard deviations to each side hold 90 %.
 Z90 = 1.645

@@ -7,15 +7,12 @@ from dataclasses import field, replace
 
 import numpy as np
 
-from tracelens.analysis.attribution.activity import DeviceActivity
-from tracelens.analysis.attribution.device_time import Timeline, timeline_of
-from tracelens.analysis.attribution.host_calls import host_calls
+from tracelens.analysis.attribution.activity import DeviceActivity, Timeline, timeline_of
+from tracelens.analysis.attribution.host_time import host_calls
 from tracelens.analysis.attribution.steps import typical_step
 from tracelens.analysis.attribution.window import Window
-from tracelens.analysis.idle.dependencies import KINDS
-from tracelens.analysis.idle.idle_time import CAUSES, IdleTime
-from tracelens.analysis.idle.launch_queue import queue
-from tracelens.analysis.idle.longest_path import critical_path
+from tracelens.analysis.idle.dependencies import KINDS, critical_path
+from tracelens.analysis.idle.idle_time import CAUSES, IdleTime, queue
 from tracelens.analysis.intervals import Spans
 from tracelens.analysis.loaded_trace import Trace
 from tracelens.lazy.records import dataclass

@@ -10,14 +10,13 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from tracelens.analysis.attribution.activity import DeviceActivity, Labels
-from tracelens.analysis.attribution.attributed import Attribution, attribute
 from tracelens.analysis.attribution.calls import SYNTHETIC
-from tracelens.analysis.attribution.host_calls import HostCalls, host_calls
-from tracelens.analysis.attribution.window import Window
+from tracelens.analysis.attribution.host_time import HostCalls, host_calls
+from tracelens.analysis.attribution.window import Attribution, Window, attribute
 from tracelens.analysis.idle.dependency_replay import Bools, DependencyReplay
 from tracelens.analysis.idle.steady_step import SteadyStep, steady_steps
 from tracelens.analysis.intervals import Ints
-from tracelens.analysis.options import Options
+from tracelens.analysis.loaded_trace import Options
 from tracelens.analysis.reading.catalog import Reading
 from tracelens.analysis.reading.recording import Recording, no_device_events
 from tracelens.analysis.sheets.program.modules import module_paths

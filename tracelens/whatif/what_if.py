@@ -6,8 +6,7 @@ from dataclasses import fields
 from os import PathLike
 from typing import Any
 
-from tracelens.analysis.loaded_trace import Trace, load
-from tracelens.analysis.options import Options
+from tracelens.analysis.loaded_trace import Options, Trace, load
 from tracelens.option_fields import made, takes
 from tracelens.whatif.changes import PLACE, changes
 from tracelens.whatif.outcome import WhatIf, outcome

@@ -8,7 +8,7 @@ import pytest
 
 from tests.conftest import RealAnalysis
 from tracelens.analysis.analyze import Analysis, Options, analyze
-from tracelens.analysis.attribution.event_category import COLLECTIVES, COPY
+from tracelens.analysis.attribution.calls import COLLECTIVES, COPY
 from tracelens.analysis.intervals import overlapping
 from tracelens.analysis.verdict.verdict import step_count, summarize
 from tracelens.hardware import HardwareSpec

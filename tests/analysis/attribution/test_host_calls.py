@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.analysis.conftest import Builder
-from tracelens.analysis.attribution.host_calls import blocking_calls, host_calls
+from tracelens.analysis.attribution.host_time import blocking_calls, host_calls
 
 
 @pytest.mark.parametrize(

@@ -13,11 +13,8 @@ import pytest
 from tests.conftest import RealAnalysis
 from tracelens.analysis.analyze import Analysis, analyze
 from tracelens.analysis.attribution.activity import device_activity
-from tracelens.analysis.attribution.host_paths import reached
-from tracelens.analysis.attribution.host_scopes import PHASES, phases
-from tracelens.analysis.attribution.op_places import places_around
-from tracelens.analysis.loaded_trace import load
-from tracelens.analysis.options import Options
+from tracelens.analysis.attribution.host_scopes import PHASES, phases, places_around, reached
+from tracelens.analysis.loaded_trace import Options, load
 
 SUM = {"Input Dims": [[64, 32], [], [], []], "Input type": ["float", "ScalarList", "Scalar", ""],
        "Input Strides": [[32, 1], [], [], []], "Concrete Inputs": ["", "[0]", "False", ""]}  # fmt: skip

@@ -10,8 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import tracelens
-from tracelens.analysis.attribution.activity import device_activity
-from tracelens.analysis.attribution.stream_order import StreamOverlaps, stream_overlaps, with_clipped
+from tracelens.analysis.attribution.activity import StreamOverlaps, device_activity, stream_overlaps, with_clipped
 from tracelens.trace.reading.chrome.event_list import read_events
 from tracelens.trace.tree import OpTree
 

@@ -17,13 +17,13 @@ from hypothesis import strategies as st
 from tests.analysis.conftest import Builder
 from tests.conftest import RealAnalysis, RealTrace, examples, part
 from tracelens.analysis.analyze import Options, analyze
-from tracelens.analysis.attribution.step_periods import refill_spans
 from tracelens.analysis.attribution.steps import (
     BEFORE,
     StepTimes,
     complete_steps,
     device_steps,
     find_steps,
+    refill_spans,
     select_steps,
     typical_step,
 )

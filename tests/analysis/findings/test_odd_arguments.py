@@ -12,8 +12,7 @@ from hypothesis import strategies as st
 import tracelens
 from tests.analysis.conftest import Builder
 from tests.analysis.work.test_rates import found
-from tracelens.analysis.findings.candidate import Claimed
-from tracelens.analysis.findings.observed import Observed
+from tracelens.analysis.findings.rule import Claimed, Observed
 
 OPS = ("aten::copy_", "aten::_to_copy", "aten::cat", "aten::_log_softmax", "aten::_softmax", "aten::mm", "aten::bmm",
        "aten::baddbmm", "aten::addmm", "aten::convolution", "aten::mul")  # fmt: skip

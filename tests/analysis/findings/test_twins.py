@@ -13,15 +13,12 @@ import pytest
 
 from tests.analysis.findings.twins import TWINS, Change, Events, Twin
 from tests.conftest import TRACES
-from tracelens.analysis.attribution.attributed import attribute
-from tracelens.analysis.attribution.window import Window
+from tracelens.analysis.attribution.window import Window, attribute
 from tracelens.analysis.findings import built_in_rules
-from tracelens.analysis.findings.idle_of_cause import LEAST_SHARE
-from tracelens.analysis.findings.observed import MIN_GAIN, Observed
-from tracelens.analysis.findings.rule import Rule
+from tracelens.analysis.findings.idle_rules import LEAST_SHARE
+from tracelens.analysis.findings.rule import MIN_GAIN, Observed, Rule
 from tracelens.analysis.idle.idle_time import CAUSES
-from tracelens.analysis.loaded_trace import Trace
-from tracelens.analysis.options import Options
+from tracelens.analysis.loaded_trace import Options, Trace
 from tracelens.analysis.reading.recording import Recording
 from tracelens.analysis.sheets.context import SheetContext
 from tracelens.analysis.sheets.priced_calls import PricedCalls

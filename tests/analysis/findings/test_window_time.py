@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from tests.analysis.conftest import Builder
 from tracelens.analysis.analyze import analyze
-from tracelens.analysis.findings.window_time import own_time
-from tracelens.analysis.options import Options
+from tracelens.analysis.idle.idle_time import own_time
+from tracelens.analysis.loaded_trace import Options
 from tracelens.analysis.verdict.verdict import summarize
 
 SPANS = st.lists(st.tuples(st.integers(0, 60), st.integers(0, 25), st.sampled_from("kcm")), min_size=1, max_size=12)

@@ -6,8 +6,7 @@ import pytest
 
 from tests.conftest import RealAnalysis, part
 from tracelens.analysis.analyze import analyze
-from tracelens.analysis.loaded_trace import load
-from tracelens.analysis.options import Options
+from tracelens.analysis.loaded_trace import Options, load
 from tracelens.analysis.page.icicle import Icicle, icicle
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tracelens.analysis.analyze import analyze
-from tracelens.analysis.options import Options
+from tracelens.analysis.loaded_trace import Options
 from tracelens.analysis.page.roofs import roofs
 from tracelens.hardware import HardwareSpec
 

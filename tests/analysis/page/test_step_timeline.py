@@ -11,8 +11,7 @@ from tests.analysis.test_selfcheck import figures_of
 from tests.conftest import RealAnalysis, examples
 from tracelens.analysis.analyze import analyze
 from tracelens.analysis.idle.idle_time import CAUSES, IdleParts
-from tracelens.analysis.loaded_trace import Trace
-from tracelens.analysis.options import Options
+from tracelens.analysis.loaded_trace import Options, Trace
 from tracelens.analysis.page.host_lanes import MAX_LEVELS
 from tracelens.analysis.page.step_idle import step_idle
 from tracelens.analysis.page.step_timeline import Lane, step_timeline

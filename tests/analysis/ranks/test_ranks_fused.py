@@ -8,8 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tracelens.analysis.loaded_trace import Trace
-from tracelens.analysis.options import Options
+from tracelens.analysis.loaded_trace import Options, Trace
 from tracelens.analysis.ranks.counters import rank_counters
 from tracelens.analysis.ranks.parallel_reading import RankOptions, read_ranks
 from tracelens.analysis.ranks.rank_files import find_traces, parse_ranks

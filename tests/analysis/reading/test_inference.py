@@ -15,7 +15,7 @@ import pytest
 
 from tests.conftest import RealAnalysis
 from tracelens.analysis.analyze import Analysis, analyze
-from tracelens.analysis.options import FILE, Options
+from tracelens.analysis.loaded_trace import FILE, Options
 from tracelens.trace.table import Kind
 
 Build = Callable[[], Any]

@@ -6,8 +6,7 @@ from pathlib import Path
 
 from tests.trace.formats.rewritten import EXAMPLE, rocprofv3
 from tracelens.analysis.analyze import Analysis, analyze
-from tracelens.analysis.loaded_trace import load
-from tracelens.analysis.options import Options
+from tracelens.analysis.loaded_trace import Options, load
 from tracelens.analysis.verdict.notices import input_notices
 from tracelens.cli import main
 

@@ -13,16 +13,12 @@ from hypothesis import strategies as st
 from tests.analysis.conftest import Builder
 from tests.conftest import RealTrace
 from tracelens.analysis.analyze import analyze
-from tracelens.analysis.attribution.activity import device_activity
-from tracelens.analysis.attribution.device_time import gpu_timeline
-from tracelens.analysis.attribution.host_calls import host_calls
-from tracelens.analysis.idle.dependencies import CALLS, KINDS, LAUNCH
-from tracelens.analysis.idle.idle_time import CAUSES, IdleTime
-from tracelens.analysis.idle.launch_queue import queue
-from tracelens.analysis.idle.longest_path import CriticalPath, critical_path
+from tracelens.analysis.attribution.activity import device_activity, gpu_timeline
+from tracelens.analysis.attribution.host_time import host_calls
+from tracelens.analysis.idle.dependencies import CALLS, KINDS, LAUNCH, CriticalPath, critical_path
+from tracelens.analysis.idle.idle_time import CAUSES, IdleTime, queue
 from tracelens.analysis.intervals import union_ns
-from tracelens.analysis.loaded_trace import Trace, load
-from tracelens.analysis.options import Options
+from tracelens.analysis.loaded_trace import Options, Trace, load
 from tracelens.analysis.reading.catalog import Catalog
 
 Build = Callable[[], Builder]
@@ -187,7 +183,7 @@ def test_the_path_is_that_of_the_typical_step(build: Build) -> None:
 
 
 def test_a_step_with_too_many_events_is_said_to_have_no_path(build: Build, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tracelens.analysis.idle.longest_path.MAX_EVENTS", 2)
+    monkeypatch.setattr("tracelens.analysis.idle.dependencies.MAX_EVENTS", 2)
     analysis = analyze(build().launch(0, "a", 4, 2).launch(1, "b", 6, 2).launch(2, "c", 8, 2).trace(), Options())
     assert "critical_path" not in analysis.frames
     assert "the critical path" in [missing.question for missing in analysis.missing]

@@ -15,14 +15,11 @@ from tests.analysis.conftest import Builder
 from tests.conftest import RealAnalysis, RealTrace, part
 from tracelens.analysis.analyze import analyze
 from tracelens.analysis.attribution import host_time
-from tracelens.analysis.attribution.activity import device_activity
-from tracelens.analysis.attribution.device_time import gpu_timeline
-from tracelens.analysis.attribution.host_calls import host_calls
-from tracelens.analysis.idle.idle_time import CAUSES, IdleGaps, IdleTime
-from tracelens.analysis.idle.launch_queue import queue
+from tracelens.analysis.attribution.activity import device_activity, gpu_timeline
+from tracelens.analysis.attribution.host_time import host_calls
+from tracelens.analysis.idle.idle_time import CAUSES, IdleGaps, IdleTime, queue
 from tracelens.analysis.intervals import Covered, idle_spans
-from tracelens.analysis.loaded_trace import Trace, load
-from tracelens.analysis.options import Options
+from tracelens.analysis.loaded_trace import Options, Trace, load
 from tracelens.analysis.reading.catalog import Catalog
 from tracelens.analysis.verdict.verdict import summarize
 from tracelens.trace.reading.chrome.event_list import read_events

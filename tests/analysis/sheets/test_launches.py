@@ -13,10 +13,9 @@ from hypothesis import strategies as st
 from tests.analysis.conftest import Builder
 from tracelens.analysis.analyze import analyze
 from tracelens.analysis.attribution.activity import device_activity
-from tracelens.analysis.attribution.host_calls import host_calls
-from tracelens.analysis.idle.launch_queue import queue
-from tracelens.analysis.loaded_trace import Trace
-from tracelens.analysis.options import Options
+from tracelens.analysis.attribution.host_time import host_calls
+from tracelens.analysis.idle.idle_time import queue
+from tracelens.analysis.loaded_trace import Options, Trace
 from tracelens.analysis.sheets.timeline.launch_overhead import launch_overhead
 from tracelens.analysis.sheets.timeline.stream_overlap import stream_overlap
 from tracelens.trace.reading.chrome.event_list import read_events

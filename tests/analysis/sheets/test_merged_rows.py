@@ -9,7 +9,7 @@ import pytest
 
 from tests.conftest import RealAnalysis
 from tracelens.analysis.analyze import Analysis, analyze
-from tracelens.analysis.options import Options
+from tracelens.analysis.loaded_trace import Options
 from tracelens.signature import recorded_text
 
 Build = Callable[[], Any]

@@ -15,8 +15,7 @@ from hypothesis import strategies as st
 from tests.analysis.conftest import Builder
 from tests.conftest import RealTrace
 from tracelens.analysis.attribution.activity import DeviceActivity, device_activity
-from tracelens.analysis.attribution.host_paths import Paths
-from tracelens.analysis.attribution.host_scopes import PHASES, phases
+from tracelens.analysis.attribution.host_scopes import PHASES, Paths, phases
 from tracelens.analysis.loaded_trace import Trace
 from tracelens.analysis.reading.catalog import Catalog
 from tracelens.analysis.sheets.program import call_stacks as stacks

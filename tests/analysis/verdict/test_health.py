@@ -8,8 +8,7 @@ from typing import Any
 
 import pytest
 
-from tracelens.analysis.loaded_trace import Trace
-from tracelens.analysis.options import Options
+from tracelens.analysis.loaded_trace import Options, Trace
 from tracelens.analysis.verdict.health import Health, health
 from tracelens.cli import main
 from tracelens.trace.reading.chrome.event_list import read_events

@@ -8,8 +8,7 @@ from typing import Any
 import pytest
 
 from tracelens.analysis.analyze import analyze
-from tracelens.analysis.loaded_trace import Trace
-from tracelens.analysis.options import Options
+from tracelens.analysis.loaded_trace import Options, Trace
 from tracelens.analysis.verdict.health import health
 from tracelens.analysis.verdict.verdict import summarize
 from tracelens.report.terminal import verdict

@@ -6,7 +6,7 @@ import pytest
 
 from tests.conftest import RealAnalysis
 from tracelens.analysis.analyze import Analysis
-from tracelens.analysis.options import FILE
+from tracelens.analysis.loaded_trace import FILE
 from tracelens.analysis.verdict.verdict import summarize
 
 pytestmark = pytest.mark.shared

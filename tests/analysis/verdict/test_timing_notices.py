@@ -9,7 +9,7 @@ import pytest
 from tests.analysis.conftest import Builder
 from tests.conftest import RealAnalysis
 from tracelens.analysis.analyze import analyze
-from tracelens.analysis.options import Options
+from tracelens.analysis.loaded_trace import Options
 from tracelens.analysis.verdict.summary import Notice
 from tracelens.analysis.verdict.verdict import summarize
 

@@ -9,8 +9,7 @@ from typing import Any
 import pytest
 
 from tracelens.analysis.analyze import analyze
-from tracelens.analysis.loaded_trace import Trace, load
-from tracelens.analysis.options import Options, StepWork
+from tracelens.analysis.loaded_trace import Options, StepWork, Trace, load
 from tracelens.analysis.verdict.verdict import summarize
 from tracelens.errors import UsageError
 from tracelens.workload import Experts, ModelConfig

@@ -11,8 +11,7 @@ import pandas as pd
 import pytest
 
 from tracelens.analysis.analyze import Analysis, analyze
-from tracelens.analysis.loaded_trace import load
-from tracelens.analysis.options import Options
+from tracelens.analysis.loaded_trace import Options, load
 from tracelens.analysis.reading.recorded_groups import ranks_of_kernels
 from tracelens.analysis.verdict.verdict import summarize
 from tracelens.extensions import load_extension

@@ -10,8 +10,7 @@ import pytest
 
 from tests.conftest import RealTrace
 from tracelens.analysis.analyze import analyze
-from tracelens.analysis.loaded_trace import Trace
-from tracelens.analysis.options import Options
+from tracelens.analysis.loaded_trace import Options, Trace
 from tracelens.analysis.verdict.verdict import summarize
 from tracelens.analysis.work.impossible_work import too_much
 from tracelens.extensions import load_extension

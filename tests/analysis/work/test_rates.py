@@ -10,7 +10,7 @@ import pytest
 from tests.analysis.conftest import MI300X
 from tests.conftest import RealAnalysis
 from tracelens.analysis.analyze import Analysis, analyze
-from tracelens.analysis.options import Options
+from tracelens.analysis.loaded_trace import Options
 from tracelens.analysis.verdict.verdict import summarize
 from tracelens.analysis.work.limits import GENERIC_LAUNCH_US, Limits, launch_floor_us, rate_of
 from tracelens.hardware import HardwareSpec

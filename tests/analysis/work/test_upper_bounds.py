@@ -12,8 +12,7 @@ import pytest
 
 from tests.conftest import RealAnalysis
 from tracelens.analysis.analyze import Analysis, analyze
-from tracelens.analysis.loaded_trace import load
-from tracelens.analysis.options import Options
+from tracelens.analysis.loaded_trace import Options, load
 from tracelens.analysis.verdict.verdict import summarize
 from tracelens.hardware import HardwareSpec
 from tracelens.perf_models.matrix.grouped_gemm import PADDED_ROWS

@@ -17,8 +17,7 @@ from tests.conftest import TRACES, recorded_traces
 from tests.trace.formats.rewritten import sums
 from tests.trace.formats.test_xplane import plain_kernels
 from tracelens.analysis.analyze import analyze
-from tracelens.analysis.loaded_trace import load
-from tracelens.analysis.options import Options
+from tracelens.analysis.loaded_trace import Options, load
 from tracelens.cli import main
 
 pytestmark = pytest.mark.shared

@@ -14,8 +14,7 @@ from hypothesis import strategies as st
 
 from tests.trace.formats.rewritten import EXAMPLE, device_rows, kernel_table, message, sums, varint, xplane
 from tracelens.analysis.analyze import analyze
-from tracelens.analysis.loaded_trace import load
-from tracelens.analysis.options import Options
+from tracelens.analysis.loaded_trace import Options, load
 from tracelens.analysis.verdict.verdict import summarize
 from tracelens.errors import InputError
 from tracelens.trace.reading.read import read_trace

@@ -1,13 +1,18 @@
-"""What the device did: kernels, copies and memsets with their class, their launching op and their step."""
+"""What the device did: kernels, copies and memsets with their class, launching op and step; overlaps on one stream;
+concurrency; and the time of the device divided into computation, exposed communication, exposed copies and idle.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
 
-from tracelens.analysis.grouping import Codes, first_of_each, numbered
+from tracelens.analysis.grouping import Codes, distinct_rows, first_of_each, numbered
+from tracelens.analysis.intervals import Spans, union_by_group, union_ns
 from tracelens.analysis.reading.catalog import OTHER
 from tracelens.lazy.records import dataclass
 from tracelens.perf_models.kernels import KernelPattern, classify, copy_path
@@ -15,6 +20,10 @@ from tracelens.trace.columns import narrowed
 from tracelens.trace.table import DEVICE_KINDS, Kind, RowColumn, TraceTable
 from tracelens.trace.tree import OpTree
 from tracelens.units import NS_PER_US
+
+if TYPE_CHECKING:
+    import pandas as pd
+
 
 Ints = npt.NDArray[np.int64]
 Bools = npt.NDArray[np.bool_]
@@ -159,3 +168,170 @@ def _gap_before(device: npt.NDArray[np.int32], stream: Codes, start: Ints, end: 
             free_at = np.maximum.accumulate(end[part])[:-1]
             gap[part[1:]] = np.maximum(start[part[1:]] - free_at, 0)
     return narrowed(gap)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StreamOverlaps:
+    """Events that end after the next of their stream began and before it ended. ``time_ns``: by how much in all.
+
+    ``events`` are their positions, ``ends`` where the next one began; ``clipped``: whether they are made to end there.
+    An event that lies in another as a whole is no overlap of this kind: it is concurrent on purpose, and stays.
+    """
+
+    events: Ints
+    ends: Ints
+    time_ns: int
+    clipped: bool
+
+    @property
+    def count(self) -> int:
+        return len(self.events)
+
+
+def stream_overlaps(table: TraceTable, activity: DeviceActivity, *, clip: bool) -> StreamOverlaps:
+    """The overlaps of all streams. Events without a recorded stream are left out."""
+    lane = table.lane[activity.rows]
+    order = np.lexsort((activity.end, activity.start, activity.stream, lane))
+    order = order[activity.stream[order] >= 0]
+    one, following = order[:-1], order[1:]
+    same = (lane[one] == lane[following]) & (activity.stream[one] == activity.stream[following])
+    partial = same & (activity.end[one] > activity.start[following]) & (activity.end[one] < activity.end[following])
+    # Two that begin together have no order: cutting the first would leave nothing of it.
+    partial &= activity.start[one] < activity.start[following]
+    early, cut = one[partial], activity.start[following[partial]]
+    return StreamOverlaps(events=early, ends=cut, time_ns=int((activity.end[early] - cut).sum()), clipped=clip)
+
+
+def with_clipped(activity: DeviceActivity, overlaps: StreamOverlaps) -> DeviceActivity:
+    """The activity with each overlapping event ended where the next of its stream begins, if that was asked for."""
+    if not overlaps.clipped:
+        return activity
+    end = activity.end.copy()
+    end[overlaps.events] = overlaps.ends
+    return replace(activity, end=end)
+
+
+Floats = npt.NDArray[np.float64]
+
+
+def devices_of(activity: DeviceActivity, table: TraceTable) -> tuple[Codes, list[str]]:
+    """(the device of each event, the names of the devices): a process of the file each."""
+    names = sorted({str(table.lanes[lane][0]) for lane in distinct_rows(table.lane[activity.rows], len(table.lanes))})
+    of_lane = np.array([names.index(str(pid)) if str(pid) in names else -1 for pid, _ in table.lanes], np.int32)
+    return of_lane[table.lane[activity.rows]], names
+
+
+def at_a_time(activity: DeviceActivity, table: TraceTable, group: npt.NDArray[np.integer], groups: int) -> Floats:
+    """Of each group its summed durations over the time in which one of it at least ran, on each device by itself; 1 of
+    a group without events. Events of group -1 are in none.
+
+    A rate over summed durations, times this, is a rate over the time that they took.
+    """
+    device, names = devices_of(activity, table)
+    mine = np.flatnonzero((group >= 0) & (activity.end > activity.start))
+    start, end, of = activity.start[mine], activity.end[mine], group[mine].astype(np.int64)
+    took = np.bincount(of, end - start, groups)
+    busy = union_by_group(of * len(names) + device[mine], start, end, groups * len(names))
+    busy_of_all = busy.reshape(groups, -1).sum(axis=1)
+    found: Floats = np.divide(took, busy_of_all, out=np.ones(groups), where=busy_of_all > 0)
+    return found
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Timeline:
+    """Interval unions in ns. computation + exposed_comm + exposed_memcpy + idle = total, exactly.
+
+    Communication is what runs NCCL, RCCL, DeepEP or custom collective kernels; memcpy is copies; computation is the
+    rest, memset included. Time in which several ran counts for the first of computation, communication, memcpy.
+    ``start_ns``: where the window begins, in the trace's own clock. ``left_out``: (start, end) of what is not counted.
+    """
+
+    total_ns: int
+    computation_ns: int
+    exposed_comm_ns: int
+    exposed_memcpy_ns: int
+    total_comm_ns: int
+    total_memcpy_ns: int
+    start_ns: int
+    left_out: tuple[tuple[int, int], ...] = ()
+
+    @property
+    def busy_ns(self) -> int:
+        return self.computation_ns + self.exposed_comm_ns + self.exposed_memcpy_ns
+
+    @property
+    def window(self) -> tuple[int, int]:
+        """(start, end) in ns, with what is left out."""
+        return self.start_ns, self.start_ns + self.total_ns + sum(end - start for start, end in self.left_out)
+
+    @property
+    def spans(self) -> Spans:
+        """The window without what is left out."""
+        first, last = self.window
+        opens = np.array([first, *(end for _, end in self.left_out)], np.int64)
+        closes = np.array([*(start for start, _ in self.left_out), last], np.int64)
+        kept = closes > opens
+        return (opens[kept], closes[kept]) if kept.any() else (opens[:1], opens[:1])
+
+    @property
+    def idle_ns(self) -> int:
+        return self.total_ns - self.busy_ns
+
+    def frame(self) -> pd.DataFrame:
+        """Rows as in the ``gpu_timeline`` sheet: type, time_us, percent_of_window."""
+        import pandas as pd
+
+        rows = {
+            "computation_time": self.computation_ns,
+            "exposed_comm_time": self.exposed_comm_ns,
+            "exposed_memcpy_time": self.exposed_memcpy_ns,
+            "busy_time": self.busy_ns,
+            "idle_time": self.idle_ns,
+            "total_time": self.total_ns,
+            "total_comm_time": self.total_comm_ns,
+            "total_memcpy_time": self.total_memcpy_ns,
+        }
+        return pd.DataFrame(
+            {
+                "type": list(rows),
+                "time_us": [ns / NS_PER_US for ns in rows.values()],
+                "percent_of_window": [100 * ns / self.total_ns if self.total_ns else 0.0 for ns in rows.values()],
+            }
+        )
+
+
+def gpu_timeline(activity: DeviceActivity, span_ns: tuple[int, int] | None = None) -> Timeline:
+    """``span_ns``: (start, end) of the window when it is wider than the events in it, else their own span."""
+    start, end = activity.start, activity.end
+    comm, copies = activity.communication, activity.memcpy & ~activity.communication
+    compute = ~(comm | copies)
+
+    def union(mask: Bools) -> int:
+        return union_ns(start[mask], end[mask])
+
+    computation = union(compute)
+    with_comm = union(compute | comm)
+    busy = union_ns(start, end)
+    first = int(start.min()) if len(activity) else 0
+    last = int(end.max()) if len(activity) else 0
+    if span_ns is not None:
+        first, last = min(first, span_ns[0]) if len(activity) else span_ns[0], max(last, span_ns[1])
+    return Timeline(
+        total_ns=last - first,
+        computation_ns=computation,
+        exposed_comm_ns=with_comm - computation,
+        exposed_memcpy_ns=busy - with_comm,
+        total_comm_ns=union(comm),
+        total_memcpy_ns=union(copies),
+        start_ns=first,
+    )
+
+
+def timeline_of(activity: DeviceActivity, window: tuple[int, int], left_out: Spans) -> Timeline:
+    """The timeline of a window without the spans left out of it: what ran outside of it does not count."""
+    first, last = window
+    pairs = zip(left_out[0].tolist(), left_out[1].tolist(), strict=True)
+    skipped = tuple(span for span in pairs if first <= span[0] < last)
+    start, end = np.clip(activity.start, first, last), np.clip(activity.end, first, last)
+    within = gpu_timeline(replace(activity, start=start, end=end), window)
+    return replace(within, total_ns=within.total_ns - sum(b - a for a, b in skipped), left_out=skipped)

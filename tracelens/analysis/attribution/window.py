@@ -1,15 +1,29 @@
-"""The scope of a report, decided once: the complete steps of a trace, or all of the file, and what lies outside."""
+"""The analyzed window, decided once: the complete steps or all of the file, the call, category and pass of every
+device event in it, and the share of its device time that a report covers.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import cached_property
 
 import numpy as np
 
-from tracelens.analysis.attribution.activity import Bools, DeviceActivity, device_activity
-from tracelens.analysis.attribution.device_time import Timeline, gpu_timeline, timeline_of
-from tracelens.analysis.attribution.step_periods import step_of_events
+from tracelens.analysis.attribution.activity import (
+    Bools,
+    DeviceActivity,
+    Labels,
+    StreamOverlaps,
+    Timeline,
+    device_activity,
+    gpu_timeline,
+    stream_overlaps,
+    timeline_of,
+    with_clipped,
+)
+from tracelens.analysis.attribution.calls import Calls, modelled_calls, unified_calls, with_communicating_ops
+from tracelens.analysis.attribution.host_scopes import RECOMPUTE, Phases, all_in, phases
 from tracelens.analysis.attribution.steps import (
     FoundSteps,
     StepTimes,
@@ -18,22 +32,31 @@ from tracelens.analysis.attribution.steps import (
     find_steps,
     holds_most_work,
     select_steps,
+    step_of_events,
 )
-from tracelens.analysis.attribution.stream_order import StreamOverlaps, stream_overlaps, with_clipped
 from tracelens.analysis.grouping import Codes
-from tracelens.analysis.options import CLIP, FILE, Options
+from tracelens.analysis.loaded_trace import CLIP, FILE, Options
+from tracelens.analysis.reading.catalog import OTHER
 from tracelens.analysis.reading.engine_steps import STEM, InferenceSteps, inference_steps, steady_steps
+from tracelens.analysis.reading.op_readings import OpReadings, read_ops
+from tracelens.analysis.reading.recorded_groups import ep_size_of, expert_groups
 from tracelens.analysis.reading.recording import Recording
 from tracelens.analysis.verdict.summary import (
     BEFORE_PROFILING,
     IN_INCOMPLETE_STEPS,
     IN_OTHER_STEPS,
     OUTSIDE_STEPS,
+    Coverage,
     Excluded,
 )
+from tracelens.analysis.work.copied_bytes import copied_bytes
+from tracelens.analysis.work.expert_exchange import Exchange, ExpertGroup, exchanges_of
+from tracelens.analysis.work.impossible_work import forget_impossible_work
+from tracelens.backends.system import System
 from tracelens.errors import NothingToAnalyzeError
 from tracelens.lazy.records import dataclass
 from tracelens.trace.table import RowColumn, TraceTable
+from tracelens.trace.tree import OpTree
 from tracelens.units import NS_PER_US
 
 
@@ -177,3 +200,101 @@ class Window:
             if mask.any():
                 time_us = int(self.everything.duration[mask].sum()) / NS_PER_US
                 yield Excluded(why=why, events=int(mask.sum()), time_us=time_us)
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Attribution:
+    """``activity``: the window's events with what their ops say of them, ``everything``: so those of the whole file.
+
+    ``event_category``: of each event of ``activity`` the category of the row that it is counted in. ``exchanges``: by
+    reading. ``unified``: every event in exactly one call.
+    """
+
+    tree: OpTree
+    activity: DeviceActivity
+    everything: DeviceActivity
+    event_category: Labels
+    readings: OpReadings
+    exchanges: Mapping[int, Exchange]
+    unified: Calls
+
+    @cached_property
+    def phases(self) -> Phases:
+        """The phase of each event of ``activity``."""
+        return phases(self.tree.table, self.tree, self.activity)
+
+    @cached_property
+    def repeated(self) -> Bools:
+        """Which trace rows are ops that only a recomputation launched."""
+        return all_in(RECOMPUTE, self.phases, self.tree, self.activity)
+
+
+def attribute(recording: Recording, window: Window, options: Options) -> Attribution:
+    """The readings are final: what their calls cannot have done in the time measured is not in them."""
+    table, tree, device = recording.trace.table, recording.trace.tree, recording.device
+    model = options.work.model if options.work is not None else None
+    events, ops, readings = read_ops(recording.trace, recording.catalog, window.activity, model)
+    activity = with_communicating_ops(window.activity, tree, readings)
+    system = None if device is None else System.of_device(device)
+    readings, exchanges = exchanges_of(recording.trace, readings, _expert_group(table, options), system)
+    unified, category = unified_calls(table, activity, readings, events, ops)
+    forget_impossible_work(readings, lambda: modelled_calls(activity, readings, events, ops), device)
+    return Attribution(
+        tree=tree,
+        activity=activity,
+        everything=_with_selected(window.everything, activity),
+        event_category=category,
+        readings=readings,
+        exchanges=exchanges,
+        unified=unified,
+    )
+
+
+def _expert_group(table: TraceTable, options: Options) -> ExpertGroup:
+    groups, size = expert_groups(table), ep_size_of(table, options.ep_size)
+    return ExpertGroup(rank=table.rank, members=groups[0].ranks if len(groups) == 1 else (), size=size)
+
+
+def _with_selected(everything: DeviceActivity, selected: DeviceActivity) -> DeviceActivity:
+    """``everything``, of which ``selected`` are the analyzed events, with what their ops say of them."""
+    if len(selected) == len(everything):
+        return selected
+    communication = everything.communication.copy()
+    communication[np.searchsorted(everything.rows, selected.rows)] = selected.communication
+    return replace(everything, communication=communication)
+
+
+def coverage(
+    table: TraceTable, activity: DeviceActivity, unified: Calls, readings: OpReadings, categories: Labels
+) -> Coverage:
+    """Shares of the summed duration of all device events, communication included in the denominator.
+
+    perf_model: in rows whose perf model says FLOPs or bytes, or copies of known size; flops: in rows of known FLOPs,
+    those of pure data movement and communication being none; categorised: of a category that is not ``other``
+    (``categories``: of every event); unlinked: no recorded launch; communication: by kernel name, or because the op
+    communicates.
+    """
+    duration = activity.duration
+    total = int(duration.sum())
+
+    def share(mask: Bools) -> float | None:
+        return float(duration[mask].sum() / total) if total else None
+
+    code = np.where(unified.kernel_name < 0, readings.code_of(unified.row), np.int32(-1))
+    models = [reading.model for reading in readings.readings]
+    says_work = np.append(readings.with_work, False)
+    says_flops = np.array([m is not None and m.flops() is not None for m in models] + [False], bool)
+    modelled = ~np.isnan(copied_bytes(table, activity))
+    unlinked = activity.op < 0
+    modelled[unified.events] |= says_work[code][unified.call_of_event]
+    computed = activity.communication | activity.memcpy
+    computed[unified.events] |= says_flops[code][unified.call_of_event]
+    return Coverage(
+        perf_model=share(modelled),
+        flops=share(computed),
+        categorised=share(~categories.are(OTHER)),
+        unlinked=share(unlinked),
+        communication=share(activity.communication),
+        shapes=table.has_shapes,
+        stacks=table.has_stacks,
+    )

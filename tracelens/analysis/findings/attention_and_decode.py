@@ -1,4 +1,6 @@
-"""A batched GEMM, a softmax and a batched GEMM: attention whose scores go through HBM."""
+"""Findings about attention and decoding: unfused attention, a growing KV cache, small decode batches, and prefills
+that stall decoding.
+"""
 
 from __future__ import annotations
 
@@ -7,20 +9,20 @@ from collections.abc import Iterator
 import numpy as np
 import numpy.typing as npt
 
-from tracelens.analysis.findings.candidate import Candidate
-from tracelens.analysis.findings.observed import Observed
-from tracelens.analysis.findings.rule import Advice, finding
-from tracelens.analysis.findings.wording import counted
-from tracelens.analysis.verdict.summary import Said
+from tracelens.analysis.findings.rule import Advice, Candidate, Observed, candidate_of_calls, finding
+from tracelens.analysis.reading.engine_steps import DECODE, MIXED, PREFILL, phase
+from tracelens.analysis.verdict.summary import Said, counted, duration
 from tracelens.dtypes import DType
 from tracelens.perf_models.attention.sdpa import SDPA
+from tracelens.signature import OpSignature
+from tracelens.units import NS_PER_US
 
 Bools = npt.NDArray[np.bool_]
 Ints = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float64]
 
 #: Of those that launch kernels themselves.
-_PARTS = {
+_PARTS_OF_ATTENTION = {
     "aten::bmm": "bmm", "aten::baddbmm": "bmm",
     "aten::_softmax": "softmax", "aten::softmax": "softmax", "aten::_safe_softmax": "softmax",
 }  # fmt: skip
@@ -70,27 +72,27 @@ def attention_from_parts(seen: Observed) -> Iterator[Candidate]:
 def _triples(seen: Observed) -> Ints:
     """Table rows of (bmm, softmax, bmm) that follow one another on a thread and fit, a triple per line."""
     table = seen.table
-    rows = seen.rows_named(_PARTS)
+    rows = seen.rows_named(_PARTS_OF_ATTENTION)
     ran = np.zeros(len(table), bool)
     ran[seen.activity.op[seen.activity.op >= 0]] = True
     rows = rows[ran[rows]]
     rows = rows[np.lexsort((table.start_ns[rows], table.lane[rows]))]
     if len(rows) < 3:
         return np.zeros((0, 3), np.int64)
-    is_bmm = np.array([_PARTS[table.names[code]] == "bmm" for code in table.name[rows].tolist()], bool)
+    is_bmm = np.array([_PARTS_OF_ATTENTION[table.names[code]] == "bmm" for code in table.name[rows].tolist()], bool)
     lane = table.lane[rows]
     at = np.flatnonzero(is_bmm[:-2] & ~is_bmm[1:-1] & is_bmm[2:] & (lane[:-2] == lane[2:]))
     found = np.stack((rows[at], rows[at + 1], rows[at + 2]), axis=1).astype(np.int64)
     fits: dict[tuple[int, ...], bool] = {}
     for triple in found.tolist():
-        key = _signatures(seen, triple)
+        key = _part_signatures(seen, triple)
         if key not in fits:
             fits[key] = _dims_of(seen, triple) is not None
-    kept = np.array([fits[_signatures(seen, triple)] for triple in found.tolist()], np.bool_)
+    kept = np.array([fits[_part_signatures(seen, triple)] for triple in found.tolist()], np.bool_)
     return np.compress(kept, found, axis=0)
 
 
-def _signatures(seen: Observed, triple: list[int]) -> tuple[int, ...]:
+def _part_signatures(seen: Observed, triple: list[int]) -> tuple[int, ...]:
     return tuple(seen.table.signature[triple].tolist())
 
 
@@ -113,13 +115,13 @@ def _attention_us(seen: Observed, triples: Ints) -> tuple[Floats, Floats]:
     number: dict[tuple[int, ...], int] = {}
     models: list[SDPA] = []
     for triple in triples.tolist():
-        dims = None if _signatures(seen, triple) in number else _dims_of(seen, triple)
+        dims = None if _part_signatures(seen, triple) in number else _dims_of(seen, triple)
         if dims is not None:
             b, s_q, s_kv, d_qk, d_v, dtype = dims
-            number[_signatures(seen, triple)] = len(models)
+            number[_part_signatures(seen, triple)] = len(models)
             models.append(SDPA(b=b, s_q=s_q, s_kv=s_kv, q_heads=1, kv_heads=1, d_qk=d_qk, d_v=d_v, dtype=dtype))
     expected, least = seen.expected_us(models)
-    of_triple = [number[_signatures(seen, triple)] for triple in triples.tolist()]
+    of_triple = [number[_part_signatures(seen, triple)] for triple in triples.tolist()]
     return expected[of_triple], least[of_triple]
 
 
@@ -140,3 +142,130 @@ def _launched_between(seen: Observed, first: Ints, last: Ints) -> Ints:
         inside = (at >= 0) & (began < ends[np.maximum(at, 0)])
         found[linked[here[inside]]] = mine[at[inside]]
     return found
+
+
+#: Shortest cache that is taken for one.
+_LEAST_LENGTH = 16
+
+
+@finding(
+    "growing_cache",
+    Advice(
+        sees="Concatenation of a long tensor with one more row of it: a key-value cache that grows by a token.",
+        costs="The whole cache of every layer is read and written anew for each token.",
+        remedy="cache_implementation='static' (Transformers), or an engine with a paged cache (vLLM, SGLang, "
+        "FlashInfer)",
+        wrong_when="Sequences are short: the copy is then no longer than its launch.",
+        references=("Kwon et al., PagedAttention, 2023, arXiv:2309.06180",),
+    ),
+)
+def growing_cache(seen: Observed) -> Iterator[Candidate]:
+    """Gain: all of their time."""
+    rows = seen.rows_where(seen.column("name") == "aten::cat")
+    rows = rows[np.array([_grows(op) for op in seen.signatures(rows)], np.bool_)]
+    rest = Candidate(
+        why=": the key-value cache grows by a token at a time",
+        claimed=seen.calls(rows, spares_launches=True),
+        computed="their time: a cache of fixed pages is written in place",
+    )
+    yield from candidate_of_calls(seen, rows, "copy", rest, plural="copies")
+
+
+def _grows(op: OpSignature) -> bool:
+    """Whether the first of two tensors is long where the second has one row, and alike elsewhere."""
+    tensors = op.shapes[0] if op.shapes else ()
+    if len(tensors) != 2 or not all(isinstance(shape, tuple) for shape in tensors):
+        return False
+    first, second = tensors
+    apart = [(a, b) for a, b in zip(first, second, strict=False) if a != b]
+    return len(first) == len(second) >= 3 and len(apart) == 1 and apart[0][0] >= _LEAST_LENGTH and apart[0][1] == 1
+
+
+#: Most rows of such a GEMM, and the share of the device time that they must have.
+_FEW_ROWS, _LEAST_DECODE_SHARE = 16, 0.3
+
+
+@finding(
+    "low_batch_decode",
+    Advice(
+        sees="GEMMs of up to 16 rows, bound by reading their weights, are most of the device time: decoding few "
+        "sequences.",
+        costs="The weights are read once per step whatever the batch: more sequences would share that time.",
+        remedy="decode more sequences at once (continuous batching), speculative decoding, or narrower weights",
+        wrong_when="One sequence's latency is what matters and weights are as narrow as they may be.",
+        references=("Yu et al., Orca, OSDI 2022", "Leviathan et al., speculative decoding, 2022, arXiv:2211.17192"),
+        is_general=True,
+    ),
+)
+def low_batch_decode(seen: Observed) -> Iterator[Candidate]:
+    """Gain, for the same number of tokens: twice the batch reads the weights half as often; at least none."""
+    rows, models = seen.gemms
+    bounds = zip(models.tolist(), rows["roofline_bound"].tolist(), strict=True)
+    few = np.array([min(gemm.m, gemm.n) <= _FEW_ROWS and bound in ("memory", "launch") for gemm, bound in bounds], bool)
+    if rows["kernel_us_sum"].to_numpy()[few].sum() <= _LEAST_DECODE_SHARE * seen.device_us:
+        return
+    rows = rows[few]
+    rest = Candidate(
+        why=": they have a few rows each and only read weights, so twice the batch would take hardly longer",
+        claimed=seen.calls(rows, 0.5, low=0.0),
+        computed="for the same tokens: half of their time, as twice the batch reads the weights half as often",
+        certainty="low",
+    )
+    yield from candidate_of_calls(seen, rows, "GEMM", rest)
+
+
+#: How many times as long as a step that only decodes.
+_TIMES_A_DECODE_STEP = 2.0
+
+
+@finding(
+    "prefill_stalls_decode",
+    Advice(
+        sees="An engine's steps with new prompts take several times as long as those that only decode.",
+        costs="Every sequence that is being decoded waits for the prompt: its next token comes that much later.",
+        remedy="chunked prefill with a smaller token budget per step, or prefill on devices of its own",
+        wrong_when="Throughput is what matters, not the time between tokens.",
+        references=(
+            "Agrawal et al., Sarathi-Serve, 2024, arXiv:2403.02310",
+            "Zhong et al., DistServe, arXiv:2401.09670",
+        ),
+        command="tracelens serve --help",
+        is_general=True,
+    ),
+)
+def prefill_stalls_decode(seen: Observed) -> Iterator[Candidate]:
+    """Gain, for the decoding: what these steps take beyond one that only decodes; at least none."""
+    engine = seen.context.window.engine
+    phases = np.array([phase(step) or "" for step in engine.steps.said])
+    took = engine.times.duration_ns
+    decode, prompt = phases == DECODE, np.isin(phases, (PREFILL, MIXED))
+    if len(took) != len(phases) or not decode.any() or not prompt.any():
+        return
+    usual = float(np.median(took[decode]))
+    # A prompt holds nobody up before anything is decoded
+    stalls = prompt & (took > _TIMES_A_DECODE_STEP * usual) & (np.maximum.accumulate(decode) | (phases == MIXED))
+    share = np.append(np.where(stalls, 1 - usual / np.maximum(took, 1), 0.0), 0.0)[_steps_of(seen)]
+    if not share.any():
+        return
+    longest = float(took[stalls].max() / NS_PER_US)
+    yield Candidate(
+        why=f"{counted(int(stalls.sum()), 'step')} with new prompts, up to {duration(longest)}, hold up decoding, "
+        f"which "
+        f"takes {duration(usual / NS_PER_US)} a step alone",
+        claimed=seen.kernels(np.flatnonzero(share), share[share > 0], low=0.0, spares_launches=True),
+        computed="what these steps take beyond one that only decodes; at least none of it",
+        certainty="low",
+        figures=(
+            Said(what="steps with prompts", value=int(stalls.sum()), unit="count"),
+            Said(what="longest of them", value=longest, unit="us"),
+            Said(what="median step that decodes", value=usual / NS_PER_US, unit="us"),
+        ),
+    )
+
+
+def _steps_of(seen: Observed) -> npt.NDArray[np.int64]:
+    """The engine's step of each device event, -1 for none."""
+    times = seen.context.window.engine.times
+    step = np.searchsorted(times.start_ns, seen.activity.start, side="right") - 1
+    inside = (step >= 0) & (seen.activity.start < times.end_ns[np.maximum(step, 0)])
+    return np.where(inside, step, -1)

@@ -1,4 +1,6 @@
-"""Calls that are slower than their roofline: what the rules on them share."""
+"""Findings about kernels: attention, compute-bound and memory-bound calls below their roofline, and kernels that are
+too short.
+"""
 
 from __future__ import annotations
 
@@ -8,22 +10,20 @@ from collections.abc import Hashable, Iterator
 
 import numpy as np
 
-from tracelens.analysis.attribution.event_category import COPY
-from tracelens.analysis.findings.candidate import Candidate
-from tracelens.analysis.findings.observed import MIN_GAIN, Observed
-from tracelens.analysis.findings.wording import counted, duration, percent, shortened
+from tracelens.analysis.attribution.calls import COPY
+from tracelens.analysis.findings.rule import MIN_GAIN, Advice, Candidate, Observed, finding
 from tracelens.analysis.intervals import Ints
 from tracelens.analysis.reading.catalog import COMMUNICATION
-from tracelens.analysis.verdict.summary import Said
+from tracelens.analysis.verdict.summary import Said, counted, duration, percent, shortened
 from tracelens.analysis.work.limits import LAUNCH, SHORT_KERNEL_US
 from tracelens.lazy.records import dataclass
 from tracelens.units import NS_PER_US
 
 ATTENTION, COMPUTE, OTHERWISE = "attention", "compute", "memory"
 #: Share of the roofline from which a call is as good as it gets.
-_NEAR = 0.95
+_NEAR_ROOFLINE = 0.95
 #: In shapes, a number of rows that differs from call to call.
-_ANY = "*"
+_ANY_ROWS = "*"
 #: What to try of matrix products that read their operands too slowly.
 _FEW_ROWS = (
     "a kernel tuned for these shapes (split-K, max-autotune, the engine's tuned configs), more rows per call, narrower "
@@ -122,7 +122,7 @@ def _sentence(seen: Observed, calls: _Calls, beside: str) -> str:
     shown, count, distance = _shapes(seen, most, 40), counted(calls.count, "call"), _distance(calls) + beside
     if len(calls.kinds) > 1:
         return f"{calls.name}, {count} of {len(calls.kinds)} {calls.differ_in}: {distance}; most to gain in {shown}"
-    sizes = f" with {most.sizes} sizes for {_ANY}" if most.sizes > 1 else ""
+    sizes = f" with {most.sizes} sizes for {_ANY_ROWS}" if most.sizes > 1 else ""
     return f"{calls.name} {shown}{sizes}, {count}: {distance}"
 
 
@@ -151,7 +151,7 @@ def _slow_calls(seen: Observed, kind: str) -> Iterator[_Calls]:
         for (bound, shapes, _), size_of in groups.items():
             at = np.array(sorted(size_of, key=lambda row: -gains[row]))
             took, lowest = float(kernel_us[at].sum()), float(roofline_us[at].sum())
-            if lowest <= _NEAR * took:
+            if lowest <= _NEAR_ROOFLINE * took:
                 kinds.append(
                     _Alike(
                         bound=bound, shapes=shapes, sizes=len(set(size_of.values())), at=at, kernel_us=took,
@@ -174,9 +174,9 @@ def _pattern(seen: Observed, index: int) -> tuple[int | None, str, Hashable]:
     tensors = [shape for shape in called.shapes or () if shape and isinstance(shape[0], int)]
     rows = tensors[0][0] if tensors else None
     # As tuples are written
-    patterns = ([_ANY if shape[0] == rows else str(shape[0]), *map(str, shape[1:])] for shape in tensors)
+    patterns = ([_ANY_ROWS if shape[0] == rows else str(shape[0]), *map(str, shape[1:])] for shape in tensors)
     shapes = ", ".join(f"({', '.join(sizes)}{',' * (len(sizes) == 1)})" for sizes in patterns)
-    strides = tuple(tuple(_ANY if step == rows else step for step in slot) for slot in called.strides or ())
+    strides = tuple(tuple(_ANY_ROWS if step == rows else step for step in slot) for slot in called.strides or ())
     return rows, shapes, (called.dtypes, strides, seen.column("compute_spec")[index])
 
 
@@ -224,3 +224,91 @@ def _distance_figures(calls: _Calls) -> tuple[Said, ...]:
         each = ("kernel time of a call", calls.kernel_us), ("launch floor", calls.roofline_us)
         return tuple(Said(what=what, value=time_us / calls.count, unit="us") for what, time_us in each)
     return (Said(what="of the roofline", value=calls.roofline_us / calls.kernel_us, unit="share"),)
+
+
+@finding(
+    "op_below_roofline: attention",
+    Advice(
+        sees="Attention below its roofline.",
+        costs="The kernel neither keeps the matrix units busy nor the memory.",
+        remedy="another attention backend (FlashAttention, cuDNN, AITER, FlashInfer), or a head size its kernels "
+        "prefer",
+        is_general=True,
+        wrong_when="Short sequences or a decode step: the kernel is then bound by its start or by reading the cache.",
+        references=("Williams et al., Roofline, 2009, doi:10.1145/1498765.1498785",),
+        command="tracelens report TRACE --backend tile",
+    ),
+)
+def slow_attention(seen: Observed) -> Iterator[Candidate]:
+    """Gain: kernel time above the roofline."""
+    yield from below_roofline(seen, ATTENTION)
+
+
+@finding(
+    "op_below_roofline: compute",
+    Advice(
+        sees="Calls that compute below the peak rate of their precision.",
+        costs="The matrix units wait: for operands, for a last wave of few blocks, or as the kernel's tiles do "
+        "not fit.",
+        remedy="another kernel (max-autotune, a tuned GEMM library), padded dims, larger M, or a narrower precision",
+        is_general=True,
+        wrong_when="The achievable time (--backend tile) is near the measured one: the peak is out of its reach.",
+        references=("Williams et al., Roofline, 2009, doi:10.1145/1498765.1498785",),
+        command="tracelens report TRACE --backend tile",
+    ),
+)
+def slow_compute(seen: Observed) -> Iterator[Candidate]:
+    """Gain: kernel time above the roofline."""
+    yield from below_roofline(seen, COMPUTE)
+
+
+@finding(
+    "op_below_roofline: memory",
+    Advice(
+        sees="Calls that move their bytes below the HBM rate, or are bound by something else than arithmetic.",
+        costs="The memory waits for the kernel: too few loads in flight, strided access, or too little work per "
+        "launch.",
+        remedy="fuse them with their neighbors (torch.compile), use contiguous inputs, or a fused kernel of the "
+        "framework",
+        is_general=True,
+        wrong_when="They overlap with other work, which then bounds the step.",
+        references=("Williams et al., Roofline, 2009, doi:10.1145/1498765.1498785",),
+        command="tracelens report TRACE --backend tile",
+    ),
+)
+def slow_memory(seen: Observed) -> Iterator[Candidate]:
+    """Gain: kernel time above the roofline."""
+    yield from below_roofline(seen, OTHERWISE)
+
+
+#: How many there must be, and their share of the window.
+_MANY_SHORT, _LEAST_SHORT_SHARE = 100, 0.02
+
+
+@finding(
+    "short_kernels",
+    Advice(
+        sees="Many kernels that take hardly longer than their launch.",
+        costs="A kernel of a few microseconds spends them on starting and draining: the device's units hardly work.",
+        remedy="torch.compile or other fused kernels, foreach or fused optimizers, a larger batch",
+        is_general=True,
+        wrong_when="They run beside longer kernels of another stream.",
+    ),
+)
+def short_kernels(seen: Observed) -> Iterator[Candidate]:
+    """Gain: at most all of their time."""
+    activity = seen.activity
+    short = (activity.duration < SHORT_KERNEL_US * NS_PER_US) & ~activity.communication & ~activity.between_memories
+    count, total_ns = int(short.sum()), int(activity.duration[short].sum())
+    if count <= _MANY_SHORT or total_ns <= _LEAST_SHORT_SHARE * seen.window_ns:
+        return
+    yield Candidate(
+        why=f"{count:,} kernels take under {SHORT_KERNEL_US:.0f} µs each, most of it to start and drain",
+        claimed=seen.kernels(short, low=0.0, spares_launches=True),
+        computed="their time; at least none of it",
+        certainty="low",
+        figures=(
+            Said(what="short kernels", value=count, unit="count"),
+            Said(what="short: below", value=SHORT_KERNEL_US, unit="us"),
+        ),
+    )

@@ -1,21 +1,106 @@
-"""Forward ops that checkpointing runs again, although memory is left."""
+"""Findings about device memory: allocator retries, fragmentation, and recomputation where memory is free."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 import numpy as np
 
 from tracelens.analysis.attribution.host_scopes import PHASES, RECOMPUTE
-from tracelens.analysis.findings.candidate import Candidate
-from tracelens.analysis.findings.observed import Observed
-from tracelens.analysis.findings.rule import Advice, finding
-from tracelens.analysis.findings.wording import size
-from tracelens.analysis.verdict.summary import Said
+from tracelens.analysis.attribution.host_time import ALLOCATOR, named
+from tracelens.analysis.findings.idle_rules import idle_of_cause
+from tracelens.analysis.findings.rule import Advice, Candidate, Observed, finding
+from tracelens.analysis.verdict.summary import Said, counted, size
+from tracelens.lazy.patterns import lazy_pattern
+from tracelens.trace.table import Kind
 from tracelens.units import BYTES_PER_GIB, BYTES_PER_MB, NS_PER_US
 
+# What c10/cuda/CUDACachingAllocator.cpp calls, with and without expandable segments.
+_FREES = lazy_pattern(r"^(?:cuda|hip)Free$|^(?:cu|hip)Mem(?:Free|Unmap|Release)(?:_v2)?$")
+_ALLOCATES = lazy_pattern(r"^(?:cuda|hip)(?:Ext)?Malloc(?:WithFlags)?$|^(?:cu|hip)Mem(?:Alloc|Create|Map)(?:_v2)?$")
+#: Longest time between giving back and asking again: the thread does nothing else in between.
+_AT_ONCE_NS = 1_000_000
+
+
+@finding(
+    "allocator_retries",
+    Advice(
+        sees="Calls of cudaFree (hipFree) and at once cudaMalloc (hipMalloc): the allocator found no room, gave "
+        "back what it had cached, and asked the driver anew.",
+        costs="Each cudaFree waits for the device, and what was given back has to be asked for again.",
+        remedy="leave the allocator room (smaller batch, checkpointing), no empty_cache() in the loop, "
+        "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True",
+        wrong_when="It is the first step, or an out-of-memory that the program catches on purpose.",
+        references=("https://pytorch.org/docs/stable/notes/cuda.html#memory-management",),
+    ),
+)
+def allocator_retries(seen: Observed) -> Iterator[Candidate]:
+    """All idle time in calls of the allocator, where it gives back and asks again."""
+    if retries := _retries(seen):
+        for candidate in idle_of_cause(seen, ALLOCATOR):
+            yield replace(
+                candidate,
+                why=f"{candidate.why}; memory is given back and asked for again {counted(retries, 'time')}",
+                figures=(*candidate.figures, Said(what="retries", value=retries, unit="count")),
+            )
+
+
+def _retries(seen: Observed) -> int:
+    """How often a thread frees and then allocates at once in the window."""
+    table = seen.context.recorded.table
+    calls = (table.kind == Kind.RUNTIME) | (table.kind == Kind.DRIVER)
+    frees = named(table, _FREES, calls)
+    rows = np.flatnonzero(frees | named(table, _ALLOCATES, calls))
+    rows = rows[np.lexsort((table.start_ns[rows], table.lane[rows]))]
+    before, after = rows[:-1], rows[1:]
+    waited = table.start_ns[after] - table.ends_ns(before)
+    first, last = seen.context.timeline.window
+    inside = (table.start_ns[after] >= first) & (table.start_ns[after] < last)
+    again = frees[before] & ~frees[after] & (table.lane[before] == table.lane[after]) & (waited <= _AT_ONCE_NS)
+    return int((again & inside).sum())
+
+
+#: How many times what is in use the allocator must hold, both at their peak.
+_TIMES_IN_USE = 1.25
+#: What the allocator holds beyond what is in use without being fragmented: blocks are cut from segments of 20 MB.
+_SEGMENTS_MB = 100.0
+
+
+@finding(
+    "memory_fragmentation",
+    Advice(
+        sees="The host allocates memory while the GPU is idle, and the allocator holds far more than is in use: what "
+        "is free lies in blocks too small for what is asked for.",
+        costs="Each request goes to the driver, where it waits for the device; in the end the memory does not suffice.",
+        remedy="PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True, or roundup_power2_divisions; steady shapes (buckets "
+        "of lengths)",
+        wrong_when="An earlier phase needed more than the recorded steps do, and its memory is only kept.",
+        references=("https://pytorch.org/docs/stable/notes/cuda.html#optimizing-memory-usage",),
+    ),
+)
+def memory_fragmentation(seen: Observed) -> Iterator[Candidate]:
+    """All idle time in calls of the allocator, where what it holds peaks far above what is in use."""
+    memory = seen.context.frames.get("memory") if seen.idle_of(ALLOCATOR).any() else None
+    if memory is None:
+        return
+    held, used = (memory.loc[memory["device"] != "cpu", key].max() for key in ("peak_reserved_mb", "peak_mb"))
+    if not held > max(_TIMES_IN_USE * used, used + _SEGMENTS_MB):
+        return
+    for candidate in idle_of_cause(seen, ALLOCATOR):
+        yield replace(
+            candidate,
+            why=f"{candidate.why}; the allocator holds {size(held)}, of which at most {size(used)} are in use",
+            figures=(
+                *candidate.figures,
+                Said(what="held by the allocator", value=float(held), unit="MB"),
+                Said(what="in use at the peak", value=float(used), unit="MB"),
+            ),
+        )
+
+
 #: Share of the device's memory that must be free at the peak.
-_FREE = 0.25
+_FREE_SHARE = 0.25
 
 
 @finding(
@@ -41,7 +126,7 @@ def recomputation(seen: Observed) -> Iterator[Candidate]:
     free_mb = capacity_mb - peak_mb
     repeated = seen.context.activity.rows[phases.phase == PHASES.index(RECOMPUTE)]
     events = np.flatnonzero(np.isin(seen.activity.rows, repeated))
-    if free_mb < _FREE * capacity_mb or not len(events):
+    if free_mb < _FREE_SHARE * capacity_mb or not len(events):
         return
     moved = np.append(np.nan_to_num(seen.column("hbm_mb") / seen.column("kernels_per_call")), 0.0)
     rows = seen.row_of_event[events]

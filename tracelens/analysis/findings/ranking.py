@@ -13,14 +13,11 @@ from typing import TYPE_CHECKING
 import numpy as np
 import numpy.typing as npt
 
-from tracelens.analysis.attribution.op_places import places_around
+from tracelens.analysis.attribution.host_scopes import places_around
 from tracelens.analysis.findings import built_in_rules
-from tracelens.analysis.findings.candidate import Candidate, Claimed
-from tracelens.analysis.findings.observed import MIN_GAIN, Observed
 from tracelens.analysis.findings.replayed_gain import DEVICE, HOST, ReplayedGain
-from tracelens.analysis.findings.rule import Rule, RuleFailure
-from tracelens.analysis.findings.wording import duration, percent
-from tracelens.analysis.verdict.summary import Finding, FixesTogether, Notice, Place, Said
+from tracelens.analysis.findings.rule import MIN_GAIN, Candidate, Claimed, Observed, Rule, RuleFailure
+from tracelens.analysis.verdict.summary import Finding, FixesTogether, Notice, Place, Said, duration, percent
 from tracelens.extensions import Extension, TimeLimitError, overlay, time_limit
 from tracelens.lazy.records import dataclass
 from tracelens.trace.columns import Column

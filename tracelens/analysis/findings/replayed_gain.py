@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from tracelens.analysis.findings.candidate import Claimed
+from tracelens.analysis.findings.rule import Claimed
 from tracelens.analysis.idle.dependency_replay import Changes
 from tracelens.analysis.idle.steady_step import MOST_OF_FILE, SteadyStep, parts_of
 from tracelens.analysis.intervals import Ints
@@ -19,7 +19,7 @@ from tracelens.trace.table import DEVICE_KINDS
 from tracelens.units import NS_PER_US
 
 if TYPE_CHECKING:
-    from tracelens.analysis.findings.observed import Observed
+    from tracelens.analysis.findings.rule import Observed
 
 Floats = npt.NDArray[np.float64]
 #: (lane, start, end) of spans of threads.

@@ -1,18 +1,39 @@
-"""Elementwise kernels that run back to back."""
+"""Findings about passes over memory that fusion spares: elementwise ops, optimizer steps, losses, type casts and
+layout copies.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
 import numpy as np
+import numpy.typing as npt
 
-from tracelens.analysis.findings.candidate import Candidate
-from tracelens.analysis.findings.elementwise.optimizer_events import within_optimizer
-from tracelens.analysis.findings.observed import Observed
-from tracelens.analysis.findings.rule import Advice, finding
-from tracelens.analysis.findings.wording import counted, size
-from tracelens.analysis.verdict.summary import Said
+from tracelens.analysis.attribution.calls import COPY
+from tracelens.analysis.findings.rule import Advice, Candidate, Observed, candidate_of_calls, finding
+from tracelens.analysis.verdict.summary import Said, counted, size
+from tracelens.signature import OpSignature
+from tracelens.trace.table import Kind
 from tracelens.units import NS_PER_US
+
+_OPTIMIZER_STEP = "Optimizer.step#"
+
+
+def within_optimizer(seen: Observed) -> npt.NDArray[np.int64]:
+    """Device events that were launched in an annotated Optimizer.step."""
+    table, activity = seen.table, seen.activity
+    codes = [code for code, name in enumerate(table.names) if name.startswith(_OPTIMIZER_STEP)]
+    steps = np.flatnonzero(table.is_named(codes) & (table.kind == Kind.USER_ANNOTATION))
+    linked = np.flatnonzero(activity.op >= 0)
+    if not len(steps) or not len(linked):
+        return np.zeros(0, np.int64)
+    steps = steps[np.argsort(table.start_ns[steps], kind="stable")]
+    op = activity.op[linked]
+    at = np.searchsorted(table.start_ns[steps], table.start_ns[op], side="right") - 1
+    around = steps[np.maximum(at, 0)]
+    inside = (at >= 0) & (table.start_ns[op] < table.ends_ns(around)) & (table.lane[op] == table.lane[around])
+    return np.compress(inside, linked).astype(np.int64)
+
 
 _ELEMENTWISE = "elementwise"
 
@@ -68,3 +89,148 @@ def unfused_elementwise(seen: Observed) -> Iterator[Candidate]:
         evidence=seen.evidence(ranked),
         row=seen.example_of(ranked[0]) if len(ranked) else None,
     )
+
+
+_FUSED_OPTIMIZER = "_fused_"
+#: A fused Adam reads four values and writes three per parameter, the longest of its passes (addcdiv) reads three and
+#: writes one.
+_FUSED_OVER_LONGEST = 7 / 4
+
+
+@finding(
+    "optimizer_passes",
+    Advice(
+        sees="Several kernels per parameter in Optimizer.step: no fused optimizer.",
+        costs="Each pass reads and writes parameters or moments again, which a fused kernel does once; a loop over "
+        "parameters also launches a kernel for each.",
+        remedy="fused=True of torch.optim (or foreach=True), apex or Transformer Engine's FusedAdam",
+        wrong_when="The optimizer has no fused kernel for these types, or a hook looks at each parameter.",
+        references=("https://pytorch.org/docs/stable/optim.html",),
+    ),
+)
+def optimizer_passes(seen: Observed) -> Iterator[Candidate]:
+    """Gain: their time less that of one pass over gradients, parameters and moments."""
+    events = seen.once(within_optimizer)
+    name = seen.table.name[seen.activity.op[events]] if len(events) else np.zeros(0, np.int64)
+    codes, which = np.unique(name, return_inverse=True)
+    if len(codes) < 2 or any(_FUSED_OPTIMIZER in seen.table.names[code] for code in codes.tolist()):
+        return
+    took_us = seen.activity.duration_us(events)
+    total_us, longest_us = float(took_us.sum()), float(np.bincount(which, took_us).max())
+    yield Candidate(
+        why=f"{counted(len(events), 'kernel')} of {counted(len(codes), 'op')} in Optimizer.step take "
+        f"{seen.share_text(total_us)}: the optimizer is not fused",
+        claimed=seen.kernels(events, max(0.0, 1 - _FUSED_OVER_LONGEST * longest_us / total_us), spares_launches=True),
+        computed="their time less one fused pass, which moves 7/4 of the bytes of the longest of them",
+        figures=(
+            Said(what="kernels", value=len(events), unit="count"),
+            Said(what="ops", value=len(codes), unit="count"),
+            seen.gpu_share(total_us),
+        ),
+        evidence=seen.evidence(np.unique(seen.row_of_event[events[seen.row_of_event[events] >= 0]])),
+        row=int(seen.activity.op[events[took_us.argmax()]]),
+    )
+
+
+#: Classes from which the loss is that of a language model.
+_LARGE_VOCABULARY = 8192
+_PARTS = ("aten::_log_softmax", "aten::_log_softmax_backward_data", "aten::nll_loss_forward", "aten::nll_loss_backward",
+          "aten::log_softmax", "aten::nll_loss", "aten::nll_loss_nd", "aten::cross_entropy_loss")  # fmt: skip
+
+
+@finding(
+    "unfused_loss",
+    Advice(
+        sees="Log-softmax, loss and their backward over a large vocabulary as kernels of their own.",
+        costs="The logits, tokens times vocabulary, are written and read several times, mostly in FP32.",
+        remedy="a fused linear + cross-entropy in chunks (Liger Kernel, torchtune), or torch.compile the loss",
+        wrong_when="The log-probabilities themselves are needed.",
+        references=("Hsu et al., Liger Kernel, 2024, arXiv:2410.10989",),
+    ),
+)
+def unfused_loss(seen: Observed) -> Iterator[Candidate]:
+    """Gain: their time, less that of reading the logits and writing their gradient once."""
+    rows, device = seen.rows_where(seen.named(*_PARTS)), seen.device
+    rows = rows[np.array([_vocabulary(op) >= _LARGE_VOCABULARY for op in seen.signatures(rows)], np.bool_)]
+    if device is None or device.hbm is None or device.hbm.tb_s is None or rows.empty:
+        return
+    # One read and one write of the logits: what the forward softmax alone moves
+    once_us = float((rows["hbm_mb"] / device.hbm.tb_s * rows["operation_count"]).max())
+    total_us = float(rows["kernel_us_sum"].sum())
+    if not once_us > 0:
+        return
+    rest = Candidate(
+        why=": the cross-entropy over a large vocabulary is not fused",
+        claimed=seen.calls(rows, 1 - min(once_us, total_us) / total_us, spares_launches=True),
+        computed="their time, less that of the bytes of the largest of them at the rate of HBM",
+    )
+    yield from candidate_of_calls(seen, rows, "call", rest)
+
+
+def _vocabulary(op: OpSignature) -> int:
+    shapes = (op.shape_or_scalar(i) for i in range(len(op.shapes or ())))
+    return max((shape[-1] for shape in shapes if len(shape) >= 2), default=0)
+
+
+_FLOATS = {"float", "double", "c10::Half", "c10::BFloat16"}
+
+
+@finding(
+    "type_casts",
+    Advice(
+        sees="Copies within the device whose source and target differ in floating type.",
+        costs="The tensor is read in one type and written in another, and computes nothing.",
+        remedy="hold weights in the type they are used in, cast once outside of the loop, or torch.compile",
+        wrong_when="The cast feeds a reduction that needs the wider type, and the kernel before cannot write it.",
+        references=("https://pytorch.org/docs/stable/amp.html",),
+    ),
+)
+def type_casts(seen: Observed) -> Iterator[Candidate]:
+    """Gain: at most all of their time."""
+    rows = seen.rows_where(seen.named("aten::copy_", "aten::_to_copy") & (seen.column("category") != COPY))
+    rows = rows[np.array([_casts(op) for op in seen.signatures(rows)], np.bool_)]
+    rest = Candidate(
+        why=": they only change a tensor's type",
+        claimed=seen.calls(rows, low=0.0, spares_launches=True),
+        computed="their time; at least none of it",
+        certainty="low",
+    )
+    yield from candidate_of_calls(seen, rows, "cast", rest)
+
+
+def _casts(op: OpSignature) -> bool:
+    types = {op.dtype_text(0), op.dtype_text(1)}
+    return len(types) == 2 and types <= _FLOATS
+
+
+@finding(
+    "layout_copies",
+    Advice(
+        sees="Copies within the device of one type whose source and target lie differently in memory: contiguous() and "
+        "the like, after a transpose or a slice.",
+        costs="The tensor is read and written once, one side of it with strides, and computes nothing.",
+        remedy="keep the layout that the next op wants (no transpose + contiguous), or an op that takes strides",
+        wrong_when="The next kernel is slower on strided input than the copy takes.",
+        references=("https://pytorch.org/docs/stable/tensor_view.html",),
+    ),
+)
+def layout_copies(seen: Observed) -> Iterator[Candidate]:
+    """Gain: at most all of their time."""
+    rows = seen.rows_where((seen.column("name") == "aten::copy_") & (seen.column("category") != COPY))
+    rows = rows[np.array([_rearranges(op) for op in seen.signatures(rows)], np.bool_)]
+    rest = Candidate(
+        why=": they only change a tensor's memory layout",
+        claimed=seen.calls(rows, low=0.0, spares_launches=True),
+        computed="their time; at least none of it",
+        certainty="low",
+    )
+    yield from candidate_of_calls(seen, rows, "copy", rest, plural="copies")
+
+
+def _rearranges(op: OpSignature) -> bool:
+    """Whether two tensors of one shape and type lie differently in memory, the second of them without gaps."""
+    to, of = op.stride(0), op.stride(1)
+    if not (op.has(0) and op.has(1) and to and of) or op.dtype_text(0) != op.dtype_text(1):
+        return False
+    shape = op.shape_or_scalar(0)
+    return len(shape) > 1 and shape == op.shape_or_scalar(1) and to != of and 0 not in of

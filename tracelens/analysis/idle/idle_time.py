@@ -1,27 +1,138 @@
-"""Why the device stood idle: every nanosecond in which no device event ran has exactly one cause."""
+"""Idle time of the device by cause, from the launch queue and the host's calls, and the window as parts: device
+events with the time that is their own, then idle time.
+
+The analyzed window as parts, each with the time that is its own: device events, then idle time; together all of it.
+
+What runs beside something else brings nothing by becoming shorter, so every moment of the window belongs to one part.
+"""
 
 from __future__ import annotations
 
 from functools import cached_property
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
-from tracelens.analysis.attribution.activity import DeviceActivity
-from tracelens.analysis.attribution.host_calls import HostCalls, named
-from tracelens.analysis.attribution.host_time import HOST_CAUSES, HostTime
-from tracelens.analysis.attribution.step_periods import LONGEST_LATENCY_NS
-from tracelens.analysis.idle.launch_queue import NEVER, Queue
+from tracelens.analysis.attribution.activity import Bools, DeviceActivity, streams_of
+from tracelens.analysis.attribution.host_time import HOST_CAUSES, HostCalls, HostTime, named
+from tracelens.analysis.attribution.steps import LONGEST_LATENCY_NS
+from tracelens.analysis.grouping import Codes, distinct_rows, numbered
 from tracelens.analysis.intervals import Ints, Spans, idle_within, intersections
 from tracelens.lazy.patterns import lazy_pattern
 from tracelens.lazy.records import dataclass
+from tracelens.trace.columns import Column, narrowed
 from tracelens.trace.table import Kind, RowColumn, TraceTable
 from tracelens.trace.tree import OpTree
 from tracelens.units import NS_PER_US
 
 if TYPE_CHECKING:
     import pandas as pd
+
+
+#: Of an event whose launch is not known, and not bounded either.
+NEVER = np.iinfo(np.int64).max
+
+_WAITS_FOR_EVENT = lazy_pattern(r"^(?:cuda|hip|cu)StreamWaitEvent")
+# A word of memory that another device or rank writes: symmetric memory, signals between ranks.
+_WAITS_FOR_VALUE = lazy_pattern(r"^(?:cuda|hip|cu)Stream(?:WaitValue|BatchMemOp)")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Queue:
+    """Columns over all device ``events`` of a file, times in ns.
+
+    ``lane``: which of the file's streams each ran on. ``launch``: row of the launch, -1 where it is not known.
+    ``called``: start of the launch call; a stream runs its events in order, so one without a recorded launch had been
+    launched by the time at which any later one of its stream was: just before that call; ``NEVER`` where nothing says
+    when. ``launched``: when the launch was done: the end of the call, at the latest the start of the first event of
+    that launch, and this start of a call that waits for the copy that it launches. ``after_event``, ``after_value``: no
+    launch of the thread lies between a call that let a stream wait (for an event, for a value in memory) and this
+    launch.
+    """
+
+    events: DeviceActivity
+    lane: Codes
+    launch: RowColumn
+    called: Ints
+    launched: Ints
+    after_event: Bools
+    after_value: Bools
+
+    def places(self, part: DeviceActivity) -> Codes:
+        """Where these of the ``events`` stand among them."""
+        if len(part) == len(self.events):
+            return np.arange(len(part), dtype=np.int32)
+        return np.searchsorted(self.events.rows, part.rows).astype(np.int32)
+
+
+def queue(table: TraceTable, tree: OpTree, host: HostCalls, events: DeviceActivity) -> Queue:
+    """``events`` must be all device events of the file: what runs later bounds what has no launch."""
+    launch = tree.launch[events.rows]
+    linked = launch >= 0
+    calls = (table.kind == Kind.RUNTIME) | (table.kind == Kind.DRIVER)
+    after_event = _directly_after(table, launch, named(table, _WAITS_FOR_EVENT, calls))
+    after_value = _directly_after(table, launch, named(table, _WAITS_FOR_VALUE, calls))
+    called, done = np.full(len(launch), NEVER), np.full(len(launch), NEVER)
+    called[linked] = table.start_ns[launch[linked]]
+    is_call = np.zeros(len(launch), np.bool_)
+    is_call[linked] = np.isin(table.kind[launch[linked]], (Kind.RUNTIME, Kind.DRIVER))
+    returns = is_call.copy()
+    returns[is_call] = ~host.blocking[launch[is_call]]
+    done[returns] = table.ends_ns(launch[returns])
+    # Of a launch that is known only as its op, the op's start is all that is known
+    early = linked & (~is_call | (~returns & (after_event | after_value)))
+    done[early] = called[early]
+    first = np.where(linked, _first_starts(launch, events.start), events.start)
+    lane = narrowed(streams_of(table, events)[1])
+    called = np.where(linked, called, _latest_call(lane, events.start, called))
+    return Queue(
+        events=events,
+        lane=lane,
+        launch=launch,
+        called=called,
+        launched=np.minimum(np.where(linked, done, called), first),
+        after_event=after_event,
+        after_value=after_value,
+    )
+
+
+def _latest_call(lane: Codes, start: Ints, called: Ints) -> Ints:
+    """Just before the earliest call that launched any later event of the stream; ``NEVER`` where none is known."""
+    order = np.lexsort((start, lane))[::-1]
+    bound = called[order]
+    for part in np.split(np.arange(len(order)), np.flatnonzero(np.diff(lane[order])) + 1):
+        bound[part] = np.minimum.accumulate(bound[part])
+    result = np.empty(len(order), np.int64)
+    result[order] = bound - (bound != NEVER)
+    return result
+
+
+def _first_starts(launch: RowColumn, start: Ints) -> Ints:
+    """When the first device event of each one's launch started."""
+    number = numbered(launch)
+    first = np.full(int(number.max(initial=-1)) + 1, NEVER)
+    np.minimum.at(first, number, start)
+    return first[number]
+
+
+def _directly_after(table: TraceTable, launch: RowColumn, wanted: npt.NDArray[np.bool_]) -> Bools:
+    """Which launches have one of the ``wanted`` calls of their thread before them and no other launch between."""
+    found = np.zeros(len(launch), np.bool_)
+    calls = np.flatnonzero(wanted)
+    if not len(calls):
+        return found
+    launches = distinct_rows(launch[launch >= 0], len(table))
+    for lane in np.unique(table.lane[calls]).tolist():
+        waits = np.sort(table.start_ns[calls[table.lane[calls] == lane]])
+        own = launches[table.lane[launches] == lane]
+        own = own[np.argsort(table.start_ns[own], kind="stable")]
+        time = table.start_ns[own]
+        before = np.concatenate(([np.iinfo(np.int64).min], time[:-1]))
+        follows = np.searchsorted(waits, time) > np.searchsorted(waits, before[: len(time)])
+        found |= np.isin(launch, own[follows])
+    return found
+
 
 EVENT_WAIT = "event wait"
 ANOTHER_RANK = "another rank"
@@ -359,3 +470,81 @@ class _DeviceWaits:
         }
         numbers = [CAUSES.index(cause) for cause in causes]
         return np.select(list(causes.values()), numbers, CAUSES.index(LATENCY)).astype(np.int8)
+
+
+Nanoseconds = npt.NDArray[np.int64]
+Floats = npt.NDArray[np.float64]
+Narrow: TypeAlias = Column[np.int64]
+#: Of each device event: from when the time is its own, how long from there to where that ends, how much in between is
+#: its own, in ns; 0 where none is.
+OwnTime: TypeAlias = tuple[Nanoseconds, Narrow, Narrow]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class WindowTime:
+    """``own_ns`` of every part: of the ``events`` device events in their order, then of the parts of ``idle``.
+
+    ``own_from``, ``own_span_ns``: of each event, where its own time begins, and how long it is to where that ends.
+    """
+
+    events: int
+    idle: IdleParts
+    own_ns: Narrow
+    own_from: Nanoseconds
+    own_span_ns: Narrow
+
+    @classmethod
+    def of(cls, own: OwnTime, idle: IdleParts) -> WindowTime:
+        """``idle`` holds all time in which no event ran."""
+        own_from, own_span_ns, own_ns = own
+        own_ns = Column(np.concatenate((own_ns[:], idle.end - idle.start)), np.int64)
+        return cls(events=len(own_from), idle=idle, own_ns=own_ns, own_from=own_from, own_span_ns=own_span_ns)
+
+
+def own_time(activity: DeviceActivity, window: tuple[int, int]) -> OwnTime:
+    """When each event is what keeps the device busy in the window; together its busy time.
+
+    Computation comes before communication, that before copies, as in the timeline; of one class what began first.
+    """
+    start, end = np.clip(activity.start, *window), np.clip(activity.end, *window)
+    copies = activity.memcpy & ~activity.communication
+    own_from, span, own = np.empty_like(start), np.empty_like(start), np.empty_like(start)
+    taken = start[:0], end[:0]
+    for mine in (~activity.communication & ~copies, activity.communication, copies):
+        at = np.flatnonzero(mine).astype(np.int32)
+        at = at[np.lexsort((-end[at], start[at]))]
+        first, last = start[at], end[at]
+        # What each adds to those that began before it: nothing where first is last
+        first[1:] = np.maximum(first[1:], np.maximum.accumulate(last)[:-1])
+        last = np.maximum(last, first)
+        own_from[at], until, own[at] = _left_free(taken, first, last)
+        span[at] = until - own_from[at]
+        taken = np.concatenate((taken[0], first)), np.concatenate((taken[1], last))
+    return own_from, Column(span, np.int64), Column(own, np.int64)
+
+
+def _left_free(taken: Spans, first: Nanoseconds, last: Nanoseconds) -> tuple[Nanoseconds, Nanoseconds, Nanoseconds]:
+    """Of each span what others leave free of it: from when, until when, how long; until = from where nothing."""
+    opens, closes = _union(taken)
+    if not len(opens):
+        return first, last, last - first
+    before = np.concatenate(([0], np.cumsum(closes - opens)))
+    at_first, at_last = np.searchsorted(opens, first, side="right"), np.searchsorted(opens, last)
+    under, over = (closes[np.maximum(at - 1, 0)] - time for at, time in ((at_first, first), (at_last, last)))
+    under = np.where(at_first > 0, np.maximum(under, 0), 0)
+    covered = before[at_last] - before[at_first] + under - np.where(at_last > 0, np.maximum(over, 0), 0)
+    own = last - first - covered
+    until = np.where((at_last > 0) & (over >= 0), opens[np.maximum(at_last - 1, 0)], last)
+    return np.where(own > 0, first + under, first), np.where(own > 0, until, first), own
+
+
+def _union(spans: Spans) -> Spans:
+    """The union of spans, in order, with time between them."""
+    order = np.argsort(spans[0], kind="stable")
+    opens, closes = spans[0][order], np.maximum.accumulate(spans[1][order])
+    opens[1:] = np.maximum(opens[1:], closes[:-1])
+    some = closes > opens
+    opens, closes = opens[some], closes[some]
+    apart = np.ones(len(opens) + 1, bool)
+    apart[1:-1] = opens[1:] > closes[:-1]
+    return opens[apart[:-1]], closes[apart[1:]]

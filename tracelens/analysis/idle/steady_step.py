@@ -15,12 +15,10 @@ from functools import cached_property
 import numpy as np
 
 from tracelens.analysis.attribution.activity import Bools, DeviceActivity
-from tracelens.analysis.attribution.host_calls import HostCalls
-from tracelens.analysis.attribution.step_periods import Step
-from tracelens.analysis.attribution.steps import typical_step
+from tracelens.analysis.attribution.host_time import HostCalls
+from tracelens.analysis.attribution.steps import Step, typical_step
 from tracelens.analysis.attribution.window import Window
-from tracelens.analysis.idle.dependency_replay import Changes, DependencyReplay
-from tracelens.analysis.idle.longest import NONE, Paths, Ways, period
+from tracelens.analysis.idle.dependency_replay import NONE, Changes, DependencyReplay, Paths, Ways, period
 from tracelens.analysis.intervals import Ints
 from tracelens.lazy.records import dataclass
 from tracelens.trace.table import Kind, RowColumn, TraceTable

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from tracelens.analysis.attribution.host_paths import Scopes, depths
+from tracelens.analysis.attribution.host_scopes import Scopes, depths
 from tracelens.analysis.grouping import Codes
 from tracelens.analysis.intervals import Ints
 from tracelens.analysis.page.rectangles import rectangles

@@ -6,7 +6,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tracelens.analysis.analyze import Analysis
-from tracelens.analysis.attribution.host_paths import Scopes, levels, module_class
+from tracelens.analysis.attribution.host_scopes import Scopes, levels, module_class
 from tracelens.analysis.attribution.steps import is_step_annotation
 from tracelens.analysis.attribution.window import in_steps
 from tracelens.analysis.grouping import Codes, distinct_rows, first_of_each, numbered

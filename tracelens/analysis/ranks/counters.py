@@ -6,11 +6,9 @@ import numpy as np
 import numpy.typing as npt
 
 from tracelens.analysis.attribution.activity import device_activity
-from tracelens.analysis.attribution.calls import unified_calls
-from tracelens.analysis.attribution.event_category import with_communicating_ops
+from tracelens.analysis.attribution.calls import unified_calls, with_communicating_ops
 from tracelens.analysis.intervals import Ints
-from tracelens.analysis.loaded_trace import Trace
-from tracelens.analysis.options import Options, active_extensions
+from tracelens.analysis.loaded_trace import Options, Trace, active_extensions
 from tracelens.analysis.ranks.messages import NOTIFY, ExchangeOp, Message
 from tracelens.analysis.ranks.rank_summary import RankSummary
 from tracelens.analysis.reading.catalog import Catalog

@@ -12,8 +12,7 @@ from dataclasses import replace
 from os import PathLike
 from pathlib import Path
 
-from tracelens.analysis.loaded_trace import Trace, load
-from tracelens.analysis.options import Options
+from tracelens.analysis.loaded_trace import Options, Trace, load
 from tracelens.analysis.ranks.rank_files import Numbered, number_ranks
 from tracelens.analysis.ranks.rank_summary import RankSummary, summarize_rank
 from tracelens.errors import InputError

@@ -7,8 +7,7 @@ from os import PathLike
 
 import numpy as np
 
-from tracelens.analysis.loaded_trace import load
-from tracelens.analysis.options import Options
+from tracelens.analysis.loaded_trace import Options, load
 from tracelens.analysis.ranks.clocks import Clocks, HostClock, align_clocks
 from tracelens.analysis.ranks.counters import rank_counters
 from tracelens.analysis.ranks.matching import match_calls

@@ -5,13 +5,11 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from tracelens.analysis.attribution.activity import DeviceActivity, device_activity
-from tracelens.analysis.attribution.device_time import Timeline, gpu_timeline
-from tracelens.analysis.attribution.event_category import with_communicating_ops
+from tracelens.analysis.attribution.activity import DeviceActivity, Timeline, device_activity, gpu_timeline
+from tracelens.analysis.attribution.calls import with_communicating_ops
 from tracelens.analysis.attribution.steps import StepTimes, device_steps
 from tracelens.analysis.intervals import Ints, covered_ns
-from tracelens.analysis.loaded_trace import Trace
-from tracelens.analysis.options import Options, active_extensions
+from tracelens.analysis.loaded_trace import Options, Trace, active_extensions
 from tracelens.analysis.ranks.messages import GLOO, CallReader, ExchangeOp, Message
 from tracelens.analysis.reading.catalog import COMMUNICATION, Catalog
 from tracelens.analysis.reading.op_readings import read_ops

@@ -9,8 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tracelens.analysis.attribution.activity import DeviceActivity, Labels
-from tracelens.analysis.attribution.step_periods import Step
-from tracelens.analysis.attribution.steps import StepTimes
+from tracelens.analysis.attribution.steps import Step, StepTimes
 from tracelens.analysis.grouping import Codes
 from tracelens.analysis.intervals import Ints, union_by_group
 from tracelens.analysis.reading.catalog import Catalog

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from tracelens.analysis.options import Options, active_extensions
+from tracelens.analysis.loaded_trace import Options, active_extensions
 from tracelens.analysis.reading.amd_tracelens_tree import with_hooks
 from tracelens.analysis.reading.catalog import Catalog
 from tracelens.analysis.reading.composite_ops import with_inner_ops

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from tracelens.analysis.analyze import Analysis
-from tracelens.analysis.findings.transfers.exposed_communication import ALL_LATENCY, SLOW_BUS
+from tracelens.analysis.findings.transfers import ALL_LATENCY, SLOW_BUS
 from tracelens.analysis.idle.dependencies import IDLE
 from tracelens.analysis.selfcheck.plain import PlainTrace, kernel_totals, parts, step_spans, union
 from tracelens.analysis.selfcheck.sentences import unexplained_numbers

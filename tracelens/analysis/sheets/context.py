@@ -1,26 +1,25 @@
-"""What the sheets of a trace are made from. What several of them need is made once, when first asked for."""
+"""What the sheets of a report are made of (``SheetContext``), and their frames by title, each made when first asked
+for.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping
+from contextlib import AbstractContextManager
 from functools import cached_property
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from tracelens.analysis.attribution.activity import Bools, DeviceActivity, Labels
-from tracelens.analysis.attribution.attributed import Attribution
-from tracelens.analysis.attribution.device_time import Timeline
-from tracelens.analysis.attribution.host_calls import HostCalls, host_calls
+from tracelens.analysis.attribution.activity import Bools, DeviceActivity, Labels, Timeline
+from tracelens.analysis.attribution.host_time import HostCalls, host_calls
 from tracelens.analysis.attribution.steps import StepTimes, typical_step
-from tracelens.analysis.attribution.window import Window, in_steps
-from tracelens.analysis.findings.window_time import OwnTime, own_time
-from tracelens.analysis.frames import Frames
-from tracelens.analysis.idle.idle_time import IdleGaps, IdleParts, IdleTime
-from tracelens.analysis.idle.launch_queue import Queue, queue
-from tracelens.analysis.idle.longest_path import CriticalPath, critical_path
+from tracelens.analysis.attribution.window import Attribution, Window, in_steps
+from tracelens.analysis.idle.dependencies import CriticalPath, critical_path
+from tracelens.analysis.idle.idle_time import IdleGaps, IdleParts, IdleTime, OwnTime, Queue, own_time, queue
 from tracelens.analysis.idle.steady_step import SteadyStep, steady_steps
 from tracelens.analysis.intervals import Spans
-from tracelens.analysis.options import Options
+from tracelens.analysis.loaded_trace import Options
 from tracelens.analysis.page.step_idle import StepIdle, step_idle
 from tracelens.analysis.reading.recording import Recording
 from tracelens.analysis.sheets import built_in_sheets
@@ -28,12 +27,57 @@ from tracelens.analysis.sheets.distinct_calls import with_unlinked
 from tracelens.analysis.sheets.priced_calls import PricedCalls
 from tracelens.files.memory_limit import end_stage
 from tracelens.lazy.records import dataclass
+from tracelens.registry import Registry
 from tracelens.trace.table import RowColumn
 
 if TYPE_CHECKING:
     import pandas as pd
 
     from tracelens.analysis.loaded_trace import Trace
+
+
+class Frames(Mapping[str, "pd.DataFrame"]):
+    """The frames that the sheets of a registry make of a context, when first asked for; a sheet may read another's.
+
+    A sheet whose function returns None is not there.
+    """
+
+    def __init__(self, sheets: Registry, context: object) -> None:
+        self._sheets, self._context = sheets, context
+        self._made: dict[str, pd.DataFrame | None] = {}
+
+    def get(self, title: str, default: Any = None) -> Any:
+        """The frame of a sheet; ``default`` where there is none. A KeyError of the sheet's own is not one of ours."""
+        if title not in self._sheets:
+            return default
+        if title not in self._made:
+            self._made[title] = self._sheets[title].target(self._context)
+        frame = self._made[title]
+        return default if frame is None else frame
+
+    def __getitem__(self, title: str) -> pd.DataFrame:
+        frame: pd.DataFrame | None = self.get(title)
+        if frame is None:
+            raise KeyError(title)
+        return frame
+
+    def __contains__(self, title: object) -> bool:
+        return isinstance(title, str) and self.get(title) is not None
+
+    def __iter__(self) -> Iterator[str]:
+        return (title for title in self._sheets if title in self)
+
+    def __len__(self) -> int:
+        return sum(1 for _ in self)
+
+
+def plain_strings() -> AbstractContextManager[None]:
+    """Inside, text of new frames is Python's: where pyarrow is installed, Arrow's of short columns were a fifth of a
+    report.
+    """
+    import pandas as pd
+
+    return pd.option_context("mode.string_storage", "python")
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)

@@ -14,8 +14,7 @@ import pandas as pd
 
 from tracelens.analysis.attribution.activity import Bools, DeviceActivity
 from tracelens.analysis.attribution.calls import Calls, Launchers
-from tracelens.analysis.group_figures import ByGroup, Spread
-from tracelens.analysis.grouping import Codes, first_of_each, numbered
+from tracelens.analysis.grouping import ByGroup, Codes, Spread, first_of_each, numbered
 from tracelens.signature import recorded_text
 from tracelens.trace.table import RowColumn, TraceTable
 from tracelens.units import NS_PER_US

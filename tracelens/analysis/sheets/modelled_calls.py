@@ -10,10 +10,8 @@ import numpy.typing as npt
 import pandas as pd
 
 from tracelens.analysis.attribution.activity import Bools, DeviceActivity, Labels
-from tracelens.analysis.attribution.calls import SYNTHETIC, Calls
-from tracelens.analysis.attribution.event_category import COPY
-from tracelens.analysis.group_figures import ByGroup
-from tracelens.analysis.grouping import Codes, first_of_each, numbered
+from tracelens.analysis.attribution.calls import COPY, SYNTHETIC, Calls
+from tracelens.analysis.grouping import ByGroup, Codes, first_of_each, numbered
 from tracelens.analysis.reading.catalog import Reading
 from tracelens.analysis.reading.op_readings import OpReadings
 from tracelens.analysis.sheets.distinct_calls import (

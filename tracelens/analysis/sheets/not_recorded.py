@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Container
 
-from tracelens.analysis.idle.longest_path import MAX_EVENTS
+from tracelens.analysis.idle.dependencies import MAX_EVENTS
 from tracelens.analysis.sheets.timeline import critical_path, launch_overhead
 from tracelens.analysis.verdict.summary import Unanswered
 from tracelens.trace.lacks import lacks_sync_events, no_runtime_calls, steps_advice, without

@@ -7,15 +7,12 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from tracelens.analysis.attribution.activity import Bools
-from tracelens.analysis.attribution.attributed import Attribution
+from tracelens.analysis.attribution.activity import Bools, Timeline
 from tracelens.analysis.attribution.calls import Calls, direct_calls, launchers, modelled_calls
-from tracelens.analysis.attribution.device_time import Timeline
-from tracelens.analysis.attribution.host_scopes import BACKWARD
-from tracelens.analysis.attribution.op_places import all_in, with_places
-from tracelens.analysis.attribution.window import Window
+from tracelens.analysis.attribution.host_scopes import BACKWARD, all_in, with_places
+from tracelens.analysis.attribution.window import Attribution, Window, coverage
 from tracelens.analysis.grouping import Codes
-from tracelens.analysis.options import Options
+from tracelens.analysis.loaded_trace import Options
 from tracelens.analysis.reading.op_readings import OpReadings, ops_above
 from tracelens.analysis.reading.recording import Recording
 from tracelens.analysis.sheets.distinct_calls import Grouping, launching_calls
@@ -27,7 +24,6 @@ from tracelens.analysis.sheets.modelled_calls import (
     with_unlinked_rows,
 )
 from tracelens.analysis.sheets.ops.families import families
-from tracelens.analysis.verdict.coverage import coverage
 from tracelens.analysis.verdict.summary import Coverage
 from tracelens.analysis.work.executed_work import ExecutedWork, executed_work
 from tracelens.analysis.work.known_work import Work

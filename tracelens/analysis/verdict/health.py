@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from tracelens.analysis.attribution.activity import device_activity
-from tracelens.analysis.attribution.calls import unified_calls
-from tracelens.analysis.attribution.event_category import with_communicating_ops
+from tracelens.analysis.attribution.calls import unified_calls, with_communicating_ops
 from tracelens.analysis.attribution.steps import find_steps, holds_most_work
-from tracelens.analysis.options import Options, active_extensions
+from tracelens.analysis.attribution.window import coverage
+from tracelens.analysis.loaded_trace import Options, active_extensions
 from tracelens.analysis.reading.captured_graphs import graph_launches
 from tracelens.analysis.reading.catalog import Catalog
 from tracelens.analysis.reading.composite_ops import with_inner_ops
@@ -20,7 +20,6 @@ from tracelens.analysis.reading.engine_steps import STEM, inference_steps
 from tracelens.analysis.reading.op_readings import read_ops
 from tracelens.analysis.reading.recording import recognized
 from tracelens.analysis.sheets.not_recorded import not_recorded
-from tracelens.analysis.verdict.coverage import coverage
 from tracelens.analysis.verdict.summary import Coverage, Unanswered
 from tracelens.lazy.records import dataclass
 from tracelens.perf_models import EPComm

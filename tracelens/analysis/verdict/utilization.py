@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import numpy.typing as npt
 
-from tracelens.analysis.options import StepWork
+from tracelens.analysis.loaded_trace import StepWork
 from tracelens.analysis.verdict.summary import Notice, StepUtilization, Utilization
 from tracelens.errors import SignatureError
 from tracelens.lazy.patterns import lazy_pattern

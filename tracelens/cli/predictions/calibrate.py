@@ -142,7 +142,7 @@ def _measured(path: Path, device: HardwareSpec, extensions: list[str]) -> list[M
     """What a file holds, by what it is."""
     import tracelens
     from tracelens.analysis.analyze import analyze
-    from tracelens.analysis.options import FILE, Options
+    from tracelens.analysis.loaded_trace import FILE, Options
     from tracelens.calibration.measurements import analysis_measured, report_measured, table_measured
     from tracelens.extensions import load_extension
     from tracelens.files.data_table import read_table

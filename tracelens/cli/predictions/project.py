@@ -197,7 +197,7 @@ def _beside(path: Path, found: Result) -> str:
     """The projected step beside a measured one: of a trace or a report.json."""
     import tracelens
     from tracelens.analysis.analyze import analyze
-    from tracelens.analysis.options import Options
+    from tracelens.analysis.loaded_trace import Options
     from tracelens.calibration.measured_step import report_step, trace_step
     from tracelens.files.documents import is_report
     from tracelens.projection.from_measured import against

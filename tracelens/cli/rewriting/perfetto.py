@@ -18,8 +18,7 @@ configure = arguments_of(TraceToTrace)
 
 def run(args: argparse.Namespace) -> int:
     from tracelens.analysis.analyze import analyze
-    from tracelens.analysis.loaded_trace import load
-    from tracelens.analysis.options import Options
+    from tracelens.analysis.loaded_trace import Options, load
     from tracelens.excerpts.perfetto import write_perfetto
 
     asked = options_of(TraceToTrace, args)

@@ -6,8 +6,7 @@ from collections import defaultdict
 from collections.abc import Sequence
 from pathlib import Path
 
-from tracelens.analysis.loaded_trace import load
-from tracelens.analysis.options import Options
+from tracelens.analysis.loaded_trace import Options, load
 from tracelens.analysis.ranks.rank_files import find_traces
 from tracelens.comparison.sides import Recorded, Side
 from tracelens.comparison.sources.reported_side import read_report

@@ -5,8 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from tracelens.analysis.attribution.activity import Bools, DeviceActivity, Labels
-from tracelens.analysis.attribution.calls import Calls
-from tracelens.analysis.attribution.event_category import speaks_of
+from tracelens.analysis.attribution.calls import Calls, speaks_of
 from tracelens.analysis.grouping import Codes, first_of_each, numbered
 from tracelens.analysis.intervals import Ints
 from tracelens.analysis.reading.captured_graphs import graph_launches

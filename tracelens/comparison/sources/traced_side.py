@@ -7,18 +7,14 @@ from dataclasses import replace
 
 import numpy as np
 
-from tracelens.analysis.attribution.activity import DeviceActivity
-from tracelens.analysis.attribution.attributed import Attribution, attribute
-from tracelens.analysis.attribution.device_time import Timeline
-from tracelens.analysis.attribution.host_calls import host_calls
+from tracelens.analysis.attribution.activity import DeviceActivity, Timeline
+from tracelens.analysis.attribution.host_time import host_calls
 from tracelens.analysis.attribution.steps import typical_step
-from tracelens.analysis.attribution.window import Window
+from tracelens.analysis.attribution.window import Attribution, Window, attribute
 from tracelens.analysis.grouping import first_of_each, numbered
-from tracelens.analysis.idle.idle_time import CAUSES, IdleTime
-from tracelens.analysis.idle.launch_queue import queue
+from tracelens.analysis.idle.idle_time import CAUSES, IdleTime, queue
 from tracelens.analysis.intervals import Ints, Spans
-from tracelens.analysis.loaded_trace import Trace
-from tracelens.analysis.options import Options
+from tracelens.analysis.loaded_trace import Options, Trace
 from tracelens.analysis.reading.recording import Recording
 from tracelens.comparison.compared import IDLE
 from tracelens.comparison.sides import UNKNOWN_DEVICE, Call, Rates, Recorded

@@ -6,15 +6,14 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from tracelens.analysis.attribution.attributed import attribute
+from tracelens.analysis.attribution.window import attribute
 from tracelens.errors import UsageError
 from tracelens.whatif.changes import TIME, change
 from tracelens.whatif.plan import Plan
 from tracelens.whatif.subject import Subject
 
 if TYPE_CHECKING:
-    from tracelens.analysis.findings.candidate import Claimed
-    from tracelens.analysis.findings.observed import Observed
+    from tracelens.analysis.findings.rule import Claimed, Observed
     from tracelens.analysis.verdict.summary import Finding
 
 
@@ -48,7 +47,7 @@ def finding_applied(plan: Plan, wanted: tuple[str, ...]) -> None:
 
 
 def _observed(subject: Subject) -> Observed:
-    from tracelens.analysis.findings.observed import Observed
+    from tracelens.analysis.findings.rule import Observed
     from tracelens.analysis.sheets.context import SheetContext
     from tracelens.analysis.sheets.priced_calls import PricedCalls
 

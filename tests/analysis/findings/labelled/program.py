@@ -7,7 +7,7 @@ from typing import Any
 from tests.analysis.conftest import MI300X, Builder
 from tests.analysis.work.test_rates import H100
 from tracelens.analysis.analyze import analyze
-from tracelens.analysis.options import Options
+from tracelens.analysis.loaded_trace import Options
 from tracelens.analysis.verdict.summary import Summary
 from tracelens.analysis.verdict.verdict import summarize
 from tracelens.dtypes import DType

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from functools import cached_property
 
-from tracelens.analysis.frames import Frames
 from tracelens.analysis.intervals import Ints
 from tracelens.analysis.ranks.clocks import Clocks
 from tracelens.analysis.ranks.matching import JobCalls
 from tracelens.analysis.ranks.rank_summary import RankSummary
 from tracelens.analysis.ranks.sheets import rank_sheets
 from tracelens.analysis.ranks.waits import Instances, instances, waiting_ns
+from tracelens.analysis.sheets.context import Frames
 from tracelens.lazy.records import dataclass
 
 

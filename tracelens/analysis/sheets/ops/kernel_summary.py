@@ -6,8 +6,7 @@ import numpy as np
 import pandas as pd
 
 from tracelens.analysis.attribution.activity import DeviceActivity, Labels
-from tracelens.analysis.group_figures import ByGroup, Spread
-from tracelens.analysis.grouping import first_of_each, numbered
+from tracelens.analysis.grouping import ByGroup, Spread, first_of_each, numbered
 from tracelens.analysis.sheets.context import SheetContext
 from tracelens.analysis.sheets.distinct_calls import UNLINKED_NAME, sorted_by
 from tracelens.analysis.sheets.shared_columns import KERNEL, OF_TOTAL, PARENT, STREAM

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pandas as pd
 
-from tracelens.analysis.attribution.op_places import with_places
+from tracelens.analysis.attribution.host_scopes import with_places
 from tracelens.analysis.sheets import shared_columns as shared
 from tracelens.analysis.sheets.context import SheetContext
 from tracelens.schema import column_set, sheet

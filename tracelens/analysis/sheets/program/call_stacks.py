@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from tracelens.analysis.attribution.activity import DeviceActivity, Labels
-from tracelens.analysis.attribution.host_paths import Paths, Scopes, around_launches, frame_text, reached
+from tracelens.analysis.attribution.host_scopes import Paths, Scopes, around_launches, frame_text, reached
 from tracelens.analysis.intervals import Ints
 from tracelens.analysis.sheets.shared_columns import DURATIONS
 from tracelens.lazy.patterns import lazy_pattern

@@ -9,8 +9,17 @@ import numpy as np
 import numpy.typing as npt
 
 from tracelens.analysis.attribution.activity import Bools, DeviceActivity
-from tracelens.analysis.attribution.host_paths import Paths, Scopes, around_launches, module_class
-from tracelens.analysis.attribution.host_scopes import BACKWARD, FORWARD, PHASES, RECOMPUTE, Phases
+from tracelens.analysis.attribution.host_scopes import (
+    BACKWARD,
+    FORWARD,
+    PHASES,
+    RECOMPUTE,
+    Paths,
+    Phases,
+    Scopes,
+    around_launches,
+    module_class,
+)
 from tracelens.analysis.attribution.steps import is_step_annotation
 from tracelens.analysis.intervals import Ints
 from tracelens.lazy.patterns import lazy_pattern

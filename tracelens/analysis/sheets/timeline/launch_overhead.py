@@ -8,7 +8,7 @@ import numpy as np
 
 from tracelens.analysis.attribution.activity import DeviceActivity, Ints
 from tracelens.analysis.grouping import Codes
-from tracelens.analysis.idle.launch_queue import NEVER, Queue
+from tracelens.analysis.idle.idle_time import NEVER, Queue
 from tracelens.schema import column_set, count, number, percent, sheet, text, us
 from tracelens.trace.table import Kind, TraceTable
 from tracelens.units import NS_PER_US

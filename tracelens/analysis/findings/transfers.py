@@ -1,39 +1,141 @@
-"""Communication during which nothing computes."""
+"""Findings about transfers: exposed communication by kind, uneven exchanges between experts, and exposed copies."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from typing import TYPE_CHECKING
 
 import numpy as np
+import numpy.typing as npt
 
-from tracelens.analysis.findings.candidate import Candidate
-from tracelens.analysis.findings.observed import Observed
-from tracelens.analysis.findings.rule import Advice, finding
-from tracelens.analysis.findings.transfers.communication_kinds import (
-    REMEDIES,
-    REMEDIES_OF_LATENCY,
-    SEND_RECV,
-    STAGES,
-    exposed_kinds,
-    holds_only_communication,
-    in_words,
-)
-from tracelens.analysis.findings.wording import duration, percent, size
+from tracelens.analysis.attribution.activity import DeviceActivity
+from tracelens.analysis.attribution.host_scopes import FORWARD, PHASES
+from tracelens.analysis.findings.rule import MIN_GAIN, Advice, Candidate, Floats, Observed, finding
 from tracelens.analysis.grouping import distinct_rows
-from tracelens.analysis.sheets.ops import coll_analysis
-from tracelens.analysis.verdict.summary import Evidence, Said
+from tracelens.analysis.reading.recorded_groups import attributes_of_calls
+from tracelens.analysis.sheets.ops import coll_analysis, copies
+from tracelens.analysis.verdict.summary import Evidence, Said, counted, duration, percent, size, takes
+from tracelens.analysis.work.remote_share import split_sizes
 from tracelens.backends.collective_times import Collectives
 from tracelens.backends.system import System
 from tracelens.lazy.patterns import lazy_pattern
 from tracelens.lazy.records import dataclass
+from tracelens.perf_models import Collective
 from tracelens.perf_models.work_columns import WorkColumns
+from tracelens.trace.table import Kind, TraceTable
 from tracelens.units import NS_PER_US
 
 if TYPE_CHECKING:
     import pandas as pd
 
     from tracelens.hardware import HardwareSpec
+
+
+SEND_RECV, ALL_TO_ALL, ALL_REDUCE = "send/recv", "all-to-all", "all-reduce"
+#: An all-reduce by a kernel of a serving engine's own, on shared buffers, or in a trace without a backward pass.
+OF_ACTIVATIONS = "all-reduce of activations"
+_PLAIN_KINDS = {"send": SEND_RECV, "recv": SEND_RECV}
+_KINDS_NAMED = lazy_pattern(
+    r"(?i)(?P<reduce>all_?reduce|cross_device_reduce)|(?P<gather>all_?gather)|(?P<scatter>reduce_?scatter)"
+    r"|(?P<exchange>all_?to_?all)|(?P<pair>sendrecv)|(?P<broadcast>broadcast)"
+)
+_KIND_WORDS = {
+    "reduce": ALL_REDUCE, "gather": "all-gather", "scatter": "reduce-scatter", "exchange": ALL_TO_ALL,
+    "pair": SEND_RECV, "broadcast": "broadcast",
+}  # fmt: skip
+#: The category of exchanges of tokens (DeepEP and the like).
+_TOKENS = "EP_Communication"
+_TRAINS = lazy_pattern(r"^(?:autograd::engine|Optimizer\.|aten::_fused_(?:adam|sgd|adagrad))")
+_SENDS = ("c10d::send", "c10d::recv_", "nccl:send", "nccl:recv")
+_EXCHANGES = lazy_pattern(r"^(?:c10d|nccl|_c10d_functional)::?all_?to_?all")
+
+STAGES = "more micro-batches per step, an interleaved or zero-bubble schedule, stages of equal time: `tracelens search`"
+#: What hides or spares communication of a kind.
+REMEDIES = {
+    SEND_RECV: f"between pipeline stages: {STAGES}; in ring attention: more rows per rank",
+    "all-gather": "gather a layer ahead (FSDP prefetch, async tensor parallelism), keep weights gathered "
+    "(reshard_after_forward=False), or shard over fewer ranks",
+    "reduce-scatter": "overlap it with the next layer's gradients, reduce once per several micro-batches, or shard "
+    "over fewer ranks",
+    ALL_REDUCE: "overlap it with the backward pass (larger or earlier buckets), or reduce once per several "
+    "micro-batches (no_sync)",
+    OF_ACTIVATIONS: "a smaller tensor-parallel size, an all-reduce fused with the norm behind it, or a larger batch",
+    ALL_TO_ALL: "overlap it with other work (another micro-batch, the dense part), send fewer bytes (FP8), or keep it "
+    "within a node",
+}
+#: What spares latency, which no fewer bytes do.
+REMEDIES_OF_LATENCY = "fewer and larger messages: larger buckets, a larger batch, or one fused with the work behind it"
+
+
+def exposed_kinds(seen: Observed) -> dict[str, int]:
+    """Nanoseconds in which communication of each kind was all that ran; communication of an unknown kind is in none."""
+    at = np.flatnonzero(seen.activity.communication & (seen.own_ns > 0))
+    found: dict[str, int] = {}
+    for kind, own in zip(_kinds(seen, at), seen.own_ns[at].tolist(), strict=True):
+        if kind:
+            found[kind] = found.get(kind, 0) + own
+    return found
+
+
+def holds_only_communication(table: TraceTable, activity: DeviceActivity) -> bool:
+    """Whether a file is an extract of its collectives: what computed beside them, and the host, is not in it."""
+    host = (table.kind == Kind.CPU_OP) | (table.kind == Kind.RUNTIME) | (table.kind == Kind.DRIVER)
+    return bool(len(activity) and activity.communication.all() and not host.any())
+
+
+def _serves(seen: Observed) -> bool:
+    """Whether ops ran forward only, and no optimizer: what they reduce are no gradients."""
+    phases = seen.context.attribution.phases
+    if phases.has_backward or not (phases.phase == PHASES.index(FORWARD)).any():
+        return False
+    return not any(_TRAINS.search(name) for name in seen.table.names)
+
+
+def _kinds(seen: Observed, at: npt.NDArray[np.int64]) -> list[str | None]:
+    """By the recorded collective, which NCCL's kernels alone have, else by the kernel's name and category."""
+    activity, names = seen.activity, seen.table.names
+    pair = _kind_of_pairs(names)
+    keys = list(zip(activity.name[at].tolist(), seen.category[at].tolist(), strict=True))
+    by_name = {(code, category): _reduced(seen, _said_kind(names[code], category, pair)) for code, category in {*keys}}
+    kinds = [by_name[key] for key in keys]
+    own_record = np.flatnonzero(activity.collective[at])
+    attributes, call = attributes_of_calls(seen.table, seen.tree, activity.rows[at[own_record]])
+    recorded = [in_words(seen, values.get("Collective name")) for values in attributes]
+    for place, code in zip(own_record.tolist(), call.tolist(), strict=True):
+        kinds[place] = recorded[code] or kinds[place]
+    return kinds
+
+
+def in_words(seen: Observed, collective: object) -> str | None:
+    """A recorded collective's kind; None for an unknown one."""
+    word = Collective(kind=str(collective), elements_in=0, elements_out=0, ranks=None).word
+    return None if word is None else _reduced(seen, _PLAIN_KINDS.get(word, word.replace("_", "-")))
+
+
+def _reduced(seen: Observed, kind: str | None) -> str | None:
+    return OF_ACTIVATIONS if kind == ALL_REDUCE and seen.once(_serves) else kind
+
+
+def _kind_of_pairs(names: Collection[str]) -> str | None:
+    """What NCCL's SendRecv kernels are that record no collective: batches of sends, unless ops exchange as well.
+
+    PyTorch launches ``batch_isend_irecv`` behind the records of its sends: pytorch/pytorch#194693.
+    """
+    sends = any(name in names for name in _SENDS)
+    exchanges = any(_EXCHANGES.search(name) for name in names)
+    return None if sends == exchanges else SEND_RECV if sends else ALL_TO_ALL
+
+
+def _said_kind(kernel: str, category: str, pair: str | None) -> str | None:
+    """What a kernel's name says."""
+    if category == _TOKENS:
+        return ALL_TO_ALL
+    match = _KINDS_NAMED.search(kernel)
+    kind = None if match is None else _KIND_WORDS[str(match.lastgroup)]
+    if kind == ALL_REDUCE and category == "CustomCollective":
+        return OF_ACTIVATIONS
+    return pair if kind == SEND_RECV else kind
+
 
 #: Bus bandwidth, as a share of the link's rate, below which collectives are called slow.
 SLOW_BUS = 0.1
@@ -44,7 +146,7 @@ _LONGEST_OF_SPREAD, _MEAN_OF_SPREAD = 3.0, 1.5
 #: How many times as long as any other call a few of a kind are that stand apart.
 _APART = 5.0
 #: A few are at most one in so many.
-_FEW = 4
+_ONE_IN_FEW = 4
 ALL_LATENCY = "a message this small is all latency"
 _NO_SIZES = "their sizes were not recorded"
 _LATE_RANKS = "see who is late with `tracelens collectives` on the traces of all ranks"
@@ -144,9 +246,9 @@ def _calls_apart(seen: Observed, hides: str) -> Iterator[_Reason]:
     if len(lasts) < 2:
         return
     ratio = lasts[:-1] / np.maximum(lasts[1:], 1)
-    few = int(np.argmax(ratio[: max(1, len(lasts) // _FEW)])) + 1
+    few = int(np.argmax(ratio[: max(1, len(lasts) // _ONE_IN_FEW)])) + 1
     share = float(lasts[:few].sum() / lasts.sum())
-    if few * _FEW > len(lasts) or ratio[few - 1] < _APART or share < _MOSTLY:
+    if few * _ONE_IN_FEW > len(lasts) or ratio[few - 1] < _APART or share < _MOSTLY:
         yield _Reason(text=f"{_NO_SIZES}, so waiting is not told from moving", figures=(), remedy=_first(hides))
         return
     shortest_us, other_us = float(lasts[few - 1]) / NS_PER_US, float(lasts[few]) / NS_PER_US
@@ -329,3 +431,156 @@ def _is_latency(row: pd.DataFrame, device: HardwareSpec) -> bool:
         if first is None or whole is None or 2 * first <= whole:
             return False
     return True
+
+
+#: How many times the mean of an exchange its largest part must be.
+_TIMES_MEAN_UNEVEN = 2.0
+#: Categories whose time goes with the rows that a rank was sent.
+_EXPERTS = ("GroupedGEMM_fwd", "GroupedGEMM_bwd", "MoE_fused", "MoE_unfused")
+
+
+@finding(
+    "expert_imbalance",
+    Advice(
+        sees="All-to-alls whose recorded split sizes are uneven: one rank is sent twice its share or more, or this "
+        "rank's experts are given far more rows than it sends.",
+        costs="An exchange is done when its largest part is, and the step when the rank with most rows has computed.",
+        remedy="even out what the router sends (auxiliary loss, capacity, redundant experts), or reshard the embedding "
+        "tables: `tracelens route`",
+        wrong_when="The exchange waits for a late rank more than it moves: `tracelens collectives` tells them apart.",
+        references=(
+            "Fedus et al., Switch Transformers, 2021, arXiv:2101.03961",
+            "https://github.com/deepseek-ai/EPLB",
+        ),
+        command="tracelens route --help",
+    ),
+)
+def expert_imbalance(seen: Observed) -> Iterator[Candidate]:
+    """Gain: of each uneven exchange what its largest part takes longer than the mean; of the experts' kernels what
+    they were given beyond what this rank sends.
+    """
+    frame = seen.context.frames[coll_analysis.TITLE]
+    if "in_split" not in frame or not frame["in_split"].map(lambda split: bool(split_sizes(split))).any():
+        return
+    events = np.flatnonzero(seen.activity.collective)
+    most, sent, received = _splits(seen, events)
+    uneven = most >= _TIMES_MEAN_UNEVEN
+    at, share = events[uneven], 1 - 1 / most[uneven]
+    claimed = seen.kernels(at, share)
+    surplus = float(received.sum() / sent.sum()) if sent.sum() else 1.0
+    rows = seen.rows_where([category in _EXPERTS for category in seen.column("category")])
+    overloaded = surplus >= _TIMES_MEAN_UNEVEN and not rows.empty
+    if overloaded:
+        claimed += seen.calls(rows, 1 - 1 / surplus, low=0.0)
+    elif not len(at):
+        return
+    time_us = float(seen.activity.duration[at].sum()) / NS_PER_US
+    texts, figures = [], []
+    if len(at):
+        largest = float(np.average(most[uneven], weights=seen.activity.duration[at] + 1))
+        exchanges = counted(len(at), "all-to-all")
+        texts.append(
+            f"{exchanges} {takes(len(at))} {seen.share_text(time_us)}: one rank is sent {largest:.1f} times the mean"
+        )
+        figures += [Said(what="uneven all-to-alls", value=len(at), unit="count"), seen.gpu_share(time_us),
+                    Said(what="largest part over the mean", value=largest, unit="ratio")]  # fmt: skip
+    if overloaded:
+        texts.append(f"this rank's experts are given {surplus:.1f} times the rows that it sends")
+        figures.append(Said(what="rows received over sent", value=surplus, unit="ratio"))
+    uneven_rows = frame[frame["in_split"].map(lambda split: bool(split_sizes(split)))]
+    yield Candidate(
+        why="; ".join(texts),
+        claimed=claimed,
+        computed="each uneven exchange for as long as its mean part is of its largest; the experts' kernels for as "
+        "many rows as this rank sends",
+        figures=tuple(figures),
+        evidence=tuple(
+            Evidence(sheet=coll_analysis.TITLE, row={"collective": kind, "in_split": split})
+            for kind, split in zip(uneven_rows["collective"][:10], uneven_rows["in_split"][:10], strict=True)
+        ),
+    )
+
+
+def _splits(seen: Observed, events: npt.NDArray[np.int64]) -> tuple[Floats, Floats, Floats]:
+    """Of each device event (largest part over the mean, elements sent, elements received): 1, 0, 0 where not known."""
+    calls, call = attributes_of_calls(seen.table, seen.tree, seen.activity.rows[events])
+    most, sent, received = np.ones(len(calls)), np.zeros(len(calls)), np.zeros(len(calls))
+    for i, attributes in enumerate(calls):
+        into, out = (split_sizes(attributes.get(f"{side} split size")) for side in ("In", "Out"))
+        if into and sum(into):
+            most[i], sent[i] = max(into) * len(into) / sum(into), sum(into)
+            received[i] = sum(out) if out else sum(into)
+    return most[call], sent[call], received[call]
+
+
+#: What is left to do where the host's memory is pinned already, and between devices (None).
+_NOT_PAGEABLE = {
+    "pinned": "non_blocking=True on another stream beside other work, or keep the data on the device",
+    None: "copy on another stream beside other work, or keep the data where it is used",
+}
+#: Where there is no other work, and the copies are far below the rate of their path.
+_SLOW_ALONE = "fewer and larger copies, host memory on the GPU's own NUMA node, or keep the data on the device"
+#: Share of the link's rate that a copy from pageable memory, which the driver first copies on the host, stays below.
+_PAGEABLE_REACHES = 0.6
+#: Share of the copies below which other work hides nothing worth a word.
+_HARDLY_HIDDEN = 0.05
+
+
+@finding(
+    "exposed_copies",
+    Advice(
+        sees="Copies during which nothing else runs on the device.",
+        costs="The compute units wait for a link that is tens of times slower than the device's memory.",
+        remedy="use pinned memory and non_blocking=True on another stream, or keep the data on the device",
+        wrong_when="The next kernel needs the data at once and there is no other work to do.",
+        references=("https://pytorch.org/tutorials/intermediate/pinmem_nonblock.html",),
+    ),
+)
+def exposed_copies(seen: Observed) -> Iterator[Candidate]:
+    """Time in which the device did nothing but copy, and how fast the copies that took most were.
+
+    Gain: with pinned memory what a copy takes beyond its path's own rate, else what other work can hide.
+    """
+    frame = seen.context.frames.get(copies.TITLE)
+    between = seen.activity.between_memories
+    only_ns = copies.only_copies_ns(seen.activity)
+    share = only_ns / max(1, seen.window_ns)
+    if frame is None or share <= MIN_GAIN:
+        return
+    top = frame.iloc[0]
+    how = " ".join(word for word in (top["direction"], top["host_memory"]) if word not in (None, "unknown"))
+    why = f"the GPU only copies for {100 * share:.0f} % of the time: mostly {top['parent_op']} {how}"
+    figures = [Said(what="share of the time", value=share, unit="share")]
+    if top["gb_s"] > 0:
+        why += f" at {top['gb_s']:.1f} GB/s"
+        figures.append(Said(what="achieved", value=float(top["gb_s"]), unit="GB/s"))
+        if top["path"]:
+            why += f", {top['path']} has {top['path_gb_s']:.0f}"
+            figures.append(Said(what=str(top["path"]), value=float(top["path_gb_s"]), unit="GB/s"))
+    faster = 1 - copies.at_rate_of_path(seen.table, seen.activity, seen.device)
+    work_ns = int(seen.own_ns[~between].sum())
+    hidden = min(1.0, work_ns / only_ns)
+    remedy = _NOT_PAGEABLE.get("pinned" if _is_fast(top) else top["host_memory"])
+    if remedy is None:
+        gain, computed = np.nan_to_num(faster, nan=hidden), "what the copies take beyond their path's own rate"
+    elif hidden < _HARDLY_HIDDEN and np.nansum(faster) > 0:
+        gain, computed, remedy = np.nan_to_num(faster), "what the copies take beyond their path's own rate", _SLOW_ALONE
+    else:
+        gain, computed = (
+            np.full(len(faster), hidden),
+            "the copies, as far as the other work is long enough to hide them",
+        )
+    yield Candidate(
+        why=why,
+        claimed=seen.kernels(between, gain, low=0.0, high=np.fmax(gain, hidden)),
+        computed=f"{computed}; at least none of it",
+        certainty="low",
+        remedy=remedy,
+        figures=tuple(figures),
+        evidence=(Evidence(sheet=copies.TITLE, row={"parent_op": top["parent_op"], "direction": top["direction"]}),),
+    )
+
+
+def _is_fast(top: pd.Series) -> bool:
+    """Whether a copy of memory of which nothing was recorded is as fast as only one of pinned memory is."""
+    return bool(top["host_memory"] == "unknown" and top["path"] and top["gb_s"] > _PAGEABLE_REACHES * top["path_gb_s"])

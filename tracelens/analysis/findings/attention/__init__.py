@@ -1,1 +1,0 @@
-"""Rules on attention, its cache, and on prefill and decode."""

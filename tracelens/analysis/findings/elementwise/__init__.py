@@ -1,1 +1,0 @@
-"""Rules on elementwise kernels, casts, copies within the device and optimizers."""

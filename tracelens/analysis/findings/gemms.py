@@ -1,0 +1,432 @@
+"""Findings about matrix products and convolutions: alignment, wave quantization, precision, memory layout, and
+experts computed one after the other.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from tracelens.analysis.attribution.host_scopes import places_around
+from tracelens.analysis.findings.rule import Advice, Candidate, Observed, candidate_of_calls, finding
+from tracelens.analysis.verdict.summary import Said, counted, percent, takes
+from tracelens.analysis.work.limits import launch_floor_us, rate_of
+from tracelens.dtypes import DType
+from tracelens.lazy.patterns import lazy_pattern
+from tracelens.perf_models.compute_type import FP32
+from tracelens.perf_models.matrix.gemm import GEMM
+from tracelens.units import FLOPS_PER_GFLOP, TERA_PER_S_IN_PER_US
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+
+#: Bytes that one load instruction fetches; GEMM kernels fall back to narrower ones where rows start in between.
+ALIGNMENT_BYTES = 16
+#: Elements that rows are padded to, see the remedy.
+_PADDED_TO = 64
+#: Narrower operands are vectors.
+_LEAST_COLUMNS = 8
+
+
+@finding(
+    "unaligned_gemms",
+    Advice(
+        sees="GEMMs with rows that do not start at multiples of a load instruction's width.",
+        costs="Kernels for such operands load two or four bytes at a time in the place of sixteen, and often leave the "
+        "matrix units waiting.",
+        remedy="pad the odd dimension (vocabulary, hidden size, classes) to a multiple of 64 elements",
+        wrong_when="The padded work costs more than the faster kernel saves: small dims.",
+        references=(
+            "https://docs.nvidia.com/deeplearning/performance/dl-performance-matrix-multiplication/index.html",
+        ),
+    ),
+)
+def unaligned_gemms(seen: Observed) -> Iterator[Candidate]:
+    """Gain: their time above the roofline."""
+    rows, models = seen.gemms
+    odd = [unaligned_dims(model) for model in models]
+    unaligned = np.array([bool(dims) for dims in odd], bool)
+    rows, models = rows[unaligned], models[unaligned]
+    if rows.empty:
+        return
+    by_dim: dict[int, float] = {}
+    for us, dims in zip(rows["kernel_us_sum"], filter(None, odd), strict=True):
+        by_dim |= {dim: by_dim.get(dim, 0.0) + us for dim in dims}
+    most = sorted(by_dim, key=lambda dim: (-by_dim[dim], dim))[:2]
+    padded_us, _ = seen.expected_us([_padded(model) for model in models])
+    calls, time_us = int(rows["operation_count"].sum()), float(rows["kernel_us_sum"].sum())
+    yield Candidate(
+        why=f"{counted(calls, 'GEMM')} {takes(calls)} {seen.share_text(time_us)}: rows of "
+        f"{', '.join(map(str, most))} elements are not aligned to {ALIGNMENT_BYTES} bytes; pad them",
+        claimed=seen.calls(
+            rows,
+            1 - padded_us / rows["kernel_us_mean"],
+            low=0.0,
+            high=1 - np.fmin(rows["roofline_us"], padded_us) / rows["kernel_us_mean"],
+        ),
+        computed="their time above what the tile model expects of the padded GEMM, at most that above the roofline",
+        certainty="low",
+        figures=(
+            Said(what="unaligned GEMMs", value=calls, unit="count"),
+            seen.gpu_share(time_us),
+            *(Said(what="elements of a row", value=dim, unit="count") for dim in most),
+        ),
+        evidence=seen.evidence(rows.index),
+        row=seen.example_of(rows.index[0]),
+    )
+
+
+def _padded(model: GEMM) -> GEMM:
+    """With N and K of multiples of 64 elements."""
+    n, k = (-(-dim // _PADDED_TO) * _PADDED_TO for dim in (model.n, model.k))
+    return replace(model, n=n, k=k, stride_a=None, stride_b=None)
+
+
+def unaligned_dims(gemm: GEMM) -> list[int]:
+    """Lengths of rows, as they lie in memory, that are no multiple of 16 bytes."""
+    if gemm.dtype is None or min(gemm.m, gemm.n, gemm.k) < _LEAST_COLUMNS:
+        return []
+    elements = max(1, int(ALIGNMENT_BYTES / gemm.dtype.width_bytes))
+    row_a, row_b = _row_length(gemm.stride_a, gemm.k), _row_length(gemm.stride_b, gemm.n)
+    return sorted({dim for dim in (row_a, row_b, gemm.n) if dim % elements})
+
+
+def _row_length(stride: tuple[int, ...] | None, columns: int) -> int:
+    """Elements from the start of one row of a matrix to the next in memory, of a column where these lie together."""
+    if stride is None or len(stride) < 2 or 1 not in stride[-2:]:
+        return columns
+    return max(stride[-2:])
+
+
+#: Tiles of hipBLASLt (MT128x128x64) and of cutlass, cuBLAS and nvjet (tilesize128x64x32, _128x64_, _128x64x32_).
+_TILE = lazy_pattern(r"(?:MT|tilesize|_)(\d{2,3})x(\d{2,3})(?:x\d{1,3})?(?=_)")
+#: Kernels that also split the sum, or hand out work in other pieces than tiles.
+_SPLITS = lazy_pattern(r"(?i)split_?k|stream_?k|_SK\d|GSU(?:[2-9]|\d\d)|MultipleBuffer")
+#: Share of the device that must be idle, on average over the waves.
+_MUCH_IDLE = 0.15
+
+
+@finding(
+    "wave_quantization",
+    Advice(
+        sees="GEMMs whose tiles, by the size in the kernel's name, do not fill the compute units in the last wave; "
+        "of those that HBM bounds, only where some units have no tile at all.",
+        costs="A wave takes as long for one tile as for one on every compute unit: the rest of the device waits.",
+        remedy="change batch or sequence so that tiles fill whole waves, or let max-autotune choose split-K, stream-K",
+        wrong_when="Other kernels run beside it and use the idle units.",
+        references=(
+            "https://docs.nvidia.com/deeplearning/performance/dl-performance-matrix-multiplication/index.html",
+            "Osama et al., Stream-K, 2023, arXiv:2301.03598",
+        ),
+    ),
+)
+def wave_quantization(seen: Observed) -> Iterator[Candidate]:
+    """Gain: the share of their waves in which units are idle, at most their time above the roofline; of those bound by
+    memory, above what the tile model expects, as no tiles make them read at the peak rate.
+    """
+    units, (gemms, models) = None if seen.device is None else seen.device.compute_units, seen.gemms
+    if units is None or gemms.empty:
+        return
+    each = zip(models, gemms["kernel_details"], gemms["roofline_bound"], strict=True)
+    idle = np.array([_idle_share_of_waves(*gemm, units) for gemm in each])
+    unfilled = idle > _MUCH_IDLE
+    gemms, models, idle = gemms[unfilled], models[unfilled], idle[unfilled]
+    if gemms.empty:
+        return
+    expected_us, _ = seen.expected_us(models.tolist())
+    least_us = np.where(gemms["roofline_bound"] == "memory", expected_us, gemms["roofline_us"])
+    share = np.minimum(idle, 1 - least_us / gemms["kernel_us_mean"])
+    much = share > _MUCH_IDLE
+    rows, share, idle = gemms[much], share[much], idle[much]
+    if rows.empty:
+        return
+    lost = float((idle * rows["kernel_us_sum"]).sum() / rows["kernel_us_sum"].sum())
+    rest = Candidate(
+        why=f": their tiles leave {percent(lost)} of the compute units' time unused (wave quantization)",
+        claimed=seen.calls(rows, share, low=0.0),
+        computed="1 - waves / whole waves, with the tile of the kernel's name, at most the time above the roofline, or "
+        "above what the tile model expects of those bound by memory",
+        certainty="low",
+        figures=(Said(what="unused", value=lost, unit="share"),),
+    )
+    yield from candidate_of_calls(seen, rows, "GEMM", rest)
+
+
+def _idle_share_of_waves(gemm: GEMM, kernels: object, bound: str | None, units: int) -> float:
+    """What part of the waves is idle; NaN where the kernel does not say how it tiles. The better of both directions.
+
+    NaN too where memory keeps the units waiting in every wave, so that a last one of few tiles reads as fast as the
+    others: there it matters only that some units have no tile at all. Nor do tiles matter beside a launch.
+    """
+    found = _TILE.search(str(kernels))
+    if found is None or _SPLITS.search(str(kernels)):
+        return np.nan
+    a, b = (int(text) for text in found.groups())
+    tiles = min(-(-gemm.m // m) * -(-gemm.n // n) for m, n in ((a, b), (b, a))) * gemm.b
+    if tiles <= 0 or bound not in ("compute", "memory") or (bound == "memory" and tiles >= units):
+        return np.nan
+    return 1 - tiles / (units * -(-tiles // units))
+
+
+@finding(
+    "fp32_without_tf32",
+    Advice(
+        sees="FP32 GEMMs or convolutions whose kernels, by their names, did not use TF32 on a device that has it.",
+        costs="FP32 runs on the vector units, TF32 on the matrix units, which do several times as many FLOPs.",
+        remedy="torch.set_float32_matmul_precision('high') (torch.backends.cudnn.allow_tf32 = True), or autocast "
+        "to BF16",
+        wrong_when="The model needs all 24 bits of FP32's significand.",
+        references=("https://pytorch.org/docs/stable/notes/cuda.html#tensorfloat-32-tf32-on-ampere-and-later-devices",),
+    ),
+)
+def fp32_without_tf32(seen: Observed) -> Iterator[Candidate]:
+    """Gain: the time of these calls at the same share of the roofline, with TF32's rate."""
+    device = seen.device
+    rates = [device.rate("matrix", dtype) for dtype in (DType.FP32, DType.TF32)] if device is not None else [None, None]
+    if device is None or rates[1] is None or (rates[0] is not None and rates[1].tflops_s <= rates[0].tflops_s):
+        return
+    rows = seen.rows_where(
+        (seen.column("computed_in") == FP32.label) & (seen.column("roofline_us") > 0) & (seen.column("gflops") > 0)
+    )
+    if rows.empty:
+        return
+    compute_us = rows["gflops"] * FLOPS_PER_GFLOP / rates[1].tflops_s / TERA_PER_S_IN_PER_US
+    memory = device.hbm.tb_s if device.hbm is not None else None
+    memory_us = rows["hbm_mb"] / memory if memory is not None else rows["roofline_us"]
+    floor_us = rows["kernels_per_call"] * launch_floor_us(device)
+    least_us = np.minimum(np.fmax(np.fmax(compute_us, memory_us), floor_us), rows["roofline_us"])
+    calls, time_us = int(rows["operation_count"].sum()), float(rows["kernel_us_sum"].sum())
+    yield Candidate(
+        why=f"{counted(calls, 'FP32 GEMM or convolution call')} without TF32 {takes(calls)} "
+        f"{seen.share_text(time_us)}; allow TF32 where its 10-bit mantissa is enough",
+        claimed=seen.calls(rows, 1 - least_us / rows["roofline_us"]),
+        computed="each call's time, at the same share of its roofline with TF32's rate in the place of FP32's",
+        figures=(Said(what="calls in FP32", value=calls, unit="count"), seen.gpu_share(time_us)),
+        evidence=seen.evidence(rows.index),
+        row=seen.example_of(rows.index[0]),
+    )
+
+
+_SIXTEEN_BITS = (DType.BF16, DType.FP16)
+#: Share of its time that FP8 must save of a GEMM.
+_LEAST_SAVED_BY_FP8 = 0.1
+
+
+@finding(
+    "fp8_candidates",
+    Advice(
+        sees="GEMMs in BF16 or FP16, of shapes that gain from FP8, in a program that computes others in FP8. Whether a "
+        "program without any may use it, a trace cannot say: `tracelens whatif --precision fp8` prices that.",
+        costs="FP8 doubles the rate of the matrix units and halves the bytes of the operands.",
+        remedy="FP8 for the large linear layers: Transformer Engine, torchao float8, or an engine's quantization",
+        wrong_when="Accuracy does not allow it, or quantizing the inputs takes what the GEMM saves.",
+        references=("Micikevicius et al., FP8 formats for deep learning, 2022, arXiv:2209.05433",),
+        is_general=True,
+    ),
+)
+def fp8_candidates(seen: Observed) -> Iterator[Candidate]:
+    """Gain: as much of their time as the tile model says that FP8 saves; at least none of it."""
+    device = seen.device
+    if device is None or device.rate("matrix", DType.FP8_E4M3FN) is None:
+        return
+    rows, models = seen.gemms
+    types = [model.dtype for model in models]
+    if not any(each is not None and each.rate == "fp8" for each in types):
+        return
+    wide = np.array([each in _SIXTEEN_BITS for each in types], np.bool_)
+    rows, models = rows[wide], models[wide].tolist()
+    before, _ = seen.expected_us(models)
+    fp8 = DType.FP8_E4M3FN
+    after, _ = seen.expected_us([replace(m, dtype=fp8, dtype_b=fp8, dtype_out=m.dtype) for m in models])
+    saved = np.nan_to_num(1 - after / before)
+    rows, saved = rows[saved > _LEAST_SAVED_BY_FP8], saved[saved > _LEAST_SAVED_BY_FP8]
+    if rows.empty:
+        return
+    share = float((saved * rows["kernel_us_sum"]).sum() / rows["kernel_us_sum"].sum())
+    rest = Candidate(
+        why=f" in BF16 or FP16; FP8 would take {percent(share)} less, by estimate",
+        claimed=seen.calls(rows, saved, low=0.0),
+        computed="each GEMM's time, times 1 - FP8 / 16 bits by the tile model; at least none of it",
+        certainty="low",
+        figures=(Said(what="saved", value=share, unit="share"),),
+    )
+    yield from candidate_of_calls(seen, rows, "GEMM", rest)
+
+
+#: GEMMs of one weight shape, and different numbers of rows among them, from which they are taken for experts.
+_MANY_EXPERTS, _DIFFERENT_ROWS = 16, 3
+#: Share of them whose number of rows is not that of the one before: batches change it from one step to the next only.
+_CHANGING_ROWS = 0.25
+#: What says that there are experts: an op or kernel that picks or orders them, or a module's name.
+_ROUTES_TO_EXPERTS = lazy_pattern(r"(?i)top_?k|router|routing|gating|(?:^|[^a-z])moe|experts?(?:[^a-z]|$)")
+#: GEMMs that may lie between the router and the first expert: those of shared experts.
+_BETWEEN_ROUTER_AND_EXPERT = 4
+#: Longest mean time of such a GEMM.
+_SHORT_EXPERT_US = 50.0
+
+
+@finding(
+    "expert_loop",
+    Advice(
+        sees="Many short GEMMs with weights of one shape, whose number of rows changes from one to the next, behind a "
+        "router (top-k) or in a module of experts: the experts run one after the other.",
+        costs="Each expert's few tokens fill a part of the device for a few microseconds, and cost a launch each.",
+        remedy="one grouped GEMM for all experts: torch._grouped_mm, grouped_gemm, Triton or the engine's fused MoE",
+        wrong_when="Each expert has thousands of tokens: its own GEMM then fills the device.",
+        references=("Gale et al., MegaBlocks, 2022, arXiv:2211.15841",),
+    ),
+)
+def expert_loop(seen: Observed) -> Iterator[Candidate]:
+    """Gain: their time above that of their FLOPs and bytes at the device's rates."""
+    device, (rows, models) = seen.device, seen.gemms
+    short = (rows["kernel_us_mean"].to_numpy() < _SHORT_EXPERT_US) & (rows["gflops"].to_numpy() > 0)
+    if device is None or device.hbm is None or device.hbm.tb_s is None or not short.any():
+        return
+    rows, models = rows[short], models[short]
+    weights = [(model.n, model.k) for model in models.tolist()]
+    experts = _of_experts(seen, rows, weights, [model.m for model in models.tolist()])
+    rows = rows[np.array([each in experts for each in weights], np.bool_)]
+    if rows.empty or not _are_routed_to(seen, rows):
+        return
+    rates = [rate_of(device, str(spec)) for spec in rows["compute_spec"]]
+    tflops = np.array([np.nan if rate is None else rate.tflops_s for rate in rates], np.float64)
+    least_us = np.fmax(
+        rows["gflops"] * FLOPS_PER_GFLOP / tflops / TERA_PER_S_IN_PER_US, rows["hbm_mb"] / device.hbm.tb_s
+    )
+    rest = Candidate(
+        why=": the experts run one after the other",
+        claimed=seen.calls(rows, 1 - least_us / rows["kernel_us_mean"], spares_launches=True),
+        computed="their time, less that of their FLOPs and bytes at the device's rates in one grouped GEMM",
+    )
+    yield from candidate_of_calls(seen, rows, "short GEMM", rest)
+
+
+def _of_experts(
+    seen: Observed, rows: pd.DataFrame, weights: Sequence[tuple[int, int]], heights: Sequence[int]
+) -> set[tuple[int, int]]:
+    """Shapes of weights that many of ``rows`` have, whose numbers of rows change from one call to the next."""
+    by_weights: dict[tuple[int, int], dict[int, int]] = {}
+    counts = Counter[tuple[int, int]]()
+    for row, each, height, count in zip(rows.index, weights, heights, rows["operation_count"], strict=True):
+        by_weights.setdefault(each, {})[row] = height
+        counts[each] += count
+    found = set()
+    for each, height_of in by_weights.items():
+        if counts[each] < _MANY_EXPERTS * seen.steps or len(set(height_of.values())) < _DIFFERENT_ROWS:
+            continue
+        events = seen.events_of(height_of)
+        ordered = seen.row_of_event[events[np.argsort(seen.activity.start[events], kind="stable")]]
+        in_turn = np.array([height_of[row] for row in ordered.tolist()])
+        if np.count_nonzero(np.diff(in_turn)) >= _CHANGING_ROWS * (len(in_turn) - 1):
+            found.add(each)
+    return found
+
+
+def _are_routed_to(seen: Observed, rows: pd.DataFrame) -> bool:
+    """Whether most of these GEMMs run soon after a router, or lie in modules of experts: many short GEMMs of changing
+    heights are in diffusion models, too.
+    """
+    names, activity = seen.table.names, seen.activity
+    if any(
+        _ROUTES_TO_EXPERTS.search(place or "") for place in places_around(seen.tree, int(rows["example_row"].iloc[0]))
+    ):
+        return True
+    says = np.array([_ROUTES_TO_EXPERTS.search(name) is not None for name in names], np.bool_)
+    of_op = np.where(activity.op >= 0, says[seen.table.name[np.maximum(activity.op, 0)]], False)
+    is_gemm = np.zeros(len(activity), np.bool_)
+    is_gemm[seen.events_of(seen.gemms[0].index)] = True
+    ours = np.zeros(len(activity), np.bool_)
+    ours[seen.events_of(rows.index)] = True
+    told = np.flatnonzero(is_gemm | says[activity.name] | of_op)
+    routed, others, found = False, 0, 0
+    for at in told[np.argsort(activity.start[told], kind="stable")].tolist():
+        if ours[at]:
+            found += routed and others <= _BETWEEN_ROUTER_AND_EXPERT
+        elif is_gemm[at]:
+            others += 1
+        else:
+            routed, others = True, 0
+    return bool(2 * found > np.count_nonzero(ours))
+
+
+#: Share of the roofline from which a convolution is said to be fine.
+_FINE_CONVOLUTION = 0.5
+
+
+@finding(
+    "slow_convolutions",
+    Advice(
+        sees="Convolutions at less than half of their roofline.",
+        costs="Without autotuning the library takes the kernel that its heuristic names, which may be several times "
+        "slower than its best.",
+        remedy="torch.backends.cudnn.benchmark = True (MIOpen: MIOPEN_FIND_ENFORCE=3), channels_last, BF16, "
+        "larger batch",
+        wrong_when="Shapes change from step to step: every new one is tuned anew.",
+        references=("https://pytorch.org/tutorials/recipes/recipes/tuning_guide.html",),
+    ),
+)
+def slow_convolutions(seen: Observed) -> Iterator[Candidate]:
+    """Gain: their time above what the tile model expects."""
+    is_conv = np.array([str(category).startswith("CONV") for category in seen.column("category")], np.bool_)
+    rows = seen.rows_where(is_conv & (seen.column("roofline_us") < _FINE_CONVOLUTION * seen.column("kernel_us_mean")))
+    if rows.empty:
+        return
+    roofline = float((rows["roofline_us"] * rows["operation_count"]).sum() / rows["kernel_us_sum"].sum())
+    rest = Candidate(
+        why=f" at {percent(roofline)} of their roofline",
+        claimed=seen.calls(
+            rows,
+            1 - rows["_achievable_us"] / rows["kernel_us_mean"],
+            low=0.0,
+            high=1 - rows["roofline_us"] / rows["kernel_us_mean"],
+        ),
+        computed="their time above what the tile model expects, at most that above the roofline",
+        certainty="low",
+        figures=(Said(what="of the roofline", value=roofline, unit="share"),),
+    )
+    yield from candidate_of_calls(seen, rows, "convolution call", rest)
+
+
+_CHANGES_LAYOUT = lazy_pattern(r"(?i)nchwToNhwc|nhwcToNchw|nchw2nhwc|nhwc2nchw|^batched_transpose_\d")
+#: MIOpen's, which PyTorch hands channels last by default from ROCm 7 on (pytorch/pytorch#63617, #170947).
+_OF_MIOPEN = "batched_transpose_"
+_MIOPEN_REMEDY = (
+    "model and input to(memory_format=torch.channels_last); before ROCm 7 with PYTORCH_MIOPEN_SUGGEST_NHWC=1"
+)
+
+
+@finding(
+    "conv_layout_changes",
+    Advice(
+        sees="Kernels before and after convolutions that only turn channels-first images into channels-last ones, or "
+        "back.",
+        costs="The fast convolution kernels want channels last: each call reads and writes its whole input and output "
+        "once more.",
+        remedy="model and input to(memory_format=torch.channels_last), and torch.backends.cudnn.benchmark = True",
+        wrong_when="An op between the convolutions works on channels first only: the layout then changes there.",
+        references=("https://pytorch.org/tutorials/intermediate/memory_format_tutorial.html",),
+    ),
+)
+def conv_layout_changes(seen: Observed) -> Iterator[Candidate]:
+    """Gain: all of their time."""
+    names = seen.table.names
+    codes = [code for code in np.unique(seen.activity.name).tolist() if _CHANGES_LAYOUT.search(names[code])]
+    events = np.flatnonzero(np.isin(seen.activity.name, codes))
+    if not len(events):
+        return
+    time_us = float(seen.activity.duration_us(events).sum())
+    yield Candidate(
+        why=f"{counted(len(events), 'kernel')} only change the layout of images, {seen.share_text(time_us)}",
+        claimed=seen.kernels(events, spares_launches=True),
+        computed="their time: with channels last there are none",
+        certainty="high",
+        remedy=_MIOPEN_REMEDY if any(names[code].startswith(_OF_MIOPEN) for code in codes) else None,
+        figures=(Said(what="kernels", value=len(events), unit="count"), seen.gpu_share(time_us)),
+        evidence=seen.evidence(np.unique(seen.row_of_event[events[seen.row_of_event[events] >= 0]])),
+        row=int(seen.activity.op[events[0]]) if seen.activity.op[events[0]] >= 0 else None,
+    )

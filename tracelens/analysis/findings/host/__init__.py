@@ -1,1 +1,0 @@
-"""Rules on what the host was at while the device was idle."""

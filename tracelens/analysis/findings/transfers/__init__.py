@@ -1,1 +1,0 @@
-"""Rules on what moves between devices, and between device and host."""

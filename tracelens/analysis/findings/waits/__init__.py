@@ -1,1 +1,0 @@
-"""Rules on what an idle device waited for."""
