@@ -27,11 +27,11 @@ from tracelens.analysis.reading.catalog import ExtensionFailure
 from tracelens.analysis.reading.graph_replays import GraphLinks
 from tracelens.analysis.reading.known_shapes import KnownShapes
 from tracelens.analysis.reading.recording import Recording
+from tracelens.analysis.sheets import cpu_ops, step_times
 from tracelens.analysis.sheets.context import HostContext, SheetContext
 from tracelens.analysis.sheets.not_recorded import not_shown
-from tracelens.analysis.sheets.ops import cpu_ops_summary, cpu_ops_unique_args
+from tracelens.analysis.sheets.ops import cpu_ops_summary
 from tracelens.analysis.sheets.priced_calls import PricedCalls
-from tracelens.analysis.sheets.timeline import steps
 from tracelens.analysis.verdict.summary import Coverage, Excluded, Finding, FixesTogether, Notice, Unanswered
 from tracelens.analysis.work.executed_work import ExecutedWork
 from tracelens.extensions import Extension
@@ -180,7 +180,7 @@ def _cpu_only(recording: Recording, options: Options) -> Analysis:
     stem, times, _ = device_steps(table, tree, activity.rows, found)
     selected = chosen_steps(options.steps, times)
     context = HostContext(recording=recording, options=options, step_times=times, selected=selected)
-    titles = (cpu_ops_unique_args.TITLE, cpu_ops_summary.TITLE, *((steps.TITLE,) if len(times) else ()))
+    titles = (cpu_ops.TITLE, cpu_ops_summary.TITLE, *((step_times.TITLE,) if len(times) else ()))
     return Analysis(
         trace=recording.trace,
         options=options,

@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tracelens.analysis.reading.catalog import Catalog
+from tracelens.analysis.sheets.coll_analysis import collective_models, collective_rows
 from tracelens.analysis.sheets.ops import unified_perf_summary
-from tracelens.analysis.sheets.ops.coll_analysis import collective_models, collective_rows
 from tracelens.backends.measured import MeasuredCall, MeasuredStep
 from tracelens.calibration.measurements import signature_of
 from tracelens.extensions import load_extension

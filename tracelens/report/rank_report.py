@@ -15,9 +15,9 @@ import orjson
 from tracelens.analysis.ranks.parallel_reading import RankOptions
 from tracelens.analysis.ranks.rank_comparison import RanksAnalysis, compare_ranks
 from tracelens.analysis.ranks.rank_files import find_traces, job_folder, ranks_text
-from tracelens.analysis.ranks.sheets import rank_sheets
+from tracelens.analysis.ranks.sheets import rank_sheets, rank_times
 from tracelens.analysis.ranks.sheets.communication import ep_summary, nccl_summary_implicit_sync, nccl_summary_long
-from tracelens.analysis.ranks.sheets.job import pipeline_bubbles, step_cost, straggler_summary
+from tracelens.analysis.ranks.sheets.job import pipeline_bubbles, step_cost
 from tracelens.analysis.verdict.summary import DeviceSummary, InputSummary, Notice, Summary, counted
 from tracelens.files.atomic_write import whole_folder, write_whole
 from tracelens.files.json_bytes import encoded
@@ -185,7 +185,7 @@ class RankReport(NamedSheets):
 
     def _stragglers(self, residual: float | None) -> Iterator[str]:
         result = self.result
-        frame = result.frames[straggler_summary.TITLE]
+        frame = result.frames[rank_times.TITLE]
         if frame.empty:
             return
         typical = result.typical_skew_us

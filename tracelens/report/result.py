@@ -10,8 +10,9 @@ from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from tracelens.analysis.sheets import coll_analysis
 from tracelens.analysis.sheets.context import plain_strings
-from tracelens.analysis.sheets.ops import coll_analysis, kernel_summary, unified_perf_summary
+from tracelens.analysis.sheets.ops import kernel_summary, unified_perf_summary
 from tracelens.analysis.verdict.summary import Notice, Summary
 from tracelens.errors import UsageError
 from tracelens.files.atomic_write import whole_folder, write_whole

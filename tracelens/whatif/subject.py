@@ -19,7 +19,7 @@ from tracelens.analysis.intervals import Ints
 from tracelens.analysis.loaded_trace import Options
 from tracelens.analysis.reading.catalog import Reading
 from tracelens.analysis.reading.recording import Recording, no_device_events
-from tracelens.analysis.sheets.program.modules import module_paths
+from tracelens.analysis.sheets.module_time import module_paths
 from tracelens.errors import UsageError
 from tracelens.files.short_names import short_kernel_name
 from tracelens.lazy.records import dataclass

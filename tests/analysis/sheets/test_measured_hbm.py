@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from tests.analysis.conftest import Builder
 from tests.conftest import examples
 from tracelens.analysis.analyze import Options, analyze
-from tracelens.analysis.sheets.timeline.measured_hbm import NOTHING, SEVERAL
+from tracelens.analysis.sheets.measured_hbm import NOTHING, SEVERAL
 
 Build = Callable[[], Builder]
 READ, WRITTEN, MOVED = (f"dram__bytes{what}.sum" for what in ("_read", "_write", ""))

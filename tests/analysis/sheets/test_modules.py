@@ -18,9 +18,9 @@ from tracelens.analysis.attribution.activity import DeviceActivity, device_activ
 from tracelens.analysis.attribution.host_scopes import PHASES, Paths, phases
 from tracelens.analysis.loaded_trace import Trace
 from tracelens.analysis.reading.catalog import Catalog
+from tracelens.analysis.sheets.module_time import modules
 from tracelens.analysis.sheets.program import call_stacks as stacks
 from tracelens.analysis.sheets.program.call_stacks import call_stacks
-from tracelens.analysis.sheets.program.modules import modules
 from tracelens.trace.reading.chrome.event_list import read_events
 
 Build = Callable[[], Builder]

@@ -7,7 +7,7 @@ import pandas as pd
 import pytest
 
 import tracelens as tl
-from tracelens.analysis.sheets.ops import op_overview
+from tracelens.analysis.sheets import perf_summary
 
 TRACES = sorted((Path(__file__).parents[3] / "example_traces" / "moe_ep8").glob("*.json.gz"))[:2]
 
@@ -31,7 +31,7 @@ def test_time_above_the_roofline_by_hand():
         "hbm_tb_s_mean": [0.1, 2.0, np.nan], "roofline_bound": ["compute", "memory", None],
         "percent_of_roofline_mean": [25.0, 110.0, np.nan],
     }  # fmt: skip
-    shown = op_overview.overview(pd.DataFrame(rows), 11_000.0)
+    shown = perf_summary.overview(pd.DataFrame(rows), 11_000.0)
     np.testing.assert_allclose(
         shown["percent"], [400 / 11, 100 / 11, 50 / 11]
     )  # half of the GPU's time is collectives'

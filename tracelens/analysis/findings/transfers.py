@@ -13,7 +13,7 @@ from tracelens.analysis.attribution.host_scopes import FORWARD, PHASES
 from tracelens.analysis.findings.rule import MIN_GAIN, Advice, Candidate, Floats, Observed, finding
 from tracelens.analysis.grouping import distinct_rows
 from tracelens.analysis.reading.recorded_groups import attributes_of_calls
-from tracelens.analysis.sheets.ops import coll_analysis, copies
+from tracelens.analysis.sheets import coll_analysis, copies
 from tracelens.analysis.verdict.summary import Evidence, Said, counted, duration, percent, size, takes
 from tracelens.analysis.work.remote_share import split_sizes
 from tracelens.backends.collective_times import Collectives

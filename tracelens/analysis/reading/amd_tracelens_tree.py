@@ -17,8 +17,8 @@ import numpy as np
 
 from tracelens.analysis.intervals import Ints
 from tracelens.analysis.loaded_trace import Trace
+from tracelens.analysis.reading.added_ops import forward_rows
 from tracelens.analysis.reading.catalog import Catalog
-from tracelens.analysis.reading.composite_ops import forward_rows
 from tracelens.extensions import TimeLimitError, time_limit
 from tracelens.lazy.records import dataclass
 from tracelens.perf_models.amd_tracelens_hooks import TREE_HOOK

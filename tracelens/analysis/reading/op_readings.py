@@ -13,8 +13,8 @@ import numpy.typing as npt
 from tracelens.analysis.attribution.activity import DeviceActivity
 from tracelens.analysis.grouping import Codes, distinct_rows, first_of_each, numbered
 from tracelens.analysis.loaded_trace import Trace
+from tracelens.analysis.reading.added_ops import forward_rows
 from tracelens.analysis.reading.catalog import PRODUCTS, Catalog, Reading
-from tracelens.analysis.reading.composite_ops import forward_rows
 from tracelens.analysis.reading.engine_steps import inference_sums
 from tracelens.analysis.reading.layer_windows import layer_windows
 from tracelens.analysis.reading.neighboring_calls import Surroundings, surroundings

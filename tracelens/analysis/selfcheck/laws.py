@@ -14,14 +14,9 @@ from tracelens.analysis.findings.transfers import ALL_LATENCY, SLOW_BUS
 from tracelens.analysis.idle.dependencies import IDLE
 from tracelens.analysis.selfcheck.plain import PlainTrace, kernel_totals, parts, step_spans, union
 from tracelens.analysis.selfcheck.sentences import unexplained_numbers
+from tracelens.analysis.sheets import coll_analysis
 from tracelens.analysis.sheets.distinct_calls import UNLINKED_NAME
-from tracelens.analysis.sheets.ops import (
-    coll_analysis,
-    headroom,
-    kernel_summary,
-    ops_summary_by_category,
-    unified_perf_summary,
-)
+from tracelens.analysis.sheets.ops import headroom, kernel_summary, ops_summary_by_category, unified_perf_summary
 from tracelens.analysis.sheets.timeline import critical_path, idle_causes
 from tracelens.analysis.verdict.summary import Summary
 from tracelens.lazy.records import dataclass

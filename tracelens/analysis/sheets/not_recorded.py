@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Container
 
 from tracelens.analysis.idle.dependencies import MAX_EVENTS
-from tracelens.analysis.sheets.timeline import critical_path, launch_overhead
+from tracelens.analysis.sheets import device_timeline
+from tracelens.analysis.sheets.timeline import critical_path
 from tracelens.analysis.verdict.summary import Unanswered
 from tracelens.trace.lacks import lacks_sync_events, no_runtime_calls, steps_advice, without
 from tracelens.trace.table import Kind, TraceTable
@@ -14,7 +15,7 @@ from tracelens.trace.table import Kind, TraceTable
 def not_shown(table: TraceTable, shown: Container[str]) -> tuple[Unanswered, ...]:
     """What the sheets cannot show for want of a recording; ``shown``: titles of those that there are."""
     missing = list(not_recorded(table))
-    if launch_overhead.TITLE not in shown:
+    if device_timeline.TITLE not in shown:
         missing.append(Unanswered(question="launch overhead", because=no_runtime_calls(table)))
     if critical_path.TITLE not in shown:
         because = f"no step with 1 to {MAX_EVENTS:,} device events: {steps_advice(table)}"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from tracelens.analysis.sheets.ops import coll_analysis
+from tracelens.analysis.sheets import coll_analysis
 from tracelens.schema import table
 
 if TYPE_CHECKING:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from tracelens.analysis.sheets.timeline import steps as steps_sheet
+from tracelens.analysis.sheets import step_times
 from tracelens.schema import TEXT, table
 
 if TYPE_CHECKING:
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
     from tracelens.analysis.analyze import Analysis
 
-_SHEET = steps_sheet.COLUMNS
+_SHEET = step_times.COLUMNS
 COLUMNS = {**_SHEET, "begins_with": replace(_SHEET["begins_with"], number_format=TEXT)}
 
 

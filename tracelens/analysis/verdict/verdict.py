@@ -17,11 +17,12 @@ from tracelens.analysis.intervals import union_by_group
 from tracelens.analysis.reading.captured_graphs import graph_launches
 from tracelens.analysis.reading.catalog import COMMUNICATION, NO_MODEL
 from tracelens.analysis.reading.recording import CHOSEN
+from tracelens.analysis.sheets import coll_analysis, copies, cpu_ops, device_timeline
+from tracelens.analysis.sheets.coll_analysis import with_bus_rate
+from tracelens.analysis.sheets.copies import with_rate
 from tracelens.analysis.sheets.distinct_calls import UNLINKED_NAME
-from tracelens.analysis.sheets.ops import coll_analysis, copies, cpu_ops_unique_args, unified_perf_summary
-from tracelens.analysis.sheets.ops.coll_analysis import with_bus_rate
-from tracelens.analysis.sheets.ops.copies import with_rate
-from tracelens.analysis.sheets.timeline import idle_causes, launch_overhead
+from tracelens.analysis.sheets.ops import unified_perf_summary
+from tracelens.analysis.sheets.timeline import idle_causes
 from tracelens.analysis.verdict.notices import input_notices, notices
 from tracelens.analysis.verdict.summary import (
     COMPLETE,
@@ -93,7 +94,7 @@ def categories(analysis: Analysis, divisor: int) -> tuple[CategoryRow, ...]:
 
 def cpu_categories(analysis: Analysis, divisor: int) -> tuple[CategoryRow, ...]:
     """By the CPU ops' own time; shares are of all of it."""
-    unique = analysis.frames[cpu_ops_unique_args.TITLE]
+    unique = analysis.frames[cpu_ops.TITLE]
     own = unique.groupby("category")["host_self_us_sum"].sum()
     total = float(own.sum()) or 1.0
     rows = [
@@ -281,7 +282,7 @@ def step_summary(analysis: Analysis) -> Steps | None:
 
 def _queue_was_full(analysis: Analysis) -> bool:
     """Whether launches may have waited for room: then their time is no work of the host."""
-    launches = analysis.frames.get(launch_overhead.TITLE)
+    launches = analysis.frames.get(device_timeline.TITLE)
     return launches is not None and bool((launches["queue_depth_max"] >= _FULL_QUEUE).any())
 
 

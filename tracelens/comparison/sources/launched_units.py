@@ -12,7 +12,7 @@ from tracelens.analysis.reading.captured_graphs import graph_launches
 from tracelens.analysis.reading.catalog import OTHER
 from tracelens.analysis.reading.op_readings import OpReadings
 from tracelens.analysis.reading.recording import Recording
-from tracelens.analysis.sheets.program.modules import module_paths
+from tracelens.analysis.sheets.module_time import module_paths
 from tracelens.analysis.work.known_work import Work
 from tracelens.analysis.work.limits import Limits
 from tracelens.backends.chain import chain

@@ -11,15 +11,10 @@ import base64
 import gzip
 from collections.abc import Mapping, Sequence
 
-from tracelens.analysis.page.icicle import MAX_NODES
+from tracelens.analysis.page.op_charts import MAX_NODES
 from tracelens.analysis.page.step_timeline import MAX_RECTS
-from tracelens.analysis.sheets.ops import (
-    coll_analysis,
-    cpu_ops_unique_args,
-    kernel_summary,
-    op_overview,
-    unified_perf_summary,
-)
+from tracelens.analysis.sheets import coll_analysis, cpu_ops, perf_summary
+from tracelens.analysis.sheets.ops import kernel_summary, unified_perf_summary
 from tracelens.analysis.verdict.summary import Summary
 from tracelens.files.json_bytes import encoded
 from tracelens.lazy.records import dataclass
@@ -70,7 +65,7 @@ def _page(sheets: Sequence[Sheet], summary: Summary, result: Analyzed, limits: L
             page_table("ops", _overview(ops, kernels), OPS, limits.rows),
             page_table("kernels", kernels, KERNELS, limits.rows),
             page_table("collectives", by_title(sheets, coll_analysis.TITLE), COLLECTIVES, limits.rows),
-            page_table("cpu-ops", by_title(sheets, cpu_ops_unique_args.TITLE), CPU_OPS, limits.rows),
+            page_table("cpu-ops", by_title(sheets, cpu_ops.TITLE), CPU_OPS, limits.rows),
         )
         if table is not None
     }
@@ -91,7 +86,7 @@ def _overview(ops: Sheet | None, kernels: Sheet | None) -> Sheet | None:
     if ops is None:
         return None
     gpu_us = ops.frame["kernel_us_sum"].sum() if kernels is None else kernels.frame["duration_us_sum"].sum()
-    return make_sheet(ops.title, op_overview.overview(ops.frame, float(gpu_us)), op_overview.COLUMNS, ops.text)
+    return make_sheet(ops.title, perf_summary.overview(ops.frame, float(gpu_us)), perf_summary.COLUMNS, ops.text)
 
 
 def _sections(

@@ -12,10 +12,10 @@ from tracelens.analysis.analyze import Analysis
 from tracelens.analysis.attribution.activity import Labels
 from tracelens.analysis.idle.idle_time import CAUSES
 from tracelens.analysis.page.drilldown import Drilldown, drilldown
-from tracelens.analysis.page.host_lanes import HostLanes
-from tracelens.analysis.page.icicle import Icicle, icicle
+from tracelens.analysis.page.op_charts import Icicle, icicle
 from tracelens.analysis.page.roofs import Roofs, roofs
 from tracelens.analysis.page.step_idle import StepIdle
+from tracelens.analysis.page.step_rectangles import HostLanes
 from tracelens.analysis.page.step_timeline import Lane, StepTimeline, step_timelines
 from tracelens.analysis.sheets.program.call_stacks import lines_of_events
 from tracelens.analysis.verdict.summary import DeviceSummary

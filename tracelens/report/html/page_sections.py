@@ -6,9 +6,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import TypeGuard
 
 from tracelens.analysis.page.drilldown import Drilldown
-from tracelens.analysis.page.host_lanes import MAX_LEVELS
-from tracelens.analysis.page.icicle import Icicle
+from tracelens.analysis.page.op_charts import Icicle
 from tracelens.analysis.page.roofs import Roofs
+from tracelens.analysis.page.step_rectangles import MAX_LEVELS
 from tracelens.analysis.page.step_timeline import StepTimeline
 from tracelens.analysis.sheets.ops import headroom, unified_perf_summary
 from tracelens.analysis.sheets.timeline import critical_path

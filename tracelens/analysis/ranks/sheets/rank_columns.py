@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tracelens.analysis.sheets.ops.coll_analysis import COLUMNS as _COLLECTIVES
+from tracelens.analysis.sheets.coll_analysis import COLUMNS as _COLLECTIVES
 from tracelens.schema import count, identifier, mb, number, percent, text, us
 
 GB_S, TB_S = "GB/s (1e9 bytes per second), wire", "TB/s (1e12 bytes per second), wire"

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from tracelens.analysis.sheets import cpu_ops
 from tracelens.analysis.sheets.distinct_calls import sorted_by, with_percent
-from tracelens.analysis.sheets.ops import cpu_ops_unique_args
 from tracelens.analysis.sheets.shared_columns import CALLS, CATEGORY, NAME, PERCENTAGES
 from tracelens.schema import column_set, sheet, us
 
@@ -17,15 +17,15 @@ if TYPE_CHECKING:
 
 TITLE = "cpu_ops_summary"
 COLUMNS = column_set(
-    NAME, CATEGORY, CALLS, us("host_self_us_sum", cpu_ops_unique_args.SELF),
-    us("host_us_sum", cpu_ops_unique_args.TOTAL), PERCENTAGES,
+    NAME, CATEGORY, CALLS, us("host_self_us_sum", cpu_ops.SELF),
+    us("host_us_sum", cpu_ops.TOTAL), PERCENTAGES,
 )  # fmt: skip
 
 
 @sheet(TITLE, columns=COLUMNS, order=80, json=None)
 def frame(context: HostContext) -> pd.DataFrame | None:
     """CPU ops by name, by their own time on the host."""
-    unique = context.frames.get(cpu_ops_unique_args.TITLE)
+    unique = context.frames.get(cpu_ops.TITLE)
     return None if unique is None else cpu_ops_summary(unique)
 
 

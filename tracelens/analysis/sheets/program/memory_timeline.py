@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from tracelens.analysis.intervals import Ints
-from tracelens.analysis.sheets.program.memory import by_device, held_after, names_of, op_at
+from tracelens.analysis.sheets.device_memory import by_device, held_after, names_of, op_at
 from tracelens.analysis.sheets.shared_columns import HELD, RESERVED, START, memory_mb
 from tracelens.schema import column_set, sheet, text, us
 from tracelens.trace.table import TraceTable

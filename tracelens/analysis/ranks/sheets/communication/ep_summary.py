@@ -5,7 +5,7 @@ from __future__ import annotations
 import pandas as pd
 
 from tracelens.analysis.ranks.sheets import rank_columns as shared
-from tracelens.analysis.ranks.sheets.communication import ep_long
+from tracelens.analysis.ranks.sheets import rank_exchanges
 from tracelens.analysis.ranks.sheets.job_context import JobContext
 from tracelens.analysis.sheets.shared_columns import CALLS, NAME
 from tracelens.schema import column_set, sheet, us
@@ -24,7 +24,7 @@ COLUMNS = column_set(
 @sheet(TITLE, columns=COLUMNS, order=540)
 def frame(job: JobContext) -> pd.DataFrame:
     """Token exchanges by op and group: effective rates beside true ones."""
-    return exchange_summary(job.frames[ep_long.TITLE], by_rank=False)
+    return exchange_summary(job.frames[rank_exchanges.TITLE], by_rank=False)
 
 
 def exchange_summary(frame: pd.DataFrame, *, by_rank: bool) -> pd.DataFrame:
@@ -67,4 +67,4 @@ def _total(values: pd.Series) -> float | None:
 
 
 def _rate_of_mb(megabytes: float | None, time_us: float) -> float | None:
-    return None if megabytes is None else ep_long.rate_tb_s(megabytes * BYTES_PER_MB, time_us)
+    return None if megabytes is None else rank_exchanges.rate_tb_s(megabytes * BYTES_PER_MB, time_us)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pandas as pd
 
+from tracelens.analysis.ranks.sheets import rank_collectives
 from tracelens.analysis.ranks.sheets import rank_columns as shared
-from tracelens.analysis.ranks.sheets.communication import nccl_implicit_sync
 from tracelens.analysis.ranks.sheets.job_context import JobContext
 from tracelens.analysis.sheets.shared_columns import CALLS
 from tracelens.schema import column_set, sheet, statistics, text, us
@@ -34,7 +34,7 @@ TRANSFER, SKEWED, MIXED, INCONCLUSIVE = "transfer-dominated", "arrival-skew-domi
 @sheet(TITLE, columns=COLUMNS, order=560)
 def frame(job: JobContext) -> pd.DataFrame:
     """Matched collectives by group, collective, type and size."""
-    collectives = job.frames[nccl_implicit_sync.TITLE]
+    collectives = job.frames[rank_collectives.TITLE]
     if collectives.empty:
         return collectives
     keys = ["group_name", "group_size", "collective", "dtype", "full_mb"]

@@ -8,7 +8,7 @@ import pandas as pd
 from tracelens.analysis.ranks.sheets import rank_columns as shared
 from tracelens.analysis.ranks.sheets.communication import nccl_long
 from tracelens.analysis.ranks.sheets.job_context import JobContext
-from tracelens.analysis.sheets.ops.coll_analysis import bus_gb_s
+from tracelens.analysis.sheets.coll_analysis import bus_gb_s
 from tracelens.analysis.sheets.shared_columns import CALLS
 from tracelens.schema import column_set, number, sheet, statistics, us
 

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
     from tracelens.analysis.analyze import Analysis
 
+
 COLUMNS = column_set(
     identifier("kernel", "Number of the event in the trace."),
     text("kernel_name", "Name of the kernel, copy or memset."),

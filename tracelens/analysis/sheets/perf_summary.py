@@ -16,6 +16,7 @@ from tracelens.schema import column_set, count, number, percent, sheet, text, us
 if TYPE_CHECKING:
     from tracelens.analysis.sheets.context import SheetContext
 
+
 TITLE = "ops"
 _SHAPE = lazy_pattern(r"\(\d[\d, ]*\)")
 COLUMNS = column_set(

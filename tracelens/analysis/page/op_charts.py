@@ -11,9 +11,9 @@ from tracelens.analysis.attribution.steps import is_step_annotation
 from tracelens.analysis.attribution.window import in_steps
 from tracelens.analysis.grouping import Codes, distinct_rows, first_of_each, numbered
 from tracelens.analysis.intervals import Ints
+from tracelens.analysis.sheets.cpu_ops import self_ns
 from tracelens.analysis.sheets.distinct_calls import UNLINKED_NAME
 from tracelens.analysis.sheets.ops import cpu_ops_summary
-from tracelens.analysis.sheets.ops.cpu_ops_unique_args import self_ns
 from tracelens.lazy.records import dataclass
 from tracelens.trace.table import Kind, RowColumn
 from tracelens.trace.tree import MODULE_PREFIX, OpTree

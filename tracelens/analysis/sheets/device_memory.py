@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
     from tracelens.analysis.sheets.context import SheetContext
 
+
 # c10/core/DeviceType.h, with the names that torch.device takes. Devices of ROCm are "cuda" there too.
 _DEVICE_TYPES = {
     0: "cpu",

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
     from tracelens.analysis.sheets.context import SheetContext
 
+
 Ints = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float64]
 #: Rows of samples in which not one kernel alone ran.

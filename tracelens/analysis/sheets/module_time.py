@@ -35,6 +35,7 @@ if TYPE_CHECKING:
 
     from tracelens.analysis.sheets.context import SheetContext
 
+
 NO_MODULE = "(in no module)"
 # "jit_train_step(8217364)": the same program compiled again has another number.
 _FINGERPRINT = lazy_pattern(r"\(\d++\)\Z")

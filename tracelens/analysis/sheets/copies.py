@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 
     from tracelens.analysis.sheets.context import SheetContext
 
+
 Floats = npt.NDArray[np.float64]
 
 #: The launching op of copies whose launch was not recorded, or was no op's.
