@@ -5,8 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from tracelens.analysis.ranks.sheets import rank_sheets
-from tracelens.analysis.sheets import built_in_sheets
-from tracelens.analysis.sheets.ops import families
+from tracelens.analysis.sheets import built_in_sheets, priced_calls
 from tracelens.report.tracelens_headers import FAMILIES, header
 from tracelens.schema import Column, ColumnSet
 
@@ -36,7 +35,7 @@ def page() -> str:
     parts.append(
         _section(
             "The sheets of perf-model families (`GEMM`, `SDPA_fwd`, `EP_Communication` ...)",
-            families.COLUMNS,
+            priced_calls.FAMILY_COLUMNS,
             FAMILIES,
             "A column `param_*` for each dimension of the model comes after the name.",
         )

@@ -34,8 +34,7 @@ from tracelens.analysis.analyze import Analysis
 from tracelens.analysis.attribution.activity import gpu_timeline
 from tracelens.analysis.attribution.host_scopes import phases
 from tracelens.analysis.loaded_trace import Options, Trace
-from tracelens.analysis.sheets.module_time import modules
-from tracelens.analysis.sheets.program.call_stacks import call_stacks
+from tracelens.analysis.sheets.module_time import call_stacks, modules
 from tracelens.cli import main
 from tracelens.comparison.compare import compare_sides
 from tracelens.comparison.sides import Side

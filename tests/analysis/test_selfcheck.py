@@ -19,10 +19,9 @@ from tracelens.analysis.attribution.activity import device_activity, gpu_timelin
 from tracelens.analysis.attribution.steps import device_steps
 from tracelens.analysis.loaded_trace import Trace, load
 from tracelens.analysis.reading.catalog import Catalog
-from tracelens.analysis.selfcheck.laws import FILE_LAWS, REPORT_LAWS, check_report
+from tracelens.analysis.selfcheck.laws import FILE_LAWS, REPORT_LAWS, check_report, unexplained_numbers
 from tracelens.analysis.selfcheck.plain import PlainTrace, nanoseconds, parts, step_spans, union
-from tracelens.analysis.selfcheck.sentences import unexplained_numbers
-from tracelens.analysis.sheets.ops.kernel_summary import kernel_summary
+from tracelens.analysis.sheets.kernel_time import kernel_summary
 from tracelens.analysis.verdict.summary import Coverage, Evidence, Finding, Said
 from tracelens.analysis.verdict.verdict import summarize
 from tracelens.hardware import recognize

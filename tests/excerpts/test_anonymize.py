@@ -13,7 +13,7 @@ from tests.analysis.conftest import Builder
 from tests.conftest import RealTrace, device_traces, part
 from tracelens.analysis.analyze import analyze
 from tracelens.analysis.loaded_trace import Options, Trace, load
-from tracelens.analysis.sheets.ops import unified_perf_summary
+from tracelens.analysis.sheets import perf_summary
 from tracelens.analysis.verdict.verdict import summarize
 from tracelens.excerpts.anonymize import Names, anonymize
 from tracelens.trace.table import Kind
@@ -26,7 +26,7 @@ QUICK = ("more/torchrec_pr1460/sst_long_a2a_optimizer_5/rank0.pt.trace.json.gz",
 def figures(trace: Trace) -> dict[str, Any]:
     """All that a report says in numbers."""
     analysis = analyze(trace, Options())
-    found, ops = summarize(analysis), analysis.frames[unified_perf_summary.TITLE]
+    found, ops = summarize(analysis), analysis.frames[perf_summary.UNIFIED_PERF_SUMMARY_TITLE]
     numbers = ops.select_dtypes("number").drop(columns=["example_row"], errors="ignore")
     rows = sorted(map(str, numbers.round(6).to_numpy().tolist()))
     return {

@@ -11,8 +11,7 @@ import pytest
 
 import tracelens
 from tracelens.analysis.ranks.sheets import rank_sheets
-from tracelens.analysis.sheets import built_in_sheets
-from tracelens.analysis.sheets.ops import kernel_summary
+from tracelens.analysis.sheets import built_in_sheets, kernel_time
 from tracelens.report.result import Report
 
 ADDED = '''
@@ -45,7 +44,7 @@ def report(repository: Path, tmp_path_factory: pytest.TempPathFactory) -> Report
     """Of the example, with the sheet above and a copy of a built-in one."""
     folder = tmp_path_factory.mktemp("extensions")
     (folder / "by_name.py").write_text(ADDED, encoding="utf-8")
-    copied = Path(kernel_summary.__file__).read_text(encoding="utf-8")
+    copied = Path(kernel_time.__file__).read_text(encoding="utf-8")
     (folder / "again.py").write_text(copied.replace('TITLE = "kernel_summary"', 'TITLE = "again"'), encoding="utf-8")
     trace = repository / "example_traces" / "moe_ep8" / "rank0.json.gz"
     return tracelens.report(trace, extensions=[folder / "by_name.py", folder / "again.py"])

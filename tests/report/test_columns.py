@@ -13,8 +13,8 @@ import tracelens
 from reference_reports.regenerate import EXAMPLES, REPORTS
 from tracelens.analysis.ranks.sheets import rank_sheets
 from tracelens.analysis.sheets import built_in_sheets
-from tracelens.analysis.sheets.ops.families import COLUMNS as FAMILY
-from tracelens.analysis.sheets.ops.unified_perf_summary import COLUMNS as UNIFIED
+from tracelens.analysis.sheets.perf_summary import UNIFIED_PERF_SUMMARY_COLUMNS as UNIFIED
+from tracelens.analysis.sheets.priced_calls import FAMILY_COLUMNS as FAMILY
 from tracelens.analysis.tables import built_in_tables
 from tracelens.errors import UsageError
 from tracelens.report.assembly import make_sheet

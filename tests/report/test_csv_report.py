@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pandas as pd
 
-from tracelens.analysis.sheets.ops.unified_perf_summary import COLUMNS as UNIFIED
+from tracelens.analysis.sheets.perf_summary import UNIFIED_PERF_SUMMARY_COLUMNS as UNIFIED
 from tracelens.report.assembly import assemble, make_sheet
 from tracelens.report.csv_report import csv_text, write_csv
 

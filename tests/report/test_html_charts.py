@@ -6,7 +6,7 @@ import re
 
 import pytest
 
-from tracelens.analysis.page.roofs import ComputeRoof, Roofs
+from tracelens.analysis.page.op_charts import ComputeRoof, Roofs
 from tracelens.report.charts.page_charts import (
     COLORS,
     REST,

@@ -16,8 +16,8 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from tests.conftest import examples
-from tracelens.analysis.sheets.ops.kernel_summary import COLUMNS as KERNELS
-from tracelens.analysis.sheets.ops.unified_perf_summary import COLUMNS as UNIFIED
+from tracelens.analysis.sheets.kernel_time import KERNEL_SUMMARY_COLUMNS as KERNELS
+from tracelens.analysis.sheets.perf_summary import UNIFIED_PERF_SUMMARY_COLUMNS as UNIFIED
 from tracelens.report.about import about_lines
 from tracelens.report.assembly import assemble, make_sheet
 from tracelens.report.xlsx import worksheet_rows

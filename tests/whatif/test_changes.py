@@ -15,7 +15,7 @@ from tests.conftest import RealTrace, part
 from tracelens.analysis.analyze import analyze
 from tracelens.analysis.loaded_trace import Options as AnalysisOptions
 from tracelens.analysis.loaded_trace import Trace
-from tracelens.analysis.work.limits import launch_floor_us
+from tracelens.analysis.work.known_work import launch_floor_us
 from tracelens.backends.chain import chain
 from tracelens.backends.system import System
 from tracelens.dtypes import DType

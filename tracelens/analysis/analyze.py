@@ -22,18 +22,17 @@ from tracelens.analysis.findings.rule import RuleFailure
 from tracelens.analysis.grouping import Codes
 from tracelens.analysis.intervals import Ints
 from tracelens.analysis.loaded_trace import Options
-from tracelens.analysis.page.step_idle import StepIdle
+from tracelens.analysis.page.step_rectangles import StepIdle
+from tracelens.analysis.reading.added_ops import KnownShapes
+from tracelens.analysis.reading.captured_graphs import GraphLinks
 from tracelens.analysis.reading.catalog import ExtensionFailure
-from tracelens.analysis.reading.graph_replays import GraphLinks
-from tracelens.analysis.reading.known_shapes import KnownShapes
 from tracelens.analysis.reading.recording import Recording
 from tracelens.analysis.sheets import cpu_ops, step_times
 from tracelens.analysis.sheets.context import HostContext, SheetContext
-from tracelens.analysis.sheets.not_recorded import not_shown
-from tracelens.analysis.sheets.ops import cpu_ops_summary
+from tracelens.analysis.sheets.device_timeline import not_shown
 from tracelens.analysis.sheets.priced_calls import PricedCalls
 from tracelens.analysis.verdict.summary import Coverage, Excluded, Finding, FixesTogether, Notice, Unanswered
-from tracelens.analysis.work.executed_work import ExecutedWork
+from tracelens.analysis.work.known_work import ExecutedWork
 from tracelens.extensions import Extension
 from tracelens.files.memory_limit import end_stage
 from tracelens.hardware import HardwareSpec, Recognition
@@ -180,7 +179,11 @@ def _cpu_only(recording: Recording, options: Options) -> Analysis:
     stem, times, _ = device_steps(table, tree, activity.rows, found)
     selected = chosen_steps(options.steps, times)
     context = HostContext(recording=recording, options=options, step_times=times, selected=selected)
-    titles = (cpu_ops.TITLE, cpu_ops_summary.TITLE, *((step_times.TITLE,) if len(times) else ()))
+    titles = (
+        cpu_ops.CPU_OPS_TITLE,
+        cpu_ops.CPU_OPS_SUMMARY_TITLE,
+        *((step_times.STEP_TIMES_TITLE,) if len(times) else ()),
+    )
     return Analysis(
         trace=recording.trace,
         options=options,

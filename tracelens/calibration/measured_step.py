@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tracelens.analysis.reading.catalog import Catalog
+from tracelens.analysis.sheets import perf_summary
 from tracelens.analysis.sheets.coll_analysis import collective_models, collective_rows
-from tracelens.analysis.sheets.ops import unified_perf_summary
 from tracelens.backends.measured import MeasuredCall, MeasuredStep
 from tracelens.calibration.measurements import signature_of
 from tracelens.extensions import load_extension
@@ -46,7 +46,7 @@ def trace_step(analysis: Analysis) -> MeasuredStep:
     """The mean step of an analyzed trace; the whole window where no steps were marked."""
     steps = len(analysis.complete_steps) or 1
     catalog, calls = Catalog(analysis.extensions), []
-    ops = analysis.frames.get(unified_perf_summary.TITLE)
+    ops = analysis.frames.get(perf_summary.UNIFIED_PERF_SUMMARY_TITLE)
     if ops is not None and "example_row" in ops:
         columns = (ops[name] for name in ("example_row", "name", "operation_count", "kernel_us_mean"))
         for row, name, count, mean in zip(*columns, strict=True):

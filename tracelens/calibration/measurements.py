@@ -13,7 +13,7 @@ import numpy as np
 from tracelens.analysis.attribution.calls import COPY
 from tracelens.analysis.reading.catalog import Catalog
 from tracelens.analysis.reading.op_readings import OpReadings
-from tracelens.analysis.sheets.ops import unified_perf_summary
+from tracelens.analysis.sheets import perf_summary
 from tracelens.backends.base import Floats
 from tracelens.backends.column_batch import ColumnBatch
 from tracelens.backends.origami import Origami, calibrated_family, slowdowns
@@ -170,7 +170,7 @@ def analysis_measured(analysis: Analysis) -> list[Measured]:
 
     Without copies from host to device or between devices: links limit them, not the memory that is fitted here.
     """
-    frame = analysis.frames.get(unified_perf_summary.TITLE)
+    frame = analysis.frames.get(perf_summary.UNIFIED_PERF_SUMMARY_TITLE)
     if frame is None or "example_row" not in frame:
         return []
     frame = frame[(frame["example_row"] >= 0) & (frame["category"] != COPY)]

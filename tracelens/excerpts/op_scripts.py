@@ -13,7 +13,7 @@ from typing import Any
 
 from tracelens.analysis.analyze import analyze
 from tracelens.analysis.loaded_trace import Options, Trace
-from tracelens.analysis.sheets.ops import unified_perf_summary
+from tracelens.analysis.sheets import perf_summary
 from tracelens.errors import NothingToAnalyzeError, UsageError
 from tracelens.files.atomic_write import whole_folder
 from tracelens.lazy.patterns import lazy_pattern
@@ -47,7 +47,7 @@ def op_scripts(trace: Trace, *, op: str | None = None, top: int | None = None) -
     UsageError for an op that launched nothing, NothingToAnalyzeError where no call can be run.
     """
     analysis = analyze(trace, Options(backend="tile"))
-    frame = analysis.frames[unified_perf_summary.TITLE]
+    frame = analysis.frames[perf_summary.UNIFIED_PERF_SUMMARY_TITLE]
     if op is not None:
         known = frame["name"].tolist()
         frame = frame[frame["name"] == op]

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from tracelens.analysis.analyze import Analysis
-from tracelens.analysis.sheets.ops import unified_perf_summary
+from tracelens.analysis.sheets import perf_summary
 from tracelens.trace.rewriting import microseconds, rewrite
 
 #: Arguments of an event: (name shown in Perfetto, column of ``unified_perf_summary``).
@@ -47,7 +47,7 @@ def write_perfetto(analysis: Analysis, path: str | PathLike[str]) -> int:
 
 def _said(analysis: Analysis) -> list[dict[str, Any]]:
     """Arguments by row of the sheet."""
-    rows = analysis.frames[unified_perf_summary.TITLE]
+    rows = analysis.frames[perf_summary.UNIFIED_PERF_SUMMARY_TITLE]
     said: list[dict[str, Any]] = [{"category (tracelens)": str(name)} for name in rows["category"]]
     for name, key in _SHOWN:
         for at, value in enumerate(rows.get(key, ())):

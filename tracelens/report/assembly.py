@@ -9,8 +9,7 @@ from typing import Any, Protocol
 
 import pandas as pd
 
-from tracelens.analysis.sheets import built_in_sheets
-from tracelens.analysis.sheets.ops import families, unified_perf_summary
+from tracelens.analysis.sheets import built_in_sheets, perf_summary, priced_calls
 from tracelens.analysis.verdict.summary import Notice
 from tracelens.lazy.records import dataclass
 from tracelens.registry import Claim, Registry
@@ -79,7 +78,7 @@ def assemble(result: Analyzed, sources: Iterable[object] = ()) -> Assembly:
     for title, frame in result.families.items():
         if len(frame) and title not in built_in and title not in added:
             text = f"One row per distinct call with the perf model of {title}."
-            made.append((FAMILIES, make_sheet(title, frame, families.COLUMNS, text, is_family=True)))
+            made.append((FAMILIES, make_sheet(title, frame, priced_calls.FAMILY_COLUMNS, text, is_family=True)))
     return Assembly(sheets=_in_order(made), failures=tuple(failures))
 
 
@@ -94,7 +93,7 @@ def _in_order(made: Iterable[tuple[int, Sheet]]) -> tuple[Sheet, ...]:
 
 def _placed(claim: Claim, frame: pd.DataFrame, *, is_added: bool = False) -> tuple[int, Sheet]:
     text = (inspect.getdoc(claim.target) or "").split("\n\n")[0].replace("\n", " ")
-    columns = claim.options["columns"] or unified_perf_summary.COLUMNS
+    columns = claim.options["columns"] or perf_summary.UNIFIED_PERF_SUMMARY_COLUMNS
     made = make_sheet(claim.key, frame, columns, text)
     return claim.options["order"], replace(made, is_added=is_added, json=claim.options["json"])
 

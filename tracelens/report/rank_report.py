@@ -15,9 +15,7 @@ import orjson
 from tracelens.analysis.ranks.parallel_reading import RankOptions
 from tracelens.analysis.ranks.rank_comparison import RanksAnalysis, compare_ranks
 from tracelens.analysis.ranks.rank_files import find_traces, job_folder, ranks_text
-from tracelens.analysis.ranks.sheets import rank_sheets, rank_times
-from tracelens.analysis.ranks.sheets.communication import ep_summary, nccl_summary_implicit_sync, nccl_summary_long
-from tracelens.analysis.ranks.sheets.job import pipeline_bubbles, step_cost
+from tracelens.analysis.ranks.sheets import rank_collectives, rank_exchanges, rank_sheets, rank_times
 from tracelens.analysis.verdict.summary import DeviceSummary, InputSummary, Notice, Summary, counted
 from tracelens.files.atomic_write import whole_folder, write_whole
 from tracelens.files.json_bytes import encoded
@@ -169,7 +167,7 @@ class RankReport(NamedSheets):
             yield from textwrap.wrap(notice.text, _WIDTH, initial_indent=" ! ", subsequent_indent="   ")
 
     def _steps(self) -> Iterator[str]:
-        frame = self.result.frames[step_cost.TITLE]
+        frame = self.result.frames[rank_times.STEP_COST_TITLE]
         if frame.empty:
             return
         worst = frame.sort_values("cost_us", ascending=False, kind="stable").iloc[0]
@@ -185,7 +183,7 @@ class RankReport(NamedSheets):
 
     def _stragglers(self, residual: float | None) -> Iterator[str]:
         result = self.result
-        frame = result.frames[rank_times.TITLE]
+        frame = result.frames[rank_times.RANK_TIMES_TITLE]
         if frame.empty:
             return
         typical = result.typical_skew_us
@@ -205,7 +203,7 @@ class RankReport(NamedSheets):
             yield from _late_together(frame, recorded_us)
 
     def _pipelines(self) -> Iterator[str]:
-        frame = self.result.frames[pipeline_bubbles.TITLE]
+        frame = self.result.frames[rank_times.PIPELINE_BUBBLES_TITLE]
         if frame.empty:
             return
         bubble, ranks = frame["bubble_percent"], frame.groupby("pipeline").size()
@@ -219,7 +217,7 @@ class RankReport(NamedSheets):
             yield f" stage {compute_us.idxmax()} computes longest: {most:.3f} ms of a step, all {mean:.3f} on average"
 
     def _collectives(self) -> Iterator[str]:
-        frame = self.result.frames[nccl_summary_implicit_sync.TITLE]
+        frame = self.result.frames[rank_collectives.NCCL_SUMMARY_IMPLICIT_SYNC_TITLE]
         if frame.empty:
             yield from self._calls_of_one_rank()
             return
@@ -232,7 +230,7 @@ class RankReport(NamedSheets):
 
     def _calls_of_one_rank(self) -> Iterator[str]:
         """Without counterparts nothing says how long a call waited: its bandwidth is at least what is shown."""
-        frame = self.result.frames[nccl_summary_long.TITLE]
+        frame = self.result.frames[rank_collectives.NCCL_SUMMARY_LONG_TITLE]
         known = frame if frame.empty else frame[frame["effective_bus_gb_s"].notna()]
         if known.empty:
             return
@@ -244,7 +242,7 @@ class RankReport(NamedSheets):
         yield from ["", *(f" {line}" for line in aligned(rows, words=(0, 1)).splitlines())]
 
     def _exchanges(self) -> Iterator[str]:
-        frame = self.result.frames[ep_summary.TITLE]
+        frame = self.result.frames[rank_exchanges.EP_SUMMARY_TITLE]
         if frame.empty:
             return
         rows = [("token exchange", "effective TB/s", "without waiting TB/s", "waiting")]

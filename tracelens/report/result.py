@@ -10,9 +10,8 @@ from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from tracelens.analysis.sheets import coll_analysis
+from tracelens.analysis.sheets import coll_analysis, kernel_time, perf_summary
 from tracelens.analysis.sheets.context import plain_strings
-from tracelens.analysis.sheets.ops import kernel_summary, unified_perf_summary
 from tracelens.analysis.verdict.summary import Notice, Summary
 from tracelens.errors import UsageError
 from tracelens.files.atomic_write import whole_folder, write_whole
@@ -60,12 +59,12 @@ class Report(NamedSheets):
     @property
     def ops(self) -> pd.DataFrame:
         """Every distinct op call beside its estimate (``unified_perf_summary``); empty without device work."""
-        return self._table(unified_perf_summary.TITLE)
+        return self._table(perf_summary.UNIFIED_PERF_SUMMARY_TITLE)
 
     @property
     def kernels(self) -> pd.DataFrame:
         """Kernels by launching op, name and stream (``kernel_summary``)."""
-        return self._table(kernel_summary.TITLE)
+        return self._table(kernel_time.KERNEL_SUMMARY_TITLE)
 
     @property
     def collectives(self) -> pd.DataFrame:
@@ -85,7 +84,7 @@ class Report(NamedSheets):
     def _op_row(self, row: pd.Series | int | str) -> pd.Series:
         import pandas as pd
 
-        sheet = by_title(self.sheets, unified_perf_summary.TITLE)
+        sheet = by_title(self.sheets, perf_summary.UNIFIED_PERF_SUMMARY_TITLE)
         ops = pd.DataFrame() if sheet is None else sheet.frame
         if isinstance(row, str):
             names = ops["name"].tolist() if len(ops) else []
@@ -214,7 +213,7 @@ class Report(NamedSheets):
         return self[title] if title in self else pd.DataFrame()
 
     def _ops_frame(self) -> pd.DataFrame | None:
-        return self.result.frames.get(unified_perf_summary.TITLE)
+        return self.result.frames.get(perf_summary.UNIFIED_PERF_SUMMARY_TITLE)
 
 
 def refuse_foreign(folder: Path) -> None:

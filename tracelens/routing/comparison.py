@@ -12,7 +12,7 @@ import pandas as pd
 from tracelens.analysis.analyze import analyze
 from tracelens.analysis.loaded_trace import Options, load
 from tracelens.analysis.reading.recorded_groups import recorded_ep_size
-from tracelens.analysis.sheets.ops import unified_perf_summary
+from tracelens.analysis.sheets import perf_summary
 from tracelens.errors import InputError, NothingToAnalyzeError, UsageError
 from tracelens.routing.route_result import RouteResult
 from tracelens.trace.reading.unpacking import TRACE_ENDINGS
@@ -56,7 +56,7 @@ def _exchanges(path: Path, ranks: int) -> list[dict[Any, Any]]:
     recorded = recorded_ep_size(trace.table)
     if recorded not in (None, ranks):
         raise UsageError(f"{path}: its expert-parallel group has {recorded} ranks, but the prediction {ranks}")
-    ops = analyze(trace, Options(cpu=True)).frames.get(unified_perf_summary.TITLE)
+    ops = analyze(trace, Options(cpu=True)).frames.get(perf_summary.UNIFIED_PERF_SUMMARY_TITLE)
     return [] if ops is None else ops[ops.category == _CATEGORY].to_dict(orient="records")
 
 

@@ -7,7 +7,7 @@ import math
 import numpy as np
 
 from tracelens.analysis.idle.dependency_replay import Bools, Floats
-from tracelens.analysis.work.limits import launch_floor_us
+from tracelens.analysis.work.known_work import launch_floor_us
 from tracelens.backends.base import EstimateTable
 from tracelens.backends.chain import chain
 from tracelens.backends.system import System

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from tracelens.analysis.analyze import analyze
 from tracelens.analysis.loaded_trace import Options
-from tracelens.analysis.page.roofs import roofs
+from tracelens.analysis.page.op_charts import roofs
 from tracelens.hardware import HardwareSpec
 
 

@@ -12,8 +12,7 @@ from tests.conftest import RealAnalysis, examples
 from tracelens.analysis.analyze import analyze
 from tracelens.analysis.idle.idle_time import CAUSES, IdleParts
 from tracelens.analysis.loaded_trace import Options, Trace
-from tracelens.analysis.page.step_idle import step_idle
-from tracelens.analysis.page.step_rectangles import MAX_LEVELS
+from tracelens.analysis.page.step_rectangles import MAX_LEVELS, step_idle
 from tracelens.analysis.page.step_timeline import Lane, step_timeline
 from tracelens.trace.reading.chrome.event_list import read_events
 

@@ -6,7 +6,7 @@ import pandas as pd
 import pytest
 
 from tracelens.analysis.sheets.coll_analysis import with_bus_rate, with_estimates
-from tracelens.analysis.sheets.modelled_calls import with_estimated_totals
+from tracelens.analysis.sheets.priced_calls import with_estimated_totals
 from tracelens.analysis.verdict.summary import CategoryRow
 from tracelens.backends import System
 from tracelens.backends.chain import chain

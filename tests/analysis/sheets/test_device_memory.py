@@ -10,9 +10,8 @@ import pytest
 
 from tests.analysis.conftest import Builder
 from tests.conftest import RealTrace
-from tracelens.analysis.sheets.device_memory import memory_summary
-from tracelens.analysis.sheets.program import memory_timeline as device_memory
-from tracelens.analysis.sheets.program.memory_timeline import memory_timeline
+from tracelens.analysis.sheets import device_memory
+from tracelens.analysis.sheets.device_memory import memory_summary, memory_timeline
 
 Build = Callable[[], Builder]
 

@@ -16,8 +16,7 @@ from tracelens.analysis.attribution.activity import device_activity
 from tracelens.analysis.attribution.host_time import host_calls
 from tracelens.analysis.idle.idle_time import queue
 from tracelens.analysis.loaded_trace import Options, Trace
-from tracelens.analysis.sheets.device_timeline import launch_overhead
-from tracelens.analysis.sheets.timeline.stream_overlap import stream_overlap
+from tracelens.analysis.sheets.device_timeline import launch_overhead, stream_overlap
 from tracelens.trace.reading.chrome.event_list import read_events
 
 Build = Callable[[], Builder]

@@ -18,9 +18,8 @@ from tracelens.analysis.attribution.activity import DeviceActivity, device_activ
 from tracelens.analysis.attribution.host_scopes import PHASES, Paths, phases
 from tracelens.analysis.loaded_trace import Trace
 from tracelens.analysis.reading.catalog import Catalog
-from tracelens.analysis.sheets.module_time import modules
-from tracelens.analysis.sheets.program import call_stacks as stacks
-from tracelens.analysis.sheets.program.call_stacks import call_stacks
+from tracelens.analysis.sheets import module_time
+from tracelens.analysis.sheets.module_time import call_stacks, modules
 from tracelens.trace.reading.chrome.event_list import read_events
 
 Build = Callable[[], Builder]
@@ -96,7 +95,7 @@ def test_call_stacks_name_the_program_and_join_what_differs_in_an_address(build:
 
 
 def test_stacks_beyond_the_cap_are_one_row(build: Build, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(stacks, "MAX_STACKS", 1)
+    monkeypatch.setattr(module_time, "MAX_STACKS", 1)
     builder = build()
     for line, (at, kernel) in enumerate(((0, 5), (20, 3), (40, 2))):
         op(python(builder, f"a.py({line}): f", at, 10), "aten::mm", at + 1, kernel)

@@ -12,7 +12,7 @@ from tests.conftest import RealAnalysis
 from tracelens.analysis.analyze import Analysis, analyze
 from tracelens.analysis.loaded_trace import Options
 from tracelens.analysis.verdict.verdict import summarize
-from tracelens.analysis.work.limits import GENERIC_LAUNCH_US, Limits, launch_floor_us, rate_of
+from tracelens.analysis.work.known_work import GENERIC_LAUNCH_US, Limits, launch_floor_us, rate_of
 from tracelens.hardware import HardwareSpec
 from tracelens.report.terminal import verdict
 

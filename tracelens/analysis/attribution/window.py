@@ -49,9 +49,8 @@ from tracelens.analysis.verdict.summary import (
     Coverage,
     Excluded,
 )
-from tracelens.analysis.work.copied_bytes import copied_bytes
 from tracelens.analysis.work.expert_exchange import Exchange, ExpertGroup, exchanges_of
-from tracelens.analysis.work.impossible_work import forget_impossible_work
+from tracelens.analysis.work.known_work import copied_bytes, forget_impossible_work
 from tracelens.backends.system import System
 from tracelens.errors import NothingToAnalyzeError
 from tracelens.lazy.records import dataclass

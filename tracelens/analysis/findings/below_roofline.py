@@ -15,7 +15,7 @@ from tracelens.analysis.findings.rule import MIN_GAIN, Advice, Candidate, Observ
 from tracelens.analysis.intervals import Ints
 from tracelens.analysis.reading.catalog import COMMUNICATION
 from tracelens.analysis.verdict.summary import Said, counted, duration, percent, shortened
-from tracelens.analysis.work.limits import LAUNCH, SHORT_KERNEL_US
+from tracelens.analysis.work.known_work import LAUNCH, SHORT_KERNEL_US
 from tracelens.lazy.records import dataclass
 from tracelens.units import NS_PER_US
 

@@ -14,7 +14,7 @@ import numpy as np
 from tracelens.analysis.attribution.host_scopes import places_around
 from tracelens.analysis.findings.rule import Advice, Candidate, Observed, candidate_of_calls, finding
 from tracelens.analysis.verdict.summary import Said, counted, percent, takes
-from tracelens.analysis.work.limits import launch_floor_us, rate_of
+from tracelens.analysis.work.known_work import launch_floor_us, rate_of
 from tracelens.dtypes import DType
 from tracelens.lazy.patterns import lazy_pattern
 from tracelens.perf_models.compute_type import FP32

@@ -15,7 +15,7 @@ import numpy.typing as npt
 from tracelens.analysis.findings.rule import Advice, Candidate, Observed, finding
 from tracelens.analysis.grouping import numbered
 from tracelens.analysis.idle.idle_time import CAUSES, UNKNOWN, UNRECORDED
-from tracelens.analysis.sheets.timeline import idle_causes
+from tracelens.analysis.sheets import device_timeline
 from tracelens.analysis.verdict.summary import Evidence, Said, counted, duration, percent
 from tracelens.trace.lacks import lacks_sync_events
 from tracelens.units import NS_PER_US
@@ -92,7 +92,7 @@ def longest_row(seen: Observed, parts: npt.NDArray[np.bool_]) -> int | None:
 def idle_evidence(seen: Observed, parts: npt.NDArray[np.bool_]) -> tuple[Evidence, ...]:
     """The causes of these parts in the sheet of causes."""
     causes = [CAUSES[code] for code in np.unique(seen.idle.cause[parts]).tolist()]
-    return tuple(Evidence(sheet=idle_causes.TITLE, row={"cause": cause}) for cause in causes)
+    return tuple(Evidence(sheet=device_timeline.IDLE_CAUSES_TITLE, row={"cause": cause}) for cause in causes)
 
 
 def idle_share(share: float) -> Said:
@@ -127,7 +127,7 @@ def _rule(cause: str, advice: Advice) -> Callable[[Observed], Iterator[Candidate
 )
 def scattered_idle(seen: Observed) -> Iterator[Candidate]:
     """All idle time, where no cause of it is long enough alone."""
-    causes = seen.context.frames[idle_causes.TITLE]
+    causes = seen.context.frames[device_timeline.IDLE_CAUSES_TITLE]
     share = float(causes["percent_of_window"].sum()) / 100
     if share <= LEAST_SHARE or (causes["percent_of_window"] > 100 * LEAST_SHARE).any():
         return
@@ -138,7 +138,9 @@ def scattered_idle(seen: Observed) -> Iterator[Candidate]:
         computed="all idle time; at least none of it",
         certainty="low",
         figures=(idle_share(share), Said(what="longest gap", value=longest, unit="us")),
-        evidence=tuple(Evidence(sheet=idle_causes.TITLE, row={"cause": str(cause)}) for cause in causes["cause"]),
+        evidence=tuple(
+            Evidence(sheet=device_timeline.IDLE_CAUSES_TITLE, row={"cause": str(cause)}) for cause in causes["cause"]
+        ),
     )
 
 

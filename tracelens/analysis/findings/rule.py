@@ -15,9 +15,9 @@ import numpy.typing as npt
 from tracelens.analysis.attribution.activity import at_a_time
 from tracelens.analysis.grouping import Codes
 from tracelens.analysis.idle.idle_time import CAUSES, IdleParts, WindowTime
-from tracelens.analysis.sheets.ops import unified_perf_summary
+from tracelens.analysis.sheets import perf_summary
 from tracelens.analysis.verdict.summary import Evidence, Said, counted, shortened, takes
-from tracelens.analysis.work.limits import launch_floor_us
+from tracelens.analysis.work.known_work import launch_floor_us
 from tracelens.backends.chain import chain
 from tracelens.backends.system import System
 from tracelens.lazy.records import dataclass
@@ -320,7 +320,7 @@ class Observed:
         keys, at = ("name", "category", "input_dims"), [int(row) for row in rows][:most]
         columns = (self.column(key)[at].tolist() for key in keys)
         return tuple(
-            Evidence(sheet=unified_perf_summary.TITLE, row=dict(zip(keys, values, strict=True)))
+            Evidence(sheet=perf_summary.UNIFIED_PERF_SUMMARY_TITLE, row=dict(zip(keys, values, strict=True)))
             for values in zip(*columns, strict=True)
         )
 

@@ -15,7 +15,7 @@ from tracelens.analysis.grouping import distinct_rows
 from tracelens.analysis.reading.recorded_groups import attributes_of_calls
 from tracelens.analysis.sheets import coll_analysis, copies
 from tracelens.analysis.verdict.summary import Evidence, Said, counted, duration, percent, size, takes
-from tracelens.analysis.work.remote_share import split_sizes
+from tracelens.analysis.work.expert_layers import split_sizes
 from tracelens.backends.collective_times import Collectives
 from tracelens.backends.system import System
 from tracelens.lazy.patterns import lazy_pattern

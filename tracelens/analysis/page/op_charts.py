@@ -1,4 +1,6 @@
-"""Kernel time by who asked for it: modules, ops and kernels, added up over equal paths."""
+"""Charts over the ops of a trace: kernel time by module path, device time by category and op, the roofs of the
+roofline.
+"""
 
 from __future__ import annotations
 
@@ -6,14 +8,16 @@ import numpy as np
 import numpy.typing as npt
 
 from tracelens.analysis.analyze import Analysis
+from tracelens.analysis.attribution.activity import Labels
 from tracelens.analysis.attribution.host_scopes import Scopes, levels, module_class
 from tracelens.analysis.attribution.steps import is_step_annotation
 from tracelens.analysis.attribution.window import in_steps
 from tracelens.analysis.grouping import Codes, distinct_rows, first_of_each, numbered
 from tracelens.analysis.intervals import Ints
+from tracelens.analysis.sheets import cpu_ops, perf_summary
 from tracelens.analysis.sheets.cpu_ops import self_ns
 from tracelens.analysis.sheets.distinct_calls import UNLINKED_NAME
-from tracelens.analysis.sheets.ops import cpu_ops_summary
+from tracelens.analysis.work.known_work import rate_of
 from tracelens.lazy.records import dataclass
 from tracelens.trace.table import Kind, RowColumn
 from tracelens.trace.tree import MODULE_PREFIX, OpTree
@@ -70,7 +74,7 @@ def icicle(analysis: Analysis, *, max_nodes: int = MAX_NODES) -> Icicle | None:
         at = at[in_steps(analysis.trace.table, scopes.rows[at], times, selected)]
         builder = _Builder(analysis, scopes.rows, above, at)
         own = self_ns(analysis.trace)[scopes.rows[at]]
-        ops = analysis.frames[cpu_ops_summary.TITLE]
+        ops = analysis.frames[cpu_ops.CPU_OPS_SUMMARY_TITLE]
         category_of = dict(zip(ops["name"], ops["category"], strict=True))
         builder.categories = sorted(set(category_of.values()))
         code_of = {text: code for code, text in enumerate(builder.categories)}
@@ -222,3 +226,91 @@ def _merged_modules(names: list[str]) -> npt.NDArray[np.int32]:
         for code, name in enumerate(names)
     ]
     return np.array(codes or [0], np.int32)
+
+
+#: Distinct combinations that are kept, those with most time.
+MAX_LEAVES = 4000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Drilldown:
+    """One row per distinct (category, op, kernel, line), the longest first.
+
+    ``category`` and ``kernel``: texts by code; ``row``: of ``unified_perf_summary``, -1 for none; ``line``: None
+    without recorded frames. ``time_ns``: summed durations of the ``count`` device events; ``left_out_ns``: of smaller
+    leaves.
+    """
+
+    category: Labels
+    row: Ints
+    kernel: Codes
+    line: Labels | None
+    time_ns: Ints
+    count: Ints
+    left_out_ns: int
+
+
+def drilldown(analysis: Analysis, lines: Labels | None, *, max_leaves: int = MAX_LEAVES) -> Drilldown | None:
+    """The device events of the window; None without any. ``lines``: the line of each."""
+    activity, category = analysis.activity, analysis.event_category
+    if not len(activity):
+        return None
+    row = np.full(len(activity), -1, np.int32) if analysis.row_of_event is None else analysis.row_of_event
+    line = np.zeros(len(activity), np.int32) if lines is None else lines.code
+    leaf = numbered(category.code, row, activity.name, line)
+    first = first_of_each(leaf)
+    time = np.zeros(len(first), np.int64)
+    np.add.at(time, leaf, activity.duration)
+    kept = np.lexsort((np.arange(len(first)), -time))[:max_leaves]
+    example = first[kept]
+    return Drilldown(
+        category=category[example],
+        row=row[example].astype(np.int64),
+        kernel=activity.name[example],
+        line=None if lines is None else lines[example],
+        time_ns=time[kept],
+        count=np.bincount(leaf, minlength=len(first))[kept].astype(np.int64),
+        left_out_ns=int(time.sum() - time[kept].sum()),
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ComputeRoof:
+    """A horizontal line: ``spec`` (``matrix_bf16``), its data-sheet rate and the best measured one where known."""
+
+    spec: str
+    peak_tflops_s: float
+    achievable_tflops_s: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Roofs:
+    """The rates of one device. ``compute``: of the specs that the trace's ops use, most device time first."""
+
+    compute: tuple[ComputeRoof, ...]
+    hbm_peak_tb_s: float | None = None
+    hbm_achievable_tb_s: float | None = None
+
+
+def roofs(analysis: Analysis) -> Roofs | None:
+    """None where the device is not known or there was no device work."""
+    device, ops = analysis.device, analysis.frames.get(perf_summary.UNIFIED_PERF_SUMMARY_TITLE)
+    if device is None or ops is None:
+        return None
+    used = ops.dropna(subset=["compute_spec"]).groupby("compute_spec")["kernel_us_sum"].sum()
+    compute = []
+    for spec, _ in sorted(used.items(), key=lambda entry: (-entry[1], str(entry[0]))):
+        rate = rate_of(device, str(spec))
+        if rate is not None:
+            compute.append(
+                ComputeRoof(
+                    spec=str(spec),
+                    peak_tflops_s=rate.peak_tflops_s,
+                    achievable_tflops_s=rate.achievable_tflops_s,
+                )
+            )
+    return Roofs(
+        compute=tuple(compute),
+        hbm_peak_tb_s=device.hbm.peak_tb_s if device.hbm is not None else None,
+        hbm_achievable_tb_s=device.hbm.achievable_tb_s if device.hbm is not None else None,
+    )

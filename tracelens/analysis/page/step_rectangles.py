@@ -1,4 +1,4 @@
-"""What the threads of the host did during one step: rectangles to draw above those of the streams."""
+"""Rectangles to draw of one step: short neighbors drawn as one, idle time of the device, threads of the host."""
 
 from __future__ import annotations
 
@@ -7,11 +7,80 @@ import numpy.typing as npt
 
 from tracelens.analysis.attribution.host_scopes import Scopes, depths
 from tracelens.analysis.grouping import Codes
+from tracelens.analysis.idle.idle_time import CAUSES, IdleParts
 from tracelens.analysis.intervals import Ints
-from tracelens.analysis.page.rectangles import rectangles
 from tracelens.lazy.records import dataclass
 from tracelens.trace.table import Kind, RowColumn, TraceTable
 from tracelens.trace.tree import MODULE_PREFIX, OpTree
+
+#: Width of a merged rectangle, as a share of the window, with which merging begins; doubled until few enough are left.
+_FIRST_SHARE = 1 / 8192
+
+
+def rectangles(
+    start: Ints, end: Ints, lane: npt.NDArray[np.integer], duration: int, max_rects: int
+) -> tuple[Ints, int]:
+    """The rectangle of each interval, from 0 without gaps, and the length below which intervals were merged.
+
+    They stand lane by lane in order of start; ``start`` and ``end`` count from the beginning of ``duration``.
+    """
+    if len(start) <= max_rects:
+        return np.arange(len(start)), 0
+    below = max(1, int(duration * _FIRST_SHARE))
+    length, slot = end - start, start // below
+    is_other_lane = np.r_[True, lane[1:] != lane[:-1]]
+    while True:
+        # A long event ends the run of short ones before it; short ones share a rectangle within a time slot of a lane
+        is_long = length >= below
+        fresh = is_long | is_other_lane
+        fresh[1:] |= (slot[1:] != slot[:-1]) | is_long[:-1]
+        if np.count_nonzero(fresh) <= max_rects or below >= duration:
+            return np.cumsum(fresh) - 1, below
+        below *= 2
+        slot >>= 1
+
+
+MAX_RECTS = 2000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class StepIdle:
+    """One rectangle per part of a gap, or per run of short ones of a cause (index into ``CAUSES``), cause by cause.
+
+    ``start_ns`` and ``end_ns`` count from the start of ``window``. ``idle_ns``: the time in between in which the device
+    was idle for this cause; all of it, unless several parts share the rectangle.
+    """
+
+    window: tuple[int, int]
+    start_ns: Ints
+    end_ns: Ints
+    idle_ns: Ints
+    cause: Ints
+
+    @property
+    def by_cause(self) -> dict[str, int]:
+        """Idle ns of each cause that occurs."""
+        return {CAUSES[code]: int(self.idle_ns[self.cause == code].sum()) for code in np.unique(self.cause).tolist()}
+
+
+def step_idle(parts: IdleParts, window: tuple[int, int], *, max_rects: int = MAX_RECTS) -> StepIdle:
+    """``parts`` are those of ``window``."""
+    order = np.lexsort((parts.start, parts.cause))
+    start, end, cause = (
+        parts.start[order] - window[0],
+        parts.end[order] - window[0],
+        parts.cause[order].astype(np.int64),
+    )
+    group, _ = rectangles(start, end, cause, window[1] - window[0], max_rects)
+    firsts = np.flatnonzero(np.diff(group, prepend=-1))
+    return StepIdle(
+        window=window,
+        start_ns=start[firsts],
+        end_ns=np.maximum.reduceat(end, firsts) if len(firsts) else end,
+        idle_ns=np.add.reduceat(end - start, firsts) if len(firsts) else end,
+        cause=cause[firsts],
+    )
+
 
 #: Threads that are drawn, those with most time first, and levels of each.
 MAX_THREADS, MAX_LEVELS = 6, 14

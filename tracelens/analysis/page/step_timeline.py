@@ -9,9 +9,7 @@ from tracelens.analysis.attribution.activity import streams_of
 from tracelens.analysis.attribution.steps import typical_step
 from tracelens.analysis.grouping import Codes
 from tracelens.analysis.intervals import Ints
-from tracelens.analysis.page.rectangles import rectangles
-from tracelens.analysis.page.step_idle import StepIdle
-from tracelens.analysis.page.step_rectangles import HostLanes, ShownEvents, host_lanes
+from tracelens.analysis.page.step_rectangles import HostLanes, ShownEvents, StepIdle, host_lanes, rectangles
 from tracelens.lazy.records import dataclass
 
 MAX_RECTS = 4000

@@ -1,14 +1,18 @@
-"""Which communication calls of different ranks are one and the same: by process group and order within it."""
+"""Communication calls of different ranks that are one and the same: how they are matched, how long each waited for
+the last rank, what lateness cost.
+"""
 
 from __future__ import annotations
 
+from bisect import bisect_right
+from collections import defaultdict
 from collections.abc import Hashable, Mapping, Sequence
 
 import numpy as np
+import numpy.typing as npt
 
-from tracelens.analysis.intervals import Ints
-from tracelens.analysis.ranks.messages import POINT_TO_POINT, Message
-from tracelens.analysis.ranks.rank_summary import RankSummary
+from tracelens.analysis.intervals import Covered, Ints
+from tracelens.analysis.ranks.rank_summary import POINT_TO_POINT, Message, RankSummary
 from tracelens.lazy.records import dataclass
 
 #: Whose recorded element counts are equal on all ranks, so that they tell calls apart.
@@ -269,3 +273,169 @@ def _by_ends(start_a: Ints, end_a: Ints, start_b: Ints, end_b: Ints) -> Ints:
             place[i] = by_end[j]
             taken = j
     return place
+
+
+Bools = npt.NDArray[np.bool_]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Instances:
+    """Columns over the matched collectives, in ns: of the calls that were found, ``present`` of them.
+
+    ``latest_start`` ends the waiting. ``shortest``: the least duration over ranks, which is that of the rank that did
+    not wait; it needs no clock. ``last`` and ``first``: positions of the ranks that arrived so. ``example``: a row of
+    the calls, of the lowest rank.
+    """
+
+    earliest_start: Ints
+    latest_start: Ints
+    earliest_end: Ints
+    latest_end: Ints
+    shortest: Ints
+    present: Ints
+    first: Ints
+    last: Ints
+    example: Ints
+
+    def __len__(self) -> int:
+        return len(self.present)
+
+
+def matched_rows(calls: JobCalls) -> Ints:
+    """Rows of calls with a counterpart on another rank."""
+    placed = np.flatnonzero(calls.instance >= 0)
+    present = np.bincount(calls.instance[placed], minlength=calls.instances)
+    return placed[present[calls.instance[placed]] > 1]
+
+
+def collective_rows(calls: JobCalls) -> Ints:
+    """Rows of matched collectives. Not of sends and receives: in these a stage of a pipeline waits for its turn."""
+    rows = matched_rows(calls)
+    return rows[~is_between_two(calls)[calls.instance[rows]]]
+
+
+def is_between_two(calls: JobCalls) -> Bools:
+    """Which instances are a send and its receive."""
+    point_to_point = np.array([channel.is_point_to_point for channel in calls.channels], np.bool_)
+    found: Bools = point_to_point[calls.channel_of]
+    return found
+
+
+def instances(calls: JobCalls) -> Instances:
+    """Every instance; those of one call are there too (``present`` 1)."""
+    rows = np.flatnonzero(calls.instance >= 0)
+    order = rows[np.lexsort((calls.rank[rows], calls.start[rows], calls.instance[rows]))]
+    at = np.searchsorted(calls.instance[order], np.arange(calls.instances))
+    present = np.bincount(calls.instance[order], minlength=calls.instances)
+    last = at + present - 1
+    n = calls.instances
+    earliest_end = np.full(n, np.iinfo(np.int64).max)
+    latest_end = np.full(n, np.iinfo(np.int64).min)
+    shortest = np.full(n, np.iinfo(np.int64).max)
+    example = np.full(n, np.iinfo(np.int64).max)
+    of = calls.instance[order]
+    np.minimum.at(earliest_end, of, calls.end[order])
+    np.maximum.at(latest_end, of, calls.end[order])
+    np.minimum.at(shortest, of, (calls.end - calls.start)[order])
+    np.minimum.at(example, of, order)
+    return Instances(
+        earliest_start=calls.start[order[at]],
+        latest_start=calls.start[order[last]],
+        earliest_end=earliest_end,
+        latest_end=latest_end,
+        shortest=shortest,
+        present=present,
+        first=calls.rank[order[at]],
+        last=calls.rank[order[last]],
+        example=example,
+    )
+
+
+def waiting_ns(calls: JobCalls, found: Instances) -> Ints:
+    """How long each call waited for the last rank to start; at most its duration, 0 without a counterpart."""
+    latest = found.latest_start[np.maximum(calls.instance, 0)] if len(found) else calls.start
+    waited = np.clip(latest - calls.start, 0, calls.end - calls.start)
+    result: Ints = np.where(calls.instance >= 0, waited, 0)
+    return result
+
+
+def own_cost_ns(calls: JobCalls, found: Instances, waited: Ints) -> Ints:
+    """By collective: how much sooner it could have begun if its last rank had been on time; 0 for sends and receives.
+
+    Two things are left out of how late that rank came. What it had itself waited for others since its last call of
+    the same channel (while nothing computed) is not its own: a rank that comes late to one group because it waited in
+    another is not late. And what it has cost already since that call is not counted again: a rank that every all-reduce
+    of its tensor-parallel group waits for comes late to that of its data-parallel group by their sum. Ranks late
+    together in one group cost each in their others, though either alone could not come sooner.
+    """
+    rows = matched_rows(calls)
+    order = rows[np.lexsort((calls.start[rows], calls.instance[rows]))]
+    since, blocked = _since_last_call(calls, rows), _blocked_ns(calls, rows, waited)
+    arrived = calls.start[order] - blocked[order]
+    at = np.searchsorted(calls.instance[order], np.arange(calls.instances + 1))
+    is_late = (found.present > 1) & (found.latest_start > found.earliest_start) & ~is_between_two(calls)
+    cost, ledger = np.zeros(calls.instances, np.int64), _Ledger(defaultdict(list))
+    for i in np.flatnonzero(is_late)[np.argsort(found.latest_start[is_late], kind="stable")].tolist():
+        *others, last = order[at[i] : at[i + 1]].tolist()
+        own_ns = int(arrived[at[i + 1] - 1] - arrived[at[i] : at[i + 1] - 1].max())
+        if own_ns <= 0:
+            continue
+        rank, start = int(calls.rank[last]), int(calls.start[last])
+        before = ledger.between(rank, int(since[last]), start)
+        on_time = max(int(calls.start[o]) - _credit(before, calls, o, int(since[o])) for o in others)
+        cost[i] = max(0, min(own_ns, start - on_time) - sum(charge.ns for charge in before))
+        if cost[i]:
+            ranks = frozenset(calls.rank[order[at[i] : at[i + 1]]].tolist())
+            ledger.of_rank[rank].append(_Charge(at=start, ns=int(cost[i]), ranks=ranks))
+    return cost
+
+
+@dataclass(frozen=True, slots=True)
+class _Charge:
+    """A rank that came ``at`` this time cost the ``ranks`` of a collective so much."""
+
+    at: int
+    ns: int
+    ranks: frozenset[int]
+
+
+@dataclass(frozen=True, slots=True)
+class _Ledger:
+    """The charges of each rank, in order of time."""
+
+    of_rank: dict[int, list[_Charge]]
+
+    def between(self, rank: int, after: int, until: int) -> Sequence[_Charge]:
+        charges = self.of_rank[rank]
+        return charges[bisect_right(charges, after, key=_charge_time) : bisect_right(charges, until, key=_charge_time)]
+
+
+def _credit(charges: Sequence[_Charge], calls: JobCalls, call: int, since: int) -> int:
+    """How much of these a call's rank had waited for between that time and the call."""
+    rank, start = int(calls.rank[call]), int(calls.start[call])
+    return sum(charge.ns for charge in charges if since < charge.at <= start and rank in charge.ranks)
+
+
+def _charge_time(charge: _Charge) -> int:
+    return charge.at
+
+
+def _since_last_call(calls: JobCalls, rows: Ints) -> Ints:
+    """By call: when the last call of the same rank in the same channel ended; of the first one, before everything."""
+    channel = calls.channel_of[calls.instance[rows]]
+    order = rows[np.lexsort((calls.start[rows], channel, calls.rank[rows]))]
+    again = (np.diff(calls.rank[order]) == 0) & (np.diff(calls.channel_of[calls.instance[order]]) == 0)
+    found = np.full(len(calls.start), np.iinfo(np.int64).min)
+    found[order[1:][again]] = calls.end[order[:-1][again]]
+    since: Ints = np.minimum(found, calls.start)
+    return since
+
+
+def _blocked_ns(calls: JobCalls, rows: Ints, waited: Ints) -> Ints:
+    """By call: how long its rank has waited in other channels, computing nothing, since its last call in this one."""
+    begin = calls.start[rows]
+    waits = Covered(calls.rank[rows], begin, begin + np.minimum(waited, calls.exposed)[rows])
+    found = np.zeros(len(calls.start), np.int64)
+    since = _since_last_call(calls, rows)
+    found[rows] = waits.before(calls.rank[rows], begin) - waits.before(calls.rank[rows], since[rows])
+    return found

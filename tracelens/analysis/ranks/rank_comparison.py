@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from tracelens.analysis.ranks import waits
+from tracelens.analysis.ranks import matching
 from tracelens.analysis.ranks.clocks import Clocks, align_clocks
 from tracelens.analysis.ranks.matching import JobCalls, match_calls
 from tracelens.analysis.ranks.parallel_reading import RankOptions, RankProgress, ReadRanks, read_ranks
@@ -42,7 +42,7 @@ class RanksAnalysis:
     @property
     def typical_skew_us(self) -> float:
         """Median over the matched calls of latest less earliest start: the effect that clocks must be better than."""
-        found = waits.instances(self.calls)
+        found = matching.instances(self.calls)
         skew = (found.latest_start - found.earliest_start)[found.present > 1]
         return float(np.median(skew)) / NS_PER_US if len(skew) else 0.0
 
@@ -88,7 +88,7 @@ def analyze_ranks(read: ReadRanks, options: RankOptions, *, name: str = "") -> R
     )
 
 
-def _notices(read: ReadRanks, calls: JobCalls, clocks: Clocks, found: waits.Instances) -> Iterator[Notice]:
+def _notices(read: ReadRanks, calls: JobCalls, clocks: Clocks, found: matching.Instances) -> Iterator[Notice]:
     numbered, failed = read.numbered, read.failed
     if failed:
         text = "; ".join(f"{file}: {why}" for file, why in failed[:5])
@@ -126,7 +126,7 @@ def _other_steps(ranks: Mapping[int, RankSummary]) -> Iterator[Notice]:
         yield Notice(id="other_steps", count=len(other), text=text)
 
 
-def _unmatched(calls: JobCalls, found: waits.Instances) -> Iterator[Notice]:
+def _unmatched(calls: JobCalls, found: matching.Instances) -> Iterator[Notice]:
     """Calls whose counterparts on other ranks, some or all, are not in the traces."""
     without = (calls.instance < 0) | (found.present[calls.instance] == 1 if len(found.present) else False)
     alone = int(without.sum())

@@ -1,6 +1,12 @@
-"""What one rank brings to a comparison of ranks: its communication calls and step times, as a few small columns."""
+"""What one rank brings to a comparison of ranks: its communication calls, each distinct one read once, and its step
+times, as a few small columns.
+"""
 
 from __future__ import annotations
+
+from dataclasses import replace
+from math import prod
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -10,14 +16,311 @@ from tracelens.analysis.attribution.calls import with_communicating_ops
 from tracelens.analysis.attribution.steps import StepTimes, device_steps
 from tracelens.analysis.intervals import Ints, covered_ns
 from tracelens.analysis.loaded_trace import Options, Trace, active_extensions
-from tracelens.analysis.ranks.messages import GLOO, CallReader, ExchangeOp, Message
 from tracelens.analysis.reading.catalog import COMMUNICATION, Catalog
 from tracelens.analysis.reading.op_readings import read_ops
-from tracelens.analysis.reading.recorded_groups import expert_groups
+from tracelens.analysis.reading.recorded_groups import calls_above, ep_size_of, expert_groups, recorded_attributes
+from tracelens.analysis.work.expert_layers import (
+    OF_MODEL,
+    SPLIT_SIZES,
+    Layers,
+    RemoteShare,
+    Routed,
+    even_routing,
+    integers,
+    ranks_of,
+    recorded_counts,
+    share_of_others,
+    split_sizes,
+    with_rows,
+)
+from tracelens.dtypes import DType
+from tracelens.lazy.patterns import lazy_pattern
 from tracelens.lazy.records import dataclass
+from tracelens.perf_models.communication.collective import Collective
+from tracelens.perf_models.communication.ep_comm import EPComm
+from tracelens.signature import OpSignature
 from tracelens.trace.table import Kind, ProcessGroup, TraceTable
+from tracelens.trace.tree import OpTree
 
 Bools = npt.NDArray[np.bool_]
+
+#: Words of calls in which every rank may send something else to every other.
+ALL_TO_ALL = ("all_to_all", "all_to_allv")
+
+#: Words of point-to-point calls; each pairs with its counterpart, and pipelines are made of them.
+POINT_TO_POINT = ("send", "recv")
+#: The word of NCCL's SendRecv kernel where its call was not recorded.
+SEND_RECV = "send_recv"
+#: What a token exchange's kernel does when it moves no tokens but agrees on their counts.
+NOTIFY = "notify"
+GLOO = "gloo:"
+# As in tracelens/perf_models/kernels.toml: the function of a DeepEP kernel, with or without its namespace.
+_EXCHANGE = lazy_pattern(r"(?i)(dispatch|combine)")
+# Kernels of an exchange that move no tokens: they announce, plan, clear or wait.
+_NOTIFIES = lazy_pattern(r"notify|get_dispatch_layout|barrier|clean|device_sync")
+# ncclDevKernel_AllReduce_Sum_f32_RING_LL, ncclKernel_SendRecv_..., rccl's as well; then custom all-reduces.
+_NCCL_WORD = lazy_pattern(r"nccl(?:Dev)?Kernel_([A-Za-z]+)")
+_SPELLED = {"sendrecv": SEND_RECV, "allreduce": "all_reduce", "crossdevicereduce": "all_reduce"}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Message:
+    """One distinct communication call of a rank. None is *not recorded*.
+
+    ``word``: the plain name (``all_reduce``; of a token exchange's kernel ``dispatch``, ``combine``, ``notify``);
+    ``name`` as recorded. ``is_exchange``: tokens between expert-parallel ranks. ``ranks``: the group, global.
+    ``in_split``: elements to each rank of an all-to-all, () when even. ``peer``: the other rank of a send or receive.
+    """
+
+    word: str
+    name: str
+    is_exchange: bool = False
+    group: str | None = None
+    ranks: tuple[int, ...] | None = None
+    size: int | None = None
+    dtype: str | None = None
+    elements_in: int | None = None
+    elements_out: int | None = None
+    in_bytes: float | None = None
+    out_bytes: float | None = None
+    in_split: tuple[int, ...] | None = None
+    out_split: tuple[int, ...] | None = None
+    peer: int | None = None
+    stream: int = -1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExchangeOp:
+    """One distinct op that exchanges tokens, as its perf model and its layer say.
+
+    ``tokens``: the rows that it was given. ``rows``: those that it exchanges, copies and those for the own rank
+    included; ``rows_from`` says where their number comes from. ``ranks``: of the expert-parallel group. ``counts``:
+    rows per rank where recorded. ``known_share``: what leaves the rank, where the perf model itself says so.
+    """
+
+    name: str
+    tokens: int
+    hidden: int | None
+    rows: float
+    rows_from: str
+    exchanged_bytes: float | None
+    ranks: int | None
+    known_share: float | None
+    counts: tuple[int, ...] | None = None
+    counts_from: str = ""
+
+    def remote_share(self, rank: int | None, members: tuple[int, ...]) -> RemoteShare | None:
+        """Share of the rows that leaves ``rank`` of the group ``members``: recorded, else that of even routing."""
+        if self.known_share is not None:
+            return RemoteShare(share=self.known_share, source=OF_MODEL)
+        share = share_of_others(self.counts, rank, members)
+        if share is not None:
+            return RemoteShare(share=share, source=self.counts_from)
+        ranks = self.ranks or len(members)
+        return even_routing(ranks) if ranks else None
+
+
+class CallReader:
+    """Reads each distinct communication call once."""
+
+    def __init__(self, table: TraceTable, tree: OpTree, catalog: Catalog, groups: dict[str, ProcessGroup]) -> None:
+        self._table, self._tree, self._catalog, self._groups = table, tree, catalog, groups
+        self._known: dict[tuple[Any, ...], int] = {}
+        self._op_of_row: dict[int, int] = {}
+        self._exchange_models: dict[int, EPComm] = {}
+        self.messages: list[Message] = []
+        self.message: list[int] = []
+        self.op: list[int] = []
+        self._exchanges: list[tuple[int, tuple[int, ...] | None]] = []
+
+    def device_call(self, activity: DeviceActivity, i: int) -> None:
+        row, op = int(activity.rows[i]), int(activity.op[i])
+        collective = bool(activity.collective[i])
+        above = self._exchange_above(op)
+        stream = int(activity.stream[i])
+        signature = -1 if op < 0 else (int(self._table.name[op]), int(self._table.signature[op]))
+        calls = calls_above(self._table, self._tree, row) if collective else ()
+        key = (int(activity.name[i]), int(self._table.signature[row]), signature, calls, above >= 0, stream)
+        code = self._known.get(key)
+        if code is None:
+            code = self._known[key] = len(self.messages)
+            self.messages.append(self._read(activity, i, collective=collective, stream=stream))
+        self.message.append(code)
+        self.op.append(self._op_call(above, self.messages[code]) if above >= 0 else -1)
+
+    def gloo_call(self, row: int) -> None:
+        """Gloo works on host threads, and its slices say shapes but not the group: known where there is only one."""
+        signature = self._table.signature_of(row)
+        key = ("gloo", signature)
+        code = self._known.get(key)
+        if code is None:
+            code = self._known[key] = len(self.messages)
+            group = next(iter(self._groups.values())) if len(self._groups) == 1 else None
+            name = signature.name.removeprefix(GLOO)
+            shape = signature.shapes[0] if signature.shapes else ()
+            elements = prod(shape) if shape and all(isinstance(n, int) for n in shape) else None
+            size = len(group.ranks) or None if group else None
+            self.messages.append(
+                _message(
+                    name=name, group=group.name if group else None, ranks=group.ranks or None if group else None,
+                    size=size, dtype=signature.dtype_text(0), elements_in=elements,
+                    elements_out=_gathered(name, elements, size), stream=-1,
+                )
+            )  # fmt: skip
+        self.message.append(code)
+        self.op.append(-1)
+
+    def is_point_to_point(self, calls: int) -> Bools:
+        """Which of the first ``calls`` calls are sends or receives."""
+        words = np.array([m.word in POINT_TO_POINT for m in self.messages] or [False], bool)
+        return words[np.array(self.message[:calls], np.int64)]
+
+    def _read(self, activity: DeviceActivity, i: int, *, collective: bool, stream: int) -> Message:
+        kernel = self._table.names[int(activity.name[i])]
+        if not collective:
+            model = self._model(int(activity.op[i]))
+            if isinstance(model, Collective):
+                return _message(
+                    name=model.kind, size=model.ranks, dtype=model.dtype.label if model.dtype else None,
+                    elements_in=model.elements_in, elements_out=model.elements_out, stream=stream,
+                )  # fmt: skip
+            if "reduce" not in kernel and "gather" not in kernel:
+                return Message(word=_exchange_word(kernel), name=kernel, is_exchange=True, stream=stream)
+        attributes = recorded_attributes(self._table, self._tree, int(activity.rows[i]))
+        name = attributes.get("Collective name")
+        ranks = integers(attributes.get("Process Group Ranks"))
+        group = attributes.get("Process Group Name")
+        recorded = self._groups.get(str(group)) if group is not None else None
+        word = _word_of_kernel(kernel)
+        return _message(
+            name=name if isinstance(name, str) else word,
+            group=None if group is None else str(group),
+            ranks=recorded.ranks if recorded is not None and recorded.ranks else ranks,
+            size=_int(attributes.get("Group size")),
+            dtype=attributes["dtype"] if isinstance(attributes.get("dtype"), str) else None,
+            elements_in=_int(attributes.get("In msg nelems")),
+            elements_out=_int(attributes.get("Out msg nelems")),
+            in_split=split_sizes(attributes.get("In split size")),
+            out_split=split_sizes(attributes.get("Out split size")),
+            peer=_int(attributes.get("Dst Rank", attributes.get("Src Rank"))),
+            stream=stream,
+        )
+
+    def _model(self, op: int) -> object:
+        return self._catalog.read(self._table.signature_of(op)).model if op >= 0 else None
+
+    def _exchange_above(self, op: int) -> int:
+        """The nearest op at or above that exchanges tokens, -1: none."""
+        seen = []
+        found = -1
+        while op >= 0:
+            if op in self._op_of_row:
+                found = self._op_of_row[op]
+                break
+            seen.append(op)
+            if isinstance(model := self._model(op), EPComm):
+                self._exchange_models[op] = model
+                found = op
+                break
+            op = int(self._tree.op_parent[op])
+        for row in seen:
+            self._op_of_row[row] = found
+        return found
+
+    def _op_call(self, row: int, message: Message) -> int:
+        key = ("op", row)
+        call = self._known.get(key)
+        if call is None:
+            call = self._known[key] = len(self._exchanges)
+            self._exchanges.append((row, message.in_split or None))
+        return call
+
+    def exchange_ops(self, trace: Trace, ep_size: int | None) -> tuple[tuple[ExchangeOp, ...], Ints]:
+        """The distinct exchange ops of all calls that were read, and which of them each call is."""
+        if not self._exchanges:
+            return (), np.zeros(0, np.int64)
+        rows = np.array([row for row, _ in self._exchanges], np.int64)
+        models = [self._exchange_models[row] for row in rows.tolist()]
+        layers = Layers(trace, rows, models, np.arange(len(rows)))
+        ep_size = ep_size_of(trace.table, ep_size)
+        codes: dict[ExchangeOp, int] = {}
+        kinds = np.zeros(len(rows), np.int64)
+        known: dict[tuple[OpSignature, tuple[int, ...] | None, Routed], int] = {}
+        for at, (row, split) in enumerate(self._exchanges):
+            signature, routed = self._table.signature_of(row), layers.of_calls(np.array([at]))
+            key = (signature, split, routed)
+            if key not in known:
+                op = _exchange_op(signature, self._exchange_models[row], routed, split, ep_size)
+                known[key] = codes.setdefault(op, len(codes))
+            kinds[at] = known[key]
+        return tuple(codes), kinds
+
+
+def _exchange_op(
+    signature: OpSignature, model: EPComm, routed: Routed, split: tuple[int, ...] | None, ep_size: int | None
+) -> ExchangeOp:
+    counts, source = recorded_counts(signature)
+    if split and source != SPLIT_SIZES:
+        counts, source = split, SPLIT_SIZES
+    whole, rows_from = with_rows(model, routed, ranks_of(signature, model) or ep_size, counts)
+    return ExchangeOp(
+        name=signature.name,
+        tokens=model.tokens,
+        hidden=whole.hidden,
+        rows=float(whole.tokens if whole.rows is None else whole.rows),
+        rows_from=rows_from,
+        exchanged_bytes=whole.exchanged_bytes(),
+        ranks=whole.ranks,
+        known_share=model.known_share,
+        counts=counts,
+        counts_from=source,
+    )
+
+
+def _message(*, name: str, dtype: str | None, **recorded: Any) -> Message:
+    """With the word, the group's size and the bytes that what was ``recorded`` makes known."""
+    message = Message(word=name, name=name, dtype=dtype, **recorded)
+    # NCCL's one kernel for sends, receives and all-to-alls says which only by its recorded call
+    plain = None if name == SEND_RECV else Collective(kind=name, elements_in=0, elements_out=0, ranks=None).word
+    word = plain or name
+    if plain == "all_to_all" and name.strip("_").lower().endswith("v"):
+        word = "all_to_allv"
+    parsed = DType.parse(dtype)
+    width = None if parsed is None else parsed.width_bytes
+    sent, received = message.elements_in, message.elements_out
+    return replace(
+        message,
+        word=word,
+        size=message.size if message.size is not None else len(message.ranks or ()) or None,
+        in_bytes=None if width is None or sent is None else sent * width,
+        out_bytes=None if width is None or received is None else received * width,
+    )
+
+
+def _gathered(name: str, elements: int | None, size: int | None) -> int | None:
+    if name == "all_gather":
+        return None if elements is None or size is None else elements * size
+    return elements
+
+
+def _exchange_word(kernel: str) -> str:
+    if _NOTIFIES.search(kernel):
+        return NOTIFY
+    found = _EXCHANGE.findall(kernel)
+    return str(found[-1]).lower() if found else "exchange"
+
+
+def _word_of_kernel(kernel: str) -> str:
+    found = _NCCL_WORD.search(kernel)
+    text = (found[1] if found else "").lower() or ("allreduce" if "reduce" in kernel.lower() else "unknown")
+    return _SPELLED.get(text) or Collective(kind=text, elements_in=0, elements_out=0, ranks=None).word or text
+
+
+def _int(value: object) -> int | None:
+    if isinstance(value, str) and value.strip().lstrip("-").isdecimal():
+        value = int(value)
+    return value if isinstance(value, int) and not isinstance(value, bool) and value >= 0 else None
+
 
 #: Keys under which a trace names its machine.
 _HOST_KEYS = ("host_name", "hostname", "hostName")

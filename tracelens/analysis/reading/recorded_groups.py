@@ -1,18 +1,132 @@
-"""What a trace records of the groups of ranks that communicate, and of their calls."""
+"""What a trace records of communicating groups of ranks and of their calls; where no metadata was recorded, what the
+ops above a launch say.
+"""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from math import prod
 from typing import Any
 
 import numpy as np
 
 from tracelens.analysis.grouping import Codes, first_of_each, numbered
-from tracelens.analysis.reading.enclosing_calls import calls_above, enclosing_attributes
 from tracelens.lazy.patterns import lazy_pattern
+from tracelens.perf_models.communication.collective import Collective
+from tracelens.signature import OpSignature
 from tracelens.trace.table import Kind, ProcessGroup, RowColumn, TraceTable
 from tracelens.trace.tree import OpTree
+
+#: Key of the sentence that says where sizes come from which the kernel's own metadata does not hold.
+SIZES_FROM = "Sizes from"
+_RECORDER = "record_param_comms"
+# ProcessGroupNCCL's range ("nccl:all_reduce", input only), the dispatcher's ops, and the functional ones.
+_PREFIXES = ("nccl:", "rccl:", "c10d::", "c10d_functional::", "_c10d_functional::")
+# torch/csrc/distributed/c10d/Ops.cpp: these take the output first, then the input.
+_OUTPUT_FIRST = ("c10d::alltoall_base_", "c10d::_allgather_base_", "c10d::_reduce_scatter_base_")
+_NO_TENSOR = ("Scalar", "TensorList", "ScalarList", "")
+
+
+def calls_above(table: TraceTable, tree: OpTree, row: int) -> tuple[OpSignature, ...]:
+    """The signatures of the communication ops above a kernel's launch, innermost first."""
+    return tuple(_calls(table, tree, int(tree.launch[row])))
+
+
+def _calls(table: TraceTable, tree: OpTree, row: int) -> Iterator[OpSignature]:
+    while row >= 0:
+        name = table.name_of(row)
+        if name == _RECORDER or name.startswith(_PREFIXES):
+            yield table.signature_of(row)
+        row = int(tree.parent[row])
+
+
+def enclosing_attributes(table: TraceTable, calls: tuple[OpSignature, ...]) -> dict[str, Any]:
+    """As ``recorded_attributes``, from the recorded dims and types of these ops.
+
+    The group is taken to be the whole job (``distributedInfo``'s world size), and said to be, unless the trace records
+    groups of another size.
+    """
+    named = next((call for call in calls if call.name != _RECORDER), None)
+    if named is None:
+        return {}
+    # "nccl:send 0->1", "c10d::allreduce_"
+    kind = named.name.rpartition(":")[2].split(" ")[0].strip("_")
+    found: dict[str, Any] = {"Collective name": kind}
+    sources = []
+    sent = next(((call, tensors) for call in calls if (tensors := _inputs(call))), None)
+    if sent is not None:
+        call, tensors = sent
+        elements = sum(count for count, _ in tensors)
+        found |= {"In msg nelems": elements, "dtype": tensors[0][1]}
+        sources.append(f"dims of {call.name}")
+    elements_out = next((tensor[0] for call in calls if (tensor := _output(call)) is not None), None)
+    size, source = _group_size(table, kind, found.get("In msg nelems"), elements_out)
+    if size is not None:
+        found["Group size"] = size
+        sources.append(f"group size: {source}")
+    if elements_out is None and "In msg nelems" in found:
+        elements_out = _received(kind, found["In msg nelems"], size)
+    if elements_out is not None:
+        found["Out msg nelems"] = elements_out
+    if sources:
+        found[SIZES_FROM] = "; ".join(sources)
+    return found
+
+
+def _inputs(call: OpSignature) -> list[tuple[int, str]]:
+    """(elements, type) of the tensors that the rank sends; () where one is unknown or their types differ."""
+    if call.name in _OUTPUT_FIRST:
+        places: tuple[int, ...] = (1,)
+    else:
+        places = tuple(range(len(call.shapes or ()))) if call.name.startswith(("nccl:", "rccl:")) else (0,)
+    tensors = [tensor for place in places if (tensor := _tensor(call, place)) is not None]
+    return tensors if len({dtype for _, dtype in tensors}) == 1 else []
+
+
+def _tensor(call: OpSignature, place: int) -> tuple[int, str] | None:
+    shape = call.shapes[place] if call.shapes and place < len(call.shapes) else None
+    dtype = call.dtype_text(place)
+    if shape is None or not dtype or dtype in _NO_TENSOR or not all(isinstance(n, int) for n in shape):
+        return None
+    return prod(shape), dtype
+
+
+def _output(call: OpSignature) -> tuple[int, str] | None:
+    return _tensor(call, 0) if call.name in _OUTPUT_FIRST else None
+
+
+def _word(kind: str) -> str | None:
+    return Collective(kind=kind, elements_in=0, elements_out=0, ranks=None).word
+
+
+def _group_size(table: TraceTable, kind: str, sent: int | None, received: int | None) -> tuple[int | None, str]:
+    """(ranks, where that is from): a gather's output is so many times its input; else the whole job's."""
+    if _word(kind) in ("all_gather", "reduce_scatter") and sent and received:
+        times, rest = divmod(max(sent, received), min(sent, received))
+        if not rest:
+            return times, "output and input"
+    return _whole_job(table), "the job's world size"
+
+
+def _received(kind: str, sent: int, size: int | None) -> int | None:
+    """Elements that come out of a collective over ``size`` ranks."""
+    word = _word(kind)
+    if word in ("all_reduce", "broadcast", "reduce", "send", "recv"):
+        return sent
+    if word == "all_gather":
+        return None if size is None else sent * size
+    return sent // size if word == "reduce_scatter" and size else None
+
+
+def _whole_job(table: TraceTable) -> int | None:
+    info = table.metadata.get("distributedInfo")
+    size = info.get("world_size") if isinstance(info, dict) else None
+    if not isinstance(size, int) or isinstance(size, bool) or size < 1:
+        return None
+    others = {len(group.ranks) for group in table.process_groups() if group.ranks}
+    return size if others <= {size} else None
+
 
 # How training frameworks describe the group in which experts exchange tokens.
 _EXPERT_GROUP = lazy_pattern(r"(?:expert(?:_model)?_parallel|ep)(?:_group)?", re.IGNORECASE)

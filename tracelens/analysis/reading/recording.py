@@ -8,11 +8,10 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from tracelens.analysis.loaded_trace import Options, active_extensions
-from tracelens.analysis.reading.added_ops import with_inner_ops
+from tracelens.analysis.reading.added_ops import KnownShapes, with_inner_ops, with_known_shapes
 from tracelens.analysis.reading.amd_tracelens_tree import with_hooks
+from tracelens.analysis.reading.captured_graphs import GraphLinks, with_captured_ops
 from tracelens.analysis.reading.catalog import Catalog
-from tracelens.analysis.reading.graph_replays import GraphLinks, with_captured_ops
-from tracelens.analysis.reading.known_shapes import KnownShapes, with_known_shapes
 from tracelens.errors import NothingToAnalyzeError, UsageError
 from tracelens.extensions import Extension
 from tracelens.hardware import HardwareSpec, Recognition, contradiction, recognize

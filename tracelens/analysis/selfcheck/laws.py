@@ -1,8 +1,9 @@
-"""The laws that every report obeys, and which of them one report breaks."""
+"""The laws that every report obeys, which of them one report breaks, and whether its sentences print its figures."""
 
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -13,12 +14,10 @@ from tracelens.analysis.analyze import Analysis
 from tracelens.analysis.findings.transfers import ALL_LATENCY, SLOW_BUS
 from tracelens.analysis.idle.dependencies import IDLE
 from tracelens.analysis.selfcheck.plain import PlainTrace, kernel_totals, parts, step_spans, union
-from tracelens.analysis.selfcheck.sentences import unexplained_numbers
-from tracelens.analysis.sheets import coll_analysis
+from tracelens.analysis.sheets import coll_analysis, device_timeline, kernel_time, perf_summary
 from tracelens.analysis.sheets.distinct_calls import UNLINKED_NAME
-from tracelens.analysis.sheets.ops import headroom, kernel_summary, ops_summary_by_category, unified_perf_summary
-from tracelens.analysis.sheets.timeline import critical_path, idle_causes
-from tracelens.analysis.verdict.summary import Summary
+from tracelens.analysis.verdict.summary import Finding, Said, Summary
+from tracelens.lazy.patterns import lazy_pattern
 from tracelens.lazy.records import dataclass
 from tracelens.trace.links import LinkedBy
 from tracelens.trace.table import Recorder
@@ -26,6 +25,47 @@ from tracelens.units import NS_PER_US
 
 if TYPE_CHECKING:
     import pandas as pd
+
+
+_NUMBER = lazy_pattern(r"(?<![\w.])(?P<digits>\d[\d,]*(?:\.\d+)?)(?P<unit> (?:%|µs|ms|s|kB|MB|GB/s|GB)(?!\w))?")
+#: What a printed unit is of the unit that a figure is kept in.
+_FACTORS = {
+    "%": ("share", 100.0),
+    "µs": ("us", 1.0),
+    "ms": ("us", 1e-3),
+    "s": ("us", 1e-6),
+    "kB": ("MB", 1e3),
+    "MB": ("MB", 1.0),
+    "GB": ("MB", 1e-3),
+    "GB/s": ("GB/s", 1.0),
+}
+#: Numbers that are part of a name or a rule, not of the trace.
+_WORDING = lazy_pattern(r"16 bytes|10-bit")
+#: What the trace has: an op and the shapes of its arguments, or what the host was at.
+_QUOTED = lazy_pattern(
+    r"^.*, (?=[\d,]+ calls?(?: of [\d,]+ (?:shapes|signatures))?: )"
+    r"|(?<=; most to gain in ).*?(?=; \d+ % of|$)"
+    r"|(?<=, most of it in ).*?(?=; \d+ % of|$)"
+)
+
+
+def unexplained_numbers(finding: Finding) -> Iterator[str]:
+    """The numbers of a finding's sentence that none of its figures gives."""
+    sentence = _WORDING.sub("", _QUOTED.sub("", finding.why))
+    for match in _NUMBER.finditer(sentence):
+        if not any(_is_printed(said, match) for said in finding.figures):
+            yield match[0]
+
+
+def _is_printed(said: Said, match: re.Match[str]) -> bool:
+    """Whether a figure, in the unit printed, rounds to the digits printed."""
+    digits = match["digits"].replace(",", "")
+    unit, factor = _FACTORS.get((match["unit"] or "").strip(), (said.unit, 1.0))
+    if unit != said.unit:
+        return False
+    decimals = len(digits.partition(".")[2])
+    return abs(said.value * factor - float(digits)) <= 0.5 * 10.0**-decimals * (1 + 1e-9)
+
 
 #: What the steps of torch.profiler's schedule are called.
 PROFILER_STEP = "ProfilerStep"
@@ -84,8 +124,8 @@ def parts_of_the_window_add_up(analysis: Analysis, summary: Summary) -> Iterator
 
 def idle_causes_add_up_to_idle_time(analysis: Analysis, summary: Summary) -> Iterator[str]:
     """Every idle nanosecond has one cause."""
-    if idle_causes.TITLE in analysis.frames:
-        caused = float(analysis.frames[idle_causes.TITLE]["idle_us"].sum())
+    if device_timeline.IDLE_CAUSES_TITLE in analysis.frames:
+        caused = float(analysis.frames[device_timeline.IDLE_CAUSES_TITLE]["idle_us"].sum())
         idle = analysis.timeline.idle_ns / NS_PER_US
         if not math.isclose(caused, idle, rel_tol=_FLOAT, abs_tol=1e-6):
             yield f"causes explain {caused} of {idle} us"
@@ -98,9 +138,9 @@ def idle_causes_agree_everywhere(analysis: Analysis, summary: Summary) -> Iterat
     path's, all of them where all that ran in the step was launched in the analyzed steps.
     """
     drawn = analysis.step_idle
-    if idle_causes.TITLE not in analysis.frames or drawn is None:
+    if device_timeline.IDLE_CAUSES_TITLE not in analysis.frames or drawn is None:
         return
-    rows = analysis.frames[idle_causes.TITLE]
+    rows = analysis.frames[device_timeline.IDLE_CAUSES_TITLE]
     sheet = _ns_by(rows["cause"], rows["idle_us"])
     if summary.busy is not None:
         whole_ns = analysis.timeline.total_ns
@@ -111,7 +151,7 @@ def idle_causes_agree_everywhere(analysis: Analysis, summary: Summary) -> Iterat
     if not _is_part(step, sheet) or (not analysis.selected_steps and step != sheet):
         yield f"{step} ns in the step's timeline, {sheet} in idle_causes"
     if "critical_path" in analysis.frames:
-        rows = analysis.frames[critical_path.TITLE]
+        rows = analysis.frames[device_timeline.CRITICAL_PATH_TITLE]
         rows = rows[rows["kind"].str.startswith(IDLE)]
         path = _ns_by(rows["kind"].str.removeprefix(IDLE), rows["time_us"])
         if not _is_part(path, step) or (not analysis.excluded and path != step):
@@ -120,9 +160,9 @@ def idle_causes_agree_everywhere(analysis: Analysis, summary: Summary) -> Iterat
 
 def the_critical_path_is_within_the_step(analysis: Analysis, summary: Summary) -> Iterator[str]:
     """Its rows add up to the time of the step that they speak of, and its kinds to no more."""
-    if critical_path.TITLE not in analysis.frames:
+    if device_timeline.CRITICAL_PATH_TITLE not in analysis.frames:
         return
-    rows, times = analysis.frames[critical_path.TITLE], analysis.step_times
+    rows, times = analysis.frames[device_timeline.CRITICAL_PATH_TITLE], analysis.step_times
     number, path_us = rows["step"].dropna().tolist(), float(rows["time_us"].sum())
     pairs = zip(times.steps, times.duration_ns.tolist(), strict=True)
     spans = [ns for step, ns in pairs if [step.number] == number[:1]]
@@ -185,9 +225,11 @@ def _has(frame: pd.DataFrame, row: Mapping[str, object]) -> bool:
 
 def what_keeps_the_gpu_idle_is_a_cause_of_its_sheet(analysis: Analysis, summary: Summary) -> Iterator[str]:
     """A finding on idle time names causes that have at least that time in the sheet of causes."""
-    causes, steps = analysis.frames.get(idle_causes.TITLE), max(1, len(analysis.complete_steps))
+    causes, steps = analysis.frames.get(device_timeline.IDLE_CAUSES_TITLE), max(1, len(analysis.complete_steps))
     for finding in summary.findings:
-        named = {str(proof.row["cause"]) for proof in finding.evidence if proof.sheet == idle_causes.TITLE}
+        named = {
+            str(proof.row["cause"]) for proof in finding.evidence if proof.sheet == device_timeline.IDLE_CAUSES_TITLE
+        }
         if not named or causes is None or finding.time_us is None:
             continue
         idle_us = float(causes.loc[causes["cause"].isin(named), "idle_us"].sum()) / steps
@@ -237,7 +279,7 @@ def the_steps_time_is_divided_among_the_table(analysis: Analysis, summary: Summa
 
 def each_device_nanosecond_has_one_category(analysis: Analysis, summary: Summary) -> Iterator[str]:
     """The tables that speak of all kernels have the same sums by category: the time of the events that are of it."""
-    if kernel_summary.TITLE not in analysis.frames:
+    if kernel_time.KERNEL_SUMMARY_TITLE not in analysis.frames:
         return
     activity, category = analysis.activity, analysis.event_category
     took: dict[str, int] = {}
@@ -246,7 +288,10 @@ def each_device_nanosecond_has_one_category(analysis: Analysis, summary: Summary
     for text, ns, collective in zip(*columns, strict=True):
         took[text] = took.get(text, 0) + ns
         outside |= {text} if collective else set()
-    kernels, ops = analysis.frames[kernel_summary.TITLE], analysis.frames[ops_summary_by_category.TITLE]
+    kernels, ops = (
+        analysis.frames[kernel_time.KERNEL_SUMMARY_TITLE],
+        analysis.frames[kernel_time.OPS_SUMMARY_BY_CATEGORY_TITLE],
+    )
     sums = kernels.groupby("category")["duration_us_sum"].sum()
     by_kernel = {str(text): float(us) for text, us in sums.items()}
     by_op = {str(text): float(us) for text, us in zip(ops["category"], ops["direct_us_sum"], strict=True)}
@@ -259,7 +304,7 @@ def each_device_nanosecond_has_one_category(analysis: Analysis, summary: Summary
 
 def no_rate_is_above_the_peak_in_silence(analysis: Analysis, summary: Summary) -> Iterator[str]:
     """A row faster than the data sheet by more than a nanosecond per kernel is served from a cache, or told of."""
-    rows = analysis.frames.get(unified_perf_summary.TITLE)
+    rows = analysis.frames.get(perf_summary.UNIFIED_PERF_SUMMARY_TITLE)
     if rows is None or not len(rows):
         return
     spare_us = rows["kernel_us_mean"] * (rows["percent_of_peak"] / 100 - 1)
@@ -271,7 +316,7 @@ def no_rate_is_above_the_peak_in_silence(analysis: Analysis, summary: Summary) -
 
 def headroom_adds_up_to_the_step(analysis: Analysis, summary: Summary) -> Iterator[str]:
     """Own times of categories and idle time are the step; none takes less at its roofline than it can achieve."""
-    frame = analysis.frames.get(headroom.TITLE)
+    frame = analysis.frames.get(perf_summary.HEADROOM_TITLE)
     if frame is None:
         return
     step_ns = analysis.timeline.total_ns / max(1, len(analysis.complete_steps))
@@ -338,7 +383,7 @@ def kernels_hang_on_the_op_that_launched_them(analysis: Analysis, plain: PlainTr
         return
     if np.isin(how, (LinkedBy.FLOW, LinkedBy.EXTERNAL_ID)).any():
         return
-    rows = analysis.frames[kernel_summary.TITLE]
+    rows = analysis.frames[kernel_time.KERNEL_SUMMARY_TITLE]
     seen: dict[tuple[str, str], tuple[int, int]] = {}
     columns = (rows[key].tolist() for key in ("parent_op", "kernel_name", "kernels", "duration_us_sum"))
     for op, kernel, count, us in zip(*columns, strict=True):

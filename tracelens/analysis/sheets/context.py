@@ -20,7 +20,7 @@ from tracelens.analysis.idle.idle_time import IdleGaps, IdleParts, IdleTime, Own
 from tracelens.analysis.idle.steady_step import SteadyStep, steady_steps
 from tracelens.analysis.intervals import Spans
 from tracelens.analysis.loaded_trace import Options
-from tracelens.analysis.page.step_idle import StepIdle, step_idle
+from tracelens.analysis.page.step_rectangles import StepIdle, step_idle
 from tracelens.analysis.reading.recording import Recording
 from tracelens.analysis.sheets import built_in_sheets
 from tracelens.analysis.sheets.distinct_calls import with_unlinked

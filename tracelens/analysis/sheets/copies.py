@@ -13,8 +13,7 @@ from tracelens.analysis.grouping import Codes, first_of_each, numbered
 from tracelens.analysis.intervals import union_ns
 from tracelens.analysis.sheets.shared_columns import DURATIONS, memory_mb
 from tracelens.analysis.verdict.summary import LEAST_KNOWN, CategoryRow
-from tracelens.analysis.work.copied_bytes import copied_bytes
-from tracelens.analysis.work.limits import LAUNCH, launch_floor_us
+from tracelens.analysis.work.known_work import LAUNCH, copied_bytes, launch_floor_us
 from tracelens.hardware import HardwareSpec
 from tracelens.lazy.records import dataclass
 from tracelens.perf_models.kernels import CopyPath, copy_path

@@ -1,4 +1,4 @@
-"""CPU ops by distinct call and by their own time: all there is in a trace recorded without a GPU."""
+"""Sheets of CPU ops by their own time on the host."""
 
 from __future__ import annotations
 
@@ -13,6 +13,8 @@ from tracelens.analysis.reading.catalog import OTHER, Catalog
 from tracelens.analysis.reading.op_readings import OpReadings
 from tracelens.analysis.sheets import distinct_calls
 from tracelens.analysis.sheets import shared_columns as shared
+from tracelens.analysis.sheets.distinct_calls import sorted_by, with_percent
+from tracelens.analysis.sheets.shared_columns import CALLS, CATEGORY, NAME, PERCENTAGES
 from tracelens.schema import TOTALED, column_set, number, sheet, statistics, us
 from tracelens.trace.table import HOST_KINDS, Kind, RowColumn
 from tracelens.units import FLOPS_PER_GFLOP, NS_PER_US, TERA_PER_S_IN_PER_US
@@ -24,10 +26,10 @@ if TYPE_CHECKING:
     from tracelens.analysis.sheets.context import HostContext
 
 
-TITLE = "cpu_ops_unique_args"
+CPU_OPS_TITLE = "cpu_ops_unique_args"
 SELF = "Time in the op itself, without the ops it called on its thread."
 TOTAL = "From the op's start on the host to its end, what it called included."
-COLUMNS = column_set(
+CPU_OPS_COLUMNS = column_set(
     shared.NAME, shared.CATEGORY, shared.PROCESS, shared.ARGUMENTS, shared.CALLS,
     statistics(TOTALED, us("host_self_us", SELF)),
     statistics(TOTALED, us("host_us", TOTAL)),
@@ -39,8 +41,8 @@ COLUMNS = column_set(
 )  # fmt: skip
 
 
-@sheet(TITLE, columns=COLUMNS, order=82, json=None)
-def frame(context: HostContext) -> pd.DataFrame | None:
+@sheet(CPU_OPS_TITLE, columns=CPU_OPS_COLUMNS, order=82, json=None)
+def cpu_ops_frame(context: HostContext) -> pd.DataFrame | None:
     """CPU ops by distinct call, by their own time on the host."""
     if not context.options.cpu:
         return None
@@ -95,3 +97,28 @@ def self_ns(trace: Trace) -> Ints:
 
 def _known(value: float | None) -> float:
     return float("nan") if value is None else float(value)
+
+
+CPU_OPS_SUMMARY_TITLE = "cpu_ops_summary"
+CPU_OPS_SUMMARY_COLUMNS = column_set(
+    NAME, CATEGORY, CALLS, us("host_self_us_sum", SELF),
+    us("host_us_sum", TOTAL), PERCENTAGES,
+)  # fmt: skip
+
+
+@sheet(CPU_OPS_SUMMARY_TITLE, columns=CPU_OPS_SUMMARY_COLUMNS, order=80, json=None)
+def cpu_ops_summary_frame(context: HostContext) -> pd.DataFrame | None:
+    """CPU ops by name, by their own time on the host."""
+    unique = context.frames.get(CPU_OPS_TITLE)
+    return None if unique is None else cpu_ops_summary(unique)
+
+
+def cpu_ops_summary(unique: pd.DataFrame) -> pd.DataFrame:
+    """By name: calls, total and self time (us)."""
+    frame = unique.groupby("name", sort=True).agg(
+        category=("category", "first"),
+        operation_count=("operation_count", "sum"),
+        host_us_sum=("host_us_sum", "sum"),
+        host_self_us_sum=("host_self_us_sum", "sum"),
+    )
+    return with_percent(sorted_by(frame.reset_index(), "host_self_us_sum"), "host_self_us_sum")

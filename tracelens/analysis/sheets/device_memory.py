@@ -1,4 +1,4 @@
-"""What the allocators of a process handed out over time, where the trace has their events (``profile_memory=True``)."""
+"""Sheets of device memory: what the allocators held over time, and by the line that allocated it."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ _DEVICE_TYPES = {
 }
 
 
-COLUMNS = column_set(
+DEVICE_MEMORY_COLUMNS = column_set(
     text("device", "Name as in torch.device; ROCm devices are cuda too.", width=14),
     count("allocations", "Recorded allocations."),
     count("releases", "Recorded releases."),
@@ -52,8 +52,8 @@ COLUMNS = column_set(
 )
 
 
-@sheet("memory", columns=COLUMNS, order=67, json=140)
-def frame(context: SheetContext) -> pd.DataFrame | None:
+@sheet("memory", columns=DEVICE_MEMORY_COLUMNS, order=67, json=140)
+def device_memory_frame(context: SheetContext) -> pd.DataFrame | None:
     """Of the whole file: what the allocators handed out, by device: the peak, its time and its op."""
     return memory_summary(context.recorded.table, context.recorded.tree)
 
@@ -131,3 +131,94 @@ def op_at(table: TraceTable, tree: OpTree, at: Ints) -> Ints:
 
 def names_of(table: TraceTable, rows: Ints) -> list[str | None]:
     return [table.name_of(row) if row >= 0 else None for row in rows.tolist()]
+
+
+#: Points of the timeline per device: of every stretch of time the event with most memory in it.
+MAX_POINTS = 1000
+
+MEMORY_TIMELINE_COLUMNS = column_set(
+    text("device", "Name as in torch.device.", width=14),
+    us("at_us", START),
+    memory_mb("allocated_mb", HELD),
+    memory_mb("reserved_mb", RESERVED),
+    memory_mb("change_mb", "Size of the allocation; negative for a release."),
+    text("parent_op", "The innermost op that was open on the thread.", width=46),
+)
+
+
+@sheet("memory_timeline", columns=MEMORY_TIMELINE_COLUMNS, order=68, json=150)
+def memory_timeline_frame(context: SheetContext) -> pd.DataFrame | None:
+    """Of the whole file: memory over time, at most 1000 points per device: of every stretch of events the highest."""
+    return memory_timeline(context.recorded.table, context.recorded.tree)
+
+
+def memory_timeline(table: TraceTable, tree: OpTree) -> pd.DataFrame | None:
+    """Allocated and reserved memory over time, at most ``MAX_POINTS`` per device; None without allocator events."""
+    import pandas as pd
+
+    events = table.allocations
+    if not len(events):
+        return None
+    base = int(table.start_ns.min()) if len(table) else int(events.time_ns.min())
+    parts = []
+    for name, at in by_device(table):
+        held = held_after(table, at)
+        kept = _highest_of_each(held, MAX_POINTS)
+        chosen = at[kept]
+        reserved = events.reserved[chosen]
+        parts.append(
+            pd.DataFrame(
+                {
+                    "device": name,
+                    "at_us": (events.time_ns[chosen] - base) / NS_PER_US,
+                    "allocated_mb": held[kept] / BYTES_PER_MB,
+                    "reserved_mb": np.where(reserved > 0, reserved / BYTES_PER_MB, np.nan),
+                    "change_mb": events.bytes[chosen] / BYTES_PER_MB,
+                    "parent_op": names_of(table, op_at(table, tree, chosen)),
+                }
+            )
+        )
+    return pd.concat(parts, ignore_index=True)
+
+
+def _highest_of_each(held: Ints, most: int) -> Ints:
+    """Positions of at most ``most`` events: the largest of each of as many stretches of equal count."""
+    if len(held) <= most:
+        return np.arange(len(held))
+    stretch = np.arange(len(held)) * most // len(held)
+    order = np.lexsort((-np.arange(len(held)), held, stretch))
+    kept: Ints = order[np.append(np.flatnonzero(np.diff(stretch[order])), len(held) - 1)]
+    return kept
+
+
+MEMORY_BLOCKS_COLUMNS = column_set(
+    text("device", "Name as in torch.device; ROCm devices are cuda too.", width=14),
+    text("held_by", "Innermost Python lines outside PyTorch that allocated the blocks.", width=70),
+    memory_mb("peak_mb", "When the blocks held most, of what the snapshot's history recorded."),
+    memory_mb("end_mb", "In the snapshot. A device's rows add up to what it reserved."),
+    count("blocks", "Blocks in the snapshot."),
+    memory_mb("largest_mb", "The largest of these blocks."),
+)
+
+
+@sheet("memory_blocks", columns=MEMORY_BLOCKS_COLUMNS, order=70, json=170)
+def memory_blocks_frame(context: SheetContext) -> pd.DataFrame | None:
+    """Of the whole run: what held device memory at the peak and in the --memory-snapshot, by the allocating line."""
+    import pandas as pd
+
+    rows = [
+        {
+            "device": f"cuda:{memory.device}",
+            "held_by": stack,
+            "peak_mb": memory.peak_bytes[stack] / BYTES_PER_MB,
+            "end_mb": memory.end_bytes[stack] / BYTES_PER_MB,
+            "blocks": memory.blocks[stack],
+            "largest_mb": memory.largest_bytes[stack] / BYTES_PER_MB,
+        }
+        for memory in context.options.memory_snapshot or ()
+        for stack in sorted(
+            {*memory.peak_bytes, *memory.end_bytes}, key=lambda s: (-memory.peak_bytes[s], -memory.end_bytes[s], s)
+        )
+        if memory.peak_bytes[stack] or memory.end_bytes[stack]
+    ]
+    return pd.DataFrame(rows) if rows else None

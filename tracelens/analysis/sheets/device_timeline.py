@@ -1,15 +1,23 @@
-"""What launching costs: host time per launch, from launch to start, how full the queue was."""
+"""Sheets of the device's time: timeline, idle time, critical path, overlap of streams and launches; what they cannot
+show for want of events.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Container
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from tracelens.analysis.attribution.activity import DeviceActivity, Ints
+from tracelens.analysis.attribution.activity import DeviceActivity, Ints, streams_of
 from tracelens.analysis.grouping import Codes
+from tracelens.analysis.idle.dependencies import MAX_EVENTS
 from tracelens.analysis.idle.idle_time import NEVER, Queue
-from tracelens.schema import column_set, count, number, percent, sheet, text, us
+from tracelens.analysis.intervals import Covered
+from tracelens.analysis.sheets.shared_columns import CAUSE, PATH_KIND, START
+from tracelens.analysis.verdict.summary import Unanswered
+from tracelens.schema import column_set, count, identifier, number, percent, sheet, text, us
+from tracelens.trace.lacks import lacks_sync_events, no_runtime_calls, steps_advice, without
 from tracelens.trace.table import Kind, TraceTable
 from tracelens.units import NS_PER_US
 
@@ -19,35 +27,193 @@ if TYPE_CHECKING:
     from tracelens.analysis.sheets.context import SheetContext
 
 
-TITLE = "launch_overhead"
-_CALL = "From the start to the end of the call on the host."
+GPU_TIMELINE_COLUMNS = column_set(
+    text(
+        "type", "Part of the window. computation + exposed_comm + exposed_memcpy + idle = total; "
+        "exposed: nothing before it in this list ran at the same time.",
+        width=24,
+    ),
+    us("time_us", "Interval union."),
+    percent("percent_of_window", "Share of total_time."),
+)  # fmt: skip
+
+
+@sheet("gpu_timeline", columns=GPU_TIMELINE_COLUMNS, order=10, json=None)
+def gpu_timeline_frame(context: SheetContext) -> pd.DataFrame:
+    """Where the device's time went in the window."""
+    return context.timeline.frame()
+
+
+IDLE_CAUSES_TITLE = "idle_causes"
+IDLE_CAUSES_COLUMNS = column_set(
+    CAUSE,
+    count("gaps", "Gaps with this cause, in which no stream of the device was busy."),
+    us(
+        "idle_us",
+        "Time of this cause in the complete steps; without steps the column adds up to idle_time of gpu_timeline.",
+    ),
+    us("idle_us_mean", "Mean time of this cause in a gap."),
+    us("idle_us_max", "Longest time of this cause in one gap."),
+    percent("percent_of_idle", "Share of all idle time."),
+    percent(
+        "percent_of_window",
+        "Share of the complete steps' time; without steps, of total_time of gpu_timeline.",
+    ),
+)
+
+
+@sheet(IDLE_CAUSES_TITLE, columns=IDLE_CAUSES_COLUMNS, order=12, json=30)
+def idle_causes_frame(context: SheetContext) -> pd.DataFrame:
+    """Idle time of the device by cause, over the complete steps (without steps: the window of gpu_timeline)."""
+    return context.gaps.by_cause()
+
+
+IDLE_GAPS_COLUMNS = column_set(
+    us("start_us", START),
+    us("idle_us", "Length of the gap."),
+    CAUSE,
+    percent("percent_of_gap", "Share of the gap that has this cause, the largest of its causes."),
+    us(
+        "queue_empty_us",
+        "Time until the host had launched something; for the rest of the gap, the device had work in its queue "
+        "and waited.",
+    ),
+    text("kernel_before", "The device event that ended last.", width=60),
+    text("kernel_after", "The device event that ended the gap.", width=60),
+    text("op_after", "The op that launched it.", width=46),
+)
+
+
+@sheet("idle_gaps", columns=IDLE_GAPS_COLUMNS, order=60, json=40)
+def idle_gaps_frame(context: SheetContext) -> pd.DataFrame:
+    """The longest gaps in which the GPU was idle, at most 100 of them."""
+    return context.gaps.longest(context.recorded.table, context.recorded.tree)
+
+
+CRITICAL_PATH_TITLE = "critical_path"
+CRITICAL_PATH_COLUMNS = column_set(
+    PATH_KIND,
+    identifier("step", "Number of the typical step, whose path this is; empty: the whole window."),
+    count("segments", "Segments of the path of this kind."),
+    us("time_us", "Time on the path; with the time not on the path, the column adds up to the step."),
+    percent("percent_of_path", "Share of the path's length."),
+    percent("percent_of_step", "Share of the step's time."),
+)
+
+
+@sheet(CRITICAL_PATH_TITLE, columns=CRITICAL_PATH_COLUMNS, order=14, json=60)
+def critical_path_frame(context: SheetContext) -> pd.DataFrame | None:
+    """The longest chain of work and launches that led to the end of the typical step, by kind of work."""
+    if context.path is None:
+        return None
+    at = context.typical_step
+    return context.path.by_kind(None if at is None else context.step_times.steps[at].number)
+
+
+CRITICAL_PATH_SEGMENTS_COLUMNS = column_set(
+    us("start_us", START),
+    us("time_us", "Length of the segment."),
+    PATH_KIND,
+    text("name", "The kernel that ran or was waiting to run; for host work, the op it led to.", width=60),
+    identifier("stream", "Stream of the kernel; empty for host work."),
+)
+
+
+@sheet("critical_path_segments", columns=CRITICAL_PATH_SEGMENTS_COLUMNS, order=61, json=70)
+def critical_path_segments_frame(context: SheetContext) -> pd.DataFrame | None:
+    """The segments of the critical path in order of time; at most the 300 longest."""
+    return None if context.path is None else context.path.segments(context.recorded.table)
+
+
+#: Streams that are compared with each other: the busiest. Pairs grow with the square.
+MAX_STREAMS = 32
+
+
+STREAM_OVERLAP_COLUMNS = column_set(
+    identifier("device_a", "Device of the first stream; -1 where not recorded."),
+    identifier("stream_a", "The first stream."),
+    identifier("device_b", "Device of the second stream; -1 where not recorded."),
+    identifier("stream_b", "The second stream."),
+    us("busy_a_us", "Union of the device events of stream A."),
+    us("busy_b_us", "Union of the device events of stream B."),
+    us("both_us", "Time in which both streams were busy."),
+    percent("percent_of_a", "Both busy, as a share of busy A."),
+    percent("percent_of_b", "Both busy, as a share of busy B."),
+)
+
+
+@sheet("stream_overlap", columns=STREAM_OVERLAP_COLUMNS, order=64, json=90)
+def stream_overlap_frame(context: SheetContext) -> pd.DataFrame | None:
+    """Time in which two streams were busy at once, for every pair of streams."""
+    return stream_overlap(context.recorded.table, context.activity)
+
+
+def stream_overlap(table: TraceTable, activity: DeviceActivity) -> pd.DataFrame | None:
+    """One row per pair of streams, those that share most time first; None where device work ran on a single stream.
+
+    ``both_us`` is the time in which both were busy; ``percent_of_a`` and ``percent_of_b`` relate it to each one's own
+    busy time.
+    """
+    import pandas as pd
+
+    streams, lane = streams_of(table, activity)
+    if len(streams) < 2:
+        return None
+    covered = Covered(lane, activity.start, activity.end)
+    busy = np.array([int((e - s).sum()) for s, e in map(covered.spans, range(len(streams)))], np.int64)
+    kept = np.sort(np.lexsort((np.arange(len(streams)), -busy))[:MAX_STREAMS]).tolist()
+    rows = []
+    for position, a in enumerate(kept):
+        for b in kept[position + 1 :]:
+            few, many = sorted((a, b), key=lambda stream: len(covered.spans(stream)[0]))
+            start, end = covered.spans(few)
+            rows.append((a, b, int(covered.within(np.full(len(start), many), start, end).sum())))
+    rows.sort(key=lambda row: (-row[2], row[0], row[1]))
+    first, second, shared = (np.array(column, np.int64) for column in zip(*rows, strict=True))
+    return pd.DataFrame(
+        {
+            "device_a": streams[first, 0],
+            "stream_a": streams[first, 1],
+            "device_b": streams[second, 0],
+            "stream_b": streams[second, 1],
+            "busy_a_us": busy[first] / NS_PER_US,
+            "busy_b_us": busy[second] / NS_PER_US,
+            "both_us": shared / NS_PER_US,
+            "percent_of_a": 100 * shared / np.maximum(busy[first], 1),
+            "percent_of_b": 100 * shared / np.maximum(busy[second], 1),
+        }
+    )
+
+
+DEVICE_TIMELINE_TITLE = "launch_overhead"
+_HOST_TIME = "From the start to the end of the call on the host."
 _LATENCY = (
     "From the start of the call to the start of its first kernel, of calls whose stream had no work left and "
     "no wait just issued."
 )
-_DEPTH = (
+_QUEUE_DEPTH = (
     "Kernels of the same stream that were launched and not finished when the call began, including those "
     "queued before the recording."
 )
-COLUMNS = column_set(
+DEVICE_TIMELINE_COLUMNS = column_set(
     text("launch_call", "Runtime or driver call; all: every call that launched device work.", width=32),
     count("launches", "Number of calls that launched device work."),
     count("kernels", "Kernels, copies and memsets that they launched."),
-    us("host_us_sum", _CALL),
-    us("host_us_mean", _CALL),
-    us("host_us_median", _CALL),
-    us("host_us_max", _CALL),
+    us("host_us_sum", _HOST_TIME),
+    us("host_us_mean", _HOST_TIME),
+    us("host_us_median", _HOST_TIME),
+    us("host_us_max", _HOST_TIME),
     us("launch_latency_us_median", _LATENCY),
     us("launch_latency_us_mean", _LATENCY),
     us("launch_latency_us_max", _LATENCY),
-    number("queue_depth_mean", _DEPTH, shape="#,##0.0"),
-    count("queue_depth_max", _DEPTH),
+    number("queue_depth_mean", _QUEUE_DEPTH, shape="#,##0.0"),
+    count("queue_depth_max", _QUEUE_DEPTH),
     percent("queue_empty_percent", "Share of the calls at queue depth 0."),
 )
 
 
-@sheet(TITLE, columns=COLUMNS, order=62, json=80)
-def frame(context: SheetContext) -> pd.DataFrame | None:
+@sheet(DEVICE_TIMELINE_TITLE, columns=DEVICE_TIMELINE_COLUMNS, order=62, json=80)
+def device_timeline_frame(context: SheetContext) -> pd.DataFrame | None:
     """What launching cost the host, and how often the device had to wait for it, by runtime or driver call."""
     return launch_overhead(context.recorded.table, context.activity, context.queued)
 
@@ -77,21 +243,21 @@ def launch_overhead(table: TraceTable, activity: DeviceActivity, queued: Queue) 
     at, call = place[first], launch[first]
     del events, opens, place, launch
     called = table.start_ns[call]
-    depth = _depth(queued, at, called)
+    depth = _queue_depth(queued, at, called)
     counts = (depth == 0) & ~queued.after_event[at] & ~queued.after_value[at]
     latency = np.where(counts, np.maximum(activity.start[first] - called, 0), -1)
     del at, first, called
     host, name = table.duration_ns[call], table.name[call]
     rows = [
-        _row(table.names[code], kernels[at], host[at], depth[at], latency[at])
+        _launch_row(table.names[code], kernels[at], host[at], depth[at], latency[at])
         for code in np.unique(name).tolist()
         for at in [name == code]
     ]
     rows.sort(key=lambda row: (-row["host_us_sum"], row["launch_call"]))
-    return pd.DataFrame([*rows, _row("all", kernels, host, depth, latency)] if len(rows) > 1 else rows)
+    return pd.DataFrame([*rows, _launch_row("all", kernels, host, depth, latency)] if len(rows) > 1 else rows)
 
 
-def _depth(queued: Queue, first: Codes, called: Ints) -> Codes:
+def _queue_depth(queued: Queue, first: Codes, called: Ints) -> Codes:
     """Unfinished events of the stream of each of the ``queued`` events at ``first`` when it was ``called``."""
     known = queued.called != NEVER
     own = queued.lane[first]
@@ -103,7 +269,7 @@ def _depth(queued: Queue, first: Codes, called: Ints) -> Codes:
     return np.maximum(depth, 0)
 
 
-def _row(name: str, kernels: Codes, host_ns: Ints, depth: Codes, latency_ns: Ints) -> dict[str, Any]:
+def _launch_row(name: str, kernels: Codes, host_ns: Ints, depth: Codes, latency_ns: Ints) -> dict[str, Any]:
     latency = latency_ns[latency_ns >= 0] if (latency_ns >= 0).any() else np.array([np.nan])
     return {
         "launch_call": name,
@@ -120,3 +286,33 @@ def _row(name: str, kernels: Codes, host_ns: Ints, depth: Codes, latency_ns: Int
         "queue_depth_max": int(depth.max()),
         "queue_empty_percent": 100 * float((depth == 0).mean()),
     }
+
+
+def not_shown(table: TraceTable, shown: Container[str]) -> tuple[Unanswered, ...]:
+    """What the sheets cannot show for want of a recording; ``shown``: titles of those that there are."""
+    missing = list(not_recorded(table))
+    if DEVICE_TIMELINE_TITLE not in shown:
+        missing.append(Unanswered(question="launch overhead", because=no_runtime_calls(table)))
+    if CRITICAL_PATH_TITLE not in shown:
+        because = f"no step with 1 to {MAX_EVENTS:,} device events: {steps_advice(table)}"
+        missing.append(Unanswered(question="the critical path", because=because))
+    return tuple(missing)
+
+
+def not_recorded(table: TraceTable) -> tuple[Unanswered, ...]:
+    """What sheets lack the events for, whatever the work on the device."""
+    missing = []
+    if not table.has_stacks and not (table.kind == Kind.USER_ANNOTATION).any():
+        because = without(table, "modules or record_function ranges", "with_stack=True")
+        missing.append(Unanswered(question="time per nn.Module", because=because))
+    if not len(table.allocations):
+        because = without(table, "allocator events", "profile_memory=True")
+        missing.append(Unanswered(question="memory over time", because=because))
+    if lacks_sync_events(table):
+        option = "experimental_config=torch.profiler._ExperimentalConfig(enable_cuda_sync_events=True)"
+        missing.append(
+            Unanswered(
+                question="which event a stream waited for", because=without(table, "synchronization events", option)
+            )
+        )
+    return tuple(missing)

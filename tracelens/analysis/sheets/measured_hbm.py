@@ -1,4 +1,4 @@
-"""Traffic of device memory as the hardware counted it (CUPTI's PM sampling), beside what perf models say of it."""
+"""Traffic of device memory as the hardware counted it (CUPTI's PM sampling), next to what perf models say of it."""
 
 from __future__ import annotations
 

@@ -1,41 +1,400 @@
-"""Every distinct call of the analyzed window beside its work and its estimates, made once for all sheets."""
+"""Every distinct call of the analyzed window with its work and its estimates, and the sheets of the perf-model
+families.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import numpy.typing as npt
+import pandas as pd
 
-from tracelens.analysis.attribution.activity import Bools, Timeline
-from tracelens.analysis.attribution.calls import Calls, direct_calls, launchers, modelled_calls
+from tracelens.analysis.attribution.activity import Bools, DeviceActivity, Labels, Timeline
+from tracelens.analysis.attribution.calls import COPY, SYNTHETIC, Calls, direct_calls, launchers, modelled_calls
 from tracelens.analysis.attribution.host_scopes import BACKWARD, all_in, with_places
 from tracelens.analysis.attribution.window import Attribution, Window, coverage
-from tracelens.analysis.grouping import Codes
+from tracelens.analysis.grouping import ByGroup, Codes, first_of_each, numbered
 from tracelens.analysis.loaded_trace import Options
+from tracelens.analysis.reading.catalog import Reading
 from tracelens.analysis.reading.op_readings import OpReadings, ops_above
 from tracelens.analysis.reading.recording import Recording
-from tracelens.analysis.sheets.distinct_calls import Grouping, launching_calls
-from tracelens.analysis.sheets.modelled_calls import (
-    call_groups,
-    modelled_table,
-    rows_of_events,
-    unlinked_rows,
-    with_unlinked_rows,
+from tracelens.analysis.sheets import shared_columns as shared
+from tracelens.analysis.sheets.distinct_calls import (
+    STATISTICS,
+    UNLINKED_NAME,
+    Grouping,
+    identity_of_groups,
+    kernel_details,
+    launching_calls,
+    objects,
+    sorted_by,
+    statistics_of,
+    with_percent,
 )
-from tracelens.analysis.sheets.ops.families import families
 from tracelens.analysis.verdict.summary import Coverage
-from tracelens.analysis.work.executed_work import ExecutedWork, executed_work
-from tracelens.analysis.work.known_work import Work
-from tracelens.analysis.work.limits import Limits
+from tracelens.analysis.work.expert_exchange import EVERY_ROW, Exchange
+from tracelens.analysis.work.known_work import LAUNCH, ExecutedWork, Limits, Work, executed_work
+from tracelens.backends.base import EstimateTable
 from tracelens.backends.chain import chain
 from tracelens.backends.system import System
 from tracelens.hardware import HardwareSpec
 from tracelens.lazy.records import dataclass
-from tracelens.trace.table import RowColumn
+from tracelens.perf_models.memory_bound.reduce import Reduce
+from tracelens.schema import PARAMETER_PREFIX, column_set, flag
+from tracelens.trace.extended import has_host_time
+from tracelens.trace.table import RowColumn, TraceTable
+from tracelens.units import BYTES_PER_MB, FLOPS_PER_GFLOP, NS_PER_US, TERA_PER_S_IN_PER_US
 
 if TYPE_CHECKING:
     import pandas as pd
+
+
+Ints = npt.NDArray[np.int64]
+Floats = npt.NDArray[np.float64]
+#: A frame while it is made: adding a column to a dictionary costs nothing.
+Columns = dict[str, Any]
+
+
+def modelled_table(
+    table: TraceTable,
+    activity: DeviceActivity,
+    calls: Calls,
+    work: Work,
+    exchanges: Mapping[int, Exchange],
+    group: Grouping,
+) -> pd.DataFrame:
+    """One row per distinct call: measured time beside work, achieved rates and estimate (keys: ``unified``).
+
+    Rates are flops or bytes over the busy time of the kernels, their mean of all calls together: a ratio of sums.
+    ``hbm_*`` is device memory; ``effective_interconnect_*`` is wire bytes over the whole kernel duration, waiting
+    included. ``group`` says which calls are in one row; ``rows_of_events`` finds them again.
+    """
+    readings = work.readings
+    kernel_name, categories = calls.kernel_name[group.first].tolist(), calls.category[group.first].tolist()
+    names = [
+        _call_name(table.name_of(row), None if kernel < 0 else table.names[kernel], category)
+        for row, kernel, category in zip(group.example, kernel_name, categories, strict=True)
+    ]
+    frame = identity_of_groups(table, calls, group, categories, names)
+    rows = len(group.first)
+    code = readings.code_of(calls.row[group.first])
+    code = np.where(calls.kernel_name[group.first] >= 0, -1, code)
+    position = np.where(code >= 0, work.position[np.maximum(code, 0)], -1)
+    of_call, by_call = group.of_call, ByGroup(group.of_call)
+    kernel_us = calls.kernel_ns / NS_PER_US
+    frame["example_row"], frame["_group"] = group.example, np.arange(rows)
+    frame["operation_count"] = np.bincount(of_call, minlength=rows)
+    duration_us = np.where(has_host_time(table, calls.row), table.duration_ns[calls.row] / NS_PER_US, np.nan)
+    exchange = [exchanges.get(c) for c in code.tolist()]
+    done, wire = _add_work(frame, work, position, exchange)
+    amounts = {key: amount / TERA_PER_S_IN_PER_US for key, amount in done.items()}
+    timed_us = np.where(kernel_us > 0, kernel_us, np.nan)
+    rates = {key: amount[of_call] / timed_us for key, amount in amounts.items()}
+    columns = {"host_us": duration_us, "kernel_us": kernel_us, **rates}
+    measured = statistics_of(columns, by_call, totals=("host_us", "kernel_us"))
+    measured["host_us_sum"][np.isnan(measured["host_us_mean"])] = np.nan
+    timed, total_us = np.bincount(of_call[kernel_us > 0], minlength=rows), measured["kernel_us_sum"]
+    for key, amount in amounts.items():
+        # All amounts of a row over all its time
+        measured[f"{key}_mean"] = amount * timed / np.where(total_us > 0, total_us, np.nan)
+    _add_models(frame, [readings.readings[c] if c >= 0 else None for c in code.tolist()])
+    frame["note"] = [_note(readings, c, kernel) for c, kernel in zip(code.tolist(), kernel_name, strict=True)]
+    _add_exchanges(frame, exchange, wire)
+    gap = activity.gap_before[calls.first_event].astype(float)
+    kernels = np.bincount(of_call[calls.call_of_event], minlength=rows)
+    frame["kernels_per_call"] = kernels / frame["operation_count"]
+    frame["launch_gap_us"] = by_call.medians(np.where(gap < 0, np.nan, gap) / NS_PER_US)
+    frame |= measured
+    _add_estimate(frame, work, position, timed_us, by_call)
+    frame |= kernel_details(table, activity, calls.events, of_call[calls.call_of_event], rows)
+    return with_percent(sorted_by(pd.DataFrame(frame), "kernel_us_sum"), "kernel_us_sum")
+
+
+def call_groups(table: TraceTable, readings: OpReadings, calls: Calls, apart: Codes | Bools) -> Grouping:
+    """Calls that are one row: with another number ``apart`` they are in other rows."""
+    reading = np.where(calls.kernel_name >= 0, np.int32(-1), readings.code_of(calls.row))
+    return Grouping(table, calls.row, calls.kernel_name, reading, calls.category.code, apart)
+
+
+def rows_of_events(frame: pd.DataFrame, group: Grouping, calls: Calls, events: int) -> Codes:
+    """Which row of ``modelled_table`` (sorted, and joined with others) each event is counted in, -1 for none."""
+    row_of_group: Codes = np.full(len(group.first) + 1, -1, np.int32)
+    if len(group.first):
+        numbers = frame["_group"].fillna(-1).to_numpy(np.int64)
+        row_of_group[numbers] = np.arange(len(frame))
+    row_of_group[-1] = -1
+    result: Codes = np.full(events, -1, np.int32)
+    result[calls.events] = row_of_group[group.of_call[calls.call_of_event]]
+    return result
+
+
+def _add_work(
+    frame: Columns, work: Work, position: Ints, exchange: Sequence[Exchange | None]
+) -> tuple[dict[str, Floats], Floats]:
+    """Adds FLOPs and bytes of a call; returns what its rates are of, and the bytes known to leave the rank.
+
+    An exchange of which nothing says what leaves the rank has the rate of all its rows.
+    """
+    flops, hbm, wire = (
+        work.take(v, position) for v in (work.columns.flops, work.columns.hbm_bytes, work.columns.wire_bytes)
+    )
+    wire = np.where(wire > 0, wire, np.nan)
+    every_row, rated = wire.copy(), wire.copy()
+    for i, found in enumerate(exchange):
+        if found is not None and found.exchanged_bytes:
+            every_row[i] = found.exchanged_bytes
+            if found.share.source == EVERY_ROW:
+                rated[i] = found.exchanged_bytes
+    frame["gflops"] = flops / FLOPS_PER_GFLOP
+    frame["hbm_mb"] = hbm / BYTES_PER_MB
+    with np.errstate(over="ignore"):  # an extension may claim a millionth of a byte
+        frame["flops_per_byte"] = np.divide(flops, hbm, out=np.full(len(flops), np.nan), where=hbm > 0)
+    frame["wire_mb"] = every_row / BYTES_PER_MB
+    return {"tflops_s": flops, "hbm_tb_s": hbm, "effective_interconnect_tb_s": rated}, wire
+
+
+def _add_models(frame: Columns, spoken: Sequence[Reading | None]) -> None:
+    models = [None if reading is None else reading.model for reading in spoken]
+    frame["model"] = [None if m is None else type(m).__name__ for m in models]
+    frame["has_perf_model"] = [m is not None for m in models]
+    frame["compute_spec"] = [getattr(reading, "compute_spec", None) for reading in spoken]
+    precision = [None if r is None or r.computed_in is None else r.computed_in.label for r in spoken]
+    frame["computed_in"] = precision
+    frame["work_at_most"] = [getattr(model, "at_most", "") or None for model in models]
+    frame["perf_params"] = [None if m is None else repr(m.parameters()) for m in models]
+
+
+def _call_name(op: str, kernel: str | None, category: str) -> str:
+    if kernel is None:
+        return op
+    return f"{op}->{kernel}" if category == COPY else f"{op}->{kernel}{SYNTHETIC}"
+
+
+def _add_exchanges(frame: Columns, exchange: Sequence[Exchange | None], wire: Floats) -> None:
+    """What is known of token exchanges only."""
+    known = [np.nan if e is None or e.copies is None else e.copies for e in exchange]
+    frame["copies_per_token"] = np.array(known, np.float64)
+    frame["rows_from"] = [None if e is None else e.rows_from for e in exchange]
+    frame["expected_remote_mb"] = np.where([e is not None for e in exchange], wire, np.nan) / BYTES_PER_MB
+    frame["remote_from"] = [None if e is None else e.share.source for e in exchange]
+    deepep = [np.nan if e is None or e.deepep_us is None else e.deepep_us for e in exchange]
+    frame["deepep_us"] = np.array(deepep, np.float64)
+
+
+def _add_estimate(frame: Columns, work: Work, position: Ints, timed_us: Floats, by_call: ByGroup) -> None:
+    """``timed_us``: kernel time of each call, NaN where there is none."""
+    estimates, limits = work.estimates, work.limits
+    if estimates is None or limits is None:
+        unknown = np.full(len(position), np.nan)
+        nothing = objects([None] * len(position))
+        frame["roofline_us"] = unknown
+        frame["roofline_bound"] = frame["backend"] = frame["served_from"] = nothing
+        frame["percent_of_peak"] = unknown
+        frame |= {f"percent_of_roofline_{name}": unknown for name in STATISTICS}
+    else:
+        mean, kernels = frame["kernel_us_mean"], frame["kernels_per_call"]
+        time_us, peak_us = work.take(estimates.time_us, position), work.take(estimates.peak_us, position)
+        floor_us = limits.floor_us(kernels, mean)
+        bound = [estimates.bound[p] if p >= 0 else None for p in position.tolist()]
+        frame["roofline_us"] = np.where(np.isnan(time_us), np.nan, np.fmax(time_us, floor_us))
+        frame["roofline_bound"] = [
+            LAUNCH if at_floor else b for at_floor, b in zip(floor_us > time_us, bound, strict=True)
+        ]
+        who = zip(np.isfinite(time_us).tolist(), position.tolist(), strict=True)
+        frame["backend"] = [estimates.backend[p] if known else None for known, p in who]
+        frame["percent_of_peak"] = 100 * np.divide(peak_us, mean, out=np.full(len(mean), np.nan), where=mean > 0)
+        served = limits.served_from(frame["hbm_mb"] * BYTES_PER_MB, peak_us, mean, kernels)
+        frame["served_from"] = served
+        frame |= _percent_of_roofline(frame, limits, time_us, timed_us, by_call)
+    frame["_achievable_us"] = _achievable_us(frame, work, position)
+    if work.achievable is not None:
+        _add_achievable(frame, work, work.achievable, position)
+    _forget_impossible_shares(frame)
+
+
+def _forget_impossible_shares(frame: Columns) -> None:
+    """Of work that is an upper bound, a share above 100 % says that less was done, and nothing of how fast."""
+    is_bound = np.array([each is not None for each in frame["work_at_most"]], bool)
+    for share in ("percent_of_roofline", "percent_of_peak", "percent_of_achievable"):
+        keys = [key for key in frame if key == share or key.startswith(f"{share}_")]
+        main = frame.get(f"{share}_mean", frame.get(share))
+        if main is not None and (above := is_bound & (main > 100)).any():
+            frame |= {key: np.where(above, np.nan, frame[key]) for key in keys}
+
+
+def _percent_of_roofline(
+    frame: Columns, limits: Limits, time_us: Floats, timed_us: Floats, by_call: ByGroup
+) -> dict[str, Floats]:
+    """Statistics over each call's own roofline, which its launches are part of; the mean is the group's."""
+    least_us = time_us[by_call.group]
+    own = np.fmax(least_us, limits.floor_us(frame["kernels_per_call"][by_call.group], timed_us))
+    own[np.isnan(least_us)] = np.nan
+    share = 100 * own / timed_us
+    mean = np.where(frame["kernel_us_mean"] > 0, frame["kernel_us_mean"], np.nan)
+    found = statistics_of({"percent_of_roofline": share}, by_call)
+    return {**found, "percent_of_roofline_mean": 100 * frame["roofline_us"] / mean}
+
+
+def _achievable_us(frame: Columns, work: Work, position: Ints) -> Floats:
+    """What a call should take: the expected time, at least the roofline, and no more than was achieved."""
+    roofline_us, mean = frame["roofline_us"], frame["kernel_us_mean"]
+    expected = roofline_us if work.expected is None else work.take(work.expected.time_us, position)
+    least: Floats = np.where(np.isnan(roofline_us), np.nan, np.fmin(np.fmax(expected, roofline_us), mean))
+    return least
+
+
+def _add_achievable(frame: Columns, work: Work, achievable: EstimateTable, position: Ints) -> None:
+    time_us, mean = work.take(achievable.time_us, position), frame["kernel_us_mean"]
+    share = 100 * np.divide(time_us, mean, out=np.full(len(mean), np.nan), where=mean > 0)
+    who: list[str | None] = [
+        achievable.backend[p] if p >= 0 and np.isfinite(time_us[i]) else None for i, p in enumerate(position.tolist())
+    ]
+    frame |= {"estimated_us": time_us, "percent_of_achievable": share, "estimated_by": who}
+
+
+def _note(readings: OpReadings, code: int, kernel: int) -> str | None:
+    if kernel >= 0:
+        return "kernels that no perf model of the op covers"
+    return (readings.readings[code].note or None) if code >= 0 else None
+
+
+def unlinked_rows(table: TraceTable, activity: DeviceActivity, categories: Labels) -> pd.DataFrame:
+    """One row per category of the device events that no recorded op launched; ``categories``: of each event."""
+    index = np.flatnonzero((activity.op < 0) & ~activity.collective).astype(np.int32)
+    if not len(index):
+        return pd.DataFrame()
+    category = categories[index]
+    group = numbered(category.code)
+    first = first_of_each(group)
+    us, rows = activity.duration_us(index), len(first)
+    frame: Columns = {"name": objects([UNLINKED_NAME] * rows), "category": objects(category[first].tolist())}
+    frame["operation_count"] = np.bincount(group)
+    frame["has_perf_model"] = [False] * rows
+    frame["note"] = ["launched before the recorded window, or its launch was not recorded"] * rows
+    frame["example_row"] = activity.rows[index[first]].tolist()
+    frame |= statistics_of({"kernel_us": us}, ByGroup(group), totals=("kernel_us",))
+    return pd.DataFrame(frame | kernel_details(table, activity, index, group, rows))
+
+
+def with_estimated_totals(frame: pd.DataFrame, unified: pd.DataFrame, key: str) -> pd.DataFrame:
+    """``frame`` with the estimates of all calls of ``unified`` that have one, summed by ``key``, and their share of
+    these calls' kernel time; as it is without a chosen backend.
+    """
+    if "estimated_us" not in unified:
+        return frame
+    priced = unified[unified["estimated_us"].notna()]
+    sums = pd.DataFrame(
+        {
+            key: priced[key],
+            "estimated_us": priced["estimated_us"] * priced["operation_count"],
+            "kernel_us": priced["kernel_us_sum"],
+        }
+    ).groupby(key)[["estimated_us", "kernel_us"]].sum()  # fmt: skip
+    share = 100 * sums["estimated_us"] / sums["kernel_us"].where(sums["kernel_us"] > 0)
+    return frame.assign(
+        estimated_us_sum=frame[key].map(sums["estimated_us"]), percent_of_achievable=frame[key].map(share)
+    )
+
+
+def with_unlinked_rows(modelled: pd.DataFrame, unlinked: pd.DataFrame) -> pd.DataFrame:
+    """``modelled_table`` and ``unlinked_rows`` as one table."""
+    if unlinked.empty:
+        return modelled
+    absent: dict[str, Any] = {
+        str(column): np.nan if pd.api.types.is_numeric_dtype(values) else None
+        for column, values in modelled.items()
+        if column not in unlinked
+    }
+    rows = unlinked.assign(**absent)[list(modelled.columns)]
+    joined = pd.concat([modelled, rows], ignore_index=True) if len(modelled) else rows
+    joined = sorted_by(joined.drop(columns=["percent", "cumulative_percent"]), "kernel_us_sum")
+    return with_percent(joined, "kernel_us_sum")
+
+
+#: The sheet of reductions in the backward pass.
+REDUCE_BACKWARD = "Reduce_bwd"
+_RECORDED_ARGUMENTS = ("input_dims", "input_types", "input_strides", "concrete_inputs")
+_FAMILY_STATISTICS = ("mean", "median", "std", "min", "max")
+
+
+FAMILY_COLUMNS = column_set(
+    shared.NAME, shared.GFLOPS, shared.HBM_MB, shared.INTENSITY, shared.HBM_RATE, shared.COMPUTE_RATE,
+    shared.WIRE, shared.EXCHANGE, shared.SPEC, shared.ROOFLINE,
+    shared.ACHIEVABLE, shared.KERNEL_TIME,
+    shared.CALLS, shared.EXAMPLE,
+    flag(
+        "nested", "TRUE: the call lies inside another modeled call, and its kernels are in both rows; "
+        "sum over the FALSE rows.",
+        width=10,
+    ),
+    shared.CATEGORY, shared.PROCESS, shared.ARGUMENTS,
+    shared.KERNELS_BEHIND,
+)  # fmt: skip
+
+
+def families(
+    table: TraceTable,
+    calls: pd.DataFrame,
+    readings: OpReadings,
+    unified_rows: RowColumn,
+    in_backward: npt.NDArray[np.bool_],
+) -> dict[str, pd.DataFrame]:
+    """Sheet name -> frame, from the table of all modelled calls (nested ones included).
+
+    A call inside another modelled call (``aten::native_layer_norm`` below ``aten::layer_norm``) is marked ``nested``:
+    its kernels are in both rows, so sums over a sheet take the rows where it is False.
+    ``unified_rows``: of the calls of the unified table. ``in_backward``: of each row of the trace, whether the backward
+    pass launched it; its reductions have a sheet of their own.
+    """
+    frames: dict[str, list[dict[str, Any]]] = {}
+    example = calls["example_row"].to_numpy(np.int64)
+    code, nested = readings.code_of(example), ~np.isin(example, unified_rows)
+    kept = [key for key in _CALL_COLUMNS if key in calls.columns]
+    for position, row in enumerate(calls[["name", *kept]].to_dict("records")):
+        model = readings.readings[int(code[position])].model
+        if model is None:
+            continue
+        parameters = {f"{PARAMETER_PREFIX}{key}": _cell(value) for key, value in model.parameters().items()}
+        record = {"name": row["name"], **parameters}
+        record |= {key: row[key] for key in kept}
+        recorded = table.signature_of(int(row["example_row"]))
+        arguments = (recorded.shapes, recorded.dtypes, recorded.strides, recorded.scalars)
+        for key, value in zip(_RECORDED_ARGUMENTS, arguments, strict=True):
+            record[key] = _as_list(value)
+        record["nested"] = bool(nested[position])
+        is_gradient = model.sheet == Reduce.family and in_backward[example[position]]
+        frames.setdefault(REDUCE_BACKWARD if is_gradient else model.sheet, []).append(record)
+    return {name: sorted_by(pd.DataFrame(records), "kernel_us_sum") for name, records in sorted(frames.items())}
+
+
+_RATES = ("hbm_tb_s", "tflops_s", "effective_interconnect_tb_s", "percent_of_roofline")
+_CALL_COLUMNS = (
+    "category", "gflops", "hbm_mb", "flops_per_byte", "wire_mb", "expected_remote_mb", "remote_from",
+    "copies_per_token", "rows_from", "deepep_us",
+    *(f"{rate}_{s}" for rate in _RATES for s in _FAMILY_STATISTICS),
+    "compute_spec", "roofline_us", "roofline_bound", "percent_of_peak", "backend", "work_at_most",
+    "estimated_us", "percent_of_achievable", "estimated_by",
+    *(f"kernel_us_{s}" for s in (*_FAMILY_STATISTICS, "sum")),
+    "operation_count", "example_row", "kernel_details", "kernel_details_short",
+    "process_name", "process_label", "thread_name",
+)  # fmt: skip
+
+
+def _cell(value: Any) -> Any:
+    if value is None or isinstance(value, bool | int | float | str):
+        return value
+    return repr(value)
+
+
+def _as_list(value: tuple[Any, ...] | None) -> str | None:
+    """``((4,), ())`` as ``[[4], []]``: how the recorded arguments look in the file."""
+
+    def thaw(value: Any) -> Any:
+        return [thaw(v) for v in value] if isinstance(value, tuple) else value
+
+    return None if value is None else repr(thaw(value))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -65,7 +424,7 @@ class PricedCalls:
         table, tree, device = recording.trace.table, recording.trace.tree, recording.device
         activity, readings, repeated = attribution.activity, attribution.readings, attribution.repeated
         chosen = _estimator(device, options.backend, options.clock_mhz) if options.backend != "roofline" else None
-        work = _work(readings, device, chosen, options.clock_mhz)
+        work = _work_and_estimates(readings, device, chosen, options.clock_mhz)
 
         def grouped(calls: Calls, apart: Codes | Bools) -> Grouping:
             return call_groups(table, readings, calls, apart)
@@ -98,7 +457,7 @@ class PricedCalls:
         )
 
 
-def _work(
+def _work_and_estimates(
     readings: OpReadings, device: HardwareSpec | None, chosen: Callable[[Any], Any] | None, clock_mhz: float | None
 ) -> Work:
     return Work(

@@ -1,12 +1,15 @@
-"""``kernels``: every analyzed device event."""
+"""The tables of one trace in SQL: calls, collectives, kernels, memory, ops and steps."""
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from tracelens.schema import column_set, flag, identifier, table, text, us
+from tracelens.analysis.attribution.window import in_steps
+from tracelens.analysis.sheets import coll_analysis, device_memory, perf_summary, step_times
+from tracelens.schema import TEXT, column_set, count, flag, identifier, table, text, us
 from tracelens.trace.table import Kind
 from tracelens.units import NS_PER_US
 
@@ -17,7 +20,40 @@ if TYPE_CHECKING:
     from tracelens.analysis.analyze import Analysis
 
 
-COLUMNS = column_set(
+CALL_TABLE_COLUMNS = column_set(
+    identifier("call", "Number of the call in the trace."),
+    identifier("parent", "The call within which it was made; NULL for an outermost one."),
+    text("name", "Name of the op."),
+    text("shapes", "Shapes of its inputs; NULL where they were not recorded."),
+    text("thread", "Process and thread that made it."),
+    count("depth", "How many ops and host calls enclose it."),
+    us("start_us", "Since the first event of the trace."),
+    us("host_us", "How long its host code ran."),
+    us("kernel_us", "Durations of all device events that it and the calls within it launched."),
+)
+
+
+@table("calls", columns=CALL_TABLE_COLUMNS)
+def calls(analysis: Analysis) -> pd.DataFrame:
+    """A row per call of an op in the analyzed steps (all without steps), nested ones included."""
+    trace = analysis.trace
+    made = trace.ops().rename(columns={"row": "call"})
+    made = made[in_steps(trace.table, made["call"].to_numpy(), analysis.step_times, analysis.selected_steps)]
+    rows = made["call"].to_numpy()
+    parent = trace.tree.op_parent[rows]
+    lanes = np.array([f"{process}/{thread}" for process, thread in trace.table.lanes] or [""], object)
+    made["parent"] = np.where(parent < 0, np.nan, parent)
+    made["thread"] = lanes[trace.table.lane[rows]]
+    return made
+
+
+@table("collectives", columns=coll_analysis.COLUMNS)
+def collectives(analysis: Analysis) -> pd.DataFrame | None:
+    """A row per distinct collective (group, kind, type and sizes, stream), as sheet coll_analysis."""
+    return analysis.frames.get(coll_analysis.TITLE)
+
+
+SQL_TABLES_COLUMNS = column_set(
     identifier("kernel", "Number of the event in the trace."),
     text("kernel_name", "Name of the kernel, copy or memset."),
     text("category", "Category of the op row that it is counted in."),
@@ -34,7 +70,7 @@ COLUMNS = column_set(
 )
 
 
-@table("kernels", columns=COLUMNS)
+@table("kernels", columns=SQL_TABLES_COLUMNS)
 def kernels(analysis: Analysis) -> pd.DataFrame:
     """A row per analyzed device event: kernels, copies and memsets."""
     import pandas as pd
@@ -65,3 +101,27 @@ def kernels(analysis: Analysis) -> pd.DataFrame:
 def _or_null(numbers: npt.NDArray[np.integer]) -> npt.NDArray[np.float64]:
     """-1 as NULL."""
     return np.where(numbers < 0, np.nan, numbers)
+
+
+@table("memory", columns=device_memory.MEMORY_TIMELINE_COLUMNS)
+def memory(analysis: Analysis) -> pd.DataFrame | None:
+    """A row per moment, at most 1000 per device: allocated and reserved memory (recorded with profile_memory=True)."""
+    trace = analysis.trace
+    return device_memory.memory_timeline(trace.table, trace.tree)
+
+
+@table("ops", columns=perf_summary.UNIFIED_PERF_SUMMARY_COLUMNS)
+def ops(analysis: Analysis) -> pd.DataFrame | None:
+    """A row per distinct op call: times, FLOPs, bytes, rates and the roofline, as sheet unified_perf_summary."""
+    return analysis.frames.get(perf_summary.UNIFIED_PERF_SUMMARY_TITLE)
+
+
+_SHEET = step_times.STEP_TIMES_COLUMNS
+STEP_TABLE_COLUMNS = {**_SHEET, "begins_with": replace(_SHEET["begins_with"], number_format=TEXT)}
+
+
+@table("steps", columns=STEP_TABLE_COLUMNS)
+def steps(analysis: Analysis) -> pd.DataFrame | None:
+    """A row per step, as sheet steps; work that was queued before the recording has a row without a number."""
+    table = analysis.trace.table
+    return analysis.step_times.sheet(int(table.start_ns.min())) if len(analysis.step_times) else None

@@ -19,7 +19,7 @@ from tracelens.analysis.reading.catalog import Catalog
 from tracelens.analysis.reading.engine_steps import STEM, inference_steps
 from tracelens.analysis.reading.op_readings import read_ops
 from tracelens.analysis.reading.recording import recognized
-from tracelens.analysis.sheets.not_recorded import not_recorded
+from tracelens.analysis.sheets.device_timeline import not_recorded
 from tracelens.analysis.verdict.summary import Coverage, Unanswered
 from tracelens.lazy.records import dataclass
 from tracelens.perf_models import EPComm

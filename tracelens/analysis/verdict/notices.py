@@ -17,15 +17,12 @@ from tracelens.analysis.findings.transfers import holds_only_communication
 from tracelens.analysis.grouping import distinct_rows
 from tracelens.analysis.idle.idle_time import BEFORE_RECORDING
 from tracelens.analysis.intervals import Ints
-from tracelens.analysis.reading.captured_graphs import graph_launches
+from tracelens.analysis.reading.captured_graphs import GraphLinks, graph_launches
 from tracelens.analysis.reading.engine_steps import STEM
-from tracelens.analysis.reading.graph_replays import GraphLinks
 from tracelens.analysis.reading.recording import CHOSEN
-from tracelens.analysis.sheets.ops import unified_perf_summary
-from tracelens.analysis.sheets.timeline import idle_causes
+from tracelens.analysis.sheets import device_timeline, perf_summary
 from tracelens.analysis.verdict.summary import Notice, counted, duration, percent
-from tracelens.analysis.work.impossible_work import MOST_OF_ROOFLINE
-from tracelens.analysis.work.limits import TOLERANCE_US
+from tracelens.analysis.work.known_work import MOST_OF_ROOFLINE, TOLERANCE_US
 from tracelens.files.safe_text import clipped
 from tracelens.lazy.patterns import lazy_pattern
 from tracelens.perf_models.base import UnknownWork
@@ -123,7 +120,7 @@ def _without_work(table: TraceTable, tree: OpTree) -> Iterator[Notice]:
 
 def _before_recording(analysis: Analysis) -> Iterator[Notice]:
     """Idle time that is none: no rule makes a gain of it."""
-    causes = analysis.frames[idle_causes.TITLE]
+    causes = analysis.frames[device_timeline.IDLE_CAUSES_TITLE]
     waits = causes[causes["cause"] == BEFORE_RECORDING]
     idle_us, share = float(waits["idle_us"].sum()), float(waits["percent_of_window"].sum()) / 100
     if share > LEAST_SHARE:
@@ -215,7 +212,7 @@ def notices(analysis: Analysis) -> Iterator[Notice]:
     yield from _unlinked(analysis)
     yield from timing_notices(analysis)
     yield from _device(analysis)
-    rows = analysis.frames[unified_perf_summary.TITLE]
+    rows = analysis.frames[perf_summary.UNIFIED_PERF_SUMMARY_TITLE]
     yield from _above_peak(rows)
     yield from _at_most(rows)
     graphs = _graph_share(analysis)
@@ -400,7 +397,7 @@ def _too_much_work(rows: pd.DataFrame) -> Iterator[Notice]:
 
 def _compiled_without_work(analysis: Analysis) -> Iterator[Notice]:
     """Triton kernels whose FLOPs or bytes no recorded argument and no name says."""
-    rows = analysis.frames[unified_perf_summary.TITLE]
+    rows = analysis.frames[perf_summary.UNIFIED_PERF_SUMMARY_TITLE]
     rows = rows[rows["category"] == FusedKernel.category]
     unknown = rows[rows["gflops"].isna() | rows["hbm_mb"].isna()]
     if len(unknown) and not _is_replayed(analysis, FusedKernel.category):
@@ -423,7 +420,7 @@ def _is_replayed(analysis: Analysis, category: str) -> bool:
 
 def _known_share_of_opened(analysis: Analysis) -> float:
     """The share of the opened graphs' kernel time that is in rows of known work."""
-    trace, activity, rows = analysis.trace, analysis.activity, analysis.frames[unified_perf_summary.TITLE]
+    trace, activity, rows = analysis.trace, analysis.activity, analysis.frames[perf_summary.UNIFIED_PERF_SUMMARY_TITLE]
     launch = trace.tree.launch[activity.rows]
     opened = (launch >= 0) & ~has_host_time(trace.table, launch)
     known = np.append(rows[["gflops", "hbm_mb", "wire_mb"]].notna().any(axis=1).to_numpy(bool), False)

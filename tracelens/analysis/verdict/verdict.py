@@ -17,12 +17,10 @@ from tracelens.analysis.intervals import union_by_group
 from tracelens.analysis.reading.captured_graphs import graph_launches
 from tracelens.analysis.reading.catalog import COMMUNICATION, NO_MODEL
 from tracelens.analysis.reading.recording import CHOSEN
-from tracelens.analysis.sheets import coll_analysis, copies, cpu_ops, device_timeline
+from tracelens.analysis.sheets import coll_analysis, copies, cpu_ops, device_timeline, perf_summary
 from tracelens.analysis.sheets.coll_analysis import with_bus_rate
 from tracelens.analysis.sheets.copies import with_rate
 from tracelens.analysis.sheets.distinct_calls import UNLINKED_NAME
-from tracelens.analysis.sheets.ops import unified_perf_summary
-from tracelens.analysis.sheets.timeline import idle_causes
 from tracelens.analysis.verdict.notices import input_notices, notices
 from tracelens.analysis.verdict.summary import (
     COMPLETE,
@@ -45,7 +43,7 @@ from tracelens.analysis.verdict.summary import (
 )
 from tracelens.analysis.verdict.utilization import utilization
 from tracelens.analysis.work.expert_exchange import EVERY_ROW
-from tracelens.analysis.work.limits import rate_of
+from tracelens.analysis.work.known_work import rate_of
 from tracelens.hardware import HardwareSpec
 from tracelens.hardware.recognition import recognize
 from tracelens.trace.lacks import no_shapes, no_stacks, steps_advice
@@ -61,7 +59,7 @@ _PER_CALL = (
 def categories(analysis: Analysis, divisor: int) -> tuple[CategoryRow, ...]:
     """Kernels' summed time by category, and the share of the window in which one of them at least ran."""
     unified, activity, category = (
-        analysis.frames[unified_perf_summary.TITLE],
+        analysis.frames[perf_summary.UNIFIED_PERF_SUMMARY_TITLE],
         analysis.activity,
         analysis.event_category,
     )
@@ -94,7 +92,7 @@ def categories(analysis: Analysis, divisor: int) -> tuple[CategoryRow, ...]:
 
 def cpu_categories(analysis: Analysis, divisor: int) -> tuple[CategoryRow, ...]:
     """By the CPU ops' own time; shares are of all of it."""
-    unique = analysis.frames[cpu_ops.TITLE]
+    unique = analysis.frames[cpu_ops.CPU_OPS_TITLE]
     own = unique.groupby("category")["host_self_us_sum"].sum()
     total = float(own.sum()) or 1.0
     rows = [
@@ -159,7 +157,7 @@ _MOST_NAMES = 3
 
 def unseen(analysis: Analysis) -> Unseen | None:
     """None where little is unknown. ``analysis``: the part that figures are made of."""
-    rows, activity = analysis.frames[unified_perf_summary.TITLE], analysis.activity
+    rows, activity = analysis.frames[perf_summary.UNIFIED_PERF_SUMMARY_TITLE], analysis.activity
     known = rows[["gflops", "hbm_mb", "wire_mb"]].notna().any(axis=1)
     moves = set(analysis.event_category[activity.communication | activity.memcpy].tolist())
     unknown = rows[~known & ~rows["category"].isin({*COMMUNICATION, *moves})]
@@ -282,7 +280,7 @@ def step_summary(analysis: Analysis) -> Steps | None:
 
 def _queue_was_full(analysis: Analysis) -> bool:
     """Whether launches may have waited for room: then their time is no work of the host."""
-    launches = analysis.frames.get(device_timeline.TITLE)
+    launches = analysis.frames.get(device_timeline.DEVICE_TIMELINE_TITLE)
     return launches is not None and bool((launches["queue_depth_max"] >= _FULL_QUEUE).any())
 
 
@@ -366,7 +364,7 @@ def _roofline_figures(device: HardwareSpec) -> Iterator[Figure]:
 
 
 def _busy(analysis: Analysis) -> Busy:
-    timeline, causes = analysis.timeline, analysis.frames[idle_causes.TITLE]
+    timeline, causes = analysis.timeline, analysis.frames[device_timeline.IDLE_CAUSES_TITLE]
     total = timeline.total_ns or 1
     return Busy(
         compute=timeline.computation_ns / total,
@@ -386,7 +384,7 @@ def _throughput(analysis: Analysis) -> Throughput | None:
     """Known matrix FLOPs over the time in which one of the calls that they belong to at least ran, and over the window;
     both of one device, where several are in the file. FLOPs that are an upper bound are left out.
     """
-    unified = analysis.frames[unified_perf_summary.TITLE]
+    unified = analysis.frames[perf_summary.UNIFIED_PERF_SUMMARY_TITLE]
     matrix = unified[unified["compute_spec"].astype(str).str.startswith("matrix_") & (unified["gflops"] > 0)]
     matrix = matrix[(matrix["kernel_us_sum"] > 0) & matrix["work_at_most"].isna()]
     device_us = analysis.activity.duration.sum() / NS_PER_US

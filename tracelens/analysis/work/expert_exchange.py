@@ -15,8 +15,15 @@ from tracelens.analysis.grouping import Codes
 from tracelens.analysis.loaded_trace import Trace
 from tracelens.analysis.reading.catalog import Reading
 from tracelens.analysis.reading.op_readings import OpReadings
-from tracelens.analysis.work.expert_layers import Layers, with_rows
-from tracelens.analysis.work.remote_share import RemoteShare, even_routing, ranks_of, recorded_counts, remote_share
+from tracelens.analysis.work.expert_layers import (
+    Layers,
+    RemoteShare,
+    even_routing,
+    ranks_of,
+    recorded_counts,
+    remote_share,
+    with_rows,
+)
 from tracelens.backends.collective_times import exchange_us, fabric, notification_us
 from tracelens.backends.system import System
 from tracelens.errors import UsageError

@@ -13,8 +13,7 @@ from tracelens.analysis.reading.catalog import OTHER
 from tracelens.analysis.reading.op_readings import OpReadings
 from tracelens.analysis.reading.recording import Recording
 from tracelens.analysis.sheets.module_time import module_paths
-from tracelens.analysis.work.known_work import Work
-from tracelens.analysis.work.limits import Limits
+from tracelens.analysis.work.known_work import Limits, Work
 from tracelens.backends.chain import chain
 from tracelens.backends.system import System
 from tracelens.comparison.alignment.work_roles import COMMUNICATION, role

@@ -35,7 +35,7 @@ class Plots:
     def roofline(self, axes: Axes | None = None) -> Axes:
         """Ops by arithmetic intensity and achieved rate below the device's roofs; area: share of the device time."""
         from tracelens.analysis.analyze import Analysis
-        from tracelens.analysis.page.roofs import roofs
+        from tracelens.analysis.page.op_charts import roofs
 
         ops = self._frame("unified_perf_summary")
         ops = ops[(ops["flops_per_byte"] > 0) & (ops["tflops_s_mean"] > 0)]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping, Sequence
 
-from tracelens.analysis.page.roofs import Roofs
+from tracelens.analysis.page.op_charts import Roofs
 from tracelens.lazy.records import dataclass
 from tracelens.report.charts.axis_ticks import log_ticks
 from tracelens.report.charts.markup import Content, Markup, joined, tag

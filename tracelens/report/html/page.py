@@ -13,8 +13,7 @@ from collections.abc import Mapping, Sequence
 
 from tracelens.analysis.page.op_charts import MAX_NODES
 from tracelens.analysis.page.step_timeline import MAX_RECTS
-from tracelens.analysis.sheets import coll_analysis, cpu_ops, perf_summary
-from tracelens.analysis.sheets.ops import kernel_summary, unified_perf_summary
+from tracelens.analysis.sheets import coll_analysis, cpu_ops, kernel_time, perf_summary
 from tracelens.analysis.verdict.summary import Summary
 from tracelens.files.json_bytes import encoded
 from tracelens.lazy.records import dataclass
@@ -58,14 +57,17 @@ def html_bytes(sheets: Sequence[Sheet], summary: Summary, result: Analyzed, *, m
 
 def _page(sheets: Sequence[Sheet], summary: Summary, result: Analyzed, limits: Limits) -> bytes:
     pictures = Pictures.of(result, max_rects=limits.rects, max_nodes=limits.nodes)
-    ops, kernels = by_title(sheets, unified_perf_summary.TITLE), by_title(sheets, kernel_summary.TITLE)
+    ops, kernels = (
+        by_title(sheets, perf_summary.UNIFIED_PERF_SUMMARY_TITLE),
+        by_title(sheets, kernel_time.KERNEL_SUMMARY_TITLE),
+    )
     tables = {
         table.key: table
         for table in (
             page_table("ops", _overview(ops, kernels), OPS, limits.rows),
             page_table("kernels", kernels, KERNELS, limits.rows),
             page_table("collectives", by_title(sheets, coll_analysis.TITLE), COLLECTIVES, limits.rows),
-            page_table("cpu-ops", by_title(sheets, cpu_ops.TITLE), CPU_OPS, limits.rows),
+            page_table("cpu-ops", by_title(sheets, cpu_ops.CPU_OPS_TITLE), CPU_OPS, limits.rows),
         )
         if table is not None
     }
@@ -86,14 +88,16 @@ def _overview(ops: Sheet | None, kernels: Sheet | None) -> Sheet | None:
     if ops is None:
         return None
     gpu_us = ops.frame["kernel_us_sum"].sum() if kernels is None else kernels.frame["duration_us_sum"].sum()
-    return make_sheet(ops.title, perf_summary.overview(ops.frame, float(gpu_us)), perf_summary.COLUMNS, ops.text)
+    return make_sheet(
+        ops.title, perf_summary.overview(ops.frame, float(gpu_us)), perf_summary.PERF_SUMMARY_COLUMNS, ops.text
+    )
 
 
 def _sections(
     summary: Summary, sheets: Sequence[Sheet], tables: dict[str, PageTable], pictures: Pictures, colors: dict[str, str]
 ) -> list[tuple[str, str, Markup]]:
     """(id, title, markup), top to bottom, of what there is."""
-    ops = by_title(sheets, unified_perf_summary.TITLE)
+    ops = by_title(sheets, perf_summary.UNIFIED_PERF_SUMMARY_TITLE)
     scope = scope_text(summary.scope)
     totalled = f" Totals over the {steps_text(summary.steps)}, not per step." if summary.steps else ""
     made = (

@@ -11,13 +11,10 @@ import numpy.typing as npt
 from tracelens.analysis.analyze import Analysis
 from tracelens.analysis.attribution.activity import Labels
 from tracelens.analysis.idle.idle_time import CAUSES
-from tracelens.analysis.page.drilldown import Drilldown, drilldown
-from tracelens.analysis.page.op_charts import Icicle, icicle
-from tracelens.analysis.page.roofs import Roofs, roofs
-from tracelens.analysis.page.step_idle import StepIdle
-from tracelens.analysis.page.step_rectangles import HostLanes
+from tracelens.analysis.page.op_charts import Drilldown, Icicle, Roofs, drilldown, icicle, roofs
+from tracelens.analysis.page.step_rectangles import HostLanes, StepIdle
 from tracelens.analysis.page.step_timeline import Lane, StepTimeline, step_timelines
-from tracelens.analysis.sheets.program.call_stacks import lines_of_events
+from tracelens.analysis.sheets.module_time import lines_of_events
 from tracelens.analysis.verdict.summary import DeviceSummary
 from tracelens.files.short_names import short_kernel_name
 from tracelens.lazy.records import dataclass

@@ -5,13 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TypeGuard
 
-from tracelens.analysis.page.drilldown import Drilldown
-from tracelens.analysis.page.op_charts import Icicle
-from tracelens.analysis.page.roofs import Roofs
+from tracelens.analysis.page.op_charts import Drilldown, Icicle, Roofs
 from tracelens.analysis.page.step_rectangles import MAX_LEVELS
 from tracelens.analysis.page.step_timeline import StepTimeline
-from tracelens.analysis.sheets.ops import headroom, unified_perf_summary
-from tracelens.analysis.sheets.timeline import critical_path
+from tracelens.analysis.sheets import device_timeline, perf_summary
 from tracelens.analysis.verdict.summary import Busy, CategoryRow, Steps, Summary, Throughput, Unseen
 from tracelens.files.trace_name import trace_name
 from tracelens.report.assembly import Sheet, by_title
@@ -220,14 +217,14 @@ def where_time_goes(summary: Summary, colors: Mapping[str, str], sheets: Sequenc
         return None
     per = "per step" if summary.steps else "in the window"
     unit = "device" if summary.busy is not None else "CPU"
-    path, whole = by_title(sheets, critical_path.TITLE), "step" if summary.steps else "window"
+    path, whole = by_title(sheets, device_timeline.CRITICAL_PATH_TITLE), "step" if summary.steps else "window"
     return joined(
         tag("h2", "Where time goes"),
         _window_bar(summary),
         _category_bar(summary.categories, colors, unit) if summary.categories else None,
         _category_table(summary, colors, per, unit) if summary.categories else None,
-        _ceilings(summary, by_title(sheets, unified_perf_summary.TITLE)),
-        _waterfall(by_title(sheets, headroom.TITLE), whole),
+        _ceilings(summary, by_title(sheets, perf_summary.UNIFIED_PERF_SUMMARY_TITLE)),
+        _waterfall(by_title(sheets, perf_summary.HEADROOM_TITLE), whole),
         _idle_table(summary),
         _path_table(path, whole),
         _how(
@@ -236,7 +233,7 @@ def where_time_goes(summary: Summary, colors: Mapping[str, str], sheets: Sequenc
             "category ran; with what several did at the same time, and idle time, it adds up.",
             "Rates are over the time of the category's kernels: TB/s of device memory, counted once per operand, GB/s "
             "of links and PCIe, waiting included.",
-            _HEADROOM_TEXT if by_title(sheets, headroom.TITLE) is not None else None,
+            _HEADROOM_TEXT if by_title(sheets, perf_summary.HEADROOM_TITLE) is not None else None,
             _IDLE_TEXT if summary.busy is not None and summary.busy.idle_causes else None,
             _PATH_TEXT if path is not None else None,
         ),
@@ -397,7 +394,7 @@ def look_here_first(summary: Summary) -> Markup | None:
     for finding in summary.findings:
         gain = "not known" if finding.gain_us is None else f"{shown_ms(finding.gain_us)} ms"
         name = finding.op or next(
-            (row.row["name"] for row in finding.evidence if row.sheet == unified_perf_summary.TITLE), None
+            (row.row["name"] for row in finding.evidence if row.sheet == perf_summary.UNIFIED_PERF_SUMMARY_TITLE), None
         )
         link = None
         if name is not None:

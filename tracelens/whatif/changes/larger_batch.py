@@ -8,7 +8,7 @@ import numpy as np
 
 from tracelens.analysis.attribution.host_scopes import FORWARD, OPTIMIZER, PHASES, RECOMPUTE
 from tracelens.analysis.idle.dependency_replay import Bools, Floats
-from tracelens.analysis.work.limits import launch_floor_us
+from tracelens.analysis.work.known_work import launch_floor_us
 from tracelens.errors import UsageError
 from tracelens.perf_models.attention.sdpa import SDPA
 from tracelens.perf_models.base import PerfModel

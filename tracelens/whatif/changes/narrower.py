@@ -8,7 +8,7 @@ from dataclasses import replace
 import numpy as np
 
 from tracelens.analysis.idle.dependency_replay import Bools
-from tracelens.analysis.work.limits import launch_floor_us
+from tracelens.analysis.work.known_work import launch_floor_us
 from tracelens.dtypes import DType, Precision
 from tracelens.errors import UsageError
 from tracelens.lazy.patterns import lazy_pattern

@@ -1,28 +1,215 @@
-"""Every matched collective: sizes, latency, skew, bandwidth."""
+"""Sheets of the communication calls of all ranks: groups, single calls, matched collectives, overlap with
+computation.
+"""
 
 from __future__ import annotations
 
 import numpy as np
+import numpy.typing as npt
 import pandas as pd
 
-from tracelens.analysis.ranks.messages import Message
-from tracelens.analysis.ranks.sheets import rank_columns as shared
-from tracelens.analysis.ranks.sheets.job_context import JobContext
+from tracelens.analysis.intervals import Ints
+from tracelens.analysis.ranks.matching import JobCalls, matched_rows
+from tracelens.analysis.ranks.rank_files import ranks_text
+from tracelens.analysis.ranks.rank_summary import Message
+from tracelens.analysis.ranks.sheets import job_context
+from tracelens.analysis.ranks.sheets.job_context import COLLECTIVE, GROUP, GROUP_RANKS, SIZE, JobContext
+from tracelens.analysis.sheets.coll_analysis import bus_gb_s
+from tracelens.analysis.sheets.shared_columns import CALLS, STREAM
 from tracelens.perf_models.communication.collective import bus_factor
-from tracelens.schema import column_set, identifier, sheet, us
+from tracelens.schema import column_set, count, identifier, number, percent, sheet, statistics, text, us
 from tracelens.units import BYTES_PER_MB, GB_PER_S_IN_BYTES_PER_US, NS_PER_US
 
-TITLE = "nccl_implicit_sync"
-COLUMNS = column_set(
-    shared.ID, shared.GROUP, shared.SIZE, shared.COLLECTIVE, shared.DTYPE, shared.STEP, shared.FULL, shared.PRESENT,
-    shared.LATENCY, shared.WAIT_MEAN, shared.SKEW,
+GROUPS_COLUMNS = column_set(
+    GROUP,
+    GROUP_RANKS,
+    SIZE,
+    count("matched", "Collectives found on two ranks or more."),
+    count("unmatched", "Calls whose counterpart is in no trace."),
+)
+
+
+@sheet("groups", columns=GROUPS_COLUMNS, order=620)
+def groups_frame(job: JobContext) -> pd.DataFrame:
+    """One row per process group, pair of ranks, or stream: how much of it was matched."""
+    calls = job.calls
+    present = np.bincount(calls.instance[calls.instance >= 0], minlength=calls.instances)
+    records = []
+    for at, channel in enumerate(calls.channels):
+        mine = calls.channel_of == at
+        records.append(
+            {
+                "group_name": channel.label,
+                "group_ranks": ranks_text(channel.ranks) if channel.ranks else None,
+                "group_size": channel.size,
+                "matched": int((mine & (present > 1)).sum()),
+                "unmatched": int((mine & (present == 1)).sum()),
+            }
+        )
+    return (
+        pd.DataFrame(records).sort_values(["group_name"], kind="stable").reset_index(drop=True)
+        if records
+        else pd.DataFrame()
+    )
+
+
+NCCL_LONG_TITLE = "nccl_long"
+NCCL_LONG_COLUMNS = column_set(
+    job_context.RANK,
+    job_context.ID,
+    job_context.GROUP,
+    job_context.COLLECTIVE,
+    job_context.SIZE,
+    job_context.DTYPE,
+    job_context.IN_NELEMS,
+    job_context.OUT_NELEMS,
+    job_context.IN_SPLIT,
+    job_context.OUT_SPLIT,
+    STREAM,
+    job_context.STEP,
+    us("start_us", "Start on the first host's clock, from the earliest call."),
+    us("duration_us", "Duration, waiting included."),
+    us("wait_us", f"{job_context.WAITING} Empty without a counterpart."),
+    us("transfer_us", "Duration less waiting. Empty without a counterpart."),
+    us("exposed_us", "Part of the duration in which the rank computed nothing."),
+    job_context.IN_MB,
+    job_context.OUT_MB,
+)
+
+
+@sheet(NCCL_LONG_TITLE, columns=NCCL_LONG_COLUMNS, order=670, json=None)
+def nccl_long_frame(job: JobContext) -> pd.DataFrame:
+    """One row per communication call of a rank."""
+    calls, waited = job.calls, job.waited
+    n = len(calls.start)
+    first = int(calls.start.min()) if n else 0
+    matched = np.zeros(n, bool)
+    matched[matched_rows(calls)] = True
+    messages = _Messages(calls)
+    labels = np.array([channel.label for channel in calls.channels] or [""], object)
+    exchange = messages.column("is_exchange").astype(bool) & (calls.instance >= 0)
+    group = messages.column("group")
+    group[exchange] = labels[calls.channel_of[calls.instance[exchange]]]
+    return pd.DataFrame(
+        {
+            "rank": np.array(calls.ranks, np.int64)[calls.rank] if n else np.zeros(0, np.int64),
+            "collective_id": _known(calls.instance),
+            "group_name": group,
+            **{key: messages.column(key) for key in ("name", "size", "dtype", "elements_in", "elements_out")},
+            "in_split": [None if s is None else str(list(s)) for s in messages.column("in_split")],
+            "out_split": [None if s is None else str(list(s)) for s in messages.column("out_split")],
+            "stream": messages.column("stream"),
+            "step": _known(calls.step),
+            "start_us": (calls.start - first) / NS_PER_US,
+            "duration_us": (calls.end - calls.start) / NS_PER_US,
+            "wait_us": np.where(matched, waited / NS_PER_US, np.nan),
+            "transfer_us": np.where(matched, (calls.end - calls.start - waited) / NS_PER_US, np.nan),
+            "exposed_us": calls.exposed / NS_PER_US,
+            "in_mb": [None if b is None else b / BYTES_PER_MB for b in messages.column("in_bytes")],
+            "out_mb": [None if b is None else b / BYTES_PER_MB for b in messages.column("out_bytes")],
+        }
+    ).rename(
+        columns={
+            "name": "collective", "size": "group_size", "elements_in": "in_nelems",
+            "elements_out": "out_nelems",
+        }
+    )  # fmt: skip
+
+
+def _known(numbers: Ints) -> npt.NDArray[np.object_]:
+    """Numbers with None for those below 0."""
+    result = numbers.astype(object)
+    result[numbers < 0] = None
+    return result
+
+
+class _Messages:
+    """Fields of the messages behind calls, looked up once per distinct message."""
+
+    def __init__(self, calls: JobCalls) -> None:
+        self._calls = calls
+
+    def column(self, key: str) -> npt.NDArray[np.object_]:
+        values = np.empty(len(self._calls.messages), object)
+        values[:] = [getattr(message, key) for message in self._calls.messages]
+        return values[self._calls.message]
+
+
+NCCL_SUMMARY_LONG_TITLE = "nccl_summary_long"
+
+NCCL_SUMMARY_LONG_COLUMNS = column_set(
+    job_context.COLLECTIVE,
+    job_context.GROUP,
+    job_context.SIZE,
+    job_context.DTYPE,
+    job_context.IN_NELEMS,
+    job_context.OUT_NELEMS,
+    job_context.IN_MB,
+    statistics(
+        ("sum", "mean", "median", "std", "min", "max"),
+        us("duration_us", "Duration of one rank's call, in which it also waits for the others."),
+    ),
+    us("wait_us_sum", f"Sum over the matched calls. {job_context.WAITING}"),
+    CALLS,
+    number(
+        "effective_bus_gb_s",
+        "Bus bandwidth as nccl-tests counts it, over the median duration, waiting included: "
+        "at least what the links reached. Empty without a recorded group and size.",
+        unit="GB/s",
+        optional=True,
+    ),
+)
+
+
+@sheet(NCCL_SUMMARY_LONG_TITLE, columns=NCCL_SUMMARY_LONG_COLUMNS, order=570)
+def nccl_summary_long_frame(job: JobContext) -> pd.DataFrame:
+    """Communication calls of all ranks by what was called."""
+    long = job.frames[NCCL_LONG_TITLE]
+    keys = ["collective", "group_name", "group_size", "dtype", "in_nelems", "out_nelems"]
+    if long.empty:
+        return pd.DataFrame()
+    plain = long.assign(**{key: long[key].astype(object).where(long[key].notna(), None) for key in keys})
+    grouped = plain.groupby(keys, dropna=False, sort=False)
+    result = grouped["duration_us"].agg(["sum", "mean", "median", "std", "min", "max"])
+    result.columns = [f"duration_us_{name}" for name in result.columns]
+    result["wait_us_sum"] = grouped["wait_us"].sum()
+    result["in_mb"], out_mb = grouped["in_mb"].first(), grouped["out_mb"].first()
+    result["operation_count"] = grouped.size()
+    result = result.assign(out_mb=out_mb).reset_index()
+    sizes = result[["collective", "in_mb", "out_mb"]].astype(object)
+    # Beside a missing one whole numbers became floats
+    ranks = [None if np.isnan(size) else int(size) for size in result["group_size"].astype(float)]
+    sizes = sizes.where(sizes.notna(), None).assign(group_size=pd.Series(ranks, dtype=object))
+    result["effective_bus_gb_s"] = bus_gb_s(sizes, result["duration_us_median"])
+    result = result.drop(columns="out_mb")
+    order = result.assign(_n=result["collective"].astype(str), _g=result["group_name"].astype(str))
+    order = order.sort_values(["duration_us_sum", "_n", "_g"], ascending=[False, True, True], kind="stable")
+    return result.loc[order.index].reset_index(drop=True)
+
+
+RANK_COLLECTIVES_TITLE = "nccl_implicit_sync"
+RANK_COLLECTIVES_COLUMNS = column_set(
+    job_context.ID,
+    job_context.GROUP,
+    job_context.SIZE,
+    job_context.COLLECTIVE,
+    job_context.DTYPE,
+    job_context.STEP,
+    job_context.FULL,
+    job_context.PRESENT,
+    job_context.LATENCY,
+    job_context.WAIT_MEAN,
+    job_context.SKEW,
     us("end_skew_us", "Latest less earliest end over the ranks, on one clock."),
-    shared.ALGORITHM, shared.BUS, shared.LAST, identifier("first_rank", "Rank that started first."),
-)  # fmt: skip
+    job_context.ALGORITHM,
+    job_context.BUS,
+    job_context.LAST,
+    identifier("first_rank", "Rank that started first."),
+)
 
 
-@sheet(TITLE, columns=COLUMNS, order=650, json=None)
-def frame(job: JobContext) -> pd.DataFrame:
+@sheet(RANK_COLLECTIVES_TITLE, columns=RANK_COLLECTIVES_COLUMNS, order=650, json=None)
+def rank_collectives_frame(job: JobContext) -> pd.DataFrame:
     """One row per matched collective.
 
     Sizes, latency, skew, bandwidth. EP kernels have sheets of their own.
@@ -93,3 +280,137 @@ def _full_bytes(messages: list[Message], word: str) -> float | None:
     if word == "recv":
         return max(sizes_out or sizes_in, default=None)
     return max(sizes_in, default=None)
+
+
+NCCL_SUMMARY_IMPLICIT_SYNC_TITLE = "nccl_summary_implicit_sync"
+_OVER = ("mean", "median", "min", "max")
+_SPREAD = (job_context.LATENCY, job_context.ALGORITHM, job_context.BUS, job_context.SKEW, job_context.WAIT_MEAN)
+NCCL_SUMMARY_IMPLICIT_SYNC_COLUMNS = column_set(
+    job_context.GROUP, job_context.SIZE, job_context.COLLECTIVE, job_context.DTYPE, job_context.FULL,
+    us("wait_per_rank_us_sum", "Mean waiting of the ranks, summed over the collectives."),
+    job_context.WAITING_SHARE,
+    text(
+        "verdict",
+        "transfer-dominated (waiting below 30 %), arrival-skew-dominated (above 70 %), mixed, or inconclusive: "
+        "the skew is within the clocks' uncertainty.",
+        width=26,
+    ),
+    *(statistics(_OVER, column) for column in _SPREAD),
+    CALLS,
+)  # fmt: skip
+#: Shares of waiting in a collective's time below and above which one word says it all.
+_MOSTLY_TRANSFER, _MOSTLY_WAITING = 0.3, 0.7
+TRANSFER, SKEWED, MIXED, INCONCLUSIVE = "transfer-dominated", "arrival-skew-dominated", "mixed", "inconclusive"
+
+
+@sheet(NCCL_SUMMARY_IMPLICIT_SYNC_TITLE, columns=NCCL_SUMMARY_IMPLICIT_SYNC_COLUMNS, order=560)
+def nccl_summary_implicit_sync_frame(job: JobContext) -> pd.DataFrame:
+    """Matched collectives by group, collective, type and size."""
+    collectives = job.frames[RANK_COLLECTIVES_TITLE]
+    if collectives.empty:
+        return collectives
+    keys = ["group_name", "group_size", "collective", "dtype", "full_mb"]
+    rows = []
+    for key, part in collectives.groupby(keys, dropna=False, sort=False):
+        row: dict[str, object] = dict(zip(keys, key if isinstance(key, tuple) else (key,), strict=True))
+        for column in _SPREAD:
+            values = part[column.key].astype(float)
+            for name in _OVER:
+                row[f"{column.key}_{name}"] = getattr(values, name)()
+        wait, transfer = float(part["wait_per_rank_us"].sum()), float(part["comm_latency_us"].sum())
+        row["waiting_percent"] = 100 * wait / (wait + transfer) if wait + transfer > 0 else 0.0
+        row["wait_per_rank_us_sum"] = wait
+        row["verdict"] = wait_verdict(wait, transfer, float(part["start_skew_us"].median()), job.clocks.residual_us)
+        row["operation_count"] = len(part)
+        rows.append(row)
+    result = pd.DataFrame(rows)
+    text = result[["group_name", "collective", "dtype"]].astype(str)
+    order = result.assign(_g=text["group_name"], _c=text["collective"], _d=text["dtype"]).sort_values(
+        ["wait_per_rank_us_sum", "_g", "_c", "_d"], ascending=[False, True, True, True], kind="stable"
+    )
+    return result.loc[order.index].reset_index(drop=True)
+
+
+def wait_verdict(wait: float, transfer: float, skew_us: float, residual_us: float | None) -> str:
+    """What a collective's time is made of; inconclusive when clocks are less certain than the skew is large."""
+    if residual_us is None or (residual_us > 0 and residual_us >= skew_us):
+        return INCONCLUSIVE
+    share = wait / (wait + transfer) if wait + transfer > 0 else 0.0
+    return TRANSFER if share < _MOSTLY_TRANSFER else SKEWED if share > _MOSTLY_WAITING else MIXED
+
+
+OVERLAP_COLUMNS = column_set(
+    GROUP,
+    COLLECTIVE,
+    CALLS,
+    us("duration_us_sum", "Durations of all ranks' calls; overlapping calls count twice."),
+    us("exposed_us_sum", "Part in which the rank computed nothing."),
+    percent("exposed_percent", "Share of the durations."),
+    us("hidden_us_sum", "Part overlapped with computation."),
+    text("hidden_by", "Overlapped computation, as shares of the durations.", width=60),
+)
+
+
+@sheet("overlap", columns=OVERLAP_COLUMNS, order=590)
+def overlap_frame(job: JobContext) -> pd.DataFrame:
+    """Communication by group and collective: exposed, and what hid the rest.
+
+    Durations are summed over calls, so calls that ran side by side count twice. Categories of computation that ran side
+    by side each count, so their shares may exceed the hidden one.
+    """
+    calls = job.calls
+    totals: dict[tuple[str, str], dict[str, float]] = {}
+    beside: dict[tuple[str, str], dict[str, float]] = {}
+    label = _labels(calls)
+    offset = 0
+    for position, rank in enumerate(calls.ranks):
+        summary = job.ranks[rank]
+        mine = slice(*np.searchsorted(calls.rank, (position, position + 1)).tolist())
+        local = calls.message[mine] - offset
+        n = len(summary.messages)
+        duration = np.bincount(local, weights=(calls.end - calls.start)[mine], minlength=n)
+        exposed = np.bincount(local, weights=calls.exposed[mine], minlength=n)
+        count = np.bincount(local, minlength=n)
+        for code, message in enumerate(summary.messages):
+            key = (label[offset + code], message.word if message.is_exchange else message.name)
+            row = totals.setdefault(key, {"duration": 0.0, "exposed": 0.0, "count": 0.0})
+            row["duration"] += duration[code]
+            row["exposed"] += exposed[code]
+            row["count"] += count[code]
+            for category, hidden in zip(summary.categories, summary.hidden[code].tolist(), strict=True):
+                if hidden:
+                    parts = beside.setdefault(key, {})
+                    parts[category] = parts.get(category, 0.0) + hidden
+        offset += n
+    records = []
+    for key, row in totals.items():
+        hiding = sorted(beside.get(key, {}).items(), key=lambda part: (-part[1], part[0]))
+        records.append(
+            {
+                "group_name": key[0],
+                "collective": key[1],
+                "operation_count": int(row["count"]),
+                "duration_us_sum": row["duration"] / NS_PER_US,
+                "exposed_us_sum": row["exposed"] / NS_PER_US,
+                "exposed_percent": 100 * row["exposed"] / row["duration"] if row["duration"] else 0.0,
+                "hidden_us_sum": (row["duration"] - row["exposed"]) / NS_PER_US,
+                "hidden_by": ", ".join(f"{name} {100 * ns / row['duration']:.1f} %" for name, ns in hiding[:5]) or None,
+            }
+        )
+    rows = pd.DataFrame(records)
+    if rows.empty:
+        return rows
+    by = ["exposed_us_sum", "group_name", "collective"]
+    return rows.sort_values(by, ascending=[False, True, True], kind="stable").reset_index(drop=True)
+
+
+def _labels(calls: JobCalls) -> list[str]:
+    """The channel of each message, as tables name it; the recorded group where nothing of it was matched."""
+    label = [m.group or "no group recorded" for m in calls.messages]
+    rows = np.flatnonzero(calls.instance >= 0)
+    codes, first = np.unique(calls.message[rows], return_index=True)
+    for code, row in zip(codes.tolist(), rows[first].tolist(), strict=True):
+        channel = calls.channels[int(calls.channel_of[calls.instance[row]])]
+        if not channel.is_point_to_point:
+            label[code] = channel.label
+    return label

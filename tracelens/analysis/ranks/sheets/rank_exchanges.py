@@ -1,4 +1,4 @@
-"""Every token exchange of a rank: what the links did once the last sender had arrived, beside the effective rate."""
+"""Sheets of all-to-alls and token exchanges between ranks."""
 
 from __future__ import annotations
 
@@ -9,29 +9,174 @@ import numpy.typing as npt
 import pandas as pd
 
 from tracelens.analysis.intervals import Ints, union_by_group
-from tracelens.analysis.ranks.messages import NOTIFY, ExchangeOp
-from tracelens.analysis.ranks.sheets import rank_columns as shared
+from tracelens.analysis.ranks.matching import matched_rows
+from tracelens.analysis.ranks.rank_summary import ALL_TO_ALL, NOTIFY, ExchangeOp
+from tracelens.analysis.ranks.sheets import job_context
 from tracelens.analysis.ranks.sheets.job_context import JobContext
-from tracelens.analysis.sheets.shared_columns import NAME
+from tracelens.analysis.sheets.shared_columns import CALLS, NAME
 from tracelens.lazy.records import dataclass
-from tracelens.schema import column_set, count, sheet, us
-from tracelens.units import BYTES_PER_MB, NS_PER_US, TERA_PER_S_IN_PER_US
+from tracelens.schema import column_set, count, identifier, mb, number, sheet, statistics, us
+from tracelens.units import BYTES_PER_MB, GB_PER_S_IN_BYTES_PER_US, NS_PER_US, TERA_PER_S_IN_PER_US
 
-TITLE = "ep_long"
-COLUMNS = column_set(
-    NAME, shared.GROUP, shared.SIZE, shared.RANK, shared.STEP, shared.EXCHANGE_RATES, shared.EXCHANGE_BYTES,
+NCCL_ALL2ALLV_TITLE = "nccl_all2allv"
+NCCL_ALL2ALLV_COLUMNS = column_set(
+    job_context.ID,
+    job_context.GROUP,
+    job_context.SIZE,
+    job_context.COLLECTIVE,
+    job_context.DTYPE,
+    job_context.PRESENT,
+    job_context.TOTAL,
+    job_context.WALL,
+    job_context.LATENCY,
+    job_context.SKEW,
+    job_context.THROUGHPUT,
+    number("rank_gb_s_max", "Largest input over duration of a rank.", unit=job_context.GB_S),
+    number("rank_gb_s_min", "Smallest input over duration of a rank.", unit=job_context.GB_S),
+    job_context.IMBALANCE,
+    job_context.LAST,
+)
+
+
+@sheet(NCCL_ALL2ALLV_TITLE, columns=NCCL_ALL2ALLV_COLUMNS, order=640, json=None)
+def nccl_all2allv_frame(job: JobContext) -> pd.DataFrame:
+    """One row per matched all-to-all."""
+    calls, found = job.calls, job.found
+    words = np.array([m.word in ALL_TO_ALL for m in calls.messages] or [False], bool)
+    rows = matched_rows(calls)
+    rows = rows[words[calls.message[rows]]]
+    if not len(rows):
+        return pd.DataFrame()
+    records = []
+    order = rows[np.argsort(calls.instance[rows], kind="stable")]
+    for part in np.split(order, np.flatnonzero(np.diff(calls.instance[order])) + 1):
+        i = int(calls.instance[part[0]])
+        message = calls.messages[int(calls.message[part[0]])]
+        sent = [calls.messages[code].in_bytes for code in calls.message[part].tolist()]
+        took_us = ((calls.end - calls.start)[part] / NS_PER_US).tolist()
+        wall = (found.latest_end[i] - found.earliest_start[i]) / NS_PER_US
+        records.append(
+            {
+                "collective_id": i,
+                "group_name": calls.channels[int(calls.channel_of[i])].label,
+                "group_size": message.size,
+                "collective": message.name,
+                "dtype": message.dtype,
+                "ranks_present": len(part),
+                "wall_us": wall,
+                "comm_latency_us": found.shortest[i] / NS_PER_US,
+                "start_skew_us": (found.latest_start[i] - found.earliest_start[i]) / NS_PER_US,
+                **_volumes(sent, took_us, wall),
+                "last_rank": calls.ranks[int(found.last[i])],
+            }
+        )
+    return pd.DataFrame(records)
+
+
+def _volumes(sent: list[float | None], took_us: list[float], wall_us: float) -> dict[str, float | None]:
+    """What all ranks together sent, how fast and how evenly; None where the bytes of a rank were not recorded."""
+    known = [nbytes for nbytes in sent if nbytes is not None]
+    if len(known) < len(sent):
+        return dict.fromkeys(("total_sent_mb", "throughput_gb_s", "rank_gb_s_max", "rank_gb_s_min", "size_imbalance"))
+    per_us = [nbytes / us for nbytes, us in zip(known, took_us, strict=True) if us > 0]
+    total = sum(known)
+    return {
+        "total_sent_mb": total / BYTES_PER_MB,
+        "throughput_gb_s": total / wall_us / GB_PER_S_IN_BYTES_PER_US if wall_us > 0 else None,
+        "rank_gb_s_max": max(per_us) / GB_PER_S_IN_BYTES_PER_US if per_us else None,
+        "rank_gb_s_min": min(per_us) / GB_PER_S_IN_BYTES_PER_US if per_us else None,
+        "size_imbalance": max(known) / (total / len(known)) if total else None,
+    }
+
+
+_MEANS = (job_context.TOTAL, job_context.WALL, job_context.THROUGHPUT, job_context.IMBALANCE, job_context.SKEW)
+NCCL_SUMMARY_ALL2ALLV_COLUMNS = column_set(
+    job_context.GROUP, job_context.SIZE, job_context.COLLECTIVE, job_context.DTYPE,
+    *(statistics(("mean",), column) for column in _MEANS),
+    statistics(("max",), job_context.IMBALANCE), CALLS,
+)  # fmt: skip
+
+
+@sheet("nccl_summary_all2allv", columns=NCCL_SUMMARY_ALL2ALLV_COLUMNS, order=580)
+def nccl_summary_all2allv_frame(job: JobContext) -> pd.DataFrame:
+    """All-to-alls by group."""
+    all_to_alls = job.frames[NCCL_ALL2ALLV_TITLE]
+    if all_to_alls.empty:
+        return all_to_alls
+    keys = ["group_name", "group_size", "collective", "dtype"]
+    numbers = [column.key for column in _MEANS]
+    grouped = all_to_alls.astype(dict.fromkeys(numbers, float)).groupby(keys, dropna=False, sort=True)
+    result = grouped[numbers].mean()
+    result.columns = [f"{name}_mean" for name in numbers]
+    result["size_imbalance_max"] = grouped["size_imbalance"].max()
+    result["operation_count"] = grouped.size()
+    return result.reset_index()
+
+
+NCCL_ALL2ALLV_HEATMAP_COLUMNS = column_set(
+    identifier("src_rank", "Global rank that sends."),
+    identifier("dst_rank", "Global rank that receives; a rank's share for itself is left out."),
+    mb("sent_mb_sum", "Wire: by recorded split sizes; evenly split where an all-to-all has none."),
+    mb("sent_mb_mean", "Wire: mean over the calls."),
+    count("operation_count", "All-to-alls."),
+)
+
+
+@sheet("nccl_all2allv_heatmap", columns=NCCL_ALL2ALLV_HEATMAP_COLUMNS, order=630)
+def nccl_all2allv_heatmap_frame(job: JobContext) -> pd.DataFrame:
+    """Bytes from each rank to each other in all-to-alls.
+
+    By recorded split sizes; even where none were given. A rank's share for itself is left out: it does not travel.
+    """
+    calls = job.calls
+    sent: dict[tuple[int, int], list[float]] = {}
+    counts = np.zeros((len(calls.ranks), len(calls.messages)), np.int64)
+    np.add.at(counts, (calls.rank, calls.message), 1)
+    for position, code in np.argwhere(counts > 0).tolist():
+        message = calls.messages[code]
+        if message.word not in ALL_TO_ALL or not message.ranks or message.in_bytes is None or not message.elements_in:
+            continue
+        splits = (1,) * len(message.ranks) if message.in_split == () else message.in_split
+        if splits is None or len(splits) != len(message.ranks) or not sum(splits):
+            continue
+        source = calls.ranks[position]
+        for target, split in zip(message.ranks, splits, strict=True):
+            if target != source:
+                entry = sent.setdefault((source, target), [0.0, 0.0])
+                entry[0] += counts[position, code] * message.in_bytes * split / sum(splits)
+                entry[1] += counts[position, code]
+    return pd.DataFrame(
+        [
+            {
+                "src_rank": a, "dst_rank": b, "sent_mb_sum": total / BYTES_PER_MB,
+                "sent_mb_mean": total / count / BYTES_PER_MB, "operation_count": int(count),
+            }
+            for (a, b), (total, count) in sorted(sent.items())
+        ]
+    )  # fmt: skip
+
+
+RANK_EXCHANGES_TITLE = "ep_long"
+RANK_EXCHANGES_COLUMNS = column_set(
+    NAME,
+    job_context.GROUP,
+    job_context.SIZE,
+    job_context.RANK,
+    job_context.STEP,
+    job_context.EXCHANGE_RATES,
+    job_context.EXCHANGE_BYTES,
     count("tokens", "Rows given to the op."),
     count("hidden", "Width of a row, in elements."),
     count("kernels", "Communication kernels of the call."),
     us("kernel_us", "Busy time of the call's kernels, waiting included."),
-    us("wait_us", f"Over the call's kernels. {shared.WAITING}"),
+    us("wait_us", f"Over the call's kernels. {job_context.WAITING}"),
     us("transfer_us", "Token-moving kernels, from their last rank's start."),
-    shared.LAST,
-)  # fmt: skip
+    job_context.LAST,
+)
 
 
-@sheet(TITLE, columns=COLUMNS, order=660, json=None)
-def frame(job: JobContext) -> pd.DataFrame:
+@sheet(RANK_EXCHANGES_TITLE, columns=RANK_EXCHANGES_COLUMNS, order=660, json=None)
+def rank_exchanges_frame(job: JobContext) -> pd.DataFrame:
     """One row per token exchange of a rank.
 
     An op with its kernels, or a kernel without an op above it. ``kernel_us``: all kernels of the op, waiting and
@@ -150,3 +295,74 @@ def _mb(nbytes: float | None) -> float | None:
 def rate_tb_s(nbytes: float | None, time_us: float) -> float | None:
     """TB/s; None where either is unknown."""
     return None if nbytes is None or time_us <= 0 else nbytes / time_us / TERA_PER_S_IN_PER_US
+
+
+EP_SUMMARY_TITLE = "ep_summary"
+EP_SUMMARY_COLUMNS = column_set(
+    NAME,
+    job_context.GROUP,
+    job_context.SIZE,
+    job_context.RANK,
+    CALLS,
+    job_context.EXCHANGE_RATES,
+    job_context.WAITING_SHARE,
+    job_context.EXCHANGE_BYTES,
+    us("kernel_us_mean", "Busy time of one call's kernels, waiting included."),
+    us("wait_us_mean", f"Over the call's kernels. {job_context.WAITING}"),
+    us("transfer_us_mean", "Token-moving kernels, from their last rank's start."),
+)
+
+
+@sheet(EP_SUMMARY_TITLE, columns=EP_SUMMARY_COLUMNS, order=540)
+def ep_summary_frame(job: JobContext) -> pd.DataFrame:
+    """Token exchanges by op and group: effective rates beside true ones."""
+    return exchange_summary(job.frames[RANK_EXCHANGES_TITLE], by_rank=False)
+
+
+def exchange_summary(frame: pd.DataFrame, *, by_rank: bool) -> pd.DataFrame:
+    """Exchanges by op and group, and by rank too on request. Rates are summed bytes over summed time."""
+    if frame.empty:
+        return frame
+    keys = ["name", "group_name", "group_size", *(["rank"] if by_rank else [])]
+    rows = []
+    for key, part in frame.groupby(keys, dropna=False, sort=True):
+        timed = part[part["transfer_us"].notna()]
+        row: dict[str, object] = dict(zip(keys, key if isinstance(key, tuple) else (key,), strict=True))
+        row |= {
+            "operation_count": len(part),
+            "wire_mb": _total(part["wire_mb"]),
+            "rows": _total(part["rows"]),
+            "rows_from": _sources(part["rows_from"]),
+            "expected_remote_mb": _total(part["expected_remote_mb"]),
+            "remote_from": _sources(part["remote_from"]),
+            "kernel_us_mean": float(part["kernel_us"].mean()),
+            "wait_us_mean": float(part["wait_us"].mean()),
+            "transfer_us_mean": float(timed["transfer_us"].astype(float).mean()) if len(timed) else None,
+            "waiting_percent": 100 * float(part["wait_us"].sum()) / max(float(part["kernel_us"].sum()), 1e-9),
+            "effective_interconnect_tb_s": _rate_of_mb(
+                _total(part["expected_remote_mb"]), float(part["kernel_us"].sum())
+            ),
+            "true_interconnect_tb_s": _rate_of_mb(
+                _total(timed["expected_remote_mb"]), float(timed["transfer_us"].sum())
+            ),
+        }
+        rows.append(row)
+    return pd.DataFrame(rows)
+
+
+def _sources(texts: pd.Series) -> str | None:
+    return ", ".join(sorted({str(text) for text in texts if text})) or None
+
+
+def _total(values: pd.Series) -> float | None:
+    return None if values.isna().any() or not len(values) else float(values.astype(float).sum())
+
+
+def _rate_of_mb(megabytes: float | None, time_us: float) -> float | None:
+    return None if megabytes is None else rate_tb_s(megabytes * BYTES_PER_MB, time_us)
+
+
+@sheet("ep_by_rank", columns=EP_SUMMARY_COLUMNS, order=550)
+def ep_by_rank_frame(job: JobContext) -> pd.DataFrame:
+    """Token exchanges by op, group and rank."""
+    return exchange_summary(job.frames[RANK_EXCHANGES_TITLE], by_rank=True)

@@ -1,1 +1,0 @@
-"""Sheets of collectives and token exchanges across ranks."""

@@ -1,1 +1,0 @@
-"""Sheets of the job: its ranks, clocks, stragglers, steps and pipelines."""

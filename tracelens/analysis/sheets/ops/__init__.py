@@ -1,1 +1,0 @@
-"""Sheets of ops, kernels, copies and collectives."""

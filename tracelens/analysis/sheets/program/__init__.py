@@ -1,1 +1,0 @@
-"""Sheets of the program: phases of training, modules, call stacks, memory."""

@@ -1,1 +1,0 @@
-"""Sheets of the device's time: what it did when, why it stood idle, step by step."""
