@@ -24,7 +24,7 @@ from tracelens.comparison.sources.inputs import side_of
 from tracelens.comparison.sources.stored_side import baseline_path, read_side, write_side
 from tracelens.errors import InputError, NothingToAnalyzeError, UsageError
 from tracelens.report.comparing.comparison_documents import comparison_json
-from tracelens.report.comparing.comparison_page import comparison_html
+from tracelens.report.comparison_files import comparison_html
 
 TRACE = REPOSITORY / "example_traces" / "moe_ep8" / "rank0.json.gz"
 

@@ -21,7 +21,7 @@ from tracelens.projection.search.request import Request, answer
 from tracelens.projection.search.sweep import parse_axes
 from tracelens.projection.search.systems import Figures, load_system, paper_system
 from tracelens.projection.step import project
-from tracelens.report.answers.search_text import compared
+from tracelens.report.projection_text import compared
 from tracelens.workload.model_config import ModelConfig
 from tracelens.workload.parallel_config import ParallelConfig
 

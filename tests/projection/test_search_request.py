@@ -15,7 +15,7 @@ from tracelens.projection.search import COLUMNS
 from tracelens.projection.search.request import Answer, Request, answer
 from tracelens.projection.search.rules import Constraints
 from tracelens.projection.search.systems import Figures, load_model, load_system, paper_shape, paper_system
-from tracelens.report.answers.search_text import search_text
+from tracelens.report.projection_text import search_text
 
 SMALL = Request(
     model="l=2048,e=4096,h=32,depth=32", cluster="b200-nvs8", gpus=(16, 32), global_batch=128, strategies=("1d",), top=5

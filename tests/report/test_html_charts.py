@@ -7,7 +7,7 @@ import re
 import pytest
 
 from tracelens.analysis.page.op_charts import ComputeRoof, Roofs
-from tracelens.report.charts.page_charts import (
+from tracelens.report.html.charts import (
     COLORS,
     REST,
     SHAPES,

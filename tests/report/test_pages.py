@@ -8,19 +8,19 @@ import pandas as pd
 import pytest
 
 import tracelens
+from tracelens.report import search_plots
 from tracelens.report.answers.step_text import expected_of, part_words
 from tracelens.report.assembly import make_sheet
-from tracelens.report.charts import search_plots
 from tracelens.report.charts.headroom_chart import headroom_chart
 from tracelens.report.charts.line_chart import line_chart, stacked_bars
 from tracelens.report.charts.memory_chart import memory_chart
 from tracelens.report.charts.pipeline_chart import pipeline_chart
 from tracelens.report.figures import shown_figure
+from tracelens.report.fleet_pages import served_page
 from tracelens.report.html.frame import framed
 from tracelens.report.pages.parts import head, heat_map, section, table
 from tracelens.report.pages.ranks_page import ranks_page
-from tracelens.report.pages.serving_page import served_page
-from tracelens.report.pages.step_page import step_page
+from tracelens.report.projection_pages import step_page
 
 
 def test_a_page_without_data_runs_no_script_and_loads_nothing():

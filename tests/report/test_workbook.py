@@ -18,8 +18,8 @@ from hypothesis import strategies as st
 from tests.conftest import examples
 from tracelens.analysis.sheets.kernel_time import KERNEL_SUMMARY_COLUMNS as KERNELS
 from tracelens.analysis.sheets.perf_summary import UNIFIED_PERF_SUMMARY_COLUMNS as UNIFIED
-from tracelens.report.about import about_lines
 from tracelens.report.assembly import assemble, make_sheet
+from tracelens.report.workbook import about_lines
 from tracelens.report.xlsx import worksheet_rows
 from tracelens.report.xlsx.workbook import write_workbook, write_workbook_to
 

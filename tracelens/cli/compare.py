@@ -40,10 +40,10 @@ configure = arguments_of(CompareCommand)
 def run(args: argparse.Namespace) -> int:
     from tracelens.cli import refuse_input
     from tracelens.comparison.compare import compare
-    from tracelens.report.answers.comparison_text import comparison_text
     from tracelens.report.comparing.comparison_documents import comparison_json, comparison_markdown
     from tracelens.report.comparing.comparison_files import WRITERS, refuse_foreign, write_comparison
     from tracelens.report.comparing.gate_files import github_annotations
+    from tracelens.report.comparison_text import comparison_text
 
     for path in args.output:
         refuse_input(path, [Path(args.a), Path(args.b)])

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from tracelens.comparison.alignment.kernel_names import different, family
-from tracelens.comparison.alignment.places import QUANTIZED, SAME, SAME_PLACE, SAME_WORK
 from tracelens.comparison.compared import UNCHANGED, ComparedRow, KernelShare, RowSide
+from tracelens.comparison.places import QUANTIZED, SAME, SAME_PLACE, SAME_WORK
 
 #: All compute-bound calls of the same kernels changed alike.
 CLOCK = "clock"

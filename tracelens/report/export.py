@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
     from tracelens.report.xlsx.cell_styles import Styles
-    from tracelens.report.xlsx.worksheet import Worksheet
+    from tracelens.report.xlsx_file import Worksheet
 
 
 def write_frame(path: Path, frame: pd.DataFrame, about: Mapping[str, Any]) -> None:
@@ -81,8 +81,8 @@ def tables_xlsx(frames: Mapping[str, pd.DataFrame], meanings: Mapping[str, str])
 
 def _worksheet(title: str, frame: pd.DataFrame, meanings: Mapping[str, str], styles: Styles) -> Worksheet:
     from tracelens.report.xlsx.cell_styles import Style, font, solid
-    from tracelens.report.xlsx.worksheet import Note, Worksheet, pages_of
     from tracelens.report.xlsx.worksheet_rows import ColumnStyles, column_letter, row_xml, rows_xml
+    from tracelens.report.xlsx_file import Note, Worksheet, pages_of
 
     names = [str(name) for name in frame.columns]
     columns = [plain_values(frame[name]) for name in frame.columns]

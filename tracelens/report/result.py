@@ -27,8 +27,8 @@ if TYPE_CHECKING:
     import pandas as pd
 
     from tracelens.analysis.selfcheck.laws import SelfCheck
-    from tracelens.report.charts.notebook_plots import Plots
     from tracelens.report.explanation import Explanation
+    from tracelens.report.notebook import Plots
 
 XLSX, HTML, JSON, CSV = "report.xlsx", "report.html", "report.json", "csv"
 
@@ -125,7 +125,7 @@ class Report(NamedSheets):
     @property
     def plot(self) -> Plots:
         """Pictures with matplotlib (extra ``notebook``): ``plot.roofline()``, timeline, headroom, heatmap."""
-        from tracelens.report.charts.notebook_plots import Plots
+        from tracelens.report.notebook import Plots
 
         return Plots(self.result, lambda: self.tables)
 

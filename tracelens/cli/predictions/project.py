@@ -108,7 +108,7 @@ def _run_one(args: argparse.Namespace) -> int:
     # Files first: a reader that closes standard output must not cost them
     files = found.write_traces(args.trace, _ranks(args.trace_ranks)) if args.trace else ()
     if args.output and refuse_unknown(args.output, ".html") == ".html":
-        from tracelens.report.pages.step_page import step_page
+        from tracelens.report.projection_pages import step_page
 
         write_whole(args.output, step_page(found))
     elif args.output and args.output.suffix == ".json":

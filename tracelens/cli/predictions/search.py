@@ -68,9 +68,9 @@ def run(args: argparse.Namespace) -> int:
     from tracelens.projection.search.published_files import differences, read_results, system_json
     from tracelens.projection.search.request import Request, answer
     from tracelens.projection.search.systems import paper_system
-    from tracelens.report.answers.search_text import search_text
-    from tracelens.report.charts.search_plots import write_plots
     from tracelens.report.export import refuse_unknown
+    from tracelens.report.projection_text import search_text
+    from tracelens.report.search_plots import write_plots
 
     if args.output is not None:
         refuse_unknown(args.output, ".html", ".npy")
@@ -113,9 +113,9 @@ def _run_sweep(request: Request, args: argparse.Namespace) -> int:
     from tracelens.executors import open_executor
     from tracelens.files.data_table import read_table
     from tracelens.projection.search.sweep import parse_axes, points, sweep
-    from tracelens.report.answers.search_text import compared
-    from tracelens.report.charts.search_plots import write_plots
     from tracelens.report.export import write_frame
+    from tracelens.report.projection_text import compared
+    from tracelens.report.search_plots import write_plots
 
     if args.pareto or args.explain is not None:
         raise UsageError("--sweep cannot be combined with --pareto or --explain")

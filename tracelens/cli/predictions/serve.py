@@ -186,7 +186,7 @@ def _with_config(args: argparse.Namespace, path: Path, settings: dict[str, Any])
 
 
 def _once(args: argparse.Namespace, deployment: Deployment, asked: ServingConfig) -> int:
-    from tracelens.report.answers.serving_text import served_text, write_folder
+    from tracelens.report.serving_text import served_text, write_folder
     from tracelens.serving.experiment import experiment_of
     from tracelens.serving.timeline import Timeline
 
@@ -205,7 +205,7 @@ def _once(args: argparse.Namespace, deployment: Deployment, asked: ServingConfig
             say("note: the trace has only the first steps", beside=True)
     if args.output is not None and args.output.suffix == ".html":
         from tracelens.files.atomic_write import write_whole
-        from tracelens.report.pages.serving_page import served_page
+        from tracelens.report.fleet_pages import served_page
 
         write_whole(args.output, served_page(result))
         written.append(str(args.output))
@@ -224,7 +224,7 @@ def _once(args: argparse.Namespace, deployment: Deployment, asked: ServingConfig
 
 
 def _sweep(args: argparse.Namespace, deployment: Deployment, asked: ServingConfig) -> int:
-    from tracelens.report.answers.serving_text import sweep_text
+    from tracelens.report.serving_text import sweep_text
     from tracelens.serving.experiment import experiment_of, find_max_goodput
 
     is_page = args.output is None or args.output.suffix == ".html"
@@ -237,7 +237,7 @@ def _sweep(args: argparse.Namespace, deployment: Deployment, asked: ServingConfi
     rows = find_max_goodput(experiment, rates)
     if args.output is not None:
         from tracelens.files.atomic_write import write_whole
-        from tracelens.report.pages.serving_page import sweep_page
+        from tracelens.report.fleet_pages import sweep_page
 
         write_whole(args.output, sweep_page(rows))
     say(sweep_text(rows, best=args.find_max_goodput))
@@ -304,8 +304,8 @@ def _batch(args: argparse.Namespace, asked: ServingConfig) -> int:
 def _scenarios(args: argparse.Namespace, asked: ServingConfig) -> int:
     import pandas as pd
 
-    from tracelens.report.answers.serving_text import scenarios_text
     from tracelens.report.export import frame_json, refuse_unknown, write_frame
+    from tracelens.report.serving_text import scenarios_text
     from tracelens.serving.scenarios import figures
 
     if args.output is not None:

@@ -10,8 +10,8 @@ import numpy as np
 import numpy.typing as npt
 
 from tracelens.comparison.alignment.numbered_calls import Numbered, Row
-from tracelens.comparison.alignment.places import QUANTIZED_A, QUANTIZED_B
 from tracelens.comparison.alignment.work_roles import COMMUNICATION, STREAMING, call_role
+from tracelens.comparison.places import QUANTIZED_A, QUANTIZED_B
 from tracelens.comparison.sides import Call
 from tracelens.lazy.patterns import lazy_pattern
 

@@ -9,12 +9,12 @@ from typing import Protocol
 
 from tracelens.comparison.alignment.work_roles import COMMUNICATION, COPY, row_role
 from tracelens.comparison.causes import REPEATS, SOME_RANKS, TYPE, WORK, cause_of
+from tracelens.comparison.change_sentences import ALIKE, FACTS, SAYS, is_sent, part_of_ranks, which_ranks
 from tracelens.comparison.compared import AT_ONCE, IDLE, NOISE, Change, ComparedRow, Comparison, RankChange
 from tracelens.comparison.drift import with_clock
 from tracelens.comparison.late_ranks import RankTimes, with_latecomers, with_ranks_apart
 from tracelens.comparison.repeated_parts import part, with_repeats
 from tracelens.comparison.sentences.amounts_in_words import count_text, signed_ms
-from tracelens.comparison.sentences.cause_sentences import ALIKE, FACTS, SAYS, is_sent, part_of_ranks, which_ranks
 from tracelens.comparison.sentences.row_group import RowGroup
 from tracelens.comparison.sides import Side
 

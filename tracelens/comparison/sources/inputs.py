@@ -8,8 +8,8 @@ from pathlib import Path
 
 from tracelens.analysis.loaded_trace import Options, load
 from tracelens.analysis.ranks.rank_files import find_traces
+from tracelens.comparison.inputs import read_report
 from tracelens.comparison.sides import Recorded, Side
-from tracelens.comparison.sources.reported_side import read_report
 from tracelens.comparison.sources.stored_side import PREFIX, baseline_path, is_stored, read_side
 from tracelens.comparison.sources.traced_side import recorded_ranks
 from tracelens.errors import InputError

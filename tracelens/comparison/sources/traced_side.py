@@ -18,8 +18,8 @@ from tracelens.analysis.loaded_trace import Options, Trace
 from tracelens.analysis.reading.recording import Recording
 from tracelens.comparison.compared import IDLE
 from tracelens.comparison.sides import UNKNOWN_DEVICE, Call, Rates, Recorded
-from tracelens.comparison.sources.launched_units import units_of
 from tracelens.comparison.sources.moments import Moments, exclusive
+from tracelens.comparison.traced_side import units_of
 from tracelens.errors import NothingToAnalyzeError
 from tracelens.lazy.records import dataclass
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from tracelens.report.charts.markup import Markup, joined, tag
 from tracelens.report.figures import shown_ms
+from tracelens.report.html.markup import Markup, joined, tag
 
 #: Categories with a bar of their own, and the share of the whole that it must have; the others share one.
 MAX_BARS, _LEAST = 10, 0.0005

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from tracelens.report.charts.axis_ticks import round_ticks
-from tracelens.report.charts.markup import Markup, joined, tag
-from tracelens.report.charts.page_charts import COLORS, legend
+from tracelens.report.html.charts import COLORS, legend
+from tracelens.report.html.markup import Markup, joined, tag
 
 _WIDTH, _HEIGHT, _LEFT, _RIGHT, _TOP, _BOTTOM = 1180.0, 300.0, 74.0, 16.0, 14.0, 44.0
 _MARKED = 64

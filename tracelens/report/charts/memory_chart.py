@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from tracelens.report.charts.axis_ticks import round_ticks
-from tracelens.report.charts.markup import Markup, tag
+from tracelens.report.html.markup import Markup, tag
 
 _WIDTH, _HEIGHT, _LEFT, _RIGHT, _TOP, _BOTTOM = 1180.0, 240.0, 74.0, 16.0, 26.0, 30.0
 

@@ -6,8 +6,8 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from tracelens.report.charts.axis_ticks import round_ticks
-from tracelens.report.charts.markup import Markup, tag
-from tracelens.report.charts.page_charts import legend
+from tracelens.report.html.charts import legend
+from tracelens.report.html.markup import Markup, tag
 from tracelens.units import US_PER_MS
 
 if TYPE_CHECKING:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from tracelens.report.charts.markup import Markup, tag
+from tracelens.report.html.markup import Markup, tag
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 
 from tracelens.files.atomic_write import whole_folder, write_whole
 from tracelens.report.comparing.comparison_documents import comparison_json, comparison_markdown, is_comparison
-from tracelens.report.comparing.comparison_page import comparison_html
 from tracelens.report.comparing.comparison_tables import comparison_xlsx
 from tracelens.report.comparing.gate_files import junit_xml, sarif
+from tracelens.report.comparison_files import comparison_html
 
 if TYPE_CHECKING:
     from tracelens.comparison.compared import Comparison

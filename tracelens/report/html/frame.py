@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from importlib import resources
 from string import Template
 
-from tracelens.report.charts.markup import Markup, joined, tag
+from tracelens.report.html.markup import Markup, joined, tag
 
 #: (id, title, markup) of a section.
 Section = tuple[str, str, Markup]

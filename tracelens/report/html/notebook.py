@@ -8,10 +8,10 @@ from collections.abc import Sequence
 from tracelens.analysis.verdict.summary import Summary
 from tracelens.lazy.patterns import lazy_pattern
 from tracelens.report.assembly import Sheet
-from tracelens.report.charts.markup import Markup, joined, tag
-from tracelens.report.charts.page_charts import color_classes
 from tracelens.report.html import page_sections as sections
+from tracelens.report.html.charts import color_classes
 from tracelens.report.html.frame import asset
+from tracelens.report.html.markup import Markup, joined, tag
 
 #: What the page's style sheet says of the whole document; in a notebook it holds for our part alone.
 _WHOLE_DOCUMENT = lazy_pattern(r"^(\s*)(?::root(?::not\(\[data-print\]\))?|body)(?= \{)", re.MULTILINE)

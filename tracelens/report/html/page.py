@@ -18,10 +18,10 @@ from tracelens.analysis.verdict.summary import Summary
 from tracelens.files.json_bytes import encoded
 from tracelens.lazy.records import dataclass
 from tracelens.report.assembly import Analyzed, Sheet, by_title, make_sheet
-from tracelens.report.charts.markup import Markup, tag
-from tracelens.report.charts.page_charts import color_classes
 from tracelens.report.html import page_sections as sections
+from tracelens.report.html.charts import color_classes
 from tracelens.report.html.frame import asset, framed
+from tracelens.report.html.markup import Markup, tag
 from tracelens.report.html.page_data import Pictures, Pool, drilldown_data, explanations, icicle_data, timeline_data
 from tracelens.report.html.page_tables import COLLECTIVES, CPU_OPS, KERNELS, OPS, PageTable, page_table
 from tracelens.report.step_figures import scope_text, steps_text

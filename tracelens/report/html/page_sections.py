@@ -14,10 +14,7 @@ from tracelens.files.trace_name import trace_name
 from tracelens.report.assembly import Sheet, by_title
 from tracelens.report.cells import plain_rows
 from tracelens.report.charts.headroom_chart import headroom_chart
-from tracelens.report.charts.markup import Content, Markup, headings, joined, tag
-from tracelens.report.charts.markup import table as scrolled
 from tracelens.report.charts.memory_chart import memory_chart
-from tracelens.report.charts.page_charts import REST, Part, Point, legend, marker_shapes, roofline_chart, stacked_bar
 from tracelens.report.explanation import ceilings
 from tracelens.report.figures import (
     bound_text,
@@ -32,6 +29,9 @@ from tracelens.report.figures import (
     together_text,
     unseen_text,
 )
+from tracelens.report.html.charts import REST, Part, Point, legend, marker_shapes, roofline_chart, stacked_bar
+from tracelens.report.html.markup import Content, Markup, headings, joined, tag
+from tracelens.report.html.markup import table as scrolled
 from tracelens.report.html.page_tables import STATIC_ROWS, PageTable, prose, shown_text
 from tracelens.report.step_figures import (
     bound_sentence,

@@ -10,7 +10,7 @@ from tracelens.files.short_names import short_kernel_name
 from tracelens.lazy.patterns import lazy_pattern
 from tracelens.lazy.records import dataclass
 from tracelens.report.cells import Value, plain_value, plain_values
-from tracelens.report.charts.markup import Markup, joined, tag
+from tracelens.report.html.markup import Markup, joined, tag
 from tracelens.schema import Column
 
 if TYPE_CHECKING:

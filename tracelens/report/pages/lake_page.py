@@ -7,8 +7,8 @@ from datetime import date
 from typing import TYPE_CHECKING
 
 from tracelens.report.charts.line_chart import bars, line_chart
-from tracelens.report.charts.markup import tag
 from tracelens.report.html.frame import Section, framed
+from tracelens.report.html.markup import tag
 from tracelens.report.pages.parts import head, section, table
 from tracelens.units import US_PER_MS
 

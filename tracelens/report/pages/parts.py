@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING
 from tracelens.files.short_names import short_kernel_name
 from tracelens.lazy.patterns import lazy_pattern
 from tracelens.report.cells import plain_values
-from tracelens.report.charts.markup import Content, Markup, joined, tag
-from tracelens.report.charts.markup import table as scrolled
 from tracelens.report.figures import shown_figure
 from tracelens.report.html.frame import Section
+from tracelens.report.html.markup import Content, Markup, joined, tag
+from tracelens.report.html.markup import table as scrolled
 from tracelens.report.html.page_tables import breakable, prose, shown_text
 from tracelens.schema import column_title
 

@@ -6,8 +6,8 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from tracelens.report.charts.line_chart import bars
-from tracelens.report.charts.markup import tag
 from tracelens.report.html.frame import Section, framed
+from tracelens.report.html.markup import tag
 from tracelens.report.pages.parts import head, heat_map, section, table
 from tracelens.units import US_PER_MS
 

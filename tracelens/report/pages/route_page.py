@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from tracelens.report.answers.route_text import UNMEASURED
-from tracelens.report.charts.markup import Markup, tag
 from tracelens.report.charts.route_picture import blocks_of, matrix_picture
 from tracelens.report.figures import shown_figure, shown_percent
 from tracelens.report.html.frame import framed
+from tracelens.report.html.markup import Markup, tag
 from tracelens.report.pages.parts import head, section, table
 from tracelens.routing.route_result import RouteResult
 

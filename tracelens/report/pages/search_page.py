@@ -6,13 +6,13 @@ from typing import TYPE_CHECKING
 
 import pandas as pd
 
-from tracelens.report.answers.search_text import best_of_each, change_of, expected_of, shown_rows, tokens_per_s
-from tracelens.report.charts import search_plots as plots
+from tracelens.report import search_plots
 from tracelens.report.charts.line_chart import bars
-from tracelens.report.charts.markup import Markup
 from tracelens.report.figures import shown_percent
 from tracelens.report.html.frame import framed
+from tracelens.report.html.markup import Markup
 from tracelens.report.pages.parts import head, picture, section, table
+from tracelens.report.projection_text import best_of_each, change_of, expected_of, shown_rows, tokens_per_s
 
 if TYPE_CHECKING:
     from tracelens.projection.search.request import Answer
@@ -32,7 +32,7 @@ def search_page(found: Answer) -> bytes:
     tiles = [
         ("Fastest step", f"{fastest['t']:,.4g} s", f"on {fastest['n_gpus']:,} GPUs"),
         ("Throughput", f"{speed:,.0f} tokens/s", "per GPU"),
-        ("10¹² tokens", f"{plots.days_of(speed * int(fastest['n_gpus'])):,.3g} days", "of training"),
+        ("10¹² tokens", f"{search_plots.days_of(speed * int(fastest['n_gpus'])):,.3g} days", "of training"),
         ("Memory", f"{fastest['mem']:,.1f} GB", f"of {rules.capacity_gb:,.1f} GB per GPU"),
     ]  # fmt: skip
     asked = sorted(set(request.gpus) - set(fits["n_gpus"]))
@@ -46,16 +46,18 @@ def search_page(found: Answer) -> bytes:
         sections.append(
             section("reasons", "Why not otherwise", bars(rows, "Time of the step that each other choice adds"))
         )
-    times = [picture(plots.components(fits, plots.TIMES, "seconds per step"))]
+    times = [picture(search_plots.components(fits, search_plots.TIMES, "seconds per step"))]
     if fits["n_gpus"].nunique() > 1:
-        days = plots.training_days(fits, rules.tokens_per_sample)
-        pictures = (plots.scaling(fits), days, plots.degrees(fits))
+        days = search_plots.training_days(fits, rules.tokens_per_sample)
+        pictures = (search_plots.scaling(fits), days, search_plots.degrees(fits))
         sections.append(section("scaling", "Scaling", *map(picture, pictures)))
-        times.append(picture(plots.components(fits, plots.TIMES, "percent of the step", of_whole=True)))
+        times.append(picture(search_plots.components(fits, search_plots.TIMES, "percent of the step", of_whole=True)))
     sections.append(section("time", "Where the time goes", *times))
-    sections.append(section("memory", "Memory", picture(plots.components(fits, plots.MEMORY, "GB per device"))))
+    sections.append(
+        section("memory", "Memory", picture(search_plots.components(fits, search_plots.MEMORY, "GB per device")))
+    )
     if ranking := found.ranking():
-        sections.append(section("landscape", "What a bad choice costs", picture(plots.landscape(ranking))))
+        sections.append(section("landscape", "What a bad choice costs", picture(search_plots.landscape(ranking))))
     sections.append(section("front", "Pareto front of time, devices and memory", _shown(found, front, "Pareto front")))
     return framed(f"{title} · search", sections)
 

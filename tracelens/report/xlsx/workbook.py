@@ -17,14 +17,14 @@ from tracelens.analysis.verdict.summary import Summary
 from tracelens.files.atomic_write import whole_file
 from tracelens.files.safe_text import is_formula_like, xml_text
 from tracelens.lazy.records import dataclass
-from tracelens.report.about import Line, about_lines
 from tracelens.report.assembly import Sheet
 from tracelens.report.cells import Value, plain_columns, plain_values
+from tracelens.report.workbook import Line, about_lines
 from tracelens.report.xlsx.cell_styles import Style, Styles, edge, font, solid
 from tracelens.report.xlsx.workbook_charts import charted_columns, share_chart
-from tracelens.report.xlsx.worksheet import Chart, Note, Worksheet, pages_of
 from tracelens.report.xlsx.worksheet_rows import ColumnStyles, column_letter, row_xml, rows_xml
 from tracelens.report.xlsx.xlsx_file import write_xlsx
+from tracelens.report.xlsx_file import Chart, Note, Worksheet, pages_of
 from tracelens.schema import Column
 
 #: Limits of the format.

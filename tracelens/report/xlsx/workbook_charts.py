@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from tracelens.report.xlsx.worksheet import RELATIONS, Chart, reference
 from tracelens.report.xlsx.worksheet_rows import column_letter, markup
+from tracelens.report.xlsx_file import RELATIONS, Chart, reference
 from tracelens.schema import Column
 
 _MOST_COLUMNS, _MOST_BARS = 6, 16

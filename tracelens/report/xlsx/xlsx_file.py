@@ -8,8 +8,8 @@ from zipfile import ZIP_DEFLATED, ZipFile, ZipInfo
 
 from tracelens.files.safe_text import xml_text
 from tracelens.report.xlsx.cell_styles import MAIN, Styles
-from tracelens.report.xlsx.worksheet import RELATIONS, Worksheet
 from tracelens.report.xlsx.worksheet_rows import markup
+from tracelens.report.xlsx_file import RELATIONS, Worksheet
 
 _HEAD = '<?xml version="1.0" encoding="UTF-8" standalone="yes"?>\n'
 _PACKAGE = "http://schemas.openxmlformats.org/package/2006"

@@ -14,12 +14,13 @@ import numpy as np
 from tracelens.errors import UsageError
 from tracelens.files.atomic_write import whole_folder
 from tracelens.report.charts.axis_ticks import log_ticks, round_ticks
-from tracelens.report.charts.markup import Markup, tag
 from tracelens.report.charts.palette import COLORS
+from tracelens.report.html.markup import Markup, tag
 from tracelens.units import S_PER_DAY
 
 if TYPE_CHECKING:
     import pandas as pd
+
 
 #: Seconds by strategy and number of devices.
 Ranking: TypeAlias = Mapping[tuple[str, int], Sequence[float]]

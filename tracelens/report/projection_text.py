@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
     from tracelens.projection.search.request import Answer, Reason
 
+
 _BEST = {"time": "fastest", "cost": "cheapest", "energy": "least energy"}
 #: Columns that a narrow terminal does without, the first one first; the page and the table file have them.
 _NARROW = ("J/token", "TFLOPS/GPU", "GB", "recompute")

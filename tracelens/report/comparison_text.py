@@ -16,6 +16,7 @@ from tracelens.report.figures import shown_percent
 if TYPE_CHECKING:
     from tracelens.comparison.compared import Change, Comparison, SideSummary
 
+
 _WIDTH = 120
 #: Sentences that are printed; files have all of them.
 _MOST = 15

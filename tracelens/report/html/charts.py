@@ -8,8 +8,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from tracelens.analysis.page.op_charts import Roofs
 from tracelens.lazy.records import dataclass
 from tracelens.report.charts.axis_ticks import log_ticks
-from tracelens.report.charts.markup import Content, Markup, joined, tag
 from tracelens.report.figures import shown_rate, shown_share
+from tracelens.report.html.markup import Content, Markup, joined, tag
 
 #: Colors of the style sheet: c0 to c7, and ``rest``.
 COLORS = 8

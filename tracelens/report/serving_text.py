@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from tracelens.serving.experiment import Result
     from tracelens.serving.scenarios import Comparison
 
+
 _KEYS = (
     ("requests", ("completed", "rejected", "preempted", "window_s")),
     ("first token ms", ("ttft_mean_ms", "ttft_p50_ms", "ttft_p90_ms", "ttft_p99_ms")),

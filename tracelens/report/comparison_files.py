@@ -7,15 +7,16 @@ from typing import TYPE_CHECKING
 
 from tracelens.comparison.sentences.change_sentences import change_title, parts_text
 from tracelens.files.short_names import short_kernel_name
-from tracelens.report.charts.markup import Content, Markup, headings, joined, table, tag
 from tracelens.report.comparing.comparison_tables import cell
 from tracelens.report.figures import shown_percent
 from tracelens.report.html.frame import Section, framed
+from tracelens.report.html.markup import Content, Markup, headings, joined, table, tag
 from tracelens.report.html.page_tables import prose
 from tracelens.report.pages.parts import head, section
 
 if TYPE_CHECKING:
     from tracelens.comparison.compared import ComparedRow, Comparison, SideSummary
+
 
 #: Rows of the page; the other files have all of them.
 MAX_ROWS = 500

@@ -5,18 +5,19 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
-from tracelens.report.answers.serving_text import requests_text
 from tracelens.report.charts.line_chart import bars, line_chart
-from tracelens.report.charts.markup import Markup, tag
 from tracelens.report.figures import shown_figure, shown_share
 from tracelens.report.html.frame import framed
+from tracelens.report.html.markup import Markup, tag
 from tracelens.report.pages.parts import head, section, table
+from tracelens.report.serving_text import requests_text
 from tracelens.units import MS_PER_S
 
 if TYPE_CHECKING:
     import pandas as pd
 
     from tracelens.serving.experiment import Result
+
 
 _LATENCIES = (("ttft", "to the first token"), ("tpot", "per token"), ("itl", "between tokens"), ("e2e", "end to end"))
 _POINTS = 300

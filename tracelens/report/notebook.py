@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
     from tracelens.report.assembly import Analyzed
 
+
 #: Categories that are shown; the others have too little time to be seen.
 _MOST = 12
 

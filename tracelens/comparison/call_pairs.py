@@ -9,8 +9,8 @@ import numpy as np
 
 from tracelens.analysis.intervals import Ints
 from tracelens.comparison.alignment.numbered_calls import Numbered, Row
-from tracelens.comparison.alignment.places import ONLY_A, ONLY_B, SAME, SAME_PLACE, SAME_WORK
 from tracelens.comparison.alignment.work_roles import call_role
+from tracelens.comparison.places import ONLY_A, ONLY_B, SAME, SAME_PLACE, SAME_WORK
 from tracelens.comparison.sides import Floats
 from tracelens.lazy.records import dataclass
 

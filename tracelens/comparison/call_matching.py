@@ -10,7 +10,10 @@ import numpy as np
 from tracelens.analysis.intervals import Ints
 from tracelens.comparison.alignment.kernel_names import family
 from tracelens.comparison.alignment.numbered_calls import Numbered, Row
-from tracelens.comparison.alignment.places import (
+from tracelens.comparison.alignment.quantized_exchanges import with_quantized
+from tracelens.comparison.alignment.work_roles import STREAMING, call_role
+from tracelens.comparison.call_pairs import Difference, difference, implausible, taken_apart
+from tracelens.comparison.places import (
     ONLY_A,
     ONLY_B,
     QUANTIZED_A,
@@ -22,9 +25,6 @@ from tracelens.comparison.alignment.places import (
     Block,
     Places,
 )
-from tracelens.comparison.alignment.plausible import Difference, difference, implausible, taken_apart
-from tracelens.comparison.alignment.quantized_exchanges import with_quantized
-from tracelens.comparison.alignment.work_roles import STREAMING, call_role
 from tracelens.comparison.sides import Call
 from tracelens.lazy.records import dataclass
 

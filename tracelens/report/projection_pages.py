@@ -9,16 +9,17 @@ import pandas as pd
 
 from tracelens.report.answers.step_text import expected_of, part_words
 from tracelens.report.charts.line_chart import bars, stacked_bars
-from tracelens.report.charts.markup import Markup, tag
 from tracelens.report.charts.pipeline_chart import MAX_RANKS, MAX_TASKS, pipeline_chart
 from tracelens.report.figures import shown_change, shown_percent
 from tracelens.report.html.frame import framed
+from tracelens.report.html.markup import Markup, tag
 from tracelens.report.pages.parts import head, section, table
 from tracelens.units import BYTES_PER_GB, US_PER_MS
 
 if TYPE_CHECKING:
     from tracelens.projection.project import Result
     from tracelens.projection.step import Projection
+
 
 _MEMORY = ("weights", "gradients", "optimizer", "activations", "logits", "outside", "peak")
 
