@@ -21,7 +21,7 @@ from openpyxl.styles import Font
 
 from tracelens.analysis.verdict.summary import DeviceSummary, InputSummary, Summary
 from tracelens.report.assembly import Sheet
-from tracelens.report.xlsx.workbook import write_workbook
+from tracelens.report.workbook import write_workbook
 from tracelens.schema import text, us
 
 _NUMBERS, _TEXTS = 12, 4

@@ -17,8 +17,8 @@ from tracelens.analysis.ranks.sheets import rank_sheets
 from tracelens.calibration.scoring import Score
 from tracelens.comparison.compared import ComparedRow, Comparison, RankChange
 from tracelens.report.json_report import BRIEF_SCHEMA, schema
-from tracelens.whatif.outcome import OpChange
 from tracelens.whatif.replayed_step import StepFigures
+from tracelens.whatif.what_if import OpChange
 
 FOLDER = Path(__file__).resolve().parents[1] / "tracelens" / "schemas"
 Json = dict[str, Any]

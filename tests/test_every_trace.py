@@ -38,10 +38,9 @@ from tracelens.analysis.sheets.module_time import call_stacks, modules
 from tracelens.cli import main
 from tracelens.comparison.compare import compare_sides
 from tracelens.comparison.sides import Side
-from tracelens.comparison.sources.traced_side import recorded as compared
-from tracelens.report.figures import shown_ms, shown_percent, together_text
+from tracelens.comparison.traced_side import recorded as compared
+from tracelens.report.figures import bound_sentence, first_fix, shown_ms, shown_percent, together_text
 from tracelens.report.result import Report
-from tracelens.report.step_figures import bound_sentence, first_fix
 from tracelens.trace.table import DEVICE_KINDS
 
 pytestmark = pytest.mark.shared

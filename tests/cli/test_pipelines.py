@@ -15,7 +15,7 @@ import yaml
 import tracelens as tl
 from tests.conftest import part
 from tracelens.cli import main
-from tracelens.report.answers.metric_text import otlp_json, prometheus_text
+from tracelens.report.json_report import otlp_json, prometheus_text
 from tracelens.testing import assert_faster_than, assert_no_regression
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "agents"))

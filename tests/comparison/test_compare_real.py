@@ -12,8 +12,8 @@ from tests.conftest import REPOSITORY, TRACES, part
 from tracelens.analysis.loaded_trace import Options
 from tracelens.comparison.compare import compare_sides, told_apart
 from tracelens.comparison.compared import NOISE, Comparison
+from tracelens.comparison.inputs import side_of
 from tracelens.comparison.sides import Side
-from tracelens.comparison.sources.inputs import side_of
 
 #: Real recordings of one thing before and after a change, or on two devices.
 PAIRS = {

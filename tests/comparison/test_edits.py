@@ -21,11 +21,10 @@ from tests.comparison import edits
 from tests.comparison.edits import Original, calls_that, original, read_again
 from tests.conftest import TRACES, device_traces
 from tracelens.analysis.intervals import covered_ns, overlapping
-from tracelens.comparison.alignment.work_roles import ATTENTION, PRODUCT, STREAMING, call_role, role
 from tracelens.comparison.causes import ADDED, CLOCK, EVERYTHING, FUSED, KERNEL, REMOVED, REPLACED, SPEED, WORK
 from tracelens.comparison.compare import compare_sides
 from tracelens.comparison.compared import NOISE, ComparedRow, Comparison
-from tracelens.comparison.sides import Call, Rates
+from tracelens.comparison.sides import ATTENTION, PRODUCT, STREAMING, Call, Rates, call_role, role
 
 #: Quick to read again.
 SMALL = [name for name in device_traces() if (TRACES / name).stat().st_size < 40_000]

@@ -16,15 +16,13 @@ from hypothesis import strategies as st
 import tracelens as tl
 from tests.conftest import REPOSITORY, TRACES
 from tracelens.analysis.loaded_trace import Options
-from tracelens.comparison.alignment.work_roles import COMMUNICATION, call_role
 from tracelens.comparison.compare import compare_sides
 from tracelens.comparison.gates import Gate
-from tracelens.comparison.sides import Rates, Side
-from tracelens.comparison.sources.inputs import side_of
-from tracelens.comparison.sources.stored_side import baseline_path, read_side, write_side
+from tracelens.comparison.inputs import baseline_path, read_side, side_of, write_side
+from tracelens.comparison.sides import COMMUNICATION, Rates, Side, call_role
 from tracelens.errors import InputError, NothingToAnalyzeError, UsageError
-from tracelens.report.comparing.comparison_documents import comparison_json
 from tracelens.report.comparison_files import comparison_html
+from tracelens.report.comparison_text import comparison_json
 
 TRACE = REPOSITORY / "example_traces" / "moe_ep8" / "rank0.json.gz"
 

@@ -10,10 +10,9 @@ import pytest
 
 from tests.conftest import TRACES
 from tracelens.analysis.loaded_trace import Options
-from tracelens.comparison.alignment.work_roles import PRODUCT, call_role
-from tracelens.comparison.noise import Noise, _student
-from tracelens.comparison.sides import Floats, by_step
-from tracelens.comparison.sources.inputs import side_of
+from tracelens.comparison.inputs import side_of
+from tracelens.comparison.measured_rows import Noise, _student
+from tracelens.comparison.sides import PRODUCT, Floats, by_step, call_role
 
 #: Real traces of several steps.
 STEPPED = [

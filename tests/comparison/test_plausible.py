@@ -9,12 +9,12 @@ import pytest
 
 from tests.comparison.test_compare_real import PAIRS
 from tests.comparison.test_sentences import op, side
-from tracelens.comparison.alignment.work_roles import role
 from tracelens.comparison.call_pairs import MOST_TIMES
 from tracelens.comparison.causes import FUSED, SPLIT
 from tracelens.comparison.compare import compare, compare_sides
 from tracelens.comparison.compared import Comparison
 from tracelens.comparison.places import SAME_PLACE
+from tracelens.comparison.sides import role
 
 MODELS = {
     "Qwen": "mi300/Qwen_Qwen1.5-0.5B-Chat__1016005.json.gz",

@@ -12,13 +12,13 @@ from hypothesis import strategies as st
 
 from tests.analysis.conftest import Builder
 from tracelens.analysis.loaded_trace import Options
-from tracelens.comparison.alignment.by_kernel import by_kernel
+from tracelens.comparison.call_matching import by_kernel
+from tracelens.comparison.change_sentences import parts_text
 from tracelens.comparison.compare import compare_sides
 from tracelens.comparison.compared import NOISE, Comparison
 from tracelens.comparison.inputs import as_reported
-from tracelens.comparison.sentences.change_sentences import parts_text
 from tracelens.comparison.sides import Call, Rates, Recorded, Side
-from tracelens.comparison.sources.traced_side import recorded
+from tracelens.comparison.traced_side import recorded
 from tracelens.units import NS_PER_MS
 
 #: (op, its kernels with the ns of each) in order.

@@ -8,7 +8,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tracelens.comparison.alignment.sequences import common
+from tracelens.comparison.places import common
 
 SEQUENCE = st.lists(st.integers(0, 4), max_size=14)
 

@@ -6,7 +6,7 @@ import pandas as pd
 
 from tracelens.analysis.sheets.perf_summary import UNIFIED_PERF_SUMMARY_COLUMNS as UNIFIED
 from tracelens.report.assembly import assemble, make_sheet
-from tracelens.report.csv_report import csv_text, write_csv
+from tracelens.report.export import csv_text, write_csv
 
 
 def test_a_whole_table():

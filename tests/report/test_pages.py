@@ -9,18 +9,14 @@ import pytest
 
 import tracelens
 from tracelens.report import search_plots
-from tracelens.report.answers.step_text import expected_of, part_words
 from tracelens.report.assembly import make_sheet
-from tracelens.report.charts.headroom_chart import headroom_chart
-from tracelens.report.charts.line_chart import line_chart, stacked_bars
-from tracelens.report.charts.memory_chart import memory_chart
-from tracelens.report.charts.pipeline_chart import pipeline_chart
 from tracelens.report.figures import shown_figure
-from tracelens.report.fleet_pages import served_page
-from tracelens.report.html.frame import framed
-from tracelens.report.pages.parts import head, heat_map, section, table
-from tracelens.report.pages.ranks_page import ranks_page
-from tracelens.report.projection_pages import step_page
+from tracelens.report.fleet_pages import ranks_page, served_page
+from tracelens.report.html.charts import headroom_chart, line_chart, memory_chart, stacked_bars
+from tracelens.report.html.markup import framed
+from tracelens.report.html.page_tables import head, heat_map, section, table
+from tracelens.report.projection_pages import pipeline_chart, step_page
+from tracelens.report.projection_text import expected_of_step, part_words
 
 
 def test_a_page_without_data_runs_no_script_and_loads_nothing():
@@ -93,7 +89,7 @@ def test_a_projected_step_has_a_page_with_its_figures():
     assert f"{found.projection.step_us / 1e6:,.3f} s" in text
     for name in found.projection.breakdown_us:
         assert part_words(name) in text
-    error, spread = expected_of(found)
+    error, spread = expected_of_step(found)
     assert error in text
     assert spread in text
     assert f"{found.summary['step_time_s_low']:.3f} to {found.summary['step_time_s_high']:.3f} s" in spread

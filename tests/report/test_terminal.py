@@ -21,7 +21,7 @@ from tracelens.analysis.verdict.summary import (
     Unseen,
 )
 from tracelens.files.safe_text import display_width
-from tracelens.report.step_figures import bound_sentence
+from tracelens.report.figures import bound_sentence
 from tracelens.report.terminal import verdict, wants_color
 
 

@@ -18,10 +18,9 @@ from hypothesis import strategies as st
 from tests.conftest import examples
 from tracelens.analysis.sheets.kernel_time import KERNEL_SUMMARY_COLUMNS as KERNELS
 from tracelens.analysis.sheets.perf_summary import UNIFIED_PERF_SUMMARY_COLUMNS as UNIFIED
+from tracelens.report import xlsx_file
 from tracelens.report.assembly import assemble, make_sheet
-from tracelens.report.workbook import about_lines
-from tracelens.report.xlsx import worksheet_rows
-from tracelens.report.xlsx.workbook import write_workbook, write_workbook_to
+from tracelens.report.workbook import about_lines, write_workbook, write_workbook_to
 
 
 def sheet_of(title: str = "t", **columns):
@@ -242,7 +241,7 @@ def test_an_exception_midway_leaves_the_old_file_and_nothing_else(analysis, summ
     temporary = tmp_path / "temporary"
     temporary.mkdir()
     monkeypatch.setattr("tempfile.tempdir", str(temporary))
-    original = worksheet_rows._CellText.of
+    original = xlsx_file._CellText.of
     calls = []
 
     def failing(self, value, row):
@@ -251,7 +250,7 @@ def test_an_exception_midway_leaves_the_old_file_and_nothing_else(analysis, summ
             raise RuntimeError("midway")
         return original(self, value, row)
 
-    monkeypatch.setattr(worksheet_rows._CellText, "of", failing)
+    monkeypatch.setattr(xlsx_file._CellText, "of", failing)
     with pytest.raises(RuntimeError, match="midway"):
         write_workbook(target, assemble(analysis).sheets, summary)
     assert target.read_bytes() == b"old"

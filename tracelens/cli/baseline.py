@@ -24,8 +24,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     from tracelens.analysis.loaded_trace import Options
-    from tracelens.comparison.sources.inputs import side_of
-    from tracelens.comparison.sources.stored_side import PREFIX, baseline_path, baselines, write_side
+    from tracelens.comparison.inputs import PREFIX, baseline_path, baselines, side_of, write_side
 
     if args.command == "list":
         for name in baselines(args.baselines):

@@ -10,7 +10,7 @@ import argparse
 from dataclasses import MISSING
 from pathlib import Path
 
-from tracelens.comparison.comparison_options import CompareOptions
+from tracelens.comparison.gates import CompareOptions
 from tracelens.files.say import emit, say
 from tracelens.lazy.records import dataclass
 from tracelens.option_fields import arguments_of, option, options_of
@@ -40,10 +40,13 @@ configure = arguments_of(CompareCommand)
 def run(args: argparse.Namespace) -> int:
     from tracelens.cli import refuse_input
     from tracelens.comparison.compare import compare
-    from tracelens.report.comparing.comparison_documents import comparison_json, comparison_markdown
-    from tracelens.report.comparing.comparison_files import WRITERS, refuse_foreign, write_comparison
-    from tracelens.report.comparing.gate_files import github_annotations
-    from tracelens.report.comparison_text import comparison_text
+    from tracelens.report.comparison_files import WRITERS, refuse_foreign, write_comparison
+    from tracelens.report.comparison_text import (
+        comparison_json,
+        comparison_markdown,
+        comparison_text,
+        github_annotations,
+    )
 
     for path in args.output:
         refuse_input(path, [Path(args.a), Path(args.b)])

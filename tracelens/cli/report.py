@@ -95,7 +95,7 @@ def _run(args: argparse.Namespace, output: Path) -> int:
     if args.format == "json":
         emit(report.to_json(brief=args.brief) + "\n")
     elif args.format in ("prometheus", "otlp"):
-        from tracelens.report.answers.metric_text import otlp_json, prometheus_text
+        from tracelens.report.json_report import otlp_json, prometheus_text
 
         emit((prometheus_text if args.format == "prometheus" else otlp_json)(report.summary))
     else:

@@ -21,7 +21,7 @@ from tracelens.option_fields import arguments_of, option, options_of
 from tracelens.whatif.what_if_options import WhatIfOptions
 
 if TYPE_CHECKING:
-    from tracelens.whatif.outcome import WhatIf
+    from tracelens.whatif.what_if import WhatIf
 
 _ROWS, _CAUSES = 10, 4
 

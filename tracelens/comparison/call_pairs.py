@@ -1,18 +1,70 @@
-"""Which calls that only their place pairs can have become one another, and whether the sides are one program at all."""
+"""Pairs of calls of two sides by number: which are plausible, and which kernels are part of a quantized exchange."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import replace
+from functools import cached_property
+from operator import attrgetter
 
 import numpy as np
+import numpy.typing as npt
 
 from tracelens.analysis.intervals import Ints
-from tracelens.comparison.alignment.numbered_calls import Numbered, Row
-from tracelens.comparison.alignment.work_roles import call_role
-from tracelens.comparison.places import ONLY_A, ONLY_B, SAME, SAME_PLACE, SAME_WORK
-from tracelens.comparison.sides import Floats
+from tracelens.comparison.places import ONLY_A, ONLY_B, QUANTIZED_A, QUANTIZED_B, SAME, SAME_PLACE, SAME_WORK
+from tracelens.comparison.sides import COMMUNICATION, STREAMING, Call, Floats, Side, call_role
+from tracelens.lazy.patterns import lazy_pattern
 from tracelens.lazy.records import dataclass
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Row:
+    """Calls of A (indices) that became those of B; one of the two may be empty."""
+
+    a: tuple[int, ...]
+    b: tuple[int, ...]
+    how: str
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Numbered:
+    """The distinct ``calls`` of all recordings of a side; ``call_of``: per recording, of its units."""
+
+    side: Side
+    calls: tuple[Call, ...]
+    call_of: tuple[Ints, ...]
+
+    @classmethod
+    def of(cls, side: Side) -> Numbered:
+        number: dict[Call, int] = {}
+        found = []
+        for one in side.recordings:
+            codes = np.array([number.setdefault(call, len(number)) for call in one.calls] or [0], np.int64)
+            found.append(codes[one.call])
+        return cls(side=side, calls=tuple(number), call_of=tuple(found))
+
+    @cached_property
+    def steps(self) -> list[Ints]:
+        """The device work of each step, the typical one of a recording first; of none where it stands in no order."""
+        if not self.side.first.is_ordered:
+            return [np.zeros(0, np.int64)]
+        busy = np.array([not call.is_idle for call in self.calls] or [False], bool)
+        return [
+            own[(one.step == step) & busy[own]]
+            for one, own in zip(self.side.recordings, self.call_of, strict=True)
+            for step in (one.typical, *np.delete(np.arange(len(one.durations_ns)), one.typical))
+        ]
+
+    @cached_property
+    def sequence(self) -> Ints:
+        """The step that has the calls of most steps: the one nearest to the median count of each.
+
+        Of equally near ones it is the typical step of the first recording, else the first.
+        """
+        counts = np.stack([np.bincount(step, minlength=len(self.calls)) for step in self.steps])
+        return self.steps[int(np.abs(counts - np.median(counts, axis=0)).sum(axis=1).argmin())]
+
 
 #: How many times as long several calls may take as what they split into or fused into: a chain of ten elementwise ops
 #: moves some twenty times the bytes of one kernel for all, and attention from parts gains less by fusing.
@@ -122,3 +174,52 @@ def _flops(side: Numbered) -> float:
         done += float(np.nansum(each[one.call] * one.repeats))
         steps += len(one.durations_ns)
     return done / max(steps, 1)
+
+
+#: An op, a kernel or the range around it that says so: ``dequantize``, ``encoder fp16``, ``cast_to_fp8``.
+_QUANTIZES = lazy_pattern(
+    r"(?i)quant(?!ile|ity|um)|(?:encod|decod|compress|cast)\w{0,8}?.?(?:(?:mx|nv|h|b)?fp|bfloat|float|u?int|e\dm)\d"
+)
+
+Bools = npt.NDArray[np.bool_]
+
+
+def with_quantized(rows: Sequence[Row], one: Numbered, other: Numbered) -> list[Row]:
+    """The rows, exchanges of both sides that one of them quantizes marked as such with what does that.
+
+    Only kernels that one side alone has, and that stand right before or after a collective that the other side has too:
+    the same exchange, done in another way.
+    """
+    marked: dict[int, str] = {}
+    for side, which, how in ((one, attrgetter("a"), QUANTIZED_A), (other, attrgetter("b"), QUANTIZED_B)):
+        beside = _beside(side, [(which(row), bool(row.a and row.b)) for row in rows])
+        marked |= {number: how for number, row in enumerate(rows) if which(row) and beside[list(which(row))].all()}
+    return [replace(row, how=marked[number]) if number in marked else row for number, row in enumerate(rows)]
+
+
+def _quantizes(call: Call) -> bool:
+    around = (call.module or "").rpartition("/")[2]
+    return call_role(call) == STREAMING and any(map(_QUANTIZES.search, (around, call.name, call.kernel)))
+
+
+def _beside(side: Numbered, rows: Iterable[tuple[tuple[int, ...], bool]]) -> Bools:
+    """By call: whether it quantizes beside an exchange, or is that; ``rows``: calls, and whether both have them."""
+    quantizes, exchanges, found = np.zeros((3, len(side.calls)), bool)
+    for calls, both in rows:
+        for call in calls:
+            exchanges[call] = both and call_role(side.calls[call]) == COMMUNICATION
+            quantizes[call] = not both and _quantizes(side.calls[call])
+    for step in side.steps if quantizes.any() else ():
+        sent = np.flatnonzero(exchanges[step])
+        for begin, end in zip(*_runs(quantizes[step]), strict=True):
+            near = sent[(sent == begin - 1) | (sent == end)]
+            if len(near):
+                found[step[begin:end]] = True
+                found[step[near]] = True
+    return found
+
+
+def _runs(mask: Bools) -> tuple[list[int], list[int]]:
+    """Where the runs of true values begin and end."""
+    edges = np.diff(np.concatenate(([0], mask.view(np.int8), [0])))
+    return np.flatnonzero(edges == 1).tolist(), np.flatnonzero(edges == -1).tolist()

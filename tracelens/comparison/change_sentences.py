@@ -1,12 +1,13 @@
-"""What is said of rows that changed for one cause."""
+"""The rows of a comparison as sentences: those of one category that changed for one cause are one."""
 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Sequence
+from dataclasses import replace
+from typing import Protocol
 
 from tracelens.analysis.ranks.rank_files import ranks_text
-from tracelens.comparison.alignment.work_roles import COMMUNICATION, row_role
 from tracelens.comparison.causes import (
     ADDED,
     CALLS,
@@ -28,14 +29,126 @@ from tracelens.comparison.causes import (
     WORK,
     cause_of,
     differs,
+    median_ratio,
     other_kernels,
+    part,
+    ratio_of,
+    times,
+    with_clock,
+    with_repeats,
 )
-from tracelens.comparison.compared import AT_ONCE, UNCHANGED, ComparedRow, RankChange, RowSide
-from tracelens.comparison.drift import median_ratio
-from tracelens.comparison.repeated_parts import ratio_of, times
-from tracelens.comparison.sentences.amounts_in_words import count_text, named_and_more, signed_ms, slower_text
-from tracelens.comparison.sentences.row_group import RowGroup
+from tracelens.comparison.compared import (
+    AT_ONCE,
+    IDLE,
+    NOISE,
+    UNCHANGED,
+    Change,
+    ComparedRow,
+    Comparison,
+    RankChange,
+    RowSide,
+)
+from tracelens.comparison.late_ranks import RankTimes, with_latecomers, with_ranks_apart
+from tracelens.comparison.sides import COMMUNICATION, COPY, Side, row_role
+from tracelens.files.safe_text import clipped
 from tracelens.lazy.records import dataclass
+
+#: What a sentence names of many.
+_MOST_NAMED = 3
+
+
+def signed_ms(ms: float) -> str:
+    """``+3.1 ms``."""
+    size = abs(ms)
+    text = f"{size:,.1f}" if size >= 10 else f"{size:.3g}" if size >= 0.001 else f"{size:.2g}"
+    return f"{'+' if ms >= 0 else '-'}{text} ms"
+
+
+def named_and_more(texts: Sequence[str]) -> str:
+    """``GEMM, elementwise, reduce and 2 more``."""
+    more = f" and {len(texts) - _MOST_NAMED} more" if len(texts) > _MOST_NAMED else ""
+    return ", ".join(texts[:_MOST_NAMED]) + more
+
+
+def count_text(value: float) -> str:
+    """A mean count: whole where it is."""
+    return f"{value:,.0f}" if abs(value - round(value)) < 0.005 else f"{value:,.1f}"
+
+
+def calls_text(count: float) -> str:
+    """``24 calls``."""
+    return f"{count_text(count)} {'call' if count_text(count) == '1' else 'calls'}"
+
+
+def slower_text(before: float, after: float) -> str:
+    """``30 % slower``, ``12 % faster``, ``2.5 times as long``."""
+    if before and after >= 1.95 * before:
+        ratio = after / before
+        return f"{ratio:.0f} times as long" if ratio >= 9.95 else f"{ratio:.2g} times as long"
+    share = 100 * (after / before - 1) if before else 0.0
+    size = f"{abs(share):.0f}" if abs(share) >= 9.5 else f"{abs(share):.2g}"
+    return f"{size} % {'slower' if share > 0 else 'faster'}"
+
+
+#: Characters of an op that a sentence names.
+_WIDEST_OP = 48
+
+
+@dataclass(frozen=True, slots=True)
+class RowGroup:
+    """Rows of one sentence, and how the ranks changed."""
+
+    rows: tuple[ComparedRow, ...]
+    ranks: Sequence[RankChange] = ()
+
+    @property
+    def a(self) -> tuple[RowSide, ...]:
+        return tuple(row.a for row in self.rows if row.a)
+
+    @property
+    def b(self) -> tuple[RowSide, ...]:
+        return tuple(row.b for row in self.rows if row.b)
+
+    @property
+    def change_ms(self) -> float:
+        return sum(row.change_ms for row in self.rows)
+
+    @property
+    def kernel_ms(self) -> tuple[float, float]:
+        """Of A and of B."""
+        return sum(side.kernel_ms for side in self.a), sum(side.kernel_ms for side in self.b)
+
+    @property
+    def calls(self) -> str:
+        """``24 calls`` of a step of B; of A where B has none."""
+        return calls_text(sum(side.calls for side in self.b or self.a))
+
+    def ops(self, sides: Sequence[RowSide]) -> str:
+        """``aten::add, aten::mul``."""
+        ops = dict.fromkeys(op for side in sides for op in side.ops)
+        return named_and_more([clipped(op, _WIDEST_OP) for op in ops])
+
+    def alone(self, sides: Sequence[RowSide], what: str) -> str:
+        """``aten::add is new``."""
+        several = len({op for side in sides for op in side.ops}) > 1
+        return f"{self.ops(sides)} {'are' if several else 'is'} {what}, {self.calls}"
+
+    def amount(self, sides: Sequence[RowSide]) -> str:
+        """``2.2 ms of aten::add, aten::mul (48 calls)``."""
+        ms, calls = sum(side.ms for side in sides), sum(side.calls for side in sides)
+        return f"{signed_ms(ms)[1:]} of {self.ops(sides)} ({calls_text(calls)})"
+
+    def is_of_several_categories(self) -> bool:
+        return len({row.category for row in self.rows}) > 1
+
+    def by_category(self) -> str:
+        """``GEMM +0.6 ms, elementwise +0.09 ms``: the changes of most time."""
+        by_category: dict[str, float] = defaultdict(float)
+        for row in self.rows:
+            by_category[row.category] += row.change_ms
+        largest = sorted(by_category.items(), key=lambda each: -abs(each[1]))
+        return named_and_more([f"{category} {signed_ms(ms)}" for category, ms in largest])
+
 
 #: What a sentence speaks of where calls of all categories changed alike.
 ALIKE = {
@@ -247,3 +360,156 @@ SAYS = {
     OVERLAP: _Says(lambda row: row.change_ms > 0, _overlap, by_change=True),
     UNCHANGED: _Says(lambda row: None, lambda group: ""),
 }
+
+
+#: Said of a change that may be chance.
+_WITHIN = ", within the noise"
+#: What a step is made of beside computation, by role or category.
+_PARTS = {COMMUNICATION: "exposed communication", COPY: "copies", AT_ONCE: "overlap", IDLE: "idle"}
+
+
+def explained(
+    rows: Iterable[ComparedRow],
+    sides: Sequence[Side],
+    times: Sequence[RankTimes | None],
+    ranks: Sequence[RankChange],
+) -> list[ComparedRow]:
+    """The rows with their causes. ``times``: of the ranks of each side; ``ranks``: how these changed."""
+    one, other = sides
+    same_device = one.first.device_label == other.first.device_label
+    found = with_repeats([replace(row, cause=cause_of(row)) for row in rows])
+    found = with_ranks_apart(found, times, ranks)
+    found = with_clock(found, same_device=same_device)
+    found = with_latecomers(found, times, ranks)
+    return [replace(row, why=_why(row, ranks)) for row in found]
+
+
+def _why(row: ComparedRow, ranks: Sequence[RankChange]) -> str:
+    if row.cause != SOME_RANKS:
+        return SAYS[row.cause].text(RowGroup((row,), ranks))
+    which = which_ranks([rank for rank in ranks if rank.is_alone])
+    if is_sent(row):
+        return f"waiting for {which}"
+    return f"{which} alone: {signed_ms(row.of_ranks_ms or 0.0)} {part_of_ranks(row)}"
+
+
+class Intervals(Protocol):
+    """Bounds in ms of changes, each as one of so many that all hold; None where nothing is known of chance."""
+
+    def of_sum(self, rows: Sequence[int], tests: int) -> tuple[float, float] | None: ...
+
+    def of_each(self, tests: int) -> Sequence[tuple[float, float]] | None: ...
+
+
+def changes_of(
+    rows: Sequence[ComparedRow], intervals: Intervals, ranks: Sequence[RankChange] = ()
+) -> tuple[Change, ...]:
+    """The largest first; together they are the change of the step.
+
+    Of what may be chance, other ops and kernels are told after that, as no chance explains them; the rest is the last.
+    So that two recordings of the same thing are not said to differ, no rows are put together by how their times
+    changed unless each of them is told from chance, and the intervals of all sentences hold together.
+    """
+    each = intervals.of_each(max(1, sum(SAYS[row.cause].by_change for row in rows)))
+    groups: dict[Hashable, list[int]] = defaultdict(list)
+    for at, row in enumerate(rows):
+        category, says = ALIKE.get(row.cause, row.category), SAYS[row.cause]
+        alone = each is None or not each[at][0] <= 0 <= each[at][1]
+        groups[category, row.cause, says.key(row) if alone or not says.by_change else None].append(at)
+    found: list[Change] = []
+    facts: list[Change] = []
+    chance: list[Change] = []
+    for group in groups.values():
+        both = any(rows[at].a and rows[at].b for at in group)
+        # What one side alone has is no matter of how many sentences there are
+        bounds = intervals.of_sum(group, len(groups) if both else 1)
+        made = _change(RowGroup(tuple(rows[at] for at in group), ranks), group, bounds)
+        (found if not made.is_noise else facts if _is_fact(rows, made) else chance).append(made)
+    found.sort(key=lambda change: (-abs(change.change_ms), change.text))
+    facts.sort(key=lambda change: (-_kernel_ms(rows, change), change.text))
+    return (*found, *facts, *([_noise(rows, chance)] if chance else []))
+
+
+def _is_fact(rows: Sequence[ComparedRow], change: Change) -> bool:
+    """Whether calls became others in every step: that is no matter of which steps were recorded."""
+    sides = [side for at in change.rows for side in (rows[at].a, rows[at].b) if side]
+    return change.cause in FACTS and all(side.calls.is_integer() for side in sides)
+
+
+def _kernel_ms(rows: Sequence[ComparedRow], change: Change) -> float:
+    return sum(side.kernel_ms for at in change.rows for side in (rows[at].a, rows[at].b) if side)
+
+
+def _noise(rows: Sequence[ComparedRow], chance: Sequence[Change]) -> Change:
+    at = tuple(sorted(number for change in chance for number in change.rows))
+    change_ms = sum(rows[number].change_ms for number in at)
+    most = max(chance, key=lambda change: abs(change.change_ms))
+    count = "1 row" if len(at) == 1 else f"{len(at)} rows"
+    text = f"within the noise {signed_ms(change_ms)}: {count}, the largest: {most.text.replace(_WITHIN, '')}"
+    return Change(text=text, change_ms=change_ms, cause=NOISE, category="", rows=at)
+
+
+def _change(group: RowGroup, at: Sequence[int], bounds: tuple[float, float] | None) -> Change:
+    first, change_ms = group.rows[0], group.change_ms
+    low, high = bounds or (None, None)
+    chance = _WITHIN if low is not None and high is not None and low <= 0 <= high else ""
+    return Change(
+        text=f"{_subject(group)} {signed_ms(change_ms)}{chance}: {SAYS[first.cause].text(group)}{_stalls(group)}",
+        change_ms=change_ms,
+        cause=first.cause,
+        category="" if group.is_of_several_categories() else first.category,
+        rows=tuple(at),
+        low_ms=low,
+        high_ms=high,
+    )
+
+
+def _stalls(group: RowGroup) -> str:
+    """``; in B 2 of 60 kernels took 5.02 ms, over 10 times their median``: where that is most of the change."""
+    if row_role(group.rows[0]) in (COMMUNICATION, COPY):
+        return ""
+    for side, name, sign in ((group.b, "B", 1), (group.a, "A", -1)):
+        shares = [kernel for one in side for kernel in one.kernels if kernel.stalls]
+        count, ms = (sum(kernel.stalls[at] for kernel in shares if kernel.stalls) for at in (0, 1))
+        if shares and 2 * ms > sign * group.change_ms > 0:
+            all_of = sum(kernel.count for kernel in shares)
+            took = f"{count_text(count)} of {count_text(all_of)} kernels took {signed_ms(ms)[1:]}"
+            return f"; in {name} {took}, over 10 times their median"
+    return ""
+
+
+def _subject(group: RowGroup) -> str:
+    """What a sentence speaks of: the category; time on links counts where nothing else hides it."""
+    row = group.rows[0]
+    if row.cause == REPEATS:
+        return part(group.rows) or ALIKE[REPEATS]
+    if row.cause == SOME_RANKS:
+        return f"{which_ranks([rank for rank in group.ranks if rank.is_alone])} alone"
+    if row.is_idle:
+        return "idle"
+    if row.category == AT_ONCE:
+        return "overlap"
+    if row.cause in ALIKE and (row.cause not in (TYPE, WORK) or group.is_of_several_categories()):
+        return ALIKE[row.cause]
+    return "exposed communication" if is_sent(row) else row.category
+
+
+def change_title(found: Comparison) -> str:
+    """``step 4.007 -> 4.426 ms: +0.419 ms (+10.5 %)``."""
+    what = "step" if found.a.has_steps and found.b.has_steps else "window"
+    share = f" ({100 * found.change_ms / found.a.step_ms:+.1f} %)" if found.a.step_ms else ""
+    change = f"{round(found.change_ms, 6) + 0.0:+,.3f} ms"
+    return f"{what} {found.a.step_ms:,.3f} -> {found.b.step_ms:,.3f} ms: {change}{share}"
+
+
+def parts_text(found: Comparison) -> str:
+    """``computation 2.58 -> 2.68 ms, exposed communication 0.309 -> 0.97 ms``: all parts add up to the step."""
+    parts: dict[str, list[float]] = {name: [0.0, 0.0] for name in ("computation", *_PARTS.values())}
+    for row in (*found.rows, *found.unchanged):
+        part = _PARTS.get(row.category) or _PARTS.get(row_role(row), "computation")
+        for at, side in enumerate((row.a, row.b)):
+            parts[part][at] += side.ms if side else 0.0
+    steps = found.a.step_ms, found.b.step_ms
+    told = [(name, a, b) for name, (a, b) in parts.items()
+            if any(abs(ms) >= _LEAST_PART * step for ms, step in zip((a, b), steps, strict=True))]  # fmt: skip
+    return ", ".join(f"{name} {a:,.3g} -> {b:,.3g} ms" for name, a, b in told)

@@ -11,22 +11,16 @@ from typing import Any
 
 from tracelens.analysis.loaded_trace import Options
 from tracelens.analysis.ranks.rank_files import ranks_text
-from tracelens.comparison.alignment.by_kernel import by_kernel
-from tracelens.comparison.alignment.numbered_calls import Numbered
-from tracelens.comparison.call_matching import Matching, match
-from tracelens.comparison.call_pairs import Difference
+from tracelens.comparison.call_matching import Matching, by_kernel, match
+from tracelens.comparison.call_pairs import Difference, Numbered
+from tracelens.comparison.change_sentences import changes_of, explained
 from tracelens.comparison.compared import ComparedRow, Comparison, SideSummary
-from tracelens.comparison.comparison_options import CompareOptions
-from tracelens.comparison.gates import Gate, check
-from tracelens.comparison.inputs import as_reported
-from tracelens.comparison.late_ranks import RankTimes, another_latecomer, rank_changes
-from tracelens.comparison.measured_rows import MeasuredSide
-from tracelens.comparison.noise import Noise
+from tracelens.comparison.gates import CompareOptions, Gate, check
+from tracelens.comparison.inputs import as_reported, side_of
+from tracelens.comparison.late_ranks import RankTimes, another_latecomer, rank_changes, unusual_steps
+from tracelens.comparison.measured_rows import MeasuredSide, Noise
 from tracelens.comparison.places import QUANTIZED, SAME_PLACE
-from tracelens.comparison.sentences.change_sentences import changes_of, explained
-from tracelens.comparison.sentences.unusual_steps import unusual_steps
 from tracelens.comparison.sides import UNKNOWN_DEVICE, Recorded, Side
-from tracelens.comparison.sources.inputs import side_of
 from tracelens.extensions import NONE, load_extension
 from tracelens.hardware import HardwareSpec
 from tracelens.lazy.records import dataclass

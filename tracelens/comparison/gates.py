@@ -1,14 +1,18 @@
-"""Limits on what may change: ``step<+3%``, ``GEMM.percent_of_roofline>-2``, ``coverage>-1``."""
+"""Limits on what may change (``step<+3%``, ``GEMM.percent_of_roofline>-2``, ``coverage>-1``), and the options of a
+comparison.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from pathlib import Path
 
-from tracelens.comparison.alignment.work_roles import COMMUNICATION, row_role
 from tracelens.comparison.compared import ComparedRow, Comparison, GateResult
+from tracelens.comparison.sides import COMMUNICATION, row_role
 from tracelens.errors import NothingToAnalyzeError, UsageError
 from tracelens.lazy.patterns import lazy_pattern
 from tracelens.lazy.records import dataclass
+from tracelens.option_fields import option
 
 #: Bounds of the change of some rows together, in ms; None where nothing is known of it.
 Bounds = Callable[[Sequence[int]], tuple[float, float] | None]
@@ -185,3 +189,32 @@ def _in_points(
         return None
     points = [share * (after / (before + change) - after / before) for change in of_time]
     return min(points), max(points)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CompareOptions:
+    """What ``tl.compare`` and ``tracelens compare`` take beside the two sides."""
+
+    gate: tuple[str, ...] = option(
+        "fail (exit code 4) on such a change: 'step<+3%%', 'GEMM.percent_of_roofline>-2'; repeatable", (),
+        repeat=True, metavar="EXPRESSION",
+        note="fails, with exit code 4, where the change is beyond the limit and more than chance explains; repeatable. "
+        "`step<+3%`, `idle<+0.5ms`, `comm<+5%`, `GEMM<+3%`, `aten::mm<+2%`, `GEMM.percent_of_roofline>-2`, "
+        "`coverage>-1` ([compare.md](compare.md))",
+    )  # fmt: skip
+    steps: str | None = option(
+        "only these steps of both sides: 3, 3-5 or steady; default: all complete ones", metavar="N|N-M|steady",
+        note="only these steps of both sides: `3`, `3-5`, or `steady` (without the first); default: all complete ones",
+    )  # fmt: skip
+    device: str | None = option("device of both sides; default: recognized from each trace", metavar="NAME|spec.toml")
+    extension: tuple[str, ...] = option(
+        "extension to use beside the bundled ones; repeatable", (), repeat=True, metavar="FILE|MODULE"
+    )
+    baselines: Path = option(
+        "folder of named baselines", Path(".tracelens/baselines"), kind=Path, metavar="FOLDER",
+        note="folder in which `baseline:NAME` is looked for",
+    )  # fmt: skip
+
+    @property
+    def gates(self) -> tuple[Gate, ...]:
+        return tuple(Gate.parse(text) for text in self.gate)

@@ -1,20 +1,30 @@
-"""A report as a side of a comparison: ops by their time per step, without their order."""
+"""What a user may compare, read as a side: a trace, a report, a stored baseline, or a folder of ranks or runs."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import replace
+import gzip
+import re
+import zlib
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from tracelens.analysis.loaded_trace import Options, load
+from tracelens.analysis.ranks.rank_files import find_traces
 from tracelens.comparison.compared import AT_ONCE, IDLE
 from tracelens.comparison.sides import Call, Rates, Recorded, Side
-from tracelens.errors import InputError
+from tracelens.comparison.traced_side import recorded_ranks
+from tracelens.errors import InputError, UsageError
+from tracelens.files.atomic_write import write_whole
 from tracelens.files.before_reading import before_reading
-from tracelens.files.documents import report_ops
-from tracelens.files.json_bytes import decoded
+from tracelens.files.documents import is_report, report_ops
+from tracelens.files.json_bytes import decoded, encoded
+from tracelens.files.safe_text import json_safe
+from tracelens.lazy.patterns import lazy_pattern
 from tracelens.units import BYTES_PER_MB, FLOPS_PER_GFLOP, NS_PER_US
 
 #: Version 1 called the columns of ops otherwise.
@@ -34,7 +44,7 @@ def read_report(path: Path, name: str) -> Side:
             )
         if document["busy"] is None:
             raise InputError(f"{path} has no device work: there is nothing to compare")
-        one = _recorded(document)
+        one = _recorded_of_report(document)
     except (OSError, LookupError, TypeError, ValueError, AttributeError, ArithmeticError) as error:
         raise InputError(f"{path} is no complete report ({error}): write it again") from error
     steps = document["step"]["count"] if document["step"] else 1
@@ -43,7 +53,7 @@ def read_report(path: Path, name: str) -> Side:
     return Side(name=name, parts=((one,),), notes=(note,))
 
 
-def _recorded(document: Mapping[str, Any]) -> Recorded:
+def _recorded_of_report(document: Mapping[str, Any]) -> Recorded:
     """One step with a unit per op; what ops do at the same time is subtracted once, in a row of its own."""
     step, busy = document["step"], document["busy"]
     steps = step["count"] if step else 1
@@ -56,7 +66,7 @@ def _recorded(document: Mapping[str, Any]) -> Recorded:
         if not own["us"]:
             continue
         calls.append(_call(op))
-        rates.append(_rates(op))
+        rates.append(_rates_of_op(op))
         count.append(own["count"])
         ns.append(round(own["us"] * NS_PER_US))
     for row in document["categories"]:
@@ -110,7 +120,7 @@ def _call(op: Mapping[str, Any]) -> Call:
     )
 
 
-def _rates(op: Mapping[str, Any]) -> Rates:
+def _rates_of_op(op: Mapping[str, Any]) -> Rates:
     def known(key: str, unit: int = 1) -> float:
         return float("nan") if op[key] is None else float(op[key]) * unit
 
@@ -161,3 +171,166 @@ def _reported(call: Call) -> Call:
     if call.kernel and not call.name:
         return Call(name=_UNLINKED, category=call.category)
     return replace(call, module=None, work=None)
+
+
+SCHEMA = "tracelens.baseline/1"
+#: What stands before the name of a baseline where a side is asked for.
+PREFIX = "baseline:"
+_ENDING = ".json.gz"
+_NAME = lazy_pattern(r"\w[\w.-]{0,99}", re.ASCII)
+
+
+def baseline_path(name: str, folder: Path) -> Path:
+    """UsageError for a name that is no plain file name."""
+    if _NAME.fullmatch(name) is None:
+        raise UsageError(f"{name!r} is no name for a baseline: letters, digits, '.', '_' and '-', at most 100")
+    return folder / f"{name}{_ENDING}"
+
+
+def baselines(folder: Path) -> list[str]:
+    """The names of the baselines in a folder."""
+    return sorted(path.name.removesuffix(_ENDING) for path in folder.glob(f"*{_ENDING}"))
+
+
+def write_side(side: Side, path: Path) -> None:
+    """Writes ``path`` whole or not at all; the same side gives the same bytes."""
+    document = {
+        "schema": SCHEMA,
+        "name": side.name,
+        "notes": list(side.notes),
+        "runs": [[_plain(one) for one in run] for run in side.parts],
+    }
+    path.parent.mkdir(parents=True, exist_ok=True)
+    write_whole(path, gzip.compress(encoded(json_safe(document)), mtime=0))
+
+
+def _plain(one: Recorded) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for field in fields(one):
+        value = getattr(one, field.name)
+        if isinstance(value, np.ndarray):
+            value = value.tolist()
+        elif field.name in ("calls", "rates"):
+            value = [[getattr(each, own.name) for own in fields(each)] for each in value]
+        found[field.name] = list(value) if isinstance(value, tuple) else value
+    return found
+
+
+def is_stored(path: Path) -> bool:
+    """Whether a file is a baseline, by its first bytes."""
+    try:
+        with gzip.open(path) as file:
+            return file.read(60).startswith(b'{"schema":"tracelens.baseline/')
+    except (OSError, EOFError):
+        return False
+
+
+def read_side(path: Path) -> Side:
+    """InputError where the file is no baseline of this version, or damaged."""
+    before_reading(path)
+    try:
+        document = decoded(gzip.decompress(path.read_bytes()))
+        if document["schema"] != SCHEMA:
+            raise InputError(f"{path} is a {document['schema']}; this version reads {SCHEMA}: save the baseline again")
+        parts = tuple(tuple(_recorded_of_baseline(one) for one in run) for run in document["runs"])
+        if not parts or not all(parts):
+            raise ValueError("no recordings")
+        return Side(name=document["name"], parts=parts, notes=tuple(document["notes"]))
+    except FileNotFoundError:
+        known = ", ".join(baselines(path.parent)) or "none"
+        raise InputError(f"there is no baseline {path}; known in {path.parent}: {known}") from None
+    except (
+        OSError,
+        EOFError,
+        LookupError,
+        TypeError,
+        ValueError,
+        ArithmeticError,
+        AttributeError,
+        zlib.error,
+    ) as error:
+        raise InputError(f"{path} is no baseline, or it is damaged ({error}): save it again") from error
+
+
+def _recorded_of_baseline(found: dict[str, Any]) -> Recorded:
+    texts = {"source", "device", "device_label", "torch", "typical", "rank", "has_steps", "is_ordered"}
+    values: dict[str, Any] = {}
+    for field in fields(Recorded):
+        value = found[field.name]
+        if field.name in texts:
+            values[field.name] = value
+        elif field.name == "calls":
+            values[field.name] = tuple(Call(**_named(Call, each)) for each in value)
+        elif field.name == "rates":
+            values[field.name] = tuple(_rates_of_baseline(each) for each in value)
+        else:
+            kind = np.float64 if field.name == "repeats" else np.int64
+            values[field.name] = tuple(value) if field.name == "kernel_names" else np.array(value, kind)
+    one = Recorded(**values)
+    _refuse_out_of_range(one)
+    return one
+
+
+def _rates_of_baseline(values: list[Any]) -> Rates:
+    """Unknown numbers are null in the file."""
+    *numbers, bound, engine = values
+    flops, hbm_bytes, roofline_us = (np.nan if value is None else float(value) for value in numbers)
+    return Rates(flops=flops, hbm_bytes=hbm_bytes, roofline_us=roofline_us, bound=bound, engine=engine)
+
+
+def _named(kind: type, values: list[Any]) -> dict[str, Any]:
+    return dict(zip((field.name for field in fields(kind)), values, strict=True))
+
+
+def _refuse_out_of_range(one: Recorded) -> None:
+    """ValueError where a column points beyond what it indexes."""
+    units, steps = len(one.call), len(one.durations_ns)
+    limits = (
+        (one.call, len(one.calls)), (one.step, steps), (one.piece_unit, units), (one.piece_step, steps),
+        (one.event_unit, units), (one.event_kernel, len(one.kernel_names)),
+    )  # fmt: skip
+    if any(len(column) and not 0 <= column.min() <= column.max() < most for column, most in limits):
+        raise ValueError("a column points beyond its table")
+    same = (
+        (one.piece_unit, one.piece_ns), (one.event_unit, one.event_ns), (one.call, one.kernel_ns),
+        (one.call, one.step), (one.call, one.repeats), (one.calls, one.rates),
+        (one.piece_unit, one.piece_step), (one.event_unit, one.event_kernel),
+    )  # fmt: skip
+    if not steps or not 0 <= one.typical < steps or any(len(a) != len(b) for a, b in same):
+        raise ValueError("columns of different lengths")
+
+
+def side_of(given: str | Path, options: Options, baselines: Path | None = None) -> Side:
+    """A path, or ``baseline:NAME``. InputError for what cannot be read, NothingToAnalyzeError without device work."""
+    if str(given).startswith(PREFIX):
+        return read_side(baseline_path(str(given).removeprefix(PREFIX), baselines or Path()))
+    path = Path(given)
+    if path.suffix == ".xlsx" and path.is_file():
+        path = _document_beside(path)
+    report = path / "report.json" if (path / "report.json").is_file() else path
+    if is_report(report):
+        return read_report(report, path.name or str(path))
+    if path.is_file() and is_stored(path):
+        return read_side(path)
+    found = [one for file in find_traces([str(path)]) for one in recorded_ranks(load(file), options)]
+    return Side(name=path.name or str(path), parts=_runs(found))
+
+
+def _document_beside(workbook: Path) -> Path:
+    """The report.json of a report's folder or of ``NAME.xlsx``. InputError where there is none."""
+    for document in (workbook.with_name("report.json"), workbook.with_suffix(".json")):
+        if is_report(document):
+            return document
+    raise InputError(
+        f"{workbook} is a workbook without a report.json beside it: give the report's folder, or its trace"
+    )
+
+
+def _runs(found: Sequence[Recorded]) -> tuple[tuple[Recorded, ...], ...]:
+    """Files of different ranks are one run; the n-th files of every rank the n-th run."""
+    by_rank: dict[int | None, list[Recorded]] = defaultdict(list)
+    for one in found:
+        by_rank[one.rank].append(one)
+    most = max(len(files) for files in by_rank.values())
+    ranks = sorted(by_rank, key=lambda rank: -1 if rank is None else rank)
+    return tuple(tuple(by_rank[rank][n] for rank in ranks if n < len(by_rank[rank])) for n in range(most))

@@ -1,16 +1,83 @@
-"""One side of a comparison: the distinct calls of its steps, when they ran, and which part of each step is theirs."""
+"""One side of a comparison: the distinct calls of its steps, when they ran, and what kind of work each does."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import field
+from functools import lru_cache
+from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
 
-from tracelens.comparison.alignment.kernel_names import family
 from tracelens.comparison.compared import IDLE
+from tracelens.lazy.patterns import lazy_pattern
 from tracelens.lazy.records import dataclass
+
+if TYPE_CHECKING:
+    from tracelens.comparison.compared import ComparedRow
+
+
+#: The functor of PyTorch's elementwise and reduction kernels is what tells them apart.
+_FUNCTOR = lazy_pattern(r"[Ff]unctor|_kernel_cuda|Op")
+_WORD = lazy_pattern(r"\w+")
+#: Characters of a name in a sentence.
+_WIDTH = 48
+_NUMBERED = lazy_pattern(r"_\d+(?:_kd)?$|(?:_\d+)?\.kd$")
+
+
+@lru_cache(maxsize=1 << 14)
+def family(kernel: str) -> str:
+    """The kernel without what builds and problem sizes change.
+
+    >>> family("nvjet_tst_192x192_64x4_2x1_v_bz_coopB_TNT"), family("triton_poi_fused_add_gelu_7")
+    ('nvjet_tst', 'triton_poi_fused_add_gelu')
+    >>> family("void at::native::vectorized_elementwise_kernel<4, at::native::CUDAFunctor_add<float>, ...>(int)")
+    'vectorized_elementwise_kernel<CUDAFunctor_add>'
+    >>> family("ampere_bf16_s16816gemm_bf16_128x64_ldg8_f2f_stages_64x4_tn")
+    'ampere_bf16_s16816gemm_bf16'
+    >>> family("void (anonymous namespace)::softmax_warp_forward<float, float>(float*)")
+    'softmax_warp_forward'
+    >>> family("void at::native::<unnamed>::vectorized_layer_norm_kernel<float, float>(int)")
+    'vectorized_layer_norm_kernel'
+    """
+    # As GNU's demangler and as CUDA's call a namespace without a name
+    named = kernel.replace("(anonymous namespace)::", "").replace("<unnamed>::", "")
+    head, _, arguments = named.partition("<")
+    name = head.partition("(")[0].strip()
+    for prefix in ("void ", "int ", "float "):
+        name = name.removeprefix(prefix)
+    name = name.rpartition("::")[2] or head
+    if name.startswith("triton"):
+        return _NUMBERED.sub("", name)
+    is_generic = "elementwise" in name or "reduce" in name
+    functor = next((word for word in _WORD.findall(arguments) if _FUNCTOR.search(word)), None) if is_generic else None
+    words = name.split("_")
+    # Sizes such as 128x64 or MT256x32x16 end what names have in common
+    size = next((i for i, word in enumerate(words) if i and re.search(r"\d+x\d+", word)), len(words))
+    kept = [word for word in words[:size] if not word.isdecimal()] or words[:1]
+    return "_".join(kept) + (f"<{functor}>" if functor else "")
+
+
+def different(before: str, after: str) -> tuple[str, str]:
+    """Two kernels as short as tells them apart."""
+    short = family(before), family(after)
+    if short[0] != short[1]:
+        return short
+    same = next(
+        (i for i, (x, y) in enumerate(zip(before, after, strict=False)) if x != y), min(len(before), len(after))
+    )
+    return _around(before, same), _around(after, same)
+
+
+def _around(name: str, at: int) -> str:
+    """The name where it begins to differ, short enough for a sentence."""
+    if len(name) <= _WIDTH:
+        return name
+    start = max(0, min(at - _WIDTH // 4, len(name) - _WIDTH))
+    return ("…" if start else "") + name[start : start + _WIDTH] + ("…" if start + _WIDTH < len(name) else "")
+
 
 Ints = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float64]
@@ -174,3 +241,58 @@ def weights(side: Side) -> list[float]:
         for run, count in zip(side.parts, samples, strict=True)
         for one in run
     ]
+
+
+PRODUCT, ATTENTION, COMMUNICATION, COPY, STREAMING = "product", "attention", "communication", "copy", "streaming"
+_SOFTMAX = "softmax"
+_ROLES = (
+    (PRODUCT, ("GEMM", "GroupedGEMM", "CONV", "RNN", "MoE_fused", "MoE_unfused")),
+    (ATTENTION, ("SDPA", "InferenceAttention", "SSM")),
+    (COMMUNICATION, ("collectives", "EP_Communication", "CustomCollective", "record_param_comms", "MoE_comm")),
+    (COPY, ("copy", "memcpy")),
+)
+#: Ops of experts' exchanges that sort rows in a rank's own memory.
+_LOCAL = ("TokenPermute", "_OperationFuser")
+#: What cuBLAS, CUTLASS and Tensile run after the product whose parts it adds.
+_ADDS_PARTS = re.compile(r"(?i:splitk_?reduce|reduce_?split_?k|PostGSU)")
+#: Inductor's templates of matrix products.
+_TEMPLATES = ("triton_tem_", "triton_mm", "triton_bmm")
+
+
+def role(category: str, name: str = "") -> str:
+    """Of a category, or of what is called so; all that only streams memory is of one kind.
+
+    >>> role("MoE_comm_fwd", "any_dispatch"), role("MoE_comm_fwd", "TokenPermuteMaskMap")
+    ('communication', 'streaming')
+    """
+    if name.startswith(_TEMPLATES):
+        return PRODUCT
+    if name.startswith(_LOCAL):
+        return STREAMING
+    return next((name for name, prefixes in _ROLES if category.startswith(prefixes)), STREAMING)
+
+
+def row_role(row: ComparedRow) -> str:
+    """Of a compared row."""
+    return role(row.category, row.name)
+
+
+def call_role(call: Call) -> str:
+    """Of a call; a kernel of a softmax that stands for itself is that of attention from parts."""
+    if call.kernel and _ADDS_PARTS.search(call.kernel):
+        return STREAMING
+    if call.kernel and call.category == _SOFTMAX:
+        return ATTENTION
+    return role(call.category, call.kernel or call.name)
+
+
+def roles_of(calls: Sequence[Call], order: Ints) -> list[str]:
+    """Of the calls in this order; the products on both sides of a softmax's kernel are of its attention."""
+    known = [call_role(call) for call in calls]
+    found = [known[number] for number in order.tolist()]
+    for at, number in enumerate(order.tolist()):
+        if calls[number].kernel and calls[number].category == _SOFTMAX:
+            for near in (at - 1, at + 1):
+                if 0 <= near < len(found) and found[near] == PRODUCT and calls[order[near]].kernel:
+                    found[near] = ATTENTION
+    return found

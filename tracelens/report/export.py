@@ -1,11 +1,13 @@
-"""Frames as files: one as CSV, as JSON or as a workbook; several as a workbook."""
+"""Frames and sheets as files: CSV, JSON, workbooks."""
 
 from __future__ import annotations
 
 import csv
 import io
+import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import chain
+from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,15 +16,38 @@ import orjson
 from tracelens.errors import UsageError
 from tracelens.files.atomic_write import write_whole
 from tracelens.files.json_bytes import encoded
-from tracelens.files.safe_text import escaped_json
-from tracelens.report.cells import plain_records, plain_values
-from tracelens.report.csv_report import field
+from tracelens.files.safe_text import csv_cell, escaped_json
+from tracelens.report.cells import Value, plain_records, plain_values
 
 if TYPE_CHECKING:
     import pandas as pd
 
-    from tracelens.report.xlsx.cell_styles import Styles
-    from tracelens.report.xlsx_file import Worksheet
+    from tracelens.report.assembly import Sheet
+    from tracelens.report.xlsx_file import Styles, Worksheet
+
+
+def write_csv(folder: str | PathLike[str], sheets: Sequence[Sheet]) -> None:
+    """Writes ``<folder>/<sheet>.csv``, each whole or not at all. A text that a spreadsheet would evaluate gets a
+    leading apostrophe; None is empty."""
+    folder = Path(folder)
+    folder.mkdir(parents=True, exist_ok=True)
+    for sheet in sheets:
+        write_whole(folder / f"{re.sub(r'[^0-9A-Za-z_. -]', '_', sheet.title)}.csv", csv_text(sheet))
+
+
+def csv_text(sheet: Sheet) -> str:
+    """One sheet as CSV: keys of the columns, numbers with all their digits, lines ending in a line feed."""
+    out = io.StringIO()
+    writer = csv.writer(out, lineterminator="\n")
+    writer.writerow([column.key for column in sheet.columns])
+    columns = [[field(value) for value in plain_values(sheet.frame[column.key])] for column in sheet.columns]
+    writer.writerows(zip(*columns, strict=True))
+    return out.getvalue()
+
+
+def field(value: Value) -> Value:
+    """A value as a CSV file holds it."""
+    return csv_cell(value) if isinstance(value, str) else value
 
 
 def write_frame(path: Path, frame: pd.DataFrame, about: Mapping[str, Any]) -> None:
@@ -70,8 +95,7 @@ def _xlsx(frame: pd.DataFrame, about: Mapping[str, Any]) -> bytes:
 
 def tables_xlsx(frames: Mapping[str, pd.DataFrame], meanings: Mapping[str, str]) -> bytes:
     """A workbook of one sheet per frame, ``meanings`` as notes on headers. No date inside: same frames, same bytes."""
-    from tracelens.report.xlsx.cell_styles import Styles
-    from tracelens.report.xlsx.xlsx_file import write_xlsx
+    from tracelens.report.xlsx_file import Styles, write_xlsx
 
     styles = Styles()
     content = io.BytesIO()
@@ -80,9 +104,18 @@ def tables_xlsx(frames: Mapping[str, pd.DataFrame], meanings: Mapping[str, str])
 
 
 def _worksheet(title: str, frame: pd.DataFrame, meanings: Mapping[str, str], styles: Styles) -> Worksheet:
-    from tracelens.report.xlsx.cell_styles import Style, font, solid
-    from tracelens.report.xlsx.worksheet_rows import ColumnStyles, column_letter, row_xml, rows_xml
-    from tracelens.report.xlsx_file import Note, Worksheet, pages_of
+    from tracelens.report.xlsx_file import (
+        ColumnStyles,
+        Note,
+        Style,
+        Worksheet,
+        column_letter,
+        font,
+        pages_of,
+        row_xml,
+        rows_xml,
+        solid,
+    )
 
     names = [str(name) for name in frame.columns]
     columns = [plain_values(frame[name]) for name in frame.columns]

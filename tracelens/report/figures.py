@@ -1,13 +1,34 @@
-"""Single figures as people read them: the terminal and the page say them alike."""
+"""Figures as people read them: single ones, those of steps in sentences, and frames as lines of text."""
 
 from __future__ import annotations
 
 import math
+import sys
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import TYPE_CHECKING
 
-from tracelens.analysis.verdict.summary import CategoryRow, Finding, FixesTogether, Unseen
+from tracelens.analysis.verdict.summary import (
+    STEPS,
+    WHOLE_FILE,
+    CategoryRow,
+    Finding,
+    FixesTogether,
+    Scope,
+    Steps,
+    Summary,
+    Throughput,
+    Unseen,
+)
 from tracelens.backends.base import bound_name
+from tracelens.files.safe_text import clipped, display_width, terminal_text
+from tracelens.files.say import terminal_width
 from tracelens.files.short_names import short_kernel_name
+from tracelens.report.cells import Value, plain_values
 from tracelens.units import GB_PER_TB
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 
 def bound_text(row: CategoryRow) -> str:
@@ -105,3 +126,214 @@ def unseen_text(unseen: Unseen) -> str:
     """``75 % of GPU time (no perf model): mine::unknown``."""
     names = f": {', '.join(map(short_kernel_name, unseen.ops))}" if unseen.ops else ""
     return f"{100 * unseen.share:.0f} % of GPU time ({unseen.because}){names}"
+
+
+#: Share of the window from which the lines below the table are worth showing.
+_LEAST_SHARED = 0.0005
+#: Lines of the table that are no category.
+AT_ONCE, IDLE = "(overlap)", "(idle)"
+#: Share of the step from which the host's own work bounds it, and from which the GPU is said to.
+_HOST_BOUND, _GPU_BOUND = 0.95, 0.9
+
+
+def bound_sentence(summary: Summary) -> str:
+    """What bounds the step: the host where its own work, waits left out, is the step; the GPU where it is hardly ever
+    idle. Else what is seen: how long the GPU was busy, and most of the rest. Empty without device work.
+    """
+    busy, steps = summary.busy, summary.steps
+    if busy is None or not busy.total_us:
+        return ""
+    what, whole_us = "this window", busy.total_us
+    if steps is not None:
+        what, whole_us = "this step" if steps.count == 1 else "a step", steps.time_us
+    work_us = None if steps is None else steps.host_work_us
+    if work_us is not None and work_us >= _HOST_BOUND * whole_us:
+        takes = f"it takes {shown_ms(work_us)} of {shown_ms(whole_us)} ms"
+        return f"The host bounds {what}: {takes}, the GPU is busy {shown_percent(busy.busy)}."
+    rows = [row for row in summary.categories if row.share > 0]
+    largest = "" if not rows else _largest(max(rows, key=lambda row: (row.share, row.name)))
+    if busy.busy >= _GPU_BOUND:
+        if busy.exposed_comm > busy.compute:
+            largest = f"exposed communication takes {shown_percent(busy.exposed_comm)}"
+        return f"The GPU bounds {what}: it is busy {shown_percent(busy.busy)}{largest and '; '}{largest}."
+    cause = ""
+    if busy.idle_causes:
+        name, share = busy.idle_causes[0]
+        cause = f", most of it: {name} ({shown_percent(share)})"
+    return f"The GPU is busy {shown_percent(busy.busy)} of {what} and idle {shown_percent(busy.idle)}{cause}."
+
+
+def _largest(row: CategoryRow) -> str:
+    reached = "" if row.of_roofline is None else f", at {limit_text(row.of_roofline)} of its roofline"
+    return f"{row.name} takes {shown_percent(row.share)}{reached}"
+
+
+def first_gain(summary: Summary) -> Finding | None:
+    """The first finding that brings something."""
+    return next((each for each in summary.findings if each.gain_us), None)
+
+
+def first_fix(summary: Summary) -> str:
+    """The first finding that brings something: what to do, and what it brings at most; empty without one."""
+    found = first_gain(summary)
+    whole_us = _whole_us(summary)
+    if found is None or found.gain_us is None or not whole_us:
+        return ""
+    share = shown_percent(found.gain_us / whole_us)
+    brings = f"{gain_text(found)} ({share}), {found.certainty} certainty"
+    return f"First fix: {brings}, by finding {summary.findings.index(found) + 1}: {found.remedy or found.why}."
+
+
+def _whole_us(summary: Summary) -> float | None:
+    """How long the step is; without steps the window."""
+    return summary.steps.time_us if summary.steps is not None else summary.busy.total_us if summary.busy else None
+
+
+def gain_text(finding: Finding) -> str:
+    """``up to 2.75 ms``, ``1.33 to 2.75 ms``, or ``1.33 ms`` where it is certain; empty where it is not known."""
+    low, gain = finding.gain_low_us or 0.0, finding.gain_us
+    if gain is None:
+        return ""
+    least, most = shown_ms(low), shown_ms(gain)
+    return f"{most} ms" if least == most else f"{least} to {most} ms" if low > 0 else f"up to {most} ms"
+
+
+def headline_text(rate: Throughput) -> str:
+    """What share of the peak the whole scope reached, idle time included: ``17 % of dense bf16 peak``; else empty."""
+    if rate.window_of_peak is None:
+        return ""
+    least = "at least " if rate.is_lower_bound else ""
+    return f"{least}{limit_text(rate.window_of_peak)} of {rate.peak_name}"
+
+
+def while_matrix_ops_run(rate: Throughput) -> str:
+    """What the matrix ops of known FLOPs reached in their own time, and how much of the device time that is."""
+    where = f"while matrix ops run ({shown_share(rate.device_share)} of GPU time)"
+    if rate.of_peak is None:
+        return f"{where}: {shown_rate(rate.tflops_s)} TFLOPS/s {rate.dtype}"
+    best = "" if rate.of_achievable is None else f", {limit_text(rate.of_achievable)} of achievable"
+    return f"{where}: {limit_text(rate.of_peak)} of peak{best}"
+
+
+def impossible_text(summary: Summary) -> str:
+    """Why figures are marked; empty where none is."""
+    rate, used = summary.throughput, summary.utilization
+    shares = [row.of_roofline for row in summary.categories]
+    if rate is not None:
+        shares += [rate.window_of_peak, rate.of_peak, rate.of_achievable]
+    if used is not None:
+        shares += [used.mfu, used.hfu, used.mfu_of_achievable, used.hfu_of_achievable]
+    if not any(map(is_impossible, shares)):
+        return ""
+    return "(!) above 100 %: recorded times, a perf model or a device figure is wrong, or a cache held the data"
+
+
+def step_range(steps: Steps) -> str:
+    """The shortest and the longest of several steps: ``mean of 3: 18.6 to 19.0 ms``."""
+    if steps.shortest_us is None or steps.longest_us is None:
+        return f"mean of {steps.count}"
+    return f"mean of {steps.count}: {shown_ms(steps.shortest_us)} to {shown_ms(steps.longest_us)} ms"
+
+
+def step_notes(steps: Steps) -> Iterator[str]:
+    """How far the steps lie apart, and whose clock they follow."""
+    clock = [] if steps.spread is None else [step_range(steps)]
+    if steps.on_device and steps.host_us is not None:
+        which = "" if steps.on_device == steps.count else f" in {steps.on_device} of {steps.count}"
+        clock.append(f"the host takes {shown_ms(steps.host_us)} ms, ahead of the GPU{which}")
+    if clock:
+        yield ", ".join(clock)
+
+
+def excluded_text(summary: Summary) -> str:
+    """What of the file the report does not speak of, and how long it took; empty where it speaks of all."""
+    parts = [f"{shown_ms(part.time_us)} ms of GPU work {part.why}" for part in summary.scope.excluded]
+    if summary.steps is not None and summary.steps.unseen_us:
+        parts.append(f"{shown_ms(summary.steps.unseen_us)} ms of earlier GPU work that was not recorded")
+    if summary.steps is not None and summary.steps.skipped_us:
+        parts.append(f"{shown_ms(summary.steps.skipped_us)} ms in which the GPU idles as the recording begins")
+    return f"excluded: {'; '.join(parts)}" if parts else ""
+
+
+def counts_of(summary: Summary) -> str:
+    """What the counts in findings are of, where it is more than the step that their gains are of."""
+    steps = summary.steps
+    return f" (counts: all {steps.count} steps)" if steps is not None and steps.count > 1 else ""
+
+
+def steps_text(steps: Steps) -> str:
+    """How many steps the figures per step are the mean of: ``3 complete steps``."""
+    return f"{steps.count} complete step{'s' if steps.count != 1 else ''}"
+
+
+def scope_text(scope: Scope, *, numbers: bool = True) -> str:
+    """What a report speaks of: ``3 steps (ProfilerStep 3-5)``, without ``numbers`` ``3 steps (ProfilerStep)``."""
+    if scope.kind != STEPS:
+        return f"the {WHOLE_FILE}"
+    named = " ".join(filter(None, (scope.named, scope.numbers if numbers else "")))
+    return f"{scope.count} step{'s' if scope.count != 1 else ''}" + (f" ({named})" if named else "")
+
+
+def lines_of_window(summary: Summary) -> list[CategoryRow]:
+    """The categories by the time in which they ran, then what several did at the same time (negative), and idle time.
+
+    Times and shares add up to the step or the window.
+    """
+    busy = summary.busy
+    if busy is None or not busy.total_us:
+        return list(summary.categories)
+    step_us = busy.total_us / (1 if summary.steps is None else summary.steps.count)
+    shares = [(row, row.share) for row in summary.categories]
+    shared = busy.busy - sum(share for _, share in shares)
+    if -shared >= _LEAST_SHARED:
+        shares.append((CategoryRow(name=AT_ONCE, time_us=0.0, share=shared), shared))
+    shares.append((CategoryRow(name=IDLE, time_us=0.0, share=busy.idle), busy.idle))
+    return [replace(row, time_us=share * step_us) for row, share in shares]
+
+
+#: Columns of the terminal that a cell may take.
+_WIDEST = 60
+#: What a cell keeps in a narrow terminal.
+_LEAST_WIDTH = 16
+
+
+def table_text(frame: pd.DataFrame) -> Iterator[str]:
+    """A line of headers, then a line per row; numbers to four digits, ``-`` where there is none, long texts clipped,
+    on a terminal to its width.
+    """
+    columns = [_counts(plain_values(frame[name])) for name in frame.columns]
+    cells = [[str(name), *map(_cell, values)] for name, values in zip(frame.columns, columns, strict=True)]
+    widths = [max(map(display_width, column)) for column in cells]
+    is_text = [any(isinstance(value, str) for value in values) for values in columns]
+    _narrow(cells, widths, [at for at, left in enumerate(is_text) if left])
+    for row in zip(*cells, strict=True):
+        padded = [
+            cell + fill if left else fill + cell
+            for cell, width, left in zip(row, widths, is_text, strict=True)
+            for fill in (" " * (width - display_width(cell)),)
+        ]
+        yield "  ".join(padded).rstrip()
+
+
+def _narrow(cells: list[list[str]], widths: list[int], texts: list[int]) -> None:
+    """The widest of the ``texts`` clipped by what is wider than the terminal."""
+    too_wide = sum(widths) + 2 * len(widths) - 2 - (terminal_width(sys.stdout) or sys.maxsize)
+    if too_wide > 0 and texts:
+        widest = max(texts, key=widths.__getitem__)
+        widths[widest] = max(widths[widest] - too_wide, min(widths[widest], _LEAST_WIDTH))
+        cells[widest] = [clipped(cell, widths[widest]) for cell in cells[widest]]
+
+
+def _counts(values: list[Value]) -> list[Value]:
+    """Figures that are all whole, as sums of counts are, without decimals."""
+    if all(each is None or (isinstance(each, float) and each.is_integer()) for each in values):
+        return [int(each) if isinstance(each, float) else None for each in values]
+    return values
+
+
+def _cell(value: Value) -> str:
+    if value is None:
+        return "-"
+    if isinstance(value, float):
+        return shown_figure(value)
+    return clipped(terminal_text(str(value)), _WIDEST)

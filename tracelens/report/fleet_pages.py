@@ -1,22 +1,149 @@
-"""A served load, or a sweep of rates, as a page."""
+"""Pages about fleets: the collectives of a job's ranks, a lake of traces day by day, a served load."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from datetime import date
 from typing import TYPE_CHECKING
 
-from tracelens.report.charts.line_chart import bars, line_chart
 from tracelens.report.figures import shown_figure, shown_share
-from tracelens.report.html.frame import framed
-from tracelens.report.html.markup import Markup, tag
-from tracelens.report.pages.parts import head, section, table
+from tracelens.report.html.charts import bars, line_chart
+from tracelens.report.html.markup import Markup, Section, framed, tag
+from tracelens.report.html.page_tables import head, heat_map, section, table
 from tracelens.report.serving_text import requests_text
-from tracelens.units import MS_PER_S
+from tracelens.units import MS_PER_S, US_PER_MS
 
 if TYPE_CHECKING:
     import pandas as pd
 
+    from tracelens.report.assembly import Sheet
     from tracelens.serving.experiment import Result
+
+
+#: Ranks of a heat map, and collectives: those with most time.
+MAX_RANKS, MAX_COLLECTIVES = 128, 12
+#: The sheets that the page shows as tables.
+_TABLES = {
+    "straggler_summary": "Who is late", "overlap": "What is hidden", "nccl_summary_implicit_sync": "Collectives",
+    "ep_summary": "Token exchanges", "ranks": "Ranks",
+}  # fmt: skip
+
+
+def ranks_page(name: str, facts: list[str], sheets: Sequence[Sheet], notes: list[str]) -> bytes:
+    """Of the sheets of the comparison of the ranks."""
+    made = {sheet.title: sheet for sheet in sheets}
+    frames = {title: sheet.frame for title, sheet in made.items()}
+    late = frames.get("straggler_summary")
+    charts = (*_heat_maps(frames.get("nccl_long")), *_stragglers(late), *_overlap(frames.get("overlap")))
+    tables = [
+        section(f"table-{title}", words, tag("p", sheet.text) if sheet.text else None,
+                table(sheet.frame, words, {column.key: column.title for column in sheet.columns}))
+        for title, words in _TABLES.items()
+        if (sheet := made.get(title)) is not None
+    ]  # fmt: skip
+    tiles = [*_tiles(frames.get("step_cost"), late), *_bubble(frames.get("pipeline_bubbles"))]
+    first = head(name or "ranks", facts, tiles, notes)
+    return framed(f"{name or 'ranks'} · collectives", [first, *charts, *tables])
+
+
+def _tiles(steps: pd.DataFrame | None, late: pd.DataFrame | None) -> Iterator[tuple[str, str, str]]:
+    if steps is not None and len(steps):
+        cost, whole = steps["cost_us"].sum() / US_PER_MS, steps["step_us_median"].sum() / US_PER_MS
+        yield "Waiting for the slowest rank", f"{cost:,.3f} ms", f"of {whole:,.3f} ms in {len(steps)} steps"
+    if late is not None and len(late):
+        worst = late.sort_values("cost_us", ascending=False, kind="stable").iloc[0]
+        yield "Costs the others most", f"rank {int(worst['rank'])}", f"{worst['cost_us'] / US_PER_MS:,.3f} ms in all"
+
+
+def _bubble(pipelines: pd.DataFrame | None) -> Iterator[tuple[str, str, str]]:
+    if pipelines is not None and len(pipelines):
+        share = 100 * pipelines["bubble_us"].sum() / pipelines["step_us"].sum()
+        yield "Pipeline bubble", f"{share:.1f} %", "of a step, in send/recv or idle"
+
+
+def _heat_maps(calls: pd.DataFrame | None) -> Iterator[Section]:
+    for key, words in (("wait_us", "waiting for others"), ("transfer_us", "transfer")):
+        if calls is not None and len(calls) and key in calls and calls[key].notna().any():
+            drawn = _by_rank(calls, key, f"Mean {words}, µs per call, by rank and collective")
+            yield section(f"heat-{key}", f"Ranks x collectives: {words}", drawn)
+
+
+def _stragglers(late: pd.DataFrame | None) -> Iterator[Section]:
+    if late is not None and len(late):
+        costs = zip(late["rank"], late["cost_us"], strict=True)
+        rows = [(f"rank {rank}", float(us), f"{us / US_PER_MS:,.3f} ms") for rank, us in costs]
+        yield section("stragglers", "Stragglers", bars(rows, "Time saved if this rank alone were on time"))
+
+
+def _overlap(overlap: pd.DataFrame | None) -> Iterator[Section]:
+    if overlap is not None and len(overlap):
+        shown = overlap.head(MAX_COLLECTIVES)
+        names = zip(shown["collective"], shown["exposed_us_sum"], shown["exposed_percent"], strict=True)
+        rows = [
+            (str(each), float(us), f"{us / US_PER_MS:,.3f} ms · {share:.0f} % exposed") for each, us, share in names
+        ]
+        yield section("overlap", "Overlap", bars(rows, "Exposed time of all ranks by collective"))
+
+
+def _by_rank(calls: pd.DataFrame, key: str, unit: str) -> list[str]:
+    names = calls.groupby("collective")["duration_us"].sum().sort_values(ascending=False).index[:MAX_COLLECTIVES]
+    means = calls[calls["collective"].isin(names)].pivot_table(index="rank", columns="collective", values=key)
+    means = means.reindex(columns=[each for each in names if each in means]).head(MAX_RANKS)
+    values = [[None if value != value else float(value) for value in row] for row in means.to_numpy().tolist()]
+    return [heat_map([f"rank {rank}" for rank in means.index], [str(each) for each in means.columns], values, unit)]
+
+
+#: Bars of a chart.
+_MOST = 12
+
+
+def lake_page(name: str, answers: Mapping[str, pd.DataFrame], about: Mapping[str, str]) -> bytes:
+    """``answers`` of the lake's ready queries by name, and what each is about."""
+    runs, trend = answers["runs"], answers["trend"]
+    tiles = [
+        ("Runs", f"{len(runs):,}", f"{int(runs['traces'].sum()):,} traces with whole steps"),
+        ("Devices", f"{runs['device'].nunique():,}", ", ".join(sorted(runs["device"].dropna().unique())[:3])),
+    ]
+    days = trend["date"].dropna()
+    if len(days):
+        tiles.append(("Days", f"{days.nunique():,}", f"{days.min()} to {days.max()}"))
+    tables = (
+        section(key, _lake_title(key), tag("p", about[key]), table(frame, about[key]))
+        for key, frame in answers.items()
+        if len(frame)
+    )
+    facts = ["written by tracelens ingest; tracelens query asks more"]
+    return framed(
+        f"{name} · lake", [head(name, facts, tiles), *_trend(trend), *_slow(answers["outlier_ranks"]), *tables]
+    )
+
+
+def _lake_title(key: str) -> str:
+    return key.replace("_", " ").capitalize()
+
+
+def _trend(trend: pd.DataFrame) -> Iterator[Section]:
+    """The median step by day, a line per device."""
+    dated = trend[trend["date"].notna()]
+    if dated["date"].nunique() < 2:
+        return
+    days = [date.fromisoformat(day) for day in dated["date"]]
+    lines: dict[str, list[tuple[float, float]]] = {}
+    for day, device, step_us in zip(days, dated["trace_device"], dated["step_us_median"], strict=True):
+        name = device if isinstance(device, str) else "unknown device"
+        lines.setdefault(name, []).append((float((day - min(days)).days), float(step_us) / US_PER_MS))
+    chart = line_chart(lines, f"days since {min(days)}", "Median step of all runs, ms")
+    yield section("trend-chart", "From day to day", chart)
+
+
+def _slow(ranks: pd.DataFrame) -> Iterator[Section]:
+    if len(ranks):
+        shown = ranks.head(_MOST)
+        named = zip(shown["run"], shown["rank"], shown["times_median"], strict=True)
+        rows = [(f"{run} rank {rank}", float(times), f"{times:.3f} x") for run, rank, times in named]
+        yield section(
+            "slow-ranks", "Slow ranks", bars(rows, "Computation in a step, over the median of the run's ranks")
+        )
 
 
 _LATENCIES = (("ttft", "to the first token"), ("tpot", "per token"), ("itl", "between tokens"), ("e2e", "end to end"))
@@ -42,7 +169,7 @@ def served_page(result: Result) -> bytes:
         rows = [(part, float(value), f"{shown_figure(value)} ms") for part, value in known if value is not None]
         if rows:
             charts.append(tag("div", bars(rows, f"Latency {words}")))
-    title = _title(result)
+    title = _serving_title(result)
     first = head(title, _facts(result), tiles, result.notes)
     made = [first, section("latency", "Latency", tag("div", charts, class_="columns"))]
     steps = result.steps
@@ -53,7 +180,7 @@ def served_page(result: Result) -> bytes:
     return framed(f"{title} · served load", made)
 
 
-def _title(result: Result) -> str:
+def _serving_title(result: Result) -> str:
     deployment = result.experiment.deployment
     return f"{deployment.model.label} on {deployment.parallelism.devices} x {deployment.system.device.label}"
 
@@ -112,7 +239,7 @@ def sweep_page(rows: Sequence[tuple[float, Result]]) -> bytes:
         )
         if found
     ]  # fmt: skip
-    title = _title(rows[0][1])
+    title = _serving_title(rows[0][1])
     rates = sorted(rate for rate, _ in rows)
     facts = [f"{len(rows)} rates, {rates[0]:g} to {rates[-1]:g} requests/s"]
     sections = [head(title, facts, tiles, warnings=edge), section("curves", "Over the rate", charts)]

@@ -1,15 +1,21 @@
-"""Pictures of a report in a notebook, as matplotlib axes that can be changed and saved."""
+"""A report in a notebook: its page without script, and its plots as matplotlib axes."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from tracelens.analysis.verdict.summary import Summary
 from tracelens.errors import NothingToAnalyzeError, UsageError
 from tracelens.files.short_names import short_kernel_name
-from tracelens.report.charts.palette import COLORS
+from tracelens.lazy.patterns import lazy_pattern
+from tracelens.report.assembly import Sheet
+from tracelens.report.html import page_sections as sections
+from tracelens.report.html.charts import color_classes
+from tracelens.report.html.markup import COLORS, Markup, asset, joined, tag
 from tracelens.units import NS_PER_MS, US_PER_MS
 
 if TYPE_CHECKING:
@@ -17,6 +23,24 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
     from tracelens.report.assembly import Analyzed
+
+
+#: What the page's style sheet says of the whole document; in a notebook it holds for our part alone.
+_WHOLE_DOCUMENT = lazy_pattern(r"^(\s*)(?::root(?::not\(\[data-print\]\))?|body)(?= \{)", re.MULTILINE)
+
+
+def notebook_html(summary: Summary, sheets: Sequence[Sheet]) -> str:
+    """Markup that styles itself, runs no script and loads nothing."""
+    colors = color_classes([row.name for row in summary.categories])
+    made = (
+        sections.verdict(summary),
+        sections.look_here_first(summary),
+        sections.where_time_goes(summary, colors, sheets),
+    )
+    own = _WHOLE_DOCUMENT.sub(r"\1&", asset("page.css"))
+    style = Markup(f".tracelens {{ {own} .to-ops {{ display: none; }} }}")
+    body = [tag("section", content) for content in made if content is not None]
+    return joined(tag("div", tag("style", style), *body, class_="tracelens"))
 
 
 #: Categories that are shown; the others have too little time to be seen.

@@ -84,7 +84,7 @@ class RankReport(NamedSheets):
 
     def to_excel(self, path: str | PathLike[str]) -> Path:
         """Writes the workbook, whole or not at all; sheets of single calls end after ``LONG_ROWS`` rows, and say so."""
-        from tracelens.report.xlsx.workbook import write_workbook
+        from tracelens.report.workbook import write_workbook
 
         summary, sheets = self.summary, []
         for sheet in self.named:
@@ -120,7 +120,7 @@ class RankReport(NamedSheets):
 
     def to_html(self, path: str | PathLike[str]) -> Path:
         """Writes the page, whole or not at all."""
-        from tracelens.report.pages.ranks_page import ranks_page
+        from tracelens.report.fleet_pages import ranks_page
 
         result = self.result
         of = f" of {result.world_size}" if result.world_size is not None else ""

@@ -156,7 +156,7 @@ class Report(NamedSheets):
 
     def to_excel(self, path: str | PathLike[str]) -> Path:
         """Writes the workbook, whole or not at all."""
-        from tracelens.report.xlsx.workbook import write_workbook
+        from tracelens.report.workbook import write_workbook
 
         write_workbook(path, self.named, self.summary)
         return Path(path)
@@ -203,7 +203,7 @@ class Report(NamedSheets):
         return self.verdict()
 
     def _repr_html_(self) -> str:
-        from tracelens.report.html.notebook import notebook_html
+        from tracelens.report.notebook import notebook_html
 
         return notebook_html(self.summary, self.sheets)
 

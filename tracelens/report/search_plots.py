@@ -1,4 +1,4 @@
-"""Pictures of search results as SVG: scaling, what time and memory go to, degrees, heat maps, the landscape."""
+"""Pictures of search results as SVG: scaling, time and memory by part, degrees, heat maps, the landscape."""
 
 from __future__ import annotations
 
@@ -13,9 +13,7 @@ import numpy as np
 
 from tracelens.errors import UsageError
 from tracelens.files.atomic_write import whole_folder
-from tracelens.report.charts.axis_ticks import log_ticks, round_ticks
-from tracelens.report.charts.palette import COLORS
-from tracelens.report.html.markup import Markup, tag
+from tracelens.report.html.markup import COLORS, Markup, log_ticks, round_ticks, tag
 from tracelens.units import S_PER_DAY
 
 if TYPE_CHECKING:

@@ -12,20 +12,10 @@ from tracelens.files.trace_name import trace_name
 from tracelens.lazy.patterns import lazy_pattern
 from tracelens.lazy.records import dataclass
 from tracelens.report.figures import (
-    bound_text,
-    limit_text,
-    shown_ms,
-    shown_percent,
-    shown_share,
-    shown_tb_s,
-    shown_tflops,
-    together_text,
-    unseen_text,
-)
-from tracelens.report.step_figures import (
     AT_ONCE,
     IDLE,
     bound_sentence,
+    bound_text,
     counts_of,
     excluded_text,
     first_fix,
@@ -33,9 +23,17 @@ from tracelens.report.step_figures import (
     gain_text,
     headline_text,
     impossible_text,
+    limit_text,
     lines_of_window,
     scope_text,
+    shown_ms,
+    shown_percent,
+    shown_share,
+    shown_tb_s,
+    shown_tflops,
     step_notes,
+    together_text,
+    unseen_text,
     while_matrix_ops_run,
 )
 from tracelens.units import FLOPS_PER_TFLOP

@@ -32,7 +32,7 @@ from tracelens.analysis.loaded_trace import Trace
 from tracelens.analysis.verdict.summary import CategoryRow, Summary
 from tracelens.analysis.verdict.verdict import summarize
 from tracelens.errors import UsageError
-from tracelens.report.step_figures import lines_of_window
+from tracelens.report.figures import lines_of_window
 from tracelens.trace.reading.chrome.event_list import read_events
 from tracelens.trace.table import DEVICE_KINDS
 

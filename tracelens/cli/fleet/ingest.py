@@ -39,7 +39,7 @@ def run(args: argparse.Namespace) -> int:
 def _dashboard(lake: Path) -> Path:
     from tracelens.files.atomic_write import write_whole
     from tracelens.lake.ingest import ask
-    from tracelens.report.pages.lake_page import lake_page
+    from tracelens.report.fleet_pages import lake_page
     from tracelens.sql import ready_queries
 
     queries = ready_queries("tracelens.lake")

@@ -50,9 +50,8 @@ def configure(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     from tracelens.analysis.tables import built_in_tables
     from tracelens.lake.ingest import is_lake
-    from tracelens.report.answers.table_text import table_text
     from tracelens.report.export import frame_csv, frame_json, refuse_unknown, write_frame
-    from tracelens.report.step_figures import scope_text
+    from tracelens.report.figures import scope_text, table_text
     from tracelens.sql import ready_queries, ready_query
 
     of_lake = args.trace is not None and is_lake(Path(args.trace))

@@ -100,8 +100,8 @@ def run(args: argparse.Namespace) -> int:
 
 def _run_one(args: argparse.Namespace) -> int:
     from tracelens.files.atomic_write import write_whole
-    from tracelens.report.answers.step_text import step_text
     from tracelens.report.export import refuse_unknown, write_frame
+    from tracelens.report.projection_text import step_text
 
     found = _measured(args, _project(args))
     beside = _beside(args.against, found) if args.against else ""
@@ -164,7 +164,7 @@ def _measured(args: argparse.Namespace, found: Result) -> Result:
         from tracelens.backends.chain import chain
         from tracelens.calibration.measured_step import report_step
         from tracelens.projection.from_measured import project_from
-        from tracelens.report.answers.step_text import part_words
+        from tracelens.report.projection_text import part_words
 
         asked = found.projection
         then = _project(_as_traced(args)).projection if args.traced else None
@@ -210,8 +210,8 @@ def _beside(path: Path, found: Result) -> str:
 def _run_sweep(args: argparse.Namespace) -> int:
     from tracelens.files.atomic_write import write_whole
     from tracelens.projection.project import sweep
-    from tracelens.report.charts.sweep_chart import sweep_chart
     from tracelens.report.export import refuse_unknown, write_frame
+    from tracelens.report.projection_pages import sweep_chart
 
     if args.output:
         refuse_unknown(args.output)

@@ -109,8 +109,7 @@ def _reader(parameter: Parameter) -> Callable[[str], float]:
 
 def run(args: argparse.Namespace) -> int:
     from tracelens.files.atomic_write import write_whole
-    from tracelens.report.answers.route_text import route_text
-    from tracelens.report.route_report import refuse_unknown, route_json, write_route
+    from tracelens.report.route_report import refuse_unknown, route_json, route_text, write_route
 
     refuse_unknown(args.output)
     result = _routed(args)

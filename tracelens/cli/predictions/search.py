@@ -95,7 +95,7 @@ def _write(found: Answer, args: argparse.Namespace) -> None:
     from tracelens.files.atomic_write import write_whole
     from tracelens.projection.search.published_files import results_npy
     from tracelens.report.export import write_frame
-    from tracelens.report.pages.search_page import search_page
+    from tracelens.report.projection_pages import search_page
 
     request, fitting = found.request, found.front() if args.pareto else found.fits
     if args.output.suffix == ".html":

@@ -1,15 +1,14 @@
-"""The charts of the page that need no script: stacked bars and the roofline, as SVG."""
+"""The charts of the pages as SVG: stacked bars, the roofline, lines over an axis, headroom, memory over time."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from tracelens.analysis.page.op_charts import Roofs
 from tracelens.lazy.records import dataclass
-from tracelens.report.charts.axis_ticks import log_ticks
-from tracelens.report.figures import shown_rate, shown_share
-from tracelens.report.html.markup import Content, Markup, joined, tag
+from tracelens.report.figures import shown_ms, shown_rate, shown_share
+from tracelens.report.html.markup import Content, Markup, joined, log_ticks, round_ticks, tag
 
 #: Colors of the style sheet: c0 to c7, and ``rest``.
 COLORS = 8
@@ -71,7 +70,14 @@ class Point:
     category: str
 
 
-_WIDTH, _HEIGHT, _LEFT, _RIGHT, _TOP, _BOTTOM = 1180.0, 470.0, 62.0, 16.0, 18.0, 44.0
+_ROOFLINE_WIDTH, _ROOFLINE_HEIGHT, _ROOFLINE_LEFT, _ROOFLINE_RIGHT, _ROOFLINE_TOP, _ROOFLINE_BOTTOM = (
+    1180.0,
+    470.0,
+    62.0,
+    16.0,
+    18.0,
+    44.0,
+)
 _LARGEST_RADIUS, _SMALLEST_RADIUS = 17.0, 3.5
 _LABEL_HEIGHT = 14.0
 _NUMBERED = 8
@@ -91,10 +97,14 @@ class _Axes:
     y1: float
 
     def x(self, value: float) -> float:
-        return _LEFT + _share(value, self.x0, self.x1) * (_WIDTH - _LEFT - _RIGHT)
+        return _ROOFLINE_LEFT + _share(value, self.x0, self.x1) * (_ROOFLINE_WIDTH - _ROOFLINE_LEFT - _ROOFLINE_RIGHT)
 
     def y(self, value: float) -> float:
-        return _HEIGHT - _BOTTOM - _share(value, self.y0, self.y1) * (_HEIGHT - _TOP - _BOTTOM)
+        return (
+            _ROOFLINE_HEIGHT
+            - _ROOFLINE_BOTTOM
+            - _share(value, self.y0, self.y1) * (_ROOFLINE_HEIGHT - _ROOFLINE_TOP - _ROOFLINE_BOTTOM)
+        )
 
 
 def _share(value: float, low: float, high: float) -> float:
@@ -111,9 +121,16 @@ def roofline_chart(points: Sequence[Point], roofs: Roofs | None, colors: Mapping
     shapes = marker_shapes(colors)
     largest = max(point.time_us for point in points)
     marks = [_mark(axes, point, number, largest, colors, shapes) for number, point in enumerate(points, 1)]
-    drawn = (_grid(axes), _roof_lines(axes, roofs) if roofs is not None else None, marks[::-1])
+    drawn = (_log_grid(axes), _roof_lines(axes, roofs) if roofs is not None else None, marks[::-1])
     label = f"Roofline: {len(points)} ops by arithmetic intensity and achieved rate"
-    return tag("svg", *drawn, class_="roofline", role="group", aria_label=label, viewBox=f"0 0 {_WIDTH:g} {_HEIGHT:g}")
+    return tag(
+        "svg",
+        *drawn,
+        class_="roofline",
+        role="group",
+        aria_label=label,
+        viewBox=f"0 0 {_ROOFLINE_WIDTH:g} {_ROOFLINE_HEIGHT:g}",
+    )
 
 
 def marker_shapes(colors: Mapping[str, str]) -> dict[str, str]:
@@ -134,20 +151,23 @@ def _axes(points: Sequence[Point], roofs: Roofs | None) -> _Axes:
     )  # fmt: skip
 
 
-def _grid(axes: _Axes) -> Iterator[Markup]:
-    bottom = _HEIGHT - _BOTTOM
+def _log_grid(axes: _Axes) -> Iterator[Markup]:
+    bottom = _ROOFLINE_HEIGHT - _ROOFLINE_BOTTOM
     for value in log_ticks(10.0**axes.x0, 10.0**axes.x1):
         x = axes.x(value)
-        yield tag("line", x1=x, x2=x, y1=_TOP, y2=bottom, class_="grid")
+        yield tag("line", x1=x, x2=x, y1=_ROOFLINE_TOP, y2=bottom, class_="grid")
         yield tag("text", f"{value:,.6g}", x=x, y=bottom + 17, class_="tick", text_anchor="middle")
     for value in log_ticks(10.0**axes.y0, 10.0**axes.y1):
         y = axes.y(value)
-        yield tag("line", x1=_LEFT, x2=_WIDTH - _RIGHT, y1=y, y2=y, class_="grid")
-        yield tag("text", f"{value:,.6g}", x=_LEFT - 8, y=y + 4, class_="tick", text_anchor="end")
-    middle, turned = (_LEFT + _WIDTH - _RIGHT) / 2, f"rotate(-90 14 {(_TOP + bottom) / 2:g})"
+        yield tag("line", x1=_ROOFLINE_LEFT, x2=_ROOFLINE_WIDTH - _ROOFLINE_RIGHT, y1=y, y2=y, class_="grid")
+        yield tag("text", f"{value:,.6g}", x=_ROOFLINE_LEFT - 8, y=y + 4, class_="tick", text_anchor="end")
+    middle, turned = (
+        (_ROOFLINE_LEFT + _ROOFLINE_WIDTH - _ROOFLINE_RIGHT) / 2,
+        f"rotate(-90 14 {(_ROOFLINE_TOP + bottom) / 2:g})",
+    )
     across = "arithmetic intensity, FLOPS per byte of HBM traffic"
-    yield tag("text", across, x=middle, y=_HEIGHT - 6, class_="axis", text_anchor="middle")
-    up = {"x": 14, "y": (_TOP + bottom) / 2}
+    yield tag("text", across, x=middle, y=_ROOFLINE_HEIGHT - 6, class_="axis", text_anchor="middle")
+    up = {"x": 14, "y": (_ROOFLINE_TOP + bottom) / 2}
     yield tag("text", "achieved TFLOPS/s", **up, class_="axis", text_anchor="middle", transform=turned)
 
 
@@ -170,10 +190,10 @@ def _roof_lines(axes: _Axes, roofs: Roofs) -> Iterator[Markup]:
     below = -_LABEL_HEIGHT
     for rate, kind, text in sorted(lines, key=lambda line: (-line[0], line[2])):
         slope = memory[kind] or (known[0][0] if known else None)
-        start, y = axes.x(rate / slope) if slope else _LEFT, axes.y(rate)
-        yield tag("line", x1=start, x2=_WIDTH - _RIGHT, y1=y, y2=y, class_=f"roof {kind}")
+        start, y = axes.x(rate / slope) if slope else _ROOFLINE_LEFT, axes.y(rate)
+        yield tag("line", x1=start, x2=_ROOFLINE_WIDTH - _ROOFLINE_RIGHT, y1=y, y2=y, class_=f"roof {kind}")
         below = max(y + 4, below + _LABEL_HEIGHT)
-        if start > _WIDTH / 4:
+        if start > _ROOFLINE_WIDTH / 4:
             yield tag("text", text, x=start - 7, y=below, class_="roof-label", text_anchor="end")
         else:
             yield tag("text", text, x=start + 7, y=below - 9, class_="roof-label")
@@ -233,3 +253,191 @@ def marker(shape: str, x: float, y: float, r: float) -> str:
         ),
     }  # fmt: skip
     return "M" + "L".join(f"{x + dx * r:.1f} {y + dy * r:.1f}" for dx, dy in outlines[shape]) + "z"
+
+
+_LINES_WIDTH, _LINES_HEIGHT, _LINES_LEFT, _LINES_RIGHT, _LINES_TOP, _LINES_BOTTOM = (
+    1180.0,
+    300.0,
+    74.0,
+    16.0,
+    14.0,
+    44.0,
+)
+_MARKED = 64
+
+
+def line_chart(lines: Mapping[str, Sequence[tuple[float, float]]], across: str, up: str) -> Markup:
+    """A chart with its legend; every point of a short line has a tooltip."""
+    points = [point for line in lines.values() for point in line]
+    right = max((x for x, _ in points), default=1.0) or 1.0
+    top = round_ticks(max((y for _, y in points), default=1.0) or 1.0)[-1]
+
+    def place(point: tuple[float, float]) -> tuple[float, float]:
+        x = _LINES_LEFT + point[0] / right * (_LINES_WIDTH - _LINES_LEFT - _LINES_RIGHT)
+        return x, _LINES_HEIGHT - _LINES_BOTTOM - point[1] / top * (_LINES_HEIGHT - _LINES_TOP - _LINES_BOTTOM)
+
+    drawn = [*_linear_grid(right, top, place)]
+    for number, (name, line) in enumerate(lines.items()):
+        color = f"c{number % COLORS}"
+        path = "M" + "L".join(f"{x:.1f} {y:.1f}" for x, y in map(place, line))
+        drawn.append(tag("path", d=path, class_=f"line l{color}"))
+        if len(line) <= _MARKED:
+            for point in line:
+                x, y = place(point)
+                tip = tag("title", f"{name}: {point[1]:,.4g} at {point[0]:,.4g}")
+                drawn.append(tag("circle", tip, cx=x, cy=y, r=4, class_=color))
+    drawn.append(tag("text", across, x=_LINES_WIDTH / 2, y=_LINES_HEIGHT - 6, class_="axis", text_anchor="middle"))
+    shape = f"0 0 {_LINES_WIDTH:g} {_LINES_HEIGHT:g}"
+    chart = tag("svg", drawn, class_="roofline", role="img", aria_label=f"{up} over {across}", viewBox=shape)
+    return tag(
+        "figure",
+        tag("figcaption", up),
+        tag("div", chart, class_="wide", tabindex="0"),
+        legend([(name, f"c{number % COLORS}") for number, name in enumerate(lines)]) if len(lines) > 1 else None,
+    )
+
+
+def _linear_grid(
+    right: float, top: float, place: Callable[[tuple[float, float]], tuple[float, float]]
+) -> Iterator[Markup]:
+    for value in round_ticks(top):
+        _, y = place((0.0, value))
+        yield tag("line", x1=_LINES_LEFT, x2=_LINES_WIDTH - _LINES_RIGHT, y1=y, y2=y, class_="grid")
+        yield tag("text", f"{value:,.6g}", x=_LINES_LEFT - 8, y=y + 4, class_="tick", text_anchor="end")
+    for value in round_ticks(right):
+        if value <= right:
+            x, _ = place((value, 0.0))
+            yield tag(
+                "text", f"{value:,.6g}", x=x, y=_LINES_HEIGHT - _LINES_BOTTOM + 17, class_="tick", text_anchor="middle"
+            )
+
+
+def bars(rows: Sequence[tuple[str, float, str]], title: str) -> Markup:
+    """``rows``: (name, value, the value as text); a bar each."""
+    return stacked_bars([(name, [("", value)], text) for name, value, text in rows], title)
+
+
+def stacked_bars(rows: Sequence[tuple[str, Sequence[tuple[str, float]], str]], title: str, whole: float = 0) -> Markup:
+    """``rows``: (name, its parts, their sum as text). The longest bar, or ``whole`` if that is more, takes all room;
+    a gray track behind each bar is as long as ``whole``, with a line at its end.
+    """
+    top = max((sum(value for _, value in parts) for _, parts, _ in rows), default=0.0)
+    top = max(top, whole) or 1.0
+    names = list(dict.fromkeys(name for _, parts, _ in rows for name, value in parts if value))
+    end = f"{100 * whole / top:.3f}%"
+    track = tag("rect", width=end, height=16, class_="gauge") if whole else None
+    limit = tag("rect", x=end, width=2, height=16, transform="translate(-2 0)", class_="limit") if whole else None
+    lines = []
+    for row, parts, text in rows:
+        drawn = joined(track, *_side_by_side(parts, names, top), limit)
+        picture = tag("svg", drawn, width="100%", height=16, aria_hidden="true")
+        cells = (tag("th", row, scope="row"), tag("td", picture, class_="span"), tag("td", text, class_="n"))
+        lines.append(tag("tr", cells))
+    table = tag("div", tag("table", tag("tbody", lines), class_="waterfall"), class_="scroll", tabindex="0")
+    keys = legend([(name, f"c{number % COLORS}") for number, name in enumerate(names)]) if names != [""] else None
+    return joined(tag("h3", title), table, keys)
+
+
+def _side_by_side(parts: Sequence[tuple[str, float]], names: Sequence[str], top: float) -> Iterator[Markup]:
+    at = 0.0
+    for name, value in parts:
+        if value or not name:
+            tip = tag("title", f"{name} {value:,.3g}") if name else None
+            color = f"c{names.index(name) % COLORS}" if name else "c0"
+            yield tag(
+                "rect", tip, x=f"{100 * at / top:.3f}%", width=f"{100 * value / top:.3f}%", height=16, class_=color
+            )
+        at += value
+
+
+#: Categories with a bar of their own, and the share of the whole that it must have; the others share one.
+MAX_BARS, _LEAST = 10, 0.0005
+
+
+def headroom_chart(rows: Sequence[tuple[str, float, float, float]], whole: str) -> Markup | None:
+    """``rows``: (category, own, achievable and roofline ms), the largest headroom first; ``whole``: step or window.
+
+    None where nothing is known of what could be faster.
+    """
+    measured = sum(own for _, own, _, _ in rows)
+    gains = [(name, own - achievable) for name, own, achievable, _ in rows if own > achievable]
+    if not measured or not gains:
+        return None
+    own = sum(gain >= _LEAST * measured for _, gain in gains[:MAX_BARS])
+    shown, rest = gains[:own], gains[own:]
+    if rest:
+        name = rest[0][0] if len(rest) == 1 else f"{len(rest)} more"
+        shown.append((name, sum(gain for _, gain in rest)))
+    lines = [_line(f"measured {whole}", 0.0, 1.0, f"{_ms(measured)} ms", "compute")]
+    at = measured
+    for name, gain in shown:
+        at -= gain
+        lines.append(_line(name, at / measured, gain / measured, f"−{_ms(gain)} ms", "copies"))
+    least = sum(roofline for _, _, _, roofline in rows)
+    lines.append(_line("achievable", 0.0, at / measured, f"{_ms(at)} ms", "c2"))
+    lines.append(_line("at the roofline", 0.0, least / measured, f"{_ms(least)} ms", "rest"))
+    return joined(
+        tag("h3", "Headroom: from the measured to the achievable time"),
+        tag("div", tag("table", tag("tbody", lines), class_="waterfall"), class_="scroll", tabindex="0"),
+    )
+
+
+def _line(name: str, start: float, share: float, text: str, color: str) -> Markup:
+    bar = tag("rect", x=f"{100 * start:.3f}%", width=f"{max(100 * share, 0.15):.3f}%", height=16, class_=color)
+    drawn = tag("svg", bar, width="100%", height=16, aria_hidden="true")
+    return tag("tr", tag("th", name, scope="row"), tag("td", drawn, class_="span"), tag("td", text, class_="n"))
+
+
+def _ms(value: float) -> str:
+    return shown_ms(1000 * value)
+
+
+_MEMORY_WIDTH, _MEMORY_HEIGHT, _MEMORY_LEFT, _MEMORY_RIGHT, _MEMORY_TOP, _MEMORY_BOTTOM = (
+    1180.0,
+    240.0,
+    74.0,
+    16.0,
+    26.0,
+    30.0,
+)
+
+
+def memory_chart(time_us: Sequence[float], allocated_mb: Sequence[float], peak_op: str | None) -> Markup:
+    """Steps from event to event; the peak is marked."""
+    first, last, top = min(time_us), max(time_us), max(allocated_mb) or 1.0
+    span = (last - first) or 1.0
+    base = _MEMORY_HEIGHT - _MEMORY_BOTTOM
+
+    def x(us: float) -> float:
+        return _MEMORY_LEFT + (us - first) / span * (_MEMORY_WIDTH - _MEMORY_LEFT - _MEMORY_RIGHT)
+
+    def y(mb: float) -> float:
+        return base - mb / top * (base - _MEMORY_TOP)
+
+    points = [f"M{x(first):.1f} {base:.1f}V{y(allocated_mb[0]):.1f}"]
+    points += [f"H{x(us):.1f}V{y(mb):.1f}" for us, mb in zip(time_us, allocated_mb, strict=True)]
+    drawn = [tag("path", d="".join([*points, f"V{base:.1f}z"]), class_="held")]
+    for held in round_ticks(top):
+        if held <= top:
+            at = y(held)
+            drawn.append(tag("line", x1=_MEMORY_LEFT, x2=_MEMORY_WIDTH - _MEMORY_RIGHT, y1=at, y2=at, class_="grid"))
+            drawn.append(tag("text", f"{held:,.6g} MB", x=_MEMORY_LEFT - 8, y=at + 4, class_="tick", text_anchor="end"))
+    for ms in round_ticks(span / 1000):
+        if 1000 * ms <= span:
+            at = x(first + 1000 * ms)
+            drawn.append(tag("text", f"{ms:,.6g} ms", x=at, y=_MEMORY_HEIGHT - 8, class_="tick", text_anchor="middle"))
+    peak = max(range(len(time_us)), key=lambda i: allocated_mb[i])
+    text = f"peak {top:,.1f} MB" + (f" in {peak_op}" if peak_op else "")
+    at, is_right = x(time_us[peak]), x(time_us[peak]) > _MEMORY_WIDTH / 2
+    drawn.append(tag("circle", cx=at, cy=y(top), r=4, class_="peak-mark"))
+    side, anchor = (-8, "end") if is_right else (8, "start")
+    drawn.append(tag("text", text, x=at + side, y=_MEMORY_TOP - 9, text_anchor=anchor))
+    label = f"Memory in use over time; {text}"
+    return tag(
+        "svg",
+        drawn,
+        class_="roofline",
+        role="img",
+        aria_label=label,
+        viewBox=f"0 0 {_MEMORY_WIDTH:g} {_MEMORY_HEIGHT:g}",
+    )

@@ -13,40 +13,46 @@ from tracelens.analysis.verdict.summary import Busy, CategoryRow, Steps, Summary
 from tracelens.files.trace_name import trace_name
 from tracelens.report.assembly import Sheet, by_title
 from tracelens.report.cells import plain_rows
-from tracelens.report.charts.headroom_chart import headroom_chart
-from tracelens.report.charts.memory_chart import memory_chart
 from tracelens.report.explanation import ceilings
 from tracelens.report.figures import (
+    bound_sentence,
     bound_text,
+    counts_of,
+    excluded_text,
+    first_fix,
     gain_range,
+    headline_text,
+    impossible_text,
     is_impossible,
+    lines_of_window,
+    scope_text,
     shown_ms,
     shown_percent,
     shown_rate,
     shown_share,
     shown_tb_s,
     shown_tflops,
-    together_text,
-    unseen_text,
-)
-from tracelens.report.html.charts import REST, Part, Point, legend, marker_shapes, roofline_chart, stacked_bar
-from tracelens.report.html.markup import Content, Markup, headings, joined, tag
-from tracelens.report.html.markup import table as scrolled
-from tracelens.report.html.page_tables import STATIC_ROWS, PageTable, prose, shown_text
-from tracelens.report.step_figures import (
-    bound_sentence,
-    counts_of,
-    excluded_text,
-    first_fix,
-    headline_text,
-    impossible_text,
-    lines_of_window,
-    scope_text,
     step_notes,
     step_range,
     steps_text,
+    together_text,
+    unseen_text,
     while_matrix_ops_run,
 )
+from tracelens.report.html.charts import (
+    REST,
+    Part,
+    Point,
+    headroom_chart,
+    legend,
+    marker_shapes,
+    memory_chart,
+    roofline_chart,
+    stacked_bar,
+)
+from tracelens.report.html.markup import Content, Markup, headings, joined, tag
+from tracelens.report.html.markup import table as scrolled
+from tracelens.report.html.page_tables import STATIC_ROWS, PageTable, prose, shown_text
 from tracelens.units import NS_PER_MS, NS_PER_US, US_PER_MS
 
 #: Lines of a list of notices; an extension can fail in very many ways.

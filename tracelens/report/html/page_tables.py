@@ -1,8 +1,9 @@
-"""The tables of the page: their first rows as HTML, all of them as data for the script."""
+"""The tables of a page, as HTML and as data for the script, and the sections, tiles and heat maps of other pages."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from tracelens.files.safe_text import terminal_text
@@ -10,11 +11,16 @@ from tracelens.files.short_names import short_kernel_name
 from tracelens.lazy.patterns import lazy_pattern
 from tracelens.lazy.records import dataclass
 from tracelens.report.cells import Value, plain_value, plain_values
-from tracelens.report.html.markup import Markup, joined, tag
-from tracelens.schema import Column
+from tracelens.report.figures import shown_figure
+from tracelens.report.html.markup import Content, Markup, Section, joined, tag
+from tracelens.report.html.markup import table as scrolled
+from tracelens.schema import Column, column_title
 
 if TYPE_CHECKING:
+    import pandas as pd
+
     from tracelens.report.assembly import Sheet
+
 
 #: Rows that stand in the page itself, readable without the script.
 STATIC_ROWS = 15
@@ -89,7 +95,10 @@ class PageTable:
         rows = [
             tag(
                 "tr",
-                [_cell(c, value, is_hidden=self._is_hidden(c)) for c, value in zip(self.columns, row, strict=True)],
+                [
+                    _column_cell(c, value, is_hidden=self._is_hidden(c))
+                    for c, value in zip(self.columns, row, strict=True)
+                ],
                 id=f"{self.key}-{i}",
             )
             for i, row in enumerate(self.rows[:STATIC_ROWS])
@@ -153,7 +162,7 @@ def _shown_values(column: Column, values: Any) -> list[Value]:
     return [shown_text(value) if isinstance(value, str) else value for value in plain]
 
 
-def _cell(column: Column, value: Value, *, is_hidden: bool = False) -> Markup:
+def _column_cell(column: Column, value: Value, *, is_hidden: bool = False) -> Markup:
     hidden = "" if is_hidden else None
     if column.is_text or isinstance(value, str):
         text = "" if value is None else str(value)
@@ -177,3 +186,94 @@ def _compact(value: Value) -> Value:
     if isinstance(value, bool) or not isinstance(value, float):
         return value
     return plain_value(float(f"{value:.{_DIGITS}g}"))
+
+
+#: Rows of a table; the files of the answer have them all.
+MAX_ROWS = 200
+_FIGURE = lazy_pattern(r"[-+−]?[\d.,]*")
+
+
+def head(
+    title: str,
+    facts: Iterable[str],
+    tiles: Iterable[tuple[str, str, str]],
+    notes: Iterable[str] = (),
+    warnings: Iterable[str] = (),
+) -> Section:
+    """What was asked and the figures that answer: ``tiles`` are (what, figure, below it)."""
+    made = [
+        tag("div", tag("span", what, class_="what"), tag("strong", figure), tag("span", below), class_="tile plain")
+        for what, figure, below in tiles
+    ]
+    warned, said = ([tag("li", prose(each)) for each in listed] for listed in (warnings, notes))
+    content = joined(
+        tag("h1", shown_text(title)),
+        tag("ul", [tag("li", shown_text(fact)) for fact in facts], class_="facts"),
+        tag("div", made, class_="tiles") if made else None,
+        tag("ul", warned, class_="notices") if warned else None,
+        tag("ul", said, class_="remarks") if said else None,
+    )
+    return "verdict", "Verdict", tag("section", content, id="verdict")
+
+
+def section(key: str, title: str, *content: Content) -> Section:
+    """A section with its heading."""
+    return key, title, tag("section", tag("h2", title), *content, id=key)
+
+
+def picture(svg: Markup) -> Markup:
+    """A chart that scrolls where the window is narrow."""
+    return tag("div", svg, class_="wide picture", tabindex="0")
+
+
+def table(frame: pd.DataFrame, label: str, titles: Mapping[str, str] = MappingProxyType({})) -> Markup:
+    """The first rows of a frame, without columns that are empty; a column's key says its title where ``titles`` has
+    none."""
+    shown = frame.head(MAX_ROWS)
+    shown = shown[
+        [name for name in shown.columns if not len(shown) or (shown[name].notna() & (shown[name] != "")).any()]
+    ]
+    columns = [plain_values(shown[name]) for name in shown.columns]
+    is_number = [all(map(_is_figure, values)) for values in columns]
+    heads = [
+        tag("th", titles.get(str(name), column_title(str(name))), scope="col", class_="n" if right else None)
+        for name, right in zip(shown.columns, is_number, strict=True)
+    ]
+    rows = [
+        tag("tr", [_plain_cell(value, right) for value, right in zip(row, is_number, strict=True)])
+        for row in zip(*columns, strict=True)
+    ]
+    more = f"The first {MAX_ROWS} of {len(frame):,} rows." if len(frame) > MAX_ROWS else None
+    return joined(scrolled(heads, rows, kind="figures", label=label), tag("p", more) if more else None)
+
+
+def _is_figure(value: object) -> bool:
+    return not isinstance(value, str) or _FIGURE.fullmatch(value) is not None
+
+
+def _plain_cell(value: object, right: bool) -> Markup:
+    if isinstance(value, bool):
+        return tag("td", "yes" if value else "no", class_="n")
+    if not isinstance(value, int | float):
+        return tag("td", None if value is None else breakable(shown_text(str(value))), class_="n" if right else None)
+    return tag("td", shown_figure(value), class_="n")
+
+
+def heat_map(
+    rows: Sequence[str], columns: Sequence[str], values: Sequence[Sequence[float | None]], unit: str
+) -> Markup:
+    """A table whose cells are the darker the larger their figures, which stand in them."""
+    top = max((value for row in values for value in row if value is not None), default=0.0) or 1.0
+    heads = [
+        tag("th", "", scope="col"),
+        *(tag("th", short_kernel_name(name), scope="col", title=name) for name in columns),
+    ]
+    lines = []
+    for name, row in zip(rows, values, strict=True):
+        cells = [tag("th", name, scope="row")]
+        for value in row:
+            level = 0 if value is None else round(5 * max(value, 0.0) / top)
+            cells.append(tag("td", "" if value is None else shown_figure(value, 3), class_=f"heat{level}"))
+        lines.append(tag("tr", cells))
+    said = tag("p", f"{unit}; the darkest cell is {shown_figure(top)}.")
+    return joined(said, scrolled(heads, lines, kind="heat", label=unit))

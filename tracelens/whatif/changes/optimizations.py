@@ -1,20 +1,238 @@
-"""What a finding of the report says is done."""
+"""Optimizations of the step: operations removed, faster, padded or fused, graphs, overlap, what a finding advises."""
 
 from __future__ import annotations
 
+from dataclasses import replace
+from math import prod
 from typing import TYPE_CHECKING
 
 import numpy as np
 
+from tracelens.analysis.attribution.activity import streams_of
 from tracelens.analysis.attribution.window import attribute
+from tracelens.analysis.intervals import Ints, union_ns
 from tracelens.errors import UsageError
-from tracelens.whatif.changes import TIME, change
-from tracelens.whatif.plan import Plan
-from tracelens.whatif.subject import Subject
+from tracelens.perf_models.attention.sdpa import SDPA
+from tracelens.perf_models.base import MEMORY, PerfModel
+from tracelens.perf_models.matrix.gemm import GEMM
+from tracelens.perf_models.work_columns import WorkColumns
+from tracelens.projection.overlap import OVERLAP_COST
+from tracelens.units import NS_PER_US
+from tracelens.whatif.changes import ORDER, TIME, change
+from tracelens.whatif.plan import Plan, Subject
+from tracelens.whatif.pricing import device_of, estimated_us, measured_us, sigma_of
 
 if TYPE_CHECKING:
     from tracelens.analysis.findings.rule import Claimed, Observed
     from tracelens.analysis.verdict.summary import Finding
+
+
+@change("remove", TIME)
+def removed(plan: Plan, wanted: tuple[str, ...]) -> None:
+    """Their device events are gone; of an op, module or range also the host's time in it, and what it waited for."""
+    for selector in wanted:
+        plan.removed |= plan.subject.events_of(selector)
+        plan.gone |= plan.subject.rows_named(selector)
+
+
+#: The selector of host time: ops, launches, and what lies between them.
+HOST = "host"
+
+
+@change("scale", TIME)
+def scaled(plan: Plan, wanted: tuple[str, ...]) -> None:
+    """``GEMM=0.9``: a category, op, module or kernel (``*`` fits anything), or ``host``, and the factor of its time.
+
+    UsageError for a text of another form, and for a selector that fits nothing.
+    """
+    for text in wanted:
+        selector, _, number = text.rpartition("=")
+        try:
+            by = float(number)
+        except ValueError:
+            by = -1.0
+        if not selector or not 0 <= by < float("inf"):
+            raise UsageError(f"--scale takes NAME=FACTOR with a factor of at least 0, like GEMM=0.9; got {text!r}")
+        if selector == HOST:
+            plan.host *= by
+        else:
+            plan.multiply(plan.subject.events_of(selector), by)
+
+
+@change("pad", TIME)
+def padded(plan: Plan, multiple: int) -> None:
+    """Products whose m, n or k is no multiple of ``multiple`` take what the padded ones should, at the efficiency that
+    the aligned products of the same trace reached in the median.
+
+    UsageError where all are aligned, or none is to learn from.
+    """
+    codes = [code for code, model in enumerate(plan.models) if type(model) is GEMM]
+    models = [model for model in plan.models if type(model) is GEMM]
+    padded_models = [_padded(model, multiple) for model in models]
+    measured = measured_us(plan)[codes]
+    estimate, after = (estimated_us(plan, WorkColumns.of(part)).time_us for part in (models, padded_models))
+    aligned = np.array([model == other for model, other in zip(models, padded_models, strict=True)], bool)
+    known = np.isfinite(estimate) & (measured > 0)
+    if aligned.all():
+        raise UsageError(f"{plan.subject.table.source}: all matrix products are multiples of {multiple} already")
+    if not (aligned & known).any():
+        raise UsageError(f"{plan.subject.table.source}: no product is a multiple of {multiple}, to learn from")
+    reached = np.log(measured[aligned & known] / estimate[aligned & known])
+    for code, us, before in zip(*(np.asarray(c)[~aligned & known] for c in (codes, after, measured)), strict=True):
+        events = plan.subject.reading_of_event == code
+        plan.multiply(events, float(us * np.exp(np.median(reached)) / before), float(reached.std()))
+    plan.note(
+        f"{(~aligned & known).sum()} distinct products padded; {(aligned & known).sum()} aligned ones say how fast"
+    )
+
+
+def _padded(model: GEMM, multiple: int) -> GEMM:
+    m, n, k = (-(-size // multiple) * multiple for size in (model.m, model.n, model.k))
+    return replace(model, m=m, n=n, k=k)
+
+
+#: Every chain, wherever it is.
+ANYWHERE = "chain"
+
+
+@change("fuse", TIME)
+def fused_chains(plan: Plan, where: str) -> None:
+    """Chains of kernels of a stream, each over as many elements as the one before: one kernel, as long as the longest.
+
+    ``where``: ``chain``, or a module, op or range in which they are. A bound: the fused kernel reads what its members
+    read from outside, which may be more than one of them does. UsageError where there is no chain.
+    """
+    subject, activity = plan.subject, plan.subject.activity
+    inside = np.ones(len(activity), bool) if where == ANYWHERE else subject.events_of(where)
+    elements = np.array([*(_elements(reading.model) for reading in subject.readings), 0])[subject.reading_of_event]
+    stream = streams_of(subject.table, activity)[1]
+    order = np.lexsort((activity.start, stream))
+    one, following = order[:-1], order[1:]
+    joined = (stream[one] == stream[following]) & (elements[one] > 0) & (elements[one] == elements[following])
+    joined &= inside[one] & inside[following]
+    number = np.concatenate(([0], np.cumsum(~joined)))
+    if not joined.any():
+        raise UsageError(f"{subject.table.source}: no neighboring kernels over the same elements in {where}")
+    duration = activity.duration[order] * plan.factor[order]
+    longest = np.zeros(int(number[-1]) + 1)
+    np.maximum.at(longest, number, duration)
+    first = np.concatenate(([True], ~joined))
+    rows = subject.tree.launch[activity.rows[order[~first]]]
+    plan.removed[order[~first]] = True
+    plan.gone[rows[rows >= 0]] = True
+    leads = np.flatnonzero(first & np.append(joined, False))
+    mask = np.zeros(len(activity), bool)
+    mask[order[leads]] = True
+    factor = np.ones(len(activity))
+    factor[order[leads]] = longest[number[leads]] / np.maximum(duration[leads], 1)
+    plan.multiply(mask, factor[mask])
+    plan.note(f"a bound: {joined.sum() + len(leads)} kernels become {len(leads)}, each as long as its longest member")
+
+
+def _elements(model: PerfModel | None) -> int:
+    """How many elements an operation that streams memory goes over; 0 for others."""
+    shape = getattr(model, "shape", None)
+    return prod(shape) if model is not None and model.price_family() == MEMORY and shape else 0
+
+
+@change("sdpa", TIME)
+def flash_attention(plan: Plan, _: str) -> None:
+    """Calls recorded as memory-efficient, cuDNN's or unfused attention: one kernel each, as long as a flash one should.
+
+    UsageError where there are none. The host's time stays.
+    """
+    subject, tree, activity = plan.subject, plan.subject.tree, plan.subject.activity
+    readings = subject.attribution.readings
+    models = [reading.model for reading in readings.readings]
+    wanted = {c: model for c, model in enumerate(models) if isinstance(model, SDPA) and model.flash is False}
+    if not wanted:
+        raise UsageError(
+            f"{subject.table.source}: no attention op that is not a flash one already; what computes it from products "
+            "and softmax is replaced by --apply attention_from_parts"
+        )
+    found = estimated_us(plan, WorkColumns.of(wanted.values()))
+    taken = dict(zip(wanted, zip(found.time_us.tolist(), found.backend, strict=True), strict=True))
+    at = np.argsort(tree.position[np.maximum(tree.launch[activity.rows], 0)], kind="stable")
+    at = at[tree.launch[activity.rows[at]] >= 0]
+    position, replaced = tree.position[tree.launch[activity.rows[at]]], 0
+    for row, code in zip(readings.rows.tolist(), readings.code.tolist(), strict=True):
+        time_us, backend = taken.get(code, (np.nan, None))
+        events = at[np.searchsorted(position, tree.position[row]) : np.searchsorted(position, tree.last[row])]
+        model = wanted.get(code)
+        if model is None or backend is None or not len(events) or not np.isfinite(time_us):
+            continue
+        lead = events[np.argmin(activity.start[events])]
+        plan.removed[np.setdiff1d(events, lead)] = True
+        plan.factor[lead] = time_us * NS_PER_US / max(int(activity.duration[lead]), 1)
+        place = device_of(plan) if plan.system is None else plan.system.device
+        plan.sigma[lead] = sigma_of(model, model.compute_dtype, place, backend)
+        replaced += 1
+    plan.note(f"{replaced} attention calls take what the estimate of a flash kernel says; a mask or bias must allow it")
+
+
+#: Queued kernels from which the gaps between them are those of a graph, and the gap (ns) with fewer: of traces with
+#: more the medians are 0 to 3 us.
+_LEAST_QUEUED, _USUAL_GAP = 20, 2000
+
+
+@change("graphs", ORDER)
+def in_graphs(plan: Plan, _: bool) -> None:
+    """The host's time between synchronizations falls away, and kernels follow each other as queued ones do.
+
+    Data loading and communication on the host take as long as they did. What the host waits for (a copied value) still
+    ends a graph.
+    """
+    replay = plan.subject.replay
+    gaps = replay.queued_gaps
+    if len(gaps) >= _LEAST_QUEUED:
+        low, gap, high = (int(ns) for ns in np.quantile(gaps, (0.05, 0.5, 0.95)))
+        source = "the median of queued kernels here"
+    else:
+        low, gap, high = 0, _USUAL_GAP, max(replay.device.usual, _USUAL_GAP)
+        source = "as in other traces: too few kernels were queued here"
+    plan.gaps = low, gap, high
+    plan.note(f"in a graph a kernel starts {gap / 1000:.1f} us after the one before, {source}")
+
+
+#: What can be overlapped.
+COMMUNICATION = "comm"
+
+
+@change("overlap", ORDER)
+def overlapped(plan: Plan, _: str) -> None:
+    """No kernel waits for communication; computing slows while more of it runs beside, as a projection has it.
+
+    A bound: what needs a message before it can start is not recorded, but the host and other messages still wait.
+    """
+    activity = plan.subject.activity
+    if not activity.communication.any():
+        raise UsageError(f"{plan.subject.table.source}: no communication to overlap")
+    recorded = _exposed_ns(plan, *_times(plan))
+    plan.detached = plan.detached | activity.communication
+    hidden = max(recorded - _exposed_ns(plan, *_times(plan)), 0)
+    computes = ~(activity.communication | activity.memcpy)
+    slower = OVERLAP_COST * min(hidden / max(float(activity.duration[computes].sum()), 1.0), 1.0)
+    plan.multiply(np.asarray(computes), 1 + slower)
+    share = 100 * hidden / max(recorded, 1)
+    plan.note(
+        f"a bound: no kernel waits for communication, which hides {share:.0f} % of what was exposed; computing is "
+        f"{100 * slower:.1f} % slower beside that"
+    )
+
+
+def _times(plan: Plan) -> tuple[Ints, Ints]:
+    """(start, end) of the replay's device events, as planned so far."""
+    changes = plan.changes()
+    start = plan.subject.replay.times(changes).start
+    return start, start + np.rint(np.where(changes.removed, 0.0, changes.length)).astype(np.int64)
+
+
+def _exposed_ns(plan: Plan, start: Ints, end: Ints) -> int:
+    """Communication during which nothing computes."""
+    activity, at = plan.subject.activity, plan.subject.replay.at
+    sent, computes = activity.communication[at], ~(activity.communication | activity.memcpy)[at]
+    both = union_ns(start[sent | computes], end[sent | computes])
+    return both - union_ns(start[computes], end[computes])
 
 
 @change("apply", TIME)

@@ -1,1 +1,0 @@
-"""Which calls of one recording are which of another."""

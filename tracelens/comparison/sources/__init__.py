@@ -1,1 +1,0 @@
-"""Traces, reports and baselines, each reduced to a side of a comparison."""

@@ -1,1 +1,0 @@
-"""The pages of other answers than a report: the same frame, style and promises."""
