@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 
 from tracelens import GEMM, CategoryOf, DType, OpSignature, traced_as
-from tracelens.perf_models.matrix.gemm import check_inner
+from tracelens.perf_models.gemm import check_inner
 
 
 @traced_as("bitsandbytes::int8_linear_matmul")

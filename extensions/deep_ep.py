@@ -12,7 +12,7 @@ and expert in the low-latency mode, which sends a copy to every chosen expert.
 from __future__ import annotations
 
 from tracelens import EPComm, OpSignature, traced_as
-from tracelens.perf_models.communication.ep_comm import COMBINE, DISPATCH, given_tokens, routed_tokens
+from tracelens.perf_models.collective import COMBINE, DISPATCH, given_tokens, routed_tokens
 
 
 @traced_as("FusedDispatch", "FusedCombineBackward", "HybridEPCombineBackward", "hybridep::dispatch")

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from tracelens import SDPA, CategoryOf, OpSignature, traced_as
 from tracelens.perf_models import SDPABackward
-from tracelens.perf_models.attention.sdpa import causal, packed_by_lengths, rows_then_heads, windowed
+from tracelens.perf_models.sdpa import causal, packed_by_lengths, rows_then_heads, windowed
 
 
 @traced_as("FlashAttnFunc", "flash_attn::_flash_attn_forward")

@@ -10,8 +10,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from tracelens import CategoryOf, EPComm, GroupedGEMM, OpSignature, SignatureError, recorded_as, traced_as
-from tracelens.perf_models.communication.ep_comm import COMBINE, DISPATCH, given_tokens, routed_tokens
-from tracelens.perf_models.matrix.gemm import check_inner
+from tracelens.perf_models.collective import COMBINE, DISPATCH, given_tokens, routed_tokens
+from tracelens.perf_models.gemm import check_inner
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -14,9 +14,9 @@ from typing import ClassVar
 from tracelens import GEMM, DType, EPComm, GroupedGEMM, OpSignature, PerfModel, SignatureError, traced_as
 from tracelens.perf_models import GroupedGEMMVariableK, UnaryElementwise, total_bytes
 from tracelens.perf_models.base import scalar_type
-from tracelens.perf_models.communication.ep_comm import COMBINE, DISPATCH, given_tokens, routed_tokens
-from tracelens.perf_models.matrix.gemm import check_inner
-from tracelens.perf_models.memory_bound.elementwise import Operand
+from tracelens.perf_models.collective import COMBINE, DISPATCH, given_tokens, routed_tokens
+from tracelens.perf_models.elementwise import Operand
+from tracelens.perf_models.gemm import check_inner
 
 _GROUPED = ("grouped_gemm", "grouped_gemm_impl", "ck_grouped_gemm", "ck_grouped_gemm_impl", "hipblaslt_grouped_gemm")
 _VARIABLE_K = (

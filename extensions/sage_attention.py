@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from tracelens import DType, OpSignature, SignatureError, traced_as_pattern
 from tracelens.perf_models import SDPA
-from tracelens.perf_models.attention.sdpa import Mask
+from tracelens.perf_models.sdpa import Mask
 
 
 @traced_as_pattern(r"^sageattention\w*::qk_int8_sv_f(?:8|16)_accum_\w+$")

@@ -10,9 +10,9 @@ from math import prod
 from tracelens import OpSignature, traced_as
 from tracelens.perf_models import GroupQuant, MoEAux, Movement, RMSNorm, RoPE
 from tracelens.perf_models.attention.rope import rotated
-from tracelens.perf_models.matrix.moe import all_operands
-from tracelens.perf_models.memory_bound.normalization import rms_norm
 from tracelens.perf_models.memory_bound.quantization import quantized
+from tracelens.perf_models.moe import all_operands
+from tracelens.perf_models.normalization import rms_norm
 
 
 @traced_as("sgl_kernel::gemma_rmsnorm")

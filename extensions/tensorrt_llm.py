@@ -8,8 +8,8 @@ from tracelens import GEMM, CategoryOf, DType, OpSignature, SignatureError, trac
 from tracelens.perf_models import CustomCollective, Like, MoEFused
 from tracelens.perf_models.base import scalar_type
 from tracelens.perf_models.communication.collective import exchanged
-from tracelens.perf_models.matrix.gemm import matrix_product
-from tracelens.perf_models.matrix.moe import fused_experts
+from tracelens.perf_models.gemm import matrix_product
+from tracelens.perf_models.moe import fused_experts
 
 
 @traced_as("trtllm::cublas_scaled_mm")

@@ -28,7 +28,7 @@ from tracelens.perf_models import (
     holds_ops,
     kernel_patterns,
 )
-from tracelens.perf_models.matrix.gemm import check_inner, matrix_dims
+from tracelens.perf_models.gemm import check_inner, matrix_dims
 
 # NVTEDType of Transformer Engine 1 (transformer_engine.h), the only version that records te_gemm_ts.
 _NVTE_TYPES = {

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from tracelens import SDPA, OpSignature, traced_as
 from tracelens.perf_models import SDPABackward
-from tracelens.perf_models.attention.sdpa import causal, packed_by_lengths, rows_then_heads, windowed
+from tracelens.perf_models.sdpa import causal, packed_by_lengths, rows_then_heads, windowed
 
 
 @traced_as("xformers_flash::flash_fwd", leaf_only=True)

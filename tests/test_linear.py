@@ -23,7 +23,7 @@ from tracelens.errors import TracelensError
 from tracelens.extensions import bundled_extensions
 from tracelens.files.safe_text import clipped
 from tracelens.lazy.patterns import lazy_pattern
-from tracelens.perf_models.attention.inference_attention import annotated_numbers
+from tracelens.perf_models.inference_attention import annotated_numbers
 from tracelens.perf_models.kernels import kernel_patterns
 from tracelens.trace.reading.chrome.event_list import read_events
 from tracelens.trace.reading.read import read_trace

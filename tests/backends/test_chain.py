@@ -6,7 +6,7 @@ import pytest
 
 from tracelens.backends import System
 from tracelens.backends.chain import OPTIONAL, absences, chain
-from tracelens.backends.roofline import Roofline
+from tracelens.backends.roofline_and_tile import Roofline
 from tracelens.backends.tile import Tile
 from tracelens.dtypes import DType
 from tracelens.errors import UsageError

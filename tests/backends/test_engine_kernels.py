@@ -10,9 +10,9 @@ import pytest
 
 import tracelens as tl
 from tracelens.backends.kernels import kernel_table, kernel_tables
-from tracelens.backends.kernels.base import Costs, Rates, combined_us
 from tracelens.backends.kernels.kernel_columns import KernelColumns
 from tracelens.backends.kernels.kernel_constants import fitted
+from tracelens.backends.kernels.kernel_costs import Costs, Rates, combined_us
 from tracelens.backends.system import System
 from tracelens.backends.tile import Tile
 from tracelens.backends.tiles.gemm_tiles import GEMMColumns

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from tracelens.backends.kernels import kernel_table
-from tracelens.backends.kernels.base import Costs, Rates, Work, missed_us, steps, tiled
+from tracelens.backends.kernels.kernel_costs import Costs, Rates, Work, missed_us, steps, tiled
 
 #: Per us: 2 bytes of HBM, 8 of L2, 32 of a link, 64 flops in BF16, 128 in FP8, 256 in FP4; 4 units, so 16 flops of one.
 RATES = Rates(

@@ -34,7 +34,7 @@ from tracelens.perf_models import (
     PerfModel,
     SparseAttention,
 )
-from tracelens.perf_models.attention.inference_attention import AttentionSums
+from tracelens.perf_models.inference_attention import AttentionSums
 from tracelens.perf_models.work_columns import WorkColumns
 
 DEVICES = [spec.name for spec in HardwareSpec.all() if spec.calibrated or spec.calibrated_like]

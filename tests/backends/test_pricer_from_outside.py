@@ -21,7 +21,7 @@ import numpy as np
 from tracelens.backends.column_batch import Priced, pricer
 from tracelens.dtypes import DType
 from tracelens.perf_models import GEMM, PerfModel, traced_as
-from tracelens.perf_models.matrix.gemm import Product
+from tracelens.perf_models.gemm import Product
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from tracelens.backends import System, backends, load
 from tracelens.backends.base import Backend
-from tracelens.backends.roofline import Roofline
+from tracelens.backends.roofline_and_tile import Roofline
 from tracelens.dtypes import DType
 from tracelens.errors import UsageError
 from tracelens.hardware import HardwareSpec, common

@@ -29,7 +29,7 @@ def test_a_name_is_listed_with_model_category_and_source(capsys: pytest.CaptureF
     header, row, *_ = listed(capsys, "--extension", "none", "aten::addmm")
     assert header == ["name", "category", "model", "source"]
     assert row[:3] == ["aten::addmm", "GEMM", "GEMM"]
-    assert row[3].startswith("perf_models/matrix/gemm.py:")
+    assert row[3].startswith("perf_models/gemm.py:")
 
 
 def test_bundled_extensions_are_listed_unless_named(capsys: pytest.CaptureFixture[str]):

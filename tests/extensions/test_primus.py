@@ -8,7 +8,7 @@ from tracelens.dtypes import DType
 from tracelens.errors import SignatureError
 from tracelens.extensions import load_extension, overlay
 from tracelens.perf_models.base import PerfModel, category_of
-from tracelens.perf_models.communication.ep_comm import EPComm
+from tracelens.perf_models.collective import EPComm
 from tracelens.registry import Registry
 from tracelens.signature import OpSignature
 

@@ -15,7 +15,7 @@ from tracelens import perf_models
 from tracelens.errors import SignatureError
 from tracelens.extensions import bundled_extensions, load_extension, overlay
 from tracelens.perf_models import AttentionSums, PerfModel
-from tracelens.perf_models.attention.inference_attention import SUMS
+from tracelens.perf_models.inference_attention import SUMS
 from tracelens.registry import Registry
 from tracelens.signature import OpSignature
 

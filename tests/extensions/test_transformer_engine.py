@@ -8,7 +8,7 @@ from tracelens.dtypes import DType
 from tracelens.errors import SignatureError
 from tracelens.extensions import load_extension, overlay
 from tracelens.perf_models.base import PerfModel, category_of
-from tracelens.perf_models.memory_bound.normalization import NormalizationBackward
+from tracelens.perf_models.normalization import NormalizationBackward
 from tracelens.registry import Registry
 from tracelens.signature import OpSignature
 

@@ -57,7 +57,7 @@ from tracelens.perf_models.generated.fused import FusedKernel
 from tracelens.perf_models.matrix.fourier import FourierTransform
 from tracelens.perf_models.matrix.recurrent import Recurrent
 from tracelens.perf_models.memory_bound.grid_sampler import GridSampler, GridSamplerBackward
-from tracelens.perf_models.memory_bound.normalization import (
+from tracelens.perf_models.normalization import (
     FusedRMSNorm,
     FusedRMSNormBackward,
     NormalizationPart,

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from tracelens.dtypes import DType
 from tracelens.errors import SignatureError
 from tracelens.perf_models import BinaryElementwise, Elementwise, Operand, bindings, inverses
-from tracelens.perf_models.memory_bound.elementwise import broadcast, promoted
+from tracelens.perf_models.elementwise import broadcast, promoted
 from tracelens.signature import OpSignature, Shape
 
 

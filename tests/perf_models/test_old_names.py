@@ -7,17 +7,17 @@ import sys
 
 import pytest
 
-from tracelens.perf_models.matrix.gemm import GEMM
-from tracelens.perf_models.memory_bound.data_movement import Movement
+from tracelens.perf_models.data_movement import Movement
+from tracelens.perf_models.gemm import GEMM
 
 
 @pytest.mark.parametrize(
     ("old", "new", "name", "target"),
     [
-        ("tracelens.perf_models." + "gemm", "tracelens.perf_models.matrix.gemm", "GEMM", GEMM),
+        ("tracelens.perf_models." + "gemm", "tracelens.perf_models.gemm", "GEMM", GEMM),
         (
             "tracelens.perf_models." + "memory",
-            "tracelens.perf_models.memory_bound.data_movement",
+            "tracelens.perf_models.data_movement",
             "Movement",
             Movement,
         ),

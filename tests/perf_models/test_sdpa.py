@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from tracelens.dtypes import DType
 from tracelens.perf_models import SDPA, bindings, inverses
-from tracelens.perf_models.attention.sdpa import Mask, attended_pairs
+from tracelens.perf_models.sdpa import Mask, attended_pairs
 from tracelens.signature import OpSignature
 
 LENGTH = st.integers(0, 40)

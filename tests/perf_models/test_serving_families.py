@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from tracelens.dtypes import DType
 from tracelens.perf_models import SDPA, AttentionSums, InferenceAttention, MoEDown, MoEFused, MoEUp
-from tracelens.perf_models.matrix.moe import touched_experts
+from tracelens.perf_models.moe import touched_experts
 
 SIZES = st.integers(1, 512)
 

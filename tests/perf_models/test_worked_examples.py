@@ -22,7 +22,7 @@ from tracelens.perf_models import (
     SelectiveAttention,
     SparseAttention,
 )
-from tracelens.perf_models.attention.sdpa import Mask, Requests
+from tracelens.perf_models.sdpa import Mask, Requests
 
 #: Of 8 experts, those that 3 tokens with 2 each are expected to touch: 8 * (1 - (6/8)^3).
 TOUCHED = 8 * (1 - 0.75**3)

@@ -90,10 +90,10 @@ def test_an_upward_import_is_found(tmp_path: Path, monkeypatch) -> None:
     package = tmp_path / "tracelens"
     (package / "trace").mkdir(parents=True)
     bad = package / "trace" / "bad.py"
-    bad.write_text("import os\nfrom tracelens.perf_models.matrix.gemm import GEMM\n")
+    bad.write_text("import os\nfrom tracelens.perf_models.gemm import GEMM\n")
     monkeypatch.setattr(__import__("sys").modules[__name__], "PACKAGE", package)
     assert upward("trace", bad) == [
-        "tracelens/trace/bad.py:2: trace (floor 1) imports tracelens.perf_models.matrix.gemm (floor 1)"
+        "tracelens/trace/bad.py:2: trace (floor 1) imports tracelens.perf_models.gemm (floor 1)"
     ]
 
 

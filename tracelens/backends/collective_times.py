@@ -10,7 +10,7 @@ from typing import ClassVar, Literal, TypeAlias
 import numpy as np
 
 from tracelens.backends.base import Backend, EstimateTable, Floats, backend
-from tracelens.backends.kernels.base import Rates
+from tracelens.backends.kernels.kernel_costs import Rates
 from tracelens.backends.system import System
 from tracelens.errors import UsageError
 from tracelens.lazy.records import dataclass

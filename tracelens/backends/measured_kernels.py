@@ -15,8 +15,8 @@ import numpy as np
 
 from tracelens.backends.base import Floats
 from tracelens.backends.kernels import kernel_table
-from tracelens.backends.kernels.base import KernelTable
 from tracelens.backends.kernels.kernel_columns import KernelColumns
+from tracelens.backends.kernels.kernel_costs import KernelTable
 from tracelens.backends.measured_grids import Grid, grid, newest
 from tracelens.errors import InputError
 from tracelens.hardware import HardwareSpec

@@ -18,11 +18,11 @@ import numpy as np
 
 from tracelens.backends.base import Backend, EstimateTable, Floats, backend
 from tracelens.backends.column_batch import ColumnBatch
-from tracelens.backends.kernels.base import Rates
 from tracelens.backends.kernels.kernel_columns import KernelColumns
+from tracelens.backends.kernels.kernel_costs import Rates
 from tracelens.backends.measured_grids import Grid, grid, newest
 from tracelens.backends.measured_kernels import kernel_times
-from tracelens.backends.roofline import Roofline
+from tracelens.backends.roofline_and_tile import Roofline
 from tracelens.backends.system import System
 from tracelens.backends.tiles.attention_tiles import AttentionColumns
 from tracelens.backends.tiles.expert_layer import MoEColumns

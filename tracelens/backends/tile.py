@@ -9,7 +9,7 @@ import numpy as np
 
 from tracelens.backends.base import Backend, EstimateTable, Floats, backend
 from tracelens.backends.column_batch import PRICED, Basis, ColumnBatch
-from tracelens.backends.roofline import Roofline
+from tracelens.backends.roofline_and_tile import Roofline
 from tracelens.backends.system import System
 from tracelens.backends.tiles import pricer_of
 from tracelens.hardware import HardwareSpec

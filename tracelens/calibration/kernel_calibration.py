@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from tracelens.backends.kernels import kernel_table
-from tracelens.backends.kernels.base import KernelTable
 from tracelens.backends.kernels.kernel_constants import chosen, of_device
+from tracelens.backends.kernels.kernel_costs import KernelTable
 from tracelens.calibration.device import LEAST_GROUPS, Outcome, quoted, replaced_tables
 from tracelens.calibration.kernel_fits import KernelFit, constants_lines, kernel_fits
 from tracelens.calibration.measurements import of_device as rows_of_device

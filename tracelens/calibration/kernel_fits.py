@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from tracelens.backends.base import Floats
-from tracelens.backends.kernels.base import KernelTable, Rates
+from tracelens.backends.kernels.kernel_costs import KernelTable, Rates
 from tracelens.calibration.device import quoted, rounded
 from tracelens.calibration.norm_fit import Calls, fitted_fresh, fitted_norm
 from tracelens.errors import UsageError

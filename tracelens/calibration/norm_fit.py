@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 import numpy as np
 
 from tracelens.backends.base import Floats
-from tracelens.backends.kernels.base import Costs, Rates, combined_us, missed_us
+from tracelens.backends.kernels.kernel_costs import Costs, Rates, combined_us, missed_us
 from tracelens.calibration.fitting import Descent, gauss_newton
 from tracelens.lazy.records import dataclass
 

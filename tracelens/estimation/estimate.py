@@ -16,8 +16,8 @@ from tracelens.backends.base import EstimateTable, Floats
 from tracelens.backends.chain import LAST, Chain, chain
 from tracelens.backends.column_batch import ColumnBatch
 from tracelens.backends.kernels import kernel_table, kernel_tables
-from tracelens.backends.kernels.base import KernelTable
 from tracelens.backends.kernels.kernel_columns import KernelColumns
+from tracelens.backends.kernels.kernel_costs import KernelTable
 from tracelens.backends.kernels.tuned_products import GEMM_AITER
 from tracelens.backends.tiles.gemm_tiles import GEMMColumns
 from tracelens.dtypes import DType, Precision

@@ -10,8 +10,8 @@ import numpy as np
 
 from tracelens.backends.base import Floats
 from tracelens.backends.chain import Chain
-from tracelens.backends.kernels.base import KernelTable
 from tracelens.backends.kernels.kernel_columns import KernelColumns
+from tracelens.backends.kernels.kernel_costs import KernelTable
 from tracelens.backends.system import System
 from tracelens.backends.tiles.expert_layer import BLOCKS
 from tracelens.errors import UsageError

@@ -4,7 +4,17 @@ from __future__ import annotations
 
 from functools import cache
 
-from tracelens.perf_models.attention.inference_attention import (
+from tracelens.perf_models.attention.linear_attention import LinearAttention, LinearAttentionBackward
+from tracelens.perf_models.attention.rope import RoPE, RoPEBackward
+from tracelens.perf_models.base import CategoryOf, Like, PerfModel, category_of, recorded_as, total_bytes, traced_as
+from tracelens.perf_models.collective import EPComm
+from tracelens.perf_models.communication.collective import AllReduceRMSNorm, Collective, CustomCollective
+from tracelens.perf_models.conv import Conv, ConvBackward
+from tracelens.perf_models.data_movement import Movement, Sort
+from tracelens.perf_models.elementwise import BinaryElementwise, Elementwise, Operand, UnaryElementwise
+from tracelens.perf_models.gemm import GEMM, DynamicQuantGEMM, GEMMBackward
+from tracelens.perf_models.grouped_gemm import GroupedGEMM, GroupedGEMMBackward, GroupedGEMMVariableK
+from tracelens.perf_models.inference_attention import (
     AttentionSums,
     CacheWrite,
     InferenceAttention,
@@ -13,35 +23,9 @@ from tracelens.perf_models.attention.inference_attention import (
     annotated_as,
     attention_sums,
 )
-from tracelens.perf_models.attention.linear_attention import LinearAttention, LinearAttentionBackward
-from tracelens.perf_models.attention.rope import RoPE, RoPEBackward
-from tracelens.perf_models.attention.sdpa import SDPA, SDPABackward
-from tracelens.perf_models.attention.selective_attention import (
-    IndexerScores,
-    IndexerScoresBackward,
-    SelectiveAttention,
-    SelectiveAttentionBackward,
-    TopKRows,
-)
-from tracelens.perf_models.attention.ssm import (
-    CausalConv1d,
-    CausalConv1dBackward,
-    MambaChunkScan,
-    StateSpaceScan,
-    StateSpaceScanBackward,
-)
-from tracelens.perf_models.base import CategoryOf, Like, PerfModel, category_of, recorded_as, total_bytes, traced_as
-from tracelens.perf_models.communication.collective import AllReduceRMSNorm, Collective, CustomCollective
-from tracelens.perf_models.communication.ep_comm import EPComm
 from tracelens.perf_models.inner_ops import BackwardOf, BackwardPairs, InnerOp, OpCall, holds_ops
 from tracelens.perf_models.kernels import KernelPattern, classify, kernel_patterns
-from tracelens.perf_models.matrix.conv import Conv, ConvBackward
-from tracelens.perf_models.matrix.gemm import GEMM, DynamicQuantGEMM, GEMMBackward
-from tracelens.perf_models.matrix.grouped_gemm import GroupedGEMM, GroupedGEMMBackward, GroupedGEMMVariableK
-from tracelens.perf_models.matrix.moe import MoEAux, MoEDown, MoEFused, MoEUp
 from tracelens.perf_models.memory_bound.cross_entropy import CrossEntropy, CrossEntropyBackward
-from tracelens.perf_models.memory_bound.data_movement import Movement, Sort
-from tracelens.perf_models.memory_bound.elementwise import BinaryElementwise, Elementwise, Operand, UnaryElementwise
 from tracelens.perf_models.memory_bound.embedding import PooledLookup, PooledLookupBackward
 from tracelens.perf_models.memory_bound.hyper_connection import (
     HyperConnectionCoefficients,
@@ -49,18 +33,29 @@ from tracelens.perf_models.memory_bound.hyper_connection import (
     HyperConnectionPostPre,
     HyperConnectionPre,
 )
-from tracelens.perf_models.memory_bound.normalization import (
-    Normalization,
-    NormalizationBackward,
-    RMSNorm,
-    RMSNormBackward,
-)
-from tracelens.perf_models.memory_bound.optimizer import MultiTensor
-from tracelens.perf_models.memory_bound.pooling import Pooling, PoolingBackward
 from tracelens.perf_models.memory_bound.quantization import GroupQuant
-from tracelens.perf_models.memory_bound.reduce import Reduce
 from tracelens.perf_models.memory_bound.softmax import Softmax, SoftmaxBackward
+from tracelens.perf_models.moe import MoEAux, MoEDown, MoEFused, MoEUp
+from tracelens.perf_models.normalization import Normalization, NormalizationBackward, RMSNorm, RMSNormBackward
 from tracelens.perf_models.old_names import find_moved_modules
+from tracelens.perf_models.optimizer import MultiTensor
+from tracelens.perf_models.pooling import Pooling, PoolingBackward
+from tracelens.perf_models.recurrent_layers import (
+    CausalConv1d,
+    CausalConv1dBackward,
+    MambaChunkScan,
+    StateSpaceScan,
+    StateSpaceScanBackward,
+)
+from tracelens.perf_models.reduce import Reduce
+from tracelens.perf_models.sdpa import SDPA, SDPABackward
+from tracelens.perf_models.selective_attention import (
+    IndexerScores,
+    IndexerScoresBackward,
+    SelectiveAttention,
+    SelectiveAttentionBackward,
+    TopKRows,
+)
 from tracelens.perf_models.work_columns import WorkColumns
 from tracelens.registry import Registry
 from tracelens.signature import OpSignature

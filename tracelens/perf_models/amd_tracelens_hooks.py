@@ -19,7 +19,7 @@ from tracelens.dtypes import DType
 from tracelens.errors import UsageError
 from tracelens.lazy.records import dataclass
 from tracelens.perf_models.base import CategoryOf, PerfModel, traced_as
-from tracelens.perf_models.communication.ep_comm import COMBINE, DISPATCH, EPComm, given_tokens
+from tracelens.perf_models.collective import COMBINE, DISPATCH, EPComm, given_tokens
 from tracelens.registry import mark
 from tracelens.signature import OpSignature
 

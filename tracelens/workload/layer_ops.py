@@ -18,8 +18,8 @@ from tracelens.perf_models import (
     RMSNorm,
     SelectiveAttention,
 )
-from tracelens.perf_models.memory_bound.data_movement import lookup
-from tracelens.perf_models.memory_bound.elementwise import Elementwise
+from tracelens.perf_models.data_movement import lookup
+from tracelens.perf_models.elementwise import Elementwise
 from tracelens.workload.model_shape import ModelShape
 
 #: How tensor parallelism divides an operation: not at all (its rows may be, with sequence parallelism), a product along

@@ -30,7 +30,7 @@ from tracelens.analysis.intervals import overlapping, union_by_group
 from tracelens.analysis.reading.catalog import OTHER
 from tracelens.analysis.reading.op_readings import OpReadings
 from tracelens.lazy.records import dataclass
-from tracelens.perf_models.matrix.gemm import GEMM
+from tracelens.perf_models.gemm import GEMM
 from tracelens.trace.columns import narrowed
 from tracelens.trace.table import Kind, RowColumn, TraceTable
 from tracelens.trace.tree import OpTree

@@ -13,7 +13,7 @@ from tracelens.analysis.findings.rule import Advice, Candidate, Observed, candid
 from tracelens.analysis.reading.engine_steps import DECODE, MIXED, PREFILL, phase
 from tracelens.analysis.verdict.summary import Said, counted, duration
 from tracelens.dtypes import DType
-from tracelens.perf_models.attention.sdpa import SDPA
+from tracelens.perf_models.sdpa import SDPA
 from tracelens.signature import OpSignature
 from tracelens.units import NS_PER_US
 

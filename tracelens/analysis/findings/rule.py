@@ -22,7 +22,7 @@ from tracelens.backends.chain import chain
 from tracelens.backends.system import System
 from tracelens.lazy.records import dataclass
 from tracelens.perf_models.base import PerfModel
-from tracelens.perf_models.matrix.gemm import GEMM
+from tracelens.perf_models.gemm import GEMM
 from tracelens.perf_models.work_columns import WorkColumns
 from tracelens.registry import Claim, mark
 from tracelens.trace.table import Kind

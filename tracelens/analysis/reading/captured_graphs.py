@@ -26,7 +26,7 @@ from tracelens.analysis.intervals import Ints
 from tracelens.analysis.loaded_trace import Trace
 from tracelens.analysis.reading.catalog import Catalog
 from tracelens.lazy.records import dataclass
-from tracelens.perf_models.attention.inference_attention import InferenceStep
+from tracelens.perf_models.inference_attention import InferenceStep
 from tracelens.trace.extended import AddedRows, with_rows
 from tracelens.trace.table import Kind, RowColumn, TraceTable
 from tracelens.trace.tree import MODULE_PREFIX

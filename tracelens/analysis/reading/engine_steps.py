@@ -23,7 +23,7 @@ from tracelens.analysis.grouping import Codes
 from tracelens.analysis.intervals import Ints, union_by_group
 from tracelens.analysis.reading.catalog import Catalog
 from tracelens.lazy.records import dataclass
-from tracelens.perf_models.attention.inference_attention import (
+from tracelens.perf_models.inference_attention import (
     SUMS,
     WINDOW,
     AttentionSums,

@@ -41,7 +41,7 @@ from tracelens.backends.chain import chain
 from tracelens.backends.system import System
 from tracelens.hardware import HardwareSpec
 from tracelens.lazy.records import dataclass
-from tracelens.perf_models.memory_bound.reduce import Reduce
+from tracelens.perf_models.reduce import Reduce
 from tracelens.schema import PARAMETER_PREFIX, column_set, flag
 from tracelens.trace.extended import has_host_time
 from tracelens.trace.table import RowColumn, TraceTable

@@ -30,7 +30,7 @@ from tracelens.errors import UsageError
 from tracelens.lazy.records import dataclass
 from tracelens.network.deepep import DEFAULT_SMS, Exchanges
 from tracelens.perf_models import EPComm
-from tracelens.perf_models.communication.ep_comm import COMBINE, DISPATCH
+from tracelens.perf_models.collective import COMBINE, DISPATCH
 
 #: The share that leaves the rank is unknown: rates are of every row, which is at most what left.
 EVERY_ROW = "every row: at most, the ranks were not recorded (--ep-size)"

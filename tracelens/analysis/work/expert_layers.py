@@ -20,7 +20,7 @@ import numpy.typing as npt
 from tracelens.analysis.loaded_trace import Trace
 from tracelens.lazy.records import dataclass
 from tracelens.network.deepep import distinct
-from tracelens.perf_models.communication.ep_comm import COMBINE, DISPATCH, EPComm
+from tracelens.perf_models.collective import COMBINE, DISPATCH, EPComm
 from tracelens.signature import OpSignature, parse_literal
 from tracelens.trace.table import RowColumn
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 
-from tracelens.backends.kernels.base import KernelTable
+from tracelens.backends.kernels.kernel_costs import KernelTable
 from tracelens.registry import Registry
 
 

@@ -9,10 +9,10 @@ from __future__ import annotations
 import numpy as np
 
 from tracelens.backends.base import Floats
-from tracelens.backends.kernels.base import Case, Costs, KernelTable, Rates, Sizes, Work, steps, tiled
+from tracelens.backends.kernels.kernel_costs import Case, Costs, KernelTable, Rates, Sizes, Work, steps, tiled
 from tracelens.dtypes import Precision
-from tracelens.perf_models.attention.sdpa import attention_flops, row_elements
-from tracelens.perf_models.matrix.gemm import product_flops
+from tracelens.perf_models.gemm import product_flops
+from tracelens.perf_models.sdpa import attention_flops, row_elements
 
 _ROWS = 128.0
 _HEAD_GROUP = 64.0

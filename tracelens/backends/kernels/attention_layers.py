@@ -12,11 +12,11 @@ import numpy as np
 
 from tracelens.backends.base import Floats
 from tracelens.backends.kernels.attention_calls import absorbed, cache_width, walk
-from tracelens.backends.kernels.base import Case, Costs, KernelTable, Rates, Sizes, Work, steps, tiled
+from tracelens.backends.kernels.kernel_costs import Case, Costs, KernelTable, Rates, Sizes, Work, steps, tiled
 from tracelens.dtypes import Precision
 from tracelens.lazy.records import dataclass
-from tracelens.perf_models.attention.sdpa import attention_flops
-from tracelens.perf_models.matrix.gemm import product_flops
+from tracelens.perf_models.gemm import product_flops
+from tracelens.perf_models.sdpa import attention_flops
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -10,10 +10,10 @@ from collections.abc import Sequence
 import numpy as np
 
 from tracelens.backends.base import Floats
-from tracelens.backends.kernels.base import Case, Costs, KernelTable, Rates, Sizes, Work
+from tracelens.backends.kernels.kernel_costs import Case, Costs, KernelTable, Rates, Sizes, Work
 from tracelens.dtypes import Precision
-from tracelens.perf_models.matrix.gemm import product_flops, product_operands
-from tracelens.perf_models.matrix.moe import touched_experts
+from tracelens.perf_models.gemm import product_flops, product_operands
+from tracelens.perf_models.moe import touched_experts
 
 #: Rows of blocks that the kernels pad an expert's rows to.
 BLOCK_ROWS = (16, 64, 128)

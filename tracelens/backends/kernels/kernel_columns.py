@@ -10,8 +10,8 @@ import numpy as np
 
 from tracelens.backends.base import Floats
 from tracelens.backends.column_batch import Basis, ColumnBatch, Part, Priced
-from tracelens.backends.kernels.base import KernelTable, Rates, combined_us
 from tracelens.backends.kernels.kernel_constants import chosen, of_device
+from tracelens.backends.kernels.kernel_costs import KernelTable, Rates, combined_us
 from tracelens.hardware import HardwareSpec
 from tracelens.hardware.kernel_rows import KernelConstants
 from tracelens.lazy.records import dataclass

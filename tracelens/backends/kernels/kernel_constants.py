@@ -9,7 +9,7 @@ from __future__ import annotations
 import functools
 from pathlib import Path
 
-from tracelens.backends.kernels.base import Case, KernelTable
+from tracelens.backends.kernels.kernel_costs import Case, KernelTable
 from tracelens.files.toml_figures import Table
 from tracelens.hardware import HardwareSpec, kernel_rows
 from tracelens.hardware.kernel_rows import KernelConstants

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from tracelens.backends.kernels.base import Case, Costs, KernelTable, Rates, Sizes, Work, steps
+from tracelens.backends.kernels.kernel_costs import Case, Costs, KernelTable, Rates, Sizes, Work, steps
 from tracelens.dtypes import Precision
-from tracelens.perf_models.matrix.gemm import product_flops
+from tracelens.perf_models.gemm import product_flops
 
 _NOPE, _RANK = 128.0, 512.0
 _TILE = 128.0

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from tracelens.backends.kernels.base import Case, Costs, KernelTable, Rates, Sizes, Work
+from tracelens.backends.kernels.kernel_costs import Case, Costs, KernelTable, Rates, Sizes, Work
 
 #: Rows that a unit takes per us; a usual launch of one block per row.
 _ROWS_PER_UNIT_US = 100.0

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from tracelens.backends.kernels.base import Case, Costs, KernelTable, Rates, Sizes, Work
+from tracelens.backends.kernels.kernel_costs import Case, Costs, KernelTable, Rates, Sizes, Work
 
 #: Bytes per element of a message by the type that tables name; NVFP4 with its scales.
 _WIDTHS = {"half": 2.0, "bfloat16": 2.0, "int8": 1.0, "float": 4.0, "fp8": 1.0, "nvfp4": 0.5625}

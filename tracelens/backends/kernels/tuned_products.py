@@ -9,8 +9,8 @@ from __future__ import annotations
 import numpy as np
 
 from tracelens.backends.base import Floats
-from tracelens.backends.kernels.base import Case, Costs, KernelTable, Rates, Sizes, Work, steps, tiled
-from tracelens.perf_models.matrix.gemm import product_flops, product_operands
+from tracelens.backends.kernels.kernel_costs import Case, Costs, KernelTable, Rates, Sizes, Work, steps, tiled
+from tracelens.perf_models.gemm import product_flops, product_operands
 
 _TILES = ((16, 64), (16, 128), (32, 64), (32, 128), (64, 64), (64, 128), (128, 128), (128, 256), (256, 128), (256, 256))
 _SPLITS = (1, 2, 4, 8)

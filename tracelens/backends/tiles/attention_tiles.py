@@ -19,8 +19,8 @@ from tracelens.dtypes import DType
 from tracelens.hardware import HardwareSpec
 from tracelens.hardware.tile_constants import Calibration
 from tracelens.lazy.records import dataclass
-from tracelens.perf_models.attention.inference_attention import InferenceAttention, SparseAttention
-from tracelens.perf_models.attention.sdpa import Requests
+from tracelens.perf_models.inference_attention import InferenceAttention, SparseAttention
+from tracelens.perf_models.sdpa import Requests
 from tracelens.perf_models.work_columns import WorkColumns
 
 #: Exponentials per clock and unit: 16 on NVIDIA since Ampere; 4 SIMDs of 16 lanes at a quarter rate on CDNA.

@@ -15,12 +15,12 @@ import numpy as np
 
 from tracelens.backends.base import Floats
 from tracelens.backends.column_batch import OUTPUT_BYTES, Basis, Chip, ColumnBatch, Priced, pricer
-from tracelens.backends.kernels.base import Rates
+from tracelens.backends.kernels.kernel_costs import Rates
 from tracelens.backends.tiles import gemm_tiles
 from tracelens.hardware import HardwareSpec
 from tracelens.hardware.tile_constants import Calibration
 from tracelens.lazy.records import dataclass
-from tracelens.perf_models.matrix.gemm import product_flops
+from tracelens.perf_models.gemm import product_flops
 from tracelens.perf_models.work_columns import WorkColumns
 
 TILES = ((16, 128), (32, 128), (64, 128), (128, 128), (128, 256))

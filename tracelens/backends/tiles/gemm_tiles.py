@@ -15,15 +15,15 @@ import numpy as np
 
 from tracelens.backends.base import Floats
 from tracelens.backends.column_batch import OUTPUT_BYTES, Basis, Chip, ColumnBatch, Priced, pricer
-from tracelens.backends.kernels.base import Rates
 from tracelens.backends.kernels.kernel_columns import KernelColumns
+from tracelens.backends.kernels.kernel_costs import Rates
 from tracelens.backends.kernels.tuned_products import GEMM_AITER
 from tracelens.dtypes import DType, Precision
 from tracelens.hardware import HardwareSpec
 from tracelens.hardware.tile_constants import Calibration
 from tracelens.lazy.records import dataclass
 from tracelens.perf_models.base import PerfModel
-from tracelens.perf_models.matrix.gemm import GEMM, Product, product_flops, product_operands
+from tracelens.perf_models.gemm import GEMM, Product, product_flops, product_operands
 from tracelens.perf_models.work_columns import WorkColumns
 
 UNLIMITED = float("inf")

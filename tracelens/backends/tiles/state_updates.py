@@ -13,9 +13,9 @@ from typing import Any
 import numpy as np
 
 from tracelens.backends.column_batch import Priced, pricer
-from tracelens.backends.kernels.base import KernelTable
 from tracelens.backends.kernels.kernel_columns import KernelColumns
-from tracelens.backends.kernels.recurrences import GDN, KDA
+from tracelens.backends.kernels.kernel_costs import KernelTable
+from tracelens.backends.kernels.tile_model_kernels import GDN, KDA
 from tracelens.dtypes import DType
 from tracelens.hardware import HardwareSpec
 from tracelens.perf_models.attention.linear_attention import LinearAttention

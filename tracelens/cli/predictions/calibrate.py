@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from tracelens.files.say import say, say_table, told
 
 if TYPE_CHECKING:
-    from tracelens.backends.kernels.base import KernelTable
+    from tracelens.backends.kernels.kernel_costs import KernelTable
     from tracelens.calibration.device import Measured, Outcome
     from tracelens.hardware import HardwareSpec
     from tracelens.hardware.kernel_rows import KernelConstants

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import TypeVar
 
 from tracelens.errors import SignatureError
-from tracelens.perf_models.attention.sdpa import SDPA, SDPABackward
 from tracelens.perf_models.base import traced_as_pattern
+from tracelens.perf_models.sdpa import SDPA, SDPABackward
 from tracelens.signature import OpSignature
 
 Kind = TypeVar("Kind", bound=SDPA)

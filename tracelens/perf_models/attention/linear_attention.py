@@ -8,9 +8,9 @@ from typing import Any, ClassVar, Literal, TypeAlias
 from tracelens.dtypes import DType
 from tracelens.errors import SignatureError
 from tracelens.lazy.records import dataclass
-from tracelens.perf_models.attention.inference_attention import InferenceAttention
-from tracelens.perf_models.attention.sdpa import SDPABackward
 from tracelens.perf_models.base import PerfModel, total_bytes
+from tracelens.perf_models.inference_attention import InferenceAttention
+from tracelens.perf_models.sdpa import SDPABackward
 from tracelens.signature import OpSignature
 
 #: What a token does to a head's state. ``delta``: decays it by one gate per head, predicts its value from it, adds what

@@ -10,11 +10,11 @@ from tracelens.dtypes import DType
 from tracelens.errors import SignatureError
 from tracelens.lazy.records import dataclass
 from tracelens.perf_models.base import PerfModel, total_bytes, traced_as_pattern
-from tracelens.perf_models.generated.fused_arguments import Argument, Traffic, arguments, iterations, traffic
+from tracelens.perf_models.conv import Conv, convolved
+from tracelens.perf_models.gemm import GEMM
 from tracelens.perf_models.generated.fused_names import FLOPS_PER_ELEMENT, fused_ops
-from tracelens.perf_models.matrix.conv import Conv, convolved
-from tracelens.perf_models.matrix.gemm import GEMM
 from tracelens.perf_models.surroundings import GRID
+from tracelens.perf_models.triton_kernels import Argument, Traffic, arguments, iterations, traffic
 from tracelens.signature import OpSignature
 from tracelens.units import BYTES_PER_MB
 

@@ -6,7 +6,7 @@ from dataclasses import fields
 
 from tracelens.errors import SignatureError
 from tracelens.perf_models.base import traced_as
-from tracelens.perf_models.matrix.conv import Conv, ConvBackward, convolved
+from tracelens.perf_models.conv import Conv, ConvBackward, convolved
 from tracelens.perf_models.surroundings import CALLER, caller_of
 from tracelens.signature import OpSignature
 

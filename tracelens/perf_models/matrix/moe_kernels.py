@@ -11,10 +11,10 @@ from tracelens.errors import SignatureError
 from tracelens.lazy.patterns import lazy_pattern
 from tracelens.lazy.records import dataclass
 from tracelens.perf_models.base import traced_as
+from tracelens.perf_models.data_movement import Movement
 from tracelens.perf_models.inner_ops import InnerOp
-from tracelens.perf_models.matrix.moe import MoEAux, MoEDown, MoEUp, all_operands
-from tracelens.perf_models.memory_bound.data_movement import Movement
 from tracelens.perf_models.memory_bound.quantization import MX_GROUP, GroupQuant, quantized
+from tracelens.perf_models.moe import MoEAux, MoEDown, MoEUp, all_operands
 from tracelens.signature import OpSignature, Shape
 
 UP, DOWN = "pseudo_op::moe_up", "pseudo_op::moe_down"

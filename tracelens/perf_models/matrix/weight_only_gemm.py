@@ -7,7 +7,7 @@ from math import prod
 from tracelens.dtypes import DType
 from tracelens.errors import SignatureError
 from tracelens.perf_models.base import traced_as
-from tracelens.perf_models.matrix.gemm import GEMM, matrix_product
+from tracelens.perf_models.gemm import GEMM, matrix_product
 from tracelens.signature import OpSignature
 
 

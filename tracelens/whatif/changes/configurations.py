@@ -18,14 +18,14 @@ from tracelens.backends.system import System
 from tracelens.dtypes import DType, Precision
 from tracelens.errors import UsageError
 from tracelens.lazy.patterns import lazy_pattern
-from tracelens.perf_models.attention.sdpa import SDPA
 from tracelens.perf_models.base import PerfModel, resolved
 from tracelens.perf_models.communication.collective import Collective
 from tracelens.perf_models.compute_type import precisions
-from tracelens.perf_models.matrix.conv import Conv
-from tracelens.perf_models.matrix.gemm import GEMM
-from tracelens.perf_models.memory_bound.elementwise import Operand, UnaryElementwise
-from tracelens.perf_models.memory_bound.optimizer import MultiTensor
+from tracelens.perf_models.conv import Conv
+from tracelens.perf_models.elementwise import Operand, UnaryElementwise
+from tracelens.perf_models.gemm import GEMM
+from tracelens.perf_models.optimizer import MultiTensor
+from tracelens.perf_models.sdpa import SDPA
 from tracelens.perf_models.work_columns import WorkColumns
 from tracelens.units import NS_PER_US
 from tracelens.whatif.changes import ORDER, PLACE, WORK, change

@@ -10,7 +10,7 @@ from tracelens.dtypes import DType
 from tracelens.errors import SignatureError
 from tracelens.lazy.records import dataclass
 from tracelens.perf_models.base import Like, PerfModel, recorded_as, resolved, total_bytes, traced_as, traced_name
-from tracelens.perf_models.matrix.gemm import dense_strides
+from tracelens.perf_models.gemm import dense_strides
 from tracelens.perf_models.surroundings import FOLLOWER, GRADIENT, follower_of, gradient_of
 from tracelens.signature import OpSignature, Shape
 

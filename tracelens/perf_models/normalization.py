@@ -11,7 +11,7 @@ from tracelens.errors import SignatureError
 from tracelens.lazy.patterns import lazy_pattern
 from tracelens.lazy.records import dataclass
 from tracelens.perf_models.base import Like, PerfModel, recorded_as, resolved, total_bytes, traced_as, traced_name
-from tracelens.perf_models.matrix.gemm import dense_strides
+from tracelens.perf_models.gemm import dense_strides
 from tracelens.perf_models.surroundings import KERNEL, launch_of
 from tracelens.signature import OpSignature, Shape
 

@@ -18,14 +18,7 @@ from tracelens.perf_models.base import (
     traced_as,
     traced_name,
 )
-from tracelens.perf_models.matrix.gemm import (
-    Product,
-    dense_strides,
-    product_flops,
-    product_operands,
-    scale_type,
-    widened,
-)
+from tracelens.perf_models.gemm import Product, dense_strides, product_flops, product_operands, scale_type, widened
 from tracelens.signature import OpSignature
 
 PADDED_ROWS = "rows beyond the offsets are padding, and how many there are was not recorded"

@@ -11,7 +11,7 @@ from tracelens.errors import SignatureError
 from tracelens.lazy.patterns import lazy_pattern
 from tracelens.lazy.records import dataclass
 from tracelens.perf_models.base import PerfModel, scalar_type, total_bytes, traced_as, traced_name
-from tracelens.perf_models.memory_bound.elementwise import Operand, broadcast, operand
+from tracelens.perf_models.elementwise import Operand, broadcast, operand
 from tracelens.perf_models.surroundings import Launch, caller_of, copied_list_types, copied_type, gradient_of, launch_of
 from tracelens.signature import OpSignature, Shape
 

@@ -17,11 +17,11 @@ from types import ModuleType
 from typing import Any, ClassVar
 
 from tracelens.dtypes import DType
-from tracelens.perf_models.attention.sdpa import SDPA
-from tracelens.perf_models.communication.ep_comm import EPComm
-from tracelens.perf_models.matrix.gemm import GEMM
-from tracelens.perf_models.matrix.grouped_gemm import GroupedGEMM
-from tracelens.perf_models.memory_bound.normalization import Normalization
+from tracelens.perf_models.collective import EPComm
+from tracelens.perf_models.gemm import GEMM
+from tracelens.perf_models.grouped_gemm import GroupedGEMM
+from tracelens.perf_models.normalization import Normalization
+from tracelens.perf_models.sdpa import SDPA
 
 #: The package that such files import from.
 PACKAGE = "TraceLens"

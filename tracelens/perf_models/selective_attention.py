@@ -8,8 +8,8 @@ from typing import ClassVar
 
 from tracelens.dtypes import DType
 from tracelens.lazy.records import dataclass
-from tracelens.perf_models.attention.sdpa import SDPA, Requests, SDPABackward, attended_pairs, attention_flops
 from tracelens.perf_models.base import Like, PerfModel, resolved, total_bytes
+from tracelens.perf_models.sdpa import SDPA, Requests, SDPABackward, attended_pairs, attention_flops
 
 
 def visible_rows(s_q: int, s_kv: int, ratio: int = 1, at_most: int | None = None) -> int:

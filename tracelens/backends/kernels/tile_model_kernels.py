@@ -9,7 +9,7 @@ from __future__ import annotations
 import numpy as np
 
 from tracelens.backends.base import Floats
-from tracelens.backends.kernels.base import Case, Costs, KernelTable, Rates, Sizes, Work, steps, tiled
+from tracelens.backends.kernels.kernel_costs import Case, Costs, KernelTable, Rates, Sizes, Work, steps, tiled
 from tracelens.perf_models.attention.linear_attention import state_flops
 
 #: Elements that a block of the convolution kernels has in flight, and what is left to its neighbour.

@@ -19,7 +19,7 @@ from tracelens.perf_models.base import (
     traced_as,
     traced_name,
 )
-from tracelens.perf_models.matrix.gemm import dense_strides
+from tracelens.perf_models.gemm import dense_strides
 from tracelens.perf_models.surroundings import filled_type, launch_of
 from tracelens.signature import OpSignature, Shape
 

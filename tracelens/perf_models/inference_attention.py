@@ -11,8 +11,8 @@ from typing import Any, ClassVar, TypeVar
 from tracelens.dtypes import DType
 from tracelens.errors import SignatureError
 from tracelens.lazy.records import dataclass
-from tracelens.perf_models.attention.sdpa import Requests, attention_flops
 from tracelens.perf_models.base import Like, PerfModel, resolved, total_bytes, traced_name
+from tracelens.perf_models.sdpa import Requests, attention_flops
 from tracelens.registry import mark
 from tracelens.signature import OpSignature
 

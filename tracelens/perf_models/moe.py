@@ -9,7 +9,7 @@ from tracelens.dtypes import DType
 from tracelens.errors import SignatureError
 from tracelens.lazy.records import dataclass
 from tracelens.perf_models.base import Like, PerfModel, resolved, total_bytes, traced_name
-from tracelens.perf_models.matrix.gemm import Product, product_flops, widened
+from tracelens.perf_models.gemm import Product, product_flops, widened
 from tracelens.signature import OpSignature
 
 #: What ``touched_experts`` takes for granted, as rows show it.

@@ -9,7 +9,7 @@ from tracelens.dtypes import DType
 from tracelens.errors import SignatureError
 from tracelens.lazy.records import dataclass
 from tracelens.perf_models.base import Like, PerfModel, resolved, scalar_type, total_bytes, traced_as, traced_name
-from tracelens.perf_models.memory_bound.elementwise import Operand, operand
+from tracelens.perf_models.elementwise import Operand, operand
 from tracelens.signature import OpSignature
 
 

@@ -9,7 +9,7 @@ from typing import ClassVar
 from tracelens.dtypes import DType
 from tracelens.lazy.records import dataclass
 from tracelens.perf_models.base import PerfModel, total_bytes
-from tracelens.perf_models.matrix.gemm import Product
+from tracelens.perf_models.gemm import Product
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
