@@ -11,8 +11,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import replace
 
+from tracelens.backends.base import System
 from tracelens.backends.chain import chain
-from tracelens.backends.system import System
 from tracelens.perf_models import GEMM, SDPA, PerfModel, WorkColumns
 from tracelens.projection.assumptions import Hidden, Options
 from tracelens.projection.projection_options import BACKENDS

@@ -17,9 +17,9 @@ import numpy as np
 import pandas as pd
 
 from tracelens.backends.kernels import kernel_table, kernel_tables
-from tracelens.backends.kernels.kernel_constants import FOLDER
+from tracelens.backends.kernels.kernel_costs import FOLDER
 from tracelens.calibration.kernel_fits import constants_file, kernel_fits
-from tracelens.hardware.kernel_rows import KernelConstants
+from tracelens.hardware.device_figures import KernelConstants
 
 FROM = {True: "ROCm/aiter@e4048607a5 tuned configurations (MIT)", False: "aiconfigurator measured tables (Apache-2.0)"}
 SOURCE = "{source}, {name}.parquet; benchmarks/fit_kernels.py, all shape groups; error_percent: of each part of the \

@@ -29,8 +29,7 @@ from tracelens.network.deepep import (
     notify_us,
 )
 from tracelens.network.deepep import bound_us as exchange_bound_us
-from tracelens.network.groups import Group
-from tracelens.network.topology import Link, Protocol, Rates, Tier, Topology
+from tracelens.network.topology import Group, Link, Protocol, Rates, Tier, Topology
 
 Floats = npt.NDArray[np.float64]
 Constants = dict[str, float]

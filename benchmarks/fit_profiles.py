@@ -27,7 +27,7 @@ from pathlib import Path
 import numpy as np
 
 import tracelens.projection.frameworks as frameworks_room
-from tracelens.backends.system_names import system_of
+from tracelens.backends.base import system_of
 from tracelens.projection.batch_rows import RowOptions, configuration, project_row
 from tracelens.projection.frameworks import KINDS
 from tracelens.projection.step import Projection

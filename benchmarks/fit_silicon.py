@@ -26,8 +26,8 @@ from tracelens.calibration.device import Bounds, Floats, Mask, Measured
 from tracelens.calibration.measurements import table_measured
 from tracelens.estimation.table_kinds import KINDS
 from tracelens.hardware import HardwareSpec
+from tracelens.hardware.device_figures import Calibration
 from tracelens.hardware.spec import FOLDER
-from tracelens.hardware.tile_constants import Calibration
 
 FILES = {"gemm": "gemm", "prefill": "context_attention", "decode": "generation_attention", "moe": "moe"}
 LATENT = {"latent": "*/mla/trtllm/*/generation_mla_perf.parquet"}

@@ -20,12 +20,12 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
-from tracelens.backends.system import System
+from tracelens.backends.base import System
 from tracelens.backends.tiles.gemm_tiles import GEMMColumns
 from tracelens.calibration.device import device_file
 from tracelens.hardware import HardwareSpec
+from tracelens.hardware.device_figures import Calibration
 from tracelens.hardware.spec import FOLDER
-from tracelens.hardware.tile_constants import Calibration
 from tracelens.projection.step import completed
 
 PRECISION = {"bfloat16": "bf16", "fp8": "fp8", "nvfp4": "nvfp4"}

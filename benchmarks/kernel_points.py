@@ -14,7 +14,7 @@ import re
 import pandas as pd
 
 from tracelens.backends import System
-from tracelens.backends.tile import Tile
+from tracelens.backends.roofline_and_tile import Tile
 from tracelens.dtypes import DType
 from tracelens.hardware import HardwareSpec
 from tracelens.perf_models import GEMM, SDPA, GroupedGEMM, GroupedGEMMVariableK, PerfModel

@@ -23,7 +23,7 @@ from typing import Any
 
 import numpy as np
 
-from tracelens.backends.system import System
+from tracelens.backends.base import System
 from tracelens.errors import TracelensError
 from tracelens.projection.batch_rows import RowOptions, project_row
 from tracelens.projection.overheads import PLAIN, Software

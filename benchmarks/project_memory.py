@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from tracelens.backends.system import System
+from tracelens.backends.base import System
 from tracelens.projection.step import Projection, project
 from tracelens.units import BYTES_PER_GIB
 from tracelens.workload.memory import StageMemory

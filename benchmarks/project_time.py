@@ -21,7 +21,7 @@ REPEATS = 5
 
 def once(model: str, cluster: str, degrees: dict[str, int]) -> float:
     """Seconds of one projection, of a model and a cluster that are read anew."""
-    from tracelens.backends.system import System
+    from tracelens.backends.base import System
     from tracelens.projection.step import project
     from tracelens.workload.model_config import ModelConfig
     from tracelens.workload.parallel_config import ParallelConfig

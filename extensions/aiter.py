@@ -38,21 +38,20 @@ from tracelens.perf_models import (
     UnaryElementwise,
     annotated_as,
 )
-from tracelens.perf_models.attention.linear_attention import gated_delta_rule
-from tracelens.perf_models.attention.rope import rotated
 from tracelens.perf_models.base import scalar_type
-from tracelens.perf_models.communication.collective import exchanged
-from tracelens.perf_models.elementwise import Elementwise, gated, operand
+from tracelens.perf_models.collective import exchanged
+from tracelens.perf_models.elementwise import Elementwise, gated, mxfp4, operand, quantized
 from tracelens.perf_models.gemm import times_transposed
 from tracelens.perf_models.inference_attention import (
     annotated_numbers,
     attention_sums,
     paged_attention,
+    rotated,
     step_of_one_kind,
 )
-from tracelens.perf_models.memory_bound.quantization import mxfp4, quantized
 from tracelens.perf_models.moe import all_operands, expert_down, expert_up, fused_experts
 from tracelens.perf_models.normalization import rms_norm
+from tracelens.perf_models.recurrent_layers import gated_delta_rule
 from tracelens.perf_models.sdpa import causal, rows_then_heads, windowed
 
 _ATOM_STEP = re.compile(r"(prefill|decode)\[(.*)\]")

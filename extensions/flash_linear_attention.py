@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from tracelens import OpSignature, SignatureError, traced_as
 from tracelens.perf_models import BackwardPairs, LinearAttention
-from tracelens.perf_models.attention.linear_attention import Rule
+from tracelens.perf_models.recurrent_layers import Rule
 
 
 @traced_as("ChunkGatedDeltaRuleFunction")

@@ -6,8 +6,8 @@ import math
 
 from tracelens import CategoryOf, Normalization, OpSignature, traced_as
 from tracelens.perf_models import BinaryElementwise, CrossEntropy, RMSNorm, RMSNormBackward, RoPE, RoPEBackward
-from tracelens.perf_models.attention.rope import rotated
 from tracelens.perf_models.elementwise import Operand, broadcast, operand, promoted
+from tracelens.perf_models.inference_attention import rotated
 from tracelens.perf_models.normalization import rms_norm
 
 

@@ -11,8 +11,7 @@ from math import prod
 from tracelens import GEMM, DType, OpSignature, SignatureError, traced_as
 from tracelens.perf_models import GroupedGEMM, MoEUp, Movement
 from tracelens.perf_models.base import scalar_type
-from tracelens.perf_models.gemm import matrix_product, times_transposed
-from tracelens.perf_models.matrix.weight_only_gemm import packed_bits, size_argument, weight_only
+from tracelens.perf_models.gemm import matrix_product, packed_bits, size_argument, times_transposed, weight_only
 
 
 @traced_as(

@@ -9,8 +9,8 @@ from math import prod
 
 from tracelens import OpSignature, traced_as
 from tracelens.perf_models import GroupQuant, MoEAux, Movement, RMSNorm, RoPE
-from tracelens.perf_models.attention.rope import rotated
-from tracelens.perf_models.memory_bound.quantization import quantized
+from tracelens.perf_models.elementwise import quantized
+from tracelens.perf_models.inference_attention import rotated
 from tracelens.perf_models.moe import all_operands
 from tracelens.perf_models.normalization import rms_norm
 

@@ -29,12 +29,16 @@ from tracelens.perf_models import (
     UnaryElementwise,
     annotated_as,
 )
-from tracelens.perf_models.attention.rope import rotated_heads
-from tracelens.perf_models.communication.collective import exchanged
-from tracelens.perf_models.elementwise import gated
+from tracelens.perf_models.collective import exchanged
+from tracelens.perf_models.elementwise import gated, mxfp4, quantized
 from tracelens.perf_models.gemm import times_transposed
-from tracelens.perf_models.inference_attention import annotated_numbers, cache_write, paged_attention, step_of_one_kind
-from tracelens.perf_models.memory_bound.quantization import mxfp4, quantized
+from tracelens.perf_models.inference_attention import (
+    annotated_numbers,
+    cache_write,
+    paged_attention,
+    rotated_heads,
+    step_of_one_kind,
+)
 from tracelens.perf_models.moe import all_operands, expert_product, fused_experts
 from tracelens.perf_models.normalization import rms_norm
 

@@ -7,7 +7,7 @@ import math
 from tracelens import GEMM, CategoryOf, DType, OpSignature, SignatureError, traced_as
 from tracelens.perf_models import CustomCollective, Like, MoEFused
 from tracelens.perf_models.base import scalar_type
-from tracelens.perf_models.communication.collective import exchanged
+from tracelens.perf_models.collective import exchanged
 from tracelens.perf_models.gemm import matrix_product
 from tracelens.perf_models.moe import fused_experts
 

@@ -34,25 +34,24 @@ from tracelens.perf_models import (
     annotated_as,
     holds_ops,
 )
-from tracelens.perf_models.attention.linear_attention import gated_delta_rule
-from tracelens.perf_models.attention.rope import rotated_heads
 from tracelens.perf_models.base import scalar_type
-from tracelens.perf_models.communication.collective import exchanged
-from tracelens.perf_models.elementwise import gated
+from tracelens.perf_models.collective import exchanged
+from tracelens.perf_models.elementwise import MX_GROUP, gated, quantized
 from tracelens.perf_models.gemm import check_inner, matrix_product, times_transposed
-from tracelens.perf_models.inference_attention import cache_write, paged_attention
-from tracelens.perf_models.matrix.moe_kernels import (
+from tracelens.perf_models.inference_attention import cache_write, paged_attention, rotated_heads
+from tracelens.perf_models.moe import (
     DOWN,
     UP,
     LayerShape,
+    all_operands,
+    fused_experts,
     helper,
     layer_ops,
     product_types,
     unquantized_product,
 )
-from tracelens.perf_models.memory_bound.quantization import MX_GROUP, quantized
-from tracelens.perf_models.moe import all_operands, fused_experts
 from tracelens.perf_models.normalization import rms_norm
+from tracelens.perf_models.recurrent_layers import gated_delta_rule
 
 _TRITON_PRODUCTS = ("pseudo_op::moe_triton_unfused_up", "pseudo_op::moe_triton_unfused_down")
 _SUMS = r"\(sq(\d{1,18})sk(\d{1,18})sqsq(\d{1,18})sqsk(\d{1,18})\)"

@@ -41,7 +41,7 @@ _PACKAGE = "tracelens_extensions"
 # Kinds of marks whose keys are op names.
 _NAMED_BY = ("traced_as", "category", "holds_ops", "backward_of")
 _SEPARATORS = {"/", os.sep}
-#: What a file written for TraceLens assigns; ``tracelens.perf_models.amd_tracelens_hooks`` reads them.
+#: What a file written for TraceLens assigns; ``tracelens.perf_models.amd_tracelens`` reads them.
 _FOREIGN_HOOKS = (
     "perf_model_extension", "dict_cat2names_extension", "op_category_extension", "tree_postprocess_extension",
 )  # fmt: skip
@@ -90,7 +90,7 @@ class Extension:
             held = vars(source) if isinstance(source, ModuleType) else {}
             if not any(hook in held for hook in _FOREIGN_HOOKS):
                 raise UsageError(_unmarked_answer(where))
-            sources = _perf_models("amd_tracelens_hooks").adapted(held, where=where)
+            sources = _perf_models("amd_tracelens").adapted(held, where=where)
             if unused := [hook for hook in _UNUSED_HOOKS if hook in held]:
                 note = f"extension {name}: {', '.join(unused)} not used: here `--backend` says what times an op"
         claims = {key for kind in _NAMED_BY for key in Registry.collect(kind, sources)}
@@ -249,7 +249,7 @@ def _load_bundled(name: str) -> Extension:
 def _load_file(path: Path) -> Extension:
     if not path.is_file():
         raise UsageError(f"no extension file {path}")
-    imports = _perf_models("amd_tracelens_classes").stand_ins() if _has_foreign_hooks(path) else nullcontext()
+    imports = _perf_models("amd_tracelens").stand_ins() if _has_foreign_hooks(path) else nullcontext()
     module_name = f"_tracelens_extension_{next(_numbers)}_{path.stem}"
     spec = importlib.util.spec_from_file_location(module_name, path, loader=_FreshSource(module_name, str(path)))
     if spec is None or spec.loader is None:

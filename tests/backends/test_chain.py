@@ -6,13 +6,12 @@ import pytest
 
 from tracelens.backends import System
 from tracelens.backends.chain import OPTIONAL, absences, chain
-from tracelens.backends.roofline_and_tile import Roofline
-from tracelens.backends.tile import Tile
+from tracelens.backends.roofline_and_tile import Roofline, Tile
 from tracelens.dtypes import DType
 from tracelens.errors import UsageError
 from tracelens.hardware import HardwareSpec
 from tracelens.perf_models import GEMM, SDPA, Collective, EPComm
-from tracelens.perf_models.work_columns import WorkColumns
+from tracelens.perf_models.base import WorkColumns
 
 H100 = System(device=HardwareSpec.load("h100-sxm"))
 PRODUCT = GEMM(m=4096, n=4096, k=4096)

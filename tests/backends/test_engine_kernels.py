@@ -9,12 +9,10 @@ import pandas as pd
 import pytest
 
 import tracelens as tl
+from tracelens.backends.base import System
 from tracelens.backends.kernels import kernel_table, kernel_tables
-from tracelens.backends.kernels.kernel_columns import KernelColumns
-from tracelens.backends.kernels.kernel_constants import fitted
-from tracelens.backends.kernels.kernel_costs import Costs, Rates, combined_us
-from tracelens.backends.system import System
-from tracelens.backends.tile import Tile
+from tracelens.backends.kernels.kernel_costs import Costs, KernelColumns, Rates, combined_us, fitted_constants
+from tracelens.backends.roofline_and_tile import Tile
 from tracelens.backends.tiles.gemm_tiles import GEMMColumns
 from tracelens.calibration.norm_fit import Calls, slopes
 from tracelens.errors import UsageError
@@ -91,7 +89,7 @@ def test_no_kernel_gets_faster_when_a_size_grows(name):
     """By every row of constants on its own device, each size doubled in twenty steps."""
     table = kernel_table(name)
     assert table is not None
-    for row in fitted(name):
+    for row in fitted_constants(name):
         if "_minus_" in row.case.get("kernel_source", ""):
             continue  # a difference of two kernels, see the next test
         device = HardwareSpec.load(row.device)
@@ -108,7 +106,7 @@ def test_no_kernel_gets_faster_when_a_size_grows(name):
             assert (np.diff(time) >= -1e-9 * time[:-1]).all(), (row.label, grown)
 
 
-@pytest.mark.parametrize("device", sorted({row.device for row in fitted("quantize-scale")}))
+@pytest.mark.parametrize("device", sorted({row.device for row in fitted_constants("quantize-scale")}))
 def test_a_pass_with_its_scale_gets_no_faster_when_it_grows(device):
     """Finding the scale hides beneath a pass that waits for HBM: by itself it shrinks there, with the pass it does not.
 
@@ -131,7 +129,7 @@ def test_a_slightly_larger_call_takes_slightly_longer(name):
     """
     table = kernel_table(name)
     assert table is not None
-    for row in fitted(name)[::5]:
+    for row in fitted_constants(name)[::5]:
         rates = Rates.of(HardwareSpec.load(row.device))
         assert rates is not None
         is_step = row.case.get("phase", "context") != "context"
@@ -151,7 +149,7 @@ def test_a_slightly_larger_call_takes_slightly_longer(name):
 
 @pytest.mark.parametrize("name", sorted(kernel_tables()))
 def test_no_kernel_computes_faster_than_the_peak(name):
-    for row in fitted(name):
+    for row in fitted_constants(name):
         device = HardwareSpec.load(row.device)
         batch = columns(name, {key: values * 16 for key, values in sizes_of(name, 2).items()}, dict(row.case))
         rates = Rates.of(device)
@@ -162,7 +160,7 @@ def test_no_kernel_computes_faster_than_the_peak(name):
 
 @pytest.mark.parametrize("name", sorted(kernel_tables()))
 def test_every_table_has_constants_with_a_measured_error(name):
-    rows = fitted(name)
+    rows = fitted_constants(name)
     assert rows
     measured = [row for row in rows if row.error_percent is not None]
     assert sum(row.rows for row in measured) >= 0.95 * sum(row.rows for row in rows)

@@ -18,8 +18,7 @@ from tracelens.backends import System
 from tracelens.backends.chain import chain
 from tracelens.backends.column_batch import ColumnBatch, hbm_peak, matrix_peak
 from tracelens.backends.tiles.attention_tiles import AttentionColumns
-from tracelens.backends.tiles.expert_layer import BLOCKS, MoEColumns
-from tracelens.backends.tiles.gemm_tiles import GEMMColumns
+from tracelens.backends.tiles.gemm_tiles import EXPERT_BLOCKS, GEMMColumns, MoEColumns
 from tracelens.dtypes import DType
 from tracelens.hardware import HardwareSpec
 from tracelens.perf_models import (
@@ -34,8 +33,8 @@ from tracelens.perf_models import (
     PerfModel,
     SparseAttention,
 )
+from tracelens.perf_models.base import WorkColumns
 from tracelens.perf_models.inference_attention import AttentionSums
-from tracelens.perf_models.work_columns import WorkColumns
 
 DEVICES = [spec.name for spec in HardwareSpec.all() if spec.calibrated or spec.calibrated_like]
 #: Of both makers, with and without constants for 4 bits.
@@ -190,7 +189,7 @@ def test_expert_layers(name, seed, gated, as_layer):
         return MoEColumns(
             precision=precision, tokens=s["tokens"], hidden=s["hidden"], ffn=s["ffn"], gated=one * gated, ranks=one,
             topk=8 * one, local_experts=128 * one, rows=rows, active=active,
-            blocks={size: active * np.ceil(rows / active / size) for size in BLOCKS}, as_layer=as_layer,
+            blocks={size: active * np.ceil(rows / active / size) for size in EXPERT_BLOCKS}, as_layer=as_layer,
         )  # fmt: skip
 
     for precision in PRECISIONS:

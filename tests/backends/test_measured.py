@@ -11,7 +11,7 @@ from tracelens.backends.measured import MeasuredBackend, MeasuredCall, MeasuredS
 from tracelens.backends.roofline_and_tile import Roofline
 from tracelens.dtypes import DType
 from tracelens.perf_models import GEMM, SDPA, CacheWrite, Collective, GroupedGEMM, PerfModel
-from tracelens.perf_models.work_columns import WorkColumns
+from tracelens.perf_models.base import WorkColumns
 
 BASE = Roofline()
 SYSTEM = System.load("dgx-h100")

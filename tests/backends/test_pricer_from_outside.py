@@ -7,7 +7,7 @@ import pytest
 
 from tracelens.backends import System
 from tracelens.backends.chain import chain
-from tracelens.backends.tile import Tile
+from tracelens.backends.roofline_and_tile import Tile
 from tracelens.extensions import load_extension
 from tracelens.hardware import HardwareSpec
 from tracelens.perf_models import GEMM, WorkColumns

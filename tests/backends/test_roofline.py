@@ -18,8 +18,7 @@ from tracelens.dtypes import DType
 from tracelens.errors import UsageError
 from tracelens.hardware import HardwareSpec, common
 from tracelens.perf_models import GEMM
-from tracelens.perf_models.base import PerfModel
-from tracelens.perf_models.work_columns import WorkColumns
+from tracelens.perf_models.base import PerfModel, WorkColumns
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

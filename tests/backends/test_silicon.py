@@ -12,7 +12,7 @@ import pandas as pd
 import pytest
 
 import tracelens as tl
-from tracelens.backends import System, measured_kernels, measured_tables
+from tracelens.backends import System, measured_tables
 from tracelens.backends.chain import chain
 from tracelens.backends.measured_tables import Silicon
 from tracelens.backends.tiles.attention_tiles import AttentionColumns
@@ -20,7 +20,7 @@ from tracelens.backends.tiles.gemm_tiles import GEMMColumns
 from tracelens.errors import InputError
 from tracelens.hardware import HardwareSpec
 from tracelens.perf_models import GEMM, SDPA
-from tracelens.perf_models.work_columns import WorkColumns
+from tracelens.perf_models.base import WorkColumns
 
 H100 = System(device=HardwareSpec.load("h100-sxm"))
 
@@ -40,10 +40,10 @@ def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (tmp_path / "aiconfigurator_core" / "__init__.py").write_text("raise AssertionError('never imported')\n")
     (system.parent / "nobody_knows").mkdir()
     monkeypatch.syspath_prepend(str(tmp_path))
-    for module in (measured_tables, measured_kernels):
+    for module in (measured_tables, measured_tables):
         module._grids.cache_clear()
     yield system
-    for module in (measured_tables, measured_kernels):
+    for module in (measured_tables, measured_tables):
         module._grids.cache_clear()
 
 

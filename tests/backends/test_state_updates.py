@@ -45,7 +45,7 @@ def test_no_time_is_below_the_data_sheet_and_a_gradient_is_two_calls(rule: str):
 
 def test_it_is_what_the_command_says_of_the_same_kernels():
     """The chunked kernel of the fastest library at 1 x 8192 tokens, 16 and 32 heads."""
-    from tracelens.backends.kernels.kernel_columns import KernelColumns
+    from tracelens.backends.kernels.kernel_costs import KernelColumns
     from tracelens.backends.kernels.tile_model_kernels import GDN
 
     sizes = {name: np.array([float(value)]) for name, value in zip(GDN.sizes, (1, 8192, 16, 128, 32, 128), strict=True)}

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tracelens.backends.system import System
-from tracelens.backends.system_names import system_of
+from tracelens.backends.base import System, system_of
 from tracelens.errors import UsageError
 
 

@@ -13,8 +13,7 @@ from hypothesis import strategies as st
 from tests.conftest import examples
 from tracelens.backends import System
 from tracelens.backends.column_batch import hbm_peak, matrix_peak
-from tracelens.backends.roofline_and_tile import Roofline
-from tracelens.backends.tile import Tile
+from tracelens.backends.roofline_and_tile import Roofline, Tile
 from tracelens.backends.tiles.attention_tiles import AttentionColumns
 from tracelens.backends.tiles.gemm_tiles import GEMMColumns, precision
 from tracelens.dtypes import DType
@@ -31,8 +30,8 @@ from tracelens.perf_models import (
     MultiTensor,
     SparseAttention,
 )
+from tracelens.perf_models.base import WorkColumns
 from tracelens.perf_models.inference_attention import AttentionSums
-from tracelens.perf_models.work_columns import WorkColumns
 
 CALIBRATED = ("a100-sxm-80gb", "h100-sxm", "h200-sxm", "b200", "gb200", "l40s", "mi300x", "mi355x")
 devices = st.sampled_from(CALIBRATED)

@@ -13,15 +13,13 @@ from hypothesis import strategies as st
 
 from tracelens.backends import System
 from tracelens.backends.column_batch import Chip, Priced
-from tracelens.backends.tile import Tile
-from tracelens.backends.tiles import attention_tiles, expert_layer, gemm_tiles, pricer_of
+from tracelens.backends.roofline_and_tile import Tile
+from tracelens.backends.tiles import attention_tiles, gemm_tiles, pricer_of
 from tracelens.backends.tiles.attention_tiles import AttentionColumns
-from tracelens.backends.tiles.expert_layer import MoEColumns
-from tracelens.backends.tiles.gemm_tiles import GEMMColumns
+from tracelens.backends.tiles.gemm_tiles import GEMMColumns, MoEColumns
 from tracelens.dtypes import DType
 from tracelens.hardware import HardwareSpec
-from tracelens.hardware.device_figures import Figure, Hbm, Rate
-from tracelens.hardware.tile_constants import Calibration
+from tracelens.hardware.device_figures import Calibration, Figure, Hbm, Rate
 from tracelens.perf_models import (
     GEMM,
     SDPA,
@@ -412,7 +410,7 @@ TOKENS = {
 def layers(*, as_layer: bool = False, **given: float) -> MoEColumns:
     sizes = TOKENS | given
     each = sizes["rows"] / max(sizes["active"], 1)
-    blocks = {size: np.array([sizes["active"] * np.ceil(each / size)]) for size in expert_layer.BLOCKS}
+    blocks = {size: np.array([sizes["active"] * np.ceil(each / size)]) for size in gemm_tiles.EXPERT_BLOCKS}
     return MoEColumns(precision="bf16", as_layer=as_layer, blocks=blocks, **arrays(sizes))
 
 
@@ -454,7 +452,7 @@ def experts_us(values: Mapping[str, float], *, missed: float, **given: float) ->
 @pytest.mark.parametrize("l2", [2.0**-14, 1.0], ids=["bound by loads of tiles", "bound by products"])
 def test_a_fused_layer_of_experts(given: dict[str, float], l2: float):
     values = EXPERT | {"l2_efficiency": l2}
-    found = expert_layer.price(layers(**given), DEVICE, constants("any", **values))
+    found = gemm_tiles.price_layers(layers(**given), DEVICE, constants("any", **values))
     assert times(found) == pytest.approx(experts_us(values, missed=1, **given))
 
 
@@ -464,13 +462,13 @@ def test_weights_that_fit_into_l2_are_found_there_in_a_layer_that_is_repeated():
     filled = 4 * 3 * 192 * 256 * 2 / L2
     for cache, missed in ((0.5, 1.0), (1.0, 2 * (filled - 1)), (2.0, 0.0)):
         values = EXPERT | {"cache": cache}
-        found = expert_layer.price(layers(as_layer=True), DEVICE, constants("any", **values))
+        found = gemm_tiles.price_layers(layers(as_layer=True), DEVICE, constants("any", **values))
         assert times(found) == pytest.approx(experts_us(values, missed=missed))
 
 
 def test_a_layer_without_rows_is_its_launch():
     plain = constants("any", launch_us=5.0, matrix_efficiency=0.5, hbm_efficiency=0.5)
-    assert times(expert_layer.price(layers(rows=0, active=0), DEVICE, plain))[0] == 5
+    assert times(gemm_tiles.price_layers(layers(rows=0, active=0), DEVICE, plain))[0] == 5
 
 
 @pytest.mark.parametrize(
@@ -483,7 +481,7 @@ def test_a_layer_without_rows_is_its_launch():
     ],
 )
 def test_a_replayed_layer_runs_all_choices_of_the_tokens_that_it_has(rows: int, more: float):
-    replayed = expert_layer._replayed(layers(rows=rows))
+    replayed = gemm_tiles._replayed(layers(rows=rows))
     assert replayed.rows.tolist() == pytest.approx([rows * more])
     # as many blocks as the rows fill at least
     assert replayed.blocks[128].tolist() == pytest.approx([max(4, ceil(rows * more / 128))])
@@ -492,7 +490,7 @@ def test_a_replayed_layer_runs_all_choices_of_the_tokens_that_it_has(rows: int, 
 def test_tiles_are_whole_matrix_instructions_and_splits_powers_of_two():
     """Instructions take 16 rows and columns or a multiple; parts of k or of a sequence are halves again and again."""
     edges = [edge for kernel in gemm_tiles.KERNELS.values() for tm, tn, _ in kernel.tiles for edge in (tm, tn)]
-    edges += [edge for tile in expert_layer.TILES for edge in tile]
+    edges += [edge for tile in gemm_tiles.EXPERT_TILES for edge in tile]
     splits = [split for kernel in gemm_tiles.KERNELS.values() for split in kernel.splits]
     for kernel in attention_tiles.KERNELS.values():
         edges += [*kernel.rows, *kernel.keys, *kernel.decode_keys, kernel.decode_heads]

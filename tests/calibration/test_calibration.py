@@ -11,13 +11,13 @@ import pytest
 
 from tests.conftest import part
 from tracelens.backends import System
-from tracelens.backends.tile import Tile
+from tracelens.backends.roofline_and_tile import Tile
 from tracelens.calibration.device import BOUNDS, Measured, bounds, calibrate, device_file, joined, kernel
 from tracelens.calibration.measurements import calls_measured, table_kind, table_measured
 from tracelens.dtypes import DType
 from tracelens.errors import InputError
 from tracelens.hardware import HardwareSpec
-from tracelens.hardware.tile_constants import CONSTANTS, Calibration
+from tracelens.hardware.device_figures import CONSTANTS, Calibration
 from tracelens.perf_models import GEMM, SDPA, GroupQuant
 
 H100 = HardwareSpec.load("h100-sxm")

@@ -8,14 +8,14 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from tracelens.backends.base import System
 from tracelens.backends.collective_times import MessageColumns, message_us
-from tracelens.backends.system import System
 from tracelens.calibration.cluster_calibration import ClusterOutcome, _constants, _with, calibrate_cluster, cluster_file
 from tracelens.cli import main
 from tracelens.errors import InputError
 from tracelens.estimation.communication import estimate_collectives
 from tracelens.network.cluster import Cluster
-from tracelens.network.groups import Group
+from tracelens.network.topology import Group
 
 DGX = System.load("dgx-h100")
 KNOWN = {

@@ -7,7 +7,7 @@ import pandas as pd
 import pytest
 
 import tracelens as tl
-from tracelens.backends.system import System
+from tracelens.backends.base import System
 from tracelens.cli import main
 from tracelens.errors import UsageError
 from tracelens.estimation.communication import (
@@ -18,7 +18,7 @@ from tracelens.estimation.communication import (
     exchange_answers,
     plain_word,
 )
-from tracelens.network.groups import Group
+from tracelens.network.topology import Group
 
 MESSAGES = pd.DataFrame(
     {

@@ -19,7 +19,7 @@ from tracelens.cli import main
 from tracelens.estimation.communication import TokenExchange, collective_answer, exchange_answers
 from tracelens.estimation.operations import operation_answers
 from tracelens.hardware import HardwareSpec
-from tracelens.network.groups import Group
+from tracelens.network.topology import Group
 
 DEVICES = HardwareSpec.names()
 #: Kind -> what the command is asked, and the row of a table that says the same.

@@ -9,11 +9,10 @@ import pytest
 from tracelens.network import algorithms as room
 from tracelens.network.algorithms import algorithms, collective_us, of_library
 from tracelens.network.cluster import Library
-from tracelens.network.groups import Group
-from tracelens.network.topology import Link, Protocol, Rates, Tier, Topology
+from tracelens.network.topology import Group, Link, Protocol, Rates, Tier, Topology
 
 FILE = """
-from tracelens.network.algorithms.base import algorithm
+from tracelens.network.algorithms import algorithm
 
 @algorithm("all_reduce/instant", libraries=("nccl",))
 def all_reduce(nbytes, group, topology):

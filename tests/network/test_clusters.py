@@ -10,8 +10,7 @@ from tracelens.errors import InputError, UsageError
 from tracelens.files.toml_figures import normalized
 from tracelens.network.algorithms import algorithms, collective_us
 from tracelens.network.cluster import FOLDER, LIBRARIES, Cluster, Library
-from tracelens.network.groups import Group
-from tracelens.network.topology import Protocol, Rates
+from tracelens.network.topology import Group, Protocol, Rates
 
 MINIMAL = """
 device = "h100-sxm"

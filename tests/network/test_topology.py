@@ -10,8 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tracelens.errors import UsageError
-from tracelens.network.groups import Group
-from tracelens.network.topology import Link, Protocol, Rates, Tier, Topology
+from tracelens.network.topology import Group, Link, Protocol, Rates, Tier, Topology
 
 SIMPLE = Protocol(name="simple", base_us=10, hop_us=2, tree_hop_us=3, rate_share=1.0)
 

@@ -53,16 +53,16 @@ from tracelens.perf_models import (
     TopKRows,
     UnaryElementwise,
 )
-from tracelens.perf_models.generated.fused import FusedKernel
-from tracelens.perf_models.matrix.fourier import FourierTransform
-from tracelens.perf_models.matrix.recurrent import Recurrent
-from tracelens.perf_models.memory_bound.grid_sampler import GridSampler, GridSamplerBackward
+from tracelens.perf_models.conv import FourierTransform
 from tracelens.perf_models.normalization import (
     FusedRMSNorm,
     FusedRMSNormBackward,
     NormalizationPart,
     NormalizationPartBackward,
 )
+from tracelens.perf_models.pooling import GridSampler, GridSamplerBackward
+from tracelens.perf_models.recurrent_layers import Recurrent
+from tracelens.perf_models.triton_kernels import FusedKernel
 
 Make = Callable[[int, DType | None], PerfModel]
 

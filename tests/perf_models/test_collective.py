@@ -2,7 +2,7 @@
 
 import pytest
 
-from tracelens.perf_models.communication.collective import Collective, bus_factor
+from tracelens.perf_models.collective import Collective, bus_factor
 
 
 @pytest.mark.parametrize(

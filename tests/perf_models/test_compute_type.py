@@ -7,7 +7,7 @@ import math
 import pytest
 
 from tracelens.dtypes import DType
-from tracelens.perf_models.compute_type import ComputeType, is_open, precisions
+from tracelens.perf_models.kernels import ComputeType, is_open, precisions
 
 
 @pytest.mark.parametrize(

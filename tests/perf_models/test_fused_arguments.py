@@ -14,8 +14,8 @@ from tracelens.analysis.reading.catalog import Catalog
 from tracelens.errors import SignatureError
 from tracelens.perf_models import Conv, pattern_bindings
 from tracelens.perf_models.base import PerfModel
-from tracelens.perf_models.generated.fused import FusedKernel
 from tracelens.perf_models.surroundings import LAUNCH, Launch
+from tracelens.perf_models.triton_kernels import FusedKernel
 from tracelens.signature import OpSignature
 from tracelens.trace.reading.read import read_trace
 from tracelens.trace.table import Kind

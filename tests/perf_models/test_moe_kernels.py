@@ -10,8 +10,7 @@ from tracelens.dtypes import DType
 from tracelens.errors import SignatureError
 from tracelens.extensions import load_extension, overlay
 from tracelens.perf_models import InnerOp, OpCall, PerfModel, bindings
-from tracelens.perf_models.matrix.moe_kernels import LayerShape, layer_ops, product_types
-from tracelens.perf_models.moe import touched_experts
+from tracelens.perf_models.moe import LayerShape, layer_ops, product_types, touched_experts
 from tracelens.registry import Registry
 from tracelens.signature import OpSignature
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from tracelens.dtypes import DType
 from tracelens.extensions import load_extension, overlay
 from tracelens.perf_models import GEMM, SDPA, GroupedGEMM, PerfModel, bindings, recorded_signature
-from tracelens.perf_models.communication.collective import GROUP_SIZES
+from tracelens.perf_models.collective import GROUP_SIZES
 from tracelens.perf_models.sdpa import attended_pairs, windowed
 from tracelens.registry import Registry
 from tracelens.signature import OpSignature, Shape

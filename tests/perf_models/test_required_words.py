@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from tracelens.errors import UsageError
 from tracelens.perf_models import KernelPattern, classify, kernel_patterns
-from tracelens.perf_models.required_words import required_words
+from tracelens.perf_models.kernels import required_words
 
 
 @pytest.mark.parametrize(

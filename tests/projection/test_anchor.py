@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tracelens.backends.system import System
+from tracelens.backends.base import System
 from tracelens.errors import InputError, UsageError
 from tracelens.projection.anchor import PART, Anchor, measured_step_us
 from tracelens.projection.step import project

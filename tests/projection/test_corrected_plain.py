@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 
 from tests.conftest import part
+from tracelens.backends.base import System
 from tracelens.backends.chain import chain
-from tracelens.backends.system import System
 from tracelens.network.algorithms import collective_us
-from tracelens.network.groups import Group
+from tracelens.network.topology import Group
 from tracelens.perf_models import GEMM, GroupedGEMM, WorkColumns
 from tracelens.projection.overheads import slowdown
 from tracelens.projection.pipeline import layer_counts

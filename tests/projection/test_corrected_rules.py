@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from tests.conftest import part
-from tracelens.backends.system import System
+from tracelens.backends.base import System
 from tracelens.projection.projection_options import Strategy
 from tracelens.projection.search import fastest
 from tracelens.projection.search.rules import Constraints

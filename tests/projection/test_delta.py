@@ -11,9 +11,9 @@ import pytest
 import tracelens as tl
 from tracelens.analysis.analyze import analyze
 from tracelens.analysis.loaded_trace import Options, Trace
+from tracelens.backends.base import System
 from tracelens.backends.chain import chain
 from tracelens.backends.measured import MeasuredBackend, MeasuredCall, MeasuredStep, key_of
-from tracelens.backends.system import System
 from tracelens.calibration.measured_step import report_step, trace_step
 from tracelens.cli import main
 from tracelens.errors import InputError

@@ -6,12 +6,11 @@ from dataclasses import replace
 
 import pytest
 
+from tracelens.backends.base import System
 from tracelens.backends.collective_times import Collectives
-from tracelens.backends.system import System
 from tracelens.network.algorithms import algorithms
 from tracelens.network.deepep import distinct
-from tracelens.network.groups import Group
-from tracelens.network.topology import Link, Protocol, Rates, Tier, Topology
+from tracelens.network.topology import Group, Link, Protocol, Rates, Tier, Topology
 from tracelens.perf_models import EPComm
 from tracelens.workload import rank_ops
 from tracelens.workload.model_config import ModelConfig

@@ -7,8 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tracelens.backends.system import System
-from tracelens.backends.system_names import system_of
+from tracelens.backends.base import System, system_of
 from tracelens.errors import UsageError
 from tracelens.hardware import HardwareSpec
 from tracelens.projection.batch_rows import RowOptions, project_row, project_rows

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 import tracelens as tl
-from tracelens.backends.system import System
+from tracelens.backends.base import System
 from tracelens.projection.batch_rows import project_row
 from tracelens.projection.project import Result
 from tracelens.projection.step import Projection, project

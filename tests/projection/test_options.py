@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tracelens.backends.system import System
+from tracelens.backends.base import System
 from tracelens.cli import main
 from tracelens.errors import UsageError
 from tracelens.projection.assumptions import Hidden, Options, Straggler

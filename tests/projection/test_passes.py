@@ -7,8 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from tracelens.network.groups import Group
-from tracelens.network.topology import Link, Protocol, Rates, Tier, Topology
+from tracelens.network.topology import Group, Link, Protocol, Rates, Tier, Topology
 from tracelens.perf_models import Collective, EPComm
 from tracelens.projection import pipeline, schedules
 from tracelens.projection.blocks import Block, Builder, Kernel

@@ -14,7 +14,7 @@ from tracelens.analysis.analyze import analyze
 from tracelens.analysis.attribution.host_time import HOST_CAUSES
 from tracelens.analysis.loaded_trace import Options as AnalysisOptions
 from tracelens.analysis.verdict.verdict import summarize
-from tracelens.backends.system import System
+from tracelens.backends.base import System
 from tracelens.calibration.measured_step import trace_step
 from tracelens.errors import UsageError
 from tracelens.projection.assumptions import Options, Straggler

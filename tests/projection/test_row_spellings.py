@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tracelens.backends.system_names import system_of
+from tracelens.backends.base import system_of
 from tracelens.errors import UsageError
 from tracelens.files.published_cells import number
 from tracelens.projection.batch_rows import project_row

@@ -13,7 +13,7 @@ from tracelens.backends.chain import chain
 from tracelens.dtypes import DType
 from tracelens.errors import UsageError
 from tracelens.perf_models import GEMM
-from tracelens.perf_models.work_columns import WorkColumns
+from tracelens.perf_models.base import WorkColumns
 from tracelens.projection.projection_options import RuleSet
 from tracelens.projection.search.paper import PaperRules, PaperSystem, load_shape
 from tracelens.projection.search.refined import _expert_ranks, _shards, refined

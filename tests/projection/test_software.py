@@ -6,12 +6,12 @@ from dataclasses import replace
 
 import pytest
 
-from tracelens.backends.system import System
-from tracelens.backends.tile import Tile
+from tracelens.backends.base import System
+from tracelens.backends.roofline_and_tile import Tile
 from tracelens.dtypes import DType
 from tracelens.hardware import HardwareSpec
 from tracelens.perf_models import GEMM, SDPA, GroupedGEMM
-from tracelens.perf_models.work_columns import WorkColumns
+from tracelens.perf_models.base import WorkColumns
 from tracelens.projection.overheads import LARGE, held, slowdown, sustained_us
 from tracelens.projection.step import completed
 

@@ -11,10 +11,10 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from tests.conftest import examples
-from tracelens.backends.system import System
+from tracelens.backends.base import System
 from tracelens.cli import main
 from tracelens.errors import UsageError
-from tracelens.network.groups import Group
+from tracelens.network.topology import Group
 from tracelens.projection.batch_rows import project_row
 from tracelens.projection.overheads import Software
 from tracelens.projection.overlap import hop_us

@@ -19,7 +19,7 @@ from tracelens.backends.chain import chain
 from tracelens.dtypes import DType
 from tracelens.errors import InputError, UsageError
 from tracelens.option_fields import BACKENDS
-from tracelens.perf_models.work_columns import WorkColumns
+from tracelens.perf_models.base import WorkColumns
 from tracelens.projection.projection_options import ProjectOptions, SearchOptions
 from tracelens.serving import engines
 from tracelens.serving.configuration_rows import LIMITS, PointSimulator, point_of

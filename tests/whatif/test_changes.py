@@ -16,8 +16,8 @@ from tracelens.analysis.analyze import analyze
 from tracelens.analysis.loaded_trace import Options as AnalysisOptions
 from tracelens.analysis.loaded_trace import Trace
 from tracelens.analysis.work.known_work import launch_floor_us
+from tracelens.backends.base import System
 from tracelens.backends.chain import chain
-from tracelens.backends.system import System
 from tracelens.dtypes import DType
 from tracelens.errors import UsageError
 from tracelens.files.short_names import short_kernel_name

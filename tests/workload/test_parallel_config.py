@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tracelens.errors import UsageError
-from tracelens.network.groups import Group
+from tracelens.network.topology import Group
 from tracelens.workload.parallel_config import ParallelConfig
 
 

@@ -7,8 +7,7 @@ import pkgutil
 import sys
 from functools import cache
 
-from tracelens.backends.base import Backend, Estimate, EstimateTable, backend
-from tracelens.backends.system import System
+from tracelens.backends.base import Backend, Estimate, EstimateTable, System, backend
 from tracelens.errors import UsageError
 from tracelens.registry import Registry, announced
 

@@ -11,14 +11,12 @@ import numpy as np
 import numpy.typing as npt
 
 from tracelens.backends import load, measured_tables, origami
-from tracelens.backends.base import Backend, EstimateTable
+from tracelens.backends.base import Backend, EstimateTable, System
 from tracelens.backends.collective_times import Collectives
 from tracelens.backends.column_batch import Basis, BatchBackend, ColumnBatch, RestsOnMeasurements
-from tracelens.backends.system import System
 from tracelens.errors import UsageError
 from tracelens.lazy.records import dataclass
-from tracelens.perf_models.base import MEMORY
-from tracelens.perf_models.work_columns import WorkColumns
+from tracelens.perf_models.base import MEMORY, WorkColumns
 
 C = TypeVar("C", WorkColumns, ColumnBatch)
 #: What the left side of ``family=backend`` may be.

@@ -9,13 +9,11 @@ from typing import ClassVar, Literal, TypeAlias
 
 import numpy as np
 
-from tracelens.backends.base import Backend, EstimateTable, Floats, backend
+from tracelens.backends.base import Backend, EstimateTable, Floats, System, backend
 from tracelens.backends.kernels.kernel_costs import Rates
-from tracelens.backends.system import System
 from tracelens.errors import UsageError
 from tracelens.lazy.records import dataclass
-from tracelens.network.algorithms import bound_us, collective_us
-from tracelens.network.algorithms.pipelined import forwarded_us
+from tracelens.network.algorithms import bound_us, collective_us, forwarded_us
 from tracelens.network.deepep import (
     DEFAULT_SMS,
     Exchanges,
@@ -27,10 +25,9 @@ from tracelens.network.deepep import (
     notify_us,
 )
 from tracelens.network.deepep import bound_us as exchange_bound_us
-from tracelens.network.groups import Group
-from tracelens.network.topology import Topology
+from tracelens.network.topology import Group, Topology
 from tracelens.perf_models import Collective, EPComm, PerfModel
-from tracelens.perf_models.work_columns import WorkColumns
+from tracelens.perf_models.base import WorkColumns
 from tracelens.units import GB_PER_S_IN_BYTES_PER_US
 
 DEEPEP = "deepep"

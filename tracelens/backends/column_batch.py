@@ -14,13 +14,12 @@ from typing import Any, ClassVar, NamedTuple, Protocol, Self, TypeAlias, TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from tracelens.backends.base import EstimateTable, Floats
-from tracelens.backends.system import System
+from tracelens.backends.base import EstimateTable, Floats, System
 from tracelens.dtypes import Precision
 from tracelens.hardware import HardwareSpec
-from tracelens.hardware.tile_constants import Calibration
+from tracelens.hardware.device_figures import Calibration
 from tracelens.lazy.records import dataclass
-from tracelens.perf_models.work_columns import WorkColumns
+from tracelens.perf_models.base import WorkColumns
 from tracelens.registry import mark
 from tracelens.units import TERA_PER_S_IN_PER_US
 

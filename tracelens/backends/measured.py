@@ -9,8 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from tracelens.backends.base import Backend, EstimateTable
-from tracelens.backends.system import System
+from tracelens.backends.base import Backend, EstimateTable, System
 from tracelens.backends.tiles.memory_bound import stream_of
 from tracelens.dtypes import DType
 from tracelens.lazy.records import dataclass

@@ -1,4 +1,16 @@
-"""Times that others measured: aiconfigurator's published tables, where that package is installed.
+"""Times that others measured: aiconfigurator's published tables as grids, where that package is installed.
+
+Grids of measured times, and the files of aiconfigurator's layout that hold them.
+
+Between measured points the logarithm of the time is linear in the logarithms of the sizes, over the cell of the grid
+that encloses the shape; every corner that counts must have been measured, and outside of the grid there is no answer.
+
+Engines' kernels as published tables measured them: each ``KernelTable``, in aiconfigurator's file of its name.
+
+Numbers of tokens and keys, and the sizes of a product, are a grid; all else must be as measured. Expert layers are
+looked up on even loads, since the columns of a call do not say how others were drawn.
+
+Times that others measured: aiconfigurator's published tables, where that package is installed.
 
 Times between measured points are those of ``measured_grids``. Of several frameworks the newest version of each counts,
 and at each point the fastest. GEMM: (m, n, k). Attention: the same heads, head dimension and window, over (batch,
@@ -9,34 +21,187 @@ from __future__ import annotations
 
 import functools
 import importlib.util
+import itertools
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
+import numpy.typing as npt
 
-from tracelens.backends.base import Backend, EstimateTable, Floats, backend
+from tracelens.backends.base import Backend, EstimateTable, Floats, System, backend
 from tracelens.backends.column_batch import ColumnBatch
-from tracelens.backends.kernels.kernel_columns import KernelColumns
-from tracelens.backends.kernels.kernel_costs import Rates
-from tracelens.backends.measured_grids import Grid, grid, newest
-from tracelens.backends.measured_kernels import kernel_times
+from tracelens.backends.kernels import kernel_table
+from tracelens.backends.kernels.kernel_costs import KernelColumns, KernelTable, Rates
 from tracelens.backends.roofline_and_tile import Roofline
-from tracelens.backends.system import System
 from tracelens.backends.tiles.attention_tiles import AttentionColumns
-from tracelens.backends.tiles.expert_layer import MoEColumns
-from tracelens.backends.tiles.gemm_tiles import GEMMColumns
+from tracelens.backends.tiles.gemm_tiles import GEMMColumns, MoEColumns
 from tracelens.dtypes import DType, Precision
-from tracelens.errors import InputError
+from tracelens.errors import InputError, TracelensError
 from tracelens.hardware import HardwareSpec
 from tracelens.lazy.records import dataclass
 from tracelens.perf_models import GEMM
-from tracelens.perf_models.base import resolved
-from tracelens.perf_models.work_columns import WorkColumns
+from tracelens.perf_models.base import WorkColumns, resolved
 
 if TYPE_CHECKING:
     import pandas as pd
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Grid:
+    """Logarithms of measured sizes along each axis, and of the times at their crossings; NaN where not measured."""
+
+    axes: tuple[Floats, ...]
+    log_us: npt.NDArray[np.float64]
+
+    def at(self, sizes: Floats) -> Floats:
+        """Times in us at the rows of ``sizes``, one column per axis."""
+        inside, low, share = np.ones(len(sizes), bool), [], []
+        for axis, values in zip(self.axes, np.log(sizes).T, strict=True):
+            inside &= (values >= axis[0] - 1e-9) & (values <= axis[-1] + 1e-9)
+            cell = np.clip(np.searchsorted(axis, values + 1e-9) - 1, 0, max(len(axis) - 2, 0))
+            width = axis[np.minimum(cell + 1, len(axis) - 1)] - axis[cell]
+            part = np.divide(values - axis[cell], width, out=np.zeros(len(values)), where=width > 0)
+            low.append(cell)
+            share.append(np.where(np.abs(part - part.round()) < 1e-6, part.round(), part))
+        total = np.zeros(len(sizes))
+        for corner in itertools.product((0, 1), repeat=len(self.axes)):
+            weight = np.prod([s if side else 1 - s for side, s in zip(corner, share, strict=True)], axis=0)
+            at = tuple(
+                np.minimum(cell + side, len(axis) - 1) for cell, side, axis in zip(low, corner, self.axes, strict=True)
+            )
+            total += np.where(weight > 0, weight * self.log_us[at], 0.0)
+        return np.where(inside, np.exp(total), np.nan)
+
+
+def grid(points: pd.DataFrame, axes: tuple[str, ...]) -> Grid:
+    """Of ``latency`` in ms over the columns ``axes``; of several times at a point the least."""
+    fastest = points.groupby(list(axes))["latency"].min()
+    sizes = [fastest.index.get_level_values(axis).to_numpy(np.float64) for axis in axes]
+    values = [np.unique(size) for size in sizes]
+    log_us = np.full([len(each) for each in values], np.nan)
+    at = tuple(np.searchsorted(each, size) for each, size in zip(values, sizes, strict=True))
+    log_us[at] = np.log(fastest.to_numpy(np.float64) * 1e3)
+    return Grid(axes=tuple(np.log(each) for each in values), log_us=log_us)
+
+
+def newest(folder: Path, names: tuple[str, ...], file: str) -> list[Path]:
+    """The newest version of each framework's table: ``SYSTEM/FAMILY/FRAMEWORK/VERSION/``, before 0.10 no family."""
+    newest: dict[str, Path] = {}
+    for system in sorted(folder.iterdir()):
+        if not system.is_dir() or _device_name(system.name) not in names:
+            continue
+        for path in sorted(system.rglob(f"{file}.*")):
+            framework = path.parent.parent.name
+            if path.suffix in (".parquet", ".txt", ".csv"):
+                other = newest.get(framework)
+                if other is None or _version(path) > _version(other):
+                    newest[framework] = path
+    return [newest[name] for name in sorted(newest)]
+
+
+def _version(path: Path) -> tuple[int, ...]:
+    return tuple(int(number) for number in re.findall(r"\d+", path.parent.name))
+
+
+@functools.cache
+def _device_name(folder: str) -> str | None:
+    try:
+        return HardwareSpec.load(folder).name
+    except TracelensError:
+        return None
+
+
+#: Files whose name is not the table's.
+_KERNEL_FILES = {"quantize-scale": "computescale", "quantize-matrix": "scale_matrix", "moe-mxfp4": "moe"}
+#: Sizes between which times are interpolated.
+_KERNEL_AXES = ("batch_size", "isl", "step", "seq_len", "num_tokens", "message_size", "m", "n", "k")
+_Key = tuple[float, ...]
+
+
+def kernel_times(batch: KernelColumns, folder: Path | None, device: HardwareSpec) -> Floats:
+    """Times in us of the fastest kernel that fits the case; NaN where nothing near was measured."""
+    table, time = batch.table, np.full(len(batch), np.nan)
+    if folder is None:
+        return time
+    names = tuple(filter(None, (device.name, device.based_on)))
+    wanted = tuple(pair for pair in batch.case if pair[0] != "version")
+    grids = _kernel_grids(table.name, folder, names, wanted)
+    axes, same = _kernel_columns(table)
+    keys = np.stack([batch.sizes[name] for name in same], axis=1) if same else np.zeros((len(batch), 0))
+    points = np.stack([batch.sizes[name] for name in axes], axis=1)
+    found, which = np.unique(keys, axis=0, return_inverse=True)
+    for number, key in enumerate(found.tolist()):
+        at = np.flatnonzero(which.ravel() == number)
+        if tuple(key) in grids:
+            time[at] = grids[tuple(key)].at(points[at])
+    return np.where(_is_even(batch), time, np.nan)
+
+
+def _is_even(batch: KernelColumns) -> np.ndarray[Any, np.dtype[np.bool_]]:
+    sizes = batch.sizes
+    if "rows" not in batch.table.loads:
+        return np.ones(len(batch), bool)
+    even = sizes["num_tokens"] * sizes["topk"] / sizes["moe_ep_size"]
+    return np.abs(sizes["rows"] / even - 1) < 0.01
+
+
+def _kernel_columns(table: KernelTable) -> tuple[list[str], list[str]]:
+    """The grid's columns, and those that must be equal."""
+    sizes = [*table.sizes, *table.optional, *(table.described[1]([""]) if table.described else ())]
+    # a prompt's tokens before it, which may be none, are as measured
+    axes = [name for name in table.sizes if name in _KERNEL_AXES and not (name == "step" and "context" in table.name)]
+    return axes, [name for name in sizes if name not in axes]
+
+
+@functools.lru_cache(maxsize=64)
+def _kernel_grids(
+    name: str, folder: Path, names: tuple[str, ...], wanted: tuple[tuple[str, str], ...]
+) -> Mapping[_Key, Grid]:
+    """Grids of one device and case by the sizes that must be equal."""
+    import pandas as pd
+
+    table = kernel_table(name)
+    if table is None:
+        return {}
+    file = _KERNEL_FILES.get(name, name.replace("-", "_"))
+    axes, same = _kernel_columns(table)
+    tables = [_read_kernels(path, table, wanted) for path in newest(folder, names, f"{file}_perf")]
+    if not tables:
+        return {}
+    points = pd.concat(tables, ignore_index=True)
+    if not same:
+        return {(): grid(points, tuple(axes))} if len(points) else {}
+    return {tuple(rows[same].iloc[0].tolist()): grid(rows, tuple(axes)) for _, rows in points.groupby(same)}
+
+
+def _read_kernels(path: Path, table: KernelTable, wanted: tuple[tuple[str, str], ...]) -> pd.DataFrame:
+    """Sizes and ``latency`` of the rows of a case. InputError for a file that is no such table."""
+    import pandas as pd
+
+    try:
+        read = pd.read_parquet(path) if path.suffix == ".parquet" else pd.read_csv(path)
+        if "distribution" in read and table.loads:
+            read = read[read["distribution"] == "balanced"]
+        read = read.assign(framework=path.parent.parent.name)
+        for name, text in wanted:
+            if name in read:
+                said = read[name].astype(str)
+                said = (
+                    said.map(table.kernel) if name == "kernel_source" else said.map(lambda x: table.type_named(x) or x)
+                )
+                read = read[said == text]
+        sizes: dict[str, Any] = {name: read[name] for name in table.sizes}
+        sizes |= {name: read[name] if name in read.columns else usual for name, usual in table.optional.items()}
+        if table.described is not None:
+            column, meant = table.described
+            sizes |= meant(list(read[column].astype(str)) if column in read else [""] * len(read))
+        return pd.DataFrame({**sizes, "latency": read["latency"]}, dtype=np.float64)
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise InputError(f"{path} is not a table of aiconfigurator: {error}") from error
+
 
 #: Since 0.11 the tables are in a package of their own.
 PACKAGES = ("aiconfigurator_core", "aiconfigurator")

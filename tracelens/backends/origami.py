@@ -21,18 +21,17 @@ from typing import Any, ClassVar, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from tracelens.backends.base import Backend, EstimateTable, Floats, backend
+from tracelens.backends.base import Backend, EstimateTable, Floats, System, backend
 from tracelens.backends.column_batch import Basis, ColumnBatch, hbm_peak
 from tracelens.backends.roofline_and_tile import Roofline
-from tracelens.backends.system import System
 from tracelens.backends.tiles.attention_tiles import DQ_READ_MODIFY_WRITE_BYTES, EXP_PER_CLOCK, AttentionColumns
 from tracelens.backends.tiles.gemm_tiles import GEMMColumns
 from tracelens.dtypes import DType, Precision
 from tracelens.hardware import HardwareSpec
-from tracelens.hardware.tile_constants import Calibration
+from tracelens.hardware.device_figures import Calibration
 from tracelens.perf_models import SDPA
+from tracelens.perf_models.base import WorkColumns
 from tracelens.perf_models.gemm import Product
-from tracelens.perf_models.work_columns import WorkColumns
 
 MODULE = "origami"
 _API = (

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from tracelens.backends.base import System
 from tracelens.backends.collective_times import MessageColumns, message_us
-from tracelens.backends.system import System
 from tracelens.calibration.device import Floats, Mask, mean_error, quoted, replaced_tables, rounded
 from tracelens.calibration.fitting import Bounds, Fit, fitted, logarithmic
 from tracelens.errors import InputError, UsageError

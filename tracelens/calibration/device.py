@@ -14,7 +14,7 @@ import numpy.typing as npt
 
 from tracelens.calibration.fitting import Bounds, Fit, fitted, undetermined
 from tracelens.hardware import HardwareSpec
-from tracelens.hardware.tile_constants import CONSTANTS, Calibration
+from tracelens.hardware.device_figures import CONSTANTS, Calibration
 from tracelens.lazy.records import dataclass
 
 Floats = npt.NDArray[np.float64]

@@ -10,13 +10,12 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from tracelens.backends.kernels import kernel_table
-from tracelens.backends.kernels.kernel_constants import chosen, of_device
-from tracelens.backends.kernels.kernel_costs import KernelTable
+from tracelens.backends.kernels.kernel_costs import KernelTable, chosen_constants, constants_of_device
 from tracelens.calibration.device import LEAST_GROUPS, Outcome, quoted, replaced_tables
 from tracelens.calibration.kernel_fits import KernelFit, constants_lines, kernel_fits
 from tracelens.calibration.measurements import of_device as rows_of_device
 from tracelens.hardware import HardwareSpec
-from tracelens.hardware.kernel_rows import KernelConstants
+from tracelens.hardware.device_figures import KernelConstants
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -44,7 +43,7 @@ def calibrated_kernels(table: KernelTable, frame: pd.DataFrame, device: Hardware
 
 def _calibrated(table: KernelTable, fit: KernelFit, device: HardwareSpec) -> KernelOutcome:
     (on,) = fit.on
-    known = chosen(table, device, on.case, of_device(table.name, device))
+    known = chosen_constants(table, device, on.case, constants_of_device(table.name, device))
     before = min((float(on.calls.errors(each.constants).mean()) for each in known), default=None)
     words = (text for name, text in on.case.items() if name != "version")
     groups = len(np.unique(on.groups))

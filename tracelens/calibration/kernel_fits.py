@@ -20,7 +20,7 @@ from tracelens.calibration.norm_fit import Calls, fitted_fresh, fitted_norm
 from tracelens.errors import UsageError
 from tracelens.estimation.kernel_estimates import batches, size_faults
 from tracelens.hardware import HardwareSpec
-from tracelens.hardware.kernel_rows import KernelConstants
+from tracelens.hardware.device_figures import KernelConstants
 from tracelens.lazy.records import dataclass
 
 if TYPE_CHECKING:

@@ -14,11 +14,10 @@ from tracelens.analysis.attribution.calls import COPY
 from tracelens.analysis.reading.catalog import Catalog
 from tracelens.analysis.reading.op_readings import OpReadings
 from tracelens.analysis.sheets import perf_summary
-from tracelens.backends.base import Floats
+from tracelens.backends.base import Floats, System
 from tracelens.backends.column_batch import ColumnBatch
 from tracelens.backends.origami import Origami, calibrated_family, slowdowns
-from tracelens.backends.system import System
-from tracelens.backends.tile import Tile
+from tracelens.backends.roofline_and_tile import Tile
 from tracelens.backends.tiles import memory_bound, pricer_of
 from tracelens.backends.tiles.attention_tiles import AttentionColumns
 from tracelens.calibration.device import Mask, Measured, Part

@@ -24,8 +24,8 @@ from tracelens.analysis.reading.op_readings import OpReadings
 from tracelens.analysis.reading.recording import Recording
 from tracelens.analysis.sheets.module_time import module_paths
 from tracelens.analysis.work.known_work import Limits, Work
+from tracelens.backends.base import System
 from tracelens.backends.chain import chain
-from tracelens.backends.system import System
 from tracelens.comparison.compared import IDLE
 from tracelens.comparison.sides import COMMUNICATION, UNKNOWN_DEVICE, Call, Floats, Rates, Recorded, role
 from tracelens.errors import NothingToAnalyzeError

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from tracelens.backends.base import System
 from tracelens.backends.collective_times import (
     Collectives,
     Kernels,
@@ -17,16 +18,14 @@ from tracelens.backends.collective_times import (
     message_us,
     notification_us,
 )
-from tracelens.backends.system import System
 from tracelens.errors import InputError, UsageError
 from tracelens.files.data_table import COUNT, Number, faults, is_file_name, numbers, texts
 from tracelens.lazy.records import dataclass
 from tracelens.network.algorithms import bound_us
 from tracelens.network.deepep import DEFAULT_SMS, DeepEP, Exchanges, Phase
 from tracelens.network.deepep import bound_us as exchange_bound_us
-from tracelens.network.groups import Group
-from tracelens.network.topology import Topology
-from tracelens.perf_models.communication.collective import Collective, bus_factor
+from tracelens.network.topology import Group, Topology
+from tracelens.perf_models.collective import Collective, bus_factor
 from tracelens.units import GB_PER_S_IN_BYTES_PER_US
 
 if TYPE_CHECKING:

@@ -16,9 +16,8 @@ from tracelens.backends.base import EstimateTable, Floats
 from tracelens.backends.chain import LAST, Chain, chain
 from tracelens.backends.column_batch import ColumnBatch
 from tracelens.backends.kernels import kernel_table, kernel_tables
-from tracelens.backends.kernels.kernel_columns import KernelColumns
-from tracelens.backends.kernels.kernel_costs import KernelTable
-from tracelens.backends.kernels.tuned_products import GEMM_AITER
+from tracelens.backends.kernels.kernel_costs import KernelColumns, KernelTable
+from tracelens.backends.kernels.tile_model_kernels import GEMM_AITER
 from tracelens.backends.tiles.gemm_tiles import GEMMColumns
 from tracelens.dtypes import DType, Precision
 from tracelens.errors import UsageError
@@ -29,7 +28,7 @@ from tracelens.files.data_table import is_file_name, text_codes, texts
 from tracelens.hardware import HardwareSpec
 from tracelens.lazy.records import dataclass
 from tracelens.perf_models import GEMM
-from tracelens.perf_models.work_columns import WorkColumns
+from tracelens.perf_models.base import WorkColumns
 
 if TYPE_CHECKING:
     import pandas as pd

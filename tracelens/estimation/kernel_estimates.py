@@ -8,12 +8,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from tracelens.backends.base import Floats
+from tracelens.backends.base import Floats, System
 from tracelens.backends.chain import Chain
-from tracelens.backends.kernels.kernel_columns import KernelColumns
-from tracelens.backends.kernels.kernel_costs import KernelTable
-from tracelens.backends.system import System
-from tracelens.backends.tiles.expert_layer import BLOCKS
+from tracelens.backends.kernels.kernel_costs import KernelColumns, KernelTable
+from tracelens.backends.tiles.gemm_tiles import EXPERT_BLOCKS
 from tracelens.errors import UsageError
 from tracelens.estimation.rank_loads import slot_load
 from tracelens.files.data_table import COUNT, SIZE, faults, numbers, text_codes, texts
@@ -127,7 +125,7 @@ def _loads(part: pd.DataFrame) -> Mapping[str, Floats]:
     """Rows, experts with rows, and blocks of the most loaded rank."""
     found = np.array([slot_load(*load) for load in _load_arguments(part)]).reshape(len(part), -1)
     loads = {"rows": found[:, 0], "active": found[:, 1]}
-    return loads | {f"blocks_{rows}": found[:, 2 + i] for i, rows in enumerate(BLOCKS)}
+    return loads | {f"blocks_{rows}": found[:, 2 + i] for i, rows in enumerate(EXPERT_BLOCKS)}
 
 
 def estimate_kernels(

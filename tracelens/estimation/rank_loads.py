@@ -6,7 +6,7 @@ import functools
 
 import numpy as np
 
-from tracelens.backends.tiles.expert_layer import BLOCKS
+from tracelens.backends.tiles.gemm_tiles import EXPERT_BLOCKS
 from tracelens.workload.placement import eplb
 from tracelens.workload.token_routing import expert_loads
 
@@ -21,11 +21,11 @@ _BALANCED = "_eplb"
 def rank_load(distribution: str, tokens: int, experts: int, topk: int, ranks: int) -> tuple[float, ...]:
     """(rows, active experts, blocks of each of ``moe.BLOCKS``) of the most loaded rank, mean over draws."""
     draws = 1 if distribution == "balanced" else DRAWS
-    total = np.zeros(2 + len(BLOCKS))
+    total = np.zeros(2 + len(EXPERT_BLOCKS))
     for seed in range(draws):
         by_rank = expert_loads(distribution, tokens, experts, topk, ranks, seed).reshape(ranks, -1)
         counts = by_rank[by_rank.sum(axis=1).argmax()]
-        blocks = [np.ceil(counts / rows).sum() for rows in BLOCKS]
+        blocks = [np.ceil(counts / rows).sum() for rows in EXPERT_BLOCKS]
         total += [counts.sum(), np.count_nonzero(counts), *blocks]
     return tuple((total / draws).tolist())
 
@@ -35,7 +35,7 @@ def slot_load(distribution: str, tokens: int, experts: int, topk: int, ranks: in
     """As ``rank_load``; with a distribution ``..._eplb`` experts are replicated into ``slots`` and packed evenly."""
     if not distribution.endswith(_BALANCED):
         return rank_load(distribution, tokens, experts, topk, ranks)
-    total = np.zeros(2 + len(BLOCKS))
+    total = np.zeros(2 + len(EXPERT_BLOCKS))
     for seed in range(_BALANCED_DRAWS):
         counts = expert_loads(distribution.removesuffix(_BALANCED), tokens, experts, topk, 1, seed)
         placed = eplb(counts, slots=slots, ranks=ranks)
@@ -43,5 +43,5 @@ def slot_load(distribution: str, tokens: int, experts: int, topk: int, ranks: in
         copies = np.bincount(placed.expert_of_slot, minlength=experts)
         own = placed.expert_of_slot[placed.rank_of_slot == busiest]
         share = (counts / copies)[own]
-        total += [share.sum(), np.minimum(share, 1).sum(), *(np.ceil(share / rows).sum() for rows in BLOCKS)]
+        total += [share.sum(), np.minimum(share, 1).sum(), *(np.ceil(share / rows).sum() for rows in EXPERT_BLOCKS)]
     return tuple((total / _BALANCED_DRAWS).tolist())

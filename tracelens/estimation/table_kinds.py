@@ -11,8 +11,7 @@ import numpy as np
 
 from tracelens.backends.column_batch import ColumnBatch
 from tracelens.backends.tiles.attention_tiles import AttentionColumns
-from tracelens.backends.tiles.expert_layer import BLOCKS, MoEColumns
-from tracelens.backends.tiles.gemm_tiles import GEMMColumns
+from tracelens.backends.tiles.gemm_tiles import EXPERT_BLOCKS, GEMMColumns, MoEColumns
 from tracelens.errors import UsageError
 from tracelens.estimation.rank_loads import rank_load
 from tracelens.files.data_table import COUNT, LARGEST, SIZE, Number, faults, is_blank, numbers, shown, texts
@@ -185,7 +184,7 @@ def moe_columns(table: pd.DataFrame, precision: str) -> MoEColumns:
         local_experts=table["num_experts"].to_numpy(np.float64) / ep,
         rows=loads[:, 0],
         active=loads[:, 1],
-        blocks={rows: loads[:, 2 + i] for i, rows in enumerate(BLOCKS)},
+        blocks={rows: loads[:, 2 + i] for i, rows in enumerate(EXPERT_BLOCKS)},
         as_layer=True,
     )
 

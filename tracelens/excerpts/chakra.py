@@ -10,7 +10,7 @@ import numpy as np
 from tracelens.dtypes import DType
 from tracelens.errors import NothingToAnalyzeError
 from tracelens.files.atomic_write import whole_file
-from tracelens.perf_models.communication.collective import Collective
+from tracelens.perf_models.collective import Collective
 from tracelens.trace.packet_writer import number, text, varint
 from tracelens.trace.table import DEVICE_KINDS, RowColumn, TraceTable
 

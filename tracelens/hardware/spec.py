@@ -17,10 +17,19 @@ from typing import Any, TypeVar
 from tracelens.dtypes import DType, Precision
 from tracelens.errors import InputError, UsageError
 from tracelens.files.toml_figures import Table, normalized, parsed
-from tracelens.hardware import kernel_rows, tile_constants
-from tracelens.hardware.device_figures import RATES, BusBandwidth, Figure, Hbm, Link, Match, MatrixCores, Rate
-from tracelens.hardware.kernel_rows import KernelConstants
-from tracelens.hardware.tile_constants import Calibration
+from tracelens.hardware import device_figures
+from tracelens.hardware.device_figures import (
+    RATES,
+    BusBandwidth,
+    Calibration,
+    Figure,
+    Hbm,
+    KernelConstants,
+    Link,
+    Match,
+    MatrixCores,
+    Rate,
+)
 from tracelens.lazy.records import dataclass
 
 FOLDER = Path(__file__).resolve().parent / "devices"
@@ -312,7 +321,7 @@ def _read(file: str, values: Mapping[str, Any]) -> HardwareSpec:
     vendor = root.text("vendor")
     if vendor is None:
         raise root.error("vendor", 'must name who makes the device, e.g. "amd"')
-    calibrated, like = tile_constants.read(root)
+    calibrated, like = device_figures.read_calibration(root)
     spec = HardwareSpec(
         name=name,
         label=root.text("label") or name,
@@ -336,7 +345,7 @@ def _read(file: str, values: Mapping[str, Any]) -> HardwareSpec:
         ep=named("ep", _EP_KINDS, "gb_s"),
         calibrated=calibrated,
         calibrated_like=like,
-        kernels=kernel_rows.of_device(root, root.text("based_on") or name),
+        kernels=device_figures.kernel_constants_of_device(root, root.text("based_on") or name),
         based_on=root.text("based_on"),
     )
     root.finish()

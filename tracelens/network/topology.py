@@ -1,4 +1,4 @@
-"""How ranks are joined: links in tiers, and what a group of ranks finds between its members."""
+"""How ranks are joined: groups of ranks, links in tiers, and what a group finds between its members."""
 
 from __future__ import annotations
 
@@ -11,8 +11,33 @@ import numpy.typing as npt
 
 from tracelens.errors import UsageError
 from tracelens.lazy.records import dataclass
-from tracelens.network.groups import Group
 from tracelens.units import GB_PER_S_IN_BYTES_PER_US
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Group:
+    """``ranks`` ranks, ``stride`` apart in the numbering that fills one node after the other.
+
+    With tensor-parallel ranks innermost, an expert- or data-parallel group has stride TP, so that of a node with 8
+    ranks it holds 8 / TP. UsageError below 1.
+    """
+
+    ranks: int
+    stride: int = 1
+
+    def __post_init__(self) -> None:
+        for name, value in (("ranks", self.ranks), ("stride", self.stride)):
+            if value < 1:
+                raise UsageError(f"a group's {name} must be at least 1, not {value}")
+
+    def within(self, domain: int) -> int:
+        """How many of the group's ranks stand in one domain of ``domain`` consecutive ranks; at least 1."""
+        return min(self.ranks, max(1, domain // self.stride))
+
+    def domains(self, domain: int) -> int:
+        """How many domains of ``domain`` consecutive ranks the group touches."""
+        return -(-self.ranks // self.within(domain))
+
 
 #: Bytes, or microseconds: one number, or an array taken element by element.
 Values: TypeAlias = float | npt.NDArray[np.float64]

@@ -4,14 +4,20 @@ from __future__ import annotations
 
 from functools import cache
 
-from tracelens.perf_models.attention.linear_attention import LinearAttention, LinearAttentionBackward
-from tracelens.perf_models.attention.rope import RoPE, RoPEBackward
-from tracelens.perf_models.base import CategoryOf, Like, PerfModel, category_of, recorded_as, total_bytes, traced_as
-from tracelens.perf_models.collective import EPComm
-from tracelens.perf_models.communication.collective import AllReduceRMSNorm, Collective, CustomCollective
+from tracelens.perf_models.base import (
+    CategoryOf,
+    Like,
+    PerfModel,
+    WorkColumns,
+    category_of,
+    recorded_as,
+    total_bytes,
+    traced_as,
+)
+from tracelens.perf_models.collective import AllReduceRMSNorm, Collective, CustomCollective, EPComm
 from tracelens.perf_models.conv import Conv, ConvBackward
-from tracelens.perf_models.data_movement import Movement, Sort
-from tracelens.perf_models.elementwise import BinaryElementwise, Elementwise, Operand, UnaryElementwise
+from tracelens.perf_models.data_movement import Movement, PooledLookup, PooledLookupBackward, Sort
+from tracelens.perf_models.elementwise import BinaryElementwise, Elementwise, GroupQuant, Operand, UnaryElementwise
 from tracelens.perf_models.gemm import GEMM, DynamicQuantGEMM, GEMMBackward
 from tracelens.perf_models.grouped_gemm import GroupedGEMM, GroupedGEMMBackward, GroupedGEMMVariableK
 from tracelens.perf_models.inference_attention import (
@@ -19,35 +25,37 @@ from tracelens.perf_models.inference_attention import (
     CacheWrite,
     InferenceAttention,
     InferenceStep,
+    RoPE,
+    RoPEBackward,
     SparseAttention,
     annotated_as,
     attention_sums,
 )
-from tracelens.perf_models.inner_ops import BackwardOf, BackwardPairs, InnerOp, OpCall, holds_ops
 from tracelens.perf_models.kernels import KernelPattern, classify, kernel_patterns
-from tracelens.perf_models.memory_bound.cross_entropy import CrossEntropy, CrossEntropyBackward
-from tracelens.perf_models.memory_bound.embedding import PooledLookup, PooledLookupBackward
-from tracelens.perf_models.memory_bound.hyper_connection import (
+from tracelens.perf_models.moe import MoEAux, MoEDown, MoEFused, MoEUp
+from tracelens.perf_models.normalization import (
     HyperConnectionCoefficients,
     HyperConnectionPost,
     HyperConnectionPostPre,
     HyperConnectionPre,
+    Normalization,
+    NormalizationBackward,
+    RMSNorm,
+    RMSNormBackward,
 )
-from tracelens.perf_models.memory_bound.quantization import GroupQuant
-from tracelens.perf_models.memory_bound.softmax import Softmax, SoftmaxBackward
-from tracelens.perf_models.moe import MoEAux, MoEDown, MoEFused, MoEUp
-from tracelens.perf_models.normalization import Normalization, NormalizationBackward, RMSNorm, RMSNormBackward
 from tracelens.perf_models.old_names import find_moved_modules
 from tracelens.perf_models.optimizer import MultiTensor
 from tracelens.perf_models.pooling import Pooling, PoolingBackward
 from tracelens.perf_models.recurrent_layers import (
     CausalConv1d,
     CausalConv1dBackward,
+    LinearAttention,
+    LinearAttentionBackward,
     MambaChunkScan,
     StateSpaceScan,
     StateSpaceScanBackward,
 )
-from tracelens.perf_models.reduce import Reduce
+from tracelens.perf_models.reduce import CrossEntropy, CrossEntropyBackward, Reduce, Softmax, SoftmaxBackward
 from tracelens.perf_models.sdpa import SDPA, SDPABackward
 from tracelens.perf_models.selective_attention import (
     IndexerScores,
@@ -56,7 +64,7 @@ from tracelens.perf_models.selective_attention import (
     SelectiveAttentionBackward,
     TopKRows,
 )
-from tracelens.perf_models.work_columns import WorkColumns
+from tracelens.perf_models.surroundings import BackwardOf, BackwardPairs, InnerOp, OpCall, holds_ops
 from tracelens.registry import Registry
 from tracelens.signature import OpSignature
 

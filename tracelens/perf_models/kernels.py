@@ -1,19 +1,74 @@
-"""What a device kernel's name alone says about it: its family, and whether it communicates or copies."""
+"""What a device kernel's name alone says about it: its family, whether it communicates or copies, and the type that
+a matrix kernel computes in.
+"""
 
 from __future__ import annotations
 
+import importlib
+import math
 import re
 import tomllib
 from collections.abc import Iterable, Sequence
 from dataclasses import fields
 from functools import cache, lru_cache
 from importlib.resources import files
+from typing import Any
 
+from tracelens.dtypes import DType
 from tracelens.errors import UsageError
 from tracelens.lazy.patterns import lazy_pattern
 from tracelens.lazy.records import dataclass
-from tracelens.perf_models.required_words import Words, required_words
 from tracelens.registry import Mark
+
+Words = tuple[str, ...]
+
+#: In most names of kernels, so that it rules out few.
+_COMMON = "kernel"
+_TELLING = 4
+
+
+def required_words(regex: str) -> Words:
+    """Words of which the lower-case form of each ASCII text that ``regex`` finds holds at least one; () where none is
+    known. Raises re.error for what is no regular expression.
+
+    >>> required_words(r"(?i)nccl|rccl"), required_words(r"^\\w+::(?:Copy|Fill)\\d*"), required_words(r"a?\\d+")
+    (('nccl', 'rccl'), ('copy', 'fill'), ())
+    """
+    # Public functions of the standard library give the compiled form only
+    return _required(importlib.import_module("re._parser").parse(regex))
+
+
+def _required(parts: Iterable[tuple[Any, Any]]) -> Words:
+    """Of parts that follow each other: the words of the part that rule out most."""
+    found: list[Words] = []
+    letters = ""
+    for kind, value in parts:
+        if str(kind) == "LITERAL":
+            letters += chr(value).lower()
+            continue
+        found += [(letters,), _required_by(str(kind), value)]
+        letters = ""
+    return max([*found, (letters,)], key=_rules_out)
+
+
+def _required_by(kind: str, value: Any) -> Words:
+    if kind == "SUBPATTERN":
+        return _required(value[-1])
+    if kind == "ATOMIC_GROUP":
+        return _required(value)
+    if kind in ("MAX_REPEAT", "MIN_REPEAT", "POSSESSIVE_REPEAT"):
+        least, _, repeated = value
+        return _required(repeated) if least else ()
+    if kind == "BRANCH":
+        branches = [_required(branch) for branch in value[1]]
+        return tuple(dict.fromkeys(word for words in branches for word in words)) if all(branches) else ()
+    return ()
+
+
+def _rules_out(words: Words) -> tuple[int, int, int]:
+    """How much: one word of a few letters rules out more than several longer ones."""
+    shortest = min((len(word.replace(_COMMON, "")) for word in words), default=0)
+    return min(shortest, _TELLING), -len(words), shortest
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -140,3 +195,79 @@ def _compiled(regex: str) -> tuple[re.Pattern[str], bool]:
         return re.compile(pattern if in_lower_case else regex), in_lower_case
     except re.error as error:
         raise UsageError(f"kernel pattern {regex!r} is not a regular expression: {error}") from error
+
+
+@dataclass(frozen=True, slots=True)
+class ComputeType:
+    """The type that products are computed in, and how many products stand for one; NaN where that is not known.
+
+    ``label`` is what reports call it: ``tf32``, ``bf16x9``.
+    """
+
+    label: str
+    dtype: DType
+    passes: float = 1.0
+
+    @classmethod
+    def parse(cls, label: str) -> ComputeType | None:
+        """What ``label`` stands for: one of those that kernels' names say, or an element type."""
+        named = next((named for named in _NAMED if named.label == label), None)
+        dtype = DType.parse(label)
+        return named or (None if dtype is None else cls(dtype.label, dtype))
+
+
+FP32 = ComputeType("fp32", DType.FP32)
+TF32 = ComputeType("tf32", DType.TF32)
+TF32X3 = ComputeType("tf32x3", DType.TF32, 3)
+BF16X3 = ComputeType("bf16x3", DType.BF16, 3)
+BF16X9 = ComputeType("bf16x9", DType.BF16, 9)
+FP8 = ComputeType("fp8", DType.FP8_E4M3FN)
+FP4 = ComputeType("fp4", DType.FP4_E2M1)
+INT8 = ComputeType("int8", DType.INT8)
+#: Double precision from products of 8-bit slices (the Ozaki scheme): how many slices depends on the values.
+FP64_EMULATED = ComputeType("fp64_emulated", DType.INT8, math.nan)
+_NAMED = (FP32, TF32, TF32X3, BF16X3, BF16X9, FP8, FP4, INT8, FP64_EMULATED)
+
+_PRODUCT = (
+    r"(?i)gemm|gemv|cijk_|nvjet|xmma|tensorop|fprop|dgrad|wgrad|convolve|scudnn|winograd|conv(?!ert)|_simt_|ozaki"
+)
+#: Of products whose tensors are FP32, first match wins. cuBLAS and CUTLASS name tensor-core kernels by the instruction:
+#: s1688 and s1684 multiply FP32 tensors as TF32, ``..x..x8gemm`` is TF32's depth of k on Hopper and Blackwell. nvjet
+#: kernels use tensor cores only. ``_MX_`` is how Tensile (hipBLASLt, rocBLAS) names its XF32 kernels for FP32 tensors.
+_OF_FP32 = (
+    (r"(?i)bf16x9", BF16X9),
+    (r"(?i)bf16x3", BF16X3),
+    (r"(?i)3xtf32|tf32x3", TF32X3),
+    (r"(?i)(?<!b)fp16_|_b?f16|b?f16f16|_bf16gemm|e4m3|e5m2", None),
+    (r"(?i)tf32|xf32|s168[48]|tensorop_s\d+x\d+x8gemm|nvjet|cijk_\w*_mx_", TF32),
+    (r"(?i)sgemm|sgemv|gemv|ffma|scudnn|_simt_|f32f32_f32f32|winograd|cijk_[a-z]+_[a-z]+_s|fp32", FP32),
+)  # fmt: skip
+#: Of products whose tensors are FP64.
+_OF_FP64 = ((r"(?i)ozaki|emulat|imma|i8816|i16832|s8s8|_i8_|int8", FP64_EMULATED),)
+#: Of products whose tensors are wider than what they are multiplied in, or of a type that the trace does not say.
+#: cuBLAS names both operands of an nvjet kernel by a letter each before C, the accumulator and D (``nvjet_qqtst_``,
+#: ``nvjet_sm100_ootst_``): q is E4M3, o E2M1, whose scales may be E4M3 (``Avec16UE4M3``).
+_OF_OTHERS = (
+    (r"nvjet_(?:sm\d+_)?oo[a-z]{3}_", FP4),
+    (r"nvjet_(?:sm\d+_)?(?:q[a-z]|[a-z]q)[a-z]{3}_", FP8),
+    (r"(?i)e4m3|e5m2|f8f8|fp8|float8|cijk_\w*_[fb]8", FP8),
+    (r"(?i)i8816|i16832|imma|s8s8|i8i8|cijk_[a-z]+_[a-z]+_i8", INT8),
+)
+_OPEN = {DType.FP32: _OF_FP32, DType.FP64: _OF_FP64, DType.BF16: _OF_OTHERS, DType.FP16: _OF_OTHERS, None: _OF_OTHERS}
+
+
+def is_open(recorded: DType | None) -> bool:
+    """Whether tensors of this type may be multiplied in another one."""
+    return recorded in _OPEN
+
+
+def precisions(kernels: Sequence[str], recorded: DType | None) -> list[ComputeType | None]:
+    """What each of these kernels computes in, its tensors being of the ``recorded`` type; None: silent."""
+    rules = [(re.compile(pattern), precision) for pattern, precision in _OPEN.get(recorded, ())]
+    product = re.compile(_PRODUCT)
+    return [
+        next((precision for pattern, precision in rules if pattern.search(name)), None)
+        if product.search(name)
+        else None
+        for name in kernels
+    ]

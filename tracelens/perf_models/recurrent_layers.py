@@ -1,15 +1,153 @@
-"""State-space models: causal convolution along the sequence, and the chunked scan."""
+"""Layers that carry a state along the sequence: LSTM and GRU, causal convolution and state-space scan, linear
+attention.
+"""
 
 from __future__ import annotations
 
 from dataclasses import fields
-from math import ceil
-from typing import ClassVar
+from math import ceil, prod
+from typing import Any, ClassVar, Literal, TypeAlias
 
 from tracelens.dtypes import DType
+from tracelens.errors import SignatureError
 from tracelens.lazy.records import dataclass
-from tracelens.perf_models.base import PerfModel, total_bytes
+from tracelens.perf_models.base import PerfModel, total_bytes, traced_as
 from tracelens.perf_models.gemm import Product
+from tracelens.perf_models.inference_attention import InferenceAttention
+from tracelens.perf_models.sdpa import SDPABackward
+from tracelens.signature import OpSignature
+
+#: Matrices per layer and direction, by the number that cuDNN and MIOpen give a kind: ReLU, tanh, LSTM, GRU.
+_GATES = {0: 1, 1: 1, 2: 4, 3: 3}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Recurrent(PerfModel):
+    """``layers`` of ``gates`` products per step: the input's, of ``features``, and the state's, of ``hidden``.
+
+    flops = 2 * gates * hidden * (input + state) per step of a sequence, layer and direction, and 2 * hidden * projected
+    where the state is projected; gates' arithmetic is left out. ``steps``: of all sequences together. bytes = weights,
+    input and output once, and the output of every layer but the last written and read: weights stay in the cache from
+    step to step, so the least.
+    """
+
+    category: ClassVar[str] = "RNN_fwd"
+    engine: ClassVar[str] = "matrix"
+
+    steps: int
+    features: int
+    hidden: int
+    gates: int
+    layers: int = 1
+    directions: int = 1
+    projected: int = 0
+    dtype: DType | None = DType.FP32
+
+    @property
+    def state(self) -> int:
+        """Width of what a layer hands on, of one direction."""
+        return self.projected or self.hidden
+
+    @property
+    def weights(self) -> int:
+        """Elements of all matrices and of the two biases per gate."""
+        first, others = self.features, self.directions * self.state
+        per_input = sum(first if layer == 0 else others for layer in range(self.layers))
+        products = self.gates * self.hidden * (per_input + self.layers * self.state)
+        return self.directions * (products + self.layers * self.hidden * (2 * self.gates + self.projected))
+
+    def flops(self) -> int:
+        biases = self.directions * self.layers * self.hidden * 2 * self.gates
+        return 2 * self.steps * (self.weights - biases)
+
+    def _activations(self) -> int:
+        return self.steps * (self.features + (2 * self.layers - 1) * self.directions * self.state)
+
+    def hbm_bytes(self) -> int | float | None:
+        return total_bytes((self.weights + self._activations(), self.dtype))
+
+    def backward(self) -> RecurrentBackward:
+        """The gradients of input and weights."""
+        return RecurrentBackward(**{f.name: getattr(self, f.name) for f in fields(Recurrent)})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RecurrentBackward(Recurrent):
+    """Twice the forward's products: gradients of the input and of the weights; twice its bytes."""
+
+    category: ClassVar[str] = "RNN_bwd"
+
+    def flops(self) -> int:
+        return 2 * Recurrent.flops(self)
+
+    def hbm_bytes(self) -> int | float | None:
+        return total_bytes((2 * (self.weights + self._activations()), self.dtype))
+
+
+@traced_as("aten::_cudnn_rnn")
+def _cudnn(op: OpSignature) -> Recurrent:
+    """(input, weights, .., .., hx, cx, mode, hidden, projection, layers, .., dropout, train, bidirectional, ...)."""
+    return _recurrent(op, mode=6, projection=8, layers=9, bidirectional=13)
+
+
+@traced_as("aten::_cudnn_rnn_backward")
+def _cudnn_backward(op: OpSignature) -> RecurrentBackward:
+    """(input, weights, .., .., hx, cx, output, three gradients, mode, hidden, projection, layers, ...)."""
+    return _recurrent(op, mode=10, projection=12, layers=13, bidirectional=17).backward()
+
+
+@traced_as("aten::miopen_rnn")
+def _miopen(op: OpSignature) -> Recurrent:
+    """(input, weights, .., hx, cx, mode, hidden, layers, batch_first, dropout, train, bidirectional, ...)."""
+    return _recurrent(op, mode=5, projection=None, layers=7, bidirectional=11)
+
+
+@traced_as("aten::miopen_rnn_backward")
+def _miopen_backward(op: OpSignature) -> RecurrentBackward:
+    """(input, weights, .., .., hx, cx, output, three gradients, mode, hidden, layers, .., bidirectional (16), ...)."""
+    return _recurrent(op, mode=10, projection=None, layers=12, bidirectional=16).backward()
+
+
+def _recurrent(op: OpSignature, *, mode: int, projection: int | None, layers: int, bidirectional: int) -> Recurrent:
+    """``input`` is [steps, batch, features] in either order, or [all steps, features] of packed sequences."""
+    *steps, features = op.shape(0)
+    numbers = [op.literal(i) for i in (mode, mode + 1, layers)]
+    kind, hidden, count = numbers
+    if kind not in _GATES or not all(isinstance(n, int) and not isinstance(n, bool) for n in numbers):
+        raise SignatureError(f"{op.name}: kind, hidden size and layers are {numbers}")
+    projected = op.literal(projection) if projection is not None else 0
+    both = op.literal(bidirectional)
+    if not isinstance(both, bool) or not isinstance(projected, int):
+        raise SignatureError(f"{op.name}: whether it runs in both directions was not recorded")
+    return Recurrent(
+        steps=prod(steps),
+        features=features,
+        hidden=hidden,
+        gates=_GATES[kind],
+        layers=count,
+        directions=1 + both,
+        projected=projected,
+        dtype=op.dtype(0),
+    )
+
+
+@traced_as("aten::mkldnn_rnn_layer")
+def _one_dnn(op: OpSignature) -> Recurrent:
+    """(input, weights of the input, of the state, .., .., hx, cx, ...): a layer in one direction, on the CPU."""
+    return _one_layer(op)
+
+
+@traced_as("aten::mkldnn_rnn_layer_backward")
+def _one_dnn_backward(op: OpSignature) -> RecurrentBackward:
+    """As the forward's, with weights in slots 1 and 2 too."""
+    return _one_layer(op).backward()
+
+
+def _one_layer(op: OpSignature) -> Recurrent:
+    """``weights`` are [gates x hidden, features] and [gates x hidden, hidden]."""
+    *steps, features = op.shape(0)
+    rows, hidden = op.shape(2)
+    return Recurrent(steps=prod(steps), features=features, hidden=hidden, gates=rows // hidden, dtype=op.dtype(0))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -167,3 +305,105 @@ class StateSpaceScanBackward(StateSpaceScan):
     def hbm_bytes(self) -> int | float | None:
         per_token = 3 * self.heads * self.head_dim + 2 * (2 * self.groups * self.state + self.heads)
         return total_bytes((self.b * self.tokens * per_token, self.dtype))
+
+
+#: What a token does to a head's state. ``delta``: decays it by one gate per head, predicts its value from it, adds what
+#: the prediction lacks, reads it (gated DeltaNet, arXiv 2412.06464). ``channel_delta``: the same with a gate per key
+#: channel (Kimi delta attention, arXiv 2510.26692). ``decay``: decays it by a constant of the head, adds its value,
+#: reads it (Lightning attention, arXiv 2401.04658).
+Rule: TypeAlias = Literal["delta", "channel_delta", "decay"]
+#: Flops per state element and token: decay 1; prediction, update and output 2 each.
+_FLOPS: dict[Rule, int] = {"delta": 7, "channel_delta": 7, "decay": 5}
+
+
+def state_flops(rule: Rule, tokens: Any, v_heads: Any, d_k: Any, d_v: Any) -> Any:
+    """Operations on the states of all value heads. Numbers or arrays."""
+    return _FLOPS[rule] * tokens * v_heads * d_k * d_v
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LinearAttention(PerfModel):
+    """Every value head keeps a state of d_k x d_v that each token decays, updates and reads by ``rule``.
+
+    flops = 7*d_k*d_v per token and value head: decay 1, prediction 2, update 2, output 2; 5 without prediction.
+    bytes = q, k and v (``qkv_width`` per token) and gates read, o written; and the state of each of ``sequences`` read
+    and written once, where an engine keeps it between calls. Else it stays on chip. A chunked kernel does more
+    arithmetic. ``assumed`` says which dimension the trace does not hold (see ``parameters``).
+    """
+
+    category: ClassVar[str] = InferenceAttention.category
+    engine: ClassVar[str] = "matrix"
+    priced_as: ClassVar[str | None] = "linear-attention"
+    family: ClassVar[str | None] = "InferenceAttention_fwd"
+
+    tokens: int
+    v_heads: int
+    d_k: int
+    d_v: int
+    qkv_width: int
+    dtype: DType | None
+    rule: Rule = "delta"
+    sequences: int | None = None
+    dtype_state: DType | None = DType.FP32
+    assumed: str = ""
+
+    @property
+    def k_heads(self) -> int:
+        """Heads of q and of k, which several value heads may share."""
+        return (self.qkv_width - self.v_heads * self.d_v) // (2 * self.d_k)
+
+    @property
+    def gates(self) -> int:
+        """Numbers per token that decay the state and weigh the update."""
+        per_head = {"delta": 2, "channel_delta": self.d_k + 1, "decay": 0}[self.rule]
+        return self.v_heads * per_head
+
+    def flops(self) -> int:
+        flops: int = state_flops(self.rule, self.tokens, self.v_heads, self.d_k, self.d_v)
+        return flops
+
+    def hbm_bytes(self) -> int | float | None:
+        states = 2 * (self.sequences or 0) * self.v_heads * self.d_k * self.d_v
+        return total_bytes(
+            (self.tokens * (self.qkv_width + self.gates + self.v_heads * self.d_v), self.dtype),
+            (states, self.dtype_state),
+        )
+
+    def backward(self) -> LinearAttentionBackward:
+        """The gradient of the same call."""
+        return LinearAttentionBackward(**{f.name: getattr(self, f.name) for f in fields(LinearAttention)})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LinearAttentionBackward(LinearAttention):
+    """The gradients of q, k, v and the gates: each product has two, so twice the forward's flops.
+
+    bytes = q, k, v, gates and the output's gradient read, their gradients written.
+    """
+
+    category: ClassVar[str] = SDPABackward.category
+    family: ClassVar[str | None] = None
+    gradient: ClassVar[bool] = True
+
+    def flops(self) -> int:
+        flops: int = 2 * state_flops(self.rule, self.tokens, self.v_heads, self.d_k, self.d_v)
+        return flops
+
+    def hbm_bytes(self) -> int | float | None:
+        per_token = 2 * (self.qkv_width + self.gates) + self.v_heads * self.d_v
+        return total_bytes((self.tokens * per_token, self.dtype))
+
+
+def gated_delta_rule(op: OpSignature) -> LinearAttention:
+    """Linear attention from (joint projection [t, 2*hk*dk + hv*dv], gate [t,hv], .., output [t,hv,dv], ...).
+
+    How the key width hk*dk divides into heads is not recorded: d_k = d_v is assumed and shown.
+    """
+    tokens, width = op.shape(0, rank=2)
+    v_heads, d_v = op.shape(1, rank=2)[1], op.shape(3)[-1]
+    keys = (width - v_heads * d_v) // 2
+    if keys <= 0 or keys % d_v:
+        raise SignatureError(f"{op.name}: a key width of {keys} holds no whole number of heads of {d_v}")
+    return LinearAttention(
+        tokens=tokens, v_heads=v_heads, d_k=d_v, d_v=d_v, qkv_width=width, dtype=op.dtype(0), assumed="d_k = d_v"
+    )

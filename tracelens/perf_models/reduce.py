@@ -1,7 +1,8 @@
-"""Reductions and scans."""
+"""Reductions and scans, softmax, and cross entropy."""
 
 from __future__ import annotations
 
+from dataclasses import fields
 from math import prod
 from typing import Any, ClassVar
 
@@ -10,7 +11,7 @@ from tracelens.errors import SignatureError
 from tracelens.lazy.records import dataclass
 from tracelens.perf_models.base import Like, PerfModel, resolved, scalar_type, total_bytes, traced_as, traced_name
 from tracelens.perf_models.elementwise import Operand, operand
-from tracelens.signature import OpSignature
+from tracelens.signature import OpSignature, Shape
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -165,3 +166,114 @@ def _to_host(op: OpSignature) -> Reduce:
     """One element read for the host."""
     x = operand(op, 0)
     return Reduce(elements=0, results=0, kind="item", distinct=1, dtype=x.dtype)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Softmax(PerfModel):
+    """``exp(x - max) / sum(exp(x - max))`` along one dim, or its logarithm.
+
+    flops = 5 per element: maximum, subtraction, exponential, sum, division; bytes = x read, y written.
+    ``dtype_out`` is like x's unless said otherwise.
+    """
+
+    category: ClassVar[str] = "softmax"
+    engine: ClassVar[str] = "vector"
+    family: ClassVar[str | None] = "Softmax_fwd"
+
+    shape: Shape
+    dim: int | None = None
+    dtype: DType | None = DType.BF16
+    dtype_out: DType | Like | None = Like.FIRST
+
+    def flops(self) -> int:
+        return 5 * prod(self.shape)
+
+    def hbm_bytes(self) -> int | float | None:
+        n = prod(self.shape)
+        return total_bytes((n, self.dtype), (n, resolved(self.dtype_out, self.dtype)))
+
+    def backward(self) -> SoftmaxBackward:
+        """The gradient of the same call."""
+        return SoftmaxBackward(**{f.name: getattr(self, f.name) for f in fields(Softmax)})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SoftmaxBackward(Softmax):
+    """``y * (dy - sum(dy * y))``: 4 flops per element; bytes = y and dy read, dx written."""
+
+    family: ClassVar[str | None] = "Softmax_bwd"
+
+    def flops(self) -> int:
+        return 4 * prod(self.shape)
+
+    def hbm_bytes(self) -> int | float | None:
+        n = prod(self.shape)
+        return total_bytes((n, self.dtype), (2 * n, resolved(self.dtype_out, self.dtype)))
+
+
+def _dim(op: OpSignature, index: int) -> int | None:
+    value = op.literal(index)
+    return value if isinstance(value, int) else None
+
+
+@traced_as("aten::_softmax", "aten::_log_softmax", leaf_only=True)
+def _softmax(op: OpSignature) -> Softmax:
+    """(x, dim, half_to_float): with the flag, a half-precision input gives an FP32 result."""
+    widened = op.literal(2) is True
+    return Softmax(
+        shape=op.shape(0), dim=_dim(op, 1), dtype=op.dtype(0), dtype_out=DType.FP32 if widened else Like.FIRST
+    )
+
+
+@traced_as("aten::softmax", "aten::log_softmax", "aten::special_softmax", leaf_only=True)
+def _softmax_wrapper(op: OpSignature) -> Softmax:
+    """(x, dim, dtype)."""
+    return Softmax(
+        shape=op.shape(0), dim=_dim(op, 1), dtype=op.dtype(0), dtype_out=scalar_type(op.literal(2)) or Like.FIRST
+    )
+
+
+@traced_as("aten::_safe_softmax", "aten::_masked_softmax", leaf_only=True)
+def _softmax_variant(op: OpSignature) -> Softmax:
+    return Softmax(shape=op.shape(0), dtype=op.dtype(0))
+
+
+@traced_as("aten::_softmax_backward_data", "aten::_log_softmax_backward_data", leaf_only=True)
+def _softmax_backward(op: OpSignature) -> SoftmaxBackward:
+    """(dy, y, dim, input dtype)."""
+    dtype_x = scalar_type(op.literal(3))
+    return SoftmaxBackward(shape=op.shape(0), dim=_dim(op, 2), dtype=dtype_x or op.dtype(0), dtype_out=op.dtype(0))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CrossEntropy(PerfModel):
+    """Softmax cross entropy over ``vocabulary`` logits of each row, and its gradient in place.
+
+    flops = 5 per logit; bytes = one read and one write of the logits, the least that the gradient in place needs.
+    """
+
+    category: ClassVar[str] = "CrossEntropy_fwd"
+
+    rows: int
+    vocabulary: int
+    dtype: DType | None
+
+    def flops(self) -> int:
+        return 5 * self.rows * self.vocabulary
+
+    def hbm_bytes(self) -> int | float | None:
+        return total_bytes((2 * self.rows * self.vocabulary, self.dtype))
+
+    def backward(self) -> CrossEntropyBackward:
+        """The backward over the same logits."""
+        return CrossEntropyBackward(**{f.name: getattr(self, f.name) for f in fields(CrossEntropy)})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CrossEntropyBackward(CrossEntropy):
+    """The gradient that the forward left in place, times the loss' gradient: 1 flop per logit, read and written."""
+
+    category: ClassVar[str] = "CrossEntropy_bwd"
+
+    def flops(self) -> int:
+        return self.rows * self.vocabulary

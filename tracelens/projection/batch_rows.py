@@ -13,8 +13,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import field, replace
 from typing import Any
 
-from tracelens.backends.system import System
-from tracelens.backends.system_names import system_of
+from tracelens.backends.base import System, system_of
 from tracelens.errors import InputError, TracelensError, UsageError
 from tracelens.files.data_table import Number, is_file_name, shown
 from tracelens.files.published_cells import number

@@ -10,9 +10,8 @@ from collections.abc import Hashable, Iterable, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from tracelens.backends.base import Backend
+from tracelens.backends.base import Backend, System
 from tracelens.backends.measured import EFFICIENCY, MEASURED, MeasuredBackend, MeasuredStep, key_of
-from tracelens.backends.system import System
 from tracelens.lazy.records import dataclass
 from tracelens.perf_models import WorkColumns
 from tracelens.projection.chunk_timing import Transfer

@@ -9,14 +9,12 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import field, replace
 from typing import Any, TypeVar
 
-from tracelens.backends.base import Backend
-from tracelens.backends.system import System
+from tracelens.backends.base import Backend, System
 from tracelens.dtypes import DType
 from tracelens.errors import UsageError
 from tracelens.lazy.records import dataclass
 from tracelens.network.algorithms import collective_us
-from tracelens.network.groups import Group
-from tracelens.network.topology import Topology
+from tracelens.network.topology import Group, Topology
 from tracelens.perf_models import Collective, PerfModel
 from tracelens.projection import pipeline, schedules
 from tracelens.projection.assumptions import NO_OPTIONS, Options

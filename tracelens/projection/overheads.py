@@ -10,9 +10,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from tracelens.backends.base import Backend, EstimateTable
-from tracelens.backends.system import System
-from tracelens.backends.tile import Tile
+from tracelens.backends.base import Backend, EstimateTable, System
+from tracelens.backends.roofline_and_tile import Tile
 from tracelens.dtypes import DType
 from tracelens.errors import UsageError
 from tracelens.hardware import HardwareSpec

@@ -5,8 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from tracelens.network.algorithms import collective_us
-from tracelens.network.groups import Group
-from tracelens.network.topology import Topology, Values
+from tracelens.network.topology import Group, Topology, Values
 
 #: A collective beside computing takes SMs and bandwidth: computing takes so much longer while they share the device.
 #: Measured 19 % in the mean and at most 40 (arXiv 2507.03114); of 0.1, 0.2 and 0.3 the one with which families of

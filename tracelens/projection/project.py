@@ -12,7 +12,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from tracelens.backends.system import System
+from tracelens.backends.base import System
 from tracelens.errors import TracelensError, UsageError
 from tracelens.files.say import told
 from tracelens.lazy.records import dataclass

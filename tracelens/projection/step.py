@@ -10,9 +10,8 @@ from dataclasses import field, replace
 from typing import Any, TypeAlias
 
 from tracelens.backends import origami
-from tracelens.backends.base import Backend
+from tracelens.backends.base import Backend, System
 from tracelens.backends.chain import chain
-from tracelens.backends.system import System
 from tracelens.errors import TracelensError, UsageError
 from tracelens.hardware import HardwareSpec
 from tracelens.lazy.records import dataclass

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from typing import Any
 
-from tracelens.backends.system import System
+from tracelens.backends.base import System
 from tracelens.errors import UsageError
 from tracelens.network.ports import Ports
 from tracelens.network.topology import Topology

@@ -13,9 +13,8 @@ from tracelens.dtypes import DType
 from tracelens.errors import UsageError
 from tracelens.lazy.records import dataclass
 from tracelens.network.algorithms import collective_us
-from tracelens.network.groups import Group
 from tracelens.network.ports import Exchange, Ports, PortTimes, bottleneck, simulate_ports
-from tracelens.network.topology import Topology
+from tracelens.network.topology import Group, Topology
 from tracelens.network.traffic import Copies, Payload, Traffic, imbalance
 from tracelens.routing.config import Dispatch
 from tracelens.routing.route_result import RouteResult, counted_loads, expert_frame, loads_summary, rank_frame

@@ -14,7 +14,7 @@ import numpy as np
 import pandas as pd
 
 from tracelens.backends import System
-from tracelens.backends.system_names import system_of
+from tracelens.backends.base import system_of
 from tracelens.errors import InputError, TracelensError, UsageError
 from tracelens.files.atomic_write import write_whole
 from tracelens.files.data_table import FIRST_ROW, Number, csv_of, is_blank, is_file_name, read_table, shown

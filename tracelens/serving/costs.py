@@ -21,7 +21,7 @@ from tracelens.dtypes import DType
 from tracelens.errors import UsageError
 from tracelens.lazy.records import dataclass
 from tracelens.perf_models import PerfModel
-from tracelens.perf_models.work_columns import WorkColumns
+from tracelens.perf_models.base import WorkColumns
 from tracelens.serving.deployment import Deployment, Engine
 from tracelens.serving.step_time.attention_times import (
     LARGEST_TABULATED,

@@ -20,12 +20,12 @@ from tracelens.analysis.loaded_trace import Options
 from tracelens.analysis.reading.catalog import Reading
 from tracelens.analysis.reading.recording import Recording, no_device_events
 from tracelens.analysis.sheets.module_time import module_paths
-from tracelens.backends.system import System
+from tracelens.backends.base import System
 from tracelens.errors import UsageError
 from tracelens.files.short_names import short_kernel_name
 from tracelens.lazy.records import dataclass
 from tracelens.perf_models.base import PerfModel
-from tracelens.perf_models.compute_type import ComputeType
+from tracelens.perf_models.kernels import ComputeType
 from tracelens.trace.table import Kind, RowColumn, TraceTable
 from tracelens.trace.tree import MODULE_PREFIX, OpTree
 

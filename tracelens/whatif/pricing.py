@@ -14,15 +14,13 @@ import numpy as np
 
 from tracelens.analysis.idle.dependency_replay import Bools, Floats
 from tracelens.analysis.work.known_work import launch_floor_us
-from tracelens.backends.base import EstimateTable
+from tracelens.backends.base import EstimateTable, System
 from tracelens.backends.chain import chain
-from tracelens.backends.system import System
 from tracelens.dtypes import DType
 from tracelens.errors import UsageError
 from tracelens.hardware import HardwareSpec
 from tracelens.lazy.records import dataclass
-from tracelens.perf_models.base import PerfModel
-from tracelens.perf_models.work_columns import WorkColumns
+from tracelens.perf_models.base import PerfModel, WorkColumns
 from tracelens.units import NS_PER_US
 from tracelens.whatif.plan import Z90, Plan
 

@@ -8,7 +8,7 @@ from typing import Any
 from tracelens.dtypes import DType, Precision
 from tracelens.errors import UsageError
 from tracelens.lazy.records import dataclass
-from tracelens.network.groups import Group
+from tracelens.network.topology import Group
 from tracelens.option_fields import made
 from tracelens.training_options import MODULES, TrainingOptions
 from tracelens.workload.ranks.placed_ranks import PlacedRanks, stride

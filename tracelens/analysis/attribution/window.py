@@ -51,7 +51,7 @@ from tracelens.analysis.verdict.summary import (
 )
 from tracelens.analysis.work.expert_exchange import Exchange, ExpertGroup, exchanges_of
 from tracelens.analysis.work.known_work import copied_bytes, forget_impossible_work
-from tracelens.backends.system import System
+from tracelens.backends.base import System
 from tracelens.errors import NothingToAnalyzeError
 from tracelens.lazy.records import dataclass
 from tracelens.trace.table import RowColumn, TraceTable

@@ -17,8 +17,8 @@ from tracelens.analysis.verdict.summary import Said, counted, percent, takes
 from tracelens.analysis.work.known_work import launch_floor_us, rate_of
 from tracelens.dtypes import DType
 from tracelens.lazy.patterns import lazy_pattern
-from tracelens.perf_models.compute_type import FP32
 from tracelens.perf_models.gemm import GEMM
+from tracelens.perf_models.kernels import FP32
 from tracelens.units import FLOPS_PER_GFLOP, TERA_PER_S_IN_PER_US
 
 if TYPE_CHECKING:

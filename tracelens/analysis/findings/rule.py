@@ -18,12 +18,11 @@ from tracelens.analysis.idle.idle_time import CAUSES, IdleParts, WindowTime
 from tracelens.analysis.sheets import perf_summary
 from tracelens.analysis.verdict.summary import Evidence, Said, counted, shortened, takes
 from tracelens.analysis.work.known_work import launch_floor_us
+from tracelens.backends.base import System
 from tracelens.backends.chain import chain
-from tracelens.backends.system import System
 from tracelens.lazy.records import dataclass
-from tracelens.perf_models.base import PerfModel
+from tracelens.perf_models.base import PerfModel, WorkColumns
 from tracelens.perf_models.gemm import GEMM
-from tracelens.perf_models.work_columns import WorkColumns
 from tracelens.registry import Claim, mark
 from tracelens.trace.table import Kind
 from tracelens.units import NS_PER_US

@@ -16,12 +16,12 @@ from tracelens.analysis.reading.recorded_groups import attributes_of_calls
 from tracelens.analysis.sheets import coll_analysis, copies
 from tracelens.analysis.verdict.summary import Evidence, Said, counted, duration, percent, size, takes
 from tracelens.analysis.work.expert_layers import split_sizes
+from tracelens.backends.base import System
 from tracelens.backends.collective_times import Collectives
-from tracelens.backends.system import System
 from tracelens.lazy.patterns import lazy_pattern
 from tracelens.lazy.records import dataclass
 from tracelens.perf_models import Collective
-from tracelens.perf_models.work_columns import WorkColumns
+from tracelens.perf_models.base import WorkColumns
 from tracelens.trace.table import Kind, TraceTable
 from tracelens.units import NS_PER_US
 

@@ -22,7 +22,7 @@ from tracelens.analysis.reading.op_readings import read_ops
 from tracelens.dtypes import DType
 from tracelens.errors import UsageError
 from tracelens.extensions import load_extension
-from tracelens.perf_models.communication.collective import Collective
+from tracelens.perf_models.collective import Collective
 from tracelens.trace.fuse import CounterTrack, Fused, FusedRank, Kept, fuse
 
 Floats = npt.NDArray[np.float64]

@@ -36,8 +36,7 @@ from tracelens.analysis.work.expert_layers import (
 from tracelens.dtypes import DType
 from tracelens.lazy.patterns import lazy_pattern
 from tracelens.lazy.records import dataclass
-from tracelens.perf_models.collective import EPComm
-from tracelens.perf_models.communication.collective import Collective
+from tracelens.perf_models.collective import Collective, EPComm
 from tracelens.signature import OpSignature
 from tracelens.trace.table import Kind, ProcessGroup, TraceTable
 from tracelens.trace.tree import OpTree

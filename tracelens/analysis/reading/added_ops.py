@@ -13,7 +13,7 @@ from tracelens.analysis.intervals import Ints
 from tracelens.analysis.loaded_trace import Trace
 from tracelens.analysis.reading.catalog import Catalog
 from tracelens.lazy.records import dataclass
-from tracelens.perf_models.inner_ops import InnerOp, OpCall
+from tracelens.perf_models.surroundings import InnerOp, OpCall
 from tracelens.signature import OpSignature
 from tracelens.trace.extended import AddedRows, with_rows
 from tracelens.trace.table import Kind, RowColumn, TraceTable

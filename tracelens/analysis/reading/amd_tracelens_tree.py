@@ -21,7 +21,7 @@ from tracelens.analysis.reading.added_ops import forward_rows
 from tracelens.analysis.reading.catalog import Catalog
 from tracelens.extensions import TimeLimitError, time_limit
 from tracelens.lazy.records import dataclass
-from tracelens.perf_models.amd_tracelens_hooks import TREE_HOOK
+from tracelens.perf_models.amd_tracelens import TREE_HOOK
 from tracelens.registry import Claim
 from tracelens.signature import OpSignature, freeze
 from tracelens.trace.columns import Column

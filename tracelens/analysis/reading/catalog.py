@@ -14,16 +14,14 @@ from tracelens.dtypes import DType
 from tracelens.errors import SignatureError
 from tracelens.extensions import Extension, TimeLimitError, overlay, time_limit
 from tracelens.lazy.records import dataclass
-from tracelens.perf_models.amd_tracelens_hooks import TREE_HOOK
+from tracelens.perf_models.amd_tracelens import TREE_HOOK
 from tracelens.perf_models.base import PerfModel
-from tracelens.perf_models.collective import EPComm
-from tracelens.perf_models.communication.collective import CustomCollective
-from tracelens.perf_models.compute_type import ComputeType
+from tracelens.perf_models.collective import CustomCollective, EPComm
 from tracelens.perf_models.gemm import GEMM, GEMMBackward
-from tracelens.perf_models.generated.fused import BACKEND, TRITON, compiled_kernel
 from tracelens.perf_models.inference_attention import InferenceStep
-from tracelens.perf_models.inner_ops import InnerOp, OpCall
-from tracelens.perf_models.kernels import KernelPattern
+from tracelens.perf_models.kernels import ComputeType, KernelPattern
+from tracelens.perf_models.surroundings import InnerOp, OpCall
+from tracelens.perf_models.triton_kernels import BACKEND, TRITON, compiled_kernel
 from tracelens.registry import Claim, Registry
 from tracelens.signature import OpSignature
 

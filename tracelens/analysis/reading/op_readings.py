@@ -19,9 +19,9 @@ from tracelens.analysis.reading.added_ops import forward_rows
 from tracelens.analysis.reading.catalog import PRODUCTS, Catalog, Reading
 from tracelens.analysis.reading.engine_steps import inference_sums, layer_windows
 from tracelens.dtypes import DType
-from tracelens.perf_models.communication.collective import GROUP_SIZES, CustomCollective
-from tracelens.perf_models.compute_type import ComputeType, is_open, precisions
+from tracelens.perf_models.collective import GROUP_SIZES, CustomCollective
 from tracelens.perf_models.inference_attention import SUMS, AttentionSums
+from tracelens.perf_models.kernels import ComputeType, is_open, precisions
 from tracelens.perf_models.surroundings import CALLER, FOLLOWER, GRADIENT, GRID, KERNEL, LAUNCH, Launch
 from tracelens.signature import OpSignature
 from tracelens.trace.columns import Column, narrowed

@@ -13,7 +13,7 @@ import numpy as np
 
 from tracelens.analysis.grouping import Codes, first_of_each, numbered
 from tracelens.lazy.patterns import lazy_pattern
-from tracelens.perf_models.communication.collective import Collective
+from tracelens.perf_models.collective import Collective
 from tracelens.signature import OpSignature
 from tracelens.trace.table import Kind, ProcessGroup, RowColumn, TraceTable
 from tracelens.trace.tree import OpTree

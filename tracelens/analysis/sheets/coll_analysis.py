@@ -23,7 +23,7 @@ from tracelens.analysis.work.expert_layers import all_to_all_share
 from tracelens.backends import EstimateTable
 from tracelens.dtypes import DType
 from tracelens.perf_models import Collective, WorkColumns
-from tracelens.perf_models.communication.collective import bus_factor
+from tracelens.perf_models.collective import bus_factor
 from tracelens.schema import column_set, count, identifier, mb, number, sheet, statistics, text, us
 from tracelens.trace.table import TraceTable
 from tracelens.trace.tree import OpTree

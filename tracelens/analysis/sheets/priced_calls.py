@@ -36,9 +36,8 @@ from tracelens.analysis.sheets.distinct_calls import (
 from tracelens.analysis.verdict.summary import Coverage
 from tracelens.analysis.work.expert_exchange import EVERY_ROW, Exchange
 from tracelens.analysis.work.known_work import LAUNCH, ExecutedWork, Limits, Work, executed_work
-from tracelens.backends.base import EstimateTable
+from tracelens.backends.base import EstimateTable, System
 from tracelens.backends.chain import chain
-from tracelens.backends.system import System
 from tracelens.hardware import HardwareSpec
 from tracelens.lazy.records import dataclass
 from tracelens.perf_models.reduce import Reduce

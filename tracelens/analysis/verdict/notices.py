@@ -26,7 +26,7 @@ from tracelens.analysis.work.known_work import MOST_OF_ROOFLINE, TOLERANCE_US
 from tracelens.files.safe_text import clipped
 from tracelens.lazy.patterns import lazy_pattern
 from tracelens.perf_models.base import UnknownWork
-from tracelens.perf_models.generated.fused import FusedKernel
+from tracelens.perf_models.triton_kernels import FusedKernel
 from tracelens.trace.extended import has_host_time
 from tracelens.trace.lacks import no_shapes
 from tracelens.trace.merged import MergedRanks

@@ -24,8 +24,8 @@ from tracelens.analysis.work.expert_layers import (
     remote_share,
     with_rows,
 )
+from tracelens.backends.base import System
 from tracelens.backends.collective_times import exchange_us, fabric, notification_us
-from tracelens.backends.system import System
 from tracelens.errors import UsageError
 from tracelens.lazy.records import dataclass
 from tracelens.network.deepep import DEFAULT_SMS, Exchanges

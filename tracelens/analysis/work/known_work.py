@@ -18,10 +18,9 @@ from tracelens.dtypes import DType
 from tracelens.hardware.device_figures import Rate
 from tracelens.hardware.spec import HardwareSpec
 from tracelens.lazy.records import dataclass
-from tracelens.perf_models.base import PerfModel, UnknownWork
-from tracelens.perf_models.compute_type import ComputeType
+from tracelens.perf_models.base import PerfModel, UnknownWork, WorkColumns
+from tracelens.perf_models.kernels import ComputeType
 from tracelens.perf_models.sdpa import SDPA, SDPABackward
-from tracelens.perf_models.work_columns import WorkColumns
 from tracelens.trace.table import TraceTable
 from tracelens.units import BYTES_PER_MIB, NS_PER_US, TERA_PER_S_IN_PER_US
 

@@ -1,22 +1,35 @@
-"""Kernel times as a launch and a norm of few costs, each a multiple of what it takes at the data sheet's rates.
+"""Times of engines' kernels: a launch and a norm of few costs, constants fitted per device and kernel, and calls as
+columns.
+
+Kernel times as a launch and a norm of few costs, each a multiple of what it takes at the data sheet's rates.
 
 A table's ``costs`` say what a call asks of the device: products by whole tiles, waves of work-groups, bytes, steps that
 follow each other. Constants of a device and library say how many times longer than the data sheet each takes
 (``kernel_constants``). Every cost grows with every size, so estimates do too.
+
+Fitted constants of engines' kernels: a file per table, a row per device, library, kernel and types.
+
+``tracelens/hardware/kernels/TABLE.toml`` holds them with their source and the error on shape groups not fitted; a
+device file may hold its own (``tracelens calibrate``).
 """
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import field
-from typing import Any, NamedTuple, TypeAlias
+from dataclasses import field, replace
+from pathlib import Path
+from typing import Any, ClassVar, NamedTuple, Self, TypeAlias
 
 import numpy as np
 
 from tracelens.backends.base import Floats
-from tracelens.backends.column_batch import hbm_peak
+from tracelens.backends.column_batch import Basis, ColumnBatch, Part, Priced, hbm_peak
 from tracelens.dtypes import DType, Precision
-from tracelens.hardware import HardwareSpec
+from tracelens.files.toml_figures import Table
+from tracelens.hardware import HardwareSpec, device_figures
+from tracelens.hardware.device_figures import KernelConstants
+from tracelens.hardware.spec import FOLDER as DEVICES
 from tracelens.lazy.records import dataclass
 from tracelens.registry import Mark
 from tracelens.units import GB_PER_S_IN_BYTES_PER_US, TERA_PER_S_IN_PER_US
@@ -239,3 +252,162 @@ def combined_us(costs: Costs, rates: Rates, constants: Mapping[str, float]) -> F
         hidden = missed if costs.beneath else 0.0
     overlapped = np.asarray(total, np.float64) ** (power / inner) + constants.get("host_us", 0.0) ** power
     return np.asarray(after + overlapped ** (1 / power) - hidden)
+
+
+FOLDER = DEVICES.parent / "kernels"
+#: What a stand-in costs: other types, another library, another kernel, an older version; another device.
+_OTHER_CASE, _OTHER_LIBRARY, _OTHER_KERNEL, _OTHER_VERSION = 10.0, 3.0, 1.0, 0.1
+_SISTER, _ARCHITECTURE, _GENERATION, _ANY_DEVICE = 0.01, 4.5, 5.0, 6.0
+
+
+@functools.cache
+def fitted_constants(table: str) -> tuple[KernelConstants, ...]:
+    """Every row of a table's file; none without one."""
+    path = FOLDER / f"{table}.toml"
+    return () if not path.is_file() else read_constants(path)
+
+
+def read_constants(path: Path) -> tuple[KernelConstants, ...]:
+    """The rows of one file."""
+    return device_figures.read_kernel_constants(Table.of_file(path), "kernels")
+
+
+def constants_of_device(table: str, device: HardwareSpec) -> tuple[KernelConstants, ...]:
+    """Every row of a table's file, in whose place a device file's own come where they are of the same kernel."""
+    own, published = device.kernels.get(table, ()), fitted_constants(table)
+    if not own:
+        return published
+    names = (device.name, device.based_on)
+
+    def is_replaced(row: KernelConstants) -> bool:
+        return row.device in names and any(
+            all(row.case.get(name) == text for name, text in mine.case.items() if name != "version") for mine in own
+        )
+
+    return (*own, *(row for row in published if not is_replaced(row)))
+
+
+def chosen_constants(
+    table: KernelTable, device: HardwareSpec, case: Case, rows: tuple[KernelConstants, ...]
+) -> tuple[KernelConstants, ...]:
+    """The rows nearest to a case on a device: several where the case leaves the library or the kernel open.
+
+    A device that nobody measured takes its sister's (``like``), else those of its architecture, else of its generation
+    (gfx950's for gfx942), else all devices'.
+    """
+    ranked = [(_distance(table, device, case, row), row) for row in rows]
+    least = min((far for far, _ in ranked if far is not None), default=None)
+    return tuple(row for far, row in ranked if far == least and far is not None)
+
+
+def _distance(table: KernelTable, device: HardwareSpec, case: Case, row: KernelConstants) -> float | None:
+    """None where the row is of another operation."""
+    if any(row.case.get(name) != case[name] for name in table.apart if name in case):
+        return None
+    if table.operation(row.case) != table.operation(case):
+        return None
+    far = _device_distance(device, row.device)
+    for name, cost in (("framework", _OTHER_LIBRARY), ("kernel_source", _OTHER_KERNEL), ("version", _OTHER_VERSION)):
+        far += cost * (name in case and row.case.get(name) != case[name])
+    return far + sum(_OTHER_CASE for name in table.cases if name in case and row.case.get(name) != case[name])
+
+
+def _device_distance(device: HardwareSpec, measured: str) -> float:
+    if measured in (device.name, device.based_on):
+        return 0.0
+    sister = device.calibrated_like
+    if sister is not None and measured == sister:
+        return _SISTER
+    other = HardwareSpec.load(measured)
+    mine, theirs = device.match, other.match
+    if mine is None or theirs is None or device.vendor != other.vendor or mine.compute_major != theirs.compute_major:
+        return _ANY_DEVICE
+    return _ARCHITECTURE if mine.compute_minor == theirs.compute_minor else _GENERATION
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class KernelColumns(ColumnBatch):
+    """Rows of one table that are alike in their ``case``: pairs of a column and its text."""
+
+    family: ClassVar[str] = "kernel"
+
+    table: KernelTable
+    case: tuple[tuple[str, str], ...]
+    sizes: Mapping[str, Floats]
+
+    def __len__(self) -> int:
+        return len(next(iter(self.sizes.values())))
+
+    def take(self, part: Part) -> Self:
+        """Some of the rows."""
+        return type(self)(
+            precision=self.precision, table=self.table, case=self.case,
+            sizes={name: values[part] for name, values in self.sizes.items()},
+        )  # fmt: skip
+
+    def flops(self) -> Floats:
+        """As the perf models of the table's operations count."""
+        return self.table.work(self.sizes, dict(self.case)).flops
+
+    def hbm_bytes(self) -> Floats:
+        """As the perf models of the table's operations count."""
+        return self.table.work(self.sizes, dict(self.case)).hbm_bytes
+
+    def choices(self, device: HardwareSpec) -> tuple[KernelConstants, ...]:
+        """The kernels that may run on the device; those of another device without the name of its tuning file."""
+        found = chosen_constants(self.table, device, dict(self.case), constants_of_device(self.table.name, device))
+        usual = None if self.table.described is None else self.table.described[0]
+        return tuple(
+            row
+            if row.device in (device.name, device.based_on) or usual not in row.case
+            else replace(row, case={name: text for name, text in row.case.items() if name != usual})
+            for row in found
+        )
+
+    def _price(self, device: HardwareSpec) -> Priced | None:
+        found = self.fastest(device)
+        return None if found is None else found[0]
+
+    def fastest(self, device: HardwareSpec) -> tuple[Priced, tuple[KernelConstants, ...], Floats] | None:
+        """Times by the fastest kernel, the kernels, and which of them each row takes. None without any.
+
+        Where other devices' constants stand in, the geometric mean over those devices.
+        """
+        choices, rates = self.choices(device), Rates.of(device)
+        if not choices or rates is None:
+            return None
+        times = np.stack([self.time_us(each, rates) for each in choices])
+        devices = sorted({each.device for each in choices})
+        which = times.argmin(axis=0)
+        of_each = [times[[each.device == name for each in choices]].min(axis=0) for name in devices]
+        time = np.exp(np.mean(np.log(of_each), axis=0)) if len(devices) > 1 else of_each[0]
+        work = self.table.work(self.sizes, dict(self.case))
+        compute, memory = work.flops / rates.flops(work.rate), work.hbm_bytes / rates.hbm
+        least = self.table.least_us(work, rates)
+        priced = Priced(time_us=np.maximum(time, least), compute_us=compute, memory_us=memory, peak_us=least)
+        return priced, choices, which
+
+    def measured_as(self, device: HardwareSpec) -> Basis:
+        """The kernel that each row takes; its error where it was measured on the device and in the row's types."""
+        kernels, chosen_of = self.choices(device), self.fastest(device)
+        if not kernels or chosen_of is None:
+            return Basis.unknown(len(self))
+        own, asked = (device.name, device.based_on), dict(self.case)
+        held = [
+            row.error_percent is not None
+            and row.device in own
+            and all(row.case.get(name) == asked[name] for name in self.table.cases if name in asked)
+            for row in kernels
+        ]
+        errors = [row.error_percent if known else np.nan for row, known in zip(kernels, held, strict=True)]
+        labels, which = np.array([row.label for row in kernels], object), chosen_of[2]
+        return Basis(labels[which], np.array(errors, np.float64)[which])
+
+    def time_us(self, kernel: KernelConstants, rates: Rates) -> Floats:
+        """By one kernel's constants, not below what the data sheet allows."""
+        case = {**dict(kernel.case), **dict(self.case)}
+        case |= {name: kernel.case[name] for name in ("framework", "kernel_source", "version") if name in kernel.case}
+        costs = self.table.costs(self.sizes, rates, case)
+        return np.maximum(
+            combined_us(costs, rates, kernel.constants), self.table.least_us(self.table.work(self.sizes, case), rates)
+        )

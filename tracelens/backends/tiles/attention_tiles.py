@@ -1,13 +1,21 @@
-"""Attention kernel times: flash attention over new tokens, its backward, and decoding over a paged cache.
+"""Attention kernel times: flash attention, its backward, decoding over a paged cache, and linear attention's state
+updates.
+
+Attention kernel times: flash attention over new tokens, its backward, and decoding over a paged cache.
 
 A work-group takes some query rows of a head and walks along the keys it sees. Forward: the tiles of its diagonal whole,
 matrix and exponential time overlapped, the longest group and the last wave on top, writing the cache not hidden.
 Decode: sequences split among idle units. ``docs/estimation.md`` has the errors.
+
+Linear attention by the constants of engines' kernels: gated DeltaNet and Kimi delta attention.
+
+The fastest measured kernel counts. A gradient is two such calls: each product of the forward has two.
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any, ClassVar
 
@@ -15,13 +23,16 @@ import numpy as np
 
 from tracelens.backends.base import Floats
 from tracelens.backends.column_batch import OUTPUT_BYTES, PRICED, Basis, Chip, ColumnBatch, Priced, pricer
+from tracelens.backends.kernels.kernel_costs import KernelColumns, KernelTable
+from tracelens.backends.kernels.tile_model_kernels import GDN, KDA
 from tracelens.dtypes import DType
 from tracelens.hardware import HardwareSpec
-from tracelens.hardware.tile_constants import Calibration
+from tracelens.hardware.device_figures import Calibration
 from tracelens.lazy.records import dataclass
+from tracelens.perf_models.base import WorkColumns
 from tracelens.perf_models.inference_attention import InferenceAttention, SparseAttention
+from tracelens.perf_models.recurrent_layers import LinearAttention
 from tracelens.perf_models.sdpa import Requests
-from tracelens.perf_models.work_columns import WorkColumns
 
 #: Exponentials per clock and unit: 16 on NVIDIA since Ampere; 4 SIMDs of 16 lanes at a quarter rate on CDNA.
 EXP_PER_CLOCK = 16
@@ -386,3 +397,40 @@ def _visited(c: AttentionColumns, edge: Floats, keys: Floats) -> tuple[Floats, F
     mean = np.where(causal, np.minimum(mean + edge / 2, total), total)
     last = np.where(causal, np.minimum(c.window + edge, total), total)
     return mean, last
+
+
+#: Table, and kernels that stand for its state updates (not for its convolutions), by what a token does to the state.
+_TABLES: Mapping[str, tuple[KernelTable, str]] = {"delta": (GDN, "gated_delta_rule"), "channel_delta": (KDA, "kda")}
+#: Tokens of a sequence up to which its state is updated one by one: a decode step and its drafts.
+_STEP_TOKENS = 8
+
+
+@pricer("linear-attention")
+def state_updates(work: WorkColumns, device: HardwareSpec) -> Priced:
+    """Calls by rule and phase; without a number of sequences all tokens are one. NaN for rules nobody measured."""
+    models: tuple[Any, ...] = work.models
+    batches: dict[tuple[str, str], list[int]] = defaultdict(list)
+    for row, model in enumerate(models):
+        if model.rule in _TABLES and model.dtype in (DType.BF16, DType.FP16):
+            is_step = model.sequences is not None and model.tokens <= _STEP_TOKENS * model.sequences
+            batches[model.rule, "generation" if is_step else "context"].append(row)
+    parts = []
+    for (rule, phase), rows in batches.items():
+        table, kernel = _TABLES[rule]
+        columns = np.array([_sizes(models[row]) for row in rows], np.float64).T
+        batch = KernelColumns(
+            precision="bf16",
+            table=table,
+            case=(("kernel_source", kernel), ("phase", phase)),
+            sizes=dict(zip(table.sizes, columns, strict=True)),
+        )
+        parts.append((rows, batch.price(device)))
+    found = Priced.summed(len(work), parts)
+    calls = np.array([2.0 if model.gradient else 1.0 for model in models])
+    return replace(found, time_us=np.maximum(found.time_us * calls, found.peak_us * calls))
+
+
+def _sizes(model: LinearAttention) -> tuple[float, ...]:
+    """As the tables' ``sizes``: sequences, tokens of each, key heads, value heads."""
+    sequences = model.sequences or 1
+    return sequences, model.tokens / sequences, model.k_heads, model.d_k, model.v_heads, model.d_v

@@ -9,9 +9,8 @@ import numpy as np
 from tracelens.backends.base import Floats
 from tracelens.backends.column_batch import Priced, hbm_peak, pricer
 from tracelens.hardware import HardwareSpec
-from tracelens.hardware.tile_constants import STREAMS, Calibration
-from tracelens.perf_models.base import MEMORY, PerfModel
-from tracelens.perf_models.work_columns import WorkColumns
+from tracelens.hardware.device_figures import STREAMS, Calibration
+from tracelens.perf_models.base import MEMORY, PerfModel, WorkColumns
 
 
 def stream_of(model: PerfModel) -> str:

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from tracelens.backends.kernels.kernel_costs import KernelTable
     from tracelens.calibration.device import Measured, Outcome
     from tracelens.hardware import HardwareSpec
-    from tracelens.hardware.kernel_rows import KernelConstants
+    from tracelens.hardware.device_figures import KernelConstants
 
 _HEADER = ("family", "precision", "calls", "groups", "before", "after", "unseen")
 
@@ -52,7 +52,7 @@ def run(args: argparse.Namespace) -> int:
 def _cluster(args: argparse.Namespace) -> int:
     import pandas as pd
 
-    from tracelens.backends.system import System
+    from tracelens.backends.base import System
     from tracelens.calibration.cluster_calibration import calibrate_cluster, cluster_file
     from tracelens.files.atomic_write import write_whole
     from tracelens.files.data_table import read_table

@@ -18,7 +18,7 @@ from tracelens.report.figures import shown_rate
 if TYPE_CHECKING:
     import pandas as pd
 
-    from tracelens.backends.system import System
+    from tracelens.backends.base import System
     from tracelens.estimation.communication import Message
     from tracelens.estimation.operations import Answer
 
@@ -187,7 +187,7 @@ def _messages(args: argparse.Namespace) -> int:
 
 
 def _systems(clusters: str | None, devices: str | None) -> list[System]:
-    from tracelens.backends.system import System
+    from tracelens.backends.base import System
     from tracelens.network.cluster import Cluster
 
     named = [name.strip() for name in (clusters or "").split(",") if name]
@@ -197,7 +197,7 @@ def _systems(clusters: str | None, devices: str | None) -> list[System]:
 
 def _sent(args: argparse.Namespace, system: System) -> list[Message]:
     from tracelens.estimation.communication import TokenExchange, collective_answer, exchange_answers
-    from tracelens.network.groups import Group
+    from tracelens.network.topology import Group
 
     if args.what == "collective":
         group = Group(ranks=args.ranks, stride=args.stride)

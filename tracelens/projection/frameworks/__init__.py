@@ -12,7 +12,7 @@ from dataclasses import field, fields, replace
 from pathlib import Path
 from typing import Any
 
-from tracelens.backends.system import System
+from tracelens.backends.base import System
 from tracelens.dtypes import Precision
 from tracelens.errors import UsageError
 from tracelens.files.toml_figures import Table, normalized

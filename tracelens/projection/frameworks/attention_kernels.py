@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import functools
 
-from tracelens.backends.system import System
-from tracelens.backends.tile import Tile
+from tracelens.backends.base import System
+from tracelens.backends.roofline_and_tile import Tile
 from tracelens.hardware import HardwareSpec
 from tracelens.perf_models import SDPA
 from tracelens.training_options import Attention

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from tracelens.lazy.records import dataclass
-from tracelens.network.groups import Group
+from tracelens.network.topology import Group
 from tracelens.perf_models import Collective, EPComm, PerfModel
 from tracelens.projection.blocks import exposed_share
 from tracelens.projection.overheads import Software

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import fields, replace
 from pathlib import Path
 
-from tracelens.backends.system import System
+from tracelens.backends.base import System
 from tracelens.dtypes import DType
 from tracelens.errors import UsageError
 from tracelens.hardware.device_figures import Hbm, Link, Rate

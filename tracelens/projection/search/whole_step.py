@@ -16,14 +16,13 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from tracelens.backends.base import System
 from tracelens.backends.chain import chain
-from tracelens.backends.system import System
 from tracelens.errors import UsageError
 from tracelens.files.say import told
 from tracelens.lazy.records import dataclass
 from tracelens.network.algorithms import collective_us
-from tracelens.network.groups import Group
-from tracelens.network.topology import Topology
+from tracelens.network.topology import Group, Topology
 from tracelens.option_fields import BACKENDS
 from tracelens.perf_models import PerfModel
 from tracelens.projection.blocks import exposed_share

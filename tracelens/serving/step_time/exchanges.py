@@ -10,8 +10,7 @@ from tracelens.hardware import HardwareSpec
 from tracelens.lazy.records import dataclass
 from tracelens.network.algorithms import collective_us
 from tracelens.network.cluster import Library
-from tracelens.network.groups import Group
-from tracelens.network.topology import Link, Rates, Tier, Topology
+from tracelens.network.topology import Group, Link, Rates, Tier, Topology
 from tracelens.serving.deployment import Deployment
 
 FS_PER_US = 1_000_000_000

@@ -14,19 +14,18 @@ from tracelens.analysis.attribution.host_scopes import FORWARD, OPTIMIZER, PHASE
 from tracelens.analysis.idle.dependency_replay import Bools, Floats
 from tracelens.analysis.reading.recorded_groups import attributes_of_calls
 from tracelens.analysis.work.known_work import launch_floor_us
-from tracelens.backends.system import System
+from tracelens.backends.base import System
 from tracelens.dtypes import DType, Precision
 from tracelens.errors import UsageError
 from tracelens.lazy.patterns import lazy_pattern
-from tracelens.perf_models.base import PerfModel, resolved
-from tracelens.perf_models.communication.collective import Collective
-from tracelens.perf_models.compute_type import precisions
+from tracelens.perf_models.base import PerfModel, WorkColumns, resolved
+from tracelens.perf_models.collective import Collective
 from tracelens.perf_models.conv import Conv
 from tracelens.perf_models.elementwise import Operand, UnaryElementwise
 from tracelens.perf_models.gemm import GEMM
+from tracelens.perf_models.kernels import precisions
 from tracelens.perf_models.optimizer import MultiTensor
 from tracelens.perf_models.sdpa import SDPA
-from tracelens.perf_models.work_columns import WorkColumns
 from tracelens.units import NS_PER_US
 from tracelens.whatif.changes import ORDER, PLACE, WORK, change
 from tracelens.whatif.plan import Z90, Plan

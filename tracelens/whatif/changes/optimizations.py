@@ -12,10 +12,9 @@ from tracelens.analysis.attribution.activity import streams_of
 from tracelens.analysis.attribution.window import attribute
 from tracelens.analysis.intervals import Ints, union_ns
 from tracelens.errors import UsageError
-from tracelens.perf_models.base import MEMORY, PerfModel
+from tracelens.perf_models.base import MEMORY, PerfModel, WorkColumns
 from tracelens.perf_models.gemm import GEMM
 from tracelens.perf_models.sdpa import SDPA
-from tracelens.perf_models.work_columns import WorkColumns
 from tracelens.projection.overlap import OVERLAP_COST
 from tracelens.units import NS_PER_US
 from tracelens.whatif.changes import ORDER, TIME, change

@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any, ClassVar
 
 from tracelens.perf_models import CausalConv1d, LinearAttention, PerfModel
-from tracelens.perf_models.attention.linear_attention import Rule
+from tracelens.perf_models.recurrent_layers import Rule
 from tracelens.workload.blocks.base import BlockType, Kept, needed
 from tracelens.workload.layer_ops import Batch, LayerOp
 from tracelens.workload.model_shape import LinearHeads, ModelShape

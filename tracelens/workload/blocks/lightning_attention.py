@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import ClassVar
 
-from tracelens.perf_models.attention.linear_attention import Rule
+from tracelens.perf_models.recurrent_layers import Rule
 from tracelens.workload.blocks.gated_delta_net import LinearMixer, linear_heads
 from tracelens.workload.layer_ops import Batch, LayerOp
 

@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import Any, ClassVar
 
 from tracelens.errors import UsageError
-from tracelens.network.groups import Group
+from tracelens.network.topology import Group
 from tracelens.perf_models import GEMM, Elementwise, EPComm, GroupedGEMM, GroupedGEMMVariableK, Movement
 from tracelens.workload.blocks.base import BlockType, Kept, Message, needed
 from tracelens.workload.expert_traffic import ExpertTraffic, expert_traffic

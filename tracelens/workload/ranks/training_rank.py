@@ -13,7 +13,7 @@ from typing import Any, Literal, TypeAlias
 from tracelens.dtypes import DType
 from tracelens.errors import UsageError
 from tracelens.lazy.records import dataclass
-from tracelens.network.groups import Group
+from tracelens.network.topology import Group
 from tracelens.perf_models import (
     GEMM,
     CausalConv1d,
@@ -29,7 +29,7 @@ from tracelens.perf_models import (
     StateSpaceScan,
     TopKRows,
 )
-from tracelens.perf_models.memory_bound.hyper_connection import HyperConnection
+from tracelens.perf_models.normalization import HyperConnection
 from tracelens.workload.layer_ops import LayerOp, Split
 from tracelens.workload.model_shape import ModelShape
 from tracelens.workload.parallel_config import ParallelConfig

@@ -16,7 +16,7 @@ from tracelens.analysis.ranks.sheets import job_context
 from tracelens.analysis.ranks.sheets.job_context import COLLECTIVE, GROUP, GROUP_RANKS, SIZE, JobContext
 from tracelens.analysis.sheets.coll_analysis import bus_gb_s
 from tracelens.analysis.sheets.shared_columns import CALLS, STREAM
-from tracelens.perf_models.communication.collective import bus_factor
+from tracelens.perf_models.collective import bus_factor
 from tracelens.schema import column_set, count, identifier, number, percent, sheet, statistics, text, us
 from tracelens.units import BYTES_PER_MB, GB_PER_S_IN_BYTES_PER_US, NS_PER_US
 

@@ -1,1 +1,0 @@
-"""Attention, and what stands in its place or right before it."""

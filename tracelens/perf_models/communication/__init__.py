@@ -1,1 +1,0 @@
-"""Operations that move bytes between ranks."""

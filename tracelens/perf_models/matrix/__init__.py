@@ -1,1 +1,0 @@
-"""Operations whose work is matrix multiplication, convolutions and expert layers included."""

@@ -1,1 +1,0 @@
-"""Operations whose time is that of their memory traffic."""
