@@ -14,7 +14,7 @@ from tracelens.cli import main
 from tracelens.errors import UsageError
 from tracelens.serving.deployment import Engine, Parallelism, Speculation
 from tracelens.serving.metrics import differences, per_request, summary
-from tracelens.serving.replicas.replica_state import LEVELS
+from tracelens.serving.replica_state import LEVELS
 from tracelens.serving.requests import Arrivals, Lengths, Workload
 from tracelens.serving.simulation import Options, Simulation, simulate
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tracelens.workload import ModelConfig, inference_ops, rank_ops
+from tracelens.workload import ModelConfig, batch_ops, rank_ops
 from tracelens.workload.blocks import block_ops, block_types
 from tracelens.workload.layer_ops import Batch
 from tracelens.workload.model_shape import base_letter
@@ -117,15 +117,15 @@ def test_weights_of_tensor_ranks_add_up_but_for_what_each_keeps(model: ModelConf
 
 def test_an_engines_devices_together_do_the_models_work(model: ModelConfig):
     """Products that tensor parallelism divides, and cores, for a prompt and for a decode step."""
-    local = inference_ops.sharded(model, tp=4, expert_shards=4)
+    local = batch_ops.sharded(model, tp=4, expert_shards=4)
     whole = InferenceRank(shape=model, local=model, name=model.name)
     part = InferenceRank(shape=model, local=local, name=model.name, tp=4)
     for letter in sorted(set(model.blocks)):
-        divided = [op.split != "tokens" for op in inference_ops.block_ops(whole, letter, 64) if not op.is_core]
+        divided = [op.split != "tokens" for op in batch_ops.block_ops(whole, letter, 64) if not op.is_core]
         pairs = zip(
             divided,
-            (op for op in inference_ops.block_ops(whole, letter, 64) if not op.is_core),
-            (op for op in inference_ops.block_ops(part, letter, 64) if not op.is_core),
+            (op for op in batch_ops.block_ops(whole, letter, 64) if not op.is_core),
+            (op for op in batch_ops.block_ops(part, letter, 64) if not op.is_core),
             strict=True,
         )
         for is_divided, one, own in pairs:
@@ -133,8 +133,8 @@ def test_an_engines_devices_together_do_the_models_work(model: ModelConfig):
                 assert own.forward_flops * (4 if is_divided else 1) == one.forward_flops, (letter, own.name)
         for lengths in ({"b": 2, "new": 128, "past": 0}, {"b": 8, "new": 1, "past": 200}):
             for one, own in zip(
-                inference_ops.core_ops(whole, letter, **lengths),
-                inference_ops.core_ops(part, letter, **lengths),
+                batch_ops.core_ops(whole, letter, **lengths),
+                batch_ops.core_ops(part, letter, **lengths),
                 strict=True,
             ):
                 share = 1 if type(one).__name__ in ("IndexerScores", "TopKRows") else 4
@@ -144,13 +144,13 @@ def test_an_engines_devices_together_do_the_models_work(model: ModelConfig):
 def test_an_engine_keeps_what_its_cores_read(model: ModelConfig):
     """A token more costs what ``cached_bytes`` says; states and windows do not grow."""
     rank = InferenceRank(shape=model, local=model, name=model.name)
-    kept = inference_ops.sequence_bytes(rank, model, model.blocks)
+    kept = batch_ops.sequence_bytes(rank, model, model.blocks)
     mixes = [letter for letter in model.blocks if block_types()[letter].mixes_tokens]
     assert kept.per_token >= 0
     for letter in mixes:
-        one = inference_ops.sequence_bytes(rank, model, letter)
+        one = batch_ops.sequence_bytes(rank, model, letter)
         assert one.per_token + one.windows + one.state > 0, base_letter(letter)
-    assert kept.per_token == pytest.approx(sum(inference_ops.cache_bytes(rank, model, x) for x in mixes))
+    assert kept.per_token == pytest.approx(sum(batch_ops.cache_bytes(rank, model, x) for x in mixes))
 
 
 def test_all_but_experts_is_the_same_however_experts_are_divided(model: ModelConfig, monkeypatch: pytest.MonkeyPatch):

@@ -8,7 +8,7 @@ from dataclasses import asdict
 from typing import Any
 
 from tracelens.lazy.records import dataclass
-from tracelens.workload import LayerOp, ModelConfig, forward_ops, inference_ops
+from tracelens.workload import LayerOp, ModelConfig, batch_ops, forward_ops
 from tracelens.workload.blocks import block_types
 from tracelens.workload.layers import vision_ops
 from tracelens.workload.model_shape import PARTS, base_letter
@@ -98,8 +98,8 @@ def _kept(model: ModelConfig, vision: Iterable[LayerOp]) -> dict[str, float | No
     if model.dtype is None:
         return dict.fromkeys(names)
     rank = InferenceRank(shape=model, local=model, name=model.name)
-    kept = inference_ops.sequence_bytes(rank, model, model.blocks)
-    weights = inference_ops.weight_bytes(rank, model.blocks, is_first=True, is_last=True)
+    kept = batch_ops.sequence_bytes(rank, model, model.blocks)
+    weights = batch_ops.weight_bytes(rank, model.blocks, is_first=True, is_last=True)
     weights += sum(op.count * op.weights for op in vision) * rank.width
     return dict(zip(names, (kept.per_token, kept.windows + kept.state, weights), strict=True))
 

@@ -7,7 +7,7 @@ import functools
 import numpy as np
 
 from tracelens.backends.tiles.gemm_tiles import EXPERT_BLOCKS
-from tracelens.workload.placement import eplb
+from tracelens.workload.expert_placement import eplb
 from tracelens.workload.token_routing import expert_loads
 
 #: Draws whose mean stands for the expectation of a random distribution, with fixed seeds.

@@ -22,7 +22,6 @@ from tracelens.lazy.records import dataclass
 from tracelens.option_fields import BACKENDS
 from tracelens.projection.anchor import Anchor
 from tracelens.projection.frameworks import Framework
-from tracelens.projection.frameworks.recipes import Recipe, mlperf_layers, recipe_of
 from tracelens.projection.frameworks.row_headings import stated
 from tracelens.projection.frameworks.row_words import (
     Recomputation,
@@ -33,6 +32,7 @@ from tracelens.projection.frameworks.row_words import (
     schedule_of,
     sharding_of,
 )
+from tracelens.projection.published_rows import Recipe, mlperf_layers, recipe_of
 from tracelens.projection.step import Projection, project
 from tracelens.units import US_PER_S
 from tracelens.workload.model_config import ModelConfig

@@ -14,11 +14,11 @@ from tracelens.lazy.records import dataclass
 from tracelens.network.original_rules import simulate_seed
 from tracelens.network.packets import MeshRules, PacketTimes, even_load, logged, simulate
 from tracelens.network.traffic import Copies, Traffic, imbalance
+from tracelens.routing.exchange import payload
 from tracelens.routing.route_result import RouteResult, counted_loads, expert_frame, loads_summary, rank_frame
-from tracelens.routing.switched_exchange import payload
 from tracelens.routing.token_choice import Routing
+from tracelens.workload.expert_placement import Placement
 from tracelens.workload.original_routing import HotExperts, RoutingTable, seed_routing
-from tracelens.workload.placement import Placement
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

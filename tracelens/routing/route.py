@@ -11,8 +11,8 @@ from tracelens.network.ports import Ports
 from tracelens.network.topology import Topology
 from tracelens.option_fields import made, takes
 from tracelens.routing.config import RouteOptions, element_type
+from tracelens.routing.exchange import PortScenario, route_ports
 from tracelens.routing.route_result import RouteResult
-from tracelens.routing.switched_exchange import PortScenario, route_ports
 from tracelens.routing.token_choice import Routing
 from tracelens.workload.token_routing import Skew
 

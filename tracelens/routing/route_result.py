@@ -12,8 +12,8 @@ from numpy.typing import NDArray
 from tracelens.lazy.records import dataclass
 from tracelens.network.traffic import Copies, Traffic, imbalance
 from tracelens.routing.token_choice import Routing
+from tracelens.workload.expert_placement import Placement
 from tracelens.workload.original_routing import RoutingTable
-from tracelens.workload.placement import Placement
 
 #: Version of the JSON document.
 SCHEMA = "tracelens.route/1"

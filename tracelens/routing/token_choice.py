@@ -13,8 +13,8 @@ from numpy.typing import NDArray
 from tracelens.errors import UsageError
 from tracelens.lazy.records import dataclass
 from tracelens.routing.recorded_split import recorded_split
+from tracelens.workload.expert_placement import Placement
 from tracelens.workload.original_routing import RoutingTable
-from tracelens.workload.placement import Placement
 from tracelens.workload.token_routing import (
     UNIFORM,
     Skew,

@@ -33,7 +33,7 @@ from tracelens.serving.step_time.attention_times import (
 )
 from tracelens.serving.step_time.exchanges import FS_PER_US, Exchange, Exchanges
 from tracelens.units import BYTES_PER_GIB
-from tracelens.workload import LayerOp, inference_ops
+from tracelens.workload import LayerOp, batch_ops
 from tracelens.workload.ranks.inference_rank import InferenceRank
 
 #: Token counts are tabulated this many at a time: one call of a backend costs as much as a few hundred rows.
@@ -113,7 +113,7 @@ class StepCost:
         self._attention = {
             letter: AttentionTimes(self._rank, letter, self.queries, prices)
             for letter in self._letters
-            if inference_ops.core_ops(self._rank, letter, b=1, new=1, past=1)
+            if batch_ops.core_ops(self._rank, letter, b=1, new=1, past=1)
         }
         self._attention_blocks = [(times, model.blocks.count(letter)) for letter, times in self._attention.items()]
         self._linear: dict[int, dict[str, int]] = {}
@@ -157,7 +157,7 @@ class StepCost:
         narrow = {dtype for dtype in (precision.linear, precision.experts) if dtype is not None}
         return InferenceRank(
             shape=model,
-            local=inference_ops.sharded(model, tp=parallel.tp, expert_shards=parallel.stage_devices // parallel.ep),
+            local=batch_ops.sharded(model, tp=parallel.tp, expert_shards=parallel.stage_devices // parallel.ep),
             name=model.name,
             tp=parallel.tp,
             dp=parallel.dp,
@@ -261,7 +261,7 @@ class StepCost:
         """
         found: list[tuple[str, PerfModel, int]] = []
         for letter in kind:
-            ops = inference_ops.block_ops(self._rank, letter, tokens)
+            ops = batch_ops.block_ops(self._rank, letter, tokens)
             priced = iter(self._priced([op.model for op in ops if not op.is_core]))
             names = [op.name for op in ops if op.is_core]
             for op in ops:
@@ -294,8 +294,8 @@ class StepCost:
     def end_operations(self, tokens: int, rows: int) -> tuple[list[tuple[str, PerfModel, int]], ...]:
         """Operations before the first layer and after the last, as ``layer_operations``."""
         ends = (
-            inference_ops.embedding_ops(self._rank, tokens),
-            inference_ops.head_ops(self._rank, rows) if rows else [],
+            batch_ops.embedding_ops(self._rank, tokens),
+            batch_ops.head_ops(self._rank, rows) if rows else [],
         )
         return tuple(
             [(op.name, op.model, fs) for op, fs in zip(ops, self._priced([op.model for op in ops]), strict=True)]
@@ -323,7 +323,7 @@ class StepCost:
     def kv_bytes_per_token(self) -> float:
         """Key-value cache of one token over all devices of a replica; replicated heads count once."""
         model = self.deployment.model
-        return inference_ops.cache_bytes(self._rank, model, model.blocks)
+        return batch_ops.cache_bytes(self._rank, model, model.blocks)
 
     def pool_tokens(self) -> int:
         """Tokens that fit the key-value cache of one replica. UsageError when the weights leave no room."""
@@ -336,13 +336,13 @@ class StepCost:
         usable = engine.memory_share * hbm.nominal_gib * BYTES_PER_GIB - engine.runtime_gib * BYTES_PER_GIB
         stages, last = ["".join(kinds) for kinds in self.stages], len(self.stages) - 1
         weights = max(
-            inference_ops.weight_bytes(rank, blocks, is_first=index == 0, is_last=index == last)
+            batch_ops.weight_bytes(rank, blocks, is_first=index == 0, is_last=index == last)
             for index, blocks in enumerate(stages)
         )
         ffn = max(local.ffn or 0, local.experts.ffn * local.experts.top_k if local.experts else 0)
         activations = engine.max_batched_tokens * (2 * local.hidden + ffn * (1 + local.gated)) * rank.width
         free = usable - weights - activations
-        kept = [inference_ops.sequence_bytes(rank, local, blocks) for blocks in stages]
+        kept = [batch_ops.sequence_bytes(rank, local, blocks) for blocks in stages]
         per_token = max(each.per_token for each in kept)
         states = self.states_bytes()
         free -= states
@@ -360,10 +360,10 @@ class StepCost:
     def states_bytes(self) -> float:
         """What a device sets aside for the recurrent states of as many sequences as may run."""
         stages = ["".join(kinds) for kinds in self.stages]
-        state = max(inference_ops.sequence_bytes(self._rank, self._rank.local, blocks).state for blocks in stages)
+        state = max(batch_ops.sequence_bytes(self._rank, self._rank.local, blocks).state for blocks in stages)
         return self.deployment.engine.max_num_seqs / self._rank.dp * state
 
-    def _tokens_that_fit(self, kept: Sequence[inference_ops.SequenceBytes], free: float) -> float:
+    def _tokens_that_fit(self, kept: Sequence[batch_ops.SequenceBytes], free: float) -> float:
         """Tokens in ``free`` bytes of a device, beside the windows of as many sequences as may run, or with all tokens
         kept as if none left a window: whichever is more.
         """
@@ -400,14 +400,14 @@ class StepCost:
         for count in counts:
             self._linear[count] = dict.fromkeys([*self._letters, _EMBEDDING], 0)
             for letter in self._letters:
-                made = inference_ops.block_ops(self._rank, letter, count)
+                made = batch_ops.block_ops(self._rank, letter, count)
                 ops += [(count, letter, op) for op in made if not op.is_core]
-            ops += [(count, _EMBEDDING, op) for op in inference_ops.embedding_ops(self._rank, count)]
+            ops += [(count, _EMBEDDING, op) for op in batch_ops.embedding_ops(self._rank, count)]
         for (count, part, op), fs in zip(ops, self._priced([op.model for _, _, op in ops]), strict=True):
             self._linear[count][part] += op.count * fs
 
     def _head_fs(self, rows: int) -> int:
-        return sum(self._priced([op.model for op in inference_ops.head_ops(self._rank, rows)]))
+        return sum(self._priced([op.model for op in batch_ops.head_ops(self._rank, rows)]))
 
     def _stages(self, tokens: int, rows: int, attention: dict[str, int], host: int) -> tuple[StageWork, ...]:
         linear = self._tokens(tokens)
@@ -437,11 +437,11 @@ class StepCost:
         return tuple(stages)
 
     def _layer_exchanges(self, kind: str, tokens: int) -> Iterator[Exchange]:
-        for word, nbytes, ranks in inference_ops.messages(self._rank, kind, tokens):
+        for word, nbytes, ranks in batch_ops.messages(self._rank, kind, tokens):
             yield self._links.exchange(word, nbytes, ranks=ranks)
 
     def _gather(self, rows: int) -> Iterator[Exchange]:
-        for word, nbytes, ranks in inference_ops.logits_messages(self._rank, rows):
+        for word, nbytes, ranks in batch_ops.logits_messages(self._rank, rows):
             yield self._links.exchange(word, nbytes, ranks=ranks)
 
     def _host(self, step_fs: int, started: int, batch: int, context: int) -> int:

@@ -25,7 +25,7 @@ from tracelens.serving.deployment import Deployment, Engine, Parallelism, Precis
 from tracelens.serving.metrics import Objectives, per_request, per_step, summary
 from tracelens.serving.profile import Profile, model_of_profile, step_cost
 from tracelens.serving.replay import read_requests
-from tracelens.serving.replicas.replica_state import Step
+from tracelens.serving.replica_state import Step
 from tracelens.serving.requests import Arrivals, Lengths, Requests, Workload
 from tracelens.serving.serving_options import DeploymentOptions, EngineOptions, ServingConfig
 from tracelens.serving.simulation import Options, Outcome, Simulation

@@ -14,8 +14,8 @@ from tracelens.serving.deployment import Deployment
 from tracelens.serving.event_queue import EventQueue, Process
 from tracelens.serving.log import RequestLog, StepLog
 from tracelens.serving.policies import policies
+from tracelens.serving.replica_state import LEVELS, Conduct, Listeners, Step
 from tracelens.serving.replicas.replica import Replica
-from tracelens.serving.replicas.replica_state import LEVELS, Conduct, Listeners, Step
 from tracelens.serving.requests import Requests
 from tracelens.serving.routers import routers
 from tracelens.units import BYTES_PER_GB, BYTES_PER_GIB

@@ -7,7 +7,7 @@ from pathlib import Path
 from tracelens.hardware.recognition import recorded_properties
 from tracelens.perf_models import PerfModel, recorded_signature
 from tracelens.serving.costs import StepCost
-from tracelens.serving.replicas.replica_state import Step
+from tracelens.serving.replica_state import Step
 from tracelens.serving.step_time.exchanges import Exchange
 from tracelens.signature import OpSignature
 from tracelens.trace.writer import HostThread, RecordedKernel, RecordedLaunch, RecordedOp, RecordedTrace, write_trace

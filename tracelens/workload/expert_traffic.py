@@ -10,7 +10,7 @@ from tracelens.errors import UsageError
 from tracelens.lazy.records import dataclass
 from tracelens.network.deepep import distinct
 from tracelens.network.traffic import Copies, imbalance
-from tracelens.workload.placement import Placement
+from tracelens.workload.expert_placement import Placement
 from tracelens.workload.token_routing import UNIFORM, Assignment, Skew, check_shape, route
 
 #: Each layer has its own hot experts: the mean over as many draws, of as many tokens each. With 64 ranks and top 8 a

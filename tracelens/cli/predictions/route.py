@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from tracelens.network.topology import Topology
     from tracelens.routing.route_result import RouteResult
     from tracelens.routing.token_choice import Routing
-    from tracelens.workload.placement import Placement
+    from tracelens.workload.expert_placement import Placement
 
 
 def _rules(text: str) -> str:
@@ -198,8 +198,8 @@ def _routing(args: argparse.Namespace, values: dict[str, Any], fallback: str) ->
 
 
 def _placement(args: argparse.Namespace, values: dict[str, Any]) -> Placement:
+    from tracelens.workload.expert_placement import Placement
     from tracelens.workload.original_routing import read_numbers
-    from tracelens.workload.placement import Placement
 
     experts, ranks = values["experts"], values["ranks"]
     if args.placement == "contiguous":
@@ -256,7 +256,7 @@ def _on_mesh(args: argparse.Namespace, values: dict[str, Any], config: dict[str,
 
 
 def _on_cluster(args: argparse.Namespace, values: dict[str, Any], config: dict[str, Any]) -> RouteResult:
-    from tracelens.routing.switched_exchange import PortScenario, route_ports
+    from tracelens.routing.exchange import PortScenario, route_ports
 
     ports, topology = _ports(args, values, config)
     given = _given(args, config)

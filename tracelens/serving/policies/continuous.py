@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tracelens.serving.policies.base import LaneView, Plan, policy
+from tracelens.serving.scheduling import LaneView, Plan, policy
 
 
 @policy("continuous")

@@ -10,8 +10,8 @@ from heapq import heappop, heappush
 
 from tracelens.serving.costs import DecodeLine
 from tracelens.serving.event_queue import Process
-from tracelens.serving.replicas.lane import Lane, steps_until
-from tracelens.serving.replicas.replica_state import ONE_TOKEN, ReplicaState
+from tracelens.serving.lanes import Lane, steps_until
+from tracelens.serving.replica_state import ONE_TOKEN, ReplicaState
 
 
 class QuickLane(Lane):

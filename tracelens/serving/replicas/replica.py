@@ -6,10 +6,10 @@ from collections.abc import Sequence
 
 from tracelens.serving.costs import StepCost
 from tracelens.serving.event_queue import Arrivals, EventQueue
+from tracelens.serving.lanes import Lane
 from tracelens.serving.log import RequestLog
-from tracelens.serving.replicas.lane import Lane
+from tracelens.serving.replica_state import Conduct, Listeners, ReplicaState
 from tracelens.serving.replicas.quick_lane import QuickLane
-from tracelens.serving.replicas.replica_state import Conduct, Listeners, ReplicaState
 from tracelens.serving.requests import Requests
 
 

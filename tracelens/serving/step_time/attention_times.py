@@ -12,7 +12,7 @@ import numpy as np
 
 from tracelens.backends import EstimateTable
 from tracelens.perf_models import PerfModel
-from tracelens.workload import inference_ops
+from tracelens.workload import batch_ops
 from tracelens.workload.ranks.inference_rank import InferenceRank
 
 #: New tokens, and those before them whose keys are cached.
@@ -62,7 +62,7 @@ class AttentionTimes:
         self._rates = self._linear_rates()
 
     def cores(self, *, b: int, new: int, past: int) -> tuple[PerfModel, ...]:
-        return inference_ops.core_ops(self._rank, self._letter, b=b, new=new, past=past)
+        return batch_ops.core_ops(self._rank, self._letter, b=b, new=new, past=past)
 
     def decoding(self, batch: int, index: int) -> Piece:
         """A decode step of ``batch`` sequences while the ``knot_index`` of their summed context is ``index``."""

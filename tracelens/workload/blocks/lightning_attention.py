@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import ClassVar
 
 from tracelens.perf_models.recurrent_layers import Rule
-from tracelens.workload.blocks.gated_delta_net import LinearMixer, linear_heads
+from tracelens.workload.blocks.state_mixers import LinearMixer, linear_heads
 from tracelens.workload.layer_ops import Batch, LayerOp
 
 

@@ -15,9 +15,9 @@ from tracelens.errors import InputError
 from tracelens.files.documents import json_of
 from tracelens.workload.huggingface.checkpoint_types import read_quantization
 from tracelens.workload.huggingface.decoder import decoder
+from tracelens.workload.huggingface.decoders import OLDER
 from tracelens.workload.huggingface.families import FAMILIES, Family
 from tracelens.workload.huggingface.keys import Keys
-from tracelens.workload.huggingface.older import OLDER
 from tracelens.workload.huggingface.vision import read_vision
 from tracelens.workload.model_shape import VisionTower
 

@@ -11,7 +11,7 @@ from tracelens.workload.blocks import COMPRESSED_ATTENTION, MLP, MOE
 from tracelens.workload.huggingface.channels import Channel, feed_forwards
 from tracelens.workload.huggingface.families import Family
 from tracelens.workload.huggingface.keys import Keys
-from tracelens.workload.huggingface.mixers import Mixer, mixers, read_latent
+from tracelens.workload.huggingface.layer_kinds import Mixer, mixers, read_latent
 from tracelens.workload.model_shape import MOST_VARIANTS, Experts, variant_letter
 
 _SHARED_HEADS = ("num_key_value_heads", "num_attention_groups", "multi_query_group_num")

@@ -12,9 +12,9 @@ from tracelens.serving.cache import BlockPool
 from tracelens.serving.costs import StageWork, StepCost
 from tracelens.serving.event_queue import Arrivals, EventQueue
 from tracelens.serving.log import RequestLog, StepLog
-from tracelens.serving.policies.base import Plan
 from tracelens.serving.replicas.waiting import waiting_line
 from tracelens.serving.requests import Requests
+from tracelens.serving.scheduling import Plan
 
 LEVELS = ("high", "medium", "low")
 PlanFunction: TypeAlias = Callable[[Any], Plan]

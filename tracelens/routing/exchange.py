@@ -20,8 +20,8 @@ from tracelens.routing.config import Dispatch
 from tracelens.routing.route_result import RouteResult, counted_loads, expert_frame, loads_summary, rank_frame
 from tracelens.routing.token_choice import Routing
 from tracelens.units import GB_PER_S_IN_BYTES_PER_US
+from tracelens.workload.expert_placement import Placement, eplb
 from tracelens.workload.original_routing import RoutingTable
-from tracelens.workload.placement import Placement, eplb
 
 #: DeepEP sends FP8 with an FP32 scale per 128 elements (its README), other types without scales.
 _SCALE_BLOCK = 128

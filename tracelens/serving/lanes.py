@@ -12,8 +12,8 @@ from typing import Any, TypeAlias
 
 from tracelens.serving.costs import LayerWork, StageWork
 from tracelens.serving.event_queue import NEVER, Process, Resource
-from tracelens.serving.replicas.replica_state import ONE_TOKEN, ReplicaState, Step
-from tracelens.serving.replicas.running_batch import RunningBatch, sum_of_steps
+from tracelens.serving.replica_state import ONE_TOKEN, ReplicaState, Step
+from tracelens.serving.running_batch import RunningBatch, sum_of_steps
 from tracelens.serving.step_time.exchanges import Exchange
 
 #: What a step computes, as ``StepCost.mixed`` takes it.

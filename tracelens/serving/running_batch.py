@@ -10,7 +10,7 @@ from __future__ import annotations
 from heapq import heapify, heappop, heappush
 from typing import TypeAlias
 
-from tracelens.serving.replicas.replica_state import ONE_TOKEN, ReplicaState
+from tracelens.serving.replica_state import ONE_TOKEN, ReplicaState
 
 #: A sequence that decodes: its first step's number, its prompt, and how many tokens were out before then: of its lane's
 #: steps, and of its own.
