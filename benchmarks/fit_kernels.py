@@ -18,7 +18,7 @@ import pandas as pd
 
 from tracelens.backends.kernels import kernel_table, kernel_tables
 from tracelens.backends.kernels.kernel_costs import FOLDER
-from tracelens.calibration.kernel_fits import constants_file, kernel_fits
+from tracelens.calibration.kernel_calibration import constants_file, kernel_fits
 from tracelens.hardware.device_figures import KernelConstants
 
 FROM = {True: "ROCm/aiter@e4048607a5 tuned configurations (MIT)", False: "aiconfigurator measured tables (Apache-2.0)"}

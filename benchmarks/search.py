@@ -16,10 +16,9 @@ import numpy as np
 
 from tests.projection.plain_paper_step import plain_step
 from tracelens.projection.projection_options import STRATEGIES
-from tracelens.projection.search import fastest
+from tracelens.projection.search import ANYTHING, fastest
 from tracelens.projection.search.paper import PaperRules, PaperSystem, load_shape
 from tracelens.projection.search.request import Request, answer
-from tracelens.projection.search.rules import ANYTHING
 from tracelens.projection.search.space import Candidates, enumerate_candidates
 
 GPUS = [2**i for i in range(2, 15)]

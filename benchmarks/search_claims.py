@@ -17,8 +17,7 @@ from typing import Any
 from tracelens.errors import TracelensError
 from tracelens.projection.batch_rows import RowOptions, project_row
 from tracelens.projection.projection_options import RuleSet
-from tracelens.projection.search.request import Request, answer
-from tracelens.projection.search.sweep import points
+from tracelens.projection.search.request import Request, answer, points
 
 BATCH = 4096
 RULES: tuple[RuleSet, ...] = ("paper", "corrected")

@@ -25,8 +25,7 @@ from tracelens.errors import TracelensError
 from tracelens.serving.configuration_rows import Point, PointSimulator, point_of, read_points
 from tracelens.serving.costs import StepCost
 from tracelens.serving.deployment import Deployment, Engine, Parallelism
-from tracelens.serving.replay import read_requests
-from tracelens.serving.requests import Arrivals, Lengths, Workload
+from tracelens.serving.requests import Arrivals, Lengths, Workload, read_requests
 from tracelens.serving.simulation import Options, simulate
 from tracelens.workload import ModelConfig
 

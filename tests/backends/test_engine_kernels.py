@@ -14,9 +14,9 @@ from tracelens.backends.kernels import kernel_table, kernel_tables
 from tracelens.backends.kernels.kernel_costs import Costs, KernelColumns, Rates, combined_us, fitted_constants
 from tracelens.backends.roofline_and_tile import Tile
 from tracelens.backends.tiles.gemm_tiles import GEMMColumns
-from tracelens.calibration.norm_fit import Calls, slopes
+from tracelens.calibration.fitting import Calls, slopes
 from tracelens.errors import UsageError
-from tracelens.estimation.operations import operation_answers
+from tracelens.estimation.estimate import operation_answers
 from tracelens.hardware import HardwareSpec
 
 H200 = HardwareSpec.load("h200")

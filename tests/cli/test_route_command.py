@@ -17,7 +17,7 @@ from openpyxl import load_workbook
 import tracelens
 from tracelens.cli import main
 from tracelens.report.route_report import write_route
-from tracelens.routing.mesh_exchange import MeshScenario, route_mesh
+from tracelens.routing.exchange import MeshScenario, route_mesh
 from tracelens.routing.token_choice import Routing
 
 PRODUCTION = """NUM_EXPERTS = 128

@@ -17,7 +17,7 @@ from tracelens.analysis.reading.op_readings import OpReadings
 from tracelens.backends import System
 from tracelens.cli import main
 from tracelens.estimation.communication import TokenExchange, collective_answer, exchange_answers
-from tracelens.estimation.operations import operation_answers
+from tracelens.estimation.estimate import operation_answers
 from tracelens.hardware import HardwareSpec
 from tracelens.network.topology import Group
 

@@ -28,7 +28,7 @@ from tracelens.files.data_table import (
     texts,
 )
 from tracelens.files.documents import arrays_of, json_of, settings_of, toml_of, yaml_of
-from tracelens.serving.replay import read_requests
+from tracelens.serving.requests import read_requests
 from tracelens.workload.token_routing import read_routing
 
 CELLS = st.one_of(

@@ -9,7 +9,7 @@ import pytest
 
 from tracelens.backends.base import System
 from tracelens.errors import InputError, UsageError
-from tracelens.projection.anchor import PART, Anchor, measured_step_us
+from tracelens.projection.from_measured import MEASURED_PART, Anchor, measured_step_us
 from tracelens.projection.step import project
 from tracelens.workload.model_config import ModelConfig
 from tracelens.workload.parallel_config import ParallelConfig
@@ -22,7 +22,7 @@ def test_a_step_that_took_a_fifth_longer_makes_every_other_a_fifth_longer() -> N
     anchored = Anchor.of(one, 1.2 * one.step_us, "a step").on(two)
     assert anchored.step_us == pytest.approx(1.2 * two.step_us)
     assert anchored.tokens_per_s_per_gpu == pytest.approx(two.tokens_per_s_per_gpu / 1.2)
-    assert anchored.breakdown_us[PART] == pytest.approx(0.2 * two.step_us)
+    assert anchored.breakdown_us[MEASURED_PART] == pytest.approx(0.2 * two.step_us)
     assert sum(anchored.breakdown_us.values()) == pytest.approx(anchored.step_us)
     assert anchored.notes[-1] == "scaled by 1.200 to match a step"
 

@@ -17,7 +17,7 @@ from tracelens.perf_models import GEMM, GroupedGEMM, WorkColumns
 from tracelens.projection.overheads import slowdown
 from tracelens.projection.pipeline import layer_counts
 from tracelens.projection.projection_options import Strategy
-from tracelens.projection.search.splits import Space
+from tracelens.projection.search.space import Space
 from tracelens.projection.search.whole_step import CorrectedRules
 from tracelens.workload import memory, rank_ops
 from tracelens.workload.model_config import ModelConfig

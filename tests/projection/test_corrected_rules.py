@@ -8,9 +8,8 @@ import pytest
 from tests.conftest import part
 from tracelens.backends.base import System
 from tracelens.projection.projection_options import Strategy
-from tracelens.projection.search import fastest
-from tracelens.projection.search.rules import Constraints
-from tracelens.projection.search.splits import Space, placements
+from tracelens.projection.search import Constraints, fastest
+from tracelens.projection.search.space import Space, placements
 from tracelens.projection.search.whole_step import CorrectedRules
 from tracelens.projection.step import project
 from tracelens.workload.model_config import ModelConfig

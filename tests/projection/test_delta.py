@@ -14,11 +14,11 @@ from tracelens.analysis.loaded_trace import Options, Trace
 from tracelens.backends.base import System
 from tracelens.backends.chain import chain
 from tracelens.backends.measured import MeasuredBackend, MeasuredCall, MeasuredStep, key_of
-from tracelens.calibration.measured_step import report_step, trace_step
+from tracelens.calibration.measurements import report_step, trace_step
 from tracelens.cli import main
 from tracelens.errors import InputError
 from tracelens.perf_models import GEMM, SDPA, Collective, GroupedGEMM, WorkColumns
-from tracelens.projection.from_measured import PART, against, project_from
+from tracelens.projection.from_measured import TRACED_PART, against, project_from
 from tracelens.projection.overheads import Software
 from tracelens.projection.projection_options import BACKENDS
 from tracelens.projection.step import Projection, project
@@ -92,7 +92,7 @@ def test_more_nodes_change_what_goes_between_them_alone(trace: Path, hopper: Sys
     then, now = one.projection.breakdown_us, four.projection.breakdown_us
     assert now["dp"] > then["dp"]
     assert {part for part in now if now[part] != pytest.approx(then[part])} <= {"dp", "optimizer"}
-    assert now[PART] == then[PART]
+    assert now[TRACED_PART] == then[TRACED_PART]
 
 
 def test_every_operation_stands_beside_itself(slow: Projection, trace: Path) -> None:
@@ -114,7 +114,7 @@ def test_the_command_starts_from_a_report_and_sets_itself_beside_a_trace(
     assert main([*asked, "--gpus", "32", "--global-batch", "64", *traced]) == 0
     printed = capsys.readouterr().out
     assert "  GEMM                       measured 100 %" in printed
-    assert PART in printed
+    assert TRACED_PART in printed
     assert main([*asked, "--gpus", "8", "--global-batch", "16", "--against", str(trace)]) == 0
     assert "projected beside measured" in capsys.readouterr().out
     anchored = ["--anchor", str(report), "--traced", "gpus=8"]

@@ -10,10 +10,8 @@ import pytest
 from tracelens.network.topology import Group, Link, Protocol, Rates, Tier, Topology
 from tracelens.perf_models import Collective, EPComm
 from tracelens.projection import pipeline, schedules
-from tracelens.projection.blocks import Block, Builder, Kernel
-from tracelens.projection.chunk_timing import Beside, Transfer, fixed, merged, passed
-from tracelens.projection.overlap import hops_us
-from tracelens.projection.pipeline import Cost, Costs
+from tracelens.projection.chunk_timing import Beside, Block, Builder, Kernel, Transfer, fixed, merged, passed
+from tracelens.projection.pipeline import Cost, Costs, hops_us
 from tracelens.projection.schedules import Plan
 from tracelens.training_options import TPOverlap
 from tracelens.workload.parallel_config import ParallelConfig

@@ -11,7 +11,7 @@ import pytest
 from tracelens.errors import UsageError
 from tracelens.files.published_cells import number
 from tracelens.projection.batch_rows import project_row
-from tracelens.projection.frameworks.row_headings import HEADINGS, stated
+from tracelens.projection.published_rows import HEADINGS, stated
 from tracelens.serving.configuration_rows import LIMITS, PointSimulator, point_of
 from tracelens.workload.model_config import ModelConfig
 

@@ -15,11 +15,10 @@ from tracelens.analysis.attribution.host_time import HOST_CAUSES
 from tracelens.analysis.loaded_trace import Options as AnalysisOptions
 from tracelens.analysis.verdict.verdict import summarize
 from tracelens.backends.base import System
-from tracelens.calibration.measured_step import trace_step
+from tracelens.calibration.measurements import trace_step
 from tracelens.errors import UsageError
-from tracelens.projection.assumptions import Options, Straggler
 from tracelens.projection.from_measured import against
-from tracelens.projection.overheads import Software
+from tracelens.projection.overheads import Options, Software, Straggler
 from tracelens.projection.step import project
 from tracelens.projection.step_traces import timeline, write_traces
 from tracelens.workload.model_config import ModelConfig

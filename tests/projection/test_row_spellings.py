@@ -10,8 +10,7 @@ from tracelens.backends.base import system_of
 from tracelens.errors import UsageError
 from tracelens.files.published_cells import number
 from tracelens.projection.batch_rows import project_row
-from tracelens.projection.frameworks.row_headings import stated
-from tracelens.projection.frameworks.row_words import recomputation_of, sharding_of
+from tracelens.projection.published_rows import recomputation_of, sharding_of, stated
 from tracelens.serving.configuration_rows import point_of
 from tracelens.serving.deployment import Precision
 from tracelens.workload.model_config import ModelConfig

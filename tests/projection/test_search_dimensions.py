@@ -16,9 +16,7 @@ from tracelens.perf_models import GEMM
 from tracelens.perf_models.base import WorkColumns
 from tracelens.projection.projection_options import RuleSet
 from tracelens.projection.search.paper import PaperRules, PaperSystem, load_shape
-from tracelens.projection.search.refined import _expert_ranks, _shards, refined
-from tracelens.projection.search.request import Request, answer
-from tracelens.projection.search.sweep import parse_axes
+from tracelens.projection.search.request import Request, _expert_ranks, _shards, answer, parse_axes, refined
 from tracelens.projection.search.systems import Figures, load_system, paper_system
 from tracelens.projection.step import project
 from tracelens.report.projection_text import compared

@@ -17,8 +17,7 @@ from tracelens.errors import UsageError
 from tracelens.network.topology import Group
 from tracelens.projection.batch_rows import project_row
 from tracelens.projection.overheads import Software
-from tracelens.projection.overlap import hop_us
-from tracelens.projection.pipeline import layer_counts
+from tracelens.projection.pipeline import hop_us, layer_counts
 from tracelens.projection.step import Projection, levers, project
 from tracelens.workload.model_config import ModelConfig
 from tracelens.workload.parallel_config import ParallelConfig, Placement

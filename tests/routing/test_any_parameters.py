@@ -15,8 +15,7 @@ from tracelens.network.original_rules import simulate_seed
 from tracelens.network.packets import MeshRules, simulate
 from tracelens.network.ports import Ports
 from tracelens.network.traffic import Traffic
-from tracelens.routing.exchange import PortScenario, route_ports
-from tracelens.routing.mesh_exchange import MeshScenario, route_mesh
+from tracelens.routing.exchange import MeshScenario, PortScenario, route_mesh, route_ports
 from tracelens.routing.token_choice import Routing
 from tracelens.workload.token_routing import Skew
 

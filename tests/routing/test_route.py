@@ -13,9 +13,8 @@ from tests.conftest import part
 from tracelens.errors import NothingToAnalyzeError, UsageError
 from tracelens.network.packets import MeshRules
 from tracelens.network.ports import Ports
-from tracelens.routing.comparison import compared
-from tracelens.routing.exchange import PortScenario, route_ports
-from tracelens.routing.mesh_exchange import MeshScenario, route_mesh
+from tracelens.routing.exchange import MeshScenario, PortScenario, route_mesh, route_ports
+from tracelens.routing.route import compared
 from tracelens.routing.token_choice import Routing
 from tracelens.workload.token_routing import Skew
 

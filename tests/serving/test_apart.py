@@ -14,7 +14,7 @@ from tracelens.errors import UsageError
 from tracelens.serving.deployment import Engine, Parallelism, Speculation
 from tracelens.serving.event_queue import Arrivals as Coming
 from tracelens.serving.event_queue import EventQueue
-from tracelens.serving.replicas.quick_lane import QuickLane
+from tracelens.serving.lanes import QuickLane
 from tracelens.serving.requests import Arrivals, Lengths, Requests, Workload
 from tracelens.serving.simulation import Options, Simulation
 

@@ -18,11 +18,10 @@ from tracelens.serving.configuration_rows import batch
 from tracelens.serving.costs import StepCost
 from tracelens.serving.deployment import Deployment, Engine, Parallelism
 from tracelens.serving.experiment import read_settings
+from tracelens.serving.metrics import Timeline
 from tracelens.serving.profile import Profile, ProfileCost, export
-from tracelens.serving.replay import read_requests
-from tracelens.serving.requests import FS_PER_S, Arrivals, Lengths, Workload
+from tracelens.serving.requests import FS_PER_S, Arrivals, Lengths, Workload, read_requests
 from tracelens.serving.simulation import Options, Simulation, simulate
-from tracelens.serving.timeline import Timeline
 from tracelens.trace.reading.read import read_trace
 from tracelens.trace.table import DEVICE_KINDS
 

@@ -10,9 +10,9 @@ import tracelens as tl
 from tests.conftest import part
 from tracelens.cli import main
 from tracelens.errors import UsageError
-from tracelens.serving.cache import BlockPool
 from tracelens.serving.deployment import Engine, Parallelism
 from tracelens.serving.metrics import differences, summary
+from tracelens.serving.replica_state import BlockPool
 from tracelens.serving.requests import Arrivals, Lengths, Workload
 from tracelens.serving.scenarios import compare, of_deployment
 from tracelens.serving.simulation import Options, Simulation, simulate

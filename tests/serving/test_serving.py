@@ -13,13 +13,12 @@ import tracelens as tl
 from tests.conftest import examples
 from tracelens.backends import System
 from tracelens.errors import NothingToAnalyzeError, UsageError
-from tracelens.serving.costs import StepCost
+from tracelens.serving.costs import StepCost, steps_of
 from tracelens.serving.deployment import Deployment, Engine, Parallelism, Precision, Speculation
 from tracelens.serving.experiment import Experiment, Result
 from tracelens.serving.metrics import Objectives, duration_s, per_request, per_step, summary
 from tracelens.serving.requests import Arrivals, Lengths, Requests, Workload
 from tracelens.serving.simulation import Options, simulate
-from tracelens.serving.step_time.exchanges import steps_of
 from tracelens.workload import ModelConfig
 from tracelens.workload.blocks import layers_of
 from tracelens.workload.model_shape import VisionTower

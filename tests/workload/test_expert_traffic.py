@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from tests.conftest import examples
 from tracelens.errors import UsageError
-from tracelens.workload.expert_traffic import ExpertTraffic, expert_traffic
+from tracelens.workload.expert_placement import ExpertTraffic, expert_traffic
 from tracelens.workload.token_routing import UNIFORM, Skew, route
 
 

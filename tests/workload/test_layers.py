@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from tracelens.perf_models import GEMM, SDPA, GroupedGEMM
 from tracelens.workload import Experts, LatentAttention, Mamba, ModelConfig, forward_ops
-from tracelens.workload.layers import further_token_ops
+from tracelens.workload.batch_ops import further_token_ops
 
 DENSE = ModelConfig(
     name="tiny", label="tiny", source="by hand", blocks="*-*-", hidden=8, vocab=100, ffn=16, gated=True, q_heads=2,

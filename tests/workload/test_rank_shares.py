@@ -12,7 +12,7 @@ from tracelens.workload.blocks import block_ops, block_types
 from tracelens.workload.layer_ops import Batch
 from tracelens.workload.model_shape import base_letter
 from tracelens.workload.parallel_config import ParallelConfig
-from tracelens.workload.ranks.inference_rank import InferenceRank
+from tracelens.workload.ranks import InferenceRank
 
 BASE = {
     "hidden_size": 256, "intermediate_size": 512, "num_hidden_layers": 4, "vocab_size": 512, "torch_dtype": "bfloat16",
@@ -121,11 +121,11 @@ def test_an_engines_devices_together_do_the_models_work(model: ModelConfig):
     whole = InferenceRank(shape=model, local=model, name=model.name)
     part = InferenceRank(shape=model, local=local, name=model.name, tp=4)
     for letter in sorted(set(model.blocks)):
-        divided = [op.split != "tokens" for op in batch_ops.block_ops(whole, letter, 64) if not op.is_core]
+        divided = [op.split != "tokens" for op in batch_ops.device_block_ops(whole, letter, 64) if not op.is_core]
         pairs = zip(
             divided,
-            (op for op in batch_ops.block_ops(whole, letter, 64) if not op.is_core),
-            (op for op in batch_ops.block_ops(part, letter, 64) if not op.is_core),
+            (op for op in batch_ops.device_block_ops(whole, letter, 64) if not op.is_core),
+            (op for op in batch_ops.device_block_ops(part, letter, 64) if not op.is_core),
             strict=True,
         )
         for is_divided, one, own in pairs:

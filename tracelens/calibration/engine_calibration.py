@@ -18,8 +18,7 @@ from tracelens.lazy.records import dataclass
 from tracelens.serving.costs import StepCost
 from tracelens.serving.deployment import Deployment, Engine
 from tracelens.serving.metrics import per_request
-from tracelens.serving.replay import Measured, read_requests
-from tracelens.serving.requests import Requests
+from tracelens.serving.requests import Measured, Requests, read_requests
 from tracelens.serving.simulation import Options, simulate
 
 #: Rounds of the coordinate search, each over every constant.

@@ -13,7 +13,7 @@ from tracelens.backends.chain import Chain
 from tracelens.backends.kernels.kernel_costs import KernelColumns, KernelTable
 from tracelens.backends.tiles.gemm_tiles import EXPERT_BLOCKS
 from tracelens.errors import UsageError
-from tracelens.estimation.rank_loads import slot_load
+from tracelens.estimation.table_kinds import slot_load
 from tracelens.files.data_table import COUNT, SIZE, faults, numbers, text_codes, texts
 
 if TYPE_CHECKING:

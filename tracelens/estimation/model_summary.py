@@ -9,10 +9,10 @@ from typing import Any
 
 from tracelens.lazy.records import dataclass
 from tracelens.workload import LayerOp, ModelConfig, batch_ops, forward_ops
+from tracelens.workload.batch_ops import vision_ops
 from tracelens.workload.blocks import block_types
-from tracelens.workload.layers import vision_ops
 from tracelens.workload.model_shape import PARTS, base_letter
-from tracelens.workload.ranks.inference_rank import InferenceRank
+from tracelens.workload.ranks import InferenceRank
 
 #: Parts of a forward pass, in this order.
 _PARTS = (

@@ -1,4 +1,6 @@
-"""Kinds of tables of operations and of measured layers: their columns, and their rows as column batches."""
+"""Kinds of tables of operations and of measured layers: their columns, the loads of ranks, and their rows as column
+batches.
+"""
 
 from __future__ import annotations
 
@@ -13,12 +15,51 @@ from tracelens.backends.column_batch import ColumnBatch
 from tracelens.backends.tiles.attention_tiles import AttentionColumns
 from tracelens.backends.tiles.gemm_tiles import EXPERT_BLOCKS, GEMMColumns, MoEColumns
 from tracelens.errors import UsageError
-from tracelens.estimation.rank_loads import rank_load
 from tracelens.files.data_table import COUNT, LARGEST, SIZE, Number, faults, is_blank, numbers, shown, texts
 from tracelens.lazy.records import dataclass
+from tracelens.workload.expert_placement import eplb
+from tracelens.workload.token_routing import expert_loads
 
 if TYPE_CHECKING:
     import pandas as pd
+
+
+#: Draws whose mean stands for the expectation of a random distribution, with fixed seeds.
+DRAWS = 8
+#: Balancing takes a hundred times longer than drawing, and leaves less to chance.
+_BALANCED_DRAWS = 2
+_BALANCED = "_eplb"
+
+
+@functools.cache
+def rank_load(distribution: str, tokens: int, experts: int, topk: int, ranks: int) -> tuple[float, ...]:
+    """(rows, active experts, blocks of each of ``moe.BLOCKS``) of the most loaded rank, mean over draws."""
+    draws = 1 if distribution == "balanced" else DRAWS
+    total = np.zeros(2 + len(EXPERT_BLOCKS))
+    for seed in range(draws):
+        by_rank = expert_loads(distribution, tokens, experts, topk, ranks, seed).reshape(ranks, -1)
+        counts = by_rank[by_rank.sum(axis=1).argmax()]
+        blocks = [np.ceil(counts / rows).sum() for rows in EXPERT_BLOCKS]
+        total += [counts.sum(), np.count_nonzero(counts), *blocks]
+    return tuple((total / draws).tolist())
+
+
+@functools.cache
+def slot_load(distribution: str, tokens: int, experts: int, topk: int, ranks: int, slots: int) -> tuple[float, ...]:
+    """As ``rank_load``; with a distribution ``..._eplb`` experts are replicated into ``slots`` and packed evenly."""
+    if not distribution.endswith(_BALANCED):
+        return rank_load(distribution, tokens, experts, topk, ranks)
+    total = np.zeros(2 + len(EXPERT_BLOCKS))
+    for seed in range(_BALANCED_DRAWS):
+        counts = expert_loads(distribution.removesuffix(_BALANCED), tokens, experts, topk, 1, seed)
+        placed = eplb(counts, slots=slots, ranks=ranks)
+        busiest = int(placed.rank_loads(counts).argmax())
+        copies = np.bincount(placed.expert_of_slot, minlength=experts)
+        own = placed.expert_of_slot[placed.rank_of_slot == busiest]
+        share = (counts / copies)[own]
+        total += [share.sum(), np.minimum(share, 1).sum(), *(np.ceil(share / rows).sum() for rows in EXPERT_BLOCKS)]
+    return tuple((total / _BALANCED_DRAWS).tolist())
+
 
 _ATTENTION = ("batch_size", "isl", "num_heads", "num_key_value_heads", "head_dim", "step")
 _MLA = ("batch_size", "isl", "num_heads", "step")

@@ -20,19 +20,21 @@ from tracelens.files.published_cells import number
 from tracelens.files.say import told
 from tracelens.lazy.records import dataclass
 from tracelens.option_fields import BACKENDS
-from tracelens.projection.anchor import Anchor
 from tracelens.projection.frameworks import Framework
-from tracelens.projection.frameworks.row_headings import stated
-from tracelens.projection.frameworks.row_words import (
+from tracelens.projection.from_measured import Anchor
+from tracelens.projection.published_rows import (
+    Recipe,
     Recomputation,
     graphs_of,
     is_tp_overlapped,
+    mlperf_layers,
     precision_of,
+    recipe_of,
     recomputation_of,
     schedule_of,
     sharding_of,
+    stated,
 )
-from tracelens.projection.published_rows import Recipe, mlperf_layers, recipe_of
 from tracelens.projection.step import Projection, project
 from tracelens.units import US_PER_S
 from tracelens.workload.model_config import ModelConfig

@@ -1,6 +1,4 @@
-"""A projection that starts from a measured step: recorded operations take as long again, and what a model of the traced
-configuration does not explain is carried over (delta method).
-"""
+"""Projections from measured steps: a factor on other projections, and recorded operations that take as long again."""
 
 from __future__ import annotations
 
@@ -8,10 +6,13 @@ import re
 from collections import Counter, defaultdict
 from collections.abc import Hashable, Iterable, Mapping
 from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tracelens.backends.base import Backend, System
 from tracelens.backends.measured import EFFICIENCY, MEASURED, MeasuredBackend, MeasuredStep, key_of
+from tracelens.errors import InputError, UsageError
+from tracelens.files.documents import REPORT, expected, json_of
 from tracelens.lazy.records import dataclass
 from tracelens.perf_models import WorkColumns
 from tracelens.projection.chunk_timing import Transfer
@@ -24,8 +25,55 @@ from tracelens.workload.parallel_config import ParallelConfig
 if TYPE_CHECKING:
     import pandas as pd
 
+
+#: What a breakdown calls the share of a step that only the measured one explains.
+MEASURED_PART = "measured, not explained"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Anchor:
+    """``factor``: measured over projected time of the step called ``name``. UsageError unless it is above 0."""
+
+    factor: float
+    name: str
+
+    def __post_init__(self) -> None:
+        if not self.factor > 0:
+            raise UsageError(f"the anchor {self.name} must have a time above 0; its factor is {self.factor:g}")
+
+    @classmethod
+    def of(cls, found: Projection, measured_us: float, name: str) -> Anchor:
+        """``found`` is the projection of the step that took ``measured_us``."""
+        return cls(factor=measured_us / found.step_us, name=name)
+
+    def on(self, found: Projection) -> Projection:
+        """``found`` as much longer, or shorter, as the measured step was than its own projection."""
+        more = (self.factor - 1) * found.step_us
+        return replace(
+            found,
+            step_us=found.step_us + more,
+            breakdown_us={**found.breakdown_us, MEASURED_PART: more},
+            tflops_gpu=found.tflops_gpu / self.factor,
+            mfu=None if found.mfu is None else found.mfu / self.factor,
+            notes=(*found.notes, f"scaled by {self.factor:.3f} to match {self.name}"),
+        )
+
+
+def measured_step_us(path: Path) -> float:
+    """The mean step of a ``report.json``. InputError for another file, and for a trace without steps."""
+    document = json_of(path, REPORT)
+    with expected(path, REPORT):
+        is_report = document["schema"].startswith("tracelens.report/")
+        time_us = (document["step"] or {}).get("time_us") if is_report else None
+    if not isinstance(time_us, int | float) or not 0 < time_us < float("inf"):
+        raise InputError(
+            f"{path}: it has no recorded step (call torch.profiler's step() in each iteration, and report again)"
+        )
+    return float(time_us)
+
+
 #: What a breakdown calls the measured step's share that nothing explains, launch gaps included.
-PART = "as traced, unexplained"
+TRACED_PART = "as traced, unexplained"
 #: Nothing launches: gaps come from the trace.
 _GAPLESS = replace(PLAIN, host_us_per_op=0.0)
 
@@ -69,7 +117,7 @@ def project_from(
         projection=replace(
             found,
             step_us=step_us,
-            breakdown_us={**found.breakdown_us, PART: more},
+            breakdown_us={**found.breakdown_us, TRACED_PART: more},
             tflops_gpu=found.tflops_gpu * found.step_us / step_us,
             mfu=None if found.mfu is None else found.mfu * found.step_us / step_us,
             notes=(*found.notes, _note(measured, then)),

@@ -17,12 +17,9 @@ from tracelens.network.algorithms import collective_us
 from tracelens.network.topology import Group, Topology
 from tracelens.perf_models import Collective, PerfModel
 from tracelens.projection import pipeline, schedules
-from tracelens.projection.assumptions import NO_OPTIONS, Options
-from tracelens.projection.blocks import Block, Builder, Parts
-from tracelens.projection.chunk_timing import Beside, Pass, Transfer, fixed, merged, passed
-from tracelens.projection.overheads import Software, later_us, priced
-from tracelens.projection.overlap import REDUCED_BYTES, hops_us
-from tracelens.projection.pipeline import Cost, Costs, layer_counts
+from tracelens.projection.chunk_timing import Beside, Block, Builder, Parts, Pass, Transfer, fixed, merged, passed
+from tracelens.projection.overheads import NO_OPTIONS, Options, Software, later_us, priced
+from tracelens.projection.pipeline import REDUCED_BYTES, Cost, Costs, hops_us, layer_counts
 from tracelens.projection.schedules import Kind, Task
 from tracelens.units import BYTES_PER_GIB, NS_PER_US
 from tracelens.workload import memory, rank_ops

@@ -1,8 +1,11 @@
-"""What a step has on top of kernels measured alone: rates held for minutes, a framework's kernels, its host."""
+"""What a step has on top of kernels measured alone: rates, a framework's kernels, its host, attention kernels of
+another generation, and what is assumed.
+"""
 
 from __future__ import annotations
 
 import functools
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -16,11 +19,71 @@ from tracelens.dtypes import DType
 from tracelens.errors import UsageError
 from tracelens.hardware import HardwareSpec
 from tracelens.lazy.records import dataclass
-from tracelens.perf_models import GEMM, GroupedGEMM, PerfModel, WorkColumns
-from tracelens.training_options import Graphs
+from tracelens.perf_models import GEMM, SDPA, GroupedGEMM, PerfModel, WorkColumns
+from tracelens.training_options import Attention, Graphs
 from tracelens.units import TERA_PER_S_IN_PER_US
 from tracelens.workload.model_config import ModelConfig
 from tracelens.workload.rank_ops import RankOp
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Hidden:
+    """Shares of FSDP's transfers that cost nothing, whatever runs beside them: published constants of some stack."""
+
+    forward_gather: float
+    backward_gather: float
+    scatter: float
+
+    def __post_init__(self) -> None:
+        for share in (self.forward_gather, self.backward_gather, self.scatter):
+            if not 0 <= share <= 1:
+                raise UsageError(f"a hidden share must be from 0 to 1 (or 0 to 100 %), not {share}")
+
+    @classmethod
+    def parse(cls, text: str) -> Hidden:
+        """``"0.93"`` for all three, or ``"90,24,34"``: forward gather, backward gather, scatter; above 1 in percent."""
+        try:
+            shares = [float(part) for part in text.split(",")]
+        except ValueError:
+            shares = []
+        if len(shares) not in (1, 3):
+            raise UsageError(f"--fsdp-overlap takes one share or three, e.g. 0.93 or 90,24,34; got {text!r}")
+        if max(shares) > 1:
+            shares = [share / 100 for share in shares]
+        forward, backward, scatter = shares * 3 if len(shares) == 1 else shares
+        return cls(forward_gather=forward, backward_gather=backward, scatter=scatter)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Straggler:
+    """A device of pipeline rank ``stage`` that computes ``factor`` times as long; everyone waits for its gradients."""
+
+    factor: float
+    stage: int = 0
+
+    def __post_init__(self) -> None:
+        if not self.factor >= 1 or self.stage < 0:
+            raise UsageError(f"straggler factor must be >= 1 and stage >= 0; got {self.stage}:{self.factor}")
+
+    @classmethod
+    def parse(cls, text: str) -> Straggler:
+        """``"1.15"``, in the first stage, or ``"3:1.15"``."""
+        found = re.fullmatch(r"(?:(\d+):)?(\d+(?:\.\d+)?)", text)
+        if found is None:
+            raise UsageError(f"--straggler takes a factor, or a stage and a factor, e.g. 1.15 or 3:1.15; got {text!r}")
+        return cls(stage=int(found[1] or 0), factor=float(found[2]))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Options:
+    """``fsdp_hidden`` None: what FSDP's transfers cost beside computing follows from the timeline."""
+
+    fsdp_hidden: Hidden | None = None
+    straggler: Straggler | None = None
+
+
+NO_OPTIONS = Options()
+
 
 #: Side of the square product that stands for those which published sustained rates were measured on.
 LARGE = 16384
@@ -149,3 +212,34 @@ def slowdown(key: str, device: HardwareSpec) -> float:
     if rate is None or rate.achievable_tflops_s is None or found is None:
         return 1.0
     return product.flops() / found.time_us / TERA_PER_S_IN_PER_US / rate.achievable_tflops_s
+
+
+#: The kernel whose instructions are one architecture's runs elsewhere at that architecture's rate per unit and clock.
+_HOME = {"fa1": "a100-sxm-80gb", "fa2": "a100-sxm-80gb", "fa3": "h100-sxm", "fa4": "b200", "cudnn": ""}
+#: A training step's forward and backward, over the forward that backends price at home. fa2: fitted on 70 published
+#: steps of llm-foundry on A100 (``benchmarks/fit_profiles.py``), 1.88-1.95 whichever model size is left out: about 97
+#: TFLOPS causal. fa1: half of fa2's speed (Dao, 2023, arXiv 2307.08691, section 4.1: "around 2x").
+_AT_HOME = {"fa1": 3.8, "fa2": 1.9, "fa3": 1.0, "fa4": 1.0}
+#: What stands for a step's attention: causal, long enough for the rate to have settled.
+_SAMPLE = SDPA(b=1, s_q=4096, s_kv=4096, q_heads=32, kv_heads=32, d_qk=128, d_v=128, mask="top_left", flash=True)
+
+
+@functools.lru_cache(maxsize=256)
+def kernel_factor(kernel: Attention, device: HardwareSpec) -> float:
+    """What the priced time of attention is multiplied with. 1 for the device's own kernel (``flash``, ``cudnn``), and
+    where a device's units or rates are not known; never less: a newer kernel does not run on an older device.
+    """
+    home = HardwareSpec.load(_HOME[kernel]) if _HOME.get(kernel) else None
+    here = None if home is None else _cycles(device)
+    there = None if home is None else _cycles(home)
+    if home is None or here is None or there is None:
+        return 1.0
+    return max(1.0, _AT_HOME[kernel] * there / here)
+
+
+def _cycles(device: HardwareSpec) -> float | None:
+    """Unit-cycles that the sample takes: its time times units and clock."""
+    found = Tile().estimate(_SAMPLE, System(device=device))
+    if device.compute_units is None or device.clock_mhz is None or found is None:
+        return None
+    return float(found.time_us * device.compute_units * device.clock_mhz)

@@ -19,10 +19,9 @@ from tracelens.lazy.records import dataclass
 from tracelens.option_fields import made, takes
 from tracelens.perf_models import GroupedGEMM
 from tracelens.projection import step, step_traces
-from tracelens.projection.assumptions import Hidden, Options, Straggler
 from tracelens.projection.frameworks import Framework, Residuals, named
 from tracelens.projection.job import Run
-from tracelens.projection.overheads import Software
+from tracelens.projection.overheads import Hidden, Options, Software, Straggler
 from tracelens.projection.projection_options import ProjectOptions
 from tracelens.projection.step import Lever, Projection
 from tracelens.units import BYTES_PER_GB, NS_PER_US, US_PER_S

@@ -17,9 +17,8 @@ from tracelens.hardware import HardwareSpec
 from tracelens.lazy.records import dataclass
 from tracelens.option_fields import BACKENDS
 from tracelens.projection import schedules
-from tracelens.projection.assumptions import NO_OPTIONS, Options
 from tracelens.projection.job import Job
-from tracelens.projection.overheads import PLAIN, Software
+from tracelens.projection.overheads import NO_OPTIONS, PLAIN, Options, Software
 from tracelens.units import BYTES_PER_GB, TERA_PER_S_IN_PER_US, US_PER_S
 from tracelens.workload import memory
 from tracelens.workload.model_config import ModelConfig

@@ -12,8 +12,7 @@ from tracelens.files.atomic_write import whole_folder
 from tracelens.hardware.recognition import recorded_properties
 from tracelens.lazy.records import dataclass
 from tracelens.perf_models import Collective, EPComm, PerfModel, recorded_signature
-from tracelens.projection.blocks import COMPUTE, Kernel
-from tracelens.projection.chunk_timing import Transfer
+from tracelens.projection.chunk_timing import COMPUTE, Kernel, Transfer
 from tracelens.projection.job import Job, Run
 from tracelens.projection.schedules import Task
 from tracelens.signature import OpSignature

@@ -19,10 +19,10 @@ from tracelens.report.export import tables_xlsx
 from tracelens.report.figures import shown_figure, shown_percent
 from tracelens.report.html.markup import Markup, framed, tag
 from tracelens.report.html.page_tables import head, section, table
-from tracelens.routing.route_result import RouteResult
+from tracelens.routing.exchange import RouteResult
 
 if TYPE_CHECKING:
-    from tracelens.routing.route_result import RouteResult
+    from tracelens.routing.exchange import RouteResult
 
 
 #: What a reader should know of times that no measurement stands behind.

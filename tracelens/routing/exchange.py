@@ -1,8 +1,9 @@
-"""An expert-parallel exchange on switched nodes, in us: the bottleneck port, packets, what EPLB would gain."""
+"""What an expert-parallel exchange costs: on switched nodes, and on a full mesh packet by packet."""
 
 from __future__ import annotations
 
 import dataclasses
+from dataclasses import field
 from typing import Any
 
 import numpy as np
@@ -13,15 +14,91 @@ from tracelens.dtypes import DType
 from tracelens.errors import UsageError
 from tracelens.lazy.records import dataclass
 from tracelens.network.algorithms import collective_us
+from tracelens.network.original_rules import simulate_seed
+from tracelens.network.packets import MeshRules, PacketTimes, even_load, logged, simulate
 from tracelens.network.ports import Exchange, Ports, PortTimes, bottleneck, simulate_ports
 from tracelens.network.topology import Group, Topology
 from tracelens.network.traffic import Copies, Payload, Traffic, imbalance
 from tracelens.routing.config import Dispatch
-from tracelens.routing.route_result import RouteResult, counted_loads, expert_frame, loads_summary, rank_frame
 from tracelens.routing.token_choice import Routing
 from tracelens.units import GB_PER_S_IN_BYTES_PER_US
 from tracelens.workload.expert_placement import Placement, eplb
-from tracelens.workload.original_routing import RoutingTable
+from tracelens.workload.original_routing import HotExperts, RoutingTable, seed_routing
+
+#: Version of the JSON document.
+SCHEMA = "tracelens.route/1"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RouteResult:
+    """``summary``: figures by name. ``frames``: ``experts``, ``ranks``, ``phases`` or ``rounds``, ``layers``.
+
+    ``traffic``: the dispatch's bytes. ``log``: the packet log of the seed rules.
+    """
+
+    summary: dict[str, Any]
+    frames: dict[str, pd.DataFrame] = field(repr=False)
+    traffic: Traffic = field(repr=False)
+    table: RoutingTable = field(repr=False)
+    log: str | None = field(default=None, repr=False)
+
+    def to_dict(self) -> dict[str, Any]:
+        """What ``--format json`` prints."""
+        return {
+            "schema": SCHEMA,
+            "summary": self.summary,
+            **{name: frame.to_dict(orient="records") for name, frame in self.frames.items()},
+            "traffic_bytes": self.traffic.wire_bytes.tolist(),
+        }
+
+
+def counted_loads(routing: Routing, table: RoutingTable) -> NDArray[np.integer[Any]]:
+    """Tokens of each expert."""
+    return np.bincount(table.experts[table.experts >= 0].ravel(), minlength=routing.experts)
+
+
+def loads_summary(
+    routing: Routing, table: RoutingTable, loads: NDArray[np.integer[Any]], copies: Copies, traffic: Traffic
+) -> dict[str, Any]:
+    tokens, topk = table.experts.shape
+    hot = np.sort(loads)[::-1]
+    return {
+        "tokens": tokens,
+        "experts": routing.experts,
+        "topk": topk,
+        "ranks": routing.ranks,
+        "dropped_share": float((table.experts < 0).mean()),
+        "expert_imbalance": imbalance(loads),
+        "busiest_tenth_share": float(hot[: max(1, len(hot) // 10)].sum() / max(1, loads.sum())),
+        "mean_ranks": copies.mean_ranks,
+        "mean_nodes": copies.mean_nodes,
+        "remote_share": traffic.remote_share,
+        "rank_imbalance": imbalance(copies.per_expert.sum(axis=0)),
+    }
+
+
+def rank_frame(copies: Copies, better: Copies | None, traffic: Traffic) -> pd.DataFrame:
+    frame = pd.DataFrame(
+        {
+            "rank": np.arange(copies.ranks),
+            "routings": copies.per_expert.sum(axis=0),
+            "tokens_received": copies.per_rank.sum(axis=0),
+            "sent_bytes": traffic.sent(),
+            "received_bytes": traffic.received(),
+        }
+    )
+    if better is not None:
+        frame["routings_eplb"] = better.per_expert.sum(axis=0)
+    return frame
+
+
+def expert_frame(loads: NDArray[np.integer[Any]], place: Placement, balanced: Placement | None) -> pd.DataFrame:
+    first = np.unique(place.expert_of_slot, return_index=True)[1]
+    frame = pd.DataFrame({"expert": np.arange(len(loads)), "rank": place.rank_of_slot[first], "routings": loads})
+    if balanced is not None:
+        frame["replicas_eplb"] = np.bincount(balanced.expert_of_slot, minlength=len(loads))
+    return frame
+
 
 #: DeepEP sends FP8 with an FP32 scale per 128 elements (its README), other types without scales.
 _SCALE_BLOCK = 128
@@ -230,3 +307,129 @@ def _layer_frame(scenario: PortScenario, place: Placement) -> pd.DataFrame:
             }
         )
     return pd.DataFrame(rows)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MeshScenario:
+    """The original simulator's parameters (reference: docs/routing.md), with what it declared and never used.
+
+    ``unit_bytes`` travel per (token, expert); with ``hidden`` the token's vector travels too (``dtype``), and comes
+    back in a combine. ``layers`` exchanges follow one another.
+    """
+
+    routing: Routing
+    rules: MeshRules = field(default_factory=MeshRules)
+    hot_ratio: float = 0.5
+    hot_weight: float = 0.8
+    unit_bytes: int = 9
+    hidden: int | None = None
+    dtype: DType = DType.BF16
+    layers: int = 1
+
+    def drawn_by_seed(self) -> RoutingTable:
+        """The assignment as the original draws it."""
+        routing = self.routing
+        return seed_routing(
+            tokens=routing.tokens,
+            experts=routing.experts,
+            topk=routing.topk,
+            hot=HotExperts(ratio=self.hot_ratio, weight=self.hot_weight),
+            ranks=routing.ranks,
+            seed=routing.seed,
+        )
+
+
+def route_mesh(
+    scenario: MeshScenario, *, seed_rules: bool = False, placement: Placement | None = None, log_rounds: bool = False
+) -> RouteResult:
+    """An exchange on the full mesh, packet by packet, in milliseconds; with ``seed_rules`` as the original plays it.
+
+    ``log_rounds``: with a log of every round, which the original rules always have.
+    """
+    routing = scenario.routing
+    place = placement or Placement.contiguous(routing.experts, routing.ranks)
+    if seed_rules:
+        _refuse_for_seed(scenario)
+    is_drawn = routing.file is None and routing.skew.kind != "balanced"
+    table = scenario.drawn_by_seed() if seed_rules and is_drawn else routing.drawn()
+    copies = Copies.from_assignment(
+        place.slot_of_token(table.experts), place.rank_of_slot, ranks=routing.ranks, rank_of_token=table.source
+    )
+    vector = 0.0 if scenario.hidden is None else payload(scenario.hidden, scenario.dtype).copy_bytes
+    traffic = Traffic(wire_bytes=copies.per_expert * (scenario.unit_bytes + vector))
+    log: str | None
+    if seed_rules:
+        times, log = simulate_seed((copies.per_expert * scenario.unit_bytes).tolist(), scenario.rules)
+    else:
+        times, log = logged(traffic, scenario.rules) if log_rounds else (simulate(traffic, scenario.rules), None)
+    back = None
+    if scenario.hidden is not None:
+        returned = Traffic(wire_bytes=(copies.per_expert * vector).T)
+        back, more = logged(returned, scenario.rules) if log_rounds else (simulate(returned, scenario.rules), None)
+        log = f"DISPATCH\n{log}\nCOMBINE\n{more}" if log_rounds else None
+    even = _even_mesh(traffic, scenario.rules)
+    loads = counted_loads(routing, table)
+    both_ms = times.time_ms + (back.time_ms if back else 0.0)
+    summary = loads_summary(routing, table, loads, copies, traffic) | {
+        "received_imbalance": imbalance(traffic.received()),
+        "time_ms": times.time_ms,
+        "rounds": times.rounds,
+        "packets": times.packets,
+        "moved_bytes": times.moved_bytes,
+        "local_bytes": times.local_bytes,
+        "even_ms": even.time_ms,
+        "imbalance_ms": times.time_ms - even.time_ms,
+        **_closed_form(traffic, scenario.rules, printed=seed_rules),
+        "layers": scenario.layers,
+        "layers_ms": scenario.layers * both_ms,
+        "rules": "original" if seed_rules else "default",
+    }
+    phases = [_mesh_phase("dispatch", times)]
+    if back is not None:
+        summary["combine_ms"] = back.time_ms
+        phases.append(_mesh_phase("combine", back))
+    frames = {
+        "phases": pd.DataFrame(phases),
+        "ranks": rank_frame(copies, None, traffic),
+        "experts": expert_frame(loads, place, None),
+    }
+    return RouteResult(summary=summary, frames=frames, traffic=traffic, table=table, log=log)
+
+
+def _closed_form(traffic: Traffic, rules: MeshRules, *, printed: bool) -> dict[str, Any]:
+    """The formula for an even load of as many bytes; ``printed``: the one in the original's text beside it, too."""
+    found = even_load(traffic.remote_bytes / max(traffic.ranks, 1), traffic.ranks, rules)
+    if found is None:
+        return {}
+    of_text = {"printed_round_ms": found.printed_round_ms, "printed_ms": found.printed_ms} if printed else {}
+    return {
+        "formula_ms": found.time_ms, "formula_rounds": found.rounds, "formula_round_ms": found.round_ms,
+        "formula_is_exact": found.is_exact, **of_text,
+    }  # fmt: skip
+
+
+def _refuse_for_seed(scenario: MeshScenario) -> None:
+    """UsageError for options that the original rules do not have: they would silently be without effect."""
+    ignored = [
+        name
+        for name, given in (
+            ("--hidden", scenario.hidden is not None),
+            ("--layers", scenario.layers != 1),
+            ("--inter-gb-s", scenario.rules.inter_bytes_per_ms is not None),
+            ("--overlap", scenario.rules.overlap != 1),
+            ("--capacity", scenario.routing.capacity is not None),
+            ("--groups", scenario.routing.groups is not None),
+        )
+        if given
+    ]
+    if ignored:
+        raise UsageError(f"--rules original ignores {', '.join(ignored)}; omit --rules original")
+
+
+def _even_mesh(traffic: Traffic, rules: MeshRules) -> PacketTimes:
+    pairs = traffic.ranks * (traffic.ranks - 1)
+    return simulate(Traffic.even(round(traffic.remote_bytes / pairs) if pairs else 0.0, traffic.ranks), rules)
+
+
+def _mesh_phase(name: str, times: PacketTimes) -> dict[str, Any]:
+    return {"phase": name, **dataclasses.asdict(times)}

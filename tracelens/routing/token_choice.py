@@ -1,4 +1,4 @@
-"""How the experts of every token are chosen: drawn, gated or as recorded."""
+"""How the experts of every token are chosen: drawn, gated, or as recorded in a routing or in a trace's all-to-alls."""
 
 from __future__ import annotations
 
@@ -10,9 +10,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from tracelens.errors import UsageError
+from tracelens.analysis.loaded_trace import load
+from tracelens.analysis.reading.recorded_groups import attributes_of_calls
+from tracelens.analysis.work.expert_layers import integers
+from tracelens.errors import NothingToAnalyzeError, UsageError
 from tracelens.lazy.records import dataclass
-from tracelens.routing.recorded_split import recorded_split
+from tracelens.trace.table import Kind
 from tracelens.workload.expert_placement import Placement
 from tracelens.workload.original_routing import RoutingTable
 from tracelens.workload.token_routing import (
@@ -28,6 +31,28 @@ from tracelens.workload.token_routing import (
     with_capacity,
 )
 from tracelens.workload.token_routing import route as draw
+
+
+def recorded_split(path: Path, *, ranks: int) -> NDArray[np.float64]:
+    """Elements that the trace's rank sent to each of ``ranks`` ranks (``In split size``), over all its all-to-alls.
+
+    NothingToAnalyzeError without one that recorded its splits, UsageError when those were of groups of another size.
+    """
+    trace = load(path)
+    total, sizes = np.zeros(ranks), set()
+    calls, call = attributes_of_calls(trace.table, trace.tree, trace.table.rows_of((Kind.KERNEL,)))
+    for attributes, times in zip(calls, np.bincount(call).tolist(), strict=True):
+        split = integers(attributes.get("In split size"))
+        if split is None:
+            continue
+        sizes.add(len(split))
+        if len(split) == ranks:
+            total += times * np.asarray(split, np.float64)
+    if total.any():
+        return total
+    if sizes:
+        raise UsageError(f"{path} recorded all-to-alls of {sorted(sizes)} ranks, not of {ranks}")
+    raise NothingToAnalyzeError(f"{path} recorded no all-to-all with split sizes")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

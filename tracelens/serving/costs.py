@@ -1,4 +1,11 @@
-"""How long a batch step takes: one function for every level of detail.
+"""How long a batch step takes, one function for every level of detail: cores of attention, exchanges, and all else
+of a step.
+
+How long the cores of attention take: prompts chunk by chunk, decoding as lines between knots. Times in fs.
+
+Decoding is piecewise linear in the batch's summed context, with knots at powers of two of the mean context.
+
+How long a batch step takes: one function for every level of detail.
 
 Nothing here knows a flop formula or a rate. The workload room makes the operations of a device, the backends price
 them; this module tabulates what they say. Token-linear operations are tabulated over the number of tokens. Times are
@@ -13,28 +20,236 @@ import datetime
 import functools
 import itertools
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import NamedTuple, TypeAlias
+
+import numpy as np
 
 from tracelens.backends import EstimateTable
 from tracelens.backends.chain import chain
 from tracelens.dtypes import DType
 from tracelens.errors import UsageError
+from tracelens.hardware import HardwareSpec
 from tracelens.lazy.records import dataclass
+from tracelens.network.algorithms import collective_us
+from tracelens.network.cluster import Library
+from tracelens.network.topology import Group, Link, Rates, Tier, Topology
 from tracelens.perf_models import PerfModel
 from tracelens.perf_models.base import WorkColumns
 from tracelens.serving.deployment import Deployment, Engine
-from tracelens.serving.step_time.attention_times import (
-    LARGEST_TABULATED,
-    AttentionTimes,
-    Chunk,
-    Prices,
-    knot_index,
-    span,
-)
-from tracelens.serving.step_time.exchanges import FS_PER_US, Exchange, Exchanges
 from tracelens.units import BYTES_PER_GIB
 from tracelens.workload import LayerOp, batch_ops
-from tracelens.workload.ranks.inference_rank import InferenceRank
+from tracelens.workload.ranks import InferenceRank
+
+#: New tokens, and those before them whose keys are cached.
+Chunk: TypeAlias = tuple[int, int]
+#: Above, tables would hold counts that do not come again.
+LARGEST_TABULATED = 16_384
+#: Points that span the range, at which a backend is asked whether it is linear.
+_PROBES = ((64, 0), (2048, 0), (1, 4096), (512, 512), (16, 30000), (8192, 8192), (3, 1), (300, 100_000))
+
+
+class Piece(NamedTuple):
+    """A line between two knots: ``fixed + slope * context`` at a summed context of ``context`` keys."""
+
+    fixed: int
+    slope: int
+
+    def at(self, context: int) -> int:
+        return self.fixed + self.slope * context
+
+
+class Prices(NamedTuple):
+    """What a backend says of operations: in full, and as times in fs, of which a microsecond is ``unit``."""
+
+    estimates: Callable[[Sequence[PerfModel]], EstimateTable]
+    priced: Callable[[Sequence[PerfModel]], list[int]]
+    unit: float
+
+
+def knot_index(batch: int, context: int) -> int:
+    """Between which knots a batch is with a summed context of ``context`` keys."""
+    return ((context // batch) or 1).bit_length() - 1
+
+
+def span(batch: int, index: int) -> tuple[int, int]:
+    """From which summed context on, and up to which, ``knot_index`` is ``index``."""
+    return (batch << index) if index else 0, batch << (index + 1)
+
+
+class AttentionTimes:
+    """The cores of one type of block on one device, ``queries`` tokens per sequence and decode step."""
+
+    def __init__(self, rank: InferenceRank, letter: str, queries: int, prices: Prices) -> None:
+        self._rank, self._letter, self._queries, self._prices = rank, letter, queries, prices
+        self._knots: dict[int, list[int]] = {}
+        self._pieces: dict[tuple[int, int], Piece] = {}
+        self._chunks: dict[Chunk, int] = {}
+        self._rates = self._linear_rates()
+
+    def cores(self, *, b: int, new: int, past: int) -> tuple[PerfModel, ...]:
+        return batch_ops.core_ops(self._rank, self._letter, b=b, new=new, past=past)
+
+    def decoding(self, batch: int, index: int) -> Piece:
+        """A decode step of ``batch`` sequences while the ``knot_index`` of their summed context is ``index``."""
+        piece = self._pieces.get((batch, index))
+        if piece is None:
+            values = self._values(batch, index)
+            low, high = batch << index, batch << (index + 1)
+            slope = (values[index + 1] - values[index]) // (high - low)
+            piece = self._pieces[batch, index] = Piece(values[index] - slope * low, slope)
+        return piece
+
+    def _values(self, batch: int, index: int) -> list[int]:
+        """Times at the knots, up to the one after ``index``."""
+        values = self._knots.get(batch)
+        if values is None or index + 1 >= len(values):
+            own, size = self._rank.own(batch), max(index + 2, 14)
+            steps = [self.cores(b=own, new=self._queries, past=max((1 << i) - 1, 0)) for i in range(size)]
+            priced = iter(self._prices.priced([model for models in steps for model in models]))
+            values = self._knots[batch] = [sum(next(priced) for _ in models) for models in steps]
+        return values
+
+    def chunk(self, new: int, past: int) -> int:
+        """``new`` tokens of one prompt after ``past``."""
+        found = self._chunks.get((new, past))
+        if found is None:
+            models = self.cores(b=1, new=new, past=past)
+            if self._rates is None:
+                found = sum(self._prices.priced(models))
+            else:
+                compute, memory = self._rates
+                found = sum(round(max((m.flops() or 0) * compute, (m.hbm_bytes() or 0) * memory)) for m in models)
+            if self._rates is None or len(self._chunks) < LARGEST_TABULATED:
+                self._chunks[new, past] = found
+        return found
+
+    def _linear_rates(self) -> tuple[float, float] | None:
+        """Time per FLOP and per byte of a single core, where a backend answers the larger of two linear terms.
+
+        Compute time is then proportional to the flops, memory time linear in new tokens and keys: no call of it per
+        chunk is needed.
+        """
+        probes = [self.cores(b=1, new=new, past=past) for new, past in _PROBES]
+        if any(len(models) != 1 for models in probes):
+            return None
+        models = [model for (model,) in probes]
+        table = self._prices.estimates(models)
+        flops = np.array([model.flops() or 0 for model in models], dtype=float)
+        nbytes = np.array([model.hbm_bytes() or 0 for model in models], dtype=float)
+        with np.errstate(invalid="ignore", divide="ignore"):
+            per_flop = table.compute_us / flops
+            per_byte = table.memory_us / nbytes
+            largest = np.fmax(table.compute_us, table.memory_us)
+            is_linear = (
+                np.allclose(per_flop, per_flop[0], rtol=1e-9)
+                and np.allclose(per_byte, per_byte[0], rtol=1e-9)
+                and np.allclose(largest, table.time_us, rtol=1e-9)
+            )
+        return (float(per_flop[0]) * self._prices.unit, float(per_byte[0]) * self._prices.unit) if is_linear else None
+
+
+FS_PER_US = 1_000_000_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Exchange:
+    """A collective as a sequence of equal steps, each of ``transfers`` link transfers at once. Time in fs."""
+
+    name: str
+    steps: int
+    transfers: int
+    step_fs: int
+
+    @property
+    def time_fs(self) -> int:
+        return self.steps * self.step_fs
+
+
+class Exchanges:
+    """Collectives among the devices of a deployment, each size once. ``notes``: what was assumed of the links."""
+
+    def __init__(self, deployment: Deployment, device: HardwareSpec) -> None:
+        self.notes: list[str] = []
+        self._device, self._all_reduce = device, deployment.collective
+        self._topology = self._joined(deployment)
+        self._known: dict[tuple[str, int, int, int], Exchange] = {}
+
+    def exchange(self, word: str, nbytes: float, *, ranks: int, stride: int = 1) -> Exchange:
+        """The collective ``word`` of ``nbytes``. UsageError where the links are not known, or no algorithm does it."""
+        key = (word, round(nbytes), ranks, stride)
+        found = self._known.get(key)
+        if found is None:
+            found = self._known[key] = self._made(*key)
+        return found
+
+    def share_a_node(self, devices: int, stage: int) -> bool:
+        """Whether stages of so many devices, ``stage`` and the next, stand in one node."""
+        node = None if self._topology is None else self._topology.ranks_per_node
+        return node is None or stage * devices // node == ((stage + 2) * devices - 1) // node
+
+    def _made(self, word: str, nbytes: int, ranks: int, stride: int) -> Exchange:
+        if self._topology is None:
+            raise UsageError(f"{self._device.name}: the links between its devices are unknown; pass --cluster")
+        name = self._all_reduce if word == "all_reduce" else None
+        times, names = collective_us(word, float(nbytes), Group(ranks=ranks, stride=stride), self._topology, name)
+        if math.isnan(times[0]):
+            raise UsageError(f"no {word} algorithm {name or ''} for {ranks} ranks on {self._device.name}")
+        chosen = names[0].rpartition("/")[2]
+        steps, transfers = steps_of(chosen, word, ranks)
+        step_fs = round(float(times[0]) * FS_PER_US / steps)
+        return Exchange(name=f"{word}/{chosen}", steps=steps, transfers=transfers, step_fs=step_fs)
+
+    def _joined(self, deployment: Deployment) -> Topology | None:
+        """The cluster's links, else the device's own, at the engine's share of their rates."""
+        topology = deployment.system.topology
+        if topology is None and deployment.parallelism.devices > 1:
+            rates, note = fallback_rates(self._device)
+            self.notes.append(note)
+            library = Library.load("nccl")
+            tier = Tier(ranks=None, link=Link(rates=rates, protocols=library.node.protocols))
+            topology = Topology(tiers=(tier,), algorithms=library.algorithms)
+        share = deployment.engine.link_efficiency
+        if topology is None or share is None:
+            return topology
+        tiers = tuple(
+            dataclasses.replace(tier, link=dataclasses.replace(tier.link, rates=_scaled(tier.link.rates, share)))
+            for tier in topology.tiers
+        )
+        return dataclasses.replace(topology, tiers=tiers)
+
+
+def steps_of(name: str, word: str, ranks: int) -> tuple[int, int]:
+    """(steps one after the other, link transfers in each) of a collective algorithm."""
+    if ranks < 2 or word == "send":
+        return 1, 1
+    if name == "direct":
+        return 2 if word == "all_reduce" else 1, ranks * (ranks - 1)
+    if name == "in_switch":
+        return 2, ranks
+    if name == "tree":
+        return 2 * math.ceil(math.log2(ranks)), ranks - 1
+    trips = 2 if word == "all_reduce" else 1
+    return trips * (ranks - 1), ranks
+
+
+def fallback_rates(device: HardwareSpec) -> tuple[Rates, str]:
+    """The rates between devices without a cluster file: their own link, else PCIe. UsageError with neither."""
+    if device.link is not None:
+        return Rates(peak_gb_s=device.link.gb_s), f"no cluster given: {device.name} joined by its own link"
+    if device.pcie_gb_s is not None:
+        note = (
+            f"no cluster given: {device.name} joined by PCIe at {device.pcie_gb_s:g} GB/s, NCCL's overheads in a node"
+        )
+        return Rates(peak_gb_s=device.pcie_gb_s), note
+    raise UsageError(f"{device.name}: its link and PCIe rates are unknown; pass --cluster")
+
+
+def _scaled(rates: Rates, share: float) -> Rates:
+    """Every rate times ``share``."""
+    known = {item.name: getattr(rates, item.name) for item in dataclasses.fields(rates)}
+    return dataclasses.replace(rates, **{name: value * share for name, value in known.items() if value is not None})
+
 
 #: Token counts are tabulated this many at a time: one call of a backend costs as much as a few hundred rows.
 _BLOCK = 32
@@ -261,7 +476,7 @@ class StepCost:
         """
         found: list[tuple[str, PerfModel, int]] = []
         for letter in kind:
-            ops = batch_ops.block_ops(self._rank, letter, tokens)
+            ops = batch_ops.device_block_ops(self._rank, letter, tokens)
             priced = iter(self._priced([op.model for op in ops if not op.is_core]))
             names = [op.name for op in ops if op.is_core]
             for op in ops:
@@ -400,7 +615,7 @@ class StepCost:
         for count in counts:
             self._linear[count] = dict.fromkeys([*self._letters, _EMBEDDING], 0)
             for letter in self._letters:
-                made = batch_ops.block_ops(self._rank, letter, count)
+                made = batch_ops.device_block_ops(self._rank, letter, count)
                 ops += [(count, letter, op) for op in made if not op.is_core]
             ops += [(count, _EMBEDDING, op) for op in batch_ops.embedding_ops(self._rank, count)]
         for (count, part, op), fs in zip(ops, self._priced([op.model for _, _, op in ops]), strict=True):

@@ -24,9 +24,8 @@ from tracelens.serving.costs import StepCost
 from tracelens.serving.deployment import Deployment, Engine, Parallelism, Precision, Speculation, as_served
 from tracelens.serving.metrics import Objectives, per_request, per_step, summary
 from tracelens.serving.profile import Profile, model_of_profile, step_cost
-from tracelens.serving.replay import read_requests
 from tracelens.serving.replica_state import Step
-from tracelens.serving.requests import Arrivals, Lengths, Requests, Workload
+from tracelens.serving.requests import Arrivals, Lengths, Requests, Workload, read_requests
 from tracelens.serving.serving_options import DeploymentOptions, EngineOptions, ServingConfig
 from tracelens.serving.simulation import Options, Outcome, Simulation
 from tracelens.workload import ModelConfig

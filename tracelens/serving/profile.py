@@ -27,9 +27,8 @@ from tracelens.files.documents import expected, json_of
 from tracelens.files.toml_figures import normalized
 from tracelens.lazy.records import dataclass
 from tracelens.perf_models import PerfModel
-from tracelens.serving.costs import DecodeLine, StageWork, StepCost
+from tracelens.serving.costs import Chunk, DecodeLine, StageWork, StepCost, span
 from tracelens.serving.deployment import Deployment
-from tracelens.serving.step_time.attention_times import Chunk, span
 from tracelens.workload import ModelConfig
 
 _LAYERS = Number(least=1, most=1 << 20, whole=True)

@@ -1,5 +1,7 @@
 """The sequences of a lane: who joins and leaves, and the blocks of the cache that they take.
 
+The sequences of a lane: who joins and leaves, and the blocks of the cache that they take.
+
 A step costs time proportional to what changes in it, not to the batch: all sequences of a lane advance together, so
 their contexts are one sum, their ends a heap of step numbers, and who needs a new block when is a count per step number
 modulo the block size.

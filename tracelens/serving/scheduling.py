@@ -1,13 +1,62 @@
-"""What a batching policy is: a function that says what a lane's next step does."""
+"""Routers, which pick a replica for a request, and batching policies, which say what a lane's next step does."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import functools
+from collections.abc import Callable, Sequence
 from typing import Any, Protocol, TypeAlias, TypeVar
 
-from tracelens.registry import mark
+from tracelens.registry import Registry, mark
 
 F = TypeVar("F", bound=Callable[..., Any])
+
+
+class ReplicaView(Protocol):
+    """What a router sees of a replica."""
+
+    #: Requests that it has and has not finished.
+    outstanding: int
+
+    def cached_pieces(self, pieces: Sequence[int]) -> int:
+        """How many leading pieces of a prompt its cache holds."""
+        ...
+
+
+def router(name: str) -> Callable[[F], F]:
+    """Marks ``pick(number, pieces, replicas) -> index`` as the router ``name``; ``number`` counts arrivals from 0."""
+    return mark("router", name)
+
+
+@router("round-robin")
+def round_robin(number: int, pieces: Sequence[int], replicas: Sequence[ReplicaView]) -> int:
+    """The ``number``-th arrival goes to replica ``number`` modulo their count."""
+    return number % len(replicas)
+
+
+@router("least-loaded")
+def least_loaded(number: int, pieces: Sequence[int], replicas: Sequence[ReplicaView]) -> int:
+    """The first of equals."""
+    return min(range(len(replicas)), key=lambda index: replicas[index].outstanding)
+
+
+#: A replica this many requests above the least loaded is passed over, so that one popular text does not fill it alone.
+MOST_AHEAD = 8
+
+
+@router("prefix-aware")
+def prefix_aware(number: int, pieces: Sequence[int], replicas: Sequence[ReplicaView]) -> int:
+    """The longest cached beginning among replicas that are not far ahead of the least loaded; ties to the latter."""
+    least = min(replica.outstanding for replica in replicas)
+    near = [index for index, replica in enumerate(replicas) if replica.outstanding <= least + MOST_AHEAD]
+    return max(near, key=lambda index: (replicas[index].cached_pieces(pieces), -replicas[index].outstanding))
+
+
+@functools.cache
+def routers() -> Registry:
+    """Every router of this package by name."""
+    return Registry.collect("router", [sys.modules[__name__]])
+
+
 #: Prompts and how many of their tokens the step takes, and whether the lane's sequences decode.
 Plan: TypeAlias = tuple[list[tuple[int, int]], bool]
 
@@ -45,3 +94,74 @@ class LaneView(Protocol):
 def policy(name: str) -> Callable[[F], F]:
     """Marks ``plan(lane: LaneView) -> Plan`` as the batching policy ``name``, e.g. ``"static"``."""
     return mark("policy", name)
+
+
+@policy("static")
+def static(lane: LaneView) -> Plan:
+    """All prompts of the batch in one step; answers that are complete leave, their places stay empty."""
+    if not lane.decoding and not lane.partial:
+        while lane.admit(whole=True) is not None:
+            pass
+    return list(lane.partial.items()), not lane.partial and lane.decoding > 0
+
+
+@policy("prefill-first")
+def prefill_first(lane: LaneView) -> Plan:
+    """As vLLM before its version 1: whole prompts up to the token budget; without any that fits, decode.
+
+    A prompt longer than the budget goes alone.
+    """
+    left = lane.budget
+    while (tokens := lane.first_waiting()) is not None and (tokens <= left or not lane.partial):
+        if lane.admit() is None:
+            break
+        left -= tokens
+    if lane.partial:
+        return list(lane.partial.items()), False
+    if lane.decoding:
+        lane.make_room()
+    return [], lane.decoding > 0
+
+
+@policy("continuous")
+def continuous(lane: LaneView) -> Plan:
+    """As Orca (Yu et al., 2022): decode everything, and with it whole prompts while the token budget lasts."""
+    preempted = lane.make_room() if lane.decoding else False
+    left = lane.budget - lane.decoding
+    while not preempted:
+        tokens = lane.first_waiting()
+        if tokens is None or (tokens > left and (lane.partial or tokens <= lane.budget)):
+            break
+        if lane.admit() is None:
+            break
+        left -= tokens
+    return list(lane.partial.items()), lane.decoding > 0
+
+
+@policy("chunked-prefill")
+def chunked_prefill(lane: LaneView) -> Plan:
+    """As Sarathi-Serve (Agrawal et al., 2024) and vLLM 1: what decoding leaves of the budget goes to prompts.
+
+    Prompts that have begun come first. In a step that had to preempt, none is admitted.
+    """
+    preempted = lane.make_room() if lane.decoding else False
+    left = lane.budget - lane.decoding
+    chunks = []
+    for request, lacking in lane.partial.items():
+        if left <= 0:
+            break
+        tokens = min(lacking, left)
+        chunks.append((request, tokens))
+        left -= tokens
+    while left > 0 and not preempted and (lacks := lane.admit()) is not None:
+        if lacks:
+            tokens = min(lacks, left)
+            chunks.append((next(reversed(lane.partial)), tokens))
+            left -= tokens
+    return chunks, lane.decoding > 0
+
+
+@functools.cache
+def policies() -> Registry:
+    """Every policy of this package by name."""
+    return Registry.collect("policy", [sys.modules[__name__]])

@@ -1,7 +1,7 @@
 """What a model asks of its devices: shapes as TOML files, and the operations of a batch of tokens."""
 
+from tracelens.workload.batch_ops import forward_ops
 from tracelens.workload.layer_ops import LayerOp
-from tracelens.workload.layers import forward_ops
 from tracelens.workload.model_config import FlopsPerToken, ModelConfig, ParameterCount
 from tracelens.workload.model_shape import Experts, LatentAttention, Mamba
 

@@ -1,4 +1,6 @@
-"""The shape of a language model, from a TOML file of this package or any Hugging Face ``config.json``."""
+"""The shape of a language model, from a TOML file of this package or any Hugging Face ``config.json``, and how its
+name is spelled.
+"""
 
 from __future__ import annotations
 
@@ -15,10 +17,10 @@ from typing import Any, get_args, get_type_hints
 from tracelens.dtypes import DType
 from tracelens.errors import InputError, UsageError
 from tracelens.files.toml_figures import Table, normalized
+from tracelens.lazy.patterns import lazy_pattern
 from tracelens.lazy.records import dataclass
-from tracelens.workload import layers
+from tracelens.workload import batch_ops
 from tracelens.workload.blocks import block_types, is_attention, layers_of
-from tracelens.workload.model_names import spelling_key, without_layers, without_point, without_sizes
 from tracelens.workload.model_shape import (
     CompressedAttention,
     Experts,
@@ -33,6 +35,70 @@ from tracelens.workload.model_shape import (
     base_letter,
     variant_letter,
 )
+
+#: Words of tuning, precision, data, makers and releases, which change no shape.
+_FILLER = lazy_pattern(
+    r"instruct|it|base|chat|hf|pt|sft|lora|qlora|peft|dpo|thinking|preview|exp|model|meta|nvidia|amd|pretrain(ing|ed)?"
+    r"|fine-?tun(e|ing|ed)|dropless|tokendrop|dynamic|static|block|kv|quantized|ocp"
+    r"|(nv|mx)?fp(4|8|16)|bf16|int[48]|awq|gptq|w\d{1,2}a\d{1,2}|per-?tensor|v[01](\.\d{1,2})?|2[456](0[1-9]|1[0-2])|0[1-9]\d\d|\d{1,4}k"
+)
+_SIZE = lazy_pattern(r"a?(\d{1,5}(?:\.\d{1,4})?)([bt])")
+_LAYERS = lazy_pattern(r"[\s,_(-](?:proxy[\s_-])?(\d{1,4})[\s_-]?(layers?|l)\)?$", re.IGNORECASE)
+
+
+def spelling_key(name: str) -> str:
+    """What is equal for spellings of one model.
+
+    >>> spelling_key("nvidia/Llama-3.1-8B-Instruct-FP8"), spelling_key("Llama 3.1 8B"), spelling_key("llama3_1_8b")
+    ('llama3_1_8b', 'llama3_1_8b', 'llama3_1_8b')
+    """
+    return _joined(_words(name))
+
+
+def without_point(name: str) -> str:
+    """A name whose version is written without its point.
+
+    >>> without_point("Llama-3.1-8B"), without_point("gpt-1.7b")
+    ('Llama-31-8B', 'gpt-1.7b')
+    """
+    return re.sub(r"(\d)\.(\d)(?![\dbtBT])", r"\1\2", name)
+
+
+def without_sizes(name: str) -> tuple[str, list[float]]:
+    """The key of a name without its sizes, and the sizes in parameters.
+
+    >>> without_sizes("Kimi K2 1T-A32B")
+    ('kimik2', [1000000000000.0, 32000000000.0])
+    """
+    words = _words(name)
+    sizes = [found for word in words if (found := _SIZE.fullmatch(word))]
+    parameters = [float(found[1]) * (1e12 if found[2] == "t" else 1e9) for found in sizes]
+    return _joined([word for word in words if not _SIZE.fullmatch(word)]), parameters
+
+
+def without_layers(name: str) -> tuple[str, int | None]:
+    """A name without its number of layers, and that number; None where it states none.
+
+    >>> without_layers("Llama-3.1-70B (12 layers)"), without_layers("Llama-3.1-405B-proxy-8L")
+    (('Llama-3.1-70B', 12), ('Llama-3.1-405B', 8))
+    >>> without_layers("Llama 2 7B")
+    ('Llama 2 7B', None)
+    """
+    name = name.strip()
+    found = _LAYERS.search(name)
+    return (name, None) if found is None else (name[: found.start()].rstrip(" ,(_-"), int(found[1]))
+
+
+def _words(name: str) -> list[str]:
+    last = re.sub(r"[()\[\],:]", " ", name.strip().rstrip("/").rpartition("/")[2].replace("+", "-plus"))
+    last = re.sub(r"(fp\d{1,2}|awq|gptq)-v\d$", r"\1", normalized(last).strip("-"))
+    return [word for word in last.split("-") if word and not _FILLER.fullmatch(word)]
+
+
+def _joined(words: list[str]) -> str:
+    """Together, but numbers apart from numbers."""
+    return re.sub(r"(?<=\d)[.\-](?=\d)", "_", "-".join(words)).replace("-", "")
+
 
 FOLDER = Path(__file__).resolve().parent / "models"
 # More than any model has: a larger number is a slip, and would be spelled out block by block.
@@ -178,9 +244,9 @@ class ModelConfig(ModelShape):
 
     def parameters(self) -> ParameterCount:
         """Elements of all weights, from the same list of operations that FLOPs come from."""
-        ops = layers.forward_ops(self, batch=1, sequence=1)
-        further = layers.further_token_ops(self, batch=1, sequence=1)
-        vision = sum(op.count * op.weights for op in layers.vision_ops(self, images=1, patches=1))
+        ops = batch_ops.forward_ops(self, batch=1, sequence=1)
+        further = batch_ops.further_token_ops(self, batch=1, sequence=1)
+        vision = sum(op.count * op.weights for op in batch_ops.vision_ops(self, images=1, patches=1))
         return ParameterCount(
             total=sum(op.count * op.weights for op in ops) + vision,
             active=sum(op.count * op.active_weights for op in ops),
@@ -194,8 +260,8 @@ class ModelConfig(ModelShape):
         Only matrix products count, as in published model FLOPs: no normalization, activation or lookup. ``training``
         is forward and backward, prediction of further tokens included, without what is computed twice.
         """
-        forward = layers.forward_ops(self, batch=1, sequence=sequence)
-        training = (*forward, *layers.further_token_ops(self, batch=1, sequence=sequence))
+        forward = batch_ops.forward_ops(self, batch=1, sequence=sequence)
+        training = (*forward, *batch_ops.further_token_ops(self, batch=1, sequence=sequence))
         return FlopsPerToken(
             forward=sum(op.forward_flops for op in forward) / sequence,
             training=sum(op.forward_flops + op.backward_flops for op in training) / sequence,

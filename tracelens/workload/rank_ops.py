@@ -10,14 +10,13 @@ from typing import NamedTuple
 from tracelens.dtypes import DType
 from tracelens.lazy.records import dataclass
 from tracelens.perf_models import GEMM, Collective, CrossEntropy, CrossEntropyBackward, Movement, MultiTensor
+from tracelens.workload.batch_ops import further_token_ops
 from tracelens.workload.blocks import block_ops, block_types, last_residual_ops
 from tracelens.workload.blocks.base import BlockType
 from tracelens.workload.layer_ops import Batch, LayerOp
-from tracelens.workload.layers import further_token_ops
 from tracelens.workload.model_shape import ModelShape
 from tracelens.workload.parallel_config import ParallelConfig
-from tracelens.workload.ranks.adapters import adapters, frozen
-from tracelens.workload.ranks.training_rank import COLUMNS, Part, Pass, RankOp, TrainingRank, passes
+from tracelens.workload.ranks import COLUMNS, Part, Pass, RankOp, TrainingRank, adapters, frozen, passes
 
 __all__ = [
     "COLUMNS", "ENDS", "Part", "Pass", "RankLayer", "RankOp", "block", "embedding", "ends", "head", "is_repeated",

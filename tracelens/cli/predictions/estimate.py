@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from tracelens.backends.base import System
     from tracelens.estimation.communication import Message
-    from tracelens.estimation.operations import Answer
+    from tracelens.estimation.estimate import Answer
 
 _HEADER = (
     "device",
@@ -210,7 +210,7 @@ def _sent(args: argparse.Namespace, system: System) -> list[Message]:
 
 def _answers(args: argparse.Namespace, device: str) -> list[Answer]:
     from tracelens.errors import UsageError
-    from tracelens.estimation.operations import operation_answers
+    from tracelens.estimation.estimate import operation_answers
 
     sizes = {
         name: value for name, value in vars(args).items() if isinstance(value, int) and not isinstance(value, bool)

@@ -155,14 +155,14 @@ def _measured(args: argparse.Namespace, found: Result) -> Result:
     if args.from_report and args.anchor:
         raise UsageError("give only one of --from-report and --anchor")
     if args.anchor:
-        from tracelens.projection.anchor import Anchor, measured_step_us
+        from tracelens.projection.from_measured import Anchor, measured_step_us
 
         path = Path(args.anchor)
         anchored = _project(_as_traced(args)).projection if args.traced else found.projection
         return Result(projection=Anchor.of(anchored, measured_step_us(path), path.name).on(found.projection))
     if args.from_report:
         from tracelens.backends.chain import chain
-        from tracelens.calibration.measured_step import report_step
+        from tracelens.calibration.measurements import report_step
         from tracelens.projection.from_measured import project_from
         from tracelens.report.projection_text import part_words
 
@@ -198,7 +198,7 @@ def _beside(path: Path, found: Result) -> str:
     import tracelens
     from tracelens.analysis.analyze import analyze
     from tracelens.analysis.loaded_trace import Options
-    from tracelens.calibration.measured_step import report_step, trace_step
+    from tracelens.calibration.measurements import report_step, trace_step
     from tracelens.files.documents import is_report
     from tracelens.projection.from_measured import against
 

@@ -33,7 +33,7 @@ from tracelens.routing.config import (
 if TYPE_CHECKING:
     from tracelens.network.ports import Ports
     from tracelens.network.topology import Topology
-    from tracelens.routing.route_result import RouteResult
+    from tracelens.routing.exchange import RouteResult
     from tracelens.routing.token_choice import Routing
     from tracelens.workload.expert_placement import Placement
 
@@ -143,7 +143,7 @@ def _routed(args: argparse.Namespace) -> RouteResult:
     result = _on_cluster(args, values, config) if is_cluster else _on_mesh(args, values, config)
     if not args.compare:
         return result
-    from tracelens.routing.comparison import compared
+    from tracelens.routing.route import compared
 
     return compared(result, args.compare)
 
@@ -215,7 +215,7 @@ def _placement(args: argparse.Namespace, values: dict[str, Any]) -> Placement:
 def _on_mesh(args: argparse.Namespace, values: dict[str, Any], config: dict[str, Any]) -> RouteResult:
     from tracelens.network.packets import MeshRules
     from tracelens.routing.config import BYTES_PER_MS_IN_GB_S
-    from tracelens.routing.mesh_exchange import MeshScenario, route_mesh
+    from tracelens.routing.exchange import MeshScenario, route_mesh
 
     inter = values["inter_gb_s"]
     if inter is not None and values["ranks_per_node"] is None:

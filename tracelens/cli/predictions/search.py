@@ -112,7 +112,7 @@ def _write(found: Answer, args: argparse.Namespace) -> None:
 def _run_sweep(request: Request, args: argparse.Namespace) -> int:
     from tracelens.executors import open_executor
     from tracelens.files.data_table import read_table
-    from tracelens.projection.search.sweep import parse_axes, points, sweep
+    from tracelens.projection.search.request import parse_axes, points, sweep
     from tracelens.report.export import write_frame
     from tracelens.report.projection_text import compared
     from tracelens.report.search_plots import write_plots

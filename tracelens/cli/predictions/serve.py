@@ -188,7 +188,7 @@ def _with_config(args: argparse.Namespace, path: Path, settings: dict[str, Any])
 def _once(args: argparse.Namespace, deployment: Deployment, asked: ServingConfig) -> int:
     from tracelens.report.serving_text import served_text, write_folder
     from tracelens.serving.experiment import experiment_of
-    from tracelens.serving.timeline import Timeline
+    from tracelens.serving.metrics import Timeline
 
     names = ("rate", "concurrency", "requests", "duration", "shared_prefix")
     unused = [f"--{name.replace('_', '-')}" for name in names if getattr(asked, name)]

@@ -18,8 +18,7 @@ from tracelens.errors import UsageError
 from tracelens.files.toml_figures import Table, normalized
 from tracelens.hardware import HardwareSpec
 from tracelens.lazy.records import dataclass
-from tracelens.projection.frameworks.attention_kernels import kernel_factor
-from tracelens.projection.overheads import PLAIN, Software
+from tracelens.projection.overheads import PLAIN, Software, kernel_factor
 from tracelens.training_options import Attention, Gradients, TPOverlap
 from tracelens.workload.model_config import ModelConfig
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import cache
 
 from tracelens.errors import UsageError
-from tracelens.projection.schedules.base import Kind, Order, Plan, Route, Task, schedule
+from tracelens.projection.schedules.orders import Kind, Order, Plan, Route, Task, schedule
 from tracelens.registry import Registry
 
 __all__ = ["Kind", "Order", "Plan", "Route", "Task", "load", "schedule", "schedules"]

@@ -27,7 +27,7 @@ import numpy.typing as npt
 from tracelens.errors import UsageError
 from tracelens.lazy.records import dataclass
 from tracelens.projection.projection_options import PaperAttention, Strategy
-from tracelens.projection.search.rules import Constraints, Feasible
+from tracelens.projection.search import Constraints, Feasible
 from tracelens.projection.search.space import Candidates, Shape, distinct, enumerate_candidates
 
 Floats = npt.NDArray[np.float64]

@@ -1,14 +1,25 @@
-"""A search by names: what a user asks for, and the answer with its winner, reasons and re-check."""
+"""A search by names, its winner tried on the event graph, and many searches over every combination of figures,
+models and clusters.
+
+What the table of a search does not vary, tried on one configuration by the event graph, dimension by dimension.
+
+Zero-bubble schedules, overlap of tensor-parallel collectives and of experts' exchanges, tensor ranks of experts, shards
+within a node (HSDP), and recomputing some modules instead of whole layers, or of none.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
-from dataclasses import field
+import contextlib
+import itertools
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from concurrent.futures import Executor
+from dataclasses import field, fields, replace
 from typing import TYPE_CHECKING, Any, get_args
 
 import numpy as np
 
-from tracelens.errors import UsageError
+from tracelens.errors import InputError, TracelensError, UsageError
+from tracelens.executors import outcomes
 from tracelens.lazy.records import dataclass
 from tracelens.option_fields import BACKENDS, made, takes
 from tracelens.projection.frameworks import Residuals, named
@@ -20,18 +31,113 @@ from tracelens.projection.projection_options import (
     SearchOptions,
     Strategy,
 )
-from tracelens.projection.search import evaluate, fastest, pareto
+from tracelens.projection.search import ANYTHING, Constraints, Feasible, Rules, evaluate, fastest, pareto
 from tracelens.projection.search.paper import REPAIRS, PaperRules
-from tracelens.projection.search.refined import Refined, refined
-from tracelens.projection.search.rules import ANYTHING, Constraints, Feasible, Rules
-from tracelens.projection.search.splits import Space, Splits
+from tracelens.projection.search.space import Space, Splits
 from tracelens.projection.search.systems import AS_THEY_ARE, Figures, load_model, load_system, paper_shape, paper_system
 from tracelens.projection.search.whole_step import CorrectedRules
 from tracelens.projection.step import Projection, project
 from tracelens.training_options import PrecisionName
+from tracelens.workload.parallel_config import ParallelConfig
 
 if TYPE_CHECKING:
     import pandas as pd
+
+
+_ZERO_BUBBLE = ("zb-h1", "zb-1p", "zb-v", "v-half", "v-min")
+#: Modules that selective recomputation is tried with, the cheapest first.
+_MODULES = (("layernorm", "mlp_act"), ("layernorm", "mlp_act", "moe_act"), ("layernorm", "mlp"))
+_SAVES = 1e-3
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Refined:
+    """``found`` is the best step; ``changes``: the options of ``tracelens project`` that make it of the first one."""
+
+    found: Projection
+    changes: tuple[tuple[str, str], ...]
+    tried: int
+
+
+def refined(first: Projection, *, headroom: float = 0.0) -> Refined:
+    """``first`` with every dimension at its best value, taken one after the other; one that saves less than a
+    thousandth stays, and so does one that does not fit.
+    """
+    best, changes, tried = first, dict[str, str](), 0
+    for names in _DIMENSIONS:
+        for options, parallel, schedule in names(best):
+            with contextlib.suppress(TracelensError):
+                other = _projected(first, parallel, schedule)
+                tried += 1
+                if _fits(other, headroom) and other.step_us < (1 - _SAVES) * best.step_us:
+                    best = other
+                    changes |= options
+    return Refined(found=best, changes=tuple(changes.items()), tried=tried)
+
+
+def _projected(first: Projection, parallel: ParallelConfig, schedule: str | None) -> Projection:
+    return project(
+        first.model, parallel, first.system,
+        sequence=first.sequence, schedule=schedule, backends=first.backends, software=first.job.software,
+        options=first.job.options,
+    )  # fmt: skip
+
+
+def _fits(found: Projection, headroom: float) -> bool:
+    peak = found.peak_memory
+    return peak.capacity is None or peak.peak <= (1 - headroom) * peak.capacity
+
+
+_Trial = tuple[dict[str, str], ParallelConfig, str | None]
+
+
+def _kept(found: Projection) -> str | None:
+    return found.schedule if found.parallel.pp > 1 else None
+
+
+def _overlaps(found: Projection) -> Iterator[_Trial]:
+    p = found.parallel
+    if p.tp > 1 and p.tp_overlap != "all" and p.summa_blocks is None:
+        yield {"tp-overlap": "all"}, replace(p, tp_overlap="all"), _kept(found)
+    if p.ep > 1 and not p.ep_overlap and p.zero != 3:
+        yield {"ep-overlap": ""}, replace(p, ep_overlap=True), _kept(found)
+
+
+def _expert_ranks(found: Projection) -> Iterator[_Trial]:
+    p = found.parallel
+    degree = 2
+    while found.model.experts is not None and p.ep * degree <= p.stage_ranks and degree <= p.tp:
+        for ep in dict.fromkeys((p.ep, max(p.ep // degree, 1))):
+            with contextlib.suppress(TracelensError):
+                given: dict[str, Any] = {"etp": degree, "ep": ep}
+                yield {name: str(value) for name, value in given.items()}, replace(p, **given), _kept(found)
+        degree *= 2
+
+
+def _shards(found: Projection) -> Iterator[_Trial]:
+    p, topology = found.parallel, found.system.topology
+    node = None if topology is None else topology.ranks_per_node
+    if p.zero == 3 and p.shard is None and node is not None:
+        ranks = max(node // p.tp, 1)
+        if 1 < ranks < p.copies and p.copies % ranks == 0:
+            yield {"shard": str(ranks)}, replace(p, shard=ranks), _kept(found)
+
+
+def _recomputation(found: Projection) -> Iterator[_Trial]:
+    p = found.parallel
+    for modules in _MODULES if p.recompute == "full" else ():
+        made = replace(p, recompute="selective", recompute_modules=modules)
+        yield {"recompute": "selective", "recompute-modules": ",".join(modules)}, made, _kept(found)
+
+
+def _schedules(found: Projection) -> Iterator[_Trial]:
+    p = found.parallel
+    for name in _ZERO_BUBBLE if p.pp > 1 else ():
+        yield {"schedule": name, "vpp": "1"}, replace(p, vpp=1), name
+
+
+_DIMENSIONS = (_recomputation, _overlaps, _expert_ranks, _shards, _schedules)
+
 
 OBJECTIVES: Mapping[Objective, str] = {"time": "t", "cost": "usd_per_mtoken", "energy": "j_per_token"}
 _SECONDS_PER_HOUR = 3600
@@ -361,3 +467,164 @@ def _evaluated(
         frames.append(frame)
     kept = [frame for frame in frames if len(frame)] or frames[:1]
     return pd.concat(kept, ignore_index=True)
+
+
+FIGURES = tuple(each.name for each in fields(Figures))
+#: Axes of a sweep, and the columns that name a point; an own figure of the system is empty.
+AXES = ("model", "cluster", *FIGURES)
+#: Values of an evenly divided range.
+_MOST_VALUES = 1000
+#: Column that says what else was asked of every point.
+_ASKED = "asked"
+_COLUMN = {name: f"set_{name}" for name in FIGURES} | {"model": "model", "cluster": "cluster"}
+
+
+def parse_axes(texts: Sequence[str]) -> dict[str, tuple[Any, ...]]:
+    """``flops=1250/2500/5000,hbm_gb=96..384,ib_gb_s=50..200:4``: values by ``/``, from..to by doubling, or so many
+    values evenly between. UsageError for others.
+    """
+    axes: dict[str, tuple[Any, ...]] = {}
+    for item in (part for text in texts for part in text.split(",")):
+        name, equals, values = (part.strip() for part in item.partition("="))
+        if not equals or name not in AXES:
+            raise UsageError(
+                f"--sweep takes NAME=V/V/V, NAME=V..V or NAME=V..V:COUNT with NAME of {', '.join(AXES)}; got {item!r}"
+            )
+        axes[name] = tuple(values.split("/")) if name in ("model", "cluster") else tuple(_numbers(name, values))
+    return axes
+
+
+def points(request: Request, axes: Mapping[str, Sequence[Any]]) -> list[Request]:
+    """One request per combination of values, the last axis fastest."""
+    made = []
+    for values in itertools.product(*axes.values()):
+        given = dict(zip(axes, values, strict=True))
+        figures = {name: given.pop(name) for name in FIGURES if name in given}
+        made.append(replace(request, **given, figures=replace(request.figures, **figures)))
+    return made
+
+
+def key(request: Request) -> tuple[str, ...]:
+    """What tells a point from the others, as its rows in a file do."""
+    figures = (getattr(request.figures, name) for name in FIGURES)
+    return (request.model, request.cluster, *("" if value is None else f"{value:g}" for value in figures))
+
+
+def asked(request: Request) -> str:
+    """All of a request that no axis varies; rows of a file that say otherwise answer another question."""
+    wanted = request.wanted
+    parts = {
+        "rules": request.rules,
+        "attention": "" if request.attention == "fused" else request.attention,
+        "strategies": "/".join(request.strategies),
+        "gpus": "/".join(map(str, sorted(set(request.gpus)))),
+        "global batch": request.global_batch,
+        "sequence": request.sequence,
+        "precisions": "/".join(request.precisions),
+        "backends": request.backends,
+        "framework": request.framework,
+        "fixed": "/".join(f"{name}={value}" for name, value in sorted(wanted.fixed.items())),
+        "forbidden": "/".join(sorted(wanted.forbidden)),
+        "headroom": wanted.headroom,
+        "price": request.price_per_gpu_hour,
+        "top": request.top,
+    }
+    return "; ".join(f"{name} {value}" for name, value in parts.items() if value)
+
+
+def rows(request: Request) -> pd.DataFrame:
+    """The best configurations of one point, with the columns that name it."""
+    table = answer(request).fits.copy()
+    named = dict(zip(AXES, key(request), strict=True))
+    for name in ("cluster", *FIGURES):
+        table[_COLUMN[name]] = named[name]
+    table[_ASKED] = asked(request)
+    return table
+
+
+def sweep(
+    requests: Sequence[Request],
+    executor: Executor,
+    *,
+    done: pd.DataFrame | None = None,
+    save: Callable[[pd.DataFrame], None] = lambda table: None,
+    progress: Callable[[int, int], None] = lambda done, total: None,
+) -> tuple[pd.DataFrame, tuple[str, ...]]:
+    """All points' rows in the order of ``requests``, and why any point has none. ``save`` gets all after each point.
+
+    ``done``: rows of an earlier run; points that they have are not searched again. A point where nothing fits has no
+    row, and is searched again. InputError for rows of a run that asked something else.
+    """
+    import pandas as pd
+
+    order = {key(request): place for place, request in enumerate(requests)}
+    known = _by_point(done, asked(requests[0])) if done is not None else {}
+    found = {point: frame for point, frame in known.items() if point in order}
+    errors: list[str] = []
+    table = pd.DataFrame()
+    waiting = [request for request in requests if key(request) not in found]
+    progress(len(requests) - len(waiting), len(requests))
+    for count, outcome in enumerate(outcomes(executor, rows, waiting), len(requests) - len(waiting) + 1):
+        point = key(outcome.item)
+        if outcome.value is None:
+            errors.append(f"{', '.join(filter(None, point))}: {outcome.error}")
+        elif len(outcome.value):
+            found[point] = outcome.value
+        table = _joined(found, order)
+        save(table)
+        progress(count, len(requests))
+    return table if waiting else _joined(found, order), tuple(errors)
+
+
+def _joined(found: Mapping[tuple[str, ...], pd.DataFrame], order: Mapping[tuple[str, ...], int]) -> pd.DataFrame:
+    import pandas as pd
+
+    frames = [found[point] for point in sorted(found, key=order.__getitem__)]
+    return pd.concat(frames, ignore_index=True) if frames else pd.DataFrame()
+
+
+def _by_point(table: pd.DataFrame, same: str) -> dict[tuple[str, ...], pd.DataFrame]:
+    columns = [_COLUMN[name] for name in AXES]
+    missing = [name for name in (*columns, _ASKED) if name not in table]
+    if missing:
+        raise InputError(
+            f"the table to resume from was not written by `search --sweep`: it lacks the columns {', '.join(missing)}"
+        )
+    if other := sorted(set(table[_ASKED].astype(str)) - {same}):
+        raise InputError(
+            f"the table to resume from is of another search ({other[0]}, not {same}): choose another file with -o"
+        )
+    named = table.copy()
+    for name in columns:
+        named[name] = [_text(value) for value in named[name]]
+    return {point: named.loc[where] for point, where in named.groupby(columns).groups.items()}  # type: ignore[misc]
+
+
+def _text(value: Any) -> str:
+    if isinstance(value, str):
+        return value
+    return "" if value is None or value != value else f"{value:g}"
+
+
+def _numbers(name: str, text: str) -> Iterator[float]:
+    first, dots, last = text.partition("..")
+    whole = int if name == "nvs" else float
+    try:
+        if not dots:
+            yield from (whole(value) for value in text.split("/"))
+            return
+        last, colon, count = last.partition(":")
+        value, end = whole(first), whole(last)
+        if colon:
+            steps = int(count)
+            if not (0 < value <= end and 1 < steps <= _MOST_VALUES):
+                raise ValueError
+            yield from (whole(value + (end - value) * step / (steps - 1)) for step in range(steps))
+            return
+    except ValueError:
+        raise UsageError(f"--sweep {name}: not numbers: {text!r}") from None
+    if not 0 < value <= end <= 2**60 * value:
+        raise UsageError(f"--sweep {name}: {text!r} is empty, endless, or does not start above 0")
+    while value <= end:
+        yield value
+        value *= 2

@@ -25,25 +25,31 @@ from tracelens.network.algorithms import collective_us
 from tracelens.network.topology import Group, Topology
 from tracelens.option_fields import BACKENDS
 from tracelens.perf_models import PerfModel
-from tracelens.projection.blocks import exposed_share
+from tracelens.projection.chunk_timing import exposed_share
 from tracelens.projection.overheads import PLAIN, Software, priced
-from tracelens.projection.overlap import REDUCED_BYTES, hop_us
+from tracelens.projection.pipeline import REDUCED_BYTES, hop_us
 from tracelens.projection.projection_options import Strategy
-from tracelens.projection.search.layer_times import PARTS, LayerTimes, layer_times
-from tracelens.projection.search.operation_rows import Explanation
-from tracelens.projection.search.pipeline_time import LayerCosts, ends_us, in_turn, pass_us, pipeline_us
-from tracelens.projection.search.rules import ANYTHING, PLACES, Constraints, Feasible
-from tracelens.projection.search.space import Ints, distinct
-from tracelens.projection.search.splits import RECOMPUTE, Space, Splits, placed
-from tracelens.projection.search.stage_types import Floats, StageType, stage_types, under_way
+from tracelens.projection.search import ANYTHING, PLACES, Constraints, Feasible
+from tracelens.projection.search.layer_times import PARTS, Explanation, LayerTimes, layer_times
+from tracelens.projection.search.pipeline_time import (
+    Floats,
+    LayerCosts,
+    StageType,
+    ends_us,
+    in_turn,
+    pass_us,
+    pipeline_us,
+    stage_types,
+    under_way,
+)
+from tracelens.projection.search.space import RECOMPUTE, Ints, Space, Splits, distinct, placed
 from tracelens.projection.step import completed
 from tracelens.units import BYTES_PER_GB, BYTES_PER_GIB, US_PER_S
 from tracelens.workload import memory, rank_ops
 from tracelens.workload.blocks import block_types
 from tracelens.workload.model_config import ModelConfig
-from tracelens.workload.parallel_config import ParallelConfig, Placement
+from tracelens.workload.parallel_config import ParallelConfig, PlacedRanks, Placement
 from tracelens.workload.rank_ops import ENDS, RankLayer
-from tracelens.workload.ranks.placed_ranks import PlacedRanks
 
 _FLOP_PER_TFLOP = 1e12
 #: Candidates per pass, so that a pass' columns fit into a few tens of MB.

@@ -12,24 +12,23 @@ from dataclasses import replace
 from functools import cache
 
 from tracelens.registry import Registry
-from tracelens.workload.blocks.attention import ATTENTION, Attention
-from tracelens.workload.blocks.attention_window import WINDOWED_ATTENTION
+from tracelens.workload.blocks.attention import ATTENTION, CHUNKED_ATTENTION, WINDOWED_ATTENTION, Attention
 from tracelens.workload.blocks.base import BlockType, Kept, Message
-from tracelens.workload.blocks.block_sparse_attention import BLOCK_SPARSE_ATTENTION
-from tracelens.workload.blocks.chunked_attention import CHUNKED_ATTENTION
-from tracelens.workload.blocks.feed_forward import MOE
-from tracelens.workload.blocks.kimi_delta_attention import KIMI_DELTA_ATTENTION
-from tracelens.workload.blocks.lightning_attention import LIGHTNING_ATTENTION
-from tracelens.workload.blocks.mamba import MAMBA
-from tracelens.workload.blocks.mlp import MLP
-from tracelens.workload.blocks.short_convolution import SHORT_CONVOLUTION
-from tracelens.workload.blocks.single_linear import SINGLE_LINEAR
-from tracelens.workload.blocks.sparse_attention import COMPRESSED_ATTENTION
-from tracelens.workload.blocks.sparse_latent_attention import SPARSE_LATENT_ATTENTION
-from tracelens.workload.blocks.state_mixers import GATED_DELTA_NET
-from tracelens.workload.layer_ops import Batch, LayerOp
+from tracelens.workload.blocks.feed_forward import MLP, MOE, SINGLE_LINEAR
+from tracelens.workload.blocks.sparse_attention import (
+    BLOCK_SPARSE_ATTENTION,
+    COMPRESSED_ATTENTION,
+    SPARSE_LATENT_ATTENTION,
+)
+from tracelens.workload.blocks.state_mixers import (
+    GATED_DELTA_NET,
+    KIMI_DELTA_ATTENTION,
+    LIGHTNING_ATTENTION,
+    MAMBA,
+    SHORT_CONVOLUTION,
+)
+from tracelens.workload.layer_ops import Batch, LayerOp, last_residual_ops, residual_ops
 from tracelens.workload.model_shape import base_letter
-from tracelens.workload.residual_streams import last_residual_ops, residual_ops
 
 __all__ = [
     "ATTENTION", "BLOCK_SPARSE_ATTENTION", "CHUNKED_ATTENTION", "COMPRESSED_ATTENTION", "DENSE_LAYER",

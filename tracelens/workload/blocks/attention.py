@@ -1,4 +1,4 @@
-"""Attention to all keys before a token, with grouped or latent heads."""
+"""Attention to all keys before a token, to the nearest ones, and within chunks, with grouped or latent heads."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from tracelens.perf_models import GEMM, SDPA, PerfModel, RoPE, SelectiveAttentio
 from tracelens.workload.blocks.base import BlockType, Kept
 from tracelens.workload.layer_ops import Batch, LayerOp
 from tracelens.workload.model_shape import LatentAttention, ModelShape
-from tracelens.workload.ranks.training_rank import RankOp, TrainingRank, passes
+from tracelens.workload.ranks import RankOp, TrainingRank, passes
 
 #: Tokens per sequence and step up to which engines absorb latent attention's projections: decoding and its drafts.
 ABSORBED_TOKENS = 8
@@ -243,3 +243,73 @@ def _rope(rank: TrainingRank) -> Iterator[RankOp]:
 
 
 ATTENTION = Attention(letter="*")
+
+
+class WindowedAttention(Attention):
+    """Attention whose keys are the ``window`` before a token."""
+
+    name: ClassVar[str] = "sliding_attention"
+
+    def needs(self, shape: ModelShape) -> dict[str, Any]:
+        return {"window": shape.window, **super().needs(shape)}
+
+    def window(self, shape: ModelShape) -> int | None:
+        return shape.window
+
+    def cached_elements(self, shape: ModelShape) -> int:
+        """None that stay: see ``window_bytes``."""
+        return 0
+
+    def window_bytes(self, shape: ModelShape, width: float) -> tuple[int, float]:
+        return shape.window or 0, super().cached_elements(shape) * width
+
+
+WINDOWED_ATTENTION = WindowedAttention(letter="w")
+
+
+class ChunkedAttention(Attention):
+    """Attention of a token to those before it in its chunk of ``chunk`` tokens (Llama 4's layers with positions)."""
+
+    name: ClassVar[str] = "chunked_attention"
+
+    def needs(self, shape: ModelShape) -> dict[str, Any]:
+        return {"chunk": shape.chunk, **super().needs(shape)}
+
+    def window(self, shape: ModelShape) -> int | None:
+        return shape.chunk
+
+    def core(self, shape: ModelShape, *, b: int, s_q: int, s_kv: int, mask: Any) -> SDPA:
+        """Whole chunks are sequences of their own; else the pairs of a prompt's part, or of a token at the end of its
+        chunk, whose keys are the most that it can see.
+        """
+        chunk = shape.chunk or s_kv
+        if s_q == s_kv and s_kv > chunk and s_kv % chunk == 0:
+            return super().core(shape, b=b * (s_kv // chunk), s_q=chunk, s_kv=chunk, mask=mask)
+        made = super().core(shape, b=b, s_q=s_q, s_kv=s_kv, mask=mask)
+        if s_kv <= chunk or s_q == 1:
+            return made
+        return replace(made, pairs=b * _pairs(s_kv - s_q, s_kv, chunk))
+
+    def cached_elements(self, shape: ModelShape) -> int:
+        """None that stay: see ``window_bytes``."""
+        return 0
+
+    def window_bytes(self, shape: ModelShape, width: float) -> tuple[int, float]:
+        return shape.chunk or 0, super().cached_elements(shape) * width
+
+
+def _pairs(first: int, last: int, chunk: int) -> int:
+    """Sum of p % chunk + 1 over positions from ``first`` to before ``last``.
+
+    >>> _pairs(2, 5, 4), _pairs(0, 4, 4)
+    (8, 10)
+    """
+
+    def until(tokens: int) -> int:
+        chunks, rest = divmod(tokens, chunk)
+        return chunks * chunk * (chunk + 1) // 2 + rest * (rest + 1) // 2
+
+    return until(last) - until(first)
+
+
+CHUNKED_ATTENTION = ChunkedAttention(letter="c")

@@ -14,8 +14,7 @@ from tracelens.registry import Mark
 from tracelens.workload.layer_ops import Batch, LayerOp
 from tracelens.workload.model_shape import ModelShape
 from tracelens.workload.parallel_config import ParallelConfig
-from tracelens.workload.ranks.inference_rank import InferenceRank
-from tracelens.workload.ranks.training_rank import RankOp, TrainingRank
+from tracelens.workload.ranks import InferenceRank, RankOp, TrainingRank
 
 T = TypeVar("T")
 

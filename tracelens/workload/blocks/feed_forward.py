@@ -1,4 +1,4 @@
-"""A mixture of experts: a router, routed experts, and shared experts beside them."""
+"""Blocks that work on each token alone: a dense feed-forward, a mixture of experts, and a single product."""
 
 from __future__ import annotations
 
@@ -11,13 +11,41 @@ from tracelens.errors import UsageError
 from tracelens.network.topology import Group
 from tracelens.perf_models import GEMM, Elementwise, EPComm, GroupedGEMM, GroupedGEMMVariableK, Movement
 from tracelens.workload.blocks.base import BlockType, Kept, Message, needed
-from tracelens.workload.expert_traffic import ExpertTraffic, expert_traffic
+from tracelens.workload.expert_placement import ExpertTraffic, expert_traffic
 from tracelens.workload.layer_ops import Batch, LayerOp
 from tracelens.workload.model_shape import Experts, ModelShape
 from tracelens.workload.parallel_config import ParallelConfig
-from tracelens.workload.ranks.inference_rank import InferenceRank
-from tracelens.workload.ranks.training_rank import Pass, RankOp, TrainingRank, passes
+from tracelens.workload.ranks import InferenceRank, Pass, RankOp, TrainingRank, passes
 from tracelens.workload.token_routing import UNIFORM
+
+
+class FeedForward(BlockType):
+    """Up projection, with a gate's beside it where the model has one, activation, down projection."""
+
+    name: ClassVar[str] = "mlp"
+    divides_on_grid: ClassVar[bool] = True
+    recompute_module: ClassVar[str | None] = "mlp"
+
+    def needs(self, shape: ModelShape) -> dict[str, Any]:
+        return {"ffn": shape.ffn}
+
+    def ops(self, batch: Batch) -> Iterator[LayerOp]:
+        yield batch.norm("mlp.norm")
+        yield from batch.feed_forward("mlp", batch.shape.ffn or 0, bias=batch.shape.mlp_bias)
+
+    def kept_bytes(self, kept: Kept) -> float:
+        per_channel = 2 * (1 + kept.shape.gated) + kept.stored * (not kept.repeats("mlp_act"))
+        return kept.tokens * (kept.shape.ffn or 0) * per_channel / kept.parallel.tp
+
+    def parts(self, shape: ModelShape) -> tuple[int, ...]:
+        return (shape.ffn or 0,)
+
+    def sharded(self, shape: ModelShape, *, tp: int, expert_shards: int) -> dict[str, Any]:
+        return {"ffn": None if shape.ffn is None else shape.ffn // tp}
+
+
+MLP = FeedForward(letter="-")
+
 
 _BOTH: tuple[Pass, ...] = ("forward", "dgrad")
 
@@ -213,3 +241,19 @@ def _shared_out(rank: TrainingRank, phase: str) -> Iterator[RankOp]:
 
 
 MOE = MixtureOfExperts(letter="E")
+
+
+class SingleLinear(BlockType):
+    """A square product of the normalized hidden state (Puzzle, arXiv 2411.19146)."""
+
+    name: ClassVar[str] = "linear"
+
+    def ops(self, batch: Batch) -> Iterator[LayerOp]:
+        yield batch.norm("mlp.norm")
+        yield batch.linear("mlp.linear", batch.shape.hidden, batch.shape.hidden)
+
+    def kept_bytes(self, kept: Kept) -> float:
+        return 0.0
+
+
+SINGLE_LINEAR = SingleLinear(letter="=")

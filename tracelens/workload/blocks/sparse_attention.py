@@ -1,4 +1,4 @@
-"""Attention to compressed rows and a window (DeepSeek-V4)."""
+"""Attention to keys that an indexer selects, to selected blocks of keys, and to compressed rows."""
 
 from __future__ import annotations
 
@@ -8,13 +8,104 @@ from typing import Any, ClassVar
 
 from tracelens.dtypes import DType
 from tracelens.perf_models import GEMM, IndexerScores, Movement, PerfModel, SelectiveAttention, TopKRows
-from tracelens.workload.blocks.attention import Attention
+from tracelens.workload.blocks.attention import Attention, absorbed
 from tracelens.workload.blocks.base import needed
 from tracelens.workload.layer_ops import Batch, LayerOp
-from tracelens.workload.model_shape import CompressedAttention, ModelShape
-from tracelens.workload.ranks.training_rank import TrainingRank
+from tracelens.workload.model_shape import CompressedAttention, Indexer, LatentAttention, ModelShape
+from tracelens.workload.ranks import TrainingRank
 
+#: An indexer's key is kept in FP8 with a scale in fp32 (DeepSeek-V3.2, inference/kernel.py).
 _INDEX_TYPE, _SCALE_BYTES = DType.FP8_E4M3FN, 4
+
+
+class SparseLatentAttention(Attention):
+    """Latent attention whose prompts too run absorbed, on ``top_k`` selected rows per token (DeepSeek-V3.2, section 2).
+
+    The indexer's queries come from the query latent, its one key and the heads' weights from the hidden state.
+    """
+
+    name: ClassVar[str] = "deepseek_sparse_attention"
+    divides_on_grid: ClassVar[bool] = False
+
+    def needs(self, shape: ModelShape) -> dict[str, Any]:
+        return {"latent_attention": shape.latent_attention, "indexer": shape.indexer}
+
+    def core_ops(self, batch: Batch) -> Iterator[LayerOp]:
+        shape = batch.shape
+        latent, indexer = _figures(shape)
+        queries = indexer.heads * indexer.head_dim
+        yield batch.linear("attention.index_q", queries, latent.q_rank or shape.hidden)
+        yield batch.linear("attention.index_k", indexer.head_dim, shape.hidden)
+        yield batch.norm("attention.index_k_norm", indexer.head_dim)
+        yield batch.linear("attention.index_weights", indexer.heads, shape.hidden)
+        yield from self.indexed_ops(batch)
+
+    def cores(self, shape: ModelShape, *, b: int, new: int, past: int) -> tuple[PerfModel, ...]:
+        latent, indexer = _figures(shape)
+        lengths: dict[str, Any] = {"b": b, "s_q": new, "s_kv": past + new}
+        return (
+            IndexerScores(**lengths, heads=indexer.heads, d=indexer.head_dim, dtype=_INDEX_TYPE),
+            TopKRows(**lengths, top_k=indexer.top_k),
+            absorbed(shape, latent, b=b, new=new, past=past, top_k=indexer.top_k),
+        )
+
+    def shared_elements(self, rank: TrainingRank) -> int:
+        """The latent, and the indexer's key."""
+        latent, indexer = _figures(rank.shape)
+        return latent.kv_rank + latent.d_rope + indexer.head_dim
+
+    def cached_bytes(self, shape: ModelShape, width: float) -> float:
+        _, indexer = _figures(shape)
+        return super().cached_bytes(shape, width) + indexer.head_dim * _INDEX_TYPE.width_bytes + _SCALE_BYTES
+
+
+def _figures(shape: ModelShape) -> tuple[LatentAttention, Indexer]:
+    return needed(shape.latent_attention, "latent_attention"), needed(shape.indexer, "indexer")
+
+
+SPARSE_LATENT_ATTENTION = SparseLatentAttention(letter="S")
+
+
+class BlockSparseAttention(Attention):
+    """Grouped heads that see the ``top_k`` blocks of ``block`` keys of highest score, and keys before the token in it.
+
+    An index query per group and one index key per token score every key; a block's score is its keys' highest.
+    """
+
+    name: ClassVar[str] = "block_sparse_attention"
+    divides_on_grid: ClassVar[bool] = False
+
+    def needs(self, shape: ModelShape) -> dict[str, Any]:
+        return {"indexer": shape.indexer, **super().needs(shape)}
+
+    def core_ops(self, batch: Batch) -> Iterator[LayerOp]:
+        shape, indexer = batch.shape, needed(batch.shape.indexer, "indexer")
+        yield batch.linear("attention.index_q", indexer.heads * indexer.head_dim, shape.hidden)
+        yield batch.linear("attention.index_k", indexer.head_dim, shape.hidden)
+        yield batch.norm("attention.index_q_norm", indexer.head_dim, indexer.heads)
+        yield batch.norm("attention.index_k_norm", indexer.head_dim)
+        yield from self.indexed_ops(batch)
+
+    def cores(self, shape: ModelShape, *, b: int, new: int, past: int) -> tuple[PerfModel, ...]:
+        indexer = needed(shape.indexer, "indexer")
+        lengths: dict[str, Any] = {"b": b, "s_q": new, "s_kv": past + new}
+        return (
+            IndexerScores(**lengths, heads=indexer.heads, d=indexer.head_dim, dtype=shape.dtype),
+            TopKRows(**lengths, top_k=indexer.top_k, dtype=shape.dtype),
+            SelectiveAttention(
+                **lengths, q_heads=shape.q_heads, kv_heads=shape.kv_heads, d_qk=shape.d_qk, d_v=shape.d_v,
+                top_k=indexer.top_k * indexer.block, value_in_key=False, dtype=shape.dtype,
+            ),
+        )  # fmt: skip
+
+    def shared_elements(self, rank: TrainingRank) -> int:
+        return super().shared_elements(rank) + needed(rank.shape.indexer, "indexer").head_dim
+
+    def cached_elements(self, shape: ModelShape) -> int:
+        return super().cached_elements(shape) + needed(shape.indexer, "indexer").head_dim
+
+
+BLOCK_SPARSE_ATTENTION = BlockSparseAttention(letter="B")
 
 
 class CompressedRows(Attention):

@@ -14,11 +14,8 @@ from tracelens.dtypes import DType
 from tracelens.errors import InputError
 from tracelens.files.documents import json_of
 from tracelens.workload.huggingface.checkpoint_types import read_quantization
-from tracelens.workload.huggingface.decoder import decoder
-from tracelens.workload.huggingface.decoders import OLDER
-from tracelens.workload.huggingface.families import FAMILIES, Family
-from tracelens.workload.huggingface.keys import Keys
-from tracelens.workload.huggingface.vision import read_vision
+from tracelens.workload.huggingface.decoders import OLDER, decoder, read_vision
+from tracelens.workload.huggingface.keys import FAMILIES, Family, Keys
 from tracelens.workload.model_shape import VisionTower
 
 #: Where a multimodal config keeps its language model.

@@ -1,4 +1,7 @@
-"""One rank of a training step: how it divides an operation, and the collectives between tensor-parallel regions.
+"""One rank of a training step and one device of a serving engine: what it has of the model, and how it divides an
+operation.
+
+One rank of a training step: how it divides an operation, and the collectives between tensor-parallel regions.
 
 Column-parallel products divide n, row-parallel ones k; m stays the tokens of the rank. Left out: dropout, the
 reduction of biases' gradients, masks.
@@ -6,9 +9,10 @@ reduction of biases' gradients, masks.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+import math
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
-from typing import Any, Literal, TypeAlias
+from typing import Any, Literal, TypeAlias, TypeVar
 
 from tracelens.dtypes import DType
 from tracelens.errors import UsageError
@@ -16,9 +20,11 @@ from tracelens.lazy.records import dataclass
 from tracelens.network.topology import Group
 from tracelens.perf_models import (
     GEMM,
+    SDPA,
     CausalConv1d,
     Collective,
     Elementwise,
+    GroupedGEMM,
     IndexerScores,
     LinearAttention,
     Movement,
@@ -30,9 +36,11 @@ from tracelens.perf_models import (
     TopKRows,
 )
 from tracelens.perf_models.normalization import HyperConnection
+from tracelens.workload.expert_placement import ExpertTraffic, expert_traffic
 from tracelens.workload.layer_ops import LayerOp, Split
-from tracelens.workload.model_shape import ModelShape
+from tracelens.workload.model_shape import ModelShape, NarrowWeights, Quantization
 from tracelens.workload.parallel_config import ParallelConfig
+from tracelens.workload.token_routing import UNIFORM, Skew
 
 #: ``dgrad`` is what the stage before waits for, ``wgrad`` what only the optimizer does.
 Pass: TypeAlias = Literal["forward", "dgrad", "wgrad"]
@@ -365,3 +373,172 @@ def _scaled(model: GEMM) -> GEMM:
     """``model`` with the MX format's scales of both operands, one per 32 elements along k."""
     scales = model.b * (model.m + model.n) * -(-model.k // 32)
     return replace(model, scale_elements=scales, dtype_scale=DType.FP8_E8M0FNU)
+
+
+#: What collectives around adapted column-parallel products are called: adapters read the gathered input, so that it is
+#: gathered before the product and not in pieces beside it (tp_comm_overlap_disable_qkv = True of NeMo's LoRA recipes).
+WHOLE_GATHER = "adapted.gather"
+
+
+def frozen(ops: Iterable[RankOp], *, is_adapted: bool = False) -> Iterator[RankOp]:
+    """``ops`` without gradients of weights. ``is_adapted``: adapters stand beside some."""
+    for op in ops:
+        if op.phase != "wgrad":
+            yield replace(op, name=op.name.replace("block.gather", WHOLE_GATHER)) if is_adapted else op
+
+
+def adapters(rank: TrainingRank, ops: Sequence[LayerOp]) -> tuple[list[RankOp], int]:
+    """The operations of the adapters of one block and their parameters: those of attention have one each, as MLPerf's
+    fine-tuning benchmark adapts query, key, value and output. An adapter is k x rank, then rank x n, in 16 bits.
+    """
+    made: list[RankOp] = []
+    held = 0
+    for op in ops:
+        if not op.name.startswith("attention.") or not isinstance(op.model, GEMM) or op.split not in ("column", "row"):
+            continue
+        n, k = op.model.n or 1, op.model.k or 1
+        if op.split == "column":
+            n = rank.part(n, op.name)
+        else:
+            k = rank.part(k, op.name)
+        for name, width, depth in (("down", rank.parallel.lora, k), ("up", n, rank.parallel.lora)):
+            model = GEMM(m=rank.tokens, n=width, k=depth, dtype=rank.width)
+            dgrad, wgrad = model.backward()
+            wgrad = replace(wgrad, dtype_out=rank.parallel.gradient_width)
+            passes: tuple[tuple[Pass, GEMM], ...] = (("forward", model), ("dgrad", dgrad), ("wgrad", wgrad))
+            for phase, each in passes:
+                made.append(RankOp(name=f"{op.name}.adapter_{name}", phase=phase, part="gemm", model=each))
+            held += width * depth
+        made += _beside(rank, op.name, rank.tokens * k, (rank.tokens if op.split == "column" else rank.rows) * n)
+    return made, held
+
+
+def _beside(rank: TrainingRank, name: str, inputs: int, outputs: int) -> Iterator[RankOp]:
+    """What is streamed for one adapter in ``y = W x + s B A dropout(x)``: dropout with its mask, the scale, the sum;
+    and backward the gradients of all three. Neither NeMo nor PEFT fuses them.
+    """
+    tensor, mask, result = (inputs, rank.width), (inputs, DType.BOOL), (outputs, rank.width)
+    streams: tuple[tuple[str, Pass, Movement], ...] = (
+        ("dropout", "forward", Movement(read=(tensor,), written=(tensor, mask))),
+        ("scale", "forward", Movement(read=(result,), written=(result,))),
+        ("sum", "forward", Movement(read=(result, result), written=(result,))),
+        ("scale", "dgrad", Movement(read=(result,), written=(result,))),
+        ("dropout", "dgrad", Movement(read=(tensor, mask), written=(tensor,))),
+        ("sum", "dgrad", Movement(read=(tensor, tensor), written=(tensor,))),
+    )
+    for what, phase, model in streams:
+        yield RankOp(name=f"{name}.adapter_{what}", phase=phase, part="memory", model=model)
+
+
+M = TypeVar("M", GEMM, GroupedGEMM)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class InferenceRank:
+    """A device that serves ``shape``, of which ``local`` is its tensor-parallel part as a model of its own.
+
+    ``tp``, ``dp``, ``ep``, ``skew`` and ``imbalance`` as in ``serving.deployment.Parallelism``. ``linear``, ``experts``
+    and ``kv``: element types of the weights of dense products and of experts, and of keys and values; None: the
+    model's. ``multiplied``: types that the device has a matrix rate for.
+    """
+
+    shape: ModelShape
+    local: ModelShape
+    name: str
+    tp: int = 1
+    dp: int = 1
+    ep: int = 1
+    skew: Skew = UNIFORM
+    imbalance: float = 1.0
+    linear: DType | None = None
+    experts: DType | None = None
+    kv: DType | None = None
+    multiplied: frozenset[DType] = frozenset()
+
+    @property
+    def width(self) -> float:
+        """Bytes per element of the model's own type. UsageError where it is not known."""
+        if self.shape.dtype is None:
+            raise UsageError(f"{self.name}: the element type of its weights is not known")
+        return self.shape.dtype.width_bytes
+
+    @property
+    def traffic(self) -> ExpertTraffic:
+        """What the routing makes of an exchange among the expert-parallel devices."""
+        experts = self.shape.experts
+        count, topk = (experts.count, experts.top_k) if experts is not None else (self.ep, 1)
+        return expert_traffic(self.skew, experts=count, topk=topk, ranks=self.ep)
+
+    def of(self, letter: str) -> InferenceRank:
+        """The device as a block of ``letter`` has it."""
+        return replace(self, shape=self.shape.of(letter), local=self.local.of(letter))
+
+    @property
+    def cache_width(self) -> float:
+        """Bytes per element of keys and values."""
+        kv = self.kv_type
+        return self.width if kv is None else kv.width_bytes
+
+    @property
+    def kv_type(self) -> DType | None:
+        """The type of keys and values: as asked for, else the checkpoint's; None: the model's."""
+        held = self.shape.quantization
+        return self.kv or (None if held is None else held.kv)
+
+    @property
+    def held(self) -> Quantization | None:
+        """How the checkpoint holds its weights, where nothing else was asked for."""
+        return self.shape.quantization if self.linear is None and self.experts is None else None
+
+    def narrow(self, op: LayerOp) -> NarrowWeights | None:
+        """A product's weights where they are narrower than the model's type: as asked for, else the checkpoint's."""
+        if not isinstance(op.model, GEMM | GroupedGEMM):
+            return None
+        if self.held is not None:
+            return self.held.of(op.name)
+        asked = self.experts if op.split == "experts" else None if op.name == "logits" else self.linear
+        return None if asked is None else NarrowWeights(dtype=asked)
+
+    def own(self, tokens: int) -> int:
+        """Tokens of the requests that this device attends to."""
+        return -(-tokens // self.dp)
+
+    def placed(self, op: LayerOp, tokens: int) -> LayerOp:
+        """``op`` in the engine's element types; products of experts with this device's experts and rows."""
+        model: PerfModel = op.model
+        experts = self.local.experts
+        if isinstance(model, GroupedGEMM) and experts is not None:
+            mean = tokens * experts.top_k / self.ep
+            rows = math.ceil(mean * self.traffic.rows_imbalance * self.imbalance)
+            active = min(experts.count // self.ep, rows, math.ceil(self.traffic.touched(tokens)))
+            model = self._narrowed(replace(model, m=rows, groups=max(active, 1)), self.narrow(op))
+        elif isinstance(model, GEMM):
+            model = self._narrowed(model, self.narrow(op))
+        else:
+            model = self.cached(model)
+        return op if model is op.model else replace(op, model=model)
+
+    def cached(self, core: PerfModel) -> PerfModel:
+        """``core`` with keys and values in the cache's type."""
+        kv = self.kv_type
+        if kv is None:
+            return core
+        if isinstance(core, SDPA):
+            return replace(core, dtype_k=kv, dtype_v=kv)
+        return replace(core, dtype_kv=kv) if isinstance(core, SelectiveAttention) else core
+
+    def weight_bytes(self, op: LayerOp) -> float:
+        """Bytes of an operation's weights on this device."""
+        narrow, share = self.narrow(op), 1 / self.ep if op.split == "experts" else 1.0
+        return op.count * op.weights * (self.width if narrow is None else narrow.bytes_per_weight) * share
+
+    def _narrowed(self, model: M, narrow: NarrowWeights | None) -> M:
+        """A product with narrow weights: multiplied as they say where the device has a rate for it, else widened to the
+        activations' type on the way.
+        """
+        if narrow is None:
+            return model
+        kept, computed = model.dtype, narrow.computed or narrow.dtype
+        return replace(
+            model, dtype=computed if computed in self.multiplied else kept, dtype_b=narrow.dtype, dtype_out=kept
+        )

@@ -1,1 +1,0 @@
-"""How long the parts of an engine's step take."""

@@ -1,1 +1,0 @@
-"""One rank, of a training step and of a serving engine."""
