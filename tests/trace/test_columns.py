@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tracelens.trace.columns import Column, Derived
+from tracelens.trace.narrow_columns import Column, Derived
 
 INT32 = st.lists(st.integers(-(2**31), 2**31 - 1), min_size=1, max_size=20)
 

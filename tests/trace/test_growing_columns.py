@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tracelens.trace.columns import narrowest
+from tracelens.trace.narrow_columns import narrowest
 from tracelens.trace.reading.chrome import growing_columns
 from tracelens.trace.reading.chrome.growing_columns import GrowingColumns
 

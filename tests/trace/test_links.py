@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 
 from tracelens.analysis.loaded_trace import Trace
 from tracelens.trace import links
-from tracelens.trace.columns import Column
 from tracelens.trace.links import LinkedBy
+from tracelens.trace.narrow_columns import Column
 from tracelens.trace.reading.chrome.event_list import read_events
 from tracelens.trace.reading.read import read_trace
 from tracelens.trace.tree import OpTree

@@ -9,7 +9,7 @@ import pytest
 import tracelens
 from tests.conftest import part
 from tracelens.errors import UsageError
-from tracelens.trace.merged import merged_ranks
+from tracelens.trace.provenance import merged_ranks
 from tracelens.trace.reading.chrome.event_list import read_events
 from tracelens.trace.tree import OpTree
 

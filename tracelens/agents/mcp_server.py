@@ -17,7 +17,7 @@ import tracelens
 from tracelens.agents.answer_pages import BUDGET, page
 from tracelens.agents.option_schemas import checked
 from tracelens.agents.roots import Roots
-from tracelens.agents.tool_answers import TOOLS
+from tracelens.agents.tools import TOOLS
 from tracelens.errors import TracelensError, UsageError
 from tracelens.executors import IsolatedProcesses
 from tracelens.files.memory_limit import limited

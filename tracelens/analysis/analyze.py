@@ -37,7 +37,7 @@ from tracelens.extensions import Extension
 from tracelens.files.memory_limit import end_stage
 from tracelens.hardware import HardwareSpec, Recognition
 from tracelens.lazy.records import dataclass
-from tracelens.trace.merged import MergedRanks
+from tracelens.trace.provenance import MergedRanks
 
 if TYPE_CHECKING:
     import pandas as pd

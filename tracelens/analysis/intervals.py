@@ -9,7 +9,7 @@ from typing import TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from tracelens.trace.columns import narrowed
+from tracelens.trace.narrow_columns import narrowed
 
 Ints = npt.NDArray[np.int64]
 #: (starts, ends) on the trace's own clock, in ns.

@@ -15,7 +15,7 @@ from tracelens.device_properties import DeviceProperties
 from tracelens.lazy.patterns import lazy_pattern
 from tracelens.lazy.records import dataclass
 from tracelens.signature import OpSignature
-from tracelens.trace.columns import Column, keep_narrow
+from tracelens.trace.narrow_columns import Column, keep_narrow
 from tracelens.trace.signatures import SignatureStore
 
 if TYPE_CHECKING:

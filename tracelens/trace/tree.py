@@ -11,8 +11,8 @@ import numpy.typing as npt
 from tracelens.lazy.records import dataclass
 from tracelens.signature import OpSignature
 from tracelens.trace.broken import ROUNDING_NS, nest_host
-from tracelens.trace.columns import Column, Derived
 from tracelens.trace.links import HostRows, LinkedBy, forward_links, launch_links
+from tracelens.trace.narrow_columns import Column, Derived
 from tracelens.trace.nesting import nearest
 from tracelens.trace.table import DEVICE_KINDS, HOST_KINDS, Kind, RowColumn, TraceTable
 from tracelens.units import NS_PER_US

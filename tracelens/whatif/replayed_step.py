@@ -19,7 +19,7 @@ from tracelens.analysis.idle.idle_time import CAUSES, IdleTime, queue
 from tracelens.analysis.intervals import Ints, Spans
 from tracelens.analysis.loaded_trace import Trace
 from tracelens.lazy.records import dataclass
-from tracelens.trace.columns import Column
+from tracelens.trace.narrow_columns import Column
 from tracelens.trace.table import Kind, RowColumn, TraceTable
 from tracelens.units import NS_PER_US
 from tracelens.whatif.plan import Subject

@@ -16,7 +16,7 @@ from tracelens.analysis.intervals import Spans, union_by_group, union_ns
 from tracelens.analysis.reading.catalog import OTHER
 from tracelens.lazy.records import dataclass
 from tracelens.perf_models.kernels import KernelPattern, classify, copy_path
-from tracelens.trace.columns import narrowed
+from tracelens.trace.narrow_columns import narrowed
 from tracelens.trace.table import DEVICE_KINDS, Kind, RowColumn, TraceTable
 from tracelens.trace.tree import OpTree
 from tracelens.units import NS_PER_US

@@ -31,7 +31,7 @@ from tracelens.analysis.reading.catalog import OTHER
 from tracelens.analysis.reading.op_readings import OpReadings
 from tracelens.lazy.records import dataclass
 from tracelens.perf_models.gemm import GEMM
-from tracelens.trace.columns import narrowed
+from tracelens.trace.narrow_columns import narrowed
 from tracelens.trace.table import Kind, RowColumn, TraceTable
 from tracelens.trace.tree import OpTree
 

@@ -20,7 +20,7 @@ from tracelens.analysis.findings.rule import MIN_GAIN, Candidate, Claimed, Obser
 from tracelens.analysis.verdict.summary import Finding, FixesTogether, Notice, Place, Said, duration, percent
 from tracelens.extensions import Extension, TimeLimitError, overlay, time_limit
 from tracelens.lazy.records import dataclass
-from tracelens.trace.columns import Column
+from tracelens.trace.narrow_columns import Column
 from tracelens.units import NS_PER_US
 
 if TYPE_CHECKING:

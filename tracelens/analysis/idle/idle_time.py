@@ -21,7 +21,7 @@ from tracelens.analysis.grouping import Codes, distinct_rows, numbered
 from tracelens.analysis.intervals import Ints, Spans, idle_within, intersections
 from tracelens.lazy.patterns import lazy_pattern
 from tracelens.lazy.records import dataclass
-from tracelens.trace.columns import Column, narrowed
+from tracelens.trace.narrow_columns import Column, narrowed
 from tracelens.trace.table import Kind, RowColumn, TraceTable
 from tracelens.trace.tree import OpTree
 from tracelens.units import NS_PER_US

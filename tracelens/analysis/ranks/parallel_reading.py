@@ -19,7 +19,7 @@ from tracelens.errors import InputError
 from tracelens.executors import outcomes
 from tracelens.extensions import load_extension
 from tracelens.lazy.records import dataclass
-from tracelens.trace.merged import merged_ranks
+from tracelens.trace.provenance import merged_ranks
 
 #: Called with (ranks done, ranks in all).
 RankProgress = Callable[[int, int], None]

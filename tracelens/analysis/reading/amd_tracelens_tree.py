@@ -24,9 +24,9 @@ from tracelens.lazy.records import dataclass
 from tracelens.perf_models.amd_tracelens import TREE_HOOK
 from tracelens.registry import Claim
 from tracelens.signature import OpSignature, freeze
-from tracelens.trace.columns import Column
 from tracelens.trace.extended import AddedRows, made_event, with_rows
 from tracelens.trace.links import ENGINE_PREFIX
+from tracelens.trace.narrow_columns import Column
 from tracelens.trace.signatures import ARGUMENT_KEYS
 from tracelens.trace.table import DEVICE_KINDS, Kind, RowColumn, TraceTable
 

@@ -24,8 +24,8 @@ from tracelens.perf_models.inference_attention import SUMS, AttentionSums
 from tracelens.perf_models.kernels import ComputeType, is_open, precisions
 from tracelens.perf_models.surroundings import CALLER, FOLLOWER, GRADIENT, GRID, KERNEL, LAUNCH, Launch
 from tracelens.signature import OpSignature
-from tracelens.trace.columns import Column, narrowed
 from tracelens.trace.links import ENGINE_PREFIX
+from tracelens.trace.narrow_columns import Column, narrowed
 from tracelens.trace.table import RowColumn, TraceTable
 from tracelens.trace.tree import OpTree
 

@@ -16,7 +16,7 @@ from tracelens.errors import NothingToAnalyzeError, UsageError
 from tracelens.extensions import Extension
 from tracelens.hardware import HardwareSpec, Recognition, contradiction, recognize
 from tracelens.lazy.records import dataclass
-from tracelens.trace.merged import MergedRanks, merged_ranks
+from tracelens.trace.provenance import MergedRanks, merged_ranks
 from tracelens.trace.table import Kind, TraceTable
 
 if TYPE_CHECKING:

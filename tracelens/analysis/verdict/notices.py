@@ -29,7 +29,7 @@ from tracelens.perf_models.base import UnknownWork
 from tracelens.perf_models.triton_kernels import FusedKernel
 from tracelens.trace.extended import has_host_time
 from tracelens.trace.lacks import no_shapes
-from tracelens.trace.merged import MergedRanks
+from tracelens.trace.provenance import MergedRanks
 from tracelens.trace.table import DEVICE_KINDS, Kind, TraceTable
 from tracelens.trace.tree import OpTree
 from tracelens.units import NS_PER_US

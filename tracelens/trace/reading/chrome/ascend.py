@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tracelens.lazy.patterns import lazy_pattern
-from tracelens.trace.columns import Column
+from tracelens.trace.narrow_columns import Column
 from tracelens.trace.table import Identifier, Kind, Recorder, TraceTable
 
 _DEVICE, _HOST = "Ascend Hardware", "CANN"

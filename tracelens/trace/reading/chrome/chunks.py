@@ -16,8 +16,8 @@ from tracelens.lazy.patterns import lazy_pattern
 from tracelens.lazy.records import dataclass
 from tracelens.trace.reading.bytestream import ByteStream
 from tracelens.trace.reading.chrome import metadata
-from tracelens.trace.reading.chrome.decode import AnyEvent, decode_each, decoded, is_truncation, trailing_position
 from tracelens.trace.reading.chrome.event_columns import needs_text_times
+from tracelens.trace.reading.chrome.event_json import AnyEvent, decode_each, decoded, is_truncation, trailing_position
 from tracelens.trace.reading.chrome.repair import repaired
 from tracelens.trace.reading.chrome.salvage import salvaged
 from tracelens.trace.reading.chrome.scanned_events import Refusal, ScannedEvents, new_scanner

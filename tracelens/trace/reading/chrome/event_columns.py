@@ -17,7 +17,7 @@ from msgspec import Raw
 
 from tracelens.lazy.patterns import lazy_pattern
 from tracelens.trace.reading.chrome.code_order import renumber
-from tracelens.trace.reading.chrome.decode import (
+from tracelens.trace.reading.chrome.event_json import (
     ABSENT,
     SIGNATURE_FIELDS,
     AnyEvent,

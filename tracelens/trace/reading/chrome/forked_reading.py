@@ -27,8 +27,8 @@ from tracelens.files.memory_limit import private_bytes
 from tracelens.lazy.records import dataclass
 from tracelens.trace.reading.chrome.chunks import Mark, Pieces
 from tracelens.trace.reading.chrome.column_parts import Part, PartJoiner, PartTaker
-from tracelens.trace.reading.chrome.decode import FAILURES, decoded
 from tracelens.trace.reading.chrome.event_columns import TableBuilder, needs_text_times
+from tracelens.trace.reading.chrome.event_json import FAILURES, decoded
 from tracelens.trace.reading.chrome.lookup import PieceIndex
 
 #: How much text a process is given at a time.

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from tracelens.trace.columns import narrowest
+from tracelens.trace.narrow_columns import narrowest
 
 Array = npt.NDArray[Any]
 

@@ -13,7 +13,7 @@ from msgspec import Raw
 from tracelens.errors import InputError
 from tracelens.trace.reading.bytestream import ByteStream
 from tracelens.trace.reading.chrome.chunks import Piece
-from tracelens.trace.reading.chrome.decode import FAILURES, load_element, split_elements, trailing_position
+from tracelens.trace.reading.chrome.event_json import FAILURES, load_element, split_elements, trailing_position
 from tracelens.trace.reading.chrome.repair import repaired
 
 _KEPT_PIECES = 8

@@ -10,7 +10,7 @@ import msgspec
 
 from tracelens.lazy.patterns import lazy_pattern
 from tracelens.lazy.records import dataclass
-from tracelens.trace.reading.chrome.decode import is_truncation, trailing_position
+from tracelens.trace.reading.chrome.event_json import is_truncation, trailing_position
 from tracelens.trace.reading.chrome.repair import repaired
 
 _BETWEEN = lazy_pattern(rb"[\s,\x00]*")

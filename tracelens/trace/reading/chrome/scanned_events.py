@@ -17,7 +17,7 @@ import numpy.typing as npt
 
 from tracelens.lazy.compiled import address, library
 from tracelens.lazy.records import dataclass
-from tracelens.trace.reading.chrome.decode import FAILURES, SIGNATURE_FIELDS
+from tracelens.trace.reading.chrome.event_json import FAILURES, SIGNATURE_FIELDS
 from tracelens.trace.table import Identifier
 
 Array = npt.NDArray[Any]

@@ -22,6 +22,7 @@ from tracelens.verbs import verb_module
 if TYPE_CHECKING:
     from tracelens.report.result import Report
 
+
 #: Where a verb writes its answer, in a folder that is gone afterwards.
 _FILE = "answer.json"
 
