@@ -14,9 +14,8 @@ import pytest
 
 import tracelens as tl
 from tests.conftest import part
-from tracelens.agents.answer_pages import CHARACTERS_PER_TOKEN, NOTICE
 from tracelens.agents.mcp_server import answered, answered_apart
-from tracelens.agents.roots import Roots
+from tracelens.agents.tools import CHARACTERS_PER_TOKEN, NOTICE, Roots
 from tracelens.executors import IsolatedProcesses
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))

@@ -20,9 +20,9 @@ from tracelens.analysis.loaded_trace import Options, Trace
 from tracelens.analysis.reading.recording import Recording
 from tracelens.comparison.sides import Call, Recorded, Side
 from tracelens.comparison.traced_side import recorded
-from tracelens.trace.nesting import nest
 from tracelens.trace.reading.chrome.event_list import read_events
 from tracelens.trace.table import HOST_KINDS, Kind
+from tracelens.trace.tree import nest
 from tracelens.units import NS_PER_MS
 
 Events = list[dict[str, Any]]

@@ -9,7 +9,7 @@ import pytest
 
 from tests.fuzz.watched import watched_program
 from tracelens.network import packets
-from tracelens.trace import nesting
+from tracelens.trace import tree
 
 
 @pytest.mark.parametrize(
@@ -18,7 +18,7 @@ from tracelens.trace import nesting
         # Rounds: 3 * 20 meshes of each number of ranks; one rank alone has nothing to send
         ("played_rounds.c", packets, "packets.c", 8 * 3 * 20),
         # Intervals in another one, of up to 200 at a time
-        ("nested_intervals.c", nesting, "nest.c", 10_000),
+        ("nested_intervals.c", tree, "nest.c", 10_000),
     ],
 )
 def test_nothing_leads_out_of_the_arrays(program: str, module: object, source: str, least: int, tmp_path: Path) -> None:

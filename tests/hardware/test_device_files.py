@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from tracelens.errors import UsageError
-from tracelens.files.toml_figures import normalized
+from tracelens.files.documents import normalized
 from tracelens.hardware import HardwareSpec
 from tracelens.hardware.spec import FOLDER
 

@@ -7,7 +7,7 @@ from collections import defaultdict
 import pytest
 
 from tracelens.errors import InputError, UsageError
-from tracelens.files.toml_figures import normalized
+from tracelens.files.documents import normalized
 from tracelens.network.algorithms import algorithms, collective_us
 from tracelens.network.cluster import FOLDER, LIBRARIES, Cluster, Library
 from tracelens.network.topology import Group, Protocol, Rates

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from tracelens.errors import UsageError
-from tracelens.files.published_cells import number
+from tracelens.files.data_table import number
 from tracelens.projection.batch_rows import project_row
 from tracelens.projection.published_rows import HEADINGS, stated
 from tracelens.serving.configuration_rows import LIMITS, PointSimulator, point_of

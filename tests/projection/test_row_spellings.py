@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from tracelens.backends.base import system_of
 from tracelens.errors import UsageError
-from tracelens.files.published_cells import number
+from tracelens.files.data_table import number
 from tracelens.projection.batch_rows import project_row
 from tracelens.projection.published_rows import recomputation_of, sharding_of, stated
 from tracelens.serving.configuration_rows import point_of

@@ -11,10 +11,7 @@ import pytest
 import tracelens as tl
 from tracelens.cli import main
 from tracelens.errors import UsageError
-from tracelens.recording.callbacks import TrainerCallback
-from tracelens.recording.questions import QUESTIONS, question_of, snippet
-from tracelens.recording.recorder import Recorder
-from tracelens.recording.recording_options import RecordingOptions
+from tracelens.recording.recorder import QUESTIONS, Recorder, RecordingOptions, TrainerCallback, question_of, snippet
 from tracelens.trace.table import Kind
 
 pytestmark = pytest.mark.filterwarnings("default")

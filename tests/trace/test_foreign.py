@@ -8,8 +8,7 @@ from pathlib import Path
 import pytest
 
 from tracelens.errors import InputError
-from tracelens.trace.reading.other_formats import named
-from tracelens.trace.reading.read import read_trace
+from tracelens.trace.reading.read import other_format, read_trace
 
 ROCPROF = b'{ "traceEvents":[{}\n,{"ph":"X","name":"k","pid":"6","args":{"BeginNs":"1","EndNs":"2","DurationNs":"1"}}]}'
 PACKETS = b"\x0a\x03\x50\x01\x18" * 3
@@ -54,4 +53,4 @@ def test_the_rest_of_a_foreign_file_is_not_read(tmp_path: Path) -> None:
     ],
 )
 def test_what_may_be_a_trace_is_not_taken_for_another_tools(text: bytes) -> None:
-    assert named(text) is None
+    assert other_format(text) is None

@@ -25,8 +25,8 @@ from tracelens.cli import main
 from tracelens.errors import InputError
 from tracelens.trace.reading import bytestream
 from tracelens.trace.reading.chrome import event_list, forked_reading
-from tracelens.trace.reading.chrome.column_parts import PartJoiner
 from tracelens.trace.reading.chrome.event_list import EventList
+from tracelens.trace.reading.chrome.forked_reading import PartJoiner
 from tracelens.trace.reading.read import read_trace
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "example_traces"

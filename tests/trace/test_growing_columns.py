@@ -9,9 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tracelens.trace.narrow_columns import narrowest
-from tracelens.trace.reading.chrome import growing_columns
-from tracelens.trace.reading.chrome.growing_columns import GrowingColumns
+from tracelens.trace import narrow_columns
+from tracelens.trace.narrow_columns import GrowingColumns, narrowest
 
 
 @given(
@@ -19,8 +18,8 @@ from tracelens.trace.reading.chrome.growing_columns import GrowingColumns
 )
 def test_columns_are_their_arrays_joined(lengths: list[int], block: int, least: int) -> None:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(growing_columns, "_ROWS_PER_BLOCK", block)
-        patch.setattr(growing_columns, "_LEAST_BYTES", max(least, 1))
+        patch.setattr(narrow_columns, "_ROWS_PER_BLOCK", block)
+        patch.setattr(narrow_columns, "_LEAST_BYTES", max(least, 1))
         columns = GrowingColumns({"a": np.int32, "b": np.float64})
         for again in range(2):
             arrays = [np.arange(length) + 100 * (i + again) for i, length in enumerate(lengths)]

@@ -13,11 +13,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.conftest import examples, part
-from tracelens.trace import nesting
-from tracelens.trace.nesting import nearest, nest
+from tracelens.trace import tree
 from tracelens.trace.reading.chrome.event_list import read_events
 from tracelens.trace.table import Kind
-from tracelens.trace.tree import OpTree
+from tracelens.trace.tree import OpTree, nearest, nest
 
 # lane, start, duration, rank: few distinct values, so that ties, touching and zero-length intervals are common
 INTERVALS = st.lists(
@@ -98,7 +97,7 @@ def test_nesting_is_innermost_containment_however_it_is_found(rounds, base, inte
     lane, start, duration, rank = np.array(intervals, np.int64).reshape(-1, 4).T
     with (
         mock.patch.dict(os.environ, {} if rounds is None else {"TRACELENS_PURE_PYTHON": "1"}),
-        mock.patch.object(nesting, "_MAX_ROUNDS", rounds or 0),
+        mock.patch.object(tree, "_MAX_ROUNDS", rounds or 0),
     ):
         found = nest(lane.astype(np.int32), start + base, duration, rank.astype(np.uint8))
     order, parents, last, overlaps = nested_by_definition(intervals)

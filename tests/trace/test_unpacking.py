@@ -164,7 +164,7 @@ def test_without_a_library_zstd_names_the_extra(tmp_path: Path, monkeypatch: pyt
     def missing(name: str) -> object:
         raise ImportError(name)
 
-    monkeypatch.setattr("tracelens.trace.reading.unpacking.importlib.import_module", missing)
+    monkeypatch.setattr("tracelens.trace.reading.bytestream.importlib.import_module", missing)
     (tmp_path / "t.zst").write_bytes(b"\x28\xb5\x2f\xfd" + bytes(40))
     with pytest.raises(InputError, match=r"t\.zst is zstd data: pip install 'tracelens-perf\[zstd\]'"):
         read_trace(tmp_path / "t.zst")

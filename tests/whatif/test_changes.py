@@ -20,7 +20,7 @@ from tracelens.backends.base import System
 from tracelens.backends.chain import chain
 from tracelens.dtypes import DType
 from tracelens.errors import UsageError
-from tracelens.files.short_names import short_kernel_name
+from tracelens.files.safe_text import short_kernel_name
 from tracelens.hardware import HardwareSpec
 from tracelens.perf_models import GEMM, WorkColumns
 from tracelens.trace.table import Kind

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from tracelens.errors import InputError, UsageError
-from tracelens.files.toml_figures import normalized
+from tracelens.files.documents import normalized
 from tracelens.workload import ModelConfig
 from tracelens.workload.model_config import FOLDER, expanded
 from tracelens.workload.model_shape import PARTS

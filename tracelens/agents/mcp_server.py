@@ -14,10 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import tracelens
-from tracelens.agents.answer_pages import BUDGET, page
-from tracelens.agents.option_schemas import checked
-from tracelens.agents.roots import Roots
-from tracelens.agents.tools import TOOLS
+from tracelens.agents.tools import BUDGET, TOOLS, Roots, checked, page
 from tracelens.errors import TracelensError, UsageError
 from tracelens.executors import IsolatedProcesses
 from tracelens.files.memory_limit import limited

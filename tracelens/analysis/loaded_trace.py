@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
     from tracelens.hardware import HardwareSpec
-    from tracelens.trace.reading.memory_snapshot import DeviceMemory
+    from tracelens.trace.reading.read import DeviceMemory
     from tracelens.trace.tree import OpNode
     from tracelens.workload import ModelConfig
 

@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tracelens.errors import UsageError
-from tracelens.files.toml_figures import Table, normalized
+from tracelens.files.documents import FigureTable, normalized
 from tracelens.hardware.device_figures import Link
 from tracelens.hardware.spec import HardwareSpec
 from tracelens.lazy.records import dataclass
@@ -49,7 +49,7 @@ class System:
         """
         if isinstance(name, os.PathLike) or name.endswith(".toml"):
             path = Path(name)
-            is_cluster = "device" in Table.of_file(path)
+            is_cluster = "device" in FigureTable.of_file(path)
             return cls.of_cluster(Cluster.load(path)) if is_cluster else cls.of_device(HardwareSpec.load(path))
         try:
             return cls.of_device(HardwareSpec.load(name))

@@ -32,7 +32,7 @@ from tracelens.files.documents import REPORT, expected, json_of, report_ops
 from tracelens.hardware import HardwareSpec
 from tracelens.perf_models import PerfModel, WorkColumns
 from tracelens.signature import OpSignature, freeze
-from tracelens.trace.signatures import signature_of_lists
+from tracelens.trace.table import signature_of_lists
 from tracelens.units import NS_PER_US
 
 if TYPE_CHECKING:

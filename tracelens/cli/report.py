@@ -19,8 +19,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tracelens.cli import refuse_input
+from tracelens.files.safe_text import trace_name
 from tracelens.files.say import Progress, emit, say
-from tracelens.files.trace_name import trace_name
 from tracelens.lazy.records import dataclass
 from tracelens.option_fields import arguments_of, option, options_of
 from tracelens.report.report_options import ReportOptions

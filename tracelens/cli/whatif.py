@@ -75,8 +75,7 @@ def _interval(found: WhatIf) -> str:
 
 
 def _lines(found: WhatIf) -> Iterator[str]:
-    from tracelens.files.safe_text import clipped
-    from tracelens.files.trace_name import trace_name
+    from tracelens.files.safe_text import clipped, trace_name
     from tracelens.report.figures import shown_ms, shown_percent
 
     what = "step" if found.has_steps else "window"

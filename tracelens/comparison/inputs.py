@@ -20,9 +20,8 @@ from tracelens.comparison.sides import Call, Rates, Recorded, Side
 from tracelens.comparison.traced_side import recorded_ranks
 from tracelens.errors import InputError, UsageError
 from tracelens.files.atomic_write import write_whole
-from tracelens.files.before_reading import before_reading
-from tracelens.files.documents import is_report, report_ops
-from tracelens.files.json_bytes import decoded, encoded
+from tracelens.files.documents import is_report, json_decoded, json_encoded, report_ops
+from tracelens.files.memory_limit import before_reading
 from tracelens.files.safe_text import json_safe
 from tracelens.lazy.patterns import lazy_pattern
 from tracelens.units import BYTES_PER_MB, FLOPS_PER_GFLOP, NS_PER_US
@@ -37,7 +36,7 @@ def read_report(path: Path, name: str) -> Side:
     """InputError where the document is damaged, of another version, or has no device work."""
     before_reading(path)
     try:
-        document = decoded(path.read_bytes())
+        document = json_decoded(path.read_bytes())
         if document["schema"] not in _SCHEMAS:
             raise InputError(
                 f"{path} is a {document['schema']}; this version reads {_SCHEMAS[0]}: write the report again"
@@ -201,7 +200,7 @@ def write_side(side: Side, path: Path) -> None:
         "runs": [[_plain(one) for one in run] for run in side.parts],
     }
     path.parent.mkdir(parents=True, exist_ok=True)
-    write_whole(path, gzip.compress(encoded(json_safe(document)), mtime=0))
+    write_whole(path, gzip.compress(json_encoded(json_safe(document)), mtime=0))
 
 
 def _plain(one: Recorded) -> dict[str, Any]:
@@ -229,7 +228,7 @@ def read_side(path: Path) -> Side:
     """InputError where the file is no baseline of this version, or damaged."""
     before_reading(path)
     try:
-        document = decoded(gzip.decompress(path.read_bytes()))
+        document = json_decoded(gzip.decompress(path.read_bytes()))
         if document["schema"] != SCHEMA:
             raise InputError(f"{path} is a {document['schema']}; this version reads {SCHEMA}: save the baseline again")
         parts = tuple(tuple(_recorded_of_baseline(one) for one in run) for run in document["runs"])

@@ -1,25 +1,89 @@
-"""A trace without the names and paths of who recorded it: the same report, but for names."""
+"""A trace to hand on: without the names and paths of who recorded it, or cut to some of its steps, ranks or
+categories.
+"""
 
 from __future__ import annotations
 
+import math
 import re
 from collections import Counter
 from collections.abc import Callable, Mapping
 from os import PathLike
 from typing import Any
 
+import numpy as np
+
+from tracelens.analysis.attribution.activity import Bools
 from tracelens.analysis.attribution.host_time import telling_part
-from tracelens.analysis.attribution.steps import telling_word
-from tracelens.analysis.loaded_trace import Trace
+from tracelens.analysis.attribution.steps import select_steps, telling_word
+from tracelens.analysis.attribution.window import Window
+from tracelens.analysis.loaded_trace import Options, Trace
 from tracelens.analysis.reading.catalog import Catalog
+from tracelens.analysis.reading.recording import Recording
 from tracelens.dtypes import DType
-from tracelens.excerpts import public_names
+from tracelens.errors import NothingToAnalyzeError, UsageError
 from tracelens.extensions import bundled_extensions
 from tracelens.lazy.patterns import lazy_pattern
+from tracelens.lazy.records import dataclass
 from tracelens.perf_models.kernels import classify
 from tracelens.trace.rewriting import microseconds, rewrite
-from tracelens.trace.table import Kind, kind_of_category
+from tracelens.trace.table import DEVICE_KINDS, HOST_KINDS, Kind, TraceTable, kind_of_category
 from tracelens.trace.tree import MODULE_PREFIX
+
+#: Kinds of names -> names of them that everybody's traces have.
+PUBLIC_OPS = lazy_pattern(
+    r"(?:aten|c10d|c10d_functional|_c10d_functional|prim|nccl|gloo|mpi|ucc|torch|autograd|symm_mem|quantized|_quantized"
+    r"|torchao|_C|_C_cache_ops|_moe_C|vllm|sglang|aiter|fbgemm|xformers|flash_attn|flash_attn_3|flashinfer|mkldnn"
+    r"|bitsandbytes|mslk|inductor|rocm|cudnn|transformer_engine|tex)::[\w.:]+(?: \(.*\))?"
+    r"|(?:nccl|gloo|mpi|ucc):\w+|(?:All2All|AllGather|ReduceScatter|VariableBatchAll2All)\w+|\w*[A-Za-z]Backward\d+"
+    r"|(?:Unsafe)?(?:SplitWithSizes|Split|Chunk|TensorSplit|Unbind)Backward|record_param_comms|triton_(?:poi|per|red|tem|for|mm|bmm|unk|spl|fused)\w*|triton__\w+"
+    r"|Torch-Compiled Region(?:: [\d/]+)?|CompiledFunction(?:Backward)?|TorchDynamo Cache Lookup|CUDAGraph::replay"
+    r"|\[memory\]|PyTorch Profiler \(\d+\)|(?:enumerate\(DataLoader\)#)?_\w*DataLoaderIter\.__next__"
+    r"|DistributedDataParallel\.forward|FullyShardedDataParallel\.\w+|Optimizer\.(?:step|zero_grad)#\w+\.\w+"
+    r"|Memcpy [\w >()-]+|Memset[\w ()]*|(?:Context|Event|Stream|Device) Sync(?:hronize)?|Stream Wait Event"
+    r"|Activity Buffer Request|Lazy Function Loading|Buffer Flush|Instrumentation|Resource"
+    r"|Runtime Triggered Module Loading|Command Buffer Full|Iteration Start: PyTorch Profiler|Record Window End"
+    r"|ac2g|fwdbwd|Trace|INVALID"
+)  # fmt: skip
+PUBLIC_CALLS = lazy_pattern(r"(?:cuda|hip|cu|hsa|nccl|rccl|roctx|nvtx|xpu|ur)[A-Z]\w*|INVALID")
+#: What serving engines annotate their steps with: sizes and counts.
+PUBLIC_ENGINE_STEPS = lazy_pattern(
+    r"(?:execute|capture)_[\w()]+|(?:step|prefill|decode)\[[\w =./,\[\]()]*\]|ProfilerStep(?:\*|#\d+)|## (?:forward"
+    r"|backward|optimizer|zero_grad|data_load|decoder|encoder) ##"
+)  # fmt: skip
+PUBLIC_KERNELS = lazy_pattern(
+    r"(?:void )?(?:at|c10|cub|thrust|cudnn|cublas|cublasLt|cutlass|cute|flash|pytorch_flash|fmha\w*|vllm|sgl_\w+|aiter"
+    r"|ck|ck_tile|rocprim|fbgemm_gpu|deep_ep|deep_gemm|moe|tensorrt_llm|trtllm|flashinfer|apex|transformer_engine"
+    r"|cask_\w+|cutlass_\w+|\(anonymous namespace\)|at_cuda_detail)::.*"
+    r"|(?:void )?(?:nccl|rccl|ncclDev|Cijk_|igemm_|miopen|MIOpen|nvjet|ampere_|volta_|turing_|hopper_|sm\d+_|cudnn_"
+    r"|cutlass_|gemm|gemv|sgemm|hgemm|splitK|dot_kernel|reduce_1Block|fmha_|flash_|attn_|bmm_|triton_|cunn_|layer_norm|rms_norm"
+    r"|multi_tensor_apply|elementwise|vectorized|Memcpy|Memset|__amd_rocclr_).*"
+)  # fmt: skip
+#: A Python frame of PyTorch itself, from its path on; the built-in methods of built-in types.
+PUBLIC_FRAMES = lazy_pattern(
+    r"(?:[^/]*/){0,40}?(?P<public>torch/[\w/.-]+\.py\(\d+\): [\w.<>]+)"
+    r"|(?P<builtin><built-in method \w+ of (?:Tensor|type|str|list|dict|tuple|set|int|float|bytes) object[^<>]*>"
+    r"|<built-in (?:method|function) collect\b[^<>]*>)"
+)  # fmt: skip
+#: Modules of torch.nn.
+PUBLIC_MODULES = frozenset({
+    "Linear", "Bilinear", "Identity", "Conv1d", "Conv2d", "Conv3d", "ConvTranspose1d", "ConvTranspose2d",
+    "ConvTranspose3d", "BatchNorm1d", "BatchNorm2d", "BatchNorm3d", "SyncBatchNorm", "GroupNorm", "InstanceNorm1d",
+    "InstanceNorm2d", "LayerNorm", "RMSNorm", "LocalResponseNorm", "Embedding", "EmbeddingBag", "Dropout", "Dropout1d",
+    "Dropout2d", "ReLU", "ReLU6", "GELU", "SiLU", "ELU", "Tanh", "Sigmoid", "Softmax", "LogSoftmax", "Hardswish",
+    "Hardsigmoid", "LeakyReLU", "PReLU", "Mish", "MaxPool1d", "MaxPool2d", "MaxPool3d", "AvgPool1d", "AvgPool2d",
+    "AdaptiveAvgPool1d", "AdaptiveAvgPool2d", "AdaptiveMaxPool2d", "Sequential", "ModuleList", "ModuleDict",
+    "MultiheadAttention", "Transformer", "TransformerEncoder", "TransformerEncoderLayer", "TransformerDecoder",
+    "TransformerDecoderLayer", "LSTM", "GRU", "RNN", "Flatten", "Unflatten", "Upsample", "CrossEntropyLoss", "MSELoss",
+    "NLLLoss", "L1Loss", "BCELoss", "BCEWithLogitsLoss", "KLDivLoss", "DataParallel", "DistributedDataParallel",
+    "FullyShardedDataParallel", "PixelShuffle", "ZeroPad2d", "ConstantPad2d", "ReflectionPad2d",
+})  # fmt: skip
+#: What frameworks call process groups.
+PUBLIC_GROUPS = lazy_pattern(
+    r"\d*|default_pg|undefined|(?:data|tensor|pipeline|expert|context|model|sequence|embedding|position|parallel|group|pg"
+    r"|dp|tp|pp|ep|cp|sp|etp|edp|fsdp|ddp|hsdp|mesh|world|replicate|shard|with|and|intra|inter|node|partial|amax|_)+"
+)
+
 
 _ENGINE = "autograd::engine::evaluate_function: "
 _NUMBER = lazy_pattern(r"(?<!\d)(\d+)(\D*)\Z")
@@ -154,7 +218,7 @@ class Names:
 
     def group(self, name: Any) -> Any:
         """A process group's name: numbers and the words that say what it is for stay."""
-        known = not isinstance(name, str) or public_names.GROUPS.fullmatch(name)
+        known = not isinstance(name, str) or PUBLIC_GROUPS.fullmatch(name)
         return name if known else self.placeholder("group", name)
 
     def metadata(self, values: Mapping[str, Any]) -> dict[str, Any]:
@@ -179,7 +243,7 @@ class Names:
         if name.startswith(_ENGINE):
             return _ENGINE + self._op(name.removeprefix(_ENGINE))
         known = self._catalog.category_of(name) is not None or name in self._catalog.bindings or self._is_gradient(name)
-        if known or public_names.OPS.fullmatch(name) or public_names.ENGINE_STEPS.fullmatch(name):
+        if known or PUBLIC_OPS.fullmatch(name) or PUBLIC_ENGINE_STEPS.fullmatch(name):
             return name
         return self.placeholder("op", name) + _phase(name)
 
@@ -188,7 +252,7 @@ class Names:
         return name.endswith("Backward") and name.removesuffix("Backward").casefold() in self._known
 
     def _range(self, name: str) -> str:
-        if public_names.OPS.fullmatch(name) or public_names.ENGINE_STEPS.fullmatch(name):
+        if PUBLIC_OPS.fullmatch(name) or PUBLIC_ENGINE_STEPS.fullmatch(name):
             return name
         number = _NUMBER.search(name)
         stem = name if number is None else f"{name[: number.start()]}#{number[2]}"
@@ -201,7 +265,7 @@ class Names:
         )
 
     def _kernel(self, name: str) -> str:
-        if public_names.KERNELS.fullmatch(name) or public_names.OPS.fullmatch(name):
+        if PUBLIC_KERNELS.fullmatch(name) or PUBLIC_OPS.fullmatch(name):
             return name
         made = self.placeholder("kernel", name)
         (pattern,) = classify([name], self._catalog.kernel_patterns)
@@ -213,9 +277,9 @@ class Names:
         if name.startswith(MODULE_PREFIX):
             instance = _INSTANCE.search(name)
             module = name.removeprefix(MODULE_PREFIX)[: None if instance is None else -len(instance[0])]
-            shown = module if module in public_names.MODULES else self.placeholder("Module", module)
+            shown = module if module in PUBLIC_MODULES else self.placeholder("Module", module)
             return MODULE_PREFIX + shown + ("" if instance is None else instance[0])
-        public = public_names.FRAMES.fullmatch(name)
+        public = PUBLIC_FRAMES.fullmatch(name)
         if public is not None:
             return public["public"] or public["builtin"]
         frame = _FRAME.fullmatch(name)
@@ -225,7 +289,7 @@ class Names:
         return f"{file}.py({frame['line']}): {function}"
 
     def _call(self, name: str) -> str:
-        return name if public_names.CALLS.fullmatch(name) else self.placeholder("call", name)
+        return name if PUBLIC_CALLS.fullmatch(name) else self.placeholder("call", name)
 
     _rules: Mapping[Kind, Callable[[Names, str], str]] = {
         Kind.RUNTIME: _call,
@@ -254,3 +318,97 @@ def _each(value: Any, made: Callable[[str], str]) -> Any:
 
 def _known_type(text: str) -> str:
     return text if text in _TYPES or DType.parse(text) is not None else "unknown"
+
+
+_SLICES, _FLOWS = ("X", "B", "E"), ("s", "t", "f")
+_ALWAYS = -math.inf, math.inf
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cut:
+    """What stays. ``steps``: ``3``, ``3-5`` or ``steady``; ``rank``: of a merged file; ``categories`` as recorded."""
+
+    steps: str | None = None
+    rank: int | None = None
+    categories: tuple[str, ...] = ()
+
+
+def slim(trace: Trace, path: str | PathLike[str], cut: Cut) -> tuple[int, int]:
+    """Writes what stays to ``path``; returns (events written, events of the file).
+
+    Of steps: what runs on the host in them, what they launched, and what the device still did of earlier work as they
+    began: as if recording had begun there. UsageError for steps or a category that the trace does not have.
+    """
+    recording = Recording.of(trace, Options(rank=cut.rank, cpu=True))
+    table = recording.recorded.table
+    kept = np.ones(len(table), bool)
+    window: tuple[int, int] | None = None
+    if cut.steps is not None:
+        kept, window = _of_steps(recording, cut.steps)
+    if cut.categories:
+        unknown = set(cut.categories) - set(table.categories)
+        if unknown:
+            raise UsageError.unknown("category", min(unknown), table.categories)
+        kept &= np.isin(table.category, [i for i, name in enumerate(table.categories) if name in cut.categories])
+    if not kept.any():
+        raise NothingToAnalyzeError(f"{table.source}: no event is of all that was asked for")
+    others = _Others(table, kept, None if cut.categories else window or _ALWAYS)
+
+    def edit(row: int, event: dict[str, Any]) -> dict[str, Any] | None:
+        return others.edit(event) if row < 0 else event if kept[row] else None
+
+    return rewrite(table, path, edit), table.events_total
+
+
+class _Others:
+    """Which events stay that are no rows: names of processes that stay, and what happens on their lanes meanwhile."""
+
+    def __init__(self, table: TraceTable, kept: Bools, window: tuple[float, float] | None) -> None:
+        """``window``: None leaves out all but names."""
+        self._window = window
+        self._lanes = {table.lanes[lane] for lane in np.unique(table.lane[kept]).tolist()}
+        self._pids = {pid for pid, _ in self._lanes}
+        self._left_out = set(table.correlation[~kept].tolist()) - set(table.correlation[kept].tolist())
+
+    def edit(self, event: dict[str, Any]) -> dict[str, Any] | None:
+        """The event, or None."""
+        phase = event.get("ph")
+        try:
+            if phase == "M":
+                return event if event.get("pid") in self._pids else None
+            here = (event.get("pid"), event.get("tid")) in self._lanes
+            if phase in _SLICES or not here or (phase in _FLOWS and event.get("id") in self._left_out):
+                return None
+        except TypeError:  # a list or an object where a number belongs
+            return None
+        time, window = event.get("ts"), self._window
+        inside = window is not None and isinstance(time, int | float) and window[0] <= time * 1000 < window[1]
+        return event if inside else None
+
+
+def _of_steps(recording: Recording, steps: str) -> tuple[Bools, tuple[int, int]]:
+    """(rows that stay, from when to when)."""
+    table: TraceTable = recording.recorded.table
+    window = Window.of_file(recording, Options())
+    window = window.within(tuple(select_steps(steps, window.times, window.steady)))
+    if not len(window.activity):
+        raise NothingToAnalyzeError(f"{table.source}: no GPU work was launched in steps {steps}")
+    chosen = [window.times.steps[i] for i in window.selected]
+    following = [s.start_ns for s in window.times.steps if s.start_ns >= chosen[-1].end_ns]
+    span = chosen[0].start_ns, min(following, default=chosen[-1].end_ns)
+    start, end = table.start_ns, table.start_ns + table.duration_ns
+    kept = (start < span[1]) & (end > span[0])
+    others = {(s.start_ns, s.end_ns) for s in window.times.steps} - {(s.start_ns, s.end_ns) for s in chosen}
+    annotations = np.flatnonzero(kept & (table.kind == Kind.USER_ANNOTATION)).tolist()
+    kept[[row for row in annotations if (int(start[row]), int(end[row])) in others]] = False
+    launched = np.zeros(len(table), bool)
+    launched[window.activity.rows[window.activity.rows < len(table)]] = True
+    last = max(span[1], int(end[launched].max(initial=span[1])))
+    # The device may be far behind: what was launched earlier runs as the steps begin, what was launched later does not
+    device = np.flatnonzero(table.is_of(DEVICE_KINDS))
+    launch = recording.recorded.tree.launch[device]
+    earlier = (launch < 0) | (start[launch] < span[0])
+    kept[device] = launched[device] | (earlier & (end[device] > span[0]) & (start[device] < last))
+    other = ~np.isin(table.kind, (*HOST_KINDS, *DEVICE_KINDS))
+    kept[other] = (start[other] < last) & (end[other] > span[0])
+    return kept, (span[0], last)

@@ -1,10 +1,13 @@
-"""How much memory a process may take for a file that somebody else wrote: while it reads, and afterwards."""
+"""How much memory a process may take for a file that somebody else wrote, and what is checked before such a file is
+opened.
+"""
 
 from __future__ import annotations
 
 import os
 import re
 import signal
+import stat
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
@@ -287,3 +290,17 @@ def machine_bytes() -> int:
 
 def _size(count: int) -> str:
     return f"{count / _GB:.1f} GB" if count >= _GB else f"{count / 1e6:.1f} MB"
+
+
+def before_reading(path: Path) -> None:
+    """To be called before a file is opened; what else is wrong with it is said there.
+
+    InputError for a pipe or a device: it may never end, and nothing of it can be read twice.
+    """
+    try:
+        found = path.stat()
+    except (OSError, ValueError):
+        return
+    if not stat.S_ISREG(found.st_mode) and not stat.S_ISDIR(found.st_mode):
+        raise InputError(f"{path} is a pipe or a device: copy its content into a file first")
+    hold(path.name, found.st_size)

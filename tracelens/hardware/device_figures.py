@@ -16,7 +16,7 @@ from typing import Any, ClassVar, TypeVar
 
 from tracelens.dtypes import CALIBRATED, DType
 from tracelens.errors import UsageError
-from tracelens.files.toml_figures import Table
+from tracelens.files.documents import FigureTable
 from tracelens.lazy.records import dataclass
 
 RATES = frozenset(d.rate for d in DType if d.rate is not None)
@@ -33,7 +33,7 @@ class Figure:
     note: str | None = None
 
     @classmethod
-    def read(cls, table: Table, key: str) -> Figure:
+    def read(cls, table: FigureTable, key: str) -> Figure:
         """The figure ``key`` of a table that holds only it."""
         count = key == "count"
         figure = cls(
@@ -57,7 +57,7 @@ class _Sourced:
     LIMITS: ClassVar[tuple[tuple[str, str], ...]] = ()
 
     @classmethod
-    def _read(cls, table: Table, *needed: str) -> dict[str, Any]:
+    def _read(cls, table: FigureTable, *needed: str) -> dict[str, Any]:
         """Figures, sources, doubts and note; those ``needed`` must be there."""
         found: dict[str, Any] = {}
         for name, source in cls.SOURCES.items():
@@ -113,7 +113,7 @@ class Rate(_Sourced):
         return "peak" if self.achievable_tflops_s is None else "achievable"
 
     @classmethod
-    def read_all(cls, root: Table, engine: str) -> dict[str, Rate]:
+    def read_all(cls, root: FigureTable, engine: str) -> dict[str, Rate]:
         """Rates of one engine by type."""
         rates = {}
         for key, table in root.tables(engine, RATES).items():
@@ -159,7 +159,7 @@ class Hbm(_Sourced):
         return self.capacity_gb if self.visible_gib is None else self.visible_gib
 
     @classmethod
-    def read(cls, table: Table) -> Hbm:
+    def read(cls, table: FigureTable) -> Hbm:
         found = cls(**cls._read(table))
         if found.achievable_tb_s is not None and found.peak_tb_s is None:
             raise table.error("peak_tb_s", "must be there where achievable_tb_s is")
@@ -194,7 +194,7 @@ class Link(_Sourced):
     note: str | None = None
 
     @classmethod
-    def read(cls, table: Table) -> Link:
+    def read(cls, table: FigureTable) -> Link:
         found = cls(**cls._read(table, "gb_s"))
         table.finish()
         return found
@@ -217,7 +217,7 @@ class MatrixCores:
         return compute_units * self.per_unit * fma * 2 * self.clock_mhz * 1e6 / 1e12
 
     @classmethod
-    def read(cls, table: Table) -> MatrixCores:
+    def read(cls, table: FigureTable) -> MatrixCores:
         cores = cls(
             per_unit=table.needed_number("per_unit"),
             clock_mhz=table.needed_number("clock_mhz"),
@@ -245,7 +245,7 @@ class BusBandwidth(_Sourced):
     note: str | None = None
 
     @classmethod
-    def read(cls, table: Table) -> BusBandwidth:
+    def read(cls, table: FigureTable) -> BusBandwidth:
         ranks = table.whole("ranks", least=2)
         if ranks is None:
             raise table.error("ranks", "must say how many GPUs took part")
@@ -273,7 +273,7 @@ class Match:
     by_name: bool = False
 
     @classmethod
-    def read(cls, table: Table) -> Match:
+    def read(cls, table: FigureTable) -> Match:
         major, minor = table.whole("compute_major", least=0), table.whole("compute_minor", least=0)
         if major is None or minor is None:
             raise table.error("compute_minor" if minor is None else "compute_major", "must be a whole number")
@@ -430,7 +430,7 @@ class Calibration:
         raise UsageError.unknown(f"kernel of calibrated.{self.family}.{self.precision}", self.kernel, kernels)
 
 
-def read_calibration(root: Table) -> tuple[dict[tuple[str, str], Calibration], str | None]:
+def read_calibration(root: FigureTable) -> tuple[dict[tuple[str, str], Calibration], str | None]:
     """The ``[calibrated]`` table of a device file: its rows, and the device that it is like."""
     table = root.table("calibrated")
     if table is None:
@@ -484,12 +484,12 @@ class KernelConstants:
         return " ".join(filter(None, (*words, f"on {self.device}")))
 
 
-def read_kernel_constants(table: Table, key: str, device: str = "") -> tuple[KernelConstants, ...]:
+def read_kernel_constants(table: FigureTable, key: str, device: str = "") -> tuple[KernelConstants, ...]:
     """The rows of the list ``key``, of ``device`` where they name none."""
     return tuple(_row(row, device) for row in table.rows(key))
 
 
-def _row(row: Table, device: str) -> KernelConstants:
+def _row(row: FigureTable, device: str) -> KernelConstants:
     constants = row.table("constants")
     if constants is None:
         raise row.error("constants", "must be a table of numbers")
@@ -503,7 +503,7 @@ def _row(row: Table, device: str) -> KernelConstants:
     )
 
 
-def kernel_constants_of_device(root: Table, device: str) -> Mapping[str, tuple[KernelConstants, ...]]:
+def kernel_constants_of_device(root: FigureTable, device: str) -> Mapping[str, tuple[KernelConstants, ...]]:
     """A device file's own constants by table."""
     kernels = root.table("kernels")
     found = {}

@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 
 from tracelens.dtypes import DType, Precision
 from tracelens.errors import InputError, UsageError
-from tracelens.files.toml_figures import Table, normalized, parsed
+from tracelens.files.documents import FigureTable, normalized, parsed
 from tracelens.hardware import device_figures
 from tracelens.hardware.device_figures import (
     RATES,
@@ -308,10 +308,10 @@ def _bundled(name: str) -> HardwareSpec:
 
 
 def _read(file: str, values: Mapping[str, Any]) -> HardwareSpec:
-    root = Table(file=file, path="", values=values)
+    root = FigureTable(file=file, path="", values=values)
     name = Path(file).stem
 
-    def of(kind: Callable[[Table], V], key: str) -> V | None:
+    def of(kind: Callable[[FigureTable], V], key: str) -> V | None:
         table = root.table(key)
         return None if table is None else kind(table)
 

@@ -24,8 +24,8 @@ from tracelens.analysis.tables import Tables, built_in_tables
 from tracelens.errors import InputError, OutputError, UsageError
 from tracelens.executors import outcomes
 from tracelens.files.atomic_write import whole_folder, write_whole
-from tracelens.files.before_reading import before_reading
-from tracelens.files.trace_name import trace_name
+from tracelens.files.memory_limit import before_reading
+from tracelens.files.safe_text import trace_name
 from tracelens.lazy.records import dataclass
 from tracelens.schema import column_set, identifier, text
 from tracelens.sql import merge_files, query_files

@@ -13,7 +13,7 @@ from dataclasses import field
 from pathlib import Path
 
 from tracelens.errors import UsageError
-from tracelens.files.toml_figures import Table, normalized
+from tracelens.files.documents import FigureTable, normalized
 from tracelens.lazy.records import dataclass
 from tracelens.network.algorithms import of_library
 from tracelens.network.topology import PIPELINE_CHUNK_BYTES, Link, Protocol, Rates, Shape, Tier, Topology
@@ -174,7 +174,7 @@ def _standard(device: str) -> Cluster | None:
 
 @functools.cache
 def _read_library(path: Path) -> Library:
-    root = Table.of_file(path, kind="library")
+    root = FigureTable.of_file(path, kind="library")
     sources: dict[str, str] = {}
     node, network = (_needed(root, name) for name in ("node", "network"))
     library = Library(
@@ -190,7 +190,7 @@ def _read_library(path: Path) -> Library:
 
 
 def _read(path: Path) -> Cluster:
-    root = Table.of_file(path, kind="cluster")
+    root = FigureTable.of_file(path, kind="cluster")
     library = Library.load(_text(root, "library"))
     sources = dict(library.sources)
     node, network = (_needed(root, name) for name in ("node", "network"))
@@ -225,28 +225,28 @@ def _read(path: Path) -> Cluster:
     return cluster
 
 
-def _needed(root: Table, name: str) -> Table:
+def _needed(root: FigureTable, name: str) -> FigureTable:
     table = root.table(name)
     if table is None:
         raise root.error(name, "must be a table")
     return table
 
 
-def _text(table: Table, name: str) -> str:
+def _text(table: FigureTable, name: str) -> str:
     text = table.text(name)
     if text is None:
         raise table.error(name, "must be a text")
     return text
 
 
-def _count(table: Table, name: str, *, least: int) -> int:
+def _count(table: FigureTable, name: str, *, least: int) -> int:
     value = table.whole(name, least=least)
     if value is None:
         raise table.error(name, f"must be a whole number, at least {least}")
     return value
 
 
-def _shape(node: Table) -> Shape:
+def _shape(node: FigureTable) -> Shape:
     shapes: dict[str, Shape] = {"switch": "switch", "mesh": "mesh"}
     shape = _text(node, "shape")
     if shape not in shapes:
@@ -254,7 +254,7 @@ def _shape(node: Table) -> Shape:
     return shapes[shape]
 
 
-def _measured(table: Table | None, sources: dict[str, str]) -> dict[str, float]:
+def _measured(table: FigureTable | None, sources: dict[str, str]) -> dict[str, float]:
     """Rates of the links within a node, by the names of ``Rates``."""
     if table is None:
         return {}
@@ -265,7 +265,7 @@ def _measured(table: Table | None, sources: dict[str, str]) -> dict[str, float]:
     return found
 
 
-def _card_rates(network: Table, sources: dict[str, str]) -> Rates:
+def _card_rates(network: FigureTable, sources: dict[str, str]) -> Rates:
     peak = network.needed_number("card_gb_s")
     table = network.table("rates")
     if table is None:
@@ -280,7 +280,7 @@ def _card_rates(network: Table, sources: dict[str, str]) -> Rates:
     return Rates(peak_gb_s=peak, **measured)
 
 
-def _overheads(tier: Table, inherited: Overheads, sources: dict[str, str]) -> Overheads:
+def _overheads(tier: FigureTable, inherited: Overheads, sources: dict[str, str]) -> Overheads:
     """Those of a library, or a cluster's own where its file has the table."""
     protocols = tuple(
         _protocol(name, table, sources) for name, table in tier.tables("protocol", frozenset(_PROTOCOLS)).items()
@@ -303,7 +303,7 @@ def _overheads(tier: Table, inherited: Overheads, sources: dict[str, str]) -> Ov
     return found
 
 
-def _protocol(name: str, table: Table, sources: dict[str, str]) -> Protocol:
+def _protocol(name: str, table: FigureTable, sources: dict[str, str]) -> Protocol:
     protocol = Protocol(
         name=name,
         base_us=table.number("base_us") or 0.0,
@@ -318,7 +318,7 @@ def _protocol(name: str, table: Table, sources: dict[str, str]) -> Protocol:
     return protocol
 
 
-def _chunk_bytes(table: Table | None, sources: dict[str, str]) -> float:
+def _chunk_bytes(table: FigureTable | None, sources: dict[str, str]) -> float:
     if table is None:
         return PIPELINE_CHUNK_BYTES
     chunk = table.needed_number("chunk_mb") * BYTES_PER_MB

@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tracelens.errors import UsageError
-from tracelens.files.toml_figures import Table
+from tracelens.files.documents import FigureTable
 from tracelens.lazy.records import dataclass
 from tracelens.units import GB_PER_S_IN_BYTES_PER_US, NS_PER_US
 
@@ -251,7 +251,7 @@ def _smooth_max(power: int, *terms: Values) -> Values:
 
 @functools.cache
 def _read(path: Path) -> DeepEP:
-    root = Table.of_file(path, kind="DeepEP")
+    root = FigureTable.of_file(path, kind="DeepEP")
     made = DeepEP(
         normal=_constants(root, "normal", NormalConstants),
         low_latency=_constants(root, "low_latency", LowLatencyConstants),
@@ -260,7 +260,7 @@ def _read(path: Path) -> DeepEP:
     return made
 
 
-def _constants(root: Table, kernels: str, made: type[C]) -> dict[Phase, C]:
+def _constants(root: FigureTable, kernels: str, made: type[C]) -> dict[Phase, C]:
     found: dict[Phase, C] = {}
     phases: tuple[Phase, ...] = ("dispatch", "combine")
     tables = root.tables(kernels, frozenset(phases))

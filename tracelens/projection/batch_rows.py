@@ -15,8 +15,7 @@ from typing import Any
 
 from tracelens.backends.base import System, system_of
 from tracelens.errors import InputError, TracelensError, UsageError
-from tracelens.files.data_table import Number, is_file_name, shown
-from tracelens.files.published_cells import number
+from tracelens.files.data_table import Number, is_file_name, number, shown
 from tracelens.files.say import told
 from tracelens.lazy.records import dataclass
 from tracelens.option_fields import BACKENDS

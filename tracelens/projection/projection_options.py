@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias, get_args
 
 from tracelens import option_fields
 from tracelens.errors import UsageError
-from tracelens.files.quantities import count
 from tracelens.lazy.records import dataclass
 from tracelens.option_fields import BACKENDS, comma_list, duration_in, option, positive
 from tracelens.training_options import PrecisionName, TrainingOptions
+from tracelens.units import count
 
 if TYPE_CHECKING:
     from tracelens.projection.overheads import Software

@@ -8,7 +8,7 @@ from dataclasses import replace
 
 from tracelens.dtypes import TRAINED, Precision, spelled_type
 from tracelens.errors import UsageError
-from tracelens.files.published_cells import Headings, is_unsaid, number
+from tracelens.files.data_table import Headings, is_unsaid, number
 from tracelens.lazy.patterns import lazy_pattern
 from tracelens.lazy.records import dataclass
 from tracelens.projection.schedules import schedules

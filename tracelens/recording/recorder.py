@@ -1,20 +1,123 @@
-"""``tracelens.profile``: PyTorch's profiler with the options that a report needs, for a few steps of some ranks."""
+"""``tracelens.profile``: PyTorch's profiler with the options that a report needs, the files that it writes,
+callbacks of trainers, and what to record for a question.
+"""
 
 from __future__ import annotations
 
+import gzip
 import importlib
 import os
+import shutil
+import tempfile
+import threading
 import warnings
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import field
 from os import PathLike
 from pathlib import Path
 from typing import Any
 
-from tracelens.errors import UsageError
-from tracelens.option_fields import made, takes
-from tracelens.recording.recording_options import RecordingOptions
-from tracelens.recording.trace_files import TraceFiles
+from tracelens.errors import TracelensError, UsageError
+from tracelens.lazy.patterns import lazy_pattern
+from tracelens.lazy.records import dataclass
+from tracelens.option_fields import made, option, positive, takes, whole
 from tracelens.units import BYTES_PER_MB
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RecordingOptions:
+    """What ``tracelens.profile`` takes beside a folder."""
+
+    steps: int = option("steps to record", 3, kind=positive)
+    skip: int = option("steps before that run without the profiler: compilation, allocation, autotuning", 5, kind=whole)
+    warmup: int = option("steps that run with it and are not recorded", 2, kind=whole)
+    ranks: tuple[int, ...] = option("only these ranks; default: all", (), kind=whole, repeat=True)
+    shapes: bool = option("record shapes: without them there are no FLOPs, bytes or rooflines", True)
+    memory: bool = option("record every allocation: memory over time; files grow", False)
+    stacks: bool = option("record Python frames and modules: slows the host, files several times larger", False)
+    limit_mb: float | None = option(
+        "uncompressed size of a file: one step is recorded to see its size, then as many as fit; None: no limit", 1000.0
+    )
+    report: bool = option("report on each file as soon as it is written", False)
+
+    def __post_init__(self) -> None:
+        """UsageError for a count that cannot be."""
+        if self.steps < 1 or self.skip < 0 or self.warmup < 0 or (self.limit_mb is not None and self.limit_mb <= 0):
+            raise UsageError("steps must be at least 1, skip and warmup at least 0, limit_mb above 0")
+
+
+#: Of gzip: 6 takes four times as long for files a tenth smaller.
+_LEVEL = 1
+
+
+class TraceFiles:
+    """The files of one rank in a folder: ``rank3.json.gz``, later ones ``rank3_2.json.gz``."""
+
+    def __init__(self, folder: Path, rank: int, *, report: bool) -> None:
+        self._folder, self._rank, self._report = folder, rank, report
+        self._written: list[Path] = []
+        self._probe: Path | None = None
+        self._threads: list[threading.Thread] = []
+
+    def write(self, profiler: Any) -> None:
+        """Exports now, compresses in a thread that the process waits for when it ends."""
+        if self._probe is not None:
+            self._probe.unlink()
+            self._probe = None
+        self._finish(_exported(profiler, self._folder))
+
+    def probe(self, profiler: Any) -> int:
+        """Bytes of the JSON of a first trace, which is only kept if no other follows."""
+        self._probe = _exported(profiler, self._folder)
+        return self._probe.stat().st_size
+
+    def keep_probe(self) -> None:
+        """Writes the first trace if no other followed."""
+        if self._probe is not None:
+            self._finish(self._probe)
+            self._probe = None
+
+    def wait(self) -> tuple[Path, ...]:
+        """The files, all of them whole."""
+        for thread in self._threads:
+            thread.join()
+        return tuple(self._written)
+
+    def _finish(self, file: Path) -> None:
+        number = len(self._threads) + 1
+        path = self._folder / f"rank{self._rank}{f'_{number}' if number > 1 else ''}.json.gz"
+        thread = threading.Thread(target=self._compress, args=(file, path), name="tracelens-write")
+        self._threads.append(thread)
+        thread.start()
+
+    def _compress(self, file: Path, path: Path) -> None:
+        part = path.with_name(f"{path.name}.part")
+        try:
+            with (
+                file.open("rb") as source,
+                part.open("wb") as sink,
+                gzip.GzipFile(path.name, "wb", _LEVEL, sink, mtime=0) as packed,
+            ):
+                shutil.copyfileobj(source, packed, 1 << 20)
+            part.replace(path)
+            self._written.append(path)
+            if self._report:
+                from tracelens.report import report
+
+                report(path, cpu=True).write(path.with_name(f"{path.name.removesuffix('.json.gz')}.report"))
+        except (OSError, TracelensError) as error:
+            warnings.warn(f"tracelens: {path} was not written or not reported on: {error}", stacklevel=1)
+        finally:
+            part.unlink(missing_ok=True)
+            file.unlink(missing_ok=True)
+
+
+def _exported(profiler: Any, folder: Path) -> Path:
+    folder.mkdir(parents=True, exist_ok=True)
+    with tempfile.NamedTemporaryFile(prefix=".tracelens-", suffix=".json", dir=folder, delete=False) as file:
+        path = Path(file.name)
+    profiler.export_chrome_trace(str(path))
+    return path
 
 
 class Recorder:
@@ -32,7 +135,7 @@ class Recorder:
         self._files: TraceFiles | None = None
         self._profiler: Any = None
         #: Ends a step. Where this rank is recorded it is the profiler's own: nothing is added to a step.
-        self.step: Callable[[], None] = _nothing
+        self.step: Callable[[], None] = _no_step
 
     @property
     def files(self) -> tuple[Path, ...]:
@@ -64,7 +167,7 @@ class Recorder:
     def __exit__(self, *failure: Any) -> None:
         if self._profiler is not None:
             self._profiler.__exit__(*failure)
-            self._profiler, self.step = None, _nothing
+            self._profiler, self.step = None, _no_step
         if self._files is not None:
             self._files.keep_probe()
 
@@ -142,7 +245,7 @@ class handler:  # noqa: N801 - reads as torch.profiler's own tensorboard_trace_h
         return () if self._files is None else self._files.wait()
 
 
-def _nothing() -> None:
+def _no_step() -> None:
     return None
 
 
@@ -160,3 +263,136 @@ def _torch_profiler() -> Any:
         return importlib.import_module("torch.profiler")
     except ImportError:
         raise UsageError("tracelens.profile records with PyTorch: pip install 'tracelens-perf[record]'") from None
+
+
+class TrainerCallback:
+    """Begins with training, ends a step with each batch, ends with training; every other hook does nothing.
+
+    ``Trainer(callbacks=[TrainerCallback(tracelens.profile("traces"))])`` in Hugging Face's and Lightning's words.
+    """
+
+    def __init__(self, recorder: Recorder) -> None:
+        self._recorder = recorder
+
+    def on_train_begin(self, *_: Any, **__: Any) -> None:
+        """Hugging Face: training begins."""
+        self._recorder.__enter__()
+
+    def on_step_end(self, *_: Any, **__: Any) -> None:
+        """Hugging Face: an optimizer step is done."""
+        self._recorder.step()
+
+    def on_train_start(self, *_: Any, **__: Any) -> None:
+        """Lightning: training begins."""
+        self._recorder.__enter__()
+
+    def on_train_batch_end(self, *_: Any, **__: Any) -> None:
+        """Lightning: a batch is done."""
+        self._recorder.step()
+
+    def on_train_end(self, *_: Any, **__: Any) -> None:
+        """Both: training is over."""
+        self._recorder.__exit__(None, None, None)
+
+    @property
+    def state_key(self) -> str:
+        """Lightning: under which name a checkpoint keeps it."""
+        return "tracelens"
+
+    def state_dict(self) -> dict[str, Any]:
+        """Lightning: there is nothing to keep."""
+        return {}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Lightning: see ``state_dict``."""
+
+    def __getattr__(self, name: str) -> Callable[..., None]:
+        if name.startswith("on_") or name in ("setup", "teardown"):
+            return _ignore_call
+        raise AttributeError(name)
+
+
+def _ignore_call(*_: Any, **__: Any) -> None:
+    return None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Question:
+    """``words``: what people call it by; ``options``: of ``tracelens.profile``; ``then``: what answers it."""
+
+    text: str
+    words: str
+    then: str
+    why: str
+    options: Mapping[str, object] = field(default_factory=dict)
+
+
+#: The first is the one to fall back on; of others, the one that shares most words with what is asked.
+QUESTIONS = (
+    Question(
+        text="where does the time go", words="time slow fast step bottleneck overview profile",
+        why="shapes give FLOPs, bytes and rooflines; three steps show how much steps vary",
+        then="tracelens report traces/rank0.json.gz", options={"ranks": (0,)},
+    ),
+    Question(
+        text="why is rank 3 slow, or communication",
+        words="rank ranks straggler stragglers communication collective collectives nccl rccl allreduce network",
+        why="waiting shows only beside the ranks that are waited for: every rank, the same steps",
+        then="tracelens collectives traces/",
+    ),
+    Question(
+        text="which line of my code or which module is slow",
+        words="line code stack stacks module modules layer layers python source function",
+        why="stacks name modules and lines; they slow the host, so measure times without them",
+        then="tracelens report traces/rank0.json.gz", options={"ranks": (0,), "stacks": True, "steps": 1},
+    ),
+    Question(
+        text="what takes the memory", words="memory oom allocation allocations allocated reserved fragmentation",
+        why="an event per allocation", then="tracelens report traces/rank0.json.gz",
+        options={"ranks": (0,), "memory": True, "steps": 1},
+    ),
+    Question(
+        text="why is the GPU idle", words="idle gap gaps host cpu launch utilization busy dataloader",
+        why="idle time has its cause in the host's calls; stacks would slow exactly those", options={"ranks": (0,)},
+        then="tracelens report traces/rank0.json.gz",
+    ),
+    Question(
+        text="how far are the kernels from the hardware's limit",
+        words="flops tflops mfu roofline gemm gemms kernel kernels attention limit peak efficiency bandwidth hbm",
+        why="shapes and types of every op; more calls of each show its spread", options={"ranks": (0,), "steps": 5},
+        then="tracelens report traces/rank0.json.gz --model NAME",
+    ),
+    Question(
+        text="is it slower than before", words="slower regression compare before version commit upgrade gate",
+        why="a change is told from noise by the spread of steps: more of them, both recorded the same way",
+        options={"ranks": (0,), "steps": 8}, then="tracelens compare before/rank0.json.gz traces/rank0.json.gz",
+    ),
+    Question(
+        text="what would another device, batch or precision bring",
+        words="whatif device batch precision fuse overlap scale",
+        why="a replay needs launches, streams and synchronizations, which every recording has",
+        options={"ranks": (0,)}, then="tracelens whatif traces/rank0.json.gz --device mi355x",
+    ),
+)  # fmt: skip
+
+_WORD = lazy_pattern(r"[a-z]+")
+
+
+def question_of(text: str) -> Question | None:
+    """The question that shares most words with ``text``; None where none does."""
+    asked = set(_WORD.findall(text.lower()))
+    common = {question.text: len(asked & set(question.words.split())) for question in QUESTIONS}
+    most = [question for question in QUESTIONS if common[question.text] == max(common.values()) > 0]
+    return next((question for question in most if question is not QUESTIONS[0]), most[0] if most else None)
+
+
+def snippet(question: Question) -> str:
+    """Python to put around a training loop."""
+    given = "".join(f", {name}={value!r}" for name, value in question.options.items())
+    return (
+        "import tracelens\n\n"
+        f'with tracelens.profile("traces"{given}) as recorder:\n'
+        "    for batch in batches:\n"
+        "        train_step(batch)\n"
+        "        recorder.step()\n"
+    )

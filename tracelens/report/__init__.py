@@ -12,7 +12,7 @@ from tracelens.report.report_options import ReportOptions
 if TYPE_CHECKING:
     from tracelens.analysis.loaded_trace import Trace
     from tracelens.report.result import Report
-    from tracelens.trace.reading.memory_snapshot import DeviceMemory
+    from tracelens.trace.reading.read import DeviceMemory
 
 
 @takes(ReportOptions)
@@ -77,7 +77,7 @@ def report(trace: Trace | str | PathLike[str], options: ReportOptions | None = N
 
 
 def _snapshot(path: str | PathLike[str] | None) -> tuple[DeviceMemory, ...] | None:
-    from tracelens.trace.reading.memory_snapshot import read_memory_snapshot
+    from tracelens.trace.reading.read import read_memory_snapshot
 
     return None if path is None else read_memory_snapshot(Path(path))
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from tracelens.comparison.change_sentences import change_title, parts_text
 from tracelens.files.atomic_write import whole_folder, write_whole
-from tracelens.files.short_names import short_kernel_name
+from tracelens.files.safe_text import short_kernel_name
 from tracelens.report.comparison_text import comparison_json, comparison_markdown, is_comparison, junit_xml, sarif
 from tracelens.report.export import tables_xlsx
 from tracelens.report.figures import shown_percent

@@ -14,8 +14,8 @@ import orjson
 from tracelens.comparison.causes import WAITING
 from tracelens.comparison.change_sentences import change_title, parts_text, signed_ms
 from tracelens.comparison.compared import NOISE
-from tracelens.files.before_reading import before_reading
-from tracelens.files.json_bytes import encoded
+from tracelens.files.documents import json_encoded
+from tracelens.files.memory_limit import before_reading
 from tracelens.files.safe_text import escaped_json, json_safe, terminal_text, xml_text
 from tracelens.report.cells import plain_tree
 from tracelens.report.figures import shown_percent
@@ -109,7 +109,7 @@ def comparison_json(found: Comparison) -> bytes:
         "rows": [_with_change(row) for row in found.rows],
         "unchanged": [_with_change(row) for row in found.unchanged],
     }
-    return escaped_json(encoded(json_safe(document), orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE))
+    return escaped_json(json_encoded(json_safe(document), orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE))
 
 
 def is_comparison(path: Path) -> bool:

@@ -15,7 +15,7 @@ import orjson
 
 from tracelens.errors import UsageError
 from tracelens.files.atomic_write import write_whole
-from tracelens.files.json_bytes import encoded
+from tracelens.files.documents import json_encoded
 from tracelens.files.safe_text import csv_cell, escaped_json
 from tracelens.report.cells import Value, plain_records, plain_values
 
@@ -85,7 +85,7 @@ def frame_csv(frame: pd.DataFrame, about: Mapping[str, Any]) -> bytes:
 def frame_json(frame: pd.DataFrame, about: Mapping[str, Any]) -> bytes:
     """A frame as JSON: ``about`` and its ``rows``, an object each."""
     document = {**about, "rows": plain_records(frame, list(frame.columns))}
-    return escaped_json(encoded(document, orjson.OPT_INDENT_2)) + b"\n"
+    return escaped_json(json_encoded(document, orjson.OPT_INDENT_2)) + b"\n"
 
 
 def _xlsx(frame: pd.DataFrame, about: Mapping[str, Any]) -> bytes:

@@ -26,7 +26,7 @@ import orjson
 
 from tracelens.analysis.verdict.summary import Summary
 from tracelens.files.atomic_write import write_whole
-from tracelens.files.json_bytes import encoded
+from tracelens.files.documents import json_encoded
 from tracelens.files.safe_text import escaped_json, json_safe, terminal_text
 from tracelens.lazy.records import dataclass
 from tracelens.report.cells import Value, plain_records, plain_tree, plain_values
@@ -72,10 +72,10 @@ def json_bytes(summary: Summary, ops: pd.DataFrame | None, views: Mapping[str, p
     option = orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE
     content = _content(summary, ops, views)
     try:
-        return escaped_json(encoded(content, option))
+        return escaped_json(json_encoded(content, option))
     except orjson.JSONEncodeError:
         # A lone surrogate or a huge integer: rare, and looking for one everywhere takes longer than all the rest.
-        return escaped_json(encoded(json_safe(content), option))
+        return escaped_json(json_encoded(json_safe(content), option))
 
 
 def schema() -> Json:

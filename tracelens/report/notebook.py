@@ -10,7 +10,7 @@ import numpy as np
 
 from tracelens.analysis.verdict.summary import Summary
 from tracelens.errors import NothingToAnalyzeError, UsageError
-from tracelens.files.short_names import short_kernel_name
+from tracelens.files.safe_text import short_kernel_name
 from tracelens.lazy.patterns import lazy_pattern
 from tracelens.report.assembly import Sheet
 from tracelens.report.html import page_sections as sections

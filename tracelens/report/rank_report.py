@@ -18,7 +18,7 @@ from tracelens.analysis.ranks.rank_files import find_traces, job_folder, ranks_t
 from tracelens.analysis.ranks.sheets import rank_collectives, rank_exchanges, rank_sheets, rank_times
 from tracelens.analysis.verdict.summary import DeviceSummary, InputSummary, Notice, Summary, counted
 from tracelens.files.atomic_write import whole_folder, write_whole
-from tracelens.files.json_bytes import encoded
+from tracelens.files.documents import json_encoded
 from tracelens.files.safe_text import clipped, escaped_json, json_safe, terminal_text
 from tracelens.files.say import aligned
 from tracelens.report.assembly import sheets_of
@@ -113,7 +113,7 @@ class RankReport(NamedSheets):
             },
         }
         options = orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE
-        content = escaped_json(encoded(json_safe(document), options))
+        content = escaped_json(json_encoded(json_safe(document), options))
         if path is not None:
             write_whole(path, content)
         return content.decode()

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from tracelens.errors import UsageError
 from tracelens.files.atomic_write import write_whole
-from tracelens.files.json_bytes import encoded
+from tracelens.files.documents import json_encoded
 from tracelens.report.export import tables_xlsx
 from tracelens.report.figures import shown_figure, shown_percent
 from tracelens.report.html.markup import Markup, framed, tag
@@ -292,7 +292,7 @@ _MOST_PAIRS = 10_000
 
 def route_json(result: RouteResult) -> str:
     """All figures and frames; the traffic matrix in bytes."""
-    return encoded(result.to_dict(), orjson.OPT_SERIALIZE_NUMPY | orjson.OPT_INDENT_2).decode()
+    return json_encoded(result.to_dict(), orjson.OPT_SERIALIZE_NUMPY | orjson.OPT_INDENT_2).decode()
 
 
 def write_route(result: RouteResult, path: Path) -> None:

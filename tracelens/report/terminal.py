@@ -7,8 +7,7 @@ from collections.abc import Iterator, Sequence
 from typing import TextIO
 
 from tracelens.analysis.verdict.summary import COMPLETE, Busy, CategoryRow, Summary, Unseen, Utilization
-from tracelens.files.safe_text import clipped, display_width, terminal_text
-from tracelens.files.trace_name import trace_name
+from tracelens.files.safe_text import clipped, display_width, terminal_text, trace_name
 from tracelens.lazy.patterns import lazy_pattern
 from tracelens.lazy.records import dataclass
 from tracelens.report.figures import (

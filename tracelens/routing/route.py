@@ -22,7 +22,7 @@ from tracelens.option_fields import made, takes
 from tracelens.routing.config import RouteOptions, element_type
 from tracelens.routing.exchange import PortScenario, RouteResult, route_ports
 from tracelens.routing.token_choice import Routing
-from tracelens.trace.reading.unpacking import TRACE_ENDINGS
+from tracelens.trace.reading.bytestream import TRACE_ENDINGS
 from tracelens.units import BYTES_PER_MB
 from tracelens.workload.token_routing import Skew
 

@@ -17,8 +17,18 @@ from tracelens.backends import System
 from tracelens.backends.base import system_of
 from tracelens.errors import InputError, TracelensError, UsageError
 from tracelens.files.atomic_write import write_whole
-from tracelens.files.data_table import FIRST_ROW, Number, csv_of, is_blank, is_file_name, read_table, shown
-from tracelens.files.published_cells import Headings, is_unsaid, number
+from tracelens.files.data_table import (
+    FIRST_ROW,
+    Headings,
+    Number,
+    csv_of,
+    is_blank,
+    is_file_name,
+    is_unsaid,
+    number,
+    read_table,
+    shown,
+)
 from tracelens.lazy.records import dataclass
 from tracelens.option_fields import BACKENDS
 from tracelens.serving import engines

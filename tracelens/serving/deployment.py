@@ -14,7 +14,7 @@ from typing import NamedTuple
 from tracelens.backends import System
 from tracelens.dtypes import DType, spelled_type
 from tracelens.errors import InputError, UsageError
-from tracelens.files.toml_figures import Table
+from tracelens.files.documents import FigureTable
 from tracelens.hardware import HardwareSpec
 from tracelens.lazy.records import dataclass
 from tracelens.network.algorithms import algorithms
@@ -106,7 +106,7 @@ class Residuals(NamedTuple):
 _MOST_GAIN = 50.0
 
 
-def _check_dates(table: Table, given: Mapping[str, object]) -> None:
+def _check_dates(table: FigureTable, given: Mapping[str, object]) -> None:
     """InputError where the time since which an engine gained is unknown, or the gain beyond all measure."""
     gain, days = given["layer_gain_per_year"], []
     for name in ("oldest", "newest"):
@@ -189,7 +189,7 @@ class Engine:
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> Engine:
         """An ``engine.toml`` as ``--calibrate`` writes it. InputError for a file that is missing or wrong."""
-        table = Table.of_file(Path(path), kind="engine")
+        table = FigureTable.of_file(Path(path), kind="engine")
         given: dict[str, object] = {"name": table.text("name") or Path(path).stem, "source": table.source("source")}
         for name in ("max_num_seqs", "max_batched_tokens", "block_tokens", "kv_tokens"):
             given[name] = table.whole(name)

@@ -12,10 +12,8 @@ from typing import Any
 from tracelens.backends import System
 from tracelens.dtypes import DType
 from tracelens.errors import InputError, NothingToAnalyzeError, UsageError
-from tracelens.files.documents import settings_of
-from tracelens.files.quantities import duration_s
+from tracelens.files.documents import normalized, settings_of
 from tracelens.files.say import told
-from tracelens.files.toml_figures import normalized
 from tracelens.hardware import HardwareSpec
 from tracelens.lazy.records import dataclass
 from tracelens.option_fields import made, takes
@@ -28,6 +26,7 @@ from tracelens.serving.replica_state import Step
 from tracelens.serving.requests import Arrivals, Lengths, Requests, Workload, read_requests
 from tracelens.serving.serving_options import DeploymentOptions, EngineOptions, ServingConfig
 from tracelens.serving.simulation import Options, Outcome, Simulation
+from tracelens.units import duration_s
 from tracelens.workload import ModelConfig
 from tracelens.workload.token_routing import Skew
 

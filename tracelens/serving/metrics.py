@@ -13,7 +13,6 @@ import numpy.typing as npt
 import pandas as pd
 
 from tracelens.errors import UsageError
-from tracelens.files.quantities import duration_s
 from tracelens.hardware.recognition import recorded_properties
 from tracelens.lazy.records import dataclass
 from tracelens.perf_models import PerfModel, recorded_signature
@@ -22,7 +21,7 @@ from tracelens.serving.replica_state import Step
 from tracelens.serving.simulation import Outcome
 from tracelens.signature import OpSignature
 from tracelens.trace.writer import HostThread, RecordedKernel, RecordedLaunch, RecordedOp, RecordedTrace, write_trace
-from tracelens.units import MS_PER_S
+from tracelens.units import MS_PER_S, duration_s
 
 FS_PER_MS = 10**12
 FS_PER_S = 10**15

@@ -23,8 +23,7 @@ from tracelens.dtypes import DType
 from tracelens.errors import InputError, UsageError
 from tracelens.files.atomic_write import write_whole
 from tracelens.files.data_table import Number, shown
-from tracelens.files.documents import expected, json_of
-from tracelens.files.toml_figures import normalized
+from tracelens.files.documents import expected, json_of, normalized
 from tracelens.lazy.records import dataclass
 from tracelens.perf_models import PerfModel
 from tracelens.serving.costs import Chunk, DecodeLine, StageWork, StepCost, span

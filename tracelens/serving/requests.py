@@ -17,8 +17,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from tracelens import units
 from tracelens.errors import InputError, UsageError
-from tracelens.files import quantities
 from tracelens.files.data_table import FIRST_ROW, Number, place, read_rows
 from tracelens.files.documents import expected, json_of, text_of
 from tracelens.lazy.records import dataclass
@@ -72,7 +72,7 @@ def _mean(text: str) -> float:
     try:
         return float(text)
     except ValueError:
-        return float(quantities.count(text))
+        return float(units.count(text))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -94,7 +94,7 @@ class Lengths:
         kind, _, rest = text.partition(":")
         try:
             if not rest:
-                return cls(mean=float(quantities.count(text)))
+                return cls(mean=float(units.count(text)))
             mean, *more = rest.split(":")
             numbers = [_mean(mean), *map(float, more)]
         except (ValueError, UsageError):

@@ -1,25 +1,201 @@
-"""The events of a trace as NumPy columns, with everything textual interned."""
+"""The events of a trace as NumPy columns with texts and argument signatures interned, and tables to which host
+events are added.
+"""
 
 from __future__ import annotations
 
 import enum
+import functools
+import json
 import re
-from collections.abc import Collection, Iterable
-from dataclasses import field
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import field, replace
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
+import msgspec
 import numpy as np
 import numpy.typing as npt
 
 from tracelens.device_properties import DeviceProperties
 from tracelens.lazy.patterns import lazy_pattern
 from tracelens.lazy.records import dataclass
-from tracelens.signature import OpSignature
+from tracelens.signature import OpSignature, ShapeSlot, freeze
 from tracelens.trace.narrow_columns import Column, keep_narrow
-from tracelens.trace.signatures import SignatureStore
 
 if TYPE_CHECKING:
     import pandas as pd
+
+
+#: The arguments every op may have, in the order of a signature's first four parts.
+ARGUMENT_KEYS = ("Input Dims", "Input type", "Input Strides", "Concrete Inputs")
+#: The arguments that tell collectives, copies and compiled kernels apart; sorted, as in ``OpSignature.attributes``.
+ATTRIBUTE_KEYS = (
+    "Collective name", "Dst Rank", "Group size", "In msg nelems", "In split size", "Out msg nelems", "Out split size",
+    "Process Group Description", "Process Group Name", "Process Group Ranks", "Src Rank", "bytes", "dtype",
+    "kernel_backend", "kernel_flop", "kernel_kwargs", "kernel_num_gb",
+)  # fmt: skip
+
+# Valid JSON text holds no NUL byte.
+SEPARATOR = b"\x00"
+_PARTS = len(ARGUMENT_KEYS) + len(ATTRIBUTE_KEYS)
+
+
+class SignatureStore:
+    """Distinct signature texts, coded by first appearance. Texts that differ in whitespace only share a code."""
+
+    def __init__(self) -> None:
+        self._texts: list[bytes] = []
+        self._code_of_text: dict[bytes, int] = {}
+        self._code_of_recorded: dict[bytes, int] = {}
+        self.has_shapes = False
+
+    def __len__(self) -> int:
+        return len(self._texts)
+
+    def code(self, recorded: bytes) -> int:
+        """Code of a text as recorded: each part's JSON, joined by ``SEPARATOR``; absent last parts may be left out."""
+        code = self._code_of_recorded.get(recorded)
+        if code is None:
+            code = self._code_of_recorded[recorded] = self._intern(recorded)
+        return code
+
+    def newest(self, known: int) -> list[bytes]:
+        """The texts that were added after the first ``known`` ones."""
+        return self._texts[known:]
+
+    def code_of_text(self, text: bytes) -> int:
+        """Code of a text of another store."""
+        code = self._code_of_text.setdefault(text, len(self._texts))
+        if code == len(self._texts):
+            self._texts.append(text)
+            self.has_shapes |= not text.startswith(SEPARATOR)
+        return code
+
+    def code_of(self, signature: OpSignature) -> int:
+        """Code of what a signature has beside its name; -1 for a bare name."""
+        text = _recorded(signature)
+        return self.code(text) if text else -1
+
+    def signature(self, name: str, code: int) -> OpSignature:
+        """The signature ``code`` of an op called ``name``, parsed now; the bare name for -1."""
+        if code < 0:
+            return OpSignature(name=name)
+        parts = self._texts[code].split(SEPARATOR)
+        attributes = zip(ATTRIBUTE_KEYS, parts[len(ARGUMENT_KEYS) :], strict=True)
+        return signature_of_lists(
+            name,
+            *(_parsed_list(part) for part in parts[: len(ARGUMENT_KEYS)]),
+            attributes=tuple((key, _frozen(_parsed(part))) for key, part in attributes if part),
+        )
+
+    def extended(self, signatures: Iterable[OpSignature]) -> tuple[SignatureStore, list[int]]:
+        """A store with these signatures too, and the code of each; -1 for a bare name."""
+        store = SignatureStore()
+        store._texts = list(self._texts)
+        store._code_of_text = {text: code for code, text in enumerate(store._texts)}
+        store.has_shapes = self.has_shapes
+        codes = [store._intern(text) if (text := _recorded(signature)) else -1 for signature in signatures]
+        store.forget_recorded()
+        return store, codes
+
+    def forget_recorded(self) -> None:
+        """Drop the index of texts as recorded, which only reading needs."""
+        self._code_of_recorded.clear()
+        self._code_of_text.clear()
+
+    def reorder(self, order: list[int]) -> None:
+        """Signatures get new codes; ``order``: the former code of each. Only after ``forget_recorded``."""
+        self._texts = [self._texts[code] for code in order]
+
+    def _intern(self, recorded: bytes) -> int:
+        parts = [_compact(part) for part in recorded.split(SEPARATOR)]
+        parts += [b""] * (_PARTS + 1 - len(parts))
+        old_dims = parts.pop()
+        parts[0] = parts[0] or old_dims
+        return self.code_of_text(SEPARATOR.join(parts))
+
+
+def signature_of_lists(
+    name: str,
+    dims: tuple[Any, ...] | None,
+    types: tuple[Any, ...] | None,
+    strides: tuple[Any, ...] | None,
+    scalars: tuple[Any, ...] | None,
+    *,
+    attributes: tuple[tuple[str, Any], ...] = (),
+) -> OpSignature:
+    """Of what a file has by argument, as ``freeze`` gives it; a size that is none counts as absent."""
+    return OpSignature(
+        name=name,
+        shapes=_slots(dims),
+        dtypes=_texts(types),
+        strides=_slots(strides),
+        scalars=_texts(scalars),
+        attributes=attributes,
+    )
+
+
+def _recorded(signature: OpSignature) -> bytes:
+    """The text of a signature; empty when nothing but its name is known."""
+    attributes = dict(signature.attributes)
+    values = (signature.shapes, signature.dtypes, signature.strides, signature.scalars)
+    parts = [*values, *(attributes.get(key) for key in ATTRIBUTE_KEYS)]
+    if all(part is None for part in parts):
+        return b""
+    return SEPARATOR.join(b"" if part is None else json.dumps(part).encode() for part in parts)
+
+
+def _compact(part: bytes) -> bytes:
+    if not part:
+        return part
+    try:
+        return msgspec.json.format(part, indent=-1)
+    except (msgspec.DecodeError, RecursionError):
+        return part.strip()
+
+
+def _parsed(part: bytes) -> Any:
+    if not part:
+        return None
+    try:
+        return msgspec.json.decode(part)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        pass
+    try:
+        return json.loads(part.decode("utf-8", "replace"), strict=False)
+    except (ValueError, RecursionError):
+        return None
+
+
+@functools.lru_cache(maxsize=4096)
+def _parsed_list(part: bytes) -> tuple[Any, ...] | None:
+    value = _parsed(part)
+    found: tuple[Any, ...] | None = _frozen(value) if isinstance(value, list) else None
+    return found
+
+
+def _frozen(value: Any) -> Any:
+    """None for what is nested deeper than Python follows: from 3.12 on, decoders read deeper than that."""
+    try:
+        return freeze(value)
+    except RecursionError:
+        return None
+
+
+def _slots(values: tuple[Any, ...] | None) -> tuple[ShapeSlot, ...] | None:
+    """Sizes, or lists of sizes, per argument; what is neither counts as absent."""
+    if values is None:
+        return None
+    return tuple(v if _is_sizes(v) or (isinstance(v, tuple) and all(map(_is_sizes, v))) else () for v in values)
+
+
+def _is_sizes(value: Any) -> bool:
+    return isinstance(value, tuple) and all(isinstance(n, int) for n in value)
+
+
+def _texts(values: tuple[Any, ...] | None) -> tuple[str, ...] | None:
+    return None if values is None else tuple(v if isinstance(v, str) else str(v) for v in values)
+
 
 #: Numbers of table rows, -1 for none. A column of these per event: half the size of what NumPy counts in.
 RowColumn: TypeAlias = npt.NDArray[np.int32]
@@ -444,3 +620,131 @@ _FEW_NAMES = 4
 # Ten times the largest jobs: what is above was damaged, and all ranks up to it would not fit in memory.
 _MOST_RANKS = 1_000_000
 _RANK_IN_NAME = lazy_pattern(r"(?<![a-z])rank[\[_\-]?(\d+)", re.IGNORECASE)
+
+
+Ints = npt.NDArray[np.int64]
+
+_CATEGORY = {Kind.CPU_OP: "cpu_op", Kind.RUNTIME: "cuda_runtime", Kind.PYTHON_FUNCTION: "python_function"}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class AddedRows:
+    """Columns of host events to add. ``name`` and ``signature`` index ``names`` and ``signatures`` (-1: none).
+
+    Of events with the same span on one lane the earlier row is the outer one. Without ``timed`` their times only say
+    where they belong, not how long they took.
+    """
+
+    kind: npt.NDArray[np.uint8]
+    name: Ints
+    lane: Ints
+    start_ns: Ints
+    duration_ns: Ints
+    correlation: Ints
+    signature: Ints
+    names: Sequence[str]
+    signatures: Sequence[OpSignature]
+    timed: bool = True
+
+    def __len__(self) -> int:
+        return len(self.kind)
+
+
+def with_rows(table: TraceTable, added: AddedRows, correlation: npt.NDArray[np.int64] | None = None) -> TraceTable:
+    """A new table: the rows of ``table``, then the added ones. ``correlation`` replaces that of the first.
+
+    ``event`` of an added row is made from its columns. What the file held (``events_total``, losses) stays as it was.
+    """
+    n = len(added)
+    code_of = {name: code for code, name in enumerate(table.names)}
+    names = np.array([code_of.setdefault(name, len(code_of)) for name in added.names] or [0], np.int32)
+    category_of = {name: code for code, name in enumerate(table.categories)}
+    kinds = sorted({int(kind) for kind in added.kind.tolist()})
+    categories = {kind: category_of.setdefault(_CATEGORY[Kind(kind)], len(category_of)) for kind in kinds}
+    store, codes = table.signatures.extended(added.signatures)
+    signature = np.where(added.signature >= 0, np.array([*codes, -1], np.int32)[added.signature], -1)
+    first = int(table.file_index.max(initial=-1)) + 1
+    nothing = np.full(n, -1, np.int64)
+    columns: dict[str, Any] = {
+        "kind": added.kind,
+        "category": np.array([categories[int(kind)] for kind in added.kind.tolist()], np.int16),
+        "name": names[added.name],
+        "lane": added.lane,
+        "start_ns": added.start_ns,
+        "duration_ns": added.duration_ns,
+        "stream": nothing,
+        "correlation": added.correlation,
+        "external_id": nothing,
+        "sequence_number": nothing,
+        "signature": signature,
+        "device": nothing,
+        "file_index": np.arange(first, first + n),
+    }
+    joined: dict[str, Any] = {}
+    for key, values in columns.items():
+        column = getattr(table, key) if key != "correlation" or correlation is None else correlation
+        joined[key] = np.concatenate((column, np.asarray(values).astype(column.dtype)))
+    result = replace(
+        table, **joined, names=list(code_of), categories=list(category_of), signatures=store, _op_signatures={}
+    )
+    result.lookup = _AddedEvents(file=table.lookup, table=result, first=first, first_row=len(table), timed=added.timed)
+    return result
+
+
+def has_host_time(table: TraceTable, rows: Ints | RowColumn) -> npt.NDArray[np.bool_]:
+    """Whether the duration of each row is how long the host took: not for rows that were added without a time."""
+    timed = np.ones(len(rows), np.bool_)
+    lookup, end = table.lookup, len(table)
+    while isinstance(lookup, _AddedEvents):
+        first_row = lookup.first_row
+        if not lookup.timed:
+            timed &= (rows < first_row) | (rows >= end)
+        lookup, end = lookup.file, first_row
+    return timed
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class _AddedEvents:
+    """The events of the file, and those of the rows behind them."""
+
+    file: EventLookup
+    table: TraceTable
+    first: int
+    first_row: int
+    timed: bool
+
+    def event(self, file_index: int) -> dict[str, Any]:
+        if file_index < self.first:
+            return self.file.event(file_index)
+        table, row = self.table, self.first_row + file_index - self.first
+        return made_event(table, row)
+
+
+def made_event(table: TraceTable, row: int) -> dict[str, Any]:
+    """An event that no file holds as an object, from its columns, as Kineto would have written it."""
+    signature = table.signature_of(row)
+    parts = (signature.shapes, signature.dtypes, signature.strides, signature.scalars)
+    args: dict[str, Any] = {key: part for key, part in zip(ARGUMENT_KEYS, parts, strict=True) if part is not None}
+    args |= dict(signature.attributes)
+    for key, name in _ARGUMENTS.items():
+        if (value := int(getattr(table, key)[row])) >= 0:
+            args[name] = value
+    return {
+        "ph": "X",
+        "cat": table.category_of(row),
+        "name": table.name_of(row),
+        "pid": table.pid_of(row),
+        "tid": table.tid_of(row),
+        "ts": int(table.start_ns[row]) / 1000,
+        "dur": int(table.duration_ns[row]) / 1000,
+        "args": args,
+    }
+
+
+_ARGUMENTS = {
+    "device": "device",
+    "stream": "stream",
+    "correlation": "correlation",
+    "external_id": "External id",
+    "sequence_number": "Sequence number",
+}

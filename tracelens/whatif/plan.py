@@ -22,7 +22,7 @@ from tracelens.analysis.reading.recording import Recording, no_device_events
 from tracelens.analysis.sheets.module_time import module_paths
 from tracelens.backends.base import System
 from tracelens.errors import UsageError
-from tracelens.files.short_names import short_kernel_name
+from tracelens.files.safe_text import short_kernel_name
 from tracelens.lazy.records import dataclass
 from tracelens.perf_models.base import PerfModel
 from tracelens.perf_models.kernels import ComputeType

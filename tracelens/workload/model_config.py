@@ -16,7 +16,7 @@ from typing import Any, get_args, get_type_hints
 
 from tracelens.dtypes import DType
 from tracelens.errors import InputError, UsageError
-from tracelens.files.toml_figures import Table, normalized
+from tracelens.files.documents import FigureTable, normalized
 from tracelens.lazy.patterns import lazy_pattern
 from tracelens.lazy.records import dataclass
 from tracelens.workload import batch_ops
@@ -324,7 +324,7 @@ def _from_path(path: Path) -> ModelConfig:
 
 
 def _from_toml(path: Path) -> ModelConfig:
-    root = Table.of_file(path, kind="model")
+    root = FigureTable.of_file(path, kind="model")
     dtype = root.text("dtype")
     norm = root.text("norm") or "rms"
     if norm not in get_args(Norm):
@@ -355,7 +355,7 @@ def _from_toml(path: Path) -> ModelConfig:
     return model
 
 
-def _quantization(root: Table) -> Quantization | None:
+def _quantization(root: FigureTable) -> Quantization | None:
     """How the released checkpoint holds its weights, part by part; None: in the model's own type."""
     table = root.table("quantization")
     if table is None:
@@ -373,7 +373,7 @@ def _quantization(root: Table) -> Quantization | None:
     return found
 
 
-def _narrow(table: Table, part: str) -> NarrowWeights | None:
+def _narrow(table: FigureTable, part: str) -> NarrowWeights | None:
     given = table.table(part)
     if given is None:
         return None
@@ -385,7 +385,7 @@ def _narrow(table: Table, part: str) -> NarrowWeights | None:
     return narrow
 
 
-def _blocks(root: Table, key: str, letters: Mapping[str, str]) -> str:
+def _blocks(root: FigureTable, key: str, letters: Mapping[str, str]) -> str:
     try:
         blocks = expanded(root.text(key) or "", tuple(letters))
     except ValueError:
@@ -396,7 +396,7 @@ def _blocks(root: Table, key: str, letters: Mapping[str, str]) -> str:
     return "".join(letters.get(letter, letter) for letter in blocks)
 
 
-def _variants(root: Table) -> tuple[dict[str, str], tuple[tuple[str, tuple[tuple[str, Any], ...]], ...]]:
+def _variants(root: FigureTable) -> tuple[dict[str, str], tuple[tuple[str, tuple[tuple[str, Any], ...]], ...]]:
     """Letters of a file's own for blocks with other figures: the letters that they stand for, and those figures."""
     types, letters, found = block_types(), dict[str, str](), []
     own = frozenset(string.ascii_letters) - set(types)
@@ -414,7 +414,7 @@ def _variants(root: Table) -> tuple[dict[str, str], tuple[tuple[str, tuple[tuple
     return letters, tuple(found)
 
 
-def _inner(root: Table, name: str, kind: type[Any]) -> Any:
+def _inner(root: FigureTable, name: str, kind: type[Any]) -> Any:
     """A table as the dataclass ``kind``; None when absent."""
     table = root.table(name)
     if table is None:
@@ -424,7 +424,7 @@ def _inner(root: Table, name: str, kind: type[Any]) -> Any:
     return found
 
 
-def _figures(table: Table, kind: type[Any]) -> dict[str, Any]:
+def _figures(table: FigureTable, kind: type[Any]) -> dict[str, Any]:
     """The whole numbers and switches of the dataclass ``kind`` that a table says; the others keep their defaults."""
     found: dict[str, Any] = {}
     types = get_type_hints(kind)

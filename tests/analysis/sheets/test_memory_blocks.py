@@ -16,7 +16,7 @@ from tests.analysis.conftest import Builder
 from tracelens.analysis.analyze import Options, analyze
 from tracelens.cli import main
 from tracelens.errors import InputError
-from tracelens.trace.reading.memory_snapshot import NO_FRAMES, UNUSED, read_memory_snapshot
+from tracelens.trace.reading.read import NO_FRAMES, UNUSED, read_memory_snapshot
 
 MB = 1_000_000
 

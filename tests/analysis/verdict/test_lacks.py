@@ -12,7 +12,7 @@ from tracelens.analysis.loaded_trace import Options, Trace
 from tracelens.analysis.verdict.health import health
 from tracelens.analysis.verdict.verdict import summarize
 from tracelens.report.terminal import verdict
-from tracelens.trace.lacks import STEPS_ADVICE, no_shapes, no_stacks
+from tracelens.trace.provenance import STEPS_ADVICE, no_shapes, no_stacks
 from tracelens.trace.reading.chrome.event_list import read_events
 from tracelens.trace.table import Recorder
 

@@ -17,7 +17,7 @@ import pandas as pd
 
 from tracelens.analysis.analyze import Options, analyze
 from tracelens.analysis.loaded_trace import load
-from tracelens.trace.packet_writer import write_packets
+from tracelens.trace.rewriting import write_packets
 from tracelens.trace.table import TraceTable, kind_of_category
 
 EXAMPLE = Path(__file__).resolve().parents[3] / "example_traces" / "moe_ep8" / "rank0.json.gz"

@@ -14,8 +14,8 @@ from tracelens.trace.reading import formats
 FILE = '''
 """Lines of "start duration name", after the word LINES."""
 import numpy as np
-from tracelens.trace.reading.formats.base import reader
-from tracelens.trace.reading.row_blocks import RowBlocks
+from tracelens.trace.reading.source import reader
+from tracelens.trace.reading.source import RowBlocks
 from tracelens.trace.table import Recorder
 
 @reader("lines", recognizes=lambda source: source.start.startswith(b"LINES"))

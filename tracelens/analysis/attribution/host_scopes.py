@@ -18,9 +18,8 @@ from tracelens.analysis.intervals import Ints, union_by_group
 from tracelens.lazy.patterns import lazy_pattern
 from tracelens.lazy.records import dataclass
 from tracelens.trace.links import ENGINE_PREFIX
-from tracelens.trace.nesting import innermost
 from tracelens.trace.table import Kind, RowColumn, TraceTable
-from tracelens.trace.tree import MODULE_PREFIX, OpTree
+from tracelens.trace.tree import MODULE_PREFIX, OpTree, innermost
 from tracelens.units import NS_PER_US
 
 if TYPE_CHECKING:

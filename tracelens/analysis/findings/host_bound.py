@@ -26,7 +26,7 @@ from tracelens.analysis.intervals import Ints, covered_ns
 from tracelens.analysis.reading.captured_graphs import graph_launches
 from tracelens.analysis.verdict.summary import Said, counted, duration, percent, shortened
 from tracelens.lazy.patterns import lazy_pattern
-from tracelens.trace.lacks import no_stacks
+from tracelens.trace.provenance import no_stacks
 from tracelens.trace.table import Kind, Recorder, TraceTable
 from tracelens.units import NS_PER_US
 

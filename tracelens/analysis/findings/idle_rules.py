@@ -17,7 +17,7 @@ from tracelens.analysis.grouping import numbered
 from tracelens.analysis.idle.idle_time import CAUSES, UNKNOWN, UNRECORDED
 from tracelens.analysis.sheets import device_timeline
 from tracelens.analysis.verdict.summary import Evidence, Said, counted, duration, percent
-from tracelens.trace.lacks import lacks_sync_events
+from tracelens.trace.provenance import lacks_sync_events
 from tracelens.units import NS_PER_US
 
 #: Share of the window from which idle time of a cause is a finding.

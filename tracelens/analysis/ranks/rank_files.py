@@ -11,7 +11,7 @@ from tracelens.analysis.ranks.rank_summary import RankSummary
 from tracelens.errors import InputError, UsageError
 from tracelens.lazy.patterns import lazy_pattern
 from tracelens.lazy.records import dataclass
-from tracelens.trace.reading.unpacking import TRACE_ENDINGS
+from tracelens.trace.reading.bytestream import TRACE_ENDINGS
 
 _DIGITS = lazy_pattern(r"(\d+)")
 # TP-0-DP-1-PP-0-EP-0 (SGLang), dp0_pp1_tp0_dcp0_ep0 (vLLM): the outermost degree first.

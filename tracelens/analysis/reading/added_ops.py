@@ -15,8 +15,7 @@ from tracelens.analysis.reading.catalog import Catalog
 from tracelens.lazy.records import dataclass
 from tracelens.perf_models.surroundings import InnerOp, OpCall
 from tracelens.signature import OpSignature
-from tracelens.trace.extended import AddedRows, with_rows
-from tracelens.trace.table import Kind, RowColumn, TraceTable
+from tracelens.trace.table import AddedRows, Kind, RowColumn, TraceTable, with_rows
 from tracelens.trace.tree import OpTree
 
 

@@ -24,11 +24,18 @@ from tracelens.lazy.records import dataclass
 from tracelens.perf_models.amd_tracelens import TREE_HOOK
 from tracelens.registry import Claim
 from tracelens.signature import OpSignature, freeze
-from tracelens.trace.extended import AddedRows, made_event, with_rows
 from tracelens.trace.links import ENGINE_PREFIX
 from tracelens.trace.narrow_columns import Column
-from tracelens.trace.signatures import ARGUMENT_KEYS
-from tracelens.trace.table import DEVICE_KINDS, Kind, RowColumn, TraceTable
+from tracelens.trace.table import (
+    ARGUMENT_KEYS,
+    DEVICE_KINDS,
+    AddedRows,
+    Kind,
+    RowColumn,
+    TraceTable,
+    made_event,
+    with_rows,
+)
 
 #: Processor time for one hook: on a trace of a million events the one of TraceLens' own example takes a tenth of it.
 HOOK_LIMIT_S = 60.0

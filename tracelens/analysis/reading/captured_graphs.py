@@ -27,8 +27,7 @@ from tracelens.analysis.loaded_trace import Trace
 from tracelens.analysis.reading.catalog import Catalog
 from tracelens.lazy.records import dataclass
 from tracelens.perf_models.inference_attention import InferenceStep
-from tracelens.trace.extended import AddedRows, with_rows
-from tracelens.trace.table import Kind, RowColumn, TraceTable
+from tracelens.trace.table import AddedRows, Kind, RowColumn, TraceTable, with_rows
 from tracelens.trace.tree import MODULE_PREFIX
 
 #: The least share of a graph's kernels that must align with a captured graph whose sequence differs in places.

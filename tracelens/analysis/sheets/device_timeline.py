@@ -17,7 +17,7 @@ from tracelens.analysis.intervals import Covered
 from tracelens.analysis.sheets.shared_columns import CAUSE, PATH_KIND, START
 from tracelens.analysis.verdict.summary import Unanswered
 from tracelens.schema import column_set, count, identifier, number, percent, sheet, text, us
-from tracelens.trace.lacks import lacks_sync_events, no_runtime_calls, steps_advice, without
+from tracelens.trace.provenance import lacks_sync_events, no_runtime_calls, steps_advice, without
 from tracelens.trace.table import Kind, TraceTable
 from tracelens.units import NS_PER_US
 

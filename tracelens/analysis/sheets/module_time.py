@@ -28,8 +28,7 @@ from tracelens.analysis.sheets.shared_columns import DURATIONS
 from tracelens.lazy.patterns import lazy_pattern
 from tracelens.lazy.records import dataclass
 from tracelens.schema import column_set, count, identifier, percent, sheet, text, us
-from tracelens.trace.extended import has_host_time
-from tracelens.trace.table import XLA_PROGRAMS, Kind, RowColumn, TraceTable
+from tracelens.trace.table import XLA_PROGRAMS, Kind, RowColumn, TraceTable, has_host_time
 from tracelens.trace.tree import MODULE_PREFIX, OpTree
 from tracelens.units import NS_PER_US
 

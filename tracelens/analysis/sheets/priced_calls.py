@@ -42,8 +42,7 @@ from tracelens.hardware import HardwareSpec
 from tracelens.lazy.records import dataclass
 from tracelens.perf_models.reduce import Reduce
 from tracelens.schema import PARAMETER_PREFIX, column_set, flag
-from tracelens.trace.extended import has_host_time
-from tracelens.trace.table import RowColumn, TraceTable
+from tracelens.trace.table import RowColumn, TraceTable, has_host_time
 from tracelens.units import BYTES_PER_MB, FLOPS_PER_GFLOP, NS_PER_US, TERA_PER_S_IN_PER_US
 
 if TYPE_CHECKING:

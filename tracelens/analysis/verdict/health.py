@@ -23,8 +23,8 @@ from tracelens.analysis.sheets.device_timeline import not_recorded
 from tracelens.analysis.verdict.summary import Coverage, Unanswered
 from tracelens.lazy.records import dataclass
 from tracelens.perf_models import EPComm
-from tracelens.trace.lacks import no_shapes, no_stacks, steps_advice
 from tracelens.trace.links import LinkedBy
+from tracelens.trace.provenance import no_shapes, no_stacks, steps_advice
 from tracelens.trace.table import DEVICE_KINDS, Kind, RowColumn, TraceTable
 from tracelens.trace.tree import OpTree
 

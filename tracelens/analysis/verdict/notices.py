@@ -27,10 +27,8 @@ from tracelens.files.safe_text import clipped
 from tracelens.lazy.patterns import lazy_pattern
 from tracelens.perf_models.base import UnknownWork
 from tracelens.perf_models.triton_kernels import FusedKernel
-from tracelens.trace.extended import has_host_time
-from tracelens.trace.lacks import no_shapes
-from tracelens.trace.provenance import MergedRanks
-from tracelens.trace.table import DEVICE_KINDS, Kind, TraceTable
+from tracelens.trace.provenance import MergedRanks, no_shapes
+from tracelens.trace.table import DEVICE_KINDS, Kind, TraceTable, has_host_time
 from tracelens.trace.tree import OpTree
 from tracelens.units import NS_PER_US
 

@@ -46,7 +46,7 @@ from tracelens.analysis.work.expert_exchange import EVERY_ROW
 from tracelens.analysis.work.known_work import rate_of
 from tracelens.hardware import HardwareSpec
 from tracelens.hardware.recognition import recognize
-from tracelens.trace.lacks import no_shapes, no_stacks, steps_advice
+from tracelens.trace.provenance import no_shapes, no_stacks, steps_advice
 from tracelens.units import FLOPS_PER_GFLOP, NS_PER_US, TERA_PER_S_IN_PER_US
 
 Floats = npt.NDArray[np.float64]

@@ -26,7 +26,7 @@ import numpy as np
 from tracelens.backends.base import Floats
 from tracelens.backends.column_batch import Basis, ColumnBatch, Part, Priced, hbm_peak
 from tracelens.dtypes import DType, Precision
-from tracelens.files.toml_figures import Table
+from tracelens.files.documents import FigureTable
 from tracelens.hardware import HardwareSpec, device_figures
 from tracelens.hardware.device_figures import KernelConstants
 from tracelens.hardware.spec import FOLDER as DEVICES
@@ -269,7 +269,7 @@ def fitted_constants(table: str) -> tuple[KernelConstants, ...]:
 
 def read_constants(path: Path) -> tuple[KernelConstants, ...]:
     """The rows of one file."""
-    return device_figures.read_kernel_constants(Table.of_file(path), "kernels")
+    return device_figures.read_kernel_constants(FigureTable.of_file(path), "kernels")
 
 
 def constants_of_device(table: str, device: HardwareSpec) -> tuple[KernelConstants, ...]:

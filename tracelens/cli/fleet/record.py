@@ -9,7 +9,7 @@ import argparse
 
 from tracelens.errors import UsageError
 from tracelens.files.say import say
-from tracelens.recording.questions import QUESTIONS, question_of, snippet
+from tracelens.recording.recorder import QUESTIONS, question_of, snippet
 
 
 def configure(parser: argparse.ArgumentParser) -> None:

@@ -35,8 +35,7 @@ def run(args: argparse.Namespace) -> int:
     from tracelens.errors import UsageError
     from tracelens.excerpts.op_scripts import op_scripts, write_scripts
     from tracelens.files.remote import folder_beside
-    from tracelens.files.safe_text import terminal_text
-    from tracelens.files.trace_name import trace_name
+    from tracelens.files.safe_text import terminal_text, trace_name
 
     asked = options_of(ReplayCommand, args)
     if asked.op is not None and asked.top is not None:

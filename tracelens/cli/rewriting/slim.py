@@ -35,7 +35,7 @@ configure = arguments_of(SlimCommand)
 
 def run(args: argparse.Namespace) -> int:
     from tracelens.analysis.loaded_trace import load
-    from tracelens.excerpts.slim import Cut, slim
+    from tracelens.excerpts.anonymize import Cut, slim
 
     asked = options_of(SlimCommand, args)
     refuse_input(asked.output, [asked.trace])

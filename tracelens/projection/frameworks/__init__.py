@@ -15,7 +15,7 @@ from typing import Any
 from tracelens.backends.base import System
 from tracelens.dtypes import Precision
 from tracelens.errors import UsageError
-from tracelens.files.toml_figures import Table, normalized
+from tracelens.files.documents import FigureTable, normalized
 from tracelens.hardware import HardwareSpec
 from tracelens.lazy.records import dataclass
 from tracelens.projection.overheads import PLAIN, Software, kernel_factor
@@ -129,7 +129,7 @@ def frameworks() -> dict[str, Framework]:
 
 
 def _read(path: Path) -> Framework:
-    table = Table.of_file(path, kind="framework")
+    table = FigureTable.of_file(path, kind="framework")
     given: dict[str, Any] = {}
     for name in ("label", "attention", "tp_overlap", "nvfp4_tp_overlap", "gradients", "precision"):
         given[name] = table.text(name)
@@ -153,7 +153,7 @@ def _read(path: Path) -> Framework:
     return made
 
 
-def _products(table: Table) -> dict[str, Mapping[str, float]]:
+def _products(table: FigureTable) -> dict[str, Mapping[str, float]]:
     found = table.tables("products", frozenset({*HardwareSpec.names(), ANY}))
     made: dict[str, Mapping[str, float]] = {}
     for device, part in found.items():
@@ -163,7 +163,7 @@ def _products(table: Table) -> dict[str, Mapping[str, float]]:
     return made
 
 
-def _residuals(part: Table) -> Residuals:
+def _residuals(part: FigureTable) -> Residuals:
     median, p90, half, most = map(part.needed_number, ("median", "p90", "half", "most"))
     rows = part.whole("rows")
     part.finish()

@@ -26,8 +26,8 @@ from tracelens.analysis.page.step_timeline import MAX_RECTS, Lane, StepTimeline,
 from tracelens.analysis.sheets import coll_analysis, cpu_ops, kernel_time, perf_summary
 from tracelens.analysis.sheets.module_time import lines_of_events
 from tracelens.analysis.verdict.summary import DeviceSummary, Summary
-from tracelens.files.json_bytes import encoded
-from tracelens.files.short_names import short_kernel_name
+from tracelens.files.documents import json_encoded
+from tracelens.files.safe_text import short_kernel_name
 from tracelens.lazy.records import dataclass
 from tracelens.report.assembly import Analyzed, Sheet, by_title, make_sheet
 from tracelens.report.cells import plain_columns
@@ -374,4 +374,4 @@ def _data(
 
 def _packed(data: dict[str, object]) -> str:
     """As gzip in base64; without a date, so the same data gives the same text."""
-    return base64.b64encode(gzip.compress(encoded(data), 6, mtime=0)).decode()
+    return base64.b64encode(gzip.compress(json_encoded(data), 6, mtime=0)).decode()

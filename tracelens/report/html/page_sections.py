@@ -10,7 +10,7 @@ from tracelens.analysis.page.step_rectangles import MAX_LEVELS
 from tracelens.analysis.page.step_timeline import StepTimeline
 from tracelens.analysis.sheets import device_timeline, perf_summary
 from tracelens.analysis.verdict.summary import Busy, CategoryRow, Steps, Summary, Throughput, Unseen
-from tracelens.files.trace_name import trace_name
+from tracelens.files.safe_text import trace_name
 from tracelens.report.assembly import Sheet, by_title
 from tracelens.report.cells import plain_rows
 from tracelens.report.explanation import ceilings

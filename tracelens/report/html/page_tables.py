@@ -6,8 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
-from tracelens.files.safe_text import terminal_text
-from tracelens.files.short_names import short_kernel_name
+from tracelens.files.safe_text import short_kernel_name, terminal_text
 from tracelens.lazy.patterns import lazy_pattern
 from tracelens.lazy.records import dataclass
 from tracelens.report.cells import Value, plain_value, plain_values

@@ -8,7 +8,7 @@ import functools
 from pathlib import Path
 
 from tracelens.errors import UsageError
-from tracelens.files.toml_figures import normalized
+from tracelens.files.documents import normalized
 from tracelens.hardware import HardwareSpec
 from tracelens.serving.deployment import Engine
 

@@ -13,8 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tracelens.lazy.records import dataclass
-from tracelens.trace.reading.row_blocks import Ints, coded, coded_pairs
-from tracelens.trace.reading.source import Source
+from tracelens.trace.reading.source import Ints, Source, coded, coded_pairs
 from tracelens.trace.reading.wire import Columns, Spans, Wire
 
 Bools = npt.NDArray[np.bool_]

@@ -1,21 +1,40 @@
-"""A trace file as readers see it: its name, its first bytes, and its content as a stream, whole, or as a file."""
+"""What the reader of a format works with: the trace file as a source, the mark ``@reader``, and blocks of columns
+that become a table.
+"""
 
 from __future__ import annotations
 
 import itertools
 import tempfile
-from collections.abc import Iterator
+from bisect import bisect_right
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import field
 from pathlib import Path
+from typing import Any, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
 
 from tracelens.errors import InputError
 from tracelens.files.memory_limit import MemoryLimit
 from tracelens.files.remote import is_address
 from tracelens.lazy.records import dataclass
-from tracelens.trace.reading.bytestream import ByteStream, PlainFile
+from tracelens.registry import mark
+from tracelens.trace.reading.bytestream import TRACE_ENDINGS, ByteStream, PlainFile, unpacked
+from tracelens.trace.reading.chrome.event_columns import COLUMNS, TIME_LIMIT_NS, Codes, TableBuilder
 from tracelens.trace.reading.chrome.event_list import FIRST_BYTES, PIECE_BYTES, Progress
-from tracelens.trace.reading.unpacking import TRACE_ENDINGS, unpacked
+from tracelens.trace.table import (
+    Allocations,
+    EventWaits,
+    Identifier,
+    Losses,
+    Recorder,
+    SignatureStore,
+    TraceTable,
+    kind_of_category,
+    made_event,
+)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -117,3 +136,191 @@ def _in_folder(path: Path) -> Path:
     found = itertools.islice((p for p in sorted(path.rglob("*")) if p.name.endswith(TRACE_ENDINGS)), 2)
     traces = list(found)
     return traces[0] if len(traces) == 1 else path
+
+
+#: From an opened file to its events as columns; InputError, in one sentence, when it cannot.
+Reader: TypeAlias = Callable[[Source], TraceTable]
+#: Whether the content of a file is of a format, by ``Source.start``.
+Recognizer: TypeAlias = Callable[[Source], bool]
+
+
+def reader(name: str, *, recognizes: Recognizer) -> Callable[[Reader], Reader]:
+    """Marks the function that reads files of the format ``name``; ``recognizes`` looks at the content, not the name."""
+    return mark("reader", name, recognizes=recognizes)
+
+
+Ints = npt.NDArray[np.int64]
+Array = npt.NDArray[Any]
+Details: TypeAlias = Mapping[str, Array] | Callable[[int], Mapping[str, Any]]
+# From here on (52 days) times count from the earliest: as µs, a float keeps less than a ns of them.
+_EPOCH_NS = 2**52
+
+
+class RowBlocks:
+    """Collects blocks of events of one category each; ``table()`` joins them.
+
+    ``details`` of a block are what ``TraceTable.args`` shows beside the columns, by the name that Kineto gives it
+    (``grid``, ``block``): one row of an array per event, or a function of the event's number in the block.
+    """
+
+    def __init__(self, source: str) -> None:
+        self._source = source
+        self.names: Codes[str] = Codes()
+        self.lanes: Codes[tuple[Identifier, Identifier]] = Codes()
+        self.signatures = SignatureStore()
+        self.process_names: dict[Identifier, str] = {}
+        self.process_labels: dict[Identifier, str] = {}
+        self.thread_names: dict[tuple[Identifier, Identifier], str] = {}
+        self.notes: list[str] = []
+        self.metadata: dict[str, Any] = {}
+        self.event_waits: EventWaits | None = None
+        self.allocations: Allocations | None = None
+        self._categories: Codes[str] = Codes()
+        self._parts: dict[str, list[Array]] = {key: [] for key in COLUMNS}
+        self._details: list[tuple[int, Details]] = []
+        self._rows = 0
+        self._untimed = 0
+        self._repaired = 0
+
+    def __len__(self) -> int:
+        return self._rows
+
+    def add(
+        self,
+        category: str,
+        *,
+        start_ns: Ints,
+        end_ns: Ints,
+        details: Details | None = None,
+        **columns: Array | int,
+    ) -> None:
+        """Events of one category: ``name``, ``lane`` (codes) and any other column of ``TraceTable``, -1 by default.
+
+        Events without a usable time are left out, negative durations are 0; both are counted.
+        """
+        usable = (np.abs(start_ns) < TIME_LIMIT_NS) & (np.abs(end_ns) < TIME_LIMIT_NS)
+        self._untimed += int((~usable).sum())
+        duration = np.where(usable, end_ns, 0) - np.where(usable, start_ns, 0)
+        self._repaired += int((duration < 0).sum())
+        (code,) = self._categories.of([category])
+        given: dict[str, Any] = {
+            **columns,
+            "kind": int(kind_of_category(category)),
+            "category": code,
+            "start_ns": start_ns,
+            "duration_ns": np.maximum(duration, 0),
+            "file_index": np.arange(self._rows, self._rows + len(start_ns)),
+        }
+        for key, dtype in COLUMNS.items():
+            values = np.broadcast_to(np.asarray(given.get(key, -1)), start_ns.shape)[usable]
+            self._parts[key].append(_fitting(values, dtype))
+        self._details.append((self._rows, details or {}))
+        self._rows += len(start_ns)
+
+    def name_codes(self, texts: Iterable[str]) -> Ints:
+        """Codes of names, one per event."""
+        return np.array(self.names.of(list(texts)), np.int64)
+
+    def lane_codes(self, pids: Array, tids: Array) -> Ints:
+        """Codes of lanes, by the process and the thread of each event."""
+        return coded_pairs(pids, tids, lambda pid, tid: self.lanes.of([(pid, tid)])[0])
+
+    def table(self, recorder: Recorder, *, truncated: bool = False) -> TraceTable:
+        """All blocks; InputError when they hold no events."""
+        columns: dict[str, Any] = {
+            key: np.concatenate(parts) if parts else np.zeros(0, COLUMNS[key]) for key, parts in self._parts.items()
+        }
+        self._parts.clear()
+        if not len(columns["start_ns"]):
+            raise InputError(f"{self._source} is {recorder.file}, but no event in it has a time: record again")
+        base = int(columns["start_ns"].min())
+        if base >= _EPOCH_NS:
+            columns["start_ns"] -= base
+            self.metadata["baseTimeNanoseconds"] = base
+        notes = list(self.notes)
+        for count, one, many in (
+            (self._untimed, "event has no usable time", "events have no usable time"),
+            (self._repaired, "impossible duration is now 0", "impossible durations are now 0"),
+        ):
+            notes += [f"{count:,} {one if count == 1 else many}"] if count else []
+        self.signatures.forget_recorded()
+        nothing = TableBuilder().fields()
+        lookup = _ColumnEvents(details=self._details)
+        lookup.table = TraceTable(
+            source=self._source,
+            **columns,
+            categories=self._categories.values(),
+            names=self.names.values(),
+            lanes=self.lanes.values(),
+            signatures=self.signatures,
+            flows=nothing["flows"],
+            event_waits=self.event_waits or nothing["event_waits"],
+            allocations=self.allocations or nothing["allocations"],
+            dram_samples=nothing["dram_samples"],
+            lookup=lookup,
+            metadata=self.metadata,
+            process_names=self.process_names,
+            process_labels=self.process_labels,
+            thread_names=self.thread_names,
+            events_total=self._rows,
+            counts_by_phase={"X": self._rows},
+            losses=Losses(
+                damaged_events=self._untimed, truncated=truncated, notes=tuple(notes), repaired=self._repaired
+            ),
+            recorder=recorder,
+        )
+        return lookup.table
+
+
+def coded_pairs(first: Array, second: Array, code: Callable[[int, int], int]) -> Ints:
+    """``code(a, b)`` per event, asked once for each distinct pair."""
+    of_first, place = np.unique(first, return_inverse=True)
+    of_second, place_2 = np.unique(second, return_inverse=True)
+    pairs, inverse = np.unique(place * max(len(of_second), 1) + place_2, return_inverse=True)
+    codes = [
+        code(a, b)
+        for a, b in zip(
+            of_first[pairs // max(len(of_second), 1)].tolist(), of_second[pairs % max(len(of_second), 1)].tolist(),
+            strict=True,
+        )
+    ]  # fmt: skip
+    return np.array(codes, np.int64)[inverse]
+
+
+def coded(values: Array, code: Callable[[int], int]) -> Ints:
+    """``code(a)`` per event, asked once for each distinct value."""
+    distinct, inverse = np.unique(values, return_inverse=True)
+    return np.array([code(value) for value in distinct.tolist()], np.int64)[inverse.reshape(-1)]
+
+
+def _fitting(values: Array, dtype: Any) -> Array:
+    """As the column's type; -1 where a value is too large for it."""
+    info = np.iinfo(dtype)
+    if values.dtype != dtype and len(values) and (values.max() > info.max or values.min() < info.min):
+        values = np.where((values > info.max) | (values < info.min), -1, values)
+    return values.astype(dtype)
+
+
+@dataclass(slots=True, eq=False)
+class _ColumnEvents:
+    """Events made from the columns of a table, and the details of their blocks."""
+
+    details: list[tuple[int, Details]]
+    table: TraceTable | None = None
+
+    def event(self, file_index: int) -> dict[str, Any]:
+        table = self.table
+        row = -1 if table is None else int(np.searchsorted(table.file_index, file_index))
+        if table is None or row == len(table) or table.file_index[row] != file_index:
+            return {}
+        event = made_event(table, row)
+        block = bisect_right(self.details, file_index, key=lambda each: each[0]) - 1
+        if block >= 0:
+            first, details = self.details[block]
+            if callable(details):
+                event["args"].update(details(file_index - first))
+                return event
+            for key, values in details.items():
+                if file_index - first < len(values):
+                    event["args"][key] = values[file_index - first].tolist()
+        return event

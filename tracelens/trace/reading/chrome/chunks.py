@@ -1,4 +1,7 @@
-"""Cuts a trace's event list into pieces at event borders.
+"""A trace file's text in pieces: the metadata outside the event list, pieces cut at event borders, and whole events
+read again.
+
+Cuts a trace's event list into pieces at event borders.
 
 A text pattern cannot know a border from a string or a nested list that looks like one. What holds, by induction: a
 piece that starts on a true border and parses as ``[`` + piece + ``]`` ends on a true border. Where that breaks, the
@@ -7,20 +10,126 @@ text is damaged, and events are taken one by one until the list is sound again (
 
 from __future__ import annotations
 
-from collections import deque
+import json
+import re
+from bisect import bisect_right
+from collections import OrderedDict, deque
 from collections.abc import Iterator, Sequence
+from typing import Any
 
 import msgspec
+from msgspec import Raw
 
+from tracelens.errors import InputError
 from tracelens.lazy.patterns import lazy_pattern
 from tracelens.lazy.records import dataclass
 from tracelens.trace.reading.bytestream import ByteStream
-from tracelens.trace.reading.chrome import metadata
 from tracelens.trace.reading.chrome.event_columns import needs_text_times
-from tracelens.trace.reading.chrome.event_json import AnyEvent, decode_each, decoded, is_truncation, trailing_position
-from tracelens.trace.reading.chrome.repair import repaired
+from tracelens.trace.reading.chrome.event_json import (
+    FAILURES,
+    STRING,
+    AnyEvent,
+    decode_each,
+    decoded,
+    is_truncation,
+    load_element,
+    repaired,
+    split_elements,
+    trailing_position,
+)
 from tracelens.trace.reading.chrome.salvage import salvaged
 from tracelens.trace.reading.chrome.scanned_events import Refusal, ScannedEvents, new_scanner
+
+_EVENTS_KEY = lazy_pattern(rb'"traceEvents"\s*+:\s*+\[')
+_OPENING = lazy_pattern(rb"\s*+:\s*+\[")
+#: Nothing but an event starts with its phase.
+PHASE_FIRST = lazy_pattern(rb'\{\s*+"ph"\s*+:')
+_KEY = b'"traceEvents"'
+_TOKEN = lazy_pattern(STRING + rb"|[{\[]++|[}\]]++", re.DOTALL)
+_BLANK_BYTES = b" \t\r\n\x00"
+_FAILURES = (msgspec.DecodeError, ValueError, RecursionError)  # before msgspec 0.21 the first was no ValueError
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Metadata:
+    """``values`` of the top object; ``repairs``: how many were put right; ``is_whole``: nothing was lost."""
+
+    values: dict[str, Any]
+    repairs: int = 0
+    is_whole: bool = True
+
+
+def find_events(text: bytes) -> int | None:
+    """Position behind the ``[`` of the top object's ``traceEvents``; one inside a string or a nested object is none.
+
+    One pass over strings and brackets: parsing the text before each candidate would take hours where a file has many.
+    """
+    if _KEY not in text:
+        return None
+    depth = 0
+    for match in _TOKEN.finditer(text):
+        token = match[0]
+        if token[0] in b"{[":
+            depth += len(token)
+        elif token[0] in b"}]":
+            depth -= len(token)
+        elif depth == 1 and token == _KEY and (opening := _OPENING.match(text, match.end())):
+            return opening.end()
+    return None
+
+
+def first_events(text: bytes) -> int | None:
+    """As ``find_events`` in a damaged text: behind the first key that looks like it, or at the first event where that
+    comes earlier, as the key is lost then."""
+    key = _EVENTS_KEY.search(text)
+    event = PHASE_FIRST.search(text, 0, key.start() if key else len(text))
+    if event and load_object(text) is None:
+        return event.start()
+    return key.end() if key else None
+
+
+def load_metadata(head: bytes, tail: bytes | None) -> Metadata:
+    """The values around the event list: ``head`` ends with its ``[``; ``tail`` starts behind its ``]``, or is None."""
+    lost = not head.endswith(b"[")  # the list's own start is
+    texts = [head + b"]" + tail.strip(_BLANK_BYTES), head + b"]" + tail.rstrip(_BLANK_BYTES) + b"}"] if tail else []
+    for text in (*texts, head + b"]}"):
+        for repair in (False, True):
+            values, repairs = _loaded(text, repair=repair)
+            if isinstance(values, dict):
+                values.pop("traceEvents", None)
+                return Metadata(values=values, repairs=repairs, is_whole=not lost)
+        lost = True
+    return Metadata(values={}, is_whole=False)
+
+
+def load_object(text: bytes) -> dict[str, Any] | None:
+    """A whole JSON object, or None."""
+    values, _ = _loaded(text.strip(_BLANK_BYTES), repair=False)
+    return values if isinstance(values, dict) else None
+
+
+def is_tail(text: bytes, *, in_object: bool) -> bool:
+    """Whether ``text`` can follow the ``]`` of the event list up to the end of the file."""
+    text = text.strip(_BLANK_BYTES)
+    if not in_object:
+        return not text
+    values, _ = _loaded(b'{"":[]' + text, repair=False)
+    return isinstance(values, dict) and "traceEvents" not in values
+
+
+def _loaded(text: bytes, *, repair: bool) -> tuple[Any, int]:
+    repairs = 0
+    if repair:
+        text, repairs = repaired(text)
+    try:
+        return msgspec.json.decode(text), repairs
+    except _FAILURES:
+        pass
+    try:
+        return (json.loads(text.decode("utf-8", "replace"), strict=False), repairs) if repair else (None, 0)
+    except _FAILURES:
+        return None, 0
+
 
 _BORDER = lazy_pattern(rb'\}\s*+,\s*+(?=\{\s*+"[A-Za-z])')
 _BLANK = lazy_pattern(rb"[\s\x00]*")
@@ -30,7 +139,6 @@ _SCAN_OVERLAP_BYTES = 256
 #: The most text held while no border parses; beyond, the text counts as damaged.
 LARGEST_WINDOW_BYTES = 64 << 20
 _EVENT = lazy_pattern(rb'\{\s*+"(?:ph|cat|name|pid|ts)"\s*+:')
-_BLANK_BYTES = b" \t\r\n\x00"
 _LOOK_AHEAD_BYTES = 4096
 # Pieces that are scanned need no objects in a core's cache: larger ones save calls.
 _SCANNED_AT_ONCE = 4
@@ -392,12 +500,12 @@ class Pieces:
         if self._checked_ends == _MOST_CHECKED_ENDS:
             return False
         self._checked_ends += 1
-        return metadata.is_tail(before + self._window[position:], in_object=self._in_object)
+        return is_tail(before + self._window[position:], in_object=self._in_object)
 
 
 def _more_events(text: bytes) -> bool:
     """Whether events follow on what looks like the end of their list: its bracket does not belong there."""
-    return bool(_EVENT.match(text.lstrip(_BLANK_BYTES + b",]}")) or metadata.PHASE_FIRST.search(text))
+    return bool(_EVENT.match(text.lstrip(_BLANK_BYTES + b",]}")) or PHASE_FIRST.search(text))
 
 
 def _blank_end(text: bytes, position: int) -> int:
@@ -417,3 +525,73 @@ def _borders_backward(text: bytes, start: int) -> Iterator[tuple[int, int]]:
                 last = match.start()
                 yield match.start() + 1, match.end()
         high = low
+
+
+_KEPT_PIECES = 8
+
+
+class PieceIndex:
+    """Which piece holds the event at a position of the list, and where that piece stands in the file.
+
+    The last ``_KEPT_PIECES`` pieces asked for stay in memory as text.
+    """
+
+    def __init__(self, stream: ByteStream, source: str) -> None:
+        self._stream = stream
+        self._source = source
+        self._first: list[int] = []
+        self._places: list[tuple[int, int, bool]] = []
+        self._own: dict[int, Sequence[bytes]] = {}
+        self._kept: OrderedDict[int, Sequence[Raw | bytes]] = OrderedDict()
+
+    def add(self, piece: Piece, first: int) -> None:
+        """``piece``, whose first event is number ``first`` of the list; pieces come in order."""
+        if piece.elements is not None:
+            self._own[len(self._first)] = piece.elements
+        self.add_text(piece.offset, piece.length, first, is_repaired=piece.repaired)
+
+    def add_text(self, offset: int, length: int, first: int, *, is_repaired: bool = False) -> None:
+        """A piece by where its text is in the file."""
+        self._first.append(first)
+        self._places.append((offset, length, is_repaired))
+
+    def event(self, file_index: int) -> dict[str, Any]:
+        """The element ``file_index`` of the event list, as ``json.loads`` gives it.
+
+        In a repaired piece, ``NaN`` and ``Infinity`` are None. InputError when the file has changed since.
+        """
+        number = bisect_right(self._first, file_index) - 1
+        element = bytes(self._elements(number)[file_index - self._first[number]])
+        try:
+            event = load_element(element)
+        except (ValueError, RecursionError):
+            event = load_element(repaired(element)[0])
+        return event if isinstance(event, dict) else {}
+
+    def _elements(self, number: int) -> Sequence[Raw | bytes]:
+        if number in self._own:
+            return self._own[number]
+        elements = self._kept.get(number)
+        if elements is None:
+            elements = self._kept[number] = self._read(number)
+            if len(self._kept) > _KEPT_PIECES:
+                self._kept.popitem(last=False)
+        else:
+            self._kept.move_to_end(number)
+        return elements
+
+    def _read(self, number: int) -> Sequence[Raw | bytes]:
+        offset, length, is_repaired = self._places[number]
+        text = self._stream.read_at(offset, length)
+        if is_repaired:
+            text, _ = repaired(text)
+        text = b"[" + text + b"]"
+        try:
+            return split_elements(text)
+        except msgspec.DecodeError as error:
+            # The last piece holds the list's own end.
+            if end := trailing_position(error):
+                return split_elements(text[:end])
+        except FAILURES:
+            pass
+        raise InputError(f"{self._source} has changed since it was read: read it again")

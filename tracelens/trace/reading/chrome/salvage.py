@@ -10,8 +10,7 @@ import msgspec
 
 from tracelens.lazy.patterns import lazy_pattern
 from tracelens.lazy.records import dataclass
-from tracelens.trace.reading.chrome.event_json import is_truncation, trailing_position
-from tracelens.trace.reading.chrome.repair import repaired
+from tracelens.trace.reading.chrome.event_json import is_truncation, repaired, trailing_position
 
 _BETWEEN = lazy_pattern(rb"[\s,\x00]*")
 _SEPARATOR = lazy_pattern(rb"[\s\x00]*+([,\]{]|\Z)")

@@ -5,8 +5,7 @@ from __future__ import annotations
 import functools
 
 from tracelens.registry import Registry, announced
-from tracelens.trace.reading.formats.base import Reader
-from tracelens.trace.reading.source import Source
+from tracelens.trace.reading.source import Reader, Source
 
 ENTRY_POINTS = "tracelens.readers"
 

@@ -1,22 +1,423 @@
-"""rocpd: the SQLite database of rocprofv3 and the ROCm systems profiler, and that of rocmProfileData before them."""
+"""Traces in SQLite databases: Nsight Systems (``nsys export --type sqlite``), rocpd of ROCm's profilers, and
+rocmProfileData.
+"""
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import closing, contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 import numpy as np
+import numpy.typing as npt
 
+from tracelens.errors import InputError
 from tracelens.lazy.patterns import lazy_pattern
-from tracelens.signature import OpSignature
-from tracelens.trace.reading.formats.base import reader
-from tracelens.trace.reading.rocm_words import call_category, copy_name, gpu_properties
-from tracelens.trace.reading.row_blocks import Ints, RowBlocks, coded
-from tracelens.trace.reading.source import Source
-from tracelens.trace.reading.sqlite_rows import ABSENT, MAGIC, Database, opened
+from tracelens.lazy.records import dataclass
+from tracelens.signature import OpSignature, freeze
+from tracelens.trace.reading.formats.rocprof import call_category, copy_name, gpu_properties
+from tracelens.trace.reading.source import Ints, RowBlocks, Source, coded, coded_pairs, reader
 from tracelens.trace.table import Recorder, TraceTable
 
-RECORDER = Recorder(
+if TYPE_CHECKING:
+    import sqlite3
+
+
+MAGIC = b"SQLite format 3\x00"
+WholeNumbers = npt.NDArray[np.int64]
+#: A missing value of an integer column.
+ABSENT = -1
+# Text and blobs beyond this are not names: SQLite refuses them.
+_LONGEST_TEXT_BYTES = 16 << 20
+_ROWS = 20_000
+# Of rows with text: as many as the longest texts may be held before they are counted.
+_TEXT_ROWS = 16
+# An integer takes up to 20 characters where it is spelled.
+_LONGEST_INTEGER = 20
+# A row takes at least its length, its number, a header and a value.
+_LEAST_ROW_BYTES = 4
+
+
+class Database:
+    """What readers ask of a database: the integer columns of a table, and texts by their number.
+
+    All SQL is made of names that stand in this package (of tables with a process's number behind them: those that a
+    pattern of hexadecimal digits allows). No index: rows come in the order of their table. Only plain tables are read:
+    a view, a virtual table or a generated column would run what the file says.
+    """
+
+    def __init__(self, connection: sqlite3.Connection, source: Source, file_bytes: int) -> None:
+        self._connection = connection
+        self._source = source
+        self._file_bytes = file_bytes
+        self._most_rows = file_bytes // _LEAST_ROW_BYTES
+        tables = connection.execute("SELECT name, sql FROM sqlite_master WHERE type = 'table'").fetchmany(_ROWS)
+        self.tables = frozenset(name for name, sql in tables if isinstance(sql, str) and sql.startswith("CREATE TABLE"))
+
+    def columns(self, table: str) -> frozenset[str]:
+        """Names of a table's stored columns; none when there is no such table."""
+        if table not in self.tables:
+            return frozenset()
+        found = self._connection.execute(f'PRAGMA table_xinfo("{table}")').fetchmany(_ROWS)
+        return frozenset(name for _, name, _, _, _, _, hidden in found if not hidden)
+
+    def integers(self, table: str, *wanted: str) -> dict[str, WholeNumbers]:
+        """Columns of a table, in the order of its rows; all ``ABSENT`` where the table does not have one."""
+        there = self.columns(table)
+        known = [name for name in wanted if name in there]
+        found = {name: np.zeros(0, np.int64) for name in wanted}
+        if known:
+            spelled = ", ".join(f'COALESCE(CAST("{name}" AS INTEGER), {ABSENT})' for name in known)
+            parts = [
+                np.array(rows, np.int64).reshape(len(rows), len(known))
+                for rows in self._rows(f'SELECT {spelled} FROM "{table}" NOT INDEXED')  # noqa: S608
+            ]
+            if parts:
+                block = np.concatenate(parts)
+                found = {name: np.full(len(block), ABSENT) for name in wanted}
+                found |= {name: np.ascontiguousarray(block[:, i]) for i, name in enumerate(known)}
+        return found
+
+    def texts(self, table: str, *wanted: str) -> list[tuple[str, ...]]:
+        """Columns of a small table as text; empty where the table does not have one."""
+        there = self.columns(table)
+        if not there.intersection(wanted):
+            return []
+        spelled = ", ".join(f"COALESCE(CAST(\"{name}\" AS TEXT), '')" if name in there else "''" for name in wanted)
+        return list(self._text_rows(f'SELECT {spelled} FROM "{table}"'))  # noqa: S608
+
+    def text_of(self, table: str, key: str, value: str, numbers: Iterable[int]) -> dict[int, str]:
+        """The texts of some numbers: ``value`` of the rows whose ``key`` each is."""
+        if not {key, value} <= self.columns(table):
+            return {}
+        wanted = set(numbers)
+        statement = f'SELECT CAST("{key}" AS INTEGER), CAST("{value}" AS TEXT) FROM "{table}" NOT INDEXED'  # noqa: S608
+        return {number: text for number, text in self._text_rows(statement) if number in wanted and text is not None}
+
+    def _text_rows(self, statement: str) -> Iterator[tuple[Any, ...]]:
+        """Rows whose texts together are no longer than the file: cells of a hostile one may share their bytes."""
+        length = 0
+        for rows in self._rows(statement, _TEXT_ROWS):
+            for row in rows:
+                length += sum(len(text) for text in row if isinstance(text, str) and len(text) > _LONGEST_INTEGER)
+            if length > self._file_bytes:
+                raise InputError(f"{self._source.name} is damaged: a table of it has more text than fits into the file")
+            yield from rows
+
+    def _rows(self, statement: str, at_a_time: int = _ROWS) -> Iterator[list[tuple[Any, ...]]]:
+        cursor = self._connection.execute(statement)
+        cursor.arraysize = at_a_time
+        count = 0
+        while rows := cursor.fetchmany():
+            count += len(rows)
+            if count > self._most_rows:
+                raise InputError(f"{self._source.name} is damaged: a table of it has more rows than fit into the file")
+            self._source.limit.check(self._source.name, text_bytes=self._file_bytes, file_bytes=self._file_bytes)
+            yield rows
+
+
+@contextmanager
+def opened(source: Source) -> Iterator[Database]:
+    """The database of a file; InputError where SQLite finds it damaged."""
+    import sqlite3
+
+    path = source.file()
+    try:
+        with closing(_connection(path)) as connection:
+            yield Database(connection, source, path.stat().st_size)
+    except (sqlite3.Error, OverflowError, UnicodeError) as error:
+        raise InputError(f"{source.name} is a SQLite database, but damaged ({error}): export it again") from error
+
+
+def holds(source: Source, *tables: str) -> bool:
+    """Whether the content is a database with one of these tables."""
+    if not source.start.startswith(MAGIC):
+        return False
+    try:
+        with opened(source) as database:
+            return not database.tables.isdisjoint(tables)
+    except InputError:
+        return False
+
+
+def _connection(path: Path) -> sqlite3.Connection:
+    import sqlite3
+
+    allowed = (sqlite3.SQLITE_SELECT, sqlite3.SQLITE_READ, sqlite3.SQLITE_PRAGMA, sqlite3.SQLITE_FUNCTION)
+    connection = sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro&immutable=1", uri=True, isolation_level=None)
+    connection.text_factory = lambda text: text.decode("utf-8", "replace")
+    connection.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, _LONGEST_TEXT_BYTES)
+    for pragma in ("trusted_schema=OFF", "query_only=ON", "cell_size_check=ON", "mmap_size=0", "temp_store=MEMORY"):
+        connection.execute(f"PRAGMA {pragma}")
+    connection.set_authorizer(lambda action, *_: sqlite3.SQLITE_OK if action in allowed else sqlite3.SQLITE_DENY)
+    return connection
+
+
+@dataclass(frozen=True, slots=True)
+class _NvtxOp:
+    """What torch.autograd.profiler.emit_nvtx says: "aten::mm, seq = 7, op_id = 12, sizes = [[2, 3], [3, 4]]"."""
+
+    name: str
+    sequence_number: int
+    sizes: str
+
+    @classmethod
+    def of(cls, text: str) -> _NvtxOp | None:
+        head, found, rest = text.partition(", op_id = ")
+        # A range of the program itself has PyTorch's form too: "ProfilerStep#3, op_id = 5".
+        if not found or "#" in head:
+            return None
+        name, _, number = head.partition(", seq = ")
+        sizes = rest.partition(", sizes = ")[2].partition(", input_op_ids = ")[0]
+        return cls(name, int(number) if number.isdecimal() and len(number) < 19 else -1, sizes)
+
+
+def add_ranges(rows: RowBlocks, texts: list[str], start_ns: Ints, end_ns: Ints, lane: Ints) -> None:
+    """The ranges as rows: ops with sequence number and shapes where PyTorch wrote them, else annotations."""
+    ops = [_NvtxOp.of(text) for text in texts]
+    is_op = np.array([op is not None for op in ops], np.bool_)
+    name = rows.name_codes(
+        text.partition(", op_id = ")[0] if op is None else op.name for op, text in zip(ops, texts, strict=True)
+    )
+    here = ~is_op
+    rows.add("user_annotation", start_ns=start_ns[here], end_ns=end_ns[here], name=name[here], lane=lane[here])
+    known = [op for op in ops if op is not None]
+    codes = {sizes: _signature(rows, sizes) for sizes in dict.fromkeys(op.sizes for op in known)}
+    rows.add(
+        "cpu_op",
+        start_ns=start_ns[is_op],
+        end_ns=end_ns[is_op],
+        name=name[is_op],
+        lane=lane[is_op],
+        sequence_number=np.array([op.sequence_number for op in known], np.int64),
+        signature=np.array([codes[op.sizes] for op in known], np.int64),
+    )
+
+
+def _signature(rows: RowBlocks, sizes: str) -> int:
+    try:
+        shapes = msgspec.json.decode(sizes, type=list)
+    except (msgspec.DecodeError, RecursionError):
+        return -1
+    return rows.signatures.code_of(OpSignature(name="", shapes=freeze(shapes)))
+
+
+_KERNELS, _COPIES, _SETS, _CALLS, _SYNCS = (
+    f"CUPTI_ACTIVITY_KIND_{kind}" for kind in ("KERNEL", "MEMCPY", "MEMSET", "RUNTIME", "SYNCHRONIZATION")
+)
+_RANGES = "NVTX_EVENTS"
+NSIGHT_SYSTEMS = Recorder(
+    file="a database of Nsight Systems",
+    no_shapes="Nsight Systems records none of its own",
+    no_stacks="Nsight Systems' samples of stacks are not read",
+    shapes_option="torch.autograd.profiler.emit_nvtx(record_shapes=True)",
+)
+# ENUM_NSYS_EVENT_TYPE: NvtxPushPopRange, NvtxStartEndRange, and the same of NVTX in text form.
+_RANGE_TYPES = (59, 60, 70, 71)
+# ENUM_NSYS_EVENT_CLASS: TRACE_PROCESS_EVENT_CUDA_DRIVER.
+_DRIVER_CLASS = 1
+# ENUM_CUDA_MEMCPY_OPER and ENUM_CUDA_MEM_KIND, as Kineto spells them.
+_COPY_KINDS = (
+    "Unknown", "HtoD", "DtoH", "HtoA", "AtoH", "AtoA", "AtoD", "DtoA", "DtoD", "HtoH", "PtoP", "HtoD", "DtoH", "DtoD",
+)  # fmt: skip
+_MEMORY_KINDS = ("Pageable", "Pinned", "Device", "Array", "Managed", "Device Static", "Managed Static", "Unknown")
+# ENUM_CUPTI_SYNC_TYPE, as Kineto spells it.
+_SYNC_KINDS = ("Unknown", "Event Sync", "Stream Wait Event", "Stream Sync", "Context Sync")
+# The version of an entry point: cudaLaunchKernel_v7000.
+_VERSION = lazy_pattern(r"_v\d{4,6}$")
+# A serialized GlobalId: 24 bits of the thread below 24 bits of the process.
+_THREAD_BITS = 24
+_NUMBER = (1 << _THREAD_BITS) - 1
+# What tells the same number of another context, of another process, apart.
+_NEXT_CONTEXT_STREAM = 100_000
+_PROCESS_BITS = 32
+
+
+@reader(
+    "nsight_systems",
+    recognizes=lambda source: holds(source, _KERNELS, _CALLS, _RANGES, "TARGET_INFO_SESSION_START_TIME"),
+)
+def read_nsight_systems(source: Source) -> TraceTable:
+    """Kernels, copies, memsets, CUDA calls and NVTX ranges. Of several processes each correlation is made unique."""
+    rows = RowBlocks(source.name)
+    with opened(source) as database:
+        report = _NsightReport(database, rows)
+        report.add_calls()
+        report.add_kernels()
+        report.add_copies()
+        report.add_syncs()
+        report.add_ranges()
+        report.add_names()
+    return rows.table(NSIGHT_SYSTEMS)
+
+
+class _NsightReport:
+    """One pass over the tables of a report."""
+
+    def __init__(self, database: Database, rows: RowBlocks) -> None:
+        self._database = database
+        self._rows = rows
+        self._processes: dict[int, int] = {}
+        self._numbers: dict[tuple[int, ...], int] = {}
+        self._contexts: dict[int, dict[int, int]] = {}
+
+    def add_calls(self) -> None:
+        found = self._database.integers(_CALLS, "start", "end", "eventClass", "globalTid", "correlationId", "nameId")
+        names = self._names(found["nameId"], lambda name: _VERSION.sub("", name))
+        lane, correlation = self._thread_lanes(found["globalTid"]), self._correlation(found, "globalTid")
+        is_driver = found["eventClass"] == _DRIVER_CLASS
+        for category, rows in (("cuda_runtime", ~is_driver), ("cuda_driver", is_driver)):
+            self._rows.add(
+                category,
+                start_ns=found["start"][rows],
+                end_ns=found["end"][rows],
+                name=names[rows],
+                lane=lane[rows],
+                correlation=correlation[rows],
+            )
+
+    def add_kernels(self) -> None:
+        grid, block = (tuple(f"{what}{axis}" for axis in "XYZ") for what in ("grid", "block"))
+        found = self._database.integers(_KERNELS, *_DEVICE_COLUMNS, "demangledName", "shortName", *grid, *block)
+        name = np.where(found["demangledName"] > 0, found["demangledName"], found["shortName"])
+        details = {
+            "grid": np.stack([found[axis] for axis in grid], axis=1),
+            "block": np.stack([found[axis] for axis in block], axis=1),
+        }
+        self._add_device("kernel", found, name=self._names(name), details=details)
+
+    def add_copies(self) -> None:
+        found = self._database.integers(_COPIES, *_DEVICE_COLUMNS, "bytes", "copyKind", "srcKind", "dstKind")
+        kinds = coded_pairs(found["srcKind"], found["dstKind"], lambda a, b: (a & 15) << 4 | (b & 15))
+
+        def name(copy: int, memory: int) -> int:
+            ends = f"{_spelled(_MEMORY_KINDS, memory >> 4)} -> {_spelled(_MEMORY_KINDS, memory & 15)}"
+            (code,) = self._rows.names.of([f"Memcpy {_spelled(_COPY_KINDS, copy)} ({ends})"])
+            return code
+
+        self._add_device(
+            "gpu_memcpy", found, name=coded_pairs(found["copyKind"], kinds, name), signature=self._bytes(found)
+        )
+        found = self._database.integers(_SETS, *_DEVICE_COLUMNS, "bytes", "memKind")
+
+        def set_name(kind: int) -> int:
+            (code,) = self._rows.names.of([f"Memset ({_spelled(_MEMORY_KINDS, kind)})"])
+            return code
+
+        self._add_device("gpu_memset", found, name=coded(found["memKind"], set_name), signature=self._bytes(found))
+
+    def add_syncs(self) -> None:
+        found = self._database.integers(_SYNCS, *_DEVICE_COLUMNS, "syncType")
+        names = coded(found["syncType"], lambda kind: self._rows.names.of([_spelled(_SYNC_KINDS, kind)])[0])
+        self._add_device("cuda_sync", found, name=names)
+
+    def add_ranges(self) -> None:
+        found = self._database.integers(_RANGES, "start", "end", "eventType", "globalTid", "textId")
+        chosen = np.isin(found["eventType"], _RANGE_TYPES) & (found["end"] >= found["start"]) & (found["end"] > 0)
+        registered = self._database.text_of("StringIds", "id", "value", found["textId"][chosen].tolist())
+        texts = self._database.texts(_RANGES, "text")
+        spelled = [
+            (texts[row][0] if texts else "") or registered.get(number, "")
+            for row, number in zip(np.flatnonzero(chosen).tolist(), found["textId"][chosen].tolist(), strict=True)
+        ]
+        lane = self._thread_lanes(found["globalTid"][chosen])
+        add_ranges(self._rows, spelled, found["start"][chosen], found["end"][chosen], lane)
+
+    def add_names(self) -> None:
+        """Names of processes and threads, and the devices."""
+        rows, database = self._rows, self._database
+        pids = {pid for pid, _ in rows.lanes.values()}
+        for pid, name in database.texts("PROCESSES", "pid", "name"):
+            if pid.isdecimal() and int(pid) in pids:
+                rows.process_names[int(pid)] = name
+        threads = database.integers("ThreadNames", "nameId", "globalTid")
+        names = database.text_of("StringIds", "id", "value", threads["nameId"].tolist())
+        lanes = set(rows.lanes.values())
+        for number, thread in zip(threads["nameId"].tolist(), threads["globalTid"].tolist(), strict=True):
+            lane = (thread >> _THREAD_BITS & _NUMBER, thread & _NUMBER)
+            if lane in lanes and number in names:
+                rows.thread_names[lane] = names[number]
+        if devices := self._devices():
+            rows.metadata["deviceProperties"] = devices
+
+    def _devices(self) -> list[dict[str, Any]]:
+        table = "TARGET_INFO_GPU"
+        wanted = ("id", "cuDevice", "totalMemory", "smCount", "threadsPerWarp", "computeMajor", "computeMinor")
+        found = self._database.integers(table, *wanted)
+        names = [name for (name,) in self._database.texts(table, "name")]
+        devices: dict[int, dict[str, Any]] = {}
+        for row, name in enumerate(names[: len(found["id"])]):
+            number = int(found["cuDevice" if found["cuDevice"][row] >= 0 else "id"][row])
+            known = {key: int(found[column][row]) for key, column in _DEVICE_KEYS.items() if found[column][row] >= 0}
+            if 0 <= number < _MOST_DEVICES:
+                devices[number] = {"id": number, "name": name, **known}
+        return [devices.get(number, {"id": number}) for number in range(max(devices, default=-1) + 1)]
+
+    def _add_device(self, category: str, found: dict[str, Ints], **columns: Any) -> None:
+        device, stream = found["deviceId"], self._streams(found)
+        self._rows.add(
+            category,
+            start_ns=found["start"],
+            end_ns=found["end"],
+            lane=self._rows.lane_codes(device, stream),
+            device=device,
+            stream=stream,
+            correlation=self._correlation(found, "globalPid"),
+            **columns,
+        )
+
+    def _streams(self, found: dict[str, Ints]) -> Ints:
+        """Stream numbers; those of a device's second context, and of further ones, in a range of their own."""
+        process = found["globalPid"] >> _THREAD_BITS
+        context = coded_pairs(
+            process, found["contextId"], lambda *key: self._numbers.setdefault(key, len(self._numbers))
+        )
+        offset = coded_pairs(found["deviceId"], context, self._context_offset)
+        return np.where(found["streamId"] >= 0, found["streamId"] + offset, found["streamId"])
+
+    def _context_offset(self, device: int, context: int) -> int:
+        known = self._contexts.setdefault(device, {})
+        return _NEXT_CONTEXT_STREAM * known.setdefault(context, len(known))
+
+    def _correlation(self, found: dict[str, Ints], who: str) -> Ints:
+        """Correlations count within a process: those of a second one, and of further ones, are moved apart."""
+        process = coded(found[who] >> _THREAD_BITS, lambda pid: self._processes.setdefault(pid, len(self._processes)))
+        number = found["correlationId"]
+        usable = (number > 0) & (number < 1 << _PROCESS_BITS)
+        return np.where(usable, number + (process << _PROCESS_BITS), ABSENT)
+
+    def _thread_lanes(self, thread: Ints) -> Ints:
+        return self._rows.lane_codes(thread >> _THREAD_BITS & _NUMBER, thread & _NUMBER)
+
+    def _names(self, number: Ints, spelled: Callable[[str], str] = str) -> Ints:
+        texts = self._database.text_of("StringIds", "id", "value", number.tolist())
+        return coded(number, lambda key: self._rows.names.of([spelled(texts.get(key, f"(string {key})"))])[0])
+
+    def _bytes(self, found: dict[str, Ints]) -> Ints:
+        return coded(
+            found["bytes"],
+            lambda count: self._rows.signatures.code_of(OpSignature(name="", attributes=(("bytes", count),))),
+        )
+
+
+_DEVICE_COLUMNS = ("start", "end", "deviceId", "contextId", "streamId", "correlationId", "globalPid")
+_DEVICE_KEYS = {
+    "totalGlobalMem": "totalMemory",
+    "numSms": "smCount",
+    "warpSize": "threadsPerWarp",
+    "computeMajor": "computeMajor",
+    "computeMinor": "computeMinor",
+}
+_MOST_DEVICES = 1024
+
+
+def _spelled(names: tuple[str, ...], number: int) -> str:
+    return names[number] if 0 <= number < len(names) else "Unknown"
+
+
+ROCPD = Recorder(
     file="a rocpd database",
     no_shapes="ROCm's profilers record none",
     no_stacks="ROCm's profilers record none",
@@ -24,7 +425,6 @@ RECORDER = Recorder(
 )
 # Tables of one process each carry its number; no other text of the file comes into a statement.
 _TABLE = lazy_pattern(r"rocpd_(?:kernel_dispatch|region|memory_copy|op|api)((?:_[0-9a-fA-F]{1,40}){0,8})")
-_PROCESS_BITS = 32
 _SIZES = tuple(f"{what}_size_{axis}" for what in ("workgroup", "grid") for axis in "xyz")
 _PLACE = (
     "start",
@@ -39,7 +439,6 @@ _PLACE = (
     "stream_id",
     "event_id",
 )
-_MOST_DEVICES = 1024
 
 
 def _is_rocpd(source: Source) -> bool:
@@ -47,7 +446,7 @@ def _is_rocpd(source: Source) -> bool:
 
 
 @reader("rocpd", recognizes=_is_rocpd)
-def read(source: Source) -> TraceTable:
+def read_rocpd(source: Source) -> TraceTable:
     """Kernels, copies, calls and ranges of every process of a database."""
     rows = RowBlocks(source.name)
     with opened(source) as database:
@@ -56,11 +455,11 @@ def read(source: Source) -> TraceTable:
             if f"rocpd_op{run}" in database.tables:
                 _add_old(rows, database, run)
             else:
-                _Run(rows, database, run, number).add()
-    return rows.table(RECORDER)
+                _RocpdRun(rows, database, run, number).add()
+    return rows.table(ROCPD)
 
 
-class _Run:
+class _RocpdRun:
     """The tables of one process."""
 
     def __init__(self, rows: RowBlocks, database: Database, run: str, number: int) -> None:

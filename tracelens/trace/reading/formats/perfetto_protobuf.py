@@ -11,7 +11,6 @@ import numpy as np
 import numpy.typing as npt
 
 from tracelens.lazy.patterns import lazy_pattern
-from tracelens.trace.reading.formats.base import reader
 from tracelens.trace.reading.perfetto_packets import (
     KERNELS,
     NAMES,
@@ -25,11 +24,19 @@ from tracelens.trace.reading.perfetto_packets import (
     loaded,
     unpacked,
 )
-from tracelens.trace.reading.row_blocks import Array, Ints, RowBlocks, coded, coded_pairs
-from tracelens.trace.reading.source import Source
+from tracelens.trace.reading.source import Array, Ints, RowBlocks, Source, coded, coded_pairs, reader
 from tracelens.trace.reading.wire import Wire, WireError
-from tracelens.trace.signatures import ARGUMENT_KEYS, ATTRIBUTE_KEYS, SEPARATOR
-from tracelens.trace.table import Allocations, EventWaits, Identifier, Recorder, TraceTable, kind_of_category
+from tracelens.trace.table import (
+    ARGUMENT_KEYS,
+    ATTRIBUTE_KEYS,
+    SEPARATOR,
+    Allocations,
+    EventWaits,
+    Identifier,
+    Recorder,
+    TraceTable,
+    kind_of_category,
+)
 
 RECORDER = Recorder(
     file="a Perfetto trace",

@@ -1,22 +1,63 @@
-"""rocprof v1 and v2: Chrome JSON with times in ns beside those in µs, no categories, and arrows from HIP calls."""
+"""ROCm's rocprof: Chrome JSON of v1 and v2, CSV of all versions, and the JSON of rocprofv3 (rocprofiler-sdk)."""
 
 from __future__ import annotations
 
+import io
+import re
 from bisect import bisect_right
 from collections import defaultdict
-from typing import Any
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 import numpy as np
 from msgspec import Struct, field
 
 from tracelens.lazy.patterns import lazy_pattern
-from tracelens.trace.reading.formats.base import reader
-from tracelens.trace.reading.row_blocks import Ints, RowBlocks
-from tracelens.trace.reading.source import Source
+from tracelens.signature import OpSignature
+from tracelens.trace.reading.source import Array, Ints, RowBlocks, Source, coded, reader
 from tracelens.trace.table import Recorder, TraceTable
 
-RECORDER = Recorder(
+if TYPE_CHECKING:
+    import pandas as pd
+
+
+_CATEGORY_OF_PREFIX = (("HIP", "hip_runtime"), ("HSA", "hsa_runtime"), ("RCCL", "rccl_runtime"))
+_DIRECTION = lazy_pattern(r"(HOST|DEVICE)_?TO_?(HOST|DEVICE)", re.IGNORECASE)
+
+
+def call_category(domain: str) -> str:
+    """The category of a call by its domain; any other is the program's own range.
+
+    >>> call_category("HIP_RUNTIME_API"), call_category("MARKER_CORE_API")
+    ('hip_runtime', 'user_annotation')
+    """
+    return next((category for word, category in _CATEGORY_OF_PREFIX if word in domain.upper()), "user_annotation")
+
+
+def copy_name(text: str) -> str:
+    """As rocprofv3's JSON spells it.
+
+    >>> copy_name("MEMORY_COPY_HOST_TO_DEVICE")
+    'CopyHostToDevice'
+    """
+    match = _DIRECTION.search(text)
+    return f"Copy{match[1].title()}To{match[2].title()}" if match else text
+
+
+def gpu_properties(name: str, *, units: object, wave: object) -> dict[str, Any]:
+    """An entry of ``deviceProperties``, as Kineto writes it, without what is not recorded.
+
+    >>> gpu_properties("AMD Instinct MI300X", units=304, wave=None)
+    {'name': 'AMD Instinct MI300X', 'numSms': 304}
+    """
+    known: dict[str, Any] = {"name": name} if name else {}
+    sizes = {"numSms": units, "warpSize": wave}
+    return known | {key: size for key, size in sizes.items() if isinstance(size, int) and size > 0}
+
+
+ROCPROF = Recorder(
     file="a trace of rocprof (v1 or v2)",
     no_shapes="rocprof records none",
     no_stacks="rocprof records none",
@@ -28,7 +69,7 @@ _KEYS = (b'"BeginNs"', b'"EndNs"', b'"DurationNs"')
 _OTHER_CATEGORY = lazy_pattern(rb'"cat"\s*+:\s*+"(?!DataFlow")')
 #: Processes that stand for something else; from the last on, one per GPU.
 _COPIES, _HIP, _HSA, _MARKERS, _FIRST_GPU = 1, 2, 3, 5, 6
-_CATEGORIES = {_HIP: "hip_runtime", _HSA: "hsa_runtime", _MARKERS: "user_annotation"}
+_CATEGORY_OF_PROCESS = {_HIP: "hip_runtime", _HSA: "hsa_runtime", _MARKERS: "user_annotation"}
 _LAUNCHES = lazy_pattern(r"Launch|Memcpy|Memset")
 _NS_PER_US = 1000
 
@@ -53,7 +94,7 @@ class _Event(Struct, frozen=True, gc=False):
     args: _Args = _Args()
 
 
-class _File(Struct):
+class _ChromeFile(Struct):
     events: list[_Event] = field(name="traceEvents")
     machine: Any = field(default=None, name="otherData")
 
@@ -63,12 +104,12 @@ def _is_rocprof(source: Source) -> bool:
 
 
 @reader("rocprof", recognizes=_is_rocprof)
-def read(source: Source) -> TraceTable:
+def read_rocprof(source: Source) -> TraceTable:
     """HIP and HSA calls, kernels and copies, joined by the arrows between them."""
     try:
-        file = msgspec.json.Decoder(_File, strict=False).decode(source.whole())
+        file = msgspec.json.Decoder(_ChromeFile, strict=False).decode(source.whole())
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise source.damage(RECORDER.file) from error
+        raise source.damage(ROCPROF.file) from error
     rows = RowBlocks(source.name)
     events = [e for e in file.events if e.ph == "X"]
     correlations = _correlations(file.events)
@@ -76,19 +117,19 @@ def read(source: Source) -> TraceTable:
     for event in events:
         blocks[_category(event)].append(event)
     for category, block in blocks.items():
-        _add(rows, category, block, correlations)
-    if devices := _devices(file.machine):
+        _add_events(rows, category, block, correlations)
+    if devices := _recorded_devices(file.machine):
         rows.metadata["deviceProperties"] = devices
-    return rows.table(RECORDER)
+    return rows.table(ROCPROF)
 
 
 def _category(event: _Event) -> str:
     if event.pid == _COPIES:
         return "gpu_memset" if event.name.startswith("Fill") else "gpu_memcpy"
-    return _CATEGORIES.get(event.pid, "kernel" if event.pid >= _FIRST_GPU else "other")
+    return _CATEGORY_OF_PROCESS.get(event.pid, "kernel" if event.pid >= _FIRST_GPU else "other")
 
 
-def _add(rows: RowBlocks, category: str, events: list[_Event], correlations: dict[int, int]) -> None:
+def _add_events(rows: RowBlocks, category: str, events: list[_Event], correlations: dict[int, int]) -> None:
     def column(values: list[int]) -> Ints:
         return np.array([value if abs(value) < 2**63 else -1 for value in values], np.int64)
 
@@ -139,7 +180,7 @@ def _correlations(events: list[_Event]) -> dict[int, int]:
     return numbers
 
 
-def _devices(machine: Any) -> list[dict[str, Any]]:
+def _recorded_devices(machine: Any) -> list[dict[str, Any]]:
     """The GPUs that rocminfo listed, in its order, under the names that it has."""
     if not isinstance(machine, dict):
         return []
@@ -162,3 +203,425 @@ def _devices(machine: Any) -> list[dict[str, Any]]:
 
 
 _NUMBER = lazy_pattern(r"\d{1,12}")
+
+
+ROCPROF_CSV = Recorder(
+    file="CSV of rocprof",
+    no_shapes="rocprof records none",
+    no_stacks="rocprof records none",
+    shapes_option="torch.profiler with record_shapes=True",
+)
+#: What each column is called, by versions.
+_START_COLUMNS, _END_COLUMNS = ("Start_Timestamp", "BeginNs"), ("End_Timestamp", "EndNs")
+_KERNEL, _CALL, _COPY = ("Kernel_Name", "KernelName"), ("Function",), ("Direction",)
+_AGENT, _TO, _FROM = ("Agent_Id", "gpu-id", "GPU_ID"), ("Destination_Agent_Id",), ("Source_Agent_Id",)
+_STREAM, _QUEUE, _CORRELATION = ("Stream_Id",), ("Queue_Id", "queue-id"), ("Correlation_Id",)
+_PROCESS, _THREAD, _DOMAIN, _DISPATCH = ("Process_Id", "pid"), ("Thread_Id", "tid"), ("Domain",), ("Dispatch_Id",)
+_BLOCK, _GRID = (tuple(f"{what}_Size_{axis}" for axis in "XYZ") for what in ("Workgroup", "Grid"))
+#: What files of one run are called behind their common start.
+_KIN = ("kernel_trace.csv", "memory_copy_trace.csv", "hip_api_trace.csv", "hip_trace.csv", "hsa_api_trace.csv",
+        "hsa_trace.csv", "rccl_api_trace.csv", "rccl_trace.csv", "marker_api_trace.csv",
+        "marker_trace.csv")  # fmt: skip
+_AGENTS = "agent_info.csv"
+_LAST_NUMBER = lazy_pattern(r"(\d{1,9})\D*$")
+_LARGEST = 2**62
+
+
+def _is_csv(source: Source) -> bool:
+    line = source.start.removeprefix(b"\xef\xbb\xbf").partition(b"\n")[0][:4000].decode("utf-8", "replace")
+    columns = {column.strip().strip('"') for column in line.split(",")}
+    return (
+        not columns.isdisjoint(_START_COLUMNS)
+        and not columns.isdisjoint(_END_COLUMNS)
+        and not columns.isdisjoint((*_KERNEL, *_CALL, *_COPY))
+    )
+
+
+@reader("rocprof_csv", recognizes=_is_csv)
+def read_rocprof_csv(source: Source) -> TraceTable:
+    """The file, and those of the same run in its folder: calls and copies of a list of kernels, and its devices."""
+    rows = RowBlocks(source.name)
+    own = _frame(source.whole())
+    if own is None:
+        raise source.damage(ROCPROF_CSV.file)
+    found, beside = [own], _beside(source.path)
+    for path in beside:
+        source.limit.check_unpacked(path.name, path.stat().st_size)
+        if path.name.endswith(_KIN) and (frame := _frame(path.read_bytes())) is not None:
+            found.append(frame)
+            rows.metadata.setdefault("files read beside it", []).append(path.name)
+    devices = _listed_devices(next((path for path in beside if path.name.endswith(_AGENTS)), None), found)
+    rows.metadata |= {"deviceProperties": devices.properties} if devices.properties else {}
+    for frame in found:
+        _add_frame(rows, frame, devices.numbers)
+    return rows.table(ROCPROF_CSV)
+
+
+def _beside(path: Path) -> list[Path]:
+    kin = next((ending for ending in _KIN if path.name.endswith(ending)), None)
+    if kin is None:
+        return []
+    start = path.name.removesuffix(kin)
+    return [
+        other for ending in (*_KIN, _AGENTS) if (other := path.with_name(start + ending)) != path and other.is_file()
+    ]
+
+
+def _frame(content: bytes) -> pd.DataFrame | None:
+    """The table as texts; None where it is none."""
+    import pandas as pd
+
+    try:
+        return pd.read_csv(
+            io.BytesIO(content), dtype=str, keep_default_na=False, on_bad_lines="skip", encoding_errors="replace",
+            encoding="utf-8-sig",
+        )  # fmt: skip
+    except (pd.errors.ParserError, pd.errors.EmptyDataError, UnicodeError, ValueError):
+        return None
+
+
+class _Devices:
+    """``numbers``: a device by the number of its agent."""
+
+    def __init__(self) -> None:
+        self.numbers: dict[int, int] = {}
+        self.properties: list[dict[str, Any]] = []
+
+
+def _listed_devices(listed: Path | None, frames: list[pd.DataFrame]) -> _Devices:
+    found = _Devices()
+    agents = _frame(listed.read_bytes()) if listed is not None else None
+    if agents is not None and {"Node_Id", "Agent_Type"} <= set(agents.columns):
+        for row in agents[agents["Agent_Type"] == "GPU"].to_dict("records"):
+            found.numbers[_last_number(row["Node_Id"])] = len(found.properties)
+            known = gpu_properties(
+                row.get("Product_Name") or row.get("Name", ""),
+                units=_last_number(row.get("Cu_Count", "")),
+                wave=_last_number(row.get("Wave_Front_Size", "")),
+            )
+            found.properties.append({"id": len(found.properties), **known})
+        return found
+    of_kernels = {
+        _last_number(text)
+        for frame in frames
+        if _first_named(frame, _KERNEL) is not None
+        for text in set(_texts(frame, _AGENT))
+    }
+    found.numbers = {number: i for i, number in enumerate(sorted(of_kernels))}
+    return found
+
+
+def _add_frame(rows: RowBlocks, frame: pd.DataFrame, devices: dict[int, int]) -> None:
+    if "Counter_Name" in frame.columns and _first_named(frame, _DISPATCH) is not None:
+        frame = frame.drop_duplicates(
+            subset=[str(_first_named(frame, _DISPATCH)), *(c for c in ("Process_Id",) if c in frame)]
+        )
+    if _first_named(frame, _KERNEL) is not None:
+        details: dict[str, Array] | None = None
+        if {*_BLOCK, *_GRID} <= set(frame.columns):
+            block, threads = (
+                np.stack([np.maximum(_integers(frame, (c,)), 1) for c in columns], axis=1)
+                for columns in (_BLOCK, _GRID)
+            )
+            details = {"grid": -(-threads // block), "block": block}
+        _add_device(
+            rows,
+            "kernel",
+            frame,
+            _texts(frame, _KERNEL),
+            coded(_agents(frame, _AGENT), lambda number: devices.get(number, 0)),
+            details,
+        )
+    elif _first_named(frame, _COPY) is not None:
+        target, origin = _agents(frame, _TO), _agents(frame, _FROM)
+        agent = np.where(np.isin(target, list(devices)), target, origin)
+        device = coded(agent, lambda number: devices.get(number, 0))
+        _add_device(rows, "gpu_memcpy", frame, [copy_name(text) for text in _texts(frame, _COPY)], device, None)
+    elif _first_named(frame, _CALL) is not None:
+        _add_calls(rows, frame)
+
+
+def _add_device(
+    rows: RowBlocks,
+    category: str,
+    frame: pd.DataFrame,
+    names: list[str],
+    device: Ints,
+    details: dict[str, Array] | None,
+) -> None:
+    stream = _integers(frame, _STREAM)
+    stream = np.maximum(stream if (stream > 0).any() else _integers(frame, _QUEUE), 0)
+    rows.add(
+        category,
+        start_ns=_integers(frame, _START_COLUMNS, _LARGEST),
+        end_ns=_integers(frame, _END_COLUMNS, _LARGEST),
+        name=rows.name_codes(names),
+        lane=rows.lane_codes(device, stream),
+        device=device,
+        stream=stream,
+        correlation=_integers(frame, _CORRELATION),
+        details=details,
+    )
+
+
+def _add_calls(rows: RowBlocks, frame: pd.DataFrame) -> None:
+    category = np.array([call_category(text) for text in _texts(frame, _DOMAIN)], object)
+    name = rows.name_codes(_texts(frame, _CALL))
+    lane = rows.lane_codes(_integers(frame, _PROCESS), _integers(frame, _THREAD))
+    start, end = _integers(frame, _START_COLUMNS, _LARGEST), _integers(frame, _END_COLUMNS, _LARGEST)
+    correlation = _integers(frame, _CORRELATION)
+    for each in sorted(set(category.tolist())):
+        here = category == each
+        rows.add(
+            each,
+            start_ns=start[here],
+            end_ns=end[here],
+            name=name[here],
+            lane=lane[here],
+            correlation=correlation[here],
+        )
+
+
+def _first_named(frame: pd.DataFrame, names: tuple[str, ...]) -> str | None:
+    return next((name for name in names if name in frame.columns), None)
+
+
+def _texts(frame: pd.DataFrame, names: tuple[str, ...]) -> list[str]:
+    column = _first_named(frame, names)
+    return [""] * len(frame) if column is None else [str(text) for text in frame[column].tolist()]
+
+
+def _integers(frame: pd.DataFrame, names: tuple[str, ...], otherwise: int = -1) -> Ints:
+    """A column of whole numbers; ``otherwise`` where it has none."""
+    texts = _texts(frame, names)
+    return np.array([int(t) if t.isdecimal() and len(t) < 19 else otherwise for t in texts], np.int64)
+
+
+def _agents(frame: pd.DataFrame, names: tuple[str, ...]) -> Ints:
+    texts = _texts(frame, names)
+    numbers = {text: _last_number(text) for text in dict.fromkeys(texts)}
+    return np.array([numbers[text] for text in texts], np.int64)
+
+
+def _last_number(text: str) -> int:
+    match = _LAST_NUMBER.search(text)
+    return int(match[1]) if match else -1
+
+
+ROCPROFV3 = Recorder(
+    file="a trace of rocprofv3",
+    no_shapes="rocprofv3 records none",
+    no_stacks="rocprofv3 records none",
+    shapes_option="torch.profiler with record_shapes=True",
+)
+_SDK_START = lazy_pattern(rb'\s*+\{\s*+"rocprofiler-sdk-tool"\s*+:')
+_GPU = 2
+_PROCESS_BITS = 32
+
+
+class _Handle(Struct, frozen=True, gc=False):
+    handle: int = -1
+
+
+class _Correlation(Struct, frozen=True, gc=False):
+    internal: int = -1
+
+
+class _Size(Struct, frozen=True, gc=False):
+    x: int = 1
+    y: int = 1
+    z: int = 1
+
+
+class _Dispatch(Struct, frozen=True, gc=False):
+    agent_id: _Handle = _Handle()
+    queue_id: _Handle = _Handle()
+    kernel_id: int = -1
+    workgroup_size: _Size = _Size()
+    grid_size: _Size = _Size()
+
+
+class _Record(Struct, frozen=True, gc=False):
+    """Any record of a buffer: a dispatch, a copy or a call."""
+
+    start_timestamp: int
+    end_timestamp: int
+    kind: int = 0
+    operation: int = 0
+    thread_id: int = 0
+    correlation_id: _Correlation = _Correlation()
+    dispatch_info: _Dispatch = _Dispatch()
+    stream_id: _Handle = _Handle()
+    src_agent_id: _Handle = _Handle()
+    dst_agent_id: _Handle = _Handle()
+    bytes: int = -1
+
+
+class _Buffers(Struct):
+    kernel_dispatch: list[_Record] = []
+    hip_api: list[_Record] = []
+    hsa_api: list[_Record] = []
+    rccl_api: list[_Record] = []
+    marker_api: list[_Record] = []
+    memory_copy: list[_Record] = []
+
+
+class _Kind(Struct):
+    kind: str = ""
+    operations: list[str] = []
+
+
+class _Marker(Struct):
+    key: int = -1
+    value: str = ""
+
+
+class _Strings(Struct):
+    buffer_records: list[_Kind] = []
+    marker_api: list[_Marker] = []
+
+
+class _Agent(Struct):
+    id: _Handle = _Handle()
+    type: int = 0
+    name: str = ""
+    product_name: str = ""
+    cu_count: int = -1
+    wave_front_size: int = -1
+    logical_node_type_id: int = -1
+
+
+class _Symbol(Struct):
+    kernel_id: int = -1
+    formatted_kernel_name: str = ""
+    kernel_name: str = ""
+
+
+class _About(Struct):
+    pid: int = 0
+    command: list[str] = []
+
+
+class _Process(Struct):
+    metadata: _About = field(default_factory=_About)
+    agents: list[_Agent] = []
+    strings: _Strings = field(default_factory=_Strings)
+    kernel_symbols: list[_Symbol] = []
+    buffer_records: _Buffers = field(default_factory=_Buffers)
+
+
+class _SdkFile(Struct):
+    processes: list[_Process] = field(name="rocprofiler-sdk-tool")
+
+
+@reader("rocprofv3", recognizes=lambda source: _SDK_START.match(source.start) is not None)
+def read_rocprofv3(source: Source) -> TraceTable:
+    """Kernel dispatches, HIP, HSA and RCCL calls, ROCTX ranges and copies of each process."""
+    try:
+        file = msgspec.json.Decoder(_SdkFile, strict=False).decode(source.whole())
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise source.damage(ROCPROFV3.file) from error
+    rows = RowBlocks(source.name)
+    for number, process in enumerate(file.processes):
+        _Rows(rows, process, number).add()
+    return rows.table(ROCPROFV3)
+
+
+class _Rows:
+    """The records of one process."""
+
+    def __init__(self, rows: RowBlocks, process: _Process, number: int) -> None:
+        self._rows, self._process, self._number = rows, process, number
+        gpus = [agent for agent in process.agents if agent.type == _GPU]
+        self._devices = {
+            agent.id.handle: agent.logical_node_type_id if 0 <= agent.logical_node_type_id < 1024 else i
+            for i, agent in enumerate(gpus)
+        }
+        known = {self._devices[agent.id.handle]: agent for agent in gpus}
+        if known:
+            rows.metadata["deviceProperties"] = [
+                _properties(i, known[i]) if i in known else {"id": i} for i in range(max(known) + 1)
+            ]
+
+    def add(self) -> None:
+        rows, process = self._rows, self._process
+        buffers, pid = process.buffer_records, process.metadata.pid
+        if process.metadata.command:
+            rows.process_names[pid] = process.metadata.command[0].rpartition("/")[2]
+        markers = {marker.key: marker.value for marker in process.strings.marker_api}
+        for category, records in (
+            ("hip_runtime", buffers.hip_api),
+            ("hsa_runtime", buffers.hsa_api),
+            ("rccl_runtime", buffers.rccl_api),
+            ("user_annotation", buffers.marker_api),
+        ):
+            names = [self._operation(r) for r in records]
+            if category == "user_annotation":
+                names = [markers.get(r.correlation_id.internal, name) for r, name in zip(records, names, strict=True)]
+            thread = _whole_numbers([r.thread_id for r in records])
+            self._add(category, records, names, lane=rows.lane_codes(np.full(len(records), pid), thread))
+        symbols = {s.kernel_id: s.formatted_kernel_name or s.kernel_name for s in process.kernel_symbols}
+        dispatches = buffers.kernel_dispatch
+        infos = [r.dispatch_info for r in dispatches]
+        block, threads = _sizes([i.workgroup_size for i in infos]), _sizes([i.grid_size for i in infos])
+        self._add(
+            "kernel",
+            dispatches,
+            [symbols.get(i.kernel_id, f"(kernel {i.kernel_id})") for i in infos],
+            details={"grid": -(-threads // np.maximum(block, 1)), "block": block},
+            **self._placed([i.agent_id.handle for i in infos], dispatches),
+        )
+        self._add_copies(buffers.memory_copy)
+
+    def _add_copies(self, copies: list[_Record]) -> None:
+        ends = [(r.src_agent_id.handle, r.dst_agent_id.handle) for r in copies]
+        agents = [src if dst not in self._devices else dst for src, dst in ends]
+        names = [
+            f"Copy{'Device' if s in self._devices else 'Host'}To{'Device' if d in self._devices else 'Host'}"
+            for s, d in ends
+        ]
+        code = self._rows.signatures.code_of
+        signature = coded(
+            _whole_numbers([r.bytes for r in copies]),
+            lambda n: code(OpSignature(name="", attributes=(("bytes", n),))) if n >= 0 else -1,
+        )
+        self._add("gpu_memcpy", copies, names, signature=signature, **self._placed(agents, copies))
+
+    def _placed(self, agents: list[int], records: list[_Record]) -> dict[str, Ints]:
+        device = np.array([self._devices.get(agent, 0) for agent in agents], np.int64)
+        stream = _whole_numbers([
+            r.stream_id.handle if r.stream_id.handle > 0 else max(r.dispatch_info.queue_id.handle, 0) for r in records
+        ])  # fmt: skip
+        return {"device": device, "stream": stream, "lane": self._rows.lane_codes(device, stream)}
+
+    def _add(self, category: str, records: Sequence[_Record], names: Sequence[str], **columns: Any) -> None:
+        number = _whole_numbers([r.correlation_id.internal for r in records])
+        usable = (number > 0) & (number < 1 << _PROCESS_BITS)
+        self._rows.add(
+            category,
+            start_ns=_whole_numbers([r.start_timestamp for r in records]),
+            end_ns=_whole_numbers([r.end_timestamp for r in records]),
+            name=self._rows.name_codes(names),
+            correlation=np.where(usable, number + (self._number << _PROCESS_BITS), -1),
+            **columns,
+        )
+
+    def _operation(self, record: _Record) -> str:
+        kinds = self._process.strings.buffer_records
+        if 0 <= record.kind < len(kinds) and 0 <= record.operation < len(kinds[record.kind].operations):
+            return kinds[record.kind].operations[record.operation]
+        return f"(operation {record.kind}.{record.operation})"
+
+
+def _properties(number: int, agent: _Agent) -> dict[str, Any]:
+    known = {"id": number, "name": agent.product_name or agent.name}
+    return known | ({"numSms": agent.cu_count, "warpSize": agent.wave_front_size} if agent.cu_count > 0 else {})
+
+
+def _sizes(sizes: list[_Size]) -> Ints:
+    """[sizes, 3]"""
+    return np.stack([_whole_numbers([getattr(size, axis) for size in sizes]) for axis in "xyz"], axis=1)
+
+
+def _whole_numbers(values: list[int]) -> Ints:
+    return np.array([value if abs(value) < 2**63 else 2**63 - 1 for value in values], np.int64)

@@ -12,9 +12,7 @@ import numpy.typing as npt
 
 from tracelens.lazy.patterns import lazy_pattern
 from tracelens.lazy.records import dataclass
-from tracelens.trace.reading.formats.base import reader
-from tracelens.trace.reading.row_blocks import Array, Ints, RowBlocks, coded, coded_pairs
-from tracelens.trace.reading.source import Source
+from tracelens.trace.reading.source import Array, Ints, RowBlocks, Source, coded, coded_pairs, reader
 from tracelens.trace.reading.wire import Wire, WireError
 from tracelens.trace.table import XLA_PROGRAMS, XLA_STEPS, Recorder, TraceTable
 
