@@ -27,14 +27,14 @@ from typing import TypeAlias
 
 import numpy as np
 
-from tracelens.backends.roofline import Roofline
-from tracelens.backends.system import System
+from tracelens.backends.base import System
+from tracelens.backends.roofline_and_tile import Roofline
 from tracelens.device_properties import DeviceProperties
 from tracelens.dtypes import DType
 from tracelens.extensions import bundled_extensions, overlay
 from tracelens.hardware import HardwareSpec
 from tracelens.perf_models import GEMM, SDPA, Collective, EPComm, GroupedGEMM, PerfModel, SDPABackward, bindings
-from tracelens.perf_models.memory_bound.optimizer import MultiTensor
+from tracelens.perf_models.optimizer import MultiTensor
 from tracelens.signature import OpSignature
 from tracelens.trace.writer import (
     DistributedJob,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import math
+import sys
 from collections.abc import Callable
 from typing import TypeVar
 
@@ -12,7 +13,7 @@ import numpy.typing as npt
 
 from tracelens.errors import UsageError
 from tracelens.network.topology import Crossing, Group, Topology, Values
-from tracelens.registry import Registry, announced, mark, modules_below
+from tracelens.registry import Registry, announced, mark
 from tracelens.units import GB_PER_S_IN_BYTES_PER_US
 
 ENTRY_POINTS = "tracelens.algorithms"
