@@ -14,7 +14,7 @@ from tracelens.perf_models.gemm import GEMM
 @pytest.mark.parametrize(
     ("old", "new", "name", "target"),
     [
-        ("tracelens.perf_models." + "gemm", "tracelens.perf_models.gemm", "GEMM", GEMM),
+        ("tracelens.perf_models.matrix." + "gemm", "tracelens.perf_models.gemm", "GEMM", GEMM),
         (
             "tracelens.perf_models." + "memory",
             "tracelens.perf_models.data_movement",

@@ -135,8 +135,3 @@ def test_two_blocks_outside_with_one_letter_are_refused(outside):
         ),
     ):
         pass  # pragma: no cover
-
-
-def test_every_letter_stands_for_one_file():
-    files = {path.stem for path in Path(blocks.__file__).parent.glob("*.py")} - {"__init__", "base"}
-    assert len(blocks.block_types()) == len(files)
