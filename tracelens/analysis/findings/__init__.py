@@ -1,4 +1,4 @@
-"""What to do next: a module per rule, each marked ``@finding``, and the ranking that shares out the time they claim.
+"""What to do next: rules by topic, each marked ``@finding``, and the ranking that shares out the time they claim.
 
 The rules that only differ in a cause of idle time and in what they say of it are tables of ``idle_rules.toml``.
 """
