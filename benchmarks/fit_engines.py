@@ -1,4 +1,4 @@
-"""Fits what serving engines add to the device's work to published points, and writes ``tracelens/serving/engines``.
+"""Fits what serving engines add to a device's work to published points; writes ``tracelens/predict/serving/engines``.
 
     python benchmarks/fit_engines.py FOLDER [--write] [--predictions FILE.csv]
 
@@ -24,9 +24,9 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-import tracelens.serving.engines as engines_room
-from tracelens.serving.configuration_rows import LIMITS, Point, PointSimulator, point_of
-from tracelens.serving.costs import StepCost
+import tracelens.predict.serving.engines as engines_room
+from tracelens.predict.serving.configuration_rows import LIMITS, Point, PointSimulator, point_of
+from tracelens.predict.serving.costs import StepCost
 
 #: (before anything is known, one standard deviation in ln).
 PULL = {

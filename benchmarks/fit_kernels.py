@@ -18,8 +18,8 @@ import pandas as pd
 
 from tracelens.backends.kernels import kernel_table, kernel_tables
 from tracelens.backends.kernels.kernel_costs import FOLDER
-from tracelens.calibration.kernel_calibration import constants_file, kernel_fits
 from tracelens.hardware.device_figures import KernelConstants
+from tracelens.predict.calibration.kernel_calibration import constants_file, kernel_fits
 
 FROM = {True: "ROCm/aiter@e4048607a5 tuned configurations (MIT)", False: "aiconfigurator measured tables (Apache-2.0)"}
 SOURCE = "{source}, {name}.parquet; benchmarks/fit_kernels.py, all shape groups; error_percent: of each part of the \

@@ -16,7 +16,6 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from tracelens.calibration.fitting import fitted, logarithmic
 from tracelens.network.algorithms import bound_us, collective_us
 from tracelens.network.deepep import (
     Exchanges,
@@ -30,6 +29,7 @@ from tracelens.network.deepep import (
 )
 from tracelens.network.deepep import bound_us as exchange_bound_us
 from tracelens.network.topology import Group, Link, Protocol, Rates, Tier, Topology
+from tracelens.predict.calibration.fitting import fitted, logarithmic
 
 Floats = npt.NDArray[np.float64]
 Constants = dict[str, float]

@@ -1,5 +1,5 @@
 """Fits the constants of training frameworks to published steps, and writes them with their errors into the files of
-``tracelens/projection/frameworks``.
+``tracelens/predict/projection/frameworks``.
 
     python benchmarks/fit_profiles.py FOLDER [--write] [--predictions FILE.csv]
 
@@ -26,11 +26,11 @@ from pathlib import Path
 
 import numpy as np
 
-import tracelens.projection.frameworks as frameworks_room
+import tracelens.predict.projection.frameworks as frameworks_room
 from tracelens.backends.base import system_of
-from tracelens.projection.batch_rows import RowOptions, configuration, project_row
-from tracelens.projection.frameworks import KINDS
-from tracelens.projection.step import Projection
+from tracelens.predict.projection.batch_rows import RowOptions, configuration, project_row
+from tracelens.predict.projection.frameworks import KINDS
+from tracelens.predict.projection.step import Projection
 
 #: Constant -> (its value before anything is known, how far from it in ln one standard deviation is).
 PULL = {

@@ -7,7 +7,7 @@ pyarrow); for latent attention, FOLDER is ``systems/data`` of the package aiconf
 group, never by row: by (n, k), by (heads, key heads, head dimension, window), by heads, by
 (hidden, ffn, experts, top k). Errors are |estimate / measured - 1| in percent, mean / median / 90th percentile, each
 half by the constants of the other; roofline is max(flops, bytes) at the data sheet's rates. ``--write`` puts constants
-refitted on all groups into the device files of the package. All of it is ``tracelens.calibration.device``, which
+refitted on all groups into the device files of the package. All of it is ``predict.calibration.device``, which
 ``tracelens calibrate`` runs on a user's own measurements.
 """
 
@@ -21,13 +21,13 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
-from tracelens.calibration import device
-from tracelens.calibration.device import Bounds, Floats, Mask, Measured
-from tracelens.calibration.measurements import table_measured
-from tracelens.estimation.table_kinds import KINDS
 from tracelens.hardware import HardwareSpec
 from tracelens.hardware.device_figures import Calibration
 from tracelens.hardware.spec import FOLDER
+from tracelens.predict.calibration import device
+from tracelens.predict.calibration.device import Bounds, Floats, Mask, Measured
+from tracelens.predict.calibration.measurements import table_measured
+from tracelens.predict.estimation.table_kinds import KINDS
 
 FILES = {"gemm": "gemm", "prefill": "context_attention", "decode": "generation_attention", "moe": "moe"}
 LATENT = {"latent": "*/mla/trtllm/*/generation_mla_perf.parquet"}

@@ -22,11 +22,11 @@ import pandas as pd
 
 from tracelens.backends.base import System
 from tracelens.backends.tiles.gemm_tiles import GEMMColumns
-from tracelens.calibration.device import device_file
 from tracelens.hardware import HardwareSpec
 from tracelens.hardware.device_figures import Calibration
 from tracelens.hardware.spec import FOLDER
-from tracelens.projection.step import completed
+from tracelens.predict.calibration.device import device_file
+from tracelens.predict.projection.step import completed
 
 PRECISION = {"bfloat16": "bf16", "fp8": "fp8", "nvfp4": "nvfp4"}
 RATE = {"bf16": "bf16", "fp8": "fp8", "nvfp4": "fp4"}

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from tracelens.backends.base import System
-from tracelens.projection.step import Projection, project
+from tracelens.predict.projection.step import Projection, project
 from tracelens.units import BYTES_PER_GIB
 from tracelens.workload.memory import StageMemory
 from tracelens.workload.model_config import ModelConfig, expanded

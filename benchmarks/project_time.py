@@ -22,7 +22,7 @@ REPEATS = 5
 def once(model: str, cluster: str, degrees: dict[str, int]) -> float:
     """Seconds of one projection, of a model and a cluster that are read anew."""
     from tracelens.backends.base import System
-    from tracelens.projection.step import project
+    from tracelens.predict.projection.step import project
     from tracelens.workload.model_config import ModelConfig
     from tracelens.workload.parallel_config import ParallelConfig
 
@@ -36,7 +36,7 @@ def main() -> None:
     print("| model | GPUs | tasks | first, ms | later, ms |\n|---|---|---|---|---|")
     for model, cluster, degrees in MODELS:
         code = (
-            f"import sys; sys.path.insert(0, {sys.path[0]!r}); import project_time, tracelens.projection.step; "
+            f"import sys; sys.path.insert(0, {sys.path[0]!r}); import project_time, tracelens.predict.projection.step; "
             f"print(project_time.once{model, cluster, degrees!r})"
         )
         first = min(

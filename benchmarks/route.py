@@ -28,7 +28,7 @@ from tracelens.network.deepep import distinct
 from tracelens.network.packets import MeshRules, simulate
 from tracelens.network.ports import Exchange, Ports, simulate_ports
 from tracelens.network.traffic import Copies, Traffic
-from tracelens.routing.exchange import payload
+from tracelens.predict.routing.exchange import payload
 from tracelens.workload.token_routing import Skew, route, route_group_limited, sample
 
 HIDDEN, TOPK, EXPERTS, RANKS_PER_NODE = 7168, 8, 256, 8

@@ -15,9 +15,9 @@ from pathlib import Path
 from typing import Any
 
 from tracelens.errors import TracelensError
-from tracelens.projection.batch_rows import RowOptions, project_row
-from tracelens.projection.projection_options import RuleSet
-from tracelens.projection.search.request import Request, answer, points
+from tracelens.predict.projection.batch_rows import RowOptions, project_row
+from tracelens.predict.projection.projection_options import RuleSet
+from tracelens.predict.projection.search.request import Request, answer, points
 
 BATCH = 4096
 RULES: tuple[RuleSet, ...] = ("paper", "corrected")

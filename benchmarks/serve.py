@@ -20,13 +20,13 @@ from typing import Any
 import numpy as np
 
 from tracelens.backends import System
-from tracelens.calibration.engine_calibration import compare, fit
 from tracelens.errors import TracelensError
-from tracelens.serving.configuration_rows import Point, PointSimulator, point_of, read_points
-from tracelens.serving.costs import StepCost
-from tracelens.serving.deployment import Deployment, Engine, Parallelism
-from tracelens.serving.requests import Arrivals, Lengths, Workload, read_requests
-from tracelens.serving.simulation import Options, simulate
+from tracelens.predict.calibration.engine_calibration import compare, fit
+from tracelens.predict.serving.configuration_rows import Point, PointSimulator, point_of, read_points
+from tracelens.predict.serving.costs import StepCost
+from tracelens.predict.serving.deployment import Deployment, Engine, Parallelism
+from tracelens.predict.serving.requests import Arrivals, Lengths, Workload, read_requests
+from tracelens.predict.serving.simulation import Options, simulate
 from tracelens.workload import ModelConfig
 
 #: gpu in the file -> (model, tensor-parallel devices), from its own columns.

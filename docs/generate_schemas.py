@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import Any
 
 from tracelens.analysis.ranks.sheets import rank_sheets
-from tracelens.calibration.scoring import Score
 from tracelens.comparison.compared import ComparedRow, Comparison, RankChange
+from tracelens.predict.calibration.scoring import Score
 from tracelens.report.json_report import BRIEF_SCHEMA, schema
 from tracelens.whatif.replayed_step import StepFigures
 from tracelens.whatif.what_if import OpChange

@@ -30,7 +30,6 @@ if TYPE_CHECKING:
     from tracelens.dtypes import DType as DType
     from tracelens.errors import SignatureError as SignatureError
     from tracelens.errors import TracelensError as TracelensError
-    from tracelens.estimation.estimate import estimate as estimate
     from tracelens.hardware import HardwareSpec as HardwareSpec
     from tracelens.perf_models import GEMM as GEMM
     from tracelens.perf_models import SDPA as SDPA
@@ -47,16 +46,17 @@ if TYPE_CHECKING:
     from tracelens.perf_models.base import traced_as as traced_as
     from tracelens.perf_models.base import traced_as_pattern as traced_as_pattern
     from tracelens.perf_models.kernels import KernelPattern as KernelPattern
-    from tracelens.projection.project import project as project
-    from tracelens.projection.search.request import search as search
-    from tracelens.projection.search.systems import layer as layer
+    from tracelens.predict.estimation.estimate import estimate as estimate
+    from tracelens.predict.projection.project import project as project
+    from tracelens.predict.projection.search.request import search as search
+    from tracelens.predict.projection.search.systems import layer as layer
+    from tracelens.predict.routing.route import route as route
+    from tracelens.predict.serving.experiment import serve as serve
     from tracelens.recording.recorder import handler as handler
     from tracelens.recording.recorder import profile as profile
     from tracelens.report import report as report
     from tracelens.report.rank_report import collectives as collectives
-    from tracelens.routing.route import route as route
     from tracelens.schema import sheet as sheet
-    from tracelens.serving.experiment import serve as serve
     from tracelens.signature import OpSignature as OpSignature
 
 _MODULE_OF = {
@@ -83,18 +83,18 @@ _MODULE_OF = {
     "backend": "tracelens.backends.base",
     "collectives": "tracelens.report.rank_report",
     "compare": "tracelens.comparison.compare",
-    "estimate": "tracelens.estimation.estimate",
+    "estimate": "tracelens.predict.estimation.estimate",
     "finding": "tracelens.analysis.findings.rule",
     "handler": "tracelens.recording.recorder",
     "load": "tracelens.analysis.loaded_trace",
     "profile": "tracelens.recording.recorder",
-    "project": "tracelens.projection.project",
+    "project": "tracelens.predict.projection.project",
     "recorded_as": "tracelens.perf_models.base",
     "report": "tracelens.report",
-    "route": "tracelens.routing.route",
-    "search": "tracelens.projection.search.request",
-    "layer": "tracelens.projection.search.systems",
-    "serve": "tracelens.serving.experiment",
+    "route": "tracelens.predict.routing.route",
+    "search": "tracelens.predict.projection.search.request",
+    "layer": "tracelens.predict.projection.search.systems",
+    "serve": "tracelens.predict.serving.experiment",
     "sheet": "tracelens.schema",
     "traced_as": "tracelens.perf_models.base",
     "traced_as_pattern": "tracelens.perf_models.base",

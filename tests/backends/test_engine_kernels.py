@@ -14,10 +14,10 @@ from tracelens.backends.kernels import kernel_table, kernel_tables
 from tracelens.backends.kernels.kernel_costs import Costs, KernelColumns, Rates, combined_us, fitted_constants
 from tracelens.backends.roofline_and_tile import Tile
 from tracelens.backends.tiles.gemm_tiles import GEMMColumns
-from tracelens.calibration.fitting import Calls, slopes
 from tracelens.errors import UsageError
-from tracelens.estimation.estimate import operation_answers
 from tracelens.hardware import HardwareSpec
+from tracelens.predict.calibration.fitting import Calls, slopes
+from tracelens.predict.estimation.estimate import operation_answers
 
 H200 = HardwareSpec.load("h200")
 #: Sizes that every table's columns start from; each is then doubled.

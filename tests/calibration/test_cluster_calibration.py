@@ -10,12 +10,18 @@ import pytest
 
 from tracelens.backends.base import System
 from tracelens.backends.collective_times import MessageColumns, message_us
-from tracelens.calibration.cluster_calibration import ClusterOutcome, _constants, _with, calibrate_cluster, cluster_file
 from tracelens.cli import main
 from tracelens.errors import InputError
-from tracelens.estimation.communication import estimate_collectives
 from tracelens.network.cluster import Cluster
 from tracelens.network.topology import Group
+from tracelens.predict.calibration.cluster_calibration import (
+    ClusterOutcome,
+    _constants,
+    _with,
+    calibrate_cluster,
+    cluster_file,
+)
+from tracelens.predict.estimation.communication import estimate_collectives
 
 DGX = System.load("dgx-h100")
 KNOWN = {

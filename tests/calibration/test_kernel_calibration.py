@@ -9,10 +9,10 @@ import pytest
 
 import tracelens as tl
 from tracelens.backends.kernels import kernel_table, kernel_tables
-from tracelens.calibration.kernel_calibration import calibrated_kernels, table_of
 from tracelens.cli import main
 from tracelens.errors import InputError
 from tracelens.hardware import HardwareSpec
+from tracelens.predict.calibration.kernel_calibration import calibrated_kernels, table_of
 
 SIZES = pd.DataFrame([(m, k) for m in (1, 64, 512, 4096, 16384) for k in (1024, 4096, 8192)], columns=["m", "k"])
 

@@ -11,7 +11,7 @@ from statistics import median
 import pytest
 
 from benchmarks import fit_engines, fit_profiles
-from tracelens.calibration.scoring import Score, score_file
+from tracelens.predict.calibration.scoring import Score, score_file
 
 pytestmark = [pytest.mark.shared, pytest.mark.sweep]
 

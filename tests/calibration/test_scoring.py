@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from tracelens.calibration.scoring import ALL, score_file
 from tracelens.cli import main
 from tracelens.errors import InputError
+from tracelens.predict.calibration.scoring import ALL, score_file
 
 
 def _file(folder: Path, text: str) -> Path:

@@ -10,9 +10,9 @@ import pandas as pd
 import pytest
 
 from tracelens.backends.tiles.gemm_tiles import GEMMColumns
-from tracelens.calibration.measurements import analysis_measured, report_measured
 from tracelens.cli import main
 from tracelens.hardware import HardwareSpec
+from tracelens.predict.calibration.measurements import analysis_measured, report_measured
 
 SIZES = (1024, 8192)
 

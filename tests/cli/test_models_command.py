@@ -9,7 +9,7 @@ import pytest
 
 from tracelens.cli.predictions import models
 from tracelens.errors import InputError, UsageError
-from tracelens.estimation.model_summary import model_summary
+from tracelens.predict.estimation.model_summary import model_summary
 from tracelens.workload import ModelConfig
 
 LLAMA = {

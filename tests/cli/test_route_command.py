@@ -16,9 +16,9 @@ from openpyxl import load_workbook
 
 import tracelens
 from tracelens.cli import main
+from tracelens.predict.routing.exchange import MeshScenario, route_mesh
+from tracelens.predict.routing.token_choice import Routing
 from tracelens.report.route_report import write_route
-from tracelens.routing.exchange import MeshScenario, route_mesh
-from tracelens.routing.token_choice import Routing
 
 PRODUCTION = """NUM_EXPERTS = 128
 SEQLEN = 1024

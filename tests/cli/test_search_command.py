@@ -10,7 +10,7 @@ import pandas as pd
 import pytest
 
 from tracelens.cli import main
-from tracelens.projection.search import COLUMNS
+from tracelens.predict.projection.search import COLUMNS
 
 GPT3 = ["search", "--model", "gpt3-175b", "--cluster", "a100-nvs4", "--strategy", "1d", "--global-batch", "1024"]
 PAPER = [*GPT3, "--rules", "paper"]

@@ -10,7 +10,8 @@ import tracelens as tl
 from tracelens.backends.base import System
 from tracelens.cli import main
 from tracelens.errors import UsageError
-from tracelens.estimation.communication import (
+from tracelens.network.topology import Group
+from tracelens.predict.estimation.communication import (
     TokenExchange,
     collective_answer,
     estimate_collectives,
@@ -18,7 +19,6 @@ from tracelens.estimation.communication import (
     exchange_answers,
     plain_word,
 )
-from tracelens.network.topology import Group
 
 MESSAGES = pd.DataFrame(
     {

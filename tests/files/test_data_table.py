@@ -12,8 +12,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tracelens.errors import InputError, UsageError
-from tracelens.estimation.communication import estimate_collectives
-from tracelens.estimation.estimate import estimate
 from tracelens.files import documents
 from tracelens.files.data_table import (
     COUNT,
@@ -28,7 +26,9 @@ from tracelens.files.data_table import (
     texts,
 )
 from tracelens.files.documents import arrays_of, json_of, settings_of, toml_of, yaml_of
-from tracelens.serving.requests import read_requests
+from tracelens.predict.estimation.communication import estimate_collectives
+from tracelens.predict.estimation.estimate import estimate
+from tracelens.predict.serving.requests import read_requests
 from tracelens.workload.token_routing import read_routing
 
 CELLS = st.one_of(

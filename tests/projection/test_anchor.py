@@ -9,8 +9,8 @@ import pytest
 
 from tracelens.backends.base import System
 from tracelens.errors import InputError, UsageError
-from tracelens.projection.from_measured import MEASURED_PART, Anchor, measured_step_us
-from tracelens.projection.step import project
+from tracelens.predict.projection.from_measured import MEASURED_PART, Anchor, measured_step_us
+from tracelens.predict.projection.step import project
 from tracelens.workload.model_config import ModelConfig
 from tracelens.workload.parallel_config import ParallelConfig
 

@@ -14,11 +14,11 @@ from tracelens.backends.chain import chain
 from tracelens.network.algorithms import collective_us
 from tracelens.network.topology import Group
 from tracelens.perf_models import GEMM, GroupedGEMM, WorkColumns
-from tracelens.projection.overheads import slowdown
-from tracelens.projection.pipeline import layer_counts
-from tracelens.projection.projection_options import Strategy
-from tracelens.projection.search.space import Space
-from tracelens.projection.search.whole_step import CorrectedRules
+from tracelens.predict.projection.overheads import slowdown
+from tracelens.predict.projection.pipeline import layer_counts
+from tracelens.predict.projection.projection_options import Strategy
+from tracelens.predict.projection.search.space import Space
+from tracelens.predict.projection.search.whole_step import CorrectedRules
 from tracelens.workload import memory, rank_ops
 from tracelens.workload.model_config import ModelConfig
 from tracelens.workload.parallel_config import ParallelConfig

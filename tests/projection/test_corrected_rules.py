@@ -7,11 +7,11 @@ import pytest
 
 from tests.conftest import part
 from tracelens.backends.base import System
-from tracelens.projection.projection_options import Strategy
-from tracelens.projection.search import Constraints, fastest
-from tracelens.projection.search.space import Space, placements
-from tracelens.projection.search.whole_step import CorrectedRules
-from tracelens.projection.step import project
+from tracelens.predict.projection.projection_options import Strategy
+from tracelens.predict.projection.search import Constraints, fastest
+from tracelens.predict.projection.search.space import Space, placements
+from tracelens.predict.projection.search.whole_step import CorrectedRules
+from tracelens.predict.projection.step import project
 from tracelens.workload.model_config import ModelConfig
 
 CASES: dict[str, tuple[str, str, Strategy, int, int, int]] = {

@@ -14,15 +14,15 @@ from tracelens.analysis.loaded_trace import Options, Trace
 from tracelens.backends.base import System
 from tracelens.backends.chain import chain
 from tracelens.backends.measured import MeasuredBackend, MeasuredCall, MeasuredStep, key_of
-from tracelens.calibration.measurements import report_step, trace_step
 from tracelens.cli import main
 from tracelens.errors import InputError
 from tracelens.perf_models import GEMM, SDPA, Collective, GroupedGEMM, WorkColumns
-from tracelens.projection.from_measured import TRACED_PART, against, project_from
-from tracelens.projection.overheads import Software
-from tracelens.projection.projection_options import BACKENDS
-from tracelens.projection.step import Projection, project
-from tracelens.projection.step_traces import write_traces
+from tracelens.predict.calibration.measurements import report_step, trace_step
+from tracelens.predict.projection.from_measured import TRACED_PART, against, project_from
+from tracelens.predict.projection.overheads import Software
+from tracelens.predict.projection.projection_options import BACKENDS
+from tracelens.predict.projection.step import Projection, project
+from tracelens.predict.projection.step_traces import write_traces
 from tracelens.trace.reading.chrome.event_list import read_events
 from tracelens.workload.model_config import ModelConfig
 from tracelens.workload.parallel_config import ParallelConfig

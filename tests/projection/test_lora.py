@@ -8,9 +8,9 @@ import pytest
 
 from tracelens.backends import System
 from tracelens.errors import UsageError
-from tracelens.projection.batch_rows import project_row
-from tracelens.projection.chunk_timing import Builder
-from tracelens.projection.step import project
+from tracelens.predict.projection.batch_rows import project_row
+from tracelens.predict.projection.chunk_timing import Builder
+from tracelens.predict.projection.step import project
 from tracelens.workload import memory, rank_ops
 from tracelens.workload.model_config import ModelConfig
 from tracelens.workload.parallel_config import ParallelConfig

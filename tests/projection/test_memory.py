@@ -10,9 +10,9 @@ import pytest
 
 import tracelens as tl
 from tracelens.backends.base import System
-from tracelens.projection.batch_rows import project_row
-from tracelens.projection.project import Result
-from tracelens.projection.step import Projection, project
+from tracelens.predict.projection.batch_rows import project_row
+from tracelens.predict.projection.project import Result
+from tracelens.predict.projection.step import Projection, project
 from tracelens.units import BYTES_PER_GIB
 from tracelens.workload.launch_files import read_launch
 from tracelens.workload.model_config import ModelConfig, expanded

@@ -10,8 +10,8 @@ import pytest
 from tracelens.backends.base import System
 from tracelens.cli import main
 from tracelens.errors import UsageError
-from tracelens.projection.overheads import Hidden, Options, Straggler
-from tracelens.projection.step import Projection, project
+from tracelens.predict.projection.overheads import Hidden, Options, Straggler
+from tracelens.predict.projection.step import Projection, project
 from tracelens.workload.model_config import ModelConfig
 from tracelens.workload.parallel_config import ParallelConfig
 

@@ -9,10 +9,10 @@ import pytest
 
 from tracelens.network.topology import Group, Link, Protocol, Rates, Tier, Topology
 from tracelens.perf_models import Collective, EPComm
-from tracelens.projection import pipeline, schedules
-from tracelens.projection.chunk_timing import Beside, Block, Builder, Kernel, Transfer, fixed, merged, passed
-from tracelens.projection.pipeline import Cost, Costs, hops_us
-from tracelens.projection.schedules import Plan
+from tracelens.predict.projection import pipeline, schedules
+from tracelens.predict.projection.chunk_timing import Beside, Block, Builder, Kernel, Transfer, fixed, merged, passed
+from tracelens.predict.projection.pipeline import Cost, Costs, hops_us
+from tracelens.predict.projection.schedules import Plan
 from tracelens.training_options import TPOverlap
 from tracelens.workload.parallel_config import ParallelConfig
 from tracelens.workload.rank_ops import RankLayer, RankOp

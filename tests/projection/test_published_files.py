@@ -15,9 +15,9 @@ import pytest
 import tracelens as tl
 from tracelens.cli import main
 from tracelens.errors import InputError, UsageError
-from tracelens.projection.search.paper import PaperRules, PaperSystem, load_shape
-from tracelens.projection.search.published_files import read_results, read_system
-from tracelens.projection.search.systems import Figures, load_system, paper_system
+from tracelens.predict.projection.search.paper import PaperRules, PaperSystem, load_shape
+from tracelens.predict.projection.search.published_files import read_results, read_system
+from tracelens.predict.projection.search.systems import Figures, load_system, paper_system
 
 A100 = {
     "matrix_flops_fp16": 312, "vector_flops_fp32": 19.5, "vector_flops_fp16": 78, "hbm_bandwidth": 1555,

@@ -15,12 +15,12 @@ from tracelens.analysis.attribution.host_time import HOST_CAUSES
 from tracelens.analysis.loaded_trace import Options as AnalysisOptions
 from tracelens.analysis.verdict.verdict import summarize
 from tracelens.backends.base import System
-from tracelens.calibration.measurements import trace_step
 from tracelens.errors import UsageError
-from tracelens.projection.from_measured import against
-from tracelens.projection.overheads import Options, Software, Straggler
-from tracelens.projection.step import project
-from tracelens.projection.step_traces import timeline, write_traces
+from tracelens.predict.calibration.measurements import trace_step
+from tracelens.predict.projection.from_measured import against
+from tracelens.predict.projection.overheads import Options, Software, Straggler
+from tracelens.predict.projection.step import project
+from tracelens.predict.projection.step_traces import timeline, write_traces
 from tracelens.workload.model_config import ModelConfig
 from tracelens.workload.parallel_config import ParallelConfig
 

@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 import tracelens as tl
 from tests.conftest import examples
 from tracelens.errors import UsageError
-from tracelens.projection import pipeline, schedules
-from tracelens.projection.pipeline import Cost, Costs
-from tracelens.projection.schedules import Kind, Plan, Task
+from tracelens.predict.projection import pipeline, schedules
+from tracelens.predict.projection.pipeline import Cost, Costs
+from tracelens.predict.projection.schedules import Kind, Plan, Task
 from tracelens.workload import memory, rank_ops
 from tracelens.workload.model_config import ModelConfig
 from tracelens.workload.parallel_config import ParallelConfig

@@ -14,11 +14,11 @@ from tracelens.dtypes import DType
 from tracelens.errors import UsageError
 from tracelens.perf_models import GEMM
 from tracelens.perf_models.base import WorkColumns
-from tracelens.projection.projection_options import RuleSet
-from tracelens.projection.search.paper import PaperRules, PaperSystem, load_shape
-from tracelens.projection.search.request import Request, _expert_ranks, _shards, answer, parse_axes, refined
-from tracelens.projection.search.systems import Figures, load_system, paper_system
-from tracelens.projection.step import project
+from tracelens.predict.projection.projection_options import RuleSet
+from tracelens.predict.projection.search.paper import PaperRules, PaperSystem, load_shape
+from tracelens.predict.projection.search.request import Request, _expert_ranks, _shards, answer, parse_axes, refined
+from tracelens.predict.projection.search.systems import Figures, load_system, paper_system
+from tracelens.predict.projection.step import project
 from tracelens.report.projection_text import compared
 from tracelens.workload.model_config import ModelConfig
 from tracelens.workload.parallel_config import ParallelConfig

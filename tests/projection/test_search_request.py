@@ -11,9 +11,9 @@ import pytest
 import tracelens as tl
 from tests.conftest import part
 from tracelens.errors import UsageError
-from tracelens.projection.search import COLUMNS, Constraints
-from tracelens.projection.search.request import Answer, Request, answer
-from tracelens.projection.search.systems import Figures, load_model, load_system, paper_shape, paper_system
+from tracelens.predict.projection.search import COLUMNS, Constraints
+from tracelens.predict.projection.search.request import Answer, Request, answer
+from tracelens.predict.projection.search.systems import Figures, load_model, load_system, paper_shape, paper_system
 from tracelens.report.projection_text import search_text
 
 SMALL = Request(

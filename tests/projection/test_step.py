@@ -15,10 +15,10 @@ from tracelens.backends.base import System
 from tracelens.cli import main
 from tracelens.errors import UsageError
 from tracelens.network.topology import Group
-from tracelens.projection.batch_rows import project_row
-from tracelens.projection.overheads import Software
-from tracelens.projection.pipeline import hop_us, layer_counts
-from tracelens.projection.step import Projection, levers, project
+from tracelens.predict.projection.batch_rows import project_row
+from tracelens.predict.projection.overheads import Software
+from tracelens.predict.projection.pipeline import hop_us, layer_counts
+from tracelens.predict.projection.step import Projection, levers, project
 from tracelens.workload.model_config import ModelConfig
 from tracelens.workload.parallel_config import ParallelConfig, Placement
 

@@ -8,7 +8,7 @@ import pytest
 
 import tracelens as tl
 from tracelens.errors import UsageError
-from tracelens.projection.project import Result
+from tracelens.predict.projection.project import Result
 
 STEPS: dict[str, dict[str, Any]] = {
     "dense": {"model": "llama3.1-8b", "cluster": "dgx-h100", "gpus": 16, "tp": 2, "pp": 2, "global_batch": 64},

@@ -7,8 +7,8 @@ import dataclasses
 import pytest
 
 from tracelens.backends import System
-from tracelens.serving.costs import StepCost
-from tracelens.serving.deployment import Deployment, Engine, Parallelism
+from tracelens.predict.serving.costs import StepCost
+from tracelens.predict.serving.deployment import Deployment, Engine, Parallelism
 from tracelens.workload import ModelConfig
 
 

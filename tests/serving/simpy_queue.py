@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import simpy
 
-from tracelens.serving.event_queue import NEVER
+from tracelens.predict.serving.event_queue import NEVER
 
 
 class SimPyQueue:

@@ -11,12 +11,12 @@ from hypothesis import strategies as st
 from tests.conftest import examples
 from tests.serving.test_levels import CASES, SHARDED
 from tracelens.errors import UsageError
-from tracelens.serving.deployment import Engine, Parallelism, Speculation
-from tracelens.serving.event_queue import Arrivals as Coming
-from tracelens.serving.event_queue import EventQueue
-from tracelens.serving.lanes import QuickLane
-from tracelens.serving.requests import Arrivals, Lengths, Requests, Workload
-from tracelens.serving.simulation import Options, Simulation
+from tracelens.predict.serving.deployment import Engine, Parallelism, Speculation
+from tracelens.predict.serving.event_queue import Arrivals as Coming
+from tracelens.predict.serving.event_queue import EventQueue
+from tracelens.predict.serving.lanes import QuickLane
+from tracelens.predict.serving.requests import Arrivals, Lengths, Requests, Workload
+from tracelens.predict.serving.simulation import Options, Simulation
 
 TIGHT = Engine(kv_tokens=1600)
 DEPLOYMENTS = (

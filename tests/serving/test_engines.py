@@ -20,13 +20,13 @@ from tracelens.dtypes import DType
 from tracelens.errors import InputError, UsageError
 from tracelens.option_fields import BACKENDS
 from tracelens.perf_models.base import WorkColumns
-from tracelens.projection.projection_options import ProjectOptions, SearchOptions
-from tracelens.serving import engines
-from tracelens.serving.configuration_rows import LIMITS, PointSimulator, point_of
-from tracelens.serving.deployment import MTP_ACCEPTANCE, Engine, Speculation
-from tracelens.serving.engines import engine_name, fitted_engine, named
-from tracelens.serving.experiment import deployment_of
-from tracelens.serving.serving_options import DeploymentOptions, EngineOptions
+from tracelens.predict.projection.projection_options import ProjectOptions, SearchOptions
+from tracelens.predict.serving import engines
+from tracelens.predict.serving.configuration_rows import LIMITS, PointSimulator, point_of
+from tracelens.predict.serving.deployment import MTP_ACCEPTANCE, Engine, Speculation
+from tracelens.predict.serving.engines import engine_name, fitted_engine, named
+from tracelens.predict.serving.experiment import deployment_of
+from tracelens.predict.serving.serving_options import DeploymentOptions, EngineOptions
 from tracelens.workload import ModelConfig
 from tracelens.workload.blocks import block_types
 

@@ -6,7 +6,7 @@ import pytest
 import simpy
 
 from tracelens.errors import UsageError
-from tracelens.serving.event_queue import EventQueue
+from tracelens.predict.serving.event_queue import EventQueue
 
 
 def test_ties_happen_in_the_order_in_which_they_were_made():

@@ -10,18 +10,18 @@ import pytest
 
 import tracelens
 from tests.conftest import part
-from tracelens.calibration.engine_calibration import calibrate, compare
 from tracelens.cli import main
 from tracelens.errors import InputError, UsageError
 from tracelens.hardware import HardwareSpec
-from tracelens.serving.configuration_rows import batch
-from tracelens.serving.costs import StepCost
-from tracelens.serving.deployment import Deployment, Engine, Parallelism
-from tracelens.serving.experiment import read_settings
-from tracelens.serving.metrics import Timeline
-from tracelens.serving.profile import Profile, ProfileCost, export
-from tracelens.serving.requests import FS_PER_S, Arrivals, Lengths, Workload, read_requests
-from tracelens.serving.simulation import Options, Simulation, simulate
+from tracelens.predict.calibration.engine_calibration import calibrate, compare
+from tracelens.predict.serving.configuration_rows import batch
+from tracelens.predict.serving.costs import StepCost
+from tracelens.predict.serving.deployment import Deployment, Engine, Parallelism
+from tracelens.predict.serving.experiment import read_settings
+from tracelens.predict.serving.metrics import Timeline
+from tracelens.predict.serving.profile import Profile, ProfileCost, export
+from tracelens.predict.serving.requests import FS_PER_S, Arrivals, Lengths, Workload, read_requests
+from tracelens.predict.serving.simulation import Options, Simulation, simulate
 from tracelens.trace.reading.read import read_trace
 from tracelens.trace.table import DEVICE_KINDS
 

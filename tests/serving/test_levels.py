@@ -12,11 +12,11 @@ import pytest
 from tests.conftest import part
 from tracelens.cli import main
 from tracelens.errors import UsageError
-from tracelens.serving.deployment import Engine, Parallelism, Speculation
-from tracelens.serving.metrics import differences, per_request, summary
-from tracelens.serving.replica_state import LEVELS
-from tracelens.serving.requests import Arrivals, Lengths, Workload
-from tracelens.serving.simulation import Options, Simulation, simulate
+from tracelens.predict.serving.deployment import Engine, Parallelism, Speculation
+from tracelens.predict.serving.metrics import differences, per_request, summary
+from tracelens.predict.serving.replica_state import LEVELS
+from tracelens.predict.serving.requests import Arrivals, Lengths, Workload
+from tracelens.predict.serving.simulation import Options, Simulation, simulate
 
 MIXED = Workload(
     arrivals=Arrivals(rate=12.0),

@@ -12,7 +12,7 @@ import tracelens as tl
 from tracelens.cli import main
 from tracelens.dtypes import DType
 from tracelens.hardware import HardwareSpec
-from tracelens.serving.deployment import as_served
+from tracelens.predict.serving.deployment import as_served
 from tracelens.workload import ModelConfig
 
 #: Gemma 2 2B as its repository has it, published in FP32.

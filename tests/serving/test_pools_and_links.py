@@ -10,12 +10,12 @@ import tracelens as tl
 from tests.conftest import part
 from tracelens.cli import main
 from tracelens.errors import UsageError
-from tracelens.serving.deployment import Engine, Parallelism
-from tracelens.serving.metrics import differences, summary
-from tracelens.serving.replica_state import BlockPool
-from tracelens.serving.requests import Arrivals, Lengths, Workload
-from tracelens.serving.scenarios import compare, of_deployment
-from tracelens.serving.simulation import Options, Simulation, simulate
+from tracelens.predict.serving.deployment import Engine, Parallelism
+from tracelens.predict.serving.metrics import differences, summary
+from tracelens.predict.serving.replica_state import BlockPool
+from tracelens.predict.serving.requests import Arrivals, Lengths, Workload
+from tracelens.predict.serving.scenarios import compare, of_deployment
+from tracelens.predict.serving.simulation import Options, Simulation, simulate
 
 MIXED = Workload(
     arrivals=Arrivals(rate=10.0), input=Lengths(kind="lognormal", mean=2000, spread=0.8), output=Lengths(mean=12),

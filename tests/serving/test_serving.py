@@ -13,12 +13,12 @@ import tracelens as tl
 from tests.conftest import examples
 from tracelens.backends import System
 from tracelens.errors import NothingToAnalyzeError, UsageError
-from tracelens.serving.costs import StepCost, steps_of
-from tracelens.serving.deployment import Deployment, Engine, Parallelism, Precision, Speculation
-from tracelens.serving.experiment import Experiment, Result
-from tracelens.serving.metrics import Objectives, duration_s, per_request, per_step, summary
-from tracelens.serving.requests import Arrivals, Lengths, Requests, Workload
-from tracelens.serving.simulation import Options, simulate
+from tracelens.predict.serving.costs import StepCost, steps_of
+from tracelens.predict.serving.deployment import Deployment, Engine, Parallelism, Precision, Speculation
+from tracelens.predict.serving.experiment import Experiment, Result
+from tracelens.predict.serving.metrics import Objectives, duration_s, per_request, per_step, summary
+from tracelens.predict.serving.requests import Arrivals, Lengths, Requests, Workload
+from tracelens.predict.serving.simulation import Options, simulate
 from tracelens.workload import ModelConfig
 from tracelens.workload.blocks import layers_of
 from tracelens.workload.model_shape import VisionTower

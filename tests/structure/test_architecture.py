@@ -31,9 +31,10 @@ def test_the_picture_names_every_room() -> None:
 def test_the_table_has_the_floor_of_every_room() -> None:
     shown = {
         room: int(floor)
-        for floor, room in re.findall(r"^\| (\d) \| `(\w+)` \|", PAGE.partition("\n## ")[0], re.MULTILINE)
+        for floor, room in re.findall(r"^\| (\d) \| `([\w.]+)` \|", PAGE.partition("\n## ")[0], re.MULTILINE)
     }
-    folders = {path.name for path in PACKAGE.iterdir() if (path / "__init__.py").is_file()}
+    paths = [path.parent for path in (*PACKAGE.glob("*/__init__.py"), *PACKAGE.glob("predict/*/__init__.py"))]
+    folders = {path.relative_to(PACKAGE).as_posix().replace("/", ".") for path in paths}
     assert shown == {room: floor for room, floor in FLOORS.items() if room in folders}
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+from collections.abc import Sequence
 from pathlib import Path
 
 PACKAGE = Path(__file__).resolve().parents[2] / "tracelens"
@@ -30,8 +31,8 @@ FLOORS: dict[str, int] = {
     ),
     **dict.fromkeys(("trace", "perf_models", "hardware", "network"), 1),
     **dict.fromkeys(("backends", "workload"), 2),
-    **dict.fromkeys(("analysis", "estimation", "projection", "serving"), 3),
-    **dict.fromkeys(("calibration", "comparison", "routing", "excerpts", "lake", "whatif"), 4),
+    **dict.fromkeys(("analysis", "predict.estimation", "predict.projection", "predict.serving"), 3),
+    **dict.fromkeys(("predict.calibration", "predict.routing", "comparison", "excerpts", "lake", "whatif"), 4),
     "report": 5,
     **dict.fromkeys(("agents", "recording", "testing", "cli", "__init__", "__main__"), 6),
 }
@@ -55,9 +56,9 @@ def upward(room: str, path: Path) -> list[str]:
     wrong = []
     for line, module in imports(path):
         parts = module.split(".")
-        if parts[0] != "tracelens" or len(parts) < 2 or parts[1] not in FLOORS:
+        target = _room(parts[1:])
+        if parts[0] != "tracelens" or target not in FLOORS:
             continue
-        target = parts[1]
         if target == room or (room, target) in EXCEPTIONS:
             continue
         if FLOORS[target] > FLOORS[room] or (FLOORS[target] == FLOORS[room] and FLOORS[room] not in (0, 6)):
@@ -68,11 +69,16 @@ def upward(room: str, path: Path) -> list[str]:
 
 
 def room_of(path: Path) -> str:
-    return path.relative_to(PACKAGE).parts[0].removesuffix(".py")
+    return _room(path.relative_to(PACKAGE).with_suffix("").parts)
+
+
+def _room(parts: Sequence[str]) -> str:
+    """``trace``; below ``predict`` the rooms of that."""
+    return ".".join(parts[: 2 if parts[:1] in (("predict",), ["predict"]) else 1])
 
 
 def test_every_room_has_a_floor() -> None:
-    rooms = {room_of(p) for p in PACKAGE.rglob("*.py")}
+    rooms = {room_of(p) for p in PACKAGE.rglob("*.py")} - {"predict.__init__"}
     assert rooms <= set(FLOORS), f"rooms without a floor: {sorted(rooms - set(FLOORS))}"
 
 
@@ -80,10 +86,33 @@ def test_imports_point_down() -> None:
     wrong = [
         line
         for path in sorted(PACKAGE.rglob("*.py"))
-        if room_of(path) != "__init__"
+        if not room_of(path).endswith("__init__")
         for line in upward(room_of(path), path)
     ]
     assert not wrong, "\n".join(wrong)
+
+
+#: What needs a recording, and shows or uses predictions all the same.
+ASKS_PREDICTIONS = {
+    "__init__.py": "the verbs of the Python API",
+    "report/fleet_pages.py": "the page of a served load",
+    "report/projection_pages.py": "pages of predictions",
+    "report/projection_text.py": "text of predictions",
+    "report/route_report.py": "pages of predictions",
+    "report/serving_text.py": "text of predictions",
+    "whatif/changes/optimizations.py": "how a framework's kernels are fused, by name",
+}
+
+
+def test_the_two_halves_are_apart() -> None:
+    """What needs a recording imports nothing that predicts, the command and these files aside."""
+    asks = {
+        path.relative_to(PACKAGE).as_posix()
+        for path in PACKAGE.rglob("*.py")
+        if path.relative_to(PACKAGE).parts[0] not in ("cli", "predict")
+        and any(module.startswith("tracelens.predict") for _, module in imports(path))
+    }
+    assert asks == set(ASKS_PREDICTIONS)
 
 
 def test_an_upward_import_is_found(tmp_path: Path, monkeypatch) -> None:

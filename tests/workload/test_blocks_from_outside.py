@@ -11,10 +11,10 @@ import pytest
 from tracelens.backends import System
 from tracelens.errors import InputError, UsageError
 from tracelens.perf_models import GEMM
-from tracelens.projection.search.request import Request, answer
-from tracelens.projection.step import project
-from tracelens.serving.costs import StepCost
-from tracelens.serving.deployment import Deployment, Parallelism
+from tracelens.predict.projection.search.request import Request, answer
+from tracelens.predict.projection.step import project
+from tracelens.predict.serving.costs import StepCost
+from tracelens.predict.serving.deployment import Deployment, Parallelism
 from tracelens.workload import ModelConfig, blocks, memory, rank_ops
 from tracelens.workload.parallel_config import ParallelConfig
 

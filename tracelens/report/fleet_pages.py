@@ -16,8 +16,8 @@ from tracelens.units import MS_PER_S, US_PER_MS
 if TYPE_CHECKING:
     import pandas as pd
 
+    from tracelens.predict.serving.experiment import Result
     from tracelens.report.assembly import Sheet
-    from tracelens.serving.experiment import Result
 
 
 #: Ranks of a heat map, and collectives: those with most time.

@@ -26,10 +26,10 @@ from tracelens.units import BYTES_PER_GB, US_PER_MS
 if TYPE_CHECKING:
     import pandas as pd
 
-    from tracelens.projection.job import Run
-    from tracelens.projection.project import Result
-    from tracelens.projection.search.request import Answer
-    from tracelens.projection.step import Projection
+    from tracelens.predict.projection.job import Run
+    from tracelens.predict.projection.project import Result
+    from tracelens.predict.projection.search.request import Answer
+    from tracelens.predict.projection.step import Projection
 
 
 #: By kind of task: what it is, its color.

@@ -9,8 +9,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from tracelens.files.say import aligned, terminal_width
-from tracelens.projection.frameworks import POOLED
-from tracelens.projection.search.systems import AS_THEY_ARE
+from tracelens.predict.projection.frameworks import POOLED
+from tracelens.predict.projection.search.systems import AS_THEY_ARE
 from tracelens.report.figures import shown_change, shown_percent
 from tracelens.units import BYTES_PER_GB
 from tracelens.workload.memory import GRADIENT_BYTES, OPTIMIZER_BYTES, WEIGHT_BYTES
@@ -18,8 +18,8 @@ from tracelens.workload.memory import GRADIENT_BYTES, OPTIMIZER_BYTES, WEIGHT_BY
 if TYPE_CHECKING:
     import pandas as pd
 
-    from tracelens.projection.project import Result
-    from tracelens.projection.search.request import Answer, Reason
+    from tracelens.predict.projection.project import Result
+    from tracelens.predict.projection.search.request import Answer, Reason
 
 
 _PARTS_OF_STEP = {
@@ -157,7 +157,7 @@ def search_text(found: Answer, *, pareto: bool = False, explain: int | None = No
 
 def _too_few(found: Answer, gpus: Sequence[int]) -> str:
     """How many devices hold the model at least, however it is divided; empty where all of these would."""
-    from tracelens.projection.search.whole_step import CorrectedRules
+    from tracelens.predict.projection.search.whole_step import CorrectedRules
 
     rules = found.rule_sets[0]
     if not isinstance(rules, CorrectedRules):
@@ -179,7 +179,7 @@ def _asked(found: Answer) -> str:
 
 def _notes(found: Answer) -> list[str]:
     """What was taken for granted."""
-    from tracelens.projection.search.whole_step import CorrectedRules
+    from tracelens.predict.projection.search.whole_step import CorrectedRules
 
     rules = found.rule_sets[0]
     if not isinstance(rules, CorrectedRules):

@@ -15,14 +15,14 @@ from numpy.typing import NDArray
 from tracelens.errors import UsageError
 from tracelens.files.atomic_write import write_whole
 from tracelens.files.documents import json_encoded
+from tracelens.predict.routing.exchange import RouteResult
 from tracelens.report.export import tables_xlsx
 from tracelens.report.figures import shown_figure, shown_percent
 from tracelens.report.html.markup import Markup, framed, tag
 from tracelens.report.html.page_tables import head, section, table
-from tracelens.routing.exchange import RouteResult
 
 if TYPE_CHECKING:
-    from tracelens.routing.exchange import RouteResult
+    from tracelens.predict.routing.exchange import RouteResult
 
 
 #: What a reader should know of times that no measurement stands behind.

@@ -15,9 +15,9 @@ from tracelens.files.say import say, say_table, told
 
 if TYPE_CHECKING:
     from tracelens.backends.kernels.kernel_costs import KernelTable
-    from tracelens.calibration.device import Measured, Outcome
     from tracelens.hardware import HardwareSpec
     from tracelens.hardware.device_figures import KernelConstants
+    from tracelens.predict.calibration.device import Measured, Outcome
 
 _HEADER = ("family", "precision", "calls", "groups", "before", "after", "unseen")
 
@@ -53,10 +53,10 @@ def _cluster(args: argparse.Namespace) -> int:
     import pandas as pd
 
     from tracelens.backends.base import System
-    from tracelens.calibration.cluster_calibration import calibrate_cluster, cluster_file
     from tracelens.files.atomic_write import write_whole
     from tracelens.files.data_table import read_table
     from tracelens.network.cluster import Cluster
+    from tracelens.predict.calibration.cluster_calibration import calibrate_cluster, cluster_file
 
     system, names = System.of_cluster(Cluster.load(args.cluster)), ", ".join(Path(file).name for file in args.files)
     found = calibrate_cluster(pd.concat([read_table(Path(file)) for file in args.files]), system, names)
@@ -76,11 +76,11 @@ def _cluster(args: argparse.Namespace) -> int:
 
 
 def _device(args: argparse.Namespace) -> int:
-    from tracelens.calibration.device import device_file
-    from tracelens.calibration.kernel_calibration import with_kernels
     from tracelens.errors import NothingToAnalyzeError
     from tracelens.files.atomic_write import write_whole
     from tracelens.hardware import HardwareSpec
+    from tracelens.predict.calibration.device import device_file
+    from tracelens.predict.calibration.kernel_calibration import with_kernels
 
     device = HardwareSpec.load(args.device)
     kernels, others = _kernel_tables([Path(file) for file in args.files])
@@ -102,7 +102,7 @@ def _device(args: argparse.Namespace) -> int:
 
 
 def _calibrated(read: list[tuple[Path, list[Measured]]], device: HardwareSpec) -> list[Outcome]:
-    from tracelens.calibration.device import calibrate, joined
+    from tracelens.predict.calibration.device import calibrate, joined
 
     outcomes = []
     for measured in told(joined([each for _, some in read for each in some]), "fitting", "families"):
@@ -114,7 +114,7 @@ def _calibrated(read: list[tuple[Path, list[Measured]]], device: HardwareSpec) -
 
 def _kernel_tables(files: list[Path]) -> tuple[dict[Path, KernelTable], list[Path]]:
     """Tables of engines' kernels, which are named after what they hold, and the other files."""
-    from tracelens.calibration.kernel_calibration import table_of
+    from tracelens.predict.calibration.kernel_calibration import table_of
 
     tables = {path: table_of(path) for path in files if path.suffix in (".csv", ".parquet")}
     found = {path: table for path, table in tables.items() if table is not None}
@@ -125,8 +125,8 @@ def _of_kernels(
     tables: dict[Path, KernelTable], device: HardwareSpec
 ) -> tuple[list[Outcome], dict[str, list[KernelConstants]]]:
     """Errors of every kernel, and constants by table."""
-    from tracelens.calibration.kernel_calibration import calibrated_kernels
     from tracelens.files.data_table import read_table
+    from tracelens.predict.calibration.kernel_calibration import calibrated_kernels
 
     outcomes: list[Outcome] = []
     fitted: dict[str, list[KernelConstants]] = {}
@@ -143,10 +143,10 @@ def _measured(path: Path, device: HardwareSpec, extensions: list[str]) -> list[M
     import tracelens
     from tracelens.analysis.analyze import analyze
     from tracelens.analysis.loaded_trace import FILE, Options
-    from tracelens.calibration.measurements import analysis_measured, report_measured, table_measured
     from tracelens.extensions import load_extension
     from tracelens.files.data_table import read_table
     from tracelens.files.documents import is_report
+    from tracelens.predict.calibration.measurements import analysis_measured, report_measured, table_measured
 
     if path.suffix in (".csv", ".parquet"):
         return table_measured(read_table(path), device, path.name)

@@ -19,8 +19,8 @@ if TYPE_CHECKING:
     import pandas as pd
 
     from tracelens.backends.base import System
-    from tracelens.estimation.communication import Message
-    from tracelens.estimation.estimate import Answer
+    from tracelens.predict.estimation.communication import Message
+    from tracelens.predict.estimation.estimate import Answer
 
 _HEADER = (
     "device",
@@ -52,7 +52,7 @@ _NEEDED = {"collective": ("op", "bytes", "ranks"), "ep": ("tokens", "hidden", "t
 
 def configure(parser: argparse.ArgumentParser) -> None:
     from tracelens.backends.kernels import kernel_tables
-    from tracelens.estimation.kernel_estimates import LIBRARIES
+    from tracelens.predict.estimation.kernel_estimates import LIBRARIES
 
     kinds = parser.add_subparsers(dest="what", required=True, metavar="OPERATION")
     gemm = _kind(kinds, "gemm", "C[m,n] = A[m,k] B[k,n]")
@@ -163,8 +163,8 @@ def run(args: argparse.Namespace) -> int:
 
 def _messages(args: argparse.Namespace) -> int:
     from tracelens.errors import UsageError
-    from tracelens.estimation import communication
     from tracelens.files.data_table import read_table
+    from tracelens.predict.estimation import communication
 
     if args.batch is not None:
         table, where = read_table(args.batch), {"cluster": args.cluster, "device": args.device}
@@ -196,8 +196,8 @@ def _systems(clusters: str | None, devices: str | None) -> list[System]:
 
 
 def _sent(args: argparse.Namespace, system: System) -> list[Message]:
-    from tracelens.estimation.communication import TokenExchange, collective_answer, exchange_answers
     from tracelens.network.topology import Group
+    from tracelens.predict.estimation.communication import TokenExchange, collective_answer, exchange_answers
 
     if args.what == "collective":
         group = Group(ranks=args.ranks, stride=args.stride)
@@ -210,7 +210,7 @@ def _sent(args: argparse.Namespace, system: System) -> list[Message]:
 
 def _answers(args: argparse.Namespace, device: str) -> list[Answer]:
     from tracelens.errors import UsageError
-    from tracelens.estimation.estimate import operation_answers
+    from tracelens.predict.estimation.estimate import operation_answers
 
     sizes = {
         name: value for name, value in vars(args).items() if isinstance(value, int) and not isinstance(value, bool)
@@ -265,8 +265,8 @@ def _error(percent: float | None) -> str:
 
 def _batch(args: argparse.Namespace) -> int:
     from tracelens.errors import UsageError
-    from tracelens.estimation.estimate import estimate
     from tracelens.files.data_table import read_table
+    from tracelens.predict.estimation.estimate import estimate
 
     if args.backward:
         raise UsageError(

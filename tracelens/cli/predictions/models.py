@@ -8,9 +8,9 @@ import textwrap
 from collections.abc import Sequence
 from typing import Any
 
-from tracelens.estimation.model_summary import ModelSummary, model_summary
 from tracelens.files.safe_text import json_safe
 from tracelens.files.say import emit, say, say_table
+from tracelens.predict.estimation.model_summary import ModelSummary, model_summary
 from tracelens.workload import ModelConfig
 
 _HEADER = ("name", "parameters", "active", "blocks", "cache B/token", "dtype", "label")

@@ -16,10 +16,10 @@ from tracelens.errors import UsageError
 from tracelens.files.say import say
 from tracelens.lazy.records import dataclass
 from tracelens.option_fields import Renamed, arguments_of, filled_in, option, options_of, refuse_unread
-from tracelens.projection.projection_options import ProjectOptions
+from tracelens.predict.projection.projection_options import ProjectOptions
 
 if TYPE_CHECKING:
-    from tracelens.projection.project import Result
+    from tracelens.predict.projection.project import Result
 
 DOES_NOT_FIT = 3
 _MEASURED = "measured steps"
@@ -126,7 +126,7 @@ def _run_one(args: argparse.Namespace) -> int:
 
 
 def _project(args: argparse.Namespace) -> Result:
-    from tracelens.projection.project import project
+    from tracelens.predict.projection.project import project
 
     return project(args.model, args.cluster, options_of(ProjectOptions, args))
 
@@ -148,22 +148,22 @@ def _launched(args: argparse.Namespace) -> argparse.Namespace:
 
 def _measured(args: argparse.Namespace, found: Result) -> Result:
     """With the times of a report, or a measured step's factor."""
-    from tracelens.projection.project import Result
+    from tracelens.predict.projection.project import Result
 
     if args.traced and not (args.from_report or args.anchor):
         raise UsageError("--traced needs --from-report or --anchor, whose configuration it describes")
     if args.from_report and args.anchor:
         raise UsageError("give only one of --from-report and --anchor")
     if args.anchor:
-        from tracelens.projection.from_measured import Anchor, measured_step_us
+        from tracelens.predict.projection.from_measured import Anchor, measured_step_us
 
         path = Path(args.anchor)
         anchored = _project(_as_traced(args)).projection if args.traced else found.projection
         return Result(projection=Anchor.of(anchored, measured_step_us(path), path.name).on(found.projection))
     if args.from_report:
         from tracelens.backends.chain import chain
-        from tracelens.calibration.measurements import report_step
-        from tracelens.projection.from_measured import project_from
+        from tracelens.predict.calibration.measurements import report_step
+        from tracelens.predict.projection.from_measured import project_from
         from tracelens.report.projection_text import part_words
 
         asked = found.projection
@@ -198,9 +198,9 @@ def _beside(path: Path, found: Result) -> str:
     import tracelens
     from tracelens.analysis.analyze import analyze
     from tracelens.analysis.loaded_trace import Options
-    from tracelens.calibration.measurements import report_step, trace_step
     from tracelens.files.documents import is_report
-    from tracelens.projection.from_measured import against
+    from tracelens.predict.calibration.measurements import report_step, trace_step
+    from tracelens.predict.projection.from_measured import against
 
     step = report_step(path) if is_report(path) else trace_step(analyze(tracelens.load(path), Options()))
     table = against(found.projection, step)
@@ -209,7 +209,7 @@ def _beside(path: Path, found: Result) -> str:
 
 def _run_sweep(args: argparse.Namespace) -> int:
     from tracelens.files.atomic_write import write_whole
-    from tracelens.projection.project import sweep
+    from tracelens.predict.projection.project import sweep
     from tracelens.report.export import refuse_unknown, write_frame
     from tracelens.report.projection_pages import sweep_chart
 
@@ -272,9 +272,9 @@ def _ranks(text: str) -> list[int] | None:
 
 def _run_batch(args: argparse.Namespace) -> int:
     from tracelens.files.data_table import read_rows
-    from tracelens.projection.batch_rows import ESTIMATES, RowOptions, project_rows
-    from tracelens.projection.frameworks import named
-    from tracelens.projection.project import constants_of
+    from tracelens.predict.projection.batch_rows import ESTIMATES, RowOptions, project_rows
+    from tracelens.predict.projection.frameworks import named
+    from tracelens.predict.projection.project import constants_of
     from tracelens.report.export import write_rows
     from tracelens.workload.token_routing import Skew
 

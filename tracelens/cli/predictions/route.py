@@ -18,7 +18,7 @@ from tracelens.errors import UsageError
 from tracelens.files.say import emit, say
 from tracelens.lazy.records import dataclass
 from tracelens.option_fields import add_options, byte_count, duration_in, integer, option
-from tracelens.routing.config import (
+from tracelens.predict.routing.config import (
     MESH_ONLY,
     METADATA,
     NEVER_USED,
@@ -33,8 +33,8 @@ from tracelens.routing.config import (
 if TYPE_CHECKING:
     from tracelens.network.ports import Ports
     from tracelens.network.topology import Topology
-    from tracelens.routing.exchange import RouteResult
-    from tracelens.routing.token_choice import Routing
+    from tracelens.predict.routing.exchange import RouteResult
+    from tracelens.predict.routing.token_choice import Routing
     from tracelens.workload.expert_placement import Placement
 
 
@@ -143,7 +143,7 @@ def _routed(args: argparse.Namespace) -> RouteResult:
     result = _on_cluster(args, values, config) if is_cluster else _on_mesh(args, values, config)
     if not args.compare:
         return result
-    from tracelens.routing.route import compared
+    from tracelens.predict.routing.route import compared
 
     return compared(result, args.compare)
 
@@ -180,7 +180,7 @@ def _check_seed(args: argparse.Namespace, config: dict[str, Any], *, is_cluster:
 
 
 def _routing(args: argparse.Namespace, values: dict[str, Any], fallback: str) -> Routing:
-    from tracelens.routing.token_choice import Routing
+    from tracelens.predict.routing.token_choice import Routing
     from tracelens.workload.token_routing import Skew
 
     return Routing(
@@ -214,8 +214,8 @@ def _placement(args: argparse.Namespace, values: dict[str, Any]) -> Placement:
 
 def _on_mesh(args: argparse.Namespace, values: dict[str, Any], config: dict[str, Any]) -> RouteResult:
     from tracelens.network.packets import MeshRules
-    from tracelens.routing.config import BYTES_PER_MS_IN_GB_S
-    from tracelens.routing.exchange import MeshScenario, route_mesh
+    from tracelens.predict.routing.config import BYTES_PER_MS_IN_GB_S
+    from tracelens.predict.routing.exchange import MeshScenario, route_mesh
 
     inter = values["inter_gb_s"]
     if inter is not None and values["ranks_per_node"] is None:
@@ -256,7 +256,7 @@ def _on_mesh(args: argparse.Namespace, values: dict[str, Any], config: dict[str,
 
 
 def _on_cluster(args: argparse.Namespace, values: dict[str, Any], config: dict[str, Any]) -> RouteResult:
-    from tracelens.routing.exchange import PortScenario, route_ports
+    from tracelens.predict.routing.exchange import PortScenario, route_ports
 
     ports, topology = _ports(args, values, config)
     given = _given(args, config)
@@ -288,7 +288,7 @@ def _given(args: argparse.Namespace, config: dict[str, Any]) -> dict[str, Any]:
 
 def _ports(args: argparse.Namespace, values: dict[str, Any], config: dict[str, Any]) -> tuple[Ports, Topology | None]:
     from tracelens.network.ports import Ports
-    from tracelens.routing.route import cluster_system
+    from tracelens.predict.routing.route import cluster_system
 
     packets: dict[str, Any] = {"overlap": values["overlap"] or 1.0}
     for key, name, factor in (

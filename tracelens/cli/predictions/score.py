@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from tracelens.files.say import emit, say, say_table
 
 if TYPE_CHECKING:
-    from tracelens.calibration.scoring import Score
+    from tracelens.predict.calibration.scoring import Score
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -26,7 +26,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    from tracelens.calibration.scoring import score_file
+    from tracelens.predict.calibration.scoring import score_file
 
     scores = score_file(args.file, family=args.family)
     if args.format == "json":

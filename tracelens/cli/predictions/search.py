@@ -16,10 +16,10 @@ from tracelens.errors import UsageError
 from tracelens.files.say import Progress, say
 from tracelens.lazy.records import dataclass
 from tracelens.option_fields import arguments_of, integer, option, options_of, positive
-from tracelens.projection.projection_options import SearchOptions
+from tracelens.predict.projection.projection_options import SearchOptions
 
 if TYPE_CHECKING:
-    from tracelens.projection.search.request import Answer, Request
+    from tracelens.predict.projection.search.request import Answer, Request
 
 SCHEMA = "tracelens.search/1"
 NOTHING_FITS = 3
@@ -65,9 +65,9 @@ configure = arguments_of(SearchCommand)
 
 def run(args: argparse.Namespace) -> int:
     from tracelens.files.atomic_write import write_whole
-    from tracelens.projection.search.published_files import differences, read_results, system_json
-    from tracelens.projection.search.request import Request, answer
-    from tracelens.projection.search.systems import paper_system
+    from tracelens.predict.projection.search.published_files import differences, read_results, system_json
+    from tracelens.predict.projection.search.request import Request, answer
+    from tracelens.predict.projection.search.systems import paper_system
     from tracelens.report.export import refuse_unknown
     from tracelens.report.projection_text import search_text
     from tracelens.report.search_plots import write_plots
@@ -93,7 +93,7 @@ def run(args: argparse.Namespace) -> int:
 
 def _write(found: Answer, args: argparse.Namespace) -> None:
     from tracelens.files.atomic_write import write_whole
-    from tracelens.projection.search.published_files import results_npy
+    from tracelens.predict.projection.search.published_files import results_npy
     from tracelens.report.export import write_frame
     from tracelens.report.projection_pages import search_page
 
@@ -112,7 +112,7 @@ def _write(found: Answer, args: argparse.Namespace) -> None:
 def _run_sweep(request: Request, args: argparse.Namespace) -> int:
     from tracelens.executors import open_executor
     from tracelens.files.data_table import read_table
-    from tracelens.projection.search.request import parse_axes, points, sweep
+    from tracelens.predict.projection.search.request import parse_axes, points, sweep
     from tracelens.report.export import write_frame
     from tracelens.report.projection_text import compared
     from tracelens.report.search_plots import write_plots

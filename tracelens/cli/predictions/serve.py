@@ -19,11 +19,11 @@ from tracelens.errors import UsageError
 from tracelens.files.say import emit, say
 from tracelens.lazy.records import dataclass
 from tracelens.option_fields import arguments_of, filled_in, hint, option, options_of, refuse_unread
-from tracelens.serving.serving_options import TOKENS, DeploymentOptions, EngineOptions, ServingConfig, names_of
+from tracelens.predict.serving.serving_options import TOKENS, DeploymentOptions, EngineOptions, ServingConfig, names_of
 
 if TYPE_CHECKING:
-    from tracelens.serving.deployment import Deployment
-    from tracelens.serving.scenarios import Comparison
+    from tracelens.predict.serving.deployment import Deployment
+    from tracelens.predict.serving.scenarios import Comparison
 
 _ASKED = "results"
 
@@ -97,7 +97,7 @@ configure = arguments_of(ServeCommand)
 def run(args: argparse.Namespace) -> int:
     if args.config is None:
         return _one(args, args)
-    from tracelens.serving.experiment import read_settings
+    from tracelens.predict.serving.experiment import read_settings
 
     every = read_settings(args.config)
     if len(every) == 1:
@@ -152,10 +152,10 @@ def _one(args: argparse.Namespace, given: argparse.Namespace) -> int:
             "name a model and a device or cluster, as in --model llama3-8b --device h100 (tracelens models list and "
             "devices list show them), or --config, --scenarios or --batch"
         )
-    from tracelens.serving.experiment import deployment_of
+    from tracelens.predict.serving.experiment import deployment_of
 
     if mode == "calibrate":  # what is fitted begins with nothing
-        from tracelens.serving.engines import IDEAL
+        from tracelens.predict.serving.engines import IDEAL
 
         bare = dataclasses.replace(asked, engine=asked.engine or IDEAL)
         return _calibrate(args, deployment_of(args.model, args.cluster, bare))
@@ -186,9 +186,9 @@ def _with_config(args: argparse.Namespace, path: Path, settings: dict[str, Any])
 
 
 def _once(args: argparse.Namespace, deployment: Deployment, asked: ServingConfig) -> int:
+    from tracelens.predict.serving.experiment import experiment_of
+    from tracelens.predict.serving.metrics import Timeline
     from tracelens.report.serving_text import served_text, write_folder
-    from tracelens.serving.experiment import experiment_of
-    from tracelens.serving.metrics import Timeline
 
     names = ("rate", "concurrency", "requests", "duration", "shared_prefix")
     unused = [f"--{name.replace('_', '-')}" for name in names if getattr(asked, name)]
@@ -224,8 +224,8 @@ def _once(args: argparse.Namespace, deployment: Deployment, asked: ServingConfig
 
 
 def _sweep(args: argparse.Namespace, deployment: Deployment, asked: ServingConfig) -> int:
+    from tracelens.predict.serving.experiment import experiment_of, find_max_goodput
     from tracelens.report.serving_text import sweep_text
-    from tracelens.serving.experiment import experiment_of, find_max_goodput
 
     is_page = args.output is None or args.output.suffix == ".html"
     if not is_page or args.trace is not None or args.format != "text":
@@ -263,8 +263,8 @@ def _rates(text: str) -> tuple[float, ...]:
 
 
 def _calibrate(args: argparse.Namespace, deployment: Deployment) -> int:
-    from tracelens.calibration.engine_calibration import calibrate
     from tracelens.files.atomic_write import write_whole
+    from tracelens.predict.calibration.engine_calibration import calibrate
 
     engine = calibrate(deployment, args.calibrate, run=args.run_name, policy=args.policy)
     target = args.output or Path("engine.toml")
@@ -275,9 +275,9 @@ def _calibrate(args: argparse.Namespace, deployment: Deployment) -> int:
 
 
 def _export(args: argparse.Namespace, deployment: Deployment) -> int:
-    from tracelens.serving.costs import StepCost
-    from tracelens.serving.profile import export
-    from tracelens.serving.requests import Lengths
+    from tracelens.predict.serving.costs import StepCost
+    from tracelens.predict.serving.profile import export
+    from tracelens.predict.serving.requests import Lengths
 
     prompt, answer = (max(1, round(Lengths.parse(text).mean)) for text in (args.input_tokens, args.output_tokens))
     batch = args.concurrency or 32
@@ -287,9 +287,9 @@ def _export(args: argparse.Namespace, deployment: Deployment) -> int:
 
 
 def _batch(args: argparse.Namespace, asked: ServingConfig) -> int:
-    from tracelens.serving.configuration_rows import batch
-    from tracelens.serving.engines import IDEAL
-    from tracelens.serving.experiment import engine_of
+    from tracelens.predict.serving.configuration_rows import batch
+    from tracelens.predict.serving.engines import IDEAL
+    from tracelens.predict.serving.experiment import engine_of
 
     said = None if asked.engine is None else str(asked.engine)
     is_file = said is not None and ("/" in said or said.endswith(".toml"))
@@ -304,9 +304,9 @@ def _batch(args: argparse.Namespace, asked: ServingConfig) -> int:
 def _scenarios(args: argparse.Namespace, asked: ServingConfig) -> int:
     import pandas as pd
 
+    from tracelens.predict.serving.scenarios import figures
     from tracelens.report.export import frame_json, refuse_unknown, write_frame
     from tracelens.report.serving_text import scenarios_text
-    from tracelens.serving.scenarios import figures
 
     if args.output is not None:
         refuse_unknown(args.output)
@@ -325,9 +325,9 @@ def _scenarios(args: argparse.Namespace, asked: ServingConfig) -> int:
 
 def _compared(args: argparse.Namespace, asked: ServingConfig) -> list[Comparison]:
     """The levels of the deployment that is asked for, or of the three built-in ones."""
-    from tracelens.serving.experiment import deployment_of, experiment_of
-    from tracelens.serving.scenarios import SCENARIOS, bundled, compare, load_of, of_deployment
-    from tracelens.serving.simulation import Options
+    from tracelens.predict.serving.experiment import deployment_of, experiment_of
+    from tracelens.predict.serving.scenarios import SCENARIOS, bundled, compare, load_of, of_deployment
+    from tracelens.predict.serving.simulation import Options
 
     count = asked.requests if isinstance(asked.requests, int) else 24
     cluster = args.cluster or "dgx-h100"

@@ -15,7 +15,7 @@ from tracelens.errors import UsageError
 from tracelens.perf_models.base import MEMORY, PerfModel, WorkColumns
 from tracelens.perf_models.gemm import GEMM
 from tracelens.perf_models.sdpa import SDPA
-from tracelens.projection.pipeline import OVERLAP_COST
+from tracelens.predict.projection.pipeline import OVERLAP_COST
 from tracelens.units import NS_PER_US
 from tracelens.whatif.changes import ORDER, TIME, change
 from tracelens.whatif.plan import Plan, Subject

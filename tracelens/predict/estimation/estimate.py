@@ -1,0 +1,426 @@
+"""Estimates of tables and of single operations: names become dimensions here, backends only see arrays.
+
+Estimates of tables: names become dimensions here, backends only see arrays. A single operation is one row.
+
+``tracelens estimate``, its ``--batch`` and ``tl.estimate`` all end in ``priced``: an operation has one answer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+import numpy as np
+
+from tracelens.backends import System, origami
+from tracelens.backends.base import Estimate, EstimateTable, Floats
+from tracelens.backends.chain import LAST, Chain, chain
+from tracelens.backends.column_batch import ColumnBatch
+from tracelens.backends.kernels import kernel_table, kernel_tables
+from tracelens.backends.kernels.kernel_costs import KernelColumns, KernelTable
+from tracelens.backends.kernels.tile_model_kernels import GEMM_AITER
+from tracelens.backends.tiles.gemm_tiles import GEMMColumns
+from tracelens.dtypes import DType, Precision
+from tracelens.errors import UsageError
+from tracelens.files.data_table import is_file_name, text_codes, texts
+from tracelens.hardware import HardwareSpec
+from tracelens.lazy.records import dataclass
+from tracelens.perf_models import GEMM
+from tracelens.perf_models.base import WorkColumns
+from tracelens.predict.estimation.communication import estimate_collectives, estimate_exchanges
+from tracelens.predict.estimation.kernel_estimates import LIBRARIES, estimate_kernels
+from tracelens.predict.estimation.table_kinds import KINDS, Kind, group_rows, size_faults, with_sizes
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+
+Positions: TypeAlias = np.ndarray[Any, np.dtype[np.intp]]
+#: Types of tables and of ``--dtype``: nobody measured layers in MXFP8.
+ESTIMATED = {text: each.calibrated for each in Precision if each is not Precision.MXFP8 for text in each.spellings}
+#: The precision that stands for a type of this rate, where neither name nor alias says which.
+_OF_RATE = {"bf16": Precision.BF16, "fp16": Precision.BF16, "fp8": Precision.FP8, "fp4": Precision.NVFP4}
+#: Tables whose rows of AMD devices are kernels alone, the best of what was tuned: nobody fitted anything else.
+_TUNED = {"moe": "moe-aiter"}
+#: What an estimate says of a row.
+_SAID = ("bound", "backend", "measured_as", "reason")
+_FIGURES = ("time_us", "error_percent")
+_INNER = ("compute_us", "memory_us", "peak_us", "flops")
+_COMMUNICATION: Mapping[str, Callable[..., pd.DataFrame]] = {
+    "collective": estimate_collectives,
+    "ep": estimate_exchanges,
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Asked:
+    """On what, by whom and as whose kernels rows are estimated."""
+
+    device: HardwareSpec | str | None = None
+    backend: str = "tile"
+    gpu_clock_mhz: float | None = None
+    library: str | None = None
+
+    def system(self, spec: HardwareSpec) -> System:
+        """The device at the clock that is asked for."""
+        return System(device=spec).at_clock(self.gpu_clock_mhz)
+
+
+def estimate(
+    what: str,
+    table: pd.DataFrame | Mapping[str, object],
+    *,
+    device: HardwareSpec | str | None = None,
+    cluster: str | None = None,
+    backend: str = "tile",
+    gpu_clock_mhz: float | None = None,
+    library: str | None = None,
+) -> pd.DataFrame:
+    """``table`` with ``time_us``, ``bound``, ``backend``, ``measured_as`` (the device and types whose measurements the
+    estimate rests on), ``error_percent`` (the mean error there; empty where it was not measured on this device in this
+    type) and, where no backend can answer, a ``reason``.
+
+    ``what``: ``gemm``, ``grouped-gemm``, ``sdpa``, ``moe``, ``context-attention``, ``generation-attention``, or a table
+    of engines' kernels (``gdn``, ``mla-context-module``, ...), with the columns of ``docs/estimation.md``. The device
+    is each row's ``device`` column, else ``device``. ``library``: whose kernels, where a row has no ``framework``;
+    else the fastest. UsageError where a column is missing.
+
+    Rows of ``gemm`` are products alone, as ``tracelens estimate gemm`` prices them; with a ``library``, or in a table
+    of measured layers (a column ``framework`` or ``latency_ms``), an engine's linear layers.
+
+    ``collective`` and ``ep`` are priced on a cluster's links (``docs/network.md``), at the data sheets' clocks. A
+    mapping of column names to sizes is a table of one row: ``estimate("gemm", {"m": 8192, ...}, device="h100")``.
+    """
+    table = _as_table(what, table)
+    if what in _COMMUNICATION:
+        return _COMMUNICATION[what](
+            table, cluster=cluster, device=device if isinstance(device, str | None) else device.name
+        )
+    if library is not None and library not in LIBRARIES:
+        raise UsageError.unknown("library", library, LIBRARIES)
+    asked = Asked(device=device, backend=backend, gpu_clock_mhz=gpu_clock_mhz, library=library)
+    kernels = kernel_table(what)
+    if kernels is not None:
+        return _kernels(kernels, table, asked)
+    columns = priced(what, table, asked)
+    return table.assign(**{name: columns[name] for name in ("time_us", *_SAID[:3], "error_percent", "reason")})
+
+
+def priced(what: str, table: pd.DataFrame, asked: Asked) -> dict[str, np.ndarray[Any, np.dtype[Any]]]:
+    """The columns that ``estimate`` adds to rows of ``KINDS``, and those of a time's parts, FLOPs among them."""
+    kind = _kind(what, table, is_device_named=asked.device is not None)
+    answers = chain(asked.backend)
+    given = table.reset_index(drop=True)
+    if asked.library is not None and "framework" not in given:
+        given = given.assign(framework=asked.library)
+    columns = _empty(len(table))
+    columns["reason"][:] = size_faults(given, kind)
+    usable, sized = columns["reason"] == "", with_sizes(given, kind)
+    names, types, like = (
+        _words(given, column, usual) for column, usual in (("device", ""), (kind.dtype, "bf16"), (kind.apart, ""))
+    )
+    tuned = kernel_table(_TUNED.get(what, ""))
+    for name, dtype, other in sorted(set(zip(names.tolist(), types.tolist(), like.tolist(), strict=True))):
+        at = np.flatnonzero((names == name) & (types == dtype) & (like == other) & usable)
+        spec = _device(name, asked.device)
+        if spec is None:
+            columns["reason"][at] = f"no device named {name!r}"
+            continue
+        if tuned is not None and spec.vendor == "amd" and answers.backends("moe")[0].name == "tile":
+            found = _kernels(tuned, given.iloc[at], replace(asked, device=spec, library=None), inner=True)
+            for key in columns:
+                columns[key][at] = found[key].to_numpy()
+            continue
+        for rows, batch in _batches(kind, sized, at, (dtype, spec)):
+            if isinstance(batch, str):
+                columns["reason"][rows] = batch
+                continue
+            found_of = _answered(answers, batch, asked.system(spec))
+            for key, values in found_of.items():
+                columns[key][rows] = values
+            unknown = rows[np.isnan(found_of["time_us"])]
+            columns["reason"][unknown] = _unanswered(kind, dtype, spec, asked.backend)
+    return columns
+
+
+def _empty(rows: int) -> dict[str, np.ndarray[Any, np.dtype[Any]]]:
+    said = {name: np.full(rows, "", object) for name in _SAID}
+    return said | {name: np.full(rows, np.nan) for name in (*_FIGURES, *_INNER)}
+
+
+def _words(table: pd.DataFrame, column: str | Sequence[str], usual: str) -> np.ndarray[Any, np.dtype[Any]]:
+    """A column's texts, or those of several columns joined."""
+    if isinstance(column, str):
+        return np.array(texts(table, column, usual) if column in table else [usual] * len(table), dtype=object)
+    parts = [texts(table, name) if name in table else [""] * len(table) for name in column]
+    return np.array([" ".join(words) for words in zip(*parts, strict=True)] or [""] * len(table), dtype=object)
+
+
+def _unanswered(kind: Kind, dtype: str, device: HardwareSpec, backend: str) -> str:
+    """Why no backend knows a row."""
+    precision = precision_of(dtype)
+    if kind.dtype != "kv_cache_dtype" and precision is not None and device.matrix:
+        lacks = device.rate("matrix", precision.dtype) is None
+        if lacks:
+            return f"{device.name} has no matrix units for {dtype}: its file has {', '.join(device.matrix)}"
+    return f"no backend of {backend!r} has figures for {dtype} on {device.name}"
+
+
+def _as_table(what: str, given: object) -> pd.DataFrame:
+    import pandas as pd
+
+    if not isinstance(what, str):
+        raise UsageError(f"what to estimate is a word, like 'gemm', not a {type(what).__name__}; the table follows it")
+    if isinstance(given, pd.DataFrame):
+        return given
+    if not isinstance(given, Mapping):
+        raise UsageError(
+            f"estimate takes a DataFrame, or a mapping of column names to sizes, not a {type(given).__name__}"
+        )
+    return pd.DataFrame([dict(given)])
+
+
+def _kind(what: str, table: pd.DataFrame, *, is_device_named: bool) -> Kind:
+    kind = KINDS.get(what)
+    if kind is None:
+        raise UsageError.unknown("kind of table", what, [*KINDS, *kernel_tables(), *_COMMUNICATION])
+    missing = [name for name in kind.needed if name not in table]
+    if missing:
+        raise UsageError(f"a table for {what} needs the column {missing[0]!r}; it has {', '.join(map(str, table))}")
+    if not is_device_named and "device" not in table:
+        raise UsageError("the table has no column 'device': name one with --device")
+    return kind
+
+
+def _answered(
+    answers: Chain, work: ColumnBatch | WorkColumns, system: System
+) -> dict[str, np.ndarray[Any, np.dtype[Any]]]:
+    """Columns of rows that are alike in type and device."""
+    if isinstance(work, ColumnBatch):
+        found, flops = answers.estimate_batch(work, system), work.flops()
+    else:
+        found, flops = answers.estimate_many(work, system), work.flops
+    known = ~np.isnan(found.time_us) & ~without_rate(found, flops)
+    columns = {name: np.where(known, getattr(found, name), np.nan) for name in ("time_us", *_INNER[:3])}
+    for name, said in (("bound", found.bound), ("backend", found.backend)):
+        columns[name] = np.where(known, np.array([word or "" for word in said], object), "")
+    columns["measured_as"], columns["error_percent"] = answers.measured_as(work, system, found)
+    return columns | {"flops": np.asarray(flops, np.float64)}
+
+
+def _kernels(kernels: KernelTable, table: pd.DataFrame, asked: Asked, *, inner: bool = False) -> pd.DataFrame:
+    if "device" not in table and asked.device is None:
+        raise UsageError("the table has no column 'device': name one with --device")
+    codes, names = text_codes(table, "device") if "device" in table else (np.zeros(len(table), np.intp), [""])
+    systems: list[System | None] = [None] * len(names)
+    for number in np.unique(codes).tolist():
+        spec = _device(names[number], asked.device)
+        systems[number] = None if spec is None else asked.system(spec)
+    found = estimate_kernels(kernels, table, (codes, systems), chain(asked.backend), asked.library)
+    return found if inner else found.drop(columns=list(_INNER))
+
+
+def without_rate(found: EstimateTable, flops: Floats) -> np.ndarray[Any, np.dtype[np.bool_]]:
+    """Rows of which the roofline only knows the memory traffic: the device has no rate for their type."""
+    bounded = np.array([name == LAST for name in found.backend], dtype=bool)
+    return bounded & np.isnan(found.compute_us) & (flops > 0)
+
+
+def _batches(
+    kind: Kind, table: pd.DataFrame, at: Positions, typed: tuple[str, HardwareSpec]
+) -> Iterator[tuple[Positions, ColumnBatch | WorkColumns | str]]:
+    """Rows and their batch; for a row that describes nothing possible, the reason. It costs no other its answer."""
+    if not len(at):
+        return
+    (dtype, device), precision = typed, precision_of(typed[0])
+    try:
+        part = table.iloc[at]
+        yield at, _products_in(kind, part, dtype, device) if precision is None else kind.columns(part, precision)
+    except UsageError as error:
+        if len(at) == 1 or precision is None:
+            yield at, str(error)
+            return
+        for half in np.array_split(at, 2):
+            yield from _batches(kind, table, half, typed)
+
+
+def _products_in(kind: Kind, part: pd.DataFrame, dtype: str, device: HardwareSpec) -> ColumnBatch | WorkColumns:
+    """Products in another type: AMD's tuned kernels, where they name it, else as the roofline has it."""
+    columns = kind.columns(part, Precision.BF16)
+    named, read = GEMM_AITER.type_named(dtype), DType.parse(dtype)
+    named = named if named in GEMM_AITER.types else None
+    is_known = named is not None or (read is not None and read.rate is not None)
+    if kind is not KINDS["gemm"] or not isinstance(columns, GEMMColumns) or not is_known:
+        raise UsageError(f"no estimates for type {dtype!r}")
+    sizes = {"m": columns.m, "n": columns.n, "k": columns.k, "batch": columns.b}
+    if named is not None and device.vendor == "amd":
+        return KernelColumns(precision="bf16", table=GEMM_AITER, case=(("gemm_dtype", named),), sizes=sizes)
+    if read is None or read.rate is None:
+        raise UsageError(f"{dtype} is a type of AMD's tuned kernels; {device.name} has none")
+    rows = zip(*(values.astype(int).tolist() for values in sizes.values()), strict=True)
+    return WorkColumns.of([GEMM(m=m, n=n, k=k, b=b, dtype=read) for m, n, k, b in rows])
+
+
+def _device(name: str, given: HardwareSpec | str | None) -> HardwareSpec | None:
+    """The device that a row names, else ``given``; None for a name that nothing has. A row never names a file."""
+    if not name:
+        return given if isinstance(given, HardwareSpec) else HardwareSpec.load(given or "")
+    try:
+        return None if is_file_name(name) else HardwareSpec.load(name)
+    except UsageError:
+        return None
+
+
+def precision_of(dtype: str) -> Precision | None:
+    """The precision that a type in any spelling is estimated in; None for one without."""
+    found = ESTIMATED.get(dtype.strip().lower())
+    kind = DType.parse(dtype)
+    return found or (None if kind is None else _OF_RATE.get(kind.rate or ""))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Answer:
+    """One operation on one device.
+
+    ``measured_as`` names the device and types whose measurements the estimate rests on, ``error_percent`` is the mean
+    error there, None where it was not measured on this device in this type; ``reason`` is why there is no estimate.
+    """
+
+    device: str
+    operation: str
+    flops: float
+    estimate: Estimate | None
+    error_percent: float | None = None
+    measured_as: str = ""
+    reason: str = ""
+    notes: tuple[str, ...] = ()
+
+
+def operation_answers(
+    what: str,
+    sizes: Mapping[str, Any],
+    *,
+    device: str,
+    dtype: str = "bf16",
+    backend: str = "tile",
+    gpu_clock_mhz: float | None = None,
+) -> list[Answer]:
+    """One kernel, and with ``sizes["backward"]`` its gradients each apart.
+
+    UsageError for a size or type that is missing.
+    """
+    import pandas as pd
+
+    makers = {"gemm": _gemms, "grouped-gemm": _grouped_gemms, "sdpa": _sdpas, "moe": _moes}
+    if what not in makers:
+        raise UsageError.unknown("operation", what, makers)
+    asked = Asked(device=HardwareSpec.load(device), backend=backend, gpu_clock_mhz=gpu_clock_mhz)
+    if precision_of(dtype) is None and (what != "gemm" or sizes.get("backward")):
+        raise UsageError.unknown("type with estimates", dtype, ESTIMATED)
+    answers = []
+    for name, kind, row in makers[what](sizes):
+        table = pd.DataFrame([{**row, KINDS[kind].dtype: dtype}])
+        answers.append(_answer(name, priced(kind, table, asked), asked, dtype))
+    return answers
+
+
+_Named = list[tuple[str, str, Mapping[str, object]]]
+
+
+def _answer(name: str, columns: Mapping[str, np.ndarray[Any, np.dtype[Any]]], asked: Asked, dtype: str) -> Answer:
+    row = {key: values[0] for key, values in columns.items()}
+    compute, memory, peak = (
+        None if np.isnan(row[key]) else float(row[key]) for key in ("compute_us", "memory_us", "peak_us")
+    )
+    reason, device = str(row["reason"]), asked.device
+    known = not np.isnan(row["time_us"])
+    if reason.startswith("no estimates for type"):
+        raise UsageError.unknown("type with estimates", dtype, ESTIMATED)
+    if reason and not reason.startswith("no backend") and " has no matrix units " not in reason:
+        raise UsageError(reason)
+    estimate = Estimate(
+        time_us=float(row["time_us"]), bound=str(row["bound"]) or None, backend=str(row["backend"]), compute_us=compute,
+        memory_us=memory, peak_us=peak,
+    )  # fmt: skip
+    return Answer(
+        device=device.name if isinstance(device, HardwareSpec) else str(device), operation=name,
+        flops=float(row["flops"]), estimate=estimate if known else None,
+        error_percent=None if np.isnan(row["error_percent"]) else float(row["error_percent"]),
+        measured_as=str(row["measured_as"]), reason=reason, notes=_notes(str(row["backend"]), asked.device, dtype),
+    )  # fmt: skip
+
+
+def _notes(backend: str, device: object, dtype: str) -> tuple[str, ...]:
+    """What Origami's answers were held against."""
+    precision = precision_of(dtype)
+    if backend != origami.Origami.name or precision is None or not isinstance(device, HardwareSpec):
+        return ()
+    return (origami.note(device, precision),)
+
+
+def _size(sizes: Mapping[str, Any], *names: str) -> list[int]:
+    for name in names:
+        value = sizes.get(name)
+        if value is None:
+            raise UsageError(f"--{name.replace('_', '-')} is needed")
+        if value < 1:
+            raise UsageError(f"--{name.replace('_', '-')} must be at least 1, got {value}")
+    return [int(sizes[name]) for name in names]
+
+
+def _gemms(sizes: Mapping[str, Any]) -> _Named:
+    m, n, k, b = _size(sizes, "m", "n", "k", "b")
+    products = [("gemm", m, n, k)]
+    if sizes.get("backward"):
+        products = [("forward", m, n, k), ("dgrad", m, k, n), ("wgrad", k, n, m)]
+    return [(name, "gemm", {"m": rows, "n": width, "k": depth, "b": b}) for name, rows, width, depth in products]
+
+
+def _grouped_gemms(sizes: Mapping[str, Any]) -> _Named:
+    n, k = _size(sizes, "n", "k")
+    if sizes.get("rows") is None:
+        m, groups = _size(sizes, "m", "groups")
+        given: Mapping[str, object] = {"m": m, "groups": groups}
+        rows = [m // groups + (i < m % groups) for i in range(groups)]
+    else:
+        given, rows = {"rows": str(sizes["rows"])}, group_rows(str(sizes["rows"]))
+    if not sizes.get("backward"):
+        return [("grouped gemm", "grouped-gemm", {"n": n, "k": k, **given})]
+    # The weights' gradient sums over each group's own rows: one product per group, priced at the mean.
+    active = [r for r in rows if r]
+    mean = sum(active) / len(active)
+    return [
+        ("forward", "grouped-gemm", {"n": n, "k": k, **given}),
+        ("dgrad", "grouped-gemm", {"n": k, "k": n, **given}),
+        ("wgrad", "gemm", {"m": k, "n": n, "k": max(round(mean), 1), "b": len(active)}),
+    ]
+
+
+def _sdpas(sizes: Mapping[str, Any]) -> _Named:
+    b, s, heads, d = _size(sizes, "b", "s_q", "q_heads", "d_qk")
+    given = {name: sizes[name] for name in ("s_kv", "kv_heads", "d_v", "window") if sizes.get(name) is not None}
+    _size(given, *given)
+    row = {
+        "b": b, "s_q": s, "q_heads": heads, "d_qk": d, **given, "causal": float(sizes.get("causal", True)),
+        "latent": float(bool(sizes.get("latent"))),
+    }  # fmt: skip
+    if not sizes.get("backward"):
+        return [("sdpa", "sdpa", row)]
+    if sizes.get("latent"):
+        raise UsageError("--latent is decoding, which has no backward")
+    return [(name, "sdpa", {**row, "pass": name}) for name in ("forward", "backward")]
+
+
+def _moes(sizes: Mapping[str, Any]) -> _Named:
+    if sizes.get("backward"):
+        raise UsageError(
+            "a fused expert layer has no backward; estimate its GEMMs with tracelens estimate grouped-gemm"
+        )
+    tokens, hidden, ffn, experts, topk, tp, ep = _size(sizes, "tokens", "hidden", "ffn", "experts", "topk", "tp", "ep")
+    row = {
+        "num_tokens": tokens, "hidden_size": hidden, "inter_size": ffn, "num_experts": experts, "topk": topk,
+        "moe_tp_size": tp, "moe_ep_size": ep, "distribution": sizes.get("distribution", "balanced"),
+        "gated": float(sizes.get("gated", True)),
+    }  # fmt: skip
+    return [("moe", "moe", row)]

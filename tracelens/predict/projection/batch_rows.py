@@ -1,0 +1,466 @@
+"""Many steps from a table of configurations, one projection per row or the one thing that it lacks.
+
+Reads the columns id, model, kind, gpu, n_gpus, tp, pp, vp, cp, ep, etp, dp, fsdp_shard, mbs, gbs, seq_len, precision,
+recompute, framework, schedule, graphs, notes, under these names or as other tables head them (``row_headings``). What a
+row leaves open is settled by its framework's file, else by rules that ``Point.assumptions`` prints.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import field, replace
+from typing import Any
+
+from tracelens.backends.base import System, system_of
+from tracelens.errors import InputError, TracelensError, UsageError
+from tracelens.files.data_table import Number, is_file_name, number, shown
+from tracelens.files.say import told
+from tracelens.lazy.records import dataclass
+from tracelens.option_fields import BACKENDS
+from tracelens.predict.projection.frameworks import Framework
+from tracelens.predict.projection.from_measured import Anchor
+from tracelens.predict.projection.published_rows import (
+    Recipe,
+    Recomputation,
+    graphs_of,
+    is_tp_overlapped,
+    mlperf_layers,
+    precision_of,
+    recipe_of,
+    recomputation_of,
+    schedule_of,
+    sharding_of,
+    stated,
+)
+from tracelens.predict.projection.step import Projection, project
+from tracelens.units import US_PER_S
+from tracelens.workload.model_config import ModelConfig
+from tracelens.workload.parallel_config import ParallelConfig
+from tracelens.workload.token_routing import UNIFORM, Skew
+
+#: A row without one of these is not projected.
+NEEDED = ("model", "gpu", "n_gpus")
+#: Ranks, batches and tokens of a row.
+_COUNT = Number(least=1, most=1e9, whole=True)
+_SECONDS = Number(least=1e-6, most=1e9)
+_RATE = Number(least=1e-6, most=1e12)
+#: Published FLOPs of a token are at most this many times the model's: recomputation is counted as a third more,
+#: attention without its mask up to twice.
+_MOST_FLOPS = 2.5
+#: Micro-batches of a step whose batch a table does not state: enough that more change little.
+MICRO_BATCHES = 32
+#: Tokens per sequence where a table does not say, as of the command.
+SEQUENCE = 4096
+#: What is taken where a table says "recipe": the setting is in a launch script, not in the table.
+ASSUMED = "recipe: no recomputation"
+#: What is taken where a row says nothing and its step fits; and words for settings that a table does not repeat.
+NOTHING = "no recomputation"
+_ELSEWHERE = ("recipe", "custom")
+#: Of MLPerf's fine-tuning benchmark, and of Megatron-Bridge's recipe for Llama 3 70B.
+LORA_RANK = 16
+#: Megatron-Bridge fine-tunes on packed SQuAD examples, which have some 100 to 400 tokens; between those a step of these
+#: tables differs by less than 1 %.
+SFT_DOCUMENT = 256
+PACKED = f"texts of {SFT_DOCUMENT} tokens packed (SQuAD: llama3_llm_finetune.py of the scripts at 0b928cd)"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Point:
+    """A row's answer: a projection, or the reason. ``assumptions`` are what the row did not say, the batch among them
+    where ``is_batch_assumed``; ``doubt`` is how its own figures contradict each other.
+    """
+
+    projection: Projection | None = None
+    reason: str | None = None
+    assumptions: tuple[str, ...] = ()
+    framework: Framework | None = None
+    is_batch_assumed: bool = False
+    doubt: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RowOptions:
+    """What a command changes for all rows. ``framework``: whose constants, in place of the row's own framework's;
+    ``constants``: single ones of ``Software``.
+    """
+
+    framework: str | None = None
+    constants: Mapping[str, float] = field(default_factory=dict)
+    backends: str = BACKENDS
+    gpu_clock_mhz: float | None = None
+    power_w: float | None = None
+    skew: Skew = UNIFORM
+
+
+AS_IS = RowOptions()
+
+
+def project_row(row: Mapping[str, str], options: RowOptions = AS_IS) -> Point:
+    """The row's step, or the one thing why there is none."""
+    try:
+        return _projected(stated(row), options)
+    except TracelensError as error:
+        return Point(reason=str(error))
+
+
+def _projected(row: Mapping[str, str], options: RowOptions) -> Point:
+    reason = _not_modeled(row)
+    if reason is not None:
+        return Point(reason=reason)
+    model = ModelConfig.load(row["model"])
+    configured = configuration(row)
+    assumptions = list(configured.assumptions)
+    if "SFT" in row.get("notes", "") and row.get("framework", "").startswith("Megatron-Bridge "):
+        model = replace(model, document=SFT_DOCUMENT)
+        assumptions.append(PACKED)
+    system, read_as = system_of(row["gpu"])
+    system = system.at_clock(options.gpu_clock_mhz).at_power(options.power_w)
+    framework = configured.framework if options.framework is None else Framework.load(options.framework)
+    step = functools.partial(_step, row, model, system, framework, options)
+    found = step(configured.parallel)
+    if configured.open_recomputation:
+        found, repeated = _fitting(found, step)
+        assumptions += [repeated] if repeated != NOTHING or not row.get("recompute") else []
+    notes = (note for note in found.notes if note != system.note)
+    said = (*assumptions, *filter(None, (read_as,)), *notes)
+    return Point(
+        projection=found, assumptions=said, framework=framework, is_batch_assumed=_is_batch_open(row),
+        doubt=_contradiction(row, found),
+    )  # fmt: skip
+
+
+def _is_batch_open(row: Mapping[str, str]) -> bool:
+    return not row.get("gbs") and not row.get("ga")
+
+
+def _contradiction(row: Mapping[str, str], found: Projection) -> str:
+    """A row's TFLOPS over its tokens per second are FLOPs of a token, which the model has, too; "" where they agree."""
+    tflops, tokens = (number(row.get(name) or "") for name in ("tflops_gpu", "tokens_s_gpu"))
+    try:
+        said = _RATE.of(tflops, "tflops_gpu") * 1e3 / _RATE.of(tokens, "tokens_s_gpu")
+    except InputError:
+        return ""
+    counted = found.tflops_gpu * 1e3 / found.tokens_per_s_per_gpu
+    if said <= _MOST_FLOPS * counted:
+        return ""
+    return (
+        f"its {tflops} TFLOPS at {tokens} tokens/s are {said:.0f} GFLOP per token, {said / counted:.1f} times the"
+        f" model's {counted:.0f}: its batch, its layers or its FLOPs are others than it says"
+    )
+
+
+def _fitting(found: Projection, step: Callable[[ParallelConfig], Projection]) -> tuple[Projection, str]:
+    """A step that does not say what it recomputes, and what was taken: nothing more where it fits; under full sharding,
+    which wraps whole models, every layer; else as few layers as let it fit.
+    """
+    capacity = found.peak_memory.capacity
+    if found.infeasible is None or capacity is None:
+        return found, NOTHING
+    whole = step(replace(found.parallel, recompute="full"))
+    if whole.peak_memory.peak >= found.peak_memory.peak:
+        return found, NOTHING
+    layers, every = 0, len(found.model.layers)
+    if whole.infeasible is None and found.parallel.zero < 3:
+        saved = (found.peak_memory.peak - whole.peak_memory.peak) / every
+        layers = math.ceil((found.peak_memory.peak - capacity) / saved)
+    for count in range(layers, every) if layers else ():
+        some = step(replace(found.parallel, recompute="full", recompute_layers=count))
+        if some.infeasible is None:
+            return some, f"{count} of {every} layers recomputed, the fewest with which the step fits"
+    return whole, "every layer recomputed, because the step does not fit without"
+
+
+def _step(
+    row: Mapping[str, str],
+    model: ModelConfig,
+    system: System,
+    framework: Framework,
+    options: RowOptions,
+    parallel: ParallelConfig,
+) -> Projection:
+    software = framework.software(system, parallel.precision, framework.runs(parallel.attention))
+    named = row.get("schedule", "")
+    return project(
+        model,
+        replace(parallel, skew=options.skew),
+        system,
+        sequence=_whole(row, "seq_len", SEQUENCE),
+        schedule=_schedule(schedule_of(named) if named else None, parallel),
+        backends=options.backends,
+        software=replace(software, **options.constants),
+    )
+
+
+def _schedule(named: str | None, parallel: ParallelConfig) -> str | None:
+    """The schedule that a row names; of several chunks per rank, ``1F1B`` is the interleaved one."""
+    if parallel.pp == 1 or (named == "1f1b" and parallel.vpp > 1):
+        return None
+    return named
+
+
+#: Columns that ``project_rows`` adds.
+ESTIMATES = (
+    "step_time_s_est", "step_time_s_low", "step_time_s_high", "tokens_s_gpu_est", "tflops_gpu_est", "memory_gb_est",
+    "fits", "batch_assumed", "assumed", "doubtful", "reason",
+)  # fmt: skip
+
+
+def project_rows(
+    rows: Sequence[Mapping[str, str]], *, anchor: str | None = None, options: RowOptions = AS_IS
+) -> tuple[list[dict[str, str]], int]:
+    """The rows with ``ESTIMATES``, and how many were projected. ``anchor``: the id of a row measured as a factor.
+
+    ``step_time_s_low`` and ``step_time_s_high``: between them nine of ten steps of the framework's left-out families
+    were; empty for an anchored step.
+    """
+    base = RowAnchor.of([stated(row) for row in rows], anchor, options) if anchor else None
+    answers, answered = [], 0
+    for row in told(rows, "projecting", "rows"):
+        point = project_row(row, options)
+        answered += point.projection is not None
+        point = point if base is None else base.on(point, stated(row))
+        answers.append({**row, **_figures(point, is_anchored=base is not None), "reason": point.reason or ""})
+    return answers, answered
+
+
+def _figures(point: Point, *, is_anchored: bool) -> dict[str, str]:
+    figures = {"assumed": "; ".join(point.assumptions), "doubtful": point.doubt}
+    found = point.projection
+    if found is None:
+        return figures
+    step_s = found.step_us / US_PER_S
+    expected = (
+        None
+        if is_anchored or point.framework is None
+        else point.framework.expected(found.model, has_adapters=found.parallel.lora > 0)
+    )
+    if expected is not None:
+        figures["step_time_s_low"] = f"{step_s * expected.most[0]:.4f}"
+        figures["step_time_s_high"] = f"{step_s * expected.most[1]:.4f}"
+    return figures | {
+        "step_time_s_est": f"{step_s:.4f}",
+        "tokens_s_gpu_est": f"{found.tokens_per_s_per_gpu:.1f}",
+        "tflops_gpu_est": f"{found.tflops_gpu:.1f}",
+        "memory_gb_est": f"{found.peak_memory.peak / 1e9:.1f}",
+        "fits": "" if found.peak_memory.capacity is None else "no" if found.infeasible else "yes",
+        "batch_assumed": "yes" if point.is_batch_assumed else "no",
+    }
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RowAnchor:
+    """A measured row as a factor on the rows of its model and device."""
+
+    anchor: Anchor
+    row: Mapping[str, str]
+
+    @classmethod
+    def of(cls, rows: Iterable[Mapping[str, str]], row_id: str, options: RowOptions = AS_IS) -> RowAnchor:
+        """The row whose ``id`` is ``row_id``. UsageError where there is none, or it has no ``step_time_s``, or no
+        projection.
+        """
+        row = next((row for row in rows if row.get("id") == row_id), None)
+        if row is None:
+            raise UsageError(f"--anchor {row_id}: no row has this id")
+        try:
+            measured_us = 1e6 * _SECONDS.of(row.get("step_time_s"), "step_time_s")
+        except InputError as error:
+            raise UsageError(f"--anchor {row_id}: {error}") from None
+        point = project_row(row, options)
+        if point.projection is None:
+            raise UsageError(f"--anchor {row_id}: {point.reason}")
+        return cls(anchor=Anchor.of(point.projection, measured_us, f"row {row_id}"), row=row)
+
+    def on(self, point: Point, row: Mapping[str, str]) -> Point:
+        """``point`` of ``row``, anchored where model and device are the same."""
+        same = all(row[name].strip().lower() == self.row[name].strip().lower() for name in ("model", "gpu"))
+        if point.projection is None or not same:
+            return point
+        found = self.anchor.on(point.projection)
+        return replace(point, projection=found, assumptions=(*point.assumptions, found.notes[-1]))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Configured:
+    """What a row says of its step. ``open_recomputation``: it does not say itself what is recomputed."""
+
+    parallel: ParallelConfig
+    framework: Framework
+    open_recomputation: bool
+    assumptions: tuple[str, ...]
+
+
+def configuration(row: Mapping[str, str]) -> Configured:
+    """The row's parallel configuration, and what was assumed. UsageError where it is none."""
+    row = stated(row)
+    framework, model = _framework(row), ModelConfig.load(row["model"])
+    said, recipe, assumptions = _recomputation(row, framework)
+    ranks = _ranks(row)
+    micro_batch, cp = _whole(row, "mbs", 1), _context(row, ranks)
+    tp, pp = _whole(row, "tp", 1), _whole(row, "pp", 1)
+    replicas = _whole(row, "dp", max(ranks // (tp * pp * cp), 1))
+    batch = _whole(row, "gbs", _whole(row, "ga", MICRO_BATCHES) * micro_batch * replicas)
+    precision = precision_of(row.get("precision", "") or framework.precision)
+    if precision is None:
+        raise UsageError(f"precision {row.get('precision')!r} is not modeled")
+    ep = _expert_ranks(row, model, framework, ranks // pp)
+    assumptions += _open_figures(row, framework, micro_batch, replicas, cp)
+    if model.experts is not None and not row.get("ep"):
+        whose = f", which is {framework.name}'s default" if framework.ep else ": the ranks of experts are not stated"
+        assumptions.append(f"ep {ep}{whose}")
+    if _is_lora(row):
+        assumptions.append(f"LoRA: adapters of rank {LORA_RANK} beside attention's products")
+    zero, shard = sharding_of(row.get("fsdp_shard", ""), framework.zero, ranks)
+    parallel = ParallelConfig.of(
+        ranks=ranks,
+        global_batch=batch,
+        tp=tp,
+        sequence_parallel=tp > 1 and (framework.sequence_parallel or row.get("recompute", "").lower().endswith("+sp")),
+        pp=pp,
+        vpp=_whole(row, "vp", 1),
+        cp=cp,
+        dp=replicas,
+        ep=ep,
+        etp=_whole(row, "etp", 1),
+        zero=zero,
+        # All replicas: with the ranks that have their context, as where no number is given
+        shard=None if shard in (None, replicas) or replicas * cp % shard else shard,
+        micro_batch=micro_batch,
+        precision=precision,
+        gradients=framework.gradients,
+        fused_loss=framework.has_fused_loss,
+        lora=LORA_RANK if _is_lora(row) else 0,
+        attention="unfused" if framework.attention == "unfused" else "flash",
+        tp_overlap=framework.nvfp4_tp_overlap if precision == "nvfp4" else framework.tp_overlap,
+        **_recomputing(said, model),
+    )
+    return Configured(
+        parallel=_launched(row, model, parallel if recipe is None else recipe.of(parallel)),
+        framework=framework,
+        open_recomputation=row.get("recompute", "").lower() in ("", *_ELSEWHERE),
+        assumptions=tuple(assumptions),
+    )
+
+
+def _launched(row: Mapping[str, str], model: ModelConfig, parallel: ParallelConfig) -> ParallelConfig:
+    """``parallel`` with what the row says of graphs and of overlap, in columns or in its notes."""
+    said = row.get("graphs", "")
+    notes = f"{said} cuda graph={said}" if said else row.get("notes", "")
+    graphs = graphs_of(notes, has_experts=model.experts is not None)
+    overlapped = is_tp_overlapped(row.get("notes", ""))
+    return replace(
+        parallel, graphs=graphs or parallel.graphs, tp_overlap="none" if overlapped is False else parallel.tp_overlap
+    )
+
+
+def _ranks(row: Mapping[str, str]) -> int:
+    """Of the job: stated, or in its nodes, or in its degrees."""
+    if row["n_gpus"]:
+        return _whole(row, "n_gpus")
+    if row.get("nodes"):
+        topology = system_of(row["gpu"])[0].topology
+        node = 8 if topology is None else topology.ranks_per_node or 8
+        return _whole(row, "nodes") * _whole(row, "gpus_per_node", node)
+    return math.prod(_whole(row, name, 1) for name in ("tp", "pp", "cp", "dp"))
+
+
+def _context(row: Mapping[str, str], ranks: int) -> int:
+    """Context parallelism; where a row states no layout and has fewer sequences than GPUs, as many share each."""
+    batch, micro_batch = _whole(row, "gbs", 0), _whole(row, "mbs", 1)
+    if any(row.get(name) for name in ("tp", "pp", "cp", "dp")) or not 0 < batch < ranks * micro_batch:
+        return _whole(row, "cp", 1)
+    return ranks * micro_batch // batch if ranks * micro_batch % batch == 0 else 1
+
+
+def _expert_ranks(row: Mapping[str, str], model: ModelConfig, framework: Framework, ranks: int) -> int:
+    """Expert parallelism; where neither row nor framework says, as far as experts and a stage's ranks divide, at most
+    among 8: a node.
+    """
+    if row.get("ep") or framework.ep or model.experts is None:
+        return _whole(row, "ep", framework.ep or 1)
+    return max(size for size in (1, 2, 4, 8) if ranks % size == 0 == model.experts.count % size)
+
+
+def _open_figures(
+    row: Mapping[str, str], framework: Framework, micro_batch: int, replicas: int, cp: int
+) -> Iterator[str]:
+    """What is taken where the row has no figure."""
+    if not row.get("fsdp_shard") and framework.zero == 1 and replicas > 1:
+        yield "optimizer state divided among data-parallel ranks"
+    if cp > 1 and not row.get("cp"):
+        yield f"cp {cp}: the batch has fewer sequences than there are GPUs"
+    if _is_batch_open(row):
+        yield f"{MICRO_BATCHES} micro-batches of {micro_batch} per replica: the batch is not stated"
+    elif not row.get("mbs"):
+        yield "micro-batches of 1 sequence"
+    if not row.get("seq_len"):
+        yield f"sequences of {SEQUENCE} tokens"
+    if not row.get("precision"):
+        yield f"{framework.precision}: the precision is not stated"
+
+
+def _recomputation(row: Mapping[str, str], framework: Framework) -> tuple[Recomputation, Recipe | None, list[str]]:
+    text = row.get("recompute", "")
+    layers = mlperf_layers(row) if text == "none" and _is_lora(row) else None
+    if layers is not None:
+        said = f"{layers} layers recomputed, as MLPerf's script for {row['gpu']} sets"
+        return Recomputation(kind="full", layers=layers), None, [said]
+    if text.lower() not in _ELSEWHERE:
+        return recomputation_of(text or "none") or Recomputation(kind="none"), None, []
+    recipe = recipe_of(row)
+    if recipe is None and framework.recompute_modules:
+        modules = framework.recompute_modules
+        return Recomputation(kind="selective", modules=modules), None, [f"recipe: {', '.join(modules)} recomputed"]
+    return Recomputation(kind="none"), recipe, [f"recipe: {recipe}" if recipe is not None else ASSUMED]
+
+
+def _recomputing(said: Recomputation, model: ModelConfig) -> dict[str, Any]:
+    layers = said.layers
+    if said.every > 1:
+        layers = max(len(model.layers) // said.every, 1)
+    made: dict[str, Any] = {"recompute": said.kind, "recompute_layers": layers}
+    return made | ({"recompute_modules": said.modules} if said.modules else {})
+
+
+def _not_modeled(row: Mapping[str, str]) -> str | None:
+    if is_file_name(row.get("gpu", "")):
+        return f"gpu names a device or a cluster, not a file: {shown(row['gpu'])}"
+    missing = [name for name in NEEDED if not row[name]]
+    if missing == ["n_gpus"] and any(row.get(name) for name in ("nodes", "dp")):
+        missing = []
+    if missing:
+        return f"{missing[0]} is not stated"
+    for name, what, read in _WORDS:
+        said = row.get(name, "")
+        if said and read(said) is None and (name != "schedule" or row.get("pp", "1") not in ("", "1")):
+            return f"{what} {said!r} is not modeled"
+    return None
+
+
+def _framework(row: Mapping[str, str]) -> Framework:
+    return Framework.load(row.get("framework", "") or "pooled")
+
+
+def _is_lora(row: Mapping[str, str]) -> bool:
+    """Whether adapters are trained, which tables say in one column or another."""
+    return any("lora" in (row.get(name) or "").lower() for name in ("kind", "model", "notes"))
+
+
+#: Columns whose words are spelled in many ways: what they say, and what reads them.
+_WORDS: tuple[tuple[str, str, Callable[[str], object]], ...] = (
+    ("precision", "precision", precision_of),
+    ("recompute", "recomputation", lambda text: text.lower() == "custom" or recomputation_of(text)),
+    ("schedule", "schedule", schedule_of),
+)
+
+
+def _whole(row: Mapping[str, str], name: str, default: int | None = None) -> int:
+    text = number(row.get(name) or "")
+    if not text and default is not None:
+        return default
+    try:
+        return _COUNT.count(text, name)
+    except InputError as error:
+        raise UsageError(str(error)) from None

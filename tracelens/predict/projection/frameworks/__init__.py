@@ -1,0 +1,180 @@
+"""Frameworks as files: what each does that tables of its measurements do not repeat, and its fitted constants.
+
+A file says what was fitted on what, and how far projections of families that were left out were from their measurements
+(``benchmarks/fit_profiles.py`` writes those parts).
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Mapping
+from dataclasses import field, fields, replace
+from pathlib import Path
+from typing import Any
+
+from tracelens.backends.base import System
+from tracelens.dtypes import Precision
+from tracelens.errors import UsageError
+from tracelens.files.documents import FigureTable, normalized
+from tracelens.hardware import HardwareSpec
+from tracelens.lazy.records import dataclass
+from tracelens.predict.projection.overheads import PLAIN, Software, kernel_factor
+from tracelens.training_options import Attention, Gradients, TPOverlap
+from tracelens.workload.model_config import ModelConfig
+
+#: The bare model: nothing fitted.
+IDEAL = "ideal"
+#: Of a framework that no file names.
+POOLED = "pooled"
+#: Constants of every device without its own.
+ANY = "any"
+#: Kinds of steps whose errors differ: adapters beside frozen weights are a kind of their own.
+KINDS = ("dense", "moe", "lora")
+_FOLDER = Path(__file__).parent
+_CONSTANTS = frozenset(item.name for item in fields(Software))
+_PRECISIONS = frozenset({"bf16", "fp8", "mxfp8", "nvfp4"})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Residuals:
+    """How measured steps of left-out families were beside their projections.
+
+    ``median`` and ``p90``: shares of the measured step. ``half`` and ``most``: between which multiples of the projected
+    step half and nine tenths of the measured ones are, as far below it as above.
+    """
+
+    rows: int
+    median: float
+    p90: float
+    half: tuple[float, float]
+    most: tuple[float, float]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Framework:
+    """One training framework. ``source``: where its behavior is written; ``fitted_on``: where its constants are from.
+
+    ``products``: factors on matrix products by device (``"any"``: every other one) and precision. ``zero``,
+    ``precision`` and ``ep``: what a table that does not say is taken to mean; None: it has to. ``residuals`` by kind of
+    model. ``keeps_gathered``: FSDP gathers a layer's weights for its backward only where its forward is repeated.
+    """
+
+    name: str
+    label: str = ""
+    matches: tuple[str, ...] = ()
+    sequence_parallel: bool = True
+    attention: Attention = "flash"
+    tp_overlap: TPOverlap = "none"
+    nvfp4_tp_overlap: TPOverlap = "none"
+    gradients: Gradients = "fp32"
+    zero: int = 1
+    precision: str = "bf16"
+    ep: int | None = None
+    recompute_modules: tuple[str, ...] = ()
+    source: str = ""
+    fitted_on: str = ""
+    constants: Mapping[str, float] = field(default_factory=dict)
+    products: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
+    has_pooled_constants: bool = False
+    has_fused_loss: bool = False
+    keeps_gathered: bool = False
+    residuals: Mapping[str, Residuals] = field(default_factory=dict)
+
+    @classmethod
+    def load(cls, name: str) -> Framework:
+        """By name, or by what a table's ``framework`` column says: the file whose word comes first there, of those the
+        longest; else pooled. ``ideal`` has no constants.
+        """
+        said = normalized(name)
+        if said == IDEAL:
+            return cls(name=IDEAL, label="nothing fitted")
+        known = frameworks()
+        if said in known:
+            return known[said]
+        found = [(said.find(word), -len(word), each.name) for each in known.values() for word in each.matches]
+        named = [each for each in found if each[0] >= 0]
+        return known[min(named)[2] if named else POOLED]
+
+    def software(self, system: System, precision: str, attention: Attention = "flash") -> Software:
+        """The constants of a step on ``system`` in ``precision`` with that attention kernel."""
+        if self.has_pooled_constants:
+            return frameworks()[POOLED].software(system, precision, attention)
+        given: dict[str, Any] = dict(self.constants)
+        device = system.device
+        names = (device.name, device.based_on or "", ANY)
+        table: Mapping[str, float] = next((self.products[name] for name in names if name in self.products), {})
+        key = Precision.of(precision).calibrated.value
+        given["products"] = table.get(key, table.get("bf16", 1.0))
+        given["attention"] = given.get("attention", 1.0) * kernel_factor(attention, device)
+        return replace(PLAIN, **given, **({"gathers_again": 0.0} if self.keeps_gathered else {}))
+
+    def expected(self, model: ModelConfig, *, has_adapters: bool = False) -> Residuals | None:
+        """How far measured steps of such models were from their projections, the framework's own or all
+        frameworks'; None for the bare model, and for weights that stay gathered, which no measured step was.
+        """
+        if self.name == IDEAL or self.keeps_gathered:
+            return None
+        kind = "lora" if has_adapters else "dense" if model.experts is None else "moe"
+        return self.residuals.get(kind) or frameworks()[POOLED].residuals.get(kind)
+
+    def runs(self, attention: Attention) -> Attention:
+        """The kernel behind ``attention``: the framework's own where a table says no more than flash."""
+        return self.attention if attention == "flash" else attention
+
+
+@functools.cache
+def frameworks() -> dict[str, Framework]:
+    """All files by name."""
+    return {path.stem: _read(path) for path in sorted(_FOLDER.glob("*.toml"))}
+
+
+def _read(path: Path) -> Framework:
+    table = FigureTable.of_file(path, kind="framework")
+    given: dict[str, Any] = {}
+    for name in ("label", "attention", "tp_overlap", "nvfp4_tp_overlap", "gradients", "precision"):
+        given[name] = table.text(name)
+    given["zero"], given["ep"] = table.whole("zero", least=0), table.whole("ep", least=1)
+    made = Framework(
+        name=path.stem,
+        matches=tuple(normalized(word) for word in table.texts("matches")),
+        sequence_parallel=not table.flag("without_sequence_parallelism"),
+        has_pooled_constants=table.flag("has_pooled_constants"),
+        has_fused_loss=table.flag("has_fused_loss"),
+        keeps_gathered=table.flag("keeps_gathered"),
+        recompute_modules=table.texts("recompute_modules"),
+        source=table.source("source"),
+        fitted_on=table.source("fitted_on"),
+        constants=table.numbers("constants", _CONSTANTS),
+        products=_products(table),
+        residuals={kind: _residuals(part) for kind, part in table.tables("residuals", frozenset(KINDS)).items()},
+        **{name: value for name, value in given.items() if value is not None},
+    )
+    table.finish()
+    return made
+
+
+def _products(table: FigureTable) -> dict[str, Mapping[str, float]]:
+    found = table.tables("products", frozenset({*HardwareSpec.names(), ANY}))
+    made: dict[str, Mapping[str, float]] = {}
+    for device, part in found.items():
+        numbers = {key: part.number(key) for key in sorted(_PRECISIONS)}
+        part.finish()
+        made[device] = {key: value for key, value in numbers.items() if value is not None}
+    return made
+
+
+def _residuals(part: FigureTable) -> Residuals:
+    median, p90, half, most = map(part.needed_number, ("median", "p90", "half", "most"))
+    rows = part.whole("rows")
+    part.finish()
+    return Residuals(rows=rows or 0, median=median, p90=p90, half=(1 / half, half), most=(1 / most, most))
+
+
+def named(name: str | None) -> Framework:
+    """What ``--framework`` says: a file's name or a word that one matches; None: pooled. UsageError for another."""
+    if name is None:
+        return frameworks()[POOLED]
+    found = Framework.load(name)
+    if found.name == POOLED and normalized(name) != POOLED:
+        raise UsageError.unknown("framework", name, [*frameworks(), IDEAL])
+    return found

@@ -1,0 +1,307 @@
+"""A projection asked for by names, as ``tracelens project`` does, and what it says as frames."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import itertools
+import json
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from tracelens.backends.base import System
+from tracelens.errors import TracelensError, UsageError
+from tracelens.files.say import told
+from tracelens.lazy.records import dataclass
+from tracelens.option_fields import made, takes
+from tracelens.perf_models import GroupedGEMM
+from tracelens.predict.projection import step, step_traces
+from tracelens.predict.projection.frameworks import Framework, Residuals, named
+from tracelens.predict.projection.job import Run
+from tracelens.predict.projection.overheads import Hidden, Options, Software, Straggler
+from tracelens.predict.projection.projection_options import ProjectOptions
+from tracelens.predict.projection.step import Lever, Projection
+from tracelens.units import BYTES_PER_GB, NS_PER_US, US_PER_S
+from tracelens.workload.model_config import ModelConfig
+from tracelens.workload.parallel_config import ParallelConfig
+from tracelens.workload.rank_ops import RankOp
+from tracelens.workload.token_routing import Skew
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+_KINDS = ("tp", "cp", "ep", "fsdp", "dp", "pp")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExpertWork:
+    """What a rank's experts do in one layer and micro-batch: how many it has, how many rows each, which widths.
+
+    ``mode`` ``"grouped"``: one launch for all, ``"sequential"``: one product per expert. ``tokens`` are the rank's own,
+    ``copies`` those that leave it in a dispatch.
+    """
+
+    local_experts: int
+    rows_per_expert: float
+    hidden: int
+    ffn: int
+    mode: str
+    tokens: int
+    copies: float
+
+
+@dataclass(frozen=True, kw_only=True, repr=False)
+class Result:
+    """A projected step. Frames are made when they are asked for."""
+
+    projection: Projection
+    framework: Framework | None = None
+
+    @property
+    def expected(self) -> Residuals | None:
+        """How far measured steps of such models were from their projections by this framework's constants."""
+        if self.framework is None:
+            return None
+        return self.framework.expected(self.projection.model, has_adapters=self.projection.parallel.lora > 0)
+
+    def __repr__(self) -> str:
+        found = self.projection
+        on = f"{found.parallel.ranks} x {found.system.device.label}"
+        unfit = f", does not fit: {found.infeasible}" if found.infeasible else ""
+        return f"{found.model.label} on {on}: {found.step_us / US_PER_S:.3f} s per step{unfit}"
+
+    @functools.cached_property
+    def run(self) -> Run:
+        """The step's event graph, run."""
+        return self.projection.job.run()
+
+    @functools.cached_property
+    def levers(self) -> tuple[Lever, ...]:
+        """The three changes of the configuration that save most."""
+        return step.levers(self.projection)
+
+    @property
+    def summary(self) -> dict[str, float | str | None]:
+        """The figures of the step by name."""
+        found, expected = self.projection, self.expected
+        low, high = (None, None) if expected is None else expected.most
+        step_s = found.step_us / US_PER_S
+        return {
+            "step_time_s": step_s,
+            "step_time_s_low": None if low is None else low * step_s,
+            "step_time_s_high": None if high is None else high * step_s,
+            "tokens_s_gpu": found.tokens_per_s_per_gpu,
+            "tflops_gpu": found.tflops_gpu,
+            "mfu": found.mfu,
+            "memory_gb": found.peak_memory.peak / BYTES_PER_GB,
+            "bubble_share": found.bubble_share,
+            "fits": None if found.peak_memory.capacity is None else found.infeasible is None,
+            "does_not_fit": found.infeasible,
+        }
+
+    @property
+    def breakdown(self) -> pd.DataFrame:
+        """Columns part, time_us, share: what the busiest pipeline rank spends the step on, largest first."""
+        import pandas as pd
+
+        parts = sorted(self.projection.breakdown_us.items(), key=lambda item: (-item[1], item[0]))
+        rows = [(part, time_us, time_us / self.projection.step_us) for part, time_us in parts]
+        return pd.DataFrame(rows, columns=["part", "time_us", "share"])
+
+    @property
+    def communication(self) -> pd.DataFrame:
+        """Columns stream, time_us, calls, exposed_us of the busiest rank: how long each kind of communication runs,
+        and what of it nothing hides. What ranks wait for each other in a transfer is part of its time.
+        """
+        import pandas as pd
+
+        return pd.DataFrame(self.communication_rows(), columns=["stream", "time_us", "calls", "exposed_us"])
+
+    def communication_rows(self) -> list[tuple[str, float, int, float]]:
+        """The rows of ``communication``."""
+        rank, exposed = self.run.busiest, self.projection.breakdown_us
+        calls: Counter[str] = Counter()
+        times: dict[str, float] = defaultdict(float)
+        beside = "fsdp" if self.projection.parallel.zero == 3 else "dp"
+        for each, count in self.run.counted(rank):
+            for kernel in each.kernels():
+                calls[kernel.stream] += count
+                times[kernel.stream] += count * kernel.time_us
+            for transfer in each.transfers:
+                calls[beside] += count
+                times[beside] += count * transfer.time_us
+        for task in self.run.tasks[rank]:
+            sent = self.run.pipeline.sent_us(rank, task)
+            if sent is not None:
+                calls["pp"] += 1
+                times["pp"] += sent[1] - sent[0]
+        return [(name, times[name], calls[name], exposed.get(name, 0.0)) for name in _KINDS if calls[name]]
+
+    @property
+    def memory(self) -> pd.DataFrame:
+        """One row per pipeline rank in GB, by what it is spent on, with its peak and the device's capacity."""
+        import pandas as pd
+
+        names = ("weights", "gradients", "optimizer", "activations", "logits", "outside", "peak", "capacity")
+        rows = []
+        for stage in self.projection.stages:
+            values = (getattr(stage, name) for name in names)
+            rows.append((stage.stage, *(None if value is None else value / BYTES_PER_GB for value in values)))
+        return pd.DataFrame(rows, columns=["stage", *(f"{name}_gb" for name in names)])
+
+    def ops(self, stage: int = 0) -> pd.DataFrame:
+        """Columns op, calls, time_us: every operation of a rank of pipeline rank ``stage``, longest first.
+
+        As a written trace has them, to the nanosecond. UsageError for a stage that there is not.
+        """
+        import pandas as pd
+
+        if not 0 <= stage < self.projection.parallel.pp:
+            raise UsageError(f"stage {stage} is not one of the {self.projection.parallel.pp} of this step")
+        times = step_traces.timeline(self.projection.job, self.run, stage).op_times_ns()
+        rows = [(name, calls, time_ns / NS_PER_US) for name, (calls, time_ns) in times.items()]
+        rows.sort(key=lambda row: (-row[2], row[0]))
+        return pd.DataFrame(rows, columns=["op", "calls", "time_us"])
+
+    @property
+    def experts(self) -> ExpertWork | None:
+        """None for a model without experts."""
+        config, parallel = self.projection.model.experts, self.projection.parallel
+        up, sent = self._forward_op("experts.up"), self._forward_op("experts.dispatch")
+        if config is None or up is None:
+            return None
+        product = up.model
+        rows = product.m / product.groups if isinstance(product, GroupedGEMM) else float(getattr(product, "m", 0))
+        return ExpertWork(
+            local_experts=config.count // parallel.ep,
+            rows_per_expert=rows,
+            hidden=config.latent or self.projection.model.hidden,
+            ffn=config.ffn // parallel.etp,
+            mode="grouped" if isinstance(product, GroupedGEMM) else "sequential",
+            tokens=parallel.micro_batch * self.projection.sequence // parallel.cp // parallel.row_share,
+            copies=0.0 if sent is None else _copies(sent),
+        )
+
+    def _forward_op(self, name: str) -> RankOp | None:
+        blocks = itertools.chain.from_iterable(self.projection.job.built.values())
+        ops = (op for block in blocks for op in block.ops)
+        return next((op for op in ops if op.name == name and op.phase == "forward"), None)
+
+    def write_traces(self, folder: str | Path, ranks: Sequence[int] | None = None) -> list[Path]:
+        """The step as Kineto traces in ``folder``, one per distinct rank or those of ``ranks``."""
+        return step_traces.write_traces(self.projection.job, self.run, Path(folder), ranks)
+
+    def to_json(self) -> str:
+        """Everything; the same question gives the same text."""
+        document: dict[str, Any] = {"schema": "tracelens.project/1", "summary": self.summary}
+        for name in ("breakdown", "communication", "memory"):
+            document[name] = getattr(self, name).to_dict("records")
+        document["ops"] = self.ops(self.run.busiest).to_dict("records")
+        document["levers"] = [{"change": lever.change, "gain": lever.gain} for lever in self.levers]
+        expected = self.expected
+        document["expected_error"] = None if expected is None else dataclasses.asdict(expected)
+        document["notes"] = list(self.projection.notes)
+        return json.dumps(document, indent=2) + "\n"
+
+
+def _copies(sent: RankOp) -> float:
+    """Rows that a dispatch sends to other ranks."""
+    wire, width = sent.model.wire_bytes(), getattr(sent.model, "dtype", None)
+    return 0.0 if wire is None or width is None else wire / width.width_bytes / getattr(sent.model, "hidden", 1)
+
+
+@takes(ProjectOptions)
+def project(
+    model: str | Path | ModelConfig, cluster: str | Path | System, options: ProjectOptions | None = None, **given: Any
+) -> Result:
+    """Projects one training step, as ``tracelens project`` does with options of the same names.
+
+    ``options`` are what ``given`` keywords change. UsageError for unknown ones and those that do not fit.
+    """
+    asked = made(ProjectOptions, given, options)
+    config = model if isinstance(model, ModelConfig) else ModelConfig.load(str(model))
+    config = config if asked.document is None else replace(config, document=asked.document)
+    system = cluster if isinstance(cluster, System) else System.load(cluster)
+    system = system.at_clock(asked.gpu_clock_mhz).at_power(asked.power_w)
+    ranks = _ranks(system, cluster, asked.nodes, asked.gpus)
+    replicas = max(ranks // (asked.tp * asked.pp * asked.cp), 1)
+    parallel = ParallelConfig.of(
+        ranks=ranks,
+        global_batch=asked.global_batch or 8 * asked.micro_batch * replicas,
+        grouped=not asked.sequential_experts,
+        skew=Skew.parse(asked.skew),
+        **{**asked.training(), "sequence_parallel": asked.tp > 1 and asked.sequence_parallel},
+    )
+    framework = named(asked.framework)
+    late = Straggler.parse(asked.straggler) if asked.straggler else None
+    if late is not None and late.stage >= asked.pp:
+        raise UsageError(
+            f"straggler in pipeline stage {late.stage}: with pp {asked.pp} the stages are 0 to {asked.pp - 1}"
+        )
+    found = step.project(
+        config, parallel, system,
+        sequence=asked.sequence, schedule=asked.schedule, backends=asked.backend,
+        software=_software(asked, framework, system),
+        options=Options(fsdp_hidden=Hidden.parse(asked.fsdp_overlap) if asked.fsdp_overlap else None, straggler=late),
+    )  # fmt: skip
+    limits = filter(None, (config.too_long(asked.sequence), _without_tower(config)))
+    found = replace(found, notes=(*found.notes, *config.notes, *limits, *asked.unread(config)))
+    return Result(projection=found, framework=framework if asked.software is None else None)
+
+
+def _without_tower(config: ModelConfig) -> str | None:
+    tower = config.parameters().vision
+    return f"the step is of text alone, without the vision tower of {tower / 1e9:.2f} B parameters" if tower else None
+
+
+#: Columns of a sweep beside its options.
+SWEPT = ("step_time_s", "tokens_s_gpu", "tflops_gpu", "mfu", "memory_gb", "fits", "does_not_fit", "reason")
+
+
+def sweep(
+    names: Sequence[str], points: Iterable[Mapping[str, object]], projected: Callable[[Mapping[str, object]], Result]
+) -> pd.DataFrame:
+    """One row per point: its options, its summary, or the reason why there is none."""
+    import pandas as pd
+
+    rows = []
+    for point in told(list(points), "projecting", "points"):
+        try:
+            summary: Mapping[str, object] = projected(point).summary
+        except TracelensError as error:
+            summary = {"reason": str(error)}
+        rows.append({**point, **{name: summary.get(name) for name in SWEPT}})
+    return pd.DataFrame(rows, columns=[*names, *SWEPT])
+
+
+def constants_of(asked: ProjectOptions) -> dict[str, float]:
+    """Single constants that were asked for."""
+    given = {
+        "products": asked.gemm_factor,
+        "attention": asked.attention_factor,
+        "memory": asked.memory_factor,
+        "host_us_per_op": asked.host_us,
+    }
+    return {name: value for name, value in given.items() if value is not None}
+
+
+def _software(asked: ProjectOptions, framework: Framework, system: System) -> Software:
+    kernel = framework.runs(asked.attention)
+    base = asked.software or framework.software(system, asked.precision, kernel)
+    return replace(base, **constants_of(asked))
+
+
+def _ranks(system: System, name: object, nodes: int | None, gpus: int | None) -> int:
+    if nodes is None and gpus is None:
+        raise UsageError("how many GPUs? Give --gpus N, or --nodes N of the cluster")
+    if nodes is not None and gpus is not None:
+        raise UsageError("give only one of --nodes and --gpus")
+    if gpus is not None:
+        return gpus
+    per_node = system.topology.ranks_per_node if system.topology is not None else None
+    if per_node is None:
+        raise UsageError(f"{name}: the number of devices per node is unknown; give --gpus")
+    return (nodes or 1) * per_node

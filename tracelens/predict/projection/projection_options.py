@@ -1,0 +1,177 @@
+"""What a projection and a search can be asked, as keywords and as options of the command."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import MISSING
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias, get_args
+
+from tracelens import option_fields
+from tracelens.errors import UsageError
+from tracelens.lazy.records import dataclass
+from tracelens.option_fields import BACKENDS, comma_list, duration_in, option, positive
+from tracelens.training_options import PrecisionName, TrainingOptions
+from tracelens.units import count
+
+if TYPE_CHECKING:
+    from tracelens.predict.projection.overheads import Software
+    from tracelens.workload.model_config import ModelConfig
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProjectOptions(TrainingOptions):
+    """What ``tracelens.project`` takes beside a model and a cluster. ``software``: constants that fields change."""
+
+    nodes: int | None = option("whole nodes of the cluster", kind=positive, metavar="N")
+    gpus: int | None = option("GPUs, instead of --nodes", kind=positive, metavar="N")
+    sequence: int = option("tokens per sequence", 4096, kind=positive, metavar="TOKENS")
+    document: int | None = option(
+        "tokens per packed document; default: one document per sequence", kind=positive, metavar="TOKENS"
+    )
+    global_batch: int | None = option(
+        "sequences per step; default: 8 micro-batches per replica", kind=positive, metavar="SEQUENCES"
+    )
+    fsdp_overlap: str | None = option(
+        "fixed hidden shares of FSDP's transfers, 0.93 or 90,24,34 (forward gather, backward gather, scatter); "
+        "default: from the timeline",
+        metavar="SHARE",
+    )
+    straggler: str | None = option(
+        "one GPU computes slower by this factor, e.g. 1.15 or 3:1.15", metavar="[STAGE:]FACTOR"
+    )
+    sequential_experts: bool = option("one GEMM per expert instead of a grouped GEMM", False)
+    skew: str = option_fields.skew_of_experts("uniform")
+    schedule: str | None = option("1f1b, zb-v, ...; default: 1f1b, interleaved with --vpp", metavar="NAME")
+    backend: str = option_fields.cost_model(BACKENDS)
+    gpu_clock_mhz: float | None = option_fields.gpu_clock_mhz()
+    power_w: float | None = option(
+        "power limit of a GPU, which lowers its clock", kind=float, metavar="W", flags=("--power",), also=("power",)
+    )
+    framework: str | None = option_fields.framework()
+    host_us: float | None = option(
+        "host time per launched operation; default: the framework's", kind=duration_in("us"), metavar="US"
+    )
+    gemm_factor: float | None = option(
+        "factor on the time of GEMMs; default: the framework's",
+        kind=float, metavar="X", old_flags=("--products-factor",), also=("products_factor",),
+    )  # fmt: skip
+    attention_factor: float | None = option(
+        "factor on the time of attention; default: the framework's", kind=float, metavar="X"
+    )
+    memory_factor: float | None = option(
+        "factor on the time of memory-bound operations; default: the framework's", kind=float, metavar="X"
+    )
+    software: Software | None = None
+
+    def unread(self, model: ModelConfig) -> Iterator[str]:
+        """Options that were set and that this step does not read, with the reason; names as on the command line."""
+        default = ProjectOptions()
+        for reason, is_so, names in (
+            ("one pipeline stage", self.pp == 1, ("vpp", "schedule")),
+            ("one tensor-parallel rank", self.tp == 1, ("tp_overlap", "sequence_parallel")),
+            ("a model without experts", model.experts is None, _OF_EXPERTS),
+            ("one expert-parallel rank", model.experts is not None and self.ep == 1, ("ep_overlap", "dispatcher")),
+            (f"all layers compute in {self.precision}", str(self.precision) in ("bf16", "fp16"), ("bf16_layers",)),
+            ("no FSDP, which is --zero 3", self.zero != 3, ("fsdp_overlap",)),
+            ("full recomputation", self.recompute == "full", ("recompute_modules",)),
+        ):
+            flags = [_flag(name) for name in names if getattr(self, name) != getattr(default, name)]
+            if is_so and flags:
+                yield f"not read: {', '.join(flags)} ({reason})"
+
+
+_OF_EXPERTS = ("ep", "etp", "ep_overlap", "dispatcher", "sequential_experts", "skew")
+
+
+def _flag(name: str) -> str:
+    """As the command line spells a field."""
+    return "--no-sequence-parallel" if name == "sequence_parallel" else f"--{name.replace('_', '-')}"
+
+
+#: 1d: tensor parallel with sequence parallel. 2d: SUMMA. 2d-seqp: tensor parallel times context parallel.
+Strategy: TypeAlias = Literal["1d", "2d", "2d-seqp"]
+STRATEGIES: tuple[Strategy, ...] = get_args(Strategy)
+#: What training frameworks run: a default must be a step that a user can start.
+IN_FRAMEWORKS: tuple[Strategy, ...] = ("1d", "2d-seqp")
+RuleSet: TypeAlias = Literal["corrected", "paper", "repaired"]
+PaperAttention: TypeAlias = Literal["fused", "unfused", "recomputed", "summa"]
+Objective: TypeAlias = Literal["time", "cost", "energy"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SearchOptions:
+    """What ``tracelens.search`` takes beside a model and a cluster. Texts are read as the command's are."""
+
+    gpus: int | Collection[int] | str | None = option("device counts; N..M doubles from N", metavar="N|N..M|N,M")
+    max_gpus: int | None = option("largest device count; without --gpus: 1, 2, 4 ... N", kind=positive, metavar="N")
+    global_batch: int = option("sequences per step", MISSING, kind=positive, metavar="SAMPLES")
+    strategy: Strategy | Literal["all"] | None = option(
+        "how tensors are split; default: 1d and 2d-seqp, which training frameworks run; of published rules: all",
+        choices=(*STRATEGIES, "all"),
+    )
+    sequence: int | None = option(
+        "tokens per sequence; default: the model's own, else 4096", kind=positive, metavar="TOKENS"
+    )
+    precision: Sequence[PrecisionName] = option(
+        "bf16, fp16, fp8, mxfp8, nvfp4; several are searched; default: bf16", ("bf16",), read=comma_list, metavar="P,P"
+    )
+    rules: RuleSet = option("cost model of a configuration", "corrected", choices=get_args(RuleSet))
+    attention: PaperAttention = option(
+        "of --rules paper and repaired; unfused: scores in memory; recomputed: made again for the backward; summa: "
+        "scores on the grid of 2d",
+        "fused", choices=get_args(PaperAttention),
+    )  # fmt: skip
+    backend: str = option_fields.cost_model(BACKENDS)
+    framework: str | None = option_fields.framework()
+    top: int = option("results per device count and strategy", 10, kind=positive, metavar="N")
+    fix: Mapping[str, Any] | Sequence[str] = option(
+        "e.g. tp=8, zero=1, recompute=none; repeatable", (), repeat=True, metavar="NAME=VALUE"
+    )
+    forbid: Collection[str] = option("keep a dimension at 1, e.g. pp; repeatable", (), repeat=True, metavar="NAME")
+    memory_headroom: float = option("share of device memory to leave free", 0.0, kind=float, metavar="SHARE")
+    objective: Objective = option("what to minimize", "time", choices=get_args(Objective))
+    price_per_gpu_hour: float | None = option_fields.price_per_gpu_hour()
+
+    def strategies(self) -> tuple[Strategy, ...]:
+        """The strategies to search."""
+        if self.strategy is None:
+            return IN_FRAMEWORKS if self.rules == "corrected" else STRATEGIES
+        return STRATEGIES if self.strategy == "all" else (self.strategy,)
+
+    def device_counts(self) -> tuple[int, ...]:
+        """``gpus`` that are no more than ``max_gpus``. UsageError where there is none."""
+        asked, most = self.gpus, self.max_gpus
+        if asked is None and most is None:
+            raise UsageError("give --gpus or --max-gpus")
+        if isinstance(asked, int):
+            return (asked,)
+        if asked is not None and not isinstance(asked, str):
+            return tuple(asked)
+        text = asked or f"1..{most}"
+        counts = [n for n in _counted(text) if most is None or n <= most]
+        if not counts or min(counts) < 1:
+            raise UsageError(f"--gpus takes 512, 512,1024 or 4..16384 (doubling), all at least 1; got {text!r}")
+        return tuple(counts)
+
+    def fixed(self) -> dict[str, Any]:
+        """``fix`` by name. UsageError for what is no NAME=VALUE."""
+        if isinstance(self.fix, Mapping):
+            return dict(self.fix)
+        fixed: dict[str, Any] = {}
+        for item in (part for text in self.fix for part in text.split(",")):
+            name, equals, value = (part.strip() for part in item.partition("="))
+            if not equals or not name or not value:
+                raise UsageError(f"--fix takes NAME=VALUE, like tp=8; got {item!r}")
+            fixed[name] = int(value) if value.isdecimal() else value
+        return fixed
+
+
+def _counted(text: str) -> list[int]:
+    first, dots, last = text.partition("..")
+    try:
+        if not dots:
+            return [count(n) for n in text.split(",")]
+        n, most = count(first), count(last)
+    except UsageError:
+        return []
+    return [n << step for step in range(max(most, 1).bit_length()) if n << step <= most] if n > 0 else []

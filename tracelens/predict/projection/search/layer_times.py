@@ -1,0 +1,289 @@
+"""How long each kind of layer takes on each distinct rank, and one configuration of a search, an operation per row."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from tracelens.lazy.records import dataclass
+from tracelens.network.topology import Group
+from tracelens.perf_models import Collective, EPComm, PerfModel
+from tracelens.predict.projection.chunk_timing import exposed_share
+from tracelens.predict.projection.overheads import Software
+from tracelens.predict.projection.search.pipeline_time import Floats
+from tracelens.predict.projection.search.space import Ints, distinct
+from tracelens.units import BYTES_PER_GB, US_PER_S
+from tracelens.workload import memory, rank_ops
+from tracelens.workload.model_config import ModelConfig
+from tracelens.workload.parallel_config import ParallelConfig
+from tracelens.workload.rank_ops import ENDS, RankLayer, RankOp
+
+#: ``grid``: SUMMA's transfers between context ranks.
+PARTS = ("compute", "memory", "tp", "cp", "ep", "grid")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class LayerTimes:
+    """Microseconds of layers at distinct keys: [key, kind, forward or backward].
+
+    ``compute``: matrix products and attention; ``memory``: what streams memory. ``launched`` counts operations.
+    ``products`` is the part of ``compute`` that SUMMA's broadcasts run beside.
+    ``exchanged`` has the communication by part (``"tp"``), each with keys of its own.
+    """
+
+    key: npt.NDArray[np.intp]
+    compute: Floats
+    memory: Floats
+    products: Floats
+    launched: Floats
+    exchanged: Mapping[str, tuple[npt.NDArray[np.intp], Floats]]
+
+    def part(self, name: str, kind: int, phase: int, at: Any) -> Floats:
+        """One part of one kind of layer, for candidates ``at``."""
+        own = {"compute": self.compute, "memory": self.memory}
+        key, times = (self.key, own[name]) if name in own else self.exchanged[name]
+        found: Floats = times[key[at], kind, phase]
+        return found
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class _Rows:
+    """Operations of layers, a row each: which of ``ops`` it is, and where its time is added."""
+
+    op: Ints
+    key: Ints
+    kind: Ints
+
+    def taken(self, which: Any) -> _Rows:
+        return _Rows(op=self.op[which], key=self.key[which], kind=self.kind[which])
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class _Ops:
+    """The distinct operations, a row each; ``model`` is the index in ``models`` of what it computes."""
+
+    models: list[PerfModel]
+    model: Ints
+    part: Ints
+    backward: Ints
+    count: Floats
+    is_product: npt.NDArray[np.bool_]
+    ops: list[RankOp]
+
+    @classmethod
+    def of(cls, ops: list[RankOp]) -> _Ops:
+        numbers: dict[PerfModel, int] = {}
+        return cls(
+            model=np.array([numbers.setdefault(op.model, len(numbers)) for op in ops], np.intp),
+            models=list(numbers),
+            part=np.array([PARTS.index(part_of(op)) for op in ops], np.intp),
+            backward=np.array([op.phase != "forward" for op in ops], np.intp),
+            count=np.array([op.count for op in ops], np.float64),
+            is_product=np.array([op.part == "gemm" for op in ops], np.bool_),
+            ops=ops,
+        )
+
+    def summed(self, rows: _Rows, times_us: Floats, shape: tuple[int, ...]) -> Floats:
+        """[key, kind, forward or backward]: operations that take ``times_us`` each, one after another."""
+        table = np.zeros(shape)
+        np.add.at(table, (rows.key, rows.kind, self.backward[rows.op]), self.count[rows.op] * times_us)
+        return table
+
+
+def layer_times(
+    built: Sequence[Mapping[str, list[RankLayer]]], key: npt.NDArray[np.intp], precisions: Sequence[int],
+    strides: Mapping[str, Ints], priced: Callable[[Iterable[PerfModel]], dict[PerfModel, float]],
+    software: Sequence[Software],
+) -> LayerTimes:  # fmt: skip
+    """Times of the layers of ``built``, one per distinct key; ``key`` is each candidate's, ``strides`` its groups'.
+
+    ``precisions`` has a number per distinct key, ``software`` the constants of each.
+    Every distinct operation is priced once, those of steps in one of ``precisions`` in one call: together they say at
+    which clock a step runs.
+    """
+    shape = (len(built), max(map(len, built), default=0), 2)
+    rows, ops = _rows(built)
+    parts = {part: rows.taken(np.flatnonzero(ops.part[rows.op] == i)) for i, part in enumerate(PARTS)}
+    launched = np.zeros(shape)
+    np.add.at(launched, (rows.key, rows.kind, ops.backward[rows.op]), 1)
+    is_local = ops.part < PARTS.index("tp")
+    time_us = np.zeros((max(precisions, default=-1) + 1, len(ops.ops)))
+    of_key = np.array(precisions, np.intp)
+    for each, times in enumerate(time_us):
+        mine = np.unique(rows.op[(of_key[rows.key] == each) & is_local[rows.op]]).tolist()
+        price = priced(ops.models[ops.model[at]] for at in mine)
+        times[mine] = [price[ops.models[ops.model[at]]] * software[each].of(ops.ops[at]) for at in mine]
+
+    def local(mine: _Rows) -> Floats:
+        return ops.summed(mine, time_us[of_key[mine.key], mine.op], shape)
+
+    moved = {part: _Moved.of(parts[part], ops, key, stride) for part, stride in strides.items()}
+    sent = priced(itertools.chain.from_iterable(each.models for each in moved.values()))
+    return LayerTimes(
+        key=key,
+        compute=local(parts["compute"]),
+        memory=local(parts["memory"]),
+        products=local(rows.taken(np.flatnonzero(is_local[rows.op] & ops.is_product[rows.op]))),
+        launched=launched,
+        exchanged={part: (each.inverse, each.times(ops, sent, shape)) for part, each in moved.items()},
+    )
+
+
+def _rows(built: Sequence[Mapping[str, list[RankLayer]]]) -> tuple[_Rows, _Ops]:
+    """Every operation of every layer in turn. Layers share what is the same for them, which is looked at once."""
+    numbers: dict[int, int] = {}
+    ops, which, keys, kinds = list[RankOp](), list[int](), list[int](), list[int]()
+    for i, layers in enumerate(built):
+        for k, blocks in enumerate(layers.values()):
+            before = len(which)
+            for op in itertools.chain.from_iterable(block.ops for block in blocks):
+                number = numbers.setdefault(id(op), len(ops))
+                if number == len(ops):
+                    ops.append(op)
+                which.append(number)
+            keys += [i] * (len(which) - before)
+            kinds += [k] * (len(which) - before)
+    rows = _Rows(op=np.array(which, np.intp), key=np.array(keys, np.intp), kind=np.array(kinds, np.intp))
+    return rows, _Ops.of(ops)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class _Moved:
+    """Exchanges of layers at each distinct key and stride of their groups.
+
+    ``inverse``: which of these each candidate has; ``rows``: the exchanges, whose ``key`` is one of these;
+    ``models``: the distinct exchanges, ``model``: which of them each row is.
+    """
+
+    inverse: npt.NDArray[np.intp]
+    rows: _Rows
+    models: list[PerfModel]
+    model: Ints
+
+    @classmethod
+    def of(cls, rows: _Rows, ops: _Ops, key: npt.NDArray[np.intp], stride: Ints) -> _Moved:
+        """``rows`` are in the order of their keys."""
+        where, inverse = distinct([key, stride])
+        # The rows of each key and stride are those of the key, which are next to each other.
+        first = np.searchsorted(rows.key, key[where])
+        lengths = np.searchsorted(rows.key, key[where], side="right") - first
+        place = np.repeat(np.arange(len(where)), lengths)
+        at = np.arange(len(place)) + np.repeat(first - np.cumsum(lengths) + lengths, lengths)
+        number, strides = ops.model[rows.op[at]], stride[where][place]
+        pairs, model = distinct([number, strides])
+        return cls(
+            inverse=inverse,
+            rows=_Rows(op=rows.op[at], key=place, kind=rows.kind[at]),
+            models=[_with_stride(ops.models[number[pair]], int(strides[pair])) for pair in pairs],
+            model=model,
+        )
+
+    def times(self, ops: _Ops, sent_us: Mapping[PerfModel, float], shape: tuple[int, ...]) -> Floats:
+        """[key and stride, kind, forward or backward] from the time of each exchange."""
+        each = np.array([sent_us[model] for model in self.models], np.float64)
+        return ops.summed(self.rows, each[self.model], (int(self.inverse.max(initial=-1)) + 1, *shape[1:]))
+
+
+def _with_stride(model: PerfModel, stride: int) -> PerfModel:
+    return replace(model, stride=stride) if isinstance(model, Collective | EPComm) else model
+
+
+def part_of(op: RankOp) -> str:
+    """Which part of ``PARTS`` an operation's time belongs to."""
+    if isinstance(op.model, EPComm):
+        return "ep"
+    if op.name.endswith(rank_ops.COLUMNS):
+        return "grid"
+    if isinstance(op.model, Collective):
+        return "cp" if op.part == "cp" else "tp"
+    return "compute" if op.model.engine == "matrix" else "memory"
+
+
+_FLOP_PER_TFLOP = 1e12
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Explanation:
+    """The operations of a step of ``parallel``, in nodes of ``node`` ranks, at ``prices`` in microseconds."""
+
+    model: ModelConfig
+    parallel: ParallelConfig
+    sequence: int
+    node: int
+    software: Software
+    prices: Mapping[PerfModel, float]
+
+    def rows(self, kind: str, blocks: Sequence[RankLayer], count: int, kept: float) -> Iterator[dict[str, Any]]:
+        """All micro-batches of ``count`` layers of one kind; weights as held, activations of ``kept`` micro-batches."""
+        shares = self._shares(blocks)
+        for block in blocks if count else ():
+            yield from self._block_rows(kind, block, count, kept, shares)
+
+    def _us(self, op: RankOp) -> float:
+        return op.count * self.prices[op.model] * self.software.of(op)
+
+    def _shares(self, blocks: Sequence[RankLayer]) -> dict[str, float]:
+        """Share of one layer's tensor-parallel transfers that the GEMMs beside them leave exposed, by direction."""
+        if self.parallel.summa_blocks is None:
+            return {"forward": 1.0, "backward": 1.0}
+        ops = [op for block in blocks for op in block.ops]
+        shares = {}
+        for side in ("forward", "backward"):
+            mine = [op for op in ops if _side(op) == side]
+            moved = sum(self._us(op) for op in mine if part_of(op) in ("tp", "grid"))
+            products = sum(self._us(op) for op in mine if op.part == "gemm")
+            shares[side] = float(exposed_share(moved, products, self.parallel.summa_blocks, 1.0))
+        return shares
+
+    def _block_rows(
+        self, kind: str, block: RankLayer, count: int, kept: float, shares: Mapping[str, float]
+    ) -> list[dict[str, Any]]:
+        times = count * self.parallel.micro_batches
+        rows: dict[str, dict[str, Any]] = {}
+        for op in block.ops:
+            side, name = _side(op), op.name if kind in ENDS else f"{kind} {op.name}"
+            row = rows.setdefault(name, {"op": name, "times": times, "forward_s": 0.0, "backward_s": 0.0})
+            share = shares[side] if part_of(op) in ("tp", "grid") else 1.0
+            row[f"{side}_s"] += share * op.count * self.prices[op.model] * self.software.of(op) * times / US_PER_S
+            for column, value, unit in (
+                ("tflop", op.model.flops(), _FLOP_PER_TFLOP), ("hbm_gb", op.model.hbm_bytes(), BYTES_PER_GB),
+            ):  # fmt: skip
+                row[f"{side}_{column}"] = row.get(f"{side}_{column}", 0.0) + (value or 0) * times / unit
+            if isinstance(op.model, Collective | EPComm) and op.model.ranks:
+                near = Group(ranks=op.model.ranks, stride=op.model.stride).within(self.node)
+                row[f"{side}_group"] = f"{op.model.ranks} ({near} per node)"
+                _add_message(row, side, op.model, op.count * times)
+        if rows:
+            self._add_memory(rows, kind, block, count, kept)
+        return list(rows.values())
+
+    def _add_memory(
+        self, rows: dict[str, dict[str, Any]], kind: str, block: RankLayer, count: int, kept: float
+    ) -> None:
+        first = next(iter(rows.values()))
+        if kind in ENDS:
+            first["weights_gb"] = block.dense * memory.WEIGHT_BYTES / BYTES_PER_GB
+            return
+        arguments = (self.model, self.parallel, block.letter, self.sequence)
+        for name, held in rank_ops.weights(*arguments).items():
+            if f"{kind} {name}" in rows:
+                rows[f"{kind} {name}"]["weights_gb"] = held * count * memory.WEIGHT_BYTES / BYTES_PER_GB
+        # What a block keeps is known for all of it.
+        first["activations_gb"] = memory.activation_bytes(*arguments) * kept / BYTES_PER_GB
+
+
+def _side(op: RankOp) -> str:
+    return "forward" if op.phase == "forward" else "backward"
+
+
+def _add_message(row: dict[str, Any], side: str, model: Collective | EPComm, times: int) -> None:
+    word = "all_to_all" if isinstance(model, EPComm) else model.word or ""
+    before = row.get(f"{side}_comm")
+    row[f"{side}_comm"] = f"{before} + {word}" if before else word
+    sent = (model.wire_bytes() or 0) * times / BYTES_PER_GB
+    row[f"{side}_volume_gb"] = row.get(f"{side}_volume_gb", 0.0) + sent

@@ -1,0 +1,637 @@
+"""A search by names, its winner tried on the event graph, and many searches over every combination of figures,
+models and clusters.
+
+What the table of a search does not vary, tried on one configuration by the event graph, dimension by dimension.
+
+Zero-bubble schedules, overlap of tensor-parallel collectives and of experts' exchanges, tensor ranks of experts, shards
+within a node (HSDP), and recomputing some modules instead of whole layers, or of none.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from concurrent.futures import Executor
+from dataclasses import field, fields, replace
+from typing import TYPE_CHECKING, Any, get_args
+
+import numpy as np
+
+from tracelens.errors import InputError, TracelensError, UsageError
+from tracelens.executors import outcomes
+from tracelens.lazy.records import dataclass
+from tracelens.option_fields import BACKENDS, made, takes
+from tracelens.predict.projection.frameworks import Residuals, named
+from tracelens.predict.projection.projection_options import (
+    STRATEGIES,
+    Objective,
+    PaperAttention,
+    RuleSet,
+    SearchOptions,
+    Strategy,
+)
+from tracelens.predict.projection.search import ANYTHING, Constraints, Feasible, Rules, evaluate, fastest, pareto
+from tracelens.predict.projection.search.paper import REPAIRS, PaperRules
+from tracelens.predict.projection.search.space import Space, Splits
+from tracelens.predict.projection.search.systems import (
+    AS_THEY_ARE,
+    Figures,
+    load_model,
+    load_system,
+    paper_shape,
+    paper_system,
+)
+from tracelens.predict.projection.search.whole_step import CorrectedRules
+from tracelens.predict.projection.step import Projection, project
+from tracelens.training_options import PrecisionName
+from tracelens.workload.parallel_config import ParallelConfig
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+
+_ZERO_BUBBLE = ("zb-h1", "zb-1p", "zb-v", "v-half", "v-min")
+#: Modules that selective recomputation is tried with, the cheapest first.
+_MODULES = (("layernorm", "mlp_act"), ("layernorm", "mlp_act", "moe_act"), ("layernorm", "mlp"))
+_SAVES = 1e-3
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Refined:
+    """``found`` is the best step; ``changes``: the options of ``tracelens project`` that make it of the first one."""
+
+    found: Projection
+    changes: tuple[tuple[str, str], ...]
+    tried: int
+
+
+def refined(first: Projection, *, headroom: float = 0.0) -> Refined:
+    """``first`` with every dimension at its best value, taken one after the other; one that saves less than a
+    thousandth stays, and so does one that does not fit.
+    """
+    best, changes, tried = first, dict[str, str](), 0
+    for names in _DIMENSIONS:
+        for options, parallel, schedule in names(best):
+            with contextlib.suppress(TracelensError):
+                other = _projected(first, parallel, schedule)
+                tried += 1
+                if _fits(other, headroom) and other.step_us < (1 - _SAVES) * best.step_us:
+                    best = other
+                    changes |= options
+    return Refined(found=best, changes=tuple(changes.items()), tried=tried)
+
+
+def _projected(first: Projection, parallel: ParallelConfig, schedule: str | None) -> Projection:
+    return project(
+        first.model, parallel, first.system,
+        sequence=first.sequence, schedule=schedule, backends=first.backends, software=first.job.software,
+        options=first.job.options,
+    )  # fmt: skip
+
+
+def _fits(found: Projection, headroom: float) -> bool:
+    peak = found.peak_memory
+    return peak.capacity is None or peak.peak <= (1 - headroom) * peak.capacity
+
+
+_Trial = tuple[dict[str, str], ParallelConfig, str | None]
+
+
+def _kept(found: Projection) -> str | None:
+    return found.schedule if found.parallel.pp > 1 else None
+
+
+def _overlaps(found: Projection) -> Iterator[_Trial]:
+    p = found.parallel
+    if p.tp > 1 and p.tp_overlap != "all" and p.summa_blocks is None:
+        yield {"tp-overlap": "all"}, replace(p, tp_overlap="all"), _kept(found)
+    if p.ep > 1 and not p.ep_overlap and p.zero != 3:
+        yield {"ep-overlap": ""}, replace(p, ep_overlap=True), _kept(found)
+
+
+def _expert_ranks(found: Projection) -> Iterator[_Trial]:
+    p = found.parallel
+    degree = 2
+    while found.model.experts is not None and p.ep * degree <= p.stage_ranks and degree <= p.tp:
+        for ep in dict.fromkeys((p.ep, max(p.ep // degree, 1))):
+            with contextlib.suppress(TracelensError):
+                given: dict[str, Any] = {"etp": degree, "ep": ep}
+                yield {name: str(value) for name, value in given.items()}, replace(p, **given), _kept(found)
+        degree *= 2
+
+
+def _shards(found: Projection) -> Iterator[_Trial]:
+    p, topology = found.parallel, found.system.topology
+    node = None if topology is None else topology.ranks_per_node
+    if p.zero == 3 and p.shard is None and node is not None:
+        ranks = max(node // p.tp, 1)
+        if 1 < ranks < p.copies and p.copies % ranks == 0:
+            yield {"shard": str(ranks)}, replace(p, shard=ranks), _kept(found)
+
+
+def _recomputation(found: Projection) -> Iterator[_Trial]:
+    p = found.parallel
+    for modules in _MODULES if p.recompute == "full" else ():
+        made = replace(p, recompute="selective", recompute_modules=modules)
+        yield {"recompute": "selective", "recompute-modules": ",".join(modules)}, made, _kept(found)
+
+
+def _schedules(found: Projection) -> Iterator[_Trial]:
+    p = found.parallel
+    for name in _ZERO_BUBBLE if p.pp > 1 else ():
+        yield {"schedule": name, "vpp": "1"}, replace(p, vpp=1), name
+
+
+_DIMENSIONS = (_recomputation, _overlaps, _expert_ranks, _shards, _schedules)
+
+
+OBJECTIVES: Mapping[Objective, str] = {"time": "t", "cost": "usd_per_mtoken", "energy": "j_per_token"}
+_SECONDS_PER_HOUR = 3600
+_MILLION = 1e6
+#: Dimensions whose alternatives say why a configuration wins.
+_COMPARED = ("tp1", "tp2", "pp", "vpp", "mbs", "ep", "zero", "recompute", "precision", "nb", "nv_tp1", "nv_dp")
+#: Parts of a step, in seconds; a rule set has some of them.
+PARTS = (
+    "t_comp", "t_mem", "t_tp_comm", "t_ep_comm", "t_recompute", "t_host", "t_pp_comm", "t_bubble", "t_dp_comm",
+    "t_optimizer",
+)  # fmt: skip
+
+
+# A hundred times as many as any cluster has, and as any step takes: their divisors are still found at once.
+_MOST_GPUS, _MOST_BATCH = 1 << 24, 1 << 32
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Request:
+    """What to search. ``model`` and ``cluster`` are names as in ``systems``; ``gpus`` device counts.
+
+    ``sequence`` None: the model's own. ``figures`` replace the system's. ``framework``: whose fitted constants apply,
+    None: pooled ones. ``price_per_gpu_hour`` in dollars. UsageError
+    for an unknown word, a count below 1, or a cost without a price.
+    """
+
+    model: str
+    cluster: str
+    gpus: tuple[int, ...]
+    global_batch: int
+    strategies: tuple[Strategy, ...]
+    rules: RuleSet = "corrected"
+    attention: PaperAttention = "fused"
+    top: int = 10
+    sequence: int | None = None
+    precisions: tuple[PrecisionName, ...] = ("bf16",)
+    backends: str = BACKENDS
+    framework: str | None = None
+    wanted: Constraints = ANYTHING
+    figures: Figures = AS_THEY_ARE
+    objective: Objective = "time"
+    price_per_gpu_hour: float | None = None
+
+    def __post_init__(self) -> None:
+        for what, given, known in (
+            *(("strategy", each, STRATEGIES) for each in self.strategies),
+            ("rule set", self.rules, get_args(RuleSet)),
+            ("objective", self.objective, OBJECTIVES),
+        ):
+            if given not in known:
+                raise UsageError.unknown(what, given, known)
+        if not self.gpus or min(*self.gpus, self.global_batch, self.top) < 1:
+            raise UsageError("device counts, global batch and number of results must all be at least 1")
+        _refuse_more(max(self.gpus), _MOST_GPUS, "devices")
+        _refuse_more(self.global_batch, _MOST_BATCH, "sequences")
+        self._refuse_other_rules()
+        if self.price_per_gpu_hour is not None and not 0 < self.price_per_gpu_hour < np.inf:
+            raise UsageError(f"--price-per-gpu-hour must be above 0 and finite, not {self.price_per_gpu_hour}")
+        if self.objective == "cost" and self.price_per_gpu_hour is None:
+            raise UsageError("--objective cost needs --price-per-gpu-hour")
+
+    def _refuse_other_rules(self) -> None:
+        """UsageError for what the rules do not know."""
+        own = (self.precisions, self.backends, self.framework) == (("bf16",), BACKENDS, None)
+        if self.rules != "corrected" and not own:
+            raise UsageError(
+                f"rules {self.rules} use their own 16-bit GEMM model: omit --precision, --backend and --framework"
+            )
+        if self.rules == "corrected" and self.attention != "fused":
+            raise UsageError(f"--attention {self.attention} is for --rules paper and repaired")
+        if self.attention == "summa" and set(self.strategies) != {"2d"}:
+            raise UsageError("--attention summa divides heads on the grid of --strategy 2d alone")
+
+    @classmethod
+    def of(cls, model: str, cluster: str, asked: SearchOptions) -> Request:
+        """What the options ask for. UsageError where they do not fit."""
+        return cls(
+            model=model,
+            cluster=cluster,
+            gpus=asked.device_counts(),
+            global_batch=asked.global_batch,
+            strategies=asked.strategies(),
+            rules=asked.rules,
+            attention=asked.attention,
+            top=asked.top,
+            sequence=asked.sequence,
+            precisions=tuple(asked.precision),
+            backends=asked.backend,
+            framework=asked.framework,
+            wanted=Constraints(fixed=asked.fixed(), forbidden=frozenset(asked.forbid), headroom=asked.memory_headroom),
+            objective=asked.objective,
+            price_per_gpu_hour=asked.price_per_gpu_hour,
+        )
+
+    def rule_sets(self) -> list[Rules[Any]]:
+        """One per strategy."""
+        if self.rules == "corrected":
+            model, sequence = load_model(self.model, self.sequence)
+            system, framework = load_system(self.cluster, self.figures), named(self.framework)
+            kernel = framework.runs("flash")
+            software = tuple(framework.software(system, each, kernel) for each in self.precisions)
+            return [
+                CorrectedRules(
+                    space=Space(
+                        model=model,
+                        strategy=strategy,
+                        sequence=sequence,
+                        precisions=self.precisions,
+                        is_beside_1d="1d" in self.strategies,
+                    ),
+                    system=system,
+                    backends=self.backends,
+                    software=software,
+                )
+                for strategy in self.strategies
+            ]
+        repairs = frozenset(REPAIRS if self.rules == "repaired" else ())
+        shape, priced_on = paper_shape(self.model, self.sequence), paper_system(self.cluster, self.figures)
+        return [
+            PaperRules(shape=shape, strategy=strategy, system=priced_on, repairs=repairs, attention=self.attention)
+            for strategy in self.strategies
+        ]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reason:
+    """The best configuration with another value of each of ``dimensions``: what it has in which the winner differs.
+
+    ``slower`` by that share of the winner's step; ``parts_s``: by how many seconds each part of the step changes.
+    """
+
+    dimensions: tuple[str, ...]
+    differs: dict[str, Any]
+    slower: float
+    parts_s: dict[str, float]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Answer:
+    """What was found. Methods that take ``place`` mean the row of ``best`` with that number, 0 the winner."""
+
+    request: Request
+    rule_sets: list[Rules[Any]]
+    found: list[Feasible[Any]]
+    table: pd.DataFrame
+    #: Of each row of the table, which rule set it is from and where among its candidates.
+    origin: list[tuple[int, int]] = field(default_factory=list)
+
+    @property
+    def fits(self) -> pd.DataFrame:
+        """``table`` without configurations that need more memory than there is."""
+        return self.table[self.table["mem"] <= self._capacity()]
+
+    @property
+    def best(self) -> pd.DataFrame:
+        """``table`` by the objective, best first; what does not fit comes last."""
+        order = np.lexsort((self.table[OBJECTIVES[self.request.objective]], self.table["mem"] > self._capacity()))
+        return self.table.iloc[order]
+
+    @property
+    def expected(self) -> Residuals | None:
+        """How far measured steps of such models were from their projections; None for rules with nothing fitted."""
+        rules = self.rule_sets[0]
+        return named(self.request.framework).expected(rules.model) if isinstance(rules, CorrectedRules) else None
+
+    def front(self) -> pd.DataFrame:
+        """Configurations that none of the same strategy beats in time, devices and memory at once."""
+        return self._evaluated([(i, at) for i, found in enumerate(self.found) for at in pareto(found).tolist()])
+
+    def ranking(self) -> dict[tuple[str, int], list[float]]:
+        """Seconds per step of all that fits, fastest first, by strategy and device count."""
+        return {
+            (str(rules.strategy), n): np.sort(found.step_s[found.candidates.gpus == n]).tolist()
+            for rules, found in zip(self.rule_sets, self.found, strict=True)
+            for n in np.unique(found.candidates.gpus).tolist()
+        }
+
+    def explained(self, place: int = 0) -> pd.DataFrame:
+        """An operation per row; ``forward_s`` and ``backward_s`` of all rows add up to the step."""
+        import pandas as pd
+
+        rules, one = self._at(place)
+        frame = pd.DataFrame(rules.explained(one, global_batch=self.request.global_batch))
+        numbers = [name for name in EXPLAINED if name.endswith(("_s", "_gb", "_tflop", "times"))]
+        frame = frame.reindex(columns=EXPLAINED)
+        words = [name for name in EXPLAINED if name not in numbers]
+        frame[numbers] = frame[numbers].fillna(0.0)
+        frame[words] = frame[words].astype(object).fillna("")
+        return frame
+
+    def reasons(self, place: int = 0) -> list[Reason]:
+        """What each dimension's best alternative costs, on as many devices with the same strategy; dearest first.
+
+        A configuration that is the best alternative of several dimensions is one reason.
+        """
+        which, at = self._origin(place)
+        rules, found = self.rule_sets[which], self.found[which]
+        same = np.flatnonzero(found.candidates.gpus == found.candidates.gpus[at])
+        degrees = {
+            name: column for name, column in rules.degrees(found.candidates.take(same)).items() if name in _COMPARED
+        }
+        here = int(np.flatnonzero(same == at)[0])
+        best_of: dict[int, list[str]] = {}
+        for name, column in degrees.items():
+            different = np.flatnonzero(column != column[here])
+            if len(different):
+                best_of.setdefault(int(different[found.step_s[same][different].argmin()]), []).append(name)
+        if not best_of:
+            return []
+        rows = found.candidates.take(same[[here, *best_of]])
+        table = evaluate(rules, rows, global_batch=self.request.global_batch)
+        step_s = table["t"].to_numpy(float)
+        parts = [name for name in PARTS if name in table]
+        change = table[parts].to_numpy(float) - table[parts].to_numpy(float)[0]
+        reasons = [
+            Reason(
+                dimensions=tuple(names),
+                differs={
+                    name: column[other].item() for name, column in degrees.items() if column[other] != column[here]
+                },
+                slower=float(step_s[row] / step_s[0] - 1),
+                parts_s=dict(zip(parts, change[row].tolist(), strict=True)),
+            )
+            for row, (other, names) in enumerate(best_of.items(), 1)
+        ]
+        return sorted(reasons, key=lambda reason: (-reason.slower, reason.dimensions))
+
+    def rechecked(self, place: int = 0) -> Projection | None:
+        """The same step as the event graph has it; None for rules that it does not share a model with."""
+        rules, one = self._at(place)
+        if not isinstance(rules, CorrectedRules) or not isinstance(one, Splits):
+            return None
+        parallel = rules.parallel(one, 0, global_batch=self.request.global_batch)
+        return project(
+            rules.model, parallel, rules.system, sequence=rules.tokens_per_sample, backends=rules.backends,
+            software=rules.software_in(int(one.precision[0])),
+        )  # fmt: skip
+
+    def refined(self, place: int = 0) -> Refined | None:
+        """The step with what the table does not vary: schedule, overlap, experts' tensor ranks, shards, modules to
+        recompute; None for rules that share no model with the event graph.
+        """
+        found = self.rechecked(place)
+        return None if found is None else refined(found, headroom=self.request.wanted.headroom)
+
+    def _capacity(self) -> float:
+        return self.rule_sets[0].capacity_gb * (1 - self.request.wanted.headroom)
+
+    def _origin(self, place: int) -> tuple[int, int]:
+        if not 0 <= place < len(self.table):
+            raise UsageError(f"there is no row {place}; the table has {len(self.table)}, counted from 0")
+        return self.origin[int(self.best.index[place])]
+
+    def _at(self, place: int) -> tuple[Rules[Any], Any]:
+        which, at = self._origin(place)
+        return self.rule_sets[which], self.found[which].candidates.take(np.array([at]))
+
+    def _evaluated(self, origin: Sequence[tuple[int, int]]) -> pd.DataFrame:
+        return _evaluated(self.request, self.rule_sets, self.found, origin)
+
+
+_OF_A_SIDE = ("tflop", "hbm_gb", "comm", "group", "volume_gb", "s")
+#: Columns of ``Answer.explained``. ``volume_gb`` is what one device sends, or a rule set's message.
+EXPLAINED = [
+    "op", "times", *(f"forward_{what}" for what in _OF_A_SIDE), *(f"backward_{what}" for what in _OF_A_SIDE),
+    "weights_gb", "activations_gb",
+]  # fmt: skip
+
+
+def answer(request: Request) -> Answer:
+    """Runs the search. UsageError for names that are not known and dimensions that do not exist."""
+    rule_sets = request.rule_sets()
+    counts = sorted(set(request.gpus))
+    found = [rules.feasible(counts, global_batch=request.global_batch, wanted=request.wanted) for rules in rule_sets]
+    origin = [(i, at) for i, each in enumerate(found) for at in fastest(each, counts, request.top).tolist()]
+    table = _evaluated(request, rule_sets, found, origin)
+    return Answer(request=request, rule_sets=rule_sets, found=found, table=table, origin=origin)
+
+
+@takes(SearchOptions)
+def search(
+    model: str,
+    cluster: str,
+    gpus: int | Collection[int] | None = None,
+    global_batch: int | None = None,
+    options: SearchOptions | None = None,
+    **given: Any,
+) -> pd.DataFrame:
+    """The ``top`` configurations per device count and strategy that fit, best by ``objective`` first.
+
+    >>> tl.search("gpt3-1t", "b200-nvs8", [512, 1024], 4096, strategy="1d")                       # doctest: +SKIP
+
+    Columns as ``tracelens search -o`` writes them: t in s, mem and *_mem in GB, throughput in samples/s. ``options``
+    are what the keywords change. UsageError for names that are not known and dimensions that do not exist.
+    """
+    named = {name: value for name, value in (("gpus", gpus), ("global_batch", global_batch)) if value is not None}
+    request = Request.of(model, cluster, made(SearchOptions, {**named, **given}, options))
+    return answer(request).best.reset_index(drop=True)
+
+
+def _refuse_more(number: int, most: int, what: str) -> None:
+    if number > most:
+        raise UsageError(f"{number:,} {what} are more than a search takes, {most:,}")
+
+
+def _evaluated(
+    request: Request, rule_sets: Sequence[Rules[Any]], found: Sequence[Feasible[Any]], origin: Sequence[tuple[int, int]]
+) -> pd.DataFrame:
+    import pandas as pd
+
+    frames = []
+    for i, (rules, each) in enumerate(zip(rule_sets, found, strict=True)):
+        chosen = np.array([at for which, at in origin if which == i], np.intp)
+        frame = evaluate(rules, each.candidates.take(chosen), global_batch=request.global_batch, model=request.model)
+        tokens = request.global_batch * rules.tokens_per_sample
+        device_s = frame["t"] * frame["n_gpus"]
+        if request.price_per_gpu_hour is not None:
+            dollars = device_s / _SECONDS_PER_HOUR * request.price_per_gpu_hour
+            frame["usd_per_mtoken"] = dollars / tokens * _MILLION
+        watts = rules.system.device.tdp_w if isinstance(rules, CorrectedRules) else None
+        if watts is not None:
+            frame["j_per_token"] = device_s * watts / tokens
+        elif request.objective == "energy":
+            raise UsageError(
+                f"{request.cluster}: these rules have no power figure for the device, so energy is unknown"
+            )
+        frames.append(frame)
+    kept = [frame for frame in frames if len(frame)] or frames[:1]
+    return pd.concat(kept, ignore_index=True)
+
+
+FIGURES = tuple(each.name for each in fields(Figures))
+#: Axes of a sweep, and the columns that name a point; an own figure of the system is empty.
+AXES = ("model", "cluster", *FIGURES)
+#: Values of an evenly divided range.
+_MOST_VALUES = 1000
+#: Column that says what else was asked of every point.
+_ASKED = "asked"
+_COLUMN = {name: f"set_{name}" for name in FIGURES} | {"model": "model", "cluster": "cluster"}
+
+
+def parse_axes(texts: Sequence[str]) -> dict[str, tuple[Any, ...]]:
+    """``flops=1250/2500/5000,hbm_gb=96..384,ib_gb_s=50..200:4``: values by ``/``, from..to by doubling, or so many
+    values evenly between. UsageError for others.
+    """
+    axes: dict[str, tuple[Any, ...]] = {}
+    for item in (part for text in texts for part in text.split(",")):
+        name, equals, values = (part.strip() for part in item.partition("="))
+        if not equals or name not in AXES:
+            raise UsageError(
+                f"--sweep takes NAME=V/V/V, NAME=V..V or NAME=V..V:COUNT with NAME of {', '.join(AXES)}; got {item!r}"
+            )
+        axes[name] = tuple(values.split("/")) if name in ("model", "cluster") else tuple(_numbers(name, values))
+    return axes
+
+
+def points(request: Request, axes: Mapping[str, Sequence[Any]]) -> list[Request]:
+    """One request per combination of values, the last axis fastest."""
+    made = []
+    for values in itertools.product(*axes.values()):
+        given = dict(zip(axes, values, strict=True))
+        figures = {name: given.pop(name) for name in FIGURES if name in given}
+        made.append(replace(request, **given, figures=replace(request.figures, **figures)))
+    return made
+
+
+def key(request: Request) -> tuple[str, ...]:
+    """What tells a point from the others, as its rows in a file do."""
+    figures = (getattr(request.figures, name) for name in FIGURES)
+    return (request.model, request.cluster, *("" if value is None else f"{value:g}" for value in figures))
+
+
+def asked(request: Request) -> str:
+    """All of a request that no axis varies; rows of a file that say otherwise answer another question."""
+    wanted = request.wanted
+    parts = {
+        "rules": request.rules,
+        "attention": "" if request.attention == "fused" else request.attention,
+        "strategies": "/".join(request.strategies),
+        "gpus": "/".join(map(str, sorted(set(request.gpus)))),
+        "global batch": request.global_batch,
+        "sequence": request.sequence,
+        "precisions": "/".join(request.precisions),
+        "backends": request.backends,
+        "framework": request.framework,
+        "fixed": "/".join(f"{name}={value}" for name, value in sorted(wanted.fixed.items())),
+        "forbidden": "/".join(sorted(wanted.forbidden)),
+        "headroom": wanted.headroom,
+        "price": request.price_per_gpu_hour,
+        "top": request.top,
+    }
+    return "; ".join(f"{name} {value}" for name, value in parts.items() if value)
+
+
+def rows(request: Request) -> pd.DataFrame:
+    """The best configurations of one point, with the columns that name it."""
+    table = answer(request).fits.copy()
+    named = dict(zip(AXES, key(request), strict=True))
+    for name in ("cluster", *FIGURES):
+        table[_COLUMN[name]] = named[name]
+    table[_ASKED] = asked(request)
+    return table
+
+
+def sweep(
+    requests: Sequence[Request],
+    executor: Executor,
+    *,
+    done: pd.DataFrame | None = None,
+    save: Callable[[pd.DataFrame], None] = lambda table: None,
+    progress: Callable[[int, int], None] = lambda done, total: None,
+) -> tuple[pd.DataFrame, tuple[str, ...]]:
+    """All points' rows in the order of ``requests``, and why any point has none. ``save`` gets all after each point.
+
+    ``done``: rows of an earlier run; points that they have are not searched again. A point where nothing fits has no
+    row, and is searched again. InputError for rows of a run that asked something else.
+    """
+    import pandas as pd
+
+    order = {key(request): place for place, request in enumerate(requests)}
+    known = _by_point(done, asked(requests[0])) if done is not None else {}
+    found = {point: frame for point, frame in known.items() if point in order}
+    errors: list[str] = []
+    table = pd.DataFrame()
+    waiting = [request for request in requests if key(request) not in found]
+    progress(len(requests) - len(waiting), len(requests))
+    for count, outcome in enumerate(outcomes(executor, rows, waiting), len(requests) - len(waiting) + 1):
+        point = key(outcome.item)
+        if outcome.value is None:
+            errors.append(f"{', '.join(filter(None, point))}: {outcome.error}")
+        elif len(outcome.value):
+            found[point] = outcome.value
+        table = _joined(found, order)
+        save(table)
+        progress(count, len(requests))
+    return table if waiting else _joined(found, order), tuple(errors)
+
+
+def _joined(found: Mapping[tuple[str, ...], pd.DataFrame], order: Mapping[tuple[str, ...], int]) -> pd.DataFrame:
+    import pandas as pd
+
+    frames = [found[point] for point in sorted(found, key=order.__getitem__)]
+    return pd.concat(frames, ignore_index=True) if frames else pd.DataFrame()
+
+
+def _by_point(table: pd.DataFrame, same: str) -> dict[tuple[str, ...], pd.DataFrame]:
+    columns = [_COLUMN[name] for name in AXES]
+    missing = [name for name in (*columns, _ASKED) if name not in table]
+    if missing:
+        raise InputError(
+            f"the table to resume from was not written by `search --sweep`: it lacks the columns {', '.join(missing)}"
+        )
+    if other := sorted(set(table[_ASKED].astype(str)) - {same}):
+        raise InputError(
+            f"the table to resume from is of another search ({other[0]}, not {same}): choose another file with -o"
+        )
+    named = table.copy()
+    for name in columns:
+        named[name] = [_text(value) for value in named[name]]
+    return {point: named.loc[where] for point, where in named.groupby(columns).groups.items()}  # type: ignore[misc]
+
+
+def _text(value: Any) -> str:
+    if isinstance(value, str):
+        return value
+    return "" if value is None or value != value else f"{value:g}"
+
+
+def _numbers(name: str, text: str) -> Iterator[float]:
+    first, dots, last = text.partition("..")
+    whole = int if name == "nvs" else float
+    try:
+        if not dots:
+            yield from (whole(value) for value in text.split("/"))
+            return
+        last, colon, count = last.partition(":")
+        value, end = whole(first), whole(last)
+        if colon:
+            steps = int(count)
+            if not (0 < value <= end and 1 < steps <= _MOST_VALUES):
+                raise ValueError
+            yield from (whole(value + (end - value) * step / (steps - 1)) for step in range(steps))
+            return
+    except ValueError:
+        raise UsageError(f"--sweep {name}: not numbers: {text!r}") from None
+    if not 0 < value <= end <= 2**60 * value:
+        raise UsageError(f"--sweep {name}: {text!r} is empty, endless, or does not start above 0")
+    while value <= end:
+        yield value
+        value *= 2

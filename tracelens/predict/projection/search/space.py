@@ -1,0 +1,366 @@
+"""Every way to split a model over n devices, as integer columns: of a plain transformer, and of any model.
+
+Every parallel configuration of a transformer on n devices, as integer columns.
+
+A configuration is a data-parallel degree, a tensor-parallel grid m1 x m2, pipeline stages, a micro-batch, for SUMMA a
+number of blocks, and how many members of each group sit in one fast (NVLink) domain. The space is that of
+arXiv 2410.00273; it depends on the model's shape and the domain's size, not on the device.
+
+Every way to split any model of this project over n devices, as integer columns: the space of the corrected rules.
+
+Beside the degrees of ``space``: interleaved chunks, expert ranks, ZeRO stages, recomputation, precision. Layers need
+not come out even over pipeline stages. Placement over nodes comes last, because memory does not depend on it.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import fields
+from functools import cache
+from typing import Any, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from tracelens.lazy.records import dataclass
+from tracelens.predict.projection.projection_options import Strategy
+from tracelens.training_options import PrecisionName, Recompute
+from tracelens.workload.blocks import block_types
+from tracelens.workload.model_config import ModelConfig
+
+Ints = npt.NDArray[np.int64]
+
+#: Below these widths a shard is too thin for a matrix engine to be worth splitting further (the paper's choice).
+MIN_SHARD = 128
+MIN_BLOCK = 512
+_ROOM = 2**62
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Shape:
+    """A dense transformer of equal layers. ``ffn``: the width of the MLP; None: four times ``hidden``."""
+
+    sequence: int
+    hidden: int
+    heads: int
+    depth: int
+    ffn: int | None = None
+
+    @property
+    def width(self) -> int:
+        """Of the MLP."""
+        return 4 * self.hidden if self.ffn is None else self.ffn
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Candidates:
+    """One entry per configuration. ``blocks`` is 1 outside SUMMA; ``near_*``: members of the group in one domain."""
+
+    gpus: Ints
+    dp: Ints
+    m1: Ints
+    m2: Ints
+    pp: Ints
+    micro_batch: Ints
+    blocks: Ints
+    near_m1: Ints
+    near_m2: Ints
+    near_dp: Ints
+    near_pp: Ints
+
+    def __len__(self) -> int:
+        return len(self.gpus)
+
+    def take(self, index: npt.NDArray[np.intp] | npt.NDArray[np.bool_]) -> Candidates:
+        """The candidates at ``index``, or where a mask is true."""
+        return Candidates(**{name: getattr(self, name)[index] for name in self.__slots__})
+
+
+def enumerate_candidates(
+    shape: Shape, strategy: Strategy, gpu_counts: Iterable[int], *, global_batch: int, domain: int
+) -> Candidates:
+    """All configurations for each of ``gpu_counts`` devices; ``domain`` is the number of devices in one fast domain."""
+    parts = [
+        _block(shape, strategy, (n, n // (m1 * m2 * pp), m1, m2, pp), global_batch, domain)
+        for n in gpu_counts
+        for m1, m2 in _grids(shape, strategy, n)
+        for pp in _stages(shape, n, m1 * m2)
+    ]
+    rows = np.concatenate([p for p in parts if len(p)] or [np.empty((0, 11), np.int64)])
+    return Candidates(**{name: rows[:, i].copy() for i, name in enumerate(Candidates.__slots__)})
+
+
+def _grids(shape: Shape, strategy: Strategy, n: int) -> Iterator[tuple[int, int]]:
+    e, h, seq = shape.hidden, shape.heads, shape.sequence
+    for m1 in divisors(n):
+        if h % m1 or e % m1:
+            continue
+        if strategy == "1d":
+            if 3 * e // m1 >= MIN_SHARD:
+                yield m1, 1
+            continue
+        for m2 in divisors(n // m1):
+            if strategy == "2d" and e % m2:
+                continue
+            if e // m1 >= MIN_SHARD and seq // m2 >= MIN_SHARD:
+                yield m1, m2
+
+
+def _stages(shape: Shape, n: int, tp: int) -> Iterator[int]:
+    for pp in divisors(min(n // tp, shape.depth)):
+        if n % (tp * pp) == 0 and shape.depth % pp == 0:
+            yield pp
+
+
+def _block(
+    shape: Shape, strategy: Strategy, degrees: tuple[int, int, int, int, int], global_batch: int, domain: int
+) -> Ints:
+    """All micro-batches x blocks x placements of one grid; ``degrees`` are devices, dp, m1, m2 and pp."""
+    _, dp, m1, m2, pp = degrees
+    if dp > global_batch or global_batch % dp:
+        return np.empty((0, 11), np.int64)
+    shard = {"1d": m1, "2d": m2, "2d-seqp": m1 * m2}[strategy]
+    batches = [b for b in divisors(global_batch // dp) if b * shape.sequence % shard == 0]
+    blocks = summa_blocks(shape.hidden, m1, m2) if strategy == "2d" else (1,)
+    placed = _placements((m1, m2, dp, pp), domain)
+    inner = np.array(np.meshgrid(batches, blocks, np.arange(len(placed)), indexing="ij"), np.int64).reshape(3, -1)
+    rows = np.empty((inner.shape[1], 11), np.int64)
+    rows[:, :5] = degrees
+    rows[:, 5:7] = inner[:2].T
+    rows[:, 7:] = placed[inner[2]]
+    return rows
+
+
+def summa_blocks(hidden: int, m1: int, m2: int) -> tuple[int, ...]:
+    """Numbers of blocks of a SUMMA product on an m1 x m2 grid."""
+    start = max(m1, m2)
+    if hidden / start < MIN_BLOCK:
+        return (start,)
+    series = (start << i for i in range(math.ceil(math.log2(hidden // start))))
+    return tuple(nb for nb in series if hidden % nb == 0 and hidden // nb >= MIN_BLOCK)
+
+
+@cache
+def _placements(degrees: tuple[int, int, int, int], domain: int) -> Ints:
+    """(m1, m2, dp, pp) members in one domain: every ordered factorization of ``domain`` into divisors of the degrees.
+
+    When all devices fit into one domain there is only one way: all of them do.
+    """
+    if math.prod(degrees) <= domain:
+        return np.array([degrees], np.int64)
+    found = [
+        (a, b, c, d)
+        for a in divisors(math.gcd(degrees[0], domain))
+        for b in divisors(math.gcd(degrees[1], domain // a))
+        for c in divisors(math.gcd(degrees[2], domain // (a * b)))
+        if degrees[3] % (d := domain // (a * b * c)) == 0 and a * b * c * d == domain
+    ]
+    return np.array(found, np.int64).reshape(-1, 4)
+
+
+def distinct(columns: Sequence[npt.NDArray[Any]]) -> tuple[npt.NDArray[np.intp], npt.NDArray[np.intp]]:
+    """Where each distinct row of ``columns`` (none below 0) occurs first, and which of them every row is."""
+    packed = np.zeros(len(columns[0]), np.int64)
+    span = 1
+    for column in columns:
+        # Sorting each column costs more than all the rest: whole numbers are packed as they are while they have room.
+        code, values = column.astype(np.int64), int(column.max(initial=0)) + 1
+        if span * values >= _ROOM:
+            packed, span = np.unique(packed, return_inverse=True)[1].reshape(-1), len(packed) + 1
+        if span * values >= _ROOM or column.dtype.kind == "f":
+            code, values = np.unique(column, return_inverse=True)[1].reshape(-1), len(column) + 1
+        packed, span = packed * values + code, span * values
+    _, first, inverse = np.unique(packed, return_index=True, return_inverse=True)
+    return first, inverse.reshape(-1)
+
+
+@cache
+def divisors(n: int) -> tuple[int, ...]:
+    """All divisors of ``n``, ascending."""
+    small = [d for d in range(1, math.isqrt(n) + 1) if n % d == 0]
+    return tuple(sorted({*small, *(n // d for d in small)}))
+
+
+#: What ``Splits.recompute`` counts. Selective recomputation repeats nothing where attention is fused, as it is here.
+RECOMPUTE: tuple[Recompute, ...] = ("none", "full")
+ZERO = (1, 2, 3)
+Index: TypeAlias = npt.NDArray[np.intp] | npt.NDArray[np.bool_]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Splits:
+    """One entry per configuration. ``m1`` tensor-parallel ranks; ``m2`` the other side of a SUMMA grid, or context
+    ranks.
+
+    ``blocks`` of a SUMMA product, else 1. ``recompute`` and ``precision`` are positions in ``RECOMPUTE`` and in the
+    precisions asked for. ``near_*``: members of the group in one node, 0 before ``placed``.
+    """
+
+    gpus: Ints
+    dp: Ints
+    m1: Ints
+    m2: Ints
+    pp: Ints
+    vpp: Ints
+    micro_batch: Ints
+    blocks: Ints
+    ep: Ints
+    zero: Ints
+    recompute: Ints
+    precision: Ints
+    near_m1: Ints
+    near_m2: Ints
+    near_dp: Ints
+    near_pp: Ints
+
+    def __len__(self) -> int:
+        return len(self.gpus)
+
+    def take(self, index: Index) -> Splits:
+        """The entries at ``index``, or where a mask is true."""
+        return Splits(**{name: getattr(self, name)[index] for name in NAMES})
+
+    def micro_batches(self, global_batch: int) -> Ints:
+        """Passes of a replica per step."""
+        return global_batch // (self.dp * self.micro_batch)
+
+
+NAMES = tuple(field.name for field in fields(Splits))
+_WITHOUT_PLACE = NAMES[:-4]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Space:
+    """What may vary. ``sequence`` tokens; ``strategy`` as in ``space``; the rest are the choices on offer.
+
+    ``is_beside_1d``: grids that come to tensor parallelism alone are left to ``1d``.
+    """
+
+    model: ModelConfig
+    strategy: Strategy
+    sequence: int
+    zero: tuple[int, ...] = ZERO
+    recompute: tuple[Recompute, ...] = RECOMPUTE
+    precisions: tuple[PrecisionName, ...] = ("bf16",)
+    is_beside_1d: bool = False
+
+    def splits(self, gpu_counts: Iterable[int], *, global_batch: int) -> Splits:
+        """All configurations, not placed yet."""
+        parts = [block for n in gpu_counts for block in self._blocks(n, global_batch)]
+        rows = np.concatenate([*parts, np.empty((0, len(_WITHOUT_PLACE)), np.int64)])
+        columns = {name: np.ascontiguousarray(rows[:, i]) for i, name in enumerate(_WITHOUT_PLACE)}
+        nowhere = np.zeros(len(rows), np.int64)
+        return Splits(**columns, near_m1=nowhere, near_m2=nowhere, near_dp=nowhere, near_pp=nowhere)
+
+    def _blocks(self, n: int, global_batch: int) -> Iterator[Ints]:
+        layers = len(self.model.layers)
+        for m1, m2 in self._grids(n):
+            for pp in divisors(n // (m1 * m2)):
+                dp = n // (m1 * m2 * pp)
+                if pp > layers or dp > global_batch or global_batch % dp:
+                    continue
+                for vpp in _chunks(layers, pp):
+                    for ep in self._expert_ranks(m1 * m2 * dp):
+                        yield self._block((n, dp, m1, m2, pp, vpp), ep, global_batch // dp)
+
+    def _block(self, fixed: tuple[int, ...], ep: int, passes: int) -> Ints:
+        """All micro-batches, SUMMA blocks, ZeRO stages, recomputations and precisions of one split."""
+        _, dp, m1, m2, pp, vpp = fixed
+        # Groups of as many micro-batches as stages go through each chunk.
+        batches = [b for b in divisors(passes) if vpp == 1 or (passes // b) % pp == 0]
+        # Context ranks share weights and so states as well; SUMMA's own no copies.
+        replicas = dp if self.strategy == "2d" else dp * m2
+        choices = (
+            batches,
+            summa_blocks(self.model.hidden, m1, m2) if self.strategy == "2d" and m1 * m2 > 1 else (1,),
+            (ep,),
+            self.zero if replicas > 1 else (min(self.zero),),
+            [RECOMPUTE.index(word) for word in self.recompute],
+            range(len(self.precisions)),
+        )
+        varied = np.array(np.meshgrid(*choices, indexing="ij"), np.int64).reshape(len(choices), -1).T
+        rows = np.empty((len(varied), len(_WITHOUT_PLACE)), np.int64)
+        rows[:, : len(fixed)], rows[:, len(fixed) :] = fixed, varied
+        return rows
+
+    def _grids(self, n: int) -> Iterator[tuple[int, int]]:
+        types = block_types()
+        if self.strategy == "2d" and not all(types[letter].divides_on_grid for letter in set(self.model.blocks)):
+            return
+        for m1 in divisors(n):
+            if not self._divides(m1) or self.model.hidden // m1 < MIN_SHARD:
+                continue
+            if self.strategy == "1d":
+                yield m1, 1
+                continue
+            for m2 in divisors(n // m1):
+                if self.sequence % m2 or self.sequence // m2 < MIN_SHARD or self._is_left_to_1d(m1, m2):
+                    continue
+                if self.strategy == "2d-seqp" or self.model.hidden % m2 == 0:
+                    yield m1, m2
+
+    def _is_left_to_1d(self, m1: int, m2: int) -> bool:
+        return self.is_beside_1d and (m2 if self.strategy == "2d-seqp" else m1 * m2) == 1
+
+    def _divides(self, m1: int) -> bool:
+        """Whether everything that tensor parallelism divides comes out even."""
+        model = self.model
+        parts = [part for letter in set(model.blocks) for part in block_types()[letter].parts(model.of(letter))]
+        shared = model.kv_heads % m1 == 0 or m1 % model.kv_heads == 0
+        return shared and all(part % m1 == 0 for part in (model.hidden, *parts))
+
+    def _expert_ranks(self, stage_ranks: int) -> Sequence[int]:
+        experts = self.model.experts
+        if experts is None or self.strategy == "2d":
+            return (1,)
+        return divisors(math.gcd(experts.count, stage_ranks))
+
+
+def placed(splits: Splits, node: int) -> tuple[Splits, npt.NDArray[np.intp]]:
+    """Each split in every way that fills nodes of ``node`` ranks as far as its groups go; and which split each is."""
+    degrees = np.stack([splits.m1, splits.m2, splits.dp, splits.pp])
+    kinds, which = np.unique(degrees, axis=1, return_inverse=True)
+    places = [placements(tuple(kinds[:, i].tolist()), node) for i in range(kinds.shape[1])]
+    counts = np.array([len(p) for p in places], np.intp)
+    which = which.reshape(-1)
+    repeated = np.repeat(np.arange(len(splits)), counts[which])
+    all_places = np.concatenate([*places, np.empty((0, 4), np.int64)])
+    starts = np.concatenate([[0], np.cumsum(counts)])[which]
+    ends = np.cumsum(counts[which])
+    inside = np.arange(len(repeated)) - np.repeat(ends - counts[which], counts[which])
+    chosen = all_places[np.repeat(starts, counts[which]) + inside]
+    columns = {name: getattr(splits, name)[repeated] for name in _WITHOUT_PLACE}
+    return Splits(**columns, **{name: chosen[:, i].copy() for i, name in enumerate(NAMES[-4:])}), repeated
+
+
+@cache
+def placements(degrees: tuple[int, int, int, int], node: int) -> Ints:
+    """(m1, m2, dp, pp) members in one node: divisors of the degrees with the largest product that a node holds.
+
+    Unlike the published space, a node need not be filled: 12 ranks in nodes of 8 go 6 and 6.
+    """
+    product = math.prod(degrees)
+    if product <= node:
+        return np.array([degrees], np.int64)
+    found = [
+        (a, b, c, d)
+        for a in divisors(degrees[0])
+        if a <= node
+        for b in divisors(degrees[1])
+        if a * b <= node
+        for c in divisors(degrees[2])
+        if a * b * c <= node
+        for d in divisors(degrees[3])
+        if a * b * c * d <= node
+    ]
+    most = max(math.prod(place) for place in found)
+    return np.array([place for place in found if math.prod(place) == most], np.int64)
+
+
+@cache
+def _chunks(layers: int, pp: int) -> tuple[int, ...]:
+    """Chunks per stage that divide layers as evenly as one does; 1 without a pipeline."""
+    if pp == 1:
+        return (1,)
+    return (1, *(v for v in range(2, layers // pp + 1) if layers % (pp * v) == 0 or (layers + 2) % (pp * v) == 0))

@@ -1,0 +1,568 @@
+"""The rule set ``corrected``: a whole training step from this project's own op lists, perf models and backends.
+
+The same step as ``projection.step`` for arrays of configurations: embedding, head and optimizer included, operations
+priced at their size by the chosen backends, collectives over the links between the ranks of each group. Instead of
+running the pipeline event by event, its time is a closed form (``pipeline_us``) that tests hold against the events.
+"""
+
+from __future__ import annotations
+
+import functools
+import itertools
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import field, replace
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from tracelens.backends.base import System
+from tracelens.backends.chain import chain
+from tracelens.errors import UsageError
+from tracelens.files.say import told
+from tracelens.lazy.records import dataclass
+from tracelens.network.algorithms import collective_us
+from tracelens.network.topology import Group, Topology
+from tracelens.option_fields import BACKENDS
+from tracelens.perf_models import PerfModel
+from tracelens.predict.projection.chunk_timing import exposed_share
+from tracelens.predict.projection.overheads import PLAIN, Software, priced
+from tracelens.predict.projection.pipeline import REDUCED_BYTES, hop_us
+from tracelens.predict.projection.projection_options import Strategy
+from tracelens.predict.projection.search import ANYTHING, PLACES, Constraints, Feasible
+from tracelens.predict.projection.search.layer_times import PARTS, Explanation, LayerTimes, layer_times
+from tracelens.predict.projection.search.pipeline_time import (
+    Floats,
+    LayerCosts,
+    StageType,
+    ends_us,
+    in_turn,
+    pass_us,
+    pipeline_us,
+    stage_types,
+    under_way,
+)
+from tracelens.predict.projection.search.space import RECOMPUTE, Ints, Space, Splits, distinct, placed
+from tracelens.predict.projection.step import completed
+from tracelens.units import BYTES_PER_GB, BYTES_PER_GIB, US_PER_S
+from tracelens.workload import memory, rank_ops
+from tracelens.workload.blocks import block_types
+from tracelens.workload.model_config import ModelConfig
+from tracelens.workload.parallel_config import ParallelConfig, PlacedRanks, Placement
+from tracelens.workload.rank_ops import ENDS, RankLayer
+
+_FLOP_PER_TFLOP = 1e12
+#: Candidates per pass, so that a pass' columns fit into a few tens of MB.
+_CHUNK = 100_000
+#: What a step's times are made of.
+NAMED = (*PARTS, "recompute")
+_LAYER_KEY = ("m1", "m2", "micro_batch", "blocks", "ep", "precision")
+
+
+class Costs(NamedTuple):
+    """What layers take, microseconds: ``gather`` and ``scatter`` of weights and gradients are [candidate, kind]."""
+
+    layers: LayerTimes
+    gather: Floats
+    scatter: Floats
+    hop: Floats
+    optimizer: Floats
+
+
+class Held(NamedTuple):
+    """What ranks hold of each kind of layer, [candidate, kind]: parameters, bytes of a micro-batch and to recompute it.
+
+    ``logits`` in bytes, [candidate].
+    """
+
+    dense: Floats
+    expert: Floats
+    kept: Floats
+    working: Floats
+    logits: Floats
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CorrectedRules:
+    """Prices candidates of ``space`` on ``system``; ``software``: the constants in each of the space's precisions, or
+    those of all.
+    """
+
+    space: Space
+    system: System
+    backends: str = BACKENDS
+    software: tuple[Software, ...] = (PLAIN,)
+    _built: dict[Any, dict[str, list[RankLayer]]] = field(default_factory=dict, repr=False, compare=False)
+
+    @property
+    def model(self) -> ModelConfig:
+        return self.space.model
+
+    @property
+    def strategy(self) -> Strategy:
+        return self.space.strategy
+
+    @property
+    def topology(self) -> Topology:
+        """UsageError for a device alone."""
+        if self.system.topology is None:
+            raise UsageError(f"{self.system.device.name} has no interconnect; pass --cluster")
+        return self.system.topology
+
+    @property
+    def node(self) -> int:
+        """Ranks that the innermost links join."""
+        return self.topology.ranks_per_node or 1
+
+    @property
+    def capacity_gb(self) -> float:
+        """GB per device; infinite where it is not known."""
+        hbm = self.system.device.hbm
+        nominal = None if hbm is None else hbm.nominal_gib
+        return np.inf if nominal is None else nominal * BYTES_PER_GIB / BYTES_PER_GB
+
+    @property
+    def kinds(self) -> tuple[str, ...]:
+        """Distinct layers, and the ends."""
+        return (*dict.fromkeys(self.model.layers), *ENDS)
+
+    def software_in(self, precision: int) -> Software:
+        """The constants of steps in the space's precision of that number."""
+        return self.software[min(precision, len(self.software) - 1)].running(self.model)
+
+    @property
+    def tokens_per_sample(self) -> int:
+        """Length of a sequence."""
+        return self.space.sequence
+
+    def feasible(
+        self, gpu_counts: Iterable[int], *, global_batch: int, wanted: Constraints = ANYTHING
+    ) -> Feasible[Splits]:
+        """All configurations that hold what is wanted: memory first, which does not depend on where ranks stand."""
+        splits = self.space.splits(gpu_counts, global_batch=global_batch)
+        if wanted.fixed or wanted.forbidden:
+            names = [name for name in self.degrees(splits) if name not in PLACES]
+            splits = splits.take(wanted.allows(self.degrees(splits), only=names))
+        needed = sum(self.memory_gb(splits, global_batch=global_batch).values(), np.zeros(len(splits)))
+        if not wanted.is_one_configuration:
+            fits = needed <= self.capacity_gb * (1 - wanted.headroom)
+            splits, needed = splits.take(fits), needed[fits]
+        spread, source = placed(splits, self.node)
+        if wanted.fixed or wanted.forbidden:
+            allowed = wanted.allows(self.degrees(spread), only=PLACES)
+            spread, source = spread.take(allowed), source[allowed]
+        # To a picosecond: the same step summed in another order is no faster
+        step_s = np.round(self.times(spread, global_batch=global_batch)["t"], 12)
+        return Feasible(candidates=spread, step_s=step_s, memory_gb=needed[source])
+
+    def table(self, candidates: Splits, *, global_batch: int) -> dict[str, Any]:
+        """The full breakdown, by column name."""
+        needed = self.memory_gb(candidates, global_batch=global_batch)
+        degrees = self.degrees(candidates)
+        further = {name: degrees.pop(name) for name in FURTHER}
+        if self.strategy != "2d":
+            degrees["nb"] = np.full(len(candidates), np.nan)
+        return {
+            "gpu": self.system.device.name,
+            "nvs": self.node,
+            **degrees,
+            "mem": sum(needed.values()),
+            **self.times(candidates, global_batch=global_batch),
+            "wts_mem": needed["weights"],
+            "wts_grad_mem": needed["gradients"],
+            "wts_optimizer_states_mem": needed["optimizer"],
+            "acts_mem": needed["activations"],
+            "flops_per_gpu": self.tflop_per_gpu(candidates, global_batch=global_batch),
+            **further,
+            "logits_mem": needed["logits"],
+            "other_mem": needed["outside"],
+        }
+
+    def explained(self, candidates: Splits, *, global_batch: int) -> list[dict[str, Any]]:
+        """The first candidate, an operation per row, on the busiest pipeline rank; times add up to the step."""
+        one = candidates.take(np.array([0]))
+        times, first = self._times(one, global_batch)
+        whole = {name: float(value[0]) for name, value in times.items()}
+        parallel = self.parallel(one, 0, global_batch=global_batch)
+        stage = next(s for s in stage_types(self.model, parallel.pp, parallel.vpp) if s.ranks[0] == first[0])
+        layers = self.layers(parallel)
+        explanation = Explanation(
+            model=self.model,
+            parallel=parallel,
+            sequence=self.space.sequence,
+            node=self.node,
+            software=self.software_in(int(one.precision[0])),
+            prices=self.priced(op.model for blocks in layers.values() for block in blocks for op in block.ops),
+        )
+        rows: list[dict[str, Any]] = []
+        again = 0.0
+        kept = under_way(one, stage, one.micro_batches(global_batch), self._activations(one)[0])[0].tolist()
+        for (kind, blocks), count, held in zip(layers.items(), stage.layers.tolist(), kept, strict=True):
+            made = list(explanation.rows(kind, blocks, count, held))
+            again += sum(row["forward_s"] for row in made) * (parallel.recompute == "full" and kind not in ENDS)
+            rows += made
+        return [
+            *rows,
+            {"op": "recomputation", "backward_s": again},
+            {"op": "host, late to launch", "backward_s": whole["t_host"]},
+            {"op": "transfers between stages", "backward_s": whole["t_pp_comm"]},
+            {"op": "pipeline bubble", "backward_s": whole["t_bubble"]},
+            {"op": "gradients and weights between replicas", "backward_s": whole["t_dp_comm"]},
+            {"op": "optimizer", "backward_s": whole["t_optimizer"]},
+        ]
+
+    def degrees(self, candidates: Splits) -> dict[str, Any]:
+        """What may be fixed or forbidden, by column name."""
+        s = candidates
+        return {
+            "n_gpus": s.gpus, "dp": s.dp, "tp": s.m1 * s.m2, "tp1": s.m1, "tp2": s.m2, "pp": s.pp,
+            "mbs": s.micro_batch, "nb": s.blocks, "nv_tp1": s.near_m1, "nv_tp2": s.near_m2, "nv_dp": s.near_dp,
+            "nv_pp": s.near_pp, "vpp": s.vpp, "ep": s.ep, "zero": s.zero,
+            "recompute": np.array(RECOMPUTE)[s.recompute], "precision": np.array(self.space.precisions)[s.precision],
+        }  # fmt: skip
+
+    def parallel(self, splits: Splits, index: int, *, global_batch: int) -> ParallelConfig:
+        """The configuration at ``index``, as a projection takes it."""
+        one = {name: int(getattr(splits, name)[index]) for name in splits.__slots__}
+        place = None
+        if one["near_m1"]:
+            place = Placement(
+                node=self.node, tp=one["near_m1"], cp=one["near_m2"], dp=one["near_dp"], pp=one["near_pp"]
+            )
+        return replace(
+            self._layer_parallel(one),
+            dp=one["dp"],
+            pp=one["pp"],
+            vpp=one["vpp"],
+            micro_batches=global_batch // (one["dp"] * one["micro_batch"]),
+            zero=one["zero"],
+            recompute=RECOMPUTE[one["recompute"]],
+            placement=place,
+        )
+
+    def memory_gb(self, splits: Splits, *, global_batch: int) -> dict[str, Floats]:
+        """GB of the pipeline rank that needs most: weights, gradients, optimizer, activations, logits, other."""
+        result = {
+            name: np.zeros(len(splits)) for name in ("weights", "gradients", "optimizer", "activations", "logits")
+        }
+        worst = np.full(len(splits), -1.0)
+        for group, types in self._by_stages(splits):
+            part = splits.take(group)
+            held = Held(*self._parameters(part), *self._activations(part))
+            for stage in types:
+                one = self._stage_memory(part, stage, held, global_batch)
+                total = sum(one.values())
+                is_worst = total > worst[group]
+                worst[group] = np.where(is_worst, total, worst[group])
+                for name, value in one.items():
+                    result[name][group] = np.where(is_worst, value, result[name][group])
+        found = {name: value / BYTES_PER_GB for name, value in result.items()}
+        return {**found, "outside": np.full(len(splits), memory.OUTSIDE_BYTES / BYTES_PER_GB)}
+
+    def times(self, splits: Splits, *, global_batch: int) -> dict[str, Floats]:
+        """Seconds per step, ``t``, and what it is made of on the busiest pipeline rank; they add up."""
+        return self._times(splits, global_batch)[0]
+
+    def _times(self, splits: Splits, global_batch: int) -> tuple[dict[str, Floats], Floats]:
+        """``times``, and the first of the busiest pipeline ranks."""
+        layers, (gather, scatter), hop = self._layer_times(splits), self._shared_us(splits), self._hop_us(splits)
+        groups = list(self._by_stages(splits))
+        found, stage = {name: np.zeros(len(splits)) for name in TIMES}, np.zeros(len(splits))
+        for (group, types), optimizer in zip(groups, self._optimizers_us(splits, groups), strict=True):
+            for start in range(0, len(group), _CHUNK):
+                part = slice(start, start + _CHUNK)
+                at = group[part]
+                costs = Costs(layers, gather[at], scatter[at], hop[at], optimizer[part])
+                made = self._stage_times(splits, at, types, costs, global_batch)
+                stage[at] = made.pop("stage")
+                for name, value in made.items():
+                    found[name][at] = value / US_PER_S
+        return found, stage
+
+    def tflop_per_gpu(self, splits: Splits, *, global_batch: int) -> Floats:
+        """TFLOP per device and step that the model asks for: causal attention, nothing twice."""
+        per_token = self.model.flops_per_token(self.space.sequence).training
+        return per_token * global_batch * self.space.sequence / splits.gpus / _FLOP_PER_TFLOP
+
+    def layers(self, parallel: ParallelConfig) -> dict[str, list[RankLayer]]:
+        """The blocks of each kind of layer on one rank of ``parallel``."""
+        arguments = (self.model, parallel)
+        sequence = self.space.sequence
+        letters = {letter: rank_ops.block(*arguments, letter, sequence) for letter in dict.fromkeys(self.model.blocks)}
+        built = {kind: [letters[letter] for letter in kind] for kind in self.kinds[: -len(ENDS)]}
+        return {**built, **rank_ops.ends(*arguments, sequence)}
+
+    def priced(self, models: Iterable[PerfModel]) -> dict[PerfModel, float]:
+        """Microseconds of each distinct operation, all of one step. UsageError for one that no backend prices."""
+        names = {model: str(model) for model in dict.fromkeys(models)}
+        return priced(names, _chain(self.backends), completed(self.system)[0])[0]
+
+    def _layer_parallel(self, one: Mapping[str, int]) -> ParallelConfig:
+        """What a layer's operations depend on; as many replicas as the experts need."""
+        return ParallelConfig(
+            tp=one["m1"],
+            sequence_parallel=one["m1"] > 1,
+            cp=one["m2"],
+            dp=one["ep"],
+            ep=one["ep"],
+            micro_batch=one["micro_batch"],
+            precision=self.space.precisions[one["precision"]],
+            summa_blocks=one["blocks"] if self.strategy == "2d" else None,
+        )
+
+    def _ranks(self, s: Splits) -> PlacedRanks:
+        return PlacedRanks(
+            node=self.node, is_grid=self.strategy == "2d", tp=s.m1, cp=s.m2, dp=s.dp, ep=s.ep,
+            near_tp=s.near_m1, near_cp=s.near_m2, near_dp=s.near_dp,
+        )  # fmt: skip
+
+    def _by_stages(self, splits: Splits) -> Iterable[tuple[npt.NDArray[np.intp], tuple[StageType, ...]]]:
+        """Candidates with the same stages and chunks together, and what their ranks hold."""
+        first, inverse = distinct([splits.pp, splits.vpp])
+        order = np.argsort(inverse, kind="stable")
+        edges = np.searchsorted(inverse[order], np.arange(len(first) + 1))
+        for i, index in enumerate(first):
+            yield (
+                order[edges[i] : edges[i + 1]],
+                stage_types(self.model, int(splits.pp[index]), int(splits.vpp[index])),
+            )
+
+    def _stage_memory(self, s: Splits, stage: StageType, held: Held, global_batch: int) -> dict[str, Floats]:
+        ranks = self._ranks(s)
+        states = memory.divided_states(
+            held.dense @ stage.layers,
+            held.expert @ stage.layers,
+            zero=s.zero,
+            shards=ranks.copies,
+            expert_shards=np.minimum(ranks.copies, ranks.expert_copies),
+        )
+        present = stage.layers > 0
+        # The largest block or end is gathered beside the one that computes.
+        largest = (self._largest_block(s) * present).max(axis=1)
+        gathered = np.where(s.zero == 3, memory.GATHERED_LAYERS * memory.WEIGHT_BYTES * largest, 0.0)
+        return {
+            "weights": states.weights + gathered,
+            "gradients": states.gradients,
+            "optimizer": states.optimizer,
+            "activations": (held.kept * under_way(s, stage, s.micro_batches(global_batch), held.kept)).sum(axis=1)
+            + (held.working * present).max(axis=1),
+            "logits": held.logits if stage.layers[-1] else 0.0 * held.logits,
+        }
+
+    def _activations(self, s: Splits) -> tuple[Floats, Floats, Floats]:
+        """Bytes kept of a micro-batch by each kind of layer, needed to recompute one, and of logits."""
+        names = ("m1", "m2", "micro_batch", "recompute")
+        first, inverse = distinct([getattr(s, name) for name in names])
+        kept, working = np.zeros((len(first), len(self.kinds))), np.zeros((len(first), len(self.kinds)))
+        logits = np.zeros(len(first))
+        for i, index in enumerate(first):
+            one = {name: int(getattr(s, name)[index]) for name in (*names, "ep", "precision", "blocks")} | {"ep": 1}
+            arguments = (self.model, replace(self._layer_parallel(one), recompute=RECOMPUTE[one["recompute"]]))
+            for k, kind in enumerate(self.kinds[: -len(ENDS)]):
+                kept[i, k] = sum(memory.activation_bytes(*arguments, letter, self.space.sequence) for letter in kind)
+                working[i, k] = memory.working_bytes(*arguments, kind, self.space.sequence)
+            logits[i] = memory.logits_bytes(*arguments, self.space.sequence)
+        return kept[inverse], working[inverse], logits[inverse]
+
+    def _parameters(self, s: Splits) -> tuple[Floats, Floats]:
+        """Dense and expert parameters of each kind of layer on a rank."""
+        first, inverse = distinct([s.m1, s.m2, s.ep, s.pp > 1])
+        dense, expert = np.zeros((len(first), len(self.kinds))), np.zeros((len(first), len(self.kinds)))
+        for i, index in enumerate(first):
+            for k, blocks in enumerate(self._weights_of(s, int(index)).values()):
+                dense[i, k] = sum(block.dense for block in blocks)
+                expert[i, k] = sum(block.expert for block in blocks)
+        return dense[inverse], expert[inverse]
+
+    def _largest_block(self, s: Splits) -> Floats:
+        """Parameters of the largest block of each kind of layer."""
+        first, inverse = distinct([s.m1, s.m2, s.ep, s.pp > 1])
+        largest = np.zeros((len(first), len(self.kinds)))
+        for i, index in enumerate(first):
+            built = self._weights_of(s, int(index)).values()
+            largest[i] = [max(block.dense + block.expert for block in blocks) for blocks in built]
+        return largest[inverse]
+
+    def _weights_of(self, s: Splits, index: int) -> dict[str, list[RankLayer]]:
+        """Layers of a single sequence: weights do not depend on the batch."""
+        one = {name: int(getattr(s, name)[index]) for name in ("m1", "m2", "ep", "blocks")}
+        key = (*one.values(), bool(s.pp[index] > 1))
+        if key not in self._built:
+            parallel = self._layer_parallel({**one, "micro_batch": 1, "precision": 0})
+            self._built[key] = self.layers(replace(parallel, pp=2 if key[-1] else 1))
+        return self._built[key]
+
+    def _layer_times(self, s: Splits) -> LayerTimes:
+        first, key = distinct([getattr(s, name) for name in _LAYER_KEY])
+        keys = [{name: int(getattr(s, name)[index]) for name in _LAYER_KEY} for index in first]
+        built = [self.layers(self._layer_parallel(one)) for one in told(keys, f"{self.strategy}: layers", "splits")]
+        ranks = self._ranks(s)
+        strides = {"tp": ranks.tp_stride, "cp": ranks.cp_stride, "ep": ranks.ep_stride, "grid": ranks.cp_stride}
+        precisions = [one["precision"] for one in keys]
+        software = [self.software_in(each) for each in range(len(self.space.precisions))]
+        return layer_times(built, key, precisions, strides, self.priced, software)
+
+    def _shared_us(self, s: Splits) -> tuple[Floats, Floats]:
+        """[candidate, kind]: gathering one layer's weights, and scattering or reducing its gradients."""
+        names = ("m1", "m2", "dp", "ep", "zero", "near_m1", "near_m2", "near_dp")
+        first, inverse = distinct([*(getattr(s, name) for name in names), s.pp > 1])
+        one = s.take(first)
+        ranks = self._ranks(one)
+        experts = np.where(one.zero == 3, np.minimum(ranks.expert_copies, ranks.copies), ranks.expert_copies)
+        wire = np.array([REDUCED_BYTES[zero] for zero in range(4)])[one.zero][:, None]
+        dense, expert = self._parameters(one)
+        gather, scatter = np.zeros(dense.shape), np.zeros(dense.shape)
+        for count, members, stride in (
+            (dense, ranks.copies, ranks.dp_stride),
+            (expert, experts, ranks.expert_dp_stride),
+        ):
+            gather += self._collective_us("all_gather", memory.WEIGHT_BYTES * count, members, stride)
+            scatter += self._collective_us("reduce_scatter", wire * count, members, stride)
+        return gather[inverse], scatter[inverse]
+
+    def _optimizers_us(
+        self, s: Splits, groups: Sequence[tuple[npt.NDArray[np.intp], tuple[StageType, ...]]]
+    ) -> list[Floats]:
+        """Optimizer time of each group's candidates on the rank that holds most; distinct steps are priced together."""
+        names = ("gpus", "m1", "m2", "dp", "ep", "zero")
+        where: list[npt.NDArray[np.intp]] = []
+        counts: list[Floats] = []
+        inverses: list[npt.NDArray[np.intp]] = []
+        for group, types in groups:
+            first, inverse = distinct([getattr(s, name)[group] for name in names])
+            dense, expert = self._parameters(s.take(group[first]))
+            inverses.append(inverse)
+            where += [group[first]] * len(types)
+            counts += [np.stack([dense @ stage.layers, expert @ stage.layers], axis=1) for stage in types]
+        if not where:
+            return []
+        held = np.concatenate(counts)
+        every = self._optimizer_us(s.take(np.concatenate(where)), held[:, 0], held[:, 1])
+        parts = iter(np.split(every, np.cumsum([len(each) for each in where])[:-1]))
+        return [
+            np.max([next(parts) for _ in types], axis=0)[inverse]
+            for (_, types), inverse in zip(groups, inverses, strict=True)
+        ]
+
+    def _collective_us(self, word: str, nbytes: Floats, ranks: Ints, stride: Ints) -> Floats:
+        """[row, kind], a group per row; 0 within one rank and for no bytes."""
+        result = np.zeros(nbytes.shape)
+        first, inverse = distinct([ranks, stride])
+        for i, index in enumerate(first):
+            if ranks[index] > 1:
+                at = inverse == i
+                group = Group(ranks=int(ranks[index]), stride=int(stride[index]))
+                sizes, where = np.unique(nbytes[at], return_inverse=True)
+                times = np.where(sizes > 0, collective_us(word, sizes, group, self.topology)[0], 0.0)
+                result[at] = times[where].reshape(nbytes[at].shape)
+        return result
+
+    def _stage_times(
+        self, s: Splits, at: npt.NDArray[np.intp], types: Sequence[StageType], costs: Costs, global_batch: int
+    ) -> dict[str, Floats]:
+        part, kinds = s.take(at), range(len(self.kinds))
+        passes = part.micro_batches(global_batch).astype(float)
+        parts = self._parts_us(part, costs.layers, at)
+        whole = np.array([[sum(parts[name, k, phase] for name in NAMED) for k in kinds] for phase in (0, 1)])
+        layers = LayerCosts(whole, self._launch_us(costs.layers, part, at), costs.gather, costs.scatter)
+        chunks = dict.fromkeys(itertools.chain.from_iterable(stage.chunks for stage in types))
+        passes_us = {chunk: pass_us(part, chunk, layers) for chunk in chunks}
+        held_us = [in_turn([passes_us[chunk] for chunk in stage.chunks]) for stage in types]
+        each = np.stack([ranks.whole.sum(axis=0) for ranks in held_us])
+        busiest, longest, rows = each.argmax(axis=0), each.max(axis=0), np.arange(len(part))
+        host, beside = (
+            np.stack([getattr(ranks, name).sum(axis=0) for ranks in held_us])[busiest, rows]
+            for name in ("host", "beside")
+        )
+        held = np.stack([stage.layers for stage in types])[busiest]
+        result = {
+            name: passes * sum(held[:, k] * (parts[name, k, 0] + parts[name, k, 1]) for k in kinds) for name in NAMED
+        }
+        ran, hops = pipeline_us(types, passes_us, hop=costs.hop, micro_batches=passes)
+        replicas = ends_us(part, types, layers, passes_us, hop=costs.hop, micro_batches=passes)
+        return {
+            "t": ran + replicas + costs.optimizer,
+            "t_comp": result["compute"],
+            "t_mem": result["memory"],
+            "t_tp_comm": result["tp"] + result["cp"],
+            "t_ep_comm": result["ep"],
+            "t_recompute": result["recompute"],
+            "t_host": passes * host,
+            "t_pp_comm": hops,
+            "t_bubble": ran - passes * longest - hops,
+            "t_dp_comm": passes * beside + replicas,
+            "t_optimizer": costs.optimizer,
+            "stage": np.array([stage.ranks[0] for stage in types], float)[busiest],
+        }
+
+    def _parts_us(
+        self, part: Splits, layers: LayerTimes, at: npt.NDArray[np.intp]
+    ) -> dict[tuple[str, int, int], Floats]:
+        """What each kind of layer takes, by (part, kind, forward or backward); recomputation belongs to the backward.
+
+        SUMMA's transfers count as far as GEMMs beside them leave them exposed.
+        """
+        kinds, nothing = enumerate(self.kinds), np.zeros(len(part))
+        is_full = np.array([word == "full" for word in RECOMPUTE])[part.recompute]
+        parts: dict[tuple[str, int, int], Floats] = {}
+        for k, kind in kinds:
+            for phase in (0, 1):
+                for name in PARTS:
+                    parts[name, k, phase] = layers.part(name, k, phase, at)
+                if self.strategy == "2d":
+                    moved = parts["tp", k, phase] + parts["grid", k, phase]
+                    beside = layers.products[layers.key[at], k, phase]
+                    parts["tp", k, phase] = moved * np.asarray(exposed_share(moved, beside, part.blocks, 1.0))
+                    parts["grid", k, phase] = nothing
+            again = sum((parts[name, k, 0] for name in PARTS), nothing) * (is_full & (kind not in ENDS))
+            parts["recompute", k, 0], parts["recompute", k, 1] = 0.0 * again, again
+        return parts
+
+    def _launch_us(self, layers: LayerTimes, part: Splits, at: npt.NDArray[np.intp]) -> Floats:
+        """The host's time, [phase, kind, candidate]; full recomputation launches the forward again."""
+        launched = layers.launched[layers.key[at]].transpose(2, 1, 0).copy()
+        launched[1] += launched[0] * (part.recompute == RECOMPUTE.index("full"))
+        waits = [0 if kind in ENDS else sum(block_types()[x].waits_for_host for x in kind) for kind in self.kinds]
+        software = [self.software_in(each) for each in range(len(self.space.precisions))]
+        per_op, per_wait = (
+            np.array([getattr(each, name) for each in software])[part.precision]
+            for name in ("host_us_per_op", "experts_us")
+        )
+        found: Floats = launched * per_op + np.array(waits)[:, None] * per_wait
+        return found
+
+    def _hop_us(self, s: Splits) -> Floats:
+        """Between neighboring stages, the mean of hops inside and between nodes."""
+        rows = s.micro_batch * self.space.sequence / (s.m1 * s.m2)
+        nbytes = ParallelConfig().width.width_bytes * self.model.hidden * rows
+        result = np.zeros(len(s))
+        first, inverse = distinct([s.pp, s.near_pp])
+        for i, index in enumerate(first):
+            group = Placement(node=self.node).group(int(s.pp[index]), int(s.near_pp[index]))
+            if group.ranks > 1:
+                at = inverse == i
+                sizes, which = np.unique(nbytes[at], return_inverse=True)
+                result[at] = np.asarray(hop_us(sizes, group, self.topology))[which]
+        return result
+
+    def _optimizer_us(self, s: Splits, dense: Floats, expert: Floats) -> Floats:
+        """Adam over the rank's share of so many parameters, and the gradients' norm."""
+        ranks = self._ranks(s)
+        experts = np.minimum(ranks.copies, ranks.expert_copies)
+        states = memory.divided_states(dense, expert, zero=s.zero, shards=ranks.copies, expert_shards=experts)
+        elements = (states.optimizer / memory.OPTIMIZER_BYTES).astype(np.int64)
+        first, inverse = distinct([elements, s.gpus])
+        ops = [rank_ops.optimizer(float(elements[i]), ParallelConfig(dp=int(s.gpus[i]))) for i in first]
+        priced = self.priced(op.model for each in ops for op in each)
+        software = self.software_in(0)
+        times = np.array([sum(priced[op.model] * software.of(op) for op in each) for each in ops])
+        return times[inverse]
+
+
+#: Dimensions that the published tables do not have.
+FURTHER = ("vpp", "ep", "zero", "recompute", "precision")
+TIMES = (
+    "t", "t_comp", "t_mem", "t_tp_comm", "t_ep_comm", "t_recompute", "t_host", "t_pp_comm", "t_bubble", "t_dp_comm",
+    "t_optimizer",
+)  # fmt: skip
+_chain = functools.cache(chain)

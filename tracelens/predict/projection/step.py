@@ -1,0 +1,299 @@
+"""One training step of a model on a system: time, what it is spent on, memory per pipeline rank."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import itertools
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import field, replace
+from typing import Any, TypeAlias
+
+from tracelens.backends import origami
+from tracelens.backends.base import Backend, System
+from tracelens.backends.chain import chain
+from tracelens.errors import TracelensError, UsageError
+from tracelens.hardware import HardwareSpec
+from tracelens.lazy.records import dataclass
+from tracelens.option_fields import BACKENDS
+from tracelens.predict.projection import schedules
+from tracelens.predict.projection.job import Job
+from tracelens.predict.projection.overheads import NO_OPTIONS, PLAIN, Options, Software
+from tracelens.units import BYTES_PER_GB, TERA_PER_S_IN_PER_US, US_PER_S
+from tracelens.workload import memory
+from tracelens.workload.model_config import ModelConfig
+from tracelens.workload.parallel_config import ParallelConfig
+
+_chain = functools.cache(chain)
+#: Share of a step's work without the gradients of weights: forward, and gradients of activations.
+_WITHOUT_WGRAD = 2 / 3
+#: How a change is called, the configuration with it, and its schedule.
+_Change: TypeAlias = tuple[str, ParallelConfig, str | None]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Projection:
+    """One step. ``breakdown_us`` adds up to ``step_us``; its parts are those of the busiest pipeline rank.
+
+    ``tflops_gpu`` counts the model's own work (causal, nothing twice), ``mfu`` is its share of the data sheet's dense
+    rate in the precision that weights' products are computed in. ``answered_by`` counts priced operations per
+    backend. ``bubble_share`` is what the busiest rank idles of the pipeline's time. ``notes``: what was assumed of the
+    system. ``job``: what can be run again, for the timeline of every rank.
+    """
+
+    model: ModelConfig
+    parallel: ParallelConfig
+    system: System
+    sequence: int
+    schedule: str
+    step_us: float
+    breakdown_us: dict[str, float]
+    stages: tuple[memory.StageMemory, ...]
+    tflops_gpu: float
+    mfu: float | None
+    bubble_share: float
+    answered_by: dict[str, int]
+    notes: tuple[str, ...]
+    backends: str | Backend
+    job: Job = field(repr=False, compare=False)
+
+    @property
+    def tokens_per_s_per_gpu(self) -> float:
+        """Tokens per second and rank."""
+        tokens = self.parallel.global_batch * self.sequence
+        return tokens / self.parallel.ranks / (self.step_us / US_PER_S)
+
+    @property
+    def tokens_s_gpu(self) -> float:
+        """The former name of ``tokens_per_s_per_gpu``, which columns of files keep."""
+        return self.tokens_per_s_per_gpu
+
+    @property
+    def peak_memory(self) -> memory.StageMemory:
+        """The pipeline rank that needs most."""
+        return max(self.stages, key=lambda stage: stage.peak)
+
+    @property
+    def infeasible(self) -> str | None:
+        """Why the step does not fit the devices' memory; None where it does."""
+        worst = self.peak_memory
+        if worst.fits or worst.capacity is None:
+            return None
+        needed, given = worst.peak / BYTES_PER_GB, worst.capacity / BYTES_PER_GB
+        return f"stage {worst.stage} needs {needed:.1f} GB, the device has {given:.1f}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Lever:
+    """A change of the configuration, and the share of the step's time that it saves; below 0: that it costs."""
+
+    change: str
+    gain: float
+
+
+def _of_origami(job: Job) -> str | None:
+    """What Origami's answers in a step were held against."""
+    if origami.Origami.name not in job.answered_by:
+        return None
+    said = origami.note(job.system.device, job.parallel.precision)
+    return f"{said}; no constants of a framework: the step itself is uncalibrated" if job.software == PLAIN else said
+
+
+def project(
+    model: ModelConfig,
+    parallel: ParallelConfig,
+    system: System,
+    *,
+    sequence: int,
+    schedule: str | None = None,
+    backends: str | Backend = BACKENDS,
+    software: Software = PLAIN,
+    options: Options = NO_OPTIONS,
+) -> Projection:
+    """The step of ``parallel.global_batch`` sequences of ``sequence`` tokens. ``schedule`` None: 1f1b, or interleaved.
+
+    The step is run as an event graph: pipeline ranks with their tasks, transfers beside them, the host that launches.
+
+    UsageError for degrees that do not divide the model, a schedule that cannot do them, an operation that nobody
+    prices on the device.
+    """
+    priced_on, assumed = completed(system)
+    rate = priced_on.device.rate("matrix", parallel.computed_in)
+    if rate is None and isinstance(backends, str):  # what a trace measured needs no rate
+        raise UsageError(f"{priced_on.device.name} has no matrix rate for {parallel.computed_in.rate}: no step time")
+    name = schedule or ("interleaved" if parallel.vpp > 1 else "1f1b")
+    if parallel.pp == 1:
+        # Without a pipeline there is nothing to interleave.
+        name, parallel = "1f1b", replace(parallel, vpp=1)
+    order = schedules.load(name)
+    job = Job(
+        model=model,
+        parallel=replace(parallel, vpp=order.chunks(parallel.vpp)),
+        system=priced_on,
+        sequence=sequence,
+        order=order,
+        backend=_chain(backends) if isinstance(backends, str) else backends,
+        software=software,
+        options=options,
+    )
+    ran = job.run()
+    step_us, breakdown = ran.step_us, ran.breakdown(ran.busiest)
+    tokens = job.parallel.global_batch * sequence
+    flops = model.flops_per_token(sequence).training * (_WITHOUT_WGRAD if parallel.lora else 1)
+    tflops = flops * tokens / parallel.ranks / step_us / TERA_PER_S_IN_PER_US
+    return Projection(
+        model=model,
+        parallel=parallel,
+        system=system,
+        sequence=sequence,
+        schedule=name,
+        step_us=step_us,
+        breakdown_us=breakdown,
+        stages=tuple(job.memory(ran.pipeline, rank) for rank in range(parallel.pp)),
+        tflops_gpu=tflops,
+        # Of the data sheet, at whatever clock the step is projected.
+        mfu=None if rate is None else tflops / rate.peak_tflops_s * priced_on.device.clock_scale,
+        bubble_share=breakdown.get("pipeline bubble", 0.0) / ran.pipeline.time_us,
+        answered_by=job.answered_by,
+        notes=tuple(filter(None, (system.note, assumed, _of_origami(job)))),
+        backends=backends,
+        job=job,
+    )
+
+
+def completed(system: System) -> tuple[System, str | None]:
+    """``system`` with the count of compute units and the clock of the device that constants are carried over from,
+    where the device's file has none; and what was taken.
+    """
+    device = system.device
+    if device.calibrated_like is None:
+        return system, None
+    like = HardwareSpec.load(device.calibrated_like)
+    taken = {key: like.chip[key] for key in ("compute_units", "clock") if key not in device.chip and key in like.chip}
+    if not taken:
+        return system, None
+    named = " and ".join(key.replace("_", " ") for key in taken)
+    completed = replace(device, chip={**device.chip, **taken})
+    return replace(system, device=completed), f"{named} of {like.label}: those of {device.label} are not in its file"
+
+
+def levers(found: Projection, *, most: int = 3) -> tuple[Lever, ...]:
+    """The changes of the configuration that save most, each projected on its own and fitting in memory.
+
+    Of a step that does not fit: the changes by which it does, what saves memory at the cost of time among them; two
+    or three of them together where fewer than ``most`` do alone.
+    """
+    gains = _gains(found, _changes(found))
+    for together in (1, 2, 3):
+        if found.infeasible is not None and len(gains) < most:
+            gains += _gains(found, _savings(found, together))
+    return tuple(sorted(gains, key=lambda lever: (-lever.gain, lever.change))[:most])
+
+
+def _gains(found: Projection, changes: Iterable[_Change]) -> list[Lever]:
+    gains = []
+    for change, parallel, schedule in changes:
+        try:
+            other = project(
+                found.model, parallel, found.system,
+                sequence=found.sequence, schedule=schedule, backends=found.backends, software=found.job.software,
+                options=found.job.options,
+            )  # fmt: skip
+        except TracelensError:
+            continue
+        gain = 1 - other.step_us / found.step_us
+        if other.infeasible is None and (gain > 0 or found.infeasible is not None):
+            gains.append(Lever(change=change, gain=gain))
+    return gains
+
+
+#: What can be switched: how the change is called, where it is one, what it sets.
+_SWITCHES: tuple[tuple[str, Callable[[ParallelConfig], bool], Mapping[str, Any]], ...] = (
+    ("no recomputation", lambda p: p.recompute != "none", {"recompute": "none"}),
+    (
+        "overlap tensor-parallel collectives with products",
+        lambda p: p.tp > 1 and p.tp_overlap != "all",
+        {"tp_overlap": "all"},
+    ),
+    ("sequence parallelism", lambda p: p.tp > 1 and not p.sequence_parallel, {"sequence_parallel": True}),
+    ("flash attention", lambda p: p.attention == "unfused", {"attention": "flash"}),
+    (
+        "overlap expert exchanges with another micro-batch",
+        lambda p: p.ep > 1 and not p.ep_overlap,
+        {"ep_overlap": True},
+    ),
+)
+
+
+def _changes(found: Projection) -> Iterator[_Change]:
+    """Neighbors of a configuration on the same ranks with the same global batch, and their schedule."""
+    p = found.parallel
+    schedule = found.schedule if p.pp > 1 else None
+    switched = ((change, replace(p, **values)) for change, applies, values in _SWITCHES if applies(p))
+    for change, parallel in (*switched, *_other_micro_batches(p), *_smaller_groups(p)):
+        yield change, parallel, schedule
+    if p.pp > 1:
+        yield f"{2 * p.vpp} chunks per pipeline rank", replace(p, vpp=2 * p.vpp), None
+        for other in ("zb-h1", "zb-v"):
+            if found.schedule != other:
+                yield f"schedule {other}", replace(p, vpp=1), other
+
+
+#: What takes less memory per device: the kind of change, how it is called, what it sets.
+_SAVINGS: tuple[tuple[str, str, Mapping[str, Any]], ...] = (
+    ("recompute", "selective recomputation", {"recompute": "selective"}),
+    ("recompute", "full recomputation", {"recompute": "full"}),
+    ("zero", "ZeRO 3", {"zero": 3}),
+)
+
+
+def _savings(found: Projection, together: int) -> Iterator[_Change]:
+    """Combinations of ``together`` changes of different kinds that take less memory per device, on the same ranks with
+    the same global batch.
+    """
+    p, has_experts = found.parallel, found.model.experts is not None
+    kinds: dict[str, list[tuple[str, Callable[[ParallelConfig], ParallelConfig]]]] = {}
+    spread = tuple(("ep", f"ep {ep}", {"ep": ep}) for ep in (8, 16, 32, 64) if ep > p.ep)
+    for kind, text, values in (*_SAVINGS, *(spread if has_experts else ())):
+        kinds.setdefault(kind, []).append((text, functools.partial(replace, **values)))
+    for degree, factor in itertools.product(("tp", "pp"), (2, 4, 8)):
+        text = f"{degree} {factor * getattr(p, degree)}"
+        kinds.setdefault(degree, []).append((text, functools.partial(_divided, degree=degree, factor=factor)))
+    for chosen in itertools.combinations(kinds.values(), together):
+        for changes in itertools.product(*chosen):
+            with contextlib.suppress(UsageError):
+                changed = functools.reduce(lambda parallel, change: change[1](parallel), changes, p)
+                texts = [text for text, _ in changes] + ([f"dp {changed.dp}"] if changed.dp != p.dp else [])
+                if changed != p:
+                    yield ", ".join(texts), changed, None
+
+
+def _divided(p: ParallelConfig, *, degree: str, factor: int) -> ParallelConfig:
+    """``factor`` times the ``degree`` with as many fewer replicas. UsageError where they do not divide."""
+    if p.dp % factor:
+        raise UsageError(f"dp {p.dp} does not divide by {factor}")
+    degrees: dict[str, Any] = {degree: factor * getattr(p, degree)}
+    return replace(p, dp=p.dp // factor, micro_batches=factor * p.micro_batches, **degrees)
+
+
+def _other_micro_batches(p: ParallelConfig) -> Iterator[tuple[str, ParallelConfig]]:
+    """Twice the micro-batch, and half of it."""
+    if p.micro_batches % 2 == 0:
+        size = 2 * p.micro_batch
+        yield f"micro-batch {size}", replace(p, micro_batch=size, micro_batches=p.micro_batches // 2)
+    if p.micro_batch % 2 == 0:
+        size = p.micro_batch // 2
+        yield f"micro-batch {size}", replace(p, micro_batch=size, micro_batches=2 * p.micro_batches)
+
+
+def _smaller_groups(p: ParallelConfig) -> Iterator[tuple[str, ParallelConfig]]:
+    """Half of a degree with twice as many replicas, where the configuration can have them."""
+    if p.micro_batches % 2 or (2 * p.dp * p.cp) % (p.shard or 1):
+        return
+    for degree in ("tp", "pp", "cp"):
+        value = getattr(p, degree)
+        if value % 2 == 0:
+            halved: dict[str, Any] = {degree: value // 2}
+            with contextlib.suppress(UsageError):
+                changed = replace(p, dp=2 * p.dp, micro_batches=p.micro_batches // 2, **halved)
+                yield f"{degree} {value // 2}, dp {changed.dp}", changed

@@ -1,0 +1,339 @@
+"""Many served configurations at once: rows in, estimates or a reason out."""
+
+from __future__ import annotations
+
+import dataclasses
+import datetime
+import functools
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from tracelens.backends import System
+from tracelens.backends.base import system_of
+from tracelens.errors import InputError, TracelensError, UsageError
+from tracelens.files.atomic_write import write_whole
+from tracelens.files.data_table import (
+    FIRST_ROW,
+    Headings,
+    Number,
+    csv_of,
+    is_blank,
+    is_file_name,
+    is_unsaid,
+    number,
+    read_table,
+    shown,
+)
+from tracelens.lazy.records import dataclass
+from tracelens.option_fields import BACKENDS
+from tracelens.predict.serving import engines
+from tracelens.predict.serving.costs import StepCost
+from tracelens.predict.serving.deployment import Deployment, Engine, Parallelism, Precision, Speculation, as_served
+from tracelens.predict.serving.requests import LONGEST, Requests
+from tracelens.predict.serving.simulation import Options, Outcome, simulate
+from tracelens.workload import ModelConfig
+
+FS_PER_MS = 10**12
+#: Requests, tokens and ranks of a row.
+_SERVED = Number(least=1, most=LONGEST, whole=True)
+_MEAN = Number(least=1, most=LONGEST)
+#: Limits of engines that published points do not state.
+LIMITS = Engine(max_num_seqs=1024, max_batched_tokens=8192)
+#: Columns that ``batch`` adds; nine of ten measured times per token lie between the last two.
+ESTIMATES = ("ttft_ms_est", "tpot_ms_est", "tpot_ms_low", "tpot_ms_high")
+#: Columns of serving_points.csv -> headings of benchmarks of vLLM, SGLang, TensorRT-LLM and InferenceX beside it.
+HEADINGS = Headings({
+    "model_path": ("model", "modelname", "modelid", "hfmodel"),
+    "system": ("hw", "gpu", "hardware", "device", "gputype", "gpuname", "accelerator"),
+    "isl": ("inputlen", "inputlength", "inputtokens", "promptlen", "prompttokens", "randominputlen", "inputseqlen"),
+    "osl": ("outputlen", "outputlength", "outputtokens", "maxtokens", "randomoutputlen", "outputseqlen"),
+    "concurrency": ("conc", "maxconcurrency", "concurrentrequests", "numconcurrent", "users"),
+    "batch_size": ("bs", "batch", "maxbatchsize"),
+    "tp_size": ("tp", "tensorparallel", "tensorparallelsize"),
+    "pp_size": ("pp", "pipelineparallel", "pipelineparallelsize"),
+    "attention_dp_size": ("dp", "dpsize", "attentiondp", "dataparallelsize"),
+    "moe_ep_size": ("ep", "epsize", "expertparallel", "expertparallelsize"),
+    "backend": ("engine", "framework", "servingengine", "runtime", "server"),
+    "precision": ("quantization", "quant", "dtype", "weights"),
+    "spec_decoding": ("speculative", "specdecode", "mtp", "speculativedecoding"),
+    "mode": (),
+    "disagg": ("disaggregated", "isdisagg", "disaggregation"),
+    "n_gpus": ("gpus", "numgpus", "numgpu", "ngpus", "gpucount"),
+    "lengths": ("islosl", "inputoutput", "inputoutputlength", "inputoutputlen", "inputoutputtokens", "sequencelengths"),
+    "date": ("day", "rundate"),
+})  # fmt: skip
+_COUNTS = frozenset(
+    {"isl", "osl", "concurrency", "batch_size", "tp_size", "pp_size", "attention_dp_size", "moe_ep_size", "n_gpus"}
+)
+#: ``1k/8k``, ``8x H100``, ``MTP-3``.
+_LENGTHS = re.compile(r"([0-9][0-9.,]{0,11}k?) ?(?:/|:|->|→) ?([0-9][0-9.,]{0,11}k?)", re.IGNORECASE)
+_COUNTED = re.compile(r"([0-9]{1,5}) ?[x×] ?(?=[a-z])|(?<=[a-z0-9]) ?[x×] ?([0-9]{1,5})$", re.IGNORECASE)
+_SPECULATES = re.compile(r"(mtp|eagle|nextn|true|yes|on)\b.*|(mtp|eagle)[0-9].*|[1-9][0-9]?(\.0)?", re.IGNORECASE)
+#: Modes in which one replica computes prompts and answers.
+_TOGETHER = ("", "agg", "aggregated", "ifb", "inflight", "colocated", "co-located", "monolithic", "none")
+NEEDED = ("model_path", "system", "isl", "osl")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Point:
+    """One row: what is served, and ``concurrency`` requests of equal lengths in flight at any time."""
+
+    model: str
+    system: str
+    precision: str | None
+    input_tokens: int
+    output_tokens: int
+    concurrency: int
+    parallelism: Parallelism
+    engine: str = ""
+    further_tokens: bool = False
+    #: Lengths are drawn evenly from so far below and above their means, as a share of them.
+    spread: float = 0.0
+    date: datetime.date | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PointEstimate:
+    """Steady-state means, or the reason why there is none."""
+
+    ttft_ms: float | None = None
+    tpot_ms: float | None = None
+    tpot_ms_low: float | None = None
+    tpot_ms_high: float | None = None
+    reason: str = ""
+
+
+def point_of(row: Mapping[str, Any], where: str = "") -> Point:
+    """A row of serving_points.csv's columns, or of ``HEADINGS``; UsageError, beginning with ``where``, says what it
+    lacks.
+    """
+    row = _stated(row)
+    for column in ("model_path", "system"):
+        if not _name(row, column):
+            raise UsageError(f"{where}{column} is empty")
+    if is_file_name(_name(row, "system")):
+        raise UsageError(f"{where}system names a device or a cluster, not a file: {shown(row['system'])}")
+    is_apart = _name(row, "disagg").lower() in ("true", "yes", "1", "1.0")
+    mode = _name(row, "mode") or ("disaggregated" if is_apart else "")
+    if mode.lower() not in _TOGETHER:
+        raise UsageError(f"--batch does not simulate mode {shown(mode)}; use --prefill-replicas")
+    whole = functools.partial(_whole, row, where)
+    pp, dp = whole("pp_size", 1), whole("attention_dp_size", 1)
+    return Point(
+        model=_name(row, "model_path"),
+        system=_name(row, "system"),
+        precision=None if _name(row, "precision").lower() in ("", "none", "no", "-") else _name(row, "precision"),
+        input_tokens=_length(row, whole, "isl"),
+        output_tokens=_length(row, whole, "osl"),
+        concurrency=whole("batch_size" if _has_batch_alone(row) else "concurrency"),
+        parallelism=Parallelism(
+            tp=whole("tp_size", max(whole("n_gpus", 1) // (pp * dp), 1)), pp=pp, dp=dp, ep=whole("moe_ep_size", 1)
+        ),
+        engine=_name(row, "backend"),
+        further_tokens=_SPECULATES.fullmatch(_name(row, "spec_decoding")) is not None,
+        spread=_spread(row, whole),
+        date=_day(_name(row, "date")),
+    )
+
+
+def _stated(row: Mapping[str, Any]) -> dict[str, Any]:
+    """The row under this module's names; numbers without units, cells empty that say nothing."""
+    made: dict[str, Any] = {}
+    for heading in HEADINGS.first(row):
+        name, cell = HEADINGS.name(heading), row[heading]
+        if isinstance(cell, str):
+            cell = None if is_unsaid(cell) else number(cell) if name in _COUNTS else cell
+        if is_blank(made.get(name)):
+            made[name] = cell
+    lengths = _LENGTHS.fullmatch(_name(made, "lengths"))
+    if lengths and is_blank(made.get("isl")):
+        made["isl"], made["osl"] = number(lengths[1]), number(lengths[2])
+    counted = _COUNTED.search(_name(made, "system"))
+    if counted and is_blank(made.get("n_gpus")):
+        made["n_gpus"] = counted[1] or counted[2]
+    return made
+
+
+def _has_batch_alone(row: Mapping[str, Any]) -> bool:
+    return is_blank(row.get("concurrency")) and not is_blank(row.get("batch_size"))
+
+
+def _length(row: Mapping[str, Any], whole: Callable[[str], int], name: str) -> int:
+    """The mean of lengths that were drawn, where a row says it, else the length itself."""
+    mean = row.get(f"{name}_actual_mean")
+    return whole(name) if is_blank(mean) else max(1, round(_MEAN.of(mean, f"{name}_actual_mean")))
+
+
+def _spread(row: Mapping[str, Any], whole: Callable[[str], int]) -> float:
+    """``isl`` and ``osl`` are the upper ends of lengths whose mean a row says."""
+    most, mean = whole("osl"), _length(row, whole, "osl")
+    return min(max(most / mean - 1, 0.0), 1.0)
+
+
+def _day(said: str) -> datetime.date | None:
+    try:
+        return datetime.date.fromisoformat(said[:10])
+    except ValueError:
+        return None
+
+
+def engine_name(point: Point) -> str:
+    """The file of the point's engine."""
+    return engines.engine_name(point.engine, system_of(point.system)[0].device)
+
+
+def _whole(row: Mapping[str, Any], where: str, name: str, default: int | None = None) -> int:
+    value = row.get(name)
+    if default is not None and (is_blank(value) or value == 0):
+        return default
+    try:
+        return _SERVED.count(value, f"{where}{name}")
+    except InputError as error:
+        raise UsageError(str(error)) from None
+
+
+def _name(row: Mapping[str, Any], column: str) -> str:
+    value = row.get(column)
+    return "" if is_blank(value) else str(value).strip()
+
+
+class PointSimulator:
+    """Estimates points; step costs are shared between points that differ in load alone. ``engine`` has the limits;
+    ``engine_named``: whose fitted constants, in place of each row's own engine's; ``"ideal"``: those of ``engine``.
+    """
+
+    def __init__(
+        self, engine: Engine, *, backend: str = BACKENDS, collective: str | None = None, engine_named: str | None = None
+    ) -> None:
+        self._engine = engine
+        self._engine_named = engine_named
+        self._backend = backend
+        self._collective = collective
+        self._costs: dict[tuple[object, ...], StepCost] = {}
+
+    def estimate(self, point: Point) -> PointEstimate:
+        """A reason instead of figures where the point cannot be served."""
+        try:
+            return self._simulated(point)
+        except TracelensError as error:
+            return PointEstimate(reason=str(error))
+
+    def _simulated(self, point: Point) -> PointEstimate:
+        cost = self.cost(point).released(point.date)
+        requests = closed_loop(point, in_waves=cost.deployment.engine.policy == "prefill-first")
+        outcome = simulate(cost.deployment, requests, Options(levels=("low",)), cost=cost)
+        if outcome.log.rejected:
+            return PointEstimate(reason=next(iter(outcome.log.rejected.values())))
+        found, residuals = steady(outcome, point.concurrency), cost.deployment.engine.residuals
+        if found.tpot_ms is None or residuals is None:
+            return found
+        low, high = found.tpot_ms / residuals.most, found.tpot_ms * residuals.most
+        return dataclasses.replace(found, tpot_ms_low=low, tpot_ms_high=high)
+
+    def cost(self, point: Point) -> StepCost:
+        """The point's step cost."""
+        key = (point.model, point.system, point.precision, point.parallelism, point.engine, point.further_tokens)
+        found = self._costs.get(key)
+        if found is None:
+            system = system_of(point.system)[0]
+            model = as_served(ModelConfig.load(point.model), system.device)
+            found = self._costs[key] = StepCost(
+                Deployment(
+                    model=model,
+                    system=system,
+                    parallelism=point.parallelism,
+                    precision=engines.fitted_engine(point.engine, system.device).cached(
+                        Precision.named(point.precision, model)
+                    ),
+                    engine=self._engine_on(system, point),
+                    speculation=Speculation.of_model(model) if point.further_tokens else None,
+                    backend=self._backend,
+                    collective=self._collective,
+                )
+            )
+        return found
+
+    def _engine_on(self, system: System, point: Point) -> Engine:
+        """The engine's limits with the fitted constants of the one that the row names."""
+        if self._engine_named == engines.IDEAL:
+            return self._engine
+        fitted = engines.fitted_engine(self._engine_named or point.engine, system.device)
+        names = (
+            "name", "source", "device_scale", "layer_us", "prompt_layer_us", "sequence_us", "layer_gain_per_year",
+            "oldest", "newest", "policy", "residuals",
+        )  # fmt: skip
+        return dataclasses.replace(self._engine, **{name: getattr(fitted, name) for name in names})
+
+
+def closed_loop(point: Point, *, in_waves: bool) -> Requests:
+    """Enough requests for a steady state. Equal answers stay in phase for ever: with ``in_waves``, as when all prompts
+    come before any answer goes on, they all begin at once; else the first ones are as far along as chance has it.
+    """
+    at_once = point.concurrency
+    count = max(at_once * (3 if at_once >= 32 else 5), 8)
+    draw = np.random.default_rng(0)
+    given, made = (
+        np.maximum(np.rint(mean * draw.uniform(1 - point.spread, 1 + point.spread, count)), 1).astype(int)
+        for mean in (point.input_tokens, point.output_tokens)
+    )
+    if not in_waves:
+        made[:at_once] = np.maximum(made[:at_once] * (np.arange(at_once) + 1) // at_once, 1)
+    return Requests(
+        arrival_fs=None, input_tokens=given.tolist(), output_tokens=made.tolist(), concurrency=at_once
+    )  # fmt: skip
+
+
+def steady(outcome: Outcome, concurrency: int) -> PointEstimate:
+    """Means over requests that neither arrived in the first burst nor ran while the last ones drained."""
+    log = outcome.log
+    count = len(outcome.requests)
+    first, last, arrival = (np.array(part, dtype=np.float64) / FS_PER_MS for part in (log.first, log.last, log.arrival))
+    output = np.asarray(outcome.requests.output_tokens)
+    inner = slice(concurrency, count - concurrency) if count > 2 * concurrency else slice(0, count)
+    ttft = float((first - arrival)[inner].mean())
+    made = output[inner] - 1
+    tpot = float(((last - first)[inner][made > 0] / made[made > 0]).mean()) if (made > 0).any() else None
+    return PointEstimate(ttft_ms=ttft, tpot_ms=tpot)
+
+
+def read_points(path: Path) -> pd.DataFrame:
+    """The rows of a CSV file. InputError where columns are missing."""
+    frame = read_table(path)
+    columns = {HEADINGS.name(name) for name in frame.columns}
+    columns |= {"isl", "osl"} if "lengths" in columns else set()
+    missing = [name for name in NEEDED if name not in columns]
+    if missing:
+        raise InputError(f"{path}: no column {', '.join(missing)}")
+    return frame
+
+
+def estimated(
+    rows: Sequence[Mapping[str, Any]], engine: Engine, *, backend: str = BACKENDS, engine_named: str | None = None
+) -> Iterator[PointEstimate]:
+    """An estimate per row, in order."""
+    simulator = PointSimulator(engine, backend=backend, engine_named=engine_named)
+    for place, row in enumerate(rows, FIRST_ROW):
+        try:
+            yield simulator.estimate(point_of(row, f"row {place}: "))
+        except UsageError as error:
+            yield PointEstimate(reason=str(error))
+
+
+def batch(
+    path: Path, output: Path, engine: Engine, *, backend: str = BACKENDS, engine_named: str | None = None
+) -> tuple[int, int]:
+    """Writes ``path`` with ``ESTIMATES`` added; (rows, rows with an estimate)."""
+    frame = read_points(path)
+    found = list(
+        estimated([dict(row) for _, row in frame.iterrows()], engine, backend=backend, engine_named=engine_named)
+    )
+    for name in ESTIMATES:
+        frame[name] = [getattr(each, name.removesuffix("_est")) for each in found]
+    frame["reason"] = [each.reason for each in found]
+    write_whole(output, csv_of(frame))
+    return len(frame), sum(not each.reason for each in found)

@@ -1,0 +1,707 @@
+"""How long a batch step takes, one function for every level of detail: cores of attention, exchanges, and all else
+of a step.
+
+How long the cores of attention take: prompts chunk by chunk, decoding as lines between knots. Times in fs.
+
+Decoding is piecewise linear in the batch's summed context, with knots at powers of two of the mean context.
+
+How long a batch step takes: one function for every level of detail.
+
+Nothing here knows a flop formula or a rate. The workload room makes the operations of a device, the backends price
+them; this module tabulates what they say. Token-linear operations are tabulated over the number of tokens. Times are
+whole femtoseconds, so a step's parts add up exactly whatever the level of detail.
+"""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+import datetime
+import functools
+import itertools
+import math
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import NamedTuple, TypeAlias
+
+import numpy as np
+
+from tracelens.backends import EstimateTable
+from tracelens.backends.chain import chain
+from tracelens.dtypes import DType
+from tracelens.errors import UsageError
+from tracelens.hardware import HardwareSpec
+from tracelens.lazy.records import dataclass
+from tracelens.network.algorithms import collective_us
+from tracelens.network.cluster import Library
+from tracelens.network.topology import Group, Link, Rates, Tier, Topology
+from tracelens.perf_models import PerfModel
+from tracelens.perf_models.base import WorkColumns
+from tracelens.predict.serving.deployment import Deployment, Engine
+from tracelens.units import BYTES_PER_GIB
+from tracelens.workload import LayerOp, batch_ops
+from tracelens.workload.ranks import InferenceRank
+
+#: New tokens, and those before them whose keys are cached.
+Chunk: TypeAlias = tuple[int, int]
+#: Above, tables would hold counts that do not come again.
+LARGEST_TABULATED = 16_384
+#: Points that span the range, at which a backend is asked whether it is linear.
+_PROBES = ((64, 0), (2048, 0), (1, 4096), (512, 512), (16, 30000), (8192, 8192), (3, 1), (300, 100_000))
+
+
+class Piece(NamedTuple):
+    """A line between two knots: ``fixed + slope * context`` at a summed context of ``context`` keys."""
+
+    fixed: int
+    slope: int
+
+    def at(self, context: int) -> int:
+        return self.fixed + self.slope * context
+
+
+class Prices(NamedTuple):
+    """What a backend says of operations: in full, and as times in fs, of which a microsecond is ``unit``."""
+
+    estimates: Callable[[Sequence[PerfModel]], EstimateTable]
+    priced: Callable[[Sequence[PerfModel]], list[int]]
+    unit: float
+
+
+def knot_index(batch: int, context: int) -> int:
+    """Between which knots a batch is with a summed context of ``context`` keys."""
+    return ((context // batch) or 1).bit_length() - 1
+
+
+def span(batch: int, index: int) -> tuple[int, int]:
+    """From which summed context on, and up to which, ``knot_index`` is ``index``."""
+    return (batch << index) if index else 0, batch << (index + 1)
+
+
+class AttentionTimes:
+    """The cores of one type of block on one device, ``queries`` tokens per sequence and decode step."""
+
+    def __init__(self, rank: InferenceRank, letter: str, queries: int, prices: Prices) -> None:
+        self._rank, self._letter, self._queries, self._prices = rank, letter, queries, prices
+        self._knots: dict[int, list[int]] = {}
+        self._pieces: dict[tuple[int, int], Piece] = {}
+        self._chunks: dict[Chunk, int] = {}
+        self._rates = self._linear_rates()
+
+    def cores(self, *, b: int, new: int, past: int) -> tuple[PerfModel, ...]:
+        return batch_ops.core_ops(self._rank, self._letter, b=b, new=new, past=past)
+
+    def decoding(self, batch: int, index: int) -> Piece:
+        """A decode step of ``batch`` sequences while the ``knot_index`` of their summed context is ``index``."""
+        piece = self._pieces.get((batch, index))
+        if piece is None:
+            values = self._values(batch, index)
+            low, high = batch << index, batch << (index + 1)
+            slope = (values[index + 1] - values[index]) // (high - low)
+            piece = self._pieces[batch, index] = Piece(values[index] - slope * low, slope)
+        return piece
+
+    def _values(self, batch: int, index: int) -> list[int]:
+        """Times at the knots, up to the one after ``index``."""
+        values = self._knots.get(batch)
+        if values is None or index + 1 >= len(values):
+            own, size = self._rank.own(batch), max(index + 2, 14)
+            steps = [self.cores(b=own, new=self._queries, past=max((1 << i) - 1, 0)) for i in range(size)]
+            priced = iter(self._prices.priced([model for models in steps for model in models]))
+            values = self._knots[batch] = [sum(next(priced) for _ in models) for models in steps]
+        return values
+
+    def chunk(self, new: int, past: int) -> int:
+        """``new`` tokens of one prompt after ``past``."""
+        found = self._chunks.get((new, past))
+        if found is None:
+            models = self.cores(b=1, new=new, past=past)
+            if self._rates is None:
+                found = sum(self._prices.priced(models))
+            else:
+                compute, memory = self._rates
+                found = sum(round(max((m.flops() or 0) * compute, (m.hbm_bytes() or 0) * memory)) for m in models)
+            if self._rates is None or len(self._chunks) < LARGEST_TABULATED:
+                self._chunks[new, past] = found
+        return found
+
+    def _linear_rates(self) -> tuple[float, float] | None:
+        """Time per FLOP and per byte of a single core, where a backend answers the larger of two linear terms.
+
+        Compute time is then proportional to the flops, memory time linear in new tokens and keys: no call of it per
+        chunk is needed.
+        """
+        probes = [self.cores(b=1, new=new, past=past) for new, past in _PROBES]
+        if any(len(models) != 1 for models in probes):
+            return None
+        models = [model for (model,) in probes]
+        table = self._prices.estimates(models)
+        flops = np.array([model.flops() or 0 for model in models], dtype=float)
+        nbytes = np.array([model.hbm_bytes() or 0 for model in models], dtype=float)
+        with np.errstate(invalid="ignore", divide="ignore"):
+            per_flop = table.compute_us / flops
+            per_byte = table.memory_us / nbytes
+            largest = np.fmax(table.compute_us, table.memory_us)
+            is_linear = (
+                np.allclose(per_flop, per_flop[0], rtol=1e-9)
+                and np.allclose(per_byte, per_byte[0], rtol=1e-9)
+                and np.allclose(largest, table.time_us, rtol=1e-9)
+            )
+        return (float(per_flop[0]) * self._prices.unit, float(per_byte[0]) * self._prices.unit) if is_linear else None
+
+
+FS_PER_US = 1_000_000_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Exchange:
+    """A collective as a sequence of equal steps, each of ``transfers`` link transfers at once. Time in fs."""
+
+    name: str
+    steps: int
+    transfers: int
+    step_fs: int
+
+    @property
+    def time_fs(self) -> int:
+        return self.steps * self.step_fs
+
+
+class Exchanges:
+    """Collectives among the devices of a deployment, each size once. ``notes``: what was assumed of the links."""
+
+    def __init__(self, deployment: Deployment, device: HardwareSpec) -> None:
+        self.notes: list[str] = []
+        self._device, self._all_reduce = device, deployment.collective
+        self._topology = self._joined(deployment)
+        self._known: dict[tuple[str, int, int, int], Exchange] = {}
+
+    def exchange(self, word: str, nbytes: float, *, ranks: int, stride: int = 1) -> Exchange:
+        """The collective ``word`` of ``nbytes``. UsageError where the links are not known, or no algorithm does it."""
+        key = (word, round(nbytes), ranks, stride)
+        found = self._known.get(key)
+        if found is None:
+            found = self._known[key] = self._made(*key)
+        return found
+
+    def share_a_node(self, devices: int, stage: int) -> bool:
+        """Whether stages of so many devices, ``stage`` and the next, stand in one node."""
+        node = None if self._topology is None else self._topology.ranks_per_node
+        return node is None or stage * devices // node == ((stage + 2) * devices - 1) // node
+
+    def _made(self, word: str, nbytes: int, ranks: int, stride: int) -> Exchange:
+        if self._topology is None:
+            raise UsageError(f"{self._device.name}: the links between its devices are unknown; pass --cluster")
+        name = self._all_reduce if word == "all_reduce" else None
+        times, names = collective_us(word, float(nbytes), Group(ranks=ranks, stride=stride), self._topology, name)
+        if math.isnan(times[0]):
+            raise UsageError(f"no {word} algorithm {name or ''} for {ranks} ranks on {self._device.name}")
+        chosen = names[0].rpartition("/")[2]
+        steps, transfers = steps_of(chosen, word, ranks)
+        step_fs = round(float(times[0]) * FS_PER_US / steps)
+        return Exchange(name=f"{word}/{chosen}", steps=steps, transfers=transfers, step_fs=step_fs)
+
+    def _joined(self, deployment: Deployment) -> Topology | None:
+        """The cluster's links, else the device's own, at the engine's share of their rates."""
+        topology = deployment.system.topology
+        if topology is None and deployment.parallelism.devices > 1:
+            rates, note = fallback_rates(self._device)
+            self.notes.append(note)
+            library = Library.load("nccl")
+            tier = Tier(ranks=None, link=Link(rates=rates, protocols=library.node.protocols))
+            topology = Topology(tiers=(tier,), algorithms=library.algorithms)
+        share = deployment.engine.link_efficiency
+        if topology is None or share is None:
+            return topology
+        tiers = tuple(
+            dataclasses.replace(tier, link=dataclasses.replace(tier.link, rates=_scaled(tier.link.rates, share)))
+            for tier in topology.tiers
+        )
+        return dataclasses.replace(topology, tiers=tiers)
+
+
+def steps_of(name: str, word: str, ranks: int) -> tuple[int, int]:
+    """(steps one after the other, link transfers in each) of a collective algorithm."""
+    if ranks < 2 or word == "send":
+        return 1, 1
+    if name == "direct":
+        return 2 if word == "all_reduce" else 1, ranks * (ranks - 1)
+    if name == "in_switch":
+        return 2, ranks
+    if name == "tree":
+        return 2 * math.ceil(math.log2(ranks)), ranks - 1
+    trips = 2 if word == "all_reduce" else 1
+    return trips * (ranks - 1), ranks
+
+
+def fallback_rates(device: HardwareSpec) -> tuple[Rates, str]:
+    """The rates between devices without a cluster file: their own link, else PCIe. UsageError with neither."""
+    if device.link is not None:
+        return Rates(peak_gb_s=device.link.gb_s), f"no cluster given: {device.name} joined by its own link"
+    if device.pcie_gb_s is not None:
+        note = (
+            f"no cluster given: {device.name} joined by PCIe at {device.pcie_gb_s:g} GB/s, NCCL's overheads in a node"
+        )
+        return Rates(peak_gb_s=device.pcie_gb_s), note
+    raise UsageError(f"{device.name}: its link and PCIe rates are unknown; pass --cluster")
+
+
+def _scaled(rates: Rates, share: float) -> Rates:
+    """Every rate times ``share``."""
+    known = {item.name: getattr(rates, item.name) for item in dataclasses.fields(rates)}
+    return dataclasses.replace(rates, **{name: value * share for name, value in known.items() if value is not None})
+
+
+#: Token counts are tabulated this many at a time: one call of a backend costs as much as a few hundred rows.
+_BLOCK = 32
+#: A device's name for the embedding among the letters of blocks.
+_EMBEDDING = "embedding"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LayerWork:
+    """``count`` equal layers in one step: each its compute on every device of the stage, then its collectives."""
+
+    count: int = 1
+    compute_fs: int
+    exchanges: tuple[Exchange, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StageWork:
+    """One pipeline stage in one step; the hand-over to the next stage is not part of ``time_fs``."""
+
+    layers: tuple[LayerWork, ...]
+    handover: Exchange | None
+
+    @property
+    def compute_fs(self) -> int:
+        return sum(layer.count * layer.compute_fs for layer in self.layers)
+
+    @property
+    def exchange_fs(self) -> int:
+        return sum(layer.count * exchange.time_fs for layer in self.layers for exchange in layer.exchanges)
+
+
+class DecodeLine:
+    """A decode step of a fixed batch, in fs: ``fixed + slope * context`` while the context is in ``[low, high)``.
+
+    ``exchange`` is the part of ``fixed`` that is no compute. ``layers`` has the stages' runs of layers at a context of
+    0, each with what a key more adds to one of its layers.
+    """
+
+    __slots__ = ("exchange", "fixed", "high", "layers", "low", "slope")
+
+    def __init__(self, low: int, high: int, layers: list[tuple[StageWork, list[int]]]) -> None:
+        self.low, self.high, self.layers = low, high, layers
+        self.exchange = sum(work.exchange_fs for work, _ in layers)
+        self.fixed = self.exchange + sum(work.compute_fs for work, _ in layers)
+        self.slope = sum(
+            run.count * slope for work, slopes in layers for run, slope in zip(work.layers, slopes, strict=True)
+        )
+
+
+class StepCost:
+    """The step cost of one replica. UsageError where the model cannot be divided as asked, or its type has no rate."""
+
+    def __init__(self, deployment: Deployment) -> None:
+        self.deployment = deployment
+        model, parallel, engine = deployment.model, deployment.parallelism, deployment.engine
+        _check_division(deployment)
+        self.system = engine.tuned(deployment.system)
+        self._backend = chain(deployment.backend)
+        if model.dtype is not None and self.system.device.rate("matrix", model.dtype) is None:
+            raise UsageError(f"{self.system.device.name} has no matrix rate for {model.dtype.label}: no step time")
+        self._links = Exchanges(deployment, self.system.device)
+        doubt = engine.doubt(model.name, self.system.device.name)
+        self.notes = [*self._links.notes, *([doubt] if doubt else [])]
+        self._rank = self._device()
+        self.layers = model.layers
+        if parallel.pp > len(self.layers):
+            raise UsageError(f"pp {parallel.pp} needs at least as many layers; {model.name} has {len(self.layers)}")
+        self.stages = _split(self.layers, parallel.pp)
+        self._runs = tuple(_runs(stage) for stage in self.stages)
+        self._letters = sorted(set(model.blocks))
+        self._set_host(engine)
+        speculation = deployment.speculation
+        self.queries = 1 if speculation is None else speculation.draft_tokens + 1
+        prices = Prices(self.estimates, self._priced, FS_PER_US * engine.device_scale)
+        self._attention = {
+            letter: AttentionTimes(self._rank, letter, self.queries, prices)
+            for letter in self._letters
+            if batch_ops.core_ops(self._rank, letter, b=1, new=1, past=1)
+        }
+        self._attention_blocks = [(times, model.blocks.count(letter)) for letter, times in self._attention.items()]
+        self._linear: dict[int, dict[str, int]] = {}
+        self._lines: dict[tuple[int, int], DecodeLine] = {}
+        self._head = functools.cache(self._head_fs)
+        self._sums = functools.cache(self._summed)
+        self._end_sums = functools.cache(self._ends_summed)
+        self._draft = None
+        if speculation is not None and speculation.draft is not None:
+            self._draft = StepCost(
+                dataclasses.replace(
+                    deployment,
+                    model=speculation.draft,
+                    speculation=None,
+                    parallelism=dataclasses.replace(parallel, pp=1, ep=1),
+                    engine=dataclasses.replace(
+                        engine, step_us=0.0, sequence_us=0.0, prompt_us=0.0, layer_us=0.0, prompt_layer_us=None
+                    ),
+                )
+            )
+
+    def _set_host(self, engine: Engine) -> None:
+        layers, eager = len(self.layers), engine.prompt_layer_us
+        self._step_fs = round((engine.step_us + engine.layer_us * layers) * FS_PER_US)
+        self._mixed_fs = self._step_fs if eager is None else round((engine.step_us + eager * layers) * FS_PER_US)
+        self._sequence_fs = round(engine.sequence_us * FS_PER_US)
+        self._prompt_fs = round(engine.prompt_us * FS_PER_US)
+
+    def released(self, day: datetime.date | None) -> StepCost:
+        """With the host's times of the engine as it was on ``day``."""
+        engine = self.deployment.engine.released(day)
+        if engine is self.deployment.engine:
+            return self
+        found = copy.copy(self)
+        found.deployment, found._lines = dataclasses.replace(self.deployment, engine=engine), {}
+        found._set_host(engine)
+        return found
+
+    def _device(self) -> InferenceRank:
+        model, parallel, precision = self.deployment.model, self.deployment.parallelism, self.deployment.precision
+        narrow = {dtype for dtype in (precision.linear, precision.experts) if dtype is not None}
+        return InferenceRank(
+            shape=model,
+            local=batch_ops.sharded(model, tp=parallel.tp, expert_shards=parallel.stage_devices // parallel.ep),
+            name=model.name,
+            tp=parallel.tp,
+            dp=parallel.dp,
+            ep=parallel.ep,
+            skew=parallel.skew,
+            imbalance=parallel.imbalance,
+            linear=precision.linear,
+            experts=precision.experts,
+            kv=precision.kv,
+            multiplied=frozenset(
+                each
+                for each in narrow
+                if each is not DType.INT4 and self.system.device.rate("matrix", each) is not None
+            ),
+        )
+
+    def mixed(
+        self, tokens: int, chunks: Sequence[Chunk], rows: int, started: int, batch: int, context: int
+    ) -> tuple[StageWork, ...]:
+        """A step of prefill chunks and of ``batch`` decoding sequences, whose keys in all are ``context``.
+
+        ``tokens`` are all new tokens, ``started`` the prompts that begin.
+        """
+        attention = {}
+        for letter, times in self._attention.items():
+            attention[letter] = sum(times.chunk(*chunk) for chunk in chunks)
+            if batch:
+                attention[letter] += times.decoding(batch, knot_index(batch, context)).at(context)
+        return self._stages(tokens, rows, attention, self._host(self._mixed_fs, started, batch, context))
+
+    def mixed_time(
+        self, tokens: int, chunks: Sequence[Chunk], rows: int, started: int, batch: int, context: int
+    ) -> tuple[int, int]:
+        """(compute, exchanges) of ``mixed``, summed, without making its parts."""
+        compute, exchange = self._sums(tokens)
+        if rows:
+            head, gather = self._end_sums(rows)
+            compute += head
+            exchange += gather
+        for times, blocks in self._attention_blocks:
+            for new, past in chunks:
+                compute += blocks * times.chunk(new, past)
+            if batch:
+                fixed, slope = times.decoding(batch, knot_index(batch, context))
+                compute += blocks * (fixed + slope * context)
+        return compute + self._host(self._mixed_fs, started, batch, context), exchange
+
+    def _summed(self, tokens: int) -> tuple[int, int]:
+        works = self._stages(tokens, 0, {}, 0)
+        return sum(work.compute_fs for work in works), sum(work.exchange_fs for work in works)
+
+    def _ends_summed(self, rows: int) -> tuple[int, int]:
+        return self._head(rows), sum(each.time_fs for each in self._gather(rows))
+
+    def decode_work(self, batch: int, context: int) -> tuple[StageWork, ...]:
+        """A pure decode step in full detail; adds up to ``decode_line``."""
+        return tuple(
+            StageWork(
+                layers=tuple(
+                    LayerWork(count=run.count, compute_fs=run.compute_fs + slope * context, exchanges=run.exchanges)
+                    for run, slope in zip(work.layers, slopes, strict=True)
+                ),
+                handover=work.handover,
+            )
+            for work, slopes in self.decode_line(batch, context).layers
+        )
+
+    def decode_line(self, batch: int, context: int) -> DecodeLine:
+        """The decode step of ``batch`` sequences near a summed context of ``context`` keys."""
+        index = knot_index(batch, context)
+        line = self._lines.get((batch, index))
+        if line is None:
+            line = self._lines[batch, index] = self._line(batch, index)
+        return line
+
+    def _line(self, batch: int, index: int) -> DecodeLine:
+        """While the ``knot_index`` of the summed context is ``index``."""
+        low, high = span(batch, index)
+        pieces = {letter: times.decoding(batch, index) for letter, times in self._attention.items()}
+        tokens = batch * self.queries
+        host = self._step_fs + batch * self._sequence_fs
+        draft_slope = 0
+        if self._draft is not None:
+            at_low, at_high = self._draft_fs(batch, low), self._draft_fs(batch, high - 1)
+            draft_slope = (at_high - at_low) // max(high - 1 - low, 1)
+            host += at_low - draft_slope * low
+        works = self._stages(tokens, tokens, {letter: piece.at(0) for letter, piece in pieces.items()}, host)
+        layers = [
+            (work, [sum(pieces[letter].slope for letter in kind if letter in pieces) for kind, _ in runs])
+            for work, runs in zip(works, self._runs, strict=True)
+        ]
+        layers[0][1][0] += draft_slope
+        return DecodeLine(low, high, layers)
+
+    def layer_operations(
+        self, kind: str, tokens: int, chunks: Sequence[Chunk], batch: int, context: int
+    ) -> list[tuple[str, PerfModel, int]]:
+        """(name, perf model, time in fs) of one layer's operations; times add up to the layer's compute.
+
+        Decode attention is one operation at the batch's mean context.
+        """
+        found: list[tuple[str, PerfModel, int]] = []
+        for letter in kind:
+            ops = batch_ops.device_block_ops(self._rank, letter, tokens)
+            priced = iter(self._priced([op.model for op in ops if not op.is_core]))
+            names = [op.name for op in ops if op.is_core]
+            for op in ops:
+                if op.is_core:
+                    if op.name == names[-1]:
+                        found += self._cores(self._attention[letter], names, chunks, batch, context)
+                else:
+                    found += [(op.name, op.model, next(priced))] * op.count
+        return found
+
+    def _cores(
+        self, times: AttentionTimes, names: Sequence[str], chunks: Sequence[Chunk], batch: int, context: int
+    ) -> Iterator[tuple[str, PerfModel, int]]:
+        for new, past in chunks:
+            yield from self._shared_out(names, times.cores(b=1, new=new, past=past), times.chunk(new, past))
+        if batch:
+            past = max(context // batch - self.queries, 0)
+            models = times.cores(b=self._rank.own(batch), new=self.queries, past=past)
+            yield from self._shared_out(names, models, times.decoding(batch, knot_index(batch, context)).at(context))
+
+    def _shared_out(
+        self, names: Sequence[str], models: Sequence[PerfModel], total: int
+    ) -> Iterator[tuple[str, PerfModel, int]]:
+        """The cores of one block with their parts of ``total``, in proportion to what each takes alone."""
+        alone = self._priced(models) if len(models) > 1 else [1]
+        ends = [round(total * part / max(sum(alone), 1)) for part in itertools.accumulate(alone)]
+        for name, model, start, end in zip(names, models, [0, *ends], ends, strict=False):
+            yield name, model, end - start
+
+    def end_operations(self, tokens: int, rows: int) -> tuple[list[tuple[str, PerfModel, int]], ...]:
+        """Operations before the first layer and after the last, as ``layer_operations``."""
+        ends = (
+            batch_ops.embedding_ops(self._rank, tokens),
+            batch_ops.head_ops(self._rank, rows) if rows else [],
+        )
+        return tuple(
+            [(op.name, op.model, fs) for op, fs in zip(ops, self._priced([op.model for op in ops]), strict=True)]
+            for ops in ends
+        )
+
+    def handover(self, tokens: int) -> Exchange | None:
+        """What each device passes to the next stage, its own requests' tokens; None with a single stage."""
+        parallel, rank = self.deployment.parallelism, self._rank
+        if parallel.pp == 1:
+            return None
+        nbytes = rank.own(tokens) * rank.shape.hidden * rank.width
+        return self._links.exchange("send", nbytes, ranks=2, stride=parallel.stage_devices)
+
+    def stays_in_node(self, stage: int) -> bool:
+        """Whether ``stage`` and the next one are joined by the links that their own collectives use."""
+        return self._links.share_a_node(self.deployment.parallelism.stage_devices, stage)
+
+    def transfer_fs(self, nbytes: float, gb_s: float | None = None) -> int:
+        """Time of ``nbytes`` between two replicas over the network, or at ``gb_s`` over a named link."""
+        if gb_s is not None:
+            return round(nbytes / (gb_s * 1e3) * FS_PER_US)
+        return self._links.exchange("send", nbytes, ranks=2, stride=self.deployment.parallelism.devices).time_fs
+
+    def kv_bytes_per_token(self) -> float:
+        """Key-value cache of one token over all devices of a replica; replicated heads count once."""
+        model = self.deployment.model
+        return batch_ops.cache_bytes(self._rank, model, model.blocks)
+
+    def pool_tokens(self) -> int:
+        """Tokens that fit the key-value cache of one replica. UsageError when the weights leave no room."""
+        engine, rank, local = self.deployment.engine, self._rank, self._rank.local
+        if engine.kv_tokens is not None:
+            return engine.kv_tokens
+        hbm = self.system.device.hbm
+        if hbm is None or hbm.nominal_gib is None:
+            raise UsageError(f"{self.system.device.name}: its memory size is unknown; give --kv-tokens")
+        usable = engine.memory_share * hbm.nominal_gib * BYTES_PER_GIB - engine.runtime_gib * BYTES_PER_GIB
+        stages, last = ["".join(kinds) for kinds in self.stages], len(self.stages) - 1
+        weights = max(
+            batch_ops.weight_bytes(rank, blocks, is_first=index == 0, is_last=index == last)
+            for index, blocks in enumerate(stages)
+        )
+        ffn = max(local.ffn or 0, local.experts.ffn * local.experts.top_k if local.experts else 0)
+        activations = engine.max_batched_tokens * (2 * local.hidden + ffn * (1 + local.gated)) * rank.width
+        free = usable - weights - activations
+        kept = [batch_ops.sequence_bytes(rank, local, blocks) for blocks in stages]
+        per_token = max(each.per_token for each in kept)
+        states = self.states_bytes()
+        free -= states
+        need = f"{(weights + activations) / BYTES_PER_GIB:.1f} GiB of weights and activations"
+        if states:
+            need += f" and {states / BYTES_PER_GIB:.1f} of states (--max-num-seqs {engine.max_num_seqs})"
+        if free <= 0 or (per_token and free < per_token * engine.block_tokens):
+            raise UsageError(
+                f"{self.deployment.model.name} does not fit: {need} per device, "
+                f"{usable / BYTES_PER_GIB:.1f} GiB usable on {self.system.device.name}; "
+                "use more devices (tp, pp) or fewer bits"
+            )
+        return int(self._tokens_that_fit(kept, free)) * rank.dp
+
+    def states_bytes(self) -> float:
+        """What a device sets aside for the recurrent states of as many sequences as may run."""
+        stages = ["".join(kinds) for kinds in self.stages]
+        state = max(batch_ops.sequence_bytes(self._rank, self._rank.local, blocks).state for blocks in stages)
+        return self.deployment.engine.max_num_seqs / self._rank.dp * state
+
+    def _tokens_that_fit(self, kept: Sequence[batch_ops.SequenceBytes], free: float) -> float:
+        """Tokens in ``free`` bytes of a device, beside the windows of as many sequences as may run, or with all tokens
+        kept as if none left a window: whichever is more.
+        """
+        engine, dp = self.deployment.engine, self._rank.dp
+        unlimited = float(LARGEST_TABULATED * engine.max_num_seqs // dp)
+        per_token = max(each.per_token for each in kept)
+        as_full = max(each.per_token + each.windowed for each in kept)
+        beside_windows = free - engine.max_num_seqs / dp * max(each.windows for each in kept)
+        if not as_full:
+            return unlimited
+        beside = beside_windows / per_token if per_token else unlimited if beside_windows > 0 else 0.0
+        return max(beside, free / as_full)
+
+    def estimates(self, models: Sequence[PerfModel]) -> EstimateTable:
+        """What the backend says on the engine's system."""
+        return self._backend.estimate_many(WorkColumns.of(models), self.system)
+
+    def _priced(self, models: Sequence[PerfModel]) -> list[int]:
+        """Times in fs; an operation that no backend can bound (no bytes, no flops) takes none."""
+        if not models:
+            return []
+        unit = FS_PER_US * self.deployment.engine.device_scale
+        return [0 if math.isnan(time) else round(time * unit) for time in self.estimates(models).time_us.tolist()]
+
+    def _tokens(self, tokens: int) -> dict[str, int]:
+        """Time of a block of each letter, but its core of attention, and of the embedding."""
+        if tokens not in self._linear:
+            first = (tokens - 1) // _BLOCK * _BLOCK + 1
+            self._tabulate(range(first, first + _BLOCK) if tokens <= LARGEST_TABULATED else (tokens,))
+        return self._linear[tokens]
+
+    def _tabulate(self, counts: Iterable[int]) -> None:
+        ops: list[tuple[int, str, LayerOp]] = []
+        for count in counts:
+            self._linear[count] = dict.fromkeys([*self._letters, _EMBEDDING], 0)
+            for letter in self._letters:
+                made = batch_ops.device_block_ops(self._rank, letter, count)
+                ops += [(count, letter, op) for op in made if not op.is_core]
+            ops += [(count, _EMBEDDING, op) for op in batch_ops.embedding_ops(self._rank, count)]
+        for (count, part, op), fs in zip(ops, self._priced([op.model for _, _, op in ops]), strict=True):
+            self._linear[count][part] += op.count * fs
+
+    def _head_fs(self, rows: int) -> int:
+        return sum(self._priced([op.model for op in batch_ops.head_ops(self._rank, rows)]))
+
+    def _stages(self, tokens: int, rows: int, attention: dict[str, int], host: int) -> tuple[StageWork, ...]:
+        linear = self._tokens(tokens)
+        compute = {
+            kind: sum(linear[letter] + attention.get(letter, 0) for letter in kind)
+            for kind in dict.fromkeys(self.layers)
+        }
+        last = self._head(rows) if rows else 0
+        return self._laid_out(tokens, rows, compute, first=linear[_EMBEDDING] + host, last=last)
+
+    def _laid_out(
+        self, tokens: int, rows: int, compute: dict[str, int], *, first: int, last: int
+    ) -> tuple[StageWork, ...]:
+        """Layers that compute so long, by kind, with their exchanges; ``first`` and ``last`` are the ends' time."""
+        handover, last_stage = self.handover(tokens), len(self._runs) - 1
+        exchanges = {kind: tuple(self._layer_exchanges(kind, tokens)) for kind in compute}
+        stages = []
+        for index, runs in enumerate(self._runs):
+            made = []
+            for position, (kind, count) in enumerate(runs):
+                is_first = index == position == 0
+                is_last = index == last_stage and position == len(runs) - 1
+                after = self._gather(rows) if is_last and rows else ()
+                compute_fs = compute[kind] + first * is_first + last * is_last
+                made.append(LayerWork(count=count, compute_fs=compute_fs, exchanges=(*exchanges[kind], *after)))
+            stages.append(StageWork(layers=tuple(made), handover=handover if index < last_stage else None))
+        return tuple(stages)
+
+    def _layer_exchanges(self, kind: str, tokens: int) -> Iterator[Exchange]:
+        for word, nbytes, ranks in batch_ops.messages(self._rank, kind, tokens):
+            yield self._links.exchange(word, nbytes, ranks=ranks)
+
+    def _gather(self, rows: int) -> Iterator[Exchange]:
+        for word, nbytes, ranks in batch_ops.logits_messages(self._rank, rows):
+            yield self._links.exchange(word, nbytes, ranks=ranks)
+
+    def _host(self, step_fs: int, started: int, batch: int, context: int) -> int:
+        """The host's time of a step, of which ``step_fs`` whatever the batch, and the draft model's."""
+        host = step_fs + batch * self._sequence_fs + started * self._prompt_fs
+        if batch and self._draft is not None:
+            host += self._draft_fs(batch, context)
+        return host
+
+    def _draft_fs(self, batch: int, context: int) -> int:
+        if self._draft is None:
+            return 0
+        line = self._draft.decode_line(batch, context)
+        return (self.queries - 1) * (line.fixed + line.slope * context)
+
+
+def _check_division(deployment: Deployment) -> None:
+    model, tp, ep = deployment.model, deployment.parallelism.tp, deployment.parallelism.ep
+    for name, value in (("query heads", model.q_heads), ("feed-forward width", model.ffn or tp)):
+        if value % tp:
+            raise UsageError(f"tp {tp} does not divide {model.name}'s {name} {value}")
+    heads = model.kv_heads
+    if model.latent_attention is None and heads and heads % tp and tp % heads:
+        raise UsageError(
+            f"tp {tp} neither divides {model.name}'s key and value heads {heads} nor is a multiple of them"
+        )
+    if model.experts is None and ep > 1:
+        raise UsageError(f"{model.name} has no experts to spread over ep {ep}")
+    if model.experts is not None and model.experts.count % ep:
+        raise UsageError(f"ep {ep} does not divide {model.name}'s {model.experts.count} experts")
+
+
+def _runs(kinds: tuple[str, ...]) -> tuple[tuple[str, int], ...]:
+    """A stage's layers as (kind, how many in a row); the first and the last stand alone, they do more."""
+    middle = [(kind, len(list(same))) for kind, same in itertools.groupby(kinds[1:-1])]
+    ends = [(kinds[0], 1)] if len(kinds) == 1 else [(kinds[0], 1), (kinds[-1], 1)]
+    return (ends[0], *middle, *ends[1:])
+
+
+def _split(layers: tuple[str, ...], parts: int) -> tuple[tuple[str, ...], ...]:
+    """Consecutive layers in ``parts`` stages of nearly equal length, the longer first."""
+    short, longer = divmod(len(layers), parts)
+    stages, start = [], 0
+    for index in range(parts):
+        end = start + short + (index < longer)
+        stages.append(layers[start:end])
+        start = end
+    return tuple(stages)

@@ -1,0 +1,48 @@
+"""Serving engines as files: what each adds to the device's work, fitted to published points
+(``benchmarks/fit_engines.py``), on NVIDIA and, as ``*-rocm``, on AMD devices.
+"""
+
+from __future__ import annotations
+
+import functools
+from pathlib import Path
+
+from tracelens.errors import UsageError
+from tracelens.files.documents import normalized
+from tracelens.hardware import HardwareSpec
+from tracelens.predict.serving.deployment import Engine
+
+#: Of an engine that no file names; and nothing fitted.
+POOLED, IDEAL = "pooled", "ideal"
+_FOLDER = Path(__file__).parent
+_WORDS = {"tensorrt-llm": "trtllm", "trt": "trtllm", "tensorrt": "trtllm", "mori-sglang": "sglang"}
+
+
+def names() -> tuple[str, ...]:
+    """Engines of this package."""
+    return tuple(sorted(path.stem for path in _FOLDER.glob("*.toml")))
+
+
+def engine_name(said: str, device: HardwareSpec) -> str:
+    """The file of the engine that a table or an option calls ``said`` on such a device."""
+    word = normalized(said)
+    word = _WORDS.get(word, word)
+    ending = "-rocm" if device.vendor == "amd" else ""
+    found = word.removesuffix("-rocm") + ending
+    return found if found in names() else POOLED + ending
+
+
+@functools.cache
+def fitted_engine(said: str, device: HardwareSpec) -> Engine:
+    """The engine with its fitted constants, and the usual limits. ``ideal``: none."""
+    if normalized(said) == IDEAL:
+        return Engine(name=IDEAL)
+    return Engine.load(_FOLDER / f"{engine_name(said, device)}.toml")
+
+
+def named(said: str, device: HardwareSpec) -> Engine:
+    """What ``--engine`` says by name. UsageError for one that is neither a file's name nor a known engine."""
+    known = {*(name.removesuffix("-rocm") for name in names()), *_WORDS, IDEAL}
+    if normalized(said) not in known:
+        raise UsageError.unknown("engine", said, sorted(known))
+    return fitted_engine(said, device)

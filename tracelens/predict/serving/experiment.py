@@ -1,0 +1,397 @@
+"""Everything a simulated run needs in one value, and an experiment file that says it."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import field
+from pathlib import Path
+from typing import Any
+
+from tracelens.backends import System
+from tracelens.dtypes import DType
+from tracelens.errors import InputError, NothingToAnalyzeError, UsageError
+from tracelens.files.documents import normalized, settings_of
+from tracelens.files.say import told
+from tracelens.hardware import HardwareSpec
+from tracelens.lazy.records import dataclass
+from tracelens.option_fields import made, takes
+from tracelens.predict.serving import engines
+from tracelens.predict.serving.costs import StepCost
+from tracelens.predict.serving.deployment import Deployment, Engine, Parallelism, Precision, Speculation, as_served
+from tracelens.predict.serving.metrics import Objectives, per_request, per_step, summary
+from tracelens.predict.serving.profile import Profile, model_of_profile, step_cost
+from tracelens.predict.serving.replica_state import Step
+from tracelens.predict.serving.requests import Arrivals, Lengths, Requests, Workload, read_requests
+from tracelens.predict.serving.serving_options import DeploymentOptions, EngineOptions, ServingConfig
+from tracelens.predict.serving.simulation import Options, Outcome, Simulation
+from tracelens.units import duration_s
+from tracelens.workload import ModelConfig
+from tracelens.workload.token_routing import Skew
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Experiment:
+    """A deployment, how it is run, and what it is asked. ``replay`` replaces ``workload`` by requests of a file.
+    ``prefill``: what prefill replicas are, where they are others.
+    """
+
+    deployment: Deployment
+    options: Options = field(default_factory=Options)
+    workload: Workload = field(default_factory=Workload)
+    replay: Requests | None = None
+    profile: Profile | None = None
+    prefill: Deployment | None = None
+    objectives: Objectives | None = None
+    price_per_gpu_hour: float | None = None
+
+    def __post_init__(self) -> None:
+        price = self.price_per_gpu_hour
+        if price is not None and not 0 <= price < float("inf"):
+            raise UsageError(f"a price per hour must be 0 or more, not {price:g}")
+
+    def requests(self) -> Requests:
+        """What is served. NothingToAnalyzeError without a request."""
+        found = self.replay if self.replay is not None else self.workload.generate()
+        if not len(found):
+            raise NothingToAnalyzeError("no requests to serve: their number is 0, or none arrive within the duration")
+        return found
+
+    def cost(self) -> StepCost:
+        """The step cost, which runs of one deployment may share."""
+        return step_cost(self.deployment, self.profile)
+
+    def run(self, *, cost: StepCost | None = None, record: Callable[[int, Step], None] | None = None) -> Result:
+        """Simulates and sums up."""
+        decoding = cost or self.cost()
+        outcome = Simulation(
+            self.deployment,
+            self.requests(),
+            self.options,
+            cost=decoding if self.prefill is None else (decoding, step_cost(self.prefill, self.profile)),
+            record=record,
+        ).run()
+        figures = summary(outcome, self.objectives, price_per_gpu_hour=self.price_per_gpu_hour)
+        served, asked = self.deployment, outcome.requests
+        beyond = served.model.too_long(max(map(sum, zip(asked.input_tokens, asked.output_tokens, strict=True))))
+        known = (*served.notes, beyond) if beyond else served.notes
+        notes = (*_expected(served.engine, figures), *known, *outcome.notes, *_saturation(outcome))
+        return Result(experiment=self, outcome=outcome, summary=figures, notes=notes)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
+class Result:
+    """What a run gave: ``summary`` by name, frames on demand, ``notes`` a reader must know."""
+
+    experiment: Experiment
+    outcome: Outcome
+    summary: Mapping[str, float | int | None]
+    notes: tuple[str, ...]
+
+    def __repr__(self) -> str:
+        """What is served on what, how many requests per second, how fast."""
+        served, figures = self.experiment.deployment, self.summary
+        shared = served.parallelism
+        split = [f"{name} {getattr(shared, name)}" for name in ("tp", "pp", "dp", "ep") if getattr(shared, name) > 1]
+        speed = [
+            f"{_shown(value)} {unit}"
+            for name, unit in (
+                ("requests_per_s", "requests/s"),
+                ("ttft_p50_ms", "ms to the first token (p50)"),
+                ("tpot_p50_ms", "ms per token (p50)"),
+            )
+            if (value := figures.get(name)) is not None
+        ]
+        on = f"{served.model.label} on {shared.devices} x {' '.join([served.system.device.label, *split])}"
+        return f"{on}: {', '.join(speed) or 'no request completed'}"
+
+    @property
+    def requests(self) -> Any:
+        """A DataFrame, one row per request."""
+        return per_request(self.outcome)
+
+    @property
+    def steps(self) -> Any:
+        """A DataFrame, one row per step; empty unless the options asked for the series."""
+        return per_step(self.outcome)
+
+    def to_json(self) -> str:
+        """Summary and notes; the same run gives the same text but for the time that simulating took."""
+        return json.dumps(self.document(), indent=2) + "\n"
+
+    def document(self) -> dict[str, Any]:
+        """As ``to_json``. ``wall_clock_s``: how long simulating took, which alone differs between equal runs."""
+        return {
+            "schema": "tracelens.serve/1", "summary": dict(self.summary), "wall_clock_s": self.outcome.wall_s,
+            "notes": list(self.notes),
+        }  # fmt: skip
+
+
+def _shown(value: float) -> str:
+    return f"{value:,.0f}" if value >= 10_000 else f"{value:.4g}"
+
+
+@takes(ServingConfig)
+def serve(
+    model: str | Path | ModelConfig, cluster: str | Path | System, config: ServingConfig | None = None, **given: Any
+) -> Result:
+    """Simulates a server, as ``tracelens serve`` does with options of the same names.
+
+    ``config`` is what ``given`` keywords change. ``requests`` is a number, or requests that ``read_requests`` read;
+    ``input`` and ``output`` are other names of ``input_tokens`` and ``output_tokens``. UsageError for options that do
+    not fit.
+    """
+    asked = made(ServingConfig, given, config)
+    said = model if isinstance(model, str) else ""
+    return experiment_of(deployment_of(model, cluster, asked), asked, said=said).run()
+
+
+def engine_of(asked: EngineOptions, device: HardwareSpec | None = None) -> Engine:
+    """The engine, with the limits that were given."""
+    engine = Engine() if asked.engine is None else asked.engine
+    if not isinstance(engine, Engine):
+        engine = _named_engine(str(engine), device)
+    names = ("max_num_seqs", "max_batched_tokens", "kv_tokens", "block_tokens", "preemption")
+    given: dict[str, Any] = {name: getattr(asked, name) for name in names if getattr(asked, name) is not None}
+    if "max_num_seqs" in given and "max_batched_tokens" not in given:
+        given["max_batched_tokens"] = max(engine.max_batched_tokens, given["max_num_seqs"])
+    return dataclasses.replace(engine, **given)
+
+
+def _named_engine(said: str, device: HardwareSpec | None) -> Engine:
+    """A file, or an engine of this package on ``device``."""
+    if device is None or "/" in said or said.endswith(".toml"):
+        return Engine.load(said)
+    return engines.named(said, device)
+
+
+def _speculation(asked: DeploymentOptions, model: ModelConfig, device: HardwareSpec) -> Speculation | None:
+    if not asked.speculate:
+        return None
+    if asked.speculate == "mtp":
+        return Speculation.of_model(model)
+    found = Speculation.parse(asked.speculate, asked.draft_model)
+    return found if found.draft is None else dataclasses.replace(found, draft=as_served(found.draft, device))
+
+
+def deployment_of(
+    model: str | Path | ModelConfig, cluster: str | Path | System, asked: DeploymentOptions
+) -> Deployment:
+    """What is served and on what. UsageError for options that do not fit.
+
+    An engine that is not named has the pooled constants of its device's vendor; beside a measured profile, none.
+    """
+    if asked.engine is None:
+        is_measured = isinstance(asked, ServingConfig) and asked.profile is not None
+        asked = dataclasses.replace(asked, engine=engines.IDEAL if is_measured else engines.POOLED)
+    kv = DType.parse(asked.kv) if asked.kv else None
+    if asked.kv and (kv is None or not kv.is_floating):
+        raise UsageError(f"--kv must be bf16, fp16, fp8 or fp4, not {asked.kv!r}")
+    if asked.draft_model and not asked.speculate:
+        raise UsageError("--draft-model needs --speculate")
+    system = cluster if isinstance(cluster, System) else System.load(cluster)
+    engine = engine_of(asked, system.device)
+    config = as_served(_model(model, asked), system.device)
+    return Deployment(
+        model=config,
+        system=system,
+        parallelism=Parallelism(
+            tp=asked.tp, pp=asked.pp, dp=asked.dp, ep=asked.ep, imbalance=asked.imbalance, skew=Skew.parse(asked.skew)
+        ),
+        precision=engine.cached(dataclasses.replace(Precision.named(asked.weights, config), kv=kv)),
+        engine=engine,
+        backend=asked.backend,
+        collective=None if asked.collective == "auto" else asked.collective,
+        speculation=_speculation(asked, config, system.device),
+    )
+
+
+def _model(model: str | Path | ModelConfig, asked: DeploymentOptions) -> ModelConfig:
+    """The model, by name also one that only the profile knows."""
+    if isinstance(model, ModelConfig):
+        return model
+    try:
+        return ModelConfig.load(model)
+    except UsageError:
+        path = asked.profile if isinstance(asked, ServingConfig) else None
+        devices = asked.tp * asked.pp * asked.dp
+        found = None if path is None else model_of_profile(Path(path), str(model), tp=asked.tp, devices=devices)
+        if found is None:
+            raise
+        return found
+
+
+def experiment_of(deployment: Deployment, asked: ServingConfig, *, series: bool = False, said: str = "") -> Experiment:
+    """The run that the options ask for. ``series``: a row per step is kept. ``said``: the model as it was named."""
+    replay = asked.requests if isinstance(asked.requests, Requests) else None
+    if asked.replay is not None:
+        replay = read_requests(asked.replay, run=asked.run_name).requests
+    closed = asked.concurrency is not None
+    if not closed and asked.rate is None and replay is None:
+        raise UsageError("give --rate, --concurrency or --replay")
+    duration = duration_s(asked.duration) if asked.duration else None
+    count = asked.requests if isinstance(asked.requests, int) else None
+    return Experiment(
+        deployment=deployment,
+        prefill=_prefill(deployment, asked),
+        options=Options(
+            policy=asked.policy,
+            router=asked.router,
+            replicas=asked.replicas,
+            prefill_replicas=asked.prefill_replicas,
+            levels=tuple(asked.lod.split(",")),
+            contention=asked.contention,
+            jitter=asked.jitter,
+            order=asked.order,
+            kv_link_gb_s=asked.kv_link,
+            cpu_cache_gib=asked.cpu_cache,
+            series=series,
+        ),
+        workload=Workload(
+            arrivals=Arrivals(
+                kind="closed" if closed else asked.arrivals,
+                rate=asked.rate,
+                variation=asked.variation,
+                concurrency=asked.concurrency,
+            ),
+            input=Lengths.of(asked.input_tokens),
+            output=Lengths.of(asked.output_tokens),
+            count=1000 if count is None and duration is None else count,
+            duration_s=duration,
+            seed=asked.seed,
+            shared_tokens=asked.shared_prefix,
+            shared_groups=asked.shared_groups,
+        ),
+        replay=replay,
+        profile=None if asked.profile is None else Profile.load(asked.profile, deployment.model.name, said),
+        objectives=Objectives.parse(asked.slo) if asked.slo else None,
+        price_per_gpu_hour=asked.price_per_gpu_hour,
+    )
+
+
+def _prefill(deployment: Deployment, asked: ServingConfig) -> Deployment | None:
+    """What prefill replicas are, where they are not as the others. UsageError where there are none."""
+    given = (asked.prefill_cluster, asked.prefill_tp, asked.prefill_max_batched_tokens)
+    if given == (None, None, None):
+        return None
+    if not asked.prefill_replicas:
+        raise UsageError("--prefill-cluster, --prefill-tp and --prefill-max-batched-tokens need --prefill-replicas")
+    parallelism = deployment.parallelism
+    if asked.prefill_tp is not None:
+        devices = asked.prefill_tp * parallelism.dp
+        ep = min(parallelism.ep, devices) if parallelism.ep > 1 else 1
+        parallelism = dataclasses.replace(parallelism, tp=asked.prefill_tp, ep=ep)
+    system = deployment.system if asked.prefill_cluster is None else System.load(asked.prefill_cluster)
+    limit = asked.prefill_max_batched_tokens or asked.max_batched_tokens
+    engine = engine_of(dataclasses.replace(asked, max_batched_tokens=limit), system.device)
+    return dataclasses.replace(deployment, system=system, parallelism=parallelism, engine=engine)
+
+
+def _expected(engine: Engine, figures: Mapping[str, float | int | None]) -> tuple[str, ...]:
+    """Between what the time per token is expected, by servers that the engine's fit left out."""
+    median, spans = figures.get("tpot_p50_ms"), engine.residuals
+    if median is None or spans is None:
+        return ()
+    half, most = (f"{median / factor:.3g} to {median * factor:.3g} ms" for factor in spans)
+    note = (
+        f"time per token (p50) expected within {half} in half of all cases, {most} in 9 of 10 "
+        f"({engine.name} constants; --engine chooses others)"
+    )
+    return (note,)
+
+
+#: Share of the passing time by which waits grow where chance does not explain it.
+_FALLS_BEHIND = 0.1
+
+
+def _saturation(outcome: Outcome) -> tuple[str, ...]:
+    """Open arrivals that come faster than they are served: the queue grows as long as they come."""
+    arrival = outcome.requests.arrival_fs
+    if arrival is None or len(arrival) < 20:
+        return ()
+    frame = per_request(outcome)
+    served = frame[~frame["rejected"]]
+    if len(served) < 20:
+        return ()
+    span, drained = float(served["arrival_ms"].max()), float((served["arrival_ms"] + served["e2e_ms"]).max())
+    third = len(served) // 3
+    early, late = float(served["queue_ms"].iloc[:third].mean()), float(served["queue_ms"].iloc[-third:].mean())
+    typical = float((served["e2e_ms"] - served["queue_ms"]).median())
+    # The queue of a server that falls behind grows by a steady part of the time that passes
+    falls_behind = len(served) >= 100 and late - early > _FALLS_BEHIND * (2 / 3) * span
+    if late > 2 * early and (late > typical or falls_behind) and drained > span:
+        waited = f"those of the last third waited {late / 1e3:.1f} s, of the first {early / 1e3:.1f} s"
+        arrive = f"{1e3 * (len(served) - 1) / span:.3g} requests/s arrive"
+        return (f"the server is saturated, {arrive}: {waited}; latencies grow with the length of the run",)
+    return ()
+
+
+def find_max_goodput(
+    experiment: Experiment, rates: tuple[float, ...], *, cost: StepCost | None = None
+) -> list[tuple[float, Result]]:
+    """A run per rate, in order. UsageError when the requests are replayed: their rate is the file's."""
+    if experiment.replay is not None:
+        raise UsageError("a sweep of rates needs generated requests, not replayed ones")
+    shared = cost or experiment.cost()
+    found = []
+    for rate in told(rates, "simulating", "rates"):
+        arrivals = dataclasses.replace(experiment.workload.arrivals, rate=rate)
+        one = dataclasses.replace(experiment, workload=dataclasses.replace(experiment.workload, arrivals=arrivals))
+        found.append((rate, one.run(cost=shared)))
+    return found
+
+
+def read_settings(path: Path) -> list[tuple[str, dict[str, Any]]]:
+    """An experiment file (TOML, JSON or YAML): the name of each of its frameworks and its command-line options by name.
+
+    Sections: ``simulation`` (``duration``, ``requests``, ``seed``, ``lod``), ``hardware`` (``cluster``), ``model`` (a
+    name, or a table with ``name`` and ``profile``), ``framework`` or a list of ``frameworks`` (``name``: that of an
+    engine has its constants; ``policy``, ``lod``, ``replicas``, ``parallelism`` with ``strategy``, ``tp_degree``,
+    ``pp_stages``), ``workload``. Any option of the command may stand in any section under its own name. InputError for
+    what is none of them.
+    """
+    document = settings_of(path, "an experiment file")
+    frameworks = document.get("frameworks", [{}])
+    if not isinstance(frameworks, list) or not frameworks or not all(isinstance(one, Mapping) for one in frameworks):
+        raise InputError(f"{path}: frameworks must be a list of tables")
+    shared = {key: value for key, value in document.items() if key != "frameworks"}
+    known = {*engines.names(), engines.IDEAL}
+    found: list[tuple[str, dict[str, Any]]] = []
+    for number, one in enumerate(frameworks, 1):
+        given: dict[str, Any] = {}
+        name = one.get("name")
+        if isinstance(name, str) and normalized(name) in known:
+            given["engine"] = normalized(name)
+        _take(shared, given)
+        _take(one, given)
+        _check_strategy(one.get("parallelism", document.get("parallelism")), f"{path}: framework {name or number}")
+        found.append((str(number) if name is None else str(name), given))
+    return found
+
+
+#: Which degrees may be above 1 under a strategy.
+_STRATEGIES = {"none": (), "tp": ("tp_degree",), "pp": ("pp_stages",), "tp_pp": ("tp_degree", "pp_stages")}
+_RENAMED = {"tp_degree": "tp", "pp_stages": "pp", "ep_degree": "ep", "num_replicas": "replicas", "device": "cluster"}
+
+
+def _take(section: Mapping[str, Any], found: dict[str, Any]) -> None:
+    for key, value in section.items():
+        if isinstance(value, Mapping):
+            if key == "model":
+                found["model"] = value.get("name")
+            _take({k: v for k, v in value.items() if k != "name"}, found)
+        elif key not in ("strategy", "name", "type"):
+            found[_RENAMED.get(key, key).replace("-", "_")] = value
+
+
+def _check_strategy(section: object, where: str) -> None:
+    """InputError for degrees that the strategy does not divide the model by."""
+    if not isinstance(section, Mapping) or "strategy" not in section:
+        return
+    strategy = str(section["strategy"]).lower()
+    if strategy not in _STRATEGIES:
+        raise InputError(f"{where}: strategy must be None, TP, PP or TP_PP, not {section['strategy']!r}")
+    for degree in ("tp_degree", "pp_stages"):
+        if section.get(degree, 1) != 1 and degree not in _STRATEGIES[strategy]:
+            raise InputError(f"{where}: {degree} {section[degree]!r} does not go with strategy {section['strategy']}")

@@ -1,0 +1,311 @@
+"""What a run says: latencies, throughput, goodput and occupancy as numbers and frames, and the timeline of a device
+as a recorded trace.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pandas as pd
+
+from tracelens.errors import UsageError
+from tracelens.hardware.recognition import recorded_properties
+from tracelens.lazy.records import dataclass
+from tracelens.perf_models import PerfModel, recorded_signature
+from tracelens.predict.serving.costs import Exchange, StepCost
+from tracelens.predict.serving.replica_state import Step
+from tracelens.predict.serving.simulation import Outcome
+from tracelens.signature import OpSignature
+from tracelens.trace.writer import HostThread, RecordedKernel, RecordedLaunch, RecordedOp, RecordedTrace, write_trace
+from tracelens.units import MS_PER_S, duration_s
+
+FS_PER_MS = 10**12
+FS_PER_S = 10**15
+_PERCENTILES = (50, 90, 99)
+Floats = npt.NDArray[np.float64]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Objectives:
+    """Limits in ms that a request must keep to count as good; None is no limit."""
+
+    ttft_ms: float | None = None
+    tpot_ms: float | None = None
+    e2e_ms: float | None = None
+
+    @classmethod
+    def parse(cls, text: str) -> Objectives:
+        """``ttft=500ms,tpot=50ms``. UsageError for anything else, a limit without its unit too."""
+        found: dict[str, float] = {}
+        for part in text.split(","):
+            name, _, value = part.strip().partition("=")
+            if name not in ("ttft", "tpot", "e2e"):
+                raise UsageError.unknown("objective", name, ("ttft", "tpot", "e2e"))
+            found[f"{name}_ms"] = duration_s(value) * MS_PER_S
+        return cls(**found)
+
+
+def per_request(outcome: Outcome) -> pd.DataFrame:
+    """One row per request; times in ms, empty for what did not happen. TPOT needs at least two tokens."""
+    log, requests = outcome.log, outcome.requests
+    columns = {name: _times(getattr(log, name)) for name in ("arrival", "scheduled", "first", "last")}
+    output = np.asarray(requests.output_tokens, dtype=np.int64)
+    rejected = np.zeros(len(output), dtype=bool)
+    rejected[list(log.rejected)] = True
+    first, last, arrival = columns["first"], columns["last"], columns["arrival"]
+    with np.errstate(invalid="ignore", divide="ignore"):
+        tpot = np.where(output > 1, (last - first) / (output - 1), np.nan)
+    return pd.DataFrame(
+        {
+            "request": np.arange(len(output)),
+            "input_tokens": np.asarray(requests.input_tokens, dtype=np.int64),
+            "output_tokens": output,
+            "arrival_ms": arrival,
+            "queue_ms": columns["scheduled"] - arrival,
+            "scheduled_to_first_ms": first - columns["scheduled"],
+            "ttft_ms": first - arrival,
+            "tpot_ms": tpot,
+            "e2e_ms": last - arrival,
+            "preempted": np.array(log.preempted, dtype=np.int64),
+            "rejected": rejected,
+        }
+    )
+
+
+def _times(column: Any) -> Floats:
+    values = np.array(column, dtype=np.float64)
+    return np.where(values < 0, np.nan, values / FS_PER_MS)
+
+
+def per_step(outcome: Outcome) -> pd.DataFrame:
+    """The time series, one row per step and replica; empty unless the run was asked for it."""
+    names = ("time_ms", "decoding", "waiting", "prefilling", "context_tokens", "blocks_in_use")
+    frames = []
+    for index, steps in enumerate(outcome.steps):
+        frame = pd.DataFrame(steps.series or [], columns=list(names))
+        frame["time_ms"] = frame["time_ms"].astype(float) / FS_PER_MS
+        frame.insert(0, "replica", index)
+        frames.append(frame)
+    return pd.concat(frames, ignore_index=True)
+
+
+def summary(
+    outcome: Outcome, objectives: Objectives | None = None, *, price_per_gpu_hour: float | None = None
+) -> dict[str, float | int | None]:
+    """Every figure of a run by name, units in the names; None where it is not determined.
+
+    The window is the whole run, from the first arrival to the last token: warm-up and drain are part of it. Energy is
+    that of all devices at their power limits all the time.
+    """
+    frame = per_request(outcome)
+    served = frame[~frame["rejected"]]
+    first_arrival = float(frame["arrival_ms"].min()) if len(frame) else 0.0
+    end = float((served["arrival_ms"] + served["e2e_ms"]).max()) if len(served) else first_arrival
+    window_s = (end - first_arrival) / 1e3
+    figures: dict[str, float | int | None] = {
+        "submitted": len(frame),
+        "completed": len(served),
+        "rejected": int(frame["rejected"].sum()),
+        "preempted": int(frame["preempted"].sum()),
+        "window_s": window_s,
+    }
+    for name in ("ttft_ms", "queue_ms", "scheduled_to_first_ms", "tpot_ms", "e2e_ms"):
+        figures |= _statistics(name, served[name].to_numpy(dtype=np.float64))
+    figures |= _gap_statistics(outcome)
+    output, given = int(served["output_tokens"].sum()), int(served["input_tokens"].sum())
+    figures |= {
+        "requests_per_s": _over(len(served), window_s),
+        "output_tokens_per_s": _over(output, window_s),
+        "total_tokens_per_s": _over(output + given, window_s),
+    }
+    if objectives is not None:
+        good = _good(served, objectives)
+        figures["goodput_requests_per_s"] = _over(int(good.sum()), window_s)
+        figures["good_share"] = _over(int(good.sum()), len(served))
+    figures |= {
+        "mean_waiting": _over(float(served["queue_ms"].sum()), window_s * 1e3),
+        "mean_in_system": _over(float(served["e2e_ms"].sum()), window_s * 1e3),
+        **_load(outcome, window_s),
+    }
+    if outcome.power_w is not None:
+        figures["energy_j_per_output_token"] = _over(outcome.power_w * window_s, output)
+    if price_per_gpu_hour is not None:
+        spent = price_per_gpu_hour * outcome.devices * window_s / 3600
+        figures["cost_per_million_output_tokens"] = _over(spent * 1e6, output)
+        figures["cost_per_million_tokens"] = _over(spent * 1e6, output + given)
+    return figures
+
+
+def _load(outcome: Outcome, window_s: float) -> dict[str, float | int | None]:
+    """How full the replicas were, and what they did."""
+    steps, time_fs = outcome.steps, window_s * FS_PER_S
+    return {
+        "mean_batch": _over(sum(log.decoded for log in steps), sum(log.decode_steps for log in steps)),
+        "mean_context_tokens": _over(sum(log.context_time for log in steps), time_fs),
+        "kv_pool_tokens": outcome.pool_tokens,
+        "kv_peak_tokens": max(outcome.peak_blocks, default=0) * outcome.block_tokens,
+        "prefill_tokens": sum(log.prefill_tokens for log in steps),
+        "cached_prompt_tokens": sum(log.cached_tokens for log in steps),
+        "utilization": _over(sum(log.busy for log in steps), time_fs * len(steps) * outcome.stages),
+        "steps": sum(log.steps for log in steps),
+        "events": outcome.events,
+        "compute_events": sum(log.compute_events for log in steps),
+        "exchange_events": sum(log.exchange_events for log in steps),
+        "transfer_events": sum(log.transfer_events for log in steps),
+        "devices": outcome.devices,
+    }
+
+
+#: Figures that say how a run was simulated, and so differ between levels of detail.
+OF_THE_SIMULATOR = ("events", "compute_events", "exchange_events", "transfer_events")
+
+
+def _good(served: pd.DataFrame, objectives: Objectives) -> npt.NDArray[np.bool_]:
+    good = np.ones(len(served), dtype=bool)
+    for name in ("ttft_ms", "tpot_ms", "e2e_ms"):
+        limit = getattr(objectives, name)
+        if limit is not None:
+            values = served[name].to_numpy(dtype=np.float64)
+            good &= np.isnan(values) | (values <= limit)
+    return good
+
+
+def _statistics(name: str, values: Floats) -> dict[str, float | int | None]:
+    known = values[~np.isnan(values)]
+    stem, unit = name.rsplit("_", 1)
+    found: dict[str, float | int | None] = {f"{stem}_mean_{unit}": float(known.mean()) if len(known) else None}
+    for percentile in _PERCENTILES:
+        key = f"{stem}_p{percentile}_{unit}"
+        found[key] = float(np.percentile(known, percentile)) if len(known) else None
+    return found
+
+
+def _gap_statistics(outcome: Outcome) -> dict[str, float | int | None]:
+    """Inter-token latencies over every gap between tokens; this mean weighs tokens, that of TPOT requests."""
+    parts = [log.gaps() for log in outcome.steps]
+    gaps = np.concatenate([part[0] for part in parts]) / FS_PER_MS
+    weights = np.concatenate([part[1] for part in parts])
+    names = ["itl_mean_ms", *(f"itl_p{percentile}_ms" for percentile in _PERCENTILES)]
+    if not len(gaps):
+        return dict.fromkeys(names)
+    order = np.argsort(gaps, kind="stable")
+    cumulative = np.cumsum(weights[order])
+    total = int(cumulative[-1])
+    found: dict[str, float | int | None] = {names[0]: float((gaps * weights).sum() / total)}
+    for name, percentile in zip(names[1:], _PERCENTILES, strict=True):
+        at = int(np.searchsorted(cumulative, percentile / 100 * total))
+        found[name] = float(gaps[order[min(at, len(order) - 1)]])
+    return found
+
+
+def _over(amount: float, total: float) -> float | None:
+    return amount / total if total > 0 else None
+
+
+def differences(a: Mapping[str, float | int | None], b: Mapping[str, float | int | None]) -> dict[str, float]:
+    """Relative difference of every figure that both runs have, those of the simulator left out."""
+    found = {}
+    for name, left in a.items():
+        right = b.get(name)
+        if name in OF_THE_SIMULATOR or left is None or right is None:
+            continue
+        found[name] = 0.0 if left == right else abs(left - right) / max(abs(left), abs(right))
+    return found
+
+
+FS_PER_NS = 1_000_000
+
+
+class Timeline:
+    """Collects the first ``most`` steps of replica 0 and writes what its first device did in them.
+
+    Every step is an annotation, every operation a kernel that ends when the simulation says, in whole nanoseconds; the
+    host's time is the gap before a step's first kernel. Products and attention have their shapes and types; other
+    operations their name alone. In a pipeline it is the first stage's device.
+    """
+
+    def __init__(self, cost: StepCost, *, most: int = 200) -> None:
+        self._cost = cost
+        self._most = most
+        self._steps: list[Step] = []
+
+    def __call__(self, replica: int, step: Step) -> None:
+        """Takes a step in, as ``Simulation(record=...)`` hands it over."""
+        if replica == 0 and len(self._steps) < self._most:
+            self._steps.append(step)
+
+    @property
+    def is_full(self) -> bool:
+        """Whether later steps were left out."""
+        return len(self._steps) == self._most
+
+    def write(self, path: Path) -> Path:
+        """OutputError when the file cannot be written; UsageError without a step."""
+        calls = tuple(self._step(number, step) for number, step in enumerate(self._steps))
+        trace = RecordedTrace(
+            threads=(HostThread(thread_id=1, calls=calls, name="server"),),
+            devices=(recorded_properties(self._cost.system.device),),
+            labels=(("generated_by", "tracelens serve: a simulation, no device ran this"),),
+        )
+        return write_trace(trace, path)
+
+    def _step(self, number: int, step: Step) -> RecordedOp:
+        calls = []
+        time = step.start
+        before, after = self._cost.end_operations(step.tokens, step.batch * self._cost.queries + len(step.chunks))
+        kinds = iter(self._cost.stages[0])
+        last_stage = len(step.stages) == 1
+        work = step.stages[0]
+        total = sum(run.count for run in work.layers)
+        index = 0
+        for run in work.layers:
+            for _ in range(run.count):
+                ops = self._cost.layer_operations(next(kinds), step.tokens, step.chunks, step.batch, step.context)
+                if index == 0:
+                    ops = [*before, *ops]
+                if index == total - 1 and last_stage:
+                    ops = [*ops, *after]
+                index += 1
+                # What the layer takes beyond its operations is the host's time before them
+                end = time + run.compute_fs
+                time = max(time, end - sum(fs for _, _, fs in ops))
+                for name, model, fs in ops:
+                    calls.append(_op(name, model, time, min(time + fs, end)))
+                    time = min(time + fs, end)
+                time = end
+                for exchange in run.exchanges:
+                    calls.append(_exchange(exchange, time))
+                    time += exchange.time_fs
+        start_ns, end_ns = step.start // FS_PER_NS, max(step.end, time) // FS_PER_NS
+        return RecordedOp(
+            signature=OpSignature(name=f"ProfilerStep#{number}"),
+            start_ns=start_ns,
+            duration_ns=end_ns - start_ns,
+            calls=tuple(calls),
+            category="user_annotation",
+        )
+
+
+def _op(name: str, model: PerfModel, start: int, end: int) -> RecordedOp:
+    signature = recorded_signature(model) or OpSignature(name=f"serve::{name}")
+    return _launched(signature, name, start, end)
+
+
+def _exchange(exchange: Exchange, start: int) -> RecordedOp:
+    word = exchange.name.partition("/")[0]
+    kernel = f"ncclDevKernel_{''.join(part.title() for part in word.split('_'))}_Sum_bf16_RING_LL"
+    return _launched(OpSignature(name=f"serve::{word}"), kernel, start, start + exchange.time_fs)
+
+
+def _launched(signature: OpSignature, kernel: str, start: int, end: int) -> RecordedOp:
+    """An op that spans its kernel, so that calls nest whatever the durations are."""
+    start_ns, end_ns = start // FS_PER_NS, end // FS_PER_NS
+    recorded = RecordedKernel(name=kernel, start_ns=start_ns, duration_ns=end_ns - start_ns, stream=7)
+    launch = RecordedLaunch(
+        name="cudaLaunchKernel", start_ns=start_ns, duration_ns=end_ns - start_ns, kernels=(recorded,)
+    )
+    return RecordedOp(signature=signature, start_ns=start_ns, duration_ns=end_ns - start_ns, calls=(launch,))

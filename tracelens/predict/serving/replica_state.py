@@ -1,0 +1,393 @@
+"""What a replica is made of before any step: its line of requests, its paged key-value cache, and what it records.
+
+What a simulation records: times per request, and sums over steps.
+
+Times are femtoseconds; those per request, and gaps, as floats: 64-bit whole numbers would end after 2.6 hours.
+"""
+
+from __future__ import annotations
+
+import math
+import random
+from array import array
+from collections import OrderedDict, deque
+from collections.abc import Callable, Sequence, Sized
+from dataclasses import field
+from heapq import heappop, heappush
+from typing import Any, NamedTuple, Protocol, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from tracelens.errors import UsageError
+from tracelens.lazy.records import dataclass
+from tracelens.predict.serving.costs import StageWork, StepCost
+from tracelens.predict.serving.event_queue import Arrivals, EventQueue
+from tracelens.predict.serving.requests import Requests
+from tracelens.predict.serving.scheduling import Plan
+
+
+@dataclass(slots=True, kw_only=True)
+class RequestLog:
+    """One entry per request; -1 is never."""
+
+    arrival: array[float]
+    scheduled: array[float]
+    first: array[float]
+    last: array[float]
+    preempted: array[int]
+    rejected: dict[int, str] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, count: int) -> RequestLog:
+        def never() -> array[float]:
+            return array("d", [-1]) * count
+
+        return cls(arrival=never(), scheduled=never(), first=never(), last=never(), preempted=array("q", [0]) * count)
+
+
+@dataclass(slots=True, kw_only=True)
+class StepLog:
+    """Sums over the steps of one replica, and every gap between two tokens of one sequence.
+
+    Gaps are runs: ``count`` steps that take ``first``, ``first + growth`` ..., each ends a gap of ``weight`` sequences.
+    """
+
+    decode_steps: int = 0
+    prompt_steps: int = 0
+    decoded: int = 0
+    prefill_tokens: int = 0
+    cached_tokens: int = 0
+    busy: int = 0
+    context_time: int = 0
+    compute_events: int = 0
+    exchange_events: int = 0
+    transfer_events: int = 0
+    gap_first: array[float] = field(default_factory=lambda: array("d"))
+    gap_growth: array[float] = field(default_factory=lambda: array("d"))
+    gap_count: array[int] = field(default_factory=lambda: array("q"))
+    gap_weight: array[int] = field(default_factory=lambda: array("q"))
+    series: list[tuple[int, int, int, int, int, int]] | None = None
+
+    @property
+    def steps(self) -> int:
+        """Those that decode, and those of prompts alone."""
+        return self.decode_steps + self.prompt_steps
+
+    def gap(self, first: float, weight: int, growth: float = 0, count: int = 1) -> None:
+        """Adds a run of gaps."""
+        self.gap_first.append(first)
+        self.gap_growth.append(growth)
+        self.gap_count.append(count)
+        self.gap_weight.append(weight)
+
+    def gaps(self) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.int64]]:
+        """Every gap and how many sequences had it."""
+        first, growth = (np.array(column, dtype=np.float64) for column in (self.gap_first, self.gap_growth))
+        count, weight = (np.array(column, dtype=np.int64) for column in (self.gap_count, self.gap_weight))
+        if not len(first) or int(count.max()) == 1:
+            return first, weight
+        starts = np.repeat(np.cumsum(count) - count, count)
+        index = np.arange(int(count.sum())) - starts
+        return np.repeat(first, count) + np.repeat(growth, count) * index, np.repeat(weight, count)
+
+
+class BlockPool:
+    """``total`` blocks of ``block_tokens`` tokens; ``peak`` is the most that were in use at once.
+
+    Shared beginnings are kept under the hash of each piece of ``piece_tokens`` tokens, as whole blocks. While nobody
+    uses a piece it counts as available, and the least recently used one gives way first: to
+    ``lower_pieces`` pieces of host memory, of which again the least recently used one is forgotten.
+    """
+
+    __slots__ = (
+        "_below",
+        "_idle",
+        "_least",
+        "_pieces",
+        "available",
+        "block_tokens",
+        "lower_pieces",
+        "piece_blocks",
+        "piece_tokens",
+        "total",
+    )
+
+    def __init__(self, total: int, block_tokens: int, piece_tokens: int = 0, lower_pieces: int = 0) -> None:
+        self.total = total
+        #: Blocks that can be taken: free ones, and cached pieces that nobody uses.
+        self.available = self._least = total
+        self.block_tokens = block_tokens
+        self.piece_blocks = piece_tokens // block_tokens
+        #: Of a piece, those that whole blocks hold.
+        self.piece_tokens = self.piece_blocks * block_tokens
+        self._pieces: dict[int, int] = {}
+        self._idle: OrderedDict[int, None] = OrderedDict()
+        self.lower_pieces = lower_pieces
+        self._below: OrderedDict[int, None] = OrderedDict()
+
+    @property
+    def in_use(self) -> int:
+        return self.total - self.available
+
+    @property
+    def peak(self) -> int:
+        return self.total - self._least
+
+    def blocks(self, tokens: int) -> int:
+        """Blocks that hold ``tokens`` tokens."""
+        return -(-tokens // self.block_tokens)
+
+    def take(self, blocks: int) -> None:
+        """UsageError when there are not as many."""
+        left = self.available - blocks
+        if left < 0:
+            raise UsageError(f"{blocks} blocks requested, but {self.available} of {self.total} are free")
+        self.available = left
+        if left < self._least:
+            self._least = left
+        while self._idle and left < len(self._idle) * self.piece_blocks:
+            piece, _ = self._idle.popitem(last=False)
+            del self._pieces[piece]
+            self._keep_below(piece)
+
+    def give(self, blocks: int) -> None:
+        """Returns blocks. UsageError when more come back than were taken."""
+        self.available += blocks
+        if self.available > self.total:
+            raise UsageError(f"{self.available} free blocks of {self.total}: more were freed than allocated")
+
+    def cached(self, pieces: Sequence[int]) -> int:
+        """How many leading pieces are there."""
+        count = 0
+        for piece in pieces:
+            if piece not in self._pieces:
+                break
+            count += 1
+        return count
+
+    def below(self, pieces: Sequence[int]) -> int:
+        """How many of the leading pieces host memory has, which counts as using them."""
+        count = 0
+        for piece in pieces:
+            if piece not in self._below:
+                break
+            self._below.move_to_end(piece)
+            count += 1
+        return count
+
+    def _keep_below(self, piece: int) -> None:
+        if self.lower_pieces:
+            self._below[piece] = None
+            self._below.move_to_end(piece)
+            if len(self._below) > self.lower_pieces:
+                self._below.popitem(last=False)
+
+    def idle_among(self, pieces: Sequence[int]) -> int:
+        """Blocks of those pieces that count as available now, and will not once they are held."""
+        return sum(piece in self._idle for piece in pieces) * self.piece_blocks
+
+    def hold(self, pieces: Sequence[int]) -> int:
+        """A request uses these pieces; those that are missing take blocks. Returns how many were there already."""
+        found = self.cached(pieces)
+        for piece in pieces:
+            if piece in self._pieces:
+                self._pieces[piece] += 1
+                if piece in self._idle:
+                    del self._idle[piece]
+                    self.available -= self.piece_blocks
+            else:
+                self.take(self.piece_blocks)
+                self._pieces[piece] = 1
+        self._least = min(self._least, self.available)
+        return found
+
+    def drop(self, pieces: Sequence[int]) -> None:
+        """A request no longer uses these pieces; the last piece of a prompt becomes the first to give way."""
+        for piece in reversed(pieces):
+            self._pieces[piece] -= 1
+            if not self._pieces[piece]:
+                self._idle[piece] = None
+                self.available += self.piece_blocks
+
+
+class Line(deque[int]):
+    """First come, first served; preempted ones come back to the front."""
+
+    __slots__ = ()
+
+    #: Whether a newcomer can overtake.
+    is_ordered = False
+
+    put_back = deque.appendleft
+    take = deque.popleft
+
+    def first(self) -> int:
+        return self[0]
+
+
+class OrderedLine:
+    """The smallest key first; preempted ones come back to the front."""
+
+    __slots__ = ("_front", "_heap", "_key")
+
+    #: Whether a newcomer can overtake.
+    is_ordered = True
+
+    def __init__(self, key: Callable[[int], Any]) -> None:
+        self._key = key
+        self._front: deque[int] = deque()
+        self._heap: list[tuple[Any, int]] = []
+
+    def __len__(self) -> int:
+        return len(self._front) + len(self._heap)
+
+    def append(self, request: int) -> None:
+        heappush(self._heap, (self._key(request), request))
+
+    def put_back(self, request: int) -> None:
+        self._front.appendleft(request)
+
+    def first(self) -> int:
+        return self._front[0] if self._front else self._heap[0][1]
+
+    def take(self) -> int:
+        return self._front.popleft() if self._front else heappop(self._heap)[1]
+
+
+def waiting_line(order: str, requests: Requests) -> Line | OrderedLine:
+    """An empty line in ``order``: ``fcfs``, ``sjf`` or ``priority``. UsageError for an order that is none."""
+    if order == "fcfs":
+        return Line()
+    if order == "sjf":
+        return OrderedLine(lambda request: requests.input_tokens[request] + requests.output_tokens[request])
+    if order == "priority":
+        if not requests.priority:
+            raise UsageError("order priority needs requests with a priority")
+        return OrderedLine(lambda request: requests.priority[request])
+    raise UsageError.unknown("order", order, ("fcfs", "sjf", "priority"))
+
+
+LEVELS = ("high", "medium", "low")
+PlanFunction: TypeAlias = Callable[[Any], Plan]
+# Tokens per step as a fraction of this, so that sums of steps stay whole numbers.
+ONE_TOKEN = 1 << 20
+
+
+class Conduct(NamedTuple):
+    """How a replica runs: what its steps take on, and in how much detail they pass.
+
+    ``level`` is high, medium or low; ``contention`` makes collectives and hand-overs wait for the devices' ports;
+    ``jitter`` is how much a layer's time varies.
+    ``cpu_cache_bytes``: host memory for prefixes. ``alone``: nothing else is on the replica's queue of events.
+    """
+
+    plan: PlanFunction
+    level: str = "medium"
+    contention: bool = False
+    jitter: float = 0.0
+    order: str = "fcfs"
+    series: bool = False
+    cpu_cache_bytes: float = 0.0
+    alone: bool = False
+
+
+class Jitter:
+    """Times that vary: log-normal factors of mean 1, the same ones for the same run.
+
+    ``deviation``: of one layer on one device, over its mean.
+    """
+
+    def __init__(self, deviation: float) -> None:
+        self._variance = deviation * deviation
+        self._draw = random.Random(0).lognormvariate  # noqa: S311 - times, not secrets
+
+    def slowest(self, duration: int, devices: int, layers: int) -> int:
+        """How long the slowest of ``devices`` takes for ``layers`` that take ``duration`` together in the mean."""
+        sigma = math.sqrt(math.log1p(self._variance / max(layers, 1)))
+        mean = -sigma * sigma / 2
+        return round(duration * max(self._draw(mean, sigma) for _ in range(devices)))
+
+
+class Step(NamedTuple):
+    """What one step of a lane did, for whoever records steps."""
+
+    start: int
+    end: int
+    tokens: int
+    batch: int
+    context: int
+    chunks: list[tuple[int, int]]
+    stages: tuple[StageWork, ...]
+
+
+class Listeners(NamedTuple):
+    """Who is told: ``finished(replica, request)`` when an answer is complete or a request rejected, ``hand_over`` when
+    a prompt is complete that decodes elsewhere, ``record`` after each step.
+    """
+
+    finished: Callable[[Any, int], None] | None = None
+    hand_over: Callable[[Any, int], None] | None = None
+    record: Callable[[Step], None] | None = None
+
+
+class Sharer(Sized, Protocol):
+    """A lane, as others see it: how many sequences it has, and what it is told."""
+
+    def notice(self) -> None:
+        """Something arrived."""
+        ...
+
+    def room(self) -> None:
+        """Blocks came back."""
+        ...
+
+
+class ReplicaState:
+    """What the lanes of a replica share: the requests and their line, the cache, the logs, how steps pass."""
+
+    def __init__(
+        self, queue: EventQueue, cost: StepCost, requests: Requests, log: RequestLog, conduct: Conduct, to: Listeners
+    ) -> None:
+        engine, parallel = cost.deployment.engine, cost.deployment.parallelism
+        self.queue, self.cost, self.requests, self.log = queue, cost, requests, log
+        self.plan, self.level, self.contention, jitter, order, series, cpu_cache_bytes, self.alone = conduct
+        self.jitter = Jitter(jitter) if jitter and self.level != "low" else None
+        self.finished, self.hand_over, self.record = to
+        self.steps = StepLog(series=[] if series else None)
+        total = cost.pool_tokens() // engine.block_tokens
+        piece_bytes = requests.piece_tokens * cost.kv_bytes_per_token()
+        lower = int(cpu_cache_bytes / piece_bytes) if piece_bytes else 0
+        self.pool = BlockPool(total, engine.block_tokens, requests.piece_tokens, lower)
+        self.watermark = round(total * engine.watermark)
+        self.waiting = waiting_line(order, requests)
+        self.done: dict[int, int] = {}
+        self.kept: set[int] = set()
+        self.outstanding = 0
+        self.stages = [queue.resource(f"stage {index}") for index in range(parallel.pp)]
+        self.hops = [queue.resource(f"hop {index}") for index in range(parallel.pp)]
+        self.ports = [
+            [queue.resource(f"port {stage}.{rank}") for rank in range(parallel.stage_devices)]
+            for stage in range(parallel.pp)
+        ]
+        speculation = cost.deployment.speculation
+        self.advance = ONE_TOKEN if speculation is None else round(speculation.tokens_per_step * ONE_TOKEN)
+        self.swap_fs_per_token = self._pcie_fs_per_token() if engine.preemption == "swap" else 0
+        self.reload_fs_per_token = self._pcie_fs_per_token() if lower else 0
+        self.lanes: Sequence[Sharer] = ()
+        self.arrivals = Arrivals((), ())
+
+    @property
+    def passes_runs(self) -> bool:
+        """Whether many decode steps may pass as one: nobody looks between them, and each yields whole tokens."""
+        is_watched = self.record is not None or self.steps.series is not None or self.level == "high"
+        return len(self.stages) == 1 and not is_watched and self.jitter is None and self.advance % ONE_TOKEN == 0
+
+    def _pcie_fs_per_token(self) -> int:
+        rate = self.cost.system.device.pcie_gb_s
+        if rate is None:
+            raise UsageError(
+                f"{self.cost.system.device.name}: moving caches to the host needs its PCIe rate, which is unknown"
+            )
+        devices = self.cost.deployment.parallelism.devices
+        return round(self.cost.kv_bytes_per_token() / devices / (rate * 1e3) * 1e9)

@@ -1,0 +1,142 @@
+"""What a served load can be asked, as keywords and as options of the command."""
+
+from __future__ import annotations
+
+from dataclasses import fields
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from tracelens import option_fields
+from tracelens.lazy.records import dataclass
+from tracelens.option_fields import BACKENDS, integer, option
+
+if TYPE_CHECKING:
+    from tracelens.predict.serving.deployment import Engine
+    from tracelens.predict.serving.requests import Lengths, Requests
+
+_SERVED, _HOW, _LOAD, _ASKED = "model and engine", "replicas and simulation", "requests", "results"
+#: A number of tokens, or a distribution of them.
+TOKENS = r"\d+[kKMi]*|[a-z]+:\d[\d.:ekKMi+-]*"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EngineOptions:
+    """The engine of a deployment."""
+
+    engine: Engine | Path | str | None = option(
+        "fitted constants of vllm, sglang, trtllm, atom; default: pooled, of all; ideal: none; or a file, as "
+        "--calibrate writes it",
+        metavar="NAME|engine.toml",
+        group=_SERVED,
+    )
+    max_num_seqs: int | None = option("maximum number of sequences that decode at once", kind=integer, group=_SERVED)
+    max_batched_tokens: int | None = option("maximum number of new tokens per step", kind=integer, group=_SERVED)
+    kv_tokens: int | None = option("KV cache size in tokens; default: from free memory", kind=integer, group=_SERVED)
+    block_tokens: int | None = option("tokens per KV cache block", kind=integer, group=_SERVED)
+    preemption: str | None = option(
+        "how to preempt a sequence when the cache is full", choices=("recompute", "swap"), group=_SERVED
+    )
+    backend: str = option_fields.cost_model(BACKENDS, group=_SERVED)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeploymentOptions(EngineOptions):
+    """What is served, and what its steps cost."""
+
+    tp: int = option("tensor-parallel GPUs", 1, kind=integer, group=_SERVED)
+    pp: int = option("pipeline-parallel GPUs", 1, kind=integer, group=_SERVED)
+    dp: int = option("attention data-parallel GPUs", 1, kind=integer, group=_SERVED)
+    ep: int = option("expert-parallel GPUs", 1, kind=integer, group=_SERVED)
+    skew: str = option_fields.skew_of_experts("uniform", group=_SERVED)
+    imbalance: float = option(
+        "on top of --skew: the busiest GPU's routed tokens over the mean", 1.0, kind=float, group=_SERVED
+    )
+    weights: str | None = option(
+        "fp8, fp4, bf16 ...; default: as the model was released", metavar="TYPE", group=_SERVED
+    )
+    kv: str | None = option("element type of the key-value cache; default: the model's", metavar="TYPE", group=_SERVED)
+    speculate: str | None = option(
+        "speculative decoding, e.g. 4:0.7; mtp: the model's own layers", metavar="TOKENS:ACCEPTANCE|mtp", group=_SERVED
+    )
+    draft_model: str | None = option("draft model for --speculate", metavar="NAME", group=_SERVED)
+    collective: str = option("all-reduce algorithm: ring, tree ..., seed_simple, or auto", "ring", group=_SERVED)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServingConfig(DeploymentOptions):
+    """What ``tracelens.serve`` takes beside a model and a cluster."""
+
+    policy: str | None = option(
+        "static, continuous, chunked-prefill, prefill-first; default: the engine's, else chunked-prefill", group=_HOW
+    )
+    replicas: int = option("servers behind the router", 1, kind=integer, group=_HOW)
+    prefill_replicas: int = option(
+        "replicas for prefill only; --replicas then only decode", 0, kind=integer, group=_HOW
+    )
+    prefill_cluster: str | None = option(
+        "what --prefill-replicas run on; default: --cluster", metavar="NAME|FILE", group=_HOW
+    )
+    prefill_tp: int | None = option(
+        "tensor-parallel GPUs of a prefill replica; default: --tp", kind=integer, group=_HOW
+    )
+    prefill_max_batched_tokens: int | None = option(
+        "maximum number of new tokens per step of a prefill replica; default: as the others", kind=integer, group=_HOW
+    )
+    cpu_cache: float = option(
+        "host memory of a replica for prefixes that leave the GPUs, which come back over PCIe; default: none",
+        0.0, kind=float, metavar="GIB", group=_HOW,
+    )  # fmt: skip
+    kv_link: float | None = option(
+        "bandwidth for KV caches between prefill and decode; default: the network",
+        kind=float,
+        metavar="GB/s",
+        group=_HOW,
+    )
+    router: str = option("round-robin, least-loaded, prefix-aware", "round-robin", group=_HOW)
+    order: str = option("fcfs, sjf, priority", "fcfs", group=_HOW)
+    lod: str = option(
+        "level of detail: high, medium or low; one value, or one per replica",
+        "medium",
+        metavar="LEVEL[,LEVEL]",
+        group=_HOW,
+    )
+    contention: bool = option("collectives and pipeline transfers wait for the GPUs' ports", False, group=_HOW)
+    jitter: float = option(
+        "how much a layer's time varies between devices and steps: standard deviation over mean; at --lod high every "
+        "layer waits for its slowest device, at medium every step, at low nothing varies",
+        0.0, kind=float, group=_HOW,
+    )  # fmt: skip
+    profile: Path | None = option("step times from an aggregated profile", kind=Path, metavar="FILE.json", group=_HOW)
+
+    rate: float | None = option("arrivals per second", kind=float, group=_LOAD)
+    arrivals: str = option("poisson, gamma, constant, burst", "poisson", group=_LOAD)
+    variation: float = option("gamma: coefficient of variation; burst: requests at once", 1.0, kind=float, group=_LOAD)
+    concurrency: int | None = option("closed loop of this many requests instead of a rate", kind=integer, group=_LOAD)
+    input_tokens: int | str | Lengths = option(
+        "prompt tokens, e.g. lognormal:1024:0.8", "1024", metavar="N|KIND:MEAN:SPREAD",
+        flags=("--input-tokens", "--input"), also=("input",), group=_LOAD,
+    )  # fmt: skip
+    output_tokens: int | str | Lengths = option(
+        "output tokens", "128", metavar="N|KIND:MEAN:SPREAD", also=("output",), group=_LOAD
+    )
+    requests: int | Requests | None = option(
+        "number of requests; default 1000, without --duration", kind=integer, group=_LOAD
+    )
+    duration: str | None = option(
+        "how long requests arrive, e.g. 1h; the run then finishes all requests", metavar="TIME", group=_LOAD
+    )
+    seed: int = option("seed of the random numbers", 0, kind=integer, group=_LOAD)
+    shared_prefix: int = option("shared prefix of prompts", 0, kind=integer, metavar="TOKENS", group=_LOAD)
+    shared_groups: int = option("number of different shared prefixes", 1, kind=integer, group=_LOAD)
+    replay: Path | None = option(
+        "replay the requests of a file (formats: docs/serving.md)", kind=Path, metavar="FILE", group=_LOAD
+    )
+    run_name: str | None = option("run to replay if the file has several", flags=("--run",), metavar="GPU", group=_LOAD)
+
+    slo: str | None = option("count goodput under these limits", metavar="ttft=500ms,tpot=50ms", group=_ASKED)
+    price_per_gpu_hour: float | None = option_fields.price_per_gpu_hour(kind=float, group=_ASKED)
+
+
+def names_of(options: type) -> frozenset[str]:
+    """The options of one of these classes."""
+    return frozenset(each.name for each in fields(options))

@@ -1,0 +1,343 @@
+"""Requests through a deployment: routers, replicas with their lanes, and the end of the run."""
+
+from __future__ import annotations
+
+import time
+from array import array
+from collections.abc import Callable, Sequence
+from dataclasses import field
+
+from tracelens.errors import UsageError
+from tracelens.lazy.records import dataclass
+from tracelens.predict.serving.costs import StepCost
+from tracelens.predict.serving.deployment import Deployment
+from tracelens.predict.serving.event_queue import Arrivals, EventQueue, Process
+from tracelens.predict.serving.lanes import Lane, QuickLane
+from tracelens.predict.serving.replica_state import LEVELS, Conduct, Listeners, ReplicaState, RequestLog, Step, StepLog
+from tracelens.predict.serving.requests import Requests
+from tracelens.predict.serving.scheduling import policies, routers
+from tracelens.units import BYTES_PER_GB, BYTES_PER_GIB
+
+
+class Replica(ReplicaState):
+    """A copy of the model with its own queue, cache and lanes."""
+
+    def __init__(
+        self, queue: EventQueue, cost: StepCost, requests: Requests, log: RequestLog, conduct: Conduct, to: Listeners
+    ) -> None:
+        super().__init__(queue, cost, requests, log, conduct, to)
+        kind = QuickLane if self.alone and QuickLane.suits(self) else Lane
+        self.lanes = self._lanes = [kind(self) for _ in self.stages]
+
+    def start(self) -> None:
+        """Its lanes begin on the queue, which others may share."""
+        for lane in self._lanes:
+            self.queue.start(lane.run())
+
+    def run_alone(self, requests: Sequence[int]) -> None:
+        """Its life, from the arrival of the first of ``requests`` to its last answer; of a single lane."""
+        taken = [request for request in requests if self._takes(request)]
+        times = self.requests.arrival_fs or ()
+        self.arrivals = Arrivals([times[request] for request in taken], taken)
+        self.queue.run_alone(self._lanes[0].run(), self.arrivals, self.enqueue)
+
+    def enqueue(self, request: int, *, kept: bool = False) -> None:
+        """A request arrives now; ``kept``: its prompt was computed elsewhere and its cache came with it."""
+        if not self._takes(request):
+            if self.finished is not None:
+                self.finished(self, request)
+            return
+        self.outstanding += 1
+        if kept:
+            self.kept.add(request)
+            self.done[request] = 1
+        self.waiting.append(request)
+        for lane in self.lanes:
+            lane.notice()
+
+    def cached_pieces(self, pieces: Sequence[int]) -> int:
+        """How many leading pieces of a prompt the cache holds."""
+        return self.pool.cached(pieces)
+
+    def _takes(self, request: int) -> bool:
+        """Whether it fits the cache; it is rejected where not."""
+        tokens = self.requests.input_tokens[request] + self.requests.output_tokens[request]
+        room = self.pool.total * self.pool.block_tokens
+        if tokens > room:
+            self.log.rejected[request] = f"{tokens} tokens do not fit a key-value cache of {room}"
+        return tokens <= room
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Options:
+    """How a deployment is run. ``levels`` has a level of detail per replica, or one for all.
+
+    ``prefill_replicas`` > 0 separates the phases: those replicas compute prompts, ``replicas`` decode. The first token
+    comes from the prompt's replica; the cache then travels over ``kv_link_gb_s``, or over the network. ``jitter``: the
+    standard deviation of a layer's time on a device over its mean.
+    """
+
+    policy: str | None = None
+    router: str = "round-robin"
+    replicas: int = 1
+    prefill_replicas: int = 0
+    cpu_cache_gib: float = 0.0
+    levels: tuple[str, ...] = ("medium",)
+    contention: bool = False
+    jitter: float = 0.0
+    order: str = "fcfs"
+    kv_link_gb_s: float | None = None
+    series: bool = False
+
+    def __post_init__(self) -> None:
+        if self.replicas < 1 or self.prefill_replicas < 0:
+            raise UsageError("a deployment needs at least one replica")
+        if len(self.levels) not in (1, self.replicas + self.prefill_replicas):
+            raise UsageError(
+                f"{len(self.levels)} levels of detail for {self.replicas + self.prefill_replicas} replicas"
+            )
+        if not 0 <= self.jitter <= 1:
+            raise UsageError(f"jitter is a share of the mean time from 0 to 1, not {self.jitter:g}")
+        if not 0 <= self.cpu_cache_gib < float("inf"):
+            raise UsageError(f"the host's cache must be 0 GiB or more, not {self.cpu_cache_gib:g}")
+        if self.kv_link_gb_s is not None and not self.kv_link_gb_s > 0:
+            raise UsageError(f"the cache link needs a rate above 0 GB/s, not {self.kv_link_gb_s:g}")
+        for level in self.levels:
+            if level not in LEVELS:
+                raise UsageError.unknown("level of detail", level, LEVELS)
+
+    def level(self, index: int) -> str:
+        """The level of detail of replica ``index``."""
+        return self.levels[index if len(self.levels) > 1 else 0]
+
+
+@dataclass(slots=True, kw_only=True)
+class Outcome:
+    """What a run recorded. ``wall_s``, the time that simulating took, is all that differs between equal runs.
+    ``power_w``: of all devices at their limits, None where one is unknown.
+    """
+
+    requests: Requests
+    log: RequestLog
+    steps: list[StepLog]
+    pool_tokens: int
+    peak_blocks: list[int]
+    block_tokens: int
+    left_blocks: int
+    end_fs: int
+    events: int
+    devices: int
+    power_w: float | None
+    stages: int
+    notes: tuple[str, ...]
+    wall_s: float = field(compare=False)
+
+
+class Simulation:
+    """One run of ``requests`` through ``deployment``. ``cost``: of all replicas, or of those that decode and of those
+    that only prefill. ``queue``: the event kernel of everything; without it, replicas that cannot notice each other run
+    one after the other, which gives the same and is faster.
+    """
+
+    def __init__(
+        self,
+        deployment: Deployment,
+        requests: Requests,
+        options: Options | None = None,
+        *,
+        cost: StepCost | tuple[StepCost, StepCost] | None = None,
+        queue: EventQueue | None = None,
+        record: Callable[[int, Step], None] | None = None,
+    ) -> None:
+        self.options = options = options or Options()
+        self.requests = requests
+        made = cost or StepCost(deployment)
+        self.cost, self._prefill_cost = made if isinstance(made, tuple) else (made, made)
+        policy = options.policy or deployment.engine.policy
+        for known, name, what in ((policies(), policy, "policy"), (routers(), options.router, "router")):
+            if name not in known:
+                raise UsageError.unknown(what, name, known)
+        self._pick, self._plan = routers()[options.router].target, policies()[policy].target
+        self._is_apart = queue is None and self._may_be_apart(record is not None)
+        self.queue = queue or EventQueue()
+        self.log = RequestLog.of(len(requests))
+        self._next = 0
+        self._free = 0
+        self._feeding = False
+        self._kv_link = self.queue.resource("kv link")
+        self._kv_bytes_per_token = self.cost.kv_bytes_per_token()
+        self.replicas = [self._replica(index, record) for index in range(options.replicas + options.prefill_replicas)]
+        self._entry = self.replicas[options.replicas :] or self.replicas
+        self._decoders = self.replicas[: options.replicas]
+        self._handed = 0
+
+    def _replica(self, index: int, record: Callable[[int, Step], None] | None) -> Replica:
+        options, decodes = self.options, index < self.options.replicas
+        has_own_queue = self._is_apart and options.replicas > 1
+        return Replica(
+            EventQueue() if has_own_queue else self.queue,
+            self.cost if decodes else self._prefill_cost,
+            self.requests,
+            self.log,
+            Conduct(
+                plan=self._plan,
+                level=options.level(index),
+                contention=options.contention,
+                jitter=options.jitter,
+                order=options.order,
+                series=options.series,
+                cpu_cache_bytes=options.cpu_cache_gib * BYTES_PER_GIB,
+                alone=self._is_apart,
+            ),
+            Listeners(
+                finished=self._finished if self.requests.arrival_fs is None else None,
+                hand_over=None if decodes else self._hand_over,
+                record=None if record is None else _recorder(record, index),
+            ),
+        )
+
+    def run(self) -> Outcome:
+        """Until every request is complete or rejected."""
+        started = time.perf_counter()
+        if self._is_apart:
+            self._run_apart()
+        else:
+            self._run_together()
+        queues = dict.fromkeys([self.queue, *(replica.queue for replica in self.replicas)])
+        return Outcome(
+            requests=self.requests,
+            log=self.log,
+            steps=[replica.steps for replica in self.replicas],
+            pool_tokens=sum(replica.pool.total * replica.pool.block_tokens for replica in self._decoders),
+            peak_blocks=[replica.pool.peak for replica in self.replicas],
+            block_tokens=self.replicas[0].pool.block_tokens,
+            left_blocks=sum(replica.pool.in_use for replica in self.replicas),
+            end_fs=max(queue.now for queue in queues),
+            events=sum(queue.processed for queue in queues),
+            devices=sum(replica.cost.deployment.parallelism.devices for replica in self.replicas),
+            power_w=self._power_w(),
+            stages=self.cost.deployment.parallelism.pp,
+            notes=self._notes(),
+            wall_s=time.perf_counter() - started,
+        )
+
+    def _may_be_apart(self, is_recorded: bool) -> bool:
+        """Whether no replica can notice another: each may then run to its end before the next one begins."""
+        options = self.options
+        if options.prefill_replicas or options.contention or options.jitter or self.cost.deployment.parallelism.pp > 1:
+            return False
+        is_blind = options.router == "round-robin" and self.requests.arrival_fs is not None and not is_recorded
+        return options.replicas == 1 or is_blind
+
+    def _run_together(self) -> None:
+        """Everything on one queue of events."""
+        for replica in self.replicas:
+            replica.start()
+        if self.requests.arrival_fs is None:
+            self._feed(self.requests.concurrency or 0)
+        elif len(self.requests):
+            self.queue.at(self.requests.arrival_fs[0], self._arrivals())
+        self.queue.run()
+
+    def _run_apart(self) -> None:
+        """One replica after the other."""
+        arrival = self.requests.arrival_fs
+        if arrival is None:
+            self._feed(self.requests.concurrency or 0)
+            self.replicas[0].run_alone(())
+            return
+        self.log.arrival = array("d", arrival)
+        shares: list[list[int]] = [[] for _ in self.replicas]
+        for request in range(len(arrival)):
+            shares[self._pick(request, (), self.replicas) if len(shares) > 1 else 0].append(request)
+        for replica, share in zip(self.replicas, shares, strict=True):
+            replica.run_alone(share)
+        self.log.rejected = dict(sorted(self.log.rejected.items()))
+        self.queue.now = max(self.queue.now, *arrival[-1:], 0)
+        self.queue.processed += len(set(arrival))
+
+    def _arrivals(self) -> Process:
+        """Every arrival comes before whatever else happens at its time, so it is a process of its own each time."""
+        arrival = self.requests.arrival_fs
+        if arrival is None:
+            return
+        index = self._next
+        now = self.queue.now
+        while index < len(arrival) and arrival[index] <= now:
+            self._arrive(index)
+            index += 1
+        self._next = index
+        if index < len(arrival):
+            self.queue.at(arrival[index], self._arrivals())
+        return
+        yield
+
+    def _feed(self, count: int) -> None:
+        """Lets ``count`` further requests of a closed loop arrive; a rejected one makes room for the next."""
+        self._free += count
+        if self._feeding:
+            return
+        self._feeding = True
+        while self._free and self._next < len(self.requests):
+            self._free -= 1
+            self._next += 1
+            self._arrive(self._next - 1)
+        self._feeding = False
+
+    def _arrive(self, request: int) -> None:
+        self.log.arrival[request] = self.queue.now
+        pieces = self.requests.pieces[request] if self.requests.pieces else ()
+        entry = self._entry
+        index = self._pick(request, pieces, entry) if len(entry) > 1 else 0
+        entry[index].enqueue(request)
+
+    def _finished(self, replica: Replica, request: int) -> None:
+        self._feed(1)
+
+    def _hand_over(self, replica: Replica, request: int) -> None:
+        self.queue.start(self._travel(request))
+
+    def _travel(self, request: int) -> Process:
+        """The prompt's cache goes to a decoding replica; the link carries one at a time."""
+        tokens = self.requests.input_tokens[request]
+        yield self._kv_link
+        yield self.cost.transfer_fs(tokens * self._kv_bytes_per_token, self.options.kv_link_gb_s)
+        self._kv_link.release()
+        pieces = self.requests.pieces[request] if self.requests.pieces else ()
+        index = self._pick(self._handed, pieces, self._decoders) if len(self._decoders) > 1 else 0
+        self._handed += 1
+        self._decoders[index].enqueue(request, kept=True)
+
+    def _power_w(self) -> float | None:
+        total = 0.0
+        for replica in self.replicas:
+            watts = replica.cost.system.device.tdp_w
+            if watts is None:
+                return None
+            total += watts * replica.cost.deployment.parallelism.devices
+        return total
+
+    def _notes(self) -> tuple[str, ...]:
+        costs = dict.fromkeys((self.cost, self._prefill_cost))
+        notes = list(dict.fromkeys(note for cost in costs for note in (cost.system.note or "", *cost.notes)))
+        if states := self.cost.states_bytes():
+            most = self.cost.deployment.engine.max_num_seqs
+            notes.append(
+                f"the room for tokens is beside {states / BYTES_PER_GB:.1f} GB per device that the states of "
+                f"{most} sequences take (--max-num-seqs)"
+            )
+        if self.log.rejected:
+            reason = next(iter(self.log.rejected.values()))
+            notes.append(f"{len(self.log.rejected)} of {len(self.requests)} requests were rejected: {reason}")
+        return tuple(note for note in notes if note)
+
+
+def _recorder(record: Callable[[int, Step], None], index: int) -> Callable[[Step], None]:
+    return lambda step: record(index, step)
+
+
+def simulate(
+    deployment: Deployment, requests: Requests, options: Options | None = None, *, cost: StepCost | None = None
+) -> Outcome:
+    """Runs ``requests`` through ``deployment``. ``cost`` may be shared between runs of one deployment."""
+    return Simulation(deployment, requests, options, cost=cost).run()
