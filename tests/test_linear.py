@@ -22,7 +22,6 @@ from tracelens.analysis.loaded_trace import Trace
 from tracelens.errors import TracelensError
 from tracelens.extensions import bundled_extensions
 from tracelens.files.safe_text import clipped
-from tracelens.lazy.patterns import lazy_pattern
 from tracelens.perf_models.inference_attention import annotated_numbers
 from tracelens.perf_models.kernels import kernel_patterns
 from tracelens.trace.reading.chrome.event_list import read_events
@@ -132,8 +131,8 @@ def patterns() -> Iterator[tuple[str, re.Pattern[str] | re.Pattern[bytes]]]:
     for module in pkgutil.walk_packages(tracelens.__path__, "tracelens."):
         if not module.name.endswith("__main__"):
             for name, value in vars(importlib.import_module(module.name)).items():
-                if isinstance(value, re.Pattern | type(lazy_pattern(""))):
-                    yield f"{module.name}.{name}", re.compile(value.pattern, value.flags)
+                if isinstance(value, re.Pattern):
+                    yield f"{module.name}.{name}", value
     for kind in kernel_patterns():
         yield f"kernels.toml.{kind.name}", re.compile(kind.regex)
     for extension in bundled_extensions():

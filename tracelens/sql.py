@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import functools
 import importlib
+import re
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from importlib import resources
@@ -16,7 +17,6 @@ from typing import TYPE_CHECKING, Any
 from tracelens.errors import InputError, UsageError
 from tracelens.files.data_table import reason
 from tracelens.files.memory_limit import command_limit, unrefused
-from tracelens.lazy.patterns import lazy_pattern
 from tracelens.lazy.records import dataclass
 from tracelens.units import BYTES_PER_GB
 
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 MEMORY_GB = 2
 #: Rows of a group of a merged file: what is held at once when it is written.
 _GROUP_ROWS = 20_480
-_WORD = lazy_pattern(r"\w++")
+_WORD = re.compile(r"\w++")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -9,7 +9,6 @@ from collections.abc import Mapping
 from fractions import Fraction
 
 from tracelens.errors import UsageError
-from tracelens.lazy.patterns import lazy_pattern
 
 NS_PER_US = 1_000
 NS_PER_MS = 1_000_000
@@ -30,7 +29,7 @@ GB_PER_S_IN_BYTES_PER_US = 1_000
 GB_PER_TB = 1_000
 
 
-_WRITTEN = lazy_pattern(r"([+-]?(?:\d[\d_]*+(?:\.\d++)?|\.\d++))(?:[eE]([+-]?\d{1,2}+))?\s*+([A-Za-zµ]*+)", re.ASCII)
+_WRITTEN = re.compile(r"([+-]?(?:\d[\d_]*+(?:\.\d++)?|\.\d++))(?:[eE]([+-]?\d{1,2}+))?\s*+([A-Za-zµ]*+)", re.ASCII)
 _DECIMAL = {"": 0, "k": 1, "M": 2, "G": 3, "T": 4}
 #: As often as one: thousands are decimal everywhere, ``Ki`` and its like are powers of 1,024.
 COUNTS = {name: Fraction(1000) ** power for name, power in _DECIMAL.items()} | {

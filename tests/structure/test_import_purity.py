@@ -39,7 +39,7 @@ def test_help_loads_the_command_line_alone() -> None:
     )
     assert (
         run(code)
-        == "['tracelens', 'tracelens.cli', 'tracelens.errors', 'tracelens.files', 'tracelens.files.safe_text', 'tracelens.files.say', 'tracelens.lazy', 'tracelens.lazy.patterns', 'tracelens.verbs']\n"
+        == "['tracelens', 'tracelens.cli', 'tracelens.errors', 'tracelens.files', 'tracelens.files.safe_text', 'tracelens.files.say', 'tracelens.verbs']\n"
     )
 
 

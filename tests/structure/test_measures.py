@@ -26,7 +26,6 @@ FLOOR, MIDDLE, FILES, IMPORTS = 60, 180, 380, 6.5
 SMALL = {
     "cli": "a verb is a file, found by its name",
     "compiled.py": "what every C file is loaded with, without numpy",
-    "patterns.py": "goes with records.py, to msgspec and re",
     "__main__.py": "python -m tracelens",
     "verbs.py": "read before anything else is imported",
     "testing.py": "a front door of tests of extensions",

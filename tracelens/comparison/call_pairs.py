@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import replace
@@ -14,7 +15,6 @@ import numpy.typing as npt
 from tracelens.analysis.intervals import Ints
 from tracelens.comparison.places import ONLY_A, ONLY_B, QUANTIZED_A, QUANTIZED_B, SAME, SAME_PLACE, SAME_WORK
 from tracelens.comparison.sides import COMMUNICATION, STREAMING, Call, Floats, Side, call_role
-from tracelens.lazy.patterns import lazy_pattern
 from tracelens.lazy.records import dataclass
 
 
@@ -177,7 +177,7 @@ def _flops(side: Numbered) -> float:
 
 
 #: An op, a kernel or the range around it that says so: ``dequantize``, ``encoder fp16``, ``cast_to_fp8``.
-_QUANTIZES = lazy_pattern(
+_QUANTIZES = re.compile(
     r"(?i)quant(?!ile|ity|um)|(?:encod|decod|compress|cast)\w{0,8}?.?(?:(?:mx|nv|h|b)?fp|bfloat|float|u?int|e\dm)\d"
 )
 

@@ -4,20 +4,20 @@ comparison.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from tracelens.comparison.compared import ComparedRow, Comparison, GateResult
 from tracelens.comparison.sides import COMMUNICATION, row_role
 from tracelens.errors import NothingToAnalyzeError, UsageError
-from tracelens.lazy.patterns import lazy_pattern
 from tracelens.lazy.records import dataclass
 from tracelens.option_fields import option
 
 #: Bounds of the change of some rows together, in ms; None where nothing is known of it.
 Bounds = Callable[[Sequence[int]], tuple[float, float] | None]
-_GATE = lazy_pattern(r"(?P<subject>[^<>]+)(?P<sign>[<>])(?P<limit>[^<>]+)")
-_LIMIT = lazy_pattern(r"([+-]?\d+(?:\.\d+)?) ?(%|ms|us)?")
+_GATE = re.compile(r"(?P<subject>[^<>]+)(?P<sign>[<>])(?P<limit>[^<>]+)")
+_LIMIT = re.compile(r"([+-]?\d+(?:\.\d+)?) ?(%|ms|us)?")
 _FIGURES = ("percent_of_roofline", "kernel_ms", "calls")
 STEP, BUSY, IDLE, COMM, COVERAGE, MATCHED = "step", "busy", "idle", "comm", "coverage", "matched"
 #: Subjects that are shares, in percentage points.

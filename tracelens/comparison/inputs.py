@@ -23,7 +23,6 @@ from tracelens.files.atomic_write import write_whole
 from tracelens.files.documents import is_report, json_decoded, json_encoded, report_ops
 from tracelens.files.memory_limit import before_reading
 from tracelens.files.safe_text import json_safe
-from tracelens.lazy.patterns import lazy_pattern
 from tracelens.units import BYTES_PER_MB, FLOPS_PER_GFLOP, NS_PER_US
 
 #: Version 1 called the columns of ops otherwise.
@@ -176,7 +175,7 @@ SCHEMA = "tracelens.baseline/1"
 #: What stands before the name of a baseline where a side is asked for.
 PREFIX = "baseline:"
 _ENDING = ".json.gz"
-_NAME = lazy_pattern(r"\w[\w.-]{0,99}", re.ASCII)
+_NAME = re.compile(r"\w[\w.-]{0,99}", re.ASCII)
 
 
 def baseline_path(name: str, folder: Path) -> Path:

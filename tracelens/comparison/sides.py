@@ -12,7 +12,6 @@ import numpy as np
 import numpy.typing as npt
 
 from tracelens.comparison.compared import IDLE
-from tracelens.lazy.patterns import lazy_pattern
 from tracelens.lazy.records import dataclass
 
 if TYPE_CHECKING:
@@ -20,11 +19,11 @@ if TYPE_CHECKING:
 
 
 #: The functor of PyTorch's elementwise and reduction kernels is what tells them apart.
-_FUNCTOR = lazy_pattern(r"[Ff]unctor|_kernel_cuda|Op")
-_WORD = lazy_pattern(r"\w+")
+_FUNCTOR = re.compile(r"[Ff]unctor|_kernel_cuda|Op")
+_WORD = re.compile(r"\w+")
 #: Characters of a name in a sentence.
 _WIDTH = 48
-_NUMBERED = lazy_pattern(r"_\d+(?:_kd)?$|(?:_\d+)?\.kd$")
+_NUMBERED = re.compile(r"_\d+(?:_kd)?$|(?:_\d+)?\.kd$")
 
 
 @lru_cache(maxsize=1 << 14)

@@ -23,7 +23,6 @@ from tracelens.analysis.reading.recording import Recording
 from tracelens.dtypes import DType
 from tracelens.errors import NothingToAnalyzeError, UsageError
 from tracelens.extensions import bundled_extensions
-from tracelens.lazy.patterns import lazy_pattern
 from tracelens.lazy.records import dataclass
 from tracelens.perf_models.kernels import classify
 from tracelens.trace.rewriting import microseconds, rewrite
@@ -31,7 +30,7 @@ from tracelens.trace.table import DEVICE_KINDS, HOST_KINDS, Kind, TraceTable, ki
 from tracelens.trace.tree import MODULE_PREFIX
 
 #: Kinds of names -> names of them that everybody's traces have.
-PUBLIC_OPS = lazy_pattern(
+PUBLIC_OPS = re.compile(
     r"(?:aten|c10d|c10d_functional|_c10d_functional|prim|nccl|gloo|mpi|ucc|torch|autograd|symm_mem|quantized|_quantized"
     r"|torchao|_C|_C_cache_ops|_moe_C|vllm|sglang|aiter|fbgemm|xformers|flash_attn|flash_attn_3|flashinfer|mkldnn"
     r"|bitsandbytes|mslk|inductor|rocm|cudnn|transformer_engine|tex)::[\w.:]+(?: \(.*\))?"
@@ -45,13 +44,13 @@ PUBLIC_OPS = lazy_pattern(
     r"|Runtime Triggered Module Loading|Command Buffer Full|Iteration Start: PyTorch Profiler|Record Window End"
     r"|ac2g|fwdbwd|Trace|INVALID"
 )  # fmt: skip
-PUBLIC_CALLS = lazy_pattern(r"(?:cuda|hip|cu|hsa|nccl|rccl|roctx|nvtx|xpu|ur)[A-Z]\w*|INVALID")
+PUBLIC_CALLS = re.compile(r"(?:cuda|hip|cu|hsa|nccl|rccl|roctx|nvtx|xpu|ur)[A-Z]\w*|INVALID")
 #: What serving engines annotate their steps with: sizes and counts.
-PUBLIC_ENGINE_STEPS = lazy_pattern(
+PUBLIC_ENGINE_STEPS = re.compile(
     r"(?:execute|capture)_[\w()]+|(?:step|prefill|decode)\[[\w =./,\[\]()]*\]|ProfilerStep(?:\*|#\d+)|## (?:forward"
     r"|backward|optimizer|zero_grad|data_load|decoder|encoder) ##"
 )  # fmt: skip
-PUBLIC_KERNELS = lazy_pattern(
+PUBLIC_KERNELS = re.compile(
     r"(?:void )?(?:at|c10|cub|thrust|cudnn|cublas|cublasLt|cutlass|cute|flash|pytorch_flash|fmha\w*|vllm|sgl_\w+|aiter"
     r"|ck|ck_tile|rocprim|fbgemm_gpu|deep_ep|deep_gemm|moe|tensorrt_llm|trtllm|flashinfer|apex|transformer_engine"
     r"|cask_\w+|cutlass_\w+|\(anonymous namespace\)|at_cuda_detail)::.*"
@@ -60,7 +59,7 @@ PUBLIC_KERNELS = lazy_pattern(
     r"|multi_tensor_apply|elementwise|vectorized|Memcpy|Memset|__amd_rocclr_).*"
 )  # fmt: skip
 #: A Python frame of PyTorch itself, from its path on; the built-in methods of built-in types.
-PUBLIC_FRAMES = lazy_pattern(
+PUBLIC_FRAMES = re.compile(
     r"(?:[^/]*/){0,40}?(?P<public>torch/[\w/.-]+\.py\(\d+\): [\w.<>]+)"
     r"|(?P<builtin><built-in method \w+ of (?:Tensor|type|str|list|dict|tuple|set|int|float|bytes) object[^<>]*>"
     r"|<built-in (?:method|function) collect\b[^<>]*>)"
@@ -79,18 +78,18 @@ PUBLIC_MODULES = frozenset({
     "FullyShardedDataParallel", "PixelShuffle", "ZeroPad2d", "ConstantPad2d", "ReflectionPad2d",
 })  # fmt: skip
 #: What frameworks call process groups.
-PUBLIC_GROUPS = lazy_pattern(
+PUBLIC_GROUPS = re.compile(
     r"\d*|default_pg|undefined|(?:data|tensor|pipeline|expert|context|model|sequence|embedding|position|parallel|group|pg"
     r"|dp|tp|pp|ep|cp|sp|etp|edp|fsdp|ddp|hsdp|mesh|world|replicate|shard|with|and|intra|inter|node|partial|amax|_)+"
 )
 
 
 _ENGINE = "autograd::engine::evaluate_function: "
-_NUMBER = lazy_pattern(r"(?<!\d)(\d+)(\D*)\Z")
-_INSTANCE = lazy_pattern(r"_(\d+)\Z")
-_FRAME = lazy_pattern(r"(?P<file>[^()]*)\((?P<line>\d+)\): (?P<function>.*)", re.DOTALL)
+_NUMBER = re.compile(r"(?<!\d)(\d+)(\D*)\Z")
+_INSTANCE = re.compile(r"_(\d+)\Z")
+_FRAME = re.compile(r"(?P<file>[^()]*)\((?P<line>\d+)\): (?P<function>.*)", re.DOTALL)
 #: Words by which phases are told apart stay.
-_PHASES = lazy_pattern(r"backward|bwd|forward|fwd|\([FBW]\)|w_?grad", re.IGNORECASE)
+_PHASES = re.compile(r"backward|bwd|forward|fwd|\([FBW]\)|w_?grad", re.IGNORECASE)
 #: Keys of an event that hold neither names nor arguments.
 _KEPT_KEYS = ("ph", "ts", "dur", "id", "bp", "s")
 #: Arguments that hold numbers, or texts that PyTorch chose.
@@ -118,11 +117,11 @@ _KEPT_METADATA = frozenset(
 )  # fmt: skip
 _TYPES = frozenset(("", "Scalar", "ScalarList", "TensorList", "GenericList", "Device", "Layout", "Generator", "Dict"))
 # A literal: numbers, truth values and lists of them; a word as schemas have it ("tanh", "mean").
-_LITERAL = lazy_pattern(
+_LITERAL = re.compile(
     r"[\d\s.,\[\]()eE+-]*|(?:\[?(?:True|False|None|inf|-inf|nan)[,\s\]]*)+|[a-z]{1,12}|(?:cuda|cpu)(?::\d+)?"
 )
-_PROCESS = lazy_pattern(r"(?:python|CPU|GPU|Spans|Traces)?(?: ?\d+)?|rank \d+(?: · (?:CPU|GPU \d+))?|Spans|Traces")
-_THREAD = lazy_pattern(r"(?:stream|thread) +\d+|rank \d+.*")
+_PROCESS = re.compile(r"(?:python|CPU|GPU|Spans|Traces)?(?: ?\d+)?|rank \d+(?: · (?:CPU|GPU \d+))?|Spans|Traces")
+_THREAD = re.compile(r"(?:stream|thread) +\d+|rank \d+.*")
 
 
 def anonymize(trace: Trace, path: str | PathLike[str]) -> int:

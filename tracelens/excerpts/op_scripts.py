@@ -16,16 +16,15 @@ from tracelens.analysis.loaded_trace import Options, Trace
 from tracelens.analysis.sheets import perf_summary
 from tracelens.errors import NothingToAnalyzeError, UsageError
 from tracelens.files.atomic_write import whole_folder
-from tracelens.lazy.patterns import lazy_pattern
 from tracelens.lazy.records import dataclass
 from tracelens.signature import OpSignature
 
 #: What an op may be called to become part of a script: ``aten::mm``.
-_NAME = lazy_pattern(r"([A-Za-z_]\w*)::([A-Za-z_]\w*)", re.ASCII)
+_NAME = re.compile(r"([A-Za-z_]\w*)::([A-Za-z_]\w*)", re.ASCII)
 #: Types of arguments that are no tensors.
 _NO_TENSOR = ("", "Scalar", "ScalarList", "Device", "Layout", "Generator")
 #: A recorded text that a script may hold: a mode, a device; no path.
-_WORD = lazy_pattern(r"\w[\w:-]{0,40}", re.ASCII)
+_WORD = re.compile(r"\w[\w:-]{0,40}", re.ASCII)
 _PLACE = "CALL: dict[str, Any] = {}  # what was recorded\n"
 
 

@@ -20,7 +20,6 @@ from tracelens.errors import InputError, OutputError
 from tracelens.files.atomic_write import whole_file
 from tracelens.files.memory_limit import before_reading, end_stage
 from tracelens.files.safe_text import csv_cell
-from tracelens.lazy.patterns import lazy_pattern
 from tracelens.lazy.records import dataclass
 
 if TYPE_CHECKING:
@@ -39,7 +38,7 @@ FIRST_ROW = 2
 #: Longer is no name of anything; the rest is not compared with thousands of names, nor repeated in sentences.
 LONGEST_NAME = 200
 _SHOWN = 40
-_NUMBER = lazy_pattern(r"[-+]?(\d+\.?\d*|\.\d+)([eE][-+]?\d{1,4})?", re.ASCII)
+_NUMBER = re.compile(r"[-+]?(\d+\.?\d*|\.\d+)([eE][-+]?\d{1,4})?", re.ASCII)
 #: What the readers of CSV and Parquet raise on bytes that are neither.
 _UNREADABLE = (
     ArithmeticError, AttributeError, LookupError, NotImplementedError, OSError, RecursionError, TypeError,
@@ -282,16 +281,16 @@ def write_table(table: pd.DataFrame, path: Path) -> None:
 
 
 #: What a table writes where the answer is elsewhere.
-_UNSAID = lazy_pattern(
+_UNSAID = re.compile(
     r"(see|cf|in|per)\b.*|unknown|unstated|not (stated|given|known|published)|\?+|tbd|default|auto|nan|null"
 )
 #: Units that headings state, and cells beside numbers.
-_PUBLISHED_UNITS = lazy_pattern(r"\((?:s|sec|seconds|tokens?|t|ms|per gpu)\)")
-_PUBLISHED_NUMBER = lazy_pattern(
+_PUBLISHED_UNITS = re.compile(r"\((?:s|sec|seconds|tokens?|t|ms|per gpu)\)")
+_PUBLISHED_NUMBER = re.compile(
     r"([0-9]{1,3}(?:[ \u00a0\u202f'][0-9]{3})+\b|[0-9][0-9,_]*(?:\.[0-9]+)?) ?(k|m)?\b(?!\^)", re.IGNORECASE
 )
 #: A heading that a cell repeats (``TP=2``), and signs for about.
-_BEFORE = lazy_pattern(r"^(?:[~≈\"']|(?:[a-z]?tp|v?pp|[a-z]?[cdev]p|[mg]?bs|isl|osl) ?[=:]? ?(?=[0-9]))", re.IGNORECASE)
+_BEFORE = re.compile(r"^(?:[~≈\"']|(?:[a-z]?tp|v?pp|[a-z]?[cdev]p|[mg]?bs|isl|osl) ?[=:]? ?(?=[0-9]))", re.IGNORECASE)
 _SCALE = {"": 1, "k": 1024, "m": 1024**2}
 
 

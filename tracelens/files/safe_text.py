@@ -7,21 +7,19 @@ import re
 import unicodedata
 from typing import Any
 
-from tracelens.lazy.patterns import lazy_pattern
-
 #: What XML 1.0 cannot hold: C0 controls without tab and line feed, lone surrogates, the two noncharacters. A carriage
 #: return is legal, but XML readers turn it into a line feed.
-_NOT_XML = lazy_pattern("[\x00-\x08\x0b-\x1f\ud800-\udfff\ufffe\uffff]")
+_NOT_XML = re.compile("[\x00-\x08\x0b-\x1f\ud800-\udfff\ufffe\uffff]")
 #: What can move a terminal's cursor, change its state or reorder its text.
-_NOT_TERMINAL = lazy_pattern("[\x00-\x1f\x7f-\x9f\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff\ufffe\uffff]")
+_NOT_TERMINAL = re.compile("[\x00-\x1f\x7f-\x9f\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff\ufffe\uffff]")
 #: The same inside a document, whose line feeds and tabs are its own; as UTF-8, without what JSON writers escape.
-_NOT_DOCUMENT = lazy_pattern(_NOT_TERMINAL.pattern.replace("\x00-\x1f", "\x00-\x08\x0b-\x1f"))
-_NOT_DOCUMENT_BYTES = lazy_pattern(
+_NOT_DOCUMENT = re.compile(_NOT_TERMINAL.pattern.replace("\x00-\x1f", "\x00-\x08\x0b-\x1f"))
+_NOT_DOCUMENT_BYTES = re.compile(
     rb"\x7f|\xc2[\x80-\x9f]|\xe2\x80[\x8e\x8f\xa8-\xae]|\xe2\x81[\xa6-\xa9]|\xef\xbf[\xbe\xbf]"
 )
 #: Where a spreadsheet that splits at semicolons or tabs would begin a formula.
-_LATER_FORMULA = lazy_pattern(r"([;\t]\s*)(?=[=+\-@])")
-_SURROGATE = lazy_pattern("[\ud800-\udfff]")
+_LATER_FORMULA = re.compile(r"([;\t]\s*)(?=[=+\-@])")
+_SURROGATE = re.compile("[\ud800-\udfff]")
 #: A text that a spreadsheet would take for a formula.
 _FORMULA = ("=", "+", "-", "@", "\t", "\r")
 
@@ -106,9 +104,9 @@ def json_safe(value: Any) -> Any:
 MAX_LETTERS = 72
 #: Levels of template arguments that stay; what is deeper becomes an ellipsis.
 _TEMPLATE_LEVELS = 2
-_SCOPE = lazy_pattern(r"\b[A-Za-z_]\w*+::")
-_LAMBDA = lazy_pattern(r"(?:::)?\{lambda[^{}]*+\}")
-_TENSILE = lazy_pattern(r"_MT\d++x\d++x\d++")
+_SCOPE = re.compile(r"\b[A-Za-z_]\w*+::")
+_LAMBDA = re.compile(r"(?:::)?\{lambda[^{}]*+\}")
+_TENSILE = re.compile(r"_MT\d++x\d++x\d++")
 
 
 def short_kernel_name(name: str) -> str:

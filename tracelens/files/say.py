@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import errno
 import os
+import re
 import shutil
 import sys
 import time
@@ -15,16 +16,15 @@ from typing import TextIO, TypeVar
 
 from tracelens.errors import OutputError
 from tracelens.files.safe_text import escaped, terminal_text
-from tracelens.lazy.patterns import lazy_pattern
 
 T = TypeVar("T")
 _BAR = 18
 #: The process that runs a command: what is imported as a library, or works for a command, shows no progress.
 _command_pid = -1
 #: The colors and weights that the verdict uses, and nothing else of what begins with an escape.
-_STYLE = lazy_pattern("(\x1b\\[[0-9;]{0,8}m)")
+_STYLE = re.compile("(\x1b\\[[0-9;]{0,8}m)")
 #: Between two columns of a line.
-_GAP = lazy_pattern(r"(?<! ) {2,}+")
+_GAP = re.compile(r"(?<! ) {2,}+")
 
 
 def say(text: object = "", *, beside: bool = False, styled: bool = False) -> None:

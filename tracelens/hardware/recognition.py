@@ -12,7 +12,6 @@ from typing import TypeVar
 from tracelens.device_properties import DeviceProperties
 from tracelens.hardware.device_figures import Hbm, Link, Match, Rate
 from tracelens.hardware.spec import HardwareSpec
-from tracelens.lazy.patterns import lazy_pattern
 from tracelens.lazy.records import dataclass
 from tracelens.units import BYTES_PER_GIB
 
@@ -96,7 +95,7 @@ _MEMORY_BELOW = 0.08
 _MEMORY_ABOVE = 0.01
 _VENDOR_OF_WARP = {64: "amd", 32: "nvidia"}
 _GFX = {"gfx90a": (9, 0), "gfx942": (9, 4), "gfx950": (9, 5)}
-_KERNEL_ARCHITECTURE = lazy_pattern(
+_KERNEL_ARCHITECTURE = re.compile(
     r"(?:^|[^a-z0-9])(sm_?(?P<sm>\d{2,3})|(?P<gfx>gfx9(?:0a|42|50)))(?![0-9])", re.IGNORECASE
 )
 _HOW_TO_ADD = "choose one with --device NAME, or describe yours in a file (docs/devices.md) and pass --device FILE.toml"

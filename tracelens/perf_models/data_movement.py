@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 from dataclasses import fields
 from math import ceil, prod
@@ -9,7 +10,6 @@ from typing import Any, ClassVar
 
 from tracelens.dtypes import DType
 from tracelens.errors import SignatureError
-from tracelens.lazy.patterns import lazy_pattern
 from tracelens.lazy.records import dataclass
 from tracelens.perf_models.base import PerfModel, scalar_type, total_bytes, traced_as, traced_name
 from tracelens.perf_models.elementwise import Operand, broadcast, operand
@@ -172,7 +172,7 @@ def _index_add(op: OpSignature) -> Movement:
 
 
 # One block column per row that is picked: at::native::vectorized_gather_kernel_launch, PyTorch 2.7 and later.
-_ROW_GATHER = lazy_pattern(r"vectorized_gather_kernel<(\d+), (\w+)>")
+_ROW_GATHER = re.compile(r"vectorized_gather_kernel<(\d+), (\w+)>")
 _GATHER_THREADS = 256
 
 
@@ -237,7 +237,7 @@ _CONCATENATIONS = (
 )  # fmt: skip
 # Backward nodes that put the gradients they are given together again: one tensor of as many elements. The last one is
 # TorchRec's (torchrec/distributed/comm_ops.py).
-_REASSEMBLING = lazy_pattern(
+_REASSEMBLING = re.compile(
     r"^(?:(?:Unsafe)?(?:SplitWithSizes|Split|Chunk|TensorSplit|Unbind)Backward\d*|All2All_Pooled_WaitBackward)$"
 )
 

@@ -16,7 +16,6 @@ from typing import Any
 
 from tracelens.dtypes import DType
 from tracelens.errors import UsageError
-from tracelens.lazy.patterns import lazy_pattern
 from tracelens.lazy.records import dataclass
 from tracelens.registry import Mark
 
@@ -161,7 +160,7 @@ def copy_path(name: str) -> CopyPath | None:
 # Kineto ("Memcpy HtoD (Pinned -> Device)"), oneAPI ("Memcpy M2D"), ROCm ("CopyHostToDevice",
 # MEMORY_COPY_HOST_TO_DEVICE) and Nsight Systems ("[CUDA memcpy Host-to-Device]").
 _END = "(host|device|peer|[HDPMA])"
-_ENDS = lazy_pattern(rf"(?i)(?:memcpy|copy)[ _]*{_END}[ _-]*(?:to|2)[ _-]*{_END}(?![a-z])")
+_ENDS = re.compile(rf"(?i)(?:memcpy|copy)[ _]*{_END}[ _-]*(?:to|2)[ _-]*{_END}(?![a-z])")
 # M is oneAPI's name for host memory, A an array of the device.
 _MEMORY = {"H": "H", "M": "H", "D": "D", "A": "D", "P": "P"}
 

@@ -11,7 +11,6 @@ from typing import Any, ClassVar
 
 from tracelens.dtypes import DType
 from tracelens.errors import SignatureError
-from tracelens.lazy.patterns import lazy_pattern
 from tracelens.lazy.records import dataclass
 from tracelens.perf_models.base import Like, PerfModel, resolved, total_bytes, traced_as, traced_name
 from tracelens.perf_models.data_movement import Movement
@@ -321,18 +320,18 @@ _QUANTIZE, _ROUTE, _FINALIZE = "pseudo_op::moe_quantize", "pseudo_op::moe_route"
 
 _ELEMENT = r"(?:Mx)?E4m3|(?:Mx)?E5m2|(?:Mx)?E2m1|(?:Mx)?Int4|Int8|Bfloat16|Fp16|Fp32"
 # bmm_<C>_<A><B>_<accumulator>_t<tile>: flashinfer and TensorRT-LLM ship these, compiled, as "trtllm-gen".
-_BATCHED = lazy_pattern(rf"^bmm_(?P<c>{_ELEMENT})_(?P<a>{_ELEMENT})(?P<b>{_ELEMENT})?_(?:{_ELEMENT})_t\d+x\d+x\d+")
+_BATCHED = re.compile(rf"^bmm_(?P<c>{_ELEMENT})_(?P<a>{_ELEMENT})(?P<b>{_ELEMENT})?_(?:{_ELEMENT})_t\d+x\d+x\d+")
 _TYPES = {
     "E4m3": DType.FP8_E4M3FN, "E5m2": DType.FP8_E5M2, "E2m1": DType.FP4_E2M1, "Int4": DType.INT4, "Int8": DType.INT8,
     "Bfloat16": DType.BF16, "Fp16": DType.FP16, "Fp32": DType.FP32,
 }  # fmt: skip
 # NVFP4: one FP8 scale for 16 values.
 _NVFP4_GROUP = 16
-_GATED = lazy_pattern(r"swiGlu|geGlu|SwiGlu|GeGlu|swiglu")
-_ACTIVATED = lazy_pattern(_GATED.pattern + r"|relu2|Relu2|_silu|_gelu")
-_ROUTING = lazy_pattern(r"\brouting(?:Indices|Main|Init|Custom)\w*Kernel|\brouting\w+::routing\w+Kernel")
-_FINALIZING = lazy_pattern(r"\bfinalizeKernel|\bfinalizeMoeRoutingKernel|_finalize_matmul_scatter")
-_QUANTIZING = lazy_pattern(r"\bquantize_with_block_size<|\bmxfp8_quantize")
+_GATED = re.compile(r"swiGlu|geGlu|SwiGlu|GeGlu|swiglu")
+_ACTIVATED = re.compile(_GATED.pattern + r"|relu2|Relu2|_silu|_gelu")
+_ROUTING = re.compile(r"\brouting(?:Indices|Main|Init|Custom)\w*Kernel|\brouting\w+::routing\w+Kernel")
+_FINALIZING = re.compile(r"\bfinalizeKernel|\bfinalizeMoeRoutingKernel|_finalize_matmul_scatter")
+_QUANTIZING = re.compile(r"\bquantize_with_block_size<|\bmxfp8_quantize")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -4,13 +4,13 @@ several residual streams.
 
 from __future__ import annotations
 
+import re
 from dataclasses import fields
 from math import prod
 from typing import Any, ClassVar
 
 from tracelens.dtypes import DType
 from tracelens.errors import SignatureError
-from tracelens.lazy.patterns import lazy_pattern
 from tracelens.lazy.records import dataclass
 from tracelens.perf_models.base import Like, PerfModel, recorded_as, resolved, total_bytes, traced_as, traced_name
 from tracelens.perf_models.gemm import dense_strides
@@ -18,7 +18,7 @@ from tracelens.perf_models.surroundings import KERNEL, launch_of
 from tracelens.signature import OpSignature, Shape
 
 # cuDNN's and MIOpen's kernels of batch normalization forward.
-_TRAINS = lazy_pattern(r"(?P<trains>\bbn_fw_tr_|BatchNormFwdTrain)|\bbn_fw_inf_|BatchNormFwdInfer")
+_TRAINS = re.compile(r"(?P<trains>\bbn_fw_tr_|BatchNormFwdTrain)|\bbn_fw_inf_|BatchNormFwdInfer")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

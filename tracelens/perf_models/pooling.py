@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+import re
 from math import prod
 from typing import ClassVar, TypeVar
 
 from tracelens.dtypes import DType
 from tracelens.errors import SignatureError
-from tracelens.lazy.patterns import lazy_pattern
 from tracelens.lazy.records import dataclass
 from tracelens.perf_models.base import Like, PerfModel, resolved, total_bytes, traced_as
 from tracelens.perf_models.surroundings import gradient_of, launch_of
@@ -82,7 +82,7 @@ def _windowed(op: OpSignature, *, dims: int, dilated: bool) -> tuple[Shape, Shap
 
 
 # max_pool_forward_nchw, max_pool_forward_nhwc (aten/src/ATen/native/cuda/DilatedMaxPool2d.cu)
-_MAXIMUM_OF = lazy_pattern(r"\bmax_pool_forward_n\w+<([\w: ]+?)[,>]")
+_MAXIMUM_OF = re.compile(r"\bmax_pool_forward_n\w+<([\w: ]+?)[,>]")
 
 
 @traced_as("aten::max_pool2d_with_indices", leaf_only=True, asks=("kernel", "gradient"))

@@ -9,11 +9,11 @@ the launch, the gradient's record and the calling op say them.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from typing import Any, TypeVar
 
 from tracelens.dtypes import DType
-from tracelens.lazy.patterns import lazy_pattern
 from tracelens.lazy.records import dataclass
 from tracelens.registry import Mark, mark
 from tracelens.signature import OpSignature
@@ -25,12 +25,12 @@ KERNEL, GRID = "kernel", "grid"
 
 # The type stands near the beginning; what a name says later is not read.
 _LONGEST_NAME = 2000
-_OPAQUE = lazy_pattern(r"\bOpaqueType<(?:\(unsigned int\))?(\d+)u?>")
-_COPIED = lazy_pattern(r"\bCatArrayBatchedCopy\w*<([\w: ]+?)(?:,|>)")
-_COPIED_LISTS = lazy_pattern(r"\bCopyFunctor<([\w: ]+?), ([\w: ]+?),")
-_ONE_TYPE_COPY = lazy_pattern(r"\bUnaryOpFunctor<[^<>]*>.*?\bCopy<")
-_FILLED = lazy_pattern(r"\bFillFunctor<([\w: ]+?)>")
-_LISTED = lazy_pattern(r"multi_tensor_apply_kernel<.*?Functor<([\w: ]+?)(?:,|>)")
+_OPAQUE = re.compile(r"\bOpaqueType<(?:\(unsigned int\))?(\d+)u?>")
+_COPIED = re.compile(r"\bCatArrayBatchedCopy\w*<([\w: ]+?)(?:,|>)")
+_COPIED_LISTS = re.compile(r"\bCopyFunctor<([\w: ]+?), ([\w: ]+?),")
+_ONE_TYPE_COPY = re.compile(r"\bUnaryOpFunctor<[^<>]*>.*?\bCopy<")
+_FILLED = re.compile(r"\bFillFunctor<([\w: ]+?)>")
+_LISTED = re.compile(r"multi_tensor_apply_kernel<.*?Functor<([\w: ]+?)(?:,|>)")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

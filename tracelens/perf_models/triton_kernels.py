@@ -13,11 +13,11 @@ from __future__ import annotations
 
 import itertools
 import math
+import re
 from typing import Any, ClassVar
 
 from tracelens.dtypes import DType
 from tracelens.errors import SignatureError
-from tracelens.lazy.patterns import lazy_pattern
 from tracelens.lazy.records import dataclass
 from tracelens.perf_models.base import PerfModel, distinct_elements, total_bytes, traced_as_pattern
 from tracelens.perf_models.conv import Conv, convolved
@@ -118,7 +118,7 @@ _SCATTERED = (
 SCATTERS = frozenset(_SCATTERED.split())
 #: Products, which leave a flat result that a fused kernel reads as a view of more dims.
 PRODUCTS = frozenset({"mm", "addmm", "_scaled_mm", "_int_mm"})
-_PREFIX = lazy_pattern(r"^triton_(?:poi|red|per|spl)_fused_(?P<ops>.*?)(?:_\d+)?$")
+_PREFIX = re.compile(r"^triton_(?:poi|red|per|spl)_fused_(?P<ops>.*?)(?:_\d+)?$")
 
 
 def fused_ops(name: str) -> tuple[str, ...] | None:
@@ -147,8 +147,8 @@ def fused_ops(name: str) -> tuple[str, ...] | None:
 
 #: The tile sizes that a kernel was compiled with, one per dim of its iteration space but for persistent reductions'.
 TILES = "kernel_kwargs"
-_PARALLEL_TILE = lazy_pattern(r"\b[XYZ]BLOCK=")
-_REDUCED_TILE = lazy_pattern(r"\bR(?:\d_)?BLOCK=")
+_PARALLEL_TILE = re.compile(r"\b[XYZ]BLOCK=")
+_REDUCED_TILE = re.compile(r"\bR(?:\d_)?BLOCK=")
 _MOST_DIMS = 3
 
 

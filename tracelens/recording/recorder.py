@@ -7,6 +7,7 @@ from __future__ import annotations
 import gzip
 import importlib
 import os
+import re
 import shutil
 import tempfile
 import threading
@@ -18,7 +19,6 @@ from pathlib import Path
 from typing import Any
 
 from tracelens.errors import TracelensError, UsageError
-from tracelens.lazy.patterns import lazy_pattern
 from tracelens.lazy.records import dataclass
 from tracelens.option_fields import made, option, positive, takes, whole
 from tracelens.units import BYTES_PER_MB
@@ -375,7 +375,7 @@ QUESTIONS = (
     ),
 )  # fmt: skip
 
-_WORD = lazy_pattern(r"[a-z]+")
+_WORD = re.compile(r"[a-z]+")
 
 
 def question_of(text: str) -> Question | None:

@@ -11,7 +11,6 @@ import numpy as np
 from tracelens.analysis.verdict.summary import Summary
 from tracelens.errors import NothingToAnalyzeError, UsageError
 from tracelens.files.safe_text import short_kernel_name
-from tracelens.lazy.patterns import lazy_pattern
 from tracelens.report.assembly import Sheet
 from tracelens.report.html import page_sections as sections
 from tracelens.report.html.charts import color_classes
@@ -26,7 +25,7 @@ if TYPE_CHECKING:
 
 
 #: What the page's style sheet says of the whole document; in a notebook it holds for our part alone.
-_WHOLE_DOCUMENT = lazy_pattern(r"^(\s*)(?::root(?::not\(\[data-print\]\))?|body)(?= \{)", re.MULTILINE)
+_WHOLE_DOCUMENT = re.compile(r"^(\s*)(?::root(?::not\(\[data-print\]\))?|body)(?= \{)", re.MULTILINE)
 
 
 def notebook_html(summary: Summary, sheets: Sequence[Sheet]) -> str:

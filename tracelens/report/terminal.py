@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Iterator, Sequence
 from typing import TextIO
 
 from tracelens.analysis.verdict.summary import COMPLETE, Busy, CategoryRow, Summary, Unseen, Utilization
 from tracelens.files.safe_text import clipped, display_width, terminal_text, trace_name
-from tracelens.lazy.patterns import lazy_pattern
 from tracelens.lazy.records import dataclass
 from tracelens.report.figures import (
     AT_ONCE,
@@ -41,8 +41,8 @@ WIDTH = 80
 _BOLD, _DIM, _YELLOW, _RESET = "\x1b[1m", "\x1b[2m", "\x1b[33m", "\x1b[0m"
 _FINDINGS, _CATEGORIES, _NOTICES = 3, 8, 3
 _HARD_SPACE = "\xa0"
-_SPACES = lazy_pattern(rf"[^\S{_HARD_SPACE}]+")
-_BEFORE_UNIT = lazy_pattern(r"(?<=\d) (?=(?:%|µs|ms|s|GB/s|TB/s|bytes)(?!\w))")
+_SPACES = re.compile(rf"[^\S{_HARD_SPACE}]+")
+_BEFORE_UNIT = re.compile(r"(?<=\d) (?=(?:%|µs|ms|s|GB/s|TB/s|bytes)(?!\w))")
 #: Lines that fit beside a prompt; where there would be more, something is cut.
 _LINES = 38
 #: Share of the window from which idle time is worth a line, and from which a cause of it is named there.

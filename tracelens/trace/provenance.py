@@ -12,7 +12,6 @@ import numpy as np
 import numpy.typing as npt
 
 from tracelens.errors import UsageError
-from tracelens.lazy.patterns import lazy_pattern
 from tracelens.lazy.records import dataclass
 from tracelens.trace.table import (
     DEVICE_KINDS,
@@ -110,7 +109,7 @@ Ints = npt.NDArray[np.int64]
 Part = TypeVar("Part", Flows, EventWaits, Allocations, DramSamples)
 
 # What whoever merged the traces called the processes: "rank 3 · GPU 3", "[rank3]: python".
-_RANK_OF_PROCESS = lazy_pattern(r"\brank[\s_\-:\[]*(\d{1,6})", re.IGNORECASE)
+_RANK_OF_PROCESS = re.compile(r"\brank[\s_\-:\[]*(\d{1,6})", re.IGNORECASE)
 # Events that may be of any rank (of processes without a launch) and events that may be of several, left out of all.
 _OF_ALL, _OF_NONE = -1, -2
 # Ranks of one job launch alike: a process with less than this share of the busiest one's launches is a helper, or a

@@ -17,7 +17,6 @@ import numpy as np
 import numpy.typing as npt
 
 from tracelens.device_properties import DeviceProperties
-from tracelens.lazy.patterns import lazy_pattern
 from tracelens.lazy.records import dataclass
 from tracelens.signature import OpSignature, ShapeSlot, freeze
 from tracelens.trace.narrow_columns import Column, keep_narrow
@@ -619,7 +618,7 @@ class TraceTable:
 _FEW_NAMES = 4
 # Ten times the largest jobs: what is above was damaged, and all ranks up to it would not fit in memory.
 _MOST_RANKS = 1_000_000
-_RANK_IN_NAME = lazy_pattern(r"(?<![a-z])rank[\[_\-]?(\d+)", re.IGNORECASE)
+_RANK_IN_NAME = re.compile(r"(?<![a-z])rank[\[_\-]?(\d+)", re.IGNORECASE)
 
 
 Ints = npt.NDArray[np.int64]

@@ -17,7 +17,6 @@ from typing import Any
 from tracelens.dtypes import DType
 from tracelens.errors import InputError, TracelensError, UsageError
 from tracelens.files.documents import expected, refuse_deep, text_of
-from tracelens.lazy.patterns import lazy_pattern
 from tracelens.lazy.records import dataclass
 from tracelens.workload.blocks import DENSE_LAYER, SPARSE_LAYER
 from tracelens.workload.model_config import ModelConfig
@@ -51,7 +50,7 @@ _PRE_TRAINER = {
 }  # fmt: skip
 #: Files that extend each other.
 _DEEPEST = 20
-_FROM_ENVIRONMENT = lazy_pattern(r"\$\{[^:}$]++:([^}$]*+)\}")
+_FROM_ENVIRONMENT = re.compile(r"\$\{[^:}$]++:([^}$]*+)\}")
 _TRUE, _FALSE = frozenset(("true", "yes", "on", "1")), frozenset(("false", "no", "off", "0", "null", "none", ""))
 
 

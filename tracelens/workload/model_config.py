@@ -17,7 +17,6 @@ from typing import Any, get_args, get_type_hints
 from tracelens.dtypes import DType
 from tracelens.errors import InputError, UsageError
 from tracelens.files.documents import FigureTable, normalized
-from tracelens.lazy.patterns import lazy_pattern
 from tracelens.lazy.records import dataclass
 from tracelens.workload import batch_ops
 from tracelens.workload.blocks import block_types, is_attention, layers_of
@@ -37,13 +36,13 @@ from tracelens.workload.model_shape import (
 )
 
 #: Words of tuning, precision, data, makers and releases, which change no shape.
-_FILLER = lazy_pattern(
+_FILLER = re.compile(
     r"instruct|it|base|chat|hf|pt|sft|lora|qlora|peft|dpo|thinking|preview|exp|model|meta|nvidia|amd|pretrain(ing|ed)?"
     r"|fine-?tun(e|ing|ed)|dropless|tokendrop|dynamic|static|block|kv|quantized|ocp"
     r"|(nv|mx)?fp(4|8|16)|bf16|int[48]|awq|gptq|w\d{1,2}a\d{1,2}|per-?tensor|v[01](\.\d{1,2})?|2[456](0[1-9]|1[0-2])|0[1-9]\d\d|\d{1,4}k"
 )
-_SIZE = lazy_pattern(r"a?(\d{1,5}(?:\.\d{1,4})?)([bt])")
-_LAYERS = lazy_pattern(r"[\s,_(-](?:proxy[\s_-])?(\d{1,4})[\s_-]?(layers?|l)\)?$", re.IGNORECASE)
+_SIZE = re.compile(r"a?(\d{1,5}(?:\.\d{1,4})?)([bt])")
+_LAYERS = re.compile(r"[\s,_(-](?:proxy[\s_-])?(\d{1,4})[\s_-]?(layers?|l)\)?$", re.IGNORECASE)
 
 
 def spelling_key(name: str) -> str:

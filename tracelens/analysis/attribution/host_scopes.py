@@ -15,7 +15,6 @@ import numpy.typing as npt
 from tracelens.analysis.attribution.activity import DeviceActivity
 from tracelens.analysis.grouping import Codes, distinct_rows, order_by
 from tracelens.analysis.intervals import Ints, union_by_group
-from tracelens.lazy.patterns import lazy_pattern
 from tracelens.lazy.records import dataclass
 from tracelens.trace.links import ENGINE_PREFIX
 from tracelens.trace.table import Kind, RowColumn, TraceTable
@@ -29,9 +28,9 @@ if TYPE_CHECKING:
 Bools = npt.NDArray[np.bool_]
 
 # "<built-in method copy_ of Tensor object at 0x7f22b7f651d0>": another text for every tensor.
-_ADDRESS = lazy_pattern(r" at 0x[0-9a-f]+(?=>)")
+_ADDRESS = re.compile(r" at 0x[0-9a-f]+(?=>)")
 # "nn.Module: Linear_3" is the fourth Linear of the process.
-_INSTANCE = lazy_pattern(r"_\d+$")
+_INSTANCE = re.compile(r"_\d+$")
 
 
 def frame_text(name: str) -> str:
@@ -184,16 +183,16 @@ PHASES = (FORWARD, RECOMPUTE, BACKWARD, OPTIMIZER, UNLINKED)
 WEIGHTS = "backward: weights"
 
 # Checkpointing runs the forward again in recompute_fn of torch/utils/checkpoint.py; with use_reentrant in backward.
-_RECOMPUTE_FRAME = lazy_pattern(r"torch/utils/checkpoint\.py\(\d+\): recompute_fn$")
+_RECOMPUTE_FRAME = re.compile(r"torch/utils/checkpoint\.py\(\d+\): recompute_fn$")
 _CHECKPOINT_BACKWARD = "CheckpointFunctionBackward"
-_OPTIMIZER = lazy_pattern(r"^Optimizer\.step#|^\W*optimizer\W*$", re.IGNORECASE)
+_OPTIMIZER = re.compile(r"^Optimizer\.step#|^\W*optimizer\W*$", re.IGNORECASE)
 # "attention (F)", "(B)mlp": pipeline schedules that split the backward into input (B) and weight (W) gradients.
-_MARKED = lazy_pattern(r"\((?P<phase>[FBW])\)")
-_WEIGHTS = lazy_pattern(r"w_?grad|weight[ _]?grad", re.IGNORECASE)
+_MARKED = re.compile(r"\((?P<phase>[FBW])\)")
+_WEIGHTS = re.compile(r"w_?grad|weight[ _]?grad", re.IGNORECASE)
 
 # "aten::native_layer_norm_backward", "AddmmBackward0", "## backward ##", "_flash_attn_bwd"; not "forward_backward".
-_BACKWARD = lazy_pattern(r"backward|bwd", re.IGNORECASE)
-_FORWARD = lazy_pattern(r"forward|fwd", re.IGNORECASE)
+_BACKWARD = re.compile(r"backward|bwd", re.IGNORECASE)
+_FORWARD = re.compile(r"forward|fwd", re.IGNORECASE)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

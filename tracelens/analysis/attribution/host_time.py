@@ -11,7 +11,6 @@ import numpy as np
 import numpy.typing as npt
 
 from tracelens.analysis.intervals import Covered, Ints
-from tracelens.lazy.patterns import lazy_pattern
 from tracelens.lazy.records import dataclass
 from tracelens.trace.table import DEVICE_KINDS, HOST_KINDS, Kind, Recorder, RowColumn, TraceTable
 from tracelens.trace.tree import OpTree
@@ -19,14 +18,14 @@ from tracelens.trace.tree import OpTree
 Bools = npt.NDArray[np.bool_]
 
 # Calls that by their documentation return when work on the device is done: CUDA and HIP runtime and driver, Level Zero.
-_BLOCKING = lazy_pattern(
+_BLOCKING = re.compile(
     r"Synchronize(?:_v\d+|_ptsz)?$|^(?:cuda|hip|cu)Memcpy(?:2D|3D|Peer|DtoH|HtoD|DtoD|DtoA|AtoD|ToSymbol|FromSymbol"
     r"|WithStream)?(?:_v\d+|_ptds)?$|^urQueueFinish$"
 )
 # Calls of which each puts work on the device. A graph launch puts many, and a copy within the host none.
-_LAUNCHES = lazy_pattern(r"^(?:cuda|hip|cu)(?:Ext)?(?:Module)?Launch(?:Cooperative)?Kernel")
-_DEVICE_SYNC = lazy_pattern(r"^(?:cuda|hip)DeviceSynchronize")
-_CAPTURES = lazy_pattern(r"StreamBeginCapture")
+_LAUNCHES = re.compile(r"^(?:cuda|hip|cu)(?:Ext)?(?:Module)?Launch(?:Cooperative)?Kernel")
+_DEVICE_SYNC = re.compile(r"^(?:cuda|hip)DeviceSynchronize")
+_CAPTURES = re.compile(r"StreamBeginCapture")
 #: So many rows are looked up in the time of one search in a name.
 _ROWS_PER_SEARCH = 200
 
@@ -164,25 +163,23 @@ _LONG_ALLOCATION_NS = 100_000_000
 #: Calls of a name from which their median says what is usual.
 _ENOUGH_CALLS = 5
 
-_LOADS = lazy_pattern(
+_LOADS = re.compile(
     r"^(?:cu|hip)Module(?:Load|Get)|^(?:cu|cuda)Library(?:Load|Get)|FatBinary|^cuLink"
     r"|^(?:cuInit|hipInit|(?:cu|hip)CtxCreate|(?:cu|hip)DevicePrimaryCtxRetain)"
 )
 # What is launched between these two goes into a graph, not to the device; then the graph is made ready to run.
-_BEGINS_CAPTURE = lazy_pattern(r"StreamBeginCapture")
-_ENDS_CAPTURE = lazy_pattern(r"StreamEndCapture")
-_INSTANTIATES = lazy_pattern(r"^(?:cuda|hip|cu)GraphInstantiate")
-_GRAPH_LAUNCH = lazy_pattern(r"Graph(?:Launch|Exec)")
+_BEGINS_CAPTURE = re.compile(r"StreamBeginCapture")
+_ENDS_CAPTURE = re.compile(r"StreamEndCapture")
+_INSTANTIATES = re.compile(r"^(?:cuda|hip|cu)GraphInstantiate")
+_GRAPH_LAUNCH = re.compile(r"Graph(?:Launch|Exec)")
 # Calls that load a kernel when first asked for (CUDA lazy loading, HIP's code objects), and quick else.
-_LOADS_AT_FIRST = lazy_pattern(
-    r"Launch(?!HostFunc)|Func(?:Get|Set)|Occupancy|Memset|FuncBySymbol|(?:Event|Stream)Create"
-)
-_ALLOCATES = lazy_pattern(
+_LOADS_AT_FIRST = re.compile(r"Launch(?!HostFunc)|Func(?:Get|Set)|Occupancy|Memset|FuncBySymbol|(?:Event|Stream)Create")
+_ALLOCATES = re.compile(
     r"^(?:cuda|hip)(?:Ext)?(?:Malloc|Free|HostAlloc|HostMalloc|HostFree|Host(?:Unr|R)egister)"
     r"|^cuMem(?:Alloc|Free|HostAlloc|HostRegister|Create|Map|Unmap|SetAccess|Address|Release)|^hipMem(?:Create|Map|Unmap)"
 )
-_COPIES = lazy_pattern(r"^(?:cuda|hip|cu)Memcpy")
-_CONTEXT = lazy_pattern(r"^(?:cuda|hip)(?:Malloc|Free)$")
+_COPIES = re.compile(r"^(?:cuda|hip|cu)Memcpy")
+_CONTEXT = re.compile(r"^(?:cuda|hip)(?:Malloc|Free)$")
 # What CUPTI records of its own and of the driver's work (CUpti_ActivityOverheadKind).
 _OVERHEAD_OF = {
     FIRST_LOAD: re.compile(r"Module Loading|Function Loading"),
@@ -190,9 +187,9 @@ _OVERHEAD_OF = {
     PROFILER: re.compile(r"Buffer|Instrumentation|Resource"),
 }
 # "Python GC": PyTorch's own record; the frames of gc.collect().
-_GARBAGE = lazy_pattern(r"^Python GC|^gc\.collect|^<built-in (?:function|method) collect\b")
+_GARBAGE = re.compile(r"^Python GC|^gc\.collect|^<built-in (?:function|method) collect\b")
 # Annotations of Dynamo and Inductor (dynamo_timed) and their Python frames; not what compiled code does when it runs.
-_COMPILES = lazy_pattern(
+_COMPILES = re.compile(
     r"(?:_compile\.)?compile_inner|entire_frame_compile|backend_compile|call_user_compiler|compile_fx(?:_inner|\.<locals>)"
     r"|inductor_compile|GraphLowering\.|CachingAutotuner\.(?:benchmark|precompile)|async_compile\.|pad_mm_benchmark"
     r"|^(?:torch\.compile|dynamo|inductor|triton)[ _.:]*(?:compil|autotun)"
@@ -202,28 +199,28 @@ _COMPILES = lazy_pattern(
 )
 # torch/utils/data/dataloader.py: "enumerate(DataLoader)#_MultiProcessingDataLoaderIter.__next__"; what people call a
 # range of their own; and of Python frames the loader's functions, not any file that has its name.
-_LOADS_DATA = lazy_pattern(r"data[ _]?(?:load|pipe)|(?:^|\.)__next__$", re.IGNORECASE)
-_LOADS_DATA_FRAME = lazy_pattern(
+_LOADS_DATA = re.compile(r"data[ _]?(?:load|pipe)|(?:^|\.)__next__$", re.IGNORECASE)
+_LOADS_DATA_FRAME = re.compile(
     r"torch/utils/data/[^:]*: (?:__next__|_next_data|fetch)$|: \w*data_?load\w*$", re.IGNORECASE
 )
 # Collectives that the host itself carries out or waits for; those of NCCL only launch.
-_COMMUNICATES = lazy_pattern(
+_COMMUNICATES = re.compile(
     r"^(?:gloo|mpi|ucc):|^(?:_?c10d(?:_functional)?::(?:\w*barrier\w*|wait_tensor|monitored_barrier_|recv_any\w*))"
 )
 # Where vLLM's engine waits while it has no request, and its workers for what to run; what a thread calls to wait for a
 # message or a socket.
-_AWAITS_REQUESTS = lazy_pattern(
+_AWAITS_REQUESTS = re.compile(
     r"vllm/v1/engine/core\.py\(\d+\): _process_input_queue$"
     r"|vllm/distributed/device_communicators/shm_broadcast\.py\(\d+\): (?:dequeue|acquire_read)$"
     r"|zmq/sugar/(?:poll|socket)\.py\(\d+\): (?:poll|recv\w*)$|(?:^|/)selectors\.py\(\d+\): select$"
     r"|^<built-in (?:method (?:poll|select) of select\.|function select>)"
 )
 # What SGLang's event loop calls where it has nothing to run.
-_HAS_NOTHING_TO_RUN = lazy_pattern(
+_HAS_NOTHING_TO_RUN = re.compile(
     r"sglang/srt/managers/\w+\.py\(\d+\): (?:on_idle|self_check_during_idle|maybe_sleep_on_idle)$"
 )
 # An op that copies a value to the host; what it does before and after belongs to that.
-_READS_BACK = lazy_pattern(r"^aten::(?:item|_local_scalar_dense|is_nonzero)$")
+_READS_BACK = re.compile(r"^aten::(?:item|_local_scalar_dense|is_nonzero)$")
 
 
 def telling_part(name: str) -> str:

@@ -17,7 +17,6 @@ from tracelens.analysis.attribution.host_time import blocking_calls, kernel_laun
 from tracelens.analysis.grouping import Codes, numbered
 from tracelens.analysis.intervals import Ints, Spans, idle_spans, idle_within, union_by_group, union_ns
 from tracelens.errors import UsageError
-from tracelens.lazy.patterns import lazy_pattern
 from tracelens.lazy.records import dataclass
 from tracelens.perf_models.kernels import copy_path
 from tracelens.trace.table import XLA_STEPS, Kind, RowColumn, TraceTable
@@ -206,7 +205,7 @@ def refill_spans(bounds: tuple[int, int], work: DeviceWork, first: Bools, longes
 Floats = npt.NDArray[np.float64]
 
 # The last number of a name; in one pass, however many digits a damaged name has.
-_NUMBER = lazy_pattern(r"(?<!\d)(?P<number>\d++)(?P<rest>\D*+)\Z")
+_NUMBER = re.compile(r"(?<!\d)(?P<number>\d++)(?P<rest>\D*+)\Z")
 _STEM_END = "# :_-"
 #: Times of old files are whole microseconds, so what follows may begin by that much earlier.
 _CLOCK_NS = 1_000
@@ -214,13 +213,13 @@ _CLOCK_NS = 1_000
 PROFILER_STEM = "ProfilerStep#"
 #: Share of the device's work from which numbered annotations are steps.
 LEAST_WORK = 0.5
-_WORD = lazy_pattern(r"[A-Z]?[a-z]++|[A-Z]+(?![a-z])")
+_WORD = re.compile(r"[A-Z]?[a-z]++|[A-Z]+(?![a-z])")
 #: What numbered parts of a step are called, and what steps are, in the singular.
-_PART = lazy_pattern(
+_PART = re.compile(
     r"layer|block|stage|shard|chunk|bucket|head|expert|module|submodule|decoder|encoder|attention|attn|mlp|conv|linear"
     r"|norm|microbatch|phase|cond|while|fusion|rank|worker|partition|segment"
 )
-_STEP = lazy_pattern(
+_STEP = re.compile(
     r"step|iteration|iter|batch|minibatch|epoch|decode|prefill|generate|token|request|frame|sample|run|trial|rollout"
     r"|repeat|loop"
 )

@@ -4,6 +4,7 @@ experts computed one after the other.
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
@@ -16,7 +17,6 @@ from tracelens.analysis.findings.rule import Advice, Candidate, Observed, candid
 from tracelens.analysis.verdict.summary import Said, counted, percent, takes
 from tracelens.analysis.work.known_work import launch_floor_us, rate_of
 from tracelens.dtypes import DType
-from tracelens.lazy.patterns import lazy_pattern
 from tracelens.perf_models.gemm import GEMM
 from tracelens.perf_models.kernels import FP32
 from tracelens.units import FLOPS_PER_GFLOP, TERA_PER_S_IN_PER_US
@@ -104,9 +104,9 @@ def _row_length(stride: tuple[int, ...] | None, columns: int) -> int:
 
 
 #: Tiles of hipBLASLt (MT128x128x64) and of cutlass, cuBLAS and nvjet (tilesize128x64x32, _128x64_, _128x64x32_).
-_TILE = lazy_pattern(r"(?:MT|tilesize|_)(\d{2,3})x(\d{2,3})(?:x\d{1,3})?(?=_)")
+_TILE = re.compile(r"(?:MT|tilesize|_)(\d{2,3})x(\d{2,3})(?:x\d{1,3})?(?=_)")
 #: Kernels that also split the sum, or hand out work in other pieces than tiles.
-_SPLITS = lazy_pattern(r"(?i)split_?k|stream_?k|_SK\d|GSU(?:[2-9]|\d\d)|MultipleBuffer")
+_SPLITS = re.compile(r"(?i)split_?k|stream_?k|_SK\d|GSU(?:[2-9]|\d\d)|MultipleBuffer")
 #: Share of the device that must be idle, on average over the waves.
 _MUCH_IDLE = 0.15
 
@@ -263,7 +263,7 @@ _MANY_EXPERTS, _DIFFERENT_ROWS = 16, 3
 #: Share of them whose number of rows is not that of the one before: batches change it from one step to the next only.
 _CHANGING_ROWS = 0.25
 #: What says that there are experts: an op or kernel that picks or orders them, or a module's name.
-_ROUTES_TO_EXPERTS = lazy_pattern(r"(?i)top_?k|router|routing|gating|(?:^|[^a-z])moe|experts?(?:[^a-z]|$)")
+_ROUTES_TO_EXPERTS = re.compile(r"(?i)top_?k|router|routing|gating|(?:^|[^a-z])moe|experts?(?:[^a-z]|$)")
 #: GEMMs that may lie between the router and the first expert: those of shared experts.
 _BETWEEN_ROUTER_AND_EXPERT = 4
 #: Longest mean time of such a GEMM.
@@ -392,7 +392,7 @@ def slow_convolutions(seen: Observed) -> Iterator[Candidate]:
     yield from candidate_of_calls(seen, rows, "convolution call", rest)
 
 
-_CHANGES_LAYOUT = lazy_pattern(r"(?i)nchwToNhwc|nhwcToNchw|nchw2nhwc|nhwc2nchw|^batched_transpose_\d")
+_CHANGES_LAYOUT = re.compile(r"(?i)nchwToNhwc|nhwcToNchw|nchw2nhwc|nhwc2nchw|^batched_transpose_\d")
 #: MIOpen's, which PyTorch hands channels last by default from ROCm 7 on (pytorch/pytorch#63617, #170947).
 _OF_MIOPEN = "batched_transpose_"
 _MIOPEN_REMEDY = (

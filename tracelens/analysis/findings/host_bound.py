@@ -4,6 +4,7 @@ for other host work.
 
 from __future__ import annotations
 
+import re
 from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import replace
@@ -25,7 +26,6 @@ from tracelens.analysis.idle.idle_time import LATENCY
 from tracelens.analysis.intervals import Ints, covered_ns
 from tracelens.analysis.reading.captured_graphs import graph_launches
 from tracelens.analysis.verdict.summary import Said, counted, duration, percent, shortened
-from tracelens.lazy.patterns import lazy_pattern
 from tracelens.trace.provenance import no_stacks
 from tracelens.trace.table import Kind, Recorder, TraceTable
 from tracelens.units import NS_PER_US
@@ -36,7 +36,7 @@ _MOST_OF_WAIT = 0.6
 _IN_MODEL = (
     "less Python before the model's first kernel: masks and positions made once, a CUDA or HIP graph, torch.compile"
 )
-_PLAIN_NAME = lazy_pattern(r"[A-Za-z_]\w*")
+_PLAIN_NAME = re.compile(r"[A-Za-z_]\w*")
 
 
 @finding(

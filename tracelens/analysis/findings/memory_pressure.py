@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from dataclasses import replace
 
@@ -12,13 +13,12 @@ from tracelens.analysis.attribution.host_time import ALLOCATOR, named
 from tracelens.analysis.findings.idle_rules import idle_of_cause
 from tracelens.analysis.findings.rule import Advice, Candidate, Observed, finding
 from tracelens.analysis.verdict.summary import Said, counted, size
-from tracelens.lazy.patterns import lazy_pattern
 from tracelens.trace.table import Kind
 from tracelens.units import BYTES_PER_GIB, BYTES_PER_MB, NS_PER_US
 
 # What c10/cuda/CUDACachingAllocator.cpp calls, with and without expandable segments.
-_FREES = lazy_pattern(r"^(?:cuda|hip)Free$|^(?:cu|hip)Mem(?:Free|Unmap|Release)(?:_v2)?$")
-_ALLOCATES = lazy_pattern(r"^(?:cuda|hip)(?:Ext)?Malloc(?:WithFlags)?$|^(?:cu|hip)Mem(?:Alloc|Create|Map)(?:_v2)?$")
+_FREES = re.compile(r"^(?:cuda|hip)Free$|^(?:cu|hip)Mem(?:Free|Unmap|Release)(?:_v2)?$")
+_ALLOCATES = re.compile(r"^(?:cuda|hip)(?:Ext)?Malloc(?:WithFlags)?$|^(?:cu|hip)Mem(?:Alloc|Create|Map)(?:_v2)?$")
 #: Longest time between giving back and asking again: the thread does nothing else in between.
 _AT_ONCE_NS = 1_000_000
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection, Iterator
 from typing import TYPE_CHECKING
 
@@ -18,7 +19,6 @@ from tracelens.analysis.verdict.summary import Evidence, Said, counted, duration
 from tracelens.analysis.work.expert_layers import split_sizes
 from tracelens.backends.base import System
 from tracelens.backends.collective_times import Collectives
-from tracelens.lazy.patterns import lazy_pattern
 from tracelens.lazy.records import dataclass
 from tracelens.perf_models import Collective
 from tracelens.perf_models.base import WorkColumns
@@ -35,7 +35,7 @@ SEND_RECV, ALL_TO_ALL, ALL_REDUCE = "send/recv", "all-to-all", "all-reduce"
 #: An all-reduce by a kernel of a serving engine's own, on shared buffers, or in a trace without a backward pass.
 OF_ACTIVATIONS = "all-reduce of activations"
 _PLAIN_KINDS = {"send": SEND_RECV, "recv": SEND_RECV}
-_KINDS_NAMED = lazy_pattern(
+_KINDS_NAMED = re.compile(
     r"(?i)(?P<reduce>all_?reduce|cross_device_reduce)|(?P<gather>all_?gather)|(?P<scatter>reduce_?scatter)"
     r"|(?P<exchange>all_?to_?all)|(?P<pair>sendrecv)|(?P<broadcast>broadcast)"
 )
@@ -45,9 +45,9 @@ _KIND_WORDS = {
 }  # fmt: skip
 #: The category of exchanges of tokens (DeepEP and the like).
 _TOKENS = "EP_Communication"
-_TRAINS = lazy_pattern(r"^(?:autograd::engine|Optimizer\.|aten::_fused_(?:adam|sgd|adagrad))")
+_TRAINS = re.compile(r"^(?:autograd::engine|Optimizer\.|aten::_fused_(?:adam|sgd|adagrad))")
 _SENDS = ("c10d::send", "c10d::recv_", "nccl:send", "nccl:recv")
-_EXCHANGES = lazy_pattern(r"^(?:c10d|nccl|_c10d_functional)::?all_?to_?all")
+_EXCHANGES = re.compile(r"^(?:c10d|nccl|_c10d_functional)::?all_?to_?all")
 
 STAGES = "more micro-batches per step, an interleaved or zero-bubble schedule, stages of equal time: `tracelens search`"
 #: What hides or spares communication of a kind.
@@ -153,7 +153,7 @@ _LATE_RANKS = "see who is late with `tracelens collectives` on the traces of all
 _LATE_OR_SLOW = f"{_LATE_RANKS}, and which path was taken with NCCL_DEBUG=INFO"
 #: From this share of it on, exposed communication is told to be mostly of one kind.
 _MOSTLY = 0.5
-_WAITS = lazy_pattern(r"(?i)notify|barrier|wait|semaphore")
+_WAITS = re.compile(r"(?i)notify|barrier|wait|semaphore")
 
 
 @finding(

@@ -8,6 +8,7 @@ What runs beside something else brings nothing by becoming shorter, so every mom
 
 from __future__ import annotations
 
+import re
 from functools import cached_property
 from typing import TYPE_CHECKING, TypeAlias
 
@@ -19,7 +20,6 @@ from tracelens.analysis.attribution.host_time import HOST_CAUSES, HostCalls, Hos
 from tracelens.analysis.attribution.steps import LONGEST_LATENCY_NS
 from tracelens.analysis.grouping import Codes, distinct_rows, numbered
 from tracelens.analysis.intervals import Ints, Spans, idle_within, intersections
-from tracelens.lazy.patterns import lazy_pattern
 from tracelens.lazy.records import dataclass
 from tracelens.trace.narrow_columns import Column, narrowed
 from tracelens.trace.table import Kind, RowColumn, TraceTable
@@ -33,9 +33,9 @@ if TYPE_CHECKING:
 #: Of an event whose launch is not known, and not bounded either.
 NEVER = np.iinfo(np.int64).max
 
-_WAITS_FOR_EVENT = lazy_pattern(r"^(?:cuda|hip|cu)StreamWaitEvent")
+_WAITS_FOR_EVENT = re.compile(r"^(?:cuda|hip|cu)StreamWaitEvent")
 # A word of memory that another device or rank writes: symmetric memory, signals between ranks.
-_WAITS_FOR_VALUE = lazy_pattern(r"^(?:cuda|hip|cu)Stream(?:WaitValue|BatchMemOp)")
+_WAITS_FOR_VALUE = re.compile(r"^(?:cuda|hip|cu)Stream(?:WaitValue|BatchMemOp)")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -151,7 +151,7 @@ DEVICE_CAUSES = (
 CAUSES = (*HOST_CAUSES, *DEVICE_CAUSES, UNKNOWN)
 #: Gaps that the sheet of single gaps lists; the causes count all of them.
 MAX_GAPS = 100
-_WITHIN_A_DEVICE = lazy_pattern(r"DtoD|Device -> Device|D2D")
+_WITHIN_A_DEVICE = re.compile(r"DtoD|Device -> Device|D2D")
 # When a stream became free for the first event of it that was recorded.
 _NOT_KNOWN = np.iinfo(np.int64).min
 # Gaps whose causes are looked for at a time: the columns made on the way stay small.

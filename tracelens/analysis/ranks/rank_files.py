@@ -9,14 +9,13 @@ from pathlib import Path
 
 from tracelens.analysis.ranks.rank_summary import RankSummary
 from tracelens.errors import InputError, UsageError
-from tracelens.lazy.patterns import lazy_pattern
 from tracelens.lazy.records import dataclass
 from tracelens.trace.reading.bytestream import TRACE_ENDINGS
 
-_DIGITS = lazy_pattern(r"(\d+)")
+_DIGITS = re.compile(r"(\d+)")
 # TP-0-DP-1-PP-0-EP-0 (SGLang), dp0_pp1_tp0_dcp0_ep0 (vLLM): the outermost degree first.
 _DEGREES = ("pp", "dp", "pcp", "ep", "cp", "tp", "dcp")
-_COORDINATE = lazy_pattern(rf"(?<![a-z])({'|'.join(_DEGREES)})[-_]?(\d+)(?!\d)", re.IGNORECASE)
+_COORDINATE = re.compile(rf"(?<![a-z])({'|'.join(_DEGREES)})[-_]?(\d+)(?!\d)", re.IGNORECASE)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

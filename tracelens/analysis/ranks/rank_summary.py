@@ -4,6 +4,7 @@ times, as a few small columns.
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from math import prod
 from typing import Any
@@ -34,7 +35,6 @@ from tracelens.analysis.work.expert_layers import (
     with_rows,
 )
 from tracelens.dtypes import DType
-from tracelens.lazy.patterns import lazy_pattern
 from tracelens.lazy.records import dataclass
 from tracelens.perf_models.collective import Collective, EPComm
 from tracelens.signature import OpSignature
@@ -54,11 +54,11 @@ SEND_RECV = "send_recv"
 NOTIFY = "notify"
 GLOO = "gloo:"
 # As in tracelens/perf_models/kernels.toml: the function of a DeepEP kernel, with or without its namespace.
-_EXCHANGE = lazy_pattern(r"(?i)(dispatch|combine)")
+_EXCHANGE = re.compile(r"(?i)(dispatch|combine)")
 # Kernels of an exchange that move no tokens: they announce, plan, clear or wait.
-_NOTIFIES = lazy_pattern(r"notify|get_dispatch_layout|barrier|clean|device_sync")
+_NOTIFIES = re.compile(r"notify|get_dispatch_layout|barrier|clean|device_sync")
 # ncclDevKernel_AllReduce_Sum_f32_RING_LL, ncclKernel_SendRecv_..., rccl's as well; then custom all-reduces.
-_NCCL_WORD = lazy_pattern(r"nccl(?:Dev)?Kernel_([A-Za-z]+)")
+_NCCL_WORD = re.compile(r"nccl(?:Dev)?Kernel_([A-Za-z]+)")
 _SPELLED = {"sendrecv": SEND_RECV, "allreduce": "all_reduce", "crossdevicereduce": "all_reduce"}
 
 

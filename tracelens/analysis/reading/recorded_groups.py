@@ -12,7 +12,6 @@ from typing import Any
 import numpy as np
 
 from tracelens.analysis.grouping import Codes, first_of_each, numbered
-from tracelens.lazy.patterns import lazy_pattern
 from tracelens.perf_models.collective import Collective
 from tracelens.signature import OpSignature
 from tracelens.trace.table import Kind, ProcessGroup, RowColumn, TraceTable
@@ -129,7 +128,7 @@ def _whole_job(table: TraceTable) -> int | None:
 
 
 # How training frameworks describe the group in which experts exchange tokens.
-_EXPERT_GROUP = lazy_pattern(r"(?:expert(?:_model)?_parallel|ep)(?:_group)?", re.IGNORECASE)
+_EXPERT_GROUP = re.compile(r"(?:expert(?:_model)?_parallel|ep)(?:_group)?", re.IGNORECASE)
 #: Where the metadata of a collective says which one it is.
 _KIND = "Collective name"
 # The first number among the template arguments, after at most one type or flag

@@ -17,7 +17,6 @@ from tracelens.analysis.selfcheck.plain import PlainTrace, kernel_totals, parts,
 from tracelens.analysis.sheets import coll_analysis, device_timeline, kernel_time, perf_summary
 from tracelens.analysis.sheets.distinct_calls import UNLINKED_NAME
 from tracelens.analysis.verdict.summary import Finding, Said, Summary
-from tracelens.lazy.patterns import lazy_pattern
 from tracelens.lazy.records import dataclass
 from tracelens.trace.links import LinkedBy
 from tracelens.trace.table import Recorder
@@ -27,7 +26,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
 
-_NUMBER = lazy_pattern(r"(?<![\w.])(?P<digits>\d[\d,]*(?:\.\d+)?)(?P<unit> (?:%|µs|ms|s|kB|MB|GB/s|GB)(?!\w))?")
+_NUMBER = re.compile(r"(?<![\w.])(?P<digits>\d[\d,]*(?:\.\d+)?)(?P<unit> (?:%|µs|ms|s|kB|MB|GB/s|GB)(?!\w))?")
 #: What a printed unit is of the unit that a figure is kept in.
 _FACTORS = {
     "%": ("share", 100.0),
@@ -40,9 +39,9 @@ _FACTORS = {
     "GB/s": ("GB/s", 1.0),
 }
 #: Numbers that are part of a name or a rule, not of the trace.
-_WORDING = lazy_pattern(r"16 bytes|10-bit")
+_WORDING = re.compile(r"16 bytes|10-bit")
 #: What the trace has: an op and the shapes of its arguments, or what the host was at.
-_QUOTED = lazy_pattern(
+_QUOTED = re.compile(
     r"^.*, (?=[\d,]+ calls?(?: of [\d,]+ (?:shapes|signatures))?: )"
     r"|(?<=; most to gain in ).*?(?=; \d+ % of|$)"
     r"|(?<=, most of it in ).*?(?=; \d+ % of|$)"

@@ -10,6 +10,7 @@ import gzip
 import itertools
 import json
 import math
+import re
 from bisect import bisect_right
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
@@ -18,14 +19,13 @@ from decimal import ROUND_HALF_EVEN, Decimal, InvalidOperation
 from pathlib import Path
 from typing import Any
 
-from tracelens.lazy.patterns import lazy_pattern
 from tracelens.lazy.records import dataclass
 
 _DEVICE = frozenset({"kernel", "gpu_memcpy", "memcpy", "gpu_memset", "memset"})
 _OPS = frozenset({"cpu_op", "operator"})
 #: Categories of events that nest on a host thread, beside the runtime and driver calls of any vendor.
 _NESTING = _OPS | {"user_annotation", "python_function", "runtime", "driver"}
-_STEP = lazy_pattern(r"ProfilerStep#\d{1,12}")
+_STEP = re.compile(r"ProfilerStep#\d{1,12}")
 #: An op of this name hands its kernels to the op above it.
 _PASSED_OVER = "execute"
 

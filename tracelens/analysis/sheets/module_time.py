@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -25,7 +26,6 @@ from tracelens.analysis.attribution.host_scopes import (
 from tracelens.analysis.attribution.steps import is_step_annotation
 from tracelens.analysis.intervals import Ints
 from tracelens.analysis.sheets.shared_columns import DURATIONS
-from tracelens.lazy.patterns import lazy_pattern
 from tracelens.lazy.records import dataclass
 from tracelens.schema import column_set, count, identifier, percent, sheet, text, us
 from tracelens.trace.table import XLA_PROGRAMS, Kind, RowColumn, TraceTable, has_host_time
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 
 NO_MODULE = "(in no module)"
 # "jit_train_step(8217364)": the same program compiled again has another number.
-_FINGERPRINT = lazy_pattern(r"\(\d++\)\Z")
+_FINGERPRINT = re.compile(r"\(\d++\)\Z")
 
 
 MODULE_TIME_COLUMNS = column_set(
@@ -252,7 +252,7 @@ OTHER_STACKS, NO_STACK = "(other stacks)", "(no Python frames)"
 
 # Frames of the framework rather than of the program: "torch/nn/modules/linear.py(130): forward", "<built-in ...>",
 # "<frozen ...>"; site-packages are cut off by the profiler.
-_FRAMEWORK = lazy_pattern(r"^(?:<|torch/|.*/torch/|nn\.Module: |PyCapsule|threading\.py|runpy\.py|contextlib\.py)")
+_FRAMEWORK = re.compile(r"^(?:<|torch/|.*/torch/|nn\.Module: |PyCapsule|threading\.py|runpy\.py|contextlib\.py)")
 
 
 CALL_STACKS_COLUMNS = column_set(

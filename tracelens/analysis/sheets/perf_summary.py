@@ -4,6 +4,7 @@ category.
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -17,7 +18,6 @@ from tracelens.analysis.sheets.context import SheetContext
 from tracelens.analysis.sheets.distinct_calls import DIFFERENT
 from tracelens.analysis.sheets.shared_columns import CATEGORY
 from tracelens.backends.base import Floats, bound_name
-from tracelens.lazy.patterns import lazy_pattern
 from tracelens.schema import PARAMETER, column_set, count, number, percent, sheet, statistics, text, us
 from tracelens.units import NS_PER_US
 
@@ -65,7 +65,7 @@ def unified_perf_summary_frame(context: SheetContext) -> pd.DataFrame:
 
 
 PERF_SUMMARY_TITLE = "ops"
-_SHAPE = lazy_pattern(r"\(\d[\d, ]*\)")
+_SHAPE = re.compile(r"\(\d[\d, ]*\)")
 PERF_SUMMARY_COLUMNS = column_set(
     text("name", "Name of the op in the trace.", width=46),
     text("category", "The perf model's family, else what the op's first kernel is.", width=16),

@@ -4,6 +4,7 @@ not what they seem.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 
 import numpy as np
@@ -24,7 +25,6 @@ from tracelens.analysis.sheets import device_timeline, perf_summary
 from tracelens.analysis.verdict.summary import Notice, counted, duration, percent
 from tracelens.analysis.work.known_work import MOST_OF_ROOFLINE, TOLERANCE_US
 from tracelens.files.safe_text import clipped
-from tracelens.lazy.patterns import lazy_pattern
 from tracelens.perf_models.base import UnknownWork
 from tracelens.perf_models.triton_kernels import FusedKernel
 from tracelens.trace.provenance import MergedRanks, no_shapes
@@ -36,7 +36,7 @@ from tracelens.units import NS_PER_US
 _CLOCK_NS = 1_000
 #: What a launch takes to reach the device, by which no cause of idle time is told from another.
 _LAUNCH_NS = 20_000
-_DEVICE_WAITS = lazy_pattern(r"^(?:cuda|hip)DeviceSynchronize|^cuCtxSynchronize")
+_DEVICE_WAITS = re.compile(r"^(?:cuda|hip)DeviceSynchronize|^cuCtxSynchronize")
 #: Share of the window, and length, from which one stretch without any event is said.
 _MOST_SILENT, _LONG_SILENCE_NS = 0.5, 1_000_000_000
 #: How many times as long as others a step is that a mean should not hide.
@@ -196,7 +196,7 @@ def _longest_gap(start: Ints, end: Ints, first: int, last: int) -> tuple[int, in
 #: A share that is printed as 100 %.
 _ALL = 0.995
 #: Kernels of algorithms that need fewer multiplications than the convolution's definition.
-_FEWER_FLOPS = lazy_pattern(r"(?i)winograd|fft")
+_FEWER_FLOPS = re.compile(r"(?i)winograd|fft")
 #: Columns that the name of an annotation may take in a sentence.
 _NAME_WIDTH = 40
 

@@ -15,7 +15,6 @@ import numpy.typing as npt
 from tracelens.analysis.loaded_trace import StepWork
 from tracelens.analysis.verdict.summary import Notice, StepUtilization, Utilization
 from tracelens.errors import SignatureError
-from tracelens.lazy.patterns import lazy_pattern
 from tracelens.lazy.records import dataclass
 from tracelens.trace.table import Kind, TraceTable
 from tracelens.units import NS_PER_US, TERA_PER_S_IN_PER_US
@@ -27,9 +26,9 @@ if TYPE_CHECKING:
     from tracelens.workload import ModelConfig
 
 Floats = npt.NDArray[np.float64]
-_BACKWARD = lazy_pattern(r"backward", re.IGNORECASE)
+_BACKWARD = re.compile(r"backward", re.IGNORECASE)
 # How Megatron-Core and torchtitan describe groups whose ranks share the work on one batch of tokens.
-_SHARED_WORK = lazy_pattern(
+_SHARED_WORK = re.compile(
     r"(?:tensor(?:_and_context)?(?:_model)?_parallel|pipeline(?:_model)?_parallel|context_parallel|mesh_(?:tp|pp|cp)|tp|pp|cp)"
     r"(?:_group)?",
     re.IGNORECASE,

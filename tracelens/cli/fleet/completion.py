@@ -7,14 +7,14 @@ tracelens completion fish > ~/.config/fish/completions/tracelens.fish
 from __future__ import annotations
 
 import argparse
+import re
 from collections.abc import Iterator, Mapping
 from string import Template
 
 from tracelens.files.say import emit
-from tracelens.lazy.patterns import lazy_pattern
 
 #: A word as it may stand in a script: what a shell would do something with is never completed.
-_PLAIN = lazy_pattern(r"[\w.,:/+-]+")
+_PLAIN = re.compile(r"[\w.,:/+-]+")
 #: ``WORDS``: what may come after the verbs so far, or after an option of theirs.
 _BASH = Template("""\
 _tracelens_words() {

@@ -9,7 +9,6 @@ from dataclasses import replace
 from tracelens.dtypes import TRAINED, Precision, spelled_type
 from tracelens.errors import UsageError
 from tracelens.files.data_table import Headings, is_unsaid, number
-from tracelens.lazy.patterns import lazy_pattern
 from tracelens.lazy.records import dataclass
 from tracelens.predict.projection.schedules import schedules
 from tracelens.training_options import MODULES, Dispatcher, Graphs, Recompute
@@ -69,10 +68,10 @@ _NONE_IN = frozenset({
     "precision", "schedule",
 })  # fmt: skip
 _NONE = frozenset({"-", "--", "none", "n/a", "na", "no", "off"})
-_COUNTED = lazy_pattern(r"([0-9]{1,9}) ?[x×*] ?(?=[a-z])|(?<=[a-z0-9])(?<!nvl36) ?[x×*] ?([0-9]{1,9})$", re.IGNORECASE)
-_TIMES = lazy_pattern(r"([0-9]{1,6}) ?[x×*] ?([0-9]{1,6})(?: (?=[a-z])|$)", re.IGNORECASE)
-_IN_NODES = lazy_pattern(r"([0-9]{1,6}) ?nodes?\b(?: ?\(?([0-9]{1,7}) ?gpus?)?", re.IGNORECASE)
-_DEGREE = lazy_pattern(r"\b(tp|pp|vpp?|cp|ep|etp|dp|fsdp) ?[=:_-]? ?([0-9]+)", re.IGNORECASE)
+_COUNTED = re.compile(r"([0-9]{1,9}) ?[x×*] ?(?=[a-z])|(?<=[a-z0-9])(?<!nvl36) ?[x×*] ?([0-9]{1,9})$", re.IGNORECASE)
+_TIMES = re.compile(r"([0-9]{1,6}) ?[x×*] ?([0-9]{1,6})(?: (?=[a-z])|$)", re.IGNORECASE)
+_IN_NODES = re.compile(r"([0-9]{1,6}) ?nodes?\b(?: ?\(?([0-9]{1,7}) ?gpus?)?", re.IGNORECASE)
+_DEGREE = re.compile(r"\b(tp|pp|vpp?|cp|ep|etp|dp|fsdp) ?[=:_-]? ?([0-9]+)", re.IGNORECASE)
 
 
 def stated(row: Mapping[str, str]) -> dict[str, str]:
@@ -145,16 +144,16 @@ _NOTHING = frozenset({
     "no recompute", "no recomputation", "not used", "no activation checkpointing",
 })  # fmt: skip
 #: Megatron-LM's modules, the longer names before those that they begin with.
-_MODULES = lazy_pattern(rf"\b({'|'.join(sorted(MODULES, key=len, reverse=True)).replace('_', ' ')})\b")
+_MODULES = re.compile(rf"\b({'|'.join(sorted(MODULES, key=len, reverse=True)).replace('_', ' ')})\b")
 #: Words for recomputing every layer.
-_WHOLE = lazy_pattern(
+_WHOLE = re.compile(
     r"[✓✔]|(recompute )?[0-9]{1,4}( of [0-9]{1,4})? (layers?|blocks?)"
     r"|(full|yes|y|true|on|1|enabled|all|every|block|uniform|ac|activation (checkpointing|recomputation)"
     r"|gradient checkpointing|checkpointing)\b"
 )
 _OFF = frozenset({"0", "false", "no", "off", "none", "disabled", "without"})
-_GRAPHS = lazy_pattern(r"\b(?:(\w{1,16})[ _-])?cuda[ _-]?graphs?(?: ?[=:] ?(\w{1,16}))?")
-_TP_OVERLAP = lazy_pattern(r"\btp[ _-](?:comm[ _-])?overlap ?[=:] ?(\w{1,16})")
+_GRAPHS = re.compile(r"\b(?:(\w{1,16})[ _-])?cuda[ _-]?graphs?(?: ?[=:] ?(\w{1,16}))?")
+_TP_OVERLAP = re.compile(r"\btp[ _-](?:comm[ _-])?overlap ?[=:] ?(\w{1,16})")
 _SCHEDULES = {
     "1f1b": "1f1b", "interleaved": "interleaved", "1f1binterleaved": "interleaved", "interleaved1f1b": "interleaved",
     "vpp": "interleaved", "gpipe": "gpipe", "afab": "gpipe", "zbvformatted": "zb-v", "zbvzb": "zb-v",
@@ -167,7 +166,7 @@ _SHARDED = {
 }  # fmt: skip
 
 #: ``min(n,512)``, with ``->128 beyond 256`` behind it: ranks to shard over of a job of n.
-_SHARD_RULE = lazy_pattern(r"min\(n, ?(\d{1,6})\)(?: ?-> ?(\d{1,6}) beyond (\d{1,6}))?")
+_SHARD_RULE = re.compile(r"min\(n, ?(\d{1,6})\)(?: ?-> ?(\d{1,6}) beyond (\d{1,6}))?")
 
 
 def graphs_of(text: str, *, has_experts: bool) -> Graphs | None:

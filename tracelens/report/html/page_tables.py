@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from tracelens.files.safe_text import short_kernel_name, terminal_text
-from tracelens.lazy.patterns import lazy_pattern
 from tracelens.lazy.records import dataclass
 from tracelens.report.cells import Value, plain_value, plain_values
 from tracelens.report.figures import shown_figure
@@ -135,7 +135,7 @@ def shown_text(text: str) -> str:
     return text if len(text) <= MAX_TEXT else f"{text[: MAX_TEXT - 30]}… ({len(text):,} characters)"
 
 
-_QUOTED = lazy_pattern(r"`([^`]+)`")
+_QUOTED = re.compile(r"`([^`]+)`")
 
 
 def prose(text: str) -> Markup:
@@ -189,7 +189,7 @@ def _compact(value: Value) -> Value:
 
 #: Rows of a table; the files of the answer have them all.
 MAX_ROWS = 200
-_FIGURE = lazy_pattern(r"[-+−]?[\d.,]*")
+_FIGURE = re.compile(r"[-+−]?[\d.,]*")
 
 
 def head(

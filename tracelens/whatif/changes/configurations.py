@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import json
 import math
+import re
 from dataclasses import replace
 from typing import Any
 
@@ -17,7 +18,6 @@ from tracelens.analysis.work.known_work import launch_floor_us
 from tracelens.backends.base import System
 from tracelens.dtypes import DType, Precision
 from tracelens.errors import UsageError
-from tracelens.lazy.patterns import lazy_pattern
 from tracelens.perf_models.base import PerfModel, WorkColumns, resolved
 from tracelens.perf_models.collective import Collective
 from tracelens.perf_models.conv import Conv
@@ -141,7 +141,7 @@ def _is_wider(model: GEMM, dtype: DType) -> bool:
 
 
 #: Inductor's templates of products, which stand for no other category than its.
-_TEMPLATE = lazy_pattern(r"^triton_tem_fused\w*?_(?:addmm|baddbmm|bmm|mm)(?:_|$)")
+_TEMPLATE = re.compile(r"^triton_tem_fused\w*?_(?:addmm|baddbmm|bmm|mm)(?:_|$)")
 
 
 def _products_of_unknown_size(plan: Plan) -> Bools:

@@ -7,6 +7,7 @@ A scheme names the modules that it covers, or those that it leaves out, layer by
 from __future__ import annotations
 
 import json
+import re
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import replace
@@ -15,16 +16,15 @@ from typing import Any
 
 from tracelens.dtypes import DType
 from tracelens.errors import InputError
-from tracelens.lazy.patterns import lazy_pattern
 from tracelens.lazy.records import dataclass
 from tracelens.workload.model_shape import PARTS, NarrowWeights, Quantization
 
 #: Projections of attention as modules call them; norms, convolutions and indexers beside them do not decide.
-_PROJECTIONS = lazy_pattern(
+_PROJECTIONS = re.compile(
     r"(self_attn|linear_attn|attn|attention)\W*$|(q|k|v|o|qkv|q_a|q_b|kv_b|kv_a|in|out|qkvz|in_proj_qkv|in_proj_z)_proj"
     r"|kv_a_proj_with_mqa|mixer\W*$"
 )
-_LAYER = lazy_pattern(r"(?:layers|blocks|h)\.(\d+)\b")
+_LAYER = re.compile(r"(?:layers|blocks|h)\.(\d+)\b")
 _NOT_WEIGHTS = ("router", "norm", "embed", "vis", "mm_projector", "audio", "mtp", "bias", "conv", "indexer")
 _FP8, _FP4 = DType.FP8_E4M3FN, DType.FP4_E2M1
 _INTEGER_METHODS = ("awq", "gptq", "auto-round", "bitsandbytes")

@@ -16,7 +16,6 @@ from tracelens.dtypes import DType
 from tracelens.errors import UsageError
 from tracelens.hardware.device_figures import Hbm, Link, Rate
 from tracelens.hardware.spec import HardwareSpec
-from tracelens.lazy.patterns import lazy_pattern
 from tracelens.lazy.records import dataclass
 from tracelens.network.topology import Link as TierLink
 from tracelens.network.topology import Protocol, Rates, Tier, Topology
@@ -36,7 +35,7 @@ from tracelens.units import BYTES_PER_GB, BYTES_PER_GIB, US_PER_S
 from tracelens.workload.blocks import DENSE_LAYER
 from tracelens.workload.model_config import ModelConfig
 
-_NODE = lazy_pattern(r"(.+)-nvs(\d{1,6})", re.IGNORECASE)
+_NODE = re.compile(r"(.+)-nvs(\d{1,6})", re.IGNORECASE)
 #: Whose kernels' efficiencies the paper's devices have under the corrected rules.
 _LIKE = {"A100": "a100-sxm-80gb", "H200": "h200-sxm", "B200": "b200", "B200-next": "b200"}
 _SOURCE = "arXiv 2410.00273 (transformer-perf-estimates config-*.json)"

@@ -21,7 +21,6 @@ import msgspec
 from msgspec import Raw
 
 from tracelens.errors import InputError
-from tracelens.lazy.patterns import lazy_pattern
 from tracelens.lazy.records import dataclass
 from tracelens.trace.reading.bytestream import ByteStream
 from tracelens.trace.reading.chrome.event_columns import needs_text_times
@@ -40,12 +39,12 @@ from tracelens.trace.reading.chrome.event_json import (
 from tracelens.trace.reading.chrome.salvage import salvaged
 from tracelens.trace.reading.chrome.scanned_events import Refusal, ScannedEvents, new_scanner
 
-_EVENTS_KEY = lazy_pattern(rb'"traceEvents"\s*+:\s*+\[')
-_OPENING = lazy_pattern(rb"\s*+:\s*+\[")
+_EVENTS_KEY = re.compile(rb'"traceEvents"\s*+:\s*+\[')
+_OPENING = re.compile(rb"\s*+:\s*+\[")
 #: Nothing but an event starts with its phase.
-PHASE_FIRST = lazy_pattern(rb'\{\s*+"ph"\s*+:')
+PHASE_FIRST = re.compile(rb'\{\s*+"ph"\s*+:')
 _KEY = b'"traceEvents"'
-_TOKEN = lazy_pattern(STRING + rb"|[{\[]++|[}\]]++", re.DOTALL)
+_TOKEN = re.compile(STRING + rb"|[{\[]++|[}\]]++", re.DOTALL)
 _BLANK_BYTES = b" \t\r\n\x00"
 _FAILURES = (msgspec.DecodeError, ValueError, RecursionError)  # before msgspec 0.21 the first was no ValueError
 
@@ -131,14 +130,14 @@ def _loaded(text: bytes, *, repair: bool) -> tuple[Any, int]:
         return None, 0
 
 
-_BORDER = lazy_pattern(rb'\}\s*+,\s*+(?=\{\s*+"[A-Za-z])')
-_BLANK = lazy_pattern(rb"[\s\x00]*")
+_BORDER = re.compile(rb'\}\s*+,\s*+(?=\{\s*+"[A-Za-z])')
+_BLANK = re.compile(rb"[\s\x00]*")
 _SCAN_BYTES = 16 * 1024
 # A border is found although it straddles two scans: more white space than this inside one only costs a candidate.
 _SCAN_OVERLAP_BYTES = 256
 #: The most text held while no border parses; beyond, the text counts as damaged.
 LARGEST_WINDOW_BYTES = 64 << 20
-_EVENT = lazy_pattern(rb'\{\s*+"(?:ph|cat|name|pid|ts)"\s*+:')
+_EVENT = re.compile(rb'\{\s*+"(?:ph|cat|name|pid|ts)"\s*+:')
 _LOOK_AHEAD_BYTES = 4096
 # Pieces that are scanned need no objects in a core's cache: larger ones save calls.
 _SCANNED_AT_ONCE = 4

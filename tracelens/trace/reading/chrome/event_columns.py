@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import operator
+import re
 import struct
 from collections import Counter
 from collections.abc import Container, Hashable, Mapping, Sequence
@@ -15,7 +16,6 @@ import numpy as np
 import numpy.typing as npt
 from msgspec import Raw
 
-from tracelens.lazy.patterns import lazy_pattern
 from tracelens.trace.narrow_columns import GrowingColumns
 from tracelens.trace.reading.chrome.event_json import (
     ABSENT,
@@ -101,7 +101,7 @@ MOST_CATEGORIES = 32_000
 _MORE_CATEGORIES = "(more categories)"
 
 #: PyTorch 1.8's category of ops, and its name for a step.
-_OLD_OPS, _STEP = "Operator", lazy_pattern(r"ProfilerStep#\d+")
+_OLD_OPS, _STEP = "Operator", re.compile(r"ProfilerStep#\d+")
 
 #: The columns of a table, and what each is made of.
 COLUMNS: dict[str, Any] = {
@@ -609,8 +609,8 @@ def _exact_ns(us: npt.NDArray[np.float64]) -> tuple[Array, npt.NDArray[np.bool_]
     return whole.astype(np.int64) * 1000 + np.rint((us - whole) * 1000).astype(np.int64), valid
 
 
-_WHOLE = lazy_pattern(rb"(?:\d{1,15} )+")
-_THREE_DECIMALS = lazy_pattern(rb"(?:\d{1,15}\.\d{3} )+")
+_WHOLE = re.compile(rb"(?:\d{1,15} )+")
+_THREE_DECIMALS = re.compile(rb"(?:\d{1,15}\.\d{3} )+")
 
 
 def _text_times_ns(texts: list[bytes]) -> tuple[Array, npt.NDArray[np.bool_]]:

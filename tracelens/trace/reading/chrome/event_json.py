@@ -20,15 +20,13 @@ import msgspec
 import numpy as np
 from msgspec import Raw, Struct, field
 
-from tracelens.lazy.patterns import lazy_pattern
-
 #: A JSON string, as a pattern. One without an end reaches to the end of the text: as it matches there, what is in it is
 #: not searched again from each of its quotes, which would take the square of its length.
 STRING = rb'"[^"\\]*+(?:\\.[^"\\]*+)*+(?:"|\\?\Z)'
-_TOKEN = lazy_pattern(STRING + rb"|-?\b(?:NaN|nan|Infinity|infinity|inf|Inf|INF)\b|,(?=\s*+[}\]])", re.DOTALL)
-_SUSPECT = lazy_pattern(rb"[\x00-\x1f\\\x80-\xff]")
-_CONTROL = lazy_pattern(rb"[\x00-\x1f]")
-_ESCAPE = lazy_pattern(
+_TOKEN = re.compile(STRING + rb"|-?\b(?:NaN|nan|Infinity|infinity|inf|Inf|INF)\b|,(?=\s*+[}\]])", re.DOTALL)
+_SUSPECT = re.compile(rb"[\x00-\x1f\\\x80-\xff]")
+_CONTROL = re.compile(rb"[\x00-\x1f]")
+_ESCAPE = re.compile(
     rb"\\(?:(?P<valid>[\"\\/bfnrt]|u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2}"
     rb"|u(?![dD][89a-fA-F])[0-9a-fA-F]{4})|(?P<surrogate>u[dD][89a-fA-F][0-9a-fA-F]{2}))?"
 )
@@ -193,7 +191,7 @@ class _KnownTextTimedEvent(TextTimedEvent, gc=False):
 #: What the decoders below raise for text that is no such JSON.
 FAILURES = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 
-_TRAILING = lazy_pattern(r"trailing characters \(byte (\d+)\)")
+_TRAILING = re.compile(r"trailing characters \(byte (\d+)\)")
 _known_events = msgspec.json.Decoder(list[_KnownEvent], strict=False)
 _known_text_timed_events = msgspec.json.Decoder(list[_KnownTextTimedEvent], strict=False)
 _events = msgspec.json.Decoder(list[Event], strict=False)

@@ -20,7 +20,6 @@ import numpy.typing as npt
 
 from tracelens.errors import InputError
 from tracelens.files.memory_limit import MemoryLimit
-from tracelens.lazy.patterns import lazy_pattern
 from tracelens.trace.narrow_columns import Column
 from tracelens.trace.reading.bytestream import ByteStream, MemoryStream
 from tracelens.trace.reading.chrome import chunks
@@ -223,8 +222,8 @@ class EventList:
 
 
 _DEVICE, _HOST = "Ascend Hardware", "CANN"
-_WAIT = lazy_pattern(r"(?:EVENT|NOTIFY|STREAM)_|PLACE_HOLDER|SYNC", re.IGNORECASE)
-_COPY = lazy_pattern(r"MEMCPY|SDMA", re.IGNORECASE)
+_WAIT = re.compile(r"(?:EVENT|NOTIFY|STREAM)_|PLACE_HOLDER|SYNC", re.IGNORECASE)
+_COPY = re.compile(r"MEMCPY|SDMA", re.IGNORECASE)
 _CATEGORIES = (
     ("kernel", Kind.KERNEL),
     ("gpu_memcpy", Kind.MEMCPY),

@@ -2,27 +2,27 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator
 from dataclasses import field
 from itertools import islice
 
 import msgspec
 
-from tracelens.lazy.patterns import lazy_pattern
 from tracelens.lazy.records import dataclass
 from tracelens.trace.reading.chrome.event_json import is_truncation, repaired, trailing_position
 
-_BETWEEN = lazy_pattern(rb"[\s,\x00]*")
-_SEPARATOR = lazy_pattern(rb"[\s\x00]*+([,\]{]|\Z)")
-_EVENT_START = lazy_pattern(rb'\{\s*+"(?:ph|cat|name|pid|ts)"\s*:')
-_EVENT_END = lazy_pattern(rb'\}\s*+(?:(?=\])|,?+\s*+(?=\{\s*+"[A-Za-z]))')
+_BETWEEN = re.compile(rb"[\s,\x00]*")
+_SEPARATOR = re.compile(rb"[\s\x00]*+([,\]{]|\Z)")
+_EVENT_START = re.compile(rb'\{\s*+"(?:ph|cat|name|pid|ts)"\s*:')
+_EVENT_END = re.compile(rb'\}\s*+(?:(?=\])|,?+\s*+(?=\{\s*+"[A-Za-z]))')
 # The end of the list behind its last event, as far as the characters around it can tell.
-_LIST_END = lazy_pattern(rb'\}[\s\x00,]*+\](?=[\s\x00]*+(?:,\s*+"[A-Za-z]|\}[\s\x00]*+\Z|\Z))')
+_LIST_END = re.compile(rb'\}[\s\x00,]*+\](?=[\s\x00]*+(?:,\s*+"[A-Za-z]|\}[\s\x00]*+\Z|\Z))')
 # An event cut by a pattern inside its strings or lists is tried together with this many neighbors.
 _NEIGHBORS = 8
 _LARGEST_MENDED_BYTES = 64 * 1024
-_BYTE = lazy_pattern(r"\(byte (\d+)\)")
-_MENDABLE = lazy_pattern(rb"[\x00-\x1f\\]|[nN]a|[iI]n|IN")
+_BYTE = re.compile(r"\(byte (\d+)\)")
+_MENDABLE = re.compile(rb"[\x00-\x1f\\]|[nN]a|[iI]n|IN")
 # What is kept when no start is in sight: a start may straddle two windows.
 _KEPT_BYTES = 256
 

@@ -4,6 +4,7 @@ rocmProfileData.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
@@ -14,7 +15,6 @@ import numpy as np
 import numpy.typing as npt
 
 from tracelens.errors import InputError
-from tracelens.lazy.patterns import lazy_pattern
 from tracelens.lazy.records import dataclass
 from tracelens.signature import OpSignature, freeze
 from tracelens.trace.reading.formats.rocprof import call_category, copy_name, gpu_properties
@@ -226,7 +226,7 @@ _MEMORY_KINDS = ("Pageable", "Pinned", "Device", "Array", "Managed", "Device Sta
 # ENUM_CUPTI_SYNC_TYPE, as Kineto spells it.
 _SYNC_KINDS = ("Unknown", "Event Sync", "Stream Wait Event", "Stream Sync", "Context Sync")
 # The version of an entry point: cudaLaunchKernel_v7000.
-_VERSION = lazy_pattern(r"_v\d{4,6}$")
+_VERSION = re.compile(r"_v\d{4,6}$")
 # A serialized GlobalId: 24 bits of the thread below 24 bits of the process.
 _THREAD_BITS = 24
 _NUMBER = (1 << _THREAD_BITS) - 1
@@ -424,7 +424,7 @@ ROCPD = Recorder(
     shapes_option="torch.profiler with record_shapes=True",
 )
 # Tables of one process each carry its number; no other text of the file comes into a statement.
-_TABLE = lazy_pattern(r"rocpd_(?:kernel_dispatch|region|memory_copy|op|api)((?:_[0-9a-fA-F]{1,40}){0,8})")
+_TABLE = re.compile(r"rocpd_(?:kernel_dispatch|region|memory_copy|op|api)((?:_[0-9a-fA-F]{1,40}){0,8})")
 _SIZES = tuple(f"{what}_size_{axis}" for what in ("workgroup", "grid") for axis in "xyz")
 _PLACE = (
     "start",

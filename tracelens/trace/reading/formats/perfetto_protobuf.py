@@ -10,7 +10,6 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from tracelens.lazy.patterns import lazy_pattern
 from tracelens.trace.reading.perfetto_packets import (
     KERNELS,
     NAMES,
@@ -56,10 +55,10 @@ _CATEGORIES = {
     "rocm_hsa": "hsa_runtime", "device_hip": "kernel", "device_hsa": "gpu_memcpy", "host": "user_annotation",
     "user": "user_annotation", "python": "python_function", "rocm_roctx": "user_annotation",
 }  # fmt: skip
-_CALL = lazy_pattern(r"(?:hip|cuda|cu|mtia|ze|ur)[A-Z]")
-_PYTHON = lazy_pattern(r"nn\.Module: |.{0,300}\.py\(\d{1,7}\): |<built-in ")
-_NUMBER = lazy_pattern(r"(\d{1,9})\D*$")
-_STREAM = lazy_pattern(r"(?:stream|queue)\D{0,12}(\d{1,9})", re.IGNORECASE)
+_CALL = re.compile(r"(?:hip|cuda|cu|mtia|ze|ur)[A-Z]")
+_PYTHON = re.compile(r"nn\.Module: |.{0,300}\.py\(\d{1,7}\): |<built-in ")
+_NUMBER = re.compile(r"(\d{1,9})\D*$")
+_STREAM = re.compile(r"(?:stream|queue)\D{0,12}(\d{1,9})", re.IGNORECASE)
 _COPY, _SET = re.compile(r"memcpy|copy", re.IGNORECASE), re.compile(r"memset|fill", re.IGNORECASE)
 #: Marks of what a slice is, where its writer names no category: the arguments that Kineto gives to each kind.
 _MARKS = (("grid", "blocks per SM", "warps per SM", "registers per thread"), ("cuda_sync_kind",), ("cbid", "cid"),

@@ -14,7 +14,6 @@ import msgspec
 import numpy as np
 from msgspec import Struct, field
 
-from tracelens.lazy.patterns import lazy_pattern
 from tracelens.signature import OpSignature
 from tracelens.trace.reading.source import Array, Ints, RowBlocks, Source, coded, reader
 from tracelens.trace.table import Recorder, TraceTable
@@ -24,7 +23,7 @@ if TYPE_CHECKING:
 
 
 _CATEGORY_OF_PREFIX = (("HIP", "hip_runtime"), ("HSA", "hsa_runtime"), ("RCCL", "rccl_runtime"))
-_DIRECTION = lazy_pattern(r"(HOST|DEVICE)_?TO_?(HOST|DEVICE)", re.IGNORECASE)
+_DIRECTION = re.compile(r"(HOST|DEVICE)_?TO_?(HOST|DEVICE)", re.IGNORECASE)
 
 
 def call_category(domain: str) -> str:
@@ -66,11 +65,11 @@ ROCPROF = Recorder(
 #: What rocprof writes into every event, and torch.profiler into none.
 _KEYS = (b'"BeginNs"', b'"EndNs"', b'"DurationNs"')
 # Its arrows alone have a category.
-_OTHER_CATEGORY = lazy_pattern(rb'"cat"\s*+:\s*+"(?!DataFlow")')
+_OTHER_CATEGORY = re.compile(rb'"cat"\s*+:\s*+"(?!DataFlow")')
 #: Processes that stand for something else; from the last on, one per GPU.
 _COPIES, _HIP, _HSA, _MARKERS, _FIRST_GPU = 1, 2, 3, 5, 6
 _CATEGORY_OF_PROCESS = {_HIP: "hip_runtime", _HSA: "hsa_runtime", _MARKERS: "user_annotation"}
-_LAUNCHES = lazy_pattern(r"Launch|Memcpy|Memset")
+_LAUNCHES = re.compile(r"Launch|Memcpy|Memset")
 _NS_PER_US = 1000
 
 
@@ -202,7 +201,7 @@ def _recorded_devices(machine: Any) -> list[dict[str, Any]]:
     return found
 
 
-_NUMBER = lazy_pattern(r"\d{1,12}")
+_NUMBER = re.compile(r"\d{1,12}")
 
 
 ROCPROF_CSV = Recorder(
@@ -223,7 +222,7 @@ _KIN = ("kernel_trace.csv", "memory_copy_trace.csv", "hip_api_trace.csv", "hip_t
         "hsa_trace.csv", "rccl_api_trace.csv", "rccl_trace.csv", "marker_api_trace.csv",
         "marker_trace.csv")  # fmt: skip
 _AGENTS = "agent_info.csv"
-_LAST_NUMBER = lazy_pattern(r"(\d{1,9})\D*$")
+_LAST_NUMBER = re.compile(r"(\d{1,9})\D*$")
 _LARGEST = 2**62
 
 
@@ -414,7 +413,7 @@ ROCPROFV3 = Recorder(
     no_stacks="rocprofv3 records none",
     shapes_option="torch.profiler with record_shapes=True",
 )
-_SDK_START = lazy_pattern(rb'\s*+\{\s*+"rocprofiler-sdk-tool"\s*+:')
+_SDK_START = re.compile(rb'\s*+\{\s*+"rocprofiler-sdk-tool"\s*+:')
 _GPU = 2
 _PROCESS_BITS = 32
 

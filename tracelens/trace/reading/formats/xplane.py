@@ -10,7 +10,6 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from tracelens.lazy.patterns import lazy_pattern
 from tracelens.lazy.records import dataclass
 from tracelens.trace.reading.source import Array, Ints, RowBlocks, Source, coded, coded_pairs, reader
 from tracelens.trace.reading.wire import Wire, WireError
@@ -23,7 +22,7 @@ RECORDER = Recorder(
     shapes_option="XLA records none",
 )
 # A plane, its id, its name: XSpace.planes, XPlane.id, XPlane.name.
-_START = lazy_pattern(
+_START = re.compile(
     rb"\n[\x80-\xff]{0,9}+[\x00-\x7f](?:\x08[\x80-\xff]{0,9}+[\x00-\x7f])?\x12[\x00-\x7f]/(?:host|device):"
 )
 # Field numbers of the messages.
@@ -32,13 +31,13 @@ _PLANE_NAME, _LINES, _EVENT_NAMES, _STAT_NAMES, _PLANE_STATS = 2, 3, 4, 5, 6
 _LINE_ID, _LINE_NAME, _LINE_NS, _EVENTS = 1, 2, 3, 4
 _NAME_ID, _OFFSET_PS, _DURATION_PS, _STATS = 1, 2, 3, 4
 _STAT_ID, _STAT_DOUBLE, _STAT_UINT, _STAT_INT, _STAT_TEXT, _STAT_REF = 1, 2, 3, 4, 5, 7
-_DEVICE = lazy_pattern(r"/device:([A-Za-z_]{1,20}):(\d{1,4})")
-_STREAM = lazy_pattern(r"Stream #(\d{1,9})")
+_DEVICE = re.compile(r"/device:([A-Za-z_]{1,20}):(\d{1,4})")
+_STREAM = re.compile(r"Stream #(\d{1,9})")
 #: On devices without streams (TPU): the line of what ran, one op after the other.
 _OPS_LINE = "XLA Ops"
 _TRIPLE = r"(\d{1,10}),(\d{1,10}),(\d{1,10})"
 _GRID, _BLOCK = (re.compile(rf"\b{what}:{_TRIPLE}") for what in ("grid", "block"))
-_CALL = lazy_pattern(r"(?:hip|cuda|cu)[A-Z]")
+_CALL = re.compile(r"(?:hip|cuda|cu)[A-Z]")
 _PS_PER_NS = 1000
 
 
