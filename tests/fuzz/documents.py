@@ -251,7 +251,7 @@ FORMATS: dict[str, tuple[Any, Write, str, list[str]]] = {
     "device in use": (read("hardware", "devices", "mi300x.toml"), as_toml, "d.toml", ["estimate", "gemm", "--m", "64", "--n", "64", "--k", "64", "--device", "FILE"]),
     "cluster": (read("network", "clusters", "perlmutter.toml"), as_toml, "c.toml", ["estimate", "collective", "--op", "all_reduce", "--bytes", "1MiB", "--ranks", "8", "--cluster", "FILE"]),
     "model": (read("workload", "models", "qwen3-30b-a3b.toml"), as_toml, "m.toml", ["models", "show", "FILE"]),
-    "engine": (read("serving", "engines", "vllm.toml"), as_toml, "e.toml", [*SERVE, "--engine", "FILE"]),
+    "engine": (read("predict", "serving", "engines", "vllm.toml"), as_toml, "e.toml", [*SERVE, "--engine", "FILE"]),
     "config.json": (CONFIG, as_json, "config.json", ["models", "show", "FILE"]),
     "experiment": (EXPERIMENT, as_yaml, "x.yaml", ["serve", "--config", "FILE"]),
     "requests": ([REQUEST, {**REQUEST, "timestamp": 9}], as_lines, "r.jsonl", [*SERVE[:-4], "--replay", "FILE"]),

@@ -10,11 +10,9 @@ Engines' kernels as published tables measured them: each ``KernelTable``, in aic
 Numbers of tokens and keys, and the sizes of a product, are a grid; all else must be as measured. Expert layers are
 looked up on even loads, since the columns of a call do not say how others were drawn.
 
-Times that others measured: aiconfigurator's published tables, where that package is installed.
-
-Times between measured points are those of ``measured_grids``. Of several frameworks the newest version of each counts,
+Of several frameworks the newest version of each counts,
 and at each point the fastest. GEMM: (m, n, k). Attention: the same heads, head dimension and window, over (batch,
-keys). Expert layers on even loads: the same layer, over tokens. Engines' kernels: ``measured_kernels``.
+keys). Expert layers on even loads: the same layer, over tokens. Engines' kernels: as their tables have them.
 """
 
 from __future__ import annotations

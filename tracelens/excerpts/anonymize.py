@@ -125,7 +125,7 @@ _THREAD = re.compile(r"(?:stream|thread) +\d+|rank \d+.*")
 
 
 def anonymize(trace: Trace, path: str | PathLike[str]) -> int:
-    """Writes the trace with placeholders for all names that are not public (see ``public_names``); returns how many.
+    """Writes the trace with placeholders for all names that are not public; returns how many.
 
     Paths, hosts, users, stacks and unknown arguments and metadata are left out. Times, sizes, shapes, identifiers and
     everything else that figures are made of stay.

@@ -10,7 +10,7 @@ Extensions written for TraceLens (AMD-AGI/TraceLens): their classes as perf mode
 Such a file maps op names to classes (``perf_model_extension``), and categories to names or names to categories
 (``dict_cat2names_extension``, ``op_category_extension``). A class is made of one recorded event and answers ``flops()``
 and ``bytes()``, of the gradients ``flops_bwd()`` and ``bytes_bwd()``; it builds on that package's base classes, or on
-those of ``amd_tracelens_classes``. ``tree_postprocess_extension`` changes the tree of calls
+the stand-ins. ``tree_postprocess_extension`` changes the tree of calls
 (``tracelens.analysis.reading.amd_tracelens_tree``).
 """
 

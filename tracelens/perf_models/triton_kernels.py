@@ -347,7 +347,7 @@ class FusedKernel(PerfModel):
 
     flops = iterations * (sum over the fused ops), from the ops that the kernel's name lists; None when it lists one
     that the table lacks, as a user's kernel does. bytes = ``operands``, what the arguments say is moved at least;
-    ``most`` where they leave open whether more is (``fused_arguments.traffic``). ``recorded_flops`` and
+    ``most`` where they leave open whether more is (``traffic``). ``recorded_flops`` and
     ``recorded_bytes`` are the compiler's own figures (``kernel_flop``, ``kernel_num_gb``; torch >= 2.4, where enabled),
     which win.
     """
@@ -384,7 +384,7 @@ class FusedKernel(PerfModel):
 
 @traced_as_pattern(r"^triton_(poi|red|per|spl)_fused", asks=(GRID,))
 def _inductor(op: OpSignature) -> FusedKernel:
-    """Tensors, sizes of dynamic shapes, then the sizes of the iteration space (``fused_arguments``)."""
+    """Tensors, sizes of dynamic shapes, then the sizes of the iteration space."""
     tensors, ops = arguments(op), fused_ops(op.name)
     reduces = not op.name.startswith("triton_poi")
     space = iterations(op, tensors, reduces=reduces)

@@ -173,7 +173,7 @@ class ModelConfig(ModelShape):
     def load(cls, name: str | os.PathLike[str]) -> ModelConfig:
         """A model of this package by name or alias; a model file (``.toml``), ``config.json`` or its folder by path.
 
-        Case, ``-``, ``_``, ``/`` and blanks do not matter, nor does what ``model_names`` leaves out.
+        Case, ``-``, ``_``, ``/`` and blanks do not matter, nor do words of tuning and precision.
         ``Llama-3.1-70B (12 layers)`` has the first twelve. UsageError for an unknown name, InputError for a file that
         is missing or wrong.
         """

@@ -4,8 +4,8 @@ columns.
 Kernel times as a launch and a norm of few costs, each a multiple of what it takes at the data sheet's rates.
 
 A table's ``costs`` say what a call asks of the device: products by whole tiles, waves of work-groups, bytes, steps that
-follow each other. Constants of a device and library say how many times longer than the data sheet each takes
-(``kernel_constants``). Every cost grows with every size, so estimates do too.
+follow each other. Constants of a device and library say how many times longer than the data sheet each takes.
+Every cost grows with every size, so estimates do too.
 
 Fitted constants of engines' kernels: a file per table, a row per device, library, kernel and types.
 
