@@ -1,7 +1,8 @@
 """Many steps from a table of configurations, one projection per row or the one thing that it lacks.
 
 Reads the columns id, model, kind, gpu, n_gpus, tp, pp, vp, cp, ep, etp, dp, fsdp_shard, mbs, gbs, seq_len, precision,
-recompute, framework, schedule, graphs, notes, under these names or as other tables head them. What a row leaves open is settled by its framework's file, else by rules that ``Point.assumptions`` prints.
+recompute, framework, schedule, graphs, notes, under these names or as other tables head them. What a row leaves
+open is settled by its framework's file, else by rules that ``Point.assumptions`` prints.
 """
 
 from __future__ import annotations
