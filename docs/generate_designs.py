@@ -32,7 +32,8 @@ def page() -> str:
 def _section(design: dict[str, Any]) -> str:
     rows = [f"| {each['asks']} | `{_cell(each['run'])}` | {each.get('differs', '')} |\n" for each in design["feature"]]
     head = "| it asks for | try | what differs on purpose, and why |\n|---|---|---|\n"
-    return f"## {design['title']}\n\n{design['about']}\n\n{head}{''.join(rows)}"
+    left = "".join(f"- Left on purpose: {each['asks']}. {each['why']}\n" for each in design.get("left", ()))
+    return f"## {design['title']}\n\n{design['about']}\n\n{head}{''.join(rows)}" + (left and f"\n{left}")
 
 
 def _cell(text: str) -> str:
