@@ -307,6 +307,10 @@ def test_the_first_sentence_says_what_bounds_a_step_or_what_is_seen(summary: Sum
     )
     moving = replace(waits, busy=replace(busy, compute=0.3, exposed_comm=0.62, memcpy=0.0, idle=0.08))
     assert bound_sentence(moving) == "The GPU bounds this step: it is busy 92.0 %; exposed communication takes 62.0 %."
+    late = replace(host, busy=replace(busy, compute=0.02, exposed_comm=0.8, memcpy=0.0, idle=0.18))
+    assert bound_sentence(late) == (
+        "Exposed communication takes 80.0 % of this step; the GPU is busy 82.0 % of it, computing 2.0 %."
+    )
     idle = replace(
         busy, compute=0.6, exposed_comm=0.0, memcpy=0.0, idle=0.4, idle_causes=(("allocator", 0.3), ("unknown", 0.1))
     )

@@ -133,11 +133,14 @@ _LEAST_SHARED = 0.0005
 AT_ONCE, IDLE = "(overlap)", "(idle)"
 #: Share of the step from which the host's own work bounds it, and from which the GPU is said to.
 _HOST_BOUND, _GPU_BOUND = 0.95, 0.9
+#: Share of the step from which communication that nothing hides is most of it.
+_MOST = 0.5
 
 
 def bound_sentence(summary: Summary) -> str:
     """What bounds the step: the host where its own work, waits left out, is the step; the GPU where it is hardly ever
-    idle. Else what is seen: how long the GPU was busy, and most of the rest. Empty without device work.
+    idle. Else what is seen: communication that nothing hides where it is most of the step, which host and device wait
+    for alike; how long the GPU was busy, and most of the rest. Empty without device work.
     """
     busy, steps = summary.busy, summary.steps
     if busy is None or not busy.total_us:
@@ -145,8 +148,11 @@ def bound_sentence(summary: Summary) -> str:
     what, whole_us = "this window", busy.total_us
     if steps is not None:
         what, whole_us = "this step" if steps.count == 1 else "a step", steps.time_us
+    if busy.exposed_comm > _MOST and busy.busy < _GPU_BOUND:
+        rest = f"the GPU is busy {shown_percent(busy.busy)} of it, computing {shown_percent(busy.compute)}"
+        return f"Exposed communication takes {shown_percent(busy.exposed_comm)} of {what}; {rest}."
     work_us = None if steps is None else steps.host_work_us
-    if work_us is not None and work_us >= _HOST_BOUND * whole_us:
+    if work_us is not None and work_us >= _HOST_BOUND * whole_us and busy.exposed_comm <= _MOST:
         takes = f"it takes {shown_ms(work_us)} of {shown_ms(whole_us)} ms"
         return f"The host bounds {what}: {takes}, the GPU is busy {shown_percent(busy.busy)}."
     rows = [row for row in summary.categories if row.share > 0]
