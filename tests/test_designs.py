@@ -55,6 +55,7 @@ EMPIRICAL = """{
  "mask_element_size": 1e-09, "flops_units": 1e-12
 }"""
 
+SEARCHED = "--strategy 1d --gpus 512 --global-batch 4096 --rules paper"
 #: As the published code has them: height, slope, center and base of a sigmoid over log2 of the bytes.
 NCCL_FITS = {
     op: {
@@ -100,6 +101,9 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(made)
         assert main(["report", "traces/rank0.json.gz", "-o", "rank0.report"]) == 0
+        # What one command writes and the next reads, whichever worker runs it
+        for place in ("b200-nvs8 --save-system system.json", "b200-nvs8 -o found.npy"):
+            assert main(shlex.split(f"search --model gpt3-1t --cluster {place} {SEARCHED}")) == 0
         yield made
 
 
