@@ -14,7 +14,7 @@ from dataclasses import replace
 from tracelens.backends.base import System
 from tracelens.backends.chain import chain
 from tracelens.perf_models import GEMM, SDPA, PerfModel, WorkColumns
-from tracelens.predict.projection.overheads import Hidden, Options
+from tracelens.predict.projection.overheads import Hidden, ProjectionOptions
 from tracelens.predict.projection.projection_options import BACKENDS
 from tracelens.predict.projection.step import Projection, completed, project
 from tracelens.workload.model_config import ModelConfig
@@ -39,13 +39,16 @@ def main() -> None:
         name = f"FSDP gathers per layer: 2; published 1 + recomputed/layers ({how} recomputation: {2 - published:.0f})"
         without = replace(gathered, backward_gather=published)
         alone = step(
-            LLAMA, replace(FSDP, recompute=how), amd, Options(fsdp_hidden=replace(gathered, backward_gather=0.0))
+            LLAMA,
+            replace(FSDP, recompute=how),
+            amd,
+            ProjectionOptions(fsdp_hidden=replace(gathered, backward_gather=0.0)),
         )
-        other = step(LLAMA, replace(FSDP, recompute=how), amd, Options(fsdp_hidden=without))
+        other = step(LLAMA, replace(FSDP, recompute=how), amd, ProjectionOptions(fsdp_hidden=without))
         line(name, "Llama 70B, 64 MI300X, FSDP, nothing hidden", other, alone)
     for text in ("90,24,34", "0.93"):
         for how, found in fsdp.items():
-            fixed = step(LLAMA, replace(FSDP, recompute=how), amd, Options(fsdp_hidden=Hidden.parse(text)))
+            fixed = step(LLAMA, replace(FSDP, recompute=how), amd, ProjectionOptions(fsdp_hidden=Hidden.parse(text)))
             line(
                 f"FSDP overlap from the timeline; published {text} hidden ({how} recomputation)",
                 "the same",
@@ -86,8 +89,10 @@ def main() -> None:
     print(f"| quantizing passes of FP8; published none | the same | {-quantized:+.1%} |")
 
 
-def step(model: ModelConfig, parallel: ParallelConfig, system: System, options: Options | None = None) -> Projection:
-    return project(model, parallel, system, sequence=SEQUENCE, options=options or Options())
+def step(
+    model: ModelConfig, parallel: ParallelConfig, system: System, options: ProjectionOptions | None = None
+) -> Projection:
+    return project(model, parallel, system, sequence=SEQUENCE, options=options or ProjectionOptions())
 
 
 def unsharded(model: GEMM) -> dict[str, int]:

@@ -25,7 +25,7 @@ import numpy as np
 import pandas as pd
 
 import tracelens.predict.serving.engines as engines_room
-from tracelens.predict.serving.configuration_rows import LIMITS, Point, PointSimulator, point_of
+from tracelens.predict.serving.configuration_rows import LIMITS, PointSimulator, ServingPoint, point_of
 from tracelens.predict.serving.costs import StepCost
 
 #: (before anything is known, one standard deviation in ln).
@@ -52,7 +52,7 @@ class Served:
     """A published point: how often each constant counts in a token's time, in ms, and what is none's."""
 
     row: Mapping[str, Any]
-    point: Point
+    point: ServingPoint
     engine: str
     family: str
     group: str
@@ -95,7 +95,7 @@ def read(folder: Path, queued: float = QUEUED) -> list[Served]:
     return [one for one in found if one.running > queued * one.batch]
 
 
-def served(row: Mapping[str, Any], point: Point, cost: StepCost, years: float) -> Served:
+def served(row: Mapping[str, Any], point: ServingPoint, cost: StepCost, years: float) -> Served:
     """One decode step at mid-answer, and the steps with prompts of the others in between.
 
     Prompts come one by one, except where equal answers that are computed after all prompts stay in phase: there the

@@ -28,7 +28,7 @@ from tracelens.network.deepep import (
     notify_us,
 )
 from tracelens.network.deepep import bound_us as exchange_bound_us
-from tracelens.network.topology import Group, Link, Protocol, Rates, Tier, Topology
+from tracelens.network.topology import Group, Protocol, Rates, Tier, TierLink, Topology
 from tracelens.predict.calibration.fitting import fitted, logarithmic
 
 Floats = npt.NDArray[np.float64]
@@ -96,12 +96,12 @@ def perlmutter(c: Constants) -> Topology:
             for name, share in (("ll", c[f"{tier}_ll_share"]), ("simple", 1.0))
         )  # fmt: skip
 
-    node = Link(
+    node = TierLink(
         rates=Rates(peak_gb_s=300, all_gather_gb_s=min(300.0, 3 * c["node_pair_gb_s"])),
         protocols=protocols("node", 1.0),
     )
     rates = Rates(peak_gb_s=25, all_gather_gb_s=min(25.0, c["card_gb_s"]), alone_gb_s=min(25.0, c["alone_gb_s"]))
-    network = Link(rates=rates, protocols=protocols("network", c["tree"]))
+    network = TierLink(rates=rates, protocols=protocols("network", c["tree"]))
     return Topology(
         tiers=(Tier(ranks=4, shape="mesh", link=node), Tier(ranks=None, cards=4, link=network)),
         algorithms=("all_gather/ring", "reduce_scatter/ring", "all_reduce/ring", "all_reduce/tree"),

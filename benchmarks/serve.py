@@ -22,7 +22,7 @@ import numpy as np
 from tracelens.backends import System
 from tracelens.errors import TracelensError
 from tracelens.predict.calibration.engine_calibration import compare, fit
-from tracelens.predict.serving.configuration_rows import Point, PointSimulator, point_of, read_points
+from tracelens.predict.serving.configuration_rows import PointSimulator, ServingPoint, point_of, read_points
 from tracelens.predict.serving.costs import StepCost
 from tracelens.predict.serving.deployment import Deployment, Engine, Parallelism
 from tracelens.predict.serving.requests import Arrivals, Lengths, Workload, read_requests
@@ -144,9 +144,9 @@ class _Surrogate:
 
     def __init__(self) -> None:
         self._costs = PointSimulator(LIMITS, backend=BACKEND)
-        self._parts: dict[Point, tuple[float, float] | None] = {}
+        self._parts: dict[ServingPoint, tuple[float, float] | None] = {}
 
-    def fitted(self, pairs: list[tuple[dict[str, Any], Point]]) -> Engine:
+    def fitted(self, pairs: list[tuple[dict[str, Any], ServingPoint]]) -> Engine:
         """The constants of a grid with the least mean, over models and degrees, of median relative errors."""
         known = [(row, point, parts) for row, point in pairs if (parts := self.parts(point)) is not None]
         data = np.array([parts for _, _, parts in known])
@@ -163,7 +163,7 @@ class _Surrogate:
                 best = loss, engine
         return best[1]
 
-    def parts(self, point: Point) -> tuple[float, float] | None:
+    def parts(self, point: ServingPoint) -> tuple[float, float] | None:
         """(compute ms, exchanges ms) of a token; None where the point cannot be served."""
         if point not in self._parts:
             try:

@@ -7,7 +7,7 @@ from pathlib import Path
 from tracelens.analysis.ranks.sheets import rank_sheets
 from tracelens.analysis.sheets import built_in_sheets, priced_calls
 from tracelens.report.named_sheets import FAMILIES, header
-from tracelens.schema import Column, ColumnSet
+from tracelens.schema import ColumnSet, TableColumn
 
 PAGE = Path(__file__).resolve().parent / "columns.md"
 _INTRODUCTION = """# Columns
@@ -55,7 +55,7 @@ def _section(title: str, columns: ColumnSet, sheet: str, remark: str = "") -> st
     return "\n".join([*lines, ""])
 
 
-def _known_as(column: Column, sheet: str) -> str:
+def _known_as(column: TableColumn, sheet: str) -> str:
     """The header of the compatibility vocabulary; empty where it is the key."""
     known = header(column.key, sheet)
     if known == column.key:

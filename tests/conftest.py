@@ -17,7 +17,7 @@ from hypothesis import HealthCheck, settings
 
 import tracelens
 from tracelens.analysis.analyze import Analysis, analyze
-from tracelens.analysis.loaded_trace import Options, Trace, load
+from tracelens.analysis.loaded_trace import AnalysisOptions, Trace, load
 from tracelens.report.result import Report
 
 REPOSITORY = Path(__file__).resolve().parent.parent
@@ -121,7 +121,7 @@ def real_analysis(real_trace: RealTrace) -> RealAnalysis:
 
     @lru_cache(maxsize=6)
     def analysis(name: str, capture: str | None = None, **options: Any) -> Analysis:
-        return analyze(real_trace(name), Options(capture=real_trace(capture) if capture else None, **options))
+        return analyze(real_trace(name), AnalysisOptions(capture=real_trace(capture) if capture else None, **options))
 
     return analysis
 

@@ -33,7 +33,7 @@ from tests.conftest import device_traces, part, part_of_traces, recorded_traces
 from tracelens.analysis.analyze import Analysis
 from tracelens.analysis.attribution.activity import gpu_timeline
 from tracelens.analysis.attribution.host_scopes import phases
-from tracelens.analysis.loaded_trace import Options, Trace
+from tracelens.analysis.loaded_trace import AnalysisOptions, Trace
 from tracelens.analysis.sheets.module_time import call_stacks, modules
 from tracelens.cli import main
 from tracelens.comparison.compare import compare_sides
@@ -254,7 +254,7 @@ def assert_fits_the_schema(shown: str, document: Any) -> None:
 
 @of_device_traces
 def test_it_has_not_changed_against_itself(recorded: Recorded) -> None:
-    side = Side(name=recorded.name, parts=((compared(recorded.trace, Options()),),))
+    side = Side(name=recorded.name, parts=((compared(recorded.trace, AnalysisOptions()),),))
     found = compare_sides(side, side)
     assert found.change_ms == 0
     assert found.rows == ()

@@ -42,7 +42,7 @@ _starting = threading.Lock()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Outcome(Generic[Item, Result]):
+class InputOutcome(Generic[Item, Result]):
     """What became of one input: its ``value``, or why there is none (``error``, one sentence)."""
 
     item: Item
@@ -85,7 +85,7 @@ def open_executor(name: str = PROCESSES, *, jobs: int | None = None) -> Iterator
 
 def outcomes(
     executor: Executor, function: Callable[[Item], Result], items: Iterable[Item]
-) -> Iterator[Outcome[Item, Result]]:
+) -> Iterator[InputOutcome[Item, Result]]:
     """``function`` of every item, in the order in which they finish; exactly one outcome per item.
 
     Whatever the function raises, or a worker that dies, becomes the ``error`` of that item: among thousands, one that
@@ -100,18 +100,18 @@ def outcomes(
                 try:
                     value = future.result()
                 except TracelensError as error:
-                    yield Outcome(item=item, error=str(error))
+                    yield InputOutcome(item=item, error=str(error))
                 except Exception as error:  # noqa: BLE001 - of thousands, it costs one
                     if lacks_memory(error):
-                        yield Outcome(item=item, error=f"it does not fit: {excess()}")
+                        yield InputOutcome(item=item, error=f"it does not fit: {excess()}")
                     elif not _is_dead_worker(error):
-                        yield Outcome(item=item, error=f"{DEFECT} ({type(error).__name__}: {str(error)[:200]})")
+                        yield InputOutcome(item=item, error=f"{DEFECT} ({type(error).__name__}: {str(error)[:200]})")
                     elif tries < _RETRIES and isinstance(error, BrokenProcessPool):
                         again[executor.submit(function, item)] = (item, tries + 1)
                     else:
-                        yield Outcome(item=item, error=DIED)
+                        yield InputOutcome(item=item, error=DIED)
                 else:
-                    yield Outcome(item=item, value=value)
+                    yield InputOutcome(item=item, value=value)
             waiting |= again
     finally:
         for future in waiting:

@@ -94,7 +94,7 @@ _TITLES = {
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Column:
+class TableColumn:
     """One column. ``unit`` is printed in its note; ``width`` caps it, in characters; ``shown_as`` replaces the title.
 
     ``look``: ``share`` gets data bars, ``of_limit`` a color scale up to 100 % and red above. An ``optional`` column is
@@ -151,64 +151,64 @@ class Column:
 
 
 #: Column by key, in the order in which a sheet shows them.
-ColumnSet = Mapping[str, Column]
+ColumnSet = Mapping[str, TableColumn]
 
 
-def column_set(*columns: Column | Iterable[Column]) -> dict[str, Column]:
+def column_set(*columns: TableColumn | Iterable[TableColumn]) -> dict[str, TableColumn]:
     """By key, in order; UsageError when two columns share a key or a title."""
-    flat = [c for entry in columns for c in ((entry,) if isinstance(entry, Column) else entry)]
+    flat = [c for entry in columns for c in ((entry,) if isinstance(entry, TableColumn) else entry)]
     by_key = {column.key: column for column in flat}
     if len(by_key) != len(flat) or len({column.title for column in flat}) != len(flat):
         raise UsageError(f"columns share a key or a title: {', '.join(sorted(c.key for c in flat))}")
     return by_key
 
 
-def text(key: str, meaning: str, *, width: int = 28, **more: Any) -> Column:
+def text(key: str, meaning: str, *, width: int = 28, **more: Any) -> TableColumn:
     """A column of text, at most ``width`` characters wide."""
-    return Column(key=key, meaning=meaning, width=width, **more)
+    return TableColumn(key=key, meaning=meaning, width=width, **more)
 
 
-def flag(key: str, meaning: str, **more: Any) -> Column:
+def flag(key: str, meaning: str, **more: Any) -> TableColumn:
     """A column of TRUE and FALSE."""
-    return Column(key=key, meaning=meaning, number_format=GENERAL, **more)
+    return TableColumn(key=key, meaning=meaning, number_format=GENERAL, **more)
 
 
-def count(key: str, meaning: str, **more: Any) -> Column:
+def count(key: str, meaning: str, **more: Any) -> TableColumn:
     """A column of how many there are."""
-    return Column(key=key, meaning=meaning, number_format=COUNT, **more)
+    return TableColumn(key=key, meaning=meaning, number_format=COUNT, **more)
 
 
-def identifier(key: str, meaning: str, **more: Any) -> Column:
+def identifier(key: str, meaning: str, **more: Any) -> TableColumn:
     """A column of integers that name something: a rank, a stream, a step."""
-    return Column(key=key, meaning=meaning, number_format=IDENTIFIER, **more)
+    return TableColumn(key=key, meaning=meaning, number_format=IDENTIFIER, **more)
 
 
-def us(key: str, meaning: str, **more: Any) -> Column:
+def us(key: str, meaning: str, **more: Any) -> TableColumn:
     """A column of times in microseconds."""
-    return Column(key=key, meaning=meaning, unit="µs", number_format=US, **more)
+    return TableColumn(key=key, meaning=meaning, unit="µs", number_format=US, **more)
 
 
-def ms(key: str, meaning: str, **more: Any) -> Column:
+def ms(key: str, meaning: str, **more: Any) -> TableColumn:
     """A column of times in milliseconds."""
-    return Column(key=key, meaning=meaning, unit="ms", number_format=MS, **more)
+    return TableColumn(key=key, meaning=meaning, unit="ms", number_format=MS, **more)
 
 
-def mb(key: str, meaning: str, *, unit: str = "MB (1e6 bytes)", **more: Any) -> Column:
+def mb(key: str, meaning: str, *, unit: str = "MB (1e6 bytes)", **more: Any) -> TableColumn:
     """A column of amounts of data."""
-    return Column(key=key, meaning=meaning, unit=unit, number_format=MB, **more)
+    return TableColumn(key=key, meaning=meaning, unit=unit, number_format=MB, **more)
 
 
-def percent(key: str, meaning: str, *, look: Look = "share", **more: Any) -> Column:
+def percent(key: str, meaning: str, *, look: Look = "share", **more: Any) -> TableColumn:
     """A column of shares, in percent."""
-    return Column(key=key, meaning=meaning, unit="%", number_format=PERCENT, look=look, **more)
+    return TableColumn(key=key, meaning=meaning, unit="%", number_format=PERCENT, look=look, **more)
 
 
-def number(key: str, meaning: str, *, shape: str = RATE, unit: str = "", **more: Any) -> Column:
+def number(key: str, meaning: str, *, shape: str = RATE, unit: str = "", **more: Any) -> TableColumn:
     """A column of any other numbers; ``shape`` is their number format."""
-    return Column(key=key, meaning=meaning, number_format=shape, unit=unit, **more)
+    return TableColumn(key=key, meaning=meaning, number_format=shape, unit=unit, **more)
 
 
-def statistics(over: Iterable[str], of: Column) -> tuple[Column, ...]:
+def statistics(over: Iterable[str], of: TableColumn) -> tuple[TableColumn, ...]:
     """One column per statistic of ``of``."""
     return tuple(replace(of, key=f"{of.key}_{statistic}", statistic=statistic) for statistic in over)
 
@@ -250,14 +250,14 @@ def split_statistic(key: str) -> tuple[str, str]:
     return (base, statistic) if base and statistic in TOTALED else (key, "")
 
 
-def column_for(key: str, columns: ColumnSet) -> Column:
+def column_for(key: str, columns: ColumnSet) -> TableColumn:
     """The column of ``key``; one without a meaning where nothing says more (``param_M``, extensions)."""
     if key in columns:
         return columns[key]
     if key.startswith(PARAMETER_PREFIX):
         title = f"Parameter {key.removeprefix(PARAMETER_PREFIX)}"
-        return Column(key=key, meaning=PARAMETER, number_format=GENERAL, width=24, shown_as=title)
-    return Column(key=key, meaning="Added by an extension.", number_format=GENERAL)
+        return TableColumn(key=key, meaning=PARAMETER, number_format=GENERAL, width=24, shown_as=title)
+    return TableColumn(key=key, meaning="Added by an extension.", number_format=GENERAL)
 
 
 #: What a column of a perf model's dimension means.

@@ -14,10 +14,10 @@ from hypothesis import HealthCheck, given, seed, settings
 from hypothesis import strategies as st
 
 from tests.conftest import examples
-from tracelens.analysis.analyze import Analysis, Options, analyze
+from tracelens.analysis.analyze import Analysis, analyze
 from tracelens.analysis.attribution.activity import device_activity, gpu_timeline
 from tracelens.analysis.attribution.steps import device_steps
-from tracelens.analysis.loaded_trace import Trace, load
+from tracelens.analysis.loaded_trace import AnalysisOptions, Trace, load
 from tracelens.analysis.reading.catalog import Catalog
 from tracelens.analysis.selfcheck.laws import FILE_LAWS, REPORT_LAWS, check_report, unexplained_numbers
 from tracelens.analysis.selfcheck.plain import PlainTrace, nanoseconds, parts, step_spans, union
@@ -34,7 +34,7 @@ OPS = ("aten::mm", "aten::add_", "aten::copy_", "c10d::allreduce_", "MyFunction"
 
 
 def found_by(trace: Path) -> tuple[Analysis, Any]:
-    analysis = analyze(load(trace), Options())
+    analysis = analyze(load(trace), AnalysisOptions())
     return analysis, summarize(analysis)
 
 
@@ -116,7 +116,7 @@ def figures_of(trace: Trace) -> Analysis:
     stem, times, _ = device_steps(trace.table, trace.tree, activity.rows)
     kernels = kernel_summary(trace.table, activity, activity.category, timeline.total_ns)
     return Analysis(
-        trace=trace, options=Options(), recognition=recognize(None), extensions=(), coverage=Coverage(),
+        trace=trace, options=AnalysisOptions(), recognition=recognize(None), extensions=(), coverage=Coverage(),
         frames={"kernel_summary": kernels}, families={}, timeline=timeline, activity=activity,
         event_category=activity.category, step_times=times, step_stem=stem,
         step_of=np.full(len(activity), -1, np.int32),

@@ -11,12 +11,12 @@ import pytest
 import tracelens as tl
 from tracelens.backends.base import System
 from tracelens.backends.kernels import kernel_table, kernel_tables
-from tracelens.backends.kernels.kernel_costs import Costs, KernelColumns, Rates, combined_us, fitted_constants
+from tracelens.backends.kernels.kernel_costs import Costs, KernelColumns, KernelRates, combined_us, fitted_constants
 from tracelens.backends.roofline_and_tile import Tile
 from tracelens.backends.tiles.gemm_tiles import GEMMColumns
 from tracelens.errors import UsageError
 from tracelens.hardware import HardwareSpec
-from tracelens.predict.calibration.fitting import Calls, slopes
+from tracelens.predict.calibration.fitting import MeasuredCalls, slopes
 from tracelens.predict.estimation.estimate import operation_answers
 
 H200 = HardwareSpec.load("h200")
@@ -50,7 +50,7 @@ def sizes_of(name: str, rows: int) -> dict[str, np.ndarray]:
 
 
 def test_a_norm_of_costs_by_hand():
-    rates = Rates.of(H200)
+    rates = KernelRates.of(H200)
     assert rates is not None
     costs = Costs({"matrix": np.array([3.0]), "l2": np.array([2.0]), "unused": np.array([9.0])})
     # 5 + sqrt((1 * 3)**2 + (2 * 2)**2) = 10
@@ -68,7 +68,7 @@ def test_a_norm_of_costs_by_hand():
 
 
 def test_slopes_of_a_fit_are_those_of_the_times():
-    rates = Rates.of(H200)
+    rates = KernelRates.of(H200)
     assert rates is not None
     us = {"matrix": np.array([3.0, 5.0]), "l2": np.array([2.0, 9.0]), "queries": np.array([1.0, 4.0])}
     streamed = np.array([5e7, 9e7])
@@ -76,7 +76,7 @@ def test_slopes_of_a_fit_are_those_of_the_times():
     constants = {**named, "matrix": 1.5, "l2": 2.0, "queries": 0.5}
     for is_chained, is_beneath in ((False, False), (True, False), (False, True)):
         costs = Costs(us, streamed, after=("queries",), chained=is_chained, beneath=is_beneath)
-        calls = Calls(costs=costs, rates=rates, least_us=0 * streamed, time_us=streamed)
+        calls = MeasuredCalls(costs=costs, rates=rates, least_us=0 * streamed, time_us=streamed)
         time = combined_us(costs, rates, constants)
         found = slopes(calls, constants, time)
         for at, name in enumerate(constants):
@@ -93,7 +93,7 @@ def test_no_kernel_gets_faster_when_a_size_grows(name):
         if "_minus_" in row.case.get("kernel_source", ""):
             continue  # a difference of two kernels, see the next test
         device = HardwareSpec.load(row.device)
-        rates = Rates.of(device)
+        rates = KernelRates.of(device)
         assert rates is not None
         for grown in [each for each in table.sizes if each not in DIVIDES]:
             sizes = sizes_of(name, 21)
@@ -130,7 +130,7 @@ def test_a_slightly_larger_call_takes_slightly_longer(name):
     table = kernel_table(name)
     assert table is not None
     for row in fitted_constants(name)[::5]:
-        rates = Rates.of(HardwareSpec.load(row.device))
+        rates = KernelRates.of(HardwareSpec.load(row.device))
         assert rates is not None
         is_step = row.case.get("phase", "context") != "context"
         for grown in [each for each in table.sizes if each not in DIVIDES]:
@@ -152,7 +152,7 @@ def test_no_kernel_computes_faster_than_the_peak(name):
     for row in fitted_constants(name):
         device = HardwareSpec.load(row.device)
         batch = columns(name, {key: values * 16 for key, values in sizes_of(name, 2).items()}, dict(row.case))
-        rates = Rates.of(device)
+        rates = KernelRates.of(device)
         assert rates is not None
         work = batch.table.work(batch.sizes, dict(row.case))
         assert (batch.time_us(row, rates) * rates.flops(work.rate) >= work.flops * (1 - 1e-9)).all(), row.label

@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 
 from tracelens.backends.kernels import kernel_table
-from tracelens.backends.kernels.kernel_costs import Costs, Rates, Work, missed_us, steps, tiled
+from tracelens.backends.kernels.kernel_costs import Costs, KernelRates, Work, missed_us, steps, tiled
 
 #: Per us: 2 bytes of HBM, 8 of L2, 32 of a link, 64 flops in BF16, 128 in FP8, 256 in FP4; 4 units, so 16 flops of one.
-RATES = Rates(
+RATES = KernelRates(
     units=4, hbm=2, l2=8, l2_bytes=1000, exponentials=4, vector=16, link=32, matrix={"bf16": 64, "fp8": 128, "fp4": 256}
 )
 

@@ -344,7 +344,7 @@ PRODUCT = {
 def test_a_product_takes_its_best_tile_and_split(shape: Any, efficiency: float, l2: float, unit: float):
     """Whichever of computing, L2, a unit's own loads and HBM is slowest."""
     values = PRODUCT | {"matrix_efficiency": efficiency, "l2_ratio": l2, "unit_ratio": unit}
-    kernel = gemm_tiles.Kernel(tiles=((64, 64, inf), (128, 64, 300)), splits=(1, 4))
+    kernel = gemm_tiles.GemmTiling(tiles=((64, 64, inf), (128, 64, 300)), splits=(1, 4))
     b, m, n, k = shape
     options = []
     for tile in ((64, 64), (128, 64)):
@@ -383,7 +383,7 @@ LAYER = {
 def test_a_layer_narrows_its_rows_and_waits_for_its_host(m: int, n: int, k: int, host: float):
     sizes = [np.array([float(size)]) for size in (m, n, k)]
     columns, chip = GEMMColumns.of("bf16", *sizes), Chip.of(DEVICE, "bf16")
-    kernel = gemm_tiles.Kernel(tiles=((64, 64, inf),))
+    kernel = gemm_tiles.GemmTiling(tiles=((64, 64, inf),))
     assert chip is not None
     alone = gemm_tiles._priced(columns, chip, constants("any", **LAYER), kernel).time_us[0]
     layer = GEMMColumns(precision="bf16", as_layer=True, **{name: getattr(columns, name) for name in "mnkb"},

@@ -16,7 +16,7 @@ import orjson
 
 from tracelens.analysis.attribution.window import Window
 from tracelens.analysis.intervals import Covered, Ints
-from tracelens.analysis.loaded_trace import Options, Trace
+from tracelens.analysis.loaded_trace import AnalysisOptions, Trace
 from tracelens.analysis.reading.recording import Recording
 from tracelens.comparison.sides import Call, Recorded, Side
 from tracelens.comparison.traced_side import recorded
@@ -29,7 +29,7 @@ Events = list[dict[str, Any]]
 
 
 def side_of_trace(trace: Trace) -> Side:
-    return Side(name=trace.table.source, parts=((recorded(trace, Options()),),))
+    return Side(name=trace.table.source, parts=((recorded(trace, AnalysisOptions()),),))
 
 
 @dataclass(frozen=True, eq=False)
@@ -74,8 +74,8 @@ def original(path: Path) -> Original:
         event["ts"] -= base
     _end_with_callers(events, document)
     trace = Trace.of(read_events(events, document, source=path.name))
-    recording = Recording.of(trace, Options())
-    window = Window.of(recording, Options())
+    recording = Recording.of(trace, AnalysisOptions())
+    window = Window.of(recording, AnalysisOptions())
     return Original(events, document, trace, side_of_trace(trace), window.activity.rows.astype(np.int64))
 
 
@@ -134,7 +134,7 @@ def at_an_end(before: Original, call: Call) -> bool:
 
 def leaves_out(before: Original) -> bool:
     """Whether steps leave out the time of work that was queued before recording began."""
-    times = Window.of(Recording.of(before.trace, Options()), Options()).times
+    times = Window.of(Recording.of(before.trace, AnalysisOptions()), AnalysisOptions()).times
     return times is not None and times.before_events > 0
 
 

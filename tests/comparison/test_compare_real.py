@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.conftest import REPOSITORY, TRACES, part
-from tracelens.analysis.loaded_trace import Options
+from tracelens.analysis.loaded_trace import AnalysisOptions
 from tracelens.comparison.compare import compare_sides, told_apart
 from tracelens.comparison.compared import NOISE, Comparison
 from tracelens.comparison.inputs import side_of
@@ -79,7 +79,7 @@ PAIRS = {
 
 @lru_cache(maxsize=4)
 def side(path: str) -> Side:
-    return side_of(TRACES / path, Options())
+    return side_of(TRACES / path, AnalysisOptions())
 
 
 def compared(names: tuple[str, str]) -> Comparison:

@@ -24,7 +24,7 @@ from tracelens.analysis.intervals import covered_ns, overlapping
 from tracelens.comparison.causes import ADDED, CLOCK, EVERYTHING, FUSED, KERNEL, REMOVED, REPLACED, SPEED, WORK
 from tracelens.comparison.compare import compare_sides
 from tracelens.comparison.compared import NOISE, ComparedRow, Comparison
-from tracelens.comparison.sides import ATTENTION, PRODUCT, STREAMING, Call, Rates, call_role, role
+from tracelens.comparison.sides import ATTENTION, PRODUCT, STREAMING, Call, CallWork, call_role, role
 
 #: Quick to read again.
 SMALL = [name for name in device_traces() if (TRACES / name).stat().st_size < 40_000]
@@ -103,7 +103,7 @@ def speaks_of(row: ComparedRow, call: Call) -> bool:
     return call.label in (*(row.a.ops if row.a else ()), *(row.b.ops if row.b else ()))
 
 
-def is_compute_bound(call: Call, known: Rates) -> bool:
+def is_compute_bound(call: Call, known: CallWork) -> bool:
     return known.bound == "compute" if known.bound else role(call.category) in (PRODUCT, ATTENTION)
 
 

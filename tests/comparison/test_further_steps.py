@@ -9,7 +9,7 @@ import pytest
 
 from tracelens.comparison.causes import FUSED
 from tracelens.comparison.compare import compare_sides
-from tracelens.comparison.sides import UNKNOWN_DEVICE, Call, Rates, Recorded, Side
+from tracelens.comparison.sides import UNKNOWN_DEVICE, Call, CallWork, Recorded, Side
 
 
 def side_of(*steps: str) -> Side:
@@ -21,7 +21,7 @@ def side_of(*steps: str) -> Side:
     step = np.repeat(np.arange(len(steps)), [len(text) for text in steps])
     unit, ones = np.arange(len(call)), np.ones(len(call), np.int64)
     recorded = Recorded(
-        source="built", calls=tuple(calls.values()), rates=(Rates(),) * len(calls), call=call, step=step, kernel_ns=ones,
+        source="built", calls=tuple(calls.values()), rates=(CallWork(),) * len(calls), call=call, step=step, kernel_ns=ones,
         piece_unit=unit, piece_step=step, piece_ns=ones, durations_ns=np.bincount(step), event_unit=unit,
         event_kernel=call, event_ns=ones, kernel_names=tuple(calls), repeats=np.ones(len(call)),
     )  # fmt: skip

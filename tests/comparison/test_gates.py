@@ -15,11 +15,11 @@ from hypothesis import strategies as st
 
 import tracelens as tl
 from tests.conftest import REPOSITORY, TRACES
-from tracelens.analysis.loaded_trace import Options
+from tracelens.analysis.loaded_trace import AnalysisOptions
 from tracelens.comparison.compare import compare_sides
 from tracelens.comparison.gates import Gate
 from tracelens.comparison.inputs import baseline_path, read_side, side_of, write_side
-from tracelens.comparison.sides import COMMUNICATION, Rates, Side, call_role
+from tracelens.comparison.sides import COMMUNICATION, CallWork, Side, call_role
 from tracelens.errors import InputError, NothingToAnalyzeError, UsageError
 from tracelens.report.comparison_files import comparison_html
 from tracelens.report.comparison_text import comparison_json
@@ -29,7 +29,7 @@ TRACE = REPOSITORY / "example_traces" / "moe_ep8" / "rank0.json.gz"
 
 @pytest.fixture(scope="module")
 def side() -> Side:
-    return side_of(TRACE, Options())
+    return side_of(TRACE, AnalysisOptions())
 
 
 def test_a_recording_without_any_op_is_compared_by_its_kernels(small_trace: Path, tmp_path: Path) -> None:
@@ -37,7 +37,7 @@ def test_a_recording_without_any_op_is_compared_by_its_kernels(small_trace: Path
     document["traceEvents"] = [event for event in document["traceEvents"] if event["cat"] == "kernel"]
     path = tmp_path / "kernels.json"
     path.write_bytes(orjson.dumps(document))
-    alone = side_of(path, Options())
+    alone = side_of(path, AnalysisOptions())
     compared = compare_sides(alone, alone)
     assert compared.a.step_ms == compared.b.step_ms > 0
     assert (compared.rows, compared.matched_share) == ((), (1.0, 1.0))
@@ -84,7 +84,7 @@ def test_coverage_is_of_all_ranks(side: Side) -> None:
     """Of two ranks, one of which has other ops of unknown work, half as much is known, whichever comes first."""
     one = side.first
     others = tuple(call if call.is_idle else replace(call, name=f"{call.name}_") for call in one.calls)
-    bare = replace(one, calls=others, rates=(Rates(),) * len(one.rates))
+    bare = replace(one, calls=others, rates=(CallWork(),) * len(one.rates))
     job = [Side(name="job", parts=(ranks,)) for ranks in ((one, one), (one, bare), (bare, one))]
     known = [compare_sides(each, each).a.coverage for each in job]
     assert known[0] is not None
@@ -148,15 +148,15 @@ def test_a_build_from_end_to_end(shared_traces: Path, tmp_path: Path) -> None:
 def test_a_workbook_stands_for_the_document_beside_it(tmp_path: Path) -> None:
     (tmp_path / "report.xlsx").write_bytes(b"PK")
     with pytest.raises(InputError, match=r"without a report\.json beside it"):
-        side_of(tmp_path / "report.xlsx", Options())
+        side_of(tmp_path / "report.xlsx", AnalysisOptions())
     (tmp_path / "report.json").write_text('{"schema": "tracelens.report/0"}')
     with pytest.raises(InputError, match="write the report again"):
-        side_of(tmp_path / "report.xlsx", Options())
+        side_of(tmp_path / "report.xlsx", AnalysisOptions())
 
 
 def test_a_report_is_said_to_be_the_mean_of_its_steps(small_trace: Path, tmp_path: Path) -> None:
     document = orjson.loads(tl.report(small_trace).to_json())
     document["step"] = {"count": 4, "time_us": document["busy"]["total_us"]}
     (tmp_path / "report.json").write_bytes(orjson.dumps(document))
-    (note,) = side_of(tmp_path / "report.json", Options()).notes
+    (note,) = side_of(tmp_path / "report.json", AnalysisOptions()).notes
     assert "report.json is a report: the mean of 4 steps as one, ops by their kernel time" in note

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from tracelens.comparison.causes import LATE, SOME_RANKS, SPEED
 from tracelens.comparison.compare import compare_sides
 from tracelens.comparison.compared import NOISE, Change
-from tracelens.comparison.sides import Call, Rates, Recorded, Side
+from tracelens.comparison.sides import Call, CallWork, Recorded, Side
 
 STEPS = 4
 OPS = (("mm", "GEMM", 1000), ("add", "elementwise", 200))
@@ -30,7 +30,7 @@ def rank(number: int, ns: np.ndarray) -> Recorded:
     of_units = np.asarray(ns).ravel().astype(np.int64)
     unit, step, kinds = np.arange(3 * STEPS), np.repeat(np.arange(STEPS), 3), np.tile([0, 1, 2], STEPS)
     return Recorded(
-        source=f"rank{number}", calls=CALLS, rates=(Rates(),) * 3, call=kinds, step=step, kernel_ns=of_units,
+        source=f"rank{number}", calls=CALLS, rates=(CallWork(),) * 3, call=kinds, step=step, kernel_ns=of_units,
         piece_unit=unit, piece_step=step, piece_ns=of_units, durations_ns=np.bincount(step, of_units).astype(np.int64),
         event_unit=unit, event_kernel=kinds, event_ns=of_units, kernel_names=KERNELS, repeats=np.ones(3 * STEPS),
         rank=number, has_steps=True,

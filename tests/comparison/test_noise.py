@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from tests.conftest import TRACES
-from tracelens.analysis.loaded_trace import Options
+from tracelens.analysis.loaded_trace import AnalysisOptions
 from tracelens.comparison.inputs import side_of
 from tracelens.comparison.measured_rows import Noise, _student
 from tracelens.comparison.sides import PRODUCT, Floats, by_step, call_role
@@ -29,7 +29,7 @@ RUNS, STEPS, LIMIT = 60, 20, 3.0
 @lru_cache
 def products_and_rest(name: str) -> Floats:
     """(2, step): ns of every complete step in matrix products, and in all else."""
-    side = side_of(TRACES / name, Options())
+    side = side_of(TRACES / name, AnalysisOptions())
     row = np.array([0 if call_role(call) == PRODUCT else 1 for call in side.first.calls], np.int64)
     return by_step(side, [row[side.first.call]], 2)[0]
 

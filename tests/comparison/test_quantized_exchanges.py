@@ -7,7 +7,7 @@ import pytest
 
 from tracelens.comparison.causes import ADDED, QUANTIZATION
 from tracelens.comparison.compare import compare_sides
-from tracelens.comparison.sides import Call, Rates, Recorded, Side
+from tracelens.comparison.sides import Call, CallWork, Recorded, Side
 
 #: us of the calls that sides are built of.
 CALLS = {
@@ -28,7 +28,7 @@ def side_of(*order: Call, sent_us: int = 80) -> Side:
     ns = np.array([1000 * (sent_us if each is SENT else CALLS[each]) for each in order], np.int64)
     unit, step = np.arange(len(call)), np.zeros(len(call), np.int64)
     recorded = Recorded(
-        source="built", calls=calls, rates=(Rates(),) * len(calls), call=call, step=step, kernel_ns=ns, piece_unit=unit,
+        source="built", calls=calls, rates=(CallWork(),) * len(calls), call=call, step=step, kernel_ns=ns, piece_unit=unit,
         piece_step=step, piece_ns=ns, durations_ns=ns.sum(keepdims=True), event_unit=unit, event_kernel=call, event_ns=ns,
         kernel_names=tuple(each.kernel or each.name for each in calls), repeats=np.ones(len(call)),
     )  # fmt: skip

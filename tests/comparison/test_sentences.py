@@ -11,13 +11,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.analysis.conftest import Builder
-from tracelens.analysis.loaded_trace import Options
+from tracelens.analysis.loaded_trace import AnalysisOptions
 from tracelens.comparison.call_matching import by_kernel
 from tracelens.comparison.change_sentences import parts_text
 from tracelens.comparison.compare import compare_sides
 from tracelens.comparison.compared import NOISE, Comparison
 from tracelens.comparison.inputs import as_reported
-from tracelens.comparison.sides import Call, Rates, Recorded, Side
+from tracelens.comparison.sides import Call, CallWork, Recorded, Side
 from tracelens.comparison.traced_side import recorded
 from tracelens.units import NS_PER_MS
 
@@ -48,7 +48,7 @@ def side(*steps: Ops, hidden_ns: int = 0) -> Side:
     events = [(at, names.index(name), own) for at, (*_, kernels) in enumerate(units) for name, own in kernels]
     event_unit, event_kernel, event_ns = np.array(events, np.int64).T
     one = Recorded(
-        source="built", calls=tuple(calls), rates=(Rates(),) * len(calls), kernel_ns=ns, step=step,
+        source="built", calls=tuple(calls), rates=(CallWork(),) * len(calls), kernel_ns=ns, step=step,
         call=np.array([calls.index(call) for _, call, _ in units], np.int64), piece_unit=np.arange(len(units)),
         piece_step=step, piece_ns=ns - hidden_ns, durations_ns=np.bincount(step, ns - hidden_ns).astype(np.int64),
         event_unit=event_unit, event_kernel=event_kernel, event_ns=event_ns, kernel_names=tuple(names),
@@ -78,7 +78,9 @@ def test_kernels_of_one_name_with_other_work_have_no_other_shapes() -> None:
     few, one_more = [(small, [("gemm", 10)])] * 8, [(large, [("gemm", 200)])]
     eager, graph = side(few + one_more), side(replayed(few) + one_more)
     for one in (eager.first, graph.first):
-        known = tuple(Rates(flops={"small": 1e9, "large": 2e10}.get(call.shapes or "", np.nan)) for call in one.calls)
+        known = tuple(
+            CallWork(flops={"small": 1e9, "large": 2e10}.get(call.shapes or "", np.nan)) for call in one.calls
+        )
         object.__setattr__(one, "rates", known)
     found = compare_sides(eager, graph)
     assert any("compared kernel by kernel" in note for note in found.notes)
@@ -225,7 +227,7 @@ def test_the_same_message_among_more_ranks_is_another_collective() -> None:
         args = {"Collective name": "reduce_scatter", "In msg nelems": 1000, "Group size": ranks, "dtype": "Float"}
         built.op("record_param_comms", 0, 20, **args, **{"Input Dims": [[1000]], "Input type": ["float"]})
         built.launch(5, "ncclDevKernel_ReduceScatter_Sum", 30, 100 * (ranks - 1) // ranks)
-        return Side(name="built", parts=((recorded(built.trace(), Options()),),))
+        return Side(name="built", parts=((recorded(built.trace(), AnalysisOptions()),),))
 
     (text,) = texts(compare_sides(sent(4), sent(8)))
     assert text.startswith("exposed communication +0.012 ms: other messages or groups on 1 call")
@@ -325,7 +327,7 @@ def test_calls_of_as_many_times_the_work_are_one_sentence() -> None:
 
     sides = [side(*[step(batch)] * 3) for batch in (1, 2)]
     for one, batch in zip(sides, (1, 2), strict=True):
-        object.__setattr__(one.first, "rates", (Rates(flops=1e9 * batch), Rates(flops=1e6 * batch)))
+        object.__setattr__(one.first, "rates", (CallWork(flops=1e9 * batch), CallWork(flops=1e6 * batch)))
     assert texts(compare_sides(*sides)) == [
         "ops +0.005 ms: other shapes (2 x the FLOPs) on 2 calls of aten::mm, aten::gelu: GEMM +0.003 ms, elementwise +0.002 ms"
     ]

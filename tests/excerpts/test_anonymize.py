@@ -12,7 +12,7 @@ import pytest
 from tests.analysis.conftest import Builder
 from tests.conftest import RealTrace, device_traces, part
 from tracelens.analysis.analyze import analyze
-from tracelens.analysis.loaded_trace import Options, Trace, load
+from tracelens.analysis.loaded_trace import AnalysisOptions, Trace, load
 from tracelens.analysis.sheets import perf_summary
 from tracelens.analysis.verdict.verdict import summarize
 from tracelens.excerpts.anonymize import Names, anonymize
@@ -25,7 +25,7 @@ QUICK = ("more/torchrec_pr1460/sst_long_a2a_optimizer_5/rank0.pt.trace.json.gz",
 
 def figures(trace: Trace) -> dict[str, Any]:
     """All that a report says in numbers."""
-    analysis = analyze(trace, Options())
+    analysis = analyze(trace, AnalysisOptions())
     found, ops = summarize(analysis), analysis.frames[perf_summary.UNIFIED_PERF_SUMMARY_TITLE]
     numbers = ops.select_dtypes("number").drop(columns=["example_row"], errors="ignore")
     rows = sorted(map(str, numbers.round(6).to_numpy().tolist()))

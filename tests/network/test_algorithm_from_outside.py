@@ -9,7 +9,7 @@ import pytest
 from tracelens.network import algorithms as room
 from tracelens.network.algorithms import algorithms, collective_us, of_library
 from tracelens.network.cluster import Library
-from tracelens.network.topology import Group, Link, Protocol, Rates, Tier, Topology
+from tracelens.network.topology import Group, Protocol, Rates, Tier, TierLink, Topology
 
 FILE = """
 from tracelens.network.algorithms import algorithm
@@ -37,7 +37,7 @@ def outside(tmp_path, monkeypatch):
 
 
 def test_an_installed_file_adds_an_algorithm_to_a_library(outside):
-    link = Link(
+    link = TierLink(
         rates=Rates(peak_gb_s=100),
         protocols=(Protocol(name="simple", base_us=10, hop_us=2, tree_hop_us=3, rate_share=1.0),),
     )

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from tracelens.errors import UsageError
 from tracelens.network.algorithms import algorithms, bound_us, candidates, collective_us, forwarded_us
-from tracelens.network.topology import Group, Link, Protocol, Rates, Tier, Topology
+from tracelens.network.topology import Group, Protocol, Rates, Tier, TierLink, Topology
 
 SIMPLE = Protocol(name="simple", base_us=10, hop_us=2, tree_hop_us=3, rate_share=1.0)
 LL = Protocol(name="ll", base_us=5, hop_us=1, tree_hop_us=1, rate_share=0.25)
@@ -20,10 +20,10 @@ MB = 1e6
 
 def topology(*, protocols=(SIMPLE,), inner=100.0, outer=10.0, in_switch=None, shape="switch", peer_us=0.0, chosen=()):
     """Nodes of 4 ranks with 4 cards: 100 bytes/ns inside, 10 per card."""
-    node = Link(
+    node = TierLink(
         rates=Rates(peak_gb_s=inner, in_switch_gb_s=in_switch), protocols=protocols, peer_us=peer_us, in_switch_us=25
     )
-    network = Link(rates=Rates(peak_gb_s=outer), protocols=protocols)
+    network = TierLink(rates=Rates(peak_gb_s=outer), protocols=protocols)
     return Topology(
         tiers=(Tier(ranks=4, shape=shape, link=node), Tier(ranks=None, cards=4, link=network)), algorithms=chosen
     )
@@ -100,7 +100,7 @@ def test_between_nodes(key, expected):
 def test_over_three_tiers_every_cost_counts_where_it_arises(key, ranks, expected):
     def link(rate, base_us, hop_us, peer_us):
         protocol = dataclasses.replace(SIMPLE, base_us=base_us, hop_us=hop_us, tree_hop_us=hop_us + 1)
-        return Link(rates=Rates(peak_gb_s=rate), protocols=(protocol,), peer_us=peer_us, sync_us=peer_us + 3)
+        return TierLink(rates=Rates(peak_gb_s=rate), protocols=(protocol,), peer_us=peer_us, sync_us=peer_us + 3)
 
     racks = Topology(
         tiers=(

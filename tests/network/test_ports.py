@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from tracelens.errors import UsageError
 from tracelens.network import ports as ports_module
 from tracelens.network.ports import Exchange, Ports, bottleneck, simulate_ports
-from tracelens.network.topology import Link, Protocol, Rates, Tier, Topology
+from tracelens.network.topology import Protocol, Rates, Tier, TierLink, Topology
 from tracelens.network.traffic import Copies, Traffic
 
 PORTS = Ports(ranks_per_node=4, link_gb_s=100, card_gb_s=25, packet_bytes=1000)
@@ -171,8 +171,8 @@ def test_what_is_sent_is_received_and_every_copy_arrives(seed):
 
 def test_ports_are_those_of_the_topology():
     simple = Protocol(name="simple", base_us=10, hop_us=2, tree_hop_us=3, rate_share=1.0)
-    node = Link(rates=Rates(peak_gb_s=450, all_to_all_gb_s=300), protocols=(simple,))
-    network = Link(rates=Rates(peak_gb_s=50, all_gather_gb_s=40), protocols=(replace(simple, hop_us=7),))
+    node = TierLink(rates=Rates(peak_gb_s=450, all_to_all_gb_s=300), protocols=(simple,))
+    network = TierLink(rates=Rates(peak_gb_s=50, all_gather_gb_s=40), protocols=(replace(simple, hop_us=7),))
 
     def ports(cards):
         return Ports.of_topology(

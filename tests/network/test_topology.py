@@ -10,14 +10,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tracelens.errors import UsageError
-from tracelens.network.topology import Group, Link, Protocol, Rates, Tier, Topology
+from tracelens.network.topology import Group, Protocol, Rates, Tier, TierLink, Topology
 
 SIMPLE = Protocol(name="simple", base_us=10, hop_us=2, tree_hop_us=3, rate_share=1.0)
 
 
 def topology(*, shape="switch", cards=8, alone=None, nodes=None):
-    node = Link(rates=Rates(peak_gb_s=450, all_gather_gb_s=350, all_to_all_gb_s=300), protocols=(SIMPLE,))
-    network = Link(rates=Rates(peak_gb_s=50, all_gather_gb_s=45, alone_gb_s=alone), protocols=(SIMPLE,))
+    node = TierLink(rates=Rates(peak_gb_s=450, all_gather_gb_s=350, all_to_all_gb_s=300), protocols=(SIMPLE,))
+    network = TierLink(rates=Rates(peak_gb_s=50, all_gather_gb_s=45, alone_gb_s=alone), protocols=(SIMPLE,))
     ranks = None if nodes is None else 8 * nodes
     return Topology(tiers=(Tier(ranks=8, shape=shape, link=node), Tier(ranks=ranks, cards=cards, link=network)))
 
@@ -88,7 +88,7 @@ def test_a_group_fits_as_long_as_its_last_rank_does(ranks, stride, nodes):
             topology(nodes=nodes).crossings(Group(ranks=ranks, stride=stride))
 
 
-LINK = Link(rates=Rates(peak_gb_s=100), protocols=(SIMPLE,))
+LINK = TierLink(rates=Rates(peak_gb_s=100), protocols=(SIMPLE,))
 
 
 @given(
@@ -125,7 +125,7 @@ def test_a_rate_is_its_own_else_the_all_gathers_else_the_peak(word, group):
     assert own.of(word) == {"all_reduce": 80, "all_to_all": 70}.get(word, 90)
     assert Rates(peak_gb_s=100, all_gather_gb_s=90).of(word) == 90
     assert Rates(peak_gb_s=100).of(word) == 100
-    found = Topology(tiers=(Tier(ranks=8, link=Link(rates=own, protocols=(SIMPLE,))),)).crossings(
+    found = Topology(tiers=(Tier(ranks=8, link=TierLink(rates=own, protocols=(SIMPLE,))),)).crossings(
         Group(ranks=group), word
     )
     assert (found[0].domain_gb_s, found[0].peak_gb_s) == (own.of(word), 100)
@@ -134,8 +134,8 @@ def test_a_rate_is_its_own_else_the_all_gathers_else_the_peak(word, group):
 def test_a_member_sends_at_its_share_of_the_data_of_its_domain():
     # 8 cards of 45 GB/s for 8 ranks, 3/4 of it data: 270 bytes a ns for the node, 33.75 for a rank
     slow = Protocol(name="simple", base_us=10, hop_us=2, tree_hop_us=3, rate_share=0.75)
-    network = Tier(ranks=None, cards=8, link=Link(rates=Rates(peak_gb_s=45), protocols=(slow,)))
-    node = Tier(ranks=8, link=Link(rates=Rates(peak_gb_s=450), protocols=(slow,)))
+    network = Tier(ranks=None, cards=8, link=TierLink(rates=Rates(peak_gb_s=45), protocols=(slow,)))
+    node = Tier(ranks=8, link=TierLink(rates=Rates(peak_gb_s=450), protocols=(slow,)))
     outer = Topology(tiers=(node, network)).crossings(Group(ranks=16))[1]
     assert (outer.domain_bytes_per_us("simple"), outer.rank_bytes_per_us("simple")) == (270_000, 33_750)
 
@@ -156,12 +156,12 @@ def test_a_measured_rate_above_the_peak_is_an_error():
 
 
 def test_tiers_nest_and_have_the_same_protocols():
-    inner = Tier(ranks=8, link=Link(rates=Rates(peak_gb_s=1), protocols=(SIMPLE,)))
+    inner = Tier(ranks=8, link=TierLink(rates=Rates(peak_gb_s=1), protocols=(SIMPLE,)))
     with pytest.raises(UsageError, match="a tier of 12 ranks cannot hold domains of 8"):
         Topology(tiers=(inner, Tier(ranks=12, link=inner.link)))
     ll = Protocol(name="ll", base_us=1, hop_us=1, tree_hop_us=1, rate_share=0.5)
     with pytest.raises(UsageError, match="the same protocols"):
-        Topology(tiers=(inner, Tier(ranks=None, link=Link(rates=Rates(peak_gb_s=1), protocols=(ll,)))))
+        Topology(tiers=(inner, Tier(ranks=None, link=TierLink(rates=Rates(peak_gb_s=1), protocols=(ll,)))))
 
 
 @pytest.mark.parametrize(("ranks", "stride"), [(0, 1), (4, 0)])
@@ -172,7 +172,7 @@ def test_a_group_has_ranks_and_a_stride(ranks, stride):
 
 def test_three_tiers_are_crossed_in_turn():
     # 4 ranks to a tray, 16 to a rack: 64 ranks in 4 racks of 4 trays
-    link = Link(rates=Rates(peak_gb_s=100), protocols=(SIMPLE,))
+    link = TierLink(rates=Rates(peak_gb_s=100), protocols=(SIMPLE,))
     racks = Topology(
         tiers=(Tier(ranks=4, link=link), Tier(ranks=16, cards=4, link=link), Tier(ranks=None, cards=4, link=link))
     )

@@ -22,7 +22,7 @@ from tracelens.perf_models import (
     SelectiveAttention,
     SparseAttention,
 )
-from tracelens.perf_models.sdpa import Mask, Requests
+from tracelens.perf_models.sdpa import AttentionRequests, Mask
 
 #: Of 8 experts, those that 3 tokens with 2 each are expected to touch: 8 * (1 - (6/8)^3).
 TOUCHED = 8 * (1 - 0.75**3)
@@ -183,7 +183,7 @@ def test_options_that_change_the_work(model: PerfModel, flops: int, nbytes: int 
 def test_listed_pairs_are_read_as_decoding_reads_them():
     """27 pairs of 3 tokens: each has 8 rows before its own; the cache is of another type."""
     model = SparseAttention(tokens=3, q_heads=4, d_qk=8, d_v=6, pairs=27, dtype=DType.BF16, dtype_kv=DType.FP8_E4M3FN)
-    assert model.requests() == (Requests(3, 1, 8, 4, 1, 8, 6, value_in_key=True),)
+    assert model.requests() == (AttentionRequests(3, 1, 8, 4, 1, 8, 6, value_in_key=True),)
     assert (model.cache_dtype, model.hbm_bytes()) == (DType.FP8_E4M3FN, 2 * 3 * 4 * (8 + 6) + 1 * 27 * 8)
 
 
@@ -240,7 +240,7 @@ def test_backends_price_the_pairs_of_an_engines_step(requests: int, past: int, n
 def test_speculated_tokens_are_further_heads_over_the_same_rows():
     """3 tokens after 100: rows 101 to 103, 102 on average; more than 8 or of keys beside their values: a prompt."""
     rows = SelectiveAttention(b=2, s_q=3, s_kv=103, q_heads=4, d_qk=8, d_v=6)
-    assert rows.requests() == (Requests(2, 1, 101, 12, 1, 8, 6, inf, 1, value_in_key=True),)
+    assert rows.requests() == (AttentionRequests(2, 1, 101, 12, 1, 8, 6, inf, 1, value_in_key=True),)
     for prompt in (replace(rows, s_q=9, s_kv=109), replace(rows, value_in_key=False)):
         (request,) = prompt.requests()
         assert (request.s, request.past, request.q_heads) == (prompt.s_q, 100, 4)
@@ -249,7 +249,7 @@ def test_speculated_tokens_are_further_heads_over_the_same_rows():
 def test_a_gradient_over_selected_rows_has_the_heads_of_a_key_head_as_its_queries():
     """5 of 100 rows for each of 8 tokens and 4 heads over one key head: no neighbors share keys for certain."""
     model = SelectiveAttention(b=2, s_q=8, s_kv=100, q_heads=4, d_qk=8, d_v=6, top_k=5).backward()
-    assert model.requests() == (Requests(16, 4, 1, 1, 1, 8, 6, inf, 0, value_in_key=True),)
+    assert model.requests() == (AttentionRequests(16, 4, 1, 1, 1, 8, 6, inf, 0, value_in_key=True),)
     assert priced_flops(model) == 2 * 16 * 4 * 5 * (8 + 6)
 
 

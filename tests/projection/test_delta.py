@@ -10,7 +10,7 @@ import pytest
 
 import tracelens as tl
 from tracelens.analysis.analyze import analyze
-from tracelens.analysis.loaded_trace import Options, Trace
+from tracelens.analysis.loaded_trace import AnalysisOptions, Trace
 from tracelens.backends.base import System
 from tracelens.backends.chain import chain
 from tracelens.backends.measured import MeasuredBackend, MeasuredCall, MeasuredStep, key_of
@@ -71,7 +71,7 @@ def test_what_attends_or_computes_something_else_is_another_call() -> None:
 
 
 def test_the_traced_configuration_gives_the_traced_step_back(slow: Projection, trace: Path, hopper: System) -> None:
-    measured = trace_step(analyze(tl.load(trace), Options()))
+    measured = trace_step(analyze(tl.load(trace), AnalysisOptions()))
     assert measured.step_us == pytest.approx(slow.step_us, rel=1e-3)
     found = project_from(
         measured, MODEL, NODE, hopper, sequence=2048, base=BASE, traced=(NODE, hopper)
@@ -84,7 +84,7 @@ def test_the_traced_configuration_gives_the_traced_step_back(slow: Projection, t
 
 
 def test_more_nodes_change_what_goes_between_them_alone(trace: Path, hopper: System) -> None:
-    measured = trace_step(analyze(tl.load(trace), Options()))
+    measured = trace_step(analyze(tl.load(trace), AnalysisOptions()))
     one, four = (
         project_from(measured, MODEL, replace(NODE, dp=dp), hopper, sequence=2048, base=BASE, traced=(NODE, hopper))
         for dp in (4, 16)
@@ -96,7 +96,7 @@ def test_more_nodes_change_what_goes_between_them_alone(trace: Path, hopper: Sys
 
 
 def test_every_operation_stands_beside_itself(slow: Projection, trace: Path) -> None:
-    table = against(slow, trace_step(analyze(tl.load(trace), Options()))).set_index("what")
+    table = against(slow, trace_step(analyze(tl.load(trace), AnalysisOptions()))).set_index("what")
     assert table.loc["step", "ratio"] == pytest.approx(1, rel=1e-3)
     compared = table[table["ratio"].notna() & (table["projected_us"] > 0)]
     assert compared["ratio"].to_numpy() == pytest.approx(1, rel=1e-3)
@@ -129,7 +129,7 @@ def test_a_collective_without_recorded_size_is_no_measurement_of_one() -> None:
         {"ph": "X", "cat": "kernel", "name": "ncclDevKernel_AllReduce_Sum", "pid": 0, "tid": 7, "ts": ts, "dur": 90, "args": args}
         for ts, args in ((0, known), (100, known | sizes))
     ]  # fmt: skip
-    step = trace_step(analyze(Trace.of(read_events(events)), Options()))
+    step = trace_step(analyze(Trace.of(read_events(events)), AnalysisOptions()))
     assert sorted((call.time_us, call.model is None) for call in step.calls) == [(90.0, False), (90.0, True)]
 
 
@@ -155,7 +155,7 @@ def test_a_step_has_the_calls_that_were_launched_in_complete_steps_alone(tmp_pat
                 "kernel", "ncclDevKernel_AllReduce_Sum", at + 510, comms_us, correlation=20 + number, stream=8, **comms
             ),
         ]
-    made = analyze(Trace.of(read_events(events)), Options())
+    made = analyze(Trace.of(read_events(events)), AnalysisOptions())
     of_trace = trace_step(made)
     assert [(call.name, call.count, call.time_us) for call in of_trace.calls] == [
         ("aten::mm", 1.0, 50.0), ("allreduce", 1.0, 20.0),

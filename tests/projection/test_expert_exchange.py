@@ -10,7 +10,7 @@ from tracelens.backends.base import System
 from tracelens.backends.collective_times import Collectives
 from tracelens.network.algorithms import algorithms
 from tracelens.network.deepep import distinct
-from tracelens.network.topology import Group, Link, Protocol, Rates, Tier, Topology
+from tracelens.network.topology import Group, Protocol, Rates, Tier, TierLink, Topology
 from tracelens.perf_models import EPComm
 from tracelens.workload import rank_ops
 from tracelens.workload.model_config import ModelConfig
@@ -23,8 +23,8 @@ FAST, SLOW = 400.0, 50.0
 _FREE = Protocol(name="simple", base_us=0, hop_us=0, tree_hop_us=0, rate_share=1.0)
 NODES = Topology(
     tiers=(
-        Tier(ranks=8, link=Link(rates=Rates(peak_gb_s=FAST), protocols=(_FREE,))),
-        Tier(ranks=None, cards=8, link=Link(rates=Rates(peak_gb_s=SLOW), protocols=(_FREE,))),
+        Tier(ranks=8, link=TierLink(rates=Rates(peak_gb_s=FAST), protocols=(_FREE,))),
+        Tier(ranks=None, cards=8, link=TierLink(rates=Rates(peak_gb_s=SLOW), protocols=(_FREE,))),
     ),
     chunk_bytes=4e6,
 )

@@ -10,7 +10,7 @@ import pytest
 from tracelens.backends.base import System
 from tracelens.cli import main
 from tracelens.errors import UsageError
-from tracelens.predict.projection.overheads import Hidden, Options, Straggler
+from tracelens.predict.projection.overheads import Hidden, ProjectionOptions, Straggler
 from tracelens.predict.projection.step import Projection, project
 from tracelens.workload.model_config import ModelConfig
 from tracelens.workload.parallel_config import ParallelConfig
@@ -26,7 +26,7 @@ def step(p: ParallelConfig, model: str = "llama3.1-70b", **options: object) -> P
 def with_hidden(*shares: float) -> Projection:
     forward, backward, scatter = shares
     hidden = Hidden(forward_gather=forward, backward_gather=backward, scatter=scatter)
-    return step(FSDP, options=Options(fsdp_hidden=hidden))
+    return step(FSDP, options=ProjectionOptions(fsdp_hidden=hidden))
 
 
 def test_fixed_hidden_shares_cost_what_they_leave() -> None:
@@ -66,11 +66,14 @@ def test_everybody_waits_for_a_straggler() -> None:
     last one has the head.
     """
     alone = ParallelConfig(micro_batches=4)
-    plain, slow = (step(alone, "llama3.1-8b", options=Options(straggler=s)) for s in (None, Straggler(factor=1.2)))
+    plain, slow = (
+        step(alone, "llama3.1-8b", options=ProjectionOptions(straggler=s)) for s in (None, Straggler(factor=1.2))
+    )
     assert slow.step_us == pytest.approx(1.2 * plain.step_us, rel=1e-3)
     piped = replace(alone, pp=4, micro_batches=16)
     plain, slow = (
-        step(piped, "llama3.1-8b", options=Options(straggler=s)) for s in (None, Straggler(factor=1.2, stage=3))
+        step(piped, "llama3.1-8b", options=ProjectionOptions(straggler=s))
+        for s in (None, Straggler(factor=1.2, stage=3))
     )
     assert 1.1 * plain.step_us < slow.step_us < 1.2 * plain.step_us
     assert Straggler.parse("2:1.2") == Straggler(factor=1.2, stage=2)

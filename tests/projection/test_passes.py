@@ -7,11 +7,11 @@ from dataclasses import replace
 
 import pytest
 
-from tracelens.network.topology import Group, Link, Protocol, Rates, Tier, Topology
+from tracelens.network.topology import Group, Protocol, Rates, Tier, TierLink, Topology
 from tracelens.perf_models import Collective, EPComm
 from tracelens.predict.projection import pipeline, schedules
 from tracelens.predict.projection.chunk_timing import Beside, Block, Builder, Kernel, Transfer, fixed, merged, passed
-from tracelens.predict.projection.pipeline import Cost, Costs, hops_us
+from tracelens.predict.projection.pipeline import Cost, TaskCosts, hops_us
 from tracelens.predict.projection.schedules import Plan
 from tracelens.training_options import TPOverlap
 from tracelens.workload.parallel_config import ParallelConfig
@@ -114,7 +114,7 @@ def test_the_host_runs_ahead_until_something_is_received() -> None:
     def time_us(forward: Cost, backward: Cost) -> float:
         tasks = order.tasks(Plan(ranks=1, chunks=1, micro_batches=4))
         return pipeline.run(
-            tasks, order.routes(1, 1), costs=Costs(of={"F": [[forward]], "B": [[backward]]}),
+            tasks, order.routes(1, 1), costs=TaskCosts(of={"F": [[forward]], "B": [[backward]]}),
             kept_bytes=[[1.0]], later_bytes=[[1.0]], hops_us=[0.0],
         ).time_us  # fmt: skip
 
@@ -153,8 +153,8 @@ def test_hops_within_a_node_are_fast() -> None:
     free = Protocol(name="simple", base_us=0, hop_us=0, tree_hop_us=0, rate_share=1.0)
     nodes = Topology(
         tiers=(
-            Tier(ranks=8, link=Link(rates=Rates(peak_gb_s=400), protocols=(free,))),
-            Tier(ranks=None, cards=8, link=Link(rates=Rates(peak_gb_s=50), protocols=(free,))),
+            Tier(ranks=8, link=TierLink(rates=Rates(peak_gb_s=400), protocols=(free,))),
+            Tier(ranks=None, cards=8, link=TierLink(rates=Rates(peak_gb_s=50), protocols=(free,))),
         ),
         algorithms=("send/p2p",),
     )

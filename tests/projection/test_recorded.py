@@ -12,13 +12,13 @@ import tracelens as tl
 from tests.conftest import part
 from tracelens.analysis.analyze import analyze
 from tracelens.analysis.attribution.host_time import HOST_CAUSES
-from tracelens.analysis.loaded_trace import Options as AnalysisOptions
+from tracelens.analysis.loaded_trace import AnalysisOptions
 from tracelens.analysis.verdict.verdict import summarize
 from tracelens.backends.base import System
 from tracelens.errors import UsageError
 from tracelens.predict.calibration.measurements import trace_step
 from tracelens.predict.projection.from_measured import against
-from tracelens.predict.projection.overheads import Options, Software, Straggler
+from tracelens.predict.projection.overheads import ProjectionOptions, Software, Straggler
 from tracelens.predict.projection.step import project
 from tracelens.predict.projection.step_traces import timeline, write_traces
 from tracelens.workload.model_config import ModelConfig
@@ -33,7 +33,7 @@ STEPS: dict[str, tuple[str, ParallelConfig, dict[str, Any]]] = {
     "zb-v": ("llama3.1-8b", NODE, {"schedule": "zb-v"}),
     "fsdp": ("llama3.1-8b", ParallelConfig(dp=16, zero=3), {}),
     "bound by the host": ("llama3.1-8b", NODE, {"software": Software(host_us_per_op=400.0)}),
-    "straggler": ("llama3.1-8b", NODE, {"options": Options(straggler=Straggler(factor=1.2, stage=1))}),
+    "straggler": ("llama3.1-8b", NODE, {"options": ProjectionOptions(straggler=Straggler(factor=1.2, stage=1))}),
     "divided gradients": ("llama3.1-8b", replace(NODE, zero=2), {"schedule": "zb-v"}),
     "experts": ("qwen3-30b-a3b", MOE, {}),
     "experts in two pieces": ("qwen3-30b-a3b", replace(MOE, dp=4, tp=2, sequence_parallel=True, ep=4, etp=2), {}),

@@ -12,7 +12,7 @@ from tracelens.files.data_table import number
 from tracelens.predict.projection.batch_rows import project_row
 from tracelens.predict.projection.published_rows import recomputation_of, sharding_of, stated
 from tracelens.predict.serving.configuration_rows import point_of
-from tracelens.predict.serving.deployment import Precision
+from tracelens.predict.serving.deployment import ServingPrecision
 from tracelens.workload.model_config import ModelConfig
 
 
@@ -199,7 +199,7 @@ def test_rows_as_authors_write_them_are_projected(row: dict[str, str], precision
     ],
 )
 def test_weights_of_served_rows(said: str, type_: str) -> None:
-    dtype = Precision.named(said, ModelConfig.load("qwen3-32b")).linear
+    dtype = ServingPrecision.named(said, ModelConfig.load("qwen3-32b")).linear
     assert dtype is not None
     assert type_ in (dtype.rate, dtype.label)
 

@@ -13,7 +13,7 @@ import tracelens as tl
 from tests.conftest import examples
 from tracelens.errors import UsageError
 from tracelens.predict.projection import pipeline, schedules
-from tracelens.predict.projection.pipeline import Cost, Costs
+from tracelens.predict.projection.pipeline import Cost, TaskCosts
 from tracelens.predict.projection.schedules import Kind, Plan, Task
 from tracelens.workload import memory, rank_ops
 from tracelens.workload.model_config import ModelConfig
@@ -55,8 +55,8 @@ def run(
     )
 
 
-def costs_of(times: dict[Kind, float], p: int, chunks: int) -> Costs:
-    return Costs(of={kind: [[Cost(time_us)] * chunks] * p for kind, time_us in times.items()})
+def costs_of(times: dict[Kind, float], p: int, chunks: int) -> TaskCosts:
+    return TaskCosts(of={kind: [[Cost(time_us)] * chunks] * p for kind, time_us in times.items()})
 
 
 def tasks_of(
@@ -203,7 +203,7 @@ def test_the_slowest_stage_paces_the_steady_state() -> None:
     found = pipeline.run(
         tasks_of("1f1b", p=2, m=10),
         schedules.load("1f1b").routes(2, 1),
-        costs=Costs(of={"F": [[Cost(1.0)], [Cost(2.0)]], "B": [[Cost(1.0)], [Cost(2.0)]]}),
+        costs=TaskCosts(of={"F": [[Cost(1.0)], [Cost(2.0)]], "B": [[Cost(1.0)], [Cost(2.0)]]}),
         kept_bytes=[[1.0], [1.0]],
         later_bytes=[[1.0], [1.0]],
         hops_us=[0.0, 0.0],

@@ -20,7 +20,7 @@ from tracelens.predict.projection.overheads import Software
 from tracelens.predict.projection.pipeline import hop_us, layer_counts
 from tracelens.predict.projection.step import Projection, levers, project
 from tracelens.workload.model_config import ModelConfig
-from tracelens.workload.parallel_config import ParallelConfig, Placement
+from tracelens.workload.parallel_config import GroupPlacement, ParallelConfig
 
 LLAMA = ModelConfig.load("llama3.1-8b")
 NODE = ParallelConfig(tp=2, sequence_parallel=True, pp=2, dp=4, micro_batches=8)
@@ -373,7 +373,8 @@ def test_neighbors_in_one_node_make_tensor_parallelism_cheap(hopper: System) -> 
     """8 tensor ranks in a node, or one in each of 8 nodes with the pipeline inside."""
     p = ParallelConfig(tp=8, sequence_parallel=True, pp=8, micro_batches=16)
     inside, spread = (
-        step(replace(p, placement=place), hopper) for place in (Placement(node=8, tp=8), Placement(node=8, pp=8))
+        step(replace(p, placement=place), hopper)
+        for place in (GroupPlacement(node=8, tp=8), GroupPlacement(node=8, pp=8))
     )
     assert step(p, hopper).step_us == inside.step_us
     assert spread.breakdown_us["tp"] > 3 * inside.breakdown_us["tp"]
@@ -390,4 +391,4 @@ def test_a_hop_is_the_mean_over_those_inside_and_between_nodes(hopper: System) -
 
 def test_a_placement_that_does_not_fit_a_node_shows_the_product() -> None:
     with pytest.raises(UsageError, match=r"tp 4 \* cp 1 \* dp 4 \* pp 1 = 16 ranks of a node, it has 8"):
-        Placement(node=8, tp=4, dp=4)
+        GroupPlacement(node=8, tp=4, dp=4)

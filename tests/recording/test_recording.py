@@ -11,7 +11,14 @@ import pytest
 import tracelens as tl
 from tracelens.cli import main
 from tracelens.errors import UsageError
-from tracelens.recording.recorder import QUESTIONS, Recorder, RecordingOptions, TrainerCallback, question_of, snippet
+from tracelens.recording.recorder import (
+    QUESTIONS,
+    RecordingOptions,
+    StepRecorder,
+    TrainerCallback,
+    question_of,
+    snippet,
+)
 from tracelens.trace.table import Kind
 
 pytestmark = pytest.mark.filterwarnings("default")
@@ -156,7 +163,7 @@ def test_trainers_call_back(torch, train_step, tmp_path):
     """As Hugging Face's and Lightning's trainers call: every hook by name, with whatever they pass."""
     for begin, end in (("on_train_begin", "on_step_end"), ("on_train_start", "on_train_batch_end")):
         folder = tmp_path / begin
-        callback = TrainerCallback(Recorder(folder, RecordingOptions(skip=0, warmup=1, steps=1)))
+        callback = TrainerCallback(StepRecorder(folder, RecordingOptions(skip=0, warmup=1, steps=1)))
         for hook in ("setup", begin, "on_epoch_begin", *[end] * 6, "on_save", "on_train_end", "teardown"):
             getattr(callback, hook)("arguments", "state", control=None)
         assert len(callback._recorder.files) == 1

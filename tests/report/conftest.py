@@ -17,7 +17,6 @@ from tracelens.analysis.verdict.summary import (
     Coverage,
     DeviceSummary,
     Excluded,
-    Figure,
     Finding,
     InputSummary,
     Notice,
@@ -26,6 +25,7 @@ from tracelens.analysis.verdict.summary import (
     Steps,
     StepUtilization,
     Summary,
+    SummaryFigure,
     Throughput,
     Unanswered,
     Utilization,
@@ -112,8 +112,8 @@ def summary() -> Summary:
         input=InputSummary(file="moe-16b.pt.trace.json.gz", events=600_345, ranks=(3,), world_size=8, torch_version="2.9"),
         device=DeviceSummary(
             id="mi300x", label="MI300X", matched_by="properties", doubtful=("fp6 matrix peak",),
-            figures=(Figure(what="bf16 matrix peak", value=1307.4, unit="TFLOPS/s", source="AMD data sheet, dense"),
-                     Figure(what="HBM peak", value=5.3, unit="TB/s", source="AMD data sheet")),
+            figures=(SummaryFigure(what="bf16 matrix peak", value=1307.4, unit="TFLOPS/s", source="AMD data sheet, dense"),
+                     SummaryFigure(what="HBM peak", value=5.3, unit="TB/s", source="AMD data sheet")),
         ),
         scope=Scope(
             kind="steps", count=4, named="ProfilerStep", numbers="3-6", events=9_000, time_us=700_000.0,

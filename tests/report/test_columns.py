@@ -19,7 +19,7 @@ from tracelens.analysis.tables import built_in_tables
 from tracelens.errors import UsageError
 from tracelens.report.assembly import make_sheet
 from tracelens.report.named_sheets import FAMILIES, header, with_tracelens_headers
-from tracelens.schema import Column, column_for, column_set, us
+from tracelens.schema import TableColumn, column_for, column_set, us
 
 SHEETS = {title: claim.options["columns"] for title, claim in {**built_in_sheets(), **rank_sheets()}.items()} | {
     FAMILIES: FAMILY
@@ -97,9 +97,9 @@ def test_a_key_means_the_same_quantity_in_the_unified_table_and_the_family_sheet
 
 def test_two_columns_with_one_key_or_title_are_refused():
     with pytest.raises(UsageError, match="share a key or a title"):
-        column_set(Column(key="a", meaning="m"), Column(key="a", meaning="n"))
+        column_set(TableColumn(key="a", meaning="m"), TableColumn(key="a", meaning="n"))
     with pytest.raises(UsageError, match="share a key or a title"):
-        column_set(Column(key="a", meaning="m"), Column(key="A", meaning="n"))
+        column_set(TableColumn(key="a", meaning="m"), TableColumn(key="A", meaning="n"))
 
 
 def test_a_dimension_is_shown_under_the_name_that_its_model_gives_it():

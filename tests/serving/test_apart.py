@@ -12,7 +12,7 @@ from tests.conftest import examples
 from tests.serving.test_levels import CASES, SHARDED
 from tracelens.errors import UsageError
 from tracelens.predict.serving.deployment import Engine, Parallelism, Speculation
-from tracelens.predict.serving.event_queue import Arrivals as Coming
+from tracelens.predict.serving.event_queue import ArrivalEvents as Coming
 from tracelens.predict.serving.event_queue import EventQueue
 from tracelens.predict.serving.lanes import QuickLane
 from tracelens.predict.serving.requests import Arrivals, Lengths, Requests, Workload

@@ -18,7 +18,7 @@ from tracelens.predict.serving.configuration_rows import batch
 from tracelens.predict.serving.costs import StepCost
 from tracelens.predict.serving.deployment import Deployment, Engine, Parallelism
 from tracelens.predict.serving.experiment import read_settings
-from tracelens.predict.serving.metrics import Timeline
+from tracelens.predict.serving.metrics import ServingTimeline
 from tracelens.predict.serving.profile import Profile, ProfileCost, export
 from tracelens.predict.serving.requests import FS_PER_S, Arrivals, Lengths, Workload, read_requests
 from tracelens.predict.serving.simulation import Options, Simulation, simulate
@@ -271,7 +271,7 @@ def test_a_written_timeline_reads_back_with_the_simulated_times(parallelism, tmp
     requests = Workload(
         arrivals=Arrivals(rate=50.0), input=Lengths(mean=64), output=Lengths(mean=3), count=2
     ).generate()
-    timeline, steps = Timeline(cost), []
+    timeline, steps = ServingTimeline(cost), []
 
     def record(replica, step):
         steps.append(step)

@@ -14,8 +14,8 @@ from tests.conftest import examples
 from tracelens.backends import System
 from tracelens.errors import NothingToAnalyzeError, UsageError
 from tracelens.predict.serving.costs import StepCost, steps_of
-from tracelens.predict.serving.deployment import Deployment, Engine, Parallelism, Precision, Speculation
-from tracelens.predict.serving.experiment import Experiment, Result
+from tracelens.predict.serving.deployment import Deployment, Engine, Parallelism, ServingPrecision, Speculation
+from tracelens.predict.serving.experiment import Experiment, ServingResult
 from tracelens.predict.serving.metrics import Objectives, duration_s, per_request, per_step, summary
 from tracelens.predict.serving.requests import Arrivals, Lengths, Requests, Workload
 from tracelens.predict.serving.simulation import Options, simulate
@@ -166,7 +166,7 @@ def test_narrow_weights_leave_a_larger_pool_and_decode_faster(cost_of):
         cost_of(
             "llama3.1-70b",
             parallelism=Parallelism(tp=4),
-            precision=Precision.named("fp8", ModelConfig.load("llama3.1-70b")),
+            precision=ServingPrecision.named("fp8", ModelConfig.load("llama3.1-70b")),
         ),
     )
     assert fp8.pool_tokens() > bf16.pool_tokens()
@@ -261,7 +261,7 @@ def test_a_saturated_server_ends_and_says_so(cost_of):
 def test_a_server_that_falls_behind_says_so_before_requests_wait_longer_than_they_run(cost_of, load: float, says: bool):
     cost = cost_of(engine=Engine(max_num_seqs=8))
 
-    def run_at(rate: float) -> Result:
+    def run_at(rate: float) -> ServingResult:
         workload = dataclasses.replace(BASE, count=300, arrivals=Arrivals(rate=rate), output=Lengths(mean=400))
         return Experiment(deployment=cost.deployment, workload=workload).run(cost=cost)
 
@@ -388,7 +388,7 @@ def test_a_skew_makes_the_busiest_device_slower(cost_of):
 
 def test_weights_in_a_type_that_the_device_cannot_multiply_are_widened(cost_of):
     bf16, fp8 = (
-        cost_of(system="dgx-a100", precision=Precision.named(name, ModelConfig.load("llama3.1-8b")))
+        cost_of(system="dgx-a100", precision=ServingPrecision.named(name, ModelConfig.load("llama3.1-8b")))
         for name in ("bf16", "fp8")
     )
     prompts = [cost.mixed_time(8192, [(8192, 0)], 1, 1, 0, 0)[0] for cost in (bf16, fp8)]

@@ -19,7 +19,7 @@ ROOT = Path(__file__).resolve().parents[2]
 PACKAGE = ROOT / "tracelens"
 
 #: The most that each measure allows.
-MOST = {"lines": 60, "complexity": 15, "parameters": 6, "stem": 1, "circle": 0}
+MOST = {"lines": 60, "complexity": 15, "parameters": 6, "stem": 1, "class": 1, "circle": 0}
 #: Lines of a module at least, but of a package's front door; of the middle one; files of the package; import lines in 100.
 FLOOR, MIDDLE, FILES, IMPORTS = 60, 180, 380, 6.5
 #: What is whole with fewer lines.
@@ -81,6 +81,7 @@ class Module:
 
     path: Path
     functions: tuple[Function, ...]
+    classes: tuple[str, ...]
     imports: frozenset[str]
     marks: dict[str, list[str]]
     categories: tuple[str, ...]
@@ -102,9 +103,11 @@ def modules() -> tuple[Module, ...]:
 
 def module(path: Path, source: str, known: set[str]) -> Module:
     tree = ast.parse(source)
-    lines = sum(n.end_lineno - n.lineno + 1 for n in ast.walk(tree) if isinstance(n, ast.Import | ast.ImportFrom))  # type: ignore[operator]
+    lines = sum(
+        (n.end_lineno or n.lineno) - n.lineno + 1 for n in ast.walk(tree) if isinstance(n, ast.Import | ast.ImportFrom)
+    )
     return Module(
-        path, tuple(functions(tree)), imports(tree, known), marks(tree), tuple(categories(tree)),
+        path, tuple(functions(tree)), public_classes(tree), imports(tree, known), marks(tree), tuple(categories(tree)),
         source.count("\n"), lines,
     )  # fmt: skip
 
@@ -145,6 +148,10 @@ def functions(tree: ast.Module) -> list[Function]:
 
     decisions(tree, "")
     return found
+
+
+def public_classes(tree: ast.Module) -> tuple[str, ...]:
+    return tuple(each.name for each in tree.body if isinstance(each, ast.ClassDef) and not each.name.startswith("_"))
 
 
 def parameters(node: ast.FunctionDef | ast.AsyncFunctionDef) -> int:
@@ -226,6 +233,8 @@ def each_measured() -> Iterator[tuple[str, str, int]]:
                 yield "parameters", subject, each.parameters
     for name, paths in same_stems().items():
         yield "stem", name, len(paths)
+    for name, count in Counter(name for found in modules() for name in found.classes).items():
+        yield "class", name, count
     for circle in circles({dotted(found.path, ROOT): found.imports for found in modules()}):
         yield "circle", " ".join(name.rpartition(".")[2] for name in circle), len(circle)
 
@@ -342,6 +351,7 @@ def test_every_measure_finds_what_it_is_for() -> None:
     deep = ast.parse("class A:\n  def f(self, b, /, c, *, d):\n    return [x for x in b if x and c] if c else d\n")
     (found,) = functions(deep)
     assert (found.name, found.lines, found.parameters) == ("A.f", 2, 3)
+    assert public_classes(deep) == ("A",)
     assert found.complexity == 1 + len(["for", "if", "and", "x if y else z"])
     known = {"t.a", "t.b", "t.c", "t.d", "t.e"}
     sources = {

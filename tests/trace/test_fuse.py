@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tracelens.errors import UsageError
-from tracelens.trace.fuse import CounterTrack, FusedRank, Kept, fuse, parse_window, sublanes
+from tracelens.trace.fuse import CounterTrack, EventFilter, FusedRank, fuse, parse_window, sublanes
 from tracelens.trace.reading.chrome.event_list import read_events
 
 
@@ -104,10 +104,10 @@ def test_an_overlapping_slice_goes_to_a_lane_below_and_takes_its_flow_along(tmp_
 
 
 def test_window_and_categories_choose(tmp_path):
-    written, _ = fused(tmp_path, ranks=(0,), kept=Kept(categories=frozenset({"kernel"})))
+    written, _ = fused(tmp_path, ranks=(0,), kept=EventFilter(categories=frozenset({"kernel"})))
     assert [e["name"] for e in written if e["ph"] != "M"] == ["gemm", "overlapping"]
     # 120 to 180 µs after the origin at 100 µs is 220 to 280: both kernels run in it, no host event does
-    written, _ = fused(tmp_path, ranks=(0,), kept=Kept(window_ns=(120_000, 180_000)))
+    written, _ = fused(tmp_path, ranks=(0,), kept=EventFilter(window_ns=(120_000, 180_000)))
     assert [e["name"] for e in written if e["ph"] == "X"] == ["gemm", "overlapping"]
 
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from tests.analysis.conftest import Builder
 from tests.conftest import RealTrace, device_traces, examples, part, part_of_traces
-from tracelens.analysis.loaded_trace import Options, Trace, load
+from tracelens.analysis.loaded_trace import AnalysisOptions, Trace, load
 from tracelens.trace.reading.chrome.event_list import read_events
 from tracelens.whatif.plan import Subject
 from tracelens.whatif.what_if import HEAD_START, what_if
@@ -51,7 +51,7 @@ def recordings(draw: st.DrawFn) -> Trace:
 @settings(max_examples=examples(40))
 @given(recordings())
 def test_nothing_changed_gives_the_recorded_times(trace: Trace) -> None:
-    replay = Subject.of(trace, Options()).replay
+    replay = Subject.of(trace, AnalysisOptions()).replay
     found = replay.times(replay.recorded)
     assert found.start.tolist() == replay.device.start.tolist()
     assert found.done.tolist() == replay.device.end.tolist()
@@ -61,7 +61,7 @@ def test_nothing_changed_gives_the_recorded_times(trace: Trace) -> None:
 @settings(max_examples=examples(40))
 @given(recordings(), st.data())
 def test_shorter_events_make_nothing_later(trace: Trace, data: st.DataObject) -> None:
-    replay = Subject.of(trace, Options()).replay
+    replay = Subject.of(trace, AnalysisOptions()).replay
     factors = st.lists(st.floats(0, 1), min_size=replay.events, max_size=replay.events)
     one, more = np.array(data.draw(factors)), np.array(data.draw(factors))
     lengths = replay.recorded.length * one
@@ -75,7 +75,7 @@ def test_shorter_events_make_nothing_later(trace: Trace, data: st.DataObject) ->
 @given(recordings())
 def test_what_has_slack_can_go_without_effect(trace: Trace) -> None:
     """An event that could take 1 ns longer without a change to the end is not what the end waits for."""
-    replay = Subject.of(trace, Options()).replay
+    replay = Subject.of(trace, AnalysisOptions()).replay
     recorded = replay.times(replay.recorded)
     end = max(recorded.done.max(), recorded.reached.max())
     for event in range(replay.events):

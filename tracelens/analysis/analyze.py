@@ -21,7 +21,7 @@ from tracelens.analysis.findings.ranking import Found, findings
 from tracelens.analysis.findings.rule import RuleFailure
 from tracelens.analysis.grouping import Codes
 from tracelens.analysis.intervals import Ints
-from tracelens.analysis.loaded_trace import Options
+from tracelens.analysis.loaded_trace import AnalysisOptions
 from tracelens.analysis.page.step_rectangles import StepIdle
 from tracelens.analysis.reading.added_ops import KnownShapes
 from tracelens.analysis.reading.captured_graphs import GraphLinks
@@ -62,7 +62,7 @@ class Analysis:
     """
 
     trace: Trace
-    options: Options
+    options: AnalysisOptions
     recognition: Recognition
     extensions: tuple[Extension, ...]
     frames: Mapping[str, pd.DataFrame]
@@ -110,7 +110,7 @@ class Analysis:
         return self.recognition.device or self.recognition.agreed
 
 
-def analyze(trace: Trace, options: Options, *, on_demand: bool = False) -> Analysis:
+def analyze(trace: Trace, options: AnalysisOptions, *, on_demand: bool = False) -> Analysis:
     """All frames of one trace, or of one rank of it. NothingToAnalyzeError when it has no device events.
 
     ``on_demand``: a frame is made when first asked for, and nothing is looked for: no findings, nothing missing.
@@ -172,7 +172,7 @@ def analyze(trace: Trace, options: Options, *, on_demand: bool = False) -> Analy
     )
 
 
-def _cpu_only(recording: Recording, options: Options) -> Analysis:
+def _cpu_only(recording: Recording, options: AnalysisOptions) -> Analysis:
     table, tree = recording.trace.table, recording.trace.tree
     activity = device_activity(table, tree, recording.catalog.kernel_patterns)
     found = find_steps(table, tree, activity.rows)

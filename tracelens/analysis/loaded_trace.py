@@ -126,7 +126,7 @@ class StepWork:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Options:
+class AnalysisOptions:
     """What the caller chose. ``device``: None recognizes it from the trace. ``extensions``: loaded ones.
 
     ``bundled``: let bundled extensions switch themselves on. ``ep_size``: ranks of the expert-parallel group, where the
@@ -156,7 +156,7 @@ class Options:
     rank: int | None = None
 
 
-def active_extensions(names: Iterable[str], options: Options) -> tuple[Extension, ...]:
+def active_extensions(names: Iterable[str], options: AnalysisOptions) -> tuple[Extension, ...]:
     """The caller's extensions, then the bundled ones whose op names occur in the trace."""
     given = {extension.name for extension in options.extensions}
     bundled = [load_extension(name) for name in detect_bundled(names) if name not in given] if options.bundled else []

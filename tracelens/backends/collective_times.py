@@ -10,7 +10,7 @@ from typing import ClassVar, Literal, TypeAlias
 import numpy as np
 
 from tracelens.backends.base import Backend, EstimateTable, Floats, System, backend
-from tracelens.backends.kernels.kernel_costs import Rates
+from tracelens.backends.kernels.kernel_costs import KernelRates
 from tracelens.errors import UsageError
 from tracelens.lazy.records import dataclass
 from tracelens.network.algorithms import bound_us, collective_us, forwarded_us
@@ -153,7 +153,7 @@ def fabric(system: System, library: str = DEEPEP) -> Fabric:
 
     Where nobody published a device's count of units (GB300), that of the device which it is like counts.
     """
-    topology, rates = _topology(system), Rates.of(system.device)
+    topology, rates = _topology(system), KernelRates.of(system.device)
     if not _names(system, library) or rates is None or topology.ranks_per_node is None:
         raise UsageError(f"no DeepEP measurement applies to {system.cluster.name if system.cluster else 'this system'}")
     node, network = topology.tiers[:2]

@@ -32,7 +32,7 @@ import numpy.typing as npt
 from tracelens.backends.base import Backend, EstimateTable, Floats, System, backend
 from tracelens.backends.column_batch import ColumnBatch
 from tracelens.backends.kernels import kernel_table
-from tracelens.backends.kernels.kernel_costs import KernelColumns, KernelTable, Rates
+from tracelens.backends.kernels.kernel_costs import KernelColumns, KernelRates, KernelTable
 from tracelens.backends.roofline_and_tile import Roofline
 from tracelens.backends.tiles.attention_tiles import AttentionColumns
 from tracelens.backends.tiles.gemm_tiles import GEMMColumns, MoEColumns
@@ -268,7 +268,7 @@ class Silicon(Backend):
 
 def _least(batch: ColumnBatch, system: System) -> EstimateTable:
     """The data sheet's times; of kernels whose operands L2 may hold from the call before, without those."""
-    bound, rates = Roofline().estimate_batch(batch, system), Rates.of(system.device)
+    bound, rates = Roofline().estimate_batch(batch, system), KernelRates.of(system.device)
     if not isinstance(batch, KernelColumns) or rates is None:
         return bound
     work = batch.table.work(batch.sizes, dict(batch.case))

@@ -65,7 +65,7 @@ _REGISTERS_PER_UNIT = 512 * 1024
 _L2_BYTES = 4 * 1024 * 1024
 
 
-class Attention(NamedTuple):
+class AttentionCall(NamedTuple):
     """One call as its work-groups see it. ``offset``: keys before the first query's own; ``window`` may be infinite."""
 
     b: float
@@ -176,13 +176,13 @@ def _slower(constants: Calibration | None, rows: Floats) -> Floats:
     return np.asarray(constants["slowdown"] * np.minimum(rows / MANY_ROWS, 1.0) ** power)
 
 
-def _slowdown(device: HardwareSpec, dtype: DType, call: Attention | tuple[int, int, int, int]) -> float:
+def _slowdown(device: HardwareSpec, dtype: DType, call: AttentionCall | tuple[int, int, int, int]) -> float:
     rate = {"bf16": "bf16", "fp16": "bf16", "fp8": "fp8"}.get(dtype.rate or "", "")
     family = "origami"
-    if isinstance(call, Attention):
+    if isinstance(call, AttentionCall):
         family = "origami_backward" if call.gradient else "origami_prefill"
     constants = device.calibration(family, rate) if rate else None
-    rows = float(MANY_ROWS) if isinstance(call, Attention) else float(call[0])
+    rows = float(MANY_ROWS) if isinstance(call, AttentionCall) else float(call[0])
     return float(_slower(constants, np.array([rows]))[0])
 
 
@@ -249,18 +249,18 @@ def _group_rows(batch: GEMMColumns) -> Floats:
     return each
 
 
-def _call(model: Any) -> Attention | None:
+def _call(model: Any) -> AttentionCall | None:
     """None for what is no attention of known lengths and mask."""
     if not isinstance(model, SDPA) or not model.s_q or not model.s_kv or model.mask is None:
         return None
-    return Attention(
+    return AttentionCall(
         b=model.b, s_q=model.s_q, s_kv=model.s_kv, q_heads=model.q_heads, d_qk=model.d_qk, d_v=model.d_v,
         causal=model.mask != "none", offset=model.s_kv - model.s_q if model.mask == "bottom_right" else 0,
         window=model.window or np.inf, gradient=model.gradient,
     )  # fmt: skip
 
 
-def _calls(batch: AttentionColumns) -> list[Attention]:
+def _calls(batch: AttentionColumns) -> list[AttentionCall]:
     columns = (
         batch.b,
         batch.s,
@@ -273,12 +273,12 @@ def _calls(batch: AttentionColumns) -> list[Attention]:
         batch.window,
     )
     return [
-        Attention(b, s, keys, heads, int(d_qk), int(d_v), causal > 0, past, window, batch.gradient)
+        AttentionCall(b, s, keys, heads, int(d_qk), int(d_v), causal > 0, past, window, batch.gradient)
         for b, s, keys, heads, d_qk, d_v, causal, past, window in zip(*(c.tolist() for c in columns), strict=True)
     ]
 
 
-def _attention_us(module: ModuleType, call: Attention, dtype: DType, device: HardwareSpec) -> float:
+def _attention_us(module: ModuleType, call: AttentionCall, dtype: DType, device: HardwareSpec) -> float:
     """NaN for few queries."""
     units, mhz, hbm = device.compute_units, device.clock_mhz, hbm_peak(device)
     if units is None or mhz is None or hbm is None or call.s_q < LEAST_ROWS:
@@ -306,7 +306,7 @@ def _attention_us(module: ModuleType, call: Attention, dtype: DType, device: Har
     return float(max(busy, exponentials, added))
 
 
-def _walked(call: Attention) -> np.ndarray[Any, np.dtype[np.float64]]:
+def _walked(call: AttentionCall) -> np.ndarray[Any, np.dtype[np.float64]]:
     """Keys that each work-group of queries visits, in whole steps; backward: queries that each one of keys does."""
     s_q, s_kv, window, offset = call.s_q, call.s_kv, call.window, call.offset
     last = np.arange(1, math.ceil((s_kv if call.gradient else s_q) / GROUP_ROWS) + 1) * GROUP_ROWS

@@ -23,7 +23,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    from tracelens.analysis.loaded_trace import Options
+    from tracelens.analysis.loaded_trace import AnalysisOptions
     from tracelens.comparison.inputs import PREFIX, baseline_path, baselines, side_of, write_side
 
     if args.command == "list":
@@ -31,7 +31,7 @@ def run(args: argparse.Namespace) -> int:
             say(f"{PREFIX}{name}")
         return 0
     path = baseline_path(args.name, args.baselines)
-    side = side_of(args.trace, Options(steps=args.steps))
+    side = side_of(args.trace, AnalysisOptions(steps=args.steps))
     write_side(side, path)
     say(f" wrote {path}; to compare with it:")
     say(f" tracelens compare {PREFIX}{args.name} TRACE --gate 'step<+3%'")

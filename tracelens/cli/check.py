@@ -28,14 +28,14 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    from tracelens.analysis.loaded_trace import Options, load
+    from tracelens.analysis.loaded_trace import AnalysisOptions, load
     from tracelens.analysis.reading.recording import no_device_events
     from tracelens.analysis.verdict.health import health
     from tracelens.extensions import NONE, load_extension
     from tracelens.files.safe_text import terminal_text
     from tracelens.hardware import HardwareSpec
 
-    options = Options(
+    options = AnalysisOptions(
         device=HardwareSpec.load(args.device) if args.device else None,
         extensions=tuple(load_extension(spec) for spec in args.extension if spec != NONE),
         bundled=NONE not in args.extension,

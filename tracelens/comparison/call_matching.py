@@ -28,10 +28,10 @@ from tracelens.comparison.places import (
     SAME_OP,
     SAME_PLACE,
     SAME_WORK,
-    Block,
+    AlignedBlock,
     Places,
 )
-from tracelens.comparison.sides import STREAMING, Call, Rates, Recorded, Side, call_role, family
+from tracelens.comparison.sides import STREAMING, Call, CallWork, Recorded, Side, call_role, family
 from tracelens.lazy.records import dataclass
 
 
@@ -259,7 +259,7 @@ class _Rows:
         alone = Row(a=() if side else (call,), b=(call,) if side else (), how=ONLY_B if side else ONLY_A)
         return self._number(key, alone)
 
-    def _of_block(self, block: Block, sequences: Sequence[list[int]]) -> int:
+    def _of_block(self, block: AlignedBlock, sequences: Sequence[list[int]]) -> int:
         """The row of what became one another."""
         a, b = ([sequence[position] for position in part] for part, sequence in zip(block[:2], sequences, strict=True))
         calls = tuple(dict.fromkeys(a)), tuple(dict.fromkeys(b))
@@ -267,7 +267,7 @@ class _Rows:
         known = self._of.get(key)
         return self._number(key, Row(a=calls[0], b=calls[1], how=block.how)) if known is None else known
 
-    def of_blocks(self, blocks: Iterable[Block], one: Ints, other: Ints) -> tuple[Ints, Ints]:
+    def of_blocks(self, blocks: Iterable[AlignedBlock], one: Ints, other: Ints) -> tuple[Ints, Ints]:
         """The row of each position of two steps; calls that have one already keep it."""
         sequences = one.tolist(), other.tolist()
         result = [-1] * len(one), [-1] * len(other)
@@ -294,7 +294,7 @@ class _Rows:
         return row
 
 
-def _stays_apart(block: Block, sequences: Sequence[list[int]], seen: Sequence[set[int]]) -> bool:
+def _stays_apart(block: AlignedBlock, sequences: Sequence[list[int]], seen: Sequence[set[int]]) -> bool:
     """Whether the calls of a block are in rows of their own: the same, alone, or known from another step."""
     if not block.a or not block.b or block.how == SAME:
         return True
@@ -372,7 +372,7 @@ def _a_unit_per_kernel(one: Recorded) -> Recorded:
     several[one.call[size > 1]] = True
     pairs = list(zip(one.call[owner[example]].tolist(), kernel[example].tolist(), strict=True))
     calls = tuple(_of_kernel(one, number, code) for number, code in pairs)
-    rates = tuple(Rates() if several[number] else one.rates[number] for number, _ in pairs)
+    rates = tuple(CallWork() if several[number] else one.rates[number] for number, _ in pairs)
     piece, part_ns = _shared_out(one, size, first, kernel_ns)
     return replace(
         one,
@@ -389,12 +389,12 @@ def _a_unit_per_kernel(one: Recorded) -> Recorded:
     )
 
 
-def _of_equal_work(calls: tuple[Call, ...], rates: tuple[Rates, ...]) -> tuple[Rates, ...]:
+def _of_equal_work(calls: tuple[Call, ...], rates: tuple[CallWork, ...]) -> tuple[CallWork, ...]:
     """Nothing of calls that only their shapes told apart: what is known of one is not so of all."""
     flops: dict[Call, set[float]] = {}
     for call, known in zip(calls, rates, strict=True):
         flops.setdefault(call, set()).add(known.flops)
-    return tuple(Rates() if len(flops[call]) > 1 else known for call, known in zip(calls, rates, strict=True))
+    return tuple(CallWork() if len(flops[call]) > 1 else known for call, known in zip(calls, rates, strict=True))
 
 
 def _of_kernel(one: Recorded, number: int, kernel: int) -> Call:

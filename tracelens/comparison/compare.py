@@ -9,7 +9,7 @@ from os import PathLike
 from pathlib import Path
 from typing import Any
 
-from tracelens.analysis.loaded_trace import Options
+from tracelens.analysis.loaded_trace import AnalysisOptions
 from tracelens.analysis.ranks.rank_files import ranks_text
 from tracelens.comparison.call_matching import Matching, by_kernel, match
 from tracelens.comparison.call_pairs import Difference, Numbered
@@ -60,9 +60,9 @@ def told_apart(a: str | PathLike[str], b: str | PathLike[str]) -> list[str]:
     return [str(Path(*own[-length:])) for own in parts]
 
 
-def analysis_options(asked: CompareOptions) -> Options:
+def analysis_options(asked: CompareOptions) -> AnalysisOptions:
     """What both sides are read with."""
-    return Options(
+    return AnalysisOptions(
         device=HardwareSpec.load(asked.device) if asked.device else None,
         extensions=tuple(load_extension(spec) for spec in asked.extension if spec != NONE),
         bundled=NONE not in asked.extension,

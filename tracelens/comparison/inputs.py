@@ -13,10 +13,10 @@ from typing import Any
 
 import numpy as np
 
-from tracelens.analysis.loaded_trace import Options, load
+from tracelens.analysis.loaded_trace import AnalysisOptions, load
 from tracelens.analysis.ranks.rank_files import find_traces
 from tracelens.comparison.compared import AT_ONCE, IDLE
-from tracelens.comparison.sides import Call, Rates, Recorded, Side
+from tracelens.comparison.sides import Call, CallWork, Recorded, Side
 from tracelens.comparison.traced_side import recorded_ranks
 from tracelens.errors import InputError, UsageError
 from tracelens.files.atomic_write import write_whole
@@ -70,7 +70,7 @@ def _recorded_of_report(document: Mapping[str, Any]) -> Recorded:
     for row in document["categories"]:
         if row["name"] == _COLLECTIVES:
             calls.append(Call(name=_COLLECTIVES, category=_COLLECTIVES))
-            rates.append(Rates())
+            rates.append(CallWork())
             count.append(1.0)
             ns.append(round(row["time_us"] * NS_PER_US))
     kernel_ns = list(ns)
@@ -84,7 +84,7 @@ def _recorded_of_report(document: Mapping[str, Any]) -> Recorded:
     return Recorded(
         source=document["input"]["file"],
         calls=tuple(calls),
-        rates=(*rates, *(Rates() for _ in range(empty))),
+        rates=(*rates, *(CallWork() for _ in range(empty))),
         call=np.arange(len(ns)),
         step=np.zeros(len(ns), np.int64),
         kernel_ns=np.array([*kernel_ns, *([0] * empty)], np.int64),
@@ -118,11 +118,11 @@ def _call(op: Mapping[str, Any]) -> Call:
     )
 
 
-def _rates_of_op(op: Mapping[str, Any]) -> Rates:
+def _rates_of_op(op: Mapping[str, Any]) -> CallWork:
     def known(key: str, unit: int = 1) -> float:
         return float("nan") if op[key] is None else float(op[key]) * unit
 
-    return Rates(
+    return CallWork(
         flops=known("gflops", FLOPS_PER_GFLOP),
         hbm_bytes=known("hbm_mb", BYTES_PER_MB),
         roofline_us=known("roofline_us"),
@@ -151,7 +151,7 @@ def _without_order(one: Recorded) -> Recorded:
     return replace(
         one,
         calls=(*map(_reported, one.calls), Call(name=AT_ONCE, category=AT_ONCE)),
-        rates=(*one.rates, Rates()),
+        rates=(*one.rates, CallWork()),
         call=np.append(one.call, np.full(steps, len(one.calls))),
         step=np.append(one.step, np.arange(steps)),
         kernel_ns=np.append(one.kernel_ns, np.zeros(steps, np.int64)),
@@ -269,11 +269,11 @@ def _recorded_of_baseline(found: dict[str, Any]) -> Recorded:
     return one
 
 
-def _rates_of_baseline(values: list[Any]) -> Rates:
+def _rates_of_baseline(values: list[Any]) -> CallWork:
     """Unknown numbers are null in the file."""
     *numbers, bound, engine = values
     flops, hbm_bytes, roofline_us = (np.nan if value is None else float(value) for value in numbers)
-    return Rates(flops=flops, hbm_bytes=hbm_bytes, roofline_us=roofline_us, bound=bound, engine=engine)
+    return CallWork(flops=flops, hbm_bytes=hbm_bytes, roofline_us=roofline_us, bound=bound, engine=engine)
 
 
 def _named(kind: type, values: list[Any]) -> dict[str, Any]:
@@ -298,7 +298,7 @@ def _refuse_out_of_range(one: Recorded) -> None:
         raise ValueError("columns of different lengths")
 
 
-def side_of(given: str | Path, options: Options, baselines: Path | None = None) -> Side:
+def side_of(given: str | Path, options: AnalysisOptions, baselines: Path | None = None) -> Side:
     """A path, or ``baseline:NAME``. InputError for what cannot be read, NothingToAnalyzeError without device work."""
     if str(given).startswith(PREFIX):
         return read_side(baseline_path(str(given).removeprefix(PREFIX), baselines or Path()))

@@ -15,7 +15,7 @@ from tracelens.analysis.grouping import Codes, first_of_each, numbered
 from tracelens.analysis.intervals import Ints
 from tracelens.comparison.call_pairs import Numbered
 from tracelens.comparison.compared import KernelShare, RowSide, on_grid
-from tracelens.comparison.sides import COMMUNICATION, COPY, Call, Floats, Rates, by_step, call_role, weights
+from tracelens.comparison.sides import COMMUNICATION, COPY, Call, CallWork, Floats, by_step, call_role, weights
 from tracelens.lazy.records import dataclass
 from tracelens.units import NS_PER_MS, NS_PER_US, TERA_PER_S_IN_PER_US
 
@@ -219,7 +219,7 @@ class MeasuredSide:
 
     def _rates(self) -> None:
         """Work over the kernel time of the calls whose work is known."""
-        rate_of: dict[Call, Rates] = {}
+        rate_of: dict[Call, CallWork] = {}
         for one in self.numbered.side.recordings:
             for call, rates in zip(one.calls, one.rates, strict=True):
                 rate_of.setdefault(call, rates)

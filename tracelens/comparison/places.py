@@ -134,7 +134,7 @@ _ELSEWHERE = 1.0
 _MOST_CELLS = 4_000_000
 
 
-class Block(NamedTuple):
+class AlignedBlock(NamedTuple):
     """Positions in the typical steps that became one another."""
 
     a: tuple[int, ...]
@@ -174,7 +174,7 @@ class Places:
         self._heavy = [kinds[-1] != codes[STREAMING] for kinds in self._kinds]
         self._known: dict[tuple[bytes, bytes], list[tuple[int, int]]] = {}
 
-    def blocks(self) -> list[Block]:
+    def blocks(self) -> list[AlignedBlock]:
         """What became what; every position of either sequence is in exactly one."""
         left, elsewhere = self._comparable()
         found = self._anchors(self._equal, *left)
@@ -183,17 +183,17 @@ class Places:
         parts = [_gaps(own, *_positions(gap)) for own, gap in zip(pairs, gaps, strict=True)]
         moved = self._moved([part for own in parts for part in own])
         gone = {i for i, _ in moved}, {j for _, j in moved}
-        blocks = elsewhere + [Block((i,), (j,), SAME) for i, j in (*found, *moved)]
+        blocks = elsewhere + [AlignedBlock((i,), (j,), SAME) for i, j in (*found, *moved)]
         for own, part in zip(pairs, parts, strict=True):
             rest = [([i for i in a if i not in gone[0]], [j for j in b if j not in gone[1]]) for a, b in part]
             blocks += self._blocks_of_gap(own, rest)
         return blocks
 
-    def _comparable(self) -> tuple[tuple[Ints, Ints], list[Block]]:
+    def _comparable(self) -> tuple[tuple[Ints, Ints], list[AlignedBlock]]:
         """The positions to compare; a call that the other side has in other steps than this became nothing else."""
         here = [(own < 0) | np.isin(own, other) for own, other in zip(self._tokens, self._tokens[::-1], strict=True)]
-        blocks = [Block((i,), (), SAME) for i in np.flatnonzero(~here[0]).tolist()]
-        blocks += [Block((), (j,), SAME) for j in np.flatnonzero(~here[1]).tolist()]
+        blocks = [AlignedBlock((i,), (), SAME) for i in np.flatnonzero(~here[0]).tolist()]
+        blocks += [AlignedBlock((), (j,), SAME) for j in np.flatnonzero(~here[1]).tolist()]
         return (np.flatnonzero(here[0]), np.flatnonzero(here[1])), blocks
 
     def _anchors(self, tokens: Sequence[Ints], a: Ints, b: Ints) -> list[tuple[int, int]]:
@@ -249,16 +249,16 @@ class Places:
         """Whether calls one by one do the same kind of work."""
         return bool((self._kinds[0][2][a] == self._kinds[1][2][b]).all())
 
-    def _blocks_of_gap(self, pairs: Sequence[tuple[int, int]], rest: Sequence[Gap]) -> list[Block]:
+    def _blocks_of_gap(self, pairs: Sequence[tuple[int, int]], rest: Sequence[Gap]) -> list[AlignedBlock]:
         """The pairs of a gap and what stands between them.
 
         What one side alone has there stands between the same calls as its neighbors: it is part of what became of the
         pair before it, else after it, that was found by its place alone.
         """
-        found: list[Block] = []
+        found: list[AlignedBlock] = []
         placed = _Placed()
         for i, j in pairs:
-            block = Block((i,), (j,), self._how(i, j))
+            block = AlignedBlock((i,), (j,), self._how(i, j))
             if block.how == SAME_PLACE:
                 placed.add(block)
             else:
@@ -266,11 +266,11 @@ class Places:
         for a, b in rest:
             if len(a) == len(b) and (len(a) == 1 or self._are_alike(a, b)):
                 for i, j in zip(a, b, strict=True):
-                    placed.add(Block((i,), (j,), SAME_PLACE))
+                    placed.add(AlignedBlock((i,), (j,), SAME_PLACE))
             elif a and b:
-                placed.add(Block(tuple(a), tuple(b), SAME_PLACE))
+                placed.add(AlignedBlock(tuple(a), tuple(b), SAME_PLACE))
             elif not placed.joined(a, b):
-                found += [Block((i,), (), ONLY_A) for i in a] + [Block((), (j,), ONLY_B) for j in b]
+                found += [AlignedBlock((i,), (), ONLY_A) for i in a] + [AlignedBlock((), (j,), ONLY_B) for j in b]
         return found + placed.blocks
 
 
@@ -278,10 +278,10 @@ class _Placed:
     """The blocks of a gap that were found by their place alone: in order, on both sides."""
 
     def __init__(self) -> None:
-        self.blocks: list[Block] = []
+        self.blocks: list[AlignedBlock] = []
         self._starts: tuple[list[int], list[int]] = ([], [])
 
-    def add(self, block: Block) -> None:
+    def add(self, block: AlignedBlock) -> None:
         at = bisect_left(self._starts[0], block.a[0])
         self.blocks.insert(at, block)
         for starts, part in zip(self._starts, block[:2], strict=True):
@@ -293,7 +293,7 @@ class _Placed:
             return False
         at = max((bisect_left(self._starts[0], a[0]) if a else bisect_left(self._starts[1], b[0])) - 1, 0)
         host = self.blocks[at]
-        self.blocks[at] = Block(tuple(sorted((*host.a, *a))), tuple(sorted((*host.b, *b))), SAME_PLACE)
+        self.blocks[at] = AlignedBlock(tuple(sorted((*host.a, *a))), tuple(sorted((*host.b, *b))), SAME_PLACE)
         for starts, part in zip(self._starts, self.blocks[at][:2], strict=True):
             starts[at] = part[0]
         return True

@@ -117,7 +117,7 @@ class Call:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Rates:
+class CallWork:
     """What is known of one call's work; NaN is unknown. ``engine``: ``matrix_bf16``, None where nothing is computed."""
 
     flops: float = np.nan
@@ -153,7 +153,7 @@ class Recorded:
 
     source: str
     calls: tuple[Call, ...]
-    rates: tuple[Rates, ...]
+    rates: tuple[CallWork, ...]
     call: Ints
     step: Ints
     kernel_ns: Ints

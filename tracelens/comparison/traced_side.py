@@ -17,17 +17,17 @@ from tracelens.analysis.attribution.window import Attribution, Window, attribute
 from tracelens.analysis.grouping import Codes, first_of_each, numbered
 from tracelens.analysis.idle.idle_time import CAUSES, IdleTime, queue
 from tracelens.analysis.intervals import Ints, Spans, idle_within, intersections
-from tracelens.analysis.loaded_trace import Options, Trace
+from tracelens.analysis.loaded_trace import AnalysisOptions, Trace
 from tracelens.analysis.reading.captured_graphs import graph_launches
 from tracelens.analysis.reading.catalog import OTHER
 from tracelens.analysis.reading.op_readings import OpReadings
 from tracelens.analysis.reading.recording import Recording
 from tracelens.analysis.sheets.module_time import module_paths
-from tracelens.analysis.work.known_work import Limits, Work
+from tracelens.analysis.work.known_work import KnownWork, Limits
 from tracelens.backends.base import System
 from tracelens.backends.chain import chain
 from tracelens.comparison.compared import IDLE
-from tracelens.comparison.sides import COMMUNICATION, UNKNOWN_DEVICE, Call, Floats, Rates, Recorded, role
+from tracelens.comparison.sides import COMMUNICATION, UNKNOWN_DEVICE, Call, CallWork, Floats, Recorded, role
 from tracelens.errors import NothingToAnalyzeError
 from tracelens.lazy.records import dataclass
 from tracelens.perf_models.base import PerfModel
@@ -82,7 +82,7 @@ class Units:
     first: Ints
     kernel_ns: Ints
     calls: tuple[Call, ...]
-    rates: tuple[Rates, ...]
+    rates: tuple[CallWork, ...]
 
 
 def units_of(
@@ -197,12 +197,12 @@ def _mean(call: Codes, events: Ints, kernel_ns: Ints) -> tuple[Floats, Floats]:
     return np.bincount(call, events) / calls, np.bincount(call, kernel_ns) / calls
 
 
-def _rates(recording: Recording, readings: OpReadings, row: Ints, mean: tuple[Floats, Floats]) -> tuple[Rates, ...]:
+def _rates(recording: Recording, readings: OpReadings, row: Ints, mean: tuple[Floats, Floats]) -> tuple[CallWork, ...]:
     """The work of each call, and what the roofline of the device says; its launch floor as in the report."""
     device = recording.device
     system = None if device is None else System.of_device(device)
     answers = chain("roofline")
-    work = Work(readings, None if system is None else lambda columns: answers.estimate_many(columns, system))
+    work = KnownWork(readings, None if system is None else lambda columns: answers.estimate_many(columns, system))
     code = readings.code_of(row)
     position = np.append(work.position, -1)[code]  # a call without a code, -1, takes the last
     flops, hbm = work.take(work.columns.flops, position), work.take(work.columns.hbm_bytes, position)
@@ -215,10 +215,10 @@ def _rates(recording: Recording, readings: OpReadings, row: Ints, mean: tuple[Fl
         bound = [work.estimates.bound[p] if p >= 0 else None for p in position.tolist()]
     engines = [readings.readings[c].compute_spec if c >= 0 else None for c in code.tolist()]
     columns = zip(flops.tolist(), hbm.tolist(), roofline.tolist(), bound, engines, strict=True)
-    return tuple(Rates(flops=f, hbm_bytes=b, roofline_us=r, bound=w, engine=e) for f, b, r, w, e in columns)
+    return tuple(CallWork(flops=f, hbm_bytes=b, roofline_us=r, bound=w, engine=e) for f, b, r, w, e in columns)
 
 
-def recorded_ranks(trace: Trace, options: Options) -> list[Recorded]:
+def recorded_ranks(trace: Trace, options: AnalysisOptions) -> list[Recorded]:
     """The ranks of a file, mostly one. Errors as ``analyze``."""
     first = Recording.of(trace, replace(options, cpu=False))
     found = [_recorded(first, options)]
@@ -229,12 +229,12 @@ def recorded_ranks(trace: Trace, options: Options) -> list[Recorded]:
     return found
 
 
-def recorded(trace: Trace, options: Options) -> Recorded:
+def recorded(trace: Trace, options: AnalysisOptions) -> Recorded:
     """The complete steps of one rank, all of it without steps, as one side has them. Errors as ``analyze``."""
     return _recorded(Recording.of(trace, replace(options, cpu=False)), options)
 
 
-def _recorded(recording: Recording, options: Options) -> Recorded:
+def _recorded(recording: Recording, options: AnalysisOptions) -> Recorded:
     window = Window.of(recording, options)
     attribution = attribute(recording, window, options)
     steps = _Steps.of(window, attribution.activity)
@@ -285,7 +285,7 @@ def _with_idle(found: Recorded, recording: Recording, attribution: Attribution, 
     return replace(
         found,
         calls=(*found.calls, *(Call(name=CAUSES[c], category=IDLE) for c in causes.tolist())),
-        rates=(*found.rates, *(Rates() for _ in causes)),
+        rates=(*found.rates, *(CallWork() for _ in causes)),
         call=np.concatenate((found.call, len(found.calls) + call)),
         step=np.concatenate((found.step, step[first])),
         kernel_ns=np.concatenate((found.kernel_ns, np.zeros(len(first), np.int64))),

@@ -17,7 +17,7 @@ from tracelens.analysis.attribution.activity import Bools
 from tracelens.analysis.attribution.host_time import telling_part
 from tracelens.analysis.attribution.steps import select_steps, telling_word
 from tracelens.analysis.attribution.window import Window
-from tracelens.analysis.loaded_trace import Options, Trace
+from tracelens.analysis.loaded_trace import AnalysisOptions, Trace
 from tracelens.analysis.reading.catalog import Catalog
 from tracelens.analysis.reading.recording import Recording
 from tracelens.dtypes import DType
@@ -338,7 +338,7 @@ def slim(trace: Trace, path: str | PathLike[str], cut: Cut) -> tuple[int, int]:
     Of steps: what runs on the host in them, what they launched, and what the device still did of earlier work as they
     began: as if recording had begun there. UsageError for steps or a category that the trace does not have.
     """
-    recording = Recording.of(trace, Options(rank=cut.rank, cpu=True))
+    recording = Recording.of(trace, AnalysisOptions(rank=cut.rank, cpu=True))
     table = recording.recorded.table
     kept = np.ones(len(table), bool)
     window: tuple[int, int] | None = None
@@ -388,7 +388,7 @@ class _Others:
 def _of_steps(recording: Recording, steps: str) -> tuple[Bools, tuple[int, int]]:
     """(rows that stay, from when to when)."""
     table: TraceTable = recording.recorded.table
-    window = Window.of_file(recording, Options())
+    window = Window.of_file(recording, AnalysisOptions())
     window = window.within(tuple(select_steps(steps, window.times, window.steady)))
     if not len(window.activity):
         raise NothingToAnalyzeError(f"{table.source}: no GPU work was launched in steps {steps}")

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from tracelens.analysis.analyze import analyze
-from tracelens.analysis.loaded_trace import Options, Trace
+from tracelens.analysis.loaded_trace import AnalysisOptions, Trace
 from tracelens.analysis.sheets import perf_summary
 from tracelens.errors import NothingToAnalyzeError, UsageError
 from tracelens.files.atomic_write import whole_folder
@@ -45,7 +45,7 @@ def op_scripts(trace: Trace, *, op: str | None = None, top: int | None = None) -
 
     UsageError for an op that launched nothing, NothingToAnalyzeError where no call can be run.
     """
-    analysis = analyze(trace, Options(backend="tile"))
+    analysis = analyze(trace, AnalysisOptions(backend="tile"))
     frame = analysis.frames[perf_summary.UNIFIED_PERF_SUMMARY_TITLE]
     if op is not None:
         known = frame["name"].tolist()

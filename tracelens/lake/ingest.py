@@ -35,6 +35,7 @@ if TYPE_CHECKING:
 
     from tracelens.analysis.analyze import Analysis
 
+
 MARK, PARTS, MERGED, _MAKING = "lake.json", "parts", "merged", "making"
 SCHEMA = "tracelens.lake/3"
 #: What every row of a lake begins with: where it comes from.
@@ -59,7 +60,7 @@ _LONGEST = 80
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Task:
+class IngestTask:
     """One trace, the name of its part, and the parts that it stands in place of: of the same file as it was."""
 
     trace: str
@@ -131,7 +132,7 @@ def _files_of_parts() -> dict[str, str]:
     return {name: f"{PARTS}/{_ALL_PARTS}/{name}.parquet" for name in built_in_tables()}
 
 
-def _tasks(folder: Path, lake: Path) -> tuple[list[Task], int]:
+def _tasks(folder: Path, lake: Path) -> tuple[list[IngestTask], int]:
     """(what is to be read, how many traces the lake has)."""
     parts = {path.name: path for path in (lake / PARTS).glob(_ALL_PARTS)}
     of_file: dict[str, list[str]] = {}
@@ -144,17 +145,17 @@ def _tasks(folder: Path, lake: Path) -> tuple[list[Task], int]:
             known += 1
             continue
         name, outdated = path.relative_to(folder).as_posix(), tuple(of_file.get(part.rpartition("-")[0], ()))
-        tasks.append(Task(trace=str(path), name=name, part=part, lake=str(lake.absolute()), outdated=outdated))
+        tasks.append(IngestTask(trace=str(path), name=name, part=part, lake=str(lake.absolute()), outdated=outdated))
     return tasks, known
 
 
-def ingest_one(task: Task) -> str:
+def ingest_one(task: IngestTask) -> str:
     """Writes the part of one trace; its name. In a worker."""
     from tracelens.analysis.analyze import analyze
-    from tracelens.analysis.loaded_trace import Options, load
+    from tracelens.analysis.loaded_trace import AnalysisOptions, load
 
     trace = load(task.trace)
-    analysis = analyze(trace, Options(cpu=not trace.table.has_device_events), on_demand=True)
+    analysis = analyze(trace, AnalysisOptions(cpu=not trace.table.has_device_events), on_demand=True)
     staging = Path(task.lake) / _MAKING / f"{task.part}.{os.getpid()}"
     staging.mkdir(parents=True)
     try:

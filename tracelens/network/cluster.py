@@ -16,7 +16,7 @@ from tracelens.errors import UsageError
 from tracelens.files.documents import FigureTable, normalized
 from tracelens.lazy.records import dataclass
 from tracelens.network.algorithms import of_library
-from tracelens.network.topology import PIPELINE_CHUNK_BYTES, Link, Protocol, Rates, Shape, Tier, Topology
+from tracelens.network.topology import PIPELINE_CHUNK_BYTES, Protocol, Rates, Shape, Tier, TierLink, Topology
 from tracelens.units import BYTES_PER_MB
 
 FOLDER = Path(__file__).resolve().parent / "clusters"
@@ -146,8 +146,8 @@ class Cluster:
         return Topology(tiers=(node, network), algorithms=self.algorithms, chunk_bytes=self.chunk_bytes)
 
 
-def _link(rates: Rates, costs: Overheads) -> Link:
-    return Link(
+def _link(rates: Rates, costs: Overheads) -> TierLink:
+    return TierLink(
         rates=rates,
         protocols=costs.protocols,
         peer_us=costs.peer_us,

@@ -91,7 +91,7 @@ class Rates:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Link:
+class TierLink:
     """The links of one tier: their rates, the protocols over them, and overheads of an all-to-all.
 
     ``peer_us`` is added for each peer that an all-to-all sends to over this tier, ``sync_us`` once; 0 where unknown:
@@ -122,7 +122,7 @@ class Tier:
     """
 
     ranks: int | None
-    link: Link
+    link: TierLink
     shape: Shape = "switch"
     cards: int = 1
 
@@ -137,7 +137,7 @@ class Crossing:
     """
 
     tier: int
-    link: Link
+    link: TierLink
     members: int
     fanout: int
     hops: int

@@ -14,7 +14,7 @@ from tracelens.dtypes import DType
 from tracelens.errors import SignatureError
 from tracelens.lazy.records import dataclass
 from tracelens.perf_models.base import Like, PerfModel, resolved, total_bytes, traced_name
-from tracelens.perf_models.sdpa import Requests, attention_flops
+from tracelens.perf_models.sdpa import AttentionRequests, attention_flops
 from tracelens.registry import mark
 from tracelens.signature import OpSignature
 
@@ -154,25 +154,25 @@ class InferenceAttention(PerfModel):
         """The type of the cache."""
         return resolved(self.dtype_kv, self.dtype)
 
-    def requests(self) -> tuple[Requests, ...]:
+    def requests(self) -> tuple[AttentionRequests, ...]:
         """Requests with a prompt, then those that generate, each as equal requests with the same sums.
 
         That is, of sq tokens and sk keys in all, their squares and products. A few new tokens of one request
         (speculation) are further query heads on the same keys.
         """
         s = self.sums
-        found: list[Requests] = []
+        found: list[AttentionRequests] = []
         prompts, generates = s.c_sq > 0 and s.c_sqsk > 0, s.g_sq > 0 and s.g_sqsk > 0
         if (prompts and not s.c_sqsq) or (generates and not s.g_sqsq):
             return ()
         if prompts:
             new, keys = s.c_sqsq / s.c_sq, s.c_sqsk / s.c_sq
             past = max(keys - new, 0)
-            found.append(Requests(s.c_sq / new, new, past, self.q_heads, self.kv_heads, self.d_qk, self.d_v))
+            found.append(AttentionRequests(s.c_sq / new, new, past, self.q_heads, self.kv_heads, self.d_qk, self.d_v))
         if generates:
             new, keys = s.g_sqsq / s.g_sq, s.g_sqsk / s.g_sq
             heads, window = (self.q_heads * new, self.kv_heads), inf if self.window is None else self.window
-            found.append(Requests(s.g_sq / new, 1, max(keys - 1, 0), *heads, self.d_qk, self.d_v, window))
+            found.append(AttentionRequests(s.g_sq / new, 1, max(keys - 1, 0), *heads, self.d_qk, self.d_v, window))
         return tuple(found)
 
     def _within(self, everything: int, tokens: int) -> int:
@@ -219,10 +219,10 @@ class SparseAttention(PerfModel):
         """The type of the cache."""
         return resolved(self.dtype_kv, self.dtype)
 
-    def requests(self) -> tuple[Requests, ...]:
+    def requests(self) -> tuple[AttentionRequests, ...]:
         """Each token reads its own rows of the cache, as decoding does."""
         past = max(self.pairs / max(self.tokens, 1) - 1, 0)
-        return (Requests(self.tokens, 1, past, self.q_heads, 1, self.d_qk, self.d_v, value_in_key=True),)
+        return (AttentionRequests(self.tokens, 1, past, self.q_heads, 1, self.d_qk, self.d_v, value_in_key=True),)
 
     def hbm_bytes(self) -> int | float | None:
         return total_bytes(

@@ -62,7 +62,7 @@ def row_elements(q_heads: Any, kv_heads: Any, d_qk: Any, d_v: Any) -> tuple[Any,
     return q_heads * d_qk, kv_heads * d_qk, kv_heads * d_v, q_heads * d_v
 
 
-class Requests(NamedTuple):
+class AttentionRequests(NamedTuple):
     """``b`` sequences of ``s`` new tokens, each over ``past + s`` keys: what backends price attention by.
 
     ``causal`` 0 or 1. ``value_in_key``: the values are the first ``d_v`` elements of the keys' rows.
@@ -140,7 +140,7 @@ class SDPA(PerfModel):
         """The type of the keys."""
         return resolved(self.dtype_k, self.dtype)
 
-    def requests(self) -> tuple[Requests, ...]:
+    def requests(self) -> tuple[AttentionRequests, ...]:
         """As backends price it; none where lengths or the mask were not recorded."""
         if self.s_q is None or self.s_kv is None or self.mask is None:
             return ()
@@ -148,7 +148,7 @@ class SDPA(PerfModel):
         keys = min(self.s_kv, self.s_q) if self.mask == "top_left" else self.s_kv
         window, causal = inf if self.window is None else self.window, self.mask != "none"
         heads = self.q_heads, self.kv_heads, self.d_qk, self.d_v
-        return (Requests(self.b, self.s_q, max(keys - self.s_q, 0), *heads, window, causal),)
+        return (AttentionRequests(self.b, self.s_q, max(keys - self.s_q, 0), *heads, window, causal),)
 
     def backward(self) -> SDPABackward:
         """The gradient of the same call."""

@@ -9,7 +9,7 @@ from typing import ClassVar
 from tracelens.dtypes import DType
 from tracelens.lazy.records import dataclass
 from tracelens.perf_models.base import Like, PerfModel, resolved, total_bytes
-from tracelens.perf_models.sdpa import SDPA, Requests, SDPABackward, attended_pairs, attention_flops
+from tracelens.perf_models.sdpa import SDPA, AttentionRequests, SDPABackward, attended_pairs, attention_flops
 
 
 def visible_rows(s_q: int, s_kv: int, ratio: int = 1, at_most: int | None = None) -> int:
@@ -127,7 +127,7 @@ class SelectiveAttention(PerfModel):
             (self.rows_read * self.kv_heads * self.cache_width, self.cache_dtype),
         )
 
-    def requests(self) -> tuple[Requests, ...]:
+    def requests(self) -> tuple[AttentionRequests, ...]:
         """As backends price it: selected or compressed rows as a decode of each token over as many as it sees; a few
         tokens of a latent decode (speculation) as further query heads on the same rows.
         """
@@ -136,15 +136,17 @@ class SelectiveAttention(PerfModel):
             past = self.s_kv - self.s_q
             if self.value_in_key and 1 < self.s_q <= min(DECODED_TOGETHER, past):
                 rows = past + (self.s_q - 1) / 2
-                return (Requests(self.b, 1, rows, self.q_heads * self.s_q, *heads[1:], inf, 1, self.value_in_key),)
-            return (Requests(self.b, self.s_q, past, *heads, inf, 1, self.value_in_key),)
+                return (
+                    AttentionRequests(self.b, 1, rows, self.q_heads * self.s_q, *heads[1:], inf, 1, self.value_in_key),
+                )
+            return (AttentionRequests(self.b, self.s_q, past, *heads, inf, 1, self.value_in_key),)
         tokens = self.tokens
         seen = (self.row_pairs + self.window_pairs) / max(tokens, 1)
         if self.gradient:
             # A work-group holds the query heads of a key head as its rows: neighbors share no keys for certain.
             rows = self.q_heads // self.kv_heads
-            return (Requests(tokens, rows, seen - rows, *heads[1:2], *heads[1:], inf, 0, self.value_in_key),)
-        return (Requests(tokens, 1, max(seen - 1, 0), *heads, inf, 1, self.value_in_key),)
+            return (AttentionRequests(tokens, rows, seen - rows, *heads[1:2], *heads[1:], inf, 0, self.value_in_key),)
+        return (AttentionRequests(tokens, 1, max(seen - 1, 0), *heads, inf, 1, self.value_in_key),)
 
     def backward(self) -> SelectiveAttentionBackward:
         """The gradient of the same call."""

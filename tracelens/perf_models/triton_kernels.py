@@ -240,14 +240,16 @@ def _of_tensors(op: OpSignature, tensors: tuple[Argument, ...], reduces: bool) -
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Traffic:
+class KernelTraffic:
     """(elements, type) moved: at least, and at most where the arguments leave it open; None where they do not."""
 
     least: tuple[tuple[int, DType | None], ...]
     most: tuple[tuple[int, DType | None], ...] | None = None
 
 
-def traffic(tensors: tuple[Argument, ...], space: Iterations, ops: tuple[str, ...] | None, *, reduces: bool) -> Traffic:
+def traffic(
+    tensors: tuple[Argument, ...], space: Iterations, ops: tuple[str, ...] | None, *, reduces: bool
+) -> KernelTraffic:
     """What a kernel over ``space`` moves of its ``tensors``.
 
     One load or store per iteration and tensor: a slice of a large tensor counts as far as the iterations go. How many
@@ -266,7 +268,7 @@ def traffic(tensors: tuple[Argument, ...], space: Iterations, ops: tuple[str, ..
         most.append(most[0])
     if updates:
         least.append(least[0])
-    return Traffic(least=tuple(least), most=None if total_bytes(*least) == total_bytes(*most) else tuple(most))
+    return KernelTraffic(least=tuple(least), most=None if total_bytes(*least) == total_bytes(*most) else tuple(most))
 
 
 _LOOKS_UP = frozenset({"embedding", "gather", "index", "index_select", "_unsafe_index"})
@@ -429,14 +431,14 @@ def _template_convolution(op: OpSignature) -> Conv:
 def compiled_kernel(op: OpSignature) -> FusedKernel:
     """A Triton kernel whose name says nothing: a user's own in a compiled region. Its FLOPs only where recorded."""
     tensors = arguments(op)
-    moved = Traffic(least=tuple((t.elements, t.dtype) for t in tensors))
+    moved = KernelTraffic(least=tuple((t.elements, t.dtype) for t in tensors))
     return _made(op, tensors, moved, ops=None, xnumel=None, rnumel=1)
 
 
 def _made(
     op: OpSignature,
     tensors: tuple[Argument, ...],
-    moved: Traffic,
+    moved: KernelTraffic,
     *,
     ops: tuple[str, ...] | None,
     xnumel: int | None,

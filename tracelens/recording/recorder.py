@@ -120,7 +120,7 @@ def _exported(profiler: Any, folder: Path) -> Path:
     return path
 
 
-class Recorder:
+class StepRecorder:
     """A context manager; ``step()`` ends a training step. On a rank that is not recorded both do nothing.
 
     ``steps``: how many are recorded, once the first one has shown how large they are; ``forecast_bytes``: what their
@@ -142,7 +142,7 @@ class Recorder:
         """The traces written so far; waits for those on their way."""
         return () if self._files is None else self._files.wait()
 
-    def __enter__(self) -> Recorder:
+    def __enter__(self) -> StepRecorder:
         rank = current_rank()
         if self.options.ranks and rank not in self.options.ranks:
             return self
@@ -210,13 +210,15 @@ class Recorder:
 
 
 @takes(RecordingOptions)
-def profile(folder: str | PathLike[str] = "traces", options: RecordingOptions | None = None, **given: Any) -> Recorder:
+def profile(
+    folder: str | PathLike[str] = "traces", options: RecordingOptions | None = None, **given: Any
+) -> StepRecorder:
     """Records some steps into ``folder``, a file ``rankN.json.gz`` per rank: ``with tracelens.profile() as p``.
 
     Call ``p.step()`` at the end of every step. Files are compressed beside the program, which need not wait for them.
     UsageError where PyTorch is missing.
     """
-    return Recorder(folder, made(RecordingOptions, given, options))
+    return StepRecorder(folder, made(RecordingOptions, given, options))
 
 
 class handler:  # noqa: N801 - reads as torch.profiler's own tensorboard_trace_handler does
@@ -271,7 +273,7 @@ class TrainerCallback:
     ``Trainer(callbacks=[TrainerCallback(tracelens.profile("traces"))])`` in Hugging Face's and Lightning's words.
     """
 
-    def __init__(self, recorder: Recorder) -> None:
+    def __init__(self, recorder: StepRecorder) -> None:
         self._recorder = recorder
 
     def on_train_begin(self, *_: Any, **__: Any) -> None:

@@ -30,7 +30,7 @@ def report(trace: Trace | str | PathLike[str], options: ReportOptions | None = N
     range or an extension that does not fit.
     """
     from tracelens.analysis.analyze import analyze
-    from tracelens.analysis.loaded_trace import Options, StepWork, Trace, load
+    from tracelens.analysis.loaded_trace import AnalysisOptions, StepWork, Trace, load
     from tracelens.analysis.sheets.context import plain_strings
     from tracelens.analysis.verdict.verdict import summarize
     from tracelens.errors import UsageError
@@ -52,7 +52,7 @@ def report(trace: Trace | str | PathLike[str], options: ReportOptions | None = N
         raise UsageError("--tokens-per-step, --batch, --sequence and --ranks need --model")
     device = asked.device
     specs = tuple(asked.extensions)
-    chosen = Options(
+    chosen = AnalysisOptions(
         device=device if isinstance(device, HardwareSpec) or device is None else HardwareSpec.load(device),
         extensions=tuple(load_extension(spec) for spec in specs if spec != NONE),
         bundled=asked.bundled and NONE not in specs,

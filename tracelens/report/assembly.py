@@ -13,7 +13,7 @@ from tracelens.analysis.sheets import built_in_sheets, perf_summary, priced_call
 from tracelens.analysis.verdict.summary import Notice
 from tracelens.lazy.records import dataclass
 from tracelens.registry import Claim, Registry
-from tracelens.schema import PARAMETER_PREFIX, Column, ColumnSet, column_for
+from tracelens.schema import PARAMETER_PREFIX, ColumnSet, TableColumn, column_for
 
 #: Where the sheets of the perf-model families stand among the others.
 FAMILIES = 100
@@ -38,7 +38,7 @@ class Sheet:
 
     title: str
     frame: pd.DataFrame
-    columns: tuple[Column, ...]
+    columns: tuple[TableColumn, ...]
     text: str = ""
     is_family: bool = False
     is_added: bool = False
@@ -132,7 +132,7 @@ def by_title(sheets: Sequence[Sheet], title: str) -> Sheet | None:
     return next((made for made in sheets if made.title == title), None)
 
 
-def _is_left_out(column: Column, values: pd.Series[Any]) -> bool:
+def _is_left_out(column: TableColumn, values: pd.Series[Any]) -> bool:
     cells = values.to_numpy()  # a tenth of the time that pandas takes, and a report has hundreds of such columns
     present = cells[~pd.isna(cells)]
     return not len(present) or (column.empty_at_zero and bool((present == 0).all()))

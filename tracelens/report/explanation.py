@@ -8,7 +8,7 @@ from functools import cache
 from html import escape
 from typing import TYPE_CHECKING, Any
 
-from tracelens.analysis.verdict.summary import DeviceSummary, Figure
+from tracelens.analysis.verdict.summary import DeviceSummary, SummaryFigure
 from tracelens.analysis.work.expert_exchange import EVERY_ROW
 from tracelens.dtypes import DType
 from tracelens.lazy.records import dataclass
@@ -119,7 +119,7 @@ def _estimate(values: Mapping[str, Any], device: DeviceSummary) -> list[str]:
     return lines + [f"    {f.what}: {_number(f.value)} {f.unit} ({f.source})" for f in figures]
 
 
-def relevant_figures(compute_spec: str, figures: Sequence[Figure]) -> list[Figure]:
+def relevant_figures(compute_spec: str, figures: Sequence[SummaryFigure]) -> list[SummaryFigure]:
     """Those of the engine and type in ``compute_spec`` (``matrix_bf16``), of HBM and of the link."""
     engine, _, dtype_name = compute_spec.partition("_")
     dtype = DType.parse(dtype_name)
@@ -142,7 +142,7 @@ def ceilings(rows: pd.DataFrame, device: DeviceSummary) -> list[str]:
     return [text for spec in time_us.index if (text := _ceiling(str(spec), device.figures)) is not None]
 
 
-def _ceiling(spec: str, figures: Sequence[Figure]) -> str | None:
+def _ceiling(spec: str, figures: Sequence[SummaryFigure]) -> str | None:
     """``spec``: ``matrix_bf16``, ``memory`` or ``wire``."""
     engine, _, dtype = spec.partition("_")
     begins = f"{engine} {dtype}" if dtype else {"memory": "hbm", "wire": "link"}.get(engine, "")

@@ -16,7 +16,7 @@ from tracelens.units import MS_PER_S, US_PER_MS
 if TYPE_CHECKING:
     import pandas as pd
 
-    from tracelens.predict.serving.experiment import Result
+    from tracelens.predict.serving.experiment import ServingResult
     from tracelens.report.assembly import Sheet
 
 
@@ -151,7 +151,7 @@ _POINTS = 300
 _PERCENTILES = ("mean", "p50", "p90", "p99")
 
 
-def served_page(result: Result) -> bytes:
+def served_page(result: ServingResult) -> bytes:
     """Latencies by percentile, throughput, and what the replicas did over time."""
     figures = result.summary
     tiles = [
@@ -180,12 +180,12 @@ def served_page(result: Result) -> bytes:
     return framed(f"{title} · served load", made)
 
 
-def _serving_title(result: Result) -> str:
+def _serving_title(result: ServingResult) -> str:
     deployment = result.experiment.deployment
     return f"{deployment.model.label} on {deployment.parallelism.devices} x {deployment.system.device.label}"
 
 
-def _facts(result: Result) -> Iterator[str]:
+def _facts(result: ServingResult) -> Iterator[str]:
     figures = result.summary
     yield requests_text(result)
     yield f"{figures['completed'] or 0:,} completed in {shown_figure(figures['window_s'] or 0)} s"
@@ -212,7 +212,7 @@ def _replica(steps: pd.DataFrame) -> Iterator[Markup]:
         yield line_chart(lines, "seconds", words)
 
 
-def sweep_page(rows: Sequence[tuple[float, Result]]) -> bytes:
+def sweep_page(rows: Sequence[tuple[float, ServingResult]]) -> bytes:
     """Goodput and latency over the rate of requests."""
 
     def line(name: str) -> list[tuple[float, float]]:

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 from tracelens.files.atomic_write import whole_folder
 
 if TYPE_CHECKING:
-    from tracelens.predict.serving.experiment import Result
-    from tracelens.predict.serving.scenarios import Comparison
+    from tracelens.predict.serving.experiment import ServingResult
+    from tracelens.predict.serving.scenarios import ScenarioComparison
 
 
 _KEYS = (
@@ -33,7 +33,7 @@ _NAMED = {
 }  # fmt: skip
 
 
-def write_folder(result: Result, folder: Path) -> None:
+def write_folder(result: ServingResult, folder: Path) -> None:
     """summary.json, requests.csv and steps.csv, all or none."""
     with whole_folder(folder) as staging:
         (staging / "summary.json").write_text(result.to_json(), encoding="utf-8")
@@ -41,7 +41,7 @@ def write_folder(result: Result, folder: Path) -> None:
         result.steps.to_csv(staging / "steps.csv", index=False, lineterminator="\n")
 
 
-def served_text(result: Result) -> str:
+def served_text(result: ServingResult) -> str:
     """What was served to which requests, goodput and cost where asked for, latencies, throughput, load, and notes."""
     figures = {**result.summary, "wall_clock_s": result.outcome.wall_s}
     asked = {name: value for name, value in figures.items() if name.startswith(("good", "cost_"))}
@@ -56,7 +56,7 @@ def served_text(result: Result) -> str:
     return "\n".join([*lines, *(f"note: {note}" for note in result.notes)])
 
 
-def requests_text(result: Result) -> str:
+def requests_text(result: ServingResult) -> str:
     """How many requests, how long they are, and when they come."""
     asked, workload = result.outcome.requests, result.experiment.workload
     lengths = [f"{sum(lengths) / len(lengths):,.0f}" for lengths in (asked.input_tokens, asked.output_tokens)]
@@ -71,7 +71,7 @@ def requests_text(result: Result) -> str:
     return f"{len(asked):,} requests, {of}, {when}"
 
 
-def sweep_text(rows: Sequence[tuple[float, Result]], *, best: bool) -> str:
+def sweep_text(rows: Sequence[tuple[float, ServingResult]], *, best: bool) -> str:
     """What was served, then a line per rate; ``best``: below the rate with most goodput."""
     lines = [f"{'rate':>8} {'ttft p99 ms':>12} {'tpot p99 ms':>12} {'requests/s':>11} {'goodput/s':>10} {'good':>6}"]
     cells = (
@@ -86,7 +86,7 @@ def sweep_text(rows: Sequence[tuple[float, Result]], *, best: bool) -> str:
     return "\n".join([f"{what}, {len(rows)} rates", *(_best_rate(rows) if best else ()), *lines])
 
 
-def _best_rate(rows: Sequence[tuple[float, Result]]) -> list[str]:
+def _best_rate(rows: Sequence[tuple[float, ServingResult]]) -> list[str]:
     """What the sweep answers, and whether its edge is what limits the answer."""
     rate, most = max(rows, key=lambda row: (row[1].summary.get("goodput_requests_per_s") or 0.0, -row[0]))
     goodput = most.summary.get("goodput_requests_per_s")
@@ -123,7 +123,7 @@ def _number(value: float | int | None) -> str:
 
 
 #: A line per figure of two runs of one scenario.
-_COMPARISON: tuple[tuple[str, Callable[[Comparison], str]], ...] = (
+_COMPARISON: tuple[tuple[str, Callable[[ScenarioComparison], str]], ...] = (
     ("", lambda each: f"{each.scenario.name}: {each.scenario.title}"),
     ("wall clock high s", lambda each: f"{each.high_wall_s:.4f}"),
     ("wall clock medium s", lambda each: f"{each.medium_wall_s:.4f}"),
@@ -137,7 +137,7 @@ _COMPARISON: tuple[tuple[str, Callable[[Comparison], str]], ...] = (
 )
 
 
-def _profile_rows(found: list[Comparison]) -> list[tuple[str, list[str]]]:
+def _profile_rows(found: list[ScenarioComparison]) -> list[tuple[str, list[str]]]:
     """Of each level the modules that took most of its profiled time in any comparison."""
     rows = []
     for level in ("high", "medium"):
@@ -147,7 +147,7 @@ def _profile_rows(found: list[Comparison]) -> list[tuple[str, list[str]]]:
     return rows
 
 
-def scenarios_text(found: list[Comparison]) -> str:
+def scenarios_text(found: list[ScenarioComparison]) -> str:
     """The comparisons side by side, and what follows from them."""
     from tracelens.predict.serving.scenarios import COMPARED, conclusion
 

@@ -49,7 +49,7 @@ from tracelens.report.xlsx_file import (
     solid,
     write_xlsx,
 )
-from tracelens.schema import Column
+from tracelens.schema import TableColumn
 from tracelens.units import FLOPS_PER_TFLOP
 
 PERCENT, _MS = "0.0%", "#,##0.000"
@@ -302,7 +302,7 @@ def _sheets(sheets: Sequence[tuple[str, Sheet]], summary: Summary) -> Iterator[L
 
 def _columns(sheets: Sequence[Sheet]) -> Iterator[Line]:
     """One line per column; the statistics of one quantity share a line."""
-    found: dict[tuple[str, str], tuple[Column, list[str]]] = {}
+    found: dict[tuple[str, str], tuple[TableColumn, list[str]]] = {}
     for sheet in sheets:
         for column in sheet.columns:
             _, used = found.setdefault((column.family, column.meaning), (column, []))
@@ -324,7 +324,7 @@ _COLOR = "4F81BD"
 _DRAWING = "http://schemas.openxmlformats.org/drawingml/2006"
 
 
-def charted_columns(columns: Sequence[Column]) -> tuple[int, int] | None:
+def charted_columns(columns: Sequence[TableColumn]) -> tuple[int, int] | None:
     """(column of the names, column of the shares), from 1, of a sheet small enough to draw; None otherwise."""
     shares = [index for index, column in enumerate(columns, 1) if column.look == "share"]
     if len(columns) > _MOST_COLUMNS or len(shares) != 1 or not columns[0].is_text:
@@ -417,7 +417,7 @@ class _Part:
     stop: int
     kept: dict[str, list[Value]] = field(default_factory=dict)
 
-    def values(self, column: Column) -> list[Value]:
+    def values(self, column: TableColumn) -> list[Value]:
         """The cells of a column; those of a small part are kept, a large one's are taken from the frame each time."""
         if not self.kept and (self.stop - self.start) * len(self.sheet.columns) <= _FEW_CELLS:
             small = self.sheet.frame.iloc[self.start : self.stop]
@@ -472,7 +472,7 @@ def _worksheet(part: _Part, styles: Styles) -> Worksheet:
     )
 
 
-def _column_styles(column: Column, styles: Styles, *, is_first: bool) -> ColumnStyles:
+def _column_styles(column: TableColumn, styles: Styles, *, is_first: bool) -> ColumnStyles:
     """For the cells below a header; a text right of a number would touch it."""
     fonted = _NAME_FONT if is_first else _BODY_FONT
     text = Style(font=fonted, alignment="" if is_first else _INDENTED)
@@ -507,7 +507,7 @@ _OF_LIMIT = (
 )
 
 
-def _rules(columns: Sequence[Column], last: int) -> Iterator[tuple[str, str]]:
+def _rules(columns: Sequence[TableColumn], last: int) -> Iterator[tuple[str, str]]:
     """Bars in columns of shares; what reaches its limit in green, what exceeds it in red."""
     for number, column in enumerate(columns, 1):
         cells = f"{column_letter(number)}2:{column_letter(number)}{last}"
@@ -521,7 +521,7 @@ def _note(number: int, text: str) -> Note:
     return Note(column=number, text=text, height=28 + 18 * math.ceil(len(text) / 42))
 
 
-def _width(column: Column, values: Sequence[Value], *, is_first: bool) -> float:
+def _width(column: TableColumn, values: Sequence[Value], *, is_first: bool) -> float:
     """In characters: what the values need, capped; a header breaks into lines."""
     texts = [len(value) for value in values if isinstance(value, str)]
     numbers = [value for value in values if value is not None and not isinstance(value, str)]
@@ -555,7 +555,7 @@ def _header_lines(header: str, width: float) -> int:
 _UNFORMATTED = ("General", "@")
 
 
-def _printed_length(value: bool | int | float, column: Column) -> int:
+def _printed_length(value: bool | int | float, column: TableColumn) -> int:
     if isinstance(value, bool):
         return 5
     if column.number_format in _UNFORMATTED:

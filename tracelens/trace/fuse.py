@@ -49,7 +49,7 @@ class FusedRank:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Kept:
+class EventFilter:
     """Which events go into the file.
 
     ``window_ns``: what overlaps [start, end) after the origin, whole; None is everything. ``categories`` as recorded
@@ -73,7 +73,7 @@ class Fused:
 
 
 def fuse(
-    ranks: Iterable[FusedRank], path: str | os.PathLike[str], *, origin_ns: int, kept: Kept | None = None
+    ranks: Iterable[FusedRank], path: str | os.PathLike[str], *, origin_ns: int, kept: EventFilter | None = None
 ) -> Fused:
     """Writes the ranks to ``path`` (gzip when it ends in ``.gz``), whole or not at all.
 
@@ -92,7 +92,7 @@ def fuse(
         for order, rank in enumerate(ranks):
             own = _of_the_job(rank.table)
             alike = {key: value for key, value in own.items() if order == 0 or alike.get(key) == value}
-            for event in _RankWriter(rank, order, origin_ns, kept or Kept(), state).events():
+            for event in _RankWriter(rank, order, origin_ns, kept or EventFilter(), state).events():
                 sink.write(separator)
                 sink.write(_json(event))
                 separator = b",\n"
@@ -134,7 +134,7 @@ class _State:
 class _RankWriter:
     """The events of one rank, with ids and times of the fused file."""
 
-    def __init__(self, rank: FusedRank, order: int, origin_ns: int, kept: Kept, state: _State) -> None:
+    def __init__(self, rank: FusedRank, order: int, origin_ns: int, kept: EventFilter, state: _State) -> None:
         self._rank, self._table, self._order, self._kept, self._state = rank, rank.table, order, kept, state
         self._origin_ns = origin_ns
         self._pids: dict[Identifier, int] = {}

@@ -16,7 +16,7 @@ from tracelens.analysis.attribution.window import Attribution, Window, attribute
 from tracelens.analysis.idle.dependency_replay import Bools, Changes, DependencyReplay, Floats
 from tracelens.analysis.idle.steady_step import SteadyStep, steady_steps
 from tracelens.analysis.intervals import Ints
-from tracelens.analysis.loaded_trace import Options
+from tracelens.analysis.loaded_trace import AnalysisOptions
 from tracelens.analysis.reading.catalog import Reading
 from tracelens.analysis.reading.recording import Recording, no_device_events
 from tracelens.analysis.sheets.module_time import module_paths
@@ -43,13 +43,13 @@ class Subject:
     """
 
     recording: Recording
-    options: Options
+    options: AnalysisOptions
     window: Window
     attribution: Attribution
     host: HostCalls
 
     @classmethod
-    def of(cls, trace: Trace, options: Options) -> Subject:
+    def of(cls, trace: Trace, options: AnalysisOptions) -> Subject:
         """NothingToAnalyzeError for a trace without device work."""
         recording = Recording.of(trace, options)
         if not recording.trace.table.has_device_events:
@@ -228,7 +228,7 @@ LEAST, LIKELY, MOST = range(3)
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
-class Plan:
+class ChangePlan:
     """Changes put one on top of the other.
 
     ``factor``: what the duration of each device event is multiplied with; ``sigma``: the standard deviation of that
@@ -263,7 +263,7 @@ class Plan:
     notes: list[str] = field(default_factory=list)
 
     @classmethod
-    def of(cls, subject: Subject) -> Plan:
+    def of(cls, subject: Subject) -> ChangePlan:
         """Nothing is different yet."""
         events, device = len(subject.activity), subject.recording.device
         system = None if device is None else System.of_device(device)

@@ -22,7 +22,7 @@ from tracelens.hardware import HardwareSpec
 from tracelens.lazy.records import dataclass
 from tracelens.perf_models.base import PerfModel, WorkColumns
 from tracelens.units import NS_PER_US
-from tracelens.whatif.plan import Z90, Plan
+from tracelens.whatif.plan import Z90, ChangePlan
 
 _RATES = {"fp16": "bf16", "fp4": "nvfp4"}
 
@@ -59,7 +59,7 @@ def sigma_of(model: PerfModel, computed_in: DType | None, device: HardwareSpec, 
     return math.log1p((largest_p90(family) if p90 is None else p90) / 100) / Z90
 
 
-def device_of(plan: Plan) -> HardwareSpec:
+def device_of(plan: ChangePlan) -> HardwareSpec:
     """The device of the recording. UsageError where it is not known."""
     device = plan.subject.recording.device
     if device is None:
@@ -67,7 +67,7 @@ def device_of(plan: Plan) -> HardwareSpec:
     return device
 
 
-def price(plan: Plan) -> None:
+def price(plan: ChangePlan) -> None:
     """Times of the calls whose model, amount or device changes, by the ratio of new to old estimate.
 
     ratio = max(new estimate, new launch floor) / max(old estimate, old launch floor): what the device reached of the
@@ -130,7 +130,7 @@ class _Estimates:
     backend: list[str]
 
 
-def _estimates(plan: Plan, codes: list[int], old: System, new: System) -> _Estimates:
+def _estimates(plan: ChangePlan, codes: list[int], old: System, new: System) -> _Estimates:
     readings = plan.subject.readings
     before = WorkColumns.of([readings[c].model for c in codes], [readings[c].computed_in for c in codes])  # type: ignore[misc]
     after = WorkColumns.of([plan.models[c] for c in codes], [plan.computed_in[c] for c in codes])  # type: ignore[misc]
@@ -144,7 +144,7 @@ def _estimates(plan: Plan, codes: list[int], old: System, new: System) -> _Estim
     return _Estimates(old_us=found[0], new_us=found[1], bytes_ratio=moved, backend=backend)
 
 
-def _by_their_bytes(plan: Plan, events: Bools, ratio: Floats) -> None:
+def _by_their_bytes(plan: ChangePlan, events: Bools, ratio: Floats) -> None:
     """Calls without an estimate, of attention whose mask was not recorded for one: by how many more bytes they move."""
     if not events.any():
         return
@@ -154,7 +154,7 @@ def _by_their_bytes(plan: Plan, events: Bools, ratio: Floats) -> None:
     plan.note(f"no estimate of {', '.join(names[:3])}{more}: by the bytes that they move")
 
 
-def _sigmas(plan: Plan, codes: list[int], backend: list[str], new: HardwareSpec) -> list[float]:
+def _sigmas(plan: ChangePlan, codes: list[int], backend: list[str], new: HardwareSpec) -> list[float]:
     """By the residuals of both estimates; where only the clock is another, half of the clock's effect."""
     device, result = device_of(plan), []
     for code, who in zip(codes, backend, strict=True):
@@ -176,7 +176,7 @@ def _sigmas(plan: Plan, codes: list[int], backend: list[str], new: HardwareSpec)
     return result
 
 
-def _kernels(plan: Plan) -> Floats:
+def _kernels(plan: ChangePlan) -> Floats:
     """Kernels per call of each reading."""
     calls, code = plan.subject.attribution.unified, plan.subject.reading_of_event
     n = len(plan.subject.readings)
@@ -187,7 +187,7 @@ def _kernels(plan: Plan) -> Floats:
     return np.asarray(events / np.maximum(np.bincount(of[distinct], minlength=n), 1))
 
 
-def measured_us(plan: Plan) -> Floats:
+def measured_us(plan: ChangePlan) -> Floats:
     """Mean kernel time of a call of each reading."""
     subject, n = plan.subject, len(plan.subject.readings)
     code, duration = subject.reading_of_event, subject.activity.duration
@@ -197,7 +197,7 @@ def measured_us(plan: Plan) -> Floats:
     return np.asarray(total / np.maximum(np.bincount(of[of >= 0], minlength=n), 1) / NS_PER_US)
 
 
-def _without_estimate(plan: Plan, events: Bools, old: HardwareSpec, new: HardwareSpec) -> None:
+def _without_estimate(plan: ChangePlan, events: Bools, old: HardwareSpec, new: HardwareSpec) -> None:
     """What no model speaks of moves memory, most often; how much else it does is not known."""
     rates = [None if device.hbm is None else device.hbm.tb_s for device in (old, new)]
     if not events.any():
@@ -212,12 +212,12 @@ def _without_estimate(plan: Plan, events: Bools, old: HardwareSpec, new: Hardwar
     plan.note(f"{_share(plan, events)} of kernel time has no estimate and follows the devices' memory rates")
 
 
-def _share(plan: Plan, events: Bools) -> str:
+def _share(plan: ChangePlan, events: Bools) -> str:
     ns = plan.subject.activity.duration
     return f"{100 * float(ns[events].sum() / max(ns.sum(), 1)):.0f} %"
 
 
-def estimated_us(plan: Plan, columns: WorkColumns) -> EstimateTable:
+def estimated_us(plan: ChangePlan, columns: WorkColumns) -> EstimateTable:
     """The estimate of new operations on the system that is to be."""
     device_of(plan)
     if plan.system is None:

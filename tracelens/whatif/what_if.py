@@ -10,13 +10,13 @@ from typing import Any
 import numpy as np
 
 from tracelens.analysis.idle.dependency_replay import Bools, Changes, DependencyReplay, NewTimes
-from tracelens.analysis.loaded_trace import Options, Trace, load
+from tracelens.analysis.loaded_trace import AnalysisOptions, Trace, load
 from tracelens.lazy.records import dataclass
 from tracelens.option_fields import made, takes
 from tracelens.trace.rewriting import microseconds, rewrite
 from tracelens.units import NS_PER_US
 from tracelens.whatif.changes import PLACE, changes
-from tracelens.whatif.plan import LEAST, LIKELY, MOST, Z90, Plan, Subject
+from tracelens.whatif.plan import LEAST, LIKELY, MOST, Z90, ChangePlan, Subject
 from tracelens.whatif.pricing import price
 from tracelens.whatif.replayed_step import Clock, StepFigures, removed_rows, retimed, step_figures
 from tracelens.whatif.what_if_options import WhatIfOptions
@@ -50,7 +50,7 @@ class WhatIf:
     kernels; the same figure where nothing was estimated. ``explained``: the share of the recorded time that the
     dependencies give without the delays that were kept."""
 
-    plan: Plan
+    plan: ChangePlan
     times: NewTimes
     asked: dict[str, Any]
     before: StepFigures
@@ -147,7 +147,7 @@ def _moved(event: dict[str, Any], lanes: dict[Any, int], clock: Clock) -> dict[s
     return event | {"ts": microseconds(clock.moment(lane, round(time * 1000)))}
 
 
-def outcome(plan: Plan, asked: dict[str, Any]) -> WhatIf:
+def outcome(plan: ChangePlan, asked: dict[str, Any]) -> WhatIf:
     """Replays the plan, and again for each family of operations whose time is uncertain."""
     subject, replay = plan.subject, plan.subject.replay
     changes = plan.changes()
@@ -170,7 +170,7 @@ def outcome(plan: Plan, asked: dict[str, Any]) -> WhatIf:
 
 
 def _gained_us(
-    plan: Plan, shifted: Bools | None = None, by: float = 0.0, gap: int = LIKELY, claims: Sequence[Any] = ()
+    plan: ChangePlan, shifted: Bools | None = None, by: float = 0.0, gap: int = LIKELY, claims: Sequence[Any] = ()
 ) -> float:
     """What a step gains when it is done again and again; of findings alone (their ``claims``) as the report has it."""
     if claims and plan.replayed is not None:
@@ -190,7 +190,7 @@ def _in_the_long_run(figures: StepFigures, step_us: float) -> StepFigures:
     )  # fmt: skip
 
 
-def _beside(plan: Plan, middle_us: float, sigmas: float, gap: int) -> float:
+def _beside(plan: ChangePlan, middle_us: float, sigmas: float, gap: int) -> float:
     """How far (us) the step lies beside the one that gains ``middle_us`` when the times of each family do, by so many
     deviations, and when the kernels of graphs start ``gap`` after each other.
 
@@ -201,7 +201,7 @@ def _beside(plan: Plan, middle_us: float, sigmas: float, gap: int) -> float:
     return float(sum((us - middle_us) ** 2 for us in gained) ** 0.5)
 
 
-def _retimed(plan: Plan, changes: Changes, times: NewTimes) -> Trace:
+def _retimed(plan: ChangePlan, changes: Changes, times: NewTimes) -> Trace:
     gone = np.flatnonzero(plan.gone).astype(np.int32)
     return retimed(plan.subject.recording.trace, plan.subject.replay, changes, times, gone)[0]
 
@@ -222,8 +222,8 @@ def what_if(trace: Trace | str | PathLike[str], options: WhatIfOptions | None = 
     without GPU work, UsageError for a name that fits nothing.
     """
     asked = made(WhatIfOptions, given, options)
-    subject = Subject.of(trace if isinstance(trace, Trace) else load(trace), Options(steps=asked.steps))
-    plan = Plan.of(subject)
+    subject = Subject.of(trace if isinstance(trace, Trace) else load(trace), AnalysisOptions(steps=asked.steps))
+    plan = ChangePlan.of(subject)
     values = {each.name: getattr(asked, each.name) for each in fields(asked)}
     wanted = {name: value for name, value in values.items() if value not in (None, (), False)}
     known = changes()

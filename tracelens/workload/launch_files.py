@@ -55,7 +55,7 @@ _TRUE, _FALSE = frozenset(("true", "yes", "on", "1")), frozenset(("false", "no",
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Launch:
+class LaunchFile:
     """``model``: None where the file names none and gives no shape. ``options``: of ``tracelens project``, by name.
 
     ``ignored``: keys that say nothing to a projection, or nothing that it knows.
@@ -101,7 +101,7 @@ class _Keys:
         return value in _TRUE
 
 
-def read_launch(path: Path) -> Launch:
+def read_launch(path: Path) -> LaunchFile:
     """InputError for a file that cannot be read, and for values that are not what their key needs."""
     what = "a launch configuration"
     text, is_list = text_of(path, what), path.suffix not in (".yaml", ".yml")
@@ -119,7 +119,7 @@ def read_launch(path: Path) -> Launch:
     if model is not None and model.experts is not None and "tp" in options:
         # Megatron-LM's default of --expert-tensor-parallel-size
         options.setdefault("etp", options["tp"])
-    return Launch(model=model, options=options, ignored=tuple(sorted(set(values) - keys.read)))
+    return LaunchFile(model=model, options=options, ignored=tuple(sorted(set(values) - keys.read)))
 
 
 def _of_arguments(text: str) -> dict[str, str]:

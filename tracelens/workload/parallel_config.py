@@ -88,7 +88,7 @@ _DEGREES = ("tp", "pp", "vpp", "cp", "dp", "ep", "etp", "micro_batch", "micro_ba
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Placement:
+class GroupPlacement:
     """How many members of each group stand in one node of ``node`` ranks; their product is at most ``node``.
 
     UsageError when it is more.
@@ -140,7 +140,7 @@ class ParallelConfig(TrainingOptions):
     micro_batches: int = 1
     grouped: bool = True
     skew: Skew = UNIFORM
-    placement: Placement | None = None
+    placement: GroupPlacement | None = None
     summa_blocks: int | None = None
 
     def __post_init__(self) -> None:

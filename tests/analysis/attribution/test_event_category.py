@@ -7,9 +7,10 @@ import pandas as pd
 import pytest
 
 from tests.conftest import RealAnalysis
-from tracelens.analysis.analyze import Analysis, Options, analyze
+from tracelens.analysis.analyze import Analysis, analyze
 from tracelens.analysis.attribution.calls import COLLECTIVES, COPY
 from tracelens.analysis.intervals import overlapping
+from tracelens.analysis.loaded_trace import AnalysisOptions
 from tracelens.analysis.verdict.verdict import step_count, summarize
 from tracelens.hardware import HardwareSpec
 
@@ -62,7 +63,7 @@ def test_a_launch_of_many_kernels_is_counted_by_kernel(
 def test_a_call_with_kernels_of_several_categories_has_several_rows(build):
     made = build().op("my::launcher", 0, 50, **{"Input Dims": [[4]], "Input type": ["float"]})
     made.launch(1, "Cijk_Ailk_Bljk", 10, 30).launch(2, "softmax_kernel", 40, 5).launch(3, "Cijk_Ailk_Bljk", 45, 20)
-    found = analyze(made.trace(), Options())
+    found = analyze(made.trace(), AnalysisOptions())
     check_sums(found)
     rows = found.frames["ops_unique_args"].set_index("category")
     assert rows["direct_us_sum"].to_dict() == {"GEMM": 50, "softmax": 5}
@@ -77,7 +78,7 @@ def test_what_communicates_or_rearranges_is_no_matrix_product(build):
     made = build().mm(64, 64, 64, 0, 10, 20)
     made.launch(2, "void deep_gemm::transpose_fp32<512u>(float const*, float*)", 30, 5)
     made.launch(3, "void two_shot_all_reduce_kernel<float>(float*)", 35, 7)
-    found = analyze(made.trace(), Options())
+    found = analyze(made.trace(), AnalysisOptions())
     check_sums(found)
     assert sums(found) == {"GEMM": 20, "memory": 5, "CustomCollective": 7}
     rows = found.frames["unified_perf_summary"].set_index("category")
@@ -94,7 +95,7 @@ def test_kernels_of_an_op_that_communicates_do_so_too(build):
     made.launch(1, "some_kernel_without_a_telling_name", 10, 30)
     made.op("aten::mul", 10, 5, **{"Input Dims": [[4096], [4096]], "Input type": ["float", "float"]})
     made.launch(12, "vectorized_elementwise_kernel", 40, 5)
-    found = analyze(made.trace(), Options())
+    found = analyze(made.trace(), AnalysisOptions())
     check_sums(found)
     assert sums(found) == {"CustomCollective": 30, "elementwise": 5}
     assert (found.timeline.exposed_comm_ns, found.timeline.computation_ns) == (30_000, 5_000)
@@ -106,7 +107,7 @@ def test_copies_from_and_to_the_host_are_no_elementwise_op(build, kernel: str):
         "aten::copy_", 0, 50, **{"Input Dims": [[4096], [4096], []], "Input type": ["float", "float", "Scalar"]}
     )
     made.launch(1, kernel, 10, 30, cat="gpu_memcpy", bytes=16384)
-    found = analyze(made.trace(), Options())
+    found = analyze(made.trace(), AnalysisOptions())
     check_sums(found)
     assert sums(found) == {COPY: 30}
     row = found.frames["unified_perf_summary"].iloc[0]
@@ -119,7 +120,7 @@ def test_a_copy_within_the_device_is_the_work_of_its_op(build):
         "aten::copy_", 0, 50, **{"Input Dims": [[4096], [4096], []], "Input type": ["float", "float", "Scalar"]}
     )
     made.launch(1, "Memcpy DtoD (Device -> Device)", 10, 30, cat="gpu_memcpy", bytes=16384)
-    found = analyze(made.trace(), Options())
+    found = analyze(made.trace(), AnalysisOptions())
     check_sums(found)
     assert sums(found) == {"elementwise": 30}
     assert found.frames["unified_perf_summary"].iloc[0]["hbm_mb"] == pytest.approx(2 * 16384 / 1e6)
@@ -142,7 +143,7 @@ def copy(build, kernel: str, *, at: float = 0, **args):
 )
 def test_copies_stand_beside_their_path(build, device: str, kernel: str, expected: tuple):
     trace = copy(build, kernel, bytes=1_600_000).trace()
-    row = analyze(trace, Options(device=HardwareSpec.load(device))).frames["copies"].iloc[0]
+    row = analyze(trace, AnalysisOptions(device=HardwareSpec.load(device))).frames["copies"].iloc[0]
     assert (row["direction"], row["host_memory"], row["path"], row["path_gb_s"]) == expected
     assert (row["copies"], row["copied_mb"], row["gb_s"]) == (1, 1.6, 16)
     assert row["percent_of_path_peak"] == pytest.approx(100 * 16 / expected[3])
@@ -150,7 +151,11 @@ def test_copies_stand_beside_their_path(build, device: str, kernel: str, expecte
 
 @pytest.mark.parametrize("recorded", [{}, {"bytes": "many"}, {"bytes": -1}, {"bytes": True}])
 def test_copies_without_recorded_bytes_have_no_rate(build, recorded: dict):
-    row = analyze(copy(build, "Memcpy HtoD (Host -> Device)", **recorded).trace(), Options()).frames["copies"].iloc[0]
+    row = (
+        analyze(copy(build, "Memcpy HtoD (Host -> Device)", **recorded).trace(), AnalysisOptions())
+        .frames["copies"]
+        .iloc[0]
+    )
     assert (row["host_memory"], row["duration_us_sum"]) == ("unknown", 100)
     assert np.isnan([row["copied_mb"], row["gb_s"], row["percent_of_path_peak"]]).all()
 
@@ -174,7 +179,7 @@ def test_collectives_of_custom_kernels_are_priced_on_links_by_their_recorded_gro
     )  # fmt: skip
     made.launch(1, "multimem_all_reduce_kernel", 10, 300)
     groups = [{"pg_name": "7", "ranks": [0, 1, 2, 3]}]
-    found = analyze(made.trace(distributedInfo={"rank": 0, "world_size": 4, "pg_config": groups}), Options())
+    found = analyze(made.trace(distributedInfo={"rank": 0, "world_size": 4, "pg_config": groups}), AnalysisOptions())
     row = found.frames["unified_perf_summary"].iloc[0]
     assert row["wire_mb"] == pytest.approx(wire_mb, nan_ok=True)
     assert np.isnan(row["hbm_mb"])
@@ -194,13 +199,16 @@ def test_communication_and_copies_are_claimed_once(build):
     )  # fmt: skip
     made.launch(7, "multimem_all_reduce_kernel", 110, 300)
     # The host still takes 6 µs of the copy's 100
-    assert gains(analyze(made.trace(**groups), Options())) == {"exposed_communication": 300, "exposed_copies": 94}
+    assert gains(analyze(made.trace(**groups), AnalysisOptions())) == {
+        "exposed_communication": 300,
+        "exposed_copies": 94,
+    }
 
 
 def test_copies_beside_one_another_gain_no_more_than_the_window(build):
     made = copy(build, "Memcpy HtoD (Pinned -> Device)", bytes=1_600_000, stream=1)
     made.launch(2, "Memcpy DtoH (Device -> Pinned)", 10, 100, cat="gpu_memcpy", bytes=1_600_000, stream=2)
-    found = analyze(made.trace(), Options())
+    found = analyze(made.trace(), AnalysisOptions())
     # At the 64 GB/s of their path, not 16, they would take a quarter of the time
     assert gains(found) == {"exposed_copies": 75}
     row = summarize(found).categories[0]
@@ -231,7 +239,7 @@ def test_copies_between_devices_of_an_op_that_communicates_do_so(build, op: str,
     made.launch(2, kernel, 10, 30, cat="gpu_memcpy", bytes=16)
     made.op("aten::mm", 30, 20, **{"Input Dims": [[4, 4], [4, 4]], "Input type": ["float"] * 2})
     made.launch(31, "Cijk_Ailk_Bljk", 40, 20)
-    found = analyze(made.trace(), Options())
+    found = analyze(made.trace(), AnalysisOptions())
     check_sums(found)
     assert sums(found) == {"CustomCollective": 30, "GEMM": 20}
     assert (found.timeline.exposed_comm_ns, found.timeline.exposed_memcpy_ns) == (30_000, 0)
@@ -243,7 +251,7 @@ def test_kernels_of_a_token_exchange_are_communication_on_the_timeline(build, op
     made.launch(1, "a_kernel_without_a_telling_name", 10, 100)
     made.op("aten::mul", 20, 5, **{"Input Dims": [[4096], [4096]], "Input type": ["float", "float"]})
     made.launch(21, "vectorized_elementwise_kernel", 110, 20)
-    found = analyze(made.trace(), Options())
+    found = analyze(made.trace(), AnalysisOptions())
     check_sums(found)
     assert sums(found) == {"EP_Communication": 100, "elementwise": 20}
     assert (found.timeline.exposed_comm_ns, found.timeline.computation_ns) == (100_000, 20_000)
@@ -254,5 +262,5 @@ def test_kernels_of_a_token_exchange_are_communication_on_the_timeline(build, op
 
 def test_a_copy_without_a_recorded_launch_is_a_copy_in_every_table(build):
     made = build().launch(0, "my_kernel", 5, 40).kernel("Memcpy HtoD (Pinned -> Device)", 60, 25, cat="gpu_memcpy")
-    by_category = analyze(made.trace(), Options()).frames["ops_summary_by_category"].set_index("category")
+    by_category = analyze(made.trace(), AnalysisOptions()).frames["ops_summary_by_category"].set_index("category")
     assert by_category["direct_us_sum"].to_dict() == {"other": 40, "copy": 25}

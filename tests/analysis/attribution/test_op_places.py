@@ -14,7 +14,7 @@ from tests.conftest import RealAnalysis
 from tracelens.analysis.analyze import Analysis, analyze
 from tracelens.analysis.attribution.activity import device_activity
 from tracelens.analysis.attribution.host_scopes import PHASES, phases, places_around, reached
-from tracelens.analysis.loaded_trace import Options, load
+from tracelens.analysis.loaded_trace import AnalysisOptions, load
 
 SUM = {"Input Dims": [[64, 32], [], [], []], "Input type": ["float", "ScalarList", "Scalar", ""],
        "Input Strides": [[32, 1], [], [], []], "Concrete Inputs": ["", "[0]", "False", ""]}  # fmt: skip
@@ -54,7 +54,7 @@ class Recording:
     def analysis(self, tmp_path: Path) -> Analysis:
         path = tmp_path / "t.json"
         path.write_text(json.dumps({"traceEvents": self.events}), encoding="utf-8")
-        return analyze(load(path), Options())
+        return analyze(load(path), AnalysisOptions())
 
 
 def checkpointed() -> Recording:

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from tests.analysis.conftest import Builder
 from tests.conftest import RealAnalysis, RealTrace, examples, part
-from tracelens.analysis.analyze import Options, analyze
+from tracelens.analysis.analyze import analyze
 from tracelens.analysis.attribution.steps import (
     BEFORE,
     StepTimes,
@@ -28,7 +28,7 @@ from tracelens.analysis.attribution.steps import (
     typical_step,
 )
 from tracelens.analysis.intervals import union_ns
-from tracelens.analysis.loaded_trace import Trace
+from tracelens.analysis.loaded_trace import AnalysisOptions, Trace
 from tracelens.analysis.verdict.summary import CategoryRow, Summary
 from tracelens.analysis.verdict.verdict import summarize
 from tracelens.errors import UsageError
@@ -95,7 +95,7 @@ def test_work_queued_before_recording_is_in_no_step_and_has_a_row_of_its_own(bui
     times = times_of(trace)
     assert (times.duration_ns / 1e3).tolist() == [50.0, 50.0]
     assert times.device_events.tolist() == [1, 1]
-    frame = analyze(trace, Options()).frames["steps"]
+    frame = analyze(trace, AnalysisOptions()).frames["steps"]
     assert frame["step"].tolist() == [None, 0, 1]
     assert frame["begins_with"].tolist() == [BEFORE, "device", "device"]
     assert frame["busy_us"].tolist() == [100.0, 50.0, 50.0]
@@ -312,7 +312,7 @@ def lines_of_table(summary: Summary) -> list[CategoryRow]:
 
 def test_table_step_and_busy_share_speak_of_the_same_time(build):
     """Two steps of 50 us on the device behind 100 us of earlier work: one kernel each, busy all the time."""
-    summary = summarize(analyze(queued(build()).trace(), Options()))
+    summary = summarize(analyze(queued(build()).trace(), AnalysisOptions()))
     assert (summary.steps.count, summary.steps.time_us, summary.busy.total_us) == (2, 50.0, 100.0)
     assert (summary.steps.on_device, summary.steps.host_us) == (2, 20.0)
     assert (summary.steps.before_events, summary.steps.before_us) == (10, 100.0)
@@ -331,7 +331,7 @@ def test_a_step_cut_short_by_the_recording_is_in_no_figure(build):
         for j in range(10):
             b.launch(100 * i + j, "k", 100 * i + 10 + 6 * j, 5)
     step(b, 3, 300, 100).launch(301, "k", 305, 50).launch(302, "k", 355, 50)
-    summary = summarize(analyze(b.trace(), Options()))
+    summary = summarize(analyze(b.trace(), AnalysisOptions()))
     assert (summary.steps.count, summary.steps.window, summary.steps.left_out) == (3, "0-2", "steps 3")
     assert [(row.name, row.time_us) for row in lines_of_table(summary)] == [("other", 50.0), ("(idle)", 50.0)]
     assert summary.busy.idle == 0.5
@@ -342,7 +342,7 @@ def test_the_idle_time_of_the_verdict_has_causes_without_what_is_left_out(build)
     b.op("cudaDeviceSynchronize", 1, 50, cat="cuda_runtime")
     for i, (at, start) in enumerate(((55, 58), (56, 80), (81, 100))):
         b.launch(at, f"k{i}", start, 20)
-    found = analyze(b.trace(), Options())
+    found = analyze(b.trace(), AnalysisOptions())
     summary = summarize(found)
     # idle in [50, 58], left out, and in [78, 80], which was launched long before
     assert (summary.steps.time_us, summary.steps.skipped_us, summary.steps.host_us) == (62.0, 8.0, 43.0)
@@ -353,7 +353,7 @@ def test_the_idle_time_of_the_verdict_has_causes_without_what_is_left_out(build)
 def test_steps_without_any_kernel_are_not_what_a_report_speaks_of(build):
     """A step of 100 in which nothing is launched, and a kernel of 10 that was launched after it."""
     b = step(build(), 0, 0, 100).op("aten::relu", 120, 10).launch(121, "k", 125, 10)
-    summary = summarize(analyze(b.trace(), Options()))
+    summary = summarize(analyze(b.trace(), AnalysisOptions()))
     assert (summary.steps, summary.scope.kind, summary.busy.total_us, summary.busy.busy) == (None, "file", 10.0, 1.0)
 
 
@@ -386,7 +386,7 @@ def test_real_tables_and_idle_time_add_up_to_the_printed_step(real_analysis: Rea
 
 def test_a_step_without_length_is_not_what_a_report_speaks_of(build):
     b = step(build(), 0, 50, 0).op("aten::relu", 120, 10).launch(121, "k", 125, 10)
-    summary = summarize(analyze(b.trace(), Options()))
+    summary = summarize(analyze(b.trace(), AnalysisOptions()))
     assert (summary.steps, summary.busy.total_us, summary.busy.busy) == (None, 10.0, 1.0)
 
 
@@ -537,7 +537,7 @@ def renamed_steps(path: Path, *annotations: tuple[str, int, tuple[float, float]]
 def test_numbered_annotations_that_own_little_or_are_parts_are_no_steps(
     shared_traces: Path, annotation: tuple[str, int, tuple[float, float]]
 ):
-    found = analyze(renamed_steps(shared_traces / TWIN, annotation), Options())
+    found = analyze(renamed_steps(shared_traces / TWIN, annotation), AnalysisOptions())
     summary = summarize(found)
     assert summary.steps is None
     assert summary.busy is not None
@@ -578,7 +578,7 @@ def test_the_word_next_to_the_number_says_whether_a_range_is_a_step_or_a_part(bu
     b = build()
     for i in range(3):
         b.op(f"{name}{i}", 100 * i, 100, cat="user_annotation").launch(100 * i + 10, "k", 100 * i + 12, 50)
-    found = analyze(b.trace(), Options())
+    found = analyze(b.trace(), AnalysisOptions())
     assert len(found.step_times) == (3 if are_steps else 0)
 
 
@@ -590,7 +590,7 @@ def test_steps_hold_at_least_half_of_the_work_that_was_launched_while_recording(
             step(b, i, 100 * i, 80).launch(100 * i + 10, "k", 100 * i + 12, 50)
             b.events[-3]["name"] = f"tick {i}"
         b.launch(90, "beside", 300, beside)
-        found = analyze(b.trace(), Options())
+        found = analyze(b.trace(), AnalysisOptions())
         assert len(found.step_times) == (3 if are_steps else 0), beside
 
 
@@ -604,4 +604,4 @@ def test_without_device_events_steps_hold_at_least_half_of_the_time_of_ops(build
 
 def test_the_verdict_names_what_it_took_for_a_step(build):
     b = step(build(), 0, 0, 100).launch(10, "k", 15, 55)
-    assert summarize(analyze(b.trace(), Options())).steps.name == "ProfilerStep"
+    assert summarize(analyze(b.trace(), AnalysisOptions())).steps.name == "ProfilerStep"

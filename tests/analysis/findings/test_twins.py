@@ -18,7 +18,7 @@ from tracelens.analysis.findings import built_in_rules
 from tracelens.analysis.findings.idle_rules import LEAST_SHARE
 from tracelens.analysis.findings.rule import MIN_GAIN, Observed, Rule
 from tracelens.analysis.idle.idle_time import CAUSES
-from tracelens.analysis.loaded_trace import Options, Trace
+from tracelens.analysis.loaded_trace import AnalysisOptions, Trace
 from tracelens.analysis.reading.recording import Recording
 from tracelens.analysis.sheets.context import SheetContext
 from tracelens.analysis.sheets.priced_calls import PricedCalls
@@ -37,7 +37,7 @@ def observed(name: str, changes: tuple[Change, ...]) -> Observed:
     events: Events = document.pop("traceEvents")
     for change in changes:
         change(events)
-    options = Options()
+    options = AnalysisOptions()
     recording = Recording.of(Trace.of(read_events(events, document, source=Path(name).name)), options)
     window = Window.of(recording, options)
     attribution = attribute(recording, window, options)

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from tests.analysis.conftest import Builder
 from tracelens.analysis.analyze import analyze
 from tracelens.analysis.idle.idle_time import own_time
-from tracelens.analysis.loaded_trace import Options
+from tracelens.analysis.loaded_trace import AnalysisOptions
 from tracelens.analysis.verdict.verdict import summarize
 
 SPANS = st.lists(st.tuples(st.integers(0, 60), st.integers(0, 25), st.sampled_from("kcm")), min_size=1, max_size=12)
@@ -55,7 +55,7 @@ def test_a_host_that_is_late_gains_nothing_from_faster_kernels(build: type[Build
     b = build()
     for i in range(40):
         b.mm(512, 512, 512, at=100 * i, start=100 * i + 6, duration=30)
-    findings = summarize(analyze(b.trace(), Options())).findings
+    findings = summarize(analyze(b.trace(), AnalysisOptions())).findings
     assert findings[0].id == "idle"
     (kernels,) = [f for f in findings if f.id == "op_below_roofline"]
     assert 0 < (kernels.gain_us or 0) <= (kernels.gain_high_us or 0) <= 5 + 30
@@ -69,7 +69,7 @@ def test_what_runs_beside_a_collective_does_not_bound_its_gain(build: type[Build
     b.mm(512, 512, 512, at=100, start=110, duration=30).mm(512, 512, 512, at=200, start=9010, duration=30)
     b.op("cudaStreamSynchronize", 300, 8740, cat="cuda_runtime")
     b.mm(512, 512, 512, at=9100, start=9110, duration=30)
-    (found,) = [f for f in summarize(analyze(b.trace(), Options())).findings if f.id == "exposed_communication"]
+    (found,) = [f for f in summarize(analyze(b.trace(), AnalysisOptions())).findings if f.id == "exposed_communication"]
     # the second product was launched 8,804 µs before it began, and all but 30 of the 9,000 µs are exposed
     assert found.gain_us == pytest.approx(8800, rel=0.01)
 
@@ -81,5 +81,5 @@ def test_findings_of_one_kernel_share_its_time_out(build: type[Builder]) -> None
         **{"Input Dims": [[768, 768], [768, 5185]], "Input type": ["c10::BFloat16"] * 2,
            "Input Strides": [[768, 1], [5185, 1]], "Concrete Inputs": ["", ""]},
     )  # fmt: skip
-    findings = summarize(analyze(b.launch(1, "Cijk_Ailk_Bljk_BBS", 10, 4000).trace(), Options())).findings
+    findings = summarize(analyze(b.launch(1, "Cijk_Ailk_Bljk_BBS", 10, 4000).trace(), AnalysisOptions())).findings
     assert [finding.id for finding in findings] == ["unaligned_gemms"]

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tracelens.analysis.idle import dependency_replay
-from tracelens.analysis.idle.dependency_replay import NONE, Paths, Ways, longest, period
+from tracelens.analysis.idle.dependency_replay import NONE, DependencyPaths, Ways, longest, period
 
 NODES = st.integers(0, 7)
 #: (source, target, length) of dependencies that lead forward, and of those to the next round.
@@ -23,9 +23,9 @@ def columns(edges: list[tuple[int, int, int]]) -> list[np.ndarray]:
     return [np.array(column, np.int64) for column in (zip(*ordered, strict=True) if ordered else ((), (), ()))]
 
 
-def paths(edges: list[tuple[int, int, int]]) -> Paths:
+def paths(edges: list[tuple[int, int, int]]) -> DependencyPaths:
     source, target, length = columns(edges)
-    return Paths(nodes=8, source=source, target=target, length=length)
+    return DependencyPaths(nodes=8, source=source, target=target, length=length)
 
 
 def ways(edges: list[tuple[int, int, int]]) -> Ways:

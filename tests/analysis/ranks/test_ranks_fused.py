@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tracelens.analysis.loaded_trace import Options, Trace
+from tracelens.analysis.loaded_trace import AnalysisOptions, Trace
 from tracelens.analysis.ranks.parallel_reading import RankOptions, read_ranks
 from tracelens.analysis.ranks.rank_files import find_traces, parse_ranks
 from tracelens.analysis.ranks.rank_fusion import fuse_ranks, rank_counters
@@ -63,7 +63,7 @@ def test_counters_hold_all_work_that_is_known():
         event("kernel", "ncclDevKernel_AllReduce", 300, 50, 0, 20, correlation=2, stream=20, device=0, **reduced),
     ]
     trace = Trace.of(read_events(events, {"distributedInfo": {"rank": 0, "world_size": 2}}))
-    tracks = {t.name: t for t in rank_counters(trace, summarize_rank(trace, Options()), Options())}
+    tracks = {t.name: t for t in rank_counters(trace, summarize_rank(trace, AnalysisOptions()), AnalysisOptions())}
     sums = {}
     for name, track in tracks.items():
         width = int(track.times_ns[1] - track.times_ns[0])

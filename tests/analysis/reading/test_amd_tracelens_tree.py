@@ -9,7 +9,8 @@ from typing import Any
 import pandas as pd
 import pytest
 
-from tracelens.analysis.analyze import Analysis, Options, analyze
+from tracelens.analysis.analyze import Analysis, analyze
+from tracelens.analysis.loaded_trace import AnalysisOptions
 from tracelens.analysis.reading import amd_tracelens_tree
 from tracelens.analysis.verdict.verdict import summarize
 from tracelens.extensions import load_extension
@@ -165,7 +166,7 @@ def analyzed(build: Build, tmp_path: Path, text: str | None = FILE) -> Analysis:
         path = tmp_path / "written_for_tracelens.py"
         path.write_text(text, encoding="utf-8")
         extensions = (load_extension(path),)
-    return analyze(training(build), Options(extensions=extensions))
+    return analyze(training(build), AnalysisOptions(extensions=extensions))
 
 
 def rows(found: Analysis) -> pd.DataFrame:
@@ -241,7 +242,7 @@ def test_the_gemms_of_a_call_that_stays_whole_are_not_counted_as_its_norm(build:
         made.launch(1 + k, kernel, 100 + 20 * k, 10)
     path = tmp_path / "written_for_tracelens.py"
     path.write_text(VARIANTS["without its hook"], encoding="utf-8")
-    found = rows(analyze(made.trace(), Options(extensions=(load_extension(path),))))
+    found = rows(analyze(made.trace(), AnalysisOptions(extensions=(load_extension(path),))))
     assert found.groupby("category")["kernel_us_sum"].sum().to_dict() == {"NORM_fwd": 10, "GEMM": 20}
 
 

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from tests.conftest import RealAnalysis
-from tracelens.analysis.analyze import Analysis, Options, analyze
-from tracelens.analysis.loaded_trace import Trace, load
+from tracelens.analysis.analyze import Analysis, analyze
+from tracelens.analysis.loaded_trace import AnalysisOptions, Trace, load
 from tracelens.analysis.verdict.verdict import summarize
 
 Build = Callable[[], Any]
@@ -60,7 +60,7 @@ def replay(build: Build, *, launches: int = 1, requests: int | None = None, kern
 
 
 def analyzed(trace: Trace, capture: Trace) -> Analysis:
-    return whole(analyze(trace, Options(capture=capture)))
+    return whole(analyze(trace, AnalysisOptions(capture=capture)))
 
 
 def whole(found: Analysis) -> Analysis:
@@ -117,7 +117,7 @@ def test_a_wrong_capture_links_nothing_and_says_so(build: Build):
     assert found.graphs.linked_kernels == 0
     assert "0 of 3 kernels" in notice(found)
     assert "no graph of built.json has this sequence of kernels" in notice(found)
-    without = analyze(trace, Options()).frames["unified_perf_summary"]
+    without = analyze(trace, AnalysisOptions()).frames["unified_perf_summary"]
     assert found.frames["unified_perf_summary"].equals(without)
 
 
@@ -201,8 +201,8 @@ def test_a_capture_that_holds_its_own_replay_opens_the_graph_by_what_was_capture
     twin = tmp_path / "capture.json"
     twin.write_text(json.dumps(with_its_own_replay(read(recorded), read(folder / "graph_execution.json.gz"))))
     trace = load(folder / "graph_execution.json.gz")
-    plain = analyze(trace, Options(capture=load(recorded)))
-    found = analyze(trace, Options(capture=load(twin)))
+    plain = analyze(trace, AnalysisOptions(capture=load(recorded)))
+    found = analyze(trace, AnalysisOptions(capture=load(twin)))
     assert plain.graphs is not None
     assert found.graphs is not None
     assert plain.graphs.linked_kernels == plain.graphs.kernels == 421

@@ -15,7 +15,7 @@ import pytest
 
 from tests.conftest import RealAnalysis
 from tracelens.analysis.analyze import Analysis, analyze
-from tracelens.analysis.loaded_trace import FILE, Options
+from tracelens.analysis.loaded_trace import FILE, AnalysisOptions
 from tracelens.trace.table import Kind
 
 Build = Callable[[], Any]
@@ -43,7 +43,7 @@ def rows(found: Analysis) -> pd.DataFrame:
 
 
 def test_calls_of_one_signature_are_rows_of_their_own_where_their_steps_differ(build: Build):
-    unified = rows(analyze(steps(build, 100, 300, 100).trace(), Options()))
+    unified = rows(analyze(steps(build, 100, 300, 100).trace(), AnalysisOptions()))
     # 2 * 8 heads * (64 + 64) * keys
     assert (unified["gflops"] * 1e9).round().tolist() == [2 * 8 * 128 * 100, 2 * 8 * 128 * 300]
     assert unified["operation_count"].tolist() == [2, 1]
@@ -55,7 +55,7 @@ def test_an_op_belongs_to_the_innermost_annotation_and_ops_outside_have_no_model
     made.op(DECODE.format(n=700), 5, 60, tid=1, cat="user_annotation")
     made.op("vllm::unified_attention_with_output", 95, 4, tid=2, **ATTENTION)
     made.launch(96, "kernel_unified_attention_2d", 120, 10, tid=2)
-    unified = rows(analyze(made.trace(), Options(steps=FILE)))
+    unified = rows(analyze(made.trace(), AnalysisOptions(steps=FILE)))
     assert (unified["gflops"].iloc[0] * 1e9).round() == 2 * 8 * 128 * 700
     assert "no step annotation" in unified["note"].iloc[1]
     assert unified["category"].tolist() == ["InferenceAttention"] * 2
@@ -65,7 +65,7 @@ def test_ops_that_read_no_step_stay_one_row(build: Build):
     made = steps(build, 100, 300)
     for at in (30, 130):
         made.mm(8, 8, 8, at=at, start=at + 5, duration=2)
-    unified = analyze(made.trace(), Options()).frames["unified_perf_summary"]
+    unified = analyze(made.trace(), AnalysisOptions()).frames["unified_perf_summary"]
     assert unified.loc[unified["name"] == "aten::mm", "operation_count"].tolist() == [2]
 
 

@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 from tests.conftest import RealAnalysis
-from tracelens.analysis.analyze import Analysis, Options, analyze
+from tracelens.analysis.analyze import Analysis, analyze
+from tracelens.analysis.loaded_trace import AnalysisOptions
 from tracelens.analysis.reading.engine_steps import phase
 from tracelens.analysis.verdict.verdict import summarize
 from tracelens.errors import UsageError
@@ -38,7 +39,7 @@ def frame(found: Analysis, name: str) -> Any:
 
 
 def test_every_step_says_its_phase_its_tokens_and_where_its_time_went(build: Build):
-    rows = frame(analyze(served(build), Options()), "inference_iterations")
+    rows = frame(analyze(served(build), AnalysisOptions()), "inference_iterations")
     assert rows["phase"].tolist() == ["prefill", "mixed", "decode", "decode", "decode", "decode", "decode"]
     assert rows["context_tokens"].tolist() == [4096, 512, 0, 0, 0, 0, 0]
     assert rows["duration_us"].tolist()[:6] == [100.0] * 6
@@ -48,7 +49,7 @@ def test_every_step_says_its_phase_its_tokens_and_where_its_time_went(build: Bui
 
 
 def test_phases_add_up_their_complete_steps(build: Build):
-    rows = frame(analyze(served(build), Options()), "inference_phases")
+    rows = frame(analyze(served(build), AnalysisOptions()), "inference_phases")
     assert rows.index.tolist() == ["prefill", "decode", "mixed", "steady decode"]
     assert rows["steps"].tolist() == [1, 5, 1, 2]
     assert rows.loc["decode", "requests_mean"] == pytest.approx((3 + 4 + 4 + 4 + 1) / 5)
@@ -58,20 +59,20 @@ def test_phases_add_up_their_complete_steps(build: Build):
 
 def test_the_steady_window_is_the_longest_run_of_like_steps_without_its_first(build: Build):
     trace = served(build)
-    rows = frame(analyze(trace, Options()), "inference_iterations")
+    rows = frame(analyze(trace, AnalysisOptions()), "inference_iterations")
     assert rows.index[rows["steady"]].tolist() == [4, 5]
-    chosen = analyze(trace, Options(steps="steady"))
+    chosen = analyze(trace, AnalysisOptions(steps="steady"))
     assert [chosen.step_times.steps[i].number for i in chosen.selected_steps] == [4, 5]
     assert chosen.timeline.total_ns == 2 * 100_000
     assert frame(chosen, "inference_iterations").index.tolist() == [4, 5]
 
 
 def test_engine_steps_are_the_steps_where_the_profiler_records_none(build: Build):
-    found = analyze(served(build), Options())
+    found = analyze(served(build), AnalysisOptions())
     assert (found.step_stem, len(found.step_times)) == ("inference step", 7)
-    assert analyze(served(build), Options(steps="2-3")).selected_steps == (2, 3)
+    assert analyze(served(build), AnalysisOptions(steps="2-3")).selected_steps == (2, 3)
     with pytest.raises(UsageError, match="steps 0 to 6"):
-        analyze(served(build), Options(steps="9"))
+        analyze(served(build), AnalysisOptions(steps="9"))
 
 
 def test_the_profilers_steps_stay_the_steps_and_engine_steps_a_sheet(build: Build):
@@ -80,7 +81,7 @@ def test_the_profilers_steps_stay_the_steps_and_engine_steps_a_sheet(build: Buil
     for i in range(2):
         made.op("execute_context_0(0)_generation_4(4)", 200 * i, 150, cat="user_annotation")
         made.mm(8, 8, 8, at=200 * i + 1, start=200 * i + 10, duration=40)
-    found = analyze(made.trace(), Options())
+    found = analyze(made.trace(), AnalysisOptions())
     assert [step.number for step in found.step_times.steps] == [3]
     assert frame(found, "inference_iterations")["busy_us"].tolist() == [40.0, 40.0]
 
@@ -90,7 +91,7 @@ def test_an_annotation_inside_another_is_the_same_step(build: Build):
     made.op("execute_context_0(0)_generation_4(4)", 0, 100, cat="user_annotation")
     made.op("execute_context_0(0)_generation_4(4)", 10, 50, cat="user_annotation")
     made.mm(8, 8, 8, at=20, start=30, duration=40)
-    assert len(frame(analyze(made.trace(), Options()), "inference_iterations")) == 1
+    assert len(frame(analyze(made.trace(), AnalysisOptions()), "inference_iterations")) == 1
 
 
 def test_a_capture_has_a_batch_and_no_phase():
@@ -112,7 +113,7 @@ def test_a_first_iteration_begins_when_the_device_is_done_with_work_that_was_not
     made = build().op("execute_context_0(0)_generation_4(4)", 0, 1200, cat="user_annotation")
     made.launch(20, "first", 1000, 40).op("cudaStreamSynchronize", 40, 970, cat="cuda_runtime")
     made.launch(1020, "second", 1060, 240)
-    found = analyze(made.trace(), Options())
+    found = analyze(made.trace(), AnalysisOptions())
     assert found.found_steps.name == "decode iterations of vLLM"
     said = summarize(found).steps
     assert (said.time_us, said.unseen_us, said.host_us) == (300, 1000, 240)
@@ -131,7 +132,7 @@ def test_a_first_kernel_that_is_late_for_another_reason_begins_no_iteration(buil
     else:
         made.launch(late, "first", 1000, 40)
     made.launch(1020, "second", 1060, 240)
-    found = analyze(made.trace(), Options())
+    found = analyze(made.trace(), AnalysisOptions())
     assert (summarize(found).steps.unseen_us, found.step_times.start_ns.tolist()) == (0, [0])
 
 

@@ -6,16 +6,16 @@ from pathlib import Path
 
 from tests.trace.formats.rewritten import EXAMPLE, rocprofv3
 from tracelens.analysis.analyze import Analysis, analyze
-from tracelens.analysis.loaded_trace import Options, load
+from tracelens.analysis.loaded_trace import AnalysisOptions, load
 from tracelens.analysis.verdict.notices import input_notices
 from tracelens.cli import main
 
 
 def test_kernels_of_another_profiler_get_the_ops_and_shapes_of_the_same_run(tmp_path: Path) -> None:
     there = load(EXAMPLE)
-    with_shapes = analyze(there, Options())
-    alone = analyze(load(rocprofv3(tmp_path / "12_results.json")), Options())
-    joined = analyze(load(tmp_path / "12_results.json"), Options(shapes=there))
+    with_shapes = analyze(there, AnalysisOptions())
+    alone = analyze(load(rocprofv3(tmp_path / "12_results.json")), AnalysisOptions())
+    joined = analyze(load(tmp_path / "12_results.json"), AnalysisOptions(shapes=there))
     known = joined.known_shapes
     assert known is not None
     assert known.joined > 0.8 * known.kernels > 100

@@ -18,7 +18,7 @@ from tracelens.analysis.attribution.host_time import host_calls
 from tracelens.analysis.idle.dependencies import CALLS, KINDS, LAUNCH, CriticalPath, critical_path
 from tracelens.analysis.idle.idle_time import CAUSES, IdleTime, queue
 from tracelens.analysis.intervals import union_ns
-from tracelens.analysis.loaded_trace import Options, Trace, load
+from tracelens.analysis.loaded_trace import AnalysisOptions, Trace, load
 from tracelens.analysis.reading.catalog import Catalog
 
 Build = Callable[[], Builder]
@@ -102,7 +102,7 @@ def test_what_is_left_out_of_a_step_is_left_out_of_its_path(build: Build) -> Non
     builder.op("cudaDeviceSynchronize", 1, 50, cat="cuda_runtime")
     for at, start in ((55, 58), (79, 80), (81, 100)):
         builder.launch(at, "k", start, 20)
-    found = analyze(builder.trace(), Options())
+    found = analyze(builder.trace(), AnalysisOptions())
     assert found.step_times.duration_ns.tolist() == [60_000]
     assert found.frames["critical_path"]["time_us"].sum() == 60
 
@@ -176,7 +176,7 @@ def test_the_path_is_that_of_the_typical_step(build: Build) -> None:
         builder.op(f"ProfilerStep#{number}", start, 90, cat="user_annotation").launch(
             start + 1, "k", start + 10, length
         )
-    frame = analyze(builder.trace(), Options()).frames["critical_path"]
+    frame = analyze(builder.trace(), AnalysisOptions()).frames["critical_path"]
     # steps last from kernel to kernel, 100 us, the last to the end of its annotation, 80: the typical one is the first
     assert frame["step"].tolist() == [0] * len(frame)
     assert frame["time_us"].sum() == 100
@@ -184,7 +184,9 @@ def test_the_path_is_that_of_the_typical_step(build: Build) -> None:
 
 def test_a_step_with_too_many_events_is_said_to_have_no_path(build: Build, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("tracelens.analysis.idle.dependencies.MAX_EVENTS", 2)
-    analysis = analyze(build().launch(0, "a", 4, 2).launch(1, "b", 6, 2).launch(2, "c", 8, 2).trace(), Options())
+    analysis = analyze(
+        build().launch(0, "a", 4, 2).launch(1, "b", 6, 2).launch(2, "c", 8, 2).trace(), AnalysisOptions()
+    )
     assert "critical_path" not in analysis.frames
     assert "the critical path" in [missing.question for missing in analysis.missing]
 

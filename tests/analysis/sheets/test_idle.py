@@ -19,7 +19,7 @@ from tracelens.analysis.attribution.activity import device_activity, gpu_timelin
 from tracelens.analysis.attribution.host_time import host_calls
 from tracelens.analysis.idle.idle_time import CAUSES, IdleGaps, IdleTime, queue
 from tracelens.analysis.intervals import Covered, idle_spans
-from tracelens.analysis.loaded_trace import Options, Trace, load
+from tracelens.analysis.loaded_trace import AnalysisOptions, Trace, load
 from tracelens.analysis.reading.catalog import Catalog
 from tracelens.analysis.verdict.verdict import summarize
 from tracelens.trace.reading.chrome.event_list import read_events
@@ -290,7 +290,7 @@ def test_a_step_window_holds_the_gaps_before_its_first_and_after_its_last_kernel
     builder = build()
     for number, start in enumerate((0, 100, 200)):
         builder.op(f"ProfilerStep#{number}", start, 90, cat="user_annotation").launch(start + 1, "k", start + 10, 40)
-    analysis = analyze(builder.trace(), Options(steps="1"))
+    analysis = analyze(builder.trace(), AnalysisOptions(steps="1"))
     found = analysis.frames["idle_causes"]
     # step 1 lasts from 100 to 200; busy from 110 to 150; launched at 101 to 101.5, and at nothing from 150 on
     assert found[["cause", "gaps", "idle_us"]].to_numpy().tolist() == [
@@ -312,7 +312,7 @@ def test_a_launch_bound_finding_gains_at_most_the_time_of_launches_and_their_lat
         # 60 us of data loading, 20 in an op that launches at its end, 5 us latency, a kernel of 10
         builder.op(LOADER, start, 60, cat="user_annotation").op("aten::add", start + 60, 20)
         builder.launch(start + 79.5, "k", start + 85, 10)
-    analysis = analyze(builder.trace(), Options())
+    analysis = analyze(builder.trace(), AnalysisOptions())
     idle = [finding for finding in summarize(analysis).findings if finding.id == "idle"]
     by_cause = analysis.frames["idle_causes"].set_index("cause")["idle_us"]
     assert [finding.kind.removeprefix("idle: ") for finding in idle][:2] == ["data loading", "launch-bound"]
@@ -325,7 +325,7 @@ def test_a_launch_bound_finding_gains_at_most_the_time_of_launches_and_their_lat
 
 
 def test_a_gap_of_unknown_cause_says_so_in_the_verdict(build: Build) -> None:
-    analysis = analyze(build().launch(0, "k", 5, 5).kernel("k", 30, 5).trace(), Options())
+    analysis = analyze(build().launch(0, "k", 5, 5).kernel("k", 30, 5).trace(), AnalysisOptions())
     idle = next(finding for finding in summarize(analysis).findings if finding.id == "idle")
     assert idle.why == "GPU idle 67 %: cause unknown; 1 gap, the longest 20 µs"
 
@@ -488,7 +488,7 @@ def test_the_profilers_own_stop_is_no_synchronization_of_the_program(build: Buil
     builder.op("cudaDeviceSynchronize", 150, 40, cat="cuda_runtime")
 
     def idle_us() -> dict[str, float]:
-        frame = analyze(builder.trace(), Options(steps="1")).frames["idle_causes"]
+        frame = analyze(builder.trace(), AnalysisOptions(steps="1")).frames["idle_causes"]
         return dict(zip(frame["cause"], frame["idle_us"], strict=True))
 
     assert idle_us()["profiler overhead"] == 40

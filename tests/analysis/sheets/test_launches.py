@@ -15,7 +15,7 @@ from tracelens.analysis.analyze import analyze
 from tracelens.analysis.attribution.activity import device_activity
 from tracelens.analysis.attribution.host_time import host_calls
 from tracelens.analysis.idle.idle_time import queue
-from tracelens.analysis.loaded_trace import Options, Trace
+from tracelens.analysis.loaded_trace import AnalysisOptions, Trace
 from tracelens.analysis.sheets.device_timeline import launch_overhead, stream_overlap
 from tracelens.trace.reading.chrome.event_list import read_events
 
@@ -88,7 +88,7 @@ def test_without_launches_there_is_no_overhead_to_show(build: Build) -> None:
 
 
 def test_a_report_says_that_launches_were_not_recorded(build: Build) -> None:
-    analysis = analyze(build().kernel("k", 0, 5).trace(), Options())
+    analysis = analyze(build().kernel("k", 0, 5).trace(), AnalysisOptions())
     assert "launch_overhead" not in analysis.frames
     because = {missing.question: missing.because for missing in analysis.missing}
     assert "ProfilerActivity.CPU" in because["launch overhead"]

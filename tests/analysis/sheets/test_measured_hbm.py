@@ -14,7 +14,8 @@ from hypothesis import strategies as st
 
 from tests.analysis.conftest import Builder
 from tests.conftest import examples
-from tracelens.analysis.analyze import Options, analyze
+from tracelens.analysis.analyze import analyze
+from tracelens.analysis.loaded_trace import AnalysisOptions
 from tracelens.analysis.sheets.measured_hbm import NOTHING, SEVERAL
 
 Build = Callable[[], Builder]
@@ -29,7 +30,7 @@ def sample(builder: Builder, at: float, device: int | str = 0, **counters: objec
 
 
 def measured(builder: Builder) -> pd.DataFrame | None:
-    found: pd.DataFrame | None = analyze(builder.trace(), Options()).frames.get("measured_hbm")
+    found: pd.DataFrame | None = analyze(builder.trace(), AnalysisOptions()).frames.get("measured_hbm")
     return None if found is None else found.set_index("kernel_name")
 
 

@@ -9,7 +9,7 @@ import pytest
 
 from tests.conftest import RealAnalysis
 from tracelens.analysis.analyze import Analysis, analyze
-from tracelens.analysis.loaded_trace import Options
+from tracelens.analysis.loaded_trace import AnalysisOptions
 from tracelens.signature import recorded_text
 
 Build = Callable[[], Any]
@@ -49,6 +49,6 @@ def test_copies_of_two_sizes(build: Build, other: list[int], shown: str):
         kinds = {"Input type": ["float", "float"], "Input Strides": [[1], [1]], "Concrete Inputs": ["", ""]}
         b.op("aten::copy_", at, 20, **{"Input Dims": [shape, shape], **kinds})
         b.launch(at + 1, "Memcpy DtoH (Device -> Pinned)", at + 30, 5, cat="gpu_memcpy")
-    row = analyze(b.trace(), Options()).frames["unified_perf_summary"].iloc[0]
+    row = analyze(b.trace(), AnalysisOptions()).frames["unified_perf_summary"].iloc[0]
     assert (row["operation_count"], row["input_dims"]) == (2, shown)
     assert row["input_types"] == "('float', 'float')"

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tracelens.analysis.loaded_trace import Options, Trace
+from tracelens.analysis.loaded_trace import AnalysisOptions, Trace
 from tracelens.analysis.verdict.health import Health, health
 from tracelens.cli import main
 from tracelens.trace.reading.chrome.event_list import read_events
@@ -49,7 +49,7 @@ EVENTS = [
 
 
 def state_of(
-    events: list[dict[str, Any]], metadata: dict[str, Any] | None = None, options: Options | None = None
+    events: list[dict[str, Any]], metadata: dict[str, Any] | None = None, options: AnalysisOptions | None = None
 ) -> Health:
     return health(Trace.of(read_events(events, metadata)), options)
 
@@ -101,7 +101,7 @@ def test_the_group_size_on_an_exchange_is_told_apart_from_one_on_a_collective():
 
 def test_extensions_that_would_switch_on_are_named(moe: Health):
     assert moe.extensions == ("megatron",)
-    without = state_of(EVENTS, options=Options(bundled=False))
+    without = state_of(EVENTS, options=AnalysisOptions(bundled=False))
     assert (without.extensions, without.token_exchanges) == ((), ())
 
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from tracelens.analysis.analyze import analyze
-from tracelens.analysis.loaded_trace import Options, Trace
+from tracelens.analysis.loaded_trace import AnalysisOptions, Trace
 from tracelens.analysis.verdict.health import health
 from tracelens.analysis.verdict.verdict import summarize
 from tracelens.report.terminal import verdict
@@ -43,7 +43,7 @@ def test_stacks(with_stack: int | None, advice: str) -> None:
 def test_steps_need_a_schedule() -> None:
     """profile(...) without a schedule records no ProfilerStep, however often step() is called."""
     assert "schedule" in STEPS_ADVICE
-    summary = summarize(analyze(Trace.of(read_events([OP, KERNEL])), Options()))
+    summary = summarize(analyze(Trace.of(read_events([OP, KERNEL])), AnalysisOptions()))
     (because,) = (each.because for each in summary.cannot_answer if each.question == "time per step")
     assert STEPS_ADVICE in because
 
@@ -52,7 +52,9 @@ def test_no_option_of_torch_is_asked_of_another_profiler() -> None:
     """Neither for steps, stacks and memory nor in what to try first."""
     rocprof = Recorder(file="a trace of rocprofv3", no_stacks="none", shapes_option="torch.profiler with record_shapes")
     table = replace(read_events([KERNEL]), recorder=rocprof)
-    said = {each.question: each.because for each in summarize(analyze(Trace.of(table), Options())).cannot_answer}
+    said = {
+        each.question: each.because for each in summarize(analyze(Trace.of(table), AnalysisOptions())).cannot_answer
+    }
     assert said["memory over time"] == (
         "a trace of rocprofv3 has no allocator events; torch.profiler records them with profile_memory=True"
     )
@@ -62,9 +64,11 @@ def test_no_option_of_torch_is_asked_of_another_profiler() -> None:
 
 
 def test_cpu_ops_alone_need_no_device() -> None:
-    summary = summarize(analyze(Trace.of(read_events([OP])), Options(cpu=True)))
+    summary = summarize(analyze(Trace.of(read_events([OP])), AnalysisOptions(cpu=True)))
     assert summary.device.shown == "CPU ops alone"
     assert {each.question: each.because for each in summary.cannot_answer}["distance from the roofline"] == (
         "no device events were recorded"
     )
-    assert "unknown device (no spec)" in verdict(summarize(analyze(Trace.of(read_events([OP, KERNEL])), Options())))
+    assert "unknown device (no spec)" in verdict(
+        summarize(analyze(Trace.of(read_events([OP, KERNEL])), AnalysisOptions()))
+    )

@@ -9,7 +9,7 @@ import pytest
 from tests.analysis.conftest import Builder
 from tests.conftest import RealAnalysis
 from tracelens.analysis.analyze import analyze
-from tracelens.analysis.loaded_trace import Options
+from tracelens.analysis.loaded_trace import AnalysisOptions
 from tracelens.analysis.verdict.summary import Notice
 from tracelens.analysis.verdict.verdict import summarize
 
@@ -17,7 +17,7 @@ Build = Callable[[], Builder]
 
 
 def notices(builder: Builder) -> dict[str, Notice]:
-    return {notice.id: notice for notice in summarize(analyze(builder.trace(), Options())).notices}
+    return {notice.id: notice for notice in summarize(analyze(builder.trace(), AnalysisOptions())).notices}
 
 
 def launched(builder: Builder, count: int, delay: float = 5) -> Builder:
@@ -36,7 +36,7 @@ def test_an_extract_of_collectives_is_called_one(build: Build) -> None:
     builder = build()
     for i in range(3):
         builder.kernel("ncclDevKernel_AllReduce_Sum_f32_RING_LL(x)", 100 * i, 60)
-    analysis = analyze(builder.trace(), Options())
+    analysis = analyze(builder.trace(), AnalysisOptions())
     assert "only communication kernels" in notices(builder)["only_communication"].text
     assert "exposed_communication" not in {finding.id for finding in analysis.findings}
     builder.launch(5, "ncclDevKernel_AllReduce_Sum_f32_RING_LL(x)", 400, 60)
@@ -83,7 +83,7 @@ def test_waiting_for_work_from_before_recording_is_said_and_gains_nothing(
     """The first kernel of stream 8 starts 500 µs after its launch, longer than the recording had lasted by then."""
     at = recorded_us - 20.5
     builder = build().launch(at, "k", at + 5, 5).op("load", 0, at).launch(at + 20, "k", at + 520.5, 5, stream=8)
-    summary = summarize(analyze(builder.trace(), Options()))
+    summary = summarize(analyze(builder.trace(), AnalysisOptions()))
     found = {notice.id: notice for notice in summary.notices}.get("work_before_recording")
     assert (found is not None) == said
     if found is not None:

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from tracelens.analysis.analyze import analyze
-from tracelens.analysis.loaded_trace import Options, StepWork, Trace, load
+from tracelens.analysis.loaded_trace import AnalysisOptions, StepWork, Trace, load
 from tracelens.analysis.verdict.verdict import summarize
 from tracelens.errors import UsageError
 from tracelens.workload import Experts, ModelConfig
@@ -72,7 +72,7 @@ def steps(
 
 
 def used(trace: Trace, model: ModelConfig = MODEL, **given: Any) -> Any:
-    return summarize(analyze(trace, Options(work=StepWork(model=model, **given))))
+    return summarize(analyze(trace, AnalysisOptions(work=StepWork(model=model, **given))))
 
 
 def refusal(trace: Trace, **given: Any) -> str:
@@ -106,7 +106,7 @@ def test_without_backward_ops_it_is_inference(build):
 
 def test_only_the_asked_steps_count(build):
     trace = steps(build, indices=[2, 512])
-    made = summarize(analyze(trace, Options(work=StepWork(model=MODEL), steps="1"))).utilization
+    made = summarize(analyze(trace, AnalysisOptions(work=StepWork(model=MODEL), steps="1"))).utilization
     assert [step.step for step in made.steps] == [1]
     assert made.hardware_flops == 2 * GEMM
 
@@ -234,7 +234,7 @@ def test_contradicting_options_are_refused(given):
 
 
 def test_nothing_is_counted_without_a_model(build):
-    summary = summarize(analyze(steps(build, indices=[2, 512]), Options()))
+    summary = summarize(analyze(steps(build, indices=[2, 512]), AnalysisOptions()))
     assert summary.utilization is None
     assert not any("MFU" in notice.text for notice in summary.notices)
 

@@ -11,7 +11,7 @@ import pandas as pd
 import pytest
 
 from tracelens.analysis.analyze import Analysis, analyze
-from tracelens.analysis.loaded_trace import Options, load
+from tracelens.analysis.loaded_trace import AnalysisOptions, load
 from tracelens.analysis.reading.recorded_groups import ranks_of_kernels
 from tracelens.analysis.verdict.verdict import summarize
 from tracelens.extensions import load_extension
@@ -56,7 +56,7 @@ def report(
     whole = {"deviceProperties": [{"id": 0, "name": device}], "traceEvents": events}
     path = tmp_path / "t.json"
     path.write_text(json.dumps(whole), encoding="utf-8")
-    return analyze(load(path), Options(**options))
+    return analyze(load(path), AnalysisOptions(**options))
 
 
 def rows(analysis: Analysis) -> pd.DataFrame:

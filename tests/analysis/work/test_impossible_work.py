@@ -10,7 +10,7 @@ import pytest
 
 from tests.conftest import RealTrace
 from tracelens.analysis.analyze import analyze
-from tracelens.analysis.loaded_trace import Options, Trace
+from tracelens.analysis.loaded_trace import AnalysisOptions, Trace
 from tracelens.analysis.verdict.verdict import summarize
 from tracelens.analysis.work.known_work import too_much
 from tracelens.extensions import load_extension
@@ -37,7 +37,7 @@ def test_inferred_work_above_one_and_a_half_rooflines_is_unknown(build: Build):
     b = build()
     fused(b, "triton_poi_fused_add_1", 10**9, 0, 500)
     fused(b, "triton_poi_fused_mul_2", 10**9, 1000, 1000)
-    found = analyze(b.trace(), Options())
+    found = analyze(b.trace(), AnalysisOptions())
     rows = found.frames["unified_perf_summary"].set_index("name")
     refused, kept = rows.loc["triton_poi_fused_add_1"], rows.loc["triton_poi_fused_mul_2"]
     assert refused[["gflops", "hbm_mb", "roofline_us", "percent_of_roofline_mean"]].isna().all()
@@ -52,14 +52,14 @@ def test_the_mean_over_all_calls_decides(build: Build):
     b = build()
     for at, duration in ((0, 500), (1000, 1500), (3000, 1500)):
         fused(b, "triton_poi_fused_add_1", 10**9, at, duration)
-    row = analyze(b.trace(), Options()).frames["unified_perf_summary"].iloc[0]
+    row = analyze(b.trace(), AnalysisOptions()).frames["unified_perf_summary"].iloc[0]
     assert row["hbm_mb"] == 6000
 
 
 def test_what_fits_in_the_last_cache_may_come_from_there(build: Build):
     """MI300X has 256 MiB of Infinity Cache: 60 MB in 5 us are 12 TB/s."""
     row = (
-        analyze(fused(build(), "triton_poi_fused_add_1", 10**7, 0, 5).trace(), Options())
+        analyze(fused(build(), "triton_poi_fused_add_1", 10**7, 0, 5).trace(), AnalysisOptions())
         .frames["unified_perf_summary"]
         .iloc[0]
     )
@@ -68,7 +68,7 @@ def test_what_fits_in_the_last_cache_may_come_from_there(build: Build):
 
 def test_recorded_work_is_never_dropped(build: Build):
     """8192^3 in 100 us are 11 PFLOPS/s: a wrong device or file, which a warning says."""
-    found = analyze(build().mm(8192, 8192, 8192, at=0, start=10, duration=100).trace(), Options())
+    found = analyze(build().mm(8192, 8192, 8192, at=0, start=10, duration=100).trace(), AnalysisOptions())
     assert found.frames["unified_perf_summary"].iloc[0]["gflops"] > 1000
     assert any(n.id == "above_peak" for n in summarize(found).notices)
 
@@ -98,7 +98,7 @@ def serving(build: Build, calls: int, *, q_heads: int = 64) -> Trace:
 
 def attention(trace: Trace, **options: Any) -> list[tuple[int, float]]:
     """(calls, keys read of the cache per call) of each kind of attention, most keys first."""
-    found = analyze(trace, Options(extensions=(load_extension("vllm"),), **options))
+    found = analyze(trace, AnalysisOptions(extensions=(load_extension("vllm"),), **options))
     rows = found.frames["unified_perf_summary"]
     rows = rows[rows["name"] == "vllm::unified_attention_with_output"]
     new = 2 * 100 * (64 + 8) * 128
@@ -121,7 +121,7 @@ def test_a_model_without_windows_or_that_is_not_known_sees_everything(build: Bui
 @pytest.mark.shared
 def test_windowed_layers_of_a_real_step_are_the_quick_ones(real_trace: RealTrace):
     """Of 24 calls 12 see a window; none of these takes as long as any of the others."""
-    found = analyze(real_trace("inference/vllm_prefilldecode_piecewise/graph_execution"), Options())
+    found = analyze(real_trace("inference/vllm_prefilldecode_piecewise/graph_execution"), AnalysisOptions())
     rows = found.frames["unified_perf_summary"]
     rows = rows[rows["name"] == "vllm::unified_attention_with_output"].sort_values("kernel_us_max")
     assert rows["operation_count"].tolist() == [12, 12]

@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 from tests.conftest import RealAnalysis
-from tracelens.analysis.analyze import Options, analyze
+from tracelens.analysis.analyze import analyze
+from tracelens.analysis.loaded_trace import AnalysisOptions
 from tracelens.extensions import load_extension
 
 T, H, F, E, K = 888, 3072, 512, 128, 4
@@ -40,7 +41,7 @@ def test_a_layer_in_a_trace_becomes_rows_of_its_operations(build: Callable[[], A
                 "Concrete Inputs": [str(size), str(dtype)]})  # fmt: skip
     for i, kernel in enumerate((ROUTE, UP, DOWN, FINALIZE)):
         made.launch(10 + i, kernel, 200 + 10 * i, 8)
-    found = analyze(made.trace(), Options(extensions=(load_extension("vllm"),)))
+    found = analyze(made.trace(), AnalysisOptions(extensions=(load_extension("vllm"),)))
     names = set(found.frames["unified_perf_summary"]["name"])
     assert names == {f"pseudo_op::moe_{kind}" for kind in ("route", "up", "down", "finalize")}
     assert found.coverage.perf_model == 1

@@ -10,7 +10,7 @@ import pytest
 from tests.analysis.conftest import MI300X
 from tests.conftest import RealAnalysis
 from tracelens.analysis.analyze import Analysis, analyze
-from tracelens.analysis.loaded_trace import Options
+from tracelens.analysis.loaded_trace import AnalysisOptions
 from tracelens.analysis.verdict.verdict import summarize
 from tracelens.analysis.work.known_work import GENERIC_LAUNCH_US, Limits, launch_floor_us, rate_of
 from tracelens.hardware import HardwareSpec
@@ -32,7 +32,7 @@ def add(b: Any, dims: list[int], at: float, start: float, duration: float, kerne
 
 
 def found(b: Any, device: dict[str, Any] = MI300X) -> Analysis:
-    return analyze(b.trace(deviceProperties=[device]), Options())
+    return analyze(b.trace(deviceProperties=[device]), AnalysisOptions())
 
 
 def test_the_share_of_peak_is_over_the_calls_whose_flops_are_known(build: Build) -> None:

@@ -12,7 +12,7 @@ import pytest
 
 from tests.conftest import RealAnalysis
 from tracelens.analysis.analyze import Analysis, analyze
-from tracelens.analysis.loaded_trace import Options, load
+from tracelens.analysis.loaded_trace import AnalysisOptions, load
 from tracelens.analysis.verdict.verdict import summarize
 from tracelens.hardware import HardwareSpec
 from tracelens.perf_models.grouped_gemm import PADDED_ROWS
@@ -40,7 +40,7 @@ def grouped(shared_traces: Path, tmp_path: Path, *, offsets: bool, rows: int) ->
             }  # fmt: skip
     path = tmp_path / "grouped.json"
     path.write_text(json.dumps(recorded))
-    return analyze(load(path), Options())
+    return analyze(load(path), AnalysisOptions())
 
 
 def grouped_rows(found: Analysis) -> pd.DataFrame:

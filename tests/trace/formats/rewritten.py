@@ -15,8 +15,8 @@ from typing import Any
 
 import pandas as pd
 
-from tracelens.analysis.analyze import Options, analyze
-from tracelens.analysis.loaded_trace import load
+from tracelens.analysis.analyze import analyze
+from tracelens.analysis.loaded_trace import AnalysisOptions, load
 from tracelens.trace.rewriting import write_packets
 from tracelens.trace.table import TraceTable, kind_of_category
 
@@ -39,7 +39,7 @@ def events(path: Path = EXAMPLE) -> list[dict[str, Any]]:
 @cache
 def kernel_table(path: Path) -> pd.DataFrame:
     """The sheet kernel_summary of all of the file, without what rests on categories of parents."""
-    frame = analyze(load(path), Options(steps="file")).frames["kernel_summary"]
+    frame = analyze(load(path), AnalysisOptions(steps="file")).frames["kernel_summary"]
     columns = [
         "parent_op",
         "kernel_name",

@@ -17,7 +17,7 @@ from tests.conftest import TRACES, recorded_traces
 from tests.trace.formats.rewritten import sums
 from tests.trace.formats.test_xplane import plain_kernels
 from tracelens.analysis.analyze import analyze
-from tracelens.analysis.loaded_trace import Options, load
+from tracelens.analysis.loaded_trace import AnalysisOptions, load
 from tracelens.cli import main
 
 pytestmark = pytest.mark.shared
@@ -89,7 +89,7 @@ def test_a_report_has_the_kernels_of_a_plain_reader(
         assert "hand over" in said or "record again" in said.lower(), said
     for rank, rows in enumerate(processes):
         counts, spent, _ = sums(row for row in rows if not row[0].startswith(("Mem", "Copy")))
-        analysis = analyze(load(path), Options(rank=rank if len(processes) > 1 else None))
+        analysis = analyze(load(path), AnalysisOptions(rank=rank if len(processes) > 1 else None))
         sheet = analysis.frames["kernel_summary"]
         kernels = sheet[~sheet["kernel_name"].str.startswith(("Mem", "Copy"))].groupby("kernel_name")
         assert kernels["kernels"].sum().astype(int).to_dict() == dict(counts)

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from tests.trace.formats.rewritten import EXAMPLE, device_rows, kernel_table, message, sums, varint, xplane
 from tracelens.analysis.analyze import analyze
-from tracelens.analysis.loaded_trace import Options, load
+from tracelens.analysis.loaded_trace import AnalysisOptions, load
 from tracelens.analysis.verdict.verdict import summarize
 from tracelens.errors import InputError
 from tracelens.trace.reading.read import read_trace
@@ -164,7 +164,7 @@ def tpu_profile(path: Path, *lines: str) -> Path:
 
 def test_steps_and_programs_of_a_tpu_are_those_of_its_lines(tmp_path: Path) -> None:
     """The last step ends with its line's; the others where the next begins: 150, 150 and 100 us."""
-    found = analyze(load(tpu_profile(tmp_path / "t.xplane.pb", "Steps", "XLA Modules", "XLA Ops")), Options())
+    found = analyze(load(tpu_profile(tmp_path / "t.xplane.pb", "Steps", "XLA Modules", "XLA Ops")), AnalysisOptions())
     summary = summarize(found)
     assert summary.steps is not None
     assert summary.busy is not None
@@ -173,13 +173,15 @@ def test_steps_and_programs_of_a_tpu_are_those_of_its_lines(tmp_path: Path) -> N
     assert [step.number for step in found.step_times.steps] == [0, 1, 2]
     columns = ["module", "calls", "kernel_us", "percent"]
     assert found.frames["modules"][columns].to_numpy().tolist() == [["jit_step", 6, 480.0, 100.0]]
-    whole = analyze(load(tmp_path / "t.xplane.pb"), Options(steps="file")).frames["modules"][columns]
+    whole = analyze(load(tmp_path / "t.xplane.pb"), AnalysisOptions(steps="file")).frames["modules"][columns]
     assert whole.to_numpy().tolist() == [["jit_step", 6, 480.0, 100 * 480 / 520], ["jit_init", 2, 40.0, 100 * 40 / 520]]
 
 
 def test_ranges_of_a_tpus_host_are_no_steps(tmp_path: Path) -> None:
     """Without the device's own steps: the window of 900 to 1390 us, in which a core is busy for 260."""
-    summary = summarize(analyze(load(tpu_profile(tmp_path / "t.xplane.pb", "XLA Modules", "XLA Ops")), Options()))
+    summary = summarize(
+        analyze(load(tpu_profile(tmp_path / "t.xplane.pb", "XLA Modules", "XLA Ops")), AnalysisOptions())
+    )
     assert summary.steps is None
     assert summary.busy is not None
     assert summary.busy.busy == pytest.approx(260 / 490)

@@ -37,7 +37,7 @@ LONGEST_LATENCY_NS = 100_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Step:
+class RecordedStep:
     """One step: its number and its host window in the trace's own clock (ns)."""
 
     number: int
@@ -117,7 +117,7 @@ def _queued_before(launched: Bools, start: Ints, end: Ints, stream: Codes) -> Bo
     return found
 
 
-def step_of_events(steps: list[Step], launch: Ints) -> Codes:
+def step_of_events(steps: list[RecordedStep], launch: Ints) -> Codes:
     """Index into ``steps`` of the step whose host window holds each launch; -1 outside of all.
 
     A window lasts until the next one begins, the last until its annotation ends.
@@ -129,7 +129,7 @@ def step_of_events(steps: list[Step], launch: Ints) -> Codes:
     return np.where(launch <= steps[-1].end_ns, index, np.int32(-1))
 
 
-def step_bounds(steps: list[Step], work: DeviceWork, step_of: Codes) -> tuple[Ints, Ints]:
+def step_bounds(steps: list[RecordedStep], work: DeviceWork, step_of: Codes) -> tuple[Ints, Ints]:
     """(begins, ends) of steps that follow each other without a gap.
 
     A step begins when its host code does, or when the device has finished what was launched earlier, whichever is
@@ -249,7 +249,7 @@ class FoundSteps:
     """
 
     stem: str = ""
-    steps: Sequence[Step] = ()
+    steps: Sequence[RecordedStep] = ()
     name: str = ""
     of_engine: bool = False
     refused: NotSteps | None = None
@@ -261,7 +261,7 @@ class _Family:
 
     stem: str
     rows: list[int]
-    steps: list[Step]
+    steps: list[RecordedStep]
 
     @property
     def covered_ns(self) -> int:
@@ -309,20 +309,20 @@ def _numbered_steps(table: TraceTable, tree: OpTree, families: Sequence[_Family]
     return FoundSteps(refused=refused)
 
 
-def _steps_on_device(table: TraceTable) -> list[Step]:
+def _steps_on_device(table: TraceTable) -> list[RecordedStep]:
     """What XLA's profiler wrote as steps of a device; of several devices those that cover most time."""
-    found: dict[int, list[Step]] = {}
+    found: dict[int, list[RecordedStep]] = {}
     for row in table.ranges_on(XLA_STEPS).tolist():
         own, start = found.setdefault(int(table.lane[row]), []), int(table.start_ns[row])
         match = _NUMBER.search(table.name_of(row))
         number = int(match["number"]) if match is not None and len(match["number"]) <= 12 else len(own)
-        own.append(Step(number=number, start_ns=start, end_ns=start + int(table.duration_ns[row])))
+        own.append(RecordedStep(number=number, start_ns=start, end_ns=start + int(table.duration_ns[row])))
     best = max(found.values(), key=lambda steps: sum(s.end_ns - s.start_ns for s in steps), default=[])
     return sorted(best, key=lambda step: step.start_ns)
 
 
 def _families(table: TraceTable) -> list[_Family]:
-    found: dict[tuple[str, str, int], list[tuple[Step, int]]] = {}
+    found: dict[tuple[str, str, int], list[tuple[RecordedStep, int]]] = {}
     annotations = np.flatnonzero(table.kind == Kind.USER_ANNOTATION)
     numbered = {}
     for code in np.unique(table.name[annotations]).tolist():
@@ -332,7 +332,7 @@ def _families(table: TraceTable) -> list[_Family]:
     for row in annotations[np.isin(table.name[annotations], list(numbered))].tolist():
         stem, rest, number = numbered[int(table.name[row])]
         start = int(table.start_ns[row])
-        step = Step(number=number, start_ns=start, end_ns=start + int(table.duration_ns[row]))
+        step = RecordedStep(number=number, start_ns=start, end_ns=start + int(table.duration_ns[row]))
         found.setdefault((stem, rest, int(table.lane[row])), []).append((step, row))
     families = []
     for (stem, _, _), members in sorted(found.items()):
@@ -342,7 +342,7 @@ def _families(table: TraceTable) -> list[_Family]:
     return families
 
 
-def holds_most_work(steps: Sequence[Step], table: TraceTable, tree: OpTree, rows: RowColumn) -> bool:
+def holds_most_work(steps: Sequence[RecordedStep], table: TraceTable, tree: OpTree, rows: RowColumn) -> bool:
     """Whether at least half of the work of the device events in ``rows`` was launched within these steps."""
     return bool(steps) and _Work.of(table, tree, rows).share(steps) >= LEAST_WORK
 
@@ -366,7 +366,7 @@ class _Work:
         order = np.argsort(launch, kind="stable")
         return cls(launch=launch[order], so_far=np.concatenate((np.zeros(1, np.int64), np.cumsum(time[order]))))
 
-    def share(self, steps: Sequence[Step]) -> float:
+    def share(self, steps: Sequence[RecordedStep]) -> float:
         """The part of it that was launched within steps that do not overlap; all of none."""
         first = np.searchsorted(self.launch, [s.start_ns for s in steps], side="left")
         last = np.searchsorted(self.launch, [s.end_ns for s in steps], side="left")
@@ -429,7 +429,7 @@ class StepTimes:
     after the first step's host code began the device was still at earlier work that was not recorded.
     """
 
-    steps: tuple[Step, ...]
+    steps: tuple[RecordedStep, ...]
     start_ns: Ints
     end_ns: Ints
     busy_ns: Ints
@@ -449,7 +449,7 @@ class StepTimes:
     was_before: npt.NDArray[np.bool_]
 
     @classmethod
-    def of(cls, steps: list[Step], step_of: Codes, work: DeviceWork, waits: Spans, kept: Floats) -> StepTimes:
+    def of(cls, steps: list[RecordedStep], step_of: Codes, work: DeviceWork, waits: Spans, kept: Floats) -> StepTimes:
         """From the step index (or -1) of every device event, and the spans of calls that wait for the device.
 
         ``kept``: of each step the share of the kernels that it launched which were recorded.
@@ -542,7 +542,7 @@ class StepTimes:
         return type(frame)({name: [row.get(str(name)), *frame[name]] for name in frame.columns}, dtype=object)
 
 
-def _host_work(steps: list[Step], waits: Spans) -> Ints:
+def _host_work(steps: list[RecordedStep], waits: Spans) -> Ints:
     """How long (ns) each step takes on the host, up to where it begins the next, without calls that wait for the
     device.
     """
@@ -555,12 +555,12 @@ def _host_work(steps: list[Step], waits: Spans) -> Ints:
     return work
 
 
-def _first_window(steps: list[Step]) -> tuple[int, int]:
+def _first_window(steps: list[RecordedStep]) -> tuple[int, int]:
     """The host window of the first step."""
     return steps[0].start_ns, steps[1].start_ns if len(steps) > 1 else steps[0].end_ns
 
 
-def _bounds(steps: list[Step], step_of: Codes, work: DeviceWork, waited: int) -> tuple[Ints, Ints, Spans]:
+def _bounds(steps: list[RecordedStep], step_of: Codes, work: DeviceWork, waited: int) -> tuple[Ints, Ints, Spans]:
     """(begins, ends, what is left out of the first step).
 
     Work from before recording delays the first step; where its host waited for that work, the queue ran empty, and the
@@ -613,7 +613,7 @@ def _before_losses(kept: Floats) -> npt.NDArray[np.bool_]:
     return found
 
 
-def _kept(steps: list[Step], table: TraceTable, tree: OpTree) -> Floats:
+def _kept(steps: list[RecordedStep], table: TraceTable, tree: OpTree) -> Floats:
     """Of each step the share of the kernels that it launched which were recorded; 1 where it launched none."""
     if len(steps) < 2:
         return np.ones(len(steps))

@@ -35,7 +35,7 @@ from tracelens.analysis.attribution.steps import (
     step_of_events,
 )
 from tracelens.analysis.grouping import Codes
-from tracelens.analysis.loaded_trace import CLIP, FILE, Options
+from tracelens.analysis.loaded_trace import CLIP, FILE, AnalysisOptions
 from tracelens.analysis.reading.catalog import OTHER
 from tracelens.analysis.reading.engine_steps import STEM, InferenceSteps, inference_steps, steady_steps
 from tracelens.analysis.reading.op_readings import OpReadings, read_ops
@@ -49,7 +49,7 @@ from tracelens.analysis.verdict.summary import (
     Coverage,
     Excluded,
 )
-from tracelens.analysis.work.expert_exchange import Exchange, ExpertGroup, exchanges_of
+from tracelens.analysis.work.expert_exchange import ExpertExchange, ExpertGroup, exchanges_of
 from tracelens.analysis.work.known_work import copied_bytes, forget_impossible_work
 from tracelens.backends.base import System
 from tracelens.errors import NothingToAnalyzeError
@@ -105,7 +105,7 @@ class Window:
     step_of: Codes
 
     @classmethod
-    def of(cls, recording: Recording, options: Options) -> Window:
+    def of(cls, recording: Recording, options: AnalysisOptions) -> Window:
         """The complete ones of the steps that ``options.steps`` names (None: of all), of which one at least did device
         work; all of the file where there is none, or where it is asked for.
 
@@ -121,7 +121,7 @@ class Window:
         raise NothingToAnalyzeError(f"{source}: no GPU work was launched in steps {options.steps}")
 
     @classmethod
-    def of_file(cls, recording: Recording, options: Options) -> Window:
+    def of_file(cls, recording: Recording, options: AnalysisOptions) -> Window:
         """All of the file, whose steps are known."""
         table, tree = recording.trace.table, recording.trace.tree
         recorded = device_activity(table, tree, recording.catalog.kernel_patterns)
@@ -214,7 +214,7 @@ class Attribution:
     everything: DeviceActivity
     event_category: Labels
     readings: OpReadings
-    exchanges: Mapping[int, Exchange]
+    exchanges: Mapping[int, ExpertExchange]
     unified: Calls
 
     @cached_property
@@ -228,7 +228,7 @@ class Attribution:
         return all_in(RECOMPUTE, self.phases, self.tree, self.activity)
 
 
-def attribute(recording: Recording, window: Window, options: Options) -> Attribution:
+def attribute(recording: Recording, window: Window, options: AnalysisOptions) -> Attribution:
     """The readings are final: what their calls cannot have done in the time measured is not in them."""
     table, tree, device = recording.trace.table, recording.trace.tree, recording.device
     model = options.work.model if options.work is not None else None
@@ -249,7 +249,7 @@ def attribute(recording: Recording, window: Window, options: Options) -> Attribu
     )
 
 
-def _expert_group(table: TraceTable, options: Options) -> ExpertGroup:
+def _expert_group(table: TraceTable, options: AnalysisOptions) -> ExpertGroup:
     groups, size = expert_groups(table), ep_size_of(table, options.ep_size)
     return ExpertGroup(rank=table.rank, members=groups[0].ranks if len(groups) == 1 else (), size=size)
 

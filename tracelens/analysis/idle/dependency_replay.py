@@ -56,7 +56,7 @@ _NEAR = 1e-3
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Paths:
+class DependencyPaths:
     """Dependencies between ``nodes`` numbered points in time: the target comes ``length`` (ns) after the source, or
     later."""
 
@@ -75,7 +75,7 @@ class Ways:
     length: Ints
 
 
-def longest(paths: Paths, time: Ints) -> Ints:
+def longest(paths: DependencyPaths, time: Ints) -> Ints:
     """When each node is; ``time``: the earliest it can be by itself, ``NONE`` for one that only follows others."""
     found, compiled = np.array(time, np.int64), library(_SOURCE, _LAYOUT)
     source, target, length = (np.ascontiguousarray(c, np.int64) for c in (paths.source, paths.target, paths.length))
@@ -91,7 +91,7 @@ def longest(paths: Paths, time: Ints) -> Ints:
     return np.array(plain, np.int64)
 
 
-def period(paths: Paths, ways: Ways, lead: Floats | None = None) -> tuple[float, Floats]:
+def period(paths: DependencyPaths, ways: Ways, lead: Floats | None = None) -> tuple[float, Floats]:
     """(how long a round takes in the long run, the lead of each way): the largest mean length of the cycles that lead
     along ``paths`` within a round and along ``ways`` from one to the next.
 
@@ -114,7 +114,7 @@ def period(paths: Paths, ways: Ways, lead: Floats | None = None) -> tuple[float,
     return float(found), start
 
 
-def _plain_period(paths: Paths, ways: Ways, lead: list[float]) -> tuple[float, Floats]:
+def _plain_period(paths: DependencyPaths, ways: Ways, lead: list[float]) -> tuple[float, Floats]:
     edges = list(zip(paths.source.tolist(), paths.target.tolist(), paths.length.tolist(), strict=True))
     across = list(zip(ways.source.tolist(), ways.target.tolist(), ways.length.tolist(), strict=True))
     found = 0.0
@@ -321,12 +321,12 @@ class DependencyReplay:
         n = self._n
         return NewTimes(start=found[:n], done=found[n : 2 * n], reached=found[2 * n :])
 
-    def paths(self, changes: Changes, *, delays: bool = True) -> Paths:
+    def paths(self, changes: Changes, *, delays: bool = True) -> DependencyPaths:
         """What holds after the changes. UsageError where that takes longer than a number of ns can say."""
         source, target, length = self._dependencies(changes, delays)
         if not abs(float(length.sum(dtype=np.float64))) < _CENTURIES_NS:
             raise UsageError("with this change the step would take centuries: give a smaller factor")
-        return Paths(nodes=len(self.node_times), source=source, target=target, length=length)
+        return DependencyPaths(nodes=len(self.node_times), source=source, target=target, length=length)
 
     def _dependencies(self, changes: Changes, delays: bool) -> tuple[Ints, Ints, Ints]:
         """(source, target, length) of what holds after the changes, in an order in which they lead forward."""

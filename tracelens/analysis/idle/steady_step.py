@@ -16,9 +16,9 @@ import numpy as np
 
 from tracelens.analysis.attribution.activity import Bools, DeviceActivity
 from tracelens.analysis.attribution.host_time import HostCalls
-from tracelens.analysis.attribution.steps import Step, typical_step
+from tracelens.analysis.attribution.steps import RecordedStep, typical_step
 from tracelens.analysis.attribution.window import Window
-from tracelens.analysis.idle.dependency_replay import NONE, Changes, DependencyReplay, Paths, Ways, period
+from tracelens.analysis.idle.dependency_replay import NONE, Changes, DependencyPaths, DependencyReplay, Ways, period
 from tracelens.analysis.intervals import Ints
 from tracelens.lazy.records import dataclass
 from tracelens.trace.table import Kind, RowColumn, TraceTable
@@ -149,10 +149,10 @@ class SteadyStep:
         inner, across, last, first = self._of.inner, self._of.across, self._of.last, self._of.first
         lengths = np.concatenate((paths.length[across], np.zeros(len(last) - len(across), np.int64)))
         source, target = self._of.inner_source, self._of.inner_target
-        inside = Paths(nodes=paths.nodes, source=source, target=target, length=paths.length[inner])
+        inside = DependencyPaths(nodes=paths.nodes, source=source, target=target, length=paths.length[inner])
         return period(inside, Ways(source=last, target=first, length=lengths))[0]
 
-    def _divided(self, paths: Paths) -> _Divided:
+    def _divided(self, paths: DependencyPaths) -> _Divided:
         is_earlier = np.zeros(paths.nodes, bool)
         n = self.graph.events
         is_earlier[:n] = is_earlier[n : 2 * n] = self._earlier
@@ -231,7 +231,7 @@ def _before(table: TraceTable, tree: OpTree, events: DeviceActivity, inside: Boo
 
 
 def _ends_of(
-    table: TraceTable, tree: OpTree, rows: RowColumn, step: Step, span: tuple[int, int]
+    table: TraceTable, tree: OpTree, rows: RowColumn, step: RecordedStep, span: tuple[int, int]
 ) -> tuple[RowColumn, Ints]:
     """Anchors where the steps begin and end on the thread of their annotation, else on the one that launches most."""
     launches = tree.launch[rows]

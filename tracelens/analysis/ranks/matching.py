@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tracelens.analysis.intervals import Covered, Ints
-from tracelens.analysis.ranks.rank_summary import POINT_TO_POINT, Message, RankSummary
+from tracelens.analysis.ranks.rank_summary import POINT_TO_POINT, CommunicationCall, RankSummary
 from tracelens.lazy.records import dataclass
 
 #: Whose recorded element counts are equal on all ranks, so that they tell calls apart.
@@ -31,7 +31,7 @@ _ALONE = np.iinfo(np.int64).min
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Channel:
+class CommunicationChannel:
     """What is matched in order: a process group, a pair of ranks, an expert-parallel group, or just a stream.
 
     Without a recorded group (``has_group``) order alone is not believed: calls must end together as well.
@@ -56,8 +56,8 @@ class JobCalls:
     """
 
     ranks: tuple[int, ...]
-    messages: tuple[Message, ...]
-    channels: tuple[Channel, ...]
+    messages: tuple[CommunicationCall, ...]
+    channels: tuple[CommunicationChannel, ...]
     rank: Ints
     start: Ints
     end: Ints
@@ -76,10 +76,10 @@ class JobCalls:
 def match_calls(ranks: Mapping[int, RankSummary], *, ep_size: int | None = None) -> JobCalls:
     """Pairs the calls of all ranks. ``ep_size``: consecutive ranks of an expert-parallel group, if none is recorded."""
     order = tuple(sorted(ranks))
-    messages: list[Message] = []
+    messages: list[CommunicationCall] = []
     columns: dict[str, list[Ints]] = {k: [] for k in ("rank", "start", "end", "message", "step", "exposed", "op")}
     members: dict[Hashable, dict[int, list[Ints]]] = {}
-    seen_channels: dict[Hashable, Channel] = {}
+    seen_channels: dict[Hashable, CommunicationChannel] = {}
     groups = _group_ranks(ranks)
     so_far = 0
     for position, rank in enumerate(order):
@@ -100,7 +100,7 @@ def match_calls(ranks: Mapping[int, RankSummary], *, ep_size: int | None = None)
     flat = {key: np.concatenate(parts) if parts else np.zeros(0, np.int64) for key, parts in columns.items()}
     instance = np.full(so_far, -1, np.int64)
     channel_of: list[Ints] = []
-    channels: list[Channel] = []
+    channels: list[CommunicationChannel] = []
     total = 0
     kinds = _kind_codes(messages)
     for name in sorted(seen_channels, key=str):
@@ -130,16 +130,16 @@ def _group_ranks(ranks: Mapping[int, RankSummary]) -> dict[tuple[int, str], tupl
 
 
 def _channel(
-    message: Message,
+    message: CommunicationCall,
     rank: int,
     summary: RankSummary,
     groups: dict[tuple[int, str], tuple[int, ...]],
     ep_size: int | None,
     order: tuple[int, ...],
-) -> tuple[Hashable, Channel] | None:
+) -> tuple[Hashable, CommunicationChannel] | None:
     if message.is_exchange:
         members, label = _expert_ranks(rank, summary, ep_size, order)
-        return ("exchange", members), Channel(
+        return ("exchange", members), CommunicationChannel(
             label=label, ranks=members, size=len(members), is_exchange=True, is_point_to_point=False, has_group=True
         )
     ranks = message.ranks or groups.get((rank, message.group or ""), ())
@@ -148,16 +148,16 @@ def _channel(
         if peer is None:
             return None
         pair = (rank, peer) if message.word == "send" else (peer, rank)
-        return ("pair", message.group, pair), Channel(
+        return ("pair", message.group, pair), CommunicationChannel(
             label=f"{message.group or '?'}: {pair[0]} to {pair[1]}", ranks=pair, size=2, is_exchange=False,
             is_point_to_point=True, has_group=message.group is not None,
         )  # fmt: skip
     if message.group is None:
-        return ("stream", message.stream), Channel(
+        return ("stream", message.stream), CommunicationChannel(
             label=f"stream {message.stream}, no group" if message.stream >= 0 else "no group recorded",
             ranks=ranks, size=message.size, is_exchange=False, is_point_to_point=False, has_group=False,
         )  # fmt: skip
-    return ("group", message.group, ranks), Channel(
+    return ("group", message.group, ranks), CommunicationChannel(
         label=message.group, ranks=ranks, size=message.size or len(ranks) or None, is_exchange=False,
         is_point_to_point=False, has_group=True,
     )  # fmt: skip
@@ -180,7 +180,7 @@ def _expert_ranks(
     return order, "all ranks (no expert-parallel group recorded)"
 
 
-def _kind_codes(messages: Sequence[Message]) -> Ints:
+def _kind_codes(messages: Sequence[CommunicationCall]) -> Ints:
     """Messages that a matched call may have in common, as equal numbers."""
     codes: dict[Hashable, int] = {}
     result = []

@@ -12,8 +12,8 @@ from dataclasses import replace
 from os import PathLike
 from pathlib import Path
 
-from tracelens.analysis.loaded_trace import Options, Trace, load
-from tracelens.analysis.ranks.rank_files import Numbered, number_ranks
+from tracelens.analysis.loaded_trace import AnalysisOptions, Trace, load
+from tracelens.analysis.ranks.rank_files import NumberedRanks, number_ranks
 from tracelens.analysis.ranks.rank_summary import RankSummary, summarize_rank
 from tracelens.errors import InputError
 from tracelens.executors import outcomes
@@ -43,7 +43,7 @@ class RankOptions:
 class ReadRanks:
     """Summaries by rank and the files they are of; ``failed``: (file, why) of those that gave none."""
 
-    numbered: Numbered
+    numbered: NumberedRanks
     failed: tuple[tuple[str, str], ...]
     paths: Mapping[int, Path]
 
@@ -75,7 +75,9 @@ def read_ranks(
 
 def summarize_path(path: str | PathLike[str], options: RankOptions) -> tuple[RankSummary, ...]:
     """What a worker does: one trace file, read and reduced, as each of the ranks that it holds. Errors as ``load``."""
-    chosen = Options(extensions=tuple(load_extension(spec) for spec in options.extensions), bundled=options.bundled)
+    chosen = AnalysisOptions(
+        extensions=tuple(load_extension(spec) for spec in options.extensions), bundled=options.bundled
+    )
     trace = load(path)
     merged = merged_ranks(trace.table, trace.tree)
     if merged is None:

@@ -19,7 +19,7 @@ _COORDINATE = re.compile(rf"(?<![a-z])({'|'.join(_DEGREES)})[-_]?(\d+)(?!\d)", r
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Numbered:
+class NumberedRanks:
     """Summaries by rank, and what has to be said about how they came by it.
 
     ``left_out``: (file, why) of traces whose rank another file already is. ``missing``: ranks of the job without a
@@ -65,7 +65,7 @@ def job_folder(given: str | PathLike[str], paths: Sequence[Path]) -> Path:
     return (first if first.is_dir() else paths[0].parent).absolute()
 
 
-def number_ranks(summaries: Iterable[tuple[Path, RankSummary]]) -> Numbered:
+def number_ranks(summaries: Iterable[tuple[Path, RankSummary]]) -> NumberedRanks:
     """Every summary under its rank: what the trace or its file name says, else parallel coordinates in the file name.
 
     Of two traces of one rank the one with more communication calls is used (then the first by name); the other is
@@ -94,7 +94,7 @@ def number_ranks(summaries: Iterable[tuple[Path, RankSummary]]) -> Numbered:
     return _numbered(known, how)
 
 
-def _numbered(known: Iterable[tuple[int, Path, RankSummary]], how: str) -> Numbered:
+def _numbered(known: Iterable[tuple[int, Path, RankSummary]], how: str) -> NumberedRanks:
     ranks: dict[int, RankSummary] = {}
     left_out = []
     for rank, path, summary in sorted(known, key=lambda entry: (entry[0], -len(entry[2].start), _natural(entry[1]))):
@@ -105,7 +105,7 @@ def _numbered(known: Iterable[tuple[int, Path, RankSummary]], how: str) -> Numbe
     sizes = {s.world_size for s in ranks.values() if s.world_size is not None}
     world_size = max(sizes, default=None)
     missing = None if world_size is None else tuple(rank for rank in range(world_size) if rank not in ranks)
-    return Numbered(ranks=ranks, left_out=tuple(left_out), missing=missing, world_size=world_size, how=how)
+    return NumberedRanks(ranks=ranks, left_out=tuple(left_out), missing=missing, world_size=world_size, how=how)
 
 
 def ranks_text(ranks: Iterable[int], *, most: int = 12) -> str:

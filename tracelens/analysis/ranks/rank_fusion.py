@@ -11,19 +11,19 @@ import numpy.typing as npt
 from tracelens.analysis.attribution.activity import device_activity
 from tracelens.analysis.attribution.calls import unified_calls, with_communicating_ops
 from tracelens.analysis.intervals import Ints
-from tracelens.analysis.loaded_trace import Options, Trace, active_extensions, load
+from tracelens.analysis.loaded_trace import AnalysisOptions, Trace, active_extensions, load
 from tracelens.analysis.ranks.clocks import Clocks, HostClock, align_clocks
 from tracelens.analysis.ranks.matching import match_calls
 from tracelens.analysis.ranks.parallel_reading import RankOptions, ReadRanks
 from tracelens.analysis.ranks.rank_files import ranks_text
-from tracelens.analysis.ranks.rank_summary import NOTIFY, ExchangeOp, Message, RankSummary
+from tracelens.analysis.ranks.rank_summary import NOTIFY, CommunicationCall, ExchangeOp, RankSummary
 from tracelens.analysis.reading.catalog import Catalog
 from tracelens.analysis.reading.op_readings import read_ops
 from tracelens.dtypes import DType
 from tracelens.errors import UsageError
 from tracelens.extensions import load_extension
 from tracelens.perf_models.collective import Collective
-from tracelens.trace.fuse import CounterTrack, Fused, FusedRank, Kept, fuse
+from tracelens.trace.fuse import CounterTrack, EventFilter, Fused, FusedRank, fuse
 
 Floats = npt.NDArray[np.float64]
 
@@ -31,7 +31,7 @@ Floats = npt.NDArray[np.float64]
 _BINS, _LEAST_BIN_NS = 1000, 20_000
 
 
-def rank_counters(trace: Trace, summary: RankSummary, options: Options) -> tuple[CounterTrack, ...]:
+def rank_counters(trace: Trace, summary: RankSummary, options: AnalysisOptions) -> tuple[CounterTrack, ...]:
     """The tracks of one rank, on the table's own clock; none without device events.
 
     Work counts where it is known: FLOPs of calls with a perf model, spread over the kernels of the call; bytes that a
@@ -94,7 +94,7 @@ def _remote_bytes(op: ExchangeOp, summary: RankSummary) -> float:
     return 0.0 if share is None or op.exchanged_bytes is None else op.exchanged_bytes * share.share
 
 
-def _wire_bytes(message: Message) -> float:
+def _wire_bytes(message: CommunicationCall) -> float:
     if message.elements_in is None or message.elements_out is None:
         return 0.0
     model = Collective(
@@ -129,7 +129,7 @@ def fuse_ranks(
     options: RankOptions,
     path: str | PathLike[str],
     *,
-    kept: Kept | None = None,
+    kept: EventFilter | None = None,
     wanted: Set[int] | None = None,
     align: bool = True,
     counters: bool = True,
@@ -147,7 +147,7 @@ def fuse_ranks(
     else:
         clocks = Clocks(hosts=(HostClock(host="all", ranks=tuple(sorted(ranks))),), how="not aligned")
     origin = min(int(clocks.of_rank(rank).corrected(np.array([ranks[rank].begins_ns], np.int64))[0]) for rank in chosen)
-    loaded = Options(extensions=tuple(load_extension(s) for s in options.extensions), bundled=options.bundled)
+    loaded = AnalysisOptions(extensions=tuple(load_extension(s) for s in options.extensions), bundled=options.bundled)
 
     def each() -> Iterator[FusedRank]:
         for rank in chosen:

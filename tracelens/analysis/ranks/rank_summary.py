@@ -16,7 +16,7 @@ from tracelens.analysis.attribution.activity import DeviceActivity, Timeline, de
 from tracelens.analysis.attribution.calls import with_communicating_ops
 from tracelens.analysis.attribution.steps import StepTimes, device_steps
 from tracelens.analysis.intervals import Ints, covered_ns
-from tracelens.analysis.loaded_trace import Options, Trace, active_extensions
+from tracelens.analysis.loaded_trace import AnalysisOptions, Trace, active_extensions
 from tracelens.analysis.reading.catalog import COMMUNICATION, Catalog
 from tracelens.analysis.reading.op_readings import read_ops
 from tracelens.analysis.reading.recorded_groups import calls_above, ep_size_of, expert_groups, recorded_attributes
@@ -63,7 +63,7 @@ _SPELLED = {"sendrecv": SEND_RECV, "allreduce": "all_reduce", "crossdevicereduce
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Message:
+class CommunicationCall:
     """One distinct communication call of a rank. None is *not recorded*.
 
     ``word``: the plain name (``all_reduce``; of a token exchange's kernel ``dispatch``, ``combine``, ``notify``);
@@ -127,7 +127,7 @@ class CallReader:
         self._known: dict[tuple[Any, ...], int] = {}
         self._op_of_row: dict[int, int] = {}
         self._exchange_models: dict[int, EPComm] = {}
-        self.messages: list[Message] = []
+        self.messages: list[CommunicationCall] = []
         self.message: list[int] = []
         self.op: list[int] = []
         self._exchanges: list[tuple[int, tuple[int, ...] | None]] = []
@@ -174,7 +174,7 @@ class CallReader:
         words = np.array([m.word in POINT_TO_POINT for m in self.messages] or [False], bool)
         return words[np.array(self.message[:calls], np.int64)]
 
-    def _read(self, activity: DeviceActivity, i: int, *, collective: bool, stream: int) -> Message:
+    def _read(self, activity: DeviceActivity, i: int, *, collective: bool, stream: int) -> CommunicationCall:
         kernel = self._table.names[int(activity.name[i])]
         if not collective:
             model = self._model(int(activity.op[i]))
@@ -184,7 +184,7 @@ class CallReader:
                     elements_in=model.elements_in, elements_out=model.elements_out, stream=stream,
                 )  # fmt: skip
             if "reduce" not in kernel and "gather" not in kernel:
-                return Message(word=_exchange_word(kernel), name=kernel, is_exchange=True, stream=stream)
+                return CommunicationCall(word=_exchange_word(kernel), name=kernel, is_exchange=True, stream=stream)
         attributes = recorded_attributes(self._table, self._tree, int(activity.rows[i]))
         name = attributes.get("Collective name")
         ranks = integers(attributes.get("Process Group Ranks"))
@@ -226,7 +226,7 @@ class CallReader:
             self._op_of_row[row] = found
         return found
 
-    def _op_call(self, row: int, message: Message) -> int:
+    def _op_call(self, row: int, message: CommunicationCall) -> int:
         key = ("op", row)
         call = self._known.get(key)
         if call is None:
@@ -276,9 +276,9 @@ def _exchange_op(
     )
 
 
-def _message(*, name: str, dtype: str | None, **recorded: Any) -> Message:
+def _message(*, name: str, dtype: str | None, **recorded: Any) -> CommunicationCall:
     """With the word, the group's size and the bytes that what was ``recorded`` makes known."""
-    message = Message(word=name, name=name, dtype=dtype, **recorded)
+    message = CommunicationCall(word=name, name=name, dtype=dtype, **recorded)
     # NCCL's one kernel for sends, receives and all-to-alls says which only by its recorded call
     plain = None if name == SEND_RECV else Collective(kind=name, elements_in=0, elements_out=0, ranks=None).word
     word = plain or name
@@ -346,7 +346,7 @@ class RankSummary:
     notes: tuple[str, ...]
     groups: tuple[ProcessGroup, ...]
     expert_group: ProcessGroup | None
-    messages: tuple[Message, ...]
+    messages: tuple[CommunicationCall, ...]
     ops: tuple[ExchangeOp, ...]
     categories: tuple[str, ...]
     start: Ints
@@ -374,7 +374,7 @@ class RankSummary:
         return sum(column.nbytes for column in columns if isinstance(column, np.ndarray))
 
 
-def summarize_rank(trace: Trace, options: Options) -> RankSummary:
+def summarize_rank(trace: Trace, options: AnalysisOptions) -> RankSummary:
     """The summary of a loaded trace, also of one without GPU work or without communication."""
     table = trace.table
     catalog = Catalog(active_extensions(table.names, options))

@@ -45,7 +45,7 @@ class _Captured:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Requests:
+class CapturedRequests:
     """What the annotation around a launch says: requests of the step, and the batch that it was padded to."""
 
     requests: int | None = None
@@ -73,7 +73,7 @@ class CapturedGraphs:
         self._templates: dict[frozenset[int], Template] = {}
 
     def match(
-        self, table: TraceTable, rows: RowColumn, names: tuple[str, ...], requests: Requests
+        self, table: TraceTable, rows: RowColumn, names: tuple[str, ...], requests: CapturedRequests
     ) -> tuple[dict[int, int], str]:
         """(position of a kernel -> launch row of the capture, why there are fewer of them than kernels)."""
         candidates = self._alike(names)
@@ -239,7 +239,7 @@ def _numbered(names: tuple[str, ...]) -> Iterator[tuple[str, int]]:
         seen[name] += 1
 
 
-def _of_batch(candidates: list[_Captured], requests: Requests) -> list[_Captured]:
+def _of_batch(candidates: list[_Captured], requests: CapturedRequests) -> list[_Captured]:
     """Those of the batch size that this step ran padded to: the recorded one, else the least that holds it."""
     if requests.padded is None and requests.requests is None:
         return candidates
@@ -287,14 +287,14 @@ def annotated_steps(table: TraceTable, catalog: Catalog) -> list[tuple[int, int,
     return sorted(found, key=lambda window: (window[0], -window[1]))
 
 
-def requests_at(table: TraceTable, steps: list[tuple[int, int, object, InferenceStep]], row: int) -> Requests:
+def requests_at(table: TraceTable, steps: list[tuple[int, int, object, InferenceStep]], row: int) -> CapturedRequests:
     at, process = int(table.start_ns[row]), table.pid_of(row)
     for start, end, pid, step in reversed(steps):
         if start <= at < end and pid == process:
             both = (step.context_requests, step.generation_requests)
             requests = None if all(n is None for n in both) else sum(n or 0 for n in both)
-            return Requests(requests=requests, padded=step.padded_requests)
-    return Requests()
+            return CapturedRequests(requests=requests, padded=step.padded_requests)
+    return CapturedRequests()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -322,7 +322,7 @@ def with_captured_ops(trace: Trace, capture: Trace, catalog: Catalog) -> tuple[T
     blocks: list[_Block] = []
     table, tree = trace.table, trace.tree
     reasons: Counter[str] = Counter()
-    found: dict[tuple[tuple[str, ...], Requests], tuple[dict[int, int], str]] = {}
+    found: dict[tuple[tuple[str, ...], CapturedRequests], tuple[dict[int, int], str]] = {}
     launches = kernels = kernel_ns = 0
     steps = annotated_steps(table, catalog)
     for launch in graph_launches(table).tolist():

@@ -18,7 +18,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tracelens.analysis.attribution.activity import DeviceActivity, Labels
-from tracelens.analysis.attribution.steps import Step, StepTimes
+from tracelens.analysis.attribution.steps import RecordedStep, StepTimes
 from tracelens.analysis.grouping import Codes
 from tracelens.analysis.intervals import Ints, union_by_group
 from tracelens.analysis.reading.catalog import Catalog
@@ -56,7 +56,7 @@ class InferenceSteps:
     ``engine``: its name, by how annotations begin; empty where that is not known.
     """
 
-    steps: list[Step]
+    steps: list[RecordedStep]
     said: list[InferenceStep]
     engine: str = ""
 
@@ -82,11 +82,11 @@ def inference_steps(table: TraceTable, catalog: Catalog) -> InferenceSteps:
             start = int(table.start_ns[row])
             windows.append((start, -start - int(table.duration_ns[row]), step))
             engines |= {prefix for prefix in _ENGINES if table.name_of(row).startswith(prefix)}
-    steps: list[Step] = []
+    steps: list[RecordedStep] = []
     found: list[InferenceStep] = []
     for start, end, step in sorted(windows, key=lambda window: window[:2]):
         if not steps or -end > steps[-1].end_ns:
-            steps.append(Step(number=len(steps), start_ns=start, end_ns=-end))
+            steps.append(RecordedStep(number=len(steps), start_ns=start, end_ns=-end))
             found.append(step)
     return InferenceSteps(steps=steps, said=found, engine=next((_ENGINES[p] for p in _ENGINES if p in engines), ""))
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from tracelens.analysis.loaded_trace import Options, active_extensions
+from tracelens.analysis.loaded_trace import AnalysisOptions, active_extensions
 from tracelens.analysis.reading.added_ops import KnownShapes, with_inner_ops, with_known_shapes
 from tracelens.analysis.reading.amd_tracelens_tree import with_hooks
 from tracelens.analysis.reading.captured_graphs import GraphLinks, with_captured_ops
@@ -48,7 +48,7 @@ class Recording:
     merged: MergedRanks | None = None
 
     @classmethod
-    def of(cls, trace: Trace, options: Options) -> Recording:
+    def of(cls, trace: Trace, options: AnalysisOptions) -> Recording:
         """NothingToAnalyzeError for a trace without device work, unless its CPU ops are asked for."""
         trace, merged = of_one_rank(trace, options.rank)
         table = trace.table
@@ -68,7 +68,7 @@ class Recording:
         )
         return recording._completed(options) if table.has_device_events else recording
 
-    def _completed(self, options: Options) -> Recording:
+    def _completed(self, options: AnalysisOptions) -> Recording:
         trace, known_shapes, capture = self.trace, None, options.capture
         if options.shapes is not None:
             trace, known_shapes = with_known_shapes(trace, options.shapes)

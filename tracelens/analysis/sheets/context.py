@@ -19,7 +19,7 @@ from tracelens.analysis.idle.dependencies import CriticalPath, critical_path
 from tracelens.analysis.idle.idle_time import IdleGaps, IdleParts, IdleTime, OwnTime, Queue, own_time, queue
 from tracelens.analysis.idle.steady_step import SteadyStep, steady_steps
 from tracelens.analysis.intervals import Spans
-from tracelens.analysis.loaded_trace import Options
+from tracelens.analysis.loaded_trace import AnalysisOptions
 from tracelens.analysis.page.step_rectangles import StepIdle, step_idle
 from tracelens.analysis.reading.recording import Recording
 from tracelens.analysis.sheets import built_in_sheets
@@ -87,7 +87,7 @@ class HostContext:
     """
 
     recording: Recording
-    options: Options
+    options: AnalysisOptions
     step_times: StepTimes
     selected: tuple[int, ...] = ()
 

@@ -16,7 +16,7 @@ from tracelens.analysis.attribution.calls import COPY, SYNTHETIC, Calls, direct_
 from tracelens.analysis.attribution.host_scopes import BACKWARD, all_in, with_places
 from tracelens.analysis.attribution.window import Attribution, Window, coverage
 from tracelens.analysis.grouping import ByGroup, Codes, first_of_each, numbered
-from tracelens.analysis.loaded_trace import Options
+from tracelens.analysis.loaded_trace import AnalysisOptions
 from tracelens.analysis.reading.catalog import Reading
 from tracelens.analysis.reading.op_readings import OpReadings, ops_above
 from tracelens.analysis.reading.recording import Recording
@@ -34,8 +34,8 @@ from tracelens.analysis.sheets.distinct_calls import (
     with_percent,
 )
 from tracelens.analysis.verdict.summary import Coverage
-from tracelens.analysis.work.expert_exchange import EVERY_ROW, Exchange
-from tracelens.analysis.work.known_work import LAUNCH, ExecutedWork, Limits, Work, executed_work
+from tracelens.analysis.work.expert_exchange import EVERY_ROW, ExpertExchange
+from tracelens.analysis.work.known_work import LAUNCH, ExecutedWork, KnownWork, Limits, executed_work
 from tracelens.backends.base import EstimateTable, System
 from tracelens.backends.chain import chain
 from tracelens.hardware import HardwareSpec
@@ -59,8 +59,8 @@ def modelled_table(
     table: TraceTable,
     activity: DeviceActivity,
     calls: Calls,
-    work: Work,
-    exchanges: Mapping[int, Exchange],
+    work: KnownWork,
+    exchanges: Mapping[int, ExpertExchange],
     group: Grouping,
 ) -> pd.DataFrame:
     """One row per distinct call: measured time beside work, achieved rates and estimate (keys: ``unified``).
@@ -129,7 +129,7 @@ def rows_of_events(frame: pd.DataFrame, group: Grouping, calls: Calls, events: i
 
 
 def _add_work(
-    frame: Columns, work: Work, position: Ints, exchange: Sequence[Exchange | None]
+    frame: Columns, work: KnownWork, position: Ints, exchange: Sequence[ExpertExchange | None]
 ) -> tuple[dict[str, Floats], Floats]:
     """Adds FLOPs and bytes of a call; returns what its rates are of, and the bytes known to leave the rank.
 
@@ -170,7 +170,7 @@ def _call_name(op: str, kernel: str | None, category: str) -> str:
     return f"{op}->{kernel}" if category == COPY else f"{op}->{kernel}{SYNTHETIC}"
 
 
-def _add_exchanges(frame: Columns, exchange: Sequence[Exchange | None], wire: Floats) -> None:
+def _add_exchanges(frame: Columns, exchange: Sequence[ExpertExchange | None], wire: Floats) -> None:
     """What is known of token exchanges only."""
     known = [np.nan if e is None or e.copies is None else e.copies for e in exchange]
     frame["copies_per_token"] = np.array(known, np.float64)
@@ -181,7 +181,7 @@ def _add_exchanges(frame: Columns, exchange: Sequence[Exchange | None], wire: Fl
     frame["deepep_us"] = np.array(deepep, np.float64)
 
 
-def _add_estimate(frame: Columns, work: Work, position: Ints, timed_us: Floats, by_call: ByGroup) -> None:
+def _add_estimate(frame: Columns, work: KnownWork, position: Ints, timed_us: Floats, by_call: ByGroup) -> None:
     """``timed_us``: kernel time of each call, NaN where there is none."""
     estimates, limits = work.estimates, work.limits
     if estimates is None or limits is None:
@@ -235,7 +235,7 @@ def _percent_of_roofline(
     return {**found, "percent_of_roofline_mean": 100 * frame["roofline_us"] / mean}
 
 
-def _achievable_us(frame: Columns, work: Work, position: Ints) -> Floats:
+def _achievable_us(frame: Columns, work: KnownWork, position: Ints) -> Floats:
     """What a call should take: the expected time, at least the roofline, and no more than was achieved."""
     roofline_us, mean = frame["roofline_us"], frame["kernel_us_mean"]
     expected = roofline_us if work.expected is None else work.take(work.expected.time_us, position)
@@ -243,7 +243,7 @@ def _achievable_us(frame: Columns, work: Work, position: Ints) -> Floats:
     return least
 
 
-def _add_achievable(frame: Columns, work: Work, achievable: EstimateTable, position: Ints) -> None:
+def _add_achievable(frame: Columns, work: KnownWork, achievable: EstimateTable, position: Ints) -> None:
     time_us, mean = work.take(achievable.time_us, position), frame["kernel_us_mean"]
     share = 100 * np.divide(time_us, mean, out=np.full(len(mean), np.nan), where=mean > 0)
     who: list[str | None] = [
@@ -417,7 +417,9 @@ class PricedCalls:
     chosen: Callable[[Any], Any] | None
 
     @classmethod
-    def of(cls, recording: Recording, window: Window, attribution: Attribution, options: Options) -> PricedCalls:
+    def of(
+        cls, recording: Recording, window: Window, attribution: Attribution, options: AnalysisOptions
+    ) -> PricedCalls:
         """Estimates are at the clock that the caller chose."""
         table, tree, device = recording.trace.table, recording.trace.tree, recording.device
         activity, readings, repeated = attribution.activity, attribution.readings, attribution.repeated
@@ -457,8 +459,8 @@ class PricedCalls:
 
 def _work_and_estimates(
     readings: OpReadings, device: HardwareSpec | None, chosen: Callable[[Any], Any] | None, clock_mhz: float | None
-) -> Work:
-    return Work(
+) -> KnownWork:
+    return KnownWork(
         readings,
         _estimator(device, "roofline", clock_mhz),
         chosen,

@@ -7,7 +7,7 @@ from tracelens.schema import (
     SPREAD,
     TOTALED,
     US,
-    Column,
+    TableColumn,
     count,
     flag,
     identifier,
@@ -266,6 +266,6 @@ HELD = "In use on the whole device, according to the allocator."
 RESERVED = "Reserved by the allocator, used or not."
 
 
-def memory_mb(key: str, meaning: str) -> Column:
+def memory_mb(key: str, meaning: str) -> TableColumn:
     """A column of amounts of memory."""
-    return Column(key=key, meaning=meaning, unit="1e6 bytes", number_format=MB)
+    return TableColumn(key=key, meaning=meaning, unit="1e6 bytes", number_format=MB)

@@ -12,7 +12,7 @@ from tracelens.analysis.attribution.activity import device_activity
 from tracelens.analysis.attribution.calls import unified_calls, with_communicating_ops
 from tracelens.analysis.attribution.steps import find_steps, holds_most_work
 from tracelens.analysis.attribution.window import coverage
-from tracelens.analysis.loaded_trace import Options, active_extensions
+from tracelens.analysis.loaded_trace import AnalysisOptions, active_extensions
 from tracelens.analysis.reading.added_ops import with_inner_ops
 from tracelens.analysis.reading.captured_graphs import graph_launches
 from tracelens.analysis.reading.catalog import Catalog
@@ -86,9 +86,9 @@ class Health:
     lacks: tuple[Unanswered, ...] = ()
 
 
-def health(trace: Trace, options: Options | None = None) -> Health:
+def health(trace: Trace, options: AnalysisOptions | None = None) -> Health:
     """The health of a loaded trace. ``options`` as for a report: its extensions and device count here too."""
-    options = options or Options()
+    options = options or AnalysisOptions()
     table, tree = trace.table, trace.tree
     extensions = active_extensions(table.names, options)
     recognition = recognized(table, options.device)

@@ -122,7 +122,7 @@ class Scope:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Figure:
+class SummaryFigure:
     """One figure of the device and where it comes from: ``("bf16 matrix peak", 1307.4, "TFLOPS/s", "data sheet")``."""
 
     what: str
@@ -150,7 +150,7 @@ class DeviceSummary:
     recorded: str = ""
     note: str = ""
     doubtful: tuple[str, ...] = ()
-    figures: tuple[Figure, ...] = ()
+    figures: tuple[SummaryFigure, ...] = ()
 
     @property
     def shown(self) -> str:

@@ -32,11 +32,11 @@ from tracelens.analysis.verdict.summary import (
     Busy,
     CategoryRow,
     DeviceSummary,
-    Figure,
     InputSummary,
     Scope,
     Steps,
     Summary,
+    SummaryFigure,
     Throughput,
     Unanswered,
     Unseen,
@@ -351,14 +351,14 @@ def _recorded_device(analysis: Analysis) -> str:
 _UNITS = {"tflops_s": "TFLOPS/s", "tb_s": "TB/s", "gb_s": "GB/s"}
 
 
-def _roofline_figures(device: HardwareSpec) -> Iterator[Figure]:
+def _roofline_figures(device: HardwareSpec) -> Iterator[SummaryFigure]:
     """The figures that a roofline of this device rests on, each with its source."""
     for figure in device.figures():
         what, _, key = figure.key.rpartition(".")
         kind, _, unit = key.partition("_")
         if what.split(".")[0] in ("matrix", "vector", "hbm", "link") and (unit in _UNITS or key in _UNITS):
             name = f"{what.replace('.', ' ')} {kind}" if unit in _UNITS else f"{what} peak, one direction"
-            yield Figure(
+            yield SummaryFigure(
                 what=name, value=figure.value, unit=_UNITS[unit if unit in _UNITS else key], source=figure.source
             )
 

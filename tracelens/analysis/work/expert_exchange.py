@@ -40,7 +40,7 @@ _PHASES: dict[str | None, Literal["dispatch", "combine"]] = {DISPATCH: "dispatch
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Exchange:
+class ExpertExchange:
     """One distinct exchange op: the bytes of all its rows, which share leaves the rank, and where both come from.
 
     ``deepep_us``: the time that DeepEP's kernels are estimated to take on this device's standard node; None where no
@@ -65,7 +65,7 @@ class ExpertGroup:
 
 def exchanges_of(
     trace: Trace, readings: OpReadings, group: ExpertGroup, system: System | None
-) -> tuple[OpReadings, Mapping[int, Exchange]]:
+) -> tuple[OpReadings, Mapping[int, ExpertExchange]]:
     """``readings`` with what their exchanges move, and reading code -> exchange.
 
     An exchange whose tokens' size nothing tells loses its model.
@@ -78,7 +78,7 @@ def exchanges_of(
     model_of = number[readings.code]
     rows, model_of = readings.rows[model_of >= 0], model_of[model_of >= 0]
     layers = Layers(trace, rows, list(codes.values()), model_of)
-    found: dict[int, Exchange] = {}
+    found: dict[int, ExpertExchange] = {}
     made: dict[int, Reading] = {}
     for each, model in codes.items():
         reading = readings.readings[each]
@@ -97,7 +97,7 @@ def exchanges_of(
         elif model.known_share is None:
             model = replace(model, remote_share=share.share)
         made[each] = replace(reading, model=model)
-        found[each] = Exchange(
+        found[each] = ExpertExchange(
             exchanged_bytes=model.exchanged_bytes(), copies=model.copies, rows_from=rows_from,
             share=share or RemoteShare(share=float("nan"), source=EVERY_ROW),
             deepep_us=_deepep_us(model, signature.name, system),

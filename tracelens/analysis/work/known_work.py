@@ -117,7 +117,7 @@ class Limits:
 Ints = npt.NDArray[np.int64]
 
 
-class Work:
+class KnownWork:
     """The work and the estimate of every reading, evaluated once per distinct signature."""
 
     def __init__(

@@ -19,7 +19,7 @@ from dataclasses import fields
 import numpy as np
 
 from tracelens.backends.base import Floats
-from tracelens.backends.kernels.kernel_costs import Case, Costs, KernelTable, Rates, Sizes, Work, steps, tiled
+from tracelens.backends.kernels.kernel_costs import Case, Costs, KernelRates, KernelTable, Sizes, Work, steps, tiled
 from tracelens.dtypes import Precision
 from tracelens.lazy.records import dataclass
 from tracelens.perf_models.gemm import product_flops
@@ -41,7 +41,7 @@ def cache_width(case: Case) -> float:
     return Precision.of(case.get("kv_cache_dtype", "bfloat16")).width_bytes
 
 
-def walk(groups: Floats, keys: Floats, flops_per_pair: Floats, rates: Rates) -> dict[str, Floats]:
+def walk(groups: Floats, keys: Floats, flops_per_pair: Floats, rates: KernelRates) -> dict[str, Floats]:
     """Work-groups of 128 rows that each see ``keys``: products, whole waves, the longest one, exponentials."""
     unit = rates.flops("bf16") / rates.units
     group = _ROWS * keys * flops_per_pair / unit
@@ -53,7 +53,7 @@ def walk(groups: Floats, keys: Floats, flops_per_pair: Floats, rates: Rates) -> 
     }
 
 
-def _encoder(s: Sizes, rates: Rates, _: Case) -> Costs:
+def _encoder(s: Sizes, rates: KernelRates, _: Case) -> Costs:
     b, tokens, heads, d = (s[name] for name in ("batch_size", "isl", "num_heads", "head_dim"))
     groups, keys = b * heads * steps(tokens / _ROWS), tiled(tokens, _ROWS)
     moved = 8 * b * tokens * heads * d
@@ -77,7 +77,7 @@ def _absorbs(case: Case) -> bool:
     return case.get("framework") == "sglang" and case.get("kernel_source") in _GENERAL
 
 
-def _attention_prompt(s: Sizes, rates: Rates, case: Case) -> Costs:
+def _attention_prompt(s: Sizes, rates: KernelRates, case: Case) -> Costs:
     b, tokens, heads = s["batch_size"], s["isl"], s["num_heads"]
     one, keys = np.ones(len(b)), tiled(tokens, _ROWS) / 2 + _ROWS / 2
     if _absorbs(case):
@@ -102,7 +102,7 @@ def _attention_prompt_work(s: Sizes, _: Case) -> Work:
     return Work(flops=flops, hbm_bytes=2 * b * tokens * sum(row_elements(heads, heads, D_QK, D_V)))
 
 
-def absorbed(b: Floats, heads: Floats, keys: Floats, width: float, rates: Rates) -> Costs:
+def absorbed(b: Floats, heads: Floats, keys: Floats, width: float, rates: KernelRates) -> Costs:
     """One new token per sequence over ``keys`` cached rows, which idle units share where sequences are few.
 
     ``shared``: what one unit does of a sequence; queries and the sums of what the units found follow.
@@ -128,7 +128,7 @@ def absorbed(b: Floats, heads: Floats, keys: Floats, width: float, rates: Rates)
     return Costs(us, read, after=("queries", "heads", "converted"))
 
 
-def _attention_generation(s: Sizes, rates: Rates, case: Case) -> Costs:
+def _attention_generation(s: Sizes, rates: KernelRates, case: Case) -> Costs:
     return absorbed(s["batch_size"], s["num_heads"], s["step"] + 1, cache_width(case), rates)
 
 
@@ -154,7 +154,7 @@ GENERATION_MLA = KernelTable(
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class LayerShape:
+class LatentAttentionShape:
     """Widths of a model's latent-attention layer; ``index_heads`` 0: every key is attended to."""
 
     hidden: float
@@ -166,13 +166,13 @@ class LayerShape:
 
 #: ``architecture`` of a table -> widths, from the models' config.json.
 SHAPES = {
-    "DeepseekV3ForCausalLM": LayerShape(hidden=7168, q_rank=1536, nope=128, value=128),
-    "DeepseekV32ForCausalLM": LayerShape(hidden=7168, q_rank=1536, nope=128, value=128, index_heads=64),
-    "GlmMoeDsaForCausalLM": LayerShape(hidden=6144, q_rank=2048, nope=192, value=256, index_heads=32),
+    "DeepseekV3ForCausalLM": LatentAttentionShape(hidden=7168, q_rank=1536, nope=128, value=128),
+    "DeepseekV32ForCausalLM": LatentAttentionShape(hidden=7168, q_rank=1536, nope=128, value=128, index_heads=64),
+    "GlmMoeDsaForCausalLM": LatentAttentionShape(hidden=6144, q_rank=2048, nope=192, value=256, index_heads=32),
 }
 #: The same in all of them: rank of keys and values, rotated width, width of an index head, keys that a query keeps.
 KV_RANK, ROPE, INDEX_WIDTH, KEPT = 512.0, 64.0, 128.0, 2048.0
-_WIDTHS = tuple(field.name for field in fields(LayerShape))
+_WIDTHS = tuple(field.name for field in fields(LatentAttentionShape))
 
 
 def widths(architectures: Sequence[str]) -> Sizes:
@@ -221,7 +221,7 @@ def _seen(past: Floats, tokens: Floats, most: float = np.inf) -> Floats:
     return pairs
 
 
-def _layer(tokens: Floats, s: Sizes, rates: Rates, case: Case, *, absorbs: bool) -> dict[str, Floats]:
+def _layer(tokens: Floats, s: Sizes, rates: KernelRates, case: Case, *, absorbs: bool) -> dict[str, Floats]:
     _, padded, weights, rows = _projected(tokens, s, case, absorbs=absorbs)
     return {
         "products": padded / rates.flops(_gemm(case).dtype.rate or "bf16"),
@@ -239,7 +239,7 @@ def _fastest(s: Sizes, case: Case) -> str:
     return next(rate for rate in ("fp4", "fp8", "bf16") if rate in kept)
 
 
-def _context(s: Sizes, rates: Rates, case: Case) -> Costs:
+def _context(s: Sizes, rates: KernelRates, case: Case) -> Costs:
     b, tokens, heads = s["batch_size"], s["isl"], s["num_heads"]
     groups, keys = b * heads * steps(tokens / 128), tiled(tokens, 128.0) / 2 + 64
     us = _layer(b * tokens, s, rates, case, absorbs=False)
@@ -256,7 +256,7 @@ def _context_work(s: Sizes, case: Case) -> Work:
     return Work(flops, weights, _fastest(s, case))
 
 
-def _generation(s: Sizes, rates: Rates, case: Case) -> Costs:
+def _generation(s: Sizes, rates: KernelRates, case: Case) -> Costs:
     b, heads, keys = s["batch_size"], s["num_heads"], s["step"] + 1
     found = absorbed(b, heads, keys, cache_width(case), rates)
     us = _layer(b, s, rates, case, absorbs=True)
@@ -272,7 +272,7 @@ def _generation_work(s: Sizes, case: Case) -> Work:
     return Work(flops, weights + b * keys * row * cache_width(case), _fastest(s, case))
 
 
-def _sparse(s: Sizes, rates: Rates, case: Case) -> Costs:
+def _sparse(s: Sizes, rates: KernelRates, case: Case) -> Costs:
     """Indexer scores over all keys, the best 2,048 rows of the cache gathered per query; dense while all are kept."""
     b, tokens, heads, past = s["batch_size"], s["isl"], s["num_heads"], s["step"]
     row, width = KV_RANK + ROPE, cache_width(case)

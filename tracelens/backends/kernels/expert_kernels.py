@@ -17,7 +17,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from tracelens.backends.base import Floats
-from tracelens.backends.kernels.kernel_costs import Case, Costs, KernelTable, Rates, Sizes, Work, steps
+from tracelens.backends.kernels.kernel_costs import Case, Costs, KernelRates, KernelTable, Sizes, Work, steps
 from tracelens.dtypes import Precision
 from tracelens.perf_models.gemm import product_flops, product_operands
 from tracelens.perf_models.moe import touched_experts
@@ -57,7 +57,7 @@ def _expert_work(s: Sizes, case: Case) -> Work:
     return Work(flops=flops, hbm_bytes=weights, rate=rate)
 
 
-def _expert_costs(s: Sizes, rates: Rates, case: Case) -> Costs:
+def _expert_costs(s: Sizes, rates: KernelRates, case: Case) -> Costs:
     hidden, ffn = _expert_shape(s)
     width, rate = _typed(case)
     peak = rates.flops(rate)
@@ -80,7 +80,7 @@ def _expert_costs(s: Sizes, rates: Rates, case: Case) -> Costs:
     )
 
 
-def _tuned_costs(s: Sizes, rates: Rates, case: Case) -> Costs:
+def _tuned_costs(s: Sizes, rates: KernelRates, case: Case) -> Costs:
     """AMD's two products, whose times leave out sorting."""
     hidden, ffn = _expert_shape(s)
     width, rate = _typed(case)
@@ -146,7 +146,7 @@ def _projection_work(s: Sizes, case: Case) -> Work:
     return Work(flops=flops, hbm_bytes=weights + 2 * tokens * heads * (_NOPE + _RANK), rate=rate)
 
 
-def _projection_costs(s: Sizes, rates: Rates, case: Case) -> Costs:
+def _projection_costs(s: Sizes, rates: KernelRates, case: Case) -> Costs:
     tokens, heads = s["num_tokens"], s["num_heads"]
     least = _projection_work(s, case)
     tiles = heads * steps(tokens / _PROJECTION_TILE) * _RANK / _PROJECTION_TILE
@@ -186,13 +186,13 @@ def _scaled(s: Sizes, _: Case) -> Work:
     return Work(flops=0 * s["m"], hbm_bytes=0 * s["m"])
 
 
-def _narrowing_costs(s: Sizes, rates: Rates, _: Case) -> Costs:
+def _narrowing_costs(s: Sizes, rates: KernelRates, _: Case) -> Costs:
     nbytes = 3 * s["m"] * s["k"]
     us = {"l2": nbytes / rates.l2, "row": s["k"] / _ELEMENTS_PER_US, "rows": s["m"] / rates.units / _ROWS_PER_UNIT_US}
     return Costs(us, nbytes)
 
 
-def _scaling_costs(s: Sizes, rates: Rates, case: Case) -> Costs:
+def _scaling_costs(s: Sizes, rates: KernelRates, case: Case) -> Costs:
     """A row of one warp's width needs no exchange between warps; rows wider than a block's registers are read again.
 
     A difference of two passes is what finding the scale adds to a pass that waits for HBM meanwhile: less, the longer
@@ -240,7 +240,7 @@ def _no_work(s: Sizes, _: Case) -> Work:
     return Work(flops=nothing, hbm_bytes=nothing)
 
 
-def _reduced(s: Sizes, rates: Rates, _: Case) -> Costs:
+def _reduced(s: Sizes, rates: KernelRates, _: Case) -> Costs:
     n, nbytes = s["num_gpus"], s["message_size"] * s["width"]
     share = 2 * (n - 1) / n
     us = {
@@ -252,7 +252,7 @@ def _reduced(s: Sizes, rates: Rates, _: Case) -> Costs:
     return Costs(us)
 
 
-def _exchanged(s: Sizes, rates: Rates, _: Case) -> Costs:
+def _exchanged(s: Sizes, rates: KernelRates, _: Case) -> Costs:
     """``reached``: ranks that a token's experts lie on, as evenly as can be; of which one share is its own."""
     tokens, ranks, hidden = s["num_tokens"], s["moe_ep_size"], s["hidden_size"]
     reached = np.minimum(ranks, s["topk"])

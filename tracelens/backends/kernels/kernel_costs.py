@@ -64,7 +64,7 @@ def tiled(size: Floats, edge: float) -> Floats:
     return steps(size / edge) * edge
 
 
-class Rates(NamedTuple):
+class KernelRates(NamedTuple):
     """A device as kernels see it, per us: bytes, flops by type, exponentials; on-chip rates follow clock and units.
 
     ``hbm`` and ``l2_bytes`` may hold a value per call, where calls of several devices are fitted together.
@@ -80,7 +80,7 @@ class Rates(NamedTuple):
     matrix: Mapping[str, float]
 
     @classmethod
-    def of(cls, device: HardwareSpec) -> Rates | None:
+    def of(cls, device: HardwareSpec) -> KernelRates | None:
         """None where the device's file lacks an HBM rate, or nobody published what else is needed of its like.
 
         A device without published rates (MI308X) has those of its architecture per unit; one without a published count
@@ -167,7 +167,7 @@ class KernelTable:
     name: str
     sizes: tuple[str, ...]
     work: Callable[[Sizes, Case], Work]
-    costs: Callable[[Sizes, Rates, Case], Costs]
+    costs: Callable[[Sizes, KernelRates, Case], Costs]
     cases: tuple[str, ...] = ()
     groups: tuple[str, ...]
     #: Sizes that follow from the columns by drawing loads, see ``estimation``.
@@ -211,14 +211,14 @@ class KernelTable:
             return None
         return f"{device.name} has no matrix units for {rate}: its file has {', '.join(device.matrix)}"
 
-    def least_us(self, work: Work, rates: Rates) -> Floats:
+    def least_us(self, work: Work, rates: KernelRates) -> Floats:
         """No call takes less: its flops at the peak; the bytes that L2 cannot still hold from the call before."""
         missed = np.maximum(work.hbm_bytes - rates.l2_bytes, 0)
         least: Floats = np.maximum(work.flops / rates.flops(work.rate), missed / rates.hbm)
         return least
 
 
-def missed_us(costs: Costs, rates: Rates, constants: Mapping[str, float]) -> Floats:
+def missed_us(costs: Costs, rates: KernelRates, constants: Mapping[str, float]) -> Floats:
     """Time of the streamed bytes that L2 does not hold: none up to ``cache`` of it, from twice that on all."""
     streamed = 0.0 if costs.streamed is None else costs.streamed
     held = streamed if costs.held is None else costs.held
@@ -227,7 +227,7 @@ def missed_us(costs: Costs, rates: Rates, constants: Mapping[str, float]) -> Flo
     return np.asarray(constants["hbm"] * missed * streamed / rates.hbm, np.float64)
 
 
-def combined_us(costs: Costs, rates: Rates, constants: Mapping[str, float]) -> Floats:
+def combined_us(costs: Costs, rates: KernelRates, constants: Mapping[str, float]) -> Floats:
     """``launch_us + after + (host_us ** overlap + sum of (constant * cost) ** overlap) ** (1 / overlap)``.
 
     Absent constants leave a cost out; ``after`` are the costs that follow. Of chained costs the sum counts:
@@ -373,7 +373,7 @@ class KernelColumns(ColumnBatch):
 
         Where other devices' constants stand in, the geometric mean over those devices.
         """
-        choices, rates = self.choices(device), Rates.of(device)
+        choices, rates = self.choices(device), KernelRates.of(device)
         if not choices or rates is None:
             return None
         times = np.stack([self.time_us(each, rates) for each in choices])
@@ -403,7 +403,7 @@ class KernelColumns(ColumnBatch):
         labels, which = np.array([row.label for row in kernels], object), chosen_of[2]
         return Basis(labels[which], np.array(errors, np.float64)[which])
 
-    def time_us(self, kernel: KernelConstants, rates: Rates) -> Floats:
+    def time_us(self, kernel: KernelConstants, rates: KernelRates) -> Floats:
         """By one kernel's constants, not below what the data sheet allows."""
         case = {**dict(kernel.case), **dict(self.case)}
         case |= {name: kernel.case[name] for name in ("framework", "kernel_source", "version") if name in kernel.case}

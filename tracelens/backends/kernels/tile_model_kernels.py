@@ -17,7 +17,7 @@ from __future__ import annotations
 import numpy as np
 
 from tracelens.backends.base import Floats
-from tracelens.backends.kernels.kernel_costs import Case, Costs, KernelTable, Rates, Sizes, Work, steps, tiled
+from tracelens.backends.kernels.kernel_costs import Case, Costs, KernelRates, KernelTable, Sizes, Work, steps, tiled
 from tracelens.perf_models.gemm import product_flops, product_operands
 from tracelens.perf_models.recurrent_layers import state_flops
 
@@ -44,7 +44,7 @@ def _convolves(case: Case) -> bool:
     return "conv1d" in case.get("kernel_source", "")
 
 
-def _convolution(s: Sizes, rates: Rates, case: Case) -> Costs:
+def _convolution(s: Sizes, rates: KernelRates, case: Case) -> Costs:
     b, tokens, channels = s["batch_size"], s["seq_len"], _channels(s, case)
     moved, state = 4 * b * tokens * channels, b * channels * _STATE_BYTES_PER_CHANNEL
     us = {"l2": moved / rates.l2}
@@ -65,7 +65,7 @@ def _convolution_work(s: Sizes, case: Case) -> Work:
     return Work(flops=0 * moved, hbm_bytes=moved)
 
 
-def _delta_rule(s: Sizes, rates: Rates, case: Case) -> Costs:
+def _delta_rule(s: Sizes, rates: KernelRates, case: Case) -> Costs:
     b, tokens, keys, heads = (s[name] for name in ("batch_size", "seq_len", "num_k_heads", "num_v_heads"))
     d_k, d_v = s["head_k_dim"], s["head_v_dim"]
     state = 2 * _STATE_WIDTH * b * heads * d_k * d_v
@@ -105,7 +105,7 @@ def _delta_rule_work(s: Sizes, _: Case) -> Work:
     )
 
 
-def _recurrence_costs(s: Sizes, rates: Rates, case: Case) -> Costs:
+def _recurrence_costs(s: Sizes, rates: KernelRates, case: Case) -> Costs:
     return (_convolution if _convolves(case) else _delta_rule)(s, rates, case)
 
 
@@ -165,7 +165,7 @@ def _tiled(m: Floats, n: Floats, k: Floats, b: Floats, unit: float, units: float
     return best
 
 
-def _product_costs(s: Sizes, rates: Rates, case: Case) -> Costs:
+def _product_costs(s: Sizes, rates: KernelRates, case: Case) -> Costs:
     m, n, k, b = s["m"], s["n"], s["k"], s["batch"]
     width, rate = _typed(case)
     peak = rates.flops(rate)

@@ -32,7 +32,7 @@ from tracelens.lazy.records import dataclass
 from tracelens.perf_models.base import WorkColumns
 from tracelens.perf_models.inference_attention import InferenceAttention, SparseAttention
 from tracelens.perf_models.recurrent_layers import LinearAttention
-from tracelens.perf_models.sdpa import Requests
+from tracelens.perf_models.sdpa import AttentionRequests
 
 #: Exponentials per clock and unit: 16 on NVIDIA since Ampere; 4 SIMDs of 16 lanes at a quarter rate on CDNA.
 EXP_PER_CLOCK = 16
@@ -44,7 +44,7 @@ KERNEL_START_US = 2.5
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Kernel:
+class AttentionTiling:
     """Tile sizes by head dimension up to 64, up to 128, and above.
 
     ``rows`` of queries and ``keys`` per step of a work-group; ``packs``: the query heads of one key head share a
@@ -69,38 +69,38 @@ class Kernel:
 
 
 #: Name in device files -> tiles. These are facts of the kernels that were measured, not fitted.
-KERNELS: dict[str, Kernel] = {
-    "flash-attention-3": Kernel(
+KERNELS: dict[str, AttentionTiling] = {
+    "flash-attention-3": AttentionTiling(
         rows=(192, 128, 128), keys=(128, 128, 80), packs=True,
         decode_keys=(128, 128, 64), window_tiles=1.5, step_tiles=0.5, cached=False,
     ),
-    "flash-attention-3-fp8": Kernel(
+    "flash-attention-3-fp8": AttentionTiling(
         rows=(128, 128, 128), keys=(128, 128, 128), packs=True,
         decode_keys=(128, 128, 128), window_tiles=1.5, step_tiles=1.0, cached=False,
     ),
-    "trtllm-gen": Kernel(rows=(256, 256, 256), keys=(128, 128, 128), packs=False, decode_keys=(128, 128, 128)),
-    "trtllm-gen-fp8": Kernel(
+    "trtllm-gen": AttentionTiling(rows=(256, 256, 256), keys=(128, 128, 128), packs=False, decode_keys=(128, 128, 128)),
+    "trtllm-gen-fp8": AttentionTiling(
         rows=(256, 256, 256), keys=(128, 128, 128), packs=False, decode_keys=(128, 128, 128), fp8_products=True,
     ),
-    "ada": Kernel(
+    "ada": AttentionTiling(
         rows=(64, 64, 64), keys=(256, 128, 64), packs=False, decode_keys=(256, 128, 64), window_tiles=0.5,
         splits_all=False, narrow_head=0.3,
     ),
-    "ada-fp8": Kernel(
+    "ada-fp8": AttentionTiling(
         rows=(128, 128, 64), keys=(64, 64, 64), packs=True, decode_keys=(64, 64, 64), decode_heads=16,
     ),
-    "flash-attention-2": Kernel(
+    "flash-attention-2": AttentionTiling(
         rows=(128, 128, 128), keys=(64, 64, 64), packs=True, decode_keys=(64, 64, 64), least_tiles=2,
     ),
-    "flash-mla": Kernel(
+    "flash-mla": AttentionTiling(
         rows=(128, 128, 128), keys=(128, 128, 80), packs=True, decode_keys=(64, 64, 64), cached=False,
         fp8_products=True,
     ),
-    "trtllm-gen-mla": Kernel(
+    "trtllm-gen-mla": AttentionTiling(
         rows=(256, 256, 256), keys=(128, 128, 128), packs=False, decode_keys=(128, 128, 128), decode_heads=128,
         fp8_products=True,
     ),
-    "composable-kernel": Kernel(
+    "composable-kernel": AttentionTiling(
         rows=(128, 128, 128), keys=(64, 64, 64), packs=False, decode_keys=(64, 64, 64), least_tiles=2,
     ),
 }  # fmt: skip
@@ -229,7 +229,7 @@ def calibrated_row(model: Any) -> tuple[str, str] | None:
 @pricer("sdpa", row=calibrated_row)
 def attention(work: WorkColumns, device: HardwareSpec) -> Priced:
     """Perf models that say which ``requests()`` they are; those of one call share a launch."""
-    batches: dict[tuple[str, bool, bool], tuple[list[int], list[Requests]]] = defaultdict(lambda: ([], []))
+    batches: dict[tuple[str, bool, bool], tuple[list[int], list[AttentionRequests]]] = defaultdict(lambda: ([], []))
     models: tuple[Any, ...] = work.models
     shared = np.zeros(len(work))
     for row, model in enumerate(models):
@@ -367,7 +367,7 @@ def decode(c: AttentionColumns, device: HardwareSpec, constants: Calibration) ->
 
 def _rates(
     c: AttentionColumns, device: HardwareSpec, constants: Calibration
-) -> tuple[float, float, int, float, Kernel] | None:
+) -> tuple[float, float, int, float, AttentionTiling] | None:
     kernel, mhz = constants.chosen(KERNELS), device.clock_mhz
     widened = c.precision != "bf16" and kernel is not None and not kernel.fp8_products
     chip = Chip.of(device, "bf16" if widened else c.precision)

@@ -22,7 +22,7 @@ import numpy as np
 
 from tracelens.backends.base import Floats
 from tracelens.backends.column_batch import OUTPUT_BYTES, Basis, Chip, ColumnBatch, Priced, pricer
-from tracelens.backends.kernels.kernel_costs import KernelColumns, Rates
+from tracelens.backends.kernels.kernel_costs import KernelColumns, KernelRates
 from tracelens.backends.kernels.tile_model_kernels import GEMM_AITER
 from tracelens.dtypes import DType, Precision
 from tracelens.hardware import HardwareSpec
@@ -50,7 +50,7 @@ MXFP8_LONGER = 7.161 / 6.812
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Kernel:
+class GemmTiling:
     """What a library chooses from: (rows, columns, most rows of A for which it is offered), parts of k."""
 
     tiles: tuple[tuple[int, int, float], ...]
@@ -63,8 +63,8 @@ def _tiles(*pairs: tuple[int, int]) -> tuple[tuple[int, int, float], ...]:
 
 _LARGE = ((64, 64), (64, 128), (128, 64), (128, 128), (128, 256), (256, 128))
 #: Name in device files -> choice. Caps keep time monotone: more rows only ever take choices away.
-KERNELS: dict[str, Kernel] = {
-    "cublas": Kernel(
+KERNELS: dict[str, GemmTiling] = {
+    "cublas": GemmTiling(
         tiles=_tiles(
             *_LARGE, (64, 256), (256, 64), (64, 32), (64, 16), (32, 64), (16, 64), (256, 256), (128, 192), (192, 128),
             (128, 32), (128, 16),
@@ -72,9 +72,9 @@ KERNELS: dict[str, Kernel] = {
         splits=(1, 2, 4, 8, 16),
     ),
     # vLLM's dispatch for Hopper, by rows: csrc/quantization/cutlass_w8a8/c3x/scaled_mm_sm90_fp8_dispatch.cuh
-    "cutlass-sm90": Kernel(tiles=((64, 64, 64), (64, 128, 128), (128, 128, UNLIMITED))),
-    "cutlass": Kernel(tiles=_tiles(*_LARGE)),
-    "hipblaslt": Kernel(tiles=_tiles(*_LARGE, (256, 256), (64, 32), (32, 64), (16, 64)), splits=(1, 2, 4, 8)),
+    "cutlass-sm90": GemmTiling(tiles=((64, 64, 64), (64, 128, 128), (128, 128, UNLIMITED))),
+    "cutlass": GemmTiling(tiles=_tiles(*_LARGE)),
+    "hipblaslt": GemmTiling(tiles=_tiles(*_LARGE, (256, 256), (64, 32), (32, 64), (16, 64)), splits=(1, 2, 4, 8)),
 }  # fmt: skip
 
 #: Precisions that AMD's tuned kernels answer where a device has no constants of its own, and their types there. FP8
@@ -182,7 +182,7 @@ class GEMMColumns(ColumnBatch):
             return None
         if device.vendor != "amd" or (self.groups > 1).any() or self.b_width is not None:
             return None
-        batch, rates = self._kernels(), Rates.of(device)
+        batch, rates = self._kernels(), KernelRates.of(device)
         measured = {(row.device, row.case["gemm_dtype"]) for row in batch.choices(device)}
         own = {(name, _TUNED[self.precision]) for name in (device.name, device.based_on, device.calibrated_like)}
         found = batch.price(device) if measured <= own else None
@@ -317,7 +317,7 @@ class _Tiling:
         return busy, np.maximum(busy, loading * loading * loading) + traffic * traffic * traffic
 
 
-def _priced(c: GEMMColumns, chip: Chip, constants: Calibration, kernel: Kernel) -> Priced:
+def _priced(c: GEMMColumns, chip: Chip, constants: Calibration, kernel: GemmTiling) -> Priced:
     """Time of every product by the best of the kernel's tiles."""
     tiling = _Tiling(c, chip, constants)
     # Roots cost as much as the rest: they are taken once, of the least. Without and with a split k.
@@ -459,7 +459,7 @@ def _layer_batch(which: str, models: Sequence[Any]) -> MoEColumns:
 
 def price_layers(c: MoEColumns, device: HardwareSpec, constants: Calibration) -> Priced | None:
     """Time of every layer; None without the device's rates."""
-    chip, rates = Chip.of(device, c.precision), Rates.of(device)
+    chip, rates = Chip.of(device, c.precision), KernelRates.of(device)
     if chip is None or rates is None:
         return None
     if constants.kernel == "replayed":
@@ -496,7 +496,7 @@ def _replayed(c: MoEColumns) -> MoEColumns:
 
 
 def _grouped(
-    c: MoEColumns, n: Floats, k: Floats, chip: Chip, rates: Rates, constants: Calibration
+    c: MoEColumns, n: Floats, k: Floats, chip: Chip, rates: KernelRates, constants: Calibration
 ) -> tuple[Floats, Floats, Floats]:
     """(time, computing, reading weights and rows), in us.
 

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from tracelens.backends.kernels.kernel_costs import KernelTable
     from tracelens.hardware import HardwareSpec
     from tracelens.hardware.device_figures import KernelConstants
-    from tracelens.predict.calibration.device import Measured, Outcome
+    from tracelens.predict.calibration.device import FitOutcome, Measured
 
 _HEADER = ("family", "precision", "calls", "groups", "before", "after", "unseen")
 
@@ -101,7 +101,7 @@ def _device(args: argparse.Namespace) -> int:
     return 0
 
 
-def _calibrated(read: list[tuple[Path, list[Measured]]], device: HardwareSpec) -> list[Outcome]:
+def _calibrated(read: list[tuple[Path, list[Measured]]], device: HardwareSpec) -> list[FitOutcome]:
     from tracelens.predict.calibration.device import calibrate, joined
 
     outcomes = []
@@ -123,12 +123,12 @@ def _kernel_tables(files: list[Path]) -> tuple[dict[Path, KernelTable], list[Pat
 
 def _of_kernels(
     tables: dict[Path, KernelTable], device: HardwareSpec
-) -> tuple[list[Outcome], dict[str, list[KernelConstants]]]:
+) -> tuple[list[FitOutcome], dict[str, list[KernelConstants]]]:
     """Errors of every kernel, and constants by table."""
     from tracelens.files.data_table import read_table
     from tracelens.predict.calibration.kernel_calibration import calibrated_kernels
 
-    outcomes: list[Outcome] = []
+    outcomes: list[FitOutcome] = []
     fitted: dict[str, list[KernelConstants]] = {}
     for path in told(list(tables), "fitting", "tables of kernels") if tables else ():
         for outcome, made in calibrated_kernels(tables[path], read_table(path), device):
@@ -142,7 +142,7 @@ def _measured(path: Path, device: HardwareSpec, extensions: list[str]) -> list[M
     """What a file holds, by what it is."""
     import tracelens
     from tracelens.analysis.analyze import analyze
-    from tracelens.analysis.loaded_trace import FILE, Options
+    from tracelens.analysis.loaded_trace import FILE, AnalysisOptions
     from tracelens.extensions import load_extension
     from tracelens.files.data_table import read_table
     from tracelens.files.documents import is_report
@@ -156,10 +156,12 @@ def _measured(path: Path, device: HardwareSpec, extensions: list[str]) -> list[M
             say(f"note: {path.name} names {named}, not {device.name}")
         return found
     loaded = tuple(load_extension(spec) for spec in extensions)
-    return analysis_measured(analyze(tracelens.load(path), Options(device=device, extensions=loaded, steps=FILE)))
+    return analysis_measured(
+        analyze(tracelens.load(path), AnalysisOptions(device=device, extensions=loaded, steps=FILE))
+    )
 
 
-def _print(outcomes: list[Outcome]) -> None:
+def _print(outcomes: list[FitOutcome]) -> None:
     rows: list[tuple[str, ...]] = [_HEADER]
     for each in outcomes:
         errors = ("-" if error is None else f"{error:.1f} %" for error in (each.before, each.after, each.unseen))

@@ -19,8 +19,8 @@ if TYPE_CHECKING:
     import pandas as pd
 
     from tracelens.backends.base import System
-    from tracelens.predict.estimation.communication import Message
-    from tracelens.predict.estimation.estimate import Answer
+    from tracelens.predict.estimation.communication import CommunicationEstimate
+    from tracelens.predict.estimation.estimate import OperationEstimate
 
 _HEADER = (
     "device",
@@ -195,7 +195,7 @@ def _systems(clusters: str | None, devices: str | None) -> list[System]:
     return systems or [System.load(name.strip()) for name in (clusters or devices or "").split(",")]
 
 
-def _sent(args: argparse.Namespace, system: System) -> list[Message]:
+def _sent(args: argparse.Namespace, system: System) -> list[CommunicationEstimate]:
     from tracelens.network.topology import Group
     from tracelens.predict.estimation.communication import TokenExchange, collective_answer, exchange_answers
 
@@ -208,7 +208,7 @@ def _sent(args: argparse.Namespace, system: System) -> list[Message]:
     return exchange_answers(system, exchange, sms=args.sms, kernels=args.kernels or "normal")
 
 
-def _answers(args: argparse.Namespace, device: str) -> list[Answer]:
+def _answers(args: argparse.Namespace, device: str) -> list[OperationEstimate]:
     from tracelens.errors import UsageError
     from tracelens.predict.estimation.estimate import operation_answers
 
@@ -229,7 +229,7 @@ def _answers(args: argparse.Namespace, device: str) -> list[Answer]:
     )
 
 
-def _row(answer: Answer) -> tuple[str, ...]:
+def _row(answer: OperationEstimate) -> tuple[str, ...]:
     e = answer.estimate
     if e is None:
         return (answer.device, answer.operation, *"-" * 8, f"no backend can answer: {answer.reason}")
@@ -248,7 +248,7 @@ def _row(answer: Answer) -> tuple[str, ...]:
     )
 
 
-def _message_row(answer: Message) -> tuple[str, ...]:
+def _message_row(answer: CommunicationEstimate) -> tuple[str, ...]:
     figures = (_figure(value) for value in (answer.time_us, answer.peak_us, answer.gb_s))
     return (answer.system, answer.operation, *figures, _error(answer.error_percent), answer.by)
 

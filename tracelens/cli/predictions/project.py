@@ -197,12 +197,12 @@ def _beside(path: Path, found: Result) -> str:
     """The projected step beside a measured one: of a trace or a report.json."""
     import tracelens
     from tracelens.analysis.analyze import analyze
-    from tracelens.analysis.loaded_trace import Options
+    from tracelens.analysis.loaded_trace import AnalysisOptions
     from tracelens.files.documents import is_report
     from tracelens.predict.calibration.measurements import report_step, trace_step
     from tracelens.predict.projection.from_measured import against
 
-    step = report_step(path) if is_report(path) else trace_step(analyze(tracelens.load(path), Options()))
+    step = report_step(path) if is_report(path) else trace_step(analyze(tracelens.load(path), AnalysisOptions()))
     table = against(found.projection, step)
     return table.to_string(index=False, na_rep="-", float_format=lambda value: f"{value:.5g}")
 

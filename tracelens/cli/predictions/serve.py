@@ -23,7 +23,7 @@ from tracelens.predict.serving.serving_options import TOKENS, DeploymentOptions,
 
 if TYPE_CHECKING:
     from tracelens.predict.serving.deployment import Deployment
-    from tracelens.predict.serving.scenarios import Comparison
+    from tracelens.predict.serving.scenarios import ScenarioComparison
 
 _ASKED = "results"
 
@@ -187,7 +187,7 @@ def _with_config(args: argparse.Namespace, path: Path, settings: dict[str, Any])
 
 def _once(args: argparse.Namespace, deployment: Deployment, asked: ServingConfig) -> int:
     from tracelens.predict.serving.experiment import experiment_of
-    from tracelens.predict.serving.metrics import Timeline
+    from tracelens.predict.serving.metrics import ServingTimeline
     from tracelens.report.serving_text import served_text, write_folder
 
     names = ("rate", "concurrency", "requests", "duration", "shared_prefix")
@@ -196,7 +196,7 @@ def _once(args: argparse.Namespace, deployment: Deployment, asked: ServingConfig
         say(f"note: requests come from {asked.replay}; ignored: {', '.join(unused)}", beside=True)
     experiment = experiment_of(deployment, asked, series=args.output is not None, said=args.model)
     cost = experiment.cost()
-    timeline = Timeline(cost) if args.trace is not None else None
+    timeline = ServingTimeline(cost) if args.trace is not None else None
     result = experiment.run(cost=cost, record=timeline)
     written = []
     if timeline is not None:
@@ -323,7 +323,7 @@ def _scenarios(args: argparse.Namespace, asked: ServingConfig) -> int:
     return 0
 
 
-def _compared(args: argparse.Namespace, asked: ServingConfig) -> list[Comparison]:
+def _compared(args: argparse.Namespace, asked: ServingConfig) -> list[ScenarioComparison]:
     """The levels of the deployment that is asked for, or of the three built-in ones."""
     from tracelens.predict.serving.experiment import deployment_of, experiment_of
     from tracelens.predict.serving.scenarios import SCENARIOS, bundled, compare, load_of, of_deployment

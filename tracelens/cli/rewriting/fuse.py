@@ -35,13 +35,13 @@ def run(args: argparse.Namespace) -> int:
     from tracelens.cli import refuse_input
     from tracelens.executors import open_executor
     from tracelens.files.remote import folder_beside
-    from tracelens.trace.fuse import Kept, parse_window
+    from tracelens.trace.fuse import EventFilter, parse_window
 
     paths = find_traces(args.trace)
     source = job_folder(args.trace[0], paths)
     output: Path = args.output or folder_beside(source) / f"{source.name}.fused.json.gz"
     refuse_input(output, paths)
-    kept = Kept(
+    kept = EventFilter(
         window_ns=parse_window(args.window) if args.window else None,
         categories=frozenset(name.strip() for name in args.category.split(",")) if args.category else frozenset(),
     )

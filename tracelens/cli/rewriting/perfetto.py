@@ -18,11 +18,11 @@ configure = arguments_of(TraceToTrace)
 
 def run(args: argparse.Namespace) -> int:
     from tracelens.analysis.analyze import analyze
-    from tracelens.analysis.loaded_trace import Options, load
+    from tracelens.analysis.loaded_trace import AnalysisOptions, load
     from tracelens.excerpts.perfetto import write_perfetto
 
     asked = options_of(TraceToTrace, args)
     refuse_input(asked.output, [asked.trace])
-    say(f" {write_perfetto(analyze(load(asked.trace), Options()), asked.output):,} events")
+    say(f" {write_perfetto(analyze(load(asked.trace), AnalysisOptions()), asked.output):,} events")
     say(f" wrote {asked.output}: open it at https://ui.perfetto.dev, from where nothing is sent")
     return 0

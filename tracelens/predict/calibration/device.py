@@ -71,7 +71,7 @@ _HOPPER_FP8_EXPERTS = {
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Part:
+class MeasuredPart:
     """Measured calls of one kind: ``price(device, rows)`` gives their estimates in us, None where there are none."""
 
     rows: int
@@ -87,7 +87,7 @@ class Measured:
 
     family: str
     precision: str
-    parts: tuple[Part, ...]
+    parts: tuple[MeasuredPart, ...]
     time_us: Floats
     groups: npt.NDArray[np.str_]
     use: Mask
@@ -113,7 +113,7 @@ class Measured:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Outcome:
+class FitOutcome:
     """What a fit gave. Errors are means of |estimate / measured - 1| in percent, None where there is none.
 
     ``before`` is with the device's own constants, ``after`` with ``calibration``, ``unseen`` that of each half of the
@@ -233,7 +233,7 @@ def mean_error(estimated: Floats, measured: Floats) -> float | None:
     return float(np.abs(estimated[known] / measured[known] - 1).mean() * 100) if known.any() else None
 
 
-def calibrate(measured: Measured, device: HardwareSpec, source: str) -> Outcome:
+def calibrate(measured: Measured, device: HardwareSpec, source: str) -> FitOutcome:
     """The device's constants moved to where the measured times are.
 
     What the data do not determine stays at the device's own value, or at a usual one where it has none, and a warning
@@ -243,7 +243,7 @@ def calibrate(measured: Measured, device: HardwareSpec, source: str) -> Outcome:
     own = device.calibration(*key)
     use, groups = measured.use.copy(), len(np.unique(measured.groups[measured.use]))
     before = None if own is None else mean_error(measured.estimate(device, own, everything), measured.time_us)
-    outcome = Outcome(
+    outcome = FitOutcome(
         family=measured.family, precision=measured.precision, rows=len(measured.time_us), groups=groups, before=before
     )
     if groups < LEAST_GROUPS:

@@ -18,7 +18,7 @@ from tracelens.predict.calibration.fitting import coordinate_search
 from tracelens.predict.serving.costs import StepCost
 from tracelens.predict.serving.deployment import Deployment, Engine
 from tracelens.predict.serving.metrics import per_request
-from tracelens.predict.serving.requests import Measured, Requests, read_requests
+from tracelens.predict.serving.requests import MeasuredRequests, Requests, read_requests
 from tracelens.predict.serving.simulation import Options, simulate
 
 #: Rounds of the coordinate search, each over every constant.
@@ -56,7 +56,7 @@ def calibrate(deployment: Deployment, path: Path, *, run: str | None = None, pol
     return fit(deployment, measured, slice(0, max(half, 1)), policy=policy)
 
 
-def fit(deployment: Deployment, measured: Measured, part: slice, *, policy: str | None = None) -> Engine:
+def fit(deployment: Deployment, measured: MeasuredRequests, part: slice, *, policy: str | None = None) -> Engine:
     """Constants that make the requests of ``part`` right, by coordinate search over a loss of mean relative errors."""
     if measured.first_s is None or measured.last_s is None:
         raise InputError(f"{measured.requests.source}: it has no times of first and last tokens to fit")
@@ -108,7 +108,7 @@ def fit(deployment: Deployment, measured: Measured, part: slice, *, policy: str 
     return dataclasses.replace(engine, **rounded)  # type: ignore[arg-type]
 
 
-def compare(deployment: Deployment, measured: Measured, part: slice, *, policy: str | None = None) -> Errors:
+def compare(deployment: Deployment, measured: MeasuredRequests, part: slice, *, policy: str | None = None) -> Errors:
     """The whole run simulated, the requests of ``part`` compared."""
     if measured.first_s is None or measured.last_s is None:
         raise InputError(f"{measured.requests.source}: it has no times of first and last tokens to compare with")

@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tracelens.backends.base import Floats
-from tracelens.backends.kernels.kernel_costs import Costs, Rates, combined_us, missed_us
+from tracelens.backends.kernels.kernel_costs import Costs, KernelRates, combined_us, missed_us
 from tracelens.lazy.records import dataclass
 
 FloatArray = npt.NDArray[np.float64]
@@ -228,18 +228,18 @@ _INERTIA, _LAUNCH_INERTIA = 0.004, 0.0004
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Calls:
+class MeasuredCalls:
     """Measured calls: their costs at the data sheet's rates, the least that they can take, and their times in us.
 
     ``rates`` may hold a value per call, where they are of several devices.
     """
 
     costs: Costs
-    rates: Rates
+    rates: KernelRates
     least_us: Floats
     time_us: Floats
 
-    def take(self, rows: np.ndarray) -> Calls:
+    def take(self, rows: np.ndarray) -> MeasuredCalls:
         """Some of the calls."""
         streamed, held = (None if each is None else each[rows] for each in (self.costs.streamed, self.costs.held))
         us = {name: us[rows] for name, us in self.costs.us.items()}
@@ -248,10 +248,10 @@ class Calls:
             np.broadcast_to(each, len(self.time_us))[rows] for each in (self.rates.l2_bytes, self.rates.hbm)
         )
         rates = self.rates._replace(l2_bytes=l2_bytes, hbm=hbm)
-        return Calls(costs=costs, rates=rates, least_us=self.least_us[rows], time_us=self.time_us[rows])
+        return MeasuredCalls(costs=costs, rates=rates, least_us=self.least_us[rows], time_us=self.time_us[rows])
 
     @classmethod
-    def joined(cls, parts: list[Calls]) -> Calls:
+    def joined(cls, parts: list[MeasuredCalls]) -> MeasuredCalls:
         """One after the other."""
         names = list(parts[0].costs.us)
         each = [len(part.time_us) for part in parts]
@@ -290,7 +290,7 @@ class Calls:
         return found if self.costs.streamed is None else {**found, "hbm": 1.2, "cache": 0.8}
 
 
-def slopes(calls: Calls, constants: Mapping[str, float], us: Floats) -> Floats:
+def slopes(calls: MeasuredCalls, constants: Mapping[str, float], us: Floats) -> Floats:
     """By how much each time grows with the logarithm of each constant, relative to the time; see ``combined_us``."""
     costs, power = calls.costs, constants.get("overlap", 1.0)
     inner = 1.0 if costs.chained else power
@@ -325,7 +325,7 @@ def slopes(calls: Calls, constants: Mapping[str, float], us: Floats) -> Floats:
     return np.stack([slope(name) / us for name in constants], axis=1)
 
 
-def fitted_norm(calls: Calls, start: Mapping[str, float], inertia: float = 0.0) -> dict[str, float]:
+def fitted_norm(calls: MeasuredCalls, start: Mapping[str, float], inertia: float = 0.0) -> dict[str, float]:
     """The constants of ``start`` with the least mean error; ``inertia`` 1 holds them near it, see above."""
     names = list(start)
     low = np.log([_LEAST.get(name, _USUAL_LEAST) for name in names])
@@ -358,7 +358,7 @@ def fitted_norm(calls: Calls, start: Mapping[str, float], inertia: float = 0.0) 
     return constants(descended(x, lambda ratio: ratio - 1, lambda ratio: ratio))
 
 
-def fitted_fresh(calls: Calls, start: Mapping[str, float]) -> dict[str, float]:
+def fitted_fresh(calls: MeasuredCalls, start: Mapping[str, float]) -> dict[str, float]:
     """The better of fits from ``start`` with much and with little overlap."""
     tried = [fitted_norm(calls, {**start, "overlap": overlap}) for overlap in _STARTS]
     return min(tried, key=lambda constants: calls.errors(constants).mean())

@@ -20,13 +20,13 @@ import numpy as np
 
 from tracelens.backends.base import Floats
 from tracelens.backends.kernels import kernel_table
-from tracelens.backends.kernels.kernel_costs import KernelTable, Rates, chosen_constants, constants_of_device
+from tracelens.backends.kernels.kernel_costs import KernelRates, KernelTable, chosen_constants, constants_of_device
 from tracelens.errors import UsageError
 from tracelens.hardware import HardwareSpec
 from tracelens.hardware.device_figures import KernelConstants
 from tracelens.lazy.records import dataclass
-from tracelens.predict.calibration.device import LEAST_GROUPS, Outcome, quoted, replaced_tables, rounded
-from tracelens.predict.calibration.fitting import Calls, fitted_fresh, fitted_norm
+from tracelens.predict.calibration.device import LEAST_GROUPS, FitOutcome, quoted, replaced_tables, rounded
+from tracelens.predict.calibration.fitting import MeasuredCalls, fitted_fresh, fitted_norm
 from tracelens.predict.calibration.measurements import of_device as rows_of_device
 from tracelens.predict.estimation.kernel_estimates import batches, size_faults
 
@@ -58,7 +58,7 @@ class OnDevice:
 
     device: HardwareSpec
     case: Mapping[str, str]
-    calls: Calls
+    calls: MeasuredCalls
     groups: np.ndarray[Any, np.dtype[np.str_]]
 
 
@@ -81,7 +81,7 @@ class KernelFit:
         pooled = self.known or _worthwhile(_joined(parts))
         return [constants or _near(part, pooled, _INERTIA) for constants, part in zip(own, parts, strict=True)]
 
-    def _fit_pooled(self, parts: Sequence[Calls]) -> list[dict[str, float]]:
+    def _fit_pooled(self, parts: Sequence[MeasuredCalls]) -> list[dict[str, float]]:
         """All calls, then each device's near to that, then each case's near to its device's."""
         pooled = self.known or _worthwhile(_joined(parts))
         names = [each.device.name for each in self.on]
@@ -122,7 +122,7 @@ def _shuffled(name: str) -> int:
     return zlib.crc32(name.encode())
 
 
-def _worthwhile(calls: Calls) -> dict[str, float]:
+def _worthwhile(calls: MeasuredCalls) -> dict[str, float]:
     """Constants of the costs that are worth having: what changes little is left out, and the others fitted again."""
     found = fitted_fresh(calls, calls.usual())
     error = calls.errors(found).mean()
@@ -142,11 +142,11 @@ def _worthwhile(calls: Calls) -> dict[str, float]:
             return found
 
 
-def _joined(parts: Sequence[Calls]) -> Calls:
-    return Calls.joined([part for part in parts if len(part.time_us)] or list(parts))
+def _joined(parts: Sequence[MeasuredCalls]) -> MeasuredCalls:
+    return MeasuredCalls.joined([part for part in parts if len(part.time_us)] or list(parts))
 
 
-def _near(part: Calls, pooled: Mapping[str, float], inertia: float) -> dict[str, float]:
+def _near(part: MeasuredCalls, pooled: Mapping[str, float], inertia: float) -> dict[str, float]:
     """Constants near to those of more calls, without the costs that these calls do not have."""
     if not len(part.time_us):
         return dict(pooled)
@@ -173,14 +173,14 @@ def kernel_fits(table: KernelTable, frame: pd.DataFrame, device: HardwareSpec | 
     found: dict[tuple[tuple[str, str], ...], list[OnDevice]] = defaultdict(list)
     for name in sorted(set(names[good].tolist())):
         ran_on = device or HardwareSpec.load(name)
-        rates = Rates.of(ran_on)
+        rates = KernelRates.of(ran_on)
         if rates is None:
             continue
         for rows, batch in batches(table, frame, np.flatnonzero(good & (names == name))):
             if len(rows) < _LEAST_ROWS:
                 continue
             case = {**dict(batch.case), **_usual_text(table, frame.iloc[rows])}
-            calls = Calls(
+            calls = MeasuredCalls(
                 costs=table.costs(batch.sizes, rates, case), rates=rates, time_us=times[rows],
                 least_us=table.least_us(table.work(batch.sizes, case), rates),
             )  # fmt: skip
@@ -218,7 +218,7 @@ def constants_lines(rows: Sequence[KernelConstants], key: str) -> list[str]:
 class KernelOutcome(NamedTuple):
     """Errors of one kernel before and after, and its constants; None where it was not fitted."""
 
-    outcome: Outcome
+    outcome: FitOutcome
     made: KernelConstants | None
 
 
@@ -241,7 +241,9 @@ def _calibrated(table: KernelTable, fit: KernelFit, device: HardwareSpec) -> Ker
     before = min((float(on.calls.errors(each.constants).mean()) for each in known), default=None)
     words = (text for name, text in on.case.items() if name != "version")
     groups = len(np.unique(on.groups))
-    outcome = Outcome(family=table.name, precision=" ".join(words), rows=len(on.groups), groups=groups, before=before)
+    outcome = FitOutcome(
+        family=table.name, precision=" ".join(words), rows=len(on.groups), groups=groups, before=before
+    )
     if groups < LEAST_GROUPS:
         few = f"{groups} shape groups determine no constant: not fitted"
         return KernelOutcome(replace(outcome, warnings=(few,)), None)

@@ -28,7 +28,7 @@ from tracelens.files.data_table import COUNT, TIME, is_file_name, measured_rows,
 from tracelens.files.documents import REPORT, expected, json_of, report_ops
 from tracelens.hardware import HardwareSpec
 from tracelens.perf_models import PerfModel, WorkColumns
-from tracelens.predict.calibration.device import Mask, Measured, Part
+from tracelens.predict.calibration.device import Mask, Measured, MeasuredPart
 from tracelens.predict.estimation.estimate import ESTIMATED
 from tracelens.predict.estimation.table_kinds import KINDS, size_faults, with_sizes
 from tracelens.signature import OpSignature, freeze
@@ -102,7 +102,7 @@ def table_measured(table: pd.DataFrame, device: HardwareSpec, name: str) -> list
         measured_calls = Measured(
             family=family,
             precision=each,
-            parts=(Part(rows=len(part), price=batch_price(columns)),),
+            parts=(MeasuredPart(rows=len(part), price=batch_price(columns)),),
             time_us=times[rows],
             groups=np.array(["/".join(f"{value:g}" for value in row) for row in keys]),
             use=_to_fit(columns, each, device, family),
@@ -140,7 +140,7 @@ def by_origami(measured: Measured, batch: ColumnBatch, device: HardwareSpec) -> 
         found: Floats = answers[rows] * slowdowns(batch.take(rows), trial)
         return found
 
-    part = Part(rows=len(answers), price=priced)
+    part = MeasuredPart(rows=len(answers), price=priced)
     return [replace(measured, family=family, parts=(part,), use=known)]
 
 
@@ -241,7 +241,7 @@ def _models(family: str, which: str, rows: Sequence[tuple[PerfModel, str, float]
     return Measured(
         family=family,
         precision=which,
-        parts=(Part(rows=len(rows), price=streamed if family == "memory_bound" else priced),),
+        parts=(MeasuredPart(rows=len(rows), price=streamed if family == "memory_bound" else priced),),
         time_us=time_us,
         groups=np.array([group for _, group, _ in rows]),
         use=np.ones(len(rows), bool),

@@ -16,6 +16,7 @@ from tracelens.lazy.records import dataclass
 if TYPE_CHECKING:
     import pandas as pd
 
+
 #: Pairs of columns that files have, measured and predicted, with the bounds of an interval; the first that is there.
 PAIRS = (
     ("measured", "predicted", "low", "high"),
@@ -49,7 +50,7 @@ class Score:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Columns:
+class ScoreColumns:
     """Names of a file's columns; ``low`` and ``high`` empty: it has no intervals. ``area`` empty: one for all."""
 
     measured: str
@@ -60,7 +61,7 @@ class Columns:
     area: str
 
     @classmethod
-    def of(cls, path: Path, table: pd.DataFrame, *, family: str | None = None) -> Columns:
+    def of(cls, path: Path, table: pd.DataFrame, *, family: str | None = None) -> ScoreColumns:
         """InputError for a file without measured and predicted values."""
         pair = next((pair for pair in PAIRS if {*pair[:2]} <= {*table.columns}), None)
         if pair is None:
@@ -77,7 +78,7 @@ class Columns:
 def score_file(path: Path, *, family: str | None = None) -> tuple[Score, ...]:
     """All rows, each area, and each family, in this order. InputError, with the row, for a value that is none."""
     table = read_table(path)
-    columns = Columns.of(path, table, family=family)
+    columns = ScoreColumns.of(path, table, family=family)
     rows = table.to_dict("records")
     measured = _values(path, rows, columns.measured)
     known = [at for at, value in enumerate(measured) if value is not None]

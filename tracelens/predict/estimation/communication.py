@@ -31,6 +31,7 @@ from tracelens.units import GB_PER_S_IN_BYTES_PER_US
 if TYPE_CHECKING:
     import pandas as pd
 
+
 #: Ranks of a node in the tables of DeepEP's measurements.
 EP_RANKS_PER_NODE = 8
 _MESSAGE = ("op", "size", "num_nodes", "gpus_per_node")
@@ -45,7 +46,7 @@ _PHASES: tuple[Phase, ...] = ("dispatch", "combine")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Message:
+class CommunicationEstimate:
     """One collective or exchange on one system: time and least time in us, rate in GB/s, and how it is done.
 
     ``gb_s`` is bus bandwidth (size/time, times 2(n-1)/n for an all-reduce, (n-1)/n for other exchanges); DeepEP: all
@@ -63,7 +64,9 @@ class Message:
     error_percent: float | None = None
 
 
-def collective_answer(system: System, op: str, nbytes: float, group: Group, algorithm: str | None = None) -> Message:
+def collective_answer(
+    system: System, op: str, nbytes: float, group: Group, algorithm: str | None = None
+) -> CommunicationEstimate:
     """``op`` over ``nbytes``, the full message. UsageError where nothing can do it."""
     word = plain_word(op)
     if not 0 <= nbytes < np.inf:
@@ -73,7 +76,7 @@ def collective_answer(system: System, op: str, nbytes: float, group: Group, algo
     if np.isnan(time):
         raise UsageError(f"{system_name(system)} has no algorithm for {op!r} over {group.ranks} ranks")
     factor = bus_factor(word, group.ranks) or 0.0
-    return Message(
+    return CommunicationEstimate(
         system=system_name(system), operation=word, time_us=float(time), by=by, note=system.note,
         peak_us=float(bound_us(word, nbytes, group, _topology(system))[0]),
         gb_s=nbytes * factor / time / GB_PER_S_IN_BYTES_PER_US if time else 0.0,
@@ -94,7 +97,7 @@ class TokenExchange:
 
 def exchange_answers(
     system: System, of: TokenExchange, *, kernels: Kernels = "normal", sms: int = DEFAULT_SMS
-) -> list[Message]:
+) -> list[CommunicationEstimate]:
     """Dispatch and combine, normal kernels' notification between nodes before each.
 
     UsageError without figures for the library, or for half nodes.
@@ -109,7 +112,7 @@ def exchange_answers(
         )  # fmt: skip
         time = float(exchange_us(shape, kernels, system, links)[0])
         copies = float(shape.copies(per_node)) if kernels == "normal" else of.topk
-        sent = Message(
+        sent = CommunicationEstimate(
             system=system_name(system), operation=phase, time_us=time, note=system.note,
             by=f"{links.library} {kernels}",
             error_percent=getattr(DeepEP.load(links.library), kernels)[phase].error_percent,

@@ -30,7 +30,7 @@ from tracelens.perf_models import GEMM
 from tracelens.perf_models.base import WorkColumns
 from tracelens.predict.estimation.communication import estimate_collectives, estimate_exchanges
 from tracelens.predict.estimation.kernel_estimates import LIBRARIES, estimate_kernels
-from tracelens.predict.estimation.table_kinds import KINDS, Kind, group_rows, size_faults, with_sizes
+from tracelens.predict.estimation.table_kinds import KINDS, TableKind, group_rows, size_faults, with_sizes
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -157,7 +157,7 @@ def _words(table: pd.DataFrame, column: str | Sequence[str], usual: str) -> np.n
     return np.array([" ".join(words) for words in zip(*parts, strict=True)] or [""] * len(table), dtype=object)
 
 
-def _unanswered(kind: Kind, dtype: str, device: HardwareSpec, backend: str) -> str:
+def _unanswered(kind: TableKind, dtype: str, device: HardwareSpec, backend: str) -> str:
     """Why no backend knows a row."""
     precision = precision_of(dtype)
     if kind.dtype != "kv_cache_dtype" and precision is not None and device.matrix:
@@ -181,7 +181,7 @@ def _as_table(what: str, given: object) -> pd.DataFrame:
     return pd.DataFrame([dict(given)])
 
 
-def _kind(what: str, table: pd.DataFrame, *, is_device_named: bool) -> Kind:
+def _kind(what: str, table: pd.DataFrame, *, is_device_named: bool) -> TableKind:
     kind = KINDS.get(what)
     if kind is None:
         raise UsageError.unknown("kind of table", what, [*KINDS, *kernel_tables(), *_COMMUNICATION])
@@ -228,7 +228,7 @@ def without_rate(found: EstimateTable, flops: Floats) -> np.ndarray[Any, np.dtyp
 
 
 def _batches(
-    kind: Kind, table: pd.DataFrame, at: Positions, typed: tuple[str, HardwareSpec]
+    kind: TableKind, table: pd.DataFrame, at: Positions, typed: tuple[str, HardwareSpec]
 ) -> Iterator[tuple[Positions, ColumnBatch | WorkColumns | str]]:
     """Rows and their batch; for a row that describes nothing possible, the reason. It costs no other its answer."""
     if not len(at):
@@ -245,7 +245,7 @@ def _batches(
             yield from _batches(kind, table, half, typed)
 
 
-def _products_in(kind: Kind, part: pd.DataFrame, dtype: str, device: HardwareSpec) -> ColumnBatch | WorkColumns:
+def _products_in(kind: TableKind, part: pd.DataFrame, dtype: str, device: HardwareSpec) -> ColumnBatch | WorkColumns:
     """Products in another type: AMD's tuned kernels, where they name it, else as the roofline has it."""
     columns = kind.columns(part, Precision.BF16)
     named, read = GEMM_AITER.type_named(dtype), DType.parse(dtype)
@@ -280,7 +280,7 @@ def precision_of(dtype: str) -> Precision | None:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Answer:
+class OperationEstimate:
     """One operation on one device.
 
     ``measured_as`` names the device and types whose measurements the estimate rests on, ``error_percent`` is the mean
@@ -305,7 +305,7 @@ def operation_answers(
     dtype: str = "bf16",
     backend: str = "tile",
     gpu_clock_mhz: float | None = None,
-) -> list[Answer]:
+) -> list[OperationEstimate]:
     """One kernel, and with ``sizes["backward"]`` its gradients each apart.
 
     UsageError for a size or type that is missing.
@@ -328,7 +328,9 @@ def operation_answers(
 _Named = list[tuple[str, str, Mapping[str, object]]]
 
 
-def _answer(name: str, columns: Mapping[str, np.ndarray[Any, np.dtype[Any]]], asked: Asked, dtype: str) -> Answer:
+def _answer(
+    name: str, columns: Mapping[str, np.ndarray[Any, np.dtype[Any]]], asked: Asked, dtype: str
+) -> OperationEstimate:
     row = {key: values[0] for key, values in columns.items()}
     compute, memory, peak = (
         None if np.isnan(row[key]) else float(row[key]) for key in ("compute_us", "memory_us", "peak_us")
@@ -343,7 +345,7 @@ def _answer(name: str, columns: Mapping[str, np.ndarray[Any, np.dtype[Any]]], as
         time_us=float(row["time_us"]), bound=str(row["bound"]) or None, backend=str(row["backend"]), compute_us=compute,
         memory_us=memory, peak_us=peak,
     )  # fmt: skip
-    return Answer(
+    return OperationEstimate(
         device=device.name if isinstance(device, HardwareSpec) else str(device), operation=name,
         flops=float(row["flops"]), estimate=estimate if known else None,
         error_percent=None if np.isnan(row["error_percent"]) else float(row["error_percent"]),

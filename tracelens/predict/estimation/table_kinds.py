@@ -86,7 +86,7 @@ _OF_LAYERS = ("framework", "version", "kernel_source", "latency", "latency_ms")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Kind:
+class TableKind:
     """How a table of one kind is read: its columns, the one that names the type, and rows to a column batch.
 
     ``optional``: columns that may be absent; ``apart``: those of text in which the rows of one batch are alike.
@@ -99,17 +99,17 @@ class Kind:
     apart: tuple[str, ...] = ()
 
 
-def size_faults(table: pd.DataFrame, kind: Kind, name: str = "") -> list[str]:
+def size_faults(table: pd.DataFrame, kind: TableKind, name: str = "") -> list[str]:
     """Per row what is wrong with its sizes, "" where nothing is; ``name`` is the file's."""
     return faults(table, _size_columns(table, kind), name)
 
 
-def _size_columns(table: pd.DataFrame, kind: Kind) -> Mapping[str, Number]:
+def _size_columns(table: pd.DataFrame, kind: TableKind) -> Mapping[str, Number]:
     needed = {name: _SIZES.get(name, COUNT) for name in kind.needed}
     return needed | {name: number for name, number in kind.optional.items() if name in table}
 
 
-def with_sizes(table: pd.DataFrame, kind: Kind) -> pd.DataFrame:
+def with_sizes(table: pd.DataFrame, kind: TableKind) -> pd.DataFrame:
     """``table`` whose sizes are numbers, NaN where ``size_faults`` names a reason."""
     return table.assign(**{name: numbers(table, name, number) for name, number in _size_columns(table, kind).items()})
 
@@ -231,28 +231,28 @@ def moe_columns(table: pd.DataFrame, precision: str) -> MoEColumns:
 
 
 _WINDOW, _BATCHED = {"window_size": _OPEN}, {"b": _ONE, "batch": _ONE}
-KINDS: Mapping[str, Kind] = {
-    "gemm": Kind(needed=("m", "n", "k"), dtype="gemm_dtype", columns=_gemm_columns, optional=_BATCHED),
-    "context-attention": Kind(
+KINDS: Mapping[str, TableKind] = {
+    "gemm": TableKind(needed=("m", "n", "k"), dtype="gemm_dtype", columns=_gemm_columns, optional=_BATCHED),
+    "context-attention": TableKind(
         needed=_ATTENTION, dtype="kv_cache_dtype", columns=_attention_columns, optional=_WINDOW
     ),
-    "generation-attention": Kind(
+    "generation-attention": TableKind(
         needed=_ATTENTION, dtype="kv_cache_dtype", columns=_attention_columns, optional=_WINDOW
     ),
-    "context-mla": Kind(
+    "context-mla": TableKind(
         needed=_MLA, dtype="kv_cache_dtype", columns=functools.partial(_latent_columns, absorbed=False)
     ),
-    "generation-mla": Kind(
+    "generation-mla": TableKind(
         needed=_MLA, dtype="kv_cache_dtype", columns=functools.partial(_latent_columns, absorbed=True)
     ),
-    "moe": Kind(
+    "moe": TableKind(
         needed=_MOE, dtype="moe_dtype", columns=moe_columns,
         optional={"gated": replace(_FLAG, blank=1.0), "moe_tp_size": _RANKS, "moe_ep_size": _RANKS},
     ),
-    "grouped-gemm": Kind(
+    "grouped-gemm": TableKind(
         needed=("n", "k"), dtype="gemm_dtype", columns=_grouped_columns, optional={"m": _OPEN, "groups": _ONE}
     ),
-    "sdpa": Kind(
+    "sdpa": TableKind(
         needed=("s_q", "q_heads", "d_qk"), dtype="kv_cache_dtype", columns=_sdpa_columns, apart=("pass", "latent"),
         optional={
             "b": _ONE, "s_kv": _OPEN, "kv_heads": _OPEN, "d_v": _OPEN, "window": _OPEN,

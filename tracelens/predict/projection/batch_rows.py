@@ -67,7 +67,7 @@ PACKED = f"texts of {SFT_DOCUMENT} tokens packed (SQuAD: llama3_llm_finetune.py 
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Point:
+class ProjectedRow:
     """A row's answer: a projection, or the reason. ``assumptions`` are what the row did not say, the batch among them
     where ``is_batch_assumed``; ``doubt`` is how its own figures contradict each other.
     """
@@ -97,18 +97,18 @@ class RowOptions:
 AS_IS = RowOptions()
 
 
-def project_row(row: Mapping[str, str], options: RowOptions = AS_IS) -> Point:
+def project_row(row: Mapping[str, str], options: RowOptions = AS_IS) -> ProjectedRow:
     """The row's step, or the one thing why there is none."""
     try:
         return _projected(stated(row), options)
     except TracelensError as error:
-        return Point(reason=str(error))
+        return ProjectedRow(reason=str(error))
 
 
-def _projected(row: Mapping[str, str], options: RowOptions) -> Point:
+def _projected(row: Mapping[str, str], options: RowOptions) -> ProjectedRow:
     reason = _not_modeled(row)
     if reason is not None:
-        return Point(reason=reason)
+        return ProjectedRow(reason=reason)
     model = ModelConfig.load(row["model"])
     configured = configuration(row)
     assumptions = list(configured.assumptions)
@@ -125,7 +125,7 @@ def _projected(row: Mapping[str, str], options: RowOptions) -> Point:
         assumptions += [repeated] if repeated != NOTHING or not row.get("recompute") else []
     notes = (note for note in found.notes if note != system.note)
     said = (*assumptions, *filter(None, (read_as,)), *notes)
-    return Point(
+    return ProjectedRow(
         projection=found, assumptions=said, framework=framework, is_batch_assumed=_is_batch_open(row),
         doubt=_contradiction(row, found),
     )  # fmt: skip
@@ -225,7 +225,7 @@ def project_rows(
     return answers, answered
 
 
-def _figures(point: Point, *, is_anchored: bool) -> dict[str, str]:
+def _figures(point: ProjectedRow, *, is_anchored: bool) -> dict[str, str]:
     figures = {"assumed": "; ".join(point.assumptions), "doubtful": point.doubt}
     found = point.projection
     if found is None:
@@ -273,7 +273,7 @@ class RowAnchor:
             raise UsageError(f"--anchor {row_id}: {point.reason}")
         return cls(anchor=Anchor.of(point.projection, measured_us, f"row {row_id}"), row=row)
 
-    def on(self, point: Point, row: Mapping[str, str]) -> Point:
+    def on(self, point: ProjectedRow, row: Mapping[str, str]) -> ProjectedRow:
         """``point`` of ``row``, anchored where model and device are the same."""
         same = all(row[name].strip().lower() == self.row[name].strip().lower() for name in ("model", "gpu"))
         if point.projection is None or not same:

@@ -28,8 +28,8 @@ from tracelens.predict.projection.chunk_timing import (
     merged,
     passed,
 )
-from tracelens.predict.projection.overheads import NO_OPTIONS, Options, Software, later_us, priced
-from tracelens.predict.projection.pipeline import REDUCED_BYTES, Cost, Costs, hops_us, layer_counts
+from tracelens.predict.projection.overheads import NO_OPTIONS, ProjectionOptions, Software, later_us, priced
+from tracelens.predict.projection.pipeline import REDUCED_BYTES, Cost, TaskCosts, hops_us, layer_counts
 from tracelens.predict.projection.schedules import Kind, Task
 from tracelens.units import BYTES_PER_GIB, NS_PER_US
 from tracelens.workload import memory, rank_ops
@@ -131,7 +131,7 @@ class Job:
     order: schedules.Order
     backend: Backend
     software: Software
-    options: Options = NO_OPTIONS
+    options: ProjectionOptions = NO_OPTIONS
     _made: dict[tuple[Any, ...], Any] = field(default_factory=dict, repr=False, compare=False)
 
     def run(self) -> Run:
@@ -141,7 +141,7 @@ class Job:
         ran = pipeline.run(
             tasks,
             routes,
-            costs=Costs(
+            costs=TaskCosts(
                 of={kind: self._costs(kind) for kind in sorted({task.kind for mine in tasks for task in mine})},
                 late=lasts.costs(),
                 pairs=self._pair if self._pairs else None,

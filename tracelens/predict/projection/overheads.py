@@ -75,14 +75,14 @@ class Straggler:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Options:
+class ProjectionOptions:
     """``fsdp_hidden`` None: what FSDP's transfers cost beside computing follows from the timeline."""
 
     fsdp_hidden: Hidden | None = None
     straggler: Straggler | None = None
 
 
-NO_OPTIONS = Options()
+NO_OPTIONS = ProjectionOptions()
 
 
 #: Side of the square product that stands for those which published sustained rates were measured on.

@@ -77,7 +77,7 @@ LateCost: TypeAlias = Callable[[float], Cost]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Costs:
+class TaskCosts:
     """What tasks take.
 
     ``of`` by kind as ``[rank][chunk]``; ``late`` by (rank, position in its order) takes precedence. ``pairs`` of rank,
@@ -142,7 +142,7 @@ def run(
     tasks: Sequence[Sequence[Task]],
     routes: Sequence[Route],
     *,
-    costs: Costs,
+    costs: TaskCosts,
     kept_bytes: PerChunk,
     later_bytes: PerChunk,
     hops_us: Sequence[float],
@@ -171,7 +171,7 @@ def run(
 
 
 def _ports(
-    tasks: Sequence[Sequence[Task]], routes: Sequence[Route], costs: Costs, hops_us: Sequence[float]
+    tasks: Sequence[Sequence[Task]], routes: Sequence[Route], costs: TaskCosts, hops_us: Sequence[float]
 ) -> list[dict[Kind, list[Port]]]:
     """What each rank receives and sends; both backwards do alike, and weights' gradients do neither."""
     ranks, chunks = len(tasks), sum(len(route) for route in routes) // len(tasks)
@@ -204,7 +204,9 @@ def _ports(
 class _Rank:
     """One rank's progress."""
 
-    def __init__(self, index: int, tasks: Sequence[Task], costs: Costs, ports: Mapping[Kind, Sequence[Port]]) -> None:
+    def __init__(
+        self, index: int, tasks: Sequence[Task], costs: TaskCosts, ports: Mapping[Kind, Sequence[Port]]
+    ) -> None:
         self.index, self.tasks, self.ports, self.beside = index, tasks, ports, costs.pairs
         # A schedule that has whole backwards splits some off where it fills: those run alone
         self.paired = "B" if any(task.kind == "B" for task in tasks) else "D"

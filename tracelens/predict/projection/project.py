@@ -21,7 +21,7 @@ from tracelens.perf_models import GroupedGEMM
 from tracelens.predict.projection import step, step_traces
 from tracelens.predict.projection.frameworks import Framework, Residuals, named
 from tracelens.predict.projection.job import Run
-from tracelens.predict.projection.overheads import Hidden, Options, Software, Straggler
+from tracelens.predict.projection.overheads import Hidden, ProjectionOptions, Software, Straggler
 from tracelens.predict.projection.projection_options import ProjectOptions
 from tracelens.predict.projection.step import Lever, Projection
 from tracelens.units import BYTES_PER_GB, NS_PER_US, US_PER_S
@@ -241,11 +241,12 @@ def project(
         raise UsageError(
             f"straggler in pipeline stage {late.stage}: with pp {asked.pp} the stages are 0 to {asked.pp - 1}"
         )
+    hidden = Hidden.parse(asked.fsdp_overlap) if asked.fsdp_overlap else None
     found = step.project(
         config, parallel, system,
         sequence=asked.sequence, schedule=asked.schedule, backends=asked.backend,
         software=_software(asked, framework, system),
-        options=Options(fsdp_hidden=Hidden.parse(asked.fsdp_overlap) if asked.fsdp_overlap else None, straggler=late),
+        options=ProjectionOptions(fsdp_hidden=hidden, straggler=late),
     )  # fmt: skip
     limits = filter(None, (config.too_long(asked.sequence), _without_tower(config)))
     found = replace(found, notes=(*found.notes, *config.notes, *limits, *asked.unread(config)))

@@ -18,7 +18,7 @@ from tracelens.lazy.records import dataclass
 from tracelens.option_fields import BACKENDS
 from tracelens.predict.projection import schedules
 from tracelens.predict.projection.job import Job
-from tracelens.predict.projection.overheads import NO_OPTIONS, PLAIN, Options, Software
+from tracelens.predict.projection.overheads import NO_OPTIONS, PLAIN, ProjectionOptions, Software
 from tracelens.units import BYTES_PER_GB, TERA_PER_S_IN_PER_US, US_PER_S
 from tracelens.workload import memory
 from tracelens.workload.model_config import ModelConfig
@@ -108,7 +108,7 @@ def project(
     schedule: str | None = None,
     backends: str | Backend = BACKENDS,
     software: Software = PLAIN,
-    options: Options = NO_OPTIONS,
+    options: ProjectionOptions = NO_OPTIONS,
 ) -> Projection:
     """The step of ``parallel.global_batch`` sequences of ``sequence`` tokens. ``schedule`` None: 1f1b, or interleaved.
 

@@ -67,7 +67,7 @@ class TimelineEvent(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Timeline:
+class RankTimeline:
     """Everything that one pipeline rank's device does in a step, by launch."""
 
     rank: int
@@ -84,10 +84,10 @@ class Timeline:
         return {name: (calls[name], times[name]) for name in sorted(calls)}
 
 
-def timeline(job: Job, ran: Run, rank: int) -> Timeline:
+def timeline(job: Job, ran: Run, rank: int) -> RankTimeline:
     """What pipeline rank ``rank`` does."""
     found = [*_tasks(job, ran, rank), *_hops(job, ran, rank), *_finish(job, ran, rank)]
-    return Timeline(rank=rank, events=tuple(_one_at_a_time(found)), step_ns=_ns(ran.step_us))
+    return RankTimeline(rank=rank, events=tuple(_one_at_a_time(found)), step_ns=_ns(ran.step_us))
 
 
 def write_traces(job: Job, ran: Run, folder: Path, ranks: Sequence[int] | None = None) -> list[Path]:
@@ -231,7 +231,7 @@ def _one_at_a_time(events: Iterable[TimelineEvent]) -> Iterator[TimelineEvent]:
         yield event._replace(start_ns=start)
 
 
-def _recorded(job: Job, stage: Timeline, rank: int) -> RecordedTrace:
+def _recorded(job: Job, stage: RankTimeline, rank: int) -> RecordedTrace:
     """The host's launches on one thread, every stream of transfers with a thread of its own."""
     launched = sorted((h for h in stage.events if h.launch_ns is not None), key=lambda h: (h.launch_ns, h.start_ns))
     others: dict[str, list[TimelineEvent]] = defaultdict(list)

@@ -11,7 +11,7 @@ from typing import Any
 import pandas as pd
 
 from tracelens.analysis.analyze import analyze
-from tracelens.analysis.loaded_trace import Options, load
+from tracelens.analysis.loaded_trace import AnalysisOptions, load
 from tracelens.analysis.reading.recorded_groups import recorded_ep_size
 from tracelens.analysis.sheets import perf_summary
 from tracelens.backends.base import System
@@ -115,7 +115,7 @@ def _exchanges(path: Path, ranks: int) -> list[dict[Any, Any]]:
     recorded = recorded_ep_size(trace.table)
     if recorded not in (None, ranks):
         raise UsageError(f"{path}: its expert-parallel group has {recorded} ranks, but the prediction {ranks}")
-    ops = analyze(trace, Options(cpu=True)).frames.get(perf_summary.UNIFIED_PERF_SUMMARY_TITLE)
+    ops = analyze(trace, AnalysisOptions(cpu=True)).frames.get(perf_summary.UNIFIED_PERF_SUMMARY_TITLE)
     return [] if ops is None else ops[ops.category == _CATEGORY].to_dict(orient="records")
 
 

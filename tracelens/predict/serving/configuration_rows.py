@@ -33,7 +33,14 @@ from tracelens.lazy.records import dataclass
 from tracelens.option_fields import BACKENDS
 from tracelens.predict.serving import engines
 from tracelens.predict.serving.costs import StepCost
-from tracelens.predict.serving.deployment import Deployment, Engine, Parallelism, Precision, Speculation, as_served
+from tracelens.predict.serving.deployment import (
+    Deployment,
+    Engine,
+    Parallelism,
+    ServingPrecision,
+    Speculation,
+    as_served,
+)
 from tracelens.predict.serving.requests import LONGEST, Requests
 from tracelens.predict.serving.simulation import Options, Outcome, simulate
 from tracelens.workload import ModelConfig
@@ -80,7 +87,7 @@ NEEDED = ("model_path", "system", "isl", "osl")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Point:
+class ServingPoint:
     """One row: what is served, and ``concurrency`` requests of equal lengths in flight at any time."""
 
     model: str
@@ -108,7 +115,7 @@ class PointEstimate:
     reason: str = ""
 
 
-def point_of(row: Mapping[str, Any], where: str = "") -> Point:
+def point_of(row: Mapping[str, Any], where: str = "") -> ServingPoint:
     """A row of serving_points.csv's columns, or of ``HEADINGS``; UsageError, beginning with ``where``, says what it
     lacks.
     """
@@ -124,7 +131,7 @@ def point_of(row: Mapping[str, Any], where: str = "") -> Point:
         raise UsageError(f"--batch does not simulate mode {shown(mode)}; use --prefill-replicas")
     whole = functools.partial(_whole, row, where)
     pp, dp = whole("pp_size", 1), whole("attention_dp_size", 1)
-    return Point(
+    return ServingPoint(
         model=_name(row, "model_path"),
         system=_name(row, "system"),
         precision=None if _name(row, "precision").lower() in ("", "none", "no", "-") else _name(row, "precision"),
@@ -182,7 +189,7 @@ def _day(said: str) -> datetime.date | None:
         return None
 
 
-def engine_name(point: Point) -> str:
+def engine_name(point: ServingPoint) -> str:
     """The file of the point's engine."""
     return engines.engine_name(point.engine, system_of(point.system)[0].device)
 
@@ -216,14 +223,14 @@ class PointSimulator:
         self._collective = collective
         self._costs: dict[tuple[object, ...], StepCost] = {}
 
-    def estimate(self, point: Point) -> PointEstimate:
+    def estimate(self, point: ServingPoint) -> PointEstimate:
         """A reason instead of figures where the point cannot be served."""
         try:
             return self._simulated(point)
         except TracelensError as error:
             return PointEstimate(reason=str(error))
 
-    def _simulated(self, point: Point) -> PointEstimate:
+    def _simulated(self, point: ServingPoint) -> PointEstimate:
         cost = self.cost(point).released(point.date)
         requests = closed_loop(point, in_waves=cost.deployment.engine.policy == "prefill-first")
         outcome = simulate(cost.deployment, requests, Options(levels=("low",)), cost=cost)
@@ -235,7 +242,7 @@ class PointSimulator:
         low, high = found.tpot_ms / residuals.most, found.tpot_ms * residuals.most
         return dataclasses.replace(found, tpot_ms_low=low, tpot_ms_high=high)
 
-    def cost(self, point: Point) -> StepCost:
+    def cost(self, point: ServingPoint) -> StepCost:
         """The point's step cost."""
         key = (point.model, point.system, point.precision, point.parallelism, point.engine, point.further_tokens)
         found = self._costs.get(key)
@@ -248,7 +255,7 @@ class PointSimulator:
                     system=system,
                     parallelism=point.parallelism,
                     precision=engines.fitted_engine(point.engine, system.device).cached(
-                        Precision.named(point.precision, model)
+                        ServingPrecision.named(point.precision, model)
                     ),
                     engine=self._engine_on(system, point),
                     speculation=Speculation.of_model(model) if point.further_tokens else None,
@@ -258,7 +265,7 @@ class PointSimulator:
             )
         return found
 
-    def _engine_on(self, system: System, point: Point) -> Engine:
+    def _engine_on(self, system: System, point: ServingPoint) -> Engine:
         """The engine's limits with the fitted constants of the one that the row names."""
         if self._engine_named == engines.IDEAL:
             return self._engine
@@ -270,7 +277,7 @@ class PointSimulator:
         return dataclasses.replace(self._engine, **{name: getattr(fitted, name) for name in names})
 
 
-def closed_loop(point: Point, *, in_waves: bool) -> Requests:
+def closed_loop(point: ServingPoint, *, in_waves: bool) -> Requests:
     """Enough requests for a steady state. Equal answers stay in phase for ever: with ``in_waves``, as when all prompts
     come before any answer goes on, they all begin at once; else the first ones are as far along as chance has it.
     """

@@ -33,7 +33,7 @@ from tracelens.hardware import HardwareSpec
 from tracelens.lazy.records import dataclass
 from tracelens.network.algorithms import collective_us
 from tracelens.network.cluster import Library
-from tracelens.network.topology import Group, Link, Rates, Tier, Topology
+from tracelens.network.topology import Group, Rates, Tier, TierLink, Topology
 from tracelens.perf_models import PerfModel
 from tracelens.perf_models.base import WorkColumns
 from tracelens.predict.serving.deployment import Deployment, Engine
@@ -49,7 +49,7 @@ LARGEST_TABULATED = 16_384
 _PROBES = ((64, 0), (2048, 0), (1, 4096), (512, 512), (16, 30000), (8192, 8192), (3, 1), (300, 100_000))
 
 
-class Piece(NamedTuple):
+class CostSegment(NamedTuple):
     """A line between two knots: ``fixed + slope * context`` at a summed context of ``context`` keys."""
 
     fixed: int
@@ -83,21 +83,21 @@ class AttentionTimes:
     def __init__(self, rank: InferenceRank, letter: str, queries: int, prices: Prices) -> None:
         self._rank, self._letter, self._queries, self._prices = rank, letter, queries, prices
         self._knots: dict[int, list[int]] = {}
-        self._pieces: dict[tuple[int, int], Piece] = {}
+        self._pieces: dict[tuple[int, int], CostSegment] = {}
         self._chunks: dict[Chunk, int] = {}
         self._rates = self._linear_rates()
 
     def cores(self, *, b: int, new: int, past: int) -> tuple[PerfModel, ...]:
         return batch_ops.core_ops(self._rank, self._letter, b=b, new=new, past=past)
 
-    def decoding(self, batch: int, index: int) -> Piece:
+    def decoding(self, batch: int, index: int) -> CostSegment:
         """A decode step of ``batch`` sequences while the ``knot_index`` of their summed context is ``index``."""
         piece = self._pieces.get((batch, index))
         if piece is None:
             values = self._values(batch, index)
             low, high = batch << index, batch << (index + 1)
             slope = (values[index + 1] - values[index]) // (high - low)
-            piece = self._pieces[batch, index] = Piece(values[index] - slope * low, slope)
+            piece = self._pieces[batch, index] = CostSegment(values[index] - slope * low, slope)
         return piece
 
     def _values(self, batch: int, index: int) -> list[int]:
@@ -153,7 +153,7 @@ FS_PER_US = 1_000_000_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Exchange:
+class CollectiveSteps:
     """A collective as a sequence of equal steps, each of ``transfers`` link transfers at once. Time in fs."""
 
     name: str
@@ -166,16 +166,16 @@ class Exchange:
         return self.steps * self.step_fs
 
 
-class Exchanges:
+class DeploymentCollectives:
     """Collectives among the devices of a deployment, each size once. ``notes``: what was assumed of the links."""
 
     def __init__(self, deployment: Deployment, device: HardwareSpec) -> None:
         self.notes: list[str] = []
         self._device, self._all_reduce = device, deployment.collective
         self._topology = self._joined(deployment)
-        self._known: dict[tuple[str, int, int, int], Exchange] = {}
+        self._known: dict[tuple[str, int, int, int], CollectiveSteps] = {}
 
-    def exchange(self, word: str, nbytes: float, *, ranks: int, stride: int = 1) -> Exchange:
+    def exchange(self, word: str, nbytes: float, *, ranks: int, stride: int = 1) -> CollectiveSteps:
         """The collective ``word`` of ``nbytes``. UsageError where the links are not known, or no algorithm does it."""
         key = (word, round(nbytes), ranks, stride)
         found = self._known.get(key)
@@ -188,7 +188,7 @@ class Exchanges:
         node = None if self._topology is None else self._topology.ranks_per_node
         return node is None or stage * devices // node == ((stage + 2) * devices - 1) // node
 
-    def _made(self, word: str, nbytes: int, ranks: int, stride: int) -> Exchange:
+    def _made(self, word: str, nbytes: int, ranks: int, stride: int) -> CollectiveSteps:
         if self._topology is None:
             raise UsageError(f"{self._device.name}: the links between its devices are unknown; pass --cluster")
         name = self._all_reduce if word == "all_reduce" else None
@@ -198,7 +198,7 @@ class Exchanges:
         chosen = names[0].rpartition("/")[2]
         steps, transfers = steps_of(chosen, word, ranks)
         step_fs = round(float(times[0]) * FS_PER_US / steps)
-        return Exchange(name=f"{word}/{chosen}", steps=steps, transfers=transfers, step_fs=step_fs)
+        return CollectiveSteps(name=f"{word}/{chosen}", steps=steps, transfers=transfers, step_fs=step_fs)
 
     def _joined(self, deployment: Deployment) -> Topology | None:
         """The cluster's links, else the device's own, at the engine's share of their rates."""
@@ -207,7 +207,7 @@ class Exchanges:
             rates, note = fallback_rates(self._device)
             self.notes.append(note)
             library = Library.load("nccl")
-            tier = Tier(ranks=None, link=Link(rates=rates, protocols=library.node.protocols))
+            tier = Tier(ranks=None, link=TierLink(rates=rates, protocols=library.node.protocols))
             topology = Topology(tiers=(tier,), algorithms=library.algorithms)
         share = deployment.engine.link_efficiency
         if topology is None or share is None:
@@ -263,7 +263,7 @@ class LayerWork:
 
     count: int = 1
     compute_fs: int
-    exchanges: tuple[Exchange, ...] = ()
+    exchanges: tuple[CollectiveSteps, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -271,7 +271,7 @@ class StageWork:
     """One pipeline stage in one step; the hand-over to the next stage is not part of ``time_fs``."""
 
     layers: tuple[LayerWork, ...]
-    handover: Exchange | None
+    handover: CollectiveSteps | None
 
     @property
     def compute_fs(self) -> int:
@@ -311,7 +311,7 @@ class StepCost:
         self._backend = chain(deployment.backend)
         if model.dtype is not None and self.system.device.rate("matrix", model.dtype) is None:
             raise UsageError(f"{self.system.device.name} has no matrix rate for {model.dtype.label}: no step time")
-        self._links = Exchanges(deployment, self.system.device)
+        self._links = DeploymentCollectives(deployment, self.system.device)
         doubt = engine.doubt(model.name, self.system.device.name)
         self.notes = [*self._links.notes, *([doubt] if doubt else [])]
         self._rank = self._device()
@@ -517,7 +517,7 @@ class StepCost:
             for ops in ends
         )
 
-    def handover(self, tokens: int) -> Exchange | None:
+    def handover(self, tokens: int) -> CollectiveSteps | None:
         """What each device passes to the next stage, its own requests' tokens; None with a single stage."""
         parallel, rank = self.deployment.parallelism, self._rank
         if parallel.pp == 1:
@@ -651,11 +651,11 @@ class StepCost:
             stages.append(StageWork(layers=tuple(made), handover=handover if index < last_stage else None))
         return tuple(stages)
 
-    def _layer_exchanges(self, kind: str, tokens: int) -> Iterator[Exchange]:
+    def _layer_exchanges(self, kind: str, tokens: int) -> Iterator[CollectiveSteps]:
         for word, nbytes, ranks in batch_ops.messages(self._rank, kind, tokens):
             yield self._links.exchange(word, nbytes, ranks=ranks)
 
-    def _gather(self, rows: int) -> Iterator[Exchange]:
+    def _gather(self, rows: int) -> Iterator[CollectiveSteps]:
         for word, nbytes, ranks in batch_ops.logits_messages(self._rank, rows):
             yield self._links.exchange(word, nbytes, ranks=ranks)
 

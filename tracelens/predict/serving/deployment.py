@@ -66,7 +66,7 @@ class Parallelism:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Precision:
+class ServingPrecision:
     """Element types of weights and key-value cache; None: the model's own. Activations keep the model's type.
 
     ``linear``: attention's and dense layers' weights; ``experts``: the routed experts'. They are multiplied in that
@@ -78,7 +78,7 @@ class Precision:
     kv: DType | None = None
 
     @classmethod
-    def named(cls, name: str | None, model: ModelConfig) -> Precision:
+    def named(cls, name: str | None, model: ModelConfig) -> ServingPrecision:
         """``fp8``, ``int4`` ... as tables spell them, or None. Four bits are for the routed experts alone where a model
         has them, as gpt-oss.
         """
@@ -93,7 +93,7 @@ class Precision:
         return cls(linear=dtype, experts=dtype)
 
 
-class Residuals(NamedTuple):
+class ServingResiduals(NamedTuple):
     """By which factor at most the measured time per token of left-out families was longer or shorter than estimated: of
     half of them, and of nine tenths.
     """
@@ -167,7 +167,7 @@ class Engine:
     newest: str = ""
     policy: str = "chunked-prefill"
     quantized_kv: str = ""
-    residuals: Residuals | None = None
+    residuals: ServingResiduals | None = None
 
     def __post_init__(self) -> None:
         if self.max_num_seqs < 1 or self.block_tokens < 1:
@@ -199,7 +199,7 @@ class Engine:
             given[name] = table.text(name)
         spans = table.table("residuals")
         if spans is not None:
-            given["residuals"] = Residuals(*map(spans.needed_number, Residuals._fields))
+            given["residuals"] = ServingResiduals(*map(spans.needed_number, ServingResiduals._fields))
             spans.finish()
         table.finish()
         _check_dates(table, given)
@@ -225,7 +225,7 @@ class Engine:
         years = (newest - min(max(day, oldest), newest)).days / 365
         return dataclasses.replace(self, layer_us=self.layer_us * math.exp(self.layer_gain_per_year * years))
 
-    def cached(self, precision: Precision) -> Precision:
+    def cached(self, precision: ServingPrecision) -> ServingPrecision:
         """``precision`` with the engine's type of cache where it names none and attention's weights are quantized."""
         if precision.kv is not None or precision.linear is None or precision.linear.width_bytes > 1:
             return precision
@@ -340,7 +340,7 @@ class Deployment:
     model: ModelConfig
     system: System
     parallelism: Parallelism = field(default_factory=Parallelism)
-    precision: Precision = field(default_factory=Precision)
+    precision: ServingPrecision = field(default_factory=ServingPrecision)
     engine: Engine = field(default_factory=Engine)
     backend: str = BACKENDS
     collective: str | None = "ring"

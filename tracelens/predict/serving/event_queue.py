@@ -108,7 +108,7 @@ class EventQueue:
             elif wait is not None:
                 wait.add(entry)
 
-    def run_alone(self, process: Process, arrivals: Arrivals, arrive: Callable[[int], None]) -> None:
+    def run_alone(self, process: Process, arrivals: ArrivalEvents, arrive: Callable[[int], None]) -> None:
         """As ``run`` with ``process``, started now, and ``arrive`` for each of ``arrivals``, before what else happens
         then; arrivals are no events here. The process waits for delays and timers alone, so no heap is needed.
         """
@@ -135,7 +135,7 @@ class EventQueue:
             wait = next(process, None)
 
 
-class Arrivals:
+class ArrivalEvents:
     """``whats[i]`` comes at ``times[i]``. ``time`` is when the next comes, above ``NEVER`` after the last."""
 
     __slots__ = ("_next", "_times", "_whats", "time")

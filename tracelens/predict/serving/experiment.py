@@ -19,7 +19,14 @@ from tracelens.lazy.records import dataclass
 from tracelens.option_fields import made, takes
 from tracelens.predict.serving import engines
 from tracelens.predict.serving.costs import StepCost
-from tracelens.predict.serving.deployment import Deployment, Engine, Parallelism, Precision, Speculation, as_served
+from tracelens.predict.serving.deployment import (
+    Deployment,
+    Engine,
+    Parallelism,
+    ServingPrecision,
+    Speculation,
+    as_served,
+)
 from tracelens.predict.serving.metrics import Objectives, per_request, per_step, summary
 from tracelens.predict.serving.profile import Profile, model_of_profile, step_cost
 from tracelens.predict.serving.replica_state import Step
@@ -62,7 +69,7 @@ class Experiment:
         """The step cost, which runs of one deployment may share."""
         return step_cost(self.deployment, self.profile)
 
-    def run(self, *, cost: StepCost | None = None, record: Callable[[int, Step], None] | None = None) -> Result:
+    def run(self, *, cost: StepCost | None = None, record: Callable[[int, Step], None] | None = None) -> ServingResult:
         """Simulates and sums up."""
         decoding = cost or self.cost()
         outcome = Simulation(
@@ -77,11 +84,11 @@ class Experiment:
         beyond = served.model.too_long(max(map(sum, zip(asked.input_tokens, asked.output_tokens, strict=True))))
         known = (*served.notes, beyond) if beyond else served.notes
         notes = (*_expected(served.engine, figures), *known, *outcome.notes, *_saturation(outcome))
-        return Result(experiment=self, outcome=outcome, summary=figures, notes=notes)
+        return ServingResult(experiment=self, outcome=outcome, summary=figures, notes=notes)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
-class Result:
+class ServingResult:
     """What a run gave: ``summary`` by name, frames on demand, ``notes`` a reader must know."""
 
     experiment: Experiment
@@ -135,7 +142,7 @@ def _shown(value: float) -> str:
 @takes(ServingConfig)
 def serve(
     model: str | Path | ModelConfig, cluster: str | Path | System, config: ServingConfig | None = None, **given: Any
-) -> Result:
+) -> ServingResult:
     """Simulates a server, as ``tracelens serve`` does with options of the same names.
 
     ``config`` is what ``given`` keywords change. ``requests`` is a number, or requests that ``read_requests`` read;
@@ -199,7 +206,7 @@ def deployment_of(
         parallelism=Parallelism(
             tp=asked.tp, pp=asked.pp, dp=asked.dp, ep=asked.ep, imbalance=asked.imbalance, skew=Skew.parse(asked.skew)
         ),
-        precision=engine.cached(dataclasses.replace(Precision.named(asked.weights, config), kv=kv)),
+        precision=engine.cached(dataclasses.replace(ServingPrecision.named(asked.weights, config), kv=kv)),
         engine=engine,
         backend=asked.backend,
         collective=None if asked.collective == "auto" else asked.collective,
@@ -329,7 +336,7 @@ def _saturation(outcome: Outcome) -> tuple[str, ...]:
 
 def find_max_goodput(
     experiment: Experiment, rates: tuple[float, ...], *, cost: StepCost | None = None
-) -> list[tuple[float, Result]]:
+) -> list[tuple[float, ServingResult]]:
     """A run per rate, in order. UsageError when the requests are replayed: their rate is the file's."""
     if experiment.replay is not None:
         raise UsageError("a sweep of rates needs generated requests, not replayed ones")

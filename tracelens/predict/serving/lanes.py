@@ -18,7 +18,7 @@ from collections.abc import Sequence
 from heapq import heappop, heappush
 from typing import Any, TypeAlias
 
-from tracelens.predict.serving.costs import DecodeLine, Exchange, LayerWork, StageWork
+from tracelens.predict.serving.costs import CollectiveSteps, DecodeLine, LayerWork, StageWork
 from tracelens.predict.serving.event_queue import NEVER, Process, Resource
 from tracelens.predict.serving.replica_state import ONE_TOKEN, ReplicaState, Step
 from tracelens.predict.serving.running_batch import RunningBatch, sum_of_steps
@@ -30,7 +30,7 @@ Mix: TypeAlias = tuple[int, list[tuple[int, int]], int, int, int, int]
 Run: TypeAlias = tuple[int, int, int, int]
 
 
-class Lane(RunningBatch):
+class SequentialLane(RunningBatch):
     """A batch whose steps pass one after the other, as long as there are requests."""
 
     __slots__ = ("_cut", "_is_idle", "_jump", "_layers", "_passes_parts", "_shards", "_timer")
@@ -237,7 +237,7 @@ class Lane(RunningBatch):
         moved = sum(exchange.steps * exchange.transfers for exchange in layer.exchanges)
         steps.transfer_events += layer.count * moved
 
-    def _contended_steps(self, exchange: Exchange, ports: list[Resource]) -> Process:
+    def _contended_steps(self, exchange: CollectiveSteps, ports: list[Resource]) -> Process:
         """Every transfer of a step holds the port that it leaves by; the step ends with its last transfer."""
         for _ in range(exchange.steps):
             left = [exchange.transfers]
@@ -343,10 +343,10 @@ def _transfer(port: Resource, duration: int, left: list[int], done: Any) -> Proc
         done.fire()
 
 
-class QuickLane(Lane):
+class QuickLane(SequentialLane):
     """The only lane of a replica that runs alone, where ``suits`` says so.
 
-    While a sequence that was preempted has not ended, steps pass as in ``Lane``.
+    While a sequence that was preempted has not ended, steps pass as in ``SequentialLane``.
     """
 
     __slots__ = ("_answers", "_has_late", "_is_low", "_lines", "_prompts")

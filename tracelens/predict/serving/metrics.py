@@ -16,7 +16,7 @@ from tracelens.errors import UsageError
 from tracelens.hardware.recognition import recorded_properties
 from tracelens.lazy.records import dataclass
 from tracelens.perf_models import PerfModel, recorded_signature
-from tracelens.predict.serving.costs import Exchange, StepCost
+from tracelens.predict.serving.costs import CollectiveSteps, StepCost
 from tracelens.predict.serving.replica_state import Step
 from tracelens.predict.serving.simulation import Outcome
 from tracelens.signature import OpSignature
@@ -220,7 +220,7 @@ def differences(a: Mapping[str, float | int | None], b: Mapping[str, float | int
 FS_PER_NS = 1_000_000
 
 
-class Timeline:
+class ServingTimeline:
     """Collects the first ``most`` steps of replica 0 and writes what its first device did in them.
 
     Every step is an annotation, every operation a kernel that ends when the simulation says, in whole nanoseconds; the
@@ -295,7 +295,7 @@ def _op(name: str, model: PerfModel, start: int, end: int) -> RecordedOp:
     return _launched(signature, name, start, end)
 
 
-def _exchange(exchange: Exchange, start: int) -> RecordedOp:
+def _exchange(exchange: CollectiveSteps, start: int) -> RecordedOp:
     word = exchange.name.partition("/")[0]
     kernel = f"ncclDevKernel_{''.join(part.title() for part in word.split('_'))}_Sum_bf16_RING_LL"
     return _launched(OpSignature(name=f"serve::{word}"), kernel, start, start + exchange.time_fs)

@@ -22,7 +22,7 @@ import numpy.typing as npt
 from tracelens.errors import UsageError
 from tracelens.lazy.records import dataclass
 from tracelens.predict.serving.costs import StageWork, StepCost
-from tracelens.predict.serving.event_queue import Arrivals, EventQueue
+from tracelens.predict.serving.event_queue import ArrivalEvents, EventQueue
 from tracelens.predict.serving.requests import Requests
 from tracelens.predict.serving.scheduling import Plan
 
@@ -211,7 +211,7 @@ class BlockPool:
                 self.available += self.piece_blocks
 
 
-class Line(deque[int]):
+class FirstComeQueue(deque[int]):
     """First come, first served; preempted ones come back to the front."""
 
     __slots__ = ()
@@ -255,10 +255,10 @@ class OrderedLine:
         return self._front.popleft() if self._front else heappop(self._heap)[1]
 
 
-def waiting_line(order: str, requests: Requests) -> Line | OrderedLine:
+def waiting_line(order: str, requests: Requests) -> FirstComeQueue | OrderedLine:
     """An empty line in ``order``: ``fcfs``, ``sjf`` or ``priority``. UsageError for an order that is none."""
     if order == "fcfs":
-        return Line()
+        return FirstComeQueue()
     if order == "sjf":
         return OrderedLine(lambda request: requests.input_tokens[request] + requests.output_tokens[request])
     if order == "priority":
@@ -375,7 +375,7 @@ class ReplicaState:
         self.swap_fs_per_token = self._pcie_fs_per_token() if engine.preemption == "swap" else 0
         self.reload_fs_per_token = self._pcie_fs_per_token() if lower else 0
         self.lanes: Sequence[Sharer] = ()
-        self.arrivals = Arrivals((), ())
+        self.arrivals = ArrivalEvents((), ())
 
     @property
     def passes_runs(self) -> bool:

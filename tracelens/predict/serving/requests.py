@@ -259,7 +259,7 @@ _CSV_COLUMNS = (
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Measured:
+class MeasuredRequests:
     """Requests of a real run with what was measured, seconds from the run's start; None where it was not."""
 
     requests: Requests
@@ -277,7 +277,7 @@ class _Row:
     pieces: tuple[int, ...] = ()
 
 
-def read_requests(path: str | os.PathLike[str], *, run: str | None = None) -> Measured:
+def read_requests(path: str | os.PathLike[str], *, run: str | None = None) -> MeasuredRequests:
     """Requests of a file, by its columns or keys.
 
     CSV: vLLM request logs (``arrival_s, input_toks, output_toks`` and times; ``run`` picks a ``gpu`` of several), Azure
@@ -298,7 +298,7 @@ def read_requests(path: str | os.PathLike[str], *, run: str | None = None) -> Me
     return _csv(file, run)
 
 
-def _csv(file: Path, run: str | None) -> Measured:
+def _csv(file: Path, run: str | None) -> MeasuredRequests:
     rows, names = read_rows(file)
     if not rows:
         raise InputError(f"{file} has no rows")
@@ -340,7 +340,7 @@ def _seconds(stamp: str, where: str) -> float:
         return _ARRIVAL_S.of(stamp, where)
 
 
-def _plain(rows: Iterable[_Row], file: Path) -> Measured:
+def _plain(rows: Iterable[_Row], file: Path) -> MeasuredRequests:
     kept = sorted(
         (row for row in rows if row.input_tokens > 0 and row.output_tokens > 0), key=lambda row: row.arrival_s
     )
@@ -348,7 +348,7 @@ def _plain(rows: Iterable[_Row], file: Path) -> Measured:
         raise InputError(f"{file} has no requests with prompt and output tokens")
     start = kept[0].arrival_s
     has_pieces = any(row.pieces for row in kept)
-    return Measured(
+    return MeasuredRequests(
         requests=Requests(
             arrival_fs=[round((row.arrival_s - start) * FS_PER_S) for row in kept],
             input_tokens=[row.input_tokens for row in kept],
@@ -383,7 +383,7 @@ def _arrival_s(item: Mapping[str, Any], where: str) -> float:
     raise InputError(f"{where}: no {', '.join(key for key, _, _ in _ARRIVALS)}, so when it arrives is unknown")
 
 
-def _json(text: Any, file: Path) -> Measured:
+def _json(text: Any, file: Path) -> MeasuredRequests:
     if isinstance(text, dict) and "input_lens" in text:
         return _vllm_benchmark(text, file)
     if isinstance(text, list):
@@ -408,7 +408,7 @@ def _conversation(item: Mapping[str, Any], where: str) -> _Row | None:
     return _row(0.0, lengths[0], lengths[1], where)
 
 
-def _vllm_benchmark(text: Mapping[str, Any], file: Path) -> Measured:
+def _vllm_benchmark(text: Mapping[str, Any], file: Path) -> MeasuredRequests:
     """``vllm bench serve --save-detailed``: without ``start_times`` all requests arrive at once."""
     inputs, outputs = (
         [_TOKENS.count(each, f"{file}: {name}") for each in text[name]] for name in ("input_lens", "output_lens")
@@ -420,7 +420,7 @@ def _vllm_benchmark(text: Mapping[str, Any], file: Path) -> Measured:
     base = starts[order[0]]
     arrivals = [starts[i] - base for i in order]
     first, last = _benchmark_times(text, file, dict(zip(order, arrivals, strict=True)))
-    return Measured(
+    return MeasuredRequests(
         requests=Requests(
             arrival_fs=[round(arrival * FS_PER_S) for arrival in arrivals],
             input_tokens=[inputs[i] for i in order],
@@ -470,7 +470,7 @@ def _of_one_run(rows: list[dict[str, str]], file: Path, run: str | None) -> list
     return sorted(kept, key=lambda found: found[0].arrival_s)
 
 
-def _vllm_log(rows: list[dict[str, str]], file: Path, run: str | None) -> Measured:
+def _vllm_log(rows: list[dict[str, str]], file: Path, run: str | None) -> MeasuredRequests:
     kept = _of_one_run(rows, file, run)
     start = kept[0][0].arrival_s
 
@@ -480,7 +480,7 @@ def _vllm_log(rows: list[dict[str, str]], file: Path, run: str | None) -> Measur
         return tuple(_ARRIVAL_S.of(rows[at][name], place(str(file), at, name)) - start for _, at in kept)
 
     facts = ("gpu", "model", "tp", "max_num_seqs", "max_batched_tokens", "num_kv_tokens")
-    return Measured(
+    return MeasuredRequests(
         requests=Requests(
             arrival_fs=[round((read.arrival_s - start) * FS_PER_S) for read, _ in kept],
             input_tokens=[read.input_tokens for read, _ in kept],

@@ -56,7 +56,7 @@ _KV_TOKENS = 200_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Comparison:
+class ScenarioComparison:
     """One scenario at both levels. ``*_only_events`` are those with one of the two abstractions alone."""
 
     scenario: Scenario
@@ -121,7 +121,7 @@ def compare(
     *,
     repeats: int = 3,
     profiled: bool = False,
-) -> Comparison:
+) -> ScenarioComparison:
     """Both levels in turn, ``repeats`` times; wall clocks are medians. Tables are filled before the clock starts.
 
     ``profiled``: each once more under Python's profiler.
@@ -144,7 +144,7 @@ def compare(
     steps, wide = high.steps[0], medium.steps[0]
     layers_only = high.events - steps.compute_events + wide.compute_events
     collectives_only = high.events - steps.transfer_events + exchanges
-    return Comparison(
+    return ScenarioComparison(
         scenario=scenario,
         high_wall_s=statistics.median(walls["high"]),
         medium_wall_s=statistics.median(walls["medium"]),
@@ -186,7 +186,7 @@ def _run(deployment: Deployment, load: Requests, cost: StepCost, options: Option
     return simulate(deployment, load, dataclasses.replace(options, levels=(level,)), cost=cost)
 
 
-def figures(comparison: Comparison) -> dict[str, str | float | int | None]:
+def figures(comparison: ScenarioComparison) -> dict[str, str | float | int | None]:
     """A comparison as a row: what each level took, each compared metric of both, and how far they are apart."""
     found: dict[str, str | float | int | None] = {
         "scenario": comparison.scenario.name,
@@ -204,7 +204,7 @@ def figures(comparison: Comparison) -> dict[str, str | float | int | None]:
     return found
 
 
-def conclusion(comparisons: list[Comparison]) -> str:
+def conclusion(comparisons: list[ScenarioComparison]) -> str:
     """One line for all scenarios."""
     worst = max(comparison.largest_difference for comparison in comparisons)
     speed = ", ".join(f"{each.scenario.name} {each.speed_up:.0f}x" for each in comparisons)

@@ -11,8 +11,8 @@ from tracelens.errors import UsageError
 from tracelens.lazy.records import dataclass
 from tracelens.predict.serving.costs import StepCost
 from tracelens.predict.serving.deployment import Deployment
-from tracelens.predict.serving.event_queue import Arrivals, EventQueue, Process
-from tracelens.predict.serving.lanes import Lane, QuickLane
+from tracelens.predict.serving.event_queue import ArrivalEvents, EventQueue, Process
+from tracelens.predict.serving.lanes import QuickLane, SequentialLane
 from tracelens.predict.serving.replica_state import LEVELS, Conduct, Listeners, ReplicaState, RequestLog, Step, StepLog
 from tracelens.predict.serving.requests import Requests
 from tracelens.predict.serving.scheduling import policies, routers
@@ -26,7 +26,7 @@ class Replica(ReplicaState):
         self, queue: EventQueue, cost: StepCost, requests: Requests, log: RequestLog, conduct: Conduct, to: Listeners
     ) -> None:
         super().__init__(queue, cost, requests, log, conduct, to)
-        kind = QuickLane if self.alone and QuickLane.suits(self) else Lane
+        kind = QuickLane if self.alone and QuickLane.suits(self) else SequentialLane
         self.lanes = self._lanes = [kind(self) for _ in self.stages]
 
     def start(self) -> None:
@@ -38,7 +38,7 @@ class Replica(ReplicaState):
         """Its life, from the arrival of the first of ``requests`` to its last answer; of a single lane."""
         taken = [request for request in requests if self._takes(request)]
         times = self.requests.arrival_fs or ()
-        self.arrivals = Arrivals([times[request] for request in taken], taken)
+        self.arrivals = ArrivalEvents([times[request] for request in taken], taken)
         self.queue.run_alone(self._lanes[0].run(), self.arrivals, self.enqueue)
 
     def enqueue(self, request: int, *, kept: bool = False) -> None:

@@ -240,21 +240,21 @@ SCRIPTS = ("page.js", "timeline.js", "tree.js", "drill.js")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Limits:
+class PageLimits:
     """How much of everything the page holds."""
 
     rows: int = 1000
     rects: int = MAX_RECTS
     nodes: int = MAX_NODES
 
-    def halved(self) -> Limits:
+    def halved(self) -> PageLimits:
         """For the next attempt."""
-        return Limits(rows=self.rows // 2, rects=self.rects // 2, nodes=self.nodes // 2)
+        return PageLimits(rows=self.rows // 2, rects=self.rects // 2, nodes=self.nodes // 2)
 
 
 def html_bytes(sheets: Sequence[Sheet], summary: Summary, result: Analyzed, *, max_bytes: int = MAX_BYTES) -> bytes:
     """The page, at most ``max_bytes`` long as long as halving what it holds helps."""
-    limits = Limits()
+    limits = PageLimits()
     while True:
         page = _page(sheets, summary, result, limits)
         if len(page) <= max_bytes or limits.rows <= 1:
@@ -262,7 +262,7 @@ def html_bytes(sheets: Sequence[Sheet], summary: Summary, result: Analyzed, *, m
         limits = limits.halved()
 
 
-def _page(sheets: Sequence[Sheet], summary: Summary, result: Analyzed, limits: Limits) -> bytes:
+def _page(sheets: Sequence[Sheet], summary: Summary, result: Analyzed, limits: PageLimits) -> bytes:
     pictures = Pictures.of(result, max_rects=limits.rects, max_nodes=limits.nodes)
     ops, kernels = (
         by_title(sheets, perf_summary.UNIFIED_PERF_SUMMARY_TITLE),

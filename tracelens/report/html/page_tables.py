@@ -13,7 +13,7 @@ from tracelens.report.cells import Value, plain_value, plain_values
 from tracelens.report.figures import shown_figure
 from tracelens.report.html.markup import Content, Markup, Section, joined, tag
 from tracelens.report.html.markup import table as scrolled
-from tracelens.schema import Column, column_title
+from tracelens.schema import TableColumn, column_title
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -61,7 +61,7 @@ class PageTable:
     """The columns of a sheet that the page shows. ``rows``: the first of ``total``; ``key`` is its id in the page."""
 
     key: str
-    columns: tuple[Column, ...]
+    columns: tuple[TableColumn, ...]
     rows: tuple[tuple[Value, ...], ...]
     total: int
     sheet: str
@@ -105,7 +105,7 @@ class PageTable:
         table = tag("table", tag("thead", tag("tr", head)), tag("tbody", rows), id=self.key)
         return tag("div", table, class_="scroll", tabindex="0", role="region", aria_label=f"Table {self.sheet}")
 
-    def _is_hidden(self, column: Column) -> bool:
+    def _is_hidden(self, column: TableColumn) -> bool:
         return column.key in HIDDEN.get(self.key, ())
 
 
@@ -155,13 +155,13 @@ def shown_number(value: float, decimals: int) -> str:
     return f"{value:,.{decimals}f}"
 
 
-def _shown_values(column: Column, values: Any) -> list[Value]:
+def _shown_values(column: TableColumn, values: Any) -> list[Value]:
     plain = plain_values(values)
     plain = [str(value).upper() if isinstance(value, bool) else value for value in plain]
     return [shown_text(value) if isinstance(value, str) else value for value in plain]
 
 
-def _column_cell(column: Column, value: Value, *, is_hidden: bool = False) -> Markup:
+def _column_cell(column: TableColumn, value: Value, *, is_hidden: bool = False) -> Markup:
     hidden = "" if is_hidden else None
     if column.is_text or isinstance(value, str):
         text = "" if value is None else str(value)
@@ -177,7 +177,7 @@ def breakable(header: str) -> Markup:
     return joined(first, *(joined("_", tag("wbr"), piece) for piece in others))
 
 
-def _decimals(column: Column) -> int:
+def _decimals(column: TableColumn) -> int:
     return len(column.number_format.partition(".")[2]) if column.number_format != "General" else 0
 
 

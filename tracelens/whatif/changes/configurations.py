@@ -28,12 +28,12 @@ from tracelens.perf_models.optimizer import MultiTensor
 from tracelens.perf_models.sdpa import SDPA
 from tracelens.units import NS_PER_US
 from tracelens.whatif.changes import ORDER, PLACE, WORK, change
-from tracelens.whatif.plan import Z90, Plan
+from tracelens.whatif.plan import Z90, ChangePlan
 from tracelens.whatif.pricing import device_of, estimated_us, largest_p90, largest_sigma
 
 
 @change("device", PLACE)
-def another_device(plan: Plan, name: str) -> None:
+def another_device(plan: ChangePlan, name: str) -> None:
     """A device or cluster by name or file. The host, launches and communication stay as recorded."""
     device_of(plan)
     plan.system = System.load(name)
@@ -43,7 +43,7 @@ def another_device(plan: Plan, name: str) -> None:
 
 
 @change("gpu_clock", PLACE)
-def another_clock(plan: Plan, scale: float) -> None:
+def another_clock(plan: ChangePlan, scale: float) -> None:
     """``scale`` times that of the recording: matrix, vector and cache rates scale, memory and links do not."""
     device = device_of(plan) if plan.system is None else plan.system.device
     base = device.matrix_cores.clock_mhz if device.matrix_cores is not None else device.clock_mhz
@@ -53,7 +53,7 @@ def another_clock(plan: Plan, scale: float) -> None:
 
 
 @change("batch", WORK)
-def larger_batch(plan: Plan, times: float) -> None:
+def larger_batch(plan: ChangePlan, times: float) -> None:
     """``times`` as many: rows of products, sequences of attention, images of convolutions, amount of all else.
 
     The rows of a product are its m in forward, and its k where that is a number of rows of the forward in a gradient of
@@ -82,7 +82,7 @@ def larger_batch(plan: Plan, times: float) -> None:
         plan.note("kernels without a perf model grow with the batch, as far as they take longer than a launch")
 
 
-def _beyond_a_launch(plan: Plan, events: Bools, times: float) -> Floats:
+def _beyond_a_launch(plan: ChangePlan, events: Bools, times: float) -> Floats:
     """By what these device events grow: what any kernel takes, however little it does, stays."""
     device, duration = plan.subject.recording.device, plan.subject.activity.duration[events] / NS_PER_US
     floor = np.minimum(duration, 0.0 if device is None else launch_floor_us(device))
@@ -105,7 +105,7 @@ def _larger(model: PerfModel, times: float, rows: set[int], forward: bool) -> Pe
 
 
 @change("precision", WORK)
-def narrower(plan: Plan, text: str) -> None:
+def narrower(plan: ChangePlan, text: str) -> None:
     """Products of 16 and 32 bits run in ``text``; their result stays as it is, and A is converted by a kernel before.
 
     UsageError for a precision that there is not, and for a trace without such products.
@@ -144,7 +144,7 @@ def _is_wider(model: GEMM, dtype: DType) -> bool:
 _TEMPLATE = re.compile(r"^triton_tem_fused\w*?_(?:addmm|baddbmm|bmm|mm)(?:_|$)")
 
 
-def _products_of_unknown_size(plan: Plan) -> Bools:
+def _products_of_unknown_size(plan: ChangePlan) -> Bools:
     """Kernels that are called as products of 16 or 32 bits, without an op whose shapes say more."""
     subject = plan.subject
     names = subject.table.names
@@ -155,7 +155,7 @@ def _products_of_unknown_size(plan: Plan) -> Bools:
     return found
 
 
-def _by_rates(plan: Plan, events: Bools, dtype: DType, text: str) -> None:
+def _by_rates(plan: ChangePlan, events: Bools, dtype: DType, text: str) -> None:
     """Between as long as before, where memory or launches bound them, and the ratio of the rates, where arithmetic
     does; as far beside that as products of both precisions lie beside their estimates; and a kernel before that
     converts, as short as a kernel can be.
@@ -176,7 +176,7 @@ def _by_rates(plan: Plan, events: Bools, dtype: DType, text: str) -> None:
 
 
 @change("ranks", ORDER)
-def more_ranks(plan: Plan, times: float) -> None:
+def more_ranks(plan: ChangePlan, times: float) -> None:
     """Every group ``times`` as large: a collective takes as much longer as its estimates say; waiting stays as it was.
 
     UsageError where no collective recorded its message and group.

@@ -18,7 +18,7 @@ from tracelens.perf_models.sdpa import SDPA
 from tracelens.predict.projection.pipeline import OVERLAP_COST
 from tracelens.units import NS_PER_US
 from tracelens.whatif.changes import ORDER, TIME, change
-from tracelens.whatif.plan import Plan, Subject
+from tracelens.whatif.plan import ChangePlan, Subject
 from tracelens.whatif.pricing import device_of, estimated_us, measured_us, sigma_of
 
 if TYPE_CHECKING:
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 
 @change("remove", TIME)
-def removed(plan: Plan, wanted: tuple[str, ...]) -> None:
+def removed(plan: ChangePlan, wanted: tuple[str, ...]) -> None:
     """Their device events are gone; of an op, module or range also the host's time in it, and what it waited for."""
     for selector in wanted:
         plan.removed |= plan.subject.events_of(selector)
@@ -39,7 +39,7 @@ HOST = "host"
 
 
 @change("scale", TIME)
-def scaled(plan: Plan, wanted: tuple[str, ...]) -> None:
+def scaled(plan: ChangePlan, wanted: tuple[str, ...]) -> None:
     """``GEMM=0.9``: a category, op, module or kernel (``*`` fits anything), or ``host``, and the factor of its time.
 
     UsageError for a text of another form, and for a selector that fits nothing.
@@ -59,7 +59,7 @@ def scaled(plan: Plan, wanted: tuple[str, ...]) -> None:
 
 
 @change("pad", TIME)
-def padded(plan: Plan, multiple: int) -> None:
+def padded(plan: ChangePlan, multiple: int) -> None:
     """Products whose m, n or k is no multiple of ``multiple`` take what the padded ones should, at the efficiency that
     the aligned products of the same trace reached in the median.
 
@@ -95,7 +95,7 @@ ANYWHERE = "chain"
 
 
 @change("fuse", TIME)
-def fused_chains(plan: Plan, where: str) -> None:
+def fused_chains(plan: ChangePlan, where: str) -> None:
     """Chains of kernels of a stream, each over as many elements as the one before: one kernel, as long as the longest.
 
     ``where``: ``chain``, or a module, op or range in which they are. A bound: the fused kernel reads what its members
@@ -135,7 +135,7 @@ def _elements(model: PerfModel | None) -> int:
 
 
 @change("sdpa", TIME)
-def flash_attention(plan: Plan, _: str) -> None:
+def flash_attention(plan: ChangePlan, _: str) -> None:
     """Calls recorded as memory-efficient, cuDNN's or unfused attention: one kernel each, as long as a flash one should.
 
     UsageError where there are none. The host's time stays.
@@ -175,7 +175,7 @@ _LEAST_QUEUED, _USUAL_GAP = 20, 2000
 
 
 @change("graphs", ORDER)
-def in_graphs(plan: Plan, _: bool) -> None:
+def in_graphs(plan: ChangePlan, _: bool) -> None:
     """The host's time between synchronizations falls away, and kernels follow each other as queued ones do.
 
     Data loading and communication on the host take as long as they did. What the host waits for (a copied value) still
@@ -198,7 +198,7 @@ COMMUNICATION = "comm"
 
 
 @change("overlap", ORDER)
-def overlapped(plan: Plan, _: str) -> None:
+def overlapped(plan: ChangePlan, _: str) -> None:
     """No kernel waits for communication; computing slows while more of it runs beside, as a projection has it.
 
     A bound: what needs a message before it can start is not recorded, but the host and other messages still wait.
@@ -219,14 +219,14 @@ def overlapped(plan: Plan, _: str) -> None:
     )
 
 
-def _times(plan: Plan) -> tuple[Ints, Ints]:
+def _times(plan: ChangePlan) -> tuple[Ints, Ints]:
     """(start, end) of the replay's device events, as planned so far."""
     changes = plan.changes()
     start = plan.subject.replay.times(changes).start
     return start, start + np.rint(np.where(changes.removed, 0.0, changes.length)).astype(np.int64)
 
 
-def _exposed_ns(plan: Plan, start: Ints, end: Ints) -> int:
+def _exposed_ns(plan: ChangePlan, start: Ints, end: Ints) -> int:
     """Communication during which nothing computes."""
     activity, at = plan.subject.activity, plan.subject.replay.at
     sent, computes = activity.communication[at], ~(activity.communication | activity.memcpy)[at]
@@ -235,7 +235,7 @@ def _exposed_ns(plan: Plan, start: Ints, end: Ints) -> int:
 
 
 @change("apply", TIME)
-def finding_applied(plan: Plan, wanted: tuple[str, ...]) -> None:
+def finding_applied(plan: ChangePlan, wanted: tuple[str, ...]) -> None:
     """Findings by id, kind or key: their device events become shorter by what is claimed of each, and the host spends
     that much less in idle time that waits for it, or the event that was late comes that much sooner.
 
@@ -277,7 +277,7 @@ def _observed(subject: Subject) -> Observed:
     ))  # fmt: skip
 
 
-def _apply(plan: Plan, seen: Observed, claimed: Claimed) -> None:
+def _apply(plan: ChangePlan, seen: Observed, claimed: Claimed) -> None:
     from tracelens.analysis.findings.replayed_gain import spared_by
 
     spared, activity = spared_by(seen, claimed, claimed.gain_ns), plan.subject.activity

@@ -7,7 +7,7 @@ from typing import Any
 from tests.analysis.conftest import MI300X, Builder
 from tests.analysis.work.test_rates import H100
 from tracelens.analysis.analyze import analyze
-from tracelens.analysis.loaded_trace import Options
+from tracelens.analysis.loaded_trace import AnalysisOptions
 from tracelens.analysis.verdict.summary import Summary
 from tracelens.analysis.verdict.verdict import summarize
 from tracelens.dtypes import DType
@@ -82,7 +82,7 @@ class Program:
         self._step = self.host = self.host + 1
 
     def summary(self) -> Summary:
-        return summarize(analyze(self.built.trace(deviceProperties=[PROPERTIES[self.device]]), Options()))
+        return summarize(analyze(self.built.trace(deviceProperties=[PROPERTIES[self.device]]), AnalysisOptions()))
 
 
 def _contiguous(dims: list[int]) -> list[int]:

@@ -11,7 +11,7 @@ import pandas as pd
 from tracelens.analysis.intervals import Ints
 from tracelens.analysis.ranks.matching import JobCalls, matched_rows
 from tracelens.analysis.ranks.rank_files import ranks_text
-from tracelens.analysis.ranks.rank_summary import Message
+from tracelens.analysis.ranks.rank_summary import CommunicationCall
 from tracelens.analysis.ranks.sheets import job_context
 from tracelens.analysis.ranks.sheets.job_context import COLLECTIVE, GROUP, GROUP_RANKS, SIZE, JobContext
 from tracelens.analysis.sheets.coll_analysis import bus_gb_s
@@ -265,7 +265,7 @@ def _rate_gb_s(nbytes: float | None, time_us: float) -> float | None:
     return None if nbytes is None or time_us <= 0 else nbytes / time_us / GB_PER_S_IN_BYTES_PER_US
 
 
-def _full_bytes(messages: list[Message], word: str) -> float | None:
+def _full_bytes(messages: list[CommunicationCall], word: str) -> float | None:
     """Bytes of the whole message, as bandwidths are counted: what nccl-tests calls the size.
 
     The output of an all-gather and a gather's at its root, the input of what is scattered, the mean input of an

@@ -173,7 +173,7 @@ _PASSES = (("F", 0), ("F", 1), ("D", 1), ("D", 0))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Block:
+class BuildingBlock:
     """Slots between neighboring ranks, in both forwards and both backwards."""
 
     down: int
@@ -221,7 +221,7 @@ class VShaped(Order):
     """Two chunks per rank: the first ones down the ranks, the second ones up, as ``block`` says."""
 
     own_chunks = 2
-    block: ClassVar[Block]
+    block: ClassVar[BuildingBlock]
 
     def routes(self, ranks: int, chunks: int) -> Sequence[Route]:
         return v_shaped_routes(ranks)
@@ -260,7 +260,7 @@ def _turns() -> Iterator[tuple[int, int, int]]:
 class ZBV(VShaped):
     """Where all six passes take as long, a step is 6m + p - 1 passes. Stages keep p micro-batches."""
 
-    block = Block(down=4, up=2, back_down=4, back_up=2)
+    block = BuildingBlock(down=4, up=2, back_down=4, back_up=2)
 
 
 @schedule("v-half")
@@ -270,7 +270,7 @@ class VHalf(VShaped):
     The bubble is about half that of 1F1B where all six passes take as long, and more where they do not.
     """
 
-    block = Block(down=2, up=1, back_down=2, back_up=1)
+    block = BuildingBlock(down=2, up=1, back_down=2, back_up=1)
 
 
 @schedule("v-min")
@@ -281,4 +281,4 @@ class VMin(VShaped):
     adds to it.
     """
 
-    block = Block(down=1, up=1, back_down=1, back_up=1)
+    block = BuildingBlock(down=1, up=1, back_down=1, back_up=1)

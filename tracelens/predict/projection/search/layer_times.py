@@ -208,7 +208,7 @@ _FLOP_PER_TFLOP = 1e12
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Explanation:
+class StepOperations:
     """The operations of a step of ``parallel``, in nodes of ``node`` ranks, at ``prices`` in microseconds."""
 
     model: ModelConfig

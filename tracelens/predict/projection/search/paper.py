@@ -183,7 +183,7 @@ class LayerCost:
     transfer_gb: Floats
 
 
-class Message(NamedTuple):
+class CollectiveVolume(NamedTuple):
     """A collective: ``axis`` is the group, ``m1`` or ``m2``."""
 
     kind: str
@@ -197,7 +197,7 @@ class _Pass:
 
     tflop: Any
     hbm_gb: Any
-    messages: tuple[Message, ...] = ()
+    messages: tuple[CollectiveVolume, ...] = ()
     blocks: Any = None
 
 
@@ -374,12 +374,12 @@ class PaperRules:
         norm_width: Any
         if is_2d:
             norm_rows, norm_width = x, (e if "layernorm" in self.repairs else seq) // m1
-            gather = Message("all_reduce", "m1", 2 * x * ELEMENT_GB)
-            scatter = Message("all_reduce", "m1", ((2 * e) // m1 + (2 * b * seq) // m2) * ELEMENT_GB)
+            gather = CollectiveVolume("all_reduce", "m1", 2 * x * ELEMENT_GB)
+            scatter = CollectiveVolume("all_reduce", "m1", ((2 * e) // m1 + (2 * b * seq) // m2) * ELEMENT_GB)
         else:
             norm_rows, norm_width = b * (rows_each // m1), e
-            gather = Message("all_gather", "m1", x * e * ELEMENT_GB)
-            scatter = Message("reduce_scatter", "m1", x * e * ELEMENT_GB)
+            gather = CollectiveVolume("all_gather", "m1", x * e * ELEMENT_GB)
+            scatter = CollectiveVolume("reduce_scatter", "m1", x * e * ELEMENT_GB)
         fc2_bias = {"1d": (x, e), "2d-seqp": (b * (rows_each // m1), e), "2d": (x, e // m1)}[self.strategy]
         vproj_bias = (x, e) if self.strategy == "1d" else (x, e // m1)
         return [
@@ -411,7 +411,7 @@ class PaperRules:
         x, m1 = self._tokens(keys), keys["m1"]
         e, f = (width_in, width_out // m1) if split == "columns" else (width_in // m1, width_out)
         is_rows = split == "rows"
-        summed = Message("reduce_scatter", "m1", x * (width_out if is_rows else width_in) * ELEMENT_GB)
+        summed = CollectiveVolume("reduce_scatter", "m1", x * (width_out if is_rows else width_in) * ELEMENT_GB)
         return _Op(
             name=name,
             is_matrix=True,
@@ -434,10 +434,10 @@ class PaperRules:
         x, m1, m2, blocks = self._tokens(keys), keys["m1"], keys["m2"], np.asarray(keys["blocks"])
         f = width_out // m1
         sets = (
-            Message("broadcast", "m1", x * width_in * ELEMENT_GB / blocks),
-            Message("broadcast", "m2", width_in * f * ELEMENT_GB / blocks),
+            CollectiveVolume("broadcast", "m1", x * width_in * ELEMENT_GB / blocks),
+            CollectiveVolume("broadcast", "m2", width_in * f * ELEMENT_GB / blocks),
         )
-        reductions = tuple(Message("reduce", axis, volume) for _, axis, volume in sets)
+        reductions = tuple(CollectiveVolume("reduce", axis, volume) for _, axis, volume in sets)
         hbm_gb = (x * width_in + width_in * f + x * f * blocks) * ELEMENT_GB
         backward_tflop = (x * width_in * (2 * f - 1) + width_in * f * (2 * x - 1)) * TFLOP
         return _Op(
@@ -469,7 +469,7 @@ class PaperRules:
         scores, values, keys_values = x * seq * (2 * q - 1), x * q * (2 * seq - 1), y * q * (2 * rows - 1)
         stored = 4 * x * q + 2 * x
         volume_gb = np.where(m2 > 1, 2 * b * heads * seq * q * ELEMENT_GB, 0.0)
-        gather, scatter = (Message(kind, "m2", volume_gb) for kind in ("all_gather", "reduce_scatter"))
+        gather, scatter = (CollectiveVolume(kind, "m2", volume_gb) for kind in ("all_gather", "reduce_scatter"))
         return _Op(
             name="attention",
             is_matrix=True,
@@ -501,7 +501,7 @@ class PaperRules:
         gb = (x * q + y * q + square) * ELEMENT_GB
         gradients_gb = (3 * x * q + y * q + 2 * square) * ELEMENT_GB
         volume_gb = np.where(m2 > 1, y * q * ELEMENT_GB, 0.0)
-        gather, scatter = (Message(kind, "m2", volume_gb) for kind in ("all_gather", "reduce_scatter"))
+        gather, scatter = (CollectiveVolume(kind, "m2", volume_gb) for kind in ("all_gather", "reduce_scatter"))
         drop = _dropout("dropout_sa", square)
         drop.stored_gb *= kept
         twice = 1 + again
@@ -536,15 +536,15 @@ class PaperRules:
         each = keys["micro_batch"] * self.shape.heads
         rows, columns = seq // m2, seq // m1
         wide, tall, own = each * rows * seq, each * seq * size, each * rows * size
-        square, sums = each * rows * columns, Message("all_reduce", "m1", each * rows * ELEMENT_GB)
+        square, sums = each * rows * columns, CollectiveVolume("all_reduce", "m1", each * rows * ELEMENT_GB)
         inner, outer = wide * (2 * size - 1), tall * (2 * rows - 1)
         hbm_gb = (wide + tall + own * blocks) * ELEMENT_GB
         of_scores, of_values = (volume * ELEMENT_GB / blocks for volume in (wide, tall))
 
-        def sent(*kinds: str) -> tuple[Message, ...]:
+        def sent(*kinds: str) -> tuple[CollectiveVolume, ...]:
             """Scores travel over m1, keys and values over m2: kinds in turn."""
             axes = (("m1", of_scores), ("m2", of_values)) * 2
-            return tuple(Message(kind, *axis) for kind, axis in zip(kinds, axes, strict=False))
+            return tuple(CollectiveVolume(kind, *axis) for kind, axis in zip(kinds, axes, strict=False))
 
         softmax = _softmax(square, each * rows * (columns - 1), 0.0)
         softmax.forward.messages = softmax.backward.messages = (sums,)
@@ -600,7 +600,7 @@ def _dropout(name: str, elements: Any) -> _Op:
     return _Op(name=name, is_matrix=False, forward=one, backward=one, stored_gb=elements * MASK_GB)
 
 
-def _layernorm(name: str, rows: Any, width: Any, gather: Message, scatter: Message) -> _Op:
+def _layernorm(name: str, rows: Any, width: Any, gather: CollectiveVolume, scatter: CollectiveVolume) -> _Op:
     x = rows * width
     forward, backward = (
         _vector(9 * x, 2 * x + 2 * rows + 2 * width),

@@ -17,8 +17,7 @@ from tracelens.errors import UsageError
 from tracelens.hardware.device_figures import Hbm, Link, Rate
 from tracelens.hardware.spec import HardwareSpec
 from tracelens.lazy.records import dataclass
-from tracelens.network.topology import Link as TierLink
-from tracelens.network.topology import Protocol, Rates, Tier, Topology
+from tracelens.network.topology import Protocol, Rates, Tier, TierLink, Topology
 from tracelens.predict.projection.projection_options import STRATEGIES, PaperAttention, Strategy
 from tracelens.predict.projection.search.paper import (
     Layer,

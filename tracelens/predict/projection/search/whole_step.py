@@ -30,7 +30,7 @@ from tracelens.predict.projection.overheads import PLAIN, Software, priced
 from tracelens.predict.projection.pipeline import REDUCED_BYTES, hop_us
 from tracelens.predict.projection.projection_options import Strategy
 from tracelens.predict.projection.search import ANYTHING, PLACES, Constraints, Feasible
-from tracelens.predict.projection.search.layer_times import PARTS, Explanation, LayerTimes, layer_times
+from tracelens.predict.projection.search.layer_times import PARTS, LayerTimes, StepOperations, layer_times
 from tracelens.predict.projection.search.pipeline_time import (
     Floats,
     LayerCosts,
@@ -48,7 +48,7 @@ from tracelens.units import BYTES_PER_GB, BYTES_PER_GIB, US_PER_S
 from tracelens.workload import memory, rank_ops
 from tracelens.workload.blocks import block_types
 from tracelens.workload.model_config import ModelConfig
-from tracelens.workload.parallel_config import ParallelConfig, PlacedRanks, Placement
+from tracelens.workload.parallel_config import GroupPlacement, ParallelConfig, PlacedRanks
 from tracelens.workload.rank_ops import ENDS, RankLayer
 
 _FLOP_PER_TFLOP = 1e12
@@ -59,7 +59,7 @@ NAMED = (*PARTS, "recompute")
 _LAYER_KEY = ("m1", "m2", "micro_batch", "blocks", "ep", "precision")
 
 
-class Costs(NamedTuple):
+class LayerKindTimes(NamedTuple):
     """What layers take, microseconds: ``gather`` and ``scatter`` of weights and gradients are [candidate, kind]."""
 
     layers: LayerTimes
@@ -186,7 +186,7 @@ class CorrectedRules:
         parallel = self.parallel(one, 0, global_batch=global_batch)
         stage = next(s for s in stage_types(self.model, parallel.pp, parallel.vpp) if s.ranks[0] == first[0])
         layers = self.layers(parallel)
-        explanation = Explanation(
+        explanation = StepOperations(
             model=self.model,
             parallel=parallel,
             sequence=self.space.sequence,
@@ -226,7 +226,7 @@ class CorrectedRules:
         one = {name: int(getattr(splits, name)[index]) for name in splits.__slots__}
         place = None
         if one["near_m1"]:
-            place = Placement(
+            place = GroupPlacement(
                 node=self.node, tp=one["near_m1"], cp=one["near_m2"], dp=one["near_dp"], pp=one["near_pp"]
             )
         return replace(
@@ -272,7 +272,7 @@ class CorrectedRules:
             for start in range(0, len(group), _CHUNK):
                 part = slice(start, start + _CHUNK)
                 at = group[part]
-                costs = Costs(layers, gather[at], scatter[at], hop[at], optimizer[part])
+                costs = LayerKindTimes(layers, gather[at], scatter[at], hop[at], optimizer[part])
                 made = self._stage_times(splits, at, types, costs, global_batch)
                 stage[at] = made.pop("stage")
                 for name, value in made.items():
@@ -458,7 +458,7 @@ class CorrectedRules:
         return result
 
     def _stage_times(
-        self, s: Splits, at: npt.NDArray[np.intp], types: Sequence[StageType], costs: Costs, global_batch: int
+        self, s: Splits, at: npt.NDArray[np.intp], types: Sequence[StageType], costs: LayerKindTimes, global_batch: int
     ) -> dict[str, Floats]:
         part, kinds = s.take(at), range(len(self.kinds))
         passes = part.micro_batches(global_batch).astype(float)
@@ -538,7 +538,7 @@ class CorrectedRules:
         result = np.zeros(len(s))
         first, inverse = distinct([s.pp, s.near_pp])
         for i, index in enumerate(first):
-            group = Placement(node=self.node).group(int(s.pp[index]), int(s.near_pp[index]))
+            group = GroupPlacement(node=self.node).group(int(s.pp[index]), int(s.near_pp[index]))
             if group.ranks > 1:
                 at = inverse == i
                 sizes, which = np.unique(nbytes[at], return_inverse=True)

@@ -182,7 +182,7 @@ class _Unparsed:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Mark:
+class PieceMark:
     """A place between two pieces, to which ``Pieces`` can go back."""
 
     window: bytes
@@ -262,13 +262,13 @@ class Pieces:
         self._advance(following)
         return place, text
 
-    def mark(self) -> Mark:
+    def mark(self) -> PieceMark:
         """This place. Text read from here on is kept, as far as it is behind the earliest mark not forgotten."""
         if self._kept_from is None:
             self._kept_from = self._blocks
-        return Mark(window=self._window, offset=self._offset, blocks=self._blocks)
+        return PieceMark(window=self._window, offset=self._offset, blocks=self._blocks)
 
-    def forget(self, mark: Mark | None) -> None:
+    def forget(self, mark: PieceMark | None) -> None:
         """Marks before this one are not needed any more; None: nor is any."""
         if mark is None:
             self._kept.clear()
@@ -278,7 +278,7 @@ class Pieces:
             self._kept.popleft()
             self._kept_from += 1
 
-    def go_back(self, mark: Mark) -> None:
+    def go_back(self, mark: PieceMark) -> None:
         """To a place that is not forgotten: what follows is read in the same blocks again."""
         for _ in range(self._blocks - mark.blocks):
             self._again.appendleft(self._kept.pop())

@@ -36,7 +36,7 @@ import numpy.typing as npt
 from tracelens.executors import available_cores
 from tracelens.files.memory_limit import private_bytes
 from tracelens.lazy.records import dataclass
-from tracelens.trace.reading.chrome.chunks import Mark, PieceIndex, Pieces
+from tracelens.trace.reading.chrome.chunks import PieceIndex, PieceMark, Pieces
 from tracelens.trace.reading.chrome.event_columns import (
     FIRST_POINTER_STREAM,
     GROUPS,
@@ -56,7 +56,7 @@ _TABLES = ("categories", "names", "lanes", "signatures", "pointers", "flow_ids")
 
 
 @dataclass(slots=True, kw_only=True)
-class Part:
+class EventPart:
     """What a builder took in since its last part, except the columns themselves: ``lengths`` of each of ``GROUPS``.
 
     ``new``: what its tables of codes have more than before; ``repairs``: values that were not of their field's type.
@@ -82,7 +82,7 @@ class PartTaker:
         self._known = dict.fromkeys(_TABLES, 0)
         self.builder = TableBuilder()
 
-    def taken(self, room: mmap) -> Part | None:
+    def taken(self, room: mmap) -> EventPart | None:
         """The builder's events since the last part, their columns in ``room``; None where that cannot be done."""
         builder = self.builder
         if builder.counts["B"] or builder.counts["E"] or len(builder.categories) > MOST_CATEGORIES:
@@ -93,7 +93,7 @@ class PartTaker:
             return None
         for group, key, target in _views(room, lengths):
             target[:] = groups[group][key]
-        part = Part(
+        part = EventPart(
             lengths=lengths,
             new={table: getattr(builder, table).newest(known) for table, known in self._known.items()},
             counts=builder.counts,
@@ -121,7 +121,7 @@ class PartJoiner:
         # The last place stays -1: that is where -1, "not recorded", leads
         self._codes = {table: np.full(1, -1, np.int64) for table in _TABLES}
 
-    def join(self, part: Part, room: mmap) -> bool:
+    def join(self, part: EventPart, room: mmap) -> bool:
         """Adds a part, whose columns are in ``room``; False, with nothing added, where codes would run out."""
         builder = self._builder
         if len(builder.categories) + len(part.new["categories"]) > MOST_CATEGORIES:
@@ -222,7 +222,7 @@ _STOPPING = (signal.SIGINT, signal.SIGTERM)
 #: What a process is told of a batch: its room, whether times are taken as digits, and the lengths of its pieces.
 _Order: TypeAlias = tuple[int, bool, tuple[int, ...]]
 #: What it answers: the part, the number of events of each piece, and the bytes of memory that only it uses.
-_Answer: TypeAlias = tuple[Part, list[int], int]
+_Answer: TypeAlias = tuple[EventPart, list[int], int]
 
 
 def usable_processes() -> int:
@@ -263,7 +263,7 @@ def read_ahead(pieces: Pieces, builder: TableBuilder, index: PieceIndex, may_go_
 class _Batch:
     """Pieces that were given to a process: where they are in the text, and where the batch begins."""
 
-    mark: Mark
+    mark: PieceMark
     places: tuple[tuple[int, int], ...]
 
 
