@@ -32,7 +32,7 @@ def assert_holds(score: Score, most: float, p90: float, inside: float = 0.85) ->
 def test_training_steps_of_families_left_out(shared_data: Path, tmp_path: Path) -> None:
     told = fit_profiles.report(fit_profiles.read(shared_data), False, tmp_path / "p.csv", "today")
     found = scores(tmp_path / "p.csv")
-    # 0.13 before rows of frameworks came that have no fit here: torchtitan, MaxText, llm-foundry on H100
+    # 0.134 on the 236 rows that were read before MaxText's sharding rule was, 0.137 on 251
     assert_holds(found["training dense"], 0.05, 0.14)
     assert_holds(found["training moe"], 0.09, 0.30)
     assert_holds(found["training lora"], 0.09, 0.20, inside=0.83)  # 41 of 49 rows
@@ -55,8 +55,8 @@ def test_time_per_token_of_models_left_out(shared_data: Path, tmp_path: Path) ->
 
 
 def test_time_per_token_of_every_point_with_those_that_ran_far_fewer_at_once(shared_data: Path, tmp_path: Path) -> None:
-    """Points that by their own times ran less than half of the stated requests are off, but few: 16 of some thousand."""
+    """Points that by their own times ran less than half of the stated requests are off, but few: 16 of 1,590."""
     served = fit_engines.read(shared_data, queued=0.0)
-    assert 0 < sum(one.running <= fit_engines.QUEUED * one.batch for one in served) < 0.03 * len(served)
+    assert 0 < sum(one.running <= fit_engines.QUEUED * one.batch for one in served) <= 0.011 * len(served)
     fit_engines.report(served, False, tmp_path / "p.csv", "today")
     assert_holds(scores(tmp_path / "p.csv")["serving TPOT"], 0.11, 0.35)

@@ -152,6 +152,17 @@ def test_recomputation_schedules_and_sharding_are_read_as_published() -> None:
     assert sharding_of("", 1) == (1, None)
 
 
+def test_as_many_shards_as_replicas_are_divided_over_the_context_ranks_too() -> None:
+    """Of 64 GPUs with cp 8, 8 replicas: weights lie in 64 parts, with a shard said to be 8 as with none said."""
+    row = ROW | {"n_gpus": "64", "cp": "8", "dp": "8", "gbs": "8", "seq_len": "32768"}
+    weights = {}
+    for said in ("FULL_SHARD", "8", "4"):
+        point = project_row(row | {"fsdp_shard": said}, RowOptions(framework="ideal"))
+        assert point.projection is not None, point.reason
+        weights[said] = point.projection.peak_memory.weights
+    assert weights["FULL_SHARD"] == weights["8"] < weights["4"]
+
+
 def test_a_power_limit_lowers_the_clock_by_its_cube_root() -> None:
     limited, note = system_of("H100-80GB-SXM (350 W)")
     whole = HardwareSpec.load("h100-sxm")

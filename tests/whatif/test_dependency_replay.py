@@ -110,6 +110,16 @@ def test_a_removed_kernel_gains_its_own_time_where_rounding_makes_neighbors_over
     assert (found.before.step_us, found.after.step_us) == (pytest.approx(199.7), pytest.approx(149.8, abs=0.2))
 
 
+def test_a_wait_that_ends_as_the_next_launch_begins_still_gets_shorter_with_its_kernel() -> None:
+    """Both at 60 us: the wait ends first, so the launch follows it and not the other way round."""
+    built = Builder()
+    built.launch(0, "gemm", 5, 50).op("cudaDeviceSynchronize", 2, 58, 1, "cuda_runtime")
+    built.launch(60, "next", 65, 10).launch(62, "last", 75, 10)
+    found = what_if(built.trace(), scale=("gemm=0.5",))
+    # From 5 to 85 us; the kernel's 25 us less bring all that comes after the wait forward
+    assert (found.before.step_us, found.after.step_us) == (80, 80 - 25)
+
+
 def test_a_collective_waits_for_what_its_thread_launched_before() -> None:
     """The host was late for both; without it the collective still follows the kernel whose result it sends."""
     built = Builder()
