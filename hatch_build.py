@@ -1,8 +1,13 @@
-"""Compiles the package's C files into the wheel; without a C compiler the wheel is Python alone, and slower."""
+"""Compiles the package's C files into the wheel; without a C compiler the wheel is Python alone, and slower.
+
+``CC`` is the compiler, else ``cc``. ``TRACELENS_WHEEL_PLATFORM`` is the platform in the wheel's name where the compiler
+makes code for another system (``.ci/wheels.py``). ``TRACELENS_PURE_PYTHON=1`` leaves the libraries out.
+"""
 
 from __future__ import annotations
 
 import os
+import re
 import shlex
 import subprocess
 import sys
@@ -20,8 +25,8 @@ OPTIONS = ("-O3", "-std=c99", "-ffp-contract=off", "-shared", "-fPIC")
 
 class CustomBuildHook(BuildHookInterface):  # type: ignore[type-arg]
     def initialize(self, version: str, build_data: dict[str, Any]) -> None:
-        """All libraries or none; ``TRACELENS_PURE_PYTHON=1`` leaves them out."""
-        if os.environ.get("TRACELENS_PURE_PYTHON") or sys.platform == "win32":
+        """All libraries or none."""
+        if os.environ.get("TRACELENS_PURE_PYTHON") or (sys.platform == "win32" and not os.environ.get("CC")):
             return
         root = Path(self.root)
         sources = sorted(root.joinpath("tracelens").rglob("*.c"))
@@ -30,13 +35,18 @@ class CustomBuildHook(BuildHookInterface):  # type: ignore[type-arg]
         for library in (source.with_suffix(SUFFIX) for source in sources):
             build_data["force_include"][str(library)] = library.relative_to(root).as_posix()
         build_data["pure_python"] = False
-        build_data["tag"] = f"py3-none-{sysconfig.get_platform().replace('-', '_').replace('.', '_')}"
+        build_data["tag"] = f"py3-none-{wheel_platform()}"
+
+
+def wheel_platform() -> str:
+    return os.environ.get("TRACELENS_WHEEL_PLATFORM") or re.sub("[-.]", "_", sysconfig.get_platform())
 
 
 def compiled(source: Path, library: Path) -> bool:
     """Whether the compiler (``CC``, else ``cc``) could make the library; it is there whole or not at all."""
     part = library.with_name(f"{library.name}.{os.getpid()}")
-    command = [*shlex.split(os.environ.get("CC") or "cc"), *OPTIONS, "-o", str(part), str(source), "-lm"]
+    options = [each for each in OPTIONS if each != "-fPIC" or not wheel_platform().startswith("win")]
+    command = [*shlex.split(os.environ.get("CC") or "cc"), *options, "-o", str(part), str(source), "-lm"]
     try:
         done = subprocess.run(command, capture_output=True, text=True)
     except OSError:

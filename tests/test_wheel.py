@@ -42,6 +42,15 @@ def test_c_files_are_compiled_into_the_wheel_where_a_compiler_is(
     assert libraries == ({path.stem for path in (repository / "tracelens").rglob("*.c")} if is_compiled else set())
 
 
+def test_a_wheel_for_another_system_is_named_after_it(
+    repository: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if shutil.which("cc") is None:
+        pytest.skip("no C compiler here")
+    monkeypatch.setenv("TRACELENS_WHEEL_PLATFORM", "manylinux_2_17_aarch64")
+    assert wheel_of(repository, tmp_path).name.endswith("-py3-none-manylinux_2_17_aarch64.whl")
+
+
 @pytest.fixture(scope="module")
 def wheel(repository: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return wheel_of(repository, tmp_path_factory.mktemp("wheel"))
