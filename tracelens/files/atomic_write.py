@@ -108,7 +108,7 @@ def _moved_at_once(new: Path, target: Path) -> bool:
         exchange = ctypes.CDLL(None).renameat2
     except AttributeError:
         return False
-    return exchange(_AT_FDCWD, os.fsencode(new), _AT_FDCWD, os.fsencode(target), _EXCHANGE) == 0
+    return bool(exchange(_AT_FDCWD, os.fsencode(new), _AT_FDCWD, os.fsencode(target), _EXCHANGE) == 0)
 
 
 def _link(source: str, copy: str) -> None:
@@ -245,7 +245,7 @@ def _sync_folder(folder: Path) -> None:
 
 @contextmanager
 def _refusals(path: Path) -> Iterator[None]:
-    """OutputError for what the system refuses, and for a name that no file can have (experiment files may ask for it)."""
+    """OutputError for what the system refuses, and for a name that no file can have, as an experiment may ask."""
     try:
         is_possible = b"\0" not in os.fsencode(path)
     except UnicodeEncodeError:
