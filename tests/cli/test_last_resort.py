@@ -24,7 +24,7 @@ OBEYED = "".join(map(chr, [*range(9), 11, 12, 13, *range(14, 32), *range(0x7F, 0
 def test_no_text_that_a_terminal_obeys_gets_through(capsys: pytest.CaptureFixture[str]) -> None:
     for character in [*OBEYED, "\x1b]52;c;aGk=\x07", "\x1b[2J"]:
         say(f"a{character}b")
-        say(f"a{character}b", beside=True, styled=True)
+        say(f"a{character}b", to_stderr=True, styled=True)
         emit(f'["a{character}b"]\n')
     shown = capsys.readouterr()
     for text in (shown.out, shown.err):

@@ -112,7 +112,7 @@ def _drop_output() -> None:
 
 def _tell(text: str) -> None:
     with suppress(TracelensError, OSError, ValueError):
-        say(text, beside=True)
+        say(text, to_stderr=True)
 
 
 def _unexpected(error: BaseException, arguments: Sequence[str]) -> str:
@@ -176,7 +176,7 @@ class _Parser(argparse.ArgumentParser):
 
     def _print_message(self, message: str, file: object = None) -> None:
         if message:
-            say(message.removesuffix("\n"), beside=file is not sys.stdout)
+            say(message.removesuffix("\n"), to_stderr=file is not sys.stdout)
 
 
 def _refused(what: str, command: str) -> UsageError:

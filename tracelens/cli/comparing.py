@@ -48,7 +48,7 @@ def run_baseline(args: argparse.Namespace) -> int:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CompareCommand(CompareOptions):
-    """What the command takes beside the options of ``tracelens.compare``."""
+    """The options of ``tracelens.compare`` and those of the command alone."""
 
     a: str = option("before: a trace, a report, baseline:NAME, or a folder of ranks or runs", MISSING, flags=("a",),
                     metavar="A")  # fmt: skip

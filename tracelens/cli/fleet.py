@@ -44,7 +44,7 @@ def run_ingest(args: argparse.Namespace) -> int:
     with open_executor(args.executor, jobs=args.jobs) as executor:
         found = ingest(args.folder, args.to, executor, progress=Progress("ingesting", "traces"))
     for name, why in found.failed:
-        say(f"left out: {name}: {why}", beside=True)
+        say(f"left out: {name}: {why}", to_stderr=True)
     say(f"{args.to}: {found.added} traces added, {found.known} were there, {len(found.failed)} left out")
     if not found.added + found.known:
         raise InputError("none of the traces could be read")

@@ -91,7 +91,7 @@ def _run(args: argparse.Namespace, output: Path) -> int:
         model=_model(args.model) if args.model else None,
     )
     for absence in absences(args.backend):
-        say(f"note: {absence}", beside=True)
+        say(f"note: {absence}", to_stderr=True)
     started = time.monotonic()
     report = tracelens.report(tracelens.load(args.trace, progress=Progress("reading", "MB", scale=1e6)), asked)
     write_report(report, output, csv=args.csv)
@@ -154,11 +154,11 @@ def _holds(report: Report, trace: Path) -> bool:
     """Whether the report obeys its laws; says on stderr which ones were checked and which it breaks."""
     found = report.check(trace)
     compared = f"not compared with the file: {found.unchecked}" if found.unchecked else "compared with the file"
-    say(f"check: {len(found.laws)} laws, {len(found.broken)} broken; totals {compared}", beside=True)
+    say(f"check: {len(found.laws)} laws, {len(found.broken)} broken; totals {compared}", to_stderr=True)
     for law, what in found.broken:
-        say(f"check: {law}: {what}", beside=True)
+        say(f"check: {law}: {what}", to_stderr=True)
     if found.broken:
-        say("check: this is a bug in tracelens, please report it with these lines", beside=True)
+        say("check: this is a bug in tracelens, please report it with these lines", to_stderr=True)
     return not found.broken
 
 
@@ -166,7 +166,7 @@ def _open(page: Path) -> None:
     import webbrowser
 
     if not webbrowser.open(page.absolute().as_uri()):
-        say(f"note: no browser found; open {page}", beside=True)
+        say(f"note: no browser found; open {page}", to_stderr=True)
 
 
 def is_file(output: Path) -> bool:

@@ -115,11 +115,11 @@ def run_fuse(args: argparse.Namespace) -> int:
         read, options, output, kept=kept, wanted=wanted, align=not args.no_clocks, counters=not args.no_counters
     )
     for file, why in read.failed:
-        say(f"left out: {file}: {why}", beside=True)
+        say(f"left out: {file}: {why}", to_stderr=True)
     fused = read.numbered.ranks if wanted is None else wanted & read.numbered.ranks.keys()
     say(f" {result.ranks} ranks ({ranks_text(fused)}), {result.events:,} events")
     if kept.categories and not result.slices:
-        say(f"note: no event has --category {args.category}", beside=True)
+        say(f"note: no event has --category {args.category}", to_stderr=True)
     if result.moved_slices:
         say(f" {result.moved_slices:,} slices overlapped another of their track and got a lane of their own")
     if len(clocks.hosts) > 1 and not args.no_clocks:
