@@ -6,7 +6,8 @@ import argparse
 import re
 from pathlib import Path
 
-from tracelens.verbs import verb_module, verbs
+from tracelens.verbs import VERBS
+from tracelens.verbs import verb as verb_of
 
 PAGE = Path(__file__).resolve().parent / "cli.md"
 #: Generated text stands between these lines; the rest of the page is written by hand.
@@ -19,7 +20,7 @@ _TOLD, _MANY = "report", 6
 
 def page(text: str) -> str:
     """``text`` with every table as the command has it now; a verb without a place gets one at the end of the tables."""
-    for verb in verbs():
+    for verb in VERBS:
         begin = BEGIN.format(verb=verb)
         made = f"{begin}{table(verb)}{END}"
         if begin in text:
@@ -43,7 +44,7 @@ def table(verb: str) -> str:
 
 def _parser(verb: str) -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(add_help=False)
-    verb_module(verb).configure(parser)
+    verb_of(verb).configure(parser)
     return parser
 
 

@@ -17,7 +17,7 @@ import pytest
 from tests.conftest import part
 from tests.fuzz.commands import command_on, ended, sound_files
 from tests.fuzz.documents import FORMATS, KINETO, TIMES, as_csv, as_json, table
-from tracelens.cli import main, verbs
+from tracelens.cli import VERBS, main
 
 CODES = (0, 1, 2, 3, 4, 5)
 PROJECT = "--model gpt2 --cluster dgx-h100 --gpus 8 --global-batch 8"
@@ -41,7 +41,7 @@ some = pytest.mark.parametrize("command", part(WRITERS, 11))
 
 
 def test_every_verb_is_attacked_or_writes_nothing() -> None:
-    assert {command.split()[0] for command in WRITERS} | {*ONLY_SHOW} == {*verbs()}
+    assert {command.split()[0] for command in WRITERS} | {*ONLY_SHOW} == {*VERBS}
 
 
 @pytest.fixture

@@ -14,7 +14,7 @@ from docs.take_pictures import KEPT, SHOTS
 from docs.take_pictures import PAGES as PICTURED
 from tracelens import errors
 from tracelens.analysis.sheets import built_in_sheets
-from tracelens.cli import FAILED, INTERRUPTED, TERMINATED, compare, main, report, verbs
+from tracelens.cli import FAILED, INTERRUPTED, TERMINATED, VERBS, comparing, main, reporting
 
 DOCS = Path(__file__).resolve().parent.parent / "docs"
 PAGES = sorted(path.name for path in DOCS.glob("*.md"))
@@ -74,9 +74,9 @@ def test_what_became_of_each_point_is_held_by_a_test_that_exists() -> None:
 
 def test_the_command_page_names_every_command_and_every_option_of_report() -> None:
     page = (DOCS / "cli.md").read_text(encoding="utf-8")
-    assert [verb for verb in verbs() if f"\ntracelens {verb} " not in page] == []
+    assert [verb for verb in VERBS if f"\ntracelens {verb} " not in page] == []
     parser = argparse.ArgumentParser(add_help=False)
-    report.configure(parser)
+    reporting.configure_report(parser)
     options = [text for action in parser._actions for text in action.option_strings if text.startswith("--")]
     assert [text for text in options if text not in page and text != "--output"] == []
 
@@ -89,9 +89,9 @@ def test_the_command_page_lists_the_exit_code_of_every_error() -> None:
     }
     assert listed == raised | {
         0,
-        compare.GATE_FAILED,
-        report.EXTENSION_FAILED,
-        report.CONTRADICTION,
+        comparing.GATE_FAILED,
+        reporting.EXTENSION_FAILED,
+        reporting.CONTRADICTION,
         FAILED,
         INTERRUPTED,
         TERMINATED,

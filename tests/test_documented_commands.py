@@ -17,7 +17,7 @@ import pytest
 
 import tracelens
 from tests.cli.test_route_command import PRODUCTION
-from tracelens.cli import _parser_of, main, verbs
+from tracelens.cli import VERBS, _parser_of, main
 
 REPOSITORY = Path(__file__).resolve().parent.parent
 PAGES = [REPOSITORY / "README.md", *sorted((REPOSITORY / "docs").glob("*.md"))]
@@ -60,7 +60,7 @@ def commands_of(page: Path) -> list[str]:
             found.append(_ASIDE.sub("", line.strip()))
         else:
             found += re.findall(r"`(tracelens [a-z]+ [^`]+)`", line)
-    known = set(verbs())
+    known = set(VERBS)
     return [command for command in found if len(words := command.split()) > 2 and words[1] in known]
 
 

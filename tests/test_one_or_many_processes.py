@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from tracelens import executors
-from tracelens.cli import main, verb_module, verbs
+from tracelens.cli import VERBS, main, verb
 
 sys.path.insert(0, str(Path(__file__).resolve().parent / "ranks"))
 sys.path.insert(0, str(Path(__file__).resolve().parent / "agents"))
@@ -81,8 +81,8 @@ def test_one_process_and_two_write_and_print_the_same_bytes(
 
 def test_no_command_that_can_use_several_processes_is_left_out() -> None:
     able = set()
-    for verb in verbs():
-        verb_module(verb).configure(options := argparse.ArgumentParser(prog=verb))
+    for name in VERBS:
+        verb(name).configure(options := argparse.ArgumentParser(prog=name))
         if "--executor" in options.format_help():
-            able.add(verb)
+            able.add(name)
     assert able == set(COMMANDS)

@@ -11,11 +11,10 @@ import importlib
 import math
 import multiprocessing
 import os
-import queue
 import sys
 import threading
 from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import Executor, Future, ProcessPoolExecutor, as_completed
+from concurrent.futures import Executor, Future, ProcessPoolExecutor, ThreadPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
 from pathlib import Path
 from typing import Any, Generic, TypeVar
@@ -104,7 +103,8 @@ def outcomes(
                 except Exception as error:  # noqa: BLE001 - of thousands, it costs one
                     if lacks_memory(error):
                         yield InputOutcome(item=item, error=f"it does not fit: {excess()}")
-                    elif not _is_dead_worker(error):
+                    # dask's class for a task whose worker died too often is not imported for its name's sake
+                    elif not isinstance(error, BrokenProcessPool) and type(error).__name__ != "KilledWorker":
                         yield InputOutcome(item=item, error=f"{DEFECT} ({type(error).__name__}: {str(error)[:200]})")
                     elif tries < _RETRIES and isinstance(error, BrokenProcessPool):
                         again[executor.submit(function, item)] = (item, tries + 1)
@@ -131,13 +131,13 @@ class Serial(Executor):
         return future
 
 
-class IsolatedProcesses(Executor):
+class IsolatedProcesses(ThreadPoolExecutor):
     """Worker processes that die alone.
 
     When one worker of a ``ProcessPoolExecutor`` dies, all its pending calls fail and nobody can say whose fault it was.
-    Here each worker is a pool of its own, started anew after a death: only the call that it was running fails, with
-    BrokenProcessPool. ``jobs`` >= 1 workers; they are spawned, import from this process's path, not from the current
-    folder, and do not run the script that started them: what they call and are handed is of modules.
+    Here each worker is a pool of its own, which a thread starts, anew after a death: only the call that it was running
+    fails, with BrokenProcessPool. ``jobs`` >= 1 workers; they are spawned, import from this process's path, not from
+    the current folder, and do not run the script that started them: what they call and are handed is of modules.
     """
 
     def __init__(self, jobs: int) -> None:
@@ -147,58 +147,35 @@ class IsolatedProcesses(Executor):
             raise UsageError(
                 "with python -E, workers would import from the current folder: start python with -I or -EP"
             )
-        self._calls: queue.SimpleQueue[tuple[Future[Any], Callable[[], tuple[Any, ...]]] | None] = queue.SimpleQueue()
-        self._threads = [threading.Thread(target=self._work, daemon=True) for _ in range(jobs)]
-        self._started = 0
-        self._lock = threading.Lock()
+        super().__init__(jobs)
+        self._worker = threading.local()
+        self._pools: list[ProcessPoolExecutor] = []
 
     def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
         """Queues the call; a worker starts when there is work for it."""
-        future: Future[Any] = Future()
-        self._calls.put((future, lambda: (fn, args, kwargs)))
-        with self._lock:
-            if self._started < len(self._threads):
-                self._threads[self._started].start()
-                self._started += 1
-        return future
+        return super().submit(self._run, fn, args, kwargs)
 
     def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
         """Ends the workers once the queue is empty; ``cancel_futures`` empties it."""
-        if cancel_futures:
-            with contextlib.suppress(queue.Empty):
-                while (entry := self._calls.get_nowait()) is not None:
-                    entry[0].cancel()
-        for _ in range(self._started):
-            self._calls.put(None)
-        if wait:
-            for thread in self._threads[: self._started]:
-                thread.join()
+        super().shutdown(wait, cancel_futures=cancel_futures)
+        for pool in self._pools:
+            pool.shutdown(wait)
 
-    def _work(self) -> None:
-        pool: ProcessPoolExecutor | None = None
-        while (entry := self._calls.get()) is not None:
-            future, call = entry
-            if not future.set_running_or_notify_cancel():
-                continue
-            fn, args, kwargs = call()
-            try:
-                with _safe_path(), _no_script():
+    def _run(self, fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        try:
+            with _spawning():
+                pool = getattr(self._worker, "pool", None)
+                if pool is None:
                     # Forking a process that has threads, as this one does, can deadlock
                     spawn = multiprocessing.get_context("spawn")
-                    pool = pool or ProcessPoolExecutor(
-                        1, mp_context=spawn, initializer=_begin, initargs=(command_limit(),)
-                    )
-                    running = pool.submit(fn, *args, **kwargs)
-                result = running.result()
-            except BaseException as error:  # noqa: BLE001 - it belongs to whoever asks for the result
-                if pool is not None and isinstance(error, BrokenProcessPool):
-                    pool.shutdown(wait=False)
-                    pool = None
-                future.set_exception(error)
-            else:
-                future.set_result(result)
-        if pool is not None:
-            pool.shutdown()
+                    pool = ProcessPoolExecutor(1, mp_context=spawn, initializer=_begin, initargs=(command_limit(),))
+                    self._worker.pool = pool
+                    self._pools.append(pool)
+                running = pool.submit(fn, *args, **kwargs)
+            return running.result()
+        except BrokenProcessPool:
+            self._worker.pool = None
+            raise
 
 
 def _begin(limit: MemoryLimit | None) -> None:
@@ -216,37 +193,28 @@ def _begin(limit: MemoryLimit | None) -> None:
 
 
 @contextlib.contextmanager
-def _safe_path() -> Iterator[None]:
-    """Interpreters started in this block do not look for modules in the current folder.
+def _spawning() -> Iterator[None]:
+    """Interpreters started in this block neither look for modules in the current folder nor run this one's script.
 
     A spawned worker, and the tracker of its resources, is ``python -c ...``: it would import the standard library from
-    the current folder, which may hold foreign files, before it takes over this process's path.
+    the current folder, which may hold foreign files, before it takes over this process's path. The script may have no
+    file (standard input), and without ``if __name__ == "__main__"`` would begin all over.
     """
     with _starting:
-        before = os.environ.get(_SAFE_PATH)
+        before, script = os.environ.get(_SAFE_PATH), sys.modules["__main__"]
+        hidden: dict[str, Any] = {
+            name: vars(script).pop(name) for name in ("__file__", "__spec__") if name in vars(script)
+        }
+        script.__spec__ = None
         os.environ[_SAFE_PATH] = "1"
         try:
             yield
         finally:
+            vars(script).update(hidden)
             if before is None:
                 del os.environ[_SAFE_PATH]
             else:
                 os.environ[_SAFE_PATH] = before
-
-
-@contextlib.contextmanager
-def _no_script() -> Iterator[None]:
-    """Processes spawned in this block do not run this one's script again.
-
-    It may have no file (standard input), and without ``if __name__ == "__main__"`` would begin all over.
-    """
-    script = sys.modules["__main__"]
-    hidden: dict[str, Any] = {name: vars(script).pop(name) for name in ("__file__", "__spec__") if name in vars(script)}
-    script.__spec__ = None
-    try:
-        yield
-    finally:
-        vars(script).update(hidden)
 
 
 def _dask(address: str) -> Iterator[Executor]:
@@ -264,8 +232,3 @@ def _imported(module: str, extra: str) -> Any:
         return importlib.import_module(module)
     except (ImportError, RuntimeError) as error:
         raise UsageError(f"--executor {extra} needs tracelens-perf[{extra}]: {error}") from error
-
-
-def _is_dead_worker(error: Exception) -> bool:
-    # dask has a class of its own for a task whose worker died too often, and is not imported for its name's sake
-    return isinstance(error, BrokenProcessPool) or type(error).__name__ == "KilledWorker"

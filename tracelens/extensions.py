@@ -23,7 +23,7 @@ from contextlib import contextmanager, nullcontext
 from importlib.machinery import SourceFileLoader
 from os import PathLike
 from pathlib import Path
-from types import CodeType, ModuleType, TracebackType
+from types import CodeType, ModuleType
 from typing import Any, TypeAlias
 
 from tracelens.errors import UsageError
@@ -89,7 +89,8 @@ class Extension:
         if not _marked(source):
             held = vars(source) if isinstance(source, ModuleType) else {}
             if not any(hook in held for hook in _FOREIGN_HOOKS):
-                raise UsageError(_unmarked_answer(where))
+                example = _example("my_lib::gemm")
+                raise UsageError(f"extension {where} marks nothing, so it adds nothing; write for example\n{example}")
             sources = _perf_models("amd_tracelens").adapted(held, where=where)
             if unused := [hook for hook in _UNUSED_HOOKS if hook in held]:
                 note = f"extension {name}: {', '.join(unused)} not used: here `--backend` says what times an op"
@@ -319,7 +320,7 @@ def _failure(shown: str, path: str | None, error: BaseException) -> str:
     kind = type(error).__name__
     if isinstance(error, SyntaxError) and error.filename:
         return f"extension {_at(error.filename, path, shown)}:{error.lineno} does not load: {kind}: {error.msg}"
-    frames = [(frame.f_code.co_filename, line) for frame, line in _frames(error.__traceback__)]
+    frames = [(frame.f_code.co_filename, line) for frame, line in traceback.walk_tb(error.__traceback__)]
     own = [f for f in frames if f[0] == path] or [f for f in frames if not f[0].startswith("<frozen")]
     place = f"{_at(own[-1][0], path, shown)}:{own[-1][1]}" if own and own[-1][0] != __file__ else shown
     detail = traceback.format_exception_only(error)[-1].strip()
@@ -331,17 +332,9 @@ def _at(filename: str, path: str | None, shown: str) -> str:
     return shown if filename == path else f"{shown}: {filename}"
 
 
-def _frames(trace: TracebackType | None) -> Iterator[tuple[Any, int]]:
-    return traceback.walk_tb(trace)
-
-
 def _marked(source: object) -> list[object]:
     values = vars(source).values() if isinstance(source, ModuleType) else [source]
     return [value for value in values if not isinstance(value, ModuleType) and marks_of(value)]
-
-
-def _unmarked_answer(where: str) -> str:
-    return f"extension {where} marks nothing, so it adds nothing; write for example\n{_example('my_lib::gemm')}"
 
 
 def _has_foreign_hooks(path: Path) -> bool:

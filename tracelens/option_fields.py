@@ -135,8 +135,8 @@ class Renamed(argparse.Action):
 
 
 def hint(text: str) -> None:
-    """Tells the user of the command, beside its output."""
-    say(f"hint: {text}", beside=True)
+    """Tells the user of the command, on stderr."""
+    say(f"hint: {text}", to_stderr=True)
 
 
 def options_of(options: type[T], args: argparse.Namespace) -> T:

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from tracelens.cli import main, verbs
-from tracelens.cli.fleet.completion import script, words
+from tracelens.cli import VERBS, main
+from tracelens.cli.completion import script, words
 
 #: What was typed, and words that must, and must not, be offered.
 TYPED = {
@@ -67,8 +67,8 @@ def test_zsh_reads_the_script(tmp_path: Path) -> None:
 
 def test_every_verb_is_completed(capsys: pytest.CaptureFixture[str]) -> None:
     known = words()
-    assert set(known[""]) == set(verbs())
-    assert set(verbs()) <= known.keys()
+    assert set(known[""]) == set(VERBS)
+    assert set(VERBS) <= known.keys()
     assert main(["completion", "bash"]) == 0
     assert '"serve --lod"' not in capsys.readouterr().out
 

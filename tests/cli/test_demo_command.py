@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from tracelens.cli import main
-from tracelens.cli.demo import example_trace
+from tracelens.cli.reporting import example_trace
 
 
 def test_the_demo_writes_a_report_where_one_stands(

@@ -24,7 +24,7 @@ OBEYED = "".join(map(chr, [*range(9), 11, 12, 13, *range(14, 32), *range(0x7F, 0
 def test_no_text_that_a_terminal_obeys_gets_through(capsys: pytest.CaptureFixture[str]) -> None:
     for character in [*OBEYED, "\x1b]52;c;aGk=\x07", "\x1b[2J"]:
         say(f"a{character}b")
-        say(f"a{character}b", beside=True, styled=True)
+        say(f"a{character}b", to_stderr=True, styled=True)
         emit(f'["a{character}b"]\n')
     shown = capsys.readouterr()
     for text in (shown.out, shown.err):
@@ -74,7 +74,7 @@ def failing(error: BaseException) -> Callable[..., int]:
 )  # fmt: skip
 def test_any_error_is_one_sentence_and_a_code(error: BaseException, code: int, said: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:  # fmt: skip
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
-    monkeypatch.setattr(cli.verb_module("ops"), "run", failing(error))
+    monkeypatch.setattr("tracelens.cli.known.run_ops", failing(error))
     assert cli.main(["ops"]) == code
     shown = capsys.readouterr().err
     assert said in shown
@@ -159,7 +159,7 @@ def test_names_without_measure_are_sentences(arguments: list[str], monkeypatch: 
 
 
 def test_a_termination_unwinds_like_an_interruption(tmp_path: Path) -> None:
-    program = "import sys, time\nfrom tracelens import cli\nfrom tracelens.files.atomic_write import whole_file\nfrom pathlib import Path\ndef run(args):\n    with whole_file(Path(sys.argv[1]) / 'out.txt'):\n        print('ready', flush=True)\n        time.sleep(600)\ncli.verb_module('ops').run = run\nsys.exit(cli.main(['ops']))"  # fmt: skip
+    program = "import sys, time\nfrom tracelens import cli\nfrom tracelens.files.atomic_write import whole_file\nfrom pathlib import Path\ndef run(args):\n    with whole_file(Path(sys.argv[1]) / 'out.txt'):\n        print('ready', flush=True)\n        time.sleep(600)\ncli.verb('check')\ncli.check.run = run\nsys.exit(cli.main(['check', 'x']))"  # fmt: skip
     process = subprocess.Popen([sys.executable, "-c", program, str(tmp_path)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)  # fmt: skip
     assert process.stdout is not None
     assert process.stdout.readline() == "ready\n"

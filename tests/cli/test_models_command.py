@@ -7,7 +7,7 @@ import json
 
 import pytest
 
-from tracelens.cli.predictions import models
+from tracelens.cli import models
 from tracelens.errors import InputError, UsageError
 from tracelens.predict.estimation.model_summary import model_summary
 from tracelens.workload import ModelConfig

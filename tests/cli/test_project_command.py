@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tracelens.cli import main
-from tracelens.cli.predictions import project as verb
+from tracelens.cli import project as verb
 
 STEP = ["project", "--model", "llama3.1-8b", "--cluster", "dgx-h100", "--gpus", "8", "--global-batch", "16"]
 

@@ -111,7 +111,7 @@ def where_folders_cannot_change_places(folder: Path) -> None:
         (out / "notes.txt").write_text("mine")
 
     def after(number: int) -> None:
-        atomic_write._remove_abandoned(out, out.name)
+        atomic_write._remove_abandoned(out, out)
         found = content(out)
         assert found.pop("notes.txt") == "mine"
         assert found in (whole("old"), whole("new")), number

@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 from tracelens.errors import InputError, UsageError
 from tracelens.lazy.records import dataclass
 from tracelens.trace.reading.bytestream import TRACE_ENDINGS
-from tracelens.verbs import verb_module
+from tracelens.verbs import verb as verb_of
 
 if TYPE_CHECKING:
     from tracelens.report.result import Report
@@ -119,7 +119,7 @@ class _Parser(argparse.ArgumentParser):
 def parser_of(verb: str) -> argparse.ArgumentParser:
     """The verb's own parser, whose refusals are UsageErrors."""
     parser = _Parser(prog=verb, add_help=False)
-    verb_module(verb).configure(parser)
+    verb_of(verb).configure(parser)
     return parser
 
 
@@ -485,7 +485,7 @@ def _printed(verb: str, *more: str) -> Callable[[list[str], Mapping[str, Any]], 
             args.command_line = [verb, *given]
             out, beside = io.StringIO(), io.StringIO()
             with contextlib.redirect_stdout(out), contextlib.redirect_stderr(beside):
-                code = int(verb_module(verb).run(args))
+                code = int(verb_of(verb).run(args))
             text = file.read_text(encoding="utf-8") if file.is_file() else out.getvalue()
         try:
             value = json.loads(text)

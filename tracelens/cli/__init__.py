@@ -1,9 +1,8 @@
-"""The ``tracelens`` command: one file per verb, which ``tracelens.verbs`` finds."""
+"""The ``tracelens`` command; ``tracelens.verbs`` says in which module each verb is."""
 
 from __future__ import annotations
 
 import argparse
-import ast
 import gc
 import os
 import signal
@@ -16,7 +15,7 @@ from typing import NoReturn
 
 from tracelens.errors import TracelensError, UsageError
 from tracelens.files.say import flush, prepare_streams, say
-from tracelens.verbs import verb_module, verbs
+from tracelens.verbs import VERBS, about, verb
 
 INTERRUPTED, TERMINATED = 130, 143
 _VERBOSE = "print more to stderr; -vv adds tracebacks"
@@ -113,7 +112,7 @@ def _drop_output() -> None:
 
 def _tell(text: str) -> None:
     with suppress(TracelensError, OSError, ValueError):
-        say(text, beside=True)
+        say(text, to_stderr=True)
 
 
 def _unexpected(error: BaseException, arguments: Sequence[str]) -> str:
@@ -177,7 +176,7 @@ class _Parser(argparse.ArgumentParser):
 
     def _print_message(self, message: str, file: object = None) -> None:
         if message:
-            say(message.removesuffix("\n"), beside=file is not sys.stdout)
+            say(message.removesuffix("\n"), to_stderr=file is not sys.stdout)
 
 
 def _refused(what: str, command: str) -> UsageError:
@@ -192,26 +191,24 @@ def _parser_of(arguments: Sequence[str]) -> argparse.ArgumentParser:
     )
     parser.add_argument("--version", action=_Version, nargs=0, help="print the version")
     commands = parser.add_subparsers(title="commands", metavar="VERB", required=True)
-    known = verbs()
-    chosen = [verb for verb in known if verb in arguments[:1]]
+    chosen = arguments[:1] if arguments[0] in VERBS else []
     if not chosen and not arguments[0].startswith("-"):
-        raise UsageError.unknown("command", arguments[0], known)
-    for verb in chosen or known:
+        raise UsageError.unknown("command", arguments[0], VERBS)
+    for name in chosen or VERBS:
         if not chosen:
-            # Its docstring is read, not imported: --help stays fast
-            docstring = ast.get_docstring(ast.parse(known[verb].read_text(encoding="utf-8"))) or ""
-            commands.add_parser(verb, help=docstring.partition("\n")[0])
+            # Read, not imported: --help stays fast
+            commands.add_parser(name, help=about(name))
             continue
-        module = verb_module(verb)
-        about = module.__doc__ or ""
+        known = verb(name)
         command = commands.add_parser(
-            verb, help=about.partition("\n")[0], description=about, formatter_class=argparse.RawDescriptionHelpFormatter
-        )
-        module.configure(command)
+            name, help=known.about.partition("\n")[0], description=known.about,
+            formatter_class=argparse.RawDescriptionHelpFormatter,
+        )  # fmt: skip
+        known.configure(command)
         command.add_argument("-v", "--verbose", action="count", default=0, help=_VERBOSE)
         command.add_argument("--debug", action="store_true", help="show the traceback of an error")
         _add_memory_limit(command)
-        command.set_defaults(run=module.run)
+        command.set_defaults(run=known.run)
     return parser
 
 
@@ -225,6 +222,17 @@ def _add_memory_limit(command: argparse.ArgumentParser) -> None:
         command.add_argument("--max-memory", type=above_zero, metavar="GB", help=about)
     for each in (parser for action in below for parser in action.choices.values()):
         _add_memory_limit(each)
+
+
+def add_executor(parser: argparse.ArgumentParser) -> None:
+    """Adds the options that choose which processes read the traces."""
+    from tracelens.option_fields import positive
+
+    parser.add_argument(
+        "--executor", default="processes", metavar="NAME",
+        help="where traces are read: processes (default), serial, dask://HOST:PORT, mpi",
+    )  # fmt: skip
+    parser.add_argument("--jobs", type=positive, metavar="N", help="worker processes; default: one per core")
 
 
 def refuse_input(output: Path, inputs: Iterable[Path]) -> None:

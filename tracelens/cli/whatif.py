@@ -28,7 +28,7 @@ _ROWS, _CAUSES = 10, 4
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WhatIfCommand(WhatIfOptions):
-    """What the command takes beside the options of ``what_if``."""
+    """The options of ``what_if`` and those of the command alone."""
 
     trace: Path = option("Kineto trace, .json or .json.gz", MISSING, kind=Path, flags=("trace",))
     output: Path | None = option(

@@ -9,13 +9,18 @@ import re
 import signal
 import stat
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import FrameType
 
 from tracelens.errors import InputError
 from tracelens.lazy.records import dataclass
+
+try:
+    import resource
+except ImportError:  # Windows
+    resource = None  # type: ignore[assignment]
 
 #: What the default leaves to the rest of the machine, and to the analysis after reading.
 DEFAULT_SHARE = 0.75
@@ -84,41 +89,37 @@ def limited(gb: float | None) -> Iterator[None]:
     """
     global _limit
     before, rlimit = _limit, _data_limit()
-    stop = _unwatched
+    handler = signal.getsignal(signal.SIGVTALRM) if _can_watch() else None
     try:
-        stop = limit_process(MemoryLimit.of_gb(gb))
+        limit_process(MemoryLimit.of_gb(gb))
         yield
     except (MemoryError, RuntimeError) as error:
         if not lacks_memory(error):
             raise
         _set_data_limit(rlimit)
-        in_use = f"; {(resident_bytes() or 0) / _GB:.3g} GB were in use when it asked for more"
-        raise InputError(f"{_refused()}: {excess()}{in_use}") from error
+        what = f"{_largest[1]} does not fit" if _largest[1] else "not enough memory"
+        in_use = f"{(resident_bytes() or 0) / _GB:.3g} GB were in use when it asked for more"
+        raise InputError(f"{what}: {excess()}; {in_use}") from error
     finally:
-        stop()
+        if handler is not None:
+            signal.setitimer(signal.ITIMER_VIRTUAL, 0)
+            signal.signal(signal.SIGVTALRM, handler)
         _limit = before
         _set_data_limit(rlimit)
 
 
-def limit_process(limit: MemoryLimit) -> Callable[[], None]:
-    """``limited`` for the rest of a process that works for a command. What it returns ends looking at memory."""
+def limit_process(limit: MemoryLimit) -> None:
+    """Does as ``limited`` for the rest of a process that works for a command.
+
+    MemoryError in the main thread once more than the limit is in use in two looks: what is refused memory for each
+    object that it makes does not end otherwise, or not soon.
+    """
     global _limit, _largest
     _limit, _largest = limit, (0, "")
     # Libraries start a thread per core, whose stacks they hardly use
     _limit_data(unused_bytes=_STACK_BYTES * (os.cpu_count() or 1))
-    return _watch()
-
-
-def _unwatched() -> None:
-    """Nothing looks."""
-
-
-def _watch() -> Callable[[], None]:
-    """MemoryError in the main thread once more than the limit is in use in two looks: what is refused memory for each
-    object that it makes does not end otherwise, or not soon. What it returns ends that.
-    """
-    if not hasattr(signal, "SIGVTALRM") or threading.current_thread() is not threading.main_thread():
-        return _unwatched
+    if not _can_watch():
+        return
     times = 0
 
     def look(number: int, frame: FrameType | None) -> None:
@@ -130,34 +131,18 @@ def _watch() -> Callable[[], None]:
             signal.setitimer(signal.ITIMER_VIRTUAL, _PAUSE_S, _LOOK_S)
             raise MemoryError
 
-    before = signal.signal(signal.SIGVTALRM, look)
+    signal.signal(signal.SIGVTALRM, look)
     signal.siginterrupt(signal.SIGVTALRM, False)
     signal.setitimer(signal.ITIMER_VIRTUAL, _LOOK_S, _LOOK_S)
 
-    def stop() -> None:
-        signal.setitimer(signal.ITIMER_VIRTUAL, 0)
-        signal.signal(signal.SIGVTALRM, before)
 
-    return stop
+def _can_watch() -> bool:
+    return hasattr(signal, "SIGVTALRM") and threading.current_thread() is threading.main_thread()
 
 
 def command_limit() -> MemoryLimit | None:
     """The limit of the command that this process runs; None in other programs."""
     return _limit
-
-
-def hold(name: str, size_bytes: int) -> None:
-    """Before a file is read: counts anew what the command may still take, as the libraries for it are loaded now."""
-    global _largest
-    _largest = max(_largest, (size_bytes, name))
-    if size_bytes < _SMALL_FILE_BYTES:
-        _limit_data()
-    else:  # at the limit, every object that Python makes costs refused calls of the system: a crawl
-        end_stage()
-
-
-def _refused() -> str:
-    return f"{_largest[1]} does not fit" if _largest[1] else "not enough memory"
 
 
 def lacks_memory(error: BaseException) -> bool:
@@ -173,7 +158,7 @@ def excess() -> str:
 
 def _limit_data(*, unused_bytes: int = 0) -> None:
     """The system counts what a process asked for, the limit what it uses: the difference there is so far is allowed."""
-    resident, taken, before = resident_bytes(), _data_bytes(), _data_limit()
+    resident, taken, before = resident_bytes(), _status("VmData"), _data_limit()
     if _limit is None or resident is None or taken is None or before is None:
         return
     most = taken + max(int(_limit.most_bytes * _HEADROOM) - resident, 0) + unused_bytes
@@ -182,49 +167,35 @@ def _limit_data(*, unused_bytes: int = 0) -> None:
 
 def _data_limit() -> tuple[int, int] | None:
     """(limit, the most it may be set to) of a process's data, negative: none; None where there is no such thing."""
-    try:
-        import resource
-    except ImportError:
-        return None
-    return resource.getrlimit(resource.RLIMIT_DATA)
+    return None if resource is None else resource.getrlimit(resource.RLIMIT_DATA)
 
 
 def _set_data_limit(limit: tuple[int, int] | None) -> None:
     if limit is not None:
-        import resource
-
         resource.setrlimit(resource.RLIMIT_DATA, limit)
 
 
-def _data_bytes() -> int | None:
-    """What counts towards the system's limit on a process's data; None where it has none."""
+def _status(name: str) -> int | None:
+    """Bytes that the system counts for this process under a name (``VmRSS``, ``VmData``); None where it does not."""
     try:
-        found = re.search(rb"VmData:\s+(\d+) kB", _STATUS.read_bytes())
+        found = re.search(rb"%s:\s+(\d+) kB" % name.encode(), _STATUS.read_bytes())
     except OSError:
         return None
     return int(found[1]) * 1024 if found else None
 
 
-def _give_back_freed() -> None:
-    """Hands memory that was freed, and that the C library keeps for later, back to the system; only glibc can.
-
-    Reading leaves freed arrays of all sizes behind: at 1 GB of JSON 90 of 350 MB, and as much again after the op tree.
-    A small process keeps what it has: the next trace that it reads takes the same pages again.
-    """
-    if (resident_bytes() or 0) < _SMALL_BYTES:
-        return
-    with suppress(OSError, AttributeError, TypeError):
-        import ctypes
-
-        ctypes.CDLL(None).malloc_trim(0)
-
-
 def end_stage() -> None:
-    """Between two stages of work: gives back what is free, and counts anew what the command may still take.
+    """Between two stages of work: gives freed memory back, and counts anew what the command may still take.
 
-    MemoryError where it has taken more than that.
+    The C library keeps freed arrays of all sizes for later, and glibc can hand them back: at 1 GB of JSON 90 of 350 MB
+    after reading, and as much again after the op tree. A small process keeps what it has: the next trace that it reads
+    takes the same pages again. MemoryError where the command has taken more than it may.
     """
-    _give_back_freed()
+    if (resident_bytes() or 0) >= _SMALL_BYTES:
+        with suppress(OSError, AttributeError, TypeError):
+            import ctypes
+
+            ctypes.CDLL(None).malloc_trim(0)
     _refuse_excess()
 
 
@@ -252,15 +223,9 @@ def _refuse_excess() -> None:
 
 def resident_bytes() -> int | None:
     """What the process has in memory now (on systems without /proc: the most it ever had); None where unknown."""
-    try:
-        found = re.search(rb"VmRSS:\s+(\d+) kB", _STATUS.read_bytes())
-        return int(found[1]) * 1024 if found else None
-    except OSError:
-        pass
-    try:
-        import resource
-    except ImportError:
-        return None
+    resident = _status("VmRSS")
+    if resident is not None or resource is None:
+        return resident
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     # Bytes on macOS, KiB elsewhere.
     return peak if os.uname().sysname == "Darwin" else peak * 1024
@@ -295,12 +260,18 @@ def _size(count: int) -> str:
 def before_reading(path: Path) -> None:
     """To be called before a file is opened; what else is wrong with it is said there.
 
-    InputError for a pipe or a device: it may never end, and nothing of it can be read twice.
+    InputError for a pipe or a device: it may never end, and nothing of it can be read twice. What the command may still
+    take is counted anew, as the libraries for the file are loaded now.
     """
+    global _largest
     try:
         found = path.stat()
     except (OSError, ValueError):
         return
     if not stat.S_ISREG(found.st_mode) and not stat.S_ISDIR(found.st_mode):
         raise InputError(f"{path} is a pipe or a device: copy its content into a file first")
-    hold(path.name, found.st_size)
+    _largest = max(_largest, (found.st_size, path.name))
+    if found.st_size < _SMALL_FILE_BYTES:
+        _limit_data()
+    else:  # at the limit, every object that Python makes costs refused calls of the system: a crawl
+        end_stage()

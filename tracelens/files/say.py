@@ -27,13 +27,13 @@ _STYLE = re.compile("(\x1b\\[[0-9;]{0,8}m)")
 _GAP = re.compile(r"(?<! ) {2,}+")
 
 
-def say(text: object = "", *, beside: bool = False, styled: bool = False) -> None:
-    """Shows lines, each cleaned; ``beside`` the results, on stderr. ``styled``: own colors stay as they are. On a
-    terminal a line is folded at its width.
+def say(text: object = "", *, to_stderr: bool = False, styled: bool = False) -> None:
+    """Shows lines, each cleaned, on stdout unless ``to_stderr``. ``styled``: own colors stay as they are. On a terminal
+    a line is folded at its width.
 
     OutputError where the output is full.
     """
-    stream = sys.stderr if beside else sys.stdout
+    stream = sys.stderr if to_stderr else sys.stdout
     width = None if styled else terminal_width(stream)
     parts = _STYLE.split(str(text)) if styled else [str(text)]
     clean = [part if index % 2 else "\n".join(map(terminal_text, part.split("\n"))) for index, part in enumerate(parts)]
@@ -72,7 +72,7 @@ def say_table(rows: Sequence[Sequence[str]], *, words: Collection[int]) -> None:
 
 
 def aligned(rows: Sequence[Sequence[str]], *, words: Collection[int]) -> str:
-    """Rows with their columns side by side: those whose places are in ``words`` to the left, numbers to the right."""
+    """Rows in columns: those whose places are in ``words`` to the left, numbers to the right."""
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     lines = (
         (c.ljust(w) if i in words else c.rjust(w) for i, (c, w) in enumerate(zip(row, widths, strict=True)))

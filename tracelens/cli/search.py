@@ -28,7 +28,7 @@ INTERRUPTED = 130
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SearchCommand(SearchOptions):
-    """What the command takes beside the options of ``tracelens.search``."""
+    """The options of ``tracelens.search`` and those of the command alone."""
 
     model: str = option("a bundled model, config.json, model file, or l=2048,e=25600,h=160,depth=128", MISSING)
     cluster: str = option("a cluster, a device, or a system of the paper (b200-nvs8); X-nvsN: domain of N", MISSING)

@@ -27,7 +27,7 @@ _MEASURED = "measured steps"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProjectCommand(ProjectOptions):
-    """What the command takes beside the options of ``tracelens.project``."""
+    """The options of ``tracelens.project`` and those of the command alone."""
 
     model: str | None = option("a bundled model, a Hugging Face config or a model file", metavar="NAME|config.json")
     cluster: str | None = option("a cluster, or a device in its standard node", metavar="NAME|FILE.toml")

@@ -1,8 +1,4 @@
-"""Report where a trace's device time went and how far it was from the hardware limits.
-
-Writes TRACE.report/ with report.xlsx, report.html and report.json beside the trace (or where -o says) and prints the
-verdict.
-"""
+"""The verbs ``report``, ``demo`` and ``collectives``, which write a folder NAME.report/."""
 
 from __future__ import annotations
 
@@ -18,11 +14,12 @@ from dataclasses import MISSING, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from tracelens.cli import refuse_input
+from tracelens.cli import add_executor, main, refuse_input
+from tracelens.errors import InputError, UsageError
 from tracelens.files.safe_text import trace_name
 from tracelens.files.say import Progress, emit, say
 from tracelens.lazy.records import dataclass
-from tracelens.option_fields import arguments_of, option, options_of
+from tracelens.option_fields import arguments_of, option, options_of, positive
 from tracelens.report.report_options import ReportOptions
 
 if TYPE_CHECKING:
@@ -30,14 +27,15 @@ if TYPE_CHECKING:
     from tracelens.report.result import Report
     from tracelens.workload import ModelConfig
 
-
 EXTENSION_FAILED = 5
 CONTRADICTION = 6
+_DEMO_IN_WHEEL = "demo_trace.json.gz"
+_DEMO_IN_CHECKOUT = Path("example_traces") / "moe_ep8" / "rank0.json.gz"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReportCommand(ReportOptions):
-    """What the command takes beside the options of ``tracelens.report``."""
+    """The options of ``tracelens.report`` and those of the command alone."""
 
     trace: Path = option(
         "trace of any profiler (docs/formats.md), or its URL; - reads standard input",
@@ -61,15 +59,20 @@ class ReportCommand(ReportOptions):
     brief: bool = option("with --format json: a compact document on one line, for agents", False)
 
 
-configure = arguments_of(ReportCommand)
+configure_report = arguments_of(ReportCommand)
 
 
-def run(args: argparse.Namespace) -> int:
+def run_report(args: argparse.Namespace) -> int:
+    """Report where a trace's device time went and how far it was from the hardware limits.
+
+    Writes TRACE.report/ with report.xlsx, report.html and report.json beside the trace (or where -o says) and prints
+    the verdict.
+    """
     from tracelens.files.remote import folder_beside
 
     name = "stdin" if args.trace == Path("-") else trace_name(args.trace.name)
     args.output = args.output or folder_beside(args.trace) / f"{name}.report"
-    with _regular(args.trace) as args.trace:
+    with _seekable_copy(args.trace) as args.trace:
         return _run(args, args.output)
 
 
@@ -88,7 +91,7 @@ def _run(args: argparse.Namespace, output: Path) -> int:
         model=_model(args.model) if args.model else None,
     )
     for absence in absences(args.backend):
-        say(f"note: {absence}", beside=True)
+        say(f"note: {absence}", to_stderr=True)
     started = time.monotonic()
     report = tracelens.report(tracelens.load(args.trace, progress=Progress("reading", "MB", scale=1e6)), asked)
     write_report(report, output, csv=args.csv)
@@ -116,10 +119,8 @@ def _model(name: str) -> ModelConfig:
 
 
 @contextmanager
-def _regular(trace: Path) -> Iterator[Path]:
+def _seekable_copy(trace: Path) -> Iterator[Path]:
     """A file that can be read more than once: what comes through a pipe is kept beside other temporary files."""
-    from tracelens.errors import InputError
-
     if trace != Path("-") and not trace.is_fifo():
         yield trace
         return
@@ -137,7 +138,6 @@ def _regular(trace: Path) -> Iterator[Path]:
 
 def _refuse_output(output: Path, args: argparse.Namespace) -> None:
     """UsageError where the report, or what other options ask for, could not go to ``output``."""
-    from tracelens.errors import UsageError
     from tracelens.report.result import refuse_foreign
 
     refuse_input(output, [args.trace, *filter(None, [args.capture, args.shapes, args.memory_snapshot])])
@@ -154,11 +154,11 @@ def _holds(report: Report, trace: Path) -> bool:
     """Whether the report obeys its laws; says on stderr which ones were checked and which it breaks."""
     found = report.check(trace)
     compared = f"not compared with the file: {found.unchecked}" if found.unchecked else "compared with the file"
-    say(f"check: {len(found.laws)} laws, {len(found.broken)} broken; totals {compared}", beside=True)
+    say(f"check: {len(found.laws)} laws, {len(found.broken)} broken; totals {compared}", to_stderr=True)
     for law, what in found.broken:
-        say(f"check: {law}: {what}", beside=True)
+        say(f"check: {law}: {what}", to_stderr=True)
     if found.broken:
-        say("check: this is a bug in tracelens, please report it with these lines", beside=True)
+        say("check: this is a bug in tracelens, please report it with these lines", to_stderr=True)
     return not found.broken
 
 
@@ -166,7 +166,7 @@ def _open(page: Path) -> None:
     import webbrowser
 
     if not webbrowser.open(page.absolute().as_uri()):
-        say(f"note: no browser found; open {page}", beside=True)
+        say(f"note: no browser found; open {page}", to_stderr=True)
 
 
 def is_file(output: Path) -> bool:
@@ -184,3 +184,87 @@ def write_report(report: Report | RankReport, output: Path, *, csv: bool) -> Non
         report.to_json(output)
     else:
         report.write(output, csv=csv)
+
+
+def configure_demo(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "-o", "--output", type=Path, default=Path("tracelens_demo.report"), metavar="PATH", help="default: %(default)s/"
+    )
+
+
+def run_demo(args: argparse.Namespace) -> int:
+    """Report on the bundled example trace.
+
+    The trace is generated: three training steps of a small mixture-of-experts model on eight MI300X, as rank 0 would
+    record them.
+    """
+    return main(["report", str(example_trace()), "--output", str(args.output)])
+
+
+def example_trace() -> Path:
+    """The bundled trace: inside an installed package, or in a checkout. InputError where neither has it."""
+    package = Path(__file__).resolve().parents[1]
+    for path in (package / _DEMO_IN_WHEEL, package.parent / _DEMO_IN_CHECKOUT):
+        if path.is_file():
+            return path
+    raise InputError(f"this installation lacks {_DEMO_IN_WHEEL}: reinstall it, or report on your own trace")
+
+
+def configure_collectives(parser: argparse.ArgumentParser) -> None:
+    add = parser.add_argument
+    add("trace", nargs="+", metavar="TRACE", help="folder, glob pattern or files, one Kineto trace per rank")
+    place = "output folder, or FILE.xlsx, .html or .json; default: beside the traces"
+    add("-o", "--output", type=Path, metavar="PATH", help=place)
+    add("--extension", action="append", default=[], metavar="NAME|FILE.py|none", help="as for report; repeatable")
+    add("--ep-size", type=positive, metavar="RANKS", help="expert-parallel group size, if the traces do not record it")
+    add("--ranks-per-node", type=positive, metavar="N", help="ranks that share a clock, if the traces do not record it")
+    add_executor(parser)
+    add("--csv", action="store_true", help="also write csv/, one file per sheet")
+    add("--column-names", choices=("keys", "tracelens"), default="keys", help="as for report")
+    add("--format", choices=("text", "json"), default="text", help="what to print: the result as text, or JSON")
+
+
+def run_collectives(args: argparse.Namespace) -> int:
+    """Compare the ranks of a job: bandwidth, waiting, stragglers, clocks, token exchanges, overlap, bubbles.
+
+    TRACE is a folder, a glob pattern or files, one trace per rank. Writes NAME.report/ with collectives.xlsx and
+    collectives.json (or where -o says) and prints the result. A rank whose file is broken, or whose worker dies, is
+    left out and named.
+    """
+    from tracelens.analysis.ranks.parallel_reading import RankOptions
+    from tracelens.analysis.ranks.rank_comparison import compare_ranks
+    from tracelens.analysis.ranks.rank_files import find_traces, job_folder
+    from tracelens.executors import open_executor
+    from tracelens.extensions import NONE, load_extension
+    from tracelens.files.remote import folder_beside
+    from tracelens.report.rank_report import RankReport, refuse_foreign
+
+    paths = find_traces(args.trace)
+    source = job_folder(args.trace[0], paths)
+    output: Path = args.output or folder_beside(source) / f"{source.name}.report"
+    refuse_input(output, paths)
+    if not is_file(output):
+        refuse_foreign(output)
+    elif args.csv:
+        raise UsageError(f"--csv writes a folder of tables: -o must be a folder, not {output}")
+    extensions = tuple(spec for spec in args.extension if spec != NONE)
+    for spec in extensions:
+        load_extension(spec)
+    options = RankOptions(
+        extensions=extensions,
+        bundled=NONE not in args.extension,
+        ep_size=args.ep_size,
+        ranks_per_node=args.ranks_per_node,
+    )
+    with open_executor(args.executor, jobs=args.jobs) as executor:
+        result = compare_ranks(
+            paths, options, executor=executor, progress=Progress("reading", "ranks"), name=source.name
+        )
+    report = RankReport(result, args.column_names)
+    write_report(report, output, csv=args.csv)
+    if args.format == "json":
+        emit(report.to_json())
+    else:
+        say(report.verdict())
+        say(f" wrote {output}{'' if is_file(output) else '/'}")
+    return 0

@@ -145,7 +145,7 @@ def run(args: argparse.Namespace) -> int:
     if args.what in ("collective", "ep"):
         return _messages(args)
     for absence in absences(args.backend):
-        say(f"note: {absence}", beside=True)
+        say(f"note: {absence}", to_stderr=True)
     if args.batch is not None:
         return _batch(args)
     if not args.device:

@@ -1,8 +1,4 @@
-"""Ask a trace, or a lake of many, in SQL: tables ops, kernels, calls, steps, memory and collectives.
-
-The statement is a SELECT; --ready runs one of the ready ones, --list lists them and the tables. Needs DuckDB: pip
-install 'tracelens-perf[query]'.
-"""
+"""The verbs ``ingest``, ``query`` and ``mcp``: many traces at once, asked in SQL or by agents."""
 
 from __future__ import annotations
 
@@ -12,9 +8,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from tracelens.cli import refuse_input
-from tracelens.errors import UsageError
-from tracelens.files.say import emit, say
+from tracelens.cli import add_executor, refuse_input
+from tracelens.errors import InputError, UsageError
+from tracelens.files.say import Progress, emit, say
 from tracelens.lazy.records import dataclass
 from tracelens.option_fields import add_options, option, options_of, refuse_unread
 from tracelens.report.report_options import ReportOptions
@@ -29,9 +25,49 @@ if TYPE_CHECKING:
 SCHEMA = "tracelens.query/1"
 
 
+def configure_ingest(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("folder", type=Path, metavar="FOLDER", help="searched for Kineto traces, to any depth")
+    parser.add_argument("--to", type=Path, required=True, metavar="LAKE", help="folder of the lake, made when missing")
+    add_executor(parser)
+
+
+def run_ingest(args: argparse.Namespace) -> int:
+    """Put the tables of many traces into a lake that tracelens query asks in SQL.
+
+    Traces that the lake has are left alone: a run that was killed is resumed by running it again. A trace that cannot
+    be read is named and left out. LAKE/dashboard.html shows trends, slow ranks and regressions by week. Needs pyarrow:
+    pip install 'tracelens-perf[lake]'.
+    """
+    from tracelens.executors import open_executor
+    from tracelens.lake.ingest import ingest
+
+    with open_executor(args.executor, jobs=args.jobs) as executor:
+        found = ingest(args.folder, args.to, executor, progress=Progress("ingesting", "traces"))
+    for name, why in found.failed:
+        say(f"left out: {name}: {why}", to_stderr=True)
+    say(f"{args.to}: {found.added} traces added, {found.known} were there, {len(found.failed)} left out")
+    if not found.added + found.known:
+        raise InputError("none of the traces could be read")
+    say(f"wrote {_dashboard(args.to)}")
+    return 0
+
+
+def _dashboard(lake: Path) -> Path:
+    from tracelens.files.atomic_write import write_whole
+    from tracelens.lake.ingest import ask
+    from tracelens.report.fleet_pages import lake_page
+    from tracelens.sql import ready_queries
+
+    queries = ready_queries("tracelens.lake")
+    answers = {name: ask(lake, query.statement) for name, query in queries.items()}
+    path = lake / "dashboard.html"
+    write_whole(path, lake_page(lake.resolve().name, answers, {name: query.about for name, query in queries.items()}))
+    return path
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QueryCommand(ReportOptions):
-    """What the command takes beside the options of ``tracelens.report``."""
+    """The options of ``tracelens.report`` and those of the command alone."""
 
     column_names: str = KEYS  # no option: SQL knows keys alone
     ready: str | None = option("run this ready query instead of a statement", metavar="NAME")
@@ -40,14 +76,19 @@ class QueryCommand(ReportOptions):
     format: str = option("what to print", "text", choices=("text", "json", "csv"))
 
 
-def configure(parser: argparse.ArgumentParser) -> None:
+def configure_query(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("trace", nargs="?", help="Kineto trace, .json or .json.gz, or a lake (tracelens ingest)")
     parser.add_argument("statement", nargs="?", help='e.g. "SELECT name, kernel_us_sum FROM ops"')
     add_options(parser, QueryCommand)
     parser.set_defaults(column_names=KEYS)
 
 
-def run(args: argparse.Namespace) -> int:
+def run_query(args: argparse.Namespace) -> int:
+    """Ask a trace, or a lake of many, in SQL: tables ops, kernels, calls, steps, memory and collectives.
+
+    The statement is a SELECT; --ready runs one of the ready ones, --list lists them and the tables. Needs DuckDB: pip
+    install 'tracelens-perf[query]'.
+    """
     from tracelens.analysis.tables import built_in_tables
     from tracelens.lake.ingest import is_lake
     from tracelens.report.export import frame_csv, frame_json, refuse_unknown, write_frame
@@ -95,7 +136,7 @@ def _report(args: argparse.Namespace) -> Report:
 def _of_lake(args: argparse.Namespace, statement: str) -> pd.DataFrame:
     from tracelens.lake.ingest import ask
 
-    refuse_unread(args, configure, "a lake", lambda name: name not in ("ready", "list", "output", "format"))
+    refuse_unread(args, configure_query, "a lake", lambda name: name not in ("ready", "list", "output", "format"))
     return ask(Path(args.trace), statement)
 
 
@@ -104,3 +145,21 @@ def _list(queries: Mapping[str, ReadyQuery], tables: Mapping[str, Mapping[str, o
         say(f"{name}({', '.join(columns)})\n")
     for query in queries.values():
         say(f"{query.name.ljust(22)} {query.about}")
+
+
+def configure_mcp(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--root", type=Path, nargs="+", required=True, metavar="FOLDER", help="folders below which tools may read"
+    )
+
+
+def run_mcp(args: argparse.Namespace) -> int:
+    """Serve the analyses to agents as tools (Model Context Protocol, on standard input and output).
+
+    Reads below the given folders only, writes nothing, needs no network. Needs the SDK: pip install
+    'tracelens-perf[mcp]'.
+    """
+    from tracelens.agents.mcp_server import serve
+
+    serve(args.root)
+    return 0

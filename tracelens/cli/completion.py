@@ -73,14 +73,14 @@ def run(args: argparse.Namespace) -> int:
 
 def words() -> dict[str, tuple[str, ...]]:
     """What may come after each chain of verbs, and after each of their options with known values."""
-    from tracelens.verbs import verb_module, verbs
+    from tracelens.verbs import VERBS, verb
 
     names = _names()
-    found = {"": tuple(verbs())}
-    for verb in verbs():
-        parser = argparse.ArgumentParser(prog=verb)
-        verb_module(verb).configure(parser)
-        found |= dict(_below(parser, verb, names))
+    found = {"": tuple(VERBS)}
+    for name in VERBS:
+        parser = argparse.ArgumentParser(prog=name)
+        verb(name).configure(parser)
+        found |= dict(_below(parser, name, names))
     return found
 
 

@@ -41,7 +41,7 @@ class _Output(argparse.Action):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServeCommand(ServingConfig):
-    """What the command takes beside the options of ``tracelens.serve``."""
+    """The options of ``tracelens.serve`` and those of the command alone."""
 
     config: Path | None = option("experiment .toml, .json or .yaml; options override it", kind=Path, metavar="FILE")
     model: str | None = option("a bundled model, or a Hugging Face config", metavar="NAME|config.json")
@@ -193,7 +193,7 @@ def _once(args: argparse.Namespace, deployment: Deployment, asked: ServingConfig
     names = ("rate", "concurrency", "requests", "duration", "shared_prefix")
     unused = [f"--{name.replace('_', '-')}" for name in names if getattr(asked, name)]
     if asked.replay is not None and unused:
-        say(f"note: requests come from {asked.replay}; ignored: {', '.join(unused)}", beside=True)
+        say(f"note: requests come from {asked.replay}; ignored: {', '.join(unused)}", to_stderr=True)
     experiment = experiment_of(deployment, asked, series=args.output is not None, said=args.model)
     cost = experiment.cost()
     timeline = ServingTimeline(cost) if args.trace is not None else None
@@ -202,7 +202,7 @@ def _once(args: argparse.Namespace, deployment: Deployment, asked: ServingConfig
     if timeline is not None:
         written.append(str(timeline.write(args.trace)))
         if timeline.is_full:
-            say("note: the trace has only the first steps", beside=True)
+            say("note: the trace has only the first steps", to_stderr=True)
     if args.output is not None and args.output.suffix == ".html":
         from tracelens.files.atomic_write import write_whole
         from tracelens.report.fleet_pages import served_page

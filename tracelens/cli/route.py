@@ -47,7 +47,7 @@ def _rules(text: str) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RouteCommand(RouteOptions):
-    """What the command takes beside the options of ``tracelens.route`` and the parameters of ``PARAMETERS``."""
+    """The options of ``tracelens.route``, the parameters of ``PARAMETERS`` and the options of the command alone."""
 
     config: Path | None = option(
         "parameters under these names, or the original's in capitals", kind=Path, metavar="FILE.toml"
@@ -159,7 +159,7 @@ def _refuse(args: argparse.Namespace, config: dict[str, Any], names: Iterable[st
         hint = f"name one: {needed}" if where == "a cluster" else "leave out --cluster and --link-gb-s"
         raise UsageError(f"only {where} has {', '.join(given)}; {hint}")
     if ignored := [name for name in names if name in config]:
-        say(f"without effect here: {', '.join(ignored)}; only {where} has them", beside=True)
+        say(f"without effect here: {', '.join(ignored)}; only {where} has them", to_stderr=True)
 
 
 def _option(name: str) -> str:
@@ -176,7 +176,7 @@ def _check_seed(args: argparse.Namespace, config: dict[str, Any], *, is_cluster:
             f"--rules original does not support {', '.join(named) or '--link-gb-s'}; omit --rules original"
         )
     if ignored := [name for name in NEVER_USED if name in config]:
-        say(f"--rules original ignores {', '.join(ignored)}", beside=True)
+        say(f"--rules original ignores {', '.join(ignored)}", to_stderr=True)
 
 
 def _routing(args: argparse.Namespace, values: dict[str, Any], fallback: str) -> Routing:
@@ -221,7 +221,7 @@ def _on_mesh(args: argparse.Namespace, values: dict[str, Any], config: dict[str,
     if inter is not None and values["ranks_per_node"] is None:
         if "inter_gb_s" not in config:
             raise UsageError("--inter-gb-s needs --ranks-per-node")
-        say("inter_gb_s has no effect: without ranks_per_node all ranks are one node", beside=True)
+        say("inter_gb_s has no effect: without ranks_per_node all ranks are one node", to_stderr=True)
         inter = None
     rules = MeshRules(
         links=values["links"],
@@ -308,7 +308,7 @@ def _ports(args: argparse.Namespace, values: dict[str, Any], config: dict[str, A
         return ports, None
     system, topology = cluster_system(args.cluster)
     if system.note:
-        say(system.note, beside=True)
+        say(system.note, to_stderr=True)
     ports = dataclasses.replace(Ports.of_topology(topology), **packets)
     if args.link_gb_s is not None:
         ports = dataclasses.replace(ports, link_gb_s=args.link_gb_s)

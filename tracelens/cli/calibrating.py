@@ -1,28 +1,26 @@
-"""Fit a device's constants to measured times: traces, report.json files, tables of microbenchmarks.
-
-tracelens calibrate trace.json.gz gemm.csv --device mi300x -o my_mi300x.toml
-tracelens report other.json.gz --device my_mi300x.toml --backend tile
-tracelens calibrate nccl.csv --cluster dgx-h100 -o my_cluster.toml      measured collectives, for a cluster
-"""
+"""The verbs ``calibrate`` and ``score``: predictions fitted to measured times, and judged by them."""
 
 from __future__ import annotations
 
 import argparse
+import dataclasses
+import json
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from tracelens.files.say import say, say_table, told
+from tracelens.files.say import emit, say, say_table, told
 
 if TYPE_CHECKING:
     from tracelens.backends.kernels.kernel_costs import KernelTable
     from tracelens.hardware import HardwareSpec
     from tracelens.hardware.device_figures import KernelConstants
     from tracelens.predict.calibration.device import FitOutcome, Measured
+    from tracelens.predict.calibration.scoring import Score
 
 _HEADER = ("family", "precision", "calls", "groups", "before", "after", "unseen")
 
 
-def configure(parser: argparse.ArgumentParser) -> None:
+def configure_calibrate(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     add("files", metavar="FILE", nargs="+", help="a trace, a report.json, or a .csv or .parquet table with times")
     where = parser.add_mutually_exclusive_group(required=True)
@@ -41,7 +39,13 @@ def configure(parser: argparse.ArgumentParser) -> None:
     add("--extension", action="append", default=[], metavar="NAME|FILE.py", help="ops of a framework, to read traces")
 
 
-def run(args: argparse.Namespace) -> int:
+def run_calibrate(args: argparse.Namespace) -> int:
+    """Fit a device's constants to measured times: traces, report.json files, tables of microbenchmarks.
+
+    tracelens calibrate trace.json.gz gemm.csv --device mi300x -o my_mi300x.toml
+    tracelens report other.json.gz --device my_mi300x.toml --backend tile
+    tracelens calibrate nccl.csv --cluster dgx-h100 -o my_cluster.toml      measured collectives, for a cluster
+    """
     from tracelens.errors import UsageError
 
     if args.output.suffix != ".toml":
@@ -171,3 +175,47 @@ def _print(outcomes: list[FitOutcome]) -> None:
     for each in outcomes:
         for warning in each.warnings:
             say(f"warning: {each.family} {each.precision}: {warning}")
+
+
+def configure_score(parser: argparse.ArgumentParser) -> None:
+    add = parser.add_argument
+    add("file", type=Path, metavar="FILE.csv", help="measured and predicted values, a row each")
+    add("--family", metavar="COLUMN", help="what tells families apart; default: family, model or model_path")
+    add("--format", choices=("text", "json", "md"), default="text", help="what to print; default: %(default)s")
+
+
+def run_score(args: argparse.Namespace) -> int:
+    """Score predictions against measured points, by family: median, 90th percentile, bias, share inside the intervals.
+
+    FILE.csv is what `project --batch` or `serve --batch` wrote from a table with measured values, or any table with the
+    columns measured and predicted, and where it has them family, area, low and high: another tool's predictions too.
+    """
+    from tracelens.predict.calibration.scoring import score_file
+
+    scores = score_file(args.file, family=args.family)
+    if args.format == "json":
+        found = [dataclasses.asdict(each) for each in scores]
+        emit(json.dumps({"schema": "tracelens.score/1", "scores": found}, indent=2) + "\n")
+        return 0
+    lines = [[*_HEADS], *(_cells(each) for each in scores)]
+    if args.format == "md":
+        lines.insert(1, ["---"] * len(_HEADS))
+        say("\n".join(f"| {' | '.join(cells)} |" for cells in lines))
+        return 0
+    say_table(lines, words=(0,))
+    return 0
+
+
+_HEADS = ("family", "rows", "no prediction", "median", "of families drawn", "p90", "signed", "inside")
+
+
+def _cells(score: Score) -> list[str]:
+    drawn = "" if score.median_low is None else f"{_percent(score.median_low)} to {_percent(score.median_high)}"
+    return [
+        score.name, str(score.rows), str(score.missing), _percent(score.median), drawn, _percent(score.p90),
+        _percent(score.signed, "+"), _percent(score.inside),
+    ]  # fmt: skip
+
+
+def _percent(share: float | None, sign: str = "") -> str:
+    return "" if share is None else f"{share:{sign}.1%}"

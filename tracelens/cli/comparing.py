@@ -1,0 +1,100 @@
+"""The verbs ``baseline`` and ``compare``: two recordings of one thing."""
+
+from __future__ import annotations
+
+import argparse
+from dataclasses import MISSING
+from pathlib import Path
+
+from tracelens.cli import refuse_input
+from tracelens.comparison.gates import CompareOptions
+from tracelens.files.say import emit, say
+from tracelens.lazy.records import dataclass
+from tracelens.option_fields import arguments_of, option, options_of
+
+GATE_FAILED = 4
+
+
+def configure_baseline(parser: argparse.ArgumentParser) -> None:
+    below = parser.add_subparsers(title="commands", metavar="COMMAND", required=True, dest="command")
+    save = below.add_parser("save", help="save a trace, or a folder of ranks or runs, as baseline:NAME")
+    save.add_argument("name", metavar="NAME", help="what to call it")
+    save.add_argument("trace", metavar="TRACE", help="what to save: a trace, or a folder of ranks or runs")
+    save.add_argument("--steps", metavar="N|N-M|steady", help="only these steps; default: all complete ones")
+    known = below.add_parser("list", help="list the baselines")
+    for each in (save, known):
+        each.add_argument(
+            "--baselines", type=Path, default=Path(".tracelens/baselines"), metavar="FOLDER",
+            help="folder of named baselines; default: %(default)s",
+        )  # fmt: skip
+
+
+def run_baseline(args: argparse.Namespace) -> int:
+    """Save a recording under a name, as a file of the repository that later ones are compared with."""
+    from tracelens.analysis.loaded_trace import AnalysisOptions
+    from tracelens.comparison.inputs import PREFIX, baseline_path, baselines, side_of, write_side
+
+    if args.command == "list":
+        for name in baselines(args.baselines):
+            say(f"{PREFIX}{name}")
+        return 0
+    path = baseline_path(args.name, args.baselines)
+    side = side_of(args.trace, AnalysisOptions(steps=args.steps))
+    write_side(side, path)
+    say(f" wrote {path}; to compare with it:")
+    say(f" tracelens compare {PREFIX}{args.name} TRACE --gate 'step<+3%'")
+    return 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CompareCommand(CompareOptions):
+    """The options of ``tracelens.compare`` and those of the command alone."""
+
+    a: str = option("before: a trace, a report, baseline:NAME, or a folder of ranks or runs", MISSING, flags=("a",),
+                    metavar="A")  # fmt: skip
+    b: str = option("after: what is compared with it", MISSING, flags=("b",), metavar="B")
+    output: tuple[Path, ...] = option(
+        "folder, or FILE.html, .xlsx, .json, .md, .xml (JUnit) or .sarif; repeatable", (), kind=Path, metavar="PATH",
+        flags=("-o", "--output"), repeat=True,
+    )  # fmt: skip
+    format: str = option(
+        "what to print; github: annotations of the gates", "text", choices=("text", "json", "md", "github")
+    )
+
+
+configure_compare = arguments_of(CompareCommand)
+
+
+def run_compare(args: argparse.Namespace) -> int:
+    """Compare two recordings: what changed, why, and how much of the step it explains.
+
+    A and B are traces, reports (folder or report.json), baseline:NAME (see tracelens baseline), or folders of the ranks
+    or the runs of one thing. Exit code 4 says that a --gate failed.
+    """
+    from tracelens.comparison.compare import compare
+    from tracelens.report.comparison_files import WRITERS, refuse_foreign, write_comparison
+    from tracelens.report.comparison_text import (
+        comparison_json,
+        comparison_markdown,
+        comparison_text,
+        github_annotations,
+    )
+
+    for path in args.output:
+        refuse_input(path, [Path(args.a), Path(args.b)])
+        if path.suffix not in WRITERS:
+            refuse_foreign(path)
+    found = compare(args.a, args.b, options_of(CompareOptions, args))
+    for path in args.output:
+        write_comparison(found, path)
+    if args.format == "json":
+        emit(comparison_json(found).decode())
+    elif args.format == "md":
+        emit(comparison_markdown(found).decode())
+    elif args.format == "github":
+        emit(github_annotations(found))
+    else:
+        say(comparison_text(found))
+        for path in args.output:
+            say(f" wrote {path}{'' if path.suffix in WRITERS else '/'}")
+    return 0 if all(gate.passed for gate in found.gates) else GATE_FAILED

@@ -1,1 +1,0 @@
-"""Verbs for agents, pipelines and fleets of traces."""

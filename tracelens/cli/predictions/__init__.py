@@ -1,1 +1,0 @@
-"""Verbs that answer without a trace: operations, training, serving and routing, their models and constants."""
