@@ -13,7 +13,7 @@ from __future__ import annotations
 import json
 import re
 from bisect import bisect_right
-from collections import OrderedDict, deque
+from collections import OrderedDict
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -181,15 +181,6 @@ class _Unparsed:
     is_short: bool
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class PieceMark:
-    """A place between two pieces, to which ``Pieces`` can go back."""
-
-    window: bytes
-    offset: int
-    blocks: int
-
-
 class Pieces:
     """Iterates the pieces of one event list, from the byte after its ``[``.
 
@@ -210,12 +201,8 @@ class Pieces:
         self._skipping = False
         self._finished = False
         self._checked_ends = 0
-        self._kept: deque[bytes] = deque()
-        self._kept_from: int | None = None
-        self._again: deque[bytes] = deque()
         self._scanner = new_scanner()
         self._left_out = 0
-        self._blocks = 0
         self.tail: bytes | None = None
         self.damaged_events = 0
         self.repairs = 0
@@ -230,72 +217,10 @@ class Pieces:
             # Two pieces at a time do not fit into a core's cache: letting go of them took three times as long.
             del piece
 
-    @property
-    def offset(self) -> int:
-        """Where in the text the next piece begins, and how far it was cut."""
-        return self._offset
-
-    @property
-    def scans(self) -> bool:
-        """Whether the last piece was scanned, so that the next one will be, too."""
-        return self._scanner is not None and not self._left_out
-
-    @property
-    def text_times(self) -> bool:
-        """Whether times are taken as the digits recorded from here on."""
-        return self._text_times
-
-    def presumed(self) -> tuple[int, memoryview] | None:
-        """Place and text of the next piece, if nothing in it is damaged: it ends as iterating would end it then.
-
-        None where only iterating can tell: in damage, at the end of the file, and where no border is in sight.
-        """
-        if self._finished or self._skipping or self._size != self._piece_bytes:
-            return None
-        self._fill(self._size)
-        start = _blank_end(self._window, 0)
-        first = None if self._at_end_of_file else next(self._cuts(start), None)
-        if first is None:
-            return None
-        end, following = first
-        place, text = self._offset + start, memoryview(self._window)[start:end]
-        self._advance(following)
-        return place, text
-
-    def mark(self) -> PieceMark:
-        """This place. Text read from here on is kept, as far as it is behind the earliest mark not forgotten."""
-        if self._kept_from is None:
-            self._kept_from = self._blocks
-        return PieceMark(window=self._window, offset=self._offset, blocks=self._blocks)
-
-    def forget(self, mark: PieceMark | None) -> None:
-        """Marks before this one are not needed any more; None: nor is any."""
-        if mark is None:
-            self._kept.clear()
-            self._kept_from = None
-            return
-        while self._kept_from is not None and self._kept_from < mark.blocks:
-            self._kept.popleft()
-            self._kept_from += 1
-
-    def go_back(self, mark: PieceMark) -> None:
-        """To a place that is not forgotten: what follows is read in the same blocks again."""
-        for _ in range(self._blocks - mark.blocks):
-            self._again.appendleft(self._kept.pop())
-        self._window, self._offset, self._blocks = mark.window, mark.offset, mark.blocks
-        self._at_end_of_file = False
-
-    def _read(self) -> bytes:
-        block = self._again.popleft() if self._again else self._stream.read()
-        self._blocks += 1
-        if self._kept_from is not None:
-            self._kept.append(block)
-        return block
-
     def _fill(self, size: int) -> None:
         parts, length = [self._window], len(self._window)
         while length < size and not self._at_end_of_file:
-            block = self._read()
+            block = self._stream.read()
             self._at_end_of_file = not block
             parts.append(block)
             length += len(block)
@@ -547,12 +472,8 @@ class PieceIndex:
         """``piece``, whose first event is number ``first`` of the list; pieces come in order."""
         if piece.elements is not None:
             self._own[len(self._first)] = piece.elements
-        self.add_text(piece.offset, piece.length, first, is_repaired=piece.repaired)
-
-    def add_text(self, offset: int, length: int, first: int, *, is_repaired: bool = False) -> None:
-        """A piece by where its text is in the file."""
         self._first.append(first)
-        self._places.append((offset, length, is_repaired))
+        self._places.append((piece.offset, piece.length, piece.repaired))
 
     def event(self, file_index: int) -> dict[str, Any]:
         """The element ``file_index`` of the event list, as ``json.loads`` gives it.

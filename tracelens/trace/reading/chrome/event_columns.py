@@ -9,7 +9,7 @@ import struct
 from collections import Counter
 from collections.abc import Container, Hashable, Mapping, Sequence
 from decimal import ROUND_HALF_EVEN, Context, Decimal, InvalidOperation
-from itertools import compress, islice
+from itertools import compress
 from typing import Any, Generic, TypeVar
 
 import numpy as np
@@ -97,7 +97,7 @@ TIME_LIMIT_NS = 2**62
 #: A stream recorded as the text of a pointer gets a number from here on, by first appearance.
 FIRST_POINTER_STREAM = 2**30
 
-MOST_CATEGORIES = 32_000
+_MOST_CATEGORIES = 32_000
 _MORE_CATEGORIES = "(more categories)"
 
 #: PyTorch 1.8's category of ops, and its name for a step.
@@ -158,14 +158,6 @@ class Codes(Generic[Key]):
                     self._add(value)
             return list(map(code_of, values))
 
-    def __len__(self) -> int:
-        """How many values were seen, those that share a code included."""
-        return len(self._codes)
-
-    def newest(self, known: int) -> list[Key]:
-        """The values that were seen after the first ``known`` ones."""
-        return list(islice(self._codes, known, None))
-
     def values(self) -> list[Key]:
         """The values in the order of their codes."""
         distinct = {code: value for value, code in reversed(self._codes.items())}
@@ -185,13 +177,6 @@ class Lanes:
     def __init__(self) -> None:
         self._codes: dict[Identifier, dict[Identifier, int]] = {}
         self._lanes: list[tuple[Identifier, Identifier]] = []
-
-    def __len__(self) -> int:
-        return len(self._lanes)
-
-    def newest(self, known: int) -> list[tuple[Identifier, Identifier]]:
-        """The lanes that were seen after the first ``known`` ones."""
-        return self._lanes[known:]
 
     def code(self, lane: tuple[Identifier, Identifier]) -> int:
         """The code of one lane."""
@@ -223,7 +208,7 @@ class TableBuilder:
     """Collects one array per piece and column; ``fields()`` joins them, dropping each piece as it goes."""
 
     def __init__(self) -> None:
-        self.categories: Codes[str] = Codes(limit=MOST_CATEGORIES, overflow=_MORE_CATEGORIES)
+        self.categories: Codes[str] = Codes(limit=_MOST_CATEGORIES, overflow=_MORE_CATEGORIES)
         self.names: Codes[str] = Codes()
         self.lanes = Lanes()
         self.signatures = SignatureStore()
