@@ -15,7 +15,7 @@ import orjson
 from tracelens.errors import InputError, UsageError
 from tracelens.files.atomic_write import whole_packed_file
 from tracelens.lazy.records import dataclass
-from tracelens.trace.reading.chrome.event_columns import TIME_LIMIT_NS
+from tracelens.trace.reading.chrome.decoded_events import TIME_LIMIT_NS
 from tracelens.trace.table import Identifier, TraceTable
 
 Ints = npt.NDArray[np.int64]

@@ -22,7 +22,8 @@ from tracelens.files.remote import is_address
 from tracelens.lazy.records import dataclass
 from tracelens.registry import mark
 from tracelens.trace.reading.bytestream import TRACE_ENDINGS, ByteStream, PlainFile, unpacked
-from tracelens.trace.reading.chrome.event_columns import COLUMNS, TIME_LIMIT_NS, Codes, TableBuilder
+from tracelens.trace.reading.chrome.decoded_events import TIME_LIMIT_NS
+from tracelens.trace.reading.chrome.event_columns import COLUMNS, Codes, TableBuilder
 from tracelens.trace.reading.chrome.event_list import FIRST_BYTES, PIECE_BYTES, Progress
 from tracelens.trace.table import (
     Allocations,

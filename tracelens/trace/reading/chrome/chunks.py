@@ -23,7 +23,7 @@ from msgspec import Raw
 from tracelens.errors import InputError
 from tracelens.lazy.records import dataclass
 from tracelens.trace.reading.bytestream import ByteStream
-from tracelens.trace.reading.chrome.event_columns import needs_text_times
+from tracelens.trace.reading.chrome.decoded_events import DecodedEvents, needs_text_times
 from tracelens.trace.reading.chrome.event_json import (
     FAILURES,
     STRING,
@@ -155,8 +155,7 @@ class Piece:
     ``elements`` is the text itself where the file's no longer agrees with the events (after ``salvage``).
     """
 
-    events: Sequence[AnyEvent] | ScannedEvents
-    text_times: bool
+    events: DecodedEvents | ScannedEvents
     offset: int
     length: int
     repaired: bool = False
@@ -271,9 +270,11 @@ class Pieces:
 
     def _piece(self, result: _Parsed, start: int, end: int) -> Piece:
         self.repairs += result.repairs
+        events = result.events
+        if not isinstance(events, ScannedEvents):
+            events = DecodedEvents.of(events, text_times=self._text_times)
         return Piece(
-            events=result.events,
-            text_times=self._text_times,
+            events=events,
             offset=self._offset + start,
             length=end - start,
             repaired=result.is_repaired,
@@ -381,8 +382,7 @@ class Pieces:
                 events, coerced = decode_each(found.elements, text_times=True)
             self.repairs += coerced
             piece = Piece(
-                events=events,
-                text_times=self._text_times,
+                events=DecodedEvents.of(events, text_times=self._text_times),
                 offset=self._offset,
                 length=found.position,
                 elements=tuple(found.elements),

@@ -23,7 +23,6 @@ from tracelens.trace.reading.bytestream import ByteStream, MemoryStream
 from tracelens.trace.reading.chrome import chunks
 from tracelens.trace.reading.chrome.chunks import PieceIndex, Pieces
 from tracelens.trace.reading.chrome.event_columns import TableBuilder
-from tracelens.trace.reading.chrome.scanned_events import ScannedEvents, add_scanned
 from tracelens.trace.table import Identifier, Kind, Losses, Recorder, TraceTable
 
 #: Called with (bytes of the file used, size of the file).
@@ -81,10 +80,7 @@ class EventList:
         index = PieceIndex(self._stream, self._source)
         for piece in pieces:
             index.add(piece, builder.events_total)
-            if isinstance(piece.events, ScannedEvents):
-                add_scanned(builder, piece.events)
-            else:
-                builder.add(piece.events, piece.text_times)
+            builder.add(piece.events)
             del piece
             if self._progress is not None:
                 self._progress(self._stream.consumed, self._stream.size)
