@@ -304,11 +304,11 @@ def sublanes(lane: Ints, start: Ints, end: Ints) -> Ints:
     return result
 
 
-def _json(event: Any) -> bytes:
+def _json(value: Any) -> bytes:
     try:
-        return orjson.dumps(event)
+        return orjson.dumps(value)
     except orjson.JSONEncodeError:  # an integer beyond 64 bits, a lone surrogate
-        return json.dumps(event).encode()
+        return json.dumps(value).encode()
 
 
 def _meta(name: str, pid: int, tid: int, args: dict[str, Any]) -> dict[str, Any]:

@@ -14,8 +14,8 @@ import json
 import re
 from bisect import bisect_right
 from collections import OrderedDict
-from collections.abc import Iterator, Sequence
-from typing import Any
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, TypeAlias
 
 import msgspec
 from msgspec import Raw
@@ -146,6 +146,9 @@ _LOOKED_AT = 8
 _CHECKED_TAIL_BYTES = 4 << 20
 # How many such ends are checked in all: each costs a look at the rest of the file.
 _MOST_CHECKED_ENDS = 50
+
+#: Events, and how many of them had a value that is not of its field's type.
+_Decoded: TypeAlias = tuple[Sequence[AnyEvent], int]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -338,10 +341,8 @@ class Pieces:
     def _decode(self, body: bytes | memoryview) -> _Parsed | _Unparsed:
         text = b"".join((b"[", body, b"]"))
         try:
-            events, coerced = self._typed(text)
-        except UnicodeDecodeError:
-            return _Unparsed(is_short=False)
-        except RecursionError:
+            events, coerced = self._timed(decoded, text)
+        except (UnicodeDecodeError, RecursionError):
             return _Unparsed(is_short=False)
         except msgspec.DecodeError as error:
             trailing = trailing_position(error)
@@ -354,11 +355,14 @@ class Pieces:
             return _Parsed(events=inner.events, repairs=inner.repairs, end=end)
         return _Parsed(events=events, repairs=coerced)
 
-    def _typed(self, text: bytes) -> tuple[Sequence[AnyEvent], int]:
-        events, coerced = decoded(text, text_times=self._text_times)
+    def _timed(
+        self, decode: Callable[..., tuple[Sequence[AnyEvent], int]], text: Any
+    ) -> tuple[Sequence[AnyEvent], int]:
+        """The events of a text, again with their times as digits where floats would lose some of them."""
+        events, coerced = decode(text, text_times=self._text_times)
         if not self._text_times and needs_text_times(events):
             self._text_times = True
-            return self._typed(text)
+            return decode(text, text_times=True)
         return events, coerced
 
     def _salvaged_piece(self) -> Piece | None:
@@ -376,10 +380,7 @@ class Pieces:
         self.repairs += found.repairs
         piece = None
         if found.elements:
-            events, coerced = decode_each(found.elements, text_times=self._text_times)
-            if not self._text_times and needs_text_times(events):
-                self._text_times = True
-                events, coerced = decode_each(found.elements, text_times=True)
+            events, coerced = self._timed(decode_each, found.elements)
             self.repairs += coerced
             piece = Piece(
                 events=DecodedEvents.of(events, text_times=self._text_times),

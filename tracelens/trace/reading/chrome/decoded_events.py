@@ -16,7 +16,6 @@ import numpy.typing as npt
 from msgspec import Raw
 
 from tracelens.trace.reading.chrome.event_json import ABSENT, SIGNATURE_FIELDS, AnyEvent, Args, Event, TextTimedEvent
-from tracelens.trace.reading.chrome.scanned_events import LAST_TEXT_NUMBER, NO_TIME
 from tracelens.trace.table import SEPARATOR, Identifier
 
 Array = npt.NDArray[Any]
@@ -25,6 +24,10 @@ Array = npt.NDArray[Any]
 FLOAT_TIME_LIMIT_US = 2.0**43
 #: Half of the int64 range, so that start + duration stays inside.
 TIME_LIMIT_NS = 2**62
+#: A start that is missing, or beyond what a trace can hold; and a duration of that kind.
+NO_TIME = -(2**63)
+#: A stream or device recorded as text is ``NO_TIME`` and the number of the string: below this.
+LAST_TEXT_NUMBER = NO_TIME + 2**31
 
 _NO_ARGS = Args()
 _signature_parts = operator.attrgetter(*SIGNATURE_FIELDS)

@@ -29,10 +29,6 @@ NUMBERS = (
     "correlation", "external_id", "old_external_id", "sequence_number", "wait_on_stream", "wait_on_record", "bytes",
     "allocated", "reserved", "device_type", "device_id", "stream", "device",
 )  # fmt: skip
-#: A start that is missing, or beyond what a trace can hold; and a duration of that kind.
-NO_TIME = -(2**63)
-#: From here on down to ``NO_TIME``, a stream or device is this and the number of a string.
-LAST_TEXT_NUMBER = -(2**63) + 2**31
 
 # As in scan_events.c.
 _LAYOUT = 2
