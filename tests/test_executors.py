@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from tracelens import executors
 from tracelens.errors import InputError, UsageError
 from tracelens.executors import DEFECT, DIED, IsolatedProcesses, Serial, open_executor, outcomes
 
@@ -88,3 +89,13 @@ def test_workers_do_not_run_the_script_that_started_them():
     script += "with IsolatedProcesses(1) as processes: print(processes.submit(abs, -3).result())"
     done = subprocess.run([sys.executable], input=script, capture_output=True, text=True, check=False)
     assert (done.stdout, done.stderr) == ("3\n", "")
+
+
+@pytest.mark.parametrize(("quota", "cores"), [("max 100000", 4), ("100000 100000", 1), ("150000 100000", 2), ("-1", 4)])
+def test_a_container_has_as_many_cores_as_it_has_time_of(
+    quota: str, cores: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "cpu.max").write_text(f"{quota}\n")
+    monkeypatch.setattr(executors, "_CPU_QUOTAS", ((tmp_path / "cpu.max",),))
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0, 1, 2, 3}, raising=False)
+    assert executors.available_cores() == cores

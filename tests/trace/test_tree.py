@@ -13,7 +13,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.conftest import examples, part
-from tracelens.trace import tree
 from tracelens.trace.reading.chrome.event_list import read_events
 from tracelens.trace.table import Kind
 from tracelens.trace.tree import OpTree, nearest, nest
@@ -89,16 +88,12 @@ def nested_by_definition(
 
 
 @settings(deadline=None, max_examples=examples(300))
-@pytest.mark.parametrize("rounds", [0, 1, 256, None])
+@pytest.mark.parametrize("is_compiled", [True, False])
 @pytest.mark.parametrize("base", part([1_760_000_000_000_000_000, 0], 2))
 @given(intervals=INTERVALS)
-def test_nesting_is_innermost_containment_however_it_is_found(rounds, base, intervals):
-    """``rounds``: of pointer jumping; None: compiled, where it is."""
+def test_nesting_is_innermost_containment_however_it_is_found(is_compiled, base, intervals):
     lane, start, duration, rank = np.array(intervals, np.int64).reshape(-1, 4).T
-    with (
-        mock.patch.dict(os.environ, {} if rounds is None else {"TRACELENS_PURE_PYTHON": "1"}),
-        mock.patch.object(tree, "_MAX_ROUNDS", rounds or 0),
-    ):
+    with mock.patch.dict(os.environ, {} if is_compiled else {"TRACELENS_PURE_PYTHON": "1"}):
         found = nest(lane.astype(np.int32), start + base, duration, rank.astype(np.uint8))
     order, parents, last, overlaps = nested_by_definition(intervals)
     assert found.order.tolist() == order
@@ -129,7 +124,7 @@ def depth_of(parents: list[int], position: int) -> int:
     return depth
 
 
-def test_a_stack_deeper_than_the_rounds_of_pointer_jumping_is_finished_one_by_one():
+def test_a_call_climbs_a_deep_stack_all_the_way_up():
     # 2000 nested calls [i, 4000 - i], then one call in the outermost: it has to climb all the way up
     deep = np.arange(2000)
     start = np.append(deep, 3999)

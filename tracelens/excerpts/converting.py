@@ -15,7 +15,8 @@ from tracelens.dtypes import DType
 from tracelens.errors import NothingToAnalyzeError, UsageError
 from tracelens.files.atomic_write import whole_file
 from tracelens.perf_models.collective import Collective
-from tracelens.trace.rewriting import number_field, rewrite, text_field, varint, write_packets
+from tracelens.trace.reading.wire import number_field, text_field, varint
+from tracelens.trace.rewriting import rewrite, write_packets
 from tracelens.trace.table import DEVICE_KINDS, RowColumn, TraceTable
 
 # NodeType and CollectiveCommType of et_def.proto (MLCommons Chakra, schema 0.0.4).

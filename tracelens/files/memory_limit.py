@@ -34,7 +34,6 @@ _SMALL_BYTES = 200_000_000
 #: A file below this is read whatever is left.
 _SMALL_FILE_BYTES = 1_000_000
 _STATUS = Path("/proc/self/status")
-_SHARES = Path("/proc/self/smaps_rollup")
 #: What Python says where there is no memory for the stack of a thread.
 _NO_THREAD = "can't start new thread"
 #: What the system sets aside for a thread.
@@ -57,10 +56,6 @@ class MemoryLimit:
         if gb is None and _limit is not None:
             return _limit
         return cls(most_bytes=int((machine_bytes() * DEFAULT_SHARE) if gb is None else gb * _GB))
-
-    def leaves(self, more_bytes: int) -> bool:
-        """Whether that much more would not be too much."""
-        return (resident_bytes() or 0) + more_bytes <= self.most_bytes
 
     def check(self, source: str, *, text_bytes: int, file_bytes: int) -> None:
         """InputError when the process has grown beyond the limit, with how much was read by then."""
@@ -229,15 +224,6 @@ def resident_bytes() -> int | None:
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     # Bytes on macOS, KiB elsewhere.
     return peak if os.uname().sysname == "Darwin" else peak * 1024
-
-
-def private_bytes() -> int:
-    """What the process has in memory that no other one shares; 0 where unknown."""
-    try:
-        found = re.findall(rb"Private_(?:Clean|Dirty):\s+(\d+) kB", _SHARES.read_bytes())
-    except OSError:
-        return 0
-    return 1024 * sum(map(int, found))
 
 
 def machine_bytes() -> int:

@@ -15,7 +15,7 @@ import orjson
 from tracelens.errors import InputError, UsageError
 from tracelens.files.atomic_write import whole_packed_file
 from tracelens.lazy.records import dataclass
-from tracelens.trace.reading.chrome.event_columns import TIME_LIMIT_NS
+from tracelens.trace.reading.chrome.decoded_events import TIME_LIMIT_NS
 from tracelens.trace.table import Identifier, TraceTable
 
 Ints = npt.NDArray[np.int64]
@@ -304,11 +304,11 @@ def sublanes(lane: Ints, start: Ints, end: Ints) -> Ints:
     return result
 
 
-def _json(event: Any) -> bytes:
+def _json(value: Any) -> bytes:
     try:
-        return orjson.dumps(event)
+        return orjson.dumps(value)
     except orjson.JSONEncodeError:  # an integer beyond 64 bits, a lone surrogate
-        return json.dumps(event).encode()
+        return json.dumps(value).encode()
 
 
 def _meta(name: str, pid: int, tid: int, args: dict[str, Any]) -> dict[str, Any]:

@@ -15,6 +15,7 @@ import orjson
 from tracelens.errors import InputError
 from tracelens.files.atomic_write import whole_packed_file
 from tracelens.trace.fuse import sublanes
+from tracelens.trace.reading.wire import number_field, text_field, varint
 from tracelens.trace.table import DEVICE_KINDS, Identifier, Kind, TraceTable
 
 # Up to here a float of µs is less than half a ns off.
@@ -268,28 +269,3 @@ def _value(value: Any) -> bytes:
 
 def _encoded(spelled: str) -> bytes:
     return spelled.encode("utf-8", "replace")
-
-
-def varint(value: int) -> bytes:
-    """A whole number in protobuf's encoding; a negative one as of 64 bits."""
-    if 0 <= value < 0x80:
-        return _BYTES[value]
-    value &= (1 << 64) - 1
-    out = bytearray()
-    while value >= 0x80:
-        out.append(value & 0x7F | 0x80)
-        value >>= 7
-    return bytes((*out, value))
-
-
-_BYTES = [bytes((value,)) for value in range(0x80)]
-
-
-def number_field(field: int, value: int) -> bytes:
-    """A field that is a whole number."""
-    return varint(field << 3) + varint(value)
-
-
-def text_field(field: int, content: bytes) -> bytes:
-    """A field that is a text or a message."""
-    return varint(field << 3 | 2) + varint(len(content)) + content

@@ -58,18 +58,6 @@ class SignatureStore:
             code = self._code_of_recorded[recorded] = self._intern(recorded)
         return code
 
-    def newest(self, known: int) -> list[bytes]:
-        """The texts that were added after the first ``known`` ones."""
-        return self._texts[known:]
-
-    def code_of_text(self, text: bytes) -> int:
-        """Code of a text of another store."""
-        code = self._code_of_text.setdefault(text, len(self._texts))
-        if code == len(self._texts):
-            self._texts.append(text)
-            self.has_shapes |= not text.startswith(SEPARATOR)
-        return code
-
     def code_of(self, signature: OpSignature) -> int:
         """Code of what a signature has beside its name; -1 for a bare name."""
         text = _recorded(signature)
@@ -111,7 +99,12 @@ class SignatureStore:
         parts += [b""] * (_PARTS + 1 - len(parts))
         old_dims = parts.pop()
         parts[0] = parts[0] or old_dims
-        return self.code_of_text(SEPARATOR.join(parts))
+        text = SEPARATOR.join(parts)
+        code = self._code_of_text.setdefault(text, len(self._texts))
+        if code == len(self._texts):
+            self._texts.append(text)
+            self.has_shapes |= not text.startswith(SEPARATOR)
+        return code
 
 
 def signature_of_lists(

@@ -36,11 +36,6 @@ _Forest: TypeAlias = tuple[Places, Places, Places, Bools, Ints]
 _SOURCE, _LAYOUT = Path(__file__).with_name("nest.c"), 2
 
 _NONE = np.iinfo(np.int64).min
-_ALL = np.iinfo(np.int64).max
-#: Rounds of pointer jumping before the plain loop takes over. Real traces need 3 to 76, about as many as they are deep.
-_MAX_ROUNDS = 256
-# As many at a time: a round in one go would hold five more arrays of all events.
-_BLOCK = 1 << 17
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -102,73 +97,28 @@ def _compiled(key: Ints, start: Ints, first_of_lane: Bools) -> _Forest | None:
 
 
 def _plain(key: Ints, start: Ints, first_of_lane: Bools) -> _Forest:
-    parent, passed = _nearest_before(key, first_of_lane)
-    last = _last_below(parent) + 1
-    # Ancestors are what began before and has not ended: i earlier ones, less those whose subtree ends at or before i
+    """As ``tracelens_nest`` of ``nest.c``."""
     n = len(key)
-    depth = np.arange(n) - np.cumsum(np.bincount(last, minlength=n + 1))[:n]
-    overlaps = (passed != _NONE) & ((passed >> 1) > start)
-    return (
-        *(column.astype(np.int32) for column in (parent, last, depth)),
-        overlaps,
-        np.where(overlaps, passed >> 1, 0),
-    )
-
-
-def _nearest_before(key: Ints, first_of_lane: Bools) -> tuple[Ints, Ints]:
-    """(nearest earlier j of the lane with ``key[j] >= key[i]`` or -1, largest key between the two) for each i.
-
-    Pointer jumping: everything between i and its candidate c is below key[i], and everything between c and c's own
-    candidate is below key[c]; so when key[c] is below key[i] as well, i may take over c's candidate, final or not.
-    """
-    n = len(key)
-    # Place n, which index -1 reaches too, is the candidate of last resort: larger than any key
-    key = np.append(key, _ALL)
-    candidate = np.arange(-1, n)
-    candidate[:n][first_of_lane] = n
-    candidate[n] = n
-    passed = np.full(n, _NONE)
-    active = np.flatnonzero(key[candidate[:n]] < key[:n])
-    for _ in range(_MAX_ROUNDS):
-        if not len(active):
-            break
-        still = []
-        for block in np.split(active, range(_BLOCK, len(active), _BLOCK)):
-            skipped = candidate[block]
-            passed[block] = np.maximum(passed[block], key[skipped])
-            skipped = candidate[skipped]
-            candidate[block] = skipped
-            still.append(block[key[skipped] < key[block]])
-        active = np.concatenate(still)
-    if len(active):
-        _finish(active, key, candidate, passed)
-    candidate = candidate[:n]
-    return np.where(candidate == n, -1, candidate), passed
-
-
-def _last_below(parent: Ints) -> Ints:
-    """The last node of each subtree, in preorder: the last child's last child and so on, doubling the step."""
-    below = np.arange(len(parent))
-    children = np.flatnonzero(parent >= 0)
-    np.maximum.at(below, parent[children], children)
-    active = np.flatnonzero(below[below] != below)
-    while len(active):
-        below[active] = below[below[active]]
-        active = active[below[below[active]] != below[active]]
-    return below
-
-
-def _finish(active: Ints, key: Ints, candidate: Ints, passed: Ints) -> None:
-    """The same search one by one, in order: each interval is passed over once, so it is linear however deep it is."""
-    keys, found = key.tolist(), candidate.tolist()
-    for i, largest in zip(active.tolist(), passed[active].tolist(), strict=True):
-        j = found[i]
-        while keys[j] < keys[i]:
-            largest = max(largest, keys[j])
-            j = found[j]
-        found[i] = j
-        candidate[i] = j
-        passed[i] = largest
+    parent, last, depth = np.full(n, -1, np.int32), np.arange(1, n + 1, dtype=np.int32), np.zeros(n, np.int32)
+    overlaps, outlived = np.zeros(n, np.bool_), np.zeros(n, np.int64)
+    # Views give Python's own integers, and take no memory of their own
+    keys, starts, firsts = memoryview(key), memoryview(start), memoryview(first_of_lane)
+    above, ends, depths = memoryview(parent), memoryview(last), memoryview(depth)
+    for i in range(n):
+        j, passed = -1 if firsts[i] else i - 1, _NONE
+        # Each interval is passed over once
+        while j >= 0 and keys[j] < keys[i]:
+            passed = max(passed, keys[j])
+            j = above[j]
+        above[i] = j
+        if j >= 0:
+            depths[i] = depths[j] + 1
+        if passed != _NONE and passed >> 1 > starts[i]:
+            overlaps[i], outlived[i] = True, passed >> 1
+    for i in range(n - 1, -1, -1):
+        if above[i] >= 0 and ends[above[i]] < ends[i]:
+            ends[above[i]] = ends[i]
+    return parent, last, depth, overlaps, outlived
 
 
 def innermost(last: Places) -> Places:
@@ -188,18 +138,9 @@ def nearest(above: Places, wanted: Bools) -> Places:
         found = np.empty(n, np.int32)
         compiled.tracelens_nearest(c_int64(n), *(c_void_p(address(array)) for array in (above, wanted, found)))
         return found
-    found = np.append(above, np.int32(-1))
-    found[found < 0] = n
-    stop = np.append(wanted, True)
-    active = np.flatnonzero(~stop[found])
-    while len(active):
-        still = []
-        for block in np.split(active, range(_BLOCK, len(active), _BLOCK)):
-            found[block] = found[found[block]]
-            still.append(block[~stop[found[block]]])
-        active = np.concatenate(still)
-    found = found[:n]
-    found[found == n] = -1
+    found = above.copy()
+    for i in np.flatnonzero((above >= 0) & ~wanted[above]).tolist():
+        found[i] = found[above[i]]
     return found
 
 

@@ -11,6 +11,8 @@ from __future__ import annotations
 import bz2
 import codecs
 import contextlib
+import functools
+import gzip
 import importlib
 import lzma
 import os
@@ -88,7 +90,7 @@ class MemoryStream:
 class _File:
     """What plain and compressed files share: the open file, the promise that it has not changed, a limit on memory."""
 
-    def __init__(self, path: Path, file: BinaryIO, limit: MemoryLimit | None) -> None:
+    def __init__(self, path: Path, file: BinaryIO, limit: MemoryLimit | None = None) -> None:
         self._path = path
         self._file = file
         self._limit = limit
@@ -124,9 +126,6 @@ class _File:
 
 class PlainFile(_File):
     """An uncompressed file."""
-
-    def __init__(self, path: Path, file: BinaryIO, limit: MemoryLimit | None = None) -> None:
-        super().__init__(path, file, limit)
 
     def read(self) -> bytes:
         block = self._file.read(_PLAIN_BLOCK_BYTES)
@@ -362,18 +361,8 @@ def _blocks(file: Any) -> Iterator[bytes]:
         yield block
 
 
-def _gzip(file: BinaryIO, source: str) -> Iterator[bytes]:
-    import gzip
-
-    return _blocks(gzip.GzipFile(fileobj=file))
-
-
-def _bz2(file: BinaryIO, source: str) -> Iterator[bytes]:
-    return _blocks(bz2.BZ2File(file))
-
-
-def _xz(file: BinaryIO, source: str) -> Iterator[bytes]:
-    return _blocks(lzma.LZMAFile(file))
+def _opened(opener: Callable[[BinaryIO], Any], file: BinaryIO, source: str) -> Iterator[bytes]:
+    return _blocks(opener(file))
 
 
 def _zstd(file: BinaryIO, source: str) -> Iterator[bytes]:
@@ -430,9 +419,9 @@ def _single(names: list[str], source: str) -> str:
 
 
 _PACKERS: tuple[tuple[bytes, str, _Unpack], ...] = (
-    (GZIP_MAGIC, "gzip", _gzip),
-    (b"BZh", "bzip2", _bz2),
-    (b"\xfd7zXZ\x00", "xz", _xz),
+    (GZIP_MAGIC, "gzip", functools.partial(_opened, gzip.open)),
+    (b"BZh", "bzip2", functools.partial(_opened, bz2.BZ2File)),
+    (b"\xfd7zXZ\x00", "xz", functools.partial(_opened, lzma.LZMAFile)),
     (b"\x28\xb5\x2f\xfd", "zstd", _zstd),
     (b"PK\x03\x04", "zip", _zip),
 )

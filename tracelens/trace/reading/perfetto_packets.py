@@ -14,7 +14,7 @@ import numpy.typing as npt
 
 from tracelens.lazy.records import dataclass
 from tracelens.trace.reading.source import Ints, Source, coded, coded_pairs
-from tracelens.trace.reading.wire import Columns, Spans, Wire
+from tracelens.trace.reading.wire import Columns, Spans, Wire, varint
 
 Bools = npt.NDArray[np.bool_]
 # Trace.packet, and fields of TracePacket (perfetto/protos/perfetto/trace/trace_packet.proto).
@@ -51,7 +51,7 @@ def unpacked(wire: Wire, source: Source) -> tuple[Wire, Ints, Ints, int]:
     size = 0
     for i, (start, end) in enumerate(zip(starts.tolist(), ends.tolist(), strict=True)):
         if i not in packed:
-            parts.append(b"\n" + _varint(end - start) + wire.data[start:end])
+            parts.append(b"\n" + varint(end - start) + wire.data[start:end])
             continue
         for part in _inflated(wire.data[slice(*packed[i])]):
             size += len(part)
@@ -70,14 +70,6 @@ def _inflated(data: bytes) -> Iterator[bytes]:
             data = inflater.unconsumed_tail
     except zlib.error:
         return
-
-
-def _varint(value: int) -> bytes:
-    out = bytearray()
-    while value >= 0x80:
-        out.append(value & 0x7F | 0x80)
-        value >>= 7
-    return bytes((*out, value))
 
 
 @dataclass(slots=True, eq=False)

@@ -98,7 +98,6 @@ def _events(source: Source) -> TraceTable:
         start=source.start,
         piece_bytes=source.piece_bytes,
         progress=source.progress,
-        limit=source.limit,
     ).table()
     return with_categories(table) if is_ascend(table) else table
 

@@ -4,15 +4,17 @@ that become a table.
 
 from __future__ import annotations
 
+import functools
 import itertools
 import tempfile
 from bisect import bisect_right
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import field
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, TypeVar
 
+import msgspec
 import numpy as np
 import numpy.typing as npt
 
@@ -21,8 +23,10 @@ from tracelens.files.memory_limit import MemoryLimit
 from tracelens.files.remote import is_address
 from tracelens.lazy.records import dataclass
 from tracelens.registry import mark
+from tracelens.signature import OpSignature
 from tracelens.trace.reading.bytestream import TRACE_ENDINGS, ByteStream, PlainFile, unpacked
-from tracelens.trace.reading.chrome.event_columns import COLUMNS, TIME_LIMIT_NS, Codes, TableBuilder
+from tracelens.trace.reading.chrome.decoded_events import TIME_LIMIT_NS
+from tracelens.trace.reading.chrome.event_columns import COLUMNS, Codes, TableBuilder
 from tracelens.trace.reading.chrome.event_list import FIRST_BYTES, PIECE_BYTES, Progress
 from tracelens.trace.table import (
     Allocations,
@@ -35,6 +39,8 @@ from tracelens.trace.table import (
     kind_of_category,
     made_event,
 )
+
+Decoded = TypeVar("Decoded")
 
 
 @dataclass(slots=True, kw_only=True)
@@ -98,6 +104,13 @@ class Source:
     def whole(self) -> bytes:
         """All of the content."""
         return b"".join(self.blocks())
+
+    def decoded(self, type_: type[Decoded], what: str) -> Decoded:
+        """All of the content as JSON of that type; InputError, which calls it ``what``, where it is none."""
+        try:
+            return msgspec.json.Decoder(type_, strict=False).decode(self.whole())
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+            raise self.damage(what) from error
 
     def file(self) -> Path:
         """The content as a file: the file itself, or what it unpacks to, for as long as the source is open."""
@@ -196,13 +209,16 @@ class RowBlocks:
     ) -> None:
         """Events of one category: ``name``, ``lane`` (codes) and any other column of ``TraceTable``, -1 by default.
 
-        Events without a usable time are left out, negative durations are 0; both are counted.
+        Without a ``lane`` they are on that of their device and stream. Events without a usable time are left out,
+        negative durations are 0; both are counted.
         """
         usable = (np.abs(start_ns) < TIME_LIMIT_NS) & (np.abs(end_ns) < TIME_LIMIT_NS)
         self._untimed += int((~usable).sum())
         duration = np.where(usable, end_ns, 0) - np.where(usable, start_ns, 0)
         self._repaired += int((duration < 0).sum())
         (code,) = self._categories.of([category])
+        if "lane" not in columns:
+            columns["lane"] = self.lane_codes(np.asarray(columns["device"]), np.asarray(columns["stream"]))
         given: dict[str, Any] = {
             **columns,
             "kind": int(kind_of_category(category)),
@@ -217,9 +233,38 @@ class RowBlocks:
         self._details.append((self._rows, details or {}))
         self._rows += len(start_ns)
 
+    def add_each(self, categories: Sequence[str], order: Iterable[str] | None = None, **columns: Any) -> None:
+        """Events with a category each, as ``add`` takes those of one: a block for each of ``order``, else sorted.
+
+        Every column is an array, and ``details`` have one row per event.
+        """
+        of_event = np.array(categories, object)
+        for category in sorted(set(categories)) if order is None else order:
+            here = np.flatnonzero(of_event == category)
+            details = columns.get("details") or {}
+            given = {key: values[here] for key, values in columns.items() if key != "details"}
+            if callable(details):
+                self.add(category, **given, details=functools.partial(_details_at, details, here))
+            else:
+                self.add(category, **given, details={key: values[here] for key, values in details.items()})
+
     def name_codes(self, texts: Iterable[str]) -> Ints:
         """Codes of names, one per event."""
         return np.array(self.names.of(list(texts)), np.int64)
+
+    def names_of(self, numbers: Array, spelled: Callable[[int], str]) -> Ints:
+        """Codes of the names that numbers stand for, one per event."""
+        return coded(numbers, lambda number: self.names.of([spelled(number)])[0])
+
+    def copied_bytes(self, counts: Array) -> Ints:
+        """Codes of the signatures of copies, by how many bytes each has; -1 where that is not known."""
+        code = self.signatures.code_of
+        return coded(counts, lambda n: code(OpSignature(name="", attributes=(("bytes", n),))) if n >= 0 else -1)
+
+    def set_devices(self, devices: Mapping[int, Mapping[str, Any]]) -> None:
+        """What is known of devices, by number, as Kineto's metadata lists it."""
+        if devices:
+            self.metadata["deviceProperties"] = [{"id": n, **devices.get(n, {})} for n in range(max(devices) + 1)]
 
     def lane_codes(self, pids: Array, tids: Array) -> Ints:
         """Codes of lanes, by the process and the thread of each event."""
@@ -270,6 +315,25 @@ class RowBlocks:
             recorder=recorder,
         )
         return lookup.table
+
+
+def _details_at(details: Callable[[int], Mapping[str, Any]], rows: Ints, i: int) -> Mapping[str, Any]:
+    return details(int(rows[i]))
+
+
+def device_category(name: str) -> str:
+    """What a device event is by its name, where CUPTI or roctracer gave it."""
+    start = name[:6].lower()
+    return "gpu_memcpy" if start == "memcpy" else "gpu_memset" if start == "memset" else "kernel"
+
+
+def own_correlation(number: Ints, process: Ints | int) -> Ints:
+    """Correlations that count within a process, made unique by its number; -1 where they are none."""
+    usable = (number > 0) & (number < 1 << _PROCESS_BITS)
+    return np.where(usable, number + (process << _PROCESS_BITS), -1)
+
+
+_PROCESS_BITS = 32
 
 
 def coded_pairs(first: Array, second: Array, code: Callable[[int, int], int]) -> Ints:

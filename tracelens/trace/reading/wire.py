@@ -209,3 +209,28 @@ class Wire:
                 return value - (1 << 64) if value >= 1 << 63 else value, position
             shift += 7
         raise WireError(position)
+
+
+def varint(value: int) -> bytes:
+    """A whole number in protobuf's encoding; a negative one as of 64 bits."""
+    if 0 <= value < 0x80:
+        return _BYTES[value]
+    value &= (1 << 64) - 1
+    out = bytearray()
+    while value >= 0x80:
+        out.append(value & 0x7F | 0x80)
+        value >>= 7
+    return bytes((*out, value))
+
+
+_BYTES = [bytes((value,)) for value in range(0x80)]
+
+
+def number_field(field: int, value: int) -> bytes:
+    """A field that is a whole number."""
+    return varint(field << 3) + varint(value)
+
+
+def text_field(field: int, content: bytes) -> bytes:
+    """A field that is a text or a message."""
+    return varint(field << 3 | 2) + varint(len(content)) + content

@@ -13,9 +13,9 @@ from __future__ import annotations
 import json
 import re
 from bisect import bisect_right
-from collections import OrderedDict, deque
-from collections.abc import Iterator, Sequence
-from typing import Any
+from collections import OrderedDict
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, TypeAlias
 
 import msgspec
 from msgspec import Raw
@@ -23,7 +23,7 @@ from msgspec import Raw
 from tracelens.errors import InputError
 from tracelens.lazy.records import dataclass
 from tracelens.trace.reading.bytestream import ByteStream
-from tracelens.trace.reading.chrome.event_columns import needs_text_times
+from tracelens.trace.reading.chrome.decoded_events import DecodedEvents, needs_text_times
 from tracelens.trace.reading.chrome.event_json import (
     FAILURES,
     STRING,
@@ -147,6 +147,9 @@ _CHECKED_TAIL_BYTES = 4 << 20
 # How many such ends are checked in all: each costs a look at the rest of the file.
 _MOST_CHECKED_ENDS = 50
 
+#: Events, and how many of them had a value that is not of its field's type.
+_Decoded: TypeAlias = tuple[Sequence[AnyEvent], int]
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Piece:
@@ -155,8 +158,7 @@ class Piece:
     ``elements`` is the text itself where the file's no longer agrees with the events (after ``salvage``).
     """
 
-    events: Sequence[AnyEvent] | ScannedEvents
-    text_times: bool
+    events: DecodedEvents | ScannedEvents
     offset: int
     length: int
     repaired: bool = False
@@ -181,15 +183,6 @@ class _Unparsed:
     is_short: bool
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class PieceMark:
-    """A place between two pieces, to which ``Pieces`` can go back."""
-
-    window: bytes
-    offset: int
-    blocks: int
-
-
 class Pieces:
     """Iterates the pieces of one event list, from the byte after its ``[``.
 
@@ -210,12 +203,8 @@ class Pieces:
         self._skipping = False
         self._finished = False
         self._checked_ends = 0
-        self._kept: deque[bytes] = deque()
-        self._kept_from: int | None = None
-        self._again: deque[bytes] = deque()
         self._scanner = new_scanner()
         self._left_out = 0
-        self._blocks = 0
         self.tail: bytes | None = None
         self.damaged_events = 0
         self.repairs = 0
@@ -230,72 +219,10 @@ class Pieces:
             # Two pieces at a time do not fit into a core's cache: letting go of them took three times as long.
             del piece
 
-    @property
-    def offset(self) -> int:
-        """Where in the text the next piece begins, and how far it was cut."""
-        return self._offset
-
-    @property
-    def scans(self) -> bool:
-        """Whether the last piece was scanned, so that the next one will be, too."""
-        return self._scanner is not None and not self._left_out
-
-    @property
-    def text_times(self) -> bool:
-        """Whether times are taken as the digits recorded from here on."""
-        return self._text_times
-
-    def presumed(self) -> tuple[int, memoryview] | None:
-        """Place and text of the next piece, if nothing in it is damaged: it ends as iterating would end it then.
-
-        None where only iterating can tell: in damage, at the end of the file, and where no border is in sight.
-        """
-        if self._finished or self._skipping or self._size != self._piece_bytes:
-            return None
-        self._fill(self._size)
-        start = _blank_end(self._window, 0)
-        first = None if self._at_end_of_file else next(self._cuts(start), None)
-        if first is None:
-            return None
-        end, following = first
-        place, text = self._offset + start, memoryview(self._window)[start:end]
-        self._advance(following)
-        return place, text
-
-    def mark(self) -> PieceMark:
-        """This place. Text read from here on is kept, as far as it is behind the earliest mark not forgotten."""
-        if self._kept_from is None:
-            self._kept_from = self._blocks
-        return PieceMark(window=self._window, offset=self._offset, blocks=self._blocks)
-
-    def forget(self, mark: PieceMark | None) -> None:
-        """Marks before this one are not needed any more; None: nor is any."""
-        if mark is None:
-            self._kept.clear()
-            self._kept_from = None
-            return
-        while self._kept_from is not None and self._kept_from < mark.blocks:
-            self._kept.popleft()
-            self._kept_from += 1
-
-    def go_back(self, mark: PieceMark) -> None:
-        """To a place that is not forgotten: what follows is read in the same blocks again."""
-        for _ in range(self._blocks - mark.blocks):
-            self._again.appendleft(self._kept.pop())
-        self._window, self._offset, self._blocks = mark.window, mark.offset, mark.blocks
-        self._at_end_of_file = False
-
-    def _read(self) -> bytes:
-        block = self._again.popleft() if self._again else self._stream.read()
-        self._blocks += 1
-        if self._kept_from is not None:
-            self._kept.append(block)
-        return block
-
     def _fill(self, size: int) -> None:
         parts, length = [self._window], len(self._window)
         while length < size and not self._at_end_of_file:
-            block = self._read()
+            block = self._stream.read()
             self._at_end_of_file = not block
             parts.append(block)
             length += len(block)
@@ -346,9 +273,11 @@ class Pieces:
 
     def _piece(self, result: _Parsed, start: int, end: int) -> Piece:
         self.repairs += result.repairs
+        events = result.events
+        if not isinstance(events, ScannedEvents):
+            events = DecodedEvents.of(events, text_times=self._text_times)
         return Piece(
-            events=result.events,
-            text_times=self._text_times,
+            events=events,
             offset=self._offset + start,
             length=end - start,
             repaired=result.is_repaired,
@@ -412,10 +341,8 @@ class Pieces:
     def _decode(self, body: bytes | memoryview) -> _Parsed | _Unparsed:
         text = b"".join((b"[", body, b"]"))
         try:
-            events, coerced = self._typed(text)
-        except UnicodeDecodeError:
-            return _Unparsed(is_short=False)
-        except RecursionError:
+            events, coerced = self._timed(decoded, text)
+        except (UnicodeDecodeError, RecursionError):
             return _Unparsed(is_short=False)
         except msgspec.DecodeError as error:
             trailing = trailing_position(error)
@@ -428,11 +355,14 @@ class Pieces:
             return _Parsed(events=inner.events, repairs=inner.repairs, end=end)
         return _Parsed(events=events, repairs=coerced)
 
-    def _typed(self, text: bytes) -> tuple[Sequence[AnyEvent], int]:
-        events, coerced = decoded(text, text_times=self._text_times)
+    def _timed(
+        self, decode: Callable[..., tuple[Sequence[AnyEvent], int]], text: Any
+    ) -> tuple[Sequence[AnyEvent], int]:
+        """The events of a text, again with their times as digits where floats would lose some of them."""
+        events, coerced = decode(text, text_times=self._text_times)
         if not self._text_times and needs_text_times(events):
             self._text_times = True
-            return self._typed(text)
+            return decode(text, text_times=True)
         return events, coerced
 
     def _salvaged_piece(self) -> Piece | None:
@@ -450,14 +380,10 @@ class Pieces:
         self.repairs += found.repairs
         piece = None
         if found.elements:
-            events, coerced = decode_each(found.elements, text_times=self._text_times)
-            if not self._text_times and needs_text_times(events):
-                self._text_times = True
-                events, coerced = decode_each(found.elements, text_times=True)
+            events, coerced = self._timed(decode_each, found.elements)
             self.repairs += coerced
             piece = Piece(
-                events=events,
-                text_times=self._text_times,
+                events=DecodedEvents.of(events, text_times=self._text_times),
                 offset=self._offset,
                 length=found.position,
                 elements=tuple(found.elements),
@@ -547,12 +473,8 @@ class PieceIndex:
         """``piece``, whose first event is number ``first`` of the list; pieces come in order."""
         if piece.elements is not None:
             self._own[len(self._first)] = piece.elements
-        self.add_text(piece.offset, piece.length, first, is_repaired=piece.repaired)
-
-    def add_text(self, offset: int, length: int, first: int, *, is_repaired: bool = False) -> None:
-        """A piece by where its text is in the file."""
         self._first.append(first)
-        self._places.append((offset, length, is_repaired))
+        self._places.append((piece.offset, piece.length, piece.repaired))
 
     def event(self, file_index: int) -> dict[str, Any]:
         """The element ``file_index`` of the event list, as ``json.loads`` gives it.

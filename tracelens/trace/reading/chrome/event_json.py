@@ -14,7 +14,7 @@ import json
 import math
 import re
 from collections.abc import Sequence
-from typing import Any, Literal, TypeAlias
+from typing import Any, TypeAlias
 
 import msgspec
 import numpy as np
@@ -161,39 +161,10 @@ class TextTimedEvent(Struct, gc=False):
 
 AnyEvent: TypeAlias = Event | TextTimedEvent
 
-#: The phases of the Chrome trace format, and the categories that Kineto and ROCm write.
-Phase: TypeAlias = Literal[
-    "X", "B", "E", "i", "I", "C", "b", "n", "e", "s", "t", "f", "M", "P", "N", "O", "D", "S", "T", "p", "F", "c", "R",
-]  # fmt: skip
-Category: TypeAlias = Literal[
-    "cpu_op", "cuda_runtime", "cuda_driver", "kernel", "gpu_memcpy", "gpu_memset", "user_annotation",
-    "gpu_user_annotation", "python_function", "cuda_sync", "overhead", "cpu_instant_event", "ac2g", "fwdbwd", "Trace",
-    "cuda_event", "cuda_profiler_range", "collective_comm", "hip_runtime", "hip_driver", "hip_sync", "xpu_runtime",
-    "xpu_driver", "xpu_sync", "mtia_runtime", "mtia_ccp_events", "mtia_insight", "privateuse1_runtime",
-    "privateuse1_driver", "Operator", "Kernel", "Memcpy", "Memset", "Runtime", "async_gpu", "async_cpu_to_gpu",
-]  # fmt: skip
-
-
-class _KnownEvent(Event, gc=False):
-    """As ``Event``: known texts are not made anew for each event, a tenth of the time that reading takes."""
-
-    ph: Phase = ""  # type: ignore[assignment]
-    cat: Category = ""  # type: ignore[assignment]
-
-
-class _KnownTextTimedEvent(TextTimedEvent, gc=False):
-    """As ``_KnownEvent``, for ``TextTimedEvent``."""
-
-    ph: Phase = ""  # type: ignore[assignment]
-    cat: Category = ""  # type: ignore[assignment]
-
-
 #: What the decoders below raise for text that is no such JSON.
 FAILURES = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 
 _TRAILING = re.compile(r"trailing characters \(byte (\d+)\)")
-_known_events = msgspec.json.Decoder(list[_KnownEvent], strict=False)
-_known_text_timed_events = msgspec.json.Decoder(list[_KnownTextTimedEvent], strict=False)
 _events = msgspec.json.Decoder(list[Event], strict=False)
 _text_timed_events = msgspec.json.Decoder(list[TextTimedEvent], strict=False)
 _event = msgspec.json.Decoder(Event, strict=False)
@@ -206,19 +177,12 @@ def decoded(text: bytes, *, text_times: bool) -> tuple[Sequence[AnyEvent], int]:
 
     Raises one of ``FAILURES``, and MemoryError where its strings would not fit.
     """
-    try:
-        return _decoded_at_once(text, text_times=text_times), 0
-    except msgspec.ValidationError:
-        return decode_each(split_elements(text), text_times=text_times)
-
-
-def _decoded_at_once(text: bytes, *, text_times: bool) -> Sequence[AnyEvent]:
     # msgspec does not look whether a string got its memory: without any, the process would end. This takes no page.
     np.empty(2 * len(text), np.uint8)
     try:
-        return _known_text_timed_events.decode(text) if text_times else _known_events.decode(text)
+        return (_text_timed_events.decode(text) if text_times else _events.decode(text)), 0
     except msgspec.ValidationError:
-        return _text_timed_events.decode(text) if text_times else _events.decode(text)
+        return decode_each(split_elements(text), text_times=text_times)
 
 
 def split_elements(text: bytes) -> list[Raw]:

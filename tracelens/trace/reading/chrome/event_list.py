@@ -9,7 +9,6 @@ from a call of CANN, or from the op of the framework, to where the device event 
 from __future__ import annotations
 
 import json
-import math
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -19,13 +18,11 @@ import numpy as np
 import numpy.typing as npt
 
 from tracelens.errors import InputError
-from tracelens.files.memory_limit import MemoryLimit
 from tracelens.trace.narrow_columns import Column
 from tracelens.trace.reading.bytestream import ByteStream, MemoryStream
 from tracelens.trace.reading.chrome import chunks
 from tracelens.trace.reading.chrome.chunks import PieceIndex, Pieces
 from tracelens.trace.reading.chrome.event_columns import TableBuilder
-from tracelens.trace.reading.chrome.scanned_events import ScannedEvents, add_scanned
 from tracelens.trace.table import Identifier, Kind, Losses, Recorder, TraceTable
 
 #: Called with (bytes of the file used, size of the file).
@@ -33,11 +30,6 @@ Progress = Callable[[int, int], None]
 
 PIECE_BYTES = 512 * 1024
 FIRST_BYTES = 64 * 1024
-#: Other processes help to read a file with more than this: to start them takes as long as reading 5 MB.
-LEAST_SHARED_BYTES = 64 << 20
-# What is left free for what they do until they are asked again.
-_ROOM_BYTES = 32 << 20
-_FIRST_WAIT_BYTES = 4 << 20
 _UTF8_MARK = b"\xef\xbb\xbf"
 _BLANK_BYTES = b" \t\r\n\x00"
 _ADVICE = "hand over what torch.profiler's export_chrome_trace wrote"
@@ -66,9 +58,7 @@ class EventList:
         start: bytes = b"",
         piece_bytes: int = PIECE_BYTES,
         progress: Progress | None = None,
-        limit: MemoryLimit | None = None,
     ) -> None:
-        self._limit = limit
         self._stream = stream
         self._source = source
         self._piece_bytes = max(piece_bytes, 1)
@@ -88,7 +78,12 @@ class EventList:
         self._window = b""
         builder = TableBuilder()
         index = PieceIndex(self._stream, self._source)
-        self._collect(pieces, builder, index)
+        for piece in pieces:
+            index.add(piece, builder.events_total)
+            builder.add(piece.events)
+            del piece
+            if self._progress is not None:
+                self._progress(self._stream.consumed, self._stream.size)
         self._stream.close()
         if not in_object and builder.events_total and not builder.counts:
             raise InputError(f"{self._source} is a JSON list without profiler events: {_ADVICE}")
@@ -109,45 +104,6 @@ class EventList:
             counts_by_phase=dict(builder.counts),
             losses=losses,
         )
-
-    def _collect(self, pieces: Pieces, builder: TableBuilder, index: PieceIndex) -> None:
-        """All pieces; of a large file that is not scanned most by other processes, which begin anew behind what they
-        cannot read."""
-        wait = _FIRST_WAIT_BYTES
-        next_try: float = 0
-        for piece in pieces:
-            index.add(piece, builder.events_total)
-            if isinstance(piece.events, ScannedEvents):
-                add_scanned(builder, piece.events)
-            else:
-                builder.add(piece.events, piece.text_times)
-            del piece
-            self._tell_progress()
-            if pieces.scans:
-                continue
-            if (offset := pieces.offset) >= next_try and self._promises(offset, LEAST_SHARED_BYTES):
-                from tracelens.trace.reading.chrome.forked_reading import read_ahead
-
-                if read_ahead(pieces, builder, index, self._has_room):
-                    wait = max(_FIRST_WAIT_BYTES, 2 * wait - (pieces.offset - offset))
-                    next_try = pieces.offset + wait
-                else:
-                    next_try = math.inf
-
-    def _promises(self, used: int, more: int) -> bool:
-        """Whether more text than that is to be expected behind ``used`` bytes of it, going by what they took in the
-        file."""
-        stream = self._stream
-        return used * (stream.size - stream.consumed) > more * stream.consumed
-
-    def _has_room(self, others_bytes: int) -> bool:
-        """Tells the progress; whether other processes that take so much memory may go on."""
-        self._tell_progress()
-        return self._limit is None or self._limit.leaves(others_bytes + _ROOM_BYTES)
-
-    def _tell_progress(self) -> None:
-        if self._progress is not None:
-            self._progress(self._stream.consumed, self._stream.size)
 
     def _find_list(self) -> tuple[int, bool]:
         """(position behind the ``[`` of the event list, whether it is the ``traceEvents`` of an object)."""

@@ -1,8 +1,8 @@
 /* Columns of one piece of a Chrome trace's event list, for pieces in which every value is of its usual type.
  *
  * What is written plainly here is most of every trace. Of anything else (another type, a key twice, an escaped key, a
- * begin or end event, text that is no JSON) the scan says NOT_PLAIN, nothing it wrote is used, and decode.py reads the
- * piece. So this file needs to know no more than what it accepts, and accepts less than decode.py does.
+ * begin or end event, text that is no JSON) the scan says NOT_PLAIN, nothing it wrote is used, and decoded_events.py
+ * reads the piece. So this file needs to know no more than what it accepts, and accepts less than that does.
  *
  * It calls no allocator and keeps nothing: all arrays are the caller's, with their lengths, and no position is read at
  * or behind `length`. Places in the text are 32-bit: a piece has less than 2 GB. scanned_events.py has the same layout.
@@ -21,7 +21,7 @@ enum {
     CORRELATION, EXTERNAL_ID, OLD_EXTERNAL_ID, SEQUENCE_NUMBER, WAIT_ON_STREAM, WAIT_ON_RECORD,
     BYTES, ALLOCATED, RESERVED, DEVICE_TYPE, DEVICE_ID, STREAM, DEVICE, NUMBERS
 };
-/* Arguments whose text makes a signature, in the order of SIGNATURE_FIELDS in decode.py. */
+/* Arguments whose text makes a signature, in the order of SIGNATURE_FIELDS in decoded_events.py. */
 enum {
     DIMS, TYPES, STRIDES, SCALARS, COLLECTIVE, RECEIVER, GROUP_SIZE, IN_ELEMENTS, IN_SPLIT, OUT_ELEMENTS, OUT_SPLIT,
     GROUP_DESCRIPTION, GROUP_NAME, GROUP_RANKS, SENDER, COPIED, DTYPE, KERNEL_BACKEND, KERNEL_FLOP, KERNEL_KWARGS,
@@ -286,7 +286,7 @@ static int64_t float_ns(double us) {
     return (int64_t)whole * 1000 + (int64_t)rint((us - whole) * 1000);
 }
 
-/* As exact_ns of event_columns.py has it, for a float of that text. */
+/* As exact_ns of decoded_events.py has it, for a float of that text. */
 static int float_time_ns(const Decimal *d, int64_t *ns) {
     double us;
     if (!as_float(d, &us)) return 0;
@@ -299,7 +299,7 @@ static int float_time_ns(const Decimal *d, int64_t *ns) {
     return 1;
 }
 
-/* As text_time_ns of event_columns.py has it: halves of a ns to even. */
+/* As text_time_ns of decoded_events.py has it: halves of a ns to even. */
 static int64_t text_time_ns(const Decimal *d) {
     uint64_t ns;
     if (d->digits / POWERS[d->decimals] >= TIME_LIMIT_US) return NO_TIME;
@@ -420,7 +420,7 @@ static const Key KEYS[] = {
 static const uint8_t FIRST_OF_LENGTH[LONGEST_KEY + 2] = {
     0, 0, 0, 0, 0, 1, 4, 7, 7, 9, 10, 14, 19, 19, 24, 29, 33, 33, 33, 34, 35, 35, 35, 35, 35, 35, 36, 36, 36, 36, 36, 36, 36, 36, 37
 };
-/* Measured traffic: its keys begin so, and decode.py reads them. */
+/* Measured traffic: its keys begin so, and decoded_events.py reads them. */
 #define TRAFFIC "dram__bytes"
 enum { UNKNOWN = -1, MEASURED_TRAFFIC = -2 };
 

@@ -17,8 +17,14 @@ import numpy.typing as npt
 from tracelens.errors import InputError
 from tracelens.lazy.records import dataclass
 from tracelens.signature import OpSignature, freeze
-from tracelens.trace.reading.formats.rocprof import call_category, copy_name, gpu_properties
-from tracelens.trace.reading.source import Ints, RowBlocks, Source, coded, coded_pairs, reader
+from tracelens.trace.reading.formats.rocprof import (
+    call_category,
+    copy_name,
+    gpu_properties,
+    launch_details,
+    rocm_recorder,
+)
+from tracelens.trace.reading.source import Ints, RowBlocks, Source, coded, coded_pairs, own_correlation, reader
 from tracelens.trace.table import Recorder, TraceTable
 
 if TYPE_CHECKING:
@@ -232,7 +238,6 @@ _THREAD_BITS = 24
 _NUMBER = (1 << _THREAD_BITS) - 1
 # What tells the same number of another context, of another process, apart.
 _NEXT_CONTEXT_STREAM = 100_000
-_PROCESS_BITS = 32
 
 
 @reader(
@@ -267,16 +272,15 @@ class _NsightReport:
         found = self._database.integers(_CALLS, "start", "end", "eventClass", "globalTid", "correlationId", "nameId")
         names = self._names(found["nameId"], lambda name: _VERSION.sub("", name))
         lane, correlation = self._thread_lanes(found["globalTid"]), self._correlation(found, "globalTid")
-        is_driver = found["eventClass"] == _DRIVER_CLASS
-        for category, rows in (("cuda_runtime", ~is_driver), ("cuda_driver", is_driver)):
-            self._rows.add(
-                category,
-                start_ns=found["start"][rows],
-                end_ns=found["end"][rows],
-                name=names[rows],
-                lane=lane[rows],
-                correlation=correlation[rows],
-            )
+        self._rows.add_each(
+            np.where(found["eventClass"] == _DRIVER_CLASS, "cuda_driver", "cuda_runtime").tolist(),
+            ("cuda_runtime", "cuda_driver"),
+            start_ns=found["start"],
+            end_ns=found["end"],
+            name=names,
+            lane=lane,
+            correlation=correlation,
+        )
 
     def add_kernels(self) -> None:
         grid, block = (tuple(f"{what}{axis}" for axis in "XYZ") for what in ("grid", "block"))
@@ -298,19 +302,19 @@ class _NsightReport:
             return code
 
         self._add_device(
-            "gpu_memcpy", found, name=coded_pairs(found["copyKind"], kinds, name), signature=self._bytes(found)
+            "gpu_memcpy",
+            found,
+            name=coded_pairs(found["copyKind"], kinds, name),
+            signature=self._rows.copied_bytes(found["bytes"]),
         )
         found = self._database.integers(_SETS, *_DEVICE_COLUMNS, "bytes", "memKind")
 
-        def set_name(kind: int) -> int:
-            (code,) = self._rows.names.of([f"Memset ({_spelled(_MEMORY_KINDS, kind)})"])
-            return code
-
-        self._add_device("gpu_memset", found, name=coded(found["memKind"], set_name), signature=self._bytes(found))
+        set_names = self._rows.names_of(found["memKind"], lambda kind: f"Memset ({_spelled(_MEMORY_KINDS, kind)})")
+        self._add_device("gpu_memset", found, name=set_names, signature=self._rows.copied_bytes(found["bytes"]))
 
     def add_syncs(self) -> None:
         found = self._database.integers(_SYNCS, *_DEVICE_COLUMNS, "syncType")
-        names = coded(found["syncType"], lambda kind: self._rows.names.of([_spelled(_SYNC_KINDS, kind)])[0])
+        names = self._rows.names_of(found["syncType"], lambda kind: _spelled(_SYNC_KINDS, kind))
         self._add_device("cuda_sync", found, name=names)
 
     def add_ranges(self) -> None:
@@ -339,10 +343,9 @@ class _NsightReport:
             lane = (thread >> _THREAD_BITS & _NUMBER, thread & _NUMBER)
             if lane in lanes and number in names:
                 rows.thread_names[lane] = names[number]
-        if devices := self._devices():
-            rows.metadata["deviceProperties"] = devices
+        rows.set_devices(self._devices())
 
-    def _devices(self) -> list[dict[str, Any]]:
+    def _devices(self) -> dict[int, dict[str, Any]]:
         table = "TARGET_INFO_GPU"
         wanted = ("id", "cuDevice", "totalMemory", "smCount", "threadsPerWarp", "computeMajor", "computeMinor")
         found = self._database.integers(table, *wanted)
@@ -352,18 +355,16 @@ class _NsightReport:
             number = int(found["cuDevice" if found["cuDevice"][row] >= 0 else "id"][row])
             known = {key: int(found[column][row]) for key, column in _DEVICE_KEYS.items() if found[column][row] >= 0}
             if 0 <= number < _MOST_DEVICES:
-                devices[number] = {"id": number, "name": name, **known}
-        return [devices.get(number, {"id": number}) for number in range(max(devices, default=-1) + 1)]
+                devices[number] = {"name": name, **known}
+        return devices
 
     def _add_device(self, category: str, found: dict[str, Ints], **columns: Any) -> None:
-        device, stream = found["deviceId"], self._streams(found)
         self._rows.add(
             category,
             start_ns=found["start"],
             end_ns=found["end"],
-            lane=self._rows.lane_codes(device, stream),
-            device=device,
-            stream=stream,
+            device=found["deviceId"],
+            stream=self._streams(found),
             correlation=self._correlation(found, "globalPid"),
             **columns,
         )
@@ -384,22 +385,14 @@ class _NsightReport:
     def _correlation(self, found: dict[str, Ints], who: str) -> Ints:
         """Correlations count within a process: those of a second one, and of further ones, are moved apart."""
         process = coded(found[who] >> _THREAD_BITS, lambda pid: self._processes.setdefault(pid, len(self._processes)))
-        number = found["correlationId"]
-        usable = (number > 0) & (number < 1 << _PROCESS_BITS)
-        return np.where(usable, number + (process << _PROCESS_BITS), ABSENT)
+        return own_correlation(found["correlationId"], process)
 
     def _thread_lanes(self, thread: Ints) -> Ints:
         return self._rows.lane_codes(thread >> _THREAD_BITS & _NUMBER, thread & _NUMBER)
 
     def _names(self, number: Ints, spelled: Callable[[str], str] = str) -> Ints:
         texts = self._database.text_of("StringIds", "id", "value", number.tolist())
-        return coded(number, lambda key: self._rows.names.of([spelled(texts.get(key, f"(string {key})"))])[0])
-
-    def _bytes(self, found: dict[str, Ints]) -> Ints:
-        return coded(
-            found["bytes"],
-            lambda count: self._rows.signatures.code_of(OpSignature(name="", attributes=(("bytes", count),))),
-        )
+        return self._rows.names_of(number, lambda key: spelled(texts.get(key, f"(string {key})")))
 
 
 _DEVICE_COLUMNS = ("start", "end", "deviceId", "contextId", "streamId", "correlationId", "globalPid")
@@ -417,28 +410,12 @@ def _spelled(names: tuple[str, ...], number: int) -> str:
     return names[number] if 0 <= number < len(names) else "Unknown"
 
 
-ROCPD = Recorder(
-    file="a rocpd database",
-    no_shapes="ROCm's profilers record none",
-    no_stacks="ROCm's profilers record none",
-    shapes_option="torch.profiler with record_shapes=True",
-)
+ROCPD = rocm_recorder("a rocpd database", "ROCm's profilers record")
 # Tables of one process each carry its number; no other text of the file comes into a statement.
 _TABLE = re.compile(r"rocpd_(?:kernel_dispatch|region|memory_copy|op|api)((?:_[0-9a-fA-F]{1,40}){0,8})")
 _SIZES = tuple(f"{what}_size_{axis}" for what in ("workgroup", "grid") for axis in "xyz")
-_PLACE = (
-    "start",
-    "end",
-    "start_id",
-    "end_id",
-    "track_id",
-    "pid",
-    "tid",
-    "agent_id",
-    "queue_id",
-    "stream_id",
-    "event_id",
-)
+_TRACK = ("pid", "tid", "agent_id", "queue_id", "stream_id")
+_PLACE = ("start", "end", "start_id", "end_id", "track_id", *_TRACK, "event_id")
 
 
 def _is_rocpd(source: Source) -> bool:
@@ -474,8 +451,7 @@ class _RocpdRun:
             if kind == "GPU":
                 number = self._devices[agent] = index if 0 <= index < _MOST_DEVICES else len(self._devices)
                 known[number] = _properties(product or name, extdata)
-        if known:
-            rows.metadata["deviceProperties"] = [{"id": i, **known.get(i, {})} for i in range(max(known) + 1)]
+        rows.set_devices(known)
         self._strings = _pairs(database, f"rocpd_string{run}", "string")
         self._correlations = self._correlation_of_events()
         self._names()
@@ -501,45 +477,32 @@ class _RocpdRun:
         texts = self._texts("info_kernel_symbol", "display_name", "kernel_name")
         names = {number: shown or name for number, (shown, name) in zip(symbols, texts, strict=False)}
         block, threads = (np.stack([found[size] for size in sizes], axis=1) for sizes in (_SIZES[:3], _SIZES[3:]))
-        name = coded(found["kernel_id"], lambda number: self._code(names.get(number, f"(kernel {number})")))
-        details = {"grid": -(-threads // np.maximum(block, 1)), "block": block}
-        self._add_device("kernel", found, name, found["agent_id"], details=details)
+        name = self._rows.names_of(found["kernel_id"], lambda number: names.get(number, f"(kernel {number})"))
+        self._add_device("kernel", found, name, found["agent_id"], details=launch_details(block, threads))
 
     def _add_copies(self) -> None:
         found = self._placed("memory_copy", "name_id", "dst_agent_id", "src_agent_id", "size")
         agent = np.where(
             np.isin(found["dst_agent_id"], list(self._devices)), found["dst_agent_id"], found["src_agent_id"]
         )
-        code = self._rows.signatures.code_of
-        signature = coded(
-            found["size"], lambda n: code(OpSignature(name="", attributes=(("bytes", n),))) if n >= 0 else ABSENT
-        )
-        name = coded(found["name_id"], lambda number: self._code(copy_name(self._strings.get(number, "Copy"))))
-        self._add_device("gpu_memcpy", found, name, agent, signature=signature)
+        name = self._rows.names_of(found["name_id"], lambda number: copy_name(self._strings.get(number, "Copy")))
+        self._add_device("gpu_memcpy", found, name, agent, signature=self._rows.copied_bytes(found["size"]))
 
     def _add_regions(self) -> None:
         found = self._placed("region", "name_id")
         categories, messages = self._events(found["event_id"])
         texts = [self._strings.get(number, f"(string {number})") for number in found["name_id"].tolist()]
-        of_event = np.array([call_category(text) for text in categories], object)
         names = [message or text for message, text in zip(messages, texts, strict=True)]
         process = coded(found["pid"], lambda number: self._processes.get(number, number))
         thread = coded(found["tid"], lambda number: self._threads.get(number, number))
-        lane, name, correlation = (
-            self._rows.lane_codes(process, thread),
-            self._rows.name_codes(names),
-            self._correlation(found),
+        self._rows.add_each(
+            [call_category(text) for text in categories],
+            start_ns=found["start"],
+            end_ns=found["end"],
+            name=self._rows.name_codes(names),
+            lane=self._rows.lane_codes(process, thread),
+            correlation=self._correlation(found),
         )
-        for category in sorted(set(of_event.tolist())):
-            here = of_event == category
-            self._rows.add(
-                category,
-                start_ns=found["start"][here],
-                end_ns=found["end"][here],
-                name=name[here],
-                lane=lane[here],
-                correlation=correlation[here],
-            )
 
     def _add_device(self, category: str, found: dict[str, Ints], name: Ints, agent: Ints, **columns: Any) -> None:
         device = coded(agent, lambda number: self._devices.get(number, 0))
@@ -549,7 +512,6 @@ class _RocpdRun:
             start_ns=found["start"],
             end_ns=found["end"],
             name=name,
-            lane=self._rows.lane_codes(device, stream),
             device=device,
             stream=stream,
             correlation=self._correlation(found),
@@ -565,10 +527,10 @@ class _RocpdRun:
             for side in ("start", "end"):
                 found[side] = coded(found[f"{side}_id"], lambda number: time.get(number, 2**62))
         if (found["track_id"] > 0).any():
-            tracks = self._integers("track", "id", "pid", "tid", "agent_id", "queue_id", "stream_id")
+            tracks = self._integers("track", "id", *_TRACK)
             row = {number: i for i, number in enumerate(tracks["id"].tolist())}
             at = coded(found["track_id"], lambda number: row.get(number, ABSENT))
-            for key in ("pid", "tid", "agent_id", "queue_id", "stream_id"):
+            for key in _TRACK:
                 of_track = np.append(tracks[key], ABSENT)[at]
                 found[key] = np.where(found[key] >= 0, found[key], of_track)
         return found
@@ -580,8 +542,7 @@ class _RocpdRun:
 
     def _correlation(self, found: dict[str, Ints]) -> Ints:
         number = coded(found["event_id"], lambda event: self._correlations.get(event, ABSENT))
-        usable = (number > 0) & (number < 1 << _PROCESS_BITS)
-        return np.where(usable, number + (self._number << _PROCESS_BITS), ABSENT)
+        return own_correlation(number, self._number)
 
     def _events(self, wanted: Ints) -> tuple[list[str], list[str]]:
         """Category and message of events."""
@@ -598,9 +559,6 @@ class _RocpdRun:
 
     def _texts(self, table: str, *wanted: str) -> list[tuple[str, ...]]:
         return self._database.texts(f"rocpd_{table}{self._run}", *wanted)
-
-    def _code(self, name: str) -> int:
-        return self._rows.names.of([name])[0]
 
 
 def _add_old(rows: RowBlocks, database: Database, run: str) -> None:
@@ -622,31 +580,21 @@ def _add_old(rows: RowBlocks, database: Database, run: str) -> None:
     names = [
         strings.get(number, "") or kind for number, kind in zip(ops["description_id"].tolist(), kinds, strict=True)
     ]
-    of_op = np.array([_op_category(kind) for kind in kinds], object)
-    name, correlation = rows.name_codes(names), coded(ops["id"], lambda number: launched.get(number, ABSENT))
-    for category in sorted(set(of_op.tolist())):
-        here = of_op == category
-        device, stream = ops["gpuId"][here], ops["queueId"][here]
-        rows.add(
-            category,
-            start_ns=ops["start"][here],
-            end_ns=ops["end"][here],
-            name=name[here],
-            lane=rows.lane_codes(device, stream),
-            device=device,
-            stream=stream,
-            correlation=correlation[here],
-        )
+    rows.add_each(
+        ["gpu_memcpy" if k.startswith("Copy") else "gpu_memset" if k.startswith("Fill") else "kernel" for k in kinds],
+        start_ns=ops["start"],
+        end_ns=ops["end"],
+        name=rows.name_codes(names),
+        device=ops["gpuId"],
+        stream=ops["queueId"],
+        correlation=coded(ops["id"], lambda number: launched.get(number, ABSENT)),
+    )
 
 
 def _pairs(database: Database, table: str, value: str) -> dict[int, str]:
     """A text by number."""
     numbers = database.integers(table, "id")["id"].tolist()
     return dict(zip(numbers, [text for (text,) in database.texts(table, value)], strict=False))
-
-
-def _op_category(kind: str) -> str:
-    return "gpu_memcpy" if kind.startswith("Copy") else "gpu_memset" if kind.startswith("Fill") else "kernel"
 
 
 def _message(extdata: str) -> str:

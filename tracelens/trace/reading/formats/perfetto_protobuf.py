@@ -23,7 +23,7 @@ from tracelens.trace.reading.perfetto_packets import (
     loaded,
     unpacked,
 )
-from tracelens.trace.reading.source import Array, Ints, RowBlocks, Source, coded, coded_pairs, reader
+from tracelens.trace.reading.source import Array, Ints, RowBlocks, Source, coded, coded_pairs, device_category, reader
 from tracelens.trace.reading.wire import Wire, WireError
 from tracelens.trace.table import (
     ARGUMENT_KEYS,
@@ -279,13 +279,13 @@ def _told(name: str, marks: int, on_stream: bool) -> str:
     if marks & _SYNC:
         return "cuda_sync"
     if marks & _KERNEL or (marks & _ON_STREAM and name.startswith(("Memcpy", "Memset"))):
-        return _device_category(name)
+        return device_category(name)
     if _CALL.match(name) and (marks & _CALLS or not marks & ~_ON_STREAM):
         return _runtime(name)
     if marks & _FUNCTION or _PYTHON.match(name):
         return "python_function"
     if on_stream:
-        return "gpu_user_annotation" if marks & _OP else _device_category(name)
+        return "gpu_user_annotation" if marks & _OP else device_category(name)
     return "cpu_op" if marks & _SHAPED or ("::" in name and marks & _OP) else "user_annotation"
 
 
@@ -294,11 +294,6 @@ def _runtime(name: str) -> str:
     if vendor:
         return f"{vendor}_runtime"
     return "cuda_driver" if name.startswith("cu") else "xpu_runtime"
-
-
-def _device_category(name: str) -> str:
-    start = name[:6].lower()
-    return "gpu_memcpy" if start == "memcpy" else "gpu_memset" if start == "memset" else "kernel"
 
 
 class _Lanes:
@@ -386,20 +381,18 @@ class _Stages:
         codes = np.array(rows.names.of(spelled), np.int64)[name]
         launch = self._launches(found.spans[21].owner, found.spans[21].start, found.spans[21].end)
         signature = self._signatures(said)
-        for text in sorted(set(category)):
-            here = np.flatnonzero((np.array(category, object) == text) & timed)
-            rows.add(
-                text,
-                start_ns=start[here],
-                end_ns=start[here] + np.maximum(integers[2][here], 0),
-                name=codes[here],
-                lane=rows.lane_codes(device[here], stream[here]),
-                device=device[here],
-                stream=stream[here],
-                correlation=-1 if text == "gpu_user_annotation" else correlation[here],
-                signature=signature[here],
-                details=_StageDetails(here, said, launch),
-            )
+        here, of_event = np.flatnonzero(timed), np.array(category, object)
+        rows.add_each(
+            of_event[here].tolist(),
+            start_ns=start[here],
+            end_ns=start[here] + np.maximum(integers[2][here], 0),
+            name=codes[here],
+            device=device[here],
+            stream=stream[here],
+            correlation=np.where(of_event == "gpu_user_annotation", -1, correlation)[here],
+            signature=signature[here],
+            details=_StageDetails(here, said, launch),
+        )
 
     def _specifications(self) -> dict[tuple[int, int], str]:
         """Names by field (2: queues, 3: stages) and place, of writers that list them in an event."""

@@ -10,12 +10,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import msgspec
 import numpy as np
 from msgspec import Struct, field
 
-from tracelens.signature import OpSignature
-from tracelens.trace.reading.source import Array, Ints, RowBlocks, Source, coded, reader
+from tracelens.trace.reading.source import Array, Ints, RowBlocks, Source, coded, own_correlation, reader
 from tracelens.trace.table import Recorder, TraceTable
 
 if TYPE_CHECKING:
@@ -56,12 +54,22 @@ def gpu_properties(name: str, *, units: object, wave: object) -> dict[str, Any]:
     return known | {key: size for key, size in sizes.items() if isinstance(size, int) and size > 0}
 
 
-ROCPROF = Recorder(
-    file="a trace of rocprof (v1 or v2)",
-    no_shapes="rocprof records none",
-    no_stacks="rocprof records none",
-    shapes_option="torch.profiler with record_shapes=True",
-)
+def launch_details(block: Ints, threads: Ints) -> dict[str, Array]:
+    """Grid and block of launches, [launches, 3] each, from what ROCm counts: threads of a block and of all."""
+    return {"grid": -(-threads // np.maximum(block, 1)), "block": block}
+
+
+def rocm_recorder(file: str, who: str) -> Recorder:
+    """What a sentence says of a format of ROCm's: it records neither shapes nor stacks."""
+    return Recorder(
+        file=file,
+        no_shapes=f"{who} none",
+        no_stacks=f"{who} none",
+        shapes_option="torch.profiler with record_shapes=True",
+    )
+
+
+ROCPROF = rocm_recorder("a trace of rocprof (v1 or v2)", "rocprof records")
 #: What rocprof writes into every event, and torch.profiler into none.
 _KEYS = (b'"BeginNs"', b'"EndNs"', b'"DurationNs"')
 # Its arrows alone have a category.
@@ -105,10 +113,7 @@ def _is_rocprof(source: Source) -> bool:
 @reader("rocprof", recognizes=_is_rocprof)
 def read_rocprof(source: Source) -> TraceTable:
     """HIP and HSA calls, kernels and copies, joined by the arrows between them."""
-    try:
-        file = msgspec.json.Decoder(_ChromeFile, strict=False).decode(source.whole())
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise source.damage(ROCPROF.file) from error
+    file = source.decoded(_ChromeFile, ROCPROF.file)
     rows = RowBlocks(source.name)
     events = [e for e in file.events if e.ph == "X"]
     correlations = _correlations(file.events)
@@ -117,8 +122,7 @@ def read_rocprof(source: Source) -> TraceTable:
         blocks[_category(event)].append(event)
     for category, block in blocks.items():
         _add_events(rows, category, block, correlations)
-    if devices := _recorded_devices(file.machine):
-        rows.metadata["deviceProperties"] = devices
+    rows.set_devices(dict(enumerate(_recorded_devices(file.machine))))
     return rows.table(ROCPROF)
 
 
@@ -187,10 +191,9 @@ def _recorded_devices(machine: Any) -> list[dict[str, Any]]:
     for key, value in machine.items():
         agent = key.removesuffix(".DeviceType")
         if agent != key and value == "GPU":
-            device: dict[str, Any] = {"id": len(found), "name": str(machine.get(agent, ""))}
-            name = str(machine.get(f"{agent}.MarketingName") or device["name"])
+            name = str(machine.get(f"{agent}.MarketingName") or machine.get(agent, ""))
             # What drivers call any accelerator that they do not know by name.
-            device["name"] = "" if name == "AMDRadeonGraphics" else name
+            device: dict[str, Any] = {"name": "" if name == "AMDRadeonGraphics" else name}
             for what, known, unit in (
                 ("WavefrontSize", "warpSize", 1), ("ComputeUnit", "numSms", 1),
                 ("PoolInfo.Pool1.Size", "totalGlobalMem", 1024),
@@ -204,12 +207,7 @@ def _recorded_devices(machine: Any) -> list[dict[str, Any]]:
 _NUMBER = re.compile(r"\d{1,12}")
 
 
-ROCPROF_CSV = Recorder(
-    file="CSV of rocprof",
-    no_shapes="rocprof records none",
-    no_stacks="rocprof records none",
-    shapes_option="torch.profiler with record_shapes=True",
-)
+ROCPROF_CSV = rocm_recorder("CSV of rocprof", "rocprof records")
 #: What each column is called, by versions.
 _START_COLUMNS, _END_COLUMNS = ("Start_Timestamp", "BeginNs"), ("End_Timestamp", "EndNs")
 _KERNEL, _CALL, _COPY = ("Kernel_Name", "KernelName"), ("Function",), ("Direction",)
@@ -249,10 +247,10 @@ def read_rocprof_csv(source: Source) -> TraceTable:
         if path.name.endswith(_KIN) and (frame := _frame(path.read_bytes())) is not None:
             found.append(frame)
             rows.metadata.setdefault("files read beside it", []).append(path.name)
-    devices = _listed_devices(next((path for path in beside if path.name.endswith(_AGENTS)), None), found)
-    rows.metadata |= {"deviceProperties": devices.properties} if devices.properties else {}
+    devices, properties = _listed_devices(next((path for path in beside if path.name.endswith(_AGENTS)), None), found)
+    rows.set_devices(properties)
     for frame in found:
-        _add_frame(rows, frame, devices.numbers)
+        _add_frame(rows, frame, devices)
     return rows.table(ROCPROF_CSV)
 
 
@@ -279,35 +277,29 @@ def _frame(content: bytes) -> pd.DataFrame | None:
         return None
 
 
-class _Devices:
-    """``numbers``: a device by the number of its agent."""
-
-    def __init__(self) -> None:
-        self.numbers: dict[int, int] = {}
-        self.properties: list[dict[str, Any]] = []
-
-
-def _listed_devices(listed: Path | None, frames: list[pd.DataFrame]) -> _Devices:
-    found = _Devices()
+def _listed_devices(
+    listed: Path | None, frames: list[pd.DataFrame]
+) -> tuple[dict[int, int], dict[int, dict[str, Any]]]:
+    """A device by the number of its agent, and what is known of devices."""
+    numbers: dict[int, int] = {}
+    properties: dict[int, dict[str, Any]] = {}
     agents = _frame(listed.read_bytes()) if listed is not None else None
     if agents is not None and {"Node_Id", "Agent_Type"} <= set(agents.columns):
         for row in agents[agents["Agent_Type"] == "GPU"].to_dict("records"):
-            found.numbers[_last_number(row["Node_Id"])] = len(found.properties)
-            known = gpu_properties(
+            numbers[_last_number(row["Node_Id"])] = len(properties)
+            properties[len(properties)] = gpu_properties(
                 row.get("Product_Name") or row.get("Name", ""),
                 units=_last_number(row.get("Cu_Count", "")),
                 wave=_last_number(row.get("Wave_Front_Size", "")),
             )
-            found.properties.append({"id": len(found.properties), **known})
-        return found
+        return numbers, properties
     of_kernels = {
         _last_number(text)
         for frame in frames
         if _first_named(frame, _KERNEL) is not None
         for text in set(_texts(frame, _AGENT))
     }
-    found.numbers = {number: i for i, number in enumerate(sorted(of_kernels))}
-    return found
+    return {number: i for i, number in enumerate(sorted(of_kernels))}, properties
 
 
 def _add_frame(rows: RowBlocks, frame: pd.DataFrame, devices: dict[int, int]) -> None:
@@ -322,22 +314,22 @@ def _add_frame(rows: RowBlocks, frame: pd.DataFrame, devices: dict[int, int]) ->
                 np.stack([np.maximum(_integers(frame, (c,)), 1) for c in columns], axis=1)
                 for columns in (_BLOCK, _GRID)
             )
-            details = {"grid": -(-threads // block), "block": block}
-        _add_device(
-            rows,
-            "kernel",
-            frame,
-            _texts(frame, _KERNEL),
-            coded(_agents(frame, _AGENT), lambda number: devices.get(number, 0)),
-            details,
-        )
+            details = launch_details(block, threads)
+        _add_device(rows, "kernel", frame, _texts(frame, _KERNEL), _devices(_agents(frame, _AGENT), devices), details)
     elif _first_named(frame, _COPY) is not None:
         target, origin = _agents(frame, _TO), _agents(frame, _FROM)
         agent = np.where(np.isin(target, list(devices)), target, origin)
-        device = coded(agent, lambda number: devices.get(number, 0))
-        _add_device(rows, "gpu_memcpy", frame, [copy_name(text) for text in _texts(frame, _COPY)], device, None)
+        names = [copy_name(text) for text in _texts(frame, _COPY)]
+        _add_device(rows, "gpu_memcpy", frame, names, _devices(agent, devices), None)
     elif _first_named(frame, _CALL) is not None:
-        _add_calls(rows, frame)
+        rows.add_each(
+            [call_category(text) for text in _texts(frame, _DOMAIN)],
+            start_ns=_integers(frame, _START_COLUMNS, _LARGEST),
+            end_ns=_integers(frame, _END_COLUMNS, _LARGEST),
+            name=rows.name_codes(_texts(frame, _CALL)),
+            lane=rows.lane_codes(_integers(frame, _PROCESS), _integers(frame, _THREAD)),
+            correlation=_integers(frame, _CORRELATION),
+        )
 
 
 def _add_device(
@@ -355,7 +347,6 @@ def _add_device(
         start_ns=_integers(frame, _START_COLUMNS, _LARGEST),
         end_ns=_integers(frame, _END_COLUMNS, _LARGEST),
         name=rows.name_codes(names),
-        lane=rows.lane_codes(device, stream),
         device=device,
         stream=stream,
         correlation=_integers(frame, _CORRELATION),
@@ -363,22 +354,8 @@ def _add_device(
     )
 
 
-def _add_calls(rows: RowBlocks, frame: pd.DataFrame) -> None:
-    category = np.array([call_category(text) for text in _texts(frame, _DOMAIN)], object)
-    name = rows.name_codes(_texts(frame, _CALL))
-    lane = rows.lane_codes(_integers(frame, _PROCESS), _integers(frame, _THREAD))
-    start, end = _integers(frame, _START_COLUMNS, _LARGEST), _integers(frame, _END_COLUMNS, _LARGEST)
-    correlation = _integers(frame, _CORRELATION)
-    for each in sorted(set(category.tolist())):
-        here = category == each
-        rows.add(
-            each,
-            start_ns=start[here],
-            end_ns=end[here],
-            name=name[here],
-            lane=lane[here],
-            correlation=correlation[here],
-        )
+def _devices(agents: Ints, devices: dict[int, int]) -> Ints:
+    return coded(agents, lambda number: devices.get(number, 0))
 
 
 def _first_named(frame: pd.DataFrame, names: tuple[str, ...]) -> str | None:
@@ -407,15 +384,9 @@ def _last_number(text: str) -> int:
     return int(match[1]) if match else -1
 
 
-ROCPROFV3 = Recorder(
-    file="a trace of rocprofv3",
-    no_shapes="rocprofv3 records none",
-    no_stacks="rocprofv3 records none",
-    shapes_option="torch.profiler with record_shapes=True",
-)
+ROCPROFV3 = rocm_recorder("a trace of rocprofv3", "rocprofv3 records")
 _SDK_START = re.compile(rb'\s*+\{\s*+"rocprofiler-sdk-tool"\s*+:')
 _GPU = 2
-_PROCESS_BITS = 32
 
 
 class _Handle(Struct, frozen=True, gc=False):
@@ -516,10 +487,7 @@ class _SdkFile(Struct):
 @reader("rocprofv3", recognizes=lambda source: _SDK_START.match(source.start) is not None)
 def read_rocprofv3(source: Source) -> TraceTable:
     """Kernel dispatches, HIP, HSA and RCCL calls, ROCTX ranges and copies of each process."""
-    try:
-        file = msgspec.json.Decoder(_SdkFile, strict=False).decode(source.whole())
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise source.damage(ROCPROFV3.file) from error
+    file = source.decoded(_SdkFile, ROCPROFV3.file)
     rows = RowBlocks(source.name)
     for number, process in enumerate(file.processes):
         _Rows(rows, process, number).add()
@@ -538,9 +506,7 @@ class _Rows:
         }
         known = {self._devices[agent.id.handle]: agent for agent in gpus}
         if known:
-            rows.metadata["deviceProperties"] = [
-                _properties(i, known[i]) if i in known else {"id": i} for i in range(max(known) + 1)
-            ]
+            rows.set_devices({i: _properties(agent) for i, agent in known.items()})
 
     def add(self) -> None:
         rows, process = self._rows, self._process
@@ -567,7 +533,7 @@ class _Rows:
             "kernel",
             dispatches,
             [symbols.get(i.kernel_id, f"(kernel {i.kernel_id})") for i in infos],
-            details={"grid": -(-threads // np.maximum(block, 1)), "block": block},
+            details=launch_details(block, threads),
             **self._placed([i.agent_id.handle for i in infos], dispatches),
         )
         self._add_copies(buffers.memory_copy)
@@ -579,11 +545,7 @@ class _Rows:
             f"Copy{'Device' if s in self._devices else 'Host'}To{'Device' if d in self._devices else 'Host'}"
             for s, d in ends
         ]
-        code = self._rows.signatures.code_of
-        signature = coded(
-            _whole_numbers([r.bytes for r in copies]),
-            lambda n: code(OpSignature(name="", attributes=(("bytes", n),))) if n >= 0 else -1,
-        )
+        signature = self._rows.copied_bytes(_whole_numbers([r.bytes for r in copies]))
         self._add("gpu_memcpy", copies, names, signature=signature, **self._placed(agents, copies))
 
     def _placed(self, agents: list[int], records: list[_Record]) -> dict[str, Ints]:
@@ -591,17 +553,15 @@ class _Rows:
         stream = _whole_numbers([
             r.stream_id.handle if r.stream_id.handle > 0 else max(r.dispatch_info.queue_id.handle, 0) for r in records
         ])  # fmt: skip
-        return {"device": device, "stream": stream, "lane": self._rows.lane_codes(device, stream)}
+        return {"device": device, "stream": stream}
 
     def _add(self, category: str, records: Sequence[_Record], names: Sequence[str], **columns: Any) -> None:
-        number = _whole_numbers([r.correlation_id.internal for r in records])
-        usable = (number > 0) & (number < 1 << _PROCESS_BITS)
         self._rows.add(
             category,
             start_ns=_whole_numbers([r.start_timestamp for r in records]),
             end_ns=_whole_numbers([r.end_timestamp for r in records]),
             name=self._rows.name_codes(names),
-            correlation=np.where(usable, number + (self._number << _PROCESS_BITS), -1),
+            correlation=own_correlation(_whole_numbers([r.correlation_id.internal for r in records]), self._number),
             **columns,
         )
 
@@ -612,8 +572,8 @@ class _Rows:
         return f"(operation {record.kind}.{record.operation})"
 
 
-def _properties(number: int, agent: _Agent) -> dict[str, Any]:
-    known = {"id": number, "name": agent.product_name or agent.name}
+def _properties(agent: _Agent) -> dict[str, Any]:
+    known: dict[str, Any] = {"name": agent.product_name or agent.name}
     return known | ({"numSms": agent.cu_count, "warpSize": agent.wave_front_size} if agent.cu_count > 0 else {})
 
 

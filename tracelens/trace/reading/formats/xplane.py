@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tracelens.lazy.records import dataclass
-from tracelens.trace.reading.source import Array, Ints, RowBlocks, Source, coded, coded_pairs, reader
+from tracelens.trace.reading.source import Array, Ints, RowBlocks, Source, coded_pairs, device_category, reader
 from tracelens.trace.reading.wire import Wire, WireError
 from tracelens.trace.table import XLA_PROGRAMS, XLA_STEPS, Recorder, TraceTable
 
@@ -55,8 +55,7 @@ def read(source: Source) -> TraceTable:
         if not len(rows):
             raise source.damage("an XPlane profile", error.position) from error
         rows.notes.append(f"the file is damaged at byte {error.position:,}; what stands before is used")
-    if devices:
-        rows.metadata["deviceProperties"] = [devices.get(n, {"id": n}) for n in range(max(devices) + 1)]
+    rows.set_devices(devices)
     return rows.table(RECORDER, truncated=bool(rows.notes))
 
 
@@ -103,7 +102,7 @@ class _Plane:
     def add_to(self, rows: RowBlocks, devices: dict[int, dict[str, Any]]) -> None:
         if match := _DEVICE.match(self.name):
             number = int(match[2])
-            devices[number] = self._properties(number)
+            devices[number] = self._properties()
             rows.process_names[number] = self.name
             streams = [line for line in self.lines if _STREAM.match(line.name)]
             self._add_streams(rows, streams or [line for line in self.lines if line.name == _OPS_LINE], number)
@@ -111,8 +110,8 @@ class _Plane:
         elif self.name.startswith("/host:"):
             self._add_threads(rows, [line for line in self.lines if len(line.starts)])
 
-    def _properties(self, number: int) -> dict[str, Any]:
-        known: dict[str, Any] = {"id": number}
+    def _properties(self) -> dict[str, Any]:
+        known: dict[str, Any] = {}
         for start, end in self.own:
             stat = self.wire.message(start, end)
             name = self.stats.get(stat.get(_STAT_ID, 0), "")
@@ -132,32 +131,24 @@ class _Plane:
             rows.thread_names[device, number] = line.name
         stream = np.array(streams, np.int64)[found.line]
         lane = np.array(rows.lanes.of([(device, each) for each in streams]), np.int64)[found.line]
-        name, correlation, texts = (
-            self._names(rows, found.name),
-            found.integers("correlation_id"),
-            found.texts("kernel_details"),
+        known = {code: device_category(self.events.get(code, "")) for code in np.unique(found.name).tolist()}
+        category = [known[code] for code in found.name.tolist()]
+        texts = found.texts("kernel_details")
+        # A block of which no event has any shows none
+        said = {each for each, text in zip(category, texts, strict=True) if text}
+        details = {"grid": _triples(texts, _GRID), "block": _triples(texts, _BLOCK)}
+        rows.add_each(
+            category,
+            dict.fromkeys(known.values()),
+            start_ns=found.start_ns,
+            end_ns=found.end_ns,
+            name=self._names(rows, found.name),
+            lane=lane,
+            stream=stream,
+            device=np.full(len(stream), device),
+            correlation=found.integers("correlation_id"),
+            details=lambda i: {key: each[i].tolist() for key, each in details.items()} if category[i] in said else {},
         )
-        categories: dict[str, int] = {}
-        of_event = coded(
-            found.name,
-            lambda code: categories.setdefault(_device_category(self.events.get(code, "")), len(categories)),
-        )
-        for category, code in categories.items():
-            here = of_event == code
-            details = [texts[i] for i in np.flatnonzero(here).tolist()]
-            rows.add(
-                category,
-                start_ns=found.start_ns[here],
-                end_ns=found.end_ns[here],
-                name=name[here],
-                lane=lane[here],
-                stream=stream[here],
-                device=device,
-                correlation=correlation[here],
-                details={"grid": _triples(details, _GRID), "block": _triples(details, _BLOCK)}
-                if any(details)
-                else None,
-            )
 
     def _add_ranges(self, rows: RowBlocks, lines: list[_Line], device: int) -> None:
         """Steps and runs of programs, as ranges on a track of their own."""
@@ -192,6 +183,7 @@ class _Plane:
                 _host_category(self.events.get(code, ""), linked), len(categories)
             ),
         )
+        spelled = list(categories)
         ops = found.texts("hlo_op")
         launched = np.array([bool(op) for op in ops], np.bool_) & (correlation > 0)
         rows.add(
@@ -201,13 +193,18 @@ class _Plane:
             name=rows.name_codes(ops[i] for i in np.flatnonzero(launched).tolist()),
             lane=lane[launched],
         )
-        for category, code in categories.items():
-            here = of_event == code
-            columns = {"name": name[here], "lane": lane[here], "correlation": correlation[here]}
-            rows.add(category, start_ns=found.start_ns[here], end_ns=found.end_ns[here], **columns)
+        rows.add_each(
+            [spelled[code] for code in of_event.tolist()],
+            spelled,
+            start_ns=found.start_ns,
+            end_ns=found.end_ns,
+            name=name,
+            lane=lane,
+            correlation=correlation,
+        )
 
     def _names(self, rows: RowBlocks, name: Ints) -> Ints:
-        return coded(name, lambda code: rows.names.of([self.events.get(code, f"(event {code})")])[0])
+        return rows.names_of(name, lambda code: self.events.get(code, f"(event {code})"))
 
 
 class _Events:
@@ -296,11 +293,6 @@ def _triples(texts: list[str], pattern: re.Pattern[str]) -> Array:
         if match := pattern.search(text):
             known[text] = tuple(map(int, match.groups()))
     return np.array([known[text] for text in texts], np.int64)
-
-
-def _device_category(name: str) -> str:
-    lower = name[:6].lower()
-    return "gpu_memcpy" if lower == "memcpy" else "gpu_memset" if lower == "memset" else "kernel"
 
 
 def _host_category(name: str, correlation: int) -> str:
