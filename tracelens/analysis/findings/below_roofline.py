@@ -6,12 +6,12 @@ from __future__ import annotations
 
 import itertools
 from collections import defaultdict
-from collections.abc import Hashable, Iterator
+from collections.abc import Callable, Hashable, Iterator
 
 import numpy as np
 
 from tracelens.analysis.attribution.calls import COPY
-from tracelens.analysis.findings.rule import MIN_GAIN, Advice, Candidate, Observed, finding
+from tracelens.analysis.findings.rule import MIN_GAIN, Candidate, Observed, built_in
 from tracelens.analysis.intervals import Ints
 from tracelens.analysis.reading.catalog import COMMUNICATION
 from tracelens.analysis.verdict.summary import Said, counted, duration, percent, shortened
@@ -226,75 +226,22 @@ def _distance_figures(calls: _Calls) -> tuple[Said, ...]:
     return (Said(what="of the roofline", value=calls.roofline_us / calls.kernel_us, unit="share"),)
 
 
-@finding(
-    "op_below_roofline: attention",
-    Advice(
-        sees="Attention below its roofline.",
-        costs="The kernel neither keeps the matrix units busy nor the memory.",
-        remedy="another attention backend (FlashAttention, cuDNN, AITER, FlashInfer), or a head size its kernels "
-        "prefer",
-        is_general=True,
-        wrong_when="Short sequences or a decode step: the kernel is then bound by its start or by reading the cache.",
-        references=("Williams et al., Roofline, 2009, doi:10.1145/1498765.1498785",),
-        command="tracelens report TRACE --backend tile",
-    ),
-)
-def slow_attention(seen: Observed) -> Iterator[Candidate]:
-    """Gain: kernel time above the roofline."""
-    yield from below_roofline(seen, ATTENTION)
+def _slow(kind: str) -> Callable[[Observed], Iterator[Candidate]]:
+    @built_in(f"op_below_roofline: {kind}")
+    def slow(seen: Observed) -> Iterator[Candidate]:
+        """Gain: kernel time above the roofline."""
+        return below_roofline(seen, kind)
+
+    return slow
 
 
-@finding(
-    "op_below_roofline: compute",
-    Advice(
-        sees="Calls that compute below the peak rate of their precision.",
-        costs="The matrix units wait: for operands, for a last wave of few blocks, or as the kernel's tiles do "
-        "not fit.",
-        remedy="another kernel (max-autotune, a tuned GEMM library), padded dims, larger M, or a narrower precision",
-        is_general=True,
-        wrong_when="The achievable time (--backend tile) is near the measured one: the peak is out of its reach.",
-        references=("Williams et al., Roofline, 2009, doi:10.1145/1498765.1498785",),
-        command="tracelens report TRACE --backend tile",
-    ),
-)
-def slow_compute(seen: Observed) -> Iterator[Candidate]:
-    """Gain: kernel time above the roofline."""
-    yield from below_roofline(seen, COMPUTE)
-
-
-@finding(
-    "op_below_roofline: memory",
-    Advice(
-        sees="Calls that move their bytes below the HBM rate, or are bound by something else than arithmetic.",
-        costs="The memory waits for the kernel: too few loads in flight, strided access, or too little work per "
-        "launch.",
-        remedy="fuse them with their neighbors (torch.compile), use contiguous inputs, or a fused kernel of the "
-        "framework",
-        is_general=True,
-        wrong_when="They overlap with other work, which then bounds the step.",
-        references=("Williams et al., Roofline, 2009, doi:10.1145/1498765.1498785",),
-        command="tracelens report TRACE --backend tile",
-    ),
-)
-def slow_memory(seen: Observed) -> Iterator[Candidate]:
-    """Gain: kernel time above the roofline."""
-    yield from below_roofline(seen, OTHERWISE)
-
+slow_attention, slow_compute, slow_memory = map(_slow, (ATTENTION, COMPUTE, OTHERWISE))
 
 #: How many there must be, and their share of the window.
 _MANY_SHORT, _LEAST_SHORT_SHARE = 100, 0.02
 
 
-@finding(
-    "short_kernels",
-    Advice(
-        sees="Many kernels that take hardly longer than their launch.",
-        costs="A kernel of a few microseconds spends them on starting and draining: the device's units hardly work.",
-        remedy="torch.compile or other fused kernels, foreach or fused optimizers, a larger batch",
-        is_general=True,
-        wrong_when="They run beside longer kernels of another stream.",
-    ),
-)
+@built_in("short_kernels")
 def short_kernels(seen: Observed) -> Iterator[Candidate]:
     """Gain: at most all of their time."""
     activity = seen.activity

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from tracelens.analysis.attribution.host_scopes import places_around
-from tracelens.analysis.findings.rule import Advice, Candidate, Observed, candidate_of_calls, finding
+from tracelens.analysis.findings.rule import Candidate, Observed, built_in, candidate_of_calls
 from tracelens.analysis.verdict.summary import Said, counted, percent, takes
 from tracelens.analysis.work.known_work import launch_floor_us, rate_of
 from tracelens.dtypes import DType
@@ -33,19 +33,7 @@ _PADDED_TO = 64
 _LEAST_COLUMNS = 8
 
 
-@finding(
-    "unaligned_gemms",
-    Advice(
-        sees="GEMMs with rows that do not start at multiples of a load instruction's width.",
-        costs="Kernels for such operands load two or four bytes at a time in the place of sixteen, and often leave the "
-        "matrix units waiting.",
-        remedy="pad the odd dimension (vocabulary, hidden size, classes) to a multiple of 64 elements",
-        wrong_when="The padded work costs more than the faster kernel saves: small dims.",
-        references=(
-            "https://docs.nvidia.com/deeplearning/performance/dl-performance-matrix-multiplication/index.html",
-        ),
-    ),
-)
+@built_in("unaligned_gemms")
 def unaligned_gemms(seen: Observed) -> Iterator[Candidate]:
     """Gain: their time above the roofline."""
     rows, models = seen.gemms
@@ -111,20 +99,7 @@ _SPLITS = re.compile(r"(?i)split_?k|stream_?k|_SK\d|GSU(?:[2-9]|\d\d)|MultipleBu
 _MUCH_IDLE = 0.15
 
 
-@finding(
-    "wave_quantization",
-    Advice(
-        sees="GEMMs whose tiles, by the size in the kernel's name, do not fill the compute units in the last wave; "
-        "of those that HBM bounds, only where some units have no tile at all.",
-        costs="A wave takes as long for one tile as for one on every compute unit: the rest of the device waits.",
-        remedy="change batch or sequence so that tiles fill whole waves, or let max-autotune choose split-K, stream-K",
-        wrong_when="Other kernels run beside it and use the idle units.",
-        references=(
-            "https://docs.nvidia.com/deeplearning/performance/dl-performance-matrix-multiplication/index.html",
-            "Osama et al., Stream-K, 2023, arXiv:2301.03598",
-        ),
-    ),
-)
+@built_in("wave_quantization")
 def wave_quantization(seen: Observed) -> Iterator[Candidate]:
     """Gain: the share of their waves in which units are idle, at most their time above the roofline; of those bound by
     memory, above what the tile model expects, as no tiles make them read at the peak rate.
@@ -173,17 +148,7 @@ def _idle_share_of_waves(gemm: GEMM, kernels: object, bound: str | None, units: 
     return 1 - tiles / (units * -(-tiles // units))
 
 
-@finding(
-    "fp32_without_tf32",
-    Advice(
-        sees="FP32 GEMMs or convolutions whose kernels, by their names, did not use TF32 on a device that has it.",
-        costs="FP32 runs on the vector units, TF32 on the matrix units, which do several times as many FLOPs.",
-        remedy="torch.set_float32_matmul_precision('high') (torch.backends.cudnn.allow_tf32 = True), or autocast "
-        "to BF16",
-        wrong_when="The model needs all 24 bits of FP32's significand.",
-        references=("https://pytorch.org/docs/stable/notes/cuda.html#tensorfloat-32-tf32-on-ampere-and-later-devices",),
-    ),
-)
+@built_in("fp32_without_tf32")
 def fp32_without_tf32(seen: Observed) -> Iterator[Candidate]:
     """Gain: the time of these calls at the same share of the roofline, with TF32's rate."""
     device = seen.device
@@ -217,18 +182,7 @@ _SIXTEEN_BITS = (DType.BF16, DType.FP16)
 _LEAST_SAVED_BY_FP8 = 0.1
 
 
-@finding(
-    "fp8_candidates",
-    Advice(
-        sees="GEMMs in BF16 or FP16, of shapes that gain from FP8, in a program that computes others in FP8. Whether a "
-        "program without any may use it, a trace cannot say: `tracelens whatif --precision fp8` prices that.",
-        costs="FP8 doubles the rate of the matrix units and halves the bytes of the operands.",
-        remedy="FP8 for the large linear layers: Transformer Engine, torchao float8, or an engine's quantization",
-        wrong_when="Accuracy does not allow it, or quantizing the inputs takes what the GEMM saves.",
-        references=("Micikevicius et al., FP8 formats for deep learning, 2022, arXiv:2209.05433",),
-        is_general=True,
-    ),
-)
+@built_in("fp8_candidates")
 def fp8_candidates(seen: Observed) -> Iterator[Candidate]:
     """Gain: as much of their time as the tile model says that FP8 saves; at least none of it."""
     device = seen.device
@@ -270,17 +224,7 @@ _BETWEEN_ROUTER_AND_EXPERT = 4
 _SHORT_EXPERT_US = 50.0
 
 
-@finding(
-    "expert_loop",
-    Advice(
-        sees="Many short GEMMs with weights of one shape, whose number of rows changes from one to the next, behind a "
-        "router (top-k) or in a module of experts: the experts run one after the other.",
-        costs="Each expert's few tokens fill a part of the device for a few microseconds, and cost a launch each.",
-        remedy="one grouped GEMM for all experts: torch._grouped_mm, grouped_gemm, Triton or the engine's fused MoE",
-        wrong_when="Each expert has thousands of tokens: its own GEMM then fills the device.",
-        references=("Gale et al., MegaBlocks, 2022, arXiv:2211.15841",),
-    ),
-)
+@built_in("expert_loop")
 def expert_loop(seen: Observed) -> Iterator[Candidate]:
     """Gain: their time above that of their FLOPs and bytes at the device's rates."""
     device, (rows, models) = seen.device, seen.gemms
@@ -358,18 +302,7 @@ def _are_routed_to(seen: Observed, rows: pd.DataFrame) -> bool:
 _FINE_CONVOLUTION = 0.5
 
 
-@finding(
-    "slow_convolutions",
-    Advice(
-        sees="Convolutions at less than half of their roofline.",
-        costs="Without autotuning the library takes the kernel that its heuristic names, which may be several times "
-        "slower than its best.",
-        remedy="torch.backends.cudnn.benchmark = True (MIOpen: MIOPEN_FIND_ENFORCE=3), channels_last, BF16, "
-        "larger batch",
-        wrong_when="Shapes change from step to step: every new one is tuned anew.",
-        references=("https://pytorch.org/tutorials/recipes/recipes/tuning_guide.html",),
-    ),
-)
+@built_in("slow_convolutions")
 def slow_convolutions(seen: Observed) -> Iterator[Candidate]:
     """Gain: their time above what the tile model expects."""
     is_conv = np.array([str(category).startswith("CONV") for category in seen.column("category")], np.bool_)
@@ -400,18 +333,7 @@ _MIOPEN_REMEDY = (
 )
 
 
-@finding(
-    "conv_layout_changes",
-    Advice(
-        sees="Kernels before and after convolutions that only turn channels-first images into channels-last ones, or "
-        "back.",
-        costs="The fast convolution kernels want channels last: each call reads and writes its whole input and output "
-        "once more.",
-        remedy="model and input to(memory_format=torch.channels_last), and torch.backends.cudnn.benchmark = True",
-        wrong_when="An op between the convolutions works on channels first only: the layout then changes there.",
-        references=("https://pytorch.org/tutorials/intermediate/memory_format_tutorial.html",),
-    ),
-)
+@built_in("conv_layout_changes")
 def conv_layout_changes(seen: Observed) -> Iterator[Candidate]:
     """Gain: all of their time."""
     names = seen.table.names

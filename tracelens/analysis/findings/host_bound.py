@@ -21,7 +21,7 @@ from tracelens.analysis.findings.idle_rules import (
     idle_share,
     longest_row,
 )
-from tracelens.analysis.findings.rule import Advice, Bools, Candidate, Floats, Integers, Observed, finding
+from tracelens.analysis.findings.rule import Bools, Candidate, Floats, Integers, Observed, built_in
 from tracelens.analysis.idle.idle_time import LATENCY
 from tracelens.analysis.intervals import Ints, covered_ns
 from tracelens.analysis.reading.captured_graphs import graph_launches
@@ -39,16 +39,7 @@ _IN_MODEL = (
 _PLAIN_NAME = re.compile(r"[A-Za-z_]\w*")
 
 
-@finding(
-    "host_before_first_launch",
-    Advice(
-        sees="A step begins with Python or other host work, and launches nothing before that is done.",
-        costs="The device waits for input that could have been prepared while it worked on the step before.",
-        remedy="prepare the next step's input in another thread or process while this step runs (DataLoader workers)",
-        wrong_when="One request's latency is what matters: its own preparation then has to become faster.",
-        references=("https://pytorch.org/docs/stable/data.html#multi-process-data-loading",),
-    ),
-)
+@built_in("host_before_first_launch")
 def host_before_first_launch(seen: Observed) -> Iterator[Candidate]:
     """Gain: what the rest of a step can hide, at most all of the wait."""
     parts = seen.once(before_first_launch)
@@ -126,19 +117,7 @@ _OF_ITEM = "aten::_local_scalar_dense"
 _NEARLY_ALL = 0.8
 
 
-@finding(
-    "queue_drained_by_waits",
-    Advice(
-        sees="The host waits until the device has finished, and the device is idle until the host has launched again.",
-        costs="A queue that is emptied each time hides neither launches nor Python. Without the wait the host would do "
-        "that work while the device computes.",
-        remedy="read values back later (every N steps, non_blocking=True into pinned memory), keep decisions on the "
-        "device",
-        wrong_when="The host cannot go on without the value; or it is no faster than the device, so that nothing is "
-        "hidden without the wait either.",
-        references=("https://pytorch.org/docs/stable/notes/cuda.html#asynchronous-execution",),
-    ),
-)
+@built_in("queue_drained_by_waits")
 def drained_queue(seen: Observed) -> Iterator[Candidate]:
     """Gain: the idle time after each wait, as far as the host could have worked during that wait."""
     parts = seen.once(drained)
@@ -274,16 +253,7 @@ _LEAST_LAUNCHES = 0.1
 _CPU_BOUND = 0.25
 
 
-@finding(
-    "idle: launch-bound",
-    Advice(
-        sees="The GPU's queue is empty while the host launches: kernels are shorter than their launches.",
-        costs="Every launch costs the host some microseconds, in eager mode tens with dispatch and Python.",
-        remedy="CUDA or HIP graphs, torch.compile(mode='reduce-overhead'), fused kernels, a larger batch",
-        wrong_when="The profiler itself slows the host down: compare the step time without it.",
-        references=("https://pytorch.org/blog/accelerating-pytorch-with-cuda-graphs/",),
-    ),
-)
+@built_in("idle: launch-bound")
 def launch_bound(seen: Observed) -> Iterator[Candidate]:
     """Idle time in launches, in the Python between them, and until what was launched begins."""
     length = seen.idle_ns
@@ -313,15 +283,7 @@ _MOST_OF_PART = 0.6
 _RECORD_STACKS = "see the longest gaps in idle_gaps, record with_stack=True; move this work ahead or to another thread"
 
 
-@finding(
-    "idle: Python or other host work",
-    Advice(
-        sees="The GPU is idle while the launching thread runs Python or other code that launches nothing.",
-        costs="One thread both prepares and launches: while it prepares, the device runs out of work.",
-        remedy="see the longest gaps in idle_gaps and what the host ran in them; move it ahead or to another thread",
-        wrong_when="The trace holds no step loop: what lies before the first launch is set-up.",
-    ),
-)
+@built_in("idle: Python or other host work")
 def host_work(seen: Observed) -> Iterator[Candidate]:
     """Idle time of this cause, but for that at the start of steps and what the host would do while it waits."""
     parts = seen.idle_of(HOST_WORK) & ~seen.once(before_first_launch) & ~hidden_without_waits(seen)

@@ -1,18 +1,14 @@
-"""Findings about idle time of one cause: the rules of ``idle_rules.toml``, scattered gaps, and waits that were not
-recorded.
-"""
+"""Findings about idle time of one cause, scattered gaps, and waits that were not recorded."""
 
 from __future__ import annotations
 
-import tomllib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
 
-from tracelens.analysis.findings.rule import Advice, Candidate, Observed, finding
+from tracelens.analysis.findings.rule import Candidate, Observed, built_in, built_in_advice
 from tracelens.analysis.grouping import numbered
 from tracelens.analysis.idle.idle_time import CAUSES, UNKNOWN, UNRECORDED
 from tracelens.analysis.sheets import device_timeline
@@ -100,31 +96,21 @@ def idle_share(share: float) -> Said:
     return Said(what="idle share of the time", value=float(share), unit="share")
 
 
-def idle_rules() -> list[Callable[[Observed], Iterator[Candidate]]]:
-    """A rule per table of the file."""
-    tables = tomllib.loads(Path(__file__).with_suffix(".toml").read_text(encoding="utf-8"))
-    return [_rule(cause, Advice(**says)) for cause, says in tables.items()]
+def rules_of_causes(but: Collection[str]) -> list[Callable[[Observed], Iterator[Candidate]]]:
+    """A rule per cause of idle time that is in ``advice.toml``, ``but`` of kinds that have a function of their own."""
+    return [_rule(kind) for kind in built_in_advice() if kind not in but]
 
 
-def _rule(cause: str, advice: Advice) -> Callable[[Observed], Iterator[Candidate]]:
-    @finding(f"idle: {cause}", advice)
+def _rule(kind: str) -> Callable[[Observed], Iterator[Candidate]]:
+    @built_in(kind)
     def idle(seen: Observed) -> Iterator[Candidate]:
         """Idle time of this cause."""
-        return idle_of_cause(seen, cause)
+        return idle_of_cause(seen, kind.removeprefix("idle: "))
 
     return idle
 
 
-@finding(
-    "idle",
-    Advice(
-        sees="The GPU is idle for several causes, none of them long alone.",
-        is_general=True,
-        costs="The device does nothing for this time.",
-        remedy="see idle_causes; fewer and longer kernels and a larger batch help against most of them",
-        wrong_when="The steps are few and short: set-up weighs more than it does later.",
-    ),
-)
+@built_in("idle")
 def scattered_idle(seen: Observed) -> Iterator[Candidate]:
     """All idle time, where no cause of it is long enough alone."""
     causes = seen.context.frames[device_timeline.IDLE_CAUSES_TITLE]
@@ -149,15 +135,7 @@ _RECORD_SYNC = (
 )
 
 
-@finding(
-    "idle: device wait, cause not recorded",
-    Advice(
-        sees="Work was queued and did not start; what it waited for was not recorded.",
-        costs="Work was there, and the device did not begin it.",
-        remedy="look for what ran then on other streams (the timeline) and in other processes of the device",
-        wrong_when="Another process shares the device.",
-    ),
-)
+@built_in("idle: device wait, cause not recorded")
 def unrecorded_wait(seen: Observed) -> Iterator[Candidate]:
     """Idle time of this cause."""
     remedy = _RECORD_SYNC if lacks_sync_events(seen.table) else None

@@ -11,7 +11,7 @@ import numpy as np
 from tracelens.analysis.attribution.host_scopes import PHASES, RECOMPUTE
 from tracelens.analysis.attribution.host_time import ALLOCATOR, named
 from tracelens.analysis.findings.idle_rules import idle_of_cause
-from tracelens.analysis.findings.rule import Advice, Candidate, Observed, finding
+from tracelens.analysis.findings.rule import Candidate, Observed, built_in
 from tracelens.analysis.verdict.summary import Said, counted, size
 from tracelens.trace.table import Kind
 from tracelens.units import BYTES_PER_GIB, BYTES_PER_MB, NS_PER_US
@@ -23,18 +23,7 @@ _ALLOCATES = re.compile(r"^(?:cuda|hip)(?:Ext)?Malloc(?:WithFlags)?$|^(?:cu|hip)
 _AT_ONCE_NS = 1_000_000
 
 
-@finding(
-    "allocator_retries",
-    Advice(
-        sees="Calls of cudaFree (hipFree) and at once cudaMalloc (hipMalloc): the allocator found no room, gave "
-        "back what it had cached, and asked the driver anew.",
-        costs="Each cudaFree waits for the device, and what was given back has to be asked for again.",
-        remedy="leave the allocator room (smaller batch, checkpointing), no empty_cache() in the loop, "
-        "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True",
-        wrong_when="It is the first step, or an out-of-memory that the program catches on purpose.",
-        references=("https://pytorch.org/docs/stable/notes/cuda.html#memory-management",),
-    ),
-)
+@built_in("allocator_retries")
 def allocator_retries(seen: Observed) -> Iterator[Candidate]:
     """All idle time in calls of the allocator, where it gives back and asks again."""
     if retries := _retries(seen):
@@ -67,18 +56,7 @@ _TIMES_IN_USE = 1.25
 _SEGMENTS_MB = 100.0
 
 
-@finding(
-    "memory_fragmentation",
-    Advice(
-        sees="The host allocates memory while the GPU is idle, and the allocator holds far more than is in use: what "
-        "is free lies in blocks too small for what is asked for.",
-        costs="Each request goes to the driver, where it waits for the device; in the end the memory does not suffice.",
-        remedy="PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True, or roundup_power2_divisions; steady shapes (buckets "
-        "of lengths)",
-        wrong_when="An earlier phase needed more than the recorded steps do, and its memory is only kept.",
-        references=("https://pytorch.org/docs/stable/notes/cuda.html#optimizing-memory-usage",),
-    ),
-)
+@built_in("memory_fragmentation")
 def memory_fragmentation(seen: Observed) -> Iterator[Candidate]:
     """All idle time in calls of the allocator, where what it holds peaks far above what is in use."""
     memory = seen.context.frames.get("memory") if seen.idle_of(ALLOCATOR).any() else None
@@ -103,17 +81,7 @@ def memory_fragmentation(seen: Observed) -> Iterator[Candidate]:
 _FREE_SHARE = 0.25
 
 
-@finding(
-    "recomputation",
-    Advice(
-        sees="Forward ops run again in the backward pass, and much of the device's memory is free at the peak.",
-        costs="Checkpointing pays with time for memory that the step does not need.",
-        remedy="checkpoint fewer layers, or only attention (selective recomputation)",
-        wrong_when="Other processes share the device, or a longer sequence or larger batch is to come.",
-        references=("Korthikanti et al., Reducing Activation Recomputation, 2022, arXiv:2205.05198",),
-        command="tracelens project --help",
-    ),
-)
+@built_in("recomputation")
 def recomputation(seen: Observed) -> Iterator[Candidate]:
     """Gain: the repeated ops whose results fit into the free memory: at most half of the bytes that they move."""
     phases, memory, device = seen.context.attribution.phases, seen.context.frames.get("memory"), seen.device

@@ -4,9 +4,11 @@ mark with advice (``@finding``).
 
 from __future__ import annotations
 
+import tomllib
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
-from functools import cached_property
+from functools import cache, cached_property
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
@@ -412,7 +414,8 @@ class Rule:
     @classmethod
     def of(cls, claim: Claim) -> Rule:
         """From a marked function, under its kind."""
-        return cls(kind=claim.key, advice=claim.options["advice"], candidates=claim.target)
+        advice = claim.options.get("advice") or built_in_advice()[claim.key]
+        return cls(kind=claim.key, advice=advice, candidates=claim.target)
 
     @property
     def id(self) -> str:
@@ -432,3 +435,15 @@ class RuleFailure:
 def finding(kind: str, advice: Advice) -> Callable[[F], F]:
     """Marks ``function(seen) -> candidates`` as the rule ``kind``; ``seen`` is what a trace shows (``Observed``)."""
     return mark("finding", kind, advice=advice)
+
+
+def built_in(kind: str) -> Callable[[F], F]:
+    """Marks a rule of tracelens, whose advice is the table ``kind`` of ``advice.toml``."""
+    return mark("finding", kind)
+
+
+@cache
+def built_in_advice() -> dict[str, Advice]:
+    """What each rule of tracelens says, by its kind."""
+    tables = tomllib.loads(Path(__file__).with_name("advice.toml").read_text(encoding="utf-8"))
+    return {kind: Advice(**says) for kind, says in tables.items()}

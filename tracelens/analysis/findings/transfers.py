@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from tracelens.analysis.attribution.activity import DeviceActivity
 from tracelens.analysis.attribution.host_scopes import FORWARD, PHASES
-from tracelens.analysis.findings.rule import MIN_GAIN, Advice, Candidate, Floats, Observed, finding
+from tracelens.analysis.findings.rule import MIN_GAIN, Candidate, Floats, Observed, built_in
 from tracelens.analysis.grouping import distinct_rows
 from tracelens.analysis.reading.recorded_groups import attributes_of_calls
 from tracelens.analysis.sheets import coll_analysis, copies
@@ -156,17 +156,7 @@ _MOSTLY = 0.5
 _WAITS = re.compile(r"(?i)notify|barrier|wait|semaphore")
 
 
-@finding(
-    "exposed_communication",
-    Advice(
-        sees="Communication during which nothing computes.",
-        costs="The compute units wait for the links, or for a rank that comes later.",
-        remedy="overlap it (larger or earlier buckets, async ops), or split otherwise: `tracelens collectives`, "
-        "`search`",
-        wrong_when="One rank is late: the time is then another rank's work, which `tracelens collectives` shows.",
-        command="tracelens collectives FOLDER",
-    ),
-)
+@built_in("exposed_communication")
 def exposed_communication(seen: Observed) -> Iterator[Candidate]:
     """Gain: at most all of it."""
     events = seen.activity.communication
@@ -439,22 +429,7 @@ _TIMES_MEAN_UNEVEN = 2.0
 _EXPERTS = ("GroupedGEMM_fwd", "GroupedGEMM_bwd", "MoE_fused", "MoE_unfused")
 
 
-@finding(
-    "expert_imbalance",
-    Advice(
-        sees="All-to-alls whose recorded split sizes are uneven: one rank is sent twice its share or more, or this "
-        "rank's experts are given far more rows than it sends.",
-        costs="An exchange is done when its largest part is, and the step when the rank with most rows has computed.",
-        remedy="even out what the router sends (auxiliary loss, capacity, redundant experts), or reshard the embedding "
-        "tables: `tracelens route`",
-        wrong_when="The exchange waits for a late rank more than it moves: `tracelens collectives` tells them apart.",
-        references=(
-            "Fedus et al., Switch Transformers, 2021, arXiv:2101.03961",
-            "https://github.com/deepseek-ai/EPLB",
-        ),
-        command="tracelens route --help",
-    ),
-)
+@built_in("expert_imbalance")
 def expert_imbalance(seen: Observed) -> Iterator[Candidate]:
     """Gain: of each uneven exchange what its largest part takes longer than the mean; of the experts' kernels what
     they were given beyond what this rank sends.
@@ -526,16 +501,7 @@ _PAGEABLE_REACHES = 0.6
 _HARDLY_HIDDEN = 0.05
 
 
-@finding(
-    "exposed_copies",
-    Advice(
-        sees="Copies during which nothing else runs on the device.",
-        costs="The compute units wait for a link that is tens of times slower than the device's memory.",
-        remedy="use pinned memory and non_blocking=True on another stream, or keep the data on the device",
-        wrong_when="The next kernel needs the data at once and there is no other work to do.",
-        references=("https://pytorch.org/tutorials/intermediate/pinmem_nonblock.html",),
-    ),
-)
+@built_in("exposed_copies")
 def exposed_copies(seen: Observed) -> Iterator[Candidate]:
     """Time in which the device did nothing but copy, and how fast the copies that took most were.
 

@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tracelens.analysis.attribution.calls import COPY
-from tracelens.analysis.findings.rule import Advice, Candidate, Observed, candidate_of_calls, finding
+from tracelens.analysis.findings.rule import Candidate, Observed, built_in, candidate_of_calls
 from tracelens.analysis.verdict.summary import Said, counted, size
 from tracelens.signature import OpSignature
 from tracelens.trace.table import Kind
@@ -38,17 +38,7 @@ def within_optimizer(seen: Observed) -> npt.NDArray[np.int64]:
 _ELEMENTWISE = "elementwise"
 
 
-@finding(
-    "unfused_elementwise",
-    Advice(
-        sees="Elementwise kernels that run back to back on one stream.",
-        costs="Each kernel reads what the one before has just written: the same tensor goes through HBM again "
-        "and again.",
-        remedy="torch.compile the module, or use the framework's fused kernel (SwiGLU, bias + activation, RoPE)",
-        wrong_when="Values between them are needed by the backward pass, which must then read them.",
-        references=("https://pytorch.org/docs/stable/torch.compiler.html",),
-    ),
-)
+@built_in("unfused_elementwise")
 def unfused_elementwise(seen: Observed) -> Iterator[Candidate]:
     """Gain: fused, a chain takes at least as long as its longest kernel, and as long as today where what is between its
     kernels must be written anyway.
@@ -97,17 +87,7 @@ _FUSED_OPTIMIZER = "_fused_"
 _FUSED_OVER_LONGEST = 7 / 4
 
 
-@finding(
-    "optimizer_passes",
-    Advice(
-        sees="Several kernels per parameter in Optimizer.step: no fused optimizer.",
-        costs="Each pass reads and writes parameters or moments again, which a fused kernel does once; a loop over "
-        "parameters also launches a kernel for each.",
-        remedy="fused=True of torch.optim (or foreach=True), apex or Transformer Engine's FusedAdam",
-        wrong_when="The optimizer has no fused kernel for these types, or a hook looks at each parameter.",
-        references=("https://pytorch.org/docs/stable/optim.html",),
-    ),
-)
+@built_in("optimizer_passes")
 def optimizer_passes(seen: Observed) -> Iterator[Candidate]:
     """Gain: their time less that of one pass over gradients, parameters and moments."""
     events = seen.once(within_optimizer)
@@ -138,16 +118,7 @@ _PARTS = ("aten::_log_softmax", "aten::_log_softmax_backward_data", "aten::nll_l
           "aten::log_softmax", "aten::nll_loss", "aten::nll_loss_nd", "aten::cross_entropy_loss")  # fmt: skip
 
 
-@finding(
-    "unfused_loss",
-    Advice(
-        sees="Log-softmax, loss and their backward over a large vocabulary as kernels of their own.",
-        costs="The logits, tokens times vocabulary, are written and read several times, mostly in FP32.",
-        remedy="a fused linear + cross-entropy in chunks (Liger Kernel, torchtune), or torch.compile the loss",
-        wrong_when="The log-probabilities themselves are needed.",
-        references=("Hsu et al., Liger Kernel, 2024, arXiv:2410.10989",),
-    ),
-)
+@built_in("unfused_loss")
 def unfused_loss(seen: Observed) -> Iterator[Candidate]:
     """Gain: their time, less that of reading the logits and writing their gradient once."""
     rows, device = seen.rows_where(seen.named(*_PARTS)), seen.device
@@ -175,16 +146,7 @@ def _vocabulary(op: OpSignature) -> int:
 _FLOATS = {"float", "double", "c10::Half", "c10::BFloat16"}
 
 
-@finding(
-    "type_casts",
-    Advice(
-        sees="Copies within the device whose source and target differ in floating type.",
-        costs="The tensor is read in one type and written in another, and computes nothing.",
-        remedy="hold weights in the type they are used in, cast once outside of the loop, or torch.compile",
-        wrong_when="The cast feeds a reduction that needs the wider type, and the kernel before cannot write it.",
-        references=("https://pytorch.org/docs/stable/amp.html",),
-    ),
-)
+@built_in("type_casts")
 def type_casts(seen: Observed) -> Iterator[Candidate]:
     """Gain: at most all of their time."""
     rows = seen.rows_where(seen.named("aten::copy_", "aten::_to_copy") & (seen.column("category") != COPY))
@@ -203,17 +165,7 @@ def _casts(op: OpSignature) -> bool:
     return len(types) == 2 and types <= _FLOATS
 
 
-@finding(
-    "layout_copies",
-    Advice(
-        sees="Copies within the device of one type whose source and target lie differently in memory: contiguous() and "
-        "the like, after a transpose or a slice.",
-        costs="The tensor is read and written once, one side of it with strides, and computes nothing.",
-        remedy="keep the layout that the next op wants (no transpose + contiguous), or an op that takes strides",
-        wrong_when="The next kernel is slower on strided input than the copy takes.",
-        references=("https://pytorch.org/docs/stable/tensor_view.html",),
-    ),
-)
+@built_in("layout_copies")
 def layout_copies(seen: Observed) -> Iterator[Candidate]:
     """Gain: at most all of their time."""
     rows = seen.rows_where((seen.column("name") == "aten::copy_") & (seen.column("category") != COPY))
