@@ -49,7 +49,7 @@ def attention_from_parts(seen: Observed) -> Iterator[Candidate]:
         computed="time of what is launched from the first to the last of the three, less one fused attention by the "
         "tile model; at most less its roofline",
         figures=(Said(what="bmm, softmax, bmm", value=len(triples), unit="count"), seen.gpu_share(time_us)),
-        evidence=seen.evidence(np.unique(seen.row_of_event[events[seen.row_of_event[events] >= 0]])),
+        evidence=seen.evidence_of(events),
         row=int(triples[0, 1]),
     )
 
@@ -136,8 +136,7 @@ _LEAST_LENGTH = 16
 @built_in("growing_cache")
 def growing_cache(seen: Observed) -> Iterator[Candidate]:
     """Gain: all of their time."""
-    rows = seen.rows_where(seen.column("name") == "aten::cat")
-    rows = rows[np.array([_grows(op) for op in seen.signatures(rows)], np.bool_)]
+    rows = seen.rows_where(seen.column("name") == "aten::cat", _grows)
     rest = Candidate(
         why=": the key-value cache grows by a token at a time",
         claimed=seen.calls(rows, spares_launches=True),
@@ -194,7 +193,10 @@ def prefill_stalls_decode(seen: Observed) -> Iterator[Candidate]:
     usual = float(np.median(took[decode]))
     # A prompt holds nobody up before anything is decoded
     stalls = prompt & (took > _TIMES_A_DECODE_STEP * usual) & (np.maximum.accumulate(decode) | (phases == MIXED))
-    share = np.append(np.where(stalls, 1 - usual / np.maximum(took, 1), 0.0), 0.0)[_steps_of(seen)]
+    # The engine's step of each device event, -1 for none
+    step = np.searchsorted(engine.times.start_ns, seen.activity.start, side="right") - 1
+    inside = (step >= 0) & (seen.activity.start < engine.times.end_ns[np.maximum(step, 0)])
+    share = np.append(np.where(stalls, 1 - usual / np.maximum(took, 1), 0.0), 0.0)[np.where(inside, step, -1)]
     if not share.any():
         return
     longest = float(took[stalls].max() / NS_PER_US)
@@ -211,11 +213,3 @@ def prefill_stalls_decode(seen: Observed) -> Iterator[Candidate]:
             Said(what="median step that decodes", value=usual / NS_PER_US, unit="us"),
         ),
     )
-
-
-def _steps_of(seen: Observed) -> npt.NDArray[np.int64]:
-    """The engine's step of each device event, -1 for none."""
-    times = seen.context.window.engine.times
-    step = np.searchsorted(times.start_ns, seen.activity.start, side="right") - 1
-    inside = (step >= 0) & (seen.activity.start < times.end_ns[np.maximum(step, 0)])
-    return np.where(inside, step, -1)

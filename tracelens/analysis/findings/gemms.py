@@ -14,7 +14,7 @@ import numpy as np
 
 from tracelens.analysis.attribution.host_scopes import places_around
 from tracelens.analysis.findings.rule import Candidate, Observed, built_in, candidate_of_calls
-from tracelens.analysis.verdict.summary import Said, counted, percent, takes
+from tracelens.analysis.verdict.summary import Said, counted, percent
 from tracelens.analysis.work.known_work import launch_floor_us, rate_of
 from tracelens.dtypes import DType
 from tracelens.perf_models.gemm import GEMM
@@ -47,10 +47,8 @@ def unaligned_gemms(seen: Observed) -> Iterator[Candidate]:
         by_dim |= {dim: by_dim.get(dim, 0.0) + us for dim in dims}
     most = sorted(by_dim, key=lambda dim: (-by_dim[dim], dim))[:2]
     padded_us, _ = seen.expected_us([_padded(model) for model in models])
-    calls, time_us = int(rows["operation_count"].sum()), float(rows["kernel_us_sum"].sum())
-    yield Candidate(
-        why=f"{counted(calls, 'GEMM')} {takes(calls)} {seen.share_text(time_us)}: rows of "
-        f"{', '.join(map(str, most))} elements are not aligned to {ALIGNMENT_BYTES} bytes; pad them",
+    rest = Candidate(
+        why=f": rows of {', '.join(map(str, most))} elements are not aligned to {ALIGNMENT_BYTES} bytes; pad them",
         claimed=seen.calls(
             rows,
             1 - padded_us / rows["kernel_us_mean"],
@@ -59,14 +57,9 @@ def unaligned_gemms(seen: Observed) -> Iterator[Candidate]:
         ),
         computed="their time above what the tile model expects of the padded GEMM, at most that above the roofline",
         certainty="low",
-        figures=(
-            Said(what="unaligned GEMMs", value=calls, unit="count"),
-            seen.gpu_share(time_us),
-            *(Said(what="elements of a row", value=dim, unit="count") for dim in most),
-        ),
-        evidence=seen.evidence(rows.index),
-        row=seen.example_of(rows.index[0]),
+        figures=tuple(Said(what="elements of a row", value=dim, unit="count") for dim in most),
     )
+    yield from candidate_of_calls(seen, rows, "GEMM", rest, figure="unaligned GEMMs")
 
 
 def _padded(model: GEMM) -> GEMM:
@@ -161,20 +154,16 @@ def fp32_without_tf32(seen: Observed) -> Iterator[Candidate]:
     if rows.empty:
         return
     compute_us = rows["gflops"] * FLOPS_PER_GFLOP / rates[1].tflops_s / TERA_PER_S_IN_PER_US
-    memory = device.hbm.tb_s if device.hbm is not None else None
-    memory_us = rows["hbm_mb"] / memory if memory is not None else rows["roofline_us"]
+    memory_us = rows["hbm_mb"] / seen.hbm_tb_s if seen.hbm_tb_s is not None else rows["roofline_us"]
     floor_us = rows["kernels_per_call"] * launch_floor_us(device)
     least_us = np.minimum(np.fmax(np.fmax(compute_us, memory_us), floor_us), rows["roofline_us"])
-    calls, time_us = int(rows["operation_count"].sum()), float(rows["kernel_us_sum"].sum())
-    yield Candidate(
-        why=f"{counted(calls, 'FP32 GEMM or convolution call')} without TF32 {takes(calls)} "
-        f"{seen.share_text(time_us)}; allow TF32 where its 10-bit mantissa is enough",
+    rest = Candidate(
+        why="; allow TF32 where its 10-bit mantissa is enough",
         claimed=seen.calls(rows, 1 - least_us / rows["roofline_us"]),
         computed="each call's time, at the same share of its roofline with TF32's rate in the place of FP32's",
-        figures=(Said(what="calls in FP32", value=calls, unit="count"), seen.gpu_share(time_us)),
-        evidence=seen.evidence(rows.index),
-        row=seen.example_of(rows.index[0]),
     )
+    what, many = (f"FP32 GEMM or convolution {calls} without TF32" for calls in ("call", "calls"))
+    yield from candidate_of_calls(seen, rows, what, rest, plural=many, figure="calls in FP32")
 
 
 _SIXTEEN_BITS = (DType.BF16, DType.FP16)
@@ -229,7 +218,7 @@ def expert_loop(seen: Observed) -> Iterator[Candidate]:
     """Gain: their time above that of their FLOPs and bytes at the device's rates."""
     device, (rows, models) = seen.device, seen.gemms
     short = (rows["kernel_us_mean"].to_numpy() < _SHORT_EXPERT_US) & (rows["gflops"].to_numpy() > 0)
-    if device is None or device.hbm is None or device.hbm.tb_s is None or not short.any():
+    if device is None or seen.hbm_tb_s is None or not short.any():
         return
     rows, models = rows[short], models[short]
     weights = [(model.n, model.k) for model in models.tolist()]
@@ -239,9 +228,7 @@ def expert_loop(seen: Observed) -> Iterator[Candidate]:
         return
     rates = [rate_of(device, str(spec)) for spec in rows["compute_spec"]]
     tflops = np.array([np.nan if rate is None else rate.tflops_s for rate in rates], np.float64)
-    least_us = np.fmax(
-        rows["gflops"] * FLOPS_PER_GFLOP / tflops / TERA_PER_S_IN_PER_US, rows["hbm_mb"] / device.hbm.tb_s
-    )
+    least_us = np.fmax(rows["gflops"] * FLOPS_PER_GFLOP / tflops / TERA_PER_S_IN_PER_US, rows["hbm_mb"] / seen.hbm_tb_s)
     rest = Candidate(
         why=": the experts run one after the other",
         claimed=seen.calls(rows, 1 - least_us / rows["kernel_us_mean"], spares_launches=True),
@@ -349,6 +336,6 @@ def conv_layout_changes(seen: Observed) -> Iterator[Candidate]:
         certainty="high",
         remedy=_MIOPEN_REMEDY if any(names[code].startswith(_OF_MIOPEN) for code in codes) else None,
         figures=(Said(what="kernels", value=len(events), unit="count"), seen.gpu_share(time_us)),
-        evidence=seen.evidence(np.unique(seen.row_of_event[events[seen.row_of_event[events] >= 0]])),
+        evidence=seen.evidence_of(events),
         row=int(seen.activity.op[events[0]]) if seen.activity.op[events[0]] >= 0 else None,
     )

@@ -11,7 +11,6 @@ from collections.abc import Callable, Collection, Iterator
 from dataclasses import replace
 
 import numpy as np
-import numpy.typing as npt
 
 from tracelens.analysis.attribution.host_scopes import PHASES, RECOMPUTE
 from tracelens.analysis.attribution.host_time import ALLOCATOR, HOST_WORK, LAUNCH_BOUND, SYNCHRONIZATION, named
@@ -23,7 +22,7 @@ from tracelens.analysis.reading.captured_graphs import graph_launches
 from tracelens.analysis.sheets import device_timeline
 from tracelens.analysis.verdict.summary import Evidence, Said, counted, duration, percent, shortened, size
 from tracelens.trace.provenance import lacks_sync_events, no_stacks
-from tracelens.trace.table import Kind, Recorder, TraceTable
+from tracelens.trace.table import Kind, Recorder
 from tracelens.units import BYTES_PER_GIB, BYTES_PER_MB, NS_PER_US
 
 #: Share of the window from which idle time of a cause is a finding.
@@ -34,7 +33,7 @@ _LEAST_NAMED = 0.005
 OPEN_ENDED = 0.0
 
 
-def idle_of_cause(seen: Observed, cause: str, parts: npt.NDArray[np.bool_] | None = None) -> Iterator[Candidate]:
+def idle_of_cause(seen: Observed, cause: str, parts: Bools | None = None) -> Iterator[Candidate]:
     """All idle time of a cause, or these ``parts`` of idle time, where it is long enough.
 
     What the parts wait for is named as in the sheet of causes, whatever the rule calls it.
@@ -43,9 +42,9 @@ def idle_of_cause(seen: Observed, cause: str, parts: npt.NDArray[np.bool_] | Non
     share = float(seen.idle_ns[parts].sum() / max(1, seen.window_ns))
     if share <= LEAST_SHARE:
         return
-    length = _by_gap(seen, parts)
-    gaps = len(length)
-    longest = float(length.max() / NS_PER_US)
+    # Parts of a gap touch, gaps have work between them
+    length = np.bincount(numbered(np.cumsum(_begin_gaps(seen))[parts]), seen.idle_ns[parts])
+    gaps, longest = len(length), float(length.max() / NS_PER_US)
     causes = _shares(seen, parts)
     yield Candidate(
         why=f"GPU idle {percent(share)}: {_named(causes)}; {counted(gaps, 'gap')}, the longest {duration(longest)}",
@@ -64,7 +63,7 @@ def idle_of_cause(seen: Observed, cause: str, parts: npt.NDArray[np.bool_] | Non
     )
 
 
-def _shares(seen: Observed, parts: npt.NDArray[np.bool_]) -> dict[str, float]:
+def _shares(seen: Observed, parts: Bools) -> dict[str, float]:
     """Cause -> share of the window, the largest first, of the causes of these parts that are worth a name."""
     length = np.where(parts, seen.idle_ns, 0)
     share = np.bincount(seen.idle.cause, length, len(CAUSES)) / max(1, seen.window_ns)
@@ -80,22 +79,14 @@ def _named(causes: dict[str, float]) -> str:
     return " + ".join(f"{name} {percent(share)}" for name, share in zip(names, causes.values(), strict=True))
 
 
-def _by_gap(seen: Observed, parts: npt.NDArray[np.bool_]) -> npt.NDArray[np.int64]:
-    """How long (ns) these parts are in each gap that has one: parts of a gap touch, gaps have work between them."""
-    idle = seen.idle
-    begins = np.r_[True, idle.start[1:] != idle.end[:-1]][: len(idle.start)]
-    gap = numbered(np.cumsum(begins)[parts])
-    return np.bincount(gap, seen.idle_ns[parts]).astype(np.int64)
-
-
-def longest_row(seen: Observed, parts: npt.NDArray[np.bool_]) -> int | None:
+def longest_row(seen: Observed, parts: Bools) -> int | None:
     """Table row of the launch, or of the device event, that the longest of these parts waited for."""
     at = np.flatnonzero(parts)
     row = int(seen.idle.row[at[seen.idle_ns[at].argmax()]]) if len(at) else -1
     return row if row >= 0 else None
 
 
-def idle_evidence(seen: Observed, parts: npt.NDArray[np.bool_]) -> tuple[Evidence, ...]:
+def idle_evidence(seen: Observed, parts: Bools) -> tuple[Evidence, ...]:
     """The causes of these parts in the sheet of causes."""
     causes = [CAUSES[code] for code in np.unique(seen.idle.cause[parts]).tolist()]
     return tuple(Evidence(sheet=device_timeline.IDLE_CAUSES_TITLE, row={"cause": cause}) for cause in causes)
@@ -195,7 +186,7 @@ def host_before_first_launch(seen: Observed) -> Iterator[Candidate]:
     )
 
 
-def _waits_by_step(seen: Observed, parts: npt.NDArray[np.bool_]) -> tuple[Floats, Floats]:
+def _waits_by_step(seen: Observed, parts: Bools) -> tuple[Floats, Floats]:
     """(how long these parts are together, length) of each complete step (ns)."""
     times, chosen = seen.context.window.times, list(seen.context.selected)
     step = np.searchsorted(times.start_ns[chosen], seen.idle.start[parts], side="right") - 1
@@ -203,7 +194,7 @@ def _waits_by_step(seen: Observed, parts: npt.NDArray[np.bool_]) -> tuple[Floats
     return wait.astype(np.float64), times.duration_ns[chosen].astype(np.float64)
 
 
-def before_first_launch(seen: Observed) -> npt.NDArray[np.bool_]:
+def before_first_launch(seen: Observed) -> Bools:
     """Which parts of idle time are host work between the start of a step and its first device event."""
     times, chosen = seen.context.window.times, list(seen.context.selected)
     mine = seen.idle_of(HOST_WORK)
@@ -216,7 +207,7 @@ def before_first_launch(seen: Observed) -> npt.NDArray[np.bool_]:
     return mine & (step >= 0) & (seen.idle.end <= first[np.maximum(step, 0)])
 
 
-def _function(seen: Observed, parts: npt.NDArray[np.bool_]) -> int | None:
+def _function(seen: Observed, parts: Bools) -> int | None:
     """The innermost Python function of the launching thread that lasted for most of the longest of these parts."""
     row, table = longest_row(seen, parts), seen.table
     at = np.flatnonzero(parts)
@@ -411,7 +402,9 @@ def host_work(seen: Observed) -> Iterator[Candidate]:
     """Idle time of this cause, but for that at the start of steps and what the host would do while it waits."""
     parts = seen.idle_of(HOST_WORK) & ~seen.once(before_first_launch) & ~hidden_without_waits(seen)
     for candidate in idle_of_cause(seen, HOST_WORK, parts):
-        remedy = _RECORD_STACKS if _could_have_stacks(seen.table) else None
+        # Whether torch.profiler was told not to record Python frames
+        without = not seen.table.has_stacks and seen.table.recorder.no_stacks == Recorder().no_stacks
+        remedy = _RECORD_STACKS if without and no_stacks(seen.table).option else None
         yield replace(candidate, why=candidate.why + _ran(seen, parts), remedy=remedy)
 
 
@@ -434,12 +427,6 @@ def _ran(seen: Observed, parts: Bools) -> str:
     if not len(rows):
         return ""
     return f", most of it in {shortened(table.name_of(int(rows[table.duration_ns[rows].argmin()])))}"
-
-
-def _could_have_stacks(table: TraceTable) -> bool:
-    """Whether torch.profiler was told not to record Python frames."""
-    is_option = table.recorder.no_stacks == Recorder().no_stacks
-    return is_option and not table.has_stacks and no_stacks(table).option != ""
 
 
 # What c10/cuda/CUDACachingAllocator.cpp calls, with and without expandable segments.

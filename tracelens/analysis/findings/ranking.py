@@ -335,7 +335,7 @@ def findings(context: SheetContext, extensions: Sequence[Extension] = ()) -> Fou
     seen = Observed(context)
     ranking = _ranking(seen, extensions)
     return Found(
-        findings=tuple(_findings(seen, ranking)),
+        findings=tuple(_finding(seen, each, ranking.of_op) for each in ranking.ranked),
         together=_together(seen, ranking),
         without_gain=tuple(_without_gain(seen, each) for each in ranking.without_gain),
         failures=ranking.failures,
@@ -345,14 +345,7 @@ def findings(context: SheetContext, extensions: Sequence[Extension] = ()) -> Fou
 def findings_and_claims(seen: Observed, extensions: Sequence[Extension] = ()) -> list[tuple[Finding, Claimed]]:
     """The findings, each with the parts of the window that it says can go."""
     ranking = _ranking(seen, extensions)
-    return list(zip(_findings(seen, ranking), (each.claimed for each in ranking.ranked), strict=True))
-
-
-def _findings(seen: Observed, ranking: _Ranking) -> list[Finding]:
-    of_op = ranking.of_op
-    return [
-        _finding(seen, each, is_only=of_op[each.rule.kind, each.candidate.op] == 1) for each in ranking.ranked
-    ]  # fmt: skip
+    return [(_finding(seen, each, ranking.of_op), each.claimed) for each in ranking.ranked]
 
 
 def _ranking(seen: Observed, extensions: Sequence[Extension]) -> _Ranking:
@@ -381,16 +374,14 @@ def _checked(candidate: Candidate, own_ns: Column[np.int64]) -> Candidate:
     """A candidate; TypeError or ValueError where it is none, or claims what the window does not have."""
     if not isinstance(candidate, Candidate):
         raise TypeError(f"gave {type(candidate).__name__}, which is no Candidate")
-    part, amounts = (
-        candidate.claimed.part,
-        (candidate.claimed.low_ns, candidate.claimed.gain_ns, candidate.claimed.high_ns),
-    )
+    part = candidate.claimed.part
     claimed = np.zeros(len(own_ns), bool)
     inside = part.dtype.kind == "i" and bool(((part >= 0) & (part < len(own_ns))).all())
     if inside:
         claimed[part] = True
     if not inside or np.count_nonzero(claimed) < len(part):
         raise ValueError("claims parts that the window does not have, or one of them twice")
+    amounts = candidate.claimed.low_ns, candidate.claimed.gain_ns, candidate.claimed.high_ns
     most_ns = own_ns[part] + 1
     if not all(len(ns) == len(part) and ((ns >= 0) & (ns <= most_ns)).all() for ns in amounts):
         raise ValueError("claims more of a part of the window than it has")
@@ -473,14 +464,10 @@ def _together(seen: Observed, ranking: _Ranking) -> FixesTogether | None:
     gained = np.maximum.accumulate(
         [seen.once(ReplayedGain).gain_ns(claims[:count]) for count in range(len(claims) + 1)]
     )
-    keys = [
-        _key_of(seen, each, is_only=ranking.of_op[each.rule.kind, each.candidate.op] == 1) for each in first
-    ]  # fmt: skip
-    limit = seen.once(ReplayedGain).limit(claims)
     return FixesTogether(
-        findings=tuple(keys),
+        findings=tuple(_key(seen, each, ranking.of_op) for each in first),
         step_us=tuple((seen.window_ns - float(ns)) / per_us for ns in gained),
-        limited_by=limit.by,
+        limited_by=seen.once(ReplayedGain).limit(claims).by,
     )
 
 
@@ -492,19 +479,18 @@ def _limited(seen: Observed, each: _Ranked) -> tuple[str | None, tuple[Said, ...
     alone = (limit.by == HOST) == has_events and not each.claimed.spares_launches
     takes_us = limit.host_us if limit.by == HOST else limit.device_us or 0.0
     more_us = max(limit.before_us - takes_us, 0.0)
-    figures = (_said("what limits the step takes", takes_us), _said("the step", step_us))
+    figures = tuple(
+        Said(what=what, value=us, unit="us")
+        for what, us in (("what limits the step takes", takes_us), ("the step", step_us), ("at most gained", more_us))
+    )
     if limit.by is None:
         return None, ()
     who = "the host" if limit.by == HOST else "the GPU"
     if not alone:
-        return f"{who} then still takes {duration(takes_us)} of {duration(step_us)}", figures
+        return f"{who} then still takes {duration(takes_us)} of {duration(step_us)}", figures[:2]
     what = "faster kernels alone gain" if limit.by == HOST else "a faster host alone gains"
     text = f"{who} takes {duration(takes_us)} of {duration(step_us)}: {what} at most {duration(more_us)}"
-    return text, (*figures, _said("at most gained", more_us))
-
-
-def _said(what: str, us: float) -> Said:
-    return Said(what=what, value=us, unit="us")
+    return text, figures
 
 
 def _shapes(seen: Observed, candidate: Candidate) -> str | None:
@@ -513,12 +499,7 @@ def _shapes(seen: Observed, candidate: Candidate) -> str | None:
     return candidate.shapes
 
 
-def _key_of(seen: Observed, each: _Ranked, is_only: bool) -> str:
-    """``is_only``: whether its rule says nothing else of its op."""
-    return _key(each.rule.kind, each.candidate.op, None if is_only else _shapes(seen, each.candidate))
-
-
-def _finding(seen: Observed, ranked: _Ranked, is_only: bool) -> Finding:
+def _finding(seen: Observed, ranked: _Ranked, of_op: Counter[tuple[str, str | None]]) -> Finding:
     rule, candidate, claimed, gain = ranked.rule, ranked.candidate, ranked.claimed, ranked.gain
     per_us = NS_PER_US * seen.steps
     whole, left = (int(seen.time.own_ns[part].sum()) for part in (candidate.claimed.part, claimed.part))
@@ -533,7 +514,7 @@ def _finding(seen: Observed, ranked: _Ranked, is_only: bool) -> Finding:
     return Finding(
         id=rule.id,
         kind=rule.kind,
-        key=_key_of(seen, ranked, is_only),
+        key=_key(seen, ranked, of_op),
         op=candidate.op,
         gain_us=None if gain is None else gain.gain / per_us,
         gain_low_us=None if gain is None else gain.low / per_us,
@@ -555,7 +536,13 @@ def _finding(seen: Observed, ranked: _Ranked, is_only: bool) -> Finding:
     )
 
 
-def _key(kind: str, op: str | None, shapes: str | None) -> str:
-    """The same in every report of the same program: the kind, and a digest of the op and what tells its calls apart."""
+def _key(seen: Observed, ranked: _Ranked, of_op: Counter[tuple[str, str | None]]) -> str:
+    """The same in every report of the same program: the kind, and a digest of the op and of the shapes where the rule
+    says more than one thing of that op.
+    """
+    kind, op = ranked.rule.kind, ranked.candidate.op
     stem = re.sub(r"\W+", "_", kind)
-    return stem if op is None else f"{stem}-{zlib.crc32(f'{op} {shapes}'.encode('utf-8', 'replace')):08x}"
+    if op is None:
+        return stem
+    shapes = None if of_op[kind, op] == 1 else _shapes(seen, ranked.candidate)
+    return f"{stem}-{zlib.crc32(f'{op} {shapes}'.encode('utf-8', 'replace')):08x}"

@@ -102,14 +102,16 @@ def below_roofline(seen: Observed, kind: str) -> Iterator[Candidate]:
         row = seen.row_of_event[events]
         # What runs beside others of its kind has only a part of the device
         together = seen.at_a_time(events)
+        distance, distance_figures = _distance(calls)
+        at_once = f" each, {together:.1f} at a time" if together > _TOGETHER else ""
         yield Candidate(
-            why=_sentence(seen, calls, f" each, {together:.1f} at a time" if together > _TOGETHER else ""),
+            why=_sentence(seen, calls, distance + at_once),
             claimed=seen.kernels(events, 1 - together * achievable[row], low=0.0, high=1 - together * least[row]),
             computed="kernel time above what the tile model says is achievable, at most that above the roofline",
             figures=(
                 Said(what="calls", value=calls.count, unit="count"),
                 *([Said(what=calls.differ_in, value=len(calls.kinds), unit="count")] if len(calls.kinds) > 1 else []),
-                *_distance_figures(calls),
+                *distance_figures,
             ),
             evidence=seen.evidence(calls.at, most=_MOST_ROWS),
             remedy=_FEW_ROWS if kind == OTHERWISE and _multiplies(seen, calls.at[0]) else None,
@@ -119,10 +121,10 @@ def below_roofline(seen: Observed, kind: str) -> Iterator[Candidate]:
         )
 
 
-def _sentence(seen: Observed, calls: _Calls, beside: str) -> str:
+def _sentence(seen: Observed, calls: _Calls, distance: str) -> str:
     """Which calls, how far they are from their roofline, and of several kinds the one with most to gain."""
     most = calls.kinds[0]
-    shown, count, distance = _shapes(seen, most, 40), counted(calls.count, "call"), _distance(calls) + beside
+    shown, count = _shapes(seen, most, 40), counted(calls.count, "call")
     if len(calls.kinds) > 1:
         return f"{calls.name}, {count} of {len(calls.kinds)} {calls.differ_in}: {distance}; most to gain in {shown}"
     sizes = f" with {most.sizes} sizes for {_ANY_ROWS}" if most.sizes > 1 else ""
@@ -213,20 +215,18 @@ def _multiplies(seen: Observed, index: int) -> bool:
     return str(seen.column("compute_spec")[index]).startswith("matrix_")
 
 
-def _distance(calls: _Calls) -> str:
-    """How far calls are from their roofline."""
+def _distance(calls: _Calls) -> tuple[str, tuple[Said, ...]]:
+    """How far calls are from their roofline, and the numbers of that."""
     if calls.bounds == [LAUNCH]:
         each, floor = calls.kernel_us / calls.count, calls.roofline_us / calls.count
-        return f"{duration(each)} each, {floor:.1f} µs is the launch floor"
-    share = percent(calls.roofline_us / calls.kernel_us)
-    return f"{share} of the {' or '.join(calls.bounds)} roofline"
-
-
-def _distance_figures(calls: _Calls) -> tuple[Said, ...]:
-    if calls.bounds == [LAUNCH]:
-        each = ("kernel time of a call", calls.kernel_us), ("launch floor", calls.roofline_us)
-        return tuple(Said(what=what, value=time_us / calls.count, unit="us") for what, time_us in each)
-    return (Said(what="of the roofline", value=calls.roofline_us / calls.kernel_us, unit="share"),)
+        figures = (
+            Said(what="kernel time of a call", value=each, unit="us"),
+            Said(what="launch floor", value=floor, unit="us"),
+        )
+        return f"{duration(each)} each, {floor:.1f} µs is the launch floor", figures
+    share = calls.roofline_us / calls.kernel_us
+    text = f"{percent(share)} of the {' or '.join(calls.bounds)} roofline"
+    return text, (Said(what="of the roofline", value=share, unit="share"),)
 
 
 def _slow(kind: str) -> Callable[[Observed], Iterator[Candidate]]:
@@ -355,7 +355,7 @@ def optimizer_passes(seen: Observed) -> Iterator[Candidate]:
             Said(what="ops", value=len(codes), unit="count"),
             seen.gpu_share(total_us),
         ),
-        evidence=seen.evidence(np.unique(seen.row_of_event[events[seen.row_of_event[events] >= 0]])),
+        evidence=seen.evidence_of(events),
         row=int(seen.activity.op[events[took_us.argmax()]]),
     )
 
@@ -369,12 +369,11 @@ _PARTS = ("aten::_log_softmax", "aten::_log_softmax_backward_data", "aten::nll_l
 @built_in("unfused_loss")
 def unfused_loss(seen: Observed) -> Iterator[Candidate]:
     """Gain: their time, less that of reading the logits and writing their gradient once."""
-    rows, device = seen.rows_where(seen.named(*_PARTS)), seen.device
-    rows = rows[np.array([_vocabulary(op) >= _LARGE_VOCABULARY for op in seen.signatures(rows)], np.bool_)]
-    if device is None or device.hbm is None or device.hbm.tb_s is None or rows.empty:
+    rows = seen.rows_where(seen.named(*_PARTS), _is_over_a_large_vocabulary)
+    if seen.hbm_tb_s is None or rows.empty:
         return
     # One read and one write of the logits: what the forward softmax alone moves
-    once_us = float((rows["hbm_mb"] / device.hbm.tb_s * rows["operation_count"]).max())
+    once_us = float((rows["hbm_mb"] / seen.hbm_tb_s * rows["operation_count"]).max())
     total_us = float(rows["kernel_us_sum"].sum())
     if not once_us > 0:
         return
@@ -386,45 +385,17 @@ def unfused_loss(seen: Observed) -> Iterator[Candidate]:
     yield from candidate_of_calls(seen, rows, "call", rest)
 
 
-def _vocabulary(op: OpSignature) -> int:
+def _is_over_a_large_vocabulary(op: OpSignature) -> bool:
     shapes = (op.shape_or_scalar(i) for i in range(len(op.shapes or ())))
-    return max((shape[-1] for shape in shapes if len(shape) >= 2), default=0)
+    return any(len(shape) >= 2 and shape[-1] >= _LARGE_VOCABULARY for shape in shapes)
 
 
 _FLOATS = {"float", "double", "c10::Half", "c10::BFloat16"}
 
 
-@built_in("type_casts")
-def type_casts(seen: Observed) -> Iterator[Candidate]:
-    """Gain: at most all of their time."""
-    rows = seen.rows_where(seen.named("aten::copy_", "aten::_to_copy") & (seen.column("category") != COPY))
-    rows = rows[np.array([_casts(op) for op in seen.signatures(rows)], np.bool_)]
-    rest = Candidate(
-        why=": they only change a tensor's type",
-        claimed=seen.calls(rows, low=0.0, spares_launches=True),
-        computed="their time; at least none of it",
-        certainty="low",
-    )
-    yield from candidate_of_calls(seen, rows, "cast", rest)
-
-
 def _casts(op: OpSignature) -> bool:
     types = {op.dtype_text(0), op.dtype_text(1)}
     return len(types) == 2 and types <= _FLOATS
-
-
-@built_in("layout_copies")
-def layout_copies(seen: Observed) -> Iterator[Candidate]:
-    """Gain: at most all of their time."""
-    rows = seen.rows_where((seen.column("name") == "aten::copy_") & (seen.column("category") != COPY))
-    rows = rows[np.array([_rearranges(op) for op in seen.signatures(rows)], np.bool_)]
-    rest = Candidate(
-        why=": they only change a tensor's memory layout",
-        claimed=seen.calls(rows, low=0.0, spares_launches=True),
-        computed="their time; at least none of it",
-        certainty="low",
-    )
-    yield from candidate_of_calls(seen, rows, "copy", rest, plural="copies")
 
 
 def _rearranges(op: OpSignature) -> bool:
@@ -434,3 +405,32 @@ def _rearranges(op: OpSignature) -> bool:
         return False
     shape = op.shape_or_scalar(0)
     return len(shape) > 1 and shape == op.shape_or_scalar(1) and to != of and 0 not in of
+
+
+#: Copies within the device that only change something of a tensor: what that is, which ops and which of their calls
+#: they are, and how they are called.
+_CHANGING_COPIES = {
+    "type_casts": ("type", ("aten::copy_", "aten::_to_copy"), _casts, ("cast", "casts")),
+    "layout_copies": ("memory layout", ("aten::copy_",), _rearranges, ("copy", "copies")),
+}
+
+
+def _changing_copies(kind: str) -> Callable[[Observed], Iterator[Candidate]]:
+    changes, ops, fits, (one, many) = _CHANGING_COPIES[kind]
+
+    @built_in(kind)
+    def copies(seen: Observed) -> Iterator[Candidate]:
+        """Gain: at most all of their time."""
+        rows = seen.rows_where(seen.named(*ops) & (seen.column("category") != COPY), fits)
+        rest = Candidate(
+            why=f": they only change a tensor's {changes}",
+            claimed=seen.calls(rows, low=0.0, spares_launches=True),
+            computed="their time; at least none of it",
+            certainty="low",
+        )
+        return candidate_of_calls(seen, rows, one, rest, plural=many)
+
+    return copies
+
+
+type_casts, layout_copies = map(_changing_copies, _CHANGING_COPIES)

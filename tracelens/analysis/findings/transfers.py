@@ -220,14 +220,14 @@ def _waiting(seen: Observed, exposed_ns: int) -> Iterator[_Reason]:
 
 def _collectives(seen: Observed, hides: str) -> Iterator[_Reason]:
     """What the collectives of one size that take most time tell of themselves."""
-    frame, device = seen.context.frames[coll_analysis.TITLE], seen.device
+    frame = seen.context.frames[coll_analysis.TITLE]
     if "effective_bus_gb_s" not in frame:
         return
     known = frame[frame["effective_bus_gb_s"].notna() & (frame["duration_us_sum"] > 0)]
     if 2 * known["duration_us_sum"].sum() < frame["duration_us_sum"].sum():
         yield from _calls_apart(seen, hides)
     elif not known.empty:
-        yield from _Calls.of(seen, known, device).reasons()
+        yield from _Calls(seen, known).reasons()
 
 
 def _calls_apart(seen: Observed, hides: str) -> Iterator[_Reason]:
@@ -257,49 +257,27 @@ def _calls_apart(seen: Observed, hides: str) -> Iterator[_Reason]:
     yield _Reason(text=text, figures=figures, remedy=_LATE_RANKS)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class _Calls:
-    """The calls of one collective of one size in one group: a row of the sheet.
+    """The calls of one collective of one size in one group that take most time: a row of the sheet.
 
     ``alone_us``: what one takes where nobody is late, by the library's model; ``is_latency``: most of that is there
     without bytes, too. ``others_us``: moving as much takes at most this long, as other calls of the group show.
     """
 
-    kind: str
-    word: str | None
-    size_mb: float
-    calls: int
-    mean_us: float
-    shortest_us: float
-    longest_us: float
-    rate: float
-    best_rate: float
-    link: float | None
-    alone_us: float | None
-    is_latency: bool
-    others_us: float | None
-
-    @classmethod
-    def of(cls, seen: Observed, known: pd.DataFrame, device: HardwareSpec | None) -> _Calls:
-        """The ones that take most time."""
-        row = known.iloc[[int(known["duration_us_sum"].argmax())]]
+    def __init__(self, seen: Observed, known: pd.DataFrame) -> None:
+        device, row = seen.device, known.iloc[[int(known["duration_us_sum"].argmax())]]
         most = row.iloc[0]
-        alone_us = None if device is None else _alone_us(row, device)
-        return cls(
-            kind=str(most["collective"]),
-            word=in_words(seen, most["collective"]),
-            size_mb=float(most["in_mb"]),
-            calls=int(most["operation_count"]),
-            mean_us=float(most["duration_us_mean"]),
-            shortest_us=float(most["duration_us_min"]),
-            longest_us=float(most["duration_us_max"]),
-            rate=float(most["effective_bus_gb_s"]),
-            best_rate=float(most["effective_bus_gb_s_shortest"]),
-            link=None if device is None or device.link is None else device.link.gb_s,
-            alone_us=alone_us,
-            is_latency=device is not None and alone_us is not None and _is_latency(row, device),
-            others_us=_as_others_show(known, most),
+        self.kind, self.word = str(most["collective"]), in_words(seen, most["collective"])
+        self.size_mb, self.calls = float(most["in_mb"]), int(most["operation_count"])
+        self.mean_us, self.shortest_us, self.longest_us = (
+            float(most[f"duration_us_{key}"]) for key in ("mean", "min", "max")
         )
+        self.rate = float(most["effective_bus_gb_s"])
+        self.best_rate = float(most["effective_bus_gb_s_shortest"])
+        self.link = None if device is None or device.link is None else device.link.gb_s
+        self.alone_us = None if device is None else _alone_us(row, device)
+        self.is_latency = device is not None and self.alone_us is not None and _is_latency(row, device)
+        self.others_us = _as_others_show(known, most)
 
     @property
     def _spread(self) -> bool:
@@ -435,7 +413,10 @@ def expert_imbalance(seen: Observed) -> Iterator[Candidate]:
     they were given beyond what this rank sends.
     """
     frame = seen.context.frames[coll_analysis.TITLE]
-    if "in_split" not in frame or not frame["in_split"].map(lambda split: bool(split_sizes(split))).any():
+    if "in_split" not in frame:
+        return
+    uneven_rows = frame[frame["in_split"].map(lambda split: bool(split_sizes(split))).astype(bool)]
+    if uneven_rows.empty:
         return
     events = np.flatnonzero(seen.activity.collective)
     most, sent, received = _splits(seen, events)
@@ -462,7 +443,6 @@ def expert_imbalance(seen: Observed) -> Iterator[Candidate]:
     if overloaded:
         texts.append(f"this rank's experts are given {surplus:.1f} times the rows that it sends")
         figures.append(Said(what="rows received over sent", value=surplus, unit="ratio"))
-    uneven_rows = frame[frame["in_split"].map(lambda split: bool(split_sizes(split)))]
     yield Candidate(
         why="; ".join(texts),
         claimed=claimed,
