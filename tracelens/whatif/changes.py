@@ -500,7 +500,10 @@ def finding_applied(plan: ChangePlan, wanted: tuple[str, ...]) -> None:
     for finding, claimed in applied.values():
         _apply(plan, seen, claimed)
         plan.claims.append((claimed, claimed.gain_ns))
-        plan.note(_said(finding))
+        gains = finding.gain_low_us, finding.gain_us, finding.gain_high_us
+        low, gain, high = (f"{(us or 0) / 1e3:.3g}" for us in gains)
+        name = finding.key or finding.id
+        plan.note(f"{name}: the report says {gain} ms ({low} to {high}) of a step: {finding.why}")
     plan.replayed = seen.once(ReplayedGain)
 
 
@@ -527,8 +530,3 @@ def _apply(plan: ChangePlan, seen: Observed, claimed: Claimed) -> None:
     plan.removed[at[spared.is_removed]] = True
     np.add.at(plan.sooner, np.searchsorted(activity.rows, spared.late), spared.sooner_ns)
     plan.saved += zip(*(column.tolist() for column in spared.spans), strict=True)
-
-
-def _said(finding: Finding) -> str:
-    low, gain, high = (f"{(us or 0) / 1e3:.3g}" for us in (finding.gain_low_us, finding.gain_us, finding.gain_high_us))
-    return f"{finding.key or finding.id}: the report says {gain} ms ({low} to {high}) of a step: {finding.why}"

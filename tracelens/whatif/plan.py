@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import numpy.typing as npt
 
 from tracelens.analysis.attribution.activity import DeviceActivity, Labels
 from tracelens.analysis.attribution.calls import SYNTHETIC
@@ -407,7 +408,7 @@ def price(plan: ChangePlan) -> None:
         raise UsageError(f"{subject.table.source}: no device to estimate for")
     codes = np.flatnonzero(changed)
     ratio, sigma, by_bytes = np.ones(len(readings) + 1), np.zeros(len(readings) + 1), np.full(len(readings) + 1, np.nan)
-    kernels = _kernels(plan)
+    kernels = _per_call(plan, np.ones(len(subject.activity)))
     measured = measured_us(plan)
     if len(codes):
         found = _estimates(plan, codes.tolist(), old_system, new_system)
@@ -420,7 +421,10 @@ def price(plan: ChangePlan) -> None:
         sigma[codes] = _sigmas(plan, codes.tolist(), found.backend, new_system.device)
         if new_system.device.name != old_device.name:
             # How much of what the estimate misses belongs to the device, and goes with it, is not known
-            sigma[codes] = np.hypot(sigma[codes], _missed(measured[codes], before) / 2)
+            ratios = np.divide(
+                measured[codes], before, out=np.ones(len(codes)), where=(measured[codes] > 0) & (before > 0)
+            )
+            sigma[codes] = np.hypot(sigma[codes], np.abs(np.log(ratios)) / 2)
         by_bytes[codes] = np.where(is_known, np.nan, found.bytes_ratio * plan.amount[codes])
     code = subject.reading_of_event
     is_changed = np.append(changed, False)[code] & (code >= 0)
@@ -429,12 +433,6 @@ def price(plan: ChangePlan) -> None:
     _by_their_bytes(plan, is_changed & np.isfinite(by_bytes[code]) & (by_bytes[code] != 1), by_bytes[code])
     if not same_place:
         _without_estimate(plan, ~known & ~subject.activity.communication, old_device, new_system.device)
-
-
-def _missed(measured: Floats, estimate: Floats) -> Floats:
-    """The logarithm of one over the other, whichever is larger; 0 where either is nothing."""
-    known = (measured > 0) & (estimate > 0)
-    return np.where(known, np.abs(np.log(np.where(known, measured, 1) / np.where(known, estimate, 1))), 0.0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -493,25 +491,19 @@ def _sigmas(plan: ChangePlan, codes: list[int], backend: list[str], new: Hardwar
     return result
 
 
-def _kernels(plan: ChangePlan) -> Floats:
-    """Kernels per call of each reading."""
-    calls, code = plan.subject.attribution.unified, plan.subject.reading_of_event
-    n = len(plan.subject.readings)
-    events = np.bincount(code[code >= 0], minlength=n)
-    distinct = np.unique(plan.subject.call_of_event[code >= 0])
-    of = np.full(len(calls.row), -1)
-    of[plan.subject.call_of_event[code >= 0]] = code[code >= 0]
-    return np.asarray(events / np.maximum(np.bincount(of[distinct], minlength=n), 1))
+def _per_call(plan: ChangePlan, values: npt.NDArray[Any]) -> Floats:
+    """The sum of ``values`` of device events in a call of each reading, on average."""
+    subject, n = plan.subject, len(plan.subject.readings)
+    code = subject.reading_of_event
+    of_call = np.full(len(subject.attribution.unified.row), -1)
+    of_call[subject.call_of_event[code >= 0]] = code[code >= 0]
+    calls = np.bincount(of_call[of_call >= 0], minlength=n)
+    return np.asarray(np.bincount(code[code >= 0], values[code >= 0], minlength=n) / np.maximum(calls, 1))
 
 
 def measured_us(plan: ChangePlan) -> Floats:
     """Mean kernel time of a call of each reading."""
-    subject, n = plan.subject, len(plan.subject.readings)
-    code, duration = subject.reading_of_event, subject.activity.duration
-    total = np.bincount(code[code >= 0], duration[code >= 0], minlength=n)
-    of = np.full(len(subject.attribution.unified.row), -1)
-    of[subject.call_of_event[code >= 0]] = code[code >= 0]
-    return np.asarray(total / np.maximum(np.bincount(of[of >= 0], minlength=n), 1) / NS_PER_US)
+    return _per_call(plan, plan.subject.activity.duration) / NS_PER_US
 
 
 def _without_estimate(plan: ChangePlan, events: Bools, old: HardwareSpec, new: HardwareSpec) -> None:

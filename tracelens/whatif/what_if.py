@@ -20,7 +20,7 @@ from tracelens.analysis.attribution.window import Window
 from tracelens.analysis.idle.dependencies import KINDS, critical_path
 from tracelens.analysis.idle.dependency_replay import Bools, Changes, DependencyReplay, NewTimes
 from tracelens.analysis.idle.idle_time import CAUSES, IdleTime, queue
-from tracelens.analysis.intervals import Ints, Spans
+from tracelens.analysis.intervals import Ints
 from tracelens.analysis.loaded_trace import AnalysisOptions, Trace, load
 from tracelens.lazy.records import dataclass
 from tracelens.option_fields import made, takes
@@ -73,7 +73,7 @@ class Clock:
         for one in sorted(set(self._lane_of[self._lane_of >= 0].tolist())):
             at = np.flatnonzero(source == one)
             for time, result in zip(times, results, strict=True) if len(at) else ():
-                result[at] = self._of_lane(one, time[at])
+                result[at] = _on_points(time[at] - self._base, *self._points[one]) + self._base
         return results
 
     def moment(self, lane: int, time: int) -> int:
@@ -86,10 +86,6 @@ class Clock:
         after = min(max(int(np.searchsorted(old, time - self._base, "right")), 1), len(old))
         near = slice(after - 1, after + 1)
         return int(_on_points(np.array([time - self._base], np.int64), old[near], new[near])[0]) + self._base
-
-    def _of_lane(self, lane: int, time: Ints) -> Ints:
-        old, new = self._points[lane]
-        return _on_points(time - self._base, old, new) + self._base
 
 
 def _on_points(moment: Ints, old: Ints, new: Ints) -> Ints:
@@ -149,21 +145,23 @@ class StepFigures:
 def step_figures(subject: Subject, trace: Trace) -> StepFigures:
     """``trace``: the subject's own, or one with the same rows at other times."""
     window, timeline = _window(subject, trace)
+    chosen, times = window.complete_steps, window.times
     table, tree = trace.table, trace.tree
-    steps = max(len(window.complete_steps), 1)
+    steps = max(len(chosen), 1)
     host = host_calls(table, tree)
     activity = _activity(subject, window)
     queued = queue(table, tree, host, activity)
     idle = IdleTime(table, tree, host, activity.select(window.inside), queued, timeline.spans)
     causes = idle.gaps().idle
-    path = critical_path(table, tree, host, activity, idle, _typical(window, timeline))
+    spans = times.spans(typical_step(times, chosen)) if chosen else timeline.spans
+    path = critical_path(table, tree, host, activity, idle, spans)
     bound = np.zeros(len(KINDS), np.int64)
     if path is not None:
         np.add.at(bound, path.kind, path.length)
     parts = (timeline.computation_ns, timeline.exposed_comm_ns, timeline.exposed_memcpy_ns, timeline.idle_ns)
     compute, communication, copies, none = (ns / steps / NS_PER_US for ns in parts)
     return StepFigures(
-        step_us=_step_ns(window, timeline) / NS_PER_US,
+        step_us=float(times.duration_ns[chosen].mean() if chosen else timeline.total_ns) / NS_PER_US,
         compute_us=compute,
         communication_us=communication,
         copies_us=copies,
@@ -190,17 +188,6 @@ def _activity(subject: Subject, window: Window) -> DeviceActivity:
     own = subject.activity
     at = np.searchsorted(own.rows, window.activity.rows)
     return replace(window.activity, communication=own.communication[at])
-
-
-def _step_ns(window: Window, timeline: Timeline) -> float:
-    chosen = window.complete_steps
-    return float(window.times.duration_ns[chosen].mean()) if chosen else float(timeline.total_ns)
-
-
-def _typical(window: Window, timeline: Timeline) -> Spans:
-    if not window.complete_steps:
-        return timeline.spans
-    return window.times.spans(typical_step(window.times, window.complete_steps))
 
 
 #: What is idle in a step that is done again and again, and was not in the recorded one.
@@ -337,7 +324,9 @@ def outcome(plan: ChangePlan, asked: dict[str, Any]) -> WhatIf:
     before = step_figures(subject, subject.recording.trace)
     claims = plan.claims if asked.keys() <= {"apply", "steps"} else []
     step_us = before.step_us - _gained_us(plan, claims=claims)
-    after = _in_the_long_run(step_figures(subject, _retimed(plan, changes, times)), step_us)
+    gone = np.flatnonzero(plan.gone).astype(np.int32)
+    new, _ = retimed(subject.recording.trace, replay, changes, times, gone)
+    after = _in_the_long_run(step_figures(subject, new), step_us)
     low, high = (_beside(plan, before.step_us - step_us, *side) for side in ((-Z90, LEAST), (Z90, MOST)))
     return WhatIf(
         plan=plan,
@@ -381,11 +370,6 @@ def _beside(plan: ChangePlan, middle_us: float, sigmas: float, gap: int) -> floa
     gained = [_gained_us(plan, events, sigmas) for events in plan.families]
     gained += [_gained_us(plan, gap=gap)] if plan.gaps is not None else []
     return float(sum((us - middle_us) ** 2 for us in gained) ** 0.5)
-
-
-def _retimed(plan: ChangePlan, changes: Changes, times: NewTimes) -> Trace:
-    gone = np.flatnonzero(plan.gone).astype(np.int32)
-    return retimed(plan.subject.recording.trace, plan.subject.replay, changes, times, gone)[0]
 
 
 def _explained(replay: DependencyReplay) -> float:

@@ -144,7 +144,7 @@ def unrecorded_wait(seen: Observed) -> Iterator[Candidate]:
         yield replace(candidate, remedy=remedy)
 
 
-#: Share of the wait that a function must have lasted for to be named.
+#: Share of the longest wait that a function or an op must have lasted for to be named.
 _MOST_OF_WAIT = 0.6
 #: Where it is the model that runs, and not what prepares its input.
 _IN_MODEL = (
@@ -210,15 +210,22 @@ def before_first_launch(seen: Observed) -> Bools:
 def _function(seen: Observed, parts: Bools) -> int | None:
     """The innermost Python function of the launching thread that lasted for most of the longest of these parts."""
     row, table = longest_row(seen, parts), seen.table
-    at = np.flatnonzero(parts)
     if row is None or not table.has_stacks:
         return None
-    longest = at[seen.idle_ns[at].argmax()]
-    start, end = int(seen.idle.start[longest]), int(seen.idle.end[longest])
-    frames = np.flatnonzero((table.kind == Kind.PYTHON_FUNCTION) & (table.lane == table.lane[row]))
-    shared = np.minimum(table.ends_ns(frames), end) - np.maximum(table.start_ns[frames], start)
-    frames = frames[shared >= _MOST_OF_WAIT * (end - start)]
+    frames = _lasting(seen, parts, (Kind.PYTHON_FUNCTION,))
+    frames = frames[table.lane[frames] == table.lane[row]]
     return int(frames[seen.tree.depth[frames].argmax()]) if len(frames) else None
+
+
+def _lasting(seen: Observed, parts: Bools, kinds: Collection[Kind]) -> Ints:
+    """Table rows of some kinds that lasted for most of the longest of these parts."""
+    table, longest = seen.table, int(np.where(parts, seen.idle_ns, 0).argmax())
+    start, end = int(seen.idle.start[longest]), int(seen.idle.end[longest])
+    # Nearly all are too short, which costs least to see
+    rows = np.flatnonzero(table.duration_ns >= _MOST_OF_WAIT * (end - start))
+    rows = rows[np.isin(table.kind[rows], list(kinds))]
+    shared = np.minimum(table.ends_ns(rows), end) - np.maximum(table.start_ns[rows], start)
+    return rows[shared >= _MOST_OF_WAIT * (end - start)]
 
 
 #: Calls that wait return as soon as this where there is nothing to wait for.
@@ -392,8 +399,6 @@ def _remedy(seen: Observed, idle_ns: Integers) -> str | None:
     return None if seen.is_torch else _WITHOUT_TORCH
 
 
-#: Share of the longest part that an op must have lasted for to be named.
-_MOST_OF_PART = 0.6
 _RECORD_STACKS = "see the longest gaps in idle_gaps, record with_stack=True; move this work ahead or to another thread"
 
 
@@ -410,15 +415,7 @@ def host_work(seen: Observed) -> Iterator[Candidate]:
 
 def _ran(seen: Observed, parts: Bools) -> str:
     """The shortest op or annotation without a launch in it that most of the longest of these parts passed in."""
-    table, length = seen.table, np.where(parts, seen.idle_ns, 0)
-    longest = int(length.argmax())
-    start, end = int(seen.idle.start[longest]), int(seen.idle.end[longest])
-    least = _MOST_OF_PART * (end - start)
-    # Nearly all are too short, which costs least to see
-    rows = np.flatnonzero(table.duration_ns >= least)
-    rows = rows[(table.kind[rows] == Kind.CPU_OP) | (table.kind[rows] == Kind.USER_ANNOTATION)]
-    shared = np.minimum(table.ends_ns(rows), end) - np.maximum(table.start_ns[rows], start)
-    rows = rows[shared >= least]
+    table, rows = seen.table, _lasting(seen, parts, (Kind.CPU_OP, Kind.USER_ANNOTATION))
     if not len(rows):
         return ""
     launches = np.sort(table.start_ns[seen.tree.launch[seen.tree.launch >= 0]])

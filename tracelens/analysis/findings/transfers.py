@@ -285,11 +285,6 @@ class _Calls:
         return apart and self.mean_us >= _MEAN_OF_SPREAD * self.shortest_us
 
     @property
-    def _path_is_fine(self) -> bool:
-        """Whether the shortest call was about as fast as the links are."""
-        return self.alone_us is not None and self.shortest_us <= _MOSTLY_ELSE * self.alone_us
-
-    @property
     def _others_are_faster(self) -> bool:
         return self.others_us is not None and self.mean_us >= _MOSTLY_ELSE * self.others_us
 
@@ -301,7 +296,8 @@ class _Calls:
         """Waiting, where two of three signs say so: calls of one size spread, the shortest is as fast as the links are,
         others of the group move as much in half of the time. Latency, where the shortest is slow as well.
         """
-        if self._spread + self._path_is_fine + self._others_are_faster >= 2 and not self._is_small():
+        path_is_fine = self.alone_us is not None and self.shortest_us <= _MOSTLY_ELSE * self.alone_us
+        if self._spread + path_is_fine + self._others_are_faster >= 2 and not self._is_small():
             yield self._waits()
         elif self._is_slow and self._is_small():
             yield self._reason(f"{self._reached()}: {ALL_LATENCY}", REMEDIES_OF_LATENCY)
@@ -506,7 +502,9 @@ def exposed_copies(seen: Observed) -> Iterator[Candidate]:
     faster = 1 - copies.at_rate_of_path(seen.table, seen.activity, seen.device)
     work_ns = int(seen.own_ns[~between].sum())
     hidden = min(1.0, work_ns / only_ns)
-    remedy = _NOT_PAGEABLE.get("pinned" if _is_fast(top) else top["host_memory"])
+    # Where nothing was recorded of its memory, a copy as fast as only one of pinned memory is
+    is_fast = top["host_memory"] == "unknown" and top["path"] and top["gb_s"] > _PAGEABLE_REACHES * top["path_gb_s"]
+    remedy = _NOT_PAGEABLE.get("pinned" if is_fast else top["host_memory"])
     if remedy is None:
         gain, computed = np.nan_to_num(faster, nan=hidden), "what the copies take beyond their path's own rate"
     elif hidden < _HARDLY_HIDDEN and np.nansum(faster) > 0:
@@ -525,8 +523,3 @@ def exposed_copies(seen: Observed) -> Iterator[Candidate]:
         figures=tuple(figures),
         evidence=(Evidence(sheet=copies.TITLE, row={"parent_op": top["parent_op"], "direction": top["direction"]}),),
     )
-
-
-def _is_fast(top: pd.Series) -> bool:
-    """Whether a copy of memory of which nothing was recorded is as fast as only one of pinned memory is."""
-    return bool(top["host_memory"] == "unknown" and top["path"] and top["gb_s"] > _PAGEABLE_REACHES * top["path_gb_s"])

@@ -241,7 +241,10 @@ class DependencyReplay:
         self._waits(
             edges, host_waits(table, self.device, self.threads) + _all_streams(table, self.device, self.threads)
         )
-        self._stretches(edges)
+        edges.add_events(self._own)
+        one, following = edges.neighbors
+        edges.add(one + self._n, following + self._n, np.zeros(len(one), np.int64), QUEUED, np.full(len(one), -1))
+        edges.add_neighbors()
         self._order(edges)
 
     @property
@@ -256,24 +259,6 @@ class DependencyReplay:
         least = np.full(len(self.threads.time), self.device.usual)
         np.minimum.at(least, anchor, gap)
         edges.add(source + self._n, anchor + 2 * self._n, least[anchor], RETURN, self.threads.rows[anchor])
-
-    def _stretches(self, edges: Edges) -> None:
-        """Adds what follows on a stream, whose lengths are those of the events."""
-        device, n = self.device, np.arange(self._n)
-        none = np.full(self._n, -1)
-        edges.add(n, n + self._n, self._own, device.kind, device.rows)
-        one, following = n[:-1], n[1:]
-        same = device.lane[one] == device.lane[following]
-        one, following = one[same], following[same]
-        edges.add(one + self._n, following + self._n, np.zeros(len(one), np.int64), QUEUED, none[one])
-        gap = device.start[following] - device.end[one]
-        joins = gap < 0
-        step = device.start[following[joins]] - device.start[one[joins]]
-        edges.add(one[joins], following[joins], step, device.kind[one[joins]], device.rows[one[joins]])
-        one, following, gap = one[~joins], following[~joins], gap[~joins]
-        queued = device.called[following] < device.end[one]
-        length = np.where(queued, np.minimum(gap, device.usual), 0)
-        edges.add(one + self._n, following, length, QUEUED, device.rows[following])
 
     def _order(self, edges: Edges) -> None:
         source, target, length, kind, _ = edges.columns
@@ -340,13 +325,16 @@ class DependencyReplay:
         beyond[:n][changes.removed] = 0
         kept = np.ones(len(self._source), bool)
         if changes.without is not None:
-            gone = self._anchors_without(changes.without)
+            # Anchors in spans of a thread that fall away
+            away, time = Covered(*changes.without), self.threads.time
+            gone = np.zeros(len(self.node_times), bool)
+            gone[2 * n :] = away.within(self.threads.lane, time - 1, time) > 0
             beyond[gone] = 0
             kept[self._returns[gone[self._target[self._returns]]]] = False
             # A delay in which the launch still ran, as one that loads a library does, is time of its thread
             called, until = self.device.called, np.minimum(self._returned, self.device.start)
             has_call = (self._launched_by >= 0) & (called < until)
-            spared = Covered(*changes.without).within(
+            spared = away.within(
                 np.where(has_call, self._launched_by, -1), np.where(has_call, called, 0), np.where(has_call, until, 0)
             )
             beyond[:n] = np.maximum(beyond[:n] - spared, 0)
@@ -394,12 +382,6 @@ class DependencyReplay:
     def _returns(self) -> Ints:
         """Dependencies of calls on what they wait for."""
         return np.flatnonzero(self._kind == KINDS.index(RETURN))
-
-    def _anchors_without(self, spans: tuple[Ints, Ints, Ints]) -> Bools:
-        """Which nodes are anchors in spans of a thread that fall away."""
-        found, time = np.zeros(len(self.node_times), bool), self.threads.time
-        found[2 * self._n :] = Covered(*spans).within(self.threads.lane, time - 1, time) > 0
-        return found
 
     @cached_property
     def _parts(self) -> tuple[Ints, Ints, Ints]:

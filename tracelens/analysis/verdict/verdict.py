@@ -76,6 +76,8 @@ _SHARED_WORK = re.compile(
 )
 
 
+#: The op whose indices are a step's tokens.
+_LOOKUP = "aten::embedding"
 _Pairs = list[tuple[int, int]]
 
 
@@ -188,7 +190,7 @@ def _timed_steps(analysis: Analysis) -> list[tuple[int | None, float, float]]:
     return [(times.steps[i].number, float(duration[i]), float(flops[i])) for i in analysis.complete_steps]
 
 
-def _windows(analysis: Analysis) -> list[tuple[int, int]]:
+def _windows(analysis: Analysis) -> _Pairs:
     """Host windows (ns) of the complete analyzed steps; one over everything without steps."""
     times = analysis.step_times
     if not analysis.selected_steps:
@@ -206,7 +208,7 @@ def _given(work: StepWork) -> _Tokens | None:
     return None
 
 
-def _recorded(analysis: Analysis, work: StepWork, windows: list[tuple[int, int]]) -> _Tokens:
+def _recorded(analysis: Analysis, work: StepWork, windows: _Pairs) -> _Tokens:
     """Tokens of a step as the trace records them. SignatureError says why they are not determined."""
     lookups = [_looked_up(analysis.trace.table, work.model, window) for window in windows]
     attended = [_attended(analysis, window) for window in windows]
@@ -229,7 +231,7 @@ def _of_lookups(lookups: list[_Pairs], attended: list[_Pairs], work: StepWork) -
     first = lookups[0][0]
     sequence = work.sequence or _sequence(first, {s for calls in attended for _, s in calls})
     times = f" x {len(lookups[0])}" if len(lookups[0]) > 1 else ""
-    return _Tokens(count=counts.pop(), sequence=sequence, source=f"aten::embedding indices {list(first)}{times}")
+    return _Tokens(count=counts.pop(), sequence=sequence, source=f"{_LOOKUP} indices {list(first)}{times}")
 
 
 def _of_attention(attended: list[_Pairs], work: StepWork) -> _Tokens:
@@ -258,13 +260,15 @@ def _sequence(indices: tuple[int, int], attended: set[int]) -> int:
     raise SignatureError(f"token indices {list(indices)} and attention over {sorted(attended)} do not agree")
 
 
-def _looked_up(table: TraceTable, model: ModelConfig, window: tuple[int, int]) -> list[tuple[int, int]]:
+def _looked_up(table: TraceTable, model: ModelConfig, window: tuple[int, int]) -> _Pairs:
     """The indices' shape of every lookup in the largest table of embeddings, the vocabulary's.
 
     SignatureError when that table is not as wide as the model.
     """
-    found: dict[tuple[int, ...], list[tuple[int, int]]] = {}
-    for row in _rows_named(table, "aten::embedding", window):
+    found: dict[tuple[int, ...], _Pairs] = {}
+    code = table.names.index(_LOOKUP) if _LOOKUP in table.names else -1
+    rows = np.flatnonzero((table.kind == Kind.CPU_OP) & (table.name == code)).tolist()
+    for row in (row for row in rows if _is_within(table, row, window)):
         signature = table.signature_of(row)
         weights, indices = signature.shape(0, rank=2), signature.shape_or_scalar(1)
         if len(indices) == 2:
@@ -277,7 +281,7 @@ def _looked_up(table: TraceTable, model: ModelConfig, window: tuple[int, int]) -
     return found[largest]
 
 
-def _attended(analysis: Analysis, window: tuple[int, int]) -> list[tuple[int, int]]:
+def _attended(analysis: Analysis, window: tuple[int, int]) -> _Pairs:
     """(sequences, tokens in each) of every forward attention; SignatureError when one is not over whole sequences."""
     found = []
     for row, model in analysis.executed.attention if analysis.executed is not None else ():
@@ -286,13 +290,6 @@ def _attended(analysis: Analysis, window: tuple[int, int]) -> list[tuple[int, in
                 raise SignatureError("attention of a step is not over whole sequences of recorded length")
             found.append((model.b, model.s_q))
     return found
-
-
-def _rows_named(table: TraceTable, name: str, window: tuple[int, int]) -> list[int]:
-    if name not in table.names:
-        return []
-    rows = np.flatnonzero((table.kind == Kind.CPU_OP) & (table.name == table.names.index(name))).tolist()
-    return [row for row in rows if _is_within(table, row, window)]
 
 
 def _is_within(table: TraceTable, row: int, window: tuple[int, int]) -> bool:
@@ -333,11 +330,8 @@ _PER_CALL = (
 
 def categories(analysis: Analysis, divisor: int) -> tuple[CategoryRow, ...]:
     """Kernels' summed time by category, and the share of the window in which one of them at least ran."""
-    unified, activity, category = (
-        analysis.frames[perf_summary.UNIFIED_PERF_SUMMARY_TITLE],
-        analysis.activity,
-        analysis.event_category,
-    )
+    unified = analysis.frames[perf_summary.UNIFIED_PERF_SUMMARY_TITLE]
+    activity, category = analysis.activity, analysis.event_category
     total_us = analysis.timeline.total_ns / NS_PER_US or 1.0
     rated = {
         str(name): _category_row(str(name), frame, divisor, total_us) for name, frame in unified.groupby("category")
@@ -346,20 +340,16 @@ def categories(analysis: Analysis, divisor: int) -> tuple[CategoryRow, ...]:
     start, end = (np.clip(time, *analysis.timeline.window) for time in (activity.start, activity.end))
     busy = union_by_group(category.code, start, end, len(category.texts)) / NS_PER_US
     together = at_a_time(activity, analysis.trace.table, category.code, len(category.texts))
-    rows = [
-        replace(
-            _over_time_taken(rated[category.texts[code]], float(together[code]))
-            if category.texts[code] in rated
-            else CategoryRow(name=category.texts[code], time_us=0.0, share=0.0),
-            time_us=float(took[code]) / divisor,
-            share=float(busy[code]) / total_us,
-        )
-        for code in np.unique(category.code).tolist()
-    ]
-    if "copies" in analysis.frames:
-        rows = [
-            with_rate(row, analysis.frames[copies.TITLE], analysis.device) if row.name == COPY else row for row in rows
-        ]
+    rows = []
+    for code in np.unique(category.code).tolist():
+        name = category.texts[code]
+        row = CategoryRow(name=name, time_us=0.0, share=0.0)
+        if name in rated:
+            row = _over_time_taken(rated[name], float(together[code]))
+        row = replace(row, time_us=float(took[code]) / divisor, share=float(busy[code]) / total_us)
+        if name == COPY and "copies" in analysis.frames:
+            row = with_rate(row, analysis.frames[copies.TITLE], analysis.device)
+        rows.append(row)
     collectives = analysis.frames[coll_analysis.TITLE]
     rows = [with_bus_rate(row, collectives) if row.name == COLLECTIVES else row for row in rows]
     return tuple(sorted(rows, key=lambda r: (-r.time_us, r.name)))
@@ -479,26 +469,22 @@ def summarize(analysis: Analysis) -> Summary:
     steps = step_summary(analysis)
     divisor = max(1, step_count(analysis))
     used, used_notices = utilization(analysis)
-    if not _has_gpu(analysis):
-        return Summary(
-            input=_input(analysis),
-            device=_device(analysis),
-            scope=_scope(analysis),
-            coverage=analysis.coverage,
-            steps=steps,
-            categories=cpu_categories(analysis, divisor),
-            notices=(*used_notices, *input_notices(analysis)),
-            cannot_answer=_cannot_answer(analysis),
-            extensions=tuple(extension.name for extension in analysis.extensions),
-            late_host_events=analysis.trace.tree.overlaps,
-        )
-    return Summary(
+    summary = Summary(
         input=_input(analysis),
         device=_device(analysis),
         scope=_scope(analysis),
         coverage=analysis.coverage,
-        busy=_busy(analysis),
         steps=steps,
+        cannot_answer=_cannot_answer(analysis),
+        extensions=tuple(extension.name for extension in analysis.extensions),
+        late_host_events=analysis.trace.tree.overlaps,
+    )
+    if not _has_gpu(analysis):
+        of_host = cpu_categories(analysis, divisor)
+        return replace(summary, categories=of_host, notices=(*used_notices, *input_notices(analysis)))
+    return replace(
+        summary,
+        busy=_busy(analysis),
         throughput=_throughput(analysis),
         utilization=used,
         categories=categories(analysis, divisor),
@@ -506,9 +492,6 @@ def summarize(analysis: Analysis) -> Summary:
         together=analysis.together,
         unseen=unseen(analysis),
         notices=(*used_notices, *notices(analysis)),
-        cannot_answer=_cannot_answer(analysis),
-        extensions=tuple(extension.name for extension in analysis.extensions),
-        late_host_events=analysis.trace.tree.overlaps,
     )
 
 
@@ -533,6 +516,9 @@ def step_summary(analysis: Analysis) -> Steps | None:
     host_us[0] -= times.waited_ns / NS_PER_US
     numbers = [s.number for s in times.steps]
     complete = set(chosen)
+    # Launches may then have waited for room: their time is no work of the host
+    launches = analysis.frames.get(device_timeline.DEVICE_TIMELINE_TITLE)
+    queue_was_full = launches is not None and bool((launches["queue_depth_max"] >= _FULL_QUEUE).any())
     left_out = [n for i, n in enumerate(numbers) if i not in complete]
     return Steps(
         count=len(chosen),
@@ -542,7 +528,7 @@ def step_summary(analysis: Analysis) -> Steps | None:
         longest_us=float(duration.max()),
         on_device=int(times.on_device[chosen].sum()),
         host_us=float(host_us[chosen].mean()),
-        host_work_us=None if _queue_was_full(analysis) else float(times.host_work_ns[chosen].mean()) / NS_PER_US,
+        host_work_us=None if queue_was_full else float(times.host_work_ns[chosen].mean()) / NS_PER_US,
         before_events=times.before_events,
         before_us=times.before_ns / NS_PER_US,
         unseen_us=times.unseen_ns / NS_PER_US,
@@ -551,12 +537,6 @@ def step_summary(analysis: Analysis) -> Steps | None:
         window=_range([numbers[i] for i in chosen]),
         left_out=f"steps {_range(left_out)}" if left_out else "",
     )
-
-
-def _queue_was_full(analysis: Analysis) -> bool:
-    """Whether launches may have waited for room: then their time is no work of the host."""
-    launches = analysis.frames.get(device_timeline.DEVICE_TIMELINE_TITLE)
-    return launches is not None and bool((launches["queue_depth_max"] >= _FULL_QUEUE).any())
 
 
 def _scope(analysis: Analysis) -> Scope:
@@ -697,22 +677,13 @@ def _throughput(analysis: Analysis) -> Throughput | None:
 
 def _cannot_answer(analysis: Analysis) -> tuple[Unanswered, ...]:
     table = analysis.trace.table
-    missing = []
-    if not table.has_stacks:
-        missing.append(Unanswered(question="which line of Python launched this", because=no_stacks(table).because))
-    if not table.has_shapes:
-        missing.append(Unanswered(question="FLOPs, bytes and roofline", because=no_shapes(table).because))
-    if not len(analysis.step_times):
-        missing.append(
-            Unanswered(
-                question="time per step", because=f"no ProfilerStep or iteration annotations: {steps_advice(table)}"
-            )
-        )
-    if analysis.device is None:
-        missing.append(
-            Unanswered(
-                question="distance from the roofline",
-                because="the device was not recognized" if _has_gpu(analysis) else "no device events were recorded",
-            )
-        )
+    no_device = "the device was not recognized" if _has_gpu(analysis) else "no device events were recorded"
+    no_steps = f"no ProfilerStep or iteration annotations: {steps_advice(table)}"
+    questions = (
+        (table.has_stacks, "which line of Python launched this", no_stacks(table).because),
+        (table.has_shapes, "FLOPs, bytes and roofline", no_shapes(table).because),
+        (len(analysis.step_times) > 0, "time per step", no_steps),
+        (analysis.device is not None, "distance from the roofline", no_device),
+    )
+    missing = (Unanswered(question=what, because=because) for is_known, what, because in questions if not is_known)
     return (*missing, *analysis.missing)
