@@ -17,8 +17,7 @@ from tracelens.analysis.ranks.sheets import rank_sheets
 from tracelens.comparison.compared import ComparedRow, Comparison, RankChange
 from tracelens.predict.calibration.scoring import Score
 from tracelens.report.json_report import BRIEF_SCHEMA, schema
-from tracelens.whatif.replayed_step import StepFigures
-from tracelens.whatif.what_if import OpChange
+from tracelens.whatif.what_if import OpChange, StepFigures
 
 FOLDER = Path(__file__).resolve().parents[1] / "tracelens" / "schemas"
 Json = dict[str, Any]

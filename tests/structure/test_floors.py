@@ -100,7 +100,7 @@ ASKS_PREDICTIONS = {
     "report/projection_text.py": "text of predictions",
     "report/route_report.py": "pages of predictions",
     "report/serving_text.py": "text of predictions",
-    "whatif/changes/optimizations.py": "how a framework's kernels are fused, by name",
+    "whatif/changes.py": "how a framework's kernels are fused, by name",
 }
 
 

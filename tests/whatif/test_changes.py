@@ -23,7 +23,7 @@ from tracelens.files.safe_text import short_kernel_name
 from tracelens.hardware import HardwareSpec
 from tracelens.perf_models import GEMM, WorkColumns
 from tracelens.trace.table import Kind
-from tracelens.whatif import pricing
+from tracelens.whatif import plan
 from tracelens.whatif.plan import Subject
 from tracelens.whatif.what_if import WhatIf, what_if
 
@@ -228,7 +228,7 @@ def test_a_short_name_of_several_kernels_is_refused_with_a_whole_one() -> None:
 
 def test_the_residuals_are_those_of_the_page() -> None:
     page = (ROOT / "docs" / "estimation.md").read_text(encoding="utf-8")
-    table = {key: rows for key, rows in pricing._table().items() if isinstance(rows, dict)}
+    table = {key: rows for key, rows in plan._table().items() if isinstance(rows, dict)}
     titles = {"gemm": "### GEMM, split", "sdpa": "### Context attention", "moe": "### Expert layers"}
     for family, devices in table.items():
         section = page.partition(titles[family])[2].partition("\n### ")[0]

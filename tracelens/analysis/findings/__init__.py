@@ -1,6 +1,6 @@
-"""What to do next: rules by topic, each marked ``@finding``, and the ranking that shares out the time they claim.
+"""What to do next: rules by topic, each marked ``@built_in``, and the ranking that shares out the time they claim.
 
-The rules that only differ in a cause of idle time and in what they say of it are tables of ``idle_rules.toml``.
+What each rule says stands in ``advice.toml``; of most causes of idle time there is nothing more than that.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from tracelens.registry import Registry
 @cache
 def built_in_rules() -> Registry:
     """Kind -> rule, over all modules below this package. Extensions are laid over it per report."""
-    from tracelens.analysis.findings.idle_rules import idle_rules
+    from tracelens.analysis.findings.idle_rules import rules_of_causes
 
-    return Registry.collect_below("finding", __name__).overlaid(idle_rules())
+    rules = Registry.collect_below("finding", __name__)
+    return rules.overlaid(rules_of_causes(rules))

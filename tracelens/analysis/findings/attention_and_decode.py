@@ -9,7 +9,7 @@ from collections.abc import Iterator
 import numpy as np
 import numpy.typing as npt
 
-from tracelens.analysis.findings.rule import Advice, Candidate, Observed, candidate_of_calls, finding
+from tracelens.analysis.findings.rule import Candidate, Observed, built_in, candidate_of_calls
 from tracelens.analysis.reading.engine_steps import DECODE, MIXED, PREFILL, phase
 from tracelens.analysis.verdict.summary import Said, counted, duration
 from tracelens.dtypes import DType
@@ -28,22 +28,7 @@ _PARTS_OF_ATTENTION = {
 }  # fmt: skip
 
 
-@finding(
-    "attention_from_parts",
-    Advice(
-        sees="A batched GEMM, a softmax and a batched GEMM that follow one another: attention whose scores go "
-        "through HBM.",
-        costs="The scores, of the square of the sequence length, are written and read several times; a fused "
-        "kernel keeps "
-        "them in registers and shared memory.",
-        remedy="call torch.nn.functional.scaled_dot_product_attention (attn_implementation='sdpa'), or FlashAttention",
-        wrong_when="The attention weights themselves are needed, or the mask is one that no fused kernel takes.",
-        references=(
-            "Dao et al., FlashAttention, 2022, arXiv:2205.14135",
-            "https://pytorch.org/docs/stable/generated/torch.nn.functional.scaled_dot_product_attention.html",
-        ),
-    ),
-)
+@built_in("attention_from_parts")
 def attention_from_parts(seen: Observed) -> Iterator[Candidate]:
     """Gain: the time of what is launched from the first to the last of the three, less the roofline of one SDPA."""
     triples = _triples(seen)
@@ -64,7 +49,7 @@ def attention_from_parts(seen: Observed) -> Iterator[Candidate]:
         computed="time of what is launched from the first to the last of the three, less one fused attention by the "
         "tile model; at most less its roofline",
         figures=(Said(what="bmm, softmax, bmm", value=len(triples), unit="count"), seen.gpu_share(time_us)),
-        evidence=seen.evidence(np.unique(seen.row_of_event[events[seen.row_of_event[events] >= 0]])),
+        evidence=seen.evidence_of(events),
         row=int(triples[0, 1]),
     )
 
@@ -148,21 +133,10 @@ def _launched_between(seen: Observed, first: Ints, last: Ints) -> Ints:
 _LEAST_LENGTH = 16
 
 
-@finding(
-    "growing_cache",
-    Advice(
-        sees="Concatenation of a long tensor with one more row of it: a key-value cache that grows by a token.",
-        costs="The whole cache of every layer is read and written anew for each token.",
-        remedy="cache_implementation='static' (Transformers), or an engine with a paged cache (vLLM, SGLang, "
-        "FlashInfer)",
-        wrong_when="Sequences are short: the copy is then no longer than its launch.",
-        references=("Kwon et al., PagedAttention, 2023, arXiv:2309.06180",),
-    ),
-)
+@built_in("growing_cache")
 def growing_cache(seen: Observed) -> Iterator[Candidate]:
     """Gain: all of their time."""
-    rows = seen.rows_where(seen.column("name") == "aten::cat")
-    rows = rows[np.array([_grows(op) for op in seen.signatures(rows)], np.bool_)]
+    rows = seen.rows_where(seen.column("name") == "aten::cat", _grows)
     rest = Candidate(
         why=": the key-value cache grows by a token at a time",
         claimed=seen.calls(rows, spares_launches=True),
@@ -185,18 +159,7 @@ def _grows(op: OpSignature) -> bool:
 _FEW_ROWS, _LEAST_DECODE_SHARE = 16, 0.3
 
 
-@finding(
-    "low_batch_decode",
-    Advice(
-        sees="GEMMs of up to 16 rows, bound by reading their weights, are most of the device time: decoding few "
-        "sequences.",
-        costs="The weights are read once per step whatever the batch: more sequences would share that time.",
-        remedy="decode more sequences at once (continuous batching), speculative decoding, or narrower weights",
-        wrong_when="One sequence's latency is what matters and weights are as narrow as they may be.",
-        references=("Yu et al., Orca, OSDI 2022", "Leviathan et al., speculative decoding, 2022, arXiv:2211.17192"),
-        is_general=True,
-    ),
-)
+@built_in("low_batch_decode")
 def low_batch_decode(seen: Observed) -> Iterator[Candidate]:
     """Gain, for the same number of tokens: twice the batch reads the weights half as often; at least none."""
     rows, models = seen.gemms
@@ -218,21 +181,7 @@ def low_batch_decode(seen: Observed) -> Iterator[Candidate]:
 _TIMES_A_DECODE_STEP = 2.0
 
 
-@finding(
-    "prefill_stalls_decode",
-    Advice(
-        sees="An engine's steps with new prompts take several times as long as those that only decode.",
-        costs="Every sequence that is being decoded waits for the prompt: its next token comes that much later.",
-        remedy="chunked prefill with a smaller token budget per step, or prefill on devices of its own",
-        wrong_when="Throughput is what matters, not the time between tokens.",
-        references=(
-            "Agrawal et al., Sarathi-Serve, 2024, arXiv:2403.02310",
-            "Zhong et al., DistServe, arXiv:2401.09670",
-        ),
-        command="tracelens serve --help",
-        is_general=True,
-    ),
-)
+@built_in("prefill_stalls_decode")
 def prefill_stalls_decode(seen: Observed) -> Iterator[Candidate]:
     """Gain, for the decoding: what these steps take beyond one that only decodes; at least none."""
     engine = seen.context.window.engine
@@ -244,7 +193,10 @@ def prefill_stalls_decode(seen: Observed) -> Iterator[Candidate]:
     usual = float(np.median(took[decode]))
     # A prompt holds nobody up before anything is decoded
     stalls = prompt & (took > _TIMES_A_DECODE_STEP * usual) & (np.maximum.accumulate(decode) | (phases == MIXED))
-    share = np.append(np.where(stalls, 1 - usual / np.maximum(took, 1), 0.0), 0.0)[_steps_of(seen)]
+    # The engine's step of each device event, -1 for none
+    step = np.searchsorted(engine.times.start_ns, seen.activity.start, side="right") - 1
+    inside = (step >= 0) & (seen.activity.start < engine.times.end_ns[np.maximum(step, 0)])
+    share = np.append(np.where(stalls, 1 - usual / np.maximum(took, 1), 0.0), 0.0)[np.where(inside, step, -1)]
     if not share.any():
         return
     longest = float(took[stalls].max() / NS_PER_US)
@@ -261,11 +213,3 @@ def prefill_stalls_decode(seen: Observed) -> Iterator[Candidate]:
             Said(what="median step that decodes", value=usual / NS_PER_US, unit="us"),
         ),
     )
-
-
-def _steps_of(seen: Observed) -> npt.NDArray[np.int64]:
-    """The engine's step of each device event, -1 for none."""
-    times = seen.context.window.engine.times
-    step = np.searchsorted(times.start_ns, seen.activity.start, side="right") - 1
-    inside = (step >= 0) & (seen.activity.start < times.end_ns[np.maximum(step, 0)])
-    return np.where(inside, step, -1)

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from tracelens.analysis.attribution.host_scopes import places_around
-from tracelens.analysis.findings.rule import Advice, Candidate, Observed, candidate_of_calls, finding
-from tracelens.analysis.verdict.summary import Said, counted, percent, takes
+from tracelens.analysis.findings.rule import Candidate, Observed, built_in, candidate_of_calls
+from tracelens.analysis.verdict.summary import Said, counted, percent
 from tracelens.analysis.work.known_work import launch_floor_us, rate_of
 from tracelens.dtypes import DType
 from tracelens.perf_models.gemm import GEMM
@@ -33,19 +33,7 @@ _PADDED_TO = 64
 _LEAST_COLUMNS = 8
 
 
-@finding(
-    "unaligned_gemms",
-    Advice(
-        sees="GEMMs with rows that do not start at multiples of a load instruction's width.",
-        costs="Kernels for such operands load two or four bytes at a time in the place of sixteen, and often leave the "
-        "matrix units waiting.",
-        remedy="pad the odd dimension (vocabulary, hidden size, classes) to a multiple of 64 elements",
-        wrong_when="The padded work costs more than the faster kernel saves: small dims.",
-        references=(
-            "https://docs.nvidia.com/deeplearning/performance/dl-performance-matrix-multiplication/index.html",
-        ),
-    ),
-)
+@built_in("unaligned_gemms")
 def unaligned_gemms(seen: Observed) -> Iterator[Candidate]:
     """Gain: their time above the roofline."""
     rows, models = seen.gemms
@@ -59,10 +47,8 @@ def unaligned_gemms(seen: Observed) -> Iterator[Candidate]:
         by_dim |= {dim: by_dim.get(dim, 0.0) + us for dim in dims}
     most = sorted(by_dim, key=lambda dim: (-by_dim[dim], dim))[:2]
     padded_us, _ = seen.expected_us([_padded(model) for model in models])
-    calls, time_us = int(rows["operation_count"].sum()), float(rows["kernel_us_sum"].sum())
-    yield Candidate(
-        why=f"{counted(calls, 'GEMM')} {takes(calls)} {seen.share_text(time_us)}: rows of "
-        f"{', '.join(map(str, most))} elements are not aligned to {ALIGNMENT_BYTES} bytes; pad them",
+    rest = Candidate(
+        why=f": rows of {', '.join(map(str, most))} elements are not aligned to {ALIGNMENT_BYTES} bytes; pad them",
         claimed=seen.calls(
             rows,
             1 - padded_us / rows["kernel_us_mean"],
@@ -71,14 +57,9 @@ def unaligned_gemms(seen: Observed) -> Iterator[Candidate]:
         ),
         computed="their time above what the tile model expects of the padded GEMM, at most that above the roofline",
         certainty="low",
-        figures=(
-            Said(what="unaligned GEMMs", value=calls, unit="count"),
-            seen.gpu_share(time_us),
-            *(Said(what="elements of a row", value=dim, unit="count") for dim in most),
-        ),
-        evidence=seen.evidence(rows.index),
-        row=seen.example_of(rows.index[0]),
+        figures=tuple(Said(what="elements of a row", value=dim, unit="count") for dim in most),
     )
+    yield from candidate_of_calls(seen, rows, "GEMM", rest, figure="unaligned GEMMs")
 
 
 def _padded(model: GEMM) -> GEMM:
@@ -111,20 +92,7 @@ _SPLITS = re.compile(r"(?i)split_?k|stream_?k|_SK\d|GSU(?:[2-9]|\d\d)|MultipleBu
 _MUCH_IDLE = 0.15
 
 
-@finding(
-    "wave_quantization",
-    Advice(
-        sees="GEMMs whose tiles, by the size in the kernel's name, do not fill the compute units in the last wave; "
-        "of those that HBM bounds, only where some units have no tile at all.",
-        costs="A wave takes as long for one tile as for one on every compute unit: the rest of the device waits.",
-        remedy="change batch or sequence so that tiles fill whole waves, or let max-autotune choose split-K, stream-K",
-        wrong_when="Other kernels run beside it and use the idle units.",
-        references=(
-            "https://docs.nvidia.com/deeplearning/performance/dl-performance-matrix-multiplication/index.html",
-            "Osama et al., Stream-K, 2023, arXiv:2301.03598",
-        ),
-    ),
-)
+@built_in("wave_quantization")
 def wave_quantization(seen: Observed) -> Iterator[Candidate]:
     """Gain: the share of their waves in which units are idle, at most their time above the roofline; of those bound by
     memory, above what the tile model expects, as no tiles make them read at the peak rate.
@@ -173,17 +141,7 @@ def _idle_share_of_waves(gemm: GEMM, kernels: object, bound: str | None, units: 
     return 1 - tiles / (units * -(-tiles // units))
 
 
-@finding(
-    "fp32_without_tf32",
-    Advice(
-        sees="FP32 GEMMs or convolutions whose kernels, by their names, did not use TF32 on a device that has it.",
-        costs="FP32 runs on the vector units, TF32 on the matrix units, which do several times as many FLOPs.",
-        remedy="torch.set_float32_matmul_precision('high') (torch.backends.cudnn.allow_tf32 = True), or autocast "
-        "to BF16",
-        wrong_when="The model needs all 24 bits of FP32's significand.",
-        references=("https://pytorch.org/docs/stable/notes/cuda.html#tensorfloat-32-tf32-on-ampere-and-later-devices",),
-    ),
-)
+@built_in("fp32_without_tf32")
 def fp32_without_tf32(seen: Observed) -> Iterator[Candidate]:
     """Gain: the time of these calls at the same share of the roofline, with TF32's rate."""
     device = seen.device
@@ -196,20 +154,16 @@ def fp32_without_tf32(seen: Observed) -> Iterator[Candidate]:
     if rows.empty:
         return
     compute_us = rows["gflops"] * FLOPS_PER_GFLOP / rates[1].tflops_s / TERA_PER_S_IN_PER_US
-    memory = device.hbm.tb_s if device.hbm is not None else None
-    memory_us = rows["hbm_mb"] / memory if memory is not None else rows["roofline_us"]
+    memory_us = rows["hbm_mb"] / seen.hbm_tb_s if seen.hbm_tb_s is not None else rows["roofline_us"]
     floor_us = rows["kernels_per_call"] * launch_floor_us(device)
     least_us = np.minimum(np.fmax(np.fmax(compute_us, memory_us), floor_us), rows["roofline_us"])
-    calls, time_us = int(rows["operation_count"].sum()), float(rows["kernel_us_sum"].sum())
-    yield Candidate(
-        why=f"{counted(calls, 'FP32 GEMM or convolution call')} without TF32 {takes(calls)} "
-        f"{seen.share_text(time_us)}; allow TF32 where its 10-bit mantissa is enough",
+    rest = Candidate(
+        why="; allow TF32 where its 10-bit mantissa is enough",
         claimed=seen.calls(rows, 1 - least_us / rows["roofline_us"]),
         computed="each call's time, at the same share of its roofline with TF32's rate in the place of FP32's",
-        figures=(Said(what="calls in FP32", value=calls, unit="count"), seen.gpu_share(time_us)),
-        evidence=seen.evidence(rows.index),
-        row=seen.example_of(rows.index[0]),
     )
+    what, many = (f"FP32 GEMM or convolution {calls} without TF32" for calls in ("call", "calls"))
+    yield from candidate_of_calls(seen, rows, what, rest, plural=many, figure="calls in FP32")
 
 
 _SIXTEEN_BITS = (DType.BF16, DType.FP16)
@@ -217,18 +171,7 @@ _SIXTEEN_BITS = (DType.BF16, DType.FP16)
 _LEAST_SAVED_BY_FP8 = 0.1
 
 
-@finding(
-    "fp8_candidates",
-    Advice(
-        sees="GEMMs in BF16 or FP16, of shapes that gain from FP8, in a program that computes others in FP8. Whether a "
-        "program without any may use it, a trace cannot say: `tracelens whatif --precision fp8` prices that.",
-        costs="FP8 doubles the rate of the matrix units and halves the bytes of the operands.",
-        remedy="FP8 for the large linear layers: Transformer Engine, torchao float8, or an engine's quantization",
-        wrong_when="Accuracy does not allow it, or quantizing the inputs takes what the GEMM saves.",
-        references=("Micikevicius et al., FP8 formats for deep learning, 2022, arXiv:2209.05433",),
-        is_general=True,
-    ),
-)
+@built_in("fp8_candidates")
 def fp8_candidates(seen: Observed) -> Iterator[Candidate]:
     """Gain: as much of their time as the tile model says that FP8 saves; at least none of it."""
     device = seen.device
@@ -270,22 +213,12 @@ _BETWEEN_ROUTER_AND_EXPERT = 4
 _SHORT_EXPERT_US = 50.0
 
 
-@finding(
-    "expert_loop",
-    Advice(
-        sees="Many short GEMMs with weights of one shape, whose number of rows changes from one to the next, behind a "
-        "router (top-k) or in a module of experts: the experts run one after the other.",
-        costs="Each expert's few tokens fill a part of the device for a few microseconds, and cost a launch each.",
-        remedy="one grouped GEMM for all experts: torch._grouped_mm, grouped_gemm, Triton or the engine's fused MoE",
-        wrong_when="Each expert has thousands of tokens: its own GEMM then fills the device.",
-        references=("Gale et al., MegaBlocks, 2022, arXiv:2211.15841",),
-    ),
-)
+@built_in("expert_loop")
 def expert_loop(seen: Observed) -> Iterator[Candidate]:
     """Gain: their time above that of their FLOPs and bytes at the device's rates."""
     device, (rows, models) = seen.device, seen.gemms
     short = (rows["kernel_us_mean"].to_numpy() < _SHORT_EXPERT_US) & (rows["gflops"].to_numpy() > 0)
-    if device is None or device.hbm is None or device.hbm.tb_s is None or not short.any():
+    if device is None or seen.hbm_tb_s is None or not short.any():
         return
     rows, models = rows[short], models[short]
     weights = [(model.n, model.k) for model in models.tolist()]
@@ -295,9 +228,7 @@ def expert_loop(seen: Observed) -> Iterator[Candidate]:
         return
     rates = [rate_of(device, str(spec)) for spec in rows["compute_spec"]]
     tflops = np.array([np.nan if rate is None else rate.tflops_s for rate in rates], np.float64)
-    least_us = np.fmax(
-        rows["gflops"] * FLOPS_PER_GFLOP / tflops / TERA_PER_S_IN_PER_US, rows["hbm_mb"] / device.hbm.tb_s
-    )
+    least_us = np.fmax(rows["gflops"] * FLOPS_PER_GFLOP / tflops / TERA_PER_S_IN_PER_US, rows["hbm_mb"] / seen.hbm_tb_s)
     rest = Candidate(
         why=": the experts run one after the other",
         claimed=seen.calls(rows, 1 - least_us / rows["kernel_us_mean"], spares_launches=True),
@@ -358,18 +289,7 @@ def _are_routed_to(seen: Observed, rows: pd.DataFrame) -> bool:
 _FINE_CONVOLUTION = 0.5
 
 
-@finding(
-    "slow_convolutions",
-    Advice(
-        sees="Convolutions at less than half of their roofline.",
-        costs="Without autotuning the library takes the kernel that its heuristic names, which may be several times "
-        "slower than its best.",
-        remedy="torch.backends.cudnn.benchmark = True (MIOpen: MIOPEN_FIND_ENFORCE=3), channels_last, BF16, "
-        "larger batch",
-        wrong_when="Shapes change from step to step: every new one is tuned anew.",
-        references=("https://pytorch.org/tutorials/recipes/recipes/tuning_guide.html",),
-    ),
-)
+@built_in("slow_convolutions")
 def slow_convolutions(seen: Observed) -> Iterator[Candidate]:
     """Gain: their time above what the tile model expects."""
     is_conv = np.array([str(category).startswith("CONV") for category in seen.column("category")], np.bool_)
@@ -400,18 +320,7 @@ _MIOPEN_REMEDY = (
 )
 
 
-@finding(
-    "conv_layout_changes",
-    Advice(
-        sees="Kernels before and after convolutions that only turn channels-first images into channels-last ones, or "
-        "back.",
-        costs="The fast convolution kernels want channels last: each call reads and writes its whole input and output "
-        "once more.",
-        remedy="model and input to(memory_format=torch.channels_last), and torch.backends.cudnn.benchmark = True",
-        wrong_when="An op between the convolutions works on channels first only: the layout then changes there.",
-        references=("https://pytorch.org/tutorials/intermediate/memory_format_tutorial.html",),
-    ),
-)
+@built_in("conv_layout_changes")
 def conv_layout_changes(seen: Observed) -> Iterator[Candidate]:
     """Gain: all of their time."""
     names = seen.table.names
@@ -427,6 +336,6 @@ def conv_layout_changes(seen: Observed) -> Iterator[Candidate]:
         certainty="high",
         remedy=_MIOPEN_REMEDY if any(names[code].startswith(_OF_MIOPEN) for code in codes) else None,
         figures=(Said(what="kernels", value=len(events), unit="count"), seen.gpu_share(time_us)),
-        evidence=seen.evidence(np.unique(seen.row_of_event[events[seen.row_of_event[events] >= 0]])),
+        evidence=seen.evidence_of(events),
         row=int(seen.activity.op[events[0]]) if seen.activity.op[events[0]] >= 0 else None,
     )

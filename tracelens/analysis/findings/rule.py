@@ -4,9 +4,11 @@ mark with advice (``@finding``).
 
 from __future__ import annotations
 
+import tomllib
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
-from functools import cached_property
+from functools import cache, cached_property
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
@@ -30,12 +32,9 @@ from tracelens.units import NS_PER_US
 if TYPE_CHECKING:
     import pandas as pd
 
-    from tracelens.analysis.attribution.activity import DeviceActivity, Labels
     from tracelens.analysis.sheets.context import SheetContext
     from tracelens.hardware import HardwareSpec
     from tracelens.signature import OpSignature
-    from tracelens.trace.table import TraceTable
-    from tracelens.trace.tree import OpTree
 
 
 Floats = npt.NDArray[np.float64]
@@ -57,20 +56,17 @@ class Claimed:
 
     def __add__(self, other: Claimed) -> Claimed:
         """Both, which share no part."""
-        pairs = ((getattr(self, key), getattr(other, key)) for key in ("part", "low_ns", "gain_ns", "high_ns"))
-        part, low, gain, high = (np.concatenate(pair) for pair in pairs)
-        spares = self.spares_launches and other.spares_launches
-        return Claimed(part=part, low_ns=low, gain_ns=gain, high_ns=high, spares_launches=spares)
+        columns = {key: np.concatenate((getattr(self, key), getattr(other, key))) for key in _COLUMNS}
+        return Claimed(**columns, spares_launches=self.spares_launches and other.spares_launches)
 
     def among(self, free: npt.NDArray[np.bool_]) -> Claimed:
         """The parts that are free."""
         at = free[self.part]
-        if at.all():
-            return self
-        return Claimed(
-            part=self.part[at], low_ns=self.low_ns[at], gain_ns=self.gain_ns[at], high_ns=self.high_ns[at],
-            spares_launches=self.spares_launches,
-        )  # fmt: skip
+        return self if at.all() else replace(self, **{key: getattr(self, key)[at] for key in _COLUMNS})
+
+
+#: What a claim says of each of its parts.
+_COLUMNS = ("part", "low_ns", "gain_ns", "high_ns")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -119,6 +115,18 @@ class Observed:
 
     def __init__(self, context: SheetContext) -> None:
         self.context = context
+        #: All events of the file, a row each, and who called whom.
+        self.table, self.tree = context.trace.table, context.trace.tree
+        #: What estimates are for.
+        self.device: HardwareSpec | None = context.recording.device
+        #: The device events, and the category of each.
+        self.activity, self.category = context.activity, context.event_category
+        #: Which of ``rows`` each device event is counted in; -1 for collectives and unlinked events.
+        self.row_of_event: Codes = context.priced.row_of_event
+        #: By what sums are divided; 1 without steps.
+        self.steps = max(1, len(context.selected))
+        #: Length of the steps together.
+        self.window_ns = context.timeline.total_ns
         self._columns: dict[str, npt.NDArray[Any]] = {}
         self._parts: dict[Callable[[Observed], Any], Any] = {}
 
@@ -130,39 +138,9 @@ class Observed:
         return found
 
     @property
-    def table(self) -> TraceTable:
-        """All events of the file, a row each."""
-        return self.context.trace.table
-
-    @property
-    def tree(self) -> OpTree:
-        """Who called whom."""
-        return self.context.trace.tree
-
-    @property
-    def device(self) -> HardwareSpec | None:
-        """What estimates are for."""
-        return self.context.recording.device
-
-    @property
-    def steps(self) -> int:
-        """By what sums are divided; 1 without steps."""
-        return max(1, len(self.context.selected))
-
-    @property
-    def window_ns(self) -> int:
-        """Length of the steps together."""
-        return self.context.timeline.total_ns
-
-    @property
-    def activity(self) -> DeviceActivity:
-        """The device events."""
-        return self.context.activity
-
-    @property
-    def category(self) -> Labels:
-        """The category of each device event."""
-        return self.context.event_category
+    def hbm_tb_s(self) -> float | None:
+        """The rate of the device's memory, where it is known."""
+        return None if self.device is None or self.device.hbm is None else self.device.hbm.tb_s
 
     @cached_property
     def rows(self) -> pd.DataFrame:
@@ -183,20 +161,17 @@ class Observed:
         """Which of ``rows`` have one of these names."""
         return np.array([name in names for name in self.column("name").tolist()], np.bool_)
 
-    def rows_where(self, wanted: npt.ArrayLike) -> pd.DataFrame:
-        """Those of ``rows`` (a mask); none where all of them together take too little time to be worth a finding."""
+    def rows_where(self, wanted: npt.ArrayLike, fits: Callable[[OpSignature], bool] | None = None) -> pd.DataFrame:
+        """Those of ``rows`` (a mask) of which a call ``fits``, by its recorded arguments (sizes are integers, or were
+        not recorded); none where all of the mask together take too little time to be worth a finding.
+        """
         mask = np.asarray(wanted, np.bool_)
         worth = self.column("kernel_us_sum")[mask].sum() > MIN_GAIN * self.window_ns / NS_PER_US
-        return self.rows[mask] if worth else self._no_rows
-
-    @cached_property
-    def _no_rows(self) -> pd.DataFrame:
-        return self.rows.iloc[:0]
-
-    @property
-    def row_of_event(self) -> Codes:
-        """Which of ``rows`` each device event is counted in; -1 for collectives and unlinked events."""
-        return self.context.priced.row_of_event
+        rows = self.rows[mask] if worth else self.rows.iloc[:0]
+        if fits is None:
+            return rows
+        calls = [self.table.signature_of(row) for row in rows["example_row"].tolist()]
+        return rows[np.array([fits(call) for call in calls], np.bool_)]
 
     @cached_property
     def idle(self) -> IdleParts:
@@ -323,13 +298,14 @@ class Observed:
             for values in zip(*columns, strict=True)
         )
 
+    def evidence_of(self, events: Integers) -> tuple[Evidence, ...]:
+        """The first of ``rows`` that these device events are counted in, as proof."""
+        rows = self.row_of_event[events]
+        return self.evidence(np.unique(rows[rows >= 0]))
+
     def example_of(self, row: Any) -> int:
         """Table row of one of the calls of a row of ``rows``."""
         return int(self.column("example_row")[int(row)])
-
-    def signatures(self, rows: pd.DataFrame) -> list[OpSignature]:
-        """The recorded arguments of one call of each of these of ``rows``: sizes are integers, or were not recorded."""
-        return [self.table.signature_of(row) for row in rows["example_row"].tolist()]
 
     @cached_property
     def gemms(self) -> tuple[pd.DataFrame, npt.NDArray[np.object_]]:
@@ -362,11 +338,11 @@ class Observed:
 
 
 def candidate_of_calls(
-    seen: Observed, rows: pd.DataFrame, what: str, rest: Candidate, plural: str = ""
+    seen: Observed, rows: pd.DataFrame, what: str, rest: Candidate, plural: str = "", figure: str = ""
 ) -> Iterator[Candidate]:
     """``rest``, with how many ``what`` these of ``rows`` are and their share before its sentence, and with their proof.
 
-    None where there are no rows.
+    ``figure``: what their number is called, by default ``what``. None where there are no rows.
     """
     if rows.empty:
         return
@@ -374,7 +350,7 @@ def candidate_of_calls(
     yield replace(
         rest,
         why=f"{counted(calls, what, plural)} {takes(calls)} {seen.share_text(time_us)}{rest.why}",
-        figures=(Said(what=what, value=calls, unit="count"), seen.gpu_share(time_us), *rest.figures),
+        figures=(Said(what=figure or what, value=calls, unit="count"), seen.gpu_share(time_us), *rest.figures),
         evidence=seen.evidence(rows.index),
         row=seen.example_of(rows.index[0]),
     )
@@ -412,7 +388,8 @@ class Rule:
     @classmethod
     def of(cls, claim: Claim) -> Rule:
         """From a marked function, under its kind."""
-        return cls(kind=claim.key, advice=claim.options["advice"], candidates=claim.target)
+        advice = claim.options.get("advice") or built_in_advice()[claim.key]
+        return cls(kind=claim.key, advice=advice, candidates=claim.target)
 
     @property
     def id(self) -> str:
@@ -432,3 +409,15 @@ class RuleFailure:
 def finding(kind: str, advice: Advice) -> Callable[[F], F]:
     """Marks ``function(seen) -> candidates`` as the rule ``kind``; ``seen`` is what a trace shows (``Observed``)."""
     return mark("finding", kind, advice=advice)
+
+
+def built_in(kind: str) -> Callable[[F], F]:
+    """Marks a rule of tracelens, whose advice is the table ``kind`` of ``advice.toml``."""
+    return mark("finding", kind)
+
+
+@cache
+def built_in_advice() -> dict[str, Advice]:
+    """What each rule of tracelens says, by its kind."""
+    tables = tomllib.loads(Path(__file__).with_name("advice.toml").read_text(encoding="utf-8"))
+    return {kind: Advice(**says) for kind, says in tables.items()}

@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from tracelens.analysis.attribution.activity import DeviceActivity
 from tracelens.analysis.attribution.host_scopes import FORWARD, PHASES
-from tracelens.analysis.findings.rule import MIN_GAIN, Advice, Candidate, Floats, Observed, finding
+from tracelens.analysis.findings.rule import MIN_GAIN, Candidate, Floats, Observed, built_in
 from tracelens.analysis.grouping import distinct_rows
 from tracelens.analysis.reading.recorded_groups import attributes_of_calls
 from tracelens.analysis.sheets import coll_analysis, copies
@@ -156,17 +156,7 @@ _MOSTLY = 0.5
 _WAITS = re.compile(r"(?i)notify|barrier|wait|semaphore")
 
 
-@finding(
-    "exposed_communication",
-    Advice(
-        sees="Communication during which nothing computes.",
-        costs="The compute units wait for the links, or for a rank that comes later.",
-        remedy="overlap it (larger or earlier buckets, async ops), or split otherwise: `tracelens collectives`, "
-        "`search`",
-        wrong_when="One rank is late: the time is then another rank's work, which `tracelens collectives` shows.",
-        command="tracelens collectives FOLDER",
-    ),
-)
+@built_in("exposed_communication")
 def exposed_communication(seen: Observed) -> Iterator[Candidate]:
     """Gain: at most all of it."""
     events = seen.activity.communication
@@ -230,14 +220,14 @@ def _waiting(seen: Observed, exposed_ns: int) -> Iterator[_Reason]:
 
 def _collectives(seen: Observed, hides: str) -> Iterator[_Reason]:
     """What the collectives of one size that take most time tell of themselves."""
-    frame, device = seen.context.frames[coll_analysis.TITLE], seen.device
+    frame = seen.context.frames[coll_analysis.TITLE]
     if "effective_bus_gb_s" not in frame:
         return
     known = frame[frame["effective_bus_gb_s"].notna() & (frame["duration_us_sum"] > 0)]
     if 2 * known["duration_us_sum"].sum() < frame["duration_us_sum"].sum():
         yield from _calls_apart(seen, hides)
     elif not known.empty:
-        yield from _Calls.of(seen, known, device).reasons()
+        yield from _Calls(seen, known).reasons()
 
 
 def _calls_apart(seen: Observed, hides: str) -> Iterator[_Reason]:
@@ -267,59 +257,32 @@ def _calls_apart(seen: Observed, hides: str) -> Iterator[_Reason]:
     yield _Reason(text=text, figures=figures, remedy=_LATE_RANKS)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class _Calls:
-    """The calls of one collective of one size in one group: a row of the sheet.
+    """The calls of one collective of one size in one group that take most time: a row of the sheet.
 
     ``alone_us``: what one takes where nobody is late, by the library's model; ``is_latency``: most of that is there
     without bytes, too. ``others_us``: moving as much takes at most this long, as other calls of the group show.
     """
 
-    kind: str
-    word: str | None
-    size_mb: float
-    calls: int
-    mean_us: float
-    shortest_us: float
-    longest_us: float
-    rate: float
-    best_rate: float
-    link: float | None
-    alone_us: float | None
-    is_latency: bool
-    others_us: float | None
-
-    @classmethod
-    def of(cls, seen: Observed, known: pd.DataFrame, device: HardwareSpec | None) -> _Calls:
-        """The ones that take most time."""
-        row = known.iloc[[int(known["duration_us_sum"].argmax())]]
+    def __init__(self, seen: Observed, known: pd.DataFrame) -> None:
+        device, row = seen.device, known.iloc[[int(known["duration_us_sum"].argmax())]]
         most = row.iloc[0]
-        alone_us = None if device is None else _alone_us(row, device)
-        return cls(
-            kind=str(most["collective"]),
-            word=in_words(seen, most["collective"]),
-            size_mb=float(most["in_mb"]),
-            calls=int(most["operation_count"]),
-            mean_us=float(most["duration_us_mean"]),
-            shortest_us=float(most["duration_us_min"]),
-            longest_us=float(most["duration_us_max"]),
-            rate=float(most["effective_bus_gb_s"]),
-            best_rate=float(most["effective_bus_gb_s_shortest"]),
-            link=None if device is None or device.link is None else device.link.gb_s,
-            alone_us=alone_us,
-            is_latency=device is not None and alone_us is not None and _is_latency(row, device),
-            others_us=_as_others_show(known, most),
+        self.kind, self.word = str(most["collective"]), in_words(seen, most["collective"])
+        self.size_mb, self.calls = float(most["in_mb"]), int(most["operation_count"])
+        self.mean_us, self.shortest_us, self.longest_us = (
+            float(most[f"duration_us_{key}"]) for key in ("mean", "min", "max")
         )
+        self.rate = float(most["effective_bus_gb_s"])
+        self.best_rate = float(most["effective_bus_gb_s_shortest"])
+        self.link = None if device is None or device.link is None else device.link.gb_s
+        self.alone_us = None if device is None else _alone_us(row, device)
+        self.is_latency = device is not None and self.alone_us is not None and _is_latency(row, device)
+        self.others_us = _as_others_show(known, most)
 
     @property
     def _spread(self) -> bool:
         apart = self.longest_us >= _LONGEST_OF_SPREAD * self.shortest_us
         return apart and self.mean_us >= _MEAN_OF_SPREAD * self.shortest_us
-
-    @property
-    def _path_is_fine(self) -> bool:
-        """Whether the shortest call was about as fast as the links are."""
-        return self.alone_us is not None and self.shortest_us <= _MOSTLY_ELSE * self.alone_us
 
     @property
     def _others_are_faster(self) -> bool:
@@ -333,7 +296,8 @@ class _Calls:
         """Waiting, where two of three signs say so: calls of one size spread, the shortest is as fast as the links are,
         others of the group move as much in half of the time. Latency, where the shortest is slow as well.
         """
-        if self._spread + self._path_is_fine + self._others_are_faster >= 2 and not self._is_small():
+        path_is_fine = self.alone_us is not None and self.shortest_us <= _MOSTLY_ELSE * self.alone_us
+        if self._spread + path_is_fine + self._others_are_faster >= 2 and not self._is_small():
             yield self._waits()
         elif self._is_slow and self._is_small():
             yield self._reason(f"{self._reached()}: {ALL_LATENCY}", REMEDIES_OF_LATENCY)
@@ -439,28 +403,16 @@ _TIMES_MEAN_UNEVEN = 2.0
 _EXPERTS = ("GroupedGEMM_fwd", "GroupedGEMM_bwd", "MoE_fused", "MoE_unfused")
 
 
-@finding(
-    "expert_imbalance",
-    Advice(
-        sees="All-to-alls whose recorded split sizes are uneven: one rank is sent twice its share or more, or this "
-        "rank's experts are given far more rows than it sends.",
-        costs="An exchange is done when its largest part is, and the step when the rank with most rows has computed.",
-        remedy="even out what the router sends (auxiliary loss, capacity, redundant experts), or reshard the embedding "
-        "tables: `tracelens route`",
-        wrong_when="The exchange waits for a late rank more than it moves: `tracelens collectives` tells them apart.",
-        references=(
-            "Fedus et al., Switch Transformers, 2021, arXiv:2101.03961",
-            "https://github.com/deepseek-ai/EPLB",
-        ),
-        command="tracelens route --help",
-    ),
-)
+@built_in("expert_imbalance")
 def expert_imbalance(seen: Observed) -> Iterator[Candidate]:
     """Gain: of each uneven exchange what its largest part takes longer than the mean; of the experts' kernels what
     they were given beyond what this rank sends.
     """
     frame = seen.context.frames[coll_analysis.TITLE]
-    if "in_split" not in frame or not frame["in_split"].map(lambda split: bool(split_sizes(split))).any():
+    if "in_split" not in frame:
+        return
+    uneven_rows = frame[frame["in_split"].map(lambda split: bool(split_sizes(split))).astype(bool)]
+    if uneven_rows.empty:
         return
     events = np.flatnonzero(seen.activity.collective)
     most, sent, received = _splits(seen, events)
@@ -487,7 +439,6 @@ def expert_imbalance(seen: Observed) -> Iterator[Candidate]:
     if overloaded:
         texts.append(f"this rank's experts are given {surplus:.1f} times the rows that it sends")
         figures.append(Said(what="rows received over sent", value=surplus, unit="ratio"))
-    uneven_rows = frame[frame["in_split"].map(lambda split: bool(split_sizes(split)))]
     yield Candidate(
         why="; ".join(texts),
         claimed=claimed,
@@ -526,16 +477,7 @@ _PAGEABLE_REACHES = 0.6
 _HARDLY_HIDDEN = 0.05
 
 
-@finding(
-    "exposed_copies",
-    Advice(
-        sees="Copies during which nothing else runs on the device.",
-        costs="The compute units wait for a link that is tens of times slower than the device's memory.",
-        remedy="use pinned memory and non_blocking=True on another stream, or keep the data on the device",
-        wrong_when="The next kernel needs the data at once and there is no other work to do.",
-        references=("https://pytorch.org/tutorials/intermediate/pinmem_nonblock.html",),
-    ),
-)
+@built_in("exposed_copies")
 def exposed_copies(seen: Observed) -> Iterator[Candidate]:
     """Time in which the device did nothing but copy, and how fast the copies that took most were.
 
@@ -560,7 +502,9 @@ def exposed_copies(seen: Observed) -> Iterator[Candidate]:
     faster = 1 - copies.at_rate_of_path(seen.table, seen.activity, seen.device)
     work_ns = int(seen.own_ns[~between].sum())
     hidden = min(1.0, work_ns / only_ns)
-    remedy = _NOT_PAGEABLE.get("pinned" if _is_fast(top) else top["host_memory"])
+    # Where nothing was recorded of its memory, a copy as fast as only one of pinned memory is
+    is_fast = top["host_memory"] == "unknown" and top["path"] and top["gb_s"] > _PAGEABLE_REACHES * top["path_gb_s"]
+    remedy = _NOT_PAGEABLE.get("pinned" if is_fast else top["host_memory"])
     if remedy is None:
         gain, computed = np.nan_to_num(faster, nan=hidden), "what the copies take beyond their path's own rate"
     elif hidden < _HARDLY_HIDDEN and np.nansum(faster) > 0:
@@ -579,8 +523,3 @@ def exposed_copies(seen: Observed) -> Iterator[Candidate]:
         figures=tuple(figures),
         evidence=(Evidence(sheet=copies.TITLE, row={"parent_op": top["parent_op"], "direction": top["direction"]}),),
     )
-
-
-def _is_fast(top: pd.Series) -> bool:
-    """Whether a copy of memory of which nothing was recorded is as fast as only one of pinned memory is."""
-    return bool(top["host_memory"] == "unknown" and top["path"] and top["gb_s"] > _PAGEABLE_REACHES * top["path_gb_s"])

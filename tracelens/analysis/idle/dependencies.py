@@ -1,22 +1,17 @@
 """The dependency graph of host and device events, and its longest path: the critical path of a window.
 
-What comes first: the dependencies between host calls, launches, kernels and waits in a window of a trace.
-
 Known are calls of a thread in their order, a launch before its kernel, kernels of a stream in their order, a recorded
 event before the stream or the host that waits for it, work on the device before the call that waits for it. Each
 dependency has a length: how long after the one thing the other can be at the earliest.
 
-The critical path through one step: the longest chain of host work, launches, kernels and waits that led to its end.
-
-A chain goes along what is known to come first: calls of a thread in their order, a launch before its kernel, kernels of
-a stream in their order, a recorded event before the stream or the host that waits for it, work on the device before the
-call that waits for it. Time of a chain counts where somebody worked in it, and where something that was ready took no
-longer to start than is usual; it does not count where the chain only waited. So a chain is never longer than the step,
-and as the kernels of a stream are one, the longest is at least as long as the busiest stream was busy.
+The critical path through one step is the longest chain of these that led to its end. Time of a chain counts where
+somebody worked in it, and where something that was ready took no longer to start than is usual; it does not count where
+the chain only waited. So a chain is never longer than the step, and as the kernels of a stream are one, the longest is
+at least as long as the busiest stream was busy.
 
 While the device is idle, the whole step waits: such time is on the path, under the cause that idle time has everywhere.
 
-A host that never rests makes a chain as long as the step, also beside a device that is never idle. Of chains of nearly
+A host that never rests makes a chain as long as the step, also while the device is never idle. Of chains of nearly
 the same length the one with less host work is taken: less host work would not shorten such a step.
 """
 
@@ -130,11 +125,6 @@ class Device:
         low, high = self.bounds[lane], self.bounds[lane + 1]
         at = low + int(np.searchsorted(self.end[low:high], until, side="right"))
         return at - 1 if at > low else -1
-
-    def busiest_ns(self, first: int) -> int:
-        """Busy time of the stream that has most of it."""
-        busy = np.maximum(self.end - np.maximum(self.start, self.previous_end(first)), 0)
-        return int(np.add.reduceat(busy, self.bounds[:-1]).max())
 
     def _running(self, values: Ints) -> Ints:
         parts = [np.maximum.accumulate(part) for part in np.split(values, self.bounds[1:-1])]
@@ -356,14 +346,14 @@ class Edges:
                 break
         return np.argsort(np.lexsort((rank, behind, self.time)))
 
-    def add_streams(self) -> None:
-        """Kernels, and what comes next on their stream."""
-        device = self.device
-        n = np.arange(len(device.start))
-        self.add(n, n + len(n), device.end - device.start, device.kind, device.rows)
-        one, following = n[:-1], n[1:]
-        same = device.lane[one] == device.lane[following]
-        one, following = one[same], following[same]
+    def add_events(self, length: Ints) -> None:
+        """Device events, each of a ``length`` (ns)."""
+        n = np.arange(len(self.device.start))
+        self.add(n, n + len(n), length, self.device.kind, self.device.rows)
+
+    def add_neighbors(self) -> None:
+        """From each device event to the next of its stream."""
+        device, (one, following) = self.device, self.neighbors
         gap = device.start[following] - device.end[one]
         joins = gap < 0
         step = device.start[following[joins]] - device.start[one[joins]]
@@ -371,7 +361,13 @@ class Edges:
         one, following, gap = one[~joins], following[~joins], gap[~joins]
         queued = (device.called[following] != _NEVER) & (device.called[following] < device.end[one])
         length = np.where(queued, np.minimum(gap, device.usual), 0)
-        self.add(one + len(n), following, length, QUEUED, device.rows[following])
+        self.add(one + len(device.start), following, length, QUEUED, device.rows[following])
+
+    @property
+    def neighbors(self) -> tuple[Ints, Ints]:
+        """(device event, the next one of its stream)."""
+        one = np.flatnonzero(self.device.lane[:-1] == self.device.lane[1:])
+        return one, one + 1
 
     def add_threads(self) -> None:
         """Threads from anchor to anchor, and from one thread to another."""
@@ -510,7 +506,8 @@ def critical_path(
     device = Device(table, tree, everything.select(inside), window)
     threads = Threads(table, host, device, window)
     edges = Edges(device, threads)
-    edges.add_streams()
+    edges.add_events(device.end - device.start)
+    edges.add_neighbors()
     edges.add_threads()
     recorded = recorded_waits(table, device)
     edges.add_launches(device.ready(recorded, window[0]))
@@ -524,11 +521,12 @@ def _longest(edges: Edges, tree: OpTree, idle: IdleTime, spans: Spans) -> Critic
     """The longest path, as ``critical_path`` says where it ends."""
     source, target, length, kind, row = edges.columns
     window_ns = int((spans[1] - spans[0]).sum())
-    busiest = edges.device.busiest_ns(int(spans[0][0]))
+    device = edges.device
+    busy = np.maximum(device.end - np.maximum(device.start, device.previous_end(int(spans[0][0]))), 0)
+    busiest = int(np.add.reduceat(busy, device.bounds[:-1]).max())
     by_host = np.isin(kind, [KINDS.index(CALLS), KINDS.index(OUTSIDE)])
     at = _on_longest(edges, source, target, length - by_host * (length // HOST_TIE), busiest)
-    walk = _Walk(edges, source[at], target[at], length[at], kind[at], row[at])
-    start, length, kind, row = walk.segments(idle, spans)
+    start, length, kind, row = _segments(edges, at, idle, spans)
     op = np.where(row >= 0, tree.op_parent[row], -1).astype(np.int64)
     return CriticalPath(
         window_ns=window_ns,
@@ -563,32 +561,28 @@ def _on_longest(edges: Edges, source: Ints, target: Ints, length: Ints, busiest:
     return np.array(path[::-1], np.int64)
 
 
-class _Walk:
-    """The edges of one path, in order of time."""
-
-    def __init__(self, edges: Edges, source: Ints, target: Ints, length: Ints, kind: Ints, row: Ints) -> None:
-        self._edges = edges
-        self._source, self._length, self._kind, self._row = source, length, kind, row
-        self._start, self._end = edges.time[source], edges.time[target]
-
-    def segments(self, idle: IdleTime, spans: Spans) -> tuple[Ints, Ints, Ints, Ints]:
-        """(start, length, kind, row) in order of time: idle time where no event of the path ran, and the rest."""
-        ran = np.isin(self._kind, [KINDS.index(kind) for kind in (COMPUTATION, COMMUNICATION, COPY)])
-        parts = idle.within(idle_within(self._start[ran], self._end[ran], spans))
-        at, start, end = intersections((self._start, self._end), idle_within(parts.start, parts.end, spans))
-        # What is ready starts within the first of it, and then only waits
-        until = np.minimum(end, (self._start + self._length)[at])
-        kind, on_thread = self._kind[at], self._kind[at] == KINDS.index(CALLS)
-        lane = self._edges.threads.lane[self._source[at[on_thread]] - 2 * len(self._edges.device.start)]
-        in_calls, outside = until - start, np.zeros(len(at), np.int64)
-        in_calls[on_thread], outside[on_thread] = self._edges.threads.spent(lane, start[on_thread], end[on_thread])
-        pieces = (
-            (parts.start, start, start + in_calls),
-            (parts.end - parts.start, in_calls, outside),
-            (parts.cause + KINDS.index(f"{IDLE}{CAUSES[0]}"), kind, np.full(len(at), KINDS.index(OUTSIDE))),
-            (parts.row, self._row[at], self._row[at]),
-        )
-        columns = [np.concatenate(piece).astype(np.int64) for piece in pieces]
-        shown = np.flatnonzero(columns[1] > 0)
-        order = shown[np.argsort(columns[0][shown], kind="stable")]
-        return columns[0][order], columns[1][order], columns[2][order], columns[3][order]
+def _segments(edges: Edges, at: Ints, idle: IdleTime, spans: Spans) -> tuple[Ints, Ints, Ints, Ints]:
+    """(start, length, kind, row) of the path along the edges ``at`` in order of time: idle time where no event of
+    the path ran, and the rest.
+    """
+    source, target, length, kind_of, row = (column[at] for column in edges.columns)
+    begin, finish = edges.time[source], edges.time[target]
+    ran = np.isin(kind_of, [KINDS.index(kind) for kind in (COMPUTATION, COMMUNICATION, COPY)])
+    parts = idle.within(idle_within(begin[ran], finish[ran], spans))
+    at, start, end = intersections((begin, finish), idle_within(parts.start, parts.end, spans))
+    # What is ready starts within the first of it, and then only waits
+    until = np.minimum(end, (begin + length)[at])
+    kind, on_thread = kind_of[at], kind_of[at] == KINDS.index(CALLS)
+    lane = edges.threads.lane[source[at[on_thread]] - 2 * len(edges.device.start)]
+    in_calls, outside = until - start, np.zeros(len(at), np.int64)
+    in_calls[on_thread], outside[on_thread] = edges.threads.spent(lane, start[on_thread], end[on_thread])
+    pieces = (
+        (parts.start, start, start + in_calls),
+        (parts.end - parts.start, in_calls, outside),
+        (parts.cause + KINDS.index(f"{IDLE}{CAUSES[0]}"), kind, np.full(len(at), KINDS.index(OUTSIDE))),
+        (parts.row, row[at], row[at]),
+    )
+    columns = [np.concatenate(piece).astype(np.int64) for piece in pieces]
+    shown = np.flatnonzero(columns[1] > 0)
+    order = shown[np.argsort(columns[0][shown], kind="stable")]
+    return columns[0][order], columns[1][order], columns[2][order], columns[3][order]

@@ -1,26 +1,33 @@
-"""Replay of the dependencies with other durations: new start and end times by longest paths, and the period of
-repeated steps. The longest paths are computed by longest.c where a compiler is there.
-
-The dependencies of a trace or a part of it, from which all its times follow when some of them change.
+"""Replay of the dependencies with other durations: new start and end times by longest paths, and how long a step
+takes when it is done again and again (``SteadyStep``). longest.c computes the paths where a compiler is there.
 
 A node is a point in time: a device event starts, its stream is done with it, a host thread reaches a call. Each follows
 the latest of what it depends on, by the dependency's length, and by what was recorded beyond that: a delay that nothing
 recorded explains (another rank, a data loader) is kept as it was. So nothing changed gives every time as recorded, and
 as no length is negative, a shorter event never makes anything later.
+
+The steps that are replayed are taken for one round: what the first of them followed on its stream, waited for, or did
+next on its thread, it follows of the round before. A round then takes as long as the slowest circle of dependencies:
+of the host alone, of the device alone, or of both where the host waits for the device. So the head start that the host
+had in the recording gains nothing, and kernels that become shorter than the host's own time gain nothing more.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from ctypes import c_double, c_int64, c_void_p
+from dataclasses import replace
 from functools import cached_property, partial
 from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
 
-from tracelens.analysis.attribution.activity import DeviceActivity
+from tracelens.analysis.attribution.activity import Bools, DeviceActivity
 from tracelens.analysis.attribution.host_time import COMMUNICATION as COMMUNICATION_ON_HOST
 from tracelens.analysis.attribution.host_time import DATA_LOADING, HOST_CAUSES, REQUESTS, HostCalls, HostTime
+from tracelens.analysis.attribution.steps import RecordedStep, typical_step
+from tracelens.analysis.attribution.window import Window
 from tracelens.analysis.idle.dependencies import (
     CALLS,
     COMMUNICATION,
@@ -43,7 +50,7 @@ from tracelens.analysis.intervals import Covered, Ints
 from tracelens.errors import UsageError
 from tracelens.lazy.compiled import address, library
 from tracelens.lazy.records import dataclass
-from tracelens.trace.table import RowColumn, TraceTable
+from tracelens.trace.table import Kind, RowColumn, TraceTable
 from tracelens.trace.tree import OpTree
 
 Floats = npt.NDArray[np.float64]
@@ -156,8 +163,6 @@ def _largest_mean(before: list[int], weight: list[float]) -> float:
     return best
 
 
-Bools = npt.NDArray[np.bool_]
-
 #: So long no step is.
 _CENTURIES_NS = 2.0**62
 #: What a thread of the host does whether or not its kernels are launched as graphs.
@@ -236,7 +241,10 @@ class DependencyReplay:
         self._waits(
             edges, host_waits(table, self.device, self.threads) + _all_streams(table, self.device, self.threads)
         )
-        self._stretches(edges)
+        edges.add_events(self._own)
+        one, following = edges.neighbors
+        edges.add(one + self._n, following + self._n, np.zeros(len(one), np.int64), QUEUED, np.full(len(one), -1))
+        edges.add_neighbors()
         self._order(edges)
 
     @property
@@ -251,24 +259,6 @@ class DependencyReplay:
         least = np.full(len(self.threads.time), self.device.usual)
         np.minimum.at(least, anchor, gap)
         edges.add(source + self._n, anchor + 2 * self._n, least[anchor], RETURN, self.threads.rows[anchor])
-
-    def _stretches(self, edges: Edges) -> None:
-        """Adds what follows on a stream, whose lengths are those of the events."""
-        device, n = self.device, np.arange(self._n)
-        none = np.full(self._n, -1)
-        edges.add(n, n + self._n, self._own, device.kind, device.rows)
-        one, following = n[:-1], n[1:]
-        same = device.lane[one] == device.lane[following]
-        one, following = one[same], following[same]
-        edges.add(one + self._n, following + self._n, np.zeros(len(one), np.int64), QUEUED, none[one])
-        gap = device.start[following] - device.end[one]
-        joins = gap < 0
-        step = device.start[following[joins]] - device.start[one[joins]]
-        edges.add(one[joins], following[joins], step, device.kind[one[joins]], device.rows[one[joins]])
-        one, following, gap = one[~joins], following[~joins], gap[~joins]
-        queued = device.called[following] < device.end[one]
-        length = np.where(queued, np.minimum(gap, device.usual), 0)
-        edges.add(one + self._n, following, length, QUEUED, device.rows[following])
 
     def _order(self, edges: Edges) -> None:
         source, target, length, kind, _ = edges.columns
@@ -335,13 +325,16 @@ class DependencyReplay:
         beyond[:n][changes.removed] = 0
         kept = np.ones(len(self._source), bool)
         if changes.without is not None:
-            gone = self._anchors_without(changes.without)
+            # Anchors in spans of a thread that fall away
+            away, time = Covered(*changes.without), self.threads.time
+            gone = np.zeros(len(self.node_times), bool)
+            gone[2 * n :] = away.within(self.threads.lane, time - 1, time) > 0
             beyond[gone] = 0
             kept[self._returns[gone[self._target[self._returns]]]] = False
             # A delay in which the launch still ran, as one that loads a library does, is time of its thread
             called, until = self.device.called, np.minimum(self._returned, self.device.start)
             has_call = (self._launched_by >= 0) & (called < until)
-            spared = Covered(*changes.without).within(
+            spared = away.within(
                 np.where(has_call, self._launched_by, -1), np.where(has_call, called, 0), np.where(has_call, until, 0)
             )
             beyond[:n] = np.maximum(beyond[:n] - spared, 0)
@@ -389,12 +382,6 @@ class DependencyReplay:
     def _returns(self) -> Ints:
         """Dependencies of calls on what they wait for."""
         return np.flatnonzero(self._kind == KINDS.index(RETURN))
-
-    def _anchors_without(self, spans: tuple[Ints, Ints, Ints]) -> Bools:
-        """Which nodes are anchors in spans of a thread that fall away."""
-        found, time = np.zeros(len(self.node_times), bool), self.threads.time
-        found[2 * self._n :] = Covered(*spans).within(self.threads.lane, time - 1, time) > 0
-        return found
 
     @cached_property
     def _parts(self) -> tuple[Ints, Ints, Ints]:
@@ -475,3 +462,225 @@ def _all_streams(table: TraceTable, device: Device, threads: Threads) -> Pairs:
             if event >= 0 and device.end[event] <= threads.time[anchor]:
                 pairs.append((event, anchor))
     return pairs
+
+
+#: Device events of complete steps that are replayed together, beyond the typical one's.
+MOST_EVENTS = 5_000
+#: Device events of a file without steps beyond which a part of it is replayed.
+MOST_OF_FILE = 20_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class _Divided:
+    """Of the dependencies with this ``source``: those within a round (``inner``, with their ends), those from one round
+    to the next (``across``), and all ways from one to the next: from node ``last`` to ``first``.
+    """
+
+    source: Ints
+    inner: Ints
+    inner_source: Ints
+    inner_target: Ints
+    across: Ints
+    last: Ints
+    first: Ints
+
+
+class SteadyStep:
+    """Some complete steps of a trace, or all of it without steps, or a part of that.
+
+    ``chosen``: positions of the steps; none without. ``part``: the device events that are in a part, instead of steps.
+    ``rows``: table rows of the device events that are replayed.
+    """
+
+    def __init__(
+        self,
+        table: TraceTable,
+        tree: OpTree,
+        host: HostCalls,
+        window: Window,
+        chosen: Sequence[int],
+        part: Bools | None = None,
+    ) -> None:
+        self.chosen = tuple(chosen)
+        self._is_first = 0 in chosen
+        self._of: _Divided | None = None
+        everything, steps = window.everything, window.times.steps
+        if not chosen:
+            events = everything if part is None else everything.select(part)
+            on_host = None if part is None else _launching(table, tree, events)
+            self.graph = DependencyReplay(table, tree, host, events, on_host=on_host)
+            self._earlier = np.zeros(self.graph.events, bool)
+            self.span = int(events.start.min()), int(events.end.max())
+            return
+        first, last = chosen[0], chosen[-1]
+        begin = steps[first].start_ns
+        end = steps[last + 1].start_ns if last + 1 < len(steps) else max(steps[last].end_ns, begin + 1)
+        step_of = window.everything_step_of
+        inside = (step_of >= first) & (step_of <= last)
+        since = steps[first - 1].start_ns if first else int(NONE)
+        kept = inside | _before(table, tree, everything, inside, (since, begin))
+        self.span = begin, max(end, int(everything.end[inside].max()))
+        self.graph = DependencyReplay(
+            table, tree, host, everything.select(kept), on_host=(begin, end),
+            also=_ends_of(table, tree, everything.rows[inside], steps[first], (begin, end)),
+        )  # fmt: skip
+        self._earlier = ~inside[kept][self.graph.at]
+        if self._is_first and window.times.unseen_ns:
+            self.graph.forget_delay(begin + window.times.unseen_ns)
+
+    @property
+    def rows(self) -> Ints:
+        return self.graph.device.rows
+
+    @cached_property
+    def by_row(self) -> tuple[Ints, Ints]:
+        """(``rows`` in their order, where each of them stands)."""
+        order = np.argsort(self.rows)
+        return self.rows[order], order
+
+    @property
+    def steps(self) -> int:
+        """How many steps a round has; 1 without steps."""
+        return max(len(self.chosen), 1)
+
+    @cached_property
+    def _again(self) -> Ints:
+        """For each node of the graph: the same of the next round where it is of the round before, itself otherwise; -1
+        where a round has none like it.
+        """
+        n, device = self.graph.events, self.graph.device
+        found = np.arange(n)
+        for low, high in zip(device.bounds[:-1], device.bounds[1:], strict=True):
+            at = np.arange(low, high)
+            earlier, own = at[self._earlier[low:high]], at[~self._earlier[low:high]]
+            found[earlier] = -1
+            both = min(len(earlier), len(own))
+            found[earlier[len(earlier) - both :]] = own[len(own) - both :]
+        anchors = np.arange(2 * n, 2 * n + len(self.graph.threads.time))
+        return np.concatenate((found, np.where(found < 0, -1, found + n), anchors))
+
+    @cached_property
+    def _ways(self) -> tuple[Ints, Ints]:
+        """(last, first) node of each thread, and of each stream that did nothing before the first step."""
+        n, device, threads = self.graph.events, self.graph.device, self.graph.threads
+        begins = np.flatnonzero(np.diff(threads.lane, prepend=-1))
+        ends = np.append(begins[1:], len(threads.lane))[: len(begins)] - 1
+        firsts, lasts = [begins + 2 * n], [ends + 2 * n]
+        for low, high in zip(device.bounds[:-1], device.bounds[1:], strict=True):
+            if high > low and not self._earlier[low:high].any():
+                firsts.append(np.array([low]))
+                lasts.append(np.array([high - 1 + n]))
+        return np.concatenate(lasts), np.concatenate(firsts)
+
+    @cached_property
+    def recorded_ns(self) -> float:
+        """How long a round takes as recorded."""
+        return self.round_ns(self.graph.recorded)
+
+    def round_ns(self, changes: Changes) -> float:
+        """How long a round takes after ``changes``; without steps, the time from the first device event to the end."""
+        if not self.chosen:
+            times = self.graph.times(changes)
+            there = np.flatnonzero(~changes.removed)
+            return float(times.done[there].max() - times.start[there].min()) if len(there) else 0.0
+        paths = self.graph.paths(changes)
+        if self._of is None or self._of.source is not paths.source:
+            self._of = self._divided(paths)
+        inner, across, last, first = self._of.inner, self._of.across, self._of.last, self._of.first
+        lengths = np.concatenate((paths.length[across], np.zeros(len(last) - len(across), np.int64)))
+        source, target = self._of.inner_source, self._of.inner_target
+        inside = DependencyPaths(nodes=paths.nodes, source=source, target=target, length=paths.length[inner])
+        return period(inside, Ways(source=last, target=first, length=lengths))[0]
+
+    def _divided(self, paths: DependencyPaths) -> _Divided:
+        is_earlier = np.zeros(paths.nodes, bool)
+        n = self.graph.events
+        is_earlier[:n] = is_earlier[n : 2 * n] = self._earlier
+        of_round, from_before = ~is_earlier[paths.target], is_earlier[paths.source]
+        inner = np.flatnonzero(of_round & ~from_before)
+        across = of_round & from_before & (self._again[paths.source] >= 0)
+        if self._is_first:
+            # That the host waited for what was in the queue as recording began is of the recording, as in StepTimes
+            across &= paths.target < 2 * n
+        at, (last, first) = np.flatnonzero(across), self._ways
+        return _Divided(
+            source=paths.source,
+            inner=inner,
+            inner_source=paths.source[inner],
+            inner_target=paths.target[inner],
+            across=at,
+            last=np.concatenate((self._again[paths.source[at]], last)),
+            first=np.concatenate((paths.target[at], first)),
+        )
+
+    def without_device(self, changes: Changes | None = None) -> float:
+        """How long a round takes when no device event takes any time: what the host needs."""
+        changes = changes or self.graph.recorded
+        return self.round_ns(replace(changes, length=np.zeros(self.graph.events)))
+
+    def without_host(self, changes: Changes | None = None) -> float:
+        """How long a round takes when the host's own work takes no time: what the device needs."""
+        return self.round_ns(replace(changes or self.graph.recorded, host=0.0))
+
+
+def steady_steps(window: Window) -> list[int]:
+    """Positions of the steps that are replayed: the typical one and those around it, as far as they have together no
+    more than ``MOST_EVENTS`` device events; none without steps.
+    """
+    complete = list(window.selected)
+    if not complete:
+        return []
+    events = window.times.device_events
+    at = complete.index(typical_step(window.times, complete))
+    low, high = at, at
+
+    def fits(low: int, high: int) -> bool:
+        if low < 0 or high >= len(complete) or high - low != complete[high] - complete[low]:
+            return False
+        return int(events[complete[low : high + 1]].sum()) <= MOST_EVENTS
+
+    while fits(low, high + 1) or fits(low - 1, high):
+        low, high = (low, high + 1) if fits(low, high + 1) else (low - 1, high)
+    return complete[low : high + 1]
+
+
+def parts_of(window: Window) -> Ints | None:
+    """The part of each device event of a file without steps that is too large to be replayed at once; else None."""
+    everything = window.everything
+    if window.selected or len(everything) <= MOST_OF_FILE:
+        return None
+    rank = np.empty(len(everything), np.int64)
+    rank[np.argsort(everything.start, kind="stable")] = np.arange(len(everything))
+    return rank // MOST_OF_FILE
+
+
+def _launching(table: TraceTable, tree: OpTree, events: DeviceActivity) -> tuple[int, int]:
+    """From the first to the last launch of device events, or their own time without any."""
+    launch = tree.launch[events.rows]
+    called = table.start_ns[launch[launch >= 0]] if (launch >= 0).any() else events.start
+    return int(called.min()), int(called.max()) + 1
+
+
+def _before(table: TraceTable, tree: OpTree, events: DeviceActivity, inside: Bools, span: tuple[int, int]) -> Bools:
+    """Which device events were launched in a ``span`` before those ``inside``, or ran before them without a launch."""
+    launch = tree.launch[events.rows]
+    first = int(events.start[inside].min(initial=np.iinfo(np.int64).max))
+    called = np.where(launch >= 0, table.start_ns[launch], np.where(events.start < first, span[0], span[1]))
+    found: Bools = (called >= span[0]) & (called < span[1]) & ~inside
+    return found
+
+
+def _ends_of(
+    table: TraceTable, tree: OpTree, rows: RowColumn, step: RecordedStep, span: tuple[int, int]
+) -> tuple[RowColumn, Ints]:
+    """Anchors where the steps begin and end on the thread of their annotation, else on the one that launches most."""
+    launches = tree.launch[rows]
+    launches = launches[launches >= 0]
+    if not len(launches):
+        return np.zeros(0, np.int32), np.zeros(0, np.int64)
+    lanes = np.bincount(table.lane[launches], minlength=len(table.lanes))
+    marks = np.flatnonzero((table.start_ns == step.start_ns) & (table.kind == Kind.USER_ANNOTATION))
+    marks = marks[lanes[table.lane[marks]] > 0]
+    busiest = int(launches[np.argmax(table.lane[launches] == lanes.argmax())])
+    row = int(marks[0]) if len(marks) else busiest
+    return np.full(2, row, np.int32), np.array(span, np.int64)

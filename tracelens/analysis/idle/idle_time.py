@@ -286,24 +286,13 @@ class IdleTime:
             shares = _Shares.of(self._shares(block, block.start, block.end))
             found.add(low, shares)
             parts.append(self._parts(block, block.start, shares))
-        return self._gaps_of(found), _joined(parts)
-
-    def _gaps_of(self, found: _Sums) -> IdleGaps:
-        gaps = self._gaps
-        return IdleGaps(
-            start=gaps.start,
-            end=gaps.end,
-            cause=found.cause,
-            share=found.share,
-            empty_until=gaps.empty_until,
-            after=gaps.after,
-            before=gaps.before,
+        whole = IdleGaps(
+            **{key: getattr(gaps, key) for key in ("start", "end", "empty_until", "after", "before")},
+            **vars(found),
             rows=self._rows[:-1],
-            idle=found.idle,
-            gaps=found.gaps,
-            longest_ns=found.longest,
             window_ns=int((self._spans[1] - self._spans[0]).sum()),
         )
+        return whole, _joined(parts)
 
     def within(self, spans: Spans) -> IdleParts:
         """What lies in ``spans``, which are in order and apart; each moment has the cause that it has in ``gaps``."""
@@ -406,11 +395,11 @@ class _Shares:
 
 
 class _Sums:
-    """What is kept of the shares of all gaps."""
+    """What is kept of the shares of all gaps: the fields of ``IdleGaps`` of the same names."""
 
     def __init__(self, gaps: int) -> None:
         self.cause, self.share = np.zeros(gaps, np.int8), np.zeros(gaps, np.int64)
-        self.idle, self.gaps, self.longest = (np.zeros(len(CAUSES), np.int64) for _ in range(3))
+        self.idle, self.gaps, self.longest_ns = (np.zeros(len(CAUSES), np.int64) for _ in range(3))
 
     def add(self, low: int, shares: _Shares) -> None:
         """``low``: the position of the first of the gaps."""
@@ -421,7 +410,7 @@ class _Sums:
         self.cause[gap[largest]] = cause[largest]
         np.add.at(self.idle, cause, ns)
         self.gaps += np.bincount(cause, minlength=len(CAUSES))
-        np.maximum.at(self.longest, cause, ns)
+        np.maximum.at(self.longest_ns, cause, ns)
 
 
 class _DeviceWaits:

@@ -16,8 +16,8 @@ from tracelens.analysis.attribution.host_time import HostCalls, host_calls
 from tracelens.analysis.attribution.steps import StepTimes, typical_step
 from tracelens.analysis.attribution.window import Attribution, Window, in_steps
 from tracelens.analysis.idle.dependencies import CriticalPath, critical_path
+from tracelens.analysis.idle.dependency_replay import SteadyStep, steady_steps
 from tracelens.analysis.idle.idle_time import IdleGaps, IdleParts, IdleTime, OwnTime, Queue, own_time, queue
-from tracelens.analysis.idle.steady_step import SteadyStep, steady_steps
 from tracelens.analysis.intervals import Spans
 from tracelens.analysis.loaded_trace import AnalysisOptions
 from tracelens.analysis.page.step_rectangles import StepIdle, step_idle

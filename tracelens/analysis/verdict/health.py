@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import field
 from typing import TYPE_CHECKING
 
@@ -35,6 +34,10 @@ if TYPE_CHECKING:
 _COLLECTIVE_FIELDS = ("Group size", "Process Group Ranks", "In split size", "Out split size")
 #: Parts of argument names that say how tokens are shared out among experts.
 _EXPERT_WORDS = ("expert", "topk", "top_k", "routing")
+_UNOPENED_GRAPHS = Unanswered(
+    question="ops of replayed kernels",
+    because="graphs replay kernels without them: record the capture, then report --capture TRACE",
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -95,6 +98,7 @@ def health(trace: Trace, options: AnalysisOptions | None = None) -> Health:
     catalog = Catalog(extensions)
     exchanges = _token_exchanges(table, catalog)
     device = table.rows_of(DEVICE_KINDS)
+    device_ns = int(table.duration_ns[device].sum())
     found = find_steps(table, tree, device)
     stem, steps = found.stem, found.steps
     served = inference_steps(table, catalog)
@@ -113,7 +117,7 @@ def health(trace: Trace, options: AnalysisOptions | None = None) -> Health:
         no_stacks=no_stacks(table).because,
         linked=_linked(tree, device),
         unlinked=len(tree.unlinked),
-        unlinked_time=_share_of_time(table, device, tree.unlinked),
+        unlinked_time=int(table.duration_ns[tree.unlinked].sum()) / device_ns if device_ns else None,
         overlaps=tree.overlaps,
         steps=(stem, len(steps)),
         steps_advice=steps_advice(table),
@@ -127,14 +131,8 @@ def health(trace: Trace, options: AnalysisOptions | None = None) -> Health:
         damage=_damage(table),
         violations=tuple(tree.self_check()),
         coverage=_coverage(trace, catalog) if len(device) else None,
-        lacks=(*not_recorded(table), *_unopened_graphs(table)),
+        lacks=(*not_recorded(table), *([_UNOPENED_GRAPHS] if len(graph_launches(table)) else [])),
     )
-
-
-def _unopened_graphs(table: TraceTable) -> Iterator[Unanswered]:
-    if len(graph_launches(table)):
-        because = "graphs replay kernels without them: record the capture, then report --capture TRACE"
-        yield Unanswered(question="ops of replayed kernels", because=because)
 
 
 def _coverage(trace: Trace, catalog: Catalog) -> Coverage:
@@ -168,11 +166,6 @@ def _linked(tree: OpTree, device: RowColumn) -> tuple[tuple[str, int], ...]:
     ways, counts = np.unique(tree.linked_by[device], return_counts=True)
     named = [(LinkedBy(way), count) for way, count in zip(ways.tolist(), counts.tolist(), strict=True)]
     return tuple((way.name.lower().replace("_", " "), count) for way, count in named if way is not LinkedBy.NOTHING)
-
-
-def _share_of_time(table: TraceTable, whole: RowColumn, part: RowColumn) -> float | None:
-    total = int(table.duration_ns[whole].sum())
-    return int(table.duration_ns[part].sum()) / total if total else None
 
 
 def _damage(table: TraceTable) -> tuple[str, ...]:
@@ -216,7 +209,8 @@ def _where_recorded(table: TraceTable, attribute: str, exchanges: set[int]) -> s
     """Which events hold an attribute that is neither empty nor an empty list."""
     rows = np.flatnonzero(table.signature >= 0)
     codes, first = np.unique(table.signature[rows], return_index=True)
-    holding = [c for c, i in zip(codes.tolist(), first.tolist(), strict=True) if _holds(table, int(rows[i]), attribute)]
+    recorded = [table.signature_of(row).attribute(attribute) for row in rows[first].tolist()]
+    holding = [code for code, value in zip(codes.tolist(), recorded, strict=True) if value not in (None, "", "[]", ())]
     found = rows[np.isin(table.signature[rows], holding)]
     if not len(found):
         return ""
@@ -225,7 +219,3 @@ def _where_recorded(table: TraceTable, attribute: str, exchanges: set[int]) -> s
     parts = [f"on token exchanges ({own:,})"] if own else []
     parts += [f"on other events ({others:,})"] if others else []
     return " and ".join(parts)
-
-
-def _holds(table: TraceTable, row: int, attribute: str) -> bool:
-    return table.signature_of(row).attribute(attribute) not in (None, "", "[]", ())

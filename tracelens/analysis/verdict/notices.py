@@ -5,7 +5,7 @@ not what they seem.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 import pandas as pd
@@ -55,8 +55,7 @@ def timing_notices(analysis: Analysis) -> Iterator[Notice]:
     yield from _after_wait(analysis)
     yield from _without_work(table, analysis.trace.tree)
     yield from _before_recording(analysis)
-    is_call = (table.kind == Kind.RUNTIME) | (table.kind == Kind.DRIVER)
-    if not is_call.any() and (analysis.activity.op >= 0).any():
+    if not table.is_of((Kind.RUNTIME, Kind.DRIVER)).any() and (analysis.activity.op >= 0).any():
         text = "no launch calls were recorded: why the GPU was idle is judged by the ops that launched its work"
         yield Notice(id="no_launch_calls", count=1, text=text)
     yield from _devices(analysis)
@@ -79,8 +78,7 @@ def _after_wait(analysis: Analysis) -> Iterator[Notice]:
     """The other way round: a wait for the whole device ended before work did that was launched before it."""
     table = analysis.trace.table
     rows = table.rows_of(DEVICE_KINDS)
-    is_call = (table.kind == Kind.RUNTIME) | (table.kind == Kind.DRIVER)
-    waits = np.flatnonzero(named(table, _DEVICE_WAITS, is_call))
+    waits = np.flatnonzero(named(table, _DEVICE_WAITS, table.is_of((Kind.RUNTIME, Kind.DRIVER))))
     launch = analysis.trace.tree.launch[rows]
     rows, launch = rows[launch >= 0], launch[launch >= 0]
     if not len(waits) or not len(rows) or len(np.unique(table.device[rows])) > 1:
@@ -132,12 +130,15 @@ def _before_recording(analysis: Analysis) -> Iterator[Notice]:
 def _devices(analysis: Analysis) -> Iterator[Notice]:
     _, devices = devices_of(analysis.activity, analysis.trace.table)
     if len(devices) > 1:
-        shown = ", ".join(devices[:4]) + (", ..." if len(devices) > 4 else "")
         text = (
-            f"{len(devices)} devices in one file ({shown}): the GPU counts as busy while any of them is; "
+            f"{len(devices)} devices in one file ({_first(devices)}): the GPU counts as busy while any of them is; "
             "times, findings and gains are of all of them together, shares of the peak are their mean"
         )
         yield Notice(id="several_devices", count=len(devices), text=text)
+
+
+def _first(texts: Sequence[str], most: int = 4) -> str:
+    return ", ".join(texts[:most]) + (", ..." if len(texts) > most else "")
 
 
 def _silence(analysis: Analysis) -> Iterator[Notice]:
@@ -205,7 +206,9 @@ def notices(analysis: Analysis) -> Iterator[Notice]:
     """What must be known to read the figures: of the input, the device, and rows that are not what they seem."""
     yield from input_notices(analysis)
     yield from _not_steps(analysis)
-    yield from _only_communication(analysis)
+    if holds_only_communication(analysis.trace.table, analysis.activity):
+        text = "the file holds only communication kernels: what else the GPU did, and why it was idle, is not in it"
+        yield Notice(id="only_communication", count=len(analysis.activity), text=text)
     yield from analysis.without_gain
     yield from _unlinked(analysis)
     yield from timing_notices(analysis)
@@ -213,9 +216,7 @@ def notices(analysis: Analysis) -> Iterator[Notice]:
     rows = analysis.frames[perf_summary.UNIFIED_PERF_SUMMARY_TITLE]
     yield from _above_peak(rows)
     yield from _at_most(rows)
-    graphs = _graph_share(analysis)
-    if graphs is not None:
-        yield graphs
+    yield from _graph_share(analysis)
     for why, count in analysis.whole_calls:
         yield Notice(id="whole_calls", count=count, text=f"{counted(count, 'call')} not split into operations: {why}")
     yield from _compiled_without_work(analysis)
@@ -245,12 +246,6 @@ def _unlinked(analysis: Analysis) -> Iterator[Notice]:
         share = percent(analysis.coverage.unlinked or 0.0, 1)
         text = f"{unlinked:,} of {len(activity):,} device events ({share} of GPU time) have no recorded launch"
         yield Notice(id="unlinked", count=unlinked, text=text)
-
-
-def _only_communication(analysis: Analysis) -> Iterator[Notice]:
-    if holds_only_communication(analysis.trace.table, analysis.activity):
-        text = "the file holds only communication kernels: what else the GPU did, and why it was idle, is not in it"
-        yield Notice(id="only_communication", count=len(analysis.activity), text=text)
 
 
 def _device(analysis: Analysis) -> Iterator[Notice]:
@@ -316,17 +311,15 @@ def _process_notice(analysis: Analysis) -> Notice | None:
     processes = list(dict.fromkeys(table.lanes[lane][0] for lane in lanes))
     if len(processes) < 2:
         return None
-    names = [f"{table.process_names.get(pid, 'process')} {pid}" for pid in processes[:4]]
-    shown = ", ".join(names) + (", ..." if len(processes) > 4 else "")
-    text = f"{len(processes)} processes in one file ({shown}): possibly merged ranks; figures cover all of them"
+    names = [f"{table.process_names.get(pid, 'process')} {pid}" for pid in processes]
+    text = f"{len(processes)} processes in one file ({_first(names)}): possibly merged ranks; figures cover all of them"
     if ambiguous:
         text += f"; {ambiguous:,} device events match several processes and stay unlinked"
     return Notice(id="several_processes", count=len(processes), text=text)
 
 
 def _chosen_rank(ranks: MergedRanks) -> Notice:
-    shown = ", ".join(f"{number}: {label}" for number, label in list(zip(ranks.numbers, ranks.labels, strict=True))[:4])
-    shown += ", ..." if len(ranks.numbers) > 4 else ""
+    shown = _first([f"{number}: {label}" for number, label in zip(ranks.numbers, ranks.labels, strict=True)])
     order = "" if ranks.is_named else ", numbered in order of their processes"
     text = f"{len(ranks.numbers)} ranks in one file ({shown}{order}): this report is of rank {ranks.chosen}"
     text += "; choose another with --rank N"
@@ -370,18 +363,19 @@ def _from_cache(rows: pd.DataFrame) -> Iterator[Notice]:
         yield Notice(id="from_cache", count=int(count), text=text)
 
 
-def _graph_share(analysis: Analysis) -> Notice | None:
+def _graph_share(analysis: Analysis) -> Iterator[Notice]:
     """Graph launches: their kernels have no ops, so say what share of device time is behind them."""
     table, activity = analysis.trace.table, analysis.activity
     if analysis.graphs is not None:
-        return _captured_graphs(analysis, analysis.graphs)
+        yield _captured_graphs(analysis, analysis.graphs)
+        return
     behind = np.isin(analysis.trace.tree.launch[activity.rows], graph_launches(table))
     if not behind.any():
-        return None
+        return
     share = activity.duration[behind].sum() / max(1, activity.duration.sum())
     found = f"{counted(int(behind.sum()), 'kernel')} ({percent(share)} of GPU time) came from graph launches"
     text = f"{found}: reported by kernel; pass --capture TRACE to see their ops"
-    return Notice(id="graph_launches", count=int(behind.sum()), text=text)
+    yield Notice(id="graph_launches", count=int(behind.sum()), text=text)
 
 
 def _too_much_work(rows: pd.DataFrame) -> Iterator[Notice]:
@@ -400,8 +394,7 @@ def _compiled_without_work(analysis: Analysis) -> Iterator[Notice]:
     unknown = rows[rows["gflops"].isna() | rows["hbm_mb"].isna()]
     if len(unknown) and not _is_replayed(analysis, FusedKernel.category):
         share = percent(unknown["kernel_us_sum"].sum() / max(1e-9, rows["kernel_us_sum"].sum()))
-        names = list(dict.fromkeys(unknown["name"].astype(str)))
-        shown = ", ".join(names[:3]) + (", ..." if len(names) > 3 else "")
+        shown = _first(list(dict.fromkeys(unknown["name"].astype(str))), most=3)
         calls = int(unknown["operation_count"].sum())
         text = f"{counted(calls, 'Triton kernel')} without FLOPs or bytes ({share} of Triton time): {shown}"
         yield Notice(id="compiled_kernels", count=calls, text=text)
@@ -430,11 +423,8 @@ def _known_share_of_opened(analysis: Analysis) -> float:
 def _captured_graphs(analysis: Analysis, graphs: GraphLinks) -> Notice:
     """What the trace of the capture gave: ops, and how much of their work is known, without which they say nothing."""
     if not graphs.kernels:
-        return Notice(
-            id="graph_launches",
-            count=0,
-            text=f"no graph launches in this trace: --capture {graphs.capture} is not used",
-        )
+        text = f"no graph launches in this trace: --capture {graphs.capture} is not used"
+        return Notice(id="graph_launches", count=0, text=text)
     share = graphs.linked_ns / max(1, int(analysis.activity.duration.sum()))
     found = f"{graphs.linked_kernels:,} of {graphs.kernels:,} kernels ({percent(share)} of GPU time)"
     launches = f"{graphs.linked_launches} of {graphs.launches:,} launches"
@@ -444,7 +434,6 @@ def _captured_graphs(analysis: Analysis, graphs: GraphLinks) -> Notice:
         if known == 0:
             text = f"graph launches: {graphs.capture} has ops for {found}, but the work of none of them is known"
     if graphs.reasons:
-        text += "; the rest is reported by kernel: " + "; ".join(
-            f"{count:,} {reason}" for reason, count in graphs.reasons
-        )
+        reasons = "; ".join(f"{count:,} {reason}" for reason, count in graphs.reasons)
+        text += f"; the rest is reported by kernel: {reasons}"
     return Notice(id="graph_launches", count=graphs.kernels, text=text)

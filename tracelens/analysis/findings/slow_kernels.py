@@ -1,22 +1,25 @@
-"""Findings about kernels: attention, compute-bound and memory-bound calls below their roofline, and kernels that are
-too short.
+"""Findings about kernels: attention, compute-bound and memory-bound calls below their roofline, kernels that are too
+short, and passes over memory that fusion spares.
 """
 
 from __future__ import annotations
 
 import itertools
 from collections import defaultdict
-from collections.abc import Hashable, Iterator
+from collections.abc import Callable, Hashable, Iterator
 
 import numpy as np
+import numpy.typing as npt
 
 from tracelens.analysis.attribution.calls import COPY
-from tracelens.analysis.findings.rule import MIN_GAIN, Advice, Candidate, Observed, finding
+from tracelens.analysis.findings.rule import MIN_GAIN, Candidate, Observed, built_in, candidate_of_calls
 from tracelens.analysis.intervals import Ints
 from tracelens.analysis.reading.catalog import COMMUNICATION
-from tracelens.analysis.verdict.summary import Said, counted, duration, percent, shortened
+from tracelens.analysis.verdict.summary import Said, counted, duration, percent, shortened, size
 from tracelens.analysis.work.known_work import LAUNCH, SHORT_KERNEL_US
 from tracelens.lazy.records import dataclass
+from tracelens.signature import OpSignature
+from tracelens.trace.table import Kind
 from tracelens.units import NS_PER_US
 
 ATTENTION, COMPUTE, OTHERWISE = "attention", "compute", "memory"
@@ -99,14 +102,16 @@ def below_roofline(seen: Observed, kind: str) -> Iterator[Candidate]:
         row = seen.row_of_event[events]
         # What runs beside others of its kind has only a part of the device
         together = seen.at_a_time(events)
+        distance, distance_figures = _distance(calls)
+        at_once = f" each, {together:.1f} at a time" if together > _TOGETHER else ""
         yield Candidate(
-            why=_sentence(seen, calls, f" each, {together:.1f} at a time" if together > _TOGETHER else ""),
+            why=_sentence(seen, calls, distance + at_once),
             claimed=seen.kernels(events, 1 - together * achievable[row], low=0.0, high=1 - together * least[row]),
             computed="kernel time above what the tile model says is achievable, at most that above the roofline",
             figures=(
                 Said(what="calls", value=calls.count, unit="count"),
                 *([Said(what=calls.differ_in, value=len(calls.kinds), unit="count")] if len(calls.kinds) > 1 else []),
-                *_distance_figures(calls),
+                *distance_figures,
             ),
             evidence=seen.evidence(calls.at, most=_MOST_ROWS),
             remedy=_FEW_ROWS if kind == OTHERWISE and _multiplies(seen, calls.at[0]) else None,
@@ -116,10 +121,10 @@ def below_roofline(seen: Observed, kind: str) -> Iterator[Candidate]:
         )
 
 
-def _sentence(seen: Observed, calls: _Calls, beside: str) -> str:
+def _sentence(seen: Observed, calls: _Calls, distance: str) -> str:
     """Which calls, how far they are from their roofline, and of several kinds the one with most to gain."""
     most = calls.kinds[0]
-    shown, count, distance = _shapes(seen, most, 40), counted(calls.count, "call"), _distance(calls) + beside
+    shown, count = _shapes(seen, most, 40), counted(calls.count, "call")
     if len(calls.kinds) > 1:
         return f"{calls.name}, {count} of {len(calls.kinds)} {calls.differ_in}: {distance}; most to gain in {shown}"
     sizes = f" with {most.sizes} sizes for {_ANY_ROWS}" if most.sizes > 1 else ""
@@ -210,91 +215,36 @@ def _multiplies(seen: Observed, index: int) -> bool:
     return str(seen.column("compute_spec")[index]).startswith("matrix_")
 
 
-def _distance(calls: _Calls) -> str:
-    """How far calls are from their roofline."""
+def _distance(calls: _Calls) -> tuple[str, tuple[Said, ...]]:
+    """How far calls are from their roofline, and the numbers of that."""
     if calls.bounds == [LAUNCH]:
         each, floor = calls.kernel_us / calls.count, calls.roofline_us / calls.count
-        return f"{duration(each)} each, {floor:.1f} µs is the launch floor"
-    share = percent(calls.roofline_us / calls.kernel_us)
-    return f"{share} of the {' or '.join(calls.bounds)} roofline"
+        figures = (
+            Said(what="kernel time of a call", value=each, unit="us"),
+            Said(what="launch floor", value=floor, unit="us"),
+        )
+        return f"{duration(each)} each, {floor:.1f} µs is the launch floor", figures
+    share = calls.roofline_us / calls.kernel_us
+    text = f"{percent(share)} of the {' or '.join(calls.bounds)} roofline"
+    return text, (Said(what="of the roofline", value=share, unit="share"),)
 
 
-def _distance_figures(calls: _Calls) -> tuple[Said, ...]:
-    if calls.bounds == [LAUNCH]:
-        each = ("kernel time of a call", calls.kernel_us), ("launch floor", calls.roofline_us)
-        return tuple(Said(what=what, value=time_us / calls.count, unit="us") for what, time_us in each)
-    return (Said(what="of the roofline", value=calls.roofline_us / calls.kernel_us, unit="share"),)
+def _slow(kind: str) -> Callable[[Observed], Iterator[Candidate]]:
+    @built_in(f"op_below_roofline: {kind}")
+    def slow(seen: Observed) -> Iterator[Candidate]:
+        """Gain: kernel time above the roofline."""
+        return below_roofline(seen, kind)
+
+    return slow
 
 
-@finding(
-    "op_below_roofline: attention",
-    Advice(
-        sees="Attention below its roofline.",
-        costs="The kernel neither keeps the matrix units busy nor the memory.",
-        remedy="another attention backend (FlashAttention, cuDNN, AITER, FlashInfer), or a head size its kernels "
-        "prefer",
-        is_general=True,
-        wrong_when="Short sequences or a decode step: the kernel is then bound by its start or by reading the cache.",
-        references=("Williams et al., Roofline, 2009, doi:10.1145/1498765.1498785",),
-        command="tracelens report TRACE --backend tile",
-    ),
-)
-def slow_attention(seen: Observed) -> Iterator[Candidate]:
-    """Gain: kernel time above the roofline."""
-    yield from below_roofline(seen, ATTENTION)
-
-
-@finding(
-    "op_below_roofline: compute",
-    Advice(
-        sees="Calls that compute below the peak rate of their precision.",
-        costs="The matrix units wait: for operands, for a last wave of few blocks, or as the kernel's tiles do "
-        "not fit.",
-        remedy="another kernel (max-autotune, a tuned GEMM library), padded dims, larger M, or a narrower precision",
-        is_general=True,
-        wrong_when="The achievable time (--backend tile) is near the measured one: the peak is out of its reach.",
-        references=("Williams et al., Roofline, 2009, doi:10.1145/1498765.1498785",),
-        command="tracelens report TRACE --backend tile",
-    ),
-)
-def slow_compute(seen: Observed) -> Iterator[Candidate]:
-    """Gain: kernel time above the roofline."""
-    yield from below_roofline(seen, COMPUTE)
-
-
-@finding(
-    "op_below_roofline: memory",
-    Advice(
-        sees="Calls that move their bytes below the HBM rate, or are bound by something else than arithmetic.",
-        costs="The memory waits for the kernel: too few loads in flight, strided access, or too little work per "
-        "launch.",
-        remedy="fuse them with their neighbors (torch.compile), use contiguous inputs, or a fused kernel of the "
-        "framework",
-        is_general=True,
-        wrong_when="They overlap with other work, which then bounds the step.",
-        references=("Williams et al., Roofline, 2009, doi:10.1145/1498765.1498785",),
-        command="tracelens report TRACE --backend tile",
-    ),
-)
-def slow_memory(seen: Observed) -> Iterator[Candidate]:
-    """Gain: kernel time above the roofline."""
-    yield from below_roofline(seen, OTHERWISE)
-
+slow_attention, slow_compute, slow_memory = map(_slow, (ATTENTION, COMPUTE, OTHERWISE))
 
 #: How many there must be, and their share of the window.
 _MANY_SHORT, _LEAST_SHORT_SHARE = 100, 0.02
 
 
-@finding(
-    "short_kernels",
-    Advice(
-        sees="Many kernels that take hardly longer than their launch.",
-        costs="A kernel of a few microseconds spends them on starting and draining: the device's units hardly work.",
-        remedy="torch.compile or other fused kernels, foreach or fused optimizers, a larger batch",
-        is_general=True,
-        wrong_when="They run beside longer kernels of another stream.",
-    ),
-)
+@built_in("short_kernels")
 def short_kernels(seen: Observed) -> Iterator[Candidate]:
     """Gain: at most all of their time."""
     activity = seen.activity
@@ -312,3 +262,175 @@ def short_kernels(seen: Observed) -> Iterator[Candidate]:
             Said(what="short: below", value=SHORT_KERNEL_US, unit="us"),
         ),
     )
+
+
+_OPTIMIZER_STEP = "Optimizer.step#"
+
+
+def within_optimizer(seen: Observed) -> npt.NDArray[np.int64]:
+    """Device events that were launched in an annotated Optimizer.step."""
+    table, activity = seen.table, seen.activity
+    codes = [code for code, name in enumerate(table.names) if name.startswith(_OPTIMIZER_STEP)]
+    steps = np.flatnonzero(table.is_named(codes) & (table.kind == Kind.USER_ANNOTATION))
+    linked = np.flatnonzero(activity.op >= 0)
+    if not len(steps) or not len(linked):
+        return np.zeros(0, np.int64)
+    steps = steps[np.argsort(table.start_ns[steps], kind="stable")]
+    op = activity.op[linked]
+    at = np.searchsorted(table.start_ns[steps], table.start_ns[op], side="right") - 1
+    around = steps[np.maximum(at, 0)]
+    inside = (at >= 0) & (table.start_ns[op] < table.ends_ns(around)) & (table.lane[op] == table.lane[around])
+    return np.compress(inside, linked).astype(np.int64)
+
+
+_ELEMENTWISE = "elementwise"
+
+
+@built_in("unfused_elementwise")
+def unfused_elementwise(seen: Observed) -> Iterator[Candidate]:
+    """Gain: fused, a chain takes at least as long as its longest kernel, and as long as today where what is between its
+    kernels must be written anyway.
+    """
+    activity = seen.activity
+    order = np.lexsort((activity.start, activity.stream))
+    elementwise = seen.category.are(_ELEMENTWISE) & ~activity.memcpy
+    # Those work on one parameter after the other, and have a rule of their own
+    elementwise[seen.once(within_optimizer)] = False
+    mine = elementwise[order]
+    stream = activity.stream[order]
+    linked = mine[1:] & mine[:-1] & (stream[1:] == stream[:-1])
+    chain = np.cumsum(np.concatenate(([True], ~linked)))[: len(order)] - 1
+    duration = activity.duration[order]
+    longest = np.zeros(len(order), np.int64)
+    np.maximum.at(longest, chain, duration)
+    total = np.bincount(chain, duration, minlength=len(order))
+    members = np.bincount(chain, minlength=len(order))[chain] > 1
+    if not members.any():
+        return
+    kept = (longest / np.maximum(total, 1))[chain[members]]
+    time_us = float(duration[members].sum()) / NS_PER_US
+    events, rows = order[members], seen.row_of_event[order[members]]
+    ranked = np.argsort(-np.bincount(rows[rows >= 0], duration[members][rows >= 0]), kind="stable")[:5]
+    mb = np.append(np.nan_to_num(seen.column("hbm_mb") / seen.column("kernels_per_call")), 0.0)[rows]
+    saved_mb = float((mb * (1 - kept)).sum()) / seen.steps
+    # Of kernels without recorded shapes the bytes are not known
+    saved = f"; fusing them saves some {size(saved_mb)} of HBM traffic" if saved_mb > 0 else ""
+    yield Candidate(
+        why=f"{counted(int(members.sum()), 'unfused elementwise kernel')} take {seen.share_text(time_us)}{saved}",
+        claimed=seen.kernels(events, 1 - kept, low=0.0, spares_launches=True),
+        computed="per chain, the time of its kernels less that of the longest; at least none of it",
+        figures=(
+            Said(what="kernels in chains", value=int(members.sum()), unit="count"),
+            seen.gpu_share(time_us),
+            *((Said(what="saved", value=saved_mb, unit="MB"),) if saved else ()),
+        ),
+        evidence=seen.evidence(ranked),
+        row=seen.example_of(ranked[0]) if len(ranked) else None,
+    )
+
+
+_FUSED_OPTIMIZER = "_fused_"
+#: A fused Adam reads four values and writes three per parameter, the longest of its passes (addcdiv) reads three and
+#: writes one.
+_FUSED_OVER_LONGEST = 7 / 4
+
+
+@built_in("optimizer_passes")
+def optimizer_passes(seen: Observed) -> Iterator[Candidate]:
+    """Gain: their time less that of one pass over gradients, parameters and moments."""
+    events = seen.once(within_optimizer)
+    name = seen.table.name[seen.activity.op[events]] if len(events) else np.zeros(0, np.int64)
+    codes, which = np.unique(name, return_inverse=True)
+    if len(codes) < 2 or any(_FUSED_OPTIMIZER in seen.table.names[code] for code in codes.tolist()):
+        return
+    took_us = seen.activity.duration_us(events)
+    total_us, longest_us = float(took_us.sum()), float(np.bincount(which, took_us).max())
+    yield Candidate(
+        why=f"{counted(len(events), 'kernel')} of {counted(len(codes), 'op')} in Optimizer.step take "
+        f"{seen.share_text(total_us)}: the optimizer is not fused",
+        claimed=seen.kernels(events, max(0.0, 1 - _FUSED_OVER_LONGEST * longest_us / total_us), spares_launches=True),
+        computed="their time less one fused pass, which moves 7/4 of the bytes of the longest of them",
+        figures=(
+            Said(what="kernels", value=len(events), unit="count"),
+            Said(what="ops", value=len(codes), unit="count"),
+            seen.gpu_share(total_us),
+        ),
+        evidence=seen.evidence_of(events),
+        row=int(seen.activity.op[events[took_us.argmax()]]),
+    )
+
+
+#: Classes from which the loss is that of a language model.
+_LARGE_VOCABULARY = 8192
+_PARTS = ("aten::_log_softmax", "aten::_log_softmax_backward_data", "aten::nll_loss_forward", "aten::nll_loss_backward",
+          "aten::log_softmax", "aten::nll_loss", "aten::nll_loss_nd", "aten::cross_entropy_loss")  # fmt: skip
+
+
+@built_in("unfused_loss")
+def unfused_loss(seen: Observed) -> Iterator[Candidate]:
+    """Gain: their time, less that of reading the logits and writing their gradient once."""
+    rows = seen.rows_where(seen.named(*_PARTS), _is_over_a_large_vocabulary)
+    if seen.hbm_tb_s is None or rows.empty:
+        return
+    # One read and one write of the logits: what the forward softmax alone moves
+    once_us = float((rows["hbm_mb"] / seen.hbm_tb_s * rows["operation_count"]).max())
+    total_us = float(rows["kernel_us_sum"].sum())
+    if not once_us > 0:
+        return
+    rest = Candidate(
+        why=": the cross-entropy over a large vocabulary is not fused",
+        claimed=seen.calls(rows, 1 - min(once_us, total_us) / total_us, spares_launches=True),
+        computed="their time, less that of the bytes of the largest of them at the rate of HBM",
+    )
+    yield from candidate_of_calls(seen, rows, "call", rest)
+
+
+def _is_over_a_large_vocabulary(op: OpSignature) -> bool:
+    shapes = (op.shape_or_scalar(i) for i in range(len(op.shapes or ())))
+    return any(len(shape) >= 2 and shape[-1] >= _LARGE_VOCABULARY for shape in shapes)
+
+
+_FLOATS = {"float", "double", "c10::Half", "c10::BFloat16"}
+
+
+def _casts(op: OpSignature) -> bool:
+    types = {op.dtype_text(0), op.dtype_text(1)}
+    return len(types) == 2 and types <= _FLOATS
+
+
+def _rearranges(op: OpSignature) -> bool:
+    """Whether two tensors of one shape and type lie differently in memory, the second of them without gaps."""
+    to, of = op.stride(0), op.stride(1)
+    if not (op.has(0) and op.has(1) and to and of) or op.dtype_text(0) != op.dtype_text(1):
+        return False
+    shape = op.shape_or_scalar(0)
+    return len(shape) > 1 and shape == op.shape_or_scalar(1) and to != of and 0 not in of
+
+
+#: Copies within the device that only change something of a tensor: what that is, which ops and which of their calls
+#: they are, and how they are called.
+_CHANGING_COPIES = {
+    "type_casts": ("type", ("aten::copy_", "aten::_to_copy"), _casts, ("cast", "casts")),
+    "layout_copies": ("memory layout", ("aten::copy_",), _rearranges, ("copy", "copies")),
+}
+
+
+def _changing_copies(kind: str) -> Callable[[Observed], Iterator[Candidate]]:
+    changes, ops, fits, (one, many) = _CHANGING_COPIES[kind]
+
+    @built_in(kind)
+    def copies(seen: Observed) -> Iterator[Candidate]:
+        """Gain: at most all of their time."""
+        rows = seen.rows_where(seen.named(*ops) & (seen.column("category") != COPY), fits)
+        rest = Candidate(
+            why=f": they only change a tensor's {changes}",
+            claimed=seen.calls(rows, low=0.0, spares_launches=True),
+            computed="their time; at least none of it",
+            certainty="low",
+        )
+        return candidate_of_calls(seen, rows, one, rest, plural=many)
+
+    return copies
+
+
+type_casts, layout_copies = map(_changing_copies, _CHANGING_COPIES)
