@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from tracelens.analysis import grouping
 from tracelens.analysis.grouping import ByGroup, Spread, numbered
-from tracelens.analysis.sheets.distinct_calls import STATISTICS
+from tracelens.analysis.sheets.priced_calls import STATISTICS
 
 VALUES = st.one_of(st.floats(-1e9, 1e9), st.just(math.nan))
 

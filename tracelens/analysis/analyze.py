@@ -23,11 +23,10 @@ from tracelens.analysis.grouping import Codes
 from tracelens.analysis.intervals import Ints
 from tracelens.analysis.loaded_trace import AnalysisOptions
 from tracelens.analysis.page.step_rectangles import StepIdle
-from tracelens.analysis.reading.added_ops import KnownShapes
-from tracelens.analysis.reading.captured_graphs import GraphLinks
+from tracelens.analysis.reading.added_ops import GraphLinks, KnownShapes
 from tracelens.analysis.reading.catalog import ExtensionFailure
 from tracelens.analysis.reading.recording import Recording
-from tracelens.analysis.sheets import cpu_ops, step_times
+from tracelens.analysis.sheets import device_timeline, perf_summary
 from tracelens.analysis.sheets.context import HostContext, SheetContext
 from tracelens.analysis.sheets.device_timeline import not_shown
 from tracelens.analysis.sheets.priced_calls import PricedCalls
@@ -180,9 +179,9 @@ def _cpu_only(recording: Recording, options: AnalysisOptions) -> Analysis:
     selected = chosen_steps(options.steps, times)
     context = HostContext(recording=recording, options=options, step_times=times, selected=selected)
     titles = (
-        cpu_ops.CPU_OPS_TITLE,
-        cpu_ops.CPU_OPS_SUMMARY_TITLE,
-        *((step_times.STEP_TIMES_TITLE,) if len(times) else ()),
+        perf_summary.CPU_OPS_TITLE,
+        perf_summary.CPU_OPS_SUMMARY_TITLE,
+        *((device_timeline.STEP_TIMES_TITLE,) if len(times) else ()),
     )
     return Analysis(
         trace=recording.trace,

@@ -30,9 +30,8 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    from tracelens.analysis.ranks.parallel_reading import RankOptions
     from tracelens.analysis.ranks.rank_comparison import compare_ranks
-    from tracelens.analysis.ranks.rank_files import find_traces, job_folder
+    from tracelens.analysis.ranks.rank_files import RankOptions, find_traces, job_folder
     from tracelens.cli.report import is_file, write_report
     from tracelens.errors import UsageError
     from tracelens.executors import open_executor

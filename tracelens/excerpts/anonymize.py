@@ -13,10 +13,10 @@ from typing import Any
 
 import numpy as np
 
-from tracelens.analysis.attribution.activity import Bools
 from tracelens.analysis.attribution.host_time import telling_part
 from tracelens.analysis.attribution.steps import select_steps, telling_word
 from tracelens.analysis.attribution.window import Window
+from tracelens.analysis.intervals import Bools
 from tracelens.analysis.loaded_trace import AnalysisOptions, Trace
 from tracelens.analysis.reading.catalog import Catalog
 from tracelens.analysis.reading.recording import Recording

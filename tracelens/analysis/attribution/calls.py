@@ -24,9 +24,9 @@ from dataclasses import replace
 import numpy as np
 import numpy.typing as npt
 
-from tracelens.analysis.attribution.activity import Bools, DeviceActivity, Labels
+from tracelens.analysis.attribution.activity import DeviceActivity, Labels
 from tracelens.analysis.grouping import Codes, distinct_rows
-from tracelens.analysis.intervals import overlapping, union_by_group
+from tracelens.analysis.intervals import Bools, Ints, overlapping, union_by_group
 from tracelens.analysis.reading.catalog import OTHER
 from tracelens.analysis.reading.op_readings import OpReadings
 from tracelens.lazy.records import dataclass
@@ -118,7 +118,6 @@ def event_categories(
     return Labels.of(label, texts)
 
 
-Ints = npt.NDArray[np.int64]
 #: What the name of a kernel that is an op of its own ends with, unless it is a copy.
 SYNTHETIC = " (Synthetic Op)"
 

@@ -14,7 +14,7 @@ import numpy.typing as npt
 
 from tracelens.analysis.attribution.activity import DeviceActivity
 from tracelens.analysis.grouping import Codes, distinct_rows, order_by
-from tracelens.analysis.intervals import Ints, union_by_group
+from tracelens.analysis.intervals import Bools, Ints, union_by_group
 from tracelens.lazy.records import dataclass
 from tracelens.trace.links import ENGINE_PREFIX
 from tracelens.trace.table import Kind, RowColumn, TraceTable
@@ -24,8 +24,6 @@ from tracelens.units import NS_PER_US
 if TYPE_CHECKING:
     import pandas as pd
 
-
-Bools = npt.NDArray[np.bool_]
 
 # "<built-in method copy_ of Tensor object at 0x7f22b7f651d0>": another text for every tensor.
 _ADDRESS = re.compile(r" at 0x[0-9a-f]+(?=>)")

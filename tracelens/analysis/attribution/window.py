@@ -11,7 +11,6 @@ from functools import cached_property
 import numpy as np
 
 from tracelens.analysis.attribution.activity import (
-    Bools,
     DeviceActivity,
     Labels,
     StreamOverlaps,
@@ -35,6 +34,7 @@ from tracelens.analysis.attribution.steps import (
     step_of_events,
 )
 from tracelens.analysis.grouping import Codes
+from tracelens.analysis.intervals import Bools
 from tracelens.analysis.loaded_trace import CLIP, FILE, AnalysisOptions
 from tracelens.analysis.reading.catalog import OTHER
 from tracelens.analysis.reading.engine_steps import STEM, InferenceSteps, inference_steps, steady_steps

@@ -24,7 +24,7 @@ from tracelens.analysis.findings.idle_rules import (
 from tracelens.analysis.findings.rule import Advice, Bools, Candidate, Floats, Integers, Observed, finding
 from tracelens.analysis.idle.idle_time import LATENCY
 from tracelens.analysis.intervals import Ints, covered_ns
-from tracelens.analysis.reading.captured_graphs import graph_launches
+from tracelens.analysis.reading.added_ops import graph_launches
 from tracelens.analysis.verdict.summary import Said, counted, duration, percent, shortened
 from tracelens.trace.provenance import no_stacks
 from tracelens.trace.table import Kind, Recorder, TraceTable

@@ -14,12 +14,12 @@ from functools import cached_property
 
 import numpy as np
 
-from tracelens.analysis.attribution.activity import Bools, DeviceActivity
+from tracelens.analysis.attribution.activity import DeviceActivity
 from tracelens.analysis.attribution.host_time import HostCalls
 from tracelens.analysis.attribution.steps import RecordedStep, typical_step
 from tracelens.analysis.attribution.window import Window
 from tracelens.analysis.idle.dependency_replay import NONE, Changes, DependencyPaths, DependencyReplay, Ways, period
-from tracelens.analysis.intervals import Ints
+from tracelens.analysis.intervals import Bools, Ints
 from tracelens.lazy.records import dataclass
 from tracelens.trace.table import Kind, RowColumn, TraceTable
 from tracelens.trace.tree import OpTree

@@ -10,17 +10,16 @@ from math import prod
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from tracelens.analysis.attribution.activity import DeviceActivity, Timeline, device_activity, gpu_timeline
 from tracelens.analysis.attribution.calls import with_communicating_ops
 from tracelens.analysis.attribution.steps import StepTimes, device_steps
-from tracelens.analysis.intervals import Ints, covered_ns
+from tracelens.analysis.intervals import Bools, Ints, covered_ns
 from tracelens.analysis.loaded_trace import AnalysisOptions, Trace, active_extensions
 from tracelens.analysis.reading.catalog import COMMUNICATION, Catalog
 from tracelens.analysis.reading.op_readings import read_ops
 from tracelens.analysis.reading.recorded_groups import calls_above, ep_size_of, expert_groups, recorded_attributes
-from tracelens.analysis.work.expert_layers import (
+from tracelens.analysis.work.expert_exchange import (
     OF_MODEL,
     SPLIT_SIZES,
     Layers,
@@ -40,8 +39,6 @@ from tracelens.perf_models.collective import Collective, EPComm
 from tracelens.signature import OpSignature
 from tracelens.trace.table import Kind, ProcessGroup, TraceTable
 from tracelens.trace.tree import OpTree
-
-Bools = npt.NDArray[np.bool_]
 
 #: Words of calls in which every rank may send something else to every other.
 ALL_TO_ALL = ("all_to_all", "all_to_allv")

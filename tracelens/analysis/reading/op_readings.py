@@ -14,6 +14,7 @@ import numpy.typing as npt
 
 from tracelens.analysis.attribution.activity import DeviceActivity
 from tracelens.analysis.grouping import Codes, distinct_rows, first_of_each, numbered
+from tracelens.analysis.intervals import Ints
 from tracelens.analysis.loaded_trace import Trace
 from tracelens.analysis.reading.added_ops import forward_rows
 from tracelens.analysis.reading.catalog import PRODUCTS, Catalog, Reading
@@ -148,9 +149,6 @@ def _followers(trace: Trace, rows: RowColumn) -> dict[int, OpSignature]:
                 break
             place = int(tree.last[following])
     return found
-
-
-Ints = npt.NDArray[np.int64]
 
 
 class OpReadings:

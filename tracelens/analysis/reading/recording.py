@@ -8,9 +8,14 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from tracelens.analysis.loaded_trace import AnalysisOptions, active_extensions
-from tracelens.analysis.reading.added_ops import KnownShapes, with_inner_ops, with_known_shapes
+from tracelens.analysis.reading.added_ops import (
+    GraphLinks,
+    KnownShapes,
+    with_captured_ops,
+    with_inner_ops,
+    with_known_shapes,
+)
 from tracelens.analysis.reading.amd_tracelens_tree import with_hooks
-from tracelens.analysis.reading.captured_graphs import GraphLinks, with_captured_ops
 from tracelens.analysis.reading.catalog import Catalog
 from tracelens.errors import NothingToAnalyzeError, UsageError
 from tracelens.extensions import Extension

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from tracelens.analysis.attribution.activity import Bools, DeviceActivity, Labels
+from tracelens.analysis.attribution.activity import DeviceActivity, Labels
 from tracelens.analysis.attribution.host_scopes import (
     BACKWARD,
     FORWARD,
@@ -24,7 +24,7 @@ from tracelens.analysis.attribution.host_scopes import (
     reached,
 )
 from tracelens.analysis.attribution.steps import is_step_annotation
-from tracelens.analysis.intervals import Ints
+from tracelens.analysis.intervals import Bools, Ints
 from tracelens.analysis.sheets.shared_columns import DURATIONS
 from tracelens.lazy.records import dataclass
 from tracelens.schema import column_set, count, identifier, percent, sheet, text, us

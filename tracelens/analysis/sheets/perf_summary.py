@@ -1,30 +1,323 @@
-"""Sheets of distinct calls with their work and estimates: all figures, one readable line per call, headroom by
-category.
+"""Sheets of ops: kernel time by launching op, category and kernel, host time of CPU ops, every distinct call with
+its work and estimates, headroom by category.
 """
 
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 import numpy as np
 import pandas as pd
 
-from tracelens.analysis.grouping import distinct_rows
+from tracelens.analysis.attribution.activity import DeviceActivity, Labels
+from tracelens.analysis.attribution.host_scopes import with_places
+from tracelens.analysis.grouping import ByGroup, Codes, Spread, distinct_rows, first_of_each, numbered
 from tracelens.analysis.idle.idle_time import BEFORE_RECORDING, CAUSES
-from tracelens.analysis.sheets import kernel_time
+from tracelens.analysis.intervals import Bools, Floats, Ints
+from tracelens.analysis.reading.catalog import OTHER, Catalog
+from tracelens.analysis.reading.op_readings import OpReadings
+from tracelens.analysis.sheets import priced_calls
 from tracelens.analysis.sheets import shared_columns as shared
 from tracelens.analysis.sheets.context import SheetContext
-from tracelens.analysis.sheets.distinct_calls import DIFFERENT
-from tracelens.analysis.sheets.shared_columns import CATEGORY
-from tracelens.backends.base import Floats, bound_name
-from tracelens.schema import PARAMETER, column_set, count, number, percent, sheet, statistics, text, us
-from tracelens.units import NS_PER_US
+from tracelens.analysis.sheets.priced_calls import (
+    DIFFERENT,
+    UNLINKED_NAME,
+    sorted_by,
+    with_estimated_totals,
+    with_percent,
+)
+from tracelens.analysis.sheets.shared_columns import (
+    CALLS,
+    CATEGORY,
+    DIMS,
+    DIRECT,
+    ESTIMATED_TOTAL,
+    KERNEL,
+    NAME,
+    OF_TOTAL,
+    PARENT,
+    PERCENTAGES,
+    SCALARS,
+    STREAM,
+    STRIDES,
+)
+from tracelens.backends.base import bound_name
+from tracelens.schema import PARAMETER, TOTALED, column_set, count, number, percent, sheet, statistics, text, us
+from tracelens.signature import recorded_text
+from tracelens.trace.table import HOST_KINDS, Kind, RowColumn, TraceTable
+from tracelens.units import FLOPS_PER_GFLOP, NS_PER_US, TERA_PER_S_IN_PER_US
 
 if TYPE_CHECKING:
     import pandas as pd
 
-    from tracelens.analysis.sheets.context import SheetContext
+    from tracelens.analysis.loaded_trace import Trace
+    from tracelens.analysis.sheets.context import HostContext, SheetContext
+
+
+OPS_SUMMARY_BY_CATEGORY_TITLE = "ops_summary_by_category"
+OPS_SUMMARY_BY_CATEGORY_COLUMNS = column_set(CATEGORY, CALLS, DIRECT[-1], PERCENTAGES, ESTIMATED_TOTAL)
+
+
+@sheet(OPS_SUMMARY_BY_CATEGORY_TITLE, columns=OPS_SUMMARY_BY_CATEGORY_COLUMNS, order=20, json=None)
+def ops_summary_by_category_frame(context: SheetContext) -> pd.DataFrame:
+    """Kernel time by category of the launching op; collectives are left out: see coll_analysis."""
+    rows = by_category(context.launchers_and_unlinked, context.activity, context.event_category)
+    return with_estimated_totals(rows, context.priced.modelled, "category")
+
+
+def by_category(unique: pd.DataFrame, activity: DeviceActivity, category: Labels) -> pd.DataFrame:
+    """By category: the calls that launched kernels of it, and these kernels' summed time. Collectives are left out."""
+    counted = np.flatnonzero(~activity.collective)
+    took = np.bincount(category.code[counted], activity.duration[counted], minlength=len(category.texts))
+    frame = unique.groupby("category", sort=True).agg(operation_count=("operation_count", "sum")).reset_index()
+    frame["direct_us_sum"] = frame["category"].map(dict(zip(category.texts, took / NS_PER_US, strict=True)))
+    return with_percent(sorted_by(frame, "direct_us_sum"), "direct_us_sum")
+
+
+OPS_SUMMARY_COLUMNS = column_set(
+    shared.NAME, shared.DIRECT[-1], shared.SUBTREE[-1], shared.CALLS,
+    text("categories", "Categories of the op's calls.", width=30), shared.PERCENTAGES, shared.ESTIMATED_TOTAL,
+)  # fmt: skip
+
+
+@sheet("ops_summary", columns=OPS_SUMMARY_COLUMNS, order=30, json=None)
+def ops_summary_frame(context: SheetContext) -> pd.DataFrame:
+    """Kernel time by name of the launching op; collectives are left out: see coll_analysis."""
+    return with_estimated_totals(by_name(context.launchers_and_unlinked), context.priced.modelled, "name")
+
+
+def by_name(unique: pd.DataFrame) -> pd.DataFrame:
+    """Rows of distinct calls added up by name."""
+    frame = unique.groupby("name", sort=True).agg(
+        direct_us_sum=("direct_us_sum", "sum"),
+        subtree_us_sum=("subtree_us_sum", "sum"),
+        operation_count=("_calls", "sum"),
+        categories=("category", lambda c: repr(sorted(set(c)))),
+    )
+    frame = frame.reset_index()
+    return with_percent(sorted_by(frame, "direct_us_sum"), "direct_us_sum")
+
+
+OPS_UNIQUE_ARGS_COLUMNS = column_set(
+    shared.NAME, shared.CATEGORY, shared.PROCESS, shared.ARGUMENTS, shared.CALLS, shared.DIRECT, shared.SUBTREE,
+    shared.EXAMPLE, shared.KERNELS_BEHIND, shared.PLACES, shared.PERCENTAGES,
+)  # fmt: skip
+
+
+@sheet("ops_unique_args", columns=OPS_UNIQUE_ARGS_COLUMNS, order=40, json=None)
+def ops_unique_args_frame(context: SheetContext) -> pd.DataFrame:
+    """Kernel time by distinct call: name, shapes, types, strides and scalars of the op; without collectives."""
+    return with_places(
+        context.priced.launchers, context.trace.tree, context.attribution.phases, context.attribution.repeated
+    )
+
+
+KERNEL_SUMMARY_TITLE = "kernel_summary"
+_DURATION = us("duration_us", "Durations of the kernels.")
+KERNEL_SUMMARY_COLUMNS = column_set(
+    text("category", "Category of the op that launched the kernel.", width=20),
+    PARENT, KERNEL, STREAM,
+    statistics(("sum",), _DURATION),
+    count("kernels", "Number of kernels."),
+    statistics(("mean", "min", "max"), _DURATION),
+    percent("percent_of_kernels", "Share of all kernel durations."),
+    OF_TOTAL,
+)  # fmt: skip
+
+
+@sheet(KERNEL_SUMMARY_TITLE, columns=KERNEL_SUMMARY_COLUMNS, order=50, json=None)
+def kernel_summary_frame(context: SheetContext) -> pd.DataFrame:
+    """Kernel time by launching op, kernel and stream; collectives and unlinked kernels included."""
+    return kernel_summary(context.trace.table, context.activity, context.event_category, context.timeline.total_ns)
+
+
+def kernel_summary(table: TraceTable, activity: DeviceActivity, category: Labels, total_ns: int) -> pd.DataFrame:
+    """One row per (parent op, kernel name, category, stream), collectives and unlinked kernels included."""
+    parent = np.where(activity.op >= 0, table.name[activity.op], np.int32(-1))
+    group = numbered(category.code, parent, activity.name, activity.stream)
+    first = first_of_each(group)
+    us = Spread(activity.duration_us(), ByGroup(group))
+    columns = {
+        "category": category[first].tolist(),
+        "parent_op": [UNLINKED_NAME if c < 0 else table.names[c] for c in parent[first].tolist()],
+        "kernel_name": [table.names[c] for c in activity.name[first].tolist()],
+        "stream": activity.stream[first].astype(np.int64),
+        "kernels": us.count,
+        **{f"duration_us_{name}": getattr(us, name) for name in ("sum", "mean", "min", "max")},
+        "percent_of_kernels": 100 * us.sum / (us.sum.sum() or 1),
+        "percent_of_window": 100 * us.sum * NS_PER_US / (total_ns or 1),
+    }
+    return sorted_by(pd.DataFrame(columns), "duration_us_sum")
+
+
+SHORT_KERNEL_HISTOGRAM_COLUMNS = column_set(
+    us("bin_start_us", "Shortest duration."),
+    us("bin_end_us", "Longest duration."),
+    count("kernels", "Kernels of such a duration."),
+)
+
+
+@sheet("short_kernel_histogram", columns=SHORT_KERNEL_HISTOGRAM_COLUMNS, order=54, json=None)
+def short_kernel_histogram_frame(context: SheetContext) -> pd.DataFrame:
+    """How many short kernels there are, by duration."""
+    return short_kernel_histogram(context.activity)
+
+
+def short_kernels(activity: DeviceActivity, below_us: float) -> Codes:
+    """Positions of the events shorter than ``below_us``, collectives left out."""
+    return np.flatnonzero((activity.duration < below_us * NS_PER_US) & ~activity.collective).astype(np.int32)
+
+
+def short_kernel_histogram(activity: DeviceActivity, below_us: float = 10.0, bins: int = 100) -> pd.DataFrame:
+    """Kernels shorter than ``below_us`` in equal bins between the shortest and the longest of them."""
+    us = activity.duration_us(short_kernels(activity, below_us))
+    if not len(us):
+        return pd.DataFrame({"bin_start_us": [], "bin_end_us": [], "kernels": []})
+    count, edges = np.histogram(us, bins=bins)
+    return pd.DataFrame({"bin_start_us": edges[:-1], "bin_end_us": edges[1:], "kernels": count})
+
+
+_SHORT = "Kernels below the threshold for short ones (10 µs)."
+KERNEL_TIME_COLUMNS = column_set(
+    PARENT, DIMS, STRIDES, SCALARS, KERNEL,
+    count("short_kernel_count", _SHORT),
+    statistics(("sum", "mean"), us("short_kernel_us", _SHORT)),
+    OF_TOTAL,
+)  # fmt: skip
+
+
+@sheet("short_kernels_summary", columns=KERNEL_TIME_COLUMNS, order=56, json=None)
+def kernel_time_frame(context: SheetContext) -> pd.DataFrame:
+    """Short kernels by launching op and kernel: where launches cost more than work."""
+    return short_kernels_summary(context.trace.table, context.activity, context.timeline.total_ns)
+
+
+def short_kernels_summary(
+    table: TraceTable, activity: DeviceActivity, total_ns: int, below_us: float = 10.0
+) -> pd.DataFrame:
+    """Kernels shorter than ``below_us`` by launching op call and kernel name."""
+    short = short_kernels(activity, below_us)
+    op = activity.op[short]
+    group = numbered(
+        *(np.where(op >= 0, codes[op], -1) for codes in (table.name, table.signature)), activity.name[short]
+    )
+    first = first_of_each(group)
+    us = pd.Series(activity.duration_us(short)).groupby(group).agg(["sum", "size", "mean"])
+    signatures = [table.signature_of(r) if r >= 0 else None for r in op[first].tolist()]
+    result = pd.DataFrame(
+        {
+            "parent_op": [UNLINKED_NAME if s is None else s.name for s in signatures],
+            "input_dims": [None if s is None else recorded_text(s.shapes) for s in signatures],
+            "input_strides": [None if s is None else recorded_text(s.strides) for s in signatures],
+            "concrete_inputs": [None if s is None else recorded_text(s.scalars) for s in signatures],
+            "kernel_name": [table.names[c] for c in activity.name[short[first]].tolist()],
+        },
+        dtype=object,
+    )
+    for key, figure in (("us_sum", "sum"), ("count", "size"), ("us_mean", "mean")):
+        result[f"short_kernel_{key}"] = us[figure]
+    result["percent_of_window"] = 100 * result["short_kernel_us_sum"] * NS_PER_US / total_ns if total_ns else 0.0
+    return sorted_by(result, "short_kernel_us_sum")
+
+
+CPU_OPS_TITLE = "cpu_ops_unique_args"
+SELF = "Time in the op itself, without the ops it called on its thread."
+TOTAL = "From the op's start on the host to its end, what it called included."
+CPU_OPS_COLUMNS = column_set(
+    shared.NAME, shared.CATEGORY, shared.PROCESS, shared.ARGUMENTS, shared.CALLS,
+    statistics(TOTALED, us("host_self_us", SELF)),
+    statistics(TOTALED, us("host_us", TOTAL)),
+    shared.EXAMPLE, shared.GFLOPS,
+    number(
+        "cpu_tflops_s", "Arithmetic over the op's mean total CPU time.", unit="1e12 operations per second"
+    ),
+    shared.HAS_PERF_MODEL, shared.PERCENTAGES,
+)  # fmt: skip
+
+
+@sheet(CPU_OPS_TITLE, columns=CPU_OPS_COLUMNS, order=82, json=None)
+def cpu_ops_frame(context: HostContext) -> pd.DataFrame | None:
+    """CPU ops by distinct call, by their own time on the host."""
+    if not context.options.cpu:
+        return None
+    return cpu_ops_unique_args(context.recorded, context.recording.catalog, context.in_scope)
+
+
+def cpu_ops_unique_args(
+    trace: Trace, catalog: Catalog, in_scope: Callable[[RowColumn], Bools] | None = None
+) -> pd.DataFrame:
+    """One row per distinct CPU op call: host_us (with what it called), host_self_us, and FLOPs over its total time.
+
+    ``in_scope``: which calls count; None for all. Self time leaves out ops called on the same thread. ``cpu_tflops_s``
+    is the CPU's rate where a perf model knows the op.
+    """
+    import pandas as pd
+
+    table = trace.table
+    rows: RowColumn = np.flatnonzero(table.kind == Kind.CPU_OP).astype(np.int32)
+    if in_scope is not None:
+        rows = rows[in_scope(rows)]
+    own = self_ns(trace)
+    readings = OpReadings(table, catalog, rows)
+    group = priced_calls.Grouping(table, rows, np.full(len(rows), -1, np.int32))
+    code = readings.code_of(rows[group.first])
+    found = [readings.readings[c] for c in code.tolist()]
+    frame = priced_calls.identity(table, group.example, [r.category or OTHER for r in found])
+    frame["operation_count"] = np.bincount(group.of_call, minlength=len(frame))
+    columns = {"host_us": table.duration_ns[rows] / NS_PER_US, "host_self_us": own[rows] / NS_PER_US}
+    measured = priced_calls.statistics(columns, group.of_call, totals=tuple(columns))
+    frame["example_row"] = group.example
+    flops = np.array([np.nan if r.model is None or r.leaf_only else _known(r.model.flops()) for r in found], float)
+    frame["gflops"] = flops / FLOPS_PER_GFLOP
+    frame["has_perf_model"] = [r.model is not None for r in found]
+    frame = pd.concat([frame, measured], axis=1)
+    mean = frame["host_us_mean"].to_numpy()
+    frame["cpu_tflops_s"] = (
+        np.divide(flops, mean, out=np.full(len(mean), np.nan), where=mean > 0) / TERA_PER_S_IN_PER_US
+    )
+    return priced_calls.with_percent(priced_calls.sorted_by(frame, "host_self_us_sum"), "host_self_us_sum")
+
+
+def self_ns(trace: Trace) -> Ints:
+    """Per table row: a host event's duration less that of the CPU ops directly below it on its thread; at least 0."""
+    table, tree = trace.table, trace.tree
+    own = np.where(table.is_of(HOST_KINDS), table.duration_ns, 0).astype(np.int64)
+    rows = np.flatnonzero(table.kind == Kind.CPU_OP)
+    parent = tree.op_parent[rows]
+    below = parent >= 0
+    np.subtract.at(own, parent[below], table.duration_ns[rows[below]])
+    return np.maximum(own, 0)
+
+
+def _known(value: float | None) -> float:
+    return float("nan") if value is None else float(value)
+
+
+CPU_OPS_SUMMARY_TITLE = "cpu_ops_summary"
+CPU_OPS_SUMMARY_COLUMNS = column_set(
+    NAME, CATEGORY, CALLS, us("host_self_us_sum", SELF),
+    us("host_us_sum", TOTAL), PERCENTAGES,
+)  # fmt: skip
+
+
+@sheet(CPU_OPS_SUMMARY_TITLE, columns=CPU_OPS_SUMMARY_COLUMNS, order=80, json=None)
+def cpu_ops_summary_frame(context: HostContext) -> pd.DataFrame | None:
+    """CPU ops by name, by their own time on the host."""
+    unique = context.frames.get(CPU_OPS_TITLE)
+    return None if unique is None else cpu_ops_summary(unique)
+
+
+def cpu_ops_summary(unique: pd.DataFrame) -> pd.DataFrame:
+    """By name: calls, total and self time (us)."""
+    frame = unique.groupby("name", sort=True).agg(
+        category=("category", "first"),
+        operation_count=("operation_count", "sum"),
+        host_us_sum=("host_us_sum", "sum"),
+        host_self_us_sum=("host_self_us_sum", "sum"),
+    )
+    return with_percent(sorted_by(frame.reset_index(), "host_self_us_sum"), "host_self_us_sum")
 
 
 UNIFIED_PERF_SUMMARY_TITLE = "unified_perf_summary"
@@ -97,7 +390,7 @@ PERF_SUMMARY_COLUMNS = column_set(
 @sheet(PERF_SUMMARY_TITLE, columns=PERF_SUMMARY_COLUMNS, order=1, json=None)
 def perf_summary_frame(context: SheetContext) -> pd.DataFrame:
     """Every distinct call, the longest first; unified_perf_summary has the same rows with every column."""
-    kernels = context.frames[kernel_time.KERNEL_SUMMARY_TITLE]
+    kernels = context.frames[KERNEL_SUMMARY_TITLE]
     return overview(context.frames[UNIFIED_PERF_SUMMARY_TITLE], float(kernels["duration_us_sum"].sum()))
 
 

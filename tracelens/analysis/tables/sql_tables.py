@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from tracelens.analysis.attribution.window import in_steps
-from tracelens.analysis.sheets import coll_analysis, device_memory, perf_summary, step_times
+from tracelens.analysis.sheets import coll_analysis, device_memory, device_timeline, perf_summary
 from tracelens.schema import TEXT, column_set, count, flag, identifier, table, text, us
 from tracelens.trace.table import Kind
 from tracelens.units import NS_PER_US
@@ -116,7 +116,7 @@ def ops(analysis: Analysis) -> pd.DataFrame | None:
     return analysis.frames.get(perf_summary.UNIFIED_PERF_SUMMARY_TITLE)
 
 
-_SHEET = step_times.STEP_TIMES_COLUMNS
+_SHEET = device_timeline.STEP_TIMES_COLUMNS
 STEP_TABLE_COLUMNS = {**_SHEET, "begins_with": replace(_SHEET["begins_with"], number_format=TEXT)}
 
 

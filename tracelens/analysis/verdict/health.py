@@ -13,8 +13,7 @@ from tracelens.analysis.attribution.calls import unified_calls, with_communicati
 from tracelens.analysis.attribution.steps import find_steps, holds_most_work
 from tracelens.analysis.attribution.window import coverage
 from tracelens.analysis.loaded_trace import AnalysisOptions, active_extensions
-from tracelens.analysis.reading.added_ops import with_inner_ops
-from tracelens.analysis.reading.captured_graphs import graph_launches
+from tracelens.analysis.reading.added_ops import graph_launches, with_inner_ops
 from tracelens.analysis.reading.catalog import Catalog
 from tracelens.analysis.reading.engine_steps import STEM, inference_steps
 from tracelens.analysis.reading.op_readings import read_ops

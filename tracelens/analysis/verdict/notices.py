@@ -18,7 +18,7 @@ from tracelens.analysis.findings.transfers import holds_only_communication
 from tracelens.analysis.grouping import distinct_rows
 from tracelens.analysis.idle.idle_time import BEFORE_RECORDING
 from tracelens.analysis.intervals import Ints
-from tracelens.analysis.reading.captured_graphs import GraphLinks, graph_launches
+from tracelens.analysis.reading.added_ops import GraphLinks, graph_launches
 from tracelens.analysis.reading.engine_steps import STEM
 from tracelens.analysis.reading.recording import CHOSEN
 from tracelens.analysis.sheets import device_timeline, perf_summary

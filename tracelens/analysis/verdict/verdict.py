@@ -14,13 +14,13 @@ from tracelens.analysis.analyze import Analysis
 from tracelens.analysis.attribution.activity import at_a_time, devices_of
 from tracelens.analysis.attribution.calls import COLLECTIVES, COPY
 from tracelens.analysis.intervals import union_by_group
-from tracelens.analysis.reading.captured_graphs import graph_launches
+from tracelens.analysis.reading.added_ops import graph_launches
 from tracelens.analysis.reading.catalog import COMMUNICATION, NO_MODEL
 from tracelens.analysis.reading.recording import CHOSEN
-from tracelens.analysis.sheets import coll_analysis, copies, cpu_ops, device_timeline, perf_summary
+from tracelens.analysis.sheets import coll_analysis, device_memory, device_timeline, perf_summary
 from tracelens.analysis.sheets.coll_analysis import with_bus_rate
-from tracelens.analysis.sheets.copies import with_rate
-from tracelens.analysis.sheets.distinct_calls import UNLINKED_NAME
+from tracelens.analysis.sheets.device_memory import with_rate
+from tracelens.analysis.sheets.priced_calls import UNLINKED_NAME
 from tracelens.analysis.verdict.notices import input_notices, notices
 from tracelens.analysis.verdict.summary import (
     COMPLETE,
@@ -83,7 +83,8 @@ def categories(analysis: Analysis, divisor: int) -> tuple[CategoryRow, ...]:
     ]
     if "copies" in analysis.frames:
         rows = [
-            with_rate(row, analysis.frames[copies.TITLE], analysis.device) if row.name == COPY else row for row in rows
+            with_rate(row, analysis.frames[device_memory.COPIES_TITLE], analysis.device) if row.name == COPY else row
+            for row in rows
         ]
     collectives = analysis.frames[coll_analysis.TITLE]
     rows = [with_bus_rate(row, collectives) if row.name == COLLECTIVES else row for row in rows]
@@ -92,7 +93,7 @@ def categories(analysis: Analysis, divisor: int) -> tuple[CategoryRow, ...]:
 
 def cpu_categories(analysis: Analysis, divisor: int) -> tuple[CategoryRow, ...]:
     """By the CPU ops' own time; shares are of all of it."""
-    unique = analysis.frames[cpu_ops.CPU_OPS_TITLE]
+    unique = analysis.frames[perf_summary.CPU_OPS_TITLE]
     own = unique.groupby("category")["host_self_us_sum"].sum()
     total = float(own.sum()) or 1.0
     rows = [

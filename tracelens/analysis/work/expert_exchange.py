@@ -1,36 +1,297 @@
-"""What the token exchanges of a trace move: rows by the layer's ops, and the share of them that leaves the rank.
+"""What the token exchanges of a trace move: rows read from the ops of one layer, and the share of them that leaves
+the rank.  A dispatch is not told how many copies of a token it makes, and where its tokens are an FP8 pair not
+even their size. A layer's combine is: it returns one row per copy, and the gradients of both come back in the
+same numbers.  On one rank these are the copies that its dispatch *receives*; over all ranks of a group as many
+are sent.
 
-Where the rows come from: ``tracelens.analysis.work.expert_layers``.
+Rows that the token exchanges of a layer move, read from one another, and the share of them that leaves the rank.
+
+Rows that the token exchanges of a layer move, read from one another.
+
+A dispatch is not told how many copies of a token it makes, and where its tokens are an FP8 pair not even their size. A
+layer's combine is: it returns one row per copy, and the gradients of both come back in the same numbers.
+
+On one rank these are the copies that its dispatch *receives*; over all ranks of a group as many are sent.
+
+What the token exchanges of a trace move: rows by the layer's ops, and the share of them that leaves the rank.
+
+Where the rows come from: ``tracelens.analysis.work.expert_exchange``.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
+import numpy.typing as npt
 
 from tracelens.analysis.grouping import Codes
+from tracelens.analysis.intervals import Bools, Floats
 from tracelens.analysis.loaded_trace import Trace
 from tracelens.analysis.reading.catalog import Reading
 from tracelens.analysis.reading.op_readings import OpReadings
-from tracelens.analysis.work.expert_layers import (
-    Layers,
-    RemoteShare,
-    even_routing,
-    ranks_of,
-    recorded_counts,
-    remote_share,
-    with_rows,
-)
 from tracelens.backends.base import System
 from tracelens.backends.collective_times import exchange_us, fabric, notification_us
 from tracelens.errors import UsageError
 from tracelens.lazy.records import dataclass
-from tracelens.network.deepep import DEFAULT_SMS, Exchanges
-from tracelens.perf_models import EPComm
-from tracelens.perf_models.collective import COMBINE, DISPATCH
+from tracelens.network.deepep import DEFAULT_SMS, Exchanges, distinct
+from tracelens.perf_models.collective import COMBINE, DISPATCH, EPComm
+from tracelens.signature import OpSignature, parse_literal
+from tracelens.trace.table import RowColumn
+
+#: Where a share comes from: what an op or a collective recorded.
+SPLIT_SIZES, TOKEN_COUNTS = "split sizes", "token counts"
+#: And of a model that says what leaves.
+OF_MODEL = "its perf model"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RemoteShare:
+    """``share`` of the ``wire_bytes`` leaves the rank; ``source``: what was recorded, or what was assumed."""
+
+    share: float
+    source: str
+
+
+def remote_share(
+    model: EPComm, signature: OpSignature, *, rank: int | None, members: tuple[int, ...], ep_size: int | None
+) -> RemoteShare | None:
+    """The share for one exchange op of ``rank`` in the expert-parallel group ``members`` (() if not recorded).
+
+    Recorded rows per rank, or per expert with the experts in order over the ranks, settle it. Otherwise (p-1)/p of
+    the rows under even routing over p ranks: the op's own ``Group size``, else ``ep_size``; None without either. A
+    model that knows its share has it in its bytes already.
+    """
+    if model.known_share is not None:
+        return RemoteShare(share=1.0, source=OF_MODEL)
+    counts, source = recorded_counts(signature)
+    share = share_of_others(counts, rank, members)
+    if share is not None:
+        return RemoteShare(share=share, source=source)
+    ranks = _group_size(signature) or ep_size
+    return None if ranks is None else even_routing(ranks)
+
+
+def ranks_of(signature: OpSignature, model: EPComm) -> int | None:
+    """Ranks that one exchange op says it is between, or its model does."""
+    return _group_size(signature) or model.ranks
+
+
+def _group_size(signature: OpSignature) -> int | None:
+    recorded = signature.attribute("Group size")
+    return recorded if isinstance(recorded, int) and recorded > 0 else None
+
+
+def even_routing(ranks: int) -> RemoteShare:
+    """(p-1)/p, said to be an assumption."""
+    return RemoteShare(share=(ranks - 1) / ranks, source=f"assumed: even routing over {ranks} ranks")
+
+
+def all_to_all_share(attributes: Mapping[str, Any], rank: int | None) -> RemoteShare | None:
+    """The share of an all-to-all with these recorded ``attributes``: by its split sizes, which are even where ``[]``.
+
+    None where they, or the group's ranks with ``rank`` among them, were not recorded.
+    """
+    members = integers(attributes.get("Process Group Ranks")) or ()
+    splits = split_sizes(attributes.get("In split size"))
+    if splits is None:
+        return None
+    if splits == ():
+        size = attributes.get("Group size")
+        ranks = len(members) or (size if isinstance(size, int) else 0)
+        return RemoteShare(share=(ranks - 1) / ranks, source="even split") if ranks else None
+    share = share_of_others(splits, rank, members)
+    return None if share is None else RemoteShare(share=share, source=SPLIT_SIZES)
+
+
+def share_of_others(counts: Sequence[int] | None, rank: int | None, members: tuple[int, ...]) -> float | None:
+    """Share of ``counts``, in order over ``members``, that is not ``rank``'s own; None where that cannot be said."""
+    if not counts or rank not in members or len(counts) % len(members) or sum(counts) <= 0:
+        return None
+    each = len(counts) // len(members)
+    at = members.index(rank) * each
+    return 1 - sum(counts[at : at + each]) / sum(counts)
+
+
+def recorded_counts(signature: OpSignature) -> tuple[tuple[int, ...] | None, str]:
+    """Rows that an op recorded per rank or per expert, and as what: its split sizes, else its one list of integers."""
+    if splits := integers(signature.attribute("In split size")):
+        return splits, SPLIT_SIZES
+    lists = [
+        found
+        for i, kind in enumerate(signature.dtypes or ())
+        if kind == "ScalarList" and (found := integers(signature.literal(i))) and len(found) > 1
+    ]
+    return (lists[0], TOKEN_COUNTS) if len(lists) == 1 else (None, "")
+
+
+def split_sizes(value: object) -> tuple[int, ...] | None:
+    """Recorded split sizes; () for an even split, which is recorded as an empty list."""
+    return () if value in ("[]", (), []) else integers(value)
+
+
+def integers(value: object) -> tuple[int, ...] | None:
+    """A list of ranks or counts, or its text; None for anything else, also for one cut short (``[0, 1, ...]``)."""
+    value = parse_literal(value) if isinstance(value, str) else value
+    if not isinstance(value, Sequence) or isinstance(value, str):
+        return None
+    return tuple(value) if value and all(isinstance(v, int) and 0 <= v < 2**63 for v in value) else None
+
+
+_Rows = npt.NDArray[np.integer]
+Lanes = npt.NDArray[np.int32]
+
+#: Where the number of exchanged rows comes from.
+RECORDED, OF_COMBINE, AS_GIVEN = "recorded", "rows of the layer's combine", "each token once: its copies are not known"
+BY_MODEL = "bytes as its perf model counts them"
+PADDED = "recorded: padded rows, or one per token and expert"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Routed:
+    """Means over calls: ``own`` tokens of the rank, ``rows`` of them with copies, ``sorted_rows`` one per expert."""
+
+    own: float | None
+    rows: float | None
+    sorted_rows: float | None
+    hidden: int | None
+    topk: int | None
+    experts: int | None
+    is_padded: bool
+
+
+class Layers:
+    """Exchange ops joined into layers: by autograd's links, else a combine with the nearest dispatch before it."""
+
+    def __init__(self, trace: Trace, rows: _Rows, models: Sequence[EPComm], model: _Rows) -> None:
+        """``model``: which of the ``models`` each of these rows has."""
+        is_dispatch = np.array([m.phase == DISPATCH for m in models], bool)
+        is_combine = np.array([m.phase == COMBINE for m in models], bool)
+        sorts = np.array([m.per_expert for m in models], bool)
+        given = np.array([m.tokens for m in models], np.float64)
+        own_tokens = _column(m.own_tokens for m in models)
+        rows_moved = _column(m.rows for m in models)
+        self._known = np.stack(
+            [
+                np.where(is_dispatch, given, own_tokens),
+                np.where(is_combine & ~sorts, given, rows_moved),
+                np.where(is_combine & sorts, given, np.nan),
+                *(_column(getattr(m, name) for m in models) for name in ("hidden", "topk", "experts", "buffer_rows")),
+            ]
+        )[:, model]
+        # Views of its lines
+        self.own, self.rows, self.sorted_rows, self.hidden, self.topk, self.experts, self.buffer = self._known
+        is_dispatch, is_combine = is_dispatch[model], is_combine[model]
+        place: RowColumn = np.full(len(trace.table), -1, np.int32)
+        place[rows] = np.arange(len(rows))
+        forward = trace.tree.forward[rows]
+        ahead = np.where(forward >= 0, place[forward], -1)
+        linked = (ahead >= 0) & (is_dispatch != is_dispatch[ahead])
+        self._spread(np.flatnonzero(linked), ahead[linked])
+        lane = trace.table.lane[rows]
+        order = np.lexsort((trace.table.start_ns[rows], lane))
+        order = order[(is_dispatch | is_combine)[order]]
+        self._join(self._join_next(order, is_dispatch, lane), is_dispatch, lane)
+        self._spread(np.flatnonzero(linked), ahead[linked])
+        self.rows[self.rows == self.buffer] = np.nan
+
+    def _join_next(self, order: _Rows, is_dispatch: Bools, lane: Lanes) -> _Rows:
+        """Joins dispatches with the combines that come right after them, again and again; what is left of ``order``."""
+        while True:
+            one, other = order[:-1], order[1:]
+            fits = is_dispatch[one] & ~is_dispatch[other] & (lane[one] == lane[other]) & self._fit(one, other)
+            if not fits.any():
+                return order
+            self._spread(one[fits], other[fits])
+            order = order[~(np.append(fits, False) | np.append(False, fits))]
+
+    def _join(self, order: _Rows, is_dispatch: Bools, lane: Lanes) -> None:
+        waiting: dict[int, list[int]] = {}
+        for at in order.tolist():
+            calls = waiting.setdefault(int(lane[at]), [])
+            if is_dispatch[at]:
+                calls.append(at)
+                continue
+            fits = np.flatnonzero(self._fit(np.array(calls, np.int64), np.array([at])))
+            if len(fits):
+                self._spread(np.array([calls.pop(fits[-1])]), np.array([at]))
+
+    def _fit(self, one: _Rows, other: _Rows) -> Bools:
+        """Where nothing that is known of both differs."""
+        a, b = self._known[:, one], self._known[:, other]
+        found: Bools = ((a == b) | np.isnan(a) | np.isnan(b)).all(axis=0)
+        return found
+
+    def _spread(self, one: _Rows, other: _Rows) -> None:
+        for to, of in ((one, other), (other, one)):
+            known = self._known[:, to]
+            self._known[:, to] = np.where(np.isnan(known), self._known[:, of], known)
+
+    def of_calls(self, at: _Rows) -> Routed:
+        own, rows, sorted_rows = (_mean(column[at]) for column in (self.own, self.rows, self.sorted_rows))
+        hidden, topk, experts = (_first(column[at]) for column in (self.hidden, self.topk, self.experts))
+        return Routed(
+            own=own, rows=rows, sorted_rows=sorted_rows, hidden=hidden, topk=topk, experts=experts,
+            is_padded=rows is None and not np.isnan(self.buffer[at]).all(),
+        )  # fmt: skip
+
+
+def _column(values: Iterable[float | None]) -> Floats:
+    return np.array([np.nan if value is None else value for value in values], np.float64)
+
+
+def _mean(values: Floats) -> float | None:
+    known = values[~np.isnan(values)]
+    return float(known.mean()) if len(known) else None
+
+
+def _first(values: Floats) -> int | None:
+    known = values[~np.isnan(values)]
+    return int(known[0]) if len(known) else None
+
+
+def with_rows(model: EPComm, routed: Routed, ranks: int | None, counts: tuple[int, ...] | None) -> tuple[EPComm, str]:
+    """``model`` of a group of ``ranks`` with its layer's sizes and its rows, and where their number comes from.
+
+    ``counts``: rows per rank or expert, where recorded; where they add up to the rows given, these are the copies.
+    Where neither a router nor a group was recorded, nothing says that a combine's rows are copies of the tokens.
+    """
+    model = _with_sizes(model, routed, ranks)
+    if model.counts_bytes:
+        return model, BY_MODEL
+    if model.phase == DISPATCH and counts and sum(counts) == model.tokens:
+        return replace(model, rows=model.tokens), RECORDED
+    is_padded = routed.is_padded or model.per_expert
+    if model.rows is not None or (model.phase != DISPATCH and not is_padded):
+        return model, RECORDED
+    is_bare = ranks is None and model.topk is None and model.experts is None
+    if routed.rows is not None and not is_bare:
+        return replace(model, rows=routed.rows), OF_COMBINE
+    return _evenly_routed(model, routed)
+
+
+def _with_sizes(model: EPComm, routed: Routed, ranks: int | None) -> EPComm:
+    model = replace(
+        model, hidden=model.hidden or routed.hidden, topk=model.topk or routed.topk,
+        experts=model.experts or routed.experts, ranks=ranks,
+    )  # fmt: skip
+    return replace(model, own_tokens=routed.own) if model.phase == COMBINE and model.own_tokens is None else model
+
+
+def _evenly_routed(model: EPComm, routed: Routed) -> tuple[EPComm, str]:
+    """With the copies that even routing makes, where the router is known."""
+    own = model.tokens if model.phase == DISPATCH else model.own_tokens
+    topk, source = model.topk, f"even routing: top-{model.topk}"
+    if topk is None and routed.sorted_rows and own:
+        topk = max(1, round(routed.sorted_rows / own))
+        source = f"even routing: {routed.sorted_rows / own:.3g} experts per token"
+    if own is None or not topk or not model.experts or not model.ranks or topk > model.experts:
+        return model, AS_GIVEN if model.phase == DISPATCH else PADDED
+    copies = float(distinct(model.ranks, model.experts, topk))
+    return replace(model, rows=own * copies), f"{source} of {model.experts} experts over {model.ranks} ranks"
+
 
 #: The share that leaves the rank is unknown: rates are of every row, which is at most what left.
 EVERY_ROW = "every row: at most, the ranks were not recorded (--ep-size)"

@@ -7,11 +7,11 @@ from collections.abc import Callable
 from dataclasses import replace
 
 import numpy as np
-import numpy.typing as npt
 
 from tracelens.analysis.attribution.activity import DeviceActivity
 from tracelens.analysis.attribution.calls import Calls
 from tracelens.analysis.grouping import Codes
+from tracelens.analysis.intervals import Floats, Ints
 from tracelens.analysis.reading.op_readings import OpReadings
 from tracelens.backends.base import EstimateTable
 from tracelens.dtypes import DType
@@ -23,8 +23,6 @@ from tracelens.perf_models.kernels import ComputeType
 from tracelens.perf_models.sdpa import SDPA, SDPABackward
 from tracelens.trace.table import TraceTable
 from tracelens.units import BYTES_PER_MIB, NS_PER_US, TERA_PER_S_IN_PER_US
-
-Floats = npt.NDArray[np.float64]
 
 #: What a launch and one wave of blocks take at least where the device file has no fitted figure: the published models
 #: of kernels assume 2.8 µs (MI300X), 2.6 (H100) and 2.1 (B200) were fitted to measured GEMMs; see docs/accuracy.md.
@@ -112,9 +110,6 @@ class Limits:
         served = is_memory & (memory_us > latest) & (beyond_us <= latest) & (memory_us <= latest * self.cache.ratio)
         names = np.where(beyond_us > 0, f"{self.cache.name} in part", self.cache.name)
         return [name if is_so else None for name, is_so in zip(names.tolist(), served.tolist(), strict=True)]
-
-
-Ints = npt.NDArray[np.int64]
 
 
 class KnownWork:

@@ -29,8 +29,14 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    from tracelens.analysis.ranks.parallel_reading import RankOptions, read_ranks
-    from tracelens.analysis.ranks.rank_files import find_traces, job_folder, parse_ranks, ranks_text
+    from tracelens.analysis.ranks.rank_files import (
+        RankOptions,
+        find_traces,
+        job_folder,
+        parse_ranks,
+        ranks_text,
+        read_ranks,
+    )
     from tracelens.analysis.ranks.rank_fusion import fuse_ranks
     from tracelens.cli import refuse_input
     from tracelens.executors import open_executor

@@ -1,5 +1,5 @@
-"""Sheets of the communication calls of all ranks: groups, single calls, matched collectives, overlap with
-computation.
+"""Sheets of the communication calls of all ranks: groups, single calls, matched collectives, all-to-alls, overlap
+with computation.
 """
 
 from __future__ import annotations
@@ -9,11 +9,11 @@ import numpy.typing as npt
 import pandas as pd
 
 from tracelens.analysis.intervals import Ints
+from tracelens.analysis.ranks import job_context
+from tracelens.analysis.ranks.job_context import COLLECTIVE, GROUP, GROUP_RANKS, SIZE, JobContext
 from tracelens.analysis.ranks.matching import JobCalls, matched_rows
 from tracelens.analysis.ranks.rank_files import ranks_text
 from tracelens.analysis.ranks.rank_summary import CommunicationCall
-from tracelens.analysis.ranks.sheets import job_context
-from tracelens.analysis.ranks.sheets.job_context import COLLECTIVE, GROUP, GROUP_RANKS, SIZE, JobContext
 from tracelens.analysis.sheets.coll_analysis import bus_gb_s
 from tracelens.analysis.sheets.shared_columns import CALLS, STREAM
 from tracelens.perf_models.collective import bus_factor
