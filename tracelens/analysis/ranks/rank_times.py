@@ -13,13 +13,13 @@ import pandas as pd
 from tracelens.analysis.intervals import Ints, union_by_group
 from tracelens.analysis.ranks import job_context
 from tracelens.analysis.ranks.job_context import HOST, RANK, STEP, WAITING, JobContext
-from tracelens.analysis.ranks.matching import collective_rows, is_between_two, matched_rows, own_cost_ns
+from tracelens.analysis.ranks.matching import collective_rows, is_between_two, own_cost_ns
 from tracelens.analysis.ranks.rank_files import ranks_text
-from tracelens.analysis.ranks.rank_summary import ALL_TO_ALL, NOTIFY, ExchangeOp
+from tracelens.analysis.ranks.rank_summary import NOTIFY, ExchangeOp
 from tracelens.analysis.sheets.shared_columns import CALLS, NAME
 from tracelens.lazy.records import dataclass
-from tracelens.schema import column_set, count, identifier, mb, number, percent, sheet, statistics, text, us
-from tracelens.units import BYTES_PER_MB, GB_PER_S_IN_BYTES_PER_US, NS_PER_US, TERA_PER_S_IN_PER_US
+from tracelens.schema import column_set, count, identifier, number, percent, sheet, text, us
+from tracelens.units import BYTES_PER_MB, NS_PER_US, TERA_PER_S_IN_PER_US
 
 RANKS_COLUMNS = column_set(
     RANK,
@@ -33,7 +33,7 @@ RANKS_COLUMNS = column_set(
     us("total_comm_us", "Time in which communication ran."),
     us("idle_us", "Time in which nothing ran."),
     text("note", "Parts of the file that could not be used.", width=44, optional=True),
-)
+)  # fmt: skip
 
 
 @sheet("ranks", columns=RANKS_COLUMNS, order=510)
@@ -76,7 +76,7 @@ RANK_TIMES_COLUMNS = column_set(
     us("wait_us_mean", f"Mean over its collectives. {WAITING}"),
     count("num_collectives", "Matched collectives of the rank, without sends and receives."),
     us("duration_us_sum", "Sum of their durations, waiting included."),
-)
+)  # fmt: skip
 
 
 @sheet(RANK_TIMES_TITLE, columns=RANK_TIMES_COLUMNS, order=520)
@@ -127,16 +127,10 @@ STEP_COST_COLUMNS = column_set(
     us("step_us_min", "Shortest over the ranks."),
     us("step_us_max", "Longest over the ranks."),
     identifier("slowest_rank", "Rank that waited least for the others."),
-    us(
-        "slowest_wait_us",
-        "Time in which it waited in at least one collective (no send/recv).",
-    ),
+    us("slowest_wait_us", "Time in which it waited in at least one collective (no send/recv)."),
     us("others_wait_us", "Mean of the same over the other ranks."),
-    us(
-        "cost_us",
-        "others' mean less its own: the most the step would gain if this rank were like the others.",
-    ),
-)
+    us("cost_us", "others' mean less its own: the most the step would gain if this rank were like the others."),
+)  # fmt: skip
 
 
 @sheet(STEP_COST_TITLE, columns=STEP_COST_COLUMNS, order=530)
@@ -190,7 +184,7 @@ PIPELINE_BUBBLES_COLUMNS = column_set(
     us("idle_us", "Nothing ran."),
     us("bubble_us", "Exposed sends and receives, and idle time. An upper bound: a host may be late too."),
     percent("bubble_percent", "Share of the steps."),
-)
+)  # fmt: skip
 
 
 @sheet(PIPELINE_BUBBLES_TITLE, columns=PIPELINE_BUBBLES_COLUMNS, order=600)
@@ -247,12 +241,12 @@ CLOCKS_COLUMNS = column_set(
     number("drift_ppm", "How much faster the clock runs; subtracted.", shape="0.000", unit="µs per second"),
     us(
         "residual_us",
-        "Robust standard deviation (1.4826 MAD) of the end times' differences after the correction. Skew below "
-        "it is not significant.",
+        "Robust standard deviation (1.4826 MAD) of the end times' differences after the correction. Skew below it is "
+        "not significant.",
     ),
     count("points", "Collectives shared with the host it was fitted to."),
     text("fitted_to", "Host whose clock it was compared with.", width=18),
-)
+)  # fmt: skip
 
 
 @sheet("clocks", columns=CLOCKS_COLUMNS, order=610)
@@ -274,152 +268,9 @@ def clocks_frame(job: JobContext) -> pd.DataFrame:
     )
 
 
-NCCL_ALL2ALLV_TITLE = "nccl_all2allv"
-NCCL_ALL2ALLV_COLUMNS = column_set(
-    job_context.ID,
-    job_context.GROUP,
-    job_context.SIZE,
-    job_context.COLLECTIVE,
-    job_context.DTYPE,
-    job_context.PRESENT,
-    job_context.TOTAL,
-    job_context.WALL,
-    job_context.LATENCY,
-    job_context.SKEW,
-    job_context.THROUGHPUT,
-    number("rank_gb_s_max", "Largest input over duration of a rank.", unit=job_context.GB_S),
-    number("rank_gb_s_min", "Smallest input over duration of a rank.", unit=job_context.GB_S),
-    job_context.IMBALANCE,
-    job_context.LAST,
-)
-
-
-@sheet(NCCL_ALL2ALLV_TITLE, columns=NCCL_ALL2ALLV_COLUMNS, order=640, json=None)
-def nccl_all2allv_frame(job: JobContext) -> pd.DataFrame:
-    """One row per matched all-to-all."""
-    calls, found = job.calls, job.found
-    words = np.array([m.word in ALL_TO_ALL for m in calls.messages] or [False], bool)
-    rows = matched_rows(calls)
-    rows = rows[words[calls.message[rows]]]
-    if not len(rows):
-        return pd.DataFrame()
-    records = []
-    order = rows[np.argsort(calls.instance[rows], kind="stable")]
-    for part in np.split(order, np.flatnonzero(np.diff(calls.instance[order])) + 1):
-        i = int(calls.instance[part[0]])
-        message = calls.messages[int(calls.message[part[0]])]
-        sent = [calls.messages[code].in_bytes for code in calls.message[part].tolist()]
-        took_us = ((calls.end - calls.start)[part] / NS_PER_US).tolist()
-        wall = (found.latest_end[i] - found.earliest_start[i]) / NS_PER_US
-        records.append(
-            {
-                "collective_id": i,
-                "group_name": calls.channels[int(calls.channel_of[i])].label,
-                "group_size": message.size,
-                "collective": message.name,
-                "dtype": message.dtype,
-                "ranks_present": len(part),
-                "wall_us": wall,
-                "comm_latency_us": found.shortest[i] / NS_PER_US,
-                "start_skew_us": (found.latest_start[i] - found.earliest_start[i]) / NS_PER_US,
-                **_volumes(sent, took_us, wall),
-                "last_rank": calls.ranks[int(found.last[i])],
-            }
-        )
-    return pd.DataFrame(records)
-
-
-def _volumes(sent: list[float | None], took_us: list[float], wall_us: float) -> dict[str, float | None]:
-    """What all ranks together sent, how fast and how evenly; None where the bytes of a rank were not recorded."""
-    known = [nbytes for nbytes in sent if nbytes is not None]
-    if len(known) < len(sent):
-        return dict.fromkeys(("total_sent_mb", "throughput_gb_s", "rank_gb_s_max", "rank_gb_s_min", "size_imbalance"))
-    per_us = [nbytes / us for nbytes, us in zip(known, took_us, strict=True) if us > 0]
-    total = sum(known)
-    return {
-        "total_sent_mb": total / BYTES_PER_MB,
-        "throughput_gb_s": total / wall_us / GB_PER_S_IN_BYTES_PER_US if wall_us > 0 else None,
-        "rank_gb_s_max": max(per_us) / GB_PER_S_IN_BYTES_PER_US if per_us else None,
-        "rank_gb_s_min": min(per_us) / GB_PER_S_IN_BYTES_PER_US if per_us else None,
-        "size_imbalance": max(known) / (total / len(known)) if total else None,
-    }
-
-
-_MEANS = (job_context.TOTAL, job_context.WALL, job_context.THROUGHPUT, job_context.IMBALANCE, job_context.SKEW)
-NCCL_SUMMARY_ALL2ALLV_COLUMNS = column_set(
-    job_context.GROUP, job_context.SIZE, job_context.COLLECTIVE, job_context.DTYPE,
-    *(statistics(("mean",), column) for column in _MEANS),
-    statistics(("max",), job_context.IMBALANCE), CALLS,
-)  # fmt: skip
-
-
-@sheet("nccl_summary_all2allv", columns=NCCL_SUMMARY_ALL2ALLV_COLUMNS, order=580)
-def nccl_summary_all2allv_frame(job: JobContext) -> pd.DataFrame:
-    """All-to-alls by group."""
-    all_to_alls = job.frames[NCCL_ALL2ALLV_TITLE]
-    if all_to_alls.empty:
-        return all_to_alls
-    keys = ["group_name", "group_size", "collective", "dtype"]
-    numbers = [column.key for column in _MEANS]
-    grouped = all_to_alls.astype(dict.fromkeys(numbers, float)).groupby(keys, dropna=False, sort=True)
-    result = grouped[numbers].mean()
-    result.columns = [f"{name}_mean" for name in numbers]
-    result["size_imbalance_max"] = grouped["size_imbalance"].max()
-    result["operation_count"] = grouped.size()
-    return result.reset_index()
-
-
-NCCL_ALL2ALLV_HEATMAP_COLUMNS = column_set(
-    identifier("src_rank", "Global rank that sends."),
-    identifier("dst_rank", "Global rank that receives; a rank's share for itself is left out."),
-    mb("sent_mb_sum", "Wire: by recorded split sizes; evenly split where an all-to-all has none."),
-    mb("sent_mb_mean", "Wire: mean over the calls."),
-    count("operation_count", "All-to-alls."),
-)
-
-
-@sheet("nccl_all2allv_heatmap", columns=NCCL_ALL2ALLV_HEATMAP_COLUMNS, order=630)
-def nccl_all2allv_heatmap_frame(job: JobContext) -> pd.DataFrame:
-    """Bytes from each rank to each other in all-to-alls.
-
-    By recorded split sizes; even where none were given. A rank's share for itself is left out: it does not travel.
-    """
-    calls = job.calls
-    sent: dict[tuple[int, int], list[float]] = {}
-    counts = np.zeros((len(calls.ranks), len(calls.messages)), np.int64)
-    np.add.at(counts, (calls.rank, calls.message), 1)
-    for position, code in np.argwhere(counts > 0).tolist():
-        message = calls.messages[code]
-        if message.word not in ALL_TO_ALL or not message.ranks or message.in_bytes is None or not message.elements_in:
-            continue
-        splits = (1,) * len(message.ranks) if message.in_split == () else message.in_split
-        if splits is None or len(splits) != len(message.ranks) or not sum(splits):
-            continue
-        source = calls.ranks[position]
-        for target, split in zip(message.ranks, splits, strict=True):
-            if target != source:
-                entry = sent.setdefault((source, target), [0.0, 0.0])
-                entry[0] += counts[position, code] * message.in_bytes * split / sum(splits)
-                entry[1] += counts[position, code]
-    return pd.DataFrame(
-        [
-            {
-                "src_rank": a, "dst_rank": b, "sent_mb_sum": total / BYTES_PER_MB,
-                "sent_mb_mean": total / count / BYTES_PER_MB, "operation_count": int(count),
-            }
-            for (a, b), (total, count) in sorted(sent.items())
-        ]
-    )  # fmt: skip
-
-
 RANK_EXCHANGES_TITLE = "ep_long"
 RANK_EXCHANGES_COLUMNS = column_set(
-    NAME,
-    job_context.GROUP,
-    job_context.SIZE,
-    job_context.RANK,
-    job_context.STEP,
-    job_context.EXCHANGE_RATES,
+    NAME, job_context.GROUP, job_context.SIZE, job_context.RANK, job_context.STEP, job_context.EXCHANGE_RATES,
     job_context.EXCHANGE_BYTES,
     count("tokens", "Rows given to the op."),
     count("hidden", "Width of a row, in elements."),
@@ -428,7 +279,7 @@ RANK_EXCHANGES_COLUMNS = column_set(
     us("wait_us", f"Over the call's kernels. {job_context.WAITING}"),
     us("transfer_us", "Token-moving kernels, from their last rank's start."),
     job_context.LAST,
-)
+)  # fmt: skip
 
 
 @sheet(RANK_EXCHANGES_TITLE, columns=RANK_EXCHANGES_COLUMNS, order=660, json=None)
@@ -555,18 +406,12 @@ def rate_tb_s(nbytes: float | None, time_us: float) -> float | None:
 
 EP_SUMMARY_TITLE = "ep_summary"
 EP_SUMMARY_COLUMNS = column_set(
-    NAME,
-    job_context.GROUP,
-    job_context.SIZE,
-    job_context.RANK,
-    CALLS,
-    job_context.EXCHANGE_RATES,
-    job_context.WAITING_SHARE,
-    job_context.EXCHANGE_BYTES,
+    NAME, job_context.GROUP, job_context.SIZE, job_context.RANK, CALLS, job_context.EXCHANGE_RATES,
+    job_context.WAITING_SHARE, job_context.EXCHANGE_BYTES,
     us("kernel_us_mean", "Busy time of one call's kernels, waiting included."),
     us("wait_us_mean", f"Over the call's kernels. {job_context.WAITING}"),
     us("transfer_us_mean", "Token-moving kernels, from their last rank's start."),
-)
+)  # fmt: skip
 
 
 @sheet(EP_SUMMARY_TITLE, columns=EP_SUMMARY_COLUMNS, order=540)

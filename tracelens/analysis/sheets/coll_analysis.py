@@ -71,19 +71,10 @@ COLUMNS = column_set(
         "Bus bandwidth as nccl-tests counts it, over the mean duration, waiting included.",
         unit="GB/s",
     ),
-    number(
-        "effective_bus_gb_s_shortest",
-        "The same over the shortest duration, with the least waiting.",
-        unit="GB/s",
-    ),
-    text(
-        "sizes_from",
-        "Source of sizes that the collective's own metadata lacks.",
-        width=30,
-        optional=True,
-    ),
+    number("effective_bus_gb_s_shortest", "The same over the shortest duration, with the least waiting.", unit="GB/s"),
+    text("sizes_from", "Source of sizes that the collective's own metadata lacks.", width=30, optional=True),
     ACHIEVABLE,
-)
+)  # fmt: skip
 
 
 @sheet(TITLE, columns=COLUMNS, order=60, json=None)

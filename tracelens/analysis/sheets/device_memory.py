@@ -13,6 +13,7 @@ import numpy.typing as npt
 from tracelens.analysis.attribution.activity import DeviceActivity
 from tracelens.analysis.grouping import Codes, first_of_each, numbered
 from tracelens.analysis.intervals import Floats, Ints, union_ns
+from tracelens.analysis.sheets import sheet_row
 from tracelens.analysis.sheets.shared_columns import DURATIONS, HELD, RESERVED, START, memory_mb
 from tracelens.analysis.verdict.summary import LEAST_KNOWN, CategoryRow
 from tracelens.analysis.work.known_work import LAUNCH, copied_bytes, launch_floor_us
@@ -40,8 +41,8 @@ COPIES_COLUMNS = column_set(
     text("direction", "HtoD: host to device; DtoH: device to host; PtoP: to another device.", width=10),
     text(
         "host_memory",
-        "Pinned or pageable (the driver then copies twice, and the call waits), according to the copy's name; "
-        "unknown where the name does not say; empty between devices.",
+        "Pinned or pageable (the driver then copies twice, and the call waits), according to the copy's name; unknown "
+        "where the name does not say; empty between devices.",
         width=14,
     ),
     count("copies", "Number of copies."),
@@ -50,8 +51,8 @@ COPIES_COLUMNS = column_set(
     number("gb_s", "Bytes over time, of the copies whose bytes were recorded.", shape="#,##0.00", unit="GB/s"),
     text(
         "path",
-        "Link of the copies: C2C (to the CPU of the same package) or PCIe to the host; the devices' own link, "
-        "else PCIe, between devices.",
+        "Link of the copies: C2C (to the CPU of the same package) or PCIe to the host; the devices' own link, else "
+        "PCIe, between devices.",
         width=8,
     ),
     number(
@@ -61,7 +62,7 @@ COPIES_COLUMNS = column_set(
         unit="GB/s",
     ),
     percent("percent_of_path_peak", "Achieved rate over the path's peak."),
-)
+)  # fmt: skip
 
 
 @sheet(COPIES_TITLE, columns=COPIES_COLUMNS, order=63, json=50)
@@ -207,12 +208,19 @@ MEASURED_HBM_COLUMNS = column_set(
     mb("read_mb", "HBM: measured, read.", optional=True),
     mb("written_mb", "HBM: measured, written.", optional=True),
     mb("measured_mb", "HBM: measured, read and written."),
-    mb("model_mb", "HBM: as perf models say, each call's bytes spread over its kernels' time. "
-       "Empty where a device event has no perf model."),
+    mb(
+        "model_mb",
+        "HBM: as perf models say, each call's bytes spread over its kernels' time. Empty where a device event has no "
+        "perf model.",
+    ),
     number("measured_tb_s", "HBM: measured bytes over kernel time.", unit=_PER_S),
     number("model_tb_s", "HBM: the models' bytes over kernel time.", unit=_PER_S),
-    number("measured_over_model", "Below 1: caches held data, or the model counts too much; "
-           "above 1: data moved more often than once, or the model counts too little.", shape="0.00"),
+    number(
+        "measured_over_model",
+        "Below 1: caches held data, or the model counts too much; above 1: data moved more often than once, or the "
+        "model counts too little.",
+        shape="0.00",
+    ),
 )  # fmt: skip
 
 
@@ -337,31 +345,6 @@ _DEVICE_TYPES = {
 }
 
 
-DEVICE_MEMORY_COLUMNS = column_set(
-    text("device", "Name as in torch.device; ROCm devices are cuda too.", width=14),
-    count("allocations", "Recorded allocations."),
-    count("releases", "Recorded releases."),
-    memory_mb("allocated_mb_sum", "Sizes of the allocations, added up."),
-    memory_mb("first_mb", HELD),
-    memory_mb("peak_mb", HELD),
-    memory_mb("last_mb", HELD),
-    memory_mb("peak_reserved_mb", RESERVED),
-    us("peak_at_us", START),
-    text("peak_op", "The innermost op that was open when the peak was reached.", width=46),
-    flag(
-        "counts_from_start",
-        "TRUE: totals were not recorded; amounts add up the recorded events from 0.",
-        width=10,
-    ),
-)
-
-
-@sheet("memory", columns=DEVICE_MEMORY_COLUMNS, order=67, json=140)
-def device_memory_frame(context: SheetContext) -> pd.DataFrame | None:
-    """Of the whole file: what the allocators handed out, by device: the peak, its time and its op."""
-    return memory_summary(context.recorded.table, context.recorded.tree)
-
-
 def memory_summary(table: TraceTable, tree: OpTree) -> pd.DataFrame | None:
     """One row per device: its peak, when that was and in which op; None without allocator events.
 
@@ -447,13 +430,7 @@ MEMORY_TIMELINE_COLUMNS = column_set(
     memory_mb("reserved_mb", RESERVED),
     memory_mb("change_mb", "Size of the allocation; negative for a release."),
     text("parent_op", "The innermost op that was open on the thread.", width=46),
-)
-
-
-@sheet("memory_timeline", columns=MEMORY_TIMELINE_COLUMNS, order=68, json=150)
-def memory_timeline_frame(context: SheetContext) -> pd.DataFrame | None:
-    """Of the whole file: memory over time, at most 1000 points per device: of every stretch of events the highest."""
-    return memory_timeline(context.recorded.table, context.recorded.tree)
+)  # fmt: skip
 
 
 def memory_timeline(table: TraceTable, tree: OpTree) -> pd.DataFrame | None:
@@ -502,7 +479,7 @@ MEMORY_BLOCKS_COLUMNS = column_set(
     memory_mb("end_mb", "In the snapshot. A device's rows add up to what it reserved."),
     count("blocks", "Blocks in the snapshot."),
     memory_mb("largest_mb", "The largest of these blocks."),
-)
+)  # fmt: skip
 
 
 @sheet("memory_blocks", columns=MEMORY_BLOCKS_COLUMNS, order=70, json=170)
@@ -526,3 +503,33 @@ def memory_blocks_frame(context: SheetContext) -> pd.DataFrame | None:
         if memory.peak_bytes[stack] or memory.end_bytes[stack]
     ]
     return pd.DataFrame(rows) if rows else None
+
+
+SHEETS = (
+    sheet_row(
+        "memory", 67, 140,
+        "Of the whole file: what the allocators handed out, by device: the peak, its time and its op.",
+        lambda c: memory_summary(c.recorded.table, c.recorded.tree),
+        text("device", "Name as in torch.device; ROCm devices are cuda too.", width=14),
+        count("allocations", "Recorded allocations."),
+        count("releases", "Recorded releases."),
+        memory_mb("allocated_mb_sum", "Sizes of the allocations, added up."),
+        memory_mb("first_mb", HELD),
+        memory_mb("peak_mb", HELD),
+        memory_mb("last_mb", HELD),
+        memory_mb("peak_reserved_mb", RESERVED),
+        us("peak_at_us", START),
+        text("peak_op", "The innermost op that was open when the peak was reached.", width=46),
+        flag(
+            "counts_from_start",
+            "TRUE: totals were not recorded; amounts add up the recorded events from 0.",
+            width=10,
+        ),
+    ),
+    sheet_row(
+        "memory_timeline", 68, 150,
+        "Of the whole file: memory over time, at most 1000 points per device: of every stretch of events the highest.",
+        lambda c: memory_timeline(c.recorded.table, c.recorded.tree),
+        MEMORY_TIMELINE_COLUMNS.values(),
+    ),
+)  # fmt: skip

@@ -93,7 +93,7 @@ def with_percent(frame: pd.DataFrame, key: str) -> pd.DataFrame:
     return frame
 
 
-def statistics(columns: Mapping[str, Floats], group: Codes, *, totals: Collection[str] = ()) -> pd.DataFrame:
+def call_statistics(columns: Mapping[str, Floats], group: Codes, *, totals: Collection[str] = ()) -> pd.DataFrame:
     """Mean, median, std (n - 1), min and max of each column per group as ``<column>_mean``, and so on.
 
     ``group`` as ``numbered`` gives it. Missing values count nowhere. ``totals``: the columns with a sum as well.
@@ -104,7 +104,7 @@ def statistics(columns: Mapping[str, Floats], group: Codes, *, totals: Collectio
 def statistics_of(
     columns: Mapping[str, Floats], by_group: ByGroup, *, totals: Collection[str] = ()
 ) -> dict[str, Floats]:
-    """As ``statistics``, by column: of small tables a frame costs more than its figures."""
+    """As ``call_statistics``, by column: of small tables a frame costs more than its figures."""
     found: dict[str, Floats] = {}
     for key, values in columns.items():
         figures = Spread(values, by_group)
@@ -547,17 +547,14 @@ _FAMILY_STATISTICS = ("mean", "median", "std", "min", "max")
 
 
 FAMILY_COLUMNS = column_set(
-    shared.NAME, shared.GFLOPS, shared.HBM_MB, shared.INTENSITY, shared.HBM_RATE, shared.COMPUTE_RATE,
-    shared.WIRE, shared.EXCHANGE, shared.SPEC, shared.ROOFLINE,
-    shared.ACHIEVABLE, shared.KERNEL_TIME,
-    shared.CALLS, shared.EXAMPLE,
+    shared.NAME, shared.GFLOPS, shared.HBM_MB, shared.INTENSITY, shared.HBM_RATE, shared.COMPUTE_RATE, shared.WIRE,
+    shared.EXCHANGE, shared.SPEC, shared.ROOFLINE, shared.ACHIEVABLE, shared.KERNEL_TIME, shared.CALLS, shared.EXAMPLE,
     flag(
-        "nested", "TRUE: the call lies inside another modeled call, and its kernels are in both rows; "
-        "sum over the FALSE rows.",
+        "nested",
+        "TRUE: the call lies inside another modeled call, and its kernels are in both rows; sum over the FALSE rows.",
         width=10,
     ),
-    shared.CATEGORY, shared.PROCESS, shared.ARGUMENTS,
-    shared.KERNELS_BEHIND,
+    shared.CATEGORY, shared.PROCESS, shared.ARGUMENTS, shared.KERNELS_BEHIND,
 )  # fmt: skip
 
 

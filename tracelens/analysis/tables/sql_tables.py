@@ -30,7 +30,7 @@ CALL_TABLE_COLUMNS = column_set(
     us("start_us", "Since the first event of the trace."),
     us("host_us", "How long its host code ran."),
     us("kernel_us", "Durations of all device events that it and the calls within it launched."),
-)
+)  # fmt: skip
 
 
 @table("calls", columns=CALL_TABLE_COLUMNS)
@@ -67,7 +67,7 @@ SQL_TABLES_COLUMNS = column_set(
     us("gap_before_us", "How long its stream had been idle; NULL for the first event of a stream."),
     flag("is_communication", "Whether it is a collective or another exchange between ranks."),
     flag("is_memcpy", "Whether it is a copy."),
-)
+)  # fmt: skip
 
 
 @table("kernels", columns=SQL_TABLES_COLUMNS)
