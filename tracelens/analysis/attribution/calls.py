@@ -1,12 +1,9 @@
-"""Attribution of kernels to op calls: the category of each device event, and the device time of each call.
-
-The one category of every device event, by which all tables sum, and which ops' models speak of which events.
+"""Which op call every kernel belongs to: the category of each device event, by which all tables sum, and how long each
+call kept the device busy.
 
 An op's model speaks of the kernels below the op, save those that are clearly something else: what communicates belongs
 to ops that communicate and to no other, copies from or to another memory belong to none, what rearranges operands
 belongs to no matrix product, and a GEMM kernel not to a model of what is left of an op beside its GEMMs.
-
-Attribution: which op call every kernel belongs to, and how long each call kept the device busy.
 
 Three views of the same kernels, all of them interval unions in whole ns:
 

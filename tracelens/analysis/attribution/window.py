@@ -231,11 +231,13 @@ class Attribution:
 def attribute(recording: Recording, window: Window, options: AnalysisOptions) -> Attribution:
     """The readings are final: what their calls cannot have done in the time measured is not in them."""
     table, tree, device = recording.trace.table, recording.trace.tree, recording.device
+    groups, size = expert_groups(table), ep_size_of(table, options.ep_size)
+    group = ExpertGroup(rank=table.rank, members=groups[0].ranks if len(groups) == 1 else (), size=size)
     model = options.work.model if options.work is not None else None
     events, ops, readings = read_ops(recording.trace, recording.catalog, window.activity, model)
     activity = with_communicating_ops(window.activity, tree, readings)
     system = None if device is None else System.of_device(device)
-    readings, exchanges = exchanges_of(recording.trace, readings, _expert_group(table, options), system)
+    readings, exchanges = exchanges_of(recording.trace, readings, group, system)
     unified, category = unified_calls(table, activity, readings, events, ops)
     forget_impossible_work(readings, lambda: modelled_calls(activity, readings, events, ops), device)
     return Attribution(
@@ -247,11 +249,6 @@ def attribute(recording: Recording, window: Window, options: AnalysisOptions) ->
         exchanges=exchanges,
         unified=unified,
     )
-
-
-def _expert_group(table: TraceTable, options: AnalysisOptions) -> ExpertGroup:
-    groups, size = expert_groups(table), ep_size_of(table, options.ep_size)
-    return ExpertGroup(rank=table.rank, members=groups[0].ranks if len(groups) == 1 else (), size=size)
 
 
 def _with_selected(everything: DeviceActivity, selected: DeviceActivity) -> DeviceActivity:

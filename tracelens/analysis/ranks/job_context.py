@@ -9,6 +9,7 @@ from importlib import import_module
 from tracelens.analysis.intervals import Ints
 from tracelens.analysis.ranks.matching import Clocks, Instances, JobCalls, instances, waiting_ns
 from tracelens.analysis.ranks.rank_summary import RankSummary
+from tracelens.analysis.sheets import collect_sheets
 from tracelens.analysis.sheets.coll_analysis import COLUMNS as _COLLECTIVES
 from tracelens.analysis.sheets.context import Frames
 from tracelens.lazy.records import dataclass
@@ -20,7 +21,7 @@ from tracelens.schema import count, identifier, mb, number, percent, text, us
 def rank_sheets() -> Registry:
     """Title -> sheet function of the multi-rank report."""
     modules = ("rank_collectives", "rank_times")
-    return Registry.collect("sheet", [import_module(f"{__package__}.{name}") for name in modules])
+    return collect_sheets([import_module(f"{__package__}.{name}") for name in modules])
 
 
 GB_S, TB_S = "GB/s (1e9 bytes per second), wire", "TB/s (1e12 bytes per second), wire"

@@ -1,9 +1,5 @@
 """Communication calls of different ranks that are one and the same: how they are matched, how long each waited for
-the last rank, what lateness cost; and the clocks of different hosts on one scale.  A collective that every rank
-needs data of every other for ends on all ranks within microseconds. So the differences of its end times between
-two hosts are their clocks' difference: a line over time (offset and drift), fitted by medians.
-
-The clocks of different hosts on one scale, from collectives that must end together.
+the last rank, what lateness cost; and the clocks of different hosts on one scale.
 
 A collective that every rank needs data of every other for ends on all ranks within microseconds. So the differences of
 its end times between two hosts are their clocks' difference: a line over time (offset and drift), fitted by medians.
@@ -15,6 +11,7 @@ from bisect import bisect_right
 from collections import defaultdict
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import replace
+from operator import attrgetter
 
 import numpy as np
 
@@ -87,7 +84,9 @@ def match_calls(ranks: Mapping[int, RankSummary], *, ep_size: int | None = None)
     columns: dict[str, list[Ints]] = {k: [] for k in ("rank", "start", "end", "message", "step", "exposed", "op")}
     members: dict[Hashable, dict[int, list[Ints]]] = {}
     seen_channels: dict[Hashable, CommunicationChannel] = {}
-    groups = _group_ranks(ranks)
+    groups = {
+        (rank, group.name): group.ranks for rank, summary in ranks.items() for group in summary.groups if group.ranks
+    }
     so_far = 0
     for position, rank in enumerate(order):
         summary = ranks[rank]
@@ -130,12 +129,6 @@ def match_calls(ranks: Mapping[int, RankSummary], *, ep_size: int | None = None)
     )
 
 
-def _group_ranks(ranks: Mapping[int, RankSummary]) -> dict[tuple[int, str], tuple[int, ...]]:
-    return {
-        (rank, group.name): group.ranks for rank, summary in ranks.items() for group in summary.groups if group.ranks
-    }
-
-
 def _channel(
     message: CommunicationCall,
     rank: int,
@@ -151,7 +144,9 @@ def _channel(
         )
     ranks = message.ranks or groups.get((rank, message.group or ""), ())
     if message.word in POINT_TO_POINT:
-        peer = message.peer if message.peer is not None else _other(rank, ranks)
+        peer = message.peer
+        if peer is None and len(ranks) == 2 and rank in ranks:
+            peer = ranks[ranks[1] != rank]
         if peer is None:
             return None
         pair = (rank, peer) if message.word == "send" else (peer, rank)
@@ -168,11 +163,6 @@ def _channel(
         label=message.group, ranks=ranks, size=message.size or len(ranks) or None, is_exchange=False,
         is_point_to_point=False, has_group=True,
     )  # fmt: skip
-
-
-def _other(rank: int, pair: tuple[int, ...]) -> int | None:
-    """The rank beside ``rank`` in a group of two."""
-    return pair[pair[1] != rank] if len(pair) == 2 and rank in pair else None
 
 
 def _expert_ranks(
@@ -378,19 +368,20 @@ def own_cost_ns(calls: JobCalls, found: Instances, waited: Ints) -> Ints:
     arrived = calls.start[order] - blocked[order]
     at = np.searchsorted(calls.instance[order], np.arange(calls.instances + 1))
     is_late = (found.present > 1) & (found.latest_start > found.earliest_start) & ~is_between_two(calls)
-    cost, ledger = np.zeros(calls.instances, np.int64), _Ledger(defaultdict(list))
+    cost, charges = np.zeros(calls.instances, np.int64), defaultdict[int, list[_Charge]](list)
     for i in np.flatnonzero(is_late)[np.argsort(found.latest_start[is_late], kind="stable")].tolist():
         *others, last = order[at[i] : at[i + 1]].tolist()
         own_ns = int(arrived[at[i + 1] - 1] - arrived[at[i] : at[i + 1] - 1].max())
         if own_ns <= 0:
             continue
         rank, start = int(calls.rank[last]), int(calls.start[last])
-        before = ledger.between(rank, int(since[last]), start)
+        first, after = (bisect_right(charges[rank], time, key=attrgetter("at")) for time in (int(since[last]), start))
+        before = charges[rank][first:after]
         on_time = max(int(calls.start[o]) - _credit(before, calls, o, int(since[o])) for o in others)
         cost[i] = max(0, min(own_ns, start - on_time) - sum(charge.ns for charge in before))
         if cost[i]:
             ranks = frozenset(calls.rank[order[at[i] : at[i + 1]]].tolist())
-            ledger.of_rank[rank].append(_Charge(at=start, ns=int(cost[i]), ranks=ranks))
+            charges[rank].append(_Charge(at=start, ns=int(cost[i]), ranks=ranks))
     return cost
 
 
@@ -403,25 +394,10 @@ class _Charge:
     ranks: frozenset[int]
 
 
-@dataclass(frozen=True, slots=True)
-class _Ledger:
-    """The charges of each rank, in order of time."""
-
-    of_rank: dict[int, list[_Charge]]
-
-    def between(self, rank: int, after: int, until: int) -> Sequence[_Charge]:
-        charges = self.of_rank[rank]
-        return charges[bisect_right(charges, after, key=_charge_time) : bisect_right(charges, until, key=_charge_time)]
-
-
 def _credit(charges: Sequence[_Charge], calls: JobCalls, call: int, since: int) -> int:
     """How much of these a call's rank had waited for between that time and the call."""
     rank, start = int(calls.rank[call]), int(calls.start[call])
     return sum(charge.ns for charge in charges if since < charge.at <= start and rank in charge.ranks)
-
-
-def _charge_time(charge: _Charge) -> int:
-    return charge.at
 
 
 def _since_last_call(calls: JobCalls, rows: Ints) -> Ints:

@@ -73,28 +73,34 @@ def nccl_long_frame(job: JobContext) -> pd.DataFrame:
     first = int(calls.start.min()) if n else 0
     matched = np.zeros(n, bool)
     matched[matched_rows(calls)] = True
-    messages = _Messages(calls)
+
+    def column(key: str) -> npt.NDArray[np.object_]:
+        """A field of the message behind each call."""
+        values = np.empty(len(calls.messages), object)
+        values[:] = [getattr(message, key) for message in calls.messages]
+        return values[calls.message]
+
     labels = np.array([channel.label for channel in calls.channels] or [""], object)
-    exchange = messages.column("is_exchange").astype(bool) & (calls.instance >= 0)
-    group = messages.column("group")
+    exchange = column("is_exchange").astype(bool) & (calls.instance >= 0)
+    group = column("group")
     group[exchange] = labels[calls.channel_of[calls.instance[exchange]]]
     return pd.DataFrame(
         {
             "rank": np.array(calls.ranks, np.int64)[calls.rank] if n else np.zeros(0, np.int64),
             "collective_id": _known(calls.instance),
             "group_name": group,
-            **{key: messages.column(key) for key in ("name", "size", "dtype", "elements_in", "elements_out")},
-            "in_split": [None if s is None else str(list(s)) for s in messages.column("in_split")],
-            "out_split": [None if s is None else str(list(s)) for s in messages.column("out_split")],
-            "stream": messages.column("stream"),
+            **{key: column(key) for key in ("name", "size", "dtype", "elements_in", "elements_out")},
+            "in_split": [None if s is None else str(list(s)) for s in column("in_split")],
+            "out_split": [None if s is None else str(list(s)) for s in column("out_split")],
+            "stream": column("stream"),
             "step": _known(calls.step),
             "start_us": (calls.start - first) / NS_PER_US,
             "duration_us": (calls.end - calls.start) / NS_PER_US,
             "wait_us": np.where(matched, waited / NS_PER_US, np.nan),
             "transfer_us": np.where(matched, (calls.end - calls.start - waited) / NS_PER_US, np.nan),
             "exposed_us": calls.exposed / NS_PER_US,
-            "in_mb": [None if b is None else b / BYTES_PER_MB for b in messages.column("in_bytes")],
-            "out_mb": [None if b is None else b / BYTES_PER_MB for b in messages.column("out_bytes")],
+            "in_mb": [None if b is None else b / BYTES_PER_MB for b in column("in_bytes")],
+            "out_mb": [None if b is None else b / BYTES_PER_MB for b in column("out_bytes")],
         }
     ).rename(
         columns={
@@ -109,18 +115,6 @@ def _known(numbers: Ints) -> npt.NDArray[np.object_]:
     result = numbers.astype(object)
     result[numbers < 0] = None
     return result
-
-
-class _Messages:
-    """Fields of the messages behind calls, looked up once per distinct message."""
-
-    def __init__(self, calls: JobCalls) -> None:
-        self._calls = calls
-
-    def column(self, key: str) -> npt.NDArray[np.object_]:
-        values = np.empty(len(self._calls.messages), object)
-        values[:] = [getattr(message, key) for message in self._calls.messages]
-        return values[self._calls.message]
 
 
 NCCL_SUMMARY_LONG_TITLE = "nccl_summary_long"
@@ -164,10 +158,18 @@ def nccl_summary_long_frame(job: JobContext) -> pd.DataFrame:
     ranks = [None if np.isnan(size) else int(size) for size in result["group_size"].astype(float)]
     sizes = sizes.where(sizes.notna(), None).assign(group_size=pd.Series(ranks, dtype=object))
     result["effective_bus_gb_s"] = bus_gb_s(sizes, result["duration_us_median"])
-    result = result.drop(columns="out_mb")
-    order = result.assign(_n=result["collective"].astype(str), _g=result["group_name"].astype(str))
-    order = order.sort_values(["duration_us_sum", "_n", "_g"], ascending=[False, True, True], kind="stable")
-    return result.loc[order.index].reset_index(drop=True)
+    return _by_time(result.drop(columns="out_mb"), "duration_us_sum", "collective", "group_name")
+
+
+def _by_time(rows: pd.DataFrame, time: str, *texts: str) -> pd.DataFrame:
+    """Rows by ``time``, the longest first, then by ``texts``."""
+    return rows.sort_values(
+        [time, *texts],
+        ascending=[False, *[True] * len(texts)],
+        kind="stable",
+        ignore_index=True,
+        key=lambda column: column if column.name == time else column.astype(str),
+    )
 
 
 RANK_COLLECTIVES_TITLE = "nccl_implicit_sync"
@@ -295,12 +297,7 @@ def nccl_summary_implicit_sync_frame(job: JobContext) -> pd.DataFrame:
         row["verdict"] = wait_verdict(wait, transfer, float(part["start_skew_us"].median()), job.clocks.residual_us)
         row["operation_count"] = len(part)
         rows.append(row)
-    result = pd.DataFrame(rows)
-    text = result[["group_name", "collective", "dtype"]].astype(str)
-    order = result.assign(_g=text["group_name"], _c=text["collective"], _d=text["dtype"]).sort_values(
-        ["wait_per_rank_us_sum", "_g", "_c", "_d"], ascending=[False, True, True, True], kind="stable"
-    )
-    return result.loc[order.index].reset_index(drop=True)
+    return _by_time(pd.DataFrame(rows), "wait_per_rank_us_sum", "group_name", "collective", "dtype")
 
 
 def wait_verdict(wait: float, transfer: float, skew_us: float, residual_us: float | None) -> str:
@@ -499,8 +496,7 @@ def overlap_frame(job: JobContext) -> pd.DataFrame:
     rows = pd.DataFrame(records)
     if rows.empty:
         return rows
-    by = ["exposed_us_sum", "group_name", "collective"]
-    return rows.sort_values(by, ascending=[False, True, True], kind="stable").reset_index(drop=True)
+    return _by_time(rows, "exposed_us_sum", "group_name", "collective")
 
 
 def _labels(calls: JobCalls) -> list[str]:

@@ -1,7 +1,4 @@
-"""Which files are the ranks of a job and which rank each one is; workers read them and reduce each to its summary.
-Imported by every worker: what only the comparison needs, pandas above all, stays out of here.
-
-The traces of a job read by workers, each reduced to its summary.
+"""Which files are the ranks of a job, which rank each one is, and their summaries, each read by a worker.
 
 Imported by every worker: what only the comparison needs, pandas above all, stays out of here.
 """
@@ -90,8 +87,8 @@ def number_ranks(summaries: Iterable[tuple[Path, RankSummary]]) -> NumberedRanks
     for path, summary in entries:
         if summary.rank is not None:
             known.append((summary.rank, path, summary))
-        elif (place := _coordinates(path.name)) is not None:
-            placed.append((place, path, summary))
+        elif found := {key.lower(): int(value) for key, value in _COORDINATE.findall(path.name)}:
+            placed.append((tuple(found.get(degree, 0) for degree in _DEGREES), path, summary))
         elif len(entries) == 1:
             known.append((0, path, summary))
         else:
@@ -146,11 +143,6 @@ def parse_ranks(text: str) -> frozenset[int]:
             raise UsageError(f"ranks are numbers and ranges like 0-3,8; got {text!r}")
         ranks.update(range(int(match[1]), int(match[2] or match[1]) + 1))
     return frozenset(ranks)
-
-
-def _coordinates(name: str) -> tuple[int, ...] | None:
-    found = {key.lower(): int(value) for key, value in _COORDINATE.findall(name)}
-    return tuple(found.get(degree, 0) for degree in _DEGREES) if found else None
 
 
 def _natural(path: Path) -> list[tuple[int, str]]:

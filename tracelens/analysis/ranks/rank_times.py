@@ -16,9 +16,10 @@ from tracelens.analysis.ranks.job_context import HOST, RANK, STEP, WAITING, JobC
 from tracelens.analysis.ranks.matching import collective_rows, is_between_two, own_cost_ns
 from tracelens.analysis.ranks.rank_files import ranks_text
 from tracelens.analysis.ranks.rank_summary import NOTIFY, ExchangeOp
+from tracelens.analysis.sheets import sheet_row
 from tracelens.analysis.sheets.shared_columns import CALLS, NAME
 from tracelens.lazy.records import dataclass
-from tracelens.schema import column_set, count, identifier, number, percent, sheet, text, us
+from tracelens.schema import LAST, column_set, count, identifier, number, percent, sheet, text, us
 from tracelens.units import BYTES_PER_MB, NS_PER_US, TERA_PER_S_IN_PER_US
 
 RANKS_COLUMNS = column_set(
@@ -414,12 +415,6 @@ EP_SUMMARY_COLUMNS = column_set(
 )  # fmt: skip
 
 
-@sheet(EP_SUMMARY_TITLE, columns=EP_SUMMARY_COLUMNS, order=540)
-def ep_summary_frame(job: JobContext) -> pd.DataFrame:
-    """Token exchanges by op and group: effective rates beside true ones."""
-    return exchange_summary(job.frames[RANK_EXCHANGES_TITLE], by_rank=False)
-
-
 def exchange_summary(frame: pd.DataFrame, *, by_rank: bool) -> pd.DataFrame:
     """Exchanges by op and group, and by rank too on request. Rates are summed bytes over summed time."""
     if frame.empty:
@@ -440,12 +435,8 @@ def exchange_summary(frame: pd.DataFrame, *, by_rank: bool) -> pd.DataFrame:
             "wait_us_mean": float(part["wait_us"].mean()),
             "transfer_us_mean": float(timed["transfer_us"].astype(float).mean()) if len(timed) else None,
             "waiting_percent": 100 * float(part["wait_us"].sum()) / max(float(part["kernel_us"].sum()), 1e-9),
-            "effective_interconnect_tb_s": _rate_of_mb(
-                _total(part["expected_remote_mb"]), float(part["kernel_us"].sum())
-            ),
-            "true_interconnect_tb_s": _rate_of_mb(
-                _total(timed["expected_remote_mb"]), float(timed["transfer_us"].sum())
-            ),
+            "effective_interconnect_tb_s": _rate(part, "kernel_us"),
+            "true_interconnect_tb_s": _rate(timed, "transfer_us"),
         }
         rows.append(row)
     return pd.DataFrame(rows)
@@ -459,11 +450,21 @@ def _total(values: pd.Series) -> float | None:
     return None if values.isna().any() or not len(values) else float(values.astype(float).sum())
 
 
-def _rate_of_mb(megabytes: float | None, time_us: float) -> float | None:
-    return None if megabytes is None else rate_tb_s(megabytes * BYTES_PER_MB, time_us)
+def _rate(rows: pd.DataFrame, time: str) -> float | None:
+    """TB/s of what leaves the ranks over the column ``time``, of all rows together."""
+    megabytes = _total(rows["expected_remote_mb"])
+    return None if megabytes is None else rate_tb_s(megabytes * BYTES_PER_MB, float(rows[time].sum()))
 
 
-@sheet("ep_by_rank", columns=EP_SUMMARY_COLUMNS, order=550)
-def ep_by_rank_frame(job: JobContext) -> pd.DataFrame:
-    """Token exchanges by op, group and rank."""
-    return exchange_summary(job.frames[RANK_EXCHANGES_TITLE], by_rank=True)
+SHEETS = (
+    sheet_row(
+        EP_SUMMARY_TITLE, 540, LAST, "Token exchanges by op and group: effective rates beside true ones.",
+        lambda job: exchange_summary(job.frames[RANK_EXCHANGES_TITLE], by_rank=False),
+        EP_SUMMARY_COLUMNS.values(),
+    ),
+    sheet_row(
+        "ep_by_rank", 550, LAST, "Token exchanges by op, group and rank.",
+        lambda job: exchange_summary(job.frames[RANK_EXCHANGES_TITLE], by_rank=True),
+        EP_SUMMARY_COLUMNS.values(),
+    ),
+)  # fmt: skip

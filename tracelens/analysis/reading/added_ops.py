@@ -1,29 +1,17 @@
-"""Ops that a recording lacks: inner ops of composite ones, ops and shapes from another recording of the same
-program, and the ops of captured graphs under their replays.  On AMD devices a capture records every launch with
-its kernel's name though nothing runs; elsewhere the run before the capture has ops and kernels. The same graph is
-recognized by its sequence of kernel names. Graphs with the same sequence are told apart by the batch size in
-their annotations, then by the grids and blocks of their kernels; where neither does, nothing is linked. A replay
-records one launch and its kernels, no ops; the trace of the capture records the ops.
+"""Ops that a recording lacks: inner ops of composite ones, ops and shapes from another recording of the same program,
+and the ops of captured graphs under the launches that replay them.
 
-The graphs that a trace captured, and their launches opened up: kernels of a replay get the ops that the graph had
-when it was captured.
-
-The graphs that a trace captured, and which of them a replay's kernels belong to.
-
-On AMD devices a capture records every launch with its kernel's name though nothing runs; elsewhere the run before the
-capture has ops and kernels. The same graph is recognized by its sequence of kernel names. Graphs with the same sequence
-are told apart by the batch size in their annotations, then by the grids and blocks of their kernels; where neither
-does, nothing is linked.
-
-Graph launches opened up: the kernels of a replay get the ops that the same graph had when it was captured.
-
-A replay records one launch and its kernels, no ops; the trace of the capture records the ops.
+A replay records one launch and its kernels, no ops; the trace of the capture records the ops. On AMD devices a capture
+records every launch with its kernel's name though nothing runs; elsewhere the run before the capture has ops and
+kernels. The same graph is recognized by its sequence of kernel names. Graphs with the same sequence are told apart by
+the batch size in their annotations, then by the grids and blocks of their kernels; where neither does, nothing is
+linked.
 """
 
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from difflib import SequenceMatcher
 
 import numpy as np
@@ -37,7 +25,7 @@ from tracelens.perf_models.inference_attention import InferenceStep
 from tracelens.perf_models.surroundings import InnerOp, OpCall
 from tracelens.signature import OpSignature
 from tracelens.trace.table import AddedRows, Kind, RowColumn, TraceTable, with_rows
-from tracelens.trace.tree import MODULE_PREFIX, OpTree
+from tracelens.trace.tree import MODULE_PREFIX
 
 
 def forward_rows(trace: Trace, catalog: Catalog) -> RowColumn:
@@ -102,33 +90,30 @@ def with_inner_ops(trace: Trace, catalog: Catalog, made_from: int | None = None)
         if isinstance(inner, str):
             left[inner] += 1
             continue
-        kept = _beside_made_ops(tree, launched, inner, made_from)
+        kept = [op for op in inner if made_from is None or tree.op_parent[launched[op.kernel][0]] < made_from]
         launches += [launched[op.kernel][0] for op in kept]
         signatures += [op.signature for op in kept]
     if not launches:
         return trace, left
     at = np.array(launches, np.int64)
+    return Trace.of(with_rows(table, rows_of_ops(table, signatures, at, at))), left
+
+
+def rows_of_ops(table: TraceTable, signatures: Sequence[OpSignature], first: Ints, last: Ints) -> AddedRows:
+    """A row for each of these calls, from the start of its ``first`` launch to the end of its ``last`` one."""
     codes = {signature: code for code, signature in enumerate(dict.fromkeys(signatures))}
     number = np.array([codes[signature] for signature in signatures], np.int64)
-    added = AddedRows(
-        kind=np.full(len(at), Kind.CPU_OP, np.uint8),
+    return AddedRows(
+        kind=np.full(len(number), Kind.CPU_OP, np.uint8),
         name=number,
-        lane=table.lane[at].astype(np.int64),
-        start_ns=table.start_ns[at],
-        duration_ns=table.duration_ns[at],
-        correlation=np.full(len(at), -1, np.int64),
+        lane=table.lane[first].astype(np.int64),
+        start_ns=table.start_ns[first],
+        duration_ns=table.ends_ns(last) - table.start_ns[first],
+        correlation=np.full(len(number), -1, np.int64),
         signature=number,
         names=[signature.name for signature in codes],
         signatures=list(codes),
     )
-    return Trace.of(with_rows(table, added)), left
-
-
-def _beside_made_ops(
-    tree: OpTree, launched: list[tuple[int, str]], inner: tuple[InnerOp, ...], made_from: int | None
-) -> list[InnerOp]:
-    """The inner ops whose kernel no op from row ``made_from`` on launched."""
-    return [op for op in inner if made_from is None or tree.op_parent[launched[op.kernel][0]] < made_from]
 
 
 def _rows_named(table: TraceTable, names: tuple[str, ...]) -> Ints:
@@ -152,9 +137,6 @@ def _launches_below(trace: Trace, row: int) -> list[tuple[int, str]]:
         if "Launch" in table.name_of(launch)
     )
     return [(launch, kernel) for launch, kernel in named if isinstance(kernel, str)]
-
-
-_CPU_OP = np.uint8(Kind.CPU_OP)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -200,11 +182,8 @@ def with_known_shapes(trace: Trace, known: Trace) -> tuple[Trace, KnownShapes]:
     )
     if not joined.any():
         return trace, said
-    return Trace.of(
-        with_rows(
-            table, _added(trace, known, tree.launch[wanted[joined]].astype(np.int64), calls[joined], turn[joined])
-        )
-    ), said
+    added = _added(trace, known, tree.launch[wanted[joined]].astype(np.int64), calls[joined], turn[joined])
+    return Trace.of(with_rows(table, added)), said
 
 
 def _launched(trace: Trace) -> Ints:
@@ -245,17 +224,13 @@ def _added(trace: Trace, known: Trace, launches: Ints, calls: Ints, turn: Ints) 
     order = np.lexsort((table.start_ns[launches], table.lane[launches]))
     launches, calls, turn = launches[order], calls[order], turn[order]
     lane = table.lane[launches].astype(np.int64)
-    first = np.flatnonzero(
-        np.diff(calls, prepend=-1).astype(bool)
-        | np.diff(turn, prepend=-1).astype(bool)
-        | np.diff(lane, prepend=-1).astype(bool)
-    )
+    first = np.flatnonzero(np.diff(np.stack((calls, turn, lane)), prepend=-1).any(axis=0))
     last = np.append(first[1:], len(launches)) - 1
     start = table.start_ns[launches[first]]
     ops, place = np.unique(calls[first], return_inverse=True)
     signatures = [known.table.signature_of(row) for row in ops.tolist()]
     return AddedRows(
-        kind=np.full(len(first), _CPU_OP),
+        kind=np.full(len(first), Kind.CPU_OP, np.uint8),
         name=place.astype(np.int64),
         lane=lane[first],
         start_ns=start,
@@ -329,10 +304,12 @@ class CapturedGraphs:
 
     def _alike(self, names: tuple[str, ...]) -> list[_Captured]:
         """Graphs of these kernels: in this order, else in any, else runs before the capture, else nearly the same."""
-        found = [graph for graph in self.graphs if graph.names == names]
-        found = found or [graph for graph in self.graphs if Counter(graph.names) == Counter(names)]
-        found = found or list(self._runs_of(names))
-        return found or [graph for graph in self.graphs if _is_nearly(names, graph)]
+        return (
+            [graph for graph in self.graphs if graph.names == names]
+            or [graph for graph in self.graphs if Counter(graph.names) == Counter(names)]
+            or list(self._runs_of(names))
+            or [graph for graph in self.graphs if _is_nearly(names, graph)]
+        )
 
     def block(self, launches: frozenset[int]) -> Template:
         """The rows above these launches, as spans over them."""
@@ -557,7 +534,7 @@ def with_captured_ops(trace: Trace, capture: Trace, catalog: Catalog) -> tuple[T
     graph launch.
     """
     graphs = CapturedGraphs(capture, catalog)
-    blocks: list[_Block] = []
+    blocks: list[tuple[Template, int, int, RowColumn]] = []
     table, tree = trace.table, trace.tree
     reasons: Counter[str] = Counter()
     found: dict[tuple[tuple[str, ...], CapturedRequests], tuple[dict[int, int], str]] = {}
@@ -583,26 +560,18 @@ def with_captured_ops(trace: Trace, capture: Trace, catalog: Catalog) -> tuple[T
             block = graphs.block(frozenset(pairs.values()))
             order = {captured: k for k, captured in enumerate(block.launches)}
             at = sorted(pairs, key=lambda k: order[pairs[k]])
-            blocks.append(_Block(template=block, start=start, lane=int(table.lane[launch]), kernels=rows[at]))
+            blocks.append((block, start, int(table.lane[launch]), rows[at]))
     links = GraphLinks(
         capture=capture.table.source,
         launches=launches,
         linked_launches=len(blocks),
         kernels=kernels,
-        linked_kernels=sum(len(block.kernels) for block in blocks),
+        linked_kernels=sum(len(linked) for *_, linked in blocks),
         kernel_ns=kernel_ns,
-        linked_ns=sum(int(table.duration_ns[block.kernels].sum()) for block in blocks),
+        linked_ns=sum(int(table.duration_ns[linked].sum()) for *_, linked in blocks),
         reasons=tuple(reasons.most_common()),
     )
     return (_opened(trace, capture.table, blocks) if blocks else trace), links
-
-
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class _Block:
-    template: Template
-    start: int
-    lane: int
-    kernels: RowColumn
 
 
 def _free_span(trace: Trace, launch: int) -> tuple[int, int]:
@@ -616,20 +585,21 @@ def _free_span(trace: Trace, launch: int) -> tuple[int, int]:
     return max(best, (free_from, end - free_from), key=lambda span: span[1])
 
 
-def _opened(trace: Trace, capture: TraceTable, blocks: list[_Block]) -> Trace:
+def _opened(trace: Trace, capture: TraceTable, blocks: list[tuple[Template, int, int, RowColumn]]) -> Trace:
+    """``trace`` with these (rows of ``capture``, where they start, lane, kernels that they launched)."""
     table = trace.table
     correlation = table.correlation.copy()
     free = int(correlation.max(initial=0)) + 1
     parts: list[tuple[npt.NDArray[np.int64], ...]] = []
-    for block in blocks:
-        template, n = block.template, len(block.kernels)
-        correlation[block.kernels] = np.arange(free, free + n)
+    for template, begin, thread, kernels in blocks:
+        n = len(kernels)
+        correlation[kernels] = np.arange(free, free + n)
         number = {row: k for k, row in enumerate(template.launches)}
         own = np.array([free + number[row] if row in number else -1 for row in template.rows.tolist()], np.int64)
         free += n
-        lane = np.full(len(own), block.lane, np.int64)
+        lane = np.full(len(own), thread, np.int64)
         span = template.last - template.first + 1
-        parts.append((template.rows, block.start + template.first, span, lane, own))
+        parts.append((template.rows, begin + template.first, span, lane, own))
     rows, start, duration, lane, own = (np.concatenate(column) for column in zip(*parts, strict=True))
     codes, name = np.unique(capture.name[rows], return_inverse=True)
     calls = np.stack((capture.name[rows].astype(np.int64), capture.signature[rows].astype(np.int64)))

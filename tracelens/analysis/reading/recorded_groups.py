@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator
+from functools import cache
 from math import prod
 from typing import Any
 
@@ -59,7 +60,8 @@ def enclosing_attributes(table: TraceTable, calls: tuple[OpSignature, ...]) -> d
         elements = sum(count for count, _ in tensors)
         found |= {"In msg nelems": elements, "dtype": tensors[0][1]}
         sources.append(f"dims of {call.name}")
-    elements_out = next((tensor[0] for call in calls if (tensor := _output(call)) is not None), None)
+    outputs = (_tensor(call, 0) for call in calls if call.name in _OUTPUT_FIRST)
+    elements_out = next((tensor[0] for tensor in outputs if tensor is not None), None)
     size, source = _group_size(table, kind, found.get("In msg nelems"), elements_out)
     if size is not None:
         found["Group size"] = size
@@ -91,17 +93,15 @@ def _tensor(call: OpSignature, place: int) -> tuple[int, str] | None:
     return prod(shape), dtype
 
 
-def _output(call: OpSignature) -> tuple[int, str] | None:
-    return _tensor(call, 0) if call.name in _OUTPUT_FIRST else None
-
-
-def _word(kind: str) -> str | None:
-    return Collective(kind=kind, elements_in=0, elements_out=0, ranks=None).word
+@cache
+def collective_word(kind: object) -> str | None:
+    """The plain name of a collective (``all_reduce``) however its kind is spelled; None where it is none's."""
+    return Collective(kind=kind, elements_in=0, elements_out=0, ranks=None).word if isinstance(kind, str) else None
 
 
 def _group_size(table: TraceTable, kind: str, sent: int | None, received: int | None) -> tuple[int | None, str]:
     """(ranks, where that is from): a gather's output is so many times its input; else the whole job's."""
-    if _word(kind) in ("all_gather", "reduce_scatter") and sent and received:
+    if collective_word(kind) in ("all_gather", "reduce_scatter") and sent and received:
         times, rest = divmod(max(sent, received), min(sent, received))
         if not rest:
             return times, "output and input"
@@ -110,7 +110,7 @@ def _group_size(table: TraceTable, kind: str, sent: int | None, received: int | 
 
 def _received(kind: str, sent: int, size: int | None) -> int | None:
     """Elements that come out of a collective over ``size`` ranks."""
-    word = _word(kind)
+    word = collective_word(kind)
     if word in ("all_reduce", "broadcast", "reduce", "send", "recv"):
         return sent
     if word == "all_gather":

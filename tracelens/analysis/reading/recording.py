@@ -78,9 +78,9 @@ class Recording:
         if options.shapes is not None:
             trace, known_shapes = with_known_shapes(trace, options.shapes)
         recorded = len(trace.table)
-        hooked = with_hooks(trace, self.catalog)
-        trace, whole_calls = with_inner_ops(hooked.trace, self.catalog, made_from=recorded)
-        whole_calls += hooked.left
+        trace, left_by_hooks = with_hooks(trace, self.catalog)
+        trace, whole_calls = with_inner_ops(trace, self.catalog, made_from=recorded)
+        whole_calls += left_by_hooks
         graphs = None
         if capture is not None:
             trace, graphs = with_captured_ops(trace, with_inner_ops(capture, self.catalog)[0], self.catalog)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from functools import cache
+from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from tracelens.registry import Registry, modules_below
@@ -21,9 +22,12 @@ Frame = Callable[[Any], "pd.DataFrame | None"]
 @cache
 def built_in_sheets() -> Registry:
     """Title -> sheet function, over all modules below this package. Extensions are laid over it per report."""
-    modules = modules_below(__name__)
-    rows = [row for module in modules for row in getattr(module, "SHEETS", ())]
-    return Registry.collect("sheet", [*modules, *rows])
+    return collect_sheets(modules_below(__name__))
+
+
+def collect_sheets(modules: list[ModuleType]) -> Registry:
+    """Title -> sheet function of these modules."""
+    return Registry.collect("sheet", [*modules, *(row for module in modules for row in getattr(module, "SHEETS", ()))])
 
 
 def sheet_row(

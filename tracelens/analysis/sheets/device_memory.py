@@ -18,7 +18,6 @@ from tracelens.analysis.sheets.shared_columns import DURATIONS, HELD, RESERVED, 
 from tracelens.analysis.verdict.summary import LEAST_KNOWN, CategoryRow
 from tracelens.analysis.work.known_work import LAUNCH, copied_bytes, launch_floor_us
 from tracelens.hardware import HardwareSpec
-from tracelens.lazy.records import dataclass
 from tracelens.perf_models.kernels import CopyPath, copy_path
 from tracelens.schema import column_set, count, flag, mb, number, percent, sheet, text, us
 from tracelens.trace.table import DramSamples, Kind, TraceTable
@@ -72,26 +71,17 @@ def copies_frame(context: SheetContext) -> pd.DataFrame | None:
     return found if len(found) else None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PathRate:
-    """What copies go over, and the peak of one direction."""
+def path_rate(device: HardwareSpec | None, path: CopyPath) -> tuple[str | None, float]:
+    """What copies go over, and the peak (GB/s) of one direction; (None, NaN) where that is not known.
 
-    name: str
-    gb_s: float
-
-
-def path_rate(device: HardwareSpec | None, path: CopyPath) -> PathRate | None:
-    """To the host: the link to the CPU of the same package, else PCIe. To another device: their own link, else PCIe.
-
-    A link between devices is rated by what one pair of them has, where the device file knows that.
+    To the host: the link to the CPU of the same package, else PCIe. To another device: their own link, else PCIe. A
+    link between devices is rated by what one pair of them has, where the device file knows that.
     """
-    if device is None:
-        return None
-    if path.host_memory is None and device.link is not None:
-        return PathRate(name="link", gb_s=device.link.p2p_gb_s or device.link.gb_s)
-    if path.host_memory is not None and device.c2c_gb_s is not None:
-        return PathRate(name="C2C", gb_s=device.c2c_gb_s)
-    return None if device.pcie_gb_s is None else PathRate(name="PCIe", gb_s=device.pcie_gb_s)
+    if device is not None and path.host_memory is None and device.link is not None:
+        return "link", device.link.p2p_gb_s or device.link.gb_s
+    if device is not None and path.host_memory is not None and device.c2c_gb_s is not None:
+        return "C2C", device.c2c_gb_s
+    return (None, np.nan) if device is None or device.pcie_gb_s is None else ("PCIe", device.pcie_gb_s)
 
 
 def only_copies_ns(activity: DeviceActivity) -> int:
@@ -111,8 +101,7 @@ def at_rate_of_path(table: TraceTable, activity: DeviceActivity, device: Hardwar
     if not len(at):
         return np.zeros(0)
     paths, code = _paths(table, activity.name[at])
-    rates = [path_rate(device, path) for path in paths]
-    gb_s = np.array([np.nan if rate is None else rate.gb_s for rate in rates])[code]
+    gb_s = np.array([path_rate(device, path)[1] for path in paths])[code]
     peak_us = copied_bytes(table, activity)[at] / (gb_s * GB_PER_S_IN_BYTES_PER_US)
     took_us = activity.duration_us(at)
     share: Floats = np.divide(peak_us, took_us, out=np.full(len(at), np.nan), where=took_us > 0)
@@ -136,7 +125,7 @@ def copies(table: TraceTable, activity: DeviceActivity, device: HardwareSpec | N
     gb_s = np.divide(total, took, out=np.full(n, np.nan), where=took > 0) / GB_PER_S_IN_BYTES_PER_US
     rates = [path_rate(device, path) for path in paths]
     of_row = path_code[first]
-    peak = np.array([np.nan if rate is None else rate.gb_s for rate in rates])[of_row]
+    peak = np.array([gb_s for _, gb_s in rates])[of_row]
     frame = pd.DataFrame(
         {
             "parent_op": [NO_OP if code < 0 else table.names[code] for code in op_name[first].tolist()],
@@ -146,7 +135,7 @@ def copies(table: TraceTable, activity: DeviceActivity, device: HardwareSpec | N
             "duration_us_sum": np.bincount(group, us),
             "copied_mb": np.where(np.bincount(group[known], minlength=n) > 0, total / BYTES_PER_MB, np.nan),
             "gb_s": gb_s,
-            "path": np.array([None if rate is None else rate.name for rate in rates], object)[of_row],
+            "path": np.array([name for name, _ in rates], object)[of_row],
             "path_gb_s": peak,
             "percent_of_path_peak": 100 * gb_s / peak,
         }
@@ -253,17 +242,13 @@ def measured_hbm(
     every = pd.concat([part for part in parts if part is not None] or [pd.DataFrame()])
     if every.empty:
         return None
-    frame = every.groupby("kernel_name", sort=False).agg(_total).reset_index()
+    # A sum is unknown where one of its values is
+    frame = every.groupby("kernel_name", sort=False).agg(lambda values: float(values.sum(skipna=False))).reset_index()
     frame = frame.sort_values("kernel_us", ascending=False, kind="stable", ignore_index=True)
     busy = frame["kernel_us"].where(frame["kernel_us"] > 0) * TERA_PER_S_IN_PER_US / BYTES_PER_MB
     frame["measured_tb_s"], frame["model_tb_s"] = frame["measured_mb"] / busy, frame["model_mb"] / busy
     frame["measured_over_model"] = frame["measured_mb"] / frame["model_mb"].where(frame["model_mb"] > 0)
     return frame
-
-
-def _total(values: pd.Series[float]) -> float:
-    """The sum, unknown where one of the values is."""
-    return float(values.sum(skipna=False))
 
 
 def _of_device(

@@ -23,9 +23,9 @@ from tracelens.analysis.sheets.priced_calls import (
     DIFFERENT,
     UNLINKED_NAME,
     Grouping,
-    call_statistics,
-    identity,
+    identity_columns,
     sorted_by,
+    statistics_of,
     with_estimated_totals,
     with_percent,
 )
@@ -161,24 +161,24 @@ def _cpu_ops(context: HostContext) -> pd.DataFrame | None:
     readings = OpReadings(table, context.recording.catalog, rows)
     group = Grouping(table, rows, np.full(len(rows), -1, np.int32))
     found = [readings.readings[c] for c in readings.code_of(rows[group.first]).tolist()]
-    frame = identity(table, group.example, [r.category or OTHER for r in found])
-    frame["operation_count"] = np.bincount(group.of_call, minlength=len(frame))
+    frame = identity_columns(table, group.example, [r.category or OTHER for r in found])
+    frame["operation_count"] = np.bincount(group.of_call, minlength=len(found))
     columns = {
         "host_us": table.duration_ns[rows] / NS_PER_US,
         "host_self_us": self_ns(trace)[rows] / NS_PER_US,
     }
-    measured = call_statistics(columns, group.of_call, totals=tuple(columns))
+    measured = statistics_of(columns, ByGroup(group.of_call), totals=tuple(columns))
     frame["example_row"] = group.example
     models = [None if r.leaf_only else r.model for r in found]
     known = [None if model is None else model.flops() for model in models]
     flops = np.array([np.nan if amount is None else amount for amount in known], float)
     frame["gflops"] = flops / FLOPS_PER_GFLOP
     frame["has_perf_model"] = [r.model is not None for r in found]
-    frame = pd.concat([frame, measured], axis=1)
-    mean = frame["host_us_mean"].to_numpy()
+    mean = measured["host_us_mean"]
     rate = np.divide(flops, mean, out=np.full(len(mean), np.nan), where=mean > 0)
-    frame["cpu_tflops_s"] = rate / TERA_PER_S_IN_PER_US
-    return _by_time(frame, "host_self_us_sum")
+    return _by_time(
+        pd.DataFrame({**frame, **measured, "cpu_tflops_s": rate / TERA_PER_S_IN_PER_US}), "host_self_us_sum"
+    )
 
 
 def self_ns(trace: Trace) -> Ints:
@@ -357,7 +357,8 @@ def _headroom(context: SheetContext) -> pd.DataFrame | None:
     found = found[(found["own_us"] > 0)].sort_values(["headroom_us", "category"], ascending=[False, True])
     for key in (*sums, "headroom_us"):
         found[key] /= NS_PER_US * steps
-    return found.reset_index(drop=True)
+    shown = ["category", *sums, "headroom_us", "percent_of_step", "known_percent"]
+    return found[shown].reset_index(drop=True)
 
 
 SHEETS = (

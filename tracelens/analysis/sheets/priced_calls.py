@@ -1,10 +1,7 @@
-"""Calls of the same op, arguments, process and thread as one row with statistics of their times; every distinct call
-of the analyzed window with its work and its estimates; and the sheets of the perf-model families.  Rows are
-sorted by time descending, ties broken on the text columns, so the same trace gives the same table.
+"""Every distinct call of the analyzed window, with its times, work and estimates; the sheets of perf-model families.
 
-Calls of the same op, arguments, process and thread as one row, with statistics of their times.
-
-Rows are sorted by time descending, ties broken on the text columns, so the same trace gives the same table.
+Calls of the same op, arguments, process and thread are one row, with statistics of their times. Rows are sorted by time
+descending, ties broken on the text columns, so the same trace gives the same table.
 """
 
 from __future__ import annotations
@@ -43,7 +40,7 @@ from tracelens.backends.chain import chain
 from tracelens.hardware import HardwareSpec
 from tracelens.lazy.records import dataclass
 from tracelens.perf_models.reduce import Reduce
-from tracelens.schema import PARAMETER_PREFIX, column_set, flag
+from tracelens.schema import PARAMETER_PREFIX, SPREAD, TOTALED, column_set, flag
 from tracelens.signature import recorded_text
 from tracelens.trace.table import RowColumn, TraceTable, has_host_time
 from tracelens.units import BYTES_PER_MB, FLOPS_PER_GFLOP, NS_PER_US, TERA_PER_S_IN_PER_US
@@ -52,7 +49,6 @@ if TYPE_CHECKING:
     import pandas as pd
 
 
-STATISTICS = ("mean", "median", "std", "min", "max")
 UNLINKED_NAME = "(unlinked kernels)"
 IDENTITY = (
     "name", "category", "process_name", "process_label", "thread_name",
@@ -93,38 +89,27 @@ def with_percent(frame: pd.DataFrame, key: str) -> pd.DataFrame:
     return frame
 
 
-def call_statistics(columns: Mapping[str, Floats], group: Codes, *, totals: Collection[str] = ()) -> pd.DataFrame:
-    """Mean, median, std (n - 1), min and max of each column per group as ``<column>_mean``, and so on.
-
-    ``group`` as ``numbered`` gives it. Missing values count nowhere. ``totals``: the columns with a sum as well.
-    """
-    return pd.DataFrame(statistics_of(columns, ByGroup(group), totals=totals))
-
-
 def statistics_of(
     columns: Mapping[str, Floats], by_group: ByGroup, *, totals: Collection[str] = ()
 ) -> dict[str, Floats]:
-    """As ``call_statistics``, by column: of small tables a frame costs more than its figures."""
+    """Mean, median, std (n - 1), min and max of each column per group as ``<column>_mean``, and so on, by column.
+
+    Missing values count nowhere. ``totals``: the columns with a sum as well. Of small tables a frame costs more than
+    its figures.
+    """
     found: dict[str, Floats] = {}
     for key, values in columns.items():
         figures = Spread(values, by_group)
-        found |= {f"{key}_{name}": getattr(figures, name) for name in STATISTICS}
+        found |= {f"{key}_{name}": getattr(figures, name) for name in SPREAD}
         if key in totals:
             found[f"{key}_sum"] = figures.sum
     return found
 
 
-def identity(
-    table: TraceTable, rows: Sequence[int], categories: Sequence[str], names: Sequence[str] | None = None
-) -> pd.DataFrame:
-    """The nine columns that say which call a row is; text as tuples, ``None`` where the trace recorded nothing."""
-    return pd.DataFrame(identity_columns(table, rows, categories, names), dtype=object)
-
-
 def identity_columns(
     table: TraceTable, rows: Sequence[int], categories: Sequence[str], names: Sequence[str] | None = None
 ) -> dict[str, Any]:
-    """As ``identity``, by column."""
+    """The nine columns that say which call a row is; text as tuples, ``None`` where the trace recorded nothing."""
     signatures = [table.signature_of(row) for row in rows]
     lanes = [(table.pid_of(row), table.tid_of(row)) for row in rows]
     columns: dict[str, Iterable[Any]] = {
@@ -133,11 +118,8 @@ def identity_columns(
         "process_name": (table.process_names.get(pid) for pid, _ in lanes),
         "process_label": (table.process_labels.get(pid) for pid, _ in lanes),
         "thread_name": (table.thread_names.get(lane) for lane in lanes),
-        "input_dims": (recorded_text(s.shapes) for s in signatures),
-        "input_types": (recorded_text(s.dtypes) for s in signatures),
-        "input_strides": (recorded_text(s.strides) for s in signatures),
-        "concrete_inputs": (recorded_text(s.scalars) for s in signatures),
     }
+    columns |= {key: [recorded_text(getattr(s, argument)) for s in signatures] for key, argument in _ARGUMENTS}
     return {key: objects(values) for key, values in columns.items()}
 
 
@@ -339,12 +321,6 @@ def modelled_table(
     return with_percent(sorted_by(pd.DataFrame(frame), "kernel_us_sum"), "kernel_us_sum")
 
 
-def call_groups(table: TraceTable, readings: OpReadings, calls: Calls, apart: Codes | Bools) -> Grouping:
-    """Calls that are one row: with another number ``apart`` they are in other rows."""
-    reading = np.where(calls.kernel_name >= 0, np.int32(-1), readings.code_of(calls.row))
-    return Grouping(table, calls.row, calls.kernel_name, reading, calls.category.code, apart)
-
-
 def rows_of_events(frame: pd.DataFrame, group: Grouping, calls: Calls, events: int) -> Codes:
     """Which row of ``modelled_table`` (sorted, and joined with others) each event is counted in, -1 for none."""
     row_of_group: Codes = np.full(len(group.first) + 1, -1, np.int32)
@@ -419,7 +395,7 @@ def _add_estimate(frame: Columns, work: KnownWork, position: Ints, timed_us: Flo
         frame["roofline_us"] = unknown
         frame["roofline_bound"] = frame["backend"] = frame["served_from"] = nothing
         frame["percent_of_peak"] = unknown
-        frame |= {f"percent_of_roofline_{name}": unknown for name in STATISTICS}
+        frame |= {f"percent_of_roofline_{name}": unknown for name in SPREAD}
     else:
         mean, kernels = frame["kernel_us_mean"], frame["kernels_per_call"]
         time_us, peak_us = work.take(estimates.time_us, position), work.take(estimates.peak_us, position)
@@ -542,8 +518,6 @@ def with_unlinked_rows(modelled: pd.DataFrame, unlinked: pd.DataFrame) -> pd.Dat
 
 #: The sheet of reductions in the backward pass.
 REDUCE_BACKWARD = "Reduce_bwd"
-_RECORDED_ARGUMENTS = ("input_dims", "input_types", "input_strides", "concrete_inputs")
-_FAMILY_STATISTICS = ("mean", "median", "std", "min", "max")
 
 
 FAMILY_COLUMNS = column_set(
@@ -584,9 +558,7 @@ def families(
         record = {"name": row["name"], **parameters}
         record |= {key: row[key] for key in kept}
         recorded = table.signature_of(int(row["example_row"]))
-        arguments = (recorded.shapes, recorded.dtypes, recorded.strides, recorded.scalars)
-        for key, value in zip(_RECORDED_ARGUMENTS, arguments, strict=True):
-            record[key] = _as_list(value)
+        record |= {key: _as_list(getattr(recorded, argument)) for key, argument in _ARGUMENTS}
         record["nested"] = bool(nested[position])
         is_gradient = model.sheet == Reduce.family and in_backward[example[position]]
         frames.setdefault(REDUCE_BACKWARD if is_gradient else model.sheet, []).append(record)
@@ -597,10 +569,10 @@ _RATES = ("hbm_tb_s", "tflops_s", "effective_interconnect_tb_s", "percent_of_roo
 _CALL_COLUMNS = (
     "category", "gflops", "hbm_mb", "flops_per_byte", "wire_mb", "expected_remote_mb", "remote_from",
     "copies_per_token", "rows_from", "deepep_us",
-    *(f"{rate}_{s}" for rate in _RATES for s in _FAMILY_STATISTICS),
+    *(f"{rate}_{s}" for rate in _RATES for s in SPREAD),
     "compute_spec", "roofline_us", "roofline_bound", "percent_of_peak", "backend", "work_at_most",
     "estimated_us", "percent_of_achievable", "estimated_by",
-    *(f"kernel_us_{s}" for s in (*_FAMILY_STATISTICS, "sum")),
+    *(f"kernel_us_{s}" for s in TOTALED),
     "operation_count", "example_row", "kernel_details", "kernel_details_short",
     "process_name", "process_label", "thread_name",
 )  # fmt: skip
@@ -649,20 +621,25 @@ class PricedCalls:
         """Estimates are at the clock that the caller chose."""
         table, tree, device = recording.trace.table, recording.trace.tree, recording.device
         activity, readings, repeated = attribution.activity, attribution.readings, attribution.repeated
+        roofline, tile = (_estimator(device, backend, options.clock_mhz) for backend in ("roofline", "tile"))
         chosen = _estimator(device, options.backend, options.clock_mhz) if options.backend != "roofline" else None
-        work = _work_and_estimates(readings, device, chosen, options.clock_mhz)
+        work = KnownWork(readings, roofline, chosen, None if device is None else Limits.of(device), tile)
 
         def grouped(calls: Calls, apart: Codes | Bools) -> Grouping:
-            return call_groups(table, readings, calls, apart)
+            """Calls that are one row: with another number ``apart`` they are in other rows."""
+            reading = np.where(calls.kernel_name >= 0, np.int32(-1), readings.code_of(calls.row))
+            return Grouping(table, calls.row, calls.kernel_name, reading, calls.category.code, apart)
 
         def priced(calls: Calls, group: Grouping) -> pd.DataFrame:
             return modelled_table(table, activity, calls, work, attribution.exchanges, group)
 
         events, ops = ops_above(tree, activity)
-        unique = _by_launcher(attribution, events, ops)
+        direct = direct_calls(activity, attribution.event_category)
+        own = launchers(table, activity, events, ops)
+        unique = launching_calls(table, activity, own, direct, repeated[direct.row])
         calls, unified = modelled_calls(activity, readings, events, ops), attribution.unified
         nested = priced(calls, grouped(calls, 2 * repeated[calls.row] + ~np.isin(calls.row, unified.row)))
-        del events, ops, calls
+        del events, ops, calls, direct, own
         category, group = attribution.event_category, grouped(unified, repeated[unified.row])
         modelled = with_places(priced(unified, group), tree, attribution.phases, repeated)
         unlinked = unlinked_rows(table, activity, category)
@@ -681,26 +658,6 @@ class PricedCalls:
             executed=executed_work(unified, readings, step_of, len(window.times)) if asked else None,
             chosen=chosen,
         )
-
-
-def _work_and_estimates(
-    readings: OpReadings, device: HardwareSpec | None, chosen: Callable[[Any], Any] | None, clock_mhz: float | None
-) -> KnownWork:
-    return KnownWork(
-        readings,
-        _estimator(device, "roofline", clock_mhz),
-        chosen,
-        None if device is None else Limits.of(device),
-        _estimator(device, "tile", clock_mhz),
-    )
-
-
-def _by_launcher(attribution: Attribution, events: Codes, ops: RowColumn) -> pd.DataFrame:
-    """Calls by launching op; ``events, ops`` from ``ops_above``."""
-    table, activity = attribution.tree.table, attribution.activity
-    direct = direct_calls(activity, attribution.event_category)
-    own = launchers(table, activity, events, ops)
-    return launching_calls(table, activity, own, direct, attribution.repeated[direct.row])
 
 
 def _estimator(device: HardwareSpec | None, backend: str, clock_mhz: float | None) -> Callable[[Any], Any] | None:

@@ -1,21 +1,8 @@
-"""What the token exchanges of a trace move: rows read from the ops of one layer, and the share of them that leaves
-the rank.  A dispatch is not told how many copies of a token it makes, and where its tokens are an FP8 pair not
-even their size. A layer's combine is: it returns one row per copy, and the gradients of both come back in the
-same numbers.  On one rank these are the copies that its dispatch *receives*; over all ranks of a group as many
-are sent.
-
-Rows that the token exchanges of a layer move, read from one another, and the share of them that leaves the rank.
-
-Rows that the token exchanges of a layer move, read from one another.
+"""What the token exchanges of a trace move: rows, and the share of them that leaves the rank.
 
 A dispatch is not told how many copies of a token it makes, and where its tokens are an FP8 pair not even their size. A
-layer's combine is: it returns one row per copy, and the gradients of both come back in the same numbers.
-
-On one rank these are the copies that its dispatch *receives*; over all ranks of a group as many are sent.
-
-What the token exchanges of a trace move: rows by the layer's ops, and the share of them that leaves the rank.
-
-Where the rows come from: ``tracelens.analysis.work.expert_exchange``.
+layer's combine is: it returns one row per copy, and the gradients of both come back in the same numbers. On one rank
+these are the copies that its dispatch *receives*; over all ranks of a group as many are sent.
 """
 
 from __future__ import annotations
