@@ -15,8 +15,9 @@ from tracelens.analysis.attribution.activity import (
     device_activity,
     gpu_timeline,
 )
+from tracelens.analysis.attribution.calls import ExecutedWork
 from tracelens.analysis.attribution.steps import FoundSteps, StepTimes, device_steps, find_steps
-from tracelens.analysis.attribution.window import Window, attribute, chosen_steps
+from tracelens.analysis.attribution.window import Recording, Window, attribute, chosen_steps
 from tracelens.analysis.findings.ranking import Found, findings
 from tracelens.analysis.findings.rule import RuleFailure
 from tracelens.analysis.grouping import Codes
@@ -25,13 +26,11 @@ from tracelens.analysis.loaded_trace import AnalysisOptions
 from tracelens.analysis.page.step_rectangles import StepIdle
 from tracelens.analysis.reading.added_ops import GraphLinks, KnownShapes
 from tracelens.analysis.reading.catalog import ExtensionFailure
-from tracelens.analysis.reading.recording import Recording
 from tracelens.analysis.sheets import device_timeline, perf_summary
 from tracelens.analysis.sheets.context import HostContext, SheetContext
 from tracelens.analysis.sheets.device_timeline import not_shown
 from tracelens.analysis.sheets.priced_calls import PricedCalls
 from tracelens.analysis.verdict.summary import Coverage, Excluded, Finding, FixesTogether, Notice, Unanswered
-from tracelens.analysis.work.known_work import ExecutedWork
 from tracelens.extensions import Extension
 from tracelens.files.memory_limit import end_stage
 from tracelens.hardware import HardwareSpec, Recognition

@@ -12,13 +12,12 @@ import numpy as np
 from tracelens.analysis.attribution.activity import DeviceActivity, Labels
 from tracelens.analysis.attribution.calls import SYNTHETIC
 from tracelens.analysis.attribution.host_time import HostCalls, host_calls
-from tracelens.analysis.attribution.window import Attribution, Window, attribute
+from tracelens.analysis.attribution.window import Attribution, Recording, Window, attribute, no_device_events
 from tracelens.analysis.idle.dependency_replay import Bools, Changes, DependencyReplay, Floats
 from tracelens.analysis.idle.steady_step import SteadyStep, steady_steps
 from tracelens.analysis.intervals import Ints
 from tracelens.analysis.loaded_trace import AnalysisOptions
 from tracelens.analysis.reading.catalog import Reading
-from tracelens.analysis.reading.recording import Recording, no_device_events
 from tracelens.analysis.sheets.module_time import module_paths
 from tracelens.backends.base import System
 from tracelens.errors import UsageError

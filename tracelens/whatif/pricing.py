@@ -12,8 +12,8 @@ from typing import Any
 
 import numpy as np
 
+from tracelens.analysis.attribution.calls import launch_floor_us
 from tracelens.analysis.idle.dependency_replay import Bools, Floats
-from tracelens.analysis.work.known_work import launch_floor_us
 from tracelens.backends.base import EstimateTable, System
 from tracelens.backends.chain import chain
 from tracelens.dtypes import DType

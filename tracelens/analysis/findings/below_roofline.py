@@ -10,12 +10,11 @@ from collections.abc import Hashable, Iterator
 
 import numpy as np
 
-from tracelens.analysis.attribution.calls import COPY
+from tracelens.analysis.attribution.calls import COPY, LAUNCH, SHORT_KERNEL_US
 from tracelens.analysis.findings.rule import MIN_GAIN, Advice, Candidate, Observed, finding
 from tracelens.analysis.intervals import Ints
 from tracelens.analysis.reading.catalog import COMMUNICATION
 from tracelens.analysis.verdict.summary import Said, counted, duration, percent, shortened
-from tracelens.analysis.work.known_work import LAUNCH, SHORT_KERNEL_US
 from tracelens.lazy.records import dataclass
 from tracelens.units import NS_PER_US
 

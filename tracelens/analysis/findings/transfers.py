@@ -13,10 +13,9 @@ from tracelens.analysis.attribution.activity import DeviceActivity
 from tracelens.analysis.attribution.host_scopes import FORWARD, PHASES
 from tracelens.analysis.findings.rule import MIN_GAIN, Advice, Candidate, Floats, Observed, finding
 from tracelens.analysis.grouping import distinct_rows
-from tracelens.analysis.reading.recorded_groups import attributes_of_calls
+from tracelens.analysis.reading.process_groups import attributes_of_calls, split_sizes
 from tracelens.analysis.sheets import coll_analysis, device_memory
 from tracelens.analysis.verdict.summary import Evidence, Said, counted, duration, percent, size, takes
-from tracelens.analysis.work.expert_exchange import split_sizes
 from tracelens.backends.base import System
 from tracelens.backends.collective_times import Collectives
 from tracelens.lazy.records import dataclass

@@ -9,6 +9,7 @@ import numpy.typing as npt
 
 from tracelens.analysis.analyze import Analysis
 from tracelens.analysis.attribution.activity import Labels
+from tracelens.analysis.attribution.calls import rate_of
 from tracelens.analysis.attribution.host_scopes import Scopes, levels, module_class
 from tracelens.analysis.attribution.steps import is_step_annotation
 from tracelens.analysis.attribution.window import in_steps
@@ -17,7 +18,6 @@ from tracelens.analysis.intervals import Ints
 from tracelens.analysis.sheets import perf_summary
 from tracelens.analysis.sheets.perf_summary import self_ns
 from tracelens.analysis.sheets.priced_calls import UNLINKED_NAME
-from tracelens.analysis.work.known_work import rate_of
 from tracelens.lazy.records import dataclass
 from tracelens.trace.table import Kind, RowColumn
 from tracelens.trace.tree import MODULE_PREFIX, OpTree

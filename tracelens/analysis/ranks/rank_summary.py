@@ -18,22 +18,20 @@ from tracelens.analysis.intervals import Bools, Ints, covered_ns
 from tracelens.analysis.loaded_trace import AnalysisOptions, Trace, active_extensions
 from tracelens.analysis.reading.catalog import COMMUNICATION, Catalog
 from tracelens.analysis.reading.op_readings import read_ops
-from tracelens.analysis.reading.recorded_groups import (
-    calls_above,
-    collective_word,
-    ep_size_of,
-    expert_groups,
-    recorded_attributes,
-)
-from tracelens.analysis.work.expert_exchange import (
+from tracelens.analysis.reading.process_groups import (
     OF_MODEL,
     SPLIT_SIZES,
     Layers,
     RemoteShare,
     Routed,
+    calls_above,
+    collective_word,
+    ep_size_of,
     even_routing,
+    expert_groups,
     integers,
     ranks_of,
+    recorded_attributes,
     recorded_counts,
     share_of_others,
     split_sizes,

@@ -13,12 +13,11 @@ import pandas as pd
 
 from tracelens.analysis.attribution.activity import DeviceActivity
 from tracelens.analysis.grouping import first_of_each, numbered
-from tracelens.analysis.reading.recorded_groups import SIZES_FROM, attributes_of_calls, collective_word
+from tracelens.analysis.reading.process_groups import SIZES_FROM, all_to_all_share, attributes_of_calls, collective_word
 from tracelens.analysis.sheets.context import SheetContext
 from tracelens.analysis.sheets.priced_calls import sorted_by
 from tracelens.analysis.sheets.shared_columns import ACHIEVABLE, CALLS, STREAM
 from tracelens.analysis.verdict.summary import LEAST_KNOWN, CategoryRow
-from tracelens.analysis.work.expert_exchange import all_to_all_share
 from tracelens.backends import EstimateTable
 from tracelens.dtypes import DType
 from tracelens.perf_models import Collective, WorkColumns

@@ -11,12 +11,12 @@ import numpy as np
 import numpy.typing as npt
 
 from tracelens.analysis.attribution.activity import DeviceActivity
+from tracelens.analysis.attribution.calls import LAUNCH, copied_bytes, launch_floor_us
 from tracelens.analysis.grouping import Codes, first_of_each, numbered
 from tracelens.analysis.intervals import Floats, Ints, union_ns
 from tracelens.analysis.sheets import sheet_row
 from tracelens.analysis.sheets.shared_columns import DURATIONS, HELD, RESERVED, START, memory_mb
 from tracelens.analysis.verdict.summary import LEAST_KNOWN, CategoryRow
-from tracelens.analysis.work.known_work import LAUNCH, copied_bytes, launch_floor_us
 from tracelens.hardware import HardwareSpec
 from tracelens.perf_models.kernels import CopyPath, copy_path
 from tracelens.schema import column_set, count, flag, mb, number, percent, sheet, text, us

@@ -16,25 +16,28 @@ import pandas as pd
 from tracelens.analysis.attribution.activity import DeviceActivity, Labels, Timeline
 from tracelens.analysis.attribution.calls import (
     COPY,
+    LAUNCH,
     SYNTHETIC,
     Calls,
+    ExecutedWork,
+    KnownWork,
     Launchers,
+    Limits,
     direct_calls,
+    executed_work,
     launchers,
     modelled_calls,
 )
 from tracelens.analysis.attribution.host_scopes import BACKWARD, all_in, with_places
-from tracelens.analysis.attribution.window import Attribution, Window, coverage
+from tracelens.analysis.attribution.window import Attribution, Recording, Window, coverage
 from tracelens.analysis.grouping import ByGroup, Codes, Spread, first_of_each, numbered
 from tracelens.analysis.intervals import Bools, Floats, Ints
 from tracelens.analysis.loaded_trace import AnalysisOptions
 from tracelens.analysis.reading.catalog import Reading
 from tracelens.analysis.reading.op_readings import OpReadings, ops_above
-from tracelens.analysis.reading.recording import Recording
+from tracelens.analysis.reading.process_groups import EVERY_ROW, ExpertExchange
 from tracelens.analysis.sheets import shared_columns as shared
 from tracelens.analysis.verdict.summary import Coverage
-from tracelens.analysis.work.expert_exchange import EVERY_ROW, ExpertExchange
-from tracelens.analysis.work.known_work import LAUNCH, ExecutedWork, KnownWork, Limits, executed_work
 from tracelens.backends.base import EstimateTable, System
 from tracelens.backends.chain import chain
 from tracelens.hardware import HardwareSpec

@@ -12,11 +12,12 @@ import pandas as pd
 
 from tracelens.analysis.analyze import Analysis
 from tracelens.analysis.attribution.activity import at_a_time, devices_of
-from tracelens.analysis.attribution.calls import COLLECTIVES, COPY
+from tracelens.analysis.attribution.calls import COLLECTIVES, COPY, rate_of
+from tracelens.analysis.attribution.window import CHOSEN
 from tracelens.analysis.intervals import union_by_group
 from tracelens.analysis.reading.added_ops import graph_launches
 from tracelens.analysis.reading.catalog import COMMUNICATION, NO_MODEL
-from tracelens.analysis.reading.recording import CHOSEN
+from tracelens.analysis.reading.process_groups import EVERY_ROW
 from tracelens.analysis.sheets import coll_analysis, device_memory, device_timeline, perf_summary
 from tracelens.analysis.sheets.coll_analysis import with_bus_rate
 from tracelens.analysis.sheets.device_memory import with_rate
@@ -42,8 +43,6 @@ from tracelens.analysis.verdict.summary import (
     Unseen,
 )
 from tracelens.analysis.verdict.utilization import utilization
-from tracelens.analysis.work.expert_exchange import EVERY_ROW
-from tracelens.analysis.work.known_work import rate_of
 from tracelens.hardware import HardwareSpec
 from tracelens.hardware.recognition import recognize
 from tracelens.trace.provenance import no_shapes, no_stacks, steps_advice

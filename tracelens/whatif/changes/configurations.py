@@ -11,10 +11,10 @@ from typing import Any
 
 import numpy as np
 
+from tracelens.analysis.attribution.calls import launch_floor_us
 from tracelens.analysis.attribution.host_scopes import FORWARD, OPTIMIZER, PHASES, RECOMPUTE
 from tracelens.analysis.idle.dependency_replay import Bools, Floats
-from tracelens.analysis.reading.recorded_groups import attributes_of_calls
-from tracelens.analysis.work.known_work import launch_floor_us
+from tracelens.analysis.reading.process_groups import attributes_of_calls
 from tracelens.backends.base import System
 from tracelens.dtypes import DType, Precision
 from tracelens.errors import UsageError

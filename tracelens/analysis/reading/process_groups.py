@@ -1,4 +1,5 @@
-"""What the token exchanges of a trace move: rows, and the share of them that leaves the rank.
+"""Communicating groups of ranks and their calls as a trace records them, or as the ops above a launch say; what token
+exchanges between expert-parallel ranks move, and the share of it that leaves the rank.
 
 A dispatch is not told how many copies of a token it makes, and where its tokens are an FP8 pair not even their size. A
 layer's combine is: it returns one row per copy, and the gradients of both come back in the same numbers. On one rank
@@ -7,26 +8,225 @@ these are the copies that its dispatch *receives*; over all ranks of a group as 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, Literal
+from functools import cache
+from math import prod
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 import numpy.typing as npt
 
-from tracelens.analysis.grouping import Codes
+from tracelens.analysis.grouping import Codes, first_of_each, numbered
 from tracelens.analysis.intervals import Bools, Floats
 from tracelens.analysis.loaded_trace import Trace
 from tracelens.analysis.reading.catalog import Reading
 from tracelens.analysis.reading.op_readings import OpReadings
-from tracelens.backends.base import System
-from tracelens.backends.collective_times import exchange_us, fabric, notification_us
 from tracelens.errors import UsageError
 from tracelens.lazy.records import dataclass
 from tracelens.network.deepep import DEFAULT_SMS, Exchanges, distinct
-from tracelens.perf_models.collective import COMBINE, DISPATCH, EPComm
+from tracelens.perf_models.collective import COMBINE, DISPATCH, Collective, EPComm
 from tracelens.signature import OpSignature, parse_literal
-from tracelens.trace.table import RowColumn
+from tracelens.trace.table import Kind, ProcessGroup, RowColumn, TraceTable
+from tracelens.trace.tree import OpTree
+
+if TYPE_CHECKING:
+    from tracelens.backends.base import System
+
+#: Key of the sentence that says where sizes come from which the kernel's own metadata does not hold.
+SIZES_FROM = "Sizes from"
+_RECORDER = "record_param_comms"
+# ProcessGroupNCCL's range ("nccl:all_reduce", input only), the dispatcher's ops, and the functional ones.
+_PREFIXES = ("nccl:", "rccl:", "c10d::", "c10d_functional::", "_c10d_functional::")
+# torch/csrc/distributed/c10d/Ops.cpp: these take the output first, then the input.
+_OUTPUT_FIRST = ("c10d::alltoall_base_", "c10d::_allgather_base_", "c10d::_reduce_scatter_base_")
+_NO_TENSOR = ("Scalar", "TensorList", "ScalarList", "")
+
+
+def calls_above(table: TraceTable, tree: OpTree, row: int) -> tuple[OpSignature, ...]:
+    """The signatures of the communication ops above a kernel's launch, innermost first."""
+    return tuple(_calls(table, tree, int(tree.launch[row])))
+
+
+def _calls(table: TraceTable, tree: OpTree, row: int) -> Iterator[OpSignature]:
+    while row >= 0:
+        name = table.name_of(row)
+        if name == _RECORDER or name.startswith(_PREFIXES):
+            yield table.signature_of(row)
+        row = int(tree.parent[row])
+
+
+def enclosing_attributes(table: TraceTable, calls: tuple[OpSignature, ...]) -> dict[str, Any]:
+    """As ``recorded_attributes``, from the recorded dims and types of these ops.
+
+    The group is taken to be the whole job (``distributedInfo``'s world size), and said to be, unless the trace records
+    groups of another size.
+    """
+    named = next((call for call in calls if call.name != _RECORDER), None)
+    if named is None:
+        return {}
+    # "nccl:send 0->1", "c10d::allreduce_"
+    kind = named.name.rpartition(":")[2].split(" ")[0].strip("_")
+    found: dict[str, Any] = {"Collective name": kind}
+    sources = []
+    sent = next(((call, tensors) for call in calls if (tensors := _inputs(call))), None)
+    if sent is not None:
+        call, tensors = sent
+        elements = sum(count for count, _ in tensors)
+        found |= {"In msg nelems": elements, "dtype": tensors[0][1]}
+        sources.append(f"dims of {call.name}")
+    outputs = (_tensor(call, 0) for call in calls if call.name in _OUTPUT_FIRST)
+    elements_out = next((tensor[0] for tensor in outputs if tensor is not None), None)
+    size, source = _size_and_source(table, kind, found.get("In msg nelems"), elements_out)
+    if size is not None:
+        found["Group size"] = size
+        sources.append(f"group size: {source}")
+    if elements_out is None and "In msg nelems" in found:
+        elements_out = _received(kind, found["In msg nelems"], size)
+    if elements_out is not None:
+        found["Out msg nelems"] = elements_out
+    if sources:
+        found[SIZES_FROM] = "; ".join(sources)
+    return found
+
+
+def _inputs(call: OpSignature) -> list[tuple[int, str]]:
+    """(elements, type) of the tensors that the rank sends; () where one is unknown or their types differ."""
+    if call.name in _OUTPUT_FIRST:
+        places: tuple[int, ...] = (1,)
+    else:
+        places = tuple(range(len(call.shapes or ()))) if call.name.startswith(("nccl:", "rccl:")) else (0,)
+    tensors = [tensor for place in places if (tensor := _tensor(call, place)) is not None]
+    return tensors if len({dtype for _, dtype in tensors}) == 1 else []
+
+
+def _tensor(call: OpSignature, place: int) -> tuple[int, str] | None:
+    shape = call.shapes[place] if call.shapes and place < len(call.shapes) else None
+    dtype = call.dtype_text(place)
+    if shape is None or not dtype or dtype in _NO_TENSOR or not all(isinstance(n, int) for n in shape):
+        return None
+    return prod(shape), dtype
+
+
+@cache
+def collective_word(kind: object) -> str | None:
+    """The plain name of a collective (``all_reduce``) however its kind is spelled; None where it is none's."""
+    return Collective(kind=kind, elements_in=0, elements_out=0, ranks=None).word if isinstance(kind, str) else None
+
+
+def _size_and_source(table: TraceTable, kind: str, sent: int | None, received: int | None) -> tuple[int | None, str]:
+    """(ranks, where that is from): a gather's output is so many times its input; else the whole job's."""
+    if collective_word(kind) in ("all_gather", "reduce_scatter") and sent and received:
+        times, rest = divmod(max(sent, received), min(sent, received))
+        if not rest:
+            return times, "output and input"
+    return _whole_job(table), "the job's world size"
+
+
+def _received(kind: str, sent: int, size: int | None) -> int | None:
+    """Elements that come out of a collective over ``size`` ranks."""
+    word = collective_word(kind)
+    if word in ("all_reduce", "broadcast", "reduce", "send", "recv"):
+        return sent
+    if word == "all_gather":
+        return None if size is None else sent * size
+    return sent // size if word == "reduce_scatter" and size else None
+
+
+def _whole_job(table: TraceTable) -> int | None:
+    info = table.metadata.get("distributedInfo")
+    size = info.get("world_size") if isinstance(info, dict) else None
+    if not isinstance(size, int) or isinstance(size, bool) or size < 1:
+        return None
+    others = {len(group.ranks) for group in table.process_groups() if group.ranks}
+    return size if others <= {size} else None
+
+
+# How training frameworks describe the group in which experts exchange tokens.
+_EXPERT_GROUP = re.compile(r"(?:expert(?:_model)?_parallel|ep)(?:_group)?", re.IGNORECASE)
+#: Where the metadata of a collective says which one it is.
+_KIND = "Collective name"
+# The first number among the template arguments, after at most one type or flag
+_INTRANODE, _INTERNODE = (
+    re.compile(rf"\bdeep_ep::{where}::\w+<(?:[^<>,\d][^<>,]*, ?)?(\d+)\b") for where in ("intranode", "internode")
+)
+# NUM_MAX_NVL_PEERS of DeepEP's csrc/kernels/configs.cuh
+_RANKS_OF_A_NODE = 8
+
+
+def expert_groups(table: TraceTable) -> tuple[ProcessGroup, ...]:
+    """The process groups of this rank that are expert-parallel by their recorded description."""
+    return tuple(
+        group
+        for group in table.process_groups()
+        if _EXPERT_GROUP.fullmatch(group.description) and (table.rank is None or table.rank in group.ranks)
+    )
+
+
+def recorded_ep_size(table: TraceTable) -> int | None:
+    """Ranks of this rank's expert-parallel group, by the group's recorded description; None unless exactly one size."""
+    sizes = {len(group.ranks) for group in expert_groups(table)}
+    return sizes.pop() if len(sizes) == 1 else None
+
+
+def ranks_of_kernels(names: Iterable[str]) -> int | None:
+    """Ranks that DeepEP's kernels are built for, a template argument of theirs; None unless all say the same."""
+    sizes = set()
+    for name in names:
+        if "deep_ep::int" not in name:
+            continue
+        if match := _INTRANODE.search(name):
+            sizes.add(int(match[1]))
+        elif match := _INTERNODE.search(name):
+            sizes.add(_RANKS_OF_A_NODE * int(match[1]))
+    return sizes.pop() if len(sizes) == 1 else None
+
+
+def ep_size_of(table: TraceTable, given: int | None) -> int | None:
+    """Ranks of the expert-parallel group: as ``given``, else as recorded, else as DeepEP's kernels are built."""
+    kernels = np.unique(table.name[table.kind == Kind.KERNEL]).tolist()
+    return given or recorded_ep_size(table) or ranks_of_kernels(table.names[code] for code in kernels)
+
+
+def recorded_attributes(table: TraceTable, tree: OpTree, row: int) -> dict[str, Any]:
+    """What a collective's kernel records of its call, else ``record_param_comms`` above its launch, else its ops."""
+    return attributes_of_calls(table, tree, np.array([row], np.int32))[0][0]
+
+
+def attributes_of_calls(table: TraceTable, tree: OpTree, rows: RowColumn) -> tuple[list[dict[str, Any]], Codes]:
+    """(``recorded_attributes`` of each distinct call, which of them each of these kernels is of)."""
+    source = _recording_rows(table, tree, rows)
+    above = np.where((source >= 0) & (source != rows), table.signature[source], -1)
+    # What is read from the ops above is no kernel's but its own
+    call = numbered(table.signature[rows], above, np.where(source < 0, rows, -1))
+    first = first_of_each(call)
+    of_first = zip(rows[first].tolist(), source[first].tolist(), strict=True)
+    return [_attributes(table, tree, row, source_row) for row, source_row in of_first], call
+
+
+def _attributes(table: TraceTable, tree: OpTree, row: int, source: int) -> dict[str, Any]:
+    if source < 0:
+        above = enclosing_attributes(table, calls_above(table, tree, row))
+    else:
+        above = dict(table.signature_of(source).attributes)
+    return above | dict(table.signature_of(row).attributes)
+
+
+def _recording_rows(table: TraceTable, tree: OpTree, rows: RowColumn) -> RowColumn:
+    """Where the call of each of these kernels was recorded: its own row, else the next one from its launch upwards; -1
+    where nowhere.
+    """
+    source: RowColumn = np.full(len(rows), -1, np.int32)
+    searching, current = np.arange(len(rows)), rows
+    while len(searching):
+        code, which = np.unique(table.signature[current], return_inverse=True)
+        says = np.array([table.signatures.signature("", c).attribute(_KIND) is not None for c in code.tolist()])[which]
+        source[searching[says]] = current[says]
+        above = (tree.launch if current is rows else tree.parent)[current[~says]]
+        searching, current = searching[~says][above >= 0], above[above >= 0]
+    return source
+
 
 #: Where a share comes from: what an op or a collective recorded.
 SPLIT_SIZES, TOKEN_COUNTS = "split sizes", "token counts"
@@ -57,16 +257,16 @@ def remote_share(
     share = share_of_others(counts, rank, members)
     if share is not None:
         return RemoteShare(share=share, source=source)
-    ranks = _group_size(signature) or ep_size
+    ranks = _recorded_size(signature) or ep_size
     return None if ranks is None else even_routing(ranks)
 
 
 def ranks_of(signature: OpSignature, model: EPComm) -> int | None:
     """Ranks that one exchange op says it is between, or its model does."""
-    return _group_size(signature) or model.ranks
+    return _recorded_size(signature) or model.ranks
 
 
-def _group_size(signature: OpSignature) -> int | None:
+def _recorded_size(signature: OpSignature) -> int | None:
     recorded = signature.attribute("Group size")
     return recorded if isinstance(recorded, int) and recorded > 0 else None
 
@@ -357,6 +557,8 @@ def _deepep_us(model: EPComm, name: str, system: System | None) -> float | None:
     """What DeepEP's own kernels are estimated to take, counts agreed on; None where that is not known."""
     if system is None or system.topology is None or not system.topology.ranks_per_node:
         return None
+    from tracelens.backends.collective_times import exchange_us, fabric, notification_us  # not for workers
+
     shape = _shape(model, system.topology.ranks_per_node)
     if shape is None:
         return None
