@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from tracelens.analysis.ranks.sheets import rank_sheets
+from tracelens.analysis.ranks.job_context import rank_sheets
 from tracelens.analysis.sheets import built_in_sheets, priced_calls
 from tracelens.report.named_sheets import FAMILIES, header
 from tracelens.schema import ColumnSet, TableColumn

@@ -13,7 +13,7 @@ from dataclasses import fields, is_dataclass
 from pathlib import Path
 from typing import Any
 
-from tracelens.analysis.ranks.sheets import rank_sheets
+from tracelens.analysis.ranks.job_context import rank_sheets
 from tracelens.comparison.compared import ComparedRow, Comparison, RankChange
 from tracelens.predict.calibration.scoring import Score
 from tracelens.report.json_report import BRIEF_SCHEMA, schema

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from tracelens.analysis import grouping
 from tracelens.analysis.grouping import ByGroup, Spread, numbered
-from tracelens.analysis.sheets.distinct_calls import STATISTICS
+from tracelens.schema import SPREAD
 
 VALUES = st.one_of(st.floats(-1e9, 1e9), st.just(math.nan))
 
@@ -27,7 +27,7 @@ def test_figures_are_those_of_pandas(rows: list[tuple[int, float]], many: bool) 
         patch.setattr(grouping, "_LARGE_GROUP", 3 if many else 1000)
         found = Spread(values, ByGroup(group))
     plain = pd.Series(values).groupby(group)
-    for name in (*STATISTICS, "sum", "count"):
+    for name in (*SPREAD, "sum", "count"):
         scale = np.abs(values[~np.isnan(values)]).max(initial=0.0)
         assert getattr(found, name) == pytest.approx(
             getattr(plain, name)().to_numpy(), nan_ok=True, abs=1e-9 * scale + 1e-300

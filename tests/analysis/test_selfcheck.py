@@ -21,7 +21,7 @@ from tracelens.analysis.loaded_trace import AnalysisOptions, Trace, load
 from tracelens.analysis.reading.catalog import Catalog
 from tracelens.analysis.selfcheck.laws import FILE_LAWS, REPORT_LAWS, check_report, unexplained_numbers
 from tracelens.analysis.selfcheck.plain import PlainTrace, nanoseconds, parts, step_spans, union
-from tracelens.analysis.sheets.kernel_time import kernel_summary
+from tracelens.analysis.sheets.perf_summary import kernel_summary
 from tracelens.analysis.verdict.summary import Coverage, Evidence, Finding, Said
 from tracelens.analysis.verdict.verdict import summarize
 from tracelens.hardware import recognize

@@ -14,10 +14,9 @@ import numpy as np
 import numpy.typing as npt
 import orjson
 
-from tracelens.analysis.attribution.window import Window
+from tracelens.analysis.attribution.window import Recording, Window
 from tracelens.analysis.intervals import Covered, Ints
 from tracelens.analysis.loaded_trace import AnalysisOptions, Trace
-from tracelens.analysis.reading.recording import Recording
 from tracelens.comparison.sides import Call, Recorded, Side
 from tracelens.comparison.traced_side import recorded
 from tracelens.trace.reading.chrome.event_list import read_events

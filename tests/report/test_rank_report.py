@@ -17,9 +17,9 @@ import pandas as pd
 import pytest
 
 import tracelens
+from tracelens.analysis.ranks.job_context import rank_sheets
 from tracelens.analysis.ranks.rank_comparison import compare_ranks
 from tracelens.analysis.ranks.rank_files import find_traces
-from tracelens.analysis.ranks.sheets import rank_sheets
 from tracelens.cli import main
 from tracelens.executors import Serial
 from tracelens.report import rank_report

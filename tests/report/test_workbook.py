@@ -16,7 +16,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from tests.conftest import examples
-from tracelens.analysis.sheets.kernel_time import KERNEL_SUMMARY_COLUMNS as KERNELS
+from tracelens.analysis.sheets.perf_summary import KERNEL_SUMMARY_COLUMNS as KERNELS
 from tracelens.analysis.sheets.perf_summary import UNIFIED_PERF_SUMMARY_COLUMNS as UNIFIED
 from tracelens.report import xlsx_file
 from tracelens.report.assembly import assemble, make_sheet

@@ -13,8 +13,8 @@ import tracelens
 from tests.analysis.conftest import Builder
 from tests.conftest import RealTrace, part
 from tracelens.analysis.analyze import analyze
+from tracelens.analysis.attribution.calls import launch_floor_us
 from tracelens.analysis.loaded_trace import AnalysisOptions, Trace
-from tracelens.analysis.work.known_work import launch_floor_us
 from tracelens.backends.base import System
 from tracelens.backends.chain import chain
 from tracelens.dtypes import DType

@@ -15,24 +15,22 @@ from tracelens.analysis.attribution.activity import (
     device_activity,
     gpu_timeline,
 )
+from tracelens.analysis.attribution.calls import ExecutedWork
 from tracelens.analysis.attribution.steps import FoundSteps, StepTimes, device_steps, find_steps
-from tracelens.analysis.attribution.window import Window, attribute, chosen_steps
+from tracelens.analysis.attribution.window import Recording, Window, attribute, chosen_steps
 from tracelens.analysis.findings.ranking import Found, findings
 from tracelens.analysis.findings.rule import RuleFailure
 from tracelens.analysis.grouping import Codes
 from tracelens.analysis.intervals import Ints
 from tracelens.analysis.loaded_trace import AnalysisOptions
 from tracelens.analysis.page.step_rectangles import StepIdle
-from tracelens.analysis.reading.added_ops import KnownShapes
-from tracelens.analysis.reading.captured_graphs import GraphLinks
+from tracelens.analysis.reading.added_ops import GraphLinks, KnownShapes
 from tracelens.analysis.reading.catalog import ExtensionFailure
-from tracelens.analysis.reading.recording import Recording
-from tracelens.analysis.sheets import cpu_ops, step_times
+from tracelens.analysis.sheets import device_timeline, perf_summary
 from tracelens.analysis.sheets.context import HostContext, SheetContext
 from tracelens.analysis.sheets.device_timeline import not_shown
 from tracelens.analysis.sheets.priced_calls import PricedCalls
 from tracelens.analysis.verdict.summary import Coverage, Excluded, Finding, FixesTogether, Notice, Unanswered
-from tracelens.analysis.work.known_work import ExecutedWork
 from tracelens.extensions import Extension
 from tracelens.files.memory_limit import end_stage
 from tracelens.hardware import HardwareSpec, Recognition
@@ -180,9 +178,9 @@ def _cpu_only(recording: Recording, options: AnalysisOptions) -> Analysis:
     selected = chosen_steps(options.steps, times)
     context = HostContext(recording=recording, options=options, step_times=times, selected=selected)
     titles = (
-        cpu_ops.CPU_OPS_TITLE,
-        cpu_ops.CPU_OPS_SUMMARY_TITLE,
-        *((step_times.STEP_TIMES_TITLE,) if len(times) else ()),
+        perf_summary.CPU_OPS_TITLE,
+        perf_summary.CPU_OPS_SUMMARY_TITLE,
+        *((device_timeline.STEP_TIMES_TITLE,) if len(times) else ()),
     )
     return Analysis(
         trace=recording.trace,

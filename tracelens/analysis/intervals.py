@@ -12,6 +12,8 @@ import numpy.typing as npt
 from tracelens.trace.narrow_columns import narrowed
 
 Ints = npt.NDArray[np.int64]
+Floats = npt.NDArray[np.float64]
+Bools = npt.NDArray[np.bool_]
 #: (starts, ends) on the trace's own clock, in ns.
 Spans: TypeAlias = tuple[Ints, Ints]
 

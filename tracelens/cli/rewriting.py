@@ -92,8 +92,14 @@ def run_fuse(args: argparse.Namespace) -> int:
     TRACE is a folder, a glob pattern or files, one trace per rank. Processes are labeled by rank, in rank order;
     overlapping slices of one track get their own lanes; counter tracks show busy share, TFLOPS/s and interconnect TB/s.
     """
-    from tracelens.analysis.ranks.parallel_reading import RankOptions, read_ranks
-    from tracelens.analysis.ranks.rank_files import find_traces, job_folder, parse_ranks, ranks_text
+    from tracelens.analysis.ranks.rank_files import (
+        RankOptions,
+        find_traces,
+        job_folder,
+        parse_ranks,
+        ranks_text,
+        read_ranks,
+    )
     from tracelens.analysis.ranks.rank_fusion import fuse_ranks
     from tracelens.executors import open_executor
     from tracelens.files.remote import folder_beside

@@ -9,21 +9,19 @@ from dataclasses import replace
 
 import numpy as np
 
-from tracelens.analysis.attribution.activity import Bools, DeviceActivity, Labels, Timeline
-from tracelens.analysis.attribution.calls import Calls, speaks_of
+from tracelens.analysis.attribution.activity import DeviceActivity, Labels, Timeline
+from tracelens.analysis.attribution.calls import Calls, KnownWork, Limits, speaks_of
 from tracelens.analysis.attribution.host_time import host_calls
 from tracelens.analysis.attribution.steps import typical_step
-from tracelens.analysis.attribution.window import Attribution, Window, attribute
+from tracelens.analysis.attribution.window import Attribution, Recording, Window, attribute
 from tracelens.analysis.grouping import Codes, first_of_each, numbered
 from tracelens.analysis.idle.idle_time import CAUSES, IdleTime, queue
-from tracelens.analysis.intervals import Ints, Spans, idle_within, intersections
+from tracelens.analysis.intervals import Bools, Ints, Spans, idle_within, intersections
 from tracelens.analysis.loaded_trace import AnalysisOptions, Trace
-from tracelens.analysis.reading.captured_graphs import graph_launches
+from tracelens.analysis.reading.added_ops import graph_launches
 from tracelens.analysis.reading.catalog import OTHER
 from tracelens.analysis.reading.op_readings import OpReadings
-from tracelens.analysis.reading.recording import Recording
 from tracelens.analysis.sheets.module_time import module_paths
-from tracelens.analysis.work.known_work import KnownWork, Limits
 from tracelens.backends.base import System
 from tracelens.backends.chain import chain
 from tracelens.comparison.compared import IDLE

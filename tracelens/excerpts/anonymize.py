@@ -13,13 +13,12 @@ from typing import Any
 
 import numpy as np
 
-from tracelens.analysis.attribution.activity import Bools
 from tracelens.analysis.attribution.host_time import telling_part
 from tracelens.analysis.attribution.steps import select_steps, telling_word
-from tracelens.analysis.attribution.window import Window
+from tracelens.analysis.attribution.window import Recording, Window
+from tracelens.analysis.intervals import Bools
 from tracelens.analysis.loaded_trace import AnalysisOptions, Trace
 from tracelens.analysis.reading.catalog import Catalog
-from tracelens.analysis.reading.recording import Recording
 from tracelens.dtypes import DType
 from tracelens.errors import NothingToAnalyzeError, UsageError
 from tracelens.extensions import bundled_extensions

@@ -8,8 +8,8 @@ from functools import cache
 from html import escape
 from typing import TYPE_CHECKING, Any
 
+from tracelens.analysis.reading.process_groups import EVERY_ROW
 from tracelens.analysis.verdict.summary import DeviceSummary, SummaryFigure
-from tracelens.analysis.work.expert_exchange import EVERY_ROW
 from tracelens.dtypes import DType
 from tracelens.lazy.records import dataclass
 from tracelens.perf_models.base import PerfModel

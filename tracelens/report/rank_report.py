@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, Any
 
 import orjson
 
-from tracelens.analysis.ranks.parallel_reading import RankOptions
+from tracelens.analysis.ranks import rank_collectives, rank_times
+from tracelens.analysis.ranks.job_context import rank_sheets
 from tracelens.analysis.ranks.rank_comparison import RanksAnalysis, compare_ranks
-from tracelens.analysis.ranks.rank_files import find_traces, job_folder, ranks_text
-from tracelens.analysis.ranks.sheets import rank_collectives, rank_exchanges, rank_sheets, rank_times
+from tracelens.analysis.ranks.rank_files import RankOptions, find_traces, job_folder, ranks_text
 from tracelens.analysis.verdict.summary import DeviceSummary, InputSummary, Notice, Summary, counted
 from tracelens.files.atomic_write import whole_folder, write_whole
 from tracelens.files.documents import json_encoded
@@ -242,7 +242,7 @@ class RankReport(NamedSheets):
         yield from ["", *(f" {line}" for line in aligned(rows, words=(0, 1)).splitlines())]
 
     def _exchanges(self) -> Iterator[str]:
-        frame = self.result.frames[rank_exchanges.EP_SUMMARY_TITLE]
+        frame = self.result.frames[rank_times.EP_SUMMARY_TITLE]
         if frame.empty:
             return
         rows = [("token exchange", "effective TB/s", "without waiting TB/s", "waiting")]

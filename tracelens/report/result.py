@@ -10,7 +10,7 @@ from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from tracelens.analysis.sheets import coll_analysis, kernel_time, perf_summary
+from tracelens.analysis.sheets import coll_analysis, perf_summary
 from tracelens.analysis.sheets.context import plain_strings
 from tracelens.analysis.verdict.summary import Notice, Summary
 from tracelens.errors import UsageError
@@ -64,7 +64,7 @@ class Report(NamedSheets):
     @property
     def kernels(self) -> pd.DataFrame:
         """Kernels by launching op, name and stream (``kernel_summary``)."""
-        return self._table(kernel_time.KERNEL_SUMMARY_TITLE)
+        return self._table(perf_summary.KERNEL_SUMMARY_TITLE)
 
     @property
     def collectives(self) -> pd.DataFrame:

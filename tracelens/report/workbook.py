@@ -14,7 +14,7 @@ from os import PathLike
 from pathlib import Path
 from typing import BinaryIO, Literal
 
-from tracelens.analysis.sheets import kernel_time
+from tracelens.analysis.sheets import perf_summary
 from tracelens.analysis.verdict.summary import STEPS, Steps, Summary, Utilization
 from tracelens.files.atomic_write import whole_file
 from tracelens.files.safe_text import is_formula_like, xml_text
@@ -571,7 +571,7 @@ _ABOUT_HEIGHTS = {"title": 30, "section": 24}
 def _main_chart(parts: Sequence[_Part]) -> Chart | None:
     """Time by category, or what else is small enough to draw, for the first sheet."""
     drawn = [(part, bars) for part in parts if (bars := charted_columns(part.sheet.columns))]
-    for part, bars in sorted(drawn, key=lambda each: each[0].title != kernel_time.OPS_SUMMARY_BY_CATEGORY_TITLE):
+    for part, bars in sorted(drawn, key=lambda each: each[0].title != perf_summary.OPS_SUMMARY_BY_CATEGORY_TITLE):
         return share_chart(part.title, bars, part.stop - part.start, len(_ABOUT_WIDTHS) + 2, part.sheet.text)
     return None
 

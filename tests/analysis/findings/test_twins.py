@@ -13,13 +13,12 @@ import pytest
 
 from tests.analysis.findings.twins import TWINS, Change, Events, Twin
 from tests.conftest import TRACES
-from tracelens.analysis.attribution.window import Window, attribute
+from tracelens.analysis.attribution.window import Recording, Window, attribute
 from tracelens.analysis.findings import built_in_rules
 from tracelens.analysis.findings.idle_rules import LEAST_SHARE
 from tracelens.analysis.findings.rule import MIN_GAIN, Observed, Rule
 from tracelens.analysis.idle.idle_time import CAUSES
 from tracelens.analysis.loaded_trace import AnalysisOptions, Trace
-from tracelens.analysis.reading.recording import Recording
 from tracelens.analysis.sheets.context import SheetContext
 from tracelens.analysis.sheets.priced_calls import PricedCalls
 from tracelens.trace.reading.chrome.event_list import read_events

@@ -13,11 +13,10 @@ import pytest
 
 from tests.conftest import part
 from tracelens.analysis.ranks import matching
-from tracelens.analysis.ranks.clocks import HostClock
-from tracelens.analysis.ranks.parallel_reading import RankOptions
+from tracelens.analysis.ranks.matching import HostClock
+from tracelens.analysis.ranks.rank_collectives import INCONCLUSIVE, SKEWED, TRANSFER
 from tracelens.analysis.ranks.rank_comparison import RanksAnalysis, compare_ranks
-from tracelens.analysis.ranks.rank_files import find_traces
-from tracelens.analysis.ranks.sheets.rank_collectives import INCONCLUSIVE, SKEWED, TRANSFER
+from tracelens.analysis.ranks.rank_files import RankOptions, find_traces
 from tracelens.errors import InputError, NothingToAnalyzeError
 from tracelens.executors import Serial
 from tracelens.report.rank_report import RankReport

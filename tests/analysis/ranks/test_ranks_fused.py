@@ -9,8 +9,7 @@ from pathlib import Path
 import pytest
 
 from tracelens.analysis.loaded_trace import AnalysisOptions, Trace
-from tracelens.analysis.ranks.parallel_reading import RankOptions, read_ranks
-from tracelens.analysis.ranks.rank_files import find_traces, parse_ranks
+from tracelens.analysis.ranks.rank_files import RankOptions, find_traces, parse_ranks, read_ranks
 from tracelens.analysis.ranks.rank_fusion import fuse_ranks, rank_counters
 from tracelens.analysis.ranks.rank_summary import summarize_rank
 from tracelens.errors import UsageError

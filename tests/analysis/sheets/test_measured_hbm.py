@@ -16,7 +16,7 @@ from tests.analysis.conftest import Builder
 from tests.conftest import examples
 from tracelens.analysis.analyze import analyze
 from tracelens.analysis.loaded_trace import AnalysisOptions
-from tracelens.analysis.sheets.measured_hbm import NOTHING, SEVERAL
+from tracelens.analysis.sheets.device_memory import NOTHING, SEVERAL
 
 Build = Callable[[], Builder]
 READ, WRITTEN, MOVED = (f"dram__bytes{what}.sum" for what in ("_read", "_write", ""))

@@ -12,7 +12,7 @@ import pytest
 
 from tracelens.analysis.analyze import Analysis, analyze
 from tracelens.analysis.loaded_trace import AnalysisOptions, load
-from tracelens.analysis.reading.recorded_groups import ranks_of_kernels
+from tracelens.analysis.reading.process_groups import ranks_of_kernels
 from tracelens.analysis.verdict.verdict import summarize
 from tracelens.extensions import load_extension
 from tracelens.network.deepep import distinct

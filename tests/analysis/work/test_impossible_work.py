@@ -10,9 +10,9 @@ import pytest
 
 from tests.conftest import RealTrace
 from tracelens.analysis.analyze import analyze
+from tracelens.analysis.attribution.calls import too_much
 from tracelens.analysis.loaded_trace import AnalysisOptions, Trace
 from tracelens.analysis.verdict.verdict import summarize
-from tracelens.analysis.work.known_work import too_much
 from tracelens.extensions import load_extension
 from tracelens.hardware import HardwareSpec
 from tracelens.perf_models import GEMM, AttentionSums, InferenceAttention

@@ -10,9 +10,9 @@ import pytest
 from tests.analysis.conftest import MI300X
 from tests.conftest import RealAnalysis
 from tracelens.analysis.analyze import Analysis, analyze
+from tracelens.analysis.attribution.calls import GENERIC_LAUNCH_US, Limits, launch_floor_us, rate_of
 from tracelens.analysis.loaded_trace import AnalysisOptions
 from tracelens.analysis.verdict.verdict import summarize
-from tracelens.analysis.work.known_work import GENERIC_LAUNCH_US, Limits, launch_floor_us, rate_of
 from tracelens.hardware import HardwareSpec
 from tracelens.report.terminal import verdict
 

@@ -8,7 +8,7 @@ import pytest
 
 from tracelens.analysis.analyze import analyze
 from tracelens.analysis.loaded_trace import AnalysisOptions, load
-from tracelens.analysis.work.expert_layers import all_to_all_share, remote_share, share_of_others
+from tracelens.analysis.reading.process_groups import all_to_all_share, remote_share, share_of_others
 from tracelens.perf_models import EPComm
 from tracelens.signature import OpSignature
 

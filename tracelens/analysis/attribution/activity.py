@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tracelens.analysis.grouping import Codes, distinct_rows, first_of_each, numbered
-from tracelens.analysis.intervals import Spans, union_by_group, union_ns
+from tracelens.analysis.intervals import Bools, Floats, Ints, Spans, union_by_group, union_ns
 from tracelens.analysis.reading.catalog import OTHER
 from tracelens.lazy.records import dataclass
 from tracelens.perf_models.kernels import KernelPattern, classify, copy_path
@@ -23,10 +23,6 @@ from tracelens.units import NS_PER_US
 
 if TYPE_CHECKING:
     import pandas as pd
-
-
-Ints = npt.NDArray[np.int64]
-Bools = npt.NDArray[np.bool_]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -209,9 +205,6 @@ def with_clipped(activity: DeviceActivity, overlaps: StreamOverlaps) -> DeviceAc
     end = activity.end.copy()
     end[overlaps.events] = overlaps.ends
     return replace(activity, end=end)
-
-
-Floats = npt.NDArray[np.float64]
 
 
 def devices_of(activity: DeviceActivity, table: TraceTable) -> tuple[Codes, list[str]]:

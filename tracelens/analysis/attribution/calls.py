@@ -1,17 +1,14 @@
-"""Attribution of kernels to op calls: the category of each device event, and the device time of each call.
-
-The one category of every device event, by which all tables sum, and which ops' models speak of which events.
+"""Which op call every kernel belongs to, how long each call kept the device busy, what work is known of calls and what
+limits them.
 
 An op's model speaks of the kernels below the op, save those that are clearly something else: what communicates belongs
 to ops that communicate and to no other, copies from or to another memory belong to none, what rearranges operands
 belongs to no matrix product, and a GEMM kernel not to a model of what is left of an op beside its GEMMs.
 
-Attribution: which op call every kernel belongs to, and how long each call kept the device busy.
-
 Three views of the same kernels, all of them interval unions in whole ns:
 
 * a *launcher*'s direct time: kernels it launched itself; its subtree time: kernels of all ops below it as well;
-* a *unified* call: every kernel belongs to exactly one of them (``Owner`` below);
+* a *unified* call: every kernel belongs to exactly one of them (``unified_calls``);
 * a *modelled* call: any op with a perf model, also one inside another, for the per-family sheets.
 
 NCCL and RCCL kernels stay out of all three: they have the collective sheets.
@@ -19,21 +16,34 @@ NCCL and RCCL kernels stay out of all three: they have the collective sheets.
 
 from __future__ import annotations
 
+import math
+from collections.abc import Callable
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
 
-from tracelens.analysis.attribution.activity import Bools, DeviceActivity, Labels
+from tracelens.analysis.attribution.activity import DeviceActivity, Labels
 from tracelens.analysis.grouping import Codes, distinct_rows
-from tracelens.analysis.intervals import overlapping, union_by_group
+from tracelens.analysis.intervals import Bools, Floats, Ints, overlapping, union_by_group
 from tracelens.analysis.reading.catalog import OTHER
 from tracelens.analysis.reading.op_readings import OpReadings
+from tracelens.dtypes import DType
 from tracelens.lazy.records import dataclass
+from tracelens.perf_models.base import PerfModel, UnknownWork, WorkColumns
 from tracelens.perf_models.gemm import GEMM
+from tracelens.perf_models.kernels import ComputeType
+from tracelens.perf_models.sdpa import SDPA, SDPABackward
 from tracelens.trace.narrow_columns import narrowed
 from tracelens.trace.table import Kind, RowColumn, TraceTable
 from tracelens.trace.tree import OpTree
+from tracelens.units import BYTES_PER_MIB, NS_PER_US, TERA_PER_S_IN_PER_US
+
+if TYPE_CHECKING:
+    from tracelens.backends.base import EstimateTable
+    from tracelens.hardware.device_figures import Rate
+    from tracelens.hardware.spec import HardwareSpec
 
 #: The category of NCCL and RCCL kernels, which stand outside the op tables.
 COLLECTIVES = "collectives"
@@ -118,7 +128,6 @@ def event_categories(
     return Labels.of(label, texts)
 
 
-Ints = npt.NDArray[np.int64]
 #: What the name of a kernel that is an op of its own ends with, unless it is a copy.
 SYNTHETIC = " (Synthetic Op)"
 
@@ -256,3 +265,238 @@ def grouped_calls(
         call_of_event=group,
         category=Labels(c[fresh], category.texts),
     )
+
+
+#: What a launch and one wave of blocks take at least where the device file has no fitted figure: the published models
+#: of kernels assume 2.8 µs (MI300X), 2.6 (H100) and 2.1 (B200) were fitted to measured GEMMs; see docs/accuracy.md.
+GENERIC_LAUNCH_US = 2.8
+#: A kernel up to this long whose work needs less than a launch is said to be at the launch floor.
+SHORT_KERNEL_US = 5.0
+#: What bounds a call whose work takes less than the launch of its kernels.
+LAUNCH = "launch"
+#: Times of kernels are recorded in whole nanoseconds.
+TOLERANCE_US = 1 / NS_PER_US
+#: How many times faster than HBM a cache is, where the device file has no fitted ratio: the largest of those fitted.
+_CACHE_OVER_HBM = 10.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LastLevelCache:
+    """The cache in front of a device's memory. ``ratio``: its rate over that of HBM."""
+
+    name: str
+    nbytes: float
+    ratio: float
+
+
+def launch_floor_us(device: HardwareSpec) -> float:
+    """What one kernel takes at least: the fitted constant of the device's GEMMs, else a generic one."""
+    fitted = device.calibration("gemm", "bf16")
+    return GENERIC_LAUNCH_US if fitted is None else fitted.get("launch_us", GENERIC_LAUNCH_US)
+
+
+def rate_of(device: HardwareSpec | None, compute_spec: str) -> Rate | None:
+    """The rate of ``matrix_bf16``; of an emulated one (``matrix_bf16x9``) that of its products over their number."""
+    engine, _, label = compute_spec.partition("_")
+    precision = ComputeType.parse(label)
+    if device is None or precision is None or math.isnan(precision.passes):
+        return None
+    rate = device.rate(engine, precision.dtype)
+    if rate is None or precision.passes == 1:
+        return rate
+    achievable = rate.achievable_tflops_s
+    return replace(
+        rate,
+        peak_tflops_s=rate.peak_tflops_s / precision.passes,
+        achievable_tflops_s=None if achievable is None else achievable / precision.passes,
+    )
+
+
+def last_level_cache(device: HardwareSpec) -> LastLevelCache | None:
+    """AMD's Infinity Cache where the device has one, else its L2; None where the device file gives no size."""
+    name, mib = ("L2", device.l2_mib) if device.mall_mib is None else ("Infinity Cache", device.mall_mib)
+    if mib is None:
+        return None
+    fitted = device.calibration("gemm", "bf16")
+    ratio = _CACHE_OVER_HBM if fitted is None else fitted.get("l2_ratio", _CACHE_OVER_HBM)
+    return LastLevelCache(name=name, nbytes=mib * BYTES_PER_MIB, ratio=ratio)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Limits:
+    """Those of one device."""
+
+    launch_us: float
+    cache: LastLevelCache | None
+    hbm_peak_tb_s: float | None
+
+    @classmethod
+    def of(cls, device: HardwareSpec) -> Limits:
+        peak = device.hbm.peak_tb_s if device.hbm is not None else None
+        return cls(launch_us=launch_floor_us(device), cache=last_level_cache(device), hbm_peak_tb_s=peak)
+
+    def floor_us(self, kernels: Floats, measured_us: Floats) -> Floats:
+        """The launch floor of calls of so many kernels each: a typical cost and no law, so a faster call is at it."""
+        return np.minimum(kernels * self.launch_us, measured_us)
+
+    def served_from(self, hbm_bytes: Floats, peak_us: Floats, measured_us: Floats, kernels: Floats) -> list[str | None]:
+        """Per call: the cache that explains a time below that of HBM, None where none is needed or none explains it.
+
+        ``peak_us``: the least time at data-sheet rates. What does not fit in the cache came from HBM at its peak rate.
+        """
+        if self.cache is None or self.hbm_peak_tb_s is None:
+            return [None] * len(hbm_bytes)
+        per_us = self.hbm_peak_tb_s * TERA_PER_S_IN_PER_US
+        memory_us, latest = hbm_bytes / per_us, measured_us + kernels * TOLERANCE_US
+        beyond_us = np.maximum(hbm_bytes - self.cache.nbytes, 0) / per_us
+        is_memory = memory_us >= peak_us * (1 - 1e-9)
+        served = is_memory & (memory_us > latest) & (beyond_us <= latest) & (memory_us <= latest * self.cache.ratio)
+        names = np.where(beyond_us > 0, f"{self.cache.name} in part", self.cache.name)
+        return [name if is_so else None for name, is_so in zip(names.tolist(), served.tolist(), strict=True)]
+
+
+class KnownWork:
+    """The work and the estimate of every reading, evaluated once per distinct signature."""
+
+    def __init__(
+        self,
+        readings: OpReadings,
+        estimate: Callable[[WorkColumns], EstimateTable] | None,
+        chosen: Callable[[WorkColumns], EstimateTable] | None = None,
+        limits: Limits | None = None,
+        expect: Callable[[WorkColumns], EstimateTable] | None = None,
+    ) -> None:
+        self.readings = readings
+        known = [r for r in readings.readings if r.model is not None]
+        models = [r.model for r in known if r.model is not None]
+        self.columns = WorkColumns.of(models, [r.computed_in for r in known])
+        #: Of the device, None where it is not known.
+        self.limits = limits
+        self.estimates = estimate(self.columns) if estimate is not None and models else None
+        #: What the backend that the caller chose says is achievable, beside the roofline.
+        self.achievable = chosen(self.columns) if chosen is not None and models else None
+        #: The same, or what the tile model says where the caller chose none.
+        self.expected = self.achievable or (expect(self.columns) if expect is not None and models else None)
+        self.position = np.cumsum(readings.modelled) - 1
+        self.position[~readings.modelled] = -1
+
+    def take(self, values: Floats, position: Ints) -> Floats:
+        """``values`` at ``position``; NaN where there is no model."""
+        if not len(values):
+            return np.full(len(position), np.nan)
+        return np.where(position >= 0, values[np.maximum(position, 0)], np.nan)
+
+
+#: How far above the data sheet's roofline inferred work may be: below it the rest is clocks, caches and timestamps.
+MOST_OF_ROOFLINE = 1.5
+
+
+def forget_impossible_work(readings: OpReadings, calls_of: Callable[[], Calls], device: HardwareSpec | None) -> None:
+    """Readings whose ``inferred`` work is above ``MOST_OF_ROOFLINE`` over all their calls keep only their dimensions.
+
+    Bytes that fit in the device's last cache may come from there, so they are never too many.
+    """
+    if device is None:
+        return
+    inferred = [code for code, r in enumerate(readings.readings) if r.model is not None and r.model.inferred]
+    if not inferred:
+        return
+    calls = calls_of()
+    code = readings.code_of(calls.row)
+    known = code >= 0
+    count = np.bincount(code[known], minlength=len(readings.readings))
+    busy_us = np.bincount(code[known], calls.kernel_ns[known], minlength=len(readings.readings)) / NS_PER_US
+    for reading in inferred:
+        model = readings.readings[reading].model
+        if model is not None and busy_us[reading] > 0:
+            reason = too_much(model, busy_us[reading] / count[reading], device)
+            if reason is not None:
+                changed = replace(readings.readings[reading], model=UnknownWork(of=model), note=reason)
+                readings.replace(reading, changed)
+
+
+def too_much(model: PerfModel, time_us: float, device: HardwareSpec) -> str | None:
+    """Why a call of ``model`` cannot have taken ``time_us`` on the device; None where it can.
+
+    >>> from tracelens import GEMM
+    >>> from tracelens.hardware import HardwareSpec
+    >>> too_much(GEMM(m=8192, n=8192, k=8192), 100.0, HardwareSpec.load("h100-sxm"))
+    'the work inferred from what was recorded would be 10,995 TFLOPS/s, the device has 989: not counted'
+    """
+    rate = device.rate(model.engine, model.compute_dtype) if model.compute_dtype is not None else None
+    flops, nbytes, cache = model.flops(), model.hbm_bytes(), last_level_cache(device)
+    if nbytes is not None and cache is not None and nbytes <= cache.nbytes:
+        nbytes = None
+    limits = (
+        (flops, rate.peak_tflops_s if rate is not None else None, "TFLOPS/s", 0),
+        (nbytes, device.hbm.peak_tb_s if device.hbm is not None else None, "TB/s", 2),
+    )
+    for amount, peak, unit, digits in limits:
+        if amount is None or peak is None:
+            continue
+        reached = amount / time_us / TERA_PER_S_IN_PER_US
+        if reached > MOST_OF_ROOFLINE * peak:
+            return (
+                f"the work inferred from what was recorded would be {reached:,.{digits}f} {unit}, the device has "
+                f"{peak:,.{digits}f}: not counted"
+            )
+    return None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class ExecutedWork:
+    """What the trace's calls with a perf model did: matrix FLOPs by step (one entry over all without steps).
+
+    ``dtype`` is the type that most of them are computed in. ``attention``: (table row, model) of forward attention.
+    """
+
+    flops_by_step: Floats
+    dtype: DType | None
+    attention: tuple[tuple[int, SDPA], ...]
+
+
+def executed_work(calls: Calls, readings: OpReadings, step_of_event: Codes | None, steps: int) -> ExecutedWork:
+    """Over calls that do not contain one another, without FLOPs that are an upper bound; ``step_of_event``: of the
+    events that calls index, -1 for none; None without steps.
+    """
+    code = readings.code_of(calls.row)
+    models = [reading.model for reading in readings.readings]
+    matrix = [m if m is not None and m.engine == "matrix" and not m.at_most else None for m in models]
+    flops = np.array([0.0, *((m.flops() or 0) if m is not None else 0 for m in matrix)])
+    modelled = np.where(calls.kernel_name < 0, code, -1)
+    step = np.zeros(len(code), np.int32) if step_of_event is None else step_of_event[calls.first_event]
+    total = np.zeros(max(1, steps))
+    np.add.at(total, step[step >= 0], flops[modelled[step >= 0] + 1])
+    forward = np.array([isinstance(m, SDPA) and not isinstance(m, SDPABackward) for m in models] + [False], bool)
+    attention = np.flatnonzero(forward[modelled])
+    return ExecutedWork(
+        flops_by_step=total,
+        dtype=_most_computed_in(readings, flops[1:] * np.bincount(modelled + 1, minlength=len(flops))[1:]),
+        attention=tuple(
+            (int(calls.row[call]), model)
+            for call in attention.tolist()
+            if isinstance(model := models[int(code[call])], SDPA)
+        ),
+    )
+
+
+def _most_computed_in(readings: OpReadings, flops: Floats) -> DType | None:
+    """The type of most matrix ``flops``, of each reading all its calls'; None without any."""
+    by_type: dict[DType, float] = {}
+    for reading, total in zip(readings.readings, flops.tolist(), strict=True):
+        dtype = reading.compute_dtype
+        if reading.model is not None and reading.model.engine == "matrix" and dtype is not None:
+            by_type[dtype] = by_type.get(dtype, 0.0) + total
+    return max(by_type, key=lambda d: (by_type[d], d.label)) if any(by_type.values()) else None
+
+
+def copied_bytes(table: TraceTable, activity: DeviceActivity) -> Floats:
+    """Bytes that each copy between memories moved; NaN where that was not recorded, and for all other events."""
+    result = np.full(len(activity), np.nan)
+    at = np.flatnonzero(activity.between_memories)
+    code = table.signature[activity.rows[at]]
+    distinct, inverse = np.unique(code, return_inverse=True)
+    recorded = [table.signatures.signature("", c).attribute("bytes") for c in distinct.tolist()]
+    known = [float(n) if isinstance(n, int) and not isinstance(n, bool) and n >= 0 else np.nan for n in recorded]
+    result[at] = np.array(known, np.float64)[inverse]
+    return result

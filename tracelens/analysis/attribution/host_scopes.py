@@ -14,7 +14,7 @@ import numpy.typing as npt
 
 from tracelens.analysis.attribution.activity import DeviceActivity
 from tracelens.analysis.grouping import Codes, distinct_rows, order_by
-from tracelens.analysis.intervals import Ints, union_by_group
+from tracelens.analysis.intervals import Bools, Ints, union_by_group
 from tracelens.lazy.records import dataclass
 from tracelens.trace.links import ENGINE_PREFIX
 from tracelens.trace.table import Kind, RowColumn, TraceTable
@@ -24,8 +24,6 @@ from tracelens.units import NS_PER_US
 if TYPE_CHECKING:
     import pandas as pd
 
-
-Bools = npt.NDArray[np.bool_]
 
 # "<built-in method copy_ of Tensor object at 0x7f22b7f651d0>": another text for every tensor.
 _ADDRESS = re.compile(r" at 0x[0-9a-f]+(?=>)")
@@ -171,14 +169,9 @@ class Paths:
         return len(self.parent)
 
 
-FORWARD, RECOMPUTE, BACKWARD, OPTIMIZER, UNLINKED = (
-    "forward",
-    "recompute",
-    "backward",
-    "optimizer",
-    "no recorded launch",
-)
-PHASES = (FORWARD, RECOMPUTE, BACKWARD, OPTIMIZER, UNLINKED)
+PHASES = FORWARD, RECOMPUTE, BACKWARD, OPTIMIZER, UNLINKED = (
+    "forward", "recompute", "backward", "optimizer", "no recorded launch",
+)  # fmt: skip
 #: The part of the backward phase that the sheet shows on its own where annotations tell it apart.
 WEIGHTS = "backward: weights"
 
@@ -284,7 +277,8 @@ def phases(table: TraceTable, tree: OpTree, activity: DeviceActivity) -> Phases:
     repeats |= is_op & named(lambda text: text == _CHECKPOINT_BACKWARD)
     repeats |= _repeated_forwards(table, tree, engine)
     launch = tree.launch[activity.rows]
-    by_hand = (is_op | (kind == Kind.USER_ANNOTATION)) & named(_says_backward)
+    by_hand = is_op | (kind == Kind.USER_ANNOTATION)
+    by_hand &= named(lambda text: _BACKWARD.search(text) and not _FORWARD.search(text))
     by_hand |= (kind == Kind.USER_ANNOTATION) & named(_WEIGHTS.search)
     deciders = Scopes(tree, engine | repeats | by_hand)
     decider = deciders.around(launch)
@@ -339,10 +333,6 @@ def _on_track(table: TraceTable, is_marked: Bools, activity: DeviceActivity) -> 
         within = (at >= 0) & (table.ends_ns(own[at]) > activity.start[events])
         found[events[within]] = own[at[within]]
     return found
-
-
-def _says_backward(name: str) -> bool:
-    return _BACKWARD.search(name) is not None and _FORWARD.search(name) is None
 
 
 def _repeated_forwards(table: TraceTable, tree: OpTree, engine: Bools) -> Bools:

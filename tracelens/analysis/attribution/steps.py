@@ -15,7 +15,7 @@ import numpy.typing as npt
 
 from tracelens.analysis.attribution.host_time import blocking_calls, kernel_launches, waiting_calls
 from tracelens.analysis.grouping import Codes, numbered
-from tracelens.analysis.intervals import Ints, Spans, idle_spans, idle_within, union_by_group, union_ns
+from tracelens.analysis.intervals import Bools, Floats, Ints, Spans, idle_spans, idle_within, union_by_group, union_ns
 from tracelens.errors import UsageError
 from tracelens.lazy.records import dataclass
 from tracelens.perf_models.kernels import copy_path
@@ -27,7 +27,6 @@ if TYPE_CHECKING:
     import pandas as pd
 
 
-Bools = npt.NDArray[np.bool_]
 #: When work was launched that was in the queue as recording began.
 _BEFORE_RECORDING = np.iinfo(np.int64).min
 _NEVER = np.iinfo(np.int64).max
@@ -201,8 +200,6 @@ def refill_spans(bounds: tuple[int, int], work: DeviceWork, first: Bools, longes
     kept = closes > opens
     return opens[kept], closes[kept]
 
-
-Floats = npt.NDArray[np.float64]
 
 # The last number of a name; in one pass, however many digits a damaged name has.
 _NUMBER = re.compile(r"(?<!\d)(?P<number>\d++)(?P<rest>\D*+)\Z")

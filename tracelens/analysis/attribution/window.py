@@ -1,5 +1,6 @@
-"""The analyzed window, decided once: the complete steps or all of the file, the call, category and pass of every
-device event in it, and the share of its device time that a report covers.
+"""What is analyzed, decided once: one rank of the file with its device and its ops made complete, the complete steps or
+all of the file, the call, category and pass of every device event in it, and the share of its device time that a report
+covers.
 """
 
 from __future__ import annotations
@@ -7,11 +8,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from tracelens.analysis.attribution.activity import (
-    Bools,
     DeviceActivity,
     Labels,
     StreamOverlaps,
@@ -22,7 +23,14 @@ from tracelens.analysis.attribution.activity import (
     timeline_of,
     with_clipped,
 )
-from tracelens.analysis.attribution.calls import Calls, modelled_calls, unified_calls, with_communicating_ops
+from tracelens.analysis.attribution.calls import (
+    Calls,
+    copied_bytes,
+    forget_impossible_work,
+    modelled_calls,
+    unified_calls,
+    with_communicating_ops,
+)
 from tracelens.analysis.attribution.host_scopes import RECOMPUTE, Phases, all_in, phases
 from tracelens.analysis.attribution.steps import (
     FoundSteps,
@@ -35,12 +43,26 @@ from tracelens.analysis.attribution.steps import (
     step_of_events,
 )
 from tracelens.analysis.grouping import Codes
-from tracelens.analysis.loaded_trace import CLIP, FILE, AnalysisOptions
-from tracelens.analysis.reading.catalog import OTHER
+from tracelens.analysis.intervals import Bools
+from tracelens.analysis.loaded_trace import CLIP, FILE, AnalysisOptions, active_extensions
+from tracelens.analysis.reading.added_ops import (
+    GraphLinks,
+    KnownShapes,
+    with_captured_ops,
+    with_inner_ops,
+    with_known_shapes,
+)
+from tracelens.analysis.reading.amd_tracelens_tree import with_hooks
+from tracelens.analysis.reading.catalog import OTHER, Catalog
 from tracelens.analysis.reading.engine_steps import STEM, InferenceSteps, inference_steps, steady_steps
 from tracelens.analysis.reading.op_readings import OpReadings, read_ops
-from tracelens.analysis.reading.recorded_groups import ep_size_of, expert_groups
-from tracelens.analysis.reading.recording import Recording
+from tracelens.analysis.reading.process_groups import (
+    ExpertExchange,
+    ExpertGroup,
+    ep_size_of,
+    exchanges_of,
+    expert_groups,
+)
 from tracelens.analysis.verdict.summary import (
     BEFORE_PROFILING,
     IN_INCOMPLETE_STEPS,
@@ -49,14 +71,152 @@ from tracelens.analysis.verdict.summary import (
     Coverage,
     Excluded,
 )
-from tracelens.analysis.work.expert_exchange import ExpertExchange, ExpertGroup, exchanges_of
-from tracelens.analysis.work.known_work import copied_bytes, forget_impossible_work
 from tracelens.backends.base import System
-from tracelens.errors import NothingToAnalyzeError
+from tracelens.errors import NothingToAnalyzeError, UsageError
+from tracelens.extensions import Extension
+from tracelens.hardware import HardwareSpec, Recognition, contradiction, recognize
 from tracelens.lazy.records import dataclass
-from tracelens.trace.table import RowColumn, TraceTable
+from tracelens.trace.provenance import MergedRanks, merged_ranks
+from tracelens.trace.table import Kind, RowColumn, TraceTable
 from tracelens.trace.tree import OpTree
 from tracelens.units import NS_PER_US
+
+if TYPE_CHECKING:
+    from tracelens.analysis.loaded_trace import Trace
+
+
+#: ``Recognition.how`` of a device that the caller named.
+CHOSEN = "chosen"
+# As categories of libkineto's activity types begin for devices other than CUDA's and HIP's (ActivityType.h).
+_UNREAD_DEVICES = ("mtia_", "hpu_", "xpu_", "privateuse1_", "npu_", "tpu_")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Recording:
+    """One rank's trace, and what reads its ops.
+
+    ``recorded``: as the file has it. ``trace``: with the ops inside composite ops and those of captured graphs as rows
+    of their own. ``whole_calls``: (why, how many) calls of composite ops stayed whole. ``graphs``: None without a trace
+    of the capture. ``merged``: the ranks of a file with several.
+    """
+
+    recorded: Trace
+    trace: Trace
+    extensions: tuple[Extension, ...]
+    catalog: Catalog
+    recognition: Recognition
+    whole_calls: tuple[tuple[str, int], ...] = ()
+    graphs: GraphLinks | None = None
+    known_shapes: KnownShapes | None = None
+    merged: MergedRanks | None = None
+
+    @classmethod
+    def of(cls, trace: Trace, options: AnalysisOptions) -> Recording:
+        """NothingToAnalyzeError for a trace without device work, unless its CPU ops are asked for."""
+        trace, merged = of_one_rank(trace, options.rank)
+        table = trace.table
+        if not table.has_device_events and not (options.cpu and _cpu_ops(table)):
+            raise no_device_events(table)
+        beside = [
+            names for other in (options.capture, options.shapes) if other is not None for names in other.table.names
+        ]
+        extensions = active_extensions((*table.names, *beside), options)
+        recording = cls(
+            recorded=trace,
+            trace=trace,
+            extensions=extensions,
+            catalog=Catalog(extensions),
+            recognition=recognized(table, options.device),
+            merged=merged,
+        )
+        return recording._completed(options) if table.has_device_events else recording
+
+    def _completed(self, options: AnalysisOptions) -> Recording:
+        trace, known_shapes, capture = self.trace, None, options.capture
+        if options.shapes is not None:
+            trace, known_shapes = with_known_shapes(trace, options.shapes)
+        recorded = len(trace.table)
+        trace, left_by_hooks = with_hooks(trace, self.catalog)
+        trace, whole_calls = with_inner_ops(trace, self.catalog, made_from=recorded)
+        whole_calls += left_by_hooks
+        graphs = None
+        if capture is not None:
+            trace, graphs = with_captured_ops(trace, with_inner_ops(capture, self.catalog)[0], self.catalog)
+        return replace(
+            self, trace=trace, whole_calls=tuple(whole_calls.most_common()), graphs=graphs, known_shapes=known_shapes
+        )
+
+    @property
+    def device(self) -> HardwareSpec | None:
+        """What estimates are for: the recognized device, else what all candidates agree on, else None."""
+        return self.recognition.device or self.recognition.agreed
+
+
+def of_one_rank(trace: Trace, number: int | None) -> tuple[Trace, MergedRanks | None]:
+    """The rank asked for, or the first, of a file in which several were merged; else the trace as it is, and None.
+
+    UsageError for a number that the file does not hold, or that its events do not tell.
+    """
+    ranks = merged_ranks(trace.table, trace.tree)
+    if ranks is None:
+        if number is not None and number != trace.table.rank:
+            source = trace.table.source
+            raise UsageError(f"{source} has one rank, or ranks that cannot be told apart: omit --rank")
+        return trace, None
+    number = ranks.numbers[0] if number is None else number
+    return type(trace).of(ranks.table(trace.table, number)), replace(ranks, chosen=number)
+
+
+def recognized(table: TraceTable, device: HardwareSpec | None) -> Recognition:
+    """The ``device`` that the caller named, else the one that the trace's properties say."""
+    properties = table.used_device()
+    if device is not None:
+        note = contradiction(device, properties) or ""
+        return Recognition(device=device, candidates=(device.name,), how=CHOSEN, note=note)
+    kernels = np.unique(table.name[table.kind == Kind.KERNEL]).tolist()
+    return recognize(properties, kernel_names=(table.names[code] for code in kernels))
+
+
+def no_device_events(table: TraceTable) -> NothingToAnalyzeError:
+    """What to say of a trace without GPU work: none recorded, not asked for, or lost to damage, which is said."""
+    lost = f" The file is damaged: {'; '.join(table.losses.notes)}." if table.losses.notes else ""
+    ops = _cpu_ops(table)
+    if not ops:
+        return NothingToAnalyzeError(
+            f"{table.source} holds neither CPU ops nor kernels: nothing ran while it was recorded, or only in threads "
+            f"and processes that the profiler did not see. Record again around the work, in its process.{lost}"
+        )
+    unread = _unread_device_events(table)
+    if unread:
+        kinds = ", ".join(f"{count:,} {category}" for category, count in unread.items())
+        return NothingToAnalyzeError(
+            f"{table.source} has {ops:,} CPU ops and {sum(unread.values()):,} events of an accelerator that "
+            f"tracelens does not read ({kinds}), but no CUDA or HIP kernels; "
+            f"pass --cpu to `tracelens report` for a CPU-only report.{lost}"
+        )
+    if lost:
+        return NothingToAnalyzeError(
+            f"{table.source} has {ops:,} CPU ops but no GPU kernels.{lost} Copy or record it again, or pass --cpu for "
+            "a CPU-only report of what is left."
+        )
+    return NothingToAnalyzeError(
+        f"{table.source} has {ops:,} CPU ops but no GPU kernels. Was it recorded with activities=[CPU]? "
+        "Add ProfilerActivity.CUDA, or pass --cpu to `tracelens report` for a CPU-only report."
+    )
+
+
+def _unread_device_events(table: TraceTable) -> dict[str, int]:
+    """How many events each category holds that only an accelerator other than CUDA and HIP records."""
+    other = np.bincount(table.category[table.kind == Kind.OTHER], minlength=len(table.categories))
+    return {
+        category: int(count)
+        for category, count in zip(table.categories, other.tolist(), strict=True)
+        if count and category.lower().startswith(_UNREAD_DEVICES)
+    }
+
+
+def _cpu_ops(table: TraceTable) -> int:
+    return int((table.kind == Kind.CPU_OP).sum())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -231,11 +391,13 @@ class Attribution:
 def attribute(recording: Recording, window: Window, options: AnalysisOptions) -> Attribution:
     """The readings are final: what their calls cannot have done in the time measured is not in them."""
     table, tree, device = recording.trace.table, recording.trace.tree, recording.device
+    groups, size = expert_groups(table), ep_size_of(table, options.ep_size)
+    group = ExpertGroup(rank=table.rank, members=groups[0].ranks if len(groups) == 1 else (), size=size)
     model = options.work.model if options.work is not None else None
     events, ops, readings = read_ops(recording.trace, recording.catalog, window.activity, model)
     activity = with_communicating_ops(window.activity, tree, readings)
     system = None if device is None else System.of_device(device)
-    readings, exchanges = exchanges_of(recording.trace, readings, _expert_group(table, options), system)
+    readings, exchanges = exchanges_of(recording.trace, readings, group, system)
     unified, category = unified_calls(table, activity, readings, events, ops)
     forget_impossible_work(readings, lambda: modelled_calls(activity, readings, events, ops), device)
     return Attribution(
@@ -247,11 +409,6 @@ def attribute(recording: Recording, window: Window, options: AnalysisOptions) ->
         exchanges=exchanges,
         unified=unified,
     )
-
-
-def _expert_group(table: TraceTable, options: AnalysisOptions) -> ExpertGroup:
-    groups, size = expert_groups(table), ep_size_of(table, options.ep_size)
-    return ExpertGroup(rank=table.rank, members=groups[0].ranks if len(groups) == 1 else (), size=size)
 
 
 def _with_selected(everything: DeviceActivity, selected: DeviceActivity) -> DeviceActivity:

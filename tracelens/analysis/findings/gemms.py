@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from tracelens.analysis.attribution.calls import launch_floor_us, rate_of
 from tracelens.analysis.attribution.host_scopes import places_around
 from tracelens.analysis.findings.rule import Candidate, Observed, built_in, candidate_of_calls
 from tracelens.analysis.verdict.summary import Said, counted, percent
-from tracelens.analysis.work.known_work import launch_floor_us, rate_of
 from tracelens.dtypes import DType
 from tracelens.perf_models.gemm import GEMM
 from tracelens.perf_models.kernels import FP32

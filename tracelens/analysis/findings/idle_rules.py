@@ -18,7 +18,7 @@ from tracelens.analysis.findings.rule import Bools, Candidate, Floats, Integers,
 from tracelens.analysis.grouping import numbered
 from tracelens.analysis.idle.idle_time import CAUSES, LATENCY, UNKNOWN, UNRECORDED
 from tracelens.analysis.intervals import Ints, covered_ns
-from tracelens.analysis.reading.captured_graphs import graph_launches
+from tracelens.analysis.reading.added_ops import graph_launches
 from tracelens.analysis.sheets import device_timeline
 from tracelens.analysis.verdict.summary import Evidence, Said, counted, duration, percent, shortened, size
 from tracelens.trace.provenance import lacks_sync_events, no_stacks

@@ -15,11 +15,11 @@ import numpy as np
 import numpy.typing as npt
 
 from tracelens.analysis.attribution.activity import at_a_time
+from tracelens.analysis.attribution.calls import launch_floor_us
 from tracelens.analysis.grouping import Codes
 from tracelens.analysis.idle.idle_time import CAUSES, IdleParts, WindowTime
 from tracelens.analysis.sheets import perf_summary
 from tracelens.analysis.verdict.summary import Evidence, Said, counted, shortened, takes
-from tracelens.analysis.work.known_work import launch_floor_us
 from tracelens.backends.base import System
 from tracelens.backends.chain import chain
 from tracelens.lazy.records import dataclass

@@ -11,12 +11,11 @@ from collections.abc import Callable, Hashable, Iterator
 import numpy as np
 import numpy.typing as npt
 
-from tracelens.analysis.attribution.calls import COPY
+from tracelens.analysis.attribution.calls import COPY, LAUNCH, SHORT_KERNEL_US
 from tracelens.analysis.findings.rule import MIN_GAIN, Candidate, Observed, built_in, candidate_of_calls
 from tracelens.analysis.intervals import Ints
 from tracelens.analysis.reading.catalog import COMMUNICATION
 from tracelens.analysis.verdict.summary import Said, counted, duration, percent, shortened, size
-from tracelens.analysis.work.known_work import LAUNCH, SHORT_KERNEL_US
 from tracelens.lazy.records import dataclass
 from tracelens.signature import OpSignature
 from tracelens.trace.table import Kind

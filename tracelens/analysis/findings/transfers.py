@@ -13,10 +13,9 @@ from tracelens.analysis.attribution.activity import DeviceActivity
 from tracelens.analysis.attribution.host_scopes import FORWARD, PHASES
 from tracelens.analysis.findings.rule import MIN_GAIN, Candidate, Floats, Observed, built_in
 from tracelens.analysis.grouping import distinct_rows
-from tracelens.analysis.reading.recorded_groups import attributes_of_calls
-from tracelens.analysis.sheets import coll_analysis, copies
+from tracelens.analysis.reading.process_groups import attributes_of_calls, split_sizes
+from tracelens.analysis.sheets import coll_analysis, device_memory
 from tracelens.analysis.verdict.summary import Evidence, Said, counted, duration, percent, size, takes
-from tracelens.analysis.work.expert_layers import split_sizes
 from tracelens.backends.base import System
 from tracelens.backends.collective_times import Collectives
 from tracelens.lazy.records import dataclass
@@ -483,9 +482,9 @@ def exposed_copies(seen: Observed) -> Iterator[Candidate]:
 
     Gain: with pinned memory what a copy takes beyond its path's own rate, else what other work can hide.
     """
-    frame = seen.context.frames.get(copies.TITLE)
+    frame = seen.context.frames.get(device_memory.COPIES_TITLE)
     between = seen.activity.between_memories
-    only_ns = copies.only_copies_ns(seen.activity)
+    only_ns = device_memory.only_copies_ns(seen.activity)
     share = only_ns / max(1, seen.window_ns)
     if frame is None or share <= MIN_GAIN:
         return
@@ -499,7 +498,7 @@ def exposed_copies(seen: Observed) -> Iterator[Candidate]:
         if top["path"]:
             why += f", {top['path']} has {top['path_gb_s']:.0f}"
             figures.append(Said(what=str(top["path"]), value=float(top["path_gb_s"]), unit="GB/s"))
-    faster = 1 - copies.at_rate_of_path(seen.table, seen.activity, seen.device)
+    faster = 1 - device_memory.at_rate_of_path(seen.table, seen.activity, seen.device)
     work_ns = int(seen.own_ns[~between].sum())
     hidden = min(1.0, work_ns / only_ns)
     # Where nothing was recorded of its memory, a copy as fast as only one of pinned memory is
@@ -521,5 +520,9 @@ def exposed_copies(seen: Observed) -> Iterator[Candidate]:
         certainty="low",
         remedy=remedy,
         figures=tuple(figures),
-        evidence=(Evidence(sheet=copies.TITLE, row={"parent_op": top["parent_op"], "direction": top["direction"]}),),
+        evidence=(
+            Evidence(
+                sheet=device_memory.COPIES_TITLE, row={"parent_op": top["parent_op"], "direction": top["direction"]}
+            ),
+        ),
     )

@@ -22,11 +22,11 @@ from typing import TYPE_CHECKING
 import numpy as np
 import numpy.typing as npt
 
-from tracelens.analysis.attribution.activity import Bools, DeviceActivity, streams_of
+from tracelens.analysis.attribution.activity import DeviceActivity, streams_of
 from tracelens.analysis.attribution.host_time import HostCalls
 from tracelens.analysis.attribution.steps import LONGEST_LATENCY_NS
 from tracelens.analysis.idle.idle_time import CAUSES, IdleTime
-from tracelens.analysis.intervals import Covered, Ints, Spans, idle_within, intersections
+from tracelens.analysis.intervals import Bools, Covered, Ints, Spans, idle_within, intersections
 from tracelens.lazy.records import dataclass
 from tracelens.trace.table import DEVICE_KINDS, Kind, RowColumn, TraceTable
 from tracelens.trace.tree import OpTree

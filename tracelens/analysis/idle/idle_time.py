@@ -15,11 +15,11 @@ from typing import TYPE_CHECKING, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from tracelens.analysis.attribution.activity import Bools, DeviceActivity, streams_of
+from tracelens.analysis.attribution.activity import DeviceActivity, streams_of
 from tracelens.analysis.attribution.host_time import HOST_CAUSES, HostCalls, HostTime, named
 from tracelens.analysis.attribution.steps import LONGEST_LATENCY_NS
 from tracelens.analysis.grouping import Codes, distinct_rows, numbered
-from tracelens.analysis.intervals import Ints, Spans, idle_within, intersections
+from tracelens.analysis.intervals import Bools, Ints, Spans, idle_within, intersections
 from tracelens.lazy.records import dataclass
 from tracelens.trace.narrow_columns import Column, narrowed
 from tracelens.trace.table import Kind, RowColumn, TraceTable

@@ -9,15 +9,15 @@ import numpy.typing as npt
 
 from tracelens.analysis.analyze import Analysis
 from tracelens.analysis.attribution.activity import Labels
+from tracelens.analysis.attribution.calls import rate_of
 from tracelens.analysis.attribution.host_scopes import Scopes, levels, module_class
 from tracelens.analysis.attribution.steps import is_step_annotation
 from tracelens.analysis.attribution.window import in_steps
 from tracelens.analysis.grouping import Codes, distinct_rows, first_of_each, numbered
 from tracelens.analysis.intervals import Ints
-from tracelens.analysis.sheets import cpu_ops, perf_summary
-from tracelens.analysis.sheets.cpu_ops import self_ns
-from tracelens.analysis.sheets.distinct_calls import UNLINKED_NAME
-from tracelens.analysis.work.known_work import rate_of
+from tracelens.analysis.sheets import perf_summary
+from tracelens.analysis.sheets.perf_summary import self_ns
+from tracelens.analysis.sheets.priced_calls import UNLINKED_NAME
 from tracelens.lazy.records import dataclass
 from tracelens.trace.table import Kind, RowColumn
 from tracelens.trace.tree import MODULE_PREFIX, OpTree
@@ -74,7 +74,7 @@ def icicle(analysis: Analysis, *, max_nodes: int = MAX_NODES) -> Icicle | None:
         at = at[in_steps(analysis.trace.table, scopes.rows[at], times, selected)]
         builder = _Builder(analysis, scopes.rows, above, at)
         own = self_ns(analysis.trace)[scopes.rows[at]]
-        ops = analysis.frames[cpu_ops.CPU_OPS_SUMMARY_TITLE]
+        ops = analysis.frames[perf_summary.CPU_OPS_SUMMARY_TITLE]
         category_of = dict(zip(ops["name"], ops["category"], strict=True))
         builder.categories = sorted(set(category_of.values()))
         code_of = {text: code for code, text in enumerate(builder.categories)}

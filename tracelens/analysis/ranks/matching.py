@@ -1,5 +1,8 @@
 """Communication calls of different ranks that are one and the same: how they are matched, how long each waited for
-the last rank, what lateness cost.
+the last rank, what lateness cost; and the clocks of different hosts on one scale.
+
+A collective that every rank needs data of every other for ends on all ranks within microseconds. So the differences of
+its end times between two hosts are their clocks' difference: a line over time (offset and drift), fitted by medians.
 """
 
 from __future__ import annotations
@@ -7,11 +10,12 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections import defaultdict
 from collections.abc import Hashable, Mapping, Sequence
+from dataclasses import replace
+from operator import attrgetter
 
 import numpy as np
-import numpy.typing as npt
 
-from tracelens.analysis.intervals import Covered, Ints
+from tracelens.analysis.intervals import Bools, Covered, Floats, Ints
 from tracelens.analysis.ranks.rank_summary import POINT_TO_POINT, CommunicationCall, RankSummary
 from tracelens.lazy.records import dataclass
 
@@ -80,7 +84,9 @@ def match_calls(ranks: Mapping[int, RankSummary], *, ep_size: int | None = None)
     columns: dict[str, list[Ints]] = {k: [] for k in ("rank", "start", "end", "message", "step", "exposed", "op")}
     members: dict[Hashable, dict[int, list[Ints]]] = {}
     seen_channels: dict[Hashable, CommunicationChannel] = {}
-    groups = _group_ranks(ranks)
+    groups = {
+        (rank, group.name): group.ranks for rank, summary in ranks.items() for group in summary.groups if group.ranks
+    }
     so_far = 0
     for position, rank in enumerate(order):
         summary = ranks[rank]
@@ -123,12 +129,6 @@ def match_calls(ranks: Mapping[int, RankSummary], *, ep_size: int | None = None)
     )
 
 
-def _group_ranks(ranks: Mapping[int, RankSummary]) -> dict[tuple[int, str], tuple[int, ...]]:
-    return {
-        (rank, group.name): group.ranks for rank, summary in ranks.items() for group in summary.groups if group.ranks
-    }
-
-
 def _channel(
     message: CommunicationCall,
     rank: int,
@@ -144,7 +144,9 @@ def _channel(
         )
     ranks = message.ranks or groups.get((rank, message.group or ""), ())
     if message.word in POINT_TO_POINT:
-        peer = message.peer if message.peer is not None else _other(rank, ranks)
+        peer = message.peer
+        if peer is None and len(ranks) == 2 and rank in ranks:
+            peer = ranks[ranks[1] != rank]
         if peer is None:
             return None
         pair = (rank, peer) if message.word == "send" else (peer, rank)
@@ -161,11 +163,6 @@ def _channel(
         label=message.group, ranks=ranks, size=message.size or len(ranks) or None, is_exchange=False,
         is_point_to_point=False, has_group=True,
     )  # fmt: skip
-
-
-def _other(rank: int, pair: tuple[int, ...]) -> int | None:
-    """The rank beside ``rank`` in a group of two."""
-    return pair[pair[1] != rank] if len(pair) == 2 and rank in pair else None
 
 
 def _expert_ranks(
@@ -275,9 +272,6 @@ def _by_ends(start_a: Ints, end_a: Ints, start_b: Ints, end_b: Ints) -> Ints:
     return place
 
 
-Bools = npt.NDArray[np.bool_]
-
-
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Instances:
     """Columns over the matched collectives, in ns: of the calls that were found, ``present`` of them.
@@ -374,19 +368,20 @@ def own_cost_ns(calls: JobCalls, found: Instances, waited: Ints) -> Ints:
     arrived = calls.start[order] - blocked[order]
     at = np.searchsorted(calls.instance[order], np.arange(calls.instances + 1))
     is_late = (found.present > 1) & (found.latest_start > found.earliest_start) & ~is_between_two(calls)
-    cost, ledger = np.zeros(calls.instances, np.int64), _Ledger(defaultdict(list))
+    cost, charges = np.zeros(calls.instances, np.int64), defaultdict[int, list[_Charge]](list)
     for i in np.flatnonzero(is_late)[np.argsort(found.latest_start[is_late], kind="stable")].tolist():
         *others, last = order[at[i] : at[i + 1]].tolist()
         own_ns = int(arrived[at[i + 1] - 1] - arrived[at[i] : at[i + 1] - 1].max())
         if own_ns <= 0:
             continue
         rank, start = int(calls.rank[last]), int(calls.start[last])
-        before = ledger.between(rank, int(since[last]), start)
+        first, after = (bisect_right(charges[rank], time, key=attrgetter("at")) for time in (int(since[last]), start))
+        before = charges[rank][first:after]
         on_time = max(int(calls.start[o]) - _credit(before, calls, o, int(since[o])) for o in others)
         cost[i] = max(0, min(own_ns, start - on_time) - sum(charge.ns for charge in before))
         if cost[i]:
             ranks = frozenset(calls.rank[order[at[i] : at[i + 1]]].tolist())
-            ledger.of_rank[rank].append(_Charge(at=start, ns=int(cost[i]), ranks=ranks))
+            charges[rank].append(_Charge(at=start, ns=int(cost[i]), ranks=ranks))
     return cost
 
 
@@ -399,25 +394,10 @@ class _Charge:
     ranks: frozenset[int]
 
 
-@dataclass(frozen=True, slots=True)
-class _Ledger:
-    """The charges of each rank, in order of time."""
-
-    of_rank: dict[int, list[_Charge]]
-
-    def between(self, rank: int, after: int, until: int) -> Sequence[_Charge]:
-        charges = self.of_rank[rank]
-        return charges[bisect_right(charges, after, key=_charge_time) : bisect_right(charges, until, key=_charge_time)]
-
-
 def _credit(charges: Sequence[_Charge], calls: JobCalls, call: int, since: int) -> int:
     """How much of these a call's rank had waited for between that time and the call."""
     rank, start = int(calls.rank[call]), int(calls.start[call])
     return sum(charge.ns for charge in charges if since < charge.at <= start and rank in charge.ranks)
-
-
-def _charge_time(charge: _Charge) -> int:
-    return charge.at
 
 
 def _since_last_call(calls: JobCalls, rows: Ints) -> Ints:
@@ -439,3 +419,177 @@ def _blocked_ns(calls: JobCalls, rows: Ints, waited: Ints) -> Ints:
     since = _since_last_call(calls, rows)
     found[rows] = waits.before(calls.rank[rows], begin) - waits.before(calls.rank[rows], since[rows])
     return found
+
+
+#: No rank can leave these before all have contributed.
+SYNCHRONIZING = frozenset({"all_reduce", "all_gather", "reduce_scatter", "all_to_all", "all_to_allv", "barrier"})
+#: Faster than any clock of a computer: ntpd's own limit for correcting one (MAXFREQ in ntp_loopfilter.c, 500 ppm).
+MOST_DRIFT = 500e-6
+#: A median absolute deviation of normal noise times this is its standard deviation.
+MAD_TO_SIGMA = 1.4826
+#: A drift is believed from this many collectives on, and when it takes this share of the residual away.
+_DRIFT_POINTS, _DRIFT_GAIN = 8, 0.2
+_OUTLIER_SIGMAS = 5.0
+_LEAST_POINTS = 2
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HostClock:
+    """One host's clock against the reference host's: what it shows ahead, at ``at_ns`` of its own time.
+
+    ``residual_us``: robust spread of the end differences after the correction, None for the reference and for a host
+    that shares no collective with the others (``points`` 0), which stays as it is. ``via``: the host it was fitted to.
+    """
+
+    host: str
+    ranks: tuple[int, ...]
+    offset_ns: float = 0.0
+    drift: float = 0.0
+    at_ns: int = 0
+    residual_us: float | None = None
+    points: int = 0
+    via: str = ""
+
+    def corrected(self, times: Ints) -> Ints:
+        """Times of this host on the reference clock, in whole ns."""
+        ahead = self.offset_ns + self.drift * (times - self.at_ns).astype(np.float64)
+        return times - np.rint(ahead).astype(np.int64)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Clocks:
+    """Every host's clock. ``residual_us``: the worst of them, 0 on one host, None when a host could not be placed.
+
+    ``how``: what says which ranks share a host.
+    """
+
+    hosts: tuple[HostClock, ...]
+    how: str
+
+    @property
+    def residual_us(self) -> float | None:
+        fitted = [h.residual_us for h in self.hosts if h.via]
+        if any(not h.via and h.points == 0 for h in self.hosts[1:]):
+            return None
+        return max((r for r in fitted if r is not None), default=0.0)
+
+    def of_rank(self, rank: int) -> HostClock:
+        """The clock of the host that ``rank`` ran on."""
+        return next(h for h in self.hosts if rank in h.ranks)
+
+
+def host_of_ranks(ranks: Mapping[int, RankSummary], ranks_per_node: int | None = None) -> tuple[dict[int, str], str]:
+    """(host by rank, what it was read from).
+
+    A given ``ranks_per_node``; else the host's recorded name; else rank minus device number, which ranks of one host
+    share as launchers number them (a job with one visible device per rank then has a host per rank).
+    """
+    if ranks_per_node:
+        return {rank: f"node {rank // ranks_per_node}" for rank in ranks}, f"{ranks_per_node} ranks per node, as given"
+    if all(s.host is not None for s in ranks.values()):
+        names = list(dict.fromkeys(s.host for _, s in sorted(ranks.items())))
+        return {rank: f"host {names.index(s.host)}" for rank, s in ranks.items()}, "the recorded host names"
+    if all(s.device is not None for s in ranks.values()):
+        first = {rank: rank - (s.device or 0) for rank, s in ranks.items()}
+        numbers = {base: i for i, base in enumerate(sorted(set(first.values())))}
+        return {rank: f"host {numbers[base]}" for rank, base in first.items()}, "rank minus device number"
+    return {rank: f"host of rank {rank}" for rank in ranks}, "nothing recorded: every rank may have a clock of its own"
+
+
+def align_clocks(
+    calls: JobCalls, ranks: Mapping[int, RankSummary], ranks_per_node: int | None = None
+) -> tuple[JobCalls, Clocks]:
+    """The calls with every host's times on the clock of the first host, and the clocks."""
+    host_of, how = host_of_ranks(ranks, ranks_per_node)
+    names = sorted(set(host_of.values()), key=lambda name: min(r for r, h in host_of.items() if h == name))
+    members = {name: tuple(r for r in calls.ranks if host_of[r] == name) for name in names}
+    if len(names) < 2:
+        return calls, Clocks(hosts=tuple(HostClock(host=n, ranks=members[n]) for n in names), how=how)
+    code = np.array([names.index(host_of[rank]) for rank in calls.ranks], np.int64)
+    hosts = _fitted(names, members, *_host_ends(calls, code))
+    start, end = calls.start.copy(), calls.end.copy()
+    for number, clock in enumerate(hosts):
+        mine = code[calls.rank] == number
+        start[mine], end[mine] = clock.corrected(start[mine]), clock.corrected(end[mine])
+    return replace(calls, start=start, end=end), Clocks(hosts=hosts, how=how)
+
+
+def _host_ends(calls: JobCalls, host_of_position: Ints) -> tuple[Ints, Ints, Ints]:
+    """(instance, host, median end of the host's ranks), for instances that end together; sorted by instance, host."""
+    words = np.array([m.word in SYNCHRONIZING or m.is_exchange for m in calls.messages] or [False], bool)
+    for usable in (words[calls.message], np.ones(len(calls.message), bool)):
+        rows = np.flatnonzero((calls.instance >= 0) & usable)
+        host = host_of_position[calls.rank[rows]]
+        key = calls.instance[rows] * (int(host_of_position.max()) + 1) + host
+        order = np.lexsort((calls.end[rows], key))
+        key, end = key[order], calls.end[rows][order]
+        first = np.flatnonzero(np.concatenate(([True], np.diff(key) != 0))) if len(key) else np.zeros(0, np.int64)
+        count = np.diff(np.concatenate((first, [len(key)])))
+        low, high = end[first + (count - 1) // 2], end[first + count // 2]
+        instance, of_host = np.divmod(key[first], int(host_of_position.max()) + 1)
+        if (np.bincount(instance) > 1).sum() >= _LEAST_POINTS:
+            break
+    return instance, of_host, low + (high - low) // 2
+
+
+def _fitted(
+    names: list[str], members: Mapping[str, tuple[int, ...]], instance: Ints, host: Ints, end: Ints
+) -> tuple[HostClock, ...]:
+    """A spanning tree over the hosts by shared collectives, the richest link first, from the first host outward."""
+    ends: list[dict[int, int]] = [{} for _ in names]
+    for i, h, e in zip(instance.tolist(), host.tolist(), end.tolist(), strict=True):
+        ends[h][i] = e
+    placed = {0: HostClock(host=names[0], ranks=members[names[0]])}
+    while len(placed) < len(names):
+        shared = [
+            (len(ends[known].keys() & ends[new].keys()), -known, -new)
+            for known in placed
+            for new in range(len(names))
+            if new not in placed
+        ]
+        count, known, new = max(shared)
+        if count < _LEAST_POINTS:
+            break
+        placed[-new] = _fit(names[-new], members[names[-new]], ends[-new], ends[-known], placed[-known])
+    return tuple(placed.get(i) or HostClock(host=name, ranks=members[name]) for i, name in enumerate(names))
+
+
+def _fit(
+    name: str, ranks: tuple[int, ...], ends: Mapping[int, int], known_ends: Mapping[int, int], known: HostClock
+) -> HostClock:
+    both = sorted(ends.keys() & known_ends.keys())
+    own = np.array([ends[i] for i in both], np.int64)
+    reference = known.corrected(np.array([known_ends[i] for i in both], np.int64))
+    order = np.argsort(own, kind="stable")
+    own, ahead = own[order], (own - reference)[order]
+    at = int(own[len(own) // 2])
+    # Differences reach hours, so the part that floats can hold is taken first
+    coarse = int(ahead[len(ahead) // 2])
+    time, value = (own - at).astype(np.float64), (ahead - coarse).astype(np.float64)
+    keep = np.ones(len(time), bool)
+    for _ in range(2):
+        offset, drift = _line(time[keep], value[keep])
+        left = value - offset - drift * time
+        sigma = MAD_TO_SIGMA * float(np.median(np.abs(left[keep])))
+        keep = np.abs(left) <= max(_OUTLIER_SIGMAS * sigma, 1.0)
+    return HostClock(
+        host=name, ranks=ranks, offset_ns=coarse + offset, drift=drift, at_ns=at, residual_us=sigma / 1000,
+        points=len(both), via=known.host,
+    )  # fmt: skip
+
+
+def _line(time: Floats, value: Floats) -> tuple[float, float]:
+    """(offset, slope), by medians: half of the points may be wrong. Slope 0 where it explains nothing."""
+    flat = float(np.median(value))
+    half = len(time) // 2
+    if len(time) < _DRIFT_POINTS or time[-1] - time[0] <= 0:
+        return flat, 0.0
+    run = time[half:] - time[: len(time) - half]
+    slopes = (value[half:] - value[: len(value) - half])[run > 0] / run[run > 0]
+    slope = float(np.median(slopes))
+    if abs(slope) > MOST_DRIFT:
+        return flat, 0.0
+    offset = float(np.median(value - slope * time))
+    without = float(np.median(np.abs(value - flat)))
+    with_slope = float(np.median(np.abs(value - slope * time - offset)))
+    return (offset, slope) if with_slope < (1 - _DRIFT_GAIN) * without else (flat, 0.0)

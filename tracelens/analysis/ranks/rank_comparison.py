@@ -11,12 +11,10 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from tracelens.analysis.ranks import matching
-from tracelens.analysis.ranks.clocks import Clocks, align_clocks
-from tracelens.analysis.ranks.matching import JobCalls, match_calls
-from tracelens.analysis.ranks.parallel_reading import RankOptions, RankProgress, ReadRanks, read_ranks
-from tracelens.analysis.ranks.rank_files import ranks_text
+from tracelens.analysis.ranks.job_context import JobContext
+from tracelens.analysis.ranks.matching import Clocks, JobCalls, align_clocks, match_calls
+from tracelens.analysis.ranks.rank_files import RankOptions, RankProgress, ReadRanks, ranks_text, read_ranks
 from tracelens.analysis.ranks.rank_summary import RankSummary
-from tracelens.analysis.ranks.sheets.job_context import JobContext
 from tracelens.analysis.verdict.summary import Notice
 from tracelens.errors import NothingToAnalyzeError
 from tracelens.executors import PROCESSES, open_executor

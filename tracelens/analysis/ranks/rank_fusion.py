@@ -6,16 +6,13 @@ from collections.abc import Iterator, Set
 from os import PathLike
 
 import numpy as np
-import numpy.typing as npt
 
 from tracelens.analysis.attribution.activity import device_activity
 from tracelens.analysis.attribution.calls import unified_calls, with_communicating_ops
-from tracelens.analysis.intervals import Ints
+from tracelens.analysis.intervals import Floats, Ints
 from tracelens.analysis.loaded_trace import AnalysisOptions, Trace, active_extensions, load
-from tracelens.analysis.ranks.clocks import Clocks, HostClock, align_clocks
-from tracelens.analysis.ranks.matching import match_calls
-from tracelens.analysis.ranks.parallel_reading import RankOptions, ReadRanks
-from tracelens.analysis.ranks.rank_files import ranks_text
+from tracelens.analysis.ranks.matching import Clocks, HostClock, align_clocks, match_calls
+from tracelens.analysis.ranks.rank_files import RankOptions, ReadRanks, ranks_text
 from tracelens.analysis.ranks.rank_summary import NOTIFY, CommunicationCall, ExchangeOp, RankSummary
 from tracelens.analysis.reading.catalog import Catalog
 from tracelens.analysis.reading.op_readings import read_ops
@@ -24,8 +21,6 @@ from tracelens.errors import UsageError
 from tracelens.extensions import load_extension
 from tracelens.perf_models.collective import Collective
 from tracelens.trace.fuse import CounterTrack, EventFilter, Fused, FusedRank, fuse
-
-Floats = npt.NDArray[np.float64]
 
 #: Values of a track; a bin is at least ``_LEAST_BIN_NS`` long.
 _BINS, _LEAST_BIN_NS = 1000, 20_000

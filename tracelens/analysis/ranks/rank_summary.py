@@ -10,25 +10,28 @@ from math import prod
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from tracelens.analysis.attribution.activity import DeviceActivity, Timeline, device_activity, gpu_timeline
 from tracelens.analysis.attribution.calls import with_communicating_ops
 from tracelens.analysis.attribution.steps import StepTimes, device_steps
-from tracelens.analysis.intervals import Ints, covered_ns
+from tracelens.analysis.intervals import Bools, Ints, covered_ns
 from tracelens.analysis.loaded_trace import AnalysisOptions, Trace, active_extensions
 from tracelens.analysis.reading.catalog import COMMUNICATION, Catalog
 from tracelens.analysis.reading.op_readings import read_ops
-from tracelens.analysis.reading.recorded_groups import calls_above, ep_size_of, expert_groups, recorded_attributes
-from tracelens.analysis.work.expert_layers import (
+from tracelens.analysis.reading.process_groups import (
     OF_MODEL,
     SPLIT_SIZES,
     Layers,
     RemoteShare,
     Routed,
+    calls_above,
+    collective_word,
+    ep_size_of,
     even_routing,
+    expert_groups,
     integers,
     ranks_of,
+    recorded_attributes,
     recorded_counts,
     share_of_others,
     split_sizes,
@@ -40,8 +43,6 @@ from tracelens.perf_models.collective import Collective, EPComm
 from tracelens.signature import OpSignature
 from tracelens.trace.table import Kind, ProcessGroup, TraceTable
 from tracelens.trace.tree import OpTree
-
-Bools = npt.NDArray[np.bool_]
 
 #: Words of calls in which every rank may send something else to every other.
 ALL_TO_ALL = ("all_to_all", "all_to_allv")
@@ -159,11 +160,12 @@ class CallReader:
             shape = signature.shapes[0] if signature.shapes else ()
             elements = prod(shape) if shape and all(isinstance(n, int) for n in shape) else None
             size = len(group.ranks) or None if group else None
+            times = size if name == "all_gather" else 1
             self.messages.append(
                 _message(
                     name=name, group=group.name if group else None, ranks=group.ranks or None if group else None,
                     size=size, dtype=signature.dtype_text(0), elements_in=elements,
-                    elements_out=_gathered(name, elements, size), stream=-1,
+                    elements_out=None if elements is None or times is None else elements * times, stream=-1,
                 )
             )  # fmt: skip
         self.message.append(code)
@@ -280,7 +282,7 @@ def _message(*, name: str, dtype: str | None, **recorded: Any) -> CommunicationC
     """With the word, the group's size and the bytes that what was ``recorded`` makes known."""
     message = CommunicationCall(word=name, name=name, dtype=dtype, **recorded)
     # NCCL's one kernel for sends, receives and all-to-alls says which only by its recorded call
-    plain = None if name == SEND_RECV else Collective(kind=name, elements_in=0, elements_out=0, ranks=None).word
+    plain = None if name == SEND_RECV else collective_word(name)
     word = plain or name
     if plain == "all_to_all" and name.strip("_").lower().endswith("v"):
         word = "all_to_allv"
@@ -296,23 +298,15 @@ def _message(*, name: str, dtype: str | None, **recorded: Any) -> CommunicationC
     )
 
 
-def _gathered(name: str, elements: int | None, size: int | None) -> int | None:
-    if name == "all_gather":
-        return None if elements is None or size is None else elements * size
-    return elements
-
-
 def _exchange_word(kernel: str) -> str:
-    if _NOTIFIES.search(kernel):
-        return NOTIFY
     found = _EXCHANGE.findall(kernel)
-    return str(found[-1]).lower() if found else "exchange"
+    return NOTIFY if _NOTIFIES.search(kernel) else str(found[-1]).lower() if found else "exchange"
 
 
 def _word_of_kernel(kernel: str) -> str:
     found = _NCCL_WORD.search(kernel)
     text = (found[1] if found else "").lower() or ("allreduce" if "reduce" in kernel.lower() else "unknown")
-    return _SPELLED.get(text) or Collective(kind=text, elements_in=0, elements_out=0, ranks=None).word or text
+    return _SPELLED.get(text) or collective_word(text) or text
 
 
 def _int(value: object) -> int | None:
@@ -390,8 +384,10 @@ def summarize_rank(trace: Trace, options: AnalysisOptions) -> RankSummary:
     start, end = activity.start[index], activity.end[index]
     numbers = np.array([*(s.number for s in times.steps), -1], np.int64)
     step = numbers[step_of[index]]
-    rows = _gloo_rows(table)
+    gloo = table.is_named([code for code, name in enumerate(table.names) if name.startswith(GLOO)])
+    rows = np.flatnonzero(gloo & (table.kind == Kind.USER_ANNOTATION))
     if len(rows):
+        rows = rows[np.lexsort((table.duration_ns[rows], table.start_ns[rows]))]
         for row in rows.tolist():
             reader.gloo_call(row)
         at = table.start_ns[rows]
@@ -403,14 +399,16 @@ def summarize_rank(trace: Trace, options: AnalysisOptions) -> RankSummary:
     message, op = np.array(reader.message, np.int64), np.array(reader.op, np.int64)
     ops, op_kind = reader.exchange_ops(trace, options.ep_size)
     categories, hidden = _hidden(activity, compute, start, end, message, len(reader.messages))
+    devices = np.unique(table.device[activity.rows])
+    devices = devices[devices >= 0]
     base = table.base_ns
     order = np.lexsort((end, start))
     return RankSummary(
         source=table.source,
         rank=table.rank,
         world_size=table.world_size,
-        host=_host(table),
-        device=_device(table, activity),
+        host=next((v for key in _HOST_KEYS if isinstance(v := table.metadata.get(key), str) and v), None),
+        device=int(devices[0]) if len(devices) == 1 else None,
         events=table.events_total,
         notes=table.losses.notes,
         groups=table.process_groups(),
@@ -439,12 +437,6 @@ def _activity(trace: Trace, catalog: Catalog) -> DeviceActivity:
     if not any(catalog.category_of(table.names[code]) in COMMUNICATION for code in ops):
         return activity
     return with_communicating_ops(activity, trace.tree, read_ops(trace, catalog, activity)[2])
-
-
-def _gloo_rows(table: TraceTable) -> Ints:
-    codes = [code for code, name in enumerate(table.names) if name.startswith(GLOO)]
-    rows = np.flatnonzero(table.is_named(codes) & (table.kind == Kind.USER_ANNOTATION))
-    return rows[np.lexsort((table.duration_ns[rows], table.start_ns[rows]))].astype(np.int64)
 
 
 def _hidden(
@@ -486,13 +478,3 @@ def _step_columns(
         "step_p2p": covered[2] - covered[1],
         "step_copies": covered[3] - covered[2],
     }
-
-
-def _host(table: TraceTable) -> str | None:
-    return next((v for key in _HOST_KEYS if isinstance(v := table.metadata.get(key), str) and v), None)
-
-
-def _device(table: TraceTable, activity: DeviceActivity) -> int | None:
-    devices = np.unique(table.device[activity.rows])
-    devices = devices[devices >= 0]
-    return int(devices[0]) if len(devices) == 1 else None

@@ -17,10 +17,9 @@ import numpy as np
 
 from tracelens.analysis.intervals import Ints
 from tracelens.analysis.loaded_trace import Trace
-from tracelens.analysis.reading.added_ops import forward_rows
+from tracelens.analysis.reading.added_ops import forward_rows, rows_of_ops
 from tracelens.analysis.reading.catalog import Catalog
 from tracelens.extensions import TimeLimitError, time_limit
-from tracelens.lazy.records import dataclass
 from tracelens.perf_models.amd_tracelens import TREE_HOOK
 from tracelens.registry import Claim
 from tracelens.signature import OpSignature, freeze
@@ -137,22 +136,17 @@ class ForeignTree:
                 event["non_gpu_path"] = True
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Hooked:
-    """``trace`` with what the hooks changed; ``left``: why, and how many ops that they made have no place in it."""
+def with_hooks(trace: Trace, catalog: Catalog) -> tuple[Trace, Counter[str]]:
+    """``trace`` with what each extension's ``tree_postprocess_extension`` changes; one that fails is noted.
 
-    trace: Trace
-    left: Counter[str]
-
-
-def with_hooks(trace: Trace, catalog: Catalog) -> Hooked:
-    """Runs each extension's ``tree_postprocess_extension``; one that fails changes nothing and is noted."""
+    Also why, and how many ops that they made have no place in it.
+    """
     left: Counter[str] = Counter()
     for claim in catalog.tree_hooks.values():
         tree = ForeignTree(trace, forward_rows(trace, catalog))
         if _ran(claim, tree, catalog):
             trace = _taken_over(trace, tree, catalog, left)
-    return Hooked(trace=trace, left=left)
+    return trace, left
 
 
 def _ran(claim: Claim, tree: ForeignTree, catalog: Catalog) -> bool:
@@ -235,15 +229,8 @@ def _added(trace: Trace, tree: ForeignTree, catalog: Catalog, left: Counter[str]
         if (above := int(trace.tree.op_parent[launches[0]])) >= 0:
             catalog.split_by_hooks.add(table.name_of(above))
     made.sort(key=lambda each: -len(each[0]))
-    codes = {signature: code for code, signature in enumerate(dict.fromkeys(signature for _, signature in made))}
-    number = np.array([codes[signature] for _, signature in made], np.int64)
     first, last = (np.array([int(launches[at]) for launches, _ in made], np.int64) for at in (0, -1))
-    start = table.start_ns[first]
-    return AddedRows(
-        kind=np.full(len(made), Kind.CPU_OP, np.uint8), name=number, lane=table.lane[first].astype(np.int64),
-        start_ns=start, duration_ns=table.ends_ns(last) - start, correlation=np.full(len(made), -1, np.int64),
-        signature=number, names=[signature.name for signature in codes], signatures=list(codes),
-    )  # fmt: skip
+    return rows_of_ops(table, [signature for _, signature in made], first, last)
 
 
 def _launches(tree: ForeignTree, event: dict[str, Any], recorded: int) -> Ints | None:

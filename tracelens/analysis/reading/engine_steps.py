@@ -20,7 +20,7 @@ import numpy.typing as npt
 from tracelens.analysis.attribution.activity import DeviceActivity, Labels
 from tracelens.analysis.attribution.steps import RecordedStep, StepTimes
 from tracelens.analysis.grouping import Codes
-from tracelens.analysis.intervals import Ints, union_by_group
+from tracelens.analysis.intervals import Bools, Floats, Ints, union_by_group
 from tracelens.analysis.reading.catalog import Catalog
 from tracelens.lazy.records import dataclass
 from tracelens.perf_models.inference_attention import (
@@ -128,6 +128,9 @@ def _requests(step: InferenceStep) -> int:
     return (step.context_requests or 0) + (step.generation_requests or 0)
 
 
+_OF_ANNOTATION = ("context_requests", "context_tokens", "generation_requests", "generation_tokens", "padded_requests")
+
+
 def iterations(
     steps: InferenceSteps, times: StepTimes, step_of: Codes, activity: DeviceActivity, category: Labels
 ) -> pd.DataFrame:
@@ -143,27 +146,25 @@ def iterations(
     attention = category[inside].are(InferenceAttention.category)
     n, of = len(steps), step_of[inside]
     duration = times.duration_ns / NS_PER_US
-    tokens = np.array([_sum(s.context_tokens, s.generation_tokens) for s in steps.said], float)
+    of_phases = np.stack([_column(steps.said, key) for key in ("context_tokens", "generation_tokens")])
+    tokens = np.where(np.isnan(of_phases).all(axis=0), np.nan, np.nansum(of_phases, axis=0))
+    rate = np.divide(tokens, duration, out=np.full(n, np.nan), where=duration > 0)
     steady = set(steady_steps(steps, times))
+
+    def busy_us(events: Bools) -> Floats:
+        return union_by_group(of[events], part.start[events], part.end[events], n) / NS_PER_US
+
     return pd.DataFrame(
         {
             "step": [step.number for step in steps.steps],
             "phase": [phase(said) for said in steps.said],
-            "context_requests": _column(steps.said, "context_requests"),
-            "context_tokens": _column(steps.said, "context_tokens"),
-            "generation_requests": _column(steps.said, "generation_requests"),
-            "generation_tokens": _column(steps.said, "generation_tokens"),
-            "padded_requests": _column(steps.said, "padded_requests"),
+            **{key: _column(steps.said, key) for key in _OF_ANNOTATION},
             "past_tokens": [_past(said.sums) for said in steps.said],
             "duration_us": duration,
             "busy_us": times.busy_ns / NS_PER_US,
-            "attention_us": union_by_group(of[attention], part.start[attention], part.end[attention], n) / NS_PER_US,
-            "communication_us": union_by_group(
-                of[part.communication], part.start[part.communication], part.end[part.communication], n
-            )
-            / NS_PER_US,
-            "tokens_s": np.divide(tokens, duration, out=np.full(n, np.nan), where=duration > 0)
-            * (NS_PER_S / NS_PER_US),
+            "attention_us": busy_us(attention),
+            "communication_us": busy_us(part.communication),
+            "tokens_s": rate * (NS_PER_S / NS_PER_US),
             "device_events": times.device_events,
             "complete": times.complete,
             "steady": [i in steady for i in range(n)],
@@ -211,10 +212,6 @@ def _column(said: Sequence[InferenceStep], key: str) -> npt.NDArray[np.float64]:
     return np.array([np.nan if (value := getattr(step, key)) is None else value for step in said], float)
 
 
-def _sum(*values: int | None) -> float:
-    return float("nan") if all(value is None for value in values) else sum(value or 0 for value in values)
-
-
 def _past(sums: AttentionSums | None) -> float:
     """Keys that were cached before the step."""
     return float("nan") if sums is None else sums.c_sk - sums.c_sq + sums.g_sk - sums.g_sq
@@ -231,11 +228,6 @@ def inference_sums(table: TraceTable, catalog: Catalog, rows: RowColumn) -> tupl
         index_of[code] = distinct[sums]
     around = _enclosing(table, sums_of, rows)
     return index_of[np.where(around >= 0, table.name[around], -1)], list(distinct)
-
-
-def annotated_rows(table: TraceTable, catalog: Catalog, rows: RowColumn) -> Ints:
-    """The annotation of an inference step around each row, as a table row; -1 without one."""
-    return _enclosing(table, _sums_of(table, catalog), rows)
 
 
 def _sums_of(table: TraceTable, catalog: Catalog) -> dict[int, AttentionSums]:
@@ -284,7 +276,7 @@ def layer_windows(
     if not len(calls):
         return {}
     calls = calls[np.argsort(table.start_ns[calls], kind="stable")]
-    step = annotated_rows(table, catalog, calls)
+    step = _enclosing(table, _sums_of(table, catalog), calls)
     kinds = list(zip(table.name[calls].tolist(), table.signature[calls].tolist(), strict=True))
     shape_of = {kind: _shape(table, catalog, row) for kind, row in zip(kinds, calls.tolist(), strict=True)}
     shapes = [shape_of[kind] for kind in kinds]

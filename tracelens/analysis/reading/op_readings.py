@@ -14,6 +14,7 @@ import numpy.typing as npt
 
 from tracelens.analysis.attribution.activity import DeviceActivity
 from tracelens.analysis.grouping import Codes, distinct_rows, first_of_each, numbered
+from tracelens.analysis.intervals import Ints
 from tracelens.analysis.loaded_trace import Trace
 from tracelens.analysis.reading.added_ops import forward_rows
 from tracelens.analysis.reading.catalog import PRODUCTS, Catalog, Reading
@@ -60,22 +61,15 @@ def surroundings(
     def asking(what: str) -> RowColumn:
         return rows[np.isin(table.name[rows], [code for code, asks in asked.items() if what in asks])]
 
-    launches = _launches(table, activity, asking(KERNEL), asking(GRID))
-    gradients = _gradients(trace, forward, asking(GRADIENT))
-    callers = _callers(trace, asking(CALLER))
-    alone = asking(FOLLOWER)
-    followers = _followers(trace, alone[[row not in gradients for row in alone.tolist()]])
-    found: dict[int, tuple[tuple[str, Any], ...]] = {}
-    for row in rows.tolist():
-        answers = (
-            (LAUNCH, launches.get(row)),
-            (GRADIENT, gradients.get(row)),
-            (CALLER, callers.get(row)),
-            (FOLLOWER, followers.get(row)),
-        )
-        if known := tuple(answer for answer in answers if answer[1] is not None):
-            found[row] = known
-    return found
+    gradients, alone = _gradients(trace, forward, asking(GRADIENT)), asking(FOLLOWER)
+    answers: dict[str, Mapping[int, Any]] = {
+        LAUNCH: _launches(table, activity, asking(KERNEL), asking(GRID)),
+        GRADIENT: gradients,
+        CALLER: _callers(trace, asking(CALLER)),
+        FOLLOWER: _followers(trace, alone[[row not in gradients for row in alone.tolist()]]),
+    }
+    known = {row: tuple((what, of[row]) for what, of in answers.items() if row in of) for row in rows.tolist()}
+    return {row: found for row, found in known.items() if found}
 
 
 def _launches(
@@ -148,9 +142,6 @@ def _followers(trace: Trace, rows: RowColumn) -> dict[int, OpSignature]:
                 break
             place = int(tree.last[following])
     return found
-
-
-Ints = npt.NDArray[np.int64]
 
 
 class OpReadings:

@@ -14,8 +14,8 @@ from tracelens.analysis.analyze import Analysis
 from tracelens.analysis.findings.transfers import ALL_LATENCY, SLOW_BUS
 from tracelens.analysis.idle.dependencies import IDLE
 from tracelens.analysis.selfcheck.plain import PlainTrace, kernel_totals, parts, step_spans, union
-from tracelens.analysis.sheets import coll_analysis, device_timeline, kernel_time, perf_summary
-from tracelens.analysis.sheets.distinct_calls import UNLINKED_NAME
+from tracelens.analysis.sheets import coll_analysis, device_timeline, perf_summary
+from tracelens.analysis.sheets.priced_calls import UNLINKED_NAME
 from tracelens.analysis.verdict.summary import Finding, Said, Summary
 from tracelens.lazy.records import dataclass
 from tracelens.trace.links import LinkedBy
@@ -278,7 +278,7 @@ def the_steps_time_is_divided_among_the_table(analysis: Analysis, summary: Summa
 
 def each_device_nanosecond_has_one_category(analysis: Analysis, summary: Summary) -> Iterator[str]:
     """The tables that speak of all kernels have the same sums by category: the time of the events that are of it."""
-    if kernel_time.KERNEL_SUMMARY_TITLE not in analysis.frames:
+    if perf_summary.KERNEL_SUMMARY_TITLE not in analysis.frames:
         return
     activity, category = analysis.activity, analysis.event_category
     took: dict[str, int] = {}
@@ -288,8 +288,8 @@ def each_device_nanosecond_has_one_category(analysis: Analysis, summary: Summary
         took[text] = took.get(text, 0) + ns
         outside |= {text} if collective else set()
     kernels, ops = (
-        analysis.frames[kernel_time.KERNEL_SUMMARY_TITLE],
-        analysis.frames[kernel_time.OPS_SUMMARY_BY_CATEGORY_TITLE],
+        analysis.frames[perf_summary.KERNEL_SUMMARY_TITLE],
+        analysis.frames[perf_summary.OPS_SUMMARY_BY_CATEGORY_TITLE],
     )
     sums = kernels.groupby("category")["duration_us_sum"].sum()
     by_kernel = {str(text): float(us) for text, us in sums.items()}
@@ -382,7 +382,7 @@ def kernels_hang_on_the_op_that_launched_them(analysis: Analysis, plain: PlainTr
         return
     if np.isin(how, (LinkedBy.FLOW, LinkedBy.EXTERNAL_ID)).any():
         return
-    rows = analysis.frames[kernel_time.KERNEL_SUMMARY_TITLE]
+    rows = analysis.frames[perf_summary.KERNEL_SUMMARY_TITLE]
     seen: dict[tuple[str, str], tuple[int, int]] = {}
     columns = (rows[key].tolist() for key in ("parent_op", "kernel_name", "kernels", "duration_us_sum"))
     for op, kernel, count, us in zip(*columns, strict=True):

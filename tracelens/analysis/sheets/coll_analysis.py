@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import itertools
 import json
 from collections.abc import Callable
@@ -14,12 +13,11 @@ import pandas as pd
 
 from tracelens.analysis.attribution.activity import DeviceActivity
 from tracelens.analysis.grouping import first_of_each, numbered
-from tracelens.analysis.reading.recorded_groups import SIZES_FROM, attributes_of_calls
+from tracelens.analysis.reading.process_groups import SIZES_FROM, all_to_all_share, attributes_of_calls, collective_word
 from tracelens.analysis.sheets.context import SheetContext
-from tracelens.analysis.sheets.distinct_calls import sorted_by
+from tracelens.analysis.sheets.priced_calls import sorted_by
 from tracelens.analysis.sheets.shared_columns import ACHIEVABLE, CALLS, STREAM
 from tracelens.analysis.verdict.summary import LEAST_KNOWN, CategoryRow
-from tracelens.analysis.work.expert_layers import all_to_all_share
 from tracelens.backends import EstimateTable
 from tracelens.dtypes import DType
 from tracelens.perf_models import Collective, WorkColumns
@@ -71,19 +69,10 @@ COLUMNS = column_set(
         "Bus bandwidth as nccl-tests counts it, over the mean duration, waiting included.",
         unit="GB/s",
     ),
-    number(
-        "effective_bus_gb_s_shortest",
-        "The same over the shortest duration, with the least waiting.",
-        unit="GB/s",
-    ),
-    text(
-        "sizes_from",
-        "Source of sizes that the collective's own metadata lacks.",
-        width=30,
-        optional=True,
-    ),
+    number("effective_bus_gb_s_shortest", "The same over the shortest duration, with the least waiting.", unit="GB/s"),
+    text("sizes_from", "Source of sizes that the collective's own metadata lacks.", width=30, optional=True),
     ACHIEVABLE,
-)
+)  # fmt: skip
 
 
 @sheet(TITLE, columns=COLUMNS, order=60, json=None)
@@ -130,7 +119,7 @@ def collective_rows(table: TraceTable, tree: OpTree, activity: DeviceActivity) -
 def _record(attributes: dict[str, Any], rank: int | None, stream: int) -> tuple[Any, ...]:
     """What tells collective calls apart, in the order of ``_KEYS``."""
     record = {key: _plain(attributes.get(name)) for key, name in _ATTRIBUTES.items()}
-    share = all_to_all_share(attributes, rank) if _word(record["collective"]) == "all_to_all" else None
+    share = all_to_all_share(attributes, rank) if collective_word(record["collective"]) == "all_to_all" else None
     record |= {"remote_share": share and share.share, "remote_from": share and share.source}
     record |= {"rank": rank, "stream": stream}
     return tuple(record[key] for key in _KEYS)
@@ -149,7 +138,7 @@ def bus_gb_s(rows: pd.DataFrame, time_us: pd.Series) -> list[float | None]:
     found: list[float | None] = []
     columns = (rows["collective"], rows["group_size"], rows["in_mb"], rows["out_mb"], time_us)
     for kind, size, sent, received, took in zip(*columns, strict=True):
-        word = _word(kind)
+        word = collective_word(kind)
         megabytes = received if word == "all_gather" else sent
         factor = bus_factor(word, size) if word is not None and isinstance(size, int | None) else None
         known = megabytes is not None and factor is not None and took > 0
@@ -219,13 +208,6 @@ def _stride(ranks: Any) -> int | None:
     inside = sorted(members)
     steps = {after - before for before, after in itertools.pairwise(inside)}
     return 1 if not steps else steps.pop() if len(steps) == 1 and min(steps) > 0 else None
-
-
-@functools.cache
-def _word(name: object) -> str | None:
-    if not isinstance(name, str):
-        return None
-    return Collective(kind=name, elements_in=0, elements_out=0, ranks=None).word
 
 
 def _plain(value: Any) -> Any:

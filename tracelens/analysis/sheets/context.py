@@ -11,20 +11,18 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from tracelens.analysis.attribution.activity import Bools, DeviceActivity, Labels, Timeline
+from tracelens.analysis.attribution.activity import DeviceActivity, Labels, Timeline
 from tracelens.analysis.attribution.host_time import HostCalls, host_calls
 from tracelens.analysis.attribution.steps import StepTimes, typical_step
-from tracelens.analysis.attribution.window import Attribution, Window, in_steps
+from tracelens.analysis.attribution.window import Attribution, Recording, Window, in_steps
 from tracelens.analysis.idle.dependencies import CriticalPath, critical_path
 from tracelens.analysis.idle.dependency_replay import SteadyStep, steady_steps
 from tracelens.analysis.idle.idle_time import IdleGaps, IdleParts, IdleTime, OwnTime, Queue, own_time, queue
-from tracelens.analysis.intervals import Spans
+from tracelens.analysis.intervals import Bools, Spans
 from tracelens.analysis.loaded_trace import AnalysisOptions
 from tracelens.analysis.page.step_rectangles import StepIdle, step_idle
-from tracelens.analysis.reading.recording import Recording
 from tracelens.analysis.sheets import built_in_sheets
-from tracelens.analysis.sheets.distinct_calls import with_unlinked
-from tracelens.analysis.sheets.priced_calls import PricedCalls
+from tracelens.analysis.sheets.priced_calls import PricedCalls, with_unlinked
 from tracelens.files.memory_limit import end_stage
 from tracelens.lazy.records import dataclass
 from tracelens.registry import Registry

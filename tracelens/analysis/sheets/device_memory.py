@@ -1,22 +1,319 @@
-"""Sheets of device memory: what the allocators held over time, and by the line that allocated it."""
+"""Sheets of device memory: copies and what their path allows, traffic as the hardware counted it, what the
+allocators held over time and by the line that allocated it.
+"""
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import numpy as np
+import numpy.typing as npt
 
-from tracelens.analysis.intervals import Ints
-from tracelens.analysis.sheets.shared_columns import HELD, RESERVED, START, memory_mb
-from tracelens.schema import column_set, count, flag, sheet, text, us
-from tracelens.trace.table import Kind, TraceTable
+from tracelens.analysis.attribution.activity import DeviceActivity
+from tracelens.analysis.attribution.calls import LAUNCH, copied_bytes, launch_floor_us
+from tracelens.analysis.grouping import Codes, first_of_each, numbered
+from tracelens.analysis.intervals import Floats, Ints, union_ns
+from tracelens.analysis.sheets import sheet_row
+from tracelens.analysis.sheets.shared_columns import DURATIONS, HELD, RESERVED, START, memory_mb
+from tracelens.analysis.verdict.summary import LEAST_KNOWN, CategoryRow
+from tracelens.hardware import HardwareSpec
+from tracelens.perf_models.kernels import CopyPath, copy_path
+from tracelens.schema import column_set, count, flag, mb, number, percent, sheet, text, us
+from tracelens.trace.table import DramSamples, Kind, TraceTable
 from tracelens.trace.tree import OpTree
-from tracelens.units import BYTES_PER_MB, NS_PER_US
+from tracelens.units import BYTES_PER_MB, GB_PER_S_IN_BYTES_PER_US, NS_PER_US, TERA_PER_S_IN_PER_US
 
 if TYPE_CHECKING:
     import pandas as pd
 
     from tracelens.analysis.sheets.context import SheetContext
+
+
+#: The launching op of copies whose launch was not recorded, or was no op's.
+NO_OP = "(no op)"
+
+
+COPIES_TITLE = "copies"
+COPIES_COLUMNS = column_set(
+    text("parent_op", "The op that launched the copies.", width=46),
+    text("direction", "HtoD: host to device; DtoH: device to host; PtoP: to another device.", width=10),
+    text(
+        "host_memory",
+        "Pinned or pageable (the driver then copies twice, and the call waits), according to the copy's name; unknown "
+        "where the name does not say; empty between devices.",
+        width=14,
+    ),
+    count("copies", "Number of copies."),
+    us("duration_us_sum", DURATIONS),
+    memory_mb("copied_mb", "Bytes copied; empty where no copy recorded them."),
+    number("gb_s", "Bytes over time, of the copies whose bytes were recorded.", shape="#,##0.00", unit="GB/s"),
+    text(
+        "path",
+        "Link of the copies: C2C (to the CPU of the same package) or PCIe to the host; the devices' own link, else "
+        "PCIe, between devices.",
+        width=8,
+    ),
+    number(
+        "path_gb_s",
+        "Peak of that link in one direction, from the device file; between devices, of one pair of them.",
+        shape="#,##0.0",
+        unit="GB/s",
+    ),
+    percent("percent_of_path_peak", "Achieved rate over the path's peak."),
+)  # fmt: skip
+
+
+@sheet(COPIES_TITLE, columns=COPIES_COLUMNS, order=63, json=50)
+def copies_frame(context: SheetContext) -> pd.DataFrame | None:
+    """Copies between the device and the host or another device, beside what their path allows."""
+    found = copies(context.trace.table, context.activity, context.recording.device)
+    return found if len(found) else None
+
+
+def path_rate(device: HardwareSpec | None, path: CopyPath) -> tuple[str | None, float]:
+    """What copies go over, and the peak (GB/s) of one direction; (None, NaN) where that is not known.
+
+    To the host: the link to the CPU of the same package, else PCIe. To another device: their own link, else PCIe. A
+    link between devices is rated by what one pair of them has, where the device file knows that.
+    """
+    if device is not None and path.host_memory is None and device.link is not None:
+        return "link", device.link.p2p_gb_s or device.link.gb_s
+    if device is not None and path.host_memory is not None and device.c2c_gb_s is not None:
+        return "C2C", device.c2c_gb_s
+    return (None, np.nan) if device is None or device.pcie_gb_s is None else ("PCIe", device.pcie_gb_s)
+
+
+def only_copies_ns(activity: DeviceActivity) -> int:
+    """Time in which the device did nothing but copies between memories."""
+    copies = activity.between_memories
+    if not copies.any():
+        return 0
+    others = ~copies
+    return union_ns(activity.start, activity.end) - union_ns(activity.start[others], activity.end[others])
+
+
+def at_rate_of_path(table: TraceTable, activity: DeviceActivity, device: HardwareSpec | None) -> Floats:
+    """Of each copy between memories, in their order, the share of its time that its path takes at its peak; NaN where
+    the bytes or the path are not known.
+    """
+    at = np.flatnonzero(activity.between_memories)
+    if not len(at):
+        return np.zeros(0)
+    paths, code = _paths(table, activity.name[at])
+    gb_s = np.array([path_rate(device, path)[1] for path in paths])[code]
+    peak_us = copied_bytes(table, activity)[at] / (gb_s * GB_PER_S_IN_BYTES_PER_US)
+    took_us = activity.duration_us(at)
+    share: Floats = np.divide(peak_us, took_us, out=np.full(len(at), np.nan), where=took_us > 0)
+    return np.minimum(share, 1.0, dtype=np.float64)
+
+
+def copies(table: TraceTable, activity: DeviceActivity, device: HardwareSpec | None) -> pd.DataFrame:
+    """One row per launching op, direction and kind of host memory, by time. Rates are of the copies of known size."""
+    import pandas as pd
+
+    at = np.flatnonzero(activity.between_memories)
+    if not len(at):
+        return pd.DataFrame()
+    paths, path_code = _paths(table, activity.name[at])
+    op = activity.op[at]
+    op_name = np.where(op >= 0, table.name[op], np.int32(-1))
+    group = numbered(op_name, path_code)
+    first, us, moved = first_of_each(group), activity.duration_us(at), copied_bytes(table, activity)[at]
+    known, n = ~np.isnan(moved), len(first)
+    total, took = (np.bincount(group[known], values[known], minlength=n) for values in (moved, us))
+    gb_s = np.divide(total, took, out=np.full(n, np.nan), where=took > 0) / GB_PER_S_IN_BYTES_PER_US
+    rates = [path_rate(device, path) for path in paths]
+    of_row = path_code[first]
+    peak = np.array([gb_s for _, gb_s in rates])[of_row]
+    frame = pd.DataFrame(
+        {
+            "parent_op": [NO_OP if code < 0 else table.names[code] for code in op_name[first].tolist()],
+            "direction": [paths[code].direction for code in of_row.tolist()],
+            "host_memory": np.array([path.host_memory for path in paths], object)[of_row],
+            "copies": np.bincount(group),
+            "duration_us_sum": np.bincount(group, us),
+            "copied_mb": np.where(np.bincount(group[known], minlength=n) > 0, total / BYTES_PER_MB, np.nan),
+            "gb_s": gb_s,
+            "path": np.array([name for name, _ in rates], object)[of_row],
+            "path_gb_s": peak,
+            "percent_of_path_peak": 100 * gb_s / peak,
+        }
+    )
+    keys = ["duration_us_sum", "parent_op", "direction", "host_memory"]
+    return frame.sort_values(keys, ascending=[False, True, True, True], ignore_index=True)
+
+
+def _paths(table: TraceTable, names: Codes) -> tuple[list[CopyPath], Codes]:
+    """The paths of these copies, and each copy's among them."""
+    path_of = {code: copy_path(table.names[code]) for code in np.unique(names).tolist()}
+    paths = sorted({p for p in path_of.values() if p is not None}, key=lambda p: (p.direction, p.host_memory or ""))
+    number = {code: paths.index(p) for code, p in path_of.items() if p is not None}
+    return paths, np.array([number[code] for code in names.tolist()], np.int32)
+
+
+def with_rate(row: CategoryRow, frame: pd.DataFrame, device: HardwareSpec | None) -> CategoryRow:
+    """The category of copies with what ``copies`` says of most of its time.
+
+    A copy takes at least a launch, so many small ones are bound by that.
+    """
+    known = frame[frame["gb_s"] > 0]
+    took_us = known["copied_mb"] * BYTES_PER_MB / (known["gb_s"] * GB_PER_S_IN_BYTES_PER_US)
+    most_us = LEAST_KNOWN * frame["duration_us_sum"].sum()
+    if not took_us.sum() > most_us:
+        return row
+    bytes_per_us = float(known["copied_mb"].sum() * BYTES_PER_MB / took_us.sum())
+    rated = replace(row, wire_tb_s=bytes_per_us / TERA_PER_S_IN_PER_US)
+    has_path = known["path_gb_s"].notna()
+    known, took_us = known[has_path], took_us[has_path]
+    if device is None or not took_us.sum() > most_us:
+        return rated
+    at_peak_us = known["copied_mb"] * BYTES_PER_MB / (known["path_gb_s"] * GB_PER_S_IN_BYTES_PER_US)
+    of_known = took_us / known["duration_us_sum"]
+    floor_us = (known["copies"] * of_known * launch_floor_us(device)).clip(upper=took_us)
+    bound = known["path"].where(at_peak_us >= floor_us, LAUNCH)
+    least_us = at_peak_us.clip(lower=floor_us)
+    return replace(
+        rated,
+        bound=str(least_us.groupby(bound).sum().idxmax()),
+        of_roofline=float(least_us.sum() / took_us.sum()),
+        of_peak=float(at_peak_us.sum() / took_us.sum()),
+    )
+
+
+#: Rows of samples in which not one kernel alone ran.
+SEVERAL, NOTHING = "(several kernels)", "(no kernel)"
+# A sample whose successor is further away than this many usual distances had successors that were lost.
+_LOST_BEYOND = 1.5
+# Device events at one time, on average: what is above was made up, and its parts would not fit in memory.
+_MOST_AT_ONCE = 64
+_PER_S = "TB/s (1e12 bytes per second), HBM"
+
+MEASURED_HBM_COLUMNS = column_set(
+    text("kernel_name", "The only kernel that ran in the samples of this row.", width=60),
+    count("samples", "Samples of the hardware's counters."),
+    us("sampled_us", "Duration of these samples."),
+    us("kernel_us", "Time of device events within them, added up."),
+    mb("read_mb", "HBM: measured, read.", optional=True),
+    mb("written_mb", "HBM: measured, written.", optional=True),
+    mb("measured_mb", "HBM: measured, read and written."),
+    mb(
+        "model_mb",
+        "HBM: as perf models say, each call's bytes spread over its kernels' time. Empty where a device event has no "
+        "perf model.",
+    ),
+    number("measured_tb_s", "HBM: measured bytes over kernel time.", unit=_PER_S),
+    number("model_tb_s", "HBM: the models' bytes over kernel time.", unit=_PER_S),
+    number(
+        "measured_over_model",
+        "Below 1: caches held data, or the model counts too much; above 1: data moved more often than once, or the "
+        "model counts too little.",
+        shape="0.00",
+    ),
+)  # fmt: skip
+
+
+@sheet("measured_hbm", columns=MEASURED_HBM_COLUMNS, order=69, json=160)
+def measured_hbm_frame(context: SheetContext) -> pd.DataFrame | None:
+    """Measured traffic of device memory by kernel, beside the models' (PM sampling's dram__bytes_* counters)."""
+    samples = context.recorded.table.dram_samples
+    if not len(samples):
+        return None
+    priced, table, activity = context.priced, context.trace.table, context.activity
+    rate = np.append(priced.rows["hbm_tb_s_mean"].to_numpy(np.float64), np.nan)[priced.row_of_event]
+    window = context.timeline.window if context.selected else None
+    return measured_hbm(table, activity, samples, rate * TERA_PER_S_IN_PER_US / NS_PER_US, window)
+
+
+def measured_hbm(
+    table: TraceTable, activity: DeviceActivity, samples: DramSamples, bytes_per_ns: Floats,
+    window: tuple[int, int] | None = None,
+) -> pd.DataFrame | None:  # fmt: skip
+    """One row per kernel that some samples hold alone; ``bytes_per_ns``: by perf model, per event, NaN without.
+
+    ``window``: (start, end) of the samples that count; None for all.
+    """
+    import pandas as pd
+
+    parts = [
+        _of_device(table, activity, samples, device, bytes_per_ns, window)
+        for device in sorted({pid for pid, _ in table.lanes if isinstance(pid, int)})
+    ]
+    every = pd.concat([part for part in parts if part is not None] or [pd.DataFrame()])
+    if every.empty:
+        return None
+    # A sum is unknown where one of its values is
+    frame = every.groupby("kernel_name", sort=False).agg(lambda values: float(values.sum(skipna=False))).reset_index()
+    frame = frame.sort_values("kernel_us", ascending=False, kind="stable", ignore_index=True)
+    busy = frame["kernel_us"].where(frame["kernel_us"] > 0) * TERA_PER_S_IN_PER_US / BYTES_PER_MB
+    frame["measured_tb_s"], frame["model_tb_s"] = frame["measured_mb"] / busy, frame["model_mb"] / busy
+    frame["measured_over_model"] = frame["measured_mb"] / frame["model_mb"].where(frame["model_mb"] > 0)
+    return frame
+
+
+def _of_device(
+    table: TraceTable, activity: DeviceActivity, samples: DramSamples, device: int, bytes_per_ns: Floats,
+    window: tuple[int, int] | None,
+) -> pd.DataFrame | None:  # fmt: skip
+    """A row per sample of a device."""
+    import pandas as pd
+
+    pid = np.array([pid == device for pid, _ in table.lanes], np.bool_)
+    at = np.flatnonzero(pid[samples.lane])
+    at = at[np.argsort(samples.time_ns[at], kind="stable")]
+    if window is not None:
+        at = at[(samples.time_ns[at] >= window[0]) & (samples.time_ns[at] < window[1])]
+    start = samples.time_ns[at]
+    distance = np.diff(start)
+    if not len(distance):
+        return None
+    usual = int(np.median(distance))
+    end = start + np.append(np.where(distance > _LOST_BEYOND * usual, usual, distance), usual)
+    found = _overlaps(table, activity, device, start, end)
+    if found is None:
+        return None
+    event, sample, overlap = found
+    size = len(start)
+    return pd.DataFrame(
+        {
+            "kernel_name": _ran_in(table, activity.name[event], sample, size),
+            "samples": 1,
+            "sampled_us": (end - start) / NS_PER_US,
+            "kernel_us": np.bincount(sample, overlap, size) / NS_PER_US,
+            "read_mb": samples.read_bytes[at] / BYTES_PER_MB,
+            "written_mb": samples.written_bytes[at] / BYTES_PER_MB,
+            "measured_mb": samples.moved_bytes[at] / BYTES_PER_MB,
+            "model_mb": np.bincount(sample, overlap * bytes_per_ns[event], size) / BYTES_PER_MB,
+        }
+    )
+
+
+def _ran_in(table: TraceTable, name: npt.NDArray[np.integer], sample: Ints, samples: int) -> list[str]:
+    """What ran in each sample, by the names of the events that are in some."""
+    least, most = np.full(samples, 2**31), np.full(samples, -1)
+    np.minimum.at(least, sample, name)
+    np.maximum.at(most, sample, name)
+    return [
+        NOTHING if high < 0 else SEVERAL if low != high else table.names[low]
+        for low, high in zip(least.tolist(), most.tolist(), strict=True)
+    ]
+
+
+def _overlaps(
+    table: TraceTable, activity: DeviceActivity, device: int, start: Ints, end: Ints
+) -> tuple[Ints, Ints, Floats] | None:
+    """(event, sample, ns) of every device event's part in every sample; None where far too many events overlap."""
+    there = np.isin(table.device[activity.rows], (device, -1)) & (activity.end > activity.start)
+    events = np.flatnonzero(there)
+    first = np.searchsorted(end, activity.start[events], side="right")
+    counts = np.maximum(np.searchsorted(start, activity.end[events], side="left") - first, 0)
+    if counts.sum() > _MOST_AT_ONCE * (len(events) + len(start)):
+        return None
+    event = np.repeat(events, counts)
+    sample = np.arange(len(event)) - np.repeat(np.cumsum(counts) - counts - first, counts)
+    overlap = np.minimum(activity.end[event], end[sample]) - np.maximum(activity.start[event], start[sample])
+    kept = overlap > 0
+    return event[kept], sample[kept], overlap[kept].astype(np.float64)
 
 
 # c10/core/DeviceType.h, with the names that torch.device takes. Devices of ROCm are "cuda" there too.
@@ -31,31 +328,6 @@ _DEVICE_TYPES = {
     19: "mtia",
     20: "privateuse1",
 }
-
-
-DEVICE_MEMORY_COLUMNS = column_set(
-    text("device", "Name as in torch.device; ROCm devices are cuda too.", width=14),
-    count("allocations", "Recorded allocations."),
-    count("releases", "Recorded releases."),
-    memory_mb("allocated_mb_sum", "Sizes of the allocations, added up."),
-    memory_mb("first_mb", HELD),
-    memory_mb("peak_mb", HELD),
-    memory_mb("last_mb", HELD),
-    memory_mb("peak_reserved_mb", RESERVED),
-    us("peak_at_us", START),
-    text("peak_op", "The innermost op that was open when the peak was reached.", width=46),
-    flag(
-        "counts_from_start",
-        "TRUE: totals were not recorded; amounts add up the recorded events from 0.",
-        width=10,
-    ),
-)
-
-
-@sheet("memory", columns=DEVICE_MEMORY_COLUMNS, order=67, json=140)
-def device_memory_frame(context: SheetContext) -> pd.DataFrame | None:
-    """Of the whole file: what the allocators handed out, by device: the peak, its time and its op."""
-    return memory_summary(context.recorded.table, context.recorded.tree)
 
 
 def memory_summary(table: TraceTable, tree: OpTree) -> pd.DataFrame | None:
@@ -97,11 +369,11 @@ def by_device(table: TraceTable) -> list[tuple[str, Ints]]:
     events = table.allocations
     devices = np.unique(np.stack((events.device_type, events.device), axis=1), axis=0).tolist()
     found = []
-    for kind, number in sorted(devices, key=lambda pair: (pair[0] == 0, pair)):
-        at = np.flatnonzero((events.device_type == kind) & (events.device == number))
+    for kind, index in sorted(devices, key=lambda pair: (pair[0] == 0, pair)):
+        at = np.flatnonzero((events.device_type == kind) & (events.device == index))
         name = _DEVICE_TYPES.get(kind, f"device type {kind}")
         found.append(
-            (name if kind == 0 or number < 0 else f"{name}:{number}", at[np.argsort(events.time_ns[at], kind="stable")])
+            (name if kind == 0 or index < 0 else f"{name}:{index}", at[np.argsort(events.time_ns[at], kind="stable")])
         )
     return found
 
@@ -143,13 +415,7 @@ MEMORY_TIMELINE_COLUMNS = column_set(
     memory_mb("reserved_mb", RESERVED),
     memory_mb("change_mb", "Size of the allocation; negative for a release."),
     text("parent_op", "The innermost op that was open on the thread.", width=46),
-)
-
-
-@sheet("memory_timeline", columns=MEMORY_TIMELINE_COLUMNS, order=68, json=150)
-def memory_timeline_frame(context: SheetContext) -> pd.DataFrame | None:
-    """Of the whole file: memory over time, at most 1000 points per device: of every stretch of events the highest."""
-    return memory_timeline(context.recorded.table, context.recorded.tree)
+)  # fmt: skip
 
 
 def memory_timeline(table: TraceTable, tree: OpTree) -> pd.DataFrame | None:
@@ -198,7 +464,7 @@ MEMORY_BLOCKS_COLUMNS = column_set(
     memory_mb("end_mb", "In the snapshot. A device's rows add up to what it reserved."),
     count("blocks", "Blocks in the snapshot."),
     memory_mb("largest_mb", "The largest of these blocks."),
-)
+)  # fmt: skip
 
 
 @sheet("memory_blocks", columns=MEMORY_BLOCKS_COLUMNS, order=70, json=170)
@@ -222,3 +488,33 @@ def memory_blocks_frame(context: SheetContext) -> pd.DataFrame | None:
         if memory.peak_bytes[stack] or memory.end_bytes[stack]
     ]
     return pd.DataFrame(rows) if rows else None
+
+
+SHEETS = (
+    sheet_row(
+        "memory", 67, 140,
+        "Of the whole file: what the allocators handed out, by device: the peak, its time and its op.",
+        lambda c: memory_summary(c.recorded.table, c.recorded.tree),
+        text("device", "Name as in torch.device; ROCm devices are cuda too.", width=14),
+        count("allocations", "Recorded allocations."),
+        count("releases", "Recorded releases."),
+        memory_mb("allocated_mb_sum", "Sizes of the allocations, added up."),
+        memory_mb("first_mb", HELD),
+        memory_mb("peak_mb", HELD),
+        memory_mb("last_mb", HELD),
+        memory_mb("peak_reserved_mb", RESERVED),
+        us("peak_at_us", START),
+        text("peak_op", "The innermost op that was open when the peak was reached.", width=46),
+        flag(
+            "counts_from_start",
+            "TRUE: totals were not recorded; amounts add up the recorded events from 0.",
+            width=10,
+        ),
+    ),
+    sheet_row(
+        "memory_timeline", 68, 150,
+        "Of the whole file: memory over time, at most 1000 points per device: of every stretch of events the highest.",
+        lambda c: memory_timeline(c.recorded.table, c.recorded.tree),
+        MEMORY_TIMELINE_COLUMNS.values(),
+    ),
+)  # fmt: skip

@@ -1,5 +1,5 @@
-"""Sheets of the device's time: timeline, idle time, critical path, overlap of streams and launches; what they cannot
-show for want of events.
+"""Sheets of time: steps and their phases, iterations of a serving engine, the device's timeline, idle time, critical
+path, overlap of streams and launches; what they cannot show for want of events.
 """
 
 from __future__ import annotations
@@ -9,14 +9,16 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from tracelens.analysis.attribution.activity import DeviceActivity, Ints, streams_of
+from tracelens.analysis.attribution.activity import DeviceActivity, streams_of
 from tracelens.analysis.grouping import Codes
 from tracelens.analysis.idle.dependencies import MAX_EVENTS
 from tracelens.analysis.idle.idle_time import NEVER, Queue
-from tracelens.analysis.intervals import Covered
-from tracelens.analysis.sheets.shared_columns import CAUSE, PATH_KIND, START
+from tracelens.analysis.intervals import Covered, Ints
+from tracelens.analysis.reading.engine_steps import by_phase, iterations
+from tracelens.analysis.sheets import sheet_row
+from tracelens.analysis.sheets.shared_columns import CAUSE, COMPLETE, DURATIONS, PATH_KIND, START, STEP_DURATION
 from tracelens.analysis.verdict.summary import Unanswered
-from tracelens.schema import column_set, count, identifier, number, percent, sheet, text, us
+from tracelens.schema import GENERAL, column_set, count, flag, identifier, number, percent, sheet, text, us
 from tracelens.trace.provenance import lacks_sync_events, no_runtime_calls, steps_advice, without
 from tracelens.trace.table import Kind, TraceTable
 from tracelens.units import NS_PER_US
@@ -27,67 +29,98 @@ if TYPE_CHECKING:
     from tracelens.analysis.sheets.context import SheetContext
 
 
-GPU_TIMELINE_COLUMNS = column_set(
+STEP_TIMES_TITLE = "steps"
+STEP_TIMES_COLUMNS = column_set(
+    identifier("step", "Number of the step in the trace."),
+    us("start_us", "On the trace's own clock."),
+    us("duration_us", "From its start to the next step's, the last to the end of its host code and device work."),
+    us("busy_us", "Union of the device events that were launched in it."),
+    us("idle_us", "The rest of its duration."),
+    count("device_events", "Kernels and copies that were launched in it."),
+    COMPLETE,
     text(
-        "type", "Part of the window. computation + exposed_comm + exposed_memcpy + idle = total; "
-        "exposed: nothing before it in this list ran at the same time.",
-        width=24,
+        "begins_with",
+        "host: its first line of code. device: the host ran ahead, and the step begins when the device has finished "
+        "earlier work. before the first step: work queued before the recording, in no step.",
+        width=20, number_format=GENERAL,
     ),
-    us("time_us", "Interval union."),
-    percent("percent_of_window", "Share of total_time."),
+    us(
+        "host_period_us",
+        "From the start of its annotation to the next step's, of the last to the end of what it launched.",
+    ),
+    us(
+        "host_work_us",
+        "From the start of its annotation to the next step's, of the last to the annotation's end, without calls that "
+        "wait for the GPU.",
+    ),
+    us(
+        "device_period_us",
+        "From its first kernel to the next step's, of the last to its end, on the stream with most events.",
+    ),
+    us("outside_us", "Its device work on other streams during a neighboring step; in no busy time."),
+    us(
+        "left_out_us",
+        "Idle time of a first step whose host waited for work from before the recording; not in the duration.",
+    ),
 )  # fmt: skip
 
 
-@sheet("gpu_timeline", columns=GPU_TIMELINE_COLUMNS, order=10, json=None)
-def gpu_timeline_frame(context: SheetContext) -> pd.DataFrame:
-    """Where the device's time went in the window."""
-    return context.timeline.frame()
+INFERENCE_ITERATIONS_TITLE = "inference_iterations"
+INFERENCE_ITERATIONS_COLUMNS = column_set(
+    identifier("step", "Engine steps are numbered from 0, as --steps takes them."),
+    text("phase", "From the requests in the step's annotation.", width=10),
+    count("context_requests", "Requests in prefill."),
+    count("context_tokens", "New tokens of these requests."),
+    count("generation_requests", "Requests in decode."),
+    count("generation_tokens", "New tokens of these requests."),
+    count("padded_requests", "The batch size of the captured graph that ran."),
+    count("past_tokens", "Keys in the cache before the step, of all requests."),
+    us("duration_us", STEP_DURATION),
+    us("busy_us", "Union of its device events."),
+    us("attention_us", "Union of its attention over the cache, writes to the cache included."),
+    us("communication_us", "Union of its communication."),
+    count("tokens_s", "New tokens over its duration."),
+    count("device_events", "Kernels and copies."),
+    COMPLETE,
+    flag("steady", "TRUE: in the steady window, which --steps steady takes.", width=10),
+)  # fmt: skip
+
+
+@sheet(INFERENCE_ITERATIONS_TITLE, columns=INFERENCE_ITERATIONS_COLUMNS, order=59, json=20)
+def inference_iterations_frame(context: SheetContext) -> pd.DataFrame | None:
+    """Every step of a serving engine: requests, tokens and time."""
+    engine = context.window.engine
+    steps, step_of = engine.steps, engine.step_of
+    if not len(steps):
+        return None
+    found = iterations(steps, engine.times, step_of, context.activity, context.event_category)
+    return found[np.isin(np.arange(len(steps)), step_of)]
+
+
+INFERENCE_PHASES_COLUMNS = column_set(
+    text("phase", "Of the complete steps; the steady window also has a row.", width=18),
+    count("steps", "Engine steps of the phase."),
+    identifier("first_step", "First step number."),
+    identifier("last_step", "Last step number."),
+    number("requests_mean", "Requests in a step.", shape="#,##0.0"),
+    number("tokens_mean", "New tokens in a step.", shape="#,##0.0"),
+    us("duration_us_median", STEP_DURATION),
+    us("duration_us_min", STEP_DURATION),
+    us("duration_us_max", STEP_DURATION),
+    percent("busy_percent", "Share of the steps' time in which the device was busy."),
+    percent("attention_percent", "Share of the busy time in attention over the cache."),
+    count("tokens_s", "New tokens over the steps' time; for decode: generated tokens."),
+)  # fmt: skip
+
+
+@sheet("inference_phases", columns=INFERENCE_PHASES_COLUMNS, order=15, json=10)
+def inference_phases_frame(context: SheetContext) -> pd.DataFrame | None:
+    """Prefill, decode and mixed steps of a serving engine, and its steady window."""
+    steps = context.frames.get(INFERENCE_ITERATIONS_TITLE)
+    return None if steps is None else by_phase(steps)
 
 
 IDLE_CAUSES_TITLE = "idle_causes"
-IDLE_CAUSES_COLUMNS = column_set(
-    CAUSE,
-    count("gaps", "Gaps with this cause, in which no stream of the device was busy."),
-    us(
-        "idle_us",
-        "Time of this cause in the complete steps; without steps the column adds up to idle_time of gpu_timeline.",
-    ),
-    us("idle_us_mean", "Mean time of this cause in a gap."),
-    us("idle_us_max", "Longest time of this cause in one gap."),
-    percent("percent_of_idle", "Share of all idle time."),
-    percent(
-        "percent_of_window",
-        "Share of the complete steps' time; without steps, of total_time of gpu_timeline.",
-    ),
-)
-
-
-@sheet(IDLE_CAUSES_TITLE, columns=IDLE_CAUSES_COLUMNS, order=12, json=30)
-def idle_causes_frame(context: SheetContext) -> pd.DataFrame:
-    """Idle time of the device by cause, over the complete steps (without steps: the window of gpu_timeline)."""
-    return context.gaps.by_cause()
-
-
-IDLE_GAPS_COLUMNS = column_set(
-    us("start_us", START),
-    us("idle_us", "Length of the gap."),
-    CAUSE,
-    percent("percent_of_gap", "Share of the gap that has this cause, the largest of its causes."),
-    us(
-        "queue_empty_us",
-        "Time until the host had launched something; for the rest of the gap, the device had work in its queue "
-        "and waited.",
-    ),
-    text("kernel_before", "The device event that ended last.", width=60),
-    text("kernel_after", "The device event that ended the gap.", width=60),
-    text("op_after", "The op that launched it.", width=46),
-)
-
-
-@sheet("idle_gaps", columns=IDLE_GAPS_COLUMNS, order=60, json=40)
-def idle_gaps_frame(context: SheetContext) -> pd.DataFrame:
-    """The longest gaps in which the GPU was idle, at most 100 of them."""
-    return context.gaps.longest(context.recorded.table, context.recorded.tree)
 
 
 CRITICAL_PATH_TITLE = "critical_path"
@@ -98,7 +131,7 @@ CRITICAL_PATH_COLUMNS = column_set(
     us("time_us", "Time on the path; with the time not on the path, the column adds up to the step."),
     percent("percent_of_path", "Share of the path's length."),
     percent("percent_of_step", "Share of the step's time."),
-)
+)  # fmt: skip
 
 
 @sheet(CRITICAL_PATH_TITLE, columns=CRITICAL_PATH_COLUMNS, order=14, json=60)
@@ -110,42 +143,8 @@ def critical_path_frame(context: SheetContext) -> pd.DataFrame | None:
     return context.path.by_kind(None if at is None else context.step_times.steps[at].number)
 
 
-CRITICAL_PATH_SEGMENTS_COLUMNS = column_set(
-    us("start_us", START),
-    us("time_us", "Length of the segment."),
-    PATH_KIND,
-    text("name", "The kernel that ran or was waiting to run; for host work, the op it led to.", width=60),
-    identifier("stream", "Stream of the kernel; empty for host work."),
-)
-
-
-@sheet("critical_path_segments", columns=CRITICAL_PATH_SEGMENTS_COLUMNS, order=61, json=70)
-def critical_path_segments_frame(context: SheetContext) -> pd.DataFrame | None:
-    """The segments of the critical path in order of time; at most the 300 longest."""
-    return None if context.path is None else context.path.segments(context.recorded.table)
-
-
 #: Streams that are compared with each other: the busiest. Pairs grow with the square.
 MAX_STREAMS = 32
-
-
-STREAM_OVERLAP_COLUMNS = column_set(
-    identifier("device_a", "Device of the first stream; -1 where not recorded."),
-    identifier("stream_a", "The first stream."),
-    identifier("device_b", "Device of the second stream; -1 where not recorded."),
-    identifier("stream_b", "The second stream."),
-    us("busy_a_us", "Union of the device events of stream A."),
-    us("busy_b_us", "Union of the device events of stream B."),
-    us("both_us", "Time in which both streams were busy."),
-    percent("percent_of_a", "Both busy, as a share of busy A."),
-    percent("percent_of_b", "Both busy, as a share of busy B."),
-)
-
-
-@sheet("stream_overlap", columns=STREAM_OVERLAP_COLUMNS, order=64, json=90)
-def stream_overlap_frame(context: SheetContext) -> pd.DataFrame | None:
-    """Time in which two streams were busy at once, for every pair of streams."""
-    return stream_overlap(context.recorded.table, context.activity)
 
 
 def stream_overlap(table: TraceTable, activity: DeviceActivity) -> pd.DataFrame | None:
@@ -195,27 +194,6 @@ _QUEUE_DEPTH = (
     "Kernels of the same stream that were launched and not finished when the call began, including those "
     "queued before the recording."
 )
-DEVICE_TIMELINE_COLUMNS = column_set(
-    text("launch_call", "Runtime or driver call; all: every call that launched device work.", width=32),
-    count("launches", "Number of calls that launched device work."),
-    count("kernels", "Kernels, copies and memsets that they launched."),
-    us("host_us_sum", _HOST_TIME),
-    us("host_us_mean", _HOST_TIME),
-    us("host_us_median", _HOST_TIME),
-    us("host_us_max", _HOST_TIME),
-    us("launch_latency_us_median", _LATENCY),
-    us("launch_latency_us_mean", _LATENCY),
-    us("launch_latency_us_max", _LATENCY),
-    number("queue_depth_mean", _QUEUE_DEPTH, shape="#,##0.0"),
-    count("queue_depth_max", _QUEUE_DEPTH),
-    percent("queue_empty_percent", "Share of the calls at queue depth 0."),
-)
-
-
-@sheet(DEVICE_TIMELINE_TITLE, columns=DEVICE_TIMELINE_COLUMNS, order=62, json=80)
-def device_timeline_frame(context: SheetContext) -> pd.DataFrame | None:
-    """What launching cost the host, and how often the device had to wait for it, by runtime or driver call."""
-    return launch_overhead(context.recorded.table, context.activity, context.queued)
 
 
 def launch_overhead(table: TraceTable, activity: DeviceActivity, queued: Queue) -> pd.DataFrame | None:
@@ -316,3 +294,125 @@ def not_recorded(table: TraceTable) -> tuple[Unanswered, ...]:
             )
         )
     return tuple(missing)
+
+
+SHEETS = (
+    sheet_row(
+        STEP_TIMES_TITLE, 58, None, "Of the whole file: its steps, also those that the report is not of.",
+        lambda c: c.step_times.sheet(int(c.recording.trace.table.start_ns.min())),
+        STEP_TIMES_COLUMNS.values(),
+    ),
+    sheet_row(
+        "phases", 16, 100,
+        "Device time of the forward pass, its repetition by checkpointing, the backward pass and the optimizer.",
+        lambda c: c.attribution.phases.frame(c.activity) if c.attribution.phases.has_backward else None,
+        text(
+            "phase",
+            "By where the work was launched: backward, run by autograd's engine; recompute, the forward ops that "
+            "checkpointing repeats there; optimizer, inside Optimizer.step; forward, all else. Annotations marked "
+            "(F), (B) and (W) come first: (W) is backward: weights, the gradients of weights.",
+            width=22,
+        ),
+        count("kernels", "Device events of the phase; each is in exactly one."),
+        us("kernel_us", DURATIONS),
+        us("busy_us", "Union of the device events."),
+        percent("percent_of_kernels", "Share of all kernel time."),
+        percent("percent_of_forward", "Share of first runs and repeated ones together."),
+    ),
+    sheet_row(
+        "recompute", 65, 110, "Ops that checkpointing ran again: first runs beside repeated ones.",
+        lambda c: c.attribution.phases.by_op(c.trace.table, c.activity) if c.attribution.phases.has_recompute else None,
+        text("name", "The op that launched the work.", width=46),
+        count("first_calls", "Calls in the forward pass."),
+        us("first_us", DURATIONS),
+        count("recompute_calls", "Calls that checkpointing repeated during the backward pass."),
+        us("recompute_us", DURATIONS),
+    ),
+    sheet_row(
+        "gpu_timeline", 10, None, "Where the device's time went in the window.",
+        lambda c: c.timeline.frame(),
+        text(
+            "type",
+            "Part of the window. computation + exposed_comm + exposed_memcpy + idle = total; exposed: nothing before "
+            "it in this list ran at the same time.",
+            width=24,
+        ),
+        us("time_us", "Interval union."),
+        percent("percent_of_window", "Share of total_time."),
+    ),
+    sheet_row(
+        IDLE_CAUSES_TITLE, 12, 30,
+        "Idle time of the device by cause, over the complete steps (without steps: the window of gpu_timeline).",
+        lambda c: c.gaps.by_cause(),
+        CAUSE,
+        count("gaps", "Gaps with this cause, in which no stream of the device was busy."),
+        us(
+            "idle_us",
+            "Time of this cause in the complete steps; without steps the column adds up to idle_time of gpu_timeline.",
+        ),
+        us("idle_us_mean", "Mean time of this cause in a gap."),
+        us("idle_us_max", "Longest time of this cause in one gap."),
+        percent("percent_of_idle", "Share of all idle time."),
+        percent(
+            "percent_of_window",
+            "Share of the complete steps' time; without steps, of total_time of gpu_timeline.",
+        ),
+    ),
+    sheet_row(
+        "idle_gaps", 60, 40, "The longest gaps in which the GPU was idle, at most 100 of them.",
+        lambda c: c.gaps.longest(c.recorded.table, c.recorded.tree),
+        us("start_us", START),
+        us("idle_us", "Length of the gap."),
+        CAUSE,
+        percent("percent_of_gap", "Share of the gap that has this cause, the largest of its causes."),
+        us(
+            "queue_empty_us",
+            "Time until the host had launched something; for the rest of the gap, the device had work in its queue "
+            "and waited.",
+        ),
+        text("kernel_before", "The device event that ended last.", width=60),
+        text("kernel_after", "The device event that ended the gap.", width=60),
+        text("op_after", "The op that launched it.", width=46),
+    ),
+    sheet_row(
+        "critical_path_segments", 61, 70,
+        "The segments of the critical path in order of time; at most the 300 longest.",
+        lambda c: None if c.path is None else c.path.segments(c.recorded.table),
+        us("start_us", START),
+        us("time_us", "Length of the segment."),
+        PATH_KIND,
+        text("name", "The kernel that ran or was waiting to run; for host work, the op it led to.", width=60),
+        identifier("stream", "Stream of the kernel; empty for host work."),
+    ),
+    sheet_row(
+        "stream_overlap", 64, 90, "Time in which two streams were busy at once, for every pair of streams.",
+        lambda c: stream_overlap(c.recorded.table, c.activity),
+        identifier("device_a", "Device of the first stream; -1 where not recorded."),
+        identifier("stream_a", "The first stream."),
+        identifier("device_b", "Device of the second stream; -1 where not recorded."),
+        identifier("stream_b", "The second stream."),
+        us("busy_a_us", "Union of the device events of stream A."),
+        us("busy_b_us", "Union of the device events of stream B."),
+        us("both_us", "Time in which both streams were busy."),
+        percent("percent_of_a", "Both busy, as a share of busy A."),
+        percent("percent_of_b", "Both busy, as a share of busy B."),
+    ),
+    sheet_row(
+        DEVICE_TIMELINE_TITLE, 62, 80,
+        "What launching cost the host, and how often the device had to wait for it, by runtime or driver call.",
+        lambda c: launch_overhead(c.recorded.table, c.activity, c.queued),
+        text("launch_call", "Runtime or driver call; all: every call that launched device work.", width=32),
+        count("launches", "Number of calls that launched device work."),
+        count("kernels", "Kernels, copies and memsets that they launched."),
+        us("host_us_sum", _HOST_TIME),
+        us("host_us_mean", _HOST_TIME),
+        us("host_us_median", _HOST_TIME),
+        us("host_us_max", _HOST_TIME),
+        us("launch_latency_us_median", _LATENCY),
+        us("launch_latency_us_mean", _LATENCY),
+        us("launch_latency_us_max", _LATENCY),
+        number("queue_depth_mean", _QUEUE_DEPTH, shape="#,##0.0"),
+        count("queue_depth_max", _QUEUE_DEPTH),
+        percent("queue_empty_percent", "Share of the calls at queue depth 0."),
+    ),
+)  # fmt: skip

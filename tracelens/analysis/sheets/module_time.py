@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from tracelens.analysis.attribution.activity import Bools, DeviceActivity, Labels
+from tracelens.analysis.attribution.activity import DeviceActivity, Labels
 from tracelens.analysis.attribution.host_scopes import (
     BACKWARD,
     FORWARD,
@@ -24,7 +24,8 @@ from tracelens.analysis.attribution.host_scopes import (
     reached,
 )
 from tracelens.analysis.attribution.steps import is_step_annotation
-from tracelens.analysis.intervals import Ints
+from tracelens.analysis.intervals import Bools, Ints
+from tracelens.analysis.sheets import sheet_row
 from tracelens.analysis.sheets.shared_columns import DURATIONS
 from tracelens.lazy.records import dataclass
 from tracelens.schema import column_set, count, identifier, percent, sheet, text, us
@@ -46,8 +47,8 @@ _FINGERPRINT = re.compile(r"\(\d++\)\Z")
 MODULE_TIME_COLUMNS = column_set(
     text(
         "module",
-        "Classes of the modules, outermost first, their instances taken together; annotated ranges where no "
-        "modules were recorded.",
+        "Classes of the modules, outermost first, their instances taken together; annotated ranges where no modules "
+        "were recorded.",
         width=70,
     ),
     text("class", "Innermost module class."),
@@ -55,19 +56,13 @@ MODULE_TIME_COLUMNS = column_set(
     count("instances", "Distinct modules of the row."),
     count("calls", "Number of their calls."),
     us("host_us", "From start to end of the calls on the host."),
-    us(
-        "kernel_us",
-        "Kernel time of everything they launched, including modules inside them and the backward pass.",
-    ),
-    us(
-        "kernel_self_us",
-        "Kernel time without the modules inside them; the column adds up to all kernel time.",
-    ),
+    us("kernel_us", "Kernel time of everything they launched, including modules inside them and the backward pass."),
+    us("kernel_self_us", "Kernel time without the modules inside them; the column adds up to all kernel time."),
     us("forward_us", "Part of the kernel time: first runs of the forward pass."),
     us("recompute_us", "Part of the kernel time: forward repeated by checkpointing."),
     us("backward_us", "Part of the kernel time: backward of the ops that ran in them."),
     percent("percent_of_kernels", "Kernel time as a share of all kernel time."),
-)
+)  # fmt: skip
 
 
 @sheet("modules", columns=MODULE_TIME_COLUMNS, order=44, json=120)
@@ -255,21 +250,6 @@ OTHER_STACKS, NO_STACK = "(other stacks)", "(no Python frames)"
 _FRAMEWORK = re.compile(r"^(?:<|torch/|.*/torch/|nn\.Module: |PyCapsule|threading\.py|runpy\.py|contextlib\.py)")
 
 
-CALL_STACKS_COLUMNS = column_set(
-    text("line", "Innermost frame outside the framework.", width=56),
-    text("stack", "Python frames, the innermost first; backward work has those of its forward op.", width=90),
-    count("kernels", "Device events launched from this stack."),
-    us("kernel_us", DURATIONS),
-    percent("percent_of_kernels", "Share of all kernel time."),
-)
-
-
-@sheet("call_stacks", columns=CALL_STACKS_COLUMNS, order=66, json=130)
-def call_stacks_frame(context: SheetContext) -> pd.DataFrame | None:
-    """Device time per Python call stack; the 200 with most of it, then the rest."""
-    return call_stacks(context.trace.table, context.trace.tree, context.activity)
-
-
 def call_stacks(table: TraceTable, tree: OpTree, activity: DeviceActivity) -> pd.DataFrame | None:
     """One row per distinct stack of Python frames that launched device work; None without recorded frames.
 
@@ -334,3 +314,16 @@ def _stacks(table: TraceTable, tree: OpTree, activity: DeviceActivity) -> tuple[
     # One more at the end, which index -1 reaches: path 0 is the empty one
     path = np.append(paths.of(frame[frame >= 0], frames.above, code_of[table.name[frames.rows]]), 0)
     return paths, list(texts), path[frame]
+
+
+SHEETS = (
+    sheet_row(
+        "call_stacks", 66, 130, "Device time per Python call stack; the 200 with most of it, then the rest.",
+        lambda c: call_stacks(c.trace.table, c.trace.tree, c.activity),
+        text("line", "Innermost frame outside the framework.", width=56),
+        text("stack", "Python frames, the innermost first; backward work has those of its forward op.", width=90),
+        count("kernels", "Device events launched from this stack."),
+        us("kernel_us", DURATIONS),
+        percent("percent_of_kernels", "Share of all kernel time."),
+    ),
+)  # fmt: skip

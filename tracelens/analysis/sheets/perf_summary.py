@@ -1,5 +1,5 @@
-"""Sheets of distinct calls with their work and estimates: all figures, one readable line per call, headroom by
-category.
+"""Sheets of ops: kernel time by launching op, category and kernel, host time of CPU ops, every distinct call with
+its work and estimates, headroom by category.
 """
 
 from __future__ import annotations
@@ -10,61 +10,225 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pandas as pd
 
-from tracelens.analysis.grouping import distinct_rows
+from tracelens.analysis.attribution.activity import DeviceActivity, Labels
+from tracelens.analysis.attribution.host_scopes import with_places
+from tracelens.analysis.grouping import ByGroup, Codes, Spread, distinct_rows, first_of_each, numbered
 from tracelens.analysis.idle.idle_time import BEFORE_RECORDING, CAUSES
-from tracelens.analysis.sheets import kernel_time
+from tracelens.analysis.intervals import Floats, Ints
+from tracelens.analysis.reading.catalog import OTHER
+from tracelens.analysis.reading.op_readings import OpReadings
 from tracelens.analysis.sheets import shared_columns as shared
-from tracelens.analysis.sheets.context import SheetContext
-from tracelens.analysis.sheets.distinct_calls import DIFFERENT
-from tracelens.analysis.sheets.shared_columns import CATEGORY
-from tracelens.backends.base import Floats, bound_name
-from tracelens.schema import PARAMETER, column_set, count, number, percent, sheet, statistics, text, us
-from tracelens.units import NS_PER_US
+from tracelens.analysis.sheets import sheet_row
+from tracelens.analysis.sheets.priced_calls import (
+    DIFFERENT,
+    UNLINKED_NAME,
+    Grouping,
+    identity_columns,
+    sorted_by,
+    statistics_of,
+    with_estimated_totals,
+    with_percent,
+)
+from tracelens.backends.base import bound_name
+from tracelens.schema import PARAMETER, TOTALED, column_set, count, number, percent, sheet, statistics, text, us
+from tracelens.signature import recorded_text
+from tracelens.trace.table import HOST_KINDS, Kind, RowColumn, TraceTable
+from tracelens.units import FLOPS_PER_GFLOP, NS_PER_US, TERA_PER_S_IN_PER_US
 
 if TYPE_CHECKING:
-    import pandas as pd
+    from tracelens.analysis.loaded_trace import Trace
+    from tracelens.analysis.sheets.context import HostContext, SheetContext
 
-    from tracelens.analysis.sheets.context import SheetContext
+
+KERNEL_SUMMARY_TITLE = "kernel_summary"
+OPS_SUMMARY_BY_CATEGORY_TITLE = "ops_summary_by_category"
+CPU_OPS_TITLE, CPU_OPS_SUMMARY_TITLE = "cpu_ops_unique_args", "cpu_ops_summary"
+UNIFIED_PERF_SUMMARY_TITLE, PERF_SUMMARY_TITLE, HEADROOM_TITLE = "unified_perf_summary", "ops", "headroom"
+_SELF = "Time in the op itself, without the ops it called on its thread."
+_TOTAL = "From the op's start on the host to its end, what it called included."
 
 
-UNIFIED_PERF_SUMMARY_TITLE = "unified_perf_summary"
+def _by_category(context: SheetContext) -> pd.DataFrame:
+    activity, category = context.activity, context.event_category
+    counted = np.flatnonzero(~activity.collective)
+    took = np.bincount(category.code[counted], activity.duration[counted], minlength=len(category.texts))
+    calls = context.launchers_and_unlinked.groupby("category", sort=True)
+    frame = calls.agg(operation_count=("operation_count", "sum")).reset_index()
+    frame["direct_us_sum"] = frame["category"].map(dict(zip(category.texts, took / NS_PER_US, strict=True)))
+    return with_estimated_totals(_by_time(frame, "direct_us_sum"), context.priced.modelled, "category")
+
+
+def _by_name(context: SheetContext) -> pd.DataFrame:
+    frame = context.launchers_and_unlinked.groupby("name", sort=True).agg(
+        direct_us_sum=("direct_us_sum", "sum"),
+        subtree_us_sum=("subtree_us_sum", "sum"),
+        operation_count=("_calls", "sum"),
+        categories=("category", lambda c: repr(sorted(set(c)))),
+    )
+    return with_estimated_totals(_by_time(frame.reset_index(), "direct_us_sum"), context.priced.modelled, "name")
+
+
+def _by_time(frame: pd.DataFrame, key: str) -> pd.DataFrame:
+    return with_percent(sorted_by(frame, key), key)
+
+
+_DURATION = us("duration_us", "Durations of the kernels.")
+KERNEL_SUMMARY_COLUMNS = column_set(
+    text("category", "Category of the op that launched the kernel.", width=20),
+    shared.PARENT, shared.KERNEL, shared.STREAM,
+    statistics(("sum",), _DURATION),
+    count("kernels", "Number of kernels."),
+    statistics(("mean", "min", "max"), _DURATION),
+    percent("percent_of_kernels", "Share of all kernel durations."),
+    shared.OF_TOTAL,
+)  # fmt: skip
+
+
+@sheet(KERNEL_SUMMARY_TITLE, columns=KERNEL_SUMMARY_COLUMNS, order=50, json=None)
+def kernel_summary_frame(context: SheetContext) -> pd.DataFrame:
+    """Kernel time by launching op, kernel and stream; collectives and unlinked kernels included."""
+    return kernel_summary(context.trace.table, context.activity, context.event_category, context.timeline.total_ns)
+
+
+def kernel_summary(table: TraceTable, activity: DeviceActivity, category: Labels, total_ns: int) -> pd.DataFrame:
+    """One row per (parent op, kernel name, category, stream), collectives and unlinked kernels included."""
+    parent = np.where(activity.op >= 0, table.name[activity.op], np.int32(-1))
+    group = numbered(category.code, parent, activity.name, activity.stream)
+    first = first_of_each(group)
+    us = Spread(activity.duration_us(), ByGroup(group))
+    columns = {
+        "category": category[first].tolist(),
+        "parent_op": [UNLINKED_NAME if c < 0 else table.names[c] for c in parent[first].tolist()],
+        "kernel_name": [table.names[c] for c in activity.name[first].tolist()],
+        "stream": activity.stream[first].astype(np.int64),
+        "kernels": us.count,
+        **{f"duration_us_{name}": getattr(us, name) for name in ("sum", "mean", "min", "max")},
+        "percent_of_kernels": 100 * us.sum / (us.sum.sum() or 1),
+        "percent_of_window": 100 * us.sum * NS_PER_US / (total_ns or 1),
+    }
+    return sorted_by(pd.DataFrame(columns), "duration_us_sum")
+
+
+def short_kernels(activity: DeviceActivity, below_us: float = 10.0) -> Codes:
+    """Positions of the events shorter than ``below_us``, collectives left out."""
+    return np.flatnonzero((activity.duration < below_us * NS_PER_US) & ~activity.collective).astype(np.int32)
+
+
+def _short_kernel_histogram(context: SheetContext) -> pd.DataFrame:
+    us = context.activity.duration_us(short_kernels(context.activity))
+    if not len(us):
+        return pd.DataFrame({"bin_start_us": [], "bin_end_us": [], "kernels": []})
+    count, edges = np.histogram(us, bins=100)
+    return pd.DataFrame({"bin_start_us": edges[:-1], "bin_end_us": edges[1:], "kernels": count})
+
+
+_SHORT = "Kernels below the threshold for short ones (10 µs)."
+
+
+def _short_kernels_summary(context: SheetContext) -> pd.DataFrame:
+    table, activity, total_ns = context.trace.table, context.activity, context.timeline.total_ns
+    short = short_kernels(activity)
+    op = activity.op[short]
+    group = numbered(
+        *(np.where(op >= 0, codes[op], -1) for codes in (table.name, table.signature)), activity.name[short]
+    )
+    first = first_of_each(group)
+    us = pd.Series(activity.duration_us(short)).groupby(group).agg(["sum", "size", "mean"])
+    signatures = [table.signature_of(r) if r >= 0 else None for r in op[first].tolist()]
+    result = pd.DataFrame(
+        {
+            "parent_op": [UNLINKED_NAME if s is None else s.name for s in signatures],
+            "input_dims": [None if s is None else recorded_text(s.shapes) for s in signatures],
+            "input_strides": [None if s is None else recorded_text(s.strides) for s in signatures],
+            "concrete_inputs": [None if s is None else recorded_text(s.scalars) for s in signatures],
+            "kernel_name": [table.names[c] for c in activity.name[short[first]].tolist()],
+        },
+        dtype=object,
+    )
+    for key, figure in (("us_sum", "sum"), ("count", "size"), ("us_mean", "mean")):
+        result[f"short_kernel_{key}"] = us[figure]
+    result["percent_of_window"] = 100 * result["short_kernel_us_sum"] * NS_PER_US / total_ns if total_ns else 0.0
+    return sorted_by(result, "short_kernel_us_sum")
+
+
+def _cpu_ops(context: HostContext) -> pd.DataFrame | None:
+    """``host_us`` is with what the op called; ``cpu_tflops_s`` is the CPU's rate where a perf model knows the op."""
+    if not context.options.cpu:
+        return None
+    trace, table = context.recorded, context.recorded.table
+    rows: RowColumn = np.flatnonzero(table.kind == Kind.CPU_OP).astype(np.int32)
+    rows = rows[context.in_scope(rows)]
+    readings = OpReadings(table, context.recording.catalog, rows)
+    group = Grouping(table, rows, np.full(len(rows), -1, np.int32))
+    found = [readings.readings[c] for c in readings.code_of(rows[group.first]).tolist()]
+    frame = identity_columns(table, group.example, [r.category or OTHER for r in found])
+    frame["operation_count"] = np.bincount(group.of_call, minlength=len(found))
+    columns = {
+        "host_us": table.duration_ns[rows] / NS_PER_US,
+        "host_self_us": self_ns(trace)[rows] / NS_PER_US,
+    }
+    measured = statistics_of(columns, ByGroup(group.of_call), totals=tuple(columns))
+    frame["example_row"] = group.example
+    models = [None if r.leaf_only else r.model for r in found]
+    known = [None if model is None else model.flops() for model in models]
+    flops = np.array([np.nan if amount is None else amount for amount in known], float)
+    frame["gflops"] = flops / FLOPS_PER_GFLOP
+    frame["has_perf_model"] = [r.model is not None for r in found]
+    mean = measured["host_us_mean"]
+    rate = np.divide(flops, mean, out=np.full(len(mean), np.nan), where=mean > 0)
+    return _by_time(
+        pd.DataFrame({**frame, **measured, "cpu_tflops_s": rate / TERA_PER_S_IN_PER_US}), "host_self_us_sum"
+    )
+
+
+def self_ns(trace: Trace) -> Ints:
+    """Per table row: a host event's duration less that of the CPU ops directly below it on its thread; at least 0."""
+    table, tree = trace.table, trace.tree
+    own = np.where(table.is_of(HOST_KINDS), table.duration_ns, 0).astype(np.int64)
+    rows = np.flatnonzero(table.kind == Kind.CPU_OP)
+    parent = tree.op_parent[rows]
+    below = parent >= 0
+    np.subtract.at(own, parent[below], table.duration_ns[rows[below]])
+    return np.maximum(own, 0)
+
+
+def _cpu_ops_summary(context: HostContext) -> pd.DataFrame | None:
+    unique = context.frames.get(CPU_OPS_TITLE)
+    if unique is None:
+        return None
+    frame = unique.groupby("name", sort=True).agg(
+        category=("category", "first"),
+        operation_count=("operation_count", "sum"),
+        host_us_sum=("host_us_sum", "sum"),
+        host_self_us_sum=("host_self_us_sum", "sum"),
+    )
+    return _by_time(frame.reset_index(), "host_self_us_sum")
+
+
 _HOST = "From the op's start on the host to its end on the host; device time is kernel_us."
 _HOST_TIME = statistics(("sum", "mean", "std"), us("host_us", _HOST))
 UNIFIED_PERF_SUMMARY_COLUMNS = column_set(
-    shared.NAME, shared.CATEGORY, shared.PROCESS, shared.ARGUMENTS, shared.EXAMPLE, shared.CALLS,
-    _HOST_TIME, shared.GFLOPS, shared.HBM_MB, shared.INTENSITY,
-    shared.SPEC,
-    shared.HBM_RATE, shared.COMPUTE_RATE, shared.KERNEL_TIME, shared.WIRE, shared.EXCHANGE, shared.ROOFLINE,
-    shared.ACHIEVABLE,
+    shared.NAME, shared.CATEGORY, shared.PROCESS, shared.ARGUMENTS, shared.EXAMPLE, shared.CALLS, _HOST_TIME,
+    shared.GFLOPS, shared.HBM_MB, shared.INTENSITY, shared.SPEC, shared.HBM_RATE, shared.COMPUTE_RATE,
+    shared.KERNEL_TIME, shared.WIRE, shared.EXCHANGE, shared.ROOFLINE, shared.ACHIEVABLE,
     statistics(("median", "min", "max"), us("host_us", _HOST)),
     shared.KERNELS_BEHIND,
     text("perf_params", PARAMETER, width=40),
     text("model", "Class of the perf model.", width=20),
     shared.HAS_PERF_MODEL,
     text(
-        "computed_in", "Compute precision according to the kernel names, where the recorded type leaves it open.",
+        "computed_in",
+        "Compute precision according to the kernel names, where the recorded type leaves it open.",
         width=12, optional=True,
     ),
-    number(
-        "kernels_per_call", "Kernels, copies and memsets of one call, on average.", shape="#,##0.0",
-        optional=True,
-    ),
-    us(
-        "launch_gap_us", "Median over the calls: GPU idle time just before the call's first kernel.", optional=True,
-    ),
+    number("kernels_per_call", "Kernels, copies and memsets of one call, on average.", shape="#,##0.0", optional=True),
+    us("launch_gap_us", "Median over the calls: GPU idle time just before the call's first kernel.", optional=True),
     shared.PLACES,
     text("note", "Why there is no perf model, or what the row is.", width=44, optional=True),
     shared.PERCENTAGES,
 )  # fmt: skip
 
 
-@sheet(UNIFIED_PERF_SUMMARY_TITLE, columns=UNIFIED_PERF_SUMMARY_COLUMNS, order=70, json=None)
-def unified_perf_summary_frame(context: SheetContext) -> pd.DataFrame:
-    """Every distinct call beside its work and its estimate; each kernel that is no collective is in one row."""
-    return context.priced.rows
-
-
-PERF_SUMMARY_TITLE = "ops"
 _SHAPE = re.compile(r"\(\d[\d, ]*\)")
 PERF_SUMMARY_COLUMNS = column_set(
     text("name", "Name of the op in the trace.", width=46),
@@ -74,30 +238,37 @@ PERF_SUMMARY_COLUMNS = column_set(
     us("kernel_us_sum", "GPU time of all its calls: busy time of their kernels.", optional=True),
     percent("percent", "Share of the GPU time of all kernels, collectives included."),
     us("kernel_us_mean", "GPU time of one call, on average."),
-    number("tflops_s_mean", "Achieved, mean of the calls; empty where it does no arithmetic.", shape="#,##0.0",
-           optional=True),
+    number(
+        "tflops_s_mean",
+        "Achieved, mean of the calls; empty where it does no arithmetic.",
+        shape="#,##0.0", optional=True,
+    ),
     number("hbm_tb_s_mean", "HBM: achieved, mean of the calls.", shape="0.00", optional=True),
-    number("effective_interconnect_tb_s_mean",
-           "Wire: bytes that leave the rank over the kernels' whole duration, waiting included.", shape="0.0000",
-           optional=True),
-    text("remote_from", "Of a token exchange, what says which share of its rows leaves the rank. Every row: nothing "
-         "does, and effective_interconnect_tb_s is of all rows, at most what left.", width=34, optional=True),
+    number(
+        "effective_interconnect_tb_s_mean",
+        "Wire: bytes that leave the rank over the kernels' whole duration, waiting included.",
+        shape="0.0000", optional=True,
+    ),
+    text(
+        "remote_from",
+        "Of a token exchange, what says which share of its rows leaves the rank. Every row: nothing does, and "
+        "effective_interconnect_tb_s is of all rows, at most what left.",
+        width=34, optional=True,
+    ),
     text("roofline_bound", "What the roofline time is limited by.", width=10, optional=True),
-    percent("percent_of_roofline_mean",
-            "Least time at the device's achievable rates over measured time, of all calls together.", look="of_limit",
-            optional=True),
-    us("above_roofline_us", "GPU time of all calls less their roofline time; 0 for faster ones.",
-       optional=True),
+    percent(
+        "percent_of_roofline_mean",
+        "Least time at the device's achievable rates over measured time, of all calls together.",
+        look="of_limit", optional=True,
+    ),
+    us("above_roofline_us", "GPU time of all calls less their roofline time; 0 for faster ones.", optional=True),
     text("module", "The innermost nn.Module around the example.", width=24, optional=True),
-    text("line", "The innermost Python frame around the example that is not PyTorch's.", width=44,
-         optional=True),
+    text("line", "The innermost Python frame around the example that is not PyTorch's.", width=44, optional=True),
 )  # fmt: skip
 
 
-@sheet(PERF_SUMMARY_TITLE, columns=PERF_SUMMARY_COLUMNS, order=1, json=None)
-def perf_summary_frame(context: SheetContext) -> pd.DataFrame:
-    """Every distinct call, the longest first; unified_perf_summary has the same rows with every column."""
-    kernels = context.frames[kernel_time.KERNEL_SUMMARY_TITLE]
+def _overview(context: SheetContext) -> pd.DataFrame:
+    kernels = context.frames[KERNEL_SUMMARY_TITLE]
     return overview(context.frames[UNIFIED_PERF_SUMMARY_TITLE], float(kernels["duration_us_sum"].sum()))
 
 
@@ -154,32 +325,11 @@ def calling_line(stack: object) -> str | None:
     return next((frame for frame in frames if not frame.startswith(("torch/", "<"))), frames[0])
 
 
-HEADROOM_TITLE = "headroom"
 #: What the device does while it does nothing.
 IDLE_CATEGORY = "idle"
-HEADROOM_COLUMNS = column_set(
-    CATEGORY,
-    us(
-        "own_us",
-        "Time per step (without steps: in the window) in which nothing else keeps the device busy: computation before "
-        "communication, that before copies, of one class what began first. With the row idle the column adds up to the "
-        "step.",
-    ),
-    us(
-        "achievable_own_us",
-        "Own time if every call of known work took what the tile model (or --backend) expects of it; the others stay "
-        "as measured, and idle time goes, but for waits for work from before recording.",
-    ),
-    us("roofline_own_us", "Own time if every call of known work ran at its roofline."),
-    us("headroom_us", "Own time less achievable time."),
-    percent("percent_of_step", "Own time as a share of the step (or the window)."),
-    percent("known_percent", "Share of the own time in calls of known work."),
-)  # fmt: skip
 
 
-@sheet(HEADROOM_TITLE, columns=HEADROOM_COLUMNS, order=18, json=25)
-def headroom_frame(context: SheetContext) -> pd.DataFrame | None:
-    """By category, the largest headroom first: a waterfall from the measured step to the achievable one."""
+def _headroom(context: SheetContext) -> pd.DataFrame | None:
     priced, timeline, steps = context.priced, context.timeline, max(1, len(context.selected))
     if not timeline.total_ns:
         return None
@@ -207,4 +357,97 @@ def headroom_frame(context: SheetContext) -> pd.DataFrame | None:
     found = found[(found["own_us"] > 0)].sort_values(["headroom_us", "category"], ascending=[False, True])
     for key in (*sums, "headroom_us"):
         found[key] /= NS_PER_US * steps
-    return found[list(HEADROOM_COLUMNS)].reset_index(drop=True)
+    shown = ["category", *sums, "headroom_us", "percent_of_step", "known_percent"]
+    return found[shown].reset_index(drop=True)
+
+
+SHEETS = (
+    sheet_row(
+        OPS_SUMMARY_BY_CATEGORY_TITLE, 20, None,
+        "Kernel time by category of the launching op; collectives are left out: see coll_analysis.",
+        _by_category,
+        shared.CATEGORY, shared.CALLS, shared.DIRECT[-1], shared.PERCENTAGES, shared.ESTIMATED_TOTAL,
+    ),
+    sheet_row(
+        "ops_summary", 30, None,
+        "Kernel time by name of the launching op; collectives are left out: see coll_analysis.",
+        _by_name,
+        shared.NAME, shared.DIRECT[-1], shared.SUBTREE[-1], shared.CALLS,
+        text("categories", "Categories of the op's calls.", width=30),
+        shared.PERCENTAGES, shared.ESTIMATED_TOTAL,
+    ),
+    sheet_row(
+        "short_kernel_histogram", 54, None, "How many short kernels there are, by duration.",
+        _short_kernel_histogram,
+        us("bin_start_us", "Shortest duration."),
+        us("bin_end_us", "Longest duration."),
+        count("kernels", "Kernels of such a duration."),
+    ),
+    sheet_row(
+        "short_kernels_summary", 56, None,
+        "Short kernels by launching op and kernel: where launches cost more than work.",
+        _short_kernels_summary,
+        shared.PARENT, shared.DIMS, shared.STRIDES, shared.SCALARS, shared.KERNEL,
+        count("short_kernel_count", _SHORT),
+        statistics(("sum", "mean"), us("short_kernel_us", _SHORT)),
+        shared.OF_TOTAL,
+    ),
+    sheet_row(
+        CPU_OPS_TITLE, 82, None, "CPU ops by distinct call, by their own time on the host.",
+        _cpu_ops,
+        shared.NAME, shared.CATEGORY, shared.PROCESS, shared.ARGUMENTS, shared.CALLS,
+        statistics(TOTALED, us("host_self_us", _SELF)),
+        statistics(TOTALED, us("host_us", _TOTAL)),
+        shared.EXAMPLE, shared.GFLOPS,
+        number("cpu_tflops_s", "Arithmetic over the op's mean total CPU time.", unit="1e12 operations per second"),
+        shared.HAS_PERF_MODEL, shared.PERCENTAGES,
+    ),
+    sheet_row(
+        CPU_OPS_SUMMARY_TITLE, 80, None, "CPU ops by name, by their own time on the host.",
+        _cpu_ops_summary,
+        shared.NAME, shared.CATEGORY, shared.CALLS,
+        us("host_self_us_sum", _SELF),
+        us("host_us_sum", _TOTAL),
+        shared.PERCENTAGES,
+    ),
+    sheet_row(
+        UNIFIED_PERF_SUMMARY_TITLE, 70, None,
+        "Every distinct call beside its work and its estimate; each kernel that is no collective is in one row.",
+        lambda c: c.priced.rows,
+        UNIFIED_PERF_SUMMARY_COLUMNS.values(),
+    ),
+    sheet_row(
+        PERF_SUMMARY_TITLE, 1, None,
+        "Every distinct call, the longest first; unified_perf_summary has the same rows with every column.",
+        _overview,
+        PERF_SUMMARY_COLUMNS.values(),
+    ),
+    sheet_row(
+        HEADROOM_TITLE, 18, 25,
+        "By category, the largest headroom first: a waterfall from the measured step to the achievable one.",
+        _headroom,
+        shared.CATEGORY,
+        us(
+            "own_us",
+            "Time per step (without steps: in the window) in which nothing else keeps the device busy: computation "
+            "before communication, that before copies, of one class what began first. With the row idle the column "
+            "adds up to the step.",
+        ),
+        us(
+            "achievable_own_us",
+            "Own time if every call of known work took what the tile model (or --backend) expects of it; the others "
+            "stay as measured, and idle time goes, but for waits for work from before recording.",
+        ),
+        us("roofline_own_us", "Own time if every call of known work ran at its roofline."),
+        us("headroom_us", "Own time less achievable time."),
+        percent("percent_of_step", "Own time as a share of the step (or the window)."),
+        percent("known_percent", "Share of the own time in calls of known work."),
+    ),
+    sheet_row(
+        "ops_unique_args", 40, None,
+        "Kernel time by distinct call: name, shapes, types, strides and scalars of the op; without collectives.",
+        lambda c: with_places(c.priced.launchers, c.trace.tree, c.attribution.phases, c.attribution.repeated),
+        shared.NAME, shared.CATEGORY, shared.PROCESS, shared.ARGUMENTS, shared.CALLS, shared.DIRECT, shared.SUBTREE,
+        shared.EXAMPLE, shared.KERNELS_BEHIND, shared.PLACES, shared.PERCENTAGES,
+    ),
+)  # fmt: skip

@@ -1,47 +1,50 @@
-"""Every distinct call of the analyzed window with its work and its estimates, and the sheets of the perf-model
-families.
+"""Every distinct call of the analyzed window, with its times, work and estimates; the sheets of perf-model families.
+
+Calls of the same op, arguments, process and thread are one row, with statistics of their times. Rows are sorted by time
+descending, ties broken on the text columns, so the same trace gives the same table.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from tracelens.analysis.attribution.activity import Bools, DeviceActivity, Labels, Timeline
-from tracelens.analysis.attribution.calls import COPY, SYNTHETIC, Calls, direct_calls, launchers, modelled_calls
+from tracelens.analysis.attribution.activity import DeviceActivity, Labels, Timeline
+from tracelens.analysis.attribution.calls import (
+    COPY,
+    LAUNCH,
+    SYNTHETIC,
+    Calls,
+    ExecutedWork,
+    KnownWork,
+    Launchers,
+    Limits,
+    direct_calls,
+    executed_work,
+    launchers,
+    modelled_calls,
+)
 from tracelens.analysis.attribution.host_scopes import BACKWARD, all_in, with_places
-from tracelens.analysis.attribution.window import Attribution, Window, coverage
-from tracelens.analysis.grouping import ByGroup, Codes, first_of_each, numbered
+from tracelens.analysis.attribution.window import Attribution, Recording, Window, coverage
+from tracelens.analysis.grouping import ByGroup, Codes, Spread, first_of_each, numbered
+from tracelens.analysis.intervals import Bools, Floats, Ints
 from tracelens.analysis.loaded_trace import AnalysisOptions
 from tracelens.analysis.reading.catalog import Reading
 from tracelens.analysis.reading.op_readings import OpReadings, ops_above
-from tracelens.analysis.reading.recording import Recording
+from tracelens.analysis.reading.process_groups import EVERY_ROW, ExpertExchange
 from tracelens.analysis.sheets import shared_columns as shared
-from tracelens.analysis.sheets.distinct_calls import (
-    STATISTICS,
-    UNLINKED_NAME,
-    Grouping,
-    identity_of_groups,
-    kernel_details,
-    launching_calls,
-    objects,
-    sorted_by,
-    statistics_of,
-    with_percent,
-)
 from tracelens.analysis.verdict.summary import Coverage
-from tracelens.analysis.work.expert_exchange import EVERY_ROW, ExpertExchange
-from tracelens.analysis.work.known_work import LAUNCH, ExecutedWork, KnownWork, Limits, executed_work
 from tracelens.backends.base import EstimateTable, System
 from tracelens.backends.chain import chain
 from tracelens.hardware import HardwareSpec
 from tracelens.lazy.records import dataclass
 from tracelens.perf_models.reduce import Reduce
-from tracelens.schema import PARAMETER_PREFIX, column_set, flag
+from tracelens.schema import PARAMETER_PREFIX, SPREAD, TOTALED, column_set, flag
+from tracelens.signature import recorded_text
 from tracelens.trace.table import RowColumn, TraceTable, has_host_time
 from tracelens.units import BYTES_PER_MB, FLOPS_PER_GFLOP, NS_PER_US, TERA_PER_S_IN_PER_US
 
@@ -49,8 +52,219 @@ if TYPE_CHECKING:
     import pandas as pd
 
 
-Ints = npt.NDArray[np.int64]
-Floats = npt.NDArray[np.float64]
+UNLINKED_NAME = "(unlinked kernels)"
+IDENTITY = (
+    "name", "category", "process_name", "process_label", "thread_name",
+    "input_dims", "input_types", "input_strides", "concrete_inputs",
+)  # fmt: skip
+_TEXT_KEYS = (*IDENTITY, "kernel_name", "parent_op", "collective", "group_name", "model")
+
+
+def sorted_by(frame: pd.DataFrame, key: str) -> pd.DataFrame:
+    """``key`` descending, ties broken on every text column there is; missing values last."""
+    values = -frame[key].to_numpy(float)
+    _, place, count = np.unique(values, return_inverse=True, return_counts=True)
+    tied = np.flatnonzero(count[place] > 1)
+    keys = [_text_ranks(frame[column], tied) for column in _TEXT_KEYS if len(tied) and column in frame.columns]
+    ordered = frame.iloc[np.lexsort((*reversed(keys), values))]
+    ordered.index = pd.RangeIndex(len(ordered))  # reset_index copies, in twenty times the time
+    return ordered
+
+
+def _text_ranks(column: pd.Series, rows: Ints) -> Ints:
+    """The place of each of these rows' texts among them in order; 0 in all other rows."""
+    texts = [_LAST if v is None or v != v else str(v) for v in column.iloc[rows].tolist()]
+    rank = {text: number for number, text in enumerate(sorted(set(texts)))}
+    ranks = np.zeros(len(column), np.int64)
+    ranks[rows] = [rank[text] for text in texts]
+    return ranks
+
+
+#: Behind every text that a trace can hold.
+_LAST = "\U0010ffff"
+
+
+def with_percent(frame: pd.DataFrame, key: str) -> pd.DataFrame:
+    """Adds ``percent`` and ``cumulative_percent`` of the column's sum; 0 where there is no time."""
+    total = frame[key].sum()
+    frame["percent"] = 100 * frame[key] / total if total else 0.0
+    frame["cumulative_percent"] = frame["percent"].cumsum()
+    return frame
+
+
+def statistics_of(
+    columns: Mapping[str, Floats], by_group: ByGroup, *, totals: Collection[str] = ()
+) -> dict[str, Floats]:
+    """Mean, median, std (n - 1), min and max of each column per group as ``<column>_mean``, and so on, by column.
+
+    Missing values count nowhere. ``totals``: the columns with a sum as well. Of small tables a frame costs more than
+    its figures.
+    """
+    found: dict[str, Floats] = {}
+    for key, values in columns.items():
+        figures = Spread(values, by_group)
+        found |= {f"{key}_{name}": getattr(figures, name) for name in SPREAD}
+        if key in totals:
+            found[f"{key}_sum"] = figures.sum
+    return found
+
+
+def identity_columns(
+    table: TraceTable, rows: Sequence[int], categories: Sequence[str], names: Sequence[str] | None = None
+) -> dict[str, Any]:
+    """The nine columns that say which call a row is; text as tuples, ``None`` where the trace recorded nothing."""
+    signatures = [table.signature_of(row) for row in rows]
+    lanes = [(table.pid_of(row), table.tid_of(row)) for row in rows]
+    columns: dict[str, Iterable[Any]] = {
+        "name": names if names is not None else (s.name for s in signatures),
+        "category": categories,
+        "process_name": (table.process_names.get(pid) for pid, _ in lanes),
+        "process_label": (table.process_labels.get(pid) for pid, _ in lanes),
+        "thread_name": (table.thread_names.get(lane) for lane in lanes),
+    }
+    columns |= {key: [recorded_text(getattr(s, argument)) for s in signatures] for key, argument in _ARGUMENTS}
+    return {key: objects(values) for key, values in columns.items()}
+
+
+#: Stands for arguments in which the calls of one row differ.
+DIFFERENT = "*"
+_ARGUMENTS = (
+    ("input_dims", "shapes"), ("input_types", "dtypes"), ("input_strides", "strides"), ("concrete_inputs", "scalars"),
+)  # fmt: skip
+
+
+def identity_of_groups(
+    table: TraceTable, calls: Calls, group: Grouping, categories: Sequence[str], names: Sequence[str] | None = None
+) -> dict[str, Any]:
+    """``identity_columns`` of every group's example, ``DIFFERENT`` where its calls differ.
+
+    They can where a row is of one kernel, whatever its op was called with.
+    """
+    columns = identity_columns(table, group.example, categories, names)
+    call = np.flatnonzero(calls.kernel_name >= 0)
+    signature = table.signature[calls.row[call]].astype(np.int64)
+    pair = group.of_call[call] * np.int64(signature.max(initial=0) + 2) + signature + 1
+    call = call[np.unique(pair, return_index=True)[1]]
+    texts = {key: columns[key].tolist() for key, _ in _ARGUMENTS}
+    for at, row in zip(group.of_call[call].tolist(), calls.row[call].tolist(), strict=True):
+        recorded = table.signature_of(row)
+        for key, argument in _ARGUMENTS:
+            if texts[key][at] != DIFFERENT and recorded_text(getattr(recorded, argument)) != texts[key][at]:
+                texts[key][at] = DIFFERENT
+    return columns | {key: objects(values) for key, values in texts.items()}
+
+
+def objects(values: Iterable[Any]) -> Any:
+    """A column of anything, which pandas leaves as it is."""
+    return pd.Series(list(values), dtype=object)
+
+
+class Grouping:
+    """Calls of the same name, arguments, process and thread; one row each. ``apart`` tells more calls apart."""
+
+    def __init__(self, table: TraceTable, row: RowColumn, kernel_name: Codes, *apart: Codes | Bools) -> None:
+        signature = np.where(kernel_name >= 0, np.int32(-1), table.signature[row])
+        self.of_call = numbered(table.name[row], signature, _lane_rank(table)[table.lane[row]], kernel_name, *apart)
+        self.first = first_of_each(self.of_call)
+        self.example = row[self.first].tolist()
+
+
+def _lane_rank(table: TraceTable) -> Codes:
+    """Lanes with the same process and thread names count as one."""
+    labels: dict[tuple[Any, ...], int] = {}
+    ranks = []
+    for pid, tid in table.lanes:
+        label = (
+            table.process_names.get(pid),
+            table.process_labels.get(pid),
+            table.thread_names.get((pid, tid), None if (pid, tid) in table.thread_names else tid),
+        )
+        ranks.append(labels.setdefault(label, len(labels)))
+    return np.array(ranks or [0], np.int32)
+
+
+def kernel_details(
+    table: TraceTable, activity: DeviceActivity, events: Codes, group: Codes, groups: int
+) -> dict[str, Any]:
+    """``kernel_details`` and ``kernel_details_short`` per group: name, stream, count, total and mean of each kernel."""
+    part = numbered(group, activity.name[events], activity.stream[events])
+    first = first_of_each(part)
+    total_ns = np.bincount(part, activity.duration[events])
+    texts = [table.names[code] for code in activity.name[events[first]].tolist()]
+    parts = zip(
+        group[first].tolist(), (-total_ns).tolist(), texts, activity.stream[events[first]].tolist(),
+        np.bincount(part).tolist(), strict=True,
+    )  # fmt: skip
+    long: dict[int, list[str]] = {}
+    short: dict[int, list[str]] = {}
+    for key, minus_ns, text, stream, count in sorted(parts):
+        total = -minus_ns / NS_PER_US
+        mean = total / count
+        detail = {
+            "name": text, "stream": stream, "count": count,
+            "total_duration_us": round(total, 3), "mean_duration_us": round(mean, 3),
+        }  # fmt: skip
+        long.setdefault(key, []).append(repr(detail))
+        if len(short.setdefault(key, [])) < 3:
+            short[key].append(f"{_shorten(text)} x{count} {mean:.2f} µs")
+    return {
+        "kernel_details": ["[" + ", ".join(long[k]) + "]" if k in long else None for k in range(groups)],
+        "kernel_details_short": [
+            "; ".join(short[k]) + (" ..." if len(long[k]) > 3 else "") if k in long else None for k in range(groups)
+        ],
+    }
+
+
+def _shorten(name: str, width: int = 48) -> str:
+    name = name.removeprefix("void ").replace("at::native::", "").replace("(anonymous namespace)::", "")
+    return name if len(name) <= width else name[: width - 1] + "…"
+
+
+def launching_calls(
+    table: TraceTable, activity: DeviceActivity, launchers: Launchers, direct: Calls, apart: Codes | Bools
+) -> pd.DataFrame:
+    """One row per distinct launching op call and category of its kernels: direct and subtree kernel time (us).
+
+    ``direct``: the same launchers as calls, one per category. A call of several categories has its subtree time in the
+    row of the one that took most; ``_calls`` counts it there only. Calls with another ``apart`` are in other rows.
+    """
+    group = Grouping(table, direct.row, direct.kernel_name, direct.category.code, apart)
+    main, place = _main_parts(direct), np.searchsorted(launchers.row, direct.row)
+    subtree = np.where(main, launchers.subtree_ns[place] / NS_PER_US, np.nan)
+    times = {"direct_us": direct.kernel_ns / NS_PER_US, "subtree_us": subtree}
+    frame = pd.DataFrame(
+        {
+            **identity_of_groups(table, direct, group, direct.category[group.first].tolist()),
+            "operation_count": np.bincount(group.of_call),
+            "_calls": np.bincount(group.of_call, weights=main).astype(np.int64),
+            **statistics_of(times, ByGroup(group.of_call), totals=tuple(times)),
+            "example_row": group.example,
+            **kernel_details(table, activity, direct.events, group.of_call[direct.call_of_event], len(group.first)),
+        }
+    )
+    return with_percent(sorted_by(frame, "direct_us_sum"), "direct_us_sum")
+
+
+def _main_parts(calls: Calls) -> Bools:
+    """Which call is the longest of each row, the first of equals; calls of one row stand together."""
+    again = calls.row[1:] == calls.row[:-1]
+    main: Bools = ~(np.append(again, False) | np.append(False, again))
+    several = np.flatnonzero(~main)
+    ordered = several[np.lexsort((-calls.kernel_ns[several], calls.row[several]))]
+    main[ordered[np.unique(calls.row[ordered], return_index=True)[1]]] = True
+    return main
+
+
+def with_unlinked(unique: pd.DataFrame, unlinked: pd.DataFrame) -> pd.DataFrame:
+    """Rows of launching ops, and those of the kernels that no recorded op launched."""
+    if unlinked.empty:
+        return unique
+    rows = unlinked[["name", "category", "operation_count"]].copy()
+    rows["_calls"] = rows["operation_count"]
+    rows["direct_us_sum"] = rows["subtree_us_sum"] = unlinked["kernel_us_sum"]
+    return pd.concat([unique[rows.columns], rows], ignore_index=True)
+
+
 #: A frame while it is made: adding a column to a dictionary costs nothing.
 Columns = dict[str, Any]
 
@@ -108,12 +322,6 @@ def modelled_table(
     _add_estimate(frame, work, position, timed_us, by_call)
     frame |= kernel_details(table, activity, calls.events, of_call[calls.call_of_event], rows)
     return with_percent(sorted_by(pd.DataFrame(frame), "kernel_us_sum"), "kernel_us_sum")
-
-
-def call_groups(table: TraceTable, readings: OpReadings, calls: Calls, apart: Codes | Bools) -> Grouping:
-    """Calls that are one row: with another number ``apart`` they are in other rows."""
-    reading = np.where(calls.kernel_name >= 0, np.int32(-1), readings.code_of(calls.row))
-    return Grouping(table, calls.row, calls.kernel_name, reading, calls.category.code, apart)
 
 
 def rows_of_events(frame: pd.DataFrame, group: Grouping, calls: Calls, events: int) -> Codes:
@@ -190,7 +398,7 @@ def _add_estimate(frame: Columns, work: KnownWork, position: Ints, timed_us: Flo
         frame["roofline_us"] = unknown
         frame["roofline_bound"] = frame["backend"] = frame["served_from"] = nothing
         frame["percent_of_peak"] = unknown
-        frame |= {f"percent_of_roofline_{name}": unknown for name in STATISTICS}
+        frame |= {f"percent_of_roofline_{name}": unknown for name in SPREAD}
     else:
         mean, kernels = frame["kernel_us_mean"], frame["kernels_per_call"]
         time_us, peak_us = work.take(estimates.time_us, position), work.take(estimates.peak_us, position)
@@ -313,22 +521,17 @@ def with_unlinked_rows(modelled: pd.DataFrame, unlinked: pd.DataFrame) -> pd.Dat
 
 #: The sheet of reductions in the backward pass.
 REDUCE_BACKWARD = "Reduce_bwd"
-_RECORDED_ARGUMENTS = ("input_dims", "input_types", "input_strides", "concrete_inputs")
-_FAMILY_STATISTICS = ("mean", "median", "std", "min", "max")
 
 
 FAMILY_COLUMNS = column_set(
-    shared.NAME, shared.GFLOPS, shared.HBM_MB, shared.INTENSITY, shared.HBM_RATE, shared.COMPUTE_RATE,
-    shared.WIRE, shared.EXCHANGE, shared.SPEC, shared.ROOFLINE,
-    shared.ACHIEVABLE, shared.KERNEL_TIME,
-    shared.CALLS, shared.EXAMPLE,
+    shared.NAME, shared.GFLOPS, shared.HBM_MB, shared.INTENSITY, shared.HBM_RATE, shared.COMPUTE_RATE, shared.WIRE,
+    shared.EXCHANGE, shared.SPEC, shared.ROOFLINE, shared.ACHIEVABLE, shared.KERNEL_TIME, shared.CALLS, shared.EXAMPLE,
     flag(
-        "nested", "TRUE: the call lies inside another modeled call, and its kernels are in both rows; "
-        "sum over the FALSE rows.",
+        "nested",
+        "TRUE: the call lies inside another modeled call, and its kernels are in both rows; sum over the FALSE rows.",
         width=10,
     ),
-    shared.CATEGORY, shared.PROCESS, shared.ARGUMENTS,
-    shared.KERNELS_BEHIND,
+    shared.CATEGORY, shared.PROCESS, shared.ARGUMENTS, shared.KERNELS_BEHIND,
 )  # fmt: skip
 
 
@@ -358,9 +561,7 @@ def families(
         record = {"name": row["name"], **parameters}
         record |= {key: row[key] for key in kept}
         recorded = table.signature_of(int(row["example_row"]))
-        arguments = (recorded.shapes, recorded.dtypes, recorded.strides, recorded.scalars)
-        for key, value in zip(_RECORDED_ARGUMENTS, arguments, strict=True):
-            record[key] = _as_list(value)
+        record |= {key: _as_list(getattr(recorded, argument)) for key, argument in _ARGUMENTS}
         record["nested"] = bool(nested[position])
         is_gradient = model.sheet == Reduce.family and in_backward[example[position]]
         frames.setdefault(REDUCE_BACKWARD if is_gradient else model.sheet, []).append(record)
@@ -371,10 +572,10 @@ _RATES = ("hbm_tb_s", "tflops_s", "effective_interconnect_tb_s", "percent_of_roo
 _CALL_COLUMNS = (
     "category", "gflops", "hbm_mb", "flops_per_byte", "wire_mb", "expected_remote_mb", "remote_from",
     "copies_per_token", "rows_from", "deepep_us",
-    *(f"{rate}_{s}" for rate in _RATES for s in _FAMILY_STATISTICS),
+    *(f"{rate}_{s}" for rate in _RATES for s in SPREAD),
     "compute_spec", "roofline_us", "roofline_bound", "percent_of_peak", "backend", "work_at_most",
     "estimated_us", "percent_of_achievable", "estimated_by",
-    *(f"kernel_us_{s}" for s in (*_FAMILY_STATISTICS, "sum")),
+    *(f"kernel_us_{s}" for s in TOTALED),
     "operation_count", "example_row", "kernel_details", "kernel_details_short",
     "process_name", "process_label", "thread_name",
 )  # fmt: skip
@@ -423,20 +624,25 @@ class PricedCalls:
         """Estimates are at the clock that the caller chose."""
         table, tree, device = recording.trace.table, recording.trace.tree, recording.device
         activity, readings, repeated = attribution.activity, attribution.readings, attribution.repeated
+        roofline, tile = (_estimator(device, backend, options.clock_mhz) for backend in ("roofline", "tile"))
         chosen = _estimator(device, options.backend, options.clock_mhz) if options.backend != "roofline" else None
-        work = _work_and_estimates(readings, device, chosen, options.clock_mhz)
+        work = KnownWork(readings, roofline, chosen, None if device is None else Limits.of(device), tile)
 
         def grouped(calls: Calls, apart: Codes | Bools) -> Grouping:
-            return call_groups(table, readings, calls, apart)
+            """Calls that are one row: with another number ``apart`` they are in other rows."""
+            reading = np.where(calls.kernel_name >= 0, np.int32(-1), readings.code_of(calls.row))
+            return Grouping(table, calls.row, calls.kernel_name, reading, calls.category.code, apart)
 
         def priced(calls: Calls, group: Grouping) -> pd.DataFrame:
             return modelled_table(table, activity, calls, work, attribution.exchanges, group)
 
         events, ops = ops_above(tree, activity)
-        unique = _by_launcher(attribution, events, ops)
+        direct = direct_calls(activity, attribution.event_category)
+        own = launchers(table, activity, events, ops)
+        unique = launching_calls(table, activity, own, direct, repeated[direct.row])
         calls, unified = modelled_calls(activity, readings, events, ops), attribution.unified
         nested = priced(calls, grouped(calls, 2 * repeated[calls.row] + ~np.isin(calls.row, unified.row)))
-        del events, ops, calls
+        del events, ops, calls, direct, own
         category, group = attribution.event_category, grouped(unified, repeated[unified.row])
         modelled = with_places(priced(unified, group), tree, attribution.phases, repeated)
         unlinked = unlinked_rows(table, activity, category)
@@ -455,26 +661,6 @@ class PricedCalls:
             executed=executed_work(unified, readings, step_of, len(window.times)) if asked else None,
             chosen=chosen,
         )
-
-
-def _work_and_estimates(
-    readings: OpReadings, device: HardwareSpec | None, chosen: Callable[[Any], Any] | None, clock_mhz: float | None
-) -> KnownWork:
-    return KnownWork(
-        readings,
-        _estimator(device, "roofline", clock_mhz),
-        chosen,
-        None if device is None else Limits.of(device),
-        _estimator(device, "tile", clock_mhz),
-    )
-
-
-def _by_launcher(attribution: Attribution, events: Codes, ops: RowColumn) -> pd.DataFrame:
-    """Calls by launching op; ``events, ops`` from ``ops_above``."""
-    table, activity = attribution.tree.table, attribution.activity
-    direct = direct_calls(activity, attribution.event_category)
-    own = launchers(table, activity, events, ops)
-    return launching_calls(table, activity, own, direct, attribution.repeated[direct.row])
 
 
 def _estimator(device: HardwareSpec | None, backend: str, clock_mhz: float | None) -> Callable[[Any], Any] | None:

@@ -38,16 +38,8 @@ EXAMPLE = identifier(
     "Position of one of the calls among the trace's complete events; trace.event(n) shows it in full.",
 )
 KERNELS_BEHIND = (
-    text(
-        "kernel_details",
-        "Kernels behind the row: name, stream, count, total and mean duration (µs).",
-        width=48,
-    ),
-    text(
-        "kernel_details_short",
-        "The longest of the kernels behind the row, names shortened.",
-        width=48,
-    ),
+    text("kernel_details", "Kernels behind the row: name, stream, count, total and mean duration (µs).", width=48),
+    text("kernel_details_short", "The longest of the kernels behind the row, names shortened.", width=48),
 )
 PERCENTAGES = (
     percent("percent", "Share of the sheet's summed time."),
@@ -88,11 +80,7 @@ PLACES = (
 HAS_PERF_MODEL = flag("has_perf_model", "Whether the row's work is known.", width=12)
 
 ACHIEVABLE = (
-    us(
-        "estimated_us",
-        "Achievable time of one call, by the backend that --backend chose.",
-        optional=True,
-    ),
+    us("estimated_us", "Achievable time of one call, by the backend that --backend chose.", optional=True),
     percent(
         "percent_of_achievable",
         "Estimated time over mean measured kernel time. Above 100 the kernel is faster than the estimate.",

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from tracelens.analysis.attribution.window import in_steps
-from tracelens.analysis.sheets import coll_analysis, device_memory, perf_summary, step_times
+from tracelens.analysis.sheets import coll_analysis, device_memory, device_timeline, perf_summary
 from tracelens.schema import TEXT, column_set, count, flag, identifier, table, text, us
 from tracelens.trace.table import Kind
 from tracelens.units import NS_PER_US
@@ -30,7 +30,7 @@ CALL_TABLE_COLUMNS = column_set(
     us("start_us", "Since the first event of the trace."),
     us("host_us", "How long its host code ran."),
     us("kernel_us", "Durations of all device events that it and the calls within it launched."),
-)
+)  # fmt: skip
 
 
 @table("calls", columns=CALL_TABLE_COLUMNS)
@@ -67,7 +67,7 @@ SQL_TABLES_COLUMNS = column_set(
     us("gap_before_us", "How long its stream had been idle; NULL for the first event of a stream."),
     flag("is_communication", "Whether it is a collective or another exchange between ranks."),
     flag("is_memcpy", "Whether it is a copy."),
-)
+)  # fmt: skip
 
 
 @table("kernels", columns=SQL_TABLES_COLUMNS)
@@ -116,7 +116,7 @@ def ops(analysis: Analysis) -> pd.DataFrame | None:
     return analysis.frames.get(perf_summary.UNIFIED_PERF_SUMMARY_TITLE)
 
 
-_SHEET = step_times.STEP_TIMES_COLUMNS
+_SHEET = device_timeline.STEP_TIMES_COLUMNS
 STEP_TABLE_COLUMNS = {**_SHEET, "begins_with": replace(_SHEET["begins_with"], number_format=TEXT)}
 
 

@@ -12,18 +12,18 @@ import pandas as pd
 
 from tracelens.analysis.analyze import Analysis
 from tracelens.analysis.attribution.activity import StreamOverlaps, devices_of
+from tracelens.analysis.attribution.calls import MOST_OF_ROOFLINE, TOLERANCE_US
 from tracelens.analysis.attribution.host_time import kernel_launches, named
+from tracelens.analysis.attribution.window import CHOSEN
 from tracelens.analysis.findings.idle_rules import LEAST_SHARE
 from tracelens.analysis.findings.transfers import holds_only_communication
 from tracelens.analysis.grouping import distinct_rows
 from tracelens.analysis.idle.idle_time import BEFORE_RECORDING
 from tracelens.analysis.intervals import Ints
-from tracelens.analysis.reading.captured_graphs import GraphLinks, graph_launches
+from tracelens.analysis.reading.added_ops import GraphLinks, graph_launches
 from tracelens.analysis.reading.engine_steps import STEM
-from tracelens.analysis.reading.recording import CHOSEN
 from tracelens.analysis.sheets import device_timeline, perf_summary
 from tracelens.analysis.verdict.summary import Notice, counted, duration, percent
-from tracelens.analysis.work.known_work import MOST_OF_ROOFLINE, TOLERANCE_US
 from tracelens.files.safe_text import clipped
 from tracelens.perf_models.base import UnknownWork
 from tracelens.perf_models.triton_kernels import FusedKernel

@@ -16,16 +16,17 @@ import pandas as pd
 
 from tracelens.analysis.analyze import Analysis
 from tracelens.analysis.attribution.activity import at_a_time, devices_of
-from tracelens.analysis.attribution.calls import COLLECTIVES, COPY
+from tracelens.analysis.attribution.calls import COLLECTIVES, COPY, rate_of
+from tracelens.analysis.attribution.window import CHOSEN
 from tracelens.analysis.intervals import union_by_group
 from tracelens.analysis.loaded_trace import StepWork
-from tracelens.analysis.reading.captured_graphs import graph_launches
+from tracelens.analysis.reading.added_ops import graph_launches
 from tracelens.analysis.reading.catalog import COMMUNICATION, NO_MODEL
-from tracelens.analysis.reading.recording import CHOSEN
-from tracelens.analysis.sheets import coll_analysis, copies, cpu_ops, device_timeline, perf_summary
+from tracelens.analysis.reading.process_groups import EVERY_ROW
+from tracelens.analysis.sheets import coll_analysis, device_memory, device_timeline, perf_summary
 from tracelens.analysis.sheets.coll_analysis import with_bus_rate
-from tracelens.analysis.sheets.copies import with_rate
-from tracelens.analysis.sheets.distinct_calls import UNLINKED_NAME
+from tracelens.analysis.sheets.device_memory import with_rate
+from tracelens.analysis.sheets.priced_calls import UNLINKED_NAME
 from tracelens.analysis.verdict.notices import input_notices, notices
 from tracelens.analysis.verdict.summary import (
     COMPLETE,
@@ -49,8 +50,6 @@ from tracelens.analysis.verdict.summary import (
     Unseen,
     Utilization,
 )
-from tracelens.analysis.work.expert_exchange import EVERY_ROW
-from tracelens.analysis.work.known_work import rate_of
 from tracelens.errors import SignatureError
 from tracelens.hardware import HardwareSpec
 from tracelens.hardware.recognition import recognize
@@ -348,7 +347,7 @@ def categories(analysis: Analysis, divisor: int) -> tuple[CategoryRow, ...]:
             row = _over_time_taken(rated[name], float(together[code]))
         row = replace(row, time_us=float(took[code]) / divisor, share=float(busy[code]) / total_us)
         if name == COPY and "copies" in analysis.frames:
-            row = with_rate(row, analysis.frames[copies.TITLE], analysis.device)
+            row = with_rate(row, analysis.frames[device_memory.COPIES_TITLE], analysis.device)
         rows.append(row)
     collectives = analysis.frames[coll_analysis.TITLE]
     rows = [with_bus_rate(row, collectives) if row.name == COLLECTIVES else row for row in rows]
@@ -357,7 +356,7 @@ def categories(analysis: Analysis, divisor: int) -> tuple[CategoryRow, ...]:
 
 def cpu_categories(analysis: Analysis, divisor: int) -> tuple[CategoryRow, ...]:
     """By the CPU ops' own time; shares are of all of it."""
-    unique = analysis.frames[cpu_ops.CPU_OPS_TITLE]
+    unique = analysis.frames[perf_summary.CPU_OPS_TITLE]
     own = unique.groupby("category")["host_self_us_sum"].sum()
     total = float(own.sum()) or 1.0
     rows = [

@@ -12,7 +12,7 @@ import pandas as pd
 
 from tracelens.analysis.analyze import analyze
 from tracelens.analysis.loaded_trace import AnalysisOptions, load
-from tracelens.analysis.reading.recorded_groups import recorded_ep_size
+from tracelens.analysis.reading.process_groups import recorded_ep_size
 from tracelens.analysis.sheets import perf_summary
 from tracelens.backends.base import System
 from tracelens.errors import InputError, NothingToAnalyzeError, UsageError

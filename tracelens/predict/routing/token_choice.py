@@ -11,8 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tracelens.analysis.loaded_trace import load
-from tracelens.analysis.reading.recorded_groups import attributes_of_calls
-from tracelens.analysis.work.expert_layers import integers
+from tracelens.analysis.reading.process_groups import attributes_of_calls, integers
 from tracelens.errors import NothingToAnalyzeError, UsageError
 from tracelens.lazy.records import dataclass
 from tracelens.trace.table import Kind

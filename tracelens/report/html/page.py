@@ -23,7 +23,7 @@ from tracelens.analysis.idle.idle_time import CAUSES
 from tracelens.analysis.page.op_charts import MAX_NODES, Drilldown, Icicle, Roofs, drilldown, icicle, roofs
 from tracelens.analysis.page.step_rectangles import HostLanes, StepIdle
 from tracelens.analysis.page.step_timeline import MAX_RECTS, Lane, StepTimeline, step_timelines
-from tracelens.analysis.sheets import coll_analysis, cpu_ops, kernel_time, perf_summary
+from tracelens.analysis.sheets import coll_analysis, perf_summary
 from tracelens.analysis.sheets.module_time import lines_of_events
 from tracelens.analysis.verdict.summary import DeviceSummary, Summary
 from tracelens.files.documents import json_encoded
@@ -266,7 +266,7 @@ def _page(sheets: Sequence[Sheet], summary: Summary, result: Analyzed, limits: P
     pictures = Pictures.of(result, max_rects=limits.rects, max_nodes=limits.nodes)
     ops, kernels = (
         by_title(sheets, perf_summary.UNIFIED_PERF_SUMMARY_TITLE),
-        by_title(sheets, kernel_time.KERNEL_SUMMARY_TITLE),
+        by_title(sheets, perf_summary.KERNEL_SUMMARY_TITLE),
     )
     tables = {
         table.key: table
@@ -274,7 +274,7 @@ def _page(sheets: Sequence[Sheet], summary: Summary, result: Analyzed, limits: P
             page_table("ops", _overview(ops, kernels), OPS, limits.rows),
             page_table("kernels", kernels, KERNELS, limits.rows),
             page_table("collectives", by_title(sheets, coll_analysis.TITLE), COLLECTIVES, limits.rows),
-            page_table("cpu-ops", by_title(sheets, cpu_ops.CPU_OPS_TITLE), CPU_OPS, limits.rows),
+            page_table("cpu-ops", by_title(sheets, perf_summary.CPU_OPS_TITLE), CPU_OPS, limits.rows),
         )
         if table is not None
     }

@@ -1,19 +1,28 @@
-"""What the sheets of a job are made from, and the columns that several of them show."""
+"""What the sheets of a job are made from, the columns that several of them show, and the registry of its sheets."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from functools import cached_property
+from functools import cache, cached_property
+from importlib import import_module
 
 from tracelens.analysis.intervals import Ints
-from tracelens.analysis.ranks.clocks import Clocks
-from tracelens.analysis.ranks.matching import Instances, JobCalls, instances, waiting_ns
+from tracelens.analysis.ranks.matching import Clocks, Instances, JobCalls, instances, waiting_ns
 from tracelens.analysis.ranks.rank_summary import RankSummary
-from tracelens.analysis.ranks.sheets import rank_sheets
+from tracelens.analysis.sheets import collect_sheets
 from tracelens.analysis.sheets.coll_analysis import COLUMNS as _COLLECTIVES
 from tracelens.analysis.sheets.context import Frames
 from tracelens.lazy.records import dataclass
+from tracelens.registry import Registry
 from tracelens.schema import count, identifier, mb, number, percent, text, us
+
+
+@cache
+def rank_sheets() -> Registry:
+    """Title -> sheet function of the multi-rank report."""
+    modules = ("rank_collectives", "rank_times")
+    return collect_sheets([import_module(f"{__package__}.{name}") for name in modules])
+
 
 GB_S, TB_S = "GB/s (1e9 bytes per second), wire", "TB/s (1e12 bytes per second), wire"
 

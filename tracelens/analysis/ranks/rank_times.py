@@ -1,16 +1,26 @@
-"""Sheets of a job's ranks: where their time went, stragglers, cost by step, pipeline bubbles, clocks."""
+"""Sheets of a job's ranks: where their time went, stragglers, cost by step, pipeline bubbles, clocks, token
+exchanges.
+"""
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
+import numpy.typing as npt
 import pandas as pd
 
-from tracelens.analysis.intervals import union_by_group
+from tracelens.analysis.intervals import Ints, union_by_group
+from tracelens.analysis.ranks import job_context
+from tracelens.analysis.ranks.job_context import HOST, RANK, STEP, WAITING, JobContext
 from tracelens.analysis.ranks.matching import collective_rows, is_between_two, own_cost_ns
 from tracelens.analysis.ranks.rank_files import ranks_text
-from tracelens.analysis.ranks.sheets.job_context import HOST, RANK, STEP, WAITING, JobContext
-from tracelens.schema import column_set, count, identifier, number, percent, sheet, text, us
-from tracelens.units import NS_PER_US
+from tracelens.analysis.ranks.rank_summary import NOTIFY, ExchangeOp
+from tracelens.analysis.sheets import sheet_row
+from tracelens.analysis.sheets.shared_columns import CALLS, NAME
+from tracelens.lazy.records import dataclass
+from tracelens.schema import LAST, column_set, count, identifier, number, percent, sheet, text, us
+from tracelens.units import BYTES_PER_MB, NS_PER_US, TERA_PER_S_IN_PER_US
 
 RANKS_COLUMNS = column_set(
     RANK,
@@ -24,7 +34,7 @@ RANKS_COLUMNS = column_set(
     us("total_comm_us", "Time in which communication ran."),
     us("idle_us", "Time in which nothing ran."),
     text("note", "Parts of the file that could not be used.", width=44, optional=True),
-)
+)  # fmt: skip
 
 
 @sheet("ranks", columns=RANKS_COLUMNS, order=510)
@@ -67,7 +77,7 @@ RANK_TIMES_COLUMNS = column_set(
     us("wait_us_mean", f"Mean over its collectives. {WAITING}"),
     count("num_collectives", "Matched collectives of the rank, without sends and receives."),
     us("duration_us_sum", "Sum of their durations, waiting included."),
-)
+)  # fmt: skip
 
 
 @sheet(RANK_TIMES_TITLE, columns=RANK_TIMES_COLUMNS, order=520)
@@ -118,16 +128,10 @@ STEP_COST_COLUMNS = column_set(
     us("step_us_min", "Shortest over the ranks."),
     us("step_us_max", "Longest over the ranks."),
     identifier("slowest_rank", "Rank that waited least for the others."),
-    us(
-        "slowest_wait_us",
-        "Time in which it waited in at least one collective (no send/recv).",
-    ),
+    us("slowest_wait_us", "Time in which it waited in at least one collective (no send/recv)."),
     us("others_wait_us", "Mean of the same over the other ranks."),
-    us(
-        "cost_us",
-        "others' mean less its own: the most the step would gain if this rank were like the others.",
-    ),
-)
+    us("cost_us", "others' mean less its own: the most the step would gain if this rank were like the others."),
+)  # fmt: skip
 
 
 @sheet(STEP_COST_TITLE, columns=STEP_COST_COLUMNS, order=530)
@@ -181,7 +185,7 @@ PIPELINE_BUBBLES_COLUMNS = column_set(
     us("idle_us", "Nothing ran."),
     us("bubble_us", "Exposed sends and receives, and idle time. An upper bound: a host may be late too."),
     percent("bubble_percent", "Share of the steps."),
-)
+)  # fmt: skip
 
 
 @sheet(PIPELINE_BUBBLES_TITLE, columns=PIPELINE_BUBBLES_COLUMNS, order=600)
@@ -238,12 +242,12 @@ CLOCKS_COLUMNS = column_set(
     number("drift_ppm", "How much faster the clock runs; subtracted.", shape="0.000", unit="µs per second"),
     us(
         "residual_us",
-        "Robust standard deviation (1.4826 MAD) of the end times' differences after the correction. Skew below "
-        "it is not significant.",
+        "Robust standard deviation (1.4826 MAD) of the end times' differences after the correction. Skew below it is "
+        "not significant.",
     ),
     count("points", "Collectives shared with the host it was fitted to."),
     text("fitted_to", "Host whose clock it was compared with.", width=18),
-)
+)  # fmt: skip
 
 
 @sheet("clocks", columns=CLOCKS_COLUMNS, order=610)
@@ -263,3 +267,204 @@ def clocks_frame(job: JobContext) -> pd.DataFrame:
             for clock in job.clocks.hosts
         ]
     )
+
+
+RANK_EXCHANGES_TITLE = "ep_long"
+RANK_EXCHANGES_COLUMNS = column_set(
+    NAME, job_context.GROUP, job_context.SIZE, job_context.RANK, job_context.STEP, job_context.EXCHANGE_RATES,
+    job_context.EXCHANGE_BYTES,
+    count("tokens", "Rows given to the op."),
+    count("hidden", "Width of a row, in elements."),
+    count("kernels", "Communication kernels of the call."),
+    us("kernel_us", "Busy time of the call's kernels, waiting included."),
+    us("wait_us", f"Over the call's kernels. {job_context.WAITING}"),
+    us("transfer_us", "Token-moving kernels, from their last rank's start."),
+    job_context.LAST,
+)  # fmt: skip
+
+
+@sheet(RANK_EXCHANGES_TITLE, columns=RANK_EXCHANGES_COLUMNS, order=660, json=None)
+def rank_exchanges_frame(job: JobContext) -> pd.DataFrame:
+    """One row per token exchange of a rank.
+
+    An op with its kernels, or a kernel without an op above it. ``kernel_us``: all kernels of the op, waiting and
+    agreeing on counts included; *effective* rates are over that. ``transfer_us``: the kernels that move tokens,
+    each from the moment its last rank has started; *true* rates are over that, and None where the others' kernels were
+    not found.
+    ``wire_mb`` counts every copy of a token (``rows_from``); ``expected_remote_mb`` those that leave the rank, by
+    recorded counts or by even routing (``remote_from``).
+    """
+    kernels = _exchange_kernels(job)
+    if kernels is None:
+        return pd.DataFrame()
+    by_time = np.argsort(job.calls.start[kernels.rows[kernels.first[:-1]]], kind="stable")
+    return pd.DataFrame([_record(job, kernels, number) for number in by_time.tolist()])
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class _ExchangeKernels:
+    """Kernels of token exchanges, call by call: those of call ``i`` are ``rows[first[i]:first[i + 1]]``.
+
+    ``moves``: which kernels move tokens. By call: ``transfer_ns`` is that of those which met all their ranks'
+    counterparts, ``is_met`` says that all of them did.
+    """
+
+    rows: Ints
+    first: Ints
+    moves: npt.NDArray[np.bool_]
+    busy_ns: Ints
+    waited_ns: npt.NDArray[np.number]
+    transfer_ns: Ints
+    is_met: npt.NDArray[np.bool_]
+
+
+def _exchange_kernels(job: JobContext) -> _ExchangeKernels | None:
+    calls, found = job.calls, job.found
+    is_exchange = np.array([m.is_exchange for m in calls.messages] or [False], bool)
+    rows = np.flatnonzero((calls.op >= 0) | is_exchange[calls.message]) if len(calls.start) else np.zeros(0, np.int64)
+    if not len(rows):
+        return None
+    call = np.where(calls.op[rows] < 0, -1 - np.arange(len(rows)), calls.op[rows])
+    order = np.lexsort((calls.start[rows], call, calls.rank[rows]))
+    rows, call = rows[order], call[order]
+    fresh = np.concatenate(([True], (np.diff(call) != 0) | (np.diff(calls.rank[rows]) != 0)))
+    group = np.cumsum(fresh) - 1
+    n = int(fresh.sum())
+    start, end = calls.start[rows], calls.end[rows]
+    moves = np.array([m.word != NOTIFY for m in calls.messages])[calls.message[rows]]
+    instance = np.maximum(calls.instance[rows], 0)
+    arrived = (calls.instance[rows] >= 0) & (found.present[instance] > 1)
+    after = np.minimum(np.maximum(start, found.latest_start[instance]), end)
+    use = moves & arrived
+    moved, met = np.bincount(group[moves], minlength=n), np.bincount(group[use], minlength=n)
+    return _ExchangeKernels(
+        rows=rows,
+        first=np.append(np.flatnonzero(fresh), len(rows)),
+        moves=moves,
+        busy_ns=union_by_group(group, start, end, n),
+        waited_ns=np.bincount(group, weights=job.waited[rows], minlength=n),
+        transfer_ns=union_by_group(group[use], after[use], end[use], n),
+        is_met=(moved > 0) & (met == moved),
+    )
+
+
+def _record(job: JobContext, kernels: _ExchangeKernels, number: int) -> dict[str, Any]:
+    calls = job.calls
+    first, last = kernels.first[number : number + 2].tolist()
+    row, lead = kernels.rows[first], kernels.rows[first + int(kernels.moves[first:last].argmax())]
+    rank = calls.ranks[int(calls.rank[row])]
+    message, at = calls.messages[int(calls.message[lead])], int(calls.instance[lead])
+    channel = calls.channels[int(calls.channel_of[at])] if at >= 0 else None
+    members = channel.ranks if channel is not None else ()
+    summary, code = job.ranks[rank], int(calls.op[row])
+    op = summary.ops[int(summary.op_kind[code])] if code >= 0 else None
+    sent, remote = _sent(op, rank, members)
+    busy_us, transfer_us = kernels.busy_ns[number] / NS_PER_US, kernels.transfer_ns[number] / NS_PER_US
+    is_met = bool(kernels.is_met[number])
+    return {
+        "name": op.name if op is not None else f"{message.word} kernel without an op",
+        "group_name": channel.label if channel is not None else message.group,
+        "group_size": len(members) or None,
+        "rank": rank,
+        "step": int(calls.step[row]),
+        **sent,
+        "kernels": last - first,
+        "kernel_us": busy_us,
+        "wait_us": kernels.waited_ns[number] / NS_PER_US,
+        "transfer_us": transfer_us if is_met else None,
+        "effective_interconnect_tb_s": rate_tb_s(remote, busy_us),
+        "true_interconnect_tb_s": rate_tb_s(remote, transfer_us) if is_met else None,
+        "last_rank": calls.ranks[int(job.found.last[at])] if at >= 0 and is_met else None,
+    }
+
+
+def _sent(op: ExchangeOp | None, rank: int, members: tuple[int, ...]) -> tuple[dict[str, Any], float | None]:
+    """What an exchange sends, and the bytes of it that leave the rank."""
+    if op is None:
+        keys = ("tokens", "hidden", "rows", "rows_from", "wire_mb", "expected_remote_mb", "remote_from")
+        return dict.fromkeys(keys) | {"rows_from": "", "remote_from": ""}, None
+    exchanged, share = op.exchanged_bytes, op.remote_share(rank, members)
+    remote = exchanged * share.share if exchanged is not None and share is not None else None
+    return {
+        "tokens": op.tokens,
+        "hidden": op.hidden,
+        "rows": op.rows,
+        "rows_from": op.rows_from,
+        "wire_mb": _mb(exchanged),
+        "expected_remote_mb": _mb(remote),
+        "remote_from": share.source if share is not None else "",
+    }, remote
+
+
+def _mb(nbytes: float | None) -> float | None:
+    return None if nbytes is None else nbytes / BYTES_PER_MB
+
+
+def rate_tb_s(nbytes: float | None, time_us: float) -> float | None:
+    """TB/s; None where either is unknown."""
+    return None if nbytes is None or time_us <= 0 else nbytes / time_us / TERA_PER_S_IN_PER_US
+
+
+EP_SUMMARY_TITLE = "ep_summary"
+EP_SUMMARY_COLUMNS = column_set(
+    NAME, job_context.GROUP, job_context.SIZE, job_context.RANK, CALLS, job_context.EXCHANGE_RATES,
+    job_context.WAITING_SHARE, job_context.EXCHANGE_BYTES,
+    us("kernel_us_mean", "Busy time of one call's kernels, waiting included."),
+    us("wait_us_mean", f"Over the call's kernels. {job_context.WAITING}"),
+    us("transfer_us_mean", "Token-moving kernels, from their last rank's start."),
+)  # fmt: skip
+
+
+def exchange_summary(frame: pd.DataFrame, *, by_rank: bool) -> pd.DataFrame:
+    """Exchanges by op and group, and by rank too on request. Rates are summed bytes over summed time."""
+    if frame.empty:
+        return frame
+    keys = ["name", "group_name", "group_size", *(["rank"] if by_rank else [])]
+    rows = []
+    for key, part in frame.groupby(keys, dropna=False, sort=True):
+        timed = part[part["transfer_us"].notna()]
+        row: dict[str, object] = dict(zip(keys, key if isinstance(key, tuple) else (key,), strict=True))
+        row |= {
+            "operation_count": len(part),
+            "wire_mb": _total(part["wire_mb"]),
+            "rows": _total(part["rows"]),
+            "rows_from": _sources(part["rows_from"]),
+            "expected_remote_mb": _total(part["expected_remote_mb"]),
+            "remote_from": _sources(part["remote_from"]),
+            "kernel_us_mean": float(part["kernel_us"].mean()),
+            "wait_us_mean": float(part["wait_us"].mean()),
+            "transfer_us_mean": float(timed["transfer_us"].astype(float).mean()) if len(timed) else None,
+            "waiting_percent": 100 * float(part["wait_us"].sum()) / max(float(part["kernel_us"].sum()), 1e-9),
+            "effective_interconnect_tb_s": _rate(part, "kernel_us"),
+            "true_interconnect_tb_s": _rate(timed, "transfer_us"),
+        }
+        rows.append(row)
+    return pd.DataFrame(rows)
+
+
+def _sources(texts: pd.Series) -> str | None:
+    return ", ".join(sorted({str(text) for text in texts if text})) or None
+
+
+def _total(values: pd.Series) -> float | None:
+    return None if values.isna().any() or not len(values) else float(values.astype(float).sum())
+
+
+def _rate(rows: pd.DataFrame, time: str) -> float | None:
+    """TB/s of what leaves the ranks over the column ``time``, of all rows together."""
+    megabytes = _total(rows["expected_remote_mb"])
+    return None if megabytes is None else rate_tb_s(megabytes * BYTES_PER_MB, float(rows[time].sum()))
+
+
+SHEETS = (
+    sheet_row(
+        EP_SUMMARY_TITLE, 540, LAST, "Token exchanges by op and group: effective rates beside true ones.",
+        lambda job: exchange_summary(job.frames[RANK_EXCHANGES_TITLE], by_rank=False),
+        EP_SUMMARY_COLUMNS.values(),
+    ),
+    sheet_row(
+        "ep_by_rank", 550, LAST, "Token exchanges by op, group and rank.",
+        lambda job: exchange_summary(job.frames[RANK_EXCHANGES_TITLE], by_rank=True),
+        EP_SUMMARY_COLUMNS.values(),
+    ),
+)  # fmt: skip

@@ -1,5 +1,5 @@
-"""Sheets of the communication calls of all ranks: groups, single calls, matched collectives, overlap with
-computation.
+"""Sheets of the communication calls of all ranks: groups, single calls, matched collectives, all-to-alls, overlap
+with computation.
 """
 
 from __future__ import annotations
@@ -9,24 +9,22 @@ import numpy.typing as npt
 import pandas as pd
 
 from tracelens.analysis.intervals import Ints
+from tracelens.analysis.ranks import job_context
+from tracelens.analysis.ranks.job_context import COLLECTIVE, GROUP, GROUP_RANKS, SIZE, JobContext
 from tracelens.analysis.ranks.matching import JobCalls, matched_rows
 from tracelens.analysis.ranks.rank_files import ranks_text
-from tracelens.analysis.ranks.rank_summary import CommunicationCall
-from tracelens.analysis.ranks.sheets import job_context
-from tracelens.analysis.ranks.sheets.job_context import COLLECTIVE, GROUP, GROUP_RANKS, SIZE, JobContext
+from tracelens.analysis.ranks.rank_summary import ALL_TO_ALL, CommunicationCall
 from tracelens.analysis.sheets.coll_analysis import bus_gb_s
 from tracelens.analysis.sheets.shared_columns import CALLS, STREAM
 from tracelens.perf_models.collective import bus_factor
-from tracelens.schema import column_set, count, identifier, number, percent, sheet, statistics, text, us
+from tracelens.schema import column_set, count, identifier, mb, number, percent, sheet, statistics, text, us
 from tracelens.units import BYTES_PER_MB, GB_PER_S_IN_BYTES_PER_US, NS_PER_US
 
 GROUPS_COLUMNS = column_set(
-    GROUP,
-    GROUP_RANKS,
-    SIZE,
+    GROUP, GROUP_RANKS, SIZE,
     count("matched", "Collectives found on two ranks or more."),
     count("unmatched", "Calls whose counterpart is in no trace."),
-)
+)  # fmt: skip
 
 
 @sheet("groups", columns=GROUPS_COLUMNS, order=620)
@@ -55,26 +53,16 @@ def groups_frame(job: JobContext) -> pd.DataFrame:
 
 NCCL_LONG_TITLE = "nccl_long"
 NCCL_LONG_COLUMNS = column_set(
-    job_context.RANK,
-    job_context.ID,
-    job_context.GROUP,
-    job_context.COLLECTIVE,
-    job_context.SIZE,
-    job_context.DTYPE,
-    job_context.IN_NELEMS,
-    job_context.OUT_NELEMS,
-    job_context.IN_SPLIT,
-    job_context.OUT_SPLIT,
-    STREAM,
+    job_context.RANK, job_context.ID, job_context.GROUP, job_context.COLLECTIVE, job_context.SIZE, job_context.DTYPE,
+    job_context.IN_NELEMS, job_context.OUT_NELEMS, job_context.IN_SPLIT, job_context.OUT_SPLIT, STREAM,
     job_context.STEP,
     us("start_us", "Start on the first host's clock, from the earliest call."),
     us("duration_us", "Duration, waiting included."),
     us("wait_us", f"{job_context.WAITING} Empty without a counterpart."),
     us("transfer_us", "Duration less waiting. Empty without a counterpart."),
     us("exposed_us", "Part of the duration in which the rank computed nothing."),
-    job_context.IN_MB,
-    job_context.OUT_MB,
-)
+    job_context.IN_MB, job_context.OUT_MB,
+)  # fmt: skip
 
 
 @sheet(NCCL_LONG_TITLE, columns=NCCL_LONG_COLUMNS, order=670, json=None)
@@ -85,28 +73,34 @@ def nccl_long_frame(job: JobContext) -> pd.DataFrame:
     first = int(calls.start.min()) if n else 0
     matched = np.zeros(n, bool)
     matched[matched_rows(calls)] = True
-    messages = _Messages(calls)
+
+    def column(key: str) -> npt.NDArray[np.object_]:
+        """A field of the message behind each call."""
+        values = np.empty(len(calls.messages), object)
+        values[:] = [getattr(message, key) for message in calls.messages]
+        return values[calls.message]
+
     labels = np.array([channel.label for channel in calls.channels] or [""], object)
-    exchange = messages.column("is_exchange").astype(bool) & (calls.instance >= 0)
-    group = messages.column("group")
+    exchange = column("is_exchange").astype(bool) & (calls.instance >= 0)
+    group = column("group")
     group[exchange] = labels[calls.channel_of[calls.instance[exchange]]]
     return pd.DataFrame(
         {
             "rank": np.array(calls.ranks, np.int64)[calls.rank] if n else np.zeros(0, np.int64),
             "collective_id": _known(calls.instance),
             "group_name": group,
-            **{key: messages.column(key) for key in ("name", "size", "dtype", "elements_in", "elements_out")},
-            "in_split": [None if s is None else str(list(s)) for s in messages.column("in_split")],
-            "out_split": [None if s is None else str(list(s)) for s in messages.column("out_split")],
-            "stream": messages.column("stream"),
+            **{key: column(key) for key in ("name", "size", "dtype", "elements_in", "elements_out")},
+            "in_split": [None if s is None else str(list(s)) for s in column("in_split")],
+            "out_split": [None if s is None else str(list(s)) for s in column("out_split")],
+            "stream": column("stream"),
             "step": _known(calls.step),
             "start_us": (calls.start - first) / NS_PER_US,
             "duration_us": (calls.end - calls.start) / NS_PER_US,
             "wait_us": np.where(matched, waited / NS_PER_US, np.nan),
             "transfer_us": np.where(matched, (calls.end - calls.start - waited) / NS_PER_US, np.nan),
             "exposed_us": calls.exposed / NS_PER_US,
-            "in_mb": [None if b is None else b / BYTES_PER_MB for b in messages.column("in_bytes")],
-            "out_mb": [None if b is None else b / BYTES_PER_MB for b in messages.column("out_bytes")],
+            "in_mb": [None if b is None else b / BYTES_PER_MB for b in column("in_bytes")],
+            "out_mb": [None if b is None else b / BYTES_PER_MB for b in column("out_bytes")],
         }
     ).rename(
         columns={
@@ -123,28 +117,11 @@ def _known(numbers: Ints) -> npt.NDArray[np.object_]:
     return result
 
 
-class _Messages:
-    """Fields of the messages behind calls, looked up once per distinct message."""
-
-    def __init__(self, calls: JobCalls) -> None:
-        self._calls = calls
-
-    def column(self, key: str) -> npt.NDArray[np.object_]:
-        values = np.empty(len(self._calls.messages), object)
-        values[:] = [getattr(message, key) for message in self._calls.messages]
-        return values[self._calls.message]
-
-
 NCCL_SUMMARY_LONG_TITLE = "nccl_summary_long"
 
 NCCL_SUMMARY_LONG_COLUMNS = column_set(
-    job_context.COLLECTIVE,
-    job_context.GROUP,
-    job_context.SIZE,
-    job_context.DTYPE,
-    job_context.IN_NELEMS,
-    job_context.OUT_NELEMS,
-    job_context.IN_MB,
+    job_context.COLLECTIVE, job_context.GROUP, job_context.SIZE, job_context.DTYPE, job_context.IN_NELEMS,
+    job_context.OUT_NELEMS, job_context.IN_MB,
     statistics(
         ("sum", "mean", "median", "std", "min", "max"),
         us("duration_us", "Duration of one rank's call, in which it also waits for the others."),
@@ -153,12 +130,12 @@ NCCL_SUMMARY_LONG_COLUMNS = column_set(
     CALLS,
     number(
         "effective_bus_gb_s",
-        "Bus bandwidth as nccl-tests counts it, over the median duration, waiting included: "
-        "at least what the links reached. Empty without a recorded group and size.",
+        "Bus bandwidth as nccl-tests counts it, over the median duration, waiting included: at least what the links "
+        "reached. Empty without a recorded group and size.",
         unit="GB/s",
         optional=True,
     ),
-)
+)  # fmt: skip
 
 
 @sheet(NCCL_SUMMARY_LONG_TITLE, columns=NCCL_SUMMARY_LONG_COLUMNS, order=570)
@@ -181,31 +158,28 @@ def nccl_summary_long_frame(job: JobContext) -> pd.DataFrame:
     ranks = [None if np.isnan(size) else int(size) for size in result["group_size"].astype(float)]
     sizes = sizes.where(sizes.notna(), None).assign(group_size=pd.Series(ranks, dtype=object))
     result["effective_bus_gb_s"] = bus_gb_s(sizes, result["duration_us_median"])
-    result = result.drop(columns="out_mb")
-    order = result.assign(_n=result["collective"].astype(str), _g=result["group_name"].astype(str))
-    order = order.sort_values(["duration_us_sum", "_n", "_g"], ascending=[False, True, True], kind="stable")
-    return result.loc[order.index].reset_index(drop=True)
+    return _by_time(result.drop(columns="out_mb"), "duration_us_sum", "collective", "group_name")
+
+
+def _by_time(rows: pd.DataFrame, time: str, *texts: str) -> pd.DataFrame:
+    """Rows by ``time``, the longest first, then by ``texts``."""
+    return rows.sort_values(
+        [time, *texts],
+        ascending=[False, *[True] * len(texts)],
+        kind="stable",
+        ignore_index=True,
+        key=lambda column: column if column.name == time else column.astype(str),
+    )
 
 
 RANK_COLLECTIVES_TITLE = "nccl_implicit_sync"
 RANK_COLLECTIVES_COLUMNS = column_set(
-    job_context.ID,
-    job_context.GROUP,
-    job_context.SIZE,
-    job_context.COLLECTIVE,
-    job_context.DTYPE,
-    job_context.STEP,
-    job_context.FULL,
-    job_context.PRESENT,
-    job_context.LATENCY,
-    job_context.WAIT_MEAN,
-    job_context.SKEW,
+    job_context.ID, job_context.GROUP, job_context.SIZE, job_context.COLLECTIVE, job_context.DTYPE, job_context.STEP,
+    job_context.FULL, job_context.PRESENT, job_context.LATENCY, job_context.WAIT_MEAN, job_context.SKEW,
     us("end_skew_us", "Latest less earliest end over the ranks, on one clock."),
-    job_context.ALGORITHM,
-    job_context.BUS,
-    job_context.LAST,
+    job_context.ALGORITHM, job_context.BUS, job_context.LAST,
     identifier("first_rank", "Rank that started first."),
-)
+)  # fmt: skip
 
 
 @sheet(RANK_COLLECTIVES_TITLE, columns=RANK_COLLECTIVES_COLUMNS, order=650, json=None)
@@ -291,8 +265,8 @@ NCCL_SUMMARY_IMPLICIT_SYNC_COLUMNS = column_set(
     job_context.WAITING_SHARE,
     text(
         "verdict",
-        "transfer-dominated (waiting below 30 %), arrival-skew-dominated (above 70 %), mixed, or inconclusive: "
-        "the skew is within the clocks' uncertainty.",
+        "transfer-dominated (waiting below 30 %), arrival-skew-dominated (above 70 %), mixed, or inconclusive: the "
+        "skew is within the clocks' uncertainty.",
         width=26,
     ),
     *(statistics(_OVER, column) for column in _SPREAD),
@@ -323,12 +297,7 @@ def nccl_summary_implicit_sync_frame(job: JobContext) -> pd.DataFrame:
         row["verdict"] = wait_verdict(wait, transfer, float(part["start_skew_us"].median()), job.clocks.residual_us)
         row["operation_count"] = len(part)
         rows.append(row)
-    result = pd.DataFrame(rows)
-    text = result[["group_name", "collective", "dtype"]].astype(str)
-    order = result.assign(_g=text["group_name"], _c=text["collective"], _d=text["dtype"]).sort_values(
-        ["wait_per_rank_us_sum", "_g", "_c", "_d"], ascending=[False, True, True, True], kind="stable"
-    )
-    return result.loc[order.index].reset_index(drop=True)
+    return _by_time(pd.DataFrame(rows), "wait_per_rank_us_sum", "group_name", "collective", "dtype")
 
 
 def wait_verdict(wait: float, transfer: float, skew_us: float, residual_us: float | None) -> str:
@@ -339,16 +308,143 @@ def wait_verdict(wait: float, transfer: float, skew_us: float, residual_us: floa
     return TRANSFER if share < _MOSTLY_TRANSFER else SKEWED if share > _MOSTLY_WAITING else MIXED
 
 
-OVERLAP_COLUMNS = column_set(
-    GROUP,
-    COLLECTIVE,
+NCCL_ALL2ALLV_TITLE = "nccl_all2allv"
+NCCL_ALL2ALLV_COLUMNS = column_set(
+    job_context.ID, job_context.GROUP, job_context.SIZE, job_context.COLLECTIVE, job_context.DTYPE, job_context.PRESENT,
+    job_context.TOTAL, job_context.WALL, job_context.LATENCY, job_context.SKEW, job_context.THROUGHPUT,
+    number("rank_gb_s_max", "Largest input over duration of a rank.", unit=job_context.GB_S),
+    number("rank_gb_s_min", "Smallest input over duration of a rank.", unit=job_context.GB_S),
+    job_context.IMBALANCE, job_context.LAST,
+)  # fmt: skip
+
+
+@sheet(NCCL_ALL2ALLV_TITLE, columns=NCCL_ALL2ALLV_COLUMNS, order=640, json=None)
+def nccl_all2allv_frame(job: JobContext) -> pd.DataFrame:
+    """One row per matched all-to-all."""
+    calls, found = job.calls, job.found
+    words = np.array([m.word in ALL_TO_ALL for m in calls.messages] or [False], bool)
+    rows = matched_rows(calls)
+    rows = rows[words[calls.message[rows]]]
+    if not len(rows):
+        return pd.DataFrame()
+    records = []
+    order = rows[np.argsort(calls.instance[rows], kind="stable")]
+    for part in np.split(order, np.flatnonzero(np.diff(calls.instance[order])) + 1):
+        i = int(calls.instance[part[0]])
+        message = calls.messages[int(calls.message[part[0]])]
+        sent = [calls.messages[code].in_bytes for code in calls.message[part].tolist()]
+        took_us = ((calls.end - calls.start)[part] / NS_PER_US).tolist()
+        wall = (found.latest_end[i] - found.earliest_start[i]) / NS_PER_US
+        records.append(
+            {
+                "collective_id": i,
+                "group_name": calls.channels[int(calls.channel_of[i])].label,
+                "group_size": message.size,
+                "collective": message.name,
+                "dtype": message.dtype,
+                "ranks_present": len(part),
+                "wall_us": wall,
+                "comm_latency_us": found.shortest[i] / NS_PER_US,
+                "start_skew_us": (found.latest_start[i] - found.earliest_start[i]) / NS_PER_US,
+                **_volumes(sent, took_us, wall),
+                "last_rank": calls.ranks[int(found.last[i])],
+            }
+        )
+    return pd.DataFrame(records)
+
+
+def _volumes(sent: list[float | None], took_us: list[float], wall_us: float) -> dict[str, float | None]:
+    """What all ranks together sent, how fast and how evenly; None where the bytes of a rank were not recorded."""
+    known = [nbytes for nbytes in sent if nbytes is not None]
+    if len(known) < len(sent):
+        return dict.fromkeys(("total_sent_mb", "throughput_gb_s", "rank_gb_s_max", "rank_gb_s_min", "size_imbalance"))
+    per_us = [nbytes / us for nbytes, us in zip(known, took_us, strict=True) if us > 0]
+    total = sum(known)
+    return {
+        "total_sent_mb": total / BYTES_PER_MB,
+        "throughput_gb_s": total / wall_us / GB_PER_S_IN_BYTES_PER_US if wall_us > 0 else None,
+        "rank_gb_s_max": max(per_us) / GB_PER_S_IN_BYTES_PER_US if per_us else None,
+        "rank_gb_s_min": min(per_us) / GB_PER_S_IN_BYTES_PER_US if per_us else None,
+        "size_imbalance": max(known) / (total / len(known)) if total else None,
+    }
+
+
+_MEANS = (job_context.TOTAL, job_context.WALL, job_context.THROUGHPUT, job_context.IMBALANCE, job_context.SKEW)
+NCCL_SUMMARY_ALL2ALLV_COLUMNS = column_set(
+    job_context.GROUP, job_context.SIZE, job_context.COLLECTIVE, job_context.DTYPE,
+    *(statistics(("mean",), column) for column in _MEANS),
+    statistics(("max",), job_context.IMBALANCE),
     CALLS,
+)  # fmt: skip
+
+
+@sheet("nccl_summary_all2allv", columns=NCCL_SUMMARY_ALL2ALLV_COLUMNS, order=580)
+def nccl_summary_all2allv_frame(job: JobContext) -> pd.DataFrame:
+    """All-to-alls by group."""
+    all_to_alls = job.frames[NCCL_ALL2ALLV_TITLE]
+    if all_to_alls.empty:
+        return all_to_alls
+    keys = ["group_name", "group_size", "collective", "dtype"]
+    numbers = [column.key for column in _MEANS]
+    grouped = all_to_alls.astype(dict.fromkeys(numbers, float)).groupby(keys, dropna=False, sort=True)
+    result = grouped[numbers].mean()
+    result.columns = [f"{name}_mean" for name in numbers]
+    result["size_imbalance_max"] = grouped["size_imbalance"].max()
+    result["operation_count"] = grouped.size()
+    return result.reset_index()
+
+
+NCCL_ALL2ALLV_HEATMAP_COLUMNS = column_set(
+    identifier("src_rank", "Global rank that sends."),
+    identifier("dst_rank", "Global rank that receives; a rank's share for itself is left out."),
+    mb("sent_mb_sum", "Wire: by recorded split sizes; evenly split where an all-to-all has none."),
+    mb("sent_mb_mean", "Wire: mean over the calls."),
+    count("operation_count", "All-to-alls."),
+)  # fmt: skip
+
+
+@sheet("nccl_all2allv_heatmap", columns=NCCL_ALL2ALLV_HEATMAP_COLUMNS, order=630)
+def nccl_all2allv_heatmap_frame(job: JobContext) -> pd.DataFrame:
+    """Bytes from each rank to each other in all-to-alls.
+
+    By recorded split sizes; even where none were given. A rank's share for itself is left out: it does not travel.
+    """
+    calls = job.calls
+    sent: dict[tuple[int, int], list[float]] = {}
+    counts = np.zeros((len(calls.ranks), len(calls.messages)), np.int64)
+    np.add.at(counts, (calls.rank, calls.message), 1)
+    for position, code in np.argwhere(counts > 0).tolist():
+        message = calls.messages[code]
+        if message.word not in ALL_TO_ALL or not message.ranks or message.in_bytes is None or not message.elements_in:
+            continue
+        splits = (1,) * len(message.ranks) if message.in_split == () else message.in_split
+        if splits is None or len(splits) != len(message.ranks) or not sum(splits):
+            continue
+        source = calls.ranks[position]
+        for target, split in zip(message.ranks, splits, strict=True):
+            if target != source:
+                entry = sent.setdefault((source, target), [0.0, 0.0])
+                entry[0] += counts[position, code] * message.in_bytes * split / sum(splits)
+                entry[1] += counts[position, code]
+    return pd.DataFrame(
+        [
+            {
+                "src_rank": a, "dst_rank": b, "sent_mb_sum": total / BYTES_PER_MB,
+                "sent_mb_mean": total / count / BYTES_PER_MB, "operation_count": int(count),
+            }
+            for (a, b), (total, count) in sorted(sent.items())
+        ]
+    )  # fmt: skip
+
+
+OVERLAP_COLUMNS = column_set(
+    GROUP, COLLECTIVE, CALLS,
     us("duration_us_sum", "Durations of all ranks' calls; overlapping calls count twice."),
     us("exposed_us_sum", "Part in which the rank computed nothing."),
     percent("exposed_percent", "Share of the durations."),
     us("hidden_us_sum", "Part overlapped with computation."),
     text("hidden_by", "Overlapped computation, as shares of the durations.", width=60),
-)
+)  # fmt: skip
 
 
 @sheet("overlap", columns=OVERLAP_COLUMNS, order=590)
@@ -400,8 +496,7 @@ def overlap_frame(job: JobContext) -> pd.DataFrame:
     rows = pd.DataFrame(records)
     if rows.empty:
         return rows
-    by = ["exposed_us_sum", "group_name", "collective"]
-    return rows.sort_values(by, ascending=[False, True, True], kind="stable").reset_index(drop=True)
+    return _by_time(rows, "exposed_us_sum", "group_name", "collective")
 
 
 def _labels(calls: JobCalls) -> list[str]:
