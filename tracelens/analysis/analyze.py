@@ -22,7 +22,6 @@ from tracelens.analysis.findings.rule import RuleFailure
 from tracelens.analysis.grouping import Codes
 from tracelens.analysis.intervals import Ints
 from tracelens.analysis.loaded_trace import AnalysisOptions
-from tracelens.analysis.page.step_rectangles import StepIdle
 from tracelens.analysis.reading.added_ops import KnownShapes
 from tracelens.analysis.reading.captured_graphs import GraphLinks
 from tracelens.analysis.reading.catalog import ExtensionFailure
@@ -31,6 +30,7 @@ from tracelens.analysis.sheets import cpu_ops, step_times
 from tracelens.analysis.sheets.context import HostContext, SheetContext
 from tracelens.analysis.sheets.device_timeline import not_shown
 from tracelens.analysis.sheets.priced_calls import PricedCalls
+from tracelens.analysis.step_rectangles import StepIdle
 from tracelens.analysis.verdict.summary import Coverage, Excluded, Finding, FixesTogether, Notice, Unanswered
 from tracelens.analysis.work.known_work import ExecutedWork
 from tracelens.extensions import Extension

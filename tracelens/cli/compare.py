@@ -40,12 +40,14 @@ configure = arguments_of(CompareCommand)
 def run(args: argparse.Namespace) -> int:
     from tracelens.cli import refuse_input
     from tracelens.comparison.compare import compare
-    from tracelens.report.comparison_files import WRITERS, refuse_foreign, write_comparison
-    from tracelens.report.comparison_text import (
+    from tracelens.report.comparison_report import (
+        WRITERS,
         comparison_json,
         comparison_markdown,
         comparison_text,
         github_annotations,
+        refuse_foreign,
+        write_comparison,
     )
 
     for path in args.output:

@@ -22,9 +22,9 @@ from tracelens.analysis.verdict.summary import (
     Unseen,
 )
 from tracelens.backends.base import bound_name
+from tracelens.files.cells import Value, plain_values
 from tracelens.files.safe_text import clipped, display_width, short_kernel_name, terminal_text
 from tracelens.files.say import terminal_width
-from tracelens.report.cells import Value, plain_values
 from tracelens.units import GB_PER_TB
 
 if TYPE_CHECKING:

@@ -26,10 +26,10 @@ import orjson
 
 from tracelens.analysis.verdict.summary import Summary
 from tracelens.files.atomic_write import write_whole
+from tracelens.files.cells import Value, plain_records, plain_tree, plain_values
 from tracelens.files.documents import json_encoded
 from tracelens.files.safe_text import escaped_json, json_safe, terminal_text
 from tracelens.lazy.records import dataclass
-from tracelens.report.cells import Value, plain_records, plain_tree, plain_values
 from tracelens.report.figures import bound_sentence, first_fix
 from tracelens.units import US_PER_S
 

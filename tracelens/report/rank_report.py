@@ -18,13 +18,12 @@ from tracelens.analysis.ranks.rank_files import find_traces, job_folder, ranks_t
 from tracelens.analysis.ranks.sheets import rank_collectives, rank_exchanges, rank_sheets, rank_times
 from tracelens.analysis.verdict.summary import DeviceSummary, InputSummary, Notice, Summary, counted
 from tracelens.files.atomic_write import whole_folder, write_whole
+from tracelens.files.cells import plain_records
 from tracelens.files.documents import json_encoded
 from tracelens.files.safe_text import clipped, escaped_json, json_safe, terminal_text
 from tracelens.files.say import aligned
-from tracelens.report.assembly import sheets_of
-from tracelens.report.cells import plain_records
+from tracelens.report.assembly import NamedSheets, refuse_folder, sheets_of
 from tracelens.report.figures import shown_figure
-from tracelens.report.named_sheets import NamedSheets, refuse_folder
 from tracelens.schema import KEYS
 from tracelens.units import NS_PER_US, US_PER_MS
 

@@ -17,9 +17,8 @@ from tracelens.errors import UsageError
 from tracelens.files.atomic_write import whole_folder, write_whole
 from tracelens.files.documents import is_report
 from tracelens.files.safe_text import escaped_json
-from tracelens.report.assembly import Analyzed, assemble, by_title, json_views
+from tracelens.report.assembly import Analyzed, NamedSheets, assemble, by_title, json_views, refuse_folder
 from tracelens.report.json_report import brief_document, json_bytes, write_json
-from tracelens.report.named_sheets import NamedSheets, refuse_folder
 from tracelens.report.terminal import verdict
 from tracelens.schema import KEYS
 
@@ -163,7 +162,7 @@ class Report(NamedSheets):
 
     def to_html(self, path: str | PathLike[str]) -> Path:
         """Writes the page, whole or not at all."""
-        from tracelens.report.html.page import html_bytes
+        from tracelens.report.html_page import html_bytes
 
         write_whole(path, html_bytes(self.sheets, self.summary, self.result))
         return Path(path)

@@ -18,8 +18,8 @@ from tracelens.files.documents import json_encoded
 from tracelens.predict.routing.exchange import RouteResult
 from tracelens.report.export import tables_xlsx
 from tracelens.report.figures import shown_figure, shown_percent
-from tracelens.report.html.markup import Markup, framed, tag
-from tracelens.report.html.page_tables import head, section, table
+from tracelens.report.markup import Markup, framed, tag
+from tracelens.report.page_tables import head, section, table
 
 if TYPE_CHECKING:
     from tracelens.predict.routing.exchange import RouteResult

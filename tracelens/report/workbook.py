@@ -17,10 +17,10 @@ from typing import BinaryIO, Literal
 from tracelens.analysis.sheets import kernel_time
 from tracelens.analysis.verdict.summary import STEPS, Steps, Summary, Utilization
 from tracelens.files.atomic_write import whole_file
+from tracelens.files.cells import Value, plain_columns, plain_values
 from tracelens.files.safe_text import is_formula_like, xml_text
 from tracelens.lazy.records import dataclass
 from tracelens.report.assembly import Sheet
-from tracelens.report.cells import Value, plain_columns, plain_values
 from tracelens.report.figures import (
     bound_sentence,
     first_fix,

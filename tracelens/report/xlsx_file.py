@@ -15,9 +15,9 @@ from dataclasses import field
 from typing import BinaryIO, NamedTuple
 from zipfile import ZIP_DEFLATED, ZipFile, ZipInfo
 
+from tracelens.files.cells import LARGEST_EXACT, Value
 from tracelens.files.safe_text import is_formula_like, xml_text
 from tracelens.lazy.records import dataclass
-from tracelens.report.cells import LARGEST_EXACT, Value
 
 #: The most characters a cell holds.
 MAX_TEXT = 32_767

@@ -20,11 +20,11 @@ from tracelens.analysis.idle.idle_time import IdleGaps, IdleParts, IdleTime, Own
 from tracelens.analysis.idle.steady_step import SteadyStep, steady_steps
 from tracelens.analysis.intervals import Spans
 from tracelens.analysis.loaded_trace import AnalysisOptions
-from tracelens.analysis.page.step_rectangles import StepIdle, step_idle
 from tracelens.analysis.reading.recording import Recording
 from tracelens.analysis.sheets import built_in_sheets
 from tracelens.analysis.sheets.distinct_calls import with_unlinked
 from tracelens.analysis.sheets.priced_calls import PricedCalls
+from tracelens.analysis.step_rectangles import StepIdle, step_idle
 from tracelens.files.memory_limit import end_stage
 from tracelens.lazy.records import dataclass
 from tracelens.registry import Registry

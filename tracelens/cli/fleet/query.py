@@ -49,8 +49,9 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     from tracelens.analysis.tables import built_in_tables
+    from tracelens.files.cells import frame_csv
     from tracelens.lake.ingest import is_lake
-    from tracelens.report.export import frame_csv, frame_json, refuse_unknown, write_frame
+    from tracelens.report.export import frame_json, refuse_unknown, write_frame
     from tracelens.report.figures import scope_text, table_text
     from tracelens.sql import ready_queries, ready_query
 
@@ -76,7 +77,7 @@ def run(args: argparse.Namespace) -> int:
     if args.format == "json":
         emit(frame_json(answer, about).decode())
     elif args.format == "csv":
-        emit(frame_csv(answer, about).decode())
+        emit(frame_csv(answer).decode())
     else:
         for line in table_text(answer):
             say(line)

@@ -282,10 +282,11 @@ def _batch(args: argparse.Namespace) -> int:
 
 
 def _write(found: pd.DataFrame, args: argparse.Namespace, answer: str) -> int:
-    from tracelens.files.data_table import csv_of, write_table
+    from tracelens.files.cells import frame_csv
+    from tracelens.files.data_table import write_table
 
     if args.output is None:
-        emit(csv_of(found).decode())
+        emit(frame_csv(found).decode())
         return 0
     write_table(found, args.output)
     missing = int(found[answer].isna().sum())

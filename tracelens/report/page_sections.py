@@ -5,14 +5,24 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TypeGuard
 
-from tracelens.analysis.page.op_charts import Drilldown, Icicle, Roofs
-from tracelens.analysis.page.step_rectangles import MAX_LEVELS
-from tracelens.analysis.page.step_timeline import StepTimeline
+from tracelens.analysis.page_charts import Drilldown, Icicle, Roofs, StepTimeline
 from tracelens.analysis.sheets import device_timeline, perf_summary
+from tracelens.analysis.step_rectangles import MAX_LEVELS
 from tracelens.analysis.verdict.summary import Busy, CategoryRow, Steps, Summary, Throughput, Unseen
+from tracelens.files.cells import plain_rows
 from tracelens.files.safe_text import trace_name
 from tracelens.report.assembly import Sheet, by_title
-from tracelens.report.cells import plain_rows
+from tracelens.report.charts import (
+    REST,
+    Part,
+    Point,
+    headroom_chart,
+    legend,
+    marker_shapes,
+    memory_chart,
+    roofline_chart,
+    stacked_bar,
+)
 from tracelens.report.explanation import ceilings
 from tracelens.report.figures import (
     bound_sentence,
@@ -39,20 +49,9 @@ from tracelens.report.figures import (
     unseen_text,
     while_matrix_ops_run,
 )
-from tracelens.report.html.charts import (
-    REST,
-    Part,
-    Point,
-    headroom_chart,
-    legend,
-    marker_shapes,
-    memory_chart,
-    roofline_chart,
-    stacked_bar,
-)
-from tracelens.report.html.markup import Content, Markup, headings, joined, tag
-from tracelens.report.html.markup import table as scrolled
-from tracelens.report.html.page_tables import STATIC_ROWS, PageTable, prose, shown_text
+from tracelens.report.markup import Content, Markup, headings, joined, tag
+from tracelens.report.markup import table as scrolled
+from tracelens.report.page_tables import STATIC_ROWS, PageTable, prose, shown_text
 from tracelens.units import NS_PER_MS, NS_PER_US, US_PER_MS
 
 #: Lines of a list of notices; an extension can fail in very many ways.
