@@ -19,10 +19,10 @@ import pytest
 import tracelens
 from tests.conftest import part
 from tracelens.analysis.loaded_trace import Trace
-from tracelens.report.figures import shown_ms
 from tracelens.report.html_page import MAX_BYTES, html_bytes
 from tracelens.report.result import Report
 from tracelens.trace.reading.chrome.event_list import read_events
+from tracelens.units import shown_ms
 
 VOID = {"br", "hr", "input", "link", "meta", "wbr"}
 

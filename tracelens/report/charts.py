@@ -9,16 +9,15 @@ import itertools
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 import numpy as np
 
 from tracelens.errors import UsageError
 from tracelens.files.atomic_write import whole_folder
 from tracelens.lazy.records import dataclass
-from tracelens.report.figures import shown_ms, shown_rate, shown_share
 from tracelens.report.markup import COLORS, Content, Markup, joined, log_ticks, round_ticks, tag
-from tracelens.units import S_PER_DAY
+from tracelens.units import S_PER_DAY, shown_ms, shown_rate, shown_share
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -86,14 +85,46 @@ class Point:
     category: str
 
 
-_ROOFLINE_WIDTH, _ROOFLINE_HEIGHT, _ROOFLINE_LEFT, _ROOFLINE_RIGHT, _ROOFLINE_TOP, _ROOFLINE_BOTTOM = (
-    1180.0,
-    470.0,
-    62.0,
-    16.0,
-    18.0,
-    44.0,
-)
+class _Plot(NamedTuple):
+    """The size of a chart, and the room around its axes."""
+
+    width: float
+    height: float
+    left: float
+    right: float
+    top: float
+    bottom: float
+
+    @property
+    def wide(self) -> float:
+        return self.width - self.left - self.right
+
+    @property
+    def tall(self) -> float:
+        return self.height - self.top - self.bottom
+
+    @property
+    def foot(self) -> float:
+        return self.height - self.bottom
+
+    @property
+    def end(self) -> float:
+        return self.width - self.right
+
+    def y_tick(self, y: float, text: str) -> Iterator[Markup]:
+        yield tag("line", x1=self.left, x2=self.end, y1=y, y2=y, class_="grid")
+        yield tag("text", text, x=self.left - 8, y=y + 4, class_="tick", text_anchor="end")
+
+    def x_tick(self, x: float, text: str, below: float = 17) -> Markup:
+        return tag("text", text, x=x, y=self.foot + below, class_="tick", text_anchor="middle")
+
+    def svg(self, label: str, *drawn: Content, role: str = "img") -> Markup:
+        """The chart; ``label`` says to screen readers what it shows."""
+        shape = f"0 0 {self.width:g} {self.height:g}"
+        return tag("svg", *drawn, class_="roofline", role=role, aria_label=label, viewBox=shape)
+
+
+_ROOFLINE = _Plot(1180.0, 470.0, 62.0, 16.0, 18.0, 44.0)
 _LARGEST_RADIUS, _SMALLEST_RADIUS = 17.0, 3.5
 _LABEL_HEIGHT = 14.0
 _NUMBERED = 8
@@ -113,14 +144,10 @@ class _Axes:
     y1: float
 
     def x(self, value: float) -> float:
-        return _ROOFLINE_LEFT + _share(value, self.x0, self.x1) * (_ROOFLINE_WIDTH - _ROOFLINE_LEFT - _ROOFLINE_RIGHT)
+        return _ROOFLINE.left + _share(value, self.x0, self.x1) * _ROOFLINE.wide
 
     def y(self, value: float) -> float:
-        return (
-            _ROOFLINE_HEIGHT
-            - _ROOFLINE_BOTTOM
-            - _share(value, self.y0, self.y1) * (_ROOFLINE_HEIGHT - _ROOFLINE_TOP - _ROOFLINE_BOTTOM)
-        )
+        return _ROOFLINE.foot - _share(value, self.y0, self.y1) * _ROOFLINE.tall
 
 
 def _share(value: float, low: float, high: float) -> float:
@@ -139,14 +166,7 @@ def roofline_chart(points: Sequence[Point], roofs: Roofs | None, colors: Mapping
     marks = [_mark(axes, point, number, largest, colors, shapes) for number, point in enumerate(points, 1)]
     drawn = (_log_grid(axes), _roof_lines(axes, roofs) if roofs is not None else None, marks[::-1])
     label = f"Roofline: {len(points)} ops by arithmetic intensity and achieved rate"
-    return tag(
-        "svg",
-        *drawn,
-        class_="roofline",
-        role="group",
-        aria_label=label,
-        viewBox=f"0 0 {_ROOFLINE_WIDTH:g} {_ROOFLINE_HEIGHT:g}",
-    )
+    return _ROOFLINE.svg(label, *drawn, role="group")
 
 
 def marker_shapes(colors: Mapping[str, str]) -> dict[str, str]:
@@ -168,23 +188,18 @@ def _axes(points: Sequence[Point], roofs: Roofs | None) -> _Axes:
 
 
 def _log_grid(axes: _Axes) -> Iterator[Markup]:
-    bottom = _ROOFLINE_HEIGHT - _ROOFLINE_BOTTOM
+    plot = _ROOFLINE
     for value in log_ticks(10.0**axes.x0, 10.0**axes.x1):
         x = axes.x(value)
-        yield tag("line", x1=x, x2=x, y1=_ROOFLINE_TOP, y2=bottom, class_="grid")
-        yield tag("text", f"{value:,.6g}", x=x, y=bottom + 17, class_="tick", text_anchor="middle")
+        yield tag("line", x1=x, x2=x, y1=plot.top, y2=plot.foot, class_="grid")
+        yield plot.x_tick(x, f"{value:,.6g}")
     for value in log_ticks(10.0**axes.y0, 10.0**axes.y1):
-        y = axes.y(value)
-        yield tag("line", x1=_ROOFLINE_LEFT, x2=_ROOFLINE_WIDTH - _ROOFLINE_RIGHT, y1=y, y2=y, class_="grid")
-        yield tag("text", f"{value:,.6g}", x=_ROOFLINE_LEFT - 8, y=y + 4, class_="tick", text_anchor="end")
-    middle, turned = (
-        (_ROOFLINE_LEFT + _ROOFLINE_WIDTH - _ROOFLINE_RIGHT) / 2,
-        f"rotate(-90 14 {(_ROOFLINE_TOP + bottom) / 2:g})",
-    )
+        yield from plot.y_tick(axes.y(value), f"{value:,.6g}")
+    middle, up = (plot.left + plot.width - plot.right) / 2, (plot.top + plot.foot) / 2
     across = "arithmetic intensity, FLOPS per byte of HBM traffic"
-    yield tag("text", across, x=middle, y=_ROOFLINE_HEIGHT - 6, class_="axis", text_anchor="middle")
-    up = {"x": 14, "y": (_ROOFLINE_TOP + bottom) / 2}
-    yield tag("text", "achieved TFLOPS/s", **up, class_="axis", text_anchor="middle", transform=turned)
+    yield tag("text", across, x=middle, y=plot.height - 6, class_="axis", text_anchor="middle")
+    turned = {"class_": "axis", "text_anchor": "middle", "transform": f"rotate(-90 14 {up:g})"}
+    yield tag("text", "achieved TFLOPS/s", x=14, y=up, **turned)
 
 
 def _roof_lines(axes: _Axes, roofs: Roofs) -> Iterator[Markup]:
@@ -206,10 +221,10 @@ def _roof_lines(axes: _Axes, roofs: Roofs) -> Iterator[Markup]:
     below = -_LABEL_HEIGHT
     for rate, kind, text in sorted(lines, key=lambda line: (-line[0], line[2])):
         slope = memory[kind] or (known[0][0] if known else None)
-        start, y = axes.x(rate / slope) if slope else _ROOFLINE_LEFT, axes.y(rate)
-        yield tag("line", x1=start, x2=_ROOFLINE_WIDTH - _ROOFLINE_RIGHT, y1=y, y2=y, class_=f"roof {kind}")
+        start, y = axes.x(rate / slope) if slope else _ROOFLINE.left, axes.y(rate)
+        yield tag("line", x1=start, x2=_ROOFLINE.end, y1=y, y2=y, class_=f"roof {kind}")
         below = max(y + 4, below + _LABEL_HEIGHT)
-        if start > _ROOFLINE_WIDTH / 4:
+        if start > _ROOFLINE.width / 4:
             yield tag("text", text, x=start - 7, y=below, class_="roof-label", text_anchor="end")
         else:
             yield tag("text", text, x=start + 7, y=below - 9, class_="roof-label")
@@ -271,14 +286,7 @@ def marker(shape: str, x: float, y: float, r: float) -> str:
     return "M" + "L".join(f"{x + dx * r:.1f} {y + dy * r:.1f}" for dx, dy in outlines[shape]) + "z"
 
 
-_LINES_WIDTH, _LINES_HEIGHT, _LINES_LEFT, _LINES_RIGHT, _LINES_TOP, _LINES_BOTTOM = (
-    1180.0,
-    300.0,
-    74.0,
-    16.0,
-    14.0,
-    44.0,
-)
+_LINES = _Plot(1180.0, 300.0, 74.0, 16.0, 14.0, 44.0)
 _MARKED = 64
 
 
@@ -289,10 +297,10 @@ def line_chart(lines: Mapping[str, Sequence[tuple[float, float]]], across: str, 
     top = round_ticks(max((y for _, y in points), default=1.0) or 1.0)[-1]
 
     def place(point: tuple[float, float]) -> tuple[float, float]:
-        x = _LINES_LEFT + point[0] / right * (_LINES_WIDTH - _LINES_LEFT - _LINES_RIGHT)
-        return x, _LINES_HEIGHT - _LINES_BOTTOM - point[1] / top * (_LINES_HEIGHT - _LINES_TOP - _LINES_BOTTOM)
+        return _LINES.left + point[0] / right * _LINES.wide, _LINES.foot - point[1] / top * _LINES.tall
 
-    drawn = [*_linear_grid(right, top, place)]
+    drawn = [part for value in round_ticks(top) for part in _LINES.y_tick(place((0.0, value))[1], f"{value:,.6g}")]
+    drawn += [_LINES.x_tick(place((x, 0.0))[0], f"{x:,.6g}") for x in round_ticks(right) if x <= right]
     for number, (name, line) in enumerate(lines.items()):
         color = f"c{number % COLOR_CLASSES}"
         path = "M" + "L".join(f"{x:.1f} {y:.1f}" for x, y in map(place, line))
@@ -302,30 +310,11 @@ def line_chart(lines: Mapping[str, Sequence[tuple[float, float]]], across: str, 
                 x, y = place(point)
                 tip = tag("title", f"{name}: {point[1]:,.4g} at {point[0]:,.4g}")
                 drawn.append(tag("circle", tip, cx=x, cy=y, r=4, class_=color))
-    drawn.append(tag("text", across, x=_LINES_WIDTH / 2, y=_LINES_HEIGHT - 6, class_="axis", text_anchor="middle"))
-    shape = f"0 0 {_LINES_WIDTH:g} {_LINES_HEIGHT:g}"
-    chart = tag("svg", drawn, class_="roofline", role="img", aria_label=f"{up} over {across}", viewBox=shape)
-    return tag(
-        "figure",
-        tag("figcaption", up),
-        tag("div", chart, class_="wide", tabindex="0"),
-        legend([(name, f"c{number % COLOR_CLASSES}") for number, name in enumerate(lines)]) if len(lines) > 1 else None,
-    )
-
-
-def _linear_grid(
-    right: float, top: float, place: Callable[[tuple[float, float]], tuple[float, float]]
-) -> Iterator[Markup]:
-    for value in round_ticks(top):
-        _, y = place((0.0, value))
-        yield tag("line", x1=_LINES_LEFT, x2=_LINES_WIDTH - _LINES_RIGHT, y1=y, y2=y, class_="grid")
-        yield tag("text", f"{value:,.6g}", x=_LINES_LEFT - 8, y=y + 4, class_="tick", text_anchor="end")
-    for value in round_ticks(right):
-        if value <= right:
-            x, _ = place((value, 0.0))
-            yield tag(
-                "text", f"{value:,.6g}", x=x, y=_LINES_HEIGHT - _LINES_BOTTOM + 17, class_="tick", text_anchor="middle"
-            )
+    drawn.append(tag("text", across, x=_LINES.width / 2, y=_LINES.height - 6, class_="axis", text_anchor="middle"))
+    chart = _LINES.svg(f"{up} over {across}", drawn)
+    named = legend([(name, f"c{number % COLOR_CLASSES}") for number, name in enumerate(lines)])
+    framed = tag("div", chart, class_="wide", tabindex="0")
+    return tag("figure", tag("figcaption", up), framed, named if len(lines) > 1 else None)
 
 
 def bars(rows: Sequence[tuple[str, float, str]], title: str) -> Markup:
@@ -343,17 +332,20 @@ def stacked_bars(rows: Sequence[tuple[str, Sequence[tuple[str, float]], str]], t
     end = f"{100 * whole / top:.3f}%"
     track = tag("rect", width=end, height=16, class_="gauge") if whole else None
     limit = tag("rect", x=end, width=2, height=16, transform="translate(-2 0)", class_="limit") if whole else None
-    lines = []
-    for row, parts, text in rows:
-        drawn = joined(track, *_side_by_side(parts, names, top), limit)
-        picture = tag("svg", drawn, width="100%", height=16, aria_hidden="true")
-        cells = (tag("th", row, scope="row"), tag("td", picture, class_="span"), tag("td", text, class_="n"))
-        lines.append(tag("tr", cells))
-    table = tag("div", tag("table", tag("tbody", lines), class_="waterfall"), class_="scroll", tabindex="0")
-    keys = (
-        legend([(name, f"c{number % COLOR_CLASSES}") for number, name in enumerate(names)]) if names != [""] else None
-    )
-    return joined(tag("h3", title), table, keys)
+    lines = [
+        _bar_row(name, joined(track, *_side_by_side(parts, names, top), limit), text) for name, parts, text in rows
+    ]
+    keys = [(name, f"c{number % COLOR_CLASSES}") for number, name in enumerate(names)]
+    return joined(tag("h3", title), _bar_table(lines), legend(keys) if names != [""] else None)
+
+
+def _bar_row(name: str, drawn: Markup, text: str) -> Markup:
+    picture = tag("svg", drawn, width="100%", height=16, aria_hidden="true")
+    return tag("tr", tag("th", name, scope="row"), tag("td", picture, class_="span"), tag("td", text, class_="n"))
+
+
+def _bar_table(rows: list[Markup]) -> Markup:
+    return tag("div", tag("table", tag("tbody", rows), class_="waterfall"), class_="scroll", tabindex="0")
 
 
 def _side_by_side(parts: Sequence[tuple[str, float]], names: Sequence[str], top: float) -> Iterator[Markup]:
@@ -394,71 +386,46 @@ def headroom_chart(rows: Sequence[tuple[str, float, float, float]], whole: str) 
     least = sum(roofline for _, _, _, roofline in rows)
     lines.append(_line("achievable", 0.0, at / measured, f"{_ms(at)} ms", "c2"))
     lines.append(_line("at the roofline", 0.0, least / measured, f"{_ms(least)} ms", "rest"))
-    return joined(
-        tag("h3", "Headroom: from the measured to the achievable time"),
-        tag("div", tag("table", tag("tbody", lines), class_="waterfall"), class_="scroll", tabindex="0"),
-    )
+    return joined(tag("h3", "Headroom: from the measured to the achievable time"), _bar_table(lines))
 
 
 def _line(name: str, start: float, share: float, text: str, color: str) -> Markup:
     bar = tag("rect", x=f"{100 * start:.3f}%", width=f"{max(100 * share, 0.15):.3f}%", height=16, class_=color)
-    drawn = tag("svg", bar, width="100%", height=16, aria_hidden="true")
-    return tag("tr", tag("th", name, scope="row"), tag("td", drawn, class_="span"), tag("td", text, class_="n"))
+    return _bar_row(name, bar, text)
 
 
 def _ms(value: float) -> str:
     return shown_ms(1000 * value)
 
 
-_MEMORY_WIDTH, _MEMORY_HEIGHT, _MEMORY_LEFT, _MEMORY_RIGHT, _MEMORY_TOP, _MEMORY_BOTTOM = (
-    1180.0,
-    240.0,
-    74.0,
-    16.0,
-    26.0,
-    30.0,
-)
+_MEMORY = _Plot(1180.0, 240.0, 74.0, 16.0, 26.0, 30.0)
 
 
 def memory_chart(time_us: Sequence[float], allocated_mb: Sequence[float], peak_op: str | None) -> Markup:
     """Steps from event to event; the peak is marked."""
     first, last, top = min(time_us), max(time_us), max(allocated_mb) or 1.0
     span = (last - first) or 1.0
-    base = _MEMORY_HEIGHT - _MEMORY_BOTTOM
+    base = _MEMORY.foot
 
     def x(us: float) -> float:
-        return _MEMORY_LEFT + (us - first) / span * (_MEMORY_WIDTH - _MEMORY_LEFT - _MEMORY_RIGHT)
+        return _MEMORY.left + (us - first) / span * _MEMORY.wide
 
     def y(mb: float) -> float:
-        return base - mb / top * (base - _MEMORY_TOP)
+        return base - mb / top * (base - _MEMORY.top)
 
     points = [f"M{x(first):.1f} {base:.1f}V{y(allocated_mb[0]):.1f}"]
     points += [f"H{x(us):.1f}V{y(mb):.1f}" for us, mb in zip(time_us, allocated_mb, strict=True)]
     drawn = [tag("path", d="".join([*points, f"V{base:.1f}z"]), class_="held")]
-    for held in round_ticks(top):
-        if held <= top:
-            at = y(held)
-            drawn.append(tag("line", x1=_MEMORY_LEFT, x2=_MEMORY_WIDTH - _MEMORY_RIGHT, y1=at, y2=at, class_="grid"))
-            drawn.append(tag("text", f"{held:,.6g} MB", x=_MEMORY_LEFT - 8, y=at + 4, class_="tick", text_anchor="end"))
-    for ms in round_ticks(span / 1000):
-        if 1000 * ms <= span:
-            at = x(first + 1000 * ms)
-            drawn.append(tag("text", f"{ms:,.6g} ms", x=at, y=_MEMORY_HEIGHT - 8, class_="tick", text_anchor="middle"))
+    drawn += [part for held in round_ticks(top) if held <= top for part in _MEMORY.y_tick(y(held), f"{held:,.6g} MB")]
+    shown = (ms for ms in round_ticks(span / 1000) if 1000 * ms <= span)
+    drawn += [_MEMORY.x_tick(x(first + 1000 * ms), f"{ms:,.6g} ms", 22) for ms in shown]
     peak = max(range(len(time_us)), key=lambda i: allocated_mb[i])
     text = f"peak {top:,.1f} MB" + (f" in {peak_op}" if peak_op else "")
-    at, is_right = x(time_us[peak]), x(time_us[peak]) > _MEMORY_WIDTH / 2
+    at, is_right = x(time_us[peak]), x(time_us[peak]) > _MEMORY.width / 2
     drawn.append(tag("circle", cx=at, cy=y(top), r=4, class_="peak-mark"))
     side, anchor = (-8, "end") if is_right else (8, "start")
-    drawn.append(tag("text", text, x=at + side, y=_MEMORY_TOP - 9, text_anchor=anchor))
-    label = f"Memory in use over time; {text}"
-    return tag(
-        "svg",
-        drawn,
-        class_="roofline",
-        role="img",
-        aria_label=label,
-        viewBox=f"0 0 {_MEMORY_WIDTH:g} {_MEMORY_HEIGHT:g}",
-    )
+    drawn.append(tag("text", text, x=at + side, y=_MEMORY.top - 9, text_anchor=anchor))
+    return _MEMORY.svg(f"Memory in use over time; {text}", drawn)
 
 
 #: Seconds by strategy and number of devices.

@@ -14,17 +14,17 @@ from xml.etree.ElementTree import Element, SubElement, indent, tostring
 import orjson
 
 from tracelens.comparison.causes import WAITING
-from tracelens.comparison.change_sentences import change_title, parts_text, signed_ms
+from tracelens.comparison.change_sentences import change_title, parts_text
 from tracelens.comparison.compared import NOISE
 from tracelens.files.atomic_write import whole_folder, write_whole
 from tracelens.files.cells import plain_tree
 from tracelens.files.documents import json_encoded
 from tracelens.files.memory_limit import before_reading
 from tracelens.files.safe_text import escaped_json, json_safe, short_kernel_name, terminal_text, xml_text
-from tracelens.report.export import tables_xlsx
-from tracelens.report.figures import shown_percent
+from tracelens.report.export import meanings, tables_xlsx
 from tracelens.report.markup import Content, Markup, Section, framed, headings, joined, table, tag
 from tracelens.report.page_tables import head, prose, section
+from tracelens.units import shown_percent, signed_ms
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -212,7 +212,8 @@ def github_annotations(found: Comparison) -> str:
     for gate in found.gates:
         text = gate.text if gate.passed else "\n".join((gate.text, *_why(found)))
         command = "notice" if gate.passed else "error"
-        lines.append(f"::{command} title={_property(f'tracelens {gate.gate}')}::{_data(text)}")
+        title = _data(f"tracelens {gate.gate}").replace(":", "%3A").replace(",", "%2C")
+        lines.append(f"::{command} title={title}::{_data(text)}")
     return "\n".join(lines) + "\n" if lines else ""
 
 
@@ -225,40 +226,8 @@ def _data(text: str) -> str:
     return lines.replace("\r", "%0D")
 
 
-def _property(text: str) -> str:
-    return _data(text).replace(":", "%3A").replace(",", "%2C")
-
-
 #: Kernels of a row that its cell names.
 _MOST_KERNELS = 5
-#: What a column of ``rows`` means; those of a side stand once for A and once for B.
-MEANINGS = {
-    "change_ms": "Part of the step in B minus that in A; the column adds up to the change of the step exactly.",
-    "low_ms": "The change is at least this, with 99 % confidence, by the spread of the steps.",
-    "high_ms": "The change is at most this, with 99 % confidence, by the spread of the steps.",
-    "match": "How the calls were found to be the same: by what they are, or by where they stand.",
-    "cause": "What changed, in one word.",
-    "why": "What changed, in a few words.",
-    "of_ranks_ms": "Mean change of the ranks that alone changed (sheet ranks), in rows that are theirs.",
-    "alone": "Whether this rank, or few, changed while the others are as before.",
-    "a_own_ms": "Of a step of A, outside of collectives: what the rank computes and copies, and its idle time.",
-    "b_own_ms": "The same of B.",
-    "a_exposed_ms": "Of a step of A, the time in which it did nothing but communicate or wait for others in that.",
-    "b_exposed_ms": "The same of B.",
-    "module": "Classes of the modules around the calls, outermost first.",
-}
-_OF_SIDE = {
-    "ops": "Ops, or kernels that stand for themselves.",
-    "calls": "Calls per step.",
-    "ms": "Part of the step: every moment belongs to one op, or is idle.",
-    "kernel_ms": "Summed time of the kernels per step, hidden ones included.",
-    "kernels": "Kernels per step, the longest first.",
-    "shapes": "Recorded shapes.",
-    "dtypes": "Recorded types.",
-    "tflops_s": "FLOPs over kernel time, of calls of known work.",
-    "hbm_tb_s": "Least bytes of device memory over kernel time, of calls of known work.",
-    "percent_of_roofline": "Roofline time over kernel time, of calls of known work.",
-}
 
 
 def comparison_tables(found: Comparison) -> dict[str, pd.DataFrame]:
@@ -289,6 +258,9 @@ def comparison_tables(found: Comparison) -> dict[str, pd.DataFrame]:
 
 _SIDE_KEYS = ("name", "device", "torch", "files", "ranks", "runs", "steps", "kernel_ms", "busy_ms", "coverage")
 _SHARED = ("change_ms", "low_ms", "high_ms", "name", "category", "match", "cause", "why", "module", "of_ranks_ms")
+_OF_SIDE = (
+    "ops", "calls", "ms", "kernel_ms", "kernels", "shapes", "dtypes", "tflops_s", "hbm_tb_s", "percent_of_roofline"
+)  # fmt: skip
 _COLUMNS = [*_SHARED, *(f"{side}_{key}" for key in _OF_SIDE for side in "ab")]
 
 
@@ -321,8 +293,8 @@ def _side_cell(side: RowSide | None, key: str) -> Any:
 
 def comparison_xlsx(found: Comparison) -> bytes:
     """The workbook; the same comparison gives the same bytes."""
-    meanings = MEANINGS | {f"{side}_{key}": text for key, text in _OF_SIDE.items() for side in "ab"}
-    return tables_xlsx(comparison_tables(found), meanings)
+    of_side = {f"{side}_{key}": text for key, text in meanings("compare_side").items() for side in "ab"}
+    return tables_xlsx(comparison_tables(found), meanings("compare") | of_side)
 
 
 #: Rows of the page; the other files have all of them.

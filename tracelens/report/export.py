@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import io
+import tomllib
 from collections.abc import Callable, Mapping, Sequence
+from importlib import resources
 from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -48,9 +50,11 @@ def frame_json(frame: pd.DataFrame, about: Mapping[str, Any]) -> bytes:
     return escaped_json(json_encoded(document, orjson.OPT_INDENT_2)) + b"\n"
 
 
-def _xlsx(frame: pd.DataFrame, about: Mapping[str, Any]) -> bytes:
-    del about
-    return tables_xlsx({"table": frame}, {})
+def meanings(verb: str) -> dict[str, str]:
+    """What the figures and columns of a verb's files mean, by key (``meanings.toml``)."""
+    text = resources.files("tracelens.report").joinpath("meanings.toml").read_text("utf-8")
+    found: dict[str, str] = tomllib.loads(text)[verb]
+    return found
 
 
 def tables_xlsx(frames: Mapping[str, pd.DataFrame], meanings: Mapping[str, str]) -> bytes:
@@ -71,7 +75,6 @@ def _worksheet(title: str, frame: pd.DataFrame, meanings: Mapping[str, str], sty
         Worksheet,
         column_letter,
         font,
-        pages_of,
         row_xml,
         rows_xml,
         solid,
@@ -91,7 +94,6 @@ def _worksheet(title: str, frame: pd.DataFrame, meanings: Mapping[str, str], sty
         title=title,
         rows=chain([row_xml(1, 15, names, [header] * len(names)).encode()], body),
         widths=widths,
-        pages=pages_of(widths),
         filtered=f"A1:{column_letter(max(len(names), 1))}{len(frame) + 1}",
         notes=notes,
     )
@@ -100,5 +102,5 @@ def _worksheet(title: str, frame: pd.DataFrame, meanings: Mapping[str, str], sty
 _WRITERS: dict[str, Callable[[Any, Mapping[str, Any]], bytes]] = {
     ".csv": lambda frame, _: frame_csv(frame),
     ".json": frame_json,
-    ".xlsx": _xlsx,
+    ".xlsx": lambda frame, _: tables_xlsx({"table": frame}, {}),
 }

@@ -105,7 +105,7 @@ def lake_page(name: str, answers: Mapping[str, pd.DataFrame], about: Mapping[str
     if len(days):
         tiles.append(("Days", f"{days.nunique():,}", f"{days.min()} to {days.max()}"))
     tables = (
-        section(key, _lake_title(key), tag("p", about[key]), table(frame, about[key]))
+        section(key, key.replace("_", " ").capitalize(), tag("p", about[key]), table(frame, about[key]))
         for key, frame in answers.items()
         if len(frame)
     )
@@ -113,10 +113,6 @@ def lake_page(name: str, answers: Mapping[str, pd.DataFrame], about: Mapping[str
     return framed(
         f"{name} · lake", [head(name, facts, tiles), *_trend(trend), *_slow(answers["outlier_ranks"]), *tables]
     )
-
-
-def _lake_title(key: str) -> str:
-    return key.replace("_", " ").capitalize()
 
 
 def _trend(trend: pd.DataFrame) -> Iterator[Section]:

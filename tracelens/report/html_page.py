@@ -302,8 +302,9 @@ def _page(sheets: Sequence[Sheet], summary: Summary, result: Analyzed, limits: P
     body = _sections(summary, sheets, tables, pictures, colors)
     body[-1:-1] = _added_sections(added, tables)
     script = "\n".join(map(asset, SCRIPTS))
-    data = _packed(_data(summary, tables, pictures, ops, colors))
-    return framed(f"{summary.input.file} · trace report", body, script=script, data=data)
+    # As gzip in base64; without a date, so the same data gives the same text
+    packed = gzip.compress(json_encoded(_data(summary, tables, pictures, ops, colors)), 6, mtime=0)
+    return framed(f"{summary.input.file} · trace report", body, script=script, data=base64.b64encode(packed).decode())
 
 
 def _overview(ops: Sheet | None, kernels: Sheet | None) -> Sheet | None:
@@ -386,8 +387,3 @@ def _data(
     data["short"] = pool.short(named)
     data["texts"] = pool.texts
     return data
-
-
-def _packed(data: dict[str, object]) -> str:
-    """As gzip in base64; without a date, so the same data gives the same text."""
-    return base64.b64encode(gzip.compress(json_encoded(data), 6, mtime=0)).decode()

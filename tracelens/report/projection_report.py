@@ -7,7 +7,7 @@ from __future__ import annotations
 import math
 import shlex
 import sys
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import pandas as pd
@@ -17,10 +17,9 @@ from tracelens.predict.projection.frameworks import POOLED
 from tracelens.predict.projection.search.systems import AS_THEY_ARE
 from tracelens.report import charts
 from tracelens.report.charts import bars, legend, stacked_bars
-from tracelens.report.figures import shown_change, shown_percent
 from tracelens.report.markup import Markup, framed, round_ticks, tag
 from tracelens.report.page_tables import head, picture, section, table
-from tracelens.units import BYTES_PER_GB, US_PER_MS
+from tracelens.units import BYTES_PER_GB, US_PER_MS, shown_change, shown_percent
 from tracelens.workload.memory import GRADIENT_BYTES, OPTIMIZER_BYTES, WEIGHT_BYTES
 
 if TYPE_CHECKING:
@@ -147,7 +146,10 @@ _NEAR = {"nv_tp1": "tp", "nv_tp2": "cp", "nv_dp": "dp", "nv_pp": "pp"}
 
 def search_text(found: Answer, *, pareto: bool = False, explain: int | None = None) -> str:
     """The best and why, the best few per device count, and on request the front and every operation of one row."""
-    lines = [_asked(found)]
+    request = found.request
+    rules = "" if request.rules == "corrected" else f", rules {request.rules}"
+    batch = f"{request.global_batch:,} sequences of {found.rule_sets[0].tokens_per_sample:,} tokens"
+    lines = [f"{request.model} on {request.cluster}, {batch} per step{rules}"]
     if len(found.fits):
         lines += [*_winner(found), "", _best_few(found)]
     elif len(found.table):
@@ -160,7 +162,9 @@ def search_text(found: Answer, *, pareto: bool = False, explain: int | None = No
     if pareto and len(found.fits):
         lines += ["", "Pareto front of time, devices and memory", _table(found, found.front())]
     if explain is not None:
-        rows = found.explained(explain).to_string(index=False, float_format=_short)
+        rows = found.explained(explain).to_string(
+            index=False, float_format=lambda value: "" if value == 0 else f"{value:.4g}"
+        )
         lines += ["", f"operations of row {explain}, seconds per step", rows]
     return "\n".join([*lines, *_notes(found)])
 
@@ -178,13 +182,6 @@ def _too_few(found: Answer, gpus: Sequence[int]) -> str:
         return ""
     least = math.ceil(held_gb / rules.capacity_gb)
     return f": weights, gradients and optimizer alone are {held_gb:,.0f} GB, the memory of {least:,} devices"
-
-
-def _asked(found: Answer) -> str:
-    request = found.request
-    rules = "" if request.rules == "corrected" else f", rules {request.rules}"
-    batch = f"{request.global_batch:,} sequences of {found.rule_sets[0].tokens_per_sample:,} tokens"
-    return f"{request.model} on {request.cluster}, {batch} per step{rules}"
 
 
 def _notes(found: Answer) -> list[str]:
@@ -321,7 +318,11 @@ def _best_few(found: Answer) -> str:
 def shown_rows(found: Answer, rows: pd.DataFrame) -> list[list[str]]:
     """Rows of a table of the search as people read them, below their titles; without columns that say the usual."""
     cells = [{**_figures(found, row), **_cells(row), **_costs(row)} for _, row in rows.iterrows()]
-    names = [name for name in dict.fromkeys(name for row in cells for name in row) if _differs(name, cells)]
+    names = [
+        name
+        for name in dict.fromkeys(name for row in cells for name in row)
+        if any(row.get(name, "") not in ("", _USUAL.get(name, "")) for row in cells)
+    ]
     return [names, *([row.get(name, "") for name in names] for row in cells)]
 
 
@@ -336,10 +337,6 @@ def _table(found: Answer, rows: pd.DataFrame) -> str:
 
 def _side_by_side(table: list[list[str]]) -> str:
     return aligned(table, words=[place for place, name in enumerate(table[0]) if name in _WORDS])
-
-
-def _differs(name: str, cells: Iterable[Mapping[str, str]]) -> bool:
-    return any(row.get(name, "") not in ("", _USUAL.get(name, "")) for row in cells)
 
 
 def _figures(found: Answer, row: pd.Series) -> dict[str, str]:
@@ -385,10 +382,6 @@ def compared(table: pd.DataFrame) -> list[str]:
         first = firsts.setdefault((model, count), float(step_s))
         rows.append([str(model), str(count), str(cluster), f"{step_s:.3f}", f"{shown_change(step_s / first - 1)}"])
     return aligned(rows, words=[0, 2]).splitlines()
-
-
-def _short(value: float) -> str:
-    return "" if value == 0 else f"{value:.4g}"
 
 
 #: By kind of task: what it is, its color.
@@ -471,7 +464,9 @@ def sweep_chart(table: pd.DataFrame, names: Sequence[str], title: str) -> str:
 
 
 def _row(row: Mapping[Any, Any], names: Sequence[str], at: int, most: float) -> Markup:
-    label = ", ".join(f"{name.replace('_', ' ')} {_plain(row[name])}" for name in names)
+    words = {True: "on", False: "off"}
+    shown = (words[value] if isinstance(value := row[name], bool) else value for name in names)
+    label = ", ".join(f"{name.replace('_', ' ')} {value}" for name, value in zip(names, shown, strict=True))
     y = _TOP + _SWEEP_ROW * at
     value = row["tokens_s_gpu"]
     pieces = [tag("text", label, x=_LABELS - 8, y=y + 14, text_anchor="end", style=_FONT)]
@@ -486,10 +481,6 @@ def _row(row: Mapping[Any, Any], names: Sequence[str], at: int, most: float) -> 
     else:
         pieces.append(tag("text", str(row["reason"])[:90], x=_LABELS, y=y + 14, style=_FONT))
     return tag("g", pieces)
-
-
-def _plain(value: object) -> str:
-    return {True: "on", False: "off"}.get(value, str(value)) if isinstance(value, bool) else str(value)
 
 
 _MEMORY = ("weights", "gradients", "optimizer", "activations", "logits", "outside", "peak")

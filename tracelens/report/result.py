@@ -47,7 +47,7 @@ class Report(NamedSheets):
         super().__init__(assembly.sheets, column_names)
         self.result = result
         self.failures: tuple[Notice, ...] = assembly.failures
-        self.summary = _with_notices(summary, assembly.failures)
+        self.summary = replace(summary, notices=(*assembly.failures, *summary.notices))
 
     @property
     def has_failed_extension(self) -> bool:
@@ -218,7 +218,3 @@ class Report(NamedSheets):
 def refuse_foreign(folder: Path) -> None:
     """Raises, see ``refuse_folder``, before any work is done when a report could not go to ``folder``."""
     refuse_folder(folder, lambda: is_report(folder / JSON), "a tracelens report")
-
-
-def _with_notices(summary: Summary, added: tuple[Notice, ...]) -> Summary:
-    return replace(summary, notices=(*added, *summary.notices)) if added else summary

@@ -9,10 +9,9 @@ from typing import TYPE_CHECKING
 from tracelens.files.atomic_write import whole_folder
 from tracelens.files.cells import frame_csv
 from tracelens.report.charts import bars, line_chart
-from tracelens.report.figures import shown_figure, shown_share
 from tracelens.report.markup import Markup, framed, tag
 from tracelens.report.page_tables import head, section, table
-from tracelens.units import MS_PER_S
+from tracelens.units import MS_PER_S, shown_figure, shown_share
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -56,10 +55,13 @@ def served_text(result: ServingResult) -> str:
     lines = [
         repr(result),
         f"  {requests_text(result)}",
-        *(f"{_asked_label(name):<34} {_number(value)}" for name, value in asked.items()),
+        *(
+            f"{name.replace('_', ' ') + (', USD' if name.startswith('cost_') else ''):<34} {_number(value)}"
+            for name, value in asked.items()
+        ),
     ]
     for title, names in _KEYS:
-        cells = [f"{_label(name)} {_shown(name, figures.get(name))}" for name in names]
+        cells = [f"{_label(name)} {_number(figures.get(name), is_share=name == 'utilization')}" for name in names]
         lines.append(f"{title:<18} {'   '.join(cells)}")
     return "\n".join([*lines, *(f"note: {note}" for note in result.notes)])
 
@@ -89,31 +91,23 @@ def sweep_text(rows: Sequence[tuple[float, ServingResult]], *, best: bool) -> st
     for rate, result in rows:
         figures = result.summary
         lines.append(f"{rate:>8g} " + " ".join(f"{_number(figures.get(name)):>{width}}" for name, width in cells))
-    deployment = rows[0][1].experiment.deployment
-    what = f"{deployment.model.label} on {deployment.parallelism.devices} x {deployment.system.device.label}"
-    return "\n".join([f"{what}, {len(rows)} rates", *(_best_rate(rows) if best else ()), *lines])
+    return "\n".join([f"{_serving_title(rows[0][1])}, {len(rows)} rates", *(_best_rate(rows) if best else ()), *lines])
+
+
+def _most_goodput(rows: Sequence[tuple[float, ServingResult]]) -> tuple[float, float]:
+    """The rate with most goodput, and that goodput, 0 where no rate keeps the limits."""
+    rate, most = max(rows, key=lambda row: (row[1].summary.get("goodput_requests_per_s") or 0.0, -row[0]))
+    return rate, most.summary.get("goodput_requests_per_s") or 0.0
 
 
 def _best_rate(rows: Sequence[tuple[float, ServingResult]]) -> list[str]:
     """What the sweep answers, and whether its edge is what limits the answer."""
-    rate, most = max(rows, key=lambda row: (row[1].summary.get("goodput_requests_per_s") or 0.0, -row[0]))
-    goodput = most.summary.get("goodput_requests_per_s")
+    rate, goodput = _most_goodput(rows)
     if not goodput:
         return ["no rate of the sweep keeps the limits", ""]
     is_edge = len(rows) > 1 and rate == max(each for each, _ in rows)
-    edge = "note: that is the highest rate of the sweep; a higher one may give more"
-    return [
-        f"most goodput at rate {rate:g}: {_number(goodput)} requests/s within the limits",
-        *([edge] if is_edge else []), "",
-    ]  # fmt: skip
-
-
-def _shown(name: str, value: float | int | None) -> str:
-    return f"{100 * value:.3g} %" if name == "utilization" and value is not None else _number(value)
-
-
-def _asked_label(name: str) -> str:
-    return name.replace("_", " ") + (", USD" if name.startswith("cost_") else "")
+    edge = ["note: that is the highest rate of the sweep; a higher one may give more"] if is_edge else []
+    return [f"most goodput at rate {rate:g}: {_number(goodput)} requests/s within the limits", *edge, ""]
 
 
 def _label(name: str) -> str:
@@ -124,9 +118,11 @@ def _label(name: str) -> str:
     return short[0] if short else name.replace("_per_s", "").replace("_", " ")
 
 
-def _number(value: float | int | None) -> str:
+def _number(value: float | int | None, *, is_share: bool = False) -> str:
     if value is None:
         return "-"
+    if is_share:
+        return f"{100 * value:.3g} %"
     return f"{value:,}" if isinstance(value, int) else f"{value:,.4g}" if abs(value) < 10_000 else f"{value:,.0f}"
 
 
@@ -257,12 +253,11 @@ def sweep_page(rows: Sequence[tuple[float, ServingResult]]) -> bytes:
     def lines(names: dict[str, str]) -> dict[str, list[tuple[float, float]]]:
         return {word: found for name, word in names.items() if (found := line(name))}
 
-    best = max(rows, key=lambda row: (row[1].summary.get("goodput_requests_per_s") or 0.0, -row[0]))
-    good = best[1].summary.get("goodput_requests_per_s")
+    (rate, good), rates = _most_goodput(rows), sorted(rate for rate, _ in rows)
     edge, tiles = [], []
     if good:
-        tiles = [("Most goodput", f"{shown_figure(good)} requests/s", f"at {best[0]:g} requests/s that arrive")]
-        if best[0] == max(rate for rate, _ in rows):
+        tiles = [("Most goodput", f"{shown_figure(good)} requests/s", f"at {rate:g} requests/s that arrive")]
+        if rate == rates[-1]:
             edge = ["the most goodput is at the highest rate of the sweep; a higher one may give more"]
     names = {"goodput_requests_per_s": "within the limits", "requests_per_s": "completed"}
     first_token = {f"ttft_{part}_ms": f"first token {part}" for part in _PERCENTILES}
@@ -276,7 +271,6 @@ def sweep_page(rows: Sequence[tuple[float, ServingResult]]) -> bytes:
         if found
     ]  # fmt: skip
     title = _serving_title(rows[0][1])
-    rates = sorted(rate for rate, _ in rows)
     facts = [f"{len(rows)} rates, {rates[0]:g} to {rates[-1]:g} requests/s"]
     sections = [head(title, facts, tiles, warnings=edge), section("curves", "Over the rate", charts)]
     return framed(f"{title} · sweep", sections)

@@ -17,7 +17,7 @@ from tracelens.errors import UsageError
 from tracelens.files.say import emit, say
 from tracelens.lazy.records import dataclass
 from tracelens.option_fields import add_options, option, options_of, refuse_unread
-from tracelens.report.report_options import ReportOptions
+from tracelens.report import ReportOptions
 from tracelens.schema import KEYS
 
 if TYPE_CHECKING:

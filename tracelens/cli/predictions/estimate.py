@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from tracelens.files.say import emit, say, say_table
 from tracelens.option_fields import byte_count, integer
-from tracelens.report.figures import shown_rate
+from tracelens.units import shown_rate
 
 if TYPE_CHECKING:
     import pandas as pd
