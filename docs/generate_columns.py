@@ -6,7 +6,7 @@ from pathlib import Path
 
 from tracelens.analysis.ranks.job_context import rank_sheets
 from tracelens.analysis.sheets import built_in_sheets, priced_calls
-from tracelens.report.named_sheets import FAMILIES, header
+from tracelens.report.assembly import FAMILIES, header
 from tracelens.schema import ColumnSet, TableColumn
 
 PAGE = Path(__file__).resolve().parent / "columns.md"

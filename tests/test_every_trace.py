@@ -39,9 +39,10 @@ from tracelens.cli import main
 from tracelens.comparison.compare import compare_sides
 from tracelens.comparison.sides import Side
 from tracelens.comparison.traced_side import recorded as compared
-from tracelens.report.figures import bound_sentence, first_fix, shown_ms, shown_percent, together_text
+from tracelens.report.figures import bound_sentence, first_fix, together_text
 from tracelens.report.result import Report
 from tracelens.trace.table import DEVICE_KINDS
+from tracelens.units import shown_ms, shown_percent
 
 pytestmark = pytest.mark.shared
 

@@ -23,7 +23,7 @@ def assert_no_regression(before: Trace, after: Trace, *gates: str) -> Comparison
     """
     __tracebackhide__ = True
     from tracelens.comparison.compare import compare
-    from tracelens.report.comparison_text import comparison_text
+    from tracelens.report.comparison_report import comparison_text
 
     found = compare(before, after, gate=gates or ("step<+3%",))
     failed = [gate.text for gate in found.gates if not gate.passed]

@@ -21,8 +21,7 @@ from tracelens.comparison.gates import Gate
 from tracelens.comparison.inputs import baseline_path, read_side, side_of, write_side
 from tracelens.comparison.sides import COMMUNICATION, CallWork, Side, call_role
 from tracelens.errors import InputError, NothingToAnalyzeError, UsageError
-from tracelens.report.comparison_files import comparison_html
-from tracelens.report.comparison_text import comparison_json
+from tracelens.report.comparison_report import comparison_html, comparison_json
 
 TRACE = REPOSITORY / "example_traces" / "moe_ep8" / "rank0.json.gz"
 

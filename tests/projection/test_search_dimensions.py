@@ -19,7 +19,7 @@ from tracelens.predict.projection.search.paper import PaperRules, PaperSystem, l
 from tracelens.predict.projection.search.request import Request, _expert_ranks, _shards, answer, parse_axes, refined
 from tracelens.predict.projection.search.systems import Figures, load_system, paper_system
 from tracelens.predict.projection.step import project
-from tracelens.report.projection_text import compared
+from tracelens.report.projection_report import compared
 from tracelens.workload.model_config import ModelConfig
 from tracelens.workload.parallel_config import ParallelConfig
 

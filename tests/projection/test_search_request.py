@@ -14,7 +14,7 @@ from tracelens.errors import UsageError
 from tracelens.predict.projection.search import COLUMNS, Constraints
 from tracelens.predict.projection.search.request import Answer, Request, answer
 from tracelens.predict.projection.search.systems import Figures, load_model, load_system, paper_shape, paper_system
-from tracelens.report.projection_text import search_text
+from tracelens.report.projection_report import search_text
 
 SMALL = Request(
     model="l=2048,e=4096,h=32,depth=32", cluster="b200-nvs8", gpus=(16, 32), global_batch=128, strategies=("1d",), top=5

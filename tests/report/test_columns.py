@@ -17,8 +17,7 @@ from tracelens.analysis.sheets.perf_summary import UNIFIED_PERF_SUMMARY_COLUMNS 
 from tracelens.analysis.sheets.priced_calls import FAMILY_COLUMNS as FAMILY
 from tracelens.analysis.tables import built_in_tables
 from tracelens.errors import UsageError
-from tracelens.report.assembly import make_sheet
-from tracelens.report.named_sheets import FAMILIES, header, with_tracelens_headers
+from tracelens.report.assembly import FAMILIES, header, make_sheet, with_tracelens_headers
 from tracelens.schema import TableColumn, column_for, column_set, us
 
 SHEETS = {title: claim.options["columns"] for title, claim in {**built_in_sheets(), **rank_sheets()}.items()} | {

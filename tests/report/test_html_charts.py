@@ -6,9 +6,9 @@ import re
 
 import pytest
 
-from tracelens.analysis.page.op_charts import ComputeRoof, Roofs
-from tracelens.report.html.charts import (
-    COLORS,
+from tracelens.analysis.page_charts import ComputeRoof, Roofs
+from tracelens.report.charts import (
+    COLOR_CLASSES,
     REST,
     SHAPES,
     Part,
@@ -43,11 +43,11 @@ def lines(chart: str, kind: str) -> list[dict[str, float]]:
 
 
 def test_every_category_with_a_color_has_a_shape_of_its_own():
-    names = [f"category {i}" for i in range(COLORS + 3)]
+    names = [f"category {i}" for i in range(COLOR_CLASSES + 3)]
     colors = color_classes(names)
-    assert list(colors.values()) == [f"c{i}" for i in range(COLORS)] + [REST] * 3
+    assert list(colors.values()) == [f"c{i}" for i in range(COLOR_CLASSES)] + [REST] * 3
     shapes = marker_shapes(colors)
-    assert len({shapes[name] for name in names[: COLORS + 1]}) == COLORS + 1
+    assert len({shapes[name] for name in names[: COLOR_CLASSES + 1]}) == COLOR_CLASSES + 1
 
 
 @pytest.mark.parametrize("shape", SHAPES)

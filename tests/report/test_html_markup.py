@@ -7,7 +7,7 @@ from html.parser import HTMLParser
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tracelens.report.html.markup import Markup, joined, tag
+from tracelens.report.markup import Markup, joined, tag
 
 
 def test_text_is_escaped_and_markup_is_not():

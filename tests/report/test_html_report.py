@@ -19,10 +19,10 @@ import pytest
 import tracelens
 from tests.conftest import part
 from tracelens.analysis.loaded_trace import Trace
-from tracelens.report.figures import shown_ms
-from tracelens.report.html.page import MAX_BYTES, html_bytes
+from tracelens.report.html_page import MAX_BYTES, html_bytes
 from tracelens.report.result import Report
 from tracelens.trace.reading.chrome.event_list import read_events
+from tracelens.units import shown_ms
 
 VOID = {"br", "hr", "input", "link", "meta", "wbr"}
 
@@ -342,7 +342,7 @@ def test_writing_the_page_replaces_it_whole(moe, tmp_path: Path, monkeypatch: py
     target.write_text("old")
     broken: Callable[..., bytes] = lambda *_: (_ for _ in ()).throw(RuntimeError("interrupted"))  # noqa: E731
     with monkeypatch.context() as patched:
-        patched.setattr("tracelens.report.html.page.html_bytes", broken)
+        patched.setattr("tracelens.report.html_page.html_bytes", broken)
         with pytest.raises(RuntimeError, match="interrupted"):
             moe.to_html(target)
     assert target.read_text() == "old"

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 import tracelens as tl
-from tracelens.analysis.page.step_timeline import step_timelines
+from tracelens.analysis.page_charts import step_timelines
 from tracelens.errors import NothingToAnalyzeError, UsageError
 from tracelens.report.result import Report
 

@@ -8,15 +8,15 @@ import pandas as pd
 import pytest
 
 import tracelens
-from tracelens.report import search_plots
+from tracelens.report import charts
 from tracelens.report.assembly import make_sheet
-from tracelens.report.figures import shown_figure
-from tracelens.report.fleet_pages import ranks_page, served_page
-from tracelens.report.html.charts import headroom_chart, line_chart, memory_chart, stacked_bars
-from tracelens.report.html.markup import framed
-from tracelens.report.html.page_tables import head, heat_map, section, table
-from tracelens.report.projection_pages import pipeline_chart, step_page
-from tracelens.report.projection_text import expected_of_step, part_words
+from tracelens.report.charts import headroom_chart, line_chart, memory_chart, stacked_bars
+from tracelens.report.fleet_pages import ranks_page
+from tracelens.report.markup import framed
+from tracelens.report.page_tables import head, heat_map, section, table
+from tracelens.report.projection_report import expected_of_step, part_words, pipeline_chart, step_page
+from tracelens.report.serving_report import served_page
+from tracelens.units import shown_figure
 
 
 def test_a_page_without_data_runs_no_script_and_loads_nothing():
@@ -141,13 +141,13 @@ def test_sections_are_linked(key):
 
 def test_bars_of_shares_all_reach_a_hundred_percent_and_days_follow_the_rate():
     """2 and 6 s of parts are 25 and 75 %; 1e6 tokens/s compute 10^12 tokens in 11.57 days."""
-    times = {name: [0.0, 0.0] for name in search_plots.TIMES} | {"t_comp": [2.0, 1.0], "t_mem": [6.0, 1.0]}
+    times = {name: [0.0, 0.0] for name in charts.TIMES} | {"t_comp": [2.0, 1.0], "t_mem": [6.0, 1.0]}
     frame = pd.DataFrame(
         {"strategy": ["1d", "1d"], "n_gpus": [8, 16], "t": [8.0, 2.0], "throughput": [1e3, 2e3], **times}
     )
-    text = str(search_plots.components(frame, search_plots.TIMES, "percent of the step", of_whole=True))
+    text = str(charts.components(frame, charts.TIMES, "percent of the step", of_whole=True))
     assert re.findall(r"8 GPUs, no cp: ([a-z-]+) (\d+)<", text)[:2] == [("computing", "25"), ("memory-bound", "75")]
     assert re.findall(r"16 GPUs, no cp: ([a-z-]+) (\d+)<", text)[:2] == [("computing", "50"), ("memory-bound", "50")]
     assert [">8 GPUs<" in text, ">16 GPUs<" in text, "no cp: no context parallel" in text] == [True] * 3
-    assert search_plots.days_of(1e6) == pytest.approx(11.574, rel=1e-4)
-    assert "days for 10¹² tokens" in str(search_plots.training_days(frame, 1000))
+    assert charts.days_of(1e6) == pytest.approx(11.574, rel=1e-4)
+    assert "days for 10¹² tokens" in str(charts.training_days(frame, 1000))

@@ -95,11 +95,9 @@ def test_imports_point_down() -> None:
 #: What needs a recording, and shows or uses predictions all the same.
 ASKS_PREDICTIONS = {
     "__init__.py": "the verbs of the Python API",
-    "report/fleet_pages.py": "the page of a served load",
-    "report/projection_pages.py": "pages of predictions",
-    "report/projection_text.py": "text of predictions",
+    "report/projection_report.py": "text and pages of predictions",
     "report/route_report.py": "pages of predictions",
-    "report/serving_text.py": "text of predictions",
+    "report/serving_report.py": "text and pages of predictions",
     "whatif/changes.py": "how a framework's kernels are fused, by name",
 }
 

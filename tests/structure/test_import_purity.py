@@ -47,7 +47,7 @@ def test_a_worker_that_reads_a_rank_and_a_printed_comparison_do_not_load_pandas(
     """pandas takes longer to import than two small traces take to compare."""
     modules = (
         "tracelens.analysis.ranks.rank_files, tracelens.comparison.compare, tracelens.whatif.what_if, "
-        "tracelens.report.comparison_files, tracelens.report.comparison_text"
+        "tracelens.report.comparison_report"
     )
     assert run(f"import sys; import {modules}; print(sorted({{'pandas'}} & set(sys.modules)))") == "[]\n"
 

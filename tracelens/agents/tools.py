@@ -433,7 +433,7 @@ def _report(line: list[str]) -> Report:
 def _report_of(line: tuple[str, ...], stamp: object) -> Report:
     import tracelens
     from tracelens.option_fields import options_of
-    from tracelens.report.report_options import ReportOptions
+    from tracelens.report import ReportOptions
 
     del stamp
     args = parser_of("report").parse_args(list(line))

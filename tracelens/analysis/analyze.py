@@ -23,13 +23,13 @@ from tracelens.analysis.findings.rule import RuleFailure
 from tracelens.analysis.grouping import Codes
 from tracelens.analysis.intervals import Ints
 from tracelens.analysis.loaded_trace import AnalysisOptions
-from tracelens.analysis.page.step_rectangles import StepIdle
 from tracelens.analysis.reading.added_ops import GraphLinks, KnownShapes
 from tracelens.analysis.reading.catalog import ExtensionFailure
 from tracelens.analysis.sheets import device_timeline, perf_summary
 from tracelens.analysis.sheets.context import HostContext, SheetContext
 from tracelens.analysis.sheets.device_timeline import not_shown
 from tracelens.analysis.sheets.priced_calls import PricedCalls
+from tracelens.analysis.step_rectangles import StepIdle
 from tracelens.analysis.verdict.summary import Coverage, Excluded, Finding, FixesTogether, Notice, Unanswered
 from tracelens.extensions import Extension
 from tracelens.files.memory_limit import end_stage

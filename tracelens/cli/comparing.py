@@ -72,12 +72,14 @@ def run_compare(args: argparse.Namespace) -> int:
     or the runs of one thing. Exit code 4 says that a --gate failed.
     """
     from tracelens.comparison.compare import compare
-    from tracelens.report.comparison_files import WRITERS, refuse_foreign, write_comparison
-    from tracelens.report.comparison_text import (
+    from tracelens.report.comparison_report import (
+        WRITERS,
         comparison_json,
         comparison_markdown,
         comparison_text,
         github_annotations,
+        refuse_foreign,
+        write_comparison,
     )
 
     for path in args.output:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from tracelens.files.say import emit, say, say_table
 from tracelens.option_fields import byte_count, integer
-from tracelens.report.figures import shown_rate
+from tracelens.units import shown_rate
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -282,10 +282,11 @@ def _batch(args: argparse.Namespace) -> int:
 
 
 def _write(found: pd.DataFrame, args: argparse.Namespace, answer: str) -> int:
-    from tracelens.files.data_table import csv_of, write_table
+    from tracelens.files.cells import frame_csv
+    from tracelens.files.data_table import write_table
 
     if args.output is None:
-        emit(csv_of(found).decode())
+        emit(frame_csv(found).decode())
         return 0
     write_table(found, args.output)
     missing = int(found[answer].isna().sum())

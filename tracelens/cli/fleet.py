@@ -13,7 +13,7 @@ from tracelens.errors import InputError, UsageError
 from tracelens.files.say import Progress, emit, say
 from tracelens.lazy.records import dataclass
 from tracelens.option_fields import add_options, option, options_of, refuse_unread
-from tracelens.report.report_options import ReportOptions
+from tracelens.report import ReportOptions
 from tracelens.schema import KEYS
 
 if TYPE_CHECKING:
@@ -90,8 +90,9 @@ def run_query(args: argparse.Namespace) -> int:
     install 'tracelens-perf[query]'.
     """
     from tracelens.analysis.tables import built_in_tables
+    from tracelens.files.cells import frame_csv
     from tracelens.lake.ingest import is_lake
-    from tracelens.report.export import frame_csv, frame_json, refuse_unknown, write_frame
+    from tracelens.report.export import frame_json, refuse_unknown, write_frame
     from tracelens.report.figures import scope_text, table_text
     from tracelens.sql import ready_queries, ready_query
 
@@ -117,7 +118,7 @@ def run_query(args: argparse.Namespace) -> int:
     if args.format == "json":
         emit(frame_json(answer, about).decode())
     elif args.format == "csv":
-        emit(frame_csv(answer, about).decode())
+        emit(frame_csv(answer).decode())
     else:
         for line in table_text(answer):
             say(line)

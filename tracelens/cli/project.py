@@ -101,14 +101,14 @@ def run(args: argparse.Namespace) -> int:
 def _run_one(args: argparse.Namespace) -> int:
     from tracelens.files.atomic_write import write_whole
     from tracelens.report.export import refuse_unknown, write_frame
-    from tracelens.report.projection_text import step_text
+    from tracelens.report.projection_report import step_text
 
     found = _measured(args, _project(args))
     beside = _beside(args.against, found) if args.against else ""
     # Files first: a reader that closes standard output must not cost them
     files = found.write_traces(args.trace, _ranks(args.trace_ranks)) if args.trace else ()
     if args.output and refuse_unknown(args.output, ".html") == ".html":
-        from tracelens.report.projection_pages import step_page
+        from tracelens.report.projection_report import step_page
 
         write_whole(args.output, step_page(found))
     elif args.output and args.output.suffix == ".json":
@@ -164,7 +164,7 @@ def _measured(args: argparse.Namespace, found: Result) -> Result:
         from tracelens.backends.chain import chain
         from tracelens.predict.calibration.measurements import report_step
         from tracelens.predict.projection.from_measured import project_from
-        from tracelens.report.projection_text import part_words
+        from tracelens.report.projection_report import part_words
 
         asked = found.projection
         then = _project(_as_traced(args)).projection if args.traced else None
@@ -211,7 +211,7 @@ def _run_sweep(args: argparse.Namespace) -> int:
     from tracelens.files.atomic_write import write_whole
     from tracelens.predict.projection.project import sweep
     from tracelens.report.export import refuse_unknown, write_frame
-    from tracelens.report.projection_pages import sweep_chart
+    from tracelens.report.projection_report import sweep_chart
 
     if args.output:
         refuse_unknown(args.output)

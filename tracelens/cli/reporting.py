@@ -20,7 +20,7 @@ from tracelens.files.safe_text import trace_name
 from tracelens.files.say import Progress, emit, say
 from tracelens.lazy.records import dataclass
 from tracelens.option_fields import arguments_of, option, options_of, positive
-from tracelens.report.report_options import ReportOptions
+from tracelens.report import ReportOptions
 
 if TYPE_CHECKING:
     from tracelens.report.rank_report import RankReport

@@ -68,9 +68,9 @@ def run(args: argparse.Namespace) -> int:
     from tracelens.predict.projection.search.published_files import differences, read_results, system_json
     from tracelens.predict.projection.search.request import Request, answer
     from tracelens.predict.projection.search.systems import paper_system
+    from tracelens.report.charts import write_plots
     from tracelens.report.export import refuse_unknown
-    from tracelens.report.projection_text import search_text
-    from tracelens.report.search_plots import write_plots
+    from tracelens.report.projection_report import search_text
 
     if args.output is not None:
         refuse_unknown(args.output, ".html", ".npy")
@@ -95,7 +95,7 @@ def _write(found: Answer, args: argparse.Namespace) -> None:
     from tracelens.files.atomic_write import write_whole
     from tracelens.predict.projection.search.published_files import results_npy
     from tracelens.report.export import write_frame
-    from tracelens.report.projection_pages import search_page
+    from tracelens.report.projection_report import search_page
 
     request, fitting = found.request, found.front() if args.pareto else found.fits
     if args.output.suffix == ".html":
@@ -113,9 +113,9 @@ def _run_sweep(request: Request, args: argparse.Namespace) -> int:
     from tracelens.executors import open_executor
     from tracelens.files.data_table import read_table
     from tracelens.predict.projection.search.request import parse_axes, points, sweep
+    from tracelens.report.charts import write_plots
     from tracelens.report.export import write_frame
-    from tracelens.report.projection_text import compared
-    from tracelens.report.search_plots import write_plots
+    from tracelens.report.projection_report import compared
 
     if args.pareto or args.explain is not None:
         raise UsageError("--sweep cannot be combined with --pareto or --explain")

@@ -188,7 +188,7 @@ def _with_config(args: argparse.Namespace, path: Path, settings: dict[str, Any])
 def _once(args: argparse.Namespace, deployment: Deployment, asked: ServingConfig) -> int:
     from tracelens.predict.serving.experiment import experiment_of
     from tracelens.predict.serving.metrics import ServingTimeline
-    from tracelens.report.serving_text import served_text, write_folder
+    from tracelens.report.serving_report import served_text, write_folder
 
     names = ("rate", "concurrency", "requests", "duration", "shared_prefix")
     unused = [f"--{name.replace('_', '-')}" for name in names if getattr(asked, name)]
@@ -205,7 +205,7 @@ def _once(args: argparse.Namespace, deployment: Deployment, asked: ServingConfig
             say("note: the trace has only the first steps", to_stderr=True)
     if args.output is not None and args.output.suffix == ".html":
         from tracelens.files.atomic_write import write_whole
-        from tracelens.report.fleet_pages import served_page
+        from tracelens.report.serving_report import served_page
 
         write_whole(args.output, served_page(result))
         written.append(str(args.output))
@@ -225,7 +225,7 @@ def _once(args: argparse.Namespace, deployment: Deployment, asked: ServingConfig
 
 def _sweep(args: argparse.Namespace, deployment: Deployment, asked: ServingConfig) -> int:
     from tracelens.predict.serving.experiment import experiment_of, find_max_goodput
-    from tracelens.report.serving_text import sweep_text
+    from tracelens.report.serving_report import sweep_text
 
     is_page = args.output is None or args.output.suffix == ".html"
     if not is_page or args.trace is not None or args.format != "text":
@@ -237,7 +237,7 @@ def _sweep(args: argparse.Namespace, deployment: Deployment, asked: ServingConfi
     rows = find_max_goodput(experiment, rates)
     if args.output is not None:
         from tracelens.files.atomic_write import write_whole
-        from tracelens.report.fleet_pages import sweep_page
+        from tracelens.report.serving_report import sweep_page
 
         write_whole(args.output, sweep_page(rows))
     say(sweep_text(rows, best=args.find_max_goodput))
@@ -306,7 +306,7 @@ def _scenarios(args: argparse.Namespace, asked: ServingConfig) -> int:
 
     from tracelens.predict.serving.scenarios import figures
     from tracelens.report.export import frame_json, refuse_unknown, write_frame
-    from tracelens.report.serving_text import scenarios_text
+    from tracelens.report.serving_report import scenarios_text
 
     if args.output is not None:
         refuse_unknown(args.output)

@@ -62,7 +62,7 @@ def run(args: argparse.Namespace) -> int:
 
 def _interval(found: WhatIf) -> str:
     """Between which times the step is, in ms; in percent where these are the same in ms."""
-    from tracelens.report.figures import shown_ms
+    from tracelens.units import shown_ms
 
     if not found.low_us < found.high_us:
         without = "90 %: the same" if found.is_estimated else "nothing in it is estimated: no interval"
@@ -76,7 +76,7 @@ def _interval(found: WhatIf) -> str:
 
 def _lines(found: WhatIf) -> Iterator[str]:
     from tracelens.files.safe_text import clipped, trace_name
-    from tracelens.report.figures import shown_ms, shown_percent
+    from tracelens.units import shown_ms, shown_percent
 
     what = "step" if found.has_steps else "window"
     before, after = found.before.step_us, found.after.step_us

@@ -11,8 +11,7 @@ from typing import Any
 
 from tracelens.analysis.loaded_trace import AnalysisOptions
 from tracelens.analysis.ranks.rank_files import ranks_text
-from tracelens.comparison.call_matching import Matching, by_kernel, match
-from tracelens.comparison.call_pairs import Difference, Numbered
+from tracelens.comparison.call_matching import Difference, Matching, Numbered, by_kernel, match
 from tracelens.comparison.change_sentences import changes_of, explained
 from tracelens.comparison.compared import ComparedRow, Comparison, SideSummary
 from tracelens.comparison.gates import CompareOptions, Gate, check

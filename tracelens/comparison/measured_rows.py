@@ -13,7 +13,7 @@ import numpy.typing as npt
 
 from tracelens.analysis.grouping import Codes, first_of_each, numbered
 from tracelens.analysis.intervals import Ints
-from tracelens.comparison.call_pairs import Numbered
+from tracelens.comparison.call_matching import Numbered
 from tracelens.comparison.compared import KernelShare, RowSide, on_grid
 from tracelens.comparison.sides import COMMUNICATION, COPY, Call, CallWork, Floats, by_step, call_role, weights
 from tracelens.lazy.records import dataclass

@@ -19,7 +19,6 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 from tracelens.errors import InputError, OutputError
 from tracelens.files.atomic_write import whole_file
 from tracelens.files.memory_limit import before_reading, end_stage
-from tracelens.files.safe_text import csv_cell
 from tracelens.lazy.records import dataclass
 
 if TYPE_CHECKING:
@@ -142,16 +141,6 @@ def read_rows(path: Path) -> tuple[list[dict[str, str]], list[str]]:
     return [{name: row.get(name) or "" for name in columns} for row in rows], columns
 
 
-def csv_of(table: pd.DataFrame) -> bytes:
-    """A table as a CSV file: no text or header in it is a formula or obeyed by a terminal."""
-    safe = table.rename(columns=lambda name: csv_cell(str(name)))
-    for at, column in enumerate(table.columns):
-        if not is_numeric(table[column]):
-            values = [csv_cell(cell) if isinstance(cell, str) else cell for cell in table[column].tolist()]
-            safe.isetitem(at, values)
-    return safe.to_csv(index=False, lineterminator="\n").encode("utf-8", "replace")
-
-
 def is_numeric(cells: pd.Series) -> bool:
     """Whether every cell of a column is a number by its type."""
     import pandas as pd
@@ -272,7 +261,9 @@ def write_table(table: pd.DataFrame, path: Path) -> None:
     """As ``read_table`` reads it. OutputError where it cannot be written, or Parquet without the package for it."""
     with whole_file(path) as file:
         if path.suffix != ".parquet":
-            file.write(csv_of(table))
+            from tracelens.files.cells import frame_csv
+
+            file.write(frame_csv(table))
             return
         try:
             table.to_parquet(file, index=False)

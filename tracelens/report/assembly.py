@@ -1,22 +1,38 @@
-"""From an analysis to the sheets of a report, in order and with the columns that they show."""
+"""From an analysis to the sheets of a report: in order, by title, with our headers or those of AMD's TraceLens, and the
+folder that they are written to.
+"""
 
 from __future__ import annotations
 
 import inspect
-from collections.abc import Iterable, Mapping, Sequence
+import re
+import tomllib
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, Protocol
+from functools import cache
+from importlib import resources
+from os import PathLike
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol
 
 import pandas as pd
 
 from tracelens.analysis.sheets import built_in_sheets, perf_summary, priced_calls
 from tracelens.analysis.verdict.summary import Notice
+from tracelens.errors import InputError, UsageError
+from tracelens.files.atomic_write import write_whole
+from tracelens.files.cells import frame_csv
 from tracelens.lazy.records import dataclass
 from tracelens.registry import Claim, Registry
-from tracelens.schema import PARAMETER_PREFIX, ColumnSet, TableColumn, column_for
+from tracelens.schema import KEYS, MS, PARAMETER_PREFIX, TRACELENS, ColumnSet, TableColumn, column_for, split_statistic
+from tracelens.units import US_PER_MS
+
+if TYPE_CHECKING:
+    import pandas as pd
+
 
 #: Where the sheets of the perf-model families stand among the others.
-FAMILIES = 100
+_PLACE_OF_FAMILIES = 100
 
 
 class Analyzed(Protocol):
@@ -78,7 +94,9 @@ def assemble(result: Analyzed, sources: Iterable[object] = ()) -> Assembly:
     for title, frame in result.families.items():
         if len(frame) and title not in built_in and title not in added:
             text = f"One row per distinct call with the perf model of {title}."
-            made.append((FAMILIES, make_sheet(title, frame, priced_calls.FAMILY_COLUMNS, text, is_family=True)))
+            made.append(
+                (_PLACE_OF_FAMILIES, make_sheet(title, frame, priced_calls.FAMILY_COLUMNS, text, is_family=True))
+            )
     return Assembly(sheets=_in_order(made), failures=tuple(failures))
 
 
@@ -136,3 +154,104 @@ def _is_left_out(column: TableColumn, values: pd.Series[Any]) -> bool:
     cells = values.to_numpy()  # a tenth of the time that pandas takes, and a report has hundreds of such columns
     present = cells[~pd.isna(cells)]
     return not len(present) or (column.empty_at_zero and bool((present == 0).all()))
+
+
+#: All sheets of perf-model families.
+FAMILIES = "families"
+#: Columns that a sheet shows again, in ms: (behind which column, header by key).
+_AGAIN: Mapping[str, tuple[str, Mapping[str, str]]] = {
+    "ops_summary": ("subtree_us_sum", {"direct_us_sum": "total_direct_kernel_time_ms",
+                                       "subtree_us_sum": "total_subtree_kernel_time_ms"}),
+}  # fmt: skip
+_IS_MS = re.compile(r"\bms\b|_ms$")
+
+
+@cache
+def _headers() -> dict[str, Any]:
+    """Headers that users of AMD's TraceLens know: an explicit choice of a report."""
+    return tomllib.loads(resources.files("tracelens.report").joinpath("tracelens_headers.toml").read_text("utf-8"))
+
+
+def header(key: str, sheet: str) -> str:
+    """The header of a key in a sheet, or in ``FAMILIES``.
+
+    >>> header("kernel_us_sum", "unified_perf_summary"), header("direct_us_sum", "ops_summary_by_category")
+    ('Kernel Time (µs)_sum', 'total_direct_kernel_time_ms')
+    """
+    if key.startswith(PARAMETER_PREFIX):
+        return key.replace(PARAMETER_PREFIX, "param: ", 1)
+    base, statistic = split_statistic(key)
+    known = _headers()
+    for names in (known["in_sheet"].get(sheet, {}), known["headers"]):
+        if key in names:
+            return names[key]
+        if statistic and f"{base}_*" in names:
+            return names[f"{base}_*"].replace("*", statistic)
+    return key
+
+
+def with_tracelens_headers(sheet: Sheet) -> Sheet:
+    """The same sheet with headers in place of keys and titles."""
+    by_key = {column.key: column for column in sheet.columns}
+    named = [(column, header(key, FAMILIES if sheet.is_family else sheet.title)) for key, column in by_key.items()]
+    behind, again = _AGAIN.get(sheet.title, ("", {}))
+    if behind in by_key:
+        at = [*by_key].index(behind) + 1
+        named[at:at] = [(by_key[key], title) for key, title in again.items()]
+    columns, cells = [], {}
+    for column, title in named:
+        column, values = replace(column, key=title, shown_as=title), sheet.frame[column.key]
+        if "µs" in column.unit and _IS_MS.search(title):
+            column, values = replace(column, unit="ms", number_format=MS), values / US_PER_MS
+        columns.append(column)
+        cells[title] = values
+    return replace(sheet, frame=pd.DataFrame(cells), columns=tuple(columns))
+
+
+class NamedSheets:
+    """``sheets["GEMM"]`` is the sheet of that name as a DataFrame.
+
+    ``named``: the same sheets with the column names that were chosen, which CSV files and the workbook have too.
+    """
+
+    def __init__(self, sheets: tuple[Sheet, ...], column_names: str = KEYS) -> None:
+        if column_names not in (KEYS, TRACELENS):
+            raise UsageError(f"column_names is {KEYS!r} or {TRACELENS!r}, not {column_names!r}")
+        self.sheets = sheets
+        self.named = tuple(map(with_tracelens_headers, sheets)) if column_names == TRACELENS else sheets
+
+    def __getitem__(self, title: str) -> pd.DataFrame:
+        """The sheet ``title``; UsageError, naming near ones, when the report has none."""
+        found = by_title(self.named, title)
+        if found is None:
+            raise UsageError.unknown("sheet", title, self)
+        return found.frame
+
+    def __iter__(self) -> Iterator[str]:
+        return iter([made.title for made in self.sheets])
+
+    def __len__(self) -> int:
+        return len(self.sheets)
+
+    def __contains__(self, title: object) -> bool:
+        return any(made.title == title for made in self.sheets)
+
+    def to_csv(self, folder: str | PathLike[str]) -> Path:
+        """Writes ``<folder>/<sheet>.csv``, each whole or not at all."""
+        folder = Path(folder)
+        folder.mkdir(parents=True, exist_ok=True)
+        for sheet in self.named:
+            write_whole(folder / f"{re.sub(r'[^0-9A-Za-z_. -]', '_', sheet.title)}.csv", frame_csv(sheet.frame))
+        return folder
+
+
+def refuse_folder(folder: Path, is_ours: Callable[[], bool], what: str) -> None:
+    """InputError for a file, or where the folder above does not exist; UsageError for a folder with something else."""
+    if not folder.absolute().parent.is_dir():
+        raise InputError(f"cannot write {folder}: there is no folder {folder.parent}")
+    if not folder.exists():
+        return
+    if not folder.is_dir():
+        raise InputError(f"{folder} is a file, but a report is a folder")
+    if any(folder.iterdir()) and not is_ours():
+        raise UsageError(f"{folder} exists and is not {what}; choose another folder with -o")

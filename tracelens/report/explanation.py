@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any
 from tracelens.analysis.reading.process_groups import EVERY_ROW
 from tracelens.analysis.verdict.summary import DeviceSummary, SummaryFigure
 from tracelens.dtypes import DType
+from tracelens.files.cells import plain_value
 from tracelens.lazy.records import dataclass
 from tracelens.perf_models.base import PerfModel
-from tracelens.report.cells import plain_value
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -40,7 +40,7 @@ def explain(row: Mapping[str, Any], device: DeviceSummary) -> Explanation:
 
 
 def explain_plain(values: Mapping[str, Any], device: DeviceSummary) -> Explanation:
-    """The same of plain values (``report.cells``)."""
+    """The same of plain values (``files.cells``)."""
     model = values.get("model")
     lines = [f"{values.get('name')}  {values.get('input_dims') or ''}".rstrip()]
     if model is None:

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import csv
 import io
-import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+import tomllib
+from collections.abc import Callable, Mapping, Sequence
+from importlib import resources
 from itertools import chain
-from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,39 +14,14 @@ import orjson
 
 from tracelens.errors import UsageError
 from tracelens.files.atomic_write import write_whole
+from tracelens.files.cells import columns_csv, frame_csv, plain_records, plain_values
 from tracelens.files.documents import json_encoded
-from tracelens.files.safe_text import csv_cell, escaped_json
-from tracelens.report.cells import Value, plain_records, plain_values
+from tracelens.files.safe_text import escaped_json
 
 if TYPE_CHECKING:
     import pandas as pd
 
-    from tracelens.report.assembly import Sheet
     from tracelens.report.xlsx_file import Styles, Worksheet
-
-
-def write_csv(folder: str | PathLike[str], sheets: Sequence[Sheet]) -> None:
-    """Writes ``<folder>/<sheet>.csv``, each whole or not at all. A text that a spreadsheet would evaluate gets a
-    leading apostrophe; None is empty."""
-    folder = Path(folder)
-    folder.mkdir(parents=True, exist_ok=True)
-    for sheet in sheets:
-        write_whole(folder / f"{re.sub(r'[^0-9A-Za-z_. -]', '_', sheet.title)}.csv", csv_text(sheet))
-
-
-def csv_text(sheet: Sheet) -> str:
-    """One sheet as CSV: keys of the columns, numbers with all their digits, lines ending in a line feed."""
-    out = io.StringIO()
-    writer = csv.writer(out, lineterminator="\n")
-    writer.writerow([column.key for column in sheet.columns])
-    columns = [[field(value) for value in plain_values(sheet.frame[column.key])] for column in sheet.columns]
-    writer.writerows(zip(*columns, strict=True))
-    return out.getvalue()
-
-
-def field(value: Value) -> Value:
-    """A value as a CSV file holds it."""
-    return csv_cell(value) if isinstance(value, str) else value
 
 
 def write_frame(path: Path, frame: pd.DataFrame, about: Mapping[str, Any]) -> None:
@@ -58,14 +32,9 @@ def write_frame(path: Path, frame: pd.DataFrame, about: Mapping[str, Any]) -> No
     write_whole(path, _WRITERS[refuse_unknown(path)](frame, about))
 
 
-def write_rows(path: Path, columns: Sequence[str], rows: Iterable[Mapping[str, object]]) -> None:
+def write_rows(path: Path, columns: Sequence[str], rows: Sequence[Mapping[str, object]]) -> None:
     """Writes rows as CSV, whole or not at all."""
-    text = io.StringIO()
-    writer = csv.DictWriter(text, columns, lineterminator="\n")
-    writer.writeheader()
-    for row in rows:
-        writer.writerow({name: field(value) if isinstance(value, str) else value for name, value in row.items()})
-    write_whole(path, text.getvalue())
+    write_whole(path, columns_csv(columns, [[row.get(name) for row in rows] for name in columns]))
 
 
 def refuse_unknown(path: Path, *others: str) -> str:
@@ -75,22 +44,17 @@ def refuse_unknown(path: Path, *others: str) -> str:
     return path.suffix
 
 
-def frame_csv(frame: pd.DataFrame, about: Mapping[str, Any]) -> bytes:
-    """As CSV: numbers with all their digits. A text that a spreadsheet would evaluate gets a leading apostrophe."""
-    del about
-    guarded = {name: [field(value) for value in plain_values(frame[name])] for name in frame.columns}
-    return type(frame)(guarded, columns=frame.columns).to_csv(index=False, lineterminator="\n").encode()
-
-
 def frame_json(frame: pd.DataFrame, about: Mapping[str, Any]) -> bytes:
     """A frame as JSON: ``about`` and its ``rows``, an object each."""
     document = {**about, "rows": plain_records(frame, list(frame.columns))}
     return escaped_json(json_encoded(document, orjson.OPT_INDENT_2)) + b"\n"
 
 
-def _xlsx(frame: pd.DataFrame, about: Mapping[str, Any]) -> bytes:
-    del about
-    return tables_xlsx({"table": frame}, {})
+def meanings(verb: str) -> dict[str, str]:
+    """What the figures and columns of a verb's files mean, by key (``meanings.toml``)."""
+    text = resources.files("tracelens.report").joinpath("meanings.toml").read_text("utf-8")
+    found: dict[str, str] = tomllib.loads(text)[verb]
+    return found
 
 
 def tables_xlsx(frames: Mapping[str, pd.DataFrame], meanings: Mapping[str, str]) -> bytes:
@@ -111,7 +75,6 @@ def _worksheet(title: str, frame: pd.DataFrame, meanings: Mapping[str, str], sty
         Worksheet,
         column_letter,
         font,
-        pages_of,
         row_xml,
         rows_xml,
         solid,
@@ -131,14 +94,13 @@ def _worksheet(title: str, frame: pd.DataFrame, meanings: Mapping[str, str], sty
         title=title,
         rows=chain([row_xml(1, 15, names, [header] * len(names)).encode()], body),
         widths=widths,
-        pages=pages_of(widths),
         filtered=f"A1:{column_letter(max(len(names), 1))}{len(frame) + 1}",
         notes=notes,
     )
 
 
 _WRITERS: dict[str, Callable[[Any, Mapping[str, Any]], bytes]] = {
-    ".csv": frame_csv,
+    ".csv": lambda frame, _: frame_csv(frame),
     ".json": frame_json,
-    ".xlsx": _xlsx,
+    ".xlsx": lambda frame, _: tables_xlsx({"table": frame}, {}),
 }

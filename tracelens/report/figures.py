@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import sys
 from collections.abc import Iterator
 from dataclasses import replace
@@ -22,10 +21,10 @@ from tracelens.analysis.verdict.summary import (
     Unseen,
 )
 from tracelens.backends.base import bound_name
+from tracelens.files.cells import Value, plain_values
 from tracelens.files.safe_text import clipped, display_width, short_kernel_name, terminal_text
 from tracelens.files.say import terminal_width
-from tracelens.report.cells import Value, plain_values
-from tracelens.units import GB_PER_TB
+from tracelens.units import GB_PER_TB, shown_figure, shown_ms, shown_percent, shown_rate, shown_share
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -49,50 +48,6 @@ def shown_tb_s(row: CategoryRow) -> str | None:
 def shown_tflops(row: CategoryRow) -> str | None:
     """A category's TFLOPS/s; None where they are not known."""
     return None if row.tflops_s is None else f"{'≤ ' if row.work_at_most else ''}{shown_rate(row.tflops_s)}"
-
-
-def shown_ms(time_us: float) -> str:
-    """A time in ms, without the unit."""
-    ms = time_us / 1e3
-    size = abs(ms)
-    return f"{ms:,.1f}" if size >= 10 else f"{ms:#.3g}" if size >= 0.01 else f"{ms:.4f}" if ms else "0"
-
-
-def shown_figure(value: float, digits: int = 4) -> str:
-    """With so many digits, zeros at the end included, or as many as it has before the point.
-
-    >>> [shown_figure(each) for each in (0, 0.00001234, 32.0, 7.117, 12345.6, 3)]
-    ['0', '0.000012', '32.00', '7.117', '12,346', '3']
-    """
-    if not value or isinstance(value, int):
-        return f"{int(value):,}"
-    if not math.isfinite(value):
-        return str(value)
-    digits = digits if abs(value) >= 0.001 else 2
-    decimals = digits - 1 - math.floor(math.log10(abs(value)))
-    return f"{value:,.{max(decimals, 0)}f}"
-
-
-def shown_rate(value: float) -> str:
-    """TFLOPS/s or TB/s, without the unit."""
-    if value >= 100:
-        return f"{value:,.0f}"
-    return f"{value:.1f}" if value >= 10 else f"{value:.2f}" if value >= 0.005 or not value else "<0.01"
-
-
-def shown_percent(share: float) -> str:
-    """A fraction in percent, with a tenth."""
-    return "<0.1 %" if 0 < share < 0.0005 else f"{100 * share:.1f} %"
-
-
-def shown_change(share: float) -> str:
-    """A fraction more or less, in percent with its sign."""
-    return f"{100 * share:+.1f} %"
-
-
-def shown_share(share: float) -> str:
-    """A fraction in whole percent; a tenth where that is all there is."""
-    return shown_percent(share) if 0 < share < 0.01 else f"{100 * share:.0f} %"
 
 
 def gain_range(finding: Finding) -> str:
@@ -182,17 +137,12 @@ def first_gain(summary: Summary) -> Finding | None:
 def first_fix(summary: Summary) -> str:
     """The first finding that brings something: what to do, and what it brings at most; empty without one."""
     found = first_gain(summary)
-    whole_us = _whole_us(summary)
+    whole_us = summary.steps.time_us if summary.steps is not None else summary.busy.total_us if summary.busy else None
     if found is None or found.gain_us is None or not whole_us:
         return ""
     share = shown_percent(found.gain_us / whole_us)
     brings = f"{gain_text(found)} ({share}), {found.certainty} certainty"
     return f"First fix: {brings}, by finding {summary.findings.index(found) + 1}: {found.remedy or found.why}."
-
-
-def _whole_us(summary: Summary) -> float | None:
-    """How long the step is; without steps the window."""
-    return summary.steps.time_us if summary.steps is not None else summary.busy.total_us if summary.busy else None
 
 
 def gain_text(finding: Finding) -> str:

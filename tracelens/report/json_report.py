@@ -1,15 +1,9 @@
-"""What programs read of a report: ``report.json`` (schema ``tracelens.report/2``), and metrics for Prometheus and
-OpenTelemetry.
-
-``report.json``: what scripts, diffs and agents read (schema ``tracelens.report/2``).
+"""What programs read of a report: ``report.json`` (schema ``tracelens.report/2``), and its main figures as metrics for
+Prometheus and OpenTelemetry.
 
 The JSON Schema is ``tracelens/schemas/report.schema.json``. Within a version fields are only added. null is
-*not determined*.
-Nothing in it depends on the day, the folder or the machine, and keys stand in a fixed order: same input, same bytes.
-
-The main figures of a report as metrics: Prometheus' text format, and OpenTelemetry's JSON (OTLP).
-
-Nothing depends on the day: times are those of the recording's program, a sample has no timestamp of its own.
+*not determined*. Nothing depends on the day, the folder or the machine, and keys stand in a fixed order: same input,
+same bytes. Times of metrics are those of the recording's program, a sample has no timestamp of its own.
 """
 
 from __future__ import annotations
@@ -26,10 +20,10 @@ import orjson
 
 from tracelens.analysis.verdict.summary import Summary
 from tracelens.files.atomic_write import write_whole
+from tracelens.files.cells import Value, plain_records, plain_tree, plain_values
 from tracelens.files.documents import json_encoded
 from tracelens.files.safe_text import escaped_json, json_safe, terminal_text
 from tracelens.lazy.records import dataclass
-from tracelens.report.cells import Value, plain_records, plain_tree, plain_values
 from tracelens.report.figures import bound_sentence, first_fix
 from tracelens.units import US_PER_S
 
@@ -42,17 +36,8 @@ if TYPE_CHECKING:
 SCHEMA, BRIEF_SCHEMA = "tracelens.report/2", "tracelens.report.brief/2"
 #: What the brief form says of a finding.
 _BRIEF_FINDING = (
-    "id",
-    "op",
-    "gain_us",
-    "gain_low_us",
-    "gain_high_us",
-    "certainty",
-    "why",
-    "limited_by",
-    "remedy",
-    "command",
-)
+    "id", "op", "gain_us", "gain_low_us", "gain_high_us", "certainty", "why", "limited_by", "remedy", "command"
+)  # fmt: skip
 #: Rows that the document keeps of a view; the workbook has all.
 MAX_VIEW_ROWS = 50
 NO_VIEWS: Mapping[str, pd.DataFrame] = MappingProxyType({})
@@ -116,7 +101,7 @@ def _content(summary: Summary, ops: pd.DataFrame | None, views: Mapping[str, pd.
         ]
     return {
         "schema": SCHEMA,
-        "input": _called(says["input"], torch_version="torch"),
+        "input": {"torch" if key == "torch_version" else key: value for key, value in says["input"].items()},
         "device": says["device"],
         "scope": says["scope"],
         "extensions": says["extensions"],
@@ -149,11 +134,6 @@ def _headline(summary: Summary) -> Json:
         "is_at_least": rate is not None and share is not None and rate.is_lower_bound,
         "sentences": [text for text in said if text],
     }
-
-
-def _called(row: Json, **names: str) -> Json:
-    """The row with some of its keys under other names."""
-    return {names.get(key, key): value for key, value in row.items()}
 
 
 #: What the document has of an op, by the keys of ``unified_perf_summary``; arguments are lists, dimensions objects.

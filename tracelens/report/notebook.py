@@ -11,10 +11,10 @@ import numpy as np
 from tracelens.analysis.verdict.summary import Summary
 from tracelens.errors import NothingToAnalyzeError, UsageError
 from tracelens.files.safe_text import short_kernel_name
+from tracelens.report import page_sections
 from tracelens.report.assembly import Sheet
-from tracelens.report.html import page_sections as sections
-from tracelens.report.html.charts import color_classes
-from tracelens.report.html.markup import COLORS, Markup, asset, joined, tag
+from tracelens.report.charts import color_classes
+from tracelens.report.markup import COLORS, Markup, asset, joined, tag
 from tracelens.units import NS_PER_MS, US_PER_MS
 
 if TYPE_CHECKING:
@@ -32,9 +32,9 @@ def notebook_html(summary: Summary, sheets: Sequence[Sheet]) -> str:
     """Markup that styles itself, runs no script and loads nothing."""
     colors = color_classes([row.name for row in summary.categories])
     made = (
-        sections.verdict(summary),
-        sections.look_here_first(summary),
-        sections.where_time_goes(summary, colors, sheets),
+        page_sections.verdict(summary),
+        page_sections.look_here_first(summary),
+        page_sections.where_time_goes(summary, colors, sheets),
     )
     own = _WHOLE_DOCUMENT.sub(r"\1&", asset("page.css"))
     style = Markup(f".tracelens {{ {own} .to-ops {{ display: none; }} }}")
@@ -59,7 +59,7 @@ class Plots:
     def roofline(self, axes: Axes | None = None) -> Axes:
         """Ops by arithmetic intensity and achieved rate below the device's roofs; area: share of the device time."""
         from tracelens.analysis.analyze import Analysis
-        from tracelens.analysis.page.op_charts import roofs
+        from tracelens.analysis.page_charts import roofs
 
         ops = self._frame("unified_perf_summary")
         ops = ops[(ops["flops_per_byte"] > 0) & (ops["tflops_s_mean"] > 0)]
@@ -99,7 +99,7 @@ class Plots:
     def timeline(self, axes: Axes | None = None) -> Axes:
         """What the streams did during the typical step, a line each; colors are categories."""
         from tracelens.analysis.analyze import Analysis
-        from tracelens.analysis.page.step_timeline import step_timelines
+        from tracelens.analysis.page_charts import step_timelines
 
         result = self._result
         steps = step_timelines(result) if isinstance(result, Analysis) else []

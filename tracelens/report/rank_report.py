@@ -18,15 +18,13 @@ from tracelens.analysis.ranks.rank_comparison import RanksAnalysis, compare_rank
 from tracelens.analysis.ranks.rank_files import RankOptions, find_traces, job_folder, ranks_text
 from tracelens.analysis.verdict.summary import DeviceSummary, InputSummary, Notice, Summary, counted
 from tracelens.files.atomic_write import whole_folder, write_whole
+from tracelens.files.cells import plain_records
 from tracelens.files.documents import json_encoded
 from tracelens.files.safe_text import clipped, escaped_json, json_safe, terminal_text
 from tracelens.files.say import aligned
-from tracelens.report.assembly import sheets_of
-from tracelens.report.cells import plain_records
-from tracelens.report.figures import shown_figure
-from tracelens.report.named_sheets import NamedSheets, refuse_folder
+from tracelens.report.assembly import NamedSheets, refuse_folder, sheets_of
 from tracelens.schema import KEYS
-from tracelens.units import NS_PER_US, US_PER_MS
+from tracelens.units import NS_PER_US, US_PER_MS, shown_figure
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -225,7 +223,16 @@ class RankReport(NamedSheets):
         for row in frame.head(6).to_dict("records"):
             bus, full = (_figure(row[key]) for key in ("bus_gb_s_median", "full_mb"))
             name, group = clipped(row["collective"], 14), clipped(str(row["group_name"]), 19)
-            rows.append((name, group, full, bus, f"{row['waiting_percent']:.1f} %", _mostly(row["verdict"])))
+            rows.append(
+                (
+                    name,
+                    group,
+                    full,
+                    bus,
+                    f"{row['waiting_percent']:.1f} %",
+                    row["verdict"].removesuffix("-dominated").replace("-", " "),
+                )
+            )
         yield from ["", *(f" {line}" for line in aligned(rows, words=(0, 1, 5)).splitlines())]
 
     def _calls_of_one_rank(self) -> Iterator[str]:
@@ -247,7 +254,8 @@ class RankReport(NamedSheets):
             return
         rows = [("token exchange", "effective TB/s", "without waiting TB/s", "waiting")]
         for row in frame.head(8).to_dict("records"):
-            effective, true = (_shown(row[f"{rate}_interconnect_tb_s"], ".3f") for rate in ("effective", "true"))
+            rates = (row[f"{rate}_interconnect_tb_s"] for rate in ("effective", "true"))
+            effective, true = ("-" if rate is None or rate != rate else f"{rate:.3f}" for rate in rates)
             rows.append((clipped(str(row["name"]), 33), effective, true, f"{row['waiting_percent']:.1f} %"))
         yield from ["", *(f" {line}" for line in aligned(rows, words=(0,)).splitlines())]
 
@@ -273,14 +281,5 @@ def _span(low: object, high: object) -> str:
     return f"{low}" if low == high else f"{low} to {high}"
 
 
-def _mostly(verdict: str) -> str:
-    """``arrival skew`` of ``arrival-skew-dominated``."""
-    return verdict.removesuffix("-dominated").replace("-", " ")
-
-
 def _figure(value: float | None) -> str:
     return "-" if value is None or value != value else shown_figure(value, 3)
-
-
-def _shown(value: float | None, form: str) -> str:
-    return "-" if value is None or value != value else format(value, form)

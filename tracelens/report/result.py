@@ -17,9 +17,8 @@ from tracelens.errors import UsageError
 from tracelens.files.atomic_write import whole_folder, write_whole
 from tracelens.files.documents import is_report
 from tracelens.files.safe_text import escaped_json
-from tracelens.report.assembly import Analyzed, assemble, by_title, json_views
+from tracelens.report.assembly import Analyzed, NamedSheets, assemble, by_title, json_views, refuse_folder
 from tracelens.report.json_report import brief_document, json_bytes, write_json
-from tracelens.report.named_sheets import NamedSheets, refuse_folder
 from tracelens.report.terminal import verdict
 from tracelens.schema import KEYS
 
@@ -48,7 +47,7 @@ class Report(NamedSheets):
         super().__init__(assembly.sheets, column_names)
         self.result = result
         self.failures: tuple[Notice, ...] = assembly.failures
-        self.summary = _with_notices(summary, assembly.failures)
+        self.summary = replace(summary, notices=(*assembly.failures, *summary.notices))
 
     @property
     def has_failed_extension(self) -> bool:
@@ -163,7 +162,7 @@ class Report(NamedSheets):
 
     def to_html(self, path: str | PathLike[str]) -> Path:
         """Writes the page, whole or not at all."""
-        from tracelens.report.html.page import html_bytes
+        from tracelens.report.html_page import html_bytes
 
         write_whole(path, html_bytes(self.sheets, self.summary, self.result))
         return Path(path)
@@ -219,7 +218,3 @@ class Report(NamedSheets):
 def refuse_foreign(folder: Path) -> None:
     """Raises, see ``refuse_folder``, before any work is done when a report could not go to ``folder``."""
     refuse_folder(folder, lambda: is_report(folder / JSON), "a tracelens report")
-
-
-def _with_notices(summary: Summary, added: tuple[Notice, ...]) -> Summary:
-    return replace(summary, notices=(*added, *summary.notices)) if added else summary

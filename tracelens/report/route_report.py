@@ -16,10 +16,10 @@ from tracelens.errors import UsageError
 from tracelens.files.atomic_write import write_whole
 from tracelens.files.documents import json_encoded
 from tracelens.predict.routing.exchange import RouteResult
-from tracelens.report.export import tables_xlsx
-from tracelens.report.figures import shown_figure, shown_percent
-from tracelens.report.html.markup import Markup, framed, tag
-from tracelens.report.html.page_tables import head, section, table
+from tracelens.report.export import meanings, tables_xlsx
+from tracelens.report.markup import Markup, framed, tag
+from tracelens.report.page_tables import head, section, table
+from tracelens.units import shown_figure, shown_percent
 
 if TYPE_CHECKING:
     from tracelens.predict.routing.exchange import RouteResult
@@ -258,10 +258,7 @@ def _line(x1: float, y1: float, x2: float, y2: float) -> str:
 
 def route_page(result: RouteResult) -> bytes:
     """Who sends to whom, how evenly, and what it costs."""
-    figures = result.summary
-    title = (
-        f"{figures['tokens']:,} tokens, top {figures['topk']} of {figures['experts']} experts, {figures['ranks']} ranks"
-    )
+    figures, title = result.summary, _title(result)
     unit, word = ("ms", "ms") if "time_ms" in figures else ("us", "µs")
     tiles = [
         *(
@@ -275,15 +272,12 @@ def route_page(result: RouteResult) -> bytes:
         ("Busiest rank", f"{figures['rank_imbalance']:.2f} x", "the mean"),
     ]
     drawn = tag("div", Markup(matrix_picture(result)), class_="wide picture square", tabindex="0")
-    said = f"Bytes of the dispatch from rank (down) to rank (right); the darkest cell is {_most(result)} bytes."
+    most = blocks_of(result)[0].max(initial=0)
+    said = f"Bytes of the dispatch from rank (down) to rank (right); the darkest cell is {most:,.0f} bytes."
     traffic = section("traffic", "Traffic", tag("p", said), drawn)
     tables = [section(f"table-{name}", name.capitalize(), table(each, name)) for name, each in result.frames.items()]
     notes = (UNMEASURED,) if "expected_error_percent" in figures else ()
     return framed(f"{title} · routing", [head(title, (), tiles, notes), traffic, *tables])
-
-
-def _most(result: RouteResult) -> str:
-    return f"{blocks_of(result)[0].max(initial=0):,.0f}"
 
 
 #: Of a larger traffic matrix as many pairs are written.
@@ -308,17 +302,6 @@ def refuse_unknown(paths: Sequence[Path]) -> list[str]:
     return [path.suffix for path in paths]
 
 
-def _json(result: RouteResult) -> bytes:
-    return route_json(result).encode() + b"\n"
-
-
-def _xlsx(result: RouteResult) -> bytes:
-    """One sheet per frame, the summary first, the traffic last."""
-    rows = [(key, value, MEANINGS.get(key, "")) for key, value in result.summary.items()]
-    summary = pd.DataFrame(rows, columns=["figure", "value", "meaning"], dtype=object)
-    return tables_xlsx({"summary": summary, **result.frames, "traffic_bytes": _traffic_frame(result)}, MEANINGS)
-
-
 def _traffic_frame(result: RouteResult) -> pd.DataFrame:
     """The matrix; of more than ``MOST_CELLS`` ranks the pairs with most bytes."""
     matrix = result.traffic.wire_bytes
@@ -330,75 +313,17 @@ def _traffic_frame(result: RouteResult) -> pd.DataFrame:
     return pd.DataFrame({"from": source, "to": target, "bytes": matrix[source, target]})
 
 
-def _html(result: RouteResult) -> bytes:
+def _workbook(result: RouteResult) -> bytes:
+    """One sheet per frame, the summary first, the traffic last."""
+    known = meanings("route")
+    rows = [(key, value, known.get(key, "")) for key, value in result.summary.items()]
+    summary = pd.DataFrame(rows, columns=["figure", "value", "meaning"], dtype=object)
+    return tables_xlsx({"summary": summary, **result.frames, "traffic_bytes": _traffic_frame(result)}, known)
 
-    return route_page(result)
 
-
-def _svg(result: RouteResult) -> bytes:
-    return picture(result).encode()
-
-
-#: Figures and columns of a routing result. Times in the unit of their key, rates per rank in GB/s (1e9 bytes).
-MEANINGS = {
-    "tokens": "Tokens of all ranks.",
-    "topk": "Experts that each token goes to.",
-    "dropped_share": "Share of the routings that full experts refused (--capacity).",
-    "expert_imbalance": "Routings of the busiest expert over the mean.",
-    "busiest_tenth_share": "Share of all routings that the busiest tenth of the experts gets.",
-    "mean_ranks": "Distinct ranks that a token goes to, its own included.",
-    "mean_nodes": "Distinct nodes that a token goes to, its own included.",
-    "remote_share": "Share of the dispatched bytes that leaves its rank.",
-    "rank_imbalance": "Routings of the busiest rank over the mean: what its experts multiply.",
-    "received_imbalance": "Copies (mesh: bytes) that arrive at the busiest rank over the mean: what its links carry.",
-    "dispatch_us": "Time until the last packet of the dispatch has arrived.",
-    "combine_us": "Time until the last packet of the combine has arrived.",
-    "even_us": "Bottleneck of both phases if the same copies were spread evenly.",
-    "imbalance_us": "Bottleneck of both phases less that of an even load.",
-    "expected_error_percent": "How far measured exchanges were from such times; empty: none was measured.",
-    "hottest": "The port that has most to do: its kind, and the number of its rank or card.",
-    "hottest_us": "How long that port is busy at its full rate.",
-    "eplb_slots": "Physical experts after EPLB's replication.",
-    "eplb_rank_imbalance": "Routings of the busiest rank over the mean with EPLB's placement.",
-    "eplb_us": "Bottleneck of both phases with EPLB's placement.",
-    "eplb_gain_us": "Bottleneck of both phases less eplb_us; below 0 EPLB costs time.",
-    "way": "Copies: hierarchical one per destination node, forwarded there; direct one per rank; per-expert one each.",
-    "layers_us": "Bottlenecks of all layers and steps, both phases.",
-    "layers_ms": "Time of all layers, both phases.",
-    "time_ms": "Time until the last packet has arrived.",
-    "time_us": "Time until the last packet has arrived.",
-    "even_ms": "Time of an even load of as many bytes.",
-    "imbalance_ms": "time_ms less even_ms.",
-    "formula_ms": "The same load by the closed form: initial delay + formula_round_ms x formula_rounds.",
-    "formula_rounds": "Rounds of an even load: bytes per rank x ranks / (links x pairs x rate).",
-    "formula_round_ms": "Base delay + packets that fill a link x (preparation + packet / rate).",
-    "formula_is_exact": "Whether the closed form's conditions hold; else it is a lower bound.",
-    "printed_round_ms": "Round time by the other formula of the original's text, which its simulation contradicts.",
-    "printed_ms": "printed_round_ms x formula_rounds; the initial delay is in every round.",
-    "combine_ms": "Time of the combine.",
-    "rounds": "Rounds of the mesh.",
-    "packets": "Packets sent.",
-    "packet_bytes": "Largest packet.",
-    "moved_bytes": "Bytes that left their rank.",
-    "local_bytes": "Bytes that stayed on their rank.",
-    "dtype": "Type of a token's elements on the wire.",
-    "copy_bytes": "Bytes of one copy of a token: elements, scales, metadata.",
-    "bottleneck_us": "The busiest port at its full rate, and one hop: a lower bound of the time.",
-    "logical_effective_gb_s": "All copies, local ones included, over the time.",
-    "remote_effective_gb_s": "Copies that left their rank, over the time.",
-    "logical_true_gb_s": "All copies, local ones included, over the busiest port's own time.",
-    "remote_true_gb_s": "Copies that left their rank, over the busiest port's own time.",
-    "collective_us": "An even all-to-all of the busiest sender's bytes by the cluster's collective algorithms.",
-    "routings": "Choices of tokens that fall on it.",
-    "routings_eplb": "The same with EPLB's placement.",
-    "tokens_received": "Tokens that arrive, each counted once.",
-    "sent_bytes": "Bytes to other ranks.",
-    "received_bytes": "Bytes from other ranks.",
-    "replicas_eplb": "Slots that EPLB gives the expert.",
-    "calls": "Calls of the op in the trace.",
-    "wire_mb": "Rows that the op was given, 1e6 bytes.",
-    "measured_us": "Mean time of the op's kernels, waiting for the slowest rank included.",
-    "predicted_us": "The phase's time, scaled by the op's bytes over those of a rank in the phase.",
+_WRITERS: dict[str, Callable[[RouteResult], bytes]] = {
+    ".json": lambda result: route_json(result).encode() + b"\n",
+    ".xlsx": _workbook,
+    ".svg": lambda result: picture(result).encode(),
+    ".html": route_page,
 }
-
-_WRITERS: dict[str, Callable[[RouteResult], bytes]] = {".json": _json, ".xlsx": _xlsx, ".svg": _svg, ".html": _html}

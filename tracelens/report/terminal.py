@@ -25,9 +25,6 @@ from tracelens.report.figures import (
     limit_text,
     lines_of_window,
     scope_text,
-    shown_ms,
-    shown_percent,
-    shown_share,
     shown_tb_s,
     shown_tflops,
     step_notes,
@@ -35,7 +32,7 @@ from tracelens.report.figures import (
     unseen_text,
     while_matrix_ops_run,
 )
-from tracelens.units import FLOPS_PER_TFLOP
+from tracelens.units import FLOPS_PER_TFLOP, shown_ms, shown_percent, shown_share
 
 WIDTH = 80
 _BOLD, _DIM, _YELLOW, _RESET = "\x1b[1m", "\x1b[2m", "\x1b[33m", "\x1b[0m"
@@ -189,7 +186,8 @@ def _coverage(summary: Summary) -> Iterator[_Row]:
     ]
     if parts:
         parts[0] += " of GPU time"
-    parts += [f"shapes {_yes(coverage.shapes)}", f"stacks {_yes(coverage.stacks)}"]
+    recorded = {"shapes": coverage.shapes, "stacks": coverage.stacks}
+    parts += [f"{what} {'yes' if known else 'no'}" for what, known in recorded.items()]
     yield _Row(text=f" coverage  {' · '.join(parts)}")
     if summary.extensions:
         yield _Row(text=f" extensions {', '.join(summary.extensions)}")
@@ -258,11 +256,7 @@ def _time_cells(row: CategoryRow, decimals: int) -> str:
 def _rate_cells(row: CategoryRow) -> str:
     tflops = shown_tflops(row) or "-"
     roofline = "" if row.of_roofline is None else limit_text(row.of_roofline)
-    return f" {_bar(row.share)}{tflops:>9}{_tb_s(row):>11} {clipped(bound_text(row), 9):<9}{roofline:>9}"
-
-
-def _tb_s(row: CategoryRow) -> str:
-    return shown_tb_s(row) or "-"
+    return f" {_bar(row.share)}{tflops:>9}{shown_tb_s(row) or '-':>11} {clipped(bound_text(row), 9):<9}{roofline:>9}"
 
 
 def _findings(summary: Summary, most: int, *, tries: bool) -> Iterator[_Row]:
@@ -331,7 +325,3 @@ def _events(count: int) -> str:
     if count < 1_000_000:
         return f"{count:,} events"
     return f"{count / 1e6:.2f} M events"
-
-
-def _yes(is_so: bool) -> str:
-    return "yes" if is_so else "no"

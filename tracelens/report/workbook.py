@@ -17,10 +17,10 @@ from typing import BinaryIO, Literal
 from tracelens.analysis.sheets import perf_summary
 from tracelens.analysis.verdict.summary import STEPS, Steps, Summary, Utilization
 from tracelens.files.atomic_write import whole_file
+from tracelens.files.cells import Value, plain_columns, plain_values
 from tracelens.files.safe_text import is_formula_like, xml_text
 from tracelens.lazy.records import dataclass
 from tracelens.report.assembly import Sheet
-from tracelens.report.cells import Value, plain_columns, plain_values
 from tracelens.report.figures import (
     bound_sentence,
     first_fix,
@@ -40,9 +40,8 @@ from tracelens.report.xlsx_file import (
     Worksheet,
     column_letter,
     edge,
+    escape_xml,
     font,
-    markup,
-    pages_of,
     reference,
     row_xml,
     rows_xml,
@@ -339,7 +338,7 @@ def share_chart(title: str, bars: tuple[int, int], rows: int, place: int, headin
     """
     names, shares = (column_letter(column) for column in bars)
     last = 1 + min(rows, _MOST_BARS)
-    sheet = markup(reference(title))
+    sheet = escape_xml(reference(title))
     xml = (
         f'<c:chartSpace xmlns:c="{_DRAWING}/chart" xmlns:a="{_DRAWING}/main" xmlns:r="{RELATIONS}"><c:chart>'
         f"{_title(heading)}"
@@ -362,7 +361,7 @@ def share_chart(title: str, bars: tuple[int, int], rows: int, place: int, headin
 def _title(text: str) -> str:
     return (
         "<c:title><c:tx><c:rich><a:bodyPr/><a:p><a:pPr><a:defRPr/></a:pPr><a:r>"
-        f'<a:t>{markup(text)}</a:t></a:r></a:p></c:rich></c:tx><c:overlay val="0"/></c:title>'
+        f'<a:t>{escape_xml(text)}</a:t></a:r></a:p></c:rich></c:tx><c:overlay val="0"/></c:title>'
     )
 
 
@@ -464,10 +463,13 @@ def _worksheet(part: _Part, styles: Styles) -> Worksheet:
         widths=widths,
         tab=_TAB_FAMILY if sheet.is_family else _TAB_FIXED,
         zoom=90,
-        pages=pages_of(widths),
         filtered=f"A1:{column_letter(len(columns))}{rows + 1}",
         rules=list(_rules(columns, rows + 1)),
-        notes=[_note(number, column.note) for number, column in enumerate(columns, 1) if column.note],
+        notes=[
+            Note(column=number, text=column.note, height=28 + 18 * math.ceil(len(column.note) / 42))
+            for number, column in enumerate(columns, 1)
+            if column.note
+        ],
         chart=share_chart(part.title, bars, rows, len(columns) + 2, sheet.text) if bars else None,
     )
 
@@ -515,10 +517,6 @@ def _rules(columns: Sequence[TableColumn], last: int) -> Iterator[tuple[str, str
             yield cells, _BAR.format(2 * number)
         elif column.look == "of_limit" and column.statistic != "std":
             yield cells, _OF_LIMIT.format(2 * number, 2 * number + 1)
-
-
-def _note(number: int, text: str) -> Note:
-    return Note(column=number, text=text, height=28 + 18 * math.ceil(len(text) / 42))
 
 
 def _width(column: TableColumn, values: Sequence[Value], *, is_first: bool) -> float:
@@ -591,7 +589,6 @@ def _about(lines: Iterable[Line], styles: Styles, chart: Chart | None) -> Worksh
         frozen=(0, 1),
         tab="D9822B",
         grid=False,
-        pages=pages_of(_ABOUT_WIDTHS),
         printed=f"$A$1:${column_letter(len(_ABOUT_WIDTHS))}${len(rows)}",
         links=links,
         chart=chart,
@@ -602,13 +599,10 @@ def _about_height(line: Line) -> float:
     if line.kind in _ABOUT_HEIGHTS:
         return _ABOUT_HEIGHTS[line.kind]
     # What fits is on one line; finding that out by wrapping takes a hundred times as long
-    long = [(text, int(width * 1.2)) for text, width in _wrapped(line) if len(text.expandtabs()) > int(width * 1.2)]
+    texts = zip(line.cells, _ABOUT_WIDTHS, strict=False)
+    wide = ((value, int(width * 1.2)) for value, width in texts if isinstance(value, str))
+    long = [(text, width) for text, width in wide if len(text.expandtabs()) > width]
     return 14.5 * max([1, *(len(textwrap.wrap(text, width)) for text, width in long)])
-
-
-def _wrapped(line: Line) -> list[tuple[str, int]]:
-    texts = [value if isinstance(value, str) else "" for value in (*line.cells, "", "", "", "")]
-    return list(zip(texts[:4], _ABOUT_WIDTHS, strict=True))
 
 
 def _about_style(line: Line, index: int, value: Value) -> Style:

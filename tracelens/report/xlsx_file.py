@@ -1,7 +1,5 @@
 """Worksheets as an xlsx file: rows, cell styles, notes and charts as XML, in a zip without a date.
 
-Rows of a worksheet as the text that stands in its XML.
-
 Libraries make an object of every cell; nearly all cells are plain numbers and texts under a style of their column, and
 writing those as text takes a sixth of the time.
 """
@@ -15,9 +13,9 @@ from dataclasses import field
 from typing import BinaryIO, NamedTuple
 from zipfile import ZIP_DEFLATED, ZipFile, ZipInfo
 
+from tracelens.files.cells import LARGEST_EXACT, Value
 from tracelens.files.safe_text import is_formula_like, xml_text
 from tracelens.lazy.records import dataclass
-from tracelens.report.cells import LARGEST_EXACT, Value
 
 #: The most characters a cell holds.
 MAX_TEXT = 32_767
@@ -67,8 +65,8 @@ def column_letter(number: int) -> str:
     return letters
 
 
-def markup(text: str) -> str:
-    """``text`` as it stands in an element or an attribute."""
+def escape_xml(text: str) -> str:
+    """``text`` for an element or an attribute."""
     return text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;").replace('"', "&quot;")
 
 
@@ -94,7 +92,7 @@ def _content(value: Value) -> str:
 
 def _text(text: str) -> str:
     space = ' xml:space="preserve"' if text != text.strip() or "\n" in text else ""
-    return f' t="inlineStr"><is><t{space}>{markup(text)}</t></is></c>'
+    return f' t="inlineStr"><is><t{space}>{escape_xml(text)}</t></is></c>'
 
 
 class _CellText:
@@ -203,7 +201,9 @@ class Styles:
             if kind is None:
                 kind = _OWN_FORMATS + _numbered(formats, style.number_format)
             cells.append(_cell_format(kind, numbers, style))
-        own = (f'<numFmt numFmtId="{_OWN_FORMATS + at}" formatCode="{markup(text)}"/>' for text, at in formats.items())
+        own = (
+            f'<numFmt numFmtId="{_OWN_FORMATS + at}" formatCode="{escape_xml(text)}"/>' for text, at in formats.items()
+        )
         return (
             f'<styleSheet xmlns="{MAIN}">{_counted("numFmts", own)}{_counted("fonts", fonts)}{_counted("fills", fills)}'
             f"{_counted('borders', borders)}"
@@ -274,18 +274,13 @@ class Chart:
 _PAGE_WIDTH = 200
 
 
-def pages_of(widths: Sequence[float]) -> int:
-    """How many pages side by side columns of these widths go on."""
-    return max(1, math.ceil(sum(widths) / _PAGE_WIDTH))
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Worksheet:
     """``rows``: ``<row>`` elements, made when the sheet is written. ``widths``: of its columns, in characters.
 
-    ``pages``: how many print side by side, with the first row and column on each; None where nothing is set.
-    ``printed``: the cells that print, all where empty. ``filtered``: the range of its table. ``rules``: conditional
-    formats (range, elements). ``links``: from a cell to the sheet of a title.
+    The first row and column print on each page. ``printed``: the cells that print, all where empty. ``filtered``: the
+    range of its table. ``rules``: conditional formats (range, elements). ``links``: from a cell to the sheet of a
+    title.
     """
 
     title: str
@@ -295,7 +290,6 @@ class Worksheet:
     tab: str = ""
     grid: bool = True
     zoom: int = 100
-    pages: int | None = None
     printed: str = ""
     filtered: str = ""
     rules: Sequence[tuple[str, str]] = ()
@@ -306,12 +300,12 @@ class Worksheet:
     def head(self) -> str:
         """The document up to its rows."""
         tab = f'<tabColor rgb="FF{self.tab}"/>' if self.tab else ""
-        fitted = "" if self.pages is None else '<pageSetUpPr fitToPage="1"/>'
         columns = "".join(
             f'<col min="{at}" max="{at}" width="{width:g}" customWidth="1"/>' for at, width in enumerate(self.widths, 1)
         )
         return (
-            f'<worksheet xmlns="{MAIN}" xmlns:r="{RELATIONS}"><sheetPr>{tab}{fitted}</sheetPr>{self._view()}'
+            f'<worksheet xmlns="{MAIN}" xmlns:r="{RELATIONS}">'
+            f'<sheetPr>{tab}<pageSetUpPr fitToPage="1"/></sheetPr>{self._view()}'
             f'<sheetFormatPr baseColWidth="8" defaultRowHeight="15"/>{f"<cols>{columns}</cols>" if columns else ""}'
             "<sheetData>"
         )
@@ -336,13 +330,14 @@ class Worksheet:
         ]
         if self.links:
             links = (
-                f'<hyperlink ref="{cell}" location="{markup(reference(title))}!A1" display="{markup(title)}"/>'
+                f'<hyperlink ref="{cell}" location="{escape_xml(reference(title))}!A1" display="{escape_xml(title)}"/>'
                 for cell, title in self.links.items()
             )
             parts.append(f"<hyperlinks>{''.join(links)}</hyperlinks>")
         parts.append('<pageMargins left="0.75" right="0.75" top="1" bottom="1" header="0.5" footer="0.5"/>')
-        if self.pages is not None:
-            parts.append(f'<pageSetup orientation="landscape" fitToWidth="{self.pages}" fitToHeight="0"/>')
+        # Pages side by side
+        pages = max(1, math.ceil(sum(self.widths) / _PAGE_WIDTH))
+        parts.append(f'<pageSetup orientation="landscape" fitToWidth="{pages}" fitToHeight="0"/>')
         if self.chart is not None:
             parts.append('<drawing r:id="chart"/>')
         if self.notes:
@@ -352,21 +347,20 @@ class Worksheet:
 
     def names(self, number: int) -> str:
         """What the workbook says of the ``number``-th sheet: its filtered range, what prints on each page."""
-        sheet, said = markup(reference(self.title)), []
+        sheet, said = escape_xml(reference(self.title)), []
         if self.filtered:
             cells = re.sub(r"([A-Z]+)(\d+)", r"$\1$\2", self.filtered)
             said.append(f'_FilterDatabase" localSheetId="{number}" hidden="1">{sheet}!{cells}')
-        if self.pages is not None:
-            if self.printed:
-                said.append(f'Print_Area" localSheetId="{number}">{sheet}!{self.printed}')
-            said.append(f'Print_Titles" localSheetId="{number}">{sheet}!$A:$A,{sheet}!$1:$1')
+        if self.printed:
+            said.append(f'Print_Area" localSheetId="{number}">{sheet}!{self.printed}')
+        said.append(f'Print_Titles" localSheetId="{number}">{sheet}!$A:$A,{sheet}!$1:$1')
         return "".join(f'<definedName name="_xlnm.{name}</definedName>' for name in said)
 
     def comments_xml(self) -> str:
         """The texts of the notes."""
         notes = "".join(
             f'<comment ref="{column_letter(note.column)}1" authorId="0"><text><t xml:space="preserve">'
-            f"{markup(fitting(note.text))}</t></text></comment>"
+            f"{escape_xml(fitting(note.text))}</t></text></comment>"
             for note in self.notes
         )
         return (
@@ -509,7 +503,7 @@ def _relations(related: Iterable[tuple[str, str, str]], more: str = "") -> str:
 
 def _workbook(sheets: Sequence[Worksheet]) -> str:
     listed = "".join(
-        f'<sheet name="{markup(sheet.title)}" sheetId="{number}" r:id="sheet{number}"/>'
+        f'<sheet name="{escape_xml(sheet.title)}" sheetId="{number}" r:id="sheet{number}"/>'
         for number, sheet in enumerate(sheets, 1)
     )
     names = "".join(sheet.names(number) for number, sheet in enumerate(sheets))
@@ -521,7 +515,7 @@ def _workbook(sheets: Sequence[Worksheet]) -> str:
 
 
 def _core(title: str) -> str:
-    named = f"<dc:title>{markup(xml_text(title))}</dc:title>" if title else ""
+    named = f"<dc:title>{escape_xml(xml_text(title))}</dc:title>" if title else ""
     dates = "".join(
         f'<dcterms:{kind} xsi:type="dcterms:W3CDTF">{_DATE_TEXT}</dcterms:{kind}>' for kind in ("created", "modified")
     )

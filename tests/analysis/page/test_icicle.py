@@ -7,7 +7,7 @@ import pytest
 from tests.conftest import RealAnalysis, part
 from tracelens.analysis.analyze import analyze
 from tracelens.analysis.loaded_trace import AnalysisOptions, load
-from tracelens.analysis.page.op_charts import Icicle, icicle
+from tracelens.analysis.page_charts import Icicle, icicle
 
 
 def paths(tree: Icicle) -> dict[str, tuple[str, int, int]]:

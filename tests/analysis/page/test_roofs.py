@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from tracelens.analysis.analyze import analyze
 from tracelens.analysis.loaded_trace import AnalysisOptions
-from tracelens.analysis.page.op_charts import roofs
+from tracelens.analysis.page_charts import roofs
 from tracelens.hardware import HardwareSpec
 
 

@@ -12,8 +12,8 @@ from tests.conftest import RealAnalysis, examples
 from tracelens.analysis.analyze import analyze
 from tracelens.analysis.idle.idle_time import CAUSES, IdleParts
 from tracelens.analysis.loaded_trace import AnalysisOptions, Trace
-from tracelens.analysis.page.step_rectangles import MAX_LEVELS, step_idle
-from tracelens.analysis.page.step_timeline import Lane, step_timeline
+from tracelens.analysis.page_charts import Lane, step_timeline
+from tracelens.analysis.step_rectangles import MAX_LEVELS, step_idle
 from tracelens.trace.reading.chrome.event_list import read_events
 
 

@@ -20,9 +20,9 @@ from tracelens.analysis.idle.dependency_replay import SteadyStep, steady_steps
 from tracelens.analysis.idle.idle_time import IdleGaps, IdleParts, IdleTime, OwnTime, Queue, own_time, queue
 from tracelens.analysis.intervals import Bools, Spans
 from tracelens.analysis.loaded_trace import AnalysisOptions
-from tracelens.analysis.page.step_rectangles import StepIdle, step_idle
 from tracelens.analysis.sheets import built_in_sheets
 from tracelens.analysis.sheets.priced_calls import PricedCalls, with_unlinked
+from tracelens.analysis.step_rectangles import StepIdle, step_idle
 from tracelens.files.memory_limit import end_stage
 from tracelens.lazy.records import dataclass
 from tracelens.registry import Registry

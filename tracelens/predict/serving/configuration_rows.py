@@ -17,11 +17,11 @@ from tracelens.backends import System
 from tracelens.backends.base import system_of
 from tracelens.errors import InputError, TracelensError, UsageError
 from tracelens.files.atomic_write import write_whole
+from tracelens.files.cells import frame_csv
 from tracelens.files.data_table import (
     FIRST_ROW,
     Headings,
     Number,
-    csv_of,
     is_blank,
     is_file_name,
     is_unsaid,
@@ -342,5 +342,5 @@ def batch(
     for name in ESTIMATES:
         frame[name] = [getattr(each, name.removesuffix("_est")) for each in found]
     frame["reason"] = [each.reason for each in found]
-    write_whole(output, csv_of(frame))
+    write_whole(output, frame_csv(frame))
     return len(frame), sum(not each.reason for each in found)

@@ -139,5 +139,5 @@ def _hash(text: str) -> str:
 
 
 def asset(name: str) -> str:
-    """A file that stands beside this module."""
+    """A file of the page's folder."""
     return resources.files("tracelens.report").joinpath("html", name).read_text(encoding="utf-8")

@@ -1,4 +1,9 @@
-"""``report.html``: the whole report in one file that opens offline, with what its script draws.
+"""``report.html``: the whole report on one page, in one file that opens offline and asks the network for nothing.
+What a reader needs first stands in the page itself; the script adds sorting, filtering, the timeline and the tree
+from data that is packed with it. The Content-Security-Policy admits this script and this style sheet by their
+hashes and nothing else. The same input gives the same bytes.
+
+``report.html``: the whole report in one file that opens offline, with what its script draws.
 
 ``report.html``: the whole report on one page, in one file that opens offline and asks the network for nothing.
 
@@ -20,23 +25,34 @@ import numpy.typing as npt
 from tracelens.analysis.analyze import Analysis
 from tracelens.analysis.attribution.activity import Labels
 from tracelens.analysis.idle.idle_time import CAUSES
-from tracelens.analysis.page.op_charts import MAX_NODES, Drilldown, Icicle, Roofs, drilldown, icicle, roofs
-from tracelens.analysis.page.step_rectangles import HostLanes, StepIdle
-from tracelens.analysis.page.step_timeline import MAX_RECTS, Lane, StepTimeline, step_timelines
+from tracelens.analysis.page_charts import (
+    MAX_NODES,
+    MAX_RECTS,
+    Drilldown,
+    Icicle,
+    Lane,
+    Roofs,
+    StepTimeline,
+    drilldown,
+    icicle,
+    roofs,
+    step_timelines,
+)
 from tracelens.analysis.sheets import coll_analysis, perf_summary
 from tracelens.analysis.sheets.module_time import lines_of_events
+from tracelens.analysis.step_rectangles import HostLanes, StepIdle
 from tracelens.analysis.verdict.summary import DeviceSummary, Summary
+from tracelens.files.cells import plain_columns
 from tracelens.files.documents import json_encoded
 from tracelens.files.safe_text import short_kernel_name
 from tracelens.lazy.records import dataclass
+from tracelens.report import page_sections
 from tracelens.report.assembly import Analyzed, Sheet, by_title, make_sheet
-from tracelens.report.cells import plain_columns
+from tracelens.report.charts import color_classes
 from tracelens.report.explanation import explain_plain
 from tracelens.report.figures import scope_text, steps_text
-from tracelens.report.html import page_sections as sections
-from tracelens.report.html.charts import color_classes
-from tracelens.report.html.markup import Markup, asset, framed, tag
-from tracelens.report.html.page_tables import COLLECTIVES, CPU_OPS, KERNELS, OPS, PageTable, page_table, shown_text
+from tracelens.report.markup import Markup, asset, framed, tag
+from tracelens.report.page_tables import COLLECTIVES, CPU_OPS, KERNELS, OPS, PageTable, page_table, shown_text
 from tracelens.trace.table import Kind, TraceTable
 
 
@@ -286,8 +302,9 @@ def _page(sheets: Sequence[Sheet], summary: Summary, result: Analyzed, limits: P
     body = _sections(summary, sheets, tables, pictures, colors)
     body[-1:-1] = _added_sections(added, tables)
     script = "\n".join(map(asset, SCRIPTS))
-    data = _packed(_data(summary, tables, pictures, ops, colors))
-    return framed(f"{summary.input.file} · trace report", body, script=script, data=data)
+    # As gzip in base64; without a date, so the same data gives the same text
+    packed = gzip.compress(json_encoded(_data(summary, tables, pictures, ops, colors)), 6, mtime=0)
+    return framed(f"{summary.input.file} · trace report", body, script=script, data=base64.b64encode(packed).decode())
 
 
 def _overview(ops: Sheet | None, kernels: Sheet | None) -> Sheet | None:
@@ -308,27 +325,27 @@ def _sections(
     scope = scope_text(summary.scope)
     totalled = f" Totals over the {steps_text(summary.steps)}, not per step." if summary.steps else ""
     made = (
-        ("verdict", "Verdict", sections.verdict(summary)),
-        ("first", "Look here first", sections.look_here_first(summary)),
-        ("time", "Where time goes", sections.where_time_goes(summary, colors, sheets)),
-        ("drill", "Drill down", sections.drill(pictures.drilldown, scope)),
-        ("roofline", "Roofline", sections.roofline(ops, tables.get("ops"), pictures.roofs, colors)),
-        ("timeline", "Timeline", sections.timeline(pictures.steps)),
-        ("tree", "Tree", sections.tree(pictures.icicle, scope)),
-        ("memory", "Memory", sections.memory_over_time(sheets)),
-        ("section-ops", "Ops", sections.table("Ops", tables.get("ops"), sections.OPS_TEXT + totalled)),
+        ("verdict", "Verdict", page_sections.verdict(summary)),
+        ("first", "Look here first", page_sections.look_here_first(summary)),
+        ("time", "Where time goes", page_sections.where_time_goes(summary, colors, sheets)),
+        ("drill", "Drill down", page_sections.drill(pictures.drilldown, scope)),
+        ("roofline", "Roofline", page_sections.roofline(ops, tables.get("ops"), pictures.roofs, colors)),
+        ("timeline", "Timeline", page_sections.timeline(pictures.steps)),
+        ("tree", "Tree", page_sections.tree(pictures.icicle, scope)),
+        ("memory", "Memory", page_sections.memory_over_time(sheets)),
+        ("section-ops", "Ops", page_sections.table("Ops", tables.get("ops"), page_sections.OPS_TEXT + totalled)),
         (
             "section-kernels",
             "Kernels",
-            sections.table("Kernels", tables.get("kernels"), sections.KERNELS_TEXT + totalled),
+            page_sections.table("Kernels", tables.get("kernels"), page_sections.KERNELS_TEXT + totalled),
         ),
         (
             "section-collectives",
             "Collectives",
-            sections.table("Collectives", tables.get("collectives"), sections.COLLECTIVES_TEXT + totalled),
+            page_sections.table("Collectives", tables.get("collectives"), page_sections.COLLECTIVES_TEXT + totalled),
         ),
-        ("section-cpu-ops", "CPU ops", sections.table("CPU ops", tables.get("cpu-ops"), sections.CPU_TEXT)),
-        ("health", "Notes and sources", sections.health(summary)),
+        ("section-cpu-ops", "CPU ops", page_sections.table("CPU ops", tables.get("cpu-ops"), page_sections.CPU_TEXT)),
+        ("health", "Notes and sources", page_sections.health(summary)),
     )
     return [
         (key, title, tag("section", content, id=key)) for key, title, content in made if content is not None
@@ -337,7 +354,7 @@ def _sections(
 
 def _added_sections(added: Mapping[str, Sheet], tables: Mapping[str, PageTable]) -> list[tuple[str, str, Markup]]:
     """A section for each sheet of an extension."""
-    made = [(key, sheet, sections.table(sheet.title, tables.get(key), sheet.text)) for key, sheet in added.items()]
+    made = [(key, sheet, page_sections.table(sheet.title, tables.get(key), sheet.text)) for key, sheet in added.items()]
     return [
         (f"section-{key}", sheet.title, tag("section", content, id=f"section-{key}"))
         for key, sheet, content in made
@@ -370,8 +387,3 @@ def _data(
     data["short"] = pool.short(named)
     data["texts"] = pool.texts
     return data
-
-
-def _packed(data: dict[str, object]) -> str:
-    """As gzip in base64; without a date, so the same data gives the same text."""
-    return base64.b64encode(gzip.compress(json_encoded(data), 6, mtime=0)).decode()

@@ -1,14 +1,21 @@
-"""A served load, a sweep of rates and the scenarios as lines of a terminal."""
+"""A served load and a sweep of rates as lines of a terminal and as pages, and the scenarios in lines."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tracelens.files.atomic_write import whole_folder
+from tracelens.files.cells import frame_csv
+from tracelens.report.charts import bars, line_chart
+from tracelens.report.markup import Markup, framed, tag
+from tracelens.report.page_tables import head, section, table
+from tracelens.units import MS_PER_S, shown_figure, shown_share
 
 if TYPE_CHECKING:
+    import pandas as pd
+
     from tracelens.predict.serving.experiment import ServingResult
     from tracelens.predict.serving.scenarios import ScenarioComparison
 
@@ -37,8 +44,8 @@ def write_folder(result: ServingResult, folder: Path) -> None:
     """summary.json, requests.csv and steps.csv, all or none."""
     with whole_folder(folder) as staging:
         (staging / "summary.json").write_text(result.to_json(), encoding="utf-8")
-        result.requests.to_csv(staging / "requests.csv", index=False, lineterminator="\n")
-        result.steps.to_csv(staging / "steps.csv", index=False, lineterminator="\n")
+        (staging / "requests.csv").write_bytes(frame_csv(result.requests))
+        (staging / "steps.csv").write_bytes(frame_csv(result.steps))
 
 
 def served_text(result: ServingResult) -> str:
@@ -48,10 +55,13 @@ def served_text(result: ServingResult) -> str:
     lines = [
         repr(result),
         f"  {requests_text(result)}",
-        *(f"{_asked_label(name):<34} {_number(value)}" for name, value in asked.items()),
+        *(
+            f"{name.replace('_', ' ') + (', USD' if name.startswith('cost_') else ''):<34} {_number(value)}"
+            for name, value in asked.items()
+        ),
     ]
     for title, names in _KEYS:
-        cells = [f"{_label(name)} {_shown(name, figures.get(name))}" for name in names]
+        cells = [f"{_label(name)} {_number(figures.get(name), is_share=name == 'utilization')}" for name in names]
         lines.append(f"{title:<18} {'   '.join(cells)}")
     return "\n".join([*lines, *(f"note: {note}" for note in result.notes)])
 
@@ -81,31 +91,23 @@ def sweep_text(rows: Sequence[tuple[float, ServingResult]], *, best: bool) -> st
     for rate, result in rows:
         figures = result.summary
         lines.append(f"{rate:>8g} " + " ".join(f"{_number(figures.get(name)):>{width}}" for name, width in cells))
-    deployment = rows[0][1].experiment.deployment
-    what = f"{deployment.model.label} on {deployment.parallelism.devices} x {deployment.system.device.label}"
-    return "\n".join([f"{what}, {len(rows)} rates", *(_best_rate(rows) if best else ()), *lines])
+    return "\n".join([f"{_serving_title(rows[0][1])}, {len(rows)} rates", *(_best_rate(rows) if best else ()), *lines])
+
+
+def _most_goodput(rows: Sequence[tuple[float, ServingResult]]) -> tuple[float, float]:
+    """The rate with most goodput, and that goodput, 0 where no rate keeps the limits."""
+    rate, most = max(rows, key=lambda row: (row[1].summary.get("goodput_requests_per_s") or 0.0, -row[0]))
+    return rate, most.summary.get("goodput_requests_per_s") or 0.0
 
 
 def _best_rate(rows: Sequence[tuple[float, ServingResult]]) -> list[str]:
     """What the sweep answers, and whether its edge is what limits the answer."""
-    rate, most = max(rows, key=lambda row: (row[1].summary.get("goodput_requests_per_s") or 0.0, -row[0]))
-    goodput = most.summary.get("goodput_requests_per_s")
+    rate, goodput = _most_goodput(rows)
     if not goodput:
         return ["no rate of the sweep keeps the limits", ""]
     is_edge = len(rows) > 1 and rate == max(each for each, _ in rows)
-    edge = "note: that is the highest rate of the sweep; a higher one may give more"
-    return [
-        f"most goodput at rate {rate:g}: {_number(goodput)} requests/s within the limits",
-        *([edge] if is_edge else []), "",
-    ]  # fmt: skip
-
-
-def _shown(name: str, value: float | int | None) -> str:
-    return f"{100 * value:.3g} %" if name == "utilization" and value is not None else _number(value)
-
-
-def _asked_label(name: str) -> str:
-    return name.replace("_", " ") + (", USD" if name.startswith("cost_") else "")
+    edge = ["note: that is the highest rate of the sweep; a higher one may give more"] if is_edge else []
+    return [f"most goodput at rate {rate:g}: {_number(goodput)} requests/s within the limits", *edge, ""]
 
 
 def _label(name: str) -> str:
@@ -116,9 +118,11 @@ def _label(name: str) -> str:
     return short[0] if short else name.replace("_per_s", "").replace("_", " ")
 
 
-def _number(value: float | int | None) -> str:
+def _number(value: float | int | None, *, is_share: bool = False) -> str:
     if value is None:
         return "-"
+    if is_share:
+        return f"{100 * value:.3g} %"
     return f"{value:,}" if isinstance(value, int) else f"{value:,.4g}" if abs(value) < 10_000 else f"{value:,.0f}"
 
 
@@ -172,3 +176,101 @@ def _where(figures: Mapping[str, float | int | None]) -> str:
     return (
         f"in detail {100 * compute / total:.0f} % of events are compute, {100 * transfer / total:.0f} % link transfers"
     )
+
+
+_LATENCIES = (("ttft", "to the first token"), ("tpot", "per token"), ("itl", "between tokens"), ("e2e", "end to end"))
+_POINTS = 300
+_PERCENTILES = ("mean", "p50", "p90", "p99")
+
+
+def served_page(result: ServingResult) -> bytes:
+    """Latencies by percentile, throughput, and what the replicas did over time."""
+    figures = result.summary
+    tiles = [
+        (name, "-" if (value := figures.get(key)) is None else f"{shown_figure(value)} {unit}", below)
+        for name, key, unit, below in (
+            ("Requests", "requests_per_s", "/s", "completed"),
+            ("Output", "output_tokens_per_s", "tokens/s", "all GPUs"),
+            ("First token", "ttft_p99_ms", "ms", "99 of 100 requests are faster"),
+            ("Per token", "tpot_p99_ms", "ms", "99 of 100 requests are faster"),
+        )
+    ]  # fmt: skip
+    charts: list[Markup] = []
+    for key, words in _LATENCIES:
+        known = [(part, figures.get(f"{key}_{part}_ms")) for part in _PERCENTILES]
+        rows = [(part, float(value), f"{shown_figure(value)} ms") for part, value in known if value is not None]
+        if rows:
+            charts.append(tag("div", bars(rows, f"Latency {words}")))
+    title = _serving_title(result)
+    first = head(title, _facts(result), tiles, result.notes)
+    made = [first, section("latency", "Latency", tag("div", charts, class_="columns"))]
+    steps = result.steps
+    if len(steps):
+        listed = tag("details", tag("summary", "step by step"), table(steps, "Steps"))
+        made.append(section("replica", "A replica over time", *_replica(steps), listed))
+    made.append(section("requests", "Requests", table(result.requests, "Requests")))
+    return framed(f"{title} · served load", made)
+
+
+def _serving_title(result: ServingResult) -> str:
+    deployment = result.experiment.deployment
+    return f"{deployment.model.label} on {deployment.parallelism.devices} x {deployment.system.device.label}"
+
+
+def _facts(result: ServingResult) -> Iterator[str]:
+    figures = result.summary
+    yield requests_text(result)
+    yield f"{figures['completed'] or 0:,} completed in {shown_figure(figures['window_s'] or 0)} s"
+    if (busy := figures.get("utilization")) is not None:
+        yield f"GPU busy {shown_share(busy)}"
+
+
+def _replica(steps: pd.DataFrame) -> Iterator[Markup]:
+    """What the first replica has to do and keeps in its cache, at most ``_POINTS`` points a line, each the most."""
+    own = steps[steps["replica"] == steps["replica"].iloc[0]]
+    width = max(float(own["time_ms"].max() - own["time_ms"].min()) / _POINTS, 1e-9)
+    part = ((own["time_ms"] - own["time_ms"].min()) // width).astype(int)
+    most = own.groupby(part.rename("part")).max()
+    for names, words in (
+        (("decoding", "prefilling", "waiting"), "requests"),
+        (("blocks_in_use",), "blocks of the cache"),
+    ):
+        lines = {
+            name.replace("_", " "): [
+                (ms / MS_PER_S, float(n)) for ms, n in zip(most["time_ms"], most[name], strict=True)
+            ]
+            for name in names
+        }
+        yield line_chart(lines, "seconds", words)
+
+
+def sweep_page(rows: Sequence[tuple[float, ServingResult]]) -> bytes:
+    """Goodput and latency over the rate of requests."""
+
+    def line(name: str) -> list[tuple[float, float]]:
+        return [(rate, float(value)) for rate, each in rows if (value := each.summary.get(name)) is not None]
+
+    def lines(names: dict[str, str]) -> dict[str, list[tuple[float, float]]]:
+        return {word: found for name, word in names.items() if (found := line(name))}
+
+    (rate, good), rates = _most_goodput(rows), sorted(rate for rate, _ in rows)
+    edge, tiles = [], []
+    if good:
+        tiles = [("Most goodput", f"{shown_figure(good)} requests/s", f"at {rate:g} requests/s that arrive")]
+        if rate == rates[-1]:
+            edge = ["the most goodput is at the highest rate of the sweep; a higher one may give more"]
+    names = {"goodput_requests_per_s": "within the limits", "requests_per_s": "completed"}
+    first_token = {f"ttft_{part}_ms": f"first token {part}" for part in _PERCENTILES}
+    per_token = {f"tpot_{part}_ms": f"per token {part}" for part in _PERCENTILES}
+    charts = [
+        line_chart(found, "requests/s that arrive", up)
+        for found, up in (
+            (lines(names), "requests/s"), (lines(first_token), "ms to the first token"),
+            (lines(per_token), "ms per token"),
+        )
+        if found
+    ]  # fmt: skip
+    title = _serving_title(rows[0][1])
+    facts = [f"{len(rows)} rates, {rates[0]:g} to {rates[-1]:g} requests/s"]
+    sections = [head(title, facts, tiles, warnings=edge), section("curves", "Over the rate", charts)]
+    return framed(f"{title} · sweep", sections)

@@ -1,56 +1,233 @@
-"""A comparison as files: tables, a workbook, a page, or a folder of all formats."""
+"""A comparison as lines of a terminal, JSON, Markdown, tables, a workbook and a page, and its gates as build servers
+read them.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from textwrap import wrap
 from typing import TYPE_CHECKING, Any
+from urllib.parse import quote
+from xml.etree.ElementTree import Element, SubElement, indent, tostring
 
+import orjson
+
+from tracelens.comparison.causes import WAITING
 from tracelens.comparison.change_sentences import change_title, parts_text
+from tracelens.comparison.compared import NOISE
 from tracelens.files.atomic_write import whole_folder, write_whole
-from tracelens.files.safe_text import short_kernel_name
-from tracelens.report.comparison_text import comparison_json, comparison_markdown, is_comparison, junit_xml, sarif
-from tracelens.report.export import tables_xlsx
-from tracelens.report.figures import shown_percent
-from tracelens.report.html.markup import Content, Markup, Section, framed, headings, joined, table, tag
-from tracelens.report.html.page_tables import head, prose, section
+from tracelens.files.cells import plain_tree
+from tracelens.files.documents import json_encoded
+from tracelens.files.memory_limit import before_reading
+from tracelens.files.safe_text import escaped_json, json_safe, short_kernel_name, terminal_text, xml_text
+from tracelens.report.export import meanings, tables_xlsx
+from tracelens.report.markup import Content, Markup, Section, framed, headings, joined, table, tag
+from tracelens.report.page_tables import head, prose, section
+from tracelens.units import shown_percent, signed_ms
 
 if TYPE_CHECKING:
     import pandas as pd
 
-    from tracelens.comparison.compared import ComparedRow, Comparison, RankChange, RowSide, SideSummary
+    from tracelens.comparison.compared import Change, ComparedRow, Comparison, RankChange, RowSide, SideSummary
+
+
+_WIDTH = 120
+#: Sentences that are printed; files have all of them.
+_MOST_ON_TERMINAL = 15
+#: Share of A's step below which a change of idle time is not worth a line.
+_LEAST_SHOWN = 1e-4
+
+
+def comparison_text(found: Comparison) -> str:
+    """Both sides, the change of the step, and what it is made of."""
+    return "\n".join(line for text in _lines(found) for line in _wrapped(terminal_text(text)))
+
+
+def _wrapped(line: str) -> list[str]:
+    """As lines of the terminal, what does not fit further in below."""
+    indent = " " * (len(line) - len(line.lstrip()) + 4)
+    return wrap(line, _WIDTH, subsequent_indent=indent, drop_whitespace=True, break_on_hyphens=False) or [""]
+
+
+def _lines(found: Comparison) -> Iterator[str]:
+    yield f" A  {_side_line(found.a)}"
+    yield f" B  {_side_line(found.b)}"
+    for note in found.notes:
+        yield f" ! {note}"
+    yield f" {change_title(found)}"
+    yield f"     {parts_text(found)}"
+    a, b = map(shown_percent, found.matched_share)
+    yield f"     matched: {a} of A's kernel time, {b} of B's"
+    yield from _chance(found)
+    for gate in found.gates:
+        yield f" {'ok  ' if gate.passed else 'FAIL'} {gate.text}"
+    yield ""
+    worth = [change for change in found.changes if not _is_nothing(change, found)]
+    if not worth:
+        yield " nothing changed" + (f" by {100 * _LEAST_SHOWN:g} % of a step" if found.changes else "")
+    for change in worth[:_MOST_ON_TERMINAL]:
+        yield f"   {change.text}"
+    rest = [change for change in found.changes if change not in worth[:_MOST_ON_TERMINAL]]
+    if not all(_is_nothing(change, found) for change in rest):
+        yield f"   {signed_ms(sum(change.change_ms for change in rest))} in {len(rest)} more"
+
+
+def _chance(found: Comparison) -> Iterator[str]:
+    """Whether the change may be chance, and from which one on it would not be."""
+    low, high = found.low_ms, found.high_ms
+    if low is not None and high is not None:
+        chance = "may be chance: " if low <= 0 <= high else ""
+        least = f"changes show from {found.detectable_ms:,.3g} ms on"
+        yield f"     {chance}between {low:+,.3f} and {high:+,.3f} ms with 99 % confidence; {least}"
+
+
+def _is_nothing(change: Change, found: Comparison) -> bool:
+    """Whether it is idle time, or chance, too short for a line."""
+    return change.cause in (WAITING, NOISE) and abs(change.change_ms) < _LEAST_SHOWN * found.a.step_ms
+
+
+def _side_line(side: SideSummary) -> str:
+    ranks = f"{side.ranks} ranks · " if side.ranks > 1 else ""
+    runs = f"{side.runs} runs · " if side.runs > 1 else ""
+    steps = f"{side.steps} {'step' if side.steps == 1 else 'steps'} · " if side.has_steps else ""
+    return f"{side.name}: {ranks}{runs}{steps}{side.device}" + (f" · torch {side.torch}" if side.torch else "")
+
+
+SCHEMA = "tracelens.compare/1"
+#: Rows of the Markdown table.
+_MOST_IN_MARKDOWN = 20
+
+
+def comparison_json(found: Comparison) -> bytes:
+    """The ``tracelens.compare/1`` document; null is unknown. The ``change_ms`` of ``rows`` add up to ``change_ms``."""
+    document = {
+        "schema": SCHEMA,
+        "change_ms": found.change_ms,
+        "low_ms": found.low_ms,
+        "high_ms": found.high_ms,
+        "detectable_ms": found.detectable_ms,
+        "matched_share": list(found.matched_share),
+        "a": plain_tree(found.a),
+        "b": plain_tree(found.b),
+        "notes": list(found.notes),
+        "gates": plain_tree(found.gates),
+        "changes": plain_tree(found.changes),
+        "ranks": [_with_change(rank) for rank in found.ranks],
+        "rows": [_with_change(row) for row in found.rows],
+        "unchanged": [_with_change(row) for row in found.unchanged],
+    }
+    return escaped_json(json_encoded(json_safe(document), orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE))
+
+
+def is_comparison(path: Path) -> bool:
+    """Whether the file at ``path`` is one of these documents, of any version."""
+    before_reading(path)
+    try:
+        with path.open("rb") as file:
+            return b'"tracelens.compare/' in file.read(100)
+    except OSError:
+        return False
+
+
+def _with_change(row: ComparedRow | RankChange) -> dict[str, Any]:
+    return {"change_ms": row.change_ms, **plain_tree(row)}
+
+
+def comparison_markdown(found: Comparison) -> bytes:
+    """A table of the largest changes, for a pull request."""
+    matched = f"matched {found.matched_share[0]:.1%} and {found.matched_share[1]:.1%} of the kernel time"
+    names = [f"{_markdown_cell(side.name)}, {_markdown_cell(side.device)}" for side in (found.a, found.b)]
+    sides = f"A {names[0]}; B {names[1]}; {matched}."
+    lines = [
+        f"### {change_title(found)}",
+        "",
+        sides,
+        "",
+        f"Of the step {parts_text(found)}.",
+        "",
+        *[f"- {_markdown_cell(note)}" for note in found.notes],
+        *[f"- {'✅' if gate.passed else '❌'} {_markdown_cell(gate.text)}" for gate in found.gates],
+        "",
+        "| change, ms | what |",
+        "|---:|---|",
+        *[
+            f"| {change.change_ms:+.3f} | {_markdown_cell(change.text)} |"
+            for change in found.changes[:_MOST_IN_MARKDOWN]
+        ],
+    ]
+    rest = found.changes[_MOST_IN_MARKDOWN:]
+    if rest:
+        lines.append(f"| {sum(c.change_ms for c in rest):+.3f} | {len(rest)} more |")
+    return ("\n".join(lines) + "\n").encode()
+
+
+def _markdown_cell(text: str) -> str:
+    """Text of a trace as Markdown shows it, without markup of its own."""
+    safe = str(json_safe(text)).replace("\n", " ").replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
+    return "".join(f"\\{c}" if c in "\\`*_[]|#~" else c for c in safe)
+
+
+_SARIF = "https://json.schemastore.org/sarif-2.1.0.json"
+
+
+def junit_xml(found: Comparison) -> bytes:
+    """A test suite with a case per gate."""
+    failed = sum(not gate.passed for gate in found.gates)
+    suite = Element(
+        "testsuite", name="tracelens compare", tests=str(len(found.gates)), failures=str(failed), errors="0"
+    )
+    for gate in found.gates:
+        case = SubElement(suite, "testcase", classname="tracelens.gates", name=xml_text(gate.gate))
+        if not gate.passed:
+            failure = SubElement(case, "failure", message=xml_text(gate.text), type="gate")
+            failure.text = xml_text("\n".join(_why(found)))
+    suites = Element("testsuites")
+    suites.append(suite)
+    indent(suites)
+    return bytes(tostring(suites, encoding="utf-8", xml_declaration=True)) + b"\n"
+
+
+def sarif(found: Comparison) -> bytes:
+    """SARIF 2.1.0 with a result per gate that failed."""
+    rules = [{"id": gate.gate, "shortDescription": {"text": f"gate {gate.gate}"}} for gate in found.gates]
+    results = [
+        {
+            "ruleId": gate.gate,
+            "level": "error",
+            "message": {"text": "\n".join((gate.text, *_why(found)))},
+            "locations": [{"physicalLocation": {"artifactLocation": {"uri": quote(found.b.name)}}}],
+        }
+        for gate in found.gates
+        if not gate.passed
+    ]
+    driver = {"name": "tracelens", "rules": rules}
+    document = {"$schema": _SARIF, "version": "2.1.0", "runs": [{"tool": {"driver": driver}, "results": results}]}
+    return orjson.dumps(json_safe(document), option=orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE)
+
+
+def github_annotations(found: Comparison) -> str:
+    """Workflow commands: an error per gate that failed, a notice per gate that passed."""
+    lines = []
+    for gate in found.gates:
+        text = gate.text if gate.passed else "\n".join((gate.text, *_why(found)))
+        command = "notice" if gate.passed else "error"
+        title = _data(f"tracelens {gate.gate}").replace(":", "%3A").replace(",", "%2C")
+        lines.append(f"::{command} title={title}::{_data(text)}")
+    return "\n".join(lines) + "\n" if lines else ""
+
+
+def _why(found: Comparison, most: int = 5) -> list[str]:
+    return [terminal_text(change.text) for change in found.changes[:most]]
+
+
+def _data(text: str) -> str:
+    lines = "%0A".join(terminal_text(line).replace("%", "%25") for line in text.split("\n"))
+    return lines.replace("\r", "%0D")
 
 
 #: Kernels of a row that its cell names.
 _MOST_KERNELS = 5
-#: What a column of ``rows`` means; those of a side stand once for A and once for B.
-MEANINGS = {
-    "change_ms": "Part of the step in B minus that in A; the column adds up to the change of the step exactly.",
-    "low_ms": "The change is at least this, with 99 % confidence, by the spread of the steps.",
-    "high_ms": "The change is at most this, with 99 % confidence, by the spread of the steps.",
-    "match": "How the calls were found to be the same: by what they are, or by where they stand.",
-    "cause": "What changed, in one word.",
-    "why": "What changed, in a few words.",
-    "of_ranks_ms": "Mean change of the ranks that alone changed (sheet ranks), in rows that are theirs.",
-    "alone": "Whether this rank, or few, changed while the others are as before.",
-    "a_own_ms": "Of a step of A, outside of collectives: what the rank computes and copies, and its idle time.",
-    "b_own_ms": "The same of B.",
-    "a_exposed_ms": "Of a step of A, the time in which it did nothing but communicate or wait for others in that.",
-    "b_exposed_ms": "The same of B.",
-    "module": "Classes of the modules around the calls, outermost first.",
-}
-_OF_SIDE = {
-    "ops": "Ops, or kernels that stand for themselves.",
-    "calls": "Calls per step.",
-    "ms": "Part of the step: every moment belongs to one op, or is idle.",
-    "kernel_ms": "Summed time of the kernels per step, hidden ones included.",
-    "kernels": "Kernels per step, the longest first.",
-    "shapes": "Recorded shapes.",
-    "dtypes": "Recorded types.",
-    "tflops_s": "FLOPs over kernel time, of calls of known work.",
-    "hbm_tb_s": "Least bytes of device memory over kernel time, of calls of known work.",
-    "percent_of_roofline": "Roofline time over kernel time, of calls of known work.",
-}
 
 
 def comparison_tables(found: Comparison) -> dict[str, pd.DataFrame]:
@@ -81,6 +258,9 @@ def comparison_tables(found: Comparison) -> dict[str, pd.DataFrame]:
 
 _SIDE_KEYS = ("name", "device", "torch", "files", "ranks", "runs", "steps", "kernel_ms", "busy_ms", "coverage")
 _SHARED = ("change_ms", "low_ms", "high_ms", "name", "category", "match", "cause", "why", "module", "of_ranks_ms")
+_OF_SIDE = (
+    "ops", "calls", "ms", "kernel_ms", "kernels", "shapes", "dtypes", "tflops_s", "hbm_tb_s", "percent_of_roofline"
+)  # fmt: skip
 _COLUMNS = [*_SHARED, *(f"{side}_{key}" for key in _OF_SIDE for side in "ab")]
 
 
@@ -95,11 +275,11 @@ def _rank(rank: RankChange) -> dict[str, Any]:
 def _table_row(row: ComparedRow) -> dict[str, Any]:
     shared = {key: getattr(row, key) for key in _SHARED}
     return shared | {
-        f"{name}_{key}": cell(side, key) for name, side in (("a", row.a), ("b", row.b)) for key in _OF_SIDE
+        f"{name}_{key}": _side_cell(side, key) for name, side in (("a", row.a), ("b", row.b)) for key in _OF_SIDE
     }
 
 
-def cell(side: RowSide | None, key: str) -> Any:
+def _side_cell(side: RowSide | None, key: str) -> Any:
     """A figure of a side as a table shows it; None where it has none."""
     if side is None:
         return None
@@ -113,8 +293,8 @@ def cell(side: RowSide | None, key: str) -> Any:
 
 def comparison_xlsx(found: Comparison) -> bytes:
     """The workbook; the same comparison gives the same bytes."""
-    meanings = MEANINGS | {f"{side}_{key}": text for key, text in _OF_SIDE.items() for side in "ab"}
-    return tables_xlsx(comparison_tables(found), meanings)
+    of_side = {f"{side}_{key}": text for key, text in meanings("compare_side").items() for side in "ab"}
+    return tables_xlsx(comparison_tables(found), meanings("compare") | of_side)
 
 
 #: Rows of the page; the other files have all of them.
@@ -148,8 +328,8 @@ def _verdict(found: Comparison) -> Section:
         is_chance = abs(found.change_ms) < found.detectable_ms
         least = f"{'no more' if is_chance else 'more'} than chance, which explains up to {found.detectable_ms:.3g} ms"
     tiles = [
-        ("A", f"{found.a.step_ms:,.3f} ms", _side(found.a)),
-        ("B", f"{found.b.step_ms:,.3f} ms", _side(found.b)),
+        ("A", f"{found.a.step_ms:,.3f} ms", _side_below(found.a)),
+        ("B", f"{found.b.step_ms:,.3f} ms", _side_below(found.b)),
         ("Change", f"{_signed(found.change_ms, 3)} ms", least),
         ("Matched", f"{shown_percent(a)} of A", f"{shown_percent(b)} of B's kernel time"),
     ]
@@ -158,7 +338,7 @@ def _verdict(found: Comparison) -> Section:
     return key, title, joined(made, section("gates", "Gates", tag("ul", gates))[2] if gates else None)
 
 
-def _side(side: SideSummary) -> str:
+def _side_below(side: SideSummary) -> str:
     def counted(count: int, what: str) -> str:
         return f"{count} {what}{'s' if count != 1 else ''}"
 
@@ -221,7 +401,7 @@ def _rows(found: Comparison) -> Section:
 
 
 def _page_row(number: int, row: ComparedRow) -> Markup:
-    ops = " → ".join(dict.fromkeys(str(cell(side, "ops")) for side in (row.a, row.b) if side))
+    ops = " → ".join(dict.fromkeys(str(_side_cell(side, "ops")) for side in (row.a, row.b) if side))
     kernels = [
         tag("li", f"{name}: {short_kernel_name(kernel.name)} x{kernel.count:.3g}, {1e3 * kernel.ms:,.4g} µs",
             title=kernel.name)
@@ -234,7 +414,7 @@ def _page_row(number: int, row: ComparedRow) -> Markup:
     figures = []
     for _, key, shape in _FIGURES:
         for side in (row.a, row.b):
-            value = cell(side, key)
+            value = _side_cell(side, key)
             figures.append(
                 tag("td", shape.format(value) if value or (value == 0 and key not in _RATES) else "", class_="n")
             )
@@ -265,7 +445,7 @@ _OF_GATES = (".xml", ".sarif")
 def refuse_foreign(folder: Path) -> None:
     """Raises, see ``refuse_folder``, before any work is done when a comparison could not go to ``folder``."""
     # Which imports pandas: most comparisons are printed alone
-    from tracelens.report.named_sheets import refuse_folder
+    from tracelens.report.assembly import refuse_folder
 
     refuse_folder(folder, lambda: is_comparison(folder / "compare.json"), "a comparison")
 

@@ -1,7 +1,9 @@
-"""Frame values as plain Python ones: what the writers of this room take."""
+"""Frame values as plain Python ones: what the writers of files and pages take, and frames as CSV."""
 
 from __future__ import annotations
 
+import csv
+import io
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import fields, is_dataclass
@@ -9,8 +11,11 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 
+from tracelens.files.safe_text import csv_cell
+
 if TYPE_CHECKING:
     import pandas as pd
+
 
 Value: TypeAlias = str | bool | int | float | None
 
@@ -67,3 +72,21 @@ def plain_tree(value: Any) -> Any:
     if isinstance(value, Mapping):
         return {key: plain_tree(entry) for key, entry in value.items()}
     return [plain_tree(entry) for entry in value] if isinstance(value, tuple) else value
+
+
+def frame_csv(frame: pd.DataFrame) -> bytes:
+    """A frame as ``columns_csv`` writes it."""
+    return columns_csv(frame.columns, [plain_values(values) for _, values in frame.items()])
+
+
+def columns_csv(names: Iterable[object], columns: Sequence[Sequence[object]]) -> bytes:
+    """Columns below their names as CSV: numbers with all their digits, None empty, lines ending in a line feed.
+
+    No text or name in it is a formula or obeyed by a terminal.
+    """
+    out = io.StringIO()
+    writer = csv.writer(out, lineterminator="\n")
+    writer.writerow([csv_cell(str(name)) for name in names])
+    guarded = [[csv_cell(value) if isinstance(value, str) else value for value in values] for values in columns]
+    writer.writerows(zip(*guarded, strict=True))
+    return out.getvalue().encode()

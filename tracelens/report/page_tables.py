@@ -7,13 +7,13 @@ from collections.abc import Iterable, Mapping, Sequence
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
+from tracelens.files.cells import Value, plain_value, plain_values
 from tracelens.files.safe_text import short_kernel_name, terminal_text
 from tracelens.lazy.records import dataclass
-from tracelens.report.cells import Value, plain_value, plain_values
-from tracelens.report.figures import shown_figure
-from tracelens.report.html.markup import Content, Markup, Section, joined, tag
-from tracelens.report.html.markup import table as scrolled
+from tracelens.report.markup import Content, Markup, Section, joined, tag
+from tracelens.report.markup import table as scrolled
 from tracelens.schema import TableColumn, column_title
+from tracelens.units import shown_figure
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -5,14 +5,24 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TypeGuard
 
-from tracelens.analysis.page.op_charts import Drilldown, Icicle, Roofs
-from tracelens.analysis.page.step_rectangles import MAX_LEVELS
-from tracelens.analysis.page.step_timeline import StepTimeline
+from tracelens.analysis.page_charts import Drilldown, Icicle, Roofs, StepTimeline
 from tracelens.analysis.sheets import device_timeline, perf_summary
-from tracelens.analysis.verdict.summary import Busy, CategoryRow, Steps, Summary, Throughput, Unseen
+from tracelens.analysis.step_rectangles import MAX_LEVELS
+from tracelens.analysis.verdict.summary import Busy, CategoryRow, Steps, Summary, Throughput
+from tracelens.files.cells import plain_rows
 from tracelens.files.safe_text import trace_name
 from tracelens.report.assembly import Sheet, by_title
-from tracelens.report.cells import plain_rows
+from tracelens.report.charts import (
+    REST,
+    Part,
+    Point,
+    headroom_chart,
+    legend,
+    marker_shapes,
+    memory_chart,
+    roofline_chart,
+    stacked_bar,
+)
 from tracelens.report.explanation import ceilings
 from tracelens.report.figures import (
     bound_sentence,
@@ -26,10 +36,6 @@ from tracelens.report.figures import (
     is_impossible,
     lines_of_window,
     scope_text,
-    shown_ms,
-    shown_percent,
-    shown_rate,
-    shown_share,
     shown_tb_s,
     shown_tflops,
     step_notes,
@@ -39,21 +45,10 @@ from tracelens.report.figures import (
     unseen_text,
     while_matrix_ops_run,
 )
-from tracelens.report.html.charts import (
-    REST,
-    Part,
-    Point,
-    headroom_chart,
-    legend,
-    marker_shapes,
-    memory_chart,
-    roofline_chart,
-    stacked_bar,
-)
-from tracelens.report.html.markup import Content, Markup, headings, joined, tag
-from tracelens.report.html.markup import table as scrolled
-from tracelens.report.html.page_tables import STATIC_ROWS, PageTable, prose, shown_text
-from tracelens.units import NS_PER_MS, NS_PER_US, US_PER_MS
+from tracelens.report.markup import Content, Markup, headings, joined, tag
+from tracelens.report.markup import table as scrolled
+from tracelens.report.page_tables import STATIC_ROWS, PageTable, prose, shown_text
+from tracelens.units import NS_PER_MS, NS_PER_US, US_PER_MS, shown_ms, shown_percent, shown_rate, shown_share
 
 #: Lines of a list of notices; an extension can fail in very many ways.
 MAX_NOTICES = 40
@@ -96,15 +91,14 @@ def verdict(summary: Summary) -> Markup:
     return joined(
         tag("h1", shown_text(trace_name(summary.input.file))),
         tag("ul", [tag("li", shown_text(text)) for text in _facts(summary)], class_="facts"),
-        *(tag("p", shown_text(text), class_="sentence") for text in filter(None, _sentences(summary))),
+        *(
+            tag("p", shown_text(text), class_="sentence")
+            for text in filter(None, (bound_sentence(summary), first_fix(summary)))
+        ),
         tag("div", list(_tiles(summary)), class_="tiles"),
         tag("p", *_coverage(summary), class_="coverage"),
         _notice_line(summary),
     )
-
-
-def _sentences(summary: Summary) -> tuple[str, str]:
-    return bound_sentence(summary), first_fix(summary)
 
 
 def _facts(summary: Summary) -> Iterator[str]:
@@ -383,20 +377,16 @@ def _of_roofline(share: float | None) -> Iterator[Content]:
         yield tag("abbr", " (!)", title=why)
 
 
-def _unseen(unseen: Unseen | None) -> Markup | None:
-    """What no finding can speak of, and what to type."""
-    if unseen is None:
-        return None
-    command = tag("code", shown_text(unseen.command)) if unseen.command else None
-    return tag("p", "Findings cannot see ", shown_text(unseen_text(unseen)), ". " if command else ".", command)
-
-
 def look_here_first(summary: Summary) -> Markup | None:
     """The findings, largest gain first."""
     if not summary.findings and summary.unseen is None:
         return None
     per = "per step" if summary.steps else "in the window"
-    items = []
+    items, unseen = [], None
+    if summary.unseen is not None:
+        command = tag("code", shown_text(summary.unseen.command)) if summary.unseen.command else None
+        text = shown_text(unseen_text(summary.unseen))
+        unseen = tag("p", "Findings cannot see ", text, ". " if command else ".", command)
     for finding in summary.findings:
         gain = "not known" if finding.gain_us is None else f"{shown_ms(finding.gain_us)} ms"
         name = finding.op or next(
@@ -413,7 +403,7 @@ def look_here_first(summary: Summary) -> Markup | None:
     heads = headings("finding", f"gain {per}, up to", "between", "certainty", figures=(f"gain {per}, up to", "between"))
     return joined(
         tag("h2", f"Look here first{counts_of(summary)}"),
-        _unseen(summary.unseen),
+        unseen,
         scrolled(heads, items, kind="findings") if items else None,
         tag("p", f"Together: {together_text(summary.together)}.") if summary.together is not None else None,
         _how(

@@ -1,1 +1,0 @@
-"""What the HTML page draws: timelines, the tree of ops, roofs."""
