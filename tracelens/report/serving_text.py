@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 from tracelens.files.atomic_write import whole_folder
 
 if TYPE_CHECKING:
+    from tracelens.laboratory.scenarios import ScenarioComparison
     from tracelens.predict.serving.experiment import ServingResult
-    from tracelens.predict.serving.scenarios import ScenarioComparison
 
 
 _KEYS = (
@@ -149,7 +149,7 @@ def _profile_rows(found: list[ScenarioComparison]) -> list[tuple[str, list[str]]
 
 def scenarios_text(found: list[ScenarioComparison]) -> str:
     """The comparisons side by side, and what follows from them."""
-    from tracelens.predict.serving.scenarios import COMPARED, conclusion
+    from tracelens.laboratory.scenarios import COMPARED, conclusion
 
     rows = [(title, [cell(each) for each in found]) for title, cell in _COMPARISON]
     for name in COMPARED:

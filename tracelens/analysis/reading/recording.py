@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -9,7 +10,6 @@ import numpy as np
 
 from tracelens.analysis.loaded_trace import AnalysisOptions, active_extensions
 from tracelens.analysis.reading.added_ops import KnownShapes, with_inner_ops, with_known_shapes
-from tracelens.analysis.reading.amd_tracelens_tree import with_hooks
 from tracelens.analysis.reading.captured_graphs import GraphLinks, with_captured_ops
 from tracelens.analysis.reading.catalog import Catalog
 from tracelens.errors import NothingToAnalyzeError, UsageError
@@ -73,9 +73,13 @@ class Recording:
         if options.shapes is not None:
             trace, known_shapes = with_known_shapes(trace, options.shapes)
         recorded = len(trace.table)
-        hooked = with_hooks(trace, self.catalog)
-        trace, whole_calls = with_inner_ops(hooked.trace, self.catalog, made_from=recorded)
-        whole_calls += hooked.left
+        left: Counter[str] = Counter()
+        if self.catalog.tree_hooks:
+            from tracelens.laboratory.amd_tracelens_tree import with_hooks
+
+            trace, left = with_hooks(trace, self.catalog)
+        trace, whole_calls = with_inner_ops(trace, self.catalog, made_from=recorded)
+        whole_calls += left
         graphs = None
         if capture is not None:
             trace, graphs = with_captured_ops(trace, with_inner_ops(capture, self.catalog)[0], self.catalog)

@@ -19,9 +19,7 @@ from tracelens.analysis.intervals import Ints
 from tracelens.analysis.loaded_trace import Trace
 from tracelens.analysis.reading.added_ops import forward_rows
 from tracelens.analysis.reading.catalog import Catalog
-from tracelens.extensions import TimeLimitError, time_limit
-from tracelens.lazy.records import dataclass
-from tracelens.perf_models.amd_tracelens import TREE_HOOK
+from tracelens.extensions import TREE_HOOK, TimeLimitError, time_limit
 from tracelens.registry import Claim
 from tracelens.signature import OpSignature, freeze
 from tracelens.trace.links import ENGINE_PREFIX
@@ -137,22 +135,17 @@ class ForeignTree:
                 event["non_gpu_path"] = True
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Hooked:
-    """``trace`` with what the hooks changed; ``left``: why, and how many ops that they made have no place in it."""
+def with_hooks(trace: Trace, catalog: Catalog) -> tuple[Trace, Counter[str]]:
+    """The trace with what each extension's ``tree_postprocess_extension`` changed; one that fails is noted.
 
-    trace: Trace
-    left: Counter[str]
-
-
-def with_hooks(trace: Trace, catalog: Catalog) -> Hooked:
-    """Runs each extension's ``tree_postprocess_extension``; one that fails changes nothing and is noted."""
+    Also why, and how many, ops that the hooks made have no place in it.
+    """
     left: Counter[str] = Counter()
     for claim in catalog.tree_hooks.values():
         tree = ForeignTree(trace, forward_rows(trace, catalog))
         if _ran(claim, tree, catalog):
             trace = _taken_over(trace, tree, catalog, left)
-    return Hooked(trace=trace, left=left)
+    return trace, left
 
 
 def _ran(claim: Claim, tree: ForeignTree, catalog: Catalog) -> bool:
