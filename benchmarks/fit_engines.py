@@ -25,7 +25,7 @@ import numpy as np
 import pandas as pd
 
 import tracelens.predict.serving.engines as engines_room
-from tracelens.predict.serving.configuration_rows import LIMITS, PointSimulator, ServingPoint, point_of
+from tracelens.laboratory.configuration_rows import LIMITS, PointSimulator, ServingPoint, point_of
 from tracelens.predict.serving.costs import StepCost
 
 #: (before anything is known, one standard deviation in ln).

@@ -21,8 +21,8 @@ import numpy as np
 
 from tracelens.backends import System
 from tracelens.errors import TracelensError
+from tracelens.laboratory.configuration_rows import PointSimulator, ServingPoint, point_of, read_points
 from tracelens.predict.calibration.engine_calibration import compare, fit
-from tracelens.predict.serving.configuration_rows import PointSimulator, ServingPoint, point_of, read_points
 from tracelens.predict.serving.costs import StepCost
 from tracelens.predict.serving.deployment import Deployment, Engine, Parallelism
 from tracelens.predict.serving.requests import Arrivals, Lengths, Workload, read_requests

@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from tracelens.errors import SignatureError as SignatureError
     from tracelens.errors import TracelensError as TracelensError
     from tracelens.hardware import HardwareSpec as HardwareSpec
+    from tracelens.laboratory.paper_rules import layer as layer
     from tracelens.perf_models import GEMM as GEMM
     from tracelens.perf_models import SDPA as SDPA
     from tracelens.perf_models import Conv as Conv
@@ -49,7 +50,6 @@ if TYPE_CHECKING:
     from tracelens.predict.estimation.estimate import estimate as estimate
     from tracelens.predict.projection.project import project as project
     from tracelens.predict.projection.search.request import search as search
-    from tracelens.predict.projection.search.systems import layer as layer
     from tracelens.predict.routing.route import route as route
     from tracelens.predict.serving.experiment import serve as serve
     from tracelens.recording.recorder import handler as handler
@@ -93,7 +93,7 @@ _MODULE_OF = {
     "report": "tracelens.report",
     "route": "tracelens.predict.routing.route",
     "search": "tracelens.predict.projection.search.request",
-    "layer": "tracelens.predict.projection.search.systems",
+    "layer": "tracelens.laboratory.paper_rules",
     "serve": "tracelens.predict.serving.experiment",
     "sheet": "tracelens.schema",
     "traced_as": "tracelens.perf_models.base",

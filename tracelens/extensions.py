@@ -41,10 +41,10 @@ _PACKAGE = "tracelens_extensions"
 # Kinds of marks whose keys are op names.
 _NAMED_BY = ("traced_as", "category", "holds_ops", "backward_of")
 _SEPARATORS = {"/", os.sep}
-#: What a file written for TraceLens assigns; ``tracelens.perf_models.amd_tracelens`` reads them.
-_FOREIGN_HOOKS = (
-    "perf_model_extension", "dict_cat2names_extension", "op_category_extension", "tree_postprocess_extension",
-)  # fmt: skip
+#: What changes the tree of calls in a file written for TraceLens, and the kind of mark under which it is found.
+TREE_HOOK = "tree_postprocess_extension"
+#: What a file written for TraceLens assigns; ``tracelens.laboratory.amd_tracelens`` reads them.
+_FOREIGN_HOOKS = ("perf_model_extension", "dict_cat2names_extension", "op_category_extension", TREE_HOOK)
 #: What else such a file may assign, which nothing here uses.
 _UNUSED_HOOKS = ("op_models", "external_op_model", "kernel_filters")
 _numbers = itertools.count(1)
@@ -91,7 +91,7 @@ class Extension:
             if not any(hook in held for hook in _FOREIGN_HOOKS):
                 example = _example("my_lib::gemm")
                 raise UsageError(f"extension {where} marks nothing, so it adds nothing; write for example\n{example}")
-            sources = _perf_models("amd_tracelens").adapted(held, where=where)
+            sources = _amd_tracelens().adapted(held, where=where)
             if unused := [hook for hook in _UNUSED_HOOKS if hook in held]:
                 note = f"extension {name}: {', '.join(unused)} not used: here `--backend` says what times an op"
         claims = {key for kind in _NAMED_BY for key in Registry.collect(kind, sources)}
@@ -250,7 +250,7 @@ def _load_bundled(name: str) -> Extension:
 def _load_file(path: Path) -> Extension:
     if not path.is_file():
         raise UsageError(f"no extension file {path}")
-    imports = _perf_models("amd_tracelens").stand_ins() if _has_foreign_hooks(path) else nullcontext()
+    imports = _amd_tracelens().stand_ins() if _has_foreign_hooks(path) else nullcontext()
     module_name = f"_tracelens_extension_{next(_numbers)}_{path.stem}"
     spec = importlib.util.spec_from_file_location(module_name, path, loader=_FreshSource(module_name, str(path)))
     if spec is None or spec.loader is None:
@@ -351,9 +351,9 @@ def _has_foreign_hooks(path: Path) -> bool:
     return any(name in _FOREIGN_HOOKS for name in names)
 
 
-def _perf_models(module: str) -> Any:
-    """One that makes perf models, so it stands above this floor, as every extension does."""
-    return importlib.import_module(f"tracelens.perf_models.{module}")
+def _amd_tracelens() -> Any:
+    """The module that makes perf models of such a file, by name: it stands above this floor."""
+    return importlib.import_module("tracelens.laboratory.amd_tracelens")
 
 
 def _example(*names: str) -> str:

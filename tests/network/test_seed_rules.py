@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from tracelens.errors import UsageError
-from tracelens.network.original_rules import simulate_seed
+from tracelens.laboratory.original_rules import simulate_seed
 from tracelens.network.packets import MeshRules
 
 PRODUCTION = MeshRules()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from tracelens.predict.projection.search.paper import PaperRules
+from tracelens.laboratory.paper_rules import PaperRules
 
 
 def plain_step(priced: PaperRules, c: dict[str, int], batch: int) -> tuple[float, float]:

@@ -10,10 +10,10 @@ import pytest
 from tracelens.backends.base import System, system_of
 from tracelens.errors import UsageError
 from tracelens.hardware import HardwareSpec
-from tracelens.predict.projection.batch_rows import RowOptions, project_row, project_rows
+from tracelens.laboratory.batch_rows import RowOptions, project_row, project_rows
+from tracelens.laboratory.published_rows import precision_of, recomputation_of, schedule_of, sharding_of
 from tracelens.predict.projection.frameworks import IDEAL, KINDS, Framework, frameworks, named
 from tracelens.predict.projection.overheads import PLAIN, kernel_factor
-from tracelens.predict.projection.published_rows import precision_of, recomputation_of, schedule_of, sharding_of
 from tracelens.predict.projection.step import project
 from tracelens.workload.model_config import ModelConfig
 from tracelens.workload.parallel_config import ParallelConfig

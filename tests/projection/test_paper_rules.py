@@ -12,10 +12,11 @@ import pytest
 from tests.conftest import part
 from tests.projection.plain_paper_step import plain_step
 from tracelens.errors import UsageError
+from tracelens.laboratory.paper_rules import PaperRules
+from tracelens.laboratory.paper_space import Candidates, enumerate_candidates, load_shape
+from tracelens.laboratory.paper_systems import PaperSystem
 from tracelens.predict.projection.projection_options import STRATEGIES
 from tracelens.predict.projection.search import evaluate, search
-from tracelens.predict.projection.search.paper import PaperRules, PaperSystem, load_shape
-from tracelens.predict.projection.search.space import Candidates, enumerate_candidates
 
 GPUS = [2**i for i in range(2, 15)]
 FIELDS = [

@@ -15,9 +15,11 @@ import pytest
 import tracelens as tl
 from tracelens.cli import main
 from tracelens.errors import InputError, UsageError
-from tracelens.predict.projection.search.paper import PaperRules, PaperSystem, load_shape
-from tracelens.predict.projection.search.published_files import read_results, read_system
-from tracelens.predict.projection.search.systems import Figures, load_system, paper_system
+from tracelens.laboratory.paper_rules import PaperRules
+from tracelens.laboratory.paper_space import load_shape
+from tracelens.laboratory.paper_systems import PaperSystem, load_system, paper_system, read_system
+from tracelens.laboratory.published_results import read_results
+from tracelens.predict.projection.search.systems import Figures
 
 A100 = {
     "matrix_flops_fp16": 312, "vector_flops_fp32": 19.5, "vector_flops_fp16": 78, "hbm_bandwidth": 1555,

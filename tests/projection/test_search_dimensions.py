@@ -12,12 +12,14 @@ from tracelens.backends import System
 from tracelens.backends.chain import chain
 from tracelens.dtypes import DType
 from tracelens.errors import UsageError
+from tracelens.laboratory.paper_rules import PaperRules
+from tracelens.laboratory.paper_space import load_shape
+from tracelens.laboratory.paper_systems import PaperSystem, load_system, paper_system
 from tracelens.perf_models import GEMM
 from tracelens.perf_models.base import WorkColumns
 from tracelens.predict.projection.projection_options import RuleSet
-from tracelens.predict.projection.search.paper import PaperRules, PaperSystem, load_shape
 from tracelens.predict.projection.search.request import Request, _expert_ranks, _shards, answer, parse_axes, refined
-from tracelens.predict.projection.search.systems import Figures, load_system, paper_system
+from tracelens.predict.projection.search.systems import Figures
 from tracelens.predict.projection.step import project
 from tracelens.report.projection_report import compared
 from tracelens.workload.model_config import ModelConfig

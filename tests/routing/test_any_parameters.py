@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from tests.conftest import examples
 from tracelens.errors import UsageError
-from tracelens.network.original_rules import simulate_seed
+from tracelens.laboratory.original_rules import simulate_seed
 from tracelens.network.packets import MeshRules, simulate
 from tracelens.network.ports import Ports
 from tracelens.network.traffic import Traffic

@@ -18,11 +18,11 @@ from tracelens.backends import System
 from tracelens.backends.chain import chain
 from tracelens.dtypes import DType
 from tracelens.errors import InputError, UsageError
+from tracelens.laboratory.configuration_rows import LIMITS, PointSimulator, point_of
 from tracelens.option_fields import BACKENDS
 from tracelens.perf_models.base import WorkColumns
 from tracelens.predict.projection.projection_options import ProjectOptions, SearchOptions
 from tracelens.predict.serving import engines
-from tracelens.predict.serving.configuration_rows import LIMITS, PointSimulator, point_of
 from tracelens.predict.serving.deployment import MTP_ACCEPTANCE, Engine, Speculation
 from tracelens.predict.serving.engines import engine_name, fitted_engine, named
 from tracelens.predict.serving.experiment import deployment_of

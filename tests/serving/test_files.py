@@ -13,8 +13,8 @@ from tests.conftest import part
 from tracelens.cli import main
 from tracelens.errors import InputError, UsageError
 from tracelens.hardware import HardwareSpec
+from tracelens.laboratory.configuration_rows import batch
 from tracelens.predict.calibration.engine_calibration import calibrate, compare
-from tracelens.predict.serving.configuration_rows import batch
 from tracelens.predict.serving.costs import StepCost
 from tracelens.predict.serving.deployment import Deployment, Engine, Parallelism
 from tracelens.predict.serving.experiment import read_settings

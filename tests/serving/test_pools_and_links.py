@@ -10,11 +10,11 @@ import tracelens as tl
 from tests.conftest import part
 from tracelens.cli import main
 from tracelens.errors import UsageError
+from tracelens.laboratory.scenarios import compare, of_deployment
 from tracelens.predict.serving.deployment import Engine, Parallelism
 from tracelens.predict.serving.metrics import differences, summary
 from tracelens.predict.serving.replica_state import BlockPool
 from tracelens.predict.serving.requests import Arrivals, Lengths, Workload
-from tracelens.predict.serving.scenarios import compare, of_deployment
 from tracelens.predict.serving.simulation import Options, Simulation, simulate
 
 MIXED = Workload(

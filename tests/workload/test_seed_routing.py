@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 
 from tracelens.errors import InputError, UsageError
-from tracelens.network.original_rules import simulate_seed
+from tracelens.laboratory.original_rules import HotExperts, seed_routing, simulate_seed
 from tracelens.network.packets import MeshRules
-from tracelens.workload.original_routing import HotExperts, RoutingTable, seed_routing
+from tracelens.workload.token_routing import RoutingTable
 
 RULES = MeshRules()
 TEST_RULES = replace(RULES, links=2, link_bytes_per_ms=2, packet_bytes=1, packets_per_turn=2)

@@ -199,7 +199,7 @@ def _routing(args: argparse.Namespace, values: dict[str, Any], fallback: str) ->
 
 def _placement(args: argparse.Namespace, values: dict[str, Any]) -> Placement:
     from tracelens.workload.expert_placement import Placement
-    from tracelens.workload.original_routing import read_numbers
+    from tracelens.workload.token_routing import read_numbers
 
     experts, ranks = values["experts"], values["ranks"]
     if args.placement == "contiguous":

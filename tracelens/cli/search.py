@@ -65,9 +65,9 @@ configure = arguments_of(SearchCommand)
 
 def run(args: argparse.Namespace) -> int:
     from tracelens.files.atomic_write import write_whole
-    from tracelens.predict.projection.search.published_files import differences, read_results, system_json
+    from tracelens.laboratory.paper_systems import paper_system, system_json
+    from tracelens.laboratory.published_results import differences, read_results
     from tracelens.predict.projection.search.request import Request, answer
-    from tracelens.predict.projection.search.systems import paper_system
     from tracelens.report.charts import write_plots
     from tracelens.report.export import refuse_unknown
     from tracelens.report.projection_report import search_text
@@ -93,7 +93,7 @@ def run(args: argparse.Namespace) -> int:
 
 def _write(found: Answer, args: argparse.Namespace) -> None:
     from tracelens.files.atomic_write import write_whole
-    from tracelens.predict.projection.search.published_files import results_npy
+    from tracelens.laboratory.published_results import results_npy
     from tracelens.report.export import write_frame
     from tracelens.report.projection_report import search_page
 

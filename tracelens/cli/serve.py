@@ -22,8 +22,8 @@ from tracelens.option_fields import arguments_of, filled_in, hint, option, optio
 from tracelens.predict.serving.serving_options import TOKENS, DeploymentOptions, EngineOptions, ServingConfig, names_of
 
 if TYPE_CHECKING:
+    from tracelens.laboratory.scenarios import ScenarioComparison
     from tracelens.predict.serving.deployment import Deployment
-    from tracelens.predict.serving.scenarios import ScenarioComparison
 
 _ASKED = "results"
 
@@ -287,7 +287,7 @@ def _export(args: argparse.Namespace, deployment: Deployment) -> int:
 
 
 def _batch(args: argparse.Namespace, asked: ServingConfig) -> int:
-    from tracelens.predict.serving.configuration_rows import batch
+    from tracelens.laboratory.configuration_rows import batch
     from tracelens.predict.serving.engines import IDEAL
     from tracelens.predict.serving.experiment import engine_of
 
@@ -304,7 +304,7 @@ def _batch(args: argparse.Namespace, asked: ServingConfig) -> int:
 def _scenarios(args: argparse.Namespace, asked: ServingConfig) -> int:
     import pandas as pd
 
-    from tracelens.predict.serving.scenarios import figures
+    from tracelens.laboratory.scenarios import figures
     from tracelens.report.export import frame_json, refuse_unknown, write_frame
     from tracelens.report.serving_report import scenarios_text
 
@@ -325,8 +325,8 @@ def _scenarios(args: argparse.Namespace, asked: ServingConfig) -> int:
 
 def _compared(args: argparse.Namespace, asked: ServingConfig) -> list[ScenarioComparison]:
     """The levels of the deployment that is asked for, or of the three built-in ones."""
+    from tracelens.laboratory.scenarios import SCENARIOS, bundled, compare, load_of, of_deployment
     from tracelens.predict.serving.experiment import deployment_of, experiment_of
-    from tracelens.predict.serving.scenarios import SCENARIOS, bundled, compare, load_of, of_deployment
     from tracelens.predict.serving.simulation import Options
 
     count = asked.requests if isinstance(asked.requests, int) else 24

@@ -2,7 +2,7 @@
 
 In a round every link between two ranks carries packets in one direction, up to what it moves in one millisecond; every
 rank sends and receives at most ``nic_bytes_per_round``. Sources take turns over their destinations. ``simulate`` plays
-that fairly and times every link; ``original_rules.simulate_seed`` plays the rules of the original simulator.
+that fairly and times every link; ``laboratory.original_rules`` plays the rules of the original simulator.
 """
 
 from __future__ import annotations

@@ -18,7 +18,6 @@ FOLDER = Path(__file__).resolve().parent
 ROOMS = frozenset({"attention", "communication", "generated", "matrix", "memory_bound"})
 #: What stands in a module of another name today.
 JOINED = {
-    "amd_tracelens": ("amd_tracelens_classes", "amd_tracelens_hooks", "foreign", "tracelens_adapter"),
     "base": ("columns", "work_columns"),
     "collective": ("ep_comm",),
     "conv": ("conv_gradients", "fourier"),

@@ -25,7 +25,7 @@ from tracelens.schema import KEYS
 if TYPE_CHECKING:
     import pandas as pd
 
-    from tracelens.analysis.selfcheck.laws import SelfCheck
+    from tracelens.laboratory.report_laws import SelfCheck
     from tracelens.report.explanation import Explanation
     from tracelens.report.notebook import Plots
 
@@ -143,7 +143,7 @@ class Report(NamedSheets):
         UsageError for a report that was not made from a trace.
         """
         from tracelens.analysis.analyze import Analysis
-        from tracelens.analysis.selfcheck.laws import check_report
+        from tracelens.laboratory.report_laws import check_report
 
         if not isinstance(self.result, Analysis):
             raise UsageError("only the report of a trace can be checked")

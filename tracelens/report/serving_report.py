@@ -16,8 +16,8 @@ from tracelens.units import MS_PER_S, shown_figure, shown_share
 if TYPE_CHECKING:
     import pandas as pd
 
+    from tracelens.laboratory.scenarios import ScenarioComparison
     from tracelens.predict.serving.experiment import ServingResult
-    from tracelens.predict.serving.scenarios import ScenarioComparison
 
 
 _KEYS = (
@@ -153,7 +153,7 @@ def _profile_rows(found: list[ScenarioComparison]) -> list[tuple[str, list[str]]
 
 def scenarios_text(found: list[ScenarioComparison]) -> str:
     """The comparisons side by side, and what follows from them."""
-    from tracelens.predict.serving.scenarios import COMPARED, conclusion
+    from tracelens.laboratory.scenarios import COMPARED, conclusion
 
     rows = [(title, [cell(each) for each in found]) for title, cell in _COMPARISON]
     for name in COMPARED:

@@ -10,9 +10,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tracelens.errors import InputError, UsageError
-from tracelens.files.documents import arrays_of
+from tracelens.files.atomic_write import whole_folder
+from tracelens.files.data_table import LARGEST, Number
+from tracelens.files.documents import arrays_of, text_of
 from tracelens.lazy.records import dataclass
-from tracelens.workload.original_routing import read_numbers
 
 Assignment: TypeAlias = NDArray[np.integer[Any]]
 Floats: TypeAlias = NDArray[np.float64]
@@ -29,6 +30,12 @@ _BLOCK = 8192
 #: A bout is top-k and some draws more; under an even load two bouts do, a heavy skew needs more. Measured on zipf:2 and
 #: uniform with 256 experts, top 8: more bouts, or none, are slower.
 _SPARE, _BOUTS, _RACING = 1, 12, 1024
+
+
+ROUTING_FILE = "routing.csv"
+
+
+WEIGHTS_FILE = "weights.csv"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -570,3 +577,71 @@ def _adjust(quota: NDArray[np.int64], routings: int, *, least: int, most: int) -
         moved = min(abs(missing), int(room[source]))
         quota[source] -= moved
         quota[source + step] += moved
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RoutingTable:
+    """Chosen experts and their weights, [tokens, topk], and the rank each token comes from."""
+
+    experts: NDArray[np.integer[Any]]
+    weights: NDArray[np.float32]
+    source: NDArray[np.integer[Any]]
+
+    @classmethod
+    def of_choices(cls, experts: NDArray[np.integer[Any]], ranks: int) -> RoutingTable:
+        """Even weights; token i comes from rank i mod ``ranks``."""
+        weights = np.full(experts.shape, 1 / max(1, experts.shape[1]), np.float32)
+        return cls(experts=experts, weights=weights, source=np.arange(len(experts)) % ranks)
+
+    def save(self, folder: Path) -> None:
+        """Writes routing.csv (k expert ids per row) and weights.csv (k weights, rank, token id), without headers."""
+        with whole_folder(folder) as staging:
+            with (staging / ROUTING_FILE).open("w") as file:  # of a name numpy asks for the current folder
+                np.savetxt(file, self.experts, fmt="%d", delimiter=",")
+            columns = [*self.weights.T.astype(np.float64), self.source, np.arange(len(self.source))]
+            formats = ["%.7g"] * self.weights.shape[1] + ["%d", "%d"]
+            with (staging / WEIGHTS_FILE).open("w") as file:
+                np.savetxt(file, np.column_stack(columns), fmt=formats, delimiter=",")
+
+    @classmethod
+    def load(cls, folder: Path, *, ranks: int) -> RoutingTable:
+        """Reads both files; without weights.csv weights are 1/k and token i comes from rank i mod ``ranks``.
+
+        InputError when routing.csv is missing, ragged or holds no whole numbers, or the two do not fit.
+        """
+        experts = read_numbers(folder / ROUTING_FILE)
+        if (experts != np.floor(experts)).any() or (experts < 0).any():
+            raise InputError(f"{folder / ROUTING_FILE}: an expert id must be a whole number of at least 0")
+        tokens, topk = experts.shape
+        chosen = experts.astype(np.int32)
+        if not (folder / WEIGHTS_FILE).exists():
+            return cls.of_choices(chosen, ranks)
+        table = read_numbers(folder / WEIGHTS_FILE)
+        if table.shape != (tokens, topk + 2):
+            raise InputError(
+                f"{folder / WEIGHTS_FILE}: {tokens} rows of {topk} weights, rank and token expected, "
+                f"it has {table.shape[0]} rows of {table.shape[1]}"
+            )
+        source = table[:, topk].astype(np.int64)
+        return cls(experts=chosen, weights=table[:, :topk].astype(np.float32), source=source)
+
+
+def read_numbers(path: Path) -> NDArray[np.float64]:
+    """A CSV without header as a matrix of numbers. InputError when it is missing, empty, ragged or holds text."""
+    lines = [line for line in text_of(path, "a table of numbers").splitlines() if line.strip()]
+    rows = [line.split(",") for line in lines]
+    if not rows:
+        raise InputError(f"{path}: no rows")
+    kind = Number(least=-LARGEST)
+    for at, row in enumerate(rows, 1):
+        if len(row) != len(rows[0]):
+            raise InputError(f"{path}, row {at}: all rows must have the same number of numbers, {len(rows[0])}")
+    try:
+        matrix = np.array([[float(cell) for cell in row] for row in rows])
+    except ValueError:
+        matrix = np.full((1, 1), np.nan)
+    if not (np.abs(matrix) <= LARGEST).all():
+        cells = ((at, column, cell) for at, row in enumerate(rows, 1) for column, cell in enumerate(row, 1))
+        for at, column, cell in cells:
+            kind.of(cell, f"{path} has no header, its row {at}, column {column}")
+    return matrix

@@ -9,9 +9,9 @@ import pytest
 
 from tests.analysis.conftest import MI300X, Builder
 from tests.analysis.work.test_rates import H100, add, found
-from tracelens.analysis.selfcheck.laws import each_number_of_a_finding_is_a_figure
 from tracelens.analysis.verdict.summary import Finding
 from tracelens.analysis.verdict.verdict import summarize
+from tracelens.laboratory.report_laws import each_number_of_a_finding_is_a_figure
 
 Build = Callable[[], Any]
 #: A GEMM of 4096^3 takes 194 µs at an MI300X's 708 TFLOPS/s: near what the tile model expects.

@@ -11,9 +11,9 @@ import pytest
 
 from tracelens.analysis.analyze import Analysis, analyze
 from tracelens.analysis.loaded_trace import AnalysisOptions
-from tracelens.analysis.reading import amd_tracelens_tree
 from tracelens.analysis.verdict.verdict import summarize
 from tracelens.extensions import load_extension
+from tracelens.laboratory import amd_tracelens_tree
 
 Build = Callable[[], Any]
 T, IN, OUT = 1024, 512, 2048

@@ -5,6 +5,7 @@ covers.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
@@ -52,7 +53,6 @@ from tracelens.analysis.reading.added_ops import (
     with_inner_ops,
     with_known_shapes,
 )
-from tracelens.analysis.reading.amd_tracelens_tree import with_hooks
 from tracelens.analysis.reading.catalog import OTHER, Catalog
 from tracelens.analysis.reading.engine_steps import STEM, InferenceSteps, inference_steps, steady_steps
 from tracelens.analysis.reading.op_readings import OpReadings, read_ops
@@ -136,7 +136,11 @@ class Recording:
         if options.shapes is not None:
             trace, known_shapes = with_known_shapes(trace, options.shapes)
         recorded = len(trace.table)
-        trace, left_by_hooks = with_hooks(trace, self.catalog)
+        left_by_hooks: Counter[str] = Counter()
+        if self.catalog.tree_hooks:
+            from tracelens.laboratory.amd_tracelens_tree import with_hooks
+
+            trace, left_by_hooks = with_hooks(trace, self.catalog)
         trace, whole_calls = with_inner_ops(trace, self.catalog, made_from=recorded)
         whole_calls += left_by_hooks
         graphs = None

@@ -12,9 +12,8 @@ from typing import Any, TypeVar
 from tracelens import perf_models
 from tracelens.dtypes import DType
 from tracelens.errors import SignatureError
-from tracelens.extensions import Extension, TimeLimitError, overlay, time_limit
+from tracelens.extensions import TREE_HOOK, Extension, TimeLimitError, overlay, time_limit
 from tracelens.lazy.records import dataclass
-from tracelens.perf_models.amd_tracelens import TREE_HOOK
 from tracelens.perf_models.base import PerfModel
 from tracelens.perf_models.collective import CustomCollective, EPComm
 from tracelens.perf_models.gemm import GEMM, GEMMBackward

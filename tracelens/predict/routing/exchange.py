@@ -14,7 +14,6 @@ from tracelens.dtypes import DType
 from tracelens.errors import UsageError
 from tracelens.lazy.records import dataclass
 from tracelens.network.algorithms import collective_us
-from tracelens.network.original_rules import simulate_seed
 from tracelens.network.packets import MeshRules, PacketTimes, even_load, logged, simulate
 from tracelens.network.ports import Exchange, Ports, PortTimes, bottleneck, simulate_ports
 from tracelens.network.topology import Group, Topology
@@ -23,7 +22,7 @@ from tracelens.predict.routing.config import Dispatch
 from tracelens.predict.routing.token_choice import Routing
 from tracelens.units import GB_PER_S_IN_BYTES_PER_US
 from tracelens.workload.expert_placement import Placement, eplb
-from tracelens.workload.original_routing import HotExperts, RoutingTable, seed_routing
+from tracelens.workload.token_routing import RoutingTable
 
 #: Version of the JSON document.
 SCHEMA = "tracelens.route/1"
@@ -328,6 +327,8 @@ class MeshScenario:
 
     def drawn_by_seed(self) -> RoutingTable:
         """The assignment as the original draws it."""
+        from tracelens.laboratory.original_rules import HotExperts, seed_routing
+
         routing = self.routing
         return seed_routing(
             tokens=routing.tokens,
@@ -359,6 +360,8 @@ def route_mesh(
     traffic = Traffic(wire_bytes=copies.per_expert * (scenario.unit_bytes + vector))
     log: str | None
     if seed_rules:
+        from tracelens.laboratory.original_rules import simulate_seed
+
         times, log = simulate_seed((copies.per_expert * scenario.unit_bytes).tolist(), scenario.rules)
     else:
         times, log = logged(traffic, scenario.rules) if log_rounds else (simulate(traffic, scenario.rules), None)

@@ -16,9 +16,9 @@ from tracelens.errors import NothingToAnalyzeError, UsageError
 from tracelens.lazy.records import dataclass
 from tracelens.trace.table import Kind
 from tracelens.workload.expert_placement import Placement
-from tracelens.workload.original_routing import RoutingTable
 from tracelens.workload.token_routing import (
     UNIFORM,
+    RoutingTable,
     Skew,
     apportion,
     check_shape,

@@ -1,8 +1,8 @@
 """A Hugging Face ``config.json`` as a ``ModelConfig``.
 
 What a layer is made of is read from the config's structure: which keys are there, which lists say what a layer is.
-``families`` says of model types what their configs do not. A type that stands nowhere is read by structure alone: what
-that assumes is named in ``ModelConfig.notes``, and a key that tells of another kind of block is refused.
+``families.toml`` says of model types what their configs do not. A type that stands nowhere is read by structure alone:
+what that assumes is named in ``ModelConfig.notes``, and a key that tells of another kind of block is refused.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from tracelens.errors import InputError
 from tracelens.files.documents import json_of
 from tracelens.workload.huggingface.checkpoint_types import read_quantization
 from tracelens.workload.huggingface.decoders import OLDER, decoder, read_vision
-from tracelens.workload.huggingface.keys import FAMILIES, Family, Keys
+from tracelens.workload.huggingface.keys import Family, Keys, families
 from tracelens.workload.model_shape import VisionTower
 
 #: Where a multimodal config keeps its language model.
@@ -41,7 +41,7 @@ def read_config(path: Path) -> dict[str, Any]:
     values = _language_model(outer)
     kind = str(values.get("model_type") or outer.get("model_type") or "")
     older = OLDER.get(kind)
-    family = FAMILIES.get(kind)
+    family = families().get(kind)
     keys = Keys(path.name, values, {} if family is None else family.defaults)
     if older is not None:
         shape = older(keys)

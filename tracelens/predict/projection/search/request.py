@@ -32,16 +32,8 @@ from tracelens.predict.projection.projection_options import (
     Strategy,
 )
 from tracelens.predict.projection.search import ANYTHING, Constraints, Feasible, Rules, evaluate, fastest, pareto
-from tracelens.predict.projection.search.paper import REPAIRS, PaperRules
 from tracelens.predict.projection.search.space import Space, Splits
-from tracelens.predict.projection.search.systems import (
-    AS_THEY_ARE,
-    Figures,
-    load_model,
-    load_system,
-    paper_shape,
-    paper_system,
-)
+from tracelens.predict.projection.search.systems import AS_THEY_ARE, Figures, load_model
 from tracelens.predict.projection.search.whole_step import CorrectedRules
 from tracelens.predict.projection.step import Projection, project
 from tracelens.training_options import PrecisionName
@@ -241,6 +233,8 @@ class Request:
 
     def rule_sets(self) -> list[Rules[Any]]:
         """One per strategy."""
+        from tracelens.laboratory.paper_systems import load_system, paper_system
+
         if self.rules == "corrected":
             model, sequence = load_model(self.model, self.sequence)
             system, framework = load_system(self.cluster, self.figures), named(self.framework)
@@ -261,6 +255,9 @@ class Request:
                 )
                 for strategy in self.strategies
             ]
+        from tracelens.laboratory.paper_rules import REPAIRS, PaperRules
+        from tracelens.laboratory.paper_space import paper_shape
+
         repairs = frozenset(REPAIRS if self.rules == "repaired" else ())
         shape, priced_on = paper_shape(self.model, self.sequence), paper_system(self.cluster, self.figures)
         return [

@@ -14,21 +14,20 @@ There is no causal mask, embedding, head, optimizer step or recompute in this mo
 from __future__ import annotations
 
 import math
-import tomllib
 from collections.abc import Iterable, Mapping
-from dataclasses import field, replace
-from functools import cache
-from importlib.resources import files
+from dataclasses import field, fields, replace
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 from tracelens.errors import UsageError
+from tracelens.laboratory.paper_space import Candidates, Shape, enumerate_candidates, paper_shape
+from tracelens.laboratory.paper_systems import PaperSystem, paper_system
 from tracelens.lazy.records import dataclass
-from tracelens.predict.projection.projection_options import PaperAttention, Strategy
+from tracelens.predict.projection.projection_options import STRATEGIES, PaperAttention, Strategy
 from tracelens.predict.projection.search import Constraints, Feasible
-from tracelens.predict.projection.search.space import Candidates, Shape, distinct, enumerate_candidates
+from tracelens.predict.projection.search.space import distinct
 
 Floats = npt.NDArray[np.float64]
 Repair = Literal["layernorm", "pipeline", "all_reduce"]
@@ -44,125 +43,6 @@ OPTIMIZER_BYTES_PER_WEIGHT_BYTE = 6  # 12 bytes of state per 2-byte weight
 
 #: What a layer's cost depends on.
 LAYER_KEYS = ("m1", "m2", "micro_batch", "blocks", "near_m1", "near_m2")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LinkTier:
-    """A tier of the network: GB/s one direction, the fraction that is reached, and seconds per message."""
-
-    gb_s: float
-    efficiency: float
-    latency_s: float
-
-    @property
-    def effective_gb_s(self) -> float:
-        return self.gb_s * self.efficiency
-
-
-class Sigmoid(NamedTuple):
-    """GB/s of a collective: ``height / (1 + exp(-slope (x - center))) + base``, x = log2 of its message in bytes."""
-
-    height: float
-    slope: float
-    center: float
-    base: float
-
-
-class NcclFits:
-    """Measured bandwidths as fits by (collective, devices per domain, domains), in place of the two tiers' formula."""
-
-    def __init__(self, fits: Mapping[tuple[str, int, int], Sigmoid]) -> None:
-        self._fits = dict(fits)
-
-    def seconds(self, volume_gb: Any, ranks: Any, near: Any, kind: str) -> Any:
-        """Volume over the fit's rate, in GB of 2^30 bytes as the published code has it; NaN where a kind has no fit.
-
-        A number of domains that was not measured has the fit of the nearest; UsageError for larger domains.
-        """
-        if not any(word == kind for word, _, _ in self._fits):
-            return np.nan
-        volume, ranks, near = np.broadcast_arrays(np.asarray(volume_gb, float), ranks, near)
-        result = np.full(volume.shape, np.nan)
-        pairs = np.stack((near, ranks // near), axis=-1).reshape(-1, 2)
-        for each, domains in np.unique(pairs[(ranks > 1).reshape(-1)], axis=0).tolist():
-            at = (near == each) & (ranks // near == domains) & (volume > 0)
-            size = np.log2(volume[at] * 2**30)
-            fit = self._fit(kind, each, domains)
-            result[at] = volume[at] / (fit.height / (1 + np.exp(-fit.slope * (size - fit.center))) + fit.base)
-        return result
-
-    def _fit(self, kind: str, near: int, domains: int) -> Sigmoid:
-        known = [count for word, each, count in self._fits if (word, each) == (kind, near)]
-        if not known:
-            raise UsageError(
-                f"the NCCL fits have no {kind} of {near} devices in a domain: --sweep nvs= chooses another"
-            )
-        return self._fits[kind, near, min(known, key=lambda count: abs(math.log2(count / domains)))]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PaperSystem:
-    """A device and its two network tiers, by the paper's account. ``domain``: devices joined by ``fast`` links.
-    ``nic_factor``: on the slow links of collectives that use both. ``nccl``: measured collectives instead.
-    """
-
-    name: str
-    matrix_tflops_s: float
-    vector_tflops_s: float
-    hbm_gb_s: float
-    hbm_gb: float
-    fast: LinkTier
-    slow: LinkTier
-    domain: int
-    nic_factor: float = 1.0
-    nccl: NcclFits | None = None
-
-    @classmethod
-    def load(cls, name: str, *, domain: int) -> PaperSystem:
-        """``A100``, ``H200``, ``B200`` or ``B200-next`` with ``domain`` devices per fast domain."""
-        known = _data()["systems"]
-        found = next((key for key in known if key.lower() == name.lower()), None)
-        if found is None:
-            raise UsageError.unknown("system of the paper", name, [key.lower() for key in known])
-        figures: dict[str, Any] = dict(known[found])
-        fast, slow = (LinkTier(**figures.pop(tier)) for tier in ("fast", "slow"))
-        return cls(name=found, domain=domain, fast=fast, slow=slow, **figures)
-
-
-def system_names() -> tuple[str, ...]:
-    """The paper's systems, in small letters."""
-    return tuple(name.lower() for name in _data()["systems"])
-
-
-def load_shape(name: str) -> Shape:
-    """The shape of ``gpt3``, ``gpt3_1T`` or ``vit_era5``, or of ``l=2048,e=25600,h=160,depth=128``."""
-    models: Mapping[str, Any] = _data()["models"]
-    if "=" in name:
-        return given_shape(name)
-    for key, entry in models.items():
-        if name.lower() in (key.lower(), *entry["aliases"]):
-            return Shape(**{k: v for k, v in entry.items() if k != "aliases"})
-    raise UsageError.unknown(
-        "model of the paper", name, [alias for entry in models.values() for alias in entry["aliases"]]
-    )
-
-
-def given_shape(text: str) -> Shape:
-    """The shape of ``l=2048,e=25600,h=160,depth=128``, with ``f=`` where the MLP is not 4e wide. UsageError."""
-    letters = {"l": "sequence", "e": "hidden", "f": "ffn", "h": "heads", "depth": "depth"}
-    try:
-        given = {letters[key.strip()]: int(value) for key, value in (part.split("=") for part in text.split(","))}
-        shape = Shape(**given)
-    except (KeyError, ValueError, TypeError):
-        raise UsageError(f"a model is a name or l=2048,e=25600,h=160,depth=128 (and f=); got {text!r}") from None
-    if min(shape.sequence, shape.hidden, shape.width, shape.heads, shape.depth) < 1 or shape.hidden % shape.heads:
-        raise UsageError(f"model {text!r}: all of l, e, f, h, depth must be at least 1, and h must divide e")
-    return shape
-
-
-@cache
-def _data() -> dict[str, Any]:
-    return tomllib.loads(files(__package__).joinpath("paper.toml").read_text(encoding="utf-8"))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -804,3 +684,30 @@ def _transfer_s(rules: PaperRules, c: Candidates, volume_gb: Floats) -> Floats:
     charged = slow_hop if "pipeline" in rules.repairs else 0.0
     mixed = ((c.pp - 1 - slow_hops) * fast_hop + slow_hops * charged) / hops
     return np.where(c.pp == 1, 0.0, np.where(c.near_pp == 1, slow_hop, mixed))
+
+
+def layer(
+    model: str,
+    cluster: str,
+    *,
+    strategy: Strategy = "1d",
+    attention: PaperAttention = "fused",
+    sequence: int | None = None,
+    **degrees: int,
+) -> Layer:
+    """One layer of a model on one device by the paper's rules, as objects (``tl.layer``).
+
+    ``degrees``: ``tp1``, ``tp2``, ``micro_batch``, ``blocks``, ``near_tp1``, ``near_tp2`` of ``Layer``; ``tp`` is
+    ``tp1``. UsageError for others.
+    """
+    given = {"tp1" if name == "tp" else name: value for name, value in degrees.items()}
+    known = [each.name for each in fields(Layer) if each.name != "rules"]
+    for name in given:
+        if name not in known:
+            raise UsageError.unknown("degree", name, known)
+    if strategy not in STRATEGIES:
+        raise UsageError.unknown("strategy", strategy, STRATEGIES)
+    rules = PaperRules(
+        shape=paper_shape(model, sequence), strategy=strategy, system=paper_system(cluster), attention=attention
+    )
+    return Layer(rules=rules, **given)

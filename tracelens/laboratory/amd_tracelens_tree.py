@@ -19,8 +19,7 @@ from tracelens.analysis.intervals import Ints
 from tracelens.analysis.loaded_trace import Trace
 from tracelens.analysis.reading.added_ops import forward_rows, rows_of_ops
 from tracelens.analysis.reading.catalog import Catalog
-from tracelens.extensions import TimeLimitError, time_limit
-from tracelens.perf_models.amd_tracelens import TREE_HOOK
+from tracelens.extensions import TREE_HOOK, TimeLimitError, time_limit
 from tracelens.registry import Claim
 from tracelens.signature import OpSignature, freeze
 from tracelens.trace.links import ENGINE_PREFIX
@@ -137,9 +136,9 @@ class ForeignTree:
 
 
 def with_hooks(trace: Trace, catalog: Catalog) -> tuple[Trace, Counter[str]]:
-    """``trace`` with what each extension's ``tree_postprocess_extension`` changes; one that fails is noted.
+    """The trace with what each extension's ``tree_postprocess_extension`` changed; one that fails is noted.
 
-    Also why, and how many ops that they made have no place in it.
+    Also why, and how many, ops that the hooks made have no place in it.
     """
     left: Counter[str] = Counter()
     for claim in catalog.tree_hooks.values():

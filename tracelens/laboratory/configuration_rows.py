@@ -18,17 +18,8 @@ from tracelens.backends.base import system_of
 from tracelens.errors import InputError, TracelensError, UsageError
 from tracelens.files.atomic_write import write_whole
 from tracelens.files.cells import frame_csv
-from tracelens.files.data_table import (
-    FIRST_ROW,
-    Headings,
-    Number,
-    is_blank,
-    is_file_name,
-    is_unsaid,
-    number,
-    read_table,
-    shown,
-)
+from tracelens.files.data_table import FIRST_ROW, Number, is_blank, is_file_name, is_unsaid, number, read_table, shown
+from tracelens.laboratory.published_rows import SERVING_HEADINGS
 from tracelens.lazy.records import dataclass
 from tracelens.option_fields import BACKENDS
 from tracelens.predict.serving import engines
@@ -53,27 +44,6 @@ _MEAN = Number(least=1, most=LONGEST)
 LIMITS = Engine(max_num_seqs=1024, max_batched_tokens=8192)
 #: Columns that ``batch`` adds; nine of ten measured times per token lie between the last two.
 ESTIMATES = ("ttft_ms_est", "tpot_ms_est", "tpot_ms_low", "tpot_ms_high")
-#: Columns of serving_points.csv -> headings of benchmarks of vLLM, SGLang, TensorRT-LLM and InferenceX beside it.
-HEADINGS = Headings({
-    "model_path": ("model", "modelname", "modelid", "hfmodel"),
-    "system": ("hw", "gpu", "hardware", "device", "gputype", "gpuname", "accelerator"),
-    "isl": ("inputlen", "inputlength", "inputtokens", "promptlen", "prompttokens", "randominputlen", "inputseqlen"),
-    "osl": ("outputlen", "outputlength", "outputtokens", "maxtokens", "randomoutputlen", "outputseqlen"),
-    "concurrency": ("conc", "maxconcurrency", "concurrentrequests", "numconcurrent", "users"),
-    "batch_size": ("bs", "batch", "maxbatchsize"),
-    "tp_size": ("tp", "tensorparallel", "tensorparallelsize"),
-    "pp_size": ("pp", "pipelineparallel", "pipelineparallelsize"),
-    "attention_dp_size": ("dp", "dpsize", "attentiondp", "dataparallelsize"),
-    "moe_ep_size": ("ep", "epsize", "expertparallel", "expertparallelsize"),
-    "backend": ("engine", "framework", "servingengine", "runtime", "server"),
-    "precision": ("quantization", "quant", "dtype", "weights"),
-    "spec_decoding": ("speculative", "specdecode", "mtp", "speculativedecoding"),
-    "mode": (),
-    "disagg": ("disaggregated", "isdisagg", "disaggregation"),
-    "n_gpus": ("gpus", "numgpus", "numgpu", "ngpus", "gpucount"),
-    "lengths": ("islosl", "inputoutput", "inputoutputlength", "inputoutputlen", "inputoutputtokens", "sequencelengths"),
-    "date": ("day", "rundate"),
-})  # fmt: skip
 _COUNTS = frozenset(
     {"isl", "osl", "concurrency", "batch_size", "tp_size", "pp_size", "attention_dp_size", "moe_ep_size", "n_gpus"}
 )
@@ -116,8 +86,8 @@ class PointEstimate:
 
 
 def point_of(row: Mapping[str, Any], where: str = "") -> ServingPoint:
-    """A row of serving_points.csv's columns, or of ``HEADINGS``; UsageError, beginning with ``where``, says what it
-    lacks.
+    """A row of serving_points.csv's columns, or of ``SERVING_HEADINGS``. UsageError, beginning with ``where``, says what
+    it lacks.
     """
     row = _stated(row)
     for column in ("model_path", "system"):
@@ -151,8 +121,8 @@ def point_of(row: Mapping[str, Any], where: str = "") -> ServingPoint:
 def _stated(row: Mapping[str, Any]) -> dict[str, Any]:
     """The row under this module's names; numbers without units, cells empty that say nothing."""
     made: dict[str, Any] = {}
-    for heading in HEADINGS.first(row):
-        name, cell = HEADINGS.name(heading), row[heading]
+    for heading in SERVING_HEADINGS.first(row):
+        name, cell = SERVING_HEADINGS.name(heading), row[heading]
         if isinstance(cell, str):
             cell = None if is_unsaid(cell) else number(cell) if name in _COUNTS else cell
         if is_blank(made.get(name)):
@@ -311,7 +281,7 @@ def steady(outcome: Outcome, concurrency: int) -> PointEstimate:
 def read_points(path: Path) -> pd.DataFrame:
     """The rows of a CSV file. InputError where columns are missing."""
     frame = read_table(path)
-    columns = {HEADINGS.name(name) for name in frame.columns}
+    columns = {SERVING_HEADINGS.name(name) for name in frame.columns}
     columns |= {"isl", "osl"} if "lengths" in columns else set()
     missing = [name for name in NEEDED if name not in columns]
     if missing:

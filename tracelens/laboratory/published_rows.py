@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import re
+import tomllib
 from collections.abc import Mapping
 from dataclasses import replace
+from importlib.resources import files
+from typing import Any
 
 from tracelens.dtypes import TRAINED, Precision, spelled_type
 from tracelens.errors import UsageError
@@ -14,52 +17,10 @@ from tracelens.predict.projection.schedules import schedules
 from tracelens.training_options import MODULES, Dispatcher, Graphs, Recompute
 from tracelens.workload.parallel_config import ParallelConfig
 
-#: Name -> headings beside it.
-HEADINGS = Headings({
-    "model": ("modelname", "modelpath", "network", "workload", "llm", "architecture"),
-    "gpu": ("system", "device", "hardware", "gputype", "gpumodel", "accelerator", "chip", "platform", "sku"),
-    "n_gpus": (
-        "gpus", "numgpus", "ngpus", "ofgpus", "noofgpus", "gpucount", "numberofgpus", "totalgpus", "worldsize",
-        "devices", "chips", "numchips", "ndevices", "numdevices", "ranks", "scale",
-    ),
-    "nodes": ("numnodes", "nnodes", "ofnodes", "numberofnodes"),
-    "gpus_per_node": ("gpuspernode", "nprocpernode", "devicespernode", "gpusnode"),
-    "tp": ("tpsize", "tensorparallel", "tensorparallelism", "tensormodelparallelsize", "tensorparallelsize"),
-    "pp": ("ppsize", "pipelineparallel", "pipelineparallelism", "pipelinemodelparallelsize", "pipelineparallelsize"),
-    "vp": ("vpp", "vppsize", "virtualpp", "virtualpipeline", "virtualpipelineparallel", "interleave", "virtualstages"),
-    "cp": ("cpsize", "contextparallel", "contextparallelism", "contextparallelsize"),
-    "ep": ("epsize", "expertparallel", "expertparallelism", "expertmodelparallelsize", "expertparallelsize"),
-    "etp": ("experttp", "experttensorparallelsize"),
-    "dp": ("dpsize", "dataparallel", "dataparallelism", "dataparallelsize"),
-    "fsdp_shard": ("fsdp", "sharding", "shardingstrategy", "zero", "zerostage", "fsdpshard", "fsdpdegree"),
-    "mbs": (
-        "microbatch", "microbatchsize", "localbatchsize", "perdevicebatchsize", "batchsizepergpu", "batchpergpu",
-        "perdevicetrainbatchsize", "lbs", "bsgpu", "batchsizegpu", "localbs",
-    ),
-    "gbs": ("globalbatch", "globalbatchsize", "totalbatchsize", "batchsize", "trainbatchsize", "globalbs"),
-    "ga": ("gradaccum", "gradientaccumulation", "gradaccumulation", "gradientaccumulationsteps", "accumulationsteps",
-           "gas", "microbatches", "nummicrobatches"),
-    "seq_len": (
-        "seqlen", "sequencelength", "seqlength", "sequence", "seqlent", "seq", "contextlength", "maxseqlen",
-        "maxsequencelength", "maxtargetlength", "sl", "context", "tokenspersequence",
-    ),
-    "precision": ("dtype", "datatype", "computedtype", "trainingprecision", "quantization", "numericformat"),
-    "recompute": (
-        "activationcheckpointing", "ac", "actckpt", "recomputation", "activationrecomputation", "recomputegranularity",
-        "gradientcheckpointing", "activationcheckpoint", "checkpointing", "remat", "rematpolicy", "sac",
-    ),
-    "framework": ("software", "library", "stack", "container", "backend", "codebase", "trainer"),
-    "schedule": ("pipelineschedule", "ppschedule", "pipelineparallelschedule"),
-    "layout": ("parallelism", "parallel", "parallelconfig", "parallelstrategy", "strategy", "parallelization"),
-    "graphs": ("cudagraph", "cudagraphs", "cudagraphimpl"),
-    "notes": ("note", "comment", "comments", "remarks", "task"),
-    "step_time_s": ("steptime", "steptimes", "iterationtimes", "secondsperstep", "timeperstep", "timestep"),
-    "tokens_s_gpu": (
-        "tokensgpus", "tokenssgpu", "tokenssecgpu", "tokenspersecpergpu", "tpsgpu", "tgs", "wpsgpu",
-        "tokenssecdevice", "tokenspersecondpergpu", "throughputtokenssgpu", "tokensgpusec",
-        "tokenspergpupersec", "tokenspergpupersecond",
-    ),
-})  # fmt: skip
+_TABLES: Mapping[str, Any] = tomllib.loads(
+    files(__package__).joinpath("published_tables.toml").read_text(encoding="utf-8")
+)
+HEADINGS, SERVING_HEADINGS = (Headings(_TABLES[f"{kind}_headings"]) for kind in ("training", "serving"))
 #: Columns whose words are names, whatever they say.
 _NAMES = frozenset({"id", "model", "gpu", "framework", "notes", "source"})
 #: Columns in which a word for nothing stands where there is none.
@@ -129,16 +90,6 @@ def _count_apart(made: dict[str, str]) -> None:
 
 #: torchtitan's selective checkpointing per operation saves attention and every other matrix product.
 PER_OP = ("attention_out", "layernorm", "mlp_act", "mlp_down")
-#: MaxText's policies by what they do not save, and words for a module.
-_POLICIES = {
-    "minimal": ("layernorm", "mlp_act"),
-    "save dot except mlp": ("layernorm", "mlp"),
-    "save dot except mlpwi": ("layernorm", "mlp_act"),
-    "save qkv proj": ("core_attn", "attention_out", "layernorm", "mlp"),
-    "save out proj": ("core_attn", "layernorm", "mlp"),
-    **dict.fromkeys(("attn", "attention", "attention only", "attn only"), ("core_attn",)),
-    **dict.fromkeys(("norm", "norms", "rmsnorm"), ("layernorm",)),
-}
 _NOTHING = frozenset({
     "none", "no", "n", "✗", "off", "false", "0", "na", "n/a", "-", "disabled", "without", "w/o", "recipe", "no ac",
     "no recompute", "no recomputation", "not used", "no activation checkpointing",
@@ -154,17 +105,6 @@ _WHOLE = re.compile(
 _OFF = frozenset({"0", "false", "no", "off", "none", "disabled", "without"})
 _GRAPHS = re.compile(r"\b(?:(\w{1,16})[ _-])?cuda[ _-]?graphs?(?: ?[=:] ?(\w{1,16}))?")
 _TP_OVERLAP = re.compile(r"\btp[ _-](?:comm[ _-])?overlap ?[=:] ?(\w{1,16})")
-_SCHEDULES = {
-    "1f1b": "1f1b", "interleaved": "interleaved", "1f1binterleaved": "interleaved", "interleaved1f1b": "interleaved",
-    "vpp": "interleaved", "gpipe": "gpipe", "afab": "gpipe", "zbvformatted": "zb-v", "zbvzb": "zb-v",
-}  # fmt: skip
-_SHARDED = {
-    "fullshard": 3, "yes": 3, "true": 3, "fsdp": 3, "fsdp1": 3, "fsdp2": 3, "zero3": 3, "z3": 3, "stage3": 3, "hsdp": 3,
-    "hybridshard": 3, "hybrid": 3, "fullyshard": 3, "full": 3, "megatronfsdp": 3, "shardgradop": 2, "zero2": 2, "z2": 2,
-    "stage2": 2, "zero1": 1, "z1": 1, "stage1": 1, "distributedoptimizer": 1, "distopt": 1, "noshard": 0, "zero0": 0,
-    "stage0": 0, "ddp": 0,
-}  # fmt: skip
-
 #: ``min(n,512)``, with ``->128 beyond 256`` behind it: ranks to shard over of a job of n.
 _SHARD_RULE = re.compile(r"min\(n, ?(\d{1,6})\)(?: ?-> ?(\d{1,6}) beyond (\d{1,6}))?")
 
@@ -222,8 +162,8 @@ def recomputation_of(text: str) -> Recomputation | None:
         return Recomputation(kind="none")
     if re.search(r"\b(per op|op sac|op selective|selective op|op)\b", word):
         return Recomputation(kind="selective", modules=PER_OP)
-    if word in _POLICIES:
-        return Recomputation(kind="selective", modules=_POLICIES[word])
+    if word in _TABLES["policies"]:
+        return Recomputation(kind="selective", modules=tuple(_TABLES["policies"][word]))
     modules = tuple(found.replace(" ", "_") for found in _MODULES.findall(word))
     if modules:
         return Recomputation(kind="selective", modules=modules)
@@ -238,7 +178,7 @@ def recomputation_of(text: str) -> Recomputation | None:
 def schedule_of(text: str) -> str | None:
     """The schedule that a table names. None for one that is not modeled."""
     word = re.sub(r"[\s_\-]+", "", text.strip().lower()).removeprefix("schedule")
-    known = {re.sub(r"-", "", name): name for name in schedules()} | _SCHEDULES
+    known = {re.sub(r"-", "", name): name for name in schedules()} | _TABLES["schedules"]
     return known.get(word.replace("zerobubble", "zb"))
 
 
@@ -252,6 +192,7 @@ def sharding_of(text: str, default: int, ranks: int | None = None) -> tuple[int,
     >>> sharding_of("min(n,512)->128 beyond 256", 1, 256)
     (3, 256)
     """
+    levels: Mapping[str, int] = _TABLES["sharded"]
     rule = _SHARD_RULE.match(text.strip().lower())
     if rule and ranks:
         most, beyond, few = (int(figure) for figure in rule.groups(default=str(ranks)))
@@ -261,24 +202,14 @@ def sharding_of(text: str, default: int, ranks: int | None = None) -> tuple[int,
     if not word or word in ("0", "0.0", "no", "none"):
         return default, None
     # torchtitan's data_parallel_shard_degree = -1 is over all ranks
-    if word in _SHARDED or text.strip() == "-1":
-        return _SHARDED.get(word, 3), None
+    if word in levels or text.strip() == "-1":
+        return levels.get(word, 3), None
     first, shards = re.findall(r"^([a-z]*)(\d*)", word)[0]
     kind = "".join(parts[:-1]) if parts[-1].isdigit() else first
     shards = parts[-1] if parts[-1].isdigit() else shards
-    if not shards or (kind and kind not in _SHARDED):
-        raise UsageError(f"fsdp_shard {text!r} is not known; known: {', '.join(_SHARDED)}, or a number of ranks")
-    return _SHARDED.get(kind, 3), int(shards)
-
-
-#: Commits of Megatron-Bridge at which its scripts and recipes were read.
-_SOURCE = "Megatron-Bridge scripts/performance/configs at "
-_DEEPSEEK = _SOURCE + "0426418 (deepseek_workload_base_configs.py)"
-_KIMI = _SOURCE + "013180a (kimi_workload_base_configs.py)"
-_QWEN = _SOURCE + "01b2977 (qwen3_workload_base_configs.py), recipes/qwen/gb200/qwen3_moe.py at 4ff5766"
-_GPT_OSS = _SOURCE + "07eea52 (gpt_oss_workload_base_configs.py)"
-_NEMOTRON = _SOURCE + "nemotron_3_workload_base_configs.py, the version with Nemotron 3 Ultra"
-_LLAMA = _SOURCE + "00919dc and 0013c9a (llama3_, llama31_workload_base_configs.py)"
+    if not shards or (kind and kind not in levels):
+        raise UsageError(f"fsdp_shard {text!r} is not known; known: {', '.join(levels)}, or a number of ranks")
+    return levels.get(kind, 3), int(shards)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -327,78 +258,13 @@ class Recipe:
         return f"{', '.join(parts)} ({self.source})"
 
 
-_UP = ("mla_up_proj",)
-#: FP8 with a scale per tensor, and what a table without a precision means.
-_PER_TENSOR = ("FP8", "FP8-CS", "")
-_NORMS = ("layernorm", "moe_act")
 #: The last that fits counts.
-RECIPES = (
-    Recipe(model="DeepSeek", graphs="partial", modules=_UP, source=_DEEPSEEK),
-    Recipe(model="DeepSeek", gpus=("GB300",), modules=_UP, source=_DEEPSEEK),
-    Recipe(
-        model="DeepSeek", gpus=("GB300",), precisions=("BF16",), graphs="partial", modules=("moe_act",),
-        source=_DEEPSEEK,
-    ),
-    Recipe(model="DeepSeek", gpus=("B200",), modules=_UP, source=_DEEPSEEK),
-    Recipe(model="DeepSeek", gpus=("H100",), modules=("mla_up_proj", "mlp"), source=_DEEPSEEK),
-    Recipe(
-        model="DeepSeek", gpus=("GB200",), precisions=("MXFP8",), since="26.06", graphs="full", modules=_UP,
-        ep_overlap=True, source=_DEEPSEEK,
-    ),
-    Recipe(
-        model="DeepSeek", gpus=("GB300",), precisions=("MXFP8",), since="26.06", graphs="full", ep_overlap=True,
-        source=_DEEPSEEK,
-    ),
-    Recipe(model="Kimi", modules=_UP, source=_KIMI),
-    Recipe(model="Qwen3_235B", graphs="partial", source=_QWEN),
-    Recipe(model="Qwen3_235B", gpus=("B300", "B200"), dispatcher="alltoall", source=_QWEN),
-    Recipe(model="Qwen3_235B", gpus=("H100",), dispatcher="alltoall", ep_overlap=True, source=_QWEN),
-    Recipe(model="Qwen3_30B", graphs="partial", source=_QWEN),
-    Recipe(model="Qwen3_30B", gpus=("H100",), source=_QWEN),
-    Recipe(
-        model="Qwen3", gpus=("GB200", "GB300"), precisions=("MXFP8",), since="26.06", graphs="full", ep_overlap=True,
-        source=_QWEN,
-    ),
-    Recipe(model="GPT OSS", graphs="partial", source=_GPT_OSS),
-    Recipe(
-        model="GPT OSS", gpus=("GB200", "B200", "H100"), modules=_NORMS, source=_GPT_OSS,
-    ),
-    Recipe(model="GPT OSS", gpus=("GB200",), modules=_NORMS, since="26.04", ep_overlap=True, source=_GPT_OSS),
-    Recipe(
-        model="GPT OSS", gpus=("GB300",), precisions=("MXFP8",), since="26.06", graphs="full", ep_overlap=True,
-        source=_GPT_OSS,
-    ),
-    Recipe(
-        model="GPT OSS", gpus=("GB200",), precisions=("MXFP8",), since="26.08", graphs="full", ep_overlap=True,
-        source=_GPT_OSS,
-    ),
-    Recipe(
-        model="GPT OSS", gpus=("B300",), precisions=("MXFP8",), since="26.06", graphs="partial", ep_overlap=True,
-        source=_GPT_OSS,
-    ),
-    Recipe(model="Nemotron", graphs="partial", source=_NEMOTRON),
-    Recipe(
-        model="Nemotron_3_Nano", gpus=("H100",), graphs="partial", modules=("moe", "layernorm"), source=_NEMOTRON
-    ),
-    Recipe(model="Nemotron_3_Super", gpus=("B200",), precisions=("MXFP8",), modules=_NORMS, source=_NEMOTRON),
-    # The recipe keeps the last 14 of 88 blocks in BF16. A layer here is a block of experts with those before it: the
-    # last 7 layers are 13 of them.
-    Recipe(
-        model="Nemotron_3_Super", precisions=("NVFP4",), graphs="partial", bf16_layers=(0, 7),
-        source=_NEMOTRON + ", nemotron_3_super_bf16_with_nvfp4_mixed of training/mixed_precision.py",
-    ),
-    Recipe(model="Nemotron_3_Ultra", modules=("moe_act",), source=_NEMOTRON),
-    Recipe(model="LLAMA", source=_LLAMA),
-    *(
-        Recipe(model=model, gpus=(gpu,), precisions=precisions, offload_layers=layers, source=_LLAMA)
-        for model, gpu, precisions, layers in (
-            ("LLAMA3_70B", "GB300", ("BF16",), 30), ("LLAMA3_70B", "GB300", _PER_TENSOR, 20),
-            ("LLAMA3_70B", "GB200", ("BF16",), 20), ("LLAMA3_70B", "GB200", _PER_TENSOR, 40),
-            ("LLAMA3_70B", "B200", _PER_TENSOR, 5), ("LLAMA3.1_405B", "GB300", ("BF16",), 40),
-            ("LLAMA3.1_405B", "GB300", _PER_TENSOR, 10), ("LLAMA3.1_405B", "GB200", _PER_TENSOR, 95),
-        )
-    ),
-    Recipe(model="LLAMA3_8B", gpus=("GB300", "GB200", "B300", "B200"), graphs="full", source=_LLAMA),
+RECIPES = tuple(
+    Recipe(**{
+        name: _TABLES["sources"][value] if name == "source" else tuple(value) if isinstance(value, list) else value
+        for name, value in given.items()
+    })
+    for given in _TABLES["recipe"]
 )  # fmt: skip
 
 

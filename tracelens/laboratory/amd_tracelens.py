@@ -11,7 +11,7 @@ Such a file maps op names to classes (``perf_model_extension``), and categories 
 (``dict_cat2names_extension``, ``op_category_extension``). A class is made of one recorded event and answers ``flops()``
 and ``bytes()``, of the gradients ``flops_bwd()`` and ``bytes_bwd()``; it builds on that package's base classes, or on
 the stand-ins. ``tree_postprocess_extension`` changes the tree of calls
-(``tracelens.analysis.reading.amd_tracelens_tree``).
+(``tracelens.laboratory.amd_tracelens_tree``).
 """
 
 from __future__ import annotations
@@ -32,6 +32,7 @@ from typing import Any, ClassVar, cast
 
 from tracelens.dtypes import DType
 from tracelens.errors import UsageError
+from tracelens.extensions import TREE_HOOK
 from tracelens.lazy.records import dataclass
 from tracelens.perf_models.base import CategoryOf, PerfModel, traced_as
 from tracelens.perf_models.collective import COMBINE, DISPATCH, EPComm, given_tokens
@@ -333,8 +334,6 @@ def stand_ins() -> Iterator[None]:
 
 
 MODELS, NAMES_OF, CATEGORY_OF = "perf_model_extension", "dict_cat2names_extension", "op_category_extension"
-#: The hook that changes the tree of calls, and the kind of mark under which it is found.
-TREE_HOOK = "tree_postprocess_extension"
 #: An attribute of an exchange's class: True where its ``bytes()`` counts every token of the rank once, so that copies
 #: and the share that stays on the rank are still to be counted.
 TOKENS_ONCE = "counts_tokens_once"

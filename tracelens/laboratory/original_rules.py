@@ -1,16 +1,21 @@
-"""The rules of the original packet simulator, number for number, with its log.
+"""The routing and the packets of the original simulator, number for number, with its log.
 
-Kept beside ``packets.simulate`` so that its figures can be reproduced. What they get wrong is fixed there: only link 0
-of a pair is timed, rank 0 is served first, and sending and receiving share one counter.
+They reproduce its figures. What they get wrong is right in ``packets.simulate``: only link 0 of a pair is timed, rank 0
+is served first, and sending and receiving share one counter.
 """
 
 from __future__ import annotations
 
+import random
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import numpy as np
+
 from tracelens.errors import UsageError
+from tracelens.lazy.records import dataclass
 from tracelens.network.packets import MeshRules, PacketTimes
+from tracelens.workload.token_routing import RoutingTable
 
 _LINE = "-" * 15
 _IDLE, _FORWARD, _BACKWARD = 0, 1, -1
@@ -115,3 +120,52 @@ class _SeedRound:
         self.nic[source] += size
         self.nic[target] += size
         self.rest[source][target] -= size
+
+
+#: Those rules store an expert id in 8 signed bits and a token id in 16.
+_MOST_EXPERTS, _MOST_TOKENS = 128, 32_768
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HotExperts:
+    """The share of the experts that are hot, and the probability that a draw goes to one of them."""
+
+    ratio: float
+    weight: float
+
+
+def seed_routing(*, tokens: int, experts: int, topk: int, hot: HotExperts, ranks: int, seed: int) -> RoutingTable:
+    """``random.sample`` picks the hot experts, ``numpy.random.choice`` the experts of each token, without replacement.
+
+    Both generators start from ``seed``. Of n hot experts each is drawn with probability weight / n, a cold one with
+    (1 - weight) / cold; drawing without replacement lowers the share that the hot ones get. UsageError beyond 128
+    experts or 32,768 tokens, where those rules wrap to negative ids.
+    """
+    if experts > _MOST_EXPERTS or tokens > _MOST_TOKENS:
+        raise UsageError(
+            f"--rules original supports at most {_MOST_EXPERTS} experts and {_MOST_TOKENS:,} tokens, "
+            f"got {experts} and {tokens:,}; the default rules have no such limit"
+        )
+    if tokens < 1:
+        raise UsageError(f"tokens, experts and top-k must be at least 1, got {tokens}, {experts} and {topk}")
+    if not 1 <= topk <= experts:
+        raise UsageError(f"top-k {topk} needs at least as many experts, there are {experts}")
+    if experts % ranks:
+        raise UsageError(f"{experts} experts do not divide over {ranks} ranks; give a map of experts to ranks")
+    count, weight = int(experts * hot.ratio), hot.weight
+    if not 0 < count <= experts or not 0 <= weight <= 1:
+        raise UsageError(
+            f"hot ratio {hot.ratio} of {experts} experts with hot weight {weight} is not a valid distribution"
+        )
+    picker, generator = random.Random(seed), np.random.RandomState(seed)  # noqa: S311 - reproduces a simulation
+    hot_experts = picker.sample(range(experts), count)
+    order = hot_experts + [e for e in range(experts) if e not in set(hot_experts)]
+    cold = experts - count
+    chance = [weight / count] * count + [(1 - weight) / cold] * cold if cold else [1 / count] * count
+    if np.count_nonzero(chance) < topk:
+        raise UsageError(
+            f"top-k {topk} needs as many experts with a probability above 0; hot weight {weight:g} leaves fewer"
+        )
+    chosen = np.array([generator.choice(order, topk, replace=False, p=chance) for _ in range(tokens)])
+    weights = generator.uniform(size=(tokens, topk)).astype(np.float32)
+    return RoutingTable(experts=chosen.reshape(tokens, topk), weights=weights, source=np.arange(tokens) % ranks)

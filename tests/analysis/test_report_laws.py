@@ -19,12 +19,12 @@ from tracelens.analysis.attribution.activity import device_activity, gpu_timelin
 from tracelens.analysis.attribution.steps import device_steps
 from tracelens.analysis.loaded_trace import AnalysisOptions, Trace, load
 from tracelens.analysis.reading.catalog import Catalog
-from tracelens.analysis.selfcheck.laws import FILE_LAWS, REPORT_LAWS, check_report, unexplained_numbers
-from tracelens.analysis.selfcheck.plain import PlainTrace, nanoseconds, parts, step_spans, union
 from tracelens.analysis.sheets.perf_summary import kernel_summary
 from tracelens.analysis.verdict.summary import Coverage, Evidence, Finding, Said
 from tracelens.analysis.verdict.verdict import summarize
 from tracelens.hardware import recognize
+from tracelens.laboratory.plain_reading import PlainTrace, nanoseconds, parts, step_spans, union
+from tracelens.laboratory.report_laws import FILE_LAWS, REPORT_LAWS, check_report, unexplained_numbers
 
 KERNELS = (
     "Cijk_Ailk_Bljk_BBS_MT128x128", "void at::native::vectorized_elementwise_kernel<4>", "ncclDevKernel_AllReduce_Sum",

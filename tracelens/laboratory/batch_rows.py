@@ -17,11 +17,7 @@ from tracelens.backends.base import System, system_of
 from tracelens.errors import InputError, TracelensError, UsageError
 from tracelens.files.data_table import Number, is_file_name, number, shown
 from tracelens.files.say import told
-from tracelens.lazy.records import dataclass
-from tracelens.option_fields import BACKENDS
-from tracelens.predict.projection.frameworks import Framework
-from tracelens.predict.projection.from_measured import Anchor
-from tracelens.predict.projection.published_rows import (
+from tracelens.laboratory.published_rows import (
     Recipe,
     Recomputation,
     graphs_of,
@@ -34,6 +30,10 @@ from tracelens.predict.projection.published_rows import (
     sharding_of,
     stated,
 )
+from tracelens.lazy.records import dataclass
+from tracelens.option_fields import BACKENDS
+from tracelens.predict.projection.frameworks import Framework
+from tracelens.predict.projection.from_measured import Anchor
 from tracelens.predict.projection.step import Projection, project
 from tracelens.units import US_PER_S
 from tracelens.workload.model_config import ModelConfig

@@ -1,12 +1,11 @@
-"""Files of the published code (arXiv 2410.00273): a system as its JSON, its results as ``.npy``, its NCCL fits.
+"""Results of the published code (arXiv 2410.00273) as its ``.npy`` files: read, written, compared with a search.
 
-Its results are pickled objects, which may hold code. They are read as dictionaries, lists, texts and numbers alone.
+They are pickled objects, which may hold code. They are read as dictionaries, lists, texts and numbers alone.
 """
 
 from __future__ import annotations
 
 import io
-import json
 import math
 import pickle
 from collections.abc import Mapping, Sequence
@@ -16,23 +15,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from tracelens.errors import InputError, UsageError
-from tracelens.files.data_table import Number
-from tracelens.files.documents import expected, json_of
-from tracelens.predict.projection.search.paper import LinkTier, NcclFits, PaperSystem, Sigmoid
+from tracelens.files.documents import expected
 
 if TYPE_CHECKING:
     import pandas as pd
 
-_FIGURE, _SHARE = Number(least=1e-9, most=1e9), Number(least=1e-9, most=1)
-_RANKS = Number(least=1, most=1 << 20, whole=True)
-#: Figure of a system -> its key in the JSON file; rates TFLOP/s and GB/s, capacity GB, latencies s.
-_KEYS = {
-    "matrix_tflops_s": "matrix_flops_fp16", "vector_tflops_s": "vector_flops_fp16", "hbm_gb_s": "hbm_bandwidth",
-    "hbm_gb": "hbm_capacity",
-}  # fmt: skip
-#: Where its code looks for the fits that ``"empirical": true`` asks for.
-_FITS = Path("measurements/comm/nccl-benchmark-21209538.out")
-_WORDS = {"allreduce": "all_reduce", "allgather": "all_gather", "reducescatter": "reduce_scatter"}
+
 _MOST_BYTES = 2**28
 _WHAT = "results of the published search (.npy)"
 #: All that a pickle of arrays needs.
@@ -40,81 +28,6 @@ _NEEDED = {
     *((f"numpy.{core}.multiarray", name) for core in ("core", "_core") for name in ("_reconstruct", "scalar")),
     ("numpy", "ndarray"), ("numpy", "dtype"),
 }  # fmt: skip
-
-
-def read_system(path: Path) -> PaperSystem:
-    """A ``config-A100.json``. InputError, naming the key, for what is none.
-
-    ``empirical`` true, or a file's name: collectives by its fits (``read_fits``), beside the JSON or one folder up.
-    """
-    given = json_of(path, "a system of the published code")
-    if not isinstance(given, Mapping):
-        raise InputError(f"{path} is not a system of the published code: its top level has no keys")
-
-    def number(key: str, kind: Number = _FIGURE, default: float | None = None) -> float:
-        if key not in given and default is None:
-            raise InputError(f"{path} is not a system of the published code: it has no {key}")
-        return kind.of(given.get(key, default), f"{path}: {key}")
-
-    fast, slow = (
-        LinkTier(
-            gb_s=number(f"{link}_bandwidth"), efficiency=number(f"{link}_eff", _SHARE),
-            latency_s=number(f"{link}_latency", Number(least=0, most=1)),
-        )
-        for link in ("nvlink", "ib")
-    )  # fmt: skip
-    return PaperSystem(
-        name=path.stem.removeprefix("config-"), domain=int(number("nvlink_size", _RANKS)), fast=fast, slow=slow,
-        nic_factor=number("nic_factor", default=1.0), nccl=_fits_of(path, given.get("empirical", False)),
-        **{name: number(key) for name, key in _KEYS.items()},
-    )  # fmt: skip
-
-
-def _fits_of(path: Path, said: object) -> NcclFits | None:
-    if said is False or said is None:
-        return None
-    name = Path(said) if isinstance(said, str) else _FITS
-    places = [path.parent / name, path.parent.parent / name]
-    found = next((place for place in places if place.is_file()), None)
-    if found is None:
-        raise InputError(
-            f'{path}: empirical needs the NCCL fits, which are not at {places[0]}; name them: "empirical": "FILE"'
-        )
-    return read_fits(found)
-
-
-def read_fits(path: Path) -> NcclFits:
-    """Sigmoids of bandwidth over log2 of a message, by collective, devices per node and nodes. InputError."""
-    what, found = "NCCL fits of the published code", {}
-    with expected(path, what):
-        for word, by_near in json_of(path, what).items():
-            for near, by_nodes in by_near.items():
-                for nodes, values in by_nodes.items():
-                    place = _counted(near, "gpus_per_node_"), _counted(nodes, "num_nodes_")
-                    found[_WORDS.get(word, word), *place] = Sigmoid(*map(float, values))
-    if not found or not all(math.isfinite(value) for fit in found.values() for value in fit):
-        raise InputError(f"{path} is not {what}: it has no finite fit")
-    return NcclFits(found)
-
-
-def _counted(key: str, prefix: str) -> int:
-    if not key.startswith(prefix):
-        raise ValueError(f"{key!r} is not {prefix}N")
-    return int(key.removeprefix(prefix))
-
-
-def system_json(system: PaperSystem) -> str:
-    """The system as ``read_system`` and the published code read it."""
-    links = {"nvlink": system.fast, "ib": system.slow}
-    document = {
-        **{key: getattr(system, name) for name, key in _KEYS.items()},
-        **{f"{name}_bandwidth": link.gb_s for name, link in links.items()},
-        **{f"{name}_eff": link.efficiency for name, link in links.items()},
-        **{f"{name}_latency": link.latency_s for name, link in links.items()},
-        "nvlink_size": system.domain, "nic_factor": system.nic_factor, "empirical": False, "summa_nb": 4,
-        "element_size": 2e-09, "mask_element_size": 1e-09, "flops_units": 1e-12,
-    }  # fmt: skip
-    return json.dumps(document, indent=1) + "\n"
 
 
 #: Columns of a configuration; all other columns of a row are its statistics.

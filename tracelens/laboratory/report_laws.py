@@ -13,10 +13,10 @@ import numpy as np
 from tracelens.analysis.analyze import Analysis
 from tracelens.analysis.findings.transfers import ALL_LATENCY, SLOW_BUS
 from tracelens.analysis.idle.dependencies import IDLE
-from tracelens.analysis.selfcheck.plain import PlainTrace, kernel_totals, parts, step_spans, union
 from tracelens.analysis.sheets import coll_analysis, device_timeline, perf_summary
 from tracelens.analysis.sheets.priced_calls import UNLINKED_NAME
 from tracelens.analysis.verdict.summary import Finding, Said, Summary
+from tracelens.laboratory.plain_reading import PlainTrace, kernel_totals, parts, step_spans, union
 from tracelens.lazy.records import dataclass
 from tracelens.trace.links import LinkedBy
 from tracelens.trace.table import Recorder
