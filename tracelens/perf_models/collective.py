@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 from tracelens.dtypes import DType
 from tracelens.errors import SignatureError, UsageError
 from tracelens.lazy.records import dataclass
-from tracelens.perf_models.base import CategoryOf, PerfModel, total_bytes, traced_as, traced_name
+from tracelens.perf_models.base import CategoryOf, PerfModel, Shown, total_bytes, traced_as, traced_name
 from tracelens.signature import OpSignature
 
 
@@ -28,6 +28,10 @@ class Collective(PerfModel):
     category: ClassVar[str] = "record_param_comms"
     engine: ClassVar[str] = "none"
     priced_as: ClassVar[str | None] = "collective"
+    shown: ClassVar[Shown | None] = {
+        "collective": "kind", "in_nelems": "elements_in", "out_nelems": "elements_out", "group_size": "ranks",
+        "dtype": "dtype",
+    }  # fmt: skip
 
     kind: str
     elements_in: int
@@ -39,7 +43,7 @@ class Collective(PerfModel):
     def flops(self) -> int:
         return 0
 
-    def hbm_bytes(self) -> None:
+    def moved(self) -> None:
         """None: how often an algorithm passes over its buffers is its own."""
         return
 
@@ -66,12 +70,6 @@ class Collective(PerfModel):
         if word is None or not p:
             return None
         return (2 if word == "all_reduce" else 1) * (p - 1) / p
-
-    def parameters(self) -> dict[str, Any]:
-        return {
-            "collective": self.kind, "in_nelems": self.elements_in, "out_nelems": self.elements_out,
-            "group_size": self.ranks, "dtype": traced_name(self.dtype),
-        }  # fmt: skip
 
 
 # recorded spellings without underscores: the longer beginnings first
@@ -272,7 +270,7 @@ class EPComm(PerfModel):
     def flops(self) -> int:
         return 0
 
-    def hbm_bytes(self) -> None:
+    def moved(self) -> None:
         """None: what the exchange reads and writes on its own device depends on its buffers, which are not recorded."""
         return
 

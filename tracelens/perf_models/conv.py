@@ -4,12 +4,22 @@ from __future__ import annotations
 
 from dataclasses import fields, replace
 from math import log2, prod
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from tracelens.dtypes import DType
 from tracelens.errors import SignatureError
 from tracelens.lazy.records import dataclass
-from tracelens.perf_models.base import Like, PerfModel, recorded_as, resolved, total_bytes, traced_as, traced_name
+from tracelens.perf_models.base import (
+    Like,
+    Moved,
+    PerfModel,
+    Shown,
+    recorded_as,
+    resolved,
+    traced_as,
+    traced_name,
+    with_fields_of,
+)
 from tracelens.perf_models.gemm import dense_strides
 from tracelens.perf_models.surroundings import CALLER, FOLLOWER, GRADIENT, caller_of, follower_of, gradient_of
 from tracelens.signature import OpSignature, Shape
@@ -31,6 +41,12 @@ class Conv(PerfModel):
 
     category: ClassVar[str] = "CONV_fwd"
     engine: ClassVar[str] = "matrix"
+    shown: ClassVar[Shown | None] = {
+        "convNd": "function", "input_shape": "x", "filter_shape": "w", "dtype_input_weight": ("dtype", "dtype_w"),
+        "input_stride": "stride_x", "weight_stride": "stride_w", "bias": "bias", "stride": "stride",
+        "padding": "padding", "dilation": "dilation", "transposed_conv": "transposed",
+        "output_padding": "output_padding", "groups": "groups",
+    }  # fmt: skip
 
     x: Shape
     w: Shape
@@ -69,34 +85,21 @@ class Conv(PerfModel):
     def flops(self) -> int:
         return self.product_flops + (prod(self.out) if self.bias else 0)
 
-    def hbm_bytes(self) -> int | float | None:
-        return total_bytes(
+    def moved(self) -> Moved:
+        return (
             (prod(self.x), self.dtype),
-            (prod(self.w) + self.bias_elements, self._dtype_w),
-            (prod(self.out), self._dtype_out),
+            (prod(self.w) + self.bias_elements, self.dtype_w),
+            (prod(self.out), self.dtype_out),
         )
 
     def backward(self) -> ConvBackward:
         """All gradients of the same call."""
-        mask = (True, True, self.bias)
-        return ConvBackward(**{f.name: getattr(self, f.name) for f in fields(Conv)}, output_mask=mask)
+        return with_fields_of(self, ConvBackward, output_mask=(True, True, self.bias))
 
     @property
-    def _dtype_w(self) -> DType | None:
-        return resolved(self.dtype_w, self.dtype)
-
-    @property
-    def _dtype_out(self) -> DType | None:
-        return resolved(self.dtype_out, self.dtype)
-
-    def parameters(self) -> dict[str, Any]:
-        return {
-            "convNd": f"conv{len(self.x) - 2}d", "input_shape": self.x, "filter_shape": self.w,
-            "dtype_input_weight": (traced_name(self.dtype), traced_name(self._dtype_w)),
-            "input_stride": self.stride_x, "weight_stride": self.stride_w, "bias": self.bias, "stride": self.stride,
-            "padding": self.padding, "dilation": self.dilation, "transposed_conv": self.transposed,
-            "output_padding": self.output_padding, "groups": self.groups,
-        }  # fmt: skip
+    def function(self) -> str:
+        """``conv2d`` of two spatial dims."""
+        return f"conv{len(self.x) - 2}d"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -116,13 +119,13 @@ class ConvBackward(Conv):
         of_x, of_w, of_bias = self.output_mask
         return self.product_flops * (of_x + of_w) + (prod(self.out) if of_bias else 0)
 
-    def hbm_bytes(self) -> int | float | None:
+    def moved(self) -> Moved:
         of_x, of_w, of_bias = self.output_mask
         reads_of_out = max(of_x + of_w, int(of_bias))
-        return total_bytes(
+        return (
             (prod(self.x) * (of_x + of_w), self.dtype),
-            (prod(self.w) * (of_x + of_w) + (self.out[1] if of_bias else 0), self._dtype_w),
-            (prod(self.out) * reads_of_out, self._dtype_out),
+            (prod(self.w) * (of_x + of_w) + (self.out[1] if of_bias else 0), self.dtype_w),
+            (prod(self.out) * reads_of_out, self.dtype_out),
         )
 
 
@@ -389,6 +392,9 @@ class FourierTransform(PerfModel):
 
     category: ClassVar[str] = "FFT"
     engine: ClassVar[str] = "vector"
+    shown: ClassVar[Shown | None] = {
+        "batch": "batch", "points": "points", "real": "is_real", "dtype_in_out": ("dtype", "dtype_out")
+    }  # fmt: skip
 
     batch: int
     points: int
@@ -402,19 +408,13 @@ class FourierTransform(PerfModel):
         whole = 5 * self.batch * self.points * log2(max(self.points, 1))
         return whole / 2 if self.is_real else whole
 
-    def hbm_bytes(self) -> int | float | None:
-        return total_bytes((self.read, self.dtype), (self.written, self.dtype_out))
+    def moved(self) -> Moved:
+        return ((self.read, self.dtype), (self.written, self.dtype_out))
 
     @property
     def compute_dtype(self) -> DType | None:
         """The type of a number's parts."""
         return _REAL.get(self.dtype, self.dtype) if self.dtype is not None else None
-
-    def parameters(self) -> dict[str, Any]:
-        return {
-            "batch": self.batch, "points": self.points, "real": self.is_real,
-            "dtype_in_out": (traced_name(self.dtype), traced_name(self.dtype_out)),
-        }  # fmt: skip
 
 
 _REAL = {DType.COMPLEX64: DType.FP32, DType.COMPLEX128: DType.FP64}

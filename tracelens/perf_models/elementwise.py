@@ -11,11 +11,12 @@ from tracelens.dtypes import DType
 from tracelens.errors import SignatureError
 from tracelens.lazy.records import dataclass
 from tracelens.perf_models.base import (
+    Moved,
     PerfModel,
+    Shown,
     distinct_elements,
     recorded_as,
     scalar_type,
-    total_bytes,
     traced_as,
     traced_name,
 )
@@ -81,8 +82,8 @@ class Elementwise(PerfModel):
     def flops(self) -> int:
         return self.flops_per_element * prod(self.shape)
 
-    def hbm_bytes(self) -> int | float | None:
-        return total_bytes(*((o.elements, o.dtype) for o in (*self.inputs, *self.outputs)))
+    def moved(self) -> Moved:
+        return tuple((o.elements, o.dtype) for o in (*self.inputs, *self.outputs))
 
     @property
     def compute_dtype(self) -> DType | None:
@@ -509,6 +510,10 @@ class GroupQuant(PerfModel):
 
     category: ClassVar[str] = "GroupQuant"
     family: ClassVar[str | None] = "GroupQuant_fwd"
+    shown: ClassVar[Shown | None] = {
+        "num_elems": "elements", "num_scales": "scale_elements", "dtype_in_out": ("dtype", "dtype_out"),
+        "dtype_scale": "dtype_scale",
+    }  # fmt: skip
 
     elements: int
     scale_elements: int | None
@@ -519,19 +524,10 @@ class GroupQuant(PerfModel):
     def flops(self) -> int:
         return 2 * self.elements
 
-    def hbm_bytes(self) -> int | float | None:
+    def moved(self) -> Moved | None:
         if self.scale_elements is None:
             return None
-        return total_bytes(
-            (self.elements, self.dtype), (self.elements, self.dtype_out), (self.scale_elements, self.dtype_scale)
-        )
-
-    def parameters(self) -> dict[str, Any]:
-        return {
-            "num_elems": self.elements, "num_scales": self.scale_elements,
-            "dtype_in_out": (traced_name(self.dtype), traced_name(self.dtype_out)),
-            "dtype_scale": traced_name(self.dtype_scale),
-        }  # fmt: skip
+        return ((self.elements, self.dtype), (self.elements, self.dtype_out), (self.scale_elements, self.dtype_scale))
 
 
 def quantized(op: OpSignature, x: int, out: int | None = None, scale: int | None = None, **fields: Any) -> GroupQuant:

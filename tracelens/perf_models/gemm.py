@@ -11,12 +11,13 @@ from tracelens.errors import SignatureError
 from tracelens.lazy.records import dataclass
 from tracelens.perf_models.base import (
     Like,
+    Moved,
     PerfModel,
+    Shown,
     distinct_elements,
     recorded_as,
     resolved,
     scalar_type,
-    total_bytes,
     traced_as,
     traced_name,
 )
@@ -76,6 +77,10 @@ class GEMM(PerfModel):
     category: ClassVar[str] = "GEMM"
     engine: ClassVar[str] = "matrix"
     priced_as: ClassVar[str | None] = "gemm"
+    shown: ClassVar[Shown | None] = {
+        "M": "m", "N": "n", "K": "k", "B": "b", "bias": "bias", "stride_A": "stride_a", "stride_B": "stride_b",
+        "dtype_A_B": ("dtype", "dtype_b"), "transpose": "transpose",
+    }  # fmt: skip
 
     m: int
     n: int
@@ -98,14 +103,14 @@ class GEMM(PerfModel):
         flops: int = product_flops(self.m, self.n, self.k, self.b, multiply_add)
         return flops + add * self.bias * self.b * self.m * self.n
 
-    def hbm_bytes(self) -> int | float | None:
+    def moved(self) -> Moved:
         b, m, n, k = self.b, self.m, self.n, self.k
         bias = (n if self.bias_elements is None else self.bias_elements) if self.bias else 0
-        return total_bytes(
+        return (
             (distinct_elements((b, m, k), self.stride_a), self.dtype),
-            (distinct_elements((b, k, n), self.stride_b), resolved(self.dtype_b, self.dtype)),
-            (b * m * n, resolved(self.dtype_out, self.dtype)),
-            (bias, resolved(self.dtype_bias, self.dtype)),
+            (distinct_elements((b, k, n), self.stride_b), self.dtype_b),
+            (b * m * n, self.dtype_out),
+            (bias, self.dtype_bias),
             (self.scale_elements, self.dtype_scale),
         )
 
@@ -126,13 +131,6 @@ class GEMM(PerfModel):
         """(B, A) transposed, as a column-major BLAS sees the two operands; None when strides were not recorded."""
         flags = tuple(_is_transposed(s) for s in (self.stride_b, self.stride_a))
         return None if None in flags else (bool(flags[0]), bool(flags[1]))
-
-    def parameters(self) -> dict[str, Any]:
-        dtypes = (traced_name(self.dtype), traced_name(resolved(self.dtype_b, self.dtype)))
-        return {
-            "M": self.m, "N": self.n, "K": self.k, "B": self.b, "bias": self.bias,
-            "stride_A": self.stride_a, "stride_B": self.stride_b, "dtype_A_B": dtypes, "transpose": self.transpose,
-        }  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

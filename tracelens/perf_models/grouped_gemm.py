@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import fields
 from math import nan, prod
 from typing import Any, ClassVar
 
@@ -10,13 +9,15 @@ from tracelens.dtypes import DType
 from tracelens.lazy.records import dataclass
 from tracelens.perf_models.base import (
     Like,
+    Moved,
     PerfModel,
+    Shown,
     recorded_as,
     resolved,
     scalar_type,
-    total_bytes,
     traced_as,
     traced_name,
+    with_fields_of,
 )
 from tracelens.perf_models.gemm import Product, dense_strides, product_flops, product_operands, scale_type, widened
 from tracelens.signature import OpSignature
@@ -39,6 +40,9 @@ class GroupedGEMM(PerfModel):
     category: ClassVar[str] = "GroupedGEMM_fwd"
     engine: ClassVar[str] = "matrix"
     priced_as: ClassVar[str | None] = "grouped-gemm"
+    shown: ClassVar[Shown | None] = {
+        "M": "m", "N": "n", "K": "k", "G": "groups", "dtype_A_B": ("dtype", "dtype_b"), "dtype_out": "dtype_out"
+    }  # fmt: skip
 
     m: int
     n: int
@@ -59,10 +63,10 @@ class GroupedGEMM(PerfModel):
         flops: int = product_flops(self.m, self.n, self.k)
         return flops
 
-    def hbm_bytes(self) -> int | float | None:
+    def moved(self) -> Moved:
         a, b, c = product_operands(self.m, self.n, self.k, self.groups)
         scales = (self.scale_elements, self.dtype_scale)
-        return total_bytes((a, self.dtype), (b, self._dtype_b), (c, self._dtype_out), scales)
+        return ((a, self.dtype), (b, self.dtype_b), (c, self.dtype_out), scales)
 
     def products(self) -> tuple[Product, ...]:
         """What is multiplied, as backends price it."""
@@ -70,31 +74,16 @@ class GroupedGEMM(PerfModel):
 
     def backward(self) -> GroupedGEMMBackward:
         """Both gradients of the same call."""
-        return GroupedGEMMBackward(**{f.name: getattr(self, f.name) for f in fields(GroupedGEMM)})
-
-    @property
-    def _dtype_b(self) -> DType | None:
-        return resolved(self.dtype_b, self.dtype)
+        return with_fields_of(self, GroupedGEMMBackward)
 
     @property
     def _widened(self) -> float | None:
-        return widened(self._dtype_b, self.compute_dtype)
+        return widened(resolved(self.dtype_b, self.dtype), self.compute_dtype)
 
     def _per_group(self, b_width: float | None) -> Product:
         """The gradient of the weights: one product per group, over that group's rows."""
         rows = self.m / self.groups if self.groups else nan
         return Product(self.k, self.n, rows, self.groups, b_width=b_width)
-
-    @property
-    def _dtype_out(self) -> DType | None:
-        return resolved(self.dtype_out, self.dtype)
-
-    def parameters(self) -> dict[str, Any]:
-        return {
-            "M": self.m, "N": self.n, "K": self.k, "G": self.groups,
-            "dtype_A_B": (traced_name(self.dtype), traced_name(self._dtype_b)),
-            "dtype_out": traced_name(self._dtype_out),
-        }  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -114,9 +103,9 @@ class GroupedGEMMBackward(GroupedGEMM):
     def products(self) -> tuple[Product, ...]:
         return Product(self.m, self.k, self.n, groups=self.groups, b_width=self._widened), self._per_group(None)
 
-    def hbm_bytes(self) -> int | float | None:
+    def moved(self) -> Moved:
         a, b, c = product_operands(self.m, self.n, self.k, self.groups)
-        return total_bytes((2 * a, self.dtype), (2 * b, self._dtype_b), (2 * c, self._dtype_out))
+        return ((2 * a, self.dtype), (2 * b, self.dtype_b), (2 * c, self.dtype_out))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -133,11 +122,11 @@ class GroupedGEMMVariableK(GroupedGEMM):
     def products(self) -> tuple[Product, ...]:
         return (self._per_group(self._widened),)
 
-    def hbm_bytes(self) -> int | float | None:
-        return total_bytes(
+    def moved(self) -> Moved:
+        return (
             (self.m * self.k, self.dtype),
-            (self.m * self.n, self._dtype_b),
-            (self.groups * self.k * self.n, self._dtype_out),
+            (self.m * self.n, self.dtype_b),
+            (self.groups * self.k * self.n, self.dtype_out),
             (self.scale_elements, self.dtype_scale),
         )
 

@@ -13,7 +13,7 @@ from typing import Any, ClassVar, TypeVar
 from tracelens.dtypes import DType
 from tracelens.errors import SignatureError
 from tracelens.lazy.records import dataclass
-from tracelens.perf_models.base import Like, PerfModel, resolved, total_bytes, traced_name
+from tracelens.perf_models.base import Like, Moved, PerfModel, resolved, traced_name
 from tracelens.perf_models.sdpa import AttentionRequests, attention_flops
 from tracelens.registry import mark
 from tracelens.signature import OpSignature
@@ -141,12 +141,12 @@ class InferenceAttention(PerfModel):
         pairs = self._within(2 * s.c_sqsk - s.c_sqsq, 2 * s.c_sq) + 2 * self._within(s.g_sqsk, s.g_sq)
         return self.q_heads * (self.d_qk + self.d_v) * pairs
 
-    def hbm_bytes(self) -> int | float | None:
+    def moved(self) -> Moved:
         s, width = self.sums, self.d_qk + self.d_v
         cached = self._within(max(s.c_sk - s.c_sq, 0), s.c_sq) + max(self._within(s.g_sk, s.g_sq) - s.g_sq, 0)
-        return total_bytes(
+        return (
             ((s.c_sq + s.g_sq) * (self.q_heads + self.kv_heads) * width, self.dtype),
-            (cached * self.kv_heads * width, resolved(self.dtype_kv, self.dtype)),
+            (cached * self.kv_heads * width, self.dtype_kv),
         )
 
     @property
@@ -224,10 +224,10 @@ class SparseAttention(PerfModel):
         past = max(self.pairs / max(self.tokens, 1) - 1, 0)
         return (AttentionRequests(self.tokens, 1, past, self.q_heads, 1, self.d_qk, self.d_v, value_in_key=True),)
 
-    def hbm_bytes(self) -> int | float | None:
-        return total_bytes(
+    def moved(self) -> Moved:
+        return (
             (self.tokens * self.q_heads * (self.d_qk + self.d_v), self.dtype),
-            (self.pairs * self.d_qk, resolved(self.dtype_kv, self.dtype)),
+            (self.pairs * self.d_qk, self.dtype_kv),
         )
 
 
@@ -246,8 +246,8 @@ class CacheWrite(PerfModel):
     def flops(self) -> int:
         return 0
 
-    def hbm_bytes(self) -> int | float | None:
-        return total_bytes((self.elements, self.dtype), (self.elements, resolved(self.dtype_cache, self.dtype)))
+    def moved(self) -> Moved:
+        return ((self.elements, self.dtype), (self.elements, self.dtype_cache))
 
 
 def paged_attention(op: OpSignature, q: int = 0, k: int = 1, v: int | None = None) -> InferenceAttention:
@@ -296,10 +296,8 @@ class RoPE(PerfModel):
     def flops(self) -> int:
         return 3 * self.rotated
 
-    def hbm_bytes(self) -> int | float | None:
-        return total_bytes(
-            (2 * self.elements + self.copied, self.dtype), (self.copied, resolved(self.dtype_copied, self.dtype))
-        )
+    def moved(self) -> Moved:
+        return ((2 * self.elements + self.copied, self.dtype), (self.copied, self.dtype_copied))
 
     def backward(self) -> RoPEBackward:
         """The gradient of the same call: the opposite rotation."""

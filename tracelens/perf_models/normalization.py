@@ -5,14 +5,22 @@ several residual streams.
 from __future__ import annotations
 
 import re
-from dataclasses import fields
 from math import prod
 from typing import Any, ClassVar
 
 from tracelens.dtypes import DType
 from tracelens.errors import SignatureError
 from tracelens.lazy.records import dataclass
-from tracelens.perf_models.base import Like, PerfModel, recorded_as, resolved, total_bytes, traced_as, traced_name
+from tracelens.perf_models.base import (
+    Like,
+    Moved,
+    PerfModel,
+    recorded_as,
+    resolved,
+    traced_as,
+    traced_name,
+    with_fields_of,
+)
 from tracelens.perf_models.gemm import dense_strides
 from tracelens.perf_models.surroundings import KERNEL, launch_of
 from tracelens.signature import OpSignature, Shape
@@ -61,33 +69,24 @@ class Normalization(PerfModel):
         n = self.elements
         return 2 * n + 6 * self.channels + (3 * n if self.training else 0) + (n if self.residual else 0)
 
-    def hbm_bytes(self) -> int | float | None:
+    def moved(self) -> Moved:
         n = self.elements
-        return total_bytes(
+        return (
             (n * (3 if self.residual else 1), self.dtype),
-            (n, self._dtype_out),
-            (self.channels * (self.weight + self.bias), self._dtype_weight),
+            (n, self.dtype_out),
+            (self.channels * (self.weight + self.bias), self.dtype_weight),
             *self._statistics(),
         )
 
     def backward(self) -> Normalization:
         """All gradients of the same call."""
-        values = {f.name: getattr(self, f.name) for f in fields(Normalization)}
-        return NormalizationBackward(**values, output_mask=(True, self.weight, self.bias))
+        return with_fields_of(self, NormalizationBackward, output_mask=(True, self.weight, self.bias))
 
-    def _statistics(self) -> tuple[tuple[int, DType | None], ...]:
+    def _statistics(self) -> Moved:
         """Running statistics read (and written back), computed ones written."""
         running = 2 * self.channels * (2 if self.training else 1) if self.running else 0
         saved = 2 * self.statistics if self.training else 0
-        return ((running, self._dtype_weight), (saved, self._dtype_statistics))
-
-    @property
-    def _dtype_out(self) -> DType | None:
-        return resolved(self.dtype_out, self.dtype)
-
-    @property
-    def _dtype_weight(self) -> DType | None:
-        return resolved(self.dtype_weight, self.dtype)
+        return ((running, self.dtype_weight), (saved, self._dtype_statistics))
 
     @property
     def _dtype_statistics(self) -> DType:
@@ -123,22 +122,22 @@ class NormalizationBackward(Normalization):
         n = self.elements
         return 9 * n if self.training else 4 * n + 3 * self.channels
 
-    def hbm_bytes(self) -> int | float | None:
+    def moved(self) -> Moved | None:
         if self.output_mask is None:
             return None
         n = self.elements
         of_x, *of_weights = self.output_mask
-        return total_bytes(
+        return (
             (n * (1 + of_x), self.dtype),
-            (n, self._dtype_out),
-            (self.channels * (self.weight + sum(of_weights)), self._dtype_weight),
+            (n, self.dtype_out),
+            (self.channels * (self.weight + sum(of_weights)), self.dtype_weight),
             *self._statistics(),
         )
 
-    def _statistics(self) -> tuple[tuple[int, DType | None], ...]:
+    def _statistics(self) -> Moved:
         if self.training:
             return ((2 * self.statistics, self._dtype_statistics),)
-        return ((2 * self.channels, self._dtype_weight),)
+        return ((2 * self.channels, self.dtype_weight),)
 
     def parameters(self) -> dict[str, Any]:
         return _of_gradient(Normalization.parameters(self), self.output_mask)
@@ -169,10 +168,9 @@ class RMSNorm(Normalization):
 
     def backward(self) -> RMSNormBackward:
         """Both gradients of the same call."""
-        values = {f.name: getattr(self, f.name) for f in fields(RMSNorm)}
-        return RMSNormBackward(**values, output_mask=(True, self.weight))
+        return with_fields_of(self, RMSNormBackward, output_mask=(True, self.weight))
 
-    def _statistics(self) -> tuple[tuple[int, DType | None], ...]:
+    def _statistics(self) -> Moved:
         saved = self.statistics if self.saves else 0
         return ((saved, self._dtype_statistics), (self.scale_elements, self.dtype_scale))
 
@@ -193,12 +191,12 @@ class RMSNormBackward(RMSNorm):
     def flops(self) -> int:
         return (8 + 2 * self.output_mask[1]) * self.elements
 
-    def hbm_bytes(self) -> int | float | None:
+    def moved(self) -> Moved:
         of_x, of_weight = self.output_mask
-        return total_bytes(
+        return (
             (self.elements * (1 + of_x), self.dtype),
-            (self.elements, self._dtype_out),
-            (self.channels * (self.weight + of_weight), self._dtype_weight),
+            (self.elements, self.dtype_out),
+            (self.channels * (self.weight + of_weight), self.dtype_weight),
             (self.statistics, self._dtype_statistics),
         )
 
@@ -342,8 +340,8 @@ class NormalizationPart(PerfModel):
     def flops(self) -> int:
         return self.flops_per_element * prod(self.shape)
 
-    def hbm_bytes(self) -> int | float | None:
-        return total_bytes(((1 + self.writes) * prod(self.shape), self.dtype), (self.of_channels, DType.FP32))
+    def moved(self) -> Moved:
+        return (((1 + self.writes) * prod(self.shape), self.dtype), (self.of_channels, DType.FP32))
 
     def parameters(self) -> dict[str, Any]:
         return {
@@ -360,10 +358,8 @@ class NormalizationPartBackward(NormalizationPart):
 
     dtype_out: DType | Like | None = Like.FIRST
 
-    def hbm_bytes(self) -> int | float | None:
-        rest, dy = NormalizationPart.hbm_bytes(self), (prod(self.shape), resolved(self.dtype_out, self.dtype))
-        read = total_bytes(dy)
-        return None if rest is None or read is None else rest + read
+    def moved(self) -> Moved:
+        return (*NormalizationPart.moved(self), (prod(self.shape), self.dtype_out))
 
 
 def _part(op: OpSignature, vectors: int, **fields: int) -> NormalizationPart:
@@ -574,8 +570,8 @@ class HyperConnectionPost(HyperConnection):
     def flops(self) -> int:
         return 2 * self._streams * (self.streams + 1)
 
-    def hbm_bytes(self) -> int | float | None:
-        return total_bytes((2 * self._streams + self._layer, self.dtype))
+    def moved(self) -> Moved:
+        return ((2 * self._streams + self._layer, self.dtype),)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -594,8 +590,8 @@ class HyperConnectionCoefficients(HyperConnection):
     def flops(self) -> int:
         return 2 * self.outputs * self._streams
 
-    def hbm_bytes(self) -> int | float | None:
-        return total_bytes(
+    def moved(self) -> Moved:
+        return (
             (self._streams, self.dtype),
             (self.outputs * self.streams * self.channels, self.dtype_weight),
             (self.tokens * (self.outputs + 1), DType.FP32),
@@ -612,8 +608,8 @@ class HyperConnectionPre(HyperConnection):
     def flops(self) -> int:
         return 2 * self._streams + 5 * self._layer
 
-    def hbm_bytes(self) -> int | float | None:
-        return total_bytes((self._streams + self._layer + self.channels, self.dtype))
+    def moved(self) -> Moved:
+        return ((self._streams + self._layer + self.channels, self.dtype),)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -626,8 +622,8 @@ class HyperConnectionPostPre(HyperConnectionCoefficients):
     def flops(self) -> int:
         return 2 * self._streams * (self.streams + 1) + 2 * self.outputs * self._streams
 
-    def hbm_bytes(self) -> int | float | None:
-        return total_bytes(
+    def moved(self) -> Moved:
+        return (
             (2 * self._streams + self._layer, self.dtype),
             (self.outputs * self.streams * self.channels, self.dtype_weight),
             (self.tokens * (self.outputs + 1), DType.FP32),

@@ -7,7 +7,7 @@ from typing import Any, ClassVar
 
 from tracelens.dtypes import DType
 from tracelens.lazy.records import dataclass
-from tracelens.perf_models.base import PerfModel, total_bytes, traced_as, traced_name
+from tracelens.perf_models.base import Moved, PerfModel, Shown, traced_as
 from tracelens.perf_models.surroundings import launch_of, list_type
 from tracelens.signature import OpSignature
 
@@ -25,6 +25,10 @@ class MultiTensor(PerfModel):
     engine: ClassVar[str] = "vector"
     family: ClassVar[str | None] = "MultiTensor"
     stream: ClassVar[str] = "optimizer"
+    shown: ClassVar[Shown | None] = {
+        "num_tensors": "tensors", "num_elems": "elements", "dtype": "dtype", "reads_per_elem": "reads",
+        "writes_per_elem": "writes",
+    }  # fmt: skip
 
     tensors: int
     elements: int
@@ -37,14 +41,8 @@ class MultiTensor(PerfModel):
     def flops(self) -> int:
         return self.flops_per_element * self.elements
 
-    def hbm_bytes(self) -> int | float | None:
-        return total_bytes(((self.reads + self.writes) * self.elements + self.results, self.dtype))
-
-    def parameters(self) -> dict[str, Any]:
-        return {
-            "num_tensors": self.tensors, "num_elems": self.elements, "dtype": traced_name(self.dtype),
-            "reads_per_elem": self.reads, "writes_per_elem": self.writes,
-        }  # fmt: skip
+    def moved(self) -> Moved:
+        return (((self.reads + self.writes) * self.elements + self.results, self.dtype),)
 
 
 def _lists(op: OpSignature, *, flops: int, reads: int, writes: int, results: bool = False) -> MultiTensor:

@@ -9,7 +9,7 @@ from typing import ClassVar, TypeVar
 from tracelens.dtypes import DType
 from tracelens.errors import SignatureError
 from tracelens.lazy.records import dataclass
-from tracelens.perf_models.base import Like, PerfModel, resolved, total_bytes, traced_as
+from tracelens.perf_models.base import Like, Moved, PerfModel, traced_as
 from tracelens.perf_models.surroundings import gradient_of, launch_of
 from tracelens.signature import OpSignature, Shape
 
@@ -35,9 +35,9 @@ class Pooling(PerfModel):
     def flops(self) -> int | None:
         return None if self.window is None else self.window * prod(self.out)
 
-    def hbm_bytes(self) -> int | float | None:
+    def moved(self) -> Moved:
         results = prod(self.out)
-        return total_bytes((prod(self.x) + results, self.dtype), (results if self.indexed else 0, DType.INT64))
+        return ((prod(self.x) + results, self.dtype), (results if self.indexed else 0, DType.INT64))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -179,10 +179,8 @@ class GridSampler(PerfModel):
     def _read(self) -> int:
         return min(self.image, self.taps * self.results)
 
-    def hbm_bytes(self) -> int | float | None:
-        return total_bytes(
-            (self._read() + self.results, self.dtype), (self.grid, resolved(self.dtype_grid, self.dtype))
-        )
+    def moved(self) -> Moved:
+        return ((self._read() + self.results, self.dtype), (self.grid, self.dtype_grid))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -198,11 +196,8 @@ class GridSamplerBackward(GridSampler):
     def flops(self) -> int:
         return 2 * self.taps * (1 + self.dims) * self.results
 
-    def hbm_bytes(self) -> int | float | None:
-        return total_bytes(
-            (self._read() + self.image + self.results, self.dtype),
-            (2 * self.grid, resolved(self.dtype_grid, self.dtype)),
-        )
+    def moved(self) -> Moved:
+        return ((self._read() + self.image + self.results, self.dtype), (2 * self.grid, self.dtype_grid))
 
 
 @traced_as("aten::grid_sampler_2d", "aten::grid_sampler_3d", "aten::cudnn_grid_sampler")

@@ -4,14 +4,13 @@ attention.
 
 from __future__ import annotations
 
-from dataclasses import fields
 from math import ceil, prod
 from typing import Any, ClassVar, Literal, TypeAlias
 
 from tracelens.dtypes import DType
 from tracelens.errors import SignatureError
 from tracelens.lazy.records import dataclass
-from tracelens.perf_models.base import PerfModel, total_bytes, traced_as
+from tracelens.perf_models.base import Moved, PerfModel, traced_as, with_fields_of
 from tracelens.perf_models.gemm import Product
 from tracelens.perf_models.inference_attention import InferenceAttention
 from tracelens.perf_models.sdpa import SDPABackward
@@ -63,12 +62,12 @@ class Recurrent(PerfModel):
     def _activations(self) -> int:
         return self.steps * (self.features + (2 * self.layers - 1) * self.directions * self.state)
 
-    def hbm_bytes(self) -> int | float | None:
-        return total_bytes((self.weights + self._activations(), self.dtype))
+    def moved(self) -> Moved:
+        return ((self.weights + self._activations(), self.dtype),)
 
     def backward(self) -> RecurrentBackward:
         """The gradients of input and weights."""
-        return RecurrentBackward(**{f.name: getattr(self, f.name) for f in fields(Recurrent)})
+        return with_fields_of(self, RecurrentBackward)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,8 +79,8 @@ class RecurrentBackward(Recurrent):
     def flops(self) -> int:
         return 2 * Recurrent.flops(self)
 
-    def hbm_bytes(self) -> int | float | None:
-        return total_bytes((2 * (self.weights + self._activations()), self.dtype))
+    def moved(self) -> Moved:
+        return ((2 * (self.weights + self._activations()), self.dtype),)
 
 
 @traced_as("aten::_cudnn_rnn")
@@ -171,14 +170,14 @@ class CausalConv1d(PerfModel):
     def flops(self) -> int:
         return 2 * self.b * self.channels * self.length * self.width
 
-    def hbm_bytes(self) -> int | float | None:
+    def moved(self) -> Moved:
         weights = self.channels * (self.width + self.bias)
         kept = 2 * self.b * self.channels * (self.width - 1) * self.cached
-        return total_bytes((2 * self.b * self.channels * self.length + weights + kept, self.dtype))
+        return ((2 * self.b * self.channels * self.length + weights + kept, self.dtype),)
 
     def backward(self) -> CausalConv1dBackward:
         """The backward of this call."""
-        return CausalConv1dBackward(**{f.name: getattr(self, f.name) for f in fields(CausalConv1d)})
+        return with_fields_of(self, CausalConv1dBackward)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -194,9 +193,9 @@ class CausalConv1dBackward(CausalConv1d):
     def flops(self) -> int:
         return 4 * self.b * self.channels * self.length * self.width
 
-    def hbm_bytes(self) -> int | float | None:
+    def moved(self) -> Moved:
         weights = self.channels * (2 * self.width + self.bias)
-        return total_bytes((3 * self.b * self.channels * self.length + weights, self.dtype))
+        return ((3 * self.b * self.channels * self.length + weights, self.dtype),)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -230,8 +229,8 @@ class MambaChunkScan(PerfModel):
         within = 2 * rows * self.chunk * (self.groups * self.state + hp)
         return convolution + within + 4 * rows * hp * self.state
 
-    def hbm_bytes(self) -> int | float | None:
-        return total_bytes((self.b * self.tokens * (self.width + self.heads * self.head_dim), self.dtype))
+    def moved(self) -> Moved:
+        return ((self.b * self.tokens * (self.width + self.heads * self.head_dim), self.dtype),)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -274,14 +273,14 @@ class StateSpaceScan(PerfModel):
     def flops(self) -> int | float:
         return sum(2 * each.b * each.m * each.n * each.k for each in self.products())
 
-    def hbm_bytes(self) -> int | float | None:
+    def moved(self) -> Moved:
         per_token = 2 * self.heads * self.head_dim + 2 * self.groups * self.state + self.heads
         states = 2 * self.b * self.heads * self.head_dim * self.state * self.cached
-        return total_bytes((self.b * self.tokens * per_token, self.dtype), (states, self.dtype_state))
+        return ((self.b * self.tokens * per_token, self.dtype), (states, self.dtype_state))
 
     def backward(self) -> StateSpaceScanBackward:
         """The gradient of the same call."""
-        return StateSpaceScanBackward(**{f.name: getattr(self, f.name) for f in fields(StateSpaceScan)})
+        return with_fields_of(self, StateSpaceScanBackward)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -302,9 +301,9 @@ class StateSpaceScanBackward(StateSpaceScan):
             for gradient in (each._replace(n=each.k, k=each.n), each._replace(m=each.k, k=each.m))
         )
 
-    def hbm_bytes(self) -> int | float | None:
+    def moved(self) -> Moved:
         per_token = 3 * self.heads * self.head_dim + 2 * (2 * self.groups * self.state + self.heads)
-        return total_bytes((self.b * self.tokens * per_token, self.dtype))
+        return ((self.b * self.tokens * per_token, self.dtype),)
 
 
 #: What a token does to a head's state. ``delta``: decays it by one gate per head, predicts its value from it, adds what
@@ -362,16 +361,16 @@ class LinearAttention(PerfModel):
         flops: int = state_flops(self.rule, self.tokens, self.v_heads, self.d_k, self.d_v)
         return flops
 
-    def hbm_bytes(self) -> int | float | None:
+    def moved(self) -> Moved:
         states = 2 * (self.sequences or 0) * self.v_heads * self.d_k * self.d_v
-        return total_bytes(
+        return (
             (self.tokens * (self.qkv_width + self.gates + self.v_heads * self.d_v), self.dtype),
             (states, self.dtype_state),
         )
 
     def backward(self) -> LinearAttentionBackward:
         """The gradient of the same call."""
-        return LinearAttentionBackward(**{f.name: getattr(self, f.name) for f in fields(LinearAttention)})
+        return with_fields_of(self, LinearAttentionBackward)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -389,9 +388,9 @@ class LinearAttentionBackward(LinearAttention):
         flops: int = 2 * state_flops(self.rule, self.tokens, self.v_heads, self.d_k, self.d_v)
         return flops
 
-    def hbm_bytes(self) -> int | float | None:
+    def moved(self) -> Moved:
         per_token = 2 * (self.qkv_width + self.gates) + self.v_heads * self.d_v
-        return total_bytes((self.tokens * per_token, self.dtype))
+        return ((self.tokens * per_token, self.dtype),)
 
 
 def gated_delta_rule(op: OpSignature) -> LinearAttention:

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import fields
 from math import prod
 from typing import Any, ClassVar
 
 from tracelens.dtypes import DType
 from tracelens.errors import SignatureError
 from tracelens.lazy.records import dataclass
-from tracelens.perf_models.base import Like, PerfModel, resolved, scalar_type, total_bytes, traced_as, traced_name
+from tracelens.perf_models.base import Like, Moved, PerfModel, scalar_type, traced_as, traced_name, with_fields_of
 from tracelens.perf_models.elementwise import Operand, operand
 from tracelens.signature import OpSignature, Shape
 
@@ -37,11 +36,9 @@ class Reduce(PerfModel):
     def flops(self) -> int:
         return self.elements
 
-    def hbm_bytes(self) -> int | float | None:
+    def moved(self) -> Moved:
         read = self.elements if self.distinct is None else self.distinct
-        return total_bytes(
-            (read, self.dtype), (self.results, resolved(self.dtype_out, self.dtype)), (self.indices, DType.INT64)
-        )
+        return ((read, self.dtype), (self.results, self.dtype_out), (self.indices, DType.INT64))
 
     def parameters(self) -> dict[str, Any]:
         out = None if isinstance(self.dtype_out, Like) else traced_name(self.dtype_out)
@@ -188,13 +185,13 @@ class Softmax(PerfModel):
     def flops(self) -> int:
         return 5 * prod(self.shape)
 
-    def hbm_bytes(self) -> int | float | None:
+    def moved(self) -> Moved:
         n = prod(self.shape)
-        return total_bytes((n, self.dtype), (n, resolved(self.dtype_out, self.dtype)))
+        return ((n, self.dtype), (n, self.dtype_out))
 
     def backward(self) -> SoftmaxBackward:
         """The gradient of the same call."""
-        return SoftmaxBackward(**{f.name: getattr(self, f.name) for f in fields(Softmax)})
+        return with_fields_of(self, SoftmaxBackward)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -206,9 +203,9 @@ class SoftmaxBackward(Softmax):
     def flops(self) -> int:
         return 4 * prod(self.shape)
 
-    def hbm_bytes(self) -> int | float | None:
+    def moved(self) -> Moved:
         n = prod(self.shape)
-        return total_bytes((n, self.dtype), (2 * n, resolved(self.dtype_out, self.dtype)))
+        return ((n, self.dtype), (2 * n, self.dtype_out))
 
 
 def _dim(op: OpSignature, index: int) -> int | None:
@@ -261,12 +258,12 @@ class CrossEntropy(PerfModel):
     def flops(self) -> int:
         return 5 * self.rows * self.vocabulary
 
-    def hbm_bytes(self) -> int | float | None:
-        return total_bytes((2 * self.rows * self.vocabulary, self.dtype))
+    def moved(self) -> Moved:
+        return ((2 * self.rows * self.vocabulary, self.dtype),)
 
     def backward(self) -> CrossEntropyBackward:
         """The backward over the same logits."""
-        return CrossEntropyBackward(**{f.name: getattr(self, f.name) for f in fields(CrossEntropy)})
+        return with_fields_of(self, CrossEntropyBackward)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

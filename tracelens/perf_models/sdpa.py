@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import fields
 from math import inf, prod
 from typing import Any, ClassVar, Literal, NamedTuple, TypeAlias, TypeVar
 
@@ -11,14 +10,15 @@ from tracelens.errors import SignatureError
 from tracelens.lazy.records import dataclass
 from tracelens.perf_models.base import (
     Like,
+    Moved,
     PerfModel,
     distinct_elements,
     recorded_as,
     resolved,
-    total_bytes,
     traced_as,
     traced_as_pattern,
     traced_name,
+    with_fields_of,
 )
 from tracelens.signature import OpSignature, Shape
 
@@ -126,14 +126,17 @@ class SDPA(PerfModel):
         pairs = self.total_pairs
         return None if pairs is None else attention_flops(pairs, self.q_heads, self.d_qk, self.d_v)
 
-    def hbm_bytes(self) -> int | float | None:
+    def moved(self) -> Moved | None:
         q, k, v, o = self._elements()
         if q is None or k is None or v is None:
             return None
         seen = self._seen_keys
         if seen is not None and self.s_kv:
             k, v = k * seen // self.s_kv, v * seen // self.s_kv
-        return total_bytes((q, self.dtype), *self._typed(k, v, o), self._bias(self.bias_elements))
+        return (
+            (q, self.dtype), (k, self.dtype_k), (v, self.dtype_v), (o or 0, self.dtype_out),
+            (self.bias_elements, self.dtype_bias),
+        )  # fmt: skip
 
     @property
     def cache_dtype(self) -> DType | None:
@@ -152,7 +155,7 @@ class SDPA(PerfModel):
 
     def backward(self) -> SDPABackward:
         """The gradient of the same call."""
-        return SDPABackward(**{f.name: getattr(self, f.name) for f in fields(SDPA)})
+        return with_fields_of(self, SDPABackward)
 
     @property
     def total_pairs(self) -> int | None:
@@ -170,20 +173,12 @@ class SDPA(PerfModel):
             return None
         return min(self.s_kv, self.s_q + self.window - 1)
 
-    def _bias(self, elements: int) -> tuple[int, DType | None]:
-        return elements, resolved(self.dtype_bias, self.dtype)
-
     def _elements(self) -> tuple[int | None, int | None, int | None, int | None]:
         """Elements of Q, K, V and O."""
         rows_q = self.tokens_q if self.tokens_q is not None else _times(self.b, self.s_q)
         rows_kv = self.tokens_kv if self.tokens_kv is not None else _times(self.b, self.s_kv)
         q, k, v, o = row_elements(self.q_heads, self.kv_heads, self.d_qk, self.d_v)
         return _times(q, rows_q), _times(k, rows_kv), _times(v, rows_kv), _times(o, rows_q)
-
-    def _typed(self, k: int, v: int | None, o: int | None) -> tuple[tuple[int, DType | None], ...]:
-        first = self.dtype
-        dtypes = resolved(self.dtype_k, first), resolved(self.dtype_v, first), resolved(self.dtype_out, first)
-        return tuple(zip((k, v or 0, o or 0), dtypes, strict=True))
 
     def parameters(self) -> dict[str, Any]:
         return {
@@ -219,13 +214,13 @@ class SDPABackward(SDPA):
             return None
         return products + rows_kv * (self.q_heads - self.kv_heads) * (self.d_qk + self.d_v)
 
-    def hbm_bytes(self) -> int | float | None:
+    def moved(self) -> Moved | None:
         q, k, v, o = self._elements()
         if q is None or k is None:
             return None
-        read = ((q, self.dtype), *self._typed(k, v, o))
-        written = ((q, self.dtype), *self._typed(k, v, 0))
-        return total_bytes(*read, *written, self._bias(self.bias_elements + self.bias_gradient))
+        inputs = (q, self.dtype), (k, self.dtype_k), (v or 0, self.dtype_v)
+        bias = (self.bias_elements + self.bias_gradient, self.dtype_bias)
+        return (*inputs, (o or 0, self.dtype_out), *inputs, bias)
 
 
 def _times(a: int, b: int | None) -> int | None:

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import fields
 from math import inf
 from typing import ClassVar
 
 from tracelens.dtypes import DType
 from tracelens.lazy.records import dataclass
-from tracelens.perf_models.base import Like, PerfModel, resolved, total_bytes
+from tracelens.perf_models.base import Like, Moved, PerfModel, resolved, with_fields_of
 from tracelens.perf_models.sdpa import SDPA, AttentionRequests, SDPABackward, attended_pairs, attention_flops
 
 
@@ -121,8 +120,8 @@ class SelectiveAttention(PerfModel):
         flops: int | float = attention_flops(pairs, self.q_heads, self.d_qk, self.d_v)
         return flops
 
-    def hbm_bytes(self) -> int | float | None:
-        return total_bytes(
+    def moved(self) -> Moved:
+        return (
             (self.tokens * self.q_heads * (self.d_qk + self.d_v), self.dtype),
             (self.rows_read * self.kv_heads * self.cache_width, self.cache_dtype),
         )
@@ -150,7 +149,7 @@ class SelectiveAttention(PerfModel):
 
     def backward(self) -> SelectiveAttentionBackward:
         """The gradient of the same call."""
-        return SelectiveAttentionBackward(**{f.name: getattr(self, f.name) for f in fields(SelectiveAttention)})
+        return with_fields_of(self, SelectiveAttentionBackward)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -166,8 +165,8 @@ class SelectiveAttentionBackward(SelectiveAttention):
     def flops(self) -> int | float:
         return 2 * self.q_heads * (self.row_pairs + self.window_pairs) * (3 * self.d_qk + 2 * self.d_v)
 
-    def hbm_bytes(self) -> int | float | None:
-        return total_bytes(
+    def moved(self) -> Moved:
+        return (
             (self.tokens * self.q_heads * (2 * self.d_qk + self.d_v), self.dtype),
             (2 * self.rows_read * self.kv_heads * self.cache_width, self.cache_dtype),
         )
@@ -208,16 +207,16 @@ class IndexerScores(PerfModel):
     def flops(self) -> int | float:
         return 2 * self.heads * self.d * self.pairs
 
-    def hbm_bytes(self) -> int | float | None:
+    def moved(self) -> Moved:
         tokens = self.tokens
-        return total_bytes(
+        return (
             (tokens * self.heads * self.d + self.b * (self.s_kv // self.ratio) * self.d, self.dtype),
             (tokens * self.heads + self.pairs, DType.FP32),
         )
 
     def backward(self) -> IndexerScoresBackward:
         """The gradient of the same call."""
-        return IndexerScoresBackward(**{f.name: getattr(self, f.name) for f in fields(IndexerScores)})
+        return with_fields_of(self, IndexerScoresBackward)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -233,10 +232,10 @@ class IndexerScoresBackward(IndexerScores):
     def flops(self) -> int | float:
         return 6 * self.heads * self.d * self.pairs
 
-    def hbm_bytes(self) -> int | float | None:
+    def moved(self) -> Moved:
         tokens = self.tokens
         elements = tokens * self.heads * self.d + self.b * (self.s_kv // self.ratio) * self.d
-        return total_bytes((2 * elements, self.dtype), (2 * tokens * self.heads + self.pairs, DType.FP32))
+        return ((2 * elements, self.dtype), (2 * tokens * self.heads + self.pairs, DType.FP32))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -261,7 +260,7 @@ class TopKRows(PerfModel):
     def flops(self) -> int:
         return 0
 
-    def hbm_bytes(self) -> int | float | None:
+    def moved(self) -> Moved:
         scores = _share(self.b * visible_rows(self.s_q, self.s_kv, self.ratio), self.ranks)
         chosen = _share(self.b * visible_rows(self.s_q, self.s_kv, self.ratio, self.top_k), self.ranks)
-        return total_bytes((scores, self.dtype), (chosen, DType.INT32))
+        return ((scores, self.dtype), (chosen, DType.INT32))
