@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 from tracelens.dtypes import DType
 from tracelens.errors import SignatureError, UsageError
 from tracelens.lazy.records import dataclass
-from tracelens.perf_models.base import CategoryOf, PerfModel, Shown, total_bytes, traced_as, traced_name
+from tracelens.perf_models.base import CategoryOf, PerfModel, Shown, bind, total_bytes, traced_as, traced_name
 from tracelens.signature import OpSignature
 
 
@@ -159,34 +159,25 @@ def exchanged(
     return CustomCollective(kind=kind, elements_in=n_in, elements_out=n_out, ranks=ranks, dtype=op.dtype(x))
 
 
-@traced_as(
-    "symm_mem::one_shot_all_reduce", "symm_mem::one_shot_all_reduce_out", "symm_mem::two_shot_all_reduce_",
-    "symm_mem::two_shot_all_reduce_out", "symm_mem::multimem_all_reduce_", "symm_mem::multimem_one_shot_all_reduce",
-    "symm_mem::multimem_one_shot_all_reduce_out",
+#: In torch/csrc/distributed/c10d/symm_mem.
+SYMMETRIC_OPS = (
+    # (input, reduce_op, group_name[, out])
+    bind(
+        exchanged, "symm_mem::one_shot_all_reduce", "symm_mem::one_shot_all_reduce_out",
+        "symm_mem::two_shot_all_reduce_", "symm_mem::two_shot_all_reduce_out", "symm_mem::multimem_all_reduce_",
+        "symm_mem::multimem_one_shot_all_reduce", "symm_mem::multimem_one_shot_all_reduce_out",
+        kind="all_reduce", x=0, group=2,
+    ),
+    # (symmetric buffer, local input, reduce_op, group_name[, out])
+    bind(
+        exchanged, "symm_mem::one_shot_all_reduce_copy", "symm_mem::one_shot_all_reduce_copy_out",
+        kind="all_reduce", x=1, group=3,
+    ),
+    # (input, group_name, out)
+    bind(exchanged, "symm_mem::multimem_all_gather_out", kind="all_gather", x=0, out=2),
+    # (input, group_name, split_last_dim, out)
+    bind(exchanged, "symm_mem::reduce_scatter_out", kind="reduce_scatter", x=0, out=3),
 )  # fmt: skip
-def _symmetric_all_reduce(op: OpSignature) -> CustomCollective:
-    """(input, reduce_op, group_name[, out]), in torch/csrc/distributed/c10d/symm_mem."""
-    return exchanged(op, "all_reduce", 0, group=2)
-
-
-@traced_as("symm_mem::one_shot_all_reduce_copy", "symm_mem::one_shot_all_reduce_copy_out")
-def _symmetric_all_reduce_copy(op: OpSignature) -> CustomCollective:
-    """(symmetric buffer, local input, reduce_op, group_name[, out])."""
-    return exchanged(op, "all_reduce", 1, group=3)
-
-
-@traced_as("symm_mem::multimem_all_gather_out")
-def _symmetric_all_gather(op: OpSignature) -> CustomCollective:
-    """(input, group_name, out)."""
-    return exchanged(op, "all_gather", 0, 2)
-
-
-@traced_as("symm_mem::reduce_scatter_out")
-def _symmetric_reduce_scatter(op: OpSignature) -> CustomCollective:
-    """(input, group_name, split_last_dim, out)."""
-    return exchanged(op, "reduce_scatter", 0, 3)
-
-
 #: Their results' sizes are not among their arguments; the products of fused ones are ops of their own below them.
 SYMMETRIC = CategoryOf(
     category="CustomCollective",

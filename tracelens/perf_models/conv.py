@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import fields, replace
+from dataclasses import replace
 from math import log2, prod
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from tracelens.dtypes import DType
 from tracelens.errors import SignatureError
@@ -14,6 +14,8 @@ from tracelens.perf_models.base import (
     Moved,
     PerfModel,
     Shown,
+    aten,
+    bind,
     recorded_as,
     resolved,
     traced_as,
@@ -212,38 +214,14 @@ def _step(size: int, kernel: int, results: int) -> tuple[int, int] | None:
     return stride, padding
 
 
-@traced_as("aten::convolution", "aten::convolution_overrideable")
-@traced_as("aten::_convolution", leaf_only=True)
-def _convolution(op: OpSignature) -> Conv:
-    """(x, w, bias, stride, padding, dilation, transposed, output_padding, groups)."""
-    return conv_of(op, stride=3, padding=4, dilation=5, transposed=bool(op.integer(6)), output_padding=7, groups=8)
+def _conv_or_by_its_result(op: OpSignature, *, bias: int | None = 2, **slots: Any) -> Conv:
+    """``conv_of``; where no numbers were recorded, the size of the result stands for stride and padding.
 
-
-@traced_as(
-    "aten::miopen_convolution", "aten::miopen_depthwise_convolution", "aten::mkldnn_convolution",
-    asks=(GRADIENT, FOLLOWER),
-)  # fmt: skip
-def _miopen_convolution(op: OpSignature) -> Conv:
-    """(x, w, bias, padding, stride, dilation, groups, ...)."""
-    if op.scalars is None or not any(op.scalars):
-        return _by_its_result(op, bias=2)
-    return conv_of(op, padding=3, stride=4, dilation=5, groups=6)
-
-
-@traced_as("aten::thnn_conv2d_forward", "aten::_slow_conv2d_forward", asks=(GRADIENT, FOLLOWER))
-@traced_as("aten::thnn_conv2d", leaf_only=True)
-def _slow_convolution(op: OpSignature) -> Conv:
-    """(x, w, kernel_size, bias, stride, padding)."""
-    if op.scalars is None or not any(op.scalars):
-        return _by_its_result(op, bias=3)
-    return conv_of(op, bias=3, stride=4, padding=5, dilation=None, groups=None)
-
-
-def _by_its_result(op: OpSignature, *, bias: int | None) -> Conv:
-    """PyTorch before 1.12 records no numbers: the size of the result's gradient stands for stride and padding.
-
-    Before 1.8 nothing leads to the gradient: then the first input of the op that follows, where it can be the result.
+    PyTorch before 1.12 records none: then the result's gradient shows its size. Before 1.8 nothing leads to the
+    gradient: then the first input of the op that follows, where it can be the result.
     """
+    if op.scalars is not None and any(op.scalars):
+        return conv_of(op, bias=bias, **slots)
     result = gradient_of(op) or follower_of(op)
     if result is None:
         raise SignatureError(f"{op.name}: neither stride nor padding was recorded, nor the size of the result")
@@ -251,80 +229,28 @@ def _by_its_result(op: OpSignature, *, bias: int | None) -> Conv:
     return replace(forward, bias=bias is not None and op.has(bias))
 
 
-@traced_as("aten::miopen_convolution_transpose")
-def _miopen_convolution_transpose(op: OpSignature) -> Conv:
-    """(x, w, bias, padding, output_padding, stride, dilation, groups, ...)."""
-    return conv_of(op, padding=3, output_padding=4, stride=5, dilation=6, groups=7, transposed=True)
+def _depthwise(op: OpSignature, **slots: int) -> Conv:
+    """One group per channel of x."""
+    model = conv_of(op, groups=None, **slots)
+    return replace(model, groups=model.x[1])
 
 
-@traced_as("aten::cudnn_convolution", asks=(GRADIENT, FOLLOWER))
-def _cudnn_convolution(op: OpSignature) -> Conv:
-    """(x, w, padding, stride, dilation, groups, ...)."""
-    if op.scalars is None or not any(op.scalars):
-        return _by_its_result(op, bias=None)
-    return conv_of(op, bias=None, padding=2, stride=3, dilation=4, groups=5)
+def _with_flag(op: OpSignature, *, transposed: int, **slots: int) -> Conv:
+    return conv_of(op, transposed=bool(op.integer(transposed)), **slots)
 
 
-@traced_as("aten::cudnn_convolution_transpose")
-def _cudnn_convolution_transpose(op: OpSignature) -> Conv:
-    """(x, w, padding, output_padding, stride, dilation, groups, ...)."""
-    return conv_of(op, bias=None, padding=2, output_padding=3, stride=4, dilation=5, groups=6, transposed=True)
-
-
-@traced_as("aten::cudnn_convolution_relu", "aten::miopen_convolution_relu")
-@traced_as("aten::conv1d", "aten::conv2d", "aten::conv3d", leaf_only=True)
-def _conv_nd(op: OpSignature) -> Conv:
-    """(x, w, bias, stride, padding, dilation, groups)."""
-    return conv_of(op, stride=3, padding=4, dilation=5, groups=6)
-
-
-@traced_as("aten::conv_transpose1d", "aten::conv_transpose2d", "aten::conv_transpose3d", leaf_only=True)
-def _conv_transpose_nd(op: OpSignature) -> Conv:
-    """(x, w, bias, stride, padding, output_padding, groups, dilation)."""
-    return conv_of(op, stride=3, padding=4, output_padding=5, groups=6, dilation=7, transposed=True)
-
-
-@traced_as("aten::_conv_depthwise2d", "aten::conv_depthwise3d", leaf_only=True)
-def _conv_depthwise(op: OpSignature) -> Conv:
-    """(x, w, kernel_size, bias, stride, padding, dilation); one group per channel of w."""
-    model = conv_of(op, bias=3, stride=4, padding=5, dilation=6, groups=None)
-    values = {f.name: getattr(model, f.name) for f in fields(Conv)}
-    return Conv(**(values | {"groups": model.x[1]}))
-
-
-@traced_as("aten::convolution_backward")
-def _convolution_backward(op: OpSignature) -> ConvBackward:
-    """(dOut, x, w, bias_sizes, stride, padding, dilation, transposed, output_padding, groups, output_mask)."""
-    return _backward_of(op, 4)
-
-
-@traced_as("aten::convolution_backward_overrideable")
-def _convolution_backward_overrideable(op: OpSignature) -> ConvBackward:
-    """As ``aten::convolution_backward``, without the sizes of the bias."""
-    return _backward_of(op, 3)
-
-
-def _backward_of(op: OpSignature, stride: int) -> ConvBackward:
-    """From (dOut, x, w, ...), whose argument ``stride`` and those behind it are in the usual order."""
+def _gradients(op: OpSignature, *, stride: int) -> ConvBackward:
+    """From (dOut, x, w, ...), argument ``stride`` and those behind it as in ``aten::convolution``, then a mask."""
     mask = op.literal(stride + 6)
     if not isinstance(mask, list | tuple) or len(mask) != 3:
         raise SignatureError(f"{op.name}: argument {stride + 6}, the output mask, was not recorded")
-    forward = conv_of(
-        op,
-        x=1,
-        w=2,
-        bias=None,
-        stride=stride,
-        padding=stride + 1,
-        dilation=stride + 2,
-        transposed=bool(op.integer(stride + 3)),
-        output_padding=stride + 4,
-        groups=stride + 5,
-    )
+    forward = _with_flag(
+        op, x=1, w=2, bias=None, stride=stride, padding=stride + 1, dilation=stride + 2, transposed=stride + 3,
+        output_padding=stride + 4, groups=stride + 5,
+    )  # fmt: skip
     of_x, of_w, of_bias = (bool(asked) for asked in mask)
-    values = {f.name: getattr(forward, f.name) for f in fields(Conv)}
-    values |= {"bias": of_bias, "dtype_out": op.dtype(0)}
-    return ConvBackward(**values, output_mask=(of_x, of_w, of_bias))
+    changed = {"bias": of_bias, "dtype_out": op.dtype(0), "output_mask": (of_x, of_w, of_bias)}
+    return with_fields_of(forward, ConvBackward, **changed)
 
 
 @recorded_as("aten::convolution")
@@ -345,31 +271,8 @@ def _recorded_convolution(model: Conv) -> OpSignature:
     )
 
 
-@traced_as(
-    "aten::cudnn_convolution_backward_input",
-    "aten::miopen_convolution_backward_input",
-    "aten::miopen_depthwise_convolution_backward_input",
-    "aten::mkldnn_convolution_backward_input",
-    asks=(CALLER,),
-)
-def _of_x(op: OpSignature) -> ConvBackward:
-    """(size of x, dOut, w, ...), called by (x, dOut, w, ...)."""
-    return _part(op, of_x=True)
-
-
-@traced_as(
-    "aten::cudnn_convolution_backward_weight",
-    "aten::miopen_convolution_backward_weight",
-    "aten::miopen_depthwise_convolution_backward_weight",
-    "aten::mkldnn_convolution_backward_weights",
-    asks=(CALLER,),
-)
-def _of_w(op: OpSignature) -> ConvBackward:
-    """(size of w, dOut, x, ...), called by (x, dOut, w, ...)."""
-    return _part(op, of_x=False)
-
-
-def _part(op: OpSignature, *, of_x: bool) -> ConvBackward:
+def _one_gradient(op: OpSignature, *, of_x: bool) -> ConvBackward:
+    """(size of x, dOut, w, ...), or (size of w, dOut, x, ...), called by (x, dOut, w, ...)."""
     caller = caller_of(op)
     if caller is None or not caller.name.endswith("convolution_backward"):
         raise SignatureError(f"{op.name}: the size of the gradient was not recorded, nor the op that calls it")
@@ -377,8 +280,69 @@ def _part(op: OpSignature, *, of_x: bool) -> ConvBackward:
     if (op.shape(1), op.shape(2)) != (out, w if of_x else x):
         raise SignatureError(f"{op.name}: the op that calls it has other tensors")
     forward = convolved(x, w, out, (caller.dtype(0), caller.dtype(2), caller.dtype(1)))
-    values = {f.name: getattr(forward, f.name) for f in fields(Conv)}
-    return ConvBackward(**values, output_mask=(of_x, not of_x, False))
+    return with_fields_of(forward, ConvBackward, output_mask=(of_x, not of_x, False))
+
+
+_AROUND = (GRADIENT, FOLLOWER)
+#: By where each op has its arguments; x, w and bias come first but where a row says otherwise.
+CONVOLUTIONS = (
+    # (x, w, bias, stride, padding, dilation, transposed, output_padding, groups)
+    bind(
+        _with_flag, *aten("convolution convolution_overrideable"),
+        stride=3, padding=4, dilation=5, transposed=6, output_padding=7, groups=8,
+    ),
+    bind(
+        _with_flag, "aten::_convolution", leaf_only=True,
+        stride=3, padding=4, dilation=5, transposed=6, output_padding=7, groups=8,
+    ),
+    bind(
+        _conv_or_by_its_result, *aten("miopen_convolution miopen_depthwise_convolution mkldnn_convolution"),
+        asks=_AROUND, padding=3, stride=4, dilation=5, groups=6,
+    ),
+    bind(
+        _conv_or_by_its_result, "aten::cudnn_convolution", asks=_AROUND,
+        bias=None, padding=2, stride=3, dilation=4, groups=5,
+    ),
+    # (x, w, kernel_size, bias, stride, padding)
+    bind(
+        _conv_or_by_its_result, *aten("thnn_conv2d_forward _slow_conv2d_forward"), asks=_AROUND,
+        bias=3, stride=4, padding=5, dilation=None, groups=None,
+    ),
+    bind(
+        _conv_or_by_its_result, "aten::thnn_conv2d", leaf_only=True,
+        bias=3, stride=4, padding=5, dilation=None, groups=None,
+    ),
+    bind(conv_of, *aten("cudnn_convolution_relu miopen_convolution_relu"), stride=3, padding=4, dilation=5, groups=6),
+    bind(conv_of, *aten("conv1d conv2d conv3d"), leaf_only=True, stride=3, padding=4, dilation=5, groups=6),
+    bind(
+        conv_of, *aten("conv_transpose1d conv_transpose2d conv_transpose3d"), leaf_only=True,
+        stride=3, padding=4, output_padding=5, groups=6, dilation=7, transposed=True,
+    ),
+    bind(
+        conv_of, "aten::miopen_convolution_transpose",
+        padding=3, output_padding=4, stride=5, dilation=6, groups=7, transposed=True,
+    ),
+    bind(
+        conv_of, "aten::cudnn_convolution_transpose",
+        bias=None, padding=2, output_padding=3, stride=4, dilation=5, groups=6, transposed=True,
+    ),
+    # (x, w, kernel_size, bias, stride, padding, dilation)
+    bind(
+        _depthwise, *aten("_conv_depthwise2d conv_depthwise3d"), leaf_only=True,
+        bias=3, stride=4, padding=5, dilation=6,
+    ),
+    # (dOut, x, w, bias_sizes, stride, ...), without the sizes in the other one
+    bind(_gradients, "aten::convolution_backward", stride=4),
+    bind(_gradients, "aten::convolution_backward_overrideable", stride=3),
+    bind(
+        _one_gradient, *aten("cudnn_convolution miopen_convolution miopen_depthwise_convolution mkldnn_convolution",
+        "_backward_input"), asks=(CALLER,), of_x=True,
+    ),
+    bind(
+        _one_gradient, *aten("cudnn_convolution miopen_convolution miopen_depthwise_convolution", "_backward_weight"),
+        "aten::mkldnn_convolution_backward_weights", asks=(CALLER,), of_x=False,
+    ),
+)  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

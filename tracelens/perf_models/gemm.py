@@ -14,6 +14,8 @@ from tracelens.perf_models.base import (
     Moved,
     PerfModel,
     Shown,
+    aten,
+    bind,
     distinct_elements,
     recorded_as,
     resolved,
@@ -199,7 +201,7 @@ def matrix_product(op: OpSignature, a: int = 0, b: int = 1, **fields: Any) -> GE
     return GEMM(m=m, n=n, k=k, dtype=op.dtype(a), dtype_b=op.dtype(b), **fields)
 
 
-def _product(op: OpSignature, a: int, b: int, *, rank: int, bias: int | None = None, beta: int | None = None) -> GEMM:
+def _product(op: OpSignature, *, a: int, b: int, rank: int, bias: int | None = None, beta: int | None = None) -> GEMM:
     """GEMM of tensors ``a`` [(b,)m,k] and ``b`` [(b,)k,n], and of a bias in slot ``bias`` times that in ``beta``.
 
     A bias times 0 is not read.
@@ -261,17 +263,10 @@ def times_transposed(
         dtype_b=dtypes[1] if dtypes else dtype_b,
         dtype_out=dtype_out,
         dtype_bias=op.dtype(bias) if bias is not None and biased else Like.FIRST,
-        scale_elements=sum(_numel(op.shape(s)) for s in scales if op.has(s)),
+        scale_elements=sum(prod(op.shape(s)) for s in scales if op.has(s)),
         dtype_scale=scale_dtype,
         stride_a=op.stride(a),
     )
-
-
-def _numel(shape: Shape) -> int:
-    product = 1
-    for dim in shape:
-        product *= dim
-    return product
 
 
 def _is_zero(op: OpSignature, index: int | None) -> bool:
@@ -279,28 +274,15 @@ def _is_zero(op: OpSignature, index: int | None) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool) and value == 0
 
 
-@traced_as("aten::mm")
-def _mm(op: OpSignature) -> GEMM:
-    return _product(op, 0, 1, rank=2)
-
-
-@traced_as("aten::bmm")
-def _bmm(op: OpSignature) -> GEMM:
-    return _product(op, 0, 1, rank=3)
-
-
-@traced_as("aten::addmm", "aten::_addmm_activation")
-@traced_as("aten::addmm_", leaf_only=True)
-def _addmm(op: OpSignature) -> GEMM:
-    """(bias, A, B, beta, alpha): an activation fused into it is not counted."""
-    return _product(op, 1, 2, rank=2, bias=0, beta=3)
-
-
-@traced_as("aten::baddbmm")
-@traced_as("aten::baddbmm_", leaf_only=True)
-def _baddbmm(op: OpSignature) -> GEMM:
-    """(bias, A, B, beta, alpha)."""
-    return _product(op, 1, 2, rank=3, bias=0, beta=3)
+PRODUCTS = (
+    bind(_product, "aten::mm", a=0, b=1, rank=2),
+    bind(_product, "aten::bmm", a=0, b=1, rank=3),
+    # (bias, A, B, beta, alpha): an activation fused into it is not counted
+    bind(_product, *aten("addmm _addmm_activation"), a=1, b=2, rank=2, bias=0, beta=3),
+    bind(_product, "aten::addmm_", leaf_only=True, a=1, b=2, rank=2, bias=0, beta=3),
+    bind(_product, "aten::baddbmm", a=1, b=2, rank=3, bias=0, beta=3),
+    bind(_product, "aten::baddbmm_", leaf_only=True, a=1, b=2, rank=3, bias=0, beta=3),
+)
 
 
 @traced_as("aten::addmv", leaf_only=True)
@@ -329,7 +311,7 @@ def _linear(op: OpSignature) -> GEMM:
     n = op.shape(1, rank=2)[0]
     stride = op.stride(1)
     return GEMM(
-        m=_numel(tuple(rows)),
+        m=prod(rows),
         n=n,
         k=k,
         bias=op.has(2),
@@ -348,22 +330,22 @@ def _matmul(op: OpSignature) -> GEMM:
     *batch_a, m, k = a
     *batch_b, _, n = b
     if not batch_b:  # a folded product: one GEMM over all rows
-        return GEMM(m=_numel(tuple(batch_a)) * m, n=n, k=k, dtype=op.dtype(0), dtype_b=op.dtype(1))
-    batch = _numel(tuple(max(pair) for pair in zip_longest(batch_a[::-1], batch_b[::-1], fillvalue=1)))
+        return GEMM(m=prod(batch_a) * m, n=n, k=k, dtype=op.dtype(0), dtype_b=op.dtype(1))
+    batch = prod(map(max, zip_longest(batch_a[::-1], batch_b[::-1], fillvalue=1)))
     return GEMM(b=batch, m=m, n=n, k=k, dtype=op.dtype(0), dtype_b=op.dtype(1))
 
 
 @traced_as("aten::_scaled_mm")
 def _scaled_mm(op: OpSignature) -> GEMM:
     """Recorded shapes of packed 4-bit operands count pairs, so k is twice the recorded dim."""
-    scales = _numel(op.shape_or_scalar(2)) + _numel(op.shape_or_scalar(3))
+    scales = prod(op.shape_or_scalar(2)) + prod(op.shape_or_scalar(3))
     return _scaled(op, bias=4, out=6, scales=scales, scale=op.dtype(2))
 
 
 @traced_as("aten::_scaled_mm_v2")
 def _scaled_mm_v2(op: OpSignature) -> GEMM:
     """(A, B, scales of A, recipes, swizzles, scales of B, recipes, swizzles, bias, out_dtype, ...): lists of scales."""
-    scales = sum(_numel(shape) for slot in (2, 5) for shape in op.shape_list(slot))
+    scales = sum(prod(shape) for slot in (2, 5) for shape in op.shape_list(slot))
     return _scaled(op, bias=8, out=9, scales=scales, scale=scale_type(op, 3))
 
 

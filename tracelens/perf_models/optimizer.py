@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from functools import partial
 from math import prod
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from tracelens.dtypes import DType
 from tracelens.lazy.records import dataclass
-from tracelens.perf_models.base import Moved, PerfModel, Shown, traced_as
-from tracelens.perf_models.surroundings import launch_of, list_type
+from tracelens.perf_models.base import Moved, PerfModel, Shown, aten, bind, traced_as
+from tracelens.perf_models.surroundings import KERNEL, launch_of, list_type
 from tracelens.signature import OpSignature
 
 
@@ -46,6 +47,7 @@ class MultiTensor(PerfModel):
 
 
 def _lists(op: OpSignature, *, flops: int, reads: int, writes: int, results: bool = False) -> MultiTensor:
+    """Operations, reads and writes per element of the first list; ``results``: and one written per tensor."""
     shapes, launch = op.shape_list(0), launch_of(op)
     return MultiTensor(
         tensors=len(shapes),
@@ -58,87 +60,54 @@ def _lists(op: OpSignature, *, flops: int, reads: int, writes: int, results: boo
     )
 
 
-_BINARY = ("add", "sub", "mul", "div", "maximum", "minimum", "clamp_min", "clamp_max", "pow")
-_UNARY = (
-    "sqrt", "neg", "abs", "exp", "log", "reciprocal", "sigmoid", "rsqrt", "sign", "round", "floor", "ceil", "tanh",
-)  # fmt: skip
-
-
 @traced_as(
-    *(f"aten::_foreach_{op}{suffix}" for op in _BINARY for suffix in ("", "_")), leaf_only=True, asks=("kernel",)
-)
+    *aten(
+        "_foreach_add _foreach_sub _foreach_mul _foreach_div _foreach_maximum _foreach_minimum _foreach_clamp_min "
+        "_foreach_clamp_max _foreach_pow", "", "_",
+    ),
+    leaf_only=True,
+    asks=(KERNEL,),
+)  # fmt: skip
 def _foreach_binary(op: OpSignature) -> MultiTensor:
     """(tensors, tensors | number[s], ...): a second list has the shapes of the first."""
-    second = op.dtype_text(1) == "TensorList" or (op.has(1) and isinstance(_slot(op, 1)[0], tuple))
+    second = op.dtype_text(1) == "TensorList" or (op.has(1) and op.shapes and isinstance(op.shapes[1][0], tuple))
     return _lists(op, flops=1, reads=2 if second else 1, writes=1)
 
 
-def _slot(op: OpSignature, index: int) -> tuple[Any, ...]:
-    return op.shapes[index] if op.shapes is not None else ()
-
-
-@traced_as(*(f"aten::_foreach_{op}{suffix}" for op in _UNARY for suffix in ("", "_")), leaf_only=True, asks=("kernel",))
-def _foreach_unary(op: OpSignature) -> MultiTensor:
-    return _lists(op, flops=1, reads=1, writes=1)
-
-
-@traced_as("aten::_foreach_zero_", leaf_only=True, asks=("kernel",))
-def _foreach_zero(op: OpSignature) -> MultiTensor:
-    return _lists(op, flops=0, reads=0, writes=1)
-
-
-@traced_as(
-    "aten::_foreach_addcmul", "aten::_foreach_addcmul_", "aten::_foreach_addcdiv", "aten::_foreach_addcdiv_",
-    leaf_only=True,
-    asks=("kernel",),
-)  # fmt: skip
-def _foreach_addc(op: OpSignature) -> MultiTensor:
-    """``x + value * a * b``: three operations, three lists read."""
-    return _lists(op, flops=3, reads=3, writes=1)
-
-
-@traced_as("aten::_foreach_lerp", "aten::_foreach_lerp_", leaf_only=True, asks=("kernel",))
+@traced_as("aten::_foreach_lerp", "aten::_foreach_lerp_", leaf_only=True, asks=(KERNEL,))
 def _foreach_lerp(op: OpSignature) -> MultiTensor:
     """``a + weight * (b - a)``: three operations, two lists read (the weight may be a third)."""
     return _lists(op, flops=3, reads=3 if op.dtype_text(2) == "TensorList" else 2, writes=1)
 
 
-@traced_as("aten::_foreach_norm", leaf_only=True, asks=("kernel",))
-def _foreach_norm(op: OpSignature) -> MultiTensor:
-    """A square and a sum per element, one result per tensor."""
-    return _lists(op, flops=2, reads=1, writes=0, results=True)
+def _row(names: str, *suffixes: str, **counts: int) -> partial[MultiTensor]:
+    return bind(_lists, *aten(names, *suffixes), leaf_only=True, asks=(KERNEL,), **counts)
 
 
-@traced_as("aten::_foreach_max", leaf_only=True, asks=("kernel",))
-def _foreach_max(op: OpSignature) -> MultiTensor:
-    return _lists(op, flops=1, reads=1, writes=0, results=True)
+FUSED_UPDATES = (
+    _row(
+        "_foreach_sqrt _foreach_neg _foreach_abs _foreach_exp _foreach_log _foreach_reciprocal _foreach_sigmoid "
+        "_foreach_rsqrt _foreach_sign _foreach_round _foreach_floor _foreach_ceil _foreach_tanh",
+        *("", "_"), flops=1, reads=1, writes=1,
+    ),
+    _row("_foreach_zero_", flops=0, reads=0, writes=1),
+    # x + value * a * b: three operations, three lists read
+    _row("_foreach_addcmul _foreach_addcdiv", "", "_", flops=3, reads=3, writes=1),
+    # a square and a sum per element
+    _row("_foreach_norm", flops=2, reads=1, writes=0, results=True),
+    _row("_foreach_max", flops=1, reads=1, writes=0, results=True),
+    # a comparison and a product per element
+    _row("_amp_foreach_non_finite_check_and_unscale_", flops=2, reads=1, writes=1),
+    # Parameters, gradients and both moments are read, all but the gradients written. Per element: 2 for weight decay,
+    # 3 and 4 for the moments, 2 for their bias corrections, a root, an addition, a division, a product, a difference.
+    _row("_fused_adam_ _fused_adamw_", flops=15, reads=4, writes=3),
+    # (parameters, gradients, sums of squares, ...): 2 for weight decay, 2 for the sums, 4 for the step
+    _row("_fused_adagrad_", flops=8, reads=3, writes=2),
+)  # fmt: skip
 
 
-@traced_as("aten::_amp_foreach_non_finite_check_and_unscale_", leaf_only=True, asks=("kernel",))
-def _unscale(op: OpSignature) -> MultiTensor:
-    """A comparison and a product per element."""
-    return _lists(op, flops=2, reads=1, writes=1)
-
-
-@traced_as("aten::_fused_adam_", "aten::_fused_adamw_", leaf_only=True, asks=("kernel",))
-def _fused_adam(op: OpSignature) -> MultiTensor:
-    """(parameters, gradients, first moments, second moments, ...).
-
-    Per element: 2 for weight decay, 3 and 4 for the moments, 2 for their bias corrections, a root, an addition, a
-    division, a product and a difference: 15. Parameters, gradients and both moments are read, all but the gradients
-    written.
-    """
-    return _lists(op, flops=15, reads=4, writes=3)
-
-
-@traced_as("aten::_fused_sgd_", leaf_only=True, asks=("kernel",))
+@traced_as("aten::_fused_sgd_", leaf_only=True, asks=(KERNEL,))
 def _fused_sgd(op: OpSignature) -> MultiTensor:
     """(parameters, gradients, momenta, ...): 2 for weight decay, 2 for the step, 2 with momentum."""
     momentum = op.has(2)
     return _lists(op, flops=6 if momentum else 4, reads=3 if momentum else 2, writes=2 if momentum else 1)
-
-
-@traced_as("aten::_fused_adagrad_", leaf_only=True, asks=("kernel",))
-def _fused_adagrad(op: OpSignature) -> MultiTensor:
-    """(parameters, gradients, sums of squares, ...): 2 for weight decay, 2 for the sums, 4 for the step."""
-    return _lists(op, flops=8, reads=3, writes=2)

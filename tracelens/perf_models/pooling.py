@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import re
 from math import prod
-from typing import ClassVar, TypeVar
+from typing import ClassVar
 
 from tracelens.dtypes import DType
 from tracelens.errors import SignatureError
 from tracelens.lazy.records import dataclass
-from tracelens.perf_models.base import Like, Moved, PerfModel, traced_as
-from tracelens.perf_models.surroundings import gradient_of, launch_of
+from tracelens.perf_models.base import Like, Moved, PerfModel, aten, bind, traced_as
+from tracelens.perf_models.surroundings import GRADIENT, KERNEL, gradient_of, launch_of
 from tracelens.signature import OpSignature, Shape
 
 
@@ -85,16 +85,6 @@ def _windowed(op: OpSignature, *, dims: int, dilated: bool) -> tuple[Shape, Shap
 _MAXIMUM_OF = re.compile(r"\bmax_pool_forward_n\w+<([\w: ]+?)[,>]")
 
 
-@traced_as("aten::max_pool2d_with_indices", leaf_only=True, asks=("kernel", "gradient"))
-def _max_pool2d(op: OpSignature) -> Pooling:
-    return _maxima(op, dims=2)
-
-
-@traced_as("aten::max_pool3d_with_indices", leaf_only=True, asks=("kernel", "gradient"))
-def _max_pool3d(op: OpSignature) -> Pooling:
-    return _maxima(op, dims=3)
-
-
 def _maxima(op: OpSignature, *, dims: int) -> Pooling:
     """Where the window was not recorded, the gradient has the result's shape; where the type was not, the kernel."""
     dtype, launch, gradient = op.dtype(0), launch_of(op), gradient_of(op)
@@ -106,16 +96,17 @@ def _maxima(op: OpSignature, *, dims: int) -> Pooling:
     return Pooling(x=x, out=out, window=window, indexed=True, dtype=dtype)
 
 
-@traced_as("aten::avg_pool2d", leaf_only=True)
-def _avg_pool2d(op: OpSignature) -> Pooling:
-    x, out, window = _windowed(op, dims=2, dilated=False)
+def _means(op: OpSignature, *, dims: int) -> Pooling:
+    x, out, window = _windowed(op, dims=dims, dilated=False)
     return Pooling(x=x, out=out, window=window, dtype=op.dtype(0))
 
 
-@traced_as("aten::avg_pool3d", leaf_only=True)
-def _avg_pool3d(op: OpSignature) -> Pooling:
-    x, out, window = _windowed(op, dims=3, dilated=False)
-    return Pooling(x=x, out=out, window=window, dtype=op.dtype(0))
+POOLING_OPS = (
+    bind(_maxima, "aten::max_pool2d_with_indices", leaf_only=True, asks=(KERNEL, GRADIENT), dims=2),
+    bind(_maxima, "aten::max_pool3d_with_indices", leaf_only=True, asks=(KERNEL, GRADIENT), dims=3),
+    bind(_means, "aten::avg_pool2d", leaf_only=True, dims=2),
+    bind(_means, "aten::avg_pool3d", leaf_only=True, dims=3),
+)
 
 
 @traced_as("aten::_adaptive_avg_pool2d", "aten::_adaptive_avg_pool3d", leaf_only=True)
@@ -150,7 +141,6 @@ def _adaptive_backward(op: OpSignature) -> PoolingBackward:
     return PoolingBackward(x=x, out=out, window=max(1, prod(x) // max(1, prod(out))), dtype=op.dtype(0))
 
 
-Kind = TypeVar("Kind", bound="GridSampler")
 # Values that one result is made of, by PyTorch's number of the interpolation: linear, nearest, cubic.
 _TAPS = {2: {0: 4, 1: 1, 2: 16}, 3: {0: 8, 1: 1}}
 
@@ -200,25 +190,8 @@ class GridSamplerBackward(GridSampler):
         return ((self._read() + self.image + self.results, self.dtype), (2 * self.grid, self.dtype_grid))
 
 
-@traced_as("aten::grid_sampler_2d", "aten::grid_sampler_3d", "aten::cudnn_grid_sampler")
-def _grid_sampler(op: OpSignature) -> GridSampler:
-    """(image [n,c,..], grid [n,..,dims], interpolation, ...); cuDNN's is linear."""
-    return _sampled(op, 0, 1, 2, GridSampler)
-
-
-@traced_as("aten::grid_sampler_2d_backward", "aten::grid_sampler_3d_backward")
-def _grid_sampler_backward(op: OpSignature) -> GridSamplerBackward:
-    """(gradient, image, grid, interpolation, ...)."""
-    return _sampled(op, 1, 2, 3, GridSamplerBackward)
-
-
-@traced_as("aten::cudnn_grid_sampler_backward")
-def _cudnn_backward(op: OpSignature) -> GridSamplerBackward:
-    """(image, grid, gradient)."""
-    return _sampled(op, 0, 1, 2, GridSamplerBackward)
-
-
-def _sampled(op: OpSignature, image: int, grid: int, mode: int, kind: type[Kind]) -> Kind:
+def _sampled(op: OpSignature, *, image: int, grid: int, mode: int, kind: type[GridSampler]) -> GridSampler:
+    """Slots of an image [n,c,..] and a grid [n,..,dims], and of the interpolation; cuDNN's is linear."""
     x, places = op.shape(image), op.shape(grid)
     dims = len(x) - 2
     how = 0 if "cudnn" in op.name else op.literal(mode)
@@ -234,3 +207,18 @@ def _sampled(op: OpSignature, image: int, grid: int, mode: int, kind: type[Kind]
         dtype=op.dtype(image),
         dtype_grid=op.dtype(grid),
     )
+
+
+GRID_SAMPLERS = (
+    bind(
+        _sampled, *aten("grid_sampler_2d grid_sampler_3d cudnn_grid_sampler"), kind=GridSampler, image=0, grid=1,
+        mode=2,
+    ),
+    # (gradient, image, grid, interpolation, ...)
+    bind(
+        _sampled, *aten("grid_sampler_2d_backward grid_sampler_3d_backward"), kind=GridSamplerBackward, image=1, grid=2,
+        mode=3,
+    ),
+    # (image, grid, gradient)
+    bind(_sampled, "aten::cudnn_grid_sampler_backward", kind=GridSamplerBackward, image=0, grid=1, mode=2),
+)  # fmt: skip

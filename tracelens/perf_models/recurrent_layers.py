@@ -10,7 +10,7 @@ from typing import Any, ClassVar, Literal, TypeAlias
 from tracelens.dtypes import DType
 from tracelens.errors import SignatureError
 from tracelens.lazy.records import dataclass
-from tracelens.perf_models.base import Moved, PerfModel, traced_as, with_fields_of
+from tracelens.perf_models.base import Moved, PerfModel, bind, with_fields_of
 from tracelens.perf_models.gemm import Product
 from tracelens.perf_models.inference_attention import InferenceAttention
 from tracelens.perf_models.sdpa import SDPABackward
@@ -83,46 +83,24 @@ class RecurrentBackward(Recurrent):
         return ((2 * (self.weights + self._activations()), self.dtype),)
 
 
-@traced_as("aten::_cudnn_rnn")
-def _cudnn(op: OpSignature) -> Recurrent:
-    """(input, weights, .., .., hx, cx, mode, hidden, projection, layers, .., dropout, train, bidirectional, ...)."""
-    return _recurrent(op, mode=6, projection=8, layers=9, bidirectional=13)
-
-
-@traced_as("aten::_cudnn_rnn_backward")
-def _cudnn_backward(op: OpSignature) -> RecurrentBackward:
-    """(input, weights, .., .., hx, cx, output, three gradients, mode, hidden, projection, layers, ...)."""
-    return _recurrent(op, mode=10, projection=12, layers=13, bidirectional=17).backward()
-
-
-@traced_as("aten::miopen_rnn")
-def _miopen(op: OpSignature) -> Recurrent:
-    """(input, weights, .., hx, cx, mode, hidden, layers, batch_first, dropout, train, bidirectional, ...)."""
-    return _recurrent(op, mode=5, projection=None, layers=7, bidirectional=11)
-
-
-@traced_as("aten::miopen_rnn_backward")
-def _miopen_backward(op: OpSignature) -> RecurrentBackward:
-    """(input, weights, .., .., hx, cx, output, three gradients, mode, hidden, layers, .., bidirectional (16), ...)."""
-    return _recurrent(op, mode=10, projection=None, layers=12, bidirectional=16).backward()
-
-
-def _recurrent(op: OpSignature, *, mode: int, projection: int | None, layers: int, bidirectional: int) -> Recurrent:
+def _recurrent(
+    op: OpSignature, *, mode: int, projection: int | None, layers: int, bidirectional: int, kind: type[Recurrent]
+) -> Recurrent:
     """``input`` is [steps, batch, features] in either order, or [all steps, features] of packed sequences."""
     *steps, features = op.shape(0)
     numbers = [op.literal(i) for i in (mode, mode + 1, layers)]
-    kind, hidden, count = numbers
-    if kind not in _GATES or not all(isinstance(n, int) and not isinstance(n, bool) for n in numbers):
+    cell, hidden, count = numbers
+    if cell not in _GATES or not all(isinstance(n, int) and not isinstance(n, bool) for n in numbers):
         raise SignatureError(f"{op.name}: kind, hidden size and layers are {numbers}")
     projected = op.literal(projection) if projection is not None else 0
     both = op.literal(bidirectional)
     if not isinstance(both, bool) or not isinstance(projected, int):
         raise SignatureError(f"{op.name}: whether it runs in both directions was not recorded")
-    return Recurrent(
+    return kind(
         steps=prod(steps),
         features=features,
         hidden=hidden,
-        gates=_GATES[kind],
+        gates=_GATES[cell],
         layers=count,
         directions=1 + both,
         projected=projected,
@@ -130,23 +108,32 @@ def _recurrent(op: OpSignature, *, mode: int, projection: int | None, layers: in
     )
 
 
-@traced_as("aten::mkldnn_rnn_layer")
-def _one_dnn(op: OpSignature) -> Recurrent:
-    """(input, weights of the input, of the state, .., .., hx, cx, ...): a layer in one direction, on the CPU."""
-    return _one_layer(op)
-
-
-@traced_as("aten::mkldnn_rnn_layer_backward")
-def _one_dnn_backward(op: OpSignature) -> RecurrentBackward:
-    """As the forward's, with weights in slots 1 and 2 too."""
-    return _one_layer(op).backward()
-
-
-def _one_layer(op: OpSignature) -> Recurrent:
-    """``weights`` are [gates x hidden, features] and [gates x hidden, hidden]."""
+def _one_layer(op: OpSignature, *, kind: type[Recurrent]) -> Recurrent:
+    """Slots 1 and 2 are weights, [gates x hidden, features] and [gates x hidden, hidden]."""
     *steps, features = op.shape(0)
     rows, hidden = op.shape(2)
-    return Recurrent(steps=prod(steps), features=features, hidden=hidden, gates=rows // hidden, dtype=op.dtype(0))
+    return kind(steps=prod(steps), features=features, hidden=hidden, gates=rows // hidden, dtype=op.dtype(0))
+
+
+RECURRENT_OPS = (
+    # (input, weights, .., .., hx, cx, mode, hidden, projection, layers, .., dropout, train, bidirectional, ...)
+    bind(_recurrent, "aten::_cudnn_rnn", kind=Recurrent, mode=6, projection=8, layers=9, bidirectional=13),
+    # (input, weights, .., .., hx, cx, output, three gradients, mode, hidden, projection, layers, ...)
+    bind(
+        _recurrent, "aten::_cudnn_rnn_backward", kind=RecurrentBackward, mode=10, projection=12, layers=13,
+        bidirectional=17,
+    ),
+    # (input, weights, .., hx, cx, mode, hidden, layers, batch_first, dropout, train, bidirectional, ...)
+    bind(_recurrent, "aten::miopen_rnn", kind=Recurrent, mode=5, projection=None, layers=7, bidirectional=11),
+    # (input, weights, .., .., hx, cx, output, three gradients, mode, hidden, layers, .., bidirectional, ...)
+    bind(
+        _recurrent, "aten::miopen_rnn_backward", kind=RecurrentBackward, mode=10, projection=None, layers=12,
+        bidirectional=16,
+    ),
+    # oneDNN: a layer in one direction, on the CPU
+    bind(_one_layer, "aten::mkldnn_rnn_layer", kind=Recurrent),
+    bind(_one_layer, "aten::mkldnn_rnn_layer_backward", kind=RecurrentBackward),
+)  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

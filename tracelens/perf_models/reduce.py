@@ -8,7 +8,17 @@ from typing import Any, ClassVar
 from tracelens.dtypes import DType
 from tracelens.errors import SignatureError
 from tracelens.lazy.records import dataclass
-from tracelens.perf_models.base import Like, Moved, PerfModel, scalar_type, traced_as, traced_name, with_fields_of
+from tracelens.perf_models.base import (
+    Like,
+    Moved,
+    PerfModel,
+    aten,
+    bind,
+    scalar_type,
+    traced_as,
+    traced_name,
+    with_fields_of,
+)
 from tracelens.perf_models.elementwise import Operand, operand
 from tracelens.signature import OpSignature, Shape
 
@@ -65,10 +75,11 @@ def reduced(x: Operand, dims: Any) -> int:
 
 
 def _reduce(
-    op: OpSignature, *, dims: Any, dtype_out: DType | Like | None = Like.FIRST, positions: bool = False
+    op: OpSignature, *, dims: int | None, dtype_out: DType | Like | None = Like.FIRST, positions: bool = False
 ) -> Reduce:
+    """Tensor 0 over the dims in slot ``dims``, over all where it holds none."""
     x = operand(op, 0)
-    results = reduced(x, dims)
+    results = reduced(x, None if dims is None else _dims(op, dims))
     return Reduce(
         elements=prod(x.shape),
         results=results,
@@ -107,7 +118,7 @@ def _sum(op: OpSignature) -> Reduce:
     """(x, dims, keepdim, dtype, out), or (x, dtype): integers are summed as int64."""
     if op.shapes is not None and len(op.shapes) <= 2:
         return _reduce(op, dims=None, dtype_out=_summed_type(op, 1, 2))
-    return _reduce(op, dims=_dims(op, 1), dtype_out=_summed_type(op, 3, 4))
+    return _reduce(op, dims=1, dtype_out=_summed_type(op, 3, 4))
 
 
 @traced_as("aten::max", "aten::min")
@@ -115,22 +126,7 @@ def _extremum(op: OpSignature) -> Reduce | None:
     """(x), (x, dim, keepdim) with positions; (x, other) is elementwise and not this."""
     if op.has(1):
         return None
-    dims = _dims(op, 1)
-    return _reduce(op, dims=dims, positions=dims is not None)
-
-
-@traced_as("aten::amax", "aten::amin", "aten::std", "aten::var", "aten::logsumexp")
-@traced_as("aten::std_mean", "aten::var_mean", leaf_only=True)
-def _over_dims(op: OpSignature) -> Reduce:
-    """(x, dims, ...)."""
-    return _reduce(op, dims=_dims(op, 1))
-
-
-@traced_as("aten::norm", "aten::linalg_norm")
-@traced_as("aten::linalg_vector_norm", leaf_only=True)
-def _norm(op: OpSignature) -> Reduce:
-    """(x, p, dims, keepdim, ...)."""
-    return _reduce(op, dims=_dims(op, 2))
+    return _reduce(op, dims=1, positions=_dims(op, 1) is not None)
 
 
 @traced_as("aten::cumsum", "aten::cumprod")
@@ -148,14 +144,16 @@ def _scan(op: OpSignature) -> Reduce:
     )
 
 
-@traced_as("aten::any", "aten::all", leaf_only=True)
-def _logical(op: OpSignature) -> Reduce:
-    return _reduce(op, dims=_dims(op, 1), dtype_out=DType.BOOL)
-
-
-@traced_as("aten::argmax", "aten::argmin", "aten::count_nonzero", leaf_only=True)
-def _positions(op: OpSignature) -> Reduce:
-    return _reduce(op, dims=_dims(op, 1), dtype_out=DType.INT64)
+REDUCTIONS = (
+    # (x, dims, ...)
+    bind(_reduce, *aten("amax amin std var logsumexp"), dims=1),
+    bind(_reduce, *aten("std_mean var_mean"), leaf_only=True, dims=1),
+    bind(_reduce, *aten("any all"), leaf_only=True, dims=1, dtype_out=DType.BOOL),
+    bind(_reduce, *aten("argmax argmin count_nonzero"), leaf_only=True, dims=1, dtype_out=DType.INT64),
+    # (x, p, dims, keepdim, ...)
+    bind(_reduce, *aten("norm linalg_norm"), dims=2),
+    bind(_reduce, *aten("linalg_vector_norm"), leaf_only=True, dims=2),
+)
 
 
 @traced_as("aten::_local_scalar_dense", "aten::item", leaf_only=True, category="memory")
@@ -216,18 +214,15 @@ def _dim(op: OpSignature, index: int) -> int | None:
 @traced_as("aten::_softmax", "aten::_log_softmax", leaf_only=True)
 def _softmax(op: OpSignature) -> Softmax:
     """(x, dim, half_to_float): with the flag, a half-precision input gives an FP32 result."""
-    widened = op.literal(2) is True
-    return Softmax(
-        shape=op.shape(0), dim=_dim(op, 1), dtype=op.dtype(0), dtype_out=DType.FP32 if widened else Like.FIRST
-    )
+    out = DType.FP32 if op.literal(2) is True else Like.FIRST
+    return Softmax(shape=op.shape(0), dim=_dim(op, 1), dtype=op.dtype(0), dtype_out=out)
 
 
 @traced_as("aten::softmax", "aten::log_softmax", "aten::special_softmax", leaf_only=True)
 def _softmax_wrapper(op: OpSignature) -> Softmax:
     """(x, dim, dtype)."""
-    return Softmax(
-        shape=op.shape(0), dim=_dim(op, 1), dtype=op.dtype(0), dtype_out=scalar_type(op.literal(2)) or Like.FIRST
-    )
+    out = scalar_type(op.literal(2)) or Like.FIRST
+    return Softmax(shape=op.shape(0), dim=_dim(op, 1), dtype=op.dtype(0), dtype_out=out)
 
 
 @traced_as("aten::_safe_softmax", "aten::_masked_softmax", leaf_only=True)

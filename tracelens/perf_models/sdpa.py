@@ -12,10 +12,10 @@ from tracelens.perf_models.base import (
     Like,
     Moved,
     PerfModel,
+    bind,
     distinct_elements,
     recorded_as,
     resolved,
-    traced_as,
     traced_as_pattern,
     traced_name,
     with_fields_of,
@@ -330,167 +330,143 @@ def _probability(value: Any) -> float | None:
     return float(value) if isinstance(value, int | float) else None
 
 
-@traced_as("aten::_scaled_dot_product_flash_attention")
-def _scaled_dot_product_flash(op: OpSignature) -> SDPA:
-    mask = causal(op.literal(4), "top_left")
-    return heads_then_rows(op, 0, mask=mask, dropout=_probability(op.literal(3)), flash=True)
-
-
-@traced_as("aten::_scaled_dot_product_flash_attention_for_cpu")
-def _scaled_dot_product_flash_on_cpu(op: OpSignature) -> SDPA:
-    """(q, k, v, dropout_p, is_causal, attn_mask, scale)."""
-    mask = causal(op.literal(4), "top_left")
-    return heads_then_rows(op, 0, mask=mask, dropout=_probability(op.literal(3)), flash=True, **biased(op, 5))
-
-
-@traced_as("aten::_scaled_dot_product_efficient_attention", "aten::_scaled_dot_product_cudnn_attention")
-def _scaled_dot_product_with_bias(op: OpSignature) -> SDPA:
-    """(q, k, v, attn_bias, compute_log_sumexp, dropout_p, is_causal, ...)."""
-    mask = causal(op.literal(6), "top_left")
-    return heads_then_rows(op, 0, mask=mask, dropout=_probability(op.literal(5)), flash=False, **biased(op, 3))
-
-
-@traced_as("aten::_scaled_dot_product_attention_math", leaf_only=True)
-def _scaled_dot_product_math(op: OpSignature) -> SDPA:
-    mask = causal(op.literal(5), "top_left")
-    return heads_then_rows(op, 0, mask=mask, dropout=_probability(op.literal(4)), flash=False, **biased(op, 3))
-
-
-@traced_as("aten::scaled_dot_product_attention", leaf_only=True)
-def _scaled_dot_product(op: OpSignature) -> SDPA:
-    mask = causal(op.literal(5), "top_left")
-    return heads_then_rows(op, 0, mask=mask, dropout=_probability(op.literal(4)), **biased(op, 3))
-
-
-@traced_as("aten::_flash_attention_forward")
-def _flash_forward(op: OpSignature) -> SDPA:
-    """(q, k, v, cum_seq_q, cum_seq_k, max_q, max_k, dropout_p, is_causal, return_debug_mask, scale, window_size_left,
-    window_size_right, ...).
-
-    The kernel is flash-attn's; its causal mask is anchored at the bottom right.
-    """
-    fields: dict[str, Any] = {
-        "mask": causal(op.literal(8), "bottom_right"),
-        "dropout": _probability(op.literal(7)),
-        "flash": True,
-        **windowed(op, 11, 12, op.literal(8)),
-    }
-    if op.has(3) or len(op.shape(0)) == 3:
-        return _packed_aten(op, 0, cumulative=(3, 4), longest=(5, 6), **fields)
-    return rows_then_heads(op, 0, **fields)
-
-
-@traced_as("aten::_efficient_attention_forward")
-def _efficient_forward(op: OpSignature) -> SDPA:
-    """(q, k, v, bias, cu_seqlens_q, cu_seqlens_k, max_q, max_k, dropout_p, custom_mask_type, compute_log_sumexp, scale,
-    seqlen_k, window_size).
-    """
-    kind = op.literal(9)
-    masks: dict[Any, Mask] = {0: "none", 1: "top_left", 2: "bottom_right"}
-    fields: dict[str, Any] = {
-        "mask": masks.get(kind),
-        "dropout": _probability(op.literal(8)),
-        "flash": False,
-        "window": _local(op.literal(13)),
-        **biased(op, 3),
-    }
-    if op.has(4):
-        return _packed_efficient(op, 0, cumulative=4, **fields)
-    return rows_then_heads(op, 0, **fields)
-
-
-def _local(window: Any) -> int | None:
-    """The window of memory-efficient attention, which counts a query's own key; 0 or nothing is no window."""
-    return window if isinstance(window, int) and not isinstance(window, bool) and window > 0 else None
-
-
-def _packed_efficient(op: OpSignature, first: int, *, cumulative: int, **fields: Any) -> SDPA:
-    """Packed sequences, recorded with a leading batch of one."""
-    q, k, _ = (op.shape(first + i, rank=4) for i in range(3))
-    sequences = op.shape(cumulative, rank=1)[0] - 1
-    lengths = {"s_q": q[1], "s_kv": k[1]} if sequences == 1 else {"s_q": None, "s_kv": None}
-    return _of_slots(op, first, heads=2, b=sequences, tokens_q=q[1], tokens_kv=k[1], **lengths, **fields)
-
-
-def _packed_aten(
-    op: OpSignature, first: int, *, cumulative: tuple[int, int], longest: tuple[int, int], **fields: Any
+def _scaled_dot_product(
+    op: OpSignature,
+    *,
+    first: int = 0,
+    dropout: int,
+    is_causal: int,
+    bias: int | None = None,
+    asked: tuple[int, int] | None = None,
+    **fields: Any,
 ) -> SDPA:
-    sequences = op.shape(cumulative[0], rank=1)[0] - 1 if op.has(cumulative[0]) else None
-    q_max, kv_max = (op.literal(i) for i in longest)
-    return packed(
-        op,
-        first,
-        sequences=sequences,
-        longest_q=q_max if isinstance(q_max, int) else None,
-        longest_kv=kv_max if isinstance(kv_max, int) else None,
-        **fields,
-    )
+    """(.., q, k, v, ..) from slot ``first``; ``asked``: the list that asks for gradients, and the bias' place in it."""
+    fields["mask"] = causal(op.literal(is_causal), "top_left")
+    fields["dropout"] = _probability(op.literal(dropout))
+    if bias is not None:
+        fields |= biased(op, bias, asked is not None and _asks_for(op, *asked))
+    return heads_then_rows(op, first, **fields)
 
 
-@traced_as("aten::_flash_attention_backward")
-def _flash_backward(op: OpSignature) -> SDPABackward:
-    """(grad_out, q, k, v, out, logsumexp, cum_seq_q, cum_seq_k, max_q, max_k, dropout_p, is_causal, rng_state, unused,
-    scale, window_size_left, window_size_right).
+def _scaled_dot_product_backward(op: OpSignature, **slots: Any) -> SDPABackward:
+    """(dO, q, k, v, ...)."""
+    return _scaled_dot_product(op, first=1, **slots).backward()
+
+
+DENSE_OPS = (
+    # (q, k, v, dropout_p, is_causal, ...), with a mask in slot 5 on the CPU
+    bind(_scaled_dot_product, "aten::_scaled_dot_product_flash_attention", dropout=3, is_causal=4, flash=True),
+    bind(
+        _scaled_dot_product, "aten::_scaled_dot_product_flash_attention_for_cpu", dropout=3, is_causal=4, bias=5,
+        flash=True,
+    ),
+    # (q, k, v, attn_bias, compute_log_sumexp, dropout_p, is_causal, ...)
+    bind(
+        _scaled_dot_product, "aten::_scaled_dot_product_efficient_attention",
+        "aten::_scaled_dot_product_cudnn_attention", dropout=5, is_causal=6, bias=3, flash=False,
+    ),
+    # (q, k, v, attn_mask, dropout_p, is_causal, ...)
+    bind(
+        _scaled_dot_product, "aten::_scaled_dot_product_attention_math", leaf_only=True, dropout=4, is_causal=5, bias=3,
+        flash=False,
+    ),
+    bind(_scaled_dot_product, "aten::scaled_dot_product_attention", leaf_only=True, dropout=4, is_causal=5, bias=3),
+    # (dO, q, k, v, out, logsumexp, cum_seq_q, cum_seq_k, max_q, max_k, dropout_p, is_causal, ...)
+    bind(
+        _scaled_dot_product_backward, "aten::_scaled_dot_product_flash_attention_backward", dropout=10, is_causal=11,
+        flash=True,
+    ),
+    # (dO, q, k, v, out, logsumexp, dropout_p, is_causal, attn_mask, scale)
+    bind(
+        _scaled_dot_product_backward, "aten::_scaled_dot_product_flash_attention_for_cpu_backward", dropout=6,
+        is_causal=7, bias=8, flash=True,
+    ),
+    # (dO, q, k, v, attn_bias, out, logsumexp, seed, offset, dropout_p, grad_input_mask, is_causal)
+    bind(
+        _scaled_dot_product_backward, "aten::_scaled_dot_product_efficient_attention_backward", dropout=9, is_causal=11,
+        bias=4, asked=(10, 3), flash=False,
+    ),
+    # (dO, q, k, v, out, logsumexp, seed, offset, bias, cum_q, cum_k, max_q, max_k, dropout_p, is_causal)
+    bind(
+        _scaled_dot_product_backward, "aten::_scaled_dot_product_cudnn_attention_backward", dropout=13, is_causal=14,
+        bias=8, flash=False,
+    ),
+)  # fmt: skip
+
+
+def _flash(
+    op: OpSignature, *, first: int, lengths: int, longest: int, dropout: int, is_causal: int, window: int
+) -> SDPA:
+    """flash-attn's own kernel, whose causal mask is anchored at the bottom right.
+
+    Packed where slots ``lengths`` and the next hold running lengths of queries and keys.
     """
     fields: dict[str, Any] = {
-        "mask": causal(op.literal(11), "bottom_right"),
-        "dropout": _probability(op.literal(10)),
+        "mask": causal(op.literal(is_causal), "bottom_right"),
+        "dropout": _probability(op.literal(dropout)),
         "flash": True,
-        **windowed(op, 15, 16, op.literal(11)),
+        **windowed(op, window, window + 1, op.literal(is_causal)),
     }
-    if op.has(6) or len(op.shape(1)) == 3:
-        return _packed_aten(op, 1, cumulative=(6, 7), longest=(8, 9), **fields).backward()
-    return rows_then_heads(op, 1, **fields).backward()
+    if not op.has(lengths) and len(op.shape(first)) != 3:
+        return rows_then_heads(op, first, **fields)
+    sequences = op.shape(lengths, rank=1)[0] - 1 if op.has(lengths) else None
+    q_max, kv_max = (value if isinstance(value := op.literal(longest + i), int) else None for i in range(2))
+    return packed(op, first, sequences=sequences, longest_q=q_max, longest_kv=kv_max, **fields)
 
 
-@traced_as("aten::_scaled_dot_product_flash_attention_backward")
-def _scaled_dot_product_flash_backward(op: OpSignature) -> SDPABackward:
-    """(grad_out, q, k, v, out, logsumexp, cum_seq_q, cum_seq_k, max_q, max_k, dropout_p, is_causal, ...)."""
-    mask = causal(op.literal(11), "top_left")
-    return heads_then_rows(op, 1, mask=mask, dropout=_probability(op.literal(10)), flash=True).backward()
+def _flash_backward(op: OpSignature, **slots: int) -> SDPABackward:
+    return _flash(op, first=1, **slots).backward()
 
 
-@traced_as("aten::_scaled_dot_product_flash_attention_for_cpu_backward")
-def _scaled_dot_product_flash_backward_on_cpu(op: OpSignature) -> SDPABackward:
-    """(grad_out, q, k, v, out, logsumexp, dropout_p, is_causal, attn_mask, scale)."""
-    mask = causal(op.literal(7), "top_left")
-    dropout, bias = _probability(op.literal(6)), biased(op, 8)
-    return heads_then_rows(op, 1, mask=mask, dropout=dropout, flash=True, **bias).backward()
+def _efficient(
+    op: OpSignature, *, first: int, bias: int, lengths: int, dropout: int, mask: int, window: int, asked: int | None
+) -> SDPA:
+    """xFormers' kernel, laid out ``b s h d``, packed when slot ``lengths`` holds running lengths.
 
-
-@traced_as("aten::_scaled_dot_product_efficient_attention_backward")
-def _scaled_dot_product_efficient_backward(op: OpSignature) -> SDPABackward:
-    """(grad_out, q, k, v, attn_bias, out, logsumexp, seed, offset, dropout_p, grad_input_mask, is_causal)."""
-    mask = causal(op.literal(11), "top_left")
-    bias = biased(op, 4, _asks_for(op, 10, 3))
-    return heads_then_rows(op, 1, mask=mask, dropout=_probability(op.literal(9)), flash=False, **bias).backward()
-
-
-@traced_as("aten::_scaled_dot_product_cudnn_attention_backward")
-def _scaled_dot_product_cudnn_backward(op: OpSignature) -> SDPABackward:
-    """(grad_out, q, k, v, out, logsumexp, seed, offset, bias, cum_q, cum_k, max_q, max_k, dropout_p, is_causal)."""
-    mask = causal(op.literal(14), "top_left")
-    dropout, bias = _probability(op.literal(13)), biased(op, 8)
-    return heads_then_rows(op, 1, mask=mask, dropout=dropout, flash=False, **bias).backward()
-
-
-@traced_as("aten::_efficient_attention_backward")
-def _efficient_backward(op: OpSignature) -> SDPABackward:
-    """(grad_out, q, k, v, bias, out, cu_seqlens_q, cu_seqlens_k, max_q, max_k, logsumexp, dropout_p, seed, offset,
-    custom_mask_type, bias_requires_grad, scale, num_splits_key, window_size, ...); laid out ``b s h d``, packed when
-    cu_seqlens are given.
+    Its window counts a query's own key; 0 or nothing is no window. ``asked``: whether the bias has a gradient.
     """
     masks: dict[Any, Mask] = {0: "none", 1: "top_left", 2: "bottom_right"}
+    size = op.literal(window)
     fields: dict[str, Any] = {
-        "mask": masks.get(op.literal(14)),
-        "dropout": _probability(op.literal(11)),
+        "mask": masks.get(op.literal(mask)),
+        "dropout": _probability(op.literal(dropout)),
         "flash": False,
-        "window": _local(op.literal(18)),
-        **biased(op, 4, op.literal(15) is True),
+        "window": size if _is_limit(size) and size > 0 else None,
+        **biased(op, bias, asked is not None and op.literal(asked) is True),
     }
-    if op.has(6):
-        return _packed_efficient(op, 1, cumulative=6, **fields).backward()
-    return rows_then_heads(op, 1, **fields).backward()
+    if not op.has(lengths):
+        return rows_then_heads(op, first, **fields)
+    # Packed sequences, recorded with a leading batch of one.
+    q, k, _ = (op.shape(first + i, rank=4) for i in range(3))
+    sequences = op.shape(lengths, rank=1)[0] - 1
+    s_q, s_kv = (q[1], k[1]) if sequences == 1 else (None, None)
+    return _of_slots(op, first, heads=2, b=sequences, tokens_q=q[1], tokens_kv=k[1], s_q=s_q, s_kv=s_kv, **fields)
+
+
+def _efficient_backward(op: OpSignature, **slots: int) -> SDPABackward:
+    return _efficient(op, first=1, **slots).backward()
+
+
+PACKED_OPS = (
+    # (q, k, v, cum_seq_q, cum_seq_k, max_q, max_k, dropout_p, is_causal, return_debug_mask, scale, window_size_left,
+    # window_size_right, ...)
+    bind(_flash, "aten::_flash_attention_forward", first=0, lengths=3, longest=5, dropout=7, is_causal=8, window=11),
+    # (dO, q, k, v, out, logsumexp, cum_seq_q, cum_seq_k, max_q, max_k, dropout_p, is_causal, rng_state, unused, scale,
+    # window_size_left, window_size_right)
+    bind(_flash_backward, "aten::_flash_attention_backward", lengths=6, longest=8, dropout=10, is_causal=11, window=15),
+    # (q, k, v, bias, cu_seqlens_q, cu_seqlens_k, max_q, max_k, dropout_p, custom_mask_type, compute_log_sumexp, scale,
+    # seqlen_k, window_size)
+    bind(
+        _efficient, "aten::_efficient_attention_forward", first=0, bias=3, lengths=4, dropout=8, mask=9, window=13,
+        asked=None,
+    ),
+    # (dO, q, k, v, bias, out, cu_seqlens_q, cu_seqlens_k, max_q, max_k, logsumexp, dropout_p, seed, offset,
+    # custom_mask_type, bias_requires_grad, scale, num_splits_key, window_size, ...)
+    bind(
+        _efficient_backward, "aten::_efficient_attention_backward", bias=4, lengths=6, dropout=11, mask=14, window=18,
+        asked=15,
+    ),
+)  # fmt: skip
 
 
 def _recorded_operands(model: SDPA) -> tuple[tuple[Shape, ...], tuple[str, ...], tuple[Shape, ...]]:
