@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import fields
 from math import prod
 from types import FunctionType
-from typing import Any, ClassVar, TypeAlias, TypeVar, get_args, get_type_hints
+from typing import Any, ClassVar, NamedTuple, TypeAlias, TypeVar, get_args, get_type_hints
 
 import numpy as np
 import numpy.typing as npt
@@ -21,7 +21,7 @@ from tracelens.dtypes import DType
 from tracelens.lazy.records import dataclass
 from tracelens.perf_models.kernels import ComputeType
 from tracelens.registry import Claim, Mark, mark
-from tracelens.signature import Shape
+from tracelens.signature import OpSignature, Shape
 
 F = TypeVar("F", bound=Callable[..., Any])
 Kind = TypeVar("Kind", bound="PerfModel")
@@ -40,6 +40,7 @@ class Like(enum.Enum):
     __str__ = __repr__
 
 
+_FIRST = Like.FIRST
 #: (elements, dtype) of each part of what device memory reads and writes.
 Moved: TypeAlias = tuple[tuple[int | float, DType | Like | None], ...]
 #: Name in reports -> the attribute, or the attributes, that it shows.
@@ -120,7 +121,9 @@ class PerfModel:
     def _shown(self, name: str) -> Any:
         """The value of an attribute; a dtype in the trace's spelling."""
         value = getattr(self, name)
-        return traced_name(resolved(value, getattr(self, "dtype", None))) if isinstance(value, DType | Like) else value
+        if type(value) is Like:
+            value = getattr(self, "dtype", None)
+        return value.traced if type(value) is DType else value
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -157,7 +160,7 @@ def total_bytes(*parts: tuple[int | float, DType | Like | None], first: DType | 
     for elements, dtype in parts:
         if not elements:
             continue
-        if isinstance(dtype, Like):
+        if dtype is _FIRST:
             dtype = first
         if dtype is None:
             return None
@@ -269,6 +272,36 @@ def resolved(dtype: DType | Like | None, first: DType | None) -> DType | None:
 def traced_name(dtype: DType | None) -> str | None:
     """A dtype as ``param_dtype_*`` columns show it: the trace's spelling."""
     return None if dtype is None else dtype.traced
+
+
+class Slot(NamedTuple):
+    """An argument as a trace records it; of none, every field is empty."""
+
+    shape: Shape = ()
+    dtype: str = ""
+    stride: Shape = ()
+    scalar: str = ""
+
+    @classmethod
+    def tensor(cls, shape: Shape, dtype: DType | None, stride: Shape | None = None) -> Slot:
+        """A tensor, contiguous unless its ``stride`` is given."""
+        return cls(shape, traced_name(dtype) or "", stride or dense_strides(shape))
+
+
+def recorded_call(name: str, *slots: Slot) -> OpSignature:
+    """What a trace records of a call with these arguments."""
+    shapes, dtypes, strides, scalars = zip(*slots, strict=True)
+    return OpSignature(name=name, shapes=shapes, dtypes=dtypes, strides=strides, scalars=scalars)
+
+
+def number(value: object) -> Slot:
+    """A scalar argument."""
+    return Slot(dtype="Scalar", scalar=str(value))
+
+
+def dense_strides(shape: Shape) -> Shape:
+    """Strides, in elements, of a contiguous tensor of ``shape``."""
+    return tuple(prod(shape[i + 1 :]) for i in range(len(shape)))
 
 
 def scalar_type(recorded: object) -> DType | None:

@@ -14,15 +14,16 @@ from tracelens.perf_models.base import (
     Moved,
     PerfModel,
     Shown,
+    Slot,
     aten,
     bind,
+    number,
     recorded_as,
+    recorded_call,
     resolved,
     traced_as,
-    traced_name,
     with_fields_of,
 )
-from tracelens.perf_models.gemm import dense_strides
 from tracelens.perf_models.surroundings import CALLER, FOLLOWER, GRADIENT, caller_of, follower_of, gradient_of
 from tracelens.signature import OpSignature, Shape
 
@@ -255,19 +256,17 @@ def _gradients(op: OpSignature, *, stride: int) -> ConvBackward:
 
 @recorded_as("aten::convolution")
 def _recorded_convolution(model: Conv) -> OpSignature:
-    x, w = traced_name(model.dtype) or "", traced_name(resolved(model.dtype_w, model.dtype)) or ""
-    lists = [str(list(v)) for v in (model.stride, model.padding, model.dilation)]
-    return OpSignature(
-        name="aten::convolution",
-        shapes=(model.x, model.w, (model.out[1],) if model.bias else (), (), (), (), (), (), ()),
-        dtypes=(x, w, w if model.bias else "", *["ScalarList"] * 3, "Scalar", "ScalarList", "Scalar"),
-        strides=(
-            model.stride_x or dense_strides(model.x),
-            model.stride_w or dense_strides(model.w),
-            (1,) if model.bias else (),
-            *[()] * 6,
-        ),
-        scalars=("", "", "", *lists, str(model.transposed), str(list(model.output_padding)), str(model.groups)),
+    dtype_w = resolved(model.dtype_w, model.dtype)
+    stride, padding, dilation, output_padding = (
+        Slot(dtype="ScalarList", scalar=str(list(sizes)))
+        for sizes in (model.stride, model.padding, model.dilation, model.output_padding)
+    )
+    return recorded_call(
+        "aten::convolution",
+        Slot.tensor(model.x, model.dtype, model.stride_x),
+        Slot.tensor(model.w, dtype_w, model.stride_w),
+        Slot.tensor((model.out[1],), dtype_w) if model.bias else Slot(),
+        *(stride, padding, dilation, number(model.transposed), output_padding, number(model.groups)),
     )
 
 

@@ -13,6 +13,7 @@ from tracelens.lazy.records import dataclass
 from tracelens.perf_models.base import (
     Moved,
     PerfModel,
+    aten,
     scalar_type,
     total_bytes,
     traced_as,
@@ -140,8 +141,7 @@ def _take(op: OpSignature) -> Movement:
 
 
 @traced_as(
-    "aten::scatter", "aten::scatter_", "aten::scatter_add", "aten::scatter_add_", "aten::scatter_reduce",
-    "aten::scatter_reduce_",
+    *aten("scatter scatter_add scatter_reduce", "", "_"),
     leaf_only=True,
     category="index",
 )  # fmt: skip

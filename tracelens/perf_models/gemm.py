@@ -14,14 +14,16 @@ from tracelens.perf_models.base import (
     Moved,
     PerfModel,
     Shown,
+    Slot,
     aten,
     bind,
     distinct_elements,
+    number,
     recorded_as,
+    recorded_call,
     resolved,
     scalar_type,
     traced_as,
-    traced_name,
 )
 from tracelens.signature import OpSignature, Shape
 
@@ -381,50 +383,30 @@ def _scaled(op: OpSignature, *, bias: int, out: int, scales: int, scale: DType |
     )
 
 
-def _recorded_operands(model: GEMM) -> tuple[tuple[Shape, Shape], tuple[str, str], tuple[Shape, Shape]]:
-    """Shapes, types and strides of A and B, FP4 in pairs; row-major strides where the model does not say."""
-    batch = (model.b,) if model.b > 1 else ()
+def _recorded_operands(model: GEMM, *, batched: bool = False) -> tuple[Slot, Slot]:
+    """A and B, FP4 in pairs; row-major strides where the model does not say."""
+    batch = (model.b,) if batched or model.b > 1 else ()
     k = model.k // 2 if model.dtype is DType.FP4_E2M1 else model.k
-    a, b = (*batch, model.m, k), (*batch, k, model.n)
-    types = (traced_name(model.dtype) or "", traced_name(resolved(model.dtype_b, model.dtype)) or "")
-    return (a, b), types, (model.stride_a or dense_strides(a), model.stride_b or dense_strides(b))
-
-
-def dense_strides(shape: Shape) -> Shape:
-    """Strides, in elements, of a contiguous tensor of ``shape``."""
-    strides: list[int] = []
-    step = 1
-    for dim in reversed(shape):
-        strides.insert(0, step)
-        step *= dim
-    return tuple(strides)
+    return (
+        Slot.tensor((*batch, model.m, k), model.dtype, model.stride_a),
+        Slot.tensor((*batch, k, model.n), resolved(model.dtype_b, model.dtype), model.stride_b),
+    )
 
 
 @recorded_as("aten::mm")
 def _recorded_mm(model: GEMM) -> OpSignature:
-    shapes, types, strides = _recorded_operands(model)
-    return OpSignature(name="aten::mm", shapes=shapes, dtypes=types, strides=strides, scalars=("", ""))
+    return recorded_call("aten::mm", *_recorded_operands(model))
 
 
 @recorded_as("aten::bmm")
 def _recorded_bmm(model: GEMM) -> OpSignature:
-    (a, b), types, _ = _recorded_operands(model)
-    a, b = (model.b, *a[-2:]), (model.b, *b[-2:])
-    strides = (model.stride_a or dense_strides(a), model.stride_b or dense_strides(b))
-    return OpSignature(name="aten::bmm", shapes=(a, b), dtypes=types, strides=strides, scalars=("", ""))
+    return recorded_call("aten::bmm", *_recorded_operands(model, batched=True))
 
 
 @recorded_as("aten::addmm")
 def _recorded_addmm(model: GEMM) -> OpSignature:
-    (a, b), types, (stride_a, stride_b) = _recorded_operands(model)
-    bias = traced_name(resolved(model.dtype_bias, model.dtype)) or ""
-    return OpSignature(
-        name="aten::addmm",
-        shapes=((model.n,), a, b, (), ()),
-        dtypes=(bias, *types, "Scalar", "Scalar"),
-        strides=((1,), stride_a, stride_b, (), ()),
-        scalars=("", "", "", "1", "1"),
-    )
+    bias = Slot.tensor((model.n,), resolved(model.dtype_bias, model.dtype))
+    return recorded_call("aten::addmm", bias, *_recorded_operands(model), number(1), number(1))
 
 
 def weight_only(op: OpSignature, x: int, *, n: int, weight: DType | None, scales: tuple[int, ...] = ()) -> GEMM:

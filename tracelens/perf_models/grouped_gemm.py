@@ -12,14 +12,15 @@ from tracelens.perf_models.base import (
     Moved,
     PerfModel,
     Shown,
+    Slot,
     recorded_as,
+    recorded_call,
     resolved,
     scalar_type,
     traced_as,
-    traced_name,
     with_fields_of,
 )
-from tracelens.perf_models.gemm import Product, dense_strides, product_flops, product_operands, scale_type, widened
+from tracelens.perf_models.gemm import Product, product_flops, product_operands, scale_type, widened
 from tracelens.signature import OpSignature
 
 PADDED_ROWS = "rows beyond the offsets are padding, and how many there are was not recorded"
@@ -188,11 +189,11 @@ def _recorded_grouped_mm(model: GroupedGEMM) -> OpSignature:
     b: tuple[int, ...] = (model.groups, model.k, model.n)
     if isinstance(model, GroupedGEMMVariableK):
         a, b = (model.k, model.m), (model.m, model.n)
-    types = (traced_name(model.dtype) or "", traced_name(resolved(model.dtype_b, model.dtype)) or "")
-    return OpSignature(
-        name="aten::_grouped_mm",
-        shapes=(a, b, (model.groups,), (), ()),
-        dtypes=(*types, "int", "", ""),
-        strides=(dense_strides(a), dense_strides(b), (1,), (), ()),
-        scalars=("", "", "", "", ""),
+    return recorded_call(
+        "aten::_grouped_mm",
+        Slot.tensor(a, model.dtype),
+        Slot.tensor(b, resolved(model.dtype_b, model.dtype)),
+        Slot((model.groups,), "int", (1,)),
+        Slot(),
+        Slot(),
     )

@@ -12,15 +12,18 @@ from tracelens.perf_models.base import (
     Like,
     Moved,
     PerfModel,
+    Slot,
     bind,
     distinct_elements,
+    number,
     recorded_as,
+    recorded_call,
     resolved,
     traced_as_pattern,
     traced_name,
     with_fields_of,
 )
-from tracelens.signature import OpSignature, Shape
+from tracelens.signature import OpSignature
 
 #: Which keys query ``i`` sees. ``top_left``: keys ``<= i`` (aten's ``is_causal``); ``bottom_right``: keys
 #: ``<= i + s_kv - s_q`` (flash-attn >= 2.1, whose changelog describes the change). They agree when the lengths do.
@@ -469,45 +472,41 @@ PACKED_OPS = (
 )  # fmt: skip
 
 
-def _recorded_operands(model: SDPA) -> tuple[tuple[Shape, ...], tuple[str, ...], tuple[Shape, ...]]:
+def _recorded_operands(model: SDPA) -> tuple[Slot, Slot, Slot]:
     """Q, K and V of a dense call as ``b h s d``, stored ``b s h d`` as attention layers leave them."""
     s_q, s_kv = model.s_q or 0, model.s_kv or 0
-    shapes = (
-        (model.b, model.q_heads, s_q, model.d_qk),
-        (model.b, model.kv_heads, s_kv, model.d_qk),
-        (model.b, model.kv_heads, s_kv, model.d_v),
+    return (
+        _heads_first(model, model.q_heads, s_q, model.d_qk, model.dtype),
+        _heads_first(model, model.kv_heads, s_kv, model.d_qk, model.dtype_k),
+        _heads_first(model, model.kv_heads, s_kv, model.d_v, model.dtype_v),
     )
-    types = tuple(traced_name(resolved(d, model.dtype)) or "" for d in (model.dtype, model.dtype_k, model.dtype_v))
-    return shapes, types, tuple((h * s * d, d, h * d, 1) for _, h, s, d in shapes)
+
+
+def _heads_first(model: SDPA, heads: int, rows: int, size: int, dtype: DType | Like | None) -> Slot:
+    strides = (heads * rows * size, size, heads * size, 1)
+    return Slot.tensor((model.b, heads, rows, size), resolved(dtype, model.dtype), strides)
 
 
 @recorded_as("aten::_scaled_dot_product_flash_attention")
 def _recorded_scaled_dot_product_flash(model: SDPA) -> OpSignature:
-    shapes, types, strides = _recorded_operands(model)
-    return OpSignature(
-        name="aten::_scaled_dot_product_flash_attention",
-        shapes=(*shapes, (), (), (), ()),
-        dtypes=(*types, "Scalar", "Scalar", "Scalar", "Scalar"),
-        strides=(*strides, (), (), (), ()),
-        scalars=("", "", "", str(model.dropout or 0.0), str(model.mask != "none"), "False", ""),
+    return recorded_call(
+        "aten::_scaled_dot_product_flash_attention",
+        *_recorded_operands(model),
+        *(number(model.dropout or 0.0), number(model.mask != "none"), number(False), number("")),
     )
 
 
 @recorded_as("aten::_scaled_dot_product_flash_attention_backward")
 def _recorded_scaled_dot_product_flash_backward(model: SDPA) -> OpSignature:
-    shapes, types, strides = _recorded_operands(model)
     s_q = model.s_q or 0
-    out: Shape = (model.b, model.q_heads, s_q, model.d_v)
-    stride: Shape = (model.q_heads * s_q * model.d_v, model.d_v, model.q_heads * model.d_v, 1)
-    rows: Shape = (model.b, model.q_heads, s_q)
-    return OpSignature(
-        name="aten::_scaled_dot_product_flash_attention_backward",
-        shapes=(out, *shapes, out, rows, (), (), (), (), (), (), (), (), ()),
-        dtypes=(types[0], *types, types[0], "float", "", "", *["Scalar"] * 4, "long int", "long int", "Scalar"),
-        strides=(stride, *strides, stride, (model.q_heads * s_q, s_q, 1), (), (), (), (), (), (), (), (), ()),
-        scalars=(*[""] * 8, str(s_q), str(model.s_kv or 0), str(model.dropout or 0.0), str(model.mask != "none"),
-                 "", "", ""),
-    )  # fmt: skip
+    out = _heads_first(model, model.q_heads, s_q, model.d_v, model.dtype)
+    log_sums = Slot.tensor((model.b, model.q_heads, s_q), DType.FP32)
+    numbers = map(number, (s_q, model.s_kv or 0, model.dropout or 0.0, model.mask != "none"))
+    seed = Slot(dtype="long int")
+    return recorded_call(
+        "aten::_scaled_dot_product_flash_attention_backward",
+        *(out, *_recorded_operands(model), out, log_sums, Slot(), Slot(), *numbers, seed, seed, number("")),
+    )
 
 
 Kind = TypeVar("Kind", bound=SDPA)
