@@ -34,7 +34,7 @@ from tracelens.dtypes import DType
 from tracelens.extensions import bundled_extensions, overlay
 from tracelens.hardware import HardwareSpec
 from tracelens.perf_models import GEMM, SDPA, Collective, EPComm, GroupedGEMM, PerfModel, SDPABackward, bindings
-from tracelens.perf_models.optimizer import MultiTensor
+from tracelens.perf_models.elementwise import MultiTensor
 from tracelens.signature import OpSignature
 from tracelens.trace.writer import (
     DistributedJob,

@@ -8,12 +8,12 @@ arguments, so the outer of the two is the one with the model.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from typing import ClassVar
 
 from tracelens import GEMM, DType, EPComm, GroupedGEMM, OpSignature, PerfModel, SignatureError, traced_as
-from tracelens.perf_models import GroupedGEMMVariableK, UnaryElementwise, total_bytes
-from tracelens.perf_models.base import scalar_type
+from tracelens.perf_models import GroupedGEMMVariableK, UnaryElementwise
+from tracelens.perf_models.base import Moved, scalar_type, with_fields_of
 from tracelens.perf_models.collective import COMBINE, DISPATCH, given_tokens, routed_tokens
 from tracelens.perf_models.elementwise import Operand
 from tracelens.perf_models.gemm import check_inner
@@ -185,11 +185,9 @@ class DualQuantization(PerfModel):
     def flops(self) -> int:
         return 2 * self.elements
 
-    def hbm_bytes(self) -> int | float | None:
+    def moved(self) -> Moved:
         scales = math.ceil(self.elements / 32)
-        return total_bytes(
-            (self.elements, self.dtype), (2 * self.elements, DType.FP4_E2M1), (2 * scales, DType.FP8_E8M0FNU)
-        )
+        return ((self.elements, self.dtype), (2 * self.elements, DType.FP4_E2M1), (2 * scales, DType.FP8_E8M0FNU))
 
 
 @traced_as("primus::quantize_mxfp4_dual", *_in_both(("quantize_mxfp4_dual",)))
@@ -214,8 +212,8 @@ class FusedLayerNormModulate(PerfModel):
     def flops(self) -> int:
         return 12 * self.elements
 
-    def hbm_bytes(self) -> int | float | None:
-        return total_bytes((2 * self.elements, self.dtype))
+    def moved(self) -> Moved:
+        return ((2 * self.elements, self.dtype),)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -227,8 +225,8 @@ class FusedLayerNormModulateBackward(FusedLayerNormModulate):
     def flops(self) -> int:
         return 15 * self.elements
 
-    def hbm_bytes(self) -> int | float | None:
-        return total_bytes((3 * self.elements, self.dtype))
+    def moved(self) -> Moved:
+        return ((3 * self.elements, self.dtype),)
 
 
 @traced_as("primus::fused_ln_modulate")
@@ -252,7 +250,7 @@ class MoETransfer(EPComm):
 
     def backward(self, gradient: OpSignature | None = None) -> EPComm:
         back = EPComm.backward(self, gradient)
-        return MoETransferBackward(**{f.name: getattr(back, f.name) for f in fields(back)})
+        return with_fields_of(back, MoETransferBackward)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

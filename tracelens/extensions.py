@@ -28,7 +28,7 @@ from typing import Any, TypeAlias
 
 from tracelens.errors import UsageError
 from tracelens.lazy.records import dataclass
-from tracelens.registry import Registry, marks_of
+from tracelens.registry import Registry, marked_in, marks_of
 
 ENTRY_POINT_GROUP = "tracelens.extensions"
 #: What a command line says instead of a name so that no bundled extension switches itself on.
@@ -75,7 +75,7 @@ class Extension:
 
     def additions(self) -> tuple[tuple[str, str, str], ...]:
         """(kind of mark, key, ``file.py:12 (name)``) of everything it adds, sorted."""
-        kinds = {found.kind for source in self.sources for target in _marked(source) for found in marks_of(target)}
+        kinds = {found.kind for source in self.sources for target in marked_in(source) for found in marks_of(target)}
         claims = [(kind, claim) for kind in kinds for claim in Registry.collect(kind, self.sources).values()]
         return tuple(sorted((kind, claim.key, claim.origin) for kind, claim in claims))
 
@@ -86,7 +86,7 @@ class Extension:
         A module that marks nothing but has the hooks of TraceLens adds what they amount to.
         """
         sources, note = (source,), ""
-        if not _marked(source):
+        if not marked_in(source):
             held = vars(source) if isinstance(source, ModuleType) else {}
             if not any(hook in held for hook in _FOREIGN_HOOKS):
                 example = _example("my_lib::gemm")
@@ -330,11 +330,6 @@ def _failure(shown: str, path: str | None, error: BaseException) -> str:
 def _at(filename: str, path: str | None, shown: str) -> str:
     """The user's spelling of the file; for one that failed further down, both."""
     return shown if filename == path else f"{shown}: {filename}"
-
-
-def _marked(source: object) -> list[object]:
-    values = vars(source).values() if isinstance(source, ModuleType) else [source]
-    return [value for value in values if not isinstance(value, ModuleType) and marks_of(value)]
 
 
 def _has_foreign_hooks(path: Path) -> bool:

@@ -82,7 +82,7 @@ class Registry(Mapping[str, Claim]):
         """From modules, or marked objects themselves. UsageError when two different objects claim one key."""
         claims: dict[str, Claim] = {}
         for source in sources:
-            for target in _candidates(source):
+            for target in marked_in(source):
                 for found in marks_of(target):
                     if found.kind != kind:
                         continue
@@ -152,9 +152,10 @@ def _announcements(path: tuple[str, ...]) -> bytes | None:
 def origin_of(target: object, source: object) -> str:
     """``file.py:12`` of a marked object where Python knows it, else the module's name.
 
-    An object that was made for another one says so: its ``__stands_for__``.
+    An object that was made for another one says so: its ``__stands_for__``. Of a row of a table it is the function.
     """
     target = getattr(target, "__stands_for__", target)
+    target = target.func if isinstance(target, functools.partial) else target
     module = source if isinstance(source, ModuleType) else inspect.getmodule(target)
     name = getattr(module, "__name__", "?")
     code = getattr(target, "__code__", None)
@@ -171,16 +172,22 @@ def origin_of(target: object, source: object) -> str:
     return f"{Path(*path.parts[-shown:])}:{line} ({getattr(target, '__qualname__', name)})"
 
 
-def _candidates(source: object) -> Iterator[object]:
+def marked_in(source: object) -> tuple[object, ...]:
+    """Marked objects at a module's top level, and the rows of tables there; what is no module stands for itself."""
     if not isinstance(source, ModuleType):
-        yield source
-        return
-    yield from _own_marked(source) if source.__name__.startswith("tracelens.") else _marked(source)
+        return (source,) if marks_of(source) else ()
+    return _of_own_module(source) if source.__name__.startswith("tracelens.") else _of_module(source)
 
 
-def _marked(module: ModuleType) -> tuple[object, ...]:
-    return tuple(value for value in vars(module).values() if not isinstance(value, ModuleType) and marks_of(value))
+def _of_module(module: ModuleType) -> tuple[object, ...]:
+    found: list[object] = []
+    for value in vars(module).values():
+        if not isinstance(value, ModuleType) and marks_of(value):
+            found.append(value)
+        elif isinstance(value, tuple):
+            found += (row for row in value if isinstance(row, functools.partial) and marks_of(row))
+    return tuple(found)
 
 
 #: Modules of ours are asked for several kinds of marks, and stay as they are.
-_own_marked = functools.cache(_marked)
+_of_own_module = functools.cache(_of_module)

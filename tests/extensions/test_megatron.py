@@ -13,7 +13,7 @@ from tracelens.errors import SignatureError
 from tracelens.extensions import load_extension, overlay
 from tracelens.perf_models.base import category_of
 from tracelens.perf_models.collective import EPComm
-from tracelens.perf_models.grouped_gemm import GroupedGEMM
+from tracelens.perf_models.gemm import GroupedGEMM
 from tracelens.registry import Registry
 from tracelens.signature import OpSignature
 

@@ -53,14 +53,13 @@ from tracelens.perf_models import (
     TopKRows,
     UnaryElementwise,
 )
-from tracelens.perf_models.conv import FourierTransform
+from tracelens.perf_models.conv import FourierTransform, GridSampler, GridSamplerBackward
 from tracelens.perf_models.normalization import (
     FusedRMSNorm,
     FusedRMSNormBackward,
     NormalizationPart,
     NormalizationPartBackward,
 )
-from tracelens.perf_models.pooling import GridSampler, GridSamplerBackward
 from tracelens.perf_models.recurrent_layers import Recurrent
 from tracelens.perf_models.triton_kernels import FusedKernel
 

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from tracelens.dtypes import DType
 from tracelens.perf_models import GEMM, GroupedGEMM, GroupedGEMMVariableK, bindings, inverses
-from tracelens.perf_models.grouped_gemm import PADDED_ROWS
+from tracelens.perf_models.gemm import PADDED_ROWS
 from tracelens.signature import OpSignature
 
 SIZES = st.integers(1, 4096)

@@ -10,7 +10,7 @@ import pytest
 
 from tracelens.errors import UsageError
 from tracelens.perf_models import GEMM, SDPA, Collective, EPComm, GroupedGEMM
-from tracelens.perf_models.selective_attention import SelectiveAttention
+from tracelens.perf_models.inference_attention import SelectiveAttention
 from tracelens.training_options import Attention, PrecisionName
 from tracelens.workload import rank_ops
 from tracelens.workload.memory import activation_bytes

@@ -36,8 +36,7 @@ from tracelens.extensions import TREE_HOOK
 from tracelens.lazy.records import dataclass
 from tracelens.perf_models.base import CategoryOf, PerfModel, traced_as
 from tracelens.perf_models.collective import COMBINE, DISPATCH, EPComm, given_tokens
-from tracelens.perf_models.gemm import GEMM
-from tracelens.perf_models.grouped_gemm import GroupedGEMM
+from tracelens.perf_models.gemm import GEMM, GroupedGEMM
 from tracelens.perf_models.normalization import Normalization
 from tracelens.perf_models.sdpa import SDPA
 from tracelens.registry import mark

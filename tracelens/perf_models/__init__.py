@@ -15,19 +15,37 @@ from tracelens.perf_models.base import (
     traced_as,
 )
 from tracelens.perf_models.collective import AllReduceRMSNorm, Collective, CustomCollective, EPComm
-from tracelens.perf_models.conv import Conv, ConvBackward
+from tracelens.perf_models.conv import Conv, ConvBackward, Pooling, PoolingBackward
 from tracelens.perf_models.data_movement import Movement, PooledLookup, PooledLookupBackward, Sort
-from tracelens.perf_models.elementwise import BinaryElementwise, Elementwise, GroupQuant, Operand, UnaryElementwise
-from tracelens.perf_models.gemm import GEMM, DynamicQuantGEMM, GEMMBackward
-from tracelens.perf_models.grouped_gemm import GroupedGEMM, GroupedGEMMBackward, GroupedGEMMVariableK
+from tracelens.perf_models.elementwise import (
+    BinaryElementwise,
+    Elementwise,
+    GroupQuant,
+    MultiTensor,
+    Operand,
+    UnaryElementwise,
+)
+from tracelens.perf_models.gemm import (
+    GEMM,
+    DynamicQuantGEMM,
+    GEMMBackward,
+    GroupedGEMM,
+    GroupedGEMMBackward,
+    GroupedGEMMVariableK,
+)
 from tracelens.perf_models.inference_attention import (
     AttentionSums,
     CacheWrite,
+    IndexerScores,
+    IndexerScoresBackward,
     InferenceAttention,
     InferenceStep,
     RoPE,
     RoPEBackward,
+    SelectiveAttention,
+    SelectiveAttentionBackward,
     SparseAttention,
+    TopKRows,
     annotated_as,
     attention_sums,
 )
@@ -44,8 +62,6 @@ from tracelens.perf_models.normalization import (
     RMSNormBackward,
 )
 from tracelens.perf_models.old_names import find_moved_modules
-from tracelens.perf_models.optimizer import MultiTensor
-from tracelens.perf_models.pooling import Pooling, PoolingBackward
 from tracelens.perf_models.recurrent_layers import (
     CausalConv1d,
     CausalConv1dBackward,
@@ -57,13 +73,6 @@ from tracelens.perf_models.recurrent_layers import (
 )
 from tracelens.perf_models.reduce import CrossEntropy, CrossEntropyBackward, Reduce, Softmax, SoftmaxBackward
 from tracelens.perf_models.sdpa import SDPA, SDPABackward
-from tracelens.perf_models.selective_attention import (
-    IndexerScores,
-    IndexerScoresBackward,
-    SelectiveAttention,
-    SelectiveAttentionBackward,
-    TopKRows,
-)
 from tracelens.perf_models.surroundings import BackwardOf, BackwardPairs, InnerOp, OpCall, holds_ops
 from tracelens.registry import Registry
 from tracelens.signature import OpSignature

@@ -1,7 +1,5 @@
 """What every perf model answers, how a traced name is bound to one, and the work of many models as arrays.
 
-What every perf model answers, and how a traced name is bound to one.
-
 Letters used for dimensions: ``b`` batch, ``s`` sequence, ``m n k`` GEMM, ``h`` hidden, ``q``/``kv`` heads,
 ``d_qk``/``d_v`` head dims, ``f`` ffn, ``e`` experts, ``t`` tokens, ``p`` ranks.
 """
@@ -10,11 +8,11 @@ from __future__ import annotations
 
 import enum
 import functools
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import fields
 from math import prod
 from types import FunctionType
-from typing import Any, ClassVar, TypeVar, get_args, get_type_hints
+from typing import Any, ClassVar, NamedTuple, TypeAlias, TypeVar, get_args, get_type_hints
 
 import numpy as np
 import numpy.typing as npt
@@ -23,17 +21,37 @@ from tracelens.dtypes import DType
 from tracelens.lazy.records import dataclass
 from tracelens.perf_models.kernels import ComputeType
 from tracelens.registry import Claim, Mark, mark
-from tracelens.signature import Shape
+from tracelens.signature import OpSignature, Shape
 
 F = TypeVar("F", bound=Callable[..., Any])
+Kind = TypeVar("Kind", bound="PerfModel")
 #: The family of operations that only stream memory.
 MEMORY = "memory"
+
+
+class Like(enum.Enum):
+    """Default of an operand's dtype: that of the first operand, whatever that is (None is *unknown*)."""
+
+    FIRST = "as the first operand"
+
+    def __repr__(self) -> str:
+        return self.value
+
+    __str__ = __repr__
+
+
+_FIRST = Like.FIRST
+#: (elements, dtype) of each part of what device memory reads and writes.
+Moved: TypeAlias = tuple[tuple[int | float, DType | Like | None], ...]
+#: Name in reports -> the attribute, or the attributes, that it shows.
+Shown: TypeAlias = Mapping[str, str | tuple[str, ...]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PerfModel:
     """An operation's work, from its dimensions alone. None means *not determined by what was recorded*.
 
+    A model says its ``flops``, and what it reads and writes in ``moved``, from which its bytes follow.
     ``category`` is the name in reports; ``engine`` is what does the arithmetic: ``"matrix"``, ``"vector"``, or
     ``"none"`` for pure data movement.
     """
@@ -51,14 +69,21 @@ class PerfModel:
     stream: ClassVar[str] = "stream"
     #: Whether the work is concluded from names and sizes that do not determine it, and so may be too much.
     inferred: ClassVar[bool] = False
+    #: What reports show of it; None: every field under its own name.
+    shown: ClassVar[Shown | None] = None
 
     def flops(self) -> int | float | None:
         """Floating-point operations; a fused multiply-add counts as two, as in torch.utils.flop_counter."""
         raise NotImplementedError
 
-    def hbm_bytes(self) -> int | float | None:
-        """The least bytes that device memory must read and write; None when a width is unknown."""
+    def moved(self) -> Moved | None:
+        """The least that device memory must read and write; None where that was not recorded."""
         raise NotImplementedError
+
+    def hbm_bytes(self) -> int | float | None:
+        """The bytes of what is ``moved``; None when a width is unknown."""
+        moved = self.moved()
+        return None if moved is None else total_bytes(*moved, first=getattr(self, "dtype", None))
 
     def wire_bytes(self) -> int | float | None:
         """Bytes that leave the device over its interconnect; 0 for everything that is no communication."""
@@ -86,7 +111,19 @@ class PerfModel:
 
     def parameters(self) -> dict[str, Any]:
         """Name -> value of the dimensions, as the ``param_*`` columns show them."""
-        return {f.name: getattr(self, f.name) for f in fields(self)}
+        if self.shown is None:
+            return {f.name: getattr(self, f.name) for f in fields(self)}
+        return {
+            name: self._shown(of) if isinstance(of, str) else tuple(map(self._shown, of))
+            for name, of in self.shown.items()
+        }
+
+    def _shown(self, name: str) -> Any:
+        """The value of an attribute; a dtype in the trace's spelling."""
+        value = getattr(self, name)
+        if type(value) is Like:
+            value = getattr(self, "dtype", None)
+        return value.traced if type(value) is DType else value
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -100,7 +137,7 @@ class UnknownWork(PerfModel):
     def flops(self) -> None:
         return
 
-    def hbm_bytes(self) -> None:
+    def moved(self) -> None:
         return
 
     @property
@@ -111,12 +148,20 @@ class UnknownWork(PerfModel):
         return self.of.parameters()
 
 
-def total_bytes(*parts: tuple[int | float, DType | None]) -> int | float | None:
-    """Sum of (elements, dtype) in bytes; None as soon as one dtype with elements is unknown."""
+def with_fields_of(model: PerfModel, kind: type[Kind], **changed: Any) -> Kind:
+    """A ``kind`` with the fields that ``model`` shares with it, but for the ``changed`` ones."""
+    shared = {f.name: getattr(model, f.name) for f in fields(kind) if hasattr(model, f.name)}
+    return kind(**shared | changed)
+
+
+def total_bytes(*parts: tuple[int | float, DType | Like | None], first: DType | None = None) -> int | float | None:
+    """Sum of (elements, dtype) in bytes, ``first`` being the first operand's; None as soon as one is unknown."""
     total: int | float = 0
     for elements, dtype in parts:
         if not elements:
             continue
+        if dtype is _FIRST:
+            dtype = first
         if dtype is None:
             return None
         nbytes = elements * dtype.width_bytes
@@ -158,6 +203,33 @@ def traced_as_pattern(
     return mark("traced_as_pattern", *patterns, category=category, leaf_only=False, per_step=per_step, asks=asks)
 
 
+def bind(
+    read: Callable[..., Any],
+    *names: str,
+    category: str | None = None,
+    leaf_only: bool = False,
+    per_step: bool = False,
+    asks: tuple[str, ...] = (),
+    **slots: Any,
+) -> functools.partial[Any]:
+    """A row of a table of bindings: calls of ``names`` are ``read(op, **slots)``; options as for ``traced_as``.
+
+    The slots are those of the recorded signature in which ``read`` finds the operands. Tuples of rows at the top level
+    of a module are found. Where a reader makes several kinds of model, the slot ``kind`` says which.
+    """
+    row = functools.partial(read, **slots)
+    return traced_as(*names, category=category, leaf_only=leaf_only, per_step=per_step, asks=asks)(row)
+
+
+def aten(names: str, *suffixes: str) -> tuple[str, ...]:
+    """Names in ATen's namespace, each with every one of the ``suffixes``.
+
+    >>> aten("add mul", "", "_")
+    ('aten::add', 'aten::add_', 'aten::mul', 'aten::mul_')
+    """
+    return tuple(f"aten::{name}{suffix}" for name in names.split() for suffix in suffixes or ("",))
+
+
 def recorded_as(*names: str) -> Callable[[F], F]:
     """Marks ``inverse(model) -> OpSignature``: what a trace would record for a perf model (inverse of a binding)."""
     return mark("recorded_as", *names)
@@ -172,9 +244,14 @@ def category_of(claim: Claim) -> str | None:
 
 def models_of(claim: Claim) -> tuple[type[PerfModel], ...]:
     """The perf models that a ``traced_as`` claim's binding says it returns."""
+    target = claim.target
+    if isinstance(target, functools.partial):
+        kind, target = target.keywords.get("kind"), target.func
+        if isinstance(kind, type):
+            return (kind,)
     # A marked object of an extension may be of any class: only functions are sure to be hashable.
-    is_function = isinstance(claim.target, FunctionType)
-    return _models_returned_by(claim.target) if is_function else _models_returned_by.__wrapped__(claim.target)
+    is_function = isinstance(target, FunctionType)
+    return _models_returned_by(target) if is_function else _models_returned_by.__wrapped__(target)
 
 
 @functools.cache
@@ -187,17 +264,6 @@ def _models_returned_by(binding: Callable[..., Any]) -> tuple[type[PerfModel], .
     return tuple(c for c in candidates if isinstance(c, type) and issubclass(c, PerfModel))
 
 
-class Like(enum.Enum):
-    """Default of an operand's dtype: that of the first operand, whatever that is (None is *unknown*)."""
-
-    FIRST = "as the first operand"
-
-    def __repr__(self) -> str:
-        return self.value
-
-    __str__ = __repr__
-
-
 def resolved(dtype: DType | Like | None, first: DType | None) -> DType | None:
     """``dtype``, where ``Like.FIRST`` stands for ``first``."""
     return first if isinstance(dtype, Like) else dtype
@@ -206,6 +272,36 @@ def resolved(dtype: DType | Like | None, first: DType | None) -> DType | None:
 def traced_name(dtype: DType | None) -> str | None:
     """A dtype as ``param_dtype_*`` columns show it: the trace's spelling."""
     return None if dtype is None else dtype.traced
+
+
+class Slot(NamedTuple):
+    """An argument as a trace records it; of none, every field is empty."""
+
+    shape: Shape = ()
+    dtype: str = ""
+    stride: Shape = ()
+    scalar: str = ""
+
+    @classmethod
+    def tensor(cls, shape: Shape, dtype: DType | None, stride: Shape | None = None) -> Slot:
+        """A tensor, contiguous unless its ``stride`` is given."""
+        return cls(shape, traced_name(dtype) or "", stride or dense_strides(shape))
+
+
+def recorded_call(name: str, *slots: Slot) -> OpSignature:
+    """What a trace records of a call with these arguments."""
+    shapes, dtypes, strides, scalars = zip(*slots, strict=True)
+    return OpSignature(name=name, shapes=shapes, dtypes=dtypes, strides=strides, scalars=scalars)
+
+
+def number(value: object) -> Slot:
+    """A scalar argument."""
+    return Slot(dtype="Scalar", scalar=str(value))
+
+
+def dense_strides(shape: Shape) -> Shape:
+    """Strides, in elements, of a contiguous tensor of ``shape``."""
+    return tuple(prod(shape[i + 1 :]) for i in range(len(shape)))
 
 
 def scalar_type(recorded: object) -> DType | None:

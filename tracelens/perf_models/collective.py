@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 from tracelens.dtypes import DType
 from tracelens.errors import SignatureError, UsageError
 from tracelens.lazy.records import dataclass
-from tracelens.perf_models.base import CategoryOf, PerfModel, total_bytes, traced_as, traced_name
+from tracelens.perf_models.base import CategoryOf, PerfModel, Shown, bind, total_bytes, traced_as, traced_name
 from tracelens.signature import OpSignature
 
 
@@ -28,6 +28,10 @@ class Collective(PerfModel):
     category: ClassVar[str] = "record_param_comms"
     engine: ClassVar[str] = "none"
     priced_as: ClassVar[str | None] = "collective"
+    shown: ClassVar[Shown | None] = {
+        "collective": "kind", "in_nelems": "elements_in", "out_nelems": "elements_out", "group_size": "ranks",
+        "dtype": "dtype",
+    }  # fmt: skip
 
     kind: str
     elements_in: int
@@ -39,7 +43,7 @@ class Collective(PerfModel):
     def flops(self) -> int:
         return 0
 
-    def hbm_bytes(self) -> None:
+    def moved(self) -> None:
         """None: how often an algorithm passes over its buffers is its own."""
         return
 
@@ -66,12 +70,6 @@ class Collective(PerfModel):
         if word is None or not p:
             return None
         return (2 if word == "all_reduce" else 1) * (p - 1) / p
-
-    def parameters(self) -> dict[str, Any]:
-        return {
-            "collective": self.kind, "in_nelems": self.elements_in, "out_nelems": self.elements_out,
-            "group_size": self.ranks, "dtype": traced_name(self.dtype),
-        }  # fmt: skip
 
 
 # recorded spellings without underscores: the longer beginnings first
@@ -161,34 +159,25 @@ def exchanged(
     return CustomCollective(kind=kind, elements_in=n_in, elements_out=n_out, ranks=ranks, dtype=op.dtype(x))
 
 
-@traced_as(
-    "symm_mem::one_shot_all_reduce", "symm_mem::one_shot_all_reduce_out", "symm_mem::two_shot_all_reduce_",
-    "symm_mem::two_shot_all_reduce_out", "symm_mem::multimem_all_reduce_", "symm_mem::multimem_one_shot_all_reduce",
-    "symm_mem::multimem_one_shot_all_reduce_out",
+#: In torch/csrc/distributed/c10d/symm_mem.
+SYMMETRIC_OPS = (
+    # (input, reduce_op, group_name[, out])
+    bind(
+        exchanged, "symm_mem::one_shot_all_reduce", "symm_mem::one_shot_all_reduce_out",
+        "symm_mem::two_shot_all_reduce_", "symm_mem::two_shot_all_reduce_out", "symm_mem::multimem_all_reduce_",
+        "symm_mem::multimem_one_shot_all_reduce", "symm_mem::multimem_one_shot_all_reduce_out",
+        kind="all_reduce", x=0, group=2,
+    ),
+    # (symmetric buffer, local input, reduce_op, group_name[, out])
+    bind(
+        exchanged, "symm_mem::one_shot_all_reduce_copy", "symm_mem::one_shot_all_reduce_copy_out",
+        kind="all_reduce", x=1, group=3,
+    ),
+    # (input, group_name, out)
+    bind(exchanged, "symm_mem::multimem_all_gather_out", kind="all_gather", x=0, out=2),
+    # (input, group_name, split_last_dim, out)
+    bind(exchanged, "symm_mem::reduce_scatter_out", kind="reduce_scatter", x=0, out=3),
 )  # fmt: skip
-def _symmetric_all_reduce(op: OpSignature) -> CustomCollective:
-    """(input, reduce_op, group_name[, out]), in torch/csrc/distributed/c10d/symm_mem."""
-    return exchanged(op, "all_reduce", 0, group=2)
-
-
-@traced_as("symm_mem::one_shot_all_reduce_copy", "symm_mem::one_shot_all_reduce_copy_out")
-def _symmetric_all_reduce_copy(op: OpSignature) -> CustomCollective:
-    """(symmetric buffer, local input, reduce_op, group_name[, out])."""
-    return exchanged(op, "all_reduce", 1, group=3)
-
-
-@traced_as("symm_mem::multimem_all_gather_out")
-def _symmetric_all_gather(op: OpSignature) -> CustomCollective:
-    """(input, group_name, out)."""
-    return exchanged(op, "all_gather", 0, 2)
-
-
-@traced_as("symm_mem::reduce_scatter_out")
-def _symmetric_reduce_scatter(op: OpSignature) -> CustomCollective:
-    """(input, group_name, split_last_dim, out)."""
-    return exchanged(op, "reduce_scatter", 0, 3)
-
-
 #: Their results' sizes are not among their arguments; the products of fused ones are ops of their own below them.
 SYMMETRIC = CategoryOf(
     category="CustomCollective",
@@ -272,7 +261,7 @@ class EPComm(PerfModel):
     def flops(self) -> int:
         return 0
 
-    def hbm_bytes(self) -> None:
+    def moved(self) -> None:
         """None: what the exchange reads and writes on its own device depends on its buffers, which are not recorded."""
         return
 

@@ -1,17 +1,40 @@
-"""Convolutions, their gradients, and Fourier transforms."""
+"""What works on images and signals: convolution and its gradients, pooling, grid sampling, Fourier transforms."""
 
 from __future__ import annotations
 
-from dataclasses import fields, replace
+import re
+from dataclasses import replace
 from math import log2, prod
 from typing import Any, ClassVar
 
 from tracelens.dtypes import DType
 from tracelens.errors import SignatureError
 from tracelens.lazy.records import dataclass
-from tracelens.perf_models.base import Like, PerfModel, recorded_as, resolved, total_bytes, traced_as, traced_name
-from tracelens.perf_models.gemm import dense_strides
-from tracelens.perf_models.surroundings import CALLER, FOLLOWER, GRADIENT, caller_of, follower_of, gradient_of
+from tracelens.perf_models.base import (
+    Like,
+    Moved,
+    PerfModel,
+    Shown,
+    Slot,
+    aten,
+    bind,
+    number,
+    recorded_as,
+    recorded_call,
+    resolved,
+    traced_as,
+    with_fields_of,
+)
+from tracelens.perf_models.surroundings import (
+    CALLER,
+    FOLLOWER,
+    GRADIENT,
+    KERNEL,
+    caller_of,
+    follower_of,
+    gradient_of,
+    launch_of,
+)
 from tracelens.signature import OpSignature, Shape
 
 # Strides and paddings that are looked for.
@@ -31,6 +54,12 @@ class Conv(PerfModel):
 
     category: ClassVar[str] = "CONV_fwd"
     engine: ClassVar[str] = "matrix"
+    shown: ClassVar[Shown | None] = {
+        "convNd": "function", "input_shape": "x", "filter_shape": "w", "dtype_input_weight": ("dtype", "dtype_w"),
+        "input_stride": "stride_x", "weight_stride": "stride_w", "bias": "bias", "stride": "stride",
+        "padding": "padding", "dilation": "dilation", "transposed_conv": "transposed",
+        "output_padding": "output_padding", "groups": "groups",
+    }  # fmt: skip
 
     x: Shape
     w: Shape
@@ -69,34 +98,21 @@ class Conv(PerfModel):
     def flops(self) -> int:
         return self.product_flops + (prod(self.out) if self.bias else 0)
 
-    def hbm_bytes(self) -> int | float | None:
-        return total_bytes(
+    def moved(self) -> Moved:
+        return (
             (prod(self.x), self.dtype),
-            (prod(self.w) + self.bias_elements, self._dtype_w),
-            (prod(self.out), self._dtype_out),
+            (prod(self.w) + self.bias_elements, self.dtype_w),
+            (prod(self.out), self.dtype_out),
         )
 
     def backward(self) -> ConvBackward:
         """All gradients of the same call."""
-        mask = (True, True, self.bias)
-        return ConvBackward(**{f.name: getattr(self, f.name) for f in fields(Conv)}, output_mask=mask)
+        return with_fields_of(self, ConvBackward, output_mask=(True, True, self.bias))
 
     @property
-    def _dtype_w(self) -> DType | None:
-        return resolved(self.dtype_w, self.dtype)
-
-    @property
-    def _dtype_out(self) -> DType | None:
-        return resolved(self.dtype_out, self.dtype)
-
-    def parameters(self) -> dict[str, Any]:
-        return {
-            "convNd": f"conv{len(self.x) - 2}d", "input_shape": self.x, "filter_shape": self.w,
-            "dtype_input_weight": (traced_name(self.dtype), traced_name(self._dtype_w)),
-            "input_stride": self.stride_x, "weight_stride": self.stride_w, "bias": self.bias, "stride": self.stride,
-            "padding": self.padding, "dilation": self.dilation, "transposed_conv": self.transposed,
-            "output_padding": self.output_padding, "groups": self.groups,
-        }  # fmt: skip
+    def function(self) -> str:
+        """``conv2d`` of two spatial dims."""
+        return f"conv{len(self.x) - 2}d"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -116,13 +132,13 @@ class ConvBackward(Conv):
         of_x, of_w, of_bias = self.output_mask
         return self.product_flops * (of_x + of_w) + (prod(self.out) if of_bias else 0)
 
-    def hbm_bytes(self) -> int | float | None:
+    def moved(self) -> Moved:
         of_x, of_w, of_bias = self.output_mask
         reads_of_out = max(of_x + of_w, int(of_bias))
-        return total_bytes(
+        return (
             (prod(self.x) * (of_x + of_w), self.dtype),
-            (prod(self.w) * (of_x + of_w) + (self.out[1] if of_bias else 0), self._dtype_w),
-            (prod(self.out) * reads_of_out, self._dtype_out),
+            (prod(self.w) * (of_x + of_w) + (self.out[1] if of_bias else 0), self.dtype_w),
+            (prod(self.out) * reads_of_out, self.dtype_out),
         )
 
 
@@ -209,38 +225,14 @@ def _step(size: int, kernel: int, results: int) -> tuple[int, int] | None:
     return stride, padding
 
 
-@traced_as("aten::convolution", "aten::convolution_overrideable")
-@traced_as("aten::_convolution", leaf_only=True)
-def _convolution(op: OpSignature) -> Conv:
-    """(x, w, bias, stride, padding, dilation, transposed, output_padding, groups)."""
-    return conv_of(op, stride=3, padding=4, dilation=5, transposed=bool(op.integer(6)), output_padding=7, groups=8)
+def _conv_or_by_its_result(op: OpSignature, *, bias: int | None = 2, **slots: Any) -> Conv:
+    """``conv_of``; where no numbers were recorded, the size of the result stands for stride and padding.
 
-
-@traced_as(
-    "aten::miopen_convolution", "aten::miopen_depthwise_convolution", "aten::mkldnn_convolution",
-    asks=(GRADIENT, FOLLOWER),
-)  # fmt: skip
-def _miopen_convolution(op: OpSignature) -> Conv:
-    """(x, w, bias, padding, stride, dilation, groups, ...)."""
-    if op.scalars is None or not any(op.scalars):
-        return _by_its_result(op, bias=2)
-    return conv_of(op, padding=3, stride=4, dilation=5, groups=6)
-
-
-@traced_as("aten::thnn_conv2d_forward", "aten::_slow_conv2d_forward", asks=(GRADIENT, FOLLOWER))
-@traced_as("aten::thnn_conv2d", leaf_only=True)
-def _slow_convolution(op: OpSignature) -> Conv:
-    """(x, w, kernel_size, bias, stride, padding)."""
-    if op.scalars is None or not any(op.scalars):
-        return _by_its_result(op, bias=3)
-    return conv_of(op, bias=3, stride=4, padding=5, dilation=None, groups=None)
-
-
-def _by_its_result(op: OpSignature, *, bias: int | None) -> Conv:
-    """PyTorch before 1.12 records no numbers: the size of the result's gradient stands for stride and padding.
-
-    Before 1.8 nothing leads to the gradient: then the first input of the op that follows, where it can be the result.
+    PyTorch before 1.12 records none: then the result's gradient shows its size. Before 1.8 nothing leads to the
+    gradient: then the first input of the op that follows, where it can be the result.
     """
+    if op.scalars is not None and any(op.scalars):
+        return conv_of(op, bias=bias, **slots)
     result = gradient_of(op) or follower_of(op)
     if result is None:
         raise SignatureError(f"{op.name}: neither stride nor padding was recorded, nor the size of the result")
@@ -248,125 +240,48 @@ def _by_its_result(op: OpSignature, *, bias: int | None) -> Conv:
     return replace(forward, bias=bias is not None and op.has(bias))
 
 
-@traced_as("aten::miopen_convolution_transpose")
-def _miopen_convolution_transpose(op: OpSignature) -> Conv:
-    """(x, w, bias, padding, output_padding, stride, dilation, groups, ...)."""
-    return conv_of(op, padding=3, output_padding=4, stride=5, dilation=6, groups=7, transposed=True)
+def _depthwise(op: OpSignature, **slots: int) -> Conv:
+    """One group per channel of x."""
+    model = conv_of(op, groups=None, **slots)
+    return replace(model, groups=model.x[1])
 
 
-@traced_as("aten::cudnn_convolution", asks=(GRADIENT, FOLLOWER))
-def _cudnn_convolution(op: OpSignature) -> Conv:
-    """(x, w, padding, stride, dilation, groups, ...)."""
-    if op.scalars is None or not any(op.scalars):
-        return _by_its_result(op, bias=None)
-    return conv_of(op, bias=None, padding=2, stride=3, dilation=4, groups=5)
+def _with_flag(op: OpSignature, *, transposed: int, **slots: int) -> Conv:
+    return conv_of(op, transposed=bool(op.integer(transposed)), **slots)
 
 
-@traced_as("aten::cudnn_convolution_transpose")
-def _cudnn_convolution_transpose(op: OpSignature) -> Conv:
-    """(x, w, padding, output_padding, stride, dilation, groups, ...)."""
-    return conv_of(op, bias=None, padding=2, output_padding=3, stride=4, dilation=5, groups=6, transposed=True)
-
-
-@traced_as("aten::cudnn_convolution_relu", "aten::miopen_convolution_relu")
-@traced_as("aten::conv1d", "aten::conv2d", "aten::conv3d", leaf_only=True)
-def _conv_nd(op: OpSignature) -> Conv:
-    """(x, w, bias, stride, padding, dilation, groups)."""
-    return conv_of(op, stride=3, padding=4, dilation=5, groups=6)
-
-
-@traced_as("aten::conv_transpose1d", "aten::conv_transpose2d", "aten::conv_transpose3d", leaf_only=True)
-def _conv_transpose_nd(op: OpSignature) -> Conv:
-    """(x, w, bias, stride, padding, output_padding, groups, dilation)."""
-    return conv_of(op, stride=3, padding=4, output_padding=5, groups=6, dilation=7, transposed=True)
-
-
-@traced_as("aten::_conv_depthwise2d", "aten::conv_depthwise3d", leaf_only=True)
-def _conv_depthwise(op: OpSignature) -> Conv:
-    """(x, w, kernel_size, bias, stride, padding, dilation); one group per channel of w."""
-    model = conv_of(op, bias=3, stride=4, padding=5, dilation=6, groups=None)
-    values = {f.name: getattr(model, f.name) for f in fields(Conv)}
-    return Conv(**(values | {"groups": model.x[1]}))
-
-
-@traced_as("aten::convolution_backward")
-def _convolution_backward(op: OpSignature) -> ConvBackward:
-    """(dOut, x, w, bias_sizes, stride, padding, dilation, transposed, output_padding, groups, output_mask)."""
-    return _backward_of(op, 4)
-
-
-@traced_as("aten::convolution_backward_overrideable")
-def _convolution_backward_overrideable(op: OpSignature) -> ConvBackward:
-    """As ``aten::convolution_backward``, without the sizes of the bias."""
-    return _backward_of(op, 3)
-
-
-def _backward_of(op: OpSignature, stride: int) -> ConvBackward:
-    """From (dOut, x, w, ...), whose argument ``stride`` and those behind it are in the usual order."""
+def _gradients(op: OpSignature, *, stride: int) -> ConvBackward:
+    """From (dOut, x, w, ...), argument ``stride`` and those behind it as in ``aten::convolution``, then a mask."""
     mask = op.literal(stride + 6)
     if not isinstance(mask, list | tuple) or len(mask) != 3:
         raise SignatureError(f"{op.name}: argument {stride + 6}, the output mask, was not recorded")
-    forward = conv_of(
-        op,
-        x=1,
-        w=2,
-        bias=None,
-        stride=stride,
-        padding=stride + 1,
-        dilation=stride + 2,
-        transposed=bool(op.integer(stride + 3)),
-        output_padding=stride + 4,
-        groups=stride + 5,
-    )
+    forward = _with_flag(
+        op, x=1, w=2, bias=None, stride=stride, padding=stride + 1, dilation=stride + 2, transposed=stride + 3,
+        output_padding=stride + 4, groups=stride + 5,
+    )  # fmt: skip
     of_x, of_w, of_bias = (bool(asked) for asked in mask)
-    values = {f.name: getattr(forward, f.name) for f in fields(Conv)}
-    values |= {"bias": of_bias, "dtype_out": op.dtype(0)}
-    return ConvBackward(**values, output_mask=(of_x, of_w, of_bias))
+    changed = {"bias": of_bias, "dtype_out": op.dtype(0), "output_mask": (of_x, of_w, of_bias)}
+    return with_fields_of(forward, ConvBackward, **changed)
 
 
 @recorded_as("aten::convolution")
 def _recorded_convolution(model: Conv) -> OpSignature:
-    x, w = traced_name(model.dtype) or "", traced_name(resolved(model.dtype_w, model.dtype)) or ""
-    lists = [str(list(v)) for v in (model.stride, model.padding, model.dilation)]
-    return OpSignature(
-        name="aten::convolution",
-        shapes=(model.x, model.w, (model.out[1],) if model.bias else (), (), (), (), (), (), ()),
-        dtypes=(x, w, w if model.bias else "", *["ScalarList"] * 3, "Scalar", "ScalarList", "Scalar"),
-        strides=(
-            model.stride_x or dense_strides(model.x),
-            model.stride_w or dense_strides(model.w),
-            (1,) if model.bias else (),
-            *[()] * 6,
-        ),
-        scalars=("", "", "", *lists, str(model.transposed), str(list(model.output_padding)), str(model.groups)),
+    dtype_w = resolved(model.dtype_w, model.dtype)
+    stride, padding, dilation, output_padding = (
+        Slot(dtype="ScalarList", scalar=str(list(sizes)))
+        for sizes in (model.stride, model.padding, model.dilation, model.output_padding)
+    )
+    return recorded_call(
+        "aten::convolution",
+        Slot.tensor(model.x, model.dtype, model.stride_x),
+        Slot.tensor(model.w, dtype_w, model.stride_w),
+        Slot.tensor((model.out[1],), dtype_w) if model.bias else Slot(),
+        *(stride, padding, dilation, number(model.transposed), output_padding, number(model.groups)),
     )
 
 
-@traced_as(
-    "aten::cudnn_convolution_backward_input",
-    "aten::miopen_convolution_backward_input",
-    "aten::miopen_depthwise_convolution_backward_input",
-    "aten::mkldnn_convolution_backward_input",
-    asks=(CALLER,),
-)
-def _of_x(op: OpSignature) -> ConvBackward:
-    """(size of x, dOut, w, ...), called by (x, dOut, w, ...)."""
-    return _part(op, of_x=True)
-
-
-@traced_as(
-    "aten::cudnn_convolution_backward_weight",
-    "aten::miopen_convolution_backward_weight",
-    "aten::miopen_depthwise_convolution_backward_weight",
-    "aten::mkldnn_convolution_backward_weights",
-    asks=(CALLER,),
-)
-def _of_w(op: OpSignature) -> ConvBackward:
-    """(size of w, dOut, x, ...), called by (x, dOut, w, ...)."""
-    return _part(op, of_x=False)
-
-
-def _part(op: OpSignature, *, of_x: bool) -> ConvBackward:
+def _one_gradient(op: OpSignature, *, of_x: bool) -> ConvBackward:
+    """(size of x, dOut, w, ...), or (size of w, dOut, x, ...), called by (x, dOut, w, ...)."""
     caller = caller_of(op)
     if caller is None or not caller.name.endswith("convolution_backward"):
         raise SignatureError(f"{op.name}: the size of the gradient was not recorded, nor the op that calls it")
@@ -374,8 +289,69 @@ def _part(op: OpSignature, *, of_x: bool) -> ConvBackward:
     if (op.shape(1), op.shape(2)) != (out, w if of_x else x):
         raise SignatureError(f"{op.name}: the op that calls it has other tensors")
     forward = convolved(x, w, out, (caller.dtype(0), caller.dtype(2), caller.dtype(1)))
-    values = {f.name: getattr(forward, f.name) for f in fields(Conv)}
-    return ConvBackward(**values, output_mask=(of_x, not of_x, False))
+    return with_fields_of(forward, ConvBackward, output_mask=(of_x, not of_x, False))
+
+
+_AROUND = (GRADIENT, FOLLOWER)
+#: By where each op has its arguments; x, w and bias come first but where a row says otherwise.
+CONVOLUTIONS = (
+    # (x, w, bias, stride, padding, dilation, transposed, output_padding, groups)
+    bind(
+        _with_flag, *aten("convolution convolution_overrideable"),
+        stride=3, padding=4, dilation=5, transposed=6, output_padding=7, groups=8,
+    ),
+    bind(
+        _with_flag, "aten::_convolution", leaf_only=True,
+        stride=3, padding=4, dilation=5, transposed=6, output_padding=7, groups=8,
+    ),
+    bind(
+        _conv_or_by_its_result, *aten("miopen_convolution miopen_depthwise_convolution mkldnn_convolution"),
+        asks=_AROUND, padding=3, stride=4, dilation=5, groups=6,
+    ),
+    bind(
+        _conv_or_by_its_result, "aten::cudnn_convolution", asks=_AROUND,
+        bias=None, padding=2, stride=3, dilation=4, groups=5,
+    ),
+    # (x, w, kernel_size, bias, stride, padding)
+    bind(
+        _conv_or_by_its_result, *aten("thnn_conv2d_forward _slow_conv2d_forward"), asks=_AROUND,
+        bias=3, stride=4, padding=5, dilation=None, groups=None,
+    ),
+    bind(
+        _conv_or_by_its_result, "aten::thnn_conv2d", leaf_only=True,
+        bias=3, stride=4, padding=5, dilation=None, groups=None,
+    ),
+    bind(conv_of, *aten("cudnn_convolution_relu miopen_convolution_relu"), stride=3, padding=4, dilation=5, groups=6),
+    bind(conv_of, *aten("conv1d conv2d conv3d"), leaf_only=True, stride=3, padding=4, dilation=5, groups=6),
+    bind(
+        conv_of, *aten("conv_transpose1d conv_transpose2d conv_transpose3d"), leaf_only=True,
+        stride=3, padding=4, output_padding=5, groups=6, dilation=7, transposed=True,
+    ),
+    bind(
+        conv_of, "aten::miopen_convolution_transpose",
+        padding=3, output_padding=4, stride=5, dilation=6, groups=7, transposed=True,
+    ),
+    bind(
+        conv_of, "aten::cudnn_convolution_transpose",
+        bias=None, padding=2, output_padding=3, stride=4, dilation=5, groups=6, transposed=True,
+    ),
+    # (x, w, kernel_size, bias, stride, padding, dilation)
+    bind(
+        _depthwise, *aten("_conv_depthwise2d conv_depthwise3d"), leaf_only=True,
+        bias=3, stride=4, padding=5, dilation=6,
+    ),
+    # (dOut, x, w, bias_sizes, stride, ...), without the sizes in the other one
+    bind(_gradients, "aten::convolution_backward", stride=4),
+    bind(_gradients, "aten::convolution_backward_overrideable", stride=3),
+    bind(
+        _one_gradient, *aten("cudnn_convolution miopen_convolution miopen_depthwise_convolution mkldnn_convolution",
+        "_backward_input"), asks=(CALLER,), of_x=True,
+    ),
+    bind(
+        _one_gradient, *aten("cudnn_convolution miopen_convolution miopen_depthwise_convolution", "_backward_weight"),
+        "aten::mkldnn_convolution_backward_weights", asks=(CALLER,), of_x=False,
+    ),
+)  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -389,6 +365,9 @@ class FourierTransform(PerfModel):
 
     category: ClassVar[str] = "FFT"
     engine: ClassVar[str] = "vector"
+    shown: ClassVar[Shown | None] = {
+        "batch": "batch", "points": "points", "real": "is_real", "dtype_in_out": ("dtype", "dtype_out")
+    }  # fmt: skip
 
     batch: int
     points: int
@@ -402,19 +381,13 @@ class FourierTransform(PerfModel):
         whole = 5 * self.batch * self.points * log2(max(self.points, 1))
         return whole / 2 if self.is_real else whole
 
-    def hbm_bytes(self) -> int | float | None:
-        return total_bytes((self.read, self.dtype), (self.written, self.dtype_out))
+    def moved(self) -> Moved:
+        return ((self.read, self.dtype), (self.written, self.dtype_out))
 
     @property
     def compute_dtype(self) -> DType | None:
         """The type of a number's parts."""
         return _REAL.get(self.dtype, self.dtype) if self.dtype is not None else None
-
-    def parameters(self) -> dict[str, Any]:
-        return {
-            "batch": self.batch, "points": self.points, "real": self.is_real,
-            "dtype_in_out": (traced_name(self.dtype), traced_name(self.dtype_out)),
-        }  # fmt: skip
 
 
 _REAL = {DType.COMPLEX64: DType.FP32, DType.COMPLEX128: DType.FP64}
@@ -467,3 +440,213 @@ def _dims(op: OpSignature) -> list[int]:
     if not isinstance(dims, list) or not dims or not all(isinstance(d, int) and -rank <= d < rank for d in dims):
         raise SignatureError(f"{op.name}: argument 1, the dims, is {dims!r}")
     return [d % rank for d in dims]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pooling(PerfModel):
+    """A maximum or a mean over windows of ``window`` elements: ``x`` to ``out``.
+
+    flops = window per element of the result, unknown without ``window``; bytes = one read of x, one write of the
+    result and, for ``indexed`` maxima, of 8-byte positions.
+    """
+
+    category: ClassVar[str] = "pooling"
+    engine: ClassVar[str] = "vector"
+    family: ClassVar[str | None] = "Pooling_fwd"
+
+    x: Shape
+    out: Shape
+    window: int | None
+    indexed: bool = False
+    dtype: DType | None = DType.BF16
+
+    def flops(self) -> int | None:
+        return None if self.window is None else self.window * prod(self.out)
+
+    def moved(self) -> Moved:
+        results = prod(self.out)
+        return ((prod(self.x) + results, self.dtype), (results if self.indexed else 0, DType.INT64))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PoolingBackward(Pooling):
+    """The gradient of x: dOut (and positions) read, dx written.
+
+    flops = one addition per window element of a mean, one per result of an indexed maximum.
+    """
+
+    family: ClassVar[str | None] = "Pooling_bwd"
+
+    def flops(self) -> int | None:
+        return prod(self.out) if self.indexed else Pooling.flops(self)
+
+
+def _sizes(op: OpSignature, index: int, dims: int, default: tuple[int, ...] | None = None) -> tuple[int, ...]:
+    value = op.literal(index)
+    if value is None or value == []:
+        if default is None:
+            raise SignatureError(f"{op.name}: argument {index} was not recorded")
+        return default
+    sizes = tuple(value) if isinstance(value, list | tuple) else (value,)
+    return sizes * dims if len(sizes) == 1 else sizes
+
+
+def _windowed(op: OpSignature, *, dims: int, dilated: bool) -> tuple[Shape, Shape, int]:
+    """(x, kernel, stride, padding, [dilation,] ceil_mode): x, the result's shape, elements per window."""
+    x = op.shape(0)
+    kernel = _sizes(op, 1, dims)
+    stride = _sizes(op, 2, dims, default=kernel)
+    padding = _sizes(op, 3, dims, default=(0,) * dims)
+    dilation = _sizes(op, 4, dims, default=(1,) * dims) if dilated else (1,) * dims
+    up = op.literal(5 if dilated else 4) is True
+    out = []
+    for n, k, s, p, d in zip(x[-dims:], kernel, stride, padding, dilation, strict=True):
+        span = n + 2 * p - d * (k - 1) - 1
+        size = (-(-span // s) if up else span // s) + 1
+        if up and (size - 1) * s >= n + p:  # a window must start inside the input or its left padding
+            size -= 1
+        out.append(size)
+    return x, (*x[:-dims], *out), prod(kernel)
+
+
+# max_pool_forward_nchw, max_pool_forward_nhwc (aten/src/ATen/native/cuda/DilatedMaxPool2d.cu)
+_MAXIMUM_OF = re.compile(r"\bmax_pool_forward_n\w+<([\w: ]+?)[,>]")
+
+
+def _maxima(op: OpSignature, *, dims: int) -> Pooling:
+    """Where the window was not recorded, the gradient has the result's shape; where the type was not, the kernel."""
+    dtype, launch, gradient = op.dtype(0), launch_of(op), gradient_of(op)
+    if dtype is None and launch is not None and (match := _MAXIMUM_OF.search(launch.kernel)):
+        dtype = DType.parse(match[1])
+    if gradient is not None and op.literal(1) is None:
+        return Pooling(x=op.shape(0), out=gradient.shape(0), window=None, indexed=True, dtype=dtype)
+    x, out, window = _windowed(op, dims=dims, dilated=True)
+    return Pooling(x=x, out=out, window=window, indexed=True, dtype=dtype)
+
+
+def _means(op: OpSignature, *, dims: int) -> Pooling:
+    x, out, window = _windowed(op, dims=dims, dilated=False)
+    return Pooling(x=x, out=out, window=window, dtype=op.dtype(0))
+
+
+POOLING_OPS = (
+    bind(_maxima, "aten::max_pool2d_with_indices", leaf_only=True, asks=(KERNEL, GRADIENT), dims=2),
+    bind(_maxima, "aten::max_pool3d_with_indices", leaf_only=True, asks=(KERNEL, GRADIENT), dims=3),
+    bind(_means, "aten::avg_pool2d", leaf_only=True, dims=2),
+    bind(_means, "aten::avg_pool3d", leaf_only=True, dims=3),
+)
+
+
+@traced_as("aten::_adaptive_avg_pool2d", "aten::_adaptive_avg_pool3d", leaf_only=True)
+def _adaptive(op: OpSignature) -> Pooling:
+    """(x, output size): windows cover x once where the sizes divide; counted so."""
+    x, size = op.shape(0), op.literal(1)
+    if not isinstance(size, list | tuple):
+        raise SignatureError(f"{op.name}: argument 1, the output size, was not recorded")
+    out: Shape = (*x[: -len(size)], *size)
+    return Pooling(x=x, out=out, window=max(1, prod(x) // max(1, prod(out))), dtype=op.dtype(0))
+
+
+@traced_as("aten::max_pool2d_with_indices_backward", "aten::max_pool3d_with_indices_backward", leaf_only=True)
+def _max_pool_backward(op: OpSignature) -> PoolingBackward:
+    """(dOut, x, kernel, ...): whatever the window, each gradient goes to one element."""
+    kernel = op.literal(2)
+    window = None if kernel is None else prod(_sizes(op, 2, 3 if "3d" in op.name else 2))
+    return PoolingBackward(x=op.shape(1), out=op.shape(0), window=window, indexed=True, dtype=op.dtype(0))
+
+
+@traced_as("aten::avg_pool2d_backward", "aten::avg_pool3d_backward", leaf_only=True)
+def _avg_pool_backward(op: OpSignature) -> PoolingBackward:
+    """(dOut, x, kernel, ...)."""
+    kernel = _sizes(op, 2, 2)
+    return PoolingBackward(x=op.shape(1), out=op.shape(0), window=prod(kernel), dtype=op.dtype(0))
+
+
+@traced_as("aten::_adaptive_avg_pool2d_backward", leaf_only=True)
+def _adaptive_backward(op: OpSignature) -> PoolingBackward:
+    """(dOut, x)."""
+    out, x = op.shape(0), op.shape(1)
+    return PoolingBackward(x=x, out=out, window=max(1, prod(x) // max(1, prod(out))), dtype=op.dtype(0))
+
+
+# Values that one result is made of, by PyTorch's number of the interpolation: linear, nearest, cubic.
+_TAPS = {2: {0: 4, 1: 1, 2: 16}, 3: {0: 8, 1: 1}}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GridSampler(PerfModel):
+    """``results`` values, each the weighted sum of ``taps`` values of an image, at places that ``grid`` numbers say.
+
+    flops = 2*taps - 1 per result; the weights, found once per place for all channels, are not counted. bytes = the
+    image, at most as many of its values as are taken, and the grid read, the results written.
+    """
+
+    category: ClassVar[str] = "grid_sampler_fwd"
+
+    image: int
+    grid: int
+    results: int
+    taps: int
+    dims: int = 2
+    dtype: DType | None = DType.FP32
+    dtype_grid: DType | Like | None = Like.FIRST
+
+    def flops(self) -> int:
+        return (2 * self.taps - 1) * self.results
+
+    def _read(self) -> int:
+        return min(self.image, self.taps * self.results)
+
+    def moved(self) -> Moved:
+        return ((self._read() + self.results, self.dtype), (self.grid, self.dtype_grid))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GridSamplerBackward(GridSampler):
+    """The gradients of image and grid.
+
+    flops = 2 per tap to scale and add up the image's, 2 per tap and dim for the grid's. bytes = results' gradient,
+    image and grid read, both gradients written.
+    """
+
+    category: ClassVar[str] = "grid_sampler_bwd"
+
+    def flops(self) -> int:
+        return 2 * self.taps * (1 + self.dims) * self.results
+
+    def moved(self) -> Moved:
+        return ((self._read() + self.image + self.results, self.dtype), (2 * self.grid, self.dtype_grid))
+
+
+def _sampled(op: OpSignature, *, image: int, grid: int, mode: int, kind: type[GridSampler]) -> GridSampler:
+    """Slots of an image [n,c,..] and a grid [n,..,dims], and of the interpolation; cuDNN's is linear."""
+    x, places = op.shape(image), op.shape(grid)
+    dims = len(x) - 2
+    how = 0 if "cudnn" in op.name else op.literal(mode)
+    taps = _TAPS.get(dims, {}).get(how) if isinstance(how, int) else None
+    if taps is None or places[-1] != dims:
+        raise SignatureError(f"{op.name}: {len(x)} dims, a grid {list(places)} and interpolation {how!r}")
+    return kind(
+        image=prod(x),
+        grid=prod(places),
+        results=prod(places[:-1]) * x[1],
+        taps=taps,
+        dims=dims,
+        dtype=op.dtype(image),
+        dtype_grid=op.dtype(grid),
+    )
+
+
+GRID_SAMPLERS = (
+    bind(
+        _sampled, *aten("grid_sampler_2d grid_sampler_3d cudnn_grid_sampler"), kind=GridSampler, image=0, grid=1,
+        mode=2,
+    ),
+    # (gradient, image, grid, interpolation, ...)
+    bind(
+        _sampled, *aten("grid_sampler_2d_backward grid_sampler_3d_backward"), kind=GridSamplerBackward, image=1, grid=2,
+        mode=3,
+    ),
+    # (image, grid, gradient)
+    bind(_sampled, "aten::cudnn_grid_sampler_backward", kind=GridSamplerBackward, image=0, grid=1, mode=2),
+)  # fmt: skip

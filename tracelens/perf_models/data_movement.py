@@ -4,14 +4,22 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
-from dataclasses import fields
 from math import ceil, prod
 from typing import Any, ClassVar
 
 from tracelens.dtypes import DType
 from tracelens.errors import SignatureError
 from tracelens.lazy.records import dataclass
-from tracelens.perf_models.base import PerfModel, scalar_type, total_bytes, traced_as, traced_name
+from tracelens.perf_models.base import (
+    Moved,
+    PerfModel,
+    aten,
+    scalar_type,
+    total_bytes,
+    traced_as,
+    traced_name,
+    with_fields_of,
+)
 from tracelens.perf_models.elementwise import Operand, broadcast, operand
 from tracelens.perf_models.surroundings import Launch, caller_of, copied_list_types, copied_type, gradient_of, launch_of
 from tracelens.signature import OpSignature, Shape
@@ -133,8 +141,7 @@ def _take(op: OpSignature) -> Movement:
 
 
 @traced_as(
-    "aten::scatter", "aten::scatter_", "aten::scatter_add", "aten::scatter_add_", "aten::scatter_reduce",
-    "aten::scatter_reduce_",
+    *aten("scatter scatter_add scatter_reduce", "", "_"),
     leaf_only=True,
     category="index",
 )  # fmt: skip
@@ -329,8 +336,8 @@ class Sort(PerfModel):
     def flops(self) -> int:
         return 0
 
-    def hbm_bytes(self) -> int | float | None:
-        return total_bytes((prod(self.shape) + self.results, self.dtype), (self.results, DType.INT64))
+    def moved(self) -> Moved:
+        return ((prod(self.shape) + self.results, self.dtype), (self.results, DType.INT64))
 
 
 @traced_as("aten::sort", "aten::argsort", "aten::msort", leaf_only=True)
@@ -433,8 +440,8 @@ class PooledLookup(PerfModel):
     def flops(self) -> float:
         return (1 + self.weighted) * self.looked_up * self.width
 
-    def hbm_bytes(self) -> int | float | None:
-        return total_bytes(
+    def moved(self) -> Moved:
+        return (
             (self._rows * self.width, self.dtype),
             (self.looked_up + self.bags + 1, self.dtype_index),
             (self.looked_up * self.weighted, DType.FP32),
@@ -443,7 +450,7 @@ class PooledLookup(PerfModel):
 
     def backward(self) -> PooledLookupBackward:
         """The gradients of the same look-ups, applied to the rows."""
-        return PooledLookupBackward(**{f.name: getattr(self, f.name) for f in fields(PooledLookup)})
+        return with_fields_of(self, PooledLookupBackward)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -459,8 +466,8 @@ class PooledLookupBackward(PooledLookup):
     def flops(self) -> float:
         return (3 + 2 * (self.row_state > 0) + 3 * self.weighted) * self.looked_up * self.width
 
-    def hbm_bytes(self) -> int | float | None:
-        return total_bytes(
+    def moved(self) -> Moved:
+        return (
             (2 * self._rows * self.width, self.dtype),
             (self.looked_up + self.bags + 1, self.dtype_index),
             (2 * (self.row_state * self._rows + self.weighted * self.looked_up), DType.FP32),

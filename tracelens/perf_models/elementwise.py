@@ -1,9 +1,12 @@
-"""Operations on every element: unary, binary with broadcasting, copies, fills, activations, dropout, quantization."""
+"""Operations on every element, of a tensor or of a list of them: unary, binary with broadcasting, copies, fills,
+activations, dropout, quantization, optimizer steps.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 from math import ceil, prod
 from typing import Any, ClassVar
 
@@ -11,16 +14,21 @@ from tracelens.dtypes import DType
 from tracelens.errors import SignatureError
 from tracelens.lazy.records import dataclass
 from tracelens.perf_models.base import (
+    Moved,
     PerfModel,
+    Shown,
+    Slot,
+    aten,
+    bind,
     distinct_elements,
+    number,
     recorded_as,
+    recorded_call,
     scalar_type,
-    total_bytes,
     traced_as,
     traced_name,
 )
-from tracelens.perf_models.gemm import dense_strides
-from tracelens.perf_models.surroundings import filled_type, launch_of
+from tracelens.perf_models.surroundings import KERNEL, filled_type, launch_of, list_type
 from tracelens.signature import OpSignature, Shape
 
 
@@ -81,8 +89,8 @@ class Elementwise(PerfModel):
     def flops(self) -> int:
         return self.flops_per_element * prod(self.shape)
 
-    def hbm_bytes(self) -> int | float | None:
-        return total_bytes(*((o.elements, o.dtype) for o in (*self.inputs, *self.outputs)))
+    def moved(self) -> Moved:
+        return tuple((o.elements, o.dtype) for o in (*self.inputs, *self.outputs))
 
     @property
     def compute_dtype(self) -> DType | None:
@@ -212,35 +220,32 @@ def gated(op: OpSignature, out: int = 0, x: int = 1) -> UnaryElementwise:
     )
 
 
-def pointwise(op: OpSignature, *inputs: int, flops: int = 1) -> Elementwise:
-    """A function of several slots; in place into the first, else into a new tensor."""
-    read = tuple(operand(op, i) for i in inputs)
-    shape = broadcast(*(o.shape for o in read))
-    written = read[0] if op.name.endswith("_") else Operand(shape=shape, dtype=promoted(read))
-    return Elementwise(shape=shape, inputs=read, outputs=(written,), flops_per_element=flops)
+def pointwise(
+    op: OpSignature, *, reads: tuple[int, ...], flops: int = 1, typed_by: tuple[int, ...] | None = None
+) -> Elementwise:
+    """A function of slots, in place into the first, else into a new tensor of the type of those ``typed_by``."""
+    read = {slot: operand(op, slot) for slot in reads}
+    shape = broadcast(*(o.shape for o in read.values()))
+    dtype = promoted([read[slot] for slot in typed_by or reads])
+    written = read[reads[0]] if op.name.endswith("_") else Operand(shape=shape, dtype=dtype)
+    return Elementwise(shape=shape, inputs=tuple(read.values()), outputs=(written,), flops_per_element=flops)
 
 
 @traced_as(
-    "aten::clamp_min", "aten::clamp_min_", "aten::clamp_max", "aten::clamp_max_", "aten::sigmoid", "aten::rsqrt",
-    "aten::silu", "aten::neg", "aten::pow",
+    *aten("clamp_min clamp_max", "", "_"),
+    *aten("sigmoid rsqrt silu neg pow"),
 )  # fmt: skip
 @traced_as(
-    "aten::sigmoid_", "aten::rsqrt_", "aten::silu_", "aten::neg_", "aten::pow_", "aten::abs", "aten::abs_",
-    "aten::exp", "aten::exp_", "aten::exp2", "aten::expm1", "aten::log", "aten::log_", "aten::log2", "aten::log10",
-    "aten::log1p", "aten::sqrt", "aten::sqrt_", "aten::reciprocal", "aten::reciprocal_", "aten::sin", "aten::sin_",
-    "aten::cos", "aten::cos_", "aten::tan", "aten::asin", "aten::acos", "aten::atan", "aten::sinh", "aten::cosh",
-    "aten::tanh", "aten::tanh_", "aten::erf", "aten::erfc", "aten::erfinv", "aten::ceil", "aten::floor",
-    "aten::floor_", "aten::round", "aten::round_", "aten::trunc", "aten::frac", "aten::sign", "aten::square",
-    "aten::relu", "aten::relu_", "aten::relu6", "aten::clamp", "aten::clamp_", "aten::hardtanh", "aten::hardtanh_",
-    "aten::hardswish", "aten::hardswish_", "aten::hardsigmoid", "aten::hardsigmoid_", "aten::leaky_relu",
-    "aten::leaky_relu_", "aten::elu", "aten::elu_", "aten::celu", "aten::selu", "aten::softplus", "aten::mish",
-    "aten::gelu", "aten::gelu_", "aten::log_sigmoid", "aten::log_sigmoid_forward", "aten::nan_to_num",
-    "aten::nan_to_num_", "aten::bitwise_not", "aten::triu", "aten::tril", "aten::triu_", "aten::tril_",
-    "aten::rsub", "aten::positive", "aten::logit", "aten::conj_physical", "aten::threshold", "aten::threshold_",
-    "aten::sign_", "aten::sgn", "aten::sgn_", "aten::exp2_", "aten::expm1_", "aten::log1p_", "aten::log2_",
-    "aten::log10_", "aten::tan_", "aten::asin_", "aten::acos_", "aten::atan_", "aten::sinh_", "aten::cosh_",
-    "aten::asinh", "aten::acosh", "aten::atanh", "aten::erf_", "aten::erfc_", "aten::erfinv_", "aten::ceil_",
-    "aten::trunc_", "aten::frac_", "aten::mish_", "aten::hardshrink", "aten::softshrink", "aten::lgamma",
+    *aten(
+        "abs exp exp2 expm1 log log2 log10 log1p sqrt reciprocal sin cos tan asin acos atan sinh cosh tanh erf "
+        "erfc erfinv ceil floor round trunc frac sign relu clamp hardtanh hardswish hardsigmoid leaky_relu elu "
+        "mish gelu nan_to_num triu tril threshold sgn",
+        "", "_",
+    ),
+    *aten(
+        "sigmoid_ rsqrt_ silu_ neg_ pow_ square relu6 celu selu softplus log_sigmoid log_sigmoid_forward "
+        "bitwise_not rsub positive logit conj_physical asinh acosh atanh hardshrink softshrink lgamma"
+    ),
     leaf_only=True,
 )  # fmt: skip
 def _unary(op: OpSignature) -> UnaryElementwise | BinaryElementwise:
@@ -267,12 +272,6 @@ def _unary_predicate(op: OpSignature) -> UnaryElementwise:
     return unary(op, dtype_out=DType.BOOL, out=_last_tensor(op))
 
 
-@traced_as("aten::add", "aten::add_", "aten::mul", "aten::mul_")
-def _binary(op: OpSignature) -> BinaryElementwise:
-    """(a, b[, alpha][, out]): ``add`` has its scale before ``out``, ``mul`` has none."""
-    return binary(op, out=3 if op.name.startswith("aten::add") else 2)
-
-
 @traced_as("aten::div", "aten::div_")
 def _div(op: OpSignature) -> BinaryElementwise:
     """(a, b[, rounding_mode | out]): integers divide to the default floating type."""
@@ -281,37 +280,49 @@ def _div(op: OpSignature) -> BinaryElementwise:
     return binary(op, out=2, dtype_out=None if real or op.literal(2) else DType.FP32)
 
 
-@traced_as("aten::sigmoid_backward", "aten::threshold_backward")
-@traced_as(
-    "aten::sub", "aten::sub_", "aten::true_divide", "aten::floor_divide", "aten::remainder", "aten::remainder_",
-    "aten::fmod", "aten::maximum", "aten::minimum", "aten::fmax", "aten::fmin", "aten::atan2", "aten::xlogy",
-    "aten::bitwise_and", "aten::bitwise_and_", "aten::bitwise_or", "aten::bitwise_or_", "aten::bitwise_xor",
-    "aten::bitwise_xor_", "aten::bitwise_left_shift", "aten::bitwise_right_shift", "aten::__and__", "aten::__or__",
-    "aten::tanh_backward", "aten::gelu_backward", "aten::silu_backward", "aten::hardswish_backward",
-    "aten::hardsigmoid_backward", "aten::hardtanh_backward", "aten::leaky_relu_backward", "aten::softplus_backward",
-    "aten::mish_backward", "aten::prelu", "aten::_prelu_kernel", "aten::multiply", "aten::logaddexp",
-    "aten::logit_backward", "aten::log_sigmoid_backward", "aten::eq_", "aten::ne_", "aten::lt_", "aten::le_",
-    "aten::gt_", "aten::ge_",
-    leaf_only=True,
+OPS_OF_TWO = (
+    # (a, b, alpha, out), and without alpha
+    bind(binary, *aten("add", "", "_"), out=3),
+    bind(binary, *aten("mul", "", "_"), out=2),
+    # (a, b, ...)
+    bind(binary, *aten("sigmoid_backward threshold_backward")),
+    bind(
+        binary,
+        *aten("sub remainder bitwise_and bitwise_or bitwise_xor", "", "_"),
+        *aten(
+            "true_divide floor_divide fmod maximum minimum fmax fmin atan2 xlogy bitwise_left_shift "
+            "bitwise_right_shift __and__ __or__ tanh_backward gelu_backward silu_backward hardswish_backward "
+            "hardsigmoid_backward hardtanh_backward leaky_relu_backward softplus_backward mish_backward prelu "
+            "_prelu_kernel multiply logaddexp logit_backward log_sigmoid_backward eq_ ne_ lt_ le_ gt_ ge_"
+        ),
+        leaf_only=True,
+    ),
+    # (grad, alpha, scale, input_scale, is_result, self_or_result)
+    bind(binary, "aten::elu_backward", leaf_only=True, b=5),
+    bind(
+        binary, *aten("eq ne lt le gt ge logical_and logical_or logical_xor isclose"), leaf_only=True,
+        dtype_out=DType.BOOL,
+    ),
 )  # fmt: skip
-def _of_two(op: OpSignature) -> BinaryElementwise:
-    """(a, b, ...)."""
-    return binary(op)
-
-
-@traced_as("aten::elu_backward", leaf_only=True)
-def _elu_backward(op: OpSignature) -> BinaryElementwise:
-    """(grad, alpha, scale, input_scale, is_result, self_or_result)."""
-    return binary(op, b=5)
-
-
-@traced_as(
-    "aten::eq", "aten::ne", "aten::lt", "aten::le", "aten::gt", "aten::ge", "aten::logical_and", "aten::logical_or",
-    "aten::logical_xor", "aten::isclose",
-    leaf_only=True,
+POINTWISE_OPS = (
+    # (condition, a, b)
+    bind(pointwise, "aten::where", leaf_only=True, reads=(0, 1, 2), typed_by=(1, 2)),
+    # (x, mask, value)
+    bind(pointwise, *aten("masked_fill", "", "_"), leaf_only=True, reads=(0, 1), typed_by=(0,), flops=0),
+    # x + value * a * b, a + weight * (b - a): three operations per element
+    bind(pointwise, *aten("addcmul addcdiv lerp", "", "_"), leaf_only=True, reads=(0, 1, 2), flops=3),
+    # The element-by-element part, two operations; the reduction that follows is an op of its own.
+    bind(
+        pointwise,
+        *aten("mse_loss l1_loss smooth_l1_loss huber_loss binary_cross_entropy binary_cross_entropy_with_logits"),
+        leaf_only=True, reads=(0, 1), flops=2,
+    ),
+    # (grad, x, target, ...): the gradient is 0-dim when the loss was reduced
+    bind(
+        pointwise, *aten("mse_loss_backward l1_loss_backward smooth_l1_loss_backward"), leaf_only=True,
+        reads=(0, 1, 2), flops=2,
+    ),
 )  # fmt: skip
-def _comparison(op: OpSignature) -> BinaryElementwise:
-    return binary(op, dtype_out=DType.BOOL)
 
 
 @traced_as("aten::copy_")
@@ -356,41 +367,13 @@ def _fill(op: OpSignature) -> Elementwise:
 
 
 @traced_as(
-    "aten::normal_", "aten::uniform_", "aten::random_", "aten::bernoulli_", "aten::exponential_", "aten::geometric_",
-    "aten::log_normal_", "aten::cauchy_",
+    *aten("normal_ uniform_ random_ bernoulli_ exponential_ geometric_ log_normal_ cauchy_"),
     leaf_only=True,
 )  # fmt: skip
 def _written(op: OpSignature) -> Elementwise:
     """Random numbers, written only."""
     written = operand(op, 0)
     return Elementwise(shape=written.shape, inputs=(), outputs=(written,), flops_per_element=0)
-
-
-@traced_as("aten::where", leaf_only=True)
-def _where(op: OpSignature) -> Elementwise:
-    """(condition, a, b)."""
-    read = tuple(operand(op, i) for i in range(3))
-    shape = broadcast(*(o.shape for o in read))
-    written = Operand(shape=shape, dtype=promoted(read[1:]))
-    return Elementwise(shape=shape, inputs=read, outputs=(written,), flops_per_element=1)
-
-
-@traced_as("aten::masked_fill", "aten::masked_fill_", leaf_only=True)
-def _masked_fill(op: OpSignature) -> Elementwise:
-    """(x, mask, value): keeps the type of x."""
-    x, mask = operand(op, 0), operand(op, 1)
-    shape = broadcast(x.shape, mask.shape)
-    written = x if op.name.endswith("_") else Operand(shape=shape, dtype=x.dtype)
-    return Elementwise(shape=shape, inputs=(x, mask), outputs=(written,), flops_per_element=0)
-
-
-@traced_as(
-    "aten::addcmul", "aten::addcmul_", "aten::addcdiv", "aten::addcdiv_", "aten::lerp", "aten::lerp_",
-    leaf_only=True,
-)  # fmt: skip
-def _of_three(op: OpSignature) -> Elementwise:
-    """``x + value * a * b``, ``a + weight * (b - a)``: three operations per element."""
-    return pointwise(op, 0, 1, 2, flops=3)
 
 
 @traced_as("aten::native_dropout", "aten::_fused_dropout", leaf_only=True)
@@ -408,22 +391,6 @@ def _dropout_backward(op: OpSignature) -> Elementwise:
     read, mask = operand(op, 0), operand(op, 1)
     written = Operand(shape=read.shape, dtype=read.dtype)
     return Elementwise(shape=read.shape, inputs=(read, mask), outputs=(written,), flops_per_element=1)
-
-
-@traced_as(
-    "aten::mse_loss", "aten::l1_loss", "aten::smooth_l1_loss", "aten::huber_loss", "aten::binary_cross_entropy",
-    "aten::binary_cross_entropy_with_logits",
-    leaf_only=True,
-)  # fmt: skip
-def _loss(op: OpSignature) -> Elementwise:
-    """The element-by-element part; the reduction that follows is an op of its own. Two operations per element."""
-    return pointwise(op, 0, 1, flops=2)
-
-
-@traced_as("aten::mse_loss_backward", "aten::l1_loss_backward", "aten::smooth_l1_loss_backward", leaf_only=True)
-def _loss_backward(op: OpSignature) -> Elementwise:
-    """(grad, x, target, ...): the gradient is 0-dim when the loss was reduced."""
-    return pointwise(op, 0, 1, 2, flops=2)
 
 
 @traced_as("aten::replication_pad1d", "aten::replication_pad2d", "aten::replication_pad3d",
@@ -485,14 +452,11 @@ def _moved(read: Operand, shape: Shape) -> UnaryElementwise:
 
 @recorded_as("aten::add")
 def _recorded_add(model: BinaryElementwise) -> OpSignature:
-    a, b = model.inputs
-    return OpSignature(
-        name="aten::add",
-        shapes=(a.shape, b.shape, ()),
-        dtypes=(*("Scalar" if o.number else traced_name(o.dtype) or "" for o in (a, b)), "Scalar"),
-        strides=(*(dense_strides(o.shape) if o.stride is None else o.stride for o in (a, b)), ()),
-        scalars=("", "", "1"),
+    a, b = (
+        Slot(dtype="Scalar") if each.number else Slot.tensor(each.shape, each.dtype, each.stride)
+        for each in model.inputs
     )
+    return recorded_call("aten::add", a, b, number(1))
 
 
 #: Values that share one E8M0 scale: OCP Microscaling Formats (MX) v1.0, section 5.1.
@@ -509,6 +473,10 @@ class GroupQuant(PerfModel):
 
     category: ClassVar[str] = "GroupQuant"
     family: ClassVar[str | None] = "GroupQuant_fwd"
+    shown: ClassVar[Shown | None] = {
+        "num_elems": "elements", "num_scales": "scale_elements", "dtype_in_out": ("dtype", "dtype_out"),
+        "dtype_scale": "dtype_scale",
+    }  # fmt: skip
 
     elements: int
     scale_elements: int | None
@@ -519,19 +487,10 @@ class GroupQuant(PerfModel):
     def flops(self) -> int:
         return 2 * self.elements
 
-    def hbm_bytes(self) -> int | float | None:
+    def moved(self) -> Moved | None:
         if self.scale_elements is None:
             return None
-        return total_bytes(
-            (self.elements, self.dtype), (self.elements, self.dtype_out), (self.scale_elements, self.dtype_scale)
-        )
-
-    def parameters(self) -> dict[str, Any]:
-        return {
-            "num_elems": self.elements, "num_scales": self.scale_elements,
-            "dtype_in_out": (traced_name(self.dtype), traced_name(self.dtype_out)),
-            "dtype_scale": traced_name(self.dtype_scale),
-        }  # fmt: skip
+        return ((self.elements, self.dtype), (self.elements, self.dtype_out), (self.scale_elements, self.dtype_scale))
 
 
 def quantized(op: OpSignature, x: int, out: int | None = None, scale: int | None = None, **fields: Any) -> GroupQuant:
@@ -551,3 +510,103 @@ def quantized(op: OpSignature, x: int, out: int | None = None, scale: int | None
 def mxfp4(elements: int) -> dict[str, Any]:
     """What an FP4 result of so many elements adds to a model: one E8M0 scale per ``MX_GROUP`` of them."""
     return {"dtype_out": DType.FP4_E2M1, "scale_elements": ceil(elements / MX_GROUP), "dtype_scale": DType.FP8_E8M0FNU}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MultiTensor(PerfModel):
+    """An elementwise update of ``tensors`` tensors with ``elements`` elements in all.
+
+    flops = flops_per_element each; bytes = ``reads`` tensors read and ``writes`` written per element, plus
+    ``results`` further elements. A trace does not record the element type of a tensor list: the kernel's name says it,
+    else ``dtype`` and the bytes are None. Lists of other types than the first, as FP32 moments, are counted like it.
+    """
+
+    category: ClassVar[str] = "multi_tensor_apply"
+    engine: ClassVar[str] = "vector"
+    family: ClassVar[str | None] = "MultiTensor"
+    stream: ClassVar[str] = "optimizer"
+    shown: ClassVar[Shown | None] = {
+        "num_tensors": "tensors", "num_elems": "elements", "dtype": "dtype", "reads_per_elem": "reads",
+        "writes_per_elem": "writes",
+    }  # fmt: skip
+
+    tensors: int
+    elements: int
+    flops_per_element: int
+    reads: int
+    writes: int
+    results: int = 0
+    dtype: DType | None = DType.FP32
+
+    def flops(self) -> int:
+        return self.flops_per_element * self.elements
+
+    def moved(self) -> Moved:
+        return (((self.reads + self.writes) * self.elements + self.results, self.dtype),)
+
+
+def _lists(op: OpSignature, *, flops: int, reads: int, writes: int, results: bool = False) -> MultiTensor:
+    """Operations, reads and writes per element of the first list; ``results``: and one written per tensor."""
+    shapes, launch = op.shape_list(0), launch_of(op)
+    return MultiTensor(
+        tensors=len(shapes),
+        elements=sum(prod(s) for s in shapes),
+        flops_per_element=flops,
+        reads=reads,
+        writes=writes,
+        results=len(shapes) if results else 0,
+        dtype=op.dtype(0) or (list_type(launch.kernel) if launch else None),
+    )
+
+
+@traced_as(
+    *aten(
+        "_foreach_add _foreach_sub _foreach_mul _foreach_div _foreach_maximum _foreach_minimum _foreach_clamp_min "
+        "_foreach_clamp_max _foreach_pow", "", "_",
+    ),
+    leaf_only=True,
+    asks=(KERNEL,),
+)  # fmt: skip
+def _foreach_binary(op: OpSignature) -> MultiTensor:
+    """(tensors, tensors | number[s], ...): a second list has the shapes of the first."""
+    second = op.dtype_text(1) == "TensorList" or (op.has(1) and op.shapes and isinstance(op.shapes[1][0], tuple))
+    return _lists(op, flops=1, reads=2 if second else 1, writes=1)
+
+
+@traced_as("aten::_foreach_lerp", "aten::_foreach_lerp_", leaf_only=True, asks=(KERNEL,))
+def _foreach_lerp(op: OpSignature) -> MultiTensor:
+    """``a + weight * (b - a)``: three operations, two lists read (the weight may be a third)."""
+    return _lists(op, flops=3, reads=3 if op.dtype_text(2) == "TensorList" else 2, writes=1)
+
+
+def _row(names: str, *suffixes: str, **counts: int) -> partial[MultiTensor]:
+    return bind(_lists, *aten(names, *suffixes), leaf_only=True, asks=(KERNEL,), **counts)
+
+
+FUSED_UPDATES = (
+    _row(
+        "_foreach_sqrt _foreach_neg _foreach_abs _foreach_exp _foreach_log _foreach_reciprocal _foreach_sigmoid "
+        "_foreach_rsqrt _foreach_sign _foreach_round _foreach_floor _foreach_ceil _foreach_tanh",
+        *("", "_"), flops=1, reads=1, writes=1,
+    ),
+    _row("_foreach_zero_", flops=0, reads=0, writes=1),
+    # x + value * a * b: three operations, three lists read
+    _row("_foreach_addcmul _foreach_addcdiv", "", "_", flops=3, reads=3, writes=1),
+    # a square and a sum per element
+    _row("_foreach_norm", flops=2, reads=1, writes=0, results=True),
+    _row("_foreach_max", flops=1, reads=1, writes=0, results=True),
+    # a comparison and a product per element
+    _row("_amp_foreach_non_finite_check_and_unscale_", flops=2, reads=1, writes=1),
+    # Parameters, gradients and both moments are read, all but the gradients written. Per element: 2 for weight decay,
+    # 3 and 4 for the moments, 2 for their bias corrections, a root, an addition, a division, a product, a difference.
+    _row("_fused_adam_ _fused_adamw_", flops=15, reads=4, writes=3),
+    # (parameters, gradients, sums of squares, ...): 2 for weight decay, 2 for the sums, 4 for the step
+    _row("_fused_adagrad_", flops=8, reads=3, writes=2),
+)  # fmt: skip
+
+
+@traced_as("aten::_fused_sgd_", leaf_only=True, asks=(KERNEL,))
+def _fused_sgd(op: OpSignature) -> MultiTensor:
+    """(parameters, gradients, momenta, ...): 2 for weight decay, 2 for the step, 2 with momentum."""
+    momentum = op.has(2)
+    return _lists(op, flops=6 if momentum else 4, reads=3 if momentum else 2, writes=2 if momentum else 1)

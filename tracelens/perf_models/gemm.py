@@ -1,9 +1,11 @@
-"""Matrix multiplication, also with integer weights that are widened on the way."""
+"""Matrix multiplication, plain, with integer weights that are widened on the way, and grouped: one product per
+expert, the rows shared out among them.
+"""
 
 from __future__ import annotations
 
 from itertools import zip_longest
-from math import prod
+from math import nan, prod
 from typing import Any, ClassVar, NamedTuple
 
 from tracelens.dtypes import DType
@@ -11,14 +13,20 @@ from tracelens.errors import SignatureError
 from tracelens.lazy.records import dataclass
 from tracelens.perf_models.base import (
     Like,
+    Moved,
     PerfModel,
+    Shown,
+    Slot,
+    aten,
+    bind,
     distinct_elements,
+    number,
     recorded_as,
+    recorded_call,
     resolved,
     scalar_type,
-    total_bytes,
     traced_as,
-    traced_name,
+    with_fields_of,
 )
 from tracelens.signature import OpSignature, Shape
 
@@ -76,6 +84,10 @@ class GEMM(PerfModel):
     category: ClassVar[str] = "GEMM"
     engine: ClassVar[str] = "matrix"
     priced_as: ClassVar[str | None] = "gemm"
+    shown: ClassVar[Shown | None] = {
+        "M": "m", "N": "n", "K": "k", "B": "b", "bias": "bias", "stride_A": "stride_a", "stride_B": "stride_b",
+        "dtype_A_B": ("dtype", "dtype_b"), "transpose": "transpose",
+    }  # fmt: skip
 
     m: int
     n: int
@@ -98,14 +110,14 @@ class GEMM(PerfModel):
         flops: int = product_flops(self.m, self.n, self.k, self.b, multiply_add)
         return flops + add * self.bias * self.b * self.m * self.n
 
-    def hbm_bytes(self) -> int | float | None:
+    def moved(self) -> Moved:
         b, m, n, k = self.b, self.m, self.n, self.k
         bias = (n if self.bias_elements is None else self.bias_elements) if self.bias else 0
-        return total_bytes(
+        return (
             (distinct_elements((b, m, k), self.stride_a), self.dtype),
-            (distinct_elements((b, k, n), self.stride_b), resolved(self.dtype_b, self.dtype)),
-            (b * m * n, resolved(self.dtype_out, self.dtype)),
-            (bias, resolved(self.dtype_bias, self.dtype)),
+            (distinct_elements((b, k, n), self.stride_b), self.dtype_b),
+            (b * m * n, self.dtype_out),
+            (bias, self.dtype_bias),
             (self.scale_elements, self.dtype_scale),
         )
 
@@ -126,13 +138,6 @@ class GEMM(PerfModel):
         """(B, A) transposed, as a column-major BLAS sees the two operands; None when strides were not recorded."""
         flags = tuple(_is_transposed(s) for s in (self.stride_b, self.stride_a))
         return None if None in flags else (bool(flags[0]), bool(flags[1]))
-
-    def parameters(self) -> dict[str, Any]:
-        dtypes = (traced_name(self.dtype), traced_name(resolved(self.dtype_b, self.dtype)))
-        return {
-            "M": self.m, "N": self.n, "K": self.k, "B": self.b, "bias": self.bias,
-            "stride_A": self.stride_a, "stride_B": self.stride_b, "dtype_A_B": dtypes, "transpose": self.transpose,
-        }  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -201,7 +206,7 @@ def matrix_product(op: OpSignature, a: int = 0, b: int = 1, **fields: Any) -> GE
     return GEMM(m=m, n=n, k=k, dtype=op.dtype(a), dtype_b=op.dtype(b), **fields)
 
 
-def _product(op: OpSignature, a: int, b: int, *, rank: int, bias: int | None = None, beta: int | None = None) -> GEMM:
+def _product(op: OpSignature, *, a: int, b: int, rank: int, bias: int | None = None, beta: int | None = None) -> GEMM:
     """GEMM of tensors ``a`` [(b,)m,k] and ``b`` [(b,)k,n], and of a bias in slot ``bias`` times that in ``beta``.
 
     A bias times 0 is not read.
@@ -263,17 +268,10 @@ def times_transposed(
         dtype_b=dtypes[1] if dtypes else dtype_b,
         dtype_out=dtype_out,
         dtype_bias=op.dtype(bias) if bias is not None and biased else Like.FIRST,
-        scale_elements=sum(_numel(op.shape(s)) for s in scales if op.has(s)),
+        scale_elements=sum(prod(op.shape(s)) for s in scales if op.has(s)),
         dtype_scale=scale_dtype,
         stride_a=op.stride(a),
     )
-
-
-def _numel(shape: Shape) -> int:
-    product = 1
-    for dim in shape:
-        product *= dim
-    return product
 
 
 def _is_zero(op: OpSignature, index: int | None) -> bool:
@@ -281,28 +279,15 @@ def _is_zero(op: OpSignature, index: int | None) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool) and value == 0
 
 
-@traced_as("aten::mm")
-def _mm(op: OpSignature) -> GEMM:
-    return _product(op, 0, 1, rank=2)
-
-
-@traced_as("aten::bmm")
-def _bmm(op: OpSignature) -> GEMM:
-    return _product(op, 0, 1, rank=3)
-
-
-@traced_as("aten::addmm", "aten::_addmm_activation")
-@traced_as("aten::addmm_", leaf_only=True)
-def _addmm(op: OpSignature) -> GEMM:
-    """(bias, A, B, beta, alpha): an activation fused into it is not counted."""
-    return _product(op, 1, 2, rank=2, bias=0, beta=3)
-
-
-@traced_as("aten::baddbmm")
-@traced_as("aten::baddbmm_", leaf_only=True)
-def _baddbmm(op: OpSignature) -> GEMM:
-    """(bias, A, B, beta, alpha)."""
-    return _product(op, 1, 2, rank=3, bias=0, beta=3)
+PRODUCTS = (
+    bind(_product, "aten::mm", a=0, b=1, rank=2),
+    bind(_product, "aten::bmm", a=0, b=1, rank=3),
+    # (bias, A, B, beta, alpha): an activation fused into it is not counted
+    bind(_product, *aten("addmm _addmm_activation"), a=1, b=2, rank=2, bias=0, beta=3),
+    bind(_product, "aten::addmm_", leaf_only=True, a=1, b=2, rank=2, bias=0, beta=3),
+    bind(_product, "aten::baddbmm", a=1, b=2, rank=3, bias=0, beta=3),
+    bind(_product, "aten::baddbmm_", leaf_only=True, a=1, b=2, rank=3, bias=0, beta=3),
+)
 
 
 @traced_as("aten::addmv", leaf_only=True)
@@ -331,7 +316,7 @@ def _linear(op: OpSignature) -> GEMM:
     n = op.shape(1, rank=2)[0]
     stride = op.stride(1)
     return GEMM(
-        m=_numel(tuple(rows)),
+        m=prod(rows),
         n=n,
         k=k,
         bias=op.has(2),
@@ -350,22 +335,22 @@ def _matmul(op: OpSignature) -> GEMM:
     *batch_a, m, k = a
     *batch_b, _, n = b
     if not batch_b:  # a folded product: one GEMM over all rows
-        return GEMM(m=_numel(tuple(batch_a)) * m, n=n, k=k, dtype=op.dtype(0), dtype_b=op.dtype(1))
-    batch = _numel(tuple(max(pair) for pair in zip_longest(batch_a[::-1], batch_b[::-1], fillvalue=1)))
+        return GEMM(m=prod(batch_a) * m, n=n, k=k, dtype=op.dtype(0), dtype_b=op.dtype(1))
+    batch = prod(map(max, zip_longest(batch_a[::-1], batch_b[::-1], fillvalue=1)))
     return GEMM(b=batch, m=m, n=n, k=k, dtype=op.dtype(0), dtype_b=op.dtype(1))
 
 
 @traced_as("aten::_scaled_mm")
 def _scaled_mm(op: OpSignature) -> GEMM:
     """Recorded shapes of packed 4-bit operands count pairs, so k is twice the recorded dim."""
-    scales = _numel(op.shape_or_scalar(2)) + _numel(op.shape_or_scalar(3))
+    scales = prod(op.shape_or_scalar(2)) + prod(op.shape_or_scalar(3))
     return _scaled(op, bias=4, out=6, scales=scales, scale=op.dtype(2))
 
 
 @traced_as("aten::_scaled_mm_v2")
 def _scaled_mm_v2(op: OpSignature) -> GEMM:
     """(A, B, scales of A, recipes, swizzles, scales of B, recipes, swizzles, bias, out_dtype, ...): lists of scales."""
-    scales = sum(_numel(shape) for slot in (2, 5) for shape in op.shape_list(slot))
+    scales = sum(prod(shape) for slot in (2, 5) for shape in op.shape_list(slot))
     return _scaled(op, bias=8, out=9, scales=scales, scale=scale_type(op, 3))
 
 
@@ -401,50 +386,30 @@ def _scaled(op: OpSignature, *, bias: int, out: int, scales: int, scale: DType |
     )
 
 
-def _recorded_operands(model: GEMM) -> tuple[tuple[Shape, Shape], tuple[str, str], tuple[Shape, Shape]]:
-    """Shapes, types and strides of A and B, FP4 in pairs; row-major strides where the model does not say."""
-    batch = (model.b,) if model.b > 1 else ()
+def _recorded_operands(model: GEMM, *, batched: bool = False) -> tuple[Slot, Slot]:
+    """A and B, FP4 in pairs; row-major strides where the model does not say."""
+    batch = (model.b,) if batched or model.b > 1 else ()
     k = model.k // 2 if model.dtype is DType.FP4_E2M1 else model.k
-    a, b = (*batch, model.m, k), (*batch, k, model.n)
-    types = (traced_name(model.dtype) or "", traced_name(resolved(model.dtype_b, model.dtype)) or "")
-    return (a, b), types, (model.stride_a or dense_strides(a), model.stride_b or dense_strides(b))
-
-
-def dense_strides(shape: Shape) -> Shape:
-    """Strides, in elements, of a contiguous tensor of ``shape``."""
-    strides: list[int] = []
-    step = 1
-    for dim in reversed(shape):
-        strides.insert(0, step)
-        step *= dim
-    return tuple(strides)
+    return (
+        Slot.tensor((*batch, model.m, k), model.dtype, model.stride_a),
+        Slot.tensor((*batch, k, model.n), resolved(model.dtype_b, model.dtype), model.stride_b),
+    )
 
 
 @recorded_as("aten::mm")
 def _recorded_mm(model: GEMM) -> OpSignature:
-    shapes, types, strides = _recorded_operands(model)
-    return OpSignature(name="aten::mm", shapes=shapes, dtypes=types, strides=strides, scalars=("", ""))
+    return recorded_call("aten::mm", *_recorded_operands(model))
 
 
 @recorded_as("aten::bmm")
 def _recorded_bmm(model: GEMM) -> OpSignature:
-    (a, b), types, _ = _recorded_operands(model)
-    a, b = (model.b, *a[-2:]), (model.b, *b[-2:])
-    strides = (model.stride_a or dense_strides(a), model.stride_b or dense_strides(b))
-    return OpSignature(name="aten::bmm", shapes=(a, b), dtypes=types, strides=strides, scalars=("", ""))
+    return recorded_call("aten::bmm", *_recorded_operands(model, batched=True))
 
 
 @recorded_as("aten::addmm")
 def _recorded_addmm(model: GEMM) -> OpSignature:
-    (a, b), types, (stride_a, stride_b) = _recorded_operands(model)
-    bias = traced_name(resolved(model.dtype_bias, model.dtype)) or ""
-    return OpSignature(
-        name="aten::addmm",
-        shapes=((model.n,), a, b, (), ()),
-        dtypes=(bias, *types, "Scalar", "Scalar"),
-        strides=((1,), stride_a, stride_b, (), ()),
-        scalars=("", "", "", "1", "1"),
-    )
+    bias = Slot.tensor((model.n,), resolved(model.dtype_bias, model.dtype))
+    return recorded_call("aten::addmm", bias, *_recorded_operands(model), number(1), number(1))
 
 
 def weight_only(op: OpSignature, x: int, *, n: int, weight: DType | None, scales: tuple[int, ...] = ()) -> GEMM:
@@ -497,3 +462,179 @@ def _int4(op: OpSignature) -> GEMM:
 def _int8(op: OpSignature) -> GEMM:
     """(x [m,k], weight [n,k] int8, scales [n])."""
     return weight_only(op, 0, n=op.shape(1, rank=2)[0], weight=op.dtype(1), scales=(2,))
+
+
+PADDED_ROWS = "rows beyond the offsets are padding, and how many there are was not recorded"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GroupedGEMM(PerfModel):
+    """``C[rows of g] = A[rows of g] @ B[g]`` for every group ``g``; ``m`` rows in all, ``B[groups,k,n]``.
+
+    flops = 2*m*n*k, however the rows are shared out; bytes = one read of A and of all groups' B, one write of C:
+    ``groups`` are those that have rows, as far as the caller knows.
+    ``dtype`` is A's; B and C are like it unless said otherwise. ``scale_elements`` of ``dtype_scale`` are the scales of
+    quantized operands, read once; those of the gradients are not counted.
+    ``padded``: groups end where offsets in device memory say, which a recording does not hold. The ``m`` rows of the
+    buffer are then at most those that were multiplied.
+    """
+
+    category: ClassVar[str] = "GroupedGEMM_fwd"
+    engine: ClassVar[str] = "matrix"
+    priced_as: ClassVar[str | None] = "grouped-gemm"
+    shown: ClassVar[Shown | None] = {
+        "M": "m", "N": "n", "K": "k", "G": "groups", "dtype_A_B": ("dtype", "dtype_b"), "dtype_out": "dtype_out"
+    }  # fmt: skip
+
+    m: int
+    n: int
+    k: int
+    groups: int
+    dtype: DType | None = DType.BF16
+    dtype_b: DType | Like | None = Like.FIRST
+    dtype_out: DType | Like | None = Like.FIRST
+    scale_elements: int = 0
+    dtype_scale: DType | None = DType.FP32
+    padded: bool = False
+
+    @property
+    def at_most(self) -> str:
+        return PADDED_ROWS if self.padded else ""
+
+    def flops(self) -> int:
+        flops: int = product_flops(self.m, self.n, self.k)
+        return flops
+
+    def moved(self) -> Moved:
+        a, b, c = product_operands(self.m, self.n, self.k, self.groups)
+        scales = (self.scale_elements, self.dtype_scale)
+        return ((a, self.dtype), (b, self.dtype_b), (c, self.dtype_out), scales)
+
+    def products(self) -> tuple[Product, ...]:
+        """What is multiplied, as backends price it."""
+        return (Product(self.m, self.n, self.k, groups=self.groups, b_width=self._widened),)
+
+    def backward(self) -> GroupedGEMMBackward:
+        """Both gradients of the same call."""
+        return with_fields_of(self, GroupedGEMMBackward)
+
+    @property
+    def _widened(self) -> float | None:
+        return widened(resolved(self.dtype_b, self.dtype), self.compute_dtype)
+
+    def _per_group(self, b_width: float | None) -> Product:
+        """The gradient of the weights: one product per group, over that group's rows."""
+        rows = self.m / self.groups if self.groups else nan
+        return Product(self.k, self.n, rows, self.groups, b_width=b_width)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GroupedGEMMBackward(GroupedGEMM):
+    """Both gradients of a ``GroupedGEMM``: ``dA = dC @ B^T`` and ``dB[g] = A[rows of g]^T @ dC[rows of g]``.
+
+    flops = 4*m*n*k; bytes = dC read twice, A and all B read once, dA and all dB written.
+    """
+
+    category: ClassVar[str] = "GroupedGEMM_bwd"
+    gradient: ClassVar[bool] = True
+
+    def flops(self) -> int:
+        flops: int = 2 * product_flops(self.m, self.n, self.k)
+        return flops
+
+    def products(self) -> tuple[Product, ...]:
+        return Product(self.m, self.k, self.n, groups=self.groups, b_width=self._widened), self._per_group(None)
+
+    def moved(self) -> Moved:
+        a, b, c = product_operands(self.m, self.n, self.k, self.groups)
+        return ((2 * a, self.dtype), (2 * b, self.dtype_b), (2 * c, self.dtype_out))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GroupedGEMMVariableK(GroupedGEMM):
+    """``C[g] = A[rows of g]^T @ B[rows of g]``, the gradient of the weights: ``A[m,k]``, ``B[m,n]``, ``C[groups,k,n]``.
+
+    The summed dimension is the rows of each group. flops = 2*m*n*k; bytes = one read of A and B, one write of the
+    result of every group.
+    """
+
+    category: ClassVar[str] = "GroupedGEMM_bwd"
+    gradient: ClassVar[bool] = True
+
+    def products(self) -> tuple[Product, ...]:
+        return (self._per_group(self._widened),)
+
+    def moved(self) -> Moved:
+        return (
+            (self.m * self.k, self.dtype),
+            (self.m * self.n, self.dtype_b),
+            (self.groups * self.k * self.n, self.dtype_out),
+            (self.scale_elements, self.dtype_scale),
+        )
+
+
+@traced_as("aten::_grouped_mm")
+def _grouped_mm(op: OpSignature) -> GroupedGEMM | None:
+    """(self, mat2, offs, bias, out_dtype)."""
+    return _grouped(op, offsets=2, out=scalar_type(op.literal(4)))
+
+
+@traced_as("aten::_scaled_grouped_mm")
+def _scaled_grouped_mm(op: OpSignature) -> GroupedGEMM | None:
+    """(self, mat2, scale_a, scale_b, offs, bias, scale_result, out_dtype, ...): to BF16 where no type was given."""
+    scales = sum(prod(op.shape_or_scalar(slot)) for slot in (2, 3))
+    return _grouped(op, offsets=4, out=scalar_type(op.literal(7)) or DType.BF16, scales=scales, scale=op.dtype(2))
+
+
+@traced_as("aten::_scaled_grouped_mm_v2")
+def _scaled_grouped_mm_v2(op: OpSignature) -> GroupedGEMM | None:
+    """(self, mat2, scales_a, recipes, swizzles, scales_b, recipes, swizzles, offs, bias, out_dtype, ...)."""
+    scales = sum(prod(s) for slot in (2, 5) if op.has(slot) for s in op.shape_list(slot))
+    out = scalar_type(op.literal(10)) or DType.BF16
+    return _grouped(op, offsets=8, out=out, scales=scales, scale=scale_type(op, 3))
+
+
+def _grouped(
+    op: OpSignature, *, offsets: int, out: DType | None, scales: int = 0, scale: DType | None = None
+) -> GroupedGEMM | None:
+    """2-D by 3-D shares out A's rows, 3-D by 2-D B's columns, 2-D by 2-D the summed dimension, 3-D by 3-D nothing.
+
+    One of PyTorch's FP4 elements along k holds two values. Scales of an unknown type take a byte, as those of MX do.
+    """
+    a, b = op.shape(0), op.shape(1)
+    (packed, dtype), (_, dtype_b) = (_values_of(op.dtype(slot)) for slot in (0, 1))
+    common: dict[str, Any] = {"dtype": dtype, "dtype_b": dtype_b, "dtype_out": Like.FIRST if out is None else out}
+    common["padded"] = op.has(offsets)
+    if scales:
+        common |= {"scale_elements": scales, "dtype_scale": scale or DType.FP8_E8M0FNU}
+    if len(a) == 2 and len(b) == 3:
+        return GroupedGEMM(m=a[0], k=packed * a[1], groups=b[0], n=b[2], **common)
+    if len(a) == 3 and len(b) == 2:
+        swapped = common | {"dtype": dtype_b, "dtype_b": dtype, "dtype_out": dtype if out is None else out}
+        return GroupedGEMM(m=b[1], k=packed * b[0], groups=a[0], n=a[1], **swapped)
+    if len(a) == 3 and len(b) == 3:
+        return GroupedGEMM(m=a[0] * a[1], k=packed * a[2], groups=b[0], n=b[2], **common)
+    if len(a) == 2 and len(b) == 2 and op.has(offsets):
+        groups = op.shape(offsets, rank=1)[0]
+        return GroupedGEMMVariableK(m=packed * a[1], k=a[0], n=b[1], groups=groups, **common)
+    return None
+
+
+def _values_of(dtype: DType | None) -> tuple[int, DType | None]:
+    return (1, None) if dtype is None else dtype.values
+
+
+@recorded_as("aten::_grouped_mm")
+def _recorded_grouped_mm(model: GroupedGEMM) -> OpSignature:
+    a: tuple[int, ...] = (model.m, model.k)
+    b: tuple[int, ...] = (model.groups, model.k, model.n)
+    if isinstance(model, GroupedGEMMVariableK):
+        a, b = (model.k, model.m), (model.m, model.n)
+    return recorded_call(
+        "aten::_grouped_mm",
+        Slot.tensor(a, model.dtype),
+        Slot.tensor(b, resolved(model.dtype_b, model.dtype)),
+        Slot((model.groups,), "int", (1,)),
+        Slot(),
+        Slot(),
+    )

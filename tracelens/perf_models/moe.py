@@ -12,7 +12,7 @@ from typing import Any, ClassVar
 from tracelens.dtypes import DType
 from tracelens.errors import SignatureError
 from tracelens.lazy.records import dataclass
-from tracelens.perf_models.base import Like, PerfModel, resolved, total_bytes, traced_as, traced_name
+from tracelens.perf_models.base import Like, Moved, PerfModel, resolved, traced_as, traced_name
 from tracelens.perf_models.data_movement import Movement
 from tracelens.perf_models.elementwise import MX_GROUP, GroupQuant, quantized
 from tracelens.perf_models.gemm import Product, product_flops, widened
@@ -88,10 +88,10 @@ class MoELayer(PerfModel):
         flops: int = product_flops(self.tokens * self.top_k, self.ffn, self.hidden)
         return flops
 
-    def _weights(self, matrices: int) -> tuple[tuple[float, DType | None], ...]:
+    def _weights(self, matrices: int) -> Moved:
         elements = self.read_experts * matrices * self.hidden * self.ffn
         scales = elements / self.scaled_by if self.scaled_by else 0
-        return (elements, resolved(self.dtype_weight, self.dtype)), (scales, DType.FP8_E8M0FNU)
+        return (elements, self.dtype_weight), (scales, DType.FP8_E8M0FNU)
 
     def parameters(self) -> dict[str, Any]:
         return {
@@ -117,9 +117,9 @@ class MoEFused(MoELayer):
     def flops(self) -> int:
         return (2 + self.gated) * self._product() + self.tokens * self.hidden * (2 * self.top_k - 1)
 
-    def hbm_bytes(self) -> int | float | None:
+    def moved(self) -> Moved:
         n = self.tokens * self.hidden
-        return total_bytes((n, self.dtype), *self._weights(2 + self.gated), (n, resolved(self.dtype_out, self.dtype)))
+        return ((n, self.dtype), *self._weights(2 + self.gated), (n, self.dtype_out))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -140,11 +140,11 @@ class MoEUp(MoELayer):
         rows, wide = self.tokens * self.top_k, self.ffn * (1 + self.gated)
         return (Product(rows, wide, self.hidden, groups=self.read_experts, b_width=self.widened),)
 
-    def hbm_bytes(self) -> int | float | None:
-        return total_bytes(
+    def moved(self) -> Moved:
+        return (
             (self.tokens * self.hidden, self.dtype),
             *self._weights(1 + self.gated),
-            (self.tokens * self.top_k * self.ffn, resolved(self.dtype_out, self.dtype)),
+            (self.tokens * self.top_k * self.ffn, self.dtype_out),
         )
 
 
@@ -168,11 +168,11 @@ class MoEDown(MoELayer):
         rows = self.tokens * self.top_k
         return (Product(rows, self.hidden, self.ffn, groups=self.read_experts, b_width=self.widened),)
 
-    def hbm_bytes(self) -> int | float | None:
-        return total_bytes(
+    def moved(self) -> Moved:
+        return (
             (self.tokens * self.top_k * self.ffn, self.dtype),
             *self._weights(1),
-            (self.tokens * self.hidden, resolved(self.dtype_out, self.dtype)),
+            (self.tokens * self.hidden, self.dtype_out),
         )
 
 
@@ -192,8 +192,8 @@ class MoEAux(PerfModel):
     def flops(self) -> int:
         return 0
 
-    def hbm_bytes(self) -> int | float | None:
-        return total_bytes(*self.operands)
+    def moved(self) -> Moved:
+        return self.operands
 
     @property
     def compute_dtype(self) -> None:

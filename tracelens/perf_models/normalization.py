@@ -5,18 +5,32 @@ several residual streams.
 from __future__ import annotations
 
 import re
-from dataclasses import fields
+from dataclasses import replace
 from math import prod
-from typing import Any, ClassVar
+from typing import Any, ClassVar, TypeVar
 
 from tracelens.dtypes import DType
 from tracelens.errors import SignatureError
 from tracelens.lazy.records import dataclass
-from tracelens.perf_models.base import Like, PerfModel, recorded_as, resolved, total_bytes, traced_as, traced_name
-from tracelens.perf_models.gemm import dense_strides
+from tracelens.perf_models.base import (
+    Like,
+    Moved,
+    PerfModel,
+    Slot,
+    aten,
+    bind,
+    number,
+    recorded_as,
+    recorded_call,
+    resolved,
+    traced_as,
+    traced_name,
+    with_fields_of,
+)
 from tracelens.perf_models.surroundings import KERNEL, launch_of
 from tracelens.signature import OpSignature, Shape
 
+N = TypeVar("N", bound="Normalization")
 # cuDNN's and MIOpen's kernels of batch normalization forward.
 _TRAINS = re.compile(r"(?P<trains>\bbn_fw_tr_|BatchNormFwdTrain)|\bbn_fw_inf_|BatchNormFwdInfer")
 
@@ -61,46 +75,34 @@ class Normalization(PerfModel):
         n = self.elements
         return 2 * n + 6 * self.channels + (3 * n if self.training else 0) + (n if self.residual else 0)
 
-    def hbm_bytes(self) -> int | float | None:
+    def moved(self) -> Moved:
         n = self.elements
-        return total_bytes(
+        return (
             (n * (3 if self.residual else 1), self.dtype),
-            (n, self._dtype_out),
-            (self.channels * (self.weight + self.bias), self._dtype_weight),
+            (n, self.dtype_out),
+            (self.channels * (self.weight + self.bias), self.dtype_weight),
             *self._statistics(),
         )
 
     def backward(self) -> Normalization:
         """All gradients of the same call."""
-        values = {f.name: getattr(self, f.name) for f in fields(Normalization)}
-        return NormalizationBackward(**values, output_mask=(True, self.weight, self.bias))
+        return with_fields_of(self, NormalizationBackward, output_mask=(True, self.weight, self.bias))
 
-    def _statistics(self) -> tuple[tuple[int, DType | None], ...]:
+    def _statistics(self) -> Moved:
         """Running statistics read (and written back), computed ones written."""
         running = 2 * self.channels * (2 if self.training else 1) if self.running else 0
         saved = 2 * self.statistics if self.training else 0
-        return ((running, self._dtype_weight), (saved, self._dtype_statistics))
-
-    @property
-    def _dtype_out(self) -> DType | None:
-        return resolved(self.dtype_out, self.dtype)
-
-    @property
-    def _dtype_weight(self) -> DType | None:
-        return resolved(self.dtype_weight, self.dtype)
+        return ((running, self.dtype_weight), (saved, self._dtype_statistics))
 
     @property
     def _dtype_statistics(self) -> DType:
         return DType.FP64 if self.dtype is DType.FP64 else DType.FP32
 
-    @property
-    def _recorded_out(self) -> str | None:
-        """The result's type where a caller states it: traces do not record results."""
-        return None if isinstance(self.dtype_out, Like) else traced_name(self.dtype_out)
-
     def parameters(self) -> dict[str, Any]:
+        """The result's type where a caller states it: traces do not record results."""
+        out = None if isinstance(self.dtype_out, Like) else traced_name(self.dtype_out)
         return {
-            "op_shape": self.shape, "dtype_in_out": (traced_name(self.dtype), self._recorded_out),
+            "op_shape": self.shape, "dtype_in_out": (traced_name(self.dtype), out),
             "stride_input": self.stride_x, "stride_output": None, "num_channels": self.channels,
             "has_bias": self.bias, "is_affine": self.weight, "is_training": self.training, "output_mask": None,
         }  # fmt: skip
@@ -123,22 +125,22 @@ class NormalizationBackward(Normalization):
         n = self.elements
         return 9 * n if self.training else 4 * n + 3 * self.channels
 
-    def hbm_bytes(self) -> int | float | None:
+    def moved(self) -> Moved | None:
         if self.output_mask is None:
             return None
         n = self.elements
         of_x, *of_weights = self.output_mask
-        return total_bytes(
+        return (
             (n * (1 + of_x), self.dtype),
-            (n, self._dtype_out),
-            (self.channels * (self.weight + sum(of_weights)), self._dtype_weight),
+            (n, self.dtype_out),
+            (self.channels * (self.weight + sum(of_weights)), self.dtype_weight),
             *self._statistics(),
         )
 
-    def _statistics(self) -> tuple[tuple[int, DType | None], ...]:
+    def _statistics(self) -> Moved:
         if self.training:
             return ((2 * self.statistics, self._dtype_statistics),)
-        return ((2 * self.channels, self._dtype_weight),)
+        return ((2 * self.channels, self.dtype_weight),)
 
     def parameters(self) -> dict[str, Any]:
         return _of_gradient(Normalization.parameters(self), self.output_mask)
@@ -169,10 +171,9 @@ class RMSNorm(Normalization):
 
     def backward(self) -> RMSNormBackward:
         """Both gradients of the same call."""
-        values = {f.name: getattr(self, f.name) for f in fields(RMSNorm)}
-        return RMSNormBackward(**values, output_mask=(True, self.weight))
+        return with_fields_of(self, RMSNormBackward, output_mask=(True, self.weight))
 
-    def _statistics(self) -> tuple[tuple[int, DType | None], ...]:
+    def _statistics(self) -> Moved:
         saved = self.statistics if self.saves else 0
         return ((saved, self._dtype_statistics), (self.scale_elements, self.dtype_scale))
 
@@ -193,12 +194,12 @@ class RMSNormBackward(RMSNorm):
     def flops(self) -> int:
         return (8 + 2 * self.output_mask[1]) * self.elements
 
-    def hbm_bytes(self) -> int | float | None:
+    def moved(self) -> Moved:
         of_x, of_weight = self.output_mask
-        return total_bytes(
+        return (
             (self.elements * (1 + of_x), self.dtype),
-            (self.elements, self._dtype_out),
-            (self.channels * (self.weight + of_weight), self._dtype_weight),
+            (self.elements, self.dtype_out),
+            (self.channels * (self.weight + of_weight), self.dtype_weight),
             (self.statistics, self._dtype_statistics),
         )
 
@@ -283,15 +284,11 @@ def rms_norm(op: OpSignature, x: int, weight: int, *, out: int | None = None, sc
     return RMSNorm(**common | recorded | fields)
 
 
-@traced_as(
-    "aten::batch_norm", "aten::native_batch_norm", "aten::_batch_norm_impl_index", "aten::_native_batch_norm_legit"
-)
-def _batch_norm(op: OpSignature) -> Normalization:
-    """(x, weight, bias, running_mean, running_var, training, ...)."""
+def _batch_norm(op: OpSignature, *, training: int | bool) -> Normalization:
+    """(x, weight, bias, running_mean, running_var, ...); ``training`` is a slot, or the truth itself."""
     c = _channels(op, 0)
-    return Normalization(
-        **_common(op, 0, 1, 2), channels=c, statistics=c, training=bool(op.integer(5)), running=op.has(3)
-    )
+    trains = training if isinstance(training, bool) else bool(op.integer(training))
+    return Normalization(**_common(op, 0, 1, 2), channels=c, statistics=c, training=trains, running=op.has(3))
 
 
 @traced_as("aten::miopen_batch_norm", "aten::cudnn_batch_norm", asks=(KERNEL,))
@@ -299,25 +296,7 @@ def _library_batch_norm(op: OpSignature) -> Normalization:
     """As ``aten::batch_norm``; where no numbers were recorded, the kernel's name says whether it trains."""
     launch = launch_of(op)
     said = None if launch is None else _TRAINS.search(launch.kernel)
-    if said is None:
-        return _batch_norm(op)
-    c = _channels(op, 0)
-    training = said["trains"] is not None
-    return Normalization(**_common(op, 0, 1, 2), channels=c, statistics=c, training=training, running=op.has(3))
-
-
-@traced_as("aten::_batch_norm_with_update")
-def _batch_norm_with_update(op: OpSignature) -> Normalization:
-    """(x, weight, bias, running_mean, running_var, momentum, eps): only ever training."""
-    c = _channels(op, 0)
-    return Normalization(**_common(op, 0, 1, 2), channels=c, statistics=c, running=op.has(3))
-
-
-@traced_as("aten::_batch_norm_no_update", "aten::_native_batch_norm_legit_no_training")
-def _batch_norm_evaluation(op: OpSignature) -> Normalization:
-    """(x, weight, bias, running_mean, running_var, momentum, eps): only ever evaluation."""
-    c = _channels(op, 0)
-    return Normalization(**_common(op, 0, 1, 2), channels=c, statistics=c, training=False, running=op.has(3))
+    return _batch_norm(op, training=5 if said is None else said["trains"] is not None)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -342,8 +321,8 @@ class NormalizationPart(PerfModel):
     def flops(self) -> int:
         return self.flops_per_element * prod(self.shape)
 
-    def hbm_bytes(self) -> int | float | None:
-        return total_bytes(((1 + self.writes) * prod(self.shape), self.dtype), (self.of_channels, DType.FP32))
+    def moved(self) -> Moved:
+        return (((1 + self.writes) * prod(self.shape), self.dtype), (self.of_channels, DType.FP32))
 
     def parameters(self) -> dict[str, Any]:
         return {
@@ -360,48 +339,25 @@ class NormalizationPartBackward(NormalizationPart):
 
     dtype_out: DType | Like | None = Like.FIRST
 
-    def hbm_bytes(self) -> int | float | None:
-        rest, dy = NormalizationPart.hbm_bytes(self), (prod(self.shape), resolved(self.dtype_out, self.dtype))
-        read = total_bytes(dy)
-        return None if rest is None or read is None else rest + read
+    def moved(self) -> Moved:
+        return (*NormalizationPart.moved(self), (prod(self.shape), self.dtype_out))
 
 
-def _part(op: OpSignature, vectors: int, **fields: int) -> NormalizationPart:
-    """A pass over x that reads and writes so many ``vectors`` of a value per channel."""
-    c = _channels(op, 0)
-    return NormalizationPart(shape=op.shape(0), channels=c, of_channels=vectors * c, dtype=op.dtype(0), **fields)
-
-
-def _part_backward(op: OpSignature, vectors: int, **fields: int) -> NormalizationPartBackward:
-    """A pass over (dy, x)."""
-    c = _channels(op, 1)
-    return NormalizationPartBackward(
-        shape=op.shape(1), channels=c, of_channels=vectors * c, dtype=op.dtype(1), dtype_out=op.dtype(0), **fields
-    )
-
-
-@traced_as("aten::batch_norm_stats")
-def _statistics_alone(op: OpSignature) -> NormalizationPart:
-    """(x, eps): mean and inverse deviation of each channel."""
-    return _part(op, 2)
-
-
-@traced_as("aten::batch_norm_elemt")
-def _normalized_by_given(op: OpSignature) -> NormalizationPart:
-    """(x, weight, bias, mean, invstd, eps): a scale and a shift, as in evaluation."""
-    return _part(op, 2 + op.has(1) + op.has(2), writes=1, flops_per_element=2)
-
-
-@traced_as("aten::batch_norm_backward_reduce")
-def _sums_of_gradients(op: OpSignature) -> NormalizationPartBackward:
-    """(dy, x, mean, invstd, weight, ...): sums of dy and of dy * (x - mean), and the gradients of weight and bias."""
-    return _part_backward(op, 2 + 4, flops_per_element=4)
-
-
-@traced_as("aten::batch_norm_backward_elemt")
-def _gradient_by_given(op: OpSignature) -> NormalizationPartBackward:
-    """(dy, x, mean, invstd, weight, sum of dy, sum of dy * (x - mean), counts): dx by those sums."""
-    return _part_backward(op, 4 + op.has(4), writes=1, flops_per_element=5)
+def _part(
+    op: OpSignature,
+    *,
+    kind: type[NormalizationPart],
+    x: int,
+    vectors: int,
+    optional: tuple[int, ...] = (),
+    **fields: Any,
+) -> NormalizationPart:
+    """A pass over ``x`` with so many ``vectors`` of a value per channel, and one more for each ``optional`` tensor."""
+    c = _channels(op, x)
+    of_channels = (vectors + sum(map(op.has, optional))) * c
+    if kind is NormalizationPartBackward:
+        fields["dtype_out"] = op.dtype(0)
+    return kind(shape=op.shape(x), channels=c, of_channels=of_channels, dtype=op.dtype(x), **fields)
 
 
 @traced_as(*(f"aten::{library}instance_norm" for library in ("", "native_", "miopen_", "cudnn_")))
@@ -414,12 +370,19 @@ def _instance_norm(op: OpSignature) -> Normalization:
     )
 
 
-@traced_as(*(f"aten::{library}layer_norm" for library in ("", "native_", "miopen_", "cudnn_")))
-def _layer_norm(op: OpSignature) -> Normalization:
-    """(x, normalized_shape, weight, bias, ...)."""
-    channels = _normalized(op, 1, 2)
-    common = _common(op, 0, 2, 3)
-    return Normalization(**common, channels=channels, statistics=prod(common["shape"]) // channels)
+def _over_last_dims(
+    op: OpSignature, *, kind: type[N], dims: int, weight: int, bias: int | None = None, x: int = 0, **fields: Any
+) -> N:
+    """``x`` normalized over its last dims, whose sizes stand in slot ``dims``."""
+    channels = _normalized(op, dims, weight)
+    common = _common(op, x, weight, bias)
+    return kind(**common, channels=channels, statistics=prod(common["shape"]) // channels, **fields)
+
+
+def _over_last_dims_backward(op: OpSignature, *, kind: type[N], mask: int, is_masked: bool = True, **slots: int) -> N:
+    """(dy, x, normalized_shape, ...); without ``is_masked`` the mask may be missing, and the bytes are unknown then."""
+    model = _over_last_dims(op, kind=kind, x=1, dims=2, dtype_out=op.dtype(0), **slots)
+    return replace(model, output_mask=_mask(op, mask) if is_masked or op.literal(mask) is not None else None)
 
 
 @traced_as("aten::group_norm", "aten::miopen_group_norm", "aten::cudnn_group_norm")
@@ -433,15 +396,6 @@ def _group_norm(op: OpSignature) -> Normalization:
 def _native_group_norm(op: OpSignature) -> Normalization:
     """(x, weight, bias, N, C, HxW, groups, eps)."""
     return Normalization(**_common(op, 0, 1, 2), channels=op.integer(4), statistics=op.integer(3) * op.integer(6))
-
-
-@traced_as("aten::_fused_rms_norm")
-@traced_as("aten::rms_norm", leaf_only=True)
-def _fused_rms_norm(op: OpSignature) -> FusedRMSNorm:
-    """(x, normalized_shape, weight, eps)."""
-    channels = _normalized(op, 1, 2)
-    common = _common(op, 0, 2)
-    return FusedRMSNorm(**common, channels=channels, statistics=prod(common["shape"]) // channels, saves=True)
 
 
 @traced_as(
@@ -476,15 +430,6 @@ def _library_batch_norm_backward(op: OpSignature) -> NormalizationBackward:
     )
 
 
-@traced_as(*(f"aten::{library}layer_norm_backward" for library in ("", "native_", "miopen_", "cudnn_")))
-def _layer_norm_backward(op: OpSignature) -> NormalizationBackward:
-    """(dy, x, normalized_shape, mean, rstd, weight, bias, output_mask)."""
-    channels, common = _normalized(op, 2, 5), _common(op, 1, 5, 6)
-    rows = prod(common["shape"]) // channels
-    mask = None if op.literal(7) is None else _mask(op, 7)
-    return NormalizationBackward(**common, channels=channels, statistics=rows, dtype_out=op.dtype(0), output_mask=mask)
-
-
 @traced_as(*(f"aten::{library}group_norm_backward" for library in ("", "native_", "miopen_", "cudnn_")))
 def _group_norm_backward(op: OpSignature) -> NormalizationBackward:
     """(dy, x, mean, rstd, weight, N, C, HxW, groups, output_mask)."""
@@ -496,17 +441,48 @@ def _group_norm_backward(op: OpSignature) -> NormalizationBackward:
     )
 
 
-@traced_as(
-    "aten::_fused_rms_norm_backward", "aten::rms_norm_backward", "aten::native_rms_norm_backward",
-    "aten::miopen_rms_norm_backward", "aten::cudnn_rms_norm_backward",
+_LIBRARIES = ("", "native_", "miopen_", "cudnn_")
+NORMALIZATIONS = (
+    bind(
+        _batch_norm, *aten("batch_norm native_batch_norm _batch_norm_impl_index _native_batch_norm_legit"), training=5
+    ),
+    # only ever training, only ever evaluation
+    bind(_batch_norm, "aten::_batch_norm_with_update", training=True),
+    bind(_batch_norm, *aten("_batch_norm_no_update _native_batch_norm_legit_no_training"), training=False),
+    # (x, eps): mean and inverse deviation of each channel
+    bind(_part, "aten::batch_norm_stats", kind=NormalizationPart, x=0, vectors=2),
+    # (x, weight, bias, mean, invstd, eps): a scale and a shift, as in evaluation
+    bind(
+        _part, "aten::batch_norm_elemt", kind=NormalizationPart, x=0, vectors=2, optional=(1, 2), writes=1,
+        flops_per_element=2,
+    ),
+    # (dy, x, mean, invstd, weight, ...): sums of dy and of dy * (x - mean), and the gradients of weight and bias
+    bind(
+        _part, "aten::batch_norm_backward_reduce", kind=NormalizationPartBackward, x=1, vectors=6, flops_per_element=4
+    ),
+    # (dy, x, mean, invstd, weight, sum of dy, sum of dy * (x - mean), counts): dx by those sums
+    bind(
+        _part, "aten::batch_norm_backward_elemt", kind=NormalizationPartBackward, x=1, vectors=4, optional=(4,),
+        writes=1, flops_per_element=5,
+    ),
+    # (x, normalized_shape, weight, bias, ...)
+    bind(
+        _over_last_dims, *(f"aten::{library}layer_norm" for library in _LIBRARIES), kind=Normalization, dims=1,
+        weight=2, bias=3,
+    ),
+    bind(_over_last_dims, "aten::_fused_rms_norm", kind=FusedRMSNorm, dims=1, weight=2, saves=True),
+    bind(_over_last_dims, "aten::rms_norm", leaf_only=True, kind=FusedRMSNorm, dims=1, weight=2, saves=True),
+    # (dy, x, normalized_shape, mean, rstd, weight, bias, output_mask)
+    bind(
+        _over_last_dims_backward, *(f"aten::{library}layer_norm_backward" for library in _LIBRARIES),
+        kind=NormalizationBackward, weight=5, bias=6, mask=7, is_masked=False,
+    ),
+    # (dy, x, normalized_shape, rstd, weight, output_mask)
+    bind(
+        _over_last_dims_backward, "aten::_fused_rms_norm_backward",
+        *(f"aten::{library}rms_norm_backward" for library in _LIBRARIES), kind=FusedRMSNormBackward, weight=4, mask=5,
+    ),
 )  # fmt: skip
-def _fused_rms_norm_backward(op: OpSignature) -> FusedRMSNormBackward:
-    """(dy, x, normalized_shape, rstd, weight, output_mask)."""
-    channels, common = _normalized(op, 2, 4), _common(op, 1, 4)
-    rows = prod(common["shape"]) // channels
-    return FusedRMSNormBackward(
-        **common, channels=channels, statistics=rows, dtype_out=op.dtype(0), output_mask=_mask(op, 5)
-    )
 
 
 @recorded_as("aten::layer_norm")
@@ -515,28 +491,14 @@ def _recorded_layer_norm(model: Normalization) -> OpSignature:
     normalized: Shape = ()
     while prod(normalized) < model.channels:
         normalized = model.shape[len(model.shape) - len(normalized) - 1 :]
-    weight = traced_name(resolved(model.dtype_weight, model.dtype)) or ""
-    affine, shifted = (normalized if model.weight else ()), (normalized if model.bias else ())
-    return OpSignature(
-        name="aten::layer_norm",
-        shapes=(model.shape, (), affine, shifted, (), ()),
-        dtypes=(
-            traced_name(model.dtype) or "",
-            "ScalarList",
-            weight if model.weight else "",
-            weight if model.bias else "",
-            "Scalar",
-            "Scalar",
-        ),
-        strides=(
-            model.stride_x or dense_strides(model.shape),
-            (),
-            dense_strides(affine),
-            dense_strides(shifted),
-            (),
-            (),
-        ),
-        scalars=("", str(list(normalized)), "", "", "1e-05", "True"),
+    affine = Slot.tensor(normalized, resolved(model.dtype_weight, model.dtype))
+    return recorded_call(
+        "aten::layer_norm",
+        Slot.tensor(model.shape, model.dtype, model.stride_x),
+        Slot(dtype="ScalarList", scalar=str(list(normalized))),
+        affine if model.weight else Slot(),
+        affine if model.bias else Slot(),
+        *(number("1e-05"), number(True)),
     )
 
 
@@ -574,8 +536,8 @@ class HyperConnectionPost(HyperConnection):
     def flops(self) -> int:
         return 2 * self._streams * (self.streams + 1)
 
-    def hbm_bytes(self) -> int | float | None:
-        return total_bytes((2 * self._streams + self._layer, self.dtype))
+    def moved(self) -> Moved:
+        return ((2 * self._streams + self._layer, self.dtype),)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -594,8 +556,8 @@ class HyperConnectionCoefficients(HyperConnection):
     def flops(self) -> int:
         return 2 * self.outputs * self._streams
 
-    def hbm_bytes(self) -> int | float | None:
-        return total_bytes(
+    def moved(self) -> Moved:
+        return (
             (self._streams, self.dtype),
             (self.outputs * self.streams * self.channels, self.dtype_weight),
             (self.tokens * (self.outputs + 1), DType.FP32),
@@ -612,8 +574,8 @@ class HyperConnectionPre(HyperConnection):
     def flops(self) -> int:
         return 2 * self._streams + 5 * self._layer
 
-    def hbm_bytes(self) -> int | float | None:
-        return total_bytes((self._streams + self._layer + self.channels, self.dtype))
+    def moved(self) -> Moved:
+        return ((self._streams + self._layer + self.channels, self.dtype),)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -624,11 +586,7 @@ class HyperConnectionPostPre(HyperConnectionCoefficients):
     """
 
     def flops(self) -> int:
-        return 2 * self._streams * (self.streams + 1) + 2 * self.outputs * self._streams
+        return 2 * self._streams * (self.streams + 1) + HyperConnectionCoefficients.flops(self)
 
-    def hbm_bytes(self) -> int | float | None:
-        return total_bytes(
-            (2 * self._streams + self._layer, self.dtype),
-            (self.outputs * self.streams * self.channels, self.dtype_weight),
-            (self.tokens * (self.outputs + 1), DType.FP32),
-        )
+    def moved(self) -> Moved:
+        return ((2 * self._streams + self._layer, self.dtype), *HyperConnectionCoefficients.moved(self)[1:])

@@ -4,14 +4,13 @@ attention.
 
 from __future__ import annotations
 
-from dataclasses import fields
 from math import ceil, prod
 from typing import Any, ClassVar, Literal, TypeAlias
 
 from tracelens.dtypes import DType
 from tracelens.errors import SignatureError
 from tracelens.lazy.records import dataclass
-from tracelens.perf_models.base import PerfModel, total_bytes, traced_as
+from tracelens.perf_models.base import Moved, PerfModel, bind, with_fields_of
 from tracelens.perf_models.gemm import Product
 from tracelens.perf_models.inference_attention import InferenceAttention
 from tracelens.perf_models.sdpa import SDPABackward
@@ -63,12 +62,12 @@ class Recurrent(PerfModel):
     def _activations(self) -> int:
         return self.steps * (self.features + (2 * self.layers - 1) * self.directions * self.state)
 
-    def hbm_bytes(self) -> int | float | None:
-        return total_bytes((self.weights + self._activations(), self.dtype))
+    def moved(self) -> Moved:
+        return ((self.weights + self._activations(), self.dtype),)
 
     def backward(self) -> RecurrentBackward:
         """The gradients of input and weights."""
-        return RecurrentBackward(**{f.name: getattr(self, f.name) for f in fields(Recurrent)})
+        return with_fields_of(self, RecurrentBackward)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,50 +79,28 @@ class RecurrentBackward(Recurrent):
     def flops(self) -> int:
         return 2 * Recurrent.flops(self)
 
-    def hbm_bytes(self) -> int | float | None:
-        return total_bytes((2 * (self.weights + self._activations()), self.dtype))
+    def moved(self) -> Moved:
+        return ((2 * (self.weights + self._activations()), self.dtype),)
 
 
-@traced_as("aten::_cudnn_rnn")
-def _cudnn(op: OpSignature) -> Recurrent:
-    """(input, weights, .., .., hx, cx, mode, hidden, projection, layers, .., dropout, train, bidirectional, ...)."""
-    return _recurrent(op, mode=6, projection=8, layers=9, bidirectional=13)
-
-
-@traced_as("aten::_cudnn_rnn_backward")
-def _cudnn_backward(op: OpSignature) -> RecurrentBackward:
-    """(input, weights, .., .., hx, cx, output, three gradients, mode, hidden, projection, layers, ...)."""
-    return _recurrent(op, mode=10, projection=12, layers=13, bidirectional=17).backward()
-
-
-@traced_as("aten::miopen_rnn")
-def _miopen(op: OpSignature) -> Recurrent:
-    """(input, weights, .., hx, cx, mode, hidden, layers, batch_first, dropout, train, bidirectional, ...)."""
-    return _recurrent(op, mode=5, projection=None, layers=7, bidirectional=11)
-
-
-@traced_as("aten::miopen_rnn_backward")
-def _miopen_backward(op: OpSignature) -> RecurrentBackward:
-    """(input, weights, .., .., hx, cx, output, three gradients, mode, hidden, layers, .., bidirectional (16), ...)."""
-    return _recurrent(op, mode=10, projection=None, layers=12, bidirectional=16).backward()
-
-
-def _recurrent(op: OpSignature, *, mode: int, projection: int | None, layers: int, bidirectional: int) -> Recurrent:
+def _recurrent(
+    op: OpSignature, *, mode: int, projection: int | None, layers: int, bidirectional: int, kind: type[Recurrent]
+) -> Recurrent:
     """``input`` is [steps, batch, features] in either order, or [all steps, features] of packed sequences."""
     *steps, features = op.shape(0)
     numbers = [op.literal(i) for i in (mode, mode + 1, layers)]
-    kind, hidden, count = numbers
-    if kind not in _GATES or not all(isinstance(n, int) and not isinstance(n, bool) for n in numbers):
+    cell, hidden, count = numbers
+    if cell not in _GATES or not all(isinstance(n, int) and not isinstance(n, bool) for n in numbers):
         raise SignatureError(f"{op.name}: kind, hidden size and layers are {numbers}")
     projected = op.literal(projection) if projection is not None else 0
     both = op.literal(bidirectional)
     if not isinstance(both, bool) or not isinstance(projected, int):
         raise SignatureError(f"{op.name}: whether it runs in both directions was not recorded")
-    return Recurrent(
+    return kind(
         steps=prod(steps),
         features=features,
         hidden=hidden,
-        gates=_GATES[kind],
+        gates=_GATES[cell],
         layers=count,
         directions=1 + both,
         projected=projected,
@@ -131,23 +108,32 @@ def _recurrent(op: OpSignature, *, mode: int, projection: int | None, layers: in
     )
 
 
-@traced_as("aten::mkldnn_rnn_layer")
-def _one_dnn(op: OpSignature) -> Recurrent:
-    """(input, weights of the input, of the state, .., .., hx, cx, ...): a layer in one direction, on the CPU."""
-    return _one_layer(op)
-
-
-@traced_as("aten::mkldnn_rnn_layer_backward")
-def _one_dnn_backward(op: OpSignature) -> RecurrentBackward:
-    """As the forward's, with weights in slots 1 and 2 too."""
-    return _one_layer(op).backward()
-
-
-def _one_layer(op: OpSignature) -> Recurrent:
-    """``weights`` are [gates x hidden, features] and [gates x hidden, hidden]."""
+def _one_layer(op: OpSignature, *, kind: type[Recurrent]) -> Recurrent:
+    """Slots 1 and 2 are weights, [gates x hidden, features] and [gates x hidden, hidden]."""
     *steps, features = op.shape(0)
     rows, hidden = op.shape(2)
-    return Recurrent(steps=prod(steps), features=features, hidden=hidden, gates=rows // hidden, dtype=op.dtype(0))
+    return kind(steps=prod(steps), features=features, hidden=hidden, gates=rows // hidden, dtype=op.dtype(0))
+
+
+RECURRENT_OPS = (
+    # (input, weights, .., .., hx, cx, mode, hidden, projection, layers, .., dropout, train, bidirectional, ...)
+    bind(_recurrent, "aten::_cudnn_rnn", kind=Recurrent, mode=6, projection=8, layers=9, bidirectional=13),
+    # (input, weights, .., .., hx, cx, output, three gradients, mode, hidden, projection, layers, ...)
+    bind(
+        _recurrent, "aten::_cudnn_rnn_backward", kind=RecurrentBackward, mode=10, projection=12, layers=13,
+        bidirectional=17,
+    ),
+    # (input, weights, .., hx, cx, mode, hidden, layers, batch_first, dropout, train, bidirectional, ...)
+    bind(_recurrent, "aten::miopen_rnn", kind=Recurrent, mode=5, projection=None, layers=7, bidirectional=11),
+    # (input, weights, .., .., hx, cx, output, three gradients, mode, hidden, layers, .., bidirectional, ...)
+    bind(
+        _recurrent, "aten::miopen_rnn_backward", kind=RecurrentBackward, mode=10, projection=None, layers=12,
+        bidirectional=16,
+    ),
+    # oneDNN: a layer in one direction, on the CPU
+    bind(_one_layer, "aten::mkldnn_rnn_layer", kind=Recurrent),
+    bind(_one_layer, "aten::mkldnn_rnn_layer_backward", kind=RecurrentBackward),
+)  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -171,14 +157,14 @@ class CausalConv1d(PerfModel):
     def flops(self) -> int:
         return 2 * self.b * self.channels * self.length * self.width
 
-    def hbm_bytes(self) -> int | float | None:
+    def moved(self) -> Moved:
         weights = self.channels * (self.width + self.bias)
         kept = 2 * self.b * self.channels * (self.width - 1) * self.cached
-        return total_bytes((2 * self.b * self.channels * self.length + weights + kept, self.dtype))
+        return ((2 * self.b * self.channels * self.length + weights + kept, self.dtype),)
 
     def backward(self) -> CausalConv1dBackward:
         """The backward of this call."""
-        return CausalConv1dBackward(**{f.name: getattr(self, f.name) for f in fields(CausalConv1d)})
+        return with_fields_of(self, CausalConv1dBackward)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -194,9 +180,9 @@ class CausalConv1dBackward(CausalConv1d):
     def flops(self) -> int:
         return 4 * self.b * self.channels * self.length * self.width
 
-    def hbm_bytes(self) -> int | float | None:
+    def moved(self) -> Moved:
         weights = self.channels * (2 * self.width + self.bias)
-        return total_bytes((3 * self.b * self.channels * self.length + weights, self.dtype))
+        return ((3 * self.b * self.channels * self.length + weights, self.dtype),)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -230,8 +216,8 @@ class MambaChunkScan(PerfModel):
         within = 2 * rows * self.chunk * (self.groups * self.state + hp)
         return convolution + within + 4 * rows * hp * self.state
 
-    def hbm_bytes(self) -> int | float | None:
-        return total_bytes((self.b * self.tokens * (self.width + self.heads * self.head_dim), self.dtype))
+    def moved(self) -> Moved:
+        return ((self.b * self.tokens * (self.width + self.heads * self.head_dim), self.dtype),)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -274,14 +260,14 @@ class StateSpaceScan(PerfModel):
     def flops(self) -> int | float:
         return sum(2 * each.b * each.m * each.n * each.k for each in self.products())
 
-    def hbm_bytes(self) -> int | float | None:
+    def moved(self) -> Moved:
         per_token = 2 * self.heads * self.head_dim + 2 * self.groups * self.state + self.heads
         states = 2 * self.b * self.heads * self.head_dim * self.state * self.cached
-        return total_bytes((self.b * self.tokens * per_token, self.dtype), (states, self.dtype_state))
+        return ((self.b * self.tokens * per_token, self.dtype), (states, self.dtype_state))
 
     def backward(self) -> StateSpaceScanBackward:
         """The gradient of the same call."""
-        return StateSpaceScanBackward(**{f.name: getattr(self, f.name) for f in fields(StateSpaceScan)})
+        return with_fields_of(self, StateSpaceScanBackward)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -302,9 +288,9 @@ class StateSpaceScanBackward(StateSpaceScan):
             for gradient in (each._replace(n=each.k, k=each.n), each._replace(m=each.k, k=each.m))
         )
 
-    def hbm_bytes(self) -> int | float | None:
+    def moved(self) -> Moved:
         per_token = 3 * self.heads * self.head_dim + 2 * (2 * self.groups * self.state + self.heads)
-        return total_bytes((self.b * self.tokens * per_token, self.dtype))
+        return ((self.b * self.tokens * per_token, self.dtype),)
 
 
 #: What a token does to a head's state. ``delta``: decays it by one gate per head, predicts its value from it, adds what
@@ -362,16 +348,16 @@ class LinearAttention(PerfModel):
         flops: int = state_flops(self.rule, self.tokens, self.v_heads, self.d_k, self.d_v)
         return flops
 
-    def hbm_bytes(self) -> int | float | None:
+    def moved(self) -> Moved:
         states = 2 * (self.sequences or 0) * self.v_heads * self.d_k * self.d_v
-        return total_bytes(
+        return (
             (self.tokens * (self.qkv_width + self.gates + self.v_heads * self.d_v), self.dtype),
             (states, self.dtype_state),
         )
 
     def backward(self) -> LinearAttentionBackward:
         """The gradient of the same call."""
-        return LinearAttentionBackward(**{f.name: getattr(self, f.name) for f in fields(LinearAttention)})
+        return with_fields_of(self, LinearAttentionBackward)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -389,9 +375,9 @@ class LinearAttentionBackward(LinearAttention):
         flops: int = 2 * state_flops(self.rule, self.tokens, self.v_heads, self.d_k, self.d_v)
         return flops
 
-    def hbm_bytes(self) -> int | float | None:
+    def moved(self) -> Moved:
         per_token = 2 * (self.qkv_width + self.gates) + self.v_heads * self.d_v
-        return total_bytes((self.tokens * per_token, self.dtype))
+        return ((self.tokens * per_token, self.dtype),)
 
 
 def gated_delta_rule(op: OpSignature) -> LinearAttention:

@@ -2,14 +2,23 @@
 
 from __future__ import annotations
 
-from dataclasses import fields
 from math import prod
 from typing import Any, ClassVar
 
 from tracelens.dtypes import DType
 from tracelens.errors import SignatureError
 from tracelens.lazy.records import dataclass
-from tracelens.perf_models.base import Like, PerfModel, resolved, scalar_type, total_bytes, traced_as, traced_name
+from tracelens.perf_models.base import (
+    Like,
+    Moved,
+    PerfModel,
+    aten,
+    bind,
+    scalar_type,
+    traced_as,
+    traced_name,
+    with_fields_of,
+)
 from tracelens.perf_models.elementwise import Operand, operand
 from tracelens.signature import OpSignature, Shape
 
@@ -37,11 +46,9 @@ class Reduce(PerfModel):
     def flops(self) -> int:
         return self.elements
 
-    def hbm_bytes(self) -> int | float | None:
+    def moved(self) -> Moved:
         read = self.elements if self.distinct is None else self.distinct
-        return total_bytes(
-            (read, self.dtype), (self.results, resolved(self.dtype_out, self.dtype)), (self.indices, DType.INT64)
-        )
+        return ((read, self.dtype), (self.results, self.dtype_out), (self.indices, DType.INT64))
 
     def parameters(self) -> dict[str, Any]:
         out = None if isinstance(self.dtype_out, Like) else traced_name(self.dtype_out)
@@ -68,10 +75,11 @@ def reduced(x: Operand, dims: Any) -> int:
 
 
 def _reduce(
-    op: OpSignature, *, dims: Any, dtype_out: DType | Like | None = Like.FIRST, positions: bool = False
+    op: OpSignature, *, dims: int | None, dtype_out: DType | Like | None = Like.FIRST, positions: bool = False
 ) -> Reduce:
+    """Tensor 0 over the dims in slot ``dims``, over all where it holds none."""
     x = operand(op, 0)
-    results = reduced(x, dims)
+    results = reduced(x, None if dims is None else _dims(op, dims))
     return Reduce(
         elements=prod(x.shape),
         results=results,
@@ -110,7 +118,7 @@ def _sum(op: OpSignature) -> Reduce:
     """(x, dims, keepdim, dtype, out), or (x, dtype): integers are summed as int64."""
     if op.shapes is not None and len(op.shapes) <= 2:
         return _reduce(op, dims=None, dtype_out=_summed_type(op, 1, 2))
-    return _reduce(op, dims=_dims(op, 1), dtype_out=_summed_type(op, 3, 4))
+    return _reduce(op, dims=1, dtype_out=_summed_type(op, 3, 4))
 
 
 @traced_as("aten::max", "aten::min")
@@ -118,22 +126,7 @@ def _extremum(op: OpSignature) -> Reduce | None:
     """(x), (x, dim, keepdim) with positions; (x, other) is elementwise and not this."""
     if op.has(1):
         return None
-    dims = _dims(op, 1)
-    return _reduce(op, dims=dims, positions=dims is not None)
-
-
-@traced_as("aten::amax", "aten::amin", "aten::std", "aten::var", "aten::logsumexp")
-@traced_as("aten::std_mean", "aten::var_mean", leaf_only=True)
-def _over_dims(op: OpSignature) -> Reduce:
-    """(x, dims, ...)."""
-    return _reduce(op, dims=_dims(op, 1))
-
-
-@traced_as("aten::norm", "aten::linalg_norm")
-@traced_as("aten::linalg_vector_norm", leaf_only=True)
-def _norm(op: OpSignature) -> Reduce:
-    """(x, p, dims, keepdim, ...)."""
-    return _reduce(op, dims=_dims(op, 2))
+    return _reduce(op, dims=1, positions=_dims(op, 1) is not None)
 
 
 @traced_as("aten::cumsum", "aten::cumprod")
@@ -151,14 +144,16 @@ def _scan(op: OpSignature) -> Reduce:
     )
 
 
-@traced_as("aten::any", "aten::all", leaf_only=True)
-def _logical(op: OpSignature) -> Reduce:
-    return _reduce(op, dims=_dims(op, 1), dtype_out=DType.BOOL)
-
-
-@traced_as("aten::argmax", "aten::argmin", "aten::count_nonzero", leaf_only=True)
-def _positions(op: OpSignature) -> Reduce:
-    return _reduce(op, dims=_dims(op, 1), dtype_out=DType.INT64)
+REDUCTIONS = (
+    # (x, dims, ...)
+    bind(_reduce, *aten("amax amin std var logsumexp"), dims=1),
+    bind(_reduce, *aten("std_mean var_mean"), leaf_only=True, dims=1),
+    bind(_reduce, *aten("any all"), leaf_only=True, dims=1, dtype_out=DType.BOOL),
+    bind(_reduce, *aten("argmax argmin count_nonzero"), leaf_only=True, dims=1, dtype_out=DType.INT64),
+    # (x, p, dims, keepdim, ...)
+    bind(_reduce, *aten("norm linalg_norm"), dims=2),
+    bind(_reduce, *aten("linalg_vector_norm"), leaf_only=True, dims=2),
+)
 
 
 @traced_as("aten::_local_scalar_dense", "aten::item", leaf_only=True, category="memory")
@@ -188,13 +183,13 @@ class Softmax(PerfModel):
     def flops(self) -> int:
         return 5 * prod(self.shape)
 
-    def hbm_bytes(self) -> int | float | None:
+    def moved(self) -> Moved:
         n = prod(self.shape)
-        return total_bytes((n, self.dtype), (n, resolved(self.dtype_out, self.dtype)))
+        return ((n, self.dtype), (n, self.dtype_out))
 
     def backward(self) -> SoftmaxBackward:
         """The gradient of the same call."""
-        return SoftmaxBackward(**{f.name: getattr(self, f.name) for f in fields(Softmax)})
+        return with_fields_of(self, SoftmaxBackward)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -206,9 +201,9 @@ class SoftmaxBackward(Softmax):
     def flops(self) -> int:
         return 4 * prod(self.shape)
 
-    def hbm_bytes(self) -> int | float | None:
+    def moved(self) -> Moved:
         n = prod(self.shape)
-        return total_bytes((n, self.dtype), (2 * n, resolved(self.dtype_out, self.dtype)))
+        return ((n, self.dtype), (2 * n, self.dtype_out))
 
 
 def _dim(op: OpSignature, index: int) -> int | None:
@@ -219,18 +214,15 @@ def _dim(op: OpSignature, index: int) -> int | None:
 @traced_as("aten::_softmax", "aten::_log_softmax", leaf_only=True)
 def _softmax(op: OpSignature) -> Softmax:
     """(x, dim, half_to_float): with the flag, a half-precision input gives an FP32 result."""
-    widened = op.literal(2) is True
-    return Softmax(
-        shape=op.shape(0), dim=_dim(op, 1), dtype=op.dtype(0), dtype_out=DType.FP32 if widened else Like.FIRST
-    )
+    out = DType.FP32 if op.literal(2) is True else Like.FIRST
+    return Softmax(shape=op.shape(0), dim=_dim(op, 1), dtype=op.dtype(0), dtype_out=out)
 
 
 @traced_as("aten::softmax", "aten::log_softmax", "aten::special_softmax", leaf_only=True)
 def _softmax_wrapper(op: OpSignature) -> Softmax:
     """(x, dim, dtype)."""
-    return Softmax(
-        shape=op.shape(0), dim=_dim(op, 1), dtype=op.dtype(0), dtype_out=scalar_type(op.literal(2)) or Like.FIRST
-    )
+    out = scalar_type(op.literal(2)) or Like.FIRST
+    return Softmax(shape=op.shape(0), dim=_dim(op, 1), dtype=op.dtype(0), dtype_out=out)
 
 
 @traced_as("aten::_safe_softmax", "aten::_masked_softmax", leaf_only=True)
@@ -261,12 +253,12 @@ class CrossEntropy(PerfModel):
     def flops(self) -> int:
         return 5 * self.rows * self.vocabulary
 
-    def hbm_bytes(self) -> int | float | None:
-        return total_bytes((2 * self.rows * self.vocabulary, self.dtype))
+    def moved(self) -> Moved:
+        return ((2 * self.rows * self.vocabulary, self.dtype),)
 
     def backward(self) -> CrossEntropyBackward:
         """The backward over the same logits."""
-        return CrossEntropyBackward(**{f.name: getattr(self, f.name) for f in fields(CrossEntropy)})
+        return with_fields_of(self, CrossEntropyBackward)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import fields
 from math import inf, prod
 from typing import Any, ClassVar, Literal, NamedTuple, TypeAlias, TypeVar
 
@@ -11,16 +10,20 @@ from tracelens.errors import SignatureError
 from tracelens.lazy.records import dataclass
 from tracelens.perf_models.base import (
     Like,
+    Moved,
     PerfModel,
+    Slot,
+    bind,
     distinct_elements,
+    number,
     recorded_as,
+    recorded_call,
     resolved,
-    total_bytes,
-    traced_as,
     traced_as_pattern,
     traced_name,
+    with_fields_of,
 )
-from tracelens.signature import OpSignature, Shape
+from tracelens.signature import OpSignature
 
 #: Which keys query ``i`` sees. ``top_left``: keys ``<= i`` (aten's ``is_causal``); ``bottom_right``: keys
 #: ``<= i + s_kv - s_q`` (flash-attn >= 2.1, whose changelog describes the change). They agree when the lengths do.
@@ -126,14 +129,17 @@ class SDPA(PerfModel):
         pairs = self.total_pairs
         return None if pairs is None else attention_flops(pairs, self.q_heads, self.d_qk, self.d_v)
 
-    def hbm_bytes(self) -> int | float | None:
+    def moved(self) -> Moved | None:
         q, k, v, o = self._elements()
         if q is None or k is None or v is None:
             return None
         seen = self._seen_keys
         if seen is not None and self.s_kv:
             k, v = k * seen // self.s_kv, v * seen // self.s_kv
-        return total_bytes((q, self.dtype), *self._typed(k, v, o), self._bias(self.bias_elements))
+        return (
+            (q, self.dtype), (k, self.dtype_k), (v, self.dtype_v), (o or 0, self.dtype_out),
+            (self.bias_elements, self.dtype_bias),
+        )  # fmt: skip
 
     @property
     def cache_dtype(self) -> DType | None:
@@ -152,7 +158,7 @@ class SDPA(PerfModel):
 
     def backward(self) -> SDPABackward:
         """The gradient of the same call."""
-        return SDPABackward(**{f.name: getattr(self, f.name) for f in fields(SDPA)})
+        return with_fields_of(self, SDPABackward)
 
     @property
     def total_pairs(self) -> int | None:
@@ -170,20 +176,12 @@ class SDPA(PerfModel):
             return None
         return min(self.s_kv, self.s_q + self.window - 1)
 
-    def _bias(self, elements: int) -> tuple[int, DType | None]:
-        return elements, resolved(self.dtype_bias, self.dtype)
-
     def _elements(self) -> tuple[int | None, int | None, int | None, int | None]:
         """Elements of Q, K, V and O."""
         rows_q = self.tokens_q if self.tokens_q is not None else _times(self.b, self.s_q)
         rows_kv = self.tokens_kv if self.tokens_kv is not None else _times(self.b, self.s_kv)
         q, k, v, o = row_elements(self.q_heads, self.kv_heads, self.d_qk, self.d_v)
         return _times(q, rows_q), _times(k, rows_kv), _times(v, rows_kv), _times(o, rows_q)
-
-    def _typed(self, k: int, v: int | None, o: int | None) -> tuple[tuple[int, DType | None], ...]:
-        first = self.dtype
-        dtypes = resolved(self.dtype_k, first), resolved(self.dtype_v, first), resolved(self.dtype_out, first)
-        return tuple(zip((k, v or 0, o or 0), dtypes, strict=True))
 
     def parameters(self) -> dict[str, Any]:
         return {
@@ -219,13 +217,13 @@ class SDPABackward(SDPA):
             return None
         return products + rows_kv * (self.q_heads - self.kv_heads) * (self.d_qk + self.d_v)
 
-    def hbm_bytes(self) -> int | float | None:
+    def moved(self) -> Moved | None:
         q, k, v, o = self._elements()
         if q is None or k is None:
             return None
-        read = ((q, self.dtype), *self._typed(k, v, o))
-        written = ((q, self.dtype), *self._typed(k, v, 0))
-        return total_bytes(*read, *written, self._bias(self.bias_elements + self.bias_gradient))
+        inputs = (q, self.dtype), (k, self.dtype_k), (v or 0, self.dtype_v)
+        bias = (self.bias_elements + self.bias_gradient, self.dtype_bias)
+        return (*inputs, (o or 0, self.dtype_out), *inputs, bias)
 
 
 def _times(a: int, b: int | None) -> int | None:
@@ -335,208 +333,180 @@ def _probability(value: Any) -> float | None:
     return float(value) if isinstance(value, int | float) else None
 
 
-@traced_as("aten::_scaled_dot_product_flash_attention")
-def _scaled_dot_product_flash(op: OpSignature) -> SDPA:
-    mask = causal(op.literal(4), "top_left")
-    return heads_then_rows(op, 0, mask=mask, dropout=_probability(op.literal(3)), flash=True)
-
-
-@traced_as("aten::_scaled_dot_product_flash_attention_for_cpu")
-def _scaled_dot_product_flash_on_cpu(op: OpSignature) -> SDPA:
-    """(q, k, v, dropout_p, is_causal, attn_mask, scale)."""
-    mask = causal(op.literal(4), "top_left")
-    return heads_then_rows(op, 0, mask=mask, dropout=_probability(op.literal(3)), flash=True, **biased(op, 5))
-
-
-@traced_as("aten::_scaled_dot_product_efficient_attention", "aten::_scaled_dot_product_cudnn_attention")
-def _scaled_dot_product_with_bias(op: OpSignature) -> SDPA:
-    """(q, k, v, attn_bias, compute_log_sumexp, dropout_p, is_causal, ...)."""
-    mask = causal(op.literal(6), "top_left")
-    return heads_then_rows(op, 0, mask=mask, dropout=_probability(op.literal(5)), flash=False, **biased(op, 3))
-
-
-@traced_as("aten::_scaled_dot_product_attention_math", leaf_only=True)
-def _scaled_dot_product_math(op: OpSignature) -> SDPA:
-    mask = causal(op.literal(5), "top_left")
-    return heads_then_rows(op, 0, mask=mask, dropout=_probability(op.literal(4)), flash=False, **biased(op, 3))
-
-
-@traced_as("aten::scaled_dot_product_attention", leaf_only=True)
-def _scaled_dot_product(op: OpSignature) -> SDPA:
-    mask = causal(op.literal(5), "top_left")
-    return heads_then_rows(op, 0, mask=mask, dropout=_probability(op.literal(4)), **biased(op, 3))
-
-
-@traced_as("aten::_flash_attention_forward")
-def _flash_forward(op: OpSignature) -> SDPA:
-    """(q, k, v, cum_seq_q, cum_seq_k, max_q, max_k, dropout_p, is_causal, return_debug_mask, scale, window_size_left,
-    window_size_right, ...).
-
-    The kernel is flash-attn's; its causal mask is anchored at the bottom right.
-    """
-    fields: dict[str, Any] = {
-        "mask": causal(op.literal(8), "bottom_right"),
-        "dropout": _probability(op.literal(7)),
-        "flash": True,
-        **windowed(op, 11, 12, op.literal(8)),
-    }
-    if op.has(3) or len(op.shape(0)) == 3:
-        return _packed_aten(op, 0, cumulative=(3, 4), longest=(5, 6), **fields)
-    return rows_then_heads(op, 0, **fields)
-
-
-@traced_as("aten::_efficient_attention_forward")
-def _efficient_forward(op: OpSignature) -> SDPA:
-    """(q, k, v, bias, cu_seqlens_q, cu_seqlens_k, max_q, max_k, dropout_p, custom_mask_type, compute_log_sumexp, scale,
-    seqlen_k, window_size).
-    """
-    kind = op.literal(9)
-    masks: dict[Any, Mask] = {0: "none", 1: "top_left", 2: "bottom_right"}
-    fields: dict[str, Any] = {
-        "mask": masks.get(kind),
-        "dropout": _probability(op.literal(8)),
-        "flash": False,
-        "window": _local(op.literal(13)),
-        **biased(op, 3),
-    }
-    if op.has(4):
-        return _packed_efficient(op, 0, cumulative=4, **fields)
-    return rows_then_heads(op, 0, **fields)
-
-
-def _local(window: Any) -> int | None:
-    """The window of memory-efficient attention, which counts a query's own key; 0 or nothing is no window."""
-    return window if isinstance(window, int) and not isinstance(window, bool) and window > 0 else None
-
-
-def _packed_efficient(op: OpSignature, first: int, *, cumulative: int, **fields: Any) -> SDPA:
-    """Packed sequences, recorded with a leading batch of one."""
-    q, k, _ = (op.shape(first + i, rank=4) for i in range(3))
-    sequences = op.shape(cumulative, rank=1)[0] - 1
-    lengths = {"s_q": q[1], "s_kv": k[1]} if sequences == 1 else {"s_q": None, "s_kv": None}
-    return _of_slots(op, first, heads=2, b=sequences, tokens_q=q[1], tokens_kv=k[1], **lengths, **fields)
-
-
-def _packed_aten(
-    op: OpSignature, first: int, *, cumulative: tuple[int, int], longest: tuple[int, int], **fields: Any
+def _scaled_dot_product(
+    op: OpSignature,
+    *,
+    first: int = 0,
+    dropout: int,
+    is_causal: int,
+    bias: int | None = None,
+    asked: tuple[int, int] | None = None,
+    **fields: Any,
 ) -> SDPA:
-    sequences = op.shape(cumulative[0], rank=1)[0] - 1 if op.has(cumulative[0]) else None
-    q_max, kv_max = (op.literal(i) for i in longest)
-    return packed(
-        op,
-        first,
-        sequences=sequences,
-        longest_q=q_max if isinstance(q_max, int) else None,
-        longest_kv=kv_max if isinstance(kv_max, int) else None,
-        **fields,
-    )
+    """(.., q, k, v, ..) from slot ``first``; ``asked``: the list that asks for gradients, and the bias' place in it."""
+    fields["mask"] = causal(op.literal(is_causal), "top_left")
+    fields["dropout"] = _probability(op.literal(dropout))
+    if bias is not None:
+        fields |= biased(op, bias, asked is not None and _asks_for(op, *asked))
+    return heads_then_rows(op, first, **fields)
 
 
-@traced_as("aten::_flash_attention_backward")
-def _flash_backward(op: OpSignature) -> SDPABackward:
-    """(grad_out, q, k, v, out, logsumexp, cum_seq_q, cum_seq_k, max_q, max_k, dropout_p, is_causal, rng_state, unused,
-    scale, window_size_left, window_size_right).
+def _scaled_dot_product_backward(op: OpSignature, **slots: Any) -> SDPABackward:
+    """(dO, q, k, v, ...)."""
+    return _scaled_dot_product(op, first=1, **slots).backward()
+
+
+DENSE_OPS = (
+    # (q, k, v, dropout_p, is_causal, ...), with a mask in slot 5 on the CPU
+    bind(_scaled_dot_product, "aten::_scaled_dot_product_flash_attention", dropout=3, is_causal=4, flash=True),
+    bind(
+        _scaled_dot_product, "aten::_scaled_dot_product_flash_attention_for_cpu", dropout=3, is_causal=4, bias=5,
+        flash=True,
+    ),
+    # (q, k, v, attn_bias, compute_log_sumexp, dropout_p, is_causal, ...)
+    bind(
+        _scaled_dot_product, "aten::_scaled_dot_product_efficient_attention",
+        "aten::_scaled_dot_product_cudnn_attention", dropout=5, is_causal=6, bias=3, flash=False,
+    ),
+    # (q, k, v, attn_mask, dropout_p, is_causal, ...)
+    bind(
+        _scaled_dot_product, "aten::_scaled_dot_product_attention_math", leaf_only=True, dropout=4, is_causal=5, bias=3,
+        flash=False,
+    ),
+    bind(_scaled_dot_product, "aten::scaled_dot_product_attention", leaf_only=True, dropout=4, is_causal=5, bias=3),
+    # (dO, q, k, v, out, logsumexp, cum_seq_q, cum_seq_k, max_q, max_k, dropout_p, is_causal, ...)
+    bind(
+        _scaled_dot_product_backward, "aten::_scaled_dot_product_flash_attention_backward", dropout=10, is_causal=11,
+        flash=True,
+    ),
+    # (dO, q, k, v, out, logsumexp, dropout_p, is_causal, attn_mask, scale)
+    bind(
+        _scaled_dot_product_backward, "aten::_scaled_dot_product_flash_attention_for_cpu_backward", dropout=6,
+        is_causal=7, bias=8, flash=True,
+    ),
+    # (dO, q, k, v, attn_bias, out, logsumexp, seed, offset, dropout_p, grad_input_mask, is_causal)
+    bind(
+        _scaled_dot_product_backward, "aten::_scaled_dot_product_efficient_attention_backward", dropout=9, is_causal=11,
+        bias=4, asked=(10, 3), flash=False,
+    ),
+    # (dO, q, k, v, out, logsumexp, seed, offset, bias, cum_q, cum_k, max_q, max_k, dropout_p, is_causal)
+    bind(
+        _scaled_dot_product_backward, "aten::_scaled_dot_product_cudnn_attention_backward", dropout=13, is_causal=14,
+        bias=8, flash=False,
+    ),
+)  # fmt: skip
+
+
+def _flash(
+    op: OpSignature, *, first: int, lengths: int, longest: int, dropout: int, is_causal: int, window: int
+) -> SDPA:
+    """flash-attn's own kernel, whose causal mask is anchored at the bottom right.
+
+    Packed where slots ``lengths`` and the next hold running lengths of queries and keys.
     """
     fields: dict[str, Any] = {
-        "mask": causal(op.literal(11), "bottom_right"),
-        "dropout": _probability(op.literal(10)),
+        "mask": causal(op.literal(is_causal), "bottom_right"),
+        "dropout": _probability(op.literal(dropout)),
         "flash": True,
-        **windowed(op, 15, 16, op.literal(11)),
+        **windowed(op, window, window + 1, op.literal(is_causal)),
     }
-    if op.has(6) or len(op.shape(1)) == 3:
-        return _packed_aten(op, 1, cumulative=(6, 7), longest=(8, 9), **fields).backward()
-    return rows_then_heads(op, 1, **fields).backward()
+    if not op.has(lengths) and len(op.shape(first)) != 3:
+        return rows_then_heads(op, first, **fields)
+    sequences = op.shape(lengths, rank=1)[0] - 1 if op.has(lengths) else None
+    q_max, kv_max = (value if isinstance(value := op.literal(longest + i), int) else None for i in range(2))
+    return packed(op, first, sequences=sequences, longest_q=q_max, longest_kv=kv_max, **fields)
 
 
-@traced_as("aten::_scaled_dot_product_flash_attention_backward")
-def _scaled_dot_product_flash_backward(op: OpSignature) -> SDPABackward:
-    """(grad_out, q, k, v, out, logsumexp, cum_seq_q, cum_seq_k, max_q, max_k, dropout_p, is_causal, ...)."""
-    mask = causal(op.literal(11), "top_left")
-    return heads_then_rows(op, 1, mask=mask, dropout=_probability(op.literal(10)), flash=True).backward()
+def _flash_backward(op: OpSignature, **slots: int) -> SDPABackward:
+    return _flash(op, first=1, **slots).backward()
 
 
-@traced_as("aten::_scaled_dot_product_flash_attention_for_cpu_backward")
-def _scaled_dot_product_flash_backward_on_cpu(op: OpSignature) -> SDPABackward:
-    """(grad_out, q, k, v, out, logsumexp, dropout_p, is_causal, attn_mask, scale)."""
-    mask = causal(op.literal(7), "top_left")
-    dropout, bias = _probability(op.literal(6)), biased(op, 8)
-    return heads_then_rows(op, 1, mask=mask, dropout=dropout, flash=True, **bias).backward()
+def _efficient(
+    op: OpSignature, *, first: int, bias: int, lengths: int, dropout: int, mask: int, window: int, asked: int | None
+) -> SDPA:
+    """xFormers' kernel, laid out ``b s h d``, packed when slot ``lengths`` holds running lengths.
 
-
-@traced_as("aten::_scaled_dot_product_efficient_attention_backward")
-def _scaled_dot_product_efficient_backward(op: OpSignature) -> SDPABackward:
-    """(grad_out, q, k, v, attn_bias, out, logsumexp, seed, offset, dropout_p, grad_input_mask, is_causal)."""
-    mask = causal(op.literal(11), "top_left")
-    bias = biased(op, 4, _asks_for(op, 10, 3))
-    return heads_then_rows(op, 1, mask=mask, dropout=_probability(op.literal(9)), flash=False, **bias).backward()
-
-
-@traced_as("aten::_scaled_dot_product_cudnn_attention_backward")
-def _scaled_dot_product_cudnn_backward(op: OpSignature) -> SDPABackward:
-    """(grad_out, q, k, v, out, logsumexp, seed, offset, bias, cum_q, cum_k, max_q, max_k, dropout_p, is_causal)."""
-    mask = causal(op.literal(14), "top_left")
-    dropout, bias = _probability(op.literal(13)), biased(op, 8)
-    return heads_then_rows(op, 1, mask=mask, dropout=dropout, flash=False, **bias).backward()
-
-
-@traced_as("aten::_efficient_attention_backward")
-def _efficient_backward(op: OpSignature) -> SDPABackward:
-    """(grad_out, q, k, v, bias, out, cu_seqlens_q, cu_seqlens_k, max_q, max_k, logsumexp, dropout_p, seed, offset,
-    custom_mask_type, bias_requires_grad, scale, num_splits_key, window_size, ...); laid out ``b s h d``, packed when
-    cu_seqlens are given.
+    Its window counts a query's own key; 0 or nothing is no window. ``asked``: whether the bias has a gradient.
     """
     masks: dict[Any, Mask] = {0: "none", 1: "top_left", 2: "bottom_right"}
+    size = op.literal(window)
     fields: dict[str, Any] = {
-        "mask": masks.get(op.literal(14)),
-        "dropout": _probability(op.literal(11)),
+        "mask": masks.get(op.literal(mask)),
+        "dropout": _probability(op.literal(dropout)),
         "flash": False,
-        "window": _local(op.literal(18)),
-        **biased(op, 4, op.literal(15) is True),
+        "window": size if _is_limit(size) and size > 0 else None,
+        **biased(op, bias, asked is not None and op.literal(asked) is True),
     }
-    if op.has(6):
-        return _packed_efficient(op, 1, cumulative=6, **fields).backward()
-    return rows_then_heads(op, 1, **fields).backward()
+    if not op.has(lengths):
+        return rows_then_heads(op, first, **fields)
+    # Packed sequences, recorded with a leading batch of one.
+    q, k, _ = (op.shape(first + i, rank=4) for i in range(3))
+    sequences = op.shape(lengths, rank=1)[0] - 1
+    s_q, s_kv = (q[1], k[1]) if sequences == 1 else (None, None)
+    return _of_slots(op, first, heads=2, b=sequences, tokens_q=q[1], tokens_kv=k[1], s_q=s_q, s_kv=s_kv, **fields)
 
 
-def _recorded_operands(model: SDPA) -> tuple[tuple[Shape, ...], tuple[str, ...], tuple[Shape, ...]]:
+def _efficient_backward(op: OpSignature, **slots: int) -> SDPABackward:
+    return _efficient(op, first=1, **slots).backward()
+
+
+PACKED_OPS = (
+    # (q, k, v, cum_seq_q, cum_seq_k, max_q, max_k, dropout_p, is_causal, return_debug_mask, scale, window_size_left,
+    # window_size_right, ...)
+    bind(_flash, "aten::_flash_attention_forward", first=0, lengths=3, longest=5, dropout=7, is_causal=8, window=11),
+    # (dO, q, k, v, out, logsumexp, cum_seq_q, cum_seq_k, max_q, max_k, dropout_p, is_causal, rng_state, unused, scale,
+    # window_size_left, window_size_right)
+    bind(_flash_backward, "aten::_flash_attention_backward", lengths=6, longest=8, dropout=10, is_causal=11, window=15),
+    # (q, k, v, bias, cu_seqlens_q, cu_seqlens_k, max_q, max_k, dropout_p, custom_mask_type, compute_log_sumexp, scale,
+    # seqlen_k, window_size)
+    bind(
+        _efficient, "aten::_efficient_attention_forward", first=0, bias=3, lengths=4, dropout=8, mask=9, window=13,
+        asked=None,
+    ),
+    # (dO, q, k, v, bias, out, cu_seqlens_q, cu_seqlens_k, max_q, max_k, logsumexp, dropout_p, seed, offset,
+    # custom_mask_type, bias_requires_grad, scale, num_splits_key, window_size, ...)
+    bind(
+        _efficient_backward, "aten::_efficient_attention_backward", bias=4, lengths=6, dropout=11, mask=14, window=18,
+        asked=15,
+    ),
+)  # fmt: skip
+
+
+def _recorded_operands(model: SDPA) -> tuple[Slot, Slot, Slot]:
     """Q, K and V of a dense call as ``b h s d``, stored ``b s h d`` as attention layers leave them."""
     s_q, s_kv = model.s_q or 0, model.s_kv or 0
-    shapes = (
-        (model.b, model.q_heads, s_q, model.d_qk),
-        (model.b, model.kv_heads, s_kv, model.d_qk),
-        (model.b, model.kv_heads, s_kv, model.d_v),
+    return (
+        _heads_first(model, model.q_heads, s_q, model.d_qk, model.dtype),
+        _heads_first(model, model.kv_heads, s_kv, model.d_qk, model.dtype_k),
+        _heads_first(model, model.kv_heads, s_kv, model.d_v, model.dtype_v),
     )
-    types = tuple(traced_name(resolved(d, model.dtype)) or "" for d in (model.dtype, model.dtype_k, model.dtype_v))
-    return shapes, types, tuple((h * s * d, d, h * d, 1) for _, h, s, d in shapes)
+
+
+def _heads_first(model: SDPA, heads: int, rows: int, size: int, dtype: DType | Like | None) -> Slot:
+    strides = (heads * rows * size, size, heads * size, 1)
+    return Slot.tensor((model.b, heads, rows, size), resolved(dtype, model.dtype), strides)
 
 
 @recorded_as("aten::_scaled_dot_product_flash_attention")
 def _recorded_scaled_dot_product_flash(model: SDPA) -> OpSignature:
-    shapes, types, strides = _recorded_operands(model)
-    return OpSignature(
-        name="aten::_scaled_dot_product_flash_attention",
-        shapes=(*shapes, (), (), (), ()),
-        dtypes=(*types, "Scalar", "Scalar", "Scalar", "Scalar"),
-        strides=(*strides, (), (), (), ()),
-        scalars=("", "", "", str(model.dropout or 0.0), str(model.mask != "none"), "False", ""),
+    return recorded_call(
+        "aten::_scaled_dot_product_flash_attention",
+        *_recorded_operands(model),
+        *(number(model.dropout or 0.0), number(model.mask != "none"), number(False), number("")),
     )
 
 
 @recorded_as("aten::_scaled_dot_product_flash_attention_backward")
 def _recorded_scaled_dot_product_flash_backward(model: SDPA) -> OpSignature:
-    shapes, types, strides = _recorded_operands(model)
     s_q = model.s_q or 0
-    out: Shape = (model.b, model.q_heads, s_q, model.d_v)
-    stride: Shape = (model.q_heads * s_q * model.d_v, model.d_v, model.q_heads * model.d_v, 1)
-    rows: Shape = (model.b, model.q_heads, s_q)
-    return OpSignature(
-        name="aten::_scaled_dot_product_flash_attention_backward",
-        shapes=(out, *shapes, out, rows, (), (), (), (), (), (), (), (), ()),
-        dtypes=(types[0], *types, types[0], "float", "", "", *["Scalar"] * 4, "long int", "long int", "Scalar"),
-        strides=(stride, *strides, stride, (model.q_heads * s_q, s_q, 1), (), (), (), (), (), (), (), (), ()),
-        scalars=(*[""] * 8, str(s_q), str(model.s_kv or 0), str(model.dropout or 0.0), str(model.mask != "none"),
-                 "", "", ""),
-    )  # fmt: skip
+    out = _heads_first(model, model.q_heads, s_q, model.d_v, model.dtype)
+    log_sums = Slot.tensor((model.b, model.q_heads, s_q), DType.FP32)
+    numbers = map(number, (s_q, model.s_kv or 0, model.dropout or 0.0, model.mask != "none"))
+    seed = Slot(dtype="long int")
+    return recorded_call(
+        "aten::_scaled_dot_product_flash_attention_backward",
+        *(out, *_recorded_operands(model), out, log_sums, Slot(), Slot(), *numbers, seed, seed, number("")),
+    )
 
 
 Kind = TypeVar("Kind", bound=SDPA)

@@ -31,10 +31,9 @@ from tracelens.errors import UsageError
 from tracelens.perf_models.base import MEMORY, PerfModel, WorkColumns, resolved
 from tracelens.perf_models.collective import Collective
 from tracelens.perf_models.conv import Conv
-from tracelens.perf_models.elementwise import Operand, UnaryElementwise
+from tracelens.perf_models.elementwise import MultiTensor, Operand, UnaryElementwise
 from tracelens.perf_models.gemm import GEMM
 from tracelens.perf_models.kernels import precisions
-from tracelens.perf_models.optimizer import MultiTensor
 from tracelens.perf_models.sdpa import SDPA
 from tracelens.predict.projection.pipeline import OVERLAP_COST
 from tracelens.registry import Registry, mark

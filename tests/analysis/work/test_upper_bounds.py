@@ -15,7 +15,7 @@ from tracelens.analysis.analyze import Analysis, analyze
 from tracelens.analysis.loaded_trace import AnalysisOptions, load
 from tracelens.analysis.verdict.verdict import summarize
 from tracelens.hardware import HardwareSpec
-from tracelens.perf_models.grouped_gemm import PADDED_ROWS
+from tracelens.perf_models.gemm import PADDED_ROWS
 from tracelens.report.figures import shown_tflops
 
 QWEN = "mi300/Qwen_Qwen1.5-0.5B-Chat__1016005"
