@@ -11,20 +11,82 @@ import math
 import random
 from array import array
 from collections import OrderedDict, deque
-from collections.abc import Callable, Sequence, Sized
+from collections.abc import Callable, Generator, Sequence, Sized
 from dataclasses import field
 from heapq import heappop, heappush
 from typing import Any, NamedTuple, Protocol, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
+import simpy
 
 from tracelens.errors import UsageError
 from tracelens.lazy.records import dataclass
 from tracelens.predict.serving.costs import StageWork, StepCost
-from tracelens.predict.serving.event_queue import ArrivalEvents, EventQueue
 from tracelens.predict.serving.requests import Requests
 from tracelens.predict.serving.scheduling import Plan
+
+#: What runs on the queue of events, and the events that it waits for.
+Process: TypeAlias = Generator[simpy.Event, Any, None]
+
+
+class EventQueue(simpy.Environment):
+    """SimPy's events, in whole femtoseconds, so that sums are exact and ties are ties, in the order in which they were
+    made. ``processed`` counts what has happened: equal activities that end together are one event here, but count each.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.processed = 0
+
+    @property
+    def now(self) -> int:
+        """The time of the event that is happening."""
+        return self._now  # type: ignore[return-value]
+
+    def after(self, delay: int, count: int = 1) -> simpy.Timeout:
+        """The end of ``count`` activities that begin now and take ``delay``."""
+        self.processed += count
+        return self.timeout(delay)
+
+    def start(self, process: Process) -> None:
+        """Runs ``process`` up to its first wait at the current time, after what is already due now."""
+        self.after(0).callbacks.append(lambda _: self.process(process))
+
+
+class ServerPart:
+    """A stage, a hop or a port: one holder at a time, first come, first served; ``busy`` is how long it was held.
+
+    SimPy's own resource lets the next in line go on only after all else that happens at the time of the release.
+    """
+
+    __slots__ = ("_held_since", "_queue", "_waiting", "busy")
+
+    def __init__(self, queue: EventQueue) -> None:
+        self.busy = 0
+        self._queue = queue
+        self._held_since: int | None = None
+        self._waiting: deque[simpy.Event] = deque()
+
+    def take(self) -> simpy.Event:
+        """An event to wait for: from then on the part is held."""
+        self._queue.processed += 1
+        turn = self._queue.event()
+        if self._held_since is None:
+            self._held_since = self._queue.now
+            return turn.succeed()
+        self._waiting.append(turn)
+        return turn
+
+    def release(self) -> None:
+        """Hands it to the next in line. UsageError when nobody holds it."""
+        if self._held_since is None:
+            raise UsageError("a part of a server is released but not held")
+        now = self._queue.now
+        self.busy += now - self._held_since
+        self._held_since = now if self._waiting else None
+        if self._waiting:
+            self._waiting.popleft().succeed()
 
 
 @dataclass(slots=True, kw_only=True)
@@ -279,7 +341,8 @@ class Conduct(NamedTuple):
 
     ``level`` is high, medium or low; ``contention`` makes collectives and hand-overs wait for the devices' ports;
     ``jitter`` is how much a layer's time varies.
-    ``cpu_cache_bytes``: host memory for prefixes. ``alone``: nothing else is on the replica's queue of events.
+    ``cpu_cache_bytes``: host memory for prefixes. ``only_arrivals``: nothing but a request that arrives from outside
+    reaches the replica while a step passes.
     """
 
     plan: PlanFunction
@@ -289,7 +352,7 @@ class Conduct(NamedTuple):
     order: str = "fcfs"
     series: bool = False
     cpu_cache_bytes: float = 0.0
-    alone: bool = False
+    only_arrivals: bool = False
 
 
 class Jitter:
@@ -351,7 +414,7 @@ class ReplicaState:
     ) -> None:
         engine, parallel = cost.deployment.engine, cost.deployment.parallelism
         self.queue, self.cost, self.requests, self.log = queue, cost, requests, log
-        self.plan, self.level, self.contention, jitter, order, series, cpu_cache_bytes, self.alone = conduct
+        self.plan, self.level, self.contention, jitter, order, series, cpu_cache_bytes, only_arrivals = conduct
         self.jitter = Jitter(jitter) if jitter and self.level != "low" else None
         self.finished, self.hand_over, self.record = to
         self.steps = StepLog(series=[] if series else None)
@@ -364,18 +427,16 @@ class ReplicaState:
         self.done: dict[int, int] = {}
         self.kept: set[int] = set()
         self.outstanding = 0
-        self.stages = [queue.resource(f"stage {index}") for index in range(parallel.pp)]
-        self.hops = [queue.resource(f"hop {index}") for index in range(parallel.pp)]
-        self.ports = [
-            [queue.resource(f"port {stage}.{rank}") for rank in range(parallel.stage_devices)]
-            for stage in range(parallel.pp)
-        ]
+        self.stages = [ServerPart(queue) for _ in range(parallel.pp)]
+        self.hops = [ServerPart(queue) for _ in range(parallel.pp)]
+        self.ports = [[ServerPart(queue) for _ in range(parallel.stage_devices)] for _ in range(parallel.pp)]
         speculation = cost.deployment.speculation
         self.advance = ONE_TOKEN if speculation is None else round(speculation.tokens_per_step * ONE_TOKEN)
         self.swap_fs_per_token = self._pcie_fs_per_token() if engine.preemption == "swap" else 0
         self.reload_fs_per_token = self._pcie_fs_per_token() if lower else 0
         self.lanes: Sequence[Sharer] = ()
-        self.arrivals = ArrivalEvents((), ())
+        #: Whether decode steps up to the next change pass in one wait, which an arrival cuts.
+        self.leaps = self.level == "low" or only_arrivals
 
     @property
     def passes_runs(self) -> bool:

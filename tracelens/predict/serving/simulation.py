@@ -3,17 +3,28 @@
 from __future__ import annotations
 
 import time
-from array import array
 from collections.abc import Callable, Sequence
 from dataclasses import field
+
+import simpy
 
 from tracelens.errors import UsageError
 from tracelens.lazy.records import dataclass
 from tracelens.predict.serving.costs import StepCost
 from tracelens.predict.serving.deployment import Deployment
-from tracelens.predict.serving.event_queue import ArrivalEvents, EventQueue, Process
-from tracelens.predict.serving.lanes import QuickLane, SequentialLane
-from tracelens.predict.serving.replica_state import LEVELS, Conduct, Listeners, ReplicaState, RequestLog, Step, StepLog
+from tracelens.predict.serving.lanes import SequentialLane
+from tracelens.predict.serving.replica_state import (
+    LEVELS,
+    Conduct,
+    EventQueue,
+    Listeners,
+    Process,
+    ReplicaState,
+    RequestLog,
+    ServerPart,
+    Step,
+    StepLog,
+)
 from tracelens.predict.serving.requests import Requests
 from tracelens.predict.serving.scheduling import policies, routers
 from tracelens.units import BYTES_PER_GB, BYTES_PER_GIB
@@ -26,20 +37,16 @@ class Replica(ReplicaState):
         self, queue: EventQueue, cost: StepCost, requests: Requests, log: RequestLog, conduct: Conduct, to: Listeners
     ) -> None:
         super().__init__(queue, cost, requests, log, conduct, to)
-        kind = QuickLane if self.alone and QuickLane.suits(self) else SequentialLane
-        self.lanes = self._lanes = [kind(self) for _ in self.stages]
+        self.lanes = self._lanes = [SequentialLane(self) for _ in self.stages]
 
     def start(self) -> None:
-        """Its lanes begin on the queue, which others may share."""
+        """Its lanes begin on the queue, which replicas share."""
         for lane in self._lanes:
-            self.queue.start(lane.run())
+            lane.start()
 
-    def run_alone(self, requests: Sequence[int]) -> None:
-        """Its life, from the arrival of the first of ``requests`` to its last answer; of a single lane."""
-        taken = [request for request in requests if self._takes(request)]
-        times = self.requests.arrival_fs or ()
-        self.arrivals = ArrivalEvents([times[request] for request in taken], taken)
-        self.queue.run_alone(self._lanes[0].run(), self.arrivals, self.enqueue)
+    def ended_fs(self) -> int:
+        """When it last had something to do."""
+        return max(lane.idle_since for lane in self._lanes)
 
     def enqueue(self, request: int, *, kept: bool = False) -> None:
         """A request arrives now; ``kept``: its prompt was computed elsewhere and its cache came with it."""
@@ -135,8 +142,7 @@ class Outcome:
 
 class Simulation:
     """One run of ``requests`` through ``deployment``. ``cost``: of all replicas, or of those that decode and of those
-    that only prefill. ``queue``: the event kernel of everything; without it, replicas that cannot notice each other run
-    one after the other, which gives the same and is faster.
+    that only prefill.
     """
 
     def __init__(
@@ -146,7 +152,6 @@ class Simulation:
         options: Options | None = None,
         *,
         cost: StepCost | tuple[StepCost, StepCost] | None = None,
-        queue: EventQueue | None = None,
         record: Callable[[int, Step], None] | None = None,
     ) -> None:
         self.options = options = options or Options()
@@ -158,13 +163,12 @@ class Simulation:
             if name not in known:
                 raise UsageError.unknown(what, name, known)
         self._pick, self._plan = routers()[options.router].target, policies()[policy].target
-        self._is_apart = queue is None and self._may_be_apart(record is not None)
-        self.queue = queue or EventQueue()
+        self.queue = EventQueue()
         self.log = RequestLog.of(len(requests))
         self._next = 0
         self._free = 0
         self._feeding = False
-        self._kv_link = self.queue.resource("kv link")
+        self._kv_link = ServerPart(self.queue)
         self._kv_bytes_per_token = self.cost.kv_bytes_per_token()
         self.replicas = [self._replica(index, record) for index in range(options.replicas + options.prefill_replicas)]
         self._entry = self.replicas[options.replicas :] or self.replicas
@@ -173,9 +177,9 @@ class Simulation:
 
     def _replica(self, index: int, record: Callable[[int, Step], None] | None) -> Replica:
         options, decodes = self.options, index < self.options.replicas
-        has_own_queue = self._is_apart and options.replicas > 1
+        is_alone = options.replicas + options.prefill_replicas == 1
         return Replica(
-            EventQueue() if has_own_queue else self.queue,
+            self.queue,
             self.cost if decodes else self._prefill_cost,
             self.requests,
             self.log,
@@ -187,7 +191,7 @@ class Simulation:
                 order=options.order,
                 series=options.series,
                 cpu_cache_bytes=options.cpu_cache_gib * BYTES_PER_GIB,
-                alone=self._is_apart,
+                only_arrivals=is_alone or (self.requests.arrival_fs is not None and not options.prefill_replicas),
             ),
             Listeners(
                 finished=self._finished if self.requests.arrival_fs is None else None,
@@ -199,11 +203,15 @@ class Simulation:
     def run(self) -> Outcome:
         """Until every request is complete or rejected."""
         started = time.perf_counter()
-        if self._is_apart:
-            self._run_apart()
-        else:
-            self._run_together()
-        queues = dict.fromkeys([self.queue, *(replica.queue for replica in self.replicas)])
+        arrival = self.requests.arrival_fs
+        # Before anything else, so that arrivals come before whatever else happens at their times
+        for time_fs in dict.fromkeys(arrival or ()):
+            self.queue.after(time_fs).callbacks.append(self._arrivals)
+        for replica in self.replicas:
+            replica.start()
+        if arrival is None:
+            self._feed(self.requests.concurrency or 0)
+        self.queue.run()
         return Outcome(
             requests=self.requests,
             log=self.log,
@@ -212,8 +220,8 @@ class Simulation:
             peak_blocks=[replica.pool.peak for replica in self.replicas],
             block_tokens=self.replicas[0].pool.block_tokens,
             left_blocks=sum(replica.pool.in_use for replica in self.replicas),
-            end_fs=max(queue.now for queue in queues),
-            events=sum(queue.processed for queue in queues),
+            end_fs=max(0, *(arrival or ())[-1:], *(replica.ended_fs() for replica in self.replicas)),
+            events=self.queue.processed,
             devices=sum(replica.cost.deployment.parallelism.devices for replica in self.replicas),
             power_w=self._power_w(),
             stages=self.cost.deployment.parallelism.pp,
@@ -221,56 +229,12 @@ class Simulation:
             wall_s=time.perf_counter() - started,
         )
 
-    def _may_be_apart(self, is_recorded: bool) -> bool:
-        """Whether no replica can notice another: each may then run to its end before the next one begins."""
-        options = self.options
-        if options.prefill_replicas or options.contention or options.jitter or self.cost.deployment.parallelism.pp > 1:
-            return False
-        is_blind = options.router == "round-robin" and self.requests.arrival_fs is not None and not is_recorded
-        return options.replicas == 1 or is_blind
-
-    def _run_together(self) -> None:
-        """Everything on one queue of events."""
-        for replica in self.replicas:
-            replica.start()
-        if self.requests.arrival_fs is None:
-            self._feed(self.requests.concurrency or 0)
-        elif len(self.requests):
-            self.queue.at(self.requests.arrival_fs[0], self._arrivals())
-        self.queue.run()
-
-    def _run_apart(self) -> None:
-        """One replica after the other."""
-        arrival = self.requests.arrival_fs
-        if arrival is None:
-            self._feed(self.requests.concurrency or 0)
-            self.replicas[0].run_alone(())
-            return
-        self.log.arrival = array("d", arrival)
-        shares: list[list[int]] = [[] for _ in self.replicas]
-        for request in range(len(arrival)):
-            shares[self._pick(request, (), self.replicas) if len(shares) > 1 else 0].append(request)
-        for replica, share in zip(self.replicas, shares, strict=True):
-            replica.run_alone(share)
-        self.log.rejected = dict(sorted(self.log.rejected.items()))
-        self.queue.now = max(self.queue.now, *arrival[-1:], 0)
-        self.queue.processed += len(set(arrival))
-
-    def _arrivals(self) -> Process:
-        """Every arrival comes before whatever else happens at its time, so it is a process of its own each time."""
-        arrival = self.requests.arrival_fs
-        if arrival is None:
-            return
-        index = self._next
-        now = self.queue.now
-        while index < len(arrival) and arrival[index] <= now:
-            self._arrive(index)
-            index += 1
-        self._next = index
-        if index < len(arrival):
-            self.queue.at(arrival[index], self._arrivals())
-        return
-        yield
+    def _arrivals(self, _: simpy.Event) -> None:
+        """The requests that arrive now."""
+        arrival = self.requests.arrival_fs or ()
+        while self._next < len(arrival) and arrival[self._next] <= self.queue.now:
+            self._next += 1
+            self._arrive(self._next - 1)
 
     def _feed(self, count: int) -> None:
         """Lets ``count`` further requests of a closed loop arrive; a rejected one makes room for the next."""
@@ -300,8 +264,8 @@ class Simulation:
     def _travel(self, request: int) -> Process:
         """The prompt's cache goes to a decoding replica; the link carries one at a time."""
         tokens = self.requests.input_tokens[request]
-        yield self._kv_link
-        yield self.cost.transfer_fs(tokens * self._kv_bytes_per_token, self.options.kv_link_gb_s)
+        yield self._kv_link.take()
+        yield self.queue.after(self.cost.transfer_fs(tokens * self._kv_bytes_per_token, self.options.kv_link_gb_s))
         self._kv_link.release()
         pieces = self.requests.pieces[request] if self.requests.pieces else ()
         index = self._pick(self._handed, pieces, self._decoders) if len(self._decoders) > 1 else 0

@@ -1,4 +1,4 @@
-"""Replicas that cannot notice each other run one after the other, and give what one queue of events gives."""
+"""Decode steps that pass in one wait give what they give one by one."""
 
 from __future__ import annotations
 
@@ -12,9 +12,6 @@ from tests.conftest import examples
 from tests.serving.test_levels import CASES, SHARDED
 from tracelens.errors import UsageError
 from tracelens.predict.serving.deployment import Engine, Parallelism, Speculation
-from tracelens.predict.serving.event_queue import ArrivalEvents as Coming
-from tracelens.predict.serving.event_queue import EventQueue
-from tracelens.predict.serving.lanes import QuickLane
 from tracelens.predict.serving.requests import Arrivals, Lengths, Requests, Workload
 from tracelens.predict.serving.simulation import Options, Simulation
 
@@ -74,89 +71,53 @@ OPTIONS = st.builds(
         shared_groups=st.sampled_from((1, 5)),
     ),
 )
-def test_running_apart_is_running_together(cost_of, deployment, options, workload):
+def test_a_leap_is_its_steps(cost_of, deployment, options, workload):
     cost, requests = cost_of(**deployment), workload.generate()
     if options.order == "priority":
         requests = dataclasses.replace(requests, priority=[index % 3 for index in range(len(requests))])
-    quick, plain = both(cost, requests, options)
-    assert quick == plain
-    assert list(quick.log.rejected) == list(plain.log.rejected)
+    leaping, stepping = both(cost, requests, options)
+    assert leaping == stepping
+    assert list(leaping.log.rejected) == list(stepping.log.rejected)
 
 
 def both(cost, requests, options):
-    return [
-        Simulation(cost.deployment, requests, options, cost=cost, queue=each).run() for each in (None, EventQueue())
-    ]
+    leaping, stepping = (Simulation(cost.deployment, requests, options, cost=cost) for _ in range(2))
+    for replica in stepping.replicas:
+        replica.leaps = replica.level == "low"
+    return leaping.run(), stepping.run()
 
 
 @pytest.mark.parametrize("level", ["low", "medium"])
 @pytest.mark.parametrize("name", [*CASES, *SHARDED])
-def test_running_apart_is_running_together_in_each_case_of_levels(name, level, cost_of):
+def test_a_leap_is_its_steps_in_each_case_of_levels(name, level, cost_of):
     fields, options, workload = {**CASES, **SHARDED}[name]
     options = dataclasses.replace(options, levels=(level,))
-    quick, plain = both(cost_of(**fields), workload.generate(), options)
-    assert quick == plain
+    leaping, stepping = both(cost_of(**fields), workload.generate(), options)
+    assert leaping == stepping
 
 
 def test_without_requests_both_end_at_once(cost_of):
     for arrivals in (Arrivals(rate=1.0), Arrivals(kind="closed", concurrency=2)):
-        quick, plain = both(cost_of(), Workload(arrivals=arrivals, count=0).generate(), Options(replicas=2))
-        assert quick == plain
-        assert quick.end_fs == 0
+        leaping, stepping = both(cost_of(), Workload(arrivals=arrivals, count=0).generate(), Options(replicas=2))
+        assert leaping == stepping
+        assert leaping.end_fs == 0
 
 
-def lanes(cost, options=None, workload=None, **fields):
+def leaps(cost, options=None, workload=None):
     workload = workload or Workload(arrivals=Arrivals(rate=3.0), count=2)
-    simulation = Simulation(cost.deployment, workload.generate(), options or Options(), cost=cost, **fields)
-    return {type(lane) for replica in simulation.replicas for lane in replica.lanes}
+    simulation = Simulation(cost.deployment, workload.generate(), options or Options(), cost=cost)
+    return {replica.leaps and replica.passes_runs for replica in simulation.replicas}
 
 
-def test_the_default_is_quick_and_what_others_can_notice_is_not(cost_of):
+def test_the_default_leaps_and_what_others_can_notice_does_not(cost_of):
     closed = Workload(arrivals=Arrivals(kind="closed", concurrency=2), count=2)
     for options in (Options(), Options(levels=("low",)), Options(replicas=3), Options(policy="static", order="sjf")):
-        assert lanes(cost_of(), options) == {QuickLane}
-    assert lanes(cost_of(), workload=closed) == {QuickLane}
-    for options in (
-        Options(prefill_replicas=1), Options(contention=True), Options(replicas=2, router="least-loaded"),
-        Options(levels=("high",)), Options(series=True),
-    ):  # fmt: skip
-        assert QuickLane not in lanes(cost_of(), options)
-    assert QuickLane not in lanes(cost_of(), Options(replicas=2), closed)
-    assert QuickLane not in lanes(cost_of(parallelism=Parallelism(pp=2)))
-    assert QuickLane not in lanes(cost_of(), queue=EventQueue())
-
-
-def test_a_process_that_runs_alone_waits_as_in_a_queue():
-    def seen(run_alone):
-        queue, log = EventQueue(), []
-        timer = queue.timer()
-
-        def process():
-            for wait in (4, (3, 2), timer):
-                yield wait
-                log.append(queue.now)
-
-        def arrive(name):
-            log.append((queue.now, name))
-            timer.set(20 if name < 3 else 12)
-
-        if run_alone:
-            queue.run_alone(process(), Coming([4, 5, 5, 11], [0, 1, 2, 3]), arrive)
-        else:
-            queue.start(process())
-            for time, name in ((4, 0), (5, 1), (5, 2), (11, 3)):
-                queue.at(time, at_once(arrive, name))
-            queue.run()
-        return log, queue.now, queue.processed - 4 * (not run_alone)
-
-    # A delay to 4, two activities to 7, then the timer: set to 20 until the last arrival moves it to 12
-    assert seen(True) == seen(False) == ([(4, 0), 4, (5, 1), (5, 2), 7, (11, 3), 12], 12, 1 + 1 + 2 + 1)
-
-
-def at_once(arrive, name):
-    arrive(name)
-    return
-    yield
+        assert leaps(cost_of(), options) == {True}
+    assert leaps(cost_of(), workload=closed) == {True}
+    for options in (Options(prefill_replicas=1), Options(levels=("high",)), Options(series=True)):
+        assert leaps(cost_of(), options) == {False}
+    assert leaps(cost_of(), Options(replicas=2), closed) == {False}
+    assert leaps(cost_of(parallelism=Parallelism(pp=2))) == {False}
 
 
 def test_requests_out_of_order_are_refused():
