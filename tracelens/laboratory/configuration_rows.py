@@ -86,9 +86,7 @@ class PointEstimate:
 
 
 def point_of(row: Mapping[str, Any], where: str = "") -> ServingPoint:
-    """A row of serving_points.csv's columns, or of ``SERVING_HEADINGS``. UsageError, beginning with ``where``, says what
-    it lacks.
-    """
+    """A row with serving_points.csv's columns, or ``SERVING_HEADINGS``. UsageError (after ``where``) says what it lacks."""
     row = _stated(row)
     for column in ("model_path", "system"):
         if not _name(row, column):
