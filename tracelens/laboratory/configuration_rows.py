@@ -86,7 +86,7 @@ class PointEstimate:
 
 
 def point_of(row: Mapping[str, Any], where: str = "") -> ServingPoint:
-    """A row with serving_points.csv's columns, or ``SERVING_HEADINGS``. UsageError (after ``where``) says what it lacks."""
+    """A row with serving_points.csv's columns, or ``SERVING_HEADINGS``. UsageError (after ``where``): what it lacks."""
     row = _stated(row)
     for column in ("model_path", "system"):
         if not _name(row, column):
