@@ -35,7 +35,7 @@ def run(args: argparse.Namespace) -> int:
     from tracelens.cli import refuse_input
     from tracelens.executors import open_executor
     from tracelens.files.remote import folder_beside
-    from tracelens.trace.fuse import EventFilter, parse_window
+    from tracelens.trace.rewriting import EventFilter, parse_window
 
     paths = find_traces(args.trace)
     source = job_folder(args.trace[0], paths)
