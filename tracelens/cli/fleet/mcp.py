@@ -16,7 +16,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    from tracelens.agents.mcp_server import serve
+    from tracelens.agents.tools import serve
 
     serve(args.root)
     return 0

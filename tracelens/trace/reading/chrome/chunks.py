@@ -218,7 +218,7 @@ def _list_end(window: bytes, position: int, limit: int, is_end: Callable[[int, b
 _EVENTS_KEY = re.compile(rb'"traceEvents"\s*+:\s*+\[')
 _OPENING = re.compile(rb"\s*+:\s*+\[")
 #: Nothing but an event starts with its phase.
-PHASE_FIRST = re.compile(rb'\{\s*+"ph"\s*+:')
+_PHASE_FIRST = re.compile(rb'\{\s*+"ph"\s*+:')
 _KEY = b'"traceEvents"'
 _TOKEN = re.compile(STRING + rb"|[{\[]++|[}\]]++", re.DOTALL)
 _BLANK_BYTES = b" \t\r\n\x00"
@@ -257,7 +257,7 @@ def first_events(text: bytes) -> int | None:
     """As ``find_events`` in a damaged text: behind the first key that looks like it, or at the first event where that
     comes earlier, as the key is lost then."""
     key = _EVENTS_KEY.search(text)
-    event = PHASE_FIRST.search(text, 0, key.start() if key else len(text))
+    event = _PHASE_FIRST.search(text, 0, key.start() if key else len(text))
     if event and load_object(text) is None:
         return event.start()
     return key.end() if key else None
@@ -312,7 +312,7 @@ _SCAN_BYTES = 16 * 1024
 # A border is found although it straddles two scans: more white space than this inside one only costs a candidate.
 _SCAN_OVERLAP_BYTES = 256
 #: The most text held while no border parses; beyond, the text counts as damaged.
-LARGEST_WINDOW_BYTES = 64 << 20
+_LARGEST_WINDOW_BYTES = 64 << 20
 _LOOK_AHEAD_BYTES = 4096
 # Pieces that are scanned need no objects in a core's cache: larger ones save calls.
 _SCANNED_AT_ONCE = 4
@@ -424,7 +424,7 @@ class Pieces:
                 return self._salvaged_piece()
             if not result.is_short:
                 return self._salvaged_piece()
-        if not self._at_end_of_file and self._size < LARGEST_WINDOW_BYTES:
+        if not self._at_end_of_file and self._size < _LARGEST_WINDOW_BYTES:
             self._size *= 2
             return None
         return self._salvaged_piece()
@@ -545,7 +545,7 @@ class Pieces:
         final = self._at_end_of_file
         found = salvaged(
             self._window,
-            final=final or self._size >= LARGEST_WINDOW_BYTES,
+            final=final or self._size >= _LARGEST_WINDOW_BYTES,
             proven=self._proven,
             skipping=self._skipping,
             is_end=self._is_plausible_position,
@@ -567,7 +567,7 @@ class Pieces:
             self._finish(self._rest(found.position))
             return piece
         if found.position == 0 and not final:
-            self._size = min(2 * self._size, LARGEST_WINDOW_BYTES)
+            self._size = min(2 * self._size, _LARGEST_WINDOW_BYTES)
         else:
             self._size = self._piece_bytes
         self._advance(found.position)
@@ -605,7 +605,7 @@ class Pieces:
 
 def _more_events(text: bytes) -> bool:
     """Whether events follow on what looks like the end of their list: its bracket does not belong there."""
-    return bool(_EVENT_START.match(text.lstrip(_BLANK_BYTES + b",]}")) or PHASE_FIRST.search(text))
+    return bool(_EVENT_START.match(text.lstrip(_BLANK_BYTES + b",]}")) or _PHASE_FIRST.search(text))
 
 
 def _behind(pattern: re.Pattern[bytes], text: bytes, position: int) -> int:
