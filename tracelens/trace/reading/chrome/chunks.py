@@ -448,11 +448,9 @@ class Pieces:
 
     def _piece(self, result: _Parsed, start: int, end: int) -> Piece:
         self.repairs += result.repairs
-        events = result.events
-        if not isinstance(events, ScannedEvents):
-            events = DecodedEvents.of(events, text_times=self._text_times)
+        found = result.events
         return Piece(
-            events=events,
+            events=found if isinstance(found, ScannedEvents) else DecodedEvents.of(found, text_times=self._text_times),
             offset=self._offset + start,
             length=end - start,
             repaired=result.is_repaired,
