@@ -14,8 +14,7 @@ import pytest
 
 import tracelens as tl
 from tests.conftest import part
-from tracelens.agents.mcp_server import answered, answered_apart
-from tracelens.agents.tools import CHARACTERS_PER_TOKEN, NOTICE, Roots
+from tracelens.agents.tools import CHARACTERS_PER_TOKEN, NOTICE, Roots, answered, answered_apart
 from tracelens.executors import IsolatedProcesses
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))

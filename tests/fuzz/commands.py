@@ -11,8 +11,7 @@ from typing import Any
 
 from tests.fuzz.documents import FORMATS, KINETO, as_json
 from tests.fuzz.survival import time_limit
-from tracelens.agents.mcp_server import answered
-from tracelens.agents.tools import Roots
+from tracelens.agents.tools import Roots, answered
 from tracelens.cli import main
 
 #: A sound command of every verb but mcp, which reads standard input; FILE is a trace.

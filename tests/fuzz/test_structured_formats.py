@@ -17,7 +17,7 @@ import pytest
 
 from tests.fuzz.commands import REQUESTS, VERBS, answers, command_on, sound_files, survives
 from tests.fuzz.documents import FORMATS, ODD, changed
-from tracelens.agents.mcp_server import listed
+from tracelens.agents.tools import listed
 from tracelens.cli import VERBS as KNOWN
 
 FAST, BATCH = 1, 100

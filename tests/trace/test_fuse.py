@@ -13,8 +13,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tracelens.errors import UsageError
-from tracelens.trace.fuse import CounterTrack, EventFilter, FusedRank, fuse, parse_window, sublanes
 from tracelens.trace.reading.chrome.event_list import read_events
+from tracelens.trace.rewriting import CounterTrack, EventFilter, FusedRank, fuse, parse_window, sublanes
 
 
 def slice_(name, start, duration, pid=1, tid=1, cat="cpu_op", **args):

@@ -160,7 +160,7 @@ def run_mcp(args: argparse.Namespace) -> int:
     Reads below the given folders only, writes nothing, needs no network. Needs the SDK: pip install
     'tracelens-perf[mcp]'.
     """
-    from tracelens.agents.mcp_server import serve
+    from tracelens.agents.tools import serve
 
     serve(args.root)
     return 0

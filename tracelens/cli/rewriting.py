@@ -103,7 +103,7 @@ def run_fuse(args: argparse.Namespace) -> int:
     from tracelens.analysis.ranks.rank_fusion import fuse_ranks
     from tracelens.executors import open_executor
     from tracelens.files.remote import folder_beside
-    from tracelens.trace.fuse import EventFilter, parse_window
+    from tracelens.trace.rewriting import EventFilter, parse_window
 
     paths = find_traces(args.trace)
     source = job_folder(args.trace[0], paths)

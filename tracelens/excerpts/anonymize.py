@@ -193,7 +193,9 @@ class Names:
         """The arguments of an event."""
         made = {key: value for key, value in args.items() if key in _KEPT_ARGUMENTS}
         if "Input type" in args:
-            made["Input type"] = _each(args["Input type"], _known_type)
+            made["Input type"] = _each(
+                args["Input type"], lambda v: v if v in _TYPES or DType.parse(v) is not None else "unknown"
+            )
         if "Concrete Inputs" in args:
             made["Concrete Inputs"] = _each(args["Concrete Inputs"], lambda v: v if _LITERAL.fullmatch(v) else "")
         for key in ("Process Group Name", "Process Group Description"):
@@ -258,9 +260,8 @@ class Names:
         made = self.placeholder("range", stem) + _phase(name) + (f"_{word}" if word else "")
         made += "" if number is None else f" {number[1]}"
         told = telling_part(name)
-        return next(
-            (text for text in (made, f"{told} {made}", f"{made} {told}", made + told) if _tells(text, told)), made
-        )
+        spelled = (made, f"{told} {made}", f"{made} {told}", made + told)
+        return next((text for text in spelled if telling_part(text) == told), made)
 
     def _kernel(self, name: str) -> str:
         if PUBLIC_KERNELS.fullmatch(name) or PUBLIC_OPS.fullmatch(name):
@@ -299,10 +300,6 @@ class Names:
     }
 
 
-def _tells(text: str, cause: str) -> bool:
-    return telling_part(text) == cause
-
-
 def _phase(name: str) -> str:
     found = _PHASES.search(name)
     return "" if found is None else f"_{found[0] if found[0].startswith('(') else found[0].lower()}"
@@ -312,10 +309,6 @@ def _each(value: Any, made: Callable[[str], str]) -> Any:
     if isinstance(value, list):
         return [_each(part, made) for part in value]
     return made(value) if isinstance(value, str) else value
-
-
-def _known_type(text: str) -> str:
-    return text if text in _TYPES or DType.parse(text) is not None else "unknown"
 
 
 _SLICES, _FLOWS = ("X", "B", "E"), ("s", "t", "f")

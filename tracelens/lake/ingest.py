@@ -12,7 +12,7 @@ import importlib
 import json
 import os
 import shutil
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable
 from concurrent.futures import Executor
 from contextlib import suppress
 from datetime import UTC, datetime
@@ -134,12 +134,16 @@ def _files_of_parts() -> dict[str, str]:
 
 def _tasks(folder: Path, lake: Path) -> tuple[list[IngestTask], int]:
     """(what is to be read, how many traces the lake has)."""
+    from tracelens.analysis.ranks.rank_files import find_traces
+
     parts = {path.name: path for path in (lake / PARTS).glob(_ALL_PARTS)}
     of_file: dict[str, list[str]] = {}
     for name, path in parts.items():
         of_file.setdefault(name.rpartition("-")[0], []).append(str(path))
     tasks, known = [], 0
-    for path in _traces(folder, lake):
+    for path in find_traces([str(folder)]):
+        if path.resolve().is_relative_to(lake.resolve()):
+            continue
         part = _part(path)
         if part in parts:
             known += 1
@@ -161,7 +165,8 @@ def ingest_one(task: IngestTask) -> str:
     try:
         for name, frame in Tables(analysis).items():
             _write(staging / f"{name}.parquet", frame.drop(columns=[*ORIGIN], errors="ignore"), task.name)
-        folder = Path(task.lake, PARTS, *_folders(origin_of(analysis, task.name)))
+        origin = origin_of(analysis, task.name)
+        folder = Path(task.lake, PARTS, *(f"{key}={_folder_text(origin[key])}" for key in PARTITIONS))
         folder.mkdir(parents=True, exist_ok=True)
         with suppress(OSError):  # another process was first with the same
             staging.rename(folder / task.part)
@@ -178,7 +183,8 @@ def origin_of(analysis: Analysis, name: str) -> dict[str, Any]:
     first_ns = table.base_ns + int(table.start_ns.min()) if len(table) and table.base_ns else None
     revision = next((table.metadata[key] for key in _REVISIONS if isinstance(table.metadata.get(key), str)), None)
     return {
-        "run": run_of(name),
+        # Ranks of a job stand in one folder
+        "run": name.rpartition("/")[0] or trace_name(name),
         "rank": table.rank,
         "date": None if first_ns is None else datetime.fromtimestamp(first_ns / 1e9, UTC).strftime("%Y-%m-%d"),
         "git_revision": revision or None,
@@ -186,18 +192,11 @@ def origin_of(analysis: Analysis, name: str) -> dict[str, Any]:
     }
 
 
-def run_of(name: str) -> str:
-    """The folder of a trace, else its name without endings: ranks of a job stand in one folder."""
-    folder, _, file = name.rpartition("/")
-    return folder or trace_name(file)
-
-
-def _folders(origin: Mapping[str, Any]) -> list[str]:
-    return [f"{key}={_NULL if origin[key] is None else _folder_text(str(origin[key]))}" for key in PARTITIONS]
-
-
-def _folder_text(value: str) -> str:
+def _folder_text(value: str | int | None) -> str:
     """``value`` as one folder's name; the end of a long one is a digest of all of it."""
+    if value is None:
+        return _NULL
+    value = str(value)
     if len(value.encode()) > _LONGEST:
         head = value.encode()[: _LONGEST - 9].decode(errors="ignore")
         value = f"{head}~{hashlib.sha256(value.encode()).hexdigest()[:8]}"
@@ -267,13 +266,6 @@ def ask(lake: Path, statement: str) -> pd.DataFrame:
     """What one SELECT over the tables of a lake, as the last ingest that ended left it, answers: ``tracelens.sql``."""
     merged = {name: f"{MERGED}/{name}.parquet" for name in _merged(lake)["tables"]}
     return query_files({**_files_of_parts(), **merged}, lake.resolve(), statement, PARTITIONS)
-
-
-def _traces(folder: Path, lake: Path) -> Iterable[Path]:
-    from tracelens.analysis.ranks.rank_files import find_traces
-
-    inside = lake.resolve()
-    return [path for path in find_traces([str(folder)]) if not path.resolve().is_relative_to(inside)]
 
 
 def _part(trace: Path) -> str:

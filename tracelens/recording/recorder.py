@@ -135,7 +135,7 @@ class StepRecorder:
         self._files: TraceFiles | None = None
         self._profiler: Any = None
         #: Ends a step. Where this rank is recorded it is the profiler's own: nothing is added to a step.
-        self.step: Callable[[], None] = _no_step
+        self.step: Callable[[], None] = _nothing
 
     @property
     def files(self) -> tuple[Path, ...]:
@@ -167,7 +167,7 @@ class StepRecorder:
     def __exit__(self, *failure: Any) -> None:
         if self._profiler is not None:
             self._profiler.__exit__(*failure)
-            self._profiler, self.step = None, _no_step
+            self._profiler, self.step = None, _nothing
         if self._files is not None:
             self._files.keep_probe()
 
@@ -247,7 +247,7 @@ class handler:  # noqa: N801 - reads as torch.profiler's own tensorboard_trace_h
         return () if self._files is None else self._files.wait()
 
 
-def _no_step() -> None:
+def _nothing(*_: Any, **__: Any) -> None:
     return None
 
 
@@ -310,12 +310,8 @@ class TrainerCallback:
 
     def __getattr__(self, name: str) -> Callable[..., None]:
         if name.startswith("on_") or name in ("setup", "teardown"):
-            return _ignore_call
+            return _nothing
         raise AttributeError(name)
-
-
-def _ignore_call(*_: Any, **__: Any) -> None:
-    return None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -102,8 +102,8 @@ def _plain(key: Ints, start: Ints, first_of_lane: Bools) -> _Forest:
     parent, last, depth = np.full(n, -1, np.int32), np.arange(1, n + 1, dtype=np.int32), np.zeros(n, np.int32)
     overlaps, outlived = np.zeros(n, np.bool_), np.zeros(n, np.int64)
     # Views give Python's own integers, and take no memory of their own
-    keys, starts, firsts = memoryview(key), memoryview(start), memoryview(first_of_lane)
-    above, ends, depths = memoryview(parent), memoryview(last), memoryview(depth)
+    keys, starts, firsts = key.data, start.data, first_of_lane.data
+    above, ends, depths = parent.data, last.data, depth.data
     for i in range(n):
         j, passed = -1 if firsts[i] else i - 1, _NONE
         # Each interval is passed over once

@@ -1,4 +1,4 @@
-"""Many ranks in one Perfetto file: clocks and counter tracks from the analysis, writing by ``trace.fuse``."""
+"""Many ranks in one Perfetto file: clocks and counter tracks from the analysis, writing by ``trace.rewriting``."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tracelens.dtypes import DType
 from tracelens.errors import UsageError
 from tracelens.extensions import load_extension
 from tracelens.perf_models.collective import Collective
-from tracelens.trace.fuse import CounterTrack, EventFilter, Fused, FusedRank, fuse
+from tracelens.trace.rewriting import CounterTrack, EventFilter, Fused, FusedRank, fuse
 
 #: Values of a track; a bin is at least ``_LEAST_BIN_NS`` long.
 _BINS, _LEAST_BIN_NS = 1000, 20_000
@@ -131,7 +131,7 @@ def fuse_ranks(
 ) -> tuple[Fused, Clocks]:
     """Writes the ranks (those in ``wanted``) to ``path``, each read again when its turn comes; and the clocks used.
 
-    UsageError when none of the wanted ranks has a trace; else as ``trace.fuse.fuse``.
+    UsageError when none of the wanted ranks has a trace; else as ``trace.rewriting.fuse``.
     """
     ranks = read.numbered.ranks
     chosen = [rank for rank in sorted(ranks) if wanted is None or rank in wanted]

@@ -1,7 +1,15 @@
-"""The decoded events of a piece in the form that scanned ones have (``ScannedEvents``), with exact times."""
+"""The events of a piece decoded by Python: text that is almost JSON repaired, typed decoding, and the form that
+scanned events have.
+
+What profilers and their hosts are known to write wrongly is repaired. Outside strings: ``NaN`` and ``Infinity`` in any
+spelling become ``null``, a comma before a closing bracket is dropped. In strings: control characters, invalid escapes,
+lone surrogates and invalid UTF-8 become something readable. The result is a function of the text alone, so a piece that
+is read again is repaired the same way.
+"""
 
 from __future__ import annotations
 
+import json
 import math
 import operator
 import re
@@ -9,14 +17,301 @@ import struct
 from collections import Counter
 from collections.abc import Callable, Sequence
 from decimal import ROUND_HALF_EVEN, Context, Decimal, InvalidOperation
-from typing import Any
+from typing import Any, TypeAlias
 
+import msgspec
 import numpy as np
 import numpy.typing as npt
-from msgspec import Raw
+from msgspec import Raw, Struct, field
 
-from tracelens.trace.reading.chrome.event_json import ABSENT, SIGNATURE_FIELDS, AnyEvent, Args, Event, TextTimedEvent
 from tracelens.trace.table import SEPARATOR, Identifier
+
+#: A JSON string, as a pattern. One without an end reaches to the end of the text: as it matches there, what is in it is
+#: not searched again from each of its quotes, which would take the square of its length.
+STRING = rb'"[^"\\]*+(?:\\.[^"\\]*+)*+(?:"|\\?\Z)'
+_TOKEN = re.compile(STRING + rb"|-?\b(?:NaN|nan|Infinity|infinity|inf|Inf|INF)\b|,(?=\s*+[}\]])", re.DOTALL)
+_SUSPECT = re.compile(rb"[\x00-\x1f\\\x80-\xff]")
+_CONTROL = re.compile(rb"[\x00-\x1f]")
+_ESCAPE = re.compile(
+    rb"\\(?:(?P<valid>[\"\\/bfnrt]|u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2}"
+    rb"|u(?![dD][89a-fA-F])[0-9a-fA-F]{4})|(?P<surrogate>u[dD][89a-fA-F][0-9a-fA-F]{2}))?"
+)
+
+
+def repaired(text: bytes) -> tuple[bytes, int]:
+    """The text with every known fault put right, and how many values that were. It may still be no JSON."""
+    count = 0
+
+    def fix(match: re.Match[bytes]) -> bytes:
+        nonlocal count
+        token = match[0]
+        if token[:1] == b'"':
+            if _SUSPECT.search(token) is None:
+                return token
+            fixed = _repaired_string(token)
+            count += fixed != token
+            return fixed
+        count += 1
+        return b"" if token == b"," else b"null"
+
+    return _TOKEN.sub(fix, text), count
+
+
+def _repaired_string(token: bytes) -> bytes:
+    token = _ESCAPE.sub(_repaired_escape, token)
+    token = _CONTROL.sub(lambda m: b"\\u%04x" % m[0][0], token)
+    try:
+        token.decode()
+    except UnicodeDecodeError:
+        token = token.decode("utf-8", "replace").encode()
+    return token
+
+
+def _repaired_escape(match: re.Match[bytes]) -> bytes:
+    if match["valid"]:
+        return match[0]
+    return rb"\ufffd" if match["surrogate"] else rb"\\"
+
+
+#: An absent raw value; compared by identity, as ``Raw | None`` is no type msgspec can decode.
+ABSENT = Raw()
+
+
+class Args(Struct, gc=False):
+    """The arguments that become columns; everything else is skipped without being decoded."""
+
+    correlation: int = -1
+    external_id: int = field(default=-1, name="External id")
+    old_external_id: int = field(default=-1, name="external id")
+    sequence_number: int = field(default=-1, name="Sequence number")
+    # ROCm's runtime calls record a stream as the text of a pointer.
+    stream: int | str = -1
+    device: int | str = -1
+    dims: Raw = field(default=ABSENT, name="Input Dims")
+    types: Raw = field(default=ABSENT, name="Input type")
+    strides: Raw = field(default=ABSENT, name="Input Strides")
+    scalars: Raw = field(default=ABSENT, name="Concrete Inputs")
+    collective: Raw = field(default=ABSENT, name="Collective name")
+    receiver: Raw = field(default=ABSENT, name="Dst Rank")
+    group_size: Raw = field(default=ABSENT, name="Group size")
+    in_elements: Raw = field(default=ABSENT, name="In msg nelems")
+    in_split: Raw = field(default=ABSENT, name="In split size")
+    out_elements: Raw = field(default=ABSENT, name="Out msg nelems")
+    out_split: Raw = field(default=ABSENT, name="Out split size")
+    group_description: Raw = field(default=ABSENT, name="Process Group Description")
+    group_name: Raw = field(default=ABSENT, name="Process Group Name")
+    group_ranks: Raw = field(default=ABSENT, name="Process Group Ranks")
+    sender: Raw = field(default=ABSENT, name="Src Rank")
+    copied: Raw = field(default=ABSENT, name="bytes")
+    dtype: Raw = ABSENT
+    kernel_backend: Raw = ABSENT
+    kernel_flop: Raw = ABSENT
+    kernel_kwargs: Raw = ABSENT
+    kernel_num_gb: Raw = ABSENT
+    old_dims: Raw = field(default=ABSENT, name="Input dims")
+    # Of synchronization records: the stream waited for, and the call that recorded the event waited for.
+    wait_on_stream: int = -1
+    wait_on_record: int = field(default=-1, name="wait_on_cuda_event_record_corr_id")
+    # Of allocator events (phase i).
+    bytes: int = field(default=0, name="Bytes")
+    allocated: int = field(default=-1, name="Total Allocated")
+    reserved: int = field(default=-1, name="Total Reserved")
+    device_type: int = field(default=-1, name="Device Type")
+    device_id: int = field(default=-1, name="Device Id")
+    # Of hardware counters (phase C).
+    dram_read: float = field(default=math.nan, name="dram__bytes_read.sum")
+    dram_moved: float = field(default=math.nan, name="dram__bytes.sum")
+    dram_written: float = field(default=math.nan, name="dram__bytes_write.sum")
+    # Of metadata events (phase M).
+    name: Raw = ABSENT
+    labels: Raw = ABSENT
+
+
+#: The fields of ``Args`` that make a signature, in the order of ``signatures.ARGUMENT_KEYS`` and ``ATTRIBUTE_KEYS``.
+SIGNATURE_FIELDS = (
+    "dims", "types", "strides", "scalars",
+    "collective", "receiver", "group_size", "in_elements", "in_split", "out_elements", "out_split",
+    "group_description", "group_name", "group_ranks", "sender", "copied", "dtype",
+    "kernel_backend", "kernel_flop", "kernel_kwargs", "kernel_num_gb",
+    "old_dims",
+)  # fmt: skip
+
+
+class Event(Struct, gc=False):
+    """One event; ``ts`` and ``dur`` in µs. An element of the list that is no event has the phase ``""``."""
+
+    ph: str = ""
+    cat: str = ""
+    name: str = ""
+    pid: int | str = ""
+    tid: int | str = ""
+    ts: float = math.nan
+    dur: float = 0.0
+    id: int | str | None = None
+    args: Args | None = None
+
+
+class TextTimedEvent(Struct, gc=False):
+    """As ``Event``, with ``ts`` as the digits recorded: a float holds too few of them from 2**43 µs on."""
+
+    ph: str = ""
+    cat: str = ""
+    name: str = ""
+    pid: int | str = ""
+    tid: int | str = ""
+    ts: Raw = ABSENT
+    dur: float = 0.0
+    id: int | str | None = None
+    args: Args | None = None
+
+
+AnyEvent: TypeAlias = Event | TextTimedEvent
+
+#: What the decoders below raise for text that is no such JSON.
+FAILURES = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
+
+_TRAILING = re.compile(r"trailing characters \(byte (\d+)\)")
+_events = msgspec.json.Decoder(list[Event], strict=False)
+_text_timed_events = msgspec.json.Decoder(list[TextTimedEvent], strict=False)
+_event = msgspec.json.Decoder(Event, strict=False)
+_text_timed_event = msgspec.json.Decoder(TextTimedEvent, strict=False)
+_elements = msgspec.json.Decoder(list[Raw])
+
+
+def decoded(text: bytes, *, text_times: bool) -> tuple[Sequence[AnyEvent], int]:
+    """All events of a JSON array, and how many of them had a value that is not of its field's type.
+
+    Raises one of ``FAILURES``, and MemoryError where its strings would not fit.
+    """
+    # msgspec does not look whether a string got its memory: without any, the process would end. This takes no page.
+    np.empty(2 * len(text), np.uint8)
+    try:
+        return (_text_timed_events.decode(text) if text_times else _events.decode(text)), 0
+    except msgspec.ValidationError:
+        return decode_each(split_elements(text), text_times=text_times)
+
+
+def split_elements(text: bytes) -> list[Raw]:
+    """The elements of a JSON array as text, whatever their types; raises as ``decode_events`` does."""
+    return _elements.decode(text)
+
+
+def trailing_position(error: msgspec.DecodeError) -> int | None:
+    """Where text begins that stands behind a complete value, in bytes from its start; None for any other error."""
+    match = _TRAILING.search(str(error))
+    return int(match[1]) - 1 if match else None
+
+
+def is_truncation(error: msgspec.DecodeError) -> bool:
+    """Whether the text ends inside its value."""
+    return "truncated" in str(error)
+
+
+def decode_each(elements: Sequence[Raw | bytes], *, text_times: bool) -> tuple[list[AnyEvent], int]:
+    """The events of a list of JSON values, field by field where a value is not of its field's type.
+
+    Second: how many events had such a value.
+    """
+    decoder: msgspec.json.Decoder[Any] = _text_timed_event if text_times else _event
+    events: list[AnyEvent] = []
+    coerced = 0
+    for element in elements:
+        try:
+            events.append(decoder.decode(element))
+        except FAILURES:
+            event = _coerced(bytes(element), text_times=text_times)
+            events.append(event)
+            coerced += bool(event.ph)
+    return events, coerced
+
+
+def load_element(text: bytes) -> Any:
+    """One element of the event list as ``json.loads`` gives it; ValueError or RecursionError when it is no JSON."""
+    return json.loads(text.decode("utf-8", "replace"), strict=False)
+
+
+def whole_number(value: Any) -> int | None:
+    """``7``, ``7.0``, ``"7"`` and ``"0x7"`` as 7; None for everything else."""
+    if isinstance(value, bool):
+        return None
+    if isinstance(value, float):
+        return int(value) if value.is_integer() else None
+    if isinstance(value, str):
+        try:
+            return int(value.strip(), 0)
+        except ValueError:
+            return None
+    return value if isinstance(value, int) else None
+
+
+def _coerced(text: bytes, *, text_times: bool) -> AnyEvent:
+    kind = TextTimedEvent if text_times else Event
+    try:
+        value = load_element(text)
+    except (ValueError, RecursionError):
+        return kind()
+    if not isinstance(value, dict):
+        return kind()
+    event_id = value.get("id")
+    event = kind(
+        ph=_text(value.get("ph")),
+        cat=_text(value.get("cat")),
+        name=_text(value.get("name")),
+        pid=_identifier(value.get("pid")),
+        tid=_identifier(value.get("tid")),
+        dur=0.0 if value.get("dur") is None else _number(value["dur"]),
+        id=None if event_id is None else _identifier(event_id),
+        args=_coerced_args(value.get("args")),
+    )
+    if isinstance(event, Event):
+        event.ts = _number(value.get("ts"))
+    else:
+        event.ts = Raw(json.dumps(value.get("ts")).encode())
+    return event
+
+
+def _coerced_args(value: Any) -> Args | None:
+    if not isinstance(value, dict):
+        return None
+    args = Args()
+    for f in _ARGS_FIELDS:
+        if f.encode_name not in value:
+            continue
+        given = value[f.encode_name]
+        if f.type is Raw:
+            setattr(args, f.name, Raw(json.dumps(given).encode()))
+        elif isinstance(given, str) and f.type is not int:
+            setattr(args, f.name, given)
+        else:
+            number = whole_number(given)
+            setattr(args, f.name, -1 if number is None else number)
+    return args
+
+
+def _text(value: Any) -> str:
+    # A lone surrogate cannot be written to any output.
+    if isinstance(value, str):
+        return value.encode("utf-8", "replace").decode()
+    return "" if value is None else str(value)
+
+
+def _number(value: Any) -> float:
+    if isinstance(value, bool) or not isinstance(value, int | float | str):
+        return math.nan
+    try:
+        return float(value)
+    except (ValueError, OverflowError):
+        return math.nan
+
+
+def _identifier(value: Any) -> int | str:
+    if isinstance(value, int) and not isinstance(value, bool):
+        return value
+    return _text(value)
+
+
+_ARGS_FIELDS = msgspec.structs.fields(Args)
+
 
 Array = npt.NDArray[Any]
 

@@ -12,8 +12,15 @@ import numpy.typing as npt
 from msgspec import Raw
 
 from tracelens.trace.narrow_columns import GrowingColumns
-from tracelens.trace.reading.chrome.decoded_events import LAST_TEXT_NUMBER, NO_TIME, DecodedEvents, mixed_starts_ns
-from tracelens.trace.reading.chrome.event_json import AnyEvent, load_element, whole_number
+from tracelens.trace.reading.chrome.decoded_events import (
+    LAST_TEXT_NUMBER,
+    NO_TIME,
+    AnyEvent,
+    DecodedEvents,
+    load_element,
+    mixed_starts_ns,
+    whole_number,
+)
 from tracelens.trace.reading.chrome.scanned_events import ScannedEvents, by_appearance
 from tracelens.trace.table import (
     DEVICE_KINDS,

@@ -18,7 +18,7 @@ import numpy.typing as npt
 
 from tracelens.lazy.compiled import address, library
 from tracelens.lazy.records import dataclass
-from tracelens.trace.reading.chrome.event_json import FAILURES, SIGNATURE_FIELDS
+from tracelens.trace.reading.chrome.decoded_events import FAILURES, SIGNATURE_FIELDS
 from tracelens.trace.table import Identifier
 
 Array = npt.NDArray[Any]
