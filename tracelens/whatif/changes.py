@@ -197,7 +197,7 @@ def _products_of_unknown_size(plan: ChangePlan) -> Bools:
 
 def _by_rates(plan: ChangePlan, events: Bools, dtype: DType, text: str) -> None:
     """Between as long as before, where memory or launches bound them, and the ratio of the rates, where arithmetic
-    does; as far beside that as products of both precisions lie beside their estimates; and a kernel before that
+    does; off by as much as products of both precisions are off their estimates; and a kernel before that
     converts, as short as a kernel can be.
     """
     device = device_of(plan)
@@ -441,7 +441,7 @@ COMMUNICATION = "comm"
 
 @change("overlap", ORDER)
 def overlapped(plan: ChangePlan, _: str) -> None:
-    """No kernel waits for communication; computing slows while more of it runs beside, as a projection has it.
+    """No kernel waits for communication; computing slows while it overlaps more of it, as in a projection.
 
     A bound: what needs a message before it can start is not recorded, but the host and other messages still wait.
     """
