@@ -18,10 +18,10 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 
-from tracelens.analysis.attribution.activity import streams_of
+from tracelens.analysis.attribution.activity import Bools, streams_of
 from tracelens.analysis.attribution.host_scopes import FORWARD, OPTIMIZER, PHASES, RECOMPUTE
 from tracelens.analysis.attribution.window import attribute
-from tracelens.analysis.idle.dependency_replay import Bools, Floats
+from tracelens.analysis.idle.dependency_replay import Floats
 from tracelens.analysis.intervals import Ints, union_ns
 from tracelens.analysis.reading.recorded_groups import attributes_of_calls
 from tracelens.analysis.work.known_work import launch_floor_us

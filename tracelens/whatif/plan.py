@@ -15,11 +15,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from tracelens.analysis.attribution.activity import DeviceActivity, Labels
+from tracelens.analysis.attribution.activity import Bools, DeviceActivity, Labels
 from tracelens.analysis.attribution.calls import SYNTHETIC
 from tracelens.analysis.attribution.host_time import HostCalls, host_calls
 from tracelens.analysis.attribution.window import Attribution, Window, attribute
-from tracelens.analysis.idle.dependency_replay import Bools, Changes, DependencyReplay, Floats, SteadyStep, steady_steps
+from tracelens.analysis.idle.dependency_replay import Changes, DependencyReplay, Floats, SteadyStep, steady_steps
 from tracelens.analysis.intervals import Ints
 from tracelens.analysis.loaded_trace import AnalysisOptions
 from tracelens.analysis.reading.catalog import Reading
