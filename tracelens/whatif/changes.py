@@ -18,11 +18,11 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 
-from tracelens.analysis.attribution.activity import streams_of
+from tracelens.analysis.attribution.activity import Bools, streams_of
 from tracelens.analysis.attribution.calls import launch_floor_us
 from tracelens.analysis.attribution.host_scopes import FORWARD, OPTIMIZER, PHASES, RECOMPUTE
 from tracelens.analysis.attribution.window import attribute
-from tracelens.analysis.idle.dependency_replay import Bools, Floats
+from tracelens.analysis.idle.dependency_replay import Floats
 from tracelens.analysis.intervals import Ints, union_ns
 from tracelens.analysis.reading.process_groups import attributes_of_calls
 from tracelens.backends.base import System
@@ -196,7 +196,7 @@ def _products_of_unknown_size(plan: ChangePlan) -> Bools:
 
 def _by_rates(plan: ChangePlan, events: Bools, dtype: DType, text: str) -> None:
     """Between as long as before, where memory or launches bound them, and the ratio of the rates, where arithmetic
-    does; as far beside that as products of both precisions lie beside their estimates; and a kernel before that
+    does; off by as much as products of both precisions are off their estimates; and a kernel before that
     converts, as short as a kernel can be.
     """
     device = device_of(plan)
@@ -440,7 +440,7 @@ COMMUNICATION = "comm"
 
 @change("overlap", ORDER)
 def overlapped(plan: ChangePlan, _: str) -> None:
-    """No kernel waits for communication; computing slows while more of it runs beside, as a projection has it.
+    """No kernel waits for communication; computing slows while it overlaps more of it, as in a projection.
 
     A bound: what needs a message before it can start is not recorded, but the host and other messages still wait.
     """

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from tracelens.analysis.attribution.activity import DeviceActivity, Labels
+from tracelens.analysis.attribution.activity import Bools, DeviceActivity, Labels
 from tracelens.analysis.attribution.calls import SYNTHETIC, launch_floor_us
 from tracelens.analysis.attribution.host_time import HostCalls, host_calls
 from tracelens.analysis.attribution.window import Attribution, Recording, Window, attribute, no_device_events
@@ -241,7 +241,7 @@ class ChangePlan:
 
     ``factor``: what the duration of each device event is multiplied with; ``sigma``: the standard deviation of that
     factor's logarithm. ``models``, ``computed_in``: of each reading of the trace, as they are to be; ``amount``: how
-    many times the work of its model a reading does; ``more_us``: what a call of it takes beside. ``recorded_on`` and
+    many times the work of its model a reading does; ``more_us``: what a call of it takes on top. ``recorded_on`` and
     ``system``: what the trace ran on, and what it is to run on. ``host``: what host time is multiplied with. ``gone``:
     rows of host events that fall away; ``saved``: spans of threads (lane, start, end in ns) that do; ``sooner``: how
     much (ns) of the delay before each device event that nothing recorded explains does. ``gaps``: how long (ns) after
@@ -304,8 +304,8 @@ class ChangePlan:
     def changes(
         self, shifted: Bools | None = None, by: float = 0.0, gap: int = LIKELY, *, graph: DependencyReplay | None = None
     ) -> Changes:
-        """As a replay takes it (``graph``; of the whole file where none is given); the events that are ``shifted`` lie
-        ``by`` of their standard deviations beside.
+        """As a replay takes it (``graph``; of the whole file where none is given); the events that are ``shifted`` are
+        off by ``by`` of their standard deviations.
 
         ``gap``: which of ``gaps``.
         """

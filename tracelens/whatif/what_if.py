@@ -13,12 +13,12 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from tracelens.analysis.attribution.activity import DeviceActivity, Timeline, timeline_of
+from tracelens.analysis.attribution.activity import Bools, DeviceActivity, Timeline, timeline_of
 from tracelens.analysis.attribution.host_time import host_calls
 from tracelens.analysis.attribution.steps import typical_step
 from tracelens.analysis.attribution.window import Window
 from tracelens.analysis.idle.dependencies import KINDS, critical_path
-from tracelens.analysis.idle.dependency_replay import Bools, Changes, DependencyReplay, NewTimes
+from tracelens.analysis.idle.dependency_replay import Changes, DependencyReplay, NewTimes
 from tracelens.analysis.idle.idle_time import CAUSES, IdleTime, queue
 from tracelens.analysis.intervals import Ints
 from tracelens.analysis.loaded_trace import AnalysisOptions, Trace, load
@@ -55,7 +55,7 @@ class Clock:
         self._lane_of = self._stand_ins(table, threads.lane)
 
     def _stand_ins(self, table: TraceTable, anchored: Ints) -> npt.NDArray[np.int64]:
-        """The lane whose clock each lane has; -1 where there is none at all."""
+        """The lane that gives each lane its clock; -1 where no lane has one."""
         counts = np.bincount(anchored, minlength=len(table.lanes))
         busiest: dict[object, int] = {}
         for lane in np.argsort(-counts, kind="stable").tolist():
@@ -327,7 +327,7 @@ def outcome(plan: ChangePlan, asked: dict[str, Any]) -> WhatIf:
     gone = np.flatnonzero(plan.gone).astype(np.int32)
     new, _ = retimed(subject.recording.trace, replay, changes, times, gone)
     after = _in_the_long_run(step_figures(subject, new), step_us)
-    low, high = (_beside(plan, before.step_us - step_us, *side) for side in ((-Z90, LEAST), (Z90, MOST)))
+    low, high = (_off_by_us(plan, before.step_us - step_us, *side) for side in ((-Z90, LEAST), (Z90, MOST)))
     return WhatIf(
         plan=plan,
         times=times,
@@ -361,8 +361,8 @@ def _in_the_long_run(figures: StepFigures, step_us: float) -> StepFigures:
     )  # fmt: skip
 
 
-def _beside(plan: ChangePlan, middle_us: float, sigmas: float, gap: int) -> float:
-    """How far (us) the step lies beside the one that gains ``middle_us`` when the times of each family do, by so many
+def _off_by_us(plan: ChangePlan, middle_us: float, sigmas: float, gap: int) -> float:
+    """How far (us) the step is off the one that gains ``middle_us`` when the times of each family do, by so many
     deviations, and when the kernels of graphs start ``gap`` after each other.
 
     The errors of a family are taken to be one, those of several families independent.

@@ -1,6 +1,6 @@
 """What to do next: rules by topic, each marked ``@built_in``, and the ranking that shares out the time they claim.
 
-What each rule says stands in ``advice.toml``; of most causes of idle time there is nothing more than that.
+What each rule says is in ``advice.toml``; most causes of idle time need no code beyond that.
 """
 
 from __future__ import annotations

@@ -82,7 +82,7 @@ def _part_signatures(seen: Observed, triple: list[int]) -> tuple[int, ...]:
 
 
 def _dims_of(seen: Observed, triple: list[int]) -> tuple[int, int, int, int, int, DType | None] | None:
-    """(b, s_q, s_kv, d_qk, d_v, type) of the attention whose parts these ops are; None where they do not fit."""
+    """(b, s_q, s_kv, d_qk, d_v, type) of the attention that these three ops compute; None where they do not fit."""
     first, middle, last = (seen.table.signature_of(row) for row in triple)
     skipped = {"aten::baddbmm": 1}
     a, b = (first.shapes or ())[skipped.get(first.name, 0) :][:2], (last.shapes or ())[skipped.get(last.name, 0) :][:2]
@@ -111,8 +111,8 @@ def _attention_us(seen: Observed, triples: Ints) -> tuple[Floats, Floats]:
 
 
 def _launched_between(seen: Observed, first: Ints, last: Ints) -> Ints:
-    """Per device event the number of the pair, from whose ``first`` op's start to ``last`` op's end a thread launched
-    it; -1 for none.
+    """The number of the pair for each device event that a thread launched between the start of a pair's ``first`` op
+    and the end of its ``last`` one; -1 for none.
     """
     table, activity = seen.table, seen.activity
     found = np.full(len(activity), -1, np.int64)

@@ -129,7 +129,7 @@ def _idle_share_of_waves(gemm: GEMM, kernels: object, bound: str | None, units: 
     """What part of the waves is idle; NaN where the kernel does not say how it tiles. The better of both directions.
 
     NaN too where memory keeps the units waiting in every wave, so that a last one of few tiles reads as fast as the
-    others: there it matters only that some units have no tile at all. Nor do tiles matter beside a launch.
+    others: there it matters only that some units have no tile at all. Nor do tiles matter where a launch bounds it.
     """
     found = _TILE.search(str(kernels))
     if found is None or _SPLITS.search(str(kernels)):
@@ -203,7 +203,7 @@ def fp8_candidates(seen: Observed) -> Iterator[Candidate]:
 
 #: GEMMs of one weight shape, and different numbers of rows among them, from which they are taken for experts.
 _MANY_EXPERTS, _DIFFERENT_ROWS = 16, 3
-#: Share of them whose number of rows is not that of the one before: batches change it from one step to the next only.
+#: Share of them with another number of rows than the one before: batches change it from one step to the next only.
 _CHANGING_ROWS = 0.25
 #: What says that there are experts: an op or kernel that picks or orders them, or a module's name.
 _ROUTES_TO_EXPERTS = re.compile(r"(?i)top_?k|router|routing|gating|(?:^|[^a-z])moe|experts?(?:[^a-z]|$)")
@@ -240,7 +240,7 @@ def expert_loop(seen: Observed) -> Iterator[Candidate]:
 def _of_experts(
     seen: Observed, rows: pd.DataFrame, weights: Sequence[tuple[int, int]], heights: Sequence[int]
 ) -> set[tuple[int, int]]:
-    """Shapes of weights that many of ``rows`` have, whose numbers of rows change from one call to the next."""
+    """Shapes of weights that many of ``rows`` have, with numbers of rows that change from call to call."""
     by_weights: dict[tuple[int, int], dict[int, int]] = {}
     counts = Counter[tuple[int, int]]()
     for row, each, height, count in zip(rows.index, weights, heights, rows["operation_count"], strict=True):

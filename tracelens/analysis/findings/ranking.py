@@ -114,7 +114,7 @@ class ReplayedGain:
         return limit if limit.by == HOST else replace(limit, device_us=replay.without_host(changes) / per_us)
 
     def replay_of(self, chosen: tuple[int, ...]) -> SteadyStep:
-        """These steps, or the part of the file whose number is -1 less the only one, made once."""
+        """These steps, or for the only step -1 - n part n of the file, made once."""
         if chosen not in self._replays:
             context, parts = self._seen.context, self._file_parts
             one_part = None if parts is None else parts == -1 - chosen[0]

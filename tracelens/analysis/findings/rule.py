@@ -144,7 +144,7 @@ class Observed:
 
     @cached_property
     def rows(self) -> pd.DataFrame:
-        """Every distinct call beside its work and its estimate: ``unified_perf_summary`` without spreads."""
+        """Every distinct call with its work and its estimate: ``unified_perf_summary`` without spreads."""
         import pandas as pd
 
         # Arrays of one kind lie together, which makes rows quick to take
@@ -162,8 +162,9 @@ class Observed:
         return np.array([name in names for name in self.column("name").tolist()], np.bool_)
 
     def rows_where(self, wanted: npt.ArrayLike, fits: Callable[[OpSignature], bool] | None = None) -> pd.DataFrame:
-        """Those of ``rows`` (a mask) of which a call ``fits``, by its recorded arguments (sizes are integers, or were
-        not recorded); none where all of the mask together take too little time to be worth a finding.
+        """Those of ``rows`` (a mask) with arguments that ``fits`` accepts (sizes are integers, or were not recorded).
+
+        None where all of the mask together take too little time to be worth a finding.
         """
         mask = np.asarray(wanted, np.bool_)
         worth = self.column("kernel_us_sum")[mask].sum() > MIN_GAIN * self.window_ns / NS_PER_US
@@ -185,7 +186,7 @@ class Observed:
 
     @cached_property
     def time(self) -> WindowTime:
-        """The window as parts, of which every claim takes some."""
+        """The window in parts; every claim takes some of them."""
         return WindowTime.of(self.context.own_time, self.idle)
 
     @cached_property

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import itertools
 from collections import defaultdict
-from collections.abc import Callable, Hashable, Iterator
+from collections.abc import Callable, Hashable, Iterator, Sequence
 
 import numpy as np
 import numpy.typing as npt
@@ -57,35 +57,20 @@ class _Alike:
         return self.kernel_us - self.roofline_us
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class _Calls:
-    """All calls of one op that are slower than their roofline, those of the ``kinds`` with most to gain first."""
+    """All calls of one op that are slower than their roofline, those of the ``kinds`` with most to gain first.
 
-    name: str
-    count: int
-    kinds: tuple[_Alike, ...]
+    ``differ_in``: what tells the kinds apart, shapes or types and strides too. ``at``: rows of ``Observed.rows``, one
+    of each kind, then the others.
+    """
 
-    @property
-    def kernel_us(self) -> float:
-        return sum(kind.kernel_us for kind in self.kinds)
-
-    @property
-    def roofline_us(self) -> float:
-        return sum(kind.roofline_us for kind in self.kinds)
-
-    @property
-    def bounds(self) -> list[str]:
-        return list(dict.fromkeys(kind.bound for kind in self.kinds))
-
-    @property
-    def differ_in(self) -> str:
-        """What tells the kinds apart: shapes, or types and strides too."""
-        return "shapes" if len({kind.shapes for kind in self.kinds}) == len(self.kinds) else "signatures"
-
-    @property
-    def at(self) -> Ints:
-        """Rows of ``Observed.rows``: one of each kind, then the others."""
-        return np.concatenate([[kind.at[0] for kind in self.kinds], *(kind.at[1:] for kind in self.kinds)])
+    def __init__(self, name: str, count: int, kinds: Sequence[_Alike]) -> None:
+        self.name, self.count, self.kinds = name, count, kinds
+        self.kernel_us = sum(kind.kernel_us for kind in kinds)
+        self.roofline_us = sum(kind.roofline_us for kind in kinds)
+        self.bounds = list(dict.fromkeys(kind.bound for kind in kinds))
+        self.differ_in = "shapes" if len({kind.shapes for kind in kinds}) == len(kinds) else "signatures"
+        self.at: Ints = np.concatenate([[kind.at[0] for kind in kinds], *(kind.at[1:] for kind in kinds)])
 
 
 def below_roofline(seen: Observed, kind: str) -> Iterator[Candidate]:
@@ -99,7 +84,7 @@ def below_roofline(seen: Observed, kind: str) -> Iterator[Candidate]:
     for calls in itertools.islice(_slow_calls(seen, kind), _MOST):
         events = seen.events_of(calls.at)
         row = seen.row_of_event[events]
-        # What runs beside others of its kind has only a part of the device
+        # Kernels that run at the same time share the device
         together = seen.at_a_time(events)
         distance, distance_figures = _distance(calls)
         at_once = f" each, {together:.1f} at a time" if together > _TOGETHER else ""
@@ -165,7 +150,7 @@ def _slow_calls(seen: Observed, kind: str) -> Iterator[_Calls]:
         if sum(each.above_us for each in kinds) > least:
             kinds.sort(key=lambda each: (-each.above_us, each.shapes))
             count = sum(int(seen.column("operation_count")[each.at].sum()) for each in kinds)
-            found.append(_Calls(name=name, count=count, kinds=tuple(kinds)))
+            found.append(_Calls(name, count, kinds))
     yield from sorted(found, key=lambda calls: calls.roofline_us - calls.kernel_us)
 
 
@@ -185,7 +170,7 @@ def _pattern(seen: Observed, index: int) -> tuple[int | None, str, Hashable]:
 
 
 def _roof(seen: Observed, index: int) -> str:
-    """What bounds a call, of arithmetic with the type whose rate that is."""
+    """What bounds a call; for arithmetic with the type that it computes in."""
     bound = str(seen.column("roofline_bound")[index])
     if bound != COMPUTE:
         return bound

@@ -77,7 +77,7 @@ def exposed_kinds(seen: Observed) -> dict[str, int]:
 
 
 def holds_only_communication(table: TraceTable, activity: DeviceActivity) -> bool:
-    """Whether a file is an extract of its collectives: what computed beside them, and the host, is not in it."""
+    """Whether a file is an extract of its collectives: computation and the host are not in it."""
     host = (table.kind == Kind.CPU_OP) | (table.kind == Kind.RUNTIME) | (table.kind == Kind.DRIVER)
     return bool(len(activity) and activity.communication.all() and not host.any())
 

@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 COMPUTATION = "computation"
 COMMUNICATION = "communication"
 COPY = "copies"
-#: What the path waits for while the device is busy beside it; ``IDLE`` begins the kinds of time in which it is not.
+#: What the path waits for while the device is busy; ``IDLE`` begins the kinds of time in which it is idle.
 QUEUED = "GPU busy: between queued kernels"
 STREAM_WAIT = "GPU busy: wait for another stream"
 LAUNCH = "GPU busy: launch latency"
@@ -331,7 +331,7 @@ class Edges:
 
     @property
     def position(self) -> Ints:
-        """Where each node stands in an order in which dependencies lead forward."""
+        """The position of each node in an order in which all dependencies lead forward."""
         n = len(self.device.start)
         rank = np.concatenate((2 * np.arange(n), 2 * np.arange(n) + 1, np.arange(-len(self.threads.time), 0)))
         # Of what is recorded at the same time, what the other follows comes first

@@ -1,9 +1,7 @@
-"""Idle time of the device by cause, from the launch queue and the host's calls, and the window as parts: device
-events with the time that is their own, then idle time.
+"""Idle time of the device by cause, from the launch queue and the host's calls, and the window as parts.
 
-The analyzed window as parts, each with the time that is its own: device events, then idle time; together all of it.
-
-What runs beside something else brings nothing by becoming shorter, so every moment of the window belongs to one part.
+The parts are device events, each with the time that is its own, then idle time; together they are the whole window. An
+event that overlaps another brings nothing by becoming shorter, so every moment belongs to one part.
 """
 
 from __future__ import annotations
@@ -30,7 +28,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
 
-#: Of an event whose launch is not known, and not bounded either.
+#: When an event was launched if neither its launch nor a bound of it is known.
 NEVER = np.iinfo(np.int64).max
 
 _WAITS_FOR_EVENT = re.compile(r"^(?:cuda|hip|cu)StreamWaitEvent")
@@ -154,7 +152,7 @@ MAX_GAPS = 100
 _WITHIN_A_DEVICE = re.compile(r"DtoD|Device -> Device|D2D")
 # When a stream became free for the first event of it that was recorded.
 _NOT_KNOWN = np.iinfo(np.int64).min
-# Gaps whose causes are looked for at a time: the columns made on the way stay small.
+# Gaps that are taken at a time: the columns made on the way stay small.
 _BLOCK = 1 << 14
 
 
@@ -233,7 +231,7 @@ class IdleGaps:
 class IdleParts:
     """Parts of gaps in order of time, each of one cause (index into ``CAUSES``).
 
-    What a host thread was at by turns stands in one part for each cause; which of them came first is not kept.
+    What a host thread did by turns is one part for each cause; which of them came first is not kept.
     ``row``: table row of the launch that the host was late with, or of the device event that waited; -1 without one.
     """
 

@@ -1,6 +1,6 @@
 """What a report says in words and single figures: the records of its summary and findings, and numbers in words.
 
-What a report says in words and single figures, beside its frames: the verdict, the ``about`` sheet, ``report.json``.
+The verdict, the ``about`` sheet and ``report.json`` are made of them.
 
 Shares are fractions (0.25 is a quarter), times are µs, None is *not determined*. Texts come from the trace or from an
 analysis, are one line each, and hold no date, no folder and no host name: the same input gives the same summary.
