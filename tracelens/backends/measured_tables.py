@@ -29,8 +29,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 import numpy.typing as npt
 
-from tracelens.backends.base import Backend, EstimateTable, Floats, System, backend
-from tracelens.backends.column_batch import ColumnBatch
+from tracelens.backends.base import Backend, ColumnBatch, EstimateTable, Floats, System, backend
 from tracelens.backends.kernels import kernel_table
 from tracelens.backends.kernels.kernel_costs import KernelColumns, KernelRates, KernelTable
 from tracelens.backends.roofline_and_tile import Roofline

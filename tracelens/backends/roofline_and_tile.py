@@ -11,8 +11,7 @@ from typing import Any, ClassVar
 import numpy as np
 import numpy.typing as npt
 
-from tracelens.backends.base import Backend, EstimateTable, Floats, System, backend
-from tracelens.backends.column_batch import PRICED, Basis, ColumnBatch
+from tracelens.backends.base import PRICED, Backend, Basis, ColumnBatch, EstimateTable, Floats, System, backend
 from tracelens.backends.tiles import pricer_of
 from tracelens.dtypes import DType, Precision
 from tracelens.hardware import HardwareSpec

@@ -28,7 +28,7 @@ from tracelens.lazy.records import dataclass
 from tracelens.predict.calibration.device import LEAST_GROUPS, FitOutcome, quoted, replaced_tables, rounded
 from tracelens.predict.calibration.fitting import MeasuredCalls, fitted_fresh, fitted_norm
 from tracelens.predict.calibration.measurements import of_device as rows_of_device
-from tracelens.predict.estimation.kernel_estimates import batches, size_faults
+from tracelens.predict.estimation.table_kinds import batches, kernel_size_faults
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -168,7 +168,9 @@ def kernel_fits(table: KernelTable, frame: pd.DataFrame, device: HardwareSpec | 
     if column is None:
         raise UsageError(f"a measured table for {table.name} needs a time: {', '.join(TIMES)}")
     times = pd.to_numeric(frame[column], errors="coerce").to_numpy(np.float64) * TIMES[column]
-    good = np.array([not fault for fault in size_faults(table, frame)]) & np.isfinite(times) & (times >= _LEAST_US)
+    good = (
+        np.array([not fault for fault in kernel_size_faults(table, frame)]) & np.isfinite(times) & (times >= _LEAST_US)
+    )
     names = np.full(len(frame), "") if device is not None else frame["device"].astype(str).to_numpy()
     found: dict[tuple[tuple[str, str], ...], list[OnDevice]] = defaultdict(list)
     for name in sorted(set(names[good].tolist())):
