@@ -157,7 +157,9 @@ def system_of(text: str) -> tuple[System, str | None]:
             found = System.load("-".join(tried)).in_a_node()
         except UsageError:
             continue
-        if gigabytes and not _has_memory(found, gigabytes):
+        hbm = found.device.hbm
+        stated = None if hbm is None else hbm.nominal_gib
+        if gigabytes and (stated is None or abs(stated / gigabytes - 1) >= _SIZE_SPREAD):
             continue
         note = f"{text} read as {found.device.name}"
         return found.at_power(float(watts[1]) if watts else None), note + (f" at {watts[1]} W" if watts else "")
@@ -179,12 +181,6 @@ def _device_names(word: str) -> Iterator[tuple[list[str], int | None]]:
     # One word among those of a machine: "A3 Mega H100", "BM.GPU.H100.8".
     pieces = [piece for part in plain for piece in part.split(".")]
     yield from (([piece], gigabytes) for piece in pieces if len(pieces) > 1)
-
-
-def _has_memory(system: System, gigabytes: int) -> bool:
-    """Whether the device has about that much."""
-    hbm = system.device.hbm
-    return hbm is not None and hbm.nominal_gib is not None and abs(hbm.nominal_gib / gigabytes - 1) < _SIZE_SPREAD
 
 
 T = TypeVar("T")
@@ -246,6 +242,22 @@ class EstimateTable:
             bound=none,
             rate_basis=none,
             backend=none,
+        )
+
+    @classmethod
+    def by(
+        cls, backend: str, bound: Iterable[str | None], rated: Iterable[object], *, time_us: Floats, **times: Floats
+    ) -> EstimateTable:
+        """Answers of one backend: a row whose ``time_us`` is NaN has no bound and no basis. ``rated``: whether a row's
+        compute rate is the achievable one, which is none otherwise.
+        """
+        known = (~np.isnan(time_us)).tolist()
+        return cls(
+            time_us=time_us,
+            **times,
+            bound=tuple(b if k else None for b, k in zip(bound, known, strict=True)),
+            rate_basis=tuple("achievable" if k and r else None for r, k in zip(rated, known, strict=True)),
+            backend=tuple(backend if k else None for k in known),
         )
 
     def __len__(self) -> int:

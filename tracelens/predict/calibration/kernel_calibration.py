@@ -93,7 +93,9 @@ class KernelFit:
 
     def unseen(self) -> list[Floats]:
         """Error of each row, by device, by constants fitted on the other shape groups."""
-        names = sorted({name for each in self.on for name in each.groups.tolist()}, key=_shuffled)
+        names = sorted(
+            {name for each in self.on for name in each.groups.tolist()}, key=lambda name: zlib.crc32(name.encode())
+        )
         few = min(len(each.groups) for each in self.on) < _FEW_ROWS or len(names) <= _FEW_GROUPS
         count = min(_POOLED_PARTS if self.is_pooled else 4 if few else 2, len(names))
         part_of = {name: number % count for number, name in enumerate(names)}
@@ -116,10 +118,6 @@ class KernelFit:
             )
             for each, constants, errors in zip(self.on, made, unseen, strict=True)
         ]  # fmt: skip
-
-
-def _shuffled(name: str) -> int:
-    return zlib.crc32(name.encode())
 
 
 def _worthwhile(calls: MeasuredCalls) -> dict[str, float]:
