@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 
 from tests.conftest import part
 from tracelens.backends import System
+from tracelens.backends.base import ColumnBatch, hbm_peak, matrix_peak
 from tracelens.backends.chain import chain
-from tracelens.backends.column_batch import ColumnBatch, hbm_peak, matrix_peak
 from tracelens.backends.tiles.attention_tiles import AttentionColumns
 from tracelens.backends.tiles.gemm_tiles import EXPERT_BLOCKS, GEMMColumns, MoEColumns
 from tracelens.dtypes import DType

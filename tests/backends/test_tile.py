@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from tests.conftest import examples
 from tracelens.backends import System
-from tracelens.backends.column_batch import hbm_peak, matrix_peak
+from tracelens.backends.base import hbm_peak, matrix_peak
 from tracelens.backends.roofline_and_tile import Roofline, Tile
 from tracelens.backends.tiles.attention_tiles import AttentionColumns
 from tracelens.backends.tiles.gemm_tiles import GEMMColumns, precision

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tracelens.backends import System
-from tracelens.backends.column_batch import Chip, Priced
+from tracelens.backends.base import Chip, Priced
 from tracelens.backends.roofline_and_tile import Tile
 from tracelens.backends.tiles import attention_tiles, gemm_tiles, pricer_of
 from tracelens.backends.tiles.attention_tiles import AttentionColumns

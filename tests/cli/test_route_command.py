@@ -16,8 +16,7 @@ from openpyxl import load_workbook
 
 import tracelens
 from tracelens.cli import main
-from tracelens.predict.routing.exchange import MeshScenario, route_mesh
-from tracelens.predict.routing.token_choice import Routing
+from tracelens.predict.routing.exchange import MeshScenario, Routing, route_mesh
 from tracelens.report.route_report import write_route
 
 PRODUCTION = """NUM_EXPERTS = 128

@@ -15,8 +15,7 @@ from tracelens.laboratory.original_rules import simulate_seed
 from tracelens.network.packets import MeshRules, simulate
 from tracelens.network.ports import Ports
 from tracelens.network.traffic import Traffic
-from tracelens.predict.routing.exchange import MeshScenario, PortScenario, route_mesh, route_ports
-from tracelens.predict.routing.token_choice import Routing
+from tracelens.predict.routing.exchange import MeshScenario, PortScenario, Routing, route_mesh, route_ports
 from tracelens.workload.token_routing import Skew
 
 ODD = st.one_of(st.integers(-1, 12), st.floats(allow_nan=True, allow_infinity=True, width=16))

@@ -11,9 +11,16 @@ import numpy as np
 import numpy.typing as npt
 
 from tracelens.backends import load, measured_tables, origami
-from tracelens.backends.base import Backend, EstimateTable, System
+from tracelens.backends.base import (
+    Backend,
+    Basis,
+    BatchBackend,
+    ColumnBatch,
+    EstimateTable,
+    RestsOnMeasurements,
+    System,
+)
 from tracelens.backends.collective_times import Collectives
-from tracelens.backends.column_batch import Basis, BatchBackend, ColumnBatch, RestsOnMeasurements
 from tracelens.errors import UsageError
 from tracelens.lazy.records import dataclass
 from tracelens.perf_models.base import MEMORY, WorkColumns

@@ -82,18 +82,11 @@ class Collectives(Backend):
         return self._table(time_us, peak_us)
 
     def _table(self, time_us: Floats, peak_us: Floats) -> EstimateTable:
-        unknown = np.full(len(time_us), np.nan)
-        known = ~np.isnan(time_us)
-        return EstimateTable(
-            time_us=time_us,
-            peak_us=np.where(known, peak_us, np.nan),
-            compute_us=unknown,
-            memory_us=unknown,
-            wire_us=time_us,
-            bound=tuple("wire" if each else None for each in known.tolist()),
-            rate_basis=(None,) * len(time_us),
-            backend=tuple(self.name if each else None for each in known.tolist()),
-        )
+        rows, unknown = len(time_us), np.full(len(time_us), np.nan)
+        return EstimateTable.by(
+            self.name, ("wire",) * rows, (False,) * rows, time_us=time_us, wire_us=time_us, compute_us=unknown,
+            memory_us=unknown, peak_us=np.where(np.isnan(time_us), np.nan, peak_us),
+        )  # fmt: skip
 
 
 def message_us(columns: MessageColumns, system: System, algorithm: str | None = None) -> tuple[Floats, tuple[str, ...]]:
@@ -166,11 +159,6 @@ def fabric(system: System, library: str = DEEPEP) -> Fabric:
     )
 
 
-def _runs(system: System, library: str = DEEPEP) -> bool:
-    """Whether it is known to, and has a published count of the units that its kernels are priced by."""
-    return _names(system, library) and system.device.compute_units is not None
-
-
 def _names(system: System, library: str) -> bool:
     return system.cluster is not None and system.cluster.ep_library == library
 
@@ -183,7 +171,10 @@ def _exchange(model: EPComm, system: System) -> Exchanges | None:
         return None
     tokens = model.tokens if model.own_tokens is None else model.own_tokens
     per_node = topology.ranks_per_node
-    if model.hidden is None or not _runs(system) or per_node is None or model.stride != 1 or model.ranks % per_node:
+    # Its kernels are priced by a published count of units
+    if model.hidden is None or not _names(system, DEEPEP) or system.device.compute_units is None:
+        return None
+    if per_node is None or model.stride != 1 or model.ranks % per_node:
         return None
     return Exchanges(
         phase=phase, tokens=float(tokens), hidden=float(model.hidden), topk=float(model.topk),

@@ -1,18 +1,12 @@
 """Times that others measured: aiconfigurator's published tables as grids, where that package is installed.
 
-Grids of measured times, and the files of aiconfigurator's layout that hold them.
-
 Between measured points the logarithm of the time is linear in the logarithms of the sizes, over the cell of the grid
 that encloses the shape; every corner that counts must have been measured, and outside of the grid there is no answer.
 
-Engines' kernels as published tables measured them: each ``KernelTable``, in aiconfigurator's file of its name.
-
-Numbers of tokens and keys, and the sizes of a product, are a grid; all else must be as measured. Expert layers are
-looked up on even loads, since the columns of a call do not say how others were drawn.
-
-Of several frameworks the newest version of each counts,
-and at each point the fastest. GEMM: (m, n, k). Attention: the same heads, head dimension and window, over (batch,
-keys). Expert layers on even loads: the same layer, over tokens. Engines' kernels: as their tables have them.
+Of several frameworks the newest version of each counts, and at each point the fastest. GEMM: (m, n, k). Attention: the
+same heads, head dimension and window, over (batch, keys). Expert layers on even loads, since the columns of a call do
+not say how others were drawn: the same layer, over tokens. Engines' kernels: each ``KernelTable``, in the file of its
+name, with numbers of tokens and keys and the sizes of a product as a grid; all else must be as measured.
 """
 
 from __future__ import annotations
@@ -21,7 +15,7 @@ import functools
 import importlib.util
 import itertools
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -29,8 +23,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 import numpy.typing as npt
 
-from tracelens.backends.base import Backend, EstimateTable, Floats, System, backend
-from tracelens.backends.column_batch import ColumnBatch
+from tracelens.backends.base import Backend, ColumnBatch, EstimateTable, Floats, System, backend
 from tracelens.backends.kernels import kernel_table
 from tracelens.backends.kernels.kernel_costs import KernelColumns, KernelRates, KernelTable
 from tracelens.backends.roofline_and_tile import Roofline
@@ -45,6 +38,9 @@ from tracelens.perf_models.base import WorkColumns, resolved
 
 if TYPE_CHECKING:
     import pandas as pd
+
+#: Sizes that are the same in all rows of a grid.
+_Key = tuple[float, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -74,7 +70,7 @@ class Grid:
         return np.where(inside, np.exp(total), np.nan)
 
 
-def grid(points: pd.DataFrame, axes: tuple[str, ...]) -> Grid:
+def grid(points: pd.DataFrame, axes: Sequence[str]) -> Grid:
     """Of ``latency`` in ms over the columns ``axes``; of several times at a point the least."""
     fastest = points.groupby(list(axes))["latency"].min()
     sizes = [fastest.index.get_level_values(axis).to_numpy(np.float64) for axis in axes]
@@ -83,6 +79,43 @@ def grid(points: pd.DataFrame, axes: tuple[str, ...]) -> Grid:
     at = tuple(np.searchsorted(each, size) for each, size in zip(values, sizes, strict=True))
     log_us[at] = np.log(fastest.to_numpy(np.float64) * 1e3)
     return Grid(axes=tuple(np.log(each) for each in values), log_us=log_us)
+
+
+def read_grids(
+    paths: Sequence[Path],
+    rows_of: Callable[[pd.DataFrame, Path], pd.DataFrame],
+    same: Sequence[str],
+    axes: Sequence[str],
+) -> Mapping[_Key, Grid]:
+    """Grids over ``axes`` by the columns ``same``, which must be equal; ``rows_of`` takes both and ``latency`` from a
+    file. InputError for a file that is no such table.
+    """
+    import pandas as pd
+
+    tables = []
+    for path in paths:
+        try:
+            read = pd.read_parquet(path) if path.suffix == ".parquet" else pd.read_csv(path)
+            tables.append(pd.DataFrame(rows_of(read, path)[[*same, *axes, "latency"]], dtype=np.float64))
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            raise InputError(f"{path} is not a table of aiconfigurator: {error}") from error
+    if not tables:
+        return {}
+    points = pd.concat(tables, ignore_index=True)
+    if not same:
+        return {(): grid(points, axes)} if len(points) else {}
+    return {tuple(np.array(key).tolist()): grid(rows, axes) for key, rows in points.groupby(list(same))}
+
+
+def times_at(grids: Mapping[_Key, Grid], same: Floats, sizes: Floats) -> Floats:
+    """Times in us at the rows of ``sizes``, each in the grid of its row of ``same``; NaN where there is none."""
+    time = np.full(len(sizes), np.nan)
+    found, which = np.unique(same, axis=0, return_inverse=True)
+    for number, key in enumerate(found.tolist()):
+        at = np.flatnonzero(which.ravel() == number)
+        if tuple(key) in grids:
+            time[at] = grids[tuple(key)].at(sizes[at])
+    return time
 
 
 def newest(folder: Path, names: tuple[str, ...], file: str) -> list[Path]:
@@ -116,26 +149,20 @@ def _device_name(folder: str) -> str | None:
 _KERNEL_FILES = {"quantize-scale": "computescale", "quantize-matrix": "scale_matrix", "moe-mxfp4": "moe"}
 #: Sizes between which times are interpolated.
 _KERNEL_AXES = ("batch_size", "isl", "step", "seq_len", "num_tokens", "message_size", "m", "n", "k")
-_Key = tuple[float, ...]
 
 
 def kernel_times(batch: KernelColumns, folder: Path | None, device: HardwareSpec) -> Floats:
     """Times in us of the fastest kernel that fits the case; NaN where nothing near was measured."""
-    table, time = batch.table, np.full(len(batch), np.nan)
+    table = batch.table
     if folder is None:
-        return time
+        return np.full(len(batch), np.nan)
     names = tuple(filter(None, (device.name, device.based_on)))
     wanted = tuple(pair for pair in batch.case if pair[0] != "version")
     grids = _kernel_grids(table.name, folder, names, wanted)
     axes, same = _kernel_columns(table)
     keys = np.stack([batch.sizes[name] for name in same], axis=1) if same else np.zeros((len(batch), 0))
     points = np.stack([batch.sizes[name] for name in axes], axis=1)
-    found, which = np.unique(keys, axis=0, return_inverse=True)
-    for number, key in enumerate(found.tolist()):
-        at = np.flatnonzero(which.ravel() == number)
-        if tuple(key) in grids:
-            time[at] = grids[tuple(key)].at(points[at])
-    return np.where(_is_even(batch), time, np.nan)
+    return np.where(_is_even(batch), times_at(grids, keys, points), np.nan)
 
 
 def _is_even(batch: KernelColumns) -> np.ndarray[Any, np.dtype[np.bool_]]:
@@ -159,46 +186,32 @@ def _kernel_grids(
     name: str, folder: Path, names: tuple[str, ...], wanted: tuple[tuple[str, str], ...]
 ) -> Mapping[_Key, Grid]:
     """Grids of one device and case by the sizes that must be equal."""
-    import pandas as pd
-
     table = kernel_table(name)
     if table is None:
         return {}
     file = _KERNEL_FILES.get(name, name.replace("-", "_"))
     axes, same = _kernel_columns(table)
-    tables = [_read_kernels(path, table, wanted) for path in newest(folder, names, f"{file}_perf")]
-    if not tables:
-        return {}
-    points = pd.concat(tables, ignore_index=True)
-    if not same:
-        return {(): grid(points, tuple(axes))} if len(points) else {}
-    return {tuple(rows[same].iloc[0].tolist()): grid(rows, tuple(axes)) for _, rows in points.groupby(same)}
+    rows_of = functools.partial(_kernel_rows, table=table, wanted=wanted)
+    return read_grids(newest(folder, names, f"{file}_perf"), rows_of, same, axes)
 
 
-def _read_kernels(path: Path, table: KernelTable, wanted: tuple[tuple[str, str], ...]) -> pd.DataFrame:
-    """Sizes and ``latency`` of the rows of a case. InputError for a file that is no such table."""
-    import pandas as pd
-
-    try:
-        read = pd.read_parquet(path) if path.suffix == ".parquet" else pd.read_csv(path)
-        if "distribution" in read and table.loads:
-            read = read[read["distribution"] == "balanced"]
-        read = read.assign(framework=path.parent.parent.name)
-        for name, text in wanted:
-            if name in read:
-                said = read[name].astype(str)
-                said = (
-                    said.map(table.kernel) if name == "kernel_source" else said.map(lambda x: table.type_named(x) or x)
-                )
-                read = read[said == text]
-        sizes: dict[str, Any] = {name: read[name] for name in table.sizes}
-        sizes |= {name: read[name] if name in read.columns else usual for name, usual in table.optional.items()}
-        if table.described is not None:
-            column, meant = table.described
-            sizes |= meant(list(read[column].astype(str)) if column in read else [""] * len(read))
-        return pd.DataFrame({**sizes, "latency": read["latency"]}, dtype=np.float64)
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise InputError(f"{path} is not a table of aiconfigurator: {error}") from error
+def _kernel_rows(
+    read: pd.DataFrame, path: Path, *, table: KernelTable, wanted: tuple[tuple[str, str], ...]
+) -> pd.DataFrame:
+    """Sizes and ``latency`` of the rows of a case."""
+    if "distribution" in read and table.loads:
+        read = read[read["distribution"] == "balanced"]
+    read = read.assign(framework=path.parent.parent.name)
+    for name, text in wanted:
+        if name in read:
+            said = read[name].astype(str)
+            said = said.map(table.kernel) if name == "kernel_source" else said.map(lambda x: table.type_named(x) or x)
+            read = read[said == text]
+    sizes: dict[str, Any] = {name: usual for name, usual in table.optional.items() if name not in read.columns}
+    if table.described is not None:
+        column, meant = table.described
+        sizes |= meant(list(read[column].astype(str)) if column in read else [""] * len(read))
+    return read.assign(**sizes)
 
 
 #: Since 0.11 the tables are in a package of their own.
@@ -253,17 +266,11 @@ class Silicon(Backend):
         if time is None:
             return EstimateTable.unanswered(rows)
         bound = least()
-        known = np.isfinite(time).tolist()
-        return EstimateTable(
-            time_us=np.where(known, np.fmax(time, bound.peak_us), np.nan),
-            peak_us=bound.peak_us,
-            compute_us=bound.compute_us,
-            memory_us=bound.memory_us,
-            wire_us=bound.wire_us,
-            bound=tuple(b if k else None for b, k in zip(bound.bound, known, strict=True)),
-            rate_basis=tuple("achievable" if k else None for k in known),
-            backend=tuple(self.name if k else None for k in known),
-        )
+        return EstimateTable.by(
+            self.name, bound.bound, (True,) * rows, peak_us=bound.peak_us, compute_us=bound.compute_us,
+            memory_us=bound.memory_us, wire_us=bound.wire_us,
+            time_us=np.where(np.isfinite(time), np.fmax(time, bound.peak_us), np.nan),
+        )  # fmt: skip
 
 
 def _least(batch: ColumnBatch, system: System) -> EstimateTable:
@@ -365,57 +372,31 @@ _TIMES: Mapping[str, Callable[[Any, Path | None, HardwareSpec], Floats | None]] 
 def _looked_up(
     folder: Path | None, device: HardwareSpec, family: str, precision: str, same: Floats | None, sizes: Floats
 ) -> Floats:
-    time = np.full(len(sizes), np.nan)
     names = tuple(filter(None, (device.name, device.based_on)))
     grids = {} if folder is None else _grids(folder, names, family, precision)
     if same is None:
-        return grids[()].at(sizes) if () in grids else time
-    _, which = np.unique(same, axis=0, return_inverse=True)
-    for group in range(which.max(initial=-1) + 1):
-        rows = np.flatnonzero(which == group)
-        grid = grids.get(tuple(same[rows[0]].tolist()))
-        if grid is not None:
-            time[rows] = grid.at(sizes[rows])
-    return time
+        return grids[()].at(sizes) if () in grids else np.full(len(sizes), np.nan)
+    return times_at(grids, same, sizes)
 
 
 @functools.lru_cache(maxsize=32)
 def _grids(folder: Path, names: tuple[str, ...], family: str, precision: str) -> Mapping[tuple[float, ...], Grid]:
     """Grids of one device, family and precision by the sizes that must be equal."""
-    import pandas as pd
-
     kind = _KINDS[family]
-    tables = [_read(path, kind) for path in newest(folder, names, kind.file)]
-    if not tables:
-        return {}
-    points = pd.concat(tables, ignore_index=True)
-    points = points[points["precision"] == precision]
-    if not kind.same:
-        return {(): grid(points, kind.grid)} if len(points) else {}
-    return {
-        tuple(np.array(key, dtype=np.float64).tolist()): grid(rows, kind.grid)
-        for key, rows in points.groupby(list(kind.same))
-    }
+    rows_of = functools.partial(_layer_rows, kind=kind, precision=precision)
+    return read_grids(newest(folder, names, kind.file), rows_of, kind.same, kind.grid)
 
 
-def _read(path: Path, kind: _Kind) -> pd.DataFrame:
-    """Columns of a kind, the precision and ``latency`` in ms. InputError for a file that is no such table."""
-    import pandas as pd
-
-    try:
-        table = pd.read_parquet(path) if path.suffix == ".parquet" else pd.read_csv(path)
-        table["precision"] = table[kind.dtype].astype(str).map(_calibrated)
-        if "keys" in kind.grid:
-            table["keys"] = table["isl"] + table["step"]
-        if "window_size" in kind.same:
-            table["window_size"] = table["window_size"].fillna(0) if "window_size" in table else 0
-        if "isl" in kind.grid and "step" in table:
-            table = table[table["step"] == 0]
-        if "distribution" in table:
-            table = table[table["distribution"] == "balanced"]
-        return table[[*kind.same, *kind.grid, "precision", "latency"]]
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise InputError(f"{path} is not a table of aiconfigurator: {error}") from error
+def _layer_rows(table: pd.DataFrame, _: Path, *, kind: _Kind, precision: str) -> pd.DataFrame:
+    """The rows of a kind in one precision."""
+    table = table[table[kind.dtype].astype(str).map(_calibrated) == precision]
+    if "keys" in kind.grid:
+        table = table.assign(keys=table["isl"] + table["step"])
+    if "window_size" in kind.same:
+        table = table.assign(window_size=table["window_size"].fillna(0) if "window_size" in table else 0)
+    if "isl" in kind.grid and "step" in table:
+        table = table[table["step"] == 0]
+    return table[table["distribution"] == "balanced"] if "distribution" in table else table
 
 
 def _calibrated(name: str) -> str | None:

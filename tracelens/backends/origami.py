@@ -21,8 +21,7 @@ from typing import Any, ClassVar, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from tracelens.backends.base import Backend, EstimateTable, Floats, System, backend
-from tracelens.backends.column_batch import Basis, ColumnBatch, hbm_peak
+from tracelens.backends.base import Backend, Basis, ColumnBatch, EstimateTable, Floats, System, backend, hbm_peak
 from tracelens.backends.roofline_and_tile import Roofline
 from tracelens.backends.tiles.attention_tiles import DQ_READ_MODIFY_WRITE_BYTES, EXP_PER_CLOCK, AttentionColumns
 from tracelens.backends.tiles.gemm_tiles import GEMMColumns

@@ -11,8 +11,7 @@ from typing import Any, ClassVar
 import numpy as np
 import numpy.typing as npt
 
-from tracelens.backends.base import Backend, EstimateTable, Floats, System, backend
-from tracelens.backends.column_batch import PRICED, Basis, ColumnBatch
+from tracelens.backends.base import PRICED, Backend, Basis, ColumnBatch, EstimateTable, Floats, System, backend
 from tracelens.backends.tiles import pricer_of
 from tracelens.dtypes import DType, Precision
 from tracelens.hardware import HardwareSpec
@@ -140,15 +139,8 @@ class Tile(Backend):
         for field in ("time_us", "peak_us"):
             filled[field] = np.where(known, np.fmax(filled[field], least), np.nan)
         bound = np.where(filled["compute_us"] >= filled["memory_us"], "compute", "memory").tolist()
-        each = known.tolist()
-        matrix_rate = [k and engine == "matrix" for k, engine in zip(each, columns.engine, strict=True)]
-        return EstimateTable(
-            **filled,
-            wire_us=np.where(known, 0.0, np.nan),
-            bound=tuple(b if k else None for b, k in zip(bound, each, strict=True)),
-            rate_basis=tuple("achievable" if k else None for k in matrix_rate),
-            backend=tuple(self.name if k else None for k in each),
-        )
+        rated = [engine == "matrix" for engine in columns.engine]
+        return EstimateTable.by(self.name, bound, rated, **filled, wire_us=np.where(known, 0.0, np.nan))
 
     def estimate_batch(self, batch: ColumnBatch, system: System) -> EstimateTable:
         """One row per row of ``batch``, without an object each. The bound is the larger of computing and memory."""

@@ -52,7 +52,7 @@ _NEEDED = {"collective": ("op", "bytes", "ranks"), "ep": ("tokens", "hidden", "t
 
 def configure(parser: argparse.ArgumentParser) -> None:
     from tracelens.backends.kernels import kernel_tables
-    from tracelens.predict.estimation.kernel_estimates import LIBRARIES
+    from tracelens.predict.estimation.table_kinds import LIBRARIES
 
     kinds = parser.add_subparsers(dest="what", required=True, metavar="OPERATION")
     gemm = _kind(kinds, "gemm", "C[m,n] = A[m,k] B[k,n]")

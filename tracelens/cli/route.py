@@ -33,8 +33,7 @@ from tracelens.predict.routing.config import (
 if TYPE_CHECKING:
     from tracelens.network.ports import Ports
     from tracelens.network.topology import Topology
-    from tracelens.predict.routing.exchange import RouteResult
-    from tracelens.predict.routing.token_choice import Routing
+    from tracelens.predict.routing.exchange import RouteResult, Routing
     from tracelens.workload.expert_placement import Placement
 
 
@@ -180,7 +179,7 @@ def _check_seed(args: argparse.Namespace, config: dict[str, Any], *, is_cluster:
 
 
 def _routing(args: argparse.Namespace, values: dict[str, Any], fallback: str) -> Routing:
-    from tracelens.predict.routing.token_choice import Routing
+    from tracelens.predict.routing.exchange import Routing
     from tracelens.workload.token_routing import Skew
 
     return Routing(

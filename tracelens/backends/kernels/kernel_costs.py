@@ -23,8 +23,7 @@ from typing import Any, ClassVar, NamedTuple, Self, TypeAlias
 
 import numpy as np
 
-from tracelens.backends.base import Floats
-from tracelens.backends.column_batch import Basis, ColumnBatch, Part, Priced, hbm_peak
+from tracelens.backends.base import Basis, ColumnBatch, Floats, Part, Priced, hbm_peak
 from tracelens.dtypes import DType, Precision
 from tracelens.files.documents import FigureTable
 from tracelens.hardware import HardwareSpec, device_figures

@@ -21,8 +21,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from tracelens.backends.base import Floats
-from tracelens.backends.column_batch import OUTPUT_BYTES, PRICED, Basis, Chip, ColumnBatch, Priced, pricer
+from tracelens.backends.base import OUTPUT_BYTES, PRICED, Basis, Chip, ColumnBatch, Floats, Priced, pricer
 from tracelens.backends.kernels.kernel_costs import KernelColumns, KernelTable
 from tracelens.backends.kernels.tile_model_kernels import GDN, KDA
 from tracelens.dtypes import DType

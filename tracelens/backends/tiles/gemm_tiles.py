@@ -20,8 +20,7 @@ from typing import Any, ClassVar, Self
 
 import numpy as np
 
-from tracelens.backends.base import Floats
-from tracelens.backends.column_batch import OUTPUT_BYTES, Basis, Chip, ColumnBatch, Priced, pricer
+from tracelens.backends.base import OUTPUT_BYTES, Basis, Chip, ColumnBatch, Floats, Priced, pricer
 from tracelens.backends.kernels.kernel_costs import KernelColumns, KernelRates
 from tracelens.backends.kernels.tile_model_kernels import GEMM_AITER
 from tracelens.dtypes import DType, Precision

@@ -6,8 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from tracelens.backends.base import Floats
-from tracelens.backends.column_batch import Priced, hbm_peak, pricer
+from tracelens.backends.base import Floats, Priced, hbm_peak, pricer
 from tracelens.hardware import HardwareSpec
 from tracelens.hardware.device_figures import STREAMS, Calibration
 from tracelens.perf_models.base import MEMORY, PerfModel, WorkColumns

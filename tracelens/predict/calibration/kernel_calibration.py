@@ -28,7 +28,7 @@ from tracelens.lazy.records import dataclass
 from tracelens.predict.calibration.device import LEAST_GROUPS, FitOutcome, quoted, replaced_tables, rounded
 from tracelens.predict.calibration.fitting import MeasuredCalls, fitted_fresh, fitted_norm
 from tracelens.predict.calibration.measurements import of_device as rows_of_device
-from tracelens.predict.estimation.kernel_estimates import batches, size_faults
+from tracelens.predict.estimation.table_kinds import batches, kernel_size_faults
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -93,7 +93,9 @@ class KernelFit:
 
     def unseen(self) -> list[Floats]:
         """Error of each row, by device, by constants fitted on the other shape groups."""
-        names = sorted({name for each in self.on for name in each.groups.tolist()}, key=_shuffled)
+        names = sorted(
+            {name for each in self.on for name in each.groups.tolist()}, key=lambda name: zlib.crc32(name.encode())
+        )
         few = min(len(each.groups) for each in self.on) < _FEW_ROWS or len(names) <= _FEW_GROUPS
         count = min(_POOLED_PARTS if self.is_pooled else 4 if few else 2, len(names))
         part_of = {name: number % count for number, name in enumerate(names)}
@@ -116,10 +118,6 @@ class KernelFit:
             )
             for each, constants, errors in zip(self.on, made, unseen, strict=True)
         ]  # fmt: skip
-
-
-def _shuffled(name: str) -> int:
-    return zlib.crc32(name.encode())
 
 
 def _worthwhile(calls: MeasuredCalls) -> dict[str, float]:
@@ -168,7 +166,9 @@ def kernel_fits(table: KernelTable, frame: pd.DataFrame, device: HardwareSpec | 
     if column is None:
         raise UsageError(f"a measured table for {table.name} needs a time: {', '.join(TIMES)}")
     times = pd.to_numeric(frame[column], errors="coerce").to_numpy(np.float64) * TIMES[column]
-    good = np.array([not fault for fault in size_faults(table, frame)]) & np.isfinite(times) & (times >= _LEAST_US)
+    good = (
+        np.array([not fault for fault in kernel_size_faults(table, frame)]) & np.isfinite(times) & (times >= _LEAST_US)
+    )
     names = np.full(len(frame), "") if device is not None else frame["device"].astype(str).to_numpy()
     found: dict[tuple[tuple[str, str], ...], list[OnDevice]] = defaultdict(list)
     for name in sorted(set(names[good].tolist())):

@@ -15,8 +15,7 @@ from tracelens.analysis.reading.catalog import Catalog
 from tracelens.analysis.reading.op_readings import OpReadings
 from tracelens.analysis.sheets import perf_summary
 from tracelens.analysis.sheets.coll_analysis import collective_models, collective_rows
-from tracelens.backends.base import Floats, System
-from tracelens.backends.column_batch import ColumnBatch
+from tracelens.backends.base import ColumnBatch, Floats, System
 from tracelens.backends.measured import MeasuredCall, MeasuredStep
 from tracelens.backends.origami import Origami, calibrated_family, slowdowns
 from tracelens.backends.roofline_and_tile import Tile

@@ -14,9 +14,8 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import numpy as np
 
 from tracelens.backends import System, origami
-from tracelens.backends.base import Estimate, EstimateTable, Floats
+from tracelens.backends.base import ColumnBatch, Estimate, EstimateTable, Floats
 from tracelens.backends.chain import LAST, Chain, chain
-from tracelens.backends.column_batch import ColumnBatch
 from tracelens.backends.kernels import kernel_table, kernel_tables
 from tracelens.backends.kernels.kernel_costs import KernelColumns, KernelTable
 from tracelens.backends.kernels.tile_model_kernels import GEMM_AITER
@@ -29,8 +28,15 @@ from tracelens.lazy.records import dataclass
 from tracelens.perf_models import GEMM
 from tracelens.perf_models.base import WorkColumns
 from tracelens.predict.estimation.communication import estimate_collectives, estimate_exchanges
-from tracelens.predict.estimation.kernel_estimates import LIBRARIES, estimate_kernels
-from tracelens.predict.estimation.table_kinds import KINDS, TableKind, group_rows, size_faults, with_sizes
+from tracelens.predict.estimation.table_kinds import (
+    KINDS,
+    LIBRARIES,
+    TableKind,
+    estimate_kernels,
+    group_rows,
+    size_faults,
+    with_sizes,
+)
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -20,8 +20,7 @@ from tracelens.network.ports import Ports
 from tracelens.network.topology import Topology
 from tracelens.option_fields import made, takes
 from tracelens.predict.routing.config import RouteOptions, element_type
-from tracelens.predict.routing.exchange import PortScenario, RouteResult, route_ports
-from tracelens.predict.routing.token_choice import Routing
+from tracelens.predict.routing.exchange import PortScenario, RouteResult, Routing, route_ports
 from tracelens.trace.reading.bytestream import TRACE_ENDINGS
 from tracelens.units import BYTES_PER_MB
 from tracelens.workload.token_routing import Skew

@@ -425,7 +425,8 @@ class StepCost:
         return sum(work.compute_fs for work in works), sum(work.exchange_fs for work in works)
 
     def _ends_summed(self, rows: int) -> tuple[int, int]:
-        return self._head(rows), sum(each.time_fs for each in self._gather(rows))
+        gathered = self._exchanges(batch_ops.logits_messages(self._rank, rows))
+        return self._head(rows), sum(each.time_fs for each in gathered)
 
     def decode_work(self, batch: int, context: int) -> tuple[StageWork, ...]:
         """A pure decode step in full detail; adds up to ``decode_line``."""
@@ -638,26 +639,21 @@ class StepCost:
     ) -> tuple[StageWork, ...]:
         """Layers that compute so long, by kind, with their exchanges; ``first`` and ``last`` are the ends' time."""
         handover, last_stage = self.handover(tokens), len(self._runs) - 1
-        exchanges = {kind: tuple(self._layer_exchanges(kind, tokens)) for kind in compute}
+        exchanges = {kind: self._exchanges(batch_ops.messages(self._rank, kind, tokens)) for kind in compute}
         stages = []
         for index, runs in enumerate(self._runs):
             made = []
             for position, (kind, count) in enumerate(runs):
                 is_first = index == position == 0
                 is_last = index == last_stage and position == len(runs) - 1
-                after = self._gather(rows) if is_last and rows else ()
+                after = self._exchanges(batch_ops.logits_messages(self._rank, rows)) if is_last and rows else ()
                 compute_fs = compute[kind] + first * is_first + last * is_last
                 made.append(LayerWork(count=count, compute_fs=compute_fs, exchanges=(*exchanges[kind], *after)))
             stages.append(StageWork(layers=tuple(made), handover=handover if index < last_stage else None))
         return tuple(stages)
 
-    def _layer_exchanges(self, kind: str, tokens: int) -> Iterator[CollectiveSteps]:
-        for word, nbytes, ranks in batch_ops.messages(self._rank, kind, tokens):
-            yield self._links.exchange(word, nbytes, ranks=ranks)
-
-    def _gather(self, rows: int) -> Iterator[CollectiveSteps]:
-        for word, nbytes, ranks in batch_ops.logits_messages(self._rank, rows):
-            yield self._links.exchange(word, nbytes, ranks=ranks)
+    def _exchanges(self, messages: Iterable[tuple[str, float, int]]) -> tuple[CollectiveSteps, ...]:
+        return tuple(self._links.exchange(word, nbytes, ranks=ranks) for word, nbytes, ranks in messages)
 
     def _host(self, step_fs: int, started: int, batch: int, context: int) -> int:
         """The host's time of a step, of which ``step_fs`` whatever the batch, and the draft model's."""

@@ -6,7 +6,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -52,7 +51,10 @@ class Objectives:
 def per_request(outcome: Outcome) -> pd.DataFrame:
     """One row per request; times in ms, empty for what did not happen. TPOT needs at least two tokens."""
     log, requests = outcome.log, outcome.requests
-    columns = {name: _times(getattr(log, name)) for name in ("arrival", "scheduled", "first", "last")}
+    columns = {}
+    for name in ("arrival", "scheduled", "first", "last"):
+        times = np.array(getattr(log, name), dtype=np.float64)
+        columns[name] = np.where(times < 0, np.nan, times / FS_PER_MS)
     output = np.asarray(requests.output_tokens, dtype=np.int64)
     rejected = np.zeros(len(output), dtype=bool)
     rejected[list(log.rejected)] = True
@@ -74,11 +76,6 @@ def per_request(outcome: Outcome) -> pd.DataFrame:
             "rejected": rejected,
         }
     )
-
-
-def _times(column: Any) -> Floats:
-    values = np.array(column, dtype=np.float64)
-    return np.where(values < 0, np.nan, values / FS_PER_MS)
 
 
 def per_step(outcome: Outcome) -> pd.DataFrame:

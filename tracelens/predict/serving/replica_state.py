@@ -1,6 +1,5 @@
-"""What a replica is made of before any step: its line of requests, its paged key-value cache, and what it records.
-
-What a simulation records: times per request, and sums over steps.
+"""What a replica is made of before any step: its queue of events, its line of requests, its paged key-value cache, and
+what it records, times per request and sums over steps.
 
 Times are femtoseconds; those per request, and gaps, as floats: 64-bit whole numbers would end after 2.6 hours.
 """
@@ -11,10 +10,10 @@ import math
 import random
 from array import array
 from collections import OrderedDict, deque
-from collections.abc import Callable, Generator, Sequence, Sized
+from collections.abc import Callable, Generator, Sequence
 from dataclasses import field
 from heapq import heappop, heappush
-from typing import Any, NamedTuple, Protocol, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -51,7 +50,11 @@ class EventQueue(simpy.Environment):
 
     def start(self, process: Process) -> None:
         """Runs ``process`` up to its first wait at the current time, after what is already due now."""
-        self.after(0).callbacks.append(lambda _: self.process(process))
+
+        def begin(_: simpy.Event) -> None:
+            self.process(process)
+
+        self.after(0).callbacks.append(begin)
 
 
 class ServerPart:
@@ -394,18 +397,6 @@ class Listeners(NamedTuple):
     record: Callable[[Step], None] | None = None
 
 
-class Sharer(Sized, Protocol):
-    """A lane, as others see it: how many sequences it has, and what it is told."""
-
-    def notice(self) -> None:
-        """Something arrived."""
-        ...
-
-    def room(self) -> None:
-        """Blocks came back."""
-        ...
-
-
 class ReplicaState:
     """What the lanes of a replica share: the requests and their line, the cache, the logs, how steps pass."""
 
@@ -434,7 +425,8 @@ class ReplicaState:
         self.advance = ONE_TOKEN if speculation is None else round(speculation.tokens_per_step * ONE_TOKEN)
         self.swap_fs_per_token = self._pcie_fs_per_token() if engine.preemption == "swap" else 0
         self.reload_fs_per_token = self._pcie_fs_per_token() if lower else 0
-        self.lanes: Sequence[Sharer] = ()
+        #: ``lanes.SequentialLane``, one per stage.
+        self.lanes: Sequence[Any] = ()
         #: Whether decode steps up to the next change pass in one wait, which an arrival cuts.
         self.leaps = self.level == "low" or only_arrivals
 

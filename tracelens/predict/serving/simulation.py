@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import field
@@ -196,7 +197,7 @@ class Simulation:
             Listeners(
                 finished=self._finished if self.requests.arrival_fs is None else None,
                 hand_over=None if decodes else self._hand_over,
-                record=None if record is None else _recorder(record, index),
+                record=None if record is None else functools.partial(record, index),
             ),
         )
 
@@ -294,10 +295,6 @@ class Simulation:
             reason = next(iter(self.log.rejected.values()))
             notes.append(f"{len(self.log.rejected)} of {len(self.requests)} requests were rejected: {reason}")
         return tuple(note for note in notes if note)
-
-
-def _recorder(record: Callable[[int, Step], None], index: int) -> Callable[[Step], None]:
-    return lambda step: record(index, step)
 
 
 def simulate(
