@@ -397,23 +397,22 @@ DENSE_OPS = (
 )  # fmt: skip
 
 
-def _flash(
-    op: OpSignature, *, first: int, lengths: int, longest: int, dropout: int, is_causal: int, window: int
-) -> SDPA:
+def _flash(op: OpSignature, *, first: int, lengths: int, is_causal: int, window: int) -> SDPA:
     """flash-attn's own kernel, whose causal mask is anchored at the bottom right.
 
-    Packed where slots ``lengths`` and the next hold running lengths of queries and keys.
+    Packed where slots ``lengths`` and the next hold running lengths of queries and keys; the longest ones follow. The
+    dropout stands before ``is_causal``.
     """
     fields: dict[str, Any] = {
         "mask": causal(op.literal(is_causal), "bottom_right"),
-        "dropout": _probability(op.literal(dropout)),
+        "dropout": _probability(op.literal(is_causal - 1)),
         "flash": True,
         **windowed(op, window, window + 1, op.literal(is_causal)),
     }
     if not op.has(lengths) and len(op.shape(first)) != 3:
         return rows_then_heads(op, first, **fields)
     sequences = op.shape(lengths, rank=1)[0] - 1 if op.has(lengths) else None
-    q_max, kv_max = (value if isinstance(value := op.literal(longest + i), int) else None for i in range(2))
+    q_max, kv_max = (value if isinstance(value := op.literal(lengths + i), int) else None for i in (2, 3))
     return packed(op, first, sequences=sequences, longest_q=q_max, longest_kv=kv_max, **fields)
 
 
@@ -421,21 +420,20 @@ def _flash_backward(op: OpSignature, **slots: int) -> SDPABackward:
     return _flash(op, first=1, **slots).backward()
 
 
-def _efficient(
-    op: OpSignature, *, first: int, bias: int, lengths: int, dropout: int, mask: int, window: int, asked: int | None
-) -> SDPA:
-    """xFormers' kernel, laid out ``b s h d``, packed when slot ``lengths`` holds running lengths.
+def _efficient(op: OpSignature, *, first: int, lengths: int, dropout: int, mask: int) -> SDPA:
+    """xFormers' kernel, laid out ``b s h d``, packed where slot ``lengths`` holds running lengths.
 
-    Its window counts a query's own key; 0 or nothing is no window. ``asked``: whether the bias has a gradient.
+    The bias follows v; behind a backward's ``mask`` stands whether it has a gradient, and four slots behind the mask
+    the window, which counts a query's own key: 0 or nothing is no window.
     """
     masks: dict[Any, Mask] = {0: "none", 1: "top_left", 2: "bottom_right"}
-    size = op.literal(window)
+    window = op.literal(mask + 4)
     fields: dict[str, Any] = {
         "mask": masks.get(op.literal(mask)),
         "dropout": _probability(op.literal(dropout)),
         "flash": False,
-        "window": size if _is_limit(size) and size > 0 else None,
-        **biased(op, bias, asked is not None and op.literal(asked) is True),
+        "window": window if _is_limit(window) and window > 0 else None,
+        **biased(op, first + 3, first > 0 and op.literal(mask + 1) is True),
     }
     if not op.has(lengths):
         return rows_then_heads(op, first, **fields)
@@ -453,23 +451,17 @@ def _efficient_backward(op: OpSignature, **slots: int) -> SDPABackward:
 PACKED_OPS = (
     # (q, k, v, cum_seq_q, cum_seq_k, max_q, max_k, dropout_p, is_causal, return_debug_mask, scale, window_size_left,
     # window_size_right, ...)
-    bind(_flash, "aten::_flash_attention_forward", first=0, lengths=3, longest=5, dropout=7, is_causal=8, window=11),
+    bind(_flash, "aten::_flash_attention_forward", first=0, lengths=3, is_causal=8, window=11),
     # (dO, q, k, v, out, logsumexp, cum_seq_q, cum_seq_k, max_q, max_k, dropout_p, is_causal, rng_state, unused, scale,
     # window_size_left, window_size_right)
-    bind(_flash_backward, "aten::_flash_attention_backward", lengths=6, longest=8, dropout=10, is_causal=11, window=15),
+    bind(_flash_backward, "aten::_flash_attention_backward", lengths=6, is_causal=11, window=15),
     # (q, k, v, bias, cu_seqlens_q, cu_seqlens_k, max_q, max_k, dropout_p, custom_mask_type, compute_log_sumexp, scale,
     # seqlen_k, window_size)
-    bind(
-        _efficient, "aten::_efficient_attention_forward", first=0, bias=3, lengths=4, dropout=8, mask=9, window=13,
-        asked=None,
-    ),
+    bind(_efficient, "aten::_efficient_attention_forward", first=0, lengths=4, dropout=8, mask=9),
     # (dO, q, k, v, bias, out, cu_seqlens_q, cu_seqlens_k, max_q, max_k, logsumexp, dropout_p, seed, offset,
     # custom_mask_type, bias_requires_grad, scale, num_splits_key, window_size, ...)
-    bind(
-        _efficient_backward, "aten::_efficient_attention_backward", bias=4, lengths=6, dropout=11, mask=14, window=18,
-        asked=15,
-    ),
-)  # fmt: skip
+    bind(_efficient_backward, "aten::_efficient_attention_backward", lengths=6, dropout=11, mask=14),
+)
 
 
 def _recorded_operands(model: SDPA) -> tuple[Slot, Slot, Slot]:
