@@ -27,7 +27,6 @@ from tracelens.perf_models import (
     MoEFused,
     RMSNorm,
     RoPE,
-    SDPABackward,
     SparseAttention,
     annotated_as,
     bind,
@@ -46,7 +45,7 @@ from tracelens.perf_models.inference_attention import (
 from tracelens.perf_models.moe import all_operands, expert_down, expert_up, fused_experts
 from tracelens.perf_models.normalization import rms_norm
 from tracelens.perf_models.recurrent_layers import gated_delta_rule
-from tracelens.perf_models.sdpa import causal, rows_then_heads, windowed
+from tracelens.perf_models.sdpa import causal, gradients_of, rows_then_heads, windowed
 
 _ATOM_STEP = re.compile(r"(prefill|decode)\[(.*)\]")
 _FP4 = (DType.FP4_E2M1, DType.FP4_E2M1)
@@ -131,23 +130,6 @@ def _batched_gemm_a16wfp4(op: OpSignature) -> GEMM:
     """(x [b,m,k], w [b,n,k/2], w_scales, dtype, y, ...): x is narrowed to FP4 in the kernel."""
     dtypes, out = (op.dtype(0), DType.FP4_E2M1), _out_type(op, 4, 3)
     return times_transposed(op, rank=3, scales=(2,), packed=(1, 2), dtypes=dtypes, dtype_out=out, kind=DynamicQuantGEMM)
-
-
-@traced_as("aiter::_flash_attn_backward")
-def _attention_backward(op: OpSignature) -> SDPABackward:
-    """(dO, q, k, v, o, lse, dq, dk, dv, dbias, dropout_p, softmax_scale, causal, ...)."""
-    return _dense_attention(op, 1, dropout=10, is_causal=12).backward()
-
-
-@traced_as("aiter::wrapper_fmha_v3_bwd")
-def _attention_v3_backward(op: OpSignature) -> SDPABackward:
-    return _dense_attention(op, 1, dropout=7, is_causal=9).backward()
-
-
-@traced_as("aiter::mha_bwd")
-def _mha_backward(op: OpSignature) -> SDPABackward:
-    """(dO, q, k, v, o, lse, dropout_p, softmax_scale, is_causal, ...)."""
-    return _dense_attention(op, 1, dropout=6, is_causal=8).backward()
 
 
 def _dense_attention(op: OpSignature, first: int, *, dropout: int, is_causal: int) -> SDPA:
@@ -318,6 +300,11 @@ BINDINGS = (
         is_causal=5,
     ),
     bind(_dense_attention, "aiter::wrapper_fmha_v3_fwd", first=1, dropout=4, is_causal=6),
+    # (dO, q, k, v, o, lse, dq, dk, dv, dbias, dropout_p, softmax_scale, causal, ...)
+    bind(gradients_of, "aiter::_flash_attn_backward", forward=_dense_attention, first=1, dropout=10, is_causal=12),
+    bind(gradients_of, "aiter::wrapper_fmha_v3_bwd", forward=_dense_attention, first=1, dropout=7, is_causal=9),
+    # (dO, q, k, v, o, lse, dropout_p, softmax_scale, is_causal, ...)
+    bind(gradients_of, "aiter::mha_bwd", forward=_dense_attention, first=1, dropout=6, is_causal=8),
     # (q [t,hq,d], k [..,hkv,d], v, cu_seqlens_q, ...): how long the sequences are stands in the step's annotation
     bind(
         paged_attention, "aiter::mha_varlen_fwd", "aiter::fmha_v3_varlen_fwd", "aiter::mha_batch_prefill",

@@ -304,7 +304,8 @@ class EPComm(PerfModel):
             return replace(mirrored, tokens=tokens, hidden=hidden, dtype=dtype)
         if self.phase == DISPATCH:
             # What comes back has the 16-bit type of the experts' results, whatever was sent
-            return replace(mirrored, rows=self.rows, own_tokens=self.tokens, dtype=_widened(self.dtype))
+            widened = DType.BF16 if self.dtype is not None and self.dtype.bits < 16 else self.dtype
+            return replace(mirrored, rows=self.rows, own_tokens=self.tokens, dtype=widened)
         return replace(mirrored, rows=self.tokens if self.phase == COMBINE else self.rows)
 
     def parameters(self) -> dict[str, Any]:
@@ -314,10 +315,6 @@ class EPComm(PerfModel):
             "experts": self.experts, "copies": None if copies is None else round(copies, 4),
             "remote_share": self.remote_share, "ranks": self.ranks,
         }  # fmt: skip
-
-
-def _widened(dtype: DType | None) -> DType | None:
-    return DType.BF16 if dtype is not None and dtype.bits < 16 else dtype
 
 
 def recorded_tokens(op: OpSignature) -> tuple[tuple[int, int], DType | None] | None:
@@ -377,7 +374,8 @@ def routed_tokens(op: OpSignature, *, may_be_pair: bool = True) -> RoutedTokens:
     choices, flags = _matrix_columns(op, rows, from_slot=0 if given is None else 1)
     if given is None and (not may_be_pair or op.dtype(0) not in (*_INDICES, DType.BOOL)):
         raise SignatureError(f"{op.name}: input 0 has integers, not tokens")
-    numbers = _integers(op)
+    values = (op.literal(index) for index in range(len(op.scalars or ())))
+    numbers = [value for value in values if isinstance(value, int) and not isinstance(value, bool) and value > 0]
     number = numbers[0] if numbers and (choices or 0) <= numbers[0] else None
     buffer_rows = numbers[-1] if len(numbers) > 1 and numbers[-1] >= rows > 0 else None
     return replace(found, topk=choices, flags=flags, number=number, buffer_rows=buffer_rows)
@@ -398,9 +396,3 @@ def _matrix_columns(op: OpSignature, rows: int, *, from_slot: int) -> tuple[int 
         elif dtype is DType.BOOL and flags is None:
             flags = shape[1]
     return choices, flags
-
-
-def _integers(op: OpSignature) -> list[int]:
-    """The recorded positive numbers, in order."""
-    values = (op.literal(index) for index in range(len(op.scalars or ())))
-    return [value for value in values if isinstance(value, int) and not isinstance(value, bool) and value > 0]
