@@ -374,8 +374,7 @@ def routed_tokens(op: OpSignature, *, may_be_pair: bool = True) -> RoutedTokens:
     choices, flags = _matrix_columns(op, rows, from_slot=0 if given is None else 1)
     if given is None and (not may_be_pair or op.dtype(0) not in (*_INDICES, DType.BOOL)):
         raise SignatureError(f"{op.name}: input 0 has integers, not tokens")
-    values = (op.literal(index) for index in range(len(op.scalars or ())))
-    numbers = [value for value in values if isinstance(value, int) and not isinstance(value, bool) and value > 0]
+    numbers = _integers(op)
     number = numbers[0] if numbers and (choices or 0) <= numbers[0] else None
     buffer_rows = numbers[-1] if len(numbers) > 1 and numbers[-1] >= rows > 0 else None
     return replace(found, topk=choices, flags=flags, number=number, buffer_rows=buffer_rows)
@@ -396,3 +395,9 @@ def _matrix_columns(op: OpSignature, rows: int, *, from_slot: int) -> tuple[int 
         elif dtype is DType.BOOL and flags is None:
             flags = shape[1]
     return choices, flags
+
+
+def _integers(op: OpSignature) -> list[int]:
+    """The recorded positive numbers, in order."""
+    values = (op.literal(index) for index in range(len(op.scalars or ())))
+    return [value for value in values if isinstance(value, int) and not isinstance(value, bool) and value > 0]
