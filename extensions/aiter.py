@@ -17,26 +17,19 @@ from tracelens import GEMM, SDPA, CategoryOf, DType, Normalization, OpSignature,
 from tracelens.perf_models import (
     AllReduceRMSNorm,
     AttentionSums,
-    CustomCollective,
     DynamicQuantGEMM,
-    GroupQuant,
     HyperConnectionCoefficients,
     HyperConnectionPost,
     HyperConnectionPostPre,
     HyperConnectionPre,
     InferenceAttention,
     InferenceStep,
-    LinearAttention,
-    MoEAux,
-    MoEDown,
     MoEFused,
-    MoEUp,
     RMSNorm,
     RoPE,
-    SDPABackward,
     SparseAttention,
-    UnaryElementwise,
     annotated_as,
+    bind,
 )
 from tracelens.perf_models.base import scalar_type
 from tracelens.perf_models.collective import exchanged
@@ -52,7 +45,7 @@ from tracelens.perf_models.inference_attention import (
 from tracelens.perf_models.moe import all_operands, expert_down, expert_up, fused_experts
 from tracelens.perf_models.normalization import rms_norm
 from tracelens.perf_models.recurrent_layers import gated_delta_rule
-from tracelens.perf_models.sdpa import causal, rows_then_heads, windowed
+from tracelens.perf_models.sdpa import causal, gradients_of, rows_then_heads, windowed
 
 _ATOM_STEP = re.compile(r"(prefill|decode)\[(.*)\]")
 _FP4 = (DType.FP4_E2M1, DType.FP4_E2M1)
@@ -139,34 +132,6 @@ def _batched_gemm_a16wfp4(op: OpSignature) -> GEMM:
     return times_transposed(op, rank=3, scales=(2,), packed=(1, 2), dtypes=dtypes, dtype_out=out, kind=DynamicQuantGEMM)
 
 
-@traced_as("aiter::_flash_attn_forward", "aiter::mha_fwd", "aiter::fmha_v3_fwd")
-def _attention(op: OpSignature) -> SDPA:
-    """(q, k, v, dropout_p, softmax_scale, is_causal, window_size_left, window_size_right, ...)."""
-    return _dense_attention(op, 0, dropout=3, is_causal=5)
-
-
-@traced_as("aiter::wrapper_fmha_v3_fwd")
-def _attention_v3(op: OpSignature) -> SDPA:
-    return _dense_attention(op, 1, dropout=4, is_causal=6)
-
-
-@traced_as("aiter::_flash_attn_backward")
-def _attention_backward(op: OpSignature) -> SDPABackward:
-    """(dO, q, k, v, o, lse, dq, dk, dv, dbias, dropout_p, softmax_scale, causal, ...)."""
-    return _dense_attention(op, 1, dropout=10, is_causal=12).backward()
-
-
-@traced_as("aiter::wrapper_fmha_v3_bwd")
-def _attention_v3_backward(op: OpSignature) -> SDPABackward:
-    return _dense_attention(op, 1, dropout=7, is_causal=9).backward()
-
-
-@traced_as("aiter::mha_bwd")
-def _mha_backward(op: OpSignature) -> SDPABackward:
-    """(dO, q, k, v, o, lse, dropout_p, softmax_scale, is_causal, ...)."""
-    return _dense_attention(op, 1, dropout=6, is_causal=8).backward()
-
-
 def _dense_attention(op: OpSignature, first: int, *, dropout: int, is_causal: int) -> SDPA:
     """The window sizes follow ``is_causal``."""
     probability = op.literal(dropout)
@@ -177,21 +142,6 @@ def _dense_attention(op: OpSignature, first: int, *, dropout: int, is_causal: in
         mask=causal(op.literal(is_causal), "bottom_right"),
         **windowed(op, is_causal + 1, is_causal + 2, op.literal(is_causal)),
     )
-
-
-@traced_as(
-    "aiter::mha_varlen_fwd", "aiter::fmha_v3_varlen_fwd", "aiter::mha_batch_prefill", "pseudo_mla_prefill_fwd",
-    per_step=True,
-)  # fmt: skip
-def _varlen_attention(op: OpSignature) -> InferenceAttention:
-    """(q [t,hq,d], k [..,hkv,d], v, cu_seqlens_q, ...): how long the sequences are stands in the step's annotation."""
-    return paged_attention(op, 0, 1, 2)
-
-
-@traced_as("pseudo_mla_decode_fwd", per_step=True)
-def _latent_decode(op: OpSignature) -> InferenceAttention:
-    """(q [t,hq,d], latent cache [..,hkv,d], ...): the whole latent row is taken as the value."""
-    return paged_attention(op, 0, 1)
 
 
 @traced_as("aiter::pa_decode_gluon", per_step=True)
@@ -222,36 +172,6 @@ def _sparse_prefill(op: OpSignature) -> SparseAttention:
     )
 
 
-@traced_as("aiter::linear_attention_with_output_base")
-def _linear_attention(op: OpSignature) -> LinearAttention:
-    """(mixed_qkv, b, a, core_attn_out, ...)."""
-    return gated_delta_rule(op)
-
-
-@traced_as("aiter::rms_norm", "aiter::rmsnorm2d_fwd_ck")
-def _rms_norm(op: OpSignature) -> RMSNorm:
-    """(x, weight, epsilon, ...)."""
-    return rms_norm(op, 0, 1)
-
-
-@traced_as("aiter::rmsnorm")
-def _rms_norm_out(op: OpSignature) -> RMSNorm:
-    """(out, x, weight, epsilon)."""
-    return rms_norm(op, 1, 2, out=0)
-
-
-@traced_as("aiter::rmsnorm2d_fwd_with_dynamicquant_ck", "aiter::rmsnorm_quant")
-def _rms_norm_quant(op: OpSignature) -> RMSNorm:
-    """(out, x, scale, weight, epsilon, ...)."""
-    return rms_norm(op, 1, 3, out=0, scale=2, quantized=True)
-
-
-@traced_as("aiter::rmsnorm2d_fwd_with_add_ck", "aiter::add_rmsnorm")
-def _add_rms_norm(op: OpSignature) -> RMSNorm:
-    """(out, x, residual_in, residual_out, weight, epsilon, ...)."""
-    return rms_norm(op, 1, 4, out=0, residual=True)
-
-
 @traced_as("aiter::fused_add_rmsnorm_pad_")
 def _add_rms_norm_pad(op: OpSignature) -> RMSNorm:
     """(x, weight, epsilon, residual, ...): the padding is left out."""
@@ -278,27 +198,6 @@ def _group_norm(op: OpSignature) -> Normalization:
         dtype=op.dtype(x),
         dtype_weight=op.dtype(x + 2),
     )
-
-
-@traced_as(
-    "aiter::dynamic_per_token_scaled_quant", "aiter::dynamic_per_group_scaled_quant", "aiter::dynamic_per_tensor_quant",
-    "aiter::dynamic_per_group_scaled_quant_fp4",
-)  # fmt: skip
-def _quant(op: OpSignature) -> GroupQuant:
-    """(out, x, scales, ...)."""
-    return quantized(op, 1, out=0, scale=2)
-
-
-@traced_as("aiter::fused_dynamic_mxfp4_quant_moe_sort_hip", "aiter::fused_dynamic_mx_quant_moe_sort_hip")
-def _quant_and_sort(op: OpSignature) -> GroupQuant:
-    """(out, scales, x, sorted_ids, num_valid_ids, ...)."""
-    return quantized(op, 2, out=0, scale=1)
-
-
-@traced_as("aiter::silu_and_mul", "aiter::gelu_and_mul", "aiter::gelu_tanh_and_mul")
-def _gated(op: OpSignature) -> UnaryElementwise:
-    """(out, x)."""
-    return gated(op)
 
 
 @traced_as("aiter::mixed_sample_outer_exponential")
@@ -333,63 +232,6 @@ def _fused_moe(op: OpSignature) -> MoEFused:
 def _fused_moe_one_stage(op: OpSignature) -> MoEFused:
     """(x [t,h], w1, w2, topk_weights [t,k], ...)."""
     return fused_experts(op, 0, 1, 2, top_k=op.shape(3, rank=2)[1], packed_as=DType.INT4)
-
-
-@traced_as("aiter::moe_cktile2stages_gemm1_ck")
-def _cktile_up(op: OpSignature) -> MoEUp:
-    """(x [t,h], w1, out [t,k,f], ...)."""
-    return expert_up(op, 0, 1, 2, packed_as=DType.FP4_E2M1)
-
-
-@traced_as("aiter::moe_cktile2stages_gemm2_ck")
-def _cktile_down(op: OpSignature) -> MoEDown:
-    """(x [t,k,f], w2, out, ...)."""
-    return expert_down(op, 0, 1, 2, packed_as=DType.FP4_E2M1)
-
-
-@traced_as("aiter::ck_moe_stage1", "aiter::ck_moe_stage1_fwd")
-def _ck_up(op: OpSignature) -> MoEUp:
-    """(x, w1, w2, sorted_token_ids, sorted_expert_ids, num_valid_ids, out [t,k,f], topk, ...)."""
-    return expert_up(op, 0, 1, 6, packed_as=DType.FP4_E2M1, w2=2)
-
-
-@traced_as("aiter::ck_moe_stage2", "aiter::ck_moe_stage2_fwd")
-def _ck_down(op: OpSignature) -> MoEDown:
-    """(x [t,k,f], w1, w2, sorted_token_ids, sorted_expert_ids, num_valid_ids, out, topk, ...)."""
-    return expert_down(op, 0, 2, 6, packed_as=DType.FP4_E2M1, w1=1)
-
-
-@traced_as(
-    "aiter::moe_sorting_fwd", "aiter::mxfp4_moe_sort_hip", "aiter::biased_grouped_topk_hip", "aiter::topk_softplus",
-    "aiter::moe_sorting_opus_fwd", "aiter::moe_align_block_size", "aiter::moe_sum", "aiter::topk_softmax",
-    "aiter::topk_softmax_asm", "aiter::topk_sigmoid", "aiter::grouped_topk", "aiter::moe_fused_gate",
-)  # fmt: skip
-def _moe_aux(op: OpSignature) -> MoEAux:
-    return all_operands(op)
-
-
-@traced_as("aiter::reduce_scatter")
-def _reduce_scatter(op: OpSignature) -> CustomCollective:
-    """(handle, x, out, ...)."""
-    return exchanged(op, "reduce_scatter", 1, 2)
-
-
-@traced_as("aiter::all_gather_reg")
-def _all_gather(op: OpSignature) -> CustomCollective:
-    """(handle, x, out)."""
-    return exchanged(op, "all_gather", 1, 2)
-
-
-@traced_as("aiter::fused_allreduce_rmsnorm")
-def _all_reduce_rms_norm(op: OpSignature) -> AllReduceRMSNorm:
-    """(pointer, registered, x, residual_in, residual_out, out, weight, eps, ...)."""
-    return _normalized_sum(op, 2, 6)
-
-
-@traced_as("aiter::fused_allreduce_rmsnorm_")
-def _all_reduce_rms_norm_wrapper(op: OpSignature) -> AllReduceRMSNorm:
-    """(x, residual, weight, eps, ...)."""
-    return _normalized_sum(op, 0, 2)
 
 
 def _normalized_sum(op: OpSignature, x: int, weight: int) -> AllReduceRMSNorm:
@@ -448,3 +290,78 @@ WINDOWED = CategoryOf(
     names=("pseudo_v4_paged_decode_swa", "pseudo_v4_paged_decode_csa", "pseudo_v4_paged_decode_hca"),
 )
 STAGES = CategoryOf(category="MoE_unfused", names=("pseudo_op::moe_flydsl_stage1", "pseudo_op::moe_flydsl_stage2"))
+
+
+#: Calls that only say where the operands stand, by the arguments as they are recorded.
+BINDINGS = (
+    # (q, k, v, dropout_p, softmax_scale, is_causal, window_size_left, window_size_right, ...)
+    bind(
+        _dense_attention, "aiter::_flash_attn_forward", "aiter::mha_fwd", "aiter::fmha_v3_fwd", first=0, dropout=3,
+        is_causal=5,
+    ),
+    bind(_dense_attention, "aiter::wrapper_fmha_v3_fwd", first=1, dropout=4, is_causal=6),
+    # (dO, q, k, v, o, lse, dq, dk, dv, dbias, dropout_p, softmax_scale, causal, ...)
+    bind(gradients_of, "aiter::_flash_attn_backward", forward=_dense_attention, first=1, dropout=10, is_causal=12),
+    bind(gradients_of, "aiter::wrapper_fmha_v3_bwd", forward=_dense_attention, first=1, dropout=7, is_causal=9),
+    # (dO, q, k, v, o, lse, dropout_p, softmax_scale, is_causal, ...)
+    bind(gradients_of, "aiter::mha_bwd", forward=_dense_attention, first=1, dropout=6, is_causal=8),
+    # (q [t,hq,d], k [..,hkv,d], v, cu_seqlens_q, ...): how long the sequences are stands in the step's annotation
+    bind(
+        paged_attention, "aiter::mha_varlen_fwd", "aiter::fmha_v3_varlen_fwd", "aiter::mha_batch_prefill",
+        "pseudo_mla_prefill_fwd", per_step=True, q=0, k=1, v=2,
+    ),
+    # (q [t,hq,d], latent cache [..,hkv,d], ...): the whole latent row is taken as the value
+    bind(paged_attention, "pseudo_mla_decode_fwd", per_step=True, q=0, k=1),
+    # (mixed_qkv, b, a, core_attn_out, ...)
+    bind(gated_delta_rule, "aiter::linear_attention_with_output_base"),
+    # (x, weight, epsilon, ...)
+    bind(rms_norm, "aiter::rms_norm", "aiter::rmsnorm2d_fwd_ck", x=0, weight=1),
+    # (out, x, weight, epsilon)
+    bind(rms_norm, "aiter::rmsnorm", x=1, weight=2, out=0),
+    # (out, x, scale, weight, epsilon, ...)
+    bind(
+        rms_norm, "aiter::rmsnorm2d_fwd_with_dynamicquant_ck", "aiter::rmsnorm_quant", x=1, weight=3, out=0, scale=2,
+        quantized=True,
+    ),
+    # (out, x, residual_in, residual_out, weight, epsilon, ...)
+    bind(rms_norm, "aiter::rmsnorm2d_fwd_with_add_ck", "aiter::add_rmsnorm", x=1, weight=4, out=0, residual=True),
+    # (out, x, scales, ...)
+    bind(
+        quantized, "aiter::dynamic_per_token_scaled_quant", "aiter::dynamic_per_group_scaled_quant",
+        "aiter::dynamic_per_tensor_quant", "aiter::dynamic_per_group_scaled_quant_fp4", x=1, out=0, scale=2,
+    ),
+    # (out, scales, x, sorted_ids, num_valid_ids, ...)
+    bind(
+        quantized, "aiter::fused_dynamic_mxfp4_quant_moe_sort_hip", "aiter::fused_dynamic_mx_quant_moe_sort_hip", x=2,
+        out=0, scale=1,
+    ),
+    # (out, x)
+    bind(gated, "aiter::silu_and_mul", "aiter::gelu_and_mul", "aiter::gelu_tanh_and_mul"),
+    # (x [t,h], w1, out [t,k,f], ...)
+    bind(expert_up, "aiter::moe_cktile2stages_gemm1_ck", x=0, w1=1, out=2, packed_as=DType.FP4_E2M1),
+    # (x [t,k,f], w2, out, ...)
+    bind(expert_down, "aiter::moe_cktile2stages_gemm2_ck", x=0, w2=1, out=2, packed_as=DType.FP4_E2M1),
+    # (x, w1, w2, sorted_token_ids, sorted_expert_ids, num_valid_ids, out [t,k,f], topk, ...)
+    bind(
+        expert_up, "aiter::ck_moe_stage1", "aiter::ck_moe_stage1_fwd", x=0, w1=1, out=6, packed_as=DType.FP4_E2M1, w2=2,
+    ),
+    # (x [t,k,f], w1, w2, sorted_token_ids, sorted_expert_ids, num_valid_ids, out, topk, ...)
+    bind(
+        expert_down, "aiter::ck_moe_stage2", "aiter::ck_moe_stage2_fwd", x=0, w2=2, out=6, packed_as=DType.FP4_E2M1,
+        w1=1,
+    ),
+    bind(
+        all_operands, "aiter::moe_sorting_fwd", "aiter::mxfp4_moe_sort_hip", "aiter::biased_grouped_topk_hip",
+        "aiter::topk_softplus", "aiter::moe_sorting_opus_fwd", "aiter::moe_align_block_size", "aiter::moe_sum",
+        "aiter::topk_softmax", "aiter::topk_softmax_asm", "aiter::topk_sigmoid", "aiter::grouped_topk",
+        "aiter::moe_fused_gate",
+    ),
+    # (handle, x, out, ...)
+    bind(exchanged, "aiter::reduce_scatter", kind="reduce_scatter", x=1, out=2),
+    # (handle, x, out)
+    bind(exchanged, "aiter::all_gather_reg", kind="all_gather", x=1, out=2),
+    # (pointer, registered, x, residual_in, residual_out, out, weight, eps, ...)
+    bind(_normalized_sum, "aiter::fused_allreduce_rmsnorm", x=2, weight=6),
+    # (x, residual, weight, eps, ...)
+    bind(_normalized_sum, "aiter::fused_allreduce_rmsnorm_", x=0, weight=2),
+)  # fmt: skip

@@ -8,8 +8,8 @@ sequences are as long as the longest, and are not determined otherwise.
 from __future__ import annotations
 
 from tracelens import SDPA, CategoryOf, OpSignature, traced_as
-from tracelens.perf_models import SDPABackward
-from tracelens.perf_models.sdpa import causal, packed_by_lengths, rows_then_heads, windowed
+from tracelens.perf_models import SDPABackward, bind
+from tracelens.perf_models.sdpa import causal, gradients_of, packed_by_lengths, rows_then_heads, windowed
 
 
 @traced_as("FlashAttnFunc", "flash_attn::_flash_attn_forward")
@@ -30,35 +30,11 @@ def _backward(op: OpSignature) -> SDPABackward:
     return rows_then_heads(op, 1, **fields, **windowed(op, at + 1, at + 2, op.literal(at))).backward()
 
 
-@traced_as("flash_attn_3::fwd")
-def _forward_3(op: OpSignature) -> SDPA:
-    """Slots 7 and 8: running lengths of packed sequences; 24 to 26: is_causal and the window sizes."""
-    return _version_3(op, 0, cumulative=7, longest=12, is_causal=24)
-
-
-@traced_as("flash_attn_3::bwd")
-def _backward_3(op: OpSignature) -> SDPABackward:
-    """(dO, q, k, v, o, lse, dq, dk, dv, cu_seqlens_q, cu_seqlens_k, seqused_q, seqused_k, max_q, max_k, scale, causal,
-    left, right, ...).
-    """
-    return _version_3(op, 1, cumulative=9, longest=13, is_causal=16).backward()
-
-
 def _version_3(op: OpSignature, first: int, *, cumulative: int, longest: int, is_causal: int) -> SDPA:
     if op.has(cumulative) and op.has(cumulative + 1):
         return _packed(op, first, cumulative=cumulative, longest=longest, dropout=None, is_causal=is_causal)
     window = windowed(op, is_causal + 1, is_causal + 2, op.literal(is_causal))
     return rows_then_heads(op, first, mask=causal(op.literal(is_causal), "bottom_right"), **window)
-
-
-@traced_as("flash_attn::_flash_attn_varlen_forward")
-def _varlen_forward(op: OpSignature) -> SDPA:
-    return _packed(op, 0, cumulative=3, longest=5, dropout=7, is_causal=9)
-
-
-@traced_as("flash_attn::_flash_attn_varlen_backward")
-def _varlen_backward(op: OpSignature) -> SDPABackward:
-    return _packed(op, 1, cumulative=9, longest=11, dropout=13, is_causal=15).backward()
 
 
 def _packed(op: OpSignature, first: int, *, cumulative: int, longest: int, dropout: int | None, is_causal: int) -> SDPA:
@@ -80,3 +56,18 @@ def _packed(op: OpSignature, first: int, *, cumulative: int, longest: int, dropo
 
 #: The gradient's own record does not show the keys; where a sequence number leads to the forward, that does.
 FUNCTION_BACKWARD = CategoryOf(category="SDPA_bwd", names=("FlashAttnFuncBackward",))
+
+
+#: Calls that only say where the operands stand, by the arguments as they are recorded.
+BINDINGS = (
+    # Slots 7 and 8: running lengths of packed sequences; 24 to 26: is_causal and the window sizes
+    bind(_version_3, "flash_attn_3::fwd", first=0, cumulative=7, longest=12, is_causal=24),
+    # (dO, q, k, v, o, lse, dq, dk, dv, cu_seqlens_q, cu_seqlens_k, seqused_q, seqused_k, max_q, max_k, scale, causal,
+    # left, right, ...)
+    bind(gradients_of, "flash_attn_3::bwd", forward=_version_3, first=1, cumulative=9, longest=13, is_causal=16),
+    bind(_packed, "flash_attn::_flash_attn_varlen_forward", first=0, cumulative=3, longest=5, dropout=7, is_causal=9),
+    bind(
+        gradients_of, "flash_attn::_flash_attn_varlen_backward", forward=_packed, first=1,
+        cumulative=9, longest=11, dropout=13, is_causal=15,
+    ),
+)  # fmt: skip

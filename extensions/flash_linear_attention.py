@@ -2,21 +2,9 @@
 
 from __future__ import annotations
 
-from tracelens import OpSignature, SignatureError, traced_as
-from tracelens.perf_models import BackwardPairs, LinearAttention
+from tracelens import OpSignature, SignatureError
+from tracelens.perf_models import BackwardPairs, LinearAttention, bind
 from tracelens.perf_models.recurrent_layers import Rule
-
-
-@traced_as("ChunkGatedDeltaRuleFunction")
-def _gated_delta_rule(op: OpSignature) -> LinearAttention:
-    """(q [b,t,hk,dk], k, v [b,t,hv,dv], g [b,t,hv], beta, ...): one decay per head."""
-    return _of(op, "delta")
-
-
-@traced_as("ChunkKDAFunction")
-def _kimi_delta_rule(op: OpSignature) -> LinearAttention:
-    """(q [b,t,h,dk], k, v [b,t,h,dv], g [b,t,h,dk], beta, ...): a decay per key channel."""
-    return _of(op, "channel_delta")
 
 
 def _of(op: OpSignature, rule: Rule) -> LinearAttention:
@@ -38,3 +26,12 @@ def _of(op: OpSignature, rule: Rule) -> LinearAttention:
 BACKWARDS = BackwardPairs(
     pairs=tuple((name, f"{name}Backward") for name in ("ChunkGatedDeltaRuleFunction", "ChunkKDAFunction"))
 )
+
+
+#: Calls that only say where the operands stand, by the arguments as they are recorded.
+BINDINGS = (
+    # (q [b,t,hk,dk], k, v [b,t,hv,dv], g [b,t,hv], beta, ...): one decay per head
+    bind(_of, "ChunkGatedDeltaRuleFunction", rule="delta"),
+    # (q [b,t,h,dk], k, v [b,t,h,dv], g [b,t,h,dk], beta, ...): a decay per key channel
+    bind(_of, "ChunkKDAFunction", rule="channel_delta"),
+)  # fmt: skip

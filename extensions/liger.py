@@ -5,21 +5,10 @@ from __future__ import annotations
 import math
 
 from tracelens import CategoryOf, Normalization, OpSignature, traced_as
-from tracelens.perf_models import BinaryElementwise, CrossEntropy, RMSNorm, RMSNormBackward, RoPE, RoPEBackward
+from tracelens.perf_models import BinaryElementwise, CrossEntropy, RMSNorm, RMSNormBackward, RoPE, RoPEBackward, bind
 from tracelens.perf_models.elementwise import Operand, broadcast, operand, promoted
 from tracelens.perf_models.inference_attention import rotated
 from tracelens.perf_models.normalization import rms_norm
-
-
-@traced_as("LigerSiLUMulFunction")
-def _silu_mul(op: OpSignature) -> BinaryElementwise:
-    """(gate, up): 4 operations for the activation and one product."""
-    return _activated_product(op, flops=5)
-
-
-@traced_as("LigerGELUMulFunction")
-def _gelu_mul(op: OpSignature) -> BinaryElementwise:
-    return _activated_product(op, flops=10)
 
 
 def _activated_product(op: OpSignature, *, flops: int) -> BinaryElementwise:
@@ -27,12 +16,6 @@ def _activated_product(op: OpSignature, *, flops: int) -> BinaryElementwise:
     shape = broadcast(gate.shape, up.shape)
     written = Operand(shape=shape, dtype=promoted((gate, up)))
     return BinaryElementwise(shape=shape, inputs=(gate, up), outputs=(written,), flops_per_element=flops)
-
-
-@traced_as("LigerRMSNormFunction")
-def _rms_norm(op: OpSignature) -> RMSNorm:
-    """(x, weight, eps, ...): one FP32 statistic per row is kept for the backward pass."""
-    return rms_norm(op, 0, 1, saves=True)
 
 
 @traced_as("LigerRMSNormFunctionBackward")
@@ -87,3 +70,13 @@ ACTIVATION_BACKWARD = CategoryOf(
     category="elementwise", names=("LigerSiLUMulFunctionBackward", "LigerGELUMulFunctionBackward")
 )
 LAYER_NORM_BACKWARD = CategoryOf(category="NORM_bwd", names=("LigerLayerNormFunctionBackward",))
+
+
+#: Calls that only say where the operands stand, by the arguments as they are recorded.
+BINDINGS = (
+    # (gate, up): 4 operations for the activation and one product
+    bind(_activated_product, "LigerSiLUMulFunction", flops=5),
+    bind(_activated_product, "LigerGELUMulFunction", flops=10),
+    # (x, weight, eps, ...): one FP32 statistic per row is kept for the backward pass
+    bind(rms_norm, "LigerRMSNormFunction", x=0, weight=1, saves=True),
+)  # fmt: skip

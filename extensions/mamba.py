@@ -3,19 +3,7 @@
 from __future__ import annotations
 
 from tracelens import CategoryOf, OpSignature, SignatureError, traced_as
-from tracelens.perf_models import CausalConv1d, CausalConv1dBackward, MambaChunkScan
-
-
-@traced_as("DaoAILab::_causal_conv1d_fwd_cpp")
-def _conv(op: OpSignature) -> CausalConv1d:
-    """(x [b,c,l], weight [c,k], bias, ...)."""
-    return _read(op, 1)
-
-
-@traced_as("DaoAILab::_causal_conv1d_update_cpp")
-def _conv_update(op: OpSignature) -> CausalConv1d:
-    """(x [b,c] or [b,c,l], conv_state, weight [c,k], bias, ...): the state is left out."""
-    return _read(op, 2)
+from tracelens.perf_models import CausalConv1d, CausalConv1dBackward, MambaChunkScan, bind
 
 
 @traced_as("DaoAILab::_causal_conv1d_bwd_cpp")
@@ -81,3 +69,12 @@ def _chunk_scan(op: OpSignature) -> MambaChunkScan:
 
 #: The gradient of the output does not show the state's size.
 CHUNK_SCAN_BACKWARD = CategoryOf(category="SSM_bwd", names=("MambaSplitConv1dScanCombinedFnBackward",))
+
+
+#: Calls that only say where the operands stand, by the arguments as they are recorded.
+BINDINGS = (
+    # (x [b,c,l], weight [c,k], bias, ...)
+    bind(_read, "DaoAILab::_causal_conv1d_fwd_cpp", weight=1),
+    # (x [b,c] or [b,c,l], conv_state, weight [c,k], bias, ...): the state is left out
+    bind(_read, "DaoAILab::_causal_conv1d_update_cpp", weight=2),
+)  # fmt: skip

@@ -9,7 +9,7 @@ from __future__ import annotations
 from math import prod
 
 from tracelens import GEMM, DType, OpSignature, SignatureError, traced_as
-from tracelens.perf_models import GroupedGEMM, MoEUp, Movement
+from tracelens.perf_models import GroupedGEMM, MoEUp, Movement, bind
 from tracelens.perf_models.base import scalar_type
 from tracelens.perf_models.gemm import matrix_product, packed_bits, size_argument, times_transposed, weight_only
 
@@ -135,24 +135,6 @@ def _few_rows(op: OpSignature) -> GEMM:
     return GEMM(m=m, n=n, k=k, dtype=op.dtype(1), dtype_b=op.dtype(2), dtype_out=op.dtype(0))
 
 
-@traced_as("_C::cutlass_moe_mm")
-def _experts(op: OpSignature) -> GroupedGEMM:
-    """(result [m,n], A [m,k], B [e,..], scales of A, scales of B, ...)."""
-    return _grouped(op, 0, 1, 2, scales=(3, 4))
-
-
-@traced_as("sgl_kernel::fp8_blockwise_scaled_grouped_mm")
-def _blockwise_experts(op: OpSignature) -> GroupedGEMM:
-    """(result [m,n], five lists of addresses, A [m,k], B [e,..], scales of A, scales of B, ...)."""
-    return _grouped(op, 0, 6, 7, scales=(8, 9))
-
-
-@traced_as("sgl_kernel::cutlass_fp4_group_mm", "_C::cutlass_fp4_group_mm")
-def _fp4_experts(op: OpSignature) -> GroupedGEMM:
-    """(result [m,n], A [m,k/2], B [e,n,k/2], scales of A, scales of B, ...): two FP4 values per byte."""
-    return _grouped(op, 0, 1, 2, scales=(3, 4), packed=2)
-
-
 def _grouped(op: OpSignature, out: int, a: int, b: int, *, scales: tuple[int, ...], packed: int = 1) -> GroupedGEMM:
     (m, n), k = op.shape(out, rank=2), op.shape(a, rank=2)[1]
     narrow = [DType.FP4_E2M1 if packed > 1 and op.dtype(slot) is not None else op.dtype(slot) for slot in (a, b)]
@@ -184,3 +166,17 @@ def _w4a8_experts(op: OpSignature) -> GroupedGEMM:
         dtype_b=packed_bits(op, 2, experts * n * k),
         dtype_out=op.dtype(0),
     )
+
+
+#: Calls that only say where the operands stand, by the arguments as they are recorded.
+BINDINGS = (
+    # (result [m,n], A [m,k], B [e,..], scales of A, scales of B, ...)
+    bind(_grouped, "_C::cutlass_moe_mm", out=0, a=1, b=2, scales=(3, 4)),
+    # (result [m,n], five lists of addresses, A [m,k], B [e,..], scales of A, scales of B, ...)
+    bind(_grouped, "sgl_kernel::fp8_blockwise_scaled_grouped_mm", out=0, a=6, b=7, scales=(8, 9)),
+    # (result [m,n], A [m,k/2], B [e,n,k/2], scales of A, scales of B, ...): two FP4 values per byte
+    bind(
+        _grouped, "sgl_kernel::cutlass_fp4_group_mm", "_C::cutlass_fp4_group_mm", out=0, a=1, b=2, scales=(3, 4),
+        packed=2,
+    ),
+)  # fmt: skip

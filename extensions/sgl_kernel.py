@@ -8,53 +8,17 @@ from __future__ import annotations
 from math import prod
 
 from tracelens import OpSignature, traced_as
-from tracelens.perf_models import GroupQuant, MoEAux, Movement, RMSNorm, RoPE
+from tracelens.perf_models import Movement, RoPE, bind
 from tracelens.perf_models.elementwise import quantized
 from tracelens.perf_models.inference_attention import rotated
 from tracelens.perf_models.moe import all_operands
 from tracelens.perf_models.normalization import rms_norm
 
 
-@traced_as("sgl_kernel::gemma_rmsnorm")
-def _rms_norm(op: OpSignature) -> RMSNorm:
-    """(out, x, weight, eps, ...)."""
-    return rms_norm(op, 1, 2, out=0)
-
-
-@traced_as("sgl_kernel::gemma_fused_add_rmsnorm")
-def _add_rms_norm(op: OpSignature) -> RMSNorm:
-    """(x, residual, weight, eps, ...): both in place."""
-    return rms_norm(op, 0, 2, residual=True)
-
-
 @traced_as("sgl_kernel::apply_rope_pos_ids_cos_sin_cache")
 def _rope(op: OpSignature) -> RoPE:
     """(q [t,h,d], k [t,h,d], results of both, cos_sin_cache [.., turned], positions, ...)."""
     return rotated(op, 0, 1, share=op.shape(4, rank=2)[1] / op.shape(0, rank=3)[2])
-
-
-@traced_as(
-    "sgl_kernel::sgl_per_token_group_quant_fp8", "sgl_kernel::sgl_per_token_group_quant_int8",
-    "sgl_kernel::sgl_per_token_group_quant_8bit", "sgl_kernel::sgl_per_tensor_quant_fp8",
-    "sgl_kernel::sgl_per_token_quant_fp8",
-)  # fmt: skip
-def _quant(op: OpSignature) -> GroupQuant:
-    """(x, result, scales, ...)."""
-    return quantized(op, 0, out=1, scale=2)
-
-
-@traced_as("sgl_kernel::scaled_fp4_quant")
-def _fp4_quant(op: OpSignature) -> GroupQuant:
-    """(result [m,k/2], x [m,k], scales of the groups, scale of the tensor)."""
-    return quantized(op, 1, out=0, scale=2)
-
-
-@traced_as(
-    "sgl_kernel::topk_softmax", "sgl_kernel::moe_align_block_size", "sgl_kernel::moe_fused_gate",
-    "sgl_kernel::prepare_moe_input", "sgl_kernel::get_cutlass_w4a8_moe_mm_data",
-)  # fmt: skip
-def _moe_aux(op: OpSignature) -> MoEAux:
-    return all_operands(op)
 
 
 @traced_as("sgl_kernel::shuffle_rows")
@@ -82,3 +46,24 @@ def _combine(op: OpSignature) -> Movement:
 def _sample(op: OpSignature) -> Movement:
     """(probabilities [b,v], result, ...): searched for the largest, each read once at least."""
     return Movement(read=((prod(op.shape(0)), op.dtype(0)),), written=((prod(op.shape(1)), op.dtype(1)),))
+
+
+#: Calls that only say where the operands stand, by the arguments as they are recorded.
+BINDINGS = (
+    # (out, x, weight, eps, ...)
+    bind(rms_norm, "sgl_kernel::gemma_rmsnorm", x=1, weight=2, out=0),
+    # (x, residual, weight, eps, ...): both in place
+    bind(rms_norm, "sgl_kernel::gemma_fused_add_rmsnorm", x=0, weight=2, residual=True),
+    # (x, result, scales, ...)
+    bind(
+        quantized, "sgl_kernel::sgl_per_token_group_quant_fp8", "sgl_kernel::sgl_per_token_group_quant_int8",
+        "sgl_kernel::sgl_per_token_group_quant_8bit", "sgl_kernel::sgl_per_tensor_quant_fp8",
+        "sgl_kernel::sgl_per_token_quant_fp8", x=0, out=1, scale=2,
+    ),
+    # (result [m,k/2], x [m,k], scales of the groups, scale of the tensor)
+    bind(quantized, "sgl_kernel::scaled_fp4_quant", x=1, out=0, scale=2),
+    bind(
+        all_operands, "sgl_kernel::topk_softmax", "sgl_kernel::moe_align_block_size", "sgl_kernel::moe_fused_gate",
+        "sgl_kernel::prepare_moe_input", "sgl_kernel::get_cutlass_w4a8_moe_mm_data",
+    ),
+)  # fmt: skip

@@ -26,8 +26,8 @@ from tracelens.perf_models import (
     RMSNorm,
     RoPE,
     SparseAttention,
-    UnaryElementwise,
     annotated_as,
+    bind,
 )
 from tracelens.perf_models.collective import exchanged
 from tracelens.perf_models.elementwise import gated, mxfp4, quantized
@@ -76,28 +76,10 @@ def _profiled(*names: str) -> tuple[str, ...]:
     return tuple(rf"^sglang_profiler::{re.escape(name)}(?:_\d+)?$" for name in names)
 
 
-@traced_as("sgl_kernel::silu_and_mul", "sgl_kernel::gelu_and_mul", "sgl_kernel::gelu_tanh_and_mul")
-def _gated(op: OpSignature) -> UnaryElementwise:
-    """(out, x)."""
-    return gated(op)
-
-
 @traced_as("sgl_kernel::rotary_embedding")
 def _rope(op: OpSignature) -> RoPE:
     """(positions, query, key, head_size, cos_sin_cache, is_neox)."""
     return rotated_heads(op, 1, 2, head=3, table=4)
-
-
-@traced_as("sgl_kernel::rmsnorm")
-def _rms_norm(op: OpSignature) -> RMSNorm:
-    """(out, x, weight, eps, ...)."""
-    return rms_norm(op, 1, 2, out=0)
-
-
-@traced_as("sgl_kernel::fused_add_rmsnorm")
-def _add_rms_norm(op: OpSignature) -> RMSNorm:
-    """(x, residual, weight, eps, ...): both in place."""
-    return rms_norm(op, 0, 2, residual=True)
 
 
 @traced_as("sglang::store_cache")
@@ -110,12 +92,6 @@ def _store_cache(op: OpSignature) -> CacheWrite:
 def _fused_experts(op: OpSignature) -> MoEFused:
     """(hidden_states, w1, w2, topk_weights [t,k], topk_ids, ...)."""
     return fused_experts(op, 0, 1, 2, top_k=op.shape(3, rank=2)[1], packed_as=DType.INT4)
-
-
-@traced_as("sgl_kernel::all_reduce_reg", "sgl_kernel::qr_all_reduce")
-def _all_reduce(op: OpSignature) -> CustomCollective:
-    """(handle, x, out, ...)."""
-    return exchanged(op, "all_reduce", 1, 2)
 
 
 @traced_as("sglang::reg_all_gather_into_tensor")
@@ -192,3 +168,16 @@ def _rms_norm_fp4(op: OpSignature) -> RMSNorm:
 def _fp4_quant(op: OpSignature) -> GroupQuant:
     """(x, ...)."""
     return quantized(op, 0, **mxfp4(math.prod(op.shape(0))))
+
+
+#: Calls that only say where the operands stand, by the arguments as they are recorded.
+BINDINGS = (
+    # (out, x)
+    bind(gated, "sgl_kernel::silu_and_mul", "sgl_kernel::gelu_and_mul", "sgl_kernel::gelu_tanh_and_mul"),
+    # (out, x, weight, eps, ...)
+    bind(rms_norm, "sgl_kernel::rmsnorm", x=1, weight=2, out=0),
+    # (x, residual, weight, eps, ...): both in place
+    bind(rms_norm, "sgl_kernel::fused_add_rmsnorm", x=0, weight=2, residual=True),
+    # (handle, x, out, ...)
+    bind(exchanged, "sgl_kernel::all_reduce_reg", "sgl_kernel::qr_all_reduce", kind="all_reduce", x=1, out=2),
+)  # fmt: skip

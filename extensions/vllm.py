@@ -16,22 +16,18 @@ from tracelens import GEMM, CategoryOf, DType, OpSignature, SignatureError, trac
 from tracelens.perf_models import (
     AttentionSums,
     CacheWrite,
-    CustomCollective,
     DynamicQuantGEMM,
     GroupQuant,
-    InferenceAttention,
     InferenceStep,
     InnerOp,
-    LinearAttention,
-    MoEAux,
     MoEDown,
     MoEFused,
     MoEUp,
     OpCall,
     RMSNorm,
     RoPE,
-    UnaryElementwise,
     annotated_as,
+    bind,
     holds_ops,
 )
 from tracelens.perf_models.base import scalar_type
@@ -122,18 +118,6 @@ def _sums(requests: int, c_tokens: int, c_sum: int | None, g_tokens: int, g_sum:
     return AttentionSums(**context, g_sq=g_tokens, g_sk=generated, g_sqsq=g_tokens, g_sqsk=generated)
 
 
-@traced_as("vllm::unified_attention_with_output", "vllm::unified_attention", per_step=True)
-def _attention(op: OpSignature) -> InferenceAttention:
-    """(q [t,hq,d], k [t,hkv,d], v, ...). The type of the cache is not among the arguments: that of k is taken."""
-    return paged_attention(op, 0, 1, 2)
-
-
-@traced_as("vllm::gdn_attention_core")
-def _gated_delta_net(op: OpSignature) -> LinearAttention:
-    """(mixed_qkv, b, a, core_attn_out, layer_name)."""
-    return gated_delta_rule(op)
-
-
 @traced_as(
     "_C_cache_ops::reshape_and_cache_flash", "_C_cache_ops::reshape_and_cache", "_C_cache_ops::concat_and_cache_mla"
 )  # fmt: skip
@@ -149,15 +133,6 @@ def _unquantized_gemm(op: OpSignature) -> GEMM:
     n, k_b = op.shape(1, rank=2)
     check_inner(op, k, k_b)
     return GEMM(m=math.prod(rows), n=n, k=k, bias=op.has(2), dtype=op.dtype(0), dtype_b=op.dtype(1))
-
-
-@traced_as(
-    "vllm::rocm_aiter_triton_gemm_a8w8_blockscale", "vllm::_rocm_aiter_preshuffled_per_token_w8a8_gemm",
-    "vllm::rocm_aiter_gemm_a8w8_blockscale",
-)  # fmt: skip
-def _gemm_a8w8(op: OpSignature) -> GEMM:
-    """(A [m,k], B [n,k], A scales, B scales, ...): 16-bit output."""
-    return times_transposed(op, scales=(2, 3), dtype_out=DType.BF16)
 
 
 @traced_as("vllm::gemm_with_dynamic_quant")
@@ -187,41 +162,10 @@ def _cutlass_scaled_mm(op: OpSignature) -> GEMM:
     return matrix_product(op, 1, 2, bias=op.has(5), dtype_out=out, dtype_bias=out, scale_elements=scales)
 
 
-@traced_as("_C::rms_norm")
-def _rms_norm(op: OpSignature) -> RMSNorm:
-    """(out, x, weight, epsilon)."""
-    return rms_norm(op, 1, 2, out=0)
-
-
-@traced_as("_C::fused_add_rms_norm")
-@traced_as("vllm::rocm_aiter_rmsnorm2d_fwd_with_add", leaf_only=True)
-def _add_rms_norm(op: OpSignature) -> RMSNorm:
-    """(x, residual, weight, epsilon): the C++ op in place."""
-    return rms_norm(op, 0, 2, residual=True)
-
-
-@traced_as("_C::rms_norm_static_fp8_quant")
-def _rms_norm_fp8(op: OpSignature) -> RMSNorm:
-    """(out, x, weight, scale of the tensor, epsilon)."""
-    return rms_norm(op, 1, 2, out=0, scale=3, quantized=True)
-
-
-@traced_as("_C::fused_add_rms_norm_static_fp8_quant")
-def _add_rms_norm_fp8(op: OpSignature) -> RMSNorm:
-    """(out, x, residual, weight, scale of the tensor, epsilon)."""
-    return rms_norm(op, 1, 3, out=0, scale=4, quantized=True, residual=True)
-
-
 @traced_as("_C::rms_norm_dynamic_per_token_quant", "_C::rms_norm_per_block_quant")
 def _rms_norm_by_row(op: OpSignature) -> RMSNorm:
     """(out, x, weight, scales, epsilon, the scales' bound, residual, ...)."""
     return rms_norm(op, 1, 2, out=0, scale=3, quantized=True, residual=op.has(6))
-
-
-@traced_as("vllm::rocm_aiter_rms_norm", leaf_only=True)
-def _rms_norm_wrapper(op: OpSignature) -> RMSNorm:
-    """(x, weight, epsilon)."""
-    return rms_norm(op, 0, 1)
 
 
 @traced_as("vllm::rocm_aiter_rmsnorm_fp8_group_quant")
@@ -234,12 +178,6 @@ def _rms_norm_quant(op: OpSignature) -> RMSNorm:
 def _add_rms_norm_quant(op: OpSignature) -> RMSNorm:
     """(x, residual, weight, epsilon, group_size)."""
     return rms_norm(op, 0, 2, residual=True, quantized=True, **_groups_of(op, 4))
-
-
-@traced_as("vllm::rocm_aiter_triton_add_rmsnorm_pad")
-def _add_rms_norm_pad(op: OpSignature) -> RMSNorm:
-    """(x, weight, epsilon, residual, ...): the padding is left out."""
-    return rms_norm(op, 0, 1, residual=True)
 
 
 @traced_as("vllm::triton_per_token_group_quant_fp8")
@@ -258,12 +196,6 @@ def _groups_of(op: OpSignature, group: int) -> dict[str, Any]:
     return {"dtype_out": DType.FP8_E4M3FN, "scale_elements": scales, "dtype_scale": DType.FP32}
 
 
-@traced_as("_C::static_scaled_fp8_quant", "_C::dynamic_scaled_fp8_quant", "_C::dynamic_per_token_scaled_fp8_quant")
-def _fp8_quant(op: OpSignature) -> GroupQuant:
-    """(out, x, scales, ...)."""
-    return quantized(op, 1, out=0, scale=2)
-
-
 @traced_as("_C::scaled_fp4_quant")
 def _fp4_quant(op: OpSignature) -> GroupQuant:
     """(out, x, scales, scale of the tensor); later (x, scale of the tensor, layout): an FP8 scale per 16 values."""
@@ -271,18 +203,6 @@ def _fp4_quant(op: OpSignature) -> GroupQuant:
         return quantized(op, 1, out=0, scale=2)
     groups = math.prod(op.shape(0)) // 16
     return quantized(op, 0, dtype_out=DType.FP4_E2M1, scale_elements=groups, dtype_scale=DType.FP8_E4M3FN)
-
-
-@traced_as("_C::static_scaled_int8_quant", "_C::dynamic_scaled_int8_quant")
-def _int8_quant(op: OpSignature) -> GroupQuant:
-    """(out, x, scales, zero points)."""
-    return quantized(op, 1, out=0, scale=2)
-
-
-@traced_as("_C::silu_and_mul", "_C::gelu_and_mul", "_C::gelu_tanh_and_mul", "_C::silu_and_mul_quant")
-def _gated(op: OpSignature) -> UnaryElementwise:
-    """(out, x)."""
-    return gated(op)
 
 
 @traced_as("_C::rotary_embedding")
@@ -295,18 +215,6 @@ def _rope(op: OpSignature) -> RoPE:
 def _fused_experts(op: OpSignature) -> MoEFused:
     """(hidden_states, w1, w2, topk_weights [t,k], topk_ids, ...); GPTQ and AWQ hold two INT4 weights per byte."""
     return fused_experts(op, 0, 1, 2, top_k=op.shape(3, rank=2)[1], packed_as=DType.INT4)
-
-
-@traced_as("_moe_C::topk_softmax", "_moe_C::moe_sum", "_moe_C::moe_align_block_size", "TopK", "SortTokens")
-def _moe_aux(op: OpSignature) -> MoEAux:
-    """``TopK`` and ``SortTokens`` are the routing of the Triton kernels that vLLM ships for gpt-oss."""
-    return all_operands(op)
-
-
-@traced_as("_C_custom_ar::all_reduce", "_C_custom_ar::qr_all_reduce")
-def _all_reduce(op: OpSignature) -> CustomCollective:
-    """(handle, x, out, ...)."""
-    return exchanged(op, "all_reduce", 1, 2)
 
 
 @traced_as("pseudo_op::moe_gptq_awq_up", "pseudo_op::moe_gptq_awq_down")
@@ -452,3 +360,49 @@ def _triton_product(op: OpSignature) -> MoEUp | MoEDown:
 
 #: A whole layer: neither the width of its experts nor its top-k is among the arguments.
 MOE_LAYER = CategoryOf(category="MoE_unfused", names=("vllm::moe_forward", "vllm::moe_forward_shared"))
+
+
+#: Calls that only say where the operands stand, by the arguments as they are recorded.
+BINDINGS = (
+    # (q [t,hq,d], k [t,hkv,d], v, ...). The type of the cache is not among the arguments: that of k is taken
+    bind(
+        paged_attention, "vllm::unified_attention_with_output", "vllm::unified_attention", per_step=True, q=0, k=1, v=2,
+    ),
+    # (mixed_qkv, b, a, core_attn_out, layer_name)
+    bind(gated_delta_rule, "vllm::gdn_attention_core"),
+    # (A [m,k], B [n,k], A scales, B scales, ...): 16-bit output
+    bind(
+        times_transposed, "vllm::rocm_aiter_triton_gemm_a8w8_blockscale",
+        "vllm::_rocm_aiter_preshuffled_per_token_w8a8_gemm", "vllm::rocm_aiter_gemm_a8w8_blockscale", scales=(2, 3),
+        dtype_out=DType.BF16,
+    ),
+    # (out, x, weight, epsilon)
+    bind(rms_norm, "_C::rms_norm", x=1, weight=2, out=0),
+    # (x, residual, weight, epsilon): the C++ op in place
+    bind(rms_norm, "_C::fused_add_rms_norm", x=0, weight=2, residual=True),
+    bind(rms_norm, "vllm::rocm_aiter_rmsnorm2d_fwd_with_add", leaf_only=True, x=0, weight=2, residual=True),
+    # (out, x, weight, scale of the tensor, epsilon)
+    bind(rms_norm, "_C::rms_norm_static_fp8_quant", x=1, weight=2, out=0, scale=3, quantized=True),
+    # (out, x, residual, weight, scale of the tensor, epsilon)
+    bind(
+        rms_norm, "_C::fused_add_rms_norm_static_fp8_quant", x=1, weight=3, out=0, scale=4, quantized=True,
+        residual=True,
+    ),
+    # (x, weight, epsilon)
+    bind(rms_norm, "vllm::rocm_aiter_rms_norm", leaf_only=True, x=0, weight=1),
+    # (x, weight, epsilon, residual, ...): the padding is left out
+    bind(rms_norm, "vllm::rocm_aiter_triton_add_rmsnorm_pad", x=0, weight=1, residual=True),
+    # (out, x, scales, ...)
+    bind(
+        quantized, "_C::static_scaled_fp8_quant", "_C::dynamic_scaled_fp8_quant",
+        "_C::dynamic_per_token_scaled_fp8_quant", x=1, out=0, scale=2,
+    ),
+    # (out, x, scales, zero points)
+    bind(quantized, "_C::static_scaled_int8_quant", "_C::dynamic_scaled_int8_quant", x=1, out=0, scale=2),
+    # (out, x)
+    bind(gated, "_C::silu_and_mul", "_C::gelu_and_mul", "_C::gelu_tanh_and_mul", "_C::silu_and_mul_quant"),
+    # ``TopK`` and ``SortTokens`` are the routing of the Triton kernels that vLLM ships for gpt-oss
+    bind(all_operands, "_moe_C::topk_softmax", "_moe_C::moe_sum", "_moe_C::moe_align_block_size", "TopK", "SortTokens"),
+    # (handle, x, out, ...)
+    bind(exchanged, "_C_custom_ar::all_reduce", "_C_custom_ar::qr_all_reduce", kind="all_reduce", x=1, out=2),
+)  # fmt: skip

@@ -7,8 +7,10 @@ from functools import cache
 from tracelens.perf_models.base import (
     CategoryOf,
     Like,
+    Moved,
     PerfModel,
     WorkColumns,
+    bind,
     category_of,
     recorded_as,
     total_bytes,
@@ -86,14 +88,14 @@ __all__ = [
     "GEMMBackward", "GroupQuant", "GroupedGEMM", "GroupedGEMMBackward", "GroupedGEMMVariableK",
     "HyperConnectionCoefficients", "HyperConnectionPost", "HyperConnectionPostPre", "HyperConnectionPre",
     "IndexerScores", "IndexerScoresBackward", "InferenceAttention", "InferenceStep", "InnerOp", "KernelPattern", "Like",
-    "LinearAttention", "LinearAttentionBackward", "MambaChunkScan", "MoEAux", "MoEDown", "MoEFused", "MoEUp",
+    "LinearAttention", "LinearAttentionBackward", "MambaChunkScan", "MoEAux", "MoEDown", "MoEFused", "MoEUp", "Moved",
     "Movement", "MultiTensor", "Normalization", "NormalizationBackward", "OpCall", "Operand", "PerfModel",
     "PooledLookup", "PooledLookupBackward", "Pooling", "PoolingBackward", "RMSNorm", "RMSNormBackward", "Reduce",
     "RoPE", "RoPEBackward", "SDPABackward", "SelectiveAttention", "SelectiveAttentionBackward", "Softmax",
     "SoftmaxBackward", "Sort", "SparseAttention", "StateSpaceScan", "StateSpaceScanBackward", "TopKRows",
-    "UnaryElementwise", "WorkColumns", "annotated_as", "annotation_readers", "attention_sums", "bindings", "categories",
-    "category_of", "classify", "holds_ops", "inverses", "kernel_patterns", "pattern_bindings", "recorded_as",
-    "recorded_signature", "total_bytes", "traced_as",
+    "UnaryElementwise", "WorkColumns", "annotated_as", "annotation_readers", "attention_sums", "bind", "bindings",
+    "categories", "category_of", "classify", "holds_ops", "inverses", "kernel_patterns", "pattern_bindings",
+    "recorded_as", "recorded_signature", "total_bytes", "traced_as",
 ]  # fmt: skip
 
 _CALLED: dict[type[PerfModel], str] = {

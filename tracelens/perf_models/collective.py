@@ -304,7 +304,8 @@ class EPComm(PerfModel):
             return replace(mirrored, tokens=tokens, hidden=hidden, dtype=dtype)
         if self.phase == DISPATCH:
             # What comes back has the 16-bit type of the experts' results, whatever was sent
-            return replace(mirrored, rows=self.rows, own_tokens=self.tokens, dtype=_widened(self.dtype))
+            widened = DType.BF16 if self.dtype is not None and self.dtype.bits < 16 else self.dtype
+            return replace(mirrored, rows=self.rows, own_tokens=self.tokens, dtype=widened)
         return replace(mirrored, rows=self.tokens if self.phase == COMBINE else self.rows)
 
     def parameters(self) -> dict[str, Any]:
@@ -314,10 +315,6 @@ class EPComm(PerfModel):
             "experts": self.experts, "copies": None if copies is None else round(copies, 4),
             "remote_share": self.remote_share, "ranks": self.ranks,
         }  # fmt: skip
-
-
-def _widened(dtype: DType | None) -> DType | None:
-    return DType.BF16 if dtype is not None and dtype.bits < 16 else dtype
 
 
 def recorded_tokens(op: OpSignature) -> tuple[tuple[int, int], DType | None] | None:

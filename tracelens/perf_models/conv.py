@@ -240,13 +240,13 @@ def _conv_or_by_its_result(op: OpSignature, *, bias: int | None = 2, **slots: An
     return replace(forward, bias=bias is not None and op.has(bias))
 
 
-def _depthwise(op: OpSignature, **slots: int) -> Conv:
+def _depthwise(op: OpSignature, **slots: Any) -> Conv:
     """One group per channel of x."""
     model = conv_of(op, groups=None, **slots)
     return replace(model, groups=model.x[1])
 
 
-def _with_flag(op: OpSignature, *, transposed: int, **slots: int) -> Conv:
+def _with_flag(op: OpSignature, *, transposed: int, **slots: Any) -> Conv:
     return conv_of(op, transposed=bool(op.integer(transposed)), **slots)
 
 

@@ -14,6 +14,7 @@ from tracelens.perf_models.base import (
     Moved,
     PerfModel,
     aten,
+    bind,
     scalar_type,
     total_bytes,
     traced_as,
@@ -129,15 +130,16 @@ def _index_select(op: OpSignature) -> Movement:
     return lookup(operand(op, 0), operand(op, 2), elements)
 
 
-@traced_as("aten::gather", leaf_only=True, category="index")
-def _gather(op: OpSignature) -> Movement:
-    """(x, dim, index, ...): one element per index."""
-    return lookup(operand(op, 0), operand(op, 2), prod(op.shape_or_scalar(2)))
+def _picked(op: OpSignature, *, index: int) -> Movement:
+    """One element of tensor 0 per index."""
+    return lookup(operand(op, 0), operand(op, index), prod(op.shape_or_scalar(index)))
 
 
-@traced_as("aten::take_along_dim", "aten::take", leaf_only=True, category="index")
-def _take(op: OpSignature) -> Movement:
-    return lookup(operand(op, 0), operand(op, 1), prod(op.shape_or_scalar(1)))
+PICKING_OPS = (
+    # (x, dim, index, ...), (x, index, ...)
+    bind(_picked, "aten::gather", leaf_only=True, category="index", index=2),
+    bind(_picked, *aten("take_along_dim take"), leaf_only=True, category="index", index=1),
+)
 
 
 @traced_as(

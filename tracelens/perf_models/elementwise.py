@@ -579,7 +579,7 @@ def _foreach_lerp(op: OpSignature) -> MultiTensor:
     return _lists(op, flops=3, reads=3 if op.dtype_text(2) == "TensorList" else 2, writes=1)
 
 
-def _row(names: str, *suffixes: str, **counts: int) -> partial[MultiTensor]:
+def _row(names: str, *suffixes: str, **counts: Any) -> partial[MultiTensor]:
     return bind(_lists, *aten(names, *suffixes), leaf_only=True, asks=(KERNEL,), **counts)
 
 

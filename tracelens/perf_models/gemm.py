@@ -602,7 +602,7 @@ def _grouped(
     One of PyTorch's FP4 elements along k holds two values. Scales of an unknown type take a byte, as those of MX do.
     """
     a, b = op.shape(0), op.shape(1)
-    (packed, dtype), (_, dtype_b) = (_values_of(op.dtype(slot)) for slot in (0, 1))
+    (packed, dtype), (_, dtype_b) = (_values(op.dtype(slot)) for slot in (0, 1))
     common: dict[str, Any] = {"dtype": dtype, "dtype_b": dtype_b, "dtype_out": Like.FIRST if out is None else out}
     common["padded"] = op.has(offsets)
     if scales:
@@ -618,10 +618,6 @@ def _grouped(
         groups = op.shape(offsets, rank=1)[0]
         return GroupedGEMMVariableK(m=packed * a[1], k=a[0], n=b[1], groups=groups, **common)
     return None
-
-
-def _values_of(dtype: DType | None) -> tuple[int, DType | None]:
-    return (1, None) if dtype is None else dtype.values
 
 
 @recorded_as("aten::_grouped_mm")

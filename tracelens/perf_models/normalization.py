@@ -5,7 +5,6 @@ several residual streams.
 from __future__ import annotations
 
 import re
-from dataclasses import replace
 from math import prod
 from typing import Any, ClassVar, TypeVar
 
@@ -75,7 +74,7 @@ class Normalization(PerfModel):
         n = self.elements
         return 2 * n + 6 * self.channels + (3 * n if self.training else 0) + (n if self.residual else 0)
 
-    def moved(self) -> Moved:
+    def moved(self) -> Moved | None:
         n = self.elements
         return (
             (n * (3 if self.residual else 1), self.dtype),
@@ -382,7 +381,9 @@ def _over_last_dims(
 def _over_last_dims_backward(op: OpSignature, *, kind: type[N], mask: int, is_masked: bool = True, **slots: int) -> N:
     """(dy, x, normalized_shape, ...); without ``is_masked`` the mask may be missing, and the bytes are unknown then."""
     model = _over_last_dims(op, kind=kind, x=1, dims=2, dtype_out=op.dtype(0), **slots)
-    return replace(model, output_mask=_mask(op, mask) if is_masked or op.literal(mask) is not None else None)
+    return with_fields_of(
+        model, kind, output_mask=_mask(op, mask) if is_masked or op.literal(mask) is not None else None
+    )
 
 
 @traced_as("aten::group_norm", "aten::miopen_group_norm", "aten::cudnn_group_norm")

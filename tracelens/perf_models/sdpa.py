@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from math import inf, prod
 from typing import Any, ClassVar, Literal, NamedTuple, TypeAlias, TypeVar
 
@@ -286,6 +287,11 @@ def _of_slots(op: OpSignature, first: int, *, heads: int, **fields: Any) -> SDPA
     )  # fmt: skip
 
 
+def gradients_of(op: OpSignature, *, forward: Callable[..., SDPA], **slots: Any) -> SDPABackward:
+    """The gradients of what ``forward`` reads in these slots."""
+    return forward(op, **slots).backward()
+
+
 def causal(recorded: Any, aligned: Mask) -> Mask | None:
     """The mask that a recorded ``is_causal`` flag means; None when it was not recorded."""
     if not isinstance(recorded, bool | int):
@@ -323,12 +329,6 @@ def biased(op: OpSignature, index: int, gradient: bool = False) -> dict[str, Any
     }
 
 
-def _asks_for(op: OpSignature, index: int, position: int) -> bool:
-    """Whether the recorded list of truth values ``index`` asks for gradient ``position``."""
-    asked = op.literal(index)
-    return isinstance(asked, list | tuple) and len(asked) > position and asked[position] is True
-
-
 def _probability(value: Any) -> float | None:
     return float(value) if isinstance(value, int | float) else None
 
@@ -347,13 +347,9 @@ def _scaled_dot_product(
     fields["mask"] = causal(op.literal(is_causal), "top_left")
     fields["dropout"] = _probability(op.literal(dropout))
     if bias is not None:
-        fields |= biased(op, bias, asked is not None and _asks_for(op, *asked))
+        wanted, at = (op.literal(asked[0]), asked[1]) if asked else (None, 0)
+        fields |= biased(op, bias, isinstance(wanted, list | tuple) and len(wanted) > at and wanted[at] is True)
     return heads_then_rows(op, first, **fields)
-
-
-def _scaled_dot_product_backward(op: OpSignature, **slots: Any) -> SDPABackward:
-    """(dO, q, k, v, ...)."""
-    return _scaled_dot_product(op, first=1, **slots).backward()
 
 
 DENSE_OPS = (
@@ -376,66 +372,60 @@ DENSE_OPS = (
     bind(_scaled_dot_product, "aten::scaled_dot_product_attention", leaf_only=True, dropout=4, is_causal=5, bias=3),
     # (dO, q, k, v, out, logsumexp, cum_seq_q, cum_seq_k, max_q, max_k, dropout_p, is_causal, ...)
     bind(
-        _scaled_dot_product_backward, "aten::_scaled_dot_product_flash_attention_backward", dropout=10, is_causal=11,
-        flash=True,
+        gradients_of, "aten::_scaled_dot_product_flash_attention_backward", forward=_scaled_dot_product, first=1,
+        dropout=10, is_causal=11, flash=True,
     ),
     # (dO, q, k, v, out, logsumexp, dropout_p, is_causal, attn_mask, scale)
     bind(
-        _scaled_dot_product_backward, "aten::_scaled_dot_product_flash_attention_for_cpu_backward", dropout=6,
-        is_causal=7, bias=8, flash=True,
+        gradients_of, "aten::_scaled_dot_product_flash_attention_for_cpu_backward", forward=_scaled_dot_product,
+        first=1, dropout=6, is_causal=7, bias=8, flash=True,
     ),
     # (dO, q, k, v, attn_bias, out, logsumexp, seed, offset, dropout_p, grad_input_mask, is_causal)
     bind(
-        _scaled_dot_product_backward, "aten::_scaled_dot_product_efficient_attention_backward", dropout=9, is_causal=11,
-        bias=4, asked=(10, 3), flash=False,
+        gradients_of, "aten::_scaled_dot_product_efficient_attention_backward", forward=_scaled_dot_product, first=1,
+        dropout=9, is_causal=11, bias=4, asked=(10, 3), flash=False,
     ),
     # (dO, q, k, v, out, logsumexp, seed, offset, bias, cum_q, cum_k, max_q, max_k, dropout_p, is_causal)
     bind(
-        _scaled_dot_product_backward, "aten::_scaled_dot_product_cudnn_attention_backward", dropout=13, is_causal=14,
-        bias=8, flash=False,
+        gradients_of, "aten::_scaled_dot_product_cudnn_attention_backward", forward=_scaled_dot_product, first=1,
+        dropout=13, is_causal=14, bias=8, flash=False,
     ),
 )  # fmt: skip
 
 
-def _flash(
-    op: OpSignature, *, first: int, lengths: int, longest: int, dropout: int, is_causal: int, window: int
-) -> SDPA:
+def _flash(op: OpSignature, *, first: int, lengths: int, is_causal: int, window: int) -> SDPA:
     """flash-attn's own kernel, whose causal mask is anchored at the bottom right.
 
-    Packed where slots ``lengths`` and the next hold running lengths of queries and keys.
+    Packed where slots ``lengths`` and the next hold running lengths of queries and keys; the longest ones follow. The
+    dropout stands before ``is_causal``.
     """
     fields: dict[str, Any] = {
         "mask": causal(op.literal(is_causal), "bottom_right"),
-        "dropout": _probability(op.literal(dropout)),
+        "dropout": _probability(op.literal(is_causal - 1)),
         "flash": True,
         **windowed(op, window, window + 1, op.literal(is_causal)),
     }
     if not op.has(lengths) and len(op.shape(first)) != 3:
         return rows_then_heads(op, first, **fields)
     sequences = op.shape(lengths, rank=1)[0] - 1 if op.has(lengths) else None
-    q_max, kv_max = (value if isinstance(value := op.literal(longest + i), int) else None for i in range(2))
+    q_max, kv_max = (value if isinstance(value := op.literal(lengths + i), int) else None for i in (2, 3))
     return packed(op, first, sequences=sequences, longest_q=q_max, longest_kv=kv_max, **fields)
 
 
-def _flash_backward(op: OpSignature, **slots: int) -> SDPABackward:
-    return _flash(op, first=1, **slots).backward()
+def _efficient(op: OpSignature, *, first: int, lengths: int, dropout: int, mask: int) -> SDPA:
+    """xFormers' kernel, laid out ``b s h d``, packed where slot ``lengths`` holds running lengths.
 
-
-def _efficient(
-    op: OpSignature, *, first: int, bias: int, lengths: int, dropout: int, mask: int, window: int, asked: int | None
-) -> SDPA:
-    """xFormers' kernel, laid out ``b s h d``, packed when slot ``lengths`` holds running lengths.
-
-    Its window counts a query's own key; 0 or nothing is no window. ``asked``: whether the bias has a gradient.
+    The bias follows v; behind a backward's ``mask`` stands whether it has a gradient, and four slots behind the mask
+    the window, which counts a query's own key: 0 or nothing is no window.
     """
     masks: dict[Any, Mask] = {0: "none", 1: "top_left", 2: "bottom_right"}
-    size = op.literal(window)
+    window = op.literal(mask + 4)
     fields: dict[str, Any] = {
         "mask": masks.get(op.literal(mask)),
         "dropout": _probability(op.literal(dropout)),
         "flash": False,
-        "window": size if _is_limit(size) and size > 0 else None,
-        **biased(op, bias, asked is not None and op.literal(asked) is True),
+        "window": window if _is_limit(window) and window > 0 else None,
+        **biased(op, first + 3, first > 0 and op.literal(mask + 1) is True),
     }
     if not op.has(lengths):
         return rows_then_heads(op, first, **fields)
@@ -446,30 +436,22 @@ def _efficient(
     return _of_slots(op, first, heads=2, b=sequences, tokens_q=q[1], tokens_kv=k[1], s_q=s_q, s_kv=s_kv, **fields)
 
 
-def _efficient_backward(op: OpSignature, **slots: int) -> SDPABackward:
-    return _efficient(op, first=1, **slots).backward()
-
-
 PACKED_OPS = (
     # (q, k, v, cum_seq_q, cum_seq_k, max_q, max_k, dropout_p, is_causal, return_debug_mask, scale, window_size_left,
     # window_size_right, ...)
-    bind(_flash, "aten::_flash_attention_forward", first=0, lengths=3, longest=5, dropout=7, is_causal=8, window=11),
+    bind(_flash, "aten::_flash_attention_forward", first=0, lengths=3, is_causal=8, window=11),
     # (dO, q, k, v, out, logsumexp, cum_seq_q, cum_seq_k, max_q, max_k, dropout_p, is_causal, rng_state, unused, scale,
     # window_size_left, window_size_right)
-    bind(_flash_backward, "aten::_flash_attention_backward", lengths=6, longest=8, dropout=10, is_causal=11, window=15),
+    bind(gradients_of, "aten::_flash_attention_backward", forward=_flash, first=1, lengths=6, is_causal=11, window=15),
     # (q, k, v, bias, cu_seqlens_q, cu_seqlens_k, max_q, max_k, dropout_p, custom_mask_type, compute_log_sumexp, scale,
     # seqlen_k, window_size)
-    bind(
-        _efficient, "aten::_efficient_attention_forward", first=0, bias=3, lengths=4, dropout=8, mask=9, window=13,
-        asked=None,
-    ),
+    bind(_efficient, "aten::_efficient_attention_forward", first=0, lengths=4, dropout=8, mask=9),
     # (dO, q, k, v, bias, out, cu_seqlens_q, cu_seqlens_k, max_q, max_k, logsumexp, dropout_p, seed, offset,
     # custom_mask_type, bias_requires_grad, scale, num_splits_key, window_size, ...)
     bind(
-        _efficient_backward, "aten::_efficient_attention_backward", bias=4, lengths=6, dropout=11, mask=14, window=18,
-        asked=15,
+        gradients_of, "aten::_efficient_attention_backward", forward=_efficient, first=1, lengths=6, dropout=11, mask=14
     ),
-)  # fmt: skip
+)
 
 
 def _recorded_operands(model: SDPA) -> tuple[Slot, Slot, Slot]:

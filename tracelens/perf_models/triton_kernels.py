@@ -256,13 +256,15 @@ def traffic(
     slices of one tensor are loaded is not recorded, so the whole is the most. A tensor updated in place is read and
     written.
     """
+    # A look-up reads one element per iteration, and a slice that is only moved as well.
+    may_be_sliced = ops is None or not (_LOOKS_UP & set(ops) or set(ops) <= MOVES)
     rows = {i: n for i in range(len(tensors)) if (n := _looked_up(tensors, i)) is not None}
     least, most = [], []
     for i, tensor in enumerate(tensors):
         whole = rows.get(i, tensor.elements)
         moved = min(whole, space.total) if space.recorded else whole
         least.append((moved, tensor.dtype))
-        most.append((whole if _may_be_sliced(ops) else moved, tensor.dtype))
+        most.append((whole if may_be_sliced else moved, tensor.dtype))
     updates = updates_first(tensors, space, ops, reduces=reduces)
     if updates is not False:
         most.append(most[0])
@@ -272,11 +274,6 @@ def traffic(
 
 
 _LOOKS_UP = frozenset({"embedding", "gather", "index", "index_select", "_unsafe_index"})
-
-
-def _may_be_sliced(ops: tuple[str, ...] | None) -> bool:
-    """A look-up reads one element per iteration, and a slice that is only moved as well."""
-    return ops is None or not (_LOOKS_UP & set(ops) or set(ops) <= MOVES)
 
 
 def _looked_up(tensors: tuple[Argument, ...], table: int) -> int | None:
@@ -318,7 +315,8 @@ def _ops_update_first(
 ) -> bool | None:
     """What the ops say where the first tensor and the last could both hold a result."""
     first, last = tensors[0], tensors[-1]
-    if last.elements == first.elements and len(first.shape) > len(last.shape) and _reads_product(ops):
+    reads_product = "_unsafe_view" in ops or ("view" in ops and bool(PRODUCTS & set(ops)))
+    if last.elements == first.elements and len(first.shape) > len(last.shape) and reads_product:
         return True
     arithmetic = set(ops) - MOVES
     full = sum(t.elements >= space.total for t in tensors)
@@ -333,10 +331,6 @@ def _ops_update_first(
 def _may_hold_result(tensor: Argument, space: Iterations, reduces: bool) -> bool:
     """A kernel writes an element per iteration or, of a reduction, per result; into a part of a larger tensor too."""
     return tensor.elements >= space.total or (reduces and tensor.elements == space.results)
-
-
-def _reads_product(ops: tuple[str, ...]) -> bool:
-    return "_unsafe_view" in ops or ("view" in ops and bool(PRODUCTS & set(ops)))
 
 
 #: The attribute that says which compiler made a kernel.
