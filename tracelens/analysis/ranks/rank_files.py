@@ -53,9 +53,8 @@ def find_traces(given: Iterable[str]) -> list[Path]:
         path = Path(text)
         try:
             if path.is_dir():
-                files = [
-                    f for f in path.rglob("*") if f.is_file() and f.name.endswith(TRACE_ENDINGS) and not _is_report(f)
-                ]
+                files = [f for f in path.rglob("*") if f.is_file() and f.name.endswith(TRACE_ENDINGS)]
+                files = [f for f in files if not any(part.endswith(".report") for part in f.parts)]
             elif path.exists():
                 files = [path]
             else:
@@ -147,10 +146,6 @@ def parse_ranks(text: str) -> frozenset[int]:
 
 def _natural(path: Path) -> list[tuple[int, str]]:
     return [(int(part), "") if part.isdecimal() else (-1, part) for part in _DIGITS.split(str(path))]
-
-
-def _is_report(path: Path) -> bool:
-    return any(part.endswith(".report") for part in path.parts)
 
 
 #: Called with (ranks done, ranks in all).
