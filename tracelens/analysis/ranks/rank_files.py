@@ -53,8 +53,9 @@ def find_traces(given: Iterable[str]) -> list[Path]:
         path = Path(text)
         try:
             if path.is_dir():
-                files = [f for f in path.rglob("*") if f.is_file() and f.name.endswith(TRACE_ENDINGS)]
-                files = [f for f in files if not any(part.endswith(".report") for part in f.parts)]
+                files = [
+                    f for f in path.rglob("*") if f.is_file() and f.name.endswith(TRACE_ENDINGS) and not _is_report(f)
+                ]
             elif path.exists():
                 files = [path]
             else:
@@ -142,6 +143,10 @@ def parse_ranks(text: str) -> frozenset[int]:
             raise UsageError(f"ranks are numbers and ranges like 0-3,8; got {text!r}")
         ranks.update(range(int(match[1]), int(match[2] or match[1]) + 1))
     return frozenset(ranks)
+
+
+def _is_report(path: Path) -> bool:
+    return any(part.endswith(".report") for part in path.parts)
 
 
 def _natural(path: Path) -> list[tuple[int, str]]:
