@@ -274,21 +274,13 @@ class Timeline:
         """Rows as in the ``gpu_timeline`` sheet: type, time_us, percent_of_window."""
         import pandas as pd
 
-        rows = {
-            "computation_time": self.computation_ns,
-            "exposed_comm_time": self.exposed_comm_ns,
-            "exposed_memcpy_time": self.exposed_memcpy_ns,
-            "busy_time": self.busy_ns,
-            "idle_time": self.idle_ns,
-            "total_time": self.total_ns,
-            "total_comm_time": self.total_comm_ns,
-            "total_memcpy_time": self.total_memcpy_ns,
-        }
+        parts = ("computation", "exposed_comm", "exposed_memcpy", "busy", "idle", "total", "total_comm", "total_memcpy")
+        times: list[int] = [getattr(self, f"{part}_ns") for part in parts]
         return pd.DataFrame(
             {
-                "type": list(rows),
-                "time_us": [ns / NS_PER_US for ns in rows.values()],
-                "percent_of_window": [100 * ns / self.total_ns if self.total_ns else 0.0 for ns in rows.values()],
+                "type": [f"{part}_time" for part in parts],
+                "time_us": [ns / NS_PER_US for ns in times],
+                "percent_of_window": [100 * ns / self.total_ns if self.total_ns else 0.0 for ns in times],
             }
         )
 

@@ -155,14 +155,6 @@ class Calls:
         return replace(self, first_event=place[self.first_event], events=place[self.events])
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Launchers:
-    """One entry per op that launched kernels itself."""
-
-    row: RowColumn
-    subtree_ns: Ints
-
-
 def busy_by_op(activity: DeviceActivity, events: Codes, op: Codes, ops: int) -> Ints:
     """Busy union (ns) of the events paired with each op 0..ops-1.
 
@@ -178,15 +170,14 @@ def busy_by_op(activity: DeviceActivity, events: Codes, op: Codes, ops: int) -> 
     return total + union_by_group(op[shared], activity.start[e], activity.end[e], ops)
 
 
-def launchers(table: TraceTable, activity: DeviceActivity, events: Codes, ops: RowColumn) -> Launchers:
-    """Subtree time of every launching op; ``events, ops`` from ``ops_above``."""
+def launchers(table: TraceTable, activity: DeviceActivity, events: Codes, ops: RowColumn) -> tuple[RowColumn, Ints]:
+    """(every op that launched kernels itself, its subtree time in ns); ``events, ops`` from ``ops_above``."""
     linked = activity.of_ops()
     rows = distinct_rows(activity.op[linked], len(table))
     place: RowColumn = np.full(len(table), -1, np.int32)
     place[rows] = np.arange(len(rows))
     wanted = place[ops] >= 0
-    subtree = busy_by_op(activity, events[wanted], place[ops[wanted]], len(rows))
-    return Launchers(row=rows, subtree_ns=subtree)
+    return rows, busy_by_op(activity, events[wanted], place[ops[wanted]], len(rows))
 
 
 def direct_calls(activity: DeviceActivity, category: Labels) -> Calls:

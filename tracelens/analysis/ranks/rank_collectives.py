@@ -84,12 +84,14 @@ def nccl_long_frame(job: JobContext) -> pd.DataFrame:
     exchange = column("is_exchange").astype(bool) & (calls.instance >= 0)
     group = column("group")
     group[exchange] = labels[calls.channel_of[calls.instance[exchange]]]
+    fields = {"collective": "name", "group_size": "size", "dtype": "dtype"}
+    fields |= {"in_nelems": "elements_in", "out_nelems": "elements_out"}
     return pd.DataFrame(
         {
             "rank": np.array(calls.ranks, np.int64)[calls.rank] if n else np.zeros(0, np.int64),
             "collective_id": _known(calls.instance),
             "group_name": group,
-            **{key: column(key) for key in ("name", "size", "dtype", "elements_in", "elements_out")},
+            **{key: column(field) for key, field in fields.items()},
             "in_split": [None if s is None else str(list(s)) for s in column("in_split")],
             "out_split": [None if s is None else str(list(s)) for s in column("out_split")],
             "stream": column("stream"),
@@ -102,12 +104,7 @@ def nccl_long_frame(job: JobContext) -> pd.DataFrame:
             "in_mb": [None if b is None else b / BYTES_PER_MB for b in column("in_bytes")],
             "out_mb": [None if b is None else b / BYTES_PER_MB for b in column("out_bytes")],
         }
-    ).rename(
-        columns={
-            "name": "collective", "size": "group_size", "elements_in": "in_nelems",
-            "elements_out": "out_nelems",
-        }
-    )  # fmt: skip
+    )
 
 
 def _known(numbers: Ints) -> npt.NDArray[np.object_]:

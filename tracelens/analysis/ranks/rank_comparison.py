@@ -131,7 +131,8 @@ def _unmatched(calls: JobCalls, found: matching.Instances) -> Iterator[Notice]:
     if alone:
         by_rank = np.bincount(calls.rank[without], minlength=len(calls.ranks))
         most = int(by_rank.argmax())
-        of_one = f", {_of_all(by_rank[most], alone)} of rank {calls.ranks[most]}" if 2 * by_rank[most] > alone else ""
+        count = "all" if by_rank[most] == alone else f"{by_rank[most]:,}"
+        of_one = f", {count} of rank {calls.ranks[most]}" if 2 * by_rank[most] > alone else ""
         text = f"{alone:,} of {len(calls.start):,} communication calls have no counterpart on another rank{of_one}"
         yield Notice(id="unmatched_calls", count=alone, text=text)
     sizes = [calls.channels[channel].size or 0 for channel in calls.channel_of.tolist()]
@@ -162,10 +163,6 @@ def _without_bandwidth(unsized: int, ungrouped: int, calls: JobCalls) -> str:
         return _of(unsized, calls, "have no bandwidth")
     rest = len(calls.start) - ungrouped
     return f"left out of bandwidths, which are of the other {rest:,}" if rest else "bandwidth is unknown"
-
-
-def _of_all(count: int, whole: int) -> str:
-    return "all" if count == whole else f"{count:,}"
 
 
 def _of(count: int, calls: JobCalls, what: str) -> str:

@@ -145,12 +145,12 @@ def parse_ranks(text: str) -> frozenset[int]:
     return frozenset(ranks)
 
 
-def _natural(path: Path) -> list[tuple[int, str]]:
-    return [(int(part), "") if part.isdecimal() else (-1, part) for part in _DIGITS.split(str(path))]
-
-
 def _is_report(path: Path) -> bool:
     return any(part.endswith(".report") for part in path.parts)
+
+
+def _natural(path: Path) -> list[tuple[int, str]]:
+    return [(int(part), "") if part.isdecimal() else (-1, part) for part in _DIGITS.split(str(path))]
 
 
 #: Called with (ranks done, ranks in all).

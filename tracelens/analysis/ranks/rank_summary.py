@@ -5,6 +5,7 @@ times, as a few small columns.
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from dataclasses import replace
 from math import prod
 from typing import Any
@@ -141,35 +142,35 @@ class CallReader:
         signature = -1 if op < 0 else (int(self._table.name[op]), int(self._table.signature[op]))
         calls = calls_above(self._table, self._tree, row) if collective else ()
         key = (int(activity.name[i]), int(self._table.signature[row]), signature, calls, above >= 0, stream)
-        code = self._known.get(key)
-        if code is None:
-            code = self._known[key] = len(self.messages)
-            self.messages.append(self._read(activity, i, collective=collective, stream=stream))
-        self.message.append(code)
-        self.op.append(self._op_call(above, self.messages[code]) if above >= 0 else -1)
+        message = self._add(key, lambda: self._read(activity, i, collective=collective, stream=stream))
+        self.op.append(self._op_call(above, message) if above >= 0 else -1)
+
+    def _add(self, key: tuple[Any, ...], read: Callable[[], CommunicationCall]) -> CommunicationCall:
+        """Notes one call more of those that are alike in ``key``; the first of them is read."""
+        if key not in self._known:
+            self._known[key] = len(self.messages)
+            self.messages.append(read())
+        self.message.append(self._known[key])
+        return self.messages[self._known[key]]
 
     def gloo_call(self, row: int) -> None:
         """Gloo works on host threads, and its slices say shapes but not the group: known where there is only one."""
         signature = self._table.signature_of(row)
-        key = ("gloo", signature)
-        code = self._known.get(key)
-        if code is None:
-            code = self._known[key] = len(self.messages)
-            group = next(iter(self._groups.values())) if len(self._groups) == 1 else None
-            name = signature.name.removeprefix(GLOO)
-            shape = signature.shapes[0] if signature.shapes else ()
-            elements = prod(shape) if shape and all(isinstance(n, int) for n in shape) else None
-            size = len(group.ranks) or None if group else None
-            times = size if name == "all_gather" else 1
-            self.messages.append(
-                _message(
-                    name=name, group=group.name if group else None, ranks=group.ranks or None if group else None,
-                    size=size, dtype=signature.dtype_text(0), elements_in=elements,
-                    elements_out=None if elements is None or times is None else elements * times, stream=-1,
-                )
-            )  # fmt: skip
-        self.message.append(code)
+        self._add(("gloo", signature), lambda: self._read_gloo(signature))
         self.op.append(-1)
+
+    def _read_gloo(self, signature: OpSignature) -> CommunicationCall:
+        group = next(iter(self._groups.values())) if len(self._groups) == 1 else None
+        name = signature.name.removeprefix(GLOO)
+        shape = signature.shapes[0] if signature.shapes else ()
+        elements = prod(shape) if shape and all(isinstance(n, int) for n in shape) else None
+        size = len(group.ranks) or None if group else None
+        times = size if name == "all_gather" else 1
+        return _message(
+            name=name, group=group.name if group else None, ranks=group.ranks or None if group else None,
+            size=size, dtype=signature.dtype_text(0), elements_in=elements,
+            elements_out=None if elements is None or times is None else elements * times, stream=-1,
+        )  # fmt: skip
 
     def is_point_to_point(self, calls: int) -> Bools:
         """Which of the first ``calls`` calls are sends or receives."""

@@ -40,9 +40,8 @@ RANKS_COLUMNS = column_set(
 @sheet("ranks", columns=RANKS_COLUMNS, order=510)
 def ranks_frame(job: JobContext) -> pd.DataFrame:
     """One row per rank: its trace and where its device's time went."""
-    rows = []
+    rows, parts = [], ("total", "computation", "exposed_comm", "total_comm", "idle")
     for rank, summary in sorted(job.ranks.items()):
-        line = summary.timeline
         rows.append(
             {
                 "rank": rank,
@@ -50,11 +49,7 @@ def ranks_frame(job: JobContext) -> pd.DataFrame:
                 "host": job.clocks.of_rank(rank).host,
                 "events": summary.events,
                 "communication_calls": len(summary.start),
-                "total_us": line.total_ns / NS_PER_US,
-                "computation_us": line.computation_ns / NS_PER_US,
-                "exposed_comm_us": line.exposed_comm_ns / NS_PER_US,
-                "total_comm_us": line.total_comm_ns / NS_PER_US,
-                "idle_us": line.idle_ns / NS_PER_US,
+                **{f"{part}_us": getattr(summary.timeline, f"{part}_ns") / NS_PER_US for part in parts},
                 "note": "; ".join(summary.notes) or None,
             }
         )

@@ -20,6 +20,7 @@ import numpy.typing as npt
 from tracelens.analysis.intervals import Ints
 from tracelens.analysis.loaded_trace import Trace
 from tracelens.analysis.reading.catalog import Catalog
+from tracelens.analysis.reading.engine_steps import annotations_of_steps
 from tracelens.lazy.records import dataclass
 from tracelens.perf_models.inference_attention import InferenceStep
 from tracelens.perf_models.surroundings import InnerOp, OpCall
@@ -491,15 +492,11 @@ def _occurrences(values: Ints, wanted: Ints) -> Iterator[int]:
 
 def annotated_steps(table: TraceTable, catalog: Catalog) -> list[tuple[int, int, object, InferenceStep]]:
     """(start, end, process, what it says) of every annotation of an inference step, the innermost last."""
-    rows = np.flatnonzero(table.kind == Kind.USER_ANNOTATION)
-    said = {code: catalog.inference_step(table.names[code]) for code in np.unique(table.name[rows]).tolist()}
-    found = []
-    for row in rows.tolist():
-        step = said[int(table.name[row])]
-        if step is not None:
-            start = int(table.start_ns[row])
-            found.append((start, start + int(table.duration_ns[row]), table.pid_of(row), step))
-    return sorted(found, key=lambda window: (window[0], -window[1]))
+    windows = [
+        (start := int(table.start_ns[row]), start + int(table.duration_ns[row]), table.pid_of(row), step)
+        for row, step in annotations_of_steps(table, catalog)
+    ]
+    return sorted(windows, key=lambda window: (window[0], -window[1]))
 
 
 def requests_at(table: TraceTable, steps: list[tuple[int, int, object, InferenceStep]], row: int) -> CapturedRequests:

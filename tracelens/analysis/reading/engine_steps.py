@@ -73,12 +73,9 @@ class InferenceSteps:
 
 def inference_steps(table: TraceTable, catalog: Catalog) -> InferenceSteps:
     """The annotations that an extension reads as an engine's step with requests; of nested ones the outer."""
-    rows = np.flatnonzero(table.kind == Kind.USER_ANNOTATION)
-    said = {code: catalog.inference_step(table.names[code]) for code in np.unique(table.name[rows]).tolist()}
     windows, engines = [], set()
-    for row in rows.tolist():
-        step = said[int(table.name[row])]
-        if step is not None and phase(step) is not None:
+    for row, step in annotations_of_steps(table, catalog):
+        if phase(step) is not None:
             start = int(table.start_ns[row])
             windows.append((start, -start - int(table.duration_ns[row]), step))
             engines |= {prefix for prefix in _ENGINES if table.name_of(row).startswith(prefix)}
@@ -89,6 +86,14 @@ def inference_steps(table: TraceTable, catalog: Catalog) -> InferenceSteps:
             steps.append(RecordedStep(number=len(steps), start_ns=start, end_ns=-end))
             found.append(step)
     return InferenceSteps(steps=steps, said=found, engine=next((_ENGINES[p] for p in _ENGINES if p in engines), ""))
+
+
+def annotations_of_steps(table: TraceTable, catalog: Catalog) -> list[tuple[int, InferenceStep]]:
+    """The row of every annotation of an inference step, and what it says."""
+    rows = np.flatnonzero(table.kind == Kind.USER_ANNOTATION)
+    said = {code: catalog.inference_step(table.names[code]) for code in np.unique(table.name[rows]).tolist()}
+    every = zip(rows.tolist(), table.name[rows].tolist(), strict=True)
+    return [(row, step) for row, code in every if (step := said[code]) is not None]
 
 
 def phase(step: InferenceStep) -> str | None:

@@ -9,7 +9,7 @@ these are the copies that its dispatch *receives*; over all ranks of a group as 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import cache
 from math import prod
@@ -46,15 +46,13 @@ _NO_TENSOR = ("Scalar", "TensorList", "ScalarList", "")
 
 def calls_above(table: TraceTable, tree: OpTree, row: int) -> tuple[OpSignature, ...]:
     """The signatures of the communication ops above a kernel's launch, innermost first."""
-    return tuple(_calls(table, tree, int(tree.launch[row])))
-
-
-def _calls(table: TraceTable, tree: OpTree, row: int) -> Iterator[OpSignature]:
-    while row >= 0:
-        name = table.name_of(row)
+    found, above = [], int(tree.launch[row])
+    while above >= 0:
+        name = table.name_of(above)
         if name == _RECORDER or name.startswith(_PREFIXES):
-            yield table.signature_of(row)
-        row = int(tree.parent[row])
+            found.append(table.signature_of(above))
+        above = int(tree.parent[above])
+    return tuple(found)
 
 
 def enclosing_attributes(table: TraceTable, calls: tuple[OpSignature, ...]) -> dict[str, Any]:
@@ -76,8 +74,7 @@ def enclosing_attributes(table: TraceTable, calls: tuple[OpSignature, ...]) -> d
         elements = sum(count for count, _ in tensors)
         found |= {"In msg nelems": elements, "dtype": tensors[0][1]}
         sources.append(f"dims of {call.name}")
-    outputs = (_tensor(call, 0) for call in calls if call.name in _OUTPUT_FIRST)
-    elements_out = next((tensor[0] for tensor in outputs if tensor is not None), None)
+    elements_out = next((tensor[0] for call in calls if (tensor := _output(call)) is not None), None)
     size, source = _size_and_source(table, kind, found.get("In msg nelems"), elements_out)
     if size is not None:
         found["Group size"] = size
@@ -107,6 +104,10 @@ def _tensor(call: OpSignature, place: int) -> tuple[int, str] | None:
     if shape is None or not dtype or dtype in _NO_TENSOR or not all(isinstance(n, int) for n in shape):
         return None
     return prod(shape), dtype
+
+
+def _output(call: OpSignature) -> tuple[int, str] | None:
+    return _tensor(call, 0) if call.name in _OUTPUT_FIRST else None
 
 
 @cache

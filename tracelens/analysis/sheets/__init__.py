@@ -6,7 +6,7 @@ A sheet is a function with the ``@sheet`` mark; one whose frame is an expression
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from functools import cache
+from functools import cache, partial
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
@@ -34,5 +34,6 @@ def sheet_row(
     title: str, order: int, json: int | None, meaning: str, frame: Frame, *columns: TableColumn | Iterable[TableColumn]
 ) -> Frame:
     """A sheet whose frame is one expression of the context; ``meaning``: what a row of it is. Else as ``@sheet``."""
-    frame.__doc__ = meaning
-    return sheet(title, columns=column_set(*columns), order=order, json=json)(frame)
+    row = partial(frame)
+    row.__doc__ = meaning
+    return sheet(title, columns=column_set(*columns), order=order, json=json)(row)

@@ -242,13 +242,17 @@ def measured_hbm(
     every = pd.concat([part for part in parts if part is not None] or [pd.DataFrame()])
     if every.empty:
         return None
-    # A sum is unknown where one of its values is
-    frame = every.groupby("kernel_name", sort=False).agg(lambda values: float(values.sum(skipna=False))).reset_index()
+    frame = every.groupby("kernel_name", sort=False).agg(_total).reset_index()
     frame = frame.sort_values("kernel_us", ascending=False, kind="stable", ignore_index=True)
     busy = frame["kernel_us"].where(frame["kernel_us"] > 0) * TERA_PER_S_IN_PER_US / BYTES_PER_MB
     frame["measured_tb_s"], frame["model_tb_s"] = frame["measured_mb"] / busy, frame["model_mb"] / busy
     frame["measured_over_model"] = frame["measured_mb"] / frame["model_mb"].where(frame["model_mb"] > 0)
     return frame
+
+
+def _total(values: pd.Series[float]) -> float:
+    """The sum, unknown where one of the values is."""
+    return float(values.sum(skipna=False))
 
 
 def _of_device(

@@ -21,7 +21,6 @@ from tracelens.analysis.attribution.calls import (
     Calls,
     ExecutedWork,
     KnownWork,
-    Launchers,
     Limits,
     direct_calls,
     executed_work,
@@ -221,16 +220,17 @@ def _shorten(name: str, width: int = 48) -> str:
 
 
 def launching_calls(
-    table: TraceTable, activity: DeviceActivity, launchers: Launchers, direct: Calls, apart: Codes | Bools
+    table: TraceTable, activity: DeviceActivity, own: tuple[RowColumn, Ints], direct: Calls, apart: Codes | Bools
 ) -> pd.DataFrame:
     """One row per distinct launching op call and category of its kernels: direct and subtree kernel time (us).
 
-    ``direct``: the same launchers as calls, one per category. A call of several categories has its subtree time in the
-    row of the one that took most; ``_calls`` counts it there only. Calls with another ``apart`` are in other rows.
+    ``own``: ops and their subtree time (ns); ``direct``: the same ops as calls, one per category. A call of several
+    categories has its subtree time in the row of the one that took most; ``_calls`` counts it there only. Calls with
+    another ``apart`` are in other rows.
     """
     group = Grouping(table, direct.row, direct.kernel_name, direct.category.code, apart)
-    main, place = _main_parts(direct), np.searchsorted(launchers.row, direct.row)
-    subtree = np.where(main, launchers.subtree_ns[place] / NS_PER_US, np.nan)
+    main, place = _main_parts(direct), np.searchsorted(own[0], direct.row)
+    subtree = np.where(main, own[1][place] / NS_PER_US, np.nan)
     times = {"direct_us": direct.kernel_ns / NS_PER_US, "subtree_us": subtree}
     frame = pd.DataFrame(
         {
@@ -286,7 +286,7 @@ def modelled_table(
     readings = work.readings
     kernel_name, categories = calls.kernel_name[group.first].tolist(), calls.category[group.first].tolist()
     names = [
-        _call_name(table.name_of(row), None if kernel < 0 else table.names[kernel], category)
+        table.name_of(row) + ("" if kernel < 0 else f"->{table.names[kernel]}{'' if category == COPY else SYNTHETIC}")
         for row, kernel, category in zip(group.example, kernel_name, categories, strict=True)
     ]
     frame = identity_of_groups(table, calls, group, categories, names)
@@ -370,12 +370,6 @@ def _add_models(frame: Columns, spoken: Sequence[Reading | None]) -> None:
     frame["computed_in"] = precision
     frame["work_at_most"] = [getattr(model, "at_most", "") or None for model in models]
     frame["perf_params"] = [None if m is None else repr(m.parameters()) for m in models]
-
-
-def _call_name(op: str, kernel: str | None, category: str) -> str:
-    if kernel is None:
-        return op
-    return f"{op}->{kernel}" if category == COPY else f"{op}->{kernel}{SYNTHETIC}"
 
 
 def _add_exchanges(frame: Columns, exchange: Sequence[ExpertExchange | None], wire: Floats) -> None:
@@ -557,11 +551,14 @@ def families(
         model = readings.readings[int(code[position])].model
         if model is None:
             continue
-        parameters = {f"{PARAMETER_PREFIX}{key}": _cell(value) for key, value in model.parameters().items()}
-        record = {"name": row["name"], **parameters}
-        record |= {key: row[key] for key in kept}
+        parameters = {
+            f"{PARAMETER_PREFIX}{key}": value if value is None or isinstance(value, _PLAIN) else repr(value)
+            for key, value in model.parameters().items()
+        }
+        record = {"name": row["name"], **parameters, **{key: row[key] for key in kept}}
         recorded = table.signature_of(int(row["example_row"]))
-        record |= {key: _as_list(getattr(recorded, argument)) for key, argument in _ARGUMENTS}
+        arguments = {key: getattr(recorded, argument) for key, argument in _ARGUMENTS}
+        record |= {key: None if value is None else repr(_as_lists(value)) for key, value in arguments.items()}
         record["nested"] = bool(nested[position])
         is_gradient = model.sheet == Reduce.family and in_backward[example[position]]
         frames.setdefault(REDUCE_BACKWARD if is_gradient else model.sheet, []).append(record)
@@ -581,19 +578,13 @@ _CALL_COLUMNS = (
 )  # fmt: skip
 
 
-def _cell(value: Any) -> Any:
-    if value is None or isinstance(value, bool | int | float | str):
-        return value
-    return repr(value)
+#: What a cell holds as it is.
+_PLAIN = (bool, int, float, str)
 
 
-def _as_list(value: tuple[Any, ...] | None) -> str | None:
+def _as_lists(value: Any) -> Any:
     """``((4,), ())`` as ``[[4], []]``: how the recorded arguments look in the file."""
-
-    def thaw(value: Any) -> Any:
-        return [thaw(v) for v in value] if isinstance(value, tuple) else value
-
-    return None if value is None else repr(thaw(value))
+    return [_as_lists(each) for each in value] if isinstance(value, tuple) else value
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
