@@ -389,11 +389,6 @@ def _compiled_together(one: Sequence[Call], other: Sequence[Call]) -> bool:
     return len(compiled[0] & compiled[1]) >= _LEAST_SHARED * max(len(compiled[0]), len(compiled[1]))
 
 
-def _is_nameless(call: Call) -> bool:
-    """Whether Inductor (PyTorch 2.0 to 2.2 by default) named a kernel by its arguments alone: ``triton__0d1d2de``."""
-    return call.kernel.startswith("triton__")
-
-
 #: How many pairs of steps are laid beside each other at most after the typical ones.
 _FURTHER_STEPS = 3
 #: Share of Triton kernels' names that both sides of one compilation have.
@@ -436,7 +431,8 @@ def _loose(one: Sequence[Call], other: Sequence[Call], tokens: Ints) -> set[int]
         token
         for call, token in zip(one, tokens.tolist(), strict=True)
         if token >= 0 and call.kernel.startswith("triton") and call_role(call) == STREAMING
-        if not together or _is_nameless(call)
+        # Named by its arguments alone: triton__0d1d2de (PyTorch 2.0 to 2.2 by default)
+        if not together or call.kernel.startswith("triton__")
     }
 
 

@@ -49,10 +49,11 @@ from tracelens.lazy.records import dataclass
 from tracelens.report import page_sections
 from tracelens.report.assembly import Analyzed, Sheet, by_title, make_sheet
 from tracelens.report.charts import color_classes
+from tracelens.report.document import shown_text
 from tracelens.report.explanation import explain_plain
 from tracelens.report.figures import scope_text, steps_text
 from tracelens.report.markup import Markup, asset, framed, tag
-from tracelens.report.page_tables import COLLECTIVES, CPU_OPS, KERNELS, OPS, PageTable, page_table, shown_text
+from tracelens.report.page_tables import COLLECTIVES, CPU_OPS, KERNELS, OPS, PageTable, page_table
 from tracelens.trace.table import Kind, TraceTable
 
 

@@ -8,7 +8,7 @@ from typing import TypeGuard
 from tracelens.analysis.page_charts import Drilldown, Icicle, Roofs, StepTimeline
 from tracelens.analysis.sheets import device_timeline, perf_summary
 from tracelens.analysis.step_rectangles import MAX_LEVELS
-from tracelens.analysis.verdict.summary import Busy, CategoryRow, Steps, Summary, Throughput
+from tracelens.analysis.verdict.summary import Busy, CategoryRow, Steps, Summary, Throughput, Unseen
 from tracelens.files.cells import plain_rows
 from tracelens.files.safe_text import trace_name
 from tracelens.report.assembly import Sheet, by_title
@@ -23,6 +23,7 @@ from tracelens.report.charts import (
     roofline_chart,
     stacked_bar,
 )
+from tracelens.report.document import prose, shown_text
 from tracelens.report.explanation import ceilings
 from tracelens.report.figures import (
     bound_sentence,
@@ -47,7 +48,7 @@ from tracelens.report.figures import (
 )
 from tracelens.report.markup import Content, Markup, headings, joined, tag
 from tracelens.report.markup import table as scrolled
-from tracelens.report.page_tables import STATIC_ROWS, PageTable, prose, shown_text
+from tracelens.report.page_tables import STATIC_ROWS, PageTable
 from tracelens.units import NS_PER_MS, NS_PER_US, US_PER_MS, shown_ms, shown_percent, shown_rate, shown_share
 
 #: Lines of a list of notices; an extension can fail in very many ways.
@@ -377,16 +378,20 @@ def _of_roofline(share: float | None) -> Iterator[Content]:
         yield tag("abbr", " (!)", title=why)
 
 
+def _unseen(unseen: Unseen | None) -> Markup | None:
+    """What no finding can speak of, and what to type."""
+    if unseen is None:
+        return None
+    command = tag("code", shown_text(unseen.command)) if unseen.command else None
+    return tag("p", "Findings cannot see ", shown_text(unseen_text(unseen)), ". " if command else ".", command)
+
+
 def look_here_first(summary: Summary) -> Markup | None:
     """The findings, largest gain first."""
     if not summary.findings and summary.unseen is None:
         return None
     per = "per step" if summary.steps else "in the window"
-    items, unseen = [], None
-    if summary.unseen is not None:
-        command = tag("code", shown_text(summary.unseen.command)) if summary.unseen.command else None
-        text = shown_text(unseen_text(summary.unseen))
-        unseen = tag("p", "Findings cannot see ", text, ". " if command else ".", command)
+    items = []
     for finding in summary.findings:
         gain = "not known" if finding.gain_us is None else f"{shown_ms(finding.gain_us)} ms"
         name = finding.op or next(
@@ -403,7 +408,7 @@ def look_here_first(summary: Summary) -> Markup | None:
     heads = headings("finding", f"gain {per}, up to", "between", "certainty", figures=(f"gain {per}, up to", "between"))
     return joined(
         tag("h2", f"Look here first{counts_of(summary)}"),
-        unseen,
+        _unseen(summary.unseen),
         scrolled(heads, items, kind="findings") if items else None,
         tag("p", f"Together: {together_text(summary.together)}.") if summary.together is not None else None,
         _how(
