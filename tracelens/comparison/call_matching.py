@@ -12,8 +12,8 @@ from functools import cached_property
 from operator import attrgetter
 
 import numpy as np
-import numpy.typing as npt
 
+from tracelens.analysis.attribution.activity import Bools
 from tracelens.analysis.grouping import first_of_each, numbered
 from tracelens.analysis.intervals import Ints
 from tracelens.comparison.places import (
@@ -204,8 +204,6 @@ def _flops(side: Numbered) -> float:
 _QUANTIZES = re.compile(
     r"(?i)quant(?!ile|ity|um)|(?:encod|decod|compress|cast)\w{0,8}?.?(?:(?:mx|nv|h|b)?fp|bfloat|float|u?int|e\dm)\d"
 )
-
-Bools = npt.NDArray[np.bool_]
 
 
 def with_quantized(rows: Sequence[Row], one: Numbered, other: Numbered) -> list[Row]:

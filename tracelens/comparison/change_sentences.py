@@ -10,7 +10,6 @@ from dataclasses import replace
 from fractions import Fraction
 from itertools import takewhile
 from math import gcd
-from typing import Protocol
 
 import numpy as np
 
@@ -46,6 +45,7 @@ from tracelens.comparison.compared import (
     RowSide,
 )
 from tracelens.comparison.late_ranks import RankTimes, with_latecomers, with_ranks_apart
+from tracelens.comparison.measured_rows import Intervals
 from tracelens.comparison.places import QUANTIZED, SAME, SAME_PLACE, SAME_WORK
 from tracelens.comparison.sides import ATTENTION, COMMUNICATION, COPY, PRODUCT, Side, different, family, role, row_role
 from tracelens.files.safe_text import clipped
@@ -604,14 +604,6 @@ def _why(row: ComparedRow, ranks: Sequence[RankChange]) -> str:
     if is_sent(row):
         return f"waiting for {which}"
     return f"{which} alone: {signed_ms(row.of_ranks_ms or 0.0)} {part_of_ranks(row)}"
-
-
-class Intervals(Protocol):
-    """Bounds in ms of changes, each as one of so many that all hold; None where nothing is known of chance."""
-
-    def of_sum(self, rows: Sequence[int], tests: int) -> tuple[float, float] | None: ...
-
-    def of_each(self, tests: int) -> Sequence[tuple[float, float]] | None: ...
 
 
 def changes_of(

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import numpy.typing as npt
 
+from tracelens.analysis.intervals import Ints
 from tracelens.comparison.compared import IDLE
 from tracelens.lazy.records import dataclass
 
@@ -78,7 +79,6 @@ def _around(name: str, at: int) -> str:
     return ("…" if start else "") + name[start : start + _WIDTH] + ("…" if start + _WIDTH < len(name) else "")
 
 
-Ints = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float64]
 
 

@@ -94,7 +94,8 @@ def verdict(summary: Summary) -> Markup:
         tag("ul", [tag("li", shown_text(text)) for text in _facts(summary)], class_="facts"),
         *(
             tag("p", shown_text(text), class_="sentence")
-            for text in filter(None, (bound_sentence(summary), first_fix(summary)))
+            for text in (bound_sentence(summary), first_fix(summary))
+            if text
         ),
         tag("div", list(_tiles(summary)), class_="tiles"),
         tag("p", *_coverage(summary), class_="coverage"),
@@ -324,10 +325,7 @@ def _category_table(summary: Summary, colors: Mapping[str, str], per: str, unit:
     head = ["category", f"ms {per}", "% of the window" if unit == "device" else "%"]
     if unit == "device":
         head += ["TFLOPS/s", "TB/s", "bound by", "of roofline"]
-    rows = [
-        tag("tr", list(_category_cells(row, colors, unit) if row.name in colors else _rest_cells(row)))
-        for row in lines_of_window(summary)
-    ]
+    rows = [tag("tr", list(_category_cells(row, colors, unit))) for row in lines_of_window(summary)]
     figures = set(head) - {"category", "bound by"}
     return scrolled(headings(*head, figures=figures), rows, kind="categories")
 
@@ -344,24 +342,20 @@ def _ceilings(summary: Summary, ops: Sheet | None) -> Markup | None:
 
 
 def _category_cells(row: CategoryRow, colors: Mapping[str, str], unit: str) -> Iterator[Markup]:
-    swatch = tag("svg", tag("rect", width=12, height=12, class_=colors[row.name]), class_="key", width=12, height=12,
-                 aria_hidden="true")  # fmt: skip
+    """Shared and idle time are no categories: without color and rates."""
+    swatch = None
+    if row.name in colors:
+        box = tag("rect", width=12, height=12, class_=colors[row.name])
+        swatch = tag("svg", box, class_="key", width=12, height=12, aria_hidden="true")
     yield tag("th", swatch, row.name, scope="row")
     yield tag("td", shown_ms(row.time_us), class_="n")
     yield tag("td", f"{100 * row.share:.1f}", class_="n")
-    if unit != "device":
+    if unit != "device" or swatch is None:
         return
     yield tag("td", shown_tflops(row) or "–", class_="n")
     yield tag("td", shown_tb_s(row) or "–", class_="n")
     yield tag("td", bound_text(row))
     yield tag("td", *_of_roofline(row.of_roofline), class_="n")
-
-
-def _rest_cells(row: CategoryRow) -> Iterator[Markup]:
-    """Cells of a line that is no category: shared or idle time."""
-    yield tag("th", row.name, scope="row")
-    yield tag("td", shown_ms(row.time_us), class_="n")
-    yield tag("td", f"{100 * row.share:.1f}", class_="n")
 
 
 def _of_roofline(share: float | None) -> Iterator[Content]:

@@ -17,7 +17,7 @@ from tracelens.files.atomic_write import write_whole
 from tracelens.files.documents import json_encoded
 from tracelens.predict.routing.exchange import RouteResult
 from tracelens.report.document import Document, section, table
-from tracelens.report.export import meanings, tables_xlsx
+from tracelens.report.export import meanings
 from tracelens.report.markup import Markup, tag
 from tracelens.units import shown_figure, shown_percent
 
@@ -315,6 +315,8 @@ def _traffic_frame(result: RouteResult) -> pd.DataFrame:
 
 def _workbook(result: RouteResult) -> bytes:
     """One sheet per frame, the summary first, the traffic last."""
+    from tracelens.report.xlsx_file import tables_xlsx
+
     known = meanings("route")
     rows = [(key, value, known.get(key, "")) for key, value in result.summary.items()]
     summary = pd.DataFrame(rows, columns=["figure", "value", "meaning"], dtype=object)
