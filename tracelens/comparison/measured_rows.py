@@ -89,7 +89,9 @@ class Noise:
         least = min(steps)
         outside = min(1 - CONFIDENCE, (1 - ALL_TOGETHER) / tests)
         inverse, quantiles = _student_quantiles(outside)
-        ratio = np.exp(np.interp(1 / freedom, inverse, quantiles)) / NormalDist().inv_cdf(1 - (1 - CONFIDENCE) / 2)
+        ratio: Floats = np.exp(np.interp(1 / freedom, inverse, quantiles)) / NormalDist().inv_cdf(
+            1 - (1 - CONFIDENCE) / 2
+        )
         return ratio * math.sqrt(least / (least - 1))
 
 
