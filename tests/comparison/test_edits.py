@@ -21,9 +21,21 @@ from tests.comparison import edits
 from tests.comparison.edits import Original, calls_that, original, read_again
 from tests.conftest import TRACES, device_traces
 from tracelens.analysis.intervals import covered_ns, overlapping
-from tracelens.comparison.causes import ADDED, CLOCK, EVERYTHING, FUSED, KERNEL, REMOVED, REPLACED, SPEED, WORK
 from tracelens.comparison.compare import compare_sides
-from tracelens.comparison.compared import NOISE, ComparedRow, Comparison
+from tracelens.comparison.compared import (
+    ADDED,
+    CLOCK,
+    EVERYTHING,
+    FUSED,
+    KERNEL,
+    NOISE,
+    REMOVED,
+    REPLACED,
+    SPEED,
+    WORK,
+    ComparedRow,
+    Comparison,
+)
 from tracelens.comparison.sides import ATTENTION, PRODUCT, STREAMING, Call, CallWork, call_role, role
 
 #: Quick to read again.

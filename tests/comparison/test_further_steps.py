@@ -7,8 +7,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from tracelens.comparison.causes import FUSED
 from tracelens.comparison.compare import compare_sides
+from tracelens.comparison.compared import FUSED
 from tracelens.comparison.sides import UNKNOWN_DEVICE, Call, CallWork, Recorded, Side
 
 

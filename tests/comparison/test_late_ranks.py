@@ -11,9 +11,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tracelens.comparison.causes import LATE, SOME_RANKS, SPEED
 from tracelens.comparison.compare import compare_sides
-from tracelens.comparison.compared import NOISE, Change
+from tracelens.comparison.compared import LATE, NOISE, SOME_RANKS, SPEED, Change
 from tracelens.comparison.sides import Call, CallWork, Recorded, Side
 
 STEPS = 4

@@ -10,9 +10,8 @@ import pytest
 from tests.comparison.test_compare_real import PAIRS
 from tests.comparison.test_sentences import op, side
 from tracelens.comparison.call_matching import MOST_TIMES
-from tracelens.comparison.causes import FUSED, SPLIT
 from tracelens.comparison.compare import compare, compare_sides
-from tracelens.comparison.compared import Comparison
+from tracelens.comparison.compared import FUSED, SPLIT, Comparison
 from tracelens.comparison.places import SAME_PLACE
 from tracelens.comparison.sides import role
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from tracelens.comparison.causes import ADDED, QUANTIZATION
 from tracelens.comparison.compare import compare_sides
+from tracelens.comparison.compared import ADDED, QUANTIZATION
 from tracelens.comparison.sides import Call, CallWork, Recorded, Side
 
 #: us of the calls that sides are built of.

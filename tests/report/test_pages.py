@@ -11,9 +11,9 @@ import tracelens
 from tracelens.report import charts
 from tracelens.report.assembly import make_sheet
 from tracelens.report.charts import headroom_chart, line_chart, memory_chart, stacked_bars
+from tracelens.report.document import head, heat_map, section, table
 from tracelens.report.fleet_pages import ranks_page
 from tracelens.report.markup import framed
-from tracelens.report.page_tables import head, heat_map, section, table
 from tracelens.report.projection_report import expected_of_step, part_words, pipeline_chart, step_page
 from tracelens.report.serving_report import served_page
 from tracelens.units import shown_figure

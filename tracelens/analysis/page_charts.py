@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tracelens.analysis.analyze import Analysis
-from tracelens.analysis.attribution.activity import Labels, streams_of
+from tracelens.analysis.attribution.activity import Bools, Labels, streams_of
 from tracelens.analysis.attribution.calls import rate_of
 from tracelens.analysis.attribution.host_scopes import Scopes, levels, module_class
 from tracelens.analysis.attribution.steps import is_step_annotation, typical_step
@@ -26,7 +26,6 @@ from tracelens.trace.tree import MODULE_PREFIX, OpTree
 MAX_NODES = 3000
 
 ALL, MODULE, ANNOTATION, OP, KERNEL = "all", "module", "annotation", "op", "kernel"
-Bools = npt.NDArray[np.bool_]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -12,8 +12,8 @@ from functools import cached_property
 from operator import attrgetter
 
 import numpy as np
-import numpy.typing as npt
 
+from tracelens.analysis.attribution.activity import Bools
 from tracelens.analysis.grouping import first_of_each, numbered
 from tracelens.analysis.intervals import Ints
 from tracelens.comparison.places import (
@@ -205,8 +205,6 @@ _QUANTIZES = re.compile(
     r"(?i)quant(?!ile|ity|um)|(?:encod|decod|compress|cast)\w{0,8}?.?(?:(?:mx|nv|h|b)?fp|bfloat|float|u?int|e\dm)\d"
 )
 
-Bools = npt.NDArray[np.bool_]
-
 
 def with_quantized(rows: Sequence[Row], one: Numbered, other: Numbered) -> list[Row]:
     """The rows, exchanges of both sides that one of them quantizes marked as such with what does that.
@@ -389,11 +387,6 @@ def _compiled_together(one: Sequence[Call], other: Sequence[Call]) -> bool:
     return len(compiled[0] & compiled[1]) >= _LEAST_SHARED * max(len(compiled[0]), len(compiled[1]))
 
 
-def _is_nameless(call: Call) -> bool:
-    """Whether Inductor (PyTorch 2.0 to 2.2 by default) named a kernel by its arguments alone: ``triton__0d1d2de``."""
-    return call.kernel.startswith("triton__")
-
-
 #: How many pairs of steps are laid beside each other at most after the typical ones.
 _FURTHER_STEPS = 3
 #: Share of Triton kernels' names that both sides of one compilation have.
@@ -436,7 +429,8 @@ def _loose(one: Sequence[Call], other: Sequence[Call], tokens: Ints) -> set[int]
         token
         for call, token in zip(one, tokens.tolist(), strict=True)
         if token >= 0 and call.kernel.startswith("triton") and call_role(call) == STREAMING
-        if not together or _is_nameless(call)
+        # Named by its arguments alone: triton__0d1d2de (PyTorch 2.0 to 2.2 by default)
+        if not together or call.kernel.startswith("triton__")
     }
 
 

@@ -18,12 +18,11 @@ from tracelens.comparison.compared import ComparedRow, Comparison, SideSummary
 from tracelens.comparison.gates import CompareOptions, Gate, check
 from tracelens.comparison.inputs import as_reported, side_of
 from tracelens.comparison.late_ranks import RankTimes, another_latecomer, rank_changes, unusual_steps
-from tracelens.comparison.measured_rows import MeasuredSide, Noise
+from tracelens.comparison.measured_rows import Intervals, MeasuredSide, Noise
 from tracelens.comparison.places import QUANTIZED, SAME_PLACE
 from tracelens.comparison.sides import UNKNOWN_DEVICE, Recorded, Side
 from tracelens.extensions import load_extension
 from tracelens.hardware import HardwareSpec
-from tracelens.lazy.records import dataclass
 from tracelens.option_fields import made, takes
 from tracelens.units import NS_PER_MS
 
@@ -85,7 +84,7 @@ def compare_sides(one: Side, other: Side, gates: Sequence[Gate] = ()) -> Compari
     ranks = rank_changes(*times)
     rows = explained(rows, (one, other), times, ranks)
     changed = [at for at, row in enumerate(rows) if row.is_changed]
-    intervals = _Intervals(noise, numbers)
+    intervals = Intervals(noise, numbers)
     step = intervals.of_sum(range(len(numbers)))
     unusual = (unusual_steps(*each, numbers, rows) for each in zip("AB", (a, b), times, strict=True))
     found = Comparison(
@@ -93,7 +92,7 @@ def compare_sides(one: Side, other: Side, gates: Sequence[Gate] = ()) -> Compari
         b=_summary(b, rows, 1),
         rows=tuple(rows[at] for at in changed),
         unchanged=tuple(row for row in rows if not row.is_changed),
-        changes=changes_of([rows[at] for at in changed], _Intervals(noise, [numbers[at] for at in changed]), ranks),
+        changes=changes_of([rows[at] for at in changed], Intervals(noise, [numbers[at] for at in changed]), ranks),
         matched_share=(_matched(rows, 0), _matched(rows, 1)),
         notes=(
             *_other_work(rows, matching.difference),
@@ -108,26 +107,6 @@ def compare_sides(one: Side, other: Side, gates: Sequence[Gate] = ()) -> Compari
     )
     results = [check(gate, found, rows, intervals.of_sum) for gate in gates]
     return replace(found, gates=tuple(results))
-
-
-@dataclass(frozen=True, slots=True)
-class _Intervals:
-    """In ms, of changes of rows that have these numbers in what was resampled."""
-
-    noise: Noise
-    numbers: Sequence[int]
-
-    def of_sum(self, rows: Sequence[int], tests: int = 1) -> tuple[float, float] | None:
-        if not self.noise.is_known or not len(rows):
-            return None
-        found = self.noise.interval([self.numbers[at] for at in rows], together=True, tests=tests)
-        return float(found.low[0]) / NS_PER_MS, float(found.high[0]) / NS_PER_MS
-
-    def of_each(self, tests: int) -> list[tuple[float, float]] | None:
-        if not self.noise.is_known or not self.numbers:
-            return None
-        found = self.noise.interval(list(self.numbers), tests=tests)
-        return list(zip((found.low / NS_PER_MS).tolist(), (found.high / NS_PER_MS).tolist(), strict=True))
 
 
 def _rows(matching: Matching, a: MeasuredSide, b: MeasuredSide, noise: Noise) -> tuple[list[int], list[ComparedRow]]:

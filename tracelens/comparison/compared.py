@@ -12,6 +12,20 @@ AT_ONCE = "(at the same time)"
 UNCHANGED = "unchanged"
 #: The cause of what chance explains.
 NOISE = "noise"
+#: All compute-bound calls of the same kernels changed alike.
+CLOCK = "clock"
+#: So did all others.
+EVERYTHING = "everything"
+#: One side quantizes what a collective exchanges.
+QUANTIZATION = "quantization"
+#: The ranks wait for one of them.
+LATE = "late"
+#: It is so on some ranks alone, or the others wait for these.
+SOME_RANKS = "some ranks"
+#: A part of the model runs more or less often.
+REPEATS = "repeats"
+REMOVED, ADDED, FUSED, SPLIT, REPLACED = "removed", "added", "fused", "split", "replaced"
+CALLS, WORK, TYPE, KERNEL, SPEED, OVERLAP, WAITING = "calls", "work", "type", "kernel", "speed", "overlap", "waiting"
 #: Times are multiples of 2**-30 ms (a femtosecond), so that sums of them are exact in any order.
 _GRID = 2.0**30
 
@@ -90,11 +104,6 @@ class ComparedRow:
     def is_changed(self) -> bool:
         """Whether anything is said of the row: another time, or another op or kernel in the same time."""
         return self.change_ms != 0 or self.cause != UNCHANGED
-
-    @property
-    def is_noise(self) -> bool:
-        """Whether the interval holds no change at all."""
-        return self.low_ms is not None and self.high_ms is not None and self.low_ms <= 0 <= self.high_ms
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

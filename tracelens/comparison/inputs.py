@@ -252,13 +252,13 @@ def read_side(path: Path) -> Side:
 
 def _recorded_of_baseline(found: dict[str, Any]) -> Recorded:
     texts = {"source", "device", "device_label", "torch", "typical", "rank", "has_steps", "is_ordered"}
-    values: dict[str, Any] = {}
+    names, values = [field.name for field in fields(Call)], dict[str, Any]()
     for field in fields(Recorded):
         value = found[field.name]
         if field.name in texts:
             values[field.name] = value
         elif field.name == "calls":
-            values[field.name] = tuple(Call(**_named(Call, each)) for each in value)
+            values[field.name] = tuple(Call(**dict(zip(names, each, strict=True))) for each in value)
         elif field.name == "rates":
             values[field.name] = tuple(_rates_of_baseline(each) for each in value)
         else:
@@ -274,10 +274,6 @@ def _rates_of_baseline(values: list[Any]) -> CallWork:
     *numbers, bound, engine = values
     flops, hbm_bytes, roofline_us = (np.nan if value is None else float(value) for value in numbers)
     return CallWork(flops=flops, hbm_bytes=hbm_bytes, roofline_us=roofline_us, bound=bound, engine=engine)
-
-
-def _named(kind: type, values: list[Any]) -> dict[str, Any]:
-    return dict(zip((field.name for field in fields(kind)), values, strict=True))
 
 
 def _refuse_out_of_range(one: Recorded) -> None:

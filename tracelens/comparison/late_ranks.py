@@ -10,8 +10,17 @@ import numpy as np
 import numpy.typing as npt
 
 from tracelens.analysis.intervals import Ints
-from tracelens.comparison.causes import LATE, OVERLAP, QUANTIZATION, SOME_RANKS, SPEED, WORK
-from tracelens.comparison.compared import IDLE, ComparedRow, RankChange
+from tracelens.comparison.compared import (
+    IDLE,
+    LATE,
+    OVERLAP,
+    QUANTIZATION,
+    SOME_RANKS,
+    SPEED,
+    WORK,
+    ComparedRow,
+    RankChange,
+)
 from tracelens.comparison.measured_rows import MeasuredSide, Noise
 from tracelens.comparison.sides import COMMUNICATION, Floats, role, row_role
 from tracelens.lazy.records import dataclass

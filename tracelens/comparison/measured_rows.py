@@ -51,13 +51,11 @@ class Noise:
         random = np.random.default_rng(_SEED)
         # The same draws for the same side, whichever of the two is called A
         order = sorted((0, 1), key=lambda side: ((a, b)[side].shape[1], (a, b)[side].sum()))
-        drawn = {side: self._drawn(random, (a, b)[side].shape[1]) for side in order if self.is_known}
+        steps = {side: (a, b)[side].shape[1] for side in order if self.is_known}
+        drawn: dict[int, Floats] = {
+            side: random.multinomial(n, np.full(n, 1 / n), size=_RESAMPLES).T / n for side, n in steps.items()
+        }
         self._weights = [drawn[side] for side in sorted(drawn)]
-
-    @staticmethod
-    def _drawn(random: np.random.Generator, steps: int) -> Floats:
-        counts: Floats = random.multinomial(steps, np.full(steps, 1 / steps), size=_RESAMPLES).T / steps
-        return counts
 
     def interval(self, rows: slice | list[int] = slice(None), *, together: bool = False, tests: int = 1) -> Interval:
         """Of each of these rows, or of their sum; as one of so many intervals that together hold (Bonferroni)."""
@@ -90,7 +88,10 @@ class Noise:
             freedom = np.minimum(freedom, max(steps) - 1)
         least = min(steps)
         outside = min(1 - CONFIDENCE, (1 - ALL_TOGETHER) / tests)
-        ratio = _student(freedom, outside) / NormalDist().inv_cdf(1 - (1 - CONFIDENCE) / 2)
+        inverse, quantiles = _student_quantiles(outside)
+        ratio: Floats = np.exp(np.interp(1 / freedom, inverse, quantiles)) / NormalDist().inv_cdf(
+            1 - (1 - CONFIDENCE) / 2
+        )
         return ratio * math.sqrt(least / (least - 1))
 
 
@@ -118,11 +119,26 @@ def _student_quantiles(outside: float) -> tuple[Floats, Floats]:
     return np.append(0.0, inverse), np.log(np.append(normal, quantiles))
 
 
-def _student(freedom: Floats, outside: float) -> Floats:
-    """Student's quantile with this share outside of it on both sides."""
-    inverse, quantiles = _student_quantiles(outside)
-    found: Floats = np.exp(np.interp(1 / freedom, inverse, quantiles))
-    return found
+@dataclass(frozen=True, slots=True)
+class Intervals:
+    """In ms, of changes of rows that have these numbers in what was resampled, each as one of so many that all hold."""
+
+    noise: Noise
+    numbers: Sequence[int]
+
+    def of_sum(self, rows: Sequence[int], tests: int = 1) -> tuple[float, float] | None:
+        """None where nothing is known of chance."""
+        if not self.noise.is_known or not len(rows):
+            return None
+        found = self.noise.interval([self.numbers[at] for at in rows], together=True, tests=tests)
+        return float(found.low[0]) / NS_PER_MS, float(found.high[0]) / NS_PER_MS
+
+    def of_each(self, tests: int) -> list[tuple[float, float]] | None:
+        """Of all rows; None where nothing is known of chance."""
+        if not self.noise.is_known or not self.numbers:
+            return None
+        found = self.noise.interval(list(self.numbers), tests=tests)
+        return list(zip((found.low / NS_PER_MS).tolist(), (found.high / NS_PER_MS).tolist(), strict=True))
 
 
 #: Share of a row's kernel time that calls of known work must have for their rate to stand for it.

@@ -245,10 +245,6 @@ class Places:
             return SAME
         return SAME_OP if self._named[0][i] == self._named[1][j] else SAME_PLACE
 
-    def _are_alike(self, a: list[int], b: list[int]) -> bool:
-        """Whether calls one by one do the same kind of work."""
-        return bool((self._kinds[0][2][a] == self._kinds[1][2][b]).all())
-
     def _blocks_of_gap(self, pairs: Sequence[tuple[int, int]], rest: Sequence[Gap]) -> list[AlignedBlock]:
         """The pairs of a gap and what stands between them.
 
@@ -264,7 +260,8 @@ class Places:
             else:
                 found.append(block)
         for a, b in rest:
-            if len(a) == len(b) and (len(a) == 1 or self._are_alike(a, b)):
+            # One by one where they do the same kind of work
+            if len(a) == len(b) and (len(a) == 1 or (self._kinds[0][2][a] == self._kinds[1][2][b]).all()):
                 for i, j in zip(a, b, strict=True):
                     placed.add(AlignedBlock((i,), (j,), SAME_PLACE))
             elif a and b:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import numpy.typing as npt
 
+from tracelens.analysis.intervals import Ints
 from tracelens.comparison.compared import IDLE
 from tracelens.lazy.records import dataclass
 
@@ -78,7 +79,6 @@ def _around(name: str, at: int) -> str:
     return ("…" if start else "") + name[start : start + _WIDTH] + ("…" if start + _WIDTH < len(name) else "")
 
 
-Ints = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float64]
 
 
@@ -215,7 +215,11 @@ def by_step(side: Side, rows: Sequence[Ints], count: int) -> tuple[Floats, Float
     """
     at, runs = iter(rows), []
     for run in side.parts:
-        ranks = [_by_step(one, next(at), count) for one in run]
+        ranks = []
+        for one in run:
+            found = np.zeros((count, len(one.durations_ns)), np.int64)
+            np.add.at(found, (next(at)[one.piece_unit], one.piece_step), one.piece_ns)
+            ranks.append(found.astype(np.float64))
         if len({ranked.shape[1] for ranked in ranks}) > 1:
             ranks = [ranked.mean(axis=1, keepdims=True) for ranked in ranks]
         runs.append(np.stack(ranks))
@@ -223,12 +227,6 @@ def by_step(side: Side, rows: Sequence[Ints], count: int) -> tuple[Floats, Float
     of_runs = {tuple(one.rank for one in run) for run in side.parts}
     is_job = len(of_runs) == 1 and len(runs[0]) > 1
     return mean, np.concatenate(runs, axis=2) if is_job else None
-
-
-def _by_step(one: Recorded, rows: Ints, count: int) -> Floats:
-    found = np.zeros((count, len(one.durations_ns)), np.int64)
-    np.add.at(found, (rows[one.piece_unit], one.piece_step), one.piece_ns)
-    return found.astype(np.float64)
 
 
 def weights(side: Side) -> list[float]:

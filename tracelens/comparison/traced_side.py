@@ -28,7 +28,6 @@ from tracelens.comparison.compared import IDLE
 from tracelens.comparison.sides import COMMUNICATION, UNKNOWN_DEVICE, Call, CallWork, Floats, Recorded, role
 from tracelens.errors import NothingToAnalyzeError
 from tracelens.lazy.records import dataclass
-from tracelens.perf_models.base import PerfModel
 from tracelens.signature import OpSignature, recorded_text
 from tracelens.trace.table import Kind, TraceTable
 
@@ -125,14 +124,15 @@ def units_of(
     columns_of_calls = (op[example].tolist(), kernel[at].tolist(), category[at].tolist(), modules)
     described = [_call(table, readings, *values) for values in zip(*columns_of_calls, strict=True)]
     kernel_ns = np.bincount(unit, activity.duration, minlength=len(first)).astype(np.int64)
-    events_per_unit = np.bincount(unit, minlength=len(first))
+    times = np.maximum(np.bincount(call), 1)
+    mean = np.bincount(call, np.bincount(unit, minlength=len(first))) / times, np.bincount(call, kernel_ns) / times
     return Units(
         of_event=unit.astype(np.int64),
         call=call.astype(np.int64),
         first=first,
         kernel_ns=kernel_ns,
         calls=tuple(described),
-        rates=_rates(recording, readings, np.where(whole, op, -1)[example], _mean(call, events_per_unit, kernel_ns)),
+        rates=_rates(recording, readings, np.where(whole, op, -1)[example], mean),
     )
 
 
@@ -165,14 +165,18 @@ def _call(table: TraceTable, readings: OpReadings, row: int, kernel: int, catego
         shapes = _message(table.signature_of(row)) if is_sent else None
         return Call(name=name, category=category, kernel=table.names[kernel], shapes=shapes, module=module)
     signature = table.signature_of(row)
-    reading = readings.readings[int(readings.code_of(np.array([row]))[0])]
+    model, work = readings.readings[int(readings.code_of(np.array([row]))[0])].model, None
+    if model is not None:
+        # A model and its dimensions, without the types of its numbers
+        sizes = {k: v for k, v in model.parameters().items() if not k.startswith(_DTYPES)}
+        work = f"{model.category} {sizes!r}"
     return Call(
         name=name,
         category=category,
         shapes=recorded_text(signature.shapes),
         dtypes=recorded_text(signature.dtypes),
         module=module,
-        work=_work(reading.model),
+        work=work,
     )
 
 
@@ -180,19 +184,6 @@ def _message(signature: OpSignature) -> str | None:
     """What a collective sends, and among how many: with another of either it is another call."""
     shapes, ranks = recorded_text(signature.shapes), signature.attribute("Group size")
     return shapes if ranks is None or shapes is None else f"{shapes} among {ranks} ranks"
-
-
-def _work(model: PerfModel | None) -> str | None:
-    """A model and its dimensions, without the types of its numbers."""
-    if model is None:
-        return None
-    sizes = {k: v for k, v in model.parameters().items() if not k.startswith(_DTYPES)}
-    return f"{model.category} {sizes!r}"
-
-
-def _mean(call: Codes, events: Ints, kernel_ns: Ints) -> tuple[Floats, Floats]:
-    calls = np.maximum(np.bincount(call), 1)
-    return np.bincount(call, events) / calls, np.bincount(call, kernel_ns) / calls
 
 
 def _rates(recording: Recording, readings: OpReadings, row: Ints, mean: tuple[Floats, Floats]) -> tuple[CallWork, ...]:
@@ -240,6 +231,9 @@ def _recorded(recording: Recording, options: AnalysisOptions) -> Recorded:
     calls, category = attribution.unified, attribution.event_category
     units = units_of(recording, window.stem, steps.activity, attribution.readings, (calls, category))
     kernels, kernel = np.unique(steps.activity.name, return_inverse=True)
+    version = table.metadata.get("pytorch_version") or table.metadata.get("torch_version")
+    known = recording.trace.table.used_device() if recording.device is None else None
+    label = recording.device.label if recording.device is not None else known.name if known else None
     found = Recorded(
         source=table.source,
         calls=units.calls,
@@ -259,8 +253,8 @@ def _recorded(recording: Recording, options: AnalysisOptions) -> Recorded:
         typical=steps.typical,
         rank=table.rank if recording.merged is None else recording.merged.chosen,
         device=None if recording.device is None else recording.device.name,
-        device_label=_device_label(recording),
-        torch=_version(recording),
+        device_label=label or UNKNOWN_DEVICE,
+        torch=version if isinstance(version, str) else None,
         has_steps=bool(window.selected),
     )
     return _with_idle(found, recording, attribution, steps)
@@ -292,19 +286,6 @@ def _with_idle(found: Recorded, recording: Recording, attribution: Attribution, 
         piece_step=np.concatenate((found.piece_step, step[first])),
         piece_ns=np.concatenate((found.piece_ns, ns)),
     )
-
-
-def _device_label(recording: Recording) -> str:
-    if recording.device is not None:
-        return recording.device.label
-    properties = recording.trace.table.used_device()
-    return (properties.name if properties else None) or UNKNOWN_DEVICE
-
-
-def _version(recording: Recording) -> str | None:
-    metadata = recording.trace.table.metadata
-    version = metadata.get("pytorch_version") or metadata.get("torch_version")
-    return version if isinstance(version, str) else None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

@@ -182,7 +182,8 @@ def header(key: str, sheet: str) -> str:
         return key.replace(PARAMETER_PREFIX, "param: ", 1)
     base, statistic = split_statistic(key)
     known = _headers()
-    for names in (known["in_sheet"].get(sheet, {}), known["headers"]):
+    tables: tuple[Mapping[str, str], ...] = known["in_sheet"].get(sheet, {}), known["headers"]
+    for names in tables:
         if key in names:
             return names[key]
         if statistic and f"{base}_*" in names:

@@ -13,17 +13,16 @@ from xml.etree.ElementTree import Element, SubElement, indent, tostring
 
 import orjson
 
-from tracelens.comparison.causes import WAITING
 from tracelens.comparison.change_sentences import change_title, parts_text
-from tracelens.comparison.compared import NOISE
+from tracelens.comparison.compared import NOISE, WAITING
 from tracelens.files.atomic_write import whole_folder, write_whole
 from tracelens.files.cells import plain_tree
 from tracelens.files.documents import json_encoded
 from tracelens.files.memory_limit import before_reading
 from tracelens.files.safe_text import escaped_json, json_safe, short_kernel_name, terminal_text, xml_text
-from tracelens.report.export import meanings, tables_xlsx
+from tracelens.report.document import head, prose, section
+from tracelens.report.export import meanings
 from tracelens.report.markup import Content, Markup, Section, framed, headings, joined, table, tag
-from tracelens.report.page_tables import head, prose, section
 from tracelens.units import shown_percent, signed_ms
 
 if TYPE_CHECKING:
@@ -293,6 +292,8 @@ def _side_cell(side: RowSide | None, key: str) -> Any:
 
 def comparison_xlsx(found: Comparison) -> bytes:
     """The workbook; the same comparison gives the same bytes."""
+    from tracelens.report.xlsx_file import tables_xlsx
+
     of_side = {f"{side}_{key}": text for key, text in meanings("compare_side").items() for side in "ab"}
     return tables_xlsx(comparison_tables(found), meanings("compare") | of_side)
 

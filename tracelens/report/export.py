@@ -1,12 +1,10 @@
-"""Frames and sheets as files: CSV, JSON, workbooks."""
+"""Frames as files: CSV, JSON, workbooks."""
 
 from __future__ import annotations
 
-import io
 import tomllib
 from collections.abc import Callable, Mapping, Sequence
 from importlib import resources
-from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,14 +12,12 @@ import orjson
 
 from tracelens.errors import UsageError
 from tracelens.files.atomic_write import write_whole
-from tracelens.files.cells import columns_csv, frame_csv, plain_records, plain_values
+from tracelens.files.cells import columns_csv, frame_csv, plain_records
 from tracelens.files.documents import json_encoded
 from tracelens.files.safe_text import escaped_json
 
 if TYPE_CHECKING:
     import pandas as pd
-
-    from tracelens.report.xlsx_file import Styles, Worksheet
 
 
 def write_frame(path: Path, frame: pd.DataFrame, about: Mapping[str, Any]) -> None:
@@ -57,50 +53,15 @@ def meanings(verb: str) -> dict[str, str]:
     return found
 
 
-def tables_xlsx(frames: Mapping[str, pd.DataFrame], meanings: Mapping[str, str]) -> bytes:
-    """A workbook of one sheet per frame, ``meanings`` as notes on headers. No date inside: same frames, same bytes."""
-    from tracelens.report.xlsx_file import Styles, write_xlsx
+def _xlsx(frame: pd.DataFrame, about: Mapping[str, Any]) -> bytes:
+    from tracelens.report.xlsx_file import tables_xlsx
 
-    styles = Styles()
-    content = io.BytesIO()
-    write_xlsx(content, [_worksheet(title, frame, meanings, styles) for title, frame in frames.items()], styles)
-    return content.getvalue()
-
-
-def _worksheet(title: str, frame: pd.DataFrame, meanings: Mapping[str, str], styles: Styles) -> Worksheet:
-    from tracelens.report.xlsx_file import (
-        ColumnStyles,
-        Note,
-        Style,
-        Worksheet,
-        column_letter,
-        font,
-        row_xml,
-        rows_xml,
-        solid,
-    )
-
-    names = [str(name) for name in frame.columns]
-    columns = [plain_values(frame[name]) for name in frame.columns]
-    header = styles.index(Style(font=font(11, bold=True, color="FFFFFF"), fill=solid("1F3A5F")))
-    kinds = ["#,##0.###" if any(isinstance(value, float) for value in values) else "#,##0" for values in columns]
-    text, quoted = styles.index(Style(font=font(11))), styles.index(Style(font=font(11), quoted=True))
-    numbers = [styles.index(Style(font=font(11), number_format=kind)) for kind in kinds]
-    body = rows_xml(columns, [ColumnStyles(number=n, text=text, quoted=quoted) for n in numbers], first_row=2)
-    longest = (max((len(value) for value in values if isinstance(value, str)), default=0) for values in columns)
-    notes = [Note(column=at, text=meanings[name], height=80) for at, name in enumerate(names, 1) if name in meanings]
-    widths = [min(80, max(12, widest + 2, len(name) + 2)) for widest, name in zip(longest, names, strict=True)]
-    return Worksheet(
-        title=title,
-        rows=chain([row_xml(1, 15, names, [header] * len(names)).encode()], body),
-        widths=widths,
-        filtered=f"A1:{column_letter(max(len(names), 1))}{len(frame) + 1}",
-        notes=notes,
-    )
+    del about
+    return tables_xlsx({"table": frame}, {})
 
 
 _WRITERS: dict[str, Callable[[Any, Mapping[str, Any]], bytes]] = {
     ".csv": lambda frame, _: frame_csv(frame),
     ".json": frame_json,
-    ".xlsx": lambda frame, _: tables_xlsx({"table": frame}, {}),
+    ".xlsx": _xlsx,
 }

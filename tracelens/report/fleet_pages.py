@@ -7,8 +7,8 @@ from datetime import date
 from typing import TYPE_CHECKING
 
 from tracelens.report.charts import bars, line_chart
-from tracelens.report.markup import Section, framed, tag
-from tracelens.report.page_tables import head, heat_map, section, table
+from tracelens.report.document import Document, heat_map, section, table
+from tracelens.report.markup import Section, tag
 from tracelens.units import US_PER_MS
 
 if TYPE_CHECKING:
@@ -39,8 +39,9 @@ def ranks_page(name: str, facts: list[str], sheets: Sequence[Sheet], notes: list
         if (sheet := made.get(title)) is not None
     ]  # fmt: skip
     tiles = [*_tiles(frames.get("step_cost"), late), *_bubble(frames.get("pipeline_bubbles"))]
-    first = head(name or "ranks", facts, tiles, notes)
-    return framed(f"{name or 'ranks'} · collectives", [first, *charts, *tables])
+    shown = Document(title=name or "ranks", kind="collectives", facts=facts, tiles=tiles, notes=notes,
+                     sections=[*charts, *tables])  # fmt: skip
+    return shown.page()
 
 
 def _tiles(steps: pd.DataFrame | None, late: pd.DataFrame | None) -> Iterator[tuple[str, str, str]]:
@@ -110,9 +111,8 @@ def lake_page(name: str, answers: Mapping[str, pd.DataFrame], about: Mapping[str
         if len(frame)
     )
     facts = ["written by tracelens ingest; tracelens query asks more"]
-    return framed(
-        f"{name} · lake", [head(name, facts, tiles), *_trend(trend), *_slow(answers["outlier_ranks"]), *tables]
-    )
+    sections = [*_trend(trend), *_slow(answers["outlier_ranks"]), *tables]
+    return Document(title=name, kind="lake", facts=facts, tiles=tiles, sections=sections).page()
 
 
 def _trend(trend: pd.DataFrame) -> Iterator[Section]:

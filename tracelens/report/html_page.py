@@ -49,10 +49,11 @@ from tracelens.lazy.records import dataclass
 from tracelens.report import page_sections
 from tracelens.report.assembly import Analyzed, Sheet, by_title, make_sheet
 from tracelens.report.charts import color_classes
+from tracelens.report.document import shown_text
 from tracelens.report.explanation import explain_plain
 from tracelens.report.figures import scope_text, steps_text
 from tracelens.report.markup import Markup, asset, framed, tag
-from tracelens.report.page_tables import COLLECTIVES, CPU_OPS, KERNELS, OPS, PageTable, page_table, shown_text
+from tracelens.report.page_tables import COLLECTIVES, CPU_OPS, KERNELS, OPS, PageTable, page_table
 from tracelens.trace.table import Kind, TraceTable
 
 
@@ -225,15 +226,10 @@ def icicle_data(tree: Icicle, pool: Pool) -> dict[str, Any]:
 
 
 _DETAILS = (
-    ("input_types", "types"),
-    ("input_strides", "strides"),
-    ("concrete_inputs", "scalars"),
-    ("thread_name", "thread"),
-    ("note", "note"),
-    ("kernel_details_short", "kernels behind it"),
-    ("parent_module", "in"),
+    ("input_types", "types"), ("input_strides", "strides"), ("concrete_inputs", "scalars"), ("thread_name", "thread"),
+    ("note", "note"), ("kernel_details_short", "kernels behind it"), ("parent_module", "in"),
     ("call_stack", "called from"),
-)
+)  # fmt: skip
 
 
 def explanations(sheet: Sheet, rows: int, device: DeviceSummary, pool: Pool) -> list[list[int]]:
@@ -280,27 +276,23 @@ def html_bytes(sheets: Sequence[Sheet], summary: Summary, result: Analyzed, *, m
 
 def _page(sheets: Sequence[Sheet], summary: Summary, result: Analyzed, limits: PageLimits) -> bytes:
     pictures = Pictures.of(result, max_rects=limits.rects, max_nodes=limits.nodes)
-    ops, kernels = (
-        by_title(sheets, perf_summary.UNIFIED_PERF_SUMMARY_TITLE),
-        by_title(sheets, perf_summary.KERNEL_SUMMARY_TITLE),
-    )
-    tables = {
-        table.key: table
-        for table in (
-            page_table("ops", _overview(ops, kernels), OPS, limits.rows),
-            page_table("kernels", kernels, KERNELS, limits.rows),
-            page_table("collectives", by_title(sheets, coll_analysis.TITLE), COLLECTIVES, limits.rows),
-            page_table("cpu-ops", by_title(sheets, perf_summary.CPU_OPS_TITLE), CPU_OPS, limits.rows),
+    ops, kernels, collectives, cpu = (
+        by_title(sheets, title)
+        for title in (
+            perf_summary.UNIFIED_PERF_SUMMARY_TITLE, perf_summary.KERNEL_SUMMARY_TITLE, coll_analysis.TITLE,
+            perf_summary.CPU_OPS_TITLE,
         )
-        if table is not None
-    }
+    )  # fmt: skip
     added = {f"added-{number}": made for number, made in enumerate((s for s in sheets if s.is_added), 1)}
-    for key, made in added.items():
-        if (found := page_table(key, made, [column.key for column in made.columns], limits.rows)) is not None:
-            tables[key] = found
+    shown: dict[str, tuple[Sheet | None, Sequence[str]]] = {
+        "ops": (_overview(ops, kernels), OPS), "kernels": (kernels, KERNELS),
+        "collectives": (collectives, COLLECTIVES), "cpu-ops": (cpu, CPU_OPS),
+        **{key: (made, [column.key for column in made.columns]) for key, made in added.items()},
+    }  # fmt: skip
+    found = (page_table(key, sheet, keys, limits.rows) for key, (sheet, keys) in shown.items())
+    tables = {table.key: table for table in found if table is not None}
     colors = color_classes([row.name for row in summary.categories])
-    body = _sections(summary, sheets, tables, pictures, colors)
-    body[-1:-1] = _added_sections(added, tables)
+    body = _sections(summary, sheets, tables, pictures, colors, added)
     script = "\n".join(map(asset, SCRIPTS))
     # As gzip in base64; without a date, so the same data gives the same text
     packed = gzip.compress(json_encoded(_data(summary, tables, pictures, ops, colors)), 6, mtime=0)
@@ -318,9 +310,14 @@ def _overview(ops: Sheet | None, kernels: Sheet | None) -> Sheet | None:
 
 
 def _sections(
-    summary: Summary, sheets: Sequence[Sheet], tables: dict[str, PageTable], pictures: Pictures, colors: dict[str, str]
+    summary: Summary,
+    sheets: Sequence[Sheet],
+    tables: dict[str, PageTable],
+    pictures: Pictures,
+    colors: dict[str, str],
+    added: Mapping[str, Sheet],
 ) -> list[tuple[str, str, Markup]]:
-    """(id, title, markup), top to bottom, of what there is."""
+    """(id, title, markup), top to bottom, of what there is; ``added``: sheets of extensions, by key."""
     ops = by_title(sheets, perf_summary.UNIFIED_PERF_SUMMARY_TITLE)
     scope = scope_text(summary.scope)
     totalled = f" Totals over the {steps_text(summary.steps)}, not per step." if summary.steps else ""
@@ -333,33 +330,19 @@ def _sections(
         ("timeline", "Timeline", page_sections.timeline(pictures.steps)),
         ("tree", "Tree", page_sections.tree(pictures.icicle, scope)),
         ("memory", "Memory", page_sections.memory_over_time(sheets)),
-        ("section-ops", "Ops", page_sections.table("Ops", tables.get("ops"), page_sections.OPS_TEXT + totalled)),
-        (
-            "section-kernels",
-            "Kernels",
-            page_sections.table("Kernels", tables.get("kernels"), page_sections.KERNELS_TEXT + totalled),
+        *(
+            (f"section-{key}", title, page_sections.table(title, tables.get(key), text))
+            for key, title, text in (
+                ("ops", "Ops", page_sections.OPS_TEXT + totalled),
+                ("kernels", "Kernels", page_sections.KERNELS_TEXT + totalled),
+                ("collectives", "Collectives", page_sections.COLLECTIVES_TEXT + totalled),
+                ("cpu-ops", "CPU ops", page_sections.CPU_TEXT),
+                *((key, sheet.title, sheet.text) for key, sheet in added.items()),
+            )
         ),
-        (
-            "section-collectives",
-            "Collectives",
-            page_sections.table("Collectives", tables.get("collectives"), page_sections.COLLECTIVES_TEXT + totalled),
-        ),
-        ("section-cpu-ops", "CPU ops", page_sections.table("CPU ops", tables.get("cpu-ops"), page_sections.CPU_TEXT)),
         ("health", "Notes and sources", page_sections.health(summary)),
     )
-    return [
-        (key, title, tag("section", content, id=key)) for key, title, content in made if content is not None
-    ]  # fmt: skip
-
-
-def _added_sections(added: Mapping[str, Sheet], tables: Mapping[str, PageTable]) -> list[tuple[str, str, Markup]]:
-    """A section for each sheet of an extension."""
-    made = [(key, sheet, page_sections.table(sheet.title, tables.get(key), sheet.text)) for key, sheet in added.items()]
-    return [
-        (f"section-{key}", sheet.title, tag("section", content, id=f"section-{key}"))
-        for key, sheet, content in made
-        if content is not None
-    ]
+    return [(key, title, tag("section", content, id=key)) for key, title, content in made if content is not None]
 
 
 def _data(

@@ -8,7 +8,7 @@ from typing import TypeGuard
 from tracelens.analysis.page_charts import Drilldown, Icicle, Roofs, StepTimeline
 from tracelens.analysis.sheets import device_timeline, perf_summary
 from tracelens.analysis.step_rectangles import MAX_LEVELS
-from tracelens.analysis.verdict.summary import Busy, CategoryRow, Steps, Summary, Throughput
+from tracelens.analysis.verdict.summary import Busy, CategoryRow, Steps, Summary, Throughput, Unseen
 from tracelens.files.cells import plain_rows
 from tracelens.files.safe_text import trace_name
 from tracelens.report.assembly import Sheet, by_title
@@ -23,6 +23,7 @@ from tracelens.report.charts import (
     roofline_chart,
     stacked_bar,
 )
+from tracelens.report.document import prose, shown_text
 from tracelens.report.explanation import ceilings
 from tracelens.report.figures import (
     bound_sentence,
@@ -47,7 +48,7 @@ from tracelens.report.figures import (
 )
 from tracelens.report.markup import Content, Markup, headings, joined, tag
 from tracelens.report.markup import table as scrolled
-from tracelens.report.page_tables import STATIC_ROWS, PageTable, prose, shown_text
+from tracelens.report.page_tables import STATIC_ROWS, PageTable
 from tracelens.units import NS_PER_MS, NS_PER_US, US_PER_MS, shown_ms, shown_percent, shown_rate, shown_share
 
 #: Lines of a list of notices; an extension can fail in very many ways.
@@ -93,7 +94,8 @@ def verdict(summary: Summary) -> Markup:
         tag("ul", [tag("li", shown_text(text)) for text in _facts(summary)], class_="facts"),
         *(
             tag("p", shown_text(text), class_="sentence")
-            for text in filter(None, (bound_sentence(summary), first_fix(summary)))
+            for text in (bound_sentence(summary), first_fix(summary))
+            if text
         ),
         tag("div", list(_tiles(summary)), class_="tiles"),
         tag("p", *_coverage(summary), class_="coverage"),
@@ -323,10 +325,7 @@ def _category_table(summary: Summary, colors: Mapping[str, str], per: str, unit:
     head = ["category", f"ms {per}", "% of the window" if unit == "device" else "%"]
     if unit == "device":
         head += ["TFLOPS/s", "TB/s", "bound by", "of roofline"]
-    rows = [
-        tag("tr", list(_category_cells(row, colors, unit) if row.name in colors else _rest_cells(row)))
-        for row in lines_of_window(summary)
-    ]
+    rows = [tag("tr", list(_category_cells(row, colors, unit))) for row in lines_of_window(summary)]
     figures = set(head) - {"category", "bound by"}
     return scrolled(headings(*head, figures=figures), rows, kind="categories")
 
@@ -343,24 +342,20 @@ def _ceilings(summary: Summary, ops: Sheet | None) -> Markup | None:
 
 
 def _category_cells(row: CategoryRow, colors: Mapping[str, str], unit: str) -> Iterator[Markup]:
-    swatch = tag("svg", tag("rect", width=12, height=12, class_=colors[row.name]), class_="key", width=12, height=12,
-                 aria_hidden="true")  # fmt: skip
+    """Shared and idle time are no categories: without color and rates."""
+    swatch = None
+    if row.name in colors:
+        box = tag("rect", width=12, height=12, class_=colors[row.name])
+        swatch = tag("svg", box, class_="key", width=12, height=12, aria_hidden="true")
     yield tag("th", swatch, row.name, scope="row")
     yield tag("td", shown_ms(row.time_us), class_="n")
     yield tag("td", f"{100 * row.share:.1f}", class_="n")
-    if unit != "device":
+    if unit != "device" or swatch is None:
         return
     yield tag("td", shown_tflops(row) or "–", class_="n")
     yield tag("td", shown_tb_s(row) or "–", class_="n")
     yield tag("td", bound_text(row))
     yield tag("td", *_of_roofline(row.of_roofline), class_="n")
-
-
-def _rest_cells(row: CategoryRow) -> Iterator[Markup]:
-    """Cells of a line that is no category: shared or idle time."""
-    yield tag("th", row.name, scope="row")
-    yield tag("td", shown_ms(row.time_us), class_="n")
-    yield tag("td", f"{100 * row.share:.1f}", class_="n")
 
 
 def _of_roofline(share: float | None) -> Iterator[Content]:
@@ -377,16 +372,20 @@ def _of_roofline(share: float | None) -> Iterator[Content]:
         yield tag("abbr", " (!)", title=why)
 
 
+def _unseen(unseen: Unseen | None) -> Markup | None:
+    """What no finding can speak of, and what to type."""
+    if unseen is None:
+        return None
+    command = tag("code", shown_text(unseen.command)) if unseen.command else None
+    return tag("p", "Findings cannot see ", shown_text(unseen_text(unseen)), ". " if command else ".", command)
+
+
 def look_here_first(summary: Summary) -> Markup | None:
     """The findings, largest gain first."""
     if not summary.findings and summary.unseen is None:
         return None
     per = "per step" if summary.steps else "in the window"
-    items, unseen = [], None
-    if summary.unseen is not None:
-        command = tag("code", shown_text(summary.unseen.command)) if summary.unseen.command else None
-        text = shown_text(unseen_text(summary.unseen))
-        unseen = tag("p", "Findings cannot see ", text, ". " if command else ".", command)
+    items = []
     for finding in summary.findings:
         gain = "not known" if finding.gain_us is None else f"{shown_ms(finding.gain_us)} ms"
         name = finding.op or next(
@@ -403,7 +402,7 @@ def look_here_first(summary: Summary) -> Markup | None:
     heads = headings("finding", f"gain {per}, up to", "between", "certainty", figures=(f"gain {per}, up to", "between"))
     return joined(
         tag("h2", f"Look here first{counts_of(summary)}"),
-        unseen,
+        _unseen(summary.unseen),
         scrolled(heads, items, kind="findings") if items else None,
         tag("p", f"Together: {together_text(summary.together)}.") if summary.together is not None else None,
         _how(

@@ -17,8 +17,8 @@ from tracelens.predict.projection.frameworks import POOLED
 from tracelens.predict.projection.search.systems import AS_THEY_ARE
 from tracelens.report import charts
 from tracelens.report.charts import bars, legend, stacked_bars
-from tracelens.report.markup import Markup, framed, round_ticks, tag
-from tracelens.report.page_tables import head, picture, section, table
+from tracelens.report.document import Document, picture, section, table
+from tracelens.report.markup import Markup, round_ticks, tag
 from tracelens.units import BYTES_PER_GB, US_PER_MS, shown_change, shown_percent
 from tracelens.workload.memory import GRADIENT_BYTES, OPTIMIZER_BYTES, WEIGHT_BYTES
 
@@ -505,7 +505,6 @@ def step_page(result: Result) -> bytes:
     many = sum(map(len, result.run.tasks)) > MAX_TASKS or len(result.run.tasks) > MAX_RANKS
     said = f"A box is a micro-batch on a rank of the pipeline; a gap is waiting.{' The first ones are drawn.' * many}"
     sections = [
-        head(found.model.label, _facts(found), _tiles(found), [*expected_of_step(result), *found.notes], warnings),
         section("time", "Where the time goes", bars(time, "Busiest pipeline rank; exposed communication only")),
         section("pipeline", "Timeline of the pipeline", tag("p", said), pipeline_chart(result.run)),
         section("memory", "Memory", _memory_bars(found), table(pd.DataFrame(stages), "Memory by stage")),
@@ -516,7 +515,10 @@ def step_page(result: Result) -> bytes:
     ops = result.ops(result.run.busiest)
     ops = ops.assign(time_ms=ops["time_us"] / US_PER_MS).drop(columns="time_us")
     sections.append(section("ops", "Operations of the busiest rank", table(ops, "Operations")))
-    return framed(f"{found.model.label} · projected step", sections)
+    notes = [*expected_of_step(result), *found.notes]
+    shown = Document(title=found.model.label, kind="projected step", facts=_facts(found), tiles=_tiles(found),
+                     notes=notes, warnings=warnings, sections=sections)  # fmt: skip
+    return shown.page()
 
 
 def _memory_bars(found: Projection) -> Markup:
@@ -558,7 +560,7 @@ def search_page(found: Answer) -> bytes:
     batch = f"{request.global_batch:,} sequences of {rules.tokens_per_sample:,} tokens per step"
     facts = [batch, f"rules {request.rules}", f"{sum(map(len, found.ranking().values())):,} splits fit"]
     if not len(found.fits):
-        return framed(f"{title} · search", [head(title, facts, (), warnings=["no split that was tried fits"])])
+        return Document(title=title, kind="search", facts=facts, warnings=["no split that was tried fits"]).page()
     fits, front = found.fits, found.front()
     fastest = fits.sort_values("t").iloc[0]
     speed = tokens_per_s(found, fastest)
@@ -571,7 +573,6 @@ def search_page(found: Answer) -> bytes:
     asked = sorted(set(request.gpus) - set(fits["n_gpus"]))
     warnings = [f"nothing fits on {', '.join(map(str, asked))} GPUs"] if asked else []
     sections = [
-        head(title, facts, tiles, expected_of_best(found, float(fastest["t"])), warnings),
         section("best", "The best by number of GPUs", _shown(found, best_of_each(found)[0], "Best splits")),
     ]
     if reasons := found.reasons():
@@ -590,7 +591,10 @@ def search_page(found: Answer) -> bytes:
     if ranking := found.ranking():
         sections.append(section("landscape", "What a bad choice costs", picture(charts.landscape(ranking))))
     sections.append(section("front", "Pareto front of time, devices and memory", _shown(found, front, "Pareto front")))
-    return framed(f"{title} · search", sections)
+    notes = expected_of_best(found, float(fastest["t"]))
+    shown = Document(title=title, kind="search", facts=facts, tiles=tiles, notes=notes, warnings=warnings,
+                     sections=sections)  # fmt: skip
+    return shown.page()
 
 
 def _shown(found: Answer, rows: pd.DataFrame, label: str) -> Markup:

@@ -223,16 +223,8 @@ class RankReport(NamedSheets):
         for row in frame.head(6).to_dict("records"):
             bus, full = (_figure(row[key]) for key in ("bus_gb_s_median", "full_mb"))
             name, group = clipped(row["collective"], 14), clipped(str(row["group_name"]), 19)
-            rows.append(
-                (
-                    name,
-                    group,
-                    full,
-                    bus,
-                    f"{row['waiting_percent']:.1f} %",
-                    row["verdict"].removesuffix("-dominated").replace("-", " "),
-                )
-            )
+            waiting, mostly = f"{row['waiting_percent']:.1f} %", row["verdict"].removesuffix("-dominated")
+            rows.append((name, group, full, bus, waiting, mostly.replace("-", " ")))
         yield from ["", *(f" {line}" for line in aligned(rows, words=(0, 1, 5)).splitlines())]
 
     def _calls_of_one_rank(self) -> Iterator[str]:

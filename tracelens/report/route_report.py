@@ -16,9 +16,9 @@ from tracelens.errors import UsageError
 from tracelens.files.atomic_write import write_whole
 from tracelens.files.documents import json_encoded
 from tracelens.predict.routing.exchange import RouteResult
-from tracelens.report.export import meanings, tables_xlsx
-from tracelens.report.markup import Markup, framed, tag
-from tracelens.report.page_tables import head, section, table
+from tracelens.report.document import Document, section, table
+from tracelens.report.export import meanings
+from tracelens.report.markup import Markup, tag
 from tracelens.units import shown_figure, shown_percent
 
 if TYPE_CHECKING:
@@ -277,7 +277,7 @@ def route_page(result: RouteResult) -> bytes:
     traffic = section("traffic", "Traffic", tag("p", said), drawn)
     tables = [section(f"table-{name}", name.capitalize(), table(each, name)) for name, each in result.frames.items()]
     notes = (UNMEASURED,) if "expected_error_percent" in figures else ()
-    return framed(f"{title} · routing", [head(title, (), tiles, notes), traffic, *tables])
+    return Document(title=title, kind="routing", tiles=tiles, notes=notes, sections=[traffic, *tables]).page()
 
 
 #: Of a larger traffic matrix as many pairs are written.
@@ -315,6 +315,8 @@ def _traffic_frame(result: RouteResult) -> pd.DataFrame:
 
 def _workbook(result: RouteResult) -> bytes:
     """One sheet per frame, the summary first, the traffic last."""
+    from tracelens.report.xlsx_file import tables_xlsx
+
     known = meanings("route")
     rows = [(key, value, known.get(key, "")) for key, value in result.summary.items()]
     summary = pd.DataFrame(rows, columns=["figure", "value", "meaning"], dtype=object)

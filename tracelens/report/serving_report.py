@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 from tracelens.files.atomic_write import whole_folder
 from tracelens.files.cells import frame_csv
 from tracelens.report.charts import bars, line_chart
-from tracelens.report.markup import Markup, framed, tag
-from tracelens.report.page_tables import head, section, table
+from tracelens.report.document import Document, section, table
+from tracelens.report.markup import Markup, tag
 from tracelens.units import MS_PER_S, shown_figure, shown_share
 
 if TYPE_CHECKING:
@@ -201,15 +201,15 @@ def served_page(result: ServingResult) -> bytes:
         rows = [(part, float(value), f"{shown_figure(value)} ms") for part, value in known if value is not None]
         if rows:
             charts.append(tag("div", bars(rows, f"Latency {words}")))
-    title = _serving_title(result)
-    first = head(title, _facts(result), tiles, result.notes)
-    made = [first, section("latency", "Latency", tag("div", charts, class_="columns"))]
+    made = [section("latency", "Latency", tag("div", charts, class_="columns"))]
     steps = result.steps
     if len(steps):
         listed = tag("details", tag("summary", "step by step"), table(steps, "Steps"))
         made.append(section("replica", "A replica over time", *_replica(steps), listed))
     made.append(section("requests", "Requests", table(result.requests, "Requests")))
-    return framed(f"{title} · served load", made)
+    shown = Document(title=_serving_title(result), kind="served load", facts=_facts(result), tiles=tiles,
+                     notes=result.notes, sections=made)  # fmt: skip
+    return shown.page()
 
 
 def _serving_title(result: ServingResult) -> str:
@@ -272,5 +272,5 @@ def sweep_page(rows: Sequence[tuple[float, ServingResult]]) -> bytes:
     ]  # fmt: skip
     title = _serving_title(rows[0][1])
     facts = [f"{len(rows)} rates, {rates[0]:g} to {rates[-1]:g} requests/s"]
-    sections = [head(title, facts, tiles, warnings=edge), section("curves", "Over the rate", charts)]
-    return framed(f"{title} · sweep", sections)
+    curves = section("curves", "Over the rate", charts)
+    return Document(title=title, kind="sweep", facts=facts, tiles=tiles, warnings=edge, sections=[curves]).page()

@@ -128,7 +128,8 @@ def _recording(summary: Summary) -> Iterator[str]:
     yield summary.device.shown
     if source.torch_version:
         yield f"torch {source.torch_version}"
-    yield _events(source.events)
+    millions = source.events / 1e6
+    yield f"{source.events:,} events" if millions < 1 else f"{millions:.2f} M events"
 
 
 def _busy(busy: Busy) -> Iterator[_Row]:
@@ -319,9 +320,3 @@ def _wrapped(text: str, width: int, lines: int = 3) -> list[str]:
         wrapped.append(text[:cut])
         text = text[cut:].lstrip(" ")
     return [line.replace(_HARD_SPACE, " ") for line in (*wrapped, clipped(text, width))]
-
-
-def _events(count: int) -> str:
-    if count < 1_000_000:
-        return f"{count:,} events"
-    return f"{count / 1e6:.2f} M events"

@@ -134,7 +134,7 @@ def _steps(steps: Steps) -> Iterator[Line]:
     left_out = f"Left out: {steps.left_out}" if steps.left_out else None
     yield _row("Steps", steps.count, window, left_out, number_format="#,##0")
     yield _row("Taken for a step", steps.name)
-    yield _row("Time per step (ms), mean", steps.time_us / 1e3, number_format="#,##0.000")
+    yield _row("Time per step (ms), mean", steps.time_us / 1e3, number_format=_MS)
     if steps.spread is not None:
         note = "Standard deviation as a share of the mean."
         yield _row("Spread of the step time", steps.spread, "±", note, number_format=PERCENT)
@@ -145,17 +145,17 @@ def _steps(steps: Steps) -> Iterator[Line]:
         (steps.host_work_us, "host without waiting for the GPU"),
     ):
         if figure is not None:
-            yield _row(f"Time per step (ms), {what}", figure / 1e3, number_format="#,##0.000")
+            yield _row(f"Time per step (ms), {what}", figure / 1e3, number_format=_MS)
     if steps.before_events:
         note = "Device events queued before the recording: in no step."
         yield _row("Before the first step", steps.before_events, None, note, number_format="#,##0")
-        yield _row("Before the first step (ms)", steps.before_us / 1e3, number_format="#,##0.000")
+        yield _row("Before the first step (ms)", steps.before_us / 1e3, number_format=_MS)
     if steps.unseen_us:
         note = "The GPU was still at work from before the recording, which was not recorded: in no step."
-        yield _row("Before the first iteration (ms)", steps.unseen_us / 1e3, None, note, number_format="#,##0.000")
+        yield _row("Before the first iteration (ms)", steps.unseen_us / 1e3, None, note, number_format=_MS)
     if steps.skipped_us:
         note = "Idle time after the host waited for earlier work: in no step."
-        yield _row("Left out of the first step (ms)", steps.skipped_us / 1e3, None, note, number_format="#,##0.000")
+        yield _row("Left out of the first step (ms)", steps.skipped_us / 1e3, None, note, number_format=_MS)
 
 
 _COVERAGE = (
@@ -186,7 +186,7 @@ def _time(summary: Summary) -> Iterator[Line]:
         yield _section("Where the device's time went")
         if busy.total_us is not None:
             of = "Window" if summary.steps is None else steps_text(summary.steps).capitalize()
-            yield _row(f"{of} (ms)", busy.total_us / 1e3, number_format="#,##0.000")
+            yield _row(f"{of} (ms)", busy.total_us / 1e3, number_format=_MS)
         yield _row("Computation", busy.compute, number_format=PERCENT)
         yield _row(
             "Exposed communication", busy.exposed_comm, None, "Not hidden by computation.", number_format=PERCENT
@@ -214,18 +214,12 @@ def _utilization(used: Utilization | None) -> Iterator[Line]:
     yield _row("Tokens per step", used.tokens, None, used.tokens_source, number_format="#,##0")
     yield _row("Tokens in a sequence", used.sequence, number_format="#,##0")
     yield _row("Ranks that share the work on them", used.ranks, None, used.ranks_source, number_format="#,##0")
-    yield _row("Time per step (ms), mean", used.time_us / 1e3, number_format="#,##0.000")
+    yield _row("Time per step (ms), mean", used.time_us / 1e3, number_format=_MS)
     yield _row(
-        "Model TFLOP per step",
-        used.model_flops / FLOPS_PER_TFLOP,
-        None,
-        "This device's share.",
-        number_format="#,##0.000",
+        "Model TFLOP per step", used.model_flops / FLOPS_PER_TFLOP, None, "This device's share.", number_format=_MS
     )
     executed = None if used.hardware_flops is None else used.hardware_flops / FLOPS_PER_TFLOP
-    yield _row(
-        "Executed TFLOP per step", _known(executed), None, "From calls with a perf model.", number_format="#,##0.000"
-    )
+    yield _row("Executed TFLOP per step", _known(executed), None, "From calls with a perf model.", number_format=_MS)
     yield _row("  share of the device time", _known(used.hardware_coverage), number_format=PERCENT)
     for label, share, achievable in (
         ("MFU, model FLOPs utilization", used.mfu, used.mfu_of_achievable),
@@ -236,7 +230,7 @@ def _utilization(used: Utilization | None) -> Iterator[Line]:
     if used.steps:
         yield _head("Step", "Time (ms)", "MFU", "HFU")
     for step in used.steps:
-        yield _row(f"  {step.step}", step.time_us / 1e3, _known(step.mfu), _known(step.hfu), number_format="#,##0.000")
+        yield _row(f"  {step.step}", step.time_us / 1e3, _known(step.mfu), _known(step.hfu), number_format=_MS)
 
 
 def _findings(summary: Summary) -> Iterator[Line]:
@@ -255,7 +249,7 @@ def _findings(summary: Summary) -> Iterator[Line]:
             _known(gain),
             finding.certainty,
             finding.why,
-            number_format="#,##0.000",
+            number_format=_MS,
         )
         if gain is not None:
             yield _row("    between", None, None, gain_range(finding))
@@ -276,7 +270,7 @@ def _together(summary: Summary) -> Iterator[Line]:
     keys = ("now", *summary.together.findings)
     for number, (key, us) in enumerate(zip(keys, summary.together.step_us, strict=True)):
         name = f"    after {number}: {key.replace('_', ' ')}" if number else "    now"
-        yield _row(name, us / 1e3, "ms", number_format="#,##0.000")
+        yield _row(name, us / 1e3, "ms", number_format=_MS)
 
 
 def _device(summary: Summary) -> Iterator[Line]:
