@@ -181,23 +181,18 @@ def _step(
     parallel: ParallelConfig,
 ) -> Projection:
     software = framework.software(system, parallel.precision, framework.runs(parallel.attention))
-    named = row.get("schedule", "")
+    # Of several chunks per rank, "1F1B" is the interleaved one
+    named = schedule_of(row["schedule"]) if row.get("schedule") else None
+    is_default = parallel.pp == 1 or (named == "1f1b" and parallel.vpp > 1)
     return project(
         model,
         replace(parallel, skew=options.skew),
         system,
         sequence=_whole(row, "seq_len", SEQUENCE),
-        schedule=_schedule(schedule_of(named) if named else None, parallel),
+        schedule=None if is_default else named,
         backends=options.backends,
         software=replace(software, **options.constants),
     )
-
-
-def _schedule(named: str | None, parallel: ParallelConfig) -> str | None:
-    """The schedule that a row names; of several chunks per rank, ``1F1B`` is the interleaved one."""
-    if parallel.pp == 1 or (named == "1f1b" and parallel.vpp > 1):
-        return None
-    return named
 
 
 #: Columns that ``project_rows`` adds.

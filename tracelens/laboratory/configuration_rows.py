@@ -95,8 +95,9 @@ class PointEstimate:
 
 
 def point_of(row: Mapping[str, Any], where: str = "") -> ServingPoint:
-    """A row of serving_points.csv's columns, or of ``SERVING_HEADINGS``. UsageError, beginning with ``where``, says what
-    it lacks.
+    """A row of serving_points.csv's columns, or of ``SERVING_HEADINGS``.
+
+    UsageError, beginning with ``where``, says what it lacks.
     """
     row = _stated(row)
     for column in ("model_path", "system"):
@@ -110,13 +111,14 @@ def point_of(row: Mapping[str, Any], where: str = "") -> ServingPoint:
         raise UsageError(f"--batch does not simulate mode {shown(mode)}; use --prefill-replicas")
     whole = functools.partial(_whole, row, where)
     pp, dp = whole("pp_size", 1), whole("attention_dp_size", 1)
+    has_batch_alone = is_blank(row.get("concurrency")) and not is_blank(row.get("batch_size"))
     return ServingPoint(
         model=_name(row, "model_path"),
         system=_name(row, "system"),
         precision=None if _name(row, "precision").lower() in ("", "none", "no", "-") else _name(row, "precision"),
         input_tokens=_length(row, whole, "isl"),
         output_tokens=_length(row, whole, "osl"),
-        concurrency=whole("batch_size" if _has_batch_alone(row) else "concurrency"),
+        concurrency=whole("batch_size" if has_batch_alone else "concurrency"),
         parallelism=Parallelism(
             tp=whole("tp_size", max(whole("n_gpus", 1) // (pp * dp), 1)), pp=pp, dp=dp, ep=whole("moe_ep_size", 1)
         ),
@@ -143,10 +145,6 @@ def _stated(row: Mapping[str, Any]) -> dict[str, Any]:
     if counted and is_blank(made.get("n_gpus")):
         made["n_gpus"] = counted[1] or counted[2]
     return made
-
-
-def _has_batch_alone(row: Mapping[str, Any]) -> bool:
-    return is_blank(row.get("concurrency")) and not is_blank(row.get("batch_size"))
 
 
 def _length(row: Mapping[str, Any], whole: Callable[[str], int], name: str) -> int:

@@ -131,7 +131,10 @@ class Builder:
             return False
         if p.tp_overlap == "all" or p.summa_blocks is not None:
             return True
-        return p.tp_overlap == "backward" and not p.lora and _waits_for_no_product(op)
+        # Of a column-parallel product's two backward products a transfer waits for neither: the gather of its input,
+        # which only wgrad reads, can run beside dgrad; the scatter of what dgrad made can run beside wgrad.
+        waits_for_none = op.phase == "dgrad" and ".gather." in op.name
+        return p.tp_overlap == "backward" and not p.lora and waits_for_none
 
     def _again(self, blocks: Sequence[RankLayer]) -> Block:
         """What recomputation runs before the backward."""
@@ -171,13 +174,6 @@ def _stream(op: RankOp) -> str:
     if op.part in ("tp", "cp", "ep"):
         return op.part
     return "tp" if isinstance(op.model, Collective | EPComm) else COMPUTE
-
-
-def _waits_for_no_product(op: RankOp) -> bool:
-    """Whether a transfer beside a column-parallel product's two backward products waits for none of them: the gather of
-    its input, which only wgrad reads, can run beside dgrad; the scatter of what dgrad made can run beside wgrad.
-    """
-    return op.part == "tp" and op.phase == "dgrad" and ".gather." in op.name
 
 
 class Transfer(NamedTuple):

@@ -75,17 +75,16 @@ class ProjectOptions(TrainingOptions):
             ("no FSDP, which is --zero 3", self.zero != 3, ("fsdp_overlap",)),
             ("full recomputation", self.recompute == "full", ("recompute_modules",)),
         ):
-            flags = [_flag(name) for name in names if getattr(self, name) != getattr(default, name)]
+            flags = [
+                "--no-sequence-parallel" if name == "sequence_parallel" else f"--{name.replace('_', '-')}"
+                for name in names
+                if getattr(self, name) != getattr(default, name)
+            ]
             if is_so and flags:
                 yield f"not read: {', '.join(flags)} ({reason})"
 
 
 _OF_EXPERTS = ("ep", "etp", "ep_overlap", "dispatcher", "sequential_experts", "skew")
-
-
-def _flag(name: str) -> str:
-    """As the command line spells a field."""
-    return "--no-sequence-parallel" if name == "sequence_parallel" else f"--{name.replace('_', '-')}"
 
 
 #: 1d: tensor parallel with sequence parallel. 2d: SUMMA. 2d-seqp: tensor parallel times context parallel.

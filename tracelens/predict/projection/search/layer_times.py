@@ -179,7 +179,11 @@ class _Moved:
         return cls(
             inverse=inverse,
             rows=_Rows(op=rows.op[at], key=place, kind=rows.kind[at]),
-            models=[_with_stride(ops.models[number[pair]], int(strides[pair])) for pair in pairs],
+            models=[
+                replace(sent, stride=int(strides[pair])) if isinstance(sent, Collective | EPComm) else sent
+                for pair in pairs
+                for sent in (ops.models[number[pair]],)
+            ],
             model=model,
         )
 
@@ -187,10 +191,6 @@ class _Moved:
         """[key and stride, kind, forward or backward] from the time of each exchange."""
         each = np.array([sent_us[model] for model in self.models], np.float64)
         return ops.summed(self.rows, each[self.model], (int(self.inverse.max(initial=-1)) + 1, *shape[1:]))
-
-
-def _with_stride(model: PerfModel, stride: int) -> PerfModel:
-    return replace(model, stride=stride) if isinstance(model, Collective | EPComm) else model
 
 
 def part_of(op: RankOp) -> str:

@@ -148,7 +148,7 @@ def in_turn(passes: Sequence[PassTimes]) -> PassTimes:
     return PassTimes(busy=busy, beside=beside, host=host)
 
 
-class LayerCosts(NamedTuple):
+class KindCosts(NamedTuple):
     """Microseconds of kinds of layers: what they take and their host takes to launch them, [forward or backward, kind,
     candidate]; gathering one's weights and scattering or reducing its gradients, [candidate, kind].
     """
@@ -158,17 +158,17 @@ class LayerCosts(NamedTuple):
     gather: Floats
     scatter: Floats
 
-    def taken(self, at: npt.NDArray[np.intp]) -> LayerCosts:
-        return LayerCosts(self.time[:, :, at], self.launch[:, :, at], self.gather[at], self.scatter[at])
+    def taken(self, at: npt.NDArray[np.intp]) -> KindCosts:
+        return KindCosts(self.time[:, :, at], self.launch[:, :, at], self.gather[at], self.scatter[at])
 
 
-def pass_us(s: Splits, chunk: ChunkType, layers: LayerCosts) -> PassTimes:
+def pass_us(s: Splits, chunk: ChunkType, layers: KindCosts) -> PassTimes:
     busy = chunk.layers @ layers.time
     beside = _beside_us(s, chunk, layers)
     return PassTimes(busy=busy, beside=beside, host=later_us(busy + beside, chunk.layers @ layers.launch))
 
 
-def _beside_us(s: Splits, chunk: ChunkType, layers: LayerCosts) -> Floats:
+def _beside_us(s: Splits, chunk: ChunkType, layers: KindCosts) -> Floats:
     """What weights and gradients of divided layers add to a forward and to a backward.
 
     FSDP gathers a layer's weights beside the layer before it and scatters its gradients beside the one after it;
@@ -194,7 +194,7 @@ def _beside_us(s: Splits, chunk: ChunkType, layers: LayerCosts) -> Floats:
     return beside
 
 
-def _forward_us(chunk: ChunkType, layers: LayerCosts, gathers_us: Floats) -> Floats:
+def _forward_us(chunk: ChunkType, layers: KindCosts, gathers_us: Floats) -> Floats:
     """A forward whose layers wait for their weights, gathered one layer's after another's from ``gathers_us`` on."""
     ends, came = np.zeros(len(gathers_us)), gathers_us
     last = gathers_us + layers.gather @ chunk.layers
@@ -205,7 +205,7 @@ def _forward_us(chunk: ChunkType, layers: LayerCosts, gathers_us: Floats) -> Flo
     return ends
 
 
-def _backward_us(chunk: ChunkType, layers: LayerCosts, scattered: Floats) -> tuple[Floats, Floats]:
+def _backward_us(chunk: ChunkType, layers: KindCosts, scattered: Floats) -> tuple[Floats, Floats]:
     """When a backward ends whose layers' gradients are reduced beside the layers after them, one layer's after
     another's from ``scattered`` on; and when all but the last of these reductions have.
     """
@@ -226,7 +226,7 @@ def _slowed_us(compute_us: Floats, transfer_us: Floats) -> Floats:
 
 
 def ends_us(
-    s: Splits, types: Sequence[StageType], layers: LayerCosts, passes_us: Mapping[ChunkType, PassTimes],
+    s: Splits, types: Sequence[StageType], layers: KindCosts, passes_us: Mapping[ChunkType, PassTimes],
     *, hop: Floats, micro_batches: Floats,
 ) -> Floats:  # fmt: skip
     """What gathering weights as a step begins and reducing gradients as it ends adds to the step, with ZeRO 1 and 2.
