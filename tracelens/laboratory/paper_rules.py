@@ -22,18 +22,11 @@ import numpy as np
 import numpy.typing as npt
 
 from tracelens.errors import UsageError
-from tracelens.laboratory.paper_systems import (
-    Candidates,
-    PaperSystem,
-    Shape,
-    enumerate_candidates,
-    paper_shape,
-    paper_system,
-)
+from tracelens.laboratory.paper_systems import Candidates, PaperSystem, enumerate_candidates, paper_shape, paper_system
 from tracelens.lazy.records import dataclass
 from tracelens.predict.projection.projection_options import STRATEGIES, PaperAttention, Strategy
 from tracelens.predict.projection.search import Constraints, Feasible
-from tracelens.predict.projection.search.space import distinct
+from tracelens.predict.projection.search.space import Shape, distinct
 
 Floats = npt.NDArray[np.float64]
 Repair = Literal["layernorm", "pipeline", "all_reduce"]

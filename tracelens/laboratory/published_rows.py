@@ -124,7 +124,7 @@ def graphs_of(text: str, *, has_experts: bool) -> Graphs | None:
 
 
 def is_tp_overlapped(text: str) -> bool | None:
-    """Whether notes say that tensor parallelism's collectives run beside products."""
+    """Whether notes say that tensor parallelism's collectives overlap products."""
     found = _TP_OVERLAP.search(text.lower())
     return None if found is None else found[1] not in _OFF
 
@@ -178,7 +178,7 @@ def recomputation_of(text: str) -> Recomputation | None:
 def schedule_of(text: str) -> str | None:
     """The schedule that a table names. None for one that is not modeled."""
     word = re.sub(r"[\s_\-]+", "", text.strip().lower()).removeprefix("schedule")
-    known = {re.sub(r"-", "", name): name for name in schedules()} | _TABLES["schedules"]
+    known: dict[str, str] = {name.replace("-", ""): name for name in schedules()} | _TABLES["schedules"]
     return known.get(word.replace("zerobubble", "zb"))
 
 
@@ -232,6 +232,12 @@ class Recipe:
     offload_layers: int = 0
     source: str
 
+    @classmethod
+    def of_table(cls, given: Mapping[str, Any]) -> Recipe:
+        """A recipe as ``published_tables.toml`` has it."""
+        values = {name: tuple(value) if isinstance(value, list) else value for name, value in given.items()}
+        return cls(**{**values, "source": _TABLES["sources"][given["source"]]})
+
     def of(self, parallel: ParallelConfig) -> ParallelConfig:
         """``parallel`` with these settings."""
         return replace(
@@ -259,13 +265,7 @@ class Recipe:
 
 
 #: The last that fits counts.
-RECIPES = tuple(
-    Recipe(**{
-        name: _TABLES["sources"][value] if name == "source" else tuple(value) if isinstance(value, list) else value
-        for name, value in given.items()
-    })
-    for given in _TABLES["recipe"]
-)  # fmt: skip
+RECIPES = tuple(Recipe.of_table(given) for given in _TABLES["recipe"])
 
 
 #: Layers that scripts of MLPerf's fine-tuning recompute (ACL=21 of config_MI300X_1x8x1.sh and _2x8x1.sh, v5.0 at

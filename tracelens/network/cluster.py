@@ -28,7 +28,7 @@ _PROTOCOLS = ("ll", "ll128", "simple")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Overheads:
-    """What a library's messages cost over one tier of links beside their bytes."""
+    """What a library's messages cost over one tier of links besides their bytes."""
 
     protocols: tuple[Protocol, ...] = ()
     peer_us: float = 0.0

@@ -124,11 +124,11 @@ class ParallelConfig(TrainingOptions):
     per replica. ``gradients``: what they are kept and, but for FSDP, summed in. ``bf16_layers``: how many of the
     first and of the last layers compute in BF16 whatever ``precision``. ``recompute``: ``"selective"`` repeats
     ``recompute_modules``, ``"full"`` every layer's forward.
-    ``attention`` ``"unfused"``: scores go through memory. ``tp_overlap``: which tensor-parallel collectives run beside
+    ``attention`` ``"unfused"``: scores go through memory. ``tp_overlap``: which tensor-parallel collectives overlap
     products; ``"backward"``: those around the gradients of column-parallel ones, ``"all"``: in pieces, those that they
     feed and follow. ``summa_blocks``: products run on the grid of tp * cp ranks, which share all weights out, in so
     many blocks whose operands are broadcast along rows and columns (SUMMA, van de Geijn and Watts, 1997); None: context
-    ranks hold the same weights. ``ep_overlap``: experts' exchanges of one micro-batch's forward run beside the
+    ranks hold the same weights. ``ep_overlap``: experts' exchanges of one micro-batch's forward overlap the
     backward of another, in schedules that have one after the other. ``dispatcher``: how many copies of a token
     travel. ``grouped`` False: experts' products one by one. ``graphs``: what the host need not launch. ``skew``:
     how unequal the experts are that tokens choose. ``placement``: which ranks share a node, where it is not the

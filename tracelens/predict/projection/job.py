@@ -1,4 +1,4 @@
-"""The event graph of a step: which blocks each pipeline rank runs in which order, what runs beside them, and when."""
+"""The event graph of a step: which blocks each pipeline rank runs, in which order and when, and what overlaps them."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ from tracelens.network.topology import Group, Topology
 from tracelens.perf_models import Collective, PerfModel
 from tracelens.predict.projection import pipeline, schedules
 from tracelens.predict.projection.chunk_timing import (
-    Beside,
     Block,
     Builder,
+    OverlappedTransfers,
     Parts,
     Pass,
     Transfer,
@@ -152,7 +152,7 @@ class Job:
 
     @property
     def _pairs(self) -> bool:
-        """Whether exchanges of one micro-batch run beside another one's other pass."""
+        """Whether exchanges of one micro-batch overlap the opposite pass of another one."""
         return self.parallel.ep_overlap and self.parallel.ep > 1 and self.parallel.zero != 3
 
     @functools.cached_property
@@ -294,11 +294,13 @@ class Job:
             # Divided gradients are reduced after every micro-batch: the next one's have nowhere to be added to. Those
             # of a pass's last layer run while the next pass's first layer does.
             each = [self._transfers("reduce", name, i) for i, name in enumerate(names)]
-            beside = Beside(part="dp", with_block={i: each[i - 1] for i in range(len(names))}, waits=True)
-            return passed(blocks, host_us, beside)
+            overlapped = OverlappedTransfers(
+                part="dp", with_block={i: each[i - 1] for i in range(len(names))}, waits=True
+            )
+            return passed(blocks, host_us, overlapped)
         return passed(blocks, host_us)
 
-    def _beside(self, blocks: Sequence[Block], sharded: Beside, kind: Kind) -> Pass:
+    def _beside(self, blocks: Sequence[Block], sharded: OverlappedTransfers, kind: Kind) -> Pass:
         """FSDP's transfers as the timeline has them, or as fixed shares say."""
         hidden, host_us = self.options.fsdp_hidden, self._host.host_us_per_op
         if hidden is None:
@@ -306,8 +308,8 @@ class Job:
         gather = hidden.forward_gather if kind == "F" else hidden.backward_gather
         return fixed(blocks, host_us, sharded, {"gather": gather, "scatter": hidden.scatter, "reduce": 0.0})
 
-    def _sharded(self, names: tuple[str, ...], kind: Kind, *, replicas: bool = False) -> Beside:
-        """FSDP: a layer's weights gathered while the one before it runs, gradients scattered beside the next one, and
+    def _sharded(self, names: tuple[str, ...], kind: Kind, *, replicas: bool = False) -> OverlappedTransfers:
+        """FSDP: a layer's weights gathered while the one before it runs, gradients scattered during the next one, and
         with ``replicas`` summed over the replicas of shards.
         """
         gathers = [self._gathers(name, i, kind) for i, name in enumerate(names)]
@@ -315,7 +317,7 @@ class Job:
         if replicas:
             scatters = [[*each, *self._transfers("reduce", names[i], i)] for i, each in enumerate(scatters)]
         last = len(names) - 1
-        return Beside(
+        return OverlappedTransfers(
             part="fsdp",
             first=gathers[0] if names else [],
             with_block={
@@ -338,7 +340,7 @@ class Job:
         return 1.0 if is_repeated else self.software.gathers_again
 
     def closing(self, rank: int, task: Task, busy_us: float) -> Pass:
-        """Pass for a chunk's last micro-batch, each layer's gradients summed beside the next layer.
+        """Pass for a chunk's last micro-batch, each layer's gradients summed during the next layer.
 
         The stream of the sums is taken until ``busy_us`` from the pass's start.
         """
@@ -347,13 +349,13 @@ class Job:
             made = self._beside(blocks, self._sharded(names, task.kind, replicas=True), task.kind)
             return self._hosted(made, task.kind, names)
         each = [self._transfers("reduce", name, i) for i, name in enumerate(names)]
-        beside = Beside(
+        overlapped = OverlappedTransfers(
             part="dp",
             with_block={i + 1: transfers for i, transfers in enumerate(each[:-1])},
             last=each[-1] if each else [],
             busy_us=busy_us,
         )
-        return self._hosted(passed(blocks, self._host.host_us_per_op, beside), task.kind, names)
+        return self._hosted(passed(blocks, self._host.host_us_per_op, overlapped), task.kind, names)
 
     def opening(self, rank: int, task: Task, first_us: float) -> Pass:
         """Pass for a chunk's first micro-batch, whose weights the last step's optimizer left divided: gathered from
@@ -361,13 +363,13 @@ class Job:
         """
         names, blocks = self.in_order(rank, task.chunk, task.kind), self.blocks(rank, task.chunk, task.kind)
         each = [self._transfers("gather", name, i) for i, name in enumerate(names)]
-        beside = Beside(
+        overlapped = OverlappedTransfers(
             part="dp",
             first=[transfer for transfers in each for transfer in transfers],
             first_us=first_us,
             needed={i: ("gather", i) for i, transfers in enumerate(each) if transfers},
         )
-        return self._hosted(passed(blocks, self._host.host_us_per_op, beside), task.kind, names)
+        return self._hosted(passed(blocks, self._host.host_us_per_op, overlapped), task.kind, names)
 
     def gather_us(self, names: tuple[str, ...]) -> float:
         """Time of all weight gathers, one after the other."""
@@ -460,7 +462,7 @@ class Job:
         return None if found is None else found[1]
 
     def _merged(self, rank: int, forward: Task, backward: Task) -> tuple[tuple[Pass, Pass], tuple[Cost, Cost]] | None:
-        """A forward and a backward beside each other, and what they take."""
+        """An overlapped forward and backward, and what they take."""
         key = ("merged", rank, forward.chunk, backward.kind, backward.chunk)
         return self._once(key, lambda: self._beside_each_other(rank, forward, backward))
 
@@ -477,7 +479,7 @@ class Job:
         return None if found is None else (found, (cost_of(found[0]), cost_of(found[1])))
 
     def _both(self, ahead: Pass, back: Pass, experts_us: float) -> tuple[Pass, Pass] | None:
-        """Beside each other; the host is late for whichever ends last."""
+        """Both at once; the host is late for whichever ends last."""
         found = merged(ahead, back)
         if found is None:
             return None
@@ -531,7 +533,7 @@ class Job:
         working = max((memory.working_bytes(*arguments, layer, self.sequence) for layer in layers), default=0.0)
         kept = ran.kept_bytes[rank] + working
         if ran.pairs[rank]:
-            # A backward frees layers while the forward beside it fills as many.
+            # A backward frees layers while the overlapped forward fills as many.
             kept -= min(self._kept(chunk) * (1 - 1 / max(chunk.layers.total(), 1)) for chunk in chunks)
         found = memory.stage_memory(
             stage=rank,
@@ -576,7 +578,7 @@ class Job:
 
 class _Ends:
     """The passes that begin and end a step: the first forward of each chunk waits for weights that the last step's
-    optimizer left divided, beside the last weights' gradients replicas sum them.
+    optimizer left divided; during the last weights' gradients replicas sum them.
 
     ``busy_until``: when a rank's last transfer is over.
     """

@@ -254,7 +254,7 @@ def project(
     return Result(projection=found, framework=framework if asked.software is None else None)
 
 
-#: Columns of a sweep beside its options.
+#: Columns of a sweep besides its options.
 SWEPT = ("step_time_s", "tokens_s_gpu", "tflops_gpu", "mfu", "memory_gb", "fits", "does_not_fit", "reason")
 
 

@@ -117,7 +117,7 @@ def project(
 ) -> Projection:
     """The step of ``parallel.global_batch`` sequences of ``sequence`` tokens. ``schedule`` None: 1f1b, or interleaved.
 
-    The step is run as an event graph: pipeline ranks with their tasks, transfers beside them, the host that launches.
+    The step is run as an event graph: pipeline ranks with their tasks, overlapped transfers, the host that launches.
 
     UsageError for degrees that do not divide the model, a schedule that cannot do them, an operation that nobody
     prices on the device.

@@ -108,7 +108,7 @@ def write_traces(job: Job, ran: Run, folder: Path, ranks: Sequence[int] | None =
 
 
 def _tasks(job: Job, ran: Run, rank: int) -> Iterator[TimelineEvent]:
-    """Kernels of the rank's tasks, no earlier than the host launched them, and the transfers beside them."""
+    """Kernels of the rank's tasks, no earlier than the host launched them, and the overlapped transfers."""
     pipeline, free_us, passes = ran.pipeline, 0.0, ran.passes(rank)
     starts_us, ends_us = pipeline.starts_us[rank], pipeline.ends_us[rank]
     for at, one in enumerate(passes):

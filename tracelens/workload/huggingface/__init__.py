@@ -96,7 +96,7 @@ def _element_type(*configs: dict[str, Any]) -> DType | None:
 
 
 def _language_model(values: dict[str, Any]) -> dict[str, Any]:
-    """The keys of a file's language model. What is said beside it holds where it says nothing."""
+    """The keys of a file's language model. What the outer keys say holds where it says nothing."""
     for inner in _INNER:
         found = values.get(inner)
         if isinstance(found, dict):

@@ -32,7 +32,7 @@ class Task(NamedTuple):
 class Plan:
     """What a schedule is made for. Times in microseconds are those of a chunk, the mean over all; a schedule may look
     at them, and runs correctly with any others. ``ahead``: forwards that a rank may run before it must, so that its
-    backwards have another micro-batch's forward beside them.
+    backwards overlap with another micro-batch's forward.
     """
 
     ranks: int

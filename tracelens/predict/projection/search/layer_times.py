@@ -32,7 +32,7 @@ class LayerTimes:
     """Microseconds of layers at distinct keys: [key, kind, forward or backward].
 
     ``compute``: matrix products and attention; ``memory``: what streams memory. ``launched`` counts operations.
-    ``products`` is the part of ``compute`` that SUMMA's broadcasts run beside.
+    ``products`` is the part of ``compute`` that SUMMA's broadcasts overlap.
     ``exchanged`` has the communication by part (``"tp"``), each with keys of its own.
     """
 
@@ -228,7 +228,7 @@ class StepOperations:
         return op.count * self.prices[op.model] * self.software.of(op)
 
     def _shares(self, blocks: Sequence[RankLayer]) -> dict[str, float]:
-        """Share of one layer's tensor-parallel transfers that the GEMMs beside them leave exposed, by direction."""
+        """Share of one layer's tensor-parallel transfers that overlapping GEMMs leave exposed, by direction."""
         if self.parallel.summa_blocks is None:
             return {"forward": 1.0, "backward": 1.0}
         ops = [op for block in blocks for op in block.ops]

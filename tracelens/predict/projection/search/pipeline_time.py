@@ -129,7 +129,7 @@ def _kept(stage: StageType, stages: int, forwards: Ints, backwards: Ints) -> Flo
 class PassTimes(NamedTuple):
     """Microseconds of a micro-batch's forward and backward through a chunk, [forward or backward][candidate].
 
-    ``beside``: what weights and gradients on their way add; ``host``: what launching takes longer than all this.
+    ``beside``: what overlapped transfers of weights and gradients add; ``host``: what launching takes longer than all.
     """
 
     busy: Floats
@@ -171,9 +171,9 @@ def pass_us(s: Splits, chunk: ChunkType, layers: KindCosts) -> PassTimes:
 def _beside_us(s: Splits, chunk: ChunkType, layers: KindCosts) -> Floats:
     """What weights and gradients of divided layers add to a forward and to a backward.
 
-    FSDP gathers a layer's weights beside the layer before it and scatters its gradients beside the one after it;
-    the first gather and the last scatter have nothing beside them. Gradients that are divided without the weights
-    are reduced one after the other beside the whole chunk, those of the pass before's last layer first.
+    FSDP gathers a layer's weights while the layer before it computes and scatters its gradients while the one after
+    it does; nothing overlaps the first gather and the last scatter. Gradients that are divided without the weights are
+    reduced one after the other while the whole chunk computes, those of the pass before's last layer first.
     """
     (ahead_us, back_us), gather, scatter = layers.time, layers.gather, layers.scatter
     beside = np.zeros((2, len(s)))
@@ -206,7 +206,7 @@ def _forward_us(chunk: ChunkType, layers: KindCosts, gathers_us: Floats) -> Floa
 
 
 def _backward_us(chunk: ChunkType, layers: KindCosts, scattered: Floats) -> tuple[Floats, Floats]:
-    """When a backward ends whose layers' gradients are reduced beside the layers after them, one layer's after
+    """When a backward ends whose layers' gradients are reduced during the layers after them, one layer's after
     another's from ``scattered`` on; and when all but the last of these reductions have.
     """
     ends, before = np.zeros(len(scattered)), None
@@ -219,7 +219,7 @@ def _backward_us(chunk: ChunkType, layers: KindCosts, scattered: Floats) -> tupl
 
 
 def _slowed_us(compute_us: Floats, transfer_us: Floats) -> Floats:
-    """Computing beside what is left of a transfer, which it outlasts or not."""
+    """Compute time, longer while the rest of a transfer overlaps it."""
     slow = 1 + OVERLAP_COST
     slowed: Floats = compute_us + (1 - 1 / slow) * np.clip(transfer_us, 0.0, slow * compute_us)
     return slowed

@@ -1,9 +1,8 @@
 """A search by names, its winner tried on the event graph, and many searches over every combination of figures,
 models and clusters.
 
-What the table of a search does not vary, tried on one configuration by the event graph, dimension by dimension.
-
-Zero-bubble schedules, overlap of tensor-parallel collectives and of experts' exchanges, tensor ranks of experts, shards
+The event graph tries on one configuration, dimension by dimension, what the table of a search does not vary:
+zero-bubble schedules, overlap of tensor-parallel collectives and of experts' exchanges, tensor ranks of experts, shards
 within a node (HSDP), and recomputing some modules instead of whole layers, or of none.
 """
 

@@ -491,7 +491,7 @@ class CorrectedRules:
     ) -> dict[tuple[str, int, int], Floats]:
         """What each kind of layer takes, by (part, kind, forward or backward); recomputation belongs to the backward.
 
-        SUMMA's transfers count as far as GEMMs beside them leave them exposed.
+        SUMMA's transfers count as far as overlapping GEMMs leave them exposed.
         """
         kinds, nothing = enumerate(self.kinds), np.zeros(len(part))
         is_full = np.array([word == "full" for word in RECOMPUTE])[part.recompute]
