@@ -6,7 +6,9 @@ import dataclasses
 import datetime
 import functools
 import re
+import tomllib
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +21,7 @@ from tracelens.errors import InputError, TracelensError, UsageError
 from tracelens.files.atomic_write import write_whole
 from tracelens.files.data_table import (
     FIRST_ROW,
+    Headings,
     Number,
     csv_of,
     is_blank,
@@ -28,7 +31,6 @@ from tracelens.files.data_table import (
     read_table,
     shown,
 )
-from tracelens.laboratory.published_rows import SERVING_HEADINGS
 from tracelens.lazy.records import dataclass
 from tracelens.option_fields import BACKENDS
 from tracelens.predict.serving import engines
@@ -53,6 +55,7 @@ _MEAN = Number(least=1, most=LONGEST)
 LIMITS = Engine(max_num_seqs=1024, max_batched_tokens=8192)
 #: Columns that ``batch`` adds; nine of ten measured times per token lie between the last two.
 ESTIMATES = ("ttft_ms_est", "tpot_ms_est", "tpot_ms_low", "tpot_ms_high")
+HEADINGS = Headings(tomllib.loads(files(__package__).joinpath("serving_headings.toml").read_text(encoding="utf-8")))
 _COUNTS = frozenset(
     {"isl", "osl", "concurrency", "batch_size", "tp_size", "pp_size", "attention_dp_size", "moe_ep_size", "n_gpus"}
 )
@@ -95,7 +98,7 @@ class PointEstimate:
 
 
 def point_of(row: Mapping[str, Any], where: str = "") -> ServingPoint:
-    """A row of serving_points.csv's columns, or of ``SERVING_HEADINGS``.
+    """A row of serving_points.csv's columns, or of ``HEADINGS``.
 
     UsageError, beginning with ``where``, says what it lacks.
     """
@@ -132,8 +135,8 @@ def point_of(row: Mapping[str, Any], where: str = "") -> ServingPoint:
 def _stated(row: Mapping[str, Any]) -> dict[str, Any]:
     """The row under this module's names; numbers without units, cells empty that say nothing."""
     made: dict[str, Any] = {}
-    for heading in SERVING_HEADINGS.first(row):
-        name, cell = SERVING_HEADINGS.name(heading), row[heading]
+    for heading in HEADINGS.first(row):
+        name, cell = HEADINGS.name(heading), row[heading]
         if isinstance(cell, str):
             cell = None if is_unsaid(cell) else number(cell) if name in _COUNTS else cell
         if is_blank(made.get(name)):
@@ -288,7 +291,7 @@ def steady(outcome: Outcome, concurrency: int) -> PointEstimate:
 def read_points(path: Path) -> pd.DataFrame:
     """The rows of a CSV file. InputError where columns are missing."""
     frame = read_table(path)
-    columns = {SERVING_HEADINGS.name(name) for name in frame.columns}
+    columns = {HEADINGS.name(name) for name in frame.columns}
     columns |= {"isl", "osl"} if "lengths" in columns else set()
     missing = [name for name in NEEDED if name not in columns]
     if missing:
