@@ -28,7 +28,7 @@ import numpy as np
 
 import tracelens.predict.projection.frameworks as frameworks_room
 from tracelens.backends.base import system_of
-from tracelens.laboratory.batch_rows import RowOptions, configuration, project_row
+from tracelens.laboratory.training_rows import RowOptions, configuration, project_row
 from tracelens.predict.projection.frameworks import KINDS
 from tracelens.predict.projection.step import Projection
 

@@ -25,7 +25,7 @@ import numpy as np
 
 from tracelens.backends.base import System
 from tracelens.errors import TracelensError
-from tracelens.laboratory.batch_rows import RowOptions, project_row
+from tracelens.laboratory.training_rows import RowOptions, project_row
 from tracelens.predict.projection.overheads import PLAIN, Software
 from tracelens.predict.projection.step import Projection, project
 from tracelens.workload.model_config import ModelConfig

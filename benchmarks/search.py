@@ -16,8 +16,7 @@ import numpy as np
 
 from tests.projection.plain_paper_step import plain_step
 from tracelens.laboratory.paper_rules import PaperRules
-from tracelens.laboratory.paper_space import Candidates, enumerate_candidates, load_shape
-from tracelens.laboratory.paper_systems import PaperSystem
+from tracelens.laboratory.paper_systems import Candidates, PaperSystem, enumerate_candidates, load_shape
 from tracelens.predict.projection.projection_options import STRATEGIES
 from tracelens.predict.projection.search import ANYTHING, fastest
 from tracelens.predict.projection.search.request import Request, answer

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from tracelens.errors import TracelensError
-from tracelens.laboratory.batch_rows import RowOptions, project_row
+from tracelens.laboratory.training_rows import RowOptions, project_row
 from tracelens.predict.projection.projection_options import RuleSet
 from tracelens.predict.projection.search.request import Request, answer, points
 

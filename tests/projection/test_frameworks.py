@@ -10,8 +10,15 @@ import pytest
 from tracelens.backends.base import System, system_of
 from tracelens.errors import UsageError
 from tracelens.hardware import HardwareSpec
-from tracelens.laboratory.batch_rows import RowOptions, project_row, project_rows
-from tracelens.laboratory.published_rows import precision_of, recomputation_of, schedule_of, sharding_of
+from tracelens.laboratory.training_rows import (
+    RowOptions,
+    precision_of,
+    project_row,
+    project_rows,
+    recomputation_of,
+    schedule_of,
+    sharding_of,
+)
 from tracelens.predict.projection.frameworks import IDEAL, KINDS, Framework, frameworks, named
 from tracelens.predict.projection.overheads import PLAIN, kernel_factor
 from tracelens.predict.projection.step import project

@@ -8,7 +8,7 @@ import pytest
 
 from tracelens.backends import System
 from tracelens.errors import UsageError
-from tracelens.laboratory.batch_rows import project_row
+from tracelens.laboratory.training_rows import project_row
 from tracelens.predict.projection.chunk_timing import Builder
 from tracelens.predict.projection.step import project
 from tracelens.workload import memory, rank_ops

@@ -10,7 +10,7 @@ import pytest
 
 import tracelens as tl
 from tracelens.backends.base import System
-from tracelens.laboratory.batch_rows import project_row
+from tracelens.laboratory.training_rows import project_row
 from tracelens.predict.projection.project import Result
 from tracelens.predict.projection.step import Projection, project
 from tracelens.units import BYTES_PER_GIB

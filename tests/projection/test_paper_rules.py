@@ -13,8 +13,7 @@ from tests.conftest import part
 from tests.projection.plain_paper_step import plain_step
 from tracelens.errors import UsageError
 from tracelens.laboratory.paper_rules import PaperRules
-from tracelens.laboratory.paper_space import Candidates, enumerate_candidates, load_shape
-from tracelens.laboratory.paper_systems import PaperSystem
+from tracelens.laboratory.paper_systems import Candidates, PaperSystem, enumerate_candidates, load_shape
 from tracelens.predict.projection.projection_options import STRATEGIES
 from tracelens.predict.projection.search import evaluate, search
 

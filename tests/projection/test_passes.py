@@ -10,7 +10,16 @@ import pytest
 from tracelens.network.topology import Group, Protocol, Rates, Tier, TierLink, Topology
 from tracelens.perf_models import Collective, EPComm
 from tracelens.predict.projection import pipeline, schedules
-from tracelens.predict.projection.chunk_timing import Beside, Block, Builder, Kernel, Transfer, fixed, merged, passed
+from tracelens.predict.projection.chunk_timing import (
+    Block,
+    Builder,
+    Kernel,
+    OverlappedTransfers,
+    Transfer,
+    fixed,
+    merged,
+    passed,
+)
 from tracelens.predict.projection.pipeline import Cost, TaskCosts, hops_us
 from tracelens.predict.projection.schedules import Plan
 from tracelens.training_options import TPOverlap
@@ -42,9 +51,9 @@ def transfer(kind: str, layer: int, time_us: float) -> Transfer:
     return Transfer((kind, layer), GATHER, time_us)
 
 
-def gathered(*times: float) -> Beside:
+def gathered(*times: float) -> OverlappedTransfers:
     """Each layer's weights gathered while the one before it runs."""
-    return Beside(
+    return OverlappedTransfers(
         part="fsdp",
         first=[transfer("gather", 0, times[0])],
         with_block={i: [transfer("gather", i + 1, time_us)] for i, time_us in enumerate(times[1:])},
@@ -70,14 +79,14 @@ def test_what_computing_does_not_hide_is_waited_for() -> None:
 
 
 def test_the_last_scatter_counts_where_the_pass_waits() -> None:
-    beside = Beside(part="fsdp", last=[transfer("scatter", 0, 40)])
+    beside = OverlappedTransfers(part="fsdp", last=[transfer("scatter", 0, 40)])
     assert passed([block(100.0)], 0.0, beside).time_us == 100
     found = passed([block(100.0)], 0.0, replace(beside, waits=True))
     assert (found.time_us, found.parts["fsdp"]) == (140, 40)
 
 
 def test_transfers_that_began_before_the_pass_are_waited_for_less() -> None:
-    beside = Beside(part="dp", first=[transfer("gather", 0, 80)], first_us=-50, needed={0: ("gather", 0)})
+    beside = OverlappedTransfers(part="dp", first=[transfer("gather", 0, 80)], first_us=-50, needed={0: ("gather", 0)})
     assert passed([block(100.0)], 0.0, beside).time_us == 130
     assert passed([block(100.0)], 0.0, replace(beside, first_us=-80)).time_us == 100
 

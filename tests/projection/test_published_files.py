@@ -16,8 +16,7 @@ import tracelens as tl
 from tracelens.cli import main
 from tracelens.errors import InputError, UsageError
 from tracelens.laboratory.paper_rules import PaperRules
-from tracelens.laboratory.paper_space import load_shape
-from tracelens.laboratory.paper_systems import PaperSystem, load_system, paper_system, read_system
+from tracelens.laboratory.paper_systems import PaperSystem, load_shape, load_system, paper_system, read_system
 from tracelens.laboratory.published_results import read_results
 from tracelens.predict.projection.search.systems import Figures
 

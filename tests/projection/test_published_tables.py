@@ -10,9 +10,8 @@ import pytest
 
 from tracelens.errors import UsageError
 from tracelens.files.data_table import number
-from tracelens.laboratory.batch_rows import project_row
 from tracelens.laboratory.configuration_rows import LIMITS, PointSimulator, point_of
-from tracelens.laboratory.published_rows import HEADINGS, stated
+from tracelens.laboratory.training_rows import HEADINGS, project_row, stated
 from tracelens.workload.model_config import ModelConfig
 
 #: (row, what of the configuration is read): invented, in the shape of each kind of table.

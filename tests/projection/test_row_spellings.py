@@ -9,9 +9,8 @@ from hypothesis import strategies as st
 from tracelens.backends.base import system_of
 from tracelens.errors import UsageError
 from tracelens.files.data_table import number
-from tracelens.laboratory.batch_rows import project_row
 from tracelens.laboratory.configuration_rows import point_of
-from tracelens.laboratory.published_rows import recomputation_of, sharding_of, stated
+from tracelens.laboratory.training_rows import project_row, recomputation_of, sharding_of, stated
 from tracelens.predict.serving.deployment import ServingPrecision
 from tracelens.workload.model_config import ModelConfig
 

@@ -13,8 +13,7 @@ from tracelens.backends.chain import chain
 from tracelens.dtypes import DType
 from tracelens.errors import UsageError
 from tracelens.laboratory.paper_rules import PaperRules
-from tracelens.laboratory.paper_space import load_shape
-from tracelens.laboratory.paper_systems import PaperSystem, load_system, paper_system
+from tracelens.laboratory.paper_systems import PaperSystem, load_shape, load_system, paper_system
 from tracelens.perf_models import GEMM
 from tracelens.perf_models.base import WorkColumns
 from tracelens.predict.projection.projection_options import RuleSet

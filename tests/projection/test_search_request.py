@@ -11,8 +11,7 @@ import pytest
 import tracelens as tl
 from tests.conftest import part
 from tracelens.errors import UsageError
-from tracelens.laboratory.paper_space import paper_shape
-from tracelens.laboratory.paper_systems import load_system, paper_system
+from tracelens.laboratory.paper_systems import load_system, paper_shape, paper_system
 from tracelens.predict.projection.search import COLUMNS, Constraints
 from tracelens.predict.projection.search.request import Answer, Request, answer
 from tracelens.predict.projection.search.systems import Figures, load_model

@@ -14,7 +14,7 @@ from tests.conftest import examples
 from tracelens.backends.base import System
 from tracelens.cli import main
 from tracelens.errors import UsageError
-from tracelens.laboratory.batch_rows import project_row
+from tracelens.laboratory.training_rows import project_row
 from tracelens.network.topology import Group
 from tracelens.predict.projection.overheads import Software
 from tracelens.predict.projection.pipeline import hop_us, layer_counts

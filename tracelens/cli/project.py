@@ -272,7 +272,7 @@ def _ranks(text: str) -> list[int] | None:
 
 def _run_batch(args: argparse.Namespace) -> int:
     from tracelens.files.data_table import read_rows
-    from tracelens.laboratory.batch_rows import ESTIMATES, RowOptions, project_rows
+    from tracelens.laboratory.training_rows import ESTIMATES, RowOptions, project_rows
     from tracelens.predict.projection.frameworks import named
     from tracelens.predict.projection.project import constants_of
     from tracelens.report.export import write_rows

@@ -1,12 +1,7 @@
-"""Extensions written for TraceLens (AMD-AGI/TraceLens): stand-ins for its base classes where it is not installed,
-and its classes as perf models.
+"""Extensions written for TraceLens (AMD-AGI/TraceLens): stand-ins for its base classes where it is not installed, and
+its classes as perf models.
 
-Stand-ins for the base classes of TraceLens (AMD-AGI/TraceLens), where it is not installed.
-
-They stand under that package's module names, so that a file loads that only wants to say where the dimensions are.
-
-Extensions written for TraceLens (AMD-AGI/TraceLens): their classes as perf models.
-
+The stand-ins have that package's module names, so that a file loads that only wants to say where the dimensions are.
 Such a file maps op names to classes (``perf_model_extension``), and categories to names or names to categories
 (``dict_cat2names_extension``, ``op_category_extension``). A class is made of one recorded event and answers ``flops()``
 and ``bytes()``, of the gradients ``flops_bwd()`` and ``bytes_bwd()``; it builds on that package's base classes, or on

@@ -6,7 +6,9 @@ import dataclasses
 import datetime
 import functools
 import re
+import tomllib
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
@@ -18,8 +20,17 @@ from tracelens.backends.base import system_of
 from tracelens.errors import InputError, TracelensError, UsageError
 from tracelens.files.atomic_write import write_whole
 from tracelens.files.cells import frame_csv
-from tracelens.files.data_table import FIRST_ROW, Number, is_blank, is_file_name, is_unsaid, number, read_table, shown
-from tracelens.laboratory.published_rows import SERVING_HEADINGS
+from tracelens.files.data_table import (
+    FIRST_ROW,
+    Headings,
+    Number,
+    is_blank,
+    is_file_name,
+    is_unsaid,
+    number,
+    read_table,
+    shown,
+)
 from tracelens.lazy.records import dataclass
 from tracelens.option_fields import BACKENDS
 from tracelens.predict.serving import engines
@@ -44,6 +55,7 @@ _MEAN = Number(least=1, most=LONGEST)
 LIMITS = Engine(max_num_seqs=1024, max_batched_tokens=8192)
 #: Columns that ``batch`` adds; nine of ten measured times per token lie between the last two.
 ESTIMATES = ("ttft_ms_est", "tpot_ms_est", "tpot_ms_low", "tpot_ms_high")
+HEADINGS = Headings(tomllib.loads(files(__package__).joinpath("serving_headings.toml").read_text(encoding="utf-8")))
 _COUNTS = frozenset(
     {"isl", "osl", "concurrency", "batch_size", "tp_size", "pp_size", "attention_dp_size", "moe_ep_size", "n_gpus"}
 )
@@ -86,7 +98,7 @@ class PointEstimate:
 
 
 def point_of(row: Mapping[str, Any], where: str = "") -> ServingPoint:
-    """A row with serving_points.csv's columns, or ``SERVING_HEADINGS``. UsageError (after ``where``): what it lacks."""
+    """A row with serving_points.csv's columns, or ``HEADINGS``. UsageError (after ``where``): what it lacks."""
     row = _stated(row)
     for column in ("model_path", "system"):
         if not _name(row, column):
@@ -99,13 +111,14 @@ def point_of(row: Mapping[str, Any], where: str = "") -> ServingPoint:
         raise UsageError(f"--batch does not simulate mode {shown(mode)}; use --prefill-replicas")
     whole = functools.partial(_whole, row, where)
     pp, dp = whole("pp_size", 1), whole("attention_dp_size", 1)
+    has_batch_alone = is_blank(row.get("concurrency")) and not is_blank(row.get("batch_size"))
     return ServingPoint(
         model=_name(row, "model_path"),
         system=_name(row, "system"),
         precision=None if _name(row, "precision").lower() in ("", "none", "no", "-") else _name(row, "precision"),
         input_tokens=_length(row, whole, "isl"),
         output_tokens=_length(row, whole, "osl"),
-        concurrency=whole("batch_size" if _has_batch_alone(row) else "concurrency"),
+        concurrency=whole("batch_size" if has_batch_alone else "concurrency"),
         parallelism=Parallelism(
             tp=whole("tp_size", max(whole("n_gpus", 1) // (pp * dp), 1)), pp=pp, dp=dp, ep=whole("moe_ep_size", 1)
         ),
@@ -119,8 +132,8 @@ def point_of(row: Mapping[str, Any], where: str = "") -> ServingPoint:
 def _stated(row: Mapping[str, Any]) -> dict[str, Any]:
     """The row under this module's names; numbers without units, cells empty that say nothing."""
     made: dict[str, Any] = {}
-    for heading in SERVING_HEADINGS.first(row):
-        name, cell = SERVING_HEADINGS.name(heading), row[heading]
+    for heading in HEADINGS.first(row):
+        name, cell = HEADINGS.name(heading), row[heading]
         if isinstance(cell, str):
             cell = None if is_unsaid(cell) else number(cell) if name in _COUNTS else cell
         if is_blank(made.get(name)):
@@ -132,10 +145,6 @@ def _stated(row: Mapping[str, Any]) -> dict[str, Any]:
     if counted and is_blank(made.get("n_gpus")):
         made["n_gpus"] = counted[1] or counted[2]
     return made
-
-
-def _has_batch_alone(row: Mapping[str, Any]) -> bool:
-    return is_blank(row.get("concurrency")) and not is_blank(row.get("batch_size"))
 
 
 def _length(row: Mapping[str, Any], whole: Callable[[str], int], name: str) -> int:
@@ -279,7 +288,7 @@ def steady(outcome: Outcome, concurrency: int) -> PointEstimate:
 def read_points(path: Path) -> pd.DataFrame:
     """The rows of a CSV file. InputError where columns are missing."""
     frame = read_table(path)
-    columns = {SERVING_HEADINGS.name(name) for name in frame.columns}
+    columns = {HEADINGS.name(name) for name in frame.columns}
     columns |= {"isl", "osl"} if "lengths" in columns else set()
     missing = [name for name in NEEDED if name not in columns]
     if missing:

@@ -22,12 +22,11 @@ import numpy as np
 import numpy.typing as npt
 
 from tracelens.errors import UsageError
-from tracelens.laboratory.paper_space import Candidates, Shape, enumerate_candidates, paper_shape
-from tracelens.laboratory.paper_systems import PaperSystem, paper_system
+from tracelens.laboratory.paper_systems import Candidates, PaperSystem, enumerate_candidates, paper_shape, paper_system
 from tracelens.lazy.records import dataclass
 from tracelens.predict.projection.projection_options import STRATEGIES, PaperAttention, Strategy
 from tracelens.predict.projection.search import Constraints, Feasible
-from tracelens.predict.projection.search.space import distinct
+from tracelens.predict.projection.search.space import Shape, distinct
 
 Floats = npt.NDArray[np.float64]
 Repair = Literal["layernorm", "pipeline", "all_reduce"]
@@ -277,7 +276,7 @@ class PaperRules:
             _layernorm("ln1", norm_rows, norm_width, gather, scatter),
             _layernorm("ln2", norm_rows, norm_width, gather, scatter),
             product("qkv", e, 3 * e, "columns", keys),
-            *self._scores_and_values(keys),
+            *self._attention(keys),
             product("vproj", e, e, "rows", keys),
             _bias("vproj_bias", *vproj_bias),
         ]  # fmt: skip
@@ -329,12 +328,12 @@ class PaperRules:
             backward=_Pass(tflop=backward_tflop, hbm_gb=2 * hbm_gb, blocks=blocks, messages=sets + reductions),
         )
 
-    def _scores_and_values(self, keys: Mapping[str, Any]) -> list[_Op]:
+    def _attention(self, keys: Mapping[str, Any]) -> list[_Op]:
         if self.attention == "fused":
-            return [self._attention(keys)]
+            return [self._fused(keys)]
         return self._summa_attention(keys) if self.attention == "summa" else self._unfused(keys)
 
-    def _attention(self, keys: Mapping[str, Any]) -> _Op:
+    def _fused(self, keys: Mapping[str, Any]) -> _Op:
         """Fused attention; the softmax' flops are scaled up to the matrix engine, on which all of it is timed."""
         m1, m2, b = keys["m1"], keys["m2"], keys["micro_batch"]
         seq = self.shape.sequence

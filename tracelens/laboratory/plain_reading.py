@@ -23,7 +23,7 @@ from tracelens.lazy.records import dataclass
 
 _DEVICE = frozenset({"kernel", "gpu_memcpy", "memcpy", "gpu_memset", "memset"})
 _OPS = frozenset({"cpu_op", "operator"})
-#: Categories of events that nest on a host thread, beside the runtime and driver calls of any vendor.
+#: Categories of events that nest on a host thread, besides the runtime and driver calls of any vendor.
 _NESTING = _OPS | {"user_annotation", "python_function", "runtime", "driver"}
 _STEP = re.compile(r"ProfilerStep#\d{1,12}")
 #: An op of this name hands its kernels to the op above it.

@@ -160,16 +160,13 @@ def tree_all_reduce(nbytes: Values, group: Group, topology: Topology) -> Values:
         return 0.0 * nbytes
 
     def time_us(protocol: str) -> Values:
-        rate = min(crossing.domain_bytes_per_us(protocol) for crossing in crossings)
-        latency = sum(_tree_depth(crossing) * crossing.link.protocol(protocol).tree_hop_us for crossing in crossings)
-        return base_us(crossings, protocol) + 2 * (latency + nbytes / rate)
+        # Hops of the chain inside a node, or of the tree further out
+        depths = [c.fanout - 1 if c.tier == 0 else math.ceil(math.log2(c.fanout)) for c in crossings]
+        hops = zip(depths, crossings, strict=True)
+        latency = sum(depth * crossing.link.protocol(protocol).tree_hop_us for depth, crossing in hops)
+        return base_us(crossings, protocol) + 2 * (latency + nbytes / _slowest(crossings, protocol))
 
     return fastest_protocol(topology, time_us)
-
-
-def _tree_depth(crossing: Crossing) -> int:
-    """Hops of the chain inside a node, or of the tree further out."""
-    return crossing.fanout - 1 if crossing.tier == 0 else math.ceil(math.log2(crossing.fanout))
 
 
 @algorithm("all_reduce/hierarchical")
@@ -240,16 +237,13 @@ def original_all_reduce(nbytes: Values, group: Group, topology: Topology) -> Val
     crossings = topology.crossings(group, "all_reduce")
     if not crossings:
         return 0.0 * nbytes
-    last = crossings[-1]
-    return fastest_protocol(
-        topology,
-        lambda protocol: (
-            base_us(crossings, protocol)
-            + 2
-            * (group.ranks - 1)
-            * (last.link.protocol(protocol).hop_us + nbytes / last.domain_bytes_per_us(protocol))
-        ),
-    )
+    last, steps = crossings[-1], 2 * (group.ranks - 1)
+
+    def time_us(protocol: str) -> Values:
+        step = last.link.protocol(protocol).hop_us + nbytes / last.domain_bytes_per_us(protocol)
+        return base_us(crossings, protocol) + steps * step
+
+    return fastest_protocol(topology, time_us)
 
 
 @algorithm("send/p2p", libraries=("nccl", "rccl"))
@@ -259,14 +253,12 @@ def p2p_send(nbytes: Values, group: Group, topology: Topology) -> Values:
     if not crossings:
         return 0.0 * nbytes
     last = crossings[-1]
-    return fastest_protocol(
-        topology,
-        lambda protocol: (
-            base_us(crossings, protocol)
-            + last.link.protocol(protocol).hop_us
-            + nbytes / last.rank_bytes_per_us(protocol)
-        ),
-    )
+
+    def time_us(protocol: str) -> Values:
+        latency = base_us(crossings, protocol) + last.link.protocol(protocol).hop_us
+        return latency + nbytes / last.rank_bytes_per_us(protocol)
+
+    return fastest_protocol(topology, time_us)
 
 
 @algorithm("all_to_all/pipelined", libraries=("nccl", "rccl"))
@@ -313,14 +305,9 @@ def forwarded_us(inner_bytes: float, outer_bytes: float, group: Group, topology:
 
 
 @algorithm("all_gather/ring", libraries=("nccl", "rccl"))
-def ring_all_gather(nbytes: Values, group: Group, topology: Topology) -> Values:
-    """One trip round the ring: p-1 steps of n/p bytes (Thakur et al., 2005)."""
-    return _ring_trips(1, nbytes, group, topology, topology.crossings(group))
-
-
 @algorithm("reduce_scatter/ring", libraries=("nccl", "rccl"))
-def ring_reduce_scatter(nbytes: Values, group: Group, topology: Topology) -> Values:
-    """One trip round the ring; the additions run while data moves."""
+def ring_pass(nbytes: Values, group: Group, topology: Topology) -> Values:
+    """One trip round the ring: p-1 steps of n/p bytes (Thakur et al., 2005); additions run while data moves."""
     return _ring_trips(1, nbytes, group, topology, topology.crossings(group))
 
 
@@ -331,15 +318,17 @@ def ring_all_reduce(nbytes: Values, group: Group, topology: Topology) -> Values:
 
 
 @algorithm("broadcast/ring", libraries=("nccl", "rccl"))
-def ring_broadcast(nbytes: Values, group: Group, topology: Topology) -> Values:
-    """A chain that is filled once: p-1 steps of latency, then n bytes at the slowest link's rate."""
-    return _ring_chain(nbytes, topology, topology.crossings(group))
-
-
 @algorithm("reduce/ring", libraries=("nccl", "rccl"))
-def ring_reduce(nbytes: Values, group: Group, topology: Topology) -> Values:
-    """The chain of a broadcast, towards the root."""
-    return _ring_chain(nbytes, topology, topology.crossings(group))
+def ring_chain(nbytes: Values, group: Group, topology: Topology) -> Values:
+    """A chain that is filled once: p-1 steps of latency, then n bytes at the slowest link's rate."""
+    crossings = topology.crossings(group)
+    if not crossings:
+        return 0.0 * nbytes
+
+    def time_us(protocol: str) -> Values:
+        return base_us(crossings, protocol) + _hops_us(crossings, protocol) + nbytes / _slowest(crossings, protocol)
+
+    return fastest_protocol(topology, time_us)
 
 
 def _ring_trips(
@@ -354,16 +343,6 @@ def _ring_trips(
         return base_us(crossings, protocol) + count * (
             _hops_us(crossings, protocol) + volume / _slowest(crossings, protocol)
         )
-
-    return fastest_protocol(topology, time_us)
-
-
-def _ring_chain(nbytes: Values, topology: Topology, crossings: tuple[Crossing, ...]) -> Values:
-    if not crossings:
-        return 0.0 * nbytes
-
-    def time_us(protocol: str) -> Values:
-        return base_us(crossings, protocol) + _hops_us(crossings, protocol) + nbytes / _slowest(crossings, protocol)
 
     return fastest_protocol(topology, time_us)
 

@@ -11,6 +11,7 @@ import os
 from collections.abc import Mapping
 from dataclasses import field
 from pathlib import Path
+from typing import cast, get_args
 
 from tracelens.errors import UsageError
 from tracelens.files.documents import FigureTable, normalized
@@ -27,7 +28,7 @@ _PROTOCOLS = ("ll", "ll128", "simple")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Overheads:
-    """What a library's messages cost over one tier of links beside their bytes."""
+    """What a library's messages cost over one tier of links besides their bytes."""
 
     protocols: tuple[Protocol, ...] = ()
     peer_us: float = 0.0
@@ -147,13 +148,7 @@ class Cluster:
 
 
 def _link(rates: Rates, costs: Overheads) -> TierLink:
-    return TierLink(
-        rates=rates,
-        protocols=costs.protocols,
-        peer_us=costs.peer_us,
-        sync_us=costs.sync_us,
-        in_switch_us=costs.in_switch_us,
-    )
+    return TierLink(rates=rates, **{each.name: getattr(costs, each.name) for each in dataclasses.fields(costs)})
 
 
 @functools.cache
@@ -247,11 +242,10 @@ def _count(table: FigureTable, name: str, *, least: int) -> int:
 
 
 def _shape(node: FigureTable) -> Shape:
-    shapes: dict[str, Shape] = {"switch": "switch", "mesh": "mesh"}
     shape = _text(node, "shape")
-    if shape not in shapes:
+    if shape not in get_args(Shape):
         raise node.error("shape", 'must be "switch" or "mesh"')
-    return shapes[shape]
+    return cast(Shape, shape)
 
 
 def _measured(table: FigureTable | None, sources: dict[str, str]) -> dict[str, float]:
@@ -260,8 +254,7 @@ def _measured(table: FigureTable | None, sources: dict[str, str]) -> dict[str, f
         return {}
     names = ("all_gather_gb_s", "all_reduce_gb_s", "all_to_all_gb_s", "in_switch_gb_s")
     found = {name: value for name in names if (value := table.number(name)) is not None}
-    sources[table.path] = table.source("source")
-    table.finish()
+    _finish(table, sources)
     return found
 
 
@@ -275,9 +268,14 @@ def _card_rates(network: FigureTable, sources: dict[str, str]) -> Rates:
     for name, value in measured.items():
         if value > peak:
             raise table.error(name, f"must not be above card_gb_s {peak:g}")
+    _finish(table, sources)
+    return Rates(peak_gb_s=peak, **measured)
+
+
+def _finish(table: FigureTable, sources: dict[str, str]) -> None:
+    """Notes the table's source. InputError for a key that was not read."""
     sources[table.path] = table.source("source")
     table.finish()
-    return Rates(peak_gb_s=peak, **measured)
 
 
 def _overheads(tier: FigureTable, inherited: Overheads, sources: dict[str, str]) -> Overheads:
@@ -293,13 +291,11 @@ def _overheads(tier: FigureTable, inherited: Overheads, sources: dict[str, str])
             peer_us=exchange.number_or_zero("peer_us") or 0.0,
             sync_us=exchange.number_or_zero("sync_us") or 0.0,
         )
-        sources[exchange.path] = exchange.source("source")
-        exchange.finish()
+        _finish(exchange, sources)
     switch = tier.table("in_switch")
     if switch is not None:
         found = dataclasses.replace(found, in_switch_us=switch.needed_number("latency_us"))
-        sources[switch.path] = switch.source("source")
-        switch.finish()
+        _finish(switch, sources)
     return found
 
 
@@ -313,8 +309,7 @@ def _protocol(name: str, table: FigureTable, sources: dict[str, str]) -> Protoco
     )
     if protocol.rate_share > 1:
         raise table.error("rate_share", "must not be above 1")
-    sources[table.path] = table.source("source")
-    table.finish()
+    _finish(table, sources)
     return protocol
 
 
@@ -322,6 +317,5 @@ def _chunk_bytes(table: FigureTable | None, sources: dict[str, str]) -> float:
     if table is None:
         return PIPELINE_CHUNK_BYTES
     chunk = table.needed_number("chunk_mb") * BYTES_PER_MB
-    sources[table.path] = table.source("source")
-    table.finish()
+    _finish(table, sources)
     return chunk

@@ -196,7 +196,7 @@ def logged(traffic: Traffic, rules: MeshRules) -> tuple[PacketTimes, str]:
             f"ROUND {rounds}",
             f"SLOWEST LINK: {source} -> {target}, link {link}, {slowest[0]:.0f} packets, {slowest[1]:.0f} bytes",
             f"Round time: {played.links_ms} ms",
-            f"ACTIVE LINKS: {_by_pair(mesh, both, _links_in_use)}",
+            f"ACTIVE LINKS: {_by_pair(mesh, both, lambda link: [list(map(int, used)) for used in link if used[0]])}",
             f"NIC MAP: {dict(enumerate([list(each) for each in zip(sent.tolist(), received.tolist(), strict=True)]))}",
             f"COMM TIME: {time} ms",
         ]
@@ -204,10 +204,6 @@ def logged(traffic: Traffic, rules: MeshRules) -> tuple[PacketTimes, str]:
 
 
 _LINE = "-" * 15
-
-
-def _links_in_use(link: Any) -> list[list[int]]:
-    return [[int(packets), int(nbytes)] for packets, nbytes in link if packets]
 
 
 def _by_pair(mesh: _Mesh, values: Any, shown: Callable[[Any], Any]) -> dict[int, dict[int, Any]]:

@@ -7,7 +7,7 @@ forwards it over the node's links (as DeepEP's normal kernels do).
 
 from __future__ import annotations
 
-from dataclasses import field
+from dataclasses import field, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -158,9 +158,10 @@ class PortTimes:
 
 def bottleneck(exchange: Exchange, ports: Ports) -> PortTimes:
     """Lower bound: the busiest port at its full rate, plus the latency of its way."""
-    busy = {
-        kind: load / (_rate(kind, ports) * GB_PER_S_IN_BYTES_PER_US) for kind, load in exchange.loads(ports).items()
-    }
+    busy = {}
+    for kind, load in exchange.loads(ports).items():
+        rate = ports.card_gb_s if kind.startswith("network") else ports.link_gb_s
+        busy[kind] = load / (rate * GB_PER_S_IN_BYTES_PER_US)
     kind = max(_KINDS, key=lambda k: float(busy[k].max(initial=0.0)))
     index = int(np.argmax(busy[kind]))
     longest = float(busy[kind][index])
@@ -184,7 +185,7 @@ def simulate_ports(exchange: Exchange, ports: Ports) -> PortTimes:
     """
     ranks = exchange.ranks
     outer = _Packets(exchange.network, ports, ports.card_gb_s)
-    count = outer.count + _count(exchange.inside + exchange.forwarded, ports)
+    count = outer.count + int(np.ceil((exchange.inside + exchange.forwarded) / ports.packet_bytes).sum())
     if count > MOST_PACKETS:
         raise UsageError(
             f"{count:,} packets are more than {MOST_PACKETS:,}; make packets larger than {ports.packet_bytes:g}"
@@ -207,14 +208,7 @@ def simulate_ports(exchange: Exchange, ports: Ports) -> PortTimes:
     received = _served(target, left - service + ports.link_us, service, tie=order)
     lower = bottleneck(exchange, ports)
     last = max(float(arrived.max(initial=0.0)), float(received.max(initial=0.0)))
-    return PortTimes(
-        time_us=ports.initial_us + last,
-        packets=count,
-        hottest_kind=lower.hottest_kind,
-        hottest_index=lower.hottest_index,
-        hottest_us=lower.hottest_us,
-        busy_us=lower.busy_us,
-    )
+    return replace(lower, time_us=ports.initial_us + last, packets=count)
 
 
 class _Packets:
@@ -278,14 +272,6 @@ def _served(server: NDArray[np.intp], ready: Floats, service: Floats, *, tie: ND
         done[part] = total + np.maximum.accumulate(arrival - total + own)
         begin = end
     return done
-
-
-def _rate(kind: str, ports: Ports) -> float:
-    return ports.card_gb_s if kind.startswith("network") else ports.link_gb_s
-
-
-def _count(matrix: Floats, ports: Ports) -> int:
-    return int(np.ceil(matrix / ports.packet_bytes).sum())
 
 
 def _same_node(ranks: int, ranks_per_node: int) -> NDArray[np.bool_]:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from tracelens.analysis.attribution.activity import Bools, DeviceActivity, Labels
+from tracelens.analysis.attribution.activity import DeviceActivity, Labels
 from tracelens.analysis.attribution.calls import SYNTHETIC, launch_floor_us
 from tracelens.analysis.attribution.host_time import HostCalls, host_calls
 from tracelens.analysis.attribution.window import Attribution, Recording, Window, attribute, no_device_events

@@ -1,7 +1,5 @@
-"""The operations of a batch of tokens: on one device that holds the whole model, and on one device of a serving
-engine.
-
-The operations of a batch of tokens on one device that holds the whole model, as perf models.
+"""The operations of a batch of tokens as perf models: on one device that holds the whole model, and on one device of a
+serving engine.
 
 Shapes follow the usual implementations: fused query-key-value and gate-up projections, experts as grouped GEMMs. Left
 out are operations that neither multiply matrices nor hold weights: rotary embedding, residual additions, the token
@@ -92,17 +90,11 @@ def sharded(shape: S, *, tp: int, expert_shards: int) -> S:
     changes: dict[str, Any] = {"vocab": -(-shape.vocab // tp)}
     for kind in block_types().values():
         changes |= kind.sharded(shape, tp=tp, expert_shards=expert_shards)
-    changes["variants"] = tuple(
-        (letter, _sharded_changes(shape.of(letter), given, tp=tp, expert_shards=expert_shards))
-        for letter, given in shape.variants
-    )
-    return replace(shape, **changes)
-
-
-def _sharded_changes(shape: ModelShape, given: Any, *, tp: int, expert_shards: int) -> Any:
-    """A variant's fields as a rank has them."""
-    local = sharded(replace(shape, variants=()), tp=tp, expert_shards=expert_shards)
-    return tuple((name, getattr(local, name)) for name, _ in given)
+    variants = []
+    for letter, given in shape.variants:
+        local = sharded(replace(shape.of(letter), variants=()), tp=tp, expert_shards=expert_shards)
+        variants.append((letter, tuple((name, getattr(local, name)) for name, _ in given)))
+    return replace(shape, **changes, variants=tuple(variants))
 
 
 def device_block_ops(rank: InferenceRank, letter: str, tokens: int) -> list[LayerOp]:

@@ -233,12 +233,6 @@ def expert_traffic(
         )
         for draw in range(_DRAWS)
     ]
-    return ExpertTraffic(
-        ranks=ranks,
-        rank_copies=sum(each.rank_copies for each in drawn) / _DRAWS,
-        node_copies=sum(each.node_copies for each in drawn) / _DRAWS,
-        rows_imbalance=sum(each.rows_imbalance for each in drawn) / _DRAWS,
-        copies_imbalance=sum(each.copies_imbalance for each in drawn) / _DRAWS,
-        remote_share=sum(each.remote_share for each in drawn) / _DRAWS,
-        busiest=tuple(busiest for each in drawn for busiest in each.busiest),
-    )
+    names = ("rank_copies", "node_copies", "rows_imbalance", "copies_imbalance", "remote_share")
+    means = {name: sum(getattr(each, name) for each in drawn) / _DRAWS for name in names}
+    return ExpertTraffic(ranks=ranks, busiest=tuple(busiest for each in drawn for busiest in each.busiest), **means)

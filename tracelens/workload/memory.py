@@ -102,7 +102,7 @@ def activation_bytes(
 def working_bytes(
     config: ModelShape, parallel: ParallelConfig, layer: Sequence[str], sequence: int, *, dropout: bool = False
 ) -> float:
-    """What recomputing one layer, its blocks ``layer``, needs beside the checkpoints; 0 without full recomputation."""
+    """What recomputing one layer, its blocks ``layer``, needs besides the checkpoints; 0 without full recomputation."""
     if parallel.recompute != "full":
         return 0.0
     return sum(

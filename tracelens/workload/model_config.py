@@ -194,7 +194,7 @@ class ModelConfig(ModelShape):
 
     @classmethod
     def _sized(cls, name: str, spelled: Mapping[str, str]) -> str | None:
-        """The model of a name that beside it has its size."""
+        """Resolve a name that ends in a size."""
         bare, sizes = without_sizes(name)
         stem = spelled.get(bare) if sizes else None
         counted = 0 if stem is None else _bundled(stem).parameters().total
@@ -268,7 +268,7 @@ class ModelConfig(ModelShape):
 
 
 def expanded(runs: str, own: Sequence[str] = ()) -> str:
-    """Blocks written as runs: ``3(*-) 2(*E)`` is ``*-*-*-*E*E``. ``own``: letters beside those of block types.
+    """Blocks written as runs: ``3(*-) 2(*E)`` is ``*-*-*-*E*E``. ``own``: letters besides those of block types.
 
     ValueError for anything else.
     """

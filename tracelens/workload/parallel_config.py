@@ -124,11 +124,11 @@ class ParallelConfig(TrainingOptions):
     per replica. ``gradients``: what they are kept and, but for FSDP, summed in. ``bf16_layers``: how many of the
     first and of the last layers compute in BF16 whatever ``precision``. ``recompute``: ``"selective"`` repeats
     ``recompute_modules``, ``"full"`` every layer's forward.
-    ``attention`` ``"unfused"``: scores go through memory. ``tp_overlap``: which tensor-parallel collectives run beside
+    ``attention`` ``"unfused"``: scores go through memory. ``tp_overlap``: which tensor-parallel collectives overlap
     products; ``"backward"``: those around the gradients of column-parallel ones, ``"all"``: in pieces, those that they
     feed and follow. ``summa_blocks``: products run on the grid of tp * cp ranks, which share all weights out, in so
     many blocks whose operands are broadcast along rows and columns (SUMMA, van de Geijn and Watts, 1997); None: context
-    ranks hold the same weights. ``ep_overlap``: experts' exchanges of one micro-batch's forward run beside the
+    ranks hold the same weights. ``ep_overlap``: experts' exchanges of one micro-batch's forward overlap the
     backward of another, in schedules that have one after the other. ``dispatcher``: how many copies of a token
     travel. ``grouped`` False: experts' products one by one. ``graphs``: what the host need not launch. ``skew``:
     how unequal the experts are that tokens choose. ``placement``: which ranks share a node, where it is not the
@@ -239,29 +239,29 @@ class ParallelConfig(TrainingOptions):
         """By how many ranks tokens are divided between tensor-parallel regions."""
         return self.tp if self.sequence_parallel else 1
 
-    @property
-    def _placed(self) -> PlacedRanks | None:
-        placed = self.placement
-        return None if placed is None else PlacedRanks(
-            node=placed.node, is_grid=self.summa_blocks is not None, tp=self.tp, cp=self.cp, dp=self.dp, ep=self.ep,
-            etp=self.etp, near_tp=placed.tp, near_cp=placed.cp, near_dp=placed.dp,
-        )  # fmt: skip
+    def _group(self, kind: str, ranks: int, stride: int) -> Group:
+        """``ranks`` ranks, ``stride`` apart where ``placement`` does not say how the group of that kind stands."""
+        if self.placement is not None:
+            place = self.placement
+            placed = PlacedRanks(
+                node=place.node, is_grid=self.summa_blocks is not None, tp=self.tp, cp=self.cp, dp=self.dp, ep=self.ep,
+                etp=self.etp, near_tp=place.tp, near_cp=place.cp, near_dp=place.dp,
+            )  # fmt: skip
+            stride = int(getattr(placed, f"{kind}_stride"))
+        return Group(ranks=ranks, stride=stride)
 
     @property
     def tp_group(self) -> Group:
-        placed = self._placed
-        return Group(ranks=self.tp, stride=1 if placed is None else int(placed.tp_stride))
+        return self._group("tp", self.tp, 1)
 
     @property
     def cp_group(self) -> Group:
-        placed = self._placed
-        return Group(ranks=self.cp, stride=self.tp if placed is None else int(placed.cp_stride))
+        return self._group("cp", self.cp, self.tp)
 
     @property
     def dp_group(self) -> Group:
         """Ranks with the same dense weights: data- and, but for SUMMA, context-parallel ones."""
-        placed, inner = self._placed, self.tp * (1 if self.summa_blocks is None else self.cp)
-        return Group(ranks=self.copies, stride=inner if placed is None else int(placed.dp_stride))
+        return self._group("dp", self.copies, self.tp * (1 if self.summa_blocks is None else self.cp))
 
     @property
     def shard_group(self) -> Group:
@@ -277,16 +277,14 @@ class ParallelConfig(TrainingOptions):
     @property
     def ep_group(self) -> Group:
         """Tensor ranks lie between expert ranks, unless the experts need those ranks too (folded)."""
-        placed, is_folded = self._placed, (self.cp * self.dp) % self.ep != 0
-        inner = self.etp if is_folded else max(self.tp, self.etp)
-        return Group(ranks=self.ep, stride=inner if placed is None else int(placed.ep_stride))
+        is_folded = (self.cp * self.dp) % self.ep != 0
+        return self._group("ep", self.ep, self.etp if is_folded else max(self.tp, self.etp))
 
     @property
     def expert_dp_group(self) -> Group:
         """Ranks with the same experts' weights."""
-        placed, ranks = self._placed, self.stage_ranks // (self.ep * self.etp)
-        inner = min(self.ep * self.etp, self.stage_ranks // ranks)
-        return Group(ranks=ranks, stride=inner if placed is None else int(placed.expert_dp_stride))
+        ranks = self.stage_ranks // (self.ep * self.etp)
+        return self._group("expert_dp", ranks, min(self.ep * self.etp, self.stage_ranks // ranks))
 
     @property
     def pp_group(self) -> Group:

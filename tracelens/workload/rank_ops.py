@@ -65,7 +65,7 @@ def _has_experts(config: ModelShape, kind: BlockType, letter: str) -> bool:
 
 @functools.lru_cache(maxsize=256)
 def _without_experts(parallel: ParallelConfig) -> ParallelConfig:
-    """What all but experts depends on: a search asks for the same blocks beside many divisions of the experts."""
+    """What all but experts depends on: a search asks for the same blocks with many divisions of the experts."""
     return replace(parallel, dp=1, ep=1, etp=1, shard=None)
 
 

@@ -1,7 +1,5 @@
-"""One rank of a training step and one device of a serving engine: what it has of the model, and how it divides an
-operation.
-
-One rank of a training step: how it divides an operation, and the collectives between tensor-parallel regions.
+"""One rank of a training step and one device of a serving engine: what it has of the model, how it divides an
+operation, and the collectives between tensor-parallel regions.
 
 Column-parallel products divide n, row-parallel ones k; m stays the tokens of the rank. Left out: dropout, the
 reduction of biases' gradients, masks.
@@ -405,9 +403,7 @@ def adapters(rank: TrainingRank, ops: Sequence[LayerOp]) -> tuple[list[RankOp], 
             model = GEMM(m=rank.tokens, n=width, k=depth, dtype=rank.width)
             dgrad, wgrad = model.backward()
             wgrad = replace(wgrad, dtype_out=rank.parallel.gradient_width)
-            passes: tuple[tuple[Pass, GEMM], ...] = (("forward", model), ("dgrad", dgrad), ("wgrad", wgrad))
-            for phase, each in passes:
-                made.append(RankOp(name=f"{op.name}.adapter_{name}", phase=phase, part="gemm", model=each))
+            made += passes(f"{op.name}.adapter_{name}", "gemm", model, dgrad, wgrad)
             held += width * depth
         made += _beside(rank, op.name, rank.tokens * k, (rank.tokens if op.split == "column" else rank.rows) * n)
     return made, held

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.analysis.test_selfcheck import figures_of
 
+from tests.analysis.test_report_laws import figures_of
 from tests.conftest import RealAnalysis, examples
 from tracelens.analysis.analyze import analyze
 from tracelens.analysis.idle.idle_time import CAUSES, IdleParts

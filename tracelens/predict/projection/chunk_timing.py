@@ -22,7 +22,7 @@ from tracelens.workload.ranks import WHOLE_GATHER
 
 #: Time in us by what it is spent on.
 Parts: TypeAlias = dict[str, float]
-#: Of the products' time, what ring exchanges beside them hide behind.
+#: The share of the products' time that overlapped ring exchanges hide behind.
 TP_HIDDEN = 0.6
 #: Pieces of an exchange of which nothing has to come first.
 UNDIVIDED = float("inf")
@@ -90,7 +90,7 @@ class Builder:
         }
 
     def block(self, ops: Iterable[RankOp]) -> Block:
-        """``ops`` one after the other; tensor-parallel collectives beside products where the configuration says so."""
+        """``ops`` one after the other; tensor-parallel collectives overlap products where the configuration says so."""
         priced = [(op, self.price(op)) for op in ops]
         exposed = self._exposed_shares(priced)
         parts: Parts = defaultdict(float)
@@ -110,9 +110,9 @@ class Builder:
         return Block(time_us=now, parts=parts, kernels=tuple(kernels), lead_us=lead)
 
     def _exposed_shares(self, priced: Sequence[tuple[RankOp, float]]) -> dict[str, float]:
-        """Exposed share of tensor-parallel collectives by name, where less than all. GEMMs in tp pieces, each beside
-        the next piece's transfer: the first piece has nothing to hide behind, and GEMMs leave others only a part of
-        their time. Beside the gradients' GEMMs as a whole only what column-parallel ones gather and scatter goes.
+        """Exposed share of tensor-parallel collectives by name, where less than all. GEMMs in tp pieces, each
+        overlapping the next piece's transfer: the first piece has nothing to hide behind, and GEMMs leave others only a
+        part of their time. The gradients' GEMMs as a whole overlap only what column-parallel ones gather and scatter.
         """
         p = self.parallel
         pieces: float = p.tp if p.summa_blocks is None else p.summa_blocks
@@ -131,7 +131,10 @@ class Builder:
             return False
         if p.tp_overlap == "all" or p.summa_blocks is not None:
             return True
-        return p.tp_overlap == "backward" and not p.lora and _waits_for_no_product(op)
+        # Of a column-parallel product's two backward products a transfer waits for neither: the gather of its input,
+        # which only wgrad reads, can run beside dgrad; the scatter of what dgrad made can run beside wgrad.
+        waits_for_none = op.phase == "dgrad" and ".gather." in op.name
+        return p.tp_overlap == "backward" and not p.lora and waits_for_none
 
     def _again(self, blocks: Sequence[RankLayer]) -> Block:
         """What recomputation runs before the backward."""
@@ -148,8 +151,8 @@ class Builder:
 
 
 def exposed_share(moved_us: Any, products_us: Any, pieces: Any, hidden: float) -> Any:
-    """Exposed share of transfers in ``pieces`` beside GEMMs: the first piece, and what a share ``hidden`` of the GEMMs'
-    time does not cover of the rest. Numbers or arrays.
+    """Exposed share of transfers in ``pieces`` that overlap GEMMs: the first piece, and what a share ``hidden`` of the
+    GEMMs' time does not cover of the rest. Numbers or arrays.
     """
     first = moved_us / pieces
     exposed = first + np.maximum(0.0, moved_us - first - hidden * products_us)
@@ -173,15 +176,8 @@ def _stream(op: RankOp) -> str:
     return "tp" if isinstance(op.model, Collective | EPComm) else COMPUTE
 
 
-def _waits_for_no_product(op: RankOp) -> bool:
-    """Whether a transfer beside a column-parallel product's two backward products waits for none of them: the gather of
-    its input, which only wgrad reads, can run beside dgrad; the scatter of what dgrad made can run beside wgrad.
-    """
-    return op.part == "tp" and op.phase == "dgrad" and ".gather." in op.name
-
-
 class Transfer(NamedTuple):
-    """A collective beside computing: what blocks wait for by its ``key``, e.g. the gather of the third layer."""
+    """An overlapped collective: what blocks wait for by its ``key``, e.g. the gather of the third layer."""
 
     key: tuple[str, int]
     model: Collective
@@ -197,7 +193,7 @@ class Placed(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Beside:
+class OverlappedTransfers:
     """Transfers on a stream of their own, one after the other, and when they are issued.
 
     ``first`` at ``first_us`` from the pass's start (negative: before it), ``with_block[i]`` when block i starts,
@@ -249,12 +245,12 @@ class Pass:
                 yield kernel._replace(start_us=start_us + slower * kernel.start_us, time_us=slower * kernel.time_us)
 
 
-def passed(blocks: Sequence[Block], host_us: float, beside: Beside | None = None) -> Pass:
+def passed(blocks: Sequence[Block], host_us: float, overlapped: OverlappedTransfers | None = None) -> Pass:
     """``blocks`` in order, launched every ``host_us``.
 
     Computing and a transfer slow each other: computing takes ``OVERLAP_COST`` longer while a transfer runs.
     """
-    side = _Side(beside)
+    side = _Side(overlapped)
     placed: list[Placed] = []
     now = waited = slowed = 0.0
     for index, block in enumerate(blocks):
@@ -274,8 +270,8 @@ def passed(blocks: Sequence[Block], host_us: float, beside: Beside | None = None
             parts[part] += time_us
         lead = max(lead, launched * host_us + block.lead_us - at.start_us)
         launched += len(block.kernels)
-    if beside is not None and waited + slowed > 0:
-        parts[beside.part] += waited + slowed
+    if overlapped is not None and waited + slowed > 0:
+        parts[overlapped.part] += waited + slowed
     return Pass(
         time_us=now,
         parts=parts,
@@ -290,37 +286,37 @@ def passed(blocks: Sequence[Block], host_us: float, beside: Beside | None = None
 class _Side:
     """The stream of the transfers."""
 
-    def __init__(self, beside: Beside | None) -> None:
-        self.beside = beside
+    def __init__(self, overlapped: OverlappedTransfers | None) -> None:
+        self.overlapped = overlapped
         self.placed: list[Placed] = []
-        self.free = float("-inf") if beside is None else beside.busy_us
+        self.free = float("-inf") if overlapped is None else overlapped.busy_us
         self.ends: dict[tuple[str, int], float] = {}
-        if beside is not None:
-            self._issue(beside.first, beside.first_us)
+        if overlapped is not None:
+            self._issue(overlapped.first, overlapped.first_us)
 
     def ready(self, index: int, now: float) -> float:
         """When block ``index`` can start."""
-        needed = None if self.beside is None else self.beside.needed.get(index)
+        needed = None if self.overlapped is None else self.overlapped.needed.get(index)
         return now if needed is None else max(now, self.ends[needed])
 
     def issue_with(self, index: int, now: float) -> None:
-        if self.beside is not None:
-            self._issue(self.beside.with_block.get(index, ()), now)
+        if self.overlapped is not None:
+            self._issue(self.overlapped.with_block.get(index, ()), now)
 
     def shared(self, now: float, time_us: float) -> float:
-        """How long a block takes beside what is on the stream."""
-        beside = self.free - now
-        if beside <= 0:
+        """The block's time including slowdown by transfers."""
+        taken = self.free - now
+        if taken <= 0:
             return time_us
         slow = 1 + OVERLAP_COST
-        return time_us * slow if time_us * slow <= beside else time_us + beside * (1 - 1 / slow)
+        return time_us * slow if time_us * slow <= taken else time_us + taken * (1 - 1 / slow)
 
     def finish(self, now: float) -> float:
         """When the pass is over."""
-        if self.beside is None:
+        if self.overlapped is None:
             return now
-        self._issue(self.beside.last, now)
-        return max(now, self.free) if self.beside.waits else now
+        self._issue(self.overlapped.last, now)
+        return max(now, self.free) if self.overlapped.waits else now
 
     def _issue(self, transfers: Sequence[Transfer], at_us: float) -> None:
         for transfer in transfers:
@@ -330,9 +326,11 @@ class _Side:
             self.placed.append(Placed(transfer, start, transfer.time_us))
 
 
-def fixed(blocks: Sequence[Block], host_us: float, beside: Beside, hidden: Mapping[str, float]) -> Pass:
-    """As ``passed``, but of every transfer the share ``hidden`` of its kind costs nothing, whatever runs beside it."""
-    issued = [beside.first, *(beside.with_block.get(i, ()) for i in range(len(blocks))), beside.last]
+def fixed(
+    blocks: Sequence[Block], host_us: float, overlapped: OverlappedTransfers, hidden: Mapping[str, float]
+) -> Pass:
+    """As ``passed``, but of every transfer the share ``hidden`` of its kind costs nothing, whatever overlaps it."""
+    issued = [overlapped.first, *(overlapped.with_block.get(i, ()) for i in range(len(blocks))), overlapped.last]
     exposed = sum(t.time_us * (1 - hidden[t.key[0]]) for transfers in issued for t in transfers)
     alone = passed(blocks, host_us)
     shift = exposed / max(len(blocks), 1)
@@ -346,7 +344,7 @@ def fixed(blocks: Sequence[Block], host_us: float, beside: Beside, hidden: Mappi
             transfers.append(Placed(transfer, start, shortened * transfer.time_us))
             start += shortened * transfer.time_us
         free = due if each else free
-    parts = {**alone.parts, beside.part: exposed} if exposed else alone.parts
+    parts = {**alone.parts, overlapped.part: exposed} if exposed else alone.parts
     return Pass(
         time_us=alone.time_us + exposed,
         parts=parts,
@@ -359,10 +357,11 @@ def fixed(blocks: Sequence[Block], host_us: float, beside: Beside, hidden: Mappi
 
 
 def merged(forward: Pass, backward: Pass) -> tuple[Pass, Pass] | None:
-    """A forward beside another micro-batch's backward: where one exchanges tokens with other ranks, the other computes.
+    """A forward that overlaps another micro-batch's backward: where one exchanges tokens with other ranks, the other
+    computes.
 
     None where neither exchanges anything. Each of the two takes the device as soon as it can, the backward first.
-    Computing beside an exchange takes ``OVERLAP_COST`` longer.
+    Computing that overlaps an exchange takes ``OVERLAP_COST`` longer.
     """
     sources = (backward, forward)
     lanes = [_segments(one) for one in sources]

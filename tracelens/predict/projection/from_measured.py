@@ -16,8 +16,9 @@ from tracelens.files.documents import REPORT, expected, json_of
 from tracelens.lazy.records import dataclass
 from tracelens.perf_models import WorkColumns
 from tracelens.predict.projection.chunk_timing import Transfer
+from tracelens.predict.projection.layer_costs import completed
 from tracelens.predict.projection.overheads import PLAIN
-from tracelens.predict.projection.step import Projection, completed, project
+from tracelens.predict.projection.step import Projection, project
 from tracelens.units import US_PER_S
 from tracelens.workload.model_config import ModelConfig
 from tracelens.workload.parallel_config import ParallelConfig
@@ -113,6 +114,8 @@ def project_from(
     then = project(model, traced[0], traced[1], sequence=sequence, backends=backend, software=_GAPLESS)
     more = (measured.step_us - then.step_us) * _passes(found) / _passes(then)
     step_us = found.step_us + more
+    took, idle, own = (us / US_PER_S for us in (measured.step_us, measured.idle_us, then.step_us))
+    note = f"the traced step took {took:.4f} s (idle {idle:.4f} s), its own projection {own:.4f} s"
     return FromTrace(
         projection=replace(
             found,
@@ -120,15 +123,10 @@ def project_from(
             breakdown_us={**found.breakdown_us, TRACED_PART: more},
             tflops_gpu=found.tflops_gpu * found.step_us / step_us,
             mfu=None if found.mfu is None else found.mfu * found.step_us / step_us,
-            notes=(*found.notes, _note(measured, then)),
+            notes=(*found.notes, note),
         ),
         sources=sources,
     )
-
-
-def _note(measured: MeasuredStep, then: Projection) -> str:
-    took, idle, own = (us / US_PER_S for us in (measured.step_us, measured.idle_us, then.step_us))
-    return f"the traced step took {took:.4f} s (idle {idle:.4f} s), its own projection {own:.4f} s"
 
 
 def _passes(found: Projection) -> float:

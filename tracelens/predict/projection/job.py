@@ -1,11 +1,11 @@
-"""The event graph of a step: which blocks each pipeline rank runs in which order, what runs beside them, and when."""
+"""The event graph of a step: which blocks each pipeline rank runs, in which order and when, and what overlaps them."""
 
 from __future__ import annotations
 
 import functools
 import math
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import field, replace
 from typing import Any, TypeVar
 
@@ -18,9 +18,9 @@ from tracelens.network.topology import Group, Topology
 from tracelens.perf_models import Collective, PerfModel
 from tracelens.predict.projection import pipeline, schedules
 from tracelens.predict.projection.chunk_timing import (
-    Beside,
     Block,
     Builder,
+    OverlappedTransfers,
     Parts,
     Pass,
     Transfer,
@@ -28,19 +28,17 @@ from tracelens.predict.projection.chunk_timing import (
     merged,
     passed,
 )
-from tracelens.predict.projection.overheads import NO_OPTIONS, ProjectionOptions, Software, later_us, priced
+from tracelens.predict.projection.layer_costs import KEPT, WIDE, LayerCosts, blocks_of
+from tracelens.predict.projection.overheads import NO_OPTIONS, ProjectionOptions, Software, later_us
 from tracelens.predict.projection.pipeline import REDUCED_BYTES, Cost, TaskCosts, hops_us, layer_counts
 from tracelens.predict.projection.schedules import Kind, Task
-from tracelens.units import BYTES_PER_GIB, NS_PER_US
+from tracelens.units import NS_PER_US
 from tracelens.workload import memory, rank_ops
 from tracelens.workload.model_config import ModelConfig
 from tracelens.workload.parallel_config import ParallelConfig
 from tracelens.workload.rank_ops import ENDS, RankLayer, RankOp
 
 T = TypeVar("T")
-#: How the name of a layer ends that computes in BF16 between narrower ones, and of one that is not recomputed among
-#: those that are.
-WIDE, KEPT = "'", "~"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,11 +50,6 @@ class Chunk:
     @property
     def layers(self) -> Counter[str]:
         return Counter(name for name in self.names if name not in ENDS)
-
-    @property
-    def letters(self) -> Counter[str]:
-        """Their blocks, in whatever precision."""
-        return Counter(letter for name in self.layers.elements() for letter in blocks_of(name))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -159,7 +152,7 @@ class Job:
 
     @property
     def _pairs(self) -> bool:
-        """Whether exchanges of one micro-batch run beside another one's other pass."""
+        """Whether exchanges of one micro-batch overlap the opposite pass of another one."""
         return self.parallel.ep_overlap and self.parallel.ep > 1 and self.parallel.zero != 3
 
     @functools.cached_property
@@ -204,25 +197,20 @@ class Job:
             for at, layer in enumerate(layers)
         ]
 
-    def _parallel_of(self, name: str) -> ParallelConfig:
-        """How the layer of that name is computed."""
-        made = replace(self.parallel, precision="bf16") if name.endswith(WIDE) else self.parallel
-        return replace(made, recompute="none") if KEPT in name else made
+    def _parallel_of(self, marks: str) -> ParallelConfig:
+        """How a layer whose name ends in ``marks`` is computed."""
+        made = replace(self.parallel, precision="bf16") if marks.endswith(WIDE) else self.parallel
+        return replace(made, recompute="none") if KEPT in marks else made
+
+    @functools.cached_property
+    def costs(self) -> LayerCosts:
+        """What its layers are made of and take."""
+        return LayerCosts(model=self.model, system=self.system, sequence=self.sequence, backend=self.backend)
 
     @functools.cached_property
     def built(self) -> dict[str, list[RankLayer]]:
         """The blocks of each distinct layer, and the ends."""
-        built = {}
-        for name in dict.fromkeys(self._named):
-            parallel = self._parallel_of(name)
-            built[name] = [self._block(letter, parallel) for letter in blocks_of(name)]
-        return {**built, **rank_ops.ends(self.model, self.parallel, self.sequence)}
-
-    def _block(self, letter: str, parallel: ParallelConfig) -> RankLayer:
-        return self._once(
-            ("block", letter, parallel.precision, parallel.recompute),
-            lambda: rank_ops.block(self.model, parallel, letter, self.sequence),
-        )
+        return self.costs.layers(self._named, self._parallel_of)
 
     def _once(self, key: tuple[Any, ...], make: Callable[[], T]) -> T:
         """What ``make`` makes, the first time."""
@@ -233,17 +221,13 @@ class Job:
 
     @functools.cached_property
     def _prices(self) -> tuple[dict[PerfModel, float], Counter[str]]:
-        return self._priced(op for layers in self.built.values() for layer in layers for op in layer.ops)
+        ops = (op for layers in self.built.values() for layer in layers for op in layer.ops)
+        return self.costs.priced({op.model: op.name for op in ops})
 
     @property
     def answered_by(self) -> dict[str, int]:
         """Distinct operations that each backend priced."""
         return dict(sorted(self._prices[1].items()))
-
-    def _priced(self, ops: Iterable[RankOp]) -> tuple[dict[PerfModel, float], Counter[str]]:
-        """Time of each, and how many each backend priced."""
-        prices, found = priced({op.model: op.name for op in ops}, self.backend, self.system)
-        return prices, Counter(name for name in found.backend if name is not None)
 
     @functools.cached_property
     def _constants(self) -> Software:
@@ -259,14 +243,14 @@ class Job:
         return _whole_ns(op.count * time_us)
 
     def _blocks(self, factor: float) -> dict[str, dict[Kind, Block]]:
-        return self._once(("blocks", factor), lambda: self._built_blocks(factor))
+        def build() -> dict[str, dict[Kind, Block]]:
+            builder = Builder(
+                parallel=self.parallel, price=lambda op: self._price(op, factor), host_us=self._host.host_us_per_op
+            )
+            once = replace(builder, parallel=replace(self.parallel, recompute="none"))
+            return {name: (once if KEPT in name else builder).layer(each) for name, each in self.built.items()}
 
-    def _built_blocks(self, factor: float) -> dict[str, dict[Kind, Block]]:
-        builder = Builder(
-            parallel=self.parallel, price=lambda op: self._price(op, factor), host_us=self._host.host_us_per_op
-        )
-        made = {True: replace(builder, parallel=replace(self.parallel, recompute="none")), False: builder}
-        return {name: made[KEPT in name].layer(layers) for name, layers in self.built.items()}
+        return self._once(("blocks", factor), build)
 
     def _factor(self, rank: int) -> float:
         straggler = self.options.straggler
@@ -307,10 +291,16 @@ class Job:
         if self.parallel.zero == 3:
             return self._beside(blocks, self._sharded(names, kind), kind)
         if self.parallel.zero == 2 and kind in "BW":
-            return passed(blocks, host_us, self._reduced_each(names))
+            # Divided gradients are reduced after every micro-batch: the next one's have nowhere to be added to. Those
+            # of a pass's last layer run while the next pass's first layer does.
+            each = [self._transfers("reduce", name, i) for i, name in enumerate(names)]
+            overlapped = OverlappedTransfers(
+                part="dp", with_block={i: each[i - 1] for i in range(len(names))}, waits=True
+            )
+            return passed(blocks, host_us, overlapped)
         return passed(blocks, host_us)
 
-    def _beside(self, blocks: Sequence[Block], sharded: Beside, kind: Kind) -> Pass:
+    def _beside(self, blocks: Sequence[Block], sharded: OverlappedTransfers, kind: Kind) -> Pass:
         """FSDP's transfers as the timeline has them, or as fixed shares say."""
         hidden, host_us = self.options.fsdp_hidden, self._host.host_us_per_op
         if hidden is None:
@@ -318,8 +308,8 @@ class Job:
         gather = hidden.forward_gather if kind == "F" else hidden.backward_gather
         return fixed(blocks, host_us, sharded, {"gather": gather, "scatter": hidden.scatter, "reduce": 0.0})
 
-    def _sharded(self, names: tuple[str, ...], kind: Kind, *, replicas: bool = False) -> Beside:
-        """FSDP: a layer's weights gathered while the one before it runs, gradients scattered beside the next one, and
+    def _sharded(self, names: tuple[str, ...], kind: Kind, *, replicas: bool = False) -> OverlappedTransfers:
+        """FSDP: a layer's weights gathered while the one before it runs, gradients scattered during the next one, and
         with ``replicas`` summed over the replicas of shards.
         """
         gathers = [self._gathers(name, i, kind) for i, name in enumerate(names)]
@@ -327,7 +317,7 @@ class Job:
         if replicas:
             scatters = [[*each, *self._transfers("reduce", names[i], i)] for i, each in enumerate(scatters)]
         last = len(names) - 1
-        return Beside(
+        return OverlappedTransfers(
             part="fsdp",
             first=gathers[0] if names else [],
             with_block={
@@ -349,16 +339,8 @@ class Job:
         is_repeated = self.parallel.recompute == "full" and KEPT not in name
         return 1.0 if is_repeated else self.software.gathers_again
 
-    def _reduced_each(self, names: tuple[str, ...]) -> Beside:
-        """Divided gradients, which are reduced after every micro-batch: the next one's have nowhere to be added to.
-
-        The last layer's of a pass runs beside the next one's first.
-        """
-        each = [self._transfers("reduce", name, i) for i, name in enumerate(names)]
-        return Beside(part="dp", with_block={i: each[i - 1] for i in range(len(names))}, waits=True)
-
     def closing(self, rank: int, task: Task, busy_us: float) -> Pass:
-        """Pass for a chunk's last micro-batch, each layer's gradients summed beside the next layer.
+        """Pass for a chunk's last micro-batch, each layer's gradients summed during the next layer.
 
         The stream of the sums is taken until ``busy_us`` from the pass's start.
         """
@@ -367,13 +349,13 @@ class Job:
             made = self._beside(blocks, self._sharded(names, task.kind, replicas=True), task.kind)
             return self._hosted(made, task.kind, names)
         each = [self._transfers("reduce", name, i) for i, name in enumerate(names)]
-        beside = Beside(
+        overlapped = OverlappedTransfers(
             part="dp",
             with_block={i + 1: transfers for i, transfers in enumerate(each[:-1])},
             last=each[-1] if each else [],
             busy_us=busy_us,
         )
-        return self._hosted(passed(blocks, self._host.host_us_per_op, beside), task.kind, names)
+        return self._hosted(passed(blocks, self._host.host_us_per_op, overlapped), task.kind, names)
 
     def opening(self, rank: int, task: Task, first_us: float) -> Pass:
         """Pass for a chunk's first micro-batch, whose weights the last step's optimizer left divided: gathered from
@@ -381,13 +363,13 @@ class Job:
         """
         names, blocks = self.in_order(rank, task.chunk, task.kind), self.blocks(rank, task.chunk, task.kind)
         each = [self._transfers("gather", name, i) for i, name in enumerate(names)]
-        beside = Beside(
+        overlapped = OverlappedTransfers(
             part="dp",
             first=[transfer for transfers in each for transfer in transfers],
             first_us=first_us,
             needed={i: ("gather", i) for i, transfers in enumerate(each) if transfers},
         )
-        return self._hosted(passed(blocks, self._host.host_us_per_op, beside), task.kind, names)
+        return self._hosted(passed(blocks, self._host.host_us_per_op, overlapped), task.kind, names)
 
     def gather_us(self, names: tuple[str, ...]) -> float:
         """Time of all weight gathers, one after the other."""
@@ -480,7 +462,7 @@ class Job:
         return None if found is None else found[1]
 
     def _merged(self, rank: int, forward: Task, backward: Task) -> tuple[tuple[Pass, Pass], tuple[Cost, Cost]] | None:
-        """A forward and a backward beside each other, and what they take."""
+        """An overlapped forward and backward, and what they take."""
         key = ("merged", rank, forward.chunk, backward.kind, backward.chunk)
         return self._once(key, lambda: self._beside_each_other(rank, forward, backward))
 
@@ -497,7 +479,7 @@ class Job:
         return None if found is None else (found, (cost_of(found[0]), cost_of(found[1])))
 
     def _both(self, ahead: Pass, back: Pass, experts_us: float) -> tuple[Pass, Pass] | None:
-        """Beside each other; the host is late for whichever ends last."""
+        """Both at once; the host is late for whichever ends last."""
         found = merged(ahead, back)
         if found is None:
             return None
@@ -540,7 +522,7 @@ class Job:
         )
         copies = len(self.routes) if self.parallel.zero else 1
         ops = rank_ops.optimizer(state.optimizer / memory.OPTIMIZER_BYTES / copies, self.parallel)
-        priced, _ = self._priced(ops)
+        priced, _ = self.costs.priced({op.model: op.name for op in ops})
         return [(op, _whole_ns(priced[op.model] * self._constants.of(op) * self._factor(rank))) for op in ops]
 
     def memory(self, ran: pipeline.Pipeline, rank: int) -> memory.StageMemory:
@@ -551,16 +533,15 @@ class Job:
         working = max((memory.working_bytes(*arguments, layer, self.sequence) for layer in layers), default=0.0)
         kept = ran.kept_bytes[rank] + working
         if ran.pairs[rank]:
-            # A backward frees layers while the forward beside it fills as many.
+            # A backward frees layers while the overlapped forward fills as many.
             kept -= min(self._kept(chunk) * (1 - 1 / max(chunk.layers.total(), 1)) for chunk in chunks)
-        hbm = self.system.device.hbm
         found = memory.stage_memory(
             stage=rank,
             layers=self.held(rank),
             parallel=self.parallel,
             kept_bytes=kept,
             logits=memory.logits_bytes(*arguments, self.sequence) if any("head" in c.names for c in chunks) else 0.0,
-            capacity=None if hbm is None or hbm.nominal_gib is None else hbm.nominal_gib * BYTES_PER_GIB,
+            capacity=self.costs.capacity,
         )
         found = replace(found, weights=found.weights + self._gathered_bytes(chunks))
         # Where two ranks hold the same weights they also share the optimizer's state
@@ -597,7 +578,7 @@ class Job:
 
 class _Ends:
     """The passes that begin and end a step: the first forward of each chunk waits for weights that the last step's
-    optimizer left divided, beside the last weights' gradients replicas sum them.
+    optimizer left divided; during the last weights' gradients replicas sum them.
 
     ``busy_until``: when a rank's last transfer is over.
     """
@@ -648,11 +629,6 @@ class _Ends:
     def _keep(self, rank: int, at: int, made: Pass) -> Cost:
         self.passes[rank, at] = made
         return cost_of(made)
-
-
-def blocks_of(name: str) -> str:
-    """The letters of a layer's blocks, without its marks."""
-    return name.rstrip(WIDE + KEPT)
 
 
 def cost_of(one: Pass) -> Cost:

@@ -28,7 +28,7 @@ from tracelens.workload.rank_ops import RankOp
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Hidden:
-    """Shares of FSDP's transfers that cost nothing, whatever runs beside them: published constants of some stack."""
+    """Shares of FSDP's transfers that cost nothing, whatever overlaps them: published constants of some stack."""
 
     forward_gather: float
     backward_gather: float
@@ -76,7 +76,7 @@ class Straggler:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProjectionOptions:
-    """``fsdp_hidden`` None: what FSDP's transfers cost beside computing follows from the timeline."""
+    """``fsdp_hidden`` None: what FSDP's overlapped transfers cost follows from the timeline."""
 
     fsdp_hidden: Hidden | None = None
     straggler: Straggler | None = None

@@ -15,7 +15,7 @@ from tracelens.network.algorithms import collective_us
 from tracelens.network.topology import Group, Topology, Values
 from tracelens.predict.projection.schedules import Kind, Route, Task
 
-#: A collective beside computing takes SMs and bandwidth: computing takes so much longer while they share the device.
+#: An overlapped collective takes SMs and bandwidth: computing takes so much longer while they share the device.
 #: Measured 19 % in the mean and at most 40 (arXiv 2507.03114); of 0.1, 0.2 and 0.3 the one with which families of
 #: published steps that were left out of the fit are nearest, dense 5.1, 4.9 and 4.6 % (``fit_profiles.py``).
 OVERLAP_COST = 0.3
@@ -24,7 +24,7 @@ REDUCED_BYTES = {0: 4, 1: 4, 2: 4, 3: 2}
 
 
 def exposed_us(transfer_us: Values, compute_us: Values) -> Values:
-    """What a transfer beside computing adds to it: the slowdown while both run, and the rest of the transfer."""
+    """What an overlapped transfer adds to computing: the slowdown while both run, and the rest of the transfer."""
     slow = 1 + OVERLAP_COST
     return np.maximum(transfer_us - compute_us, np.minimum(transfer_us, slow * compute_us) * (1 - 1 / slow))
 
@@ -81,7 +81,7 @@ class TaskCosts:
     """What tasks take.
 
     ``of`` by kind as ``[rank][chunk]``; ``late`` by (rank, position in its order) takes precedence. ``pairs`` of rank,
-    forward and backward: the two of a forward and the backward after it that run beside each other.
+    forward and backward: the two of a forward and the backward after it that overlap.
     """
 
     of: Mapping[Kind, Sequence[Sequence[Cost]]]
@@ -274,7 +274,7 @@ class _Rank:
         return end
 
     def _pair(self, at: int) -> tuple[Cost, Cost] | None:
-        """What a forward and the backward after it take beside each other."""
+        """Durations of an overlapped forward/backward pair."""
         task, late = self.tasks[at], self.late
         if self.beside is None or task.kind != "F" or at + 1 == len(self.tasks) or at in self.parted:
             return None

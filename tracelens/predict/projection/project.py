@@ -21,7 +21,7 @@ from tracelens.perf_models import GroupedGEMM
 from tracelens.predict.projection import step, step_traces
 from tracelens.predict.projection.frameworks import Framework, Residuals, named
 from tracelens.predict.projection.job import Run
-from tracelens.predict.projection.overheads import Hidden, ProjectionOptions, Software, Straggler
+from tracelens.predict.projection.overheads import Hidden, ProjectionOptions, Straggler
 from tracelens.predict.projection.projection_options import ProjectOptions
 from tracelens.predict.projection.step import Lever, Projection
 from tracelens.units import BYTES_PER_GB, NS_PER_US, US_PER_S
@@ -174,6 +174,9 @@ class Result:
         if config is None or up is None:
             return None
         product = up.model
+        copies = 0.0
+        if sent is not None and (wire := sent.model.wire_bytes()) and (width := getattr(sent.model, "dtype", None)):
+            copies = wire / width.width_bytes / getattr(sent.model, "hidden", 1)
         rows = product.m / product.groups if isinstance(product, GroupedGEMM) else float(getattr(product, "m", 0))
         return ExpertWork(
             local_experts=config.count // parallel.ep,
@@ -182,7 +185,7 @@ class Result:
             ffn=config.ffn // parallel.etp,
             mode="grouped" if isinstance(product, GroupedGEMM) else "sequential",
             tokens=parallel.micro_batch * self.projection.sequence // parallel.cp // parallel.row_share,
-            copies=0.0 if sent is None else _copies(sent),
+            copies=copies,
         )
 
     def _forward_op(self, name: str) -> RankOp | None:
@@ -205,12 +208,6 @@ class Result:
         document["expected_error"] = None if expected is None else dataclasses.asdict(expected)
         document["notes"] = list(self.projection.notes)
         return json.dumps(document, indent=2) + "\n"
-
-
-def _copies(sent: RankOp) -> float:
-    """Rows that a dispatch sends to other ranks."""
-    wire, width = sent.model.wire_bytes(), getattr(sent.model, "dtype", None)
-    return 0.0 if wire is None or width is None else wire / width.width_bytes / getattr(sent.model, "hidden", 1)
 
 
 @takes(ProjectOptions)
@@ -241,24 +238,23 @@ def project(
         raise UsageError(
             f"straggler in pipeline stage {late.stage}: with pp {asked.pp} the stages are 0 to {asked.pp - 1}"
         )
+    base = asked.software or framework.software(system, asked.precision, framework.runs(asked.attention))
     hidden = Hidden.parse(asked.fsdp_overlap) if asked.fsdp_overlap else None
     found = step.project(
         config, parallel, system,
         sequence=asked.sequence, schedule=asked.schedule, backends=asked.backend,
-        software=_software(asked, framework, system),
+        software=replace(base, **constants_of(asked)),
         options=ProjectionOptions(fsdp_hidden=hidden, straggler=late),
     )  # fmt: skip
-    limits = filter(None, (config.too_long(asked.sequence), _without_tower(config)))
-    found = replace(found, notes=(*found.notes, *config.notes, *limits, *asked.unread(config)))
+    tower, limits = config.parameters().vision, [config.too_long(asked.sequence)]
+    if tower:
+        limits.append(f"the step is of text alone, without the vision tower of {tower / 1e9:.2f} B parameters")
+    notes = (*found.notes, *config.notes, *filter(None, limits), *asked.unread(config))
+    found = replace(found, notes=notes)
     return Result(projection=found, framework=framework if asked.software is None else None)
 
 
-def _without_tower(config: ModelConfig) -> str | None:
-    tower = config.parameters().vision
-    return f"the step is of text alone, without the vision tower of {tower / 1e9:.2f} B parameters" if tower else None
-
-
-#: Columns of a sweep beside its options.
+#: Columns of a sweep besides its options.
 SWEPT = ("step_time_s", "tokens_s_gpu", "tflops_gpu", "mfu", "memory_gb", "fits", "does_not_fit", "reason")
 
 
@@ -287,12 +283,6 @@ def constants_of(asked: ProjectOptions) -> dict[str, float]:
         "host_us_per_op": asked.host_us,
     }
     return {name: value for name, value in given.items() if value is not None}
-
-
-def _software(asked: ProjectOptions, framework: Framework, system: System) -> Software:
-    kernel = framework.runs(asked.attention)
-    base = asked.software or framework.software(system, asked.precision, kernel)
-    return replace(base, **constants_of(asked))
 
 
 def _ranks(system: System, name: object, nodes: int | None, gpus: int | None) -> int:

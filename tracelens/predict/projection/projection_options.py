@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProjectOptions(TrainingOptions):
-    """What ``tracelens.project`` takes beside a model and a cluster. ``software``: constants that fields change."""
+    """What ``tracelens.project`` takes besides a model and a cluster. ``software``: constants that fields change."""
 
     nodes: int | None = option("whole nodes of the cluster", kind=positive, metavar="N")
     gpus: int | None = option("GPUs, instead of --nodes", kind=positive, metavar="N")
@@ -75,17 +75,16 @@ class ProjectOptions(TrainingOptions):
             ("no FSDP, which is --zero 3", self.zero != 3, ("fsdp_overlap",)),
             ("full recomputation", self.recompute == "full", ("recompute_modules",)),
         ):
-            flags = [_flag(name) for name in names if getattr(self, name) != getattr(default, name)]
+            flags = [
+                "--no-sequence-parallel" if name == "sequence_parallel" else f"--{name.replace('_', '-')}"
+                for name in names
+                if getattr(self, name) != getattr(default, name)
+            ]
             if is_so and flags:
                 yield f"not read: {', '.join(flags)} ({reason})"
 
 
 _OF_EXPERTS = ("ep", "etp", "ep_overlap", "dispatcher", "sequential_experts", "skew")
-
-
-def _flag(name: str) -> str:
-    """As the command line spells a field."""
-    return "--no-sequence-parallel" if name == "sequence_parallel" else f"--{name.replace('_', '-')}"
 
 
 #: 1d: tensor parallel with sequence parallel. 2d: SUMMA. 2d-seqp: tensor parallel times context parallel.
@@ -100,7 +99,7 @@ Objective: TypeAlias = Literal["time", "cost", "energy"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SearchOptions:
-    """What ``tracelens.search`` takes beside a model and a cluster. Texts are read as the command's are."""
+    """What ``tracelens.search`` takes besides a model and a cluster. Texts are read as the command's are."""
 
     gpus: int | Collection[int] | str | None = option("device counts; N..M doubles from N", metavar="N|N..M|N,M")
     max_gpus: int | None = option("largest device count; without --gpus: 1, 2, 4 ... N", kind=positive, metavar="N")

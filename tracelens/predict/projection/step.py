@@ -11,20 +11,18 @@ from typing import Any, TypeAlias
 
 from tracelens.backends import origami
 from tracelens.backends.base import Backend, System
-from tracelens.backends.chain import chain
 from tracelens.errors import TracelensError, UsageError
-from tracelens.hardware import HardwareSpec
 from tracelens.lazy.records import dataclass
 from tracelens.option_fields import BACKENDS
 from tracelens.predict.projection import schedules
 from tracelens.predict.projection.job import Job
+from tracelens.predict.projection.layer_costs import backend_of, completed
 from tracelens.predict.projection.overheads import NO_OPTIONS, PLAIN, ProjectionOptions, Software
 from tracelens.units import BYTES_PER_GB, TERA_PER_S_IN_PER_US, US_PER_S
 from tracelens.workload import memory
 from tracelens.workload.model_config import ModelConfig
 from tracelens.workload.parallel_config import ParallelConfig
 
-_chain = functools.cache(chain)
 #: Share of a step's work without the gradients of weights: forward, and gradients of activations.
 _WITHOUT_WGRAD = 2 / 3
 #: How a change is called, the configuration with it, and its schedule.
@@ -67,6 +65,13 @@ class Projection:
     def tokens_s_gpu(self) -> float:
         """The former name of ``tokens_per_s_per_gpu``, which columns of files keep."""
         return self.tokens_per_s_per_gpu
+
+    def but(self, parallel: ParallelConfig, schedule: str | None) -> Projection:
+        """The step of another configuration with the same constants. UsageError as of ``project``."""
+        return project(
+            self.model, parallel, self.system, sequence=self.sequence, schedule=schedule, backends=self.backends,
+            software=self.job.software, options=self.job.options,
+        )  # fmt: skip
 
     @property
     def peak_memory(self) -> memory.StageMemory:
@@ -112,7 +117,7 @@ def project(
 ) -> Projection:
     """The step of ``parallel.global_batch`` sequences of ``sequence`` tokens. ``schedule`` None: 1f1b, or interleaved.
 
-    The step is run as an event graph: pipeline ranks with their tasks, transfers beside them, the host that launches.
+    The step is run as an event graph: pipeline ranks with their tasks, overlapped transfers, the host that launches.
 
     UsageError for degrees that do not divide the model, a schedule that cannot do them, an operation that nobody
     prices on the device.
@@ -132,7 +137,7 @@ def project(
         system=priced_on,
         sequence=sequence,
         order=order,
-        backend=_chain(backends) if isinstance(backends, str) else backends,
+        backend=backend_of(backends),
         software=software,
         options=options,
     )
@@ -161,22 +166,6 @@ def project(
     )
 
 
-def completed(system: System) -> tuple[System, str | None]:
-    """``system`` with the count of compute units and the clock of the device that constants are carried over from,
-    where the device's file has none; and what was taken.
-    """
-    device = system.device
-    if device.calibrated_like is None:
-        return system, None
-    like = HardwareSpec.load(device.calibrated_like)
-    taken = {key: like.chip[key] for key in ("compute_units", "clock") if key not in device.chip and key in like.chip}
-    if not taken:
-        return system, None
-    named = " and ".join(key.replace("_", " ") for key in taken)
-    completed = replace(device, chip={**device.chip, **taken})
-    return replace(system, device=completed), f"{named} of {like.label}: those of {device.label} are not in its file"
-
-
 def levers(found: Projection, *, most: int = 3) -> tuple[Lever, ...]:
     """The changes of the configuration that save most, each projected on its own and fitting in memory.
 
@@ -194,11 +183,7 @@ def _gains(found: Projection, changes: Iterable[_Change]) -> list[Lever]:
     gains = []
     for change, parallel, schedule in changes:
         try:
-            other = project(
-                found.model, parallel, found.system,
-                sequence=found.sequence, schedule=schedule, backends=found.backends, software=found.job.software,
-                options=found.job.options,
-            )  # fmt: skip
+            other = found.but(parallel, schedule)
         except TracelensError:
             continue
         gain = 1 - other.step_us / found.step_us

@@ -108,7 +108,7 @@ def write_traces(job: Job, ran: Run, folder: Path, ranks: Sequence[int] | None =
 
 
 def _tasks(job: Job, ran: Run, rank: int) -> Iterator[TimelineEvent]:
-    """Kernels of the rank's tasks, no earlier than the host launched them, and the transfers beside them."""
+    """Kernels of the rank's tasks, no earlier than the host launched them, and the overlapped transfers."""
     pipeline, free_us, passes = ran.pipeline, 0.0, ran.passes(rank)
     starts_us, ends_us = pipeline.starts_us[rank], pipeline.ends_us[rank]
     for at, one in enumerate(passes):
@@ -161,15 +161,11 @@ def _launched(due: Sequence[_Due], free_us: float, host_us: float, late_us: floa
     for number, (at_us, kernel, label) in enumerate(due, 1):
         launch_us, done_us = done_us, begins_us + number * pace_us
         delay_us = max(delay_us, done_us - at_us)
+        phase = "recompute" if kernel.again else _PHASES.get(kernel.op.phase, kernel.op.phase)
         yield TimelineEvent(
-            _name(kernel), kernel.op.model, kernel.stream, _ns(at_us + delay_us), _ns(kernel.time_us),
+            f"{kernel.op.name}.{phase}", kernel.op.model, kernel.stream, _ns(at_us + delay_us), _ns(kernel.time_us),
             _ns(launch_us), _ns(done_us) - _ns(launch_us), label,
         )  # fmt: skip
-
-
-def _name(kernel: Kernel) -> str:
-    phase = "recompute" if kernel.again else _PHASES.get(kernel.op.phase, kernel.op.phase)
-    return f"{kernel.op.name}.{phase}"
 
 
 def _hops(job: Job, ran: Run, rank: int) -> Iterator[TimelineEvent]:
@@ -294,9 +290,9 @@ def _round(task: str, calls: Sequence[RecordedOp]) -> RecordedOp:
 
 def _call(event: TimelineEvent, start_ns: int, duration_ns: int) -> RecordedOp:
     """An operation of the host that launches one kernel."""
-    details = _details(event.model)
+    details, word = _details(event.model), _word(event.model)
     kernel = RecordedKernel(
-        name=_kernel_name(event),
+        name=event.name if word is None else f"ncclDevKernel_{_SPELLED[word][0]}({event.name})",
         start_ns=event.start_ns,
         duration_ns=event.duration_ns,
         stream=STREAMS[event.stream],
@@ -309,11 +305,6 @@ def _call(event: TimelineEvent, start_ns: int, duration_ns: int) -> RecordedOp:
     elif event.model is not None:
         signature = recorded_signature(event.model) or signature
     return RecordedOp(signature=signature, start_ns=start_ns, duration_ns=duration_ns, calls=(launch,))
-
-
-def _kernel_name(event: TimelineEvent) -> str:
-    word = _word(event.model)
-    return f"ncclDevKernel_{_SPELLED[word][0]}({event.name})" if word is not None else event.name
 
 
 def _word(model: PerfModel | None) -> str | None:

@@ -75,7 +75,7 @@ def block_ops(batch: Batch, letter: str) -> Iterator[LayerOp]:
 
 @contextlib.contextmanager
 def added(*sources: object) -> Iterator[None]:
-    """Block types of modules, or block types themselves, beside the built-in ones, whose letters they may take over.
+    """Block types of modules, or block types themselves, added to the built-in ones, whose letters they may take over.
 
     UsageError when two of them claim one letter.
     """

@@ -246,37 +246,34 @@ ATTENTION = Attention(letter="*")
 
 
 class WindowedAttention(Attention):
-    """Attention whose keys are the ``window`` before a token."""
+    """Attention whose keys are the ``window`` before a token; ``reach``: the figure of the shape that says how many."""
 
     name: ClassVar[str] = "sliding_attention"
+    reach: ClassVar[str] = "window"
 
     def needs(self, shape: ModelShape) -> dict[str, Any]:
-        return {"window": shape.window, **super().needs(shape)}
+        return {self.reach: self.window(shape), **super().needs(shape)}
 
     def window(self, shape: ModelShape) -> int | None:
-        return shape.window
+        reach: int | None = getattr(shape, self.reach)
+        return reach
 
     def cached_elements(self, shape: ModelShape) -> int:
         """None that stay: see ``window_bytes``."""
         return 0
 
     def window_bytes(self, shape: ModelShape, width: float) -> tuple[int, float]:
-        return shape.window or 0, super().cached_elements(shape) * width
+        return self.window(shape) or 0, super().cached_elements(shape) * width
 
 
 WINDOWED_ATTENTION = WindowedAttention(letter="w")
 
 
-class ChunkedAttention(Attention):
+class ChunkedAttention(WindowedAttention):
     """Attention of a token to those before it in its chunk of ``chunk`` tokens (Llama 4's layers with positions)."""
 
     name: ClassVar[str] = "chunked_attention"
-
-    def needs(self, shape: ModelShape) -> dict[str, Any]:
-        return {"chunk": shape.chunk, **super().needs(shape)}
-
-    def window(self, shape: ModelShape) -> int | None:
-        return shape.chunk
+    reach: ClassVar[str] = "chunk"
 
     def core(self, shape: ModelShape, *, b: int, s_q: int, s_kv: int, mask: Any) -> SDPA:
         """Whole chunks are sequences of their own; else the pairs of a prompt's part, or of a token at the end of its
@@ -289,13 +286,6 @@ class ChunkedAttention(Attention):
         if s_kv <= chunk or s_q == 1:
             return made
         return replace(made, pairs=b * _pairs(s_kv - s_q, s_kv, chunk))
-
-    def cached_elements(self, shape: ModelShape) -> int:
-        """None that stay: see ``window_bytes``."""
-        return 0
-
-    def window_bytes(self, shape: ModelShape, width: float) -> tuple[int, float]:
-        return shape.chunk or 0, super().cached_elements(shape) * width
 
 
 def _pairs(first: int, last: int, chunk: int) -> int:

@@ -104,7 +104,7 @@ class BlockType(ABC):
 
     @abstractmethod
     def kept_bytes(self, kept: Kept) -> float:
-        """What the backward keeps of a micro-batch beside the norm's input and output."""
+        """What the backward keeps of a micro-batch besides the norm's input and output."""
 
     def on_rank(self, rank: TrainingRank, ops: Sequence[LayerOp]) -> Iterator[RankOp]:
         """Forward and backward on one rank, in the order of the forward, but the residual addition."""

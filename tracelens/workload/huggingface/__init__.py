@@ -37,7 +37,9 @@ def read_config(path: Path) -> dict[str, Any]:
 
     InputError when it is missing, incomplete, or of a structure that has no model here.
     """
-    outer = _object(path)
+    outer = json_of(path, "a JSON file")
+    if not isinstance(outer, dict):
+        raise InputError(f"{path.name} is not a model config: its top level is not an object")
     values = _language_model(outer)
     kind = str(values.get("model_type") or outer.get("model_type") or "")
     older = OLDER.get(kind)
@@ -67,19 +69,13 @@ def read_config(path: Path) -> dict[str, Any]:
 
 def _tower(keys: Keys, outer: dict[str, Any], family: Family | None, hidden: int) -> VisionTower | None:
     """What the config says of the vision tower, else what its family knows of it."""
-    said = read_vision(keys, outer, hidden)
-    if said is not None or family is None or not _sees_images(outer):
+    said, names = read_vision(keys, outer, hidden), outer.get("architectures")
+    sees_images = isinstance(names, list) and any("ForConditionalGeneration" in str(name) for name in names)
+    if said is not None or family is None or not sees_images or outer.get("vision_config"):
         return said
     of = "is that of the released models" if family.vision is not None else "is left out"
     keys.assumed.append(f"no vision_config: the vision tower {of}")
     return family.vision
-
-
-def _sees_images(outer: dict[str, Any]) -> bool:
-    """Whether the architecture takes images though its config says nothing of a tower."""
-    names = outer.get("architectures")
-    is_multimodal = isinstance(names, list) and any("ForConditionalGeneration" in str(name) for name in names)
-    return is_multimodal and not outer.get("vision_config")
 
 
 def _label(path: Path, values: dict[str, Any]) -> str:
@@ -99,15 +95,8 @@ def _element_type(*configs: dict[str, Any]) -> DType | None:
     return None
 
 
-def _object(path: Path) -> dict[str, Any]:
-    values = json_of(path, "a JSON file")
-    if not isinstance(values, dict):
-        raise InputError(f"{path.name} is not a model config: its top level is not an object")
-    return values
-
-
 def _language_model(values: dict[str, Any]) -> dict[str, Any]:
-    """The keys of a file's language model. What is said beside it holds where it says nothing."""
+    """The keys of a file's language model. What the outer keys say holds where it says nothing."""
     for inner in _INNER:
         found = values.get(inner)
         if isinstance(found, dict):

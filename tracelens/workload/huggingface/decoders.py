@@ -68,7 +68,8 @@ def decoder(keys: Keys, family: Family) -> dict[str, Any]:
     blocks = _blocks(variants, chosen, channels, family)
     if experts is not None and ffn is None and any(each.letter == "-" for each in channels):
         keys.missing.append("intermediate_size")
-    further = _further_tokens(keys)
+    further = keys.whole("num_nextn_predict_layers", "mtp_num_hidden_layers", "num_mtp_modules", "num_mtp_layers")
+    keys.get("mtp_transformer_layers")
     shape |= {"blocks": blocks, "ffn": ffn, "experts": experts if any("E" in c.letter for c in channels) else None}
     if further:
         shape |= {"mtp_layers": further, "mtp_blocks": _layer(variants, _mtp_mixer(chosen), channels[-1])}
@@ -94,12 +95,6 @@ def _mtp_mixer(chosen: list[Mixer]) -> Mixer:
     if last.letter == COMPRESSED_ATTENTION.letter:
         return next((each for each in chosen if not each.changes["compressed"].ratio), last)
     return last
-
-
-def _further_tokens(keys: Keys) -> int:
-    predicted = keys.whole("num_nextn_predict_layers", "mtp_num_hidden_layers", "num_mtp_modules", "num_mtp_layers")
-    keys.get("mtp_transformer_layers")
-    return predicted or 0
 
 
 def head_dim(keys: Keys, hidden: int, heads: int) -> int:

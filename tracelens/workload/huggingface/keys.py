@@ -160,7 +160,7 @@ def told_by_type() -> dict[str, Any]:
 @cache
 def families() -> dict[str, Family]:
     """Families by what model types' configs call themselves."""
-    found = {}
+    found: dict[str, Family] = {}
     for given in told_by_type()["family"]:
         facts = {name: value for name, value in given.items() if name not in ("types", "vision")}
         vision = VisionTower(**given["vision"]) if "vision" in given else None

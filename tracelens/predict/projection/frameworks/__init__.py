@@ -28,7 +28,7 @@ IDEAL = "ideal"
 POOLED = "pooled"
 #: Constants of every device without its own.
 ANY = "any"
-#: Kinds of steps whose errors differ: adapters beside frozen weights are a kind of their own.
+#: Kinds of steps whose errors differ: adapters of frozen weights are a kind of their own.
 KINDS = ("dense", "moe", "lora")
 _FOLDER = Path(__file__).parent
 _CONSTANTS = frozenset(item.name for item in fields(Software))
@@ -37,7 +37,7 @@ _PRECISIONS = frozenset({"bf16", "fp8", "mxfp8", "nvfp4"})
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Residuals:
-    """How measured steps of left-out families were beside their projections.
+    """Measured steps of left-out families against their projections.
 
     ``median`` and ``p90``: shares of the measured step. ``half`` and ``most``: between which multiples of the projected
     step half and nine tenths of the measured ones are, as far below it as above.

@@ -32,7 +32,7 @@ class Task(NamedTuple):
 class Plan:
     """What a schedule is made for. Times in microseconds are those of a chunk, the mean over all; a schedule may look
     at them, and runs correctly with any others. ``ahead``: forwards that a rank may run before it must, so that its
-    backwards have another micro-batch's forward beside them.
+    backwards overlap with another micro-batch's forward.
     """
 
     ranks: int
@@ -109,15 +109,17 @@ class OneForwardOneBackward(Order):
     """Balanced stages take (m + p - 1)(F + B); stage r keeps min(p - r + ahead, m) micro-batches."""
 
     def tasks(self, plan: Plan) -> Sequence[Sequence[Task]]:
-        return [self._of(rank, plan) for rank in range(plan.ranks)]
+        return [in_turn(plan, plan.ranks - rank - 1 + plan.ahead, "B") for rank in range(plan.ranks)]
 
-    def _of(self, rank: int, plan: Plan) -> list[Task]:
-        m = plan.micro_batches
-        ahead = min(plan.ranks - rank - 1 + plan.ahead, m)
-        order = [Task("F", i, 0) for i in range(ahead)]
-        for i in range(m - ahead):
-            order += [Task("F", ahead + i, 0), Task("B", i, 0)]
-        return order + [Task("B", i, 0) for i in range(m - ahead, m)]
+
+def in_turn(plan: Plan, ahead: int, backward: Kind) -> list[Task]:
+    """``ahead`` forwards, then one forward and one backward in turn, then the backwards that are left."""
+    m = plan.micro_batches
+    ahead = min(ahead, m)
+    order = [Task("F", i, 0) for i in range(ahead)]
+    for i in range(m - ahead):
+        order += [Task("F", ahead + i, 0), Task(backward, i, 0)]
+    return order + [Task(backward, i, 0) for i in range(m - ahead, m)]
 
 
 @schedule("interleaved")

@@ -1,10 +1,8 @@
 """Zero-bubble schedules, which move the weights' gradients to where a rank would idle: ZB-H1, ZB-1P, and V shapes
-from a repeated building block.
+from a repeated building block (Qi et al., 2024, arXiv 2405.15362).
 
-V-shaped schedules from a repeated building block (Qi et al., 2024, arXiv 2405.15362).
-
-A micro-batch passes down the ranks with their first chunks, up with the second ones, and back. In each rank the next
-micro-batch does the same six time slots later, one for each forward, input gradient and weights' gradient of two
+In a V a micro-batch passes down the ranks with their first chunks, up with the second ones, and back. In each rank the
+next micro-batch does the same six time slots later, one for each forward, input gradient and weights' gradient of two
 chunks. How far apart neighbors are decides how long activations live, and nothing else does.
 """
 
@@ -13,13 +11,22 @@ from __future__ import annotations
 import heapq
 import itertools
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import field
 from typing import ClassVar, TypeAlias
 
 from tracelens.errors import UsageError
 from tracelens.lazy.records import dataclass
-from tracelens.predict.projection.schedules.orders import Kind, Order, Plan, Route, Task, schedule, v_shaped_routes
+from tracelens.predict.projection.schedules.orders import (
+    Kind,
+    Order,
+    Plan,
+    Route,
+    Task,
+    in_turn,
+    schedule,
+    v_shaped_routes,
+)
 
 
 def filled(plan: Plan, routes: Sequence[Route], wanted: Sequence[Sequence[Task]], limit: int) -> list[list[Task]]:
@@ -155,16 +162,8 @@ class ZB1P(Order):
     """
 
     def tasks(self, plan: Plan) -> Sequence[Sequence[Task]]:
-        wanted = [self._of(rank, plan) for rank in range(plan.ranks)]
+        wanted = [in_turn(plan, plan.ranks - rank - 1, "D") for rank in range(plan.ranks)]
         return filled(plan, self.routes(plan.ranks, 1), wanted, min(plan.ranks, plan.micro_batches))
-
-    def _of(self, rank: int, plan: Plan) -> list[Task]:
-        m = plan.micro_batches
-        ahead = min(plan.ranks - rank - 1, m)
-        order = [Task("F", i, 0) for i in range(ahead)]
-        for i in range(m - ahead):
-            order += [Task("F", ahead + i, 0), Task("D", i, 0)]
-        return order + [Task("D", i, 0) for i in range(m - ahead, m)]
 
 
 #: Slots of one micro-batch in a rank's repeating pattern.
@@ -187,7 +186,8 @@ class BuildingBlock:
         Each pass begins as early as that allows after the one before it.
         """
         ends = (self.down * (ranks - 1), self.up * (ranks - 1), self.back_down * (ranks - 1))
-        for turns in _turns():
+        # Slots from one pass's end to the next one's start on the rank where it turns, shortest first
+        for turns in sorted(itertools.product(range(1, 7), repeat=3), key=lambda turns: (sum(turns), turns)):
             first = (0, ends[0] + turns[0], sum(ends[:2]) + sum(turns[:2]), sum(ends) + sum(turns))
             starts = [
                 [
@@ -248,12 +248,6 @@ def _kept(slots: Sequence[int]) -> int:
             held, due = held - 1, due - 1
         most = max(most, held)
     return most
-
-
-def _turns() -> Iterator[tuple[int, int, int]]:
-    """Slots from one pass's end to the next one's start on the rank where it turns, shortest first."""
-    every = [(a, b, c) for a in range(1, 7) for b in range(1, 7) for c in range(1, 7)]
-    return iter(sorted(every, key=lambda turns: (sum(turns), turns)))
 
 
 @schedule("zb-v")

@@ -131,7 +131,8 @@ def search(
     """
     counts = sorted(set(gpu_counts))
     found = rules.feasible(counts, global_batch=global_batch, wanted=wanted)
-    return _rows(rules, found, fastest(found, counts, top), global_batch, model)
+    best = found.candidates.take(fastest(found, counts, top))
+    return evaluate(rules, best, global_batch=global_batch, model=model)
 
 
 def front(
@@ -139,7 +140,7 @@ def front(
 ) -> pd.DataFrame:
     """Configurations that no other beats in time, devices and memory at once, fewest devices first."""
     found = rules.feasible(sorted(set(gpu_counts)), global_batch=global_batch, wanted=wanted)
-    return _rows(rules, found, pareto(found), global_batch, model)
+    return evaluate(rules, found.candidates.take(pareto(found)), global_batch=global_batch, model=model)
 
 
 def evaluate(rules: Rules[Any], candidates: Any, *, global_batch: int, model: str = "") -> pd.DataFrame:
@@ -158,8 +159,15 @@ def evaluate(rules: Rules[Any], candidates: Any, *, global_batch: int, model: st
 
 def fastest(found: Feasible[Any], gpu_counts: Iterable[int], top: int) -> npt.NDArray[np.intp]:
     """Positions of the ``top`` fastest of each device count, fastest first."""
-    chosen = [_fastest(found.candidates, found.step_s, n, top) for n in gpu_counts]
-    return np.concatenate([np.empty(0, np.intp), *chosen])
+    space, chosen = found.candidates, [np.empty(0, np.intp)]
+    for gpus in gpu_counts:
+        index = np.flatnonzero(space.gpus == gpus)
+        if len(index) > 4 * top:
+            limit = np.partition(found.step_s[index], top - 1)[top - 1]
+            index = index[found.step_s[index] <= limit]
+        ties = [getattr(space, field.name)[index] for field in reversed(fields(space))]
+        chosen.append(index[np.lexsort((*ties, found.step_s[index]))[:top]])
+    return np.concatenate(chosen)
 
 
 def pareto(found: Feasible[Any]) -> npt.NDArray[np.intp]:
@@ -175,19 +183,3 @@ def pareto(found: Feasible[Any]) -> npt.NDArray[np.intp]:
             if not any(found.step_s[j] <= at[0] and found.memory_gb[j] <= at[1] for j in front):
                 front.append(i)
     return np.array(front, np.intp)
-
-
-def _rows(
-    rules: Rules[Any], found: Feasible[Any], chosen: npt.NDArray[np.intp], global_batch: int, model: str
-) -> pd.DataFrame:
-    return evaluate(rules, found.candidates.take(chosen), global_batch=global_batch, model=model)
-
-
-def _fastest(space: Any, time_s: Floats, gpus: int, top: int) -> npt.NDArray[np.intp]:
-    index = np.flatnonzero(space.gpus == gpus)
-    if len(index) > 4 * top:
-        limit = np.partition(time_s[index], top - 1)[top - 1]
-        index = index[time_s[index] <= limit]
-    ties = [getattr(space, field.name)[index] for field in reversed(fields(space))]
-    order: npt.NDArray[np.intp] = index[np.lexsort((*ties, time_s[index]))[:top]]
-    return order

@@ -32,7 +32,7 @@ class LayerTimes:
     """Microseconds of layers at distinct keys: [key, kind, forward or backward].
 
     ``compute``: matrix products and attention; ``memory``: what streams memory. ``launched`` counts operations.
-    ``products`` is the part of ``compute`` that SUMMA's broadcasts run beside.
+    ``products`` is the part of ``compute`` that SUMMA's broadcasts overlap.
     ``exchanged`` has the communication by part (``"tp"``), each with keys of its own.
     """
 
@@ -179,7 +179,11 @@ class _Moved:
         return cls(
             inverse=inverse,
             rows=_Rows(op=rows.op[at], key=place, kind=rows.kind[at]),
-            models=[_with_stride(ops.models[number[pair]], int(strides[pair])) for pair in pairs],
+            models=[
+                replace(sent, stride=int(strides[pair])) if isinstance(sent, Collective | EPComm) else sent
+                for pair in pairs
+                for sent in (ops.models[number[pair]],)
+            ],
             model=model,
         )
 
@@ -187,10 +191,6 @@ class _Moved:
         """[key and stride, kind, forward or backward] from the time of each exchange."""
         each = np.array([sent_us[model] for model in self.models], np.float64)
         return ops.summed(self.rows, each[self.model], (int(self.inverse.max(initial=-1)) + 1, *shape[1:]))
-
-
-def _with_stride(model: PerfModel, stride: int) -> PerfModel:
-    return replace(model, stride=stride) if isinstance(model, Collective | EPComm) else model
 
 
 def part_of(op: RankOp) -> str:
@@ -228,7 +228,7 @@ class StepOperations:
         return op.count * self.prices[op.model] * self.software.of(op)
 
     def _shares(self, blocks: Sequence[RankLayer]) -> dict[str, float]:
-        """Share of one layer's tensor-parallel transfers that the GEMMs beside them leave exposed, by direction."""
+        """Share of one layer's tensor-parallel transfers that overlapping GEMMs leave exposed, by direction."""
         if self.parallel.summa_blocks is None:
             return {"forward": 1.0, "backward": 1.0}
         ops = [op for block in blocks for op in block.ops]

@@ -129,7 +129,7 @@ def _kept(stage: StageType, stages: int, forwards: Ints, backwards: Ints) -> Flo
 class PassTimes(NamedTuple):
     """Microseconds of a micro-batch's forward and backward through a chunk, [forward or backward][candidate].
 
-    ``beside``: what weights and gradients on their way add; ``host``: what launching takes longer than all this.
+    ``beside``: what overlapped transfers of weights and gradients add; ``host``: what launching takes longer than all.
     """
 
     busy: Floats
@@ -148,7 +148,7 @@ def in_turn(passes: Sequence[PassTimes]) -> PassTimes:
     return PassTimes(busy=busy, beside=beside, host=host)
 
 
-class LayerCosts(NamedTuple):
+class KindCosts(NamedTuple):
     """Microseconds of kinds of layers: what they take and their host takes to launch them, [forward or backward, kind,
     candidate]; gathering one's weights and scattering or reducing its gradients, [candidate, kind].
     """
@@ -158,22 +158,22 @@ class LayerCosts(NamedTuple):
     gather: Floats
     scatter: Floats
 
-    def taken(self, at: npt.NDArray[np.intp]) -> LayerCosts:
-        return LayerCosts(self.time[:, :, at], self.launch[:, :, at], self.gather[at], self.scatter[at])
+    def taken(self, at: npt.NDArray[np.intp]) -> KindCosts:
+        return KindCosts(self.time[:, :, at], self.launch[:, :, at], self.gather[at], self.scatter[at])
 
 
-def pass_us(s: Splits, chunk: ChunkType, layers: LayerCosts) -> PassTimes:
+def pass_us(s: Splits, chunk: ChunkType, layers: KindCosts) -> PassTimes:
     busy = chunk.layers @ layers.time
     beside = _beside_us(s, chunk, layers)
     return PassTimes(busy=busy, beside=beside, host=later_us(busy + beside, chunk.layers @ layers.launch))
 
 
-def _beside_us(s: Splits, chunk: ChunkType, layers: LayerCosts) -> Floats:
+def _beside_us(s: Splits, chunk: ChunkType, layers: KindCosts) -> Floats:
     """What weights and gradients of divided layers add to a forward and to a backward.
 
-    FSDP gathers a layer's weights beside the layer before it and scatters its gradients beside the one after it;
-    the first gather and the last scatter have nothing beside them. Gradients that are divided without the weights
-    are reduced one after the other beside the whole chunk, those of the pass before's last layer first.
+    FSDP gathers a layer's weights while the layer before it computes and scatters its gradients while the one after
+    it does; nothing overlaps the first gather and the last scatter. Gradients that are divided without the weights are
+    reduced one after the other while the whole chunk computes, those of the pass before's last layer first.
     """
     (ahead_us, back_us), gather, scatter = layers.time, layers.gather, layers.scatter
     beside = np.zeros((2, len(s)))
@@ -194,7 +194,7 @@ def _beside_us(s: Splits, chunk: ChunkType, layers: LayerCosts) -> Floats:
     return beside
 
 
-def _forward_us(chunk: ChunkType, layers: LayerCosts, gathers_us: Floats) -> Floats:
+def _forward_us(chunk: ChunkType, layers: KindCosts, gathers_us: Floats) -> Floats:
     """A forward whose layers wait for their weights, gathered one layer's after another's from ``gathers_us`` on."""
     ends, came = np.zeros(len(gathers_us)), gathers_us
     last = gathers_us + layers.gather @ chunk.layers
@@ -205,8 +205,8 @@ def _forward_us(chunk: ChunkType, layers: LayerCosts, gathers_us: Floats) -> Flo
     return ends
 
 
-def _backward_us(chunk: ChunkType, layers: LayerCosts, scattered: Floats) -> tuple[Floats, Floats]:
-    """When a backward ends whose layers' gradients are reduced beside the layers after them, one layer's after
+def _backward_us(chunk: ChunkType, layers: KindCosts, scattered: Floats) -> tuple[Floats, Floats]:
+    """When a backward ends whose layers' gradients are reduced during the layers after them, one layer's after
     another's from ``scattered`` on; and when all but the last of these reductions have.
     """
     ends, before = np.zeros(len(scattered)), None
@@ -219,14 +219,14 @@ def _backward_us(chunk: ChunkType, layers: LayerCosts, scattered: Floats) -> tup
 
 
 def _slowed_us(compute_us: Floats, transfer_us: Floats) -> Floats:
-    """Computing beside what is left of a transfer, which it outlasts or not."""
+    """Compute time, longer while the rest of a transfer overlaps it."""
     slow = 1 + OVERLAP_COST
     slowed: Floats = compute_us + (1 - 1 / slow) * np.clip(transfer_us, 0.0, slow * compute_us)
     return slowed
 
 
 def ends_us(
-    s: Splits, types: Sequence[StageType], layers: LayerCosts, passes_us: Mapping[ChunkType, PassTimes],
+    s: Splits, types: Sequence[StageType], layers: KindCosts, passes_us: Mapping[ChunkType, PassTimes],
     *, hop: Floats, micro_batches: Floats,
 ) -> Floats:  # fmt: skip
     """What gathering weights as a step begins and reducing gradients as it ends adds to the step, with ZeRO 1 and 2.

@@ -1,9 +1,8 @@
 """A search by names, its winner tried on the event graph, and many searches over every combination of figures,
 models and clusters.
 
-What the table of a search does not vary, tried on one configuration by the event graph, dimension by dimension.
-
-Zero-bubble schedules, overlap of tensor-parallel collectives and of experts' exchanges, tensor ranks of experts, shards
+The event graph tries on one configuration, dimension by dimension, what the table of a search does not vary:
+zero-bubble schedules, overlap of tensor-parallel collectives and of experts' exchanges, tensor ranks of experts, shards
 within a node (HSDP), and recomputing some modules instead of whole layers, or of none.
 """
 
@@ -66,25 +65,14 @@ def refined(first: Projection, *, headroom: float = 0.0) -> Refined:
     for names in _DIMENSIONS:
         for options, parallel, schedule in names(best):
             with contextlib.suppress(TracelensError):
-                other = _projected(first, parallel, schedule)
+                other = first.but(parallel, schedule)
                 tried += 1
-                if _fits(other, headroom) and other.step_us < (1 - _SAVES) * best.step_us:
+                peak, capacity = other.peak_memory.peak, other.peak_memory.capacity
+                fits = capacity is None or peak <= (1 - headroom) * capacity
+                if fits and other.step_us < (1 - _SAVES) * best.step_us:
                     best = other
                     changes |= options
     return Refined(found=best, changes=tuple(changes.items()), tried=tried)
-
-
-def _projected(first: Projection, parallel: ParallelConfig, schedule: str | None) -> Projection:
-    return project(
-        first.model, parallel, first.system,
-        sequence=first.sequence, schedule=schedule, backends=first.backends, software=first.job.software,
-        options=first.job.options,
-    )  # fmt: skip
-
-
-def _fits(found: Projection, headroom: float) -> bool:
-    peak = found.peak_memory
-    return peak.capacity is None or peak.peak <= (1 - headroom) * peak.capacity
 
 
 _Trial = tuple[dict[str, str], ParallelConfig, str | None]
@@ -256,7 +244,7 @@ class Request:
                 for strategy in self.strategies
             ]
         from tracelens.laboratory.paper_rules import REPAIRS, PaperRules
-        from tracelens.laboratory.paper_space import paper_shape
+        from tracelens.laboratory.paper_systems import paper_shape
 
         repairs = frozenset(REPAIRS if self.rules == "repaired" else ())
         shape, priced_on = paper_shape(self.model, self.sequence), paper_system(self.cluster, self.figures)

@@ -1,15 +1,8 @@
-"""Every way to split a model over n devices, as integer columns: of a plain transformer, and of any model.
+"""Every way to split a model over n devices, as integer columns.
 
-Every parallel configuration of a transformer on n devices, as integer columns.
-
-A configuration is a data-parallel degree, a tensor-parallel grid m1 x m2, pipeline stages, a micro-batch, for SUMMA a
-number of blocks, and how many members of each group sit in one fast (NVLink) domain. The space is that of
-arXiv 2410.00273; it depends on the model's shape and the domain's size, not on the device.
-
-Every way to split any model of this project over n devices, as integer columns: the space of the corrected rules.
-
-Beside the degrees of ``space``: interleaved chunks, expert ranks, ZeRO stages, recomputation, precision. Layers need
-not come out even over pipeline stages. Placement over nodes comes last, because memory does not depend on it.
+Tensor-parallel grids m1 x m2, pipeline stages and interleaved chunks, replicas and expert ranks, micro-batches, ZeRO
+stages, recomputation, precision. Layers need not come out even over pipeline stages. Placement over nodes comes last,
+because memory does not depend on it.
 """
 
 from __future__ import annotations

@@ -7,7 +7,6 @@ running the pipeline event by event, its time is a closed form (``pipeline_us``)
 
 from __future__ import annotations
 
-import functools
 import itertools
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import field, replace
@@ -17,7 +16,6 @@ import numpy as np
 import numpy.typing as npt
 
 from tracelens.backends.base import System
-from tracelens.backends.chain import chain
 from tracelens.errors import UsageError
 from tracelens.files.say import told
 from tracelens.lazy.records import dataclass
@@ -26,14 +24,15 @@ from tracelens.network.topology import Group, Topology
 from tracelens.option_fields import BACKENDS
 from tracelens.perf_models import PerfModel
 from tracelens.predict.projection.chunk_timing import exposed_share
-from tracelens.predict.projection.overheads import PLAIN, Software, priced
+from tracelens.predict.projection.layer_costs import LayerCosts
+from tracelens.predict.projection.overheads import PLAIN, Software
 from tracelens.predict.projection.pipeline import REDUCED_BYTES, hop_us
 from tracelens.predict.projection.projection_options import Strategy
 from tracelens.predict.projection.search import ANYTHING, PLACES, Constraints, Feasible
 from tracelens.predict.projection.search.layer_times import PARTS, LayerTimes, StepOperations, layer_times
 from tracelens.predict.projection.search.pipeline_time import (
     Floats,
-    LayerCosts,
+    KindCosts,
     StageType,
     ends_us,
     in_turn,
@@ -43,8 +42,7 @@ from tracelens.predict.projection.search.pipeline_time import (
     under_way,
 )
 from tracelens.predict.projection.search.space import RECOMPUTE, Ints, Space, Splits, distinct, placed
-from tracelens.predict.projection.step import completed
-from tracelens.units import BYTES_PER_GB, BYTES_PER_GIB, US_PER_S
+from tracelens.units import BYTES_PER_GB, US_PER_S
 from tracelens.workload import memory, rank_ops
 from tracelens.workload.blocks import block_types
 from tracelens.workload.model_config import ModelConfig
@@ -70,13 +68,15 @@ class LayerKindTimes(NamedTuple):
 
 
 class Held(NamedTuple):
-    """What ranks hold of each kind of layer, [candidate, kind]: parameters, bytes of a micro-batch and to recompute it.
+    """What ranks hold of each kind of layer, [candidate, kind]: parameters, those of its largest block, bytes of a
+    micro-batch and to recompute it.
 
     ``logits`` in bytes, [candidate].
     """
 
     dense: Floats
     expert: Floats
+    largest: Floats
     kept: Floats
     working: Floats
     logits: Floats
@@ -117,9 +117,13 @@ class CorrectedRules:
     @property
     def capacity_gb(self) -> float:
         """GB per device; infinite where it is not known."""
-        hbm = self.system.device.hbm
-        nominal = None if hbm is None else hbm.nominal_gib
-        return np.inf if nominal is None else nominal * BYTES_PER_GIB / BYTES_PER_GB
+        capacity = self.costs.capacity
+        return np.inf if capacity is None else capacity / BYTES_PER_GB
+
+    @property
+    def costs(self) -> LayerCosts:
+        """What layers are made of and take."""
+        return LayerCosts.of(self.model, self.system, self.space.sequence, self.backends)
 
     @property
     def kinds(self) -> tuple[str, ...]:
@@ -286,16 +290,11 @@ class CorrectedRules:
 
     def layers(self, parallel: ParallelConfig) -> dict[str, list[RankLayer]]:
         """The blocks of each kind of layer on one rank of ``parallel``."""
-        arguments = (self.model, parallel)
-        sequence = self.space.sequence
-        letters = {letter: rank_ops.block(*arguments, letter, sequence) for letter in dict.fromkeys(self.model.blocks)}
-        built = {kind: [letters[letter] for letter in kind] for kind in self.kinds[: -len(ENDS)]}
-        return {**built, **rank_ops.ends(*arguments, sequence)}
+        return self.costs.layers(self.model.layers, lambda _: parallel)
 
     def priced(self, models: Iterable[PerfModel]) -> dict[PerfModel, float]:
         """Microseconds of each distinct operation, all of one step. UsageError for one that no backend prices."""
-        names = {model: str(model) for model in dict.fromkeys(models)}
-        return priced(names, _chain(self.backends), completed(self.system)[0])[0]
+        return self.costs.priced({model: str(model) for model in dict.fromkeys(models)})[0]
 
     def _layer_parallel(self, one: Mapping[str, int]) -> ParallelConfig:
         """What a layer's operations depend on; as many replicas as the experts need."""
@@ -337,8 +336,8 @@ class CorrectedRules:
             expert_shards=np.minimum(ranks.copies, ranks.expert_copies),
         )
         present = stage.layers > 0
-        # The largest block or end is gathered beside the one that computes.
-        largest = (self._largest_block(s) * present).max(axis=1)
+        # The largest block or end is gathered while another computes.
+        largest = (held.largest * present).max(axis=1)
         gathered = np.where(s.zero == 3, memory.GATHERED_LAYERS * memory.WEIGHT_BYTES * largest, 0.0)
         return {
             "weights": states.weights + gathered,
@@ -364,24 +363,16 @@ class CorrectedRules:
             logits[i] = memory.logits_bytes(*arguments, self.space.sequence)
         return kept[inverse], working[inverse], logits[inverse]
 
-    def _parameters(self, s: Splits) -> tuple[Floats, Floats]:
-        """Dense and expert parameters of each kind of layer on a rank."""
+    def _parameters(self, s: Splits) -> tuple[Floats, Floats, Floats]:
+        """Dense and expert parameters of each kind of layer on a rank, and all of its largest block."""
         first, inverse = distinct([s.m1, s.m2, s.ep, s.pp > 1])
-        dense, expert = np.zeros((len(first), len(self.kinds))), np.zeros((len(first), len(self.kinds)))
+        dense, expert, largest = np.zeros((3, len(first), len(self.kinds)))
         for i, index in enumerate(first):
             for k, blocks in enumerate(self._weights_of(s, int(index)).values()):
                 dense[i, k] = sum(block.dense for block in blocks)
                 expert[i, k] = sum(block.expert for block in blocks)
-        return dense[inverse], expert[inverse]
-
-    def _largest_block(self, s: Splits) -> Floats:
-        """Parameters of the largest block of each kind of layer."""
-        first, inverse = distinct([s.m1, s.m2, s.ep, s.pp > 1])
-        largest = np.zeros((len(first), len(self.kinds)))
-        for i, index in enumerate(first):
-            built = self._weights_of(s, int(index)).values()
-            largest[i] = [max(block.dense + block.expert for block in blocks) for blocks in built]
-        return largest[inverse]
+                largest[i, k] = max(block.dense + block.expert for block in blocks)
+        return dense[inverse], expert[inverse], largest[inverse]
 
     def _weights_of(self, s: Splits, index: int) -> dict[str, list[RankLayer]]:
         """Layers of a single sequence: weights do not depend on the batch."""
@@ -410,7 +401,7 @@ class CorrectedRules:
         ranks = self._ranks(one)
         experts = np.where(one.zero == 3, np.minimum(ranks.expert_copies, ranks.copies), ranks.expert_copies)
         wire = np.array([REDUCED_BYTES[zero] for zero in range(4)])[one.zero][:, None]
-        dense, expert = self._parameters(one)
+        dense, expert, _ = self._parameters(one)
         gather, scatter = np.zeros(dense.shape), np.zeros(dense.shape)
         for count, members, stride in (
             (dense, ranks.copies, ranks.dp_stride),
@@ -430,7 +421,7 @@ class CorrectedRules:
         inverses: list[npt.NDArray[np.intp]] = []
         for group, types in groups:
             first, inverse = distinct([getattr(s, name)[group] for name in names])
-            dense, expert = self._parameters(s.take(group[first]))
+            dense, expert, _ = self._parameters(s.take(group[first]))
             inverses.append(inverse)
             where += [group[first]] * len(types)
             counts += [np.stack([dense @ stage.layers, expert @ stage.layers], axis=1) for stage in types]
@@ -464,7 +455,7 @@ class CorrectedRules:
         passes = part.micro_batches(global_batch).astype(float)
         parts = self._parts_us(part, costs.layers, at)
         whole = np.array([[sum(parts[name, k, phase] for name in NAMED) for k in kinds] for phase in (0, 1)])
-        layers = LayerCosts(whole, self._launch_us(costs.layers, part, at), costs.gather, costs.scatter)
+        layers = KindCosts(whole, self._launch_us(costs.layers, part, at), costs.gather, costs.scatter)
         chunks = dict.fromkeys(itertools.chain.from_iterable(stage.chunks for stage in types))
         passes_us = {chunk: pass_us(part, chunk, layers) for chunk in chunks}
         held_us = [in_turn([passes_us[chunk] for chunk in stage.chunks]) for stage in types]
@@ -500,7 +491,7 @@ class CorrectedRules:
     ) -> dict[tuple[str, int, int], Floats]:
         """What each kind of layer takes, by (part, kind, forward or backward); recomputation belongs to the backward.
 
-        SUMMA's transfers count as far as GEMMs beside them leave them exposed.
+        SUMMA's transfers count as far as overlapping GEMMs leave them exposed.
         """
         kinds, nothing = enumerate(self.kinds), np.zeros(len(part))
         is_full = np.array([word == "full" for word in RECOMPUTE])[part.recompute]
@@ -565,4 +556,3 @@ TIMES = (
     "t", "t_comp", "t_mem", "t_tp_comm", "t_ep_comm", "t_recompute", "t_host", "t_pp_comm", "t_bubble", "t_dp_comm",
     "t_optimizer",
 )  # fmt: skip
-_chain = functools.cache(chain)
