@@ -39,14 +39,14 @@ FLOORS: dict[str, int] = {
 #: What imports the laboratory, and the option or method that asks for it.
 ASKS_LABORATORY = {
     "__init__.py": "tl.layer: a layer by the paper's rules",
-    "analysis/reading/recording.py": "the hook of an extension written for AMD's TraceLens",
-    "cli/predictions/project.py": "project --batch",
-    "cli/predictions/search.py": "search --compare, --save-system, -o FILE.npy",
-    "cli/predictions/serve.py": "serve --batch, --scenarios",
+    "analysis/attribution/window.py": "the hook of an extension written for AMD's TraceLens",
+    "cli/project.py": "project --batch",
+    "cli/search.py": "search --compare, --save-system, -o FILE.npy",
+    "cli/serve.py": "serve --batch, --scenarios",
     "predict/projection/search/request.py": "search --rules paper, and the paper's systems under all rules",
     "predict/routing/exchange.py": "route --rules original",
     "report/result.py": "Report.check",
-    "report/serving_text.py": "the text of serve --scenarios",
+    "report/serving_report.py": "the text of serve --scenarios",
 }
 
 

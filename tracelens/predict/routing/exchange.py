@@ -492,17 +492,16 @@ def route_mesh(
     )
     vector = 0.0 if scenario.hidden is None else payload(scenario.hidden, scenario.dtype).copy_bytes
     traffic = Traffic(wire_bytes=copies.per_expert * (scenario.unit_bytes + vector))
-    log: str | None
+    play = logged if log_rounds else _unlogged
     if seed_rules:
         from tracelens.laboratory.original_rules import simulate_seed
 
         times, log = simulate_seed((copies.per_expert * scenario.unit_bytes).tolist(), scenario.rules)
     else:
-        times, log = logged(traffic, scenario.rules) if log_rounds else (simulate(traffic, scenario.rules), None)
+        times, log = play(traffic, scenario.rules)
     back = None
     if scenario.hidden is not None:
-        returned = Traffic(wire_bytes=(copies.per_expert * vector).T)
-        back, more = logged(returned, scenario.rules) if log_rounds else (simulate(returned, scenario.rules), None)
+        back, more = play(Traffic(wire_bytes=(copies.per_expert * vector).T), scenario.rules)
         log = f"DISPATCH\n{log}\nCOMBINE\n{more}" if log_rounds else None
     pairs = traffic.ranks * (traffic.ranks - 1)
     even_bytes = round(traffic.remote_bytes / pairs) if pairs else 0.0
@@ -533,6 +532,10 @@ def route_mesh(
         "experts": expert_frame(loads, place, None),
     }
     return RouteResult(summary=summary, frames=frames, traffic=traffic, table=table, log=log)
+
+
+def _unlogged(traffic: Traffic, rules: MeshRules) -> tuple[PacketTimes, str | None]:
+    return simulate(traffic, rules), None
 
 
 def _closed_form(traffic: Traffic, rules: MeshRules, *, printed: bool) -> dict[str, Any]:
