@@ -88,10 +88,7 @@ class Noise:
             freedom = np.minimum(freedom, max(steps) - 1)
         least = min(steps)
         outside = min(1 - CONFIDENCE, (1 - ALL_TOGETHER) / tests)
-        inverse, quantiles = _student_quantiles(outside)
-        ratio: Floats = np.exp(np.interp(1 / freedom, inverse, quantiles)) / NormalDist().inv_cdf(
-            1 - (1 - CONFIDENCE) / 2
-        )
+        ratio = _student(freedom, outside) / NormalDist().inv_cdf(1 - (1 - CONFIDENCE) / 2)
         return ratio * math.sqrt(least / (least - 1))
 
 
@@ -117,6 +114,13 @@ def _student_quantiles(outside: float) -> tuple[Floats, Floats]:
     quantiles = np.sqrt(1 / inverse) / np.tan(angle)
     normal = NormalDist().inv_cdf(1 - outside / 2)
     return np.append(0.0, inverse), np.log(np.append(normal, quantiles))
+
+
+def _student(freedom: Floats, outside: float) -> Floats:
+    """Student's quantile with this share outside of it on both sides."""
+    inverse, quantiles = _student_quantiles(outside)
+    found: Floats = np.exp(np.interp(1 / freedom, inverse, quantiles))
+    return found
 
 
 @dataclass(frozen=True, slots=True)

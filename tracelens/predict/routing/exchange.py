@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import field
 from pathlib import Path
 from typing import Any
@@ -492,7 +492,7 @@ def route_mesh(
     )
     vector = 0.0 if scenario.hidden is None else payload(scenario.hidden, scenario.dtype).copy_bytes
     traffic = Traffic(wire_bytes=copies.per_expert * (scenario.unit_bytes + vector))
-    play = logged if log_rounds else _unlogged
+    play: Callable[[Traffic, MeshRules], tuple[PacketTimes, str | None]] = logged if log_rounds else _unlogged
     if seed_rules:
         from tracelens.laboratory.original_rules import simulate_seed
 
