@@ -102,7 +102,7 @@ def holds(python: str, version: str, resolution: str, wheel: Path, uv: Path, fol
 
 
 #: The dependencies that ``pyproject.toml`` names, as ``pip freeze`` spells them.
-DIRECT = {"numpy", "pandas", "openpyxl", "orjson", "msgspec", "pyyaml", "simpy", "zlib-ng"}
+DIRECT = {"numpy", "pandas", "openpyxl", "orjson", "msgspec", "pyyaml", "zlib-ng"}
 
 
 def run(*command: object, cwd: Path | None = None) -> str:

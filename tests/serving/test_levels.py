@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
+import importlib.util
 import re
+from pathlib import Path
 
 import pytest
 
@@ -14,7 +16,7 @@ from tracelens.predict.serving.deployment import Engine, Parallelism, Speculatio
 from tracelens.predict.serving.metrics import differences, per_request, summary
 from tracelens.predict.serving.replica_state import LEVELS
 from tracelens.predict.serving.requests import Arrivals, Lengths, Workload
-from tracelens.predict.serving.simulation import Options, simulate
+from tracelens.predict.serving.simulation import Options, Simulation, simulate
 
 MIXED = Workload(
     arrivals=Arrivals(rate=12.0),
@@ -149,7 +151,7 @@ def test_the_simulators_own_time_is_shared_out_by_module(cost_of, capsys):
     words = ["serve", "--scenarios", "--model", "llama3.1-8b", "--tp", "2", "--requests", "4", "--simulator-profile"]
     assert main(words) == 0
     printed = capsys.readouterr().out
-    assert re.search(r"high: time in (simpy|lanes) +\d+ %", printed)
+    assert re.search(r"high: time in (event_queue|lane) +\d+ %", printed)
     assert re.search(r"medium: time in \w+ +\d+ %", printed)
     assert main([word for word in words if word != "--scenarios"] + ["--cluster", "dgx-h100", "--rate", "1"]) == 2
 
@@ -169,6 +171,28 @@ def test_contention_never_makes_anything_faster(cost_of):
         )
         assert shared["window_s"] >= free["window_s"]
         assert shared["completed"] == 8
+
+
+def simpy_queue():
+    spec = importlib.util.spec_from_file_location("simpy_queue", Path(__file__).with_name("simpy_queue.py"))
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module.SimPyQueue()
+
+
+@pytest.mark.parametrize("level", LEVELS)
+@pytest.mark.parametrize("parallelism", [Parallelism(), Parallelism(tp=2), Parallelism(pp=2)], ids=str)
+def test_simpy_gives_the_same_events_at_the_same_times(level, parallelism, cost_of):
+    cost = cost_of(parallelism=parallelism)
+    requests = dataclasses.replace(MIXED, count=10).generate()
+    options = Options(levels=(level,))
+    ours = Simulation(cost.deployment, requests, options, cost=cost).run()
+    theirs = Simulation(cost.deployment, requests, options, cost=cost, queue=simpy_queue()).run()
+    assert ours.end_fs == theirs.end_fs
+    for name in ("arrival", "scheduled", "first", "last", "preempted"):
+        assert getattr(ours.log, name) == getattr(theirs.log, name)
+    for mine, other in zip(ours.steps, theirs.steps, strict=True):
+        assert mine == other
 
 
 def test_the_same_seed_gives_the_same_bytes(cost_of):

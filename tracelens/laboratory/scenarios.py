@@ -167,9 +167,8 @@ def _profile(deployment: Deployment, load: Requests, cost: StepCost, options: Op
     profiler.runcall(_run, deployment, load, cost, options, level)
     spent: defaultdict[str, float] = defaultdict(float)
     for entry in profiler.getstats():
-        path = Path(entry.code.co_filename if isinstance(entry.code, CodeType) else "")
-        own = path.stem if "tracelens" in str(path) else "python"
-        spent["simpy" if path.parent.name == "simpy" else own] += entry.inlinetime
+        name = entry.code.co_filename if isinstance(entry.code, CodeType) else ""
+        spent[Path(name).stem if "tracelens" in name else "python"] += entry.inlinetime
     whole = sum(spent.values()) or 1.0
     return {module: time / whole for module, time in sorted(spent.items(), key=lambda item: -item[1])}
 

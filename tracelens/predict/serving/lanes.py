@@ -1,4 +1,4 @@
-"""The running batch of a lane, and how its steps pass as a SimPy process.
+"""The running batch of a lane, and how its steps pass as a process on the queue of events.
 
 A step costs time proportional to what changes in it, not to the batch: all sequences of a lane advance together, so
 their contexts are one sum, their ends a heap of step numbers, and who needs a new block when is a count per step number
@@ -13,12 +13,11 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from heapq import heapify, heappop, heappush
-from typing import TypeAlias
-
-import simpy
+from typing import Any, TypeAlias
 
 from tracelens.predict.serving.costs import CollectiveSteps, LayerWork, StageWork
-from tracelens.predict.serving.replica_state import ONE_TOKEN, Process, ReplicaState, ServerPart, Step
+from tracelens.predict.serving.event_queue import NEVER, Process, Resource
+from tracelens.predict.serving.replica_state import ONE_TOKEN, ReplicaState, Step
 
 #: A sequence that decodes: its first step's number, its prompt, and how many tokens were out before then: of its lane's
 #: steps, and of its own.
@@ -30,33 +29,6 @@ class RunningBatch:
 
     ``decoding`` sequences attend to ``context`` keys in all in the coming decode step, which is number ``number``.
     """
-
-    __slots__ = (
-        "_ends",
-        "_extra",
-        "_fresh",
-        "_hits",
-        "_last_decode",
-        "_members",
-        "_phases",
-        "_reserved",
-        "_shares",
-        "_stuck",
-        "_whole",
-        "budget",
-        "context",
-        "decoding",
-        "limit",
-        "log",
-        "number",
-        "partial",
-        "pool",
-        "queue",
-        "replica",
-        "requests",
-        "steps",
-        "waiting",
-    )
 
     def __init__(self, replica: ReplicaState) -> None:
         engine, parallel = replica.cost.deployment.engine, replica.cost.deployment.parallelism
@@ -185,7 +157,9 @@ class RunningBatch:
             log.gap(first, on_time, growth, steps)
         log.decode_steps += steps
         log.decoded += steps * batch
-        more = self._tokens(self.number + steps) - self._tokens(self.number)
+        more = steps
+        if replica.advance != ONE_TOKEN:
+            more = self._tokens(self.number + steps) - self._tokens(self.number)
         self.number = number = self.number + steps
         # The cache's fill times a step's duration: products of two arithmetic series
         filled = context * duration
@@ -372,53 +346,41 @@ Run: TypeAlias = tuple[int, int, int, int]
 class SequentialLane(RunningBatch):
     """A batch whose steps pass one after the other, as long as there are requests."""
 
-    __slots__ = ("_cut", "_idle", "_layers", "_leap", "_passes_parts", "_process", "_shards", "idle_since")
-
     def __init__(self, replica: ReplicaState) -> None:
         super().__init__(replica)
         self._shards = replica.cost.deployment.parallelism.stage_devices
         self._passes_parts = replica.level == "high" or replica.record is not None or len(replica.stages) > 1
         self._layers = len(replica.cost.layers)
+        self._is_idle = False
         self._cut = False
-        self._idle: simpy.Event | None = None
-        self._leap: tuple[int, int, int, int] | None = None
-        self._process: simpy.Process | None = None
-        #: When it last had nothing to do.
-        self.idle_since = 0
-
-    def start(self) -> None:
-        """Its life begins now, after what is already due."""
-
-        def begin(_: simpy.Event) -> None:
-            self._process = self.queue.process(self.run())
-
-        self.queue.after(0).callbacks.append(begin)
+        self._timer = replica.queue.timer()
+        self._jump: tuple[int, int, int, int] | None = None
 
     def notice(self) -> None:
-        """Something arrived: wake up, or let decode steps end with the one that passes now."""
+        """Something arrived: wake up, or end a jump at the next step's end."""
         if len(self.waiting) == 1 or self.waiting.is_ordered:
             self._stuck = False
-        if self._idle is not None:
-            self._wake(self._idle)
-        elif not self._stuck and not self._cut:
+        if self._is_idle:
+            self._is_idle = False
+            self._timer.set(self.queue.now)
+        elif self._stuck:
+            return
+        elif self._jump is None:
             self._cut = True
-            if self._leap is not None and self._process is not None:
-                start, first, growth, steps = self._leap
-                cut = steps_until(self.queue.now - start, first, growth, steps)
-                if cut < steps:
-                    self._leap = (start, first, growth, cut)
-                    self._process.interrupt()
+        elif not self._cut:
+            self._cut = True
+            start, first, growth, steps = self._jump
+            cut = steps_until(self.queue.now - start, first, growth, steps)
+            if cut < steps:
+                self._jump = (start, first, growth, cut)
+                self._timer.set(start + sum_of_steps(cut, first, growth))
 
     def room(self) -> None:
         """Blocks came back."""
         self._stuck = False
-        if self._idle is not None and self.waiting:
-            self._wake(self._idle)
-
-    def _wake(self, idle: simpy.Event) -> None:
-        self._idle = None
-        self.queue.processed += 1
-        idle.succeed()
+        if self._is_idle and self.waiting:
+            self._is_idle = False
+            self._timer.set(self.queue.now)
 
     def run(self) -> Process:
         """The lane's life."""
@@ -441,9 +403,9 @@ class SequentialLane(RunningBatch):
         elif decode:
             yield from self._run_decode()
         else:
-            self.idle_since = self.queue.now
-            self._idle = self.queue.event()
-            yield self._idle
+            self._is_idle = True
+            self._timer.set(NEVER)
+            yield self._timer
 
     def _plan(self) -> tuple[list[tuple[int, int]], bool]:
         """What the policy takes into the next step; a step without decoding gives back what was reserved for it."""
@@ -522,21 +484,21 @@ class SequentialLane(RunningBatch):
         extra, self._extra = self._extra, 0
         if self.replica.jitter is not None:
             compute = self.replica.jitter.slowest(compute, shards, self._layers)
-        yield self.queue.after(compute + extra, shards)
+        yield compute + extra if shards == 1 else (compute + extra, shards)
         if exchange:
-            yield self.queue.after(exchange)
+            yield exchange
             log.exchange_events += 1
         log.compute_events += shards
         log.busy += compute + exchange
 
     def _pass(self, works: tuple[StageWork, ...]) -> Process:
         """The stages one after the other; each is held by one lane at a time."""
-        replica, steps, queue = self.replica, self.steps, self.queue
+        replica, steps = self.replica, self.steps
         several = len(replica.lanes) > 1
         shards = replica.cost.deployment.parallelism.stage_devices
         for index, work in enumerate(works):
             if several:
-                yield replica.stages[index].take()
+                yield replica.stages[index]
             extra, self._extra = self._extra, 0
             ports = replica.ports[index] if replica.contention else None
             if replica.level == "high":
@@ -547,25 +509,25 @@ class SequentialLane(RunningBatch):
                 compute = work.compute_fs + extra
                 if replica.jitter is not None:
                     compute = replica.jitter.slowest(compute, shards, sum(layer.count for layer in work.layers))
-                yield queue.after(compute, shards)
+                yield compute if shards == 1 else (compute, shards)
                 steps.compute_events += shards
                 exchange_fs = work.exchange_fs
                 if exchange_fs:
                     steps.exchange_events += 1
                     if ports is not None:
-                        yield from self._hold(ports, exchange_fs)
+                        yield from _held(ports, exchange_fs)
                     else:
-                        yield queue.after(exchange_fs)
+                        yield exchange_fs
             steps.busy += work.compute_fs + work.exchange_fs
             if several:
                 replica.stages[index].release()
             if work.handover is not None:
                 # One after the other, so that no step overtakes another between stages
                 shared = ports if ports is not None and replica.cost.stays_in_node(index) else ()
-                yield from self._hold([replica.hops[index], *shared], work.handover.time_fs)
+                yield from _held([replica.hops[index], *shared], work.handover.time_fs)
                 steps.transfer_events += 1
 
-    def _pass_layers(self, layer: LayerWork, extra: int, ports: list[ServerPart] | None) -> Process:
+    def _pass_layers(self, layer: LayerWork, extra: int, ports: list[Resource] | None) -> Process:
         """Layer by layer, transfer by transfer; ``extra`` is for the first of them."""
         shards, jitter = self.replica.cost.deployment.parallelism.stage_devices, self.replica.jitter
         for _ in range(layer.count):
@@ -573,43 +535,27 @@ class SequentialLane(RunningBatch):
             extra = 0
             if jitter is not None:
                 compute = jitter.slowest(compute, shards, 1)
-            yield self.queue.after(compute, shards)
+            yield compute if shards == 1 else (compute, shards)
             for exchange in layer.exchanges:
                 if ports is not None:
                     yield from self._contended_steps(exchange, ports)
                 else:
+                    pair = (exchange.step_fs, exchange.transfers)
                     for _ in range(exchange.steps):
-                        yield self.queue.after(exchange.step_fs, exchange.transfers)
+                        yield pair
         steps = self.steps
         steps.compute_events += layer.count * shards
         moved = sum(exchange.steps * exchange.transfers for exchange in layer.exchanges)
         steps.transfer_events += layer.count * moved
 
-    def _contended_steps(self, exchange: CollectiveSteps, ports: list[ServerPart]) -> Process:
+    def _contended_steps(self, exchange: CollectiveSteps, ports: list[Resource]) -> Process:
         """Every transfer of a step holds the port that it leaves by; the step ends with its last transfer."""
         for _ in range(exchange.steps):
-            left = exchange.transfers
-            done = self.queue.event()
-
-            def transfer(port: ServerPart, done: simpy.Event = done) -> Process:
-                nonlocal left
-                yield from self._hold([port], exchange.step_fs)
-                left -= 1
-                if not left:
-                    done.succeed()
-
+            left = [exchange.transfers]
+            done = self.queue.signal()
             for index in range(exchange.transfers):
-                self.queue.start(transfer(ports[index % len(ports)]))
-            self.queue.processed += 1
+                self.queue.start(_transfer(ports[index % len(ports)], exchange.step_fs, left, done))
             yield done
-
-    def _hold(self, parts: Sequence[ServerPart], duration: int) -> Process:
-        """Takes all, in one order so that overlapping groups cannot wait for each other, and holds them."""
-        for part in parts:
-            yield part.take()
-        yield self.queue.after(duration)
-        for part in parts:
-            part.release()
 
     def _run_decodes(self, run: Run) -> Process:
         """Decode steps of one batch; an arrival may cut them short. Where the replica leaps, they pass in one wait."""
@@ -617,31 +563,30 @@ class SequentialLane(RunningBatch):
         most, first, growth, exchange = run
         self._cut = False
         if self.replica.leaps:
-            start, steps, duration = queue.now, most, most * first + growth * (most * (most - 1) // 2)
-            self._leap = (start, first, growth, most)
-            try:
-                yield queue.timeout(duration)
-            except simpy.Interrupt:
-                steps = self._leap[3]
-                duration = sum_of_steps(steps, first, growth)
-                yield queue.timeout(start + duration - queue.now)
-            self._leap = None
+            start = queue.now
+            self._jump = (start, first, growth, most)
+            self._timer.set(start + sum_of_steps(most, first, growth))
+            yield self._timer
+            steps, self._jump = self._jump[3], None
         else:
-            steps = duration = 0
+            duration, steps = first, 0
             while steps < most and not self._cut:
-                step = first + growth * steps
-                yield queue.timeout(step - exchange)
-                if exchange:
-                    yield queue.timeout(exchange)
-                duration += step
+                if shards == 1:
+                    yield duration
+                else:
+                    yield duration - exchange, shards
+                    if exchange:
+                        yield exchange
+                duration += growth
                 steps += 1
         if self.replica.level == "low":
-            queue.processed += 1
             log.compute_events += shards
         else:
-            queue.processed += steps * (shards + (shards > 1 and exchange > 0))
             log.compute_events += shards * steps
             log.exchange_events += steps if exchange else 0
+            if self.replica.leaps:
+                queue.processed += steps * (shards + (shards > 1 and exchange > 0)) - 1
+        duration = sum_of_steps(steps, first, growth)
         self._grow(steps)
         log.busy += duration
         self._end_decode(first, growth, steps, duration)
@@ -691,3 +636,21 @@ def steps_until(elapsed: int, first: int, growth: int, most: int) -> int:
         steps -= 1
         duration -= first + growth * steps
     return steps
+
+
+def _held(ports: Sequence[Resource], duration: int) -> Process:
+    """Takes all ports, in one order so that overlapping groups cannot wait for each other, and holds them."""
+    for port in ports:
+        yield port
+    yield duration
+    for port in ports:
+        port.release()
+
+
+def _transfer(port: Resource, duration: int, left: list[int], done: Any) -> Process:
+    yield port
+    yield duration
+    port.release()
+    left[0] -= 1
+    if not left[0]:
+        done.fire()

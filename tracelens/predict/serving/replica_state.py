@@ -1,4 +1,4 @@
-"""What a replica is made of before any step: its queue of events, its line of requests, its paged key-value cache, and
+"""What a replica is made of before any step: its line of requests, its paged key-value cache, and
 what it records, times per request and sums over steps.
 
 Times are femtoseconds; those per request, and gaps, as floats: 64-bit whole numbers would end after 2.6 hours.
@@ -10,86 +10,20 @@ import math
 import random
 from array import array
 from collections import OrderedDict, deque
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import field
 from heapq import heappop, heappush
 from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
-import simpy
 
 from tracelens.errors import UsageError
 from tracelens.lazy.records import dataclass
 from tracelens.predict.serving.costs import StageWork, StepCost
+from tracelens.predict.serving.event_queue import EventQueue
 from tracelens.predict.serving.requests import Requests
 from tracelens.predict.serving.scheduling import Plan
-
-#: What runs on the queue of events, and the events that it waits for.
-Process: TypeAlias = Generator[simpy.Event, Any, None]
-
-
-class EventQueue(simpy.Environment):
-    """SimPy's events, in whole femtoseconds, so that sums are exact and ties are ties, in the order in which they were
-    made. ``processed`` counts what has happened: equal activities that end together are one event here, but count each.
-    """
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.processed = 0
-
-    @property
-    def now(self) -> int:
-        """The time of the event that is happening."""
-        return self._now  # type: ignore[return-value]
-
-    def after(self, delay: int, count: int = 1) -> simpy.Timeout:
-        """The end of ``count`` activities that begin now and take ``delay``."""
-        self.processed += count
-        return self.timeout(delay)
-
-    def start(self, process: Process) -> None:
-        """Runs ``process`` up to its first wait at the current time, after what is already due now."""
-
-        def begin(_: simpy.Event) -> None:
-            self.process(process)
-
-        self.after(0).callbacks.append(begin)
-
-
-class ServerPart:
-    """A stage, a hop or a port: one holder at a time, first come, first served; ``busy`` is how long it was held.
-
-    SimPy's own resource lets the next in line go on only after all else that happens at the time of the release.
-    """
-
-    __slots__ = ("_held_since", "_queue", "_waiting", "busy")
-
-    def __init__(self, queue: EventQueue) -> None:
-        self.busy = 0
-        self._queue = queue
-        self._held_since: int | None = None
-        self._waiting: deque[simpy.Event] = deque()
-
-    def take(self) -> simpy.Event:
-        """An event to wait for: from then on the part is held."""
-        self._queue.processed += 1
-        turn = self._queue.event()
-        if self._held_since is None:
-            self._held_since = self._queue.now
-            return turn.succeed()
-        self._waiting.append(turn)
-        return turn
-
-    def release(self) -> None:
-        """Hands it to the next in line. UsageError when nobody holds it."""
-        if self._held_since is None:
-            raise UsageError("a part of a server is released but not held")
-        now = self._queue.now
-        self.busy += now - self._held_since
-        self._held_since = now if self._waiting else None
-        if self._waiting:
-            self._waiting.popleft().succeed()
 
 
 @dataclass(slots=True, kw_only=True)
@@ -164,19 +98,6 @@ class BlockPool:
     uses a piece it counts as available, and the least recently used one gives way first: to
     ``lower_pieces`` pieces of host memory, of which again the least recently used one is forgotten.
     """
-
-    __slots__ = (
-        "_below",
-        "_idle",
-        "_least",
-        "_pieces",
-        "available",
-        "block_tokens",
-        "lower_pieces",
-        "piece_blocks",
-        "piece_tokens",
-        "total",
-    )
 
     def __init__(self, total: int, block_tokens: int, piece_tokens: int = 0, lower_pieces: int = 0) -> None:
         self.total = total
@@ -418,9 +339,12 @@ class ReplicaState:
         self.done: dict[int, int] = {}
         self.kept: set[int] = set()
         self.outstanding = 0
-        self.stages = [ServerPart(queue) for _ in range(parallel.pp)]
-        self.hops = [ServerPart(queue) for _ in range(parallel.pp)]
-        self.ports = [[ServerPart(queue) for _ in range(parallel.stage_devices)] for _ in range(parallel.pp)]
+        self.stages = [queue.resource(f"stage {index}") for index in range(parallel.pp)]
+        self.hops = [queue.resource(f"hop {index}") for index in range(parallel.pp)]
+        self.ports = [
+            [queue.resource(f"port {stage}.{rank}") for rank in range(parallel.stage_devices)]
+            for stage in range(parallel.pp)
+        ]
         speculation = cost.deployment.speculation
         self.advance = ONE_TOKEN if speculation is None else round(speculation.tokens_per_step * ONE_TOKEN)
         self.swap_fs_per_token = self._pcie_fs_per_token() if engine.preemption == "swap" else 0

@@ -7,25 +7,13 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import field
 
-import simpy
-
 from tracelens.errors import UsageError
 from tracelens.lazy.records import dataclass
 from tracelens.predict.serving.costs import StepCost
 from tracelens.predict.serving.deployment import Deployment
+from tracelens.predict.serving.event_queue import EventQueue, Process
 from tracelens.predict.serving.lanes import SequentialLane
-from tracelens.predict.serving.replica_state import (
-    LEVELS,
-    Conduct,
-    EventQueue,
-    Listeners,
-    Process,
-    ReplicaState,
-    RequestLog,
-    ServerPart,
-    Step,
-    StepLog,
-)
+from tracelens.predict.serving.replica_state import LEVELS, Conduct, Listeners, ReplicaState, RequestLog, Step, StepLog
 from tracelens.predict.serving.requests import Requests
 from tracelens.predict.serving.scheduling import policies, routers
 from tracelens.units import BYTES_PER_GB, BYTES_PER_GIB
@@ -43,11 +31,7 @@ class Replica(ReplicaState):
     def start(self) -> None:
         """Its lanes begin on the queue, which replicas share."""
         for lane in self._lanes:
-            lane.start()
-
-    def ended_fs(self) -> int:
-        """When it last had something to do."""
-        return max(lane.idle_since for lane in self._lanes)
+            self.queue.start(lane.run())
 
     def enqueue(self, request: int, *, kept: bool = False) -> None:
         """A request arrives now; ``kept``: its prompt was computed elsewhere and its cache came with it."""
@@ -143,7 +127,7 @@ class Outcome:
 
 class Simulation:
     """One run of ``requests`` through ``deployment``. ``cost``: of all replicas, or of those that decode and of those
-    that only prefill.
+    that only prefill. ``queue``: another event kernel of this interface.
     """
 
     def __init__(
@@ -153,6 +137,7 @@ class Simulation:
         options: Options | None = None,
         *,
         cost: StepCost | tuple[StepCost, StepCost] | None = None,
+        queue: EventQueue | None = None,
         record: Callable[[int, Step], None] | None = None,
     ) -> None:
         self.options = options = options or Options()
@@ -164,12 +149,12 @@ class Simulation:
             if name not in known:
                 raise UsageError.unknown(what, name, known)
         self._pick, self._plan = routers()[options.router].target, policies()[policy].target
-        self.queue = EventQueue()
+        self.queue = queue or EventQueue()
         self.log = RequestLog.of(len(requests))
         self._next = 0
         self._free = 0
         self._feeding = False
-        self._kv_link = ServerPart(self.queue)
+        self._kv_link = self.queue.resource("kv link")
         self._kv_bytes_per_token = self.cost.kv_bytes_per_token()
         self.replicas = [self._replica(index, record) for index in range(options.replicas + options.prefill_replicas)]
         self._entry = self.replicas[options.replicas :] or self.replicas
@@ -204,14 +189,12 @@ class Simulation:
     def run(self) -> Outcome:
         """Until every request is complete or rejected."""
         started = time.perf_counter()
-        arrival = self.requests.arrival_fs
-        # Before anything else, so that arrivals come before whatever else happens at their times
-        for time_fs in dict.fromkeys(arrival or ()):
-            self.queue.after(time_fs).callbacks.append(self._arrivals)
         for replica in self.replicas:
             replica.start()
-        if arrival is None:
+        if self.requests.arrival_fs is None:
             self._feed(self.requests.concurrency or 0)
+        elif len(self.requests):
+            self.queue.at(self.requests.arrival_fs[0], self._arrivals())
         self.queue.run()
         return Outcome(
             requests=self.requests,
@@ -221,7 +204,7 @@ class Simulation:
             peak_blocks=[replica.pool.peak for replica in self.replicas],
             block_tokens=self.replicas[0].pool.block_tokens,
             left_blocks=sum(replica.pool.in_use for replica in self.replicas),
-            end_fs=max(0, *(arrival or ())[-1:], *(replica.ended_fs() for replica in self.replicas)),
+            end_fs=self.queue.now,
             events=self.queue.processed,
             devices=sum(replica.cost.deployment.parallelism.devices for replica in self.replicas),
             power_w=self._power_w(),
@@ -230,12 +213,21 @@ class Simulation:
             wall_s=time.perf_counter() - started,
         )
 
-    def _arrivals(self, _: simpy.Event) -> None:
-        """The requests that arrive now."""
-        arrival = self.requests.arrival_fs or ()
-        while self._next < len(arrival) and arrival[self._next] <= self.queue.now:
-            self._next += 1
-            self._arrive(self._next - 1)
+    def _arrivals(self) -> Process:
+        """Every arrival comes before whatever else happens at its time, so it is a process of its own each time."""
+        arrival = self.requests.arrival_fs
+        if arrival is None:
+            return
+        index = self._next
+        now = self.queue.now
+        while index < len(arrival) and arrival[index] <= now:
+            self._arrive(index)
+            index += 1
+        self._next = index
+        if index < len(arrival):
+            self.queue.at(arrival[index], self._arrivals())
+        return
+        yield
 
     def _feed(self, count: int) -> None:
         """Lets ``count`` further requests of a closed loop arrive; a rejected one makes room for the next."""
@@ -265,8 +257,8 @@ class Simulation:
     def _travel(self, request: int) -> Process:
         """The prompt's cache goes to a decoding replica; the link carries one at a time."""
         tokens = self.requests.input_tokens[request]
-        yield self._kv_link.take()
-        yield self.queue.after(self.cost.transfer_fs(tokens * self._kv_bytes_per_token, self.options.kv_link_gb_s))
+        yield self._kv_link
+        yield self.cost.transfer_fs(tokens * self._kv_bytes_per_token, self.options.kv_link_gb_s)
         self._kv_link.release()
         pieces = self.requests.pieces[request] if self.requests.pieces else ()
         index = self._pick(self._handed, pieces, self._decoders) if len(self._decoders) > 1 else 0
