@@ -165,7 +165,8 @@ class _RankWriter:
                 yield made
         yield from self._names()
         yield from self._counters()
-        self._state.next_id += self._largest_id() + 1
+        ids = (table.correlation, table.external_id, table.flows.id)
+        self._state.next_id += 1 + max((int(column.max()) for column in ids if len(column)), default=0)
 
     def _time(self, times_ns: Ints) -> Ints:
         return self._rank.corrected(times_ns + self._table.base_ns) - self._origin_ns
@@ -229,10 +230,6 @@ class _RankWriter:
             plain = sublane == 0 and isinstance(tid, int) and 0 <= tid < _FIRST_NEW_TID
             self._tids[key] = int(tid) if plain else _FIRST_NEW_TID + len(self._tids)
         return self._tids[key]
-
-    def _largest_id(self) -> int:
-        columns = (self._table.correlation, self._table.external_id, self._table.flows.id)
-        return max((int(column.max()) for column in columns if len(column)), default=0)
 
     def _names(self) -> Iterator[dict[str, Any]]:
         table, rank = self._table, self._rank.rank

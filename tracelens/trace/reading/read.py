@@ -77,17 +77,13 @@ def read_trace(
             path, limit=MemoryLimit.of_gb(max_memory_gb), piece_bytes=piece_bytes, progress=progress
         ) as source:
             read = formats.reader_of(source)
-            if read is None and (what := _other_format(source)) is not None:
+            if read is None and (what := other_format(source.start, source.name)) is not None:
                 raise InputError(f"{source.name} is {what}")
             table = read(source) if read is not None else _events(source)
             end_stage()
             return table
     except OSError as error:
         raise InputError(f"{path.name} cannot be read: {error.strerror or error}") from error
-
-
-def _other_format(source: Source) -> str | None:
-    return other_format(source.start, source.name)
 
 
 def _events(source: Source) -> TraceTable:

@@ -418,11 +418,7 @@ _TRACK = ("pid", "tid", "agent_id", "queue_id", "stream_id")
 _PLACE = ("start", "end", "start_id", "end_id", "track_id", *_TRACK, "event_id")
 
 
-def _is_rocpd(source: Source) -> bool:
-    return source.start.startswith(MAGIC) and b"rocpd_" in source.start
-
-
-@reader("rocpd", recognizes=_is_rocpd)
+@reader("rocpd", recognizes=lambda source: source.start.startswith(MAGIC) and b"rocpd_" in source.start)
 def read_rocpd(source: Source) -> TraceTable:
     """Kernels, copies, calls and ranges of every process of a database."""
     rows = RowBlocks(source.name)

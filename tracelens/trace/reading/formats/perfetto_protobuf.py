@@ -130,7 +130,9 @@ class _Rows:
     def __init__(self, rows: RowBlocks, packets: Packets, slices: Slices) -> None:
         self._rows, self._packets, self._slices = rows, packets, slices
         self._said = Annotations(packets, slices)
-        self._inner = self._inner_arguments()
+        # Arguments that Kineto writes as one JSON text, by slice
+        texts = self._said.values("metadata")
+        self._inner = {at: loaded(value) for at, value in texts if isinstance(value, str)}
         self._tracks = _Lanes(packets.tracks)
 
     def add(self) -> None:
@@ -178,10 +180,6 @@ class _Rows:
 
     def _details(self, here: Ints) -> Callable[[int], dict[str, Any]]:
         return lambda i: self._said.of(int(here[i]))
-
-    def _inner_arguments(self) -> dict[int, dict[str, Any]]:
-        """Arguments that Kineto writes as one JSON text, by slice."""
-        return {at: loaded(value) for at, value in self._said.values("metadata") if isinstance(value, str)}
 
     def _integers(self, *keys: str) -> Ints:
         values = np.full(len(self._slices.track), -1, np.int64)
@@ -382,6 +380,12 @@ class _Stages:
         launch = self._launches(found.spans[21].owner, found.spans[21].start, found.spans[21].end)
         signature = self._signatures(said)
         here, of_event = np.flatnonzero(timed), np.array(category, object)
+
+        def details(i: int) -> dict[str, Any]:
+            at = int(here[i])
+            known = {key: _unwrapped(value) for key, value in said[at].items()}
+            return known | (dict(zip(("grid", "block"), launch[at], strict=True)) if at in launch else {})
+
         rows.add_each(
             of_event[here].tolist(),
             start_ns=start[here],
@@ -391,7 +395,7 @@ class _Stages:
             stream=stream[here],
             correlation=np.where(of_event == "gpu_user_annotation", -1, correlation)[here],
             signature=signature[here],
-            details=_StageDetails(here, said, launch),
+            details=details,
         )
 
     def _specifications(self) -> dict[tuple[int, int], str]:
@@ -453,19 +457,6 @@ class _Stages:
             ],
             np.int64,
         )
-
-
-class _StageDetails:
-    """What ``TraceTable.args`` shows of a stage."""
-
-    def __init__(self, here: Ints, said: list[dict[str, Any]], launch: dict[int, tuple[list[int], list[int]]]) -> None:
-        self._here, self._said, self._launch = here, said, launch
-
-    def __call__(self, i: int) -> dict[str, Any]:
-        at = int(self._here[i])
-        grid, block = self._launch.get(at, (None, None))
-        known = {key: _unwrapped(value) for key, value in self._said[at].items()}
-        return known | ({} if grid is None else {"grid": grid, "block": block})
 
 
 def _stage_category(stage: str, name: str) -> str:
