@@ -18,9 +18,9 @@ from tracelens.predict.projection.layer_costs import completed
 from tracelens.predict.projection.overheads import Hidden, ProjectionOptions
 from tracelens.predict.projection.projection_options import BACKENDS
 from tracelens.predict.projection.step import Projection, project
-from tracelens.workload.model_config import ModelConfig
-from tracelens.workload.parallel_config import ParallelConfig
-from tracelens.workload.rank_ops import block
+from tracelens.predict.workload.model_config import ModelConfig
+from tracelens.predict.workload.parallel_config import ParallelConfig
+from tracelens.predict.workload.rank_ops import block
 
 SEQUENCE = 8192
 LLAMA = ModelConfig.load("llama3.1-70b")

@@ -1,8 +1,8 @@
 """Fit the constants of collectives and DeepEP on part of each table and say how far off the other part is.
 
 ``python benchmarks/fit_network.py ../shared/data`` prints the tables of docs/network.md and the constants that
-tracelens/network/clusters/perlmutter.toml and tracelens/network/deepep.toml hold. Tables are split by group (node
-counts, model shapes), never by row. Errors are |estimate / measured - 1| in percent.
+tracelens/predict/network/clusters/perlmutter.toml and tracelens/predict/network/deepep.toml hold. Tables are split by
+group (node counts, model shapes), never by row. Errors are |estimate / measured - 1| in percent.
 """
 
 from __future__ import annotations
@@ -16,8 +16,9 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from tracelens.network.algorithms import bound_us, collective_us
-from tracelens.network.deepep import (
+from tracelens.predict.calibration.fitting import fitted, logarithmic
+from tracelens.predict.network.algorithms import bound_us, collective_us
+from tracelens.predict.network.deepep import (
     Exchanges,
     Fabric,
     LowLatencyConstants,
@@ -27,9 +28,8 @@ from tracelens.network.deepep import (
     normal_us,
     notify_us,
 )
-from tracelens.network.deepep import bound_us as exchange_bound_us
-from tracelens.network.topology import Group, Protocol, Rates, Tier, TierLink, Topology
-from tracelens.predict.calibration.fitting import fitted, logarithmic
+from tracelens.predict.network.deepep import bound_us as exchange_bound_us
+from tracelens.predict.network.topology import Group, Protocol, Rates, Tier, TierLink, Topology
 
 Floats = npt.NDArray[np.float64]
 Constants = dict[str, float]

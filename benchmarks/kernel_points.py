@@ -15,9 +15,9 @@ import pandas as pd
 
 from tracelens.backends import System
 from tracelens.backends.roofline_and_tile import Tile
-from tracelens.dtypes import DType
 from tracelens.hardware import HardwareSpec
 from tracelens.perf_models import GEMM, SDPA, GroupedGEMM, GroupedGEMMVariableK, PerfModel
+from tracelens.types.dtypes import DType
 
 DEVICES = {"Blackwell (B200/B300, see PR)": "b200", "B200-class SM100": "b200"}
 

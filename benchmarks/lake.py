@@ -40,8 +40,8 @@ print(time.process_time() - began)
 _INGEST = """
 import json, re, resource, sys, time
 from pathlib import Path
-from tracelens.executors import open_executor
-from tracelens.lake.ingest import ingest
+from tracelens.files.executors import open_executor
+from tracelens.report.lake.ingest import ingest
 def main():
     with open_executor(sys.argv[3], jobs=int(sys.argv[4])) as executor:
         found = ingest(Path(sys.argv[1]), Path(sys.argv[2]), executor)
@@ -55,7 +55,7 @@ if __name__ == "__main__":
 _QUERY = """
 import sys, time
 from pathlib import Path
-from tracelens.lake.ingest import ask
+from tracelens.report.lake.ingest import ask
 text = "SELECT name, count(*) AS calls, sum(kernel_us_sum) AS us FROM ops GROUP BY name ORDER BY us DESC"
 ask(Path(sys.argv[1]), "SELECT 1")
 began = time.perf_counter()

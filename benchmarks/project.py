@@ -28,8 +28,8 @@ from tracelens.errors import TracelensError
 from tracelens.laboratory.training_rows import RowOptions, project_row
 from tracelens.predict.projection.overheads import PLAIN, Software
 from tracelens.predict.projection.step import Projection, project
-from tracelens.workload.model_config import ModelConfig
-from tracelens.workload.parallel_config import ParallelConfig
+from tracelens.predict.workload.model_config import ModelConfig
+from tracelens.predict.workload.parallel_config import ParallelConfig
 
 #: Framework -> the constants of ``Software`` that are fitted; the others keep their defaults.
 FITTED = {

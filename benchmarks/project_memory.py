@@ -14,10 +14,10 @@ from typing import Any
 
 from tracelens.backends.base import System
 from tracelens.predict.projection.step import Projection, project
-from tracelens.units import BYTES_PER_GIB
-from tracelens.workload.memory import StageMemory
-from tracelens.workload.model_config import ModelConfig, expanded
-from tracelens.workload.parallel_config import ParallelConfig
+from tracelens.predict.workload.memory import StageMemory
+from tracelens.predict.workload.model_config import ModelConfig, expanded
+from tracelens.predict.workload.parallel_config import ParallelConfig
+from tracelens.types.units import BYTES_PER_GIB
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -23,8 +23,8 @@ def once(model: str, cluster: str, degrees: dict[str, int]) -> float:
     """Seconds of one projection, of a model and a cluster that are read anew."""
     from tracelens.backends.base import System
     from tracelens.predict.projection.step import project
-    from tracelens.workload.model_config import ModelConfig
-    from tracelens.workload.parallel_config import ParallelConfig
+    from tracelens.predict.workload.model_config import ModelConfig
+    from tracelens.predict.workload.parallel_config import ParallelConfig
 
     parallel = ParallelConfig(**{"sequence_parallel": degrees.get("tp", 1) > 1, **degrees})  # type: ignore[arg-type]
     start = time.perf_counter()

@@ -35,7 +35,7 @@ def cost(path):
     return time.perf_counter() - wall, time.process_time() - cpu
 def main():
     from tracelens.analysis.ranks.rank_files import find_traces
-    from tracelens.executors import open_executor
+    from tracelens.files.executors import open_executor
     jobs = int(sys.argv[2])
     with open_executor("processes", jobs=jobs) as executor:
         costs = list(executor.map(cost, find_traces([sys.argv[1]])[int(sys.argv[3])::2]))[jobs:]
@@ -49,7 +49,7 @@ def main():
     # Workers import this file too, and in the command they do not import what only the parent needs
     from tracelens.analysis.ranks.rank_files import find_traces
     from tracelens.analysis.ranks.rank_comparison import compare_ranks
-    from tracelens.executors import open_executor
+    from tracelens.files.executors import open_executor
     w, c = time.perf_counter(), time.process_time()
     with open_executor("processes", jobs=int(sys.argv[2])) as executor:
         result = compare_ranks(find_traces([sys.argv[1]]), executor=executor)

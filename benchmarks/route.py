@@ -23,13 +23,13 @@ from typing import Any
 
 import numpy as np
 
-from tracelens.dtypes import DType
-from tracelens.network.deepep import distinct
-from tracelens.network.packets import MeshRules, simulate
-from tracelens.network.ports import Exchange, Ports, simulate_ports
-from tracelens.network.traffic import Copies, Traffic
+from tracelens.predict.network.deepep import distinct
+from tracelens.predict.network.packets import MeshRules, simulate
+from tracelens.predict.network.ports import Exchange, Ports, simulate_ports
+from tracelens.predict.network.traffic import Copies, Traffic
 from tracelens.predict.routing.exchange import payload
-from tracelens.workload.token_routing import Skew, route, route_group_limited, sample
+from tracelens.predict.workload.token_routing import Skew, route, route_group_limited, sample
+from tracelens.types.dtypes import DType
 
 HIDDEN, TOPK, EXPERTS, RANKS_PER_NODE = 7168, 8, 256, 8
 #: H800, as DeepEP's README gives them beside the tables: GB/s of a rank's NVLink and of its network card.

@@ -27,7 +27,7 @@ from tracelens.predict.serving.costs import StepCost
 from tracelens.predict.serving.deployment import Deployment, Engine, Parallelism
 from tracelens.predict.serving.requests import Arrivals, Lengths, Workload, read_requests
 from tracelens.predict.serving.simulation import Options, simulate
-from tracelens.workload import ModelConfig
+from tracelens.predict.workload import ModelConfig
 
 #: gpu in the file -> (model, tensor-parallel devices), from its own columns.
 RUNS = {"RTX4090": ("llama3.1-8b", 1), "RTXPRO6000": ("qwen3-32b", 2)}

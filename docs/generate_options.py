@@ -6,8 +6,8 @@ import argparse
 import re
 from pathlib import Path
 
-from tracelens.verbs import VERBS
-from tracelens.verbs import verb as verb_of
+from tracelens.cli.verbs import VERBS
+from tracelens.cli.verbs import verb as verb_of
 
 PAGE = Path(__file__).resolve().parent / "cli.md"
 #: Generated text stands between these lines; the rest of the page is written by hand.

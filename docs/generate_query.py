@@ -6,8 +6,8 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from tracelens.analysis.tables import built_in_tables
+from tracelens.files.sql import ReadyQuery, ready_queries, sql_type
 from tracelens.registry import Claim
-from tracelens.sql import ReadyQuery, ready_queries, sql_type
 
 PAGE = Path(__file__).resolve().parent / "query.md"
 READY = "tracelens.analysis.tables"
@@ -23,7 +23,7 @@ Needs DuckDB: `pip install 'tracelens-perf[query]'`.
 - `kernels.call` is a `calls.call`, `kernels.step` a `steps.step`. All but `steps` and `memory` are of the scope of a
   report: the complete steps, or those of `--steps`; `--steps file` takes all of the file. The answer names its scope.
 - `--format json` prints `{"schema": "tracelens.query/1", "query": ..., "scope": ..., "rows": [{column: value}]}`
-  (`tracelens/schemas/query.schema.json`); `-o FILE.csv`, `.json` or `.xlsx` writes a file.
+  (`tracelens/report/schemas/query.schema.json`); `-o FILE.csv`, `.json` or `.xlsx` writes a file.
 
 This page is generated: `python -m docs.generate_query` writes it anew, and a test compares.
 """

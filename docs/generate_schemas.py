@@ -15,11 +15,11 @@ from typing import Any
 
 from tracelens.analysis.ranks.job_context import rank_sheets
 from tracelens.comparison.compared import ComparedRow, Comparison, RankChange
+from tracelens.comparison.whatif.what_if import OpChange, StepFigures
 from tracelens.predict.calibration.scoring import Score
 from tracelens.report.json_report import BRIEF_SCHEMA, schema
-from tracelens.whatif.what_if import OpChange, StepFigures
 
-FOLDER = Path(__file__).resolve().parents[1] / "tracelens" / "schemas"
+FOLDER = Path(__file__).resolve().parents[1] / "tracelens" / "report" / "schemas"
 Json = dict[str, Any]
 TEXT: Json = {"type": "string"}
 #: A number that could not be determined, or is not finite, is null.

@@ -29,13 +29,10 @@ import numpy as np
 
 from tracelens.backends.base import System
 from tracelens.backends.roofline_and_tile import Roofline
-from tracelens.device_properties import DeviceProperties
-from tracelens.dtypes import DType
 from tracelens.extensions import bundled_extensions, overlay
 from tracelens.hardware import HardwareSpec
 from tracelens.perf_models import GEMM, SDPA, Collective, EPComm, GroupedGEMM, PerfModel, SDPABackward, bindings
 from tracelens.perf_models.elementwise import MultiTensor
-from tracelens.signature import OpSignature
 from tracelens.trace.writer import (
     DistributedJob,
     HostThread,
@@ -47,6 +44,9 @@ from tracelens.trace.writer import (
     RecordedTrace,
     write_trace,
 )
+from tracelens.types.device_properties import DeviceProperties
+from tracelens.types.dtypes import DType
+from tracelens.types.signature import OpSignature
 
 FOLDER = Path(__file__).resolve().parent / "moe_ep8"
 DEVICE = "mi300x"

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.conftest import part
-from tracelens.executors import IsolatedProcesses
+from tracelens.files.executors import IsolatedProcesses
 
 MODULES = (
     "struct", "random", "numpy", "pandas", "json", "pickle", "typing", "threading", "multiprocessing", "msgspec",
@@ -116,7 +116,7 @@ def test_workers_leave_the_environment_as_it_was(monkeypatch: pytest.MonkeyPatch
 
 
 def test_workers_that_would_ignore_the_safe_path_are_not_started() -> None:
-    code = "from tracelens.executors import IsolatedProcesses; IsolatedProcesses(1)"
+    code = "from tracelens.files.executors import IsolatedProcesses; IsolatedProcesses(1)"
     done = subprocess.run([sys.executable, "-E", "-c", code], capture_output=True, text=True)
     assert "start python with -I or -EP" in done.stderr
     done = subprocess.run([sys.executable, "-E", "-P", "-c", code], capture_output=True, text=True)

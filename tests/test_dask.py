@@ -14,7 +14,7 @@ import pytest
 
 from tracelens.analysis.ranks.rank_comparison import compare_ranks
 from tracelens.analysis.ranks.rank_files import find_traces
-from tracelens.executors import open_executor
+from tracelens.files.executors import open_executor
 from tracelens.report.rank_report import RankReport
 
 sys.path.insert(0, str(Path(__file__).resolve().parent / "ranks"))

@@ -7,9 +7,9 @@ from typing import get_args
 
 import pytest
 
-from tracelens.dtypes import CALIBRATED, TRAINED, DType, Precision
 from tracelens.errors import UsageError
-from tracelens.training_options import PrecisionName
+from tracelens.predict.workload.training_options import PrecisionName
+from tracelens.types.dtypes import CALIBRATED, TRAINED, DType, Precision
 
 
 def test_a_precision_is_its_name():

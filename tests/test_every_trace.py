@@ -42,12 +42,12 @@ from tracelens.comparison.traced_side import recorded as compared
 from tracelens.report.figures import bound_sentence, first_fix, together_text
 from tracelens.report.result import Report
 from tracelens.trace.table import DEVICE_KINDS
-from tracelens.units import shown_ms, shown_percent
+from tracelens.types.units import shown_ms, shown_percent
 
 pytestmark = pytest.mark.shared
 
 SCHEMA = jsonschema.Draft202012Validator(
-    json.loads((Path(tracelens.__file__).parent / "schemas" / "report.schema.json").read_text())
+    json.loads((Path(tracelens.__file__).parent / "report" / "schemas" / "report.schema.json").read_text())
 )
 #: Trace of graph replays -> the trace of its graphs' capture.
 CAPTURES = {

@@ -12,13 +12,13 @@ import numpy as np
 import pytest
 
 from example_traces import generate_moe_ep_step as moe
-from tracelens.dtypes import DType
 from tracelens.extensions import bundled_extensions, overlay
 from tracelens.hardware import HardwareSpec, recognize
 from tracelens.perf_models import bindings
 from tracelens.trace.reading.read import read_trace
 from tracelens.trace.table import DEVICE_KINDS, Kind, TraceTable
 from tracelens.trace.tree import OpTree
+from tracelens.types.dtypes import DType
 
 FOLDER = Path(moe.__file__).parent
 CPU = FOLDER / "transformer_step_cpu.json.gz"

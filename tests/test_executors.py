@@ -12,9 +12,9 @@ from pathlib import Path
 
 import pytest
 
-from tracelens import executors
 from tracelens.errors import InputError, UsageError
-from tracelens.executors import DEFECT, DIED, IsolatedProcesses, Serial, open_executor, outcomes
+from tracelens.files import executors
+from tracelens.files.executors import DEFECT, DIED, IsolatedProcesses, Serial, open_executor, outcomes
 
 # Spawned workers import this module by name: its folder is on their path because it is on ours
 sys.path.insert(0, str(Path(__file__).resolve().parent / "ranks"))
@@ -85,7 +85,7 @@ def test_at_least_one_worker():
 
 def test_workers_do_not_run_the_script_that_started_them():
     """It may be standard input, and asks for workers without ``if __name__ == "__main__"``."""
-    script = "from tracelens.executors import IsolatedProcesses\n"
+    script = "from tracelens.files.executors import IsolatedProcesses\n"
     script += "with IsolatedProcesses(1) as processes: print(processes.submit(abs, -3).result())"
     done = subprocess.run([sys.executable], input=script, capture_output=True, text=True, check=False)
     assert (done.stdout, done.stderr) == ("3\n", "")

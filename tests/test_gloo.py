@@ -12,7 +12,7 @@ import pytest
 
 from tracelens.analysis.ranks.rank_comparison import RanksAnalysis, compare_ranks
 from tracelens.analysis.ranks.rank_files import find_traces
-from tracelens.executors import Serial
+from tracelens.files.executors import Serial
 from tracelens.report.rank_report import RankReport
 
 STEPS, ELEMENTS = 3, 1 << 20

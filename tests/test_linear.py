@@ -24,11 +24,11 @@ from tracelens.extensions import bundled_extensions
 from tracelens.files.safe_text import clipped
 from tracelens.perf_models.inference_attention import annotated_numbers
 from tracelens.perf_models.kernels import kernel_patterns
+from tracelens.predict.workload.launch_files import _of_yaml
 from tracelens.trace.reading.chrome.event_list import read_events
 from tracelens.trace.reading.read import read_trace
 from tracelens.trace.table import DEVICE_KINDS
 from tracelens.trace.tree import OpTree
-from tracelens.workload.launch_files import _of_yaml
 
 # Linear is 8 here, the square 64; between them lies what a busy machine adds.
 TIMES, MOST = 8, 20

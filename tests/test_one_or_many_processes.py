@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from tracelens import executors
 from tracelens.cli import VERBS, main, verb
+from tracelens.files import executors
 
 sys.path.insert(0, str(Path(__file__).resolve().parent / "ranks"))
 sys.path.insert(0, str(Path(__file__).resolve().parent / "agents"))

@@ -13,7 +13,7 @@ import tracelens
 from tracelens.errors import UsageError
 from tracelens.option_fields import add_options, comma_list, filled_in, made, option, options_of, positive, takes
 from tracelens.predict.projection.projection_options import ProjectOptions, SearchOptions
-from tracelens.workload.parallel_config import ParallelConfig
+from tracelens.predict.workload.parallel_config import ParallelConfig
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -27,7 +27,6 @@ if TYPE_CHECKING:
     from tracelens.analysis.loaded_trace import load as load
     from tracelens.backends.base import backend as backend
     from tracelens.comparison.compare import compare as compare
-    from tracelens.dtypes import DType as DType
     from tracelens.errors import SignatureError as SignatureError
     from tracelens.errors import TracelensError as TracelensError
     from tracelens.hardware import HardwareSpec as HardwareSpec
@@ -52,19 +51,20 @@ if TYPE_CHECKING:
     from tracelens.predict.projection.search.request import search as search
     from tracelens.predict.routing.route import route as route
     from tracelens.predict.serving.experiment import serve as serve
-    from tracelens.recording.recorder import handler as handler
-    from tracelens.recording.recorder import profile as profile
     from tracelens.report import report as report
     from tracelens.report.rank_report import collectives as collectives
+    from tracelens.report.recorder import handler as handler
+    from tracelens.report.recorder import profile as profile
     from tracelens.schema import sheet as sheet
-    from tracelens.signature import OpSignature as OpSignature
+    from tracelens.types.dtypes import DType as DType
+    from tracelens.types.signature import OpSignature as OpSignature
 
 _MODULE_OF = {
     "Advice": "tracelens.analysis.findings.rule",
     "Candidate": "tracelens.analysis.findings.rule",
     "CategoryOf": "tracelens.perf_models.base",
     "Conv": "tracelens.perf_models",
-    "DType": "tracelens.dtypes",
+    "DType": "tracelens.types.dtypes",
     "EPComm": "tracelens.perf_models",
     "Elementwise": "tracelens.perf_models",
     "GEMM": "tracelens.perf_models",
@@ -72,7 +72,7 @@ _MODULE_OF = {
     "HardwareSpec": "tracelens.hardware",
     "KernelPattern": "tracelens.perf_models.kernels",
     "Normalization": "tracelens.perf_models",
-    "OpSignature": "tracelens.signature",
+    "OpSignature": "tracelens.types.signature",
     "PerfModel": "tracelens.perf_models.base",
     "Reduce": "tracelens.perf_models",
     "SDPA": "tracelens.perf_models",
@@ -85,9 +85,9 @@ _MODULE_OF = {
     "compare": "tracelens.comparison.compare",
     "estimate": "tracelens.predict.estimation.estimate",
     "finding": "tracelens.analysis.findings.rule",
-    "handler": "tracelens.recording.recorder",
+    "handler": "tracelens.report.recorder",
     "load": "tracelens.analysis.loaded_trace",
-    "profile": "tracelens.recording.recorder",
+    "profile": "tracelens.report.recorder",
     "project": "tracelens.predict.projection.project",
     "recorded_as": "tracelens.perf_models.base",
     "report": "tracelens.report",

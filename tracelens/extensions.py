@@ -27,8 +27,8 @@ from types import CodeType, ModuleType
 from typing import Any, TypeAlias
 
 from tracelens.errors import UsageError
-from tracelens.lazy.records import dataclass
 from tracelens.registry import Registry, marked_in, marks_of
+from tracelens.types.records import dataclass
 
 ENTRY_POINT_GROUP = "tracelens.extensions"
 #: What a command line says instead of a name so that no bundled extension switches itself on.

@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from tracelens.errors import UsageError
 from tracelens.files.say import say
-from tracelens.lazy.records import dataclass
+from tracelens.types.records import dataclass
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
@@ -258,7 +258,7 @@ def whole(text: str, *, least: int = 0) -> int:
 
 def integer(text: str, *, least: int | None = None) -> int:
     """A whole number from the command line, ``8k`` and ``1e6`` too; what it is for says which ones fit."""
-    from tracelens.units import count
+    from tracelens.types.units import count
 
     with _refused():
         return count(text, least=least)
@@ -266,7 +266,7 @@ def integer(text: str, *, least: int | None = None) -> int:
 
 def byte_count(text: str) -> int:
     """A size from the command line, ``64MB`` or in bytes."""
-    from tracelens.units import size_bytes
+    from tracelens.types.units import size_bytes
 
     with _refused():
         return size_bytes(text)
@@ -276,7 +276,7 @@ def duration_in(unit: str) -> Callable[[str], float]:
     """Reads a duration from the command line, in ``unit`` where it names none."""
 
     def read(text: str) -> float:
-        from tracelens.units import SECONDS, duration_s
+        from tracelens.types.units import SECONDS, duration_s
 
         with _refused():
             return duration_s(text, unit=unit) / float(SECONDS[unit])

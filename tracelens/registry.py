@@ -21,7 +21,7 @@ from types import ModuleType
 from typing import Any, TypeVar
 
 from tracelens.errors import UsageError
-from tracelens.lazy.records import dataclass
+from tracelens.types.records import dataclass
 
 T = TypeVar("T")
 _ATTRIBUTE = "__tracelens_marks__"

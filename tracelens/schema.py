@@ -12,8 +12,8 @@ from functools import cache
 from typing import Any, Literal, TypeVar
 
 from tracelens.errors import UsageError
-from tracelens.lazy.records import dataclass
 from tracelens.registry import mark
+from tracelens.types.records import dataclass
 
 F = TypeVar("F", bound=Callable[..., Any])
 

@@ -14,8 +14,8 @@ import pytest
 
 import tracelens as tl
 from tests.conftest import part
-from tracelens.agents.tools import CHARACTERS_PER_TOKEN, NOTICE, Roots, answered, answered_apart
-from tracelens.executors import IsolatedProcesses
+from tracelens.cli.agents.tools import CHARACTERS_PER_TOKEN, NOTICE, Roots, answered, answered_apart
+from tracelens.files.executors import IsolatedProcesses
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "ranks"))

@@ -16,7 +16,7 @@ from docs.generate_query import PAGE, page
 from tracelens.analysis.tables import built_in_tables
 from tracelens.cli import main
 from tracelens.errors import UsageError
-from tracelens.sql import query, ready_queries, sql_type
+from tracelens.files.sql import query, ready_queries, sql_type
 
 pytest.importorskip("duckdb", reason="the query extra is not installed")
 READY = ready_queries("tracelens.analysis.tables")
@@ -146,7 +146,7 @@ def test_a_column_that_is_not_there_says_where_they_are_listed():
 
 
 def test_a_statement_that_needs_more_memory_than_it_may_take_is_refused(monkeypatch):
-    monkeypatch.setattr("tracelens.sql.MEMORY_GB", 0.03)
+    monkeypatch.setattr("tracelens.files.sql.MEMORY_GB", 0.03)
     with pytest.raises(UsageError, match="of memory: select fewer"):
         query({}, "SELECT list(range) FROM range(10000000)")
 
@@ -158,7 +158,7 @@ def test_the_command_prints_what_the_report_answers(job, repository, tmp_path, c
     assert main(["query", trace, statement, "--format", "json", "-o", str(tmp_path / "steps.csv")]) == 0
     said = json.loads(capsys.readouterr().out)
     jsonschema.validate(
-        said, json.loads(resources.files("tracelens").joinpath("schemas", "query.schema.json").read_bytes())
+        said, json.loads(resources.files("tracelens").joinpath("report", "schemas", "query.schema.json").read_bytes())
     )
     assert [row["duration_us"] for row in said["rows"]] == job.sql(statement).duration_us.tolist()
     assert len((tmp_path / "steps.csv").read_text().splitlines()) == 4

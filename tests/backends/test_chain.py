@@ -7,11 +7,11 @@ import pytest
 from tracelens.backends import System
 from tracelens.backends.chain import OPTIONAL, absences, chain
 from tracelens.backends.roofline_and_tile import Roofline, Tile
-from tracelens.dtypes import DType
 from tracelens.errors import UsageError
 from tracelens.hardware import HardwareSpec
 from tracelens.perf_models import GEMM, SDPA, Collective, EPComm
 from tracelens.perf_models.base import WorkColumns
+from tracelens.types.dtypes import DType
 
 H100 = System(device=HardwareSpec.load("h100-sxm"))
 PRODUCT = GEMM(m=4096, n=4096, k=4096)

@@ -9,16 +9,16 @@ import pytest
 from tracelens.backends import load
 from tracelens.backends.base import System, link_rates
 from tracelens.backends.collective_times import Collectives, MessageColumns, exchange_us, message_us
-from tracelens.dtypes import DType
 from tracelens.errors import UsageError
 from tracelens.hardware import HardwareSpec
 from tracelens.hardware.spec import FOLDER
-from tracelens.network.cluster import Cluster
-from tracelens.network.deepep import Exchanges
-from tracelens.network.topology import Group
 from tracelens.perf_models import GEMM, Collective, EPComm
 from tracelens.perf_models.base import WorkColumns
 from tracelens.perf_models.collective import CustomCollective
+from tracelens.predict.network.cluster import Cluster
+from tracelens.predict.network.deepep import Exchanges
+from tracelens.predict.network.topology import Group
+from tracelens.types.dtypes import DType
 
 
 @pytest.fixture(scope="module")

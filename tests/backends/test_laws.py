@@ -19,7 +19,6 @@ from tracelens.backends.base import ColumnBatch, hbm_peak, matrix_peak
 from tracelens.backends.chain import chain
 from tracelens.backends.tiles.attention_tiles import AttentionColumns
 from tracelens.backends.tiles.gemm_tiles import EXPERT_BLOCKS, GEMMColumns, MoEColumns
-from tracelens.dtypes import DType
 from tracelens.hardware import HardwareSpec
 from tracelens.perf_models import (
     GEMM,
@@ -35,6 +34,7 @@ from tracelens.perf_models import (
 )
 from tracelens.perf_models.base import WorkColumns
 from tracelens.perf_models.inference_attention import AttentionSums
+from tracelens.types.dtypes import DType
 
 DEVICES = [spec.name for spec in HardwareSpec.all() if spec.calibrated or spec.calibrated_like]
 #: Of both makers, with and without constants for 4 bits.

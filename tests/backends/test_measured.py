@@ -9,9 +9,9 @@ import pytest
 from tracelens.backends import System
 from tracelens.backends.measured import MeasuredBackend, MeasuredCall, MeasuredStep, key_of, kind_of
 from tracelens.backends.roofline_and_tile import Roofline
-from tracelens.dtypes import DType
 from tracelens.perf_models import GEMM, SDPA, CacheWrite, Collective, GroupedGEMM, PerfModel
 from tracelens.perf_models.base import WorkColumns
+from tracelens.types.dtypes import DType
 
 BASE = Roofline()
 SYSTEM = System.load("dgx-h100")

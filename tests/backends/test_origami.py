@@ -15,9 +15,9 @@ from tracelens.backends import System, origami
 from tracelens.backends.origami import Origami
 from tracelens.backends.tiles.gemm_tiles import GEMMColumns
 from tracelens.cli import main
-from tracelens.dtypes import DType
 from tracelens.hardware import HardwareSpec
 from tracelens.perf_models import GEMM, SDPA, GroupedGEMM
+from tracelens.types.dtypes import DType
 
 
 def bare(name: str) -> HardwareSpec:

@@ -19,7 +19,7 @@ from typing import ClassVar
 import numpy as np
 
 from tracelens.backends.base import Priced, pricer
-from tracelens.dtypes import DType
+from tracelens.types.dtypes import DType
 from tracelens.perf_models import GEMM, PerfModel, traced_as
 from tracelens.perf_models.gemm import Product
 

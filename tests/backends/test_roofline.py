@@ -14,11 +14,11 @@ from hypothesis import strategies as st
 from tracelens.backends import System, backends, load
 from tracelens.backends.base import Backend
 from tracelens.backends.roofline_and_tile import Roofline
-from tracelens.dtypes import DType
 from tracelens.errors import UsageError
 from tracelens.hardware import HardwareSpec, common
 from tracelens.perf_models import GEMM
 from tracelens.perf_models.base import PerfModel, WorkColumns
+from tracelens.types.dtypes import DType
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -9,8 +9,8 @@ import pytest
 
 from tracelens.backends import System
 from tracelens.backends.chain import chain
-from tracelens.dtypes import DType
 from tracelens.perf_models import LinearAttention, WorkColumns
+from tracelens.types.dtypes import DType
 
 SYSTEM = System.load("dgx-h100")
 

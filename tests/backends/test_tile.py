@@ -16,7 +16,6 @@ from tracelens.backends.base import hbm_peak, matrix_peak
 from tracelens.backends.roofline_and_tile import Roofline, Tile
 from tracelens.backends.tiles.attention_tiles import AttentionColumns
 from tracelens.backends.tiles.gemm_tiles import GEMMColumns, precision
-from tracelens.dtypes import DType
 from tracelens.errors import UsageError
 from tracelens.hardware import HardwareSpec
 from tracelens.perf_models import (
@@ -32,6 +31,7 @@ from tracelens.perf_models import (
 )
 from tracelens.perf_models.base import WorkColumns
 from tracelens.perf_models.inference_attention import AttentionSums
+from tracelens.types.dtypes import DType
 
 CALIBRATED = ("a100-sxm-80gb", "h100-sxm", "h200-sxm", "b200", "gb200", "l40s", "mi300x", "mi355x")
 devices = st.sampled_from(CALIBRATED)

@@ -17,7 +17,6 @@ from tracelens.backends.roofline_and_tile import Tile
 from tracelens.backends.tiles import attention_tiles, gemm_tiles, pricer_of
 from tracelens.backends.tiles.attention_tiles import AttentionColumns
 from tracelens.backends.tiles.gemm_tiles import GEMMColumns, MoEColumns
-from tracelens.dtypes import DType
 from tracelens.hardware import HardwareSpec
 from tracelens.hardware.device_figures import Calibration, Figure, Hbm, Rate
 from tracelens.perf_models import (
@@ -35,6 +34,7 @@ from tracelens.perf_models import (
     StateSpaceScan,
     WorkColumns,
 )
+from tracelens.types.dtypes import DType
 
 #: Per us: 2^24 flops in BF16, a quarter of them on each unit, 2^17 bytes of HBM, 2^12 clocks; 1 MiB of L2.
 FLOPS, HBM, UNITS, CLOCKS, L2 = 2.0**24, 2.0**17, 4, 2.0**12, 2**20

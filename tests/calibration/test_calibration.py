@@ -12,13 +12,13 @@ import pytest
 from tests.conftest import part
 from tracelens.backends import System
 from tracelens.backends.roofline_and_tile import Tile
-from tracelens.dtypes import DType
 from tracelens.errors import InputError
 from tracelens.hardware import HardwareSpec
 from tracelens.hardware.device_figures import CONSTANTS, Calibration
 from tracelens.perf_models import GEMM, SDPA, GroupQuant
 from tracelens.predict.calibration.device import BOUNDS, Measured, bounds, calibrate, device_file, joined, kernel
 from tracelens.predict.calibration.measurements import calls_measured, table_kind, table_measured
+from tracelens.types.dtypes import DType
 
 H100 = HardwareSpec.load("h100-sxm")
 KNOWN = {"matrix_efficiency": 0.6, "hbm_efficiency": 0.7, "launch_us": 6.0}

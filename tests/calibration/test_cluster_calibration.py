@@ -12,8 +12,6 @@ from tracelens.backends.base import System
 from tracelens.backends.collective_times import MessageColumns, message_us
 from tracelens.cli import main
 from tracelens.errors import InputError
-from tracelens.network.cluster import Cluster
-from tracelens.network.topology import Group
 from tracelens.predict.calibration.cluster_calibration import (
     ClusterOutcome,
     _constants,
@@ -22,6 +20,8 @@ from tracelens.predict.calibration.cluster_calibration import (
     cluster_file,
 )
 from tracelens.predict.estimation.communication import estimate_collectives
+from tracelens.predict.network.cluster import Cluster
+from tracelens.predict.network.topology import Group
 
 DGX = System.load("dgx-h100")
 KNOWN = {

@@ -10,7 +10,7 @@ import pytest
 from tracelens.cli import models
 from tracelens.errors import InputError, UsageError
 from tracelens.predict.estimation.model_summary import model_summary
-from tracelens.workload import ModelConfig
+from tracelens.predict.workload import ModelConfig
 
 LLAMA = {
     "model_type": "llama", "hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 2, "vocab_size": 1000,

@@ -22,7 +22,7 @@ from tracelens.cli import main
 
 #: Folders of files without a device event: execution traces, traces of the host.
 NO_DEVICE = {"et", "cpu_only"}
-SCHEMA = json.loads((Path(tracelens.__file__).parent / "schemas" / "report.schema.json").read_text())
+SCHEMA = json.loads((Path(tracelens.__file__).parent / "report" / "schemas" / "report.schema.json").read_text())
 
 
 def report(*arguments: object) -> int:

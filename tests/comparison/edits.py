@@ -22,7 +22,7 @@ from tracelens.comparison.traced_side import recorded
 from tracelens.trace.reading.chrome.event_list import read_events
 from tracelens.trace.table import HOST_KINDS, Kind
 from tracelens.trace.tree import nest
-from tracelens.units import NS_PER_MS
+from tracelens.types.units import NS_PER_MS
 
 Events = list[dict[str, Any]]
 

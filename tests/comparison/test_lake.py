@@ -23,9 +23,9 @@ from tests.conftest import part
 from tracelens.analysis.tables import built_in_tables
 from tracelens.cli import main
 from tracelens.errors import InputError, UsageError
-from tracelens.executors import Serial
-from tracelens.lake.ingest import ORIGIN, ask, ingest
-from tracelens.sql import ready_queries
+from tracelens.files.executors import Serial
+from tracelens.files.sql import ready_queries
+from tracelens.report.lake.ingest import ORIGIN, ask, ingest
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "agents"))
 import small_traces
@@ -138,7 +138,7 @@ def test_what_a_trace_says_of_itself_is_a_folder_of_that_name_and_no_other(tmp_p
 
 
 def test_a_defect_costs_its_trace_only(folder, tmp_path, monkeypatch):
-    monkeypatch.setattr("tracelens.lake.ingest.origin_of", lambda analysis, name: {}[name])
+    monkeypatch.setattr("tracelens.report.lake.ingest.origin_of", lambda analysis, name: {}[name])
     found = ingest(folder / "run1", tmp_path / "lake", Serial())
     assert found.added == 0
     assert [name for name, why in found.failed if "KeyError" in why] == ["rank0.json.gz", "rank1.json.gz"]
@@ -160,7 +160,7 @@ def test_the_rows_of_a_lake_are_those_of_its_traces(folder, lake):
 
 
 def test_ready_queries_find_what_was_planted(lake, capsys):
-    ready = ready_queries("tracelens.lake")
+    ready = ready_queries("tracelens.report.lake")
     answers = {name: ask(lake, each.statement) for name, each in ready.items()}
     assert not [name for name, frame in answers.items() if frame.empty]
     assert answers["outlier_ranks"]["rank"].tolist()[:RUNS] == [1] * RUNS
@@ -177,7 +177,7 @@ def test_ready_queries_find_what_was_planted(lake, capsys):
 
 
 def test_ready_queries_answer_as_data_frames_do(lake):
-    ready = {name: ask(lake, each.statement) for name, each in ready_queries("tracelens.lake").items()}
+    ready = {name: ask(lake, each.statement) for name, each in ready_queries("tracelens.report.lake").items()}
     assert set(ready) == {"outlier_ranks", "regressions", "runs", "top_ops", "trend"}  # regressions: as planted, above
     ops, kernels = ask(lake, "FROM ops"), ask(lake, "FROM kernels")
     steps = ask(lake, "FROM steps WHERE step IS NOT NULL AND complete")
@@ -218,7 +218,7 @@ def test_the_dashboard_shows_what_the_queries_answer(folder, lake, tmp_path, cap
     page = (to / "dashboard.html").read_text(encoding="utf-8")
     assert "<b>lake" not in page
     assert "<script" not in page
-    ready = ready_queries("tracelens.lake")
+    ready = ready_queries("tracelens.report.lake")
     assert all(escape(each.about) in page for each in ready.values())
     # rank 1 takes 20 us more than the 100 of rank 0: 120 over the median of 110
     assert "run0 rank 1</th>" in page
@@ -245,7 +245,7 @@ def test_merged_tables_answer_as_their_parts_do(lake, tmp_path, monkeypatch):
     shutil.copytree(lake, tmp_path / "lake")
     count = "SELECT count(DISTINCT trace) AS n FROM ops"
     for limit, left in ((10**9, set(built_in_tables())), (0, set())):
-        monkeypatch.setattr("tracelens.lake.ingest._MOST_MERGED_BYTES", limit)
+        monkeypatch.setattr("tracelens.report.lake.ingest._MOST_MERGED_BYTES", limit)
         small_traces.write(tmp_path / "more" / f"new{limit}.json", steps=1)
         ingest(tmp_path / "more", tmp_path / "lake", Serial())
         assert set(json.loads((tmp_path / "lake" / "merged" / "lake.json").read_text())["tables"]) == left

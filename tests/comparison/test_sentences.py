@@ -19,7 +19,7 @@ from tracelens.comparison.compared import NOISE, Comparison
 from tracelens.comparison.inputs import as_reported
 from tracelens.comparison.sides import Call, CallWork, Recorded, Side
 from tracelens.comparison.traced_side import recorded
-from tracelens.units import NS_PER_MS
+from tracelens.types.units import NS_PER_MS
 
 #: (op, its kernels with the ns of each) in order.
 Ops = list[tuple[Call, list[tuple[str, int]]]]

@@ -10,7 +10,6 @@ import tracelens as tl
 from tracelens.backends.base import System
 from tracelens.cli import main
 from tracelens.errors import UsageError
-from tracelens.network.topology import Group
 from tracelens.predict.estimation.communication import (
     TokenExchange,
     collective_answer,
@@ -19,6 +18,7 @@ from tracelens.predict.estimation.communication import (
     exchange_answers,
     plain_word,
 )
+from tracelens.predict.network.topology import Group
 
 MESSAGES = pd.DataFrame(
     {

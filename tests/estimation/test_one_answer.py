@@ -17,9 +17,9 @@ from tracelens.analysis.reading.op_readings import OpReadings
 from tracelens.backends import System
 from tracelens.cli import main
 from tracelens.hardware import HardwareSpec
-from tracelens.network.topology import Group
 from tracelens.predict.estimation.communication import TokenExchange, collective_answer, exchange_answers
 from tracelens.predict.estimation.estimate import operation_answers
+from tracelens.predict.network.topology import Group
 
 DEVICES = HardwareSpec.names()
 #: Kind -> what the command is asked, and the row of a table that says the same.

@@ -15,7 +15,7 @@ from tracelens.analysis.analyze import analyze
 from tracelens.analysis.loaded_trace import AnalysisOptions, Trace, load
 from tracelens.analysis.sheets import perf_summary
 from tracelens.analysis.verdict.verdict import summarize
-from tracelens.excerpts.anonymize import Names, anonymize
+from tracelens.report.excerpts.anonymize import Names, anonymize
 from tracelens.trace.table import Kind
 
 PRIVATE = "sekret"

@@ -16,7 +16,7 @@ import pytest
 from tests.analysis.conftest import Builder
 from tests.conftest import RealTrace
 from tracelens.errors import NothingToAnalyzeError, UsageError
-from tracelens.excerpts.op_scripts import op_scripts, write_scripts
+from tracelens.report.excerpts.op_scripts import op_scripts, write_scripts
 from tracelens.trace.table import Kind
 
 #: A Python with PyTorch: scripts need nothing else. .ci/run makes one.

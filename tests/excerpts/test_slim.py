@@ -11,7 +11,7 @@ from tests.analysis.conftest import Builder
 from tests.conftest import RealTrace, part
 from tracelens.analysis.loaded_trace import load
 from tracelens.errors import UsageError
-from tracelens.excerpts.anonymize import Cut, slim
+from tracelens.report.excerpts.anonymize import Cut, slim
 
 
 def three_steps() -> Builder:

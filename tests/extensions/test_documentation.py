@@ -15,8 +15,8 @@ from tracelens.extensions import bundled_extensions, bundled_names, load_extensi
 from tracelens.perf_models import OpCall
 from tracelens.perf_models.base import PerfModel
 from tracelens.registry import Registry
-from tracelens.signature import OpSignature
 from tracelens.trace.reading.chrome.event_list import read_events
+from tracelens.types.signature import OpSignature
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "extensions.md"
 EXAMPLES = re.findall(r"^```python\n(.*?)^```$", PAGE.read_text(encoding="utf-8"), re.DOTALL | re.MULTILINE)

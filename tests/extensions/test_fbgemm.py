@@ -7,7 +7,7 @@ import pytest
 from tracelens.extensions import load_extension, overlay
 from tracelens.perf_models import PooledLookup
 from tracelens.registry import Registry
-from tracelens.signature import OpSignature
+from tracelens.types.signature import OpSignature
 
 LOOKUPS = overlay(Registry("traced_as", {}), (load_extension("fbgemm"),))
 LOOKED_UP, BAGS, BATCH, TABLES, WIDTH = 32, 32, 16, 2, 16

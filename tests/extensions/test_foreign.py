@@ -14,11 +14,11 @@ from tracelens.analysis.analyze import analyze
 from tracelens.analysis.loaded_trace import AnalysisOptions, load
 from tracelens.analysis.reading.catalog import Catalog
 from tracelens.cli import main
-from tracelens.dtypes import DType
 from tracelens.errors import UsageError
 from tracelens.extensions import load_extension
 from tracelens.perf_models import EPComm, Normalization
-from tracelens.signature import OpSignature
+from tracelens.types.dtypes import DType
+from tracelens.types.signature import OpSignature
 
 FILE = """
 import math

@@ -20,7 +20,7 @@ from tracelens.extensions import (
 )
 from tracelens.perf_models.base import CategoryOf, PerfModel, traced_as
 from tracelens.registry import Registry
-from tracelens.signature import OpSignature
+from tracelens.types.signature import OpSignature
 
 GOOD = """
 from __future__ import annotations

@@ -8,14 +8,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tracelens.dtypes import DType
 from tracelens.errors import SignatureError
 from tracelens.extensions import load_extension, overlay
 from tracelens.perf_models.base import category_of
 from tracelens.perf_models.collective import EPComm
 from tracelens.perf_models.gemm import GroupedGEMM
 from tracelens.registry import Registry
-from tracelens.signature import OpSignature
+from tracelens.types.dtypes import DType
+from tracelens.types.signature import OpSignature
 
 ALL_FOUR = ("DeepEPDispatch", "DeepEPCombine", "DeepEPDispatchBackward", "DeepEPCombineBackward")
 MEGATRON = load_extension("megatron")

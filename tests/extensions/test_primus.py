@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from tracelens.dtypes import DType
 from tracelens.errors import SignatureError
 from tracelens.extensions import load_extension, overlay
 from tracelens.perf_models.base import PerfModel, category_of
 from tracelens.perf_models.collective import EPComm
 from tracelens.registry import Registry
-from tracelens.signature import OpSignature
+from tracelens.types.dtypes import DType
+from tracelens.types.signature import OpSignature
 
 BINDINGS = overlay(Registry("traced_as", {}), [load_extension("primus")])
 BF16, FP8 = "c10::BFloat16", "c10::Float8_e4m3fnuz"

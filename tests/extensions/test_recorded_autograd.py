@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 
-from tracelens.dtypes import DType
 from tracelens.errors import SignatureError
 from tracelens.extensions import bundled_extensions, overlay
 from tracelens.perf_models import EPComm, bindings
 from tracelens.perf_models.base import PerfModel
-from tracelens.signature import OpSignature, freeze
+from tracelens.types.dtypes import DType
+from tracelens.types.signature import OpSignature, freeze
 
 TABLE: dict[str, Any] = json.loads(Path(__file__).with_name("recorded_autograd.json").read_text(encoding="utf-8"))
 BINDINGS = overlay(bindings(), bundled_extensions())

@@ -17,7 +17,7 @@ from tracelens.extensions import bundled_extensions, load_extension, overlay
 from tracelens.perf_models import AttentionSums, PerfModel
 from tracelens.perf_models.inference_attention import SUMS
 from tracelens.registry import Registry
-from tracelens.signature import OpSignature
+from tracelens.types.signature import OpSignature
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "ops.md"
 BF16, FP8, FP32, BYTE, FP4 = "c10::BFloat16", "c10::Float8_e4m3fnuz", "float", "unsigned char", "c10::Float4_e2m1fn_x2"

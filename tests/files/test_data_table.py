@@ -29,7 +29,7 @@ from tracelens.files.documents import arrays_of, json_of, settings_of, toml_of, 
 from tracelens.predict.estimation.communication import estimate_collectives
 from tracelens.predict.estimation.estimate import estimate
 from tracelens.predict.serving.requests import read_requests
-from tracelens.workload.token_routing import read_routing
+from tracelens.predict.workload.token_routing import read_routing
 
 CELLS = st.one_of(
     st.none(), st.booleans(), st.integers(), st.floats(), st.text(max_size=12),

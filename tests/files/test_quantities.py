@@ -13,7 +13,7 @@ import tracelens
 from tracelens.cli import main
 from tracelens.errors import UsageError
 from tracelens.option_fields import byte_count, duration_in, whole
-from tracelens.units import BYTES, COUNTS, SECONDS, count, duration_s, size_bytes
+from tracelens.types.units import BYTES, COUNTS, SECONDS, count, duration_s, size_bytes
 
 
 @given(st.integers(0, 10**9), st.sampled_from(sorted(COUNTS)), st.booleans())

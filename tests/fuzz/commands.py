@@ -11,8 +11,8 @@ from typing import Any
 
 from tests.fuzz.documents import FORMATS, KINETO, as_json
 from tests.fuzz.survival import time_limit
-from tracelens.agents.tools import Roots, answered
 from tracelens.cli import main
+from tracelens.cli.agents.tools import Roots, answered
 
 #: A sound command of every verb but mcp, which reads standard input; FILE is a trace.
 VERBS = (

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.fuzz.watched import watched_program
-from tracelens.network import packets
+from tracelens.predict.network import packets
 from tracelens.trace import tree
 
 

@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tracelens.dtypes import DType
 from tracelens.errors import InputError
 from tracelens.hardware import HardwareSpec, common
+from tracelens.types.dtypes import DType
 
 MINIMAL = """
 vendor = "acme"

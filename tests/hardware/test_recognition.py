@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.conftest import recorded_traces
-from tracelens.device_properties import DeviceProperties
 from tracelens.hardware import HardwareSpec, contradiction, recognize, spec
+from tracelens.types.device_properties import DeviceProperties
 
 GIB = 1 << 30
 

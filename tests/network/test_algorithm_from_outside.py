@@ -6,13 +6,13 @@ import sys
 
 import pytest
 
-from tracelens.network import algorithms as room
-from tracelens.network.algorithms import algorithms, collective_us, of_library
-from tracelens.network.cluster import Library
-from tracelens.network.topology import Group, Protocol, Rates, Tier, TierLink, Topology
+from tracelens.predict.network import algorithms as room
+from tracelens.predict.network.algorithms import algorithms, collective_us, of_library
+from tracelens.predict.network.cluster import Library
+from tracelens.predict.network.topology import Group, Protocol, Rates, Tier, TierLink, Topology
 
 FILE = """
-from tracelens.network.algorithms import algorithm
+from tracelens.predict.network.algorithms import algorithm
 
 @algorithm("all_reduce/instant", libraries=("nccl",))
 def all_reduce(nbytes, group, topology):

@@ -10,8 +10,8 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from tracelens.errors import UsageError
-from tracelens.network.algorithms import algorithms, bound_us, candidates, collective_us, forwarded_us
-from tracelens.network.topology import Group, Protocol, Rates, Tier, TierLink, Topology
+from tracelens.predict.network.algorithms import algorithms, bound_us, candidates, collective_us, forwarded_us
+from tracelens.predict.network.topology import Group, Protocol, Rates, Tier, TierLink, Topology
 
 SIMPLE = Protocol(name="simple", base_us=10, hop_us=2, tree_hop_us=3, rate_share=1.0)
 LL = Protocol(name="ll", base_us=5, hop_us=1, tree_hop_us=1, rate_share=0.25)

@@ -8,9 +8,9 @@ import pytest
 
 from tracelens.errors import InputError, UsageError
 from tracelens.files.documents import normalized
-from tracelens.network.algorithms import algorithms, collective_us
-from tracelens.network.cluster import FOLDER, LIBRARIES, Cluster, Library
-from tracelens.network.topology import Group, Protocol, Rates
+from tracelens.predict.network.algorithms import algorithms, collective_us
+from tracelens.predict.network.cluster import FOLDER, LIBRARIES, Cluster, Library
+from tracelens.predict.network.topology import Group, Protocol, Rates
 
 MINIMAL = """
 device = "h100-sxm"

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tracelens.errors import InputError, UsageError
-from tracelens.network.deepep import (
+from tracelens.predict.network.deepep import (
     DeepEP,
     Exchanges,
     Fabric,

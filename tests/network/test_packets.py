@@ -14,9 +14,9 @@ from hypothesis import strategies as st
 
 from tests.conftest import examples
 from tracelens.errors import UsageError
-from tracelens.network import packets
-from tracelens.network.packets import MeshRules, simulate
-from tracelens.network.traffic import Traffic
+from tracelens.predict.network import packets
+from tracelens.predict.network.packets import MeshRules, simulate
+from tracelens.predict.network.traffic import Traffic
 
 PRODUCTION = MeshRules()
 

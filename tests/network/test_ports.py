@@ -11,10 +11,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tracelens.errors import UsageError
-from tracelens.network import ports as ports_module
-from tracelens.network.ports import Exchange, Ports, bottleneck, simulate_ports
-from tracelens.network.topology import Protocol, Rates, Tier, TierLink, Topology
-from tracelens.network.traffic import Copies, Traffic
+from tracelens.predict.network import ports
+from tracelens.predict.network.ports import Exchange, Ports, bottleneck, simulate_ports
+from tracelens.predict.network.topology import Protocol, Rates, Tier, TierLink, Topology
+from tracelens.predict.network.traffic import Copies, Traffic
 
 PORTS = Ports(ranks_per_node=4, link_gb_s=100, card_gb_s=25, packet_bytes=1000)
 
@@ -213,9 +213,9 @@ def test_too_many_packets_are_refused(monkeypatch):
         simulate_ports(Exchange.direct(Traffic.even(1e9, 4), 4), replace(PORTS, packet_bytes=1))
     # 4 * 3 pairs of 50 packets
     exchange = Exchange.direct(Traffic.even(50_000, 4), 4)
-    monkeypatch.setattr(ports_module, "MOST_PACKETS", 600)
+    monkeypatch.setattr(ports, "MOST_PACKETS", 600)
     assert simulate_ports(exchange, PORTS).packets == 600
-    monkeypatch.setattr(ports_module, "MOST_PACKETS", 599)
+    monkeypatch.setattr(ports, "MOST_PACKETS", 599)
     with pytest.raises(UsageError, match="600 packets are more than 599"):
         simulate_ports(exchange, PORTS)
 

@@ -10,7 +10,7 @@ import pytest
 
 from tracelens.errors import UsageError
 from tracelens.laboratory.original_rules import simulate_seed
-from tracelens.network.packets import MeshRules
+from tracelens.predict.network.packets import MeshRules
 
 PRODUCTION = MeshRules()
 CASE_2 = replace(PRODUCTION, links=2, initial_delay_ms=1, link_bytes_per_ms=150, packet_bytes=15, packet_delay_ms=2)

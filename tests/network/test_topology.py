@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tracelens.errors import UsageError
-from tracelens.network.topology import Group, Protocol, Rates, Tier, TierLink, Topology
+from tracelens.predict.network.topology import Group, Protocol, Rates, Tier, TierLink, Topology
 
 SIMPLE = Protocol(name="simple", base_us=10, hop_us=2, tree_hop_us=3, rate_share=1.0)
 

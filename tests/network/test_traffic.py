@@ -7,10 +7,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tracelens.dtypes import DType
 from tracelens.errors import UsageError
-from tracelens.network.ports import Exchange
-from tracelens.network.traffic import Copies, Payload, Traffic, imbalance
+from tracelens.predict.network.ports import Exchange
+from tracelens.predict.network.traffic import Copies, Payload, Traffic, imbalance
+from tracelens.types.dtypes import DType
 
 
 def counted(chosen, place, ranks, size, sources):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from tracelens.dtypes import DType
 from tracelens.perf_models import (
     GEMM,
     SDPA,
@@ -62,6 +61,7 @@ from tracelens.perf_models.normalization import (
 )
 from tracelens.perf_models.recurrent_layers import Recurrent
 from tracelens.perf_models.triton_kernels import FusedKernel
+from tracelens.types.dtypes import DType
 
 Make = Callable[[int, DType | None], PerfModel]
 

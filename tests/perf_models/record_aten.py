@@ -18,7 +18,7 @@ from typing import Any
 
 from tracelens.errors import SignatureError
 from tracelens.perf_models import bindings
-from tracelens.signature import OpSignature, freeze
+from tracelens.types.signature import OpSignature, freeze
 
 PAGE = Path(__file__).with_name("recorded_aten.json")
 KEYS = ("Input Dims", "Input type", "Input Strides", "Concrete Inputs")

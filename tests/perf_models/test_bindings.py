@@ -9,7 +9,7 @@ import pytest
 from tracelens.extensions import load_extension, overlay
 from tracelens.perf_models import EPComm, PerfModel, bindings, categories, category_of, inverses
 from tracelens.registry import Registry
-from tracelens.signature import OpSignature
+from tracelens.types.signature import OpSignature
 
 #: ``pseudo_op::moe_`` are the operations that a MoE layer's kernels are taken apart into, for every engine that ships them.
 ALLOWED_PREFIXES = ("aten::", "symm_mem::", "record_param_comms", "pseudo_op::moe_")

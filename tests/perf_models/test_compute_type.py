@@ -6,8 +6,8 @@ import math
 
 import pytest
 
-from tracelens.dtypes import DType
 from tracelens.perf_models.kernels import ComputeType, is_open, precisions
+from tracelens.types.dtypes import DType
 
 
 @pytest.mark.parametrize(

@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tracelens.dtypes import DType
 from tracelens.errors import SignatureError
 from tracelens.perf_models import GEMM, Conv, bindings, inverses
-from tracelens.signature import OpSignature
+from tracelens.types.dtypes import DType
+from tracelens.types.signature import OpSignature
 
 PLAIN = {"stride": (1, 1), "padding": (0, 0), "dilation": (1, 1), "output_padding": (0, 0)}
 FLOAT3 = ("float", "float", "float")

@@ -6,11 +6,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tracelens.dtypes import DType
 from tracelens.errors import SignatureError
 from tracelens.perf_models import BinaryElementwise, Elementwise, Operand, bindings, inverses
 from tracelens.perf_models.elementwise import broadcast, promoted
-from tracelens.signature import OpSignature, Shape
+from tracelens.types.dtypes import DType
+from tracelens.types.signature import OpSignature, Shape
 
 
 def read(name: str, shapes: tuple[Shape, ...], dtypes: tuple[str, ...], **fields: object) -> Elementwise:

@@ -6,10 +6,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tracelens.dtypes import DType
 from tracelens.errors import UsageError
 from tracelens.perf_models import EPComm
-from tracelens.signature import OpSignature
+from tracelens.types.dtypes import DType
+from tracelens.types.signature import OpSignature
 
 
 def test_wire_bytes_are_tokens_times_hidden_times_width():

@@ -10,7 +10,7 @@ from tracelens.extensions import load_extension, overlay
 from tracelens.perf_models import SDPA
 from tracelens.perf_models.kernels import classify, kernel_patterns
 from tracelens.registry import Registry
-from tracelens.signature import OpSignature
+from tracelens.types.signature import OpSignature
 
 B, HQ, HKV, S, D = 2, 8, 2, 256, 64
 Q, KV = B * HQ * S * D, B * HKV * S * D

@@ -11,7 +11,7 @@ from tracelens.errors import SignatureError
 from tracelens.perf_models import GEMM, pattern_bindings
 from tracelens.perf_models.base import PerfModel
 from tracelens.perf_models.triton_kernels import compiled_kernel, fused_ops
-from tracelens.signature import OpSignature
+from tracelens.types.signature import OpSignature
 
 BF16 = "c10::BFloat16"
 

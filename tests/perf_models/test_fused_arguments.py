@@ -16,9 +16,9 @@ from tracelens.perf_models import Conv, pattern_bindings
 from tracelens.perf_models.base import PerfModel
 from tracelens.perf_models.surroundings import LAUNCH, Launch
 from tracelens.perf_models.triton_kernels import FusedKernel
-from tracelens.signature import OpSignature
 from tracelens.trace.reading.read import read_trace
 from tracelens.trace.table import Kind
+from tracelens.types.signature import OpSignature
 
 BF16, INT64 = "c10::BFloat16", "long int"
 

@@ -6,10 +6,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tracelens.dtypes import DType
 from tracelens.errors import SignatureError
 from tracelens.perf_models import GEMM, bindings, inverses
-from tracelens.signature import OpSignature
+from tracelens.types.dtypes import DType
+from tracelens.types.signature import OpSignature
 
 SIZES = st.integers(1, 4096)
 

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from tests.conftest import examples
 from tests.perf_models.families import FAMILIES, Make
-from tracelens.dtypes import DType
 from tracelens.perf_models import Collective, EPComm, PerfModel
+from tracelens.types.dtypes import DType
 
 #: Models whose work is on the wire, which have laws of their own below.
 ON_THE_WIRE = {"Collective", "CustomCollective", "AllReduceRMSNorm", "EPComm", "ForeignExchange"}

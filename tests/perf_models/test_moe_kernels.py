@@ -6,13 +6,13 @@ from typing import Any
 
 import pytest
 
-from tracelens.dtypes import DType
 from tracelens.errors import SignatureError
 from tracelens.extensions import load_extension, overlay
 from tracelens.perf_models import InnerOp, OpCall, PerfModel, bindings
 from tracelens.perf_models.moe import LayerShape, layer_ops, product_types, touched_experts
 from tracelens.registry import Registry
-from tracelens.signature import OpSignature
+from tracelens.types.dtypes import DType
+from tracelens.types.signature import OpSignature
 
 UP = ("bmm_MxE4m3_MxE2m1MxE4m3_Fp32_t128x16x256u2_s3_et128x16_m128x16x32_cga1x1x1_16dp256b_rM_TN_transOut_"
       "schedP2x1x2x3_biasM_bN_tma_tmaOpt_clmp_swiGlu_dynBatch_sm100f")  # fmt: skip

@@ -8,11 +8,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tracelens.dtypes import DType
 from tracelens.errors import SignatureError
 from tracelens.perf_models import Normalization, RMSNorm, bindings, inverses
 from tracelens.perf_models.surroundings import Launch
-from tracelens.signature import OpSignature
+from tracelens.types.dtypes import DType
+from tracelens.types.signature import OpSignature
 
 N, C = 8 * 16 * 32 * 32, 16
 X = (8, 16, 32, 32)

@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
-from tracelens.dtypes import DType
 from tracelens.errors import SignatureError
 from tracelens.perf_models import GEMM, Collective, EPComm, PerfModel, Reduce, Softmax, WorkColumns, bindings
 from tracelens.perf_models.surroundings import LAUNCH, Launch
-from tracelens.signature import OpSignature
+from tracelens.types.dtypes import DType
+from tracelens.types.signature import OpSignature
 
 
 def read(name: str, **fields: Any) -> PerfModel:

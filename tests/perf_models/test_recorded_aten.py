@@ -12,9 +12,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tracelens.dtypes import DType
 from tracelens.perf_models import Elementwise, bindings, inverses
-from tracelens.signature import OpSignature, freeze
+from tracelens.types.dtypes import DType
+from tracelens.types.signature import OpSignature, freeze
 
 TABLE: dict[str, list[Any]] = json.loads(Path(__file__).with_name("recorded_aten.json").read_text(encoding="utf-8"))
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "ops.md"

@@ -8,13 +8,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tracelens.dtypes import DType
 from tracelens.extensions import load_extension, overlay
 from tracelens.perf_models import GEMM, SDPA, GroupedGEMM, PerfModel, bindings, recorded_signature
 from tracelens.perf_models.collective import GROUP_SIZES
 from tracelens.perf_models.sdpa import attended_pairs, windowed
 from tracelens.registry import Registry
-from tracelens.signature import OpSignature, Shape
+from tracelens.types.dtypes import DType
+from tracelens.types.signature import OpSignature, Shape
 
 BF16, FP32, INT32, INT64 = "c10::BFloat16", "float", "int", "long int"
 FLASH_ATTN = overlay(Registry("traced_as", {}), [load_extension("flash_attn")])

@@ -9,7 +9,7 @@ import pytest
 
 from tracelens.errors import SignatureError
 from tracelens.perf_models import PerfModel, bindings
-from tracelens.signature import OpSignature
+from tracelens.types.signature import OpSignature
 
 S, B, X, H = 50, 8, 16, 32
 

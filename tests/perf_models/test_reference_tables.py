@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from tracelens.perf_models import bindings
-from tracelens.signature import OpSignature, freeze
+from tracelens.types.signature import OpSignature, freeze
 
 FOLDERS = ("mi300", "h100", "perf_model", "torch_compile_triton")
 SHEETS = ("GEMM", "CONV_fwd", "CONV_bwd", "Normalization")

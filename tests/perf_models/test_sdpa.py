@@ -6,10 +6,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tracelens.dtypes import DType
 from tracelens.perf_models import SDPA, bindings, inverses
 from tracelens.perf_models.sdpa import Mask, attended_pairs
-from tracelens.signature import OpSignature
+from tracelens.types.dtypes import DType
+from tracelens.types.signature import OpSignature
 
 LENGTH = st.integers(0, 40)
 

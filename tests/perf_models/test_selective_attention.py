@@ -5,9 +5,9 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tracelens.dtypes import DType
 from tracelens.perf_models import IndexerScores, LinearAttention, SelectiveAttention, StateSpaceScan, TopKRows
 from tracelens.perf_models.inference_attention import visible_rows
+from tracelens.types.dtypes import DType
 
 LENGTHS = st.integers(1, 70).flatmap(lambda s_kv: st.tuples(st.integers(1, s_kv), st.just(s_kv)))
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tracelens.dtypes import DType
 from tracelens.perf_models import SDPA, AttentionSums, InferenceAttention, MoEDown, MoEFused, MoEUp
 from tracelens.perf_models.moe import touched_experts
+from tracelens.types.dtypes import DType
 
 SIZES = st.integers(1, 512)
 

@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from tracelens.dtypes import DType
 from tracelens.errors import SignatureError
 from tracelens.perf_models import GEMM, bindings
-from tracelens.signature import OpSignature
+from tracelens.types.dtypes import DType
+from tracelens.types.signature import OpSignature
 
 M, N, K = 24, 64, 128
 

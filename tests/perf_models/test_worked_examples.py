@@ -10,7 +10,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.perf_models.families import FAMILIES
-from tracelens.dtypes import DType
 from tracelens.perf_models import (
     SDPA,
     AttentionSums,
@@ -23,6 +22,7 @@ from tracelens.perf_models import (
     SparseAttention,
 )
 from tracelens.perf_models.sdpa import AttentionRequests, Mask
+from tracelens.types.dtypes import DType
 
 #: Of 8 experts, those that 3 tokens with 2 each are expected to touch: 8 * (1 - (6/8)^3).
 TOUCHED = 8 * (1 - 0.75**3)

@@ -11,8 +11,8 @@ from tracelens.backends.base import System
 from tracelens.errors import InputError, UsageError
 from tracelens.predict.projection.from_measured import MEASURED_PART, Anchor, measured_step_us
 from tracelens.predict.projection.step import project
-from tracelens.workload.model_config import ModelConfig
-from tracelens.workload.parallel_config import ParallelConfig
+from tracelens.predict.workload.model_config import ModelConfig
+from tracelens.predict.workload.parallel_config import ParallelConfig
 
 MODEL, SYSTEM = ModelConfig.load("llama3.1-8b"), System.load("dgx-h100")
 

@@ -11,17 +11,17 @@ import pytest
 from tests.conftest import part
 from tracelens.backends.base import System
 from tracelens.backends.chain import chain
-from tracelens.network.algorithms import collective_us
-from tracelens.network.topology import Group
 from tracelens.perf_models import GEMM, GroupedGEMM, WorkColumns
+from tracelens.predict.network.algorithms import collective_us
+from tracelens.predict.network.topology import Group
 from tracelens.predict.projection.overheads import slowdown
 from tracelens.predict.projection.pipeline import layer_counts
 from tracelens.predict.projection.projection_options import Strategy
 from tracelens.predict.projection.search.space import Space
 from tracelens.predict.projection.search.whole_step import CorrectedRules
-from tracelens.workload import memory, rank_ops
-from tracelens.workload.model_config import ModelConfig
-from tracelens.workload.parallel_config import ParallelConfig
+from tracelens.predict.workload import memory, rank_ops
+from tracelens.predict.workload.model_config import ModelConfig
+from tracelens.predict.workload.parallel_config import ParallelConfig
 
 SLOW = 1.3
 HOST_US = 5.0

@@ -12,7 +12,7 @@ from tracelens.predict.projection.search import Constraints, fastest
 from tracelens.predict.projection.search.space import Space, placements
 from tracelens.predict.projection.search.whole_step import CorrectedRules
 from tracelens.predict.projection.step import project
-from tracelens.workload.model_config import ModelConfig
+from tracelens.predict.workload.model_config import ModelConfig
 
 CASES: dict[str, tuple[str, str, Strategy, int, int, int]] = {
     "gpt-1t": ("megatron-1t", "dgx-b200", "1d", 2048, 512, 1024),

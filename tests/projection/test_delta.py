@@ -23,9 +23,9 @@ from tracelens.predict.projection.overheads import Software
 from tracelens.predict.projection.projection_options import BACKENDS
 from tracelens.predict.projection.step import Projection, project
 from tracelens.predict.projection.step_traces import write_traces
+from tracelens.predict.workload.model_config import ModelConfig
+from tracelens.predict.workload.parallel_config import ParallelConfig
 from tracelens.trace.reading.chrome.event_list import read_events
-from tracelens.workload.model_config import ModelConfig
-from tracelens.workload.parallel_config import ParallelConfig
 
 MODEL = ModelConfig.load("llama3.1-8b")
 NODE = ParallelConfig(tp=2, sequence_parallel=True, dp=4, micro_batches=4)

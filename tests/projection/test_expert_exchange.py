@@ -8,13 +8,13 @@ import pytest
 
 from tracelens.backends.base import System
 from tracelens.backends.collective_times import Collectives
-from tracelens.network.algorithms import algorithms
-from tracelens.network.deepep import distinct
-from tracelens.network.topology import Group, Protocol, Rates, Tier, TierLink, Topology
 from tracelens.perf_models import EPComm
-from tracelens.workload import rank_ops
-from tracelens.workload.model_config import ModelConfig
-from tracelens.workload.parallel_config import ParallelConfig
+from tracelens.predict.network.algorithms import algorithms
+from tracelens.predict.network.deepep import distinct
+from tracelens.predict.network.topology import Group, Protocol, Rates, Tier, TierLink, Topology
+from tracelens.predict.workload import rank_ops
+from tracelens.predict.workload.model_config import ModelConfig
+from tracelens.predict.workload.parallel_config import ParallelConfig
 
 MODEL = ModelConfig.load("deepseek-v3")
 S, H, K, EXPERTS, EP = 4096, 7168, 8, 256, 32

@@ -22,8 +22,8 @@ from tracelens.laboratory.training_rows import (
 from tracelens.predict.projection.frameworks import IDEAL, KINDS, Framework, frameworks, named
 from tracelens.predict.projection.overheads import PLAIN, kernel_factor
 from tracelens.predict.projection.step import project
-from tracelens.workload.model_config import ModelConfig
-from tracelens.workload.parallel_config import ParallelConfig
+from tracelens.predict.workload.model_config import ModelConfig
+from tracelens.predict.workload.parallel_config import ParallelConfig
 
 ROW = {
     "id": "1", "model": "llama3.1-8b", "kind": "dense", "gpu": "H100-80GB-SXM", "n_gpus": "8", "tp": "1", "pp": "1",

@@ -11,9 +11,9 @@ from tracelens.errors import UsageError
 from tracelens.laboratory.training_rows import project_row
 from tracelens.predict.projection.chunk_timing import Builder
 from tracelens.predict.projection.step import project
-from tracelens.workload import memory, rank_ops
-from tracelens.workload.model_config import ModelConfig
-from tracelens.workload.parallel_config import ParallelConfig
+from tracelens.predict.workload import memory, rank_ops
+from tracelens.predict.workload.model_config import ModelConfig
+from tracelens.predict.workload.parallel_config import ParallelConfig
 
 MODEL = ModelConfig.load("llama2-70b")
 WHOLE = ParallelConfig(dp=8, micro_batches=1)

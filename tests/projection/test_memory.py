@@ -13,10 +13,10 @@ from tracelens.backends.base import System
 from tracelens.laboratory.training_rows import project_row
 from tracelens.predict.projection.project import Result
 from tracelens.predict.projection.step import Projection, project
-from tracelens.units import BYTES_PER_GIB
-from tracelens.workload.launch_files import read_launch
-from tracelens.workload.model_config import ModelConfig, expanded
-from tracelens.workload.parallel_config import ParallelConfig
+from tracelens.predict.workload.launch_files import read_launch
+from tracelens.predict.workload.model_config import ModelConfig, expanded
+from tracelens.predict.workload.parallel_config import ParallelConfig
+from tracelens.types.units import BYTES_PER_GIB
 
 EXPERTS = "1(*-) 3(*E)"
 

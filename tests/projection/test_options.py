@@ -12,8 +12,8 @@ from tracelens.cli import main
 from tracelens.errors import UsageError
 from tracelens.predict.projection.overheads import Hidden, ProjectionOptions, Straggler
 from tracelens.predict.projection.step import Projection, project
-from tracelens.workload.model_config import ModelConfig
-from tracelens.workload.parallel_config import ParallelConfig
+from tracelens.predict.workload.model_config import ModelConfig
+from tracelens.predict.workload.parallel_config import ParallelConfig
 
 FSDP = ParallelConfig(dp=64, zero=3, micro_batch=2)
 MOE = ParallelConfig(dp=8, pp=2, ep=8, micro_batches=8)

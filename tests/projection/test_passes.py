@@ -7,8 +7,8 @@ from dataclasses import replace
 
 import pytest
 
-from tracelens.network.topology import Group, Protocol, Rates, Tier, TierLink, Topology
 from tracelens.perf_models import Collective, EPComm
+from tracelens.predict.network.topology import Group, Protocol, Rates, Tier, TierLink, Topology
 from tracelens.predict.projection import pipeline, schedules
 from tracelens.predict.projection.chunk_timing import (
     Block,
@@ -22,9 +22,9 @@ from tracelens.predict.projection.chunk_timing import (
 )
 from tracelens.predict.projection.pipeline import Cost, TaskCosts, hops_us
 from tracelens.predict.projection.schedules import Plan
-from tracelens.training_options import TPOverlap
-from tracelens.workload.parallel_config import ParallelConfig
-from tracelens.workload.rank_ops import RankLayer, RankOp
+from tracelens.predict.workload.parallel_config import ParallelConfig
+from tracelens.predict.workload.rank_ops import RankLayer, RankOp
+from tracelens.predict.workload.training_options import TPOverlap
 
 GATHER = Collective(kind="all_gather", elements_in=1, elements_out=8, ranks=8)
 OP = RankOp(name="product", phase="forward", part="gemm", model=GATHER)

@@ -12,7 +12,7 @@ from tracelens.errors import UsageError
 from tracelens.files.data_table import number
 from tracelens.laboratory.configuration_rows import LIMITS, PointSimulator, point_of
 from tracelens.laboratory.training_rows import HEADINGS, project_row, stated
-from tracelens.workload.model_config import ModelConfig
+from tracelens.predict.workload.model_config import ModelConfig
 
 #: (row, what of the configuration is read): invented, in the shape of each kind of table.
 ROWS: tuple[tuple[dict[str, str], dict[str, Any]], ...] = (

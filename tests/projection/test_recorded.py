@@ -21,8 +21,8 @@ from tracelens.predict.projection.from_measured import against
 from tracelens.predict.projection.overheads import ProjectionOptions, Software, Straggler
 from tracelens.predict.projection.step import project
 from tracelens.predict.projection.step_traces import timeline, write_traces
-from tracelens.workload.model_config import ModelConfig
-from tracelens.workload.parallel_config import ParallelConfig
+from tracelens.predict.workload.model_config import ModelConfig
+from tracelens.predict.workload.parallel_config import ParallelConfig
 
 NODE = ParallelConfig(tp=2, sequence_parallel=True, pp=2, dp=4, micro_batches=4)
 MOE = ParallelConfig(dp=8, pp=2, ep=8, micro_batches=4)

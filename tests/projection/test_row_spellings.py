@@ -12,7 +12,7 @@ from tracelens.files.data_table import number
 from tracelens.laboratory.configuration_rows import point_of
 from tracelens.laboratory.training_rows import project_row, recomputation_of, sharding_of, stated
 from tracelens.predict.serving.deployment import ServingPrecision
-from tracelens.workload.model_config import ModelConfig
+from tracelens.predict.workload.model_config import ModelConfig
 
 
 @pytest.mark.parametrize(
@@ -224,8 +224,8 @@ def test_a_framework_s_default_stands_for_expert_ranks_that_are_not_stated() -> 
 def test_fp8_products_of_a_device_without_constants_do_not_reach_the_peak(device: str) -> None:
     from tracelens.backends import System
     from tracelens.backends.chain import chain
-    from tracelens.dtypes import DType
     from tracelens.perf_models import GEMM, WorkColumns
+    from tracelens.types.dtypes import DType
 
     gemm = GEMM(m=8192, n=8192, k=8192, dtype=DType.FP8_E4M3FN)
     found = chain("tile,collectives").estimate_many(WorkColumns.of([gemm]), System.load(device))

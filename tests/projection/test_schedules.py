@@ -15,9 +15,9 @@ from tracelens.errors import UsageError
 from tracelens.predict.projection import pipeline, schedules
 from tracelens.predict.projection.pipeline import Cost, TaskCosts
 from tracelens.predict.projection.schedules import Kind, Plan, Task
-from tracelens.workload import memory, rank_ops
-from tracelens.workload.model_config import ModelConfig
-from tracelens.workload.parallel_config import ParallelConfig
+from tracelens.predict.workload import memory, rank_ops
+from tracelens.predict.workload.model_config import ModelConfig
+from tracelens.predict.workload.parallel_config import ParallelConfig
 
 F, D, W = 3.0, 3.5, 1.5
 B = D + W

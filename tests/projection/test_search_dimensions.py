@@ -10,7 +10,6 @@ import pytest
 
 from tracelens.backends import System
 from tracelens.backends.chain import chain
-from tracelens.dtypes import DType
 from tracelens.errors import UsageError
 from tracelens.laboratory.paper_rules import PaperRules
 from tracelens.laboratory.paper_systems import PaperSystem, load_shape, load_system, paper_system
@@ -20,9 +19,10 @@ from tracelens.predict.projection.projection_options import RuleSet
 from tracelens.predict.projection.search.request import Request, _expert_ranks, _shards, answer, parse_axes, refined
 from tracelens.predict.projection.search.systems import Figures
 from tracelens.predict.projection.step import project
+from tracelens.predict.workload.model_config import ModelConfig
+from tracelens.predict.workload.parallel_config import ParallelConfig
 from tracelens.report.projection_report import compared
-from tracelens.workload.model_config import ModelConfig
-from tracelens.workload.parallel_config import ParallelConfig
+from tracelens.types.dtypes import DType
 
 
 def test_twice_the_network_cards_halve_what_travels_between_domains() -> None:

@@ -8,12 +8,12 @@ import pytest
 
 from tracelens.backends.base import System
 from tracelens.backends.roofline_and_tile import Tile
-from tracelens.dtypes import DType
 from tracelens.hardware import HardwareSpec
 from tracelens.perf_models import GEMM, SDPA, GroupedGEMM
 from tracelens.perf_models.base import WorkColumns
 from tracelens.predict.projection.layer_costs import completed
 from tracelens.predict.projection.overheads import LARGE, held, slowdown, sustained_us
+from tracelens.types.dtypes import DType
 
 
 def test_products_are_slowed_down_as_the_longest_measured_ones_and_nothing_else_is() -> None:

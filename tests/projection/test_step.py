@@ -15,12 +15,12 @@ from tracelens.backends.base import System
 from tracelens.cli import main
 from tracelens.errors import UsageError
 from tracelens.laboratory.training_rows import project_row
-from tracelens.network.topology import Group
+from tracelens.predict.network.topology import Group
 from tracelens.predict.projection.overheads import Software
 from tracelens.predict.projection.pipeline import hop_us, layer_counts
 from tracelens.predict.projection.step import Projection, levers, project
-from tracelens.workload.model_config import ModelConfig
-from tracelens.workload.parallel_config import GroupPlacement, ParallelConfig
+from tracelens.predict.workload.model_config import ModelConfig
+from tracelens.predict.workload.parallel_config import GroupPlacement, ParallelConfig
 
 LLAMA = ModelConfig.load("llama3.1-8b")
 NODE = ParallelConfig(tp=2, sequence_parallel=True, pp=2, dp=4, micro_batches=8)

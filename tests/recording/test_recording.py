@@ -11,14 +11,7 @@ import pytest
 import tracelens as tl
 from tracelens.cli import main
 from tracelens.errors import UsageError
-from tracelens.recording.recorder import (
-    QUESTIONS,
-    RecordingOptions,
-    StepRecorder,
-    TrainerCallback,
-    question_of,
-    snippet,
-)
+from tracelens.report.recorder import QUESTIONS, RecordingOptions, StepRecorder, TrainerCallback, question_of, snippet
 from tracelens.trace.table import Kind
 
 pytestmark = pytest.mark.filterwarnings("default")

@@ -22,7 +22,7 @@ from tracelens.analysis.loaded_trace import Trace
 from tracelens.report.html_page import MAX_BYTES, html_bytes
 from tracelens.report.result import Report
 from tracelens.trace.reading.chrome.event_list import read_events
-from tracelens.units import shown_ms
+from tracelens.types.units import shown_ms
 
 VOID = {"br", "hr", "input", "link", "meta", "wbr"}
 

@@ -16,7 +16,7 @@ from tracelens.report.fleet_pages import ranks_page
 from tracelens.report.markup import framed
 from tracelens.report.projection_report import expected_of_step, part_words, pipeline_chart, step_page
 from tracelens.report.serving_report import served_page
-from tracelens.units import shown_figure
+from tracelens.types.units import shown_figure
 
 
 def test_a_page_without_data_runs_no_script_and_loads_nothing():

@@ -21,7 +21,7 @@ from tracelens.analysis.ranks.job_context import rank_sheets
 from tracelens.analysis.ranks.rank_comparison import compare_ranks
 from tracelens.analysis.ranks.rank_files import find_traces
 from tracelens.cli import main
-from tracelens.executors import Serial
+from tracelens.files.executors import Serial
 from tracelens.report import rank_report
 from tracelens.report.rank_report import RankReport
 

@@ -12,11 +12,11 @@ from hypothesis import strategies as st
 from tests.conftest import examples
 from tracelens.errors import UsageError
 from tracelens.laboratory.original_rules import simulate_seed
-from tracelens.network.packets import MeshRules, simulate
-from tracelens.network.ports import Ports
-from tracelens.network.traffic import Traffic
+from tracelens.predict.network.packets import MeshRules, simulate
+from tracelens.predict.network.ports import Ports
+from tracelens.predict.network.traffic import Traffic
 from tracelens.predict.routing.exchange import MeshScenario, PortScenario, Routing, route_mesh, route_ports
-from tracelens.workload.token_routing import Skew
+from tracelens.predict.workload.token_routing import Skew
 
 ODD = st.one_of(st.integers(-1, 12), st.floats(allow_nan=True, allow_infinity=True, width=16))
 

@@ -11,11 +11,11 @@ import pytest
 import tracelens as tl
 from tests.conftest import part
 from tracelens.errors import NothingToAnalyzeError, UsageError
-from tracelens.network.packets import MeshRules
-from tracelens.network.ports import Ports
+from tracelens.predict.network.packets import MeshRules
+from tracelens.predict.network.ports import Ports
 from tracelens.predict.routing.exchange import MeshScenario, PortScenario, Routing, route_mesh, route_ports
 from tracelens.predict.routing.route import compared
-from tracelens.workload.token_routing import Skew
+from tracelens.predict.workload.token_routing import Skew
 
 PORTS = Ports(ranks_per_node=8, link_gb_s=450, card_gb_s=50)
 

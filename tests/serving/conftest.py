@@ -9,7 +9,7 @@ import pytest
 from tracelens.backends import System
 from tracelens.predict.serving.costs import StepCost
 from tracelens.predict.serving.deployment import Deployment, Engine, Parallelism
-from tracelens.workload import ModelConfig
+from tracelens.predict.workload import ModelConfig
 
 
 @pytest.fixture(scope="session")

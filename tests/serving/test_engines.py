@@ -16,7 +16,6 @@ import tracelens
 from tests.conftest import examples
 from tracelens.backends import System
 from tracelens.backends.chain import chain
-from tracelens.dtypes import DType
 from tracelens.errors import InputError, UsageError
 from tracelens.laboratory.configuration_rows import LIMITS, PointSimulator, point_of
 from tracelens.option_fields import BACKENDS
@@ -27,8 +26,9 @@ from tracelens.predict.serving.deployment import MTP_ACCEPTANCE, Engine, Specula
 from tracelens.predict.serving.engines import engine_name, fitted_engine, named
 from tracelens.predict.serving.experiment import deployment_of
 from tracelens.predict.serving.serving_options import DeploymentOptions, EngineOptions
-from tracelens.workload import ModelConfig
-from tracelens.workload.blocks import block_types
+from tracelens.predict.workload import ModelConfig
+from tracelens.predict.workload.blocks import block_types
+from tracelens.types.dtypes import DType
 
 ROW = {
     "model_path": "deepseek-ai/DeepSeek-R1", "system": "mi355x", "precision": "fp8", "mode": "agg", "isl": 1024,

@@ -10,10 +10,10 @@ import pytest
 
 import tracelens as tl
 from tracelens.cli import main
-from tracelens.dtypes import DType
 from tracelens.hardware import HardwareSpec
 from tracelens.predict.serving.deployment import as_served
-from tracelens.workload import ModelConfig
+from tracelens.predict.workload import ModelConfig
+from tracelens.types.dtypes import DType
 
 #: Gemma 2 2B as its repository has it, published in FP32.
 GEMMA = {

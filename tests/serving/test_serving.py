@@ -19,10 +19,10 @@ from tracelens.predict.serving.experiment import Experiment, ServingResult
 from tracelens.predict.serving.metrics import Objectives, duration_s, per_request, per_step, summary
 from tracelens.predict.serving.requests import Arrivals, Lengths, Requests, Workload
 from tracelens.predict.serving.simulation import Options, simulate
-from tracelens.workload import ModelConfig
-from tracelens.workload.blocks import layers_of
-from tracelens.workload.model_shape import VisionTower
-from tracelens.workload.token_routing import Skew
+from tracelens.predict.workload import ModelConfig
+from tracelens.predict.workload.blocks import layers_of
+from tracelens.predict.workload.model_shape import VisionTower
+from tracelens.predict.workload.token_routing import Skew
 
 BASE = Workload(arrivals=Arrivals(rate=10.0), input=Lengths(mean=200), output=Lengths(mean=20), count=30, seed=1)
 

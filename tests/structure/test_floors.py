@@ -9,33 +9,16 @@ from pathlib import Path
 PACKAGE = Path(__file__).resolve().parents[2] / "tracelens"
 
 FLOORS: dict[str, int] = {
-    **dict.fromkeys(
-        (
-            "errors",
-            "registry",
-            "schema",
-            "sql",
-            "dtypes",
-            "units",
-            "signature",
-            "device_properties",
-            "extensions",
-            "files",
-            "executors",
-            "lazy",
-            "option_fields",
-            "training_options",
-            "verbs",
-        ),
-        0,
-    ),
-    **dict.fromkeys(("trace", "perf_models", "hardware", "network"), 1),
-    **dict.fromkeys(("backends", "workload"), 2),
+    **dict.fromkeys(("errors", "registry", "schema", "types", "extensions", "files", "option_fields"), 0),
+    **dict.fromkeys(("trace", "perf_models", "hardware", "predict.network"), 1),
+    **dict.fromkeys(("backends", "predict.workload"), 2),
     **dict.fromkeys(("analysis", "predict.estimation", "predict.projection", "predict.serving"), 3),
-    **dict.fromkeys(("predict.calibration", "predict.routing", "comparison", "excerpts", "lake", "whatif"), 4),
+    **dict.fromkeys(("predict.calibration", "predict.routing", "comparison"), 4),
     **dict.fromkeys(("laboratory", "report"), 5),
-    **dict.fromkeys(("agents", "recording", "testing", "cli", "__init__", "__main__"), 6),
+    **dict.fromkeys(("testing", "cli", "__init__", "__main__"), 6),
 }
+#: Folders and modules of the package at most.
+MOST_FOLDERS, MOST_MODULES = 12, 8
 #: What imports the laboratory, and the option or method that asks for it.
 ASKS_LABORATORY = {
     "__init__.py": "tl.layer: a layer by the paper's rules",
@@ -105,10 +88,19 @@ def test_imports_point_down() -> None:
 #: What needs a recording, and shows or uses predictions all the same.
 ASKS_PREDICTIONS = {
     "__init__.py": "the verbs of the Python API",
+    "analysis/findings/transfers.py": "what a collective takes when nobody is late",
+    "analysis/loaded_trace.py": "the model of a training job, for its utilization",
+    "analysis/reading/engine_steps.py": "FLOPs of a served batch",
+    "analysis/reading/op_readings.py": "blocks of a model",
+    "analysis/reading/process_groups.py": "bytes that a token exchange moves",
+    "analysis/verdict/verdict.py": "FLOPs per token, for the utilization",
+    "backends/base.py": "clusters, in which a system has its links",
+    "backends/collective_times.py": "times of collectives",
+    "report/__init__.py": "the model of a training job, for its utilization",
     "report/projection_report.py": "text and pages of predictions",
     "report/route_report.py": "pages of predictions",
     "report/serving_report.py": "text and pages of predictions",
-    "whatif/changes.py": "how a framework's kernels are fused, by name",
+    "comparison/whatif/changes.py": "how a framework's kernels are fused, by name",
 }
 
 
@@ -147,6 +139,12 @@ def test_an_upward_import_is_found(tmp_path: Path, monkeypatch) -> None:
     assert upward("trace", bad) == [
         "tracelens/trace/bad.py:2: trace (floor 1) imports tracelens.perf_models.gemm (floor 1)"
     ]
+
+
+def test_the_package_is_seen_at_a_glance() -> None:
+    folders = [path.name for path in PACKAGE.iterdir() if path.is_dir() and (path / "__init__.py").exists()]
+    assert len(folders) <= MOST_FOLDERS, folders
+    assert len(list(PACKAGE.glob("*.py"))) <= MOST_MODULES
 
 
 def test_no_room_is_called_helpers() -> None:

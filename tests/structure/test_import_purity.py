@@ -39,14 +39,14 @@ def test_help_loads_the_command_line_alone() -> None:
     )
     assert (
         run(code)
-        == "['tracelens', 'tracelens.cli', 'tracelens.errors', 'tracelens.files', 'tracelens.files.safe_text', 'tracelens.files.say', 'tracelens.verbs']\n"
+        == "['tracelens', 'tracelens.cli', 'tracelens.errors', 'tracelens.files', 'tracelens.files.safe_text', 'tracelens.files.say', 'tracelens.cli.verbs']\n"
     )
 
 
 def test_a_worker_that_reads_a_rank_and_a_printed_comparison_do_not_load_pandas() -> None:
     """pandas takes longer to import than two small traces take to compare."""
     modules = (
-        "tracelens.analysis.ranks.rank_files, tracelens.comparison.compare, tracelens.whatif.what_if, "
+        "tracelens.analysis.ranks.rank_files, tracelens.comparison.compare, tracelens.comparison.whatif.what_if, "
         "tracelens.report.comparison_report"
     )
     assert run(f"import sys; import {modules}; print(sorted({{'pandas'}} & set(sys.modules)))") == "[]\n"

@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from tracelens.verbs import VERBS, about
+from tracelens.cli.verbs import VERBS, about
 
 ROOT = Path(__file__).resolve().parents[2]
 PACKAGE = ROOT / "tracelens"

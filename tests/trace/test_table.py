@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from tracelens.device_properties import DeviceProperties
-from tracelens.signature import OpSignature
 from tracelens.trace.reading.chrome.event_list import read_events
 from tracelens.trace.table import Kind, kind_of_category
+from tracelens.types.device_properties import DeviceProperties
+from tracelens.types.signature import OpSignature
 
 
 def op(**args: Any) -> dict[str, Any]:

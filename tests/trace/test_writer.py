@@ -13,9 +13,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from tests.conftest import examples
-from tracelens.device_properties import DeviceProperties
 from tracelens.errors import OutputError, UsageError
-from tracelens.signature import OpSignature
 from tracelens.trace.reading.read import read_trace
 from tracelens.trace.table import Kind
 from tracelens.trace.tree import OpTree
@@ -32,6 +30,8 @@ from tracelens.trace.writer import (
     trace_text,
     write_trace,
 )
+from tracelens.types.device_properties import DeviceProperties
+from tracelens.types.signature import OpSignature
 
 MM = OpSignature(
     name="aten::mm",

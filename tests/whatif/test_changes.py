@@ -17,15 +17,15 @@ from tracelens.analysis.attribution.calls import launch_floor_us
 from tracelens.analysis.loaded_trace import AnalysisOptions, Trace
 from tracelens.backends.base import System
 from tracelens.backends.chain import chain
-from tracelens.dtypes import DType
+from tracelens.comparison.whatif import plan
+from tracelens.comparison.whatif.plan import Subject
+from tracelens.comparison.whatif.what_if import WhatIf, what_if
 from tracelens.errors import UsageError
 from tracelens.files.safe_text import short_kernel_name
 from tracelens.hardware import HardwareSpec
 from tracelens.perf_models import GEMM, WorkColumns
 from tracelens.trace.table import Kind
-from tracelens.whatif import plan
-from tracelens.whatif.plan import Subject
-from tracelens.whatif.what_if import WhatIf, what_if
+from tracelens.types.dtypes import DType
 
 ROOT = Path(__file__).resolve().parents[2]
 

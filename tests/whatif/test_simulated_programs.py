@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 import pytest
 
 from tests.analysis.conftest import Builder
-from tracelens.whatif.what_if import what_if
+from tracelens.comparison.whatif.what_if import what_if
 
 #: Of what is ready: us until it starts on the device, and on a stream that waits for another one.
 LAUNCH_US, WAIT_US = 5, 2

@@ -8,7 +8,7 @@ import tracelens
 from tests.analysis.conftest import Builder
 from tests.conftest import RealTrace, device_traces, part_of_traces
 from tracelens.analysis.loaded_trace import Trace
-from tracelens.whatif.what_if import what_if
+from tracelens.comparison.whatif.what_if import what_if
 
 KERNELS, LATENCY_US = 10, 5
 

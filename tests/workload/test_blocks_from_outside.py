@@ -15,13 +15,13 @@ from tracelens.predict.projection.search.request import Request, answer
 from tracelens.predict.projection.step import project
 from tracelens.predict.serving.costs import StepCost
 from tracelens.predict.serving.deployment import Deployment, Parallelism
-from tracelens.workload import ModelConfig, blocks, memory, rank_ops
-from tracelens.workload.parallel_config import ParallelConfig
+from tracelens.predict.workload import ModelConfig, blocks, memory, rank_ops
+from tracelens.predict.workload.parallel_config import ParallelConfig
 
 #: A linear recurrence: one projection in, one out, nothing between them that multiplies matrices.
 FILE = """
 from dataclasses import dataclass
-from tracelens.workload.blocks import BlockType
+from tracelens.predict.workload.blocks import BlockType
 
 @dataclass(frozen=True, kw_only=True)
 class Figures:

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from tracelens.dtypes import DType
 from tracelens.errors import InputError
-from tracelens.workload import ModelConfig
-from tracelens.workload.model_shape import base_letter
+from tracelens.predict.workload import ModelConfig
+from tracelens.predict.workload.model_shape import base_letter
+from tracelens.types.dtypes import DType
 
 BASE = {
     "model_type": "llama", "hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 4, "vocab_size": 1000,

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tracelens.errors import UsageError
-from tracelens.workload.token_routing import expert_loads
+from tracelens.predict.workload.token_routing import expert_loads
 
 shapes = st.tuples(st.integers(1, 300), st.sampled_from([8, 16, 64]), st.integers(1, 8), st.sampled_from([1, 2, 8]))
 

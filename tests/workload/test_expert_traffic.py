@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from tests.conftest import examples
 from tracelens.errors import UsageError
-from tracelens.workload.expert_placement import ExpertTraffic, expert_traffic
-from tracelens.workload.token_routing import UNIFORM, Skew, route
+from tracelens.predict.workload.expert_placement import ExpertTraffic, expert_traffic
+from tracelens.predict.workload.token_routing import UNIFORM, Skew, route
 
 
 @pytest.mark.parametrize("ranks", [8, 16, 32, 64])

@@ -15,7 +15,7 @@ from tracelens.backends import System
 from tracelens.backends.chain import chain
 from tracelens.errors import InputError
 from tracelens.perf_models import WorkColumns
-from tracelens.workload import ModelConfig, forward_ops
+from tracelens.predict.workload import ModelConfig, forward_ops
 
 HUB = json.loads(Path(__file__).with_name("hub_configs.json").read_text(encoding="utf-8"))
 

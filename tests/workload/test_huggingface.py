@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from tracelens.dtypes import DType
 from tracelens.errors import InputError
-from tracelens.workload import ModelConfig
+from tracelens.predict.workload import ModelConfig
+from tracelens.types.dtypes import DType
 
 LLAMA = {
     "architectures": ["LlamaForCausalLM"], "model_type": "llama", "hidden_size": 4096, "intermediate_size": 14336,

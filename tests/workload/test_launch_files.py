@@ -9,8 +9,8 @@ import pytest
 
 from tracelens.cli import main
 from tracelens.errors import InputError
-from tracelens.workload.launch_files import read_launch
-from tracelens.workload.model_config import ModelConfig
+from tracelens.predict.workload.launch_files import read_launch
+from tracelens.predict.workload.model_config import ModelConfig
 
 LLAMA = r"""
 # Llama 3.1 8B

@@ -9,8 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tracelens.perf_models import GEMM, SDPA, GroupedGEMM
-from tracelens.workload import Experts, LatentAttention, Mamba, ModelConfig, forward_ops
-from tracelens.workload.batch_ops import further_token_ops
+from tracelens.predict.workload import Experts, LatentAttention, Mamba, ModelConfig, forward_ops
+from tracelens.predict.workload.batch_ops import further_token_ops
 
 DENSE = ModelConfig(
     name="tiny", label="tiny", source="by hand", blocks="*-*-", hidden=8, vocab=100, ffn=16, gated=True, q_heads=2,

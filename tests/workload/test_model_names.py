@@ -7,7 +7,7 @@ from collections import defaultdict
 import pytest
 
 from tracelens.errors import UsageError
-from tracelens.workload.model_config import ModelConfig, spelling_key, without_point
+from tracelens.predict.workload.model_config import ModelConfig, spelling_key, without_point
 
 #: Parameters as the model card, the repository's metadata or the paper of the file's source says, in 1e9.
 PUBLISHED = {

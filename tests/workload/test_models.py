@@ -11,9 +11,9 @@ import pytest
 
 from tracelens.errors import InputError, UsageError
 from tracelens.files.documents import normalized
-from tracelens.workload import ModelConfig
-from tracelens.workload.model_config import FOLDER, expanded
-from tracelens.workload.model_shape import PARTS
+from tracelens.predict.workload import ModelConfig
+from tracelens.predict.workload.model_config import FOLDER, expanded
+from tracelens.predict.workload.model_shape import PARTS
 
 HUB = "Hugging Face, safetensors metadata of the repository"
 #: name -> (parameters, relative tolerance, source)

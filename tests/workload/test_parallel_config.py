@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tracelens.errors import UsageError
-from tracelens.network.topology import Group
-from tracelens.workload.parallel_config import ParallelConfig
+from tracelens.predict.network.topology import Group
+from tracelens.predict.workload.parallel_config import ParallelConfig
 
 
 def test_a_product_that_is_not_the_cluster_is_shown() -> None:

@@ -6,10 +6,10 @@ from dataclasses import replace
 
 import pytest
 
-from tracelens.units import BYTES_PER_GIB
-from tracelens.workload import memory
-from tracelens.workload.model_config import ModelConfig
-from tracelens.workload.parallel_config import ParallelConfig
+from tracelens.predict.workload import memory
+from tracelens.predict.workload.model_config import ModelConfig
+from tracelens.predict.workload.parallel_config import ParallelConfig
+from tracelens.types.units import BYTES_PER_GIB
 
 # name, pipeline ranks, chunks, micro-batch, then figure 1 of arXiv 2205.05198 in GiB: none, selective + SP.
 FIGURE_1 = [
@@ -80,7 +80,7 @@ def test_experts_states_are_divided_among_fewer_ranks() -> None:
 
 
 def test_a_sharded_rank_also_holds_the_gathered_layers() -> None:
-    from tracelens.workload import rank_ops
+    from tracelens.predict.workload import rank_ops
 
     model = ModelConfig.load("llama3.1-8b")
     p = ParallelConfig(dp=8, zero=3)

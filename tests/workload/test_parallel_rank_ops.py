@@ -11,13 +11,13 @@ import pytest
 from tracelens.errors import UsageError
 from tracelens.perf_models import GEMM, SDPA, Collective, EPComm, GroupedGEMM
 from tracelens.perf_models.inference_attention import SelectiveAttention
-from tracelens.training_options import Attention, PrecisionName
-from tracelens.workload import rank_ops
-from tracelens.workload.memory import activation_bytes
-from tracelens.workload.model_config import ModelConfig
-from tracelens.workload.parallel_config import ParallelConfig
-from tracelens.workload.rank_ops import RankLayer
-from tracelens.workload.token_routing import Skew
+from tracelens.predict.workload import rank_ops
+from tracelens.predict.workload.memory import activation_bytes
+from tracelens.predict.workload.model_config import ModelConfig
+from tracelens.predict.workload.parallel_config import ParallelConfig
+from tracelens.predict.workload.rank_ops import RankLayer
+from tracelens.predict.workload.token_routing import Skew
+from tracelens.predict.workload.training_options import Attention, PrecisionName
 
 LLAMA = ModelConfig.load("llama3.1-70b")
 DEEPSEEK = ModelConfig.load("deepseek-v3")

@@ -8,8 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tracelens.errors import UsageError
-from tracelens.network.traffic import imbalance
-from tracelens.workload.expert_placement import Placement, eplb
+from tracelens.predict.network.traffic import imbalance
+from tracelens.predict.workload.expert_placement import Placement, eplb
 
 README = [
     ([90, 132, 40, 61, 104, 165, 39, 4, 73, 56, 183, 86], [5, 6, 5, 7, 8, 4, 3, 4, 10, 9, 10, 2, 0, 1, 11, 1], 1.208),

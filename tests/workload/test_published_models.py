@@ -13,7 +13,7 @@ from tests.workload.plain_forward import plain_flops
 from tracelens.backends import System
 from tracelens.backends.chain import chain
 from tracelens.perf_models import WorkColumns
-from tracelens.workload import ModelConfig, forward_ops
+from tracelens.predict.workload import ModelConfig, forward_ops
 
 pytestmark = pytest.mark.shared
 DOCS = Path(__file__).parents[2] / "docs" / "models.md"

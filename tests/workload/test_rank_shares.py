@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from tracelens.workload import ModelConfig, batch_ops, rank_ops
-from tracelens.workload.blocks import block_ops, block_types
-from tracelens.workload.layer_ops import Batch
-from tracelens.workload.model_shape import base_letter
-from tracelens.workload.parallel_config import ParallelConfig
-from tracelens.workload.ranks import InferenceRank
+from tracelens.predict.workload import ModelConfig, batch_ops, rank_ops
+from tracelens.predict.workload.blocks import block_ops, block_types
+from tracelens.predict.workload.layer_ops import Batch
+from tracelens.predict.workload.model_shape import base_letter
+from tracelens.predict.workload.parallel_config import ParallelConfig
+from tracelens.predict.workload.ranks import InferenceRank
 
 BASE = {
     "hidden_size": 256, "intermediate_size": 512, "num_hidden_layers": 4, "vocab_size": 512, "torch_dtype": "bfloat16",

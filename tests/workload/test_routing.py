@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from tests.conftest import examples
 from tracelens.errors import InputError, UsageError
-from tracelens.network.traffic import Copies
-from tracelens.workload.token_routing import (
+from tracelens.predict.network.traffic import Copies
+from tracelens.predict.workload.token_routing import (
     DROPPED,
     Skew,
     apportion,

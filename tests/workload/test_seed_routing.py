@@ -10,8 +10,8 @@ import pytest
 
 from tracelens.errors import InputError, UsageError
 from tracelens.laboratory.original_rules import HotExperts, seed_routing, simulate_seed
-from tracelens.network.packets import MeshRules
-from tracelens.workload.token_routing import RoutingTable
+from tracelens.predict.network.packets import MeshRules
+from tracelens.predict.workload.token_routing import RoutingTable
 
 RULES = MeshRules()
 TEST_RULES = replace(RULES, links=2, link_bytes_per_ms=2, packet_bytes=1, packets_per_turn=2)

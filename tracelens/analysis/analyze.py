@@ -34,8 +34,8 @@ from tracelens.analysis.verdict.summary import Coverage, Excluded, Finding, Fixe
 from tracelens.extensions import Extension
 from tracelens.files.memory_limit import end_stage
 from tracelens.hardware import HardwareSpec, Recognition
-from tracelens.lazy.records import dataclass
 from tracelens.trace.provenance import MergedRanks
+from tracelens.types.records import dataclass
 
 if TYPE_CHECKING:
     import pandas as pd

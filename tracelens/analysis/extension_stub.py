@@ -9,8 +9,8 @@ import numpy as np
 
 from tracelens.analysis.loaded_trace import Trace
 from tracelens.errors import InputError
-from tracelens.signature import OpSignature
 from tracelens.trace.table import Kind
+from tracelens.types.signature import OpSignature
 
 #: Distinct calls that the stub lists.
 MOST_LISTED = 10

@@ -10,20 +10,20 @@ from tracelens.analysis.attribution.steps import device_steps
 from tracelens.errors import UsageError
 from tracelens.extensions import Extension, detect_bundled, load_extension
 from tracelens.files.memory_limit import end_stage
-from tracelens.lazy.records import dataclass
 from tracelens.trace.links import needed_flows
 from tracelens.trace.reading.read import read_trace
 from tracelens.trace.table import DEVICE_KINDS, Kind, TraceTable
 from tracelens.trace.tree import OpTree
-from tracelens.units import NS_PER_US
+from tracelens.types.records import dataclass
+from tracelens.types.units import NS_PER_US
 
 if TYPE_CHECKING:
     import pandas as pd
 
     from tracelens.hardware import HardwareSpec
+    from tracelens.predict.workload import ModelConfig
     from tracelens.trace.reading.read import DeviceMemory
     from tracelens.trace.tree import OpNode
-    from tracelens.workload import ModelConfig
 
 
 @dataclass(slots=True, eq=False)

@@ -19,9 +19,9 @@ from tracelens.analysis.sheets import perf_summary
 from tracelens.analysis.sheets.perf_summary import self_ns
 from tracelens.analysis.sheets.priced_calls import UNLINKED_NAME
 from tracelens.analysis.step_rectangles import HostLanes, ShownEvents, StepIdle, host_lanes, rectangles
-from tracelens.lazy.records import dataclass
 from tracelens.trace.table import Kind, RowColumn
 from tracelens.trace.tree import MODULE_PREFIX, OpTree
+from tracelens.types.records import dataclass
 
 MAX_NODES = 3000
 

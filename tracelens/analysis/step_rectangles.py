@@ -9,9 +9,9 @@ from tracelens.analysis.attribution.host_scopes import Scopes, depths
 from tracelens.analysis.grouping import Codes
 from tracelens.analysis.idle.idle_time import CAUSES, IdleParts
 from tracelens.analysis.intervals import Ints
-from tracelens.lazy.records import dataclass
 from tracelens.trace.table import Kind, RowColumn, TraceTable
 from tracelens.trace.tree import MODULE_PREFIX, OpTree
+from tracelens.types.records import dataclass
 
 #: Width of a merged rectangle, as a share of the window, with which merging begins; doubled until few enough are left.
 _FIRST_SHARE = 1 / 8192

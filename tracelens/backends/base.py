@@ -18,17 +18,17 @@ from typing import Any, ClassVar, NamedTuple, Protocol, Self, TypeAlias, TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from tracelens.dtypes import Precision
 from tracelens.errors import UsageError
 from tracelens.files.documents import FigureTable, normalized
 from tracelens.hardware import HardwareSpec
 from tracelens.hardware.device_figures import Calibration, Link
-from tracelens.lazy.records import dataclass
-from tracelens.network.cluster import Cluster
-from tracelens.network.topology import Rates, Topology
 from tracelens.perf_models.base import PerfModel, WorkColumns
+from tracelens.predict.network.cluster import Cluster
+from tracelens.predict.network.topology import Rates, Topology
 from tracelens.registry import mark
-from tracelens.units import TERA_PER_S_IN_PER_US
+from tracelens.types.dtypes import Precision
+from tracelens.types.records import dataclass
+from tracelens.types.units import TERA_PER_S_IN_PER_US
 
 # A100, whose switch cannot add: 222 of all-reduce against 205 GB/s of all-gather; H100, whose switch can: 445 and 336.
 _RING_SPREAD = 1.15

@@ -22,8 +22,8 @@ from tracelens.backends.base import (
 )
 from tracelens.backends.collective_times import Collectives
 from tracelens.errors import UsageError
-from tracelens.lazy.records import dataclass
 from tracelens.perf_models.base import MEMORY, WorkColumns
+from tracelens.types.records import dataclass
 
 C = TypeVar("C", WorkColumns, ColumnBatch)
 #: What the left side of ``family=backend`` may be.

@@ -12,9 +12,10 @@ import numpy as np
 from tracelens.backends.base import Backend, EstimateTable, Floats, System, backend
 from tracelens.backends.kernels.kernel_costs import KernelRates
 from tracelens.errors import UsageError
-from tracelens.lazy.records import dataclass
-from tracelens.network.algorithms import bound_us, collective_us, forwarded_us
-from tracelens.network.deepep import (
+from tracelens.perf_models import Collective, EPComm, PerfModel
+from tracelens.perf_models.base import WorkColumns
+from tracelens.predict.network.algorithms import bound_us, collective_us, forwarded_us
+from tracelens.predict.network.deepep import (
     DEFAULT_SMS,
     Exchanges,
     Fabric,
@@ -24,11 +25,10 @@ from tracelens.network.deepep import (
     normal_us,
     notify_us,
 )
-from tracelens.network.deepep import bound_us as exchange_bound_us
-from tracelens.network.topology import Group, Topology
-from tracelens.perf_models import Collective, EPComm, PerfModel
-from tracelens.perf_models.base import WorkColumns
-from tracelens.units import GB_PER_S_IN_BYTES_PER_US
+from tracelens.predict.network.deepep import bound_us as exchange_bound_us
+from tracelens.predict.network.topology import Group, Topology
+from tracelens.types.records import dataclass
+from tracelens.types.units import GB_PER_S_IN_BYTES_PER_US
 
 DEEPEP = "deepep"
 Kernels: TypeAlias = Literal["normal", "low_latency"]

@@ -11,10 +11,10 @@ import numpy as np
 
 from tracelens.backends.base import Backend, EstimateTable, System
 from tracelens.backends.tiles.memory_bound import stream_of
-from tracelens.dtypes import DType
-from tracelens.lazy.records import dataclass
 from tracelens.perf_models import SDPA, Collective, EPComm, PerfModel, WorkColumns
 from tracelens.perf_models.base import MEMORY
+from tracelens.types.dtypes import DType
+from tracelens.types.records import dataclass
 
 MEASURED, EFFICIENCY = "measured", "measured efficiency"
 

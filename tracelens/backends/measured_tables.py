@@ -29,12 +29,12 @@ from tracelens.backends.kernels.kernel_costs import KernelColumns, KernelRates, 
 from tracelens.backends.roofline_and_tile import Roofline
 from tracelens.backends.tiles.attention_tiles import AttentionColumns
 from tracelens.backends.tiles.gemm_tiles import GEMMColumns, MoEColumns
-from tracelens.dtypes import DType, Precision
 from tracelens.errors import InputError, TracelensError
 from tracelens.hardware import HardwareSpec
-from tracelens.lazy.records import dataclass
 from tracelens.perf_models import GEMM
 from tracelens.perf_models.base import WorkColumns, resolved
+from tracelens.types.dtypes import DType, Precision
+from tracelens.types.records import dataclass
 
 if TYPE_CHECKING:
     import pandas as pd

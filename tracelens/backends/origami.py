@@ -25,12 +25,12 @@ from tracelens.backends.base import Backend, Basis, ColumnBatch, EstimateTable, 
 from tracelens.backends.roofline_and_tile import Roofline
 from tracelens.backends.tiles.attention_tiles import DQ_READ_MODIFY_WRITE_BYTES, EXP_PER_CLOCK, AttentionColumns
 from tracelens.backends.tiles.gemm_tiles import GEMMColumns
-from tracelens.dtypes import DType, Precision
 from tracelens.hardware import HardwareSpec
 from tracelens.hardware.device_figures import Calibration
 from tracelens.perf_models import SDPA
 from tracelens.perf_models.base import WorkColumns
 from tracelens.perf_models.gemm import Product
+from tracelens.types.dtypes import DType, Precision
 
 MODULE = "origami"
 _API = (

@@ -13,11 +13,11 @@ import numpy.typing as npt
 
 from tracelens.backends.base import PRICED, Backend, Basis, ColumnBatch, EstimateTable, Floats, System, backend
 from tracelens.backends.tiles import pricer_of
-from tracelens.dtypes import DType, Precision
 from tracelens.hardware import HardwareSpec
 from tracelens.hardware.device_figures import Rate
 from tracelens.perf_models.base import WorkColumns
-from tracelens.units import GB_PER_S_IN_BYTES_PER_US, TERA_PER_S_IN_PER_US
+from tracelens.types.dtypes import DType, Precision
+from tracelens.types.units import GB_PER_S_IN_BYTES_PER_US, TERA_PER_S_IN_PER_US
 
 _BOUNDS = ("compute", "memory", "wire")
 

@@ -1,4 +1,4 @@
-"""The ``tracelens`` command; ``tracelens.verbs`` says in which module each verb is."""
+"""The ``tracelens`` command; ``tracelens.cli.verbs`` says in which module each verb is."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import NoReturn
 
+from tracelens.cli.verbs import VERBS, about, verb
 from tracelens.errors import TracelensError, UsageError
 from tracelens.files.say import flush, prepare_streams, say
-from tracelens.verbs import VERBS, about, verb
 
 INTERRUPTED, TERMINATED = 130, 143
 _VERBOSE = "print more to stderr; -vv adds tracebacks"

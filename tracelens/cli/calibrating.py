@@ -59,8 +59,8 @@ def _cluster(args: argparse.Namespace) -> int:
     from tracelens.backends.base import System
     from tracelens.files.atomic_write import write_whole
     from tracelens.files.data_table import read_table
-    from tracelens.network.cluster import Cluster
     from tracelens.predict.calibration.cluster_calibration import calibrate_cluster, cluster_file
+    from tracelens.predict.network.cluster import Cluster
 
     system, names = System.of_cluster(Cluster.load(args.cluster)), ", ".join(Path(file).name for file in args.files)
     found = calibrate_cluster(pd.concat([read_table(Path(file)) for file in args.files]), system, names)

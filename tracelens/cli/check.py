@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tracelens.files.say import say
-from tracelens.units import shown_percent
+from tracelens.types.units import shown_percent
 
 if TYPE_CHECKING:
     from tracelens.analysis.verdict.health import Health

@@ -9,8 +9,8 @@ from pathlib import Path
 from tracelens.cli import refuse_input
 from tracelens.comparison.gates import CompareOptions
 from tracelens.files.say import emit, say
-from tracelens.lazy.records import dataclass
 from tracelens.option_fields import arguments_of, option, options_of
+from tracelens.types.records import dataclass
 
 GATE_FAILED = 4
 

@@ -73,7 +73,7 @@ def run(args: argparse.Namespace) -> int:
 
 def words() -> dict[str, tuple[str, ...]]:
     """What may come after each chain of verbs, and after each of their options with known values."""
-    from tracelens.verbs import VERBS, verb
+    from tracelens.cli.verbs import VERBS, verb
 
     names = _names()
     found = {"": tuple(VERBS)}
@@ -107,8 +107,8 @@ def _below(
 def _names() -> dict[str, tuple[str, ...]]:
     """By option: what comes with tracelens under names."""
     from tracelens.hardware.spec import FOLDER as DEVICES
-    from tracelens.network.cluster import FOLDER as CLUSTERS
-    from tracelens.workload.model_config import FOLDER as MODELS
+    from tracelens.predict.network.cluster import FOLDER as CLUSTERS
+    from tracelens.predict.workload.model_config import FOLDER as MODELS
 
     folders = {"device": DEVICES, "cluster": CLUSTERS, "model": MODELS}
     return {name: tuple(sorted(path.stem for path in folder.glob("*.toml"))) for name, folder in folders.items()}

@@ -7,10 +7,10 @@ import textwrap
 from collections.abc import Sequence
 from pathlib import Path
 
-from tracelens.dtypes import DType
 from tracelens.errors import InputError
 from tracelens.files.say import say, say_table
 from tracelens.hardware import HardwareSpec
+from tracelens.types.dtypes import DType
 
 _HEADER = ("name", "vendor", "bf16 TFLOPS", "achievable", "HBM TB/s", "GB", "link GB/s", "doubtful")
 
@@ -36,7 +36,7 @@ def run(args: argparse.Namespace) -> int:
 
 def _list(devices: Sequence[HardwareSpec]) -> None:
     from tracelens.backends.chain import OPTIONAL
-    from tracelens.network.cluster import Cluster
+    from tracelens.predict.network.cluster import Cluster
 
     say_table([_HEADER, *(_row(device) for device in devices)], words=(0, 1, 7))
     say()

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from tracelens.files.say import emit, say, say_table
 from tracelens.option_fields import byte_count, integer
-from tracelens.units import shown_rate
+from tracelens.types.units import shown_rate
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -188,7 +188,7 @@ def _messages(args: argparse.Namespace) -> int:
 
 def _systems(clusters: str | None, devices: str | None) -> list[System]:
     from tracelens.backends.base import System
-    from tracelens.network.cluster import Cluster
+    from tracelens.predict.network.cluster import Cluster
 
     named = [name.strip() for name in (clusters or "").split(",") if name]
     systems = [System.of_cluster(Cluster.load(name)) for name in named]
@@ -196,8 +196,8 @@ def _systems(clusters: str | None, devices: str | None) -> list[System]:
 
 
 def _sent(args: argparse.Namespace, system: System) -> list[CommunicationEstimate]:
-    from tracelens.network.topology import Group
     from tracelens.predict.estimation.communication import TokenExchange, collective_answer, exchange_answers
+    from tracelens.predict.network.topology import Group
 
     if args.what == "collective":
         group = Group(ranks=args.ranks, stride=args.stride)

@@ -11,16 +11,16 @@ from typing import TYPE_CHECKING
 from tracelens.cli import add_executor, refuse_input
 from tracelens.errors import InputError, UsageError
 from tracelens.files.say import Progress, emit, say
-from tracelens.lazy.records import dataclass
 from tracelens.option_fields import add_options, option, options_of, refuse_unread
 from tracelens.report import ReportOptions
 from tracelens.schema import KEYS
+from tracelens.types.records import dataclass
 
 if TYPE_CHECKING:
     import pandas as pd
 
+    from tracelens.files.sql import ReadyQuery
     from tracelens.report.result import Report
-    from tracelens.sql import ReadyQuery
 
 SCHEMA = "tracelens.query/1"
 
@@ -38,8 +38,8 @@ def run_ingest(args: argparse.Namespace) -> int:
     be read is named and left out. LAKE/dashboard.html shows trends, slow ranks and regressions by week. Needs pyarrow:
     pip install 'tracelens-perf[lake]'.
     """
-    from tracelens.executors import open_executor
-    from tracelens.lake.ingest import ingest
+    from tracelens.files.executors import open_executor
+    from tracelens.report.lake.ingest import ingest
 
     with open_executor(args.executor, jobs=args.jobs) as executor:
         found = ingest(args.folder, args.to, executor, progress=Progress("ingesting", "traces"))
@@ -54,11 +54,11 @@ def run_ingest(args: argparse.Namespace) -> int:
 
 def _dashboard(lake: Path) -> Path:
     from tracelens.files.atomic_write import write_whole
-    from tracelens.lake.ingest import ask
+    from tracelens.files.sql import ready_queries
     from tracelens.report.fleet_pages import lake_page
-    from tracelens.sql import ready_queries
+    from tracelens.report.lake.ingest import ask
 
-    queries = ready_queries("tracelens.lake")
+    queries = ready_queries("tracelens.report.lake")
     answers = {name: ask(lake, query.statement) for name, query in queries.items()}
     path = lake / "dashboard.html"
     write_whole(path, lake_page(lake.resolve().name, answers, {name: query.about for name, query in queries.items()}))
@@ -91,13 +91,13 @@ def run_query(args: argparse.Namespace) -> int:
     """
     from tracelens.analysis.tables import built_in_tables
     from tracelens.files.cells import frame_csv
-    from tracelens.lake.ingest import is_lake
+    from tracelens.files.sql import ready_queries, ready_query
     from tracelens.report.export import frame_json, refuse_unknown, write_frame
     from tracelens.report.figures import scope_text, table_text
-    from tracelens.sql import ready_queries, ready_query
+    from tracelens.report.lake.ingest import is_lake
 
     of_lake = args.trace is not None and is_lake(Path(args.trace))
-    queries = ready_queries("tracelens.lake" if of_lake else "tracelens.analysis.tables")
+    queries = ready_queries("tracelens.report.lake" if of_lake else "tracelens.analysis.tables")
     if args.list:
         _list(queries, {name: claim.options["columns"] for name, claim in built_in_tables().items()})
         return 0
@@ -135,7 +135,7 @@ def _report(args: argparse.Namespace) -> Report:
 
 
 def _of_lake(args: argparse.Namespace, statement: str) -> pd.DataFrame:
-    from tracelens.lake.ingest import ask
+    from tracelens.report.lake.ingest import ask
 
     refuse_unread(args, configure_query, "a lake", lambda name: name not in ("ready", "list", "output", "format"))
     return ask(Path(args.trace), statement)
@@ -160,7 +160,7 @@ def run_mcp(args: argparse.Namespace) -> int:
     Reads below the given folders only, writes nothing, needs no network. Needs the SDK: pip install
     'tracelens-perf[mcp]'.
     """
-    from tracelens.agents.tools import serve
+    from tracelens.cli.agents.tools import serve
 
     serve(args.root)
     return 0

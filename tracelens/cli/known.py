@@ -145,7 +145,7 @@ def run_record(args: argparse.Namespace) -> int:
 
     tracelens record --for "why is rank 3 slow"
     """
-    from tracelens.recording.recorder import QUESTIONS, question_of, snippet
+    from tracelens.report.recorder import QUESTIONS, question_of, snippet
 
     if args.list or args.question is None:
         for question in QUESTIONS:

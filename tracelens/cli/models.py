@@ -11,7 +11,7 @@ from typing import Any
 from tracelens.files.safe_text import json_safe
 from tracelens.files.say import emit, say, say_table
 from tracelens.predict.estimation.model_summary import ModelSummary, model_summary
-from tracelens.workload import ModelConfig
+from tracelens.predict.workload import ModelConfig
 
 _HEADER = ("name", "parameters", "active", "blocks", "cache B/token", "dtype", "label")
 

@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING
 
 from tracelens.errors import UsageError
 from tracelens.files.say import say
-from tracelens.lazy.records import dataclass
 from tracelens.option_fields import Renamed, arguments_of, filled_in, option, options_of, refuse_unread
 from tracelens.predict.projection.projection_options import ProjectOptions
+from tracelens.types.records import dataclass
 
 if TYPE_CHECKING:
     from tracelens.predict.projection.project import Result
@@ -133,7 +133,7 @@ def _project(args: argparse.Namespace) -> Result:
 
 def _launched(args: argparse.Namespace) -> argparse.Namespace:
     """With what the launch configuration says, where an option has its default; says what it did not read."""
-    from tracelens.workload.launch_files import read_launch
+    from tracelens.predict.workload.launch_files import read_launch
 
     found = read_launch(args.launch)
     options = dict(found.options)
@@ -275,8 +275,8 @@ def _run_batch(args: argparse.Namespace) -> int:
     from tracelens.laboratory.training_rows import ESTIMATES, RowOptions, project_rows
     from tracelens.predict.projection.frameworks import named
     from tracelens.predict.projection.project import constants_of
+    from tracelens.predict.workload.token_routing import Skew
     from tracelens.report.export import write_rows
-    from tracelens.workload.token_routing import Skew
 
     if args.output is None:
         raise UsageError("--batch needs -o FILE.csv")

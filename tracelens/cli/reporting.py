@@ -18,14 +18,14 @@ from tracelens.cli import add_executor, main, refuse_input
 from tracelens.errors import InputError, UsageError
 from tracelens.files.safe_text import trace_name
 from tracelens.files.say import Progress, emit, say
-from tracelens.lazy.records import dataclass
 from tracelens.option_fields import arguments_of, option, options_of, positive
 from tracelens.report import ReportOptions
+from tracelens.types.records import dataclass
 
 if TYPE_CHECKING:
+    from tracelens.predict.workload import ModelConfig
     from tracelens.report.rank_report import RankReport
     from tracelens.report.result import Report
-    from tracelens.workload import ModelConfig
 
 EXTENSION_FAILED = 5
 CONTRADICTION = 6
@@ -113,7 +113,7 @@ def _run(args: argparse.Namespace, output: Path) -> int:
 
 
 def _model(name: str) -> ModelConfig:
-    from tracelens.workload import ModelConfig  # 40 modules, and most reports name none
+    from tracelens.predict.workload import ModelConfig  # 40 modules, and most reports name none
 
     return ModelConfig.load(name)
 
@@ -234,8 +234,8 @@ def run_collectives(args: argparse.Namespace) -> int:
     from tracelens.analysis.idle.dependency_replay import NONE
     from tracelens.analysis.ranks.rank_comparison import compare_ranks
     from tracelens.analysis.ranks.rank_files import RankOptions, find_traces, job_folder
-    from tracelens.executors import open_executor
     from tracelens.extensions import load_extension
+    from tracelens.files.executors import open_executor
     from tracelens.files.remote import folder_beside
     from tracelens.report.rank_report import RankReport, refuse_foreign
 

@@ -9,8 +9,8 @@ from pathlib import Path
 from tracelens.cli import add_executor, refuse_input
 from tracelens.errors import UsageError
 from tracelens.files.say import Progress, say
-from tracelens.lazy.records import dataclass
 from tracelens.option_fields import arguments_of, comma_list, option, options_of, positive, whole
+from tracelens.types.records import dataclass
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,7 +33,7 @@ def run_anonymize(args: argparse.Namespace) -> int:
     hosts and unknown arguments go. All times, sizes and shapes stay: the report is the same but for names.
     """
     from tracelens.analysis.loaded_trace import load
-    from tracelens.excerpts.anonymize import anonymize
+    from tracelens.report.excerpts.anonymize import anonymize
 
     asked = options_of(TraceToTrace, args)
     refuse_input(asked.output, [asked.trace])
@@ -60,7 +60,7 @@ def run_convert(args: argparse.Namespace) -> int:
     behind; .et (Chakra, for network simulators), .parquet, .arrow. What the recording does not have, the result does
     not have.
     """
-    from tracelens.excerpts.converting import convert
+    from tracelens.report.excerpts.converting import convert
     from tracelens.trace.reading.read import read_trace
 
     asked = options_of(ConvertCommand, args)
@@ -101,7 +101,7 @@ def run_fuse(args: argparse.Namespace) -> int:
         read_ranks,
     )
     from tracelens.analysis.ranks.rank_fusion import fuse_ranks
-    from tracelens.executors import open_executor
+    from tracelens.files.executors import open_executor
     from tracelens.files.remote import folder_beside
     from tracelens.trace.rewriting import EventFilter, parse_window
 
@@ -146,7 +146,7 @@ def run_perfetto(args: argparse.Namespace) -> int:
     """
     from tracelens.analysis.analyze import analyze
     from tracelens.analysis.loaded_trace import AnalysisOptions, load
-    from tracelens.excerpts.perfetto import write_perfetto
+    from tracelens.report.excerpts.perfetto import write_perfetto
 
     asked = options_of(TraceToTrace, args)
     refuse_input(asked.output, [asked.trace])
@@ -177,9 +177,9 @@ def run_replay(args: argparse.Namespace) -> int:
     the trace.
     """
     from tracelens.analysis.loaded_trace import load
-    from tracelens.excerpts.op_scripts import op_scripts, write_scripts
     from tracelens.files.remote import folder_beside
     from tracelens.files.safe_text import terminal_text, trace_name
+    from tracelens.report.excerpts.op_scripts import op_scripts, write_scripts
 
     asked = options_of(ReplayCommand, args)
     if asked.op is not None and asked.top is not None:
@@ -222,7 +222,7 @@ def run_slim(args: argparse.Namespace) -> int:
     The result is a Kineto trace: of steps, as if recording had begun with the first of them.
     """
     from tracelens.analysis.loaded_trace import load
-    from tracelens.excerpts.anonymize import Cut, slim
+    from tracelens.report.excerpts.anonymize import Cut, slim
 
     asked = options_of(SlimCommand, args)
     refuse_input(asked.output, [asked.trace])

@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING, Any
 from tracelens import option_fields
 from tracelens.errors import UsageError
 from tracelens.files.say import emit, say
-from tracelens.lazy.records import dataclass
 from tracelens.option_fields import add_options, byte_count, duration_in, integer, option
 from tracelens.predict.routing.config import (
     MESH_ONLY,
@@ -29,12 +28,13 @@ from tracelens.predict.routing.config import (
     read_config,
     settled,
 )
+from tracelens.types.records import dataclass
 
 if TYPE_CHECKING:
-    from tracelens.network.ports import Ports
-    from tracelens.network.topology import Topology
+    from tracelens.predict.network.ports import Ports
+    from tracelens.predict.network.topology import Topology
     from tracelens.predict.routing.exchange import RouteResult, Routing
-    from tracelens.workload.expert_placement import Placement
+    from tracelens.predict.workload.expert_placement import Placement
 
 
 def _rules(text: str) -> str:
@@ -180,7 +180,7 @@ def _check_seed(args: argparse.Namespace, config: dict[str, Any], *, is_cluster:
 
 def _routing(args: argparse.Namespace, values: dict[str, Any], fallback: str) -> Routing:
     from tracelens.predict.routing.exchange import Routing
-    from tracelens.workload.token_routing import Skew
+    from tracelens.predict.workload.token_routing import Skew
 
     return Routing(
         tokens=values["tokens"],
@@ -197,8 +197,8 @@ def _routing(args: argparse.Namespace, values: dict[str, Any], fallback: str) ->
 
 
 def _placement(args: argparse.Namespace, values: dict[str, Any]) -> Placement:
-    from tracelens.workload.expert_placement import Placement
-    from tracelens.workload.token_routing import read_numbers
+    from tracelens.predict.workload.expert_placement import Placement
+    from tracelens.predict.workload.token_routing import read_numbers
 
     experts, ranks = values["experts"], values["ranks"]
     if args.placement == "contiguous":
@@ -212,7 +212,7 @@ def _placement(args: argparse.Namespace, values: dict[str, Any]) -> Placement:
 
 
 def _on_mesh(args: argparse.Namespace, values: dict[str, Any], config: dict[str, Any]) -> RouteResult:
-    from tracelens.network.packets import MeshRules
+    from tracelens.predict.network.packets import MeshRules
     from tracelens.predict.routing.config import BYTES_PER_MS_IN_GB_S
     from tracelens.predict.routing.exchange import MeshScenario, route_mesh
 
@@ -286,7 +286,7 @@ def _given(args: argparse.Namespace, config: dict[str, Any]) -> dict[str, Any]:
 
 
 def _ports(args: argparse.Namespace, values: dict[str, Any], config: dict[str, Any]) -> tuple[Ports, Topology | None]:
-    from tracelens.network.ports import Ports
+    from tracelens.predict.network.ports import Ports
     from tracelens.predict.routing.route import cluster_system
 
     packets: dict[str, Any] = {"overlap": values["overlap"] or 1.0}

@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING
 
 from tracelens.errors import UsageError
 from tracelens.files.say import Progress, say
-from tracelens.lazy.records import dataclass
 from tracelens.option_fields import arguments_of, integer, option, options_of, positive
 from tracelens.predict.projection.projection_options import SearchOptions
+from tracelens.types.records import dataclass
 
 if TYPE_CHECKING:
     from tracelens.predict.projection.search.request import Answer, Request
@@ -110,8 +110,8 @@ def _write(found: Answer, args: argparse.Namespace) -> None:
 
 
 def _run_sweep(request: Request, args: argparse.Namespace) -> int:
-    from tracelens.executors import open_executor
     from tracelens.files.data_table import read_table
+    from tracelens.files.executors import open_executor
     from tracelens.predict.projection.search.request import parse_axes, points, sweep
     from tracelens.report.charts import write_plots
     from tracelens.report.export import write_frame

@@ -17,9 +17,9 @@ from typing import TYPE_CHECKING, Any
 from tracelens import option_fields
 from tracelens.errors import UsageError
 from tracelens.files.say import emit, say
-from tracelens.lazy.records import dataclass
 from tracelens.option_fields import arguments_of, filled_in, hint, option, options_of, refuse_unread
 from tracelens.predict.serving.serving_options import TOKENS, DeploymentOptions, EngineOptions, ServingConfig, names_of
+from tracelens.types.records import dataclass
 
 if TYPE_CHECKING:
     from tracelens.laboratory.scenarios import ScenarioComparison

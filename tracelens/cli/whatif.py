@@ -15,13 +15,13 @@ from typing import TYPE_CHECKING
 
 from tracelens import option_fields
 from tracelens.cli import refuse_input
+from tracelens.comparison.whatif.what_if_options import WhatIfOptions
 from tracelens.files.say import emit, say
-from tracelens.lazy.records import dataclass
 from tracelens.option_fields import arguments_of, option, options_of
-from tracelens.whatif.what_if_options import WhatIfOptions
+from tracelens.types.records import dataclass
 
 if TYPE_CHECKING:
-    from tracelens.whatif.what_if import WhatIf
+    from tracelens.comparison.whatif.what_if import WhatIf
 
 _ROWS, _CAUSES = 10, 4
 
@@ -42,8 +42,8 @@ configure = arguments_of(WhatIfCommand)
 
 
 def run(args: argparse.Namespace) -> int:
+    from tracelens.comparison.whatif.what_if import what_if
     from tracelens.files.safe_text import terminal_text
-    from tracelens.whatif.what_if import what_if
 
     if args.output is not None:
         refuse_input(args.output, [args.trace])
@@ -62,7 +62,7 @@ def run(args: argparse.Namespace) -> int:
 
 def _interval(found: WhatIf) -> str:
     """Between which times the step is, in ms; in percent where these are the same in ms."""
-    from tracelens.units import shown_ms
+    from tracelens.types.units import shown_ms
 
     if not found.low_us < found.high_us:
         without = "90 %: the same" if found.is_estimated else "nothing in it is estimated: no interval"
@@ -76,7 +76,7 @@ def _interval(found: WhatIf) -> str:
 
 def _lines(found: WhatIf) -> Iterator[str]:
     from tracelens.files.safe_text import clipped, trace_name
-    from tracelens.units import shown_ms, shown_percent
+    from tracelens.types.units import shown_ms, shown_percent
 
     what = "step" if found.has_steps else "window"
     before, after = found.before.step_us, found.after.step_us

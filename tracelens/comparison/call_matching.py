@@ -39,7 +39,7 @@ from tracelens.comparison.sides import (
     call_role,
     family,
 )
-from tracelens.lazy.records import dataclass
+from tracelens.types.records import dataclass
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

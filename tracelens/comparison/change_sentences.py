@@ -49,8 +49,8 @@ from tracelens.comparison.measured_rows import Intervals
 from tracelens.comparison.places import QUANTIZED, SAME, SAME_PLACE, SAME_WORK
 from tracelens.comparison.sides import ATTENTION, COMMUNICATION, COPY, PRODUCT, Side, different, family, role, row_role
 from tracelens.files.safe_text import clipped
-from tracelens.lazy.records import dataclass
-from tracelens.units import count_text, signed_ms, slower_text
+from tracelens.types.records import dataclass
+from tracelens.types.units import count_text, signed_ms, slower_text
 
 #: Relative difference from which two counts or amounts of work are not the same.
 _DIFFERS = 0.005

@@ -24,7 +24,7 @@ from tracelens.comparison.sides import UNKNOWN_DEVICE, Recorded, Side
 from tracelens.extensions import load_extension
 from tracelens.hardware import HardwareSpec
 from tracelens.option_fields import made, takes
-from tracelens.units import NS_PER_MS
+from tracelens.types.units import NS_PER_MS
 
 #: Share of a side's kernel time that must be matched for the two to be taken for the same thing.
 _LEAST_IN_COMMON = 0.5

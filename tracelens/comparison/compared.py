@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tracelens.lazy.records import dataclass
+from tracelens.types.records import dataclass
 
 #: The category of time in which a device ran nothing.
 IDLE = "(idle)"

@@ -11,8 +11,8 @@ from pathlib import Path
 from tracelens.comparison.compared import ComparedRow, Comparison, GateResult
 from tracelens.comparison.sides import COMMUNICATION, row_role
 from tracelens.errors import NothingToAnalyzeError, UsageError
-from tracelens.lazy.records import dataclass
 from tracelens.option_fields import option
+from tracelens.types.records import dataclass
 
 #: Bounds of the change of some rows together, in ms; None where nothing is known of it.
 Bounds = Callable[[Sequence[int]], tuple[float, float] | None]

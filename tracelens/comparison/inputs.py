@@ -23,7 +23,7 @@ from tracelens.files.atomic_write import write_whole
 from tracelens.files.documents import is_report, json_decoded, json_encoded, report_ops
 from tracelens.files.memory_limit import before_reading
 from tracelens.files.safe_text import json_safe
-from tracelens.units import BYTES_PER_MB, FLOPS_PER_GFLOP, NS_PER_US
+from tracelens.types.units import BYTES_PER_MB, FLOPS_PER_GFLOP, NS_PER_US
 
 #: Version 1 called the columns of ops otherwise.
 _SCHEMAS = ("tracelens.report/2", "tracelens.report/1")

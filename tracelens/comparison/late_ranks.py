@@ -23,8 +23,8 @@ from tracelens.comparison.compared import (
 )
 from tracelens.comparison.measured_rows import MeasuredSide, Noise
 from tracelens.comparison.sides import COMMUNICATION, Floats, role, row_role
-from tracelens.lazy.records import dataclass
-from tracelens.units import NS_PER_MS
+from tracelens.types.records import dataclass
+from tracelens.types.units import NS_PER_MS
 
 #: Share of the change of communication that waiting must be to be its cause.
 _LEAST_SHARE = 0.5

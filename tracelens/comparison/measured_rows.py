@@ -16,8 +16,8 @@ from tracelens.analysis.intervals import Ints
 from tracelens.comparison.call_matching import Numbered
 from tracelens.comparison.compared import KernelShare, RowSide, on_grid
 from tracelens.comparison.sides import COMMUNICATION, COPY, Call, CallWork, Floats, by_step, call_role, weights
-from tracelens.lazy.records import dataclass
-from tracelens.units import NS_PER_MS, NS_PER_US, TERA_PER_S_IN_PER_US
+from tracelens.types.records import dataclass
+from tracelens.types.units import NS_PER_MS, NS_PER_US, TERA_PER_S_IN_PER_US
 
 #: Share of repetitions whose interval holds the true change.
 CONFIDENCE = 0.99

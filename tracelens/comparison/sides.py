@@ -13,7 +13,7 @@ import numpy.typing as npt
 
 from tracelens.analysis.intervals import Ints
 from tracelens.comparison.compared import IDLE
-from tracelens.lazy.records import dataclass
+from tracelens.types.records import dataclass
 
 if TYPE_CHECKING:
     from tracelens.comparison.compared import ComparedRow

@@ -27,9 +27,9 @@ from tracelens.backends.chain import chain
 from tracelens.comparison.compared import IDLE
 from tracelens.comparison.sides import COMMUNICATION, UNKNOWN_DEVICE, Call, CallWork, Floats, Recorded, role
 from tracelens.errors import NothingToAnalyzeError
-from tracelens.lazy.records import dataclass
-from tracelens.signature import OpSignature, recorded_text
 from tracelens.trace.table import Kind, TraceTable
+from tracelens.types.records import dataclass
+from tracelens.types.signature import OpSignature, recorded_text
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

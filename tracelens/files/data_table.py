@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 from tracelens.errors import InputError, OutputError
 from tracelens.files.atomic_write import whole_file
 from tracelens.files.memory_limit import before_reading, end_stage
-from tracelens.lazy.records import dataclass
+from tracelens.types.records import dataclass
 
 if TYPE_CHECKING:
     import numpy as np

@@ -20,7 +20,7 @@ import orjson
 from tracelens.errors import InputError, TracelensError
 from tracelens.files.data_table import LARGEST, SMALLEST, reason, shown
 from tracelens.files.memory_limit import before_reading, unrefused
-from tracelens.units import BYTES_PER_MB, FLOPS_PER_GFLOP
+from tracelens.types.units import BYTES_PER_MB, FLOPS_PER_GFLOP
 
 if TYPE_CHECKING:
     import numpy as np

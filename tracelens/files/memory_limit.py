@@ -15,7 +15,7 @@ from pathlib import Path
 from types import FrameType
 
 from tracelens.errors import InputError
-from tracelens.lazy.records import dataclass
+from tracelens.types.records import dataclass
 
 try:
     import resource

@@ -14,10 +14,10 @@ from collections.abc import Iterator, Mapping
 from types import MappingProxyType
 from typing import Any, ClassVar, TypeVar
 
-from tracelens.dtypes import CALIBRATED, DType
 from tracelens.errors import UsageError
 from tracelens.files.documents import FigureTable
-from tracelens.lazy.records import dataclass
+from tracelens.types.dtypes import CALIBRATED, DType
+from tracelens.types.records import dataclass
 
 RATES = frozenset(d.rate for d in DType if d.rate is not None)
 

@@ -9,11 +9,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import TypeVar
 
-from tracelens.device_properties import DeviceProperties
 from tracelens.hardware.device_figures import Hbm, Link, Match, Rate
 from tracelens.hardware.spec import HardwareSpec
-from tracelens.lazy.records import dataclass
-from tracelens.units import BYTES_PER_GIB
+from tracelens.types.device_properties import DeviceProperties
+from tracelens.types.records import dataclass
+from tracelens.types.units import BYTES_PER_GIB
 
 V = TypeVar("V")
 

@@ -14,7 +14,6 @@ from dataclasses import field, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
-from tracelens.dtypes import DType, Precision
 from tracelens.errors import InputError, UsageError
 from tracelens.files.documents import FigureTable, normalized, parsed
 from tracelens.hardware import device_figures
@@ -30,7 +29,8 @@ from tracelens.hardware.device_figures import (
     MatrixCores,
     Rate,
 )
-from tracelens.lazy.records import dataclass
+from tracelens.types.dtypes import DType, Precision
+from tracelens.types.records import dataclass
 
 FOLDER = Path(__file__).resolve().parent / "devices"
 # Data sheets headline the 2:4-sparse rate, twice the dense one; rounding stays well below this.

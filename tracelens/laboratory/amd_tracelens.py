@@ -25,17 +25,17 @@ from math import prod
 from types import ModuleType
 from typing import Any, ClassVar, cast
 
-from tracelens.dtypes import DType
 from tracelens.errors import UsageError
 from tracelens.extensions import TREE_HOOK
-from tracelens.lazy.records import dataclass
 from tracelens.perf_models.base import CategoryOf, PerfModel, traced_as
 from tracelens.perf_models.collective import COMBINE, DISPATCH, EPComm, given_tokens
 from tracelens.perf_models.gemm import GEMM, GroupedGEMM
 from tracelens.perf_models.normalization import Normalization
 from tracelens.perf_models.sdpa import SDPA
 from tracelens.registry import mark
-from tracelens.signature import OpSignature
+from tracelens.types.dtypes import DType
+from tracelens.types.records import dataclass
+from tracelens.types.signature import OpSignature
 
 #: The package that such files import from.
 PACKAGE = "TraceLens"

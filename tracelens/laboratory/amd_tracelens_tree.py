@@ -21,7 +21,6 @@ from tracelens.analysis.reading.added_ops import forward_rows, rows_of_ops
 from tracelens.analysis.reading.catalog import Catalog
 from tracelens.extensions import TREE_HOOK, TimeLimitError, time_limit
 from tracelens.registry import Claim
-from tracelens.signature import OpSignature, freeze
 from tracelens.trace.links import ENGINE_PREFIX
 from tracelens.trace.narrow_columns import Column
 from tracelens.trace.table import (
@@ -34,6 +33,7 @@ from tracelens.trace.table import (
     made_event,
     with_rows,
 )
+from tracelens.types.signature import OpSignature, freeze
 
 #: Processor time for one hook: on a trace of a million events the one of TraceLens' own example takes a tenth of it.
 HOOK_LIMIT_S = 60.0

@@ -31,7 +31,6 @@ from tracelens.files.data_table import (
     read_table,
     shown,
 )
-from tracelens.lazy.records import dataclass
 from tracelens.option_fields import BACKENDS
 from tracelens.predict.serving import engines
 from tracelens.predict.serving.costs import StepCost
@@ -45,7 +44,8 @@ from tracelens.predict.serving.deployment import (
 )
 from tracelens.predict.serving.requests import LONGEST, Requests
 from tracelens.predict.serving.simulation import Options, Outcome, simulate
-from tracelens.workload import ModelConfig
+from tracelens.predict.workload import ModelConfig
+from tracelens.types.records import dataclass
 
 FS_PER_MS = 10**12
 #: Requests, tokens and ranks of a row.

@@ -13,9 +13,9 @@ from typing import Any
 import numpy as np
 
 from tracelens.errors import UsageError
-from tracelens.lazy.records import dataclass
-from tracelens.network.packets import MeshRules, PacketTimes
-from tracelens.workload.token_routing import RoutingTable
+from tracelens.predict.network.packets import MeshRules, PacketTimes
+from tracelens.predict.workload.token_routing import RoutingTable
+from tracelens.types.records import dataclass
 
 _LINE = "-" * 15
 _IDLE, _FORWARD, _BACKWARD = 0, 1, -1

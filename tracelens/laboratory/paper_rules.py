@@ -23,10 +23,10 @@ import numpy.typing as npt
 
 from tracelens.errors import UsageError
 from tracelens.laboratory.paper_systems import Candidates, PaperSystem, enumerate_candidates, paper_shape, paper_system
-from tracelens.lazy.records import dataclass
 from tracelens.predict.projection.projection_options import STRATEGIES, PaperAttention, Strategy
 from tracelens.predict.projection.search import Constraints, Feasible
 from tracelens.predict.projection.search.space import Shape, distinct
+from tracelens.types.records import dataclass
 
 Floats = npt.NDArray[np.float64]
 Repair = Literal["layernorm", "pipeline", "all_reduce"]

@@ -24,14 +24,12 @@ import numpy as np
 import numpy.typing as npt
 
 from tracelens.backends.base import System
-from tracelens.dtypes import DType
 from tracelens.errors import InputError, UsageError
 from tracelens.files.data_table import Number
 from tracelens.files.documents import expected, json_of
 from tracelens.hardware.device_figures import Hbm, Link
 from tracelens.hardware.spec import HardwareSpec
-from tracelens.lazy.records import dataclass
-from tracelens.network.topology import Protocol, Rates, Tier, TierLink, Topology
+from tracelens.predict.network.topology import Protocol, Rates, Tier, TierLink, Topology
 from tracelens.predict.projection.projection_options import Strategy
 from tracelens.predict.projection.search.space import MIN_SHARD, Ints, Shape, divisors, given_shape, summa_blocks
 from tracelens.predict.projection.search.systems import (
@@ -42,8 +40,10 @@ from tracelens.predict.projection.search.systems import (
     scaled,
     with_figures,
 )
-from tracelens.units import BYTES_PER_GB, BYTES_PER_GIB, US_PER_S
-from tracelens.workload.blocks import DENSE_LAYER
+from tracelens.predict.workload.blocks import DENSE_LAYER
+from tracelens.types.dtypes import DType
+from tracelens.types.records import dataclass
+from tracelens.types.units import BYTES_PER_GB, BYTES_PER_GIB, US_PER_S
 
 #: Whose kernels' efficiencies the paper's devices have under the corrected rules.
 _LIKE = {"A100": "a100-sxm-80gb", "H200": "h200-sxm", "B200": "b200", "B200-next": "b200"}

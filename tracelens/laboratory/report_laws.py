@@ -17,10 +17,10 @@ from tracelens.analysis.sheets import coll_analysis, device_timeline, perf_summa
 from tracelens.analysis.sheets.priced_calls import UNLINKED_NAME
 from tracelens.analysis.verdict.summary import Finding, Said, Summary
 from tracelens.laboratory.plain_reading import PlainTrace, kernel_totals, parts, step_spans, union
-from tracelens.lazy.records import dataclass
 from tracelens.trace.links import LinkedBy
 from tracelens.trace.table import Recorder
-from tracelens.units import NS_PER_US
+from tracelens.types.records import dataclass
+from tracelens.types.units import NS_PER_US
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -11,13 +11,13 @@ from pathlib import Path
 from types import CodeType
 
 from tracelens.backends import System
-from tracelens.lazy.records import dataclass
 from tracelens.predict.serving.costs import StepCost
 from tracelens.predict.serving.deployment import Deployment, Parallelism
 from tracelens.predict.serving.metrics import differences, summary
 from tracelens.predict.serving.requests import Arrivals, Lengths, Requests, Workload
 from tracelens.predict.serving.simulation import Options, Outcome, simulate
-from tracelens.workload import ModelConfig
+from tracelens.predict.workload import ModelConfig
+from tracelens.types.records import dataclass
 
 #: The metrics that are compared one by one.
 COMPARED = ("ttft_mean_ms", "tpot_mean_ms", "e2e_mean_ms", "requests_per_s", "output_tokens_per_s", "completed")

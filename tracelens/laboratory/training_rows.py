@@ -18,21 +18,21 @@ from importlib.resources import files
 from typing import Any
 
 from tracelens.backends.base import System, system_of
-from tracelens.dtypes import TRAINED, Precision, spelled_type
 from tracelens.errors import InputError, TracelensError, UsageError
 from tracelens.files.data_table import Headings, Number, is_file_name, is_unsaid, number, shown
 from tracelens.files.say import told
-from tracelens.lazy.records import dataclass
 from tracelens.option_fields import BACKENDS
 from tracelens.predict.projection.frameworks import Framework
 from tracelens.predict.projection.from_measured import Anchor
 from tracelens.predict.projection.schedules import schedules
 from tracelens.predict.projection.step import Projection, project
-from tracelens.training_options import MODULES, Dispatcher, Graphs, Recompute
-from tracelens.units import US_PER_S
-from tracelens.workload.model_config import ModelConfig
-from tracelens.workload.parallel_config import ParallelConfig
-from tracelens.workload.token_routing import UNIFORM, Skew
+from tracelens.predict.workload.model_config import ModelConfig
+from tracelens.predict.workload.parallel_config import ParallelConfig
+from tracelens.predict.workload.token_routing import UNIFORM, Skew
+from tracelens.predict.workload.training_options import MODULES, Dispatcher, Graphs, Recompute
+from tracelens.types.dtypes import TRAINED, Precision, spelled_type
+from tracelens.types.records import dataclass
+from tracelens.types.units import US_PER_S
 
 _TABLES: Mapping[str, Any] = tomllib.loads(
     files(__package__).joinpath("training_tables.toml").read_text(encoding="utf-8")

@@ -77,7 +77,7 @@ from tracelens.perf_models.reduce import CrossEntropy, CrossEntropyBackward, Red
 from tracelens.perf_models.sdpa import SDPA, SDPABackward
 from tracelens.perf_models.surroundings import BackwardOf, BackwardPairs, InnerOp, OpCall, holds_ops
 from tracelens.registry import Registry
-from tracelens.signature import OpSignature
+from tracelens.types.signature import OpSignature
 
 find_moved_modules()
 

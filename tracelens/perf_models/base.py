@@ -17,11 +17,11 @@ from typing import Any, ClassVar, NamedTuple, TypeAlias, TypeVar, get_args, get_
 import numpy as np
 import numpy.typing as npt
 
-from tracelens.dtypes import DType
-from tracelens.lazy.records import dataclass
 from tracelens.perf_models.kernels import ComputeType
 from tracelens.registry import Claim, Mark, mark
-from tracelens.signature import OpSignature, Shape
+from tracelens.types.dtypes import DType
+from tracelens.types.records import dataclass
+from tracelens.types.signature import OpSignature, Shape
 
 F = TypeVar("F", bound=Callable[..., Any])
 Kind = TypeVar("Kind", bound="PerfModel")

@@ -6,11 +6,11 @@ from dataclasses import replace
 from math import prod
 from typing import Any, ClassVar
 
-from tracelens.dtypes import DType
 from tracelens.errors import SignatureError, UsageError
-from tracelens.lazy.records import dataclass
 from tracelens.perf_models.base import CategoryOf, PerfModel, Shown, bind, total_bytes, traced_as, traced_name
-from tracelens.signature import OpSignature
+from tracelens.types.dtypes import DType
+from tracelens.types.records import dataclass
+from tracelens.types.signature import OpSignature
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

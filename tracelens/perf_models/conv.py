@@ -7,9 +7,7 @@ from dataclasses import replace
 from math import log2, prod
 from typing import Any, ClassVar
 
-from tracelens.dtypes import DType
 from tracelens.errors import SignatureError
-from tracelens.lazy.records import dataclass
 from tracelens.perf_models.base import (
     Like,
     Moved,
@@ -35,7 +33,9 @@ from tracelens.perf_models.surroundings import (
     gradient_of,
     launch_of,
 )
-from tracelens.signature import OpSignature, Shape
+from tracelens.types.dtypes import DType
+from tracelens.types.records import dataclass
+from tracelens.types.signature import OpSignature, Shape
 
 # Strides and paddings that are looked for.
 _MOST_STRIDE = 64

@@ -7,9 +7,7 @@ from collections.abc import Iterable
 from math import ceil, prod
 from typing import Any, ClassVar
 
-from tracelens.dtypes import DType
 from tracelens.errors import SignatureError
-from tracelens.lazy.records import dataclass
 from tracelens.perf_models.base import (
     Moved,
     PerfModel,
@@ -23,7 +21,9 @@ from tracelens.perf_models.base import (
 )
 from tracelens.perf_models.elementwise import Operand, broadcast, operand
 from tracelens.perf_models.surroundings import Launch, caller_of, copied_list_types, copied_type, gradient_of, launch_of
-from tracelens.signature import OpSignature, Shape
+from tracelens.types.dtypes import DType
+from tracelens.types.records import dataclass
+from tracelens.types.signature import OpSignature, Shape
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

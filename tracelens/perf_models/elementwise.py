@@ -10,9 +10,7 @@ from functools import partial
 from math import ceil, prod
 from typing import Any, ClassVar
 
-from tracelens.dtypes import DType
 from tracelens.errors import SignatureError
-from tracelens.lazy.records import dataclass
 from tracelens.perf_models.base import (
     Moved,
     PerfModel,
@@ -29,7 +27,9 @@ from tracelens.perf_models.base import (
     traced_name,
 )
 from tracelens.perf_models.surroundings import KERNEL, filled_type, launch_of, list_type
-from tracelens.signature import OpSignature, Shape
+from tracelens.types.dtypes import DType
+from tracelens.types.records import dataclass
+from tracelens.types.signature import OpSignature, Shape
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -8,9 +8,7 @@ from itertools import zip_longest
 from math import nan, prod
 from typing import Any, ClassVar, NamedTuple
 
-from tracelens.dtypes import DType
 from tracelens.errors import SignatureError
-from tracelens.lazy.records import dataclass
 from tracelens.perf_models.base import (
     Like,
     Moved,
@@ -28,7 +26,9 @@ from tracelens.perf_models.base import (
     traced_as,
     with_fields_of,
 )
-from tracelens.signature import OpSignature, Shape
+from tracelens.types.dtypes import DType
+from tracelens.types.records import dataclass
+from tracelens.types.signature import OpSignature, Shape
 
 
 class Product(NamedTuple):

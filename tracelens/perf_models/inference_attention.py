@@ -10,13 +10,13 @@ from dataclasses import fields
 from math import inf, prod
 from typing import Any, ClassVar, TypeVar
 
-from tracelens.dtypes import DType
 from tracelens.errors import SignatureError
-from tracelens.lazy.records import dataclass
 from tracelens.perf_models.base import Like, Moved, PerfModel, resolved, traced_name, with_fields_of
 from tracelens.perf_models.sdpa import SDPA, AttentionRequests, SDPABackward, attended_pairs, attention_flops
 from tracelens.registry import mark
-from tracelens.signature import OpSignature
+from tracelens.types.dtypes import DType
+from tracelens.types.records import dataclass
+from tracelens.types.signature import OpSignature
 
 F = TypeVar("F", bound=Callable[..., Any])
 

@@ -14,10 +14,10 @@ from functools import cache, lru_cache
 from importlib.resources import files
 from typing import Any
 
-from tracelens.dtypes import DType
 from tracelens.errors import UsageError
-from tracelens.lazy.records import dataclass
 from tracelens.registry import Mark
+from tracelens.types.dtypes import DType
+from tracelens.types.records import dataclass
 
 Words = tuple[str, ...]
 

@@ -9,15 +9,15 @@ from collections.abc import Sequence
 from math import prod
 from typing import Any, ClassVar
 
-from tracelens.dtypes import DType
 from tracelens.errors import SignatureError
-from tracelens.lazy.records import dataclass
 from tracelens.perf_models.base import Like, Moved, PerfModel, resolved, traced_as, traced_name
 from tracelens.perf_models.data_movement import Movement
 from tracelens.perf_models.elementwise import MX_GROUP, GroupQuant, quantized
 from tracelens.perf_models.gemm import Product, product_flops, widened
 from tracelens.perf_models.surroundings import InnerOp
-from tracelens.signature import OpSignature, Shape
+from tracelens.types.dtypes import DType
+from tracelens.types.records import dataclass
+from tracelens.types.signature import OpSignature, Shape
 
 #: What ``touched_experts`` takes for granted, as rows show it.
 UNIFORM_ROUTING = "uniform routing"

@@ -8,9 +8,7 @@ import re
 from math import prod
 from typing import Any, ClassVar, TypeVar
 
-from tracelens.dtypes import DType
 from tracelens.errors import SignatureError
-from tracelens.lazy.records import dataclass
 from tracelens.perf_models.base import (
     Like,
     Moved,
@@ -27,7 +25,9 @@ from tracelens.perf_models.base import (
     with_fields_of,
 )
 from tracelens.perf_models.surroundings import KERNEL, launch_of
-from tracelens.signature import OpSignature, Shape
+from tracelens.types.dtypes import DType
+from tracelens.types.records import dataclass
+from tracelens.types.signature import OpSignature, Shape
 
 N = TypeVar("N", bound="Normalization")
 # cuDNN's and MIOpen's kernels of batch normalization forward.

@@ -7,14 +7,14 @@ from __future__ import annotations
 from math import ceil, prod
 from typing import Any, ClassVar, Literal, TypeAlias
 
-from tracelens.dtypes import DType
 from tracelens.errors import SignatureError
-from tracelens.lazy.records import dataclass
 from tracelens.perf_models.base import Moved, PerfModel, bind, with_fields_of
 from tracelens.perf_models.gemm import Product
 from tracelens.perf_models.inference_attention import InferenceAttention
 from tracelens.perf_models.sdpa import SDPABackward
-from tracelens.signature import OpSignature
+from tracelens.types.dtypes import DType
+from tracelens.types.records import dataclass
+from tracelens.types.signature import OpSignature
 
 #: Matrices per layer and direction, by the number that cuDNN and MIOpen give a kind: ReLU, tanh, LSTM, GRU.
 _GATES = {0: 1, 1: 1, 2: 4, 3: 3}

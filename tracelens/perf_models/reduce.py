@@ -5,9 +5,7 @@ from __future__ import annotations
 from math import prod
 from typing import Any, ClassVar
 
-from tracelens.dtypes import DType
 from tracelens.errors import SignatureError
-from tracelens.lazy.records import dataclass
 from tracelens.perf_models.base import (
     Like,
     Moved,
@@ -20,7 +18,9 @@ from tracelens.perf_models.base import (
     with_fields_of,
 )
 from tracelens.perf_models.elementwise import Operand, operand
-from tracelens.signature import OpSignature, Shape
+from tracelens.types.dtypes import DType
+from tracelens.types.records import dataclass
+from tracelens.types.signature import OpSignature, Shape
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -6,9 +6,7 @@ from collections.abc import Callable
 from math import inf, prod
 from typing import Any, ClassVar, Literal, NamedTuple, TypeAlias, TypeVar
 
-from tracelens.dtypes import DType
 from tracelens.errors import SignatureError
-from tracelens.lazy.records import dataclass
 from tracelens.perf_models.base import (
     Like,
     Moved,
@@ -24,7 +22,9 @@ from tracelens.perf_models.base import (
     traced_name,
     with_fields_of,
 )
-from tracelens.signature import OpSignature
+from tracelens.types.dtypes import DType
+from tracelens.types.records import dataclass
+from tracelens.types.signature import OpSignature
 
 #: Which keys query ``i`` sees. ``top_left``: keys ``<= i`` (aten's ``is_causal``); ``bottom_right``: keys
 #: ``<= i + s_kv - s_q`` (flash-attn >= 2.1, whose changelog describes the change). They agree when the lengths do.

@@ -13,10 +13,10 @@ import re
 from collections.abc import Callable
 from typing import Any, TypeVar
 
-from tracelens.dtypes import DType
-from tracelens.lazy.records import dataclass
 from tracelens.registry import Mark, mark
-from tracelens.signature import OpSignature
+from tracelens.types.dtypes import DType
+from tracelens.types.records import dataclass
+from tracelens.types.signature import OpSignature
 
 #: Attributes of an op's signature under which bindings find what ``traced_as(asks=...)`` asked for.
 LAUNCH, GRADIENT, CALLER, FOLLOWER = "launch", "gradient", "caller", "follower"

@@ -16,15 +16,15 @@ import math
 import re
 from typing import Any, ClassVar
 
-from tracelens.dtypes import DType
 from tracelens.errors import SignatureError
-from tracelens.lazy.records import dataclass
 from tracelens.perf_models.base import PerfModel, distinct_elements, total_bytes, traced_as_pattern
 from tracelens.perf_models.conv import Conv, convolved
 from tracelens.perf_models.gemm import GEMM
 from tracelens.perf_models.surroundings import GRID, launch_of
-from tracelens.signature import OpSignature, Shape
-from tracelens.units import BYTES_PER_MB
+from tracelens.types.dtypes import DType
+from tracelens.types.records import dataclass
+from tracelens.types.signature import OpSignature, Shape
+from tracelens.types.units import BYTES_PER_MB
 
 # Operations per element of the iteration space, by ATen op name. Moving data is 0. A transcendental function counts as
 # the handful of operations its polynomial takes; the convention is the one of existing reports of this kind.

@@ -9,15 +9,15 @@ from typing import TYPE_CHECKING, Any
 
 from tracelens import option_fields
 from tracelens.extensions import ExtensionSpec
-from tracelens.lazy.records import dataclass
 from tracelens.option_fields import made, option, positive, takes, whole
 from tracelens.schema import KEYS, TRACELENS
+from tracelens.types.records import dataclass
 
 if TYPE_CHECKING:
     from tracelens.analysis.loaded_trace import Trace
     from tracelens.hardware import HardwareSpec
+    from tracelens.predict.workload import ModelConfig
     from tracelens.report.result import Report
-    from tracelens.workload import ModelConfig
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -136,7 +136,7 @@ def report(trace: Trace | str | PathLike[str], options: ReportOptions | None = N
     asked = made(ReportOptions, given, options)
     work = None
     if asked.model is not None:
-        from tracelens.workload import ModelConfig
+        from tracelens.predict.workload import ModelConfig
 
         config = asked.model if isinstance(asked.model, ModelConfig) else ModelConfig.load(asked.model)
         work = StepWork(

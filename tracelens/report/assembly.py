@@ -22,10 +22,10 @@ from tracelens.analysis.verdict.summary import Notice
 from tracelens.errors import InputError, UsageError
 from tracelens.files.atomic_write import write_whole
 from tracelens.files.cells import frame_csv
-from tracelens.lazy.records import dataclass
 from tracelens.registry import Claim, Registry
 from tracelens.schema import KEYS, MS, PARAMETER_PREFIX, TRACELENS, ColumnSet, TableColumn, column_for, split_statistic
-from tracelens.units import US_PER_MS
+from tracelens.types.records import dataclass
+from tracelens.types.units import US_PER_MS
 
 if TYPE_CHECKING:
     import pandas as pd

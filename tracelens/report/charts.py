@@ -15,9 +15,9 @@ import numpy as np
 
 from tracelens.errors import UsageError
 from tracelens.files.atomic_write import whole_folder
-from tracelens.lazy.records import dataclass
 from tracelens.report.markup import COLORS, Content, Markup, joined, log_ticks, round_ticks, tag
-from tracelens.units import S_PER_DAY, shown_ms, shown_rate, shown_share
+from tracelens.types.records import dataclass
+from tracelens.types.units import S_PER_DAY, shown_ms, shown_rate, shown_share
 
 if TYPE_CHECKING:
     import pandas as pd

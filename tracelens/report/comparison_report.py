@@ -23,7 +23,7 @@ from tracelens.files.safe_text import escaped_json, json_safe, short_kernel_name
 from tracelens.report.document import head, prose, section
 from tracelens.report.export import meanings
 from tracelens.report.markup import Content, Markup, Section, framed, headings, joined, table, tag
-from tracelens.units import shown_percent, signed_ms
+from tracelens.types.units import shown_percent, signed_ms
 
 if TYPE_CHECKING:
     import pandas as pd

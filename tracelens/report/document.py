@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING
 
 from tracelens.files.cells import plain_values
 from tracelens.files.safe_text import short_kernel_name, terminal_text
-from tracelens.lazy.records import dataclass
 from tracelens.report.markup import Content, Markup, Section, framed, joined, tag
 from tracelens.report.markup import table as scrolled
 from tracelens.schema import column_title
-from tracelens.units import shown_figure
+from tracelens.types.records import dataclass
+from tracelens.types.units import shown_figure
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Any
 
 from tracelens.analysis.reading.process_groups import EVERY_ROW
 from tracelens.analysis.verdict.summary import DeviceSummary, SummaryFigure
-from tracelens.dtypes import DType
 from tracelens.files.cells import plain_value
-from tracelens.lazy.records import dataclass
 from tracelens.perf_models.base import PerfModel
+from tracelens.types.dtypes import DType
+from tracelens.types.records import dataclass
 
 if TYPE_CHECKING:
     import pandas as pd

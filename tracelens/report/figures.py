@@ -24,7 +24,7 @@ from tracelens.backends.base import bound_name
 from tracelens.files.cells import Value, plain_values
 from tracelens.files.safe_text import clipped, display_width, short_kernel_name, terminal_text
 from tracelens.files.say import terminal_width
-from tracelens.units import GB_PER_TB, shown_figure, shown_ms, shown_percent, shown_rate, shown_share
+from tracelens.types.units import GB_PER_TB, shown_figure, shown_ms, shown_percent, shown_rate, shown_share
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from tracelens.report.charts import bars, line_chart
 from tracelens.report.document import Document, heat_map, section, table
 from tracelens.report.markup import Section, tag
-from tracelens.units import US_PER_MS
+from tracelens.types.units import US_PER_MS
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -45,7 +45,6 @@ from tracelens.analysis.verdict.summary import DeviceSummary, Summary
 from tracelens.files.cells import plain_columns
 from tracelens.files.documents import json_encoded
 from tracelens.files.safe_text import short_kernel_name
-from tracelens.lazy.records import dataclass
 from tracelens.report import page_sections
 from tracelens.report.assembly import Analyzed, Sheet, by_title, make_sheet
 from tracelens.report.charts import color_classes
@@ -55,6 +54,7 @@ from tracelens.report.figures import scope_text, steps_text
 from tracelens.report.markup import Markup, asset, framed, tag
 from tracelens.report.page_tables import COLLECTIVES, CPU_OPS, KERNELS, OPS, PageTable, page_table
 from tracelens.trace.table import Kind, TraceTable
+from tracelens.types.records import dataclass
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

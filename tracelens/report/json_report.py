@@ -23,9 +23,9 @@ from tracelens.files.atomic_write import write_whole
 from tracelens.files.cells import Value, plain_records, plain_tree, plain_values
 from tracelens.files.documents import json_encoded
 from tracelens.files.safe_text import escaped_json, json_safe, terminal_text
-from tracelens.lazy.records import dataclass
 from tracelens.report.figures import bound_sentence, first_fix
-from tracelens.units import US_PER_S
+from tracelens.types.records import dataclass
+from tracelens.types.units import US_PER_S
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -65,7 +65,7 @@ def json_bytes(summary: Summary, ops: pd.DataFrame | None, views: Mapping[str, p
 
 def schema() -> Json:
     """The JSON Schema of the document."""
-    text = resources.files("tracelens").joinpath("schemas", "report.schema.json").read_bytes()
+    text = resources.files("tracelens.report").joinpath("schemas", "report.schema.json").read_bytes()
     loaded: Json = orjson.loads(text)
     return loaded
 

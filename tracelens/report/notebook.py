@@ -15,7 +15,7 @@ from tracelens.report import page_sections
 from tracelens.report.assembly import Sheet
 from tracelens.report.charts import color_classes
 from tracelens.report.markup import COLORS, Markup, asset, joined, tag
-from tracelens.units import NS_PER_MS, US_PER_MS
+from tracelens.types.units import NS_PER_MS, US_PER_MS
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -49,7 +49,7 @@ from tracelens.report.figures import (
 from tracelens.report.markup import Content, Markup, headings, joined, tag
 from tracelens.report.markup import table as scrolled
 from tracelens.report.page_tables import STATIC_ROWS, PageTable
-from tracelens.units import NS_PER_MS, NS_PER_US, US_PER_MS, shown_ms, shown_percent, shown_rate, shown_share
+from tracelens.types.units import NS_PER_MS, NS_PER_US, US_PER_MS, shown_ms, shown_percent, shown_rate, shown_share
 
 #: Lines of a list of notices; an extension can fail in very many ways.
 MAX_NOTICES = 40

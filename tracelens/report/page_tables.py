@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Any
 
 from tracelens.files.cells import Value, plain_value, plain_values
 from tracelens.files.safe_text import short_kernel_name
-from tracelens.lazy.records import dataclass
 from tracelens.report.document import breakable, shown_text
 from tracelens.report.markup import Markup, tag
 from tracelens.schema import TableColumn
+from tracelens.types.records import dataclass
 
 if TYPE_CHECKING:
     from tracelens.report.assembly import Sheet

@@ -15,12 +15,12 @@ import pandas as pd
 from tracelens.files.say import aligned, terminal_width
 from tracelens.predict.projection.frameworks import POOLED
 from tracelens.predict.projection.search.systems import AS_THEY_ARE
+from tracelens.predict.workload.memory import GRADIENT_BYTES, OPTIMIZER_BYTES, WEIGHT_BYTES
 from tracelens.report import charts
 from tracelens.report.charts import bars, legend, stacked_bars
 from tracelens.report.document import Document, picture, section, table
 from tracelens.report.markup import Markup, round_ticks, tag
-from tracelens.units import BYTES_PER_GB, US_PER_MS, shown_change, shown_percent
-from tracelens.workload.memory import GRADIENT_BYTES, OPTIMIZER_BYTES, WEIGHT_BYTES
+from tracelens.types.units import BYTES_PER_GB, US_PER_MS, shown_change, shown_percent
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -24,7 +24,7 @@ from tracelens.files.safe_text import clipped, escaped_json, json_safe, terminal
 from tracelens.files.say import aligned
 from tracelens.report.assembly import NamedSheets, refuse_folder, sheets_of
 from tracelens.schema import KEYS
-from tracelens.units import NS_PER_US, US_PER_MS, shown_figure
+from tracelens.types.units import NS_PER_US, US_PER_MS, shown_figure
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -107,7 +107,7 @@ class Report(NamedSheets):
 
         UsageError for a statement that does not run, and for a report that was not made from a trace.
         """
-        from tracelens.sql import query
+        from tracelens.files.sql import query
 
         return query(self.tables, statement)
 

@@ -19,7 +19,7 @@ from tracelens.predict.routing.exchange import RouteResult
 from tracelens.report.document import Document, section, table
 from tracelens.report.export import meanings
 from tracelens.report.markup import Markup, tag
-from tracelens.units import shown_figure, shown_percent
+from tracelens.types.units import shown_figure, shown_percent
 
 if TYPE_CHECKING:
     from tracelens.predict.routing.exchange import RouteResult

@@ -11,7 +11,7 @@ from tracelens.files.cells import frame_csv
 from tracelens.report.charts import bars, line_chart
 from tracelens.report.document import Document, section, table
 from tracelens.report.markup import Markup, tag
-from tracelens.units import MS_PER_S, shown_figure, shown_share
+from tracelens.types.units import MS_PER_S, shown_figure, shown_share
 
 if TYPE_CHECKING:
     import pandas as pd

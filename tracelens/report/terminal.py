@@ -9,7 +9,6 @@ from typing import TextIO
 
 from tracelens.analysis.verdict.summary import COMPLETE, Busy, CategoryRow, Summary, Unseen, Utilization
 from tracelens.files.safe_text import clipped, display_width, terminal_text, trace_name
-from tracelens.lazy.records import dataclass
 from tracelens.report.figures import (
     AT_ONCE,
     IDLE,
@@ -32,7 +31,8 @@ from tracelens.report.figures import (
     unseen_text,
     while_matrix_ops_run,
 )
-from tracelens.units import FLOPS_PER_TFLOP, shown_ms, shown_percent, shown_share
+from tracelens.types.records import dataclass
+from tracelens.types.units import FLOPS_PER_TFLOP, shown_ms, shown_percent, shown_share
 
 WIDTH = 80
 _BOLD, _DIM, _YELLOW, _RESET = "\x1b[1m", "\x1b[2m", "\x1b[33m", "\x1b[0m"

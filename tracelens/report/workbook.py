@@ -19,7 +19,6 @@ from tracelens.analysis.verdict.summary import STEPS, Steps, Summary, Utilizatio
 from tracelens.files.atomic_write import whole_file
 from tracelens.files.cells import Value, plain_columns, plain_values
 from tracelens.files.safe_text import is_formula_like, xml_text
-from tracelens.lazy.records import dataclass
 from tracelens.report.assembly import Sheet
 from tracelens.report.figures import (
     bound_sentence,
@@ -49,7 +48,8 @@ from tracelens.report.xlsx_file import (
     write_xlsx,
 )
 from tracelens.schema import TableColumn
-from tracelens.units import FLOPS_PER_TFLOP
+from tracelens.types.records import dataclass
+from tracelens.types.units import FLOPS_PER_TFLOP
 
 PERCENT, _MS = "0.0%", "#,##0.000"
 

@@ -17,7 +17,7 @@ from zipfile import ZIP_DEFLATED, ZipFile, ZipInfo
 
 from tracelens.files.cells import LARGEST_EXACT, Value, plain_values
 from tracelens.files.safe_text import is_formula_like, xml_text
-from tracelens.lazy.records import dataclass
+from tracelens.types.records import dataclass
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -9,8 +9,8 @@ from enum import IntEnum
 import numpy as np
 import numpy.typing as npt
 
-from tracelens.lazy.records import dataclass
 from tracelens.trace.table import DEVICE_KINDS, Flows, Kind, RowColumn, TraceTable
+from tracelens.types.records import dataclass
 
 Ints = npt.NDArray[np.integer]
 Bools = npt.NDArray[np.bool_]

@@ -12,7 +12,6 @@ import numpy as np
 import numpy.typing as npt
 
 from tracelens.errors import UsageError
-from tracelens.lazy.records import dataclass
 from tracelens.trace.table import (
     DEVICE_KINDS,
     Allocations,
@@ -25,6 +24,7 @@ from tracelens.trace.table import (
     TraceTable,
 )
 from tracelens.trace.tree import OpTree
+from tracelens.types.records import dataclass
 
 #: PyTorch names steps in a trace only where the profiler has a schedule: ``record_steps``, torch/profiler/profiler.py.
 STEPS_ADVICE = "profile with schedule=torch.profiler.schedule(...) and call profiler.step() once per iteration"

@@ -17,10 +17,10 @@ import orjson
 
 from tracelens.errors import InputError, UsageError
 from tracelens.files.atomic_write import whole_packed_file
-from tracelens.lazy.records import dataclass
 from tracelens.trace.reading.chrome.decoded_events import TIME_LIMIT_NS
 from tracelens.trace.reading.wire import number_field, text_field, varint
 from tracelens.trace.table import DEVICE_KINDS, Identifier, Kind, TraceTable
+from tracelens.types.records import dataclass
 
 Ints = npt.NDArray[np.int64]
 #: The lane below its track of each slice that is not on it, by pid, tid and start as recorded.

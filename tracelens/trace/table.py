@@ -16,10 +16,10 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from tracelens.device_properties import DeviceProperties
-from tracelens.lazy.records import dataclass
-from tracelens.signature import OpSignature, ShapeSlot, freeze
 from tracelens.trace.narrow_columns import Column, keep_narrow
+from tracelens.types.device_properties import DeviceProperties
+from tracelens.types.records import dataclass
+from tracelens.types.signature import OpSignature, ShapeSlot, freeze
 
 if TYPE_CHECKING:
     import pandas as pd

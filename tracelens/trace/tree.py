@@ -18,13 +18,13 @@ from typing import Any, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from tracelens.lazy.compiled import address, library
-from tracelens.lazy.records import dataclass
-from tracelens.signature import OpSignature
+from tracelens.files.compiled import address, library
 from tracelens.trace.links import HostRows, LinkedBy, forward_links, launch_links
 from tracelens.trace.narrow_columns import Column, Derived
 from tracelens.trace.table import DEVICE_KINDS, HOST_KINDS, Kind, RowColumn, TraceTable
-from tracelens.units import NS_PER_US
+from tracelens.types.records import dataclass
+from tracelens.types.signature import OpSignature
+from tracelens.types.units import NS_PER_US
 
 Ints = npt.NDArray[np.int64]
 Bools = npt.NDArray[np.bool_]

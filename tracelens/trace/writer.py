@@ -12,12 +12,12 @@ from typing import Any, Literal, TypeAlias
 
 import orjson
 
-from tracelens.device_properties import DeviceProperties
 from tracelens.errors import UsageError
 from tracelens.files.atomic_write import whole_packed_file
-from tracelens.lazy.records import dataclass
-from tracelens.signature import OpSignature
 from tracelens.trace.table import ProcessGroup
+from tracelens.types.device_properties import DeviceProperties
+from tracelens.types.records import dataclass
+from tracelens.types.signature import OpSignature
 
 DeviceCategory: TypeAlias = Literal["kernel", "gpu_memcpy", "gpu_memset"]
 HostCategory: TypeAlias = Literal["cpu_op", "user_annotation", "python_function"]

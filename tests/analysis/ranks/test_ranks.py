@@ -18,7 +18,7 @@ from tracelens.analysis.ranks.rank_collectives import INCONCLUSIVE, SKEWED, TRAN
 from tracelens.analysis.ranks.rank_comparison import RanksAnalysis, compare_ranks
 from tracelens.analysis.ranks.rank_files import RankOptions, find_traces
 from tracelens.errors import InputError, NothingToAnalyzeError
-from tracelens.executors import Serial
+from tracelens.files.executors import Serial
 from tracelens.report.rank_report import RankReport
 
 

@@ -13,7 +13,7 @@ from tracelens.analysis.ranks.rank_files import RankOptions, find_traces, parse_
 from tracelens.analysis.ranks.rank_fusion import fuse_ranks, rank_counters
 from tracelens.analysis.ranks.rank_summary import summarize_rank
 from tracelens.errors import UsageError
-from tracelens.executors import Serial
+from tracelens.files.executors import Serial
 from tracelens.trace.reading.chrome.event_list import read_events
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "ranks"))

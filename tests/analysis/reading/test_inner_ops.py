@@ -14,7 +14,7 @@ from tracelens.analysis.verdict.verdict import summarize
 from tracelens.errors import SignatureError
 from tracelens.extensions import load_extension
 from tracelens.perf_models import GEMM, BackwardOf, InnerOp, OpCall, holds_ops, traced_as
-from tracelens.signature import OpSignature
+from tracelens.types.signature import OpSignature
 
 Build = Callable[[], Any]
 T, IN, OUT = 1024, 512, 2048

@@ -11,9 +11,9 @@ from tracelens.analysis.verdict.summary import CategoryRow
 from tracelens.backends import System
 from tracelens.backends.chain import chain
 from tracelens.backends.collective_times import Collectives
-from tracelens.dtypes import DType
 from tracelens.perf_models import Collective, WorkColumns
 from tracelens.report.figures import bound_text, shown_tb_s
+from tracelens.types.dtypes import DType
 
 NODE = System.load("h100-sxm")
 

@@ -10,7 +10,7 @@ import pytest
 from tests.conftest import RealAnalysis
 from tracelens.analysis.analyze import Analysis, analyze
 from tracelens.analysis.loaded_trace import AnalysisOptions
-from tracelens.signature import recorded_text
+from tracelens.types.signature import recorded_text
 
 Build = Callable[[], Any]
 ARGUMENTS = {"input_dims": "shapes", "input_types": "dtypes", "input_strides": "strides", "concrete_inputs": "scalars"}

@@ -12,7 +12,7 @@ from tracelens.analysis.analyze import analyze
 from tracelens.analysis.loaded_trace import AnalysisOptions, StepWork, Trace, load
 from tracelens.analysis.verdict.verdict import summarize
 from tracelens.errors import UsageError
-from tracelens.workload import Experts, ModelConfig
+from tracelens.predict.workload import Experts, ModelConfig
 
 #: Forward per token of a sequence of 512: weights 2 * (qkv 64x192 + out 64x64 + up and gate 64x512 + down 256x64 +
 #: logits 64x1000), attention 2 * 4 heads * (512*513/2 pairs)/512 * (16 + 16)

@@ -15,7 +15,7 @@ from tracelens.analysis.loaded_trace import AnalysisOptions, load
 from tracelens.analysis.reading.process_groups import ranks_of_kernels
 from tracelens.analysis.verdict.verdict import summarize
 from tracelens.extensions import load_extension
-from tracelens.network.deepep import distinct
+from tracelens.predict.network.deepep import distinct
 from tracelens.report.result import Report
 
 TABLE: dict[str, Any] = json.loads(

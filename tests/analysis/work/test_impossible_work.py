@@ -16,8 +16,8 @@ from tracelens.analysis.verdict.verdict import summarize
 from tracelens.extensions import load_extension
 from tracelens.hardware import HardwareSpec
 from tracelens.perf_models import GEMM, AttentionSums, InferenceAttention
+from tracelens.predict.workload import ModelConfig
 from tracelens.trace.reading.read import read_trace
-from tracelens.workload import ModelConfig
 
 Build = Callable[[], Any]
 

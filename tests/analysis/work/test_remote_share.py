@@ -10,7 +10,7 @@ from tracelens.analysis.analyze import analyze
 from tracelens.analysis.loaded_trace import AnalysisOptions, load
 from tracelens.analysis.reading.process_groups import all_to_all_share, remote_share, share_of_others
 from tracelens.perf_models import EPComm
-from tracelens.signature import OpSignature
+from tracelens.types.signature import OpSignature
 
 EIGHT = tuple(range(8, 16))
 

@@ -29,8 +29,6 @@ from tracelens.analysis.grouping import Codes, distinct_rows
 from tracelens.analysis.intervals import Bools, Floats, Ints, overlapping, union_by_group
 from tracelens.analysis.reading.catalog import OTHER
 from tracelens.analysis.reading.op_readings import OpReadings
-from tracelens.dtypes import DType
-from tracelens.lazy.records import dataclass
 from tracelens.perf_models.base import PerfModel, UnknownWork, WorkColumns
 from tracelens.perf_models.gemm import GEMM
 from tracelens.perf_models.kernels import ComputeType
@@ -38,7 +36,9 @@ from tracelens.perf_models.sdpa import SDPA, SDPABackward
 from tracelens.trace.narrow_columns import narrowed
 from tracelens.trace.table import Kind, RowColumn, TraceTable
 from tracelens.trace.tree import OpTree
-from tracelens.units import BYTES_PER_MIB, NS_PER_US, TERA_PER_S_IN_PER_US
+from tracelens.types.dtypes import DType
+from tracelens.types.records import dataclass
+from tracelens.types.units import BYTES_PER_MIB, NS_PER_US, TERA_PER_S_IN_PER_US
 
 if TYPE_CHECKING:
     from tracelens.backends.base import EstimateTable

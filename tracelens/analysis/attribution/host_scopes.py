@@ -15,11 +15,11 @@ import numpy.typing as npt
 from tracelens.analysis.attribution.activity import DeviceActivity
 from tracelens.analysis.grouping import Codes, distinct_rows, order_by
 from tracelens.analysis.intervals import Bools, Ints, union_by_group
-from tracelens.lazy.records import dataclass
 from tracelens.trace.links import ENGINE_PREFIX
 from tracelens.trace.table import Kind, RowColumn, TraceTable
 from tracelens.trace.tree import MODULE_PREFIX, OpTree, innermost
-from tracelens.units import NS_PER_US
+from tracelens.types.records import dataclass
+from tracelens.types.units import NS_PER_US
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -11,9 +11,9 @@ import numpy as np
 import numpy.typing as npt
 
 from tracelens.analysis.intervals import Bools, Covered, Ints
-from tracelens.lazy.records import dataclass
 from tracelens.trace.table import DEVICE_KINDS, HOST_KINDS, Kind, Recorder, RowColumn, TraceTable
 from tracelens.trace.tree import OpTree
+from tracelens.types.records import dataclass
 
 # Calls that by their documentation return when work on the device is done: CUDA and HIP runtime and driver, Level Zero.
 _BLOCKING = re.compile(

@@ -17,11 +17,11 @@ from tracelens.analysis.attribution.host_time import blocking_calls, kernel_laun
 from tracelens.analysis.grouping import Codes, numbered
 from tracelens.analysis.intervals import Bools, Floats, Ints, Spans, idle_spans, idle_within, union_by_group, union_ns
 from tracelens.errors import UsageError
-from tracelens.lazy.records import dataclass
 from tracelens.perf_models.kernels import copy_path
 from tracelens.trace.table import XLA_STEPS, Kind, RowColumn, TraceTable
 from tracelens.trace.tree import MODULE_PREFIX, OpTree
-from tracelens.units import NS_PER_US
+from tracelens.types.records import dataclass
+from tracelens.types.units import NS_PER_US
 
 if TYPE_CHECKING:
     import pandas as pd

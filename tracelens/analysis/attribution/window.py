@@ -75,11 +75,11 @@ from tracelens.backends.base import System
 from tracelens.errors import NothingToAnalyzeError, UsageError
 from tracelens.extensions import Extension
 from tracelens.hardware import HardwareSpec, Recognition, contradiction, recognize
-from tracelens.lazy.records import dataclass
 from tracelens.trace.provenance import MergedRanks, merged_ranks
 from tracelens.trace.table import Kind, RowColumn, TraceTable
 from tracelens.trace.tree import OpTree
-from tracelens.units import NS_PER_US
+from tracelens.types.records import dataclass
+from tracelens.types.units import NS_PER_US
 
 if TYPE_CHECKING:
     from tracelens.analysis.loaded_trace import Trace

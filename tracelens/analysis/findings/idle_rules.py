@@ -23,7 +23,7 @@ from tracelens.analysis.sheets import device_timeline
 from tracelens.analysis.verdict.summary import Evidence, Said, counted, duration, percent, shortened, size
 from tracelens.trace.provenance import lacks_sync_events, no_stacks
 from tracelens.trace.table import Kind, Recorder
-from tracelens.units import BYTES_PER_GIB, BYTES_PER_MB, NS_PER_US
+from tracelens.types.units import BYTES_PER_GIB, BYTES_PER_MB, NS_PER_US
 
 #: Share of the window from which idle time of a cause is a finding.
 LEAST_SHARE = 0.02

@@ -23,10 +23,10 @@ from tracelens.analysis.idle.dependency_replay import MOST_OF_FILE, Changes, Ste
 from tracelens.analysis.intervals import Ints
 from tracelens.analysis.verdict.summary import Finding, FixesTogether, Notice, Place, Said, duration, percent
 from tracelens.extensions import Extension, TimeLimitError, overlay, time_limit
-from tracelens.lazy.records import dataclass
 from tracelens.trace.narrow_columns import Column
 from tracelens.trace.table import DEVICE_KINDS
-from tracelens.units import NS_PER_US
+from tracelens.types.records import dataclass
+from tracelens.types.units import NS_PER_US
 
 if TYPE_CHECKING:
     from tracelens.analysis.findings.rule import Observed

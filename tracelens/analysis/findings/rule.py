@@ -22,19 +22,19 @@ from tracelens.analysis.sheets import perf_summary
 from tracelens.analysis.verdict.summary import Evidence, Said, counted, shortened, takes
 from tracelens.backends.base import System
 from tracelens.backends.chain import chain
-from tracelens.lazy.records import dataclass
 from tracelens.perf_models.base import PerfModel, WorkColumns
 from tracelens.perf_models.gemm import GEMM
 from tracelens.registry import Claim, mark
 from tracelens.trace.table import Kind
-from tracelens.units import NS_PER_US
+from tracelens.types.records import dataclass
+from tracelens.types.units import NS_PER_US
 
 if TYPE_CHECKING:
     import pandas as pd
 
     from tracelens.analysis.sheets.context import SheetContext
     from tracelens.hardware import HardwareSpec
-    from tracelens.signature import OpSignature
+    from tracelens.types.signature import OpSignature
 
 
 Floats = npt.NDArray[np.float64]

@@ -16,10 +16,10 @@ from tracelens.analysis.findings.rule import MIN_GAIN, Candidate, Observed, buil
 from tracelens.analysis.intervals import Ints
 from tracelens.analysis.reading.catalog import COMMUNICATION
 from tracelens.analysis.verdict.summary import Said, counted, duration, percent, shortened, size
-from tracelens.lazy.records import dataclass
-from tracelens.signature import OpSignature
 from tracelens.trace.table import Kind
-from tracelens.units import NS_PER_US
+from tracelens.types.records import dataclass
+from tracelens.types.signature import OpSignature
+from tracelens.types.units import NS_PER_US
 
 ATTENTION, COMPUTE, OTHERWISE = "attention", "compute", "memory"
 #: Share of the roofline from which a call is as good as it gets.

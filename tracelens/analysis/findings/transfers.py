@@ -18,11 +18,11 @@ from tracelens.analysis.sheets import coll_analysis, device_memory
 from tracelens.analysis.verdict.summary import Evidence, Said, counted, duration, percent, size, takes
 from tracelens.backends.base import System
 from tracelens.backends.collective_times import Collectives
-from tracelens.lazy.records import dataclass
 from tracelens.perf_models import Collective
 from tracelens.perf_models.base import WorkColumns
 from tracelens.trace.table import Kind, TraceTable
-from tracelens.units import NS_PER_US
+from tracelens.types.records import dataclass
+from tracelens.types.units import NS_PER_US
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -368,8 +368,8 @@ def _alone_us(
     row: pd.DataFrame, device: HardwareSpec, *, elements: int | None = None, near: bool = False
 ) -> float | None:
     """What a collective (of so many ``elements``) takes by the library's model of the device's standard node
-    (``tracelens.network``) when nobody is late; where the ranks of its group are not known, with each in a node of its
-    own, or all ``near`` each other. None where it has no model.
+    (``tracelens.predict.network``) when nobody is late; where the ranks of its group are not known, with each in a node
+    of its own, or all ``near`` each other. None where it has no model.
     """
     system = System.of_device(device).in_a_node()
     if system.topology is None:

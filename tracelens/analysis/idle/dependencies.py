@@ -27,10 +27,10 @@ from tracelens.analysis.attribution.host_time import HostCalls
 from tracelens.analysis.attribution.steps import LONGEST_LATENCY_NS
 from tracelens.analysis.idle.idle_time import CAUSES, IdleTime
 from tracelens.analysis.intervals import Bools, Covered, Ints, Spans, idle_within, intersections
-from tracelens.lazy.records import dataclass
 from tracelens.trace.table import DEVICE_KINDS, Kind, RowColumn, TraceTable
 from tracelens.trace.tree import OpTree
-from tracelens.units import NS_PER_US
+from tracelens.types.records import dataclass
+from tracelens.types.units import NS_PER_US
 
 if TYPE_CHECKING:
     import pandas as pd

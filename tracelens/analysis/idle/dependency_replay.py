@@ -48,10 +48,10 @@ from tracelens.analysis.idle.dependencies import (
 )
 from tracelens.analysis.intervals import Covered, Ints
 from tracelens.errors import UsageError
-from tracelens.lazy.compiled import address, library
-from tracelens.lazy.records import dataclass
+from tracelens.files.compiled import address, library
 from tracelens.trace.table import Kind, RowColumn, TraceTable
 from tracelens.trace.tree import OpTree
+from tracelens.types.records import dataclass
 
 Floats = npt.NDArray[np.float64]
 

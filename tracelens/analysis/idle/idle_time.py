@@ -18,11 +18,11 @@ from tracelens.analysis.attribution.host_time import HOST_CAUSES, HostCalls, Hos
 from tracelens.analysis.attribution.steps import LONGEST_LATENCY_NS
 from tracelens.analysis.grouping import Codes, distinct_rows, numbered
 from tracelens.analysis.intervals import Bools, Ints, Spans, idle_within, intersections
-from tracelens.lazy.records import dataclass
 from tracelens.trace.narrow_columns import Column, narrowed
 from tracelens.trace.table import Kind, RowColumn, TraceTable
 from tracelens.trace.tree import OpTree
-from tracelens.units import NS_PER_US
+from tracelens.types.records import dataclass
+from tracelens.types.units import NS_PER_US
 
 if TYPE_CHECKING:
     import pandas as pd

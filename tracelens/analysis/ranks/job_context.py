@@ -12,9 +12,9 @@ from tracelens.analysis.ranks.rank_summary import RankSummary
 from tracelens.analysis.sheets import collect_sheets
 from tracelens.analysis.sheets.coll_analysis import COLUMNS as _COLLECTIVES
 from tracelens.analysis.sheets.context import Frames
-from tracelens.lazy.records import dataclass
 from tracelens.registry import Registry
 from tracelens.schema import count, identifier, mb, number, percent, text, us
+from tracelens.types.records import dataclass
 
 
 @cache

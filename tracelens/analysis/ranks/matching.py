@@ -17,7 +17,7 @@ import numpy as np
 
 from tracelens.analysis.intervals import Bools, Covered, Floats, Ints
 from tracelens.analysis.ranks.rank_summary import POINT_TO_POINT, CommunicationCall, RankSummary
-from tracelens.lazy.records import dataclass
+from tracelens.types.records import dataclass
 
 #: Whose recorded element counts are equal on all ranks, so that they tell calls apart.
 _EVEN = frozenset({"all_reduce", "all_gather", "reduce_scatter", "broadcast", "reduce", "all_to_all"})

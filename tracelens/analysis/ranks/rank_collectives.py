@@ -18,7 +18,7 @@ from tracelens.analysis.sheets.coll_analysis import bus_gb_s
 from tracelens.analysis.sheets.shared_columns import CALLS, STREAM
 from tracelens.perf_models.collective import bus_factor
 from tracelens.schema import column_set, count, identifier, mb, number, percent, sheet, statistics, text, us
-from tracelens.units import BYTES_PER_MB, GB_PER_S_IN_BYTES_PER_US, NS_PER_US
+from tracelens.types.units import BYTES_PER_MB, GB_PER_S_IN_BYTES_PER_US, NS_PER_US
 
 GROUPS_COLUMNS = column_set(
     GROUP, GROUP_RANKS, SIZE,

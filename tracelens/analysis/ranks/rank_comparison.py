@@ -17,9 +17,9 @@ from tracelens.analysis.ranks.rank_files import RankOptions, RankProgress, ReadR
 from tracelens.analysis.ranks.rank_summary import RankSummary
 from tracelens.analysis.verdict.summary import Notice
 from tracelens.errors import NothingToAnalyzeError
-from tracelens.executors import PROCESSES, open_executor
-from tracelens.lazy.records import dataclass
-from tracelens.units import NS_PER_US
+from tracelens.files.executors import PROCESSES, open_executor
+from tracelens.types.records import dataclass
+from tracelens.types.units import NS_PER_US
 
 if TYPE_CHECKING:
     import pandas as pd

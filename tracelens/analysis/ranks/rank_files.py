@@ -16,11 +16,11 @@ from pathlib import Path
 from tracelens.analysis.loaded_trace import AnalysisOptions, Trace, load
 from tracelens.analysis.ranks.rank_summary import RankSummary, summarize_rank
 from tracelens.errors import InputError, UsageError
-from tracelens.executors import outcomes
 from tracelens.extensions import load_extension
-from tracelens.lazy.records import dataclass
+from tracelens.files.executors import outcomes
 from tracelens.trace.provenance import merged_ranks
 from tracelens.trace.reading.bytestream import TRACE_ENDINGS
+from tracelens.types.records import dataclass
 
 _DIGITS = re.compile(r"(\d+)")
 # TP-0-DP-1-PP-0-EP-0 (SGLang), dp0_pp1_tp0_dcp0_ep0 (vLLM): the outermost degree first.

@@ -16,11 +16,11 @@ from tracelens.analysis.ranks.rank_files import RankOptions, ReadRanks, ranks_te
 from tracelens.analysis.ranks.rank_summary import NOTIFY, CommunicationCall, ExchangeOp, RankSummary
 from tracelens.analysis.reading.catalog import Catalog
 from tracelens.analysis.reading.op_readings import read_ops
-from tracelens.dtypes import DType
 from tracelens.errors import UsageError
 from tracelens.extensions import load_extension
 from tracelens.perf_models.collective import Collective
 from tracelens.trace.rewriting import CounterTrack, EventFilter, Fused, FusedRank, fuse
+from tracelens.types.dtypes import DType
 
 #: Values of a track; a bin is at least ``_LEAST_BIN_NS`` long.
 _BINS, _LEAST_BIN_NS = 1000, 20_000

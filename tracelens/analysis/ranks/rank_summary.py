@@ -38,12 +38,12 @@ from tracelens.analysis.reading.process_groups import (
     split_sizes,
     with_rows,
 )
-from tracelens.dtypes import DType
-from tracelens.lazy.records import dataclass
 from tracelens.perf_models.collective import Collective, EPComm
-from tracelens.signature import OpSignature
 from tracelens.trace.table import Kind, ProcessGroup, TraceTable
 from tracelens.trace.tree import OpTree
+from tracelens.types.dtypes import DType
+from tracelens.types.records import dataclass
+from tracelens.types.signature import OpSignature
 
 #: Words of calls in which every rank may send something else to every other.
 ALL_TO_ALL = ("all_to_all", "all_to_allv")

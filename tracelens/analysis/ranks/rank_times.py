@@ -18,9 +18,9 @@ from tracelens.analysis.ranks.rank_files import ranks_text
 from tracelens.analysis.ranks.rank_summary import NOTIFY, ExchangeOp
 from tracelens.analysis.sheets import sheet_row
 from tracelens.analysis.sheets.shared_columns import CALLS, NAME
-from tracelens.lazy.records import dataclass
 from tracelens.schema import LAST, column_set, count, identifier, number, percent, sheet, text, us
-from tracelens.units import BYTES_PER_MB, NS_PER_US, TERA_PER_S_IN_PER_US
+from tracelens.types.records import dataclass
+from tracelens.types.units import BYTES_PER_MB, NS_PER_US, TERA_PER_S_IN_PER_US
 
 RANKS_COLUMNS = column_set(
     RANK,

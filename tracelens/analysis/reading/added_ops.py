@@ -21,12 +21,12 @@ from tracelens.analysis.intervals import Ints
 from tracelens.analysis.loaded_trace import Trace
 from tracelens.analysis.reading.catalog import Catalog
 from tracelens.analysis.reading.engine_steps import annotations_of_steps
-from tracelens.lazy.records import dataclass
 from tracelens.perf_models.inference_attention import InferenceStep
 from tracelens.perf_models.surroundings import InnerOp, OpCall
-from tracelens.signature import OpSignature
 from tracelens.trace.table import AddedRows, Kind, RowColumn, TraceTable, with_rows
 from tracelens.trace.tree import MODULE_PREFIX
+from tracelens.types.records import dataclass
+from tracelens.types.signature import OpSignature
 
 
 def forward_rows(trace: Trace, catalog: Catalog) -> RowColumn:

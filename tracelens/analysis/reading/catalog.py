@@ -10,10 +10,8 @@ from numbers import Real
 from typing import Any, TypeVar
 
 from tracelens import perf_models
-from tracelens.dtypes import DType
 from tracelens.errors import SignatureError
 from tracelens.extensions import TREE_HOOK, Extension, TimeLimitError, overlay, time_limit
-from tracelens.lazy.records import dataclass
 from tracelens.perf_models.base import PerfModel
 from tracelens.perf_models.collective import CustomCollective, EPComm
 from tracelens.perf_models.gemm import GEMM, GEMMBackward
@@ -22,7 +20,9 @@ from tracelens.perf_models.kernels import ComputeType, KernelPattern
 from tracelens.perf_models.surroundings import InnerOp, OpCall
 from tracelens.perf_models.triton_kernels import BACKEND, TRITON, compiled_kernel
 from tracelens.registry import Claim, Registry
-from tracelens.signature import OpSignature
+from tracelens.types.dtypes import DType
+from tracelens.types.records import dataclass
+from tracelens.types.signature import OpSignature
 
 Made = TypeVar("Made")
 #: How long a binding may take for one distinct op call; one that takes longer is not asked again. The slowest of the

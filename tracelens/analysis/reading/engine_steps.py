@@ -22,7 +22,6 @@ from tracelens.analysis.attribution.steps import RecordedStep, StepTimes
 from tracelens.analysis.grouping import Codes
 from tracelens.analysis.intervals import Bools, Floats, Ints, union_by_group
 from tracelens.analysis.reading.catalog import Catalog
-from tracelens.lazy.records import dataclass
 from tracelens.perf_models.inference_attention import (
     SUMS,
     WINDOW,
@@ -32,12 +31,13 @@ from tracelens.perf_models.inference_attention import (
     LayerWindow,
 )
 from tracelens.trace.table import Kind, RowColumn, TraceTable
-from tracelens.units import NS_PER_S, NS_PER_US
+from tracelens.types.records import dataclass
+from tracelens.types.units import NS_PER_S, NS_PER_US
 
 if TYPE_CHECKING:
     import pandas as pd
 
-    from tracelens.workload import ModelConfig
+    from tracelens.predict.workload import ModelConfig
 
 
 #: The stem of steps that an engine's annotations give.
@@ -321,7 +321,7 @@ def _letters(
     shape = shapes.pop() if len(shapes) == 1 else None
     if shape is None:
         return None
-    from tracelens.workload import ModelConfig  # 20 modules, and most traces have no such call
+    from tracelens.predict.workload import ModelConfig  # 20 modules, and most traces have no such call
 
     heads, kv_heads, width = shape
     fitting = {}

@@ -19,19 +19,19 @@ from tracelens.analysis.loaded_trace import Trace
 from tracelens.analysis.reading.added_ops import forward_rows
 from tracelens.analysis.reading.catalog import PRODUCTS, Catalog, Reading
 from tracelens.analysis.reading.engine_steps import inference_sums, layer_windows
-from tracelens.dtypes import DType
 from tracelens.perf_models.collective import GROUP_SIZES, CustomCollective
 from tracelens.perf_models.inference_attention import SUMS, AttentionSums
 from tracelens.perf_models.kernels import ComputeType, is_open, precisions
 from tracelens.perf_models.surroundings import CALLER, FOLLOWER, GRADIENT, GRID, KERNEL, LAUNCH, Launch
-from tracelens.signature import OpSignature
 from tracelens.trace.links import ENGINE_PREFIX
 from tracelens.trace.narrow_columns import Column, narrowed
 from tracelens.trace.table import RowColumn, TraceTable
 from tracelens.trace.tree import OpTree
+from tracelens.types.dtypes import DType
+from tracelens.types.signature import OpSignature
 
 if TYPE_CHECKING:
-    from tracelens.workload import ModelConfig
+    from tracelens.predict.workload import ModelConfig
 
 
 #: Op row -> the attributes that its signature is read with.

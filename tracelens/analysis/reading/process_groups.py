@@ -24,12 +24,12 @@ from tracelens.analysis.loaded_trace import Trace
 from tracelens.analysis.reading.catalog import Reading
 from tracelens.analysis.reading.op_readings import OpReadings
 from tracelens.errors import UsageError
-from tracelens.lazy.records import dataclass
-from tracelens.network.deepep import DEFAULT_SMS, Exchanges, distinct
 from tracelens.perf_models.collective import COMBINE, DISPATCH, Collective, EPComm
-from tracelens.signature import OpSignature, parse_literal
+from tracelens.predict.network.deepep import DEFAULT_SMS, Exchanges, distinct
 from tracelens.trace.table import Kind, ProcessGroup, RowColumn, TraceTable
 from tracelens.trace.tree import OpTree
+from tracelens.types.records import dataclass
+from tracelens.types.signature import OpSignature, parse_literal
 
 if TYPE_CHECKING:
     from tracelens.backends.base import System

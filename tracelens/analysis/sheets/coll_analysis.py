@@ -19,13 +19,13 @@ from tracelens.analysis.sheets.priced_calls import sorted_by
 from tracelens.analysis.sheets.shared_columns import ACHIEVABLE, CALLS, STREAM
 from tracelens.analysis.verdict.summary import LEAST_KNOWN, CategoryRow
 from tracelens.backends import EstimateTable
-from tracelens.dtypes import DType
 from tracelens.perf_models import Collective, WorkColumns
 from tracelens.perf_models.collective import bus_factor
 from tracelens.schema import column_set, count, identifier, mb, number, sheet, statistics, text, us
 from tracelens.trace.table import TraceTable
 from tracelens.trace.tree import OpTree
-from tracelens.units import BYTES_PER_MB, GB_PER_S_IN_BYTES_PER_US, GB_PER_TB, NS_PER_US
+from tracelens.types.dtypes import DType
+from tracelens.types.units import BYTES_PER_MB, GB_PER_S_IN_BYTES_PER_US, GB_PER_TB, NS_PER_US
 
 _ATTRIBUTES = {
     "group_name": "Process Group Name",

@@ -24,9 +24,9 @@ from tracelens.analysis.sheets import built_in_sheets
 from tracelens.analysis.sheets.priced_calls import PricedCalls, with_unlinked
 from tracelens.analysis.step_rectangles import StepIdle, step_idle
 from tracelens.files.memory_limit import end_stage
-from tracelens.lazy.records import dataclass
 from tracelens.registry import Registry
 from tracelens.trace.table import RowColumn
+from tracelens.types.records import dataclass
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -22,7 +22,7 @@ from tracelens.perf_models.kernels import CopyPath, copy_path
 from tracelens.schema import column_set, count, flag, mb, number, percent, sheet, text, us
 from tracelens.trace.table import DramSamples, Kind, TraceTable
 from tracelens.trace.tree import OpTree
-from tracelens.units import BYTES_PER_MB, GB_PER_S_IN_BYTES_PER_US, NS_PER_US, TERA_PER_S_IN_PER_US
+from tracelens.types.units import BYTES_PER_MB, GB_PER_S_IN_BYTES_PER_US, NS_PER_US, TERA_PER_S_IN_PER_US
 
 if TYPE_CHECKING:
     import pandas as pd

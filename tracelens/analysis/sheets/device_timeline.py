@@ -21,7 +21,7 @@ from tracelens.analysis.verdict.summary import Unanswered
 from tracelens.schema import GENERAL, column_set, count, flag, identifier, number, percent, sheet, text, us
 from tracelens.trace.provenance import lacks_sync_events, no_runtime_calls, steps_advice, without
 from tracelens.trace.table import Kind, TraceTable
-from tracelens.units import NS_PER_US
+from tracelens.types.units import NS_PER_US
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -27,11 +27,11 @@ from tracelens.analysis.attribution.steps import is_step_annotation
 from tracelens.analysis.intervals import Bools, Ints
 from tracelens.analysis.sheets import sheet_row
 from tracelens.analysis.sheets.shared_columns import DURATIONS
-from tracelens.lazy.records import dataclass
 from tracelens.schema import column_set, count, identifier, percent, sheet, text, us
 from tracelens.trace.table import XLA_PROGRAMS, Kind, RowColumn, TraceTable, has_host_time
 from tracelens.trace.tree import MODULE_PREFIX, OpTree
-from tracelens.units import NS_PER_US
+from tracelens.types.records import dataclass
+from tracelens.types.units import NS_PER_US
 
 if TYPE_CHECKING:
     import pandas as pd

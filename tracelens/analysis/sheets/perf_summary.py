@@ -31,9 +31,9 @@ from tracelens.analysis.sheets.priced_calls import (
 )
 from tracelens.backends.base import bound_name
 from tracelens.schema import PARAMETER, TOTALED, column_set, count, number, percent, sheet, statistics, text, us
-from tracelens.signature import recorded_text
 from tracelens.trace.table import HOST_KINDS, Kind, RowColumn, TraceTable
-from tracelens.units import FLOPS_PER_GFLOP, NS_PER_US, TERA_PER_S_IN_PER_US
+from tracelens.types.signature import recorded_text
+from tracelens.types.units import FLOPS_PER_GFLOP, NS_PER_US, TERA_PER_S_IN_PER_US
 
 if TYPE_CHECKING:
     from tracelens.analysis.loaded_trace import Trace

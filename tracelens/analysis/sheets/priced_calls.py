@@ -40,12 +40,12 @@ from tracelens.analysis.verdict.summary import Coverage
 from tracelens.backends.base import EstimateTable, System
 from tracelens.backends.chain import chain
 from tracelens.hardware import HardwareSpec
-from tracelens.lazy.records import dataclass
 from tracelens.perf_models.reduce import Reduce
 from tracelens.schema import PARAMETER_PREFIX, SPREAD, TOTALED, column_set, flag
-from tracelens.signature import recorded_text
 from tracelens.trace.table import RowColumn, TraceTable, has_host_time
-from tracelens.units import BYTES_PER_MB, FLOPS_PER_GFLOP, NS_PER_US, TERA_PER_S_IN_PER_US
+from tracelens.types.records import dataclass
+from tracelens.types.signature import recorded_text
+from tracelens.types.units import BYTES_PER_MB, FLOPS_PER_GFLOP, NS_PER_US, TERA_PER_S_IN_PER_US
 
 if TYPE_CHECKING:
     import pandas as pd

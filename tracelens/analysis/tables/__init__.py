@@ -9,8 +9,8 @@ from collections.abc import Iterator, Mapping
 from functools import cache
 from typing import TYPE_CHECKING
 
+from tracelens.files.sql import typed
 from tracelens.registry import Registry
-from tracelens.sql import typed
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -11,7 +11,7 @@ from tracelens.analysis.attribution.window import in_steps
 from tracelens.analysis.sheets import coll_analysis, device_memory, device_timeline, perf_summary
 from tracelens.schema import TEXT, column_set, count, flag, identifier, table, text, us
 from tracelens.trace.table import Kind
-from tracelens.units import NS_PER_US
+from tracelens.types.units import NS_PER_US
 
 if TYPE_CHECKING:
     import numpy.typing as npt

@@ -18,12 +18,12 @@ from tracelens.analysis.reading.engine_steps import STEM, inference_steps
 from tracelens.analysis.reading.op_readings import read_ops
 from tracelens.analysis.sheets.device_timeline import not_recorded
 from tracelens.analysis.verdict.summary import Coverage, Unanswered
-from tracelens.lazy.records import dataclass
 from tracelens.perf_models import EPComm
 from tracelens.trace.links import LinkedBy
 from tracelens.trace.provenance import no_shapes, no_stacks, steps_advice
 from tracelens.trace.table import DEVICE_KINDS, Kind, RowColumn, TraceTable
 from tracelens.trace.tree import OpTree
+from tracelens.types.records import dataclass
 
 if TYPE_CHECKING:
     from tracelens.analysis.loaded_trace import Trace

@@ -30,7 +30,7 @@ from tracelens.perf_models.triton_kernels import FusedKernel
 from tracelens.trace.provenance import MergedRanks, no_shapes
 from tracelens.trace.table import DEVICE_KINDS, Kind, TraceTable, has_host_time
 from tracelens.trace.tree import OpTree
-from tracelens.units import NS_PER_US
+from tracelens.types.units import NS_PER_US
 
 #: Clocks are read to a microsecond.
 _CLOCK_NS = 1_000

@@ -11,13 +11,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import field
 
-from tracelens.lazy.records import dataclass
-from tracelens.units import counted as counted
-from tracelens.units import duration as duration
-from tracelens.units import percent as percent
-from tracelens.units import shortened as shortened
-from tracelens.units import size as size
-from tracelens.units import takes as takes
+from tracelens.types.records import dataclass
+from tracelens.types.units import counted as counted
+from tracelens.types.units import duration as duration
+from tracelens.types.units import percent as percent
+from tracelens.types.units import shortened as shortened
+from tracelens.types.units import size as size
+from tracelens.types.units import takes as takes
 
 #: The ``window`` of a report that is not of steps.
 WHOLE_FILE = "whole file"

@@ -53,16 +53,16 @@ from tracelens.analysis.verdict.summary import (
 from tracelens.errors import SignatureError
 from tracelens.hardware import HardwareSpec
 from tracelens.hardware.recognition import recognize
-from tracelens.lazy.records import dataclass
 from tracelens.trace.provenance import no_shapes, no_stacks, steps_advice
 from tracelens.trace.table import Kind, TraceTable
-from tracelens.units import FLOPS_PER_GFLOP, NS_PER_US, TERA_PER_S_IN_PER_US
+from tracelens.types.records import dataclass
+from tracelens.types.units import FLOPS_PER_GFLOP, NS_PER_US, TERA_PER_S_IN_PER_US
 
 if TYPE_CHECKING:
     from tracelens.analysis.analyze import Analysis
-    from tracelens.dtypes import DType
     from tracelens.hardware import HardwareSpec
-    from tracelens.workload import ModelConfig
+    from tracelens.predict.workload import ModelConfig
+    from tracelens.types.dtypes import DType
 
 
 Floats = npt.NDArray[np.float64]

@@ -20,10 +20,10 @@ import numpy as np
 
 from tracelens.backends.base import Floats
 from tracelens.backends.kernels.kernel_costs import Case, Costs, KernelRates, KernelTable, Sizes, Work, steps, tiled
-from tracelens.dtypes import Precision
-from tracelens.lazy.records import dataclass
 from tracelens.perf_models.gemm import product_flops
 from tracelens.perf_models.sdpa import attention_flops, row_elements
+from tracelens.types.dtypes import Precision
+from tracelens.types.records import dataclass
 
 _ROWS = 128.0
 _HEAD_GROUP = 64.0

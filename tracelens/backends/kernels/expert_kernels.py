@@ -18,9 +18,9 @@ import numpy as np
 
 from tracelens.backends.base import Floats
 from tracelens.backends.kernels.kernel_costs import Case, Costs, KernelRates, KernelTable, Sizes, Work, steps
-from tracelens.dtypes import Precision
 from tracelens.perf_models.gemm import product_flops, product_operands
 from tracelens.perf_models.moe import touched_experts
+from tracelens.types.dtypes import Precision
 
 #: Rows of blocks that the kernels pad an expert's rows to.
 BLOCK_ROWS = (16, 64, 128)

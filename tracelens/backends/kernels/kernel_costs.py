@@ -24,14 +24,14 @@ from typing import Any, ClassVar, NamedTuple, Self, TypeAlias
 import numpy as np
 
 from tracelens.backends.base import Basis, ColumnBatch, Floats, Part, Priced, hbm_peak
-from tracelens.dtypes import DType, Precision
 from tracelens.files.documents import FigureTable
 from tracelens.hardware import HardwareSpec, device_figures
 from tracelens.hardware.device_figures import KernelConstants
 from tracelens.hardware.spec import FOLDER as DEVICES
-from tracelens.lazy.records import dataclass
 from tracelens.registry import Mark
-from tracelens.units import GB_PER_S_IN_BYTES_PER_US, TERA_PER_S_IN_PER_US
+from tracelens.types.dtypes import DType, Precision
+from tracelens.types.records import dataclass
+from tracelens.types.units import GB_PER_S_IN_BYTES_PER_US, TERA_PER_S_IN_PER_US
 
 Sizes: TypeAlias = Mapping[str, Floats]
 #: What is alike in all rows of one case: ``framework``, ``kernel_source``, types, phases.

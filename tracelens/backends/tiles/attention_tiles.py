@@ -24,14 +24,14 @@ import numpy as np
 from tracelens.backends.base import OUTPUT_BYTES, PRICED, Basis, Chip, ColumnBatch, Floats, Priced, pricer
 from tracelens.backends.kernels.kernel_costs import KernelColumns, KernelTable
 from tracelens.backends.kernels.tile_model_kernels import GDN, KDA
-from tracelens.dtypes import DType
 from tracelens.hardware import HardwareSpec
 from tracelens.hardware.device_figures import Calibration
-from tracelens.lazy.records import dataclass
 from tracelens.perf_models.base import WorkColumns
 from tracelens.perf_models.inference_attention import InferenceAttention, SparseAttention
 from tracelens.perf_models.recurrent_layers import LinearAttention
 from tracelens.perf_models.sdpa import AttentionRequests
+from tracelens.types.dtypes import DType
+from tracelens.types.records import dataclass
 
 #: Exponentials per clock and unit: 16 on NVIDIA since Ampere; 4 SIMDs of 16 lanes at a quarter rate on CDNA.
 EXP_PER_CLOCK = 16

@@ -23,12 +23,12 @@ import numpy as np
 from tracelens.backends.base import OUTPUT_BYTES, Basis, Chip, ColumnBatch, Floats, Priced, pricer
 from tracelens.backends.kernels.kernel_costs import KernelColumns, KernelRates
 from tracelens.backends.kernels.tile_model_kernels import GEMM_AITER
-from tracelens.dtypes import DType, Precision
 from tracelens.hardware import HardwareSpec
 from tracelens.hardware.device_figures import Calibration
-from tracelens.lazy.records import dataclass
 from tracelens.perf_models.base import PerfModel, WorkColumns
 from tracelens.perf_models.gemm import GEMM, Product, product_flops, product_operands
+from tracelens.types.dtypes import DType, Precision
+from tracelens.types.records import dataclass
 
 UNLIMITED = float("inf")
 #: Elements of k that one dequantizing or quantizing pass of a row covers: 256 threads of 8.

@@ -13,12 +13,12 @@ from tracelens.backends.base import System
 from tracelens.backends.collective_times import MessageColumns, message_us
 from tracelens.errors import InputError, UsageError
 from tracelens.files.data_table import TIME, faults, measured_rows, numbers, texts
-from tracelens.lazy.records import dataclass
-from tracelens.network.topology import Tier, Topology
 from tracelens.predict.calibration.device import Floats, Mask, mean_error, quoted, replaced_tables, rounded
 from tracelens.predict.calibration.fitting import Bounds, Fit, fitted, logarithmic
 from tracelens.predict.estimation.communication import SIZES, collective_groups, plain_word, system_name
-from tracelens.units import BYTES_PER_MB
+from tracelens.predict.network.topology import Tier, Topology
+from tracelens.types.records import dataclass
+from tracelens.types.units import BYTES_PER_MB
 
 if TYPE_CHECKING:
     import pandas as pd

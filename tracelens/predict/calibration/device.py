@@ -14,8 +14,8 @@ import numpy.typing as npt
 
 from tracelens.hardware import HardwareSpec
 from tracelens.hardware.device_figures import CONSTANTS, Calibration
-from tracelens.lazy.records import dataclass
 from tracelens.predict.calibration.fitting import Bounds, Fit, fitted, undetermined
+from tracelens.types.records import dataclass
 
 Floats = npt.NDArray[np.float64]
 Mask = npt.NDArray[np.bool_]

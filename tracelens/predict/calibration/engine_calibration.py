@@ -13,13 +13,13 @@ import numpy as np
 from tracelens.errors import InputError, UsageError
 from tracelens.files.data_table import COUNT
 from tracelens.files.documents import REPORT, expected, json_of, report_ops
-from tracelens.lazy.records import dataclass
 from tracelens.predict.calibration.fitting import coordinate_search
 from tracelens.predict.serving.costs import StepCost
 from tracelens.predict.serving.deployment import Deployment, Engine
 from tracelens.predict.serving.metrics import per_request
 from tracelens.predict.serving.requests import MeasuredRequests, Requests, read_requests
 from tracelens.predict.serving.simulation import Options, simulate
+from tracelens.types.records import dataclass
 
 #: Rounds of the coordinate search, each over every constant.
 _ROUNDS = 4

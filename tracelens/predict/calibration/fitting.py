@@ -15,7 +15,7 @@ import numpy.typing as npt
 
 from tracelens.backends.base import Floats
 from tracelens.backends.kernels.kernel_costs import Costs, KernelRates, combined_us, missed_us
-from tracelens.lazy.records import dataclass
+from tracelens.types.records import dataclass
 
 FloatArray = npt.NDArray[np.float64]
 _LONGEST_STEP = 0.7

@@ -24,11 +24,11 @@ from tracelens.backends.kernels.kernel_costs import KernelRates, KernelTable, ch
 from tracelens.errors import UsageError
 from tracelens.hardware import HardwareSpec
 from tracelens.hardware.device_figures import KernelConstants
-from tracelens.lazy.records import dataclass
 from tracelens.predict.calibration.device import LEAST_GROUPS, FitOutcome, quoted, replaced_tables, rounded
 from tracelens.predict.calibration.fitting import MeasuredCalls, fitted_fresh, fitted_norm
 from tracelens.predict.calibration.measurements import of_device as rows_of_device
 from tracelens.predict.estimation.table_kinds import batches, kernel_size_faults
+from tracelens.types.records import dataclass
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -30,9 +30,9 @@ from tracelens.perf_models import PerfModel, WorkColumns
 from tracelens.predict.calibration.device import Mask, Measured, MeasuredPart
 from tracelens.predict.estimation.estimate import ESTIMATED
 from tracelens.predict.estimation.table_kinds import KINDS, size_faults, with_sizes
-from tracelens.signature import OpSignature, freeze
 from tracelens.trace.table import signature_of_lists
-from tracelens.units import NS_PER_US
+from tracelens.types.signature import OpSignature, freeze
+from tracelens.types.units import NS_PER_US
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from tracelens.errors import InputError
 from tracelens.files.data_table import FIRST_ROW, Number, is_blank, read_table
-from tracelens.lazy.records import dataclass
+from tracelens.types.records import dataclass
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -20,13 +20,13 @@ from tracelens.backends.collective_times import (
 )
 from tracelens.errors import InputError, UsageError
 from tracelens.files.data_table import COUNT, Number, faults, is_file_name, numbers, texts
-from tracelens.lazy.records import dataclass
-from tracelens.network.algorithms import bound_us
-from tracelens.network.deepep import DEFAULT_SMS, DeepEP, Exchanges, Phase
-from tracelens.network.deepep import bound_us as exchange_bound_us
-from tracelens.network.topology import Group, Topology
 from tracelens.perf_models.collective import Collective, bus_factor
-from tracelens.units import GB_PER_S_IN_BYTES_PER_US
+from tracelens.predict.network.algorithms import bound_us
+from tracelens.predict.network.deepep import DEFAULT_SMS, DeepEP, Exchanges, Phase
+from tracelens.predict.network.deepep import bound_us as exchange_bound_us
+from tracelens.predict.network.topology import Group, Topology
+from tracelens.types.records import dataclass
+from tracelens.types.units import GB_PER_S_IN_BYTES_PER_US
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -20,11 +20,9 @@ from tracelens.backends.kernels import kernel_table, kernel_tables
 from tracelens.backends.kernels.kernel_costs import KernelColumns, KernelTable
 from tracelens.backends.kernels.tile_model_kernels import GEMM_AITER
 from tracelens.backends.tiles.gemm_tiles import GEMMColumns
-from tracelens.dtypes import DType, Precision
 from tracelens.errors import UsageError
 from tracelens.files.data_table import is_file_name, text_codes, texts
 from tracelens.hardware import HardwareSpec
-from tracelens.lazy.records import dataclass
 from tracelens.perf_models import GEMM
 from tracelens.perf_models.base import WorkColumns
 from tracelens.predict.estimation.communication import estimate_collectives, estimate_exchanges
@@ -37,6 +35,8 @@ from tracelens.predict.estimation.table_kinds import (
     size_faults,
     with_sizes,
 )
+from tracelens.types.dtypes import DType, Precision
+from tracelens.types.records import dataclass
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -7,12 +7,12 @@ from collections.abc import Iterable
 from dataclasses import asdict
 from typing import Any
 
-from tracelens.lazy.records import dataclass
-from tracelens.workload import LayerOp, ModelConfig, batch_ops, forward_ops
-from tracelens.workload.batch_ops import vision_ops
-from tracelens.workload.blocks import block_types
-from tracelens.workload.model_shape import PARTS, base_letter
-from tracelens.workload.ranks import InferenceRank
+from tracelens.predict.workload import LayerOp, ModelConfig, batch_ops, forward_ops
+from tracelens.predict.workload.batch_ops import vision_ops
+from tracelens.predict.workload.blocks import block_types
+from tracelens.predict.workload.model_shape import PARTS, base_letter
+from tracelens.predict.workload.ranks import InferenceRank
+from tracelens.types.records import dataclass
 
 #: Parts of a forward pass, in this order.
 _PARTS = (

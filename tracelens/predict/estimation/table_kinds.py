@@ -18,9 +18,9 @@ from tracelens.backends.tiles.attention_tiles import AttentionColumns
 from tracelens.backends.tiles.gemm_tiles import EXPERT_BLOCKS, GEMMColumns, MoEColumns
 from tracelens.errors import UsageError
 from tracelens.files.data_table import COUNT, LARGEST, SIZE, Number, faults, is_blank, numbers, shown, text_codes, texts
-from tracelens.lazy.records import dataclass
-from tracelens.workload.expert_placement import eplb
-from tracelens.workload.token_routing import expert_loads
+from tracelens.predict.workload.expert_placement import eplb
+from tracelens.predict.workload.token_routing import expert_loads
+from tracelens.types.records import dataclass
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -12,13 +12,13 @@ from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 
-from tracelens.lazy.records import dataclass
 from tracelens.perf_models import Collective, EPComm
 from tracelens.predict.projection.pipeline import OVERLAP_COST
 from tracelens.predict.projection.schedules import Kind
-from tracelens.workload.parallel_config import ParallelConfig
-from tracelens.workload.rank_ops import RankLayer, RankOp, is_repeated
-from tracelens.workload.ranks import WHOLE_GATHER
+from tracelens.predict.workload.parallel_config import ParallelConfig
+from tracelens.predict.workload.rank_ops import RankLayer, RankOp, is_repeated
+from tracelens.predict.workload.ranks import WHOLE_GATHER
+from tracelens.types.records import dataclass
 
 #: Time in us by what it is spent on.
 Parts: TypeAlias = dict[str, float]

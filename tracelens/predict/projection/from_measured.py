@@ -13,15 +13,15 @@ from tracelens.backends.base import Backend, System
 from tracelens.backends.measured import EFFICIENCY, MEASURED, MeasuredBackend, MeasuredStep, key_of
 from tracelens.errors import InputError, UsageError
 from tracelens.files.documents import REPORT, expected, json_of
-from tracelens.lazy.records import dataclass
 from tracelens.perf_models import WorkColumns
 from tracelens.predict.projection.chunk_timing import Transfer
 from tracelens.predict.projection.layer_costs import completed
 from tracelens.predict.projection.overheads import PLAIN
 from tracelens.predict.projection.step import Projection, project
-from tracelens.units import US_PER_S
-from tracelens.workload.model_config import ModelConfig
-from tracelens.workload.parallel_config import ParallelConfig
+from tracelens.predict.workload.model_config import ModelConfig
+from tracelens.predict.workload.parallel_config import ParallelConfig
+from tracelens.types.records import dataclass
+from tracelens.types.units import US_PER_S
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -10,12 +10,10 @@ from dataclasses import field, replace
 from typing import Any, TypeVar
 
 from tracelens.backends.base import Backend, System
-from tracelens.dtypes import DType
 from tracelens.errors import UsageError
-from tracelens.lazy.records import dataclass
-from tracelens.network.algorithms import collective_us
-from tracelens.network.topology import Group, Topology
 from tracelens.perf_models import Collective, PerfModel
+from tracelens.predict.network.algorithms import collective_us
+from tracelens.predict.network.topology import Group, Topology
 from tracelens.predict.projection import pipeline, schedules
 from tracelens.predict.projection.chunk_timing import (
     Block,
@@ -32,11 +30,13 @@ from tracelens.predict.projection.layer_costs import KEPT, WIDE, LayerCosts, blo
 from tracelens.predict.projection.overheads import NO_OPTIONS, ProjectionOptions, Software, later_us
 from tracelens.predict.projection.pipeline import REDUCED_BYTES, Cost, TaskCosts, hops_us, layer_counts
 from tracelens.predict.projection.schedules import Kind, Task
-from tracelens.units import NS_PER_US
-from tracelens.workload import memory, rank_ops
-from tracelens.workload.model_config import ModelConfig
-from tracelens.workload.parallel_config import ParallelConfig
-from tracelens.workload.rank_ops import ENDS, RankLayer, RankOp
+from tracelens.predict.workload import memory, rank_ops
+from tracelens.predict.workload.model_config import ModelConfig
+from tracelens.predict.workload.parallel_config import ParallelConfig
+from tracelens.predict.workload.rank_ops import ENDS, RankLayer, RankOp
+from tracelens.types.dtypes import DType
+from tracelens.types.records import dataclass
+from tracelens.types.units import NS_PER_US
 
 T = TypeVar("T")
 

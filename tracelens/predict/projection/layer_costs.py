@@ -10,14 +10,14 @@ from dataclasses import replace
 from tracelens.backends.base import Backend, System
 from tracelens.backends.chain import chain
 from tracelens.hardware import HardwareSpec
-from tracelens.lazy.records import dataclass
 from tracelens.perf_models import PerfModel
 from tracelens.predict.projection.overheads import priced
-from tracelens.units import BYTES_PER_GIB
-from tracelens.workload import rank_ops
-from tracelens.workload.model_config import ModelConfig
-from tracelens.workload.parallel_config import ParallelConfig
-from tracelens.workload.rank_ops import RankLayer
+from tracelens.predict.workload import rank_ops
+from tracelens.predict.workload.model_config import ModelConfig
+from tracelens.predict.workload.parallel_config import ParallelConfig
+from tracelens.predict.workload.rank_ops import RankLayer
+from tracelens.types.records import dataclass
+from tracelens.types.units import BYTES_PER_GIB
 
 #: How the name of a layer ends that computes in BF16 between narrower ones, and of one that is not recomputed among
 #: those that are.

@@ -15,15 +15,15 @@ import numpy.typing as npt
 
 from tracelens.backends.base import Backend, EstimateTable, System
 from tracelens.backends.roofline_and_tile import Tile
-from tracelens.dtypes import DType
 from tracelens.errors import UsageError
 from tracelens.hardware import HardwareSpec
-from tracelens.lazy.records import dataclass
 from tracelens.perf_models import GEMM, SDPA, GroupedGEMM, PerfModel, WorkColumns
-from tracelens.training_options import Attention, Graphs
-from tracelens.units import TERA_PER_S_IN_PER_US
-from tracelens.workload.model_config import ModelConfig
-from tracelens.workload.rank_ops import RankOp
+from tracelens.predict.workload.model_config import ModelConfig
+from tracelens.predict.workload.rank_ops import RankOp
+from tracelens.predict.workload.training_options import Attention, Graphs
+from tracelens.types.dtypes import DType
+from tracelens.types.records import dataclass
+from tracelens.types.units import TERA_PER_S_IN_PER_US
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

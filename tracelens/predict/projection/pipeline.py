@@ -10,10 +10,10 @@ from typing import NamedTuple, TypeAlias
 import numpy as np
 
 from tracelens.errors import UsageError
-from tracelens.lazy.records import dataclass
-from tracelens.network.algorithms import collective_us
-from tracelens.network.topology import Group, Topology, Values
+from tracelens.predict.network.algorithms import collective_us
+from tracelens.predict.network.topology import Group, Topology, Values
 from tracelens.predict.projection.schedules import Kind, Route, Task
+from tracelens.types.records import dataclass
 
 #: An overlapped collective takes SMs and bandwidth: computing takes so much longer while they share the device.
 #: Measured 19 % in the mean and at most 40 (arXiv 2507.03114); of 0.1, 0.2 and 0.3 the one with which families of

@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Any
 from tracelens.backends.base import System
 from tracelens.errors import TracelensError, UsageError
 from tracelens.files.say import told
-from tracelens.lazy.records import dataclass
 from tracelens.option_fields import made, takes
 from tracelens.perf_models import GroupedGEMM
 from tracelens.predict.projection import step, step_traces
@@ -24,11 +23,12 @@ from tracelens.predict.projection.job import Run
 from tracelens.predict.projection.overheads import Hidden, ProjectionOptions, Straggler
 from tracelens.predict.projection.projection_options import ProjectOptions
 from tracelens.predict.projection.step import Lever, Projection
-from tracelens.units import BYTES_PER_GB, NS_PER_US, US_PER_S
-from tracelens.workload.model_config import ModelConfig
-from tracelens.workload.parallel_config import ParallelConfig
-from tracelens.workload.rank_ops import RankOp
-from tracelens.workload.token_routing import Skew
+from tracelens.predict.workload.model_config import ModelConfig
+from tracelens.predict.workload.parallel_config import ParallelConfig
+from tracelens.predict.workload.rank_ops import RankOp
+from tracelens.predict.workload.token_routing import Skew
+from tracelens.types.records import dataclass
+from tracelens.types.units import BYTES_PER_GB, NS_PER_US, US_PER_S
 
 if TYPE_CHECKING:
     import pandas as pd

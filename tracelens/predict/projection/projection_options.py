@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias, get_args
 
 from tracelens import option_fields
 from tracelens.errors import UsageError
-from tracelens.lazy.records import dataclass
 from tracelens.option_fields import BACKENDS, comma_list, duration_in, option, positive
-from tracelens.training_options import PrecisionName, TrainingOptions
-from tracelens.units import count
+from tracelens.predict.workload.training_options import PrecisionName, TrainingOptions
+from tracelens.types.records import dataclass
+from tracelens.types.units import count
 
 if TYPE_CHECKING:
     from tracelens.predict.projection.overheads import Software
-    from tracelens.workload.model_config import ModelConfig
+    from tracelens.predict.workload.model_config import ModelConfig
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

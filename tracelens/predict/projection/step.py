@@ -12,16 +12,16 @@ from typing import Any, TypeAlias
 from tracelens.backends import origami
 from tracelens.backends.base import Backend, System
 from tracelens.errors import TracelensError, UsageError
-from tracelens.lazy.records import dataclass
 from tracelens.option_fields import BACKENDS
 from tracelens.predict.projection import schedules
 from tracelens.predict.projection.job import Job
 from tracelens.predict.projection.layer_costs import backend_of, completed
 from tracelens.predict.projection.overheads import NO_OPTIONS, PLAIN, ProjectionOptions, Software
-from tracelens.units import BYTES_PER_GB, TERA_PER_S_IN_PER_US, US_PER_S
-from tracelens.workload import memory
-from tracelens.workload.model_config import ModelConfig
-from tracelens.workload.parallel_config import ParallelConfig
+from tracelens.predict.workload import memory
+from tracelens.predict.workload.model_config import ModelConfig
+from tracelens.predict.workload.parallel_config import ParallelConfig
+from tracelens.types.records import dataclass
+from tracelens.types.units import BYTES_PER_GB, TERA_PER_S_IN_PER_US, US_PER_S
 
 #: Share of a step's work without the gradients of weights: forward, and gradients of activations.
 _WITHOUT_WGRAD = 2 / 3

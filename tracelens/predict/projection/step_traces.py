@@ -10,12 +10,10 @@ from typing import NamedTuple
 from tracelens.errors import UsageError
 from tracelens.files.atomic_write import whole_folder
 from tracelens.hardware.recognition import recorded_properties
-from tracelens.lazy.records import dataclass
 from tracelens.perf_models import Collective, EPComm, PerfModel, recorded_signature
 from tracelens.predict.projection.chunk_timing import COMPUTE, Kernel, Transfer
 from tracelens.predict.projection.job import Job, Run
 from tracelens.predict.projection.schedules import Task
-from tracelens.signature import OpSignature
 from tracelens.trace.writer import (
     DistributedJob,
     HostThread,
@@ -26,7 +24,9 @@ from tracelens.trace.writer import (
     RecordedTrace,
     write_trace,
 )
-from tracelens.units import NS_PER_US
+from tracelens.types.records import dataclass
+from tracelens.types.signature import OpSignature
+from tracelens.types.units import NS_PER_US
 
 #: Streams as their numbers in the trace.
 STREAMS = {

@@ -6,13 +6,13 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal, TypeAlias, get_args
 
-from tracelens.dtypes import DType
 from tracelens.errors import UsageError
 from tracelens.files.data_table import LARGEST, shown
 from tracelens.files.documents import toml_of
-from tracelens.lazy.records import dataclass
 from tracelens.option_fields import integer, option
-from tracelens.units import BYTES_PER_GB
+from tracelens.types.dtypes import DType
+from tracelens.types.records import dataclass
+from tracelens.types.units import BYTES_PER_GB
 
 #: Copies of a token: one per node, forwarded there; one per rank; one per expert.
 Dispatch: TypeAlias = Literal["hierarchical", "direct", "per-expert"]

@@ -14,19 +14,15 @@ from numpy.typing import NDArray
 
 from tracelens.analysis.loaded_trace import load
 from tracelens.analysis.reading.process_groups import attributes_of_calls, integers
-from tracelens.dtypes import DType
 from tracelens.errors import NothingToAnalyzeError, UsageError
-from tracelens.lazy.records import dataclass
-from tracelens.network.algorithms import collective_us
-from tracelens.network.packets import MeshRules, PacketTimes, even_load, logged, simulate
-from tracelens.network.ports import Exchange, Ports, PortTimes, bottleneck, simulate_ports
-from tracelens.network.topology import Group, Topology
-from tracelens.network.traffic import Copies, Payload, Traffic, imbalance
+from tracelens.predict.network.algorithms import collective_us
+from tracelens.predict.network.packets import MeshRules, PacketTimes, even_load, logged, simulate
+from tracelens.predict.network.ports import Exchange, Ports, PortTimes, bottleneck, simulate_ports
+from tracelens.predict.network.topology import Group, Topology
+from tracelens.predict.network.traffic import Copies, Payload, Traffic, imbalance
 from tracelens.predict.routing.config import Dispatch
-from tracelens.trace.table import Kind
-from tracelens.units import GB_PER_S_IN_BYTES_PER_US
-from tracelens.workload.expert_placement import Placement, eplb
-from tracelens.workload.token_routing import (
+from tracelens.predict.workload.expert_placement import Placement, eplb
+from tracelens.predict.workload.token_routing import (
     UNIFORM,
     RoutingTable,
     Skew,
@@ -39,7 +35,11 @@ from tracelens.workload.token_routing import (
     sample,
     with_capacity,
 )
-from tracelens.workload.token_routing import route as draw
+from tracelens.predict.workload.token_routing import route as draw
+from tracelens.trace.table import Kind
+from tracelens.types.dtypes import DType
+from tracelens.types.records import dataclass
+from tracelens.types.units import GB_PER_S_IN_BYTES_PER_US
 
 
 def recorded_split(path: Path, *, ranks: int) -> NDArray[np.float64]:

@@ -16,14 +16,14 @@ from tracelens.analysis.reading.process_groups import recorded_ep_size
 from tracelens.analysis.sheets import perf_summary
 from tracelens.backends.base import System
 from tracelens.errors import InputError, NothingToAnalyzeError, UsageError
-from tracelens.network.ports import Ports
-from tracelens.network.topology import Topology
 from tracelens.option_fields import made, takes
+from tracelens.predict.network.ports import Ports
+from tracelens.predict.network.topology import Topology
 from tracelens.predict.routing.config import RouteOptions, element_type
 from tracelens.predict.routing.exchange import PortScenario, RouteResult, Routing, route_ports
+from tracelens.predict.workload.token_routing import Skew
 from tracelens.trace.reading.bytestream import TRACE_ENDINGS
-from tracelens.units import BYTES_PER_MB
-from tracelens.workload.token_routing import Skew
+from tracelens.types.units import BYTES_PER_MB
 
 
 @takes(RouteOptions)

@@ -27,19 +27,19 @@ import numpy as np
 
 from tracelens.backends import EstimateTable
 from tracelens.backends.chain import chain
-from tracelens.dtypes import DType
 from tracelens.errors import UsageError
 from tracelens.hardware import HardwareSpec
-from tracelens.lazy.records import dataclass
-from tracelens.network.algorithms import collective_us
-from tracelens.network.cluster import Library
-from tracelens.network.topology import Group, Rates, Tier, TierLink, Topology
 from tracelens.perf_models import PerfModel
 from tracelens.perf_models.base import WorkColumns
+from tracelens.predict.network.algorithms import collective_us
+from tracelens.predict.network.cluster import Library
+from tracelens.predict.network.topology import Group, Rates, Tier, TierLink, Topology
 from tracelens.predict.serving.deployment import Deployment, Engine
-from tracelens.units import BYTES_PER_GIB
-from tracelens.workload import LayerOp, batch_ops
-from tracelens.workload.ranks import InferenceRank
+from tracelens.predict.workload import LayerOp, batch_ops
+from tracelens.predict.workload.ranks import InferenceRank
+from tracelens.types.dtypes import DType
+from tracelens.types.records import dataclass
+from tracelens.types.units import BYTES_PER_GIB
 
 #: New tokens, and those before them whose keys are cached.
 Chunk: TypeAlias = tuple[int, int]

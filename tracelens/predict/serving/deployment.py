@@ -12,15 +12,15 @@ from pathlib import Path
 from typing import NamedTuple
 
 from tracelens.backends import System
-from tracelens.dtypes import DType, spelled_type
 from tracelens.errors import InputError, UsageError
 from tracelens.files.documents import FigureTable
 from tracelens.hardware import HardwareSpec
-from tracelens.lazy.records import dataclass
-from tracelens.network.algorithms import algorithms
 from tracelens.option_fields import BACKENDS
-from tracelens.workload import ModelConfig
-from tracelens.workload.token_routing import UNIFORM, Skew
+from tracelens.predict.network.algorithms import algorithms
+from tracelens.predict.workload import ModelConfig
+from tracelens.predict.workload.token_routing import UNIFORM, Skew
+from tracelens.types.dtypes import DType, spelled_type
+from tracelens.types.records import dataclass
 
 _ALL_REDUCE = "all_reduce/"
 MTP_ACCEPTANCE = 0.85

@@ -10,12 +10,10 @@ from pathlib import Path
 from typing import Any
 
 from tracelens.backends import System
-from tracelens.dtypes import DType
 from tracelens.errors import InputError, NothingToAnalyzeError, UsageError
 from tracelens.files.documents import normalized, settings_of
 from tracelens.files.say import told
 from tracelens.hardware import HardwareSpec
-from tracelens.lazy.records import dataclass
 from tracelens.option_fields import made, takes
 from tracelens.predict.serving import engines
 from tracelens.predict.serving.costs import StepCost
@@ -33,9 +31,11 @@ from tracelens.predict.serving.replica_state import Step
 from tracelens.predict.serving.requests import Arrivals, Lengths, Requests, Workload, read_requests
 from tracelens.predict.serving.serving_options import DeploymentOptions, EngineOptions, ServingConfig
 from tracelens.predict.serving.simulation import Options, Outcome, Simulation
-from tracelens.units import duration_s
-from tracelens.workload import ModelConfig
-from tracelens.workload.token_routing import Skew
+from tracelens.predict.workload import ModelConfig
+from tracelens.predict.workload.token_routing import Skew
+from tracelens.types.dtypes import DType
+from tracelens.types.records import dataclass
+from tracelens.types.units import duration_s
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -13,14 +13,14 @@ import pandas as pd
 
 from tracelens.errors import UsageError
 from tracelens.hardware.recognition import recorded_properties
-from tracelens.lazy.records import dataclass
 from tracelens.perf_models import PerfModel, recorded_signature
 from tracelens.predict.serving.costs import CollectiveSteps, StepCost
 from tracelens.predict.serving.replica_state import Step
 from tracelens.predict.serving.simulation import Outcome
-from tracelens.signature import OpSignature
 from tracelens.trace.writer import HostThread, RecordedKernel, RecordedLaunch, RecordedOp, RecordedTrace, write_trace
-from tracelens.units import MS_PER_S, duration_s
+from tracelens.types.records import dataclass
+from tracelens.types.signature import OpSignature
+from tracelens.types.units import MS_PER_S, duration_s
 
 FS_PER_MS = 10**12
 FS_PER_S = 10**15

@@ -19,16 +19,16 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, ClassVar
 
-from tracelens.dtypes import DType
 from tracelens.errors import InputError, UsageError
 from tracelens.files.atomic_write import write_whole
 from tracelens.files.data_table import Number, shown
 from tracelens.files.documents import expected, json_of, normalized
-from tracelens.lazy.records import dataclass
 from tracelens.perf_models import PerfModel
 from tracelens.predict.serving.costs import Chunk, DecodeLine, StageWork, StepCost, span
 from tracelens.predict.serving.deployment import Deployment
-from tracelens.workload import ModelConfig
+from tracelens.predict.workload import ModelConfig
+from tracelens.types.dtypes import DType
+from tracelens.types.records import dataclass
 
 _LAYERS = Number(least=1, most=1 << 20, whole=True)
 _RANKS = Number(least=1, most=1 << 20, whole=True)

@@ -19,11 +19,11 @@ import numpy as np
 import numpy.typing as npt
 
 from tracelens.errors import UsageError
-from tracelens.lazy.records import dataclass
 from tracelens.predict.serving.costs import StageWork, StepCost
 from tracelens.predict.serving.event_queue import EventQueue
 from tracelens.predict.serving.requests import Requests
 from tracelens.predict.serving.scheduling import Plan
+from tracelens.types.records import dataclass
 
 
 @dataclass(slots=True, kw_only=True)

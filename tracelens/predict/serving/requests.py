@@ -17,11 +17,11 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from tracelens import units
 from tracelens.errors import InputError, UsageError
 from tracelens.files.data_table import FIRST_ROW, Number, place, read_rows
 from tracelens.files.documents import expected, json_of, text_of
-from tracelens.lazy.records import dataclass
+from tracelens.types import units
+from tracelens.types.records import dataclass
 
 FS_PER_S = 10**15
 #: Tokens of a prompt or answer: far above every model's context.

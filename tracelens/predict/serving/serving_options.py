@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tracelens import option_fields
-from tracelens.lazy.records import dataclass
 from tracelens.option_fields import BACKENDS, integer, option
+from tracelens.types.records import dataclass
 
 if TYPE_CHECKING:
     from tracelens.predict.serving.deployment import Engine

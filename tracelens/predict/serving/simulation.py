@@ -8,7 +8,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import field
 
 from tracelens.errors import UsageError
-from tracelens.lazy.records import dataclass
 from tracelens.predict.serving.costs import StepCost
 from tracelens.predict.serving.deployment import Deployment
 from tracelens.predict.serving.event_queue import EventQueue, Process
@@ -16,7 +15,8 @@ from tracelens.predict.serving.lanes import SequentialLane
 from tracelens.predict.serving.replica_state import LEVELS, Conduct, Listeners, ReplicaState, RequestLog, Step, StepLog
 from tracelens.predict.serving.requests import Requests
 from tracelens.predict.serving.scheduling import policies, routers
-from tracelens.units import BYTES_PER_GB, BYTES_PER_GIB
+from tracelens.types.records import dataclass
+from tracelens.types.units import BYTES_PER_GB, BYTES_PER_GIB
 
 
 class Replica(ReplicaState):

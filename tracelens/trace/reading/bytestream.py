@@ -27,7 +27,7 @@ from typing import Any, BinaryIO, Protocol
 
 from tracelens.errors import InputError
 from tracelens.files.memory_limit import MemoryLimit
-from tracelens.lazy.records import dataclass
+from tracelens.types.records import dataclass
 
 try:
     # Inflates 3-4x faster than the standard library's zlib, with the same interface.

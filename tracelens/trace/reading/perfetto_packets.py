@@ -12,9 +12,9 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from tracelens.lazy.records import dataclass
 from tracelens.trace.reading.source import Ints, Source, coded, coded_pairs
 from tracelens.trace.reading.wire import Columns, Spans, Wire, varint
+from tracelens.types.records import dataclass
 
 Bools = npt.NDArray[np.bool_]
 # Trace.packet, and fields of TracePacket (perfetto/protos/perfetto/trace/trace_packet.proto).

@@ -13,11 +13,11 @@ import msgspec
 
 from tracelens.errors import InputError
 from tracelens.files.memory_limit import MemoryLimit, before_reading, end_stage
-from tracelens.lazy.records import dataclass
 from tracelens.trace.reading import formats
 from tracelens.trace.reading.chrome.event_list import PIECE_BYTES, EventList, Progress, is_ascend, with_categories
 from tracelens.trace.reading.source import Source
 from tracelens.trace.table import TraceTable
+from tracelens.types.records import dataclass
 
 # Other contents people hand over, by their first bytes.
 _SIGNATURES = (

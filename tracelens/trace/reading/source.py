@@ -21,9 +21,7 @@ import numpy.typing as npt
 from tracelens.errors import InputError
 from tracelens.files.memory_limit import MemoryLimit
 from tracelens.files.remote import is_address
-from tracelens.lazy.records import dataclass
 from tracelens.registry import mark
-from tracelens.signature import OpSignature
 from tracelens.trace.reading.bytestream import TRACE_ENDINGS, ByteStream, PlainFile, unpacked
 from tracelens.trace.reading.chrome.decoded_events import TIME_LIMIT_NS
 from tracelens.trace.reading.chrome.event_columns import COLUMNS, Codes, TableBuilder
@@ -39,6 +37,8 @@ from tracelens.trace.table import (
     kind_of_category,
     made_event,
 )
+from tracelens.types.records import dataclass
+from tracelens.types.signature import OpSignature
 
 Decoded = TypeVar("Decoded")
 

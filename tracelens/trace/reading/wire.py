@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from tracelens.lazy.records import dataclass
+from tracelens.types.records import dataclass
 
 Ints = npt.NDArray[np.int64]
 VARINT, FIXED64, BYTES, FIXED32 = 0, 1, 2, 5

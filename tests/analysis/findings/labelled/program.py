@@ -10,8 +10,8 @@ from tracelens.analysis.analyze import analyze
 from tracelens.analysis.loaded_trace import AnalysisOptions
 from tracelens.analysis.verdict.summary import Summary
 from tracelens.analysis.verdict.verdict import summarize
-from tracelens.dtypes import DType
 from tracelens.hardware import HardwareSpec
+from tracelens.types.dtypes import DType
 
 PROPERTIES = {"h100-sxm": H100, "mi300x": MI300X}
 #: µs: the host's time for an op, from a launch to its kernel on an idle device, and for a call of the runtime.

@@ -13,14 +13,14 @@ from pathlib import Path
 from typing import Any
 
 from tracelens.backends.base import System
-from tracelens.dtypes import Precision
 from tracelens.errors import UsageError
 from tracelens.files.documents import FigureTable, normalized
 from tracelens.hardware import HardwareSpec
-from tracelens.lazy.records import dataclass
 from tracelens.predict.projection.overheads import PLAIN, Software, kernel_factor
-from tracelens.training_options import Attention, Gradients, TPOverlap
-from tracelens.workload.model_config import ModelConfig
+from tracelens.predict.workload.model_config import ModelConfig
+from tracelens.predict.workload.training_options import Attention, Gradients, TPOverlap
+from tracelens.types.dtypes import Precision
+from tracelens.types.records import dataclass
 
 #: The bare model: nothing fitted.
 IDEAL = "ideal"

@@ -7,8 +7,8 @@ from collections.abc import Callable, Sequence
 from typing import ClassVar, Literal, NamedTuple, Protocol, TypeAlias, TypeVar
 
 from tracelens.errors import UsageError
-from tracelens.lazy.records import dataclass
 from tracelens.registry import mark
+from tracelens.types.records import dataclass
 
 T = TypeVar("T", bound="type[Order]")
 #: ``"F"`` forward, ``"B"`` the whole backward, ``"D"`` the gradient of the input alone, ``"W"`` that of the weights.

@@ -16,7 +16,6 @@ from dataclasses import field
 from typing import ClassVar, TypeAlias
 
 from tracelens.errors import UsageError
-from tracelens.lazy.records import dataclass
 from tracelens.predict.projection.schedules.orders import (
     Kind,
     Order,
@@ -27,6 +26,7 @@ from tracelens.predict.projection.schedules.orders import (
     schedule,
     v_shaped_routes,
 )
+from tracelens.types.records import dataclass
 
 
 def filled(plan: Plan, routes: Sequence[Route], wanted: Sequence[Sequence[Task]], limit: int) -> list[list[Task]]:

@@ -10,18 +10,18 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from tracelens.lazy.records import dataclass
-from tracelens.network.topology import Group
 from tracelens.perf_models import Collective, EPComm, PerfModel
+from tracelens.predict.network.topology import Group
 from tracelens.predict.projection.chunk_timing import exposed_share
 from tracelens.predict.projection.overheads import Software
 from tracelens.predict.projection.search.pipeline_time import Floats
 from tracelens.predict.projection.search.space import Ints, distinct
-from tracelens.units import BYTES_PER_GB, US_PER_S
-from tracelens.workload import memory, rank_ops
-from tracelens.workload.model_config import ModelConfig
-from tracelens.workload.parallel_config import ParallelConfig
-from tracelens.workload.rank_ops import ENDS, RankLayer, RankOp
+from tracelens.predict.workload import memory, rank_ops
+from tracelens.predict.workload.model_config import ModelConfig
+from tracelens.predict.workload.parallel_config import ParallelConfig
+from tracelens.predict.workload.rank_ops import ENDS, RankLayer, RankOp
+from tracelens.types.records import dataclass
+from tracelens.types.units import BYTES_PER_GB, US_PER_S
 
 #: ``grid``: SUMMA's transfers between context ranks.
 PARTS = ("compute", "memory", "tp", "cp", "ep", "grid")

@@ -11,12 +11,12 @@ from typing import NamedTuple, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from tracelens.lazy.records import dataclass
 from tracelens.predict.projection.overheads import later_us
 from tracelens.predict.projection.pipeline import OVERLAP_COST, exposed_us, layer_counts
 from tracelens.predict.projection.search.space import Ints, Splits
-from tracelens.workload.model_config import ModelConfig
-from tracelens.workload.rank_ops import ENDS
+from tracelens.predict.workload.model_config import ModelConfig
+from tracelens.predict.workload.rank_ops import ENDS
+from tracelens.types.records import dataclass
 
 Floats: TypeAlias = npt.NDArray[np.float64]
 

@@ -18,8 +18,7 @@ from typing import TYPE_CHECKING, Any, get_args
 import numpy as np
 
 from tracelens.errors import InputError, TracelensError, UsageError
-from tracelens.executors import outcomes
-from tracelens.lazy.records import dataclass
+from tracelens.files.executors import outcomes
 from tracelens.option_fields import BACKENDS, made, takes
 from tracelens.predict.projection.frameworks import Residuals, named
 from tracelens.predict.projection.projection_options import (
@@ -35,8 +34,9 @@ from tracelens.predict.projection.search.space import Space, Splits
 from tracelens.predict.projection.search.systems import AS_THEY_ARE, Figures, load_model
 from tracelens.predict.projection.search.whole_step import CorrectedRules
 from tracelens.predict.projection.step import Projection, project
-from tracelens.training_options import PrecisionName
-from tracelens.workload.parallel_config import ParallelConfig
+from tracelens.predict.workload.parallel_config import ParallelConfig
+from tracelens.predict.workload.training_options import PrecisionName
+from tracelens.types.records import dataclass
 
 if TYPE_CHECKING:
     import pandas as pd

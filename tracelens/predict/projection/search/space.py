@@ -17,11 +17,11 @@ import numpy as np
 import numpy.typing as npt
 
 from tracelens.errors import UsageError
-from tracelens.lazy.records import dataclass
 from tracelens.predict.projection.projection_options import Strategy
-from tracelens.training_options import PrecisionName, Recompute
-from tracelens.workload.blocks import block_types
-from tracelens.workload.model_config import ModelConfig
+from tracelens.predict.workload.blocks import block_types
+from tracelens.predict.workload.model_config import ModelConfig
+from tracelens.predict.workload.training_options import PrecisionName, Recompute
+from tracelens.types.records import dataclass
 
 Ints = npt.NDArray[np.int64]
 

@@ -7,16 +7,16 @@ from collections.abc import Mapping
 from dataclasses import fields, replace
 
 from tracelens.backends.base import System
-from tracelens.dtypes import DType
 from tracelens.errors import UsageError
 from tracelens.hardware.device_figures import Hbm, Rate
 from tracelens.hardware.spec import HardwareSpec
-from tracelens.lazy.records import dataclass
-from tracelens.network.topology import TierLink
+from tracelens.predict.network.topology import TierLink
 from tracelens.predict.projection.search.space import given_shape
-from tracelens.units import BYTES_PER_GB, BYTES_PER_GIB
-from tracelens.workload.blocks import DENSE_LAYER
-from tracelens.workload.model_config import ModelConfig
+from tracelens.predict.workload.blocks import DENSE_LAYER
+from tracelens.predict.workload.model_config import ModelConfig
+from tracelens.types.dtypes import DType
+from tracelens.types.records import dataclass
+from tracelens.types.units import BYTES_PER_GB, BYTES_PER_GIB
 
 #: Where a model does not say how long its sequences are, as ``tracelens project`` has it.
 SEQUENCE = 4096

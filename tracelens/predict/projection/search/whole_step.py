@@ -18,11 +18,10 @@ import numpy.typing as npt
 from tracelens.backends.base import System
 from tracelens.errors import UsageError
 from tracelens.files.say import told
-from tracelens.lazy.records import dataclass
-from tracelens.network.algorithms import collective_us
-from tracelens.network.topology import Group, Topology
 from tracelens.option_fields import BACKENDS
 from tracelens.perf_models import PerfModel
+from tracelens.predict.network.algorithms import collective_us
+from tracelens.predict.network.topology import Group, Topology
 from tracelens.predict.projection.chunk_timing import exposed_share
 from tracelens.predict.projection.layer_costs import LayerCosts
 from tracelens.predict.projection.overheads import PLAIN, Software
@@ -42,12 +41,13 @@ from tracelens.predict.projection.search.pipeline_time import (
     under_way,
 )
 from tracelens.predict.projection.search.space import RECOMPUTE, Ints, Space, Splits, distinct, placed
-from tracelens.units import BYTES_PER_GB, US_PER_S
-from tracelens.workload import memory, rank_ops
-from tracelens.workload.blocks import block_types
-from tracelens.workload.model_config import ModelConfig
-from tracelens.workload.parallel_config import GroupPlacement, ParallelConfig, PlacedRanks
-from tracelens.workload.rank_ops import ENDS, RankLayer
+from tracelens.predict.workload import memory, rank_ops
+from tracelens.predict.workload.blocks import block_types
+from tracelens.predict.workload.model_config import ModelConfig
+from tracelens.predict.workload.parallel_config import GroupPlacement, ParallelConfig, PlacedRanks
+from tracelens.predict.workload.rank_ops import ENDS, RankLayer
+from tracelens.types.records import dataclass
+from tracelens.types.units import BYTES_PER_GB, US_PER_S
 
 _FLOP_PER_TFLOP = 1e12
 #: Candidates per pass, so that a pass' columns fit into a few tens of MB.

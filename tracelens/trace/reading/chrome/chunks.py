@@ -21,7 +21,6 @@ import msgspec
 from msgspec import Raw
 
 from tracelens.errors import InputError
-from tracelens.lazy.records import dataclass
 from tracelens.trace.reading.bytestream import ByteStream
 from tracelens.trace.reading.chrome.decoded_events import (
     FAILURES,
@@ -38,6 +37,7 @@ from tracelens.trace.reading.chrome.decoded_events import (
     trailing_position,
 )
 from tracelens.trace.reading.chrome.scanned_events import Refusal, ScannedEvents, new_scanner
+from tracelens.types.records import dataclass
 
 _BETWEEN = re.compile(rb"[\s,\x00]*")
 _SEPARATOR = re.compile(rb"[\s\x00]*+([,\]{]|\Z)")

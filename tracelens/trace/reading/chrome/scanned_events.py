@@ -16,10 +16,10 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from tracelens.lazy.compiled import address, library
-from tracelens.lazy.records import dataclass
+from tracelens.files.compiled import address, library
 from tracelens.trace.reading.chrome.decoded_events import FAILURES, SIGNATURE_FIELDS
 from tracelens.trace.table import Identifier
+from tracelens.types.records import dataclass
 
 Array = npt.NDArray[Any]
 

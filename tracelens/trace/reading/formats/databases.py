@@ -15,8 +15,6 @@ import numpy as np
 import numpy.typing as npt
 
 from tracelens.errors import InputError
-from tracelens.lazy.records import dataclass
-from tracelens.signature import OpSignature, freeze
 from tracelens.trace.reading.formats.rocprof import (
     call_category,
     copy_name,
@@ -26,6 +24,8 @@ from tracelens.trace.reading.formats.rocprof import (
 )
 from tracelens.trace.reading.source import Ints, RowBlocks, Source, coded, coded_pairs, own_correlation, reader
 from tracelens.trace.table import Recorder, TraceTable
+from tracelens.types.records import dataclass
+from tracelens.types.signature import OpSignature, freeze
 
 if TYPE_CHECKING:
     import sqlite3

@@ -10,10 +10,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from tracelens.lazy.records import dataclass
 from tracelens.trace.reading.source import Array, Ints, RowBlocks, Source, coded_pairs, device_category, reader
 from tracelens.trace.reading.wire import Wire, WireError
 from tracelens.trace.table import XLA_PROGRAMS, XLA_STEPS, Recorder, TraceTable
+from tracelens.types.records import dataclass
 
 RECORDER = Recorder(
     file="an XPlane profile (JAX, TensorFlow or PyTorch/XLA)",

@@ -1,1 +1,0 @@
-"""What agents ask: the verbs as tools that read below some folders only, and answer in pages of a few tokens."""

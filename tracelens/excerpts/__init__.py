@@ -1,1 +1,0 @@
-"""What is taken out of a trace to hand on: fewer events, no names, one op as a script."""

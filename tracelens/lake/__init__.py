@@ -1,1 +1,0 @@
-"""A lake: the tables of many traces as Parquet files, partitioned by run and rank, asked in SQL."""

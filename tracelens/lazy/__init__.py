@@ -1,1 +1,0 @@
-"""What is made when first used, so that an import costs little."""

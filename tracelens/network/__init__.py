@@ -1,1 +1,0 @@
-"""What connects ranks: topologies, clusters, traffic between ranks, collective algorithms, packets."""

@@ -1,0 +1,3 @@
+"""What connects ranks: topologies, clusters, traffic between ranks, collective algorithms, packets."""
+
+from __future__ import annotations

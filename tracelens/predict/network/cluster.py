@@ -1,0 +1,321 @@
+"""Clusters: one TOML file each in ``clusters``, every figure with its source. ``docs/network.md`` describes the file.
+
+A cluster names its device and does not repeat its figures: ``topology`` is given the rates of the device's own link.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import os
+from collections.abc import Mapping
+from dataclasses import field
+from pathlib import Path
+from typing import cast, get_args
+
+from tracelens.errors import UsageError
+from tracelens.files.documents import FigureTable, normalized
+from tracelens.predict.network.algorithms import of_library
+from tracelens.predict.network.topology import PIPELINE_CHUNK_BYTES, Protocol, Rates, Shape, Tier, TierLink, Topology
+from tracelens.types.records import dataclass
+from tracelens.types.units import BYTES_PER_MB
+
+FOLDER = Path(__file__).resolve().parent / "clusters"
+LIBRARIES = Path(__file__).resolve().parent / "libraries"
+
+_PROTOCOLS = ("ll", "ll128", "simple")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Overheads:
+    """What a library's messages cost over one tier of links besides their bytes."""
+
+    protocols: tuple[Protocol, ...] = ()
+    peer_us: float = 0.0
+    sync_us: float = 0.0
+    in_switch_us: float = 0.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Library:
+    """A communication library: which algorithms it chooses from, and its overheads inside and between nodes."""
+
+    name: str
+    algorithms: tuple[str, ...]
+    node: Overheads
+    network: Overheads
+    sources: Mapping[str, str]
+
+    @classmethod
+    def load(cls, name: str) -> Library:
+        """A library of this package, e.g. ``"nccl"``. UsageError for an unknown name."""
+        path = LIBRARIES / f"{name}.toml"
+        if not path.exists():
+            raise UsageError.unknown("communication library", name, [each.stem for each in LIBRARIES.glob("*.toml")])
+        return _read_library(path)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cluster:
+    """Nodes of ``ranks_per_node`` ranks with ``cards`` network cards each, any number of them unless ``nodes`` says.
+
+    ``device`` is the name of a device file. ``is_standard``: the device without a cluster means one of these nodes.
+    ``node_rates`` are measured rates of the links within a node that replace the device file's, by their name in
+    ``Rates``. ``adds_in_switch``: the node's switch can reduce. ``ep_library`` runs expert-parallel exchanges
+    (``"deepep"``), None where none is known. ``error_percent``: the mean error of collectives on node counts that
+    were not fitted, None where none were measured. ``sources`` says for each table of the file, and of the
+    library's, where its figures come from.
+    """
+
+    name: str
+    label: str
+    device: str
+    aliases: tuple[str, ...] = ()
+    note: str | None = None
+    is_standard: bool = False
+    library: str
+    algorithms: tuple[str, ...]
+    ep_library: str | None = None
+    ranks_per_node: int
+    shape: Shape
+    adds_in_switch: bool = False
+    node_rates: Mapping[str, float] = field(default_factory=dict)
+    node_overheads: Overheads
+    cards: int
+    network_rates: Rates
+    network_overheads: Overheads
+    nodes: int | None = None
+    chunk_bytes: float = PIPELINE_CHUNK_BYTES
+    error_percent: float | None = None
+    sources: Mapping[str, str] = field(default_factory=dict)
+
+    def __hash__(self) -> int:
+        return hash((self.name, self.label))
+
+    @classmethod
+    def load(cls, name: str | os.PathLike[str]) -> Cluster:
+        """A cluster of this package by name or alias, or a cluster file (``my_cluster.toml``) by path.
+
+        Case, ``-``, ``_`` and blanks do not matter in names. UsageError for an unknown name, InputError for a file
+        that is missing or wrong.
+        """
+        if isinstance(name, os.PathLike) or str(name).endswith(".toml"):
+            return _read(Path(name))
+        found = cls.find(name)
+        if found is None:
+            raise UsageError.unknown("cluster", name, [*cls.names(), *(a for c in cls.all() for a in c.aliases)])
+        return found
+
+    @classmethod
+    def file_text(cls, name: str | os.PathLike[str]) -> str:
+        """The text of the file that ``load(name)`` reads."""
+        named = isinstance(name, os.PathLike) or str(name).endswith(".toml")
+        return (Path(name) if named else FOLDER / f"{cls.load(name).name}.toml").read_text(encoding="utf-8")
+
+    @classmethod
+    def find(cls, name: str) -> Cluster | None:
+        """A cluster of this package by name or alias; None when there is none."""
+        wanted = normalized(name)
+        if wanted in cls.names():
+            return _bundled(wanted)
+        return next((c for c in cls.all() if wanted in {normalized(alias) for alias in c.aliases}), None)
+
+    @classmethod
+    def standard(cls, device: str) -> Cluster | None:
+        """What a device of that file name stands in unless a cluster is named; None when no file says."""
+        return _standard(device) if device else None
+
+    @classmethod
+    def names(cls) -> tuple[str, ...]:
+        """Names of the clusters of this package, sorted. Reads the folder, not the files."""
+        return _names()
+
+    @classmethod
+    def all(cls) -> tuple[Cluster, ...]:
+        """Every cluster of this package, in the order of ``names``."""
+        return tuple(_bundled(name) for name in cls.names())
+
+    def topology(self, device_rates: Rates) -> Topology:
+        """Two tiers, node and network. ``device_rates`` are those of the device's own link."""
+        rates = dataclasses.replace(device_rates, **self.node_rates)
+        node = Tier(ranks=self.ranks_per_node, shape=self.shape, link=_link(rates, self.node_overheads))
+        network = Tier(
+            ranks=None if self.nodes is None else self.nodes * self.ranks_per_node,
+            cards=self.cards,
+            link=_link(self.network_rates, self.network_overheads),
+        )
+        return Topology(tiers=(node, network), algorithms=self.algorithms, chunk_bytes=self.chunk_bytes)
+
+
+def _link(rates: Rates, costs: Overheads) -> TierLink:
+    return TierLink(rates=rates, **{each.name: getattr(costs, each.name) for each in dataclasses.fields(costs)})
+
+
+@functools.cache
+def _names() -> tuple[str, ...]:
+    return tuple(sorted(path.stem for path in FOLDER.glob("*.toml")))
+
+
+@functools.cache
+def _bundled(name: str) -> Cluster:
+    return _read(FOLDER / f"{name}.toml")
+
+
+@functools.cache
+def _standard(device: str) -> Cluster | None:
+    naming = (_bundled(name) for name in _names() if device.encode() in (FOLDER / f"{name}.toml").read_bytes())
+    return next((cluster for cluster in naming if cluster.is_standard and cluster.device == device), None)
+
+
+@functools.cache
+def _read_library(path: Path) -> Library:
+    root = FigureTable.of_file(path, kind="library")
+    sources: dict[str, str] = {}
+    node, network = (_needed(root, name) for name in ("node", "network"))
+    library = Library(
+        name=path.stem,
+        algorithms=of_library(path.stem),
+        node=_overheads(node, Overheads(), sources),
+        network=_overheads(network, Overheads(), sources),
+        sources=sources,
+    )
+    for table in (node, network, root):
+        table.finish()
+    return library
+
+
+def _read(path: Path) -> Cluster:
+    root = FigureTable.of_file(path, kind="cluster")
+    library = Library.load(_text(root, "library"))
+    sources = dict(library.sources)
+    node, network = (_needed(root, name) for name in ("node", "network"))
+    cluster = Cluster(
+        name=path.stem,
+        label=root.text("label") or path.stem,
+        device=_text(root, "device"),
+        aliases=root.texts("aliases"),
+        note=root.text("note"),
+        is_standard=root.flag("standard"),
+        library=library.name,
+        algorithms=root.texts("algorithms") or library.algorithms,
+        ep_library=root.text("ep_library"),
+        ranks_per_node=_count(node, "ranks", least=2),
+        shape=_shape(node),
+        adds_in_switch=node.flag("adds_in_switch"),
+        node_rates=_measured(node.table("rates"), sources),
+        node_overheads=_overheads(node, library.node, sources),
+        cards=_count(network, "cards", least=1),
+        network_rates=_card_rates(network, sources),
+        network_overheads=_overheads(network, library.network, sources),
+        nodes=network.whole("nodes"),
+        error_percent=root.number("error_percent"),
+        chunk_bytes=_chunk_bytes(root.table("pipeline"), sources),
+        sources=sources | {"node": node.source("source"), "network": network.source("source")},
+    )
+    inside, between = ([p.name for p in link.protocols] for link in (cluster.node_overheads, cluster.network_overheads))
+    if inside != between:
+        raise network.error("protocol", f"must be of the same protocols as node.protocol: {', '.join(inside)}")
+    for table in (node, network, root):
+        table.finish()
+    return cluster
+
+
+def _needed(root: FigureTable, name: str) -> FigureTable:
+    table = root.table(name)
+    if table is None:
+        raise root.error(name, "must be a table")
+    return table
+
+
+def _text(table: FigureTable, name: str) -> str:
+    text = table.text(name)
+    if text is None:
+        raise table.error(name, "must be a text")
+    return text
+
+
+def _count(table: FigureTable, name: str, *, least: int) -> int:
+    value = table.whole(name, least=least)
+    if value is None:
+        raise table.error(name, f"must be a whole number, at least {least}")
+    return value
+
+
+def _shape(node: FigureTable) -> Shape:
+    shape = _text(node, "shape")
+    if shape not in get_args(Shape):
+        raise node.error("shape", 'must be "switch" or "mesh"')
+    return cast(Shape, shape)
+
+
+def _measured(table: FigureTable | None, sources: dict[str, str]) -> dict[str, float]:
+    """Rates of the links within a node, by the names of ``Rates``."""
+    if table is None:
+        return {}
+    names = ("all_gather_gb_s", "all_reduce_gb_s", "all_to_all_gb_s", "in_switch_gb_s")
+    found = {name: value for name in names if (value := table.number(name)) is not None}
+    _finish(table, sources)
+    return found
+
+
+def _card_rates(network: FigureTable, sources: dict[str, str]) -> Rates:
+    peak = network.needed_number("card_gb_s")
+    table = network.table("rates")
+    if table is None:
+        return Rates(peak_gb_s=peak)
+    names = ("all_gather_gb_s", "all_reduce_gb_s", "all_to_all_gb_s", "alone_gb_s")
+    measured = {name: value for name in names if (value := table.number(name)) is not None}
+    for name, value in measured.items():
+        if value > peak:
+            raise table.error(name, f"must not be above card_gb_s {peak:g}")
+    _finish(table, sources)
+    return Rates(peak_gb_s=peak, **measured)
+
+
+def _finish(table: FigureTable, sources: dict[str, str]) -> None:
+    """Notes the table's source. InputError for a key that was not read."""
+    sources[table.path] = table.source("source")
+    table.finish()
+
+
+def _overheads(tier: FigureTable, inherited: Overheads, sources: dict[str, str]) -> Overheads:
+    """Those of a library, or a cluster's own where its file has the table."""
+    protocols = tuple(
+        _protocol(name, table, sources) for name, table in tier.tables("protocol", frozenset(_PROTOCOLS)).items()
+    )
+    found = dataclasses.replace(inherited, protocols=protocols or inherited.protocols)
+    exchange = tier.table("all_to_all")
+    if exchange is not None:
+        found = dataclasses.replace(
+            found,
+            peer_us=exchange.number_or_zero("peer_us") or 0.0,
+            sync_us=exchange.number_or_zero("sync_us") or 0.0,
+        )
+        _finish(exchange, sources)
+    switch = tier.table("in_switch")
+    if switch is not None:
+        found = dataclasses.replace(found, in_switch_us=switch.needed_number("latency_us"))
+        _finish(switch, sources)
+    return found
+
+
+def _protocol(name: str, table: FigureTable, sources: dict[str, str]) -> Protocol:
+    protocol = Protocol(
+        name=name,
+        base_us=table.number("base_us") or 0.0,
+        hop_us=table.needed_number("hop_us"),
+        tree_hop_us=table.needed_number("tree_hop_us"),
+        rate_share=table.needed_number("rate_share"),
+    )
+    if protocol.rate_share > 1:
+        raise table.error("rate_share", "must not be above 1")
+    _finish(table, sources)
+    return protocol
+
+
+def _chunk_bytes(table: FigureTable | None, sources: dict[str, str]) -> float:
+    if table is None:
+        return PIPELINE_CHUNK_BYTES
+    chunk = table.needed_number("chunk_mb") * BYTES_PER_MB
+    _finish(table, sources)
+    return chunk

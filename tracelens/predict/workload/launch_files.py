@@ -1,0 +1,454 @@
+"""Launch configurations of Megatron-LM (a list of arguments) and Primus (YAML) as a model and options of a projection.
+
+Keys of YAML count at any depth, over those of the files that it ``extends`` and of Primus' files that ``config`` and
+``model`` name; keys of its own that are not read are named. What changes a named model is applied, or refused.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+import shlex
+from collections.abc import Mapping
+from dataclasses import field
+from pathlib import Path
+from typing import Any
+
+from tracelens.errors import InputError, TracelensError, UsageError
+from tracelens.files.documents import expected, refuse_deep, text_of
+from tracelens.predict.workload.blocks import DENSE_LAYER, SPARSE_LAYER
+from tracelens.predict.workload.model_config import ModelConfig
+from tracelens.predict.workload.model_shape import Experts, LatentAttention
+from tracelens.types.dtypes import DType
+from tracelens.types.records import dataclass
+
+#: A key's name in Megatron -> the option of a projection that it is, of whole numbers.
+_DEGREES = {
+    "tensor_model_parallel_size": "tp", "pipeline_model_parallel_size": "pp", "context_parallel_size": "cp",
+    "expert_model_parallel_size": "ep", "expert_tensor_parallel_size": "etp", "micro_batch_size": "micro_batch",
+    "global_batch_size": "global_batch", "seq_length": "sequence", "virtual_pipeline_model_parallel_size": "vpp",
+    "num_virtual_stages_per_pipeline_rank": "vpp", "nnodes": "nodes", "world_size": "gpus",
+}  # fmt: skip
+#: A key's name in Megatron -> the size of a model, of its experts, of its latent attention.
+_SIZES = {
+    "hidden_size": "hidden", "ffn_hidden_size": "ffn", "num_attention_heads": "q_heads", "num_query_groups": "kv_heads",
+    "kv_channels": "head_dim", "vocab_size": "vocab", "padded_vocab_size": "vocab", "mtp_num_layers": "mtp_layers",
+}  # fmt: skip
+_EXPERT_SIZES = {
+    "num_experts": "count", "moe_router_topk": "top_k", "moe_ffn_hidden_size": "ffn",
+    "moe_shared_expert_intermediate_size": "shared_ffn",
+}  # fmt: skip
+_LATENT_SIZES = {
+    "q_lora_rank": "q_rank", "kv_lora_rank": "kv_rank", "qk_head_dim": "d_nope", "qk_pos_emb_head_dim": "d_rope",
+    "v_head_dim": "d_v",
+}  # fmt: skip
+#: What Primus' pre_trainer.yaml, which its examples name as ``config``, says of a step (AMD-AGI/Primus at 44a21d1,
+#: primus/configs/modules/megatron); for a launch file that lies outside its folders.
+_PRE_TRAINER = {
+    "global_batch_size": "16", "micro_batch_size": "2", "seq_length": "1024", "use_flash_attn": "true", "bf16": "true",
+    "use_distributed_optimizer": "true",
+}  # fmt: skip
+#: Files that extend each other.
+_DEEPEST = 20
+_FROM_ENVIRONMENT = re.compile(r"\$\{[^:}$]++:([^}$]*+)\}")
+_TRUE, _FALSE = frozenset(("true", "yes", "on", "1")), frozenset(("false", "no", "off", "0", "null", "none", ""))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LaunchFile:
+    """``model``: None where the file names none and gives no shape. ``options``: of ``tracelens project``, by name.
+
+    ``ignored``: keys that say nothing to a projection, or nothing that it knows.
+    """
+
+    model: ModelConfig | None
+    options: Mapping[str, object]
+    ignored: tuple[str, ...]
+
+
+@dataclass(slots=True)
+class _Keys:
+    """The file's keys, ``own`` those that no preset gives, and which of them were asked for."""
+
+    file: str
+    values: Mapping[str, str]
+    is_list: bool
+    own: frozenset[str] = frozenset()
+    read: set[str] = field(default_factory=set)
+
+    def text(self, name: str) -> str | None:
+        self.read.add(name)
+        value = self.values.get(name)
+        return None if value is None or value.lower() in ("null", "none", "") else value
+
+    def whole(self, name: str) -> int | None:
+        value = self.text(name)
+        if value is None:
+            return None
+        if not re.fullmatch(r"\d{1,12}", value.replace("_", "")):
+            raise InputError(f"{self.file}: {name} must be a whole number, got {value!r}")
+        return int(value.replace("_", ""))
+
+    def size(self, name: str, default: int) -> int:
+        """``default`` where none is given, or 0."""
+        return self.whole(name) or default
+
+    def flag(self, name: str) -> bool:
+        value = (self.values.get(name) or "").lower()
+        self.read.add(name)
+        if name in self.values and value not in _TRUE | _FALSE:
+            raise InputError(f"{self.file}: {name} must be true or false, got {value!r}")
+        return value in _TRUE
+
+
+def read_launch(path: Path) -> LaunchFile:
+    """InputError for a file that cannot be read, and for values that are not what their key needs."""
+    what = "a launch configuration"
+    text, is_list = text_of(path, what), path.suffix not in (".yaml", ".yml")
+    with expected(path, what):
+        values = _of_arguments(text) if is_list else _with_bases(path, text)
+    merged = values if is_list else {**_presets(path, values), **values}
+    keys = _Keys(file=path.name, values=merged, is_list=is_list, own=frozenset(values))
+    if keys.values.get("config") == "pre_trainer.yaml":
+        keys.read.add("config")
+    options = {**_degrees(keys), **_switches(keys)}
+    model = _model(keys)
+    layers = _recomputed_layers(keys, options)
+    if layers is not None and (model is None or layers < len(model.layers)):
+        options["recompute_layers"] = layers
+    if model is not None and model.experts is not None and "tp" in options:
+        # Megatron-LM's default of --expert-tensor-parallel-size
+        options.setdefault("etp", options["tp"])
+    return LaunchFile(model=model, options=options, ignored=tuple(sorted(set(values) - keys.read)))
+
+
+def _of_arguments(text: str) -> dict[str, str]:
+    """``--name value``, ``--name=value``, ``--switch``; ``#`` begins a comment, a backslash joins lines."""
+    found: dict[str, str] = {}
+    name = None
+    for token in shlex.split(text.replace("\\\n", " "), comments=True):
+        if token.startswith("--"):
+            name, separator, value = token[2:].partition("=")
+            name = name.replace("-", "_")
+            found[name] = value if separator else "true"
+        elif name is not None:
+            found[name] = token if found[name] == "true" else f"{found[name]} {token}"
+    return found
+
+
+def _of_yaml(text: str) -> dict[str, str]:
+    """Keys at any depth with their text; the last of a key counts, a list is what stands between its brackets."""
+    import yaml  # type: ignore[import-untyped]
+
+    found: dict[str, str] = {}
+    ahead, seen = [], set[int]()
+    refuse_deep(text)
+    try:
+        ahead = list(yaml.load_all(text, Loader=yaml.BaseLoader))[::-1]
+    except (yaml.YAMLError, RecursionError) as error:
+        raise ValueError(" ".join(str(error).split())) from error
+    while ahead:
+        node = ahead.pop()
+        # An anchor's content counts once, however often and wherever it is named.
+        if not isinstance(node, dict | list) or id(node) in seen:
+            continue
+        seen.add(id(node))
+        inner = []
+        for key, value in node.items() if isinstance(node, dict) else ((None, each) for each in node):
+            if isinstance(value, list) and all(isinstance(each, str) for each in value):
+                value = f"[{', '.join(value)}]"
+            if not isinstance(value, str):
+                inner.append(value)
+            elif isinstance(key, str) and value:
+                found.pop(key.replace("-", "_"), None)
+                found[key.replace("-", "_")] = _FROM_ENVIRONMENT.sub(r"\1", value).strip("'\"")
+        ahead += inner[::-1]
+    return found
+
+
+def _with_bases(path: Path, text: str, seen: tuple[Path, ...] = ()) -> dict[str, str]:
+    """A file's keys over those of the files that it ``extends`` or ``includes``. InputError where one is missing."""
+    own, found = _of_yaml(text), dict[str, str]()
+    seen = (*seen, path.resolve())
+    for key in ("extends", "includes"):
+        for name in re.findall(r"[^\s,\[\]]+", own.pop(key, "")):
+            base = path.parent / name
+            if Path(name).is_absolute() or base.resolve() in seen or len(seen) > _DEEPEST:
+                raise InputError(f"{path}: {key} {name}: a base file stands beside the file, and does not extend it")
+            if not base.is_file():
+                raise InputError(f"{path}: {key} {name}: there is no such file beside it")
+            found |= _with_bases(base, text_of(base, "a launch configuration"), seen)
+    return found | own
+
+
+def _presets(path: Path, values: Mapping[str, str]) -> dict[str, str]:
+    """The keys of Primus' files that ``config`` and, where no bundled model has its name, ``model`` name."""
+    found = dict(_PRE_TRAINER) if values.get("config") == "pre_trainer.yaml" else {}
+    for key, kind in (("config", "modules"), ("model", "models")):
+        name = values.get(key, "")
+        if not re.fullmatch(r"[\w.-]{1,200}\.ya?ml", name) or (key == "model" and _is_bundled(name)):
+            continue
+        places = [folder / "primus" / "configs" / kind / "megatron" / name for folder in path.resolve().parents]
+        file = next((place for place in (*places, path.parent / name) if place.is_file()), None)
+        if file is not None and file.resolve() != path.resolve():
+            found |= _with_bases(file, text_of(file, "a launch configuration"))
+    return found
+
+
+def _is_bundled(name: str) -> bool:
+    try:
+        return bool(ModelConfig.load(Path(name).stem).name)
+    except TracelensError:
+        return False
+
+
+def _degrees(keys: _Keys) -> dict[str, object]:
+    found: dict[str, object] = {}
+    for name, option in _DEGREES.items():
+        value = keys.whole(name)
+        if value is not None and option not in found:
+            found[option] = value
+    per_stage, layers = keys.whole("num_layers_per_virtual_pipeline_stage"), keys.whole("num_layers")
+    pp = found.get("pp", 1)
+    if per_stage and layers and isinstance(pp, int) and layers % (per_stage * pp) == 0:
+        found["vpp"] = layers // (per_stage * pp)
+    return found
+
+
+def _switches(keys: _Keys) -> dict[str, object]:
+    names = (
+        "enable_primus_turbo", "moe_enable_deepep", "use_turbo_deepep", "use_turbo_grouped_mlp",
+        "use_turbo_grouped_gemm", "moe_use_legacy_grouped_gemm", "sequence_parallel", "tp_comm_overlap",
+        "overlap_moe_expert_parallel_comm", "use_flash_attn",
+    )  # fmt: skip
+    on = {name: keys.flag(name) for name in names}
+    turbo, kind = on["enable_primus_turbo"], keys.text("moe_token_dispatcher_type")
+    flexible = keys.text("moe_flex_dispatcher_backend") in ("deepep", "hybridep") and kind == "flex"
+    deepep = any((on["moe_enable_deepep"], flexible, turbo and on["use_turbo_deepep"]))
+    return {
+        "precision": _precision(keys),
+        "bf16_layers": _bf16_layers(keys),
+        "gradients": "bf16" if keys.flag("grad_reduce_in_bf16") else "fp32",
+        **_recompute(keys),
+        **_zero(keys),
+        "dispatcher": "deepep" if deepep else "alltoall",
+        "sequential_experts": _is_sequential(keys, on),
+        # A YAML file of Primus overrides a default that divides sequences.
+        "no_sequence_parallel": not on["sequence_parallel"] and (keys.is_list or "sequence_parallel" in keys.values),
+        "tp_overlap": "all" if on["tp_comm_overlap"] else "backward",
+        "ep_overlap": on["overlap_moe_expert_parallel_comm"],
+        "graphs": _graphs(keys),
+        "attention": "unfused" if keys.text("attention_backend") in ("unfused", "local") else "flash",
+    }
+
+
+def _is_sequential(keys: _Keys, on: Mapping[str, bool]) -> bool:
+    """Primus' legacy grouped GEMM is a loop over experts; its turbo kernel, and Megatron's, take all at once. A file
+    that turns the turbo kernel off, and says nothing of the legacy one, means the loop.
+    """
+    grouped = (keys.text("moe_grouped_gemm") or "true").lower() not in _FALSE
+    if on["enable_primus_turbo"] and (on["use_turbo_grouped_mlp"] or on["use_turbo_grouped_gemm"]):
+        return not grouped
+    is_off = any(name in keys.own and not on[name] for name in ("enable_primus_turbo", "use_turbo_grouped_mlp"))
+    unsaid = "moe_use_legacy_grouped_gemm" not in keys.own
+    return on["moe_use_legacy_grouped_gemm"] or (is_off and unsaid) or not grouped
+
+
+def _bf16_layers(keys: _Keys) -> str:
+    """Megatron's defaults are one layer at either end, with the switch."""
+    first, last = (keys.whole(f"num_layers_at_{end}_in_bf16") for end in ("start", "end"))
+    if not keys.flag("first_last_layers_bf16"):
+        return "0,0"
+    return f"{1 if first is None else first},{1 if last is None else last}"
+
+
+def _precision(keys: _Keys) -> str:
+    fp4 = [keys.text(name) for name in ("fp4", "fp4_format")]
+    fp8 = [keys.text(name) for name in ("fp8", "fp8_format")]
+    recipe, half = (keys.text("fp8_recipe") or "").lower(), keys.flag("fp16")
+    keys.flag("bf16")
+    if any(value and value.lower() not in _FALSE for value in fp4):
+        return "nvfp4"
+    if any(value and value.lower() not in _FALSE for value in fp8):
+        return "mxfp8" if recipe.startswith("mx") else "fp8"
+    return "fp16" if half else "bf16"
+
+
+def _recompute(keys: _Keys) -> dict[str, object]:
+    """The recomputation of all layers, where some are; ``_recomputed_layers`` says of how many."""
+    how, activations = keys.text("recompute_granularity"), keys.flag("recompute_activations")
+    layers = keys.whole("recompute_num_layers")
+    keys.text("recompute_method")
+    modules = re.findall(r"\w+", keys.text("recompute_modules") or "")
+    if how == "full":
+        return {"recompute": "none" if layers == 0 else "full"}
+    if how == "selective" or activations:
+        return {"recompute": "selective", "recompute_modules": ",".join(modules) or "core_attn"}
+    return {"recompute": "none"}
+
+
+def _recomputed_layers(keys: _Keys, options: Mapping[str, object]) -> int | None:
+    """``block`` recomputes so many layers of each stage, and of each virtual one; ``uniform`` all, in such pieces."""
+    count = keys.whole("recompute_num_layers")
+    if options["recompute"] != "full" or count is None or keys.text("recompute_method") == "uniform":
+        return None
+    pp, vpp = (options.get(name) for name in ("pp", "vpp"))
+    return count * (pp if isinstance(pp, int) else 1) * (vpp if isinstance(vpp, int) else 1)
+
+
+def _zero(keys: _Keys) -> dict[str, object]:
+    sharded = {keys.flag(name) for name in ("use_torch_fsdp2", "use_megatron_fsdp", "use_custom_fsdp")} != {False}
+    distributed = keys.flag("use_distributed_optimizer")
+    strategy = keys.text("data_parallel_sharding_strategy") or ("optim_grads_params" if sharded else None)
+    level = {"no_shard": 0, "optim": 1, "optim_grads": 2, "optim_grads_params": 3}.get(strategy or "")
+    return {"zero": level if level is not None else int(distributed)}
+
+
+def _graphs(keys: _Keys) -> str:
+    kind, scope = keys.text("cuda_graph_impl"), keys.text("cuda_graph_scope") or ""
+    older = {keys.flag("enable_cuda_graph"), keys.flag("external_cuda_graph")} != {False}
+    if kind is None:
+        return "partial" if older else "none"
+    return "full" if kind == "full_iteration" or "full_iteration" in scope else "partial"
+
+
+def _model(keys: _Keys) -> ModelConfig | None:
+    """The model of the shape that the file gives, else the bundled one that ``model`` names."""
+    layers, hidden, heads = (keys.whole(key) for key in ("num_layers", "hidden_size", "num_attention_heads"))
+    keys.text("model")
+    if layers is None or hidden is None or heads is None:
+        return _bundled(keys)
+    vocab = keys.whole("padded_vocab_size") or keys.whole("vocab_size")
+    if vocab is None:
+        raise InputError(f"{keys.file}: vocab_size is missing, which logits and embedding need")
+    count, ffn = keys.whole("num_experts"), keys.size("ffn_hidden_size", 4 * hidden)
+    latent = _latent(keys) if keys.flag("multi_latent_attention") else None
+    biased, is_rms = not keys.flag("disable_bias_linear"), keys.text("normalization") == "RMSNorm"
+    return ModelConfig(
+        name=keys.file,
+        label=keys.file,
+        source=f"arguments in {keys.file}",
+        blocks=_blocks(keys, layers, count),
+        hidden=hidden,
+        vocab=vocab,
+        ffn=ffn,
+        gated=keys.flag("swiglu"),
+        q_heads=heads,
+        kv_heads=_query_groups(keys, heads) if latent is None else heads,
+        head_dim=None if latent is not None else keys.size("kv_channels", hidden // max(heads, 1)),
+        qk_norm=keys.flag("qk_layernorm") and latent is None,
+        qkv_bias=keys.flag("add_qkv_bias") or biased,
+        out_bias=biased,
+        mlp_bias=biased,
+        norm="rms" if is_rms else "layer",
+        norm_bias=not is_rms,
+        tied_embeddings=not keys.flag("untie_embeddings_and_output_weights"),
+        positions=_positions(keys),
+        dtype=DType.BF16,
+        mtp_layers=keys.size("mtp_num_layers", 0),
+        mtp_blocks=SPARSE_LAYER if count else DENSE_LAYER,
+        latent_attention=latent,
+        experts=None if count is None else _experts(keys, count, ffn),
+    )
+
+
+def _bundled(keys: _Keys) -> ModelConfig | None:
+    """The model that ``model`` names, by itself or by a file of Primus."""
+    named = keys.text("model")
+    if not named:
+        return None
+    try:
+        return _changed(keys, ModelConfig.load(Path(named).stem if named.endswith(".yaml") else named))
+    except TracelensError as error:
+        raise InputError(f"{keys.file}: model: {error}") from error
+
+
+def _changed(keys: _Keys, model: ModelConfig) -> ModelConfig:
+    """The named model with the sizes that the file gives. UsageError for what cannot be changed in it."""
+    changes = _sizes(keys, _SIZES)
+    if model.latent_attention is not None:
+        # Every head has its own keys once the latent is expanded
+        changes["kv_heads"] = changes.get("q_heads", model.q_heads)
+    for field_name, names in (("experts", _EXPERT_SIZES), ("latent_attention", _LATENT_SIZES)):
+        part, given = getattr(model, field_name), _sizes(keys, names)
+        if given and part is None:
+            raise UsageError(f"{model.name} has no {field_name} to change {', '.join(given)} of: give its whole shape")
+        if given:
+            changes[field_name] = dataclasses.replace(part, **given)
+    _refuse_another(keys, model)
+    count, frequency = len(model.layers), keys.text("moe_layer_freq")
+    layers = keys.whole("num_layers") or count
+    if frequency is not None and model.experts is not None:
+        changes["blocks"] = _blocks(keys, layers, model.experts.count)
+    elif layers != count:
+        changes["blocks"] = "".join((*model.layers[:layers], *[model.layers[-1]] * (layers - count)))
+    return dataclasses.replace(model, **changes)
+
+
+def _refuse_another(keys: _Keys, model: ModelConfig) -> None:
+    for switch, is_so in (
+        ("multi_latent_attention", model.latent_attention is not None), ("swiglu", model.gated),
+        ("untie_embeddings_and_output_weights", not model.tied_embeddings),
+    ):  # fmt: skip
+        if keys.flag(switch) != is_so and switch in keys.values:
+            said = f"{switch} {keys.values[switch]}"
+            raise UsageError(f"{said} makes another model of {model.name}: give its whole shape")
+
+
+def _sizes(keys: _Keys, names: Mapping[str, str]) -> dict[str, Any]:
+    """Those that are given, by the names of their fields."""
+    return {name: value for key, name in names.items() if (value := keys.whole(key)) is not None}
+
+
+def _positions(keys: _Keys) -> int:
+    """Learned position embeddings."""
+    if keys.text("position_embedding_type") in ("rope", "none"):
+        return 0
+    return keys.size("max_position_embeddings", 0)
+
+
+def _experts(keys: _Keys, count: int, ffn: int) -> Experts:
+    return Experts(
+        count=count,
+        top_k=keys.size("moe_router_topk", 2),
+        ffn=keys.size("moe_ffn_hidden_size", ffn),
+        shared_ffn=keys.size("moe_shared_expert_intermediate_size", 0),
+    )
+
+
+def _query_groups(keys: _Keys, heads: int) -> int:
+    """Without its switch Megatron ignores the number of groups; a YAML file may leave the switch to a base file."""
+    groups, is_on = keys.whole("num_query_groups"), keys.flag("group_query_attention")
+    is_off = not is_on and (keys.is_list or "group_query_attention" in keys.values)
+    return heads if is_off else groups or heads
+
+
+def _blocks(keys: _Keys, layers: int, experts: int | None) -> str:
+    """``moe_layer_freq`` is a period, or a list like ``([0]*3+[1]*58)``."""
+    frequency = keys.text("moe_layer_freq") or "1"
+    if not experts:
+        return DENSE_LAYER * layers
+    if frequency.isdecimal() and int(frequency):
+        return "".join(SPARSE_LAYER if layer % int(frequency) == 0 else DENSE_LAYER for layer in range(layers))
+    runs = re.findall(r"\[([01])\]\*(\d{1,5})", frequency.replace(" ", ""))
+    made = "".join((SPARSE_LAYER if kind == "1" else DENSE_LAYER) * int(times) for kind, times in runs)
+    if len(made) != 2 * layers:
+        raise InputError(f"{keys.file}: moe_layer_freq {frequency!r} does not fit {layers} layers")
+    return made
+
+
+def _latent(keys: _Keys) -> LatentAttention:
+    return LatentAttention(
+        q_rank=keys.whole("q_lora_rank"),
+        kv_rank=_present(keys, "kv_lora_rank"),
+        d_nope=_present(keys, "qk_head_dim"),
+        d_rope=_present(keys, "qk_pos_emb_head_dim"),
+        d_v=_present(keys, "v_head_dim"),
+    )
+
+
+def _present(keys: _Keys, name: str) -> int:
+    value = keys.whole(name)
+    if value is None:
+        raise InputError(f"{keys.file}: {name} is missing, which multi_latent_attention needs")
+    return value

@@ -1,0 +1,292 @@
+"""How one training step is divided among ranks and computed: degrees, batch, precision, recomputation, and strides
+of groups.
+"""
+
+from __future__ import annotations
+
+from dataclasses import fields, replace
+from typing import Any
+
+import numpy as np
+
+from tracelens.errors import UsageError
+from tracelens.option_fields import made
+from tracelens.predict.network.topology import Group
+from tracelens.predict.workload.token_routing import UNIFORM, Skew
+from tracelens.predict.workload.training_options import MODULES, TrainingOptions
+from tracelens.types.dtypes import DType, Precision
+from tracelens.types.records import dataclass
+
+
+def stride(node: int, ranks: Any, near: Any) -> Any:
+    """Stride of ``ranks`` ranks of which ``near`` stand in each node of ``node``."""
+    return np.maximum(1, node // np.maximum(1, np.minimum(near, ranks)))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlacedRanks:
+    """Degrees of parallelism, and how many members of each group stand in one node of ``node`` ranks.
+
+    All but ``node`` and ``is_grid`` (SUMMA, which shares weights out among context ranks too) are ints or arrays.
+    """
+
+    node: int
+    is_grid: bool
+    tp: Any
+    cp: Any
+    dp: Any
+    ep: Any
+    etp: Any = 1
+    near_tp: Any
+    near_cp: Any
+    near_dp: Any
+
+    @property
+    def copies(self) -> Any:
+        """Ranks with the same dense weights."""
+        return self.dp if self.is_grid else self.dp * self.cp
+
+    @property
+    def expert_copies(self) -> Any:
+        """Ranks with the same experts' weights."""
+        return self.tp * self.cp * self.dp // (self.ep * self.etp)
+
+    @property
+    def tp_stride(self) -> Any:
+        return stride(self.node, self.tp, self.near_tp)
+
+    @property
+    def cp_stride(self) -> Any:
+        return stride(self.node, self.cp, self.near_cp)
+
+    @property
+    def dp_stride(self) -> Any:
+        """Stride of the ranks with the same dense weights."""
+        return stride(self.node, self.copies, self.near_dp * (1 if self.is_grid else self.near_cp))
+
+    @property
+    def ep_stride(self) -> Any:
+        """Tensor ranks lie between expert ranks, unless the experts need those ranks too (folded)."""
+        folded = (self.cp * self.dp) % self.ep != 0
+        shared = np.where(folded, np.maximum(1, self.near_tp // self.etp), 1)
+        return stride(self.node, self.ep, self.near_dp * self.near_cp * shared)
+
+    @property
+    def expert_dp_stride(self) -> Any:
+        """Stride of the ranks with the same experts' weights."""
+        near_experts = np.minimum(self.ep, np.maximum(1, self.node // self.ep_stride))
+        near = self.near_tp * self.near_dp * self.near_cp // (self.etp * near_experts)
+        return stride(self.node, self.expert_copies, near)
+
+
+_CHOICES = {
+    each.name: each.metadata["option"].choices
+    for each in fields(TrainingOptions)
+    if each.name != "zero" and each.metadata["option"].choices
+}
+_DEGREES = ("tp", "pp", "vpp", "cp", "dp", "ep", "etp", "micro_batch", "micro_batches")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GroupPlacement:
+    """How many members of each group stand in one node of ``node`` ranks; their product is at most ``node``.
+
+    UsageError when it is more.
+    """
+
+    node: int
+    tp: int = 1
+    cp: int = 1
+    dp: int = 1
+    pp: int = 1
+
+    def __post_init__(self) -> None:
+        together = self.tp * self.cp * self.dp * self.pp
+        if together > self.node or min(self.tp, self.cp, self.dp, self.pp) < 1:
+            raise UsageError(
+                f"placement tp {self.tp} * cp {self.cp} * dp {self.dp} * pp {self.pp} = {together} ranks of a node, "
+                f"it has {self.node}"
+            )
+
+    def group(self, ranks: int, near: int) -> Group:
+        """``ranks`` ranks, ``near`` of them in each node."""
+        return Group(ranks=ranks, stride=int(stride(self.node, ranks, near)))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ParallelConfig(TrainingOptions):
+    """Degrees of parallelism and batch. Ranks are numbered tensor, context, data, pipeline: tensor ranks are neighbors.
+
+    ``vpp`` chunks of layers per pipeline rank. ``sequence_parallel`` also divides norms and residuals by ``tp``.
+    ``ep`` ranks share the experts, each expert divided among ``etp``; both are taken from the ranks of a stage,
+    tp * cp * dp. ``zero``: 0 replicas, 1 divides the optimizer's state, 2 gradients too, 3 weights too (FSDP), among
+    ``shard`` ranks (None: all dp * cp; fewer is HSDP). ``micro_batch`` sequences of each of ``micro_batches`` passes
+    per replica. ``gradients``: what they are kept and, but for FSDP, summed in. ``bf16_layers``: how many of the
+    first and of the last layers compute in BF16 whatever ``precision``. ``recompute``: ``"selective"`` repeats
+    ``recompute_modules``, ``"full"`` every layer's forward.
+    ``attention`` ``"unfused"``: scores go through memory. ``tp_overlap``: which tensor-parallel collectives overlap
+    products; ``"backward"``: those around the gradients of column-parallel ones, ``"all"``: in pieces, those that they
+    feed and follow. ``summa_blocks``: products run on the grid of tp * cp ranks, which share all weights out, in so
+    many blocks whose operands are broadcast along rows and columns (SUMMA, van de Geijn and Watts, 1997); None: context
+    ranks hold the same weights. ``ep_overlap``: experts' exchanges of one micro-batch's forward overlap the
+    backward of another, in schedules that have one after the other. ``dispatcher``: how many copies of a token
+    travel. ``grouped`` False: experts' products one by one. ``graphs``: what the host need not launch. ``skew``:
+    how unequal the experts are that tokens choose. ``placement``: which ranks share a node, where it is not the
+    order above. UsageError for degrees that do not fit each other.
+    """
+
+    sequence_parallel: bool = False
+    dp: int = 1
+    micro_batches: int = 1
+    grouped: bool = True
+    skew: Skew = UNIFORM
+    placement: GroupPlacement | None = None
+    summa_blocks: int | None = None
+
+    def __post_init__(self) -> None:
+        for name in _DEGREES:
+            value = getattr(self, name)
+            if value < 1:
+                raise UsageError(f"{name} must be at least 1, not {value}")
+        self._check_words()
+        if len(self.bf16_layers) != 2 or any(type(count) is not int or count < 0 for count in self.bf16_layers):
+            raise UsageError(f"bf16_layers must be two layer counts, like (1, 1), not {self.bf16_layers!r}")
+        if self.stage_ranks % (self.ep * self.etp):
+            raise UsageError(
+                f"ep {self.ep} * etp {self.etp} = {self.ep * self.etp} does not divide "
+                f"tp {self.tp} * cp {self.cp} * dp {self.dp} = {self.stage_ranks} ranks of a stage"
+            )
+        if self.shard is not None and (self.shard < 1 or self.copies % self.shard):
+            raise UsageError(f"shard {self.shard} does not divide dp {self.dp} * cp {self.cp} = {self.dp * self.cp}")
+        if self.summa_blocks is not None and (self.summa_blocks < 1 or self.ep * self.etp > 1):
+            raise UsageError("SUMMA needs at least one block, and supports no experts")
+
+    def _check_words(self) -> None:
+        if self.offload_layers < 0:
+            raise UsageError(f"offload_layers must not be negative, not {self.offload_layers}")
+        if self.lora < 0:
+            raise UsageError(f"lora must be the rank of adapters, at least 1, or 0; not {self.lora}")
+        if self.zero not in (0, 1, 2, 3):
+            raise UsageError(f"zero must be 0, 1, 2 or 3, not {self.zero}")
+        for module in self.recompute_modules:
+            if module not in MODULES:
+                raise UsageError.unknown("module to recompute", module, MODULES)
+        for name, known in _CHOICES.items():
+            if getattr(self, name) not in known:
+                raise UsageError.unknown(name, str(getattr(self, name)), known)
+
+    @classmethod
+    def of(cls, *, ranks: int, global_batch: int, dp: int | None = None, **fields: Any) -> ParallelConfig:
+        """For ``ranks`` devices and ``global_batch`` sequences per step; ``dp`` None is what the ranks leave.
+        Modules or a number of layers to recompute ask for selective or full recomputation by themselves.
+
+        UsageError, with the product, when they do not come out even.
+        """
+        tp, pp, cp, micro_batch = (fields.get(name, 1) for name in ("tp", "pp", "cp", "micro_batch"))
+        replicas = dp if dp is not None else max(ranks // (tp * pp * cp), 1)
+        product = f"tp {tp} * pp {pp} * cp {cp} * dp {replicas} = {tp * pp * cp * replicas}"
+        if tp * pp * cp * replicas != ranks:
+            raise UsageError(f"{product} ranks, the cluster has {ranks}")
+        if global_batch % (micro_batch * replicas):
+            raise UsageError(
+                f"micro-batch {micro_batch} * dp {replicas} = {micro_batch * replicas} sequences per pass do not "
+                f"divide the global batch {global_batch}"
+            )
+        asked = made(cls, {**fields, "dp": replicas, "micro_batches": global_batch // (micro_batch * replicas)})
+        if asked.recompute == "none" and asked.recompute_layers is not None:
+            return replace(asked, recompute="full")
+        if asked.recompute == "none" and asked.recompute_modules != cls().recompute_modules:
+            return replace(asked, recompute="selective")
+        return asked
+
+    @property
+    def ranks(self) -> int:
+        """tp * pp * cp * dp."""
+        return self.stage_ranks * self.pp
+
+    @property
+    def stage_ranks(self) -> int:
+        """Ranks that hold the same layers: tp * cp * dp."""
+        return self.tp * self.cp * self.dp
+
+    @property
+    def copies(self) -> int:
+        """Ranks with the same dense weights."""
+        return self.dp * (self.cp if self.summa_blocks is None else 1)
+
+    @property
+    def global_batch(self) -> int:
+        """Sequences per step."""
+        return self.micro_batch * self.micro_batches * self.dp
+
+    @property
+    def computed_in(self) -> DType:
+        """What weights' products are computed in."""
+        return Precision.of(self.precision).dtype
+
+    @property
+    def gradient_width(self) -> DType:
+        """What gradients are kept and summed in."""
+        return DType.BF16 if self.gradients == "bf16" else DType.FP32
+
+    @property
+    def width(self) -> DType:
+        """What activations travel and are stored in."""
+        return DType.FP16 if self.precision == "fp16" else DType.BF16
+
+    @property
+    def row_share(self) -> int:
+        """By how many ranks tokens are divided between tensor-parallel regions."""
+        return self.tp if self.sequence_parallel else 1
+
+    def _group(self, kind: str, ranks: int, stride: int) -> Group:
+        """``ranks`` ranks, ``stride`` apart where ``placement`` does not say how the group of that kind stands."""
+        if self.placement is not None:
+            place = self.placement
+            placed = PlacedRanks(
+                node=place.node, is_grid=self.summa_blocks is not None, tp=self.tp, cp=self.cp, dp=self.dp, ep=self.ep,
+                etp=self.etp, near_tp=place.tp, near_cp=place.cp, near_dp=place.dp,
+            )  # fmt: skip
+            stride = int(getattr(placed, f"{kind}_stride"))
+        return Group(ranks=ranks, stride=stride)
+
+    @property
+    def tp_group(self) -> Group:
+        return self._group("tp", self.tp, 1)
+
+    @property
+    def cp_group(self) -> Group:
+        return self._group("cp", self.cp, self.tp)
+
+    @property
+    def dp_group(self) -> Group:
+        """Ranks with the same dense weights: data- and, but for SUMMA, context-parallel ones."""
+        return self._group("dp", self.copies, self.tp * (1 if self.summa_blocks is None else self.cp))
+
+    @property
+    def shard_group(self) -> Group:
+        """Ranks among which states are divided."""
+        return Group(ranks=self.shard or self.copies, stride=self.dp_group.stride)
+
+    @property
+    def replica_group(self) -> Group:
+        """Ranks with the same shard; more than one in HSDP only."""
+        shard = self.shard_group
+        return Group(ranks=self.copies // shard.ranks, stride=shard.stride * shard.ranks)
+
+    @property
+    def ep_group(self) -> Group:
+        """Tensor ranks lie between expert ranks, unless the experts need those ranks too (folded)."""
+        is_folded = (self.cp * self.dp) % self.ep != 0
+        return self._group("ep", self.ep, self.etp if is_folded else max(self.tp, self.etp))
+
+    @property
+    def expert_dp_group(self) -> Group:
+        """Ranks with the same experts' weights."""
+        ranks = self.stage_ranks // (self.ep * self.etp)
+        return self._group("expert_dp", ranks, min(self.ep * self.etp, self.stage_ranks // ranks))
+
+    @property
+    def pp_group(self) -> Group:
+        placed = self.placement
+        return Group(ranks=self.pp, stride=self.stage_ranks) if placed is None else placed.group(self.pp, placed.pp)

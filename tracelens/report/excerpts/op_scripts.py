@@ -1,0 +1,159 @@
+"""Ops of a trace as scripts that run them alone: their arguments as literals, their code the same for all."""
+
+from __future__ import annotations
+
+import ast
+import math
+import pprint
+import re
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from tracelens.analysis.analyze import analyze
+from tracelens.analysis.loaded_trace import AnalysisOptions, Trace
+from tracelens.analysis.sheets import perf_summary
+from tracelens.errors import NothingToAnalyzeError, UsageError
+from tracelens.files.atomic_write import whole_folder
+from tracelens.types.records import dataclass
+from tracelens.types.signature import OpSignature
+
+#: What an op may be called to become part of a script: ``aten::mm``.
+_NAME = re.compile(r"([A-Za-z_]\w*)::([A-Za-z_]\w*)", re.ASCII)
+#: Types of arguments that are no tensors.
+_NO_TENSOR = ("", "Scalar", "ScalarList", "Device", "Layout", "Generator")
+#: A recorded text that a script may hold: a mode, a device; no path.
+_WORD = re.compile(r"\w[\w:-]{0,40}", re.ASCII)
+_PLACE = "CALL: dict[str, Any] = {}  # what was recorded\n"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OpScript:
+    """``file``: its name; None where the op cannot be run, and ``why`` not. ``kernel_us``: mean of a recorded call."""
+
+    name: str
+    calls: int
+    kernel_us: float
+    file: str | None = None
+    text: str = ""
+    why: str = ""
+
+
+def op_scripts(trace: Trace, *, op: str | None = None, top: int | None = None) -> list[OpScript]:
+    """One per distinct call of ``op``, or of the ``top`` ones with most kernel time; those without a script too.
+
+    UsageError for an op that launched nothing, NothingToAnalyzeError where no call can be run.
+    """
+    analysis = analyze(trace, AnalysisOptions(backend="tile"))
+    frame = analysis.frames[perf_summary.UNIFIED_PERF_SUMMARY_TITLE]
+    if op is not None:
+        known = frame["name"].tolist()
+        frame = frame[frame["name"] == op]
+        if frame.empty:
+            raise UsageError.unknown("op with device time", op, known)
+    made: list[OpScript] = []
+    for row in frame.to_dict("records"):
+        if top is not None and sum(script.file is not None for script in made) >= top:
+            break
+        signature = analysis.trace.table.signature_of(int(row["example_row"]))
+        made.append(_script({str(key): value for key, value in row.items()}, signature, len(made) + 1))
+    if not any(script.file for script in made):
+        reasons = "; ".join(dict.fromkeys(f"{script.name}: {script.why}" for script in made[:3]))
+        raise NothingToAnalyzeError(f"{trace.table.source}: no op can be run alone ({reasons})")
+    return made
+
+
+def write_scripts(scripts: list[OpScript], folder: Path) -> None:
+    """All scripts, or none."""
+    with whole_folder(folder) as staging:
+        for script in scripts:
+            if script.file is not None:
+                (staging / script.file).write_text(script.text, encoding="utf-8")
+
+
+def _script(row: dict[str, Any], signature: OpSignature, number: int) -> OpScript:
+    name, times = str(row["name"]), {}
+    for what, key in (
+        ("mean kernel time of the recording", "kernel_us_mean"),
+        ("roofline of the recording's device", "roofline_us"),
+        ("estimate for the recording's device", "estimated_us"),
+    ):
+        time = row.get(key)
+        if isinstance(time, int | float) and math.isfinite(time):
+            times[what] = round(float(time), 3)
+    plain = OpScript(name=name, calls=int(row["operation_count"]), kernel_us=float(row["kernel_us_mean"]))
+    found = _NAME.fullmatch(signature.name)
+    if found is None or signature.name != name:
+        return replace(plain, why="no op of a library")
+    try:
+        arguments = list(_arguments(signature))
+    except ValueError as error:
+        return replace(plain, why=str(error))
+    call = {"namespace": found[1], "name": found[2], "arguments": arguments, "expected_us": times}
+    template = Path(__file__).with_name("script_template.py").read_text(encoding="utf-8")
+    text = template.replace(_PLACE, f"CALL: dict[str, Any] = {pprint.pformat(call, width=110, sort_dicts=False)}\n")
+    return replace(plain, file=f"{number:03d}_{found[1]}_{found[2]}.py", text=text)
+
+
+def _arguments(signature: OpSignature) -> Iterator[dict[str, Any]]:
+    """ValueError, saying why, where what was recorded does not say what the op was called with."""
+    shapes, types = signature.shapes, signature.dtypes
+    if shapes is None or types is None or len(shapes) != len(types):
+        raise ValueError("its shapes were not recorded")
+    strides, scalars = signature.strides or (), signature.scalars or ()
+    for i, (shape, dtype) in enumerate(zip(shapes, types, strict=True)):
+        stride = strides[i] if i < len(strides) else None
+        scalar = scalars[i] if i < len(scalars) else ""
+        yield _argument(_plain(shape), dtype, _plain(stride), scalar)
+
+
+def _argument(shape: Any, dtype: Any, stride: Any, scalar: Any) -> dict[str, Any]:
+    if isinstance(shape, list) and any(isinstance(each, list) for each in shape):
+        types = (
+            list(dtype) if isinstance(dtype, tuple | list) else [None if dtype == "TensorList" else dtype] * len(shape)
+        )
+        tensors = [_tensor(s, t, stride[i] if _fits(stride, shape) else None)
+                   for i, (s, t) in enumerate(zip(shape, types, strict=False))]  # fmt: skip
+        return {"kind": "tensors", "tensors": tensors}
+    if isinstance(dtype, str) and dtype not in _NO_TENSOR:
+        return {"kind": "tensor", **_tensor(shape or [], dtype, stride)}
+    return {"kind": "value", "value": _literal(scalar)}
+
+
+def _fits(stride: Any, shape: list[Any]) -> bool:
+    return isinstance(stride, list) and len(stride) == len(shape) and all(isinstance(each, list) for each in stride)
+
+
+def _tensor(shape: Any, dtype: Any, stride: Any) -> dict[str, Any]:
+    from tracelens.report.excerpts import script_template
+
+    if not isinstance(dtype, str) or dtype not in script_template._TYPES:
+        raise ValueError("the types of its tensors were not recorded")
+    if not isinstance(shape, list) or not all(isinstance(size, int) and size >= 0 for size in shape):
+        raise ValueError("its shapes are no sizes")
+    known = isinstance(stride, list) and all(isinstance(step, int) and step >= 0 for step in stride)
+    return {"shape": shape, "dtype": dtype, "strides": stride if known else None}
+
+
+def _plain(value: Any) -> Any:
+    return [_plain(each) for each in value] if isinstance(value, tuple | list) else value
+
+
+def _literal(text: Any) -> Any:
+    """A recorded scalar as a value; None where there is none. ValueError for what is neither."""
+    if not isinstance(text, str):
+        return _plain(text) if text is None or isinstance(text, int | float | tuple | list) else None
+    if text in ("", "None"):
+        return None
+    if text.strip("-") in ("inf", "nan"):
+        raise ValueError(f"an argument is {text}")
+    try:
+        found = ast.literal_eval(text)
+    except (ValueError, SyntaxError, MemoryError, RecursionError):
+        found = text
+    if isinstance(found, str):
+        if not _WORD.fullmatch(found):
+            raise ValueError("an argument is a text that is no word")
+        return found
+    return _plain(found)

@@ -1,1 +1,0 @@
-"""How long a recorded step would take if something about it were different."""
