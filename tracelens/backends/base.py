@@ -157,9 +157,7 @@ def system_of(text: str) -> tuple[System, str | None]:
             found = System.load("-".join(tried)).in_a_node()
         except UsageError:
             continue
-        hbm = found.device.hbm
-        stated = None if hbm is None else hbm.nominal_gib
-        if gigabytes and (stated is None or abs(stated / gigabytes - 1) >= _SIZE_SPREAD):
+        if gigabytes and not _has_memory(found, gigabytes):
             continue
         note = f"{text} read as {found.device.name}"
         return found.at_power(float(watts[1]) if watts else None), note + (f" at {watts[1]} W" if watts else "")
@@ -181,6 +179,12 @@ def _device_names(word: str) -> Iterator[tuple[list[str], int | None]]:
     # One word among those of a machine: "A3 Mega H100", "BM.GPU.H100.8".
     pieces = [piece for part in plain for piece in part.split(".")]
     yield from (([piece], gigabytes) for piece in pieces if len(pieces) > 1)
+
+
+def _has_memory(system: System, gigabytes: int) -> bool:
+    """Whether the device has about that much."""
+    hbm = system.device.hbm
+    return hbm is not None and hbm.nominal_gib is not None and abs(hbm.nominal_gib / gigabytes - 1) < _SIZE_SPREAD
 
 
 T = TypeVar("T")

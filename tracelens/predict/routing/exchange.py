@@ -503,9 +503,7 @@ def route_mesh(
     if scenario.hidden is not None:
         back, more = play(Traffic(wire_bytes=(copies.per_expert * vector).T), scenario.rules)
         log = f"DISPATCH\n{log}\nCOMBINE\n{more}" if log_rounds else None
-    pairs = traffic.ranks * (traffic.ranks - 1)
-    even_bytes = round(traffic.remote_bytes / pairs) if pairs else 0.0
-    even = simulate(Traffic.even(even_bytes, traffic.ranks), scenario.rules)
+    even = _even_mesh(traffic, scenario.rules)
     loads = counted_loads(routing, table)
     both_ms = times.time_ms + (back.time_ms if back else 0.0)
     summary = loads_summary(routing, table, loads, copies, traffic) | {
@@ -566,6 +564,11 @@ def _refuse_for_seed(scenario: MeshScenario) -> None:
     ]
     if ignored:
         raise UsageError(f"--rules original ignores {', '.join(ignored)}; omit --rules original")
+
+
+def _even_mesh(traffic: Traffic, rules: MeshRules) -> PacketTimes:
+    pairs = traffic.ranks * (traffic.ranks - 1)
+    return simulate(Traffic.even(round(traffic.remote_bytes / pairs) if pairs else 0.0, traffic.ranks), rules)
 
 
 def _mesh_phase(name: str, times: PacketTimes) -> dict[str, Any]:
