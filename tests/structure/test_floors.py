@@ -88,7 +88,6 @@ def test_imports_point_down() -> None:
 #: What needs a recording, and shows or uses predictions all the same.
 ASKS_PREDICTIONS = {
     "__init__.py": "the verbs of the Python API",
-    "analysis/findings/transfers.py": "what a collective takes when nobody is late",
     "analysis/loaded_trace.py": "the model of a training job, for its utilization",
     "analysis/reading/engine_steps.py": "FLOPs of a served batch",
     "analysis/reading/op_readings.py": "blocks of a model",

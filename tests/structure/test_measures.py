@@ -23,7 +23,7 @@ PACKAGE = ROOT / "tracelens"
 #: The most that each measure allows.
 MOST = {"lines": 60, "complexity": 15, "parameters": 6, "stem": 1, "class": 1, "circle": 0}
 #: Lines of a module at least, but of a package's front door; of the middle one; files of the package; import lines in 100.
-FLOOR, MIDDLE, FILES, IMPORTS = 60, 180, 380, 6.5
+FLOOR, MIDDLE, FILES, IMPORTS = 60, 200, 320, 6.0
 #: What is whole with fewer lines.
 SMALL = {
     "compiled.py": "what every C file is loaded with, without numpy",
@@ -318,7 +318,7 @@ def test_one_op_family_stands_in_one_file() -> None:
 
 def test_each_verb_stands_in_the_module_that_is_said() -> None:
     files = {found.path.stem for found in modules() if found.path.parent == PACKAGE / "cli"}
-    assert files - {"__init__"} == set(VERBS.values())
+    assert files - {"__init__", "verbs"} == set(VERBS.values())
     for file in set(VERBS.values()):
         source = (PACKAGE / "cli" / f"{file}.py").read_text(encoding="utf-8")
         suffixes = [""] if file in VERBS else sorted(f"_{verb}" for verb, module in VERBS.items() if module == file)
