@@ -8,13 +8,13 @@ import numpy as np
 import numpy.typing as npt
 
 from tracelens.analysis.analyze import Analysis
-from tracelens.analysis.attribution.activity import Bools, Labels, streams_of
+from tracelens.analysis.attribution.activity import Labels, streams_of
 from tracelens.analysis.attribution.calls import rate_of
 from tracelens.analysis.attribution.host_scopes import Scopes, levels, module_class
 from tracelens.analysis.attribution.steps import is_step_annotation, typical_step
 from tracelens.analysis.attribution.window import in_steps
 from tracelens.analysis.grouping import Codes, distinct_rows, first_of_each, numbered
-from tracelens.analysis.intervals import Ints
+from tracelens.analysis.intervals import Bools, Ints
 from tracelens.analysis.sheets import perf_summary
 from tracelens.analysis.sheets.perf_summary import self_ns
 from tracelens.analysis.sheets.priced_calls import UNLINKED_NAME

@@ -29,10 +29,9 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     from tracelens.analysis.attribution.window import no_device_events
-    from tracelens.analysis.idle.dependency_replay import NONE
     from tracelens.analysis.loaded_trace import AnalysisOptions, load
     from tracelens.analysis.verdict.health import health
-    from tracelens.extensions import load_extension
+    from tracelens.extensions import NONE, load_extension
     from tracelens.files.safe_text import terminal_text
     from tracelens.hardware import HardwareSpec
 

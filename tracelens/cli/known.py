@@ -96,8 +96,7 @@ def run_ops(args: argparse.Namespace) -> int:
 
 
 def _extensions(given: list[str]) -> tuple[Extension, ...]:
-    from tracelens.analysis.idle.dependency_replay import NONE
-    from tracelens.extensions import bundled_extensions, load_extension
+    from tracelens.extensions import NONE, bundled_extensions, load_extension
 
     if not given:
         return bundled_extensions()

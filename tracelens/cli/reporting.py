@@ -231,10 +231,9 @@ def run_collectives(args: argparse.Namespace) -> int:
     collectives.json (or where -o says) and prints the result. A rank whose file is broken, or whose worker dies, is
     left out and named.
     """
-    from tracelens.analysis.idle.dependency_replay import NONE
     from tracelens.analysis.ranks.rank_comparison import compare_ranks
     from tracelens.analysis.ranks.rank_files import RankOptions, find_traces, job_folder
-    from tracelens.extensions import load_extension
+    from tracelens.extensions import NONE, load_extension
     from tracelens.files.executors import open_executor
     from tracelens.files.remote import folder_beside
     from tracelens.report.rank_report import RankReport, refuse_foreign

@@ -13,9 +13,8 @@ from operator import attrgetter
 
 import numpy as np
 
-from tracelens.analysis.attribution.activity import Bools
 from tracelens.analysis.grouping import first_of_each, numbered
-from tracelens.analysis.intervals import Ints
+from tracelens.analysis.intervals import Bools, Ints
 from tracelens.comparison.places import (
     ONLY_A,
     ONLY_B,

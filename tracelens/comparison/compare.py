@@ -9,7 +9,6 @@ from os import PathLike
 from pathlib import Path
 from typing import Any
 
-from tracelens.analysis.idle.dependency_replay import NONE
 from tracelens.analysis.loaded_trace import AnalysisOptions
 from tracelens.analysis.ranks.rank_files import ranks_text
 from tracelens.comparison.call_matching import Difference, Matching, Numbered, by_kernel, match
@@ -21,7 +20,7 @@ from tracelens.comparison.late_ranks import RankTimes, another_latecomer, rank_c
 from tracelens.comparison.measured_rows import Intervals, MeasuredSide, Noise
 from tracelens.comparison.places import QUANTIZED, SAME_PLACE
 from tracelens.comparison.sides import UNKNOWN_DEVICE, Recorded, Side
-from tracelens.extensions import load_extension
+from tracelens.extensions import NONE, load_extension
 from tracelens.hardware import HardwareSpec
 from tracelens.option_fields import made, takes
 from tracelens.types.units import NS_PER_MS

@@ -122,12 +122,11 @@ def report(trace: Trace | str | PathLike[str], options: ReportOptions | None = N
     range or an extension that does not fit.
     """
     from tracelens.analysis.analyze import analyze
-    from tracelens.analysis.idle.dependency_replay import NONE
     from tracelens.analysis.loaded_trace import AnalysisOptions, StepWork, Trace, load
     from tracelens.analysis.sheets.context import plain_strings
     from tracelens.analysis.verdict.verdict import summarize
     from tracelens.errors import UsageError
-    from tracelens.extensions import load_extension
+    from tracelens.extensions import NONE, load_extension
     from tracelens.files.memory_limit import end_stage
     from tracelens.hardware import HardwareSpec
     from tracelens.report.result import Report

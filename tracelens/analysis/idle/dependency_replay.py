@@ -23,7 +23,7 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from tracelens.analysis.attribution.activity import Bools, DeviceActivity
+from tracelens.analysis.attribution.activity import DeviceActivity
 from tracelens.analysis.attribution.host_time import COMMUNICATION as COMMUNICATION_ON_HOST
 from tracelens.analysis.attribution.host_time import DATA_LOADING, HOST_CAUSES, REQUESTS, HostCalls, HostTime
 from tracelens.analysis.attribution.steps import RecordedStep, typical_step
@@ -46,7 +46,7 @@ from tracelens.analysis.idle.dependencies import (
     inferred_waits,
     recorded_waits,
 )
-from tracelens.analysis.intervals import Covered, Ints
+from tracelens.analysis.intervals import Bools, Covered, Ints
 from tracelens.errors import UsageError
 from tracelens.files.compiled import address, library
 from tracelens.trace.table import Kind, RowColumn, TraceTable

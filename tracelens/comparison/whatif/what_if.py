@@ -13,14 +13,14 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from tracelens.analysis.attribution.activity import Bools, DeviceActivity, Timeline, timeline_of
+from tracelens.analysis.attribution.activity import DeviceActivity, Timeline, timeline_of
 from tracelens.analysis.attribution.host_time import host_calls
 from tracelens.analysis.attribution.steps import typical_step
 from tracelens.analysis.attribution.window import Window
 from tracelens.analysis.idle.dependencies import KINDS, critical_path
 from tracelens.analysis.idle.dependency_replay import Changes, DependencyReplay, NewTimes
 from tracelens.analysis.idle.idle_time import CAUSES, IdleTime, queue
-from tracelens.analysis.intervals import Ints
+from tracelens.analysis.intervals import Bools, Ints
 from tracelens.analysis.loaded_trace import AnalysisOptions, Trace, load
 from tracelens.comparison.whatif.changes import PLACE, changes
 from tracelens.comparison.whatif.plan import LEAST, LIKELY, MOST, Z90, ChangePlan, Subject, price

@@ -492,6 +492,7 @@ def route_mesh(
     )
     vector = 0.0 if scenario.hidden is None else payload(scenario.hidden, scenario.dtype).copy_bytes
     traffic = Traffic(wire_bytes=copies.per_expert * (scenario.unit_bytes + vector))
+    log: str | None
     play: Callable[[Traffic, MeshRules], tuple[PacketTimes, str | None]] = logged if log_rounds else _unlogged
     if seed_rules:
         from tracelens.laboratory.original_rules import simulate_seed
