@@ -3,8 +3,6 @@
 python THIS_FILE [--device cuda|cpu] [--repeats 100] [--import LIBRARY]
 """
 
-from __future__ import annotations
-
 import argparse
 import functools
 import importlib
