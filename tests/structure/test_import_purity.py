@@ -41,11 +41,11 @@ def test_help_loads_the_command_line_alone() -> None:
     assert run(code) == f"{['tracelens', *(f'tracelens.{name}' for name in modules)]}\n"
 
 
-def test_a_worker_that_reads_a_rank_and_a_printed_comparison_do_not_load_pandas() -> None:
-    """pandas takes longer to import than two small traces take to compare."""
+def test_a_worker_that_reads_a_rank_a_printed_comparison_and_a_printed_step_do_not_load_pandas() -> None:
+    """pandas takes longer to import than two small traces take to compare, or a step to project."""
     modules = (
         "tracelens.analysis.ranks.rank_files, tracelens.comparison.compare, tracelens.comparison.whatif.what_if, "
-        "tracelens.report.comparison_report"
+        "tracelens.report.comparison_report, tracelens.predict.projection.project, tracelens.report.projection_report"
     )
     assert run(f"import sys; import {modules}; print(sorted({{'pandas'}} & set(sys.modules)))") == "[]\n"
 

@@ -1,6 +1,4 @@
-"""A projected step and a search's answer as lines of a terminal and as pages, with charts of a pipeline and of a
-sweep.
-"""
+"""A projected step and a search's answer: lines of a terminal, and pages with charts of a pipeline and of a sweep."""
 
 from __future__ import annotations
 
@@ -9,8 +7,6 @@ import shlex
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
-
-import pandas as pd
 
 from tracelens.files.say import aligned, terminal_width
 from tracelens.predict.projection.frameworks import POOLED
@@ -507,7 +503,7 @@ def step_page(result: Result) -> bytes:
     sections = [
         section("time", "Where the time goes", bars(time, "Busiest pipeline rank; exposed communication only")),
         section("pipeline", "Timeline of the pipeline", tag("p", said), pipeline_chart(result.run)),
-        section("memory", "Memory", _memory_bars(found), table(pd.DataFrame(stages), "Memory by stage")),
+        section("memory", "Memory", _memory_bars(found), _frame_table(stages, "Memory by stage")),
     ]
     if levers:
         saved, needed = "Time of the step that each saves alone", "What would fit: time of the step, beside this one"
@@ -599,4 +595,10 @@ def search_page(found: Answer) -> bytes:
 
 def _shown(found: Answer, rows: pd.DataFrame, label: str) -> Markup:
     titles, *cells = shown_rows(found, rows)
-    return table(pd.DataFrame(cells, columns=titles), label)
+    return _frame_table(cells, label, titles)
+
+
+def _frame_table(rows: Sequence[Any], label: str, titles: Sequence[str] | None = None) -> Markup:
+    import pandas as pd  # takes longer to import than a step to project, and the terminal needs no frame
+
+    return table(pd.DataFrame(rows, columns=titles), label)
