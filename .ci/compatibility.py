@@ -22,7 +22,7 @@ REPOSITORY = Path(__file__).resolve().parent.parent
 PYTHONS = ("3.11", "3.12", "3.13", "3.14")
 OLDEST, NEWEST = "lowest-direct", "highest"
 #: Rooms that every report passes through: typed decoding, arithmetic on arrays, frames, workbooks, pages.
-TESTED = ("tests/trace", "tests/analysis/sheets", "tests/report", "tests/files", "tests/lazy")
+TESTED = ("tests/trace", "tests/analysis/sheets", "tests/report", "tests/files", "tests/test_records.py")
 NEEDED = ("pytest", "pytest-xdist", "hypothesis", "jsonschema")
 COPIED = (
     "tests",

@@ -61,7 +61,7 @@ def _plain_per_s(rules: PaperRules) -> float:
     """Candidates per second of one call of scalar arithmetic each."""
     space = enumerate_candidates(rules.shape, rules.strategy, [1024], global_batch=BATCH, domain=rules.system.domain)
     some = space.take(np.random.default_rng(1).choice(len(space), 2000, replace=False))
-    each = [{name: int(getattr(some, name)[i]) for name in Candidates.__slots__} for i in range(len(some))]
+    each = [{name: int(getattr(some, name)[i]) for name in Candidates.__struct_fields__} for i in range(len(some))]
     return len(each) / _cpu_s(lambda: [plain_step(rules, one, BATCH) for one in each])
 
 

@@ -1,184 +1,114 @@
-"""``tracelens.types.records.dataclass`` beside the standard library's: the same classes made with both behave alike."""
+"""Records behave as the same classes made by ``dataclasses.dataclass`` do."""
 
 from __future__ import annotations
 
 import copy
 import dataclasses
-import inspect
 import pickle
-from collections.abc import Callable
-from dataclasses import FrozenInstanceError, field, fields, replace
+from functools import cached_property
 from typing import Any, ClassVar
 
+import msgspec
 import pytest
 
-from tracelens.types.records import dataclass
+from tracelens.perf_models import GEMM
+from tracelens.types.records import Record
 
 
-def family(mark: Callable[..., Any]) -> dict[str, Any]:
-    """Classes of every kind that the package has."""
+class Point(Record, frozen=True, kw_only=True, dict=True):
+    """A place."""
 
-    @mark(frozen=True, slots=True, kw_only=True)
-    class Frozen:
-        """Docs."""
+    x: int
+    words: tuple[str, ...] = ("a",)
+    more: list[int] = msgspec.field(default_factory=list)
+    shared: ClassVar[int] = 7
 
-        size: int
-        words: tuple[str, ...] = ("a",)
-        more: list[int] = field(default_factory=list, compare=False)
-        hidden: int = field(default=3, repr=False)
-        shared: ClassVar[int] = 7
+    def __post_init__(self) -> None:
+        if self.x < 0:
+            raise ValueError("negative")
 
-    @mark(frozen=True, slots=True, kw_only=True)
-    class Derived(Frozen):
-        """Docs."""
-
-        extra: float = 1.5
-
-        def __post_init__(self) -> None:
-            if self.size < 0:
-                raise ValueError("negative")
-
-    @mark(slots=True)
-    class Plain:
-        """Docs."""
-
-        a: int
-        b: int = 2
-
-        def __repr__(self) -> str:
-            return "own"
-
-    @mark(frozen=True, eq=False)
-    class Identity:
-        """Docs."""
-
-        a: int
-
-    @mark(frozen=True)
-    class OwnHash:
-        """Docs."""
-
-        a: int
-
-        def __hash__(self) -> int:
-            return 5
-
-    @mark(frozen=True)
-    class Nothing:
-        """Docs."""
-
-    @mark
-    class Bare:
-        """Docs."""
-
-        a: int
-
-    return {made.__name__: made for made in (Frozen, Derived, Plain, Identity, OwnHash, Nothing, Bare)}
+    @cached_property
+    def doubled(self) -> int:
+        return 2 * self.x
 
 
-OURS, THEIRS = family(dataclass), family(dataclasses.dataclass)
-CALLS: list[tuple[str, tuple[Any, ...], dict[str, Any]]] = [
-    ("Frozen", (), {"size": 1}),
-    ("Frozen", (), {"size": 1, "more": [1], "hidden": 9}),
-    ("Frozen", (), {}),
-    ("Frozen", (1,), {}),
-    ("Frozen", (), {"size": 1, "other": 2}),
-    ("Derived", (), {"size": 1, "extra": 2.0}),
-    ("Derived", (), {"size": -1}),
-    ("Plain", (1,), {}),
-    ("Plain", (1, 3), {}),
-    ("Plain", (), {"b": 1}),
-    ("Identity", (1,), {}),
-    ("OwnHash", (1,), {}),
-    ("Nothing", (), {}),
-    ("Nothing", (1,), {}),
-    ("Bare", (1,), {}),
-]
+class Near(Point, frozen=True, kw_only=True):
+    """A place with a distance."""
+
+    metres: float = 1.5
+    words: tuple[str, ...] = ()
 
 
-def outcome(run: Callable[[], object]) -> object:
-    try:
-        return run()
-    except (TypeError, ValueError, AttributeError) as error:
-        return type(error), str(error)
-
-
-def behaviour(classes: dict[str, Any], name: str, values: tuple[Any, ...], named: dict[str, Any]) -> list[object]:
-    kind = classes[name]
-    try:
-        one, same = kind(*values, **named), kind(*values, **named)
-    except (TypeError, ValueError) as error:
-        return [type(error), str(error)]
-
-    first = next(iter(kind.__dataclass_fields__), "none")
-
-    def assign() -> None:
-        setattr(one, first, 1)
-
-    def delete() -> None:
-        delattr(one, first)
-
-    return [
-        repr(one),
-        one == same,
-        one != same,
-        one == 1,
-        outcome(lambda: hash(one) == hash(same)),
-        outcome(lambda: hash(one) if name != "Identity" else None),
-        dataclasses.asdict(one),
-        dataclasses.asdict(copy.copy(one)),
-        outcome(lambda: dataclasses.asdict(replace(one, size=4))),
-        *(outcome(change) for change in (assign, delete)),
-    ]
-
-
-@pytest.mark.parametrize("call", CALLS, ids=str)
-def test_they_behave_as_the_standard_librarys_do(call: tuple[str, tuple[Any, ...], dict[str, Any]]) -> None:
-    # Often enough that its __init__ is compiled
-    for _ in range(12):
-        assert behaviour(OURS, *call) == behaviour(THEIRS, *call)
-
-
-@pytest.mark.parametrize("name", list(OURS))
-def test_classes_look_alike(name: str) -> None:
-    ours, theirs = family(dataclass)[name], THEIRS[name]
-    assert str(inspect.signature(ours)) == str(inspect.signature(theirs))
-    assert [(f.name, f.type, f.kw_only) for f in fields(ours)] == [(f.name, f.type, f.kw_only) for f in fields(theirs)]
-    for attribute in ("__slots__", "__match_args__", "__doc__"):
-        assert getattr(ours, attribute, None) == getattr(theirs, attribute, None), attribute
-
-
-def test_extensions_derive_from_them_with_the_standard_librarys() -> None:
-    @dataclasses.dataclass(frozen=True, kw_only=True)
-    class Added(OURS["Frozen"]):  # type: ignore[misc]
-        """Docs."""
-
-        own: int = 1
-
-    added = Added(size=2)
-    assert (added.size, added.own) == (2, 1)
-    with pytest.raises(FrozenInstanceError):
-        added.own = 3
-    assert str(inspect.signature(Added)).startswith("(*, size")
-
-
-def test_a_class_with_an_init_of_its_own_keeps_it() -> None:
-    class Own(OURS["Plain"]):  # type: ignore[misc]
-        def __init__(self, only: int) -> None:
-            super().__init__(only, b=4)
-
-    assert (Own(1).a, Own(1).b) == (1, 4)
-    assert list(inspect.signature(Own).parameters) == ["only"]
-
-
-@dataclass(frozen=True, slots=True)
-class Sent:
-    """At module level, so that it can be pickled."""
+class Mutable(Record, frozen=False):
+    """What changes, given by place."""
 
     a: int
-    b: tuple[int, ...] = (1,)
+    b: int = 2
 
 
-@pytest.mark.parametrize("protocol", range(2, pickle.HIGHEST_PROTOCOL + 1))
-def test_frozen_slots_go_to_other_processes(protocol: int) -> None:
-    assert pickle.loads(pickle.dumps(Sent(1, (2, 3)), protocol)) == Sent(1, (2, 3))  # noqa: S301
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Padded(GEMM):
+    """As an extension derives it: a dataclass of the standard library."""
+
+    to: int
+    why: str = "tiles"
+    left: list[int] = dataclasses.field(default_factory=list)
+
+    def flops(self) -> int:
+        return self.to * super().flops()
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Unslotted(GEMM):
+    """The same without slots."""
+
+    to: int = 1
+
+
+def test_fields_replace_and_asdict_take_records() -> None:
+    point = Near(x=3)
+    assert [each.name for each in dataclasses.fields(Near)] == ["x", "words", "more", "metres"]
+    named = {each.name: each for each in dataclasses.fields(point)}
+    assert named["x"].default is dataclasses.MISSING
+    assert (named["words"].default, named["more"].default_factory) == ((), list)
+    assert named["metres"].type == "float"
+    assert dataclasses.replace(point, metres=2.0) == Near(x=3, metres=2.0)
+    assert dataclasses.asdict(point) == {"x": 3, "words": (), "more": [], "metres": 1.5}
+    assert dataclasses.is_dataclass(point)
+    with pytest.raises(ValueError, match="negative"):
+        dataclasses.replace(point, x=-1)
+
+
+def test_a_frozen_record_has_a_hash_of_its_values_and_stays_as_it_is() -> None:
+    one, other = Near(x=3, more=()), Near(x=3, more=())
+    assert (one, hash(one)) == (other, hash(other))
+    assert one != Near(x=4, more=())
+    assert Point(x=3, words=()) != Near(x=3)
+    with pytest.raises(AttributeError):
+        one.x = 4
+    assert one.doubled == 6
+    assert repr(Mutable(1)) == "Mutable(a=1, b=2)"
+    with pytest.raises(TypeError, match="unhashable"):
+        hash(Mutable(1))
+
+
+@pytest.mark.parametrize("made", [Near(x=3, metres=2.0), Mutable(1, b=5), Padded(m=1, n=2, k=3, to=4)])
+def test_records_travel_and_are_copied(made: Any) -> None:
+    read = pickle.loads(pickle.dumps(made))  # noqa: S301 - our own
+    assert read == copy.deepcopy(made) == copy.copy(made) == made
+
+
+@pytest.mark.parametrize("kind", [Padded, Unslotted])
+def test_a_dataclass_of_the_standard_library_derives_from_a_record(kind: type[GEMM]) -> None:
+    made = kind(m=1, n=2, k=3, to=4)
+    assert getattr(made, "left", []) == []
+    assert [each.name for each in dataclasses.fields(kind)][:3] == ["m", "n", "k"]
+    assert dataclasses.fields(kind)[len(dataclasses.fields(GEMM))].name == "to"
+    assert made.to == 4
+    assert made.flops() in (12, 48)
+    assert dataclasses.replace(made, to=5) == kind(m=1, n=2, k=3, to=5) != made
+    assert repr(made).startswith(f"{kind.__name__}(m=1, n=2, k=3, b=1")
+    with pytest.raises(AttributeError):
+        made.m = 2
+    with pytest.raises(TypeError):
+        kind(m=1, n=2, to=1)

@@ -28,7 +28,7 @@ from typing import Any, TypeAlias
 
 from tracelens.errors import UsageError
 from tracelens.registry import Registry, marked_in, marks_of
-from tracelens.types.records import dataclass
+from tracelens.types.records import Record
 
 ENTRY_POINT_GROUP = "tracelens.extensions"
 #: What a command line says instead of a name so that no bundled extension switches itself on.
@@ -52,8 +52,7 @@ _numbers = itertools.count(1)
 _WAITING = 12
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Extension:
+class Extension(Record, frozen=True, kw_only=True):
     """Something that adds to one report.
 
     ``sources`` are what ``Registry.collect`` and ``overlay`` take. ``origin`` says where it came from, without a folder

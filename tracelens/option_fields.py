@@ -1,5 +1,6 @@
 """Options declared once: a dataclass's fields as keywords, command-line arguments, settings of a file, rows of a page.
 
+>>> from dataclasses import dataclass
 >>> @dataclass(frozen=True, kw_only=True)
 ... class Load:
 ...     rate: float | None = option("arrivals per second", kind=float)
@@ -24,7 +25,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from tracelens.errors import UsageError
 from tracelens.files.say import say
-from tracelens.types.records import dataclass
+from tracelens.types.records import Record
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
@@ -37,8 +38,7 @@ _KEY = "option"
 BACKENDS = "tile,collectives"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Option:
+class Option(Record, frozen=True, kw_only=True):
     """What a field means to a user, and how the command line spells it.
 
     ``kind`` reads one word of the command line, None keeps it as text; ``read`` makes the field's value of a text, for

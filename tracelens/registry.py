@@ -14,30 +14,29 @@ import pkgutil
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
-from dataclasses import field
 from importlib import import_module
 from pathlib import Path
 from types import ModuleType
 from typing import Any, TypeVar
 
+import msgspec
+
 from tracelens.errors import UsageError
-from tracelens.types.records import dataclass
+from tracelens.types.records import Record
 
 T = TypeVar("T")
 _ATTRIBUTE = "__tracelens_marks__"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Mark:
+class Mark(Record, frozen=True, kw_only=True):
     """What an object claims to be: ``kind`` (``"traced_as"``) of every key in ``keys``."""
 
     kind: str
     keys: tuple[str, ...]
-    options: Mapping[str, Any] = field(default_factory=dict)
+    options: Mapping[str, Any] = msgspec.field(default_factory=dict)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Claim:
+class Claim(Record, frozen=True, kw_only=True):
     """A marked object under one of its keys; ``source`` is the module, or the object itself, that it was given in."""
 
     key: str

@@ -13,7 +13,7 @@ from typing import Any, Literal, TypeVar
 
 from tracelens.errors import UsageError
 from tracelens.registry import mark
-from tracelens.types.records import dataclass
+from tracelens.types.records import Record
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -93,8 +93,7 @@ _TITLES = {
 }  # fmt: skip
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TableColumn:
+class TableColumn(Record, frozen=True, kw_only=True):
     """One column. ``unit`` is printed in its note; ``width`` caps it, in characters; ``shown_as`` replaces the title.
 
     ``look``: ``share`` gets data bars, ``of_limit`` a color scale up to 100 % and red above. An ``optional`` column is

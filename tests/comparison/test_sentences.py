@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import force_setattr
 
 from tests.analysis.conftest import Builder
 from tracelens.analysis.loaded_trace import AnalysisOptions
@@ -81,7 +82,7 @@ def test_kernels_of_one_name_with_other_work_have_no_other_shapes() -> None:
         known = tuple(
             CallWork(flops={"small": 1e9, "large": 2e10}.get(call.shapes or "", np.nan)) for call in one.calls
         )
-        object.__setattr__(one, "rates", known)
+        force_setattr(one, "rates", known)
     found = compare_sides(eager, graph)
     assert any("compared kernel by kernel" in note for note in found.notes)
     assert not any("FLOPs" in text for text in texts(found))
@@ -327,7 +328,7 @@ def test_calls_of_as_many_times_the_work_are_one_sentence() -> None:
 
     sides = [side(*[step(batch)] * 3) for batch in (1, 2)]
     for one, batch in zip(sides, (1, 2), strict=True):
-        object.__setattr__(one.first, "rates", (CallWork(flops=1e9 * batch), CallWork(flops=1e6 * batch)))
+        force_setattr(one.first, "rates", (CallWork(flops=1e9 * batch), CallWork(flops=1e6 * batch)))
     assert texts(compare_sides(*sides)) == [
         "ops +0.005 ms: other shapes (2 x the FLOPs) on 2 calls of aten::mm, aten::gelu: GEMM +0.003 ms, elementwise +0.002 ms"
     ]

@@ -34,7 +34,7 @@ def rules(model: str, system: str, domain: int, strategy: Any, **more: Any) -> P
 def candidates_of(rows: pd.DataFrame) -> Candidates:
     columns = ["n_gpus", "dp", "tp1", "tp2", "pp", "mbs", "nb", "nv_tp1", "nv_tp2", "nv_dp", "nv_pp"]
     arrays = [rows[c].fillna(1).to_numpy(np.int64) for c in columns]
-    return Candidates(**dict(zip(Candidates.__slots__, arrays, strict=True)))
+    return Candidates(**dict(zip(Candidates.__struct_fields__, arrays, strict=True)))
 
 
 @pytest.fixture(scope="module")
@@ -108,7 +108,7 @@ def test_arrays_agree_with_a_plain_loop(strategy: Any, repair: str) -> None:
     sample = space.take(np.random.default_rng(7).choice(len(space), min(1000, len(space)), replace=False))
     ours = evaluate(priced, sample, global_batch=256)
     for i in range(len(sample)):
-        one = {name: int(getattr(sample, name)[i]) for name in Candidates.__slots__}
+        one = {name: int(getattr(sample, name)[i]) for name in Candidates.__struct_fields__}
         time_s, memory_gb = plain_step(priced, one, 256)
         assert ours["t"].iloc[i] == pytest.approx(time_s, rel=1e-12)
         assert ours["mem"].iloc[i] == pytest.approx(memory_gb, rel=1e-12)
@@ -126,7 +126,7 @@ def test_every_attention_and_width_agrees_with_a_plain_loop(strategy: Any, atten
     sample = space.take(np.random.default_rng(7).choice(len(space), min(150, len(space)), replace=False))
     ours = evaluate(priced, sample, global_batch=64)
     for i in range(len(sample)):
-        one = {name: int(getattr(sample, name)[i]) for name in Candidates.__slots__}
+        one = {name: int(getattr(sample, name)[i]) for name in Candidates.__struct_fields__}
         time_s, memory_gb = plain_step(priced, one, 64)
         assert ours["t"].iloc[i] == pytest.approx(time_s, rel=1e-12)
         assert ours["mem"].iloc[i] == pytest.approx(memory_gb, rel=1e-12)

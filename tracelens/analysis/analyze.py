@@ -35,7 +35,7 @@ from tracelens.extensions import Extension
 from tracelens.files.memory_limit import end_stage
 from tracelens.hardware import HardwareSpec, Recognition
 from tracelens.trace.provenance import MergedRanks
-from tracelens.types.records import dataclass
+from tracelens.types.records import Record
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -43,8 +43,7 @@ if TYPE_CHECKING:
     from tracelens.analysis.loaded_trace import Trace
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Analysis:
+class Analysis(Record, frozen=True, kw_only=True, eq=False):
     """Frames by sheet name, per-family frames, and the figures that a summary is made of.
 
     All of it is of one scope: the steps at ``selected_steps``, else the file; ``excluded``: the file's other events.

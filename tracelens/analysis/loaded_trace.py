@@ -14,7 +14,7 @@ from tracelens.trace.links import needed_flows
 from tracelens.trace.reading.read import read_trace
 from tracelens.trace.table import DEVICE_KINDS, Kind, TraceTable
 from tracelens.trace.tree import OpTree
-from tracelens.types.records import dataclass
+from tracelens.types.records import Record
 from tracelens.types.units import NS_PER_US
 
 if TYPE_CHECKING:
@@ -26,8 +26,7 @@ if TYPE_CHECKING:
     from tracelens.trace.tree import OpNode
 
 
-@dataclass(slots=True, eq=False)
-class Trace:
+class Trace(Record, frozen=False, eq=False):
     """A trace's columns and its op tree. Keep it and ask often: nothing is read twice."""
 
     table: TraceTable
@@ -103,8 +102,7 @@ KEEP, CLIP = "keep", "clip"
 FILE = "file"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StepWork:
+class StepWork(Record, frozen=True, kw_only=True):
     """What the caller says about a step: the model, and as much about its tokens as the trace does not record.
 
     ``tokens`` in one step, or ``batch`` sequences of ``sequence`` tokens. ``ranks``: among how many devices the work on
@@ -125,8 +123,7 @@ class StepWork:
             raise UsageError("--batch needs --sequence (tokens per sequence)")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AnalysisOptions:
+class AnalysisOptions(Record, frozen=True, kw_only=True):
     """What the caller chose. ``device``: None recognizes it from the trace. ``extensions``: loaded ones.
 
     ``bundled``: let bundled extensions switch themselves on. ``ep_size``: ranks of the expert-parallel group, where the

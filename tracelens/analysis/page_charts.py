@@ -21,15 +21,14 @@ from tracelens.analysis.sheets.priced_calls import UNLINKED_NAME
 from tracelens.analysis.step_rectangles import HostLanes, ShownEvents, StepIdle, host_lanes, rectangles
 from tracelens.trace.table import Kind, RowColumn
 from tracelens.trace.tree import MODULE_PREFIX, OpTree
-from tracelens.types.records import dataclass
+from tracelens.types.records import Record
 
 MAX_NODES = 3000
 
 ALL, MODULE, ANNOTATION, OP, KERNEL = "all", "module", "annotation", "op", "kernel"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Node:
+class Node(Record, frozen=True, kw_only=True):
     """``time_ns`` includes what is below. ``parent`` is an index into the nodes, -1 for the first, which is everything.
 
     Modules of one class below the same node are one node: ``DecoderLayer x24``, so many in each node above.
@@ -45,8 +44,7 @@ class Node:
     category: str | None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Icicle:
+class Icicle(Record, frozen=True, kw_only=True):
     """Nodes, parents before children, by time. ``left_out``: how many small ones are missing; their parents' time
     includes them. ``is_cpu``: times are CPU self time, for want of kernels."""
 
@@ -232,8 +230,7 @@ def _merged_modules(names: list[str]) -> npt.NDArray[np.int32]:
 MAX_LEAVES = 4000
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Drilldown:
+class Drilldown(Record, frozen=True, kw_only=True, eq=False):
     """One row per distinct (category, op, kernel, line), the longest first.
 
     ``category`` and ``kernel``: texts by code; ``row``: of ``unified_perf_summary``, -1 for none; ``line``: None
@@ -274,8 +271,7 @@ def drilldown(analysis: Analysis, lines: Labels | None, *, max_leaves: int = MAX
     )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ComputeRoof:
+class ComputeRoof(Record, frozen=True, kw_only=True):
     """A horizontal line: ``spec`` (``matrix_bf16``), its data-sheet rate and the best measured one where known."""
 
     spec: str
@@ -283,8 +279,7 @@ class ComputeRoof:
     achievable_tflops_s: float | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Roofs:
+class Roofs(Record, frozen=True, kw_only=True):
     """The rates of one device. ``compute``: of the specs that the trace's ops use, most device time first."""
 
     compute: tuple[ComputeRoof, ...]
@@ -321,16 +316,14 @@ MAX_RECTS = 4000
 MAX_STEPS, _OTHER_SHARE = 8, 4
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Lane:
+class Lane(Record, frozen=True, kw_only=True):
     """A stream of a device; -1 where not recorded."""
 
     device: int
     stream: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class StepTimeline:
+class StepTimeline(Record, frozen=True, kw_only=True, eq=False):
     """One rectangle per device event, or per run of short ones, lane by lane in order of start.
 
     ``step`` is the step's number, None when the window is everything analyzed; ``duration_ns`` the window's length,

@@ -11,7 +11,7 @@ from tracelens.analysis.idle.idle_time import CAUSES, IdleParts
 from tracelens.analysis.intervals import Ints
 from tracelens.trace.table import Kind, RowColumn, TraceTable
 from tracelens.trace.tree import MODULE_PREFIX, OpTree
-from tracelens.types.records import dataclass
+from tracelens.types.records import Record
 
 #: Width of a merged rectangle, as a share of the window, with which merging begins; doubled until few enough are left.
 _FIRST_SHARE = 1 / 8192
@@ -43,8 +43,7 @@ def rectangles(
 MAX_RECTS = 2000
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class StepIdle:
+class StepIdle(Record, frozen=True, kw_only=True, eq=False):
     """One rectangle per part of a gap, or per run of short ones of a cause (index into ``CAUSES``), cause by cause.
 
     ``start_ns`` and ``end_ns`` count from the start of ``window``. ``idle_ns``: the time in between in which the device
@@ -87,8 +86,7 @@ MAX_THREADS, MAX_LEVELS = 6, 14
 _SHOWN = (Kind.CPU_OP, Kind.USER_ANNOTATION, Kind.RUNTIME, Kind.DRIVER)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class HostLanes:
+class HostLanes(Record, frozen=True, kw_only=True, eq=False):
     """One rectangle per host event, or per run of short ones, thread by thread and level by level in order of start.
 
     ``threads`` are lanes of the table. Of each rectangle: ``thread`` (index into ``threads``), ``level`` (0 is the
@@ -109,8 +107,7 @@ class HostLanes:
     launched_in: Ints
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class ShownEvents:
+class ShownEvents(Record, frozen=True, kw_only=True, eq=False):
     """The ops, annotations, modules and calls of the runtime, for all steps that are drawn.
 
     Python frames are left out: there are very many, and what they launched names its line.

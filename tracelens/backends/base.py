@@ -11,7 +11,7 @@ import os
 import re
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import fields, replace
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any, ClassVar, NamedTuple, Protocol, Self, TypeAlias, TypeVar, runtime_checkable
 
@@ -27,7 +27,7 @@ from tracelens.predict.network.cluster import Cluster
 from tracelens.predict.network.topology import Rates, Topology
 from tracelens.registry import mark
 from tracelens.types.dtypes import Precision
-from tracelens.types.records import dataclass
+from tracelens.types.records import Record
 from tracelens.types.units import TERA_PER_S_IN_PER_US
 
 # A100, whose switch cannot add: 222 of all-reduce against 205 GB/s of all-gather; H100, whose switch can: 445 and 336.
@@ -36,8 +36,7 @@ _RING_SPREAD = 1.15
 _COMMON_NODE = "dgx-a100"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class System:
+class System(Record, frozen=True, kw_only=True):
     """A device, and how devices are joined. Without a topology, wire bytes travel over the device's own link.
 
     ``cluster`` is where the topology comes from, None for one of the caller's own. ``note`` says what was assumed.
@@ -197,8 +196,7 @@ def bound_name(bound: str) -> str:
     return _BOUND.get(bound.lower(), bound)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Estimate:
+class Estimate(Record, frozen=True, kw_only=True):
     """How long one operation should take, in microseconds; None is unknown.
 
     ``time_us`` is the prediction, ``peak_us`` the least time at the device's data-sheet rates (never above
@@ -217,8 +215,7 @@ class Estimate:
     backend: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class EstimateTable:
+class EstimateTable(Record, frozen=True, kw_only=True, eq=False):
     """Estimates of many operations: the columns of ``Estimate``, NaN and None where unknown.
 
     A row with ``time_us`` NaN is one that the backend has no answer for.
@@ -322,8 +319,7 @@ CHUNK = 8192
 Part: TypeAlias = slice | npt.NDArray[np.bool_] | npt.NDArray[np.intp] | list[int]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Priced:
+class Priced(Record, frozen=True, kw_only=True, eq=False):
     """Times in us of many operations: in all, of the arithmetic alone, of memory alone, and the data sheet's least."""
 
     time_us: Floats

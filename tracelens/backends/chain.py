@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import fields
+from dataclasses import dataclass, fields
 from typing import Any, TypeVar
 
 import numpy as np
@@ -23,7 +23,6 @@ from tracelens.backends.base import (
 from tracelens.backends.collective_times import Collectives
 from tracelens.errors import UsageError
 from tracelens.perf_models.base import MEMORY, WorkColumns
-from tracelens.types.records import dataclass
 
 C = TypeVar("C", WorkColumns, ColumnBatch)
 #: What the left side of ``family=backend`` may be.

@@ -27,15 +27,14 @@ from tracelens.predict.network.deepep import (
 )
 from tracelens.predict.network.deepep import bound_us as exchange_bound_us
 from tracelens.predict.network.topology import Group, Topology
-from tracelens.types.records import dataclass
+from tracelens.types.records import Record
 from tracelens.types.units import GB_PER_S_IN_BYTES_PER_US
 
 DEEPEP = "deepep"
 Kernels: TypeAlias = Literal["normal", "low_latency"]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class MessageColumns:
+class MessageColumns(Record, frozen=True, kw_only=True, eq=False):
     """Collectives as arrays: ``word`` (``"all_reduce"``), full message in bytes as in ``collective_us``, group."""
 
     word: Sequence[str]

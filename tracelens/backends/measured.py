@@ -14,13 +14,12 @@ from tracelens.backends.tiles.memory_bound import stream_of
 from tracelens.perf_models import SDPA, Collective, EPComm, PerfModel, WorkColumns
 from tracelens.perf_models.base import MEMORY
 from tracelens.types.dtypes import DType
-from tracelens.types.records import dataclass
+from tracelens.types.records import Record
 
 MEASURED, EFFICIENCY = "measured", "measured efficiency"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MeasuredCall:
+class MeasuredCall(Record, frozen=True, kw_only=True):
     """A distinct call of a trace: how often in a step, and its mean time in us. ``model`` None: nobody knows it."""
 
     name: str
@@ -29,8 +28,7 @@ class MeasuredCall:
     time_us: float
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MeasuredStep:
+class MeasuredStep(Record, frozen=True, kw_only=True):
     """One step of a rank: its time and the device's idle time in it, us, and what it ran."""
 
     step_us: float

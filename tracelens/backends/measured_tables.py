@@ -34,7 +34,7 @@ from tracelens.hardware import HardwareSpec
 from tracelens.perf_models import GEMM
 from tracelens.perf_models.base import WorkColumns, resolved
 from tracelens.types.dtypes import DType, Precision
-from tracelens.types.records import dataclass
+from tracelens.types.records import Record
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -43,8 +43,7 @@ if TYPE_CHECKING:
 _Key = tuple[float, ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Grid:
+class Grid(Record, frozen=True, kw_only=True, eq=False):
     """Logarithms of measured sizes along each axis, and of the times at their crossings; NaN where not measured."""
 
     axes: tuple[Floats, ...]
@@ -220,8 +219,7 @@ _HEADS = ("num_heads", "num_key_value_heads", "head_dim", "window_size")
 _LAYER = ("hidden_size", "inter_size", "topk", "num_experts", "moe_tp_size", "moe_ep_size")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Kind:
+class _Kind(Record, frozen=True, kw_only=True):
     """A family's files: columns that must be equal, and those of the grid."""
 
     file: str

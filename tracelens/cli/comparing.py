@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import argparse
-from dataclasses import MISSING
+from dataclasses import MISSING, dataclass
 from pathlib import Path
 
 from tracelens.cli import refuse_input
 from tracelens.comparison.gates import CompareOptions
 from tracelens.files.say import emit, say
 from tracelens.option_fields import arguments_of, option, options_of
-from tracelens.types.records import dataclass
 
 GATE_FAILED = 4
 

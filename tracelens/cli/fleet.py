@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -14,7 +14,6 @@ from tracelens.files.say import Progress, emit, say
 from tracelens.option_fields import add_options, option, options_of, refuse_unread
 from tracelens.report import ReportOptions
 from tracelens.schema import KEYS
-from tracelens.types.records import dataclass
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 import itertools
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -16,7 +17,6 @@ from tracelens.errors import UsageError
 from tracelens.files.say import say
 from tracelens.option_fields import Renamed, arguments_of, filled_in, option, options_of, refuse_unread
 from tracelens.predict.projection.projection_options import ProjectOptions
-from tracelens.types.records import dataclass
 
 if TYPE_CHECKING:
     from tracelens.predict.projection.project import Result

@@ -10,7 +10,7 @@ import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import MISSING, replace
+from dataclasses import MISSING, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -20,7 +20,6 @@ from tracelens.files.safe_text import trace_name
 from tracelens.files.say import Progress, emit, say
 from tracelens.option_fields import arguments_of, option, options_of, positive
 from tracelens.report import ReportOptions
-from tracelens.types.records import dataclass
 
 if TYPE_CHECKING:
     from tracelens.predict.workload import ModelConfig

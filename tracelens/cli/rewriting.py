@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import argparse
-from dataclasses import MISSING
+from dataclasses import MISSING, dataclass
 from pathlib import Path
 
 from tracelens.cli import add_executor, refuse_input
 from tracelens.errors import UsageError
 from tracelens.files.say import Progress, say
 from tracelens.option_fields import arguments_of, comma_list, option, options_of, positive, whole
-from tracelens.types.records import dataclass
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

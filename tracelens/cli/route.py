@@ -10,6 +10,7 @@ from __future__ import annotations
 import argparse
 import dataclasses
 from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -28,7 +29,6 @@ from tracelens.predict.routing.config import (
     read_config,
     settled,
 )
-from tracelens.types.records import dataclass
 
 if TYPE_CHECKING:
     from tracelens.predict.network.ports import Ports

@@ -8,7 +8,7 @@ published model of arXiv 2410.00273 (docs/search.md).
 from __future__ import annotations
 
 import argparse
-from dataclasses import MISSING
+from dataclasses import MISSING, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -16,7 +16,6 @@ from tracelens.errors import UsageError
 from tracelens.files.say import Progress, say
 from tracelens.option_fields import arguments_of, integer, option, options_of, positive
 from tracelens.predict.projection.projection_options import SearchOptions
-from tracelens.types.records import dataclass
 
 if TYPE_CHECKING:
     from tracelens.predict.projection.search.request import Answer, Request

@@ -11,6 +11,7 @@ import argparse
 import dataclasses
 import json
 import re
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -19,7 +20,6 @@ from tracelens.errors import UsageError
 from tracelens.files.say import emit, say
 from tracelens.option_fields import arguments_of, filled_in, hint, option, options_of, refuse_unread
 from tracelens.predict.serving.serving_options import TOKENS, DeploymentOptions, EngineOptions, ServingConfig, names_of
-from tracelens.types.records import dataclass
 
 if TYPE_CHECKING:
     from tracelens.laboratory.scenarios import ScenarioComparison

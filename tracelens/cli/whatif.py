@@ -9,7 +9,7 @@ from __future__ import annotations
 import argparse
 import json
 from collections.abc import Iterator
-from dataclasses import MISSING
+from dataclasses import MISSING, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -18,7 +18,6 @@ from tracelens.cli import refuse_input
 from tracelens.comparison.whatif.what_if_options import WhatIfOptions
 from tracelens.files.say import emit, say
 from tracelens.option_fields import arguments_of, option, options_of
-from tracelens.types.records import dataclass
 
 if TYPE_CHECKING:
     from tracelens.comparison.whatif.what_if import WhatIf

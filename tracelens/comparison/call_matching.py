@@ -38,11 +38,10 @@ from tracelens.comparison.sides import (
     call_role,
     family,
 )
-from tracelens.types.records import dataclass
+from tracelens.types.records import Record
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Row:
+class Row(Record, frozen=True, kw_only=True):
     """Calls of A (indices) that became those of B; one of the two may be empty."""
 
     a: tuple[int, ...]
@@ -50,8 +49,7 @@ class Row:
     how: str
 
 
-@dataclass(frozen=True, kw_only=True, eq=False)
-class Numbered:
+class Numbered(Record, frozen=True, kw_only=True, eq=False, dict=True):
     """The distinct ``calls`` of all recordings of a side; ``call_of``: per recording, of its units."""
 
     side: Side
@@ -99,8 +97,7 @@ _LEAST_NS = 1000.0
 _LEAST_SAME, _LEAST_NAMED_ALIKE, _SAME_FLOPS = 0.05, 0.5, 0.001
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Difference:
+class Difference(Record, frozen=True, kw_only=True):
     """Two programs: the shares of A's and of B's kernel time in the same calls, and of both in ops of one name."""
 
     same: tuple[float, float]
@@ -246,8 +243,7 @@ def _runs(mask: Bools) -> tuple[list[int], list[int]]:
     return np.flatnonzero(edges == 1).tolist(), np.flatnonzero(edges == -1).tolist()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Matching:
+class Matching(Record, frozen=True, kw_only=True, eq=False):
     """``rows``, and of each recording the row of each of its units, ``a`` and ``b``.
 
     ``difference``: where the sides look like different programs; then no calls are paired by their place alone.

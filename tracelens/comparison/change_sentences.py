@@ -49,7 +49,7 @@ from tracelens.comparison.measured_rows import Intervals
 from tracelens.comparison.places import QUANTIZED, SAME, SAME_PLACE, SAME_WORK
 from tracelens.comparison.sides import ATTENTION, COMMUNICATION, COPY, PRODUCT, Side, different, family, role, row_role
 from tracelens.files.safe_text import clipped
-from tracelens.types.records import dataclass
+from tracelens.types.records import Record
 from tracelens.types.units import count_text, signed_ms, slower_text
 
 #: Relative difference from which two counts or amounts of work are not the same.
@@ -307,8 +307,7 @@ def calls_text(count: float) -> str:
 _WIDEST_OP = 48
 
 
-@dataclass(frozen=True, slots=True)
-class RowGroup:
+class RowGroup(Record, frozen=True):
     """Rows of one sentence, and how the ranks changed."""
 
     rows: tuple[ComparedRow, ...]
@@ -524,8 +523,7 @@ def part_of_ranks(row: ComparedRow) -> str:
     return f"idle: {row.name}" if row.is_idle else row.category
 
 
-@dataclass(frozen=True, slots=True)
-class _Says:
+class _Says(Record, frozen=True):
     """What rows of a cause must share to be one sentence, and that sentence; whether by how their times changed."""
 
     key: Callable[[ComparedRow], Hashable]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tracelens.types.records import dataclass
+from tracelens.types.records import Record
 
 #: The category of time in which a device ran nothing.
 IDLE = "(idle)"
@@ -35,8 +35,7 @@ def on_grid(ms: float) -> float:
     return round(ms * _GRID) / _GRID
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class KernelShare:
+class KernelShare(Record, frozen=True, kw_only=True):
     """A kernel of a row: how often a step runs it, and for how long in all; half of that in ones up to ``median_us``.
 
     ``stalls``: how many of them took over ten times their median, and for how long; None where that is not known.
@@ -49,8 +48,7 @@ class KernelShare:
     stalls: tuple[float, float] | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RowSide:
+class RowSide(Record, frozen=True, kw_only=True):
     """A row on one side, per step. ``ms``: its part of the step; ``kernel_ms``: of its kernels, hidden ones included.
 
     Rates are over the kernel time of calls of known work, None where none is known; ``of_roofline`` is estimated over
@@ -71,8 +69,7 @@ class RowSide:
     bound: str | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ComparedRow:
+class ComparedRow(Record, frozen=True, kw_only=True):
     """Calls of A and what they are in B; of a row that one side alone has the other is None.
 
     ``match``: how they were found to be the same; ``cause``: what changed, in one word; ``why``: in a few.
@@ -106,8 +103,7 @@ class ComparedRow:
         return self.change_ms != 0 or self.cause != UNCHANGED
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Change:
+class Change(Record, frozen=True, kw_only=True):
     """Rows that changed for one reason, as a sentence; ``low_ms`` and ``high_ms`` as of a row.
 
     ``category``: that of all of them, empty where they are of several.
@@ -127,8 +123,7 @@ class Change:
         return self.low_ms is not None and self.high_ms is not None and self.low_ms <= 0 <= self.high_ms
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RankChange:
+class RankChange(Record, frozen=True, kw_only=True):
     """A rank that both sides have, per step: its time outside of collectives, and that in them alone.
 
     ``own_ms``: what it computes and copies, and its idle time; ``exposed_ms``: in which it did nothing but communicate.
@@ -150,8 +145,7 @@ class RankChange:
         return self.b_own_ms - self.a_own_ms
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SideSummary:
+class SideSummary(Record, frozen=True, kw_only=True):
     """One side as a whole: what it was recorded on, and its step (without steps: its window).
 
     ``coverage``: of the kernel time of computation, the share in calls of known work; that of communication depends on
@@ -172,8 +166,7 @@ class SideSummary:
     has_steps: bool
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class GateResult:
+class GateResult(Record, frozen=True, kw_only=True):
     """What a gate says. ``value``: the change, in the gate's unit; ``low``, ``high``: its bounds.
 
     ``significant``: whether chance does not explain it; None where one step on either side says nothing of chance, so
@@ -194,8 +187,7 @@ class GateResult:
 _SHOWN = 5
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
-class Comparison:
+class Comparison(Record, frozen=True, kw_only=True):
     """B against A. ``matched_share``: of each side's kernel time, the part in rows that both have.
 
     ``rows`` are those that changed; their changes add up to ``change_ms``. ``unchanged``: the others. ``ranks``: where

@@ -6,13 +6,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from tracelens.comparison.compared import ComparedRow, Comparison, GateResult
 from tracelens.comparison.sides import COMMUNICATION, row_role
 from tracelens.errors import NothingToAnalyzeError, UsageError
 from tracelens.option_fields import option
-from tracelens.types.records import dataclass
+from tracelens.types.records import Record
 
 #: Bounds of the change of some rows together, in ms; None where nothing is known of it.
 Bounds = Callable[[Sequence[int]], tuple[float, float] | None]
@@ -24,8 +25,7 @@ STEP, BUSY, IDLE, COMM, COVERAGE, MATCHED = "step", "busy", "idle", "comm", "cov
 _SHARES = (COVERAGE, MATCHED)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Gate:
+class Gate(Record, frozen=True, kw_only=True):
     """The change of ``subject`` (of its ``figure``, time without one) must be below or above ``limit``.
 
     ``unit``: ``%`` of A, ``ms``, ``us``, or none: percentage points, or calls.

@@ -23,7 +23,7 @@ from tracelens.comparison.compared import (
 )
 from tracelens.comparison.measured_rows import MeasuredSide, Noise
 from tracelens.comparison.sides import COMMUNICATION, Floats, role, row_role
-from tracelens.types.records import dataclass
+from tracelens.types.records import Record
 from tracelens.types.units import NS_PER_MS
 
 #: Share of the change of communication that waiting must be to be its cause.
@@ -36,8 +36,7 @@ _LEAST_WAITING = 0.02
 _THEIRS = 0.25
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class RankTimes:
+class RankTimes(Record, frozen=True, kw_only=True, eq=False):
     """ns of the ranks of a side as (rank, row, step), rows as compared; ``sent``: which of these are communication."""
 
     numbers: tuple[int, ...]
@@ -120,8 +119,7 @@ def with_ranks_apart(
     ]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Latecomer:
+class Latecomer(Record, frozen=True, kw_only=True):
     """The ``rank`` that the others wait for; how much longer the mean rank does nothing but communicate, per step."""
 
     rank: int

@@ -16,7 +16,7 @@ from tracelens.analysis.intervals import Ints
 from tracelens.comparison.call_matching import Numbered
 from tracelens.comparison.compared import KernelShare, RowSide, on_grid
 from tracelens.comparison.sides import COMMUNICATION, COPY, Call, CallWork, Floats, by_step, call_role, weights
-from tracelens.types.records import dataclass
+from tracelens.types.records import Record
 from tracelens.types.units import NS_PER_MS, NS_PER_US, TERA_PER_S_IN_PER_US
 
 #: Share of repetitions whose interval holds the true change.
@@ -29,8 +29,7 @@ _SEED = 1
 _MOST_FREEDOM = 200
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Interval:
+class Interval(Record, frozen=True, kw_only=True, eq=False):
     """Bounds of each row's change, in the unit of what was resampled."""
 
     low: Floats
@@ -123,8 +122,7 @@ def _student(freedom: Floats, outside: float) -> Floats:
     return found
 
 
-@dataclass(frozen=True, slots=True)
-class Intervals:
+class Intervals(Record, frozen=True):
     """In ms, of changes of rows that have these numbers in what was resampled, each as one of so many that all hold."""
 
     noise: Noise

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import field
 from functools import lru_cache
 from typing import TYPE_CHECKING
 
+import msgspec
 import numpy as np
 import numpy.typing as npt
 
 from tracelens.analysis.intervals import Ints
 from tracelens.comparison.compared import IDLE
-from tracelens.types.records import dataclass
+from tracelens.types.records import Record
 
 if TYPE_CHECKING:
     from tracelens.comparison.compared import ComparedRow
@@ -82,8 +82,7 @@ def _around(name: str, at: int) -> str:
 Floats = npt.NDArray[np.float64]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Call:
+class Call(Record, frozen=True, kw_only=True):
     """A distinct call: an op with its arguments, a kernel that stands for itself, or a cause of idle time.
 
     ``kernel`` is empty for a whole op, else the kernel that is meant; ``shapes``, ``dtypes``: as recorded. ``work``:
@@ -116,8 +115,7 @@ class Call:
         return family(self.kernel) if self.kernel else self.name
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CallWork:
+class CallWork(Record, frozen=True, kw_only=True):
     """What is known of one call's work; NaN is unknown. ``engine``: ``matrix_bf16``, None where nothing is computed."""
 
     flops: float = np.nan
@@ -140,8 +138,7 @@ def _are_texts_or_none(*values: object) -> bool:
 UNKNOWN_DEVICE = "unknown device"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Recorded:
+class Recorded(Record, frozen=True, kw_only=True, eq=False):
     """One trace as columns over its units: calls of ops, or kernels that stand for themselves, by time of launch.
 
     ``call``: index into ``calls``; ``step``: which of ``durations_ns`` launched it; ``kernel_ns``: the summed duration
@@ -185,8 +182,7 @@ class Recorded:
             raise TypeError("has_steps and is_ordered must be true or false")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Side:
+class Side(Record, frozen=True, kw_only=True, eq=False):
     """All recordings of one side: runs of the same thing, each of one or more ranks.
 
     ``parts``: by run, then rank. What is said of a step is the mean over the ranks, then over the steps of all runs.
@@ -194,7 +190,7 @@ class Side:
 
     name: str
     parts: tuple[tuple[Recorded, ...], ...]
-    notes: tuple[str, ...] = field(default=())
+    notes: tuple[str, ...] = msgspec.field(default=())
 
     @property
     def recordings(self) -> tuple[Recorded, ...]:

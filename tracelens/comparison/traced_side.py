@@ -28,12 +28,11 @@ from tracelens.comparison.compared import IDLE
 from tracelens.comparison.sides import COMMUNICATION, UNKNOWN_DEVICE, Call, CallWork, Floats, Recorded, role
 from tracelens.errors import NothingToAnalyzeError
 from tracelens.trace.table import Kind, TraceTable
-from tracelens.types.records import dataclass
+from tracelens.types.records import Record
 from tracelens.types.signature import OpSignature, recorded_text
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Moments:
+class Moments(Record, frozen=True, kw_only=True, eq=False):
     """``ns`` of window ``window`` belong to the device event ``event``; no time is in two of them."""
 
     event: Ints
@@ -70,8 +69,7 @@ def exclusive(activity: DeviceActivity, windows: Spans) -> Moments:
 _DTYPES = ("dtype",)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Units:
+class Units(Record, frozen=True, kw_only=True, eq=False):
     """``of_event``: the unit of each device event; by unit: its ``call``, ``first`` event and ``kernel_ns``."""
 
     of_event: Ints
@@ -288,8 +286,7 @@ def _with_idle(found: Recorded, recording: Recording, attribution: Attribution, 
     )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class _Steps:
+class _Steps(Record, frozen=True, kw_only=True, eq=False):
     """The steps that are compared, or one window: their events, and to which of these every moment belongs."""
 
     activity: DeviceActivity

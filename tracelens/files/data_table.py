@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 from tracelens.errors import InputError, OutputError
 from tracelens.files.atomic_write import whole_file
 from tracelens.files.memory_limit import before_reading, end_stage
-from tracelens.types.records import dataclass
+from tracelens.types.records import Record
 
 if TYPE_CHECKING:
     import numpy as np
@@ -45,8 +45,7 @@ _UNREADABLE = (
 )  # fmt: skip
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Number:
+class Number(Record, frozen=True, kw_only=True):
     """What a cell or an option may hold. ``blank``: what an empty cell means; None where it must not be empty."""
 
     least: float = 0.0

@@ -21,7 +21,7 @@ from typing import Any, Generic, TypeVar
 
 from tracelens.errors import InputError, TracelensError, UsageError
 from tracelens.files.memory_limit import MemoryLimit, command_limit, excess, lacks_memory, limit_process
-from tracelens.types.records import dataclass
+from tracelens.types.records import Record
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
@@ -40,8 +40,7 @@ _CPU_QUOTAS = (
 _starting = threading.Lock()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class InputOutcome(Generic[Item, Result]):
+class InputOutcome(Record, Generic[Item, Result], frozen=True, kw_only=True):
     """What became of one input: its ``value``, or why there is none (``error``, one sentence)."""
 
     item: Item

@@ -15,7 +15,7 @@ from pathlib import Path
 from types import FrameType
 
 from tracelens.errors import InputError
-from tracelens.types.records import dataclass
+from tracelens.types.records import Record
 
 try:
     import resource
@@ -44,8 +44,7 @@ _limit: MemoryLimit | None = None
 _largest = (0, "")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MemoryLimit:
+class MemoryLimit(Record, frozen=True, kw_only=True):
     """The most that this process may have resident, in bytes, everything in it included."""
 
     most_bytes: int

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 from tracelens.errors import InputError, UsageError
 from tracelens.files.data_table import reason
 from tracelens.files.memory_limit import command_limit, unrefused
-from tracelens.types.records import dataclass
+from tracelens.types.records import Record
 from tracelens.types.units import BYTES_PER_GB
 
 if TYPE_CHECKING:
@@ -33,8 +33,7 @@ _GROUP_ROWS = 20_480
 _WORD = re.compile(r"\w++")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ReadyQuery:
+class ReadyQuery(Record, frozen=True, kw_only=True):
     """A statement with a name, and in one sentence what it answers."""
 
     name: str

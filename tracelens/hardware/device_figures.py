@@ -17,13 +17,12 @@ from typing import Any, ClassVar, TypeVar
 from tracelens.errors import UsageError
 from tracelens.files.documents import FigureTable
 from tracelens.types.dtypes import CALIBRATED, DType
-from tracelens.types.records import dataclass
+from tracelens.types.records import Record
 
 RATES = frozenset(d.rate for d in DType if d.rate is not None)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Figure:
+class Figure(Record, frozen=True, kw_only=True):
     """One number with its source. The unit is in ``key``, e.g. ``chip.clock.mhz``."""
 
     key: str
@@ -82,8 +81,7 @@ class _Sourced:
                 )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Rate(_Sourced):
+class Rate(_Sourced, Record, frozen=True, kw_only=True):
     """A compute rate in 1e12 operations per second (integer types, too), dense, a fused multiply-add counted as two.
 
     ``peak_tflops_s`` is the data sheet's, ``achievable_tflops_s`` the best sustained rate anyone measured, None where
@@ -122,8 +120,7 @@ class Rate(_Sourced):
         return rates
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Hbm(_Sourced):
+class Hbm(_Sourced, Record, frozen=True, kw_only=True):
     """Device memory. ``capacity_gb`` repeats the vendor's label, which means GiB; a trace records ``visible_gib``."""
 
     SOURCES: ClassVar[Mapping[str, str]] = {
@@ -167,8 +164,7 @@ class Hbm(_Sourced):
         return found
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Link(_Sourced):
+class Link(_Sourced, Record, frozen=True, kw_only=True):
     """The scale-up interconnect: one direction, per GPU, over all its ports; ``p2p_`` is one pair of GPUs.
 
     ``achievable_gb_s`` is a measured rate of the whole GPU, not of a collective (those are in ``HardwareSpec.busbw``).
@@ -200,8 +196,7 @@ class Link(_Sourced):
         return found
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MatrixCores:
+class MatrixCores(Record, frozen=True, kw_only=True):
     """What the dense peak is made of: units * ``per_unit`` * ``fma_per_clock[dtype]`` * 2 * ``clock_mhz``."""
 
     per_unit: float
@@ -228,8 +223,7 @@ class MatrixCores:
         return cores
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BusBandwidth(_Sourced):
+class BusBandwidth(_Sourced, Record, frozen=True, kw_only=True):
     """Measured bus bandwidth of the largest message: size/time * 2(n-1)/n for all-reduce, (n-1)/n otherwise."""
 
     SOURCES: ClassVar[Mapping[str, str]] = dict.fromkeys(
@@ -260,8 +254,7 @@ class BusBandwidth(_Sourced):
         return busbw
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Match:
+class Match(Record, frozen=True, kw_only=True):
     """How a trace's device properties look. Units and memory are compared with the figures of the file itself.
 
     ``by_name``: other products record the same properties, so without its name this device is never chosen.
@@ -399,8 +392,7 @@ SUSTAINED = frozenset({"bf16", "fp8", "fp4"})
 _ROWS = {"memory_bound": STREAMS, "sustained": SUSTAINED}
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Calibration:
+class Calibration(Record, frozen=True, kw_only=True):
     """Fitted constants of one family and precision.
 
     ``kernel`` names the tile choice they belong to, ``fitted_on`` the data, ``error_percent`` the mean absolute error
@@ -463,8 +455,7 @@ def read_calibration(root: FigureTable) -> tuple[dict[tuple[str, str], Calibrati
 _FIGURES = ("device", "rows", "error_percent", "constants")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class KernelConstants:
+class KernelConstants(Record, frozen=True, kw_only=True):
     """Constants of one kernel. ``case`` as in the measured table: ``framework``, ``kernel_source``, types.
 
     ``error_percent``: mean absolute error on shape groups that were not fitted, None where nobody measured it.

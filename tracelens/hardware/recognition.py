@@ -12,7 +12,7 @@ from typing import TypeVar
 from tracelens.hardware.device_figures import Hbm, Link, Match, Rate
 from tracelens.hardware.spec import HardwareSpec
 from tracelens.types.device_properties import DeviceProperties
-from tracelens.types.records import dataclass
+from tracelens.types.records import Record
 from tracelens.types.units import BYTES_PER_GIB
 
 V = TypeVar("V")
@@ -101,8 +101,7 @@ _KERNEL_ARCHITECTURE = re.compile(
 _HOW_TO_ADD = "choose one with --device NAME, or describe yours in a file (docs/devices.md) and pass --device FILE.toml"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Recognition:
+class Recognition(Record, frozen=True, kw_only=True):
     """The answer of ``recognize``.
 
     ``device`` is None unless exactly one device fits. ``candidates`` are the names that fit; with two or more,

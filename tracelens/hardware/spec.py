@@ -10,9 +10,11 @@ import functools
 import os
 import tomllib
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import field, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeVar
+
+import msgspec
 
 from tracelens.errors import InputError, UsageError
 from tracelens.files.documents import FigureTable, normalized, parsed
@@ -30,7 +32,7 @@ from tracelens.hardware.device_figures import (
     Rate,
 )
 from tracelens.types.dtypes import DType, Precision
-from tracelens.types.records import dataclass
+from tracelens.types.records import Record
 
 FOLDER = Path(__file__).resolve().parent / "devices"
 # Data sheets headline the 2:4-sparse rate, twice the dense one; rounding stays well below this.
@@ -52,8 +54,7 @@ _EP_KINDS = frozenset({"nvlink", "rdma", "rdma_legacy", "low_latency"})
 V = TypeVar("V")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class HardwareSpec:
+class HardwareSpec(Record, frozen=True, kw_only=True):
     """One device. Everything unknown is None, or absent from a mapping."""
 
     name: str
@@ -62,21 +63,21 @@ class HardwareSpec:
     aliases: tuple[str, ...] = ()
     note: str | None = None
     match: Match | None = None
-    matrix: Mapping[str, Rate] = field(default_factory=dict)
-    vector: Mapping[str, Rate] = field(default_factory=dict)
+    matrix: Mapping[str, Rate] = msgspec.field(default_factory=dict)
+    vector: Mapping[str, Rate] = msgspec.field(default_factory=dict)
     hbm: Hbm | None = None
     link: Link | None = None
-    chip: Mapping[str, Figure] = field(default_factory=dict)
+    chip: Mapping[str, Figure] = msgspec.field(default_factory=dict)
     matrix_cores: MatrixCores | None = None
-    best_shape: Mapping[str, Figure] = field(default_factory=dict)
-    pytorch_sustained: Mapping[str, Figure] = field(default_factory=dict)
-    efficiency_factor: Mapping[str, Figure] = field(default_factory=dict)
+    best_shape: Mapping[str, Figure] = msgspec.field(default_factory=dict)
+    pytorch_sustained: Mapping[str, Figure] = msgspec.field(default_factory=dict)
+    efficiency_factor: Mapping[str, Figure] = msgspec.field(default_factory=dict)
     busbw: BusBandwidth | None = None
-    ep: Mapping[str, Figure] = field(default_factory=dict)
-    calibrated: Mapping[tuple[str, str], Calibration] = field(default_factory=dict)
+    ep: Mapping[str, Figure] = msgspec.field(default_factory=dict)
+    calibrated: Mapping[tuple[str, str], Calibration] = msgspec.field(default_factory=dict)
     calibrated_like: str | None = None
     #: Own constants of engines' kernels, by measured table.
-    kernels: Mapping[str, tuple[KernelConstants, ...]] = field(default_factory=dict)
+    kernels: Mapping[str, tuple[KernelConstants, ...]] = msgspec.field(default_factory=dict)
     #: The device of this package that the file was made from; its standard node is this device's.
     based_on: str | None = None
     #: Matrix, vector and cache rates over those at the data sheet's clock; see ``at_clock``.

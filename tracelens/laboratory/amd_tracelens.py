@@ -11,6 +11,7 @@ the stand-ins. ``tree_postprocess_extension`` changes the tree of calls
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import importlib.abc
 import importlib.machinery
@@ -20,7 +21,7 @@ import sys
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import field, replace
+from dataclasses import dataclass, replace
 from math import prod
 from types import ModuleType
 from typing import Any, ClassVar, cast
@@ -34,7 +35,6 @@ from tracelens.perf_models.normalization import Normalization
 from tracelens.perf_models.sdpa import SDPA
 from tracelens.registry import mark
 from tracelens.types.dtypes import DType
-from tracelens.types.records import dataclass
 from tracelens.types.signature import OpSignature
 
 #: The package that such files import from.
@@ -347,7 +347,7 @@ class ForeignModel(PerfModel):
     moved_bytes: int | float | None
     dtype: DType | None
     details: tuple[tuple[str, Any], ...]
-    made: Any = field(default=None, compare=False, repr=False)
+    made: Any = dataclasses.field(default=None, compare=False, repr=False)
 
     def flops(self) -> int | float | None:
         return self.operations
@@ -368,8 +368,7 @@ class ForeignModel(PerfModel):
         return kind(operations=operations, moved_bytes=moved, dtype=self.dtype, details=self.details)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ForeignExchange(EPComm):
+class ForeignExchange(EPComm, frozen=True, kw_only=True):
     """Tokens exchanged, of which a class written for TraceLens counts the bytes: they are shown as it counts them.
 
     ``counted``: of all rows; ``leaving``: of those that leave the rank, where the class says so, else all of them;

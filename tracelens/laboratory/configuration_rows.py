@@ -45,7 +45,7 @@ from tracelens.predict.serving.deployment import (
 from tracelens.predict.serving.requests import LONGEST, Requests
 from tracelens.predict.serving.simulation import Options, Outcome, simulate
 from tracelens.predict.workload import ModelConfig
-from tracelens.types.records import dataclass
+from tracelens.types.records import Record
 
 FS_PER_MS = 10**12
 #: Requests, tokens and ranks of a row.
@@ -68,8 +68,7 @@ _TOGETHER = ("", "agg", "aggregated", "ifb", "inflight", "colocated", "co-locate
 NEEDED = ("model_path", "system", "isl", "osl")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ServingPoint:
+class ServingPoint(Record, frozen=True, kw_only=True):
     """One row: what is served, and ``concurrency`` requests of equal lengths in flight at any time."""
 
     model: str
@@ -86,8 +85,7 @@ class ServingPoint:
     date: datetime.date | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PointEstimate:
+class PointEstimate(Record, frozen=True, kw_only=True):
     """Steady-state means, or the reason why there is none."""
 
     ttft_ms: float | None = None

@@ -15,7 +15,7 @@ import numpy as np
 from tracelens.errors import UsageError
 from tracelens.predict.network.packets import MeshRules, PacketTimes
 from tracelens.predict.workload.token_routing import RoutingTable
-from tracelens.types.records import dataclass
+from tracelens.types.records import Record
 
 _LINE = "-" * 15
 _IDLE, _FORWARD, _BACKWARD = 0, 1, -1
@@ -126,8 +126,7 @@ class _SeedRound:
 _MOST_EXPERTS, _MOST_TOKENS = 128, 32_768
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class HotExperts:
+class HotExperts(Record, frozen=True, kw_only=True):
     """The share of the experts that are hot, and the probability that a draw goes to one of them."""
 
     ratio: float

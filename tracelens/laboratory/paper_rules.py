@@ -15,9 +15,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping
-from dataclasses import field, fields, replace
+from dataclasses import fields, replace
 from typing import Any, Literal, NamedTuple
 
+import msgspec
 import numpy as np
 import numpy.typing as npt
 
@@ -26,7 +27,7 @@ from tracelens.laboratory.paper_systems import Candidates, PaperSystem, enumerat
 from tracelens.predict.projection.projection_options import STRATEGIES, PaperAttention, Strategy
 from tracelens.predict.projection.search import Constraints, Feasible
 from tracelens.predict.projection.search.space import Shape, distinct
-from tracelens.types.records import dataclass
+from tracelens.types.records import Record
 
 Floats = npt.NDArray[np.float64]
 Repair = Literal["layernorm", "pipeline", "all_reduce"]
@@ -44,8 +45,7 @@ OPTIMIZER_BYTES_PER_WEIGHT_BYTE = 6  # 12 bytes of state per 2-byte weight
 LAYER_KEYS = ("m1", "m2", "micro_batch", "blocks", "near_m1", "near_m2")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class LayerCost:
+class LayerCost(Record, frozen=True, kw_only=True, eq=False):
     """One layer on one device, forward and backward; arrays over distinct (m1, m2, micro-batch, blocks, placement).
 
     ``weights_gb`` and ``stored_gb`` (activations kept for the backward pass); ``transfer_gb`` goes to the next stage.
@@ -70,8 +70,7 @@ class CollectiveVolume(NamedTuple):
     volume_gb: Any
 
 
-@dataclass(slots=True, kw_only=True)
-class _Pass:
+class _Pass(Record, frozen=False, kw_only=True):
     """Work of one pass of one op: TFLOP, GB through HBM, collectives; of a SUMMA product, those of each block."""
 
     tflop: Any
@@ -80,8 +79,7 @@ class _Pass:
     blocks: Any = None
 
 
-@dataclass(slots=True, kw_only=True)
-class _Op:
+class _Op(Record, frozen=False, kw_only=True):
     name: str
     forward: _Pass
     backward: _Pass
@@ -90,8 +88,7 @@ class _Op:
     stored_gb: Any = 0.0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PaperRules:
+class PaperRules(Record, frozen=True, kw_only=True):
     """Prices candidates on a system. ``repairs`` names the defects to mend; none reproduces the published figures.
     ``attention``: ``unfused`` writes scores to memory, ``recomputed`` makes them again for the backward.
     """
@@ -99,7 +96,7 @@ class PaperRules:
     shape: Shape
     strategy: Strategy
     system: PaperSystem
-    repairs: frozenset[Repair] = field(default_factory=frozenset)
+    repairs: frozenset[Repair] = msgspec.field(default_factory=frozenset)
     attention: PaperAttention = "fused"
 
     @property
@@ -124,7 +121,7 @@ class PaperRules:
         if not wanted.is_one_configuration:
             fits = np.flatnonzero(needed <= self.system.hbm_gb * (1 - wanted.headroom))
             space, needed = space.take(fits), needed[fits]
-            cost = LayerCost(**{name: getattr(cost, name)[fits] for name in LayerCost.__slots__})
+            cost = LayerCost(**{name: getattr(cost, name)[fits] for name in LayerCost.__struct_fields__})
         return Feasible(candidates=space, step_s=step_times(self, space, cost, global_batch)["t"], memory_gb=needed)
 
     def table(self, candidates: Candidates, *, global_batch: int) -> dict[str, Any]:
@@ -191,7 +188,7 @@ class PaperRules:
     def layer(self, keys: Mapping[str, Any]) -> LayerCost:
         """One layer for arrays ``m1 m2 micro_batch blocks near_m1 near_m2``."""
         ops = self._ops(keys)
-        totals: dict[str, Any] = dict.fromkeys(LayerCost.__slots__, 0.0)
+        totals: dict[str, Any] = dict.fromkeys(LayerCost.__struct_fields__, 0.0)
         for op in ops:
             for side in ("forward", "backward"):
                 one: _Pass = getattr(op, side)
@@ -524,8 +521,7 @@ class Operation(NamedTuple):
         return self.forward.seconds + self.backward.seconds
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Layer:
+class Layer(Record, frozen=True, kw_only=True):
     """One layer of a model on one device by the paper's rules, for looking at: ``layer["fc1"].forward.seconds``.
 
     ``tp1`` and ``tp2``: the grid; ``near_tp1``, ``near_tp2``: members of each in one fast domain, None: as many as fit.
@@ -580,7 +576,7 @@ class Layer:
 
     def but(self, **changes: Any) -> Layer:
         """With other figures, of the layer or of its rules; ``shape`` and ``system`` take tables of theirs."""
-        own = {name: changes.pop(name) for name in tuple(changes) if name in self.__slots__ and name != "rules"}
+        own = {name: changes.pop(name) for name in tuple(changes) if name in self.__struct_fields__ and name != "rules"}
         for name in ("shape", "system"):
             if isinstance(changes.get(name), Mapping):
                 changes[name] = replace(getattr(self.rules, name), **changes[name])
@@ -628,7 +624,7 @@ def layer_costs(rules: PaperRules, candidates: Candidates) -> LayerCost:
     columns = [getattr(candidates, name) for name in LAYER_KEYS]
     first, inverse = distinct(columns)
     cost = rules.layer({name: column[first] for name, column in zip(LAYER_KEYS, columns, strict=True)})
-    return LayerCost(**{name: getattr(cost, name)[inverse] for name in LayerCost.__slots__})
+    return LayerCost(**{name: getattr(cost, name)[inverse] for name in LayerCost.__struct_fields__})
 
 
 def memory_gb(rules: PaperRules, candidates: Candidates, cost: LayerCost, global_batch: int) -> dict[str, Floats]:

@@ -42,7 +42,7 @@ from tracelens.predict.projection.search.systems import (
 )
 from tracelens.predict.workload.blocks import DENSE_LAYER
 from tracelens.types.dtypes import DType
-from tracelens.types.records import dataclass
+from tracelens.types.records import Record
 from tracelens.types.units import BYTES_PER_GB, BYTES_PER_GIB, US_PER_S
 
 #: Whose kernels' efficiencies the paper's devices have under the corrected rules.
@@ -58,8 +58,7 @@ _ALGORITHMS = (
 )  # fmt: skip
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LinkTier:
+class LinkTier(Record, frozen=True, kw_only=True):
     """A tier of the network: GB/s one direction, the fraction that is reached, and seconds per message."""
 
     gb_s: float
@@ -112,8 +111,7 @@ class NcclFits:
         return self._fits[kind, near, min(known, key=lambda count: abs(math.log2(count / domains)))]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PaperSystem:
+class PaperSystem(Record, frozen=True, kw_only=True):
     """A device and its two network tiers, by the paper's account. ``domain``: devices joined by ``fast`` links.
     ``nic_factor``: on the slow links of collectives that use both. ``nccl``: measured collectives instead.
     """
@@ -438,8 +436,7 @@ def paper_shape(name: str, sequence: int | None = None) -> Shape:
     return shape if sequence is None else replace(shape, sequence=sequence)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Candidates:
+class Candidates(Record, frozen=True, kw_only=True, eq=False):
     """One entry per configuration. ``blocks`` is 1 outside SUMMA; ``near_*``: members of the group in one domain."""
 
     gpus: Ints
@@ -459,7 +456,7 @@ class Candidates:
 
     def take(self, index: npt.NDArray[np.intp] | npt.NDArray[np.bool_]) -> Candidates:
         """The candidates at ``index``, or where a mask is true."""
-        return Candidates(**{name: getattr(self, name)[index] for name in self.__slots__})
+        return Candidates(**{name: getattr(self, name)[index] for name in self.__struct_fields__})
 
 
 def enumerate_candidates(
@@ -473,7 +470,7 @@ def enumerate_candidates(
         for pp in _stages(shape, n, m1 * m2)
     ]
     rows = np.concatenate([p for p in parts if len(p)] or [np.empty((0, 11), np.int64)])
-    return Candidates(**{name: rows[:, i].copy() for i, name in enumerate(Candidates.__slots__)})
+    return Candidates(**{name: rows[:, i].copy() for i, name in enumerate(Candidates.__struct_fields__)})
 
 
 def _grids(shape: Shape, strategy: Strategy, n: int) -> Iterator[tuple[int, int]]:

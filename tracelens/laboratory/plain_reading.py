@@ -14,12 +14,13 @@ import re
 from bisect import bisect_right
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
-from dataclasses import field
 from decimal import ROUND_HALF_EVEN, Decimal, InvalidOperation
 from pathlib import Path
 from typing import Any
 
-from tracelens.types.records import dataclass
+import msgspec
+
+from tracelens.types.records import Record
 
 _DEVICE = frozenset({"kernel", "gpu_memcpy", "memcpy", "gpu_memset", "memset"})
 _OPS = frozenset({"cpu_op", "operator"})
@@ -32,8 +33,7 @@ _PASSED_OVER = "execute"
 Interval = tuple[int, int]
 
 
-@dataclass(slots=True, kw_only=True)
-class HostEvent:
+class HostEvent(Record, frozen=False, kw_only=True):
     """One event of a host thread. ``op``: the name of the innermost op at or above it."""
 
     name: str
@@ -43,8 +43,7 @@ class HostEvent:
     op: str | None = None
 
 
-@dataclass(slots=True, kw_only=True)
-class DeviceEvent:
+class DeviceEvent(Record, frozen=False, kw_only=True):
     """One kernel, copy or memset. ``launch``: the host call that launched it, by its correlation."""
 
     name: str
@@ -54,15 +53,14 @@ class DeviceEvent:
     launch: HostEvent | None = None
 
 
-@dataclass(slots=True, kw_only=True)
-class PlainTrace:
+class PlainTrace(Record, frozen=False, kw_only=True):
     """What the totals are made of. ``unusable``: why this path cannot speak about the file, "" when it can.
 
     ``steps``: the spans of ``ProfilerStep#`` annotations, by thread.
     """
 
-    device: list[DeviceEvent] = field(default_factory=list)
-    steps: list[list[Interval]] = field(default_factory=list)
+    device: list[DeviceEvent] = msgspec.field(default_factory=list)
+    steps: list[list[Interval]] = msgspec.field(default_factory=list)
     unusable: str = ""
 
     @classmethod
@@ -182,8 +180,7 @@ def union(intervals: Iterable[Interval]) -> int:
     return covered
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Parts:
+class Parts(Record, frozen=True, kw_only=True):
     """How a window divides, in ns: each moment counts for the first that ran of compute, communication, copies."""
 
     compute: int

@@ -19,7 +19,7 @@ from tracelens.analysis.verdict.summary import Finding, Said, Summary
 from tracelens.laboratory.plain_reading import PlainTrace, kernel_totals, parts, step_spans, union
 from tracelens.trace.links import LinkedBy
 from tracelens.trace.table import Recorder
-from tracelens.types.records import dataclass
+from tracelens.types.records import Record
 from tracelens.types.units import NS_PER_US
 
 if TYPE_CHECKING:
@@ -72,8 +72,7 @@ PROFILER_STEP = "ProfilerStep"
 _FLOAT = 1e-9
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SelfCheck:
+class SelfCheck(Record, frozen=True, kw_only=True):
     """``laws``: names of those that were checked; ``broken``: (law, what contradicts it); ``unchecked``: why the totals
     were not compared with the file, "" when they were.
     """

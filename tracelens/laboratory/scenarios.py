@@ -6,9 +6,10 @@ import cProfile
 import dataclasses
 import statistics
 from collections import defaultdict
-from dataclasses import field
 from pathlib import Path
 from types import CodeType
+
+import msgspec
 
 from tracelens.backends import System
 from tracelens.predict.serving.costs import StepCost
@@ -17,14 +18,13 @@ from tracelens.predict.serving.metrics import differences, summary
 from tracelens.predict.serving.requests import Arrivals, Lengths, Requests, Workload
 from tracelens.predict.serving.simulation import Options, Outcome, simulate
 from tracelens.predict.workload import ModelConfig
-from tracelens.types.records import dataclass
+from tracelens.types.records import Record
 
 #: The metrics that are compared one by one.
 COMPARED = ("ttft_mean_ms", "tpot_mean_ms", "e2e_mean_ms", "requests_per_s", "output_tokens_per_s", "completed")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Scenario:
+class Scenario(Record, frozen=True, kw_only=True):
     """A deployment and a workload; ``name`` and ``title`` as in the table."""
 
     name: str
@@ -55,8 +55,7 @@ _COUNTED = (
 _KV_TOKENS = 200_000
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ScenarioComparison:
+class ScenarioComparison(Record, frozen=True, kw_only=True):
     """One scenario at both levels. ``*_only_events`` are those with one of the two abstractions alone."""
 
     scenario: Scenario
@@ -72,7 +71,7 @@ class ScenarioComparison:
     medium: dict[str, float | int | None]
     differences: dict[str, float]
     #: By level: module of the simulator -> its share of the profiled time; empty without a profile.
-    profile: dict[str, dict[str, float]] = field(default_factory=dict)
+    profile: dict[str, dict[str, float]] = msgspec.field(default_factory=dict)
 
     @property
     def speed_up(self) -> float:

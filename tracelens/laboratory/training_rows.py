@@ -13,9 +13,11 @@ import math
 import re
 import tomllib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import field, replace
+from dataclasses import replace
 from importlib.resources import files
 from typing import Any
+
+import msgspec
 
 from tracelens.backends.base import System, system_of
 from tracelens.errors import InputError, TracelensError, UsageError
@@ -31,7 +33,7 @@ from tracelens.predict.workload.parallel_config import ParallelConfig
 from tracelens.predict.workload.token_routing import UNIFORM, Skew
 from tracelens.predict.workload.training_options import MODULES, Dispatcher, Graphs, Recompute
 from tracelens.types.dtypes import TRAINED, Precision, spelled_type
-from tracelens.types.records import dataclass
+from tracelens.types.records import Record
 from tracelens.types.units import US_PER_S
 
 _TABLES: Mapping[str, Any] = tomllib.loads(
@@ -156,8 +158,7 @@ def precision_of(text: str) -> Precision | None:
     return found if found in TRAINED else None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Recomputation:
+class Recomputation(Record, frozen=True, kw_only=True):
     """``modules`` empty: those of ``kind``. ``layers``: of how many, full recomputation; None: of all, or of one in
     ``every`` so many.
     """
@@ -229,8 +230,7 @@ def sharding_of(text: str, default: int, ranks: int | None = None) -> tuple[int,
     return levels.get(kind, 3), int(shards)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Recipe:
+class Recipe(Record, frozen=True, kw_only=True):
     """Settings of one model's script, for ``gpus`` and ``precisions`` (empty: all) from release ``since`` on.
 
     The releases at which a script changed are those between which its rows became faster at equal degrees: the
@@ -337,8 +337,7 @@ SFT_DOCUMENT = 256
 PACKED = f"texts of {SFT_DOCUMENT} tokens packed (SQuAD: llama3_llm_finetune.py of the scripts at 0b928cd)"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ProjectedRow:
+class ProjectedRow(Record, frozen=True, kw_only=True):
     """A row's answer: a projection, or the reason. ``assumptions`` are what the row did not say, the batch among them
     where ``is_batch_assumed``; ``doubt`` is how its own figures contradict each other.
     """
@@ -351,14 +350,13 @@ class ProjectedRow:
     doubt: str = ""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RowOptions:
+class RowOptions(Record, frozen=True, kw_only=True):
     """What a command changes for all rows. ``framework``: whose constants, in place of the row's own framework's;
     ``constants``: single ones of ``Software``.
     """
 
     framework: str | None = None
-    constants: Mapping[str, float] = field(default_factory=dict)
+    constants: Mapping[str, float] = msgspec.field(default_factory=dict)
     backends: str = BACKENDS
     gpu_clock_mhz: float | None = None
     power_w: float | None = None
@@ -515,8 +513,7 @@ def _figures(point: ProjectedRow, *, is_anchored: bool) -> dict[str, str]:
     }
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RowAnchor:
+class RowAnchor(Record, frozen=True, kw_only=True):
     """A measured row as a factor on the rows of its model and device."""
 
     anchor: Anchor
@@ -548,8 +545,7 @@ class RowAnchor:
         return replace(point, projection=found, assumptions=(*point.assumptions, found.notes[-1]))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Configured:
+class Configured(Record, frozen=True, kw_only=True):
     """What a row says of its step. ``open_recomputation``: it does not say itself what is recomputed."""
 
     parallel: ParallelConfig

@@ -9,7 +9,7 @@ from __future__ import annotations
 import enum
 import functools
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import fields
+from dataclasses import Field, fields
 from math import prod
 from types import FunctionType
 from typing import Any, ClassVar, NamedTuple, TypeAlias, TypeVar, get_args, get_type_hints
@@ -20,7 +20,7 @@ import numpy.typing as npt
 from tracelens.perf_models.kernels import ComputeType
 from tracelens.registry import Claim, Mark, mark
 from tracelens.types.dtypes import DType
-from tracelens.types.records import dataclass
+from tracelens.types.records import Record
 from tracelens.types.signature import OpSignature, Shape
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -47,7 +47,6 @@ Moved: TypeAlias = tuple[tuple[int | float, DType | Like | None], ...]
 Shown: TypeAlias = Mapping[str, str | tuple[str, ...]]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class PerfModel:
     """An operation's work, from its dimensions alone. None means *not determined by what was recorded*.
 
@@ -55,6 +54,9 @@ class PerfModel:
     ``category`` is the name in reports; ``engine`` is what does the arithmetic: ``"matrix"``, ``"vector"``, or
     ``"none"`` for pure data movement.
     """
+
+    __slots__ = ()
+    __dataclass_fields__: ClassVar[dict[str, Field[Any]]]
 
     category: ClassVar[str] = "other"
     engine: ClassVar[str] = "vector"
@@ -126,8 +128,7 @@ class PerfModel:
         return value.traced if type(value) is DType else value
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class UnknownWork(PerfModel):
+class UnknownWork(PerfModel, Record, frozen=True, kw_only=True):
     """An operation of known dimensions, ``of``, whose work is not known after all."""
 
     engine: ClassVar[str] = "none"
@@ -317,8 +318,7 @@ _SCALAR_TYPES: dict[int, DType] = {
 }  # fmt: skip
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CategoryOf:
+class CategoryOf(Record, frozen=True, kw_only=True):
     """Traced names whose category is known though no perf model is: a module-level constant, found by collection."""
 
     category: str
@@ -329,8 +329,7 @@ class CategoryOf:
         return (Mark(kind="category", keys=self.names, options={"category": self.category}),)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class WorkColumns:
+class WorkColumns(Record, frozen=True, kw_only=True, eq=False):
     """One row per perf model, in the order given. NaN and None mean unknown.
 
     ``passes``: products in ``dtype`` that stand for one of the model's, where wider ones are emulated.

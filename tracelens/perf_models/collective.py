@@ -9,12 +9,11 @@ from typing import Any, ClassVar
 from tracelens.errors import SignatureError, UsageError
 from tracelens.perf_models.base import CategoryOf, PerfModel, Shown, bind, total_bytes, traced_as, traced_name
 from tracelens.types.dtypes import DType
-from tracelens.types.records import dataclass
+from tracelens.types.records import Record
 from tracelens.types.signature import OpSignature
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Collective(PerfModel):
+class Collective(PerfModel, Record, frozen=True, kw_only=True):
     """One rank's part in a collective over ``ranks`` ranks: ``elements_in`` go in, ``elements_out`` come out.
 
     wire_bytes is what leaves the rank under the bandwidth-optimal exchange (Patarasu and Yuan, 2009), p ranks:
@@ -118,8 +117,7 @@ def _record_param_comms(op: OpSignature) -> Collective | None:
     )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CustomCollective(Collective):
+class CustomCollective(Collective, frozen=True, kw_only=True):
     """A collective by a kernel of its own, on buffers that the ranks of a node share.
 
     flops = 0; wire_bytes as for ``Collective``, by which alone it is priced: what it reads and writes in device memory
@@ -130,8 +128,7 @@ class CustomCollective(Collective):
     family: ClassVar[str | None] = "CustomCollective_fwd"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AllReduceRMSNorm(CustomCollective):
+class AllReduceRMSNorm(CustomCollective, frozen=True, kw_only=True):
     """An all-reduce, the sum with a residual, and that sum RMS-normalized over ``channels``.
 
     flops = 5n + 2 per row, as ``RMSNorm`` with a weight and a residual; the all-reduce's additions are not counted.
@@ -195,8 +192,7 @@ SYMMETRIC = CategoryOf(
 DISPATCH, COMBINE = "dispatch", "combine"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class EPComm(PerfModel):
+class EPComm(PerfModel, Record, frozen=True, kw_only=True):
     """Tokens exchanged between expert-parallel ranks; no arithmetic.
 
     wire_bytes = rows * hidden * width * remote_share: what leaves the rank. ``rows`` are the copies of tokens that are
@@ -339,8 +335,7 @@ def given_tokens(op: OpSignature) -> tuple[tuple[int, int], DType | None]:
     return found
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RoutedTokens:
+class RoutedTokens(Record, frozen=True, kw_only=True):
     """What a dispatch was given: its tokens, and of their routing what was recorded.
 
     ``topk``: choices per token; ``flags``: columns of a Boolean map with a row per token, over experts or ranks;

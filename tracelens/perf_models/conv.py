@@ -34,15 +34,14 @@ from tracelens.perf_models.surroundings import (
     launch_of,
 )
 from tracelens.types.dtypes import DType
-from tracelens.types.records import dataclass
+from tracelens.types.records import Record
 from tracelens.types.signature import OpSignature, Shape
 
 # Strides and paddings that are looked for.
 _MOST_STRIDE = 64
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Conv(PerfModel):
+class Conv(PerfModel, Record, frozen=True, kw_only=True):
     """N-dimensional convolution of ``x[b, c_in, ...]`` with ``w[c_out, c_in / groups, ...]``.
 
     A ``transposed`` one has ``w[c_in, c_out / groups, ...]``.
@@ -115,8 +114,7 @@ class Conv(PerfModel):
         return f"conv{len(self.x) - 2}d"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ConvBackward(Conv):
+class ConvBackward(Conv, frozen=True, kw_only=True):
     """The gradients of a ``Conv`` that ``output_mask`` (x, w, bias) asks for.
 
     flops = those of the forward's products for each of x and w, plus one per output for the bias. bytes: dOut and w
@@ -354,8 +352,7 @@ CONVOLUTIONS = (
 )  # fmt: skip
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FourierTransform(PerfModel):
+class FourierTransform(PerfModel, Record, frozen=True, kw_only=True):
     """``batch`` transforms of ``points`` points each.
 
     flops = 5 * n * log2(n) per complex transform, half of that from or to real numbers: the convention of FFTW's
@@ -442,8 +439,7 @@ def _dims(op: OpSignature) -> list[int]:
     return [d % rank for d in dims]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Pooling(PerfModel):
+class Pooling(PerfModel, Record, frozen=True, kw_only=True):
     """A maximum or a mean over windows of ``window`` elements: ``x`` to ``out``.
 
     flops = window per element of the result, unknown without ``window``; bytes = one read of x, one write of the
@@ -468,8 +464,7 @@ class Pooling(PerfModel):
         return ((prod(self.x) + results, self.dtype), (results if self.indexed else 0, DType.INT64))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PoolingBackward(Pooling):
+class PoolingBackward(Pooling, frozen=True, kw_only=True):
     """The gradient of x: dOut (and positions) read, dx written.
 
     flops = one addition per window element of a mean, one per result of an indexed maximum.
@@ -573,8 +568,7 @@ def _adaptive_backward(op: OpSignature) -> PoolingBackward:
 _TAPS = {2: {0: 4, 1: 1, 2: 16}, 3: {0: 8, 1: 1}}
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class GridSampler(PerfModel):
+class GridSampler(PerfModel, Record, frozen=True, kw_only=True):
     """``results`` values, each the weighted sum of ``taps`` values of an image, at places that ``grid`` numbers say.
 
     flops = 2*taps - 1 per result; the weights, found once per place for all channels, are not counted. bytes = the
@@ -601,8 +595,7 @@ class GridSampler(PerfModel):
         return ((self._read() + self.results, self.dtype), (self.grid, self.dtype_grid))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class GridSamplerBackward(GridSampler):
+class GridSamplerBackward(GridSampler, frozen=True, kw_only=True):
     """The gradients of image and grid.
 
     flops = 2 per tap to scale and add up the image's, 2 per tap and dim for the grid's. bytes = results' gradient,

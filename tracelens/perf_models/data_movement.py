@@ -22,12 +22,11 @@ from tracelens.perf_models.base import (
 from tracelens.perf_models.elementwise import Operand, broadcast, operand
 from tracelens.perf_models.surroundings import Launch, caller_of, copied_list_types, copied_type, gradient_of, launch_of
 from tracelens.types.dtypes import DType
-from tracelens.types.records import dataclass
+from tracelens.types.records import Record
 from tracelens.types.signature import OpSignature, Shape
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Movement(PerfModel):
+class Movement(PerfModel, Record, frozen=True, kw_only=True):
     """``read`` and ``written`` elements, each with its type; ``added`` of them accumulate (one flop each).
 
     A lookup reads the rows that it returns, and at most the whole table: which rows an index repeats is not recorded.
@@ -319,8 +318,7 @@ def _arange(op: OpSignature) -> Movement | None:
     return Movement(read=(), written=((n, dtype),))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Sort(PerfModel):
+class Sort(PerfModel, Record, frozen=True, kw_only=True):
     """``x`` sorted along a dim, or its ``results`` largest taken, with their positions.
 
     Comparisons are no floating-point operations, so flops = 0. bytes = x read once, values and 8-byte positions
@@ -402,8 +400,7 @@ def _unfold_backward(op: OpSignature) -> Movement:
 REPEATED_ROWS = "rows that several indices name count each time"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PooledLookup(PerfModel):
+class PooledLookup(PerfModel, Record, frozen=True, kw_only=True):
     """Rows of ``width`` elements, one per index of ``looked_up``, summed into ``bags``; ``weighted`` ones scaled first.
 
     flops = one addition per element, two with weights. bytes = a row per index, the indices and where bags begin read,
@@ -455,8 +452,7 @@ class PooledLookup(PerfModel):
         return with_fields_of(self, PooledLookupBackward)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PooledLookupBackward(PooledLookup):
+class PooledLookupBackward(PooledLookup, frozen=True, kw_only=True):
     """The gradient of every bag added up per row, and the row and its optimizer state updated.
 
     flops per looked-up element = 1 to add up, 2 for the sum of squares (with a state), 2 for the update; with weights 1

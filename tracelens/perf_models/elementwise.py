@@ -28,12 +28,11 @@ from tracelens.perf_models.base import (
 )
 from tracelens.perf_models.surroundings import KERNEL, filled_type, launch_of, list_type
 from tracelens.types.dtypes import DType
-from tracelens.types.records import dataclass
+from tracelens.types.records import Record
 from tracelens.types.signature import OpSignature, Shape
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Operand:
+class Operand(Record, frozen=True, kw_only=True):
     """A tensor that an operation reads or writes. ``dtype`` and ``stride`` are None when not recorded.
 
     A ``number`` is a Python scalar in a tensor's place: it costs no memory traffic.
@@ -68,8 +67,7 @@ def broadcast(*shapes: Shape) -> Shape:
     return tuple(out)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Elementwise(PerfModel):
+class Elementwise(PerfModel, Record, frozen=True, kw_only=True):
     """``shape`` is computed element by element from ``inputs`` into ``outputs``.
 
     flops = flops_per_element per element of ``shape``: 1 for arithmetic, comparisons and functions of one argument
@@ -106,8 +104,7 @@ class Elementwise(PerfModel):
         }
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class UnaryElementwise(Elementwise):
+class UnaryElementwise(Elementwise, frozen=True, kw_only=True):
     """One tensor in, one of the same shape out."""
 
     family: ClassVar[str | None] = "UnaryElementwise"
@@ -121,8 +118,7 @@ class UnaryElementwise(Elementwise):
         }  # fmt: skip
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BinaryElementwise(Elementwise):
+class BinaryElementwise(Elementwise, frozen=True, kw_only=True):
     """Two tensors in, one of their broadcast shape out; a Python number counts as a tensor of no bytes."""
 
     family: ClassVar[str | None] = "BinaryElementwise"
@@ -463,8 +459,7 @@ def _recorded_add(model: BinaryElementwise) -> OpSignature:
 MX_GROUP = 32
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class GroupQuant(PerfModel):
+class GroupQuant(PerfModel, Record, frozen=True, kw_only=True):
     """``elements`` scaled to a narrow type, ``scale_elements`` scales found on the way.
 
     flops = 2 per element, its group's maximum and its scaling; bytes = one read, one write of the narrow values, one
@@ -512,8 +507,7 @@ def mxfp4(elements: int) -> dict[str, Any]:
     return {"dtype_out": DType.FP4_E2M1, "scale_elements": ceil(elements / MX_GROUP), "dtype_scale": DType.FP8_E8M0FNU}
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MultiTensor(PerfModel):
+class MultiTensor(PerfModel, Record, frozen=True, kw_only=True):
     """An elementwise update of ``tensors`` tensors with ``elements`` elements in all.
 
     flops = flops_per_element each; bytes = ``reads`` tensors read and ``writes`` written per element, plus

@@ -27,7 +27,7 @@ from tracelens.perf_models.base import (
     with_fields_of,
 )
 from tracelens.types.dtypes import DType
-from tracelens.types.records import dataclass
+from tracelens.types.records import Record
 from tracelens.types.signature import OpSignature, Shape
 
 
@@ -68,8 +68,7 @@ def widened(weights: DType | None, computed: DType | None) -> float | None:
     return weights.width_bytes
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class GEMM(PerfModel):
+class GEMM(PerfModel, Record, frozen=True, kw_only=True):
     """``C[b,m,n] = A[b,m,k] @ B[b,k,n]``, optionally plus a bias.
 
     flops = 2*b*m*n*k (+ b*m*n for the bias), of complex numbers 8*b*m*n*k (+ 2*b*m*n); bytes = one read of A, B, bias
@@ -140,8 +139,7 @@ class GEMM(PerfModel):
         return None if None in flags else (bool(flags[0]), bool(flags[1]))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class GEMMBackward(PerfModel):
+class GEMMBackward(PerfModel, Record, frozen=True, kw_only=True):
     """Both gradients of a GEMM in one op: flops and bytes of two GEMMs."""
 
     category: ClassVar[str] = "GEMM"
@@ -166,8 +164,7 @@ class GEMMBackward(PerfModel):
         return {**self.grad_a.parameters(), "backward": True}
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DynamicQuantGEMM(GEMM):
+class DynamicQuantGEMM(GEMM, frozen=True, kw_only=True):
     """A GEMM that narrows A to B's type on the way in: A is read in its own type and computed in B's."""
 
     @property
@@ -467,8 +464,7 @@ def _int8(op: OpSignature) -> GEMM:
 PADDED_ROWS = "rows beyond the offsets are padding, and how many there are was not recorded"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class GroupedGEMM(PerfModel):
+class GroupedGEMM(PerfModel, Record, frozen=True, kw_only=True):
     """``C[rows of g] = A[rows of g] @ B[g]`` for every group ``g``; ``m`` rows in all, ``B[groups,k,n]``.
 
     flops = 2*m*n*k, however the rows are shared out; bytes = one read of A and of all groups' B, one write of C:
@@ -528,8 +524,7 @@ class GroupedGEMM(PerfModel):
         return Product(self.k, self.n, rows, self.groups, b_width=b_width)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class GroupedGEMMBackward(GroupedGEMM):
+class GroupedGEMMBackward(GroupedGEMM, frozen=True, kw_only=True):
     """Both gradients of a ``GroupedGEMM``: ``dA = dC @ B^T`` and ``dB[g] = A[rows of g]^T @ dC[rows of g]``.
 
     flops = 4*m*n*k; bytes = dC read twice, A and all B read once, dA and all dB written.
@@ -550,8 +545,7 @@ class GroupedGEMMBackward(GroupedGEMM):
         return ((2 * a, self.dtype), (2 * b, self.dtype_b), (2 * c, self.dtype_out))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class GroupedGEMMVariableK(GroupedGEMM):
+class GroupedGEMMVariableK(GroupedGEMM, frozen=True, kw_only=True):
     """``C[g] = A[rows of g]^T @ B[rows of g]``, the gradient of the weights: ``A[m,k]``, ``B[m,n]``, ``C[groups,k,n]``.
 
     The summed dimension is the rows of each group. flops = 2*m*n*k; bytes = one read of A and B, one write of the

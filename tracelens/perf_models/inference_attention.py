@@ -15,7 +15,7 @@ from tracelens.perf_models.base import Like, Moved, PerfModel, resolved, traced_
 from tracelens.perf_models.sdpa import SDPA, AttentionRequests, SDPABackward, attended_pairs, attention_flops
 from tracelens.registry import mark
 from tracelens.types.dtypes import DType
-from tracelens.types.records import dataclass
+from tracelens.types.records import Record
 from tracelens.types.signature import OpSignature
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -24,8 +24,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 SUMS, WINDOW = "attention sums", "layer window"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AttentionSums:
+class AttentionSums(Record, frozen=True, kw_only=True):
     """Sums over the context (``c_``, prefill) and the generation (``g_``, decode) requests of one engine step.
 
     With ``sq`` new tokens and ``sk`` keys in all per request: of sq, sk, sq*sq and sq*sk. ``assumed``: what the
@@ -43,16 +42,14 @@ class AttentionSums:
     assumed: str = ""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LayerWindow:
+class LayerWindow(Record, frozen=True, kw_only=True):
     """How many keys a layer of ``model`` sees: what a trace does not record and the model says."""
 
     keys: int
     model: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class InferenceStep:
+class InferenceStep(Record, frozen=True, kw_only=True):
     """What an engine's step annotation says; None is *not recorded*.
 
     ``padded_requests`` is the batch size that a captured graph was padded to.
@@ -106,8 +103,7 @@ def attention_sums(op: OpSignature) -> AttentionSums:
     return found
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class InferenceAttention(PerfModel):
+class InferenceAttention(PerfModel, Record, frozen=True, kw_only=True):
     """Causal attention over cached and new tokens; shapes alone do not say how long the past is, ``sums`` do.
 
     flops = q_heads * (d_qk + d_v) * (2*c_sqsk - c_sqsq + 2*g_sqsk): among a request's new tokens half of the pairs.
@@ -188,8 +184,7 @@ class InferenceAttention(PerfModel):
         }  # fmt: skip
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SparseAttention(PerfModel):
+class SparseAttention(PerfModel, Record, frozen=True, kw_only=True):
     """Attention over listed (query, key) ``pairs``, one latent key-value row for all heads.
 
     flops = 2 * pairs * q_heads * (d_qk + d_v); bytes = Q read, O written, and a row of the cache per pair: which rows
@@ -231,8 +226,7 @@ class SparseAttention(PerfModel):
         )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CacheWrite(PerfModel):
+class CacheWrite(PerfModel, Record, frozen=True, kw_only=True):
     """New keys and values copied into the cache: flops = 0; bytes = one read, one write in the cache's type."""
 
     category: ClassVar[str] = "InferenceAttention"
@@ -276,8 +270,7 @@ def cache_write(op: OpSignature, *tensors: int, cache: int) -> CacheWrite:
     return CacheWrite(elements=elements, dtype=op.dtype(tensors[0]), dtype_cache=op.dtype(cache))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RoPE(PerfModel):
+class RoPE(PerfModel, Record, frozen=True, kw_only=True):
     """``x*cos + rotated(x)*sin`` for the first ``rotated`` of ``elements``; the others pass.
 
     flops = 3 per rotated element: two products and a sum; bytes = every element read and written once, ``copied`` more
@@ -304,8 +297,7 @@ class RoPE(PerfModel):
         return RoPEBackward(elements=self.elements, rotated=self.rotated, dtype=self.dtype)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RoPEBackward(RoPE):
+class RoPEBackward(RoPE, frozen=True, kw_only=True):
     """The gradient: the opposite rotation, at the same cost."""
 
     category: ClassVar[str] = "RoPE_bwd"
@@ -355,8 +347,7 @@ def _share(whole: int, ranks: int) -> int | float:
 DECODED_TOGETHER = 8
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SelectiveAttention(PerfModel):
+class SelectiveAttention(PerfModel, Record, frozen=True, kw_only=True):
     """Causal attention of the last ``s_q`` of ``s_kv`` tokens to rows of a cache that all query heads of a group share.
 
     A row stands for ``ratio`` tokens; ``top_k`` of the rows that a token may see are selected for it (None: all are).
@@ -467,8 +458,7 @@ class SelectiveAttention(PerfModel):
         return with_fields_of(self, SelectiveAttentionBackward)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SelectiveAttentionBackward(SelectiveAttention):
+class SelectiveAttentionBackward(SelectiveAttention, frozen=True, kw_only=True):
     """The gradients of Q and of the rows: the scores again, then dV, dP, dQ and dK.
 
     flops = 2 * q_heads * pairs * (3*d_qk + 2*d_v); bytes = Q, O's gradient and the rows read, both gradients written.
@@ -487,8 +477,7 @@ class SelectiveAttentionBackward(SelectiveAttention):
         )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class IndexerScores(PerfModel):
+class IndexerScores(PerfModel, Record, frozen=True, kw_only=True):
     """Scores by which each of the last ``s_q`` of ``s_kv`` tokens selects rows: ``heads`` queries of ``d`` per token on
     one key per ``ratio`` tokens, rectified, weighted and summed over heads.
 
@@ -534,8 +523,7 @@ class IndexerScores(PerfModel):
         return with_fields_of(self, IndexerScoresBackward)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class IndexerScoresBackward(IndexerScores):
+class IndexerScoresBackward(IndexerScores, frozen=True, kw_only=True):
     """The gradients of queries and keys, the scores again: three products per pair.
 
     bytes = queries, weights, keys and the scores' gradient read, the gradients of queries, weights and keys written.
@@ -553,8 +541,7 @@ class IndexerScoresBackward(IndexerScores):
         return ((2 * elements, self.dtype), (2 * tokens * self.heads + self.pairs, DType.FP32))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TopKRows(PerfModel):
+class TopKRows(PerfModel, Record, frozen=True, kw_only=True):
     """The ``top_k`` rows of highest score for each of the last ``s_q`` of ``s_kv`` tokens.
 
     flops = 0: comparisons are not counted; bytes = a score of ``dtype`` per pair read, an index in int32 per selected

@@ -17,7 +17,7 @@ from typing import Any
 from tracelens.errors import UsageError
 from tracelens.registry import Mark
 from tracelens.types.dtypes import DType
-from tracelens.types.records import dataclass
+from tracelens.types.records import Record
 
 Words = tuple[str, ...]
 
@@ -70,8 +70,7 @@ def _rules_out(words: Words) -> tuple[int, int, int]:
     return min(shortest, _TELLING), -len(words), shortest
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class KernelPattern:
+class KernelPattern(Record, frozen=True, kw_only=True):
     """Kernels whose name contains ``regex`` (Python syntax, case matters). A module-level constant is an addition.
 
     ``communication`` kernels are the timeline's communication, with or without an op above them; ``collective`` ones
@@ -132,8 +131,7 @@ def _classified(_: tuple[KernelPattern, ...]) -> dict[str, KernelPattern | None]
     return {}
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CopyPath:
+class CopyPath(Record, frozen=True, kw_only=True):
     """Between which memories a copy went: ``direction`` is HtoD, DtoH or PtoP; ``host_memory`` is pinned, pageable or
     unknown, and None between devices."""
 
@@ -196,8 +194,7 @@ def _compiled(regex: str) -> tuple[re.Pattern[str], bool]:
         raise UsageError(f"kernel pattern {regex!r} is not a regular expression: {error}") from error
 
 
-@dataclass(frozen=True, slots=True)
-class ComputeType:
+class ComputeType(Record, frozen=True):
     """The type that products are computed in, and how many products stand for one; NaN where that is not known.
 
     ``label`` is what reports call it: ``tf32``, ``bf16x9``.

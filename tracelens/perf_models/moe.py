@@ -16,7 +16,7 @@ from tracelens.perf_models.elementwise import MX_GROUP, GroupQuant, quantized
 from tracelens.perf_models.gemm import Product, product_flops, widened
 from tracelens.perf_models.surroundings import InnerOp
 from tracelens.types.dtypes import DType
-from tracelens.types.records import dataclass
+from tracelens.types.records import Record
 from tracelens.types.signature import OpSignature, Shape
 
 #: What ``touched_experts`` takes for granted, as rows show it.
@@ -36,8 +36,7 @@ def touched_experts(experts: Any, top_k: Any, tokens: Any) -> Any:
     return experts * (1 - (1 - top_k / experts) ** tokens)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MoELayer(PerfModel):
+class MoELayer(PerfModel, Record, frozen=True, kw_only=True):
     """Dimensions of the expert GEMMs over ``tokens`` of ``hidden``, with ``top_k`` of ``experts`` of width ``ffn``.
 
     Weights are read once per expert that has tokens. A trace does not record which have: the expectation under uniform
@@ -103,8 +102,7 @@ class MoELayer(PerfModel):
         }  # fmt: skip
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MoEFused(MoELayer):
+class MoEFused(MoELayer, frozen=True, kw_only=True):
     """Up projection, activation, down projection and the weighted sum in one op.
 
     flops = 2*t*h*f*k (twice if gated) + 2*t*h*f*k + t*h*(2k - 1); bytes = tokens read, weights of the touched experts
@@ -122,8 +120,7 @@ class MoEFused(MoELayer):
         return ((n, self.dtype), *self._weights(2 + self.gated), (n, self.dtype_out))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MoEUp(MoELayer):
+class MoEUp(MoELayer, frozen=True, kw_only=True):
     """The up (and gate) projection and its activation.
 
     flops = 2*t*h*f*k, twice if gated; bytes = tokens and the touched experts' weights read, ``f`` values per token and
@@ -148,8 +145,7 @@ class MoEUp(MoELayer):
         )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MoEDown(MoELayer):
+class MoEDown(MoELayer, frozen=True, kw_only=True):
     """The down projection: flops = 2*t*h*f*k.
 
     bytes = ``f`` values per token and chosen expert and the touched experts' weights read; ``hidden`` values per token
@@ -176,8 +172,7 @@ class MoEDown(MoELayer):
         )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MoEAux(PerfModel):
+class MoEAux(PerfModel, Record, frozen=True, kw_only=True):
     """Routing, sorting and alignment of tokens by expert: bytes of all recorded tensors, each once.
 
     Comparisons and index arithmetic are no floating-point operations, and the few additions of a router's softmax are
@@ -334,8 +329,7 @@ _FINALIZING = re.compile(r"\bfinalizeKernel|\bfinalizeMoeRoutingKernel|_finalize
 _QUANTIZING = re.compile(r"\bquantize_with_block_size<|\bmxfp8_quantize")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ProductTypes:
+class ProductTypes(Record, frozen=True, kw_only=True):
     """Types of a trtllm-gen batched product: tokens in, experts' weights, tokens out; and what is fused into it.
 
     ``weights_per_scale``: 32 of the OCP MX formats and 16 of NVFP4 share a scale of a byte; 0 is without.
@@ -374,8 +368,7 @@ def product_types(kernel: str) -> ProductTypes | None:
     )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LayerShape:
+class LayerShape(Record, frozen=True, kw_only=True):
     """A layer's dimensions; ``dtype`` is that of its input and output."""
 
     tokens: int

@@ -26,7 +26,7 @@ from tracelens.perf_models.base import (
 )
 from tracelens.perf_models.surroundings import KERNEL, launch_of
 from tracelens.types.dtypes import DType
-from tracelens.types.records import dataclass
+from tracelens.types.records import Record
 from tracelens.types.signature import OpSignature, Shape
 
 N = TypeVar("N", bound="Normalization")
@@ -34,8 +34,7 @@ N = TypeVar("N", bound="Normalization")
 _TRAINS = re.compile(r"(?P<trains>\bbn_fw_tr_|BatchNormFwdTrain)|\bbn_fw_inf_|BatchNormFwdInfer")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Normalization(PerfModel):
+class Normalization(PerfModel, Record, frozen=True, kw_only=True):
     """``y = (x - mean) / sqrt(variance + eps)``, optionally scaled by a weight and shifted by a bias.
 
     n elements, ``channels`` entries of the weight (layer norm: the normalized shape), ``statistics`` means and
@@ -107,8 +106,7 @@ class Normalization(PerfModel):
         }  # fmt: skip
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class NormalizationBackward(Normalization):
+class NormalizationBackward(Normalization, frozen=True, kw_only=True):
     """The gradients of a ``Normalization`` that ``output_mask`` (x, weight, bias) asks for.
 
     flops = 4n + 5n where the statistics came from x, else 4n + 3 per channel; the count does not depend on the mask.
@@ -145,8 +143,7 @@ class NormalizationBackward(Normalization):
         return _of_gradient(Normalization.parameters(self), self.output_mask)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RMSNorm(Normalization):
+class RMSNorm(Normalization, frozen=True, kw_only=True):
     """``y = x / sqrt(mean(x^2) + eps)``, optionally scaled by a weight of ``channels``.
 
     flops = 2n for the squares and their sums + 2 per statistic + n to scale (+ n with a weight, + n for a residual,
@@ -177,8 +174,7 @@ class RMSNorm(Normalization):
         return ((saved, self._dtype_statistics), (self.scale_elements, self.dtype_scale))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RMSNormBackward(RMSNorm):
+class RMSNormBackward(RMSNorm, frozen=True, kw_only=True):
     """The gradients of an ``RMSNorm`` that ``output_mask`` (x, weight) asks for.
 
     flops = 8n, and 2n for the gradient of the weight. bytes = x and dy read, dx written; weight and one statistic per
@@ -206,16 +202,14 @@ class RMSNormBackward(RMSNorm):
         return _of_gradient(RMSNorm.parameters(self), self.output_mask)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FusedRMSNorm(RMSNorm):
+class FusedRMSNorm(RMSNorm, frozen=True, kw_only=True):
     """``aten::_fused_rms_norm``, which reports list with the other normalizations of aten."""
 
     category: ClassVar[str] = "NORM_fwd"
     family: ClassVar[str | None] = "Normalization"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FusedRMSNormBackward(RMSNormBackward):
+class FusedRMSNormBackward(RMSNormBackward, frozen=True, kw_only=True):
     """``aten::_fused_rms_norm_backward``, which reports list with the other normalizations of aten."""
 
     family: ClassVar[str | None] = "Normalization"
@@ -298,8 +292,7 @@ def _library_batch_norm(op: OpSignature) -> Normalization:
     return _batch_norm(op, training=5 if said is None else said["trains"] is not None)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class NormalizationPart(PerfModel):
+class NormalizationPart(PerfModel, Record, frozen=True, kw_only=True):
     """One pass of a batch normalization that ranks share (``torch.nn.SyncBatchNorm``), whose statistics travel between.
 
     flops = ``flops_per_element`` per element of x; bytes = x read, ``writes`` tensors like it written, and
@@ -330,8 +323,7 @@ class NormalizationPart(PerfModel):
         }  # fmt: skip
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class NormalizationPartBackward(NormalizationPart):
+class NormalizationPartBackward(NormalizationPart, frozen=True, kw_only=True):
     """A pass of its gradients, which reads dy, of its own type, as well."""
 
     category: ClassVar[str] = "NORM_bwd"
@@ -503,8 +495,7 @@ def _recorded_layer_norm(model: Normalization) -> OpSignature:
     )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class HyperConnection(PerfModel):
+class HyperConnection(PerfModel, Record, frozen=True, kw_only=True):
     """``tokens`` rows of ``streams`` residual streams with ``channels`` each; ``dtype`` is theirs."""
 
     category: ClassVar[str] = "mHC"
@@ -526,8 +517,7 @@ class HyperConnection(PerfModel):
         return self.tokens * self.channels
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class HyperConnectionPost(HyperConnection):
+class HyperConnectionPost(HyperConnection, frozen=True, kw_only=True):
     """Every stream becomes a mix of all streams and the layer's output.
 
     flops = 2*t*n*c*(n + 1); bytes = streams and layer output read, streams written; the n*(n + 1) coefficients per
@@ -541,8 +531,7 @@ class HyperConnectionPost(HyperConnection):
         return ((2 * self._streams + self._layer, self.dtype),)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class HyperConnectionCoefficients(HyperConnection):
+class HyperConnectionCoefficients(HyperConnection, frozen=True, kw_only=True):
     """The coefficients of the next mix: a GEMM of the flattened streams with ``outputs`` columns, and their square sum.
 
     flops = 2*t*outputs*n*c, the square sum left out; bytes = streams and weight read, FP32 coefficients and sums
@@ -565,8 +554,7 @@ class HyperConnectionCoefficients(HyperConnection):
         )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class HyperConnectionPre(HyperConnection):
+class HyperConnectionPre(HyperConnection, frozen=True, kw_only=True):
     """The layer's input: a weighted sum of the streams, RMS-normalized.
 
     flops = 2*t*n*c + 5*t*c; bytes = streams and norm weight read, layer input written.
@@ -579,8 +567,7 @@ class HyperConnectionPre(HyperConnection):
         return ((self._streams + self._layer + self.channels, self.dtype),)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class HyperConnectionPostPre(HyperConnectionCoefficients):
+class HyperConnectionPostPre(HyperConnectionCoefficients, frozen=True, kw_only=True):
     """One layer's ``HyperConnectionPost`` and the next one's ``HyperConnectionCoefficients`` in one op.
 
     flops = their sum; bytes = streams, layer output and weight read, streams, coefficients and sums written.

@@ -13,15 +13,14 @@ from tracelens.perf_models.gemm import Product
 from tracelens.perf_models.inference_attention import InferenceAttention
 from tracelens.perf_models.sdpa import SDPABackward
 from tracelens.types.dtypes import DType
-from tracelens.types.records import dataclass
+from tracelens.types.records import Record
 from tracelens.types.signature import OpSignature
 
 #: Matrices per layer and direction, by the number that cuDNN and MIOpen give a kind: ReLU, tanh, LSTM, GRU.
 _GATES = {0: 1, 1: 1, 2: 4, 3: 3}
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Recurrent(PerfModel):
+class Recurrent(PerfModel, Record, frozen=True, kw_only=True):
     """``layers`` of ``gates`` products per step: the input's, of ``features``, and the state's, of ``hidden``.
 
     flops = 2 * gates * hidden * (input + state) per step of a sequence, layer and direction, and 2 * hidden * projected
@@ -70,8 +69,7 @@ class Recurrent(PerfModel):
         return with_fields_of(self, RecurrentBackward)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RecurrentBackward(Recurrent):
+class RecurrentBackward(Recurrent, frozen=True, kw_only=True):
     """Twice the forward's products: gradients of the input and of the weights; twice its bytes."""
 
     category: ClassVar[str] = "RNN_bwd"
@@ -136,8 +134,7 @@ RECURRENT_OPS = (
 )  # fmt: skip
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CausalConv1d(PerfModel):
+class CausalConv1d(PerfModel, Record, frozen=True, kw_only=True):
     """A depthwise convolution of ``width`` taps over the last tokens, per channel.
 
     flops = 2*b*c*l*width; bytes = x, weight and bias read, y written; ``cached``: and the ``width`` - 1 tokens before
@@ -167,8 +164,7 @@ class CausalConv1d(PerfModel):
         return with_fields_of(self, CausalConv1dBackward)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CausalConv1dBackward(CausalConv1d):
+class CausalConv1dBackward(CausalConv1d, frozen=True, kw_only=True):
     """The gradients of x and of the weight: flops twice the forward's.
 
     bytes = x, dy and the weight read, dx and the gradients of weight and bias written.
@@ -185,8 +181,7 @@ class CausalConv1dBackward(CausalConv1d):
         return ((3 * self.b * self.channels * self.length + weights, self.dtype),)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MambaChunkScan(PerfModel):
+class MambaChunkScan(PerfModel, Record, frozen=True, kw_only=True):
     """Mamba-2's convolution and chunked scan in one op.
 
     ``heads`` of ``head_dim`` p with a state of ``state`` n, whose B and C are shared in ``groups``; chunks of ``chunk``
@@ -220,8 +215,7 @@ class MambaChunkScan(PerfModel):
         return ((self.b * self.tokens * (self.width + self.heads * self.head_dim), self.dtype),)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StateSpaceScan(PerfModel):
+class StateSpaceScan(PerfModel, Record, frozen=True, kw_only=True):
     """Mamba-2's scan alone: ``b`` sequences of ``tokens``, ``heads`` of ``head_dim`` p with a state of ``state`` n.
 
     In chunks of c = min(``chunk``, ``tokens``), the products of state space duality (arXiv 2405.21060, section 6): per
@@ -270,8 +264,7 @@ class StateSpaceScan(PerfModel):
         return with_fields_of(self, StateSpaceScanBackward)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StateSpaceScanBackward(StateSpaceScan):
+class StateSpaceScanBackward(StateSpaceScan, frozen=True, kw_only=True):
     """The gradients of x, B, C and dt: two products for each of the forward's.
 
     bytes = x, B, C, dt and y's gradient read, four gradients written.
@@ -307,8 +300,7 @@ def state_flops(rule: Rule, tokens: Any, v_heads: Any, d_k: Any, d_v: Any) -> An
     return _FLOPS[rule] * tokens * v_heads * d_k * d_v
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LinearAttention(PerfModel):
+class LinearAttention(PerfModel, Record, frozen=True, kw_only=True):
     """Every value head keeps a state of d_k x d_v that each token decays, updates and reads by ``rule``.
 
     flops = 7*d_k*d_v per token and value head: decay 1, prediction 2, update 2, output 2; 5 without prediction.
@@ -360,8 +352,7 @@ class LinearAttention(PerfModel):
         return with_fields_of(self, LinearAttentionBackward)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LinearAttentionBackward(LinearAttention):
+class LinearAttentionBackward(LinearAttention, frozen=True, kw_only=True):
     """The gradients of q, k, v and the gates: each product has two, so twice the forward's flops.
 
     bytes = q, k, v, gates and the output's gradient read, their gradients written.

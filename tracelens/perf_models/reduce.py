@@ -19,12 +19,11 @@ from tracelens.perf_models.base import (
 )
 from tracelens.perf_models.elementwise import Operand, operand
 from tracelens.types.dtypes import DType
-from tracelens.types.records import dataclass
+from tracelens.types.records import Record
 from tracelens.types.signature import OpSignature, Shape
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Reduce(PerfModel):
+class Reduce(PerfModel, Record, frozen=True, kw_only=True):
     """``elements`` reduced (or scanned) to ``results``; ``kind`` is the op's word for it.
 
     flops = one per element of the input; bytes = one read of the input, one write of the result, and of
@@ -163,8 +162,7 @@ def _to_host(op: OpSignature) -> Reduce:
     return Reduce(elements=0, results=0, kind="item", distinct=1, dtype=x.dtype)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Softmax(PerfModel):
+class Softmax(PerfModel, Record, frozen=True, kw_only=True):
     """``exp(x - max) / sum(exp(x - max))`` along one dim, or its logarithm.
 
     flops = 5 per element: maximum, subtraction, exponential, sum, division; bytes = x read, y written.
@@ -192,8 +190,7 @@ class Softmax(PerfModel):
         return with_fields_of(self, SoftmaxBackward)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SoftmaxBackward(Softmax):
+class SoftmaxBackward(Softmax, frozen=True, kw_only=True):
     """``y * (dy - sum(dy * y))``: 4 flops per element; bytes = y and dy read, dx written."""
 
     family: ClassVar[str | None] = "Softmax_bwd"
@@ -237,8 +234,7 @@ def _softmax_backward(op: OpSignature) -> SoftmaxBackward:
     return SoftmaxBackward(shape=op.shape(0), dim=_dim(op, 2), dtype=dtype_x or op.dtype(0), dtype_out=op.dtype(0))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CrossEntropy(PerfModel):
+class CrossEntropy(PerfModel, Record, frozen=True, kw_only=True):
     """Softmax cross entropy over ``vocabulary`` logits of each row, and its gradient in place.
 
     flops = 5 per logit; bytes = one read and one write of the logits, the least that the gradient in place needs.
@@ -261,8 +257,7 @@ class CrossEntropy(PerfModel):
         return with_fields_of(self, CrossEntropyBackward)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CrossEntropyBackward(CrossEntropy):
+class CrossEntropyBackward(CrossEntropy, frozen=True, kw_only=True):
     """The gradient that the forward left in place, times the loss' gradient: 1 flop per logit, read and written."""
 
     category: ClassVar[str] = "CrossEntropy_bwd"

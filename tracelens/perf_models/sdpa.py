@@ -23,7 +23,7 @@ from tracelens.perf_models.base import (
     with_fields_of,
 )
 from tracelens.types.dtypes import DType
-from tracelens.types.records import dataclass
+from tracelens.types.records import Record
 from tracelens.types.signature import OpSignature
 
 #: Which keys query ``i`` sees. ``top_left``: keys ``<= i`` (aten's ``is_causal``); ``bottom_right``: keys
@@ -84,8 +84,7 @@ class AttentionRequests(NamedTuple):
     value_in_key: bool = False
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SDPA(PerfModel):
+class SDPA(PerfModel, Record, frozen=True, kw_only=True):
     """``O = softmax(Q @ K^T) @ V`` per head; ``q_heads / kv_heads`` query heads share one key and value head.
 
     flops = 2 * q_heads * pairs * (d_qk + d_v), over the attended pairs only (see ``attended_pairs``); the softmax is
@@ -194,8 +193,7 @@ class SDPA(PerfModel):
         }  # fmt: skip
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SDPABackward(SDPA):
+class SDPABackward(SDPA, frozen=True, kw_only=True):
     """The gradients of Q, K and V.
 
     flops = 2 * q_heads * pairs * (3*d_qk + 2*d_v): the scores again, then dV, dP, dQ and dK, five products; plus one

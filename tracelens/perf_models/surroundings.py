@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 
 from tracelens.registry import Mark, mark
 from tracelens.types.dtypes import DType
-from tracelens.types.records import dataclass
+from tracelens.types.records import Record
 from tracelens.types.signature import OpSignature
 
 #: Attributes of an op's signature under which bindings find what ``traced_as(asks=...)`` asked for.
@@ -33,8 +33,7 @@ _FILLED = re.compile(r"\bFillFunctor<([\w: ]+?)>")
 _LISTED = re.compile(r"multi_tensor_apply_kernel<.*?Functor<([\w: ]+?)(?:,|>)")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Launch:
+class Launch(Record, frozen=True, kw_only=True):
     """An op's first kernel: its name, and how many blocks it was launched with in x, y and z where it is the only one.
 
     ``grid`` is None where nobody asked for it, or the op has several kernels.
@@ -116,8 +115,7 @@ def list_type(kernel: str) -> DType | None:
 F = TypeVar("F", bound=Callable[..., Any])
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class OpCall:
+class OpCall(Record, frozen=True, kw_only=True):
     """One call of an op and what it launched.
 
     ``kernels``: names of the kernels launched in it, in order of launch. ``below``: the ops called in it, by start.
@@ -130,8 +128,7 @@ class OpCall:
     forward: OpSignature | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class InnerOp:
+class InnerOp(Record, frozen=True, kw_only=True):
     """An operation within a call, as an op of its own: the ``kernel``-th kernel of the call under this signature."""
 
     kernel: int
@@ -147,8 +144,7 @@ def holds_ops(*names: str) -> Callable[[F], F]:
     return mark("holds_ops", *names)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BackwardOf:
+class BackwardOf(Record, frozen=True, kw_only=True):
     """Backward ops whose forward is a call of ``forward``: a module-level constant, found by collection.
 
     Needed where a trace's sequence numbers do not lead there: the last call before it that has no backward yet is the
@@ -163,8 +159,7 @@ class BackwardOf:
         return (Mark(kind="backward_of", keys=self.names, options={"forward": self.forward}),)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BackwardPairs:
+class BackwardPairs(Record, frozen=True, kw_only=True):
     """``BackwardOf`` for several forward ops at once: (forward op, its backward op)."""
 
     pairs: tuple[tuple[str, str], ...]

@@ -22,7 +22,7 @@ from tracelens.perf_models.conv import Conv, convolved
 from tracelens.perf_models.gemm import GEMM
 from tracelens.perf_models.surroundings import GRID, launch_of
 from tracelens.types.dtypes import DType
-from tracelens.types.records import dataclass
+from tracelens.types.records import Record
 from tracelens.types.signature import OpSignature, Shape
 from tracelens.types.units import BYTES_PER_MB
 
@@ -152,8 +152,7 @@ _REDUCED_TILE = re.compile(r"\bR(?:\d_)?BLOCK=")
 _MOST_DIMS = 3
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Argument:
+class Argument(Record, frozen=True, kw_only=True):
     """A tensor argument; ``elements`` are the distinct ones in memory."""
 
     shape: Shape
@@ -161,8 +160,7 @@ class Argument:
     dtype: DType | None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Iterations:
+class Iterations(Record, frozen=True, kw_only=True):
     """``results`` points, each over ``reduced`` elements; where not ``recorded``, what the tensors make likely."""
 
     results: int
@@ -239,8 +237,7 @@ def _of_tensors(op: OpSignature, tensors: tuple[Argument, ...], reduces: bool) -
     return Iterations(results=(first if broadcast else last).elements, recorded=False)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class KernelTraffic:
+class KernelTraffic(Record, frozen=True, kw_only=True):
     """(elements, type) moved: at least, and at most where the arguments leave it open; None where they do not."""
 
     least: tuple[tuple[int, DType | None], ...]
@@ -337,8 +334,7 @@ def _may_hold_result(tensor: Argument, space: Iterations, reduces: bool) -> bool
 BACKEND, TRITON = "kernel_backend", "triton"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FusedKernel(PerfModel):
+class FusedKernel(PerfModel, Record, frozen=True, kw_only=True):
     """A Triton kernel over one iteration space.
 
     flops = iterations * (sum over the fused ops), from the ops that the kernel's name lists; None when it lists one

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import dataclass
 from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -11,7 +12,6 @@ from tracelens import option_fields
 from tracelens.extensions import ExtensionSpec
 from tracelens.option_fields import made, option, positive, takes, whole
 from tracelens.schema import KEYS, TRACELENS
-from tracelens.types.records import dataclass
 
 if TYPE_CHECKING:
     from tracelens.analysis.loaded_trace import Trace

@@ -24,7 +24,7 @@ from tracelens.files.atomic_write import write_whole
 from tracelens.files.cells import frame_csv
 from tracelens.registry import Claim, Registry
 from tracelens.schema import KEYS, MS, PARAMETER_PREFIX, TRACELENS, ColumnSet, TableColumn, column_for, split_statistic
-from tracelens.types.records import dataclass
+from tracelens.types.records import Record
 from tracelens.types.units import US_PER_MS
 
 if TYPE_CHECKING:
@@ -44,8 +44,7 @@ class Analyzed(Protocol):
     def families(self) -> Mapping[str, pd.DataFrame]: ...
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Sheet:
+class Sheet(Record, frozen=True, kw_only=True, eq=False):
     """A named table. ``frame`` has the columns' keys, in the order of ``columns``; ``text`` says what a row is.
 
     ``json``: its place among the views of ``report.json``, None where it is not one of them. ``is_added``: by an
@@ -61,8 +60,7 @@ class Sheet:
     json: int | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Assembly:
+class Assembly(Record, frozen=True, kw_only=True):
     """The sheets of a report, and a notice for every sheet of an extension that failed."""
 
     sheets: tuple[Sheet, ...]

@@ -16,7 +16,7 @@ import numpy as np
 from tracelens.errors import UsageError
 from tracelens.files.atomic_write import whole_folder
 from tracelens.report.markup import COLORS, Content, Markup, joined, log_ticks, round_ticks, tag
-from tracelens.types.records import dataclass
+from tracelens.types.records import Record
 from tracelens.types.units import S_PER_DAY, shown_ms, shown_rate, shown_share
 
 if TYPE_CHECKING:
@@ -31,8 +31,7 @@ REST = "rest"
 _LABEL_SHARE = 0.04
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Part:
+class Part(Record, frozen=True, kw_only=True):
     """A stretch of a stacked bar. ``share`` is of the whole bar; ``color`` a class of the style sheet."""
 
     label: str
@@ -72,8 +71,7 @@ def legend(entries: Sequence[tuple[str, str]], shapes: Mapping[str, str] | None 
     return tag("ul", items, class_="legend")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Point:
+class Point(Record, frozen=True, kw_only=True):
     """An op on the roofline chart: ``row`` is its index in the table of ops, which a click leads to."""
 
     row: int
@@ -134,8 +132,7 @@ SHAPES = ("circle", "square", "triangle", "diamond", "down", "plus", "hexagon", 
 _ROOFS = 3
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Axes:
+class _Axes(Record, frozen=True, kw_only=True):
     """Logarithmic axes; limits are exponents of ten."""
 
     x0: float

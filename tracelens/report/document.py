@@ -14,7 +14,7 @@ from tracelens.files.safe_text import short_kernel_name, terminal_text
 from tracelens.report.markup import Content, Markup, Section, framed, joined, tag
 from tracelens.report.markup import table as scrolled
 from tracelens.schema import column_title
-from tracelens.types.records import dataclass
+from tracelens.types.records import Record
 from tracelens.types.units import shown_figure
 
 if TYPE_CHECKING:
@@ -29,8 +29,7 @@ _FIGURE = re.compile(r"[-+−]?[\d.,]*")
 _QUOTED = re.compile(r"`([^`]+)`")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Document:
+class Document(Record, frozen=True, kw_only=True):
     """``title``: what the result is of; ``kind``: what it is, in the title of the window. ``tiles``: (what, figure,
     below it).
     """

@@ -13,14 +13,13 @@ from tracelens.analysis.verdict.summary import DeviceSummary, SummaryFigure
 from tracelens.files.cells import plain_value
 from tracelens.perf_models.base import PerfModel
 from tracelens.types.dtypes import DType
-from tracelens.types.records import dataclass
+from tracelens.types.records import Record
 
 if TYPE_CHECKING:
     import pandas as pd
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Explanation:
+class Explanation(Record, frozen=True, kw_only=True):
     """Lines of text; shown as they are in a terminal and in a notebook."""
 
     lines: tuple[str, ...]

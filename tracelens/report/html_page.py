@@ -54,11 +54,10 @@ from tracelens.report.figures import scope_text, steps_text
 from tracelens.report.markup import Markup, asset, framed, tag
 from tracelens.report.page_tables import COLLECTIVES, CPU_OPS, KERNELS, OPS, PageTable, page_table
 from tracelens.trace.table import Kind, TraceTable
-from tracelens.types.records import dataclass
+from tracelens.types.records import Record
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Pictures:
+class Pictures(Record, frozen=True, kw_only=True):
     """What the page draws beside its tables; None where there is nothing to draw."""
 
     analysis: Analysis | None = None
@@ -251,8 +250,7 @@ MAX_BYTES = 1_500_000
 SCRIPTS = ("page.js", "timeline.js", "tree.js", "drill.js")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PageLimits:
+class PageLimits(Record, frozen=True, kw_only=True):
     """How much of everything the page holds."""
 
     rows: int = 1000

@@ -24,7 +24,7 @@ from tracelens.files.cells import Value, plain_records, plain_tree, plain_values
 from tracelens.files.documents import json_encoded
 from tracelens.files.safe_text import escaped_json, json_safe, terminal_text
 from tracelens.report.figures import bound_sentence, first_fix
-from tracelens.types.records import dataclass
+from tracelens.types.records import Record
 from tracelens.types.units import US_PER_S
 
 if TYPE_CHECKING:
@@ -170,8 +170,7 @@ def _recorded(text: Value) -> Any:
         return None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Metric:
+class Metric(Record, frozen=True, kw_only=True):
     """A gauge: ``name`` without the prefix, in base units (seconds, ratio)."""
 
     name: str

@@ -10,7 +10,7 @@ from tracelens.files.safe_text import short_kernel_name
 from tracelens.report.document import breakable, shown_text
 from tracelens.report.markup import Markup, tag
 from tracelens.schema import TableColumn
-from tracelens.types.records import dataclass
+from tracelens.types.records import Record
 
 if TYPE_CHECKING:
     from tracelens.report.assembly import Sheet
@@ -49,8 +49,7 @@ CPU_OPS = (
 )  # fmt: skip
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PageTable:
+class PageTable(Record, frozen=True, kw_only=True):
     """The columns of a sheet that the page shows. ``rows``: the first of ``total``; ``key`` is its id in the page."""
 
     key: str

@@ -13,14 +13,16 @@ import tempfile
 import threading
 import warnings
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import field
+from dataclasses import dataclass
 from os import PathLike
 from pathlib import Path
 from typing import Any
 
+import msgspec
+
 from tracelens.errors import TracelensError, UsageError
 from tracelens.option_fields import made, option, positive, takes, whole
-from tracelens.types.records import dataclass
+from tracelens.types.records import Record
 from tracelens.types.units import BYTES_PER_MB
 
 
@@ -314,15 +316,14 @@ class TrainerCallback:
         raise AttributeError(name)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Question:
+class Question(Record, frozen=True, kw_only=True):
     """``words``: what people call it by; ``options``: of ``tracelens.profile``; ``then``: what answers it."""
 
     text: str
     words: str
     then: str
     why: str
-    options: Mapping[str, object] = field(default_factory=dict)
+    options: Mapping[str, object] = msgspec.field(default_factory=dict)
 
 
 #: The first is the one to fall back on; of others, the one that shares most words with what is asked.

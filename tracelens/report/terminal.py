@@ -31,7 +31,7 @@ from tracelens.report.figures import (
     unseen_text,
     while_matrix_ops_run,
 )
-from tracelens.types.records import dataclass
+from tracelens.types.records import Record
 from tracelens.types.units import FLOPS_PER_TFLOP, shown_ms, shown_percent, shown_share
 
 WIDTH = 80
@@ -50,8 +50,7 @@ _BAR, _UNNAMED = 6, 0.1
 _TENTH = 0.0005
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Row:
+class _Row(Record, frozen=True, kw_only=True):
     text: str
     style: str = ""
 

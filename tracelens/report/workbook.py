@@ -8,11 +8,12 @@ import math
 import re
 import textwrap
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import field
 from itertools import chain
 from os import PathLike
 from pathlib import Path
 from typing import BinaryIO, Literal
+
+import msgspec
 
 from tracelens.analysis.sheets import perf_summary
 from tracelens.analysis.verdict.summary import STEPS, Steps, Summary, Utilization
@@ -48,14 +49,13 @@ from tracelens.report.xlsx_file import (
     write_xlsx,
 )
 from tracelens.schema import TableColumn
-from tracelens.types.records import dataclass
+from tracelens.types.records import Record
 from tracelens.types.units import FLOPS_PER_TFLOP
 
 PERCENT, _MS = "0.0%", "#,##0.000"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Line:
+class Line(Record, frozen=True, kw_only=True):
     """A row of the sheet. ``link`` names the sheet that the first cell leads to."""
 
     cells: tuple[Value, ...]
@@ -400,15 +400,14 @@ def write_workbook_to(file: BinaryIO, sheets: Sequence[Sheet], summary: Summary,
     write_xlsx(file, [about, *tables], styles, title=title, differences=_RED)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Part:
+class _Part(Record, frozen=True, kw_only=True):
     """What goes on one worksheet: rows ``start`` to ``stop`` of a sheet."""
 
     title: str
     sheet: Sheet
     start: int
     stop: int
-    kept: dict[str, list[Value]] = field(default_factory=dict)
+    kept: dict[str, list[Value]] = msgspec.field(default_factory=dict)
 
     def values(self, column: TableColumn) -> list[Value]:
         """The cells of a column; those of a small part are kept, a large one's are taken from the frame each time."""

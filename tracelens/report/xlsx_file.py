@@ -10,14 +10,15 @@ import io
 import math
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import field
 from itertools import chain
 from typing import TYPE_CHECKING, BinaryIO, NamedTuple
 from zipfile import ZIP_DEFLATED, ZipFile, ZipInfo
 
+import msgspec
+
 from tracelens.files.cells import LARGEST_EXACT, Value, plain_values
 from tracelens.files.safe_text import is_formula_like, xml_text
-from tracelens.types.records import dataclass
+from tracelens.types.records import Record
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -28,8 +29,7 @@ MAX_TEXT = 32_767
 _ROWS_AT_A_TIME = 256
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ColumnStyles:
+class ColumnStyles(Record, frozen=True, kw_only=True):
     """Indices into the workbook's styles for the cells of one column; ``quoted`` are texts that look like a formula."""
 
     number: int
@@ -245,8 +245,7 @@ _NOTE_WIDTH = 300
 _AUTHOR = "tracelens"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Note:
+class Note(Record, frozen=True, kw_only=True):
     """What is said beside the header of a column, from 1; ``height`` in pixels."""
 
     column: int
@@ -254,8 +253,7 @@ class Note:
     height: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Chart:
+class Chart(Record, frozen=True, kw_only=True):
     """Its document, and where it stands: from the second row of a column, from 1; sizes in cm."""
 
     xml: str
@@ -280,8 +278,7 @@ class Chart:
 _PAGE_WIDTH = 200
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Worksheet:
+class Worksheet(Record, frozen=True, kw_only=True):
     """``rows``: ``<row>`` elements, made when the sheet is written. ``widths``: of its columns, in characters.
 
     The first row and column print on each page. ``printed``: the cells that print, all where empty. ``filtered``: the
@@ -299,7 +296,7 @@ class Worksheet:
     printed: str = ""
     filtered: str = ""
     rules: Sequence[tuple[str, str]] = ()
-    links: Mapping[str, str] = field(default_factory=dict)
+    links: Mapping[str, str] = msgspec.field(default_factory=dict)
     notes: Sequence[Note] = ()
     chart: Chart | None = None
 

@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tracelens.trace.table import DEVICE_KINDS, Flows, Kind, RowColumn, TraceTable
-from tracelens.types.records import dataclass
+from tracelens.types.records import Record
 
 Ints = npt.NDArray[np.integer]
 Bools = npt.NDArray[np.bool_]
@@ -27,8 +27,7 @@ ENGINE_PREFIX = "autograd::engine::evaluate_function"
 _FREE, _AMBIGUOUS = -1, -2
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class HostRows:
+class HostRows(Record, frozen=True, kw_only=True, eq=False):
     """Host rows in preorder: all of them (``order``, of which ``is_op`` are ops), ops, and runtime and driver calls."""
 
     order: RowColumn

@@ -24,15 +24,14 @@ from tracelens.trace.table import (
     TraceTable,
 )
 from tracelens.trace.tree import OpTree
-from tracelens.types.records import dataclass
+from tracelens.types.records import Record
 
 #: PyTorch names steps in a trace only where the profiler has a schedule: ``record_steps``, torch/profiler/profiler.py.
 STEPS_ADVICE = "profile with schedule=torch.profiler.schedule(...) and call profiler.step() once per iteration"
 _RANGES_ADVICE = "put each iteration into a range with its number ('iteration 7')"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Lack:
+class Lack(Record, frozen=True, kw_only=True):
     """``what`` is missing, in the words of a sentence, ``because`` of what, and the ``option`` that records it: empty
     where it was set.
     """
@@ -117,8 +116,7 @@ _OF_ALL, _OF_NONE = -1, -2
 _LEAST_OF_BUSIEST = 0.25
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class MergedRanks:
+class MergedRanks(Record, frozen=True, kw_only=True, eq=False):
     """The ranks of one file. ``numbers`` are those in the processes' names (``is_named``), else 0, 1, ... by first
     appearance of their host process; ``labels``: what each one's first process is called.
 

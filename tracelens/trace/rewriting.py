@@ -20,7 +20,7 @@ from tracelens.files.atomic_write import whole_packed_file
 from tracelens.trace.reading.chrome.decoded_events import TIME_LIMIT_NS
 from tracelens.trace.reading.wire import number_field, text_field, varint
 from tracelens.trace.table import DEVICE_KINDS, Identifier, Kind, TraceTable
-from tracelens.types.records import dataclass
+from tracelens.types.records import Record
 
 Ints = npt.NDArray[np.int64]
 #: The lane below its track of each slice that is not on it, by pid, tid and start as recorded.
@@ -32,8 +32,7 @@ _IDS = ("correlation", "External id")
 _OF_THE_JOB = ("deviceProperties", "record_shapes", "with_stack", "profile_memory")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class CounterTrack:
+class CounterTrack(Record, frozen=True, kw_only=True, eq=False):
     """A quantity over time: ``values`` hold from each of ``times_ns`` (the table's own clock) to the next."""
 
     name: str
@@ -42,8 +41,7 @@ class CounterTrack:
     values: npt.NDArray[np.float64]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class FusedRank:
+class FusedRank(Record, frozen=True, kw_only=True, eq=False):
     """One rank to write. ``corrected`` takes times since the epoch (``base_ns`` added) to the common clock."""
 
     rank: int
@@ -52,8 +50,7 @@ class FusedRank:
     counters: tuple[CounterTrack, ...] = ()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class EventFilter:
+class EventFilter(Record, frozen=True, kw_only=True):
     """Which events go into the file.
 
     ``window_ns``: what overlaps [start, end) after the origin, whole; None is everything. ``categories`` as recorded
@@ -64,8 +61,7 @@ class EventFilter:
     categories: frozenset[str] = frozenset()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Fused:
+class Fused(Record, frozen=True, kw_only=True):
     """What was written: events, of them slices (what has a duration), ranks, and slices that got a lane of their own
     because they overlapped another.
     """
@@ -123,8 +119,7 @@ def parse_window(text: str) -> tuple[int, int]:
     return start, end
 
 
-@dataclass(slots=True)
-class _State:
+class _State(Record, frozen=False):
     """What the ranks share: the ids that are taken."""
 
     next_pid: int = 1

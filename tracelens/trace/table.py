@@ -4,12 +4,13 @@ events are added.
 
 from __future__ import annotations
 
+import dataclasses
 import enum
 import functools
 import json
 import re
 from collections.abc import Collection, Iterable, Sequence
-from dataclasses import field, replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
 import msgspec
@@ -18,7 +19,7 @@ import numpy.typing as npt
 
 from tracelens.trace.narrow_columns import Column, keep_narrow
 from tracelens.types.device_properties import DeviceProperties
-from tracelens.types.records import dataclass
+from tracelens.types.records import Record
 from tracelens.types.signature import OpSignature, ShapeSlot, freeze
 
 if TYPE_CHECKING:
@@ -259,8 +260,7 @@ def kind_of_category(text: str) -> Kind:
     return kind
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Losses:
+class Losses(Record, frozen=True, kw_only=True):
     """What of a file could not be used. ``repaired``: values put right (negative durations set to 0, escapes ...).
 
     ``notes`` are sentences for people, one per cause; ``truncated``: the file is truncated.
@@ -275,8 +275,7 @@ class Losses:
         return bool(self.damaged_events or self.truncated or self.repaired or self.notes)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Recorder:
+class Recorder(Record, frozen=True, kw_only=True):
     """What made a file. ``file``: how a sentence names it; ``no_shapes``, ``no_stacks``: why it has none.
 
     ``shapes_option``: what records them, in brackets of a sentence.
@@ -288,8 +287,7 @@ class Recorder:
     shapes_option: str = "record_shapes=True"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ProcessGroup:
+class ProcessGroup(Record, frozen=True, kw_only=True):
     """Ranks that communicate under one name; ``ranks`` is empty where they were not recorded."""
 
     name: str
@@ -301,8 +299,7 @@ class ProcessGroup:
 NARROW_FLOW_COLUMNS: dict[str, type[np.integer[Any]]] = {"category": np.int16, "id": np.int64, "lane": np.int32}
 
 
-@dataclass(slots=True, kw_only=True, eq=False)
-class Flows:
+class Flows(Record, frozen=False, kw_only=True, eq=False):
     """Columns of the arrows' ends (phases ``s`` and ``f``), in file order. A text id has a code below -1 as its id."""
 
     is_start: npt.NDArray[np.bool_]
@@ -318,8 +315,7 @@ class Flows:
         return len(self.id)
 
 
-@dataclass(slots=True, kw_only=True, eq=False)
-class EventWaits:
+class EventWaits(Record, frozen=False, kw_only=True, eq=False):
     """Columns of the recorded waits for an event: the waiting call's correlation, the stream on which the event was
     recorded, and the correlation of the call that recorded it."""
 
@@ -332,8 +328,7 @@ class EventWaits:
         return len(self.correlation)
 
 
-@dataclass(slots=True, kw_only=True, eq=False)
-class Allocations:
+class Allocations(Record, frozen=False, kw_only=True, eq=False):
     """Columns of the allocator's events (``[memory]``), in file order.
 
     ``bytes``: of one allocation, negative for a release. ``allocated``, ``reserved``: of the device after it, -1 where
@@ -352,8 +347,7 @@ class Allocations:
         return len(self.time_ns)
 
 
-@dataclass(slots=True, kw_only=True, eq=False)
-class DramSamples:
+class DramSamples(Record, frozen=False, kw_only=True, eq=False):
     """Columns of measured traffic of device memory (CUPTI's PM sampling): from ``time_ns`` to the device's next sample.
 
     ``moved_bytes``: read and written. NaN where not recorded. The process of a lane is the device's number.
@@ -416,16 +410,16 @@ class TraceTable:
     allocations: Allocations
     dram_samples: DramSamples
     lookup: EventLookup
-    metadata: dict[str, Any] = field(default_factory=dict)
-    process_names: dict[Identifier, str] = field(default_factory=dict)
-    process_labels: dict[Identifier, str] = field(default_factory=dict)
-    thread_names: dict[tuple[Identifier, Identifier], str] = field(default_factory=dict)
-    pair_ends: dict[int, int] = field(default_factory=dict)
+    metadata: dict[str, Any] = dataclasses.field(default_factory=dict)
+    process_names: dict[Identifier, str] = dataclasses.field(default_factory=dict)
+    process_labels: dict[Identifier, str] = dataclasses.field(default_factory=dict)
+    thread_names: dict[tuple[Identifier, Identifier], str] = dataclasses.field(default_factory=dict)
+    pair_ends: dict[int, int] = dataclasses.field(default_factory=dict)
     events_total: int = 0
-    counts_by_phase: dict[str, int] = field(default_factory=dict)
-    losses: Losses = field(default_factory=Losses)
-    recorder: Recorder = field(default_factory=Recorder)
-    _op_signatures: dict[tuple[int, int], OpSignature] = field(default_factory=dict, repr=False)
+    counts_by_phase: dict[str, int] = dataclasses.field(default_factory=dict)
+    losses: Losses = dataclasses.field(default_factory=Losses)
+    recorder: Recorder = dataclasses.field(default_factory=Recorder)
+    _op_signatures: dict[tuple[int, int], OpSignature] = dataclasses.field(default_factory=dict, repr=False)
 
     def __post_init__(self) -> None:
         keep_narrow(self, NARROW_COLUMNS)
@@ -619,8 +613,7 @@ Ints = npt.NDArray[np.int64]
 _CATEGORY = {Kind.CPU_OP: "cpu_op", Kind.RUNTIME: "cuda_runtime", Kind.PYTHON_FUNCTION: "python_function"}
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class AddedRows:
+class AddedRows(Record, frozen=True, kw_only=True, eq=False):
     """Columns of host events to add. ``name`` and ``signature`` index ``names`` and ``signatures`` (-1: none).
 
     Of events with the same span on one lane the earlier row is the outer one. Without ``timed`` their times only say
@@ -695,8 +688,7 @@ def has_host_time(table: TraceTable, rows: Ints | RowColumn) -> npt.NDArray[np.b
     return timed
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class _AddedEvents:
+class _AddedEvents(Record, frozen=True, kw_only=True, eq=False):
     """The events of the file, and those of the rows behind them."""
 
     file: EventLookup

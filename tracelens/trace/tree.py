@@ -22,7 +22,7 @@ from tracelens.files.compiled import address, library
 from tracelens.trace.links import HostRows, LinkedBy, forward_links, launch_links
 from tracelens.trace.narrow_columns import Column, Derived
 from tracelens.trace.table import DEVICE_KINDS, HOST_KINDS, Kind, RowColumn, TraceTable
-from tracelens.types.records import dataclass
+from tracelens.types.records import Record
 from tracelens.types.signature import OpSignature
 from tracelens.types.units import NS_PER_US
 
@@ -38,8 +38,7 @@ _SOURCE, _LAYOUT = Path(__file__).with_name("nest.c"), 2
 _NONE = np.iinfo(np.int64).min
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Nesting:
+class Nesting(Record, frozen=True, kw_only=True, eq=False):
     """The forest of n intervals, by position in preorder (``order[position]`` is the interval's index).
 
     ``parent``: position of the innermost interval that contains this one, -1 for a root. ``last``: end of the subtree,
@@ -479,8 +478,7 @@ class OpTree:
         yield from _violated(earlier, "forward ops start after their backward", backward)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class OpNode:
+class OpNode(Record, frozen=True, kw_only=True):
     """One event of the tree, for looking around; every property is looked up when asked. Times in µs."""
 
     tree: OpTree

@@ -6,17 +6,17 @@ import io
 import itertools
 import os
 from collections.abc import Iterable, Iterator
-from dataclasses import field
 from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
+import msgspec
 import orjson
 
 from tracelens.errors import UsageError
 from tracelens.files.atomic_write import whole_packed_file
 from tracelens.trace.table import ProcessGroup
 from tracelens.types.device_properties import DeviceProperties
-from tracelens.types.records import dataclass
+from tracelens.types.records import Record
 from tracelens.types.signature import OpSignature
 
 DeviceCategory: TypeAlias = Literal["kernel", "gpu_memcpy", "gpu_memset"]
@@ -24,8 +24,7 @@ HostCategory: TypeAlias = Literal["cpu_op", "user_annotation", "python_function"
 LaunchCategory: TypeAlias = Literal["cuda_runtime", "cuda_driver"]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RecordedKernel:
+class RecordedKernel(Record, frozen=True, kw_only=True):
     """One device event; times in whole ns on the trace's clock.
 
     ``details`` are further arguments as Kineto names them (``bytes`` of a copy, ``Collective name`` of a collective).
@@ -41,8 +40,7 @@ class RecordedKernel:
     details: tuple[tuple[str, Any], ...] = ()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RecordedLaunch:
+class RecordedLaunch(Record, frozen=True, kw_only=True):
     """One runtime or driver call; a graph launch holds several kernels, a synchronization none."""
 
     name: str
@@ -52,8 +50,7 @@ class RecordedLaunch:
     category: LaunchCategory = "cuda_runtime"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RecordedOp:
+class RecordedOp(Record, frozen=True, kw_only=True):
     """One call on the host: an op, an annotation or a Python frame, with the calls made inside it.
 
     ``sequence_number`` joins a forward op with its backward; ``forward_thread`` is what a backward op records of its
@@ -72,8 +69,7 @@ class RecordedOp:
 RecordedCall: TypeAlias = RecordedOp | RecordedLaunch
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class HostThread:
+class HostThread(Record, frozen=True, kw_only=True):
     """The outermost calls of one thread, in the order in which they started."""
 
     thread_id: int
@@ -81,8 +77,7 @@ class HostThread:
     name: str = ""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DistributedJob:
+class DistributedJob(Record, frozen=True, kw_only=True):
     """Which process of a distributed job the trace is of."""
 
     rank: int
@@ -91,8 +86,7 @@ class DistributedJob:
     backend: str = "nccl"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RecordedTrace:
+class RecordedTrace(Record, frozen=True, kw_only=True):
     """Everything one trace file holds.
 
     ``device`` is the index in ``devices`` on which the kernels ran. ``earlier_kernels`` were launched before recording
@@ -164,13 +158,12 @@ def trace_text(trace: RecordedTrace) -> Iterator[str]:
     yield "\n]}\n"
 
 
-@dataclass(slots=True, kw_only=True)
-class _Annotation:
+class _Annotation(Record, frozen=False, kw_only=True):
     """A user annotation and, by stream, when the kernels launched under it ran."""
 
     name: str
     external_id: int
-    spans: dict[int, tuple[int, int]] = field(default_factory=dict)
+    spans: dict[int, tuple[int, int]] = msgspec.field(default_factory=dict)
 
     def cover(self, kernel: RecordedKernel) -> None:
         start, end = kernel.start_ns, kernel.start_ns + kernel.duration_ns
@@ -178,8 +171,7 @@ class _Annotation:
         self.spans[kernel.stream] = (min(start, known[0]), max(end, known[1]))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Launched:
+class _Launched(Record, frozen=True, kw_only=True):
     """A device event with what ties it to the host; ``recorded`` is whether its launch is in the trace."""
 
     kernel: RecordedKernel
@@ -336,8 +328,7 @@ class _Writer:
         return text
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Place:
+class _Place(Record, frozen=True, kw_only=True):
     """A call still to be written, and what it inherits from its callers."""
 
     call: RecordedCall

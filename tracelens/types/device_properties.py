@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from tracelens.types.records import dataclass
+from tracelens.types.records import Record
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DeviceProperties:
+class DeviceProperties(Record, frozen=True, kw_only=True):
     """One entry of a trace's ``deviceProperties``; None is "not recorded"."""
 
     name: str | None = None

@@ -8,15 +8,14 @@ from typing import Any, TypeAlias
 
 from tracelens.errors import SignatureError
 from tracelens.types.dtypes import DType
-from tracelens.types.records import dataclass
+from tracelens.types.records import Record
 
 Shape: TypeAlias = tuple[int, ...]
 #: A slot of the schema: a shape, a tuple of shapes (tensor list), or () for a scalar or an absent argument.
 ShapeSlot: TypeAlias = tuple[Any, ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class OpSignature:
+class OpSignature(Record, frozen=True, kw_only=True):
     """One distinct op call; hashable, so a perf model is built once for all its events.
 
     Kineto lists every schema slot, absent ones as ``[]``: index ``i`` below is the schema position.

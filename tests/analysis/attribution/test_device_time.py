@@ -24,7 +24,7 @@ def activity_of(events: list[tuple[int, int, str]]) -> DeviceActivity:
     communication = np.array([kind in ("communication", "both") for *_, kind in events], bool)
     copies = np.array([kind in ("memcpy", "both") for *_, kind in events], bool)
     return DeviceActivity(
-        **{key: getattr(activity, key) for key in activity.__slots__}
+        **{key: getattr(activity, key) for key in activity.__struct_fields__}
         | {"communication": communication, "memcpy": copies}
     )
 

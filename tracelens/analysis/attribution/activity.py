@@ -18,15 +18,14 @@ from tracelens.perf_models.kernels import KernelPattern, classify, copy_path
 from tracelens.trace.narrow_columns import narrowed
 from tracelens.trace.table import DEVICE_KINDS, Kind, RowColumn, TraceTable
 from tracelens.trace.tree import OpTree
-from tracelens.types.records import dataclass
+from tracelens.types.records import Record
 from tracelens.types.units import NS_PER_US
 
 if TYPE_CHECKING:
     import pandas as pd
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Labels:
+class Labels(Record, frozen=True, eq=False):
     """A text per event: ``code`` indexes ``texts``, which are distinct and in order."""
 
     code: Codes
@@ -53,8 +52,7 @@ class Labels:
         return [self.texts[code] for code in self.code.tolist()]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DeviceActivity:
+class DeviceActivity(Record, frozen=True, kw_only=True):
     """Columns over the device events that a report covers, in file order.
 
     ``op``: table row of the launching op, -1 when unlinked. ``communication``, ``memcpy``: the timeline's classes;
@@ -108,7 +106,7 @@ class DeviceActivity:
         return self._at(mask)
 
     def _at(self, at: Bools | Ints | slice) -> DeviceActivity:
-        return DeviceActivity(**{key: getattr(self, key)[at] for key in self.__slots__})
+        return DeviceActivity(**{key: getattr(self, key)[at] for key in self.__struct_fields__})
 
 
 def device_activity(table: TraceTable, tree: OpTree, patterns: tuple[KernelPattern, ...]) -> DeviceActivity:
@@ -166,8 +164,7 @@ def _gap_before(device: npt.NDArray[np.int32], stream: Codes, start: Ints, end: 
     return narrowed(gap)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StreamOverlaps:
+class StreamOverlaps(Record, frozen=True, kw_only=True):
     """Events that end after the next of their stream began and before it ended. ``time_ns``: by how much in all.
 
     ``events`` are their positions, ``ends`` where the next one began; ``clipped``: whether they are made to end there.
@@ -230,8 +227,7 @@ def at_a_time(activity: DeviceActivity, table: TraceTable, group: npt.NDArray[np
     return found
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Timeline:
+class Timeline(Record, frozen=True, kw_only=True):
     """Interval unions in ns. computation + exposed_comm + exposed_memcpy + idle = total, exactly.
 
     Communication is what runs NCCL, RCCL, DeepEP or custom collective kernels; memcpy is copies; computation is the

@@ -37,7 +37,7 @@ from tracelens.trace.narrow_columns import narrowed
 from tracelens.trace.table import Kind, RowColumn, TraceTable
 from tracelens.trace.tree import OpTree
 from tracelens.types.dtypes import DType
-from tracelens.types.records import dataclass
+from tracelens.types.records import Record
 from tracelens.types.units import BYTES_PER_MIB, NS_PER_US, TERA_PER_S_IN_PER_US
 
 if TYPE_CHECKING:
@@ -132,8 +132,7 @@ def event_categories(
 SYNTHETIC = " (Synthetic Op)"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Calls:
+class Calls(Record, frozen=True, kw_only=True):
     """One entry per op call and category of its kernels. ``row``: table row; ``kernel_ns``: busy union of its kernels.
 
     ``kernel_name`` is -1, or the name code that tells the synthetic calls of one parent apart;
@@ -271,8 +270,7 @@ TOLERANCE_US = 1 / NS_PER_US
 _CACHE_OVER_HBM = 10.0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LastLevelCache:
+class LastLevelCache(Record, frozen=True, kw_only=True):
     """The cache in front of a device's memory. ``ratio``: its rate over that of HBM."""
 
     name: str
@@ -313,8 +311,7 @@ def last_level_cache(device: HardwareSpec) -> LastLevelCache | None:
     return LastLevelCache(name=name, nbytes=mib * BYTES_PER_MIB, ratio=ratio)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Limits:
+class Limits(Record, frozen=True, kw_only=True):
     """Those of one device."""
 
     launch_us: float
@@ -434,8 +431,7 @@ def too_much(model: PerfModel, time_us: float, device: HardwareSpec) -> str | No
     return None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class ExecutedWork:
+class ExecutedWork(Record, frozen=True, kw_only=True, eq=False):
     """What the trace's calls with a perf model did: matrix FLOPs by step (one entry over all without steps).
 
     ``dtype`` is the type that most of them are computed in. ``attention``: (table row, model) of forward attention.

@@ -18,7 +18,7 @@ from tracelens.analysis.intervals import Bools, Ints, union_by_group
 from tracelens.trace.links import ENGINE_PREFIX
 from tracelens.trace.table import Kind, RowColumn, TraceTable
 from tracelens.trace.tree import MODULE_PREFIX, OpTree, innermost
-from tracelens.types.records import dataclass
+from tracelens.types.records import Record
 from tracelens.types.units import NS_PER_US
 
 if TYPE_CHECKING:
@@ -188,8 +188,7 @@ _BACKWARD = re.compile(r"backward|bwd", re.IGNORECASE)
 _FORWARD = re.compile(r"forward|fwd", re.IGNORECASE)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Phases:
+class Phases(Record, frozen=True, kw_only=True, eq=False):
     """``phase`` of each device event, an index into ``PHASES``: every event is in exactly one.
 
     ``weights``: which events of the backward pass an annotation says to be of gradients of weights.

@@ -13,7 +13,7 @@ import numpy.typing as npt
 from tracelens.analysis.intervals import Bools, Covered, Ints
 from tracelens.trace.table import DEVICE_KINDS, HOST_KINDS, Kind, Recorder, RowColumn, TraceTable
 from tracelens.trace.tree import OpTree
-from tracelens.types.records import dataclass
+from tracelens.types.records import Record
 
 # Calls that by their documentation return when work on the device is done: CUDA and HIP runtime and driver, Level Zero.
 _BLOCKING = re.compile(
@@ -28,8 +28,7 @@ _CAPTURES = re.compile(r"StreamBeginCapture")
 _ROWS_PER_SEARCH = 200
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class HostCalls:
+class HostCalls(Record, frozen=True, kw_only=True, eq=False):
     """Recorded ops, runtime and driver calls.
 
     ``calls``: their union in each process, over all its threads, by code of the process (``process[lane]``).
@@ -231,8 +230,7 @@ def telling_part(name: str) -> str:
     return found[0] if found else ""
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class _Layer:
+class _Layer(Record, frozen=True, eq=False):
     """Intervals of one cause, by the lane that they are of."""
 
     cause: str

@@ -20,7 +20,7 @@ from tracelens.errors import UsageError
 from tracelens.perf_models.kernels import copy_path
 from tracelens.trace.table import XLA_STEPS, Kind, RowColumn, TraceTable
 from tracelens.trace.tree import MODULE_PREFIX, OpTree
-from tracelens.types.records import dataclass
+from tracelens.types.records import Record
 from tracelens.types.units import NS_PER_US
 
 if TYPE_CHECKING:
@@ -35,8 +35,7 @@ _NEVER = np.iinfo(np.int64).max
 LONGEST_LATENCY_NS = 100_000
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RecordedStep:
+class RecordedStep(Record, frozen=True, kw_only=True):
     """One step: its number and its host window in the trace's own clock (ns)."""
 
     number: int
@@ -44,8 +43,7 @@ class RecordedStep:
     end_ns: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class DeviceWork:
+class DeviceWork(Record, frozen=True, kw_only=True, eq=False):
     """Device events as steps need them, in ns of the trace's own clock.
 
     ``launch``: when each was launched; without a recorded launch the moment at which it ran, and for events that were
@@ -226,8 +224,7 @@ _WHOLE = 0.9
 BEFORE = "before the first step"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class NotSteps:
+class NotSteps(Record, frozen=True, kw_only=True):
     """Numbered annotations, ``first`` to ``last``, that are not taken for steps: they hold ``held`` of the work of the
     device, or are parts of a step (``is_part``).
     """
@@ -238,8 +235,7 @@ class NotSteps:
     is_part: bool
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FoundSteps:
+class FoundSteps(Record, frozen=True, kw_only=True):
     """The steps that annotations give, and what their names begin with; ``refused``: numbered ones that are none.
 
     ``name``: what a sentence calls them. ``of_engine``: whether they are the iterations of an inference engine.
@@ -252,8 +248,7 @@ class FoundSteps:
     refused: NotSteps | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class _Family:
+class _Family(Record, frozen=True, kw_only=True, eq=False):
     """Annotations of one lane whose names differ only in their last number, in order of time."""
 
     stem: str
@@ -344,8 +339,7 @@ def holds_most_work(steps: Sequence[RecordedStep], table: TraceTable, tree: OpTr
     return bool(steps) and _Work.of(table, tree, rows).share(steps) >= LEAST_WORK
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class _Work:
+class _Work(Record, frozen=True, kw_only=True, eq=False):
     """When work was launched, in order, and how much of it (ns) up to each, from 0 on."""
 
     launch: Ints
@@ -409,8 +403,7 @@ def is_step_annotation(name: str, stem: str) -> bool:
     return match is not None and stem != "" and name[: match.start()].rstrip(_STEM_END) == stem
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class StepTimes:
+class StepTimes(Record, frozen=True, kw_only=True, eq=False):
     """When each step ran, in the trace's own clock (ns); docs/report.md has a picture.
 
     Steps follow each other: one begins with its host code, or when the device has finished earlier work

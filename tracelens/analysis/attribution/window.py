@@ -78,7 +78,7 @@ from tracelens.hardware import HardwareSpec, Recognition, contradiction, recogni
 from tracelens.trace.provenance import MergedRanks, merged_ranks
 from tracelens.trace.table import Kind, RowColumn, TraceTable
 from tracelens.trace.tree import OpTree
-from tracelens.types.records import dataclass
+from tracelens.types.records import Record
 from tracelens.types.units import NS_PER_US
 
 if TYPE_CHECKING:
@@ -91,8 +91,7 @@ CHOSEN = "chosen"
 _UNREAD_DEVICES = ("mtia_", "hpu_", "xpu_", "privateuse1_", "npu_", "tpu_")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Recording:
+class Recording(Record, frozen=True, kw_only=True, eq=False):
     """One rank's trace, and what reads its ops.
 
     ``recorded``: as the file has it. ``trace``: with the ops inside composite ops and those of captured graphs as rows
@@ -223,8 +222,7 @@ def _cpu_ops(table: TraceTable) -> int:
     return int((table.kind == Kind.CPU_OP).sum())
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class EngineSteps:
+class EngineSteps(Record, frozen=True, kw_only=True, eq=False):
     """The steps of a serving engine, their times, and the step of each analyzed device event (-1: in none)."""
 
     steps: InferenceSteps
@@ -248,8 +246,7 @@ def in_steps(table: TraceTable, rows: RowColumn, times: StepTimes, selected: Seq
     return np.isin(step_of_events(list(times.steps), table.start_ns[rows]), selected)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Window:
+class Window(Record, frozen=True, kw_only=True, eq=False):
     """What a report speaks of, in all its parts: the steps at ``selected``; where there is none, all of the file.
 
     ``times``, ``stem``: all steps of the trace, and what they are called. ``activity``: the device events launched in
@@ -365,8 +362,7 @@ class Window:
                 yield Excluded(why=why, events=int(mask.sum()), time_us=time_us)
 
 
-@dataclass(frozen=True, kw_only=True, eq=False)
-class Attribution:
+class Attribution(Record, frozen=True, kw_only=True, eq=False, dict=True):
     """``activity``: the window's events with what their ops say of them, ``everything``: so those of the whole file.
 
     ``event_category``: of each event of ``activity`` the category of the row that it is counted in. ``exchanges``: by

@@ -25,7 +25,7 @@ from tracelens.analysis.verdict.summary import Finding, FixesTogether, Notice, P
 from tracelens.extensions import Extension, TimeLimitError, overlay, time_limit
 from tracelens.trace.narrow_columns import Column
 from tracelens.trace.table import DEVICE_KINDS
-from tracelens.types.records import dataclass
+from tracelens.types.records import Record
 from tracelens.types.units import NS_PER_US
 
 if TYPE_CHECKING:
@@ -42,8 +42,7 @@ _FAIR_SHARE = 0.5
 HOST, DEVICE, _NEARLY = "host", "device", 0.02
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Spared:
+class Spared(Record, frozen=True, kw_only=True, eq=False):
     """What goes when a claim does.
 
     ``events``: of the device events (by position in the window's) that become shorter, ``share`` of each. ``spans``: of
@@ -59,8 +58,7 @@ class Spared:
     sooner_ns: Ints
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Limit:
+class Limit(Record, frozen=True, kw_only=True):
     """A replayed step, per step in us: as recorded, with what goes, then also without any device event's time
     (``host_us``) or without the host's (``device_us``, None where the host alone limits it).
     """
@@ -282,8 +280,7 @@ _HELD = 0.15
 _TOGETHER = 3
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Found:
+class Found(Record, frozen=True, kw_only=True):
     """At most ten findings, what the first of them bring together, what holds much time and brings nothing, and the
     rules that failed.
     """
@@ -294,8 +291,7 @@ class Found:
     failures: tuple[RuleFailure, ...] = ()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Gain:
+class _Gain(Record, frozen=True, kw_only=True):
     """What a claim brings (ns): for sure, and as it says."""
 
     low: float
@@ -307,8 +303,7 @@ class _Gain:
         return (self.low + self.gain) / 2
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Ranked:
+class _Ranked(Record, frozen=True, kw_only=True):
     """A candidate with what is left of its claim, and what that gains: None where nothing says."""
 
     rule: Rule
@@ -322,8 +317,7 @@ class _Ranked:
         return self.gain is None, -self.gain.rank if self.gain else 0.0, self.rule.kind, self.candidate.why
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Ranking:
+class _Ranking(Record, frozen=True, kw_only=True):
     ranked: list[_Ranked]
     without_gain: list[_Ranked]
     failures: tuple[RuleFailure, ...]

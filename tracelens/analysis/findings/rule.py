@@ -26,7 +26,7 @@ from tracelens.perf_models.base import PerfModel, WorkColumns
 from tracelens.perf_models.gemm import GEMM
 from tracelens.registry import Claim, mark
 from tracelens.trace.table import Kind
-from tracelens.types.records import dataclass
+from tracelens.types.records import Record
 from tracelens.types.units import NS_PER_US
 
 if TYPE_CHECKING:
@@ -40,8 +40,7 @@ if TYPE_CHECKING:
 Floats = npt.NDArray[np.float64]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Claimed:
+class Claimed(Record, frozen=True, kw_only=True, eq=False):
     """Parts of the window and how much of each (ns) can go: at least ``low``, by estimate ``gain``, at most ``high``.
 
     ``part`` numbers the parts of ``WindowTime``, each once: device events, then idle time. ``spares_launches``: the
@@ -69,8 +68,7 @@ class Claimed:
 _COLUMNS = ("part", "low_ns", "gain_ns", "high_ns")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Candidate:
+class Candidate(Record, frozen=True, kw_only=True, eq=False):
     """Something that may become a finding. ``why`` is the sentence, ``figures`` its numbers.
 
     ``computed`` says how the gain was computed. ``row``: table row of an op (or launch) that shows where it is; None
@@ -360,8 +358,7 @@ def candidate_of_calls(
 F = TypeVar("F", bound=Callable[..., Any])
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Advice:
+class Advice(Record, frozen=True, kw_only=True):
     """What a rule says of its findings, for the report and for its section of docs/findings.md.
 
     ``sees``, ``costs`` (why it costs time) and ``wrong_when`` (when the remedy brings nothing) are whole sentences;
@@ -378,8 +375,7 @@ class Advice:
     is_general: bool = False
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Rule:
+class Rule(Record, frozen=True, kw_only=True):
     """``kind`` is the id of its findings; where one id has several rules, with the cause or bound behind a colon."""
 
     kind: str
@@ -398,8 +394,7 @@ class Rule:
         return self.kind.partition(":")[0]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RuleFailure:
+class RuleFailure(Record, frozen=True, kw_only=True):
     """A rule that raised, ran too long or claimed what is not there: it has no findings, the report goes on."""
 
     kind: str

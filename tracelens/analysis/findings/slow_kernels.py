@@ -17,7 +17,7 @@ from tracelens.analysis.intervals import Ints
 from tracelens.analysis.reading.catalog import COMMUNICATION
 from tracelens.analysis.verdict.summary import Said, counted, duration, percent, shortened, size
 from tracelens.trace.table import Kind
-from tracelens.types.records import dataclass
+from tracelens.types.records import Record
 from tracelens.types.signature import OpSignature
 from tracelens.types.units import NS_PER_US
 
@@ -37,8 +37,7 @@ _TOGETHER = 1.05
 _MOST, _MOST_ROWS = 10, 50
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class _Alike:
+class _Alike(Record, frozen=True, kw_only=True, eq=False):
     """Calls of one op that differ at most in their number of rows: ``sizes`` different ones.
 
     ``bound``: by which roof; ``at``: rows of ``Observed.rows``, the one with most to gain first; times are of all calls

@@ -21,7 +21,7 @@ from tracelens.backends.collective_times import Collectives
 from tracelens.perf_models import Collective
 from tracelens.perf_models.base import WorkColumns
 from tracelens.trace.table import Kind, TraceTable
-from tracelens.types.records import dataclass
+from tracelens.types.records import Record
 from tracelens.types.units import NS_PER_US
 
 if TYPE_CHECKING:
@@ -181,8 +181,7 @@ def exposed_communication(seen: Observed) -> Iterator[Candidate]:
     )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Reason:
+class _Reason(Record, frozen=True, kw_only=True):
     """Why communication takes as long as it does, and what to do about it instead of what the rule says."""
 
     text: str

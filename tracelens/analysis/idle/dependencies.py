@@ -29,7 +29,7 @@ from tracelens.analysis.idle.idle_time import CAUSES, IdleTime
 from tracelens.analysis.intervals import Bools, Covered, Ints, Spans, idle_within, intersections
 from tracelens.trace.table import DEVICE_KINDS, Kind, RowColumn, TraceTable
 from tracelens.trace.tree import OpTree
-from tracelens.types.records import dataclass
+from tracelens.types.records import Record
 from tracelens.types.units import NS_PER_US
 
 if TYPE_CHECKING:
@@ -420,8 +420,7 @@ HOST_TIE = 20
 MAX_SEGMENTS = 300
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class CriticalPath:
+class CriticalPath(Record, frozen=True, kw_only=True, eq=False):
     """The path's segments in order of time; times in ns on the trace's clock.
 
     ``window_ns``: the step's time, of which the path is a part. ``kind`` indexes ``KINDS``. ``row``: table row of the

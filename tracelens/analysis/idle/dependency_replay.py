@@ -51,7 +51,7 @@ from tracelens.errors import UsageError
 from tracelens.files.compiled import address, library
 from tracelens.trace.table import Kind, RowColumn, TraceTable
 from tracelens.trace.tree import OpTree
-from tracelens.types.records import dataclass
+from tracelens.types.records import Record
 
 Floats = npt.NDArray[np.float64]
 
@@ -62,8 +62,7 @@ NONE = np.iinfo(np.int64).min
 _NEAR = 1e-3
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class DependencyPaths:
+class DependencyPaths(Record, frozen=True, kw_only=True, eq=False):
     """Dependencies between ``nodes`` numbered points in time: the target comes ``length`` (ns) after the source, or
     later."""
 
@@ -73,8 +72,7 @@ class DependencyPaths:
     length: Ints
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Ways:
+class Ways(Record, frozen=True, kw_only=True, eq=False):
     """Dependencies from a node of one round to one of the next, ``length`` (ns) later."""
 
     source: Ints
@@ -169,8 +167,7 @@ _CENTURIES_NS = 2.0**62
 _IN_NO_GRAPH = (DATA_LOADING, COMMUNICATION_ON_HOST, REQUESTS)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class NewTimes:
+class NewTimes(Record, frozen=True, kw_only=True, eq=False):
     """When everything happens, in ns: ``start`` of each device event, ``done`` when its stream is done with all so far
     (both by position in ``DependencyReplay.device``), and ``reached`` each anchor of a thread."""
 
@@ -179,8 +176,7 @@ class NewTimes:
     reached: Ints
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Changes:
+class Changes(Record, frozen=True, kw_only=True, eq=False):
     """What is different. ``length``: of each device event, in ns; ``removed``: those that are not there any more.
 
     ``host``: what the host's own time is multiplied with; ``without``: spans of threads (lane, start, end) that fall
@@ -470,8 +466,7 @@ MOST_EVENTS = 5_000
 MOST_OF_FILE = 20_000
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class _Divided:
+class _Divided(Record, frozen=True, kw_only=True, eq=False):
     """Of the dependencies with this ``source``: those within a round (``inner``, with their ends), those from one round
     to the next (``across``), and all ways from one to the next: from node ``last`` to ``first``.
     """

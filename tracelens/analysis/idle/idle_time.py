@@ -21,7 +21,7 @@ from tracelens.analysis.intervals import Bools, Ints, Spans, idle_within, inters
 from tracelens.trace.narrow_columns import Column, narrowed
 from tracelens.trace.table import Kind, RowColumn, TraceTable
 from tracelens.trace.tree import OpTree
-from tracelens.types.records import dataclass
+from tracelens.types.records import Record
 from tracelens.types.units import NS_PER_US
 
 if TYPE_CHECKING:
@@ -36,8 +36,7 @@ _WAITS_FOR_EVENT = re.compile(r"^(?:cuda|hip|cu)StreamWaitEvent")
 _WAITS_FOR_VALUE = re.compile(r"^(?:cuda|hip|cu)Stream(?:WaitValue|BatchMemOp)")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Queue:
+class Queue(Record, frozen=True, kw_only=True, eq=False):
     """Columns over all device ``events`` of a file, times in ns.
 
     ``lane``: which of the file's streams each ran on. ``launch``: row of the launch, -1 where it is not known.
@@ -156,8 +155,7 @@ _NOT_KNOWN = np.iinfo(np.int64).min
 _BLOCK = 1 << 14
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class IdleGaps:
+class IdleGaps(Record, frozen=True, kw_only=True, eq=False):
     """The gaps of a window in order of time.
 
     ``cause`` indexes ``CAUSES``: the one with the largest share of the gap, ``share`` its ns. ``empty_until``: till
@@ -227,8 +225,7 @@ class IdleGaps:
         )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class IdleParts:
+class IdleParts(Record, frozen=True, kw_only=True, eq=False):
     """Parts of gaps in order of time, each of one cause (index into ``CAUSES``).
 
     What a host thread did by turns is one part for each cause; which of them came first is not kept.
@@ -326,8 +323,7 @@ class IdleTime:
         return shares
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class _Gaps:
+class _Gaps(Record, frozen=True, kw_only=True, eq=False):
     """``after``, ``before``: positions of the device events round the gap, -1 without one. ``launch``: row of the call
     that the device waited for, -1 where it is not known. ``device_cause``: why the device waited once it had been made.
     """
@@ -341,7 +337,7 @@ class _Gaps:
     device_cause: npt.NDArray[np.int8]
 
     def part(self, at: slice | Ints) -> _Gaps:
-        return _Gaps(**{key: getattr(self, key)[at] for key in self.__slots__})
+        return _Gaps(**{key: getattr(self, key)[at] for key in self.__struct_fields__})
 
 
 def _gaps(table: TraceTable, queued: Queue, activity: DeviceActivity, spans: Spans) -> _Gaps:
@@ -372,11 +368,12 @@ def _gaps(table: TraceTable, queued: Queue, activity: DeviceActivity, spans: Spa
 
 
 def _joined(parts: list[IdleParts]) -> IdleParts:
-    return IdleParts(**{key: np.concatenate([getattr(part, key) for part in parts]) for key in IdleParts.__slots__})
+    return IdleParts(
+        **{key: np.concatenate([getattr(part, key) for part in parts]) for key in IdleParts.__struct_fields__}
+    )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class _Shares:
+class _Shares(Record, frozen=True, kw_only=True, eq=False):
     """The causes of some gaps that have a share of them, gap by gap: most gaps have one. ``first``: of each gap's."""
 
     gap: Ints
@@ -467,8 +464,7 @@ Narrow: TypeAlias = Column[np.int64]
 OwnTime: TypeAlias = tuple[Nanoseconds, Narrow, Narrow]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class WindowTime:
+class WindowTime(Record, frozen=True, kw_only=True, eq=False):
     """``own_ns`` of every part: of the ``events`` device events in their order, then of the parts of ``idle``.
 
     ``own_from``, ``own_span_ns``: of each event, where its own time begins, and how long it is to where that ends.

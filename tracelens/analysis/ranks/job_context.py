@@ -14,7 +14,7 @@ from tracelens.analysis.sheets.coll_analysis import COLUMNS as _COLLECTIVES
 from tracelens.analysis.sheets.context import Frames
 from tracelens.registry import Registry
 from tracelens.schema import count, identifier, mb, number, percent, text, us
-from tracelens.types.records import dataclass
+from tracelens.types.records import Record
 
 
 @cache
@@ -93,8 +93,7 @@ EXCHANGE_BYTES = (
 )
 
 
-@dataclass(frozen=True, kw_only=True, eq=False)
-class JobContext:
+class JobContext(Record, frozen=True, kw_only=True, eq=False, dict=True):
     """The ranks of a job by number, and their communication calls on the clock of the first host."""
 
     ranks: Mapping[int, RankSummary]

@@ -17,7 +17,7 @@ import numpy as np
 
 from tracelens.analysis.intervals import Bools, Covered, Floats, Ints
 from tracelens.analysis.ranks.rank_summary import POINT_TO_POINT, CommunicationCall, RankSummary
-from tracelens.types.records import dataclass
+from tracelens.types.records import Record
 
 #: Whose recorded element counts are equal on all ranks, so that they tell calls apart.
 _EVEN = frozenset({"all_reduce", "all_gather", "reduce_scatter", "broadcast", "reduce", "all_to_all"})
@@ -34,8 +34,7 @@ _MOST_PAIRS = 4_000_000
 _ALONE = np.iinfo(np.int64).min
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CommunicationChannel:
+class CommunicationChannel(Record, frozen=True, kw_only=True):
     """What is matched in order: a process group, a pair of ranks, an expert-parallel group, or just a stream.
 
     Without a recorded group (``has_group``) order alone is not believed: calls must end together as well.
@@ -50,8 +49,7 @@ class CommunicationChannel:
     has_group: bool
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class JobCalls:
+class JobCalls(Record, frozen=True, kw_only=True, eq=False):
     """All calls of all ranks in one set of columns, rank by rank, by start.
 
     ``rank`` is a position in ``ranks``; ``message`` indexes ``messages``; ``instance`` says which calls belong together
@@ -272,8 +270,7 @@ def _by_ends(start_a: Ints, end_a: Ints, start_b: Ints, end_b: Ints) -> Ints:
     return place
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Instances:
+class Instances(Record, frozen=True, kw_only=True, eq=False):
     """Columns over the matched collectives, in ns: of the calls that were found, ``present`` of them.
 
     ``latest_start`` ends the waiting. ``shortest``: the least duration over ranks, which is that of the rank that did
@@ -385,8 +382,7 @@ def own_cost_ns(calls: JobCalls, found: Instances, waited: Ints) -> Ints:
     return cost
 
 
-@dataclass(frozen=True, slots=True)
-class _Charge:
+class _Charge(Record, frozen=True):
     """A rank that came ``at`` this time cost the ``ranks`` of a collective so much."""
 
     at: int
@@ -433,8 +429,7 @@ _OUTLIER_SIGMAS = 5.0
 _LEAST_POINTS = 2
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class HostClock:
+class HostClock(Record, frozen=True, kw_only=True):
     """One host's clock against the reference host's: what it shows ahead, at ``at_ns`` of its own time.
 
     ``residual_us``: robust spread of the end differences after the correction, None for the reference and for a host
@@ -456,8 +451,7 @@ class HostClock:
         return times - np.rint(ahead).astype(np.int64)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Clocks:
+class Clocks(Record, frozen=True, kw_only=True):
     """Every host's clock. ``residual_us``: the worst of them, 0 on one host, None when a host could not be placed.
 
     ``how``: what says which ranks share a host.

@@ -18,15 +18,14 @@ from tracelens.analysis.ranks.rank_summary import RankSummary
 from tracelens.analysis.verdict.summary import Notice
 from tracelens.errors import NothingToAnalyzeError
 from tracelens.files.executors import PROCESSES, open_executor
-from tracelens.types.records import dataclass
+from tracelens.types.records import Record
 from tracelens.types.units import NS_PER_US
 
 if TYPE_CHECKING:
     import pandas as pd
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class RanksAnalysis:
+class RanksAnalysis(Record, frozen=True, kw_only=True, eq=False):
     """Frames by sheet name, and what they stand on. ``calls`` are on the clock of the first host."""
 
     name: str

@@ -20,7 +20,7 @@ from tracelens.extensions import load_extension
 from tracelens.files.executors import outcomes
 from tracelens.trace.provenance import merged_ranks
 from tracelens.trace.reading.bytestream import TRACE_ENDINGS
-from tracelens.types.records import dataclass
+from tracelens.types.records import Record
 
 _DIGITS = re.compile(r"(\d+)")
 # TP-0-DP-1-PP-0-EP-0 (SGLang), dp0_pp1_tp0_dcp0_ep0 (vLLM): the outermost degree first.
@@ -28,8 +28,7 @@ _DEGREES = ("pp", "dp", "pcp", "ep", "cp", "tp", "dcp")
 _COORDINATE = re.compile(rf"(?<![a-z])({'|'.join(_DEGREES)})[-_]?(\d+)(?!\d)", re.IGNORECASE)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class NumberedRanks:
+class NumberedRanks(Record, frozen=True, kw_only=True):
     """Summaries by rank, and what has to be said about how they came by it.
 
     ``left_out``: (file, why) of traces whose rank another file already is. ``missing``: ranks of the job without a
@@ -157,8 +156,7 @@ def _natural(path: Path) -> list[tuple[int, str]]:
 RankProgress = Callable[[int, int], None]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RankOptions:
+class RankOptions(Record, frozen=True, kw_only=True):
     """What the caller chose. ``extensions``: names or paths, because workers load them themselves.
 
     ``ep_size`` and ``ranks_per_node``: consecutive ranks of an expert-parallel group and of a host, where the traces
@@ -171,8 +169,7 @@ class RankOptions:
     ranks_per_node: int | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class ReadRanks:
+class ReadRanks(Record, frozen=True, kw_only=True, eq=False):
     """Summaries by rank and the files they are of; ``failed``: (file, why) of those that gave none."""
 
     numbered: NumberedRanks

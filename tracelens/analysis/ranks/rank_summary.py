@@ -42,7 +42,7 @@ from tracelens.perf_models.collective import Collective, EPComm
 from tracelens.trace.table import Kind, ProcessGroup, TraceTable
 from tracelens.trace.tree import OpTree
 from tracelens.types.dtypes import DType
-from tracelens.types.records import dataclass
+from tracelens.types.records import Record
 from tracelens.types.signature import OpSignature
 
 #: Words of calls in which every rank may send something else to every other.
@@ -64,8 +64,7 @@ _NCCL_WORD = re.compile(r"nccl(?:Dev)?Kernel_([A-Za-z]+)")
 _SPELLED = {"sendrecv": SEND_RECV, "allreduce": "all_reduce", "crossdevicereduce": "all_reduce"}
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CommunicationCall:
+class CommunicationCall(Record, frozen=True, kw_only=True):
     """One distinct communication call of a rank. None is *not recorded*.
 
     ``word``: the plain name (``all_reduce``; of a token exchange's kernel ``dispatch``, ``combine``, ``notify``);
@@ -90,8 +89,7 @@ class CommunicationCall:
     stream: int = -1
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ExchangeOp:
+class ExchangeOp(Record, frozen=True, kw_only=True):
     """One distinct op that exchanges tokens, as its perf model and its layer say.
 
     ``tokens``: the rows that it was given. ``rows``: those that it exchanges, copies and those for the own rank
@@ -320,8 +318,7 @@ def _int(value: object) -> int | None:
 _HOST_KEYS = ("host_name", "hostname", "hostName")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class RankSummary:
+class RankSummary(Record, frozen=True, kw_only=True, eq=False):
     """One trace, reduced. Times are whole ns: ``baseTimeNanoseconds`` plus the file's own, not yet clock-corrected.
 
     Call columns, by start: ``start``, ``end``, ``message`` (into ``messages``), ``step`` (its number, -1 outside),
@@ -365,7 +362,7 @@ class RankSummary:
     @property
     def nbytes(self) -> int:
         """Bytes of the columns."""
-        columns = (getattr(self, name) for name in self.__slots__)
+        columns = (getattr(self, name) for name in self.__struct_fields__)
         return sum(column.nbytes for column in columns if isinstance(column, np.ndarray))
 
 

@@ -19,7 +19,7 @@ from tracelens.analysis.ranks.rank_summary import NOTIFY, ExchangeOp
 from tracelens.analysis.sheets import sheet_row
 from tracelens.analysis.sheets.shared_columns import CALLS, NAME
 from tracelens.schema import LAST, column_set, count, identifier, number, percent, sheet, text, us
-from tracelens.types.records import dataclass
+from tracelens.types.records import Record
 from tracelens.types.units import BYTES_PER_MB, NS_PER_US, TERA_PER_S_IN_PER_US
 
 RANKS_COLUMNS = column_set(
@@ -296,8 +296,7 @@ def rank_exchanges_frame(job: JobContext) -> pd.DataFrame:
     return pd.DataFrame([_record(job, kernels, number) for number in by_time.tolist()])
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class _ExchangeKernels:
+class _ExchangeKernels(Record, frozen=True, kw_only=True, eq=False):
     """Kernels of token exchanges, call by call: those of call ``i`` are ``rows[first[i]:first[i + 1]]``.
 
     ``moves``: which kernels move tokens. By call: ``transfer_ns`` is that of those which met all their ranks'

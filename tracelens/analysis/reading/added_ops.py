@@ -25,7 +25,7 @@ from tracelens.perf_models.inference_attention import InferenceStep
 from tracelens.perf_models.surroundings import InnerOp, OpCall
 from tracelens.trace.table import AddedRows, Kind, RowColumn, TraceTable, with_rows
 from tracelens.trace.tree import MODULE_PREFIX
-from tracelens.types.records import dataclass
+from tracelens.types.records import Record
 from tracelens.types.signature import OpSignature
 
 
@@ -140,8 +140,7 @@ def _launches_below(trace: Trace, row: int) -> list[tuple[int, str]]:
     return [(launch, kernel) for launch, kernel in named if isinstance(kernel, str)]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class KnownShapes:
+class KnownShapes(Record, frozen=True, kw_only=True):
     """``source``: the file with the shapes. ``joined``: for how many of ``kernels`` without shapes it has them."""
 
     source: str
@@ -249,8 +248,7 @@ SAME_GRAPH = 0.9
 LAUNCHING = (Kind.RUNTIME, Kind.DRIVER)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class _Captured:
+class _Captured(Record, frozen=True, kw_only=True, eq=False):
     """One capture, or one run of the same kernels before it: launches in order, each with its kernel's name."""
 
     names: tuple[str, ...]
@@ -258,16 +256,14 @@ class _Captured:
     batch: int | None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CapturedRequests:
+class CapturedRequests(Record, frozen=True, kw_only=True):
     """What the annotation around a launch says: requests of the step, and the batch that it was padded to."""
 
     requests: int | None = None
     padded: int | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Template:
+class Template(Record, frozen=True, kw_only=True, eq=False):
     """Rows of the capture to copy, outer ones first: each spans the k-th to the l-th of ``launches``."""
 
     rows: Ints
@@ -509,8 +505,7 @@ def requests_at(table: TraceTable, steps: list[tuple[int, int, object, Inference
     return CapturedRequests()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class GraphLinks:
+class GraphLinks(Record, frozen=True, kw_only=True):
     """What became of the kernels that graph launches replayed. Times in ns; ``reasons``: (why, kernels), most first."""
 
     capture: str

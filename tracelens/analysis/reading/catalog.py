@@ -21,7 +21,7 @@ from tracelens.perf_models.surroundings import InnerOp, OpCall
 from tracelens.perf_models.triton_kernels import BACKEND, TRITON, compiled_kernel
 from tracelens.registry import Claim, Registry
 from tracelens.types.dtypes import DType
-from tracelens.types.records import dataclass
+from tracelens.types.records import Record
 from tracelens.types.signature import OpSignature
 
 Made = TypeVar("Made")
@@ -42,8 +42,7 @@ NO_MODEL = "no perf model"
 _RAISED, _BY_REPLACED = "binding at ", "which has the model that the extension replaced"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Reading:
+class Reading(Record, frozen=True, kw_only=True):
     """What is known of one distinct op call. ``note`` says why there is no model.
 
     ``computed_in``: what its kernels' names say that its products run in; None where they are silent. ``of_rest``: the
@@ -87,8 +86,7 @@ class Reading:
         return None if label is None else f"{self.model.engine}_{label}"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ExtensionFailure:
+class ExtensionFailure(Record, frozen=True, kw_only=True):
     """An extension's binding that raised on one op call: that costs the ``loss`` of it, and the report goes on."""
 
     name: str

@@ -31,7 +31,7 @@ from tracelens.perf_models.inference_attention import (
     LayerWindow,
 )
 from tracelens.trace.table import Kind, RowColumn, TraceTable
-from tracelens.types.records import dataclass
+from tracelens.types.records import Record
 from tracelens.types.units import NS_PER_S, NS_PER_US
 
 if TYPE_CHECKING:
@@ -49,8 +49,7 @@ _ENGINES = {"step[": "SGLang", "prefill[": "ATOM", "decode[": "ATOM", "execute_"
 PREFILL, DECODE, MIXED = "prefill", "decode", "mixed"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class InferenceSteps:
+class InferenceSteps(Record, frozen=True, kw_only=True, eq=False):
     """The engine steps of a trace in order of time, numbered from 0, and what the annotation of each says.
 
     ``engine``: its name, by how annotations begin; empty where that is not known.

@@ -28,7 +28,7 @@ from tracelens.perf_models.collective import COMBINE, DISPATCH, Collective, EPCo
 from tracelens.predict.network.deepep import DEFAULT_SMS, Exchanges, distinct
 from tracelens.trace.table import Kind, ProcessGroup, RowColumn, TraceTable
 from tracelens.trace.tree import OpTree
-from tracelens.types.records import dataclass
+from tracelens.types.records import Record
 from tracelens.types.signature import OpSignature, parse_literal
 
 if TYPE_CHECKING:
@@ -235,8 +235,7 @@ SPLIT_SIZES, TOKEN_COUNTS = "split sizes", "token counts"
 OF_MODEL = "its perf model"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RemoteShare:
+class RemoteShare(Record, frozen=True, kw_only=True):
     """``share`` of the ``wire_bytes`` leaves the rank; ``source``: what was recorded, or what was assumed."""
 
     share: float
@@ -337,8 +336,7 @@ BY_MODEL = "bytes as its perf model counts them"
 PADDED = "recorded: padded rows, or one per token and expert"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Routed:
+class Routed(Record, frozen=True, kw_only=True):
     """Means over calls: ``own`` tokens of the rank, ``rows`` of them with copies, ``sorted_rows`` one per expert."""
 
     own: float | None
@@ -488,8 +486,7 @@ NO_SIZE = "its tokens were not recorded (an FP8 pair), and no combine of the sam
 _PHASES: dict[str | None, Literal["dispatch", "combine"]] = {DISPATCH: "dispatch", COMBINE: "combine"}
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ExpertExchange:
+class ExpertExchange(Record, frozen=True, kw_only=True):
     """One distinct exchange op: the bytes of all its rows, which share leaves the rank, and where both come from.
 
     ``deepep_us``: the time that DeepEP's kernels are estimated to take on this device's standard node; None where no
@@ -503,8 +500,7 @@ class ExpertExchange:
     deepep_us: float | None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ExpertGroup:
+class ExpertGroup(Record, frozen=True, kw_only=True):
     """What is known of the expert-parallel group: this rank, the group's ranks, how many they are."""
 
     rank: int | None

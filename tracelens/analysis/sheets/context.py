@@ -26,7 +26,7 @@ from tracelens.analysis.step_rectangles import StepIdle, step_idle
 from tracelens.files.memory_limit import end_stage
 from tracelens.registry import Registry
 from tracelens.trace.table import RowColumn
-from tracelens.types.records import dataclass
+from tracelens.types.records import Record
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -78,8 +78,7 @@ def plain_strings() -> AbstractContextManager[None]:
     return pd.option_context("mode.string_storage", "python")
 
 
-@dataclass(frozen=True, kw_only=True, eq=False)
-class HostContext:
+class HostContext(Record, frozen=True, kw_only=True, eq=False, dict=True):
     """A recording, its steps, and which of them the sheets are of (``selected``, none: the file): all there is without
     device work.
     """
@@ -108,8 +107,7 @@ class HostContext:
         self.__dict__.pop("frames", None)
 
 
-@dataclass(frozen=True, kw_only=True, eq=False)
-class SheetContext(HostContext):
+class SheetContext(HostContext, frozen=True, kw_only=True, eq=False, dict=True):
     """The analyzed window of a recording, its device time attributed to ops, and every call priced."""
 
     window: Window

@@ -30,7 +30,7 @@ from tracelens.analysis.sheets.shared_columns import DURATIONS
 from tracelens.schema import column_set, count, identifier, percent, sheet, text, us
 from tracelens.trace.table import XLA_PROGRAMS, Kind, RowColumn, TraceTable, has_host_time
 from tracelens.trace.tree import MODULE_PREFIX, OpTree
-from tracelens.types.records import dataclass
+from tracelens.types.records import Record
 from tracelens.types.units import NS_PER_US
 
 if TYPE_CHECKING:
@@ -76,8 +76,7 @@ def module_time_frame(context: SheetContext) -> pd.DataFrame | None:
     return modules(table, tree, activity, phases, stem, context.in_scope)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class ModulePaths:
+class ModulePaths(Record, frozen=True, kw_only=True, eq=False):
     """``scopes``: the modules (or annotated ranges) of a trace; ``path``: of each its path of ``classes``.
 
     ``of_launch``: the path in which each launch lies, 0 for none.

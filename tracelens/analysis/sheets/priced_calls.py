@@ -43,7 +43,7 @@ from tracelens.hardware import HardwareSpec
 from tracelens.perf_models.reduce import Reduce
 from tracelens.schema import PARAMETER_PREFIX, SPREAD, TOTALED, column_set, flag
 from tracelens.trace.table import RowColumn, TraceTable, has_host_time
-from tracelens.types.records import dataclass
+from tracelens.types.records import Record
 from tracelens.types.signature import recorded_text
 from tracelens.types.units import BYTES_PER_MB, FLOPS_PER_GFLOP, NS_PER_US, TERA_PER_S_IN_PER_US
 
@@ -587,8 +587,7 @@ def _as_lists(value: Any) -> Any:
     return [_as_lists(each) for each in value] if isinstance(value, tuple) else value
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class PricedCalls:
+class PricedCalls(Record, frozen=True, kw_only=True, eq=False):
     """Every distinct call beside its work and its estimates.
 
     ``launchers``: by launching op; ``modelled``: every event in exactly one row, but for the ``unlinked`` ones, which

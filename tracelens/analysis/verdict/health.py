@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import field
 from typing import TYPE_CHECKING
 
+import msgspec
 import numpy as np
 
 from tracelens.analysis.attribution.activity import device_activity
@@ -23,7 +23,7 @@ from tracelens.trace.links import LinkedBy
 from tracelens.trace.provenance import no_shapes, no_stacks, steps_advice
 from tracelens.trace.table import DEVICE_KINDS, Kind, RowColumn, TraceTable
 from tracelens.trace.tree import OpTree
-from tracelens.types.records import dataclass
+from tracelens.types.records import Record
 
 if TYPE_CHECKING:
     from tracelens.analysis.loaded_trace import Trace
@@ -38,16 +38,14 @@ _UNOPENED_GRAPHS = Unanswered(
 )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RoutingField:
+class RoutingField(Record, frozen=True, kw_only=True):
     """Something that would say how tokens travel between ranks. ``found`` says where it is; empty: not recorded."""
 
     name: str
     found: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Health:
+class Health(Record, frozen=True, kw_only=True):
     """Counts are events; ``unlinked_time`` is a share of device events' summed duration.
 
     ``categories``: (category as recorded, complete events), most first. ``linked``: (how, device events) for each way
@@ -83,7 +81,7 @@ class Health:
     routing: tuple[RoutingField, ...]
     damage: tuple[str, ...] = ()
     violations: tuple[str, ...] = ()
-    coverage: Coverage | None = field(default=None)
+    coverage: Coverage | None = msgspec.field(default=None)
     lacks: tuple[Unanswered, ...] = ()
 
 

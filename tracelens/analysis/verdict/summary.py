@@ -9,9 +9,10 @@ analysis, are one line each, and hold no date, no folder and no host name: the s
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import field
 
-from tracelens.types.records import dataclass
+import msgspec
+
+from tracelens.types.records import Record
 from tracelens.types.units import counted as counted
 from tracelens.types.units import duration as duration
 from tracelens.types.units import percent as percent
@@ -30,8 +31,7 @@ IN_INCOMPLETE_STEPS = "in steps that were not recorded whole"
 IN_OTHER_STEPS = "in steps that were not asked for"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class InputSummary:
+class InputSummary(Record, frozen=True, kw_only=True):
     """What was read. ``file`` is a name without its folder; ``window`` and ``left_out`` say which part was analyzed."""
 
     file: str
@@ -43,8 +43,7 @@ class InputSummary:
     torch_version: str | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Excluded:
+class Excluded(Record, frozen=True, kw_only=True):
     """Device events of the file that a report does not speak of: ``why``, how many, their summed durations."""
 
     why: str
@@ -52,8 +51,7 @@ class Excluded:
     time_us: float
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Scope:
+class Scope(Record, frozen=True, kw_only=True):
     """What a report speaks of in all its parts: ``steps``, the complete ones, ``count`` of those called ``named`` with
     the numbers ``numbers``; or ``file``, all of it.
 
@@ -70,8 +68,7 @@ class Scope:
     excluded: tuple[Excluded, ...] = ()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SummaryFigure:
+class SummaryFigure(Record, frozen=True, kw_only=True):
     """One figure of the device and where it comes from: ``("bf16 matrix peak", 1307.4, "TFLOPS/s", "data sheet")``."""
 
     what: str
@@ -84,8 +81,7 @@ class SummaryFigure:
 NOT_NEEDED = "not needed"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DeviceSummary:
+class DeviceSummary(Record, frozen=True, kw_only=True):
     """The device that estimates are for. ``id`` is its file stem, None when none was recognized.
 
     ``label`` is what to call it in print (without a spec: what the trace recorded). ``recorded``: the device of the
@@ -114,8 +110,7 @@ class DeviceSummary:
         return self.id or (NOT_NEEDED if self.matched_by == NOT_NEEDED else "no spec")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Coverage:
+class Coverage(Record, frozen=True, kw_only=True):
     """Shares of the summed duration of device events; ``shapes`` and ``stacks``: whether the trace recorded them.
 
     ``perf_model``: of known FLOPs or bytes; ``flops``: of known FLOPs, none included.
@@ -130,8 +125,7 @@ class Coverage:
     stacks: bool = False
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Busy:
+class Busy(Record, frozen=True, kw_only=True):
     """Shares of the window: compute + exposed_comm + memcpy + idle = 1. ``total_us`` is the window's length.
 
     ``idle_causes``: (cause, share of the window), the largest first; together ``idle``.
@@ -150,8 +144,7 @@ class Busy:
         return self.compute + self.exposed_comm + self.memcpy
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Steps:
+class Steps(Record, frozen=True, kw_only=True):
     """The complete steps that were analyzed; what is said per step is the mean of them.
 
     ``name``: what was taken for a step (``ProfilerStep``, ``decode iterations of SGLang``). ``time_us``: the mean step,
@@ -186,8 +179,7 @@ COMPLETE = 0.9
 LEAST_KNOWN = 0.5
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Throughput:
+class Throughput(Record, frozen=True, kw_only=True):
     """Matrix arithmetic of known FLOPs over the time of the calls that it belongs to.
 
     ``device_share``: these calls' share of the device time; ``known_share``: that of all calls of known FLOPs, none
@@ -217,8 +209,7 @@ class Throughput:
         return f"dense peak (mostly {self.dtype})" if self.several else f"dense {self.dtype} peak"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StepUtilization:
+class StepUtilization(Record, frozen=True, kw_only=True):
     """One step's utilization, as shares of the dense peak."""
 
     step: int
@@ -227,8 +218,7 @@ class StepUtilization:
     hfu: float | None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Utilization:
+class Utilization(Record, frozen=True, kw_only=True):
     """What a model's step asks of this device, and what the device executed, as shares of what it could do.
 
     ``work``: ``training`` or ``inference``, by whether the steps have backward ops. ``model_flops`` are the model's for
@@ -256,8 +246,7 @@ class Utilization:
     steps: tuple[StepUtilization, ...] = ()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CategoryRow:
+class CategoryRow(Record, frozen=True, kw_only=True):
     """One line of the verdict's table.
 
     ``time_us`` is per step where there are steps, else over the window; ``share`` is of the window. Rates are of the
@@ -285,8 +274,7 @@ class CategoryRow:
     flops_share: float | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Said:
+class Said(Record, frozen=True, kw_only=True):
     """A number that a sentence prints, as in ``("gaps", 28, "count")``; units: count, share (of 1), us, MB, GB/s."""
 
     what: str
@@ -294,8 +282,7 @@ class Said:
     unit: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Place:
+class Place(Record, frozen=True, kw_only=True):
     """Where a finding is: shapes of the op's arguments, nn.Modules around it and the Python line that called it, as far
     as they were recorded. ``share``: what it speaks of, as a share of the step (or the window).
     """
@@ -306,16 +293,14 @@ class Place:
     share: float | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Evidence:
+class Evidence(Record, frozen=True, kw_only=True):
     """A row of a sheet that proves a finding: what stands in some of its columns."""
 
     sheet: str
     row: Mapping[str, str | float | None]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Finding:
+class Finding(Record, frozen=True, kw_only=True):
     """Something to act on; docs/findings.md has a section of each ``kind``.
 
     ``id`` is stable, ``kind`` is the id with the cause or bound where that decides what to try, ``key`` tells the
@@ -349,8 +334,7 @@ class Finding:
     limit_figures: tuple[Said, ...] = ()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FixesTogether:
+class FixesTogether(Record, frozen=True, kw_only=True):
     """The first findings with a gain, one after the other and each on top of those before, replayed.
 
     ``findings``: their keys. ``step_us``: the step (or the window) now, after the first, after the first two, ...;
@@ -362,8 +346,7 @@ class FixesTogether:
     limited_by: str | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Unseen:
+class Unseen(Record, frozen=True, kw_only=True):
     """What no finding can speak of: the ``share`` of the device time in calls of unknown work, the names of most of it,
     why the work is not known, and the command that opens it.
     """
@@ -374,8 +357,7 @@ class Unseen:
     command: str | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Notice:
+class Notice(Record, frozen=True, kw_only=True):
     """Something the reader must know before trusting a figure: damage, clipped overlaps, a failed extension."""
 
     id: str
@@ -383,16 +365,14 @@ class Notice:
     text: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Unanswered:
+class Unanswered(Record, frozen=True, kw_only=True):
     """A question that this trace cannot answer, and what was not recorded."""
 
     question: str
     because: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Summary:
+class Summary(Record, frozen=True, kw_only=True):
     """Everything a report says outside its frames. ``extensions`` are the names of those that took part.
 
     ``late_host_events``: how many host events were recorded to end after their caller, which changes no figure.
@@ -400,8 +380,8 @@ class Summary:
 
     input: InputSummary
     device: DeviceSummary
-    scope: Scope = field(default_factory=Scope)
-    coverage: Coverage = field(default_factory=Coverage)
+    scope: Scope = msgspec.field(default_factory=Scope)
+    coverage: Coverage = msgspec.field(default_factory=Coverage)
     busy: Busy | None = None
     steps: Steps | None = None
     throughput: Throughput | None = None

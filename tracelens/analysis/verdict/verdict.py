@@ -55,7 +55,7 @@ from tracelens.hardware import HardwareSpec
 from tracelens.hardware.recognition import recognize
 from tracelens.trace.provenance import no_shapes, no_stacks, steps_advice
 from tracelens.trace.table import Kind, TraceTable
-from tracelens.types.records import dataclass
+from tracelens.types.records import Record
 from tracelens.types.units import FLOPS_PER_GFLOP, NS_PER_US, TERA_PER_S_IN_PER_US
 
 if TYPE_CHECKING:
@@ -80,8 +80,7 @@ _LOOKUP = "aten::embedding"
 _Pairs = list[tuple[int, int]]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Tokens:
+class _Tokens(Record, frozen=True, kw_only=True):
     """Tokens of one step, the length of a sequence, and where both are from."""
 
     count: int

@@ -23,7 +23,7 @@ from tracelens.backends.kernels.kernel_costs import Case, Costs, KernelRates, Ke
 from tracelens.perf_models.gemm import product_flops
 from tracelens.perf_models.sdpa import attention_flops, row_elements
 from tracelens.types.dtypes import Precision
-from tracelens.types.records import dataclass
+from tracelens.types.records import Record
 
 _ROWS = 128.0
 _HEAD_GROUP = 64.0
@@ -153,8 +153,7 @@ GENERATION_MLA = KernelTable(
 )  # fmt: skip
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LatentAttentionShape:
+class LatentAttentionShape(Record, frozen=True, kw_only=True):
     """Widths of a model's latent-attention layer; ``index_heads`` 0: every key is attended to."""
 
     hidden: float

@@ -17,10 +17,11 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, ClassVar, NamedTuple, Self, TypeAlias
 
+import msgspec
 import numpy as np
 
 from tracelens.backends.base import Basis, ColumnBatch, Floats, Part, Priced, hbm_peak
@@ -30,7 +31,7 @@ from tracelens.hardware.device_figures import KernelConstants
 from tracelens.hardware.spec import FOLDER as DEVICES
 from tracelens.registry import Mark
 from tracelens.types.dtypes import DType, Precision
-from tracelens.types.records import dataclass
+from tracelens.types.records import Record
 from tracelens.types.units import GB_PER_S_IN_BYTES_PER_US, TERA_PER_S_IN_PER_US
 
 Sizes: TypeAlias = Mapping[str, Floats]
@@ -155,8 +156,7 @@ class Costs(NamedTuple):
     beneath: bool = False
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class KernelTable:
+class KernelTable(Record, frozen=True, kw_only=True):
     """How a measured table is read and priced.
 
     ``sizes`` are its columns of numbers, ``cases`` those of text beside ``framework`` and ``kernel_source`` that choose
@@ -172,7 +172,7 @@ class KernelTable:
     #: Sizes that follow from the columns by drawing loads, see ``estimation``.
     loads: tuple[str, ...] = ()
     #: Sizes that a table may leave out, and what they are then.
-    optional: Mapping[str, float] = field(default_factory=dict)
+    optional: Mapping[str, float] = msgspec.field(default_factory=dict)
     #: A column of text that stands for sizes, and those of its texts.
     described: tuple[str, Callable[[Sequence[str]], Sizes]] | None = None
     #: Cases that are other operations, for which no other stands in.
@@ -180,7 +180,7 @@ class KernelTable:
     #: Names of types that are no precision's, e.g. ``w4a16_mxfp4``.
     types: Collection[str] = ()
     #: Other names of types -> what the kernels that were measured compute in.
-    spellings: Mapping[str, str] = field(default_factory=dict)
+    spellings: Mapping[str, str] = msgspec.field(default_factory=dict)
     #: The rate that a case computes at, where no other type's kernels and no wider rate stand in for it.
     computes: Callable[[Case], str] | None = None
     #: Few shapes were measured per type and device: all are fitted together first, each near to that.

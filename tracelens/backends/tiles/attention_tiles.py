@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 import numpy as np
@@ -31,7 +31,7 @@ from tracelens.perf_models.inference_attention import InferenceAttention, Sparse
 from tracelens.perf_models.recurrent_layers import LinearAttention
 from tracelens.perf_models.sdpa import AttentionRequests
 from tracelens.types.dtypes import DType
-from tracelens.types.records import dataclass
+from tracelens.types.records import Record
 
 #: Exponentials per clock and unit: 16 on NVIDIA since Ampere; 4 SIMDs of 16 lanes at a quarter rate on CDNA.
 EXP_PER_CLOCK = 16
@@ -42,8 +42,7 @@ DQ_READ_MODIFY_WRITE_BYTES = 8
 KERNEL_START_US = 2.5
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AttentionTiling:
+class AttentionTiling(Record, frozen=True, kw_only=True):
     """Tile sizes by head dimension up to 64, up to 128, and above.
 
     ``rows`` of queries and ``keys`` per step of a work-group; ``packs``: the query heads of one key head share a

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Self
 
 import numpy as np
@@ -28,7 +28,7 @@ from tracelens.hardware.device_figures import Calibration
 from tracelens.perf_models.base import PerfModel, WorkColumns
 from tracelens.perf_models.gemm import GEMM, Product, product_flops, product_operands
 from tracelens.types.dtypes import DType, Precision
-from tracelens.types.records import dataclass
+from tracelens.types.records import Record
 
 UNLIMITED = float("inf")
 #: Elements of k that one dequantizing or quantizing pass of a row covers: 256 threads of 8.
@@ -48,8 +48,7 @@ _SCALE_BLOCK, _MX_BLOCK = 128, 32
 MXFP8_LONGER = 7.161 / 6.812
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class GemmTiling:
+class GemmTiling(Record, frozen=True, kw_only=True):
     """What a library chooses from: (rows, columns, most rows of A for which it is offered), parts of k."""
 
     tiles: tuple[tuple[int, int, float], ...]

@@ -33,7 +33,7 @@ from tracelens.errors import InputError, TracelensError, UsageError
 from tracelens.files.executors import IsolatedProcesses
 from tracelens.files.memory_limit import limited
 from tracelens.trace.reading.bytestream import TRACE_ENDINGS
-from tracelens.types.records import dataclass
+from tracelens.types.records import Record
 
 if TYPE_CHECKING:
     from tracelens.report.result import Report
@@ -47,8 +47,7 @@ _LONGEST_PATH = 1000
 _FILE_ENDINGS = (*TRACE_ENDINGS, ".toml")
 
 
-@dataclass(frozen=True, slots=True)
-class Roots:
+class Roots(Record, frozen=True):
     """Resolved folders; paths are given relative to any of them."""
 
     folders: tuple[Path, ...]
@@ -351,8 +350,7 @@ def _finite(value: Any) -> Any:
 _FILE = "answer.json"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Tool:
+class Tool(Record, frozen=True, kw_only=True):
     """``verb``: whose options it takes; ``paths``: those that are paths below the roots; ``more``: its own arguments.
 
     ``only``: which of the verb's options, where not all. ``answer``: of the words of the verb's command line and its

@@ -7,11 +7,12 @@ from __future__ import annotations
 import fnmatch
 import math
 import tomllib
-from dataclasses import field, replace
+from dataclasses import replace
 from functools import cache, cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import msgspec
 import numpy as np
 import numpy.typing as npt
 
@@ -34,7 +35,7 @@ from tracelens.perf_models.kernels import ComputeType
 from tracelens.trace.table import Kind, RowColumn, TraceTable
 from tracelens.trace.tree import MODULE_PREFIX, OpTree
 from tracelens.types.dtypes import DType
-from tracelens.types.records import dataclass
+from tracelens.types.records import Record
 from tracelens.types.units import NS_PER_US
 
 if TYPE_CHECKING:
@@ -43,8 +44,7 @@ if TYPE_CHECKING:
     from tracelens.analysis.loaded_trace import Trace
 
 
-@dataclass(frozen=True, kw_only=True, eq=False)
-class Subject:
+class Subject(Record, frozen=True, kw_only=True, eq=False, dict=True):
     """``window.activity`` are all device events of the file, in file order; columns per event are in that order.
 
     What is different is so in all steps; figures are of those that the window has selected.
@@ -235,8 +235,7 @@ Z90 = 1.645
 LEAST, LIKELY, MOST = range(3)
 
 
-@dataclass(slots=True, kw_only=True, eq=False)
-class ChangePlan:
+class ChangePlan(Record, frozen=False, kw_only=True, eq=False):
     """Changes put one on top of the other.
 
     ``factor``: what the duration of each device event is multiplied with; ``sigma``: the standard deviation of that
@@ -265,10 +264,10 @@ class ChangePlan:
     sooner: Ints
     host: float = 1.0
     replayed: ReplayedGain | None = None
-    claims: list[tuple[Claimed, Floats]] = field(default_factory=list)
+    claims: list[tuple[Claimed, Floats]] = msgspec.field(default_factory=list)
     gaps: tuple[int, int, int] | None = None
-    saved: list[tuple[int, int, int]] = field(default_factory=list)
-    notes: list[str] = field(default_factory=list)
+    saved: list[tuple[int, int, int]] = msgspec.field(default_factory=list)
+    notes: list[str] = msgspec.field(default_factory=list)
 
     @classmethod
     def of(cls, subject: Subject) -> ChangePlan:
@@ -433,8 +432,7 @@ def price(plan: ChangePlan) -> None:
         _without_estimate(plan, ~known & ~subject.activity.communication, old_device, new_system.device)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Estimates:
+class _Estimates(Record, frozen=True, kw_only=True):
     """Of readings, in us, as they are and are to be, NaN where unknown; who made both, and new over old bytes."""
 
     old_us: Floats

@@ -6,10 +6,11 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, field, fields, replace
+from dataclasses import asdict, fields, replace
 from os import PathLike
 from typing import Any
 
+import msgspec
 import numpy as np
 import numpy.typing as npt
 
@@ -29,7 +30,7 @@ from tracelens.option_fields import made, takes
 from tracelens.trace.narrow_columns import Column
 from tracelens.trace.rewriting import microseconds, rewrite
 from tracelens.trace.table import Kind, RowColumn, TraceTable
-from tracelens.types.records import dataclass
+from tracelens.types.records import Record
 from tracelens.types.units import NS_PER_US
 
 
@@ -125,8 +126,7 @@ def removed_rows(replay: DependencyReplay, changes: Changes, gone: RowColumn, ro
     return removed
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StepFigures:
+class StepFigures(Record, frozen=True, kw_only=True):
     """Times in us per step, the mean of the complete ones; of the whole window without steps.
 
     ``compute_us``, ``communication_us``, ``copies_us`` and ``idle_us`` add up to ``step_us``; communication and copies
@@ -138,8 +138,8 @@ class StepFigures:
     communication_us: float
     copies_us: float
     idle_us: float
-    idle: Mapping[str, float] = field(default_factory=dict)
-    bound_by: Mapping[str, float] = field(default_factory=dict)
+    idle: Mapping[str, float] = msgspec.field(default_factory=dict)
+    bound_by: Mapping[str, float] = msgspec.field(default_factory=dict)
 
 
 def step_figures(subject: Subject, trace: Trace) -> StepFigures:
@@ -196,8 +196,7 @@ HEAD_START = "the head start of the recording is used up"
 SCHEMA = "tracelens.whatif/1"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class OpChange:
+class OpChange(Record, frozen=True, kw_only=True):
     """Calls of one op and category in a step: kernel time in us before and after, with the bounds of 90 %."""
 
     name: str
@@ -213,8 +212,7 @@ class OpChange:
         return self.after_us - self.before_us
 
 
-@dataclass(frozen=True, kw_only=True, eq=False)
-class WhatIf:
+class WhatIf(Record, frozen=True, kw_only=True, eq=False):
     """``low_us`` to ``high_us``: where the step would lie in 90 of 100 cases, by what estimates are off by on measured
     kernels; the same figure where nothing was estimated. ``explained``: the share of the recorded time that the
     dependencies give without the delays that were kept."""

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from tracelens.option_fields import above_zero, option, positive
-from tracelens.types.records import dataclass
 
 
 def times(text: str) -> float:

@@ -17,7 +17,7 @@ from tracelens.predict.calibration.device import Floats, Mask, mean_error, quote
 from tracelens.predict.calibration.fitting import Bounds, Fit, fitted, logarithmic
 from tracelens.predict.estimation.communication import SIZES, collective_groups, plain_word, system_name
 from tracelens.predict.network.topology import Tier, Topology
-from tracelens.types.records import dataclass
+from tracelens.types.records import Record
 from tracelens.types.units import BYTES_PER_MB
 
 if TYPE_CHECKING:
@@ -34,8 +34,7 @@ _RATE_FACTORS = (1.0, 0.8, 0.64, 0.5, 0.4, 0.3, 0.2)
 _EVALUATIONS = 150
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ClusterOutcome:
+class ClusterOutcome(Record, frozen=True, kw_only=True):
     """``before`` and ``after`` are mean errors in percent, ``unseen`` that on node counts that were not fitted.
 
     ``constants`` by their place in a cluster file, e.g. ``network.protocol.ll.hop_us``; ``open`` are those that the

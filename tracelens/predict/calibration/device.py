@@ -15,7 +15,7 @@ import numpy.typing as npt
 from tracelens.hardware import HardwareSpec
 from tracelens.hardware.device_figures import CONSTANTS, Calibration
 from tracelens.predict.calibration.fitting import Bounds, Fit, fitted, undetermined
-from tracelens.types.records import dataclass
+from tracelens.types.records import Record
 
 Floats = npt.NDArray[np.float64]
 Mask = npt.NDArray[np.bool_]
@@ -70,16 +70,14 @@ _HOPPER_FP8_EXPERTS = {
 }  # fmt: skip
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class MeasuredPart:
+class MeasuredPart(Record, frozen=True, kw_only=True, eq=False):
     """Measured calls of one kind: ``price(device, rows)`` gives their estimates in us, None where there are none."""
 
     rows: int
     price: Callable[[HardwareSpec, Mask], Floats | None]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Measured:
+class Measured(Record, frozen=True, kw_only=True, eq=False):
     """Measured calls of one family and precision: times in us, and the shape group of each.
 
     ``use`` marks the rows to fit on; the others only count in errors.
@@ -112,8 +110,7 @@ class Measured:
         return np.array([zlib.crc32(name.encode()) % 2 for name in self.groups.tolist()])
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FitOutcome:
+class FitOutcome(Record, frozen=True, kw_only=True):
     """What a fit gave. Errors are means of |estimate / measured - 1| in percent, None where there is none.
 
     ``before`` is with the device's own constants, ``after`` with ``calibration``, ``unseen`` that of each half of the

@@ -19,14 +19,13 @@ from tracelens.predict.serving.deployment import Deployment, Engine
 from tracelens.predict.serving.metrics import per_request
 from tracelens.predict.serving.requests import MeasuredRequests, Requests, read_requests
 from tracelens.predict.serving.simulation import Options, simulate
-from tracelens.types.records import dataclass
+from tracelens.types.records import Record
 
 #: Rounds of the coordinate search, each over every constant.
 _ROUNDS = 4
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Errors:
+class Errors(Record, frozen=True, kw_only=True):
     """Simulated over measured, minus one, in percent. ``*_mean`` and ``e2e_p50`` compare the figures of the whole part,
     with their sign; ``*_median`` is the median absolute error of a request.
     """

@@ -15,7 +15,7 @@ import numpy.typing as npt
 
 from tracelens.backends.base import Floats
 from tracelens.backends.kernels.kernel_costs import Costs, KernelRates, combined_us, missed_us
-from tracelens.types.records import dataclass
+from tracelens.types.records import Record
 
 FloatArray = npt.NDArray[np.float64]
 _LONGEST_STEP = 0.7
@@ -28,8 +28,7 @@ _SHRINK = 2.5
 Bounds = tuple[float, float, float]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Fit:
+class Fit(Record, frozen=True, kw_only=True):
     """Constants, the mean error with them, and those that the data do not determine.
 
     ``undetermined``: a change by 10 % moves the mean error by less than 0.02 %, or the constant sits on its bound.
@@ -40,8 +39,7 @@ class Fit:
     undetermined: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Descent:
+class Descent(Record, frozen=True, kw_only=True):
     """How `gauss_newton` goes: an error below ``noise`` weighs no less, since times are not measured to better.
 
     ``step``: over which slopes are taken; it ends when a round gains less than ``tolerance`` of the error.
@@ -227,8 +225,7 @@ _STARTS = (1.2, 2.5)
 _INERTIA, _LAUNCH_INERTIA = 0.004, 0.0004
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class MeasuredCalls:
+class MeasuredCalls(Record, frozen=True, kw_only=True, eq=False):
     """Measured calls: their costs at the data sheet's rates, the least that they can take, and their times in us.
 
     ``rates`` may hold a value per call, where they are of several devices.

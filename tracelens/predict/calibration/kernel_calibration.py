@@ -28,7 +28,7 @@ from tracelens.predict.calibration.device import LEAST_GROUPS, FitOutcome, quote
 from tracelens.predict.calibration.fitting import MeasuredCalls, fitted_fresh, fitted_norm
 from tracelens.predict.calibration.measurements import of_device as rows_of_device
 from tracelens.predict.estimation.table_kinds import batches, kernel_size_faults
-from tracelens.types.records import dataclass
+from tracelens.types.records import Record
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -52,8 +52,7 @@ _POOLED_INERTIA, _CASE_INERTIA = 1.0, 6.0
 _OWN_ROWS = 70
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class OnDevice:
+class OnDevice(Record, frozen=True, kw_only=True, eq=False):
     """A kernel's measured calls on one device, and the shape group of each."""
 
     device: HardwareSpec
@@ -62,8 +61,7 @@ class OnDevice:
     groups: np.ndarray[Any, np.dtype[np.str_]]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class KernelFit:
+class KernelFit(Record, frozen=True, kw_only=True, eq=False):
     """One kernel on all devices that ran it. ``known``: constants that few rows stay near to, instead of their own."""
 
     on: tuple[OnDevice, ...]

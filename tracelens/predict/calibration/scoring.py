@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from tracelens.errors import InputError
 from tracelens.files.data_table import FIRST_ROW, Number, is_blank, read_table
-from tracelens.types.records import dataclass
+from tracelens.types.records import Record
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -31,8 +31,7 @@ _ABOVE_0 = Number(least=1e-12)
 _DRAWS = 1000
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Score:
+class Score(Record, frozen=True, kw_only=True):
     """Errors are |predicted / measured - 1|; ``signed`` is the median with its sign. ``median_low`` to ``median_high``:
     where the median is in nine of ten draws of families. ``inside``: share of measured values between the bounds that
     the file states, None where it states none. ``missing``: rows without a prediction.
@@ -49,8 +48,7 @@ class Score:
     inside: float | None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ScoreColumns:
+class ScoreColumns(Record, frozen=True, kw_only=True):
     """Names of a file's columns; ``low`` and ``high`` empty: it has no intervals. ``area`` empty: one for all."""
 
     measured: str
@@ -99,8 +97,7 @@ def score_file(path: Path, *, family: str | None = None) -> tuple[Score, ...]:
     return tuple(points.score(name, np.array(places)) for name, places in (first, *sorted(others)))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Points:
+class _Points(Record, frozen=True, kw_only=True):
     measured: npt.NDArray[np.float64]
     predicted: npt.NDArray[np.float64]
     low: npt.NDArray[np.float64]

@@ -25,7 +25,7 @@ from tracelens.predict.network.algorithms import bound_us
 from tracelens.predict.network.deepep import DEFAULT_SMS, DeepEP, Exchanges, Phase
 from tracelens.predict.network.deepep import bound_us as exchange_bound_us
 from tracelens.predict.network.topology import Group, Topology
-from tracelens.types.records import dataclass
+from tracelens.types.records import Record
 from tracelens.types.units import GB_PER_S_IN_BYTES_PER_US
 
 if TYPE_CHECKING:
@@ -45,8 +45,7 @@ _SMS = Number(least=1, most=1e4, blank=float(DEFAULT_SMS))
 _PHASES: tuple[Phase, ...] = ("dispatch", "combine")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CommunicationEstimate:
+class CommunicationEstimate(Record, frozen=True, kw_only=True):
     """One collective or exchange on one system: time and least time in us, rate in GB/s, and how it is done.
 
     ``gb_s`` is bus bandwidth (size/time, times 2(n-1)/n for an all-reduce, (n-1)/n for other exchanges); DeepEP: all
@@ -84,8 +83,7 @@ def collective_answer(
     )  # fmt: skip
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TokenExchange:
+class TokenExchange(Record, frozen=True, kw_only=True):
     """Tokens that each rank of an expert-parallel group dispatches and combines; ``hidden``: elements of a token."""
 
     tokens: int

@@ -36,7 +36,7 @@ from tracelens.predict.estimation.table_kinds import (
     with_sizes,
 )
 from tracelens.types.dtypes import DType, Precision
-from tracelens.types.records import dataclass
+from tracelens.types.records import Record
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -59,8 +59,7 @@ _COMMUNICATION: Mapping[str, Callable[..., pd.DataFrame]] = {
 }
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Asked:
+class Asked(Record, frozen=True, kw_only=True):
     """On what, by whom and as whose kernels rows are estimated."""
 
     device: HardwareSpec | str | None = None
@@ -285,8 +284,7 @@ def precision_of(dtype: str) -> Precision | None:
     return found or (None if kind is None else _OF_RATE.get(kind.rate or ""))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class OperationEstimate:
+class OperationEstimate(Record, frozen=True, kw_only=True):
     """One operation on one device.
 
     ``measured_as`` names the device and types whose measurements the estimate rests on, ``error_percent`` is the mean

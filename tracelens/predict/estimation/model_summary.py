@@ -12,7 +12,7 @@ from tracelens.predict.workload.batch_ops import vision_ops
 from tracelens.predict.workload.blocks import block_types
 from tracelens.predict.workload.model_shape import PARTS, base_letter
 from tracelens.predict.workload.ranks import InferenceRank
-from tracelens.types.records import dataclass
+from tracelens.types.records import Record
 
 #: Parts of a forward pass, in this order.
 _PARTS = (
@@ -23,8 +23,7 @@ _MLP = ("mlp", "router", "experts", "shared_experts")
 _MIXERS = ("attention", "attention_projections", "indexer", "linear_attention", "mamba", "convolution")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ModelSummary:
+class ModelSummary(Record, frozen=True, kw_only=True):
     """``parameters_total`` has the vision tower's, and not those that predict further tokens; ``parameters_active``:
     of the language model, without the experts that a token is not sent to.
 

@@ -6,9 +6,10 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import field, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+import msgspec
 import numpy as np
 
 from tracelens.backends.base import ColumnBatch, Floats, System
@@ -20,7 +21,7 @@ from tracelens.errors import UsageError
 from tracelens.files.data_table import COUNT, LARGEST, SIZE, Number, faults, is_blank, numbers, shown, text_codes, texts
 from tracelens.predict.workload.expert_placement import eplb
 from tracelens.predict.workload.token_routing import expert_loads
-from tracelens.types.records import dataclass
+from tracelens.types.records import Record
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -88,8 +89,7 @@ _UNGATED_HIDDEN = 2688
 _OF_LAYERS = ("framework", "version", "kernel_source", "latency", "latency_ms")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TableKind:
+class TableKind(Record, frozen=True, kw_only=True):
     """How a table of one kind is read: its columns, the one that names the type, and rows to a column batch.
 
     ``optional``: columns that may be absent; ``apart``: those of text in which the rows of one batch are alike.
@@ -98,7 +98,7 @@ class TableKind:
     needed: tuple[str, ...]
     dtype: str
     columns: Callable[[pd.DataFrame, str], ColumnBatch]
-    optional: Mapping[str, Number] = field(default_factory=dict)
+    optional: Mapping[str, Number] = msgspec.field(default_factory=dict)
     apart: tuple[str, ...] = ()
 
 

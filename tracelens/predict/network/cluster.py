@@ -9,15 +9,16 @@ import dataclasses
 import functools
 import os
 from collections.abc import Mapping
-from dataclasses import field
 from pathlib import Path
 from typing import cast, get_args
+
+import msgspec
 
 from tracelens.errors import UsageError
 from tracelens.files.documents import FigureTable, normalized
 from tracelens.predict.network.algorithms import of_library
 from tracelens.predict.network.topology import PIPELINE_CHUNK_BYTES, Protocol, Rates, Shape, Tier, TierLink, Topology
-from tracelens.types.records import dataclass
+from tracelens.types.records import Record
 from tracelens.types.units import BYTES_PER_MB
 
 FOLDER = Path(__file__).resolve().parent / "clusters"
@@ -26,8 +27,7 @@ LIBRARIES = Path(__file__).resolve().parent / "libraries"
 _PROTOCOLS = ("ll", "ll128", "simple")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Overheads:
+class Overheads(Record, frozen=True, kw_only=True):
     """What a library's messages cost over one tier of links besides their bytes."""
 
     protocols: tuple[Protocol, ...] = ()
@@ -36,8 +36,7 @@ class Overheads:
     in_switch_us: float = 0.0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Library:
+class Library(Record, frozen=True, kw_only=True):
     """A communication library: which algorithms it chooses from, and its overheads inside and between nodes."""
 
     name: str
@@ -55,8 +54,7 @@ class Library:
         return _read_library(path)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Cluster:
+class Cluster(Record, frozen=True, kw_only=True):
     """Nodes of ``ranks_per_node`` ranks with ``cards`` network cards each, any number of them unless ``nodes`` says.
 
     ``device`` is the name of a device file. ``is_standard``: the device without a cluster means one of these nodes.
@@ -79,7 +77,7 @@ class Cluster:
     ranks_per_node: int
     shape: Shape
     adds_in_switch: bool = False
-    node_rates: Mapping[str, float] = field(default_factory=dict)
+    node_rates: Mapping[str, float] = msgspec.field(default_factory=dict)
     node_overheads: Overheads
     cards: int
     network_rates: Rates
@@ -87,7 +85,7 @@ class Cluster:
     nodes: int | None = None
     chunk_bytes: float = PIPELINE_CHUNK_BYTES
     error_percent: float | None = None
-    sources: Mapping[str, str] = field(default_factory=dict)
+    sources: Mapping[str, str] = msgspec.field(default_factory=dict)
 
     def __hash__(self) -> int:
         return hash((self.name, self.label))

@@ -17,7 +17,7 @@ import numpy.typing as npt
 
 from tracelens.errors import UsageError
 from tracelens.files.documents import FigureTable
-from tracelens.types.records import dataclass
+from tracelens.types.records import Record
 from tracelens.types.units import GB_PER_S_IN_BYTES_PER_US, NS_PER_US
 
 Values: TypeAlias = float | npt.NDArray[np.float64]
@@ -30,8 +30,7 @@ DEFAULT_SMS = 20
 FILL_TOKENS = 256
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class NormalConstants:
+class NormalConstants(Record, frozen=True, kw_only=True):
     """What the normal kernels cost in one phase. Shares are of the peak rates of the node's link and of a network card.
 
     ``floor_us`` + ``floor_us_per_khidden`` per 1024 of hidden: an exchange of no tokens. Of one SM's time a token takes
@@ -61,8 +60,7 @@ class NormalConstants:
     error_percent: float | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LowLatencyConstants:
+class LowLatencyConstants(Record, frozen=True, kw_only=True):
     """What the low-latency kernels cost in one phase. Shares are of the peak rates of link and network card.
 
     ``floor_us`` + ``expert_ns`` per expert: an exchange of no tokens; between nodes ``nodes_us`` + ``step_us`` per
@@ -82,8 +80,7 @@ class LowLatencyConstants:
     error_percent: float | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Fabric:
+class Fabric(Record, frozen=True, kw_only=True):
     """The rates that an exchange runs over, GB/s, one direction: a rank's link within its node, its network card.
 
     ``library``: whose kernels (``deepep.toml``, ``uccl.toml``).
@@ -96,8 +93,7 @@ class Fabric:
     library: str = "deepep"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Exchanges:
+class Exchanges(Record, frozen=True, kw_only=True, eq=False):
     """Dispatches or combines as numbers or arrays: ``tokens`` of every rank, and what the router chooses from.
 
     Groups fill ``nodes`` whole nodes. ``sms`` counts for the normal kernels only. ``element_bytes``: of one
@@ -142,8 +138,7 @@ class Exchanges:
         return distinct(self.nodes * ranks_per_node, self.experts, self.topk)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DeepEP:
+class DeepEP(Record, frozen=True, kw_only=True):
     """The constants of both kinds of kernels by phase."""
 
     normal: Mapping[Phase, NormalConstants]

@@ -19,13 +19,12 @@ from numpy.typing import NDArray
 from tracelens.errors import UsageError
 from tracelens.files.compiled import address, library
 from tracelens.predict.network.traffic import Floats, Traffic
-from tracelens.types.records import dataclass
+from tracelens.types.records import Record
 
 _SOURCE, _LAYOUT = Path(__file__).with_name("packets.c"), 1
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MeshRules:
+class MeshRules(Record, frozen=True, kw_only=True):
     """The links of a full mesh and how packets are put on them. Times ms, rates bytes per ms.
 
     ``links`` half-duplex links join each pair of ranks. A link carries ``link_bytes_per_ms`` bytes in a round; between
@@ -86,8 +85,7 @@ class MeshRules:
         return np.maximum(np.maximum(prepare, transfer), (prepare + transfer) / self.overlap)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PacketTimes:
+class PacketTimes(Record, frozen=True, kw_only=True):
     """What a packet simulation found. ``moved_bytes`` leaves local traffic out."""
 
     time_ms: float
@@ -127,8 +125,7 @@ def simulate(traffic: Traffic, rules: MeshRules) -> PacketTimes:
     )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class EvenLoad:
+class EvenLoad(Record, frozen=True, kw_only=True):
     """The closed form for a load that is the same between all ranks: ``rounds`` of ``round_ms`` (docs/routing.md).
 
     ``is_exact``: packets fill a link, links divide a pair's load, no NIC limit binds, nothing overlaps; else the rounds
@@ -216,8 +213,7 @@ def _by_pair(mesh: _Mesh, values: Any, shown: Callable[[Any], Any]) -> dict[int,
     return {source: dict(sorted(found[source].items())) for source in sorted(found)}
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Round:
+class _Round(Record, frozen=True, kw_only=True):
     """One round of the whole mesh: its slowest link's time, its packets, and what each pair moved.
 
     ``used`` bytes and ``count`` packets of each link: ``[2, links, pairs]``.

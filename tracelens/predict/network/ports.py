@@ -7,7 +7,8 @@ forwards it over the node's links (as DeepEP's normal kernels do).
 
 from __future__ import annotations
 
-from dataclasses import field, replace
+import dataclasses
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,7 +16,7 @@ from numpy.typing import NDArray
 from tracelens.errors import UsageError
 from tracelens.predict.network.topology import Topology
 from tracelens.predict.network.traffic import Copies, Floats, Traffic, filled_nodes
-from tracelens.types.records import dataclass
+from tracelens.types.records import Record
 from tracelens.types.units import GB_PER_S_IN_BYTES_PER_US
 
 #: More would not fit in memory: 2 GB hold about this many.
@@ -24,8 +25,7 @@ MOST_PACKETS = 20_000_000
 _KINDS = ("network send", "network receive", "link send", "link receive")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Ports:
+class Ports(Record, frozen=True, kw_only=True):
     """The ports of a cluster. Rates GB/s in one direction, of one rank's link and of one network card; times us.
 
     ``ranks_per_card`` neighbouring ranks share a card. A turn sends at most ``packets_per_turn`` packets of at most
@@ -77,8 +77,7 @@ class Ports:
         )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Exchange:
+class Exchange(Record, frozen=True, kw_only=True):
     """Bytes by the way they take, each [rank, rank].
 
     ``inside``: source to destination in one node. ``network``: across nodes, from the sending to the receiving card's
@@ -153,7 +152,7 @@ class PortTimes:
     hottest_kind: str
     hottest_index: int
     hottest_us: float
-    busy_us: dict[str, Floats] = field(repr=False)
+    busy_us: dict[str, Floats] = dataclasses.field(repr=False)
 
 
 def bottleneck(exchange: Exchange, ports: Ports) -> PortTimes:

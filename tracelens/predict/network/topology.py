@@ -10,12 +10,11 @@ import numpy as np
 import numpy.typing as npt
 
 from tracelens.errors import UsageError
-from tracelens.types.records import dataclass
+from tracelens.types.records import Record
 from tracelens.types.units import GB_PER_S_IN_BYTES_PER_US
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Group:
+class Group(Record, frozen=True, kw_only=True):
     """``ranks`` ranks, ``stride`` apart in the numbering that fills one node after the other.
 
     With tensor-parallel ranks innermost, an expert- or data-parallel group has stride TP, so that of a node with 8
@@ -46,8 +45,7 @@ Shape: TypeAlias = Literal["switch", "mesh"]
 PIPELINE_CHUNK_BYTES = 4 * 1024 * 1024
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Protocol:
+class Protocol(Record, frozen=True, kw_only=True):
     """How a library sends over the links of one tier: the trade of latency against rate.
 
     ``base_us`` is paid once, at the outermost tier a collective crosses; ``hop_us`` for each step of a ring over the
@@ -62,8 +60,7 @@ class Protocol:
     rate_share: float
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Rates:
+class Rates(Record, frozen=True, kw_only=True):
     """GB/s in one direction: of one rank (within a node) or of one network card (between nodes).
 
     ``peak_gb_s`` is the data sheet's. The others are what collectives reach, as bus bandwidth of large messages; None
@@ -90,8 +87,7 @@ class Rates:
         return known.get(word) or self.all_gather_gb_s or self.peak_gb_s
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TierLink:
+class TierLink(Record, frozen=True, kw_only=True):
     """The links of one tier: their rates, the protocols over them, and overheads of an all-to-all.
 
     ``peer_us`` is added for each peer that an all-to-all sends to over this tier, ``sync_us`` once; 0 where unknown:
@@ -112,8 +108,7 @@ class TierLink:
         raise UsageError.unknown("protocol", name, [protocol.name for protocol in self.protocols])
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Tier:
+class Tier(Record, frozen=True, kw_only=True):
     """Domains of ``ranks`` consecutive ranks that ``link`` joins; None: any number of ranks.
 
     ``shape`` of the innermost tier: on a ``"switch"`` a rank sends at its whole rate to any other; in a ``"mesh"``
@@ -127,8 +122,7 @@ class Tier:
     cards: int = 1
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Crossing:
+class Crossing(Record, frozen=True, kw_only=True):
     """What a group finds at one tier.
 
     ``tier`` counts from the innermost, 0. A domain of the tier below (tier 0: a rank) holds ``members`` of the group,
@@ -158,8 +152,7 @@ class Crossing:
         return self.domain_bytes_per_us(protocol) / self.members
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Topology:
+class Topology(Record, frozen=True, kw_only=True):
     """Tiers of links, innermost first: the ranks of a node, then nodes.
 
     ``algorithms`` are what the cluster's library chooses from when nobody names one (``"all_reduce/tree"`` ...).

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from tracelens.errors import UsageError
 from tracelens.types.dtypes import DType
-from tracelens.types.records import dataclass
+from tracelens.types.records import Record
 
 Ints = NDArray[np.integer[Any]]
 Floats = NDArray[np.float64]
@@ -18,8 +18,7 @@ Floats = NDArray[np.float64]
 _BLOCK = 16384
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Payload:
+class Payload(Record, frozen=True, kw_only=True):
     """What travels for one copy of one token: ``hidden`` elements, their scales, and ``metadata_bytes``.
 
     copy_bytes = hidden * width + scale_bytes * hidden / scale_block + metadata_bytes; without ``scale_block`` there are
@@ -39,8 +38,7 @@ class Payload:
         return self.hidden * self.dtype.width_bytes + scales + self.metadata_bytes
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Copies:
+class Copies(Record, frozen=True, kw_only=True):
     """How many copies of tokens each source rank makes, under the three ways of making them.
 
     per_expert[src, dst]: one copy per chosen expert; per_rank[src, dst]: one per distinct rank; per_node[src, node]:
@@ -128,8 +126,7 @@ class Copies:
         )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Traffic:
+class Traffic(Record, frozen=True, kw_only=True):
     """``wire_bytes[src, dst]``; the diagonal is what stays on its rank, and no link carries it."""
 
     wire_bytes: NDArray[Any]

@@ -7,9 +7,10 @@ from __future__ import annotations
 import itertools
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import field, replace
+from dataclasses import replace
 from typing import Any, NamedTuple, TypeAlias
 
+import msgspec
 import numpy as np
 
 from tracelens.perf_models import Collective, EPComm
@@ -18,7 +19,7 @@ from tracelens.predict.projection.schedules import Kind
 from tracelens.predict.workload.parallel_config import ParallelConfig
 from tracelens.predict.workload.rank_ops import RankLayer, RankOp, is_repeated
 from tracelens.predict.workload.ranks import WHOLE_GATHER
-from tracelens.types.records import dataclass
+from tracelens.types.records import Record
 
 #: Time in us by what it is spent on.
 Parts: TypeAlias = dict[str, float]
@@ -39,8 +40,7 @@ class Kernel(NamedTuple):
     again: bool = False
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Block:
+class Block(Record, frozen=True, kw_only=True):
     """Kernels, their times from the block's start in microseconds.
 
     ``parts`` adds up to ``time_us``: computing, and of communication what stays exposed. ``lead_us``: the most that any
@@ -69,8 +69,7 @@ class Block:
 EMPTY = Block(time_us=0.0, parts={}, kernels=(), lead_us=float("-inf"))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Builder:
+class Builder(Record, frozen=True, kw_only=True):
     """Makes blocks of operations that take ``price(op)``, launched every ``host_us``."""
 
     parallel: ParallelConfig
@@ -192,8 +191,7 @@ class Placed(NamedTuple):
     time_us: float
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class OverlappedTransfers:
+class OverlappedTransfers(Record, frozen=True, kw_only=True):
     """Transfers on a stream of their own, one after the other, and when they are issued.
 
     ``first`` at ``first_us`` from the pass's start (negative: before it), ``with_block[i]`` when block i starts,
@@ -204,15 +202,14 @@ class OverlappedTransfers:
     part: str
     first: Sequence[Transfer] = ()
     first_us: float = 0.0
-    with_block: Mapping[int, Sequence[Transfer]] = field(default_factory=dict)
+    with_block: Mapping[int, Sequence[Transfer]] = msgspec.field(default_factory=dict)
     last: Sequence[Transfer] = ()
-    needed: Mapping[int, tuple[str, int]] = field(default_factory=dict)
+    needed: Mapping[int, tuple[str, int]] = msgspec.field(default_factory=dict)
     busy_us: float = float("-inf")
     waits: bool = False
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Pass:
+class Pass(Record, frozen=True, kw_only=True):
     """Times in microseconds from the pass's start; ``parts`` adds up to ``time_us``.
 
     ``host_us``: the least time from the host's start, ``launch_us`` what it spends. ``beside_us``: the end of the last

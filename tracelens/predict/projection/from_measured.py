@@ -20,7 +20,7 @@ from tracelens.predict.projection.overheads import PLAIN
 from tracelens.predict.projection.step import Projection, project
 from tracelens.predict.workload.model_config import ModelConfig
 from tracelens.predict.workload.parallel_config import ParallelConfig
-from tracelens.types.records import dataclass
+from tracelens.types.records import Record
 from tracelens.types.units import US_PER_S
 
 if TYPE_CHECKING:
@@ -31,8 +31,7 @@ if TYPE_CHECKING:
 MEASURED_PART = "measured, not explained"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Anchor:
+class Anchor(Record, frozen=True, kw_only=True):
     """``factor``: measured over projected time of the step called ``name``. UsageError unless it is above 0."""
 
     factor: float
@@ -79,8 +78,7 @@ TRACED_PART = "as traced, unexplained"
 _GAPLESS = replace(PLAIN, host_us_per_op=0.0)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FromTrace:
+class FromTrace(Record, frozen=True, kw_only=True):
     """A projection from a measured step. ``sources``: of each part of the step, the shares of its operations' time that
     were measured themselves, have a measured efficiency, and are modeled.
     """

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import math
 from collections import Counter, defaultdict
 from collections.abc import Callable, Sequence
-from dataclasses import field, replace
+from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
 from tracelens.backends.base import Backend, System
@@ -35,14 +36,13 @@ from tracelens.predict.workload.model_config import ModelConfig
 from tracelens.predict.workload.parallel_config import ParallelConfig
 from tracelens.predict.workload.rank_ops import ENDS, RankLayer, RankOp
 from tracelens.types.dtypes import DType
-from tracelens.types.records import dataclass
+from tracelens.types.records import Record
 from tracelens.types.units import NS_PER_US
 
 T = TypeVar("T")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Chunk:
+class Chunk(Record, frozen=True, kw_only=True):
     """What one rank holds of one part of the model: layers in order, between the ends that belong to them."""
 
     names: tuple[str, ...]
@@ -52,8 +52,7 @@ class Chunk:
         return Counter(name for name in self.names if name not in ENDS)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Finish:
+class Finish(Record, frozen=True, kw_only=True):
     """A rank's part of the step after its last micro-batch, times in us from the step's start.
 
     Gradients are reduced until ``reduced_us``, then come the gradients' norm, its sum over all ranks at ``summed_us``,
@@ -66,8 +65,7 @@ class Finish:
     ops: tuple[tuple[RankOp, float], ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Run:
+class Run(Record, frozen=True, kw_only=True):
     """A step that ran. ``pass_at(rank, position)`` is what a rank ran as the task at that position of its order."""
 
     tasks: Sequence[Sequence[Task]]
@@ -125,7 +123,7 @@ class Job:
     backend: Backend
     software: Software
     options: ProjectionOptions = NO_OPTIONS
-    _made: dict[tuple[Any, ...], Any] = field(default_factory=dict, repr=False, compare=False)
+    _made: dict[tuple[Any, ...], Any] = dataclasses.field(default_factory=dict, repr=False, compare=False)
 
     def run(self) -> Run:
         """UsageError for what the schedule cannot do, and for an operation that nobody prices."""

@@ -16,7 +16,7 @@ from tracelens.predict.workload import rank_ops
 from tracelens.predict.workload.model_config import ModelConfig
 from tracelens.predict.workload.parallel_config import ParallelConfig
 from tracelens.predict.workload.rank_ops import RankLayer
-from tracelens.types.records import dataclass
+from tracelens.types.records import Record
 from tracelens.types.units import BYTES_PER_GIB
 
 #: How the name of a layer ends that computes in BF16 between narrower ones, and of one that is not recomputed among
@@ -35,8 +35,7 @@ def blocks_of(name: str) -> str:
     return name.rstrip(WIDE + KEPT)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class LayerCosts:
+class LayerCosts(Record, frozen=True, kw_only=True, eq=False):
     """The layers of ``model`` for sequences of ``sequence`` tokens, at the times of ``backend`` on ``system``."""
 
     model: ModelConfig

@@ -22,12 +22,11 @@ from tracelens.predict.workload.model_config import ModelConfig
 from tracelens.predict.workload.rank_ops import RankOp
 from tracelens.predict.workload.training_options import Attention, Graphs
 from tracelens.types.dtypes import DType
-from tracelens.types.records import dataclass
+from tracelens.types.records import Record
 from tracelens.types.units import TERA_PER_S_IN_PER_US
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Hidden:
+class Hidden(Record, frozen=True, kw_only=True):
     """Shares of FSDP's transfers that cost nothing, whatever overlaps them: published constants of some stack."""
 
     forward_gather: float
@@ -54,8 +53,7 @@ class Hidden:
         return cls(forward_gather=forward, backward_gather=backward, scatter=scatter)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Straggler:
+class Straggler(Record, frozen=True, kw_only=True):
     """A device of pipeline rank ``stage`` that computes ``factor`` times as long; everyone waits for its gradients."""
 
     factor: float
@@ -74,8 +72,7 @@ class Straggler:
         return cls(stage=int(found[1] or 0), factor=float(found[2]))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ProjectionOptions:
+class ProjectionOptions(Record, frozen=True, kw_only=True):
     """``fsdp_hidden`` None: what FSDP's overlapped transfers cost follows from the timeline."""
 
     fsdp_hidden: Hidden | None = None
@@ -93,8 +90,7 @@ SCAN = frozenset({"mamba.scan"})
 _PRODUCTS = {"bf16": DType.BF16, "fp8": DType.FP8_E4M3FN, "fp4": DType.FP4_E2M1}
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Software:
+class Software(Record, frozen=True, kw_only=True):
     """How a framework's kernels and host differ from what backends price: nine constants, the defaults not fitted.
 
     ``products``, ``attention`` and ``memory`` multiply the times of matrix products, of attention, and of everything

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import field
 from typing import NamedTuple, TypeAlias
 
+import msgspec
 import numpy as np
 
 from tracelens.errors import UsageError
 from tracelens.predict.network.algorithms import collective_us
 from tracelens.predict.network.topology import Group, Topology, Values
 from tracelens.predict.projection.schedules import Kind, Route, Task
-from tracelens.types.records import dataclass
+from tracelens.types.records import Record
 
 #: An overlapped collective takes SMs and bandwidth: computing takes so much longer while they share the device.
 #: Measured 19 % in the mean and at most 40 (arXiv 2507.03114); of 0.1, 0.2 and 0.3 the one with which families of
@@ -76,8 +76,7 @@ PerChunk: TypeAlias = Sequence[Sequence[float]]
 LateCost: TypeAlias = Callable[[float], Cost]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TaskCosts:
+class TaskCosts(Record, frozen=True, kw_only=True):
     """What tasks take.
 
     ``of`` by kind as ``[rank][chunk]``; ``late`` by (rank, position in its order) takes precedence. ``pairs`` of rank,
@@ -85,12 +84,11 @@ class TaskCosts:
     """
 
     of: Mapping[Kind, Sequence[Sequence[Cost]]]
-    late: Mapping[tuple[int, int], LateCost] = field(default_factory=dict)
+    late: Mapping[tuple[int, int], LateCost] = msgspec.field(default_factory=dict)
     pairs: Callable[[int, Task, Task], tuple[Cost, Cost] | None] | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Pipeline:
+class Pipeline(Record, frozen=True, kw_only=True):
     """What the ranks of a pipeline did. Times in microseconds from the first task's start.
 
     ``starts_us``, ``ends_us`` and ``launches_us`` (when the host began) of a rank are those of its tasks in order.

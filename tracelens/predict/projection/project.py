@@ -27,7 +27,7 @@ from tracelens.predict.workload.model_config import ModelConfig
 from tracelens.predict.workload.parallel_config import ParallelConfig
 from tracelens.predict.workload.rank_ops import RankOp
 from tracelens.predict.workload.token_routing import Skew
-from tracelens.types.records import dataclass
+from tracelens.types.records import Record
 from tracelens.types.units import BYTES_PER_GB, NS_PER_US, US_PER_S
 
 if TYPE_CHECKING:
@@ -36,8 +36,7 @@ if TYPE_CHECKING:
 _KINDS = ("tp", "cp", "ep", "fsdp", "dp", "pp")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ExpertWork:
+class ExpertWork(Record, frozen=True, kw_only=True):
     """What a rank's experts do in one layer and micro-batch: how many it has, how many rows each, which widths.
 
     ``mode`` ``"grouped"``: one launch for all, ``"sequential"``: one product per expert. ``tokens`` are the rank's own,
@@ -53,8 +52,7 @@ class ExpertWork:
     copies: float
 
 
-@dataclass(frozen=True, kw_only=True, repr=False)
-class Result:
+class Result(Record, frozen=True, kw_only=True, dict=True):
     """A projected step. Frames are made when they are asked for."""
 
     projection: Projection

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import MISSING
+from dataclasses import MISSING, dataclass
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias, get_args
 
 from tracelens import option_fields
 from tracelens.errors import UsageError
 from tracelens.option_fields import BACKENDS, comma_list, duration_in, option, positive
 from tracelens.predict.workload.training_options import PrecisionName, TrainingOptions
-from tracelens.types.records import dataclass
 from tracelens.types.units import count
 
 if TYPE_CHECKING:

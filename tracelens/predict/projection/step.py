@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import functools
 import itertools
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import field, replace
+from dataclasses import dataclass, replace
 from typing import Any, TypeAlias
 
 from tracelens.backends import origami
@@ -20,7 +21,7 @@ from tracelens.predict.projection.overheads import NO_OPTIONS, PLAIN, Projection
 from tracelens.predict.workload import memory
 from tracelens.predict.workload.model_config import ModelConfig
 from tracelens.predict.workload.parallel_config import ParallelConfig
-from tracelens.types.records import dataclass
+from tracelens.types.records import Record
 from tracelens.types.units import BYTES_PER_GB, TERA_PER_S_IN_PER_US, US_PER_S
 
 #: Share of a step's work without the gradients of weights: forward, and gradients of activations.
@@ -53,7 +54,7 @@ class Projection:
     answered_by: dict[str, int]
     notes: tuple[str, ...]
     backends: str | Backend
-    job: Job = field(repr=False, compare=False)
+    job: Job = dataclasses.field(repr=False, compare=False)
 
     @property
     def tokens_per_s_per_gpu(self) -> float:
@@ -88,8 +89,7 @@ class Projection:
         return f"stage {worst.stage} needs {needed:.1f} GB, the device has {given:.1f}"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Lever:
+class Lever(Record, frozen=True, kw_only=True):
     """A change of the configuration, and the share of the step's time that it saves; below 0: that it costs."""
 
     change: str

@@ -24,7 +24,7 @@ from tracelens.trace.writer import (
     RecordedTrace,
     write_trace,
 )
-from tracelens.types.records import dataclass
+from tracelens.types.records import Record
 from tracelens.types.signature import OpSignature
 from tracelens.types.units import NS_PER_US
 
@@ -66,8 +66,7 @@ class TimelineEvent(NamedTuple):
     task: str = ""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RankTimeline:
+class RankTimeline(Record, frozen=True, kw_only=True):
     """Everything that one pipeline rank's device does in a step, by launch."""
 
     rank: int

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, TypeAlias, get_args
 
@@ -11,7 +12,7 @@ from tracelens.files.data_table import LARGEST, shown
 from tracelens.files.documents import toml_of
 from tracelens.option_fields import integer, option
 from tracelens.types.dtypes import DType
-from tracelens.types.records import dataclass
+from tracelens.types.records import Record
 from tracelens.types.units import BYTES_PER_GB
 
 #: Copies of a token: one per node, forwarded there; one per rank; one per expert.
@@ -20,8 +21,7 @@ Dispatch: TypeAlias = Literal["hierarchical", "direct", "per-expert"]
 BYTES_PER_MS_IN_GB_S = 1e3 / BYTES_PER_GB
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Parameter:
+class Parameter(Record, frozen=True, kw_only=True):
     """``name`` is the TOML key, and the option with ``-`` for ``_``. ``original`` is the original simulator's name,
     ``production`` its value there; ``scale`` turns the original's unit into ours. ``least``: smallest allowed value.
     """

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Iterator
-from dataclasses import field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import msgspec
+import msgspec.structs
 import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
@@ -38,7 +40,7 @@ from tracelens.predict.workload.token_routing import (
 from tracelens.predict.workload.token_routing import route as draw
 from tracelens.trace.table import Kind
 from tracelens.types.dtypes import DType
-from tracelens.types.records import dataclass
+from tracelens.types.records import Record
 from tracelens.types.units import GB_PER_S_IN_BYTES_PER_US
 
 
@@ -64,8 +66,7 @@ def recorded_split(path: Path, *, ranks: int) -> NDArray[np.float64]:
     raise NothingToAnalyzeError(f"{path} recorded no all-to-all with split sizes")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Routing:
+class Routing(Record, frozen=True, kw_only=True):
     """``tokens`` of all ranks together, each sent to ``topk`` of ``experts``, and how the choice is made.
 
     ``groups`` and ``best_groups``: group-limited gating. ``capacity``: factor beyond which an expert drops. ``file``:
@@ -170,10 +171,10 @@ class RouteResult:
     """
 
     summary: dict[str, Any]
-    frames: dict[str, pd.DataFrame] = field(repr=False)
-    traffic: Traffic = field(repr=False)
-    table: RoutingTable = field(repr=False)
-    log: str | None = field(default=None, repr=False)
+    frames: dict[str, pd.DataFrame] = dataclasses.field(repr=False)
+    traffic: Traffic = dataclasses.field(repr=False)
+    table: RoutingTable = dataclasses.field(repr=False)
+    log: str | None = dataclasses.field(default=None, repr=False)
 
     def to_dict(self) -> dict[str, Any]:
         """What ``--format json`` prints."""
@@ -247,8 +248,7 @@ def payload(hidden: int, dtype: DType) -> Payload:
     return Payload(hidden=hidden, dtype=dtype, scale_block=_SCALE_BLOCK if is_scaled else None)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PortScenario:
+class PortScenario(Record, frozen=True, kw_only=True):
     """An expert-parallel exchange on switched nodes.
 
     With ``topology`` each phase also has the time of an even all-to-all of the busiest sender's bytes by the collective
@@ -279,7 +279,9 @@ class PortScenario:
         if self.drift and self.steps == 1:
             raise UsageError("--drift needs --steps")
         if self.routing.ranks < self.ports.ranks_per_node:
-            object.__setattr__(self, "ports", dataclasses.replace(self.ports, ranks_per_node=self.routing.ranks))
+            msgspec.structs.force_setattr(
+                self, "ports", dataclasses.replace(self.ports, ranks_per_node=self.routing.ranks)
+            )
 
     @property
     def phases(self) -> tuple[tuple[str, Payload], ...]:
@@ -354,8 +356,7 @@ def route_ports(scenario: PortScenario) -> RouteResult:
     return RouteResult(summary=summary, frames=frames, traffic=traffic, table=table)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Outcome:
+class _Outcome(Record, frozen=True, kw_only=True):
     copies: Copies
     phases: list[dict[str, Any]]
 
@@ -442,8 +443,7 @@ def _layer_frame(scenario: PortScenario, place: Placement) -> pd.DataFrame:
     return pd.DataFrame(rows)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MeshScenario:
+class MeshScenario(Record, frozen=True, kw_only=True):
     """The original simulator's parameters (reference: docs/routing.md), with what it declared and never used.
 
     ``unit_bytes`` travel per (token, expert); with ``hidden`` the token's vector travels too (``dtype``), and comes
@@ -451,7 +451,7 @@ class MeshScenario:
     """
 
     routing: Routing
-    rules: MeshRules = field(default_factory=MeshRules)
+    rules: MeshRules = msgspec.field(default_factory=MeshRules)
     hot_ratio: float = 0.5
     hot_weight: float = 0.8
     unit_bytes: int = 9

@@ -38,7 +38,7 @@ from tracelens.predict.serving.deployment import Deployment, Engine
 from tracelens.predict.workload import LayerOp, batch_ops
 from tracelens.predict.workload.ranks import InferenceRank
 from tracelens.types.dtypes import DType
-from tracelens.types.records import dataclass
+from tracelens.types.records import Record
 from tracelens.types.units import BYTES_PER_GIB
 
 #: New tokens, and those before them whose keys are cached.
@@ -152,8 +152,7 @@ class AttentionTimes:
 FS_PER_US = 1_000_000_000
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CollectiveSteps:
+class CollectiveSteps(Record, frozen=True, kw_only=True):
     """A collective as a sequence of equal steps, each of ``transfers`` link transfers at once. Time in fs."""
 
     name: str
@@ -257,8 +256,7 @@ _BLOCK = 32
 _EMBEDDING = "embedding"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LayerWork:
+class LayerWork(Record, frozen=True, kw_only=True):
     """``count`` equal layers in one step: each its compute on every device of the stage, then its collectives."""
 
     count: int = 1
@@ -266,8 +264,7 @@ class LayerWork:
     exchanges: tuple[CollectiveSteps, ...] = ()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StageWork:
+class StageWork(Record, frozen=True, kw_only=True):
     """One pipeline stage in one step; the hand-over to the next stage is not part of ``time_fs``."""
 
     layers: tuple[LayerWork, ...]

@@ -7,9 +7,10 @@ import datetime
 import math
 import os
 from collections.abc import Mapping
-from dataclasses import field
 from pathlib import Path
 from typing import NamedTuple
+
+import msgspec
 
 from tracelens.backends import System
 from tracelens.errors import InputError, UsageError
@@ -20,7 +21,7 @@ from tracelens.predict.network.algorithms import algorithms
 from tracelens.predict.workload import ModelConfig
 from tracelens.predict.workload.token_routing import UNIFORM, Skew
 from tracelens.types.dtypes import DType, spelled_type
-from tracelens.types.records import dataclass
+from tracelens.types.records import Record
 
 _ALL_REDUCE = "all_reduce/"
 MTP_ACCEPTANCE = 0.85
@@ -28,8 +29,7 @@ MTP_ACCEPTANCE = 0.85
 _ELEMENTS = {"nvfp4": "fp4", "mxfp4": "fp4", "mxfp8": "fp8"}
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Parallelism:
+class Parallelism(Record, frozen=True, kw_only=True):
     """How one replica's devices share the work: ``pp`` stages of ``tp`` x ``dp`` devices.
 
     ``tp`` shards heads and feed-forward layers, ``dp`` gives attention and dense layers different requests. The experts
@@ -65,8 +65,7 @@ class Parallelism:
         return self.stage_devices * self.pp
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ServingPrecision:
+class ServingPrecision(Record, frozen=True, kw_only=True):
     """Element types of weights and key-value cache; None: the model's own. Activations keep the model's type.
 
     ``linear``: attention's and dense layers' weights; ``experts``: the routed experts'. They are multiplied in that
@@ -121,8 +120,7 @@ def _check_dates(table: FigureTable, given: Mapping[str, object]) -> None:
         raise table.error("layer_gain_per_year", f"must be less, at most e^{_MOST_GAIN:g} from oldest to newest")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Engine:
+class Engine(Record, frozen=True, kw_only=True):
     """A serving engine: its limits, its memory, and what a step costs beside the device's work.
 
     ``step_us`` is the host's time per step, ``sequence_us`` per sequence that the step decodes, ``prompt_us`` per
@@ -271,8 +269,7 @@ def _toml(value: object) -> str:
     return repr(value)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Speculation:
+class Speculation(Record, frozen=True, kw_only=True):
     """Speculative decoding: ``draft_tokens`` guesses per step, each right with probability ``acceptance``.
 
     A step then yields (1 - a^(k+1)) / (1 - a) tokens on average (Leviathan et al., 2023, equation 1). ``draft`` is the
@@ -330,8 +327,7 @@ def as_served(model: ModelConfig, device: HardwareSpec) -> ModelConfig:
     return dataclasses.replace(model, dtype=taken, notes=(*model.notes, note))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Deployment:
+class Deployment(Record, frozen=True, kw_only=True):
     """A model on a system, with everything that decides how long a step takes.
 
     ``collective`` names the algorithm of all-reduces, None leaves the choice to the library's rule.
@@ -339,9 +335,9 @@ class Deployment:
 
     model: ModelConfig
     system: System
-    parallelism: Parallelism = field(default_factory=Parallelism)
-    precision: ServingPrecision = field(default_factory=ServingPrecision)
-    engine: Engine = field(default_factory=Engine)
+    parallelism: Parallelism = msgspec.field(default_factory=Parallelism)
+    precision: ServingPrecision = msgspec.field(default_factory=ServingPrecision)
+    engine: Engine = msgspec.field(default_factory=Engine)
     backend: str = BACKENDS
     collective: str | None = "ring"
     speculation: Speculation | None = None

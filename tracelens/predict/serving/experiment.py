@@ -5,9 +5,10 @@ from __future__ import annotations
 import dataclasses
 import json
 from collections.abc import Callable, Mapping
-from dataclasses import field
 from pathlib import Path
 from typing import Any
+
+import msgspec
 
 from tracelens.backends import System
 from tracelens.errors import InputError, NothingToAnalyzeError, UsageError
@@ -34,19 +35,18 @@ from tracelens.predict.serving.simulation import Options, Outcome, Simulation
 from tracelens.predict.workload import ModelConfig
 from tracelens.predict.workload.token_routing import Skew
 from tracelens.types.dtypes import DType
-from tracelens.types.records import dataclass
+from tracelens.types.records import Record
 from tracelens.types.units import duration_s
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Experiment:
+class Experiment(Record, frozen=True, kw_only=True):
     """A deployment, how it is run, and what it is asked. ``replay`` replaces ``workload`` by requests of a file.
     ``prefill``: what prefill replicas are, where they are others.
     """
 
     deployment: Deployment
-    options: Options = field(default_factory=Options)
-    workload: Workload = field(default_factory=Workload)
+    options: Options = msgspec.field(default_factory=Options)
+    workload: Workload = msgspec.field(default_factory=Workload)
     replay: Requests | None = None
     profile: Profile | None = None
     prefill: Deployment | None = None
@@ -87,8 +87,7 @@ class Experiment:
         return ServingResult(experiment=self, outcome=outcome, summary=figures, notes=notes)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
-class ServingResult:
+class ServingResult(Record, frozen=True, kw_only=True):
     """What a run gave: ``summary`` by name, frames on demand, ``notes`` a reader must know."""
 
     experiment: Experiment

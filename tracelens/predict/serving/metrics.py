@@ -18,7 +18,7 @@ from tracelens.predict.serving.costs import CollectiveSteps, StepCost
 from tracelens.predict.serving.replica_state import Step
 from tracelens.predict.serving.simulation import Outcome
 from tracelens.trace.writer import HostThread, RecordedKernel, RecordedLaunch, RecordedOp, RecordedTrace, write_trace
-from tracelens.types.records import dataclass
+from tracelens.types.records import Record
 from tracelens.types.signature import OpSignature
 from tracelens.types.units import MS_PER_S, duration_s
 
@@ -28,8 +28,7 @@ _PERCENTILES = (50, 90, 99)
 Floats = npt.NDArray[np.float64]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Objectives:
+class Objectives(Record, frozen=True, kw_only=True):
     """Limits in ms that a request must keep to count as good; None is no limit."""
 
     ttft_ms: float | None = None

@@ -28,7 +28,7 @@ from tracelens.predict.serving.costs import Chunk, DecodeLine, StageWork, StepCo
 from tracelens.predict.serving.deployment import Deployment
 from tracelens.predict.workload import ModelConfig
 from tracelens.types.dtypes import DType
-from tracelens.types.records import dataclass
+from tracelens.types.records import Record
 
 _LAYERS = Number(least=1, most=1 << 20, whole=True)
 _RANKS = Number(least=1, most=1 << 20, whole=True)
@@ -36,8 +36,7 @@ _RANKS = Number(least=1, most=1 << 20, whole=True)
 _WORK = Number(most=1e18)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AggregatedWork(PerfModel):
+class AggregatedWork(PerfModel, Record, frozen=True, kw_only=True):
     """All operations of a phase as one: their flops and bytes, added up."""
 
     category: ClassVar[str] = "aggregate"
@@ -54,8 +53,7 @@ class AggregatedWork(PerfModel):
         return self.total_bytes
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Phase:
+class Phase(Record, frozen=True, kw_only=True):
     """Work per token of one phase, per device; the last three are 0 in a profile of the three keys alone."""
 
     flops: float
@@ -71,8 +69,7 @@ class Phase:
         return replace(self, **{name: share * getattr(self, name) for name in names})
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Profile:
+class Profile(Record, frozen=True, kw_only=True):
     """``layers`` is how many layers the work is spread over at high level of detail. ``tp``: the work is that of one
     of so many tensor-parallel devices; of a file that does not say, the whole model's.
     """

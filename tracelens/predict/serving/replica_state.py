@@ -11,10 +11,10 @@ import random
 from array import array
 from collections import OrderedDict, deque
 from collections.abc import Callable, Sequence
-from dataclasses import field
 from heapq import heappop, heappush
 from typing import Any, NamedTuple, TypeAlias
 
+import msgspec
 import numpy as np
 import numpy.typing as npt
 
@@ -23,11 +23,10 @@ from tracelens.predict.serving.costs import StageWork, StepCost
 from tracelens.predict.serving.event_queue import EventQueue
 from tracelens.predict.serving.requests import Requests
 from tracelens.predict.serving.scheduling import Plan
-from tracelens.types.records import dataclass
+from tracelens.types.records import Record
 
 
-@dataclass(slots=True, kw_only=True)
-class RequestLog:
+class RequestLog(Record, frozen=False, kw_only=True):
     """One entry per request; -1 is never."""
 
     arrival: array[float]
@@ -35,7 +34,7 @@ class RequestLog:
     first: array[float]
     last: array[float]
     preempted: array[int]
-    rejected: dict[int, str] = field(default_factory=dict)
+    rejected: dict[int, str] = msgspec.field(default_factory=dict)
 
     @classmethod
     def of(cls, count: int) -> RequestLog:
@@ -45,8 +44,7 @@ class RequestLog:
         return cls(arrival=never(), scheduled=never(), first=never(), last=never(), preempted=array("q", [0]) * count)
 
 
-@dataclass(slots=True, kw_only=True)
-class StepLog:
+class StepLog(Record, frozen=False, kw_only=True):
     """Sums over the steps of one replica, and every gap between two tokens of one sequence.
 
     Gaps are runs: ``count`` steps that take ``first``, ``first + growth`` ..., each ends a gap of ``weight`` sequences.
@@ -62,10 +60,10 @@ class StepLog:
     compute_events: int = 0
     exchange_events: int = 0
     transfer_events: int = 0
-    gap_first: array[float] = field(default_factory=lambda: array("d"))
-    gap_growth: array[float] = field(default_factory=lambda: array("d"))
-    gap_count: array[int] = field(default_factory=lambda: array("q"))
-    gap_weight: array[int] = field(default_factory=lambda: array("q"))
+    gap_first: array[float] = msgspec.field(default_factory=lambda: array("d"))
+    gap_growth: array[float] = msgspec.field(default_factory=lambda: array("d"))
+    gap_count: array[int] = msgspec.field(default_factory=lambda: array("q"))
+    gap_weight: array[int] = msgspec.field(default_factory=lambda: array("q"))
     series: list[tuple[int, int, int, int, int, int]] | None = None
 
     @property

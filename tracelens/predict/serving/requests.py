@@ -9,11 +9,11 @@ import json
 import math
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import field
 from datetime import datetime
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import numpy as np
 import numpy.typing as npt
 
@@ -21,7 +21,7 @@ from tracelens.errors import InputError, UsageError
 from tracelens.files.data_table import FIRST_ROW, Number, place, read_rows
 from tracelens.files.documents import expected, json_of, text_of
 from tracelens.types import units
-from tracelens.types.records import dataclass
+from tracelens.types.records import Record
 
 FS_PER_S = 10**15
 #: Tokens of a prompt or answer: far above every model's context.
@@ -34,8 +34,7 @@ _MOST_VARIATION = 1e6
 _MOST_SPREAD = 1000
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Requests:
+class Requests(Record, frozen=True, kw_only=True, eq=False):
     """Columns, one entry per request in the order of arrival.
 
     ``arrival_fs`` is None in a closed loop: ``concurrency`` requests are in flight at any time, the next arrives when
@@ -75,8 +74,7 @@ def _mean(text: str) -> float:
         return float(units.count(text))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Lengths:
+class Lengths(Record, frozen=True, kw_only=True):
     """A distribution of token counts: ``fixed``, ``uniform``, ``lognormal``, ``zipf`` or ``empirical``.
 
     ``mean`` is the mean (of ``zipf``: the largest value); ``spread`` the half width over the mean (``uniform``), the
@@ -133,8 +131,7 @@ class Lengths:
         return [max(1, round(value)) for value in drawn.tolist()]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Arrivals:
+class Arrivals(Record, frozen=True, kw_only=True):
     """When requests come: ``poisson``, ``gamma`` (``variation`` is its coefficient of variation), ``constant`` or
     ``burst`` (groups of ``variation`` requests at once), at ``rate`` per second on average; or ``closed`` at
     ``concurrency``.
@@ -170,16 +167,15 @@ class Arrivals:
         return [round(value * FS_PER_S) for value in np.cumsum(gaps).tolist()]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Workload:
+class Workload(Record, frozen=True, kw_only=True):
     """What ``generate`` makes requests from: ``count`` of them, or as many as arrive in ``duration_s``.
 
     ``shared_tokens``: every prompt begins with one of ``shared_groups`` texts of that length.
     """
 
-    arrivals: Arrivals = field(default_factory=Arrivals)
-    input: Lengths = field(default_factory=Lengths)
-    output: Lengths = field(default_factory=Lengths)
+    arrivals: Arrivals = msgspec.field(default_factory=Arrivals)
+    input: Lengths = msgspec.field(default_factory=Lengths)
+    output: Lengths = msgspec.field(default_factory=Lengths)
     count: int | None = None
     duration_s: float | None = None
     seed: int = 0
@@ -258,8 +254,7 @@ _CSV_COLUMNS = (
 )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MeasuredRequests:
+class MeasuredRequests(Record, frozen=True, kw_only=True):
     """Requests of a real run with what was measured, seconds from the run's start; None where it was not."""
 
     requests: Requests
@@ -269,8 +264,7 @@ class MeasuredRequests:
     facts: tuple[tuple[str, str], ...] = ()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Row:
+class _Row(Record, frozen=True, kw_only=True):
     arrival_s: float
     input_tokens: int
     output_tokens: int

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import fields
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tracelens import option_fields
 from tracelens.option_fields import BACKENDS, integer, option
-from tracelens.types.records import dataclass
 
 if TYPE_CHECKING:
     from tracelens.predict.serving.deployment import Engine

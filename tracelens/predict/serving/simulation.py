@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import field
+from dataclasses import dataclass
 
 from tracelens.errors import UsageError
 from tracelens.predict.serving.costs import StepCost
@@ -15,7 +16,7 @@ from tracelens.predict.serving.lanes import SequentialLane
 from tracelens.predict.serving.replica_state import LEVELS, Conduct, Listeners, ReplicaState, RequestLog, Step, StepLog
 from tracelens.predict.serving.requests import Requests
 from tracelens.predict.serving.scheduling import policies, routers
-from tracelens.types.records import dataclass
+from tracelens.types.records import Record
 from tracelens.types.units import BYTES_PER_GB, BYTES_PER_GIB
 
 
@@ -60,8 +61,7 @@ class Replica(ReplicaState):
         return tokens <= room
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Options:
+class Options(Record, frozen=True, kw_only=True):
     """How a deployment is run. ``levels`` has a level of detail per replica, or one for all.
 
     ``prefill_replicas`` > 0 separates the phases: those replicas compute prompts, ``replicas`` decode. The first token
@@ -122,7 +122,7 @@ class Outcome:
     power_w: float | None
     stages: int
     notes: tuple[str, ...]
-    wall_s: float = field(compare=False)
+    wall_s: float = dataclasses.field(compare=False)
 
 
 class Simulation:

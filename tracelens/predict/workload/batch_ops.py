@@ -19,7 +19,7 @@ from tracelens.predict.workload.blocks import DENSE_LAYER, Message, block_ops, b
 from tracelens.predict.workload.layer_ops import Batch, LayerOp
 from tracelens.predict.workload.model_shape import ModelShape
 from tracelens.predict.workload.ranks import InferenceRank
-from tracelens.types.records import dataclass
+from tracelens.types.records import Record
 
 
 def forward_ops(config: ModelShape, *, batch: int, sequence: int) -> tuple[LayerOp, ...]:
@@ -139,8 +139,7 @@ def cache_bytes(rank: InferenceRank, shape: ModelShape, letters: Iterable[str]) 
     return sum(block_types()[letter].cached_bytes(shape.of(letter), rank.cache_width) for letter in letters)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SequenceBytes:
+class SequenceBytes(Record, frozen=True, kw_only=True):
     """What a sequence keeps on a device, or on all: ``per_token`` of each of its tokens; ``windowed`` of each, but of
     the last ones alone, ``windows`` once it is long; ``state`` however long it is.
     """

@@ -14,13 +14,12 @@ from tracelens.errors import UsageError
 from tracelens.predict.network.deepep import distinct
 from tracelens.predict.network.traffic import Copies, imbalance
 from tracelens.predict.workload.token_routing import UNIFORM, Assignment, Skew, check_shape, route
-from tracelens.types.records import dataclass
+from tracelens.types.records import Record
 
 Ints = NDArray[np.integer[Any]]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Placement:
+class Placement(Record, frozen=True, kw_only=True):
     """``expert_of_slot[s]`` lies on ``rank_of_slot[s]``; an expert with several slots is replicated."""
 
     expert_of_slot: NDArray[np.int64]
@@ -158,8 +157,7 @@ def _per_rank(experts: int, ranks: int) -> int:
 _DRAWS, _TOKENS = 8, 65_536
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ExpertTraffic:
+class ExpertTraffic(Record, frozen=True, kw_only=True):
     """An exchange among ``ranks`` that hold equal runs of experts, per token and against an even load.
 
     ``rank_copies`` and ``node_copies``: distinct ranks and nodes that a token goes to, its own included.

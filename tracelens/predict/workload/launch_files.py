@@ -10,9 +10,10 @@ import dataclasses
 import re
 import shlex
 from collections.abc import Mapping
-from dataclasses import field
 from pathlib import Path
 from typing import Any
+
+import msgspec
 
 from tracelens.errors import InputError, TracelensError, UsageError
 from tracelens.files.documents import expected, refuse_deep, text_of
@@ -20,7 +21,7 @@ from tracelens.predict.workload.blocks import DENSE_LAYER, SPARSE_LAYER
 from tracelens.predict.workload.model_config import ModelConfig
 from tracelens.predict.workload.model_shape import Experts, LatentAttention
 from tracelens.types.dtypes import DType
-from tracelens.types.records import dataclass
+from tracelens.types.records import Record
 
 #: A key's name in Megatron -> the option of a projection that it is, of whole numbers.
 _DEGREES = {
@@ -54,8 +55,7 @@ _FROM_ENVIRONMENT = re.compile(r"\$\{[^:}$]++:([^}$]*+)\}")
 _TRUE, _FALSE = frozenset(("true", "yes", "on", "1")), frozenset(("false", "no", "off", "0", "null", "none", ""))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LaunchFile:
+class LaunchFile(Record, frozen=True, kw_only=True):
     """``model``: None where the file names none and gives no shape. ``options``: of ``tracelens project``, by name.
 
     ``ignored``: keys that say nothing to a projection, or nothing that it knows.
@@ -66,15 +66,14 @@ class LaunchFile:
     ignored: tuple[str, ...]
 
 
-@dataclass(slots=True)
-class _Keys:
+class _Keys(Record, frozen=False):
     """The file's keys, ``own`` those that no preset gives, and which of them were asked for."""
 
     file: str
     values: Mapping[str, str]
     is_list: bool
     own: frozenset[str] = frozenset()
-    read: set[str] = field(default_factory=set)
+    read: set[str] = msgspec.field(default_factory=set)
 
     def text(self, name: str) -> str | None:
         self.read.add(name)

@@ -27,15 +27,14 @@ from tracelens.perf_models.data_movement import lookup
 from tracelens.perf_models.elementwise import Elementwise
 from tracelens.predict.workload.model_shape import ModelShape
 from tracelens.types.dtypes import DType
-from tracelens.types.records import dataclass
+from tracelens.types.records import Record
 
 #: How tensor parallelism divides an operation: not at all (its rows may be, with sequence parallelism), a product along
 #: n or along k, by heads or channels, or over the ranks of its experts.
 Split: TypeAlias = Literal["tokens", "column", "row", "heads", "experts"]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LayerOp:
+class LayerOp(Record, frozen=True, kw_only=True):
     """One operation of a forward pass and how often it occurs in it.
 
     ``weights`` are the parameters of one occurrence; of those a token meets ``met_weights``, None: all. ``split``:
@@ -86,8 +85,7 @@ def _matrix_flops(model: PerfModel) -> float:
     return (model.flops() or 0) if model.engine == "matrix" else 0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Batch:
+class Batch(Record, frozen=True, kw_only=True):
     """``batch`` sequences of ``sequence`` tokens through a model: makes operations of its sizes and element type."""
 
     shape: ModelShape

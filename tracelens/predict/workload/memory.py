@@ -14,7 +14,7 @@ from tracelens.predict.workload.blocks import Kept, block_types
 from tracelens.predict.workload.model_shape import ModelShape
 from tracelens.predict.workload.parallel_config import ParallelConfig
 from tracelens.predict.workload.rank_ops import RankLayer
-from tracelens.types.records import dataclass
+from tracelens.types.records import Record
 
 Bytes = TypeVar("Bytes")
 #: 16-bit weight, fp32 gradient, and Adam's fp32 master weight and two moments, per parameter.
@@ -26,8 +26,7 @@ OUTSIDE_BYTES = 2.5e9
 GATHERED_LAYERS = 2
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StageMemory:
+class StageMemory(Record, frozen=True, kw_only=True):
     """Peak of one pipeline rank in bytes, by what it is spent on. ``capacity`` None: the device's is not known."""
 
     stage: int
@@ -49,8 +48,7 @@ class StageMemory:
         return self.capacity is None or self.peak <= self.capacity
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class States(Generic[Bytes]):
+class States(Record, Generic[Bytes], frozen=True, kw_only=True):
     """Weights, gradients and optimizer state of one rank, in bytes."""
 
     weights: Bytes

@@ -33,7 +33,7 @@ from tracelens.predict.workload.model_shape import (
     variant_letter,
 )
 from tracelens.types.dtypes import DType
-from tracelens.types.records import dataclass
+from tracelens.types.records import Record
 
 #: Words of tuning, precision, data, makers and releases, which change no shape.
 _FILLER = re.compile(
@@ -115,8 +115,7 @@ _VARIED = ("ffn", "q_heads", "kv_heads", "head_dim", "value_dim", "window", "chu
 _NOT_IN_FILES = ("document",)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ParameterCount:
+class ParameterCount(Record, frozen=True, kw_only=True):
     """``active``: without the experts that a token is not sent to. ``vision``: the tower's, which are in ``total``
     alone. ``further``: prediction layers beyond the next token, which are in neither.
     """
@@ -127,16 +126,14 @@ class ParameterCount:
     further: int = 0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FlopsPerToken:
+class FlopsPerToken(Record, frozen=True, kw_only=True):
     """Floating-point operations of one token's matrix products, averaged over a sequence."""
 
     forward: float
     training: float
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ModelConfig(ModelShape):
+class ModelConfig(ModelShape, frozen=True, kw_only=True):
     """A named ``ModelShape``. ``notes``: what a reader of figures must know."""
 
     name: str

@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import Any, Literal, Self, TypeAlias
 
 from tracelens.types.dtypes import DType
-from tracelens.types.records import dataclass
+from tracelens.types.records import Record
 
 Norm: TypeAlias = Literal["rms", "layer"]
 
@@ -30,8 +30,7 @@ def base_letter(letter: str) -> str:
     return chr((ord(letter) - _VARIANTS) % _LETTERS) if ord(letter) >= _VARIANTS else letter
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LatentAttention:
+class LatentAttention(Record, frozen=True, kw_only=True):
     """Multi-head latent attention: keys and values come from a latent of ``kv_rank``, queries from one of ``q_rank``.
 
     A head's query and key have ``d_nope`` + ``d_rope`` elements, its value ``d_v``. ``q_rank`` None: queries are
@@ -45,8 +44,7 @@ class LatentAttention:
     d_v: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Experts:
+class Experts(Record, frozen=True, kw_only=True):
     """A mixture of experts: each token goes to ``top_k`` of ``count`` experts of width ``ffn``.
 
     ``shared_ffn`` is the width of all shared experts together, through which every token goes. ``latent``: the routed
@@ -65,8 +63,7 @@ class Experts:
     latent_norm: bool = False
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Mamba:
+class Mamba(Record, frozen=True, kw_only=True):
     """A Mamba-2 layer: ``heads`` of ``head_dim`` with a state of ``state``, B and C shared in ``groups``.
 
     A convolution of ``conv`` taps precedes the scan, which works in chunks of ``chunk`` tokens.
@@ -90,8 +87,7 @@ class Mamba:
         return self.inner + 2 * self.groups * self.state
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Indexer:
+class Indexer(Record, frozen=True, kw_only=True):
     """What selects the rows that a token attends to: ``heads`` queries of ``head_dim`` score a key per row.
 
     ``top_k`` are selected: single rows, or blocks of ``block`` keys.
@@ -103,8 +99,7 @@ class Indexer:
     block: int = 1
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CompressedAttention:
+class CompressedAttention(Record, frozen=True, kw_only=True):
     """Attention whose keys, which are its values, stand for ``ratio`` tokens each (DeepSeek-V4, arXiv 2606.19348).
 
     Queries come from a latent of ``q_rank``; the heads' results are projected in ``o_groups`` groups to ``o_rank``
@@ -120,8 +115,7 @@ class CompressedAttention:
     selects: bool = False
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LinearHeads:
+class LinearHeads(Record, frozen=True, kw_only=True):
     """Heads of linear attention: ``v_heads`` states of ``d_k`` x ``d_v``, with ``k_heads`` queries and keys.
 
     A convolution of ``conv`` taps precedes them (0: none). ``gate_rank``: of the output gate's projection, 0: full.
@@ -145,8 +139,7 @@ class LinearHeads:
         return self.v_heads * self.d_v
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class VisionTower:
+class VisionTower(Record, frozen=True, kw_only=True):
     """An encoder of images: ``layers`` of attention without a mask and a feed-forward of width ``ffn`` on patches.
 
     A patch has ``patch_elements`` numbers; ``merged`` neighboring patches together become one token of the language
@@ -172,8 +165,7 @@ class VisionTower:
     post_norms: bool = False
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class NarrowWeights:
+class NarrowWeights(Record, frozen=True, kw_only=True):
     """Weights in a narrow type: ``computed``: what their products are computed in (None: that type too).
 
     ``group``: weights that share a scale (0: a scale per row or for all, which weighs nothing).
@@ -196,8 +188,7 @@ class NarrowWeights:
 PARTS = ("attention", "dense", "shared", "experts", "logits")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Quantization:
+class Quantization(Record, frozen=True, kw_only=True):
     """How a checkpoint holds its weights; None: in the model's own type. ``name`` as it calls itself.
 
     ``attention``: projections of attention and of other token mixers, ``dense``: of dense feed-forwards, ``shared``: of
@@ -226,8 +217,7 @@ class Quantization:
         return self.dense if part == "mlp" else self.attention
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ModelShape:
+class ModelShape(Record, frozen=True, kw_only=True):
     """Everything that the operations of a model follow from, per whole model: how it is divided is not part of it.
 
     ``blocks`` has one letter per residual block, each of a file in ``predict/workload/blocks``: ``*`` attention, ``w``

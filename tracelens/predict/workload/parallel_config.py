@@ -4,7 +4,7 @@ of groups.
 
 from __future__ import annotations
 
-from dataclasses import fields, replace
+from dataclasses import dataclass, fields, replace
 from typing import Any
 
 import numpy as np
@@ -15,7 +15,7 @@ from tracelens.predict.network.topology import Group
 from tracelens.predict.workload.token_routing import UNIFORM, Skew
 from tracelens.predict.workload.training_options import MODULES, TrainingOptions
 from tracelens.types.dtypes import DType, Precision
-from tracelens.types.records import dataclass
+from tracelens.types.records import Record
 
 
 def stride(node: int, ranks: Any, near: Any) -> Any:
@@ -23,8 +23,7 @@ def stride(node: int, ranks: Any, near: Any) -> Any:
     return np.maximum(1, node // np.maximum(1, np.minimum(near, ranks)))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PlacedRanks:
+class PlacedRanks(Record, frozen=True, kw_only=True):
     """Degrees of parallelism, and how many members of each group stand in one node of ``node`` ranks.
 
     All but ``node`` and ``is_grid`` (SUMMA, which shares weights out among context ranks too) are ints or arrays.
@@ -87,8 +86,7 @@ _CHOICES = {
 _DEGREES = ("tp", "pp", "vpp", "cp", "dp", "ep", "etp", "micro_batch", "micro_batches")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class GroupPlacement:
+class GroupPlacement(Record, frozen=True, kw_only=True):
     """How many members of each group stand in one node of ``node`` ranks; their product is at most ``node``.
 
     UsageError when it is more.

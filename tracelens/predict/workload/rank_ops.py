@@ -16,7 +16,7 @@ from tracelens.predict.workload.model_shape import ModelShape
 from tracelens.predict.workload.parallel_config import ParallelConfig
 from tracelens.predict.workload.ranks import COLUMNS, Part, Pass, RankOp, TrainingRank, adapters, frozen, passes
 from tracelens.types.dtypes import DType
-from tracelens.types.records import dataclass
+from tracelens.types.records import Record
 
 __all__ = [
     "COLUMNS", "ENDS", "Part", "Pass", "RankLayer", "RankOp", "block", "embedding", "ends", "head", "is_repeated",
@@ -29,8 +29,7 @@ ENDS = ("embedding", "head")
 _SINGLE = {"attention_out": "attention.out", "mlp_act": "mlp.activation", "mlp_down": "mlp.down"}
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RankLayer:
+class RankLayer(Record, frozen=True, kw_only=True):
     """One block, or an end of the model, on one rank: operations of one micro-batch, and the weights held.
 
     ``dense`` and ``expert`` count trained parameters before any division by data parallelism, ``frozen`` those that

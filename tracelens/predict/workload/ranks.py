@@ -38,7 +38,7 @@ from tracelens.predict.workload.model_shape import ModelShape, NarrowWeights, Qu
 from tracelens.predict.workload.parallel_config import ParallelConfig
 from tracelens.predict.workload.token_routing import UNIFORM, Skew
 from tracelens.types.dtypes import DType
-from tracelens.types.records import dataclass
+from tracelens.types.records import Record
 
 #: ``dgrad`` is what the stage before waits for, ``wgrad`` what only the optimizer does.
 Pass: TypeAlias = Literal["forward", "dgrad", "wgrad"]
@@ -52,8 +52,7 @@ _DIVIDED: tuple[Split, ...] = ("column", "row")
 _NARROW = ("fp8", "mxfp8", "nvfp4")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RankOp:
+class RankOp(Record, frozen=True, kw_only=True):
     """One operation of a rank. ``core``: of the attention's forward between its projections, where scores go through
     memory: what flash attention's backward does by itself. ``count``: how often it runs in a row. ``split``: how
     tensor-parallel ranks divide a product.
@@ -80,8 +79,7 @@ def passes(name: str, part: Part, *models: PerfModel, split: Split = "tokens") -
         yield RankOp(name=name, phase=phase, part=part, model=model, split=split)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TrainingRank:
+class TrainingRank(Record, frozen=True, kw_only=True):
     """A rank of ``parallel`` that trains ``shape`` on sequences of ``sequence`` tokens.
 
     UsageError where cp does not divide the sequence, when a figure needs it.
@@ -429,8 +427,7 @@ def _beside(rank: TrainingRank, name: str, inputs: int, outputs: int) -> Iterato
 M = TypeVar("M", GEMM, GroupedGEMM)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class InferenceRank:
+class InferenceRank(Record, frozen=True, kw_only=True):
     """A device that serves ``shape``, of which ``local`` is its tensor-parallel part as a model of its own.
 
     ``tp``, ``dp``, ``ep``, ``skew`` and ``imbalance`` as in ``serving.deployment.Parallelism``. ``linear``, ``experts``

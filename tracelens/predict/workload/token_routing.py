@@ -13,7 +13,7 @@ from tracelens.errors import InputError, UsageError
 from tracelens.files.atomic_write import whole_folder
 from tracelens.files.data_table import LARGEST, Number
 from tracelens.files.documents import arrays_of, text_of
-from tracelens.types.records import dataclass
+from tracelens.types.records import Record
 
 Assignment: TypeAlias = NDArray[np.integer[Any]]
 Floats: TypeAlias = NDArray[np.float64]
@@ -38,8 +38,7 @@ ROUTING_FILE = "routing.csv"
 WEIGHTS_FILE = "weights.csv"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Skew:
+class Skew(Record, frozen=True, kw_only=True):
     """How unequal experts are. ``kind`` and its parameters:
 
     uniform: all alike. hot: the share ``b`` of all routings goes to the share ``a`` of experts, exactly. zipf: the
@@ -579,8 +578,7 @@ def _adjust(quota: NDArray[np.int64], routings: int, *, least: int, most: int) -
         quota[source + step] += moved
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RoutingTable:
+class RoutingTable(Record, frozen=True, kw_only=True):
     """Chosen experts and their weights, [tokens, topk], and the rank each token comes from."""
 
     experts: NDArray[np.integer[Any]]

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import fields
+from dataclasses import dataclass, fields
 from typing import Any, Literal, TypeAlias, get_args
 
 from tracelens.errors import UsageError
 from tracelens.option_fields import comma_list, integer, option, positive
 from tracelens.types.dtypes import TRAINED, Precision
-from tracelens.types.records import dataclass
 
 #: Those of ``dtypes.TRAINED``.
 PrecisionName: TypeAlias = Literal["bf16", "fp16", "fp8", "mxfp8", "nvfp4"]

@@ -26,7 +26,7 @@ from tracelens.trace.rewriting import microseconds, rewrite
 from tracelens.trace.table import DEVICE_KINDS, HOST_KINDS, Kind, TraceTable, kind_of_category
 from tracelens.trace.tree import MODULE_PREFIX
 from tracelens.types.dtypes import DType
-from tracelens.types.records import dataclass
+from tracelens.types.records import Record
 
 #: Kinds of names -> names of them that everybody's traces have.
 PUBLIC_OPS = re.compile(
@@ -315,8 +315,7 @@ _SLICES, _FLOWS = ("X", "B", "E"), ("s", "t", "f")
 _ALWAYS = -math.inf, math.inf
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Cut:
+class Cut(Record, frozen=True, kw_only=True):
     """What stays. ``steps``: ``3``, ``3-5`` or ``steady``; ``rank``: of a merged file; ``categories`` as recorded."""
 
     steps: str | None = None

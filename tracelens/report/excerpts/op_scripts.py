@@ -16,7 +16,7 @@ from tracelens.analysis.loaded_trace import AnalysisOptions, Trace
 from tracelens.analysis.sheets import perf_summary
 from tracelens.errors import NothingToAnalyzeError, UsageError
 from tracelens.files.atomic_write import whole_folder
-from tracelens.types.records import dataclass
+from tracelens.types.records import Record
 from tracelens.types.signature import OpSignature
 
 #: What an op may be called to become part of a script: ``aten::mm``.
@@ -28,8 +28,7 @@ _WORD = re.compile(r"\w[\w:-]{0,40}", re.ASCII)
 _PLACE = "CALL: dict[str, Any] = {}  # what was recorded\n"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class OpScript:
+class OpScript(Record, frozen=True, kw_only=True):
     """``file``: its name; None where the op cannot be run, and ``why`` not. ``kernel_us``: mean of a recorded call."""
 
     name: str

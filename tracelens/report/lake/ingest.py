@@ -28,7 +28,7 @@ from tracelens.files.memory_limit import before_reading
 from tracelens.files.safe_text import trace_name
 from tracelens.files.sql import merge_files, query_files
 from tracelens.schema import column_set, identifier, text
-from tracelens.types.records import dataclass
+from tracelens.types.records import Record
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -59,8 +59,7 @@ _NULL = "__HIVE_DEFAULT_PARTITION__"
 _LONGEST = 80
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class IngestTask:
+class IngestTask(Record, frozen=True, kw_only=True):
     """One trace, the name of its part, and the parts that it stands in place of: of the same file as it was."""
 
     trace: str
@@ -70,8 +69,7 @@ class IngestTask:
     outdated: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Ingested:
+class Ingested(Record, frozen=True, kw_only=True):
     """What became of the traces: how many were there, how many are new, (path, why) of those left out."""
 
     known: int

@@ -27,7 +27,7 @@ from typing import Any, BinaryIO, Protocol
 
 from tracelens.errors import InputError
 from tracelens.files.memory_limit import MemoryLimit
-from tracelens.types.records import dataclass
+from tracelens.types.records import Record
 
 try:
     # Inflates 3-4x faster than the standard library's zlib, with the same interface.
@@ -139,8 +139,7 @@ class PlainFile(_File):
             return file.read(length)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Checkpoint:
+class _Checkpoint(Record, frozen=True, kw_only=True):
     """State of the decompressor where ``offset`` bytes were given out and ``position`` bytes of the file taken in."""
 
     offset: int

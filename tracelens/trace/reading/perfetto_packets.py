@@ -5,7 +5,6 @@ from __future__ import annotations
 import zlib
 from collections import defaultdict
 from collections.abc import Callable, Iterator
-from dataclasses import field
 from typing import Any
 
 import msgspec
@@ -14,7 +13,7 @@ import numpy.typing as npt
 
 from tracelens.trace.reading.source import Ints, Source, coded, coded_pairs
 from tracelens.trace.reading.wire import Columns, Spans, Wire, varint
-from tracelens.types.records import dataclass
+from tracelens.types.records import Record
 
 Bools = npt.NDArray[np.bool_]
 # Trace.packet, and fields of TracePacket (perfetto/protos/perfetto/trace/trace_packet.proto).
@@ -72,8 +71,7 @@ def _inflated(data: bytes) -> Iterator[bytes]:
         return
 
 
-@dataclass(slots=True, eq=False)
-class Track:
+class Track(Record, frozen=False, eq=False):
     """What a descriptor says. ``parent``: the track that it is below."""
 
     name: str = ""
@@ -85,8 +83,7 @@ class Track:
     is_counter: bool = False
 
 
-@dataclass(slots=True, eq=False)
-class Slices:
+class Slices(Record, frozen=False, eq=False):
     """One row per slice or instant; ``instant`` tells the latter. ``event``: where its TrackEvent stands."""
 
     start_ns: Ints
@@ -321,12 +318,11 @@ class Packets:
 _TEXT_FIELDS = {CATEGORIES: (2,), NAMES: (2,), KEYS: (2,), STAGES: (2,), TEXTS: (2,), KERNELS: (2, 3)}
 
 
-@dataclass(slots=True, eq=False)
-class _Snapshot:
+class _Snapshot(Record, frozen=False, eq=False):
     """What clocks showed at one moment: (value, whether packets give differences, ns per unit) by number."""
 
     packet: int
-    clocks: dict[int, tuple[int, bool, int]] = field(default_factory=dict)
+    clocks: dict[int, tuple[int, bool, int]] = msgspec.field(default_factory=dict)
 
 
 def _offset(snapshots: Iterator[dict[int, tuple[int, bool, int]]], clock: int, primary: int) -> int:

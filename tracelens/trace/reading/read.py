@@ -17,7 +17,7 @@ from tracelens.trace.reading import formats
 from tracelens.trace.reading.chrome.event_list import PIECE_BYTES, EventList, Progress, is_ascend, with_categories
 from tracelens.trace.reading.source import Source
 from tracelens.trace.table import TraceTable
-from tracelens.types.records import dataclass
+from tracelens.types.records import Record
 
 # Other contents people hand over, by their first bytes.
 _SIGNATURES = (
@@ -141,8 +141,7 @@ class _SnapshotFile(msgspec.Struct, gc=False):
     device_traces: list[list[_Change]] = []
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DeviceMemory:
+class DeviceMemory(Record, frozen=True, kw_only=True):
     """One device's bytes by the stack that allocated them, at the snapshot and at the recorded peak of the blocks.
 
     ``blocks``, ``largest_bytes``: by stack, at the snapshot. What no block uses of the segments is ``UNUSED``.

@@ -10,7 +10,6 @@ import tempfile
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import field
 from pathlib import Path
 from typing import Any, TypeAlias, TypeVar
 
@@ -37,14 +36,13 @@ from tracelens.trace.table import (
     kind_of_category,
     made_event,
 )
-from tracelens.types.records import dataclass
+from tracelens.types.records import Record
 from tracelens.types.signature import OpSignature
 
 Decoded = TypeVar("Decoded")
 
 
-@dataclass(slots=True, kw_only=True)
-class Source:
+class Source(Record, frozen=False, kw_only=True):
     """``start``: the first bytes of the content, already taken from ``stream``; ``is_whole``: there are no more."""
 
     name: str
@@ -55,7 +53,7 @@ class Source:
     limit: MemoryLimit
     piece_bytes: int = PIECE_BYTES
     progress: Progress | None = None
-    _open: ExitStack = field(default_factory=ExitStack)
+    _open: ExitStack = msgspec.field(default_factory=ExitStack)
     _file: Path | None = None
 
     @classmethod
@@ -365,8 +363,7 @@ def _fitting(values: Array, dtype: Any) -> Array:
     return values.astype(dtype)
 
 
-@dataclass(slots=True, eq=False)
-class _ColumnEvents:
+class _ColumnEvents(Record, frozen=False, eq=False):
     """Events made from the columns of a table, and the details of their blocks."""
 
     details: list[tuple[int, Details]]

@@ -8,13 +8,13 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Iterator
-from dataclasses import field
 from typing import Any
 
+import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from tracelens.types.records import dataclass
+from tracelens.types.records import Record
 
 Ints = npt.NDArray[np.int64]
 VARINT, FIXED64, BYTES, FIXED32 = 0, 1, 2, 5
@@ -35,8 +35,7 @@ class WireError(ValueError):
         self.position = position
 
 
-@dataclass(slots=True, eq=False)
-class Spans:
+class Spans(Record, frozen=False, eq=False):
     """Messages inside others: ``owner`` indexes the outer ones."""
 
     owner: Ints
@@ -44,13 +43,12 @@ class Spans:
     end: Ints
 
 
-@dataclass(slots=True, eq=False)
-class Columns:
+class Columns(Record, frozen=False, eq=False):
     """``integers`` by field number: 0 where not ``there``, the last of several; ``spans`` of those with a length."""
 
     integers: dict[int, Ints]
     there: dict[int, npt.NDArray[np.bool_]]
-    spans: dict[int, Spans] = field(default_factory=dict)
+    spans: dict[int, Spans] = msgspec.field(default_factory=dict)
 
 
 class Wire:

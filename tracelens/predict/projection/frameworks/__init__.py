@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Mapping
-from dataclasses import field, fields, replace
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
+
+import msgspec
 
 from tracelens.backends.base import System
 from tracelens.errors import UsageError
@@ -20,7 +22,7 @@ from tracelens.predict.projection.overheads import PLAIN, Software, kernel_facto
 from tracelens.predict.workload.model_config import ModelConfig
 from tracelens.predict.workload.training_options import Attention, Gradients, TPOverlap
 from tracelens.types.dtypes import Precision
-from tracelens.types.records import dataclass
+from tracelens.types.records import Record
 
 #: The bare model: nothing fitted.
 IDEAL = "ideal"
@@ -35,8 +37,7 @@ _CONSTANTS = frozenset(item.name for item in fields(Software))
 _PRECISIONS = frozenset({"bf16", "fp8", "mxfp8", "nvfp4"})
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Residuals:
+class Residuals(Record, frozen=True, kw_only=True):
     """Measured steps of left-out families against their projections.
 
     ``median`` and ``p90``: shares of the measured step. ``half`` and ``most``: between which multiples of the projected
@@ -50,8 +51,7 @@ class Residuals:
     most: tuple[float, float]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Framework:
+class Framework(Record, frozen=True, kw_only=True):
     """One training framework. ``source``: where its behavior is written; ``fitted_on``: where its constants are from.
 
     ``products``: factors on matrix products by device (``"any"``: every other one) and precision. ``zero``,
@@ -73,12 +73,12 @@ class Framework:
     recompute_modules: tuple[str, ...] = ()
     source: str = ""
     fitted_on: str = ""
-    constants: Mapping[str, float] = field(default_factory=dict)
-    products: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
+    constants: Mapping[str, float] = msgspec.field(default_factory=dict)
+    products: Mapping[str, Mapping[str, float]] = msgspec.field(default_factory=dict)
     has_pooled_constants: bool = False
     has_fused_loss: bool = False
     keeps_gathered: bool = False
-    residuals: Mapping[str, Residuals] = field(default_factory=dict)
+    residuals: Mapping[str, Residuals] = msgspec.field(default_factory=dict)
 
     @classmethod
     def load(cls, name: str) -> Framework:

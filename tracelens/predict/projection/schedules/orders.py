@@ -8,7 +8,7 @@ from typing import ClassVar, Literal, NamedTuple, Protocol, TypeAlias, TypeVar
 
 from tracelens.errors import UsageError
 from tracelens.registry import mark
-from tracelens.types.records import dataclass
+from tracelens.types.records import Record
 
 T = TypeVar("T", bound="type[Order]")
 #: ``"F"`` forward, ``"B"`` the whole backward, ``"D"`` the gradient of the input alone, ``"W"`` that of the weights.
@@ -28,8 +28,7 @@ class Task(NamedTuple):
     chunk: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Plan:
+class Plan(Record, frozen=True, kw_only=True):
     """What a schedule is made for. Times in microseconds are those of a chunk, the mean over all; a schedule may look
     at them, and runs correctly with any others. ``ahead``: forwards that a rank may run before it must, so that its
     backwards overlap with another micro-batch's forward.

@@ -12,8 +12,9 @@ import heapq
 import itertools
 from collections import deque
 from collections.abc import Sequence
-from dataclasses import field
 from typing import ClassVar, TypeAlias
+
+import msgspec
 
 from tracelens.errors import UsageError
 from tracelens.predict.projection.schedules.orders import (
@@ -26,7 +27,7 @@ from tracelens.predict.projection.schedules.orders import (
     schedule,
     v_shaped_routes,
 )
-from tracelens.types.records import dataclass
+from tracelens.types.records import Record
 
 
 def filled(plan: Plan, routes: Sequence[Route], wanted: Sequence[Sequence[Task]], limit: int) -> list[list[Task]]:
@@ -42,15 +43,14 @@ def filled(plan: Plan, routes: Sequence[Route], wanted: Sequence[Sequence[Task]]
 _Input: TypeAlias = tuple[int, Kind, int, int]
 
 
-@dataclass(slots=True, kw_only=True)
-class _Rank:
+class _Rank(Record, frozen=False, kw_only=True):
     """``left``: what is still to do, in order. ``later``: weights' gradients that can run. ``kept``: chunks whose
     weights' gradients are not done. ``waits`` for what no rank has computed yet.
     """
 
     left: deque[Task]
-    done: list[Task] = field(default_factory=list)
-    later: deque[Task] = field(default_factory=deque)
+    done: list[Task] = msgspec.field(default_factory=list)
+    later: deque[Task] = msgspec.field(default_factory=deque)
     kept: int = 0
     waits: bool = False
 
@@ -171,8 +171,7 @@ INTERVAL = 6
 _PASSES = (("F", 0), ("F", 1), ("D", 1), ("D", 0))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BuildingBlock:
+class BuildingBlock(Record, frozen=True, kw_only=True):
     """Slots between neighboring ranks, in both forwards and both backwards."""
 
     down: int

@@ -5,14 +5,15 @@ then time, then the top few.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import field, fields
+from dataclasses import fields
 from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 
+import msgspec
 import numpy as np
 import numpy.typing as npt
 
 from tracelens.errors import UsageError
-from tracelens.types.records import dataclass
+from tracelens.types.records import Record
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -27,14 +28,13 @@ _LEAST: Mapping[str, Any] = {"zero": 1, "recompute": "none"}
 _WHOLE = ({"tp", "pp", "mbs"}, {"tp1", "tp2", "pp", "mbs"})
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Constraints:
+class Constraints(Record, frozen=True, kw_only=True):
     """Constraints. ``fixed`` values by column; ``forbidden`` columns stay at one rank (zero at 1, recompute at none).
 
     ``headroom`` is the share of device memory that must stay free.
     """
 
-    fixed: Mapping[str, Any] = field(default_factory=dict)
+    fixed: Mapping[str, Any] = msgspec.field(default_factory=dict)
     forbidden: frozenset[str] = frozenset()
     headroom: float = 0.0
 
@@ -70,8 +70,7 @@ ANYTHING = Constraints()
 PLACES = ("nv_tp1", "nv_tp2", "nv_dp", "nv_pp")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Feasible(Generic[C]):
+class Feasible(Record, Generic[C], frozen=True, kw_only=True, eq=False):
     """Configurations that hold what is wanted and fit, their seconds per step and GB per device."""
 
     candidates: C

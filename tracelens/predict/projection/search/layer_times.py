@@ -20,15 +20,14 @@ from tracelens.predict.workload import memory, rank_ops
 from tracelens.predict.workload.model_config import ModelConfig
 from tracelens.predict.workload.parallel_config import ParallelConfig
 from tracelens.predict.workload.rank_ops import ENDS, RankLayer, RankOp
-from tracelens.types.records import dataclass
+from tracelens.types.records import Record
 from tracelens.types.units import BYTES_PER_GB, US_PER_S
 
 #: ``grid``: SUMMA's transfers between context ranks.
 PARTS = ("compute", "memory", "tp", "cp", "ep", "grid")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class LayerTimes:
+class LayerTimes(Record, frozen=True, kw_only=True, eq=False):
     """Microseconds of layers at distinct keys: [key, kind, forward or backward].
 
     ``compute``: matrix products and attention; ``memory``: what streams memory. ``launched`` counts operations.
@@ -51,8 +50,7 @@ class LayerTimes:
         return found
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class _Rows:
+class _Rows(Record, frozen=True, kw_only=True, eq=False):
     """Operations of layers, a row each: which of ``ops`` it is, and where its time is added."""
 
     op: Ints
@@ -63,8 +61,7 @@ class _Rows:
         return _Rows(op=self.op[which], key=self.key[which], kind=self.kind[which])
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class _Ops:
+class _Ops(Record, frozen=True, kw_only=True, eq=False):
     """The distinct operations, a row each; ``model`` is the index in ``models`` of what it computes."""
 
     models: list[PerfModel]
@@ -152,8 +149,7 @@ def _rows(built: Sequence[Mapping[str, list[RankLayer]]]) -> tuple[_Rows, _Ops]:
     return rows, _Ops.of(ops)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class _Moved:
+class _Moved(Record, frozen=True, kw_only=True, eq=False):
     """Exchanges of layers at each distinct key and stride of their groups.
 
     ``inverse``: which of these each candidate has; ``rows``: the exchanges, whose ``key`` is one of these;
@@ -207,8 +203,7 @@ def part_of(op: RankOp) -> str:
 _FLOP_PER_TFLOP = 1e12
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StepOperations:
+class StepOperations(Record, frozen=True, kw_only=True):
     """The operations of a step of ``parallel``, in nodes of ``node`` ranks, at ``prices`` in microseconds."""
 
     model: ModelConfig

@@ -16,7 +16,7 @@ from tracelens.predict.projection.pipeline import OVERLAP_COST, exposed_us, laye
 from tracelens.predict.projection.search.space import Ints, Splits
 from tracelens.predict.workload.model_config import ModelConfig
 from tracelens.predict.workload.rank_ops import ENDS
-from tracelens.types.records import dataclass
+from tracelens.types.records import Record
 
 Floats: TypeAlias = npt.NDArray[np.float64]
 
@@ -29,8 +29,7 @@ class Neighbors(NamedTuple):
     after: int | None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class ChunkType:
+class ChunkType(Record, frozen=True, kw_only=True, eq=False):
     """Layers that run one after the other: ``kinds``. ``layers``: how often each kind, [kind].
 
     ``neighbors``: how often layers of each kind stand between which others.
@@ -41,8 +40,7 @@ class ChunkType:
     neighbors: Mapping[Neighbors, int]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class StageType:
+class StageType(Record, frozen=True, kw_only=True, eq=False):
     """Pipeline ranks that hold the same chunks of layers.
 
     Of ``ranks`` the first keeps the most activations.

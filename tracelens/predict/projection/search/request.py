@@ -12,9 +12,10 @@ import contextlib
 import itertools
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from concurrent.futures import Executor
-from dataclasses import field, fields, replace
+from dataclasses import fields, replace
 from typing import TYPE_CHECKING, Any, get_args
 
+import msgspec
 import numpy as np
 
 from tracelens.errors import InputError, TracelensError, UsageError
@@ -36,7 +37,7 @@ from tracelens.predict.projection.search.whole_step import CorrectedRules
 from tracelens.predict.projection.step import Projection, project
 from tracelens.predict.workload.parallel_config import ParallelConfig
 from tracelens.predict.workload.training_options import PrecisionName
-from tracelens.types.records import dataclass
+from tracelens.types.records import Record
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -48,8 +49,7 @@ _MODULES = (("layernorm", "mlp_act"), ("layernorm", "mlp_act", "moe_act"), ("lay
 _SAVES = 1e-3
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Refined:
+class Refined(Record, frozen=True, kw_only=True):
     """``found`` is the best step; ``changes``: the options of ``tracelens project`` that make it of the first one."""
 
     found: Projection
@@ -142,8 +142,7 @@ PARTS = (
 _MOST_GPUS, _MOST_BATCH = 1 << 24, 1 << 32
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Request:
+class Request(Record, frozen=True, kw_only=True):
     """What to search. ``model`` and ``cluster`` are names as in ``systems``; ``gpus`` device counts.
 
     ``sequence`` None: the model's own. ``figures`` replace the system's. ``framework``: whose fitted constants apply,
@@ -254,8 +253,7 @@ class Request:
         ]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Reason:
+class Reason(Record, frozen=True, kw_only=True):
     """The best configuration with another value of each of ``dimensions``: what it has in which the winner differs.
 
     ``slower`` by that share of the winner's step; ``parts_s``: by how many seconds each part of the step changes.
@@ -267,8 +265,7 @@ class Reason:
     parts_s: dict[str, float]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Answer:
+class Answer(Record, frozen=True, kw_only=True, eq=False):
     """What was found. Methods that take ``place`` mean the row of ``best`` with that number, 0 the winner."""
 
     request: Request
@@ -276,7 +273,7 @@ class Answer:
     found: list[Feasible[Any]]
     table: pd.DataFrame
     #: Of each row of the table, which rule set it is from and where among its candidates.
-    origin: list[tuple[int, int]] = field(default_factory=list)
+    origin: list[tuple[int, int]] = msgspec.field(default_factory=list)
 
     @property
     def fits(self) -> pd.DataFrame:

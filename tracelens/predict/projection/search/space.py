@@ -21,7 +21,7 @@ from tracelens.predict.projection.projection_options import Strategy
 from tracelens.predict.workload.blocks import block_types
 from tracelens.predict.workload.model_config import ModelConfig
 from tracelens.predict.workload.training_options import PrecisionName, Recompute
-from tracelens.types.records import dataclass
+from tracelens.types.records import Record
 
 Ints = npt.NDArray[np.int64]
 
@@ -31,8 +31,7 @@ MIN_BLOCK = 512
 _ROOM = 2**62
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Shape:
+class Shape(Record, frozen=True, kw_only=True):
     """A dense transformer of equal layers. ``ffn``: the width of the MLP; None: four times ``hidden``."""
 
     sequence: int
@@ -98,8 +97,7 @@ ZERO = (1, 2, 3)
 Index: TypeAlias = npt.NDArray[np.intp] | npt.NDArray[np.bool_]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Splits:
+class Splits(Record, frozen=True, kw_only=True, eq=False):
     """One entry per configuration. ``m1`` tensor-parallel ranks; ``m2`` the other side of a SUMMA grid, or context
     ranks.
 
@@ -140,8 +138,7 @@ NAMES = tuple(field.name for field in fields(Splits))
 _WITHOUT_PLACE = NAMES[:-4]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Space:
+class Space(Record, frozen=True, kw_only=True):
     """What may vary. ``sequence`` tokens; ``strategy`` as in ``space``; the rest are the choices on offer.
 
     ``is_beside_1d``: grids that come to tensor parallelism alone are left to ``1d``.

@@ -15,15 +15,14 @@ from tracelens.predict.projection.search.space import given_shape
 from tracelens.predict.workload.blocks import DENSE_LAYER
 from tracelens.predict.workload.model_config import ModelConfig
 from tracelens.types.dtypes import DType
-from tracelens.types.records import dataclass
+from tracelens.types.records import Record
 from tracelens.types.units import BYTES_PER_GB, BYTES_PER_GIB
 
 #: Where a model does not say how long its sequences are, as ``tracelens project`` has it.
 SEQUENCE = 4096
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Figures:
+class Figures(Record, frozen=True, kw_only=True):
     """Figures to put in place of a system's own; None leaves them.
 
     ``flops``: TFLOP/s of 16-bit matrix products, every other compute rate scales along. ``hbm_gb_s`` and ``hbm_gb`` of

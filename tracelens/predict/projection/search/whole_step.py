@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import field, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -46,7 +46,6 @@ from tracelens.predict.workload.blocks import block_types
 from tracelens.predict.workload.model_config import ModelConfig
 from tracelens.predict.workload.parallel_config import GroupPlacement, ParallelConfig, PlacedRanks
 from tracelens.predict.workload.rank_ops import ENDS, RankLayer
-from tracelens.types.records import dataclass
 from tracelens.types.units import BYTES_PER_GB, US_PER_S
 
 _FLOP_PER_TFLOP = 1e12
@@ -227,7 +226,7 @@ class CorrectedRules:
 
     def parallel(self, splits: Splits, index: int, *, global_batch: int) -> ParallelConfig:
         """The configuration at ``index``, as a projection takes it."""
-        one = {name: int(getattr(splits, name)[index]) for name in splits.__slots__}
+        one = {name: int(getattr(splits, name)[index]) for name in splits.__struct_fields__}
         place = None
         if one["near_m1"]:
             place = GroupPlacement(

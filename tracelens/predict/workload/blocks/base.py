@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any, ClassVar, NamedTuple, TypeVar
 
 from tracelens.errors import UsageError
@@ -14,7 +15,7 @@ from tracelens.predict.workload.parallel_config import ParallelConfig
 from tracelens.predict.workload.ranks import InferenceRank, RankOp, TrainingRank
 from tracelens.registry import Mark
 from tracelens.types.dtypes import Precision
-from tracelens.types.records import dataclass
+from tracelens.types.records import Record
 
 T = TypeVar("T")
 
@@ -34,8 +35,7 @@ class Message(NamedTuple):
     ranks: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Kept:
+class Kept(Record, frozen=True, kw_only=True):
     """What the backward of a rank keeps of a micro-batch is asked for this configuration."""
 
     shape: ModelShape

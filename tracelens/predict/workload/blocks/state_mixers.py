@@ -12,7 +12,7 @@ from tracelens.predict.workload.blocks.base import BlockType, Kept, needed
 from tracelens.predict.workload.layer_ops import Batch, LayerOp
 from tracelens.predict.workload.model_shape import LinearHeads, Mamba, ModelShape
 from tracelens.predict.workload.ranks import RankOp, TrainingRank
-from tracelens.types.records import dataclass
+from tracelens.types.records import Record
 
 
 class LinearMixer(BlockType):
@@ -213,8 +213,7 @@ def _scan(shape: ModelShape, mamba: Mamba, *, b: int, tokens: int) -> StateSpace
 MAMBA = Mamba2(letter="M")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Convolution:
+class Convolution(Record, frozen=True, kw_only=True):
     """``width`` taps over each of ``channels``; ``bias`` also of the projections."""
 
     channels: int

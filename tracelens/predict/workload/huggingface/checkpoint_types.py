@@ -17,7 +17,7 @@ from typing import Any
 from tracelens.errors import InputError
 from tracelens.predict.workload.model_shape import PARTS, NarrowWeights, Quantization
 from tracelens.types.dtypes import DType
-from tracelens.types.records import dataclass
+from tracelens.types.records import Record
 
 #: Projections of attention as modules call them; norms, convolutions and indexers beside them do not decide.
 _PROJECTIONS = re.compile(
@@ -48,8 +48,7 @@ _ALGORITHMS: dict[str, NarrowWeights] = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class _Scheme:
+class _Scheme(Record, frozen=True):
     """What is quantized how: ``default`` with the modules it leaves out, or ``named`` modules with theirs."""
 
     name: str

@@ -5,26 +5,26 @@ multimodal config.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import field
 from typing import Any
+
+import msgspec
 
 from tracelens.errors import InputError
 from tracelens.predict.workload.blocks import ATTENTION, COMPRESSED_ATTENTION, DENSE_LAYER, MAMBA, MLP, MOE, block_types
 from tracelens.predict.workload.huggingface.keys import Family, Keys
 from tracelens.predict.workload.huggingface.layer_kinds import Channel, Mixer, feed_forwards, mixers, read_latent
 from tracelens.predict.workload.model_shape import MOST_VARIANTS, Experts, Mamba, VisionTower, variant_letter
-from tracelens.types.records import dataclass
+from tracelens.types.records import Record
 
 _SHARED_HEADS = ("num_key_value_heads", "num_attention_groups", "multi_query_group_num")
 #: Activations of feed-forwards without a gate.
 _UNGATED = ("relu2", "squared_relu", "relu", "xielu", "gelu_new", "gelu_fast", "quick_gelu")
 
 
-@dataclass(slots=True)
-class _Variants:
+class _Variants(Record, frozen=False):
     """Blocks whose figures differ from the shape's own, each under a letter of its own."""
 
-    letters: dict[tuple[str, tuple[tuple[str, Any], ...]], str] = field(default_factory=dict)
+    letters: dict[tuple[str, tuple[tuple[str, Any], ...]], str] = msgspec.field(default_factory=dict)
 
     def letter(self, letter: str, changes: dict[str, Any]) -> str:
         given = tuple(sorted(changes.items()))

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import tomllib
 from collections.abc import Mapping
-from dataclasses import field
 from functools import cache
 from pathlib import Path
 from typing import Any, Literal
 
+import msgspec
+
 from tracelens.errors import InputError
 from tracelens.files.data_table import LARGEST, shown
 from tracelens.predict.workload.model_shape import VisionTower
-from tracelens.types.records import dataclass
+from tracelens.types.records import Record
 
 #: More than any model has; a larger number is a damaged file, and would be spelled out block by block.
 _MOST_LAYERS = 10_000
@@ -114,8 +115,7 @@ class Keys:
         return self.unread()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Family:
+class Family(Record, frozen=True, kw_only=True):
     """Facts of a model type's code, each only where the config says nothing.
 
     ``qkv_bias``: queries, keys and values have one; ``out_bias_too``: ``attention_bias`` means the output's as well.
@@ -148,7 +148,7 @@ class Family:
     vision: VisionTower | None = None
     linear: Literal["delta", "kimi", "lightning"] = "delta"
     shortcut: bool = False
-    defaults: Mapping[str, int] = field(default_factory=dict)
+    defaults: Mapping[str, int] = msgspec.field(default_factory=dict)
 
 
 @cache

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import math
-from dataclasses import field, replace
+from dataclasses import replace
 from typing import Any
+
+import msgspec
 
 from tracelens.errors import InputError
 from tracelens.predict.workload.blocks import (
@@ -26,18 +28,17 @@ from tracelens.predict.workload.blocks import (
 from tracelens.predict.workload.blocks.state_mixers import Convolution
 from tracelens.predict.workload.huggingface.keys import Family, Keys
 from tracelens.predict.workload.model_shape import CompressedAttention, Indexer, LatentAttention, LinearHeads, Mamba
-from tracelens.types.records import dataclass
+from tracelens.types.records import Record
 
 #: Feed-forward widths of a searched architecture are whole multiples of it (Llama-Nemotron, modeling_decilm.py).
 _WIDTH_STEP = 256
 
 
-@dataclass(frozen=True, slots=True)
-class Channel:
+class Channel(Record, frozen=True):
     """The feed-forward blocks of a layer; ``changes``: fields of the shape that are different in it."""
 
     letter: str
-    changes: dict[str, Any] = field(default_factory=dict)
+    changes: dict[str, Any] = msgspec.field(default_factory=dict)
 
 
 def feed_forwards(keys: Keys, layers: int, has_experts: bool, hidden: int) -> tuple[list[Channel], int | None]:
@@ -126,15 +127,14 @@ _OVERLAPPING = 4
 _FULL, _NEAR, _CHUNKED = "full_attention", "sliding_attention", "chunked_attention"
 
 
-@dataclass(frozen=True, slots=True)
-class Mixer:
+class Mixer(Record, frozen=True):
     """The block that mixes a layer's tokens; ``changes``: fields of the shape that are different in it.
 
     ``beside``: the letter of a block that mixes them as well, whose result is added.
     """
 
     letter: str
-    changes: dict[str, Any] = field(default_factory=dict)
+    changes: dict[str, Any] = msgspec.field(default_factory=dict)
     beside: str = ""
 
 

@@ -13,7 +13,6 @@ import re
 from bisect import bisect_right
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import field
 from itertools import islice
 from typing import Any, TypeAlias
 
@@ -37,7 +36,7 @@ from tracelens.trace.reading.chrome.decoded_events import (
     trailing_position,
 )
 from tracelens.trace.reading.chrome.scanned_events import Refusal, ScannedEvents, new_scanner
-from tracelens.types.records import dataclass
+from tracelens.types.records import Record
 
 _BETWEEN = re.compile(rb"[\s,\x00]*")
 _SEPARATOR = re.compile(rb"[\s\x00]*+([,\]{]|\Z)")
@@ -56,11 +55,10 @@ _KEPT_BYTES = 256
 _value = msgspec.json.Decoder(msgspec.Raw)
 
 
-@dataclass(slots=True, kw_only=True)
-class Salvaged:
+class Salvaged(Record, frozen=False, kw_only=True):
     """What one window gave. ``position``: how much of it is used up; ``skipping``: it ends inside a damaged event."""
 
-    elements: list[bytes] = field(default_factory=list)
+    elements: list[bytes] = msgspec.field(default_factory=list)
     position: int = 0
     damaged_events: int = 0
     repairs: int = 0
@@ -175,8 +173,7 @@ def _stops(window: bytes, position: int, *, final: bool) -> Iterator[int]:
         yield len(window)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Value:
+class _Value(Record, frozen=True, kw_only=True):
     """The JSON value a text starts with: its length, or 0 when the text ends inside it or is no JSON."""
 
     end: int = 0
@@ -225,8 +222,7 @@ _BLANK_BYTES = b" \t\r\n\x00"
 _FAILURES = (msgspec.DecodeError, ValueError, RecursionError)  # before msgspec 0.21 the first was no ValueError
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Metadata:
+class Metadata(Record, frozen=True, kw_only=True):
     """``values`` of the top object; ``repairs``: how many were put right; ``is_whole``: nothing was lost."""
 
     values: dict[str, Any]
@@ -326,8 +322,7 @@ _MOST_CHECKED_ENDS = 50
 _Decoded: TypeAlias = tuple[Sequence[AnyEvent], int]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Piece:
+class Piece(Record, frozen=True, kw_only=True):
     """Events in file order, and how to find their text again.
 
     ``elements`` is the text itself where the file's no longer agrees with the events (after ``salvage``).
@@ -340,8 +335,7 @@ class Piece:
     elements: tuple[bytes, ...] | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Parsed:
+class _Parsed(Record, frozen=True, kw_only=True):
     """A text that parses; ``end`` is where the list's own end stands in it, or None; ``repairs``: values put right."""
 
     events: Sequence[AnyEvent] | ScannedEvents
@@ -351,8 +345,7 @@ class _Parsed:
     rest: bytes = b""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Unparsed:
+class _Unparsed(Record, frozen=True, kw_only=True):
     """A text that does not parse: cut in the middle of an event (``is_short``), or malformed."""
 
     is_short: bool

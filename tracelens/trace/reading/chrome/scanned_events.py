@@ -19,7 +19,7 @@ import numpy.typing as npt
 from tracelens.files.compiled import address, library
 from tracelens.trace.reading.chrome.decoded_events import FAILURES, SIGNATURE_FIELDS
 from tracelens.trace.table import Identifier
-from tracelens.types.records import dataclass
+from tracelens.types.records import Record
 
 Array = npt.NDArray[Any]
 
@@ -72,8 +72,7 @@ class _Scan(ctypes.Structure):
     )  # fmt: skip
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class ScannedEvents:
+class ScannedEvents(Record, frozen=True, kw_only=True, eq=False):
     """The events of one piece as columns, with numbers for texts. They are the scanner's: valid until it scans again.
 
     ``lanes``: (pid, tid) by number; ``signatures``: the recorded text of each, as ``SignatureStore.code`` takes it;

@@ -24,7 +24,7 @@ from tracelens.trace.reading.formats.rocprof import (
 )
 from tracelens.trace.reading.source import Ints, RowBlocks, Source, coded, coded_pairs, own_correlation, reader
 from tracelens.trace.table import Recorder, TraceTable
-from tracelens.types.records import dataclass
+from tracelens.types.records import Record
 from tracelens.types.signature import OpSignature, freeze
 
 if TYPE_CHECKING:
@@ -161,8 +161,7 @@ def _connection(path: Path) -> sqlite3.Connection:
     return connection
 
 
-@dataclass(frozen=True, slots=True)
-class _NvtxOp:
+class _NvtxOp(Record, frozen=True):
     """What torch.autograd.profiler.emit_nvtx says: "aten::mm, seq = 7, op_id = 12, sizes = [[2, 3], [3, 4]]"."""
 
     name: str

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
-from dataclasses import field
 from typing import Any
 
+import msgspec
 import numpy as np
 import numpy.typing as npt
 
 from tracelens.trace.reading.source import Array, Ints, RowBlocks, Source, coded_pairs, device_category, reader
 from tracelens.trace.reading.wire import Wire, WireError
 from tracelens.trace.table import XLA_PROGRAMS, XLA_STEPS, Recorder, TraceTable
-from tracelens.types.records import dataclass
+from tracelens.types.records import Record
 
 RECORDER = Recorder(
     file="an XPlane profile (JAX, TensorFlow or PyTorch/XLA)",
@@ -59,8 +59,7 @@ def read(source: Source) -> TraceTable:
     return rows.table(RECORDER, truncated=bool(rows.notes))
 
 
-@dataclass(slots=True, eq=False)
-class _Line:
+class _Line(Record, frozen=False, eq=False):
     """One thread or stream: its number and name, and where its events stand."""
 
     starts: Ints
@@ -70,16 +69,15 @@ class _Line:
     start_ns: int = 0
 
 
-@dataclass(slots=True, eq=False)
-class _Plane:
+class _Plane(Record, frozen=False, eq=False):
     """A host or a device."""
 
     wire: Wire
     name: str = ""
-    lines: list[_Line] = field(default_factory=list)
-    events: dict[int, str] = field(default_factory=dict)
-    stats: dict[int, str] = field(default_factory=dict)
-    own: list[tuple[int, int]] = field(default_factory=list)
+    lines: list[_Line] = msgspec.field(default_factory=list)
+    events: dict[int, str] = msgspec.field(default_factory=dict)
+    stats: dict[int, str] = msgspec.field(default_factory=dict)
+    own: list[tuple[int, int]] = msgspec.field(default_factory=list)
 
     @classmethod
     def of(cls, wire: Wire, start: int, end: int) -> _Plane:
