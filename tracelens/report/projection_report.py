@@ -601,4 +601,4 @@ def _shown(found: Answer, rows: pd.DataFrame, label: str) -> Markup:
 def _frame_table(rows: Sequence[Any], label: str, titles: Sequence[str] | None = None) -> Markup:
     import pandas as pd  # takes longer to import than a step to project, and the terminal needs no frame
 
-    return table(pd.DataFrame(rows, columns=titles), label)
+    return table(pd.DataFrame(rows, columns=None if titles is None else list(titles)), label)
