@@ -11,7 +11,16 @@ import pytest
 
 import tracelens
 from tracelens.errors import UsageError
-from tracelens.option_fields import add_options, comma_list, filled_in, made, option, options_of, positive, takes
+from tracelens.option_fields import (
+    add_options,
+    build_options,
+    comma_list,
+    filled_in,
+    option,
+    options_of,
+    positive,
+    takes,
+)
 from tracelens.predict.projection.projection_options import ProjectOptions, SearchOptions
 from tracelens.predict.workload.parallel_config import ParallelConfig
 
@@ -42,7 +51,7 @@ def test_a_new_field_is_a_flag_a_keyword_a_setting_and_help(capsys: pytest.Captu
 
     @takes(Longer)
     def front_door(**given: Any) -> Longer:
-        return made(Longer, given)
+        return build_options(Longer, given)
 
     assert parsed("--dropout", "0.5", "--tp", "2", options=Longer) == front_door(dropout=0.5, tp=2)
     assert inspect.signature(front_door).parameters["dropout"].default == 0.1
@@ -64,13 +73,13 @@ def test_what_the_command_line_leaves_out_is_the_default_of_the_python_function(
 def test_switches_lists_and_texts_are_read() -> None:
     given = parsed("--closed", "--no-warm", "--names", "a,b", "--tags", "x", "--tags", "y")
     assert (given.closed, given.warm, given.names, given.tags) == (True, False, ("a", "b"), ("x", "y"))
-    assert made(Load, {"names": "a,b"}).names == ("a", "b")
+    assert build_options(Load, {"names": "a,b"}).names == ("a", "b")
 
 
 def test_an_old_spelling_does_the_same_and_says_so(capsys: pytest.CaptureFixture[str]) -> None:
     assert parsed("--number", "3").count == 3
     assert capsys.readouterr().err == "hint: --number is called --count now\n"
-    assert made(Load, {"number": 3}).count == 3
+    assert build_options(Load, {"number": 3}).count == 3
 
 
 def test_an_unknown_keyword_names_the_nearest() -> None:
@@ -90,4 +99,4 @@ def test_an_object_may_stand_for_keywords_and_keywords_change_it() -> None:
 def test_a_required_option_is_asked_for() -> None:
     assert SearchOptions.__dataclass_fields__["global_batch"].default is MISSING
     with pytest.raises(UsageError, match="missing: global_batch"):
-        made(SearchOptions, {"gpus": 8})
+        build_options(SearchOptions, {"gpus": 8})

@@ -7,7 +7,7 @@
 >>> parser = argparse.ArgumentParser(); add_options(parser, Load)
 >>> options_of(Load, parser.parse_args(["--rate", "2"]))
 Load(rate=2.0)
->>> made(Load, {"rat": 2})
+>>> build_options(Load, {"rat": 2})
 Traceback (most recent call last):
 tracelens.errors.UsageError: no option named 'rat'; did you mean rate?
 """
@@ -29,6 +29,7 @@ from tracelens.types.records import Record
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
+
 
 T = TypeVar("T", bound="DataclassInstance")
 F = TypeVar("F", bound=Callable[..., Any])
@@ -145,10 +146,10 @@ def options_of(options: type[T], args: argparse.Namespace) -> T:
     for each, declared in _declared(options):
         value = getattr(args, _destination(each))
         given[each.name] = not value if each.default is True else tuple(value) if declared.repeat else value
-    return made(options, given)
+    return build_options(options, given)
 
 
-def made(options: type[T], given: Mapping[str, Any], base: T | None = None) -> T:
+def build_options(options: type[T], given: Mapping[str, Any], base: T | None = None) -> T:
     """``options`` with these fields, the others as in ``base`` or by default; texts are read where a field says how.
 
     UsageError for a name that is no field, with the nearest, and for a required one that is missing.

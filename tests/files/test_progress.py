@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tracelens.files import say
-from tracelens.files.say import Progress, folded, told
+from tracelens.files.say import Progress, folded, with_progress
 
 
 class Terminal(io.StringIO):
@@ -63,7 +63,7 @@ def test_only_a_command_on_a_terminal_tells(is_command, is_terminal, clock, monk
     screen = Terminal() if is_terminal else io.StringIO()
     monkeypatch.setattr("sys.stderr", screen)
     monkeypatch.setattr(say, "_command_pid", say.os.getpid() if is_command else -1)
-    for _ in told([1, 2, 3], "searching", "points"):
+    for _ in with_progress([1, 2, 3], "searching", "points"):
         clock[0] += 2
     assert ("3 of 3 points" in screen.getvalue()) == (is_command and is_terminal)
 

@@ -25,7 +25,7 @@ def test_columns_are_their_arrays_joined(lengths: list[int], block: int, least: 
             arrays = [np.arange(length) + 100 * (i + again) for i, length in enumerate(lengths)]
             for array in arrays:
                 columns.append({"a": array, "b": array / 4})
-            taken = columns.taken()
+            taken = columns.take()
             whole = np.concatenate([np.zeros(0, np.int64), *arrays])
             assert taken["a"].dtype == np.int32
             assert taken["a"].tolist() == whole.tolist()
@@ -39,7 +39,7 @@ def test_narrow_columns_have_the_narrowest_type_that_holds_them(lists: list[list
     arrays = [np.array(values, np.int64) >> (40 - bits) for values in lists]
     for array in arrays:
         columns.append({"a": array, "b": array})
-    taken = columns.taken(narrow={"a"})
+    taken = columns.take(narrow={"a"})
     whole = np.concatenate([np.zeros(0, np.int64), *arrays])
     assert (taken["a"].dtype, taken["b"].dtype) == (narrowest(whole), np.int64)
     assert taken["a"].tolist() == taken["b"].tolist() == whole.tolist()

@@ -8,7 +8,7 @@ import json
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from tracelens.files.say import emit, say, say_table, told
+from tracelens.files.say import emit, say, say_table, with_progress
 
 if TYPE_CHECKING:
     from tracelens.backends.kernels.kernel_costs import KernelTable
@@ -88,7 +88,7 @@ def _device(args: argparse.Namespace) -> int:
 
     device = HardwareSpec.load(args.device)
     kernels, others = _kernel_tables([Path(file) for file in args.files])
-    read = [(file, _measured(file, device, args.extension)) for file in told(others, "reading", "files")]
+    read = [(file, _measured(file, device, args.extension)) for file in with_progress(others, "reading", "files")]
     outcomes, fitted = _of_kernels(kernels, device)
     outcomes += _calibrated(read, device)
     _print(outcomes)
@@ -109,7 +109,7 @@ def _calibrated(read: list[tuple[Path, list[Measured]]], device: HardwareSpec) -
     from tracelens.predict.calibration.device import calibrate, joined
 
     outcomes = []
-    for measured in told(joined([each for _, some in read for each in some]), "fitting", "families"):
+    for measured in with_progress(joined([each for _, some in read for each in some]), "fitting", "families"):
         key = (measured.family, measured.precision)
         names = [path.name for path, some in read if key in [(each.family, each.precision) for each in some]]
         outcomes.append(calibrate(measured, device, ", ".join(names)))
@@ -134,7 +134,7 @@ def _of_kernels(
 
     outcomes: list[FitOutcome] = []
     fitted: dict[str, list[KernelConstants]] = {}
-    for path in told(list(tables), "fitting", "tables of kernels") if tables else ():
+    for path in with_progress(list(tables), "fitting", "tables of kernels") if tables else ():
         for outcome, made in calibrated_kernels(tables[path], read_table(path), device):
             outcomes.append(outcome)
             if made is not None:

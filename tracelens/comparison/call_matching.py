@@ -67,7 +67,7 @@ class Numbered(Record, frozen=True, kw_only=True, eq=False, dict=True):
 
     @cached_property
     def steps(self) -> list[Ints]:
-        """The device work of each step, the typical one of a recording first; of none where it stands in no order."""
+        """The device work of each step, the typical one first; empty if the source has no launch order."""
         if not self.side.first.is_ordered:
             return [np.zeros(0, np.int64)]
         busy = np.array([not call.is_idle for call in self.calls] or [False], bool)

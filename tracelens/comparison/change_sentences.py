@@ -132,7 +132,7 @@ _LEAST_REPEATED_ROWS = 3
 
 
 def with_repeats(rows: Sequence[ComparedRow]) -> list[ComparedRow]:
-    """The rows; those of which B has as many times the calls of A as several others have with that cause."""
+    """Marks the rows whose call counts grew by one common factor."""
     of_ratio: dict[Fraction, list[int]] = defaultdict(list)
     for number, row in enumerate(rows):
         if row.cause == CALLS and (ratio := ratio_of(row)) is not None:

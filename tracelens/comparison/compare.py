@@ -22,7 +22,7 @@ from tracelens.comparison.places import QUANTIZED, SAME_PLACE
 from tracelens.comparison.sides import UNKNOWN_DEVICE, Recorded, Side
 from tracelens.extensions import NONE, load_extension
 from tracelens.hardware import HardwareSpec
-from tracelens.option_fields import made, takes
+from tracelens.option_fields import build_options, takes
 from tracelens.types.units import NS_PER_MS
 
 #: Share of a side's kernel time that must be matched for the two to be taken for the same thing.
@@ -38,7 +38,7 @@ def compare(
     InputError for what cannot be read, NothingToAnalyzeError without device work or for a gate on what neither side
     has, UsageError for a name or a gate that does not fit.
     """
-    asked = made(CompareOptions, given, options)
+    asked = build_options(CompareOptions, given, options)
     gates = asked.gates
     one, other = (side_of(str(side), analysis_options(asked), asked.baselines) for side in (a, b))
     if one.name == other.name:

@@ -99,7 +99,7 @@ class ComparedRow(Record, frozen=True, kw_only=True):
 
     @property
     def is_changed(self) -> bool:
-        """Whether anything is said of the row: another time, or another op or kernel in the same time."""
+        """True if time, op or kernel differ."""
         return self.change_ms != 0 or self.cause != UNCHANGED
 
 

@@ -198,7 +198,7 @@ class Side(Record, frozen=True, kw_only=True, eq=False):
 
     @property
     def first(self) -> Recorded:
-        """The one whose order of calls stands for all."""
+        """The recording used for alignment."""
         return self.parts[0][0]
 
 

@@ -1,7 +1,5 @@
-"""Tables that a user gives: CSV and Parquet, every cell checked, and how published tables head their columns and
-write their cells.
-
-Tables that a user gives: CSV and Parquet, every cell checked before anything is computed from it.
+"""Tables that a user gives, CSV and Parquet: every cell is checked before anything is computed from it, and the
+headings and cells of published tables are understood.
 
 Rows are counted as a spreadsheet shows them: the header is row 1.
 """

@@ -116,7 +116,7 @@ class Progress:
         return f" {self._what} [{bar}] {share:4.0%}  {count}, {rate} {left}".rstrip()
 
 
-def told(items: Sequence[T], what: str, unit: str) -> Iterator[T]:
+def with_progress(items: Sequence[T], what: str, unit: str) -> Iterator[T]:
     """The items one after another, with their ``Progress`` in a process that runs a command."""
     progress = Progress(what, unit) if os.getpid() == _command_pid else None
     for done, item in enumerate(items, 1):

@@ -22,7 +22,7 @@ import msgspec
 from tracelens.backends.base import System, system_of
 from tracelens.errors import InputError, TracelensError, UsageError
 from tracelens.files.data_table import Headings, Number, is_file_name, is_unsaid, number, shown
-from tracelens.files.say import told
+from tracelens.files.say import with_progress
 from tracelens.option_fields import BACKENDS
 from tracelens.predict.projection.frameworks import Framework
 from tracelens.predict.projection.from_measured import Anchor
@@ -481,7 +481,7 @@ def project_rows(
     """
     base = RowAnchor.of([stated(row) for row in rows], anchor, options) if anchor else None
     answers, answered = [], 0
-    for row in told(rows, "projecting", "rows"):
+    for row in with_progress(rows, "projecting", "rows"):
         point = project_row(row, options)
         answered += point.projection is not None
         point = point if base is None else base.on(point, stated(row))

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from tracelens import option_fields
 from tracelens.extensions import ExtensionSpec
-from tracelens.option_fields import made, option, positive, takes, whole
+from tracelens.option_fields import build_options, option, positive, takes, whole
 from tracelens.schema import KEYS, TRACELENS
 
 if TYPE_CHECKING:
@@ -132,7 +132,7 @@ def report(trace: Trace | str | PathLike[str], options: ReportOptions | None = N
     from tracelens.report.result import Report
     from tracelens.trace.reading.read import read_memory_snapshot
 
-    asked = made(ReportOptions, given, options)
+    asked = build_options(ReportOptions, given, options)
     work = None
     if asked.model is not None:
         from tracelens.predict.workload import ModelConfig

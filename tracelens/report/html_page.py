@@ -1,14 +1,7 @@
 """``report.html``: the whole report on one page, in one file that opens offline and asks the network for nothing.
-What a reader needs first stands in the page itself; the script adds sorting, filtering, the timeline and the tree
-from data that is packed with it. The Content-Security-Policy admits this script and this style sheet by their
-hashes and nothing else. The same input gives the same bytes.
-
-``report.html``: the whole report in one file that opens offline, with what its script draws.
-
-``report.html``: the whole report on one page, in one file that opens offline and asks the network for nothing.
 
 What a reader needs first stands in the page itself; the script adds sorting, filtering, the timeline and the tree from
-data that is packed beside it. The Content-Security-Policy admits this script and this style sheet by their hashes and
+data that is packed with it. The Content-Security-Policy admits this script and this style sheet by their hashes and
 nothing else. The same input gives the same bytes.
 """
 

@@ -21,7 +21,7 @@ from typing import Any
 import msgspec
 
 from tracelens.errors import TracelensError, UsageError
-from tracelens.option_fields import made, option, positive, takes, whole
+from tracelens.option_fields import build_options, option, positive, takes, whole
 from tracelens.types.records import Record
 from tracelens.types.units import BYTES_PER_MB
 
@@ -220,7 +220,7 @@ def profile(
     Call ``p.step()`` at the end of every step. Files are compressed beside the program, which need not wait for them.
     UsageError where PyTorch is missing.
     """
-    return StepRecorder(folder, made(RecordingOptions, given, options))
+    return StepRecorder(folder, build_options(RecordingOptions, given, options))
 
 
 class handler:  # noqa: N801 - reads as torch.profiler's own tensorboard_trace_handler does

@@ -171,7 +171,7 @@ class GrowingColumns:
             self._length += count
             done += count
 
-    def taken(self, narrow: Container[str] = ()) -> dict[str, Array]:
+    def take(self, narrow: Container[str] = ()) -> dict[str, Array]:
         """Every column as one array, those ``narrow`` in the narrowest type; there is nothing left afterwards."""
         joined = {}
         for key, dtype in self._types.items():

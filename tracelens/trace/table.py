@@ -534,7 +534,7 @@ class TraceTable:
         return [DeviceProperties.from_trace(entry) for entry in entries if isinstance(entry, dict)]
 
     def used_device(self) -> DeviceProperties | None:
-        """The device that ran most of the device events; the first where their numbers say none of those recorded."""
+        """The device that ran most of the device events; the first device if no number matches."""
         devices = self.device_properties()
         numbers = self.device[self.is_of(DEVICE_KINDS)]
         counts = np.bincount(numbers[(numbers >= 0) & (numbers < len(devices))], minlength=1)

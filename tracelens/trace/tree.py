@@ -1,10 +1,8 @@
 """Who called whom: nesting of host events, the device events that they launched, and forward ops of backward ops.
 
-Host events that outlive their caller: which of them would hide a call from its op, and nesting without that.
-
-A Python frame whose end was recorded late contains what its caller contains as well, and ends after it: taken as it
-stands, all calls in it leave their op. In old files times are whole microseconds, each rounded by itself, so that a
-launch may end a microsecond after its op.
+Some host events are recorded as outliving their caller. A Python frame whose end was recorded late contains what its
+caller contains as well, and ends after it: taken as it stands, all calls in it leave their op. In old files times are
+whole microseconds, each rounded by itself, so that a launch may end a microsecond after its op.
 """
 
 from __future__ import annotations

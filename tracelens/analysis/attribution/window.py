@@ -438,11 +438,11 @@ def coverage(
 
     code = np.where(unified.kernel_name < 0, readings.code_of(unified.row), np.int32(-1))
     models = [reading.model for reading in readings.readings]
-    says_work = np.append(readings.with_work, False)
+    has_work = np.append(readings.with_work, False)
     says_flops = np.array([m is not None and m.flops() is not None for m in models] + [False], bool)
     modelled = ~np.isnan(copied_bytes(table, activity))
     unlinked = activity.op < 0
-    modelled[unified.events] |= says_work[code][unified.call_of_event]
+    modelled[unified.events] |= has_work[code][unified.call_of_event]
     computed = activity.communication | activity.memcpy
     computed[unified.events] |= says_flops[code][unified.call_of_event]
     return Coverage(

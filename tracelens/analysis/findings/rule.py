@@ -339,7 +339,7 @@ class Observed:
 def candidate_of_calls(
     seen: Observed, rows: pd.DataFrame, what: str, rest: Candidate, plural: str = "", figure: str = ""
 ) -> Iterator[Candidate]:
-    """``rest``, with how many ``what`` these of ``rows`` are and their share before its sentence, and with their proof.
+    """``rest``: its sentence gets the number and share of ``rows`` before it, and the rows as evidence.
 
     ``figure``: what their number is called, by default ``what``. None where there are no rows.
     """

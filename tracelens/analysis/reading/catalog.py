@@ -64,8 +64,8 @@ class Reading(Record, frozen=True, kw_only=True):
         return exchanges or self.category in COMMUNICATION
 
     @property
-    def says_work(self) -> bool:
-        """Whether its model says anything: bytes, or FLOPs of which there are any."""
+    def has_work(self) -> bool:
+        """Whether its model knows bytes, or FLOPs other than zero."""
         model = self.model
         return model is not None and (model.hbm_bytes() is not None or bool(model.flops()) or bool(model.wire_bytes()))
 

@@ -213,7 +213,7 @@ class OpReadings:
         models = [r.model for r in self.readings]
         self.modelled = np.array([*(m is not None for m in models), False], bool)  # a last entry for code -1
         self.with_bytes = np.array([m is not None and m.hbm_bytes() is not None for m in models], bool)
-        self.with_work = np.array([r.says_work for r in self.readings], bool)
+        self.with_work = np.array([r.has_work for r in self.readings], bool)
 
     def with_readings(self, others: Mapping[int, Reading]) -> OpReadings:
         """The same with the readings of some codes replaced."""
@@ -225,7 +225,7 @@ class OpReadings:
     def replace(self, code: int, reading: Reading) -> None:
         """Another reading for ``code``, of the same op and category."""
         self.readings[code] = reading
-        self.with_work[code] = reading.says_work
+        self.with_work[code] = reading.has_work
         self.with_bytes[code] = reading.model is not None and reading.model.hbm_bytes() is not None
 
     def code_of(self, rows: npt.NDArray[np.integer]) -> Codes:

@@ -1,14 +1,8 @@
-"""Attention kernels alone, of vision encoders and of latent attention, and whole latent-attention layers as engines
-run them.
-
-Attention kernels alone: of vision encoders, of latent attention over prompts, and absorbed over a cache.
+"""Attention kernels alone (vision encoders, latent attention over prompts and over a cache), and whole latent-attention
+layers as engines run them: projections, the attention kernel, its indexer and top-k.
 
 Work-groups of 128 query rows walk along the keys in whole steps. Absorbed latent attention has one key head: the heads
-of a query share the rows of the cache, in groups of 64.
-
-Whole latent-attention layers as engines run them: projections, the attention kernel, its indexer and top-k.
-
-``num_heads`` are the heads of one rank.
+of a query share the rows of the cache, in groups of 64. ``num_heads`` are the heads of one rank.
 """
 
 from __future__ import annotations

@@ -326,7 +326,7 @@ def _device_distance(device: HardwareSpec, measured: str) -> float:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class KernelColumns(ColumnBatch):
-    """Rows of one table that are alike in their ``case``: pairs of a column and its text."""
+    """Rows of one table with equal text columns (``case``: pairs of a column and its text)."""
 
     family: ClassVar[str] = "kernel"
 

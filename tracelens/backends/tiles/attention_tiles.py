@@ -1,15 +1,12 @@
-"""Attention kernel times: flash attention, its backward, decoding over a paged cache, and linear attention's state
-updates.
-
-Attention kernel times: flash attention over new tokens, its backward, and decoding over a paged cache.
+"""Attention kernel times: flash attention over new tokens, its backward, decoding over a paged cache, and linear
+attention's state updates.
 
 A work-group takes some query rows of a head and walks along the keys it sees. Forward: the tiles of its diagonal whole,
 matrix and exponential time overlapped, the longest group and the last wave on top, writing the cache not hidden.
 Decode: sequences split among idle units. ``docs/estimation.md`` has the errors.
 
-Linear attention by the constants of engines' kernels: gated DeltaNet and Kimi delta attention.
-
-The fastest measured kernel counts. A gradient is two such calls: each product of the forward has two.
+Linear attention (gated DeltaNet, Kimi delta attention) uses the constants of engines' kernels, and the fastest measured
+kernel counts. A gradient is two such calls: each product of the forward has two.
 """
 
 from __future__ import annotations

@@ -26,7 +26,7 @@ from tracelens.analysis.loaded_trace import AnalysisOptions, Trace, load
 from tracelens.comparison.whatif.changes import PLACE, changes
 from tracelens.comparison.whatif.plan import LEAST, LIKELY, MOST, Z90, ChangePlan, Subject, price
 from tracelens.comparison.whatif.what_if_options import WhatIfOptions
-from tracelens.option_fields import made, takes
+from tracelens.option_fields import build_options, takes
 from tracelens.trace.narrow_columns import Column
 from tracelens.trace.rewriting import microseconds, rewrite
 from tracelens.trace.table import Kind, RowColumn, TraceTable
@@ -385,7 +385,7 @@ def what_if(trace: Trace | str | PathLike[str], options: WhatIfOptions | None = 
     ``options`` are what ``given`` keywords change. InputError for an unreadable file, NothingToAnalyzeError for one
     without GPU work, UsageError for a name that fits nothing.
     """
-    asked = made(WhatIfOptions, given, options)
+    asked = build_options(WhatIfOptions, given, options)
     subject = Subject.of(trace if isinstance(trace, Trace) else load(trace), AnalysisOptions(steps=asked.steps))
     plan = ChangePlan.of(subject)
     values = {each.name: getattr(asked, each.name) for each in fields(asked)}

@@ -1,7 +1,4 @@
-"""A device's constants of engines' kernels, fitted to tables measured on it, with the error on shape groups not
-fitted.
-
-Constants of engines' kernels from measured tables: few per kernel, with the error on shape groups not fitted.
+"""Constants of engines' kernels from measured tables: few per kernel, with the error on shape groups not fitted.
 
 Where a device has few rows, a kernel is fitted on all devices that ran it first, which says which costs matter at all;
 then on the device, near to that.

@@ -1,7 +1,5 @@
 """Estimates of tables and of single operations: names become dimensions here, backends only see arrays.
 
-Estimates of tables: names become dimensions here, backends only see arrays. A single operation is one row.
-
 ``tracelens estimate``, its ``--batch`` and ``tl.estimate`` all end in ``priced``: an operation has one answer.
 """
 

@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any
 
 from tracelens.backends.base import System
 from tracelens.errors import TracelensError, UsageError
-from tracelens.files.say import told
-from tracelens.option_fields import made, takes
+from tracelens.files.say import with_progress
+from tracelens.option_fields import build_options, takes
 from tracelens.perf_models import GroupedGEMM
 from tracelens.predict.projection import step, step_traces
 from tracelens.predict.projection.frameworks import Framework, Residuals, named
@@ -216,7 +216,7 @@ def project(
 
     ``options`` are what ``given`` keywords change. UsageError for unknown ones and those that do not fit.
     """
-    asked = made(ProjectOptions, given, options)
+    asked = build_options(ProjectOptions, given, options)
     config = model if isinstance(model, ModelConfig) else ModelConfig.load(str(model))
     config = config if asked.document is None else replace(config, document=asked.document)
     system = cluster if isinstance(cluster, System) else System.load(cluster)
@@ -263,7 +263,7 @@ def sweep(
     import pandas as pd
 
     rows = []
-    for point in told(list(points), "projecting", "points"):
+    for point in with_progress(list(points), "projecting", "points"):
         try:
             summary: Mapping[str, object] = projected(point).summary
         except TracelensError as error:

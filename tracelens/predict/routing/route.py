@@ -16,7 +16,7 @@ from tracelens.analysis.reading.process_groups import recorded_ep_size
 from tracelens.analysis.sheets import perf_summary
 from tracelens.backends.base import System
 from tracelens.errors import InputError, NothingToAnalyzeError, UsageError
-from tracelens.option_fields import made, takes
+from tracelens.option_fields import build_options, takes
 from tracelens.predict.network.ports import Ports
 from tracelens.predict.network.topology import Topology
 from tracelens.predict.routing.config import RouteOptions, element_type
@@ -46,7 +46,7 @@ def route(
     ``dispatch``. ``route_ports`` takes a ``PortScenario`` instead. UsageError for unknown names and for figures that do
     not fit.
     """
-    asked = made(RouteOptions, given, options)
+    asked = build_options(RouteOptions, given, options)
     topology = cluster_system(cluster)[1]
     routing = Routing(
         tokens=tokens, experts=experts, topk=topk, ranks=ranks, skew=Skew.parse(asked.skew or "uniform"), seed=seed,

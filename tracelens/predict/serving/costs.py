@@ -1,15 +1,10 @@
-"""How long a batch step takes, one function for every level of detail: cores of attention, exchanges, and all else
-of a step.
-
-How long the cores of attention take: prompts chunk by chunk, decoding as lines between knots. Times in fs.
-
-Decoding is piecewise linear in the batch's summed context, with knots at powers of two of the mean context.
-
-How long a batch step takes: one function for every level of detail.
+"""How long a batch step takes: one function for every level of detail.
 
 Nothing here knows a flop formula or a rate. The workload room makes the operations of a device, the backends price
 them; this module tabulates what they say. Token-linear operations are tabulated over the number of tokens. Times are
-whole femtoseconds, so a step's parts add up exactly whatever the level of detail.
+whole femtoseconds, so a step's parts add up exactly whatever the level of detail. The cores of attention are priced
+prompts chunk by chunk; decoding is piecewise linear in the batch's summed context, with knots at powers of two of the
+mean context.
 """
 
 from __future__ import annotations

@@ -13,9 +13,9 @@ import msgspec
 from tracelens.backends import System
 from tracelens.errors import InputError, NothingToAnalyzeError, UsageError
 from tracelens.files.documents import normalized, settings_of
-from tracelens.files.say import told
+from tracelens.files.say import with_progress
 from tracelens.hardware import HardwareSpec
-from tracelens.option_fields import made, takes
+from tracelens.option_fields import build_options, takes
 from tracelens.predict.serving import engines
 from tracelens.predict.serving.costs import StepCost
 from tracelens.predict.serving.deployment import (
@@ -148,7 +148,7 @@ def serve(
     ``input`` and ``output`` are other names of ``input_tokens`` and ``output_tokens``. UsageError for options that do
     not fit.
     """
-    asked = made(ServingConfig, given, config)
+    asked = build_options(ServingConfig, given, config)
     said = model if isinstance(model, str) else ""
     return experiment_of(deployment_of(model, cluster, asked), asked, said=said).run()
 
@@ -341,7 +341,7 @@ def find_max_goodput(
         raise UsageError("a sweep of rates needs generated requests, not replayed ones")
     shared = cost or experiment.cost()
     found = []
-    for rate in told(rates, "simulating", "rates"):
+    for rate in with_progress(rates, "simulating", "rates"):
         arrivals = dataclasses.replace(experiment.workload.arrivals, rate=rate)
         one = dataclasses.replace(experiment, workload=dataclasses.replace(experiment.workload, arrivals=arrivals))
         found.append((rate, one.run(cost=shared)))

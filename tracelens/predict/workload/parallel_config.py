@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from tracelens.errors import UsageError
-from tracelens.option_fields import made
+from tracelens.option_fields import build_options
 from tracelens.predict.network.topology import Group
 from tracelens.predict.workload.token_routing import UNIFORM, Skew
 from tracelens.predict.workload.training_options import MODULES, TrainingOptions
@@ -190,7 +190,9 @@ class ParallelConfig(TrainingOptions):
                 f"micro-batch {micro_batch} * dp {replicas} = {micro_batch * replicas} sequences per pass do not "
                 f"divide the global batch {global_batch}"
             )
-        asked = made(cls, {**fields, "dp": replicas, "micro_batches": global_batch // (micro_batch * replicas)})
+        asked = build_options(
+            cls, {**fields, "dp": replicas, "micro_batches": global_batch // (micro_batch * replicas)}
+        )
         if asked.recompute == "none" and asked.recompute_layers is not None:
             return replace(asked, recompute="full")
         if asked.recompute == "none" and asked.recompute_modules != cls().recompute_modules:

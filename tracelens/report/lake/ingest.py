@@ -60,7 +60,7 @@ _LONGEST = 80
 
 
 class IngestTask(Record, frozen=True, kw_only=True):
-    """One trace, the name of its part, and the parts that it stands in place of: of the same file as it was."""
+    """One trace, the name of its part, and the older parts of that file, which it replaces."""
 
     trace: str
     name: str

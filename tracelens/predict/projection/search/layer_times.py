@@ -57,7 +57,7 @@ class _Rows(Record, frozen=True, kw_only=True, eq=False):
     key: Ints
     kind: Ints
 
-    def taken(self, which: Any) -> _Rows:
+    def take(self, which: Any) -> _Rows:
         return _Rows(op=self.op[which], key=self.key[which], kind=self.kind[which])
 
 
@@ -105,7 +105,7 @@ def layer_times(
     """
     shape = (len(built), max(map(len, built), default=0), 2)
     rows, ops = _rows(built)
-    parts = {part: rows.taken(np.flatnonzero(ops.part[rows.op] == i)) for i, part in enumerate(PARTS)}
+    parts = {part: rows.take(np.flatnonzero(ops.part[rows.op] == i)) for i, part in enumerate(PARTS)}
     launched = np.zeros(shape)
     np.add.at(launched, (rows.key, rows.kind, ops.backward[rows.op]), 1)
     is_local = ops.part < PARTS.index("tp")
@@ -125,7 +125,7 @@ def layer_times(
         key=key,
         compute=local(parts["compute"]),
         memory=local(parts["memory"]),
-        products=local(rows.taken(np.flatnonzero(is_local[rows.op] & ops.is_product[rows.op]))),
+        products=local(rows.take(np.flatnonzero(is_local[rows.op] & ops.is_product[rows.op]))),
         launched=launched,
         exchanged={part: (each.inverse, each.times(ops, sent, shape)) for part, each in moved.items()},
     )

@@ -156,7 +156,7 @@ class KindCosts(NamedTuple):
     gather: Floats
     scatter: Floats
 
-    def taken(self, at: npt.NDArray[np.intp]) -> KindCosts:
+    def take(self, at: npt.NDArray[np.intp]) -> KindCosts:
         return KindCosts(self.time[:, :, at], self.launch[:, :, at], self.gather[at], self.scatter[at])
 
 
@@ -186,7 +186,7 @@ def _beside_us(s: Splits, chunk: ChunkType, layers: KindCosts) -> Floats:
         alone = (gather[at, k] if after is None else 0.0) + (scatter[at, k] if before is None else 0.0)
         beside[1, at] += count * (exposed_us(back + behind, back_us[k, at]) + alone)
     at = np.flatnonzero(s.zero == 2)
-    of = layers.taken(at)
+    of = layers.take(at)
     ends, reduced = _backward_us(chunk, of, scattered=of.scatter[:, chunk.kinds[0]])
     beside[1, at] = np.maximum(ends, reduced) - chunk.layers @ of.time[1]
     return beside
@@ -234,7 +234,7 @@ def ends_us(
     """
     late, at = np.zeros(len(s)), np.flatnonzero(s.zero < 3)
     held = {rank: stage.chunks for stage in types for rank in stage.ranks}
-    costs, hop, is_2 = layers.taken(at), hop[at], s.zero[at] == 2
+    costs, hop, is_2 = layers.take(at), hop[at], s.zero[at] == 2
     others = np.minimum(len(held), micro_batches[at]) - 1
     plain = [{chunk: each.whole[phase][at] for chunk, each in passes_us.items()} for phase in (0, 1)]
     launch = {chunk: chunk.layers @ costs.launch for chunk in passes_us}

@@ -20,7 +20,7 @@ import numpy as np
 
 from tracelens.errors import InputError, TracelensError, UsageError
 from tracelens.files.executors import outcomes
-from tracelens.option_fields import BACKENDS, made, takes
+from tracelens.option_fields import BACKENDS, build_options, takes
 from tracelens.predict.projection.frameworks import Residuals, named
 from tracelens.predict.projection.projection_options import (
     STRATEGIES,
@@ -423,7 +423,7 @@ def search(
     are what the keywords change. UsageError for names that are not known and dimensions that do not exist.
     """
     named = {name: value for name, value in (("gpus", gpus), ("global_batch", global_batch)) if value is not None}
-    request = Request.of(model, cluster, made(SearchOptions, {**named, **given}, options))
+    request = Request.of(model, cluster, build_options(SearchOptions, {**named, **given}, options))
     return answer(request).best.reset_index(drop=True)
 
 

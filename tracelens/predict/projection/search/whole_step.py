@@ -17,7 +17,7 @@ import numpy.typing as npt
 
 from tracelens.backends.base import System
 from tracelens.errors import UsageError
-from tracelens.files.say import told
+from tracelens.files.say import with_progress
 from tracelens.option_fields import BACKENDS
 from tracelens.perf_models import PerfModel
 from tracelens.predict.network.algorithms import collective_us
@@ -385,7 +385,9 @@ class CorrectedRules:
     def _layer_times(self, s: Splits) -> LayerTimes:
         first, key = distinct([getattr(s, name) for name in _LAYER_KEY])
         keys = [{name: int(getattr(s, name)[index]) for name in _LAYER_KEY} for index in first]
-        built = [self.layers(self._layer_parallel(one)) for one in told(keys, f"{self.strategy}: layers", "splits")]
+        built = [
+            self.layers(self._layer_parallel(one)) for one in with_progress(keys, f"{self.strategy}: layers", "splits")
+        ]
         ranks = self._ranks(s)
         strides = {"tp": ranks.tp_stride, "cp": ranks.cp_stride, "ep": ranks.ep_stride, "grid": ranks.cp_stride}
         precisions = [one["precision"] for one in keys]

@@ -205,7 +205,7 @@ class TableBuilder:
 
     def fields(self) -> dict[str, Any]:
         """The fields of ``TraceTable`` that come from events alone; the builder is empty afterwards."""
-        groups = {group: self.taken(group, NARROW.get(group, ())) for group in GROUPS}
+        groups = {group: self.take(group, NARROW.get(group, ())) for group in GROUPS}
         rows = groups["rows"]
         if self.pair_ends:
             order = np.argsort(rows["file_index"], kind="stable")
@@ -242,9 +242,9 @@ class TableBuilder:
         steps = (columns["category"] == categories.index(_OLD_OPS)) & is_step[columns["name"]]
         columns["kind"][steps] = Kind.USER_ANNOTATION
 
-    def taken(self, group: str, narrow: Container[str] = ()) -> dict[str, Any]:
+    def take(self, group: str, narrow: Container[str] = ()) -> dict[str, Any]:
         """Every column of one of ``GROUPS``, which is empty afterwards; those ``narrow`` in the narrowest type."""
-        return self._groups[group].taken(narrow)
+        return self._groups[group].take(narrow)
 
     def append(self, group: str, columns: Mapping[str, Array]) -> None:
         """More of one of ``GROUPS``, behind what there is."""
