@@ -89,8 +89,8 @@ def test_imports_point_down() -> None:
 ASKS_PREDICTIONS = {
     "__init__.py": "the verbs of the Python API",
     "analysis/loaded_trace.py": "the model of a training job, for its utilization",
-    "analysis/reading/engine_steps.py": "FLOPs of a served batch",
-    "analysis/reading/op_readings.py": "blocks of a model",
+    "analysis/reading/engine_steps.py": "attention windows of known models",
+    "analysis/reading/op_readings.py": "the type of the model that an option names",
     "analysis/reading/process_groups.py": "bytes that a token exchange moves",
     "analysis/verdict/verdict.py": "FLOPs per token, for the utilization",
     "backends/base.py": "clusters, in which a system has its links",
