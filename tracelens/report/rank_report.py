@@ -16,7 +16,7 @@ from tracelens.analysis.ranks import rank_collectives, rank_times
 from tracelens.analysis.ranks.job_context import rank_sheets
 from tracelens.analysis.ranks.rank_comparison import RanksAnalysis, compare_ranks
 from tracelens.analysis.ranks.rank_files import RankOptions, find_traces, job_folder, ranks_text
-from tracelens.analysis.verdict.summary import DeviceSummary, InputSummary, Notice, Summary, counted
+from tracelens.analysis.verdict.summary import DeviceSummary, InputSummary, Notice, Summary
 from tracelens.files.atomic_write import whole_folder, write_whole
 from tracelens.files.cells import plain_records
 from tracelens.files.documents import json_encoded
@@ -24,7 +24,7 @@ from tracelens.files.safe_text import clipped, escaped_json, json_safe, terminal
 from tracelens.files.say import aligned
 from tracelens.report.assembly import NamedSheets, refuse_folder, sheets_of
 from tracelens.schema import KEYS
-from tracelens.types.units import NS_PER_US, US_PER_MS, shown_figure
+from tracelens.types.units import NS_PER_US, US_PER_MS, counted, shown_figure
 
 if TYPE_CHECKING:
     import pandas as pd

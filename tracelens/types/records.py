@@ -1,8 +1,8 @@
 """``Record``: a class with fields, as ``dataclasses.dataclass`` makes one, made by ``msgspec`` in C.
 
-The standard library compiles the methods of each class while it is imported: of the 350 classes that a report imports
-that takes a quarter of a second, here six milliseconds. A record says ``frozen`` and ``kw_only`` in its header, and
-``dict`` where it has a ``cached_property``. ``fields``, ``replace`` and ``asdict`` of ``dataclasses`` take records too.
+The standard library compiles the methods of each class while it is imported: 350 classes of four fields take 0.26 s
+so, and 8 ms here. A record says ``frozen`` and ``kw_only`` in its header, and ``dict`` where it has a
+``cached_property``. ``fields``, ``replace`` and ``asdict`` of ``dataclasses`` take records too.
 What has ``metadata``, or fields that are not shown or compared, is a dataclass of the standard library.
 """
 

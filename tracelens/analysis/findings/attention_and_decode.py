@@ -11,11 +11,11 @@ import numpy.typing as npt
 
 from tracelens.analysis.findings.rule import Candidate, Observed, built_in, candidate_of_calls
 from tracelens.analysis.reading.engine_steps import DECODE, MIXED, PREFILL, phase
-from tracelens.analysis.verdict.summary import Said, counted, duration
+from tracelens.analysis.verdict.summary import Said
 from tracelens.perf_models.sdpa import SDPA
 from tracelens.types.dtypes import DType
 from tracelens.types.signature import OpSignature
-from tracelens.types.units import NS_PER_US
+from tracelens.types.units import NS_PER_US, counted, duration
 
 Bools = npt.NDArray[np.bool_]
 Ints = npt.NDArray[np.int64]

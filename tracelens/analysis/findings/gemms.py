@@ -15,11 +15,11 @@ import numpy as np
 from tracelens.analysis.attribution.calls import launch_floor_us, rate_of
 from tracelens.analysis.attribution.host_scopes import places_around
 from tracelens.analysis.findings.rule import Candidate, Observed, built_in, candidate_of_calls
-from tracelens.analysis.verdict.summary import Said, counted, percent
+from tracelens.analysis.verdict.summary import Said
 from tracelens.perf_models.gemm import GEMM
 from tracelens.perf_models.kernels import FP32
 from tracelens.types.dtypes import DType
-from tracelens.types.units import FLOPS_PER_GFLOP, TERA_PER_S_IN_PER_US
+from tracelens.types.units import FLOPS_PER_GFLOP, TERA_PER_S_IN_PER_US, counted, percent
 
 if TYPE_CHECKING:
     import pandas as pd

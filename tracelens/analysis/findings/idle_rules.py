@@ -20,10 +20,10 @@ from tracelens.analysis.idle.idle_time import CAUSES, LATENCY, UNKNOWN, UNRECORD
 from tracelens.analysis.intervals import Ints, covered_ns
 from tracelens.analysis.reading.added_ops import graph_launches
 from tracelens.analysis.sheets import device_timeline
-from tracelens.analysis.verdict.summary import Evidence, Said, counted, duration, percent, shortened, size
+from tracelens.analysis.verdict.summary import Evidence, Said
 from tracelens.trace.provenance import lacks_sync_events, no_stacks
 from tracelens.trace.table import Kind, Recorder
-from tracelens.types.units import BYTES_PER_GIB, BYTES_PER_MB, NS_PER_US
+from tracelens.types.units import BYTES_PER_GIB, BYTES_PER_MB, NS_PER_US, counted, duration, percent, shortened, size
 
 #: Share of the window from which idle time of a cause is a finding.
 LEAST_SHARE = 0.02

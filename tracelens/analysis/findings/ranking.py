@@ -21,12 +21,12 @@ from tracelens.analysis.findings import built_in_rules
 from tracelens.analysis.findings.rule import MIN_GAIN, Candidate, Claimed, Observed, Rule, RuleFailure
 from tracelens.analysis.idle.dependency_replay import MOST_OF_FILE, Changes, SteadyStep, parts_of
 from tracelens.analysis.intervals import Ints
-from tracelens.analysis.verdict.summary import Finding, FixesTogether, Notice, Place, Said, duration, percent
+from tracelens.analysis.verdict.summary import Finding, FixesTogether, Notice, Place, Said
 from tracelens.extensions import Extension, TimeLimitError, overlay, time_limit
 from tracelens.trace.narrow_columns import Column
 from tracelens.trace.table import DEVICE_KINDS
 from tracelens.types.records import Record
-from tracelens.types.units import NS_PER_US
+from tracelens.types.units import NS_PER_US, duration, percent
 
 if TYPE_CHECKING:
     from tracelens.analysis.findings.rule import Observed

@@ -19,7 +19,7 @@ from tracelens.analysis.attribution.calls import launch_floor_us
 from tracelens.analysis.grouping import Codes
 from tracelens.analysis.idle.idle_time import CAUSES, IdleParts, WindowTime
 from tracelens.analysis.sheets import perf_summary
-from tracelens.analysis.verdict.summary import Evidence, Said, counted, shortened, takes
+from tracelens.analysis.verdict.summary import Evidence, Said
 from tracelens.backends.base import System
 from tracelens.backends.chain import chain
 from tracelens.perf_models.base import PerfModel, WorkColumns
@@ -27,7 +27,7 @@ from tracelens.perf_models.gemm import GEMM
 from tracelens.registry import Claim, mark
 from tracelens.trace.table import Kind
 from tracelens.types.records import Record
-from tracelens.types.units import NS_PER_US
+from tracelens.types.units import NS_PER_US, counted, shortened, takes
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -15,11 +15,11 @@ from tracelens.analysis.attribution.calls import COPY, LAUNCH, SHORT_KERNEL_US
 from tracelens.analysis.findings.rule import MIN_GAIN, Candidate, Observed, built_in, candidate_of_calls
 from tracelens.analysis.intervals import Ints
 from tracelens.analysis.reading.catalog import COMMUNICATION
-from tracelens.analysis.verdict.summary import Said, counted, duration, percent, shortened, size
+from tracelens.analysis.verdict.summary import Said
 from tracelens.trace.table import Kind
 from tracelens.types.records import Record
 from tracelens.types.signature import OpSignature
-from tracelens.types.units import NS_PER_US
+from tracelens.types.units import NS_PER_US, counted, duration, percent, shortened, size
 
 ATTENTION, COMPUTE, OTHERWISE = "attention", "compute", "memory"
 #: Share of the roofline from which a call is as good as it gets.

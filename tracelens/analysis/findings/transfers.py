@@ -15,14 +15,14 @@ from tracelens.analysis.findings.rule import MIN_GAIN, Candidate, Floats, Observ
 from tracelens.analysis.grouping import distinct_rows
 from tracelens.analysis.reading.process_groups import attributes_of_calls, split_sizes
 from tracelens.analysis.sheets import coll_analysis, device_memory
-from tracelens.analysis.verdict.summary import Evidence, Said, counted, duration, percent, size, takes
+from tracelens.analysis.verdict.summary import Evidence, Said
 from tracelens.backends.base import System
 from tracelens.backends.collective_times import Collectives
 from tracelens.perf_models import Collective
 from tracelens.perf_models.base import WorkColumns
 from tracelens.trace.table import Kind, TraceTable
 from tracelens.types.records import Record
-from tracelens.types.units import NS_PER_US
+from tracelens.types.units import NS_PER_US, counted, duration, percent, size, takes
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -1,7 +1,5 @@
-"""Steps of a serving engine: which step every op ran in, what its annotation says of the requests, which attention
-calls see a sliding window.
-
-Which of a serving step's attention calls see a sliding window, where the engine records none.
+"""Steps of a serving engine: which step every op ran in, what its annotation says of the requests, and which attention
+calls see a sliding window where the engine records none.
 
 vLLM's attention op records neither its layer nor its window. A step calls attention once per layer, in order: where
 the calls' number, heads and head width are those of a model with windows, that model says which layers have one.

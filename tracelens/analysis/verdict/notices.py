@@ -23,14 +23,14 @@ from tracelens.analysis.intervals import Ints
 from tracelens.analysis.reading.added_ops import GraphLinks, graph_launches
 from tracelens.analysis.reading.engine_steps import STEM
 from tracelens.analysis.sheets import device_timeline, perf_summary
-from tracelens.analysis.verdict.summary import Notice, counted, duration, percent
+from tracelens.analysis.verdict.summary import Notice
 from tracelens.files.safe_text import clipped
 from tracelens.perf_models.base import UnknownWork
 from tracelens.perf_models.triton_kernels import FusedKernel
 from tracelens.trace.provenance import MergedRanks, no_shapes
 from tracelens.trace.table import DEVICE_KINDS, Kind, TraceTable, has_host_time
 from tracelens.trace.tree import OpTree
-from tracelens.types.units import NS_PER_US
+from tracelens.types.units import NS_PER_US, counted, duration, percent
 
 #: Clocks are read to a microsecond.
 _CLOCK_NS = 1_000

@@ -13,12 +13,6 @@ from collections.abc import Mapping
 import msgspec
 
 from tracelens.types.records import Record
-from tracelens.types.units import counted as counted
-from tracelens.types.units import duration as duration
-from tracelens.types.units import percent as percent
-from tracelens.types.units import shortened as shortened
-from tracelens.types.units import size as size
-from tracelens.types.units import takes as takes
 
 #: The ``window`` of a report that is not of steps.
 WHOLE_FILE = "whole file"

@@ -1,16 +1,11 @@
-"""Times of engines' kernels: a launch and a norm of few costs, constants fitted per device and kernel, and calls as
-columns.
-
-Kernel times as a launch and a norm of few costs, each a multiple of what it takes at the data sheet's rates.
+"""Times of engines' kernels: a launch and a norm of few costs, each a multiple of its time at the data sheet's rates.
 
 A table's ``costs`` say what a call asks of the device: products by whole tiles, waves of work-groups, bytes, steps that
 follow each other. Constants of a device and library say how many times longer than the data sheet each takes.
 Every cost grows with every size, so estimates do too.
 
-Fitted constants of engines' kernels: a file per table, a row per device, library, kernel and types.
-
-``tracelens/hardware/kernels/TABLE.toml`` holds them with their source and the error on shape groups not fitted; a
-device file may hold its own (``tracelens calibrate``).
+``tracelens/hardware/kernels/TABLE.toml`` holds the fitted constants, a row per device, library, kernel and types, with
+their source and the error on shape groups not fitted; a device file may hold its own (``tracelens calibrate``).
 """
 
 from __future__ import annotations

@@ -1,14 +1,12 @@
-"""Matrix products by tiles, and a fused expert layer on one rank, made of two grouped products.
-
-Matrix products by tiles: waves over the compute units, the k loop, L2 and HBM traffic, split k.
+"""Matrix products by tiles (waves over the compute units, the k loop, L2 and HBM traffic, split k), and a fused expert
+layer on one rank, made of two grouped products.
 
 The larger of computing and loading hides most of the smaller: the cubic norm of both, between maximum and sum.
 ``docs/estimation.md`` has the measured error per device, and what each term is worth.
 
-A fused expert layer on one rank: sorting, two grouped products, activation, the weighted sum; no exchange.
-
-The grouped products take the best of five tiles over the blocks of rows that each expert really has; only experts with
-rows are read. The weighted sum runs over the tokens of all ranks, also those without a local expert.
+An expert layer sorts, multiplies, activates, multiplies and adds up by weight; it exchanges nothing. Its grouped
+products take the best of five tiles over the blocks of rows that each expert really has; only experts with rows are
+read. The weighted sum runs over the tokens of all ranks, also those without a local expert.
 """
 
 from __future__ import annotations

@@ -1,7 +1,5 @@
 """The bytes of a trace file: unpacked by what its first bytes say, streamed once, and any part of them again later.
 
-What a trace file is packed in, told by its first bytes, and the content as a stream.
-
 gzip is inflated while it is read. All else goes through a temporary file, as events are looked up again later and
 other packers cannot begin in the middle; it is no larger than the memory that the content may take.
 """
