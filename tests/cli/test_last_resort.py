@@ -184,3 +184,14 @@ def test_one_of_several_ranks_says_that_each_does_all_of_the_work(
     told = capsys.readouterr().err
     assert (said in told) if said else not told
     assert not said or "mpiexec -n 4 python -m mpi4py.futures $(which tracelens)" in told
+
+
+@pytest.mark.parametrize(
+    "command", ["perfetto {} -o", "report {} -o", "convert {} -o", "slim {} --steps 11 -o", "report", "query {} --output"]
+)
+def test_an_empty_path_is_refused_by_its_option(
+    command: str, repository: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    trace = repository / "example_traces" / "moe_ep8" / "rank0.json.gz"
+    assert cli.main([*command.format(trace).split(), ""]) == 2
+    assert "an empty path" in capsys.readouterr().err

@@ -19,7 +19,7 @@ from tests.conftest import part
 from tests.files.kill_sweeps import NAMES, SWEEPS, content, whole, write_file, write_folder
 from tracelens.errors import OutputError
 from tracelens.files import atomic_write
-from tracelens.files.atomic_write import whole_folder
+from tracelens.files.atomic_write import whole_file, whole_folder
 
 linux = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="needs ptrace")
 
@@ -188,3 +188,9 @@ def test_a_real_report_killed_at_random_times_is_old_or_new(
             assert (out / "report.json").read_bytes().endswith(b"}\n")
     write_folder(out, "next")
     assert [path.name for path in tmp_path.iterdir()] == ["out"]
+
+
+@pytest.mark.parametrize("path", ["", ".", "..", "/"])
+def test_a_folder_is_no_file_to_write(path: str) -> None:
+    with pytest.raises(OutputError, match="it is a folder"), whole_file(Path(path)):
+        pass

@@ -174,6 +174,11 @@ class _Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
         raise _refused(message, self.prog)
 
+    def _get_value(self, action: argparse.Action, arg_string: str) -> object:
+        if action.type is Path and not arg_string:
+            raise argparse.ArgumentError(action, "an empty path; an unset variable?")
+        return super()._get_value(action, arg_string)
+
     def _print_message(self, message: str, file: object = None) -> None:
         if message:
             say(message.removesuffix("\n"), to_stderr=file is not sys.stdout)

@@ -34,6 +34,8 @@ def whole_file(path: Path) -> Iterator[BinaryIO]:
 
     OutputError when it cannot be written: no such folder, no permission, a full disk.
     """
+    if path.name in ("", ".."):
+        raise OutputError(f"cannot write {path}: it is a folder; name a file in it")
     with _refusals(path), _aside(path, [path.parent], path) as aside:
         made = aside / path.name
         with made.open("x+b") as file:
