@@ -17,7 +17,8 @@ import pytest
 from tests.conftest import part
 from tests.fuzz.commands import command_on, ended, sound_files
 from tests.fuzz.documents import FORMATS, KINETO, TIMES, as_csv, as_json, table
-from tracelens.cli import VERBS, main
+from tracelens.cli import main
+from tracelens.cli.verbs import VERBS
 
 CODES = (0, 1, 2, 3, 4, 5)
 PROJECT = "--model gpt2 --cluster dgx-h100 --gpus 8 --global-batch 8"

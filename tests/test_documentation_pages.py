@@ -14,7 +14,8 @@ from docs.take_pictures import KEPT, SHOTS
 from docs.take_pictures import PAGES as PICTURED
 from tracelens import errors
 from tracelens.analysis.sheets import built_in_sheets
-from tracelens.cli import FAILED, INTERRUPTED, TERMINATED, VERBS, comparing, main, reporting
+from tracelens.cli import FAILED, INTERRUPTED, TERMINATED, comparing, main, reporting
+from tracelens.cli.verbs import VERBS
 
 DOCS = Path(__file__).resolve().parent.parent / "docs"
 PAGES = sorted(path.name for path in DOCS.glob("*.md"))

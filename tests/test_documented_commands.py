@@ -17,7 +17,9 @@ import pytest
 
 import tracelens
 from tests.cli.test_route_command import PRODUCTION
-from tracelens.cli import VERBS, _parser_of, main
+from tracelens.cli import main
+from tracelens.cli.parsing import parser_of
+from tracelens.cli.verbs import VERBS
 
 REPOSITORY = Path(__file__).resolve().parent.parent
 PAGES = [REPOSITORY / "README.md", *sorted((REPOSITORY / "docs").glob("*.md"))]
@@ -87,7 +89,7 @@ def test_there_are_commands() -> None:
 def test_every_option_that_a_page_shows_is_known(page: str) -> None:
     for command in COMMANDS[page]:
         words = words_of(command)
-        _parser_of(words).parse_args(words)
+        parser_of(words).parse_args(words)
 
 
 @pytest.fixture(scope="module")

@@ -11,7 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from tracelens.cli import VERBS, main, verb
+from tracelens.cli import main
+from tracelens.cli.verbs import VERBS, verb
 from tracelens.files import executors
 
 sys.path.insert(0, str(Path(__file__).resolve().parent / "ranks"))

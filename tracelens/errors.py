@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+
+#: How many names an error lists, and how much less alike than the nearest another name may be to be suggested too.
+_SHOWN, _AS_NEAR = 40, 0.1
 
 
 class TracelensError(Exception):
@@ -29,17 +32,34 @@ class UsageError(TracelensError):
     exit_code = 2
 
     @classmethod
-    def unknown(cls, what: str, given: str, known: Iterable[str]) -> UsageError:
-        """``no device named 'mi30x'; did you mean mi300x?``"""
-        import difflib
+    def unknown(cls, what: str, given: str, known: Iterable[str], *, listed: str = "") -> UsageError:
+        """``no device named 'mi30x'; did you mean mi300x?``
 
-        known = sorted(set(known))
-        by_lower = {name.lower(): name for name in known}
-        close = difflib.get_close_matches(given.lower(), by_lower, n=3, cutoff=0.6)
-        if close:
-            return cls(f"no {what} named {given!r}; did you mean {' or '.join(by_lower[name] for name in close)}?")
-        shown = ", ".join(known[:40]) + (" ..." if len(known) > 40 else "")
-        return cls(f"no {what} named {given!r}; known: {shown or 'none'}")
+        ``listed``: what the sentence ends with where no name is near, in place of the names.
+        """
+        names = sorted(set(known))
+        if near := _nearest(given, names):
+            return cls(f"no {what} named {given!r}; did you mean {' or '.join(near)}?")
+        shown = ", ".join(names[:_SHOWN]) + (f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else "")
+        return cls(f"no {what} named {given!r}; {listed or 'known: ' + (shown or 'none')}")
+
+
+def _nearest(given: str, known: Sequence[str]) -> list[str]:
+    """The names that are about as near as the nearest, at most three; else those that contain what was given."""
+    import difflib
+
+    asked = given.lower().lstrip("-")
+    by_lower = {name.lower().lstrip("-"): name for name in known}
+    close = difflib.get_close_matches(asked, by_lower, n=3, cutoff=0.6)
+    matcher = difflib.SequenceMatcher(b=asked)
+    ratios = {}
+    for name in close:
+        matcher.set_seq1(name)
+        ratios[name] = matcher.ratio()
+    near = [name for name in close if ratios[name] >= ratios[close[0]] - _AS_NEAR]
+    if not near and len(asked) > 1:
+        near = [name for name in by_lower if asked in name][:3]
+    return [by_lower[name] for name in near]
 
 
 class NothingToAnalyzeError(TracelensError):

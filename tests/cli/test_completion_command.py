@@ -8,8 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from tracelens.cli import VERBS, main
+from tracelens.cli import main
 from tracelens.cli.completion import script, words
+from tracelens.cli.verbs import VERBS
 
 #: What was typed, and words that must, and must not, be offered.
 TYPED = {

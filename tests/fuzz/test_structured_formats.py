@@ -17,7 +17,7 @@ import pytest
 
 from tests.fuzz.commands import REQUESTS, VERBS, answers, command_on, sound_files, survives
 from tests.fuzz.documents import FORMATS, ODD, changed
-from tracelens.cli import VERBS as KNOWN
+from tracelens.cli.verbs import VERBS as KNOWN
 from tracelens.cli.agents.tools import listed
 
 FAST, BATCH = 1, 100

@@ -8,7 +8,7 @@ import re
 import pytest
 
 from docs import generate_options
-from tracelens import cli
+from tracelens.cli import verbs
 
 FLAGS: dict[str, str] = {
     "anonymize": ("TRACE --output -o"),
@@ -66,7 +66,7 @@ FLAGS: dict[str, str] = {
 def flags(verb: str) -> str:
     """All flags of a verb and of its own verbs (``list:--x``), sorted, positional arguments first."""
     parser = argparse.ArgumentParser()
-    cli.verb(verb).configure(parser)
+    verbs.verb(verb).configure(parser)
     return " ".join(_names(parser))
 
 
@@ -84,7 +84,7 @@ def _names(parser: argparse.ArgumentParser, prefix: str = "") -> list[str]:
 
 
 def test_the_verbs_are_frozen() -> None:
-    assert sorted(FLAGS) == list(cli.VERBS)
+    assert sorted(FLAGS) == list(verbs.VERBS)
 
 
 @pytest.mark.parametrize("verb", sorted(FLAGS))

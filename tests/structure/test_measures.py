@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from tracelens.cli.verbs import VERBS, about
+from tracelens.cli.verbs import VERBS
 
 ROOT = Path(__file__).resolve().parents[2]
 PACKAGE = ROOT / "tracelens"
@@ -318,13 +318,12 @@ def test_one_op_family_stands_in_one_file() -> None:
 
 def test_each_verb_stands_in_the_module_that_is_said() -> None:
     files = {found.path.stem for found in modules() if found.path.parent == PACKAGE / "cli"}
-    assert files - {"__init__", "verbs"} == set(VERBS.values())
+    assert files - {"__init__", "verbs", "first_word", "parsing", "common_options"} == set(VERBS.values())
     for file in set(VERBS.values()):
         source = (PACKAGE / "cli" / f"{file}.py").read_text(encoding="utf-8")
         suffixes = [""] if file in VERBS else sorted(f"_{verb}" for verb, module in VERBS.items() if module == file)
         assert sorted(re.findall(r"^(?:def )?configure(\w*)(?:\(| = )", source, re.MULTILINE)) == suffixes, file
         assert sorted(re.findall(r"^def run(\w*)\(", source, re.MULTILINE)) == suffixes, file
-    assert all(about(verb).endswith(".") for verb in VERBS)
 
 
 def test_one_device_is_one_file() -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import gc
 import os
 import signal
@@ -11,14 +10,16 @@ import threading
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import NoReturn
+from typing import TYPE_CHECKING
 
-from tracelens.cli.verbs import VERBS, about, verb
+from tracelens.cli.verbs import front_page
 from tracelens.errors import TracelensError, UsageError
 from tracelens.files.say import flush, prepare_streams, say
 
+if TYPE_CHECKING:
+    import argparse
+
 INTERRUPTED, TERMINATED = 130, 143
-_VERBOSE = "print more to stderr; -vv adds tracebacks"
 #: Of what should not happen: a bug of ours, which the user can report.
 FAILED = 70
 #: Allocations between two looks for garbage of a process that runs one command, whose objects mostly live as long as
@@ -30,24 +31,25 @@ _HUGE_PAGES = "NUMPY_MADVISE_HUGEPAGE"
 
 #: What these say on their own: what there is.
 _LISTING = (["devices"], ["extensions"], ["models"])
+#: First words that are no command.
+_PAGES = ("-h", "--help", "--help-all", "--version")
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs one command; returns its exit code (docs/cli.md lists them)."""
-    arguments = list(sys.argv[1:] if argv is None else argv) or ["--help"]
+    arguments = list(sys.argv[1:] if argv is None else argv)
+    prepare_streams()
+    if not arguments or arguments[0] in _PAGES:
+        return _page(arguments)
     if arguments in _LISTING:
         arguments.append("list")
-    prepare_streams()
     if argv is None:
         gc.set_threshold(_GARBAGE_AFTER)
         os.environ.setdefault(_HUGE_PAGES, "0")
         _warn_of_repetition()
     try:
         with _terminated_like_interrupted(), _on_this_machine(arguments) as local:
-            args, unknown = _parser_of(local).parse_known_args(local)
-            if unknown:
-                raise _refused(f"unrecognized: {' '.join(unknown)}", f"tracelens {local[0]}")
-            args.command_line = local
+            args = _parsed(local)
             from tracelens.files.memory_limit import limited
 
             with limited(args.max_memory):
@@ -66,6 +68,32 @@ def main(argv: Sequence[str] | None = None) -> int:
         # A process that ends would otherwise walk all that it made once more; DuckDB prints what it then misses
         if argv is None and "duckdb" not in sys.modules:
             gc.freeze()
+
+
+def _page(arguments: Sequence[str]) -> int:
+    """What the command prints of itself."""
+    if arguments[:1] == ["--version"]:
+        import tracelens
+
+        say(f"tracelens {tracelens.__version__}")
+    else:
+        say(front_page(whole=bool(arguments)))
+    return 0
+
+
+def _parsed(arguments: list[str]) -> argparse.Namespace:
+    """The options of a command line, with all of its words as ``command_line``."""
+    from tracelens.cli.first_word import with_verb
+    from tracelens.cli.parsing import parser_of
+
+    words = with_verb(arguments)
+    args, unknown = parser_of(words).parse_known_args(words)
+    if unknown:
+        command, is_output = f"tracelens {words[0]}", hasattr(args, "output") and not unknown[0].startswith("-")
+        advice = f"to name an output, write -o {unknown[0]}" if is_output else f"see {command} --help"
+        raise UsageError(f"{command} does not take {unknown[0]!r}; {advice}")
+    args.command_line = words
+    return args
 
 
 def _warn_of_repetition() -> None:
@@ -168,67 +196,6 @@ def _on_this_machine(arguments: list[str]) -> Iterator[list[str]]:
         yield local
 
 
-class _Parser(argparse.ArgumentParser):
-    """Shows help and refusals like everything else: they repeat what was given, and a refusal is one sentence."""
-
-    def error(self, message: str) -> NoReturn:
-        raise _refused(message, self.prog)
-
-    def _get_value(self, action: argparse.Action, arg_string: str) -> object:
-        if action.type is Path and not arg_string:
-            raise argparse.ArgumentError(action, "an empty path; an unset variable?")
-        return super()._get_value(action, arg_string)
-
-    def _print_message(self, message: str, file: object = None) -> None:
-        if message:
-            say(message.removesuffix("\n"), to_stderr=file is not sys.stdout)
-
-
-def _refused(what: str, command: str) -> UsageError:
-    return UsageError(f"{what}; {command} --help shows what it takes")
-
-
-def _parser_of(arguments: Sequence[str]) -> argparse.ArgumentParser:
-    parser = _Parser(
-        prog="tracelens",
-        description="Shows how far a PyTorch profiler trace is from the limits of its hardware.",
-        epilog="tracelens VERB --help explains one command.",
-    )
-    parser.add_argument("--version", action=_Version, nargs=0, help="print the version")
-    commands = parser.add_subparsers(title="commands", metavar="VERB", required=True)
-    chosen = arguments[:1] if arguments[0] in VERBS else []
-    if not chosen and not arguments[0].startswith("-"):
-        raise UsageError.unknown("command", arguments[0], VERBS)
-    for name in chosen or VERBS:
-        if not chosen:
-            # Read, not imported: --help stays fast
-            commands.add_parser(name, help=about(name))
-            continue
-        known = verb(name)
-        command = commands.add_parser(
-            name, help=known.about.partition("\n")[0], description=known.about,
-            formatter_class=argparse.RawDescriptionHelpFormatter,
-        )  # fmt: skip
-        known.configure(command)
-        command.add_argument("-v", "--verbose", action="count", default=0, help=_VERBOSE)
-        command.add_argument("--debug", action="store_true", help="show the traceback of an error")
-        _add_memory_limit(command)
-        command.set_defaults(run=known.run)
-    return parser
-
-
-def _add_memory_limit(command: argparse.ArgumentParser) -> None:
-    """To a verb, or to each of its own verbs."""
-    below = [action for action in command._actions if isinstance(action, argparse._SubParsersAction)]
-    if not below:
-        from tracelens.option_fields import above_zero
-
-        about = "end when a process of this command uses more memory; default: 3/4 of the machine's or container's"
-        command.add_argument("--max-memory", type=above_zero, metavar="GB", help=about)
-    for each in (parser for action in below for parser in action.choices.values()):
-        _add_memory_limit(each)
-
-
 def add_executor(parser: argparse.ArgumentParser) -> None:
     """Adds the options that choose which processes read the traces."""
     from tracelens.option_fields import positive
@@ -244,11 +211,3 @@ def refuse_input(output: Path, inputs: Iterable[Path]) -> None:
     """UsageError where a command would write over a file that it reads."""
     if output.exists() and any(path.exists() and output.samefile(path) for path in inputs):
         raise UsageError(f"{output} would overwrite the input: choose another name with -o")
-
-
-class _Version(argparse.Action):
-    def __call__(self, parser: argparse.ArgumentParser, *_: object) -> None:
-        import tracelens
-
-        say(f"tracelens {tracelens.__version__}")
-        parser.exit()

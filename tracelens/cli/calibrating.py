@@ -42,9 +42,7 @@ def configure_calibrate(parser: argparse.ArgumentParser) -> None:
 def run_calibrate(args: argparse.Namespace) -> int:
     """Fit a device's constants to measured times: traces, report.json files, tables of microbenchmarks.
 
-    tracelens calibrate trace.json.gz gemm.csv --device mi300x -o my_mi300x.toml
-    tracelens report other.json.gz --device my_mi300x.toml --backend tile
-    tracelens calibrate nccl.csv --cluster dgx-h100 -o my_cluster.toml      measured collectives, for a cluster
+    The result is a device or cluster file, for --device and --cluster of the other commands.
     """
     from tracelens.errors import UsageError
 

@@ -1,7 +1,7 @@
-"""Print what completes verbs, options and names in a shell.
+"""Print a shell completion script for commands, options and names.
 
-source <(tracelens completion bash)     in ~/.bashrc; zsh alike in ~/.zshrc
-tracelens completion fish > ~/.config/fish/completions/tracelens.fish
+Add `source <(tracelens completion bash)` to ~/.bashrc, or the same with zsh to ~/.zshrc. For fish, write the script to
+~/.config/fish/completions/tracelens.fish.
 """
 
 from __future__ import annotations

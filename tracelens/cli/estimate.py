@@ -1,8 +1,6 @@
 """Estimate how long an operation should take on a device, without a trace.
 
-One operation: tracelens estimate gemm --m 8192 --n 28672 --k 8192 --dtype bf16 --device h200,b200
-A table:       tracelens estimate gemm --batch in.csv -o out.csv --device h200
-Communication: tracelens estimate collective --op all_reduce --bytes 1e9 --ranks 16 --cluster dgx-h200
+With --batch FILE every row of a table is estimated; docs/estimation.md lists its columns.
 """
 
 from __future__ import annotations

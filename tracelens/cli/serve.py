@@ -1,9 +1,4 @@
-"""Simulate an LLM server under load: latencies, throughput, goodput, cost.
-
-tracelens serve --model llama3.1-70b --cluster dgx-h100 --tp 4 --rate 2 --requests 2000 --input-tokens 1024
-tracelens serve --scenarios
-tracelens serve --batch points.csv -o out.csv
-"""
+"""Simulate an LLM server under load: latencies, throughput, goodput, cost."""
 
 from __future__ import annotations
 

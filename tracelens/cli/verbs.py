@@ -1,4 +1,4 @@
-"""Where each verb of the command is.
+"""Where each verb of the command is, and what ``tracelens`` and ``tracelens --help`` print.
 
 A verb has its module of ``tracelens/cli`` for itself, with ``configure`` and ``run``, and the module's docstring is its
 help; or it shares one: ``configure_VERB``, ``run_VERB``, and the docstring of ``run_VERB``. The command and whoever
@@ -7,29 +7,78 @@ offers the verbs in another way (``agents``) ask here, so neither imports the ot
 
 from __future__ import annotations
 
-import argparse
 import importlib
 import re
 from collections.abc import Callable
-from pathlib import Path
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
-_FOLDER = Path(__file__).parent
-_SHARED = {
-    "calibrating": ("calibrate", "score"),
-    "comparing": ("baseline", "compare"),
-    "fleet": ("ingest", "mcp", "query"),
-    "known": ("extensions", "ops", "record"),
-    "reporting": ("collectives", "demo", "report"),
-    "rewriting": ("anonymize", "convert", "fuse", "perfetto", "replay", "slim"),
+if TYPE_CHECKING:
+    import argparse
+
+#: By group, for each verb: the module with its code and its line in ``tracelens --help``.
+GROUPS = {
+    "Look at traces": {
+        "report": ("reporting", "show where the time went and how far it was from the hardware limit"),
+        "compare": ("comparing", "show what changed between two recordings, and why"),
+        "collectives": ("reporting", "compare the ranks of a job: bandwidth, waiting, slow ranks"),
+        "whatif": ("whatif", "replay a step with a faster op, another device, fewer launches"),
+        "query": ("fleet", "ask a trace, or a lake of traces, in SQL"),
+        "check": ("check", "show what a trace contains and lacks"),
+        "demo": ("reporting", "report on a bundled example trace"),
+    },
+    "Predict without a GPU": {
+        "estimate": ("estimate", "estimate the time of one op or collective on a device"),
+        "project": ("project", "predict a training step: time, MFU, memory per GPU"),
+        "search": ("search", "find the fastest way to split a model over GPUs"),
+        "serve": ("serve", "simulate an LLM server: latency, throughput, cost"),
+        "route": ("route", "show where the tokens of an MoE layer go, and how long that takes"),
+        "models": ("models", "list the models that tracelens knows, or show one"),
+        "devices": ("devices", "list the devices and clusters that tracelens knows, or show one"),
+    },
+    "Hand a trace on": {
+        "convert": ("rewriting", "write a trace of any profiler in another format"),
+        "slim": ("rewriting", "cut a trace to some steps, one rank or some categories"),
+        "anonymize": ("rewriting", "remove names and paths from a trace; its figures stay"),
+        "replay": ("rewriting", "write ops of a trace as scripts that run them alone"),
+        "perfetto": ("rewriting", "write a trace for Perfetto, with rates, bounds and findings as tracks"),
+        "fuse": ("rewriting", "merge the traces of a job's ranks into one file for Perfetto"),
+    },
+    "Automate and extend": {
+        "baseline": ("comparing", "save a recording to compare later ones with"),
+        "ingest": ("fleet", "add the tables of many traces to a lake, for query"),
+        "mcp": ("fleet", "serve the analyses to agents as tools"),
+        "record": ("known", "print the lines that record what a question needs"),
+        "calibrate": ("calibrating", "fit the constants of a device or cluster to measured times"),
+        "score": ("calibrating", "compare predictions with measured values"),
+        "extensions": ("known", "list, check or begin extensions for your own ops"),
+        "ops": ("known", "list the op names that have a performance model"),
+        "completion": ("completion", "print a shell completion script"),
+    },
 }
-_ALONE = (
-    "check", "completion", "devices", "estimate", "models", "project", "route", "search", "serve", "whatif",
-)  # fmt: skip
 #: The module of each verb, by its name, sorted.
-VERBS = dict(
-    sorted({**{name: name for name in _ALONE}, **{n: m for m, names in _SHARED.items() for n in names}}.items())
-)
+VERBS = {verb: module for verb, (module, _) in sorted(row for group in GROUPS.values() for row in group.items())}
+
+_ABOUT = "tracelens shows how far a PyTorch profiler trace is from the limits of its hardware."
+_FIRST = f"""\
+{_ABOUT}
+
+  tracelens trace.json.gz
+      report where the time went and what to change first
+  tracelens FOLDER
+      report on all ranks of a job: bandwidth, waiting, slow ranks
+  tracelens compare before.json.gz after.json.gz
+      show what changed, and why
+  tracelens estimate gemm --m 8192 --n 8192 --k 8192 --device h200
+      estimate the time of one op, without a trace
+  tracelens serve --model llama3.1-70b --cluster dgx-h100 --tp 4
+      simulate an LLM server under load
+
+tracelens demo           reports on a bundled example trace
+tracelens --help         lists all commands
+tracelens VERB --help    shows the common options of one, --help-all shows every option"""
+_LAST = """\
+tracelens VERB --help shows the common options of a command, --help-all every option.
+tracelens --version prints the version."""
 
 
 class Verb(NamedTuple):
@@ -49,9 +98,11 @@ def verb(name: str) -> Verb:
     return Verb(re.sub(r"\n +", "\n", run.__doc__ or "").rstrip(), configure, run)
 
 
-def about(name: str) -> str:
-    """The first line of a verb's help, read without importing its module."""
-    text = (_FOLDER / f"{VERBS[name]}.py").read_text(encoding="utf-8")
-    place = r"\A" if VERBS[name] == name else rf"^def run_{name}\(.*\n    "
-    found = re.search(rf'{place}"""(.*?)(?:"""|$)', text, re.MULTILINE)
-    return found[1] if found else ""
+def front_page(*, whole: bool) -> str:
+    """What tracelens is and five commands; ``whole``: every verb in its group."""
+    if not whole:
+        return _FIRST
+    lines = [_ABOUT, "", "usage: tracelens TRACE|FOLDER [options]", "       tracelens VERB [options]"]
+    for title, group in GROUPS.items():
+        lines += ["", f"{title}:", *(f"  {name:<13}{line}" for name, (_, line) in group.items())]
+    return "\n".join([*lines, "", _LAST])

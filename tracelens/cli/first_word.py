@@ -1,0 +1,76 @@
+"""What a command line means whose first word is no verb: ``tracelens trace.json.gz``, ``tracelens FOLDER``."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from tracelens.cli.verbs import VERBS
+from tracelens.errors import InputError, UsageError
+from tracelens.files.say import say
+
+#: Of a folder with more files than these, none is looked at to find the name that was meant.
+_MOST_NAMES = 2000
+
+
+def with_verb(arguments: Sequence[str]) -> list[str]:
+    """The command line with its verb: a verb before a file of that name, a file is reported, a folder is what it holds.
+
+    UsageError for a word that is neither, with the nearest.
+    """
+    first, *others = arguments
+    if first in VERBS:
+        return list(arguments)
+    if first.startswith("-") and first != "-":
+        raise UsageError(f"{first} stands before any command or file; write tracelens TRACE {first}")
+    path = Path(first)
+    try:
+        is_folder, is_there = path.is_dir(), first == "-" or (first != "" and path.exists())
+    except (OSError, ValueError):
+        is_folder = is_there = False
+    if not is_there:
+        raise _neither(first, path)
+    further = [word for word in others if not word.startswith("-")]
+    if others[: len(further)] == further and further and all(Path(word).exists() for word in further):
+        raise UsageError(
+            f"several traces need a command: tracelens compare {first} {further[0]} for two recordings, "
+            f"tracelens collectives {first} {further[0]} ... for the ranks of a job"
+        )
+    return [*_folder(path), *others] if is_folder else ["report", *arguments]
+
+
+def _neither(first: str, path: Path) -> UsageError | InputError:
+    """Files beside the path that was given are named only where one is near."""
+    beside = _names_beside(path)
+    if len(path.parts) > 1 or path.suffix:
+        near = UsageError.unknown("file", first, beside, listed="tracelens --help lists the commands")
+        return InputError(str(near))
+    return UsageError.unknown("command or file", first, [*VERBS, *beside], listed="tracelens --help lists the commands")
+
+
+def _names_beside(path: Path) -> list[str]:
+    try:
+        found = [str(path.parent / each.name) for _, each in zip(range(_MOST_NAMES), path.parent.iterdir())]  # noqa: B905
+    except (OSError, ValueError):
+        return []
+    return [name for name in found if not Path(name).name.startswith(".")]
+
+
+def _folder(folder: Path) -> list[str]:
+    """The command for a folder, which is said where it is not the report of a job."""
+    from tracelens.analysis.ranks.rank_files import find_traces
+    from tracelens.files.documents import is_report
+    from tracelens.report.lake.ingest import is_lake
+
+    if is_lake(folder):
+        say(f"{folder} is a lake: these are its ready queries, as tracelens query {folder} --list shows them\n")
+        return ["query", str(folder), "--list"]
+    for name, page in (("report.json", "report.html"), ("collectives.json", "collectives.html")):
+        if is_report(folder / name) or (name != "report.json" and (folder / name).is_file()):
+            raise UsageError(f"{folder} is a report that tracelens wrote, not a trace: open {folder / page}")
+    traces = find_traces([str(folder)])
+    if len(traces) == 1:
+        say(f"note: {folder} holds one trace: tracelens report {traces[0]}", to_stderr=True)
+        return ["report", str(traces[0])]
+    say(f"note: {folder} holds {len(traces)} traces: tracelens collectives {folder}", to_stderr=True)
+    return ["collectives", str(folder)]

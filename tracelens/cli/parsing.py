@@ -1,0 +1,229 @@
+"""The parser of a command: two pages of help, and refusals that are one sentence with the nearest name."""
+
+from __future__ import annotations
+
+import argparse
+import shutil
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import Any, NoReturn
+
+from tracelens.cli.common_options import COMMON, Common
+from tracelens.cli.verbs import verb
+from tracelens.errors import UsageError
+from tracelens.files.say import say
+
+#: Title of the options that every command has.
+EVERY = "every command"
+_TITLES = {"positional arguments": "arguments"}
+_WIDEST, _HELP_AT = 100, 30
+
+
+class Parser(argparse.ArgumentParser):
+    """``--help`` shows what ``COMMON`` names, else all; ``--help-all`` all, in groups."""
+
+    def __init__(self, **given: Any) -> None:
+        super().__init__(**{**given, "add_help": False})
+        self.every = self.add_argument_group(EVERY)
+        self.every.add_argument("-h", "--help", action="help", help="show the common options")
+        self.every.add_argument("--help-all", action=_HelpAll, help="show every option, in groups with defaults")
+
+    def parse_known_args(self, args: Sequence[str] | None = None, namespace: Any = None) -> Any:
+        """Refuses an unknown option before argparse asks for one that is missing."""
+        if self._subparsers is None:
+            self._refuse_unknown(args or ())
+        return super().parse_known_args(args, namespace)
+
+    def _refuse_unknown(self, words: Iterable[str]) -> None:
+        for word in words:
+            if word == "--":
+                return
+            name = word.partition("=")[0]
+            if word.startswith("--") and not any(known.startswith(name) for known in self._option_string_actions):
+                shown = [each for action in self._actions if not _is_hidden(action) for each in action.option_strings]
+                raise UsageError.unknown(
+                    f"option of {self.prog}", name, shown, listed=f"{self.prog} --help-all lists the options"
+                )
+
+    def error(self, message: str) -> NoReturn:
+        what = message.replace("the following arguments are required", "required")
+        raise UsageError(f"{what}; see {self.prog} --help")
+
+    def _get_value(self, action: argparse.Action, arg_string: str) -> object:
+        if action.type is Path and not arg_string:
+            raise argparse.ArgumentError(action, "an empty path; an unset variable?")
+        return super()._get_value(action, arg_string)
+
+    def _check_value(self, action: argparse.Action, value: Any) -> None:
+        if action.choices is None or value in action.choices:
+            return
+        if isinstance(action, argparse._SubParsersAction):
+            raise UsageError.unknown(
+                f"command of {self.prog}", str(value), action.choices, listed=f"{self.prog} --help lists them"
+            )
+        name = action.option_strings[-1] if action.option_strings else (action.metavar or action.dest.upper())
+        raise UsageError.unknown(f"value of {name}", str(value), map(str, action.choices))
+
+    def _print_message(self, message: str, file: object = None) -> None:
+        if message:
+            say(message.removesuffix("\n"), to_stderr=False)
+
+    def format_help(self) -> str:
+        """The page of ``--help``."""
+        common = COMMON.get(self.prog.removeprefix("tracelens "), Common())
+        lines = _Lines(prog=self.prog)
+        own = [action for action in self._actions if not _is_hidden(action) and action not in self.every._group_actions]
+        below = _commands(own)
+        options = _chosen([action for action in own if action.option_strings], common)
+        lines.section("arguments", [action for action in own if not action.option_strings and action not in below])
+        for action in below:
+            names = common.options.split() or list(action.choices)
+            lines.section("commands", [each for each in action._get_subactions() if each.dest in names])
+        lines.section("options", options)
+        if common.examples:
+            lines.add_text("\n".join(["examples:", *(f"  {example}" for example in common.examples)]))
+        lines.add_text(f"{self.prog} --help-all {self._more(below, options, common)}")
+        return self._headed(lines)
+
+    def _more(self, below: Sequence[object], options: Sequence[object], common: Common) -> str:
+        if below and common.options:
+            return f"lists all commands; {self.prog} COMMAND --help explains one."
+        if below:
+            return f"shows every option; {self.prog} COMMAND --help explains a command."
+        count = sum(bool(action.option_strings) and not _is_hidden(action) for action in self._actions)
+        return f"shows all {count} options, in groups." if len(options) < count else "shows every option."
+
+    def format_all(self) -> str:
+        """The page of ``--help-all``."""
+        lines = _Lines(prog=self.prog)
+        for title, actions in groups(self):
+            below = _commands(actions)
+            for action in below:
+                lines.section("commands", action._get_subactions())
+            lines.section(title, [action for action in actions if action not in below])
+        return self._headed(lines)
+
+    def _headed(self, lines: _Lines) -> str:
+        about = (self.description or "").strip()
+        return "\n".join([f"usage: {self._usage(lines)}", *(["", about] if about else []), "", lines.format_help()])
+
+    def _usage(self, lines: _Lines) -> str:
+        """The command with what it needs; the rest is ``[options]``."""
+        either = [group._group_actions for group in self._mutually_exclusive_groups if group.required]
+        parts = [self.prog, *(f"({' | '.join(map(lines.spelled, actions))})" for actions in either)]
+        for action in self._actions:
+            if isinstance(action, argparse._SubParsersAction):
+                parts.append(str(action.metavar or "COMMAND"))
+            elif action.required and action.option_strings:
+                parts.append(lines.spelled(action))
+            elif not action.option_strings:
+                parts.append(lines.value(action))
+        return " ".join([*parts, "[options]"])
+
+
+class _HelpAll(argparse.Action):
+    def __init__(self, option_strings: Sequence[str], **given: Any) -> None:
+        super().__init__(option_strings, **{**given, "dest": argparse.SUPPRESS, "nargs": 0})
+        self.default = argparse.SUPPRESS
+
+    def __call__(self, parser: argparse.ArgumentParser, *_: object) -> None:
+        if isinstance(parser, Parser):
+            parser._print_message(parser.format_all())
+        parser.exit()
+
+
+class _Lines(argparse.RawDescriptionHelpFormatter):
+    """One option to a line where it fits: ``-o, --output PATH  meaning; default: x``."""
+
+    def __init__(self, prog: str) -> None:
+        width = min(shutil.get_terminal_size().columns - 2, _WIDEST)
+        super().__init__(prog, max_help_position=_HELP_AT, width=width)
+
+    def section(self, title: str, actions: Sequence[argparse.Action]) -> None:
+        """Adds these under a title, nothing where there are none."""
+        self.start_section(title)
+        self.add_arguments(actions)
+        self.end_section()
+
+    def spelled(self, action: argparse.Action) -> str:
+        """``-o FILE``."""
+        return f"{action.option_strings[0]} {self.value(action)}"
+
+    def value(self, action: argparse.Action) -> str:
+        """``FILE [FILE ...]``."""
+        return self._format_args(action, action.dest.upper())
+
+    def _format_action_invocation(self, action: argparse.Action) -> str:
+        if not action.option_strings:
+            return super()._format_action_invocation(action)
+        return " ".join(filter(None, [", ".join(action.option_strings), action.nargs != 0 and self.value(action)]))  # type: ignore[list-item]
+
+    def _metavar_formatter(self, action: argparse.Action, default_metavar: str) -> Callable[[int], tuple[str, ...]]:
+        if action.metavar is None and action.choices is not None:
+            return lambda size: ("|".join(map(str, action.choices or ())),) * size
+        return super()._metavar_formatter(action, default_metavar)
+
+    def _get_default_metavar_for_positional(self, action: argparse.Action) -> str:
+        return action.dest.upper()
+
+    def _get_help_string(self, action: argparse.Action) -> str:
+        return meaning(action)
+
+
+def meaning(action: argparse.Action) -> str:
+    """What an option does, with its default; ``%`` is still doubled."""
+    text = action.help or ""
+    has_none = action.default in (None, "", argparse.SUPPRESS) or action.nargs == 0 or not action.default
+    return text if has_none or not action.option_strings or "default" in text else f"{text}; default: %(default)s"
+
+
+def groups(parser: argparse.ArgumentParser) -> Iterator[tuple[str, list[argparse.Action]]]:
+    """What ``--help-all`` shows, by title, in its order: what every command has comes last."""
+    for group in sorted(parser._action_groups, key=lambda group: group.title == EVERY):
+        actions = [action for action in group._group_actions if not _is_hidden(action)]
+        if actions:
+            title = group.title or ""
+            yield _TITLES.get(title, title), actions
+
+
+def parser_of(arguments: Sequence[str]) -> argparse.ArgumentParser:
+    """The parser of a command line whose first word is a verb."""
+    parser = Parser(prog="tracelens")
+    known = verb(arguments[0])
+    command = parser.add_subparsers().add_parser(arguments[0], description=known.about)
+    known.configure(command)
+    command.set_defaults(run=known.run)
+    _add_every(command)
+    return parser
+
+
+def _add_every(command: Parser) -> None:
+    """To a verb, or to each of its own verbs."""
+    below = _commands(command._actions)
+    command.every.add_argument(
+        "-v", "--verbose", action="count", default=0, help="print more to stderr; -vv also tracebacks"
+    )
+    command.every.add_argument("--debug", action="store_true", help="show the traceback of an error")
+    if not below:
+        from tracelens.option_fields import above_zero
+
+        about = "stop above this much memory; default: 3/4 of the machine's or container's"
+        command.every.add_argument("--max-memory", type=above_zero, metavar="GB", help=about)
+    for each in (parser for action in below for parser in action.choices.values()):
+        _add_every(each)
+
+
+def _commands(actions: Iterable[argparse.Action]) -> list[argparse._SubParsersAction[Any]]:
+    return [action for action in actions if isinstance(action, argparse._SubParsersAction)]
+
+
+def _chosen(options: Sequence[argparse.Action], common: Common) -> list[argparse.Action]:
+    """The options that ``common`` names, in its order; all where it names none."""
+    if not common.options:
+        return list(options)
+    by_name = {name: action for action in options for name in action.option_strings}
+    return [by_name[f"--{name}"] for name in common.options.split() if f"--{name}" in by_name]
+
+
+def _is_hidden(action: argparse.Action) -> bool:
+    return action.help == argparse.SUPPRESS
