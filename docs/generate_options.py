@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import argparse
 import re
+from collections.abc import Iterable
 from pathlib import Path
 
+from tracelens.cli.parsing import groups, meaning, name_of_value
 from tracelens.cli.verbs import VERBS
 from tracelens.cli.verbs import verb as verb_of
 
@@ -16,6 +18,8 @@ BEGIN, END = "<!-- options of {verb}: python -m docs.generate_options -->\n", "<
 _FEW = 4
 #: The verb whose options are told in full, and how many another one shares where it refers to them.
 _TOLD, _MANY = "report", 6
+#: Groups whose options come without a heading.
+_UNTITLED = ("arguments", "options")
 
 
 def page(text: str) -> str:
@@ -31,14 +35,19 @@ def page(text: str) -> str:
 
 
 def table(verb: str) -> str:
-    """The options of a verb, and of its own verbs, as rows; those that ``report`` has, too, are only named."""
-    found = _rows(_parser(verb))
-    told = [] if verb == _TOLD else _rows(_parser(_TOLD))
-    again = [row for row in found if row in told]
-    if len(again) >= _MANY:
+    """The options of a verb as rows, in the groups of ``--help-all``; those that ``report`` has, too, are only named."""
+    parser = _parser(verb)
+    told = [] if verb == _TOLD else _rows(_parser(_TOLD)._actions)
+    again = [row for row in _rows(parser._actions) if row in told]
+    again = again if len(again) >= _MANY else []
+    found = []
+    for title, actions in groups(parser):
+        if own := [row for row in _rows(actions) if row not in again]:
+            found += [*([] if title in _UNTITLED else [(f"**{title}**", "")]), *own]
+    if again:
         names = ", ".join(f"`{name.strip('`').partition(' ')[0]}`" for name, _ in again)
-        found = [*(row for row in found if row not in again), (names, f"as for [{_TOLD}](#{_TOLD})")]
-    rows = "".join(f"| {name} | {_cell(meaning)} |\n" for name, meaning in found)
+        found.append((names, f"as for [{_TOLD}](#{_TOLD})"))
+    rows = "".join(f"| {name} | {_cell(text)} |\n" for name, text in found)
     return f"| option | meaning |\n|---|---|\n{rows}"
 
 
@@ -48,9 +57,9 @@ def _parser(verb: str) -> argparse.ArgumentParser:
     return parser
 
 
-def _rows(parser: argparse.ArgumentParser) -> list[tuple[str, str]]:
+def _rows(actions: Iterable[argparse.Action]) -> list[tuple[str, str]]:
     rows = []
-    for action in parser._actions:
+    for action in actions:
         if isinstance(action, argparse._SubParsersAction):
             rows += _rows_below(action)
         elif action.help != argparse.SUPPRESS and "--help" not in action.option_strings:
@@ -60,7 +69,7 @@ def _rows(parser: argparse.ArgumentParser) -> list[tuple[str, str]]:
 
 def _rows_below(action: argparse._SubParsersAction[argparse.ArgumentParser]) -> list[tuple[str, str]]:
     """What most of a verb's own verbs take, once; then each of them with its other options, equal ones together."""
-    options = {name: _rows(parser) for name, parser in action.choices.items()}
+    options = {name: _rows(parser._actions) for name, parser in action.choices.items()}
     without = {
         row: [name for name, rows in options.items() if row not in rows] for rows in options.values() for row in rows
     }
@@ -81,15 +90,12 @@ def _rows_below(action: argparse._SubParsersAction[argparse.ArgumentParser]) -> 
 
 
 def _spelled(action: argparse.Action) -> str:
-    value = (
-        "" if action.nargs == 0 else action.metavar or "|".join(map(str, action.choices or ())) or action.dest.upper()
-    )
     names = ", ".join(action.option_strings) or action.dest.upper()
-    return f"{names} {value}" if action.option_strings and action.nargs != 0 else names
+    return f"{names} {name_of_value(action)}" if action.option_strings and action.nargs != 0 else names
 
 
 def _meaning(action: argparse.Action) -> str:
-    text = getattr(action, "note", "") or (action.help or "") % {"default": action.default}
+    text = getattr(action, "note", "") or meaning(action) % {"default": action.default}
     chosen = f" ({', '.join(map(str, action.choices))})" if action.choices and action.metavar else ""
     return text + chosen
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 #: How many names an error lists, and how much less alike than the nearest another name may be to be suggested too.
-_SHOWN, _AS_NEAR = 40, 0.1
+_SHOWN, _AS_NEAR = 15, 0.05
 
 
 class TracelensError(Exception):

@@ -318,12 +318,12 @@ def _shared(help: str, **spelling: Any) -> Callable[..., Any]:  # noqa: A002
 
 
 #: Options that several commands have, spelled here; each may be given another default or group.
-gpu_clock_mhz = _shared("GPU clock to estimate for; default: the data sheet's", kind=float, metavar="MHZ")
+gpu_clock_mhz = _shared("GPU clock; default: the data sheet's", kind=float, metavar="MHZ")
 skew_of_experts = _shared("distribution of tokens over experts, as in route", metavar="zipf:1.1")
-cost_model = _shared("cost model of operations, e.g. tile, or gemm=tile,sdpa=roofline", metavar="NAME|FAMILY=NAME,...")
+cost_model = _shared("cost model of ops, e.g. tile, or gemm=tile,sdpa=roofline", metavar="NAME|FAMILY=NAME,...")
 framework = _shared(
-    "whose fitted constants apply: megatron, llm-foundry, torchtitan ..., ideal: none; default: pooled ones",
+    "constants fitted to megatron, llm-foundry, torchtitan ...; ideal: none; default: pooled over all",
     metavar="NAME",
 )
-price_per_gpu_hour = _shared("price of one GPU hour", kind=above_zero, metavar="USD")
-output_format = _shared("what to print", choices=("text", "json"))
+price_per_gpu_hour = _shared("price of a GPU hour", kind=above_zero, metavar="USD")
+output_format = _shared("output format", choices=("text", "json"))

@@ -141,8 +141,12 @@ def test_a_statement_reads_its_tables_and_nothing_else(statement):
 
 
 def test_a_column_that_is_not_there_says_where_they_are_listed():
-    with pytest.raises(UsageError, match=r'column "ms" not found .*; tracelens query --list shows every column'):
+    with pytest.raises(UsageError, match=r"^no column named 'ms'; tracelens query --list shows every column$"):
         query({"ops": pd.DataFrame({"kernel_us": [1.0]})}, "SELECT ms FROM ops")
+    with pytest.raises(UsageError, match=r"^no column named 'kernel_su'; did you mean kernel_us\?$"):
+        query({"ops": pd.DataFrame({"kernel_us": [1.0]})}, "SELECT kernel_su FROM ops")
+    with pytest.raises(UsageError, match=r"^no table named 'opss'; did you mean ops\?$"):
+        query({"ops": pd.DataFrame({"kernel_us": [1.0]})}, "SELECT kernel_us FROM opss")
 
 
 def test_a_statement_that_needs_more_memory_than_it_may_take_is_refused(monkeypatch):

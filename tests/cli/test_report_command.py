@@ -89,7 +89,7 @@ def test_a_folder_of_ranks_is_no_trace_also_where_its_comparison_stands_beside_i
     (tmp_path / "job.report").mkdir()
     (tmp_path / "job.report" / "collectives.json").write_text("{}")
     assert report(tmp_path / "job") == 1
-    assert "is a folder, not a trace file: name one, or compare its ranks" in capsys.readouterr().err
+    assert "is a folder, not a trace file: name one, or report on all its ranks" in capsys.readouterr().err
 
 
 def test_the_same_input_gives_the_same_bytes(small_trace: Path, tmp_path: Path) -> None:

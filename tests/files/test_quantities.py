@@ -56,9 +56,9 @@ def test_what_is_no_whole_number_is_refused(text):
 
 
 def test_a_duration_needs_its_unit_where_nothing_says_it():
-    with pytest.raises(UsageError, match=r"500 of what.*500ms"):
+    with pytest.raises(UsageError, match="needs its unit: write 500ms or 500s, not 500"):
         duration_s("500")
-    with pytest.raises(UsageError, match="500 of what"):
+    with pytest.raises(UsageError, match="needs its unit: write 500ms"):
         tracelens.serve("llama3-8b", "h100", rate=1, requests=2, slo="ttft=500")
     assert duration_in("us")("1.5ms") == pytest.approx(1500)
     assert duration_in("us")("3") == pytest.approx(3)

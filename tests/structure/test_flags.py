@@ -117,7 +117,7 @@ def test_what_most_of_a_verbs_own_verbs_take_is_told_once_with_those_that_do_not
         if name != "c":
             below.add_argument("--size", metavar="N", help="how large")
         below.add_argument("--fast", action="store_true", help="hurries")
-    assert generate_options._rows(parser) == [
+    assert generate_options._rows(parser._actions) == [
         ("`--size N`", "how large (all but `c`)"),
         ("`--fast`", "hurries"),
         ("`a`", "does a"),

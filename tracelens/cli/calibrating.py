@@ -22,21 +22,25 @@ _HEADER = ("family", "precision", "calls", "groups", "before", "after", "unseen"
 
 def configure_calibrate(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
-    add("files", metavar="FILE", nargs="+", help="a trace, a report.json, or a .csv or .parquet table with times")
+    add("files", metavar="FILE", nargs="+", help="trace, report.json, or .csv or .parquet table of measured times")
     where = parser.add_mutually_exclusive_group(required=True)
-    where.add_argument("--device", metavar="NAME|FILE.toml", help="device that the times were measured on")
-    where.add_argument(
-        "--cluster", metavar="NAME|FILE.toml", help="cluster that a table of collectives was measured on"
-    )
+    where.add_argument("--device", metavar="NAME|FILE.toml", help="device of the measurements")
+    where.add_argument("--cluster", metavar="NAME|FILE.toml", help="cluster of the measured collectives")
     add(
         "-o",
         "--output",
         type=Path,
         required=True,
         metavar="FILE.toml",
-        help="output: the device or cluster file with fitted constants",
+        help="device or cluster file to write",
     )
-    add("--extension", action="append", default=[], metavar="NAME|FILE.py", help="ops of a framework, to read traces")
+    add(
+        "--extension",
+        action="append",
+        default=[],
+        metavar="NAME|FILE.py",
+        help="extension to read the traces with; repeatable",
+    )
 
 
 def run_calibrate(args: argparse.Namespace) -> int:
@@ -177,16 +181,16 @@ def _print(outcomes: list[FitOutcome]) -> None:
 
 def configure_score(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
-    add("file", type=Path, metavar="FILE.csv", help="measured and predicted values, a row each")
-    add("--family", metavar="COLUMN", help="what tells families apart; default: family, model or model_path")
-    add("--format", choices=("text", "json", "md"), default="text", help="what to print; default: %(default)s")
+    add("file", type=Path, metavar="FILE.csv", help="table with a row of measured and predicted values per point")
+    add("--family", metavar="COLUMN", help="column to group by; default: family, model or model_path")
+    add("--format", choices=("text", "json", "md"), default="text", help="output format; default: %(default)s")
 
 
 def run_score(args: argparse.Namespace) -> int:
     """Score predictions against measured points, by family: median, 90th percentile, bias, share inside the intervals.
 
-    FILE.csv is what `project --batch` or `serve --batch` wrote from a table with measured values, or any table with the
-    columns measured and predicted, and where it has them family, area, low and high: another tool's predictions too.
+    FILE.csv comes from `project --batch` or `serve --batch`, run on a table with measured values. Any other table with
+    the columns measured and predicted works too; it may also have family, area, low and high.
     """
     from tracelens.predict.calibration.scoring import score_file
 

@@ -1,4 +1,4 @@
-"""Show what a trace contains and lacks: events, shapes, links, device, coverage, routing fields. Writes nothing."""
+"""Show what a trace contains and lacks: events, shapes, links, device, coverage, routing fields; write nothing."""
 
 from __future__ import annotations
 
@@ -18,9 +18,13 @@ _LABEL = 14
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("trace", type=Path, help="Kineto trace, .json or .json.gz")
+    parser.add_argument("trace", type=Path, help="trace of any profiler")
     parser.add_argument(
-        "--extension", action="append", default=[], metavar="NAME|FILE.py|none", help="as for report; repeatable"
+        "--extension",
+        action="append",
+        default=[],
+        metavar="NAME|FILE.py|none",
+        help="extension, as for report; repeatable",
     )
     parser.add_argument(
         "--device", metavar="NAME|FILE.toml", help="device of the trace; default: recognized from the trace"

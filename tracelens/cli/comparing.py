@@ -17,9 +17,9 @@ GATE_FAILED = 4
 def configure_baseline(parser: argparse.ArgumentParser) -> None:
     below = parser.add_subparsers(title="commands", metavar="COMMAND", required=True, dest="command")
     save = below.add_parser("save", help="save a trace, or a folder of ranks or runs, as baseline:NAME")
-    save.add_argument("name", metavar="NAME", help="what to call it")
-    save.add_argument("trace", metavar="TRACE", help="what to save: a trace, or a folder of ranks or runs")
-    save.add_argument("--steps", metavar="N|N-M|steady", help="only these steps; default: all complete ones")
+    save.add_argument("name", metavar="NAME", help="name of the baseline")
+    save.add_argument("trace", metavar="TRACE", help="trace, or folder of ranks or runs")
+    save.add_argument("--steps", metavar="N|N-M|steady", help="save these steps only; default: all complete steps")
     known = below.add_parser("list", help="list the baselines")
     for each in (save, known):
         each.add_argument(
@@ -29,7 +29,7 @@ def configure_baseline(parser: argparse.ArgumentParser) -> None:
 
 
 def run_baseline(args: argparse.Namespace) -> int:
-    """Save a recording under a name, as a file of the repository that later ones are compared with."""
+    """Save a recording under a name, to compare later ones with it."""
     from tracelens.analysis.loaded_trace import AnalysisOptions
     from tracelens.comparison.inputs import PREFIX, baseline_path, baselines, side_of, write_side
 
@@ -51,13 +51,13 @@ class CompareCommand(CompareOptions):
 
     a: str = option("before: a trace, a report, baseline:NAME, or a folder of ranks or runs", MISSING, flags=("a",),
                     metavar="A")  # fmt: skip
-    b: str = option("after: what is compared with it", MISSING, flags=("b",), metavar="B")
+    b: str = option("after: a recording of the same kind", MISSING, flags=("b",), metavar="B")
     output: tuple[Path, ...] = option(
         "folder, or FILE.html, .xlsx, .json, .md, .xml (JUnit) or .sarif; repeatable", (), kind=Path, metavar="PATH",
         flags=("-o", "--output"), repeat=True,
     )  # fmt: skip
     format: str = option(
-        "what to print; github: annotations of the gates", "text", choices=("text", "json", "md", "github")
+        "output format; github: annotations of the gates", "text", choices=("text", "json", "md", "github")
     )
 
 
@@ -67,8 +67,8 @@ configure_compare = arguments_of(CompareCommand)
 def run_compare(args: argparse.Namespace) -> int:
     """Compare two recordings: what changed, why, and how much of the step it explains.
 
-    A and B are traces, reports (folder or report.json), baseline:NAME (see tracelens baseline), or folders of the ranks
-    or the runs of one thing. Exit code 4 says that a --gate failed.
+    A and B are traces, reports (folder or report.json), baseline:NAME (see tracelens baseline), or folders of ranks or
+    repeated runs. The exit code is 4 if a --gate fails.
     """
     from tracelens.comparison.compare import compare
     from tracelens.report.comparison_report import (

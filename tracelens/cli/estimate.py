@@ -1,7 +1,4 @@
-"""Estimate how long an operation should take on a device, without a trace.
-
-With --batch FILE every row of a table is estimated; docs/estimation.md lists its columns.
-"""
+"""Estimate how long an op or a collective should take on a device, without a trace."""
 
 from __future__ import annotations
 
@@ -35,13 +32,13 @@ _HEADER = (
 )
 #: What the sizes of an operation are.
 _SIZES = {
-    "m": "rows of A and C", "n": "columns of B and C", "k": "columns of A, rows of B", "b": "products or sequences",
-    "s_q": "queries of a sequence; 1 in decoding", "q_heads": "heads of the queries",
-    "d_qk": "elements of a head's query and key", "s-kv": "keys of a sequence", "kv-heads": "heads of keys and values",
-    "d-v": "elements of a head's value", "window": "keys that a query attends to", "tokens": "tokens of a rank",
-    "hidden": "elements of a token", "ffn": "inner size of an expert", "experts": "experts of the layer",
-    "topk": "experts of a token", "ranks": "ranks of the group", "ep": "ranks that share the experts",
-    "tp": "ranks that share an expert", "sms": "multiprocessors that move tokens",
+    "m": "rows of A and C", "n": "columns of B and C", "k": "columns of A, rows of B", "b": "batch: GEMMs or sequences",
+    "s_q": "query tokens per sequence; 1 in decoding", "q_heads": "query heads",
+    "d_qk": "head dimension of queries and keys", "s-kv": "key tokens per sequence", "kv-heads": "key and value heads",
+    "d-v": "head dimension of values", "window": "keys that a query attends to", "tokens": "tokens per rank",
+    "hidden": "hidden size", "ffn": "intermediate size of an expert", "experts": "experts in the layer",
+    "topk": "experts per token", "ranks": "ranks in the group", "ep": "ranks that share the experts",
+    "tp": "ranks that share an expert", "sms": "multiprocessors (SMs) that move tokens",
 }  # fmt: skip
 #: Operations that can be estimated one by one.
 _SINGLE = ("gemm", "grouped-gemm", "sdpa", "moe")
@@ -53,78 +50,98 @@ def configure(parser: argparse.ArgumentParser) -> None:
     from tracelens.predict.estimation.table_kinds import LIBRARIES
 
     kinds = parser.add_subparsers(dest="what", required=True, metavar="OPERATION")
-    gemm = _kind(kinds, "gemm", "C[m,n] = A[m,k] B[k,n]")
+    gemm = _kind(kinds, "gemm", "one GEMM, C[m,n] = A[m,k] B[k,n]")
     _sizes(gemm, "m n k", b=1)
     grouped = _kind(kinds, "grouped-gemm", "one GEMM per expert, rows divided among them")
     _sizes(grouped, "n k")
     rows = grouped.add_mutually_exclusive_group()
-    rows.add_argument("--rows", help="rows of each group, e.g. 128,4096,0,77")
+    rows.add_argument("--rows", metavar="N,...", help="rows of each group, e.g. 128,4096,0,77")
     rows.add_argument("--m", type=integer, metavar="N", help="total rows, divided evenly among --groups")
     grouped.add_argument("--groups", type=integer, metavar="N", default=1, help="experts of the rank; default: 1")
     sdpa = _kind(kinds, "sdpa", "attention; decoding with --s-q 1")
     _sizes(sdpa, "s_q q_heads d_qk", b=1)
     for name in ("s-kv", "kv-heads", "d-v", "window"):
-        default = "all" if name == "window" else "as of the queries"
+        default = "all" if name == "window" else "as for queries"
         sdpa.add_argument(f"--{name}", type=integer, metavar="N", help=f"{_SIZES[name]}; default: {default}")
-    sdpa.add_argument("--no-causal", action="store_true", help="every query attends to every key")
+    sdpa.add_argument("--no-causal", action="store_true", help="no causal mask: every query attends to every key")
     sdpa.add_argument(
         "--latent", action="store_true", help="values are part of the key rows (MLA decoding, --d-qk 576 --d-v 512)"
     )
-    moe = _kind(kinds, "moe", "a fused expert layer on the most loaded rank, without the exchange")
+    moe = _kind(kinds, "moe", "the experts of an MoE layer on the busiest rank, without token exchange")
     _sizes(moe, "tokens hidden ffn experts topk", ep=1, tp=1)
     moe.add_argument(
-        "--distribution",
-        default="balanced",
-        metavar="balanced|power_law_A",
-        help="of tokens over experts; default: balanced",
+        "--distribution", default="balanced", metavar="balanced|power_law_A", help="distribution of tokens over experts"
     )
     moe.add_argument("--no-gate", action="store_true", help="two matrices per expert instead of three")
     for name in ("context-attention", "generation-attention"):
-        _kind(kinds, name, "a table of an inference engine's attention layers (--batch)")
-    gemm.add_argument("--library", choices=LIBRARIES, help="a table's rows (--batch) as this engine's linear layers")
+        _kind(kinds, name, "attention layers of an inference engine, from a table (--batch)")
+    gemm.add_argument(
+        "--library", choices=LIBRARIES, help="with --batch: treat the rows as linear layers of this engine"
+    )
     for name in kernel_tables():
-        _kind(kinds, name, "a table of engines' kernels (--batch)").add_argument(
-            "--library", choices=LIBRARIES, help="whose kernels, for rows without a framework; default: the fastest"
+        _kind(kinds, name, "kernels of inference engines, from a table (--batch)").add_argument(
+            "--library", choices=LIBRARIES, help="engine of rows without a framework; default: the fastest"
         )
-    message = _communication(kinds, "collective", "a collective over a cluster's links")
-    message.add_argument("--op", metavar="NAME", help="all_reduce, all_gather, reduce_scatter, all_to_all, send ...")
-    message.add_argument("--bytes", type=byte_count, metavar="SIZE", help="the full message of one rank, e.g. 64MB")
+    message = _communication(kinds, "collective", "a collective on a cluster")
+    message.add_argument(
+        "--op", metavar="NAME", help="collective: all_reduce, all_gather, reduce_scatter, all_to_all, send ..."
+    )
+    message.add_argument("--bytes", type=byte_count, metavar="SIZE", help="full message size of one rank, e.g. 64MB")
     message.add_argument("--ranks", type=integer, metavar="N", help=_SIZES["ranks"])
     message.add_argument(
-        "--stride", type=integer, default=1, help="distance between the group's ranks, e.g. the TP degree; default: 1"
+        "--stride",
+        type=integer,
+        metavar="N",
+        default=1,
+        help="distance between the group's ranks, e.g. the TP degree; default: 1",
     )
-    message.add_argument("--collective", metavar="ALGORITHM", help="ring, tree, direct ...; default: the fastest")
-    exchange = _communication(kinds, "ep", "dispatch and combine of an expert-parallel layer, by DeepEP's kernels")
+    message.add_argument(
+        "--collective", metavar="ALGORITHM", help="algorithm: ring, tree, direct ...; default: the fastest"
+    )
+    exchange = _communication(kinds, "ep", "dispatch and combine of an expert-parallel layer, with DeepEP")
     _sizes(exchange, "tokens hidden topk experts ranks", sms=20)
-    exchange.add_argument("--kernels", choices=("normal", "low_latency"), help="default: normal, or a table's op_name")
+    exchange.add_argument(
+        "--kernels", choices=("normal", "low_latency"), help="DeepEP kernels; default: normal, or the table's op_name"
+    )
 
 
 def _kind(kinds: argparse._SubParsersAction[argparse.ArgumentParser], name: str, text: str) -> argparse.ArgumentParser:
-    kind = kinds.add_parser(name, help=text, description=text)
+    kind = kinds.add_parser(name, help=text, description=f"Estimate {text}.")
     add = kind.add_argument
     add("--device", metavar="NAME[,NAME...]", help="device names or files, shown side by side")
     add(
         "--dtype",
         default="bf16",
         metavar="TYPE",
-        help="bf16 (default), fp8, fp8_block, nvfp4; for sdpa the type of the KV cache",
+        help="element type: bf16 (default), fp8, fp8_block, nvfp4; for sdpa, of the KV cache",
     )
-    add("--backend", default="tile", metavar="CHAIN", help="e.g. roofline, or gemm=origami,sdpa=tile; default: tile")
-    add("--gpu-clock-mhz", type=float, metavar="MHZ", help="default: the data sheet's")
-    add("--backward", action="store_true", help="the forward pass, then each gradient on a line of its own")
-    add("--batch", type=Path, metavar="FILE", help="a table, .csv or .parquet; docs/estimation.md lists its columns")
-    add("-o", "--output", type=Path, metavar="FILE", help="output of --batch; default: CSV on stdout")
+    add(
+        "--backend",
+        default="tile",
+        metavar="CHAIN",
+        help="cost model, e.g. roofline, or gemm=origami,sdpa=tile; default: tile",
+    )
+    add("--gpu-clock-mhz", type=float, metavar="MHZ", help="GPU clock; default: the data sheet's")
+    add("--backward", action="store_true", help="estimate the forward pass and each gradient, one line each")
+    add(
+        "--batch", type=Path, metavar="FILE", help="estimate every row of a .csv or .parquet table (docs/estimation.md)"
+    )
+    add("-o", "--output", type=Path, metavar="FILE", help="file for the results of --batch; default: CSV on stdout")
     return kind
 
 
 def _communication(
     kinds: argparse._SubParsersAction[argparse.ArgumentParser], name: str, text: str
 ) -> argparse.ArgumentParser:
-    kind = kinds.add_parser(name, help=text, description=text)
+    kind = kinds.add_parser(name, help=text, description=f"Estimate {text}.")
     kind.add_argument("--cluster", metavar="NAME[,NAME...]", help="cluster names or files, shown side by side")
     kind.add_argument("--device", metavar="NAME[,NAME...]", help="devices, each in its standard node")
-    kind.add_argument("--batch", type=Path, metavar="FILE", help="a table; docs/network.md lists its columns")
-    kind.add_argument("-o", "--output", type=Path, metavar="FILE", help="output of --batch; default: stdout")
+    kind.add_argument(
+        "--batch", type=Path, metavar="FILE", help="estimate every row of a .csv or .parquet table (docs/network.md)"
+    )
+    kind.add_argument(
+        "-o", "--output", type=Path, metavar="FILE", help="file for the results of --batch; default: CSV on stdout"
+    )
     return kind
 
 

@@ -25,17 +25,17 @@ SCHEMA = "tracelens.query/1"
 
 
 def configure_ingest(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("folder", type=Path, metavar="FOLDER", help="searched for Kineto traces, to any depth")
-    parser.add_argument("--to", type=Path, required=True, metavar="LAKE", help="folder of the lake, made when missing")
+    parser.add_argument("folder", type=Path, metavar="FOLDER", help="folder to search for traces, at any depth")
+    parser.add_argument("--to", type=Path, required=True, metavar="LAKE", help="folder of the lake; created if missing")
     add_executor(parser)
 
 
 def run_ingest(args: argparse.Namespace) -> int:
-    """Put the tables of many traces into a lake that tracelens query asks in SQL.
+    """Add the tables of many traces to a lake, which tracelens query asks in SQL.
 
-    Traces that the lake has are left alone: a run that was killed is resumed by running it again. A trace that cannot
-    be read is named and left out. LAKE/dashboard.html shows trends, slow ranks and regressions by week. Needs pyarrow:
-    pip install 'tracelens-perf[lake]'.
+    Traces already in the lake are skipped, so the same command resumes a run that was stopped. A trace that cannot be
+    read is named and left out. LAKE/dashboard.html shows trends, slow ranks and regressions by week. Needs pyarrow: pip
+    install 'tracelens-perf[lake]'.
     """
     from tracelens.files.executors import open_executor
     from tracelens.report.lake.ingest import ingest
@@ -69,15 +69,17 @@ class QueryCommand(ReportOptions):
     """The options of ``tracelens.report`` and those of the command alone."""
 
     column_names: str = KEYS  # no option: SQL knows keys alone
-    ready: str | None = option("run this ready query instead of a statement", metavar="NAME")
+    ready: str | None = option("run a ready query instead of a statement", metavar="NAME")
     list: bool = option("list the ready queries and the tables", False)
-    output: Path | None = option("write FILE.csv, .json or .xlsx", kind=Path, metavar="FILE", flags=("-o", "--output"))
-    format: str = option("what to print", "text", choices=("text", "json", "csv"))
+    output: Path | None = option(
+        "file to write: .csv, .json or .xlsx", kind=Path, metavar="FILE", flags=("-o", "--output")
+    )
+    format: str = option("output format", "text", choices=("text", "json", "csv"))
 
 
 def configure_query(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("trace", nargs="?", help="Kineto trace, .json or .json.gz, or a lake (tracelens ingest)")
-    parser.add_argument("statement", nargs="?", help='e.g. "SELECT name, kernel_us_sum FROM ops"')
+    parser.add_argument("trace", nargs="?", help="trace of any profiler, or a lake (tracelens ingest)")
+    parser.add_argument("statement", nargs="?", help='SQL to run, e.g. "SELECT name, kernel_us_sum FROM ops"')
     add_options(parser, QueryCommand)
     parser.set_defaults(column_names=KEYS)
 
@@ -85,8 +87,8 @@ def configure_query(parser: argparse.ArgumentParser) -> None:
 def run_query(args: argparse.Namespace) -> int:
     """Ask a trace, or a lake of many, in SQL: tables ops, kernels, calls, steps, memory and collectives.
 
-    The statement is a SELECT; --ready runs one of the ready ones, --list lists them and the tables. Needs DuckDB: pip
-    install 'tracelens-perf[query]'.
+    STATEMENT is a SELECT; --ready runs a prepared query; --list lists those and the tables. Needs DuckDB: pip install
+    'tracelens-perf[query]'.
     """
     from tracelens.analysis.tables import built_in_tables
     from tracelens.files.cells import frame_csv
@@ -149,14 +151,14 @@ def _list(queries: Mapping[str, ReadyQuery], tables: Mapping[str, Mapping[str, o
 
 def configure_mcp(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
-        "--root", type=Path, nargs="+", required=True, metavar="FOLDER", help="folders below which tools may read"
+        "--root", type=Path, nargs="+", required=True, metavar="FOLDER", help="folders that the tools may read"
     )
 
 
 def run_mcp(args: argparse.Namespace) -> int:
     """Serve the analyses to agents as tools (Model Context Protocol, on standard input and output).
 
-    Reads below the given folders only, writes nothing, needs no network. Needs the SDK: pip install
+    The tools read the given folders only, write nothing and need no network. Needs the SDK: pip install
     'tracelens-perf[mcp]'.
     """
     from tracelens.cli.agents.tools import serve

@@ -26,8 +26,10 @@ def configure_extensions(parser: argparse.ArgumentParser) -> None:
     check.add_argument("extension", metavar="FILE", help="a .py file, a module, or a bundled or installed name")
     new = actions.add_parser("new", help="begin an extension for an op from the arguments that a trace recorded")
     new.add_argument("op", metavar="OP", help="the op's name as the trace spells it")
-    new.add_argument("--from", dest="trace", metavar="TRACE", required=True, type=Path, help="a trace with the op")
-    new.add_argument("-o", "--output", metavar="FILE", type=Path, help="a new .py file; default: printed")
+    new.add_argument(
+        "--from", dest="trace", metavar="TRACE", required=True, type=Path, help="trace that contains the op"
+    )
+    new.add_argument("-o", "--output", metavar="FILE", type=Path, help=".py file to write; default: print the code")
 
 
 def run_extensions(args: argparse.Namespace) -> int:
@@ -79,7 +81,7 @@ def configure_ops(parser: argparse.ArgumentParser) -> None:
         metavar="NAME|FILE.py",
         help="extensions whose ops to list; default: all bundled ones; none: only core ops",
     )
-    parser.add_argument("pattern", nargs="?", default="", help="only names that contain this text")
+    parser.add_argument("pattern", nargs="?", default="", help="list only names that contain this text")
 
 
 def run_ops(args: argparse.Namespace) -> int:
@@ -135,15 +137,16 @@ def _row(name: str, claim: Claim) -> tuple[str, ...]:
 
 
 def configure_record(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--for", dest="question", metavar="QUESTION", help='in your words: "why is the GPU idle"')
-    parser.add_argument("--list", action="store_true", help="list the questions with the options that each needs")
+    parser.add_argument(
+        "--for", dest="question", metavar="QUESTION", help='question in your own words, e.g. "why is the GPU idle"'
+    )
+    parser.add_argument(
+        "--list", action="store_true", help="list the known questions and the recording options that each needs"
+    )
 
 
 def run_record(args: argparse.Namespace) -> int:
-    """Print what to record to answer a question: the lines to add, and the command that answers it afterwards.
-
-    tracelens record --for "why is rank 3 slow"
-    """
+    """Print the lines that record what a question needs, and the command that answers it afterwards."""
     from tracelens.report.recorder import QUESTIONS, question_of, snippet
 
     if args.list or args.question is None:

@@ -24,10 +24,10 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "name", metavar="NAME|FILE", help="name, alias, model file or config.json, e.g. deepseek-v3, ./config.json"
     )
     show.add_argument(
-        "--sequence", type=int, default=4096, metavar="TOKENS", help="prompt length for FLOPs per token; default 4096"
+        "--sequence", type=int, default=4096, metavar="TOKENS", help="prompt length for FLOPs per token; default: 4096"
     )
     for each in (listed, show):
-        each.add_argument("--format", choices=("text", "json"), default="text", help="what to print: text, or JSON")
+        each.add_argument("--format", choices=("text", "json"), default="text", help="output format")
 
 
 def run(args: argparse.Namespace) -> int:

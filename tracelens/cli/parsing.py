@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import shutil
+import textwrap
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
@@ -104,8 +105,8 @@ class Parser(argparse.ArgumentParser):
         return self._headed(lines)
 
     def _headed(self, lines: _Lines) -> str:
-        about = (self.description or "").strip()
-        return "\n".join([f"usage: {self._usage(lines)}", *(["", about] if about else []), "", lines.format_help()])
+        about = [textwrap.fill(part, lines._width) for part in (self.description or "").split("\n\n") if part.strip()]
+        return "\n\n".join([f"usage: {self._usage(lines)}", *about, lines.format_help()])
 
     def _usage(self, lines: _Lines) -> str:
         """The command with what it needs; the rest is ``[options]``."""
@@ -151,7 +152,7 @@ class _Lines(argparse.RawDescriptionHelpFormatter):
 
     def value(self, action: argparse.Action) -> str:
         """``FILE [FILE ...]``."""
-        return self._format_args(action, action.dest.upper())
+        return self._format_args(action, name_of_value(action))
 
     def _format_action_invocation(self, action: argparse.Action) -> str:
         if not action.option_strings:
@@ -159,15 +160,19 @@ class _Lines(argparse.RawDescriptionHelpFormatter):
         return " ".join(filter(None, [", ".join(action.option_strings), action.nargs != 0 and self.value(action)]))  # type: ignore[list-item]
 
     def _metavar_formatter(self, action: argparse.Action, default_metavar: str) -> Callable[[int], tuple[str, ...]]:
-        if action.metavar is None and action.choices is not None:
-            return lambda size: ("|".join(map(str, action.choices or ())),) * size
-        return super()._metavar_formatter(action, default_metavar)
-
-    def _get_default_metavar_for_positional(self, action: argparse.Action) -> str:
-        return action.dest.upper()
+        return lambda size: (str(action.metavar or name_of_value(action)),) * size
 
     def _get_help_string(self, action: argparse.Action) -> str:
         return meaning(action)
+
+
+def name_of_value(action: argparse.Action) -> str:
+    """``FILE``, ``text|json``, or ``N`` for a number that has no name."""
+    if isinstance(action.metavar, str):
+        return action.metavar
+    if action.choices is not None:
+        return "|".join(map(str, action.choices))
+    return "N" if action.option_strings and action.type not in (None, Path) else action.dest.upper()
 
 
 def meaning(action: argparse.Action) -> str:

@@ -29,8 +29,8 @@ _MEASURED = "measured steps"
 class ProjectCommand(ProjectOptions):
     """The options of ``tracelens.project`` and those of the command alone."""
 
-    model: str | None = option("a bundled model, a Hugging Face config or a model file", metavar="NAME|config.json")
-    cluster: str | None = option("a cluster, or a device in its standard node", metavar="NAME|FILE.toml")
+    model: str | None = option("bundled model, Hugging Face config or model file", metavar="NAME|config.json")
+    cluster: str | None = option("cluster, or device in its standard node", metavar="NAME|FILE.toml")
     launch: Path | None = option(
         "read model and options from Megatron-LM's argument list or Primus's .yaml; options on the command line take "
         "precedence",
@@ -45,8 +45,7 @@ class ProjectCommand(ProjectOptions):
         kind=Path, metavar="report.json", group=_MEASURED,
     )  # fmt: skip
     traced: str | None = option(
-        "how the measured step was configured, where it differs; with --from-report the time that its own "
-        "projection does not explain is added",
+        "configuration of the measured step, where it differs; with --from-report, its unexplained time is added",
         metavar='"nodes=1 ep=8"', group=_MEASURED,
     )  # fmt: skip
     anchor: str | None = option(
@@ -61,7 +60,7 @@ class ProjectCommand(ProjectOptions):
     )
     batch: Path | None = option("project every row of a table instead", kind=Path, metavar="POINTS.csv")
     sweep: tuple[str, ...] = option(
-        "project every value; repeat for every combination", (), repeat=True, metavar="tp=1,2,4"
+        "project every value; repeatable, for every combination", (), repeat=True, metavar="tp=1,2,4"
     )
     output: Path | None = option(
         "one step: FILE.json, the page FILE.html, or its operations as .csv or .xlsx; --sweep: the table, and "

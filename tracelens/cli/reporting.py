@@ -37,7 +37,7 @@ class ReportCommand(ReportOptions):
     """The options of ``tracelens.report`` and those of the command alone."""
 
     trace: Path = option(
-        "trace of any profiler (docs/formats.md), or its URL; - reads standard input",
+        "trace of any profiler (docs/formats.md), a URL, or - for standard input",
         MISSING, kind=Path, flags=("trace",),
     )  # fmt: skip
     output: Path | None = option(
@@ -47,25 +47,24 @@ class ReportCommand(ReportOptions):
     open: bool = option("open the page in the browser", False)
     csv: bool = option("also write csv/, one file per sheet", False)
     check: bool = option(
-        "read the file a second time and check the report's totals and laws", False,
+        "check the report against a second, independent reading of the file", False,
         note="reads the file a second time by a simple, slow path and checks the report's totals and laws against it; "
         "contradictions go to stderr (exit code 6)",
     )  # fmt: skip
     format: str = option(
-        "what to print: the verdict, report.json, or its main figures as metrics", "text",
+        "print the verdict (text), report.json, or its main figures as metrics", "text",
         choices=("text", "json", "prometheus", "otlp"),
     )  # fmt: skip
-    brief: bool = option("with --format json: a compact document on one line, for agents", False)
+    brief: bool = option("with --format json: print a compact document on one line", False)
 
 
 configure_report = arguments_of(ReportCommand)
 
 
 def run_report(args: argparse.Namespace) -> int:
-    """Report where a trace's device time went and how far it was from the hardware limits.
+    """Report where a trace's device time went and how far it was from the hardware limit.
 
-    Writes TRACE.report/ with report.xlsx, report.html and report.json beside the trace (or where -o says) and prints
-    the verdict.
+    Writes TRACE.report/ beside the trace, with report.html, report.xlsx and report.json, and prints the verdict.
     """
     from tracelens.files.remote import folder_beside
 
@@ -187,15 +186,19 @@ def write_report(report: Report | RankReport, output: Path, *, csv: bool) -> Non
 
 def configure_demo(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
-        "-o", "--output", type=Path, default=Path("tracelens_demo.report"), metavar="PATH", help="default: %(default)s/"
+        "-o",
+        "--output",
+        type=Path,
+        default=Path("tracelens_demo.report"),
+        metavar="PATH",
+        help="output folder; default: %(default)s/",
     )
 
 
 def run_demo(args: argparse.Namespace) -> int:
     """Report on the bundled example trace.
 
-    The trace is generated: three training steps of a small mixture-of-experts model on eight MI300X, as rank 0 would
-    record them.
+    The trace is generated: rank 0 of eight MI300X that train a small mixture-of-experts model for three steps.
     """
     return main(["report", str(example_trace()), "--output", str(args.output)])
 
@@ -214,21 +217,26 @@ def configure_collectives(parser: argparse.ArgumentParser) -> None:
     add("trace", nargs="+", metavar="TRACE", help="folder, glob pattern or files, one Kineto trace per rank")
     place = "output folder, or FILE.xlsx, .html or .json; default: beside the traces"
     add("-o", "--output", type=Path, metavar="PATH", help=place)
-    add("--extension", action="append", default=[], metavar="NAME|FILE.py|none", help="as for report; repeatable")
+    add(
+        "--extension",
+        action="append",
+        default=[],
+        metavar="NAME|FILE.py|none",
+        help="extension, as for report; repeatable",
+    )
     add("--ep-size", type=positive, metavar="RANKS", help="expert-parallel group size, if the traces do not record it")
     add("--ranks-per-node", type=positive, metavar="N", help="ranks that share a clock, if the traces do not record it")
     add_executor(parser)
     add("--csv", action="store_true", help="also write csv/, one file per sheet")
-    add("--column-names", choices=("keys", "tracelens"), default="keys", help="as for report")
-    add("--format", choices=("text", "json"), default="text", help="what to print: the result as text, or JSON")
+    add("--column-names", choices=("keys", "tracelens"), default="keys", help="column names, as for report")
+    add("--format", choices=("text", "json"), default="text", help="print the result as text or JSON")
 
 
 def run_collectives(args: argparse.Namespace) -> int:
     """Compare the ranks of a job: bandwidth, waiting, stragglers, clocks, token exchanges, overlap, bubbles.
 
-    TRACE is a folder, a glob pattern or files, one trace per rank. Writes NAME.report/ with collectives.xlsx and
-    collectives.json (or where -o says) and prints the result. A rank whose file is broken, or whose worker dies, is
-    left out and named.
+    TRACE is a folder, a glob pattern or files, one trace per rank. Writes NAME.report/ with collectives.html,
+    collectives.xlsx and collectives.json, and prints the result. A trace that cannot be read is named and left out.
     """
     from tracelens.analysis.ranks.rank_comparison import compare_ranks
     from tracelens.analysis.ranks.rank_files import RankOptions, find_traces, job_folder

@@ -26,10 +26,10 @@ configure_anonymize = arguments_of(TraceToTrace)
 
 
 def run_anonymize(args: argparse.Namespace) -> int:
-    """Write a trace without the names and paths of who recorded it.
+    """Remove names and paths from a trace, so that it can be shared.
 
-    Ops, kernels, modules, ranges and files that are not PyTorch's or a published library's get placeholders; stacks,
-    hosts and unknown arguments go. All times, sizes and shapes stay: the report is the same but for names.
+    Ops, kernels, modules, ranges and files get placeholders unless they are PyTorch's or a published library's. Stacks,
+    host names and unknown arguments are removed. Times, sizes and shapes stay, so the report has the same figures.
     """
     from tracelens.analysis.loaded_trace import load
     from tracelens.report.excerpts.anonymize import anonymize
@@ -55,9 +55,8 @@ configure_convert = arguments_of(ConvertCommand)
 def run_convert(args: argparse.Namespace) -> int:
     """Write a trace of any profiler in another format.
 
-    The ending of the file to write says which: .json (Kineto), .pftrace (Perfetto protobuf), each packed with .gz
-    behind; .et (Chakra, for network simulators), .parquet, .arrow. What the recording does not have, the result does
-    not have.
+    The ending of FILE chooses the format: .json (Kineto) or .pftrace (Perfetto protobuf), either also with .gz; .et
+    (Chakra, for network simulators); .parquet; .arrow.
     """
     from tracelens.report.excerpts.converting import convert
     from tracelens.trace.reading.read import read_trace
@@ -76,9 +75,9 @@ def configure_fuse(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     add("trace", nargs="+", metavar="TRACE", help="folder, glob pattern or files, one Kineto trace per rank")
     add("-o", "--output", type=Path, metavar="FILE", help="file to write; default: NAME.fused.json.gz")
-    add("--ranks", metavar="0-3,8", help="only these ranks; default: all")
-    add("--window", metavar="START:END", help="only events in this window, in ms after the earliest event")
-    add("--category", metavar="NAME,...", help="only these categories (kernel, gpu_memcpy, cpu_op ...)")
+    add("--ranks", metavar="0-3,8", help="fuse these ranks only; default: all")
+    add("--window", metavar="START:END", help="keep this window only, in ms after the earliest event")
+    add("--category", metavar="NAME,...", help="keep these categories only (kernel, gpu_memcpy, cpu_op ...)")
     add("--no-clocks", action="store_true", help="keep times as recorded")
     add("--no-counters", action="store_true", help="write no counter tracks")
     add("--ranks-per-node", type=positive, metavar="N", help="ranks that share a clock, if the traces do not record it")
@@ -88,8 +87,8 @@ def configure_fuse(parser: argparse.ArgumentParser) -> None:
 def run_fuse(args: argparse.Namespace) -> int:
     """Fuse the traces of many ranks into one file for Perfetto (ui.perfetto.dev), on one clock.
 
-    TRACE is a folder, a glob pattern or files, one trace per rank. Processes are labeled by rank, in rank order;
-    overlapping slices of one track get their own lanes; counter tracks show busy share, TFLOPS/s and interconnect TB/s.
+    TRACE is a folder, a glob pattern or files, one trace per rank. Processes carry their rank and follow its order.
+    Counter tracks show busy share, TFLOPS/s and interconnect TB/s.
     """
     from tracelens.analysis.ranks.rank_files import (
         RankOptions,
@@ -140,8 +139,8 @@ configure_perfetto = arguments_of(TraceToTrace)
 def run_perfetto(args: argparse.Namespace) -> int:
     """Write a trace for Perfetto with achieved rates, bounds and findings as tracks.
 
-    Each kernel gets its category, its rates and its share of the roofline as arguments; rates are counters, findings
-    a track each. Open the file at https://ui.perfetto.dev ("Open trace file"): it stays on this machine.
+    Each kernel gets its category, its rates and its share of the roofline as arguments. Rates become counters, each
+    finding a track. Open the file at https://ui.perfetto.dev ("Open trace file"); it stays on this machine.
     """
     from tracelens.analysis.analyze import analyze
     from tracelens.analysis.loaded_trace import AnalysisOptions, load
@@ -159,8 +158,10 @@ class ReplayCommand:
     """Which ops, and where their scripts go."""
 
     trace: Path = option("Kineto trace, .json or .json.gz", MISSING, kind=Path, flags=("trace",))
-    op: str | None = option("every distinct call of this op", metavar="NAME")
-    top: int | None = option("the distinct calls with most kernel time; default: 10", kind=positive, metavar="N")
+    op: str | None = option("write every distinct call of this op", metavar="NAME")
+    top: int | None = option(
+        "write the N distinct calls with the most kernel time; default: 10", kind=positive, metavar="N"
+    )
     output: Path | None = option(
         "folder to write; default: TRACE.ops/", kind=Path, metavar="FOLDER", flags=("-o", "--output")
     )
@@ -172,8 +173,7 @@ configure_replay = arguments_of(ReplayCommand)
 def run_replay(args: argparse.Namespace) -> int:
     """Write ops of a trace as scripts that run them alone, with the time to expect.
 
-    A script needs PyTorch and nothing else; it holds shapes, types, strides and scalars of the op, and nothing else of
-    the trace.
+    A script needs PyTorch only. It contains the op's shapes, types, strides and scalars, and nothing else of the trace.
     """
     from tracelens.analysis.loaded_trace import load
     from tracelens.files.remote import folder_beside
@@ -205,10 +205,10 @@ class SlimCommand:
         "file to write, .json or .json.gz", MISSING, kind=Path, metavar="FILE", flags=("-o", "--output")
     )
 
-    steps: str | None = option("only these steps", metavar="3|3-5|steady")
-    rank: int | None = option("only this rank of a file with several", kind=whole, metavar="N")
+    steps: str | None = option("keep these steps only", metavar="3|3-5|steady")
+    rank: int | None = option("keep this rank only, of a file with several", kind=whole, metavar="N")
     category: tuple[str, ...] = option(
-        "only these categories (kernel, gpu_memcpy, cpu_op ...)", (), kind=comma_list, metavar="NAME,..."
+        "keep these categories only (kernel, gpu_memcpy, cpu_op ...)", (), kind=comma_list, metavar="NAME,..."
     )
 
 
@@ -218,7 +218,7 @@ configure_slim = arguments_of(SlimCommand)
 def run_slim(args: argparse.Namespace) -> int:
     """Cut a trace to some steps, one rank, or some categories.
 
-    The result is a Kineto trace: of steps, as if recording had begun with the first of them.
+    The result is a Kineto trace. With --steps it looks as if recording began with the first of them.
     """
     from tracelens.analysis.loaded_trace import load
     from tracelens.report.excerpts.anonymize import Cut, slim

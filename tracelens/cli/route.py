@@ -1,8 +1,7 @@
 """Show where an MoE layer's tokens go, and how long dispatch and combine take.
 
-On a cluster (--cluster, or --ranks-per-node with --link-gb-s and --inter-gb-s): loads, traffic, times in us, what EPLB
-would gain. Without one: packets on a full mesh, in ms, with the parameters of the original simulator;
---rules original follows that simulator's own rules and log.
+With --cluster, or --ranks-per-node, --link-gb-s and --inter-gb-s: loads, traffic, times in us, and the gain of EPLB.
+Without: packets on a full mesh, in ms, as in the original simulator (docs/routing.md).
 """
 
 from __future__ import annotations
@@ -37,6 +36,9 @@ if TYPE_CHECKING:
     from tracelens.predict.workload.expert_placement import Placement
 
 
+_OF_EXPERTS = ("experts", "tokens", "topk", "ranks", "hot_ratio", "hot_weight", "layers", "hidden", "seed")
+
+
 def _rules(text: str) -> str:
     """``original`` under its former name too, with a hint."""
     if text == "seed":
@@ -49,10 +51,11 @@ class RouteCommand(RouteOptions):
     """The options of ``tracelens.route``, the parameters of ``PARAMETERS`` and the options of the command alone."""
 
     config: Path | None = option(
-        "parameters under these names, or the original's in capitals", kind=Path, metavar="FILE.toml"
+        "parameters by their names here, or by the original simulator's in capitals", kind=Path, metavar="FILE.toml"
     )
     skew: str | None = option(
-        "uniform, balanced, hot:RATIO,WEIGHT, zipf:S, dirichlet:A, power_law:A; default: hot; on clusters uniform",
+        "distribution of tokens over experts: uniform, balanced, hot:RATIO,WEIGHT, zipf:S, dirichlet:A, power_law:A; "
+        "default: uniform on clusters, else hot",
         metavar="zipf:1.1",
     )
     routing: Path | None = option(
@@ -61,23 +64,21 @@ class RouteCommand(RouteOptions):
     )  # fmt: skip
     save_routing: Path | None = option("write routing.csv and weights.csv", kind=Path, metavar="DIR")
     log: Path | None = option(
-        "write the packet log of a mesh; of --rules original as the original writes it", kind=Path, metavar="FILE"
+        "write the packet log of a mesh; with --rules original in the original's format", kind=Path, metavar="FILE"
     )
     rules: str = option(
-        "original: like the original simulator, bugs included",
+        "original: follow the original simulator, bugs included",
         "default", kind=_rules, choices=("default", "original"),
     )  # fmt: skip
     placement: str = option(
-        "rank of each expert; FILE: one rank per line", "contiguous", metavar="contiguous|round-robin|FILE"
+        "rank of each expert; FILE has one rank per line", "contiguous", metavar="contiguous|round-robin|FILE"
     )
-    cluster: str | None = option(
-        "nodes, links and network cards; a device means its standard node", metavar="NAME|FILE.toml"
-    )
+    cluster: str | None = option("cluster, or device in its standard node", metavar="NAME|FILE.toml")
     link_gb_s: float | None = option(
         "bandwidth of a rank's link inside its node, one direction", kind=float, metavar="GB/s"
     )
     compare: Path | None = option(
-        "traces whose measured exchanges are shown beside the prediction", kind=Path, metavar="TRACE_DIR"
+        "compare the prediction with the exchanges measured in these traces", kind=Path, metavar="TRACE_DIR"
     )
     output: tuple[Path, ...] = option(
         "write the result to a file; repeatable",
@@ -91,11 +92,22 @@ class RouteCommand(RouteOptions):
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
-    for parameter in PARAMETERS:
-        text = parameter.help if parameter.production is None else f"{parameter.help} ({parameter.production:g})"
-        flag = f"--{parameter.name.replace('_', '-')}"
-        parser.add_argument(flag, type=_reader(parameter), metavar=parameter.original or "N", help=text)
     add_options(parser, RouteCommand)
+    moe, mesh = parser.add_argument_group("experts and tokens"), parser.add_argument_group("links and packets")
+    for parameter in PARAMETERS:
+        name, has_default = parameter.name, parameter.production is not None and parameter.name not in NEVER_USED
+        text = f"{parameter.help}; default: {parameter.production:g}" if has_default else parameter.help
+        unit = (
+            "BYTES"
+            if name.endswith("_bytes")
+            else "MS"
+            if name.endswith("delay_ms")
+            else "GB/s"
+            if name.endswith("gb_s")
+            else "N"
+        )
+        group = moe if name in _OF_EXPERTS else mesh
+        group.add_argument(f"--{name.replace('_', '-')}", type=_reader(parameter), metavar=unit, help=text)
 
 
 def _reader(parameter: Parameter) -> Callable[[str], float]:

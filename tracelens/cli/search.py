@@ -1,8 +1,7 @@
 """Find the best way to split a model over devices: degrees, micro-batch, schedule, memory savings, placement.
 
-Prints the fastest configurations that fit, per device count, why the winner wins, and the winner's step checked with
-the event graph. The default rules estimate a whole step with this project's backends; `--rules paper` is exactly the
-published model of arXiv 2410.00273 (docs/search.md).
+Prints the fastest configurations that fit, per device count, and why the best one wins. The default rules estimate a
+whole step; `--rules paper` is the published model of arXiv 2410.00273 (docs/search.md).
 """
 
 from __future__ import annotations
@@ -33,7 +32,7 @@ class SearchCommand(SearchOptions):
     cluster: str = option("a cluster, a device, or a system of the paper (b200-nvs8); X-nvsN: domain of N", MISSING)
     pareto: bool = option("also print the Pareto front of time, devices and memory", False)
     explain: int | None = option(
-        "list every operation of the RANK-th best (0: the winner)", kind=integer, metavar="RANK"
+        "list every op of the configuration with this rank (0: the best)", kind=integer, metavar="RANK"
     )
     sweep: tuple[str, ...] = option(
         "repeat the search for every combination of flops, hbm_gb, hbm_gb_s, nvs, vector_flops, nvlink_gb_s, ib_gb_s, "
@@ -45,14 +44,12 @@ class SearchCommand(SearchOptions):
     plot: Path | None = option(
         "write plots of scaling, components, degrees, landscape, heat maps as SVG", kind=Path, metavar="FOLDER"
     )
-    compare: Path | None = option(
-        "results of the published code beside which these are held", kind=Path, metavar="FILE.npy"
-    )
+    compare: Path | None = option("compare with results of the published code", kind=Path, metavar="FILE.npy")
     save_system: Path | None = option(
-        "write the system of --rules paper as the published code's JSON", kind=Path, metavar="FILE.json"
+        "write the system of --rules paper as JSON of the published code", kind=Path, metavar="FILE.json"
     )
     output: Path | None = option(
-        "write all columns to .csv, .json or .xlsx, the page FILE.html, or FILE.npy as the published code does",
+        "file to write: all columns as .csv, .json or .xlsx, a page as .html, or .npy as the published code does",
         kind=Path,
         metavar="FILE",
         flags=("-o", "--output"),

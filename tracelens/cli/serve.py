@@ -38,13 +38,15 @@ class _Output(argparse.Action):
 class ServeCommand(ServingConfig):
     """The options of ``tracelens.serve`` and those of the command alone."""
 
-    config: Path | None = option("experiment .toml, .json or .yaml; options override it", kind=Path, metavar="FILE")
-    model: str | None = option("a bundled model, or a Hugging Face config", metavar="NAME|config.json")
-    cluster: str | None = option(
-        "e.g. dgx-h100, or a device such as h100-sxm", flags=("--cluster", "--device"), metavar="NAME|FILE"
+    config: Path | None = option(
+        "experiment .toml, .json or .yaml; options on the command line take precedence", kind=Path, metavar="FILE"
     )
-    sweep: str | None = option("a run per rate; rate=1..20..0.5 sets the step", metavar="rate=1..20", group=_ASKED)
-    find_max_goodput: bool = option("with --sweep and --slo: the best rate", False, group=_ASKED)
+    model: str | None = option("bundled model, or a Hugging Face config", metavar="NAME|config.json")
+    cluster: str | None = option(
+        "cluster such as dgx-h100, or device such as h100-sxm", flags=("--cluster", "--device"), metavar="NAME|FILE"
+    )
+    sweep: str | None = option("simulate each rate; rate=1..20..0.5 sets the step", metavar="rate=1..20", group=_ASKED)
+    find_max_goodput: bool = option("with --sweep and --slo: find the best rate", False, group=_ASKED)
     calibrate: Path | None = option(
         "fit host times to measured requests or a report.json", kind=Path, metavar="FILE", group=_ASKED
     )
@@ -52,20 +54,20 @@ class ServeCommand(ServingConfig):
         "write the model's aggregated profile", kind=Path, metavar="FILE.json", group=_ASKED
     )
     scenarios: bool = option(
-        "compare the levels of detail: of this deployment, or in three scenarios", False, group=_ASKED
+        "compare the levels of detail, for this deployment or three built-in ones", False, group=_ASKED
     )
     simulator_profile: bool = option(
-        "with --scenarios: where the simulator's own time goes at each level, by Python's profiler", False, group=_ASKED
+        "with --scenarios: profile the simulator itself at each level", False, group=_ASKED
     )
     batch: Path | None = option(
-        "estimate every row of a table, as a closed loop", kind=Path, metavar="points.csv", group=_ASKED
+        "estimate every row of a table as a closed loop", kind=Path, metavar="points.csv", group=_ASKED
     )
     trace: Path | None = option(
         "write the timeline of the first steps as a trace", kind=Path, metavar="out.json.gz", group=_ASKED
     )
     output: Path | None = option(
-        "folder for summary.json and CSVs, or a page: FILE.html; with --batch, --calibrate, --scenarios (.csv, .json, "
-        ".xlsx): the output file",
+        "folder for summary.json and CSV files, or a page FILE.html; the output file of --batch, --calibrate and "
+        "--scenarios",
         metavar="PATH", flags=("-o", "--output", "--out"), action=_Output,
     )  # fmt: skip
     format: str = option_fields.output_format("text")

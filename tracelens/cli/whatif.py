@@ -1,7 +1,7 @@
 """Replay a trace's step with something different: a faster op, none at all, another device.
 
-Every op is timed anew, and what depends on it (streams, launches, events, synchronizations, the host) follows. Without
-an option the step comes out as recorded.
+Every op gets its new time; streams, launches, events, synchronizations and the host follow. Without an option the step
+comes out as recorded.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ class WhatIfCommand(WhatIfOptions):
 
     trace: Path = option("Kineto trace, .json or .json.gz", MISSING, kind=Path, flags=("trace",))
     output: Path | None = option(
-        "write the trace as it would have been recorded", kind=Path, metavar="FILE.json", flags=("-o", "--output"),
-        note="write the trace as it would have been recorded, a Kineto trace that `report` reads (.json or .json.gz)",
+        "write the trace of the changed step", kind=Path, metavar="FILE.json", flags=("-o", "--output"),
+        note="write the trace of the changed step, a Kineto trace that `report` reads (.json or .json.gz)",
     )  # fmt: skip
     format: str = option_fields.output_format("text")
 

@@ -89,6 +89,13 @@ def sql_type(column: Any) -> str:
     )
 
 
+#: How DuckDB begins to say what is missing.
+_NO_TABLE, _NO_COLUMN = (
+    re.compile("^Catalog Error: Table with name (.+) does not exist"),
+    re.compile('column "([^"]+)" not found'),
+)
+
+
 def query(tables: Mapping[str, pd.DataFrame], statement: str) -> pd.DataFrame:
     """What one SELECT over ``tables`` answers. A table is only made if the statement names it.
 
@@ -194,14 +201,20 @@ def _answer(connection: Any, statement: str, known: Iterable[str]) -> pd.DataFra
     except UnicodeEncodeError:
         raise UsageError("the query is no text in UTF-8") from None
     except duckdb.CatalogException as error:
-        raise UsageError(f"{_first_line(error)}; tables: {', '.join(sorted(known))}") from None
+        if missing := _NO_TABLE.search(str(error)):
+            raise UsageError.unknown("table", missing[1], known) from None
+        raise UsageError(_first_line(error)) from None
     except duckdb.OutOfMemoryException:
         needed = f"more than {_memory_gb():g} GB of memory"
         raise UsageError(f"the query needs {needed}: select fewer rows or columns") from None
     except duckdb.IOException as error:
         raise InputError(f"the tables cannot be read: {_first_line(error)}") from None
     except duckdb.Error as error:
-        where = "; tracelens query --list shows every column" if isinstance(error, duckdb.BinderException) else ""
+        listed = "tracelens query --list shows every column"
+        if missing := _NO_COLUMN.search(str(error)):
+            columns = connection.execute("SELECT DISTINCT column_name FROM duckdb_columns() WHERE NOT internal").df()
+            raise UsageError.unknown("column", missing[1], columns["column_name"], listed=listed) from None
+        where = f"; {listed}" if isinstance(error, duckdb.BinderException) else ""
         raise UsageError(f"the query does not run: {_first_line(error)}{where}") from None
     return answer
 

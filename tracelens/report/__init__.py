@@ -20,90 +20,98 @@ if TYPE_CHECKING:
     from tracelens.report.result import Report
 
 
+_READ, _SCOPE, _ESTIMATED, _MFU, _COLUMNS = (
+    "further input", "scope", "roofline and estimates", "model utilization", "tables"
+)  # fmt: skip
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReportOptions:
     """What ``tracelens.report`` takes beside a trace. ``bundled``: bundled extensions switch themselves on."""
 
     device: HardwareSpec | str | PathLike[str] | None = option(
-        "device to estimate for (`tracelens devices list`); default: recognized from the trace",
+        "device to compare with (`tracelens devices` lists them); default: recognized from the trace",
         metavar="NAME|FILE.toml",
-        note="the device to estimate for; default: recognized from the trace. If it is unknown, the report has no "
-        "roofline",
+        group=_ESTIMATED,
+        note="device to compare with (`tracelens devices` lists them); default: recognized from the trace. Without a "
+        "device the report has no roofline",
     )
     extensions: Iterable[ExtensionSpec] = option(
-        "ops of a framework: a bundled name, a file, an installed entry point; "
-        "bundled ones switch themselves on, `none` stops that",
-        (), repeat=True, flags=("--extension",), metavar="NAME|FILE.py|none",
-        note="ops of a framework; repeatable. Bundled ones (`tracelens extensions list`) are enabled when their op "
-        "names occur; `--extension none` disables that",
+        "add ops of a framework: a bundled name, a file or an installed entry point; repeatable; none: load no bundled "
+        "extension",
+        (), repeat=True, flags=("--extension",), metavar="NAME|FILE.py|none", group=_READ,
+        note="add ops of a framework: a bundled name, a file or an installed entry point; repeatable. Bundled ones "
+        "(`tracelens extensions`) load themselves when their ops occur; `none` prevents it",
     )  # fmt: skip
     bundled: bool = True
     steps: str | None = option(
-        "what the report is of: these steps, or file; default: all complete steps", metavar="3|3-5|steady|file",
-        note="the scope of the whole report, every sheet included: these steps (`ProfilerStep#N`, else numbered "
+        "report on these steps only, or on the whole file; default: all complete steps", metavar="3|3-5|steady|file",
+        group=_SCOPE,
+        note="scope of the whole report, every sheet included: these steps (`ProfilerStep#N`, else numbered "
         "iteration annotations, else the steps of a serving engine, counted from 0). Default: all complete steps, the "
         "whole file where there are none. `steady` leaves out the first step and an incomplete last one; of a serving "
         "engine it takes the longest run of similar steps. `file` takes everything in the file as one window",
     )  # fmt: skip
     rank: int | None = option(
-        "rank to report if the file has several; default: the first", kind=whole, metavar="N",
-        note="if the file contains merged traces of several ranks: the rank to report; default: the first. Numbers are "
-        "those in the process names (`rank 3 · GPU 3`, as `tracelens fuse` writes them), else 0, 1, ... in order of "
-        "the processes that launched device work; the verdict says which",
+        "rank to report if the file has several; default: the first", kind=whole, metavar="N", group=_SCOPE,
+        note="rank to report if the file has several; default: the first. Ranks are numbered as in the process names "
+        "(`rank 3 · GPU 3`, as `tracelens fuse` writes them), else 0, 1, ... in the order of the processes that "
+        "launched device work; the verdict names the rank",
     )  # fmt: skip
     ep_size: int | None = option(
-        "expert-parallel group size, if the trace does not record it", kind=positive, metavar="RANKS",
-        note="ranks of the expert-parallel group, for expected remote bytes, where the trace does not record it",
+        "expert-parallel group size, if the trace does not record it", kind=positive, metavar="RANKS", group=_ESTIMATED,
+        note="expert-parallel group size, for expected remote bytes, if the trace does not record it",
     )  # fmt: skip
     backend: str = option(
-        "cost model for achievable time: tile, gemm=origami,sdpa=tile ...", "roofline", metavar="CHAIN",
-        note="a cost model for achievable time, e.g. `tile` or `gemm=origami,sdpa=tile`; adds estimated time and "
-        "percent of achievable beside the roofline",
+        "cost model of achievable time: tile, gemm=origami,sdpa=tile ...", "roofline", metavar="CHAIN",
+        group=_ESTIMATED,
+        note="cost model of achievable time, e.g. `tile` or `gemm=origami,sdpa=tile`; adds the estimated time and the "
+        "percentage of it that was reached",
     )  # fmt: skip
-    gpu_clock_mhz: float | None = option_fields.gpu_clock_mhz()
+    gpu_clock_mhz: float | None = option_fields.gpu_clock_mhz(group=_ESTIMATED)
     overlap: str = option(
-        "device events that run into the next one on their stream", "keep", choices=("keep", "clip"),
-        note="device events that run into the next one on their stream: leave them, or end them there; both are "
-        "counted ([accuracy.md](accuracy.md))",
+        "keep or clip device events that run into the next one on their stream", "keep", choices=("keep", "clip"),
+        group=_SCOPE,
+        note="keep or clip device events that run into the next one on their stream; the report counts them "
+        "([accuracy.md](accuracy.md))",
     )  # fmt: skip
     cpu: bool = option(
-        "add tables of CPU ops; also reports on traces without GPU work", False,
-        note="adds tables of the CPU ops; required for a trace without GPU work",
+        "add tables of CPU ops; needed for a trace without GPU work", False, group=_COLUMNS
     )  # fmt: skip
     model: ModelConfig | str | PathLike[str] | None = option(
-        "add model and hardware FLOPs utilization; also takes a model .toml", metavar="NAME|config.json",
-        note="adds model and hardware FLOPs utilization (MFU, HFU); a bundled model, a Hugging Face config, or a model "
+        "add MFU and HFU of this model: bundled, a Hugging Face config, or a model .toml", metavar="NAME|config.json",
+        group=_MFU,
+        note="add model and hardware FLOPs utilization (MFU, HFU) of a bundled model, a Hugging Face config or a model "
         "file ([models.md](models.md))",
     )  # fmt: skip
     tokens_per_step: int | None = option(
-        "for --model, if the trace does not record it", kind=positive, metavar="N",
-        note="with `--model`: the work of one step, where the trace does not record it",
+        "with --model: tokens per step, if the trace does not record them", kind=positive, metavar="N", group=_MFU
     )  # fmt: skip
-    batch: int | None = option("sequences per step, for --model", kind=positive, metavar="B")
-    sequence: int | None = option("tokens per sequence, for --model", kind=positive, metavar="S")
+    batch: int | None = option("with --model: sequences per step", kind=positive, metavar="B", group=_MFU)
+    sequence: int | None = option("with --model: tokens per sequence", kind=positive, metavar="S", group=_MFU)
     ranks: int | None = option(
-        "for --model: ranks that share the work on these tokens (tp x pp x cp)", kind=positive, metavar="N"
+        "with --model: ranks that share the work on these tokens (tp x pp x cp)", kind=positive, metavar="N", group=_MFU
     )
     capture: Trace | str | PathLike[str] | None = option(
-        "trace of the graph capture: gives ops to replayed kernels", kind=Path, metavar="TRACE",
-        note="a trace of the graph capture: gives ops, shapes and FLOPs to kernels that graph launches replay. Graphs "
-        "are matched by their sequence of kernels, then by batch size or grids; unmatched kernels stay by kernel and "
-        "are counted",
+        "trace of the CUDA graph capture, to name the ops of replayed kernels", kind=Path, metavar="TRACE", group=_READ,
+        note="trace of the CUDA graph capture, which gives replayed kernels their ops, shapes and FLOPs. Graphs are "
+        "matched by their sequence of kernels, then by batch size or grids; unmatched kernels are counted",
     )  # fmt: skip
     shapes: Trace | str | PathLike[str] | None = option(
-        "trace with shapes of the same program, where this one has none", kind=Path, metavar="TRACE",
-        note="a trace of the same program that recorded shapes (torch.profiler, a few steps): its ops and shapes go to "
-        "the kernels of a recording without them, e.g. of Nsight Systems or rocprofv3, by name and sequence",
+        "trace of the same program with shapes, if this one has none", kind=Path, metavar="TRACE", group=_READ,
+        note="trace of the same program with shapes (torch.profiler, a few steps), for a recording without them, e.g. "
+        "of Nsight Systems or rocprofv3; kernels are matched by name and sequence",
     )  # fmt: skip
     column_names: str = option(
-        "what columns are called in the workbook and in CSV files", KEYS, choices=(KEYS, TRACELENS),
+        "column names in the workbook and in CSV files", KEYS, choices=(KEYS, TRACELENS), group=_COLUMNS,
         note="`keys`: CSV files and DataFrames have the keys of [columns.md](columns.md), as JSON and SQL, and the "
         "workbook their titles; `tracelens`: all three have the headers that users of AMD's TraceLens know",
     )  # fmt: skip
     memory_snapshot: str | PathLike[str] | None = option(
-        "snapshot of PyTorch's allocator as JSON: what held memory", kind=Path, metavar="FILE",
-        note="torch.cuda.memory._snapshot() of the same run, written by json.dump: the sheet memory_blocks says which "
-        "lines held device memory at the peak and in the snapshot; a pickle is not opened",
+        "snapshot of PyTorch's memory allocator as JSON, to show what held memory", kind=Path, metavar="FILE",
+        group=_READ,
+        note="`torch.cuda.memory._snapshot()` of the same run, written by json.dump: the sheet memory_blocks shows "
+        "which lines held device memory at the peak and in the snapshot; a pickle is not opened",
     )  # fmt: skip
 
 

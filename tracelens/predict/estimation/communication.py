@@ -21,7 +21,7 @@ from tracelens.backends.collective_times import (
 from tracelens.errors import InputError, UsageError
 from tracelens.files.data_table import COUNT, Number, faults, is_file_name, numbers, texts
 from tracelens.perf_models.collective import Collective, bus_factor
-from tracelens.predict.network.algorithms import bound_us
+from tracelens.predict.network.algorithms import algorithms, bound_us
 from tracelens.predict.network.deepep import DEFAULT_SMS, DeepEP, Exchanges, Phase
 from tracelens.predict.network.deepep import bound_us as exchange_bound_us
 from tracelens.predict.network.topology import Group, Topology
@@ -73,6 +73,9 @@ def collective_answer(
     columns = MessageColumns(word=[word], nbytes=np.array([nbytes], dtype=np.float64), group=[group])
     (time,), (by,) = message_us(columns, system, algorithm)
     if np.isnan(time):
+        known = {each.partition("/")[0] for each in algorithms()}
+        if word not in known:
+            raise UsageError.unknown("collective", op, known)
         raise UsageError(f"{system_name(system)} has no algorithm for {op!r} over {group.ranks} ranks")
     factor = bus_factor(word, group.ranks) or 0.0
     return CommunicationEstimate(

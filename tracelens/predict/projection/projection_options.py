@@ -22,7 +22,7 @@ class ProjectOptions(TrainingOptions):
     """What ``tracelens.project`` takes besides a model and a cluster. ``software``: constants that fields change."""
 
     nodes: int | None = option("whole nodes of the cluster", kind=positive, metavar="N")
-    gpus: int | None = option("GPUs, instead of --nodes", kind=positive, metavar="N")
+    gpus: int | None = option("number of GPUs, instead of --nodes", kind=positive, metavar="N")
     sequence: int = option("tokens per sequence", 4096, kind=positive, metavar="TOKENS")
     document: int | None = option(
         "tokens per packed document; default: one document per sequence", kind=positive, metavar="TOKENS"
@@ -31,24 +31,24 @@ class ProjectOptions(TrainingOptions):
         "sequences per step; default: 8 micro-batches per replica", kind=positive, metavar="SEQUENCES"
     )
     fsdp_overlap: str | None = option(
-        "fixed hidden shares of FSDP's transfers, 0.93 or 90,24,34 (forward gather, backward gather, scatter); "
+        "hidden share of FSDP transfers, 0.93 or 90,24,34 (forward gather, backward gather, scatter); "
         "default: from the timeline",
         metavar="SHARE",
     )
-    straggler: str | None = option(
-        "one GPU computes slower by this factor, e.g. 1.15 or 3:1.15", metavar="[STAGE:]FACTOR"
-    )
+    straggler: str | None = option("slow one GPU down by this factor, e.g. 1.15 or 3:1.15", metavar="[STAGE:]FACTOR")
     sequential_experts: bool = option("one GEMM per expert instead of a grouped GEMM", False)
     skew: str = option_fields.skew_of_experts("uniform")
-    schedule: str | None = option("1f1b, zb-v, ...; default: 1f1b, interleaved with --vpp", metavar="NAME")
+    schedule: str | None = option(
+        "pipeline schedule: 1f1b, zb-v, ...; default: 1f1b, interleaved with --vpp", metavar="NAME"
+    )
     backend: str = option_fields.cost_model(BACKENDS)
     gpu_clock_mhz: float | None = option_fields.gpu_clock_mhz()
     power_w: float | None = option(
-        "power limit of a GPU, which lowers its clock", kind=float, metavar="W", flags=("--power",), also=("power",)
+        "power limit per GPU, which lowers its clock", kind=float, metavar="W", flags=("--power",), also=("power",)
     )
     framework: str | None = option_fields.framework()
     host_us: float | None = option(
-        "host time per launched operation; default: the framework's", kind=duration_in("us"), metavar="US"
+        "host time per launched op; default: the framework's", kind=duration_in("us"), metavar="US"
     )
     gemm_factor: float | None = option(
         "factor on the time of GEMMs; default: the framework's",
@@ -58,7 +58,7 @@ class ProjectOptions(TrainingOptions):
         "factor on the time of attention; default: the framework's", kind=float, metavar="X"
     )
     memory_factor: float | None = option(
-        "factor on the time of memory-bound operations; default: the framework's", kind=float, metavar="X"
+        "factor on the time of memory-bound ops; default: the framework's", kind=float, metavar="X"
     )
     software: Software | None = None
 
@@ -104,26 +104,26 @@ class SearchOptions:
     max_gpus: int | None = option("largest device count; without --gpus: 1, 2, 4 ... N", kind=positive, metavar="N")
     global_batch: int = option("sequences per step", MISSING, kind=positive, metavar="SAMPLES")
     strategy: Strategy | Literal["all"] | None = option(
-        "how tensors are split; default: 1d and 2d-seqp, which training frameworks run; of published rules: all",
+        "how tensors are split; default: 1d and 2d-seqp, as in training frameworks; all with published rules",
         choices=(*STRATEGIES, "all"),
     )
     sequence: int | None = option(
         "tokens per sequence; default: the model's own, else 4096", kind=positive, metavar="TOKENS"
     )
     precision: Sequence[PrecisionName] = option(
-        "bf16, fp16, fp8, mxfp8, nvfp4; several are searched; default: bf16", ("bf16",), read=comma_list, metavar="P,P"
+        "precisions to search: bf16, fp16, fp8, mxfp8, nvfp4; default: bf16", ("bf16",), read=comma_list, metavar="P,P"
     )
     rules: RuleSet = option("cost model of a configuration", "corrected", choices=get_args(RuleSet))
     attention: PaperAttention = option(
-        "of --rules paper and repaired; unfused: scores in memory; recomputed: made again for the backward; summa: "
-        "scores on the grid of 2d",
+        "attention of --rules paper and repaired; unfused: scores in memory; recomputed: scores computed again for "
+        "the backward; summa: scores on the 2d grid",
         "fused", choices=get_args(PaperAttention),
     )  # fmt: skip
     backend: str = option_fields.cost_model(BACKENDS)
     framework: str | None = option_fields.framework()
     top: int = option("results per device count and strategy", 10, kind=positive, metavar="N")
     fix: Mapping[str, Any] | Sequence[str] = option(
-        "e.g. tp=8, zero=1, recompute=none; repeatable", (), repeat=True, metavar="NAME=VALUE"
+        "fix a dimension, e.g. tp=8, zero=1, recompute=none; repeatable", (), repeat=True, metavar="NAME=VALUE"
     )
     forbid: Collection[str] = option("keep a dimension at 1, e.g. pp; repeatable", (), repeat=True, metavar="NAME")
     memory_headroom: float = option("share of device memory to leave free", 0.0, kind=float, metavar="SHARE")

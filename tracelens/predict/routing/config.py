@@ -36,12 +36,12 @@ class Parameter(Record, frozen=True, kw_only=True):
 
 
 PARAMETERS = (
-    Parameter(name="experts", kind=int, help="experts", original="NUM_EXPERTS", production=128, least=1),
+    Parameter(name="experts", kind=int, help="number of experts", original="NUM_EXPERTS", production=128, least=1),
     Parameter(name="tokens", kind=int, help="tokens of all ranks", original="SEQLEN", production=1024, least=1),
     Parameter(name="topk", kind=int, help="experts per token", original="TOP_K", production=8, least=1),
-    Parameter(name="ranks", kind=int, help="ranks", original="NUM_NODES", production=8, least=1),
+    Parameter(name="ranks", kind=int, help="number of ranks", original="NUM_NODES", production=8, least=1),
     Parameter(name="hot_ratio", kind=float, help="share of hot experts", original="HOT_RATIO", production=0.5),
-    Parameter(name="hot_weight", kind=float, help="their share of routings", original="HOT_WEIGHT", production=0.8),
+    Parameter(name="hot_weight", kind=float, help="their share of all routings", original="HOT_WEIGHT", production=0.8),
     Parameter(
         name="weight_bytes", kind=int, help="bytes of a routing weight", original="WEIGHT_PRECISION", production=4
     ),
@@ -58,11 +58,11 @@ PARAMETERS = (
     Parameter(name="initial_delay_ms", kind=float, help="delay at start", original="INITIAL_CPU_DELAY", production=0),
     Parameter(
         name="intra_bytes_per_ms", kind=float, original="INTRA_BW", production=100,
-        help="rate of a mesh link, and its load per round",
+        help="bytes per ms of a mesh link, also its load per round",
     ),
     Parameter(
         name="packet_bytes", kind=int, original="PACKET_SIZE", production=20, least=1,
-        help="largest packet; 32768 on a cluster",
+        help="largest packet; on a cluster 32768",
     ),
     Parameter(
         name="packet_delay_ms", kind=float, help="time to prepare a packet", original="PACKET_PREP_DELAY", production=1
@@ -73,17 +73,20 @@ PARAMETERS = (
     ),
     Parameter(
         name="nic_bytes_per_round", kind=float, original="NIC_RATE", production=10_000,
-        help="maximum bytes a rank sends, and receives, per round",
+        help="most bytes that a rank sends, and receives, per round",
     ),
-    Parameter(name="layers", kind=int, help="MoE layers", original="NUM_LAYERS", production=58, least=1),
-    Parameter(name="hidden", kind=int, help="hidden size of a token", original="EMBED_DIM", production=7168, least=1),
+    Parameter(name="layers", kind=int, help="MoE layers; default: 1", original="NUM_LAYERS", production=58, least=1),
+    Parameter(
+        name="hidden", kind=int, help="hidden size; default on a cluster: 7168", original="EMBED_DIM", production=7168,
+        least=1,
+    ),
     Parameter(
         name="inter_gb_s", kind=float, original="INTER_BW", production=50, scale=BYTES_PER_MS_IN_GB_S,
-        help="rate of a link or network card between nodes",
+        help="bandwidth between nodes, per network card",
     ),
     Parameter(
         name="overlap", kind=float, original="PARALLELIZATION_MULTIPLIER", production=1.2, least=1,
-        help="preparing and sending a packet take 1/x of their sum; 1: no overlap",
+        help="preparing and sending a packet take 1/N of their sum; default: 1, no overlap",
     ),
     Parameter(name="ranks_per_node", kind=int, help="ranks per node", least=1),
     Parameter(name="seed", kind=int, help="seed of the random numbers"),
@@ -95,14 +98,14 @@ class RouteOptions:
     """How tokens choose experts and travel, beside the figures of ``PARAMETERS``."""
 
     skew: str | None = option("distribution of tokens over experts; default: uniform", metavar="zipf:1.1")
-    groups: int | None = option("group-limited gating: expert groups (DeepSeek-V3: 8)", kind=integer, metavar="N")
-    best_groups: int | None = option("groups a token may choose from (DeepSeek-V3: 4)", kind=integer, metavar="N")
+    groups: int | None = option("expert groups of group-limited gating (DeepSeek-V3: 8)", kind=integer, metavar="N")
+    best_groups: int | None = option("groups that a token may choose from (DeepSeek-V3: 4)", kind=integer, metavar="N")
     capacity: float | None = option(
-        "experts drop tokens above FACTOR times the mean load", kind=float, metavar="FACTOR"
+        "drop an expert's tokens above this factor times the mean load", kind=float, metavar="FACTOR"
     )
     slots: int | None = option("physical experts for EPLB; default: one spare per rank", kind=integer, metavar="N")
     steps: int | None = option("number of steps, for --drift", kind=integer, metavar="N")
-    drift: float | None = option("share of the experts' log weight that changes each step", kind=float, metavar="0..1")
+    drift: float | None = option("share of the experts' log weight that changes per step", kind=float, metavar="0..1")
     dispatch: Dispatch | None = option(
         "copies of a token: one per node, forwarded there (default), one per rank, or one per expert (low latency)",
         choices=get_args(Dispatch), old_flags=("--way",), also=("way",),

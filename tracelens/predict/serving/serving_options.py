@@ -23,8 +23,8 @@ class EngineOptions:
     """The engine of a deployment."""
 
     engine: Engine | Path | str | None = option(
-        "fitted constants of vllm, sglang, trtllm, atom; default: pooled, of all; ideal: none; or a file, as "
-        "--calibrate writes it",
+        "constants fitted to vllm, sglang, trtllm or atom; ideal: none; or a file from --calibrate; default: pooled "
+        "over all",
         metavar="NAME|engine.toml",
         group=_SERVED,
     )
@@ -33,7 +33,7 @@ class EngineOptions:
     kv_tokens: int | None = option("KV cache size in tokens; default: from free memory", kind=integer, group=_SERVED)
     block_tokens: int | None = option("tokens per KV cache block", kind=integer, group=_SERVED)
     preemption: str | None = option(
-        "how to preempt a sequence when the cache is full", choices=("recompute", "swap"), group=_SERVED
+        "how to preempt a sequence when the KV cache is full", choices=("recompute", "swap"), group=_SERVED
     )
     backend: str = option_fields.cost_model(BACKENDS, group=_SERVED)
 
@@ -48,12 +48,12 @@ class DeploymentOptions(EngineOptions):
     ep: int = option("expert-parallel GPUs", 1, kind=integer, group=_SERVED)
     skew: str = option_fields.skew_of_experts("uniform", group=_SERVED)
     imbalance: float = option(
-        "on top of --skew: the busiest GPU's routed tokens over the mean", 1.0, kind=float, group=_SERVED
+        "routed tokens of the busiest GPU over the mean, on top of --skew", 1.0, kind=float, group=_SERVED
     )
     weights: str | None = option(
-        "fp8, fp4, bf16 ...; default: as the model was released", metavar="TYPE", group=_SERVED
+        "element type of the weights: fp8, fp4, bf16 ...; default: as released", metavar="TYPE", group=_SERVED
     )
-    kv: str | None = option("element type of the key-value cache; default: the model's", metavar="TYPE", group=_SERVED)
+    kv: str | None = option("element type of the KV cache; default: the model's", metavar="TYPE", group=_SERVED)
     speculate: str | None = option(
         "speculative decoding, e.g. 4:0.7; mtp: the model's own layers", metavar="TOKENS:ACCEPTANCE|mtp", group=_SERVED
     )
@@ -66,73 +66,85 @@ class ServingConfig(DeploymentOptions):
     """What ``tracelens.serve`` takes beside a model and a cluster."""
 
     policy: str | None = option(
-        "static, continuous, chunked-prefill, prefill-first; default: the engine's, else chunked-prefill", group=_HOW
+        "batching policy: static, continuous, chunked-prefill, prefill-first; default: the engine's, else "
+        "chunked-prefill",
+        group=_HOW,
     )
     replicas: int = option("servers behind the router", 1, kind=integer, group=_HOW)
     prefill_replicas: int = option(
-        "replicas for prefill only; --replicas then only decode", 0, kind=integer, group=_HOW
+        "replicas that only prefill; --replicas then only decode", 0, kind=integer, group=_HOW
     )
     prefill_cluster: str | None = option(
-        "what --prefill-replicas run on; default: --cluster", metavar="NAME|FILE", group=_HOW
+        "cluster of the prefill replicas; default: --cluster", metavar="NAME|FILE", group=_HOW
     )
     prefill_tp: int | None = option(
         "tensor-parallel GPUs of a prefill replica; default: --tp", kind=integer, group=_HOW
     )
     prefill_max_batched_tokens: int | None = option(
-        "maximum number of new tokens per step of a prefill replica; default: as the others", kind=integer, group=_HOW
+        "maximum number of new tokens per step of a prefill replica; default: --max-batched-tokens",
+        kind=integer,
+        group=_HOW,
     )
     cpu_cache: float = option(
-        "host memory of a replica for prefixes that leave the GPUs, which come back over PCIe; default: none",
+        "host memory per replica for prefixes evicted from the GPUs; default: none",
         0.0, kind=float, metavar="GIB", group=_HOW,
     )  # fmt: skip
     kv_link: float | None = option(
-        "bandwidth for KV caches between prefill and decode; default: the network",
+        "bandwidth from prefill to decode for KV caches; default: the network's",
         kind=float,
         metavar="GB/s",
         group=_HOW,
     )
-    router: str = option("round-robin, least-loaded, prefix-aware", "round-robin", group=_HOW)
-    order: str = option("fcfs, sjf, priority", "fcfs", group=_HOW)
+    router: str = option("routing policy: round-robin, least-loaded, prefix-aware", "round-robin", group=_HOW)
+    order: str = option("queue order: fcfs, sjf, priority", "fcfs", group=_HOW)
     lod: str = option(
-        "level of detail: high, medium or low; one value, or one per replica",
+        "level of detail: high, medium or low, for all replicas or one each",
         "medium",
         metavar="LEVEL[,LEVEL]",
         group=_HOW,
     )
-    contention: bool = option("collectives and pipeline transfers wait for the GPUs' ports", False, group=_HOW)
+    contention: bool = option("make collectives and pipeline transfers wait for the GPUs' ports", False, group=_HOW)
     jitter: float = option(
-        "how much a layer's time varies between devices and steps: standard deviation over mean; at --lod high every "
-        "layer waits for its slowest device, at medium every step, at low nothing varies",
+        "standard deviation over mean of a layer's time; at --lod high every layer waits for its slowest device, at "
+        "medium every step, at low nothing varies",
         0.0, kind=float, group=_HOW,
     )  # fmt: skip
-    profile: Path | None = option("step times from an aggregated profile", kind=Path, metavar="FILE.json", group=_HOW)
+    profile: Path | None = option(
+        "take step times from an aggregated profile", kind=Path, metavar="FILE.json", group=_HOW
+    )
 
     rate: float | None = option("arrivals per second", kind=float, group=_LOAD)
-    arrivals: str = option("poisson, gamma, constant, burst", "poisson", group=_LOAD)
+    arrivals: str = option("arrival process: poisson, gamma, constant, burst", "poisson", group=_LOAD)
     variation: float = option("gamma: coefficient of variation; burst: requests at once", 1.0, kind=float, group=_LOAD)
-    concurrency: int | None = option("closed loop of this many requests instead of a rate", kind=integer, group=_LOAD)
+    concurrency: int | None = option(
+        "requests in flight, as a closed loop instead of a rate", kind=integer, group=_LOAD
+    )
     input_tokens: int | str | Lengths = option(
-        "prompt tokens, e.g. lognormal:1024:0.8", "1024", metavar="N|KIND:MEAN:SPREAD",
+        "prompt tokens, e.g. 1024 or lognormal:1024:0.8", "1024", metavar="N|KIND:MEAN:SPREAD",
         flags=("--input-tokens", "--input"), also=("input",), group=_LOAD,
     )  # fmt: skip
     output_tokens: int | str | Lengths = option(
         "output tokens", "128", metavar="N|KIND:MEAN:SPREAD", also=("output",), group=_LOAD
     )
     requests: int | Requests | None = option(
-        "number of requests; default 1000, without --duration", kind=integer, group=_LOAD
+        "number of requests; default: 1000 without --duration", kind=integer, group=_LOAD
     )
     duration: str | None = option(
-        "how long requests arrive, e.g. 1h; the run then finishes all requests", metavar="TIME", group=_LOAD
+        "time in which requests arrive, e.g. 1h; all of them are finished", metavar="TIME", group=_LOAD
     )
     seed: int = option("seed of the random numbers", 0, kind=integer, group=_LOAD)
-    shared_prefix: int = option("shared prefix of prompts", 0, kind=integer, metavar="TOKENS", group=_LOAD)
+    shared_prefix: int = option(
+        "length of the prefix that prompts share", 0, kind=integer, metavar="TOKENS", group=_LOAD
+    )
     shared_groups: int = option("number of different shared prefixes", 1, kind=integer, group=_LOAD)
     replay: Path | None = option(
         "replay the requests of a file (formats: docs/serving.md)", kind=Path, metavar="FILE", group=_LOAD
     )
-    run_name: str | None = option("run to replay if the file has several", flags=("--run",), metavar="GPU", group=_LOAD)
+    run_name: str | None = option(
+        "run to replay, if the file has several", flags=("--run",), metavar="GPU", group=_LOAD
+    )
 
-    slo: str | None = option("count goodput under these limits", metavar="ttft=500ms,tpot=50ms", group=_ASKED)
+    slo: str | None = option("limits for goodput", metavar="ttft=500ms,tpot=50ms", group=_ASKED)
     price_per_gpu_hour: float | None = option_fields.price_per_gpu_hour(kind=float, group=_ASKED)
 
 

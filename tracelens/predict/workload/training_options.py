@@ -53,7 +53,7 @@ class TrainingOptions:
     ep: int = _degree("expert-parallel ranks")
     etp: int = _degree("tensor-parallel ranks of each expert")
     zero: int = option(
-        "what data-parallel replicas shard: 0 nothing, 1 optimizer state, 2 and gradients, 3 and weights (FSDP)",
+        "what data-parallel replicas shard: 0 nothing, 1 optimizer state, 2 also gradients, 3 also weights (FSDP)",
         1,
         kind=int,
         choices=(0, 1, 2, 3),
@@ -80,13 +80,13 @@ class TrainingOptions:
         (0, 0), read=_first_and_last, metavar="FIRST,LAST", group=_COMPUTING,
     )  # fmt: skip
     gradients: Gradients = option(
-        "precision in which gradients are kept and summed", "fp32", choices=get_args(Gradients), group=_COMPUTING
+        "precision of stored and summed gradients", "fp32", choices=get_args(Gradients), group=_COMPUTING
     )
     recompute: Recompute = option(
         "what the backward pass recomputes", "none", choices=get_args(Recompute), group=_COMPUTING
     )
     recompute_modules: tuple[str, ...] = option(
-        f"modules that selective recomputation repeats: {' '.join(MODULES)}; default: core_attn",
+        f"modules to recompute with --recompute selective: {' '.join(MODULES)}; default: core_attn",
         ("core_attn",), read=comma_list, metavar="A,B", group=_COMPUTING,
     )  # fmt: skip
     recompute_layers: int | None = option(
@@ -94,18 +94,16 @@ class TrainingOptions:
         kind=positive, metavar="LAYERS", group=_COMPUTING,
     )  # fmt: skip
     lora: int = option(
-        "train adapters of this rank beside attention's products (LoRA), all else frozen; 0: train everything",
+        "LoRA: train adapters of this rank on attention's GEMMs, all else frozen; 0: train everything",
         0, kind=int, metavar="RANK", group=_COMPUTING,
     )  # fmt: skip
-    fused_loss: bool = option(
-        "cross entropy on 16-bit logits, which its gradient replaces in memory", False, group=_COMPUTING
-    )
+    fused_loss: bool = option("cross entropy on 16-bit logits; the gradient overwrites them", False, group=_COMPUTING)
     offload_layers: int = option(
-        "layers whose activations wait in the CPU's memory; their transfers are taken to be hidden",
+        "layers whose activations are offloaded to CPU memory; transfers count as hidden",
         0, kind=integer, metavar="LAYERS", group=_COMPUTING,
     )  # fmt: skip
     graphs: Graphs = option(
-        "kernel launches that CUDA graphs replay", "none", choices=get_args(Graphs), group=_COMPUTING
+        "which kernel launches CUDA graphs replay", "none", choices=get_args(Graphs), group=_COMPUTING
     )
     dispatcher: Dispatcher = option(
         "how tokens reach experts", "deepep", choices=get_args(Dispatcher), group=_COMPUTING

@@ -1,0 +1,65 @@
+"""Ten mistakes that people make: each ends in one sentence with the name or the command that works."""
+
+from __future__ import annotations
+
+import shlex
+import shutil
+from pathlib import Path
+
+import pytest
+
+from tracelens.cli import main
+from tracelens.cli.first_word import with_verb
+
+EXAMPLE = Path(__file__).resolve().parents[2] / "example_traces" / "moe_ep8"
+GEMM = "estimate gemm --m 8 --n 8 --k 8"
+
+MISTAKES = {
+    "misspelled verb": ("repotr t.json.gz", "no command or file named 'repotr'; did you mean report?"),
+    "misspelled option": (
+        f"{GEMM} --devise h200", "no option of tracelens estimate gemm named '--devise'; did you mean --device?",
+    ),
+    "misspelled op": ("replay t.json.gz --op aten::mn", "no op with device time named 'aten::mn'; did you mean aten::mm"),
+    "misspelled kind of estimate": ("estimate gem", "no command of tracelens estimate named 'gem'; did you mean gemm?"),
+    "misspelled device": (f"{GEMM} --device h20x", "no device named 'h20x'; did you mean "),
+    "misspelled model": ("models show lama3-8b", "no model named 'lama3-8b'; did you mean llama3-8b"),
+    "misspelled column": (
+        "query t.json.gz 'SELECT kernel_us_sun FROM ops'",
+        "no column named 'kernel_us_sun'; did you mean kernel_us_sum?",
+    ),
+    "misspelled finding": (
+        "whatif t.json.gz --apply exposed_comunication",
+        "no finding in the report of this trace named 'exposed_comunication'; did you mean exposed_communication?",
+    ),
+    "missing unit": (
+        "serve --model llama3-8b --device h100 --rate 1 --duration 30", "a duration needs its unit: write 30ms or 30s, not 30",
+    ),
+    "folder for a file": (
+        "report job",
+        "'job' is a folder, not a trace file: name one, or report on all its ranks with 'tracelens collectives job'",
+    ),
+}  # fmt: skip
+
+
+@pytest.fixture
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    shutil.copy(EXAMPLE / "rank0.json.gz", "t.json.gz")
+    shutil.copytree(EXAMPLE, "job")
+
+
+@pytest.mark.parametrize("mistake", MISTAKES)
+def test_a_mistake_is_one_sentence_with_what_works(
+    mistake: str, here: None, capsys: pytest.CaptureFixture[str]
+) -> None:
+    command, sentence = MISTAKES[mistake]
+    if command.startswith("query"):
+        pytest.importorskip("duckdb", reason="the query extra is not installed")
+    assert main(shlex.split(command)) in (1, 2)
+    shown = capsys.readouterr()
+    assert sentence in shown.err
+    assert (shown.err.count("\n"), shown.out) == (1, "")
+
+
+def test_a_trace_in_place_of_a_verb_is_no_mistake(here: None) -> None:
+    assert with_verb(["t.json.gz"]) == ["report", "t.json.gz"]
