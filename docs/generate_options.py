@@ -8,12 +8,13 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from tracelens.cli.parsing import groups, meaning, name_of_value
-from tracelens.cli.verbs import VERBS
+from tracelens.cli.verbs import GROUPS, VERBS
 from tracelens.cli.verbs import verb as verb_of
 
 PAGE = Path(__file__).resolve().parent / "cli.md"
 #: Generated text stands between these lines; the rest of the page is written by hand.
 BEGIN, END = "<!-- options of {verb}: python -m docs.generate_options -->\n", "<!-- end of options -->\n"
+COMMANDS, LISTED = "<!-- commands: python -m docs.generate_options -->\n", "<!-- end of commands -->\n"
 #: Of a verb's own verbs, fewer than these without an option are named beside it.
 _FEW = 4
 #: The verb whose options are told in full, and how many another one shares where it refers to them.
@@ -23,19 +24,31 @@ _UNTITLED = ("arguments", "options")
 
 
 def page(text: str) -> str:
-    """``text`` with every table as the command has it now; a verb without a place gets one at the end of the tables."""
+    """``text`` with the commands and all tables as they are now; a new verb gets a place after the others."""
+    text = _between(COMMANDS, LISTED, f"```\n{_commands()}```\n", text)
     for verb in VERBS:
         begin = BEGIN.format(verb=verb)
-        made = f"{begin}{table(verb)}{END}"
-        if begin in text:
-            text = re.sub(f"{re.escape(begin)}.*?{re.escape(END)}", lambda _, made=made: made, text, flags=re.DOTALL)
-        else:
-            text = text.replace("## Exit codes", f"## {verb}\n\n{made}\n## Exit codes", 1)
+        if begin not in text:
+            text = text.replace("## Exit codes", f"## {verb}\n\n{begin}{END}\n## Exit codes", 1)
+        text = _between(begin, END, table(verb), text)
     return text
 
 
+def _between(begin: str, end: str, made: str, text: str) -> str:
+    return re.sub(f"(?<={re.escape(begin)}).*?(?={re.escape(end)})", lambda _: made, text, count=1, flags=re.DOTALL)
+
+
+def _commands() -> str:
+    """The verbs in their groups, as ``tracelens --help`` lists them."""
+    parts = [
+        f"# {title}\n" + "".join(f"{f'tracelens {verb}':<24}{line}\n" for verb, (_, line) in group.items())
+        for title, group in GROUPS.items()
+    ]
+    return "\n".join(parts)
+
+
 def table(verb: str) -> str:
-    """The options of a verb as rows, in the groups of ``--help-all``; those that ``report`` has, too, are only named."""
+    """The options of a verb as rows, grouped as by ``--help-all``; those that ``report`` has, too, are only named."""
     parser = _parser(verb)
     told = [] if verb == _TOLD else _rows(_parser(_TOLD)._actions)
     again = [row for row in _rows(parser._actions) if row in told]
@@ -79,13 +92,13 @@ def _rows_below(action: argparse._SubParsersAction[argparse.ArgumentParser]) -> 
         own = tuple(row for row in options[verb.dest] if row not in shared)
         alike.setdefault((verb.help or "", own), []).append(verb.dest)
     rows = []
-    for option, meaning in shared:
-        others = ", ".join(f"`{name}`" for name in without[option, meaning])
-        rows.append((option, f"{meaning} (all but {others})" if others else meaning))
+    for option, text in shared:
+        others = ", ".join(f"`{name}`" for name in without[option, text])
+        rows.append((option, f"{text} (all but {others})" if others else text))
     for (about, own), names in alike.items():
         rows.append((", ".join(f"`{name}`" for name in names), about))
         before = names[0] if len(names) == 1 else "..."
-        rows += [(f"`{before} {name.strip('`')}`", meaning) for name, meaning in own]
+        rows += [(f"`{before} {name.strip('`')}`", text) for name, text in own]
     return rows
 
 

@@ -20,6 +20,8 @@ TYPED = {
     "tracelens serve --model llama3-8b --device mi3": ({"mi300x"}, {"--device"}),
     "tracelens report trace.json --format ": ({"text", "json"}, {"--open"}),
     "tracelens estimate gemm --k": ({"--k"}, {"--kv-heads"}),
+    "tracelens trace.json --cs": ({"--csv"}, {"--format"}),
+    "tracelens estimate gemm --help": ({"--help", "--help-all"}, {"--k"}),
     "tracelens completion ": ({"bash", "zsh", "fish"}, {"report"}),
 }
 ASK = {
@@ -68,7 +70,7 @@ def test_zsh_reads_the_script(tmp_path: Path) -> None:
 
 def test_every_verb_is_completed(capsys: pytest.CaptureFixture[str]) -> None:
     known = words()
-    assert set(known[""]) == set(VERBS)
+    assert set(known[""]) == {*VERBS, "--help", "--version"}
     assert set(VERBS) <= known.keys()
     assert main(["completion", "bash"]) == 0
     assert '"serve --lod"' not in capsys.readouterr().out

@@ -27,7 +27,10 @@ _tracelens() {
   while [ "$$at" -lt "$$COMP_CWORD" ]; do
     word="$${COMP_WORDS[at]}"
     found="$$(_tracelens_words "$${path:+$$path }$$word")"
-    case "$$word" in -*) ;; *) [ -n "$$found" ] && path="$${path:+$$path }$$word" ;; esac
+    case "$$word" in
+      -*) ;;
+      *) if [ -n "$$found" ]; then path="$${path:+$$path }$$word"; else path="$${path:-report}"; fi ;;
+    esac
     at=$$((at + 1))
   done
   found="$$(_tracelens_words "$${path:+$$path }$${COMP_WORDS[COMP_CWORD-1]}")"
@@ -52,7 +55,11 @@ function __tracelens
   for word in $$words[2..-1]
     string match -q -- '-*' $$word; and continue
     set -l key (string trim -- "$$path $$word")
-    test -n "$$(__tracelens_words $$key)"; and set path $$key
+    if test -n "$$(__tracelens_words $$key)"
+      set path $$key
+    else if test -z "$$path"
+      set path report
+    end
   end
   set -l found (__tracelens_words (string trim -- "$$path $$words[-1]"))
   string match -q -- '-*' $$words[-1]; and test -n "$$found"; or set found (__tracelens_words "$$path")
@@ -63,7 +70,7 @@ complete -c tracelens -a '(__tracelens)'
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("shell", choices=("bash", "zsh", "fish"), help="the shell that sources what is printed")
+    parser.add_argument("shell", choices=("bash", "zsh", "fish"), help="shell to print the script for")
 
 
 def run(args: argparse.Namespace) -> int:
@@ -73,15 +80,12 @@ def run(args: argparse.Namespace) -> int:
 
 def words() -> dict[str, tuple[str, ...]]:
     """What may come after each chain of verbs, and after each of their options with known values."""
-    from tracelens.cli.verbs import VERBS, verb
+    from tracelens.cli.parsing import parser_of
+    from tracelens.cli.verbs import VERBS
 
     names = _names()
-    found = {"": tuple(VERBS)}
-    for name in VERBS:
-        parser = argparse.ArgumentParser(prog=name)
-        verb(name).configure(parser)
-        found |= dict(_below(parser, name, names))
-    return found
+    found = {key: values for name in VERBS for key, values in _below(parser_of([name]), "", names)}
+    return found | {"": (*VERBS, "--help", "--version")}
 
 
 def _below(
@@ -92,13 +96,13 @@ def _below(
         if isinstance(action, argparse._SubParsersAction):
             here += action.choices
             for name, below in action.choices.items():
-                yield from _below(below, f"{path} {name}", names)
+                yield from _below(below, f"{path} {name}".strip(), names)
         elif action.help == argparse.SUPPRESS:
             continue
         elif action.option_strings:
             here += action.option_strings
             values = tuple(map(str, action.choices or names.get(action.dest, ())))
-            yield from ((f"{path} {option}", values) for option in action.option_strings if values)
+            yield from ((f"{path} {option}".strip(), values) for option in action.option_strings if values)
         else:
             here += map(str, action.choices or ())
     yield path, tuple(here)

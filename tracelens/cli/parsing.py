@@ -167,12 +167,14 @@ class _Lines(argparse.RawDescriptionHelpFormatter):
 
 
 def name_of_value(action: argparse.Action) -> str:
-    """``FILE``, ``text|json``, or ``N`` for a number that has no name."""
+    """``FILE``, ``text|json``; ``N`` and ``NAME`` for a number and a text without a name of their own."""
     if isinstance(action.metavar, str):
         return action.metavar
     if action.choices is not None:
         return "|".join(map(str, action.choices))
-    return "N" if action.option_strings and action.type not in (None, Path) else action.dest.upper()
+    if not action.option_strings:
+        return action.dest.upper()
+    return "NAME" if action.type is None else "N"
 
 
 def meaning(action: argparse.Action) -> str:
