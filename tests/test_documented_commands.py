@@ -61,9 +61,13 @@ def commands_of(page: Path) -> list[str]:
         if line.startswith("tracelens ") if is_fenced else line.startswith("    tracelens "):
             found.append(_ASIDE.sub("", line.strip()))
         else:
-            found += re.findall(r"`(tracelens [a-z]+ [^`]+)`", line)
-    known = set(VERBS)
-    return [command for command in found if len(words := command.split()) > 2 and words[1] in known]
+            found += re.findall(r"`(tracelens [\w./-]+(?: [^`]+)?)`", line)
+    return [command for command in found if _is_whole(command.split()[1:])]
+
+
+def _is_whole(words: list[str]) -> bool:
+    """A verb with an argument, or a trace or folder that stands alone."""
+    return len(words) > 1 if words[0] in VERBS else bool(re.search(r"\.json(\.gz)?$|/$|^TRACE$|^FOLDER$", words[0]))
 
 
 def words_of(command: str) -> list[str]:
@@ -89,6 +93,7 @@ def test_there_are_commands() -> None:
 def test_every_option_that_a_page_shows_is_known(page: str) -> None:
     for command in COMMANDS[page]:
         words = words_of(command)
+        words = words if words[0] in VERBS else ["report", *words]
         parser_of(words).parse_args(words)
 
 

@@ -92,14 +92,17 @@ def add_options(parser: argparse.ArgumentParser, options: type[DataclassInstance
         if default not in (None, False, True, MISSING, "", ()) and "default: " not in text:
             text += "; default: %(default)s"
         given: dict[str, Any] = {"help": text}
-        if flags[0].startswith("-"):
+        metavar = declared.metavar
+        if not flags[0].startswith("-"):
+            metavar = metavar or flags[0].upper()
+        else:
             given["dest"] = name
             if default is MISSING:
                 given["required"] = True
         if isinstance(default, bool):
             given["action"] = "store_true"
         else:
-            given |= {"type": declared.kind, "metavar": declared.metavar, "choices": declared.choices}
+            given |= {"type": declared.kind, "metavar": metavar, "choices": declared.choices}
             given["default"] = None if default is MISSING else list(default) if declared.repeat else default
             if declared.repeat:
                 given["action"] = "append"

@@ -36,7 +36,7 @@ MISTAKES = {
     ),
     "folder for a file": (
         "report job",
-        "'job' is a folder, not a trace file: name one, or report on all its ranks with 'tracelens collectives job'",
+        "'job' is a folder, not a trace file: name one, or report on all its ranks with tracelens collectives job",
     ),
 }  # fmt: skip
 

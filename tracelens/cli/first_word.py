@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -22,7 +23,8 @@ def with_verb(arguments: Sequence[str]) -> list[str]:
     if first in VERBS:
         return list(arguments)
     if first.startswith("-") and first != "-":
-        raise UsageError(f"{first} stands before any command or file; write tracelens TRACE {first}")
+        listed = f"options follow a command or file: tracelens TRACE {first}"
+        raise UsageError.unknown("option of tracelens", first, ("--help", "--help-all", "--version"), listed=listed)
     path = Path(first)
     try:
         is_folder, is_there = path.is_dir(), first == "-" or (first != "" and path.exists())
@@ -30,11 +32,11 @@ def with_verb(arguments: Sequence[str]) -> list[str]:
         is_folder = is_there = False
     if not is_there:
         raise _neither(first, path)
-    further = [word for word in others if not word.startswith("-")]
-    if others[: len(further)] == further and further and all(Path(word).exists() for word in further):
+    if others and not others[0].startswith("-") and Path(others[0]).exists():
+        pair = shlex.join([first, others[0]])
         raise UsageError(
-            f"several traces need a command: tracelens compare {first} {further[0]} for two recordings, "
-            f"tracelens collectives {first} {further[0]} ... for the ranks of a job"
+            f"several traces need a command: tracelens compare {pair} for two recordings, "
+            f"tracelens collectives {pair} ... for the ranks of a job"
         )
     return [*_folder(path), *others] if is_folder else ["report", *arguments]
 
@@ -62,15 +64,16 @@ def _folder(folder: Path) -> list[str]:
     from tracelens.files.documents import is_report
     from tracelens.report.lake.ingest import is_lake
 
+    shown = shlex.quote(str(folder))
     if is_lake(folder):
-        say(f"{folder} is a lake: these are its ready queries, as tracelens query {folder} --list shows them\n")
+        say(f"{folder} is a lake: these are its tables and ready queries (tracelens query {shown} --list)\n")
         return ["query", str(folder), "--list"]
     for name, page in (("report.json", "report.html"), ("collectives.json", "collectives.html")):
         if is_report(folder / name) or (name != "report.json" and (folder / name).is_file()):
             raise UsageError(f"{folder} is a report that tracelens wrote, not a trace: open {folder / page}")
     traces = find_traces([str(folder)])
     if len(traces) == 1:
-        say(f"note: {folder} holds one trace: tracelens report {traces[0]}", to_stderr=True)
+        say(f"note: {folder} holds one trace: tracelens report {shlex.quote(str(traces[0]))}", to_stderr=True)
         return ["report", str(traces[0])]
-    say(f"note: {folder} holds {len(traces)} traces: tracelens collectives {folder}", to_stderr=True)
+    say(f"note: {folder} holds {len(traces)} traces: tracelens collectives {shown}", to_stderr=True)
     return ["collectives", str(folder)]

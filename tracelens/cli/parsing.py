@@ -29,7 +29,7 @@ class Parser(argparse.ArgumentParser):
         self.every.add_argument("-h", "--help", action="help", help="show the common options")
         self.every.add_argument("--help-all", action=_HelpAll, help="show every option, in groups with defaults")
 
-    def parse_known_args(self, args: Sequence[str] | None = None, namespace: Any = None) -> Any:
+    def parse_known_args(self, args: Sequence[str] | None = None, namespace: Any = None) -> Any:  # type: ignore[override]
         """Refuses an unknown option before argparse asks for one that is missing."""
         if self._subparsers is None:
             self._refuse_unknown(args or ())
@@ -67,7 +67,7 @@ class Parser(argparse.ArgumentParser):
 
     def _print_message(self, message: str, file: object = None) -> None:
         if message:
-            say(message.removesuffix("\n"), to_stderr=False)
+            say(message.removesuffix("\n"))
 
     def format_help(self) -> str:
         """The page of ``--help``."""
@@ -208,7 +208,7 @@ def _add_every(command: Parser) -> None:
     """To a verb, or to each of its own verbs."""
     below = _commands(command._actions)
     command.every.add_argument(
-        "-v", "--verbose", action="count", default=0, help="print more to stderr; -vv also tracebacks"
+        "-v", "--verbose", action="count", default=0, help="given twice (-vv), the same as --debug"
     )
     command.every.add_argument("--debug", action="store_true", help="show the traceback of an error")
     if not below:
@@ -216,8 +216,12 @@ def _add_every(command: Parser) -> None:
 
         about = "stop above this much memory; default: 3/4 of the machine's or container's"
         command.every.add_argument("--max-memory", type=above_zero, metavar="GB", help=about)
-    for each in (parser for action in below for parser in action.choices.values()):
-        _add_every(each)
+    for action in below:
+        for listed in action._choices_actions:
+            own = action.choices[listed.dest]
+            about = listed.help or ""
+            own.description = own.description or f"{about[:1].upper()}{about[1:]}."
+            _add_every(own)
 
 
 def _commands(actions: Iterable[argparse.Action]) -> list[argparse._SubParsersAction[Any]]:

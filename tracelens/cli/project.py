@@ -237,8 +237,10 @@ def _points(asked: list[str], flag: str) -> tuple[list[str], Iterator[tuple[obje
     for text in asked:
         option, separator, listed = text.partition("=")
         action = known.get(option.strip().lstrip("-").replace("-", "_"))
-        if not separator or not listed or action is None or action.dest in NOT_SWEPT:
+        if not separator or not listed or (action is not None and action.dest in NOT_SWEPT):
             raise UsageError(f"{flag} takes OPTION=VALUE,..., like tp=1,2,4; got {text!r}")
+        if action is None:
+            raise UsageError.unknown(f"option for {flag}", option.strip(), known)
         if isinstance(action, Renamed):
             action = action.now(option.strip())
         if action.dest in swept:

@@ -113,6 +113,15 @@ def _text(
     return f"{gate.text}: {'passed' if passed else 'failed'}, changed by {value:+.3g}{unit}{between}{chance}{unknown}"
 
 
+def _absent(gate: Gate, rows: Sequence[ComparedRow]) -> NothingToAnalyzeError:
+    """The error of a gate on what neither side has, with the nearest that there is."""
+    known = {row.category for row in rows if not row.is_idle} | {row.name for row in rows}
+    unknown = UsageError.unknown(
+        "category or op on either side", gate.subject, known | {STEP, BUSY, IDLE, COMM, *_SHARES}
+    )
+    return NothingToAnalyzeError(f"gate {gate.text!r}: {unknown}")
+
+
 def _value(
     gate: Gate, found: Comparison, rows: Sequence[ComparedRow], bounds: Bounds
 ) -> tuple[float, tuple[float, float] | None]:
@@ -121,11 +130,7 @@ def _value(
         return _share(gate, found), None
     chosen = [at for at, row in enumerate(rows) if _is_of(gate.subject, row)]
     if not chosen:
-        names = sorted({row.category for row in rows if not row.is_idle})
-        raise NothingToAnalyzeError(
-            f"gate {gate.text!r}: neither side has {gate.subject!r}; there are step, busy, idle, comm, coverage, "
-            f"matched, {', '.join(names)}, and the names of ops"
-        )
+        raise _absent(gate, rows)
     own, of_time = [rows[at] for at in chosen], bounds(chosen)
     if gate.figure == "percent_of_roofline":
         before, after = _shares(gate, own)

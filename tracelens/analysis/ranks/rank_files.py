@@ -93,7 +93,7 @@ def number_ranks(summaries: Iterable[tuple[Path, RankSummary]]) -> NumberedRanks
         else:
             raise InputError(
                 f"the rank of {path.name} is unknown: it has no distributedInfo, and its name has no rank0, rank-0, "
-                "rank[0] or TP-0"
+                f"rank[0] or TP-0; to report on it alone, use tracelens report {path}"
             )
     how = "the traces or their file names"
     if placed:

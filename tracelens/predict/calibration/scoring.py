@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import numpy.typing as npt
 
-from tracelens.errors import InputError
+from tracelens.errors import InputError, UsageError
 from tracelens.files.data_table import FIRST_ROW, Number, is_blank, read_table
 from tracelens.types.records import Record
 
@@ -66,7 +66,7 @@ class ScoreColumns(Record, frozen=True, kw_only=True):
             known = ", ".join(f"{measured} and {predicted}" for measured, predicted, *_ in PAIRS)
             raise InputError(f"{path.name}: no pair of columns to compare; it needs {known}")
         if family is not None and family not in table.columns:
-            raise InputError(f"{path.name}: no column {family!r}")
+            raise UsageError.unknown(f"column of {path.name}", family, map(str, table.columns))
         bounds = pair[2:] if {*pair[2:]} <= {*table.columns} else ("", "")
         grouped = family or next((name for name in FAMILIES if name in table.columns), "")
         area = "area" if "area" in table.columns else ""

@@ -70,7 +70,7 @@ class Source(Record, frozen=False, kw_only=True):
         except IsADirectoryError as error:
             raise InputError(
                 f"{str(path)!r} is a folder, not a trace file: name one, "
-                f"or report on all its ranks with 'tracelens collectives {path}'"
+                f"or report on all its ranks with tracelens collectives {path}"
             ) from error
         with file:
             stream = unpacked(path, file, limit)
