@@ -41,21 +41,43 @@ MISTAKES = {
 }  # fmt: skip
 
 
+OTHERS = {
+    "subject of a gate": (
+        "compare t.json.gz t.json.gz --gate 'GEM<3%'", "no category or op on either side named 'GEM'; did you mean GEMM?",
+    ),
+    "column of a table": ("score points.csv --family famly", "no column of points.csv named 'famly'; did you mean family?"),
+    "swept option": (
+        "project --model llama3-8b --cluster dgx-h100 --gpus 8 --sweep precison=bf16,fp8",
+        "no option for --sweep named 'precison'; did you mean precision?",
+    ),
+    "collective": (
+        "estimate collective --op all_reduc --bytes 64MB --ranks 8 --cluster dgx-h100",
+        "no collective named 'all_reduc'; did you mean all_reduce?",
+    ),
+    "value of an option": ("report t.json.gz --format jsn", "no value of --format named 'jsn'; did you mean json?"),
+    "option before one that is missing": (
+        "search --modle llama3-8b", "no option of tracelens search named '--modle'; did you mean --model?",
+    ),
+    "output without -o": ("t.json.gz --csv out", "tracelens report does not take 'out'; to name an output, write -o out"),
+}  # fmt: skip
+
+
 @pytest.fixture
 def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     shutil.copy(EXAMPLE / "rank0.json.gz", "t.json.gz")
     shutil.copytree(EXAMPLE, "job")
+    Path("points.csv").write_text("measured,predicted,family\n1,2,a\n")
 
 
-@pytest.mark.parametrize("mistake", MISTAKES)
+@pytest.mark.parametrize("mistake", [*MISTAKES, *OTHERS])
 def test_a_mistake_is_one_sentence_with_what_works(
     mistake: str, here: None, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    command, sentence = MISTAKES[mistake]
+    command, sentence = (MISTAKES | OTHERS)[mistake]
     if command.startswith("query"):
         pytest.importorskip("duckdb", reason="the query extra is not installed")
-    assert main(shlex.split(command)) in (1, 2)
+    assert main(shlex.split(command)) in (1, 2, 3)
     shown = capsys.readouterr()
     assert sentence in shown.err
     assert (shown.err.count("\n"), shown.out) == (1, "")

@@ -20,7 +20,7 @@ def _of(*examples: str, options: str = "") -> Common:
 COMMON = {
     "report": _of(
         "tracelens trace.json.gz",
-        "tracelens report trace.json.gz --steps 3-5 --device h100 -o out.report",
+        "tracelens report trace.json.gz --steps steady --device h100 -o out.report",
         options="output open steps rank device backend model extension csv format",
     ),
     "compare": _of(
@@ -94,7 +94,7 @@ COMMON = {
     "models": _of("tracelens models", "tracelens models show deepseek-v3"),
     "devices": _of("tracelens devices", "tracelens devices show mi300x"),
     "convert": _of("tracelens convert trace.json.gz -o trace.pftrace"),
-    "slim": _of("tracelens slim trace.json.gz --steps 3 -o small.json.gz"),
+    "slim": _of("tracelens slim trace.json.gz --steps steady -o small.json.gz"),
     "anonymize": _of("tracelens anonymize trace.json.gz -o clean.json.gz"),
     "replay": _of("tracelens replay trace.json.gz --top 5", "tracelens replay trace.json.gz --op aten::mm"),
     "perfetto": _of("tracelens perfetto trace.json.gz -o annotated.json.gz"),
