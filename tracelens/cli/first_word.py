@@ -10,7 +10,7 @@ from tracelens.cli.verbs import VERBS
 from tracelens.errors import InputError, UsageError
 from tracelens.files.say import say
 
-#: Of a folder with more files than these, none is looked at to find the name that was meant.
+#: Names in a folder that are looked at to find the one that was meant.
 _MOST_NAMES = 2000
 
 
@@ -26,28 +26,29 @@ def with_verb(arguments: Sequence[str]) -> list[str]:
         listed = f"options follow a command or file: tracelens TRACE {first}"
         raise UsageError.unknown("option of tracelens", first, ("--help", "--help-all", "--version"), listed=listed)
     path = Path(first)
-    try:
-        is_folder, is_there = path.is_dir(), first == "-" or (first != "" and path.exists())
-    except (OSError, ValueError):
-        is_folder = is_there = False
-    if not is_there:
+    if first != "-" and not _is_there(first):
         raise _neither(first, path)
-    if others and not others[0].startswith("-") and Path(others[0]).exists():
+    if others and not others[0].startswith("-") and _is_there(others[0]):
         pair = shlex.join([first, others[0]])
         raise UsageError(
             f"several traces need a command: tracelens compare {pair} for two recordings, "
             f"tracelens collectives {pair} ... for the ranks of a job"
         )
-    return [*_folder(path), *others] if is_folder else ["report", *arguments]
+    return [*_folder(path), *others] if path.is_dir() else ["report", *arguments]
+
+
+def _is_there(text: str) -> bool:
+    try:
+        return text != "" and Path(text).exists()
+    except (OSError, ValueError):
+        return False
 
 
 def _neither(first: str, path: Path) -> UsageError | InputError:
-    """Files beside the path that was given are named only where one is near."""
-    beside = _names_beside(path)
+    beside, listed = _names_beside(path), "tracelens --help lists the commands"
     if len(path.parts) > 1 or path.suffix:
-        near = UsageError.unknown("file", first, beside, listed="tracelens --help lists the commands")
-        return InputError(str(near))
-    return UsageError.unknown("command or file", first, [*VERBS, *beside], listed="tracelens --help lists the commands")
+        return InputError(str(UsageError.unknown("file", first, beside, listed=listed)))
+    return UsageError.unknown("command or file", first, [*VERBS, *beside], listed=listed)
 
 
 def _names_beside(path: Path) -> list[str]:
@@ -59,7 +60,7 @@ def _names_beside(path: Path) -> list[str]:
 
 
 def _folder(folder: Path) -> list[str]:
-    """The command for a folder, which is said where it is not the report of a job."""
+    """The command for a folder, after a note that names it."""
     from tracelens.analysis.ranks.rank_files import find_traces
     from tracelens.files.documents import is_report
     from tracelens.report.lake.ingest import is_lake
@@ -68,9 +69,10 @@ def _folder(folder: Path) -> list[str]:
     if is_lake(folder):
         say(f"{folder} is a lake: these are its tables and ready queries (tracelens query {shown} --list)\n")
         return ["query", str(folder), "--list"]
-    for name, page in (("report.json", "report.html"), ("collectives.json", "collectives.html")):
-        if is_report(folder / name) or (name != "report.json" and (folder / name).is_file()):
-            raise UsageError(f"{folder} is a report that tracelens wrote, not a trace: open {folder / page}")
+    of_trace, of_job = is_report(folder / "report.json"), (folder / "collectives.json").is_file()
+    if of_trace or of_job:
+        page = folder / ("report.html" if of_trace else "collectives.html")
+        raise UsageError(f"{folder} is a report that tracelens wrote, not a trace: open {page}")
     traces = find_traces([str(folder)])
     if len(traces) == 1:
         say(f"note: {folder} holds one trace: tracelens report {shlex.quote(str(traces[0]))}", to_stderr=True)
