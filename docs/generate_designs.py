@@ -10,8 +10,8 @@ FOLDER = Path(__file__).resolve().parent
 PAGE = FOLDER / "designs.md"
 _INTRODUCTION = """# The designs behind tracelens
 
-Five designs asked for tracelens. Each row names a feature, a command or a line of Python that shows it, and any intended
-difference. `tests/test_designs.py` runs each and checks its output.
+Five designs asked for tracelens. Each row names a feature, a command or a line of Python that shows it, and any
+intended difference. `tests/test_designs.py` runs each and checks its output.
 
 This page is generated: `python -m docs.generate_designs` writes it from `docs/designs.toml`, and a test compares.
 """
