@@ -17,8 +17,8 @@ import pytest
 
 from tests.fuzz.commands import REQUESTS, VERBS, answers, command_on, sound_files, survives
 from tests.fuzz.documents import FORMATS, ODD, changed
-from tracelens.cli.verbs import VERBS as KNOWN
 from tracelens.cli.agents.tools import listed
+from tracelens.cli.verbs import VERBS as KNOWN
 
 FAST, BATCH = 1, 100
 ALL = int(os.environ.get("TRACELENS_FUZZ_CASES", "300"))
