@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from tracelens.errors import UsageError
 from tracelens.files.say import Progress, say
 from tracelens.option_fields import arguments_of, integer, option, options_of, positive
-from tracelens.predict.projection.projection_options import SearchOptions
+from tracelens.predict.projection.projection_options import PUBLISHED, SWEPT, SearchOptions
 
 if TYPE_CHECKING:
     from tracelens.predict.projection.search.request import Answer, Request
@@ -37,16 +37,28 @@ class SearchCommand(SearchOptions):
     sweep: tuple[str, ...] = option(
         "repeat the search for every combination of flops, hbm_gb, hbm_gb_s, nvs, vector_flops, nvlink_gb_s, ib_gb_s, "
         "nvlink_us, ib_us, nvlink_eff, ib_eff, nic_factor, model, cluster; V..V doubles, V..V:N are N values",
-        (), repeat=True, metavar="NAME=V/V,...",
+        (), repeat=True, metavar="NAME=V/V,...", group=SWEPT,
     )  # fmt: skip
-    executor: str = option("where a sweep runs: processes, serial, dask://HOST:PORT, mpi", "processes", metavar="NAME")
-    jobs: int | None = option("worker processes of a sweep; default: one per core", kind=positive, metavar="N")
-    plot: Path | None = option(
-        "write plots of scaling, components, degrees, landscape, heat maps as SVG", kind=Path, metavar="FOLDER"
+    executor: str = option(
+        "where a sweep runs: processes, serial, dask://HOST:PORT, mpi", "processes", metavar="NAME", group=SWEPT
     )
-    compare: Path | None = option("compare with results of the published code", kind=Path, metavar="FILE.npy")
+    jobs: int | None = option(
+        "worker processes of a sweep; default: one per core", kind=positive, metavar="N", group=SWEPT
+    )
+    plot: Path | None = option(
+        "write plots of scaling, components, degrees, landscape, heat maps as SVG",
+        kind=Path,
+        metavar="FOLDER",
+        group=SWEPT,
+    )
+    compare: Path | None = option(
+        "compare with results of the published code", kind=Path, metavar="FILE.npy", group=PUBLISHED
+    )
     save_system: Path | None = option(
-        "write the system of --rules paper as JSON of the published code", kind=Path, metavar="FILE.json"
+        "write the system of --rules paper as JSON of the published code",
+        kind=Path,
+        metavar="FILE.json",
+        group=PUBLISHED,
     )
     output: Path | None = option(
         "file to write: all columns as .csv, .json or .xlsx, a page as .html, or .npy as the published code does",

@@ -17,6 +17,10 @@ if TYPE_CHECKING:
     from tracelens.predict.workload.model_config import ModelConfig
 
 
+#: Titles of groups of options.
+_COSTS, PUBLISHED, SWEPT = "costs", "published model", "sweep and plots"
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProjectOptions(TrainingOptions):
     """What ``tracelens.project`` takes besides a model and a cluster. ``software``: constants that fields change."""
@@ -41,24 +45,30 @@ class ProjectOptions(TrainingOptions):
     schedule: str | None = option(
         "pipeline schedule: 1f1b, zb-v, ...; default: 1f1b, interleaved with --vpp", metavar="NAME"
     )
-    backend: str = option_fields.cost_model(BACKENDS)
-    gpu_clock_mhz: float | None = option_fields.gpu_clock_mhz()
+    backend: str = option_fields.cost_model(BACKENDS, group=_COSTS)
+    gpu_clock_mhz: float | None = option_fields.gpu_clock_mhz(group=_COSTS)
     power_w: float | None = option(
-        "power limit per GPU, which lowers its clock", kind=float, metavar="W", flags=("--power",), also=("power",)
+        "power limit per GPU, which lowers its clock",
+        kind=float,
+        metavar="W",
+        flags=("--power",),
+        also=("power",),
+        group=_COSTS,
     )
-    framework: str | None = option_fields.framework()
+    framework: str | None = option_fields.framework(group=_COSTS)
     host_us: float | None = option(
-        "host time per launched op; default: the framework's", kind=duration_in("us"), metavar="US"
+        "host time per launched op; default: the framework's", kind=duration_in("us"), metavar="US", group=_COSTS
     )
     gemm_factor: float | None = option(
         "factor on the time of GEMMs; default: the framework's",
         kind=float, metavar="X", old_flags=("--products-factor",), also=("products_factor",),
+        group=_COSTS,
     )  # fmt: skip
     attention_factor: float | None = option(
-        "factor on the time of attention; default: the framework's", kind=float, metavar="X"
+        "factor on the time of attention; default: the framework's", kind=float, metavar="X", group=_COSTS
     )
     memory_factor: float | None = option(
-        "factor on the time of memory-bound ops; default: the framework's", kind=float, metavar="X"
+        "factor on the time of memory-bound ops; default: the framework's", kind=float, metavar="X", group=_COSTS
     )
     software: Software | None = None
 
@@ -113,14 +123,14 @@ class SearchOptions:
     precision: Sequence[PrecisionName] = option(
         "precisions to search: bf16, fp16, fp8, mxfp8, nvfp4; default: bf16", ("bf16",), read=comma_list, metavar="P,P"
     )
-    rules: RuleSet = option("cost model of a configuration", "corrected", choices=get_args(RuleSet))
+    rules: RuleSet = option("cost model of a configuration", "corrected", choices=get_args(RuleSet), group=PUBLISHED)
     attention: PaperAttention = option(
         "attention of --rules paper and repaired; unfused: scores in memory; recomputed: scores computed again for "
         "the backward; summa: scores on the 2d grid",
-        "fused", choices=get_args(PaperAttention),
+        "fused", choices=get_args(PaperAttention), group=PUBLISHED,
     )  # fmt: skip
-    backend: str = option_fields.cost_model(BACKENDS)
-    framework: str | None = option_fields.framework()
+    backend: str = option_fields.cost_model(BACKENDS, group=_COSTS)
+    framework: str | None = option_fields.framework(group=_COSTS)
     top: int = option("results per device count and strategy", 10, kind=positive, metavar="N")
     fix: Mapping[str, Any] | Sequence[str] = option(
         "fix a dimension, e.g. tp=8, zero=1, recompute=none; repeatable", (), repeat=True, metavar="NAME=VALUE"
