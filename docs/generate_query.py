@@ -1,4 +1,4 @@
-"""Writes docs/query.md from the tables and the ready queries: ``python -m docs.generate_query``."""
+"""Writes docs/query.md, and the ready queries of docs/lake.md, from what is declared: ``python -m docs.generate_query``."""
 
 from __future__ import annotations
 
@@ -11,6 +11,9 @@ from tracelens.registry import Claim
 
 PAGE = Path(__file__).resolve().parent / "query.md"
 READY = "tracelens.analysis.tables"
+LAKE = PAGE.with_name("lake.md")
+#: The ready queries of a lake stand between these lines; the rest of the page is written by hand.
+BEGIN, END = "<!-- ready queries of a lake: python -m docs.generate_query -->\n", "<!-- end of ready queries -->\n"
 _INTRODUCTION = """# Queries
 
 `tracelens query trace.json.gz "SELECT ..."` asks one trace in SQL; `--ready NAME` runs a query of this page, `--list`
@@ -35,6 +38,13 @@ def page() -> str:
     return "\n".join([_INTRODUCTION, "## Ready queries\n", *ready, *tables(built_in_tables().values())])
 
 
+def lake_page(text: str) -> str:
+    """``text`` of docs/lake.md with its ready queries as they are now."""
+    before, _, rest = text.partition(BEGIN)
+    queries = "\n".join(map(_ready, ready_queries("tracelens.report.lake").values()))
+    return f"{before}{BEGIN}\n{queries}\n{END}{rest.partition(END)[2]}"
+
+
 def _ready(query: ReadyQuery) -> str:
     return f"**`{query.name}`**: {query.about}\n\n```sql\n{query.statement}\n```\n"
 
@@ -53,3 +63,4 @@ def tables(claims: Iterable[Claim]) -> list[str]:
 
 if __name__ == "__main__":
     PAGE.write_text(page(), encoding="utf-8")
+    LAKE.write_text(lake_page(LAKE.read_text(encoding="utf-8")), encoding="utf-8")

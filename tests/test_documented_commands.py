@@ -60,8 +60,15 @@ def commands_of(page: Path) -> list[str]:
             found.append(_ASIDE.sub("", line.strip()))
         else:
             found += re.findall(r"`(tracelens [a-z]+ [^`]+)`", line)
-    known = set(VERBS)
-    return [command for command in found if len(words := command.split()) > 2 and words[1] in known]
+        found += re.findall(r"`(tracelens [\w/]+(?:\.json(?:\.gz)?|/)(?: [^`]+)?)`", line)
+    return [
+        command for command in found if (len(words := command.split()) > 2 and words[1] in VERBS) or is_short(words)
+    ]
+
+
+def is_short(words: list[str]) -> bool:
+    """Whether the command names its trace, or its folder of ranks, without a verb."""
+    return words[1].endswith((".json", ".json.gz", "/"))
 
 
 def words_of(command: str) -> list[str]:
@@ -87,6 +94,8 @@ def test_there_are_commands() -> None:
 def test_every_option_that_a_page_shows_is_known(page: str) -> None:
     for command in COMMANDS[page]:
         words = words_of(command)
+        if is_short(["tracelens", *words]):
+            words.insert(0, "collectives" if words[0].endswith("/") else "report")
         _parser_of(words).parse_args(words)
 
 
@@ -95,15 +104,14 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with what the pages speak of."""
     made = tmp_path_factory.mktemp("documented")
     example = REPOSITORY / "example_traces" / "moe_ep8"
-    for folder in ("traces", "before", "after"):
+    for folder in ("traces", "before", "after", "example_traces/moe_ep8", "balanced"):
         shutil.copytree(example, made / folder)
-    for name in ("trace", "t", "new", "eager", "rank0", "before", "after"):
+    for name in ("trace", "t", "new", "eager", "rank0", "before", "after", "small", "shared"):
         shutil.copy(example / "rank0.json.gz", made / f"{name}.json.gz")
         (made / f"{name}.json").write_bytes(gzip.decompress((example / "rank0.json.gz").read_bytes()))
     for name, page, language, place in (
         ("my_ops.py", "extensions.md", "python", 0),
         ("my_package.py", "extensions.md", "python", 0),
-        ("my_megatron.py", "extensions.md", "python", 0),
         ("my_chip.toml", "devices.md", "toml", 0),
     ):
         text = (REPOSITORY / "docs" / page).read_text(encoding="utf-8")
@@ -158,7 +166,7 @@ def test_every_command_that_a_page_shows_ends_well(page: str) -> None:
 
 
 def fences(page: str, language: str) -> list[str]:
-    """Blocks of a page in a language. Those of extensions.md, tutorial.md, recording.md and lake.md have tests beside
+    """Blocks of a page in a language. Those of extensions.md, own_op.md, tutorial.md, recording.md and lake.md have tests beside
     what they are about.
     """
     path = REPOSITORY / page if page == "README.md" else REPOSITORY / "docs" / page
@@ -184,9 +192,9 @@ def test_the_python_of_the_readme_runs(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.sweep
 @pytest.mark.usefixtures("at_the_files")
-def test_the_python_of_pipelines_and_ranks_runs() -> None:
+def test_the_python_of_regression_and_ranks_runs() -> None:
     shutil.copy("trace.json.gz", "baseline.json.gz")
-    (example,) = fences("pipelines.md", "python")
+    (example,) = fences("regression.md", "python")
     run(example)["test_the_step_stays_fast"]("trace.json.gz")
     (example,) = fences("ranks.md", "python")
     assert len(run(example)["late"]) > 0
