@@ -1,4 +1,4 @@
-"""Writes docs/query.md, and the ready queries of docs/lake.md, from what is declared: ``python -m docs.generate_query``."""
+"""Writes docs/query.md and the ready queries of docs/lake.md from the code: ``python -m docs.generate_query``."""
 
 from __future__ import annotations
 

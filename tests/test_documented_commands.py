@@ -90,6 +90,11 @@ def test_there_are_commands() -> None:
     assert sum(map(len, COMMANDS.values())) > 90
 
 
+def test_what_is_not_run_is_shown() -> None:
+    shown = [command.removeprefix("tracelens ") for commands in COMMANDS.values() for command in commands]
+    assert [start for start in NOT_RUN if not any(command.startswith(start) for command in shown)] == []
+
+
 @pytest.mark.parametrize("page", WITH_COMMANDS)
 def test_every_option_that_a_page_shows_is_known(page: str) -> None:
     for command in COMMANDS[page]:
@@ -155,6 +160,7 @@ def at_the_files(files: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     shutil.copytree(files, tmp_path, dirs_exist_ok=True)
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.setattr("webbrowser.open", lambda _: True)
 
 
 @pytest.mark.sweep

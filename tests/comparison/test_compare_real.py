@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.conftest import REPOSITORY, TRACES, part
+from tests.conftest import TRACES, part
 from tracelens.analysis.loaded_trace import AnalysisOptions
 from tracelens.comparison.compare import compare_sides, told_apart
 from tracelens.comparison.compared import NOISE, Comparison
