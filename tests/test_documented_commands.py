@@ -32,7 +32,6 @@ PLACES = {
 #: Parsed only: what they name is neither small nor made here.
 NOT_RUN = (
     "mcp",  # serves until its client leaves; tests/agents drives it
-    "estimate NAME",
     "estimate gdn --batch",  # a table of ../shared: tests/backends
     "calibrate nccl.csv --cluster NAME",
     "extensions new my_lib::op --from",  # an op of the reader's: tests/cli/test_extensions_command.py
