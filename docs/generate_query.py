@@ -1,4 +1,4 @@
-"""Writes docs/query.md from the tables and the ready queries: ``python -m docs.generate_query``."""
+"""Writes docs/query.md and the ready queries of docs/lake.md from the code: ``python -m docs.generate_query``."""
 
 from __future__ import annotations
 
@@ -11,6 +11,9 @@ from tracelens.registry import Claim
 
 PAGE = Path(__file__).resolve().parent / "query.md"
 READY = "tracelens.analysis.tables"
+LAKE = PAGE.with_name("lake.md")
+#: The ready queries of a lake stand between these lines; the rest of the page is written by hand.
+BEGIN, END = "<!-- ready queries of a lake: python -m docs.generate_query -->\n", "<!-- end of ready queries -->\n"
 _INTRODUCTION = """# Queries
 
 `tracelens query trace.json.gz "SELECT ..."` asks one trace in SQL; `--ready NAME` runs a query of this page, `--list`
@@ -18,10 +21,10 @@ lists them. In a notebook: `r = tracelens.report("trace.json.gz")`, then `r.sql(
 Needs DuckDB: `pip install 'tracelens-perf[query]'`.
 
 - A statement is one SELECT (or WITH, DESCRIBE, SUMMARIZE). It sees the tables below and nothing else: no file, no
-  network, no extension of DuckDB, no setting; it may take 2 GB of memory. The same question gets the same answer.
-- What was not determined is NULL. Times are µs since the first event of the trace; MB are 1e6 bytes.
-- `kernels.call` is a `calls.call`, `kernels.step` a `steps.step`. All but `steps` and `memory` are of the scope of a
-  report: the complete steps, or those of `--steps`; `--steps file` takes all of the file. The answer names its scope.
+  network, no extension of DuckDB, no setting. It may take 2 GB of memory.
+- Unknown values are NULL. Times are µs since the first event of the trace; MB are 1e6 bytes.
+- `kernels.call` joins with `calls.call`, `kernels.step` with `steps.step`. All tables but `steps` and `memory` have the
+  scope of a report: the complete steps, or those of `--steps`. The answer names its scope.
 - `--format json` prints `{"schema": "tracelens.query/1", "query": ..., "scope": ..., "rows": [{column: value}]}`
   (`tracelens/report/schemas/query.schema.json`); `-o FILE.csv`, `.json` or `.xlsx` writes a file.
 
@@ -33,6 +36,13 @@ def page() -> str:
     """The text of docs/query.md."""
     ready = [_ready(query) for query in ready_queries(READY).values()]
     return "\n".join([_INTRODUCTION, "## Ready queries\n", *ready, *tables(built_in_tables().values())])
+
+
+def lake_page(text: str) -> str:
+    """``text`` of docs/lake.md with its ready queries as they are now."""
+    before, _, rest = text.partition(BEGIN)
+    queries = "\n".join(map(_ready, ready_queries("tracelens.report.lake").values()))
+    return f"{before}{BEGIN}\n{queries}\n{END}{rest.partition(END)[2]}"
 
 
 def _ready(query: ReadyQuery) -> str:
@@ -53,3 +63,4 @@ def tables(claims: Iterable[Claim]) -> list[str]:
 
 if __name__ == "__main__":
     PAGE.write_text(page(), encoding="utf-8")
+    LAKE.write_text(lake_page(LAKE.read_text(encoding="utf-8")), encoding="utf-8")

@@ -1,6 +1,6 @@
 """Generate one expert-parallel MoE training job as eight traces, one per rank: no GPU ran this.
 
-    python -m example_traces.generate_moe_ep_step [FOLDER] [--rank N]
+    python -m example_traces.generate_moe_ep_step [FOLDER] [--rank N] [--popularity EXPONENT]
 
 Three steps of a two-layer Megatron-style MoE transformer on eight MI300X: flash attention, a top-4 router over 32
 experts (four per rank), DeepEP dispatch and combine, grouped GEMMs, gradients summed by RCCL while the backward runs,
@@ -56,7 +56,7 @@ TOKENS, HIDDEN, VOCABULARY = 4096, 2048, 16384
 HEADS, KV_HEADS, HEAD = 16, 4, 128
 EXPERTS, TOP_K, FFN = 32, 4, 1408
 LOCAL_EXPERTS = EXPERTS // RANKS
-#: Popularity of the i-th most popular expert is (i + 1) ** -POPULARITY
+#: Popularity of the i-th most popular expert is (i + 1) ** -POPULARITY; 0: experts get equally many tokens
 POPULARITY = 0.35
 
 #: Share of the roofline (at achievable rates where the device file has them) that a kernel of each kind reaches
@@ -224,9 +224,9 @@ class Routing:
     rows: tuple[int, ...]
 
     @classmethod
-    def draw(cls, layer: int, step: int) -> Routing:
+    def draw(cls, layer: int, step: int, exponent: float = POPULARITY) -> Routing:
         """Top-k without replacement by an exponential race, as if every rank's tokens saw the same popularity."""
-        popularity = (1.0 + np.random.RandomState(SEED + layer).permutation(EXPERTS)) ** -POPULARITY
+        popularity = (1.0 + np.random.RandomState(SEED + layer).permutation(EXPERTS)) ** -exponent
         uniform = np.random.RandomState(SEED + 100 * step + layer).random_sample((RANKS, TOKENS, EXPERTS))
         race = -np.log(1.0 - uniform) / popularity
         chosen = np.argpartition(race, TOP_K, axis=2)[:, :, :TOP_K] // LOCAL_EXPERTS
@@ -838,11 +838,12 @@ def training(rank: Rank, routings: tuple[tuple[Routing, ...], ...]) -> Turns:
             yield from update(rank)
 
 
-def generate() -> list[RecordedTrace]:
+def generate(popularity: float = POPULARITY) -> list[RecordedTrace]:
     """The traces of all ranks: every rank advances to its next exchange, then the last one's start is told to all."""
     timing = Timing()
     routings = tuple(
-        tuple(Routing.draw(layer, step) for layer in range(LAYERS)) for step in range(FIRST_STEP, FIRST_STEP + STEPS)
+        tuple(Routing.draw(layer, step, popularity) for layer in range(LAYERS))
+        for step in range(FIRST_STEP, FIRST_STEP + STEPS)
     )
     ranks = [Rank(number, timing) for number in range(RANKS)]
     turns = [training(rank, routings) for rank in ranks]
@@ -856,9 +857,9 @@ def generate() -> list[RecordedTrace]:
     return [rank.trace() for rank in ranks]
 
 
-def write(folder: Path, ranks: Iterable[int] = range(RANKS)) -> list[Path]:
+def write(folder: Path, ranks: Iterable[int] = range(RANKS), popularity: float = POPULARITY) -> list[Path]:
     """Writes the traces of ``ranks`` into ``folder`` as ``rank<n>.json.gz``."""
-    traces = generate()
+    traces = generate(popularity)
     folder.mkdir(parents=True, exist_ok=True)
     return [write_trace(traces[rank], folder / f"rank{rank}.json.gz") for rank in ranks]
 
@@ -868,8 +869,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folder", nargs="?", type=Path, default=FOLDER)
     parser.add_argument("--rank", type=int, choices=range(RANKS))
+    parser.add_argument("--popularity", type=float, default=POPULARITY, metavar="EXPONENT")
     given = parser.parse_args()
-    for path in write(given.folder, range(RANKS) if given.rank is None else (given.rank,)):
+    for path in write(given.folder, range(RANKS) if given.rank is None else (given.rank,), given.popularity):
         print(f"{path}: {path.stat().st_size / 1e3:.0f} kB")
 
 

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import argparse
+import itertools
 import re
+import shlex
 import shutil
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from docs.generate_query import lake_page
 from docs.take_pictures import KEPT, SHOTS
 from docs.take_pictures import PAGES as PICTURED
+from example_traces.generate_moe_ep_step import write as write_ranks
 from tracelens import errors
 from tracelens.analysis.sheets import built_in_sheets
 from tracelens.cli import FAILED, INTERRUPTED, TERMINATED, comparing, main, reporting
@@ -120,6 +124,70 @@ def test_the_report_page_names_columns_by_their_keys() -> None:
     }
     assert len(named) > 6
     assert [name for name in named if name not in keys] == []
+
+
+#: Pages that a module of docs/ writes, with that module; what stands above the sentence that says so is written by hand.
+WRITTEN_BY = {
+    "columns.md": "generate_columns",
+    "designs.md": "generate_designs",
+    "findings.md": "generate_findings",
+    "query.md": "generate_query",
+}
+#: A part of a page that a module writes, with that module.
+_GENERATED = re.compile(r"^<!-- [^>]*: python -m docs\.(\w+) -->\n.*?^<!-- end of [^>]* -->$", re.DOTALL | re.MULTILINE)
+
+
+def written_by_hand(name: str) -> str:
+    text = (DOCS / name).read_text(encoding="utf-8")
+    if module := WRITTEN_BY.get(name):
+        by_hand, said, _ = text.partition(f"This page is generated: `python -m docs.{module}`")
+        assert said, f"{name} does not say that {module} writes it"
+        return by_hand
+    return _GENERATED.sub("", text)
+
+
+def test_the_pages_written_by_hand_are_short() -> None:
+    words = {name: len(written_by_hand(name).split()) for name in PAGES}
+    assert sum(words.values()) <= 32_000, sorted(words.items(), key=lambda item: -item[1])
+    assert len(README.split()) <= 700
+
+
+def test_what_is_not_counted_is_generated() -> None:
+    parts = {name: _GENERATED.findall((DOCS / name).read_text(encoding="utf-8")) for name in PAGES}
+    assert {name for name, modules in parts.items() if modules} == {"cli.md", "lake.md"}
+    assert {*WRITTEN_BY.values(), *itertools.chain(*parts.values())} == {
+        "generate_columns", "generate_designs", "generate_findings", "generate_options", "generate_query",
+    }  # fmt: skip
+    assert (DOCS / "lake.md").read_text("utf-8") == lake_page((DOCS / "lake.md").read_text("utf-8"))
+
+
+#: A number as a tool prints it: not a part of a name or of a longer number.
+_NUMBER = re.compile(r"(?<![\w.])\d[\d,]*(?:\.\d+)?(?![\w])")
+
+
+def test_the_tutorial_quotes_what_its_commands_print(
+    repository: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Every number of a quoted block, in order of the block, and the figures of the prose around it."""
+    shutil.copytree(repository / "example_traces", tmp_path / "example_traces", ignore=shutil.ignore_patterns("*.py"))
+    monkeypatch.chdir(tmp_path)
+    write_ranks(tmp_path / "balanced", popularity=0)
+    page = (DOCS / "tutorial.md").read_text(encoding="utf-8")
+    printed, compared = "", 0
+    for language, block in re.findall(r"^```(\w*)\n(.*?)^```$", page, re.DOTALL | re.MULTILINE):
+        if language == "":
+            for line in block.splitlines():
+                if line.startswith("tracelens "):
+                    words = shlex.split(line)[1:]
+                    if words[0] not in VERBS:
+                        words.insert(0, "collectives" if words[0].endswith("/") else "report")
+                    assert main(words) == 0
+                    printed = capsys.readouterr().out
+        elif language == "text":
+            known = _NUMBER.findall(printed)
+            assert [number for number in _NUMBER.findall(block) if number not in known] == []
+            compared += 1
+    assert compared == 4
 
 
 README = (DOCS.parent / "README.md").read_text(encoding="utf-8")

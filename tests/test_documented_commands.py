@@ -34,7 +34,6 @@ PLACES = {
 #: Parsed only: what they name is neither small nor made here.
 NOT_RUN = (
     "mcp",  # serves until its client leaves; tests/agents drives it
-    "estimate NAME",
     "estimate gdn --batch",  # a table of ../shared: tests/backends
     "calibrate nccl.csv --cluster NAME",
     "extensions new my_lib::op --from",  # an op of the reader's: tests/cli/test_extensions_command.py
@@ -61,13 +60,16 @@ def commands_of(page: Path) -> list[str]:
         if line.startswith("tracelens ") if is_fenced else line.startswith("    tracelens "):
             found.append(_ASIDE.sub("", line.strip()))
         else:
-            found += re.findall(r"`(tracelens [\w./-]+(?: [^`]+)?)`", line)
-    return [command for command in found if _is_whole(command.split()[1:])]
+            found += re.findall(r"`(tracelens [a-z]+ [^`]+)`", line)
+        found += re.findall(r"`(tracelens [\w/]+(?:\.json(?:\.gz)?|/)(?: [^`]+)?)`", line)
+    return [
+        command for command in found if (len(words := command.split()) > 2 and words[1] in VERBS) or is_short(words)
+    ]
 
 
-def _is_whole(words: list[str]) -> bool:
-    """A verb with an argument, or a trace or folder that stands alone."""
-    return len(words) > 1 if words[0] in VERBS else bool(re.search(r"\.json(\.gz)?$|/$|^TRACE$|^FOLDER$", words[0]))
+def is_short(words: list[str]) -> bool:
+    """Whether the command names its trace, or its folder of ranks, without a verb."""
+    return words[1].endswith((".json", ".json.gz", "/"))
 
 
 def words_of(command: str) -> list[str]:
@@ -89,11 +91,17 @@ def test_there_are_commands() -> None:
     assert sum(map(len, COMMANDS.values())) > 90
 
 
+def test_what_is_not_run_is_shown() -> None:
+    shown = [command.removeprefix("tracelens ") for commands in COMMANDS.values() for command in commands]
+    assert [start for start in NOT_RUN if not any(command.startswith(start) for command in shown)] == []
+
+
 @pytest.mark.parametrize("page", WITH_COMMANDS)
 def test_every_option_that_a_page_shows_is_known(page: str) -> None:
     for command in COMMANDS[page]:
         words = words_of(command)
-        words = words if words[0] in VERBS else ["report", *words]
+        if is_short(["tracelens", *words]):
+            words.insert(0, "collectives" if words[0].endswith("/") else "report")
         parser_of(words).parse_args(words)
 
 
@@ -102,15 +110,14 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with what the pages speak of."""
     made = tmp_path_factory.mktemp("documented")
     example = REPOSITORY / "example_traces" / "moe_ep8"
-    for folder in ("traces", "before", "after"):
+    for folder in ("traces", "before", "after", "example_traces/moe_ep8", "balanced"):
         shutil.copytree(example, made / folder)
-    for name in ("trace", "t", "new", "eager", "rank0", "before", "after"):
+    for name in ("trace", "t", "new", "eager", "rank0", "before", "after", "small", "shared"):
         shutil.copy(example / "rank0.json.gz", made / f"{name}.json.gz")
         (made / f"{name}.json").write_bytes(gzip.decompress((example / "rank0.json.gz").read_bytes()))
     for name, page, language, place in (
         ("my_ops.py", "extensions.md", "python", 0),
         ("my_package.py", "extensions.md", "python", 0),
-        ("my_megatron.py", "extensions.md", "python", 0),
         ("my_chip.toml", "devices.md", "toml", 0),
     ):
         text = (REPOSITORY / "docs" / page).read_text(encoding="utf-8")
@@ -154,6 +161,7 @@ def at_the_files(files: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     shutil.copytree(files, tmp_path, dirs_exist_ok=True)
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.setattr("webbrowser.open", lambda _: True)
 
 
 @pytest.mark.sweep
@@ -165,7 +173,7 @@ def test_every_command_that_a_page_shows_ends_well(page: str) -> None:
 
 
 def fences(page: str, language: str) -> list[str]:
-    """Blocks of a page in a language. Those of extensions.md, tutorial.md, recording.md and lake.md have tests beside
+    """Blocks of a page in a language. Those of extensions.md, own_op.md, tutorial.md, recording.md and lake.md have tests beside
     what they are about.
     """
     path = REPOSITORY / page if page == "README.md" else REPOSITORY / "docs" / page
@@ -191,9 +199,9 @@ def test_the_python_of_the_readme_runs(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.sweep
 @pytest.mark.usefixtures("at_the_files")
-def test_the_python_of_pipelines_and_ranks_runs() -> None:
+def test_the_python_of_regression_and_ranks_runs() -> None:
     shutil.copy("trace.json.gz", "baseline.json.gz")
-    (example,) = fences("pipelines.md", "python")
+    (example,) = fences("regression.md", "python")
     run(example)["test_the_step_stays_fast"]("trace.json.gz")
     (example,) = fences("ranks.md", "python")
     assert len(run(example)["late"]) > 0

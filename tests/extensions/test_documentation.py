@@ -1,4 +1,4 @@
-"""The examples in docs/extensions.md are run as written."""
+"""The examples in docs/own_op.md and docs/extensions.md are run as written."""
 
 from __future__ import annotations
 
@@ -19,10 +19,14 @@ from tracelens.trace.reading.chrome.event_list import read_events
 from tracelens.types.signature import OpSignature
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "extensions.md"
-EXAMPLES = re.findall(r"^```python\n(.*?)^```$", PAGE.read_text(encoding="utf-8"), re.DOTALL | re.MULTILINE)
+EXAMPLES = [
+    example
+    for page in (PAGE.with_name("own_op.md"), PAGE)
+    for example in re.findall(r"^```python\n(.*?)^```$", page.read_text(encoding="utf-8"), re.DOTALL | re.MULTILINE)
+]
 
 
-MEGATRON, MEGATRON_TEST, FIRST, CLASS, INNER, RULE, SHEET, NOTEBOOK = range(8)
+MEGATRON, MEGATRON_TEST, NOTEBOOK, FIRST, CLASS, INNER, RULE, SHEET = range(8)
 
 
 def test_there_are_eight_examples():
@@ -30,19 +34,19 @@ def test_there_are_eight_examples():
 
 
 def test_a_new_op_is_four_lines_and_its_test_passes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    (tmp_path / "my_megatron.py").write_text(EXAMPLES[MEGATRON], encoding="utf-8")
+    (tmp_path / "my_dispatch.py").write_text(EXAMPLES[MEGATRON], encoding="utf-8")
     monkeypatch.syspath_prepend(str(tmp_path))
-    monkeypatch.delitem(sys.modules, "my_megatron", raising=False)
+    monkeypatch.delitem(sys.modules, "my_dispatch", raising=False)
     lines = EXAMPLES[MEGATRON].partition("@")[2].strip().splitlines()
     assert len(lines) == 4
-    test = tmp_path / "test_my_megatron.py"
+    test = tmp_path / "test_my_dispatch.py"
     test.write_text(EXAMPLES[MEGATRON_TEST], encoding="utf-8")
     runpy.run_path(str(test))["test_a_dispatch_sends_every_token_once"]()
-    monkeypatch.delitem(sys.modules, "my_megatron")
+    monkeypatch.delitem(sys.modules, "my_dispatch")
 
 
 def test_the_new_op_is_in_a_report_of_a_trace_that_has_it(tmp_path: Path):
-    path = tmp_path / "my_megatron.py"
+    path = tmp_path / "my_dispatch.py"
     path.write_text(EXAMPLES[MEGATRON], encoding="utf-8")
     args = {"Input Dims": [[4096, 7168]], "Input type": ["c10::BFloat16"], "Concrete Inputs": [""]}
     events = [
