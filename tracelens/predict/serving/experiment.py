@@ -65,6 +65,12 @@ class Experiment(Record, frozen=True, kw_only=True):
             raise NothingToAnalyzeError("no requests to serve: their number is 0, or none arrive within the duration")
         return found
 
+    def under(self, **arrivals: Any) -> Experiment:
+        """The same with other arrivals: fields of ``Arrivals``, and ``count`` of requests."""
+        count = arrivals.pop("count", self.workload.count)
+        changed = dataclasses.replace(self.workload.arrivals, **arrivals)
+        return dataclasses.replace(self, workload=dataclasses.replace(self.workload, arrivals=changed, count=count))
+
     def cost(self) -> StepCost:
         """The step cost, which runs of one deployment may share."""
         return step_cost(self.deployment, self.profile)
@@ -340,12 +346,9 @@ def find_max_goodput(
     if experiment.replay is not None:
         raise UsageError("a sweep of rates needs generated requests, not replayed ones")
     shared = cost or experiment.cost()
-    found = []
-    for rate in with_progress(rates, "simulating", "rates"):
-        arrivals = dataclasses.replace(experiment.workload.arrivals, rate=rate)
-        one = dataclasses.replace(experiment, workload=dataclasses.replace(experiment.workload, arrivals=arrivals))
-        found.append((rate, one.run(cost=shared)))
-    return found
+    return [
+        (rate, experiment.under(rate=rate).run(cost=shared)) for rate in with_progress(rates, "simulating", "rates")
+    ]
 
 
 def read_settings(path: Path) -> list[tuple[str, dict[str, Any]]]:
