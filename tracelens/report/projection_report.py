@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 
 from tracelens.files.say import aligned, terminal_width
 from tracelens.predict.projection.frameworks import POOLED
-from tracelens.predict.projection.search.systems import AS_THEY_ARE
 from tracelens.predict.workload.memory import GRADIENT_BYTES, OPTIMIZER_BYTES, WEIGHT_BYTES
 from tracelens.report import charts
 from tracelens.report.charts import bars, legend, stacked_bars
@@ -48,7 +47,8 @@ def step_text(result: Result) -> str:
     backends = ", ".join(f"{name} {count}" for name, count in found.answered_by.items())
     narrow = "" if p.gradients == "fp32" else f", {p.gradients} gradients"
     routed = "" if found.model.experts is None else f", routing {p.skew}"
-    lines = [f"does not fit: {found.infeasible}"] if found.infeasible else []
+    lines = [] if result.split is None else [result.split.sentence]
+    lines += [f"does not fit: {found.infeasible}"] if found.infeasible else []
     lines += [
         f"{found.model.label} on {p.ranks} x {found.system.device.label}: {found.step_us / 1e6:.3f} s per step",
         (
@@ -260,19 +260,16 @@ def change_of(reason: Reason) -> str:
 
 def _command(found: Answer, row: pd.Series) -> list[str]:
     """The projection of ``row`` as a command, where it has options for all of it."""
-    request, node = found.request, int(row["nvs"])
-    free, usual = node, []
-    for degree in ("tp1", "tp2", "dp", "pp"):
-        usual.append(min(int(row[degree]), free))
-        free //= usual[-1]
-    has_options = row["strategy"] != "2d" and "=" not in request.model and "-nvs" not in request.cluster
-    if not has_options or request.figures != AS_THEY_ARE or usual != [int(row[name]) for name in _NEAR]:
+    from tracelens.predict.projection.best_split import options_of_row
+
+    request, split = found.request, options_of_row(found, row)
+    if split is None:
         return []
-    given = {"model": request.model, "cluster": request.cluster, "gpus": row["n_gpus"], "tp": row["tp1"]}
-    given |= {"cp": row["tp2"]} | {name: row[name] for name in ("pp", "vpp", "ep") if row[name] > 1}
-    given |= {"zero": row["zero"], "micro-batch": row["mbs"], "global-batch": request.global_batch}
+    given: dict[str, Any] = {"model": request.model, "cluster": request.cluster, "gpus": row["n_gpus"]}
+    given |= {name: split[name] for name in ("tp", "cp", "pp", "vpp", "ep", "zero")}
+    given |= {"micro-batch": split["micro_batch"], "global-batch": request.global_batch}
     given |= {"sequence": found.rule_sets[0].tokens_per_sample, "precision": row["precision"]}
-    given |= {"recompute": row["recompute"], "framework": request.framework or POOLED}
+    given |= {"recompute": split["recompute"], "framework": request.framework or POOLED}
     words = (word for name, value in given.items() if value != 1 for word in (f"--{name}", shlex.quote(str(value))))
     return [f"  tracelens project {' '.join(words)}"]
 
@@ -512,8 +509,9 @@ def step_page(result: Result) -> bytes:
     ops = ops.assign(time_ms=ops["time_us"] / US_PER_MS).drop(columns="time_us")
     sections.append(section("ops", "Operations of the busiest rank", table(ops, "Operations")))
     notes = [*expected_of_step(result), *found.notes]
-    shown = Document(title=found.model.label, kind="projected step", facts=_facts(found), tiles=_tiles(found),
-                     notes=notes, warnings=warnings, sections=sections)  # fmt: skip
+    facts = [*([] if result.split is None else [result.split.sentence]), *_facts(found)]
+    shown = Document(title=found.model.label, kind="projected step", facts=facts, tiles=_tiles(found), notes=notes,
+                     warnings=warnings, sections=sections)  # fmt: skip
     return shown.page()
 
 
