@@ -43,6 +43,7 @@ def route_text(result: RouteResult) -> str:
     reach = f"a token goes to {s['mean_ranks']:.2f} ranks on {s['mean_nodes']:.2f} nodes on average"
     busiest = f"busiest expert {s['expert_imbalance']:.2f} x, busiest rank {s['rank_imbalance']:.2f} x the mean"
     lines = [
+        *_assumed(s),
         f"{s['tokens']:,} tokens, top {s['topk']} of {s['experts']} experts on {s['ranks']} ranks: {reach}",
         f"{busiest}; {100 * s['remote_share']:.1f} % of the traffic leaves its rank",
     ]
@@ -81,6 +82,13 @@ def route_text(result: RouteResult) -> str:
     if "comparison" in result.frames:
         lines += _compared_lines(result)
     return "\n".join(lines)
+
+
+def _assumed(s: dict[str, Any]) -> list[str]:
+    """The cluster that nobody named."""
+    if "assumed_cluster" not in s:
+        return []
+    return [f"assumed: {s['assumed_cluster']} (--cluster names another, --rules mesh simulates packets on a full mesh)"]
 
 
 def _by_formula(s: dict[str, Any]) -> str:
@@ -276,7 +284,7 @@ def route_page(result: RouteResult) -> bytes:
     said = f"Bytes of the dispatch from rank (down) to rank (right); the darkest cell is {most:,.0f} bytes."
     traffic = section("traffic", "Traffic", tag("p", said), drawn)
     tables = [section(f"table-{name}", name.capitalize(), table(each, name)) for name, each in result.frames.items()]
-    notes = (UNMEASURED,) if "expected_error_percent" in figures else ()
+    notes = [*_assumed(figures), *([UNMEASURED] if "expected_error_percent" in figures else [])]
     return Document(title=title, kind="routing", tiles=tiles, notes=notes, sections=[traffic, *tables]).page()
 
 
