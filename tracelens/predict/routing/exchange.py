@@ -254,8 +254,8 @@ class PortScenario(Record, frozen=True, kw_only=True):
     With ``topology`` each phase also has the time of an even all-to-all of the busiest sender's bytes by the collective
     algorithms (``collective_us``). ``metadata_bytes`` go with every dispatched copy. ``way``: ``hierarchical`` sends
     one copy per destination node and forwards inside it, ``direct`` one per destination rank, ``per-expert`` one per
-    chosen expert (DeepEP's low-latency kernels). ``slots`` are physical experts for EPLB; default: as many on each rank,
-    one of them spare. Beyond one layer or step the assignments are ``Routing.layers`` and times the bottleneck's.
+    chosen expert (DeepEP's low-latency kernels). ``slots`` are physical experts for EPLB; default: as many on each
+    rank, one of them spare. Beyond one layer or step the assignments are ``Routing.layers`` and times the bottleneck's.
     UsageError where figures do not fit.
     """
 
