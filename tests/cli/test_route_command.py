@@ -272,9 +272,9 @@ def test_times_that_no_measurement_stands_behind_say_so(tmp_path, capsys):
     arguments = ["--experts", "64", "--topk", "4", "--ranks", "16", "--tokens", "1024", "--cluster", "dgx-h200"]
     paths = [tmp_path / name for name in ("r.json", "r.html")]
     assert main(["route", *arguments, *(word for path in paths for word in ("-o", str(path)))]) == 0
-    assert "expected error unknown" in capsys.readouterr().out
+    assert "expected error is unknown" in capsys.readouterr().out
     assert json.loads(paths[0].read_text())["summary"]["expected_error_percent"] is None
-    assert "expected error unknown" in paths[1].read_text()
+    assert "expected error is unknown" in paths[1].read_text()
 
 
 MESH = ["route", "--rules", "mesh", "--experts", "128", "--tokens", "1024", "--topk", "8", "--ranks", "8"]

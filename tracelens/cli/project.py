@@ -125,7 +125,7 @@ def _run_one(args: argparse.Namespace) -> int:
         given = given_options(args, configure)
         say(f"the same step: {shlex.join(['tracelens', *found.split.command(args.command_line, given)])}")
     if args.against:
-        say(f"\nprojected beside measured, us of one step of the busiest rank\n{beside}")
+        say(f"\nprojected and measured times of a step on the busiest rank, us\n{beside}")
     if args.trace:
         say(f"wrote {len(files)} traces to {args.trace}")
     if args.output:

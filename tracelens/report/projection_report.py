@@ -84,9 +84,9 @@ def _levers(result: Result) -> list[str]:
     fits = result.projection.infeasible is None
     found = [f"  {lever.change:52} {shown_change(-lever.gain)}" for lever in result.levers]
     if fits:
-        return ["largest levers, each alone", *(found or ["  none of the tried changes helps"])]
-    none = "  none of the changes that were tried, three at a time; tracelens search finds the splits that fit"
-    return ["what would fit, and the time of the step", *(found or [none])]
+        return ["largest levers, each alone", *(found or ["  no change that was tried helps"])]
+    none = "  no combination of up to three changes fits; tracelens search finds the splits that do"
+    return ["changes that make it fit, and the step time they cost", *(found or [none])]
 
 
 def expected_of_step(result: Result) -> list[str]:
@@ -189,7 +189,7 @@ def _notes(found: Answer) -> list[str]:
         return []
     lines = [f"note: {text}" for text in (rules.system.note, *rules.model.notes) if text]
     if len(found.fits) and found.best["mem"].iloc[0] > _NEARLY_ALL * rules.capacity_gb:
-        lines.append("note: that leaves little memory for fragmentation; --memory-headroom 0.05 keeps 5 % free")
+        lines.append("note: this leaves little memory for fragmentation; --memory-headroom 0.05 keeps 5 % free")
     if not rules.model.vocab:
         lines.append("note: the model's vocabulary is unknown; embedding and logits are left out")
     return lines
@@ -217,16 +217,14 @@ def _winner(found: Answer) -> list[str]:
     lines += [f"  {line}" for line in expected_of_best(found, t)]
     if again is not None:
         step_s = again.step_us / 1e6
-        lines.append(
-            f"  re-checked by the event graph (tracelens project): {step_s:.3f} s, {shown_change(step_s / t - 1)}"
-        )
+        lines.append(f"  the event graph (tracelens project) gives {step_s:.3f} s, {shown_change(step_s / t - 1)}")
         lines += _command(found, best)
         lines += _refined(found, step_s)
     parts = sorted(((float(best[name]), word) for name, word in _PARTS.items() if name in best), reverse=True)
     lines.append("  " + ", ".join(f"{shown_percent(value / t)} {word}" for value, word in parts if value / t >= 0.005))
     reasons = found.reasons()
     if reasons:
-        lines += ["", "what the best alternatives would cost, on as many GPUs"]
+        lines += ["", "what the best alternatives cost on the same number of GPUs"]
     names = [change_of(reason) for reason in reasons]
     width = max(map(len, names), default=0)
     for name, reason in zip(names, reasons, strict=True):
@@ -249,7 +247,7 @@ def _refined(found: Answer, step_s: float) -> list[str]:
     took = better.found.step_us / 1e6
     options = " ".join(f"--{name} {value}".rstrip() for name, value in better.changes)
     saved = f"{took:.3f} s, {shown_change(took / step_s - 1)}"
-    return [f"  beyond the table: {options}: {saved} (best of {better.tried} tried, one dimension after the other)"]
+    return [f"  options outside the table: {options} takes {saved} (best of {better.tried} that were tried one by one)"]
 
 
 def change_of(reason: Reason) -> str:
@@ -369,7 +367,7 @@ def compared(table: pd.DataFrame) -> list[str]:
     if not len(table) or table["cluster"].nunique() < 2:
         return []
     best = table.groupby(["model", "n_gpus", "cluster"], sort=False)["t"].min().reset_index()
-    rows = [["model", "GPUs", "cluster", "step s", "beside the first"]]
+    rows = [["model", "GPUs", "cluster", "step s", "vs the first"]]
     firsts: dict[tuple[object, object], float] = {}
     for model, count, cluster, step_s in zip(*(best[name] for name in best), strict=True):
         first = firsts.setdefault((model, count), float(step_s))
@@ -503,7 +501,10 @@ def step_page(result: Result) -> bytes:
         section("memory", "Memory", _memory_bars(found), _frame_table(stages, "Memory by stage")),
     ]
     if levers:
-        saved, needed = "Time of the step that each saves alone", "What would fit: time of the step, beside this one"
+        saved, needed = (
+            "Time of the step that each saves alone",
+            "Changes that make it fit: step time relative to this one",
+        )
         sections.append(section("levers", "Levers", bars(levers, saved if fits else needed)))
     ops = result.ops(result.run.busiest)
     ops = ops.assign(time_ms=ops["time_us"] / US_PER_MS).drop(columns="time_us")

@@ -27,8 +27,8 @@ if TYPE_CHECKING:
 
 #: What a reader should know of times that no measurement stands behind.
 UNMEASURED = (
-    "expected error unknown: links at their rates, without a library's kernels; "
-    "`tracelens estimate ep` has DeepEP's, measured"
+    "The expected error is unknown: links run at their rates, without the kernels of a library. "
+    "`tracelens estimate ep` uses measured kernels of DeepEP."
 )
 #: The same of a mesh, whose links and delays are the original simulator's.
 MESH = (
@@ -70,11 +70,11 @@ def route_text(result: RouteResult) -> str:
         )
         if row.get("collective_us"):
             lines.append(f"         all-to-all ({row['collective']}): {row['collective_us']:,.1f} µs")
-    lines.append(f"imbalance costs {s['imbalance_us']:,.1f} µs of dispatch and combine")
+    lines.append(f"imbalance adds {s['imbalance_us']:,.1f} µs to dispatch and combine")
     gain = s["eplb_gain_us"]
     lines.append(
-        f"EPLB with {s['eplb_slots']} slots: busiest rank {s['eplb_rank_imbalance']:.2f} x, "
-        f"{'gains' if gain >= 0 else 'costs'} {abs(gain):,.1f} µs"
+        f"EPLB with {s['eplb_slots']} slots: busiest rank {s['eplb_rank_imbalance']:.2f} x the mean, "
+        f"{abs(gain):,.1f} µs {'less' if gain >= 0 else 'more'}"
     )
     lines.append(UNMEASURED)
     if "layers_us" in s:
@@ -234,7 +234,7 @@ def _figures(result: RouteResult, step: int, darkest: float) -> Iterator[str]:
         ("busiest expert", f"{s['expert_imbalance']:.2f} x the mean"),
         ("busiest rank", f"{s['rank_imbalance']:.2f} x the mean"),
         *((row["phase"], f"{row[f'time_{unit}']:,.1f} {word}") for row in result.frames["phases"].to_dict("records")),
-        ("imbalance costs", f"{s[f'imbalance_{unit}']:,.1f} {word}"),
+        ("imbalance adds", f"{s[f'imbalance_{unit}']:,.1f} {word}"),
     ]
     if "hottest" in s:
         lines += [("hottest", s["hottest"])]

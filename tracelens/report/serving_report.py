@@ -254,7 +254,7 @@ def _best_rate(rows: Sequence[tuple[float, ServingResult]]) -> list[str]:
     if not goodput:
         return ["no rate of the sweep keeps the limits", ""]
     is_edge = len(rows) > 1 and rate == max(each for each, _ in rows)
-    edge = ["note: that is the highest rate of the sweep; a higher one may give more"] if is_edge else []
+    edge = ["note: this is the highest rate of the sweep; a higher rate may give more"] if is_edge else []
     return [f"most goodput at rate {rate:g}: {_number(goodput)} requests/s within the limits", *edge, ""]
 
 

@@ -307,7 +307,7 @@ def _expected(engine: Engine, figures: Mapping[str, float | int | None]) -> tupl
         return ()
     half, most = (f"{median / factor:.3g} to {median * factor:.3g} ms" for factor in spans)
     note = (
-        f"time per token (p50) expected within {half} in half of all cases, {most} in 9 of 10 "
+        f"TPOT p50 is expected within {half} in half of all cases and {most} in 9 of 10 "
         f"({engine.name} constants; --engine chooses others)"
     )
     return (note,)
