@@ -101,6 +101,15 @@ def test_without_a_degree_the_fastest_split_that_fits_is_taken_and_named(
     assert set(words[words.index("--gpus") : words.index("--global-batch")]) <= set(printed.split())
 
 
+def test_the_command_of_a_split_without_degrees_asks_for_it_too(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["project", "--model", "qwen2.5-0.5b", "--cluster", "dgx-h100", "--gpus", "8"]) == 0
+    first, *step, command = capsys.readouterr().out.splitlines()
+    assert "data parallelism alone" in first
+    assert "--tp 1 " in command
+    assert main(shlex.split(command.removeprefix("the same step: "))[1:]) == 0
+    assert capsys.readouterr().out.splitlines() == step
+
+
 def test_a_degree_of_1_is_a_degree(capsys: pytest.CaptureFixture[str]) -> None:
     found = []
     for name in ("tp", "pp", "vpp", "cp", "ep", "etp", "zero"):

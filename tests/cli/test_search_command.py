@@ -62,7 +62,7 @@ def test_the_printed_projection_is_the_winner(capsys: pytest.CaptureFixture[str]
     (command,) = (line.split()[1:] for line in lines if line.startswith("  tracelens project "))
     (checked,) = (line for line in lines if "the event graph (tracelens project) gives" in line)
     assert main(command) == 0
-    step_s = checked.split(": ")[1].split(" s,")[0]
+    step_s = checked.split(" gives ")[1].split(" s,")[0]
     assert f": {step_s} s per step" in capsys.readouterr().out
 
 

@@ -268,7 +268,12 @@ def _command(found: Answer, row: pd.Series) -> list[str]:
     given |= {"micro-batch": split["micro_batch"], "global-batch": request.global_batch}
     given |= {"sequence": found.rule_sets[0].tokens_per_sample, "precision": row["precision"]}
     given |= {"recompute": split["recompute"], "framework": request.framework or POOLED}
-    words = (word for name, value in given.items() if value != 1 for word in (f"--{name}", shlex.quote(str(value))))
+    words = (
+        word
+        for name, value in given.items()
+        if name == "tp" or value != 1
+        for word in (f"--{name}", shlex.quote(str(value)))
+    )
     return [f"  tracelens project {' '.join(words)}"]
 
 

@@ -60,10 +60,10 @@ class BestSplit(Record, frozen=True, kw_only=True):
         )
 
     def command(self, line: Collection[str], given: Collection[str]) -> list[str]:
-        """``line`` with the options that ask for the split."""
+        """``line`` with the options that ask for the split, one degree at least."""
         words = list(line)
         for name, value in self.options.items():
-            if name not in given and value != getattr(ProjectOptions(), name):
+            if name not in given and (name == "tp" or value != getattr(ProjectOptions(), name)):
                 words += [f"--{name.replace('_', '-')}", str(value)]
         return words
 
