@@ -74,7 +74,7 @@ def best_split(
     """The fastest split of ``ranks`` devices that fits and that a projection has options for; None where none fits.
     ``given``: the options that somebody gave, of which micro-batch and recomputation are kept.
     """
-    fixed = {"mbs": asked.micro_batch} if "micro_batch" in given else {}
+    fixed: dict[str, Any] = {"mbs": asked.micro_batch} if "micro_batch" in given else {}
     if "recompute" in given:
         fixed["recompute"] = "full" if asked.recompute == "full" else "none"
     batch = asked.global_batch or _SEQUENCES_PER_GPU * asked.micro_batch * ranks
