@@ -229,6 +229,18 @@ def filled_in(
     return argparse.Namespace(**{**vars(args), **vars(found)})
 
 
+def given_options(args: argparse.Namespace, configure: Callable[[argparse.ArgumentParser], None]) -> set[str]:
+    """The options that the command line gives, also those that it gives their default."""
+    parser = argparse.ArgumentParser(exit_on_error=False, add_help=False)
+    configure(parser)
+    changed = {each.dest for each in parser._actions if getattr(args, each.dest, each.default) != each.default}
+    for action in parser._actions:
+        action.default = argparse.SUPPRESS
+    with contextlib.redirect_stderr(io.StringIO()):  # a hint was given when the command line was read
+        found, _ = parser.parse_known_args(getattr(args, "command_line", []))
+    return changed | set(vars(found))
+
+
 def refuse_unread(
     args: argparse.Namespace,
     configure: Callable[[argparse.ArgumentParser], None],

@@ -29,8 +29,8 @@ def test_list_has_a_line_per_model(capsys):
     lines = capsys.readouterr().out.splitlines()
     assert len(lines[: lines.index("")]) == 1 + len(ModelConfig.names())
     (v3,) = [line.split() for line in lines if line.startswith("deepseek-v3 ")]
-    # 61 layers of two blocks; 512 + 64 elements of two bytes in each
-    assert v3[:7] == ["deepseek-v3", "671", "G", "37.55", "G", "122", "70272"]
+    # 61 layers; 512 + 64 elements of two bytes in each
+    assert v3[:7] == ["deepseek-v3", "671", "G", "37.55", "G", "61", "70272"]
 
 
 def test_list_as_json_has_the_same_models(capsys):

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import argparse
 import json
+import re
+import shlex
 from pathlib import Path
 
+import pandas as pd
 import pytest
 
 from tracelens.cli import main
@@ -74,3 +77,87 @@ def test_an_option_is_swept_once(capsys: pytest.CaptureFixture[str]) -> None:
 def test_a_straggler_stands_in_a_stage_that_exists(capsys: pytest.CaptureFixture[str]) -> None:
     assert "with pp 1 the stages are 0 to 0" in refused(capsys, "--straggler", "9:5")
     assert "straggler factor must be >= 1" in refused(capsys, "--straggler", "0:0.5")
+
+
+def test_without_a_degree_the_fastest_split_that_fits_is_taken_and_named(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The split of `tracelens search`, and the very step that the command it prints asks for."""
+    ask = ["--model", "llama3.1-70b", "--cluster", "dgx-h100", "--gpus", "64"]
+    assert main(["project", *ask]) == 0
+    out = capsys.readouterr().out
+    first, *step, command = out.splitlines()
+    assert first.startswith("No degree was given, so tracelens took the fastest of ")
+    assert "The global batch is 512 sequences, 8 per GPU (--global-batch)" in first
+    words = shlex.split(command.removeprefix("the same step: "))
+    assert main(words[1:]) == 0
+    assert capsys.readouterr().out.splitlines() == step
+    assert main(["search", *ask, "--global-batch", "512", "--sequence", "4096"]) == 0
+    found = capsys.readouterr().out
+    count = re.search(r"took the fastest of ([\d,]+) splits that fit", first)
+    assert count is not None
+    assert f"of {count[1]} configurations that fit" in found
+    printed = next(line for line in found.splitlines() if line.startswith("  tracelens project "))
+    assert set(words[words.index("--gpus") : words.index("--global-batch")]) <= set(printed.split())
+
+
+def test_the_command_of_a_split_without_degrees_asks_for_it_too(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["project", "--model", "qwen2.5-0.5b", "--cluster", "dgx-h100", "--gpus", "8"]) == 0
+    first, *step, command = capsys.readouterr().out.splitlines()
+    assert "data parallelism alone" in first
+    assert "--tp 1 " in command
+    assert main(shlex.split(command.removeprefix("the same step: "))[1:]) == 0
+    assert capsys.readouterr().out.splitlines() == step
+
+
+def test_a_degree_of_1_is_a_degree(capsys: pytest.CaptureFixture[str]) -> None:
+    found = []
+    for name in ("tp", "pp", "vpp", "cp", "ep", "etp", "zero"):
+        assert project(f"--{name}", 1) == 3
+        found.append(capsys.readouterr().out)
+    assert len(set(found)) == 1
+    assert found[0].startswith("does not fit: stage 0 needs")
+    assert "No degree" not in found[0]
+
+
+def test_micro_batch_and_recomputation_are_kept(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    page, table = tmp_path / "step.html", tmp_path / "step.json"
+    assert project("--micro-batch", 2, "--recompute", "full", "--lora", 16, "-o", table) == 0
+    out = capsys.readouterr().out
+    assert "micro-batches of 2 x 4096 tokens" in out
+    assert "recompute full" in out
+    assert "The global batch is 16 sequences. The search does not know --lora." in out
+    assert json.loads(table.read_text())["summary"]["split"].endswith("micro-batch 2, recompute full")
+    assert project("-o", page) == 0
+    assert "No degree was given, so tracelens took the fastest of" in page.read_text()
+
+
+def test_where_no_split_fits_the_step_without_one_says_so(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["project", "--model", "llama3.1-70b", "--cluster", "dgx-h100", "--gpus", "8"]) == 3
+    first, second, *_ = capsys.readouterr().out.splitlines()
+    assert first == "No degree was given, and no split fits; the step without any is"
+    assert second.startswith("does not fit: stage 0 needs")
+
+
+def test_each_point_of_a_sweep_without_degrees_takes_its_own_split(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    table = tmp_path / "sweep.csv"
+    assert project("--sweep", "gpus=8,16", "--sweep", "host_us=1,2", "-o", table) == 0
+    rows = pd.read_csv(table)
+    assert rows.fits.all()
+    assert rows.split.str.contains("ZeRO").all()
+    capsys.readouterr()
+    assert project("--sweep", "tp=1,8", "-o", table) in (0, 3)
+    assert "split" not in pd.read_csv(table)
+
+
+def test_a_launch_file_and_a_measured_step_have_a_split_of_their_own(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    launch = tmp_path / "run.sh"
+    launch.write_text("--micro-batch-size 1 --global-batch-size 16 --seq-length 4096\n")
+    assert project("--launch", launch) == 3
+    assert "No degree" not in capsys.readouterr().out
+    assert project("--anchor", tmp_path / "none.json") == 1
+    assert "none.json" in capsys.readouterr().err

@@ -71,11 +71,37 @@ def test_the_two_steps_and_the_log(tmp_path):
     assert sorted(p.name for p in run.iterdir()) == ["routing.csv", "weights.csv"]
 
 
-def test_without_a_cluster_the_answer_says_that_it_is_no_network_of_today(capsys):
+def test_without_a_cluster_the_answer_is_of_an_assumed_one_of_today(tmp_path, capsys):
+    path = tmp_path / "r.html"
+    assert main(["route", "-o", str(path)]) == 0
+    first, *rest = capsys.readouterr().out.splitlines()
+    assert first.startswith("assumed: dgx-h100 (--cluster names another, --rules mesh")
+    assert first in path.read_text()
+    assert main(["route", "--cluster", "dgx-h100"]) == 0
+    assert capsys.readouterr().out.splitlines() == rest[:-1]
+    assert "network of today" not in "".join(rest)
+    assert main(["route", "--format", "json"]) == 0
+    assert json.loads(capsys.readouterr().out)["summary"]["assumed_cluster"] == "dgx-h100"
+
+
+#: The first 16 digits of the SHA-256 of what `tracelens route` printed before a cluster was assumed.
+BEFORE = "f3942e6640488aaa"
+
+
+def test_the_rules_of_the_mesh_and_its_figures_ask_for_the_mesh_of_the_original_simulator(capsys):
+    assert main(["route", "--rules", "mesh"]) == 0
+    found = capsys.readouterr()
+    assert hashlib.sha256(found.out.encode()).hexdigest()[:16] == BEFORE
+    assert found.err == ""
+    assert main(["route", "--rules", "default"]) == 0
+    former = capsys.readouterr()
+    assert (former.out, former.err) == (found.out, "hint: --rules default is called --rules mesh now\n")
     assert main(["route", *words(TEST)]) == 0
     assert "not a network of today: give --cluster" in capsys.readouterr().out.splitlines()[-1]
-    assert main(["route", "--cluster", "dgx-h100", "--tokens", "64"]) == 0
-    assert "network of today" not in capsys.readouterr().out
+    assert main(["route", "--ranks-per-node", "4"]) == 0
+    assert "full mesh" in capsys.readouterr().out
+    assert main(["route", "--rules", "mesh", "--cluster", "dgx-h100"]) == 2
+    assert "--rules mesh has no cluster" in capsys.readouterr().err
 
 
 def test_a_cluster_gives_text_workbook_picture_and_json(tmp_path, capsys):
@@ -105,7 +131,10 @@ def test_a_cluster_gives_text_workbook_picture_and_json(tmp_path, capsys):
     ("given", "message"),
     [
         ({"topk": 200}, "top-k 200 needs at least as many experts, there are 128"),
-        ({"packet-bytes": 20_000}, "packet size 20000 bytes exceeds the NIC limit of 10000 bytes per round"),
+        (
+            {"packet-bytes": 20_000, "rules": "mesh"},
+            "packet size 20000 bytes exceeds the NIC limit of 10000 bytes per round",
+        ),
         ({"ranks": 7}, "128 experts do not divide over 7 ranks; give a map of experts to ranks"),
         ({"tokens": 0}, "tokens must be a number of at least 1, got 0"),
         ({"inter-gb-s": 1}, "--inter-gb-s needs --ranks-per-node"),
@@ -117,7 +146,7 @@ def test_a_cluster_gives_text_workbook_picture_and_json(tmp_path, capsys):
         ({"link-gb-s": 100}, "--ranks-per-node, --link-gb-s and --inter-gb-s"),
         ({"tokens": 10**13}, "exceed 2,000,000,000 routings; use fewer"),
         ({"best-groups": 2}, "--best-groups needs --groups"),
-        ({"slots": 136, "dispatch": "direct"}, "only a cluster has --dispatch, --slots; name one"),
+        ({"slots": 136, "dispatch": "direct", "rules": "mesh"}, "only a cluster has --dispatch, --slots; name one"),
         ({"cluster": "dgx-h100", "links": 2}, "only a mesh has --links; leave out --cluster"),
         ({"intra-bytes-per-ms": "inf"}, "intra_bytes_per_ms must be a number of at least 0, got inf"),
     ],
@@ -243,12 +272,12 @@ def test_times_that_no_measurement_stands_behind_say_so(tmp_path, capsys):
     arguments = ["--experts", "64", "--topk", "4", "--ranks", "16", "--tokens", "1024", "--cluster", "dgx-h200"]
     paths = [tmp_path / name for name in ("r.json", "r.html")]
     assert main(["route", *arguments, *(word for path in paths for word in ("-o", str(path)))]) == 0
-    assert "expected error unknown" in capsys.readouterr().out
+    assert "expected error is unknown" in capsys.readouterr().out
     assert json.loads(paths[0].read_text())["summary"]["expected_error_percent"] is None
-    assert "expected error unknown" in paths[1].read_text()
+    assert "expected error is unknown" in paths[1].read_text()
 
 
-MESH = ["route", "--experts", "128", "--tokens", "1024", "--topk", "8", "--ranks", "8"]
+MESH = ["route", "--rules", "mesh", "--experts", "128", "--tokens", "1024", "--topk", "8", "--ranks", "8"]
 
 
 def test_an_even_load_by_the_original_rules_stands_beside_the_closed_form(capsys):

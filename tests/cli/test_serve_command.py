@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 
+import pandas as pd
 import pytest
 
 import tracelens
@@ -223,3 +224,80 @@ def test_results_in_a_notebook_are_a_line():
     projected = tracelens.project("llama3-8b", "dgx-h100", gpus=8, tp=8)
     assert len(repr(projected)) < 200
     assert "s per step" in repr(projected)
+
+
+CURVE = [*BASE[:5], "--input", "200", "--output-tokens", "20", "--max-num-seqs", "32"]
+
+
+def test_without_a_load_the_answer_is_how_many_requests_the_server_holds(capsys, tmp_path):
+    table, folder = tmp_path / "curve.csv", tmp_path / "curve"
+    assert main([*CURVE, "--slo", "tpot=9ms", "-o", str(table)]) == 0
+    out = capsys.readouterr().out
+    rows = pd.read_csv(table)
+    kept = rows[rows.keeps_slo]
+    held = kept.iloc[-1]
+    assert f"holds up to {held.concurrency} requests at once within the SLO, " in out.splitlines()[0]
+    assert f"{held.requests_per_s:.4g} requests/s" in out.splitlines()[0]
+    assert (kept.tpot_p99_ms <= 9).all()
+    assert (rows[~rows.keeps_slo].tpot_p99_ms > 9).all()
+    assert f"The SLO breaks at {rows.concurrency[len(kept)]} requests at once: TPOT p99 " in out
+    assert "SLO: 99 % of requests within TPOT 9 ms (--slo)" in out
+    shown = out[out.index("at once  ") :].splitlines()
+    assert [int(line.split()[0]) for line in shown[1 : len(rows) + 1]] == rows.concurrency.tolist()
+    assert main([*CURVE, "--slo", "tpot=9ms", "-o", str(folder)]) == 0
+    assert sorted(path.name for path in folder.iterdir()) == ["load_curve.csv", "summary.json"]
+    capsys.readouterr()
+    assert main([*CURVE, "--slo", "tpot=9ms", "--format", "json"]) == 0
+    text = capsys.readouterr().out
+    assert text == (folder / "summary.json").read_text()
+    found = json.loads(text)
+    assert found["held_concurrency"] == held.concurrency
+    assert [row["concurrency"] for row in found["rows"]] == rows.concurrency.tolist()
+    assert not found["slo"]["is_assumed"]
+
+
+def test_the_assumed_slo_is_named_with_its_source_and_the_option_that_changes_it(capsys, tmp_path):
+    page = tmp_path / "curve.html"
+    assert main([*CURVE, "-o", str(page)]) == 0
+    out = capsys.readouterr().out
+    slo = "99 % of requests within TTFT 450 ms, TPOT 40 ms (assumed: MLPerf Inference"
+    assert slo in out
+    assert "--slo sets another" in out
+    assert "holds at least 32 requests at once within the SLO" in out
+    assert "decodes 32 requests at once (--max-num-seqs)" in out
+    text = page.read_text()
+    assert slo in text
+    assert "What bounds each load" in text
+    assert text.count("<script") == 0
+
+
+def test_a_curve_takes_the_degree_that_was_given_and_else_the_smallest_that_fits(capsys, tmp_path):
+    large = [*CURVE, "--model", "llama3.1-70b", "--requests", "8"]
+    assert main(large) == 0
+    out = capsys.readouterr().out
+    assert "on 2 x NVIDIA H100" in out.splitlines()[0]
+    assert "note: tp 2 is the smallest tensor-parallel degree (--tp) that fits" in out
+    assert main([*large, "--tp", "1"]) == 2
+    assert "does not fit" in capsys.readouterr().err
+    path = tmp_path / "one.toml"
+    path.write_text("tp = 1\n")
+    assert main([*large, "--config", str(path)]) == 2
+    assert "does not fit" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("words", [["--trace", "x.json"], ["--arrivals", "burst"], ["--duration", "1h"]])
+def test_what_belongs_to_one_load_is_refused_for_a_curve(capsys, words):
+    assert main([*CURVE, *words]) == 2
+    err = capsys.readouterr().err
+    assert f"does not read {words[0]}" in err
+    assert "give --rate or --concurrency" in err
+
+
+def test_frameworks_of_a_file_without_a_load_have_a_curve_each(capsys, tmp_path):
+    path = tmp_path / "two.toml"
+    path.write_text('model = "llama3.1-8b"\ncluster = "h100-sxm"\nrequests = 8\n[[frameworks]]\nname = "vllm"\n'
+                    '[[frameworks]]\nname = "sglang"\n')  # fmt: skip
+    assert main(["serve", "--config", str(path), "--format", "json"]) == 0
+    found = json.loads(capsys.readouterr().out)["frameworks"]
+    assert [each["name"] for each in found] == ["vllm", "sglang"]
+    assert all(each["rows"] for each in found)

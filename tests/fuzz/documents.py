@@ -244,7 +244,7 @@ ROCPROF = {"traceEvents": [{"ph": "X", "name": name, "pid": str(pid), "tid": "51
 
 Write = Callable[[Any], bytes]
 TO, TO_CSV, TO_TOML = ("-o", "FILE.out.json"), ("-o", "FILE.out.csv"), ("-o", "FILE.out.toml")
-PROJECT = ["project", "--model", "gpt2", "--cluster", "dgx-h100", "--gpus", "8", "--global-batch", "8"]
+PROJECT = ["project", "--model", "gpt2", "--cluster", "dgx-h100", "--gpus", "8", "--tp", "1", "--global-batch", "8"]
 #: Of each format: a sound document, how it is written, its file's name, and the command that reads it.
 FORMATS: dict[str, tuple[Any, Write, str, list[str]]] = {
     "device": (read("hardware", "devices", "h100-sxm.toml"), as_toml, "d.toml", ["devices", "check", "FILE"]),
@@ -270,7 +270,7 @@ FORMATS: dict[str, tuple[Any, Write, str, list[str]]] = {
     "report.json of a server": ("report.json", as_json, "r.json", [*SERVE[:-4], "--calibrate", "FILE", *TO_TOML]),
     "baseline": ("baseline.json", as_packed, "b.json.gz", ["compare", "baseline:b", "TRACE", "--baselines", "HERE"]),
     "profile": (PROFILE, as_json, "p.json", [*SERVE, "--profile", "FILE"]),
-    "served cluster": (read("predict", "network", "clusters", "dgx-h100.toml"), as_toml, "c.toml", ["project", "--model", "gpt2", "--cluster", "FILE", "--gpus", "8", "--global-batch", "8"]),
+    "served cluster": (read("predict", "network", "clusters", "dgx-h100.toml"), as_toml, "c.toml", ["project", "--model", "gpt2", "--cluster", "FILE", "--gpus", "8", "--tp", "1", "--global-batch", "8"]),
     "route settings": ({"experts": 8, "tokens": 64, "topk": 2, "ranks": 2, "seed": 1}, as_toml, "r.toml", ["route", "--config", "FILE"]),
     "placement": ([{"a": 0}, {"a": 1}, {"a": 0}, {"a": 1}], as_cells, "p.csv", ["route", "--tokens", "64", "--experts", "4", "--ranks", "2", "--topk", "2", "--placement", "FILE"]),
     "routing": (table(3, a=0, b=1), as_cells, "in.csv", ["route", "--topk", "2", "--ranks", "1", "--routing", "FILE"]),

@@ -116,7 +116,7 @@ def test_the_command_starts_from_a_report_and_sets_itself_beside_a_trace(
     assert "  GEMM                       measured 100 %" in printed
     assert TRACED_PART in printed
     assert main([*asked, "--gpus", "8", "--global-batch", "16", "--against", str(trace)]) == 0
-    assert "projected beside measured" in capsys.readouterr().out
+    assert "projected and measured times" in capsys.readouterr().out
     anchored = ["--anchor", str(report), "--traced", "gpus=8"]
     assert main([*asked, "--gpus", "8", "--global-batch", "16", *anchored]) in (0, 2, 3)
 

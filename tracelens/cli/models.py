@@ -13,7 +13,7 @@ from tracelens.files.say import emit, say, say_table
 from tracelens.predict.estimation.model_summary import ModelSummary, model_summary
 from tracelens.predict.workload import ModelConfig
 
-_HEADER = ("name", "parameters", "active", "blocks", "cache B/token", "dtype", "label")
+_HEADER = ("name", "parameters", "active", "layers", "cache B/token", "dtype", "label")
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -32,9 +32,9 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     if args.action == "list":
-        summaries = [model_summary(model) for model in ModelConfig.all()]
+        summaries = [(model_summary(model), len(model.layers)) for model in ModelConfig.all()]
         if args.format == "json":
-            _print_json([_document(summary) for summary in summaries])
+            _print_json([_document(summary) for summary, _ in summaries])
         else:
             _list(summaries)
         return 0
@@ -54,18 +54,18 @@ def _print_json(value: object) -> None:
     emit(json.dumps(json_safe(value), indent=2, allow_nan=False) + "\n")
 
 
-def _list(summaries: Sequence[ModelSummary]) -> None:
-    say_table([_HEADER, *(_row(summary) for summary in summaries)], words=(0, 5, 6))
+def _list(summaries: Sequence[tuple[ModelSummary, int]]) -> None:
+    say_table([_HEADER, *(_row(summary, layers) for summary, layers in summaries)], words=(0, 5, 6))
     say()
     say("active: parameters that a token meets. Any Hugging Face config.json: tracelens models show FILE")
 
 
-def _row(summary: ModelSummary) -> tuple[str, ...]:
+def _row(summary: ModelSummary, layers: int) -> tuple[str, ...]:
     return (
         summary.name,
         _number(summary.parameters_total),
         _number(summary.parameters_active),
-        str(sum(summary.layers.values())),
+        str(layers),
         "-" if summary.cache_bytes_per_token is None else f"{summary.cache_bytes_per_token:.0f}",
         summary.dtype or "-",
         summary.label,

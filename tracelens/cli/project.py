@@ -1,5 +1,6 @@
 """Project a training step: time, throughput, MFU, memory per stage, where the time goes, the largest levers.
 
+Without a degree (--tp, --pp, --vpp, --cp, --ep, --etp, --zero, --shard) it takes the fastest split that fits.
 One configuration; with --sweep every combination of some values; or with --batch a CSV file of configurations (columns
 as in docs/projection.md), projected row by row.
 """
@@ -8,17 +9,19 @@ from __future__ import annotations
 
 import argparse
 import itertools
+import shlex
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tracelens.errors import UsageError
 from tracelens.files.say import say
-from tracelens.option_fields import Renamed, arguments_of, filled_in, option, options_of, refuse_unread
+from tracelens.option_fields import Renamed, arguments_of, filled_in, given_options, option, options_of, refuse_unread
 from tracelens.predict.projection.projection_options import ProjectOptions
 
 if TYPE_CHECKING:
+    from tracelens.predict.projection.best_split import BestSplit
     from tracelens.predict.projection.project import Result
 
 DOES_NOT_FIT = 3
@@ -114,9 +117,14 @@ def _run_one(args: argparse.Namespace) -> int:
         write_whole(args.output, found.to_json())
     elif args.output:
         write_frame(args.output, found.ops(found.run.busiest), {})
+    if found.split is None and not _is_split(args):
+        say("No degree was given, and no split fits; the step without any is")
     say(step_text(found))
+    if found.split is not None:
+        given = given_options(args, configure)
+        say(f"the same step: {shlex.join(['tracelens', *found.split.command(args.command_line, given)])}")
     if args.against:
-        say(f"\nprojected beside measured, us of one step of the busiest rank\n{beside}")
+        say(f"\nprojected and measured times of a step on the busiest rank, us\n{beside}")
     if args.trace:
         say(f"wrote {len(files)} traces to {args.trace}")
     if args.output:
@@ -127,7 +135,32 @@ def _run_one(args: argparse.Namespace) -> int:
 def _project(args: argparse.Namespace) -> Result:
     from tracelens.predict.projection.project import project
 
-    return project(args.model, args.cluster, options_of(ProjectOptions, args))
+    asked = options_of(ProjectOptions, args)
+    split = _split(args, asked)
+    if split is None:
+        return project(args.model, args.cluster, asked)
+    return replace(project(args.model, args.cluster, split.on(asked)), split=split)
+
+
+def _split(args: argparse.Namespace, asked: ProjectOptions) -> BestSplit | None:
+    """The best split where nobody gave one; None also where none fits."""
+    from tracelens.backends.base import System
+    from tracelens.predict.projection.best_split import best_split
+    from tracelens.predict.projection.project import ranks_of
+
+    if _is_split(args):
+        return None
+    given = given_options(args, configure) | set(getattr(args, "swept", ()))
+    ranks = ranks_of(System.load(args.cluster), args.cluster, asked.nodes, asked.gpus)
+    return best_split(args.model, args.cluster, asked, ranks=ranks, given=given)
+
+
+def _is_split(args: argparse.Namespace) -> bool:
+    """Whether a degree is given, or comes with a launch file or with what was measured."""
+    from tracelens.predict.projection.best_split import DEGREES
+
+    given = given_options(args, configure) | set(getattr(args, "swept", ()))
+    return not given.isdisjoint((*DEGREES, "launch", "from_report", "traced", "against", "anchor"))
 
 
 def _launched(args: argparse.Namespace) -> argparse.Namespace:
@@ -216,7 +249,7 @@ def _run_sweep(args: argparse.Namespace) -> int:
         refuse_unknown(args.output)
     names, points = _points(args.sweep, "--sweep")
     asked = (dict(zip(names, values, strict=True)) for values in points)
-    table = sweep(names, asked, lambda given: _project(argparse.Namespace(**{**vars(args), **given})))
+    table = sweep(names, asked, lambda given: _project(argparse.Namespace(**{**vars(args), **given, "swept": names})))
     plot = args.output.with_suffix(".svg") if args.output else None
     if args.output and plot:
         write_frame(args.output, table, {"schema": "tracelens.project.sweep/1", "model": args.model})

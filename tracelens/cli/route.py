@@ -1,7 +1,8 @@
 """Show where an MoE layer's tokens go, and how long dispatch and combine take.
 
-With --cluster, or --ranks-per-node, --link-gb-s and --inter-gb-s: loads, traffic, times in us, and the gain of EPLB.
-Without: packets on a full mesh, in ms, as in the original simulator (docs/routing.md).
+On a cluster (--cluster, or --ranks-per-node, --link-gb-s and --inter-gb-s; default: dgx-h100): loads, traffic, times in
+us, and the gain of EPLB. --rules mesh: packets on a full mesh, in ms, with the parameters of the original simulator;
+--rules original: also its rules and log (docs/routing.md).
 """
 
 from __future__ import annotations
@@ -36,14 +37,18 @@ if TYPE_CHECKING:
     from tracelens.predict.workload.expert_placement import Placement
 
 
+#: The cluster where neither one nor a mesh is asked for.
+ASSUMED = "dgx-h100"
+_FORMER_RULES = {"seed": "original", "default": "mesh"}
 _OF_EXPERTS = ("experts", "tokens", "topk", "ranks", "hot_ratio", "hot_weight", "layers", "hidden", "seed")
 
 
 def _rules(text: str) -> str:
-    """``original`` under its former name too, with a hint."""
-    if text == "seed":
-        option_fields.hint("--rules seed is called --rules original now")
-    return "original" if text == "seed" else text
+    """The rules under their former names too, with a hint."""
+    now = _FORMER_RULES.get(text, text)
+    if now != text:
+        option_fields.hint(f"--rules {text} is called --rules {now} now")
+    return now
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,14 +71,16 @@ class RouteCommand(RouteOptions):
     log: Path | None = option(
         "write the packet log of a mesh; with --rules original in the original's format", kind=Path, metavar="FILE"
     )
-    rules: str = option(
-        "original: follow the original simulator, bugs included",
-        "default", kind=_rules, choices=("default", "original"),
+    rules: str | None = option(
+        "packets on a full mesh instead of a cluster; original: follow the original simulator, bugs included",
+        kind=_rules, choices=("mesh", "original"),
     )  # fmt: skip
     placement: str = option(
         "rank of each expert; FILE has one rank per line", "contiguous", metavar="contiguous|round-robin|FILE"
     )
-    cluster: str | None = option("cluster, or device in its standard node", metavar="NAME|FILE.toml")
+    cluster: str | None = option(
+        f"cluster, or device in its standard node; default: {ASSUMED}", metavar="NAME|FILE.toml"
+    )
     link_gb_s: float | None = option(
         "bandwidth of a rank's link inside its node, one direction", kind=float, metavar="GB/s"
     )
@@ -142,21 +149,47 @@ def run(args: argparse.Namespace) -> int:
 def _routed(args: argparse.Namespace) -> RouteResult:
     config = read_config(args.config) if args.config else {}
     values = settled(vars(args), config)
-    is_cluster = args.cluster is not None or args.link_gb_s is not None
+    is_named = args.cluster is not None or args.link_gb_s is not None
+    is_cluster = is_named or not _is_mesh(args, config)
+    _refuse_together(args, config, is_named=is_named, is_cluster=is_cluster)
     if args.rules == "original":
-        _check_seed(args, config, is_cluster=is_cluster)
         values |= dict.fromkeys(NEVER_USED)
-    if args.best_groups is not None and args.groups is None:
-        raise UsageError("--best-groups needs --groups")
-    _refuse(args, config, *((MESH_ONLY, "a mesh") if is_cluster else (_CLUSTER_ONLY, "a cluster")))
-    if args.log and is_cluster:
-        raise UsageError("--log is of packets on a mesh, round by round; leave out --cluster and --link-gb-s")
-    result = _on_cluster(args, values, config) if is_cluster else _on_mesh(args, values, config)
+    if is_named:
+        result = _on_cluster(args, values, config)
+    elif is_cluster:
+        args.cluster = ASSUMED
+        result = _on_cluster(args, values, config)
+        result = dataclasses.replace(result, summary={"assumed_cluster": ASSUMED, **result.summary})
+    else:
+        result = _on_mesh(args, values, config)
     if not args.compare:
         return result
     from tracelens.predict.routing.route import compared
 
     return compared(result, args.compare)
+
+
+def _refuse_together(args: argparse.Namespace, config: dict[str, Any], *, is_named: bool, is_cluster: bool) -> None:
+    """UsageError for options that do not go with each other."""
+    if args.rules == "mesh" and is_named:
+        raise UsageError("--rules mesh has no cluster: leave out --cluster and --link-gb-s")
+    if args.rules == "original":
+        _check_seed(args, config, is_cluster=is_cluster)
+    if args.best_groups is not None and args.groups is None:
+        raise UsageError("--best-groups needs --groups")
+    _refuse(args, config, *((MESH_ONLY, "a mesh") if is_cluster else (_CLUSTER_ONLY, "a cluster")))
+    if args.log and is_cluster:
+        raise UsageError("--log is of packets on a mesh, round by round; leave out --cluster and --link-gb-s")
+
+
+#: Figures that only a mesh reads where no cluster is named.
+_OF_A_MESH = (*MESH_ONLY, "ranks_per_node", "inter_gb_s")
+
+
+def _is_mesh(args: argparse.Namespace, config: dict[str, Any]) -> bool:
+    """Whether packets on a mesh are asked for: by their rules, their log or their figures."""
+    figures = (name in config or getattr(args, name) is not None for name in _OF_A_MESH)
+    return args.rules is not None or args.log is not None or any(figures)
 
 
 #: What a mesh would not use.

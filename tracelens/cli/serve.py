@@ -1,4 +1,7 @@
-"""Simulate an LLM server under load: latencies, throughput, goodput, cost."""
+"""Simulate an LLM server: how many requests it holds, latencies, throughput, goodput, cost.
+
+Without --rate, --concurrency or --replay it prints the load curve: one line per number of requests at once.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from tracelens import option_fields
 from tracelens.errors import UsageError
 from tracelens.files.say import emit, say
-from tracelens.option_fields import arguments_of, filled_in, hint, option, options_of, refuse_unread
+from tracelens.option_fields import arguments_of, filled_in, given_options, hint, option, options_of, refuse_unread
 from tracelens.predict.serving.serving_options import TOKENS, DeploymentOptions, EngineOptions, ServingConfig, names_of
 
 if TYPE_CHECKING:
@@ -66,8 +69,8 @@ class ServeCommand(ServingConfig):
         "write the timeline of the first steps as a trace", kind=Path, metavar="out.json.gz", group=_ASKED
     )
     output: Path | None = option(
-        "folder for summary.json and CSV files, or a page FILE.html; the output file of --batch, --calibrate and "
-        "--scenarios",
+        "folder for summary.json and CSV files, or a page FILE.html; the output file of --batch, --calibrate, --scenarios "
+        "and a load curve (.csv, .json, .xlsx)",
         metavar="PATH", flags=("-o", "--output", "--out"), action=_Output,
     )  # fmt: skip
     format: str = option_fields.output_format("text")
@@ -92,6 +95,7 @@ configure = arguments_of(ServeCommand)
 
 
 def run(args: argparse.Namespace) -> int:
+    args.settled = given_options(args, configure)
     if args.config is None:
         return _one(args, args)
     from tracelens.predict.serving.experiment import read_settings
@@ -149,6 +153,13 @@ def _one(args: argparse.Namespace, given: argparse.Namespace) -> int:
             "name a model and a device or cluster, as in --model llama3-8b --device h100 (tracelens models list and "
             "devices list show them), or --config, --scenarios or --batch"
         )
+    if mode is None and (asked.rate, asked.concurrency, asked.replay) == (None, None, None):
+        return _curve(args, given, asked)
+    return _deployed(args, asked, mode)
+
+
+def _deployed(args: argparse.Namespace, asked: ServingConfig, mode: str | None) -> int:
+    """A mode, or a run, of one deployment."""
     from tracelens.predict.serving.experiment import deployment_of
 
     if mode == "calibrate":  # what is fitted begins with nothing
@@ -162,6 +173,30 @@ def _one(args: argparse.Namespace, given: argparse.Namespace) -> int:
     if mode == "sweep":
         return _sweep(args, deployment, asked)
     return _once(args, deployment, asked)
+
+
+#: What a load curve does not read: its arrivals are closed loops.
+_NOT_OF_A_CURVE = ("trace", "run_name", "arrivals", "variation", "duration")
+
+
+def _curve(args: argparse.Namespace, given: argparse.Namespace, asked: ServingConfig) -> int:
+    from tracelens.predict.serving.load_curve import load_curve
+    from tracelens.report.serving_report import curve_json, curve_text, write_curve
+
+    mode = "a load curve (give --rate or --concurrency for one load)"
+    refuse_unread(given, configure, mode, lambda name: name in _NOT_OF_A_CURVE)
+    curve = load_curve(args.model, args.cluster, asked, takes_tp="tp" not in args.settled)
+    if args.output is not None:
+        write_curve(curve, args.output)
+    if args.format == "json" and (documents := getattr(args, "documents", None)) is not None:
+        documents.append(json.loads(curve_json(curve)))
+    elif args.format == "json":
+        emit(curve_json(curve))
+    else:
+        say(curve_text(curve))
+        if args.output is not None:
+            say(f"wrote {args.output}")
+    return 0
 
 
 def _refuse_without_mode(args: argparse.Namespace) -> None:
@@ -179,6 +214,7 @@ def _with_config(args: argparse.Namespace, path: Path, settings: dict[str, Any])
     for name in (_FILES - {"engine"} if is_named else _FILES) & settings.keys():
         if name != "output" or not re.fullmatch(TOKENS, str(settings[name])):
             settings[name] = path.parent / str(settings[name])
+    args.settled |= settings.keys()
     return filled_in(args, configure, settings, path.name)
 
 

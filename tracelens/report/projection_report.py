@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 
 from tracelens.files.say import aligned, terminal_width
 from tracelens.predict.projection.frameworks import POOLED
-from tracelens.predict.projection.search.systems import AS_THEY_ARE
 from tracelens.predict.workload.memory import GRADIENT_BYTES, OPTIMIZER_BYTES, WEIGHT_BYTES
 from tracelens.report import charts
 from tracelens.report.charts import bars, legend, stacked_bars
@@ -48,7 +47,8 @@ def step_text(result: Result) -> str:
     backends = ", ".join(f"{name} {count}" for name, count in found.answered_by.items())
     narrow = "" if p.gradients == "fp32" else f", {p.gradients} gradients"
     routed = "" if found.model.experts is None else f", routing {p.skew}"
-    lines = [f"does not fit: {found.infeasible}"] if found.infeasible else []
+    lines = [] if result.split is None else [result.split.sentence]
+    lines += [f"does not fit: {found.infeasible}"] if found.infeasible else []
     lines += [
         f"{found.model.label} on {p.ranks} x {found.system.device.label}: {found.step_us / 1e6:.3f} s per step",
         (
@@ -84,9 +84,9 @@ def _levers(result: Result) -> list[str]:
     fits = result.projection.infeasible is None
     found = [f"  {lever.change:52} {shown_change(-lever.gain)}" for lever in result.levers]
     if fits:
-        return ["largest levers, each alone", *(found or ["  none of the tried changes helps"])]
-    none = "  none of the changes that were tried, three at a time; tracelens search finds the splits that fit"
-    return ["what would fit, and the time of the step", *(found or [none])]
+        return ["largest levers, each alone", *(found or ["  no change that was tried helps"])]
+    none = "  no combination of up to three changes fits; tracelens search finds the splits that do"
+    return ["changes that make it fit, and the step time they cost", *(found or [none])]
 
 
 def expected_of_step(result: Result) -> list[str]:
@@ -189,7 +189,7 @@ def _notes(found: Answer) -> list[str]:
         return []
     lines = [f"note: {text}" for text in (rules.system.note, *rules.model.notes) if text]
     if len(found.fits) and found.best["mem"].iloc[0] > _NEARLY_ALL * rules.capacity_gb:
-        lines.append("note: that leaves little memory for fragmentation; --memory-headroom 0.05 keeps 5 % free")
+        lines.append("note: this leaves little memory for fragmentation; --memory-headroom 0.05 keeps 5 % free")
     if not rules.model.vocab:
         lines.append("note: the model's vocabulary is unknown; embedding and logits are left out")
     return lines
@@ -217,16 +217,14 @@ def _winner(found: Answer) -> list[str]:
     lines += [f"  {line}" for line in expected_of_best(found, t)]
     if again is not None:
         step_s = again.step_us / 1e6
-        lines.append(
-            f"  re-checked by the event graph (tracelens project): {step_s:.3f} s, {shown_change(step_s / t - 1)}"
-        )
+        lines.append(f"  the event graph (tracelens project) gives {step_s:.3f} s, {shown_change(step_s / t - 1)}")
         lines += _command(found, best)
         lines += _refined(found, step_s)
     parts = sorted(((float(best[name]), word) for name, word in _PARTS.items() if name in best), reverse=True)
     lines.append("  " + ", ".join(f"{shown_percent(value / t)} {word}" for value, word in parts if value / t >= 0.005))
     reasons = found.reasons()
     if reasons:
-        lines += ["", "what the best alternatives would cost, on as many GPUs"]
+        lines += ["", "what the best alternatives cost on the same number of GPUs"]
     names = [change_of(reason) for reason in reasons]
     width = max(map(len, names), default=0)
     for name, reason in zip(names, reasons, strict=True):
@@ -249,7 +247,7 @@ def _refined(found: Answer, step_s: float) -> list[str]:
     took = better.found.step_us / 1e6
     options = " ".join(f"--{name} {value}".rstrip() for name, value in better.changes)
     saved = f"{took:.3f} s, {shown_change(took / step_s - 1)}"
-    return [f"  beyond the table: {options}: {saved} (best of {better.tried} tried, one dimension after the other)"]
+    return [f"  options outside the table: {options} takes {saved} (best of {better.tried} that were tried one by one)"]
 
 
 def change_of(reason: Reason) -> str:
@@ -260,20 +258,22 @@ def change_of(reason: Reason) -> str:
 
 def _command(found: Answer, row: pd.Series) -> list[str]:
     """The projection of ``row`` as a command, where it has options for all of it."""
-    request, node = found.request, int(row["nvs"])
-    free, usual = node, []
-    for degree in ("tp1", "tp2", "dp", "pp"):
-        usual.append(min(int(row[degree]), free))
-        free //= usual[-1]
-    has_options = row["strategy"] != "2d" and "=" not in request.model and "-nvs" not in request.cluster
-    if not has_options or request.figures != AS_THEY_ARE or usual != [int(row[name]) for name in _NEAR]:
+    from tracelens.predict.projection.best_split import options_of_row
+
+    request, split = found.request, options_of_row(found, row)
+    if split is None:
         return []
-    given = {"model": request.model, "cluster": request.cluster, "gpus": row["n_gpus"], "tp": row["tp1"]}
-    given |= {"cp": row["tp2"]} | {name: row[name] for name in ("pp", "vpp", "ep") if row[name] > 1}
-    given |= {"zero": row["zero"], "micro-batch": row["mbs"], "global-batch": request.global_batch}
+    given: dict[str, Any] = {"model": request.model, "cluster": request.cluster, "gpus": row["n_gpus"]}
+    given |= {name: split[name] for name in ("tp", "cp", "pp", "vpp", "ep", "zero")}
+    given |= {"micro-batch": split["micro_batch"], "global-batch": request.global_batch}
     given |= {"sequence": found.rule_sets[0].tokens_per_sample, "precision": row["precision"]}
-    given |= {"recompute": row["recompute"], "framework": request.framework or POOLED}
-    words = (word for name, value in given.items() if value != 1 for word in (f"--{name}", shlex.quote(str(value))))
+    given |= {"recompute": split["recompute"], "framework": request.framework or POOLED}
+    words = (
+        word
+        for name, value in given.items()
+        if name == "tp" or value != 1
+        for word in (f"--{name}", shlex.quote(str(value)))
+    )
     return [f"  tracelens project {' '.join(words)}"]
 
 
@@ -372,7 +372,7 @@ def compared(table: pd.DataFrame) -> list[str]:
     if not len(table) or table["cluster"].nunique() < 2:
         return []
     best = table.groupby(["model", "n_gpus", "cluster"], sort=False)["t"].min().reset_index()
-    rows = [["model", "GPUs", "cluster", "step s", "beside the first"]]
+    rows = [["model", "GPUs", "cluster", "step s", "vs the first"]]
     firsts: dict[tuple[object, object], float] = {}
     for model, count, cluster, step_s in zip(*(best[name] for name in best), strict=True):
         first = firsts.setdefault((model, count), float(step_s))
@@ -506,14 +506,18 @@ def step_page(result: Result) -> bytes:
         section("memory", "Memory", _memory_bars(found), _frame_table(stages, "Memory by stage")),
     ]
     if levers:
-        saved, needed = "Time of the step that each saves alone", "What would fit: time of the step, beside this one"
+        saved, needed = (
+            "Time of the step that each saves alone",
+            "Changes that make it fit: step time relative to this one",
+        )
         sections.append(section("levers", "Levers", bars(levers, saved if fits else needed)))
     ops = result.ops(result.run.busiest)
     ops = ops.assign(time_ms=ops["time_us"] / US_PER_MS).drop(columns="time_us")
     sections.append(section("ops", "Operations of the busiest rank", table(ops, "Operations")))
     notes = [*expected_of_step(result), *found.notes]
-    shown = Document(title=found.model.label, kind="projected step", facts=_facts(found), tiles=_tiles(found),
-                     notes=notes, warnings=warnings, sections=sections)  # fmt: skip
+    facts = [*([] if result.split is None else [result.split.sentence]), *_facts(found)]
+    shown = Document(title=found.model.label, kind="projected step", facts=facts, tiles=_tiles(found), notes=notes,
+                     warnings=warnings, sections=sections)  # fmt: skip
     return shown.page()
 
 

@@ -27,8 +27,8 @@ if TYPE_CHECKING:
 
 #: What a reader should know of times that no measurement stands behind.
 UNMEASURED = (
-    "expected error unknown: links at their rates, without a library's kernels; "
-    "`tracelens estimate ep` has DeepEP's, measured"
+    "The expected error is unknown: links run at their rates, without the kernels of a library. "
+    "`tracelens estimate ep` uses measured kernels of DeepEP."
 )
 #: The same of a mesh, whose links and delays are the original simulator's.
 MESH = (
@@ -43,6 +43,7 @@ def route_text(result: RouteResult) -> str:
     reach = f"a token goes to {s['mean_ranks']:.2f} ranks on {s['mean_nodes']:.2f} nodes on average"
     busiest = f"busiest expert {s['expert_imbalance']:.2f} x, busiest rank {s['rank_imbalance']:.2f} x the mean"
     lines = [
+        *_assumed(s),
         f"{s['tokens']:,} tokens, top {s['topk']} of {s['experts']} experts on {s['ranks']} ranks: {reach}",
         f"{busiest}; {100 * s['remote_share']:.1f} % of the traffic leaves its rank",
     ]
@@ -69,11 +70,11 @@ def route_text(result: RouteResult) -> str:
         )
         if row.get("collective_us"):
             lines.append(f"         all-to-all ({row['collective']}): {row['collective_us']:,.1f} µs")
-    lines.append(f"imbalance costs {s['imbalance_us']:,.1f} µs of dispatch and combine")
+    lines.append(f"imbalance adds {s['imbalance_us']:,.1f} µs to dispatch and combine")
     gain = s["eplb_gain_us"]
     lines.append(
-        f"EPLB with {s['eplb_slots']} slots: busiest rank {s['eplb_rank_imbalance']:.2f} x, "
-        f"{'gains' if gain >= 0 else 'costs'} {abs(gain):,.1f} µs"
+        f"EPLB with {s['eplb_slots']} slots: busiest rank {s['eplb_rank_imbalance']:.2f} x the mean, "
+        f"{abs(gain):,.1f} µs {'less' if gain >= 0 else 'more'}"
     )
     lines.append(UNMEASURED)
     if "layers_us" in s:
@@ -81,6 +82,13 @@ def route_text(result: RouteResult) -> str:
     if "comparison" in result.frames:
         lines += _compared_lines(result)
     return "\n".join(lines)
+
+
+def _assumed(s: dict[str, Any]) -> list[str]:
+    """The cluster that nobody named."""
+    if "assumed_cluster" not in s:
+        return []
+    return [f"assumed: {s['assumed_cluster']} (--cluster names another, --rules mesh simulates packets on a full mesh)"]
 
 
 def _by_formula(s: dict[str, Any]) -> str:
@@ -226,7 +234,7 @@ def _figures(result: RouteResult, step: int, darkest: float) -> Iterator[str]:
         ("busiest expert", f"{s['expert_imbalance']:.2f} x the mean"),
         ("busiest rank", f"{s['rank_imbalance']:.2f} x the mean"),
         *((row["phase"], f"{row[f'time_{unit}']:,.1f} {word}") for row in result.frames["phases"].to_dict("records")),
-        ("imbalance costs", f"{s[f'imbalance_{unit}']:,.1f} {word}"),
+        ("imbalance adds", f"{s[f'imbalance_{unit}']:,.1f} {word}"),
     ]
     if "hottest" in s:
         lines += [("hottest", s["hottest"])]
@@ -276,7 +284,7 @@ def route_page(result: RouteResult) -> bytes:
     said = f"Bytes of the dispatch from rank (down) to rank (right); the darkest cell is {most:,.0f} bytes."
     traffic = section("traffic", "Traffic", tag("p", said), drawn)
     tables = [section(f"table-{name}", name.capitalize(), table(each, name)) for name, each in result.frames.items()]
-    notes = (UNMEASURED,) if "expected_error_percent" in figures else ()
+    notes = [*_assumed(figures), *([UNMEASURED] if "expected_error_percent" in figures else [])]
     return Document(title=title, kind="routing", tiles=tiles, notes=notes, sections=[traffic, *tables]).page()
 
 

@@ -1,4 +1,4 @@
-"""A served load and a sweep of rates as lines of a terminal and as pages, and the scenarios in lines."""
+"""A served load, a load curve and a sweep of rates as lines of a terminal and as pages, and the scenarios in lines."""
 
 from __future__ import annotations
 
@@ -6,10 +6,13 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from tracelens.files.atomic_write import whole_folder
+from tracelens.files.atomic_write import whole_folder, write_whole
 from tracelens.files.cells import frame_csv
-from tracelens.report.charts import bars, line_chart
+from tracelens.files.say import aligned
+from tracelens.predict.serving.load_curve import KEPT_BY, SLO_SOURCE, WAITING
+from tracelens.report.charts import bars, line_chart, stacked_bars
 from tracelens.report.document import Document, section, table
+from tracelens.report.export import frame_json, write_frame
 from tracelens.report.markup import Markup, tag
 from tracelens.types.units import MS_PER_S, shown_figure, shown_share
 
@@ -18,6 +21,7 @@ if TYPE_CHECKING:
 
     from tracelens.laboratory.scenarios import ScenarioComparison
     from tracelens.predict.serving.experiment import ServingResult
+    from tracelens.predict.serving.load_curve import LoadCurve, LoadPoint
 
 
 _KEYS = (
@@ -94,6 +98,150 @@ def sweep_text(rows: Sequence[tuple[float, ServingResult]], *, best: bool) -> st
     return "\n".join([f"{_serving_title(rows[0][1])}, {len(rows)} rates", *(_best_rate(rows) if best else ()), *lines])
 
 
+def _holds(curve: LoadCurve) -> str:
+    """How many requests the server holds, and why not more."""
+    on, held, broken = _serving_title(curve.points[0].result), curve.held, curve.broken
+    if held is None:
+        return f"{on} does not keep the SLO, not even for 1 request at once"
+    rate = f"{_number(held.figures['requests_per_s'])} requests/s"
+    most = "at least" if broken is None else "up to"
+    return f"{on} holds {most} {_at_once(held)} within the SLO, {rate}"
+
+
+def _at_once(point: LoadPoint) -> str:
+    return f"{point.concurrency} request{'s' * (point.concurrency > 1)} at once"
+
+
+def _curve_facts(curve: LoadCurve) -> Iterator[str]:
+    """The SLO and where it breaks, and what was simulated."""
+    source = f"assumed: {SLO_SOURCE}; --slo sets another" if curve.is_assumed else "--slo"
+    yield f"SLO: {KEPT_BY:.0%} of requests within {curve.objectives} ({source})".replace("%", " %")
+    broken, last = curve.broken, curve.points[-1]
+    if broken is None:
+        why = f"the engine decodes {last.concurrency} requests at once (--max-num-seqs)"
+        yield f"The SLO does not break: {why if _is_full(last) else 'the curve ends there (--requests)'}"
+    else:
+        yield f"The SLO breaks at {_at_once(broken)}: {_broke(broken, curve)}; {_bound_by(broken)}"
+    asked = curve.points[0].result.outcome.requests
+    lengths = (f"{sum(each) / len(each):,.0f}" for each in (asked.input_tokens, asked.output_tokens))
+    prompt, answer = lengths
+    yield (
+        f"A request has {prompt} prompt and {answer} output tokens on average (--input-tokens, --output-tokens); "
+        "tokens/s counts output tokens"
+    )
+    yield _detail(curve)
+
+
+def _is_full(point: LoadPoint) -> bool:
+    experiment = point.result.experiment
+    return point.concurrency >= experiment.deployment.engine.max_num_seqs * experiment.options.replicas
+
+
+def _detail(curve: LoadCurve) -> str:
+    counts = [len(point.result.outcome.requests) for point in curve.points]
+    said = f"{min(counts):,} to {max(counts):,}" if min(counts) < max(counts) else f"{counts[0]:,}"
+    level = ", ".join(curve.experiment.options.levels)
+    return f"Each line simulates a closed loop of {said} requests (--requests) at level of detail {level} (--lod)"
+
+
+def _broke(point: LoadPoint, curve: LoadCurve) -> str:
+    """The limits that fewer requests keep than the SLO asks for, each with its percentile."""
+    part, over = f"p{100 * KEPT_BY:.0f}", []
+    for name in ("ttft", "tpot", "e2e"):
+        limit, value = getattr(curve.objectives, f"{name}_ms"), point.figures[f"{name}_{part}_ms"]
+        if limit is not None and value is not None and value > limit:
+            over.append(f"{name.upper()} {part} {_number(value)} ms")
+    return ", ".join(over) or f"{_number(point.figures['good_share'], is_share=True)} of requests keep all limits"
+
+
+def _bound_by(point: LoadPoint) -> str:
+    """What bounds a point, with its share."""
+    name, share = point.bound
+    if share is None:
+        return "the bound is unknown (--profile)"
+    if name in WAITING:
+        return f"requests wait {_number(share, is_share=True)} of their time ({name})"
+    return f"{name} takes {_number(share, is_share=True)} of step time"
+
+
+_CURVE = (
+    ("at once", "concurrency"), ("requests/s", "requests_per_s"), ("tokens/s/GPU", "output_tokens_per_s_per_gpu"),
+    ("tokens/s/user", "tokens_per_s_per_user"), ("TTFT p50 ms", "ttft_p50_ms"), ("TTFT p99 ms", "ttft_p99_ms"),
+    ("TPOT p99 ms", "tpot_p99_ms"),
+)  # fmt: skip
+
+
+def curve_text(curve: LoadCurve) -> str:
+    """How many requests the server holds, the SLO and where it breaks, a line per number of requests, notes."""
+    rows = [[*(title for title, _ in _CURVE), "SLO", "bound by"]]
+    for point in curve.points:
+        name, share = point.bound
+        found, part = point.row, "" if share is None else f" {_number(share, is_share=True)}"
+        cells = (_number(found[key]) for _, key in _CURVE)
+        rows.append([*cells, "kept" if point.keeps_slo else "broken", name + part])
+    facts = [f"  {fact}" for fact in _curve_facts(curve)]
+    table = aligned(rows, words=[len(_CURVE), len(_CURVE) + 1])
+    return "\n".join([_holds(curve), *facts, "", table, *(f"note: {note}" for note in curve.notes)])
+
+
+def curve_json(curve: LoadCurve) -> str:
+    """What was asked and answered, and a row per point."""
+    return frame_json(curve.frame, curve.about()).decode()
+
+
+def write_curve(curve: LoadCurve, path: Path) -> None:
+    """A page, a table, or a folder with summary.json and load_curve.csv."""
+    if path.suffix == ".html":
+        write_whole(path, curve_page(curve))
+    elif path.suffix in (".csv", ".json", ".xlsx"):
+        write_frame(path, curve.frame, curve.about())
+    else:
+        with whole_folder(path) as staging:
+            (staging / "summary.json").write_text(curve_json(curve), encoding="utf-8")
+            (staging / "load_curve.csv").write_bytes(frame_csv(curve.frame))
+
+
+def curve_page(curve: LoadCurve) -> bytes:
+    """Throughput against speed per user, latencies over the load, and where the time of steps goes."""
+    shown = curve.held or curve.points[0]
+    below = f"at {_at_once(shown)}"
+    tiles = [
+        ("Holds", f"{0 if curve.held is None else shown.concurrency} requests", "at once within the SLO"),
+        *(
+            (name, f"{_number(shown.figures[key])} {unit}", below)
+            for name, key, unit in (
+                ("Requests", "requests_per_s", "/s"), ("Per GPU", "output_tokens_per_s_per_gpu", "tokens/s"),
+                ("Per user", "tokens_per_s_per_user", "tokens/s"), ("TTFT p99", "ttft_p99_ms", "ms"),
+                ("TPOT p99", "tpot_p99_ms", "ms"),
+            )
+        ),
+    ]  # fmt: skip
+
+    def line(up: str, across: str = "concurrency") -> list[tuple[float, float]]:
+        pairs = [(point.row[across], point.row[up]) for point in curve.points]
+        return sorted((float(x), float(y)) for x, y in pairs if x is not None and y is not None)
+
+    charts = [
+        line_chart({"": line("output_tokens_per_s_per_gpu", "tokens_per_s_per_user")}, "tokens/s per user",
+                   "output tokens/s per GPU"),
+        *(
+            line_chart({part: line(f"{name}_{part}_ms") for part in ("p50", "p99")}, "requests at once",
+                       f"{name.upper()}, ms")
+            for name in ("ttft", "tpot")
+        ),
+    ]  # fmt: skip
+    parts = [
+        (str(point.concurrency), list(point.shares.items()), _bound_by(point)) for point in curve.points if point.shares
+    ]
+    made = [section("curve", "Load curve", charts)]
+    if parts:
+        made.append(section("bound", "What bounds each load", stacked_bars(parts, "Share of step time", 1.0)))
+    made.append(section("points", "Points", table(curve.frame, "Points")))
+    title = _serving_title(shown.result)
+    return Document(title=title, kind="load curve", facts=[_holds(curve), *_curve_facts(curve)], tiles=tiles,
+                    notes=curve.notes, sections=made).page()  # fmt: skip
+
+
 def _most_goodput(rows: Sequence[tuple[float, ServingResult]]) -> tuple[float, float]:
     """The rate with most goodput, and that goodput, 0 where no rate keeps the limits."""
     rate, most = max(rows, key=lambda row: (row[1].summary.get("goodput_requests_per_s") or 0.0, -row[0]))
@@ -106,7 +254,7 @@ def _best_rate(rows: Sequence[tuple[float, ServingResult]]) -> list[str]:
     if not goodput:
         return ["no rate of the sweep keeps the limits", ""]
     is_edge = len(rows) > 1 and rate == max(each for each, _ in rows)
-    edge = ["note: that is the highest rate of the sweep; a higher one may give more"] if is_edge else []
+    edge = ["note: this is the highest rate of the sweep; a higher rate may give more"] if is_edge else []
     return [f"most goodput at rate {rate:g}: {_number(goodput)} requests/s within the limits", *edge, ""]
 
 

@@ -18,6 +18,7 @@ from tracelens.files.say import with_progress
 from tracelens.option_fields import build_options, takes
 from tracelens.perf_models import GroupedGEMM
 from tracelens.predict.projection import step, step_traces
+from tracelens.predict.projection.best_split import BestSplit
 from tracelens.predict.projection.frameworks import Framework, Residuals, named
 from tracelens.predict.projection.job import Run
 from tracelens.predict.projection.overheads import Hidden, ProjectionOptions, Straggler
@@ -57,6 +58,8 @@ class Result(Record, frozen=True, kw_only=True, dict=True):
 
     projection: Projection
     framework: Framework | None = None
+    #: The split that was chosen because nobody gave one.
+    split: BestSplit | None = None
 
     @property
     def expected(self) -> Residuals | None:
@@ -98,6 +101,7 @@ class Result(Record, frozen=True, kw_only=True, dict=True):
             "bubble_share": found.bubble_share,
             "fits": None if found.peak_memory.capacity is None else found.infeasible is None,
             "does_not_fit": found.infeasible,
+            **({} if self.split is None else {"split": self.split.words}),
         }
 
     @property
@@ -214,14 +218,15 @@ def project(
 ) -> Result:
     """Projects one training step, as ``tracelens project`` does with options of the same names.
 
-    ``options`` are what ``given`` keywords change. UsageError for unknown ones and those that do not fit.
+    ``options`` are what ``given`` keywords change. Degrees are 1 where none are given; the command then takes the best
+    split. UsageError for unknown options and those that do not fit.
     """
     asked = build_options(ProjectOptions, given, options)
     config = model if isinstance(model, ModelConfig) else ModelConfig.load(str(model))
     config = config if asked.document is None else replace(config, document=asked.document)
     system = cluster if isinstance(cluster, System) else System.load(cluster)
     system = system.at_clock(asked.gpu_clock_mhz).at_power(asked.power_w)
-    ranks = _ranks(system, cluster, asked.nodes, asked.gpus)
+    ranks = ranks_of(system, cluster, asked.nodes, asked.gpus)
     replicas = max(ranks // (asked.tp * asked.pp * asked.cp), 1)
     parallel = ParallelConfig.of(
         ranks=ranks,
@@ -259,7 +264,7 @@ SWEPT = ("step_time_s", "tokens_s_gpu", "tflops_gpu", "mfu", "memory_gb", "fits"
 def sweep(
     names: Sequence[str], points: Iterable[Mapping[str, object]], projected: Callable[[Mapping[str, object]], Result]
 ) -> pd.DataFrame:
-    """One row per point: its options, its summary, or the reason why there is none."""
+    """One row per point: its options, the split where it was chosen, its summary, or the reason why there is none."""
     import pandas as pd
 
     rows = []
@@ -268,8 +273,9 @@ def sweep(
             summary: Mapping[str, object] = projected(point).summary
         except TracelensError as error:
             summary = {"reason": str(error)}
-        rows.append({**point, **{name: summary.get(name) for name in SWEPT}})
-    return pd.DataFrame(rows, columns=[*names, *SWEPT])
+        rows.append({**point, **{name: summary.get(name) for name in ("split", *SWEPT)}})
+    chosen = ["split"] if any(row["split"] for row in rows) else []
+    return pd.DataFrame(rows, columns=[*names, *chosen, *SWEPT])
 
 
 def constants_of(asked: ProjectOptions) -> dict[str, float]:
@@ -283,7 +289,8 @@ def constants_of(asked: ProjectOptions) -> dict[str, float]:
     return {name: value for name, value in given.items() if value is not None}
 
 
-def _ranks(system: System, name: object, nodes: int | None, gpus: int | None) -> int:
+def ranks_of(system: System, name: object, nodes: int | None, gpus: int | None) -> int:
+    """How many devices were asked for. UsageError where that is not said, or said twice."""
     if nodes is None and gpus is None:
         raise UsageError("how many GPUs? Give --gpus N, or --nodes N of the cluster")
     if nodes is not None and gpus is not None:

@@ -32,7 +32,9 @@ class ProjectOptions(TrainingOptions):
         "tokens per packed document; default: one document per sequence", kind=positive, metavar="TOKENS"
     )
     global_batch: int | None = option(
-        "sequences per step; default: 8 micro-batches per replica", kind=positive, metavar="SEQUENCES"
+        "sequences per step; default: 8 micro-batches per replica, or 8 per GPU where the split is chosen",
+        kind=positive,
+        metavar="SEQUENCES",
     )
     fsdp_overlap: str | None = option(
         "hidden share of FSDP transfers, 0.93 or 90,24,34 (forward gather, backward gather, scatter); "

@@ -196,7 +196,7 @@ def _gains(found: Projection, changes: Iterable[_Change]) -> list[Lever]:
 _SWITCHES: tuple[tuple[str, Callable[[ParallelConfig], bool], Mapping[str, Any]], ...] = (
     ("no recomputation", lambda p: p.recompute != "none", {"recompute": "none"}),
     (
-        "overlap tensor-parallel collectives with products",
+        "overlap tensor-parallel collectives with GEMMs",
         lambda p: p.tp > 1 and p.tp_overlap != "all",
         {"tp_overlap": "all"},
     ),

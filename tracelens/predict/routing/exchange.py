@@ -254,8 +254,8 @@ class PortScenario(Record, frozen=True, kw_only=True):
     With ``topology`` each phase also has the time of an even all-to-all of the busiest sender's bytes by the collective
     algorithms (``collective_us``). ``metadata_bytes`` go with every dispatched copy. ``way``: ``hierarchical`` sends
     one copy per destination node and forwards inside it, ``direct`` one per destination rank, ``per-expert`` one per
-    chosen expert (DeepEP's low-latency kernels). ``slots`` (default: one spare per rank) are physical experts for
-    EPLB. Beyond one layer or step the assignments are ``Routing.layers`` and times the bottleneck's.
+    chosen expert (DeepEP's low-latency kernels). ``slots`` are physical experts for EPLB; default: as many on each
+    rank, one of them spare. Beyond one layer or step the assignments are ``Routing.layers`` and times the bottleneck's.
     UsageError where figures do not fit.
     """
 
@@ -294,7 +294,7 @@ class PortScenario(Record, frozen=True, kw_only=True):
         routing = self.routing
         return eplb(
             loads,
-            slots=routing.experts + routing.ranks if self.slots is None else self.slots,
+            slots=(-(-routing.experts // routing.ranks) + 1) * routing.ranks if self.slots is None else self.slots,
             ranks=routing.ranks,
             nodes=routing.ranks // self.ports.ranks_per_node,
             groups=routing.groups or 1,

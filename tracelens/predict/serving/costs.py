@@ -480,6 +480,17 @@ class StepCost:
                     found += [(op.name, op.model, next(priced))] * op.count
         return found
 
+    def core_operations(
+        self, kind: str, chunks: Sequence[Chunk], batch: int, context: int
+    ) -> list[tuple[str, PerfModel, int]]:
+        """Those of ``layer_operations`` that are cores of attention."""
+        found: list[tuple[str, PerfModel, int]] = []
+        for letter in kind:
+            if letter in self._attention:
+                names = [op.name for op in batch_ops.device_block_ops(self._rank, letter, 1) if op.is_core]
+                found += self._cores(self._attention[letter], names, chunks, batch, context)
+        return found
+
     def _cores(
         self, times: AttentionTimes, names: Sequence[str], chunks: Sequence[Chunk], batch: int, context: int
     ) -> Iterator[tuple[str, PerfModel, int]]:

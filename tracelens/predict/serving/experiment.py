@@ -65,6 +65,12 @@ class Experiment(Record, frozen=True, kw_only=True):
             raise NothingToAnalyzeError("no requests to serve: their number is 0, or none arrive within the duration")
         return found
 
+    def under(self, **arrivals: Any) -> Experiment:
+        """The same with other arrivals: fields of ``Arrivals``, and ``count`` of requests."""
+        count = arrivals.pop("count", self.workload.count)
+        changed = dataclasses.replace(self.workload.arrivals, **arrivals)
+        return dataclasses.replace(self, workload=dataclasses.replace(self.workload, arrivals=changed, count=count))
+
     def cost(self) -> StepCost:
         """The step cost, which runs of one deployment may share."""
         return step_cost(self.deployment, self.profile)
@@ -301,7 +307,7 @@ def _expected(engine: Engine, figures: Mapping[str, float | int | None]) -> tupl
         return ()
     half, most = (f"{median / factor:.3g} to {median * factor:.3g} ms" for factor in spans)
     note = (
-        f"time per token (p50) expected within {half} in half of all cases, {most} in 9 of 10 "
+        f"TPOT p50 is expected within {half} in half of all cases and {most} in 9 of 10 "
         f"({engine.name} constants; --engine chooses others)"
     )
     return (note,)
@@ -340,12 +346,9 @@ def find_max_goodput(
     if experiment.replay is not None:
         raise UsageError("a sweep of rates needs generated requests, not replayed ones")
     shared = cost or experiment.cost()
-    found = []
-    for rate in with_progress(rates, "simulating", "rates"):
-        arrivals = dataclasses.replace(experiment.workload.arrivals, rate=rate)
-        one = dataclasses.replace(experiment, workload=dataclasses.replace(experiment.workload, arrivals=arrivals))
-        found.append((rate, one.run(cost=shared)))
-    return found
+    return [
+        (rate, experiment.under(rate=rate).run(cost=shared)) for rate in with_progress(rates, "simulating", "rates")
+    ]
 
 
 def read_settings(path: Path) -> list[tuple[str, dict[str, Any]]]:

@@ -46,6 +46,11 @@ class Objectives(Record, frozen=True, kw_only=True):
             found[f"{name}_ms"] = duration_s(value) * MS_PER_S
         return cls(**found)
 
+    def __str__(self) -> str:
+        """``TTFT 450 ms, TPOT 40 ms``."""
+        given = ((name, getattr(self, f"{name}_ms")) for name in ("ttft", "tpot", "e2e"))
+        return ", ".join(f"{name.upper()} {limit:,.6g} ms" for name, limit in given if limit is not None)
+
 
 def per_request(outcome: Outcome) -> pd.DataFrame:
     """One row per request; times in ms, empty for what did not happen. TPOT needs at least two tokens."""
@@ -119,7 +124,7 @@ def summary(
         "total_tokens_per_s": _over(output + given, window_s),
     }
     if objectives is not None:
-        good = _good(served, objectives)
+        good = within(served, objectives)
         figures["goodput_requests_per_s"] = _over(int(good.sum()), window_s)
         figures["good_share"] = _over(int(good.sum()), len(served))
     figures |= {
@@ -160,7 +165,8 @@ def _load(outcome: Outcome, window_s: float) -> dict[str, float | int | None]:
 OF_THE_SIMULATOR = ("events", "compute_events", "exchange_events", "transfer_events")
 
 
-def _good(served: pd.DataFrame, objectives: Objectives) -> npt.NDArray[np.bool_]:
+def within(served: pd.DataFrame, objectives: Objectives) -> npt.NDArray[np.bool_]:
+    """Whether each request kept the limits; a time that it does not have keeps them."""
     good = np.ones(len(served), dtype=bool)
     for name in ("ttft_ms", "tpot_ms", "e2e_ms"):
         limit = getattr(objectives, name)

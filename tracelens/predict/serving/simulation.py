@@ -280,8 +280,8 @@ class Simulation:
         if states := self.cost.states_bytes():
             most = self.cost.deployment.engine.max_num_seqs
             notes.append(
-                f"the room for tokens is beside {states / BYTES_PER_GB:.1f} GB per device that the states of "
-                f"{most} sequences take (--max-num-seqs)"
+                f"the states of {most} sequences (--max-num-seqs) take {states / BYTES_PER_GB:.1f} GB per device "
+                "from the KV cache"
             )
         if self.log.rejected:
             reason = next(iter(self.log.rejected.values()))

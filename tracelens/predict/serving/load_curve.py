@@ -1,0 +1,303 @@
+"""A server under more and more requests at once: throughput, latencies, where the SLO breaks, and what bounds it.
+
+Each point is a closed loop. Its figures are those of the steady part, without the requests that arrive together at the
+start and those that finish while the load falls: throughput follows from Little's law. What bounds a point is where
+the time of its steps goes: of steps spread evenly over the run, every operation counts for the rate that limits it.
+"""
+
+from __future__ import annotations
+
+import bisect
+import dataclasses
+import functools
+import itertools
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator, Mapping
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from tracelens.errors import UsageError
+from tracelens.files.say import with_progress
+from tracelens.perf_models import PerfModel
+from tracelens.predict.serving.costs import StepCost
+from tracelens.predict.serving.experiment import Experiment, ServingResult, deployment_of, experiment_of
+from tracelens.predict.serving.metrics import Objectives, per_request, within
+from tracelens.predict.serving.profile import ProfileCost
+from tracelens.predict.serving.replica_state import Step
+from tracelens.predict.serving.serving_options import ServingConfig
+from tracelens.types.records import Record
+from tracelens.types.units import MS_PER_S
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+#: MLPerf Inference's limits for Llama 2 70B, interactive (mlcommons/inference, submission checker of v6.0), which 99 of
+#: 100 requests keep.
+ASSUMED_SLO = "ttft=450ms,tpot=40ms"
+SLO_SOURCE = "MLPerf Inference's interactive limits for Llama 2 70B"
+KEPT_BY = 0.99
+#: Requests of a point: so many per user, and at least so many.
+_PER_USER, _LEAST = 8, 64
+#: Steps of a point whose operations are looked at.
+_LOOKED_AT = 64
+_GOLDEN = (5**0.5 - 1) / 2
+#: Share of its time that a request waits above which waiting, not the work of a step, bounds the point.
+_WAITS = 0.2
+#: Share of the KV cache above which it is full: admission leaves some of it free.
+_FULL = 0.9
+#: What requests wait for: room for their tokens, or replicas that only prefill.
+WAITING = ("KV cache", "prefill replicas")
+_MOST_TP = 64
+#: Parts of a step's time, as columns of the curve have them.
+PARTS = ("prefill compute", "prefill HBM", "decode compute", "decode HBM", "collectives", "host")
+
+
+class StepParts:
+    """Where the time of recorded steps goes, by ``PARTS``, in fs. ``decoding``: how many replicas decode; those after
+    them only prefill, at ``prefilling``'s cost.
+    """
+
+    def __init__(self, cost: StepCost, prefilling: StepCost, decoding: int) -> None:
+        self._costs, self._decoding = (cost, prefilling), decoding
+        self._steps: list[tuple[int, Step]] = []
+        self._linear, self._ends = functools.cache(_linear), functools.cache(_ends)
+
+    def __call__(self, replica: int, step: Step) -> None:
+        """Takes a step in, as ``Simulation(record=...)`` hands it over."""
+        self._steps.append((replica, step))
+
+    def shares(self) -> dict[str, float]:
+        """Shares of the steps' time; empty where operations are not known, as from a profile."""
+        if not self._steps or any(isinstance(cost, ProfileCost) for cost in self._costs):
+            return {}
+        total: dict[str, float] = dict.fromkeys(PARTS, 0.0)
+        for replica, step in self._spread():
+            for name, share in self._of(self._costs[replica >= self._decoding], step).items():
+                total[name] += share / _LOOKED_AT
+        return total
+
+    def _spread(self) -> Iterator[tuple[int, Step]]:
+        """The steps at moments spread over all steps' time by multiples of the golden ratio: evenly, and never in time
+        with the requests.
+        """
+        ends = list(itertools.accumulate(step.end - step.start for _, step in self._steps))
+        for number in range(_LOOKED_AT):
+            yield self._steps[bisect.bisect_left(ends, number * _GOLDEN % 1 * ends[-1])]
+
+    def _of(self, cost: StepCost, step: Step) -> dict[str, float]:
+        """The parts of one step, as shares of it. Tokens share what layers do for all of them."""
+        found: defaultdict[str, float] = defaultdict(float)
+        prompt = sum(new for new, _ in step.chunks) / max(step.tokens, 1)
+
+        def add(times: Mapping[str, float], *, of_prompt: float, count: int = 1) -> None:
+            for bound, fs in times.items():
+                found[f"prefill {bound}"] += count * fs * of_prompt
+                found[f"decode {bound}"] += count * fs * (1 - of_prompt)
+
+        for kind, count in Counter(cost.layers).items():
+            add(self._linear(cost, kind, step.tokens), of_prompt=prompt, count=count)
+            add(_by_bound(cost, cost.core_operations(kind, step.chunks, 0, 0)), of_prompt=1, count=count)
+            add(_by_bound(cost, cost.core_operations(kind, (), step.batch, step.context)), of_prompt=0, count=count)
+        add(self._ends(cost, step.tokens, step.batch * cost.queries + len(step.chunks)), of_prompt=prompt)
+        found["host"] = max(sum(work.compute_fs for work in step.stages) - sum(found.values()), 0)
+        found["collectives"] = sum(work.exchange_fs for work in step.stages)
+        whole = sum(found.values()) or 1
+        return {name: fs / whole for name, fs in found.items()}
+
+
+def _linear(cost: StepCost, kind: str, tokens: int) -> Mapping[str, float]:
+    return _by_bound(cost, cost.layer_operations(kind, tokens, (), 0, 0))
+
+
+def _ends(cost: StepCost, tokens: int, rows: int) -> Mapping[str, float]:
+    return _by_bound(cost, itertools.chain(*cost.end_operations(tokens, rows)))
+
+
+def _by_bound(cost: StepCost, ops: Iterable[tuple[str, PerfModel, int]]) -> Mapping[str, float]:
+    """Time in fs by what limits the operations: compute or HBM."""
+    listed, found = list(ops), defaultdict[str, float](float)
+    if listed:
+        table = cost.estimates([model for _, model, _ in listed])
+        for (_, _, fs), bound in zip(listed, table.bound, strict=True):
+            found["compute" if bound == "compute" else "HBM"] += fs
+    return found
+
+
+class LoadPoint(Record, frozen=True, kw_only=True):
+    """A closed loop of ``concurrency`` requests. ``figures`` by name, of its steady part; ``shares`` by ``PARTS``."""
+
+    concurrency: int
+    result: ServingResult
+    figures: Mapping[str, float | int | None]
+    shares: Mapping[str, float]
+
+    @property
+    def keeps_slo(self) -> bool:
+        return (self.figures["good_share"] or 0.0) >= KEPT_BY
+
+    @property
+    def bound(self) -> tuple[str, float | None]:
+        """What bounds the point, and its share of the steps' time, or of a request's where requests wait."""
+        waits = self.figures["waiting_share"] or 0.0
+        if waits > _WAITS and (self.figures["kv_share"] or 0.0) >= _FULL:
+            return WAITING[0], waits
+        if waits > _WAITS and self.result.experiment.options.prefill_replicas:
+            return WAITING[1], waits
+        if not self.shares:
+            return "unknown (--profile)", None
+        name = max(PARTS, key=lambda part: self.shares[part])
+        return name, self.shares[name]
+
+    @property
+    def row(self) -> dict[str, Any]:
+        """All of it, as the files of a curve have it."""
+        bound, share = self.bound
+        parts = {f"{name.replace(' ', '_').lower()}_share": self.shares.get(name) for name in PARTS}
+        return {
+            "concurrency": self.concurrency, **self.figures, "keeps_slo": self.keeps_slo, "bound": bound,
+            "bound_share": share, **parts,
+        }  # fmt: skip
+
+
+class LoadCurve(Record, frozen=True, kw_only=True):
+    """Points by concurrency. ``is_assumed``: nobody gave the SLO. ``notes``: what was chosen or taken for granted."""
+
+    experiment: Experiment
+    points: tuple[LoadPoint, ...]
+    is_assumed: bool
+    notes: tuple[str, ...] = ()
+
+    @property
+    def objectives(self) -> Objectives:
+        return self.experiment.objectives or Objectives()
+
+    @property
+    def held(self) -> LoadPoint | None:
+        """The last point before the SLO breaks."""
+        broken = self.broken
+        kept = [point for point in self.points if broken is None or point.concurrency < broken.concurrency]
+        return kept[-1] if kept else None
+
+    @property
+    def broken(self) -> LoadPoint | None:
+        """The first point that does not keep the SLO."""
+        return next((point for point in self.points if not point.keeps_slo), None)
+
+    @property
+    def frame(self) -> pd.DataFrame:
+        """A row per point."""
+        import pandas as pd
+
+        return pd.DataFrame([point.row for point in self.points])
+
+    def about(self) -> dict[str, Any]:
+        """What was asked and what the curve answers, without its points."""
+        served, held, broken = self.experiment.deployment, self.held, self.broken
+        return {
+            "schema": "tracelens.serve.curve/1", "model": served.model.name, "device": served.system.device.name,
+            "parallelism": {name: getattr(served.parallelism, name) for name in ("tp", "pp", "dp", "ep")},
+            "slo": msgspec.to_builtins(self.objectives) | {"kept_by": KEPT_BY, "is_assumed": self.is_assumed},
+            "held_concurrency": None if held is None else held.concurrency,
+            "held_requests_per_s": None if held is None else held.figures["requests_per_s"],
+            "breaks_at_concurrency": None if broken is None else broken.concurrency, "notes": list(self.notes),
+        }  # fmt: skip
+
+
+def load_curve(model: Any, cluster: Any, asked: ServingConfig, *, takes_tp: bool) -> LoadCurve:
+    """Doubles the number of requests at once up to what the server holds, then closes in on where the SLO breaks.
+
+    ``takes_tp``: nobody gave a tensor-parallel degree, so the smallest that fits is taken. UsageError where none does.
+    """
+    is_assumed, count = asked.slo is None, asked.requests if isinstance(asked.requests, int) else None
+    asked = dataclasses.replace(asked, concurrency=1, slo=asked.slo or ASSUMED_SLO)
+    base, cost, chosen = _fitting(model, cluster, asked, takes_tp=takes_tp)
+    prefilling = cost if base.prefill is None else dataclasses.replace(base, deployment=base.prefill).cost()
+    levels = _doubling(base, cost, count)
+
+    def at(concurrency: int) -> LoadPoint:
+        requests = max(_PER_USER * concurrency, _LEAST) if count is None else count
+        parts = StepParts(cost, prefilling, base.options.replicas)
+        result = base.under(concurrency=concurrency, count=requests).run(cost=cost, record=parts)
+        return LoadPoint(concurrency=concurrency, result=result, figures=_steady(result), shares=parts.shares())
+
+    points = {n: at(n) for n in with_progress(levels, "simulating", "loads")}
+    good, bad = _around(points)
+    while bad is not None and bad - good > max(good // 8, 1):
+        points[(good + bad) // 2] = at((good + bad) // 2)
+        good, bad = _around(points)
+    ordered = tuple(points[n] for n in sorted(points))
+    curve = LoadCurve(experiment=base, points=ordered, is_assumed=is_assumed)
+    shown = curve.held or ordered[0]
+    return dataclasses.replace(curve, notes=(*chosen, *shown.result.notes))
+
+
+def _around(points: Mapping[int, LoadPoint]) -> tuple[int, int | None]:
+    """The last number before the SLO breaks, 0 where it never holds, and the first at which it does not."""
+    bad = min((n for n, point in points.items() if not point.keeps_slo), default=None)
+    return max((n for n in points if bad is None or n < bad), default=0), bad
+
+
+def _fitting(
+    model: Any, cluster: Any, asked: ServingConfig, *, takes_tp: bool
+) -> tuple[Experiment, StepCost, tuple[str, ...]]:
+    """The experiment, its cost, and a note on the degree that was chosen."""
+    tp, first = asked.tp, None
+    while True:
+        said = model if isinstance(model, str) else ""
+        try:
+            one = dataclasses.replace(asked, tp=tp)
+            base = experiment_of(deployment_of(model, cluster, one), one, said=said)
+            cost = base.cost()
+            cost.pool_tokens()
+        except UsageError as error:
+            first = first or error
+            tp *= 2
+            if not takes_tp or tp > _MOST_TP or "does not fit" not in str(first):
+                raise first from None
+            continue
+        note = f"tp {tp} is the smallest tensor-parallel degree (--tp) that fits; with tp {asked.tp}, {first}"
+        return base, cost, (note,) if first is not None else ()
+
+
+def _doubling(base: Experiment, cost: StepCost, count: int | None) -> list[int]:
+    """1, 2, 4 ... up to as many sequences as the engine decodes at once, or one step beyond the KV cache;
+    of ``count`` requests a fourth at once.
+    """
+    workload, replicas = base.workload, base.options.replicas
+    tokens = workload.input.mean + workload.output.mean
+    places = base.deployment.engine.max_num_seqs * replicas
+    room = max(cost.pool_tokens() * replicas / tokens, 1)
+    top = min(places, 1 << (int(room).bit_length())) if room < places else places
+    if count is not None:
+        top = max(min(top, count // 4), 1)
+    return [*(1 << i for i in range(top.bit_length()) if 1 << i < top), top]
+
+
+def _steady(result: ServingResult) -> dict[str, float | int | None]:
+    """The figures of requests that neither came with the first ones nor finished while the load fell."""
+    asked, outcome = result.outcome.requests, result.outcome
+    users, replicas = asked.concurrency or 1, result.experiment.options.replicas
+    frame = per_request(outcome).iloc[users : max(len(asked) - users, users + 1)]
+    served = frame[~frame["rejected"]]
+    if not len(served):
+        raise UsageError(next(iter(outcome.log.rejected.values()), "no request is left without the first and the last"))
+    e2e = float(served["e2e_ms"].mean())
+    rate = users * MS_PER_S / e2e
+    objectives = result.experiment.objectives or Objectives()
+    times = {
+        f"{name}_p{part}_ms": float(served[f"{name}_ms"].quantile(part / 100))
+        for name in ("ttft", "tpot", "e2e")
+        for part in (50, 99)
+    }
+    tpot = times["tpot_p50_ms"]
+    return {
+        "requests": len(served),
+        "requests_per_s": rate,
+        "output_tokens_per_s_per_gpu": rate * float(served["output_tokens"].mean()) / outcome.devices,
+        "tokens_per_s_per_user": MS_PER_S / tpot if tpot > 0 else None,
+        **times,
+        "good_share": float(within(served, objectives).mean()),
+        "waiting_share": float(served["queue_ms"].mean()) / e2e,
+        "kv_share": max(outcome.peak_blocks[:replicas]) * outcome.block_tokens * replicas / max(outcome.pool_tokens, 1),
+    }  # fmt: skip
