@@ -69,8 +69,8 @@ class ServeCommand(ServingConfig):
         "write the timeline of the first steps as a trace", kind=Path, metavar="out.json.gz", group=_ASKED
     )
     output: Path | None = option(
-        "folder for summary.json and CSV files, or a page FILE.html; the output file of --batch, --calibrate, --scenarios "
-        "and a load curve (.csv, .json, .xlsx)",
+        "folder for summary.json and CSV files, or a page FILE.html; the output file of --batch, --calibrate, "
+        "--scenarios and a load curve (.csv, .json, .xlsx)",
         metavar="PATH", flags=("-o", "--output", "--out"), action=_Output,
     )  # fmt: skip
     format: str = option_fields.output_format("text")
