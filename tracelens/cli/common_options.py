@@ -73,7 +73,7 @@ COMMON = {
         "tracelens estimate ep --tokens 4096 --hidden 7168 --topk 8 --experts 256 --ranks 16 --cluster dgx-h200",
     ),
     "project": _of(
-        "tracelens project --model llama3-70b --cluster dgx-h100 --gpus 64 --global-batch 128 --tp 8",
+        "tracelens project --model llama3-70b --cluster dgx-h100 --gpus 64",
         "tracelens project --model llama3-70b --cluster dgx-h100 --gpus 64 --sweep tp=1,2,4,8 -o table.csv",
         options="model cluster gpus global-batch sequence tp pp ep zero precision recompute output",
     ),
@@ -82,8 +82,8 @@ COMMON = {
         options="model cluster gpus global-batch sequence precision top fix forbid objective output",
     ),
     "serve": _of(
-        "tracelens serve --model llama3.1-70b --cluster dgx-h100 --tp 4 --rate 2",
-        "tracelens serve --model llama3.1-70b --cluster dgx-h100 --tp 4 --sweep rate=1..8 --slo ttft=500ms,tpot=50ms",
+        "tracelens serve --model llama3.1-8b --device h100",
+        "tracelens serve --model llama3.1-70b --cluster dgx-h100 --tp 4 --rate 2 --slo ttft=500ms,tpot=50ms",
         options="model cluster tp rate concurrency input-tokens output-tokens slo engine output",
     ),
     "route": _of(
