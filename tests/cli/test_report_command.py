@@ -89,7 +89,7 @@ def test_a_folder_of_ranks_is_no_trace_also_where_its_comparison_stands_beside_i
     (tmp_path / "job.report").mkdir()
     (tmp_path / "job.report" / "collectives.json").write_text("{}")
     assert report(tmp_path / "job") == 1
-    assert "is a folder, not a trace file: name one, or compare its ranks" in capsys.readouterr().err
+    assert "is a folder, not a trace file: name one in it, or compare its ranks" in capsys.readouterr().err
 
 
 def test_the_same_input_gives_the_same_bytes(small_trace: Path, tmp_path: Path) -> None:
@@ -113,7 +113,7 @@ def test_a_cpu_only_trace_exits_3_and_reports_with_cpu(
     ("content", "sentence"),
     [
         (b"", "is empty"),
-        (b"hello", "is text, but no JSON"),
+        (b"hello", "is text, but not JSON"),
         (b'{"nodes": []}', "traceEvents"),
         (b"PK\x03\x04 zip", "is zip data, but damaged"),
     ],

@@ -140,7 +140,7 @@ def test_one_rank_is_no_merged_file_also_with_a_second_process_that_launches_not
     table = read_events([*rank(100, 0, [1, 2]), loader])
     trace = tracelens.Trace.of(table)
     assert merged_ranks(table, trace.tree) is None
-    with pytest.raises(UsageError, match="one rank, or ranks that cannot be told apart"):
+    with pytest.raises(UsageError, match="one rank, or its ranks cannot be separated"):
         tracelens.report(trace, rank=3)
 
 

@@ -138,7 +138,7 @@ def _routed(args: argparse.Namespace) -> RouteResult:
         raise UsageError("--best-groups needs --groups")
     _refuse(args, config, *((MESH_ONLY, "a mesh") if is_cluster else (_CLUSTER_ONLY, "a cluster")))
     if args.log and is_cluster:
-        raise UsageError("--log is of packets on a mesh, round by round; leave out --cluster and --link-gb-s")
+        raise UsageError("--log records the packets of a mesh; omit --cluster and --link-gb-s")
     result = _on_cluster(args, values, config) if is_cluster else _on_mesh(args, values, config)
     if not args.compare:
         return result

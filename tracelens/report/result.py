@@ -115,7 +115,7 @@ class Report(NamedSheets):
         from tracelens.analysis.tables import Tables
 
         if not isinstance(self.result, Analysis):
-            raise UsageError("only the report of a trace has tables")
+            raise UsageError("report.sql and report.tables need a report that was made from a trace")
         return Tables(self.result)
 
     @property
@@ -143,7 +143,7 @@ class Report(NamedSheets):
         from tracelens.laboratory.report_laws import check_report
 
         if not isinstance(self.result, Analysis):
-            raise UsageError("only the report of a trace can be checked")
+            raise UsageError("report.check needs a report that was made from a trace")
         return check_report(self.result, self.summary, Path(trace))
 
     def verdict(self, **options: Any) -> str:

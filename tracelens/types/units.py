@@ -75,7 +75,7 @@ def duration_s(text: str, *, unit: str | None = None) -> float:
     if value is not None and value >= 0:
         return float(value)
     if _read(text, {"": Fraction(1)}):
-        raise UsageError(f"{text} of what? A duration has its unit: {text}ms, {text}s")
+        raise UsageError(f"a duration needs a unit: write {text}ms or {text}s")
     raise UsageError(f"a duration looks like 500ms, 2.5s or 1h, not {text!r}")
 
 

@@ -63,7 +63,7 @@ def find_traces(given: Iterable[str]) -> list[Path]:
         except (OSError, ValueError) as error:
             raise InputError(f"cannot search for traces at {text!r}: {error}") from error
         if not files:
-            raise InputError(f"no trace found at {text!r} (a name that ends in .json, .json.gz ...)")
+            raise InputError(f"no trace found at {text!r}: a trace's name ends in .json, .json.gz ...")
         found |= dict.fromkeys(sorted(files, key=_natural))
     return list(found)
 
@@ -92,8 +92,8 @@ def number_ranks(summaries: Iterable[tuple[Path, RankSummary]]) -> NumberedRanks
             known.append((0, path, summary))
         else:
             raise InputError(
-                f"the rank of {path.name} is unknown: it has no distributedInfo, and its name has no rank0, rank-0, "
-                "rank[0] or TP-0"
+                f"the rank of {path.name} is unknown: it has no distributedInfo; put its rank into its name, as rank0, "
+                "rank-0, rank[0] or TP-0"
             )
     how = "the traces or their file names"
     if placed:

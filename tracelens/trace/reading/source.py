@@ -69,8 +69,8 @@ class Source(Record, frozen=False, kw_only=True):
             raise InputError(f"there is no file {str(path)!r}{_hint(path)}") from error
         except IsADirectoryError as error:
             raise InputError(
-                f"{str(path)!r} is a folder, not a trace file: name one, "
-                "or compare its ranks by 'tracelens collectives'"
+                f"{str(path)!r} is a folder, not a trace file: name one in it, "
+                "or compare its ranks with 'tracelens collectives FOLDER'"
             ) from error
         with file:
             stream = unpacked(path, file, limit)

@@ -32,7 +32,7 @@ PIECE_BYTES = 512 * 1024
 FIRST_BYTES = 64 * 1024
 _UTF8_MARK = b"\xef\xbb\xbf"
 _BLANK_BYTES = b" \t\r\n\x00"
-_ADVICE = "hand over what torch.profiler's export_chrome_trace wrote"
+_ADVICE = "give a file that torch.profiler's export_chrome_trace wrote"
 
 
 def read_events(
@@ -135,8 +135,8 @@ class EventList:
 
     def _no_json(self, text: bytes) -> str:
         if not text.strip(_BLANK_BYTES):
-            return f"{self._source} holds nothing but white space: record the trace again"
-        what = "is text, but no JSON" if text[:200].isascii() and b"\x00" not in text[:200] else "is no JSON"
+            return f"{self._source} holds only white space: record the trace again"
+        what = "is text, but not JSON" if text[:200].isascii() and b"\x00" not in text[:200] else "is not JSON"
         return f"{self._source} {what}: {_ADVICE}"
 
     def _no_events(self, text: bytes) -> str:
