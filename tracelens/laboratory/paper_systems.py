@@ -274,7 +274,7 @@ def _as_paper(system: System) -> PaperSystem:
     }
     missing = [what for what, figure in figures.items() if not figure]
     if missing or matrix is None or vector is None or hbm is None or topology is None:
-        raise UsageError(f"{device.name}: the paper's rules need {', '.join(missing)}, which is unknown")
+        raise UsageError(f"{device.name}: the paper's rules need its {', '.join(missing)}; use --rules corrected")
     fast, slow = topology.tiers[0], topology.tiers[-1]
     node = topology.ranks_per_node or 1
     return PaperSystem(

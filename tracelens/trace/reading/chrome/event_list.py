@@ -164,11 +164,11 @@ class EventList:
             f"{count:,} {one if count == 1 else many}"
             for count, one, many in (
                 (pieces.damaged_events, "event is damaged and left out", "events are damaged and left out"),
-                (builder.no_events, "element of the list is no event", "elements of the list are no events"),
+                (builder.no_events, "element of the list is not an event", "elements of the list are not events"),
                 (builder.untimed_events, "event has no usable time", "events have no usable time"),
                 (builder.repaired_durations, "impossible duration is now 0", "impossible durations are now 0"),
                 (builder.unmatched_pairs, "begin or end has no counterpart", "begins and ends have no counterpart"),
-                (pieces.repairs, "value was put right", "values were put right"),
+                (pieces.repairs, "value was repaired", "values were repaired"),
             )
             if count
         ]  # fmt: skip
