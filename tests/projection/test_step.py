@@ -214,7 +214,7 @@ def test_a_device_without_a_count_of_units_takes_that_of_the_one_it_is_calibrate
 
 
 def test_a_precision_that_the_device_cannot_multiply_in_has_no_step_time() -> None:
-    with pytest.raises(UsageError, match="a100-sxm-80gb has no matrix rate for fp8"):
+    with pytest.raises(UsageError, match="a100-sxm-80gb has no fp8 rate"):
         step(replace(NODE, precision="fp8"), System.load("dgx-a100"))
 
 

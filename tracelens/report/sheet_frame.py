@@ -86,11 +86,12 @@ def _cell(value: Any, column: TableColumn | None) -> Markup:
         most = pd.get_option("display.max_colwidth") or len(text)
         shown = text if len(text) <= most else f"{text[: most - 1]}…"
         return tag("td", shown, title=None if shown == text else text, style=_LEFT)
-    if pd.isna(value):
+    number: Any = value
+    if number != number:
         return tag("td")
     pattern = GENERAL if column is None else column.number_format
     if pattern == IDENTIFIER:
-        return tag("td", f"{value:.0f}")
+        return tag("td", f"{number:.0f}")
     if column is None or column.is_flag or column.is_text:
-        return tag("td", f"{value:,.6g}" if isinstance(value, float) else f"{value:,}")
-    return tag("td", shown_number(value, len(pattern.partition(".")[2])))
+        return tag("td", f"{number:,.6g}" if isinstance(number, float) else f"{number:,}")
+    return tag("td", shown_number(number, len(pattern.partition(".")[2])))
