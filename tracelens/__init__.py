@@ -1,9 +1,21 @@
-"""How far a PyTorch profiler trace is from the limits of its hardware.
+"""Reads profiler traces: where the time goes, and how far each op is from the limit of the hardware.
 
->>> import tracelens as tl                                                                        # doctest: +SKIP
->>> report = tl.report("trace.json.gz")                                                           # doctest: +SKIP
+    import tracelens as tl; r = tl.report("trace.json.gz")  # start here; then r["ops"], r.show()
 
-The names below are loaded when first used: ``import tracelens`` loads neither NumPy nor pandas.
+look     report, load       the report of a trace; a trace read once, for several reports
+         collectives        the ranks of a job, compared
+         compare            what changed between two traces or reports
+record   profile, handler   record some steps of a PyTorch program as a trace
+predict  estimate           the time of a kernel or a collective on a device
+         project, search    the time of a training step on a cluster; the best splits of a model
+         serve              latency and throughput of an inference server
+         route, layer       the exchange of tokens between experts; one layer by published rules
+extend   traced_as, traced_as_pattern, recorded_as, KernelPattern: a perf model for your op
+         PerfModel, CategoryOf, OpSignature, DType: what a perf model is made of
+         GEMM, GroupedGEMM, SDPA, Conv, EPComm, Elementwise, Normalization, Reduce, Softmax: models
+         finding, Advice, Candidate, sheet, backend: your findings, sheets and estimates
+types    Trace, HardwareSpec, TracelensError, SignatureError
+help(tl.compare) explains one name. Names load when first used: the import loads no NumPy or pandas.
 """
 
 import sys
@@ -100,8 +112,6 @@ _MODULE_OF = {
     "traced_as_pattern": "tracelens.perf_models.base",
 }
 
-__all__ = [*_MODULE_OF, "__version__"]
-
 
 def __getattr__(name: str) -> Any:
     if name == "__version__":
@@ -122,7 +132,7 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    return sorted({*__all__, *(name for name in globals() if name.startswith("__"))})
+    return sorted({*_MODULE_OF, "__version__", "__doc__", "__file__", "__name__", "__path__"})
 
 
 class _ReportRoom(ModuleType):

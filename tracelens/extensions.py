@@ -89,7 +89,9 @@ class Extension(Record, frozen=True, kw_only=True):
             held = vars(source) if isinstance(source, ModuleType) else {}
             if not any(hook in held for hook in _FOREIGN_HOOKS):
                 example = _example("my_lib::gemm")
-                raise UsageError(f"extension {where} marks nothing, so it adds nothing; write for example\n{example}")
+                raise UsageError(
+                    f"extension {where} has no function marked with @traced_as or such; write for example\n{example}"
+                )
             sources = _amd_tracelens().adapted(held, where=where)
             if unused := [hook for hook in _UNUSED_HOOKS if hook in held]:
                 note = f"extension {name}: {', '.join(unused)} not used: here `--backend` says what times an op"
@@ -227,7 +229,7 @@ def _bundled_folder() -> Path:
     for folder in (root / _PACKAGE, root / "extensions"):
         if (folder / "__init__.py").is_file():
             return folder
-    raise UsageError(f"the bundled extensions are not beside {root / 'tracelens'}; reinstall tracelens-perf")
+    raise UsageError(f"the bundled extensions are missing next to {root / 'tracelens'}; reinstall tracelens-perf")
 
 
 @functools.cache
@@ -248,7 +250,7 @@ def _load_bundled(name: str) -> Extension:
 
 def _load_file(path: Path) -> Extension:
     if not path.is_file():
-        raise UsageError(f"no extension file {path}")
+        raise UsageError(f"there is no extension file {path}")
     imports = _amd_tracelens().stand_ins() if _has_foreign_hooks(path) else nullcontext()
     module_name = f"_tracelens_extension_{next(_numbers)}_{path.stem}"
     spec = importlib.util.spec_from_file_location(module_name, path, loader=_FreshSource(module_name, str(path)))
@@ -273,7 +275,7 @@ def _load_installed(name: str) -> Extension | None:
     points = list(entry_points(group=ENTRY_POINT_GROUP, name=name))
     if len({point.value for point in points}) > 1:
         offers = " and ".join(sorted(f"{p.dist.name if p.dist else '?'} ({p.value})" for p in points))
-        raise UsageError(f"extension {name!r} is installed twice: by {offers}")
+        raise UsageError(f"extension {name!r} is installed twice: by {offers}; uninstall one")
     if not points:
         return None
     point = points[0]

@@ -170,7 +170,7 @@ def build_options(options: type[T], given: Mapping[str, Any], base: T | None = N
         return replace(base, **values)
     missing = [name for name, each in named.items() if each.default is MISSING and name not in values]
     if missing:
-        raise UsageError(f"missing: {', '.join(missing)}")
+        raise UsageError(f"give {', '.join(missing)} too")
     return options(**values)
 
 

@@ -53,7 +53,7 @@ class Claim(Record, frozen=True, kw_only=True):
 def mark(kind: str, *keys: str, **options: Any) -> Callable[[T], T]:
     """A decorator that adds ``Mark(kind, keys, options)`` to its object and returns the object unchanged."""
     if not keys or not all(isinstance(key, str) for key in keys):
-        raise UsageError(f"@{kind} needs at least one name, each a text")
+        raise UsageError(f"@{kind} needs at least one name, each a string")
 
     def decorate(target: T) -> T:
         marks = (*marks_of(target), Mark(kind=kind, keys=keys, options=options))

@@ -275,6 +275,6 @@ def test_events_of_an_accelerator_that_is_not_read_are_counted_and_no_wrong_reco
     with pytest.raises(NothingToAnalyzeError) as caught:
         analyze(trace, AnalysisOptions())
     assert str(caught.value) == (
-        "events has 1 CPU ops and 3 events of an accelerator that tracelens does not read (3 mtia_insight), but no CUDA "
-        "or HIP kernels; pass --cpu to `tracelens report` for a CPU-only report."
+        "events has 1 CPU ops but no CUDA or HIP kernels, and tracelens does not read its 3 events of another "
+        "accelerator (3 mtia_insight); pass --cpu to `tracelens report` for a CPU-only report."
     )

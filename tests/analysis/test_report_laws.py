@@ -232,7 +232,7 @@ def test_plain_times_are_exact() -> None:
     assert nanoseconds("3743411252944.511") == 3743411252944511
     assert nanoseconds(0.0005) == 0
     assert nanoseconds(0.0015) == 2
-    with pytest.raises(ValueError, match="is no time"):
+    with pytest.raises(ValueError, match="is not a time"):
         nanoseconds("soon")
 
 

@@ -358,5 +358,5 @@ def test_every_calibration_has_few_constants_and_no_fraction_above_one(name):
 
 
 def test_a_clock_needs_a_known_base():
-    with pytest.raises(UsageError, match="their clock is unknown"):
+    with pytest.raises(UsageError, match="gives no clock for them"):
         replace(HardwareSpec.load("h100"), matrix_cores=None, chip={}).at_clock(1000)

@@ -59,7 +59,7 @@ def test_a_table_keeps_its_rows_and_says_why_some_have_no_time(tmp_path):
     assert out["time_us"].notna().tolist() == [True, False, False, False]
     assert out["reason"].fillna("").tolist() == [
         "",
-        "no estimates for type 'int3'",
+        "there are no estimates for type 'int3'; use for example bf16 or fp8",
         "no device named 'nobody'",
         "row 5, column 'm' must be a whole number from 1 to 1e15, got 0",
     ]
@@ -82,7 +82,7 @@ def test_one_operation_from_python_is_a_mapping() -> None:
 @pytest.mark.parametrize(
     ("what", "table", "said"),
     [
-        (tl.GEMM(m=1, n=1, k=1), "h100", "what to estimate is a word, like 'gemm', not a GEMM"),
+        (tl.GEMM(m=1, n=1, k=1), "h100", "estimate takes a name like 'gemm' first, not a GEMM"),
         ("gemm", [8192, 8192], "a DataFrame, or a mapping of column names to sizes, not a list"),
         ("gemm", {"m": 8192}, "needs the column 'n'"),
     ],

@@ -89,9 +89,9 @@ def test_names_of_a_trace_never_become_code(tmp_path: Path, capsys: pytest.Captu
         (
             "my_lib::oq",
             {"Input Dims": [[2]], "Input type": ["float"]},
-            "no CPU op is called 'my_lib::oq'; near: 'my_lib::op'",
+            "no CPU op named 'my_lib::oq'; did you mean my_lib::op?",
         ),
-        ("my_lib::op", {}, "no shapes of tensors are recorded for 'my_lib::op'; record with record_shapes=True"),
+        ("my_lib::op", {}, "'my_lib::op' has no recorded tensor shapes; record with record_shapes=True"),
     ],
 )
 def test_what_cannot_be_begun_says_why(

@@ -85,7 +85,7 @@ def within(limit_gb: float, folder: Path, *arguments: str) -> subprocess.Complet
     said = done.stderr + done.stdout
     assert done.returncode in (0, 3) or (
         # Reading says how much text it took, the rest only that the limit is reached
-        done.returncode == 1 and re.search(r"GB of --max-memory|, and --max-memory is [\d.]+ GB", said)
+        done.returncode == 1 and re.search(r"GB of --max-memory|, --max-memory is [\d.]+ GB", said)
     ), (
         done.returncode,
         done.stderr,

@@ -113,7 +113,7 @@ def test_a_cpu_only_trace_exits_3_and_reports_with_cpu(
     ("content", "sentence"),
     [
         (b"", "is empty"),
-        (b"hello", "is text, but no JSON"),
+        (b"hello", "is text, but not JSON"),
         (b'{"nodes": []}', "traceEvents"),
         (b"PK\x03\x04 zip", "is zip data, but damaged"),
     ],

@@ -141,7 +141,7 @@ def test_a_cluster_gives_text_workbook_picture_and_json(tmp_path, capsys):
         ({"cluster": "dgx-h1000"}, "did you mean dgx-h100"),
         ({"rules": "original", "layers": 3}, "--rules original does not support --layers"),
         ({"rules": "original", "skew": "uniform"}, "--rules original does not support --skew"),
-        ({"log": "x.txt", "cluster": "dgx-h100"}, "--log is of packets on a mesh"),
+        ({"log": "x.txt", "cluster": "dgx-h100"}, "--log records the packets of a mesh"),
         ({"output": "x.pdf"}, "must end in .json, .xlsx, .svg"),
         ({"link-gb-s": 100}, "--ranks-per-node, --link-gb-s and --inter-gb-s"),
         ({"tokens": 10**13}, "exceed 2,000,000,000 routings; use fewer"),

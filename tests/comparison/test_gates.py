@@ -146,7 +146,7 @@ def test_a_build_from_end_to_end(shared_traces: Path, tmp_path: Path) -> None:
 
 def test_a_workbook_stands_for_the_document_beside_it(tmp_path: Path) -> None:
     (tmp_path / "report.xlsx").write_bytes(b"PK")
-    with pytest.raises(InputError, match=r"without a report\.json beside it"):
+    with pytest.raises(InputError, match=r"without a report\.json in its folder"):
         side_of(tmp_path / "report.xlsx", AnalysisOptions())
     (tmp_path / "report.json").write_text('{"schema": "tracelens.report/0"}')
     with pytest.raises(InputError, match="write the report again"):

@@ -148,13 +148,13 @@ def test_a_broken_file_is_named_with_its_line(tmp_path: Path, text: str, answer:
 
 def test_a_file_that_marks_nothing_is_told_what_to_write(tmp_path: Path):
     answer = refusal(written(tmp_path, "empty.py", "x = 1\n"))
-    assert "marks nothing" in answer
+    assert "has no function marked" in answer
     assert '@traced_as("my_lib::gemm")' in answer
 
 
 def test_what_is_no_extension_at_all_is_refused():
-    assert "int marks nothing" in refusal(3)
-    assert refusal("no_such.py") == "no extension file no_such.py"
+    assert "int has no function marked" in refusal(3)
+    assert refusal("no_such.py") == "there is no extension file no_such.py"
     assert refusal("megatrom") == (
         "no extension named 'megatrom'; did you mean megatron? (or give the path of a .py file)"
     )

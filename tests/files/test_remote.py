@@ -56,8 +56,8 @@ def test_an_address_that_ends_with_a_slash_is_a_folder(store: fsspec.AbstractFil
 @pytest.mark.parametrize(
     ("arguments", "code", "sentence"),
     [
-        (["report", "memory://runs/none.json"], 1, "memory://runs/none.json: there is nothing there"),
-        (["report", "memory://runs/nothing/"], 1, "memory://runs/nothing/: there is nothing there"),
+        (["report", "memory://runs/none.json"], 1, "memory://runs/none.json: nothing was found there"),
+        (["report", "memory://runs/nothing/"], 1, "memory://runs/nothing/: nothing was found there"),
         (["report", str(TRACE), "-o", "s3://bucket/report"], 2, "outputs are written to this machine's files only"),
         (["check", "https://me:secret@127.0.0.1:9/a.json?Signature=secret"], 1, "https://127.0.0.1:9/a.json"),
     ],
@@ -77,7 +77,10 @@ def test_names_that_lead_out_of_their_folder_are_refused(
 ) -> None:
     with monkeypatch.context() as patched:
         patched.setattr(type(store), "find", lambda *_: ["/runs/job/../../evil.json"])
-        with pytest.raises(InputError, match="no name for a file"), fetched(["collectives", "memory://runs/job/"]):
+        with (
+            pytest.raises(InputError, match="not a path inside that folder"),
+            fetched(["collectives", "memory://runs/job/"]),
+        ):
             raise AssertionError("fetched")
 
 

@@ -57,12 +57,12 @@ def test_a_path_as_text_loads_too(tmp_path):
         (
             'peak_tb_s = 1.5\nsource = "acme data sheet"',
             "peak_tb_s = 1.5",
-            "my_chip.toml: hbm.source must say where the figure comes from, it is missing",
+            "my_chip.toml: hbm.source must say where the figure comes from, but is missing",
         ),
         (
             "peak_tb_s = 1.5",
             "peak_tb_s = 1.5\ncapacity_gb = 80",
-            "my_chip.toml: hbm.capacity_source must say where the figure comes from, it is missing",
+            "my_chip.toml: hbm.capacity_source must say where the figure comes from, but is missing",
         ),
         (
             "peak_tflops_s = 100",
@@ -72,17 +72,17 @@ def test_a_path_as_text_loads_too(tmp_path):
         (
             "peak_tflops_s = 100",
             "peak_tflops_s = 100\nachievable_tflops_s = 80",
-            "my_chip.toml: matrix.bf16.achievable_source must say where the figure comes from, it is missing",
+            "my_chip.toml: matrix.bf16.achievable_source must say where the figure comes from, but is missing",
         ),
-        ("peak_tflops_s = 100", "", "my_chip.toml: matrix.bf16.peak_tflops_s must be a number above 0, it is missing"),
+        ("peak_tflops_s = 100", "", "my_chip.toml: matrix.bf16.peak_tflops_s must be a number above 0, but is missing"),
         ("[matrix.bf16]", "[matrix.bf61]", "my_chip.toml: matrix.bf61 is not a key of a device file; did you mean"),
-        ('vendor = "acme"', "", 'my_chip.toml: vendor must name who makes the device, e.g. "amd", it is missing'),
-        ('vendor = "acme"', 'vendor = "acme"\naliases = "x"', 'my_chip.toml: aliases must be a list of texts, got "x"'),
+        ('vendor = "acme"', "", 'my_chip.toml: vendor must name who makes the device, e.g. "amd", but is missing'),
+        ('vendor = "acme"', 'vendor = "acme"\naliases = "x"', 'my_chip.toml: aliases must be a list of strings, got "x"'),
         ('vendor = "acme"', 'vendor = "acme"\nhmb = 1', "my_chip.toml: hmb is not a key of a device file; did you mean hbm?"),
         ('vendor = "acme"', "vendor = acme", "is not a TOML file"),
         ('vendor = "acme"', 'vendor = "acme"\nbased_on = "h10"', "my_chip.toml: based_on must be a name of tracelens devices list, got 'h10'"),
         ("[matrix.bf16]", '[calibrated]\nlike = "h10"\n[matrix.bf16]', "my_chip.toml: calibrated.like must be a name of"),
-        ("[matrix.bf16]", '[calibrated.gemm.bf16]\nkernel = "cublas"\nfitted_on = "x"\n[matrix.bf16]', "my_chip.toml: calibrated.gemm.bf16.matrix_efficiency must be a number above 0, it is missing"),
+        ("[matrix.bf16]", '[calibrated.gemm.bf16]\nkernel = "cublas"\nfitted_on = "x"\n[matrix.bf16]', "my_chip.toml: calibrated.gemm.bf16.matrix_efficiency must be a number above 0, but is missing"),
     ],
 )  # fmt: skip
 def test_a_mistake_is_named_with_file_key_and_value(tmp_path, old, new, message):

@@ -173,10 +173,10 @@ source = "h"
 @pytest.mark.parametrize(
     ("old", "new", "message"),
     [
-        ('device = "h100-sxm"', "", "my_cluster.toml: device must be a text, it is missing"),
+        ('device = "h100-sxm"', "", "my_cluster.toml: device must be a string, but is missing"),
         ("ranks = 8", "ranks = 1", "my_cluster.toml: node.ranks must be a whole number, at least 2, got 1"),
         ('shape = "switch"', 'shape = "torus"', 'my_cluster.toml: node.shape must be "switch" or "mesh", got "torus"'),
-        ("cards = 4", "card = 4", "my_cluster.toml: network.cards must be a whole number, at least 1, it is missing"),
+        ("cards = 4", "card = 4", "my_cluster.toml: network.cards must be a whole number, at least 1, but is missing"),
         ("card_gb_s = 25", 'card_gb_s = "25"', 'my_cluster.toml: network.card_gb_s must be a number above 0, got "25"'),
         ("card_gb_s = 25", "card_gb_s = 25\ncrads = 4", "my_cluster.toml: network.crads is not a key of a cluster file; did you mean network.cards?"),
         ('card_gb_s = 25\nsource = "acme data sheet"', "card_gb_s = 25", "my_cluster.toml: network.source must say where the figure comes from"),

@@ -101,5 +101,5 @@ def test_nothing_to_send_takes_the_initial_delay():
 
 
 def test_what_these_rules_never_used_is_refused():
-    with pytest.raises(UsageError, match="support neither overlap nor"):
+    with pytest.raises(UsageError, match="supports neither overlap nor"):
         simulate_seed(even(10, 2), replace(PRODUCTION, overlap=1.2))

@@ -105,10 +105,10 @@ def test_the_last_rank_may_send_and_nothing_sent_is_nothing_counted():
         (lambda: Copies.from_assignment(np.array([[0]]), np.array([5]), ranks=2), "there are 2 ranks"),
         (
             lambda: Copies.from_assignment(np.array([[0]]), np.array([0]), ranks=6, ranks_per_node=4),
-            "do not fill nodes",
+            "do not fill whole nodes",
         ),
-        (lambda: Exchange.direct(Traffic.even(1, 6), 4), "6 ranks do not fill nodes of 4 ranks"),
-        (lambda: Exchange.direct(Traffic.even(1, 6), 0), "6 ranks do not fill nodes of 0 ranks"),
+        (lambda: Exchange.direct(Traffic.even(1, 6), 4), "6 ranks do not fill whole nodes of 4 ranks"),
+        (lambda: Exchange.direct(Traffic.even(1, 6), 0), "6 ranks do not fill whole nodes of 0 ranks"),
         (lambda: sent_by([2]), "source rank is outside 0 to 1"),
         (lambda: sent_by([-1]), "source rank is outside 0 to 1"),
         (lambda: sent_by([0, 0]), "1 tokens but 2 source ranks"),

@@ -68,7 +68,7 @@ def test_a_layer_is_quantized_routed_multiplied_twice_and_summed_up():
 
 
 def test_a_layer_of_another_number_of_products_stays_whole():
-    with pytest.raises(SignatureError, match="1 expert products"):
+    with pytest.raises(SignatureError, match="1 expert GEMMs"):
         layer_ops((QUANTIZE, UP, FINALIZE), LAYER)
 
 

@@ -64,7 +64,7 @@ def test_a_sweep_is_a_table_and_a_plot(tmp_path: Path, capsys: pytest.CaptureFix
     out = tmp_path / "sweep.csv"
     assert main([*COMMAND, "--sweep", "tp=1,3,8", "--sweep", "tp-overlap=none,all", "-o", str(out)]) == 0
     shown = capsys.readouterr().out
-    assert "tp 3 * pp 1 * cp 1 * dp 5 = 15 ranks, the cluster has 16" in shown
+    assert "tp 3 * pp 1 * cp 1 * dp 5 = 15 ranks, but the cluster has 16" in shown
     table = pd.read_csv(out)
     assert list(zip(table["tp"], table["tp_overlap"], strict=True)) == [
         (1, "none"), (1, "all"), (3, "none"), (3, "all"), (8, "none"), (8, "all"),

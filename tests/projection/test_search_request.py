@@ -157,7 +157,7 @@ def test_energy_is_power_times_time_where_the_power_is_known(small: Answer) -> N
     """1000 W per B200."""
     row = answer(replace(SMALL, objective="energy")).best.iloc[0]
     assert row["j_per_token"] == pytest.approx(1000 * row["n_gpus"] * row["t"] / (128 * 2048))
-    with pytest.raises(UsageError, match="no power figure"):
+    with pytest.raises(UsageError, match="no power of the device"):
         answer(replace(PAPER, objective="energy"))
 
 
@@ -269,5 +269,5 @@ def test_summa_moves_what_the_paper_says_and_divides_all_weights() -> None:
 
 @pytest.mark.parametrize(("gpus", "batch", "said"), [(10**18, 8, "devices"), (8, 10**18, "sequences")])
 def test_counts_that_no_cluster_has_are_refused_at_once(gpus: int, batch: int, said: str) -> None:
-    with pytest.raises(UsageError, match=f"1,000,000,000,000,000,000 {said} are more than a search takes"):
+    with pytest.raises(UsageError, match=f"at most [0-9,]+ {said}, got 1,000,000,000,000,000,000"):
         tl.search("gpt2", "dgx-h100", gpus, batch)

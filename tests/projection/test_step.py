@@ -214,7 +214,7 @@ def test_a_device_without_a_count_of_units_takes_that_of_the_one_it_is_calibrate
 
 
 def test_a_precision_that_the_device_cannot_multiply_in_has_no_step_time() -> None:
-    with pytest.raises(UsageError, match="a100-sxm-80gb has no matrix rate for fp8"):
+    with pytest.raises(UsageError, match="a100-sxm-80gb has no fp8 rate"):
         step(replace(NODE, precision="fp8"), System.load("dgx-a100"))
 
 
@@ -283,7 +283,7 @@ ROW = {
         ({"n_gpus": "", "dp": ""}, "n_gpus is not stated"),
         ({"schedule": "looped-bfs"}, "schedule 'looped-bfs' is not modeled"),
         ({"precision": "int4"}, "precision 'int4' is not modeled"),
-        ({"dp": "4.0"}, "tp 1 * pp 1 * cp 1 * dp 4 = 4 ranks, the cluster has 8"),
+        ({"dp": "4.0"}, "tp 1 * pp 1 * cp 1 * dp 4 = 4 ranks, but the cluster has 8"),
         ({"mbs": "1.5"}, "mbs must be a whole number from 1 to 1e09, got '1.5'"),
         ({"model": "llama3.1-8"}, "no model named 'llama3.1-8'; did you mean"),
     ],
@@ -352,7 +352,7 @@ def test_the_command_prints_the_step_and_says_when_it_does_not_fit(capsys: pytes
         ),
         (
             ["--model", "llama3.1-8b", "--cluster", "dgx-h100", "--nodes", "1", "--tp", "3"],
-            "tp 3 * pp 1 * cp 1 * dp 2 = 6 ranks, the cluster has 8",
+            "tp 3 * pp 1 * cp 1 * dp 2 = 6 ranks, but the cluster has 8",
         ),
     ],
 )
@@ -390,5 +390,5 @@ def test_a_hop_is_the_mean_over_those_inside_and_between_nodes(hopper: System) -
 
 
 def test_a_placement_that_does_not_fit_a_node_shows_the_product() -> None:
-    with pytest.raises(UsageError, match=r"tp 4 \* cp 1 \* dp 4 \* pp 1 = 16 ranks of a node, it has 8"):
+    with pytest.raises(UsageError, match=r"tp 4 \* cp 1 \* dp 4 \* pp 1 = 16 ranks of a node, but it has 8"):
         GroupPlacement(node=8, tp=4, dp=4)

@@ -7,6 +7,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 import tracelens as tl
@@ -35,7 +36,36 @@ def test_the_roofline_has_a_mark_for_every_op_of_known_work(report: Report) -> N
     ops = report.result.frames["unified_perf_summary"]
     known = ops[(ops["flops_per_byte"] > 0) & (ops["tflops_s_mean"] > 0)]
     assert sum(len(each.get_offsets()) for each in axes.collections) == len(known) > 10
-    assert {line.get_label() for line in axes.lines} >= {"matrix_bf16 peak"}
+    roofs = [line for line in axes.lines if len(np.asarray(line.get_xdata())) > 1]
+    assert "matrix bf16 peak, 1,307 TFLOPS/s" in [roof.get_label() for roof in roofs]
+    assert len({(roof.get_color(), roof.get_linestyle()) for roof in roofs}) == len(roofs) > 2
+
+
+def test_no_two_categories_of_the_roofline_share_a_color(report: Report) -> None:
+    axes = report.plot.roofline()
+    legends = axes.findobj(match=lambda artist: type(artist).__name__ == "Legend")
+    entries = {
+        title.get_text(): line.get_color()
+        for legend in legends
+        for title, line in zip(legend.get_texts(), legend.legend_handles, strict=True)
+        if line.get_marker() == "o"
+    }
+    assert len(report.result.frames["unified_perf_summary"]["category"].unique()) > len(entries) == 10
+    assert len(set(entries.values())) == 10
+    assert "others" in entries
+
+
+@pytest.mark.parametrize("name", ["roofline", "headroom", "timeline", "heatmap"])
+def test_every_axis_of_numbers_names_its_unit(report: Report, name: str) -> None:
+    axes = getattr(report.plot, name)()
+    said = {
+        "roofline": (axes.get_xlabel() + axes.get_ylabel(), ("FLOPs per byte", "TFLOPS/s")),
+        "headroom": (axes.get_xlabel(), ("(ms)",)),
+        "timeline": (axes.get_xlabel(), ("(ms)",)),
+        "heatmap": (axes.get_title(), ("(ms)",)),
+    }
+    text, units = said[name]
+    assert all(unit in text for unit in units)
 
 
 def test_the_bars_of_the_headroom_lead_from_the_measured_to_the_achievable(report: Report) -> None:

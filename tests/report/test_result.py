@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pydoc
+import re
 from dataclasses import replace
 
 import jsonschema
@@ -36,10 +38,62 @@ def test_an_unknown_sheet_is_answered_with_the_names_there_are(report):
         report["attention"]
 
 
-def test_the_three_tables_of_the_notebook(report):
-    assert len(report.ops) == 3
-    assert len(report.kernels) == 1
-    assert len(report.collectives) == 0
+def test_ops_is_the_sheet_of_that_name(moe_report):
+    assert moe_report.ops is moe_report["ops"]
+    assert set(moe_report.ops["name"]) == set(moe_report.tables["ops"]["name"])
+    said = moe_report.sql("select sum(kernel_us_sum) as us, sum(operation_count) as calls from ops").iloc[0]
+    assert said["us"] == pytest.approx(moe_report.ops["kernel_us_sum"].sum())
+    assert said["calls"] == moe_report.ops["operation_count"].sum()
+
+
+def test_a_column_has_one_name_in_sheets_and_in_sql(moe_report):
+    of_sql = {name for table in moe_report.tables.values() for name in table.columns}
+    own = {"shapes", "above_roofline_us", "module", "line"}
+    assert set(moe_report["ops"].columns) - own <= of_sql
+    assert set(moe_report["unified_perf_summary"].columns) <= of_sql
+    assert {
+        column.key for sheet in moe_report.sheets for column in sheet.columns if column.title == column.key
+    } == set()
+
+
+def test_a_notebook_shows_a_sheet_with_titles_units_and_formats(moe_report):
+    ops = moe_report["ops"]
+    shown = ops._repr_html_()
+    assert ">Kernel time, sum (µs)</th>" in shown
+    assert f"<td>{ops['kernel_us_sum'].iloc[0]:,.2f}</td>" in shown
+    assert "173 rows × 14 columns" in shown
+    assert "kernel_us_sum" in repr(ops[["kernel_us_sum"]])
+    assert type(ops["name"]) is pd.Series
+    part = ops.sort_values("operation_count")[["operation_count", "name"]].head(2)
+    assert part._repr_html_().count("<tr>") == 3
+    assert ">Calls</th>" in part._repr_html_()
+    with pd.option_context("display.max_columns", 3):
+        assert "not shown: operation_count, kernel_us_sum" in ops._repr_html_()
+    with pd.option_context("display.notebook_repr_html", False):
+        assert ops._repr_html_() is None
+
+
+def test_text_of_a_trace_is_no_markup_in_a_table(report):
+    frame = report["unified_perf_summary"].head(1)
+    frame.loc[frame.index[0], "name"] = "<script>alert(1)</script>"
+    assert "<script>" not in frame._repr_html_()
+    assert "&lt;script&gt;" in frame._repr_html_()
+
+
+@pytest.mark.parametrize("made", [lambda f: f.merge(f[["name"]]), lambda f: pd.concat([f, f], axis=1), lambda f: f.T,
+                                  lambda f: f.set_index(["name", "category"]), lambda f: f.head(0),
+                                  lambda f: f.groupby("category").agg({"kernel_us_sum": ["sum", "mean"]})])  # fmt: skip
+def test_whatever_pandas_makes_of_a_table_can_be_shown(moe_report, made):
+    assert made(moe_report["ops"].head(4))._repr_html_().startswith("<div")
+
+
+def test_help_fits_on_one_screen_and_names_what_there_is():
+    text = pydoc.plain(pydoc.render_doc(tracelens))
+    assert len(text.splitlines()) <= 50
+    assert "tl.report(" in text
+    for name in dir(tracelens):
+        assert name.startswith("__") or re.search(rf"\b{name}\b", text), name
+        assert name == "__version__" or getattr(tracelens, name) is not None
 
 
 def test_an_unknown_sheet_names_the_near_ones_whatever_their_case(report):
@@ -48,7 +102,7 @@ def test_an_unknown_sheet_names_the_near_ones_whatever_their_case(report):
 
 
 def test_explain_names_the_formula_the_device_figure_and_its_source(report):
-    text = str(report.explain(report.ops.iloc[0]))
+    text = str(report.explain(report["unified_perf_summary"].iloc[0]))
     assert "2*b*m*n*k" in text
     assert "bf16 matrix peak: 1,307 TFLOPS/s (AMD data sheet, dense)" in text
     assert "measured: 10 µs of kernels per call, 4 calls" in text
@@ -59,15 +113,16 @@ def test_explain_names_the_formula_the_device_figure_and_its_source(report):
 
 def test_explain_takes_an_op_as_users_have_it(report):
     """Its name, its row in the full table or in the sheet that notebooks show; and refuses what is none in words."""
-    text, name = str(report.explain(0)), report.ops["name"].iloc[0]
-    of_sheet = pd.Series({"name": name, "operation_count": 4}, name=report.ops.index[0])
+    ops = report["unified_perf_summary"]
+    text, name = str(report.explain(0)), ops["name"].iloc[0]
+    of_sheet = pd.Series({"name": name, "operation_count": 4}, name=ops.index[0])
     assert str(report.explain(name)) == str(report.explain(of_sheet)) == text
     with pytest.raises(UsageError, match="no op named 'aten::nothing'"):
         report.explain("aten::nothing")
     with pytest.raises(UsageError, match=r"there is no row 99"):
         report.explain(99)
     with pytest.raises(UsageError, match="this row is not one of them"):
-        report.explain(report.kernels.iloc[0])
+        report.explain(report["kernel_summary"].iloc[0])
 
 
 @pytest.mark.parametrize(

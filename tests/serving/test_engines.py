@@ -202,8 +202,8 @@ def test_a_few_tokens_on_a_latent_cache_read_it_together() -> None:
 @pytest.mark.parametrize(
     ("text", "sentence"),
     [
-        ("[residuals]\nhalf = 1.5", "e.toml: residuals.most must be a number above 0, it is missing"),
-        ("layer_gain_per_year = 2", "e.toml: oldest must be a date such as 2026-01-31, it is missing"),
+        ("[residuals]\nhalf = 1.5", "e.toml: residuals.most must be a number above 0, but is missing"),
+        ("layer_gain_per_year = 2", "e.toml: oldest must be a date such as 2026-01-31, but is missing"),
         ('oldest = "soon"', 'e.toml: oldest must be a date such as 2026-01-31, got "soon"'),
         (
             'layer_gain_per_year = 1e9\noldest = "2025-01-01"\nnewest = "2026-01-01"',

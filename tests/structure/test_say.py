@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import ast
+import re
+from collections.abc import Iterator
 from pathlib import Path
 
 PACKAGE = Path(__file__).resolve().parents[2] / "tracelens"
@@ -38,3 +40,33 @@ def test_a_bare_print_is_found() -> None:
         2,
         5,
     ]
+
+
+#: Words that docs/style.md takes out of sentences, as far as a program can tell: "is no file", "products" of GEMMs ...
+UNWANTED = re.compile(
+    r"\b(?:(?<!there )(?:is|are) no|told|beside|hand over|handed over|a text|texts|matrix products?|device figures?|"
+    r"simply|please)\b"
+)
+
+
+def errors_said(source: str) -> Iterator[tuple[int, str]]:
+    """Line and text, without what is put into it, of every error that is raised or made for raising."""
+    for node in ast.walk(ast.parse(source)):
+        is_error = isinstance(node, ast.Call) and ast.unparse(node.func).rpartition(".")[2].lower().endswith("error")
+        for text in (each for each in ast.walk(node) if is_error and isinstance(each, ast.Constant)):
+            if isinstance(text.value, str):
+                yield text.lineno, text.value
+
+
+def test_errors_hold_to_the_style_of_the_docs() -> None:
+    assert not [
+        f"{path.relative_to(PACKAGE)}:{line}: {text}"
+        for path in sorted(PACKAGE.rglob("*.py"))
+        for line, text in errors_said(path.read_text("utf-8"))
+        if UNWANTED.search(text)
+    ]
+
+
+def test_an_error_in_other_words_is_found() -> None:
+    source = "raise UsageError(f'{a} is no file')\nraise root.error('x', 'must be a text')\nraise E('there is no file')"
+    assert [line for line, text in errors_said(source) if UNWANTED.search(text)] == [1, 2]

@@ -76,7 +76,7 @@ def test_an_array_without_a_copy_is_the_kept_one_or_refused():
     kept = column.__array__(np.int8, copy=False)
     assert kept is column.__array__(np.int8, copy=False)
     assert column.__array__(np.int8) is not kept
-    with pytest.raises(ValueError, match="kept as int8 is no array of int64 without a copy"):
+    with pytest.raises(ValueError, match="kept as int8 cannot be an array of int64 without a copy"):
         column.__array__(copy=False)
 
 

@@ -34,8 +34,8 @@ def test_the_message_has_the_figures(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(InputError) as caught:
         limit.check("t.json.gz", text_bytes=1_500_000_000, file_bytes=3_000_000)
     assert str(caught.value) == (
-        "t.json.gz does not fit: 2.1 GB of memory are in use after 1.5 GB of text from 3.0 MB of file, "
-        "and --max-memory is 2 GB"
+        "t.json.gz does not fit: 2.1 GB of memory are in use after 1.5 GB of text (3.0 MB of the file), "
+        "--max-memory is 2 GB; raise it, or record fewer steps"
     )
     monkeypatch.setattr(memory_limit, "resident_bytes", lambda: None)
     limit.check("t.json.gz", text_bytes=1, file_bytes=1)

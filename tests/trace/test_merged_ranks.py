@@ -82,7 +82,7 @@ def kernel_names(events: list[dict[str, Any]], **options: Any) -> tuple[list[str
     table = read_events(events)
     report = tracelens.report(tracelens.Trace.of(table), **options)
     (notice,) = [n.text for n in report.summary.notices if n.id == "several_processes"]
-    return sorted(report.kernels["kernel_name"]), notice
+    return sorted(report["kernel_summary"]["kernel_name"]), notice
 
 
 def test_the_first_rank_is_reported_and_the_others_are_named() -> None:
@@ -140,7 +140,7 @@ def test_one_rank_is_no_merged_file_also_with_a_second_process_that_launches_not
     table = read_events([*rank(100, 0, [1, 2]), loader])
     trace = tracelens.Trace.of(table)
     assert merged_ranks(table, trace.tree) is None
-    with pytest.raises(UsageError, match="one rank, or ranks that cannot be told apart"):
+    with pytest.raises(UsageError, match="one rank, or its ranks cannot be separated"):
         tracelens.report(trace, rank=3)
 
 
@@ -162,7 +162,7 @@ def test_the_ranks_of_a_fused_file_report_as_their_own_files_do(repository: Any,
     fused = tracelens.load(tmp_path / "fused.json.gz")
     alone, fused_rank = tracelens.report(files[number == 5]), tracelens.report(fused, rank=number)
     assert fused_rank.summary.input.ranks == (number,)
-    columns = list(alone.kernels.columns[:5])
-    assert fused_rank.kernels[columns].equals(alone.kernels[columns])
+    columns = list(alone["kernel_summary"].columns[:5])
+    assert fused_rank["kernel_summary"][columns].equals(alone["kernel_summary"][columns])
     timelines = [report["gpu_timeline"].round(6).to_dict("list") for report in (fused_rank, alone)]
     assert timelines[0] == timelines[1]

@@ -112,7 +112,7 @@ def test_repairs_are_counted_and_said(tmp_path: Path) -> None:
     table = read(tmp_path, text_of(with_line(20, LINES[20].replace("0.5", "NaN"))))
     assert table.duration_ns[20] == 0
     assert table.losses.repaired == 1
-    assert table.losses.notes == ("1 value was put right",)
+    assert table.losses.notes == ("1 value was repaired",)
 
 
 def test_invalid_utf8_becomes_readable(tmp_path: Path) -> None:
@@ -133,7 +133,7 @@ def test_elements_that_are_no_events_are_counted_and_the_others_kept(tmp_path: P
     assert names(table) == ["op0", "op1"]
     assert table.events_total == 7
     assert table.losses.damaged_events == 5
-    assert table.losses.notes == ("5 elements of the list are no events",)
+    assert table.losses.notes == ("5 elements of the list are not events",)
 
 
 def test_an_event_without_a_usable_time_is_no_row(tmp_path: Path) -> None:

@@ -112,13 +112,16 @@ def test_an_unknown_type_is_read_by_its_structure_and_says_what_it_assumes(tmp_p
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"model_type": "odd", "ssm_cfg": {"layer": "Mamba1"}}, "ssm_cfg tells of blocks that have no model here"),
-        ({"model_type": "odd", "cross_attention_layers": [3]}, "cross_attention_layers tells of blocks"),
+        (
+            {"model_type": "odd", "ssm_cfg": {"layer": "Mamba1"}},
+            "ssm_cfg stands for blocks that tracelens does not model",
+        ),
+        ({"model_type": "odd", "cross_attention_layers": [3]}, "cross_attention_layers stands for blocks"),
         ({"layer_types": ["conv"] * 4}, "layer_types has conv, which is not supported"),
-        ({"index_topk": 64}, "index_topk is set without kv_lora_rank"),
+        ({"index_topk": 64}, "index_topk without kv_lora_rank"),
         ({"compress_ratios": [4, 4]}, "compress_ratios has 2 entries for 4 layers"),
         ({"attn_type_list": [0, 1, 1, 1]}, "attn_type_list has a kind of attention that is not known"),
-        ({"attention_chunk_size": 64}, "which layers have chunks is not"),
+        ({"attention_chunk_size": 64}, "no key says which layers use it"),
         ({"block_configs": [{}]}, "block_configs has 1 entries for 4 layers"),
         ({"block_configs": [{"ffn": {}}] * 4}, "a feed-forward without a width"),
         ({"quantization_config": {"quant_method": "secret"}}, "quant_method 'secret' is not known"),

@@ -70,7 +70,7 @@ def test_two_experts_on_one_rank_are_one_copy():
     [
         ({"ranks": 7}, "64 experts do not divide over 7 ranks"),
         ({"topk": 65}, "top-k 65 needs at least as many experts, there are 64"),
-        ({"ranks_per_node": 3}, "8 ranks do not fill nodes of 3 ranks"),
+        ({"ranks_per_node": 3}, "8 ranks do not fill whole nodes of 3 ranks"),
     ],
 )
 def test_what_does_not_fit_is_one_sentence(sizes, message):

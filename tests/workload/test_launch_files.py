@@ -203,10 +203,10 @@ def test_base_files_count_below_the_file_that_extends_them(written, tmp_path: Pa
     written("bases/second.yaml", "extends: first.yaml\nmicro_batch_size: 2\n")
     found = read_launch(written("own.yaml", "extends:\n  - bases/second.yaml\nmodel: llama3.1-8b\nseq_length: 8192\n"))
     assert (found.options["sequence"], found.options["micro_batch"]) == (8192, 2)
-    with pytest.raises(InputError, match=r"extends gone\.yaml: there is no such file beside it"):
+    with pytest.raises(InputError, match=r"extends gone\.yaml: there is no such file in its folder"):
         read_launch(written("own.yaml", "extends: gone.yaml\n"))
     written("one.yaml", "extends: other.yaml\n")
-    with pytest.raises(InputError, match="does not extend it"):
+    with pytest.raises(InputError, match="extends nothing itself"):
         read_launch(written("other.yaml", "extends: one.yaml\n"))
 
 
@@ -256,7 +256,7 @@ def test_what_changes_a_named_model_is_applied(written) -> None:
     "line", ["num_experts: 8", "multi_latent_attention: true", "swiglu: false", "kv_lora_rank: 512"]
 )
 def test_what_makes_another_model_of_the_named_one_is_refused(written, line: str) -> None:
-    with pytest.raises(InputError, match="give its whole shape"):
+    with pytest.raises(InputError, match="give the whole shape"):
         read_launch(written("other.yaml", f"model: llama3.1-8b\n{line}\n"))
 
 

@@ -204,13 +204,13 @@ GOOD = 'source = "x"\nblocks = "2(*-)"\nhidden = 8\nvocab = 16\nq_heads = 2\nkv_
 @pytest.mark.parametrize(
     ("old", "new", "message"),
     [
-        ('source = "x"\n', "", "m.toml: source must say where the figure comes from, it is missing"),
+        ('source = "x"\n', "", "m.toml: source must say where the figure comes from, but is missing"),
         ("hidden = 8", "hidden = 0", "m.toml: hidden must be a whole number, at least 1, got 0"),
-        ("hidden = 8\n", "", "m.toml: hidden must be a whole number, at least 1, it is missing"),
+        ("hidden = 8\n", "", "m.toml: hidden must be a whole number, at least 1, but is missing"),
         ("2(*-)", "2(*Q)", "m.toml: blocks must be runs of the letters"),
         ("ffn = 32\n", "", "model m: blocks have '-', but ffn is missing"),
         ("head_dim = 4\n", "", "model m: blocks have '*', but head_dim is missing"),
-        ("q_heads = 2\nkv_heads = 1", "q_heads = 3\nkv_heads = 2", "3 query heads do not share 2 key and value heads"),
+        ("q_heads = 2\nkv_heads = 1", "q_heads = 3\nkv_heads = 2", "3 query heads are not a multiple of 2 key heads"),
         ("ffn = 32", "ffn = 32\nfnn = 3", "m.toml: fnn is not a key of a model file; did you mean ffn?"),
         ("ffn = 32", 'ffn = 32\ndtype = "bf61"', "m.toml: dtype must be an element type"),
     ],

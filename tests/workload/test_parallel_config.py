@@ -14,7 +14,7 @@ from tracelens.predict.workload.parallel_config import ParallelConfig
 
 
 def test_a_product_that_is_not_the_cluster_is_shown() -> None:
-    with pytest.raises(UsageError, match=r"^tp 8 \* pp 4 \* cp 1 \* dp 3 = 96 ranks, the cluster has 64$"):
+    with pytest.raises(UsageError, match=r"^tp 8 \* pp 4 \* cp 1 \* dp 3 = 96 ranks, but the cluster has 64$"):
         ParallelConfig.of(ranks=64, global_batch=3, tp=8, pp=4, dp=3)
 
 

@@ -25,8 +25,8 @@ def extension_stub(trace: Trace, op: str) -> str:
     calls = Counter(_signatures(trace, op))
     if not any(_has_tensors(call) for call in calls):
         has_lists = any(call.has(i) for call in calls for i in range(len(call.shapes or ())))
-        hint = "only lists, of no known type" if has_lists else "record with record_shapes=True"
-        raise InputError(f"{trace.table.source}: no shapes of tensors are recorded for {op!r}; {hint}")
+        hint = "it takes only lists of unknown type" if has_lists else "record with record_shapes=True"
+        raise InputError(f"{trace.table.source}: {op!r} has no recorded tensor shapes; {hint}")
     listed = "\n".join(
         f"#   {count} x {call.shapes!a} {call.dtypes!a} {call.scalars!a}"
         for call, count in calls.most_common(MOST_LISTED)
@@ -42,7 +42,7 @@ def _signatures(trace: Trace, op: str) -> list[OpSignature]:
     if not found:
         near = get_close_matches(op, sorted(names), n=3)
         raise InputError(
-            f"{table.source}: no CPU op is called {op!r}" + (f"; near: {', '.join(map(repr, near))}" if near else "")
+            f"{table.source}: no CPU op named {op!r}" + (f"; did you mean {' or '.join(near)}?" if near else "")
         )
     return found
 

@@ -35,5 +35,5 @@ def load(name: str) -> Backend:
         raise UsageError.unknown("backend", name, known)
     made = known[name].target()
     if not isinstance(made, Backend):
-        raise UsageError(f"backend {name!r} ({known[name].origin}) has no name, estimate_many and estimate")
+        raise UsageError(f"backend {name!r} ({known[name].origin}) must have name, estimate_many and estimate")
     return made

@@ -72,7 +72,9 @@ class System(Record, frozen=True, kw_only=True):
         device = device or HardwareSpec.load(cluster.device)
         rates = link_rates(device, adds_in_switch=cluster.adds_in_switch)
         if rates is None:
-            raise UsageError(f"cluster {cluster.name!r}: the file of {device.name} has no link rate")
+            raise UsageError(
+                f"cluster {cluster.name!r}: the device file of {device.name} gives no link rate; add one to it"
+            )
         return cls(device=device, topology=cluster.topology(rates), cluster=cluster)
 
     @classmethod

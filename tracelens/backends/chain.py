@@ -95,7 +95,7 @@ def chain(spec: str) -> Chain:
         else:
             general.append(made)
     if not general and not own:
-        raise UsageError(f"no backend in {spec!r}")
+        raise UsageError(f"{spec!r} names no backend; give for example tile, or gemm=origami,sdpa=tile")
     if all(backend.name != LAST for backend in general):
         if all(backend.name != Collectives.name for backend in general):
             own = {name: (load(Collectives.name),) for name in COMMUNICATION} | own

@@ -136,7 +136,7 @@ def exchange_links(system: System, ranks: float) -> Fabric:
     if ranks < links.ranks_per_node:
         return replace(links, ranks_per_node=int(ranks))
     if ranks % links.ranks_per_node:
-        raise UsageError(f"{ranks:g} ranks do not fill nodes of {links.ranks_per_node}")
+        raise UsageError(f"{ranks:g} ranks do not fill whole nodes of {links.ranks_per_node}")
     return links
 
 

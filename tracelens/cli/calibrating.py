@@ -96,7 +96,9 @@ def _device(args: argparse.Namespace) -> int:
     _print(outcomes)
     found = [outcome.calibration for outcome in outcomes if outcome.calibration is not None]
     if not found and not fitted:
-        raise NothingToAnalyzeError("these files do not determine any constant; no device file was written")
+        raise NothingToAnalyzeError(
+            "these files determine no constant, so no device file was written; measure more sizes"
+        )
     based_on = device.based_on or (device.name if device.name in HardwareSpec.names() else None)
     text = device_file(HardwareSpec.file_text(args.device), found, based_on=based_on)
     named = ", ".join(path.name for path in kernels)

@@ -285,7 +285,7 @@ def _batch(args: argparse.Namespace) -> int:
 
     if args.backward:
         raise UsageError(
-            "--batch takes no --backward: tables of sdpa have a column 'pass'; a GEMM's gradients are GEMMs"
+            "--batch takes no --backward: give sdpa a column 'pass', and a GEMM's gradients rows of their own"
         )
     if args.device and "," in args.device:
         raise UsageError("--batch takes one --device; for several, add a column 'device' to the table")

@@ -156,6 +156,6 @@ def run_record(args: argparse.Namespace) -> int:
         return 0
     found = question_of(args.question)
     if found is None:
-        raise UsageError(f"no question about {args.question!r} is known: tracelens record --list shows those that are")
+        raise UsageError(f"no question about {args.question!r}: tracelens record --list shows all questions")
     say(f"# {found.text}: {found.why}\n{snippet(found)}\n# afterwards: {found.then}")
     return 0

@@ -182,7 +182,7 @@ def run_replay(args: argparse.Namespace) -> int:
 
     asked = options_of(ReplayCommand, args)
     if asked.op is not None and asked.top is not None:
-        raise UsageError("--op and --top mean different ops; give only one")
+        raise UsageError("give only one of --op and --top")
     folder = asked.output or folder_beside(asked.trace) / f"{trace_name(asked.trace.name)}.ops"
     if folder.exists() and not folder.is_dir():
         raise UsageError(f"{folder} is a file: -o must be a folder")

@@ -110,7 +110,7 @@ def _write(found: Answer, args: argparse.Namespace) -> None:
         write_whole(args.output, search_page(found))
     elif args.output.suffix == ".npy":
         if request.rules == "corrected" or not len(fitting):
-            raise UsageError("a .npy file of the published code has results of --rules paper or repaired that fit")
+            raise UsageError("-o FILE.npy takes fitting results of --rules paper or repaired; for others give FILE.csv")
         write_whole(args.output, results_npy(fitting))
     else:
         about = {"schema": SCHEMA, "model": request.model, "cluster": request.cluster, "rules": request.rules}

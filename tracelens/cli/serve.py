@@ -104,7 +104,9 @@ def run(args: argparse.Namespace) -> int:
     if len(every) == 1:
         return _one(_with_config(args, args.config, every[0][1]), args)
     if args.trace is not None:
-        raise UsageError(f"{args.config}: --trace is of one run, and there are {len(every)} frameworks")
+        raise UsageError(
+            f"{args.config}: --trace records one run, but this file has {len(every)} frameworks; omit --trace"
+        )
     code = 0
     args.documents = []
     for (name, settings), folder in zip(every, _folders([name for name, _ in every]), strict=True):
@@ -115,7 +117,7 @@ def run(args: argparse.Namespace) -> int:
             engine = settings.get("engine", "no fitted engine")
             say(f"framework {name}: {engine}" if engine != name else f"framework {name}")
         elif any(getattr(one, mode) for mode in READ):
-            raise UsageError(f"{args.config}: --format json of several frameworks is for plain runs")
+            raise UsageError(f"{args.config}: --format json takes several frameworks only for single runs; omit it")
         code = max(code, _one(one, args))
     if args.format == "json":
         named = [

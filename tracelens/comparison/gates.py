@@ -45,7 +45,7 @@ class Gate(Record, frozen=True, kw_only=True):
         limit = None if found is None else _LIMIT.fullmatch(found["limit"].strip())
         if found is None or limit is None or not found["subject"].strip():
             raise UsageError(
-                f"{text!r} is no gate: write SUBJECT<+LIMIT or SUBJECT>-LIMIT, as in 'step<+3%', 'idle<+0.5ms', "
+                f"{text!r} is not a gate: write SUBJECT<+LIMIT or SUBJECT>-LIMIT, as in 'step<+3%', 'idle<+0.5ms', "
                 "'GEMM.percent_of_roofline>-2' or 'coverage>-1'"
             )
         subject, _, figure = found["subject"].strip().rpartition(".")
@@ -67,7 +67,7 @@ class Gate(Record, frozen=True, kw_only=True):
             what = "calls" if self.figure == "calls" else "percentage points"
             raise UsageError(f"gate {self.text!r}: its limit is in {what}, write it without {self.unit!r}")
         if not counted and not self.unit:
-            raise UsageError(f"gate {self.text!r}: its limit is a time, write % (of A), ms or us behind it")
+            raise UsageError(f"gate {self.text!r}: its limit needs a unit: % (of A), ms or us")
 
 
 def check(gate: Gate, found: Comparison, rows: Sequence[ComparedRow], bounds: Bounds) -> GateResult:
@@ -155,7 +155,7 @@ def _share(gate: Gate, found: Comparison) -> float:
     if gate.subject == MATCHED:
         return 100 * (min(found.matched_share) - 1)
     if found.a.coverage is None or found.b.coverage is None:
-        raise NothingToAnalyzeError(f"gate {gate.text!r}: a side does not say what its perf models cover")
+        raise NothingToAnalyzeError(f"gate {gate.text!r}: a side has no figure for coverage; compare its trace instead")
     return 100 * (found.b.coverage - found.a.coverage)
 
 
@@ -178,8 +178,8 @@ def _shares(gate: Gate, rows: Sequence[ComparedRow]) -> tuple[float, float]:
         total = sum(one.kernel_ms for one in known)
         if not total:
             raise NothingToAnalyzeError(
-                f"gate {gate.text!r}: no roofline of {gate.subject!r} is known: that takes shapes and a device "
-                "of known figures"
+                f"gate {gate.text!r}: the roofline of {gate.subject!r} is unknown: it needs recorded shapes and a "
+                "device of known figures"
             )
         found.append(100 * sum((one.of_roofline or 0.0) * one.kernel_ms for one in known) / total)
     return found[0], found[1]

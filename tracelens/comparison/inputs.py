@@ -44,7 +44,7 @@ def read_report(path: Path, name: str) -> Side:
             raise InputError(f"{path} has no device work: there is nothing to compare")
         one = _recorded_of_report(document)
     except (OSError, LookupError, TypeError, ValueError, AttributeError, ArithmeticError) as error:
-        raise InputError(f"{path} is no complete report ({error}): write it again") from error
+        raise InputError(f"{path} is not a complete report ({error}): run 'tracelens report' again") from error
     steps = document["step"]["count"] if document["step"] else 1
     mean = f"the mean of {steps} steps as one, " if steps > 1 else ""
     note = f"{name} is a report: {mean}ops by their kernel time, without order; what runs at once is a row of its own"
@@ -181,7 +181,7 @@ _NAME = re.compile(r"\w[\w.-]{0,99}", re.ASCII)
 def baseline_path(name: str, folder: Path) -> Path:
     """UsageError for a name that is no plain file name."""
     if _NAME.fullmatch(name) is None:
-        raise UsageError(f"{name!r} is no name for a baseline: letters, digits, '.', '_' and '-', at most 100")
+        raise UsageError(f"{name!r} cannot name a baseline: use letters, digits, '.', '_' and '-', at most 100")
     return folder / f"{name}{_ENDING}"
 
 
@@ -247,7 +247,7 @@ def read_side(path: Path) -> Side:
         AttributeError,
         zlib.error,
     ) as error:
-        raise InputError(f"{path} is no baseline, or it is damaged ({error}): save it again") from error
+        raise InputError(f"{path} is not a baseline, or it is damaged ({error}): save it again") from error
 
 
 def _recorded_of_baseline(found: dict[str, Any]) -> Recorded:
@@ -316,7 +316,7 @@ def _document_beside(workbook: Path) -> Path:
         if is_report(document):
             return document
     raise InputError(
-        f"{workbook} is a workbook without a report.json beside it: give the report's folder, or its trace"
+        f"{workbook} is a workbook without a report.json in its folder: give the report's folder, or its trace"
     )
 
 

@@ -103,7 +103,7 @@ class Call(Record, frozen=True, kw_only=True):
         if not all(isinstance(text, str) for text in (self.name, self.category, self.kernel)):
             raise TypeError("a call needs a name and a category")
         if not _are_texts_or_none(self.shapes, self.dtypes, self.module, self.work):
-            raise TypeError(f"shapes, types, modules and work of {self.name[:40]!r} are no texts")
+            raise TypeError(f"shapes, types, modules and work of {self.name[:40]!r} must be strings")
 
     @property
     def is_idle(self) -> bool:
@@ -127,7 +127,7 @@ class CallWork(Record, frozen=True, kw_only=True):
     def __post_init__(self) -> None:
         """TypeError for what a file has in place of a text."""
         if not _are_texts_or_none(self.bound, self.engine):
-            raise TypeError("what bounds a call, and what it computes in, must be texts")
+            raise TypeError("what bounds a call, and what it computes in, must be strings")
 
 
 def _are_texts_or_none(*values: object) -> bool:
@@ -175,7 +175,7 @@ class Recorded(Record, frozen=True, kw_only=True, eq=False):
         """TypeError where a file has another type in place of a text or a number."""
         texts = (self.source, self.device_label, *self.kernel_names)
         if not all(isinstance(text, str) for text in texts) or not _are_texts_or_none(self.device, self.torch):
-            raise TypeError("source, device and kernels must be texts")
+            raise TypeError("source, device and kernels must be strings")
         if not isinstance(self.typical, int) or not isinstance(self.rank, int | None):
             raise TypeError("typical and rank must be whole numbers")
         if not isinstance(self.has_steps, bool) or not isinstance(self.is_ordered, bool):

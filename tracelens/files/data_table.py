@@ -115,7 +115,7 @@ def read_table(path: Path) -> pd.DataFrame:
     table.columns = pd.Index([str(name) for name in table.columns])
     if table.columns.has_duplicates:
         twice = table.columns[table.columns.duplicated()][0]
-        raise InputError(f"{path}: column {twice!r} stands there twice")
+        raise InputError(f"{path}: column {twice!r} occurs twice; rename one")
     return table.reset_index(drop=True)
 
 
@@ -134,7 +134,7 @@ def read_rows(path: Path) -> tuple[list[dict[str, str]], list[str]]:
         raise InputError(f"{path} is empty")
     if len(set(columns)) < len(columns):
         twice = next(name for at, name in enumerate(columns) if name in columns[:at])
-        raise InputError(f"{path}: column {twice!r} stands there twice")
+        raise InputError(f"{path}: column {twice!r} occurs twice; rename one")
     return [{name: row.get(name) or "" for name in columns} for row in rows], columns
 
 

@@ -103,7 +103,7 @@ def text_of(path: Path, what: str) -> str:
             while len(content) <= MOST_BYTES and (piece := file.read(_PIECE_BYTES)):
                 content += piece
         if len(content) > MOST_BYTES:
-            raise InputError(f"{path} is not {what}: it has more than {MOST_BYTES / 1e9:.1f} GB")
+            raise InputError(f"{path} is not {what}: it is larger than {MOST_BYTES / 1e9:.1f} GB")
         return content.decode("utf-8-sig")
 
 
@@ -129,7 +129,7 @@ def yaml_of(path: Path, what: str) -> Any:
         try:
             refuse_deep(text)
             if any(isinstance(token, yaml.AliasToken) for token in yaml.scan(text)):
-                raise InputError(f"{path} is not {what}: write out what its anchors stand for")
+                raise InputError(f"{path} is not {what}: YAML anchors are not read; write out what they stand for")
             return yaml.safe_load(text)
         except yaml.YAMLError as error:
             raise ValueError(reason(error)) from error
@@ -165,7 +165,9 @@ def arrays_of(path: Path) -> dict[str, np.ndarray[Any, Any]]:
             with zipfile.ZipFile(path) as archive:
                 for member in archive.infolist():
                     if member.file_size > MOST_ARRAY_BYTES:
-                        raise InputError(f"{path}: {member.filename} unpacks to {member.file_size / 1e9:.1f} GB")
+                        raise InputError(
+                            f"{path}: {member.filename} unpacks to {member.file_size / 1e9:.1f} GB, too much"
+                        )
             with np.load(path, allow_pickle=False) as archive:
                 for name in archive.files:
                     found[name] = archive[name]
@@ -217,7 +219,7 @@ class FigureTable:
 
     def error(self, name: str, should: str) -> InputError:
         """``my_chip.toml: hbm.peak_tb_s must be a number above 0, got "8,0"``."""
-        given = f", got {_shown(self._values[name])}" if name in self._values else ", it is missing"
+        given = f", got {_shown(self._values[name])}" if name in self._values else ", but is missing"
         return InputError(f"{self.file}: {self.key(name)} {should}{given}")
 
     def number(self, name: str) -> float | None:
@@ -258,7 +260,7 @@ class FigureTable:
         self._read.add(name)
         value = self._values.get(name)
         if value is not None and (not isinstance(value, str) or not value.strip()):
-            raise self.error(name, "must be a text")
+            raise self.error(name, "must be a string")
         return value
 
     def source(self, name: str) -> str:
@@ -272,7 +274,7 @@ class FigureTable:
         self._read.add(name)
         value = self._values.get(name, [])
         if not isinstance(value, list) or not all(isinstance(item, str) and item.strip() for item in value):
-            raise self.error(name, "must be a list of texts")
+            raise self.error(name, "must be a list of strings")
         return tuple(value)
 
     def flag(self, name: str) -> bool:

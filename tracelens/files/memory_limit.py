@@ -62,15 +62,16 @@ class MemoryLimit(Record, frozen=True, kw_only=True):
         if resident is not None and resident > self.most_bytes:
             raise InputError(
                 f"{source} does not fit: {resident / _GB:.3g} GB of memory are in use after {_size(text_bytes)} of "
-                f"text from {_size(file_bytes)} of file, and --max-memory is {self.most_bytes / _GB:.3g} GB"
+                f"text ({_size(file_bytes)} of the file), --max-memory is {self.most_bytes / _GB:.3g} GB; raise it, or "
+                "record fewer steps"
             )
 
     def check_unpacked(self, source: str, unpacked_bytes: int) -> None:
         """InputError when what a file unpacks to, on disk, is larger than the memory it would be read into."""
         if unpacked_bytes > self.most_bytes:
             raise InputError(
-                f"{source} unpacks to more than the {self.most_bytes / _GB:.3g} GB of --max-memory: unpack it first, "
-                "if it is what it should be"
+                f"{source} unpacks to more than the {self.most_bytes / _GB:.3g} GB of --max-memory: if you trust the "
+                "file, unpack it first or raise --max-memory"
             )
 
 

@@ -70,12 +70,12 @@ def _fetch(address: str, into: Path) -> Path:
         store, found = _store(address)
         files = sorted(store.find(found)) if shown.endswith("/") else [found]
         if not files:
-            raise InputError(f"{shown}: there is nothing there")
+            raise InputError(f"{shown}: nothing was found there; check the address")
         top = into / (parts.hostname or parts.scheme) / (PurePosixPath(parts.path).name or "traces")
         for name in files:
             inside = PurePosixPath(name).relative_to(found) if name != found else PurePosixPath()
             if ".." in inside.parts:
-                raise InputError(f"{shown}: {name!r} is no name for a file below that folder")
+                raise InputError(f"{shown}: {name!r} is not a path inside that folder")
             target = top / inside
             target.parent.mkdir(parents=True, exist_ok=True)
             _copy(store, name, target)
@@ -85,7 +85,7 @@ def _fetch(address: str, into: Path) -> Path:
     except ImportError as error:
         raise InputError(f"{shown}: {error}; pip install 'tracelens-perf[remote]'") from error
     except FileNotFoundError as error:
-        raise InputError(f"{shown}: there is nothing there") from error
+        raise InputError(f"{shown}: nothing was found there; check the address") from error
     # What a store raises is its library's own: botocore's, aiohttp's, gcsfs's, ...
     except Exception as error:
         reason = " ".join(str(error).split())

@@ -196,10 +196,12 @@ def _answer(connection: Any, statement: str, known: Iterable[str]) -> pd.DataFra
         statement.encode()
         statements = connection.extract_statements(statement)
         if len(statements) != 1 or statements[0].type != duckdb.StatementType.SELECT:
-            raise UsageError("a query is one statement that reads: SELECT ..., WITH ... SELECT, DESCRIBE or SUMMARIZE")
+            raise UsageError(
+                "a query must be one read-only statement: SELECT ..., WITH ... SELECT, DESCRIBE or SUMMARIZE"
+            )
         answer: pd.DataFrame = connection.execute(statements[0]).df()
     except UnicodeEncodeError:
-        raise UsageError("the query is no text in UTF-8") from None
+        raise UsageError("the query is not valid UTF-8") from None
     except duckdb.CatalogException as error:
         if missing := _NO_TABLE.search(str(error)):
             raise UsageError.unknown("table", missing[1], known) from None

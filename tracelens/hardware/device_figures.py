@@ -159,7 +159,7 @@ class Hbm(_Sourced, Record, frozen=True, kw_only=True):
     def read(cls, table: FigureTable) -> Hbm:
         found = cls(**cls._read(table))
         if found.achievable_tb_s is not None and found.peak_tb_s is None:
-            raise table.error("peak_tb_s", "must be there where achievable_tb_s is")
+            raise table.error("peak_tb_s", "is required with achievable_tb_s")
         table.finish()
         return found
 
@@ -272,7 +272,7 @@ class Match(Record, frozen=True, kw_only=True):
             raise table.error("compute_minor" if minor is None else "compute_major", "must be a whole number")
         names, by_name = table.texts("names"), table.flag("by_name")
         if by_name and not names:
-            raise table.error("names", "must hold a name where by_name is true")
+            raise table.error("names", "must not be empty where by_name is true")
         table.finish()
         return cls(compute_major=major, compute_minor=minor, names=names, by_name=by_name)
 
@@ -436,7 +436,7 @@ def read_calibration(root: FigureTable) -> tuple[dict[tuple[str, str], Calibrati
             constants = {name: value for name, value in numbers.items() if value is not None}
             for name, value in constants.items():
                 if name.endswith("_efficiency") and value > 1:
-                    raise row.error(name, "is a fraction of the peak, at most 1")
+                    raise row.error(name, "must be a fraction of the peak, at most 1")
             found[family, precision] = Calibration(
                 family=family,
                 precision=precision,

@@ -183,7 +183,7 @@ class HardwareSpec(Record, frozen=True, kw_only=True):
         """
         base = self.matrix_cores.clock_mhz if self.matrix_cores is not None else self.clock_mhz
         if base is None:
-            raise UsageError(f"{self.name}: its rates cannot be scaled, because their clock is unknown")
+            raise UsageError(f"{self.name}: its rates cannot be scaled: its device file gives no clock for them")
         if not mhz > 0:
             raise UsageError(f"a clock must be above 0 MHz, got {mhz:g}")
         scale = mhz / base

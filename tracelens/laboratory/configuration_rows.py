@@ -102,7 +102,7 @@ def point_of(row: Mapping[str, Any], where: str = "") -> ServingPoint:
         if not _name(row, column):
             raise UsageError(f"{where}{column} is empty")
     if is_file_name(_name(row, "system")):
-        raise UsageError(f"{where}system names a device or a cluster, not a file: {shown(row['system'])}")
+        raise UsageError(f"{where}system must name a device or a cluster, not a file: {shown(row['system'])}")
     is_apart = _name(row, "disagg").lower() in ("true", "yes", "1", "1.0")
     mode = _name(row, "mode") or ("disaggregated" if is_apart else "")
     if mode.lower() not in _TOGETHER:

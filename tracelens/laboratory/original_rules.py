@@ -28,7 +28,7 @@ def simulate_seed(load: Sequence[Sequence[int]], rules: MeshRules) -> tuple[Pack
     """
     if rules.overlap != 1 or rules.inter_bytes_per_ms is not None:
         raise UsageError(
-            "the seed rules support neither overlap nor a rate between nodes; omit them or use the default rules"
+            "--rules original supports neither overlap nor a rate between nodes; omit them or --rules original"
         )
     ranks = range(len(load))
     rest = [[0 if i == j else int(load[i][j]) for j in ranks] for i in ranks]

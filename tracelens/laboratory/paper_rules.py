@@ -610,7 +610,7 @@ class Layer(Record, frozen=True, kw_only=True):
         near2 = math.gcd(self.tp2, max(domain // near1, 1)) if self.near_tp2 is None else self.near_tp2
         values = (self.tp1, self.tp2, self.micro_batch, self.blocks, near1, near2)
         if min(values) < 1 or self.tp1 % near1 or self.tp2 % near2:
-            raise UsageError("degrees must be at least 1, and members in a domain must divide theirs")
+            raise UsageError("each degree must be at least 1, and a multiple of its members in a domain")
         return {name: np.array([value]) for name, value in zip(LAYER_KEYS, values, strict=True)}
 
     def _figures(self, op: _Op, one: _Pass, keys: Mapping[str, Any]) -> PassFigures:

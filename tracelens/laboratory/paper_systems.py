@@ -106,7 +106,7 @@ class NcclFits:
         known = [count for word, each, count in self._fits if (word, each) == (kind, near)]
         if not known:
             raise UsageError(
-                f"the NCCL fits have no {kind} of {near} devices in a domain: --sweep nvs= chooses another"
+                f"the NCCL fits have no {kind} of {near} devices in a domain: choose another size with --sweep nvs="
             )
         return self._fits[kind, near, min(known, key=lambda count: abs(math.log2(count / domains)))]
 
@@ -274,7 +274,7 @@ def _as_paper(system: System) -> PaperSystem:
     }
     missing = [what for what, figure in figures.items() if not figure]
     if missing or matrix is None or vector is None or hbm is None or topology is None:
-        raise UsageError(f"{device.name}: the paper's rules need {', '.join(missing)}, which is unknown")
+        raise UsageError(f"{device.name}: the paper's rules need its {', '.join(missing)}; use --rules corrected")
     fast, slow = topology.tiers[0], topology.tiers[-1]
     node = topology.ranks_per_node or 1
     return PaperSystem(
@@ -429,7 +429,7 @@ def paper_shape(name: str, sequence: int | None = None) -> Shape:
         model, length = load_model(name, sequence)
         if set(model.layers) != {DENSE_LAYER} or model.gated or model.kv_heads != model.q_heads:
             raise UsageError(
-                "the paper's rules support dense models with a plain feed-forward (of two products) and as many key as "
+                "the paper's rules support dense models with a plain feed-forward (of two GEMMs) and as many key as "
                 f"query heads; for {model.name} use --rules corrected"
             ) from None
         return Shape(sequence=length, hidden=model.hidden, heads=model.q_heads, depth=len(model.layers), ffn=model.ffn)

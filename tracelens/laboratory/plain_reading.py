@@ -125,7 +125,7 @@ def nanoseconds(microseconds: Any) -> int:
         value = Decimal(str(microseconds)) * 1000
         return int(value.to_integral_value(ROUND_HALF_EVEN))
     except (InvalidOperation, OverflowError) as error:
-        raise ValueError(f"{microseconds!r} is no time") from error
+        raise ValueError(f"{microseconds!r} is not a time") from error
 
 
 def _launch(calls: list[HostEvent], start: int) -> HostEvent | None:

@@ -42,7 +42,7 @@ def results_npy(table: pd.DataFrame) -> bytes:
     several strategies.
     """
     if "strategy" in table and table["strategy"].nunique() > 1:
-        raise UsageError("a .npy file of the published code is of one --strategy")
+        raise UsageError("-o FILE.npy holds one strategy; choose it with --strategy")
     rows = table.sort_values(["n_gpus", "throughput"], ascending=[True, False])
     configs = [
         [_entry({str(key): value for key, value in row.items()}) for row in part.to_dict("records")]

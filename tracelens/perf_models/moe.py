@@ -386,10 +386,10 @@ def layer_ops(kernels: Sequence[str], layer: LayerShape) -> list[InnerOp]:
     """
     products = [(i, types) for i, kernel in enumerate(kernels) if (types := product_types(kernel)) is not None]
     if len(products) != 2:
-        raise SignatureError(f"{len(products)} expert products were launched, not an up and a down projection")
+        raise SignatureError(f"{len(products)} expert GEMMs were launched, not one up and one down projection")
     (up, first), (down, second) = products
     if second.activated and not first.activated:
-        raise SignatureError("the activation follows the second product: which one is the up projection is unclear")
+        raise SignatureError("the activation follows the second GEMM, so which one is the up projection is unclear")
     found = [
         InnerOp(kernel=up, signature=product(UP, layer, first)),
         InnerOp(kernel=down, signature=product(DOWN, layer, second, gated=first.gated)),

@@ -513,7 +513,7 @@ def _flex_attention(op: OpSignature, kind: type[Kind]) -> Kind:
         raise SignatureError(f"{op.name}: q, k and v were not recorded")
     q, k, v = (op.shape(i) for i in whole[:3])
     if q[3] != k[3] or k[:3] != v[:3] or k[1] == 0 or q[1] % k[1]:
-        raise SignatureError(f"{op.name}: {list(q)}, {list(k)} and {list(v)} are no queries, keys and values")
+        raise SignatureError(f"{op.name}: {list(q)}, {list(k)} and {list(v)} cannot be query, key and value")
     return kind(
         b=q[0],
         s_q=q[2],

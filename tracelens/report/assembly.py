@@ -23,6 +23,7 @@ from tracelens.errors import InputError, UsageError
 from tracelens.files.atomic_write import write_whole
 from tracelens.files.cells import frame_csv
 from tracelens.registry import Claim, Registry
+from tracelens.report.sheet_frame import SheetFrame
 from tracelens.schema import KEYS, MS, PARAMETER_PREFIX, TRACELENS, ColumnSet, TableColumn, column_for, split_statistic
 from tracelens.types.records import Record
 from tracelens.types.units import US_PER_MS
@@ -208,9 +209,10 @@ def with_tracelens_headers(sheet: Sheet) -> Sheet:
 
 
 class NamedSheets:
-    """``sheets["GEMM"]`` is the sheet of that name as a DataFrame.
+    """``sheets["GEMM"]`` is the sheet of that name as a DataFrame, always the same one.
 
-    ``named``: the same sheets with the column names that were chosen, which CSV files and the workbook have too.
+    Its columns have their keys; a notebook shows their titles and units. ``named``: the same sheets with the column
+    names that were chosen, which CSV files and the workbook have too.
     """
 
     def __init__(self, sheets: tuple[Sheet, ...], column_names: str = KEYS) -> None:
@@ -218,13 +220,16 @@ class NamedSheets:
             raise UsageError(f"column_names is {KEYS!r} or {TRACELENS!r}, not {column_names!r}")
         self.sheets = sheets
         self.named = tuple(map(with_tracelens_headers, sheets)) if column_names == TRACELENS else sheets
+        self._frames: dict[str, pd.DataFrame] = {}
 
     def __getitem__(self, title: str) -> pd.DataFrame:
         """The sheet ``title``; UsageError, naming near ones, when the report has none."""
-        found = by_title(self.named, title)
-        if found is None:
-            raise UsageError.unknown("sheet", title, self)
-        return found.frame
+        if title not in self._frames:
+            found = by_title(self.named, title)
+            if found is None:
+                raise UsageError.unknown("sheet", title, self)
+            self._frames[title] = SheetFrame.of(found.frame, found.columns)
+        return self._frames[title]
 
     def __iter__(self) -> Iterator[str]:
         return iter([made.title for made in self.sheets])

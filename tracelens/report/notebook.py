@@ -20,6 +20,7 @@ from tracelens.types.units import NS_PER_MS, US_PER_MS
 if TYPE_CHECKING:
     import pandas as pd
     from matplotlib.axes import Axes
+    from matplotlib.lines import Line2D
 
     from tracelens.report.assembly import Analyzed
 
@@ -42,6 +43,10 @@ def notebook_html(summary: Summary, sheets: Sequence[Sheet]) -> str:
     return joined(tag("div", tag("style", style), *body, class_="tracelens"))
 
 
+#: What the categories of too little time are called together.
+OTHERS = "others"
+#: Of the compute roofs, most used first; none is the color of a category.
+_ROOF_COLORS = ("#1b2430", "#a6093d", "#2f7d32")
 #: Categories that are shown; the others have too little time to be seen.
 _MOST = 12
 
@@ -58,26 +63,56 @@ class Plots:
 
     def roofline(self, axes: Axes | None = None) -> Axes:
         """Ops by arithmetic intensity and achieved rate below the device's roofs; area: share of the device time."""
-        from tracelens.analysis.analyze import Analysis
-        from tracelens.analysis.page_charts import roofs
 
         ops = self._frame("unified_perf_summary")
         ops = ops[(ops["flops_per_byte"] > 0) & (ops["tflops_s_mean"] > 0)]
-        _refuse_empty(ops, "FLOPs and bytes are known of no op")
-        axes = _axes(axes)
-        for place, (category, rows) in enumerate(_by_time(ops, "category", "kernel_us_sum")):
+        _refuse_empty(ops, "no op has known FLOPs and bytes; record with record_shapes=True, or add an extension")
+        axes = _axes(axes, width=10)
+        time = ops.groupby("category", observed=True)["kernel_us_sum"].sum()
+        named = _most_time({str(name): float(us) for name, us in time.items()})
+        shown = ops["category"].astype(str).where(ops["category"].isin(named), OTHERS)
+        marks = []
+        for place, category in enumerate(name for name in (*named, OTHERS) if (shown == name).any()):
+            rows = ops[shown == category]
             area = 900 * rows["kernel_us_sum"] / ops["kernel_us_sum"].sum() + 12
             axes.scatter(rows["flops_per_byte"], rows["tflops_s_mean"], s=area, color=_color(place), alpha=0.7,
-                         label=category, edgecolors="white")  # fmt: skip
-        known = roofs(self._result) if isinstance(self._result, Analysis) else None
-        for roof in () if known is None else known.compute:
-            slope = known.hbm_peak_tb_s if known is not None else None
-            x = np.geomspace(ops["flops_per_byte"].min() / 2, ops["flops_per_byte"].max() * 2, 64)
-            y = np.minimum(roof.peak_tflops_s, x * slope if slope else np.inf)
-            axes.plot(x, y, color="#1b2430", linewidth=1, linestyle="--", label=f"{roof.spec} peak")
-        axes.set(xscale="log", yscale="log", xlabel="FLOPs per byte of HBM", ylabel="TFLOPS/s", title="Roofline")
-        axes.legend(fontsize="small")
+                         edgecolors="white")  # fmt: skip
+            marks.append(axes.plot([], [], "o", color=_color(place), label=category)[0])
+        lines = self._roofs(axes, float(ops["flops_per_byte"].min()), float(ops["flops_per_byte"].max()))
+        axes.set(xscale="log", yscale="log", xlabel="arithmetic intensity (FLOPs per byte of HBM traffic)",
+                 ylabel="achieved rate (TFLOPS/s)", title="Roofline")  # fmt: skip
+        beside = {"fontsize": "small", "title_fontsize": "small", "alignment": "left", "frameon": False}
+        first = axes.legend(
+            handles=marks, title="ops (area: GPU time)", loc="upper left", bbox_to_anchor=(1.01, 1), **beside
+        )
+        if lines:
+            axes.add_artist(first)
+            axes.legend(handles=lines, title="roofs", loc="lower left", bbox_to_anchor=(1.01, 0), **beside)
         return axes
+
+    def _roofs(self, axes: Axes, lowest: float, highest: float) -> list[Line2D]:
+        """A color per compute rate: dashed the data sheet's, solid the best measured; nothing without a device."""
+        from tracelens.analysis.analyze import Analysis
+        from tracelens.analysis.page_charts import roofs
+
+        known = roofs(self._result) if isinstance(self._result, Analysis) else None
+        if known is None:
+            return []
+        x = np.geomspace(lowest / 2, highest * 2, 64)
+        lines: list[Line2D] = []
+        peak = known.hbm_peak_tb_s or np.inf
+        for roof, color in zip(known.compute, _ROOF_COLORS, strict=False):
+            name = roof.spec.replace("_", " ")
+            rates = (
+                ("peak", "--", roof.peak_tflops_s, peak),
+                ("achievable", "-", roof.achievable_tflops_s, known.hbm_achievable_tb_s or peak),
+            )
+            for what, style, rate, slope in rates:
+                if rate is not None:
+                    y = np.minimum(rate, x * slope)
+                    label = f"{name} {what}, {rate:,.4g} TFLOPS/s"
+                    lines += axes.plot(x, y, color=color, linewidth=1.2, linestyle=style, label=label)
+        return lines
 
     def headroom(self, axes: Axes | None = None) -> Axes:
         """From the measured step to the achievable one, a bar for what each category has above it."""
@@ -91,9 +126,11 @@ class Plots:
         widths = [measured, *gains["gain"], measured - float(gains["gain"].sum())]
         starts = [0.0, *(measured - gains["gain"].cumsum()), 0.0]
         colors = [COLORS[0], *([COLORS[1]] * len(gains)), COLORS[2]]
-        axes.barh(names, widths, left=starts, color=colors)
+        bars = axes.barh(names, widths, left=starts, color=colors)
+        axes.bar_label(bars, [f"{width:,.3g}" for width in widths], padding=3, fontsize="small")
+        axes.margins(x=0.08)
         axes.invert_yaxis()
-        axes.set(xlabel="ms", title="Headroom")
+        axes.set(xlabel="time of a step (ms)", title="Headroom: from the measured to the achievable step")
         return axes
 
     def timeline(self, axes: Axes | None = None) -> Axes:
@@ -109,8 +146,8 @@ class Plots:
         category = events["category"].to_numpy(dtype=object)[drawn.event]
         axes = _axes(axes, width=11)
         time = {name: int(drawn.kernel_ns[category == name].sum()) for name in set(category.tolist())}
-        first = sorted(time, key=lambda name: -time[name])[: len(COLORS) - 1]
-        for place, name in enumerate([*first, *(["others"] if len(time) > len(first) else [])]):
+        first = _most_time(time)
+        for place, name in enumerate([*first, *([OTHERS] if len(time) > len(first) else [])]):
             mine = np.flatnonzero(category == name if name in first else ~np.isin(category, first))
             for lane in np.unique(drawn.lane[mine]).tolist():
                 at = mine[drawn.lane[mine] == lane]
@@ -119,9 +156,10 @@ class Plots:
             axes.plot([], [], color=_color(place), linewidth=6, label=name)
         axes.set_yticks(range(len(drawn.lanes)), [f"stream {lane.stream}" for lane in drawn.lanes])
         axes.invert_yaxis()
+        axes.set_xlim(0, drawn.duration_ns / NS_PER_MS)
         what = "everything analyzed" if drawn.step is None else f"step {drawn.step}"
-        axes.set(xlabel="ms", title=f"Timeline of {what}")
-        axes.legend(fontsize="small", loc="upper left", bbox_to_anchor=(1, 1))
+        axes.set(xlabel="time since its start (ms)", title=f"Timeline of {what}")
+        axes.legend(fontsize="small", loc="upper left", bbox_to_anchor=(1.01, 1), frameon=False)
         return axes
 
     def heatmap(self, axes: Axes | None = None) -> Axes:
@@ -143,8 +181,8 @@ class Plots:
                 axes.text(column, row, f"{value:.3g}", ha="center", va="center", fontsize="small", color=ink)
         axes.set_yticks(range(len(times)), [short_kernel_name(str(name)) for name in times.index])
         axes.set_xticks(range(len(times.columns)), [str(step) for step in times.columns])
-        axes.set(xlabel="step", title="Kernel time by category and step, ms")
-        axes.figure.colorbar(image, ax=axes, label="over the category's mean")
+        axes.set(xlabel="step", title="Kernel time by category and step (ms)")
+        axes.figure.colorbar(image, ax=axes, label="time over the category's mean (1: as usual)")
         return axes
 
     def _frame(self, title: str) -> pd.DataFrame:
@@ -154,9 +192,10 @@ class Plots:
         return frame
 
 
-def _by_time(ops: pd.DataFrame, by: str, time: str) -> Sequence[tuple[str, pd.DataFrame]]:
-    groups = [(str(name), rows) for name, rows in ops.groupby(by, observed=True)]
-    return sorted(groups, key=lambda group: -float(group[1][time].sum()))
+def _most_time(time: Mapping[str, float]) -> list[str]:
+    """The names with most time, as many as have a color of their own; the last color is that of the others."""
+    names = sorted(time, key=lambda name: (-time[name], name))
+    return names if len(names) <= len(COLORS) else names[: len(COLORS) - 1]
 
 
 def _color(place: int) -> str:

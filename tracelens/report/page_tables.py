@@ -9,6 +9,7 @@ from tracelens.files.cells import Value, plain_value, plain_values
 from tracelens.files.safe_text import short_kernel_name
 from tracelens.report.document import breakable, shown_text
 from tracelens.report.markup import Markup, tag
+from tracelens.report.sheet_frame import shown_number
 from tracelens.schema import TableColumn
 from tracelens.types.records import Record
 
@@ -119,17 +120,6 @@ def page_table(key: str, sheet: Sheet | None, keys: Iterable[str], max_rows: int
     return PageTable(
         key=key, columns=tuple(shown), rows=tuple(zip(*cells, strict=True)), total=len(sheet.frame), sheet=sheet.title
     )
-
-
-def shown_number(value: float, decimals: int) -> str:
-    """With thousands separators; two significant digits where ``decimals`` would leave only zeros.
-
-    >>> shown_number(1234.5, 1), shown_number(0.0004, 2), shown_number(0, 2)
-    ('1,234.5', '0.00040', '0.00')
-    """
-    if value and abs(value) < 0.5 * 10**-decimals:
-        return f"{value:#.2g}"
-    return f"{value:,.{decimals}f}"
 
 
 def _shown_values(column: TableColumn, values: Any) -> list[Value]:

@@ -108,7 +108,7 @@ class TraceFiles:
 
                 report(path, cpu=True).write(path.with_name(f"{path.name.removesuffix('.json.gz')}.report"))
         except (OSError, TracelensError) as error:
-            warnings.warn(f"tracelens: {path} was not written or not reported on: {error}", stacklevel=1)
+            warnings.warn(f"tracelens could not write {path} or its report: {error}", stacklevel=1)
         finally:
             part.unlink(missing_ok=True)
             file.unlink(missing_ok=True)
@@ -206,7 +206,7 @@ class StepRecorder:
         if self.steps < self.options.steps:
             warnings.warn(
                 f"tracelens.profile: a step takes {step_bytes / BYTES_PER_MB:,.0f} MB of JSON, so "
-                f"{max(self.steps, 1)} of {self.options.steps} steps are recorded; limit_mb={limit_mb:g} is the limit",
+                f"{max(self.steps, 1)} of {self.options.steps} steps are recorded; limit_mb={limit_mb:g} limits it",
                 stacklevel=2,
             )
 

@@ -10,7 +10,7 @@ from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from tracelens.analysis.sheets import coll_analysis, perf_summary
+from tracelens.analysis.sheets import perf_summary
 from tracelens.analysis.sheets.context import plain_strings
 from tracelens.analysis.verdict.summary import Notice, Summary
 from tracelens.errors import UsageError
@@ -35,8 +35,9 @@ XLSX, HTML, JSON, CSV = "report.xlsx", "report.html", "report.json", "csv"
 class Report(NamedSheets):
     """Named tables of one trace, and what they add up to.
 
-    ``report["GEMM"]`` is the sheet of that name as a DataFrame; ``list(report)`` are the names.
-    ``summary`` holds the figures of the verdict, which is also how a report prints.
+    ``report["GEMM"]`` is the sheet of that name as a DataFrame; ``list(report)`` are the names. ``sql`` asks the tables
+    of docs/query.md. A column has one name everywhere, such as ``kernel_us_sum``. ``summary`` holds the figures of the
+    verdict, which is also how a report prints.
     """
 
     def __init__(
@@ -57,18 +58,14 @@ class Report(NamedSheets):
 
     @property
     def ops(self) -> pd.DataFrame:
-        """Every distinct op call beside its estimate (``unified_perf_summary``); empty without device work."""
-        return self._table(perf_summary.UNIFIED_PERF_SUMMARY_TITLE)
+        """``report["ops"]``: every distinct op call, the longest first; empty without device work.
 
-    @property
-    def kernels(self) -> pd.DataFrame:
-        """Kernels by launching op, name and stream (``kernel_summary``)."""
-        return self._table(perf_summary.KERNEL_SUMMARY_TITLE)
+        ``report["unified_perf_summary"]`` has the same rows with every column.
+        """
+        import pandas as pd
 
-    @property
-    def collectives(self) -> pd.DataFrame:
-        """Collectives of this rank (``coll_analysis``); empty where there are none."""
-        return self._table(coll_analysis.TITLE)
+        title = perf_summary.PERF_SUMMARY_TITLE
+        return self[title] if title in self else pd.DataFrame()
 
     def explain(self, row: pd.Series | int | str) -> Explanation:
         """How the figures of an op were computed: formula, inputs, device figure and its source.
@@ -118,7 +115,7 @@ class Report(NamedSheets):
         from tracelens.analysis.tables import Tables
 
         if not isinstance(self.result, Analysis):
-            raise UsageError("only the report of a trace has tables")
+            raise UsageError("report.sql and report.tables need a report that was made from a trace")
         return Tables(self.result)
 
     @property
@@ -146,7 +143,7 @@ class Report(NamedSheets):
         from tracelens.laboratory.report_laws import check_report
 
         if not isinstance(self.result, Analysis):
-            raise UsageError("only the report of a trace can be checked")
+            raise UsageError("report.check needs a report that was made from a trace")
         return check_report(self.result, self.summary, Path(trace))
 
     def verdict(self, **options: Any) -> str:
@@ -205,11 +202,6 @@ class Report(NamedSheets):
         from tracelens.report.notebook import notebook_html
 
         return notebook_html(self.summary, self.sheets)
-
-    def _table(self, title: str) -> pd.DataFrame:
-        import pandas as pd
-
-        return self[title] if title in self else pd.DataFrame()
 
     def _ops_frame(self) -> pd.DataFrame | None:
         return self.result.frames.get(perf_summary.UNIFIED_PERF_SUMMARY_TITLE)

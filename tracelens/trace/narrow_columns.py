@@ -44,7 +44,7 @@ class _Whole(NDArrayOperatorsMixin):
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> npt.NDArray[Any]:
         if copy is False:
-            raise ValueError(f"a {type(self).__name__.lower()} is no array without a copy")
+            raise ValueError(f"a {type(self).__name__.lower()} cannot be an array without a copy")
         return np.asarray(self[:], dtype)
 
     def __array_ufunc__(self, ufunc: np.ufunc, method: str, *inputs: Any, **options: Any) -> Any:
@@ -100,7 +100,7 @@ class Column(_Whole, Generic[Number]):
         if copy is not False:
             return self._kept.astype(wanted)
         if wanted != self._kept.dtype:
-            raise ValueError(f"a column kept as {self._kept.dtype} is no array of {wanted} without a copy")
+            raise ValueError(f"a column kept as {self._kept.dtype} cannot be an array of {wanted} without a copy")
         return self._kept
 
     def _operand(self, ufunc: np.ufunc) -> npt.NDArray[np.integer]:

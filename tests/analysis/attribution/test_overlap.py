@@ -88,7 +88,7 @@ def test_clipping_never_lengthens_and_accounts_for_every_nanosecond(spans: list[
 def test_the_report_says_what_it_did(overlap: str, kernel_us: int, words: str) -> None:
     table = read_events([kernel(0, 10), kernel(8, 5)])
     report = tracelens.report(tracelens.Trace.of(table), overlap=overlap)
-    assert report.kernels["duration_us_sum"].sum() == kernel_us
+    assert report["kernel_summary"]["duration_us_sum"].sum() == kernel_us
     notice = next(n for n in report.summary.notices if n.id == "same_stream_overlap")
     assert notice.count == 1
     assert "13.33 %" in notice.text

@@ -468,7 +468,7 @@ def test_last_steps_whose_kernels_were_lost_are_not_complete(build, lost: list[i
 def test_steps_that_are_not_there_are_refused(wanted: str, message: str):
     with pytest.raises(UsageError, match=message):
         select_steps(wanted, steps_of(1, 1))
-    with pytest.raises(UsageError, match="the trace has none"):
+    with pytest.raises(UsageError, match="the trace has no steps"):
         select_steps(wanted, times_of(Builder().launch(1, "k", 2, 3).trace()))
 
 

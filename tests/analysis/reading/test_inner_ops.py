@@ -239,7 +239,7 @@ def test_an_extension_that_fails_or_names_a_kernel_twice_costs_its_call_only(bui
     made = build().op("my::module", 0, 50).launch(1, "my_kernel", 20, 3)
     found = analyze(made.trace(), AnalysisOptions(extensions=(load_extension(_twice),)))
     assert list(unified(found).index) == ["my::module"]
-    assert "gave kernels [0, 0] of 1" in found.failures[0].error
+    assert "returned kernels [0, 0] for a call with 1" in found.failures[0].error
 
 
 def test_inner_ops_see_the_ops_below_and_the_forward_of_a_marked_backward(build: Build):

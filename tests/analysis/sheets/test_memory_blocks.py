@@ -92,11 +92,11 @@ def test_the_peak_is_that_of_the_allocations_replayed_forwards(
     ("content", "said"),
     [
         (pickle.dumps({"segments": []}), "a Python pickle, which can run code when it is opened, and is not"),
-        (b'{"traceEvents": []}', "no memory snapshot in JSON"),
-        (b'{"segments": 3}', "no memory snapshot in JSON"),
-        (b'{"segments": [' + b'{"blocks":[' * 50, "no memory snapshot in JSON"),
-        (b"", "no memory snapshot in JSON"),
-        (b"\xff\xfe", "no memory snapshot in JSON"),
+        (b'{"traceEvents": []}', "not a memory snapshot in JSON"),
+        (b'{"segments": 3}', "not a memory snapshot in JSON"),
+        (b'{"segments": [' + b'{"blocks":[' * 50, "not a memory snapshot in JSON"),
+        (b"", "not a memory snapshot in JSON"),
+        (b"\xff\xfe", "not a memory snapshot in JSON"),
     ],
 )
 def test_what_is_no_snapshot_is_refused_in_one_sentence(tmp_path: Path, content: bytes, said: str) -> None:

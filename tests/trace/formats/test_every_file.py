@@ -86,7 +86,7 @@ def test_a_report_has_the_kernels_of_a_plain_reader(
     if not processes:
         assert main(["report", str(path), "-o", str(tmp_path / "out")]) in (1, 3)
         said = capsys.readouterr().err
-        assert "hand over" in said or "record again" in said.lower(), said
+        assert "give " in said or "record again" in said.lower(), said
     for rank, rows in enumerate(processes):
         counts, spent, _ = sums(row for row in rows if not row[0].startswith(("Mem", "Copy")))
         analysis = analyze(load(path), AnalysisOptions(rank=rank if len(processes) > 1 else None))

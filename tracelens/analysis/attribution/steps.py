@@ -634,7 +634,7 @@ def select_steps(wanted: str, times: StepTimes, steady: Sequence[int] = ()) -> l
     """
     numbers = [s.number for s in times.steps]
     if not numbers:
-        raise UsageError("--steps needs annotations of profiler, iteration or inference steps; the trace has none")
+        raise UsageError("the trace has no steps: omit --steps, or record with profiler.step() in each iteration")
     if wanted == "steady" and steady:
         return list(steady)
     if wanted == "steady":

@@ -164,7 +164,7 @@ def of_one_rank(trace: Trace, number: int | None) -> tuple[Trace, MergedRanks | 
     if ranks is None:
         if number is not None and number != trace.table.rank:
             source = trace.table.source
-            raise UsageError(f"{source} has one rank, or ranks that cannot be told apart: omit --rank")
+            raise UsageError(f"{source} has one rank, or its ranks cannot be separated: omit --rank")
         return trace, None
     number = ranks.numbers[0] if number is None else number
     return type(trace).of(ranks.table(trace.table, number)), replace(ranks, chosen=number)
@@ -186,15 +186,15 @@ def no_device_events(table: TraceTable) -> NothingToAnalyzeError:
     ops = _cpu_ops(table)
     if not ops:
         return NothingToAnalyzeError(
-            f"{table.source} holds neither CPU ops nor kernels: nothing ran while it was recorded, or only in threads "
-            f"and processes that the profiler did not see. Record again around the work, in its process.{lost}"
+            f"{table.source} has neither CPU ops nor kernels: no work ran in the profiled process while the profiler "
+            f"was active. Record again, with the profiler around the work and in its process.{lost}"
         )
     unread = _unread_device_events(table)
     if unread:
         kinds = ", ".join(f"{count:,} {category}" for category, count in unread.items())
         return NothingToAnalyzeError(
-            f"{table.source} has {ops:,} CPU ops and {sum(unread.values()):,} events of an accelerator that "
-            f"tracelens does not read ({kinds}), but no CUDA or HIP kernels; "
+            f"{table.source} has {ops:,} CPU ops but no CUDA or HIP kernels, and tracelens does not read its "
+            f"{sum(unread.values()):,} events of another accelerator ({kinds}); "
             f"pass --cpu to `tracelens report` for a CPU-only report.{lost}"
         )
     if lost:
@@ -279,7 +279,7 @@ class Window(Record, frozen=True, kw_only=True, eq=False):
         if options.steps is None:
             return window
         source = recording.trace.table.source
-        raise NothingToAnalyzeError(f"{source}: no GPU work was launched in steps {options.steps}")
+        raise NothingToAnalyzeError(f"{source}: steps {options.steps} launched no GPU work; choose other --steps")
 
     @classmethod
     def of_file(cls, recording: Recording, options: AnalysisOptions) -> Window:

@@ -367,18 +367,18 @@ def _ranking(seen: Observed, extensions: Sequence[Extension]) -> _Ranking:
 def _checked(candidate: Candidate, own_ns: Column[np.int64]) -> Candidate:
     """A candidate; TypeError or ValueError where it is none, or claims what the window does not have."""
     if not isinstance(candidate, Candidate):
-        raise TypeError(f"gave {type(candidate).__name__}, which is no Candidate")
+        raise TypeError(f"returned a {type(candidate).__name__}, not a Candidate")
     part = candidate.claimed.part
     claimed = np.zeros(len(own_ns), bool)
     inside = part.dtype.kind == "i" and bool(((part >= 0) & (part < len(own_ns))).all())
     if inside:
         claimed[part] = True
     if not inside or np.count_nonzero(claimed) < len(part):
-        raise ValueError("claims parts that the window does not have, or one of them twice")
+        raise ValueError("its claimed parts must be distinct indexes of parts of the window")
     amounts = candidate.claimed.low_ns, candidate.claimed.gain_ns, candidate.claimed.high_ns
     most_ns = own_ns[part] + 1
     if not all(len(ns) == len(part) and ((ns >= 0) & (ns <= most_ns)).all() for ns in amounts):
-        raise ValueError("claims more of a part of the window than it has")
+        raise ValueError("its claimed gain of a part must be between 0 and the time of the part")
     return candidate
 
 

@@ -311,7 +311,7 @@ class DependencyReplay:
         """What holds after the changes. UsageError where that takes longer than a number of ns can say."""
         source, target, length = self._dependencies(changes, delays)
         if not abs(float(length.sum(dtype=np.float64))) < _CENTURIES_NS:
-            raise UsageError("with this change the step would take centuries: give a smaller factor")
+            raise UsageError("this change makes the step longer than can be computed: give a smaller factor")
         return DependencyPaths(nodes=len(self.node_times), source=source, target=target, length=length)
 
     def _dependencies(self, changes: Changes, delays: bool) -> tuple[Ints, Ints, Ints]:

@@ -69,8 +69,8 @@ def analyze_ranks(read: ReadRanks, options: RankOptions, *, name: str = "") -> R
     ranks = read.numbered.ranks
     if not any(len(summary.start) for summary in ranks.values()):
         raise NothingToAnalyzeError(
-            f"{len(ranks)} {'trace' if len(ranks) == 1 else 'traces'} without communication: no NCCL, RCCL, gloo, "
-            "DeepEP or custom collective was recorded"
+            f"no NCCL, RCCL, gloo, DeepEP or custom collective in {len(ranks)} "
+            f"{'trace' if len(ranks) == 1 else 'traces'}: for a program without communication use 'tracelens report'"
         )
     calls, clocks = align_clocks(match_calls(ranks, ep_size=options.ep_size), ranks, options.ranks_per_node)
     job = JobContext(ranks=ranks, calls=calls, clocks=clocks)

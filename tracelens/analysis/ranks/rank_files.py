@@ -63,7 +63,7 @@ def find_traces(given: Iterable[str]) -> list[Path]:
         except (OSError, ValueError) as error:
             raise InputError(f"cannot search for traces at {text!r}: {error}") from error
         if not files:
-            raise InputError(f"no trace found at {text!r} (a name that ends in .json, .json.gz ...)")
+            raise InputError(f"no trace found at {text!r}: a trace's name ends in .json, .json.gz ...")
         found |= dict.fromkeys(sorted(files, key=_natural))
     return list(found)
 

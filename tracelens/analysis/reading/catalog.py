@@ -192,7 +192,7 @@ class Catalog:
                 found = tuple(claim.target(call))
                 kernels = [op.kernel for op in found]
                 if len(set(kernels)) < len(kernels) or not set(kernels) <= set(range(len(call.kernels))):
-                    raise ValueError(f"gave kernels {kernels} of {len(call.kernels)}")
+                    raise ValueError(f"returned kernels {kernels} for a call with {len(call.kernels)}")
                 return found
         except SignatureError as error:
             return str(error)
@@ -276,7 +276,7 @@ class Catalog:
             with self._limited(claim):
                 made = claim.target(argument)
                 if made is not None and not isinstance(made, kind):
-                    raise TypeError(f"gave {type(made).__name__}, which is no {kind.__name__}")
+                    raise TypeError(f"returned a {type(made).__name__}, not a {kind.__name__}")
                 if isinstance(made, PerfModel):
                     _check_work(made)
                 return made
@@ -310,13 +310,13 @@ def _check_work(model: PerfModel) -> None:
         work = {"flops": model.flops(), "hbm_bytes": model.hbm_bytes(), "wire_bytes": model.wire_bytes()}
         for name, amount in work.items():
             if amount is not None and not isinstance(amount, Real):
-                raise TypeError(f"{name}() gave {type(amount).__name__}, which is no number")
+                raise TypeError(f"{name}() returned a {type(amount).__name__}, not a number")
         is_possible = all(0 <= (n or 0) < _MOST_WORK for n in work.values())
     except OverflowError:
         is_possible = False
     if not is_possible:
-        raise SignatureError("the recorded dimensions are negative, or too large to be true")
+        raise SignatureError("the recorded dimensions are negative or impossibly large")
     parameters, texts = model.parameters(), (model.category, model.sheet, model.engine)
     if not isinstance(parameters, dict) or not all(isinstance(text, str) for text in (*parameters, *texts)):
-        raise TypeError("parameters() must give a dict by name, and category, sheet and engine be texts")
+        raise TypeError("parameters() must return a dict; category, sheet and engine must be strings")
     _ = model.compute_dtype

@@ -79,8 +79,8 @@ class Roots(Record, frozen=True):
             if given.is_absolute():
                 self._refuse_outside(given, text)
         except (OSError, RuntimeError, ValueError):  # RuntimeError: links in a circle
-            raise UsageError(f"{text[:80]!r} is refused: it is no file or folder that can be read") from None
-        raise InputError(f"there is no {text[:80]!r} below the served folders; the tool files lists what there is")
+            raise UsageError(f"{text[:80]!r} is refused: it is not a readable file or folder") from None
+        raise InputError(f"there is no {text[:80]!r} below the served folders; the tool 'files' lists what they hold")
 
     def _refuse_outside(self, path: Path, text: str) -> None:
         resolved = path.resolve()
@@ -88,7 +88,7 @@ class Roots(Record, frozen=True):
         if not all(any(entry.is_relative_to(folder) for folder in self.folders) for entry in inside):
             raise UsageError(f"{text[:80]!r} is refused: it leads out of the served folders")
         if not all(entry.is_file() or entry.is_dir() for entry in inside if entry.exists()):
-            raise UsageError(f"{text[:80]!r} is refused: it is, or holds, something other than files and folders")
+            raise UsageError(f"{text[:80]!r} is refused: it is or contains something other than files and folders")
 
     def files(self) -> Iterator[dict[str, object]]:
         """Files that may be traces, by path relative to their root, with their size."""
@@ -278,7 +278,7 @@ def _first_line(cursor: str | None, digest: str, count: int) -> int:
         return 0
     match = _CURSOR.fullmatch(cursor)
     if match is None or match["digest"] != digest or int(match["line"]) >= count:
-        raise UsageError("the cursor is not one of this answer, or a file has changed: ask without it")
+        raise UsageError("the cursor is not from this answer, or a file has changed: ask again without it")
     return int(match["line"])
 
 
@@ -453,7 +453,7 @@ def _ops(line: list[str], own: Mapping[str, Any]) -> Any:
 def _explain(line: list[str], own: Mapping[str, Any]) -> Any:
     rows, number = _rows(line, own, exact=True), int(own.get("index", 0))
     if not 0 <= number < len(rows):
-        raise UsageError(f"{own['op']!r} has {len(rows)} distinct calls: index is below that")
+        raise UsageError(f"{own['op']!r} has {len(rows)} distinct calls, so index must be below {len(rows)}")
     return list(_report(line).explain(rows.iloc[number]).lines)
 
 

@@ -87,7 +87,7 @@ def another_clock(plan: ChangePlan, scale: float) -> None:
     device = device_of(plan) if plan.system is None else plan.system.device
     base = device.matrix_cores.clock_mhz if device.matrix_cores is not None else device.clock_mhz
     if base is None or plan.system is None:
-        raise UsageError(f"{device.name}: its rates cannot be scaled, because their clock is unknown")
+        raise UsageError(f"{device.name}: its rates cannot be scaled: its device file gives no clock for them")
     plan.system = plan.system.at_clock(scale * base * device.clock_scale)
 
 
@@ -156,7 +156,7 @@ def narrower(plan: ChangePlan, text: str) -> None:
     found = [code for code, model in enumerate(plan.models) if isinstance(model, GEMM) and _is_wider(model, dtype)]
     unknown = _products_of_unknown_size(plan)
     if not found and not unknown.any():
-        raise UsageError(f"{plan.subject.table.source}: no matrix product that is wider than {text}")
+        raise UsageError(f"{plan.subject.table.source}: no GEMM computes in a wider type than {text}")
     if unknown.any():
         _by_rates(plan, unknown, dtype, text)
     if not found:
@@ -202,7 +202,7 @@ def _by_rates(plan: ChangePlan, events: Bools, dtype: DType, text: str) -> None:
     device = device_of(plan)
     rates = [device.rate("matrix", each) for each in (DType.BF16, dtype)]
     if rates[0] is None or rates[1] is None:
-        raise UsageError(f"{device.name} has no matrix rate of {text}")
+        raise UsageError(f"{device.name} has no matrix rate for {text}; choose another precision")
     ratio = rates[0].peak_tflops_s / rates[1].peak_tflops_s
     floor_us, measured_us = launch_floor_us(device), plan.subject.activity.duration[events] / NS_PER_US
     unlike = math.log1p(largest_p90(GEMM.price_family()) / 100) / Z90
@@ -231,7 +231,7 @@ def more_ranks(plan: ChangePlan, times: float) -> None:
             events.append(event)
             models.append(model)
     if not models:
-        raise UsageError(f"{subject.table.source}: no collective whose message, type and group were recorded")
+        raise UsageError(f"{subject.table.source}: no collective has a recorded message size, type and group")
     larger = [replace(model, ranks=max(round((model.ranks or 1) * times), 1)) for model in models]
     old, new = (estimated_us(plan, WorkColumns.of(part)).time_us for part in (models, larger))
     at, more = np.array(events), np.nan_to_num(new - old) * NS_PER_US
@@ -314,9 +314,11 @@ def padded(plan: ChangePlan, multiple: int) -> None:
     aligned = np.array([model == other for model, other in zip(models, padded_models, strict=True)], bool)
     known = np.isfinite(estimate) & (measured > 0)
     if aligned.all():
-        raise UsageError(f"{plan.subject.table.source}: all matrix products are multiples of {multiple} already")
+        raise UsageError(f"{plan.subject.table.source}: the sizes of all GEMMs are multiples of {multiple} already")
     if not (aligned & known).any():
-        raise UsageError(f"{plan.subject.table.source}: no product is a multiple of {multiple}, to learn from")
+        raise UsageError(
+            f"{plan.subject.table.source}: no GEMM has multiples of {multiple} as sizes, so their speed is unknown"
+        )
     reached = np.log(measured[aligned & known] / estimate[aligned & known])
     for code, us, before in zip(*(np.asarray(c)[~aligned & known] for c in (codes, after, measured)), strict=True):
         events = plan.subject.reading_of_event == code
@@ -352,7 +354,7 @@ def fused_chains(plan: ChangePlan, where: str) -> None:
     joined &= inside[one] & inside[following]
     number = np.concatenate(([0], np.cumsum(~joined)))
     if not joined.any():
-        raise UsageError(f"{subject.table.source}: no neighboring kernels over the same elements in {where}")
+        raise UsageError(f"{subject.table.source}: no consecutive kernels work on equally many elements in {where}")
     duration = activity.duration[order] * plan.factor[order]
     longest = np.zeros(int(number[-1]) + 1)
     np.maximum.at(longest, number, duration)
@@ -387,8 +389,8 @@ def flash_attention(plan: ChangePlan, _: str) -> None:
     wanted = {c: model for c, model in enumerate(models) if isinstance(model, SDPA) and model.flash is False}
     if not wanted:
         raise UsageError(
-            f"{subject.table.source}: no attention op that is not a flash one already; what computes it from products "
-            "and softmax is replaced by --apply attention_from_parts"
+            f"{subject.table.source}: no attention op that flash attention could replace; for attention from separate "
+            "GEMMs and a softmax use --apply attention_from_parts"
         )
     found = estimated_us(plan, WorkColumns.of(wanted.values()))
     taken = dict(zip(wanted, zip(found.time_us.tolist(), found.backend, strict=True), strict=True))
@@ -494,7 +496,7 @@ def finding_applied(plan: ChangePlan, wanted: tuple[str, ...]) -> None:
             known = sorted({finding.key or finding.id for finding, _ in found})
             raise UsageError.unknown("finding in the report of this trace", name, known)
         if all(finding.gain_us is None for finding, _ in chosen):
-            raise UsageError(f"{name!r} has no gain: nothing in the trace says what its remedy spares")
+            raise UsageError(f"{name!r} cannot be applied: the trace does not show what its remedy saves")
         applied |= {finding.key: (finding, claimed) for finding, claimed in chosen if finding.gain_us is not None}
     for finding, claimed in applied.values():
         _apply(plan, seen, claimed)

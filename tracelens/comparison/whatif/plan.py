@@ -218,7 +218,7 @@ class Subject(Record, frozen=True, kw_only=True, eq=False, dict=True):
             if len(found) > 1:
                 whole = " and ".join(sorted(names[code] for code in found)[:2])
                 raise UsageError(
-                    f"{selector!r} is short for {len(found)} kernels; give a whole name, such as {whole}, "
+                    f"{selector!r} matches {len(found)} kernels; give a whole name, such as {whole}, "
                     f"or {selector + '*'!r} for all"
                 )
             if found:
@@ -378,7 +378,7 @@ def device_of(plan: ChangePlan) -> HardwareSpec:
     """The device of the recording. UsageError where it is not known."""
     device = plan.subject.recording.device
     if device is None:
-        raise UsageError(f"the device of {plan.subject.table.source} is not known, so nothing can be estimated on it")
+        raise UsageError(f"{plan.subject.table.source}: its device is unknown; name it with --device")
     return device
 
 
@@ -402,7 +402,7 @@ def price(plan: ChangePlan) -> None:
     old_device = device_of(plan)
     old_system, new_system = plan.recorded_on, plan.system
     if old_system is None or new_system is None:
-        raise UsageError(f"{subject.table.source}: no device to estimate for")
+        raise UsageError(f"{subject.table.source}: its device is unknown; name it with --device")
     codes = np.flatnonzero(changed)
     ratio, sigma, by_bytes = np.ones(len(readings) + 1), np.zeros(len(readings) + 1), np.full(len(readings) + 1, np.nan)
     kernels = _per_call(plan, np.ones(len(subject.activity)))

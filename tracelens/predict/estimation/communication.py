@@ -240,7 +240,7 @@ def _answered(
 def _system(name: str, *, is_cell: bool) -> System:
     """UsageError for a row that names a file: rows of a table name what tracelens knows."""
     if is_cell and is_file_name(name):
-        raise UsageError.unknown("cluster or device", name, [])
+        raise UsageError(f"a row of a table names a device or a cluster, not a file: {name!r}")
     return System.load(name)
 
 

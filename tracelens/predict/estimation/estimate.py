@@ -174,7 +174,7 @@ def _as_table(what: str, given: object) -> pd.DataFrame:
     import pandas as pd
 
     if not isinstance(what, str):
-        raise UsageError(f"what to estimate is a word, like 'gemm', not a {type(what).__name__}; the table follows it")
+        raise UsageError(f"estimate takes a name like 'gemm' first, not a {type(what).__name__}, then the table")
     if isinstance(given, pd.DataFrame):
         return given
     if not isinstance(given, Mapping):
@@ -255,12 +255,12 @@ def _products_in(kind: TableKind, part: pd.DataFrame, dtype: str, device: Hardwa
     named = named if named in GEMM_AITER.types else None
     is_known = named is not None or (read is not None and read.rate is not None)
     if kind is not KINDS["gemm"] or not isinstance(columns, GEMMColumns) or not is_known:
-        raise UsageError(f"no estimates for type {dtype!r}")
+        raise UsageError(f"there are no estimates for type {dtype!r}; use for example bf16 or fp8")
     sizes = {"m": columns.m, "n": columns.n, "k": columns.k, "batch": columns.b}
     if named is not None and device.vendor == "amd":
         return KernelColumns(precision="bf16", table=GEMM_AITER, case=(("gemm_dtype", named),), sizes=sizes)
     if read is None or read.rate is None:
-        raise UsageError(f"{dtype} is a type of AMD's tuned kernels; {device.name} has none")
+        raise UsageError(f"{dtype} is a type of AMD's tuned kernels, which {device.name} lacks; choose another --dtype")
     rows = zip(*(values.astype(int).tolist() for values in sizes.values()), strict=True)
     return WorkColumns.of([GEMM(m=m, n=n, k=k, b=b, dtype=read) for m, n, k, b in rows])
 
@@ -412,7 +412,7 @@ def _sdpas(sizes: Mapping[str, Any]) -> _Named:
     if not sizes.get("backward"):
         return [("sdpa", "sdpa", row)]
     if sizes.get("latent"):
-        raise UsageError("--latent is decoding, which has no backward")
+        raise UsageError("--latent is for decoding, which has no backward pass: omit --backward")
     return [(name, "sdpa", {**row, "pass": name}) for name in ("forward", "backward")]
 
 

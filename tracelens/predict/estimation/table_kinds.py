@@ -150,7 +150,7 @@ def _grouped_columns(table: pd.DataFrame, precision: str) -> GEMMColumns:
 
 def _evenly(m: int, groups: int) -> list[int]:
     if m < 1:
-        raise UsageError("a grouped product needs its rows: of each group (rows), or in all (m)")
+        raise UsageError("a grouped GEMM needs the rows of each group (rows) or of all groups (m)")
     return [m // groups + (i < m % groups) for i in range(groups)]
 
 
@@ -180,8 +180,8 @@ def _sdpa_columns(table: pd.DataFrame, precision: str) -> AttentionColumns:
         raise UsageError("--latent needs --s-q 1, --kv-heads 1 and --d-v at most --d-qk (decoding with one key head)")
     for at in np.flatnonzero((keys < s) | (heads % kv_heads != 0))[:1]:
         raise UsageError(
-            f"{s[at]:g} queries over {keys[at]:g} keys, {heads[at]:g} query over {kv_heads[at]:g} key heads"
-            " is not possible"
+            f"{s[at]:g} queries over {keys[at]:g} keys with {heads[at]:g} query and {kv_heads[at]:g} key heads: give "
+            "at least as many keys as queries, and a multiple of the key heads as query heads"
         )
     return AttentionColumns(
         precision=precision, b=b, s=s, past=keys - s, q_heads=heads, kv_heads=kv_heads, d_qk=d, d_v=d_v, window=window,

@@ -228,7 +228,7 @@ def _needed(root: FigureTable, name: str) -> FigureTable:
 def _text(table: FigureTable, name: str) -> str:
     text = table.text(name)
     if text is None:
-        raise table.error(name, "must be a text")
+        raise table.error(name, "must be a string")
     return text
 
 

@@ -74,7 +74,7 @@ class MeshRules(Record, frozen=True, kw_only=True):
         if self.ranks_per_node is None or self.inter_bytes_per_ms is None:
             return rates
         if self.ranks_per_node < 1 or ranks % self.ranks_per_node:
-            raise UsageError(f"{ranks} ranks do not fill nodes of {self.ranks_per_node} ranks")
+            raise UsageError(f"{ranks} ranks do not fill whole nodes of {self.ranks_per_node} ranks")
         node = np.arange(ranks) // self.ranks_per_node
         rates[node[:, None] != node[None, :]] = self.inter_bytes_per_ms
         return rates

@@ -200,7 +200,7 @@ class Traffic(Record, frozen=True, kw_only=True):
 def filled_nodes(ranks: int, ranks_per_node: int) -> int:
     """How many nodes the ranks fill; UsageError where one would be filled in part."""
     if ranks_per_node < 1 or ranks % ranks_per_node:
-        raise UsageError(f"{ranks} ranks do not fill nodes of {ranks_per_node} ranks")
+        raise UsageError(f"{ranks} ranks do not fill whole nodes of {ranks_per_node} ranks")
     return ranks // ranks_per_node
 
 

@@ -237,7 +237,7 @@ class Job:
         if not op.is_communication:
             time_us *= factor
         if not math.isfinite(time_us):
-            raise UsageError(f"{op.name} would take no finite time: a measured rate or a factor is too far from 1")
+            raise UsageError(f"{op.name} would take no finite time: check its measured rate and the factors given")
         return _whole_ns(op.count * time_us)
 
     def _blocks(self, factor: float) -> dict[str, dict[Kind, Block]]:

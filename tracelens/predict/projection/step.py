@@ -125,7 +125,7 @@ def project(
     priced_on, assumed = completed(system)
     rate = priced_on.device.rate("matrix", parallel.computed_in)
     if rate is None and isinstance(backends, str):  # what a trace measured needs no rate
-        raise UsageError(f"{priced_on.device.name} has no matrix rate for {parallel.computed_in.rate}: no step time")
+        raise UsageError(f"{priced_on.device.name} has no {parallel.computed_in.rate} rate: choose another --precision")
     name = schedule or ("interleaved" if parallel.vpp > 1 else "1f1b")
     if parallel.pp == 1:
         # Without a pipeline there is nothing to interleave.

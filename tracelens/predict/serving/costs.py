@@ -302,7 +302,9 @@ class StepCost:
         self.system = engine.tuned(deployment.system)
         self._backend = chain(deployment.backend)
         if model.dtype is not None and self.system.device.rate("matrix", model.dtype) is None:
-            raise UsageError(f"{self.system.device.name} has no matrix rate for {model.dtype.label}: no step time")
+            raise UsageError(
+                f"{self.system.device.name} has no matrix rate for {model.dtype.label}: choose another device"
+            )
         self._links = DeploymentCollectives(deployment, self.system.device)
         doubt = engine.doubt(model.name, self.system.device.name)
         self.notes = [*self._links.notes, *([doubt] if doubt else [])]
@@ -683,7 +685,7 @@ def _check_division(deployment: Deployment) -> None:
             f"tp {tp} neither divides {model.name}'s key and value heads {heads} nor is a multiple of them"
         )
     if model.experts is None and ep > 1:
-        raise UsageError(f"{model.name} has no experts to spread over ep {ep}")
+        raise UsageError(f"{model.name} has no experts to spread over ep {ep}: omit --ep")
     if model.experts is not None and model.experts.count % ep:
         raise UsageError(f"ep {ep} does not divide {model.name}'s {model.experts.count} experts")
 

@@ -62,7 +62,7 @@ class Experiment(Record, frozen=True, kw_only=True):
         """What is served. NothingToAnalyzeError without a request."""
         found = self.replay if self.replay is not None else self.workload.generate()
         if not len(found):
-            raise NothingToAnalyzeError("no requests to serve: their number is 0, or none arrive within the duration")
+            raise NothingToAnalyzeError("no requests to serve: raise --requests, --rate or --duration")
         return found
 
     def under(self, **arrivals: Any) -> Experiment:

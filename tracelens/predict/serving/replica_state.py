@@ -362,7 +362,7 @@ class ReplicaState:
         rate = self.cost.system.device.pcie_gb_s
         if rate is None:
             raise UsageError(
-                f"{self.cost.system.device.name}: moving caches to the host needs its PCIe rate, which is unknown"
+                f"{self.cost.system.device.name}: its PCIe rate is unknown, so caches cannot move to the host"
             )
         devices = self.cost.deployment.parallelism.devices
         return round(self.cost.kv_bytes_per_token() / devices / (rate * 1e3) * 1e9)

@@ -211,7 +211,7 @@ def expert_traffic(
     held = Placement.contiguous(experts, ranks).slots // ranks
     per_node = ranks if ranks_per_node is None else ranks_per_node
     if per_node < 1 or ranks % per_node:
-        raise UsageError(f"{ranks} ranks do not fill nodes of {per_node} ranks")
+        raise UsageError(f"{ranks} ranks do not fill whole nodes of {per_node} ranks")
     if skew == UNIFORM:
         return ExpertTraffic(
             ranks=ranks,

@@ -173,9 +173,11 @@ def _with_bases(path: Path, text: str, seen: tuple[Path, ...] = ()) -> dict[str,
         for name in re.findall(r"[^\s,\[\]]+", own.pop(key, "")):
             base = path.parent / name
             if Path(name).is_absolute() or base.resolve() in seen or len(seen) > _DEEPEST:
-                raise InputError(f"{path}: {key} {name}: a base file stands beside the file, and does not extend it")
+                raise InputError(
+                    f"{path}: {key} {name}: a base file is another file of the same folder, and extends nothing itself"
+                )
             if not base.is_file():
-                raise InputError(f"{path}: {key} {name}: there is no such file beside it")
+                raise InputError(f"{path}: {key} {name}: there is no such file in its folder")
             found |= _with_bases(base, text_of(base, "a launch configuration"), seen)
     return found | own
 
@@ -319,7 +321,7 @@ def _model(keys: _Keys) -> ModelConfig | None:
         return _bundled(keys)
     vocab = keys.whole("padded_vocab_size") or keys.whole("vocab_size")
     if vocab is None:
-        raise InputError(f"{keys.file}: vocab_size is missing, which logits and embedding need")
+        raise InputError(f"{keys.file}: vocab_size is missing; logits and embedding need it")
     count, ffn = keys.whole("num_experts"), keys.size("ffn_hidden_size", 4 * hidden)
     latent = _latent(keys) if keys.flag("multi_latent_attention") else None
     biased, is_rms = not keys.flag("disable_bias_linear"), keys.text("normalization") == "RMSNorm"
@@ -371,7 +373,7 @@ def _changed(keys: _Keys, model: ModelConfig) -> ModelConfig:
     for field_name, names in (("experts", _EXPERT_SIZES), ("latent_attention", _LATENT_SIZES)):
         part, given = getattr(model, field_name), _sizes(keys, names)
         if given and part is None:
-            raise UsageError(f"{model.name} has no {field_name} to change {', '.join(given)} of: give its whole shape")
+            raise UsageError(f"{model.name} has no {field_name} for {', '.join(given)}: give the whole shape instead")
         if given:
             changes[field_name] = dataclasses.replace(part, **given)
     _refuse_another(keys, model)
@@ -391,7 +393,7 @@ def _refuse_another(keys: _Keys, model: ModelConfig) -> None:
     ):  # fmt: skip
         if keys.flag(switch) != is_so and switch in keys.values:
             said = f"{switch} {keys.values[switch]}"
-            raise UsageError(f"{said} makes another model of {model.name}: give its whole shape")
+            raise UsageError(f"{said} does not fit model {model.name}: give the whole shape instead of its name")
 
 
 def _sizes(keys: _Keys, names: Mapping[str, str]) -> dict[str, Any]:
@@ -449,5 +451,5 @@ def _latent(keys: _Keys) -> LatentAttention:
 def _present(keys: _Keys, name: str) -> int:
     value = keys.whole(name)
     if value is None:
-        raise InputError(f"{keys.file}: {name} is missing, which multi_latent_attention needs")
+        raise InputError(f"{keys.file}: {name} is missing; multi_latent_attention needs it")
     return value

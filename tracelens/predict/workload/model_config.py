@@ -163,7 +163,7 @@ class ModelConfig(ModelShape, frozen=True, kw_only=True):
             raise InputError(f"model {self.name}: top_k {self.experts.top_k} does not fit {self.experts.count} experts")
         if self.q_heads % self.kv_heads:
             raise InputError(
-                f"model {self.name}: {self.q_heads} query heads do not share {self.kv_heads} key and value heads evenly"
+                f"model {self.name}: {self.q_heads} query heads are not a multiple of {self.kv_heads} key heads"
             )
 
     @classmethod

@@ -103,7 +103,7 @@ class GroupPlacement(Record, frozen=True, kw_only=True):
         if together > self.node or min(self.tp, self.cp, self.dp, self.pp) < 1:
             raise UsageError(
                 f"placement tp {self.tp} * cp {self.cp} * dp {self.dp} * pp {self.pp} = {together} ranks of a node, "
-                f"it has {self.node}"
+                f"but it has {self.node}"
             )
 
     def group(self, ranks: int, near: int) -> Group:
@@ -184,7 +184,7 @@ class ParallelConfig(TrainingOptions):
         replicas = dp if dp is not None else max(ranks // (tp * pp * cp), 1)
         product = f"tp {tp} * pp {pp} * cp {cp} * dp {replicas} = {tp * pp * cp * replicas}"
         if tp * pp * cp * replicas != ranks:
-            raise UsageError(f"{product} ranks, the cluster has {ranks}")
+            raise UsageError(f"{product} ranks, but the cluster has {ranks}")
         if global_batch % (micro_batch * replicas):
             raise UsageError(
                 f"micro-batch {micro_batch} * dp {replicas} = {micro_batch * replicas} sequences per pass do not "

@@ -341,7 +341,7 @@ def slim(trace: Trace, path: str | PathLike[str], cut: Cut) -> tuple[int, int]:
             raise UsageError.unknown("category", min(unknown), table.categories)
         kept &= np.isin(table.category, [i for i, name in enumerate(table.categories) if name in cut.categories])
     if not kept.any():
-        raise NothingToAnalyzeError(f"{table.source}: no event is of all that was asked for")
+        raise NothingToAnalyzeError(f"{table.source}: no event matches everything asked for; give fewer conditions")
     others = _Others(table, kept, None if cut.categories else window or _ALWAYS)
 
     def edit(row: int, event: dict[str, Any]) -> dict[str, Any] | None:
@@ -382,7 +382,7 @@ def _of_steps(recording: Recording, steps: str) -> tuple[Bools, tuple[int, int]]
     window = Window.of_file(recording, AnalysisOptions())
     window = window.within(tuple(select_steps(steps, window.times, window.steady)))
     if not len(window.activity):
-        raise NothingToAnalyzeError(f"{table.source}: no GPU work was launched in steps {steps}")
+        raise NothingToAnalyzeError(f"{table.source}: steps {steps} launched no GPU work; choose others")
     chosen = [window.times.steps[i] for i in window.selected]
     following = [s.start_ns for s in window.times.steps if s.start_ns >= chosen[-1].end_ns]
     span = chosen[0].start_ns, min(following, default=chosen[-1].end_ns)

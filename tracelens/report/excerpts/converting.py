@@ -134,7 +134,7 @@ def convert(table: TraceTable, path: Path) -> int:
         if name.endswith(ending):
             return write(table, path)
     endings = f"{', '.join(_WRITERS)}, or {' or '.join(_PACKED)} with .gz behind"
-    raise UsageError(f"{path.name} says no format to write: end it in {endings}")
+    raise UsageError(f"{path.name} names no format to write: end it in {endings}")
 
 
 def _kineto(table: TraceTable, path: Path) -> int:

@@ -130,7 +130,7 @@ def _tensor(shape: Any, dtype: Any, stride: Any) -> dict[str, Any]:
     if not isinstance(dtype, str) or dtype not in script_template._TYPES:
         raise ValueError("the types of its tensors were not recorded")
     if not isinstance(shape, list) or not all(isinstance(size, int) and size >= 0 for size in shape):
-        raise ValueError("its shapes are no sizes")
+        raise ValueError("its recorded shapes are not sizes")
     known = isinstance(stride, list) and all(isinstance(step, int) and step >= 0 for step in stride)
     return {"shape": shape, "dtype": dtype, "strides": stride if known else None}
 
@@ -153,6 +153,6 @@ def _literal(text: Any) -> Any:
         found = text
     if isinstance(found, str):
         if not _WORD.fullmatch(found):
-            raise ValueError("an argument is a text that is no word")
+            raise ValueError("an argument is a string of more than one word")
         return found
     return _plain(found)

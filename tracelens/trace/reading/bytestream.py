@@ -407,11 +407,13 @@ def _single(names: list[str], source: str) -> str:
     if len(traces) == 1:
         return traces[0]
     if not traces:
-        raise InputError(f"{source} is an archive without a trace: its {len(names):,} files are none by their names")
+        raise InputError(
+            f"{source} is an archive without a trace: none of its {len(names):,} files has a name like t.json"
+        )
     some = ", ".join(repr(name[-40:]) for name in sorted(traces)[:3])
     raise InputError(
         f"{source} is an archive of {len(traces):,} traces ({some}{' ...' if len(traces) > 3 else ''}): unpack it and "
-        "name one, or compare its ranks by 'tracelens collectives FOLDER'"
+        "name one, or compare its ranks with 'tracelens collectives FOLDER'"
     )
 
 

@@ -22,13 +22,13 @@ from tracelens.types.records import Record
 # Other contents people hand over, by their first bytes.
 _SIGNATURES = (
     (b"SQLite format 3\x00", "a SQLite database, but not of Nsight Systems or rocprof: export the report again"),
-    (b"<", "HTML or XML: hand over the profiler's JSON instead"),
+    (b"<", "HTML or XML: give the profiler's JSON instead"),
     (
         b"\x80",
         "a Python pickle, which can run code when it is opened, and is not: for a memory snapshot export its JSON",
     ),
 )
-_NO_TIMES = "which has shapes but no times: hand over the Kineto trace of the same run"
+_NO_TIMES = "which has shapes but no times: give the Kineto trace of the same run"
 _PATTERNS = (
     # GlobalMetadata, its length before it: a version (field 1), or attributes (2) with a name each; or the same as JSON
     (
@@ -47,7 +47,7 @@ def other_format(text: bytes, name: str = "") -> str | None:
     ``name`` counts where nothing else speaks: reports of Nsight Systems are sealed.
     """
     if name.endswith(_REPORTS):
-        return f"a report of Nsight Systems: export it with 'nsys export --type sqlite {name}', and hand that over"
+        return f"a report of Nsight Systems: export it with 'nsys export --type sqlite {name}', and give that file"
     for pattern, what in _PATTERNS:
         if pattern.match(text):
             return what
@@ -166,7 +166,7 @@ def read_memory_snapshot(path: Path) -> tuple[DeviceMemory, ...]:
     try:
         file = msgspec.json.decode(data, type=_SnapshotFile, strict=False)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise InputError(f"{path.name} is no memory snapshot in JSON ({error}): {_EXPORT}") from error
+        raise InputError(f"{path.name} is not a memory snapshot in JSON ({error}): {_EXPORT}") from error
     devices = sorted({segment.device for segment in file.segments})
     traces = dict(enumerate(file.device_traces))
     return tuple(_of_device(device, file.segments, traces.get(device, [])) for device in devices)

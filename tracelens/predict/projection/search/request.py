@@ -193,9 +193,9 @@ class Request(Record, frozen=True, kw_only=True):
                 f"rules {self.rules} use their own 16-bit GEMM model: omit --precision, --backend and --framework"
             )
         if self.rules == "corrected" and self.attention != "fused":
-            raise UsageError(f"--attention {self.attention} is for --rules paper and repaired")
+            raise UsageError(f"--attention {self.attention} needs --rules paper or repaired")
         if self.attention == "summa" and set(self.strategies) != {"2d"}:
-            raise UsageError("--attention summa divides heads on the grid of --strategy 2d alone")
+            raise UsageError("--attention summa needs --strategy 2d")
 
     @classmethod
     def of(cls, model: str, cluster: str, asked: SearchOptions) -> Request:
@@ -429,7 +429,7 @@ def search(
 
 def _refuse_more(number: int, most: int, what: str) -> None:
     if number > most:
-        raise UsageError(f"{number:,} {what} are more than a search takes, {most:,}")
+        raise UsageError(f"a search takes at most {most:,} {what}, got {number:,}")
 
 
 def _evaluated(
@@ -450,9 +450,7 @@ def _evaluated(
         if watts is not None:
             frame["j_per_token"] = device_s * watts / tokens
         elif request.objective == "energy":
-            raise UsageError(
-                f"{request.cluster}: these rules have no power figure for the device, so energy is unknown"
-            )
+            raise UsageError(f"{request.cluster}: these rules have no power of the device; choose another --objective")
         frames.append(frame)
     kept = [frame for frame in frames if len(frame)] or frames[:1]
     return pd.concat(kept, ignore_index=True)

@@ -109,14 +109,14 @@ def _language_model(values: dict[str, Any]) -> dict[str, Any]:
 def _refuse_other_blocks(path: Path, kind: str, unread: tuple[str, ...]) -> None:
     if any(part in kind.lower() for part in _OTHER_TYPES):
         raise InputError(
-            f"{path.name}: {kind} has blocks without a model here (decoders are read: of attention, Mamba-2, linear "
-            "attention, experts); write its shape as a model file, see docs/models.md"
+            f"{path.name}: {kind} has blocks that tracelens does not model (it reads decoders of attention, Mamba-2, "
+            "linear attention and experts); write its shape as a model file, see docs/models.md"
         )
     telling = [name for name in unread if any(part in name for part in _OTHER_BLOCKS)]
     if telling:
         raise InputError(
-            f"{path.name}: model_type {kind!r} is not known, and {', '.join(telling)} tells of blocks that have no "
-            "model here; write its shape as a model file, see docs/models.md"
+            f"{path.name}: model_type {kind!r} is not known, and {', '.join(telling)} stands for blocks that "
+            "tracelens does not model; write its shape as a model file, see docs/models.md"
         )
 
 

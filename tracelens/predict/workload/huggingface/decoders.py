@@ -275,7 +275,7 @@ def _opt(keys: Keys) -> dict[str, Any]:
     hidden = keys.needed("hidden_size")
     narrow = keys.whole("word_embed_proj_dim") or hidden
     if narrow != hidden:
-        raise InputError(f"{keys.file}: word_embed_proj_dim {narrow} beside hidden_size {hidden} has no model here")
+        raise InputError(f"{keys.file}: word_embed_proj_dim {narrow} with hidden_size {hidden} is not supported")
     biased = keys.flag("enable_bias", True)
     shape = _classic(
         keys, hidden=hidden, heads=keys.needed("num_attention_heads"), layers=keys.layers("num_hidden_layers"),

@@ -72,7 +72,7 @@ class Keys:
         """A list of texts or of whole numbers; empty when absent."""
         value = self.get(name)
         if value is not None and not (isinstance(value, list) and all(type(each) is kind for each in value)):
-            words = "texts" if kind is str else "objects" if kind is dict else "whole numbers"
+            words = "strings" if kind is str else "objects" if kind is dict else "whole numbers"
             raise InputError(f"{self.file}: {name} must be a list of {words}, got {shown(value)}")
         return value or []
 

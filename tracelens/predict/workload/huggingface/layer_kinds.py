@@ -203,7 +203,7 @@ def _full_attention(keys: Keys, shape: dict[str, Any]) -> Mixer:
         shape["indexer"] = _indexer(keys)
         return Mixer(SPARSE_LATENT_ATTENTION.letter)
     if selected:
-        raise InputError(f"{keys.file}: index_topk is set without kv_lora_rank, a kind of attention without a model")
+        raise InputError(f"{keys.file}: index_topk without kv_lora_rank is not supported")
     changes: dict[str, Any] = {}
     wide, heads = keys.whole("global_head_dim"), keys.whole("num_global_key_value_heads")
     if wide and wide != shape["head_dim"]:
@@ -382,7 +382,7 @@ def _chunked_kinds(keys: Keys, family: Family, layers: int) -> list[str]:
     with_positions = keys.per_layer("no_rope_layers", layers)
     every = keys.whole("no_rope_layer_interval") or family.nope_interval
     if not with_positions and not every:
-        raise InputError(f"{keys.file}: attention_chunk_size is set, but which layers have chunks is not")
+        raise InputError(f"{keys.file}: attention_chunk_size is set, but no key says which layers use it")
     flags = with_positions or [(i + 1) % every for i in range(layers)]
     return [_CHUNKED if each else _FULL for each in flags]
 

@@ -32,7 +32,7 @@ PIECE_BYTES = 512 * 1024
 FIRST_BYTES = 64 * 1024
 _UTF8_MARK = b"\xef\xbb\xbf"
 _BLANK_BYTES = b" \t\r\n\x00"
-_ADVICE = "hand over what torch.profiler's export_chrome_trace wrote"
+_ADVICE = "give a file that torch.profiler's export_chrome_trace wrote"
 
 
 def read_events(
@@ -135,8 +135,8 @@ class EventList:
 
     def _no_json(self, text: bytes) -> str:
         if not text.strip(_BLANK_BYTES):
-            return f"{self._source} holds nothing but white space: record the trace again"
-        what = "is text, but no JSON" if text[:200].isascii() and b"\x00" not in text[:200] else "is no JSON"
+            return f"{self._source} holds only white space: record the trace again"
+        what = "is text, but not JSON" if text[:200].isascii() and b"\x00" not in text[:200] else "is not JSON"
         return f"{self._source} {what}: {_ADVICE}"
 
     def _no_events(self, text: bytes) -> str:
@@ -164,11 +164,11 @@ class EventList:
             f"{count:,} {one if count == 1 else many}"
             for count, one, many in (
                 (pieces.damaged_events, "event is damaged and left out", "events are damaged and left out"),
-                (builder.no_events, "element of the list is no event", "elements of the list are no events"),
+                (builder.no_events, "element of the list is not an event", "elements of the list are not events"),
                 (builder.untimed_events, "event has no usable time", "events have no usable time"),
                 (builder.repaired_durations, "impossible duration is now 0", "impossible durations are now 0"),
                 (builder.unmatched_pairs, "begin or end has no counterpart", "begins and ends have no counterpart"),
-                (pieces.repairs, "value was put right", "values were put right"),
+                (pieces.repairs, "value was repaired", "values were repaired"),
             )
             if count
         ]  # fmt: skip
