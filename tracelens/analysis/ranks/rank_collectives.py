@@ -27,7 +27,7 @@ GROUPS_COLUMNS = column_set(
 )  # fmt: skip
 
 
-@sheet("groups", columns=GROUPS_COLUMNS, order=620)
+@sheet("groups", columns=GROUPS_COLUMNS, order=92)
 def groups_frame(job: JobContext) -> pd.DataFrame:
     """One row per process group, pair of ranks, or stream: how much of it was matched."""
     calls = job.calls
@@ -65,7 +65,7 @@ NCCL_LONG_COLUMNS = column_set(
 )  # fmt: skip
 
 
-@sheet(NCCL_LONG_TITLE, columns=NCCL_LONG_COLUMNS, order=670, json=None)
+@sheet(NCCL_LONG_TITLE, columns=NCCL_LONG_COLUMNS, order=130, json=None)
 def nccl_long_frame(job: JobContext) -> pd.DataFrame:
     """One row per communication call of a rank."""
     calls, waited = job.calls, job.waited
@@ -135,7 +135,7 @@ NCCL_SUMMARY_LONG_COLUMNS = column_set(
 )  # fmt: skip
 
 
-@sheet(NCCL_SUMMARY_LONG_TITLE, columns=NCCL_SUMMARY_LONG_COLUMNS, order=570)
+@sheet(NCCL_SUMMARY_LONG_TITLE, columns=NCCL_SUMMARY_LONG_COLUMNS, order=60)
 def nccl_summary_long_frame(job: JobContext) -> pd.DataFrame:
     """Communication calls of all ranks by what was called."""
     long = job.frames[NCCL_LONG_TITLE]
@@ -179,7 +179,7 @@ RANK_COLLECTIVES_COLUMNS = column_set(
 )  # fmt: skip
 
 
-@sheet(RANK_COLLECTIVES_TITLE, columns=RANK_COLLECTIVES_COLUMNS, order=650, json=None)
+@sheet(RANK_COLLECTIVES_TITLE, columns=RANK_COLLECTIVES_COLUMNS, order=110, json=None)
 def rank_collectives_frame(job: JobContext) -> pd.DataFrame:
     """One row per matched collective.
 
@@ -257,7 +257,7 @@ NCCL_SUMMARY_IMPLICIT_SYNC_TITLE = "nccl_summary_implicit_sync"
 _OVER = ("mean", "median", "min", "max")
 _SPREAD = (job_context.LATENCY, job_context.ALGORITHM, job_context.BUS, job_context.SKEW, job_context.WAIT_MEAN)
 NCCL_SUMMARY_IMPLICIT_SYNC_COLUMNS = column_set(
-    job_context.GROUP, job_context.SIZE, job_context.COLLECTIVE, job_context.DTYPE, job_context.FULL,
+    job_context.COLLECTIVE, job_context.GROUP, job_context.SIZE, job_context.DTYPE, job_context.FULL,
     us("wait_per_rank_us_sum", "Mean waiting of the ranks, summed over the collectives."),
     job_context.WAITING_SHARE,
     text(
@@ -274,7 +274,7 @@ _MOSTLY_TRANSFER, _MOSTLY_WAITING = 0.3, 0.7
 TRANSFER, SKEWED, MIXED, INCONCLUSIVE = "transfer-dominated", "arrival-skew-dominated", "mixed", "inconclusive"
 
 
-@sheet(NCCL_SUMMARY_IMPLICIT_SYNC_TITLE, columns=NCCL_SUMMARY_IMPLICIT_SYNC_COLUMNS, order=560)
+@sheet(NCCL_SUMMARY_IMPLICIT_SYNC_TITLE, columns=NCCL_SUMMARY_IMPLICIT_SYNC_COLUMNS, order=40)
 def nccl_summary_implicit_sync_frame(job: JobContext) -> pd.DataFrame:
     """Matched collectives by group, collective, type and size."""
     collectives = job.frames[RANK_COLLECTIVES_TITLE]
@@ -315,7 +315,7 @@ NCCL_ALL2ALLV_COLUMNS = column_set(
 )  # fmt: skip
 
 
-@sheet(NCCL_ALL2ALLV_TITLE, columns=NCCL_ALL2ALLV_COLUMNS, order=640, json=None)
+@sheet(NCCL_ALL2ALLV_TITLE, columns=NCCL_ALL2ALLV_COLUMNS, order=100, json=None)
 def nccl_all2allv_frame(job: JobContext) -> pd.DataFrame:
     """One row per matched all-to-all."""
     calls, found = job.calls, job.found
@@ -368,14 +368,14 @@ def _volumes(sent: list[float | None], took_us: list[float], wall_us: float) -> 
 
 _MEANS = (job_context.TOTAL, job_context.WALL, job_context.THROUGHPUT, job_context.IMBALANCE, job_context.SKEW)
 NCCL_SUMMARY_ALL2ALLV_COLUMNS = column_set(
-    job_context.GROUP, job_context.SIZE, job_context.COLLECTIVE, job_context.DTYPE,
+    job_context.COLLECTIVE, job_context.GROUP, job_context.SIZE, job_context.DTYPE,
     *(statistics(("mean",), column) for column in _MEANS),
     statistics(("max",), job_context.IMBALANCE),
     CALLS,
 )  # fmt: skip
 
 
-@sheet("nccl_summary_all2allv", columns=NCCL_SUMMARY_ALL2ALLV_COLUMNS, order=580)
+@sheet("nccl_summary_all2allv", columns=NCCL_SUMMARY_ALL2ALLV_COLUMNS, order=80)
 def nccl_summary_all2allv_frame(job: JobContext) -> pd.DataFrame:
     """All-to-alls by group."""
     all_to_alls = job.frames[NCCL_ALL2ALLV_TITLE]
@@ -400,7 +400,7 @@ NCCL_ALL2ALLV_HEATMAP_COLUMNS = column_set(
 )  # fmt: skip
 
 
-@sheet("nccl_all2allv_heatmap", columns=NCCL_ALL2ALLV_HEATMAP_COLUMNS, order=630)
+@sheet("nccl_all2allv_heatmap", columns=NCCL_ALL2ALLV_HEATMAP_COLUMNS, order=94)
 def nccl_all2allv_heatmap_frame(job: JobContext) -> pd.DataFrame:
     """Bytes from each rank to each other in all-to-alls.
 
@@ -435,7 +435,7 @@ def nccl_all2allv_heatmap_frame(job: JobContext) -> pd.DataFrame:
 
 
 OVERLAP_COLUMNS = column_set(
-    GROUP, COLLECTIVE, CALLS,
+    COLLECTIVE, GROUP, CALLS,
     us("duration_us_sum", "Durations of all ranks' calls; overlapping calls count twice."),
     us("exposed_us_sum", "Part in which the rank computed nothing."),
     percent("exposed_percent", "Share of the durations."),
@@ -444,7 +444,7 @@ OVERLAP_COLUMNS = column_set(
 )  # fmt: skip
 
 
-@sheet("overlap", columns=OVERLAP_COLUMNS, order=590)
+@sheet("overlap", columns=OVERLAP_COLUMNS, order=50)
 def overlap_frame(job: JobContext) -> pd.DataFrame:
     """Communication by group and collective: exposed, and what hid the rest.
 

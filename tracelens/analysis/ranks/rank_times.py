@@ -37,7 +37,7 @@ RANKS_COLUMNS = column_set(
 )  # fmt: skip
 
 
-@sheet("ranks", columns=RANKS_COLUMNS, order=510)
+@sheet("ranks", columns=RANKS_COLUMNS, order=10)
 def ranks_frame(job: JobContext) -> pd.DataFrame:
     """One row per rank: its trace and where its device's time went."""
     rows, parts = [], ("total", "computation", "exposed_comm", "total_comm", "idle")
@@ -75,7 +75,7 @@ RANK_TIMES_COLUMNS = column_set(
 )  # fmt: skip
 
 
-@sheet(RANK_TIMES_TITLE, columns=RANK_TIMES_COLUMNS, order=520)
+@sheet(RANK_TIMES_TITLE, columns=RANK_TIMES_COLUMNS, order=20)
 def rank_times_frame(job: JobContext) -> pd.DataFrame:
     """Ranks by what their late arrivals cost the others, the costliest first.
 
@@ -129,7 +129,7 @@ STEP_COST_COLUMNS = column_set(
 )  # fmt: skip
 
 
-@sheet(STEP_COST_TITLE, columns=STEP_COST_COLUMNS, order=530)
+@sheet(STEP_COST_TITLE, columns=STEP_COST_COLUMNS, order=30)
 def step_cost_frame(job: JobContext) -> pd.DataFrame:
     """One row per step: the rank that kept the others waiting, and what that cost.
 
@@ -183,7 +183,7 @@ PIPELINE_BUBBLES_COLUMNS = column_set(
 )  # fmt: skip
 
 
-@sheet(PIPELINE_BUBBLES_TITLE, columns=PIPELINE_BUBBLES_COLUMNS, order=600)
+@sheet(PIPELINE_BUBBLES_TITLE, columns=PIPELINE_BUBBLES_COLUMNS, order=82)
 def pipeline_bubbles_frame(job: JobContext) -> pd.DataFrame:
     """One row per rank of a pipeline: computation, sends and receives, bubbles.
 
@@ -245,7 +245,7 @@ CLOCKS_COLUMNS = column_set(
 )  # fmt: skip
 
 
-@sheet("clocks", columns=CLOCKS_COLUMNS, order=610)
+@sheet("clocks", columns=CLOCKS_COLUMNS, order=90)
 def clocks_frame(job: JobContext) -> pd.DataFrame:
     """One row per host: its clock against the first host's."""
     return pd.DataFrame(
@@ -278,7 +278,7 @@ RANK_EXCHANGES_COLUMNS = column_set(
 )  # fmt: skip
 
 
-@sheet(RANK_EXCHANGES_TITLE, columns=RANK_EXCHANGES_COLUMNS, order=660, json=None)
+@sheet(RANK_EXCHANGES_TITLE, columns=RANK_EXCHANGES_COLUMNS, order=120, json=None)
 def rank_exchanges_frame(job: JobContext) -> pd.DataFrame:
     """One row per token exchange of a rank.
 
@@ -452,12 +452,12 @@ def _rate(rows: pd.DataFrame, time: str) -> float | None:
 
 SHEETS = (
     sheet_row(
-        EP_SUMMARY_TITLE, 540, LAST, "Token exchanges by op and group: effective rates beside true ones.",
+        EP_SUMMARY_TITLE, 70, LAST, "Token exchanges by op and group: effective rates beside true ones.",
         lambda job: exchange_summary(job.frames[RANK_EXCHANGES_TITLE], by_rank=False),
         EP_SUMMARY_COLUMNS.values(),
     ),
     sheet_row(
-        "ep_by_rank", 550, LAST, "Token exchanges by op, group and rank.",
+        "ep_by_rank", 84, LAST, "Token exchanges by op, group and rank.",
         lambda job: exchange_summary(job.frames[RANK_EXCHANGES_TITLE], by_rank=True),
         EP_SUMMARY_COLUMNS.values(),
     ),

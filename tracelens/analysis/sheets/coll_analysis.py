@@ -44,10 +44,10 @@ _KEYS = ("rank", *_ATTRIBUTES, "stream", "remote_share", "remote_from")
 
 TITLE = "coll_analysis"
 COLUMNS = column_set(
-    identifier("rank", "Rank whose trace this is."),
+    text("collective", "As recorded.", width=24),
     text("group_name", "As recorded.", width=20),
     text("group_ranks", "As recorded.", width=26),
-    text("collective", "As recorded.", width=24),
+    identifier("rank", "Rank whose trace this is."),
     identifier("group_size", "Number of ranks."),
     text("dtype", "Element type.", width=14),
     count("in_nelems", "Elements this rank sends."),

@@ -64,7 +64,7 @@ COPIES_COLUMNS = column_set(
 )  # fmt: skip
 
 
-@sheet(COPIES_TITLE, columns=COPIES_COLUMNS, order=63, json=50)
+@sheet(COPIES_TITLE, columns=COPIES_COLUMNS, order=70, json=50)
 def copies_frame(context: SheetContext) -> pd.DataFrame | None:
     """Copies between the device and the host or another device, beside what their path allows."""
     found = copies(context.trace.table, context.activity, context.recording.device)
@@ -213,7 +213,7 @@ MEASURED_HBM_COLUMNS = column_set(
 )  # fmt: skip
 
 
-@sheet("measured_hbm", columns=MEASURED_HBM_COLUMNS, order=69, json=160)
+@sheet("measured_hbm", columns=MEASURED_HBM_COLUMNS, order=66, json=160)
 def measured_hbm_frame(context: SheetContext) -> pd.DataFrame | None:
     """Measured traffic of device memory by kernel, beside the models' (PM sampling's dram__bytes_* counters)."""
     samples = context.recorded.table.dram_samples
@@ -471,7 +471,7 @@ MEMORY_BLOCKS_COLUMNS = column_set(
 )  # fmt: skip
 
 
-@sheet("memory_blocks", columns=MEMORY_BLOCKS_COLUMNS, order=70, json=170)
+@sheet("memory_blocks", columns=MEMORY_BLOCKS_COLUMNS, order=64, json=170)
 def memory_blocks_frame(context: SheetContext) -> pd.DataFrame | None:
     """Of the whole run: what held device memory at the peak and in the --memory-snapshot, by the allocating line."""
     import pandas as pd
@@ -496,7 +496,7 @@ def memory_blocks_frame(context: SheetContext) -> pd.DataFrame | None:
 
 SHEETS = (
     sheet_row(
-        "memory", 67, 140,
+        "memory", 74, 140,
         "Of the whole file: what the allocators handed out, by device: the peak, its time and its op.",
         lambda c: memory_summary(c.recorded.table, c.recorded.tree),
         text("device", "Name as in torch.device; ROCm devices are cuda too.", width=14),
@@ -516,7 +516,7 @@ SHEETS = (
         ),
     ),
     sheet_row(
-        "memory_timeline", 68, 150,
+        "memory_timeline", 148, 150,
         "Of the whole file: memory over time, at most 1000 points per device: of every stretch of events the highest.",
         lambda c: memory_timeline(c.recorded.table, c.recorded.tree),
         MEMORY_TIMELINE_COLUMNS.values(),

@@ -86,7 +86,7 @@ INFERENCE_ITERATIONS_COLUMNS = column_set(
 )  # fmt: skip
 
 
-@sheet(INFERENCE_ITERATIONS_TITLE, columns=INFERENCE_ITERATIONS_COLUMNS, order=59, json=20)
+@sheet(INFERENCE_ITERATIONS_TITLE, columns=INFERENCE_ITERATIONS_COLUMNS, order=76, json=20)
 def inference_iterations_frame(context: SheetContext) -> pd.DataFrame | None:
     """Every step of a serving engine: requests, tokens and time."""
     engine = context.window.engine
@@ -113,7 +113,7 @@ INFERENCE_PHASES_COLUMNS = column_set(
 )  # fmt: skip
 
 
-@sheet("inference_phases", columns=INFERENCE_PHASES_COLUMNS, order=15, json=10)
+@sheet("inference_phases", columns=INFERENCE_PHASES_COLUMNS, order=52, json=10)
 def inference_phases_frame(context: SheetContext) -> pd.DataFrame | None:
     """Prefill, decode and mixed steps of a serving engine, and its steady window."""
     steps = context.frames.get(INFERENCE_ITERATIONS_TITLE)
@@ -298,12 +298,12 @@ def not_recorded(table: TraceTable) -> tuple[Unanswered, ...]:
 
 SHEETS = (
     sheet_row(
-        STEP_TIMES_TITLE, 58, None, "Of the whole file: its steps, also those that the report is not of.",
+        STEP_TIMES_TITLE, 50, None, "Of the whole file: its steps, also those that the report is not of.",
         lambda c: c.step_times.sheet(int(c.recording.trace.table.start_ns.min())),
         STEP_TIMES_COLUMNS.values(),
     ),
     sheet_row(
-        "phases", 16, 100,
+        "phases", 54, 100,
         "Device time of the forward pass, its repetition by checkpointing, the backward pass and the optimizer.",
         lambda c: c.attribution.phases.frame(c.activity) if c.attribution.phases.has_backward else None,
         text(
@@ -320,7 +320,7 @@ SHEETS = (
         percent("percent_of_forward", "Share of first runs and repeated ones together."),
     ),
     sheet_row(
-        "recompute", 65, 110, "Ops that checkpointing ran again: first runs beside repeated ones.",
+        "recompute", 80, 110, "Ops that checkpointing ran again: first runs beside repeated ones.",
         lambda c: c.attribution.phases.by_op(c.trace.table, c.activity) if c.attribution.phases.has_recompute else None,
         text("name", "The op that launched the work.", width=46),
         count("first_calls", "Calls in the forward pass."),
@@ -359,7 +359,7 @@ SHEETS = (
         ),
     ),
     sheet_row(
-        "idle_gaps", 60, 40, "The longest gaps in which the GPU was idle, at most 100 of them.",
+        "idle_gaps", 140, 40, "The longest gaps in which the GPU was idle, at most 100 of them.",
         lambda c: c.gaps.longest(c.recorded.table, c.recorded.tree),
         us("start_us", START),
         us("idle_us", "Length of the gap."),
@@ -375,7 +375,7 @@ SHEETS = (
         text("op_after", "The op that launched it.", width=46),
     ),
     sheet_row(
-        "critical_path_segments", 61, 70,
+        "critical_path_segments", 142, 70,
         "The segments of the critical path in order of time; at most the 300 longest.",
         lambda c: None if c.path is None else c.path.segments(c.recorded.table),
         us("start_us", START),
@@ -385,7 +385,7 @@ SHEETS = (
         identifier("stream", "Stream of the kernel; empty for host work."),
     ),
     sheet_row(
-        "stream_overlap", 64, 90, "Time in which two streams were busy at once, for every pair of streams.",
+        "stream_overlap", 144, 90, "Time in which two streams were busy at once, for every pair of streams.",
         lambda c: stream_overlap(c.recorded.table, c.activity),
         identifier("device_a", "Device of the first stream; -1 where not recorded."),
         identifier("stream_a", "The first stream."),
@@ -398,7 +398,7 @@ SHEETS = (
         percent("percent_of_b", "Both busy, as a share of busy B."),
     ),
     sheet_row(
-        DEVICE_TIMELINE_TITLE, 62, 80,
+        DEVICE_TIMELINE_TITLE, 78, 80,
         "What launching cost the host, and how often the device had to wait for it, by runtime or driver call.",
         lambda c: launch_overhead(c.recorded.table, c.activity, c.queued),
         text("launch_call", "Runtime or driver call; all: every call that launched device work.", width=32),

@@ -65,7 +65,7 @@ MODULE_TIME_COLUMNS = column_set(
 )  # fmt: skip
 
 
-@sheet("modules", columns=MODULE_TIME_COLUMNS, order=44, json=120)
+@sheet("modules", columns=MODULE_TIME_COLUMNS, order=40, json=120)
 def module_time_frame(context: SheetContext) -> pd.DataFrame | None:
     """Time per path of nn.Module classes, parents before the modules inside them."""
     phases, stem = context.attribution.phases, context.window.stem
@@ -317,7 +317,7 @@ def _stacks(table: TraceTable, tree: OpTree, activity: DeviceActivity) -> tuple[
 
 SHEETS = (
     sheet_row(
-        "call_stacks", 66, 130, "Device time per Python call stack; the 200 with most of it, then the rest.",
+        "call_stacks", 146, 130, "Device time per Python call stack; the 200 with most of it, then the rest.",
         lambda c: call_stacks(c.trace.table, c.trace.tree, c.activity),
         text("line", "Innermost frame outside the framework.", width=56),
         text("stack", "Python frames, the innermost first; backward work has those of its forward op.", width=90),

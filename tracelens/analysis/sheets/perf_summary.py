@@ -74,8 +74,9 @@ def _by_time(frame: pd.DataFrame, key: str) -> pd.DataFrame:
 
 _DURATION = us("duration_us", "Durations of the kernels.")
 KERNEL_SUMMARY_COLUMNS = column_set(
+    shared.KERNEL, shared.PARENT,
     text("category", "Category of the op that launched the kernel.", width=20),
-    shared.PARENT, shared.KERNEL, shared.STREAM,
+    shared.STREAM,
     statistics(("sum",), _DURATION),
     count("kernels", "Number of kernels."),
     statistics(("mean", "min", "max"), _DURATION),
@@ -84,7 +85,7 @@ KERNEL_SUMMARY_COLUMNS = column_set(
 )  # fmt: skip
 
 
-@sheet(KERNEL_SUMMARY_TITLE, columns=KERNEL_SUMMARY_COLUMNS, order=50, json=None)
+@sheet(KERNEL_SUMMARY_TITLE, columns=KERNEL_SUMMARY_COLUMNS, order=30, json=None)
 def kernel_summary_frame(context: SheetContext) -> pd.DataFrame:
     """Kernel time by launching op, kernel and stream; collectives and unlinked kernels included."""
     return kernel_summary(context.trace.table, context.activity, context.event_category, context.timeline.total_ns)
@@ -369,7 +370,7 @@ SHEETS = (
         shared.CATEGORY, shared.CALLS, shared.DIRECT[-1], shared.PERCENTAGES, shared.ESTIMATED_TOTAL,
     ),
     sheet_row(
-        "ops_summary", 30, None,
+        "ops_summary", 100, None,
         "Kernel time by name of the launching op; collectives are left out: see coll_analysis.",
         _by_name,
         shared.NAME, shared.DIRECT[-1], shared.SUBTREE[-1], shared.CALLS,
@@ -377,14 +378,14 @@ SHEETS = (
         shared.PERCENTAGES, shared.ESTIMATED_TOTAL,
     ),
     sheet_row(
-        "short_kernel_histogram", 54, None, "How many short kernels there are, by duration.",
+        "short_kernel_histogram", 130, None, "How many short kernels there are, by duration.",
         _short_kernel_histogram,
         us("bin_start_us", "Shortest duration."),
         us("bin_end_us", "Longest duration."),
         count("kernels", "Kernels of such a duration."),
     ),
     sheet_row(
-        "short_kernels_summary", 56, None,
+        "short_kernels_summary", 132, None,
         "Short kernels by launching op and kernel: where launches cost more than work.",
         _short_kernels_summary,
         shared.PARENT, shared.DIMS, shared.STRIDES, shared.SCALARS, shared.KERNEL,
@@ -393,7 +394,7 @@ SHEETS = (
         shared.OF_TOTAL,
     ),
     sheet_row(
-        CPU_OPS_TITLE, 82, None, "CPU ops by distinct call, by their own time on the host.",
+        CPU_OPS_TITLE, 150, None, "CPU ops by distinct call, by their own time on the host.",
         _cpu_ops,
         shared.NAME, shared.CATEGORY, shared.PROCESS, shared.ARGUMENTS, shared.CALLS,
         statistics(TOTALED, us("host_self_us", _SELF)),
@@ -403,7 +404,7 @@ SHEETS = (
         shared.HAS_PERF_MODEL, shared.PERCENTAGES,
     ),
     sheet_row(
-        CPU_OPS_SUMMARY_TITLE, 80, None, "CPU ops by name, by their own time on the host.",
+        CPU_OPS_SUMMARY_TITLE, 62, None, "CPU ops by name, by their own time on the host.",
         _cpu_ops_summary,
         shared.NAME, shared.CATEGORY, shared.CALLS,
         us("host_self_us_sum", _SELF),
@@ -411,7 +412,7 @@ SHEETS = (
         shared.PERCENTAGES,
     ),
     sheet_row(
-        UNIFIED_PERF_SUMMARY_TITLE, 70, None,
+        UNIFIED_PERF_SUMMARY_TITLE, 120, None,
         "Every distinct call beside its work and its estimate; each kernel that is no collective is in one row.",
         lambda c: c.priced.rows,
         UNIFIED_PERF_SUMMARY_COLUMNS.values(),
@@ -444,7 +445,7 @@ SHEETS = (
         percent("known_percent", "Share of the own time in calls of known work."),
     ),
     sheet_row(
-        "ops_unique_args", 40, None,
+        "ops_unique_args", 110, None,
         "Kernel time by distinct call: name, shapes, types, strides and scalars of the op; without collectives.",
         lambda c: with_places(c.priced.launchers, c.trace.tree, c.attribution.phases, c.attribution.repeated),
         shared.NAME, shared.CATEGORY, shared.PROCESS, shared.ARGUMENTS, shared.CALLS, shared.DIRECT, shared.SUBTREE,
