@@ -31,8 +31,8 @@ _OVER = {
     "mean": "Mean over the calls.",
     "median": "Median over the calls.",
     "std": "Standard deviation over the calls (n - 1); empty for one call.",
-    "min": "Smallest of the calls.",
-    "max": "Largest of the calls.",
+    "min": "Minimum over the calls.",
+    "max": "Maximum over the calls.",
     "sum": "Sum over the calls.",
 }
 #: How keys of a perf model's dimensions begin.
@@ -101,7 +101,8 @@ _TITLES = {
 
 
 class TableColumn(Record, frozen=True, kw_only=True):
-    """One column. ``unit`` is printed in its note; ``width`` caps it, in characters; ``shown_as`` replaces the title.
+    """One column. Its note says the ``unit`` that its title lacks; ``width`` caps it, in characters; ``shown_as``
+    replaces the title.
 
     ``look``: ``share`` gets data bars, ``of_limit`` a color scale up to 100 % and red above. An ``optional`` column is
     left out of a sheet in which it would be empty (``empty_at_zero``: or zero throughout).
@@ -152,7 +153,8 @@ class TableColumn(Record, frozen=True, kw_only=True):
     @property
     def note(self) -> str:
         """What the comment on the header says."""
-        parts = [self.meaning, _OVER.get(self.statistic, ""), f"Unit: {self.unit}." if self.unit else ""]
+        unit = f"Unit: {self.unit}." if self.unit not in self.title else ""
+        parts = [self.meaning, _OVER.get(self.statistic, ""), unit]
         return " ".join(part for part in parts if part)
 
 
@@ -199,9 +201,9 @@ def ms(key: str, meaning: str, **more: Any) -> TableColumn:
     return TableColumn(key=key, meaning=meaning, unit="ms", number_format=MS, **more)
 
 
-def mb(key: str, meaning: str, *, unit: str = "MB (1e6 bytes)", **more: Any) -> TableColumn:
-    """A column of amounts of data."""
-    return TableColumn(key=key, meaning=meaning, unit=unit, number_format=MB, **more)
+def mb(key: str, meaning: str, **more: Any) -> TableColumn:
+    """A column of amounts of data; MB are 1e6 bytes."""
+    return TableColumn(key=key, meaning=meaning, unit="MB", number_format=MB, **more)
 
 
 def percent(key: str, meaning: str, *, look: Look = "share", **more: Any) -> TableColumn:
@@ -287,7 +289,7 @@ def _parameter_words(name: str) -> str:
 
 
 #: What a column of a perf model's dimension means.
-PARAMETER = "A dimension or property that the perf model read from the recorded arguments."
+PARAMETER = "Dimension or property that the perf model read from the arguments."
 
 
 def sheet(

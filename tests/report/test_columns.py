@@ -78,14 +78,14 @@ def test_every_rate_in_terabytes_says_in_its_note_whether_it_is_hbm_or_wire():
     rates = [c for columns in sets for c in columns.values() if "(TB/s)" in c.title or "(MB)" in c.title]
     assert rates
     for column in rates:
-        assert ("HBM" in column.note) != ("Wire" in column.note or "wire" in column.note) or "Never" in column.note
-        assert column.note.startswith(("HBM", "Wire", "Least device-memory (HBM)")), column.key
+        said = f"{column.title} {column.note}"
+        assert ("HBM" in said) != ("interconnect" in said.lower()), column.key
 
 
 def test_interconnect_and_device_memory_share_no_column():
-    wire = {c.key for c in UNIFIED.values() if c.note.startswith("Wire")}
-    assert wire
-    assert not wire & {c.key for c in UNIFIED.values() if "HBM:" in c.note}
+    wire = {c.key for c in UNIFIED.values() if c.unit in ("TB/s", "MB") and "nterconnect" in f"{c.title} {c.meaning}"}
+    assert {"wire_mb", "expected_remote_mb", "effective_interconnect_tb_s_mean"} <= wire
+    assert not wire & {c.key for c in UNIFIED.values() if "HBM" in c.meaning}
 
 
 def test_every_column_says_what_it_means():

@@ -63,9 +63,9 @@ def test_every_table_has_a_frozen_corner_a_filter_and_a_wrapped_header(book):
 
 def test_headers_carry_their_note(book):
     notes = {cell.value: cell.comment.text for cell in book["GEMM"][1] if cell.comment}
-    assert notes["HBM bandwidth, mean (TB/s)"].startswith("HBM")
+    assert "HBM" in notes["HBM bandwidth, mean (TB/s)"]
     wire = {cell.value: cell.comment.text for cell in book["EP_Communication"][1] if cell.comment}
-    assert wire["Effective interconnect bandwidth, mean (TB/s)"].startswith("Wire")
+    assert "interconnect" in wire["Effective interconnect bandwidth, mean (TB/s)"]
 
 
 def test_numbers_stay_numbers_under_a_format(book):
@@ -140,7 +140,7 @@ def test_small_summaries_have_a_chart_and_wide_tables_do_not(analysis, summary):
         charts = [archive.read(name).decode() for name in archive.namelist() if "charts/chart" in name]
     chart, again = charts  # beside the verdict too
     assert again == chart
-    assert "Where the device's time went in the window." in chart
+    assert "GPU time: computation, exposed communication" in chart
     assert "'gpu_timeline'!$A$2:$A$3" in chart
     assert "'gpu_timeline'!$C$2:$C$3" in chart
 

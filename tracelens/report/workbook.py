@@ -262,7 +262,7 @@ def _figure(what: str, value: float, unit: str) -> Line:
     """A figure of a finding: a share in percent, else with its unit in brackets."""
     if unit == "share":
         return _row(f"    {what}", value, number_format=PERCENT)
-    shown = {"count": "", "us": " (µs)"}.get(unit, f" ({unit})")
+    shown = {"count": "", "ratio": "", "us": " (µs)"}.get(unit, f" ({unit})")
     return _row(f"    {what}{shown}", value, number_format=COUNT if unit == "count" else "#,##0.0")
 
 
