@@ -29,6 +29,8 @@ every table without it: CSV files and `report["GEMM"]`; SQL and `report.json` ho
 workbook under the headers of AMD's TraceLens, and `report["GEMM"]` has them too. The last column shows them where they
 differ from the key; those that say ms are in ms. TraceLens' sheets in the workbook need `--all-sheets` as well.
 
+![The sheets about and ops of the example](pictures/workbook.png)
+
 This page is generated: `python -m docs.generate_columns` writes it anew, and a test compares.
 """
 _FAMILIES = "The sheets of perf-model families (`GEMM`, `SDPA_fwd`, `EP_Communication` ...)"

@@ -269,7 +269,7 @@ class Chart(Record, frozen=True, kw_only=True):
 
 
 #: Characters that stay readable on a page's width.
-_PAGE_WIDTH = 200
+_PAGE_WIDTH = 260
 
 
 class Worksheet(Record, frozen=True, kw_only=True):
