@@ -78,7 +78,7 @@ def run(command: list[object], cwd: Path) -> subprocess.CompletedProcess[str]:
 
 def test_deepep_is_communication_in_workbook_and_json(installed: Path, repository: Path, tmp_path: Path) -> None:
     trace = repository / "example_traces" / "moe_ep8" / "rank0.json.gz"
-    done = run([installed / "tracelens", "report", trace, "-o", tmp_path / "out"], tmp_path)
+    done = run([installed / "tracelens", "report", trace, "--all-sheets", "-o", tmp_path / "out"], tmp_path)
     assert done.returncode == 0, done.stderr
     assert "EP_Communication" in done.stdout
     book = openpyxl.load_workbook(tmp_path / "out" / "report.xlsx", read_only=True)

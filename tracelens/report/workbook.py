@@ -153,11 +153,15 @@ def _steps(steps: Steps) -> Iterator[Line]:
         (steps.longest_us, "max", None),
         (steps.host_us, "host", None),
         (steps.host_work_us, "host work", "Host time without calls that wait for the GPU."),
-        (steps.unseen_us or None, "not recorded", "GPU work launched before profiling began; in no step."),
-        (steps.skipped_us or None, "left out", "The host waited for work launched before profiling began; in no step."),
     ):
         if figure is not None:
             yield _row(f"Step time, {what} (ms)", figure / 1e3, None, note, number_format=_MS)
+    if steps.unseen_us:
+        note = "The GPU ran work launched before profiling began, which was not recorded; in no step."
+        yield _row("Before the first step (ms)", steps.unseen_us / 1e3, None, note, number_format=_MS)
+    if steps.skipped_us:
+        note = "Idle time while the host waited for work launched before profiling began; in no step."
+        yield _row("Left out of the first step (ms)", steps.skipped_us / 1e3, None, note, number_format=_MS)
 
 
 _COVERAGE = (
