@@ -96,7 +96,8 @@ class RankReport(NamedSheets):
                 summary = replace(summary, notices=(*summary.notices, notice))
                 sheet = replace(sheet, frame=sheet.frame.iloc[:LONG_ROWS])
             sheets.append(sheet)
-        write_workbook(path, sheets, summary, further=further)
+        said = [line.strip() for line in self._late()]
+        write_workbook(path, sheets, summary, further=further, said=said)
         return Path(path)
 
     def to_json(self, path: str | PathLike[str] | None = None) -> str:
@@ -160,12 +161,16 @@ class RankReport(NamedSheets):
         else:
             known = "not placed" if residual is None else f"residual ±{residual:.1f} µs"
             yield f" clocks    {hosts} hosts by {result.clocks.how}; {known}"
-        late = [*self._steps(), *self._stragglers(residual), *self._pipelines()]
+        late = self._late()
         yield from ["", *late] if late else []
         yield from self._collectives()
         yield from self._exchanges()
         for notice in result.notices:
             yield from textwrap.wrap(notice.text, _WIDTH, initial_indent=" ! ", subsequent_indent="   ")
+
+    def _late(self) -> list[str]:
+        """What waiting for slow ranks cost."""
+        return [*self._steps(), *self._stragglers(self.result.clocks.residual_us), *self._pipelines()]
 
     def _steps(self) -> Iterator[str]:
         frame = self.result.frames[rank_times.STEP_COST_TITLE]

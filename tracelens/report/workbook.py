@@ -73,13 +73,19 @@ class Line(Record, frozen=True, kw_only=True):
     link: str = ""
 
 
-def about_lines(summary: Summary, sheets: Sequence[tuple[str, Sheet]], further: Sequence[Sheet] = ()) -> list[Line]:
+def about_lines(
+    summary: Summary,
+    sheets: Sequence[tuple[str, Sheet]],
+    further: Sequence[Sheet] = (),
+    said: Sequence[str] = (),
+) -> list[Line]:
     """All rows, top to bottom: the answer, the sheets, what it rests on. ``sheets``: (title in the workbook, sheet);
-    ``further``: those that the workbook leaves out.
+    ``further``: those that the workbook leaves out; ``said``: sentences at the top, before those of the summary.
     """
+    sentences = filter(None, (*said, bound_sentence(summary), first_fix(summary)))
     return [
         Line(cells=(f"Trace report: {summary.input.file}",), kind="title"),
-        *(Line(cells=(said,), kind="said") for said in (bound_sentence(summary), first_fix(summary)) if said),
+        *(Line(cells=(sentence,), kind="said") for sentence in sentences),
         *_time(summary),
         *_findings(summary),
         *_together(summary),
@@ -411,14 +417,15 @@ def write_workbook(
     *,
     max_rows: int = MAX_ROWS,
     further: Sequence[Sheet] = (),
+    said: Sequence[str] = (),
 ) -> None:
     """Writes ``path`` whole or not at all; OutputError when the folder is not writable.
 
-    A sheet with more than ``max_rows`` rows, header included, continues in ``<title> (2)``. ``about`` names the
-    ``further`` sheets as left out.
+    A sheet with more than ``max_rows`` rows, header included, continues in ``<title> (2)``. ``about`` begins
+    with the sentences ``said`` and names the ``further`` sheets as left out.
     """
     with whole_file(Path(path)) as file:
-        write_workbook_to(file, sheets, summary, max_rows=max_rows, further=further)
+        write_workbook_to(file, sheets, summary, max_rows=max_rows, further=further, said=said)
 
 
 def write_workbook_to(
@@ -428,11 +435,12 @@ def write_workbook_to(
     *,
     max_rows: int = MAX_ROWS,
     further: Sequence[Sheet] = (),
+    said: Sequence[str] = (),
 ) -> None:
     """The bytes of the workbook."""
     parts = list(_parts(sheets, max_rows))
     styles = Styles()
-    lines = about_lines(summary, [(part.title, part.sheet) for part in parts], further)
+    lines = about_lines(summary, [(part.title, part.sheet) for part in parts], further, said)
     about = _about(lines, styles, _main_chart(parts))
     scope = scope_text(summary.scope)
     tables = [_worksheet(part, styles, scope) for part in parts]
