@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import re
 from functools import cache
 from pathlib import Path
@@ -15,6 +16,7 @@ import tracelens
 from tests.report.conftest import HandMade
 from tracelens.cli import main
 from tracelens.report.assembly import MOST_SHEETS
+from tracelens.report.comparison_report import comparison_xlsx
 from tracelens.report.result import Report
 from tracelens.schema import sheet
 
@@ -41,8 +43,11 @@ def is_number(text: str) -> bool:
     return re.fullmatch(r"[-+]?[\d,]*\.?\d+(?:[eE][-+]?\d+)?\s?%?", text) is not None
 
 
-def check_look(ws: Worksheet) -> None:
-    """A header of words and unit, frozen and filtered; numbers under a format; columns as wide as they need."""
+def check_look(ws: Worksheet, *, mixed: bool = False) -> None:
+    """A header of words and unit, frozen and filtered; numbers under a format; columns as wide as they need.
+
+    ``mixed``: a column has texts and figures of several units.
+    """
     assert ws.freeze_panes == "B2"
     assert ws.auto_filter.ref == ws.dimensions
     for column in ws.iter_cols():
@@ -56,6 +61,8 @@ def check_look(ws: Worksheet) -> None:
         assert 8 <= width <= 92
         assert width >= max(len(word) for word in head.value.split()) or width > 26, (ws.title, head.value)
         assert head.alignment.wrap_text
+        if mixed:
+            continue
         decimals = [cell for cell in cells if isinstance(cell.value, float) and not cell.value.is_integer()]
         assert not [cell for cell in decimals if cell.number_format == "General" and not is_parameter(head.value)]
     assert all(ws.row_dimensions[number].height is None for number in range(2, min(ws.max_row, 50)))
@@ -94,6 +101,22 @@ def test_a_workbook_has_at_most_14_sheets_and_names_the_others(name: str, tmp_pa
 @pytest.mark.parametrize("name", REAL)
 def test_so_has_that_of_a_real_trace(name: str, shared_traces: Path, tmp_path: Path) -> None:
     check_workbook(tracelens.report(shared_traces / f"{name}.json.gz"), tmp_path)
+
+
+def test_workbooks_of_ranks_and_of_comparisons_look_alike(tmp_path: Path) -> None:
+    ranks = tracelens.collectives(EXAMPLES / "moe_ep8")
+    for all_sheets in (False, True):
+        book = openpyxl.load_workbook(ranks.to_excel(tmp_path / "c.xlsx", all_sheets=all_sheets))
+        assert len(book.sheetnames) <= (18 if all_sheets else 14)
+        for ws in book.worksheets[1:]:
+            check_look(ws)
+    found = tracelens.compare(EXAMPLES / "moe_ep8" / "rank0.json.gz", EXAMPLES / "moe_ep8" / "rank3.json.gz")
+    book = openpyxl.load_workbook(io.BytesIO(comparison_xlsx(found)))
+    assert len(book.sheetnames) <= 14
+    for ws in book.worksheets:
+        check_look(ws, mixed=ws.title == "sides")
+    assert [cell.value for cell in book["rows"][1]][:3] == ["Name", "Category", "Change (ms)"]
+    assert {"Kernel time, A (ms)", "Compute rate, B (TFLOPS/s)"} <= {cell.value for cell in book["rows"][1]}
 
 
 def test_the_name_that_people_look_for_comes_first() -> None:

@@ -332,7 +332,7 @@ def _columns(sheets: Sequence[Sheet]) -> Iterator[Line]:
             _, used = found.setdefault((column.family, column.meaning), (column, []))
             if sheet.title not in used:
                 used.append(sheet.title)
-    yield _section("Columns")
+    yield _section("Columns (MB: 1e6 bytes, TB/s: 1e12 bytes per second; an empty cell is unknown)")
     yield _head("Column", "Key in CSV, JSON, SQL and frames", "Sheets", "Meaning")
     for (key, _), (column, used) in sorted(found.items(), key=lambda entry: entry[1][0].family_title.lower()):
         where = ", ".join(used[:3]) + (f" and {len(used) - 3} more" if len(used) > 3 else "")
