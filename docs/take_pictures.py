@@ -52,6 +52,7 @@ def main() -> int:
             shown = Path(folder) / f"{name}.html"
             command([*words.split(), "-o", str(shown)])
             _shoot(browser, shown, PICTURES / f"{name}.png", 1200, height)
+        workbook_picture(browser, Path(folder))
     return 0
 
 
@@ -62,6 +63,38 @@ def _shoot(browser: str, page: Path, target: Path, width: int, height: int) -> N
          f"--window-size={width},{height}", f"--screenshot={target}", page.as_uri()],
         check=True, capture_output=True,
     )  # fmt: skip
+
+
+#: The name of the picture of the workbook, and how many pixels of its two sheets it shows.
+WORKBOOK, _HEIGHTS = "workbook", (345, 235)
+
+
+def workbook_picture(browser: str, folder: Path) -> None:
+    """The sheets ``about`` and ``ops`` of the example, as LibreOffice prints them, one below the other."""
+    if shutil.which("soffice") is None or shutil.which("pdftoppm") is None:
+        sys.stderr.write("no LibreOffice or no poppler on the path: the picture of the workbook stays as it is\n")
+        return
+    book = tl.report(tl.load(RANKS / "rank0.json.gz")).to_excel(folder / "workbook.xlsx")
+    subprocess.run(
+        ["soffice", "--headless", "--convert-to", "pdf", "--outdir", folder, book], check=True, capture_output=True
+    )
+    pdf = folder / "workbook.pdf"
+    text = subprocess.run(["pdftotext", "-layout", pdf, "-"], check=True, capture_output=True, text=True).stdout
+    # Each page of the first sheet repeats its title
+    second = next(number for number, page in enumerate(text.split("\f"), 1) if "Trace report" not in page)
+    shown = []
+    for number, height in zip((1, second), _HEIGHTS, strict=True):
+        image = pdf.with_name(f"page{number}")
+        at = ("-f", str(number), "-l", str(number))
+        subprocess.run(["pdftoppm", "-png", "-r", "170", "-singlefile", *at, pdf, image], check=True)
+        # Without the margins of the page
+        look = "width:1390px;margin:-124px 0 0 -94px"
+        shown.append(
+            f'<div style="height:{height}px;overflow:hidden"><img src="{image.name}.png" style="{look}"></div>'
+        )
+    page = folder / "workbook.html"
+    page.write_text(f'<body style="margin:12px 0 0;background:white">{"<br>".join(shown)}', encoding="utf-8")
+    _shoot(browser, page, PICTURES / f"{WORKBOOK}.png", 1200, sum(_HEIGHTS) + 30)
 
 
 if __name__ == "__main__":

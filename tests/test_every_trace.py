@@ -159,6 +159,15 @@ def recorded(request: pytest.FixtureRequest, shared_traces: Path, tmp_path_facto
     return Recorded(name=name, path=path, trace=trace, report=report, code=code, shown=shown, document=document)
 
 
+@of_device_traces
+def test_its_workbook_has_at_most_14_sheets(recorded: Recorded) -> None:
+    assert recorded.report is not None
+    shown, further = recorded.report.of_workbook(all_sheets=False)
+    assert len(shown) <= 13
+    assert shown[0].title == "ops"
+    assert len(shown) + len(further) == len(recorded.report)
+
+
 @of_every_trace
 def test_it_reads_as_json_does(recorded: Recorded) -> None:
     whole = json.loads(gzip.decompress(recorded.path.read_bytes()))

@@ -78,7 +78,7 @@ def run(command: list[object], cwd: Path) -> subprocess.CompletedProcess[str]:
 
 def test_deepep_is_communication_in_workbook_and_json(installed: Path, repository: Path, tmp_path: Path) -> None:
     trace = repository / "example_traces" / "moe_ep8" / "rank0.json.gz"
-    done = run([installed / "tracelens", "report", trace, "-o", tmp_path / "out"], tmp_path)
+    done = run([installed / "tracelens", "report", trace, "--all-sheets", "-o", tmp_path / "out"], tmp_path)
     assert done.returncode == 0, done.stderr
     assert "EP_Communication" in done.stdout
     book = openpyxl.load_workbook(tmp_path / "out" / "report.xlsx", read_only=True)
@@ -92,8 +92,8 @@ def test_deepep_is_communication_in_workbook_and_json(installed: Path, repositor
         wire = row[header.index("Parameter tokens")] * copies * row[header.index("Parameter hidden")] * 2
         # the copies are written with four digits
         assert row[header.index("Interconnect data (MB)")] == pytest.approx(wire / 1e6, rel=2e-5)
-        assert row[header.index("TFLOPS/s, mean")] == 0
-    assert not [title for title in header if title.startswith("HBM TB/s")]
+        assert row[header.index("Compute rate, mean (TFLOPS/s)")] == 0
+    assert not [title for title in header if title.startswith("HBM bandwidth")]
     document = json.loads((tmp_path / "out" / "report.json").read_text())
     category = next(c for c in document["categories"] if c["name"] == "EP_Communication")
     assert category["time_us"] > 0

@@ -31,28 +31,33 @@ _OVER = {
     "mean": "Mean over the calls.",
     "median": "Median over the calls.",
     "std": "Standard deviation over the calls (n - 1); empty for one call.",
-    "min": "Smallest of the calls.",
-    "max": "Largest of the calls.",
+    "min": "Minimum over the calls.",
+    "max": "Maximum over the calls.",
     "sum": "Sum over the calls.",
 }
 #: How keys of a perf model's dimensions begin.
 PARAMETER_PREFIX = "param_"
 #: Where sheets without a place of their own go: after the families.
 LAST = 1000
+#: From this place on a sheet is in the workbook only with --all-sheets; those of extensions always are.
+FURTHER = 100
 
 
 #: What ``report --column-names`` takes: keys and titles, or the headers that users of AMD's TraceLens know.
 KEYS, TRACELENS = "keys", "tracelens"
-#: How keys end, the longest ending first, and the unit that it says. Rates stand without brackets: HBM TB/s.
+#: How keys end, the longest ending first, and the unit that it says.
 _UNITS = {
     "_tflops_s": "TFLOPS/s", "_tb_s": "TB/s", "_gb_s": "GB/s", "_per_s": "per s", "_percent": "%", "_bytes": "bytes",
     "_ppm": "ppm", "_us": "µs", "_ms": "ms", "_mb": "MB", "_gb": "GB", "_s": "s",
 }  # fmt: skip
-_TIMES = ("µs", "ms", "s")
-#: Words after which "time" would say nothing new.
-_ARE_TIMES = frozenset({
-    "time", "duration", "start", "end", "skew", "latency", "gap", "period", "offset", "residual", "cost", "bubble",
-    "transfer", "token", "first", "estimate", "bins", "at",
+#: What a title says of a quantity where only the key's unit does.
+_QUANTITY = {"TFLOPS/s": "compute rate", "TB/s": "bandwidth", "GB/s": "bandwidth"} | dict.fromkeys(
+    ("µs", "ms", "s"), "time"
+)
+#: Words after which the quantity would say nothing new.
+_SAY_QUANTITY = frozenset({
+    "throughput", "bandwidth", "time", "duration", "start", "end", "skew", "latency", "gap", "period", "offset",
+    "residual", "cost", "bubble", "transfer", "token", "first", "estimate", "bins", "at", "change", "low", "high",
 })  # fmt: skip
 #: What keys say in short.
 _WORDS = {
@@ -63,29 +68,31 @@ _WORDS = {
 }  # fmt: skip
 #: Keys, without statistic, whose title is not their words.
 _TITLES = {
-    "effective_interconnect_tb_s": "Effective Interconnect TB/s", "true_interconnect_tb_s": "True Interconnect TB/s",
+    "effective_bus_gb_s_shortest": "Effective bus bandwidth, shortest call (GB/s)",
     "hbm_mb": "HBM data moved (MB)", "copied_mb": "Data copied (MB)", "wire_mb": "Interconnect data (MB)",
     "expected_remote_mb": "Expected remote data (MB)", "remote_from": "Remote data from", "rows": "Exchanged rows",
-    "rows_from": "Exchanged rows from", "operation_count": "Calls", "calls": "Module calls", "percent": "Share (%)",
+    "rows_from": "Exchanged rows from", "operation_count": "Calls", "percent": "Share (%)",
     "cumulative_percent": "Cumulative share (%)", "known_percent": "Known work (%)",
-    "flops_per_byte": "FLOPs per byte", "gflops": "Work (GFLOP)", "direct_us": "Direct kernel time (µs)",
-    "subtree_us": "Subtree kernel time (µs)", "line": "Called from", "kernel_details_short": "Main kernels",
+    "flops_per_byte": "Arithmetic intensity (FLOP/byte)", "gflops": "Work (GFLOP)",
+    "direct_us": "Direct kernel time (µs)", "subtree_us": "Subtree kernel time (µs)", "line": "Called from",
+    "kernel_details_short": "Main kernels",
     "above_roofline_us": "Time above roofline (µs)", "group_name": "Process group",
     "group_ranks": "Process group ranks", "in_nelems": "Elements in", "out_nelems": "Elements out",
     "in_mb": "Message in (MB)", "out_mb": "Message out (MB)", "in_split": "Split sizes in",
-    "out_split": "Split sizes out", "full_mb": "Full message (MB)", "dtype": "Element type",
-    "effective_bus_gb_s_shortest": "Effective bus GB/s, shortest call", "host_self_us": "Host self time (µs)",
+    "out_split": "Split sizes out", "full_mb": "Full message (MB)", "dtype": "Element type", "dtypes": "Element types",
+    "host_self_us": "Host self time (µs)",
     "kernel_self_us": "Kernel self time (µs)", "first_us": "First runs (µs)", "first_calls": "First runs",
     "recompute_calls": "Repeated runs", "recompute_us": "Repeated runs (µs)", "both_us": "Both busy (µs)",
     "busy_a_us": "Busy A (µs)", "busy_b_us": "Busy B (µs)", "percent_of_a": "Share of A (%)",
     "percent_of_b": "Share of B (%)", "device_a": "Device A", "device_b": "Device B", "stream_a": "Stream A",
-    "stream_b": "Stream B", "tokens_s": "Tokens/s", "end_mb": "At snapshot (MB)", "first_mb": "At start (MB)",
-    "last_mb": "At end (MB)", "time_us": "Time (µs)", "at_us": "At (µs)", "points": "Collectives used",
+    "stream_b": "Stream B", "tokens_s": "Throughput (tokens/s)", "end_mb": "At snapshot (MB)",
+    "first_mb": "At start (MB)", "last_mb": "At end (MB)", "time_us": "Time (µs)", "at_us": "At (µs)",
+    "points": "Collectives used",
     "size_imbalance": "Size imbalance", "p2p_exposed_us": "Exposed send/recv (µs)",
     "queue_empty_us": "Queue empty (µs)", "exposed_comm_us": "Exposed communication time (µs)",
     "measured_over_model": "Measured / model", "slowest_wait_us": "Wait time of the slowest (µs)",
     "others_wait_us": "Wait time of the others (µs)", "wait_per_rank_us": "Wait time per rank (µs)",
-    "outside_us": "During neighboring steps (µs)", "left_out_us": "Left out (µs)", "model": "Perf model",
+    "outside_us": "During neighboring steps (µs)", "left_out_us": "Left out (µs)",
     "perf_params": "Perf model parameters", "src_rank": "From rank", "dst_rank": "To rank", "file": "File",
     "call": "Call", "gap_before_us": "Gap before (µs)", "own_us": "Own time (µs)",
     "achievable_own_us": "Own time, achievable (µs)", "roofline_own_us": "Own time at the roofline (µs)",
@@ -94,7 +101,8 @@ _TITLES = {
 
 
 class TableColumn(Record, frozen=True, kw_only=True):
-    """One column. ``unit`` is printed in its note; ``width`` caps it, in characters; ``shown_as`` replaces the title.
+    """One column. Its note says the ``unit`` that its title lacks; ``width`` caps it, in characters; ``shown_as``
+    replaces the title.
 
     ``look``: ``share`` gets data bars, ``of_limit`` a color scale up to 100 % and red above. An ``optional`` column is
     left out of a sheet in which it would be empty (``empty_at_zero``: or zero throughout).
@@ -127,7 +135,7 @@ class TableColumn(Record, frozen=True, kw_only=True):
     def family_title(self) -> str:
         """The title of the family: ``Kernel time, * (µs)``."""
         if self.key.startswith(PARAMETER_PREFIX):
-            return self.title.replace(self.key.removeprefix(PARAMETER_PREFIX), "*")
+            return "Parameter *"
         return self.title.replace(f", {self.statistic}", ", *") if self.statistic else self.title
 
     @property
@@ -145,7 +153,8 @@ class TableColumn(Record, frozen=True, kw_only=True):
     @property
     def note(self) -> str:
         """What the comment on the header says."""
-        parts = [self.meaning, _OVER.get(self.statistic, ""), f"Unit: {self.unit}." if self.unit else ""]
+        unit = f"Unit: {self.unit}." if self.unit not in self.title else ""
+        parts = [self.meaning, _OVER.get(self.statistic, ""), unit]
         return " ".join(part for part in parts if part)
 
 
@@ -192,9 +201,9 @@ def ms(key: str, meaning: str, **more: Any) -> TableColumn:
     return TableColumn(key=key, meaning=meaning, unit="ms", number_format=MS, **more)
 
 
-def mb(key: str, meaning: str, *, unit: str = "MB (1e6 bytes)", **more: Any) -> TableColumn:
-    """A column of amounts of data."""
-    return TableColumn(key=key, meaning=meaning, unit=unit, number_format=MB, **more)
+def mb(key: str, meaning: str, **more: Any) -> TableColumn:
+    """A column of amounts of data; MB are 1e6 bytes."""
+    return TableColumn(key=key, meaning=meaning, unit="MB", number_format=MB, **more)
 
 
 def percent(key: str, meaning: str, *, look: Look = "share", **more: Any) -> TableColumn:
@@ -217,9 +226,9 @@ def column_title(key: str) -> str:
     """The title of a key: the same one in every table.
 
     >>> column_title("kernel_us_sum"), column_title("hbm_tb_s_mean"), column_title("percent_of_roofline_mean")
-    ('Kernel time, sum (µs)', 'HBM TB/s, mean', 'Share of roofline, mean (%)')
+    ('Kernel time, sum (µs)', 'HBM bandwidth, mean (TB/s)', 'Share of roofline, mean (%)')
     >>> column_title("effective_interconnect_tb_s_mean"), column_title("wire_mb"), column_title("ttft_ms")
-    ('Effective Interconnect TB/s, mean', 'Interconnect data (MB)', 'To the first token (ms)')
+    ('Effective interconnect bandwidth, mean (TB/s)', 'Interconnect data (MB)', 'To the first token (ms)')
     """
     base, statistic = split_statistic(key)
     said = f", {statistic}" if statistic else ""
@@ -232,12 +241,9 @@ def column_title(key: str) -> str:
     if words[:2] == ["percent", "of"]:
         words, unit = ["share", "of", *words[2:]], "%"
     text = " ".join(_WORDS.get(each, each) for each in words)
-    if unit in _TIMES and text and text.rpartition(" ")[2] not in _ARE_TIMES:
-        text += " time"
-    text = text[:1].upper() + text[1:]
-    if "/" in unit:
-        return f"{text} {unit}{said}".lstrip()
-    return f"{text}{said} ({unit})" if unit else f"{text}{said}"
+    if unit in _QUANTITY and text.rpartition(" ")[2] not in _SAY_QUANTITY:
+        text = f"{text} {_QUANTITY[unit]}".lstrip()
+    return f"{text[:1].upper()}{text[1:]}{said}{f' ({unit})' if unit else ''}"
 
 
 def split_statistic(key: str) -> tuple[str, str]:
@@ -254,13 +260,36 @@ def column_for(key: str, columns: ColumnSet) -> TableColumn:
     if key in columns:
         return columns[key]
     if key.startswith(PARAMETER_PREFIX):
-        title = f"Parameter {key.removeprefix(PARAMETER_PREFIX)}"
+        title = f"Parameter {_parameter_words(key.removeprefix(PARAMETER_PREFIX))}"
         return TableColumn(key=key, meaning=PARAMETER, number_format=GENERAL, width=24, shown_as=title)
     return TableColumn(key=key, meaning="Added by an extension.", number_format=GENERAL)
 
 
+#: How names of a perf model's dimensions read: what stands before "of", and words in short.
+_OF = {"num": "number", "dtype": "type", "shape": "shape", "stride": "stride"}
+_PARAMETER_WORDS = {
+    "elem": "element", "elems": "elements", "in": "input", "in1": "input 1", "in2": "input 2", "input1": "input 1",
+    "input2": "input 2", "out": "output", "impl": "implementation", "conv": "convolution", "topk": "top-k",
+    "convNd": "convolution", "KV": "K, V", "dtype": "type",
+}  # fmt: skip
+
+
+def _parameter_words(name: str) -> str:
+    """
+    >>> [_parameter_words(name) for name in ("M", "d_h_qk", "shape_in1", "dtype_A_B", "num_elems", "op_shape")]
+    ['M', 'd_h_qk', 'shape of input 1', 'type of A, B', 'number of elements', 'op shape']
+    """
+    first, *rest = name.split("_")
+    if first in _OF and rest:
+        words = [_PARAMETER_WORDS.get(word, word) for word in rest]
+        return f"{_OF[first]} of {' '.join(words) if first == 'num' else ', '.join(words)}"
+    if any(len(word) < 2 for word in (first, *rest)):
+        return name
+    return " ".join(_PARAMETER_WORDS.get(word, word) for word in (first, *rest))
+
+
 #: What a column of a perf model's dimension means.
-PARAMETER = "A dimension or property that the perf model read from the recorded arguments."
+PARAMETER = "Dimension or property that the perf model read from the arguments."
 
 
 def sheet(
@@ -271,8 +300,8 @@ def sheet(
     ``result`` is what the analysis found (``result.frames["unified_perf_summary"]``, ``result.families["GEMM"]``,
     ``result.trace``, ``result.activity``). The function's docstring says what a row is. ``columns`` gives keys their
     meaning and order, None those of ``unified_perf_summary``; keys that begin with ``_`` are not shown. Sheets stand
-    by ``order``, then title; the families stand at 100. ``json``: place among the views of ``report.json``; None leaves
-    it out of there.
+    by ``order``, then title; from ``FURTHER`` on the workbook has them with --all-sheets. ``json``: place among the
+    views of ``report.json``; None leaves it out of there.
     """
     return mark("sheet", title, columns=columns, order=order, json=json)
 

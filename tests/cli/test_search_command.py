@@ -87,7 +87,7 @@ def test_a_workbook_has_a_row_per_configuration(tmp_path: Path) -> None:
     out = tmp_path / "out.xlsx"
     assert main([*SMALL, "--gpus", "8", "--top", "4", "-o", str(out)]) == 0
     rows = list(openpyxl.load_workbook(out).active.values)
-    assert rows[0][:3] == ("model", "gpu", "nvs")
+    assert rows[0][:3] == ("Model", "GPU", "Nvs")
     assert len(rows) == 5
 
 

@@ -53,7 +53,7 @@ def report(repository: Path, tmp_path_factory: pytest.TempPathFactory) -> Report
 def test_it_stands_at_its_place(report: Report) -> None:
     titles = list(report)
     at = titles.index("kernels_by_name")
-    assert (titles[at - 1], titles[at + 1]) == ("ops_summary_by_category", "ops_summary")
+    assert (titles[at - 1], titles[at + 1]) == ("ops_summary_by_category", "again")
     assert list(report["kernels_by_name"]) == ["kernel_name", "launches", "total_us", "is_long"]
 
 
@@ -61,8 +61,10 @@ def test_the_workbook_has_its_columns_with_comments(report: Report, tmp_path: Pa
     book = openpyxl.load_workbook(report.to_excel(tmp_path / "r.xlsx"))
     headers = list(book["kernels_by_name"][1])
     assert [cell.value for cell in headers] == ["Kernel name", "Launches", "Total time (\u00b5s)", "Long <1 ms>"]
+    first = "The kernel as the trace names it."
     assert [cell.comment.text for cell in headers] == [
-        "The kernel as the trace names it.", "How often it ran.", "Durations added up. Unit: \u00b5s.",
+        f"One row per kernel name, whatever launched it. Scope: 3 steps (ProfilerStep 10-12). {first}",
+        "How often it ran.", "Durations added up.",
         "Whether one of them took 1 ms.",
     ]  # fmt: skip
     about = [row for row in book["about"].iter_rows(values_only=True) if row[0] == "kernels_by_name"]

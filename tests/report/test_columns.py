@@ -27,6 +27,8 @@ ALL_SETS = SHEETS | {f"SQL {name}": claim.options["columns"] for name, claim in 
 #: A device is a number among kernels and ``cuda:0`` among allocations; SQL has texts where a sheet has mixed values.
 _BOTH = ("device", "begins_with")
 EVERY = [column for columns in ALL_SETS.values() for column in columns.values()]
+#: Words, then the unit in brackets: a slash is part of a unit, or divides two words.
+TITLE = re.compile(r"[A-Z][^()%_]*(?: \((?:µs|ms|s|MB|%|GFLOP|ppm|bytes|(?:TFLOPS|TB|GB|tokens)/s|FLOP/byte)\))?")
 HEADERS = json.loads((Path(__file__).parent / "tracelens_headers.json").read_text(encoding="utf-8"))
 
 
@@ -54,15 +56,16 @@ def test_titles_are_words_then_the_unit_and_no_two_columns_of_a_sheet_share_one(
     for column in EVERY:
         assert column.title[0].isupper(), column.title
         assert "_" not in column.title, column.title
+        assert TITLE.fullmatch(column.title), column.title
         assert column.title.endswith(" (µs)") == (column.unit == "µs"), column.title
         assert "\u03bc" not in column.title
         assert not column.shown_as, "a title is made of the key: the same one everywhere"
 
 
-def test_the_interconnect_and_hbm_rates_keep_their_titles():
-    assert UNIFIED["effective_interconnect_tb_s_mean"].title == "Effective Interconnect TB/s, mean"
-    assert SHEETS["ep_long"]["effective_interconnect_tb_s"].title == "Effective Interconnect TB/s"
-    assert UNIFIED["hbm_tb_s_mean"].title == "HBM TB/s, mean"
+def test_the_titles_of_rates_say_interconnect_or_hbm():
+    assert UNIFIED["effective_interconnect_tb_s_mean"].title == "Effective interconnect bandwidth, mean (TB/s)"
+    assert SHEETS["ep_long"]["effective_interconnect_tb_s"].title == "Effective interconnect bandwidth (TB/s)"
+    assert UNIFIED["hbm_tb_s_mean"].title == "HBM bandwidth, mean (TB/s)"
 
 
 def test_every_rate_in_terabytes_says_in_its_note_whether_it_is_hbm_or_wire():
@@ -72,17 +75,17 @@ def test_every_rate_in_terabytes_says_in_its_note_whether_it_is_hbm_or_wire():
         for title, columns in SHEETS.items()
         if title not in ("copies", "memory", "memory_blocks", "memory_timeline") and title not in rank_sheets()
     ]
-    rates = [c for columns in sets for c in columns.values() if "TB/s" in c.title or "(MB)" in c.title]
+    rates = [c for columns in sets for c in columns.values() if "(TB/s)" in c.title or "(MB)" in c.title]
     assert rates
     for column in rates:
-        assert ("HBM" in column.note) != ("Wire" in column.note or "wire" in column.note) or "Never" in column.note
-        assert column.note.startswith(("HBM", "Wire", "Least device-memory (HBM)")), column.key
+        said = f"{column.title} {column.note}"
+        assert ("HBM" in said) != ("interconnect" in said.lower()), column.key
 
 
 def test_interconnect_and_device_memory_share_no_column():
-    wire = {c.key for c in UNIFIED.values() if c.note.startswith("Wire")}
-    assert wire
-    assert not wire & {c.key for c in UNIFIED.values() if "HBM:" in c.note}
+    wire = {c.key for c in UNIFIED.values() if c.unit in ("TB/s", "MB") and "nterconnect" in f"{c.title} {c.meaning}"}
+    assert {"wire_mb", "expected_remote_mb", "effective_interconnect_tb_s_mean"} <= wire
+    assert not wire & {c.key for c in UNIFIED.values() if "HBM" in c.meaning}
 
 
 def test_every_column_says_what_it_means():
@@ -103,6 +106,7 @@ def test_two_columns_with_one_key_or_title_are_refused():
 
 def test_a_dimension_is_shown_under_the_name_that_its_model_gives_it():
     assert column_for("param_M", UNIFIED).title == "Parameter M"
+    assert column_for("param_shape_in1", UNIFIED).title == "Parameter shape of input 1"
     assert column_for("tokens_dropped", UNIFIED).title == "Tokens dropped"
 
 

@@ -15,7 +15,7 @@ FRAME = pd.DataFrame({"name": ["=1+1", "a"], "t": [0.125, float("inf")], "n": [3
 
 
 def test_a_workbook_holds_texts_numbers_and_no_date(tmp_path: Path) -> None:
-    write_frame(tmp_path / "t.xlsx", FRAME, {})
+    write_frame(tmp_path / "t.xlsx", FRAME, {"query": "SELECT name, t, n FROM ops"})
     content = (tmp_path / "t.xlsx").read_bytes()
     sheet = openpyxl.load_workbook(io.BytesIO(content))["table"]
     assert [[cell.value for cell in row] for row in sheet.iter_rows()] == [
@@ -28,6 +28,19 @@ def test_a_workbook_holds_texts_numbers_and_no_date(tmp_path: Path) -> None:
         assert {member.date_time for member in archive.infolist()} == {(1980, 1, 1, 0, 0, 0)}
         dates = archive.read("docProps/core.xml").decode()
     assert dates.count("1980-01-01T00:00:00Z") == 2
+
+
+def test_headers_are_words_and_units_unless_a_statement_named_the_columns(tmp_path: Path) -> None:
+    frame = pd.DataFrame(
+        {"name": ["a", "b"], "step_time_s": [1.5, 2.0], "busy_percent": [50.0, 1.25], "tokens": [1, 2]}
+    )
+    headers = []
+    for about in ({}, {"query": "SELECT ..."}):
+        write_frame(tmp_path / "t.xlsx", frame, about)
+        sheet = openpyxl.load_workbook(tmp_path / "t.xlsx")["table"]
+        headers.append([cell.value for cell in sheet[1]])
+    assert headers == [["Name", "Step time (s)", "Busy (%)", "Tokens"], list(frame.columns)]
+    assert [cell.number_format for cell in sheet[2]] == ["General", "#,##0.###", "#,##0.###", "#,##0"]
 
 
 def test_a_sheet_filters_and_prints_as_wide_as_its_columns(tmp_path: Path) -> None:

@@ -66,6 +66,14 @@ def test_every_shown_column_is_explained(report):
 def test_workbook_holds_every_sheet_and_says_what_was_cut(report, tmp_path, monkeypatch):
     monkeypatch.setattr(rank_report, "LONG_ROWS", 5)
     report.to_excel(tmp_path / "c.xlsx")
+    book = openpyxl.load_workbook(tmp_path / "c.xlsx")
+    single_calls = [sheet.title for sheet in report.sheets if sheet.json is None]
+    assert book.sheetnames == ["about", *(title for title in report if title not in single_calls)]
+    assert len(book.sheetnames) <= 14
+    assert any(str(row[0]).startswith("rank 2 late on its own by ") for row in book["about"].values)
+    listed = {row[0] for row in book["about"].iter_rows(values_only=True)}
+    assert {"nccl_implicit_sync", "ep_long", "nccl_long"} <= listed.intersection(single_calls)
+    report.to_excel(tmp_path / "c.xlsx", all_sheets=True)
     book = openpyxl.load_workbook(tmp_path / "c.xlsx", read_only=True)
     assert book.sheetnames == ["about", *report]
     assert sum(1 for _ in book["nccl_long"].rows) == 1 + 5

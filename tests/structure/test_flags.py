@@ -15,7 +15,7 @@ FLAGS: dict[str, str] = {
     "calibrate": ("FILES --cluster --device --extension --output -o"),
     "check": ("TRACE --device --extension"),
     "collectives": (
-        "TRACE --column-names --csv --ep-size --executor --extension --format --jobs --output --ranks-per-node -o"
+        "TRACE --all-sheets --column-names --csv --ep-size --executor --extension --format --jobs --output --ranks-per-node -o"
     ),
     "baseline": ("save save:NAME save:TRACE save:--baselines save:--steps list list:--baselines"),
     "compare": ("A B --baselines --device --extension --format --gate --output --steps -o"),
@@ -40,7 +40,7 @@ FLAGS: dict[str, str] = {
     "record": ("--for --list"),
     "replay": ("TRACE --op --output --top -o"),
     "report": (
-        "TRACE --backend --batch --brief --capture --check --column-names --cpu --csv --device --ep-size --extension --format --gpu-clock-mhz --memory-snapshot --model --open --output --overlap --rank --ranks --sequence --shapes --steps --tokens-per-step -o"
+        "TRACE --all-sheets --backend --batch --brief --capture --check --column-names --cpu --csv --device --ep-size --extension --format --gpu-clock-mhz --memory-snapshot --model --open --output --overlap --rank --ranks --sequence --shapes --steps --tokens-per-step -o"
     ),
     "route": (
         "--base-delay-ms --best-groups --capacity --cluster --combine-dtype --compare --config --dispatch --dispatch-dtype --drift --experts --format --groups --hidden --hot-ratio --hot-weight --id-bytes --initial-delay-ms --inter-gb-s --intra-bytes-per-ms --layers --link-gb-s --links --log --nic-bytes-per-round --output --overlap --packet-bytes --packet-delay-ms --packets-per-turn --placement --ranks --ranks-per-node --routing --routing-bytes --rules --save-routing --seed --skew --slots --steps --tokens --topk --unit-bytes --way --weight-bytes -o"

@@ -45,7 +45,12 @@ class ReportCommand(ReportOptions):
         kind=Path, metavar="PATH", flags=("-o", "--output"),
     )  # fmt: skip
     open: bool = option("open the page in the browser", False)
-    csv: bool = option("also write csv/, one file per sheet", False)
+    csv: bool = option("also write csv/, one file per table", False)
+    all_sheets: bool = option(
+        "put every table into the workbook, not only the sheets that people read first", False,
+        note="puts every table into the workbook: also calls and kernels under the names of AMD's TraceLens, one sheet "
+        "per category, histograms, single gaps and segments. CSV, JSON, SQL and Python have all tables without it",
+    )  # fmt: skip
     check: bool = option(
         "check the report against a second, independent reading of the file", False,
         note="reads the file a second time by a simple, slow path and checks the report's totals and laws against it; "
@@ -92,7 +97,7 @@ def _run(args: argparse.Namespace, output: Path) -> int:
         say(f"note: {absence}", to_stderr=True)
     started = time.monotonic()
     report = tracelens.report(tracelens.load(args.trace, progress=Progress("reading", "MB", scale=1e6)), asked)
-    write_report(report, output, csv=args.csv)
+    write_report(report, output, csv=args.csv, all_sheets=args.all_sheets)
     if args.format == "json":
         emit(report.to_json(brief=args.brief) + "\n")
     elif args.format in ("prometheus", "otlp"):
@@ -144,8 +149,16 @@ def _refuse_output(output: Path, args: argparse.Namespace) -> None:
             refuse_foreign(output)
     elif args.csv:
         raise UsageError(f"--csv writes a folder of tables: -o must be a folder, not {output}")
-    elif args.open and output.suffix != ".html":
+    if args.all_sheets:
+        _refuse_without_workbook(output)
+    if is_file(output) and args.open and output.suffix != ".html":
         raise UsageError(f"--open shows the page: -o must be a folder or FILE.html, not {output}")
+
+
+def _refuse_without_workbook(output: Path) -> None:
+    """UsageError where ``--all-sheets`` was given and no workbook is written."""
+    if is_file(output) and output.suffix != ".xlsx":
+        raise UsageError(f"--all-sheets is for the workbook: -o must be a folder or FILE.xlsx, not {output}")
 
 
 def _holds(report: Report, trace: Path) -> bool:
@@ -172,16 +185,16 @@ def is_file(output: Path) -> bool:
     return output.suffix in (".xlsx", ".html", ".json")
 
 
-def write_report(report: Report | RankReport, output: Path, *, csv: bool) -> None:
+def write_report(report: Report | RankReport, output: Path, *, csv: bool, all_sheets: bool) -> None:
     """Writes the file that ``output`` names, else the folder."""
     if output.suffix == ".xlsx":
-        report.to_excel(output)
+        report.to_excel(output, all_sheets=all_sheets)
     elif output.suffix == ".html":
         report.to_html(output)
     elif output.suffix == ".json":
         report.to_json(output)
     else:
-        report.write(output, csv=csv)
+        report.write(output, csv=csv, all_sheets=all_sheets)
 
 
 def configure_demo(parser: argparse.ArgumentParser) -> None:
@@ -227,7 +240,8 @@ def configure_collectives(parser: argparse.ArgumentParser) -> None:
     add("--ep-size", type=positive, metavar="RANKS", help="expert-parallel group size, if the traces do not record it")
     add("--ranks-per-node", type=positive, metavar="N", help="ranks that share a clock, if the traces do not record it")
     add_executor(parser)
-    add("--csv", action="store_true", help="also write csv/, one file per sheet")
+    add("--csv", action="store_true", help="also write csv/, one file per table")
+    add("--all-sheets", action="store_true", help="put every table into the workbook, single calls too")
     add("--column-names", choices=("keys", "tracelens"), default="keys", help="column names, as for report")
     add("--format", choices=("text", "json"), default="text", help="print the result as text or JSON")
 
@@ -253,6 +267,8 @@ def run_collectives(args: argparse.Namespace) -> int:
         refuse_foreign(output)
     elif args.csv:
         raise UsageError(f"--csv writes a folder of tables: -o must be a folder, not {output}")
+    if args.all_sheets:
+        _refuse_without_workbook(output)
     extensions = tuple(spec for spec in args.extension if spec != NONE)
     for spec in extensions:
         load_extension(spec)
@@ -267,7 +283,7 @@ def run_collectives(args: argparse.Namespace) -> int:
             paths, options, executor=executor, progress=Progress("reading", "ranks"), name=source.name
         )
     report = RankReport(result, args.column_names)
-    write_report(report, output, csv=args.csv)
+    write_report(report, output, csv=args.csv, all_sheets=args.all_sheets)
     if args.format == "json":
         emit(report.to_json())
     else:

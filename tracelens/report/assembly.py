@@ -24,7 +24,17 @@ from tracelens.files.atomic_write import write_whole
 from tracelens.files.cells import frame_csv
 from tracelens.registry import Claim, Registry
 from tracelens.report.sheet_frame import SheetFrame
-from tracelens.schema import KEYS, MS, PARAMETER_PREFIX, TRACELENS, ColumnSet, TableColumn, column_for, split_statistic
+from tracelens.schema import (
+    FURTHER,
+    KEYS,
+    MS,
+    PARAMETER_PREFIX,
+    TRACELENS,
+    ColumnSet,
+    TableColumn,
+    column_for,
+    split_statistic,
+)
 from tracelens.types.records import Record
 from tracelens.types.units import US_PER_MS
 
@@ -33,7 +43,9 @@ if TYPE_CHECKING:
 
 
 #: Where the sheets of the perf-model families stand among the others.
-_PLACE_OF_FAMILIES = 100
+_PLACE_OF_FAMILIES = 200
+#: Sheets that a workbook has beside ``about`` where it has not all.
+MOST_SHEETS = 13
 
 
 class Analyzed(Protocol):
@@ -49,7 +61,7 @@ class Sheet(Record, frozen=True, kw_only=True, eq=False):
     """A named table. ``frame`` has the columns' keys, in the order of ``columns``; ``text`` says what a row is.
 
     ``json``: its place among the views of ``report.json``, None where it is not one of them. ``is_added``: by an
-    extension.
+    extension. ``is_further``: only a workbook of all sheets has it.
     """
 
     title: str
@@ -58,6 +70,7 @@ class Sheet(Record, frozen=True, kw_only=True, eq=False):
     text: str = ""
     is_family: bool = False
     is_added: bool = False
+    is_further: bool = False
     json: int | None = None
 
 
@@ -112,7 +125,9 @@ def _placed(claim: Claim, frame: pd.DataFrame, *, is_added: bool = False) -> tup
     text = (inspect.getdoc(claim.target) or "").split("\n\n")[0].replace("\n", " ")
     columns = claim.options["columns"] or perf_summary.UNIFIED_PERF_SUMMARY_COLUMNS
     made = make_sheet(claim.key, frame, columns, text)
-    return claim.options["order"], replace(made, is_added=is_added, json=claim.options["json"])
+    order = claim.options["order"]
+    is_further = order >= FURTHER and not is_added
+    return order, replace(made, is_added=is_added, is_further=is_further, json=claim.options["json"])
 
 
 def make_sheet(
@@ -121,7 +136,8 @@ def make_sheet(
     """``frame`` with its columns as they are shown, without the optional ones that are empty."""
     ordered = [column_for(key, columns) for key in _shown_keys(frame, columns)]
     shown = tuple(column for column in ordered if not (column.optional and _is_left_out(column, frame[column.key])))
-    return Sheet(title=title, frame=frame[[c.key for c in shown]], columns=shown, text=text, is_family=is_family)
+    cells = frame[[c.key for c in shown]]
+    return Sheet(title=title, frame=cells, columns=shown, text=text, is_family=is_family, is_further=is_family)
 
 
 def _shown_keys(frame: pd.DataFrame, columns: ColumnSet) -> list[str]:
@@ -239,6 +255,18 @@ class NamedSheets:
 
     def __contains__(self, title: object) -> bool:
         return any(made.title == title for made in self.sheets)
+
+    def of_workbook(self, *, all_sheets: bool) -> tuple[list[Sheet], list[Sheet]]:
+        """Those that the workbook has, in the order in which a person reads, and those that it leaves out.
+
+        Sheets of extensions come before others where there are more than ``MOST_SHEETS``.
+        """
+        if all_sheets:
+            return list(self.named), []
+        read = sorted((made for made in self.named if not made.is_further), key=lambda made: not made.is_added)
+        kept = {made.title for made in read[:MOST_SHEETS]}
+        shown = [made for made in self.named if made.title in kept]
+        return shown, [made for made in self.named if made.title not in kept]
 
     def to_csv(self, folder: str | PathLike[str]) -> Path:
         """Writes ``<folder>/<sheet>.csv``, each whole or not at all."""

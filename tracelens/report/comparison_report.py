@@ -23,6 +23,7 @@ from tracelens.files.safe_text import escaped_json, json_safe, short_kernel_name
 from tracelens.report.document import head, prose, section
 from tracelens.report.export import meanings
 from tracelens.report.markup import Content, Markup, Section, framed, headings, joined, table, tag
+from tracelens.schema import column_title
 from tracelens.types.units import shown_percent, signed_ms
 
 if TYPE_CHECKING:
@@ -237,15 +238,17 @@ def comparison_tables(found: Comparison) -> dict[str, pd.DataFrame]:
     sides += [(key, getattr(found.a, key), getattr(found.b, key)) for key in _SIDE_KEYS]
     sides += [("matched_share", *found.matched_share), *(("note", note, None) for note in found.notes)]
     changes = [
-        {"change_ms": c.change_ms, "what": c.text, "cause": c.cause, "low_ms": c.low_ms, "high_ms": c.high_ms,
+        {"what": c.text, "change_ms": c.change_ms, "cause": c.cause, "low_ms": c.low_ms, "high_ms": c.high_ms,
          "rows": ", ".join(str(at + 2) for at in c.rows)}
         for c in found.changes
     ]  # fmt: skip
     tables = {
-        "changes": pd.DataFrame(changes, columns=["change_ms", "what", "cause", "low_ms", "high_ms", "rows"]),
+        "changes": pd.DataFrame(changes, columns=["what", "change_ms", "cause", "low_ms", "high_ms", "rows"]),
         "rows": pd.DataFrame([_table_row(row) for row in found.rows], columns=_COLUMNS),
         "unchanged": pd.DataFrame([_table_row(row) for row in found.unchanged], columns=_COLUMNS),
-        "sides": pd.DataFrame(sides, columns=["what", "A", "B"], dtype=object),
+        "sides": pd.DataFrame(
+            [(column_title(key), *figures) for key, *figures in sides], columns=["figure", "A", "B"], dtype=object
+        ),
     }
     if found.ranks:
         tables["ranks"] = pd.DataFrame([_rank(rank) for rank in found.ranks])
@@ -256,7 +259,7 @@ def comparison_tables(found: Comparison) -> dict[str, pd.DataFrame]:
 
 
 _SIDE_KEYS = ("name", "device", "torch", "files", "ranks", "runs", "steps", "kernel_ms", "busy_ms", "coverage")
-_SHARED = ("change_ms", "low_ms", "high_ms", "name", "category", "match", "cause", "why", "module", "of_ranks_ms")
+_SHARED = ("name", "category", "change_ms", "low_ms", "high_ms", "match", "cause", "why", "module", "of_ranks_ms")
 _OF_SIDE = (
     "ops", "calls", "ms", "kernel_ms", "kernels", "shapes", "dtypes", "tflops_s", "hbm_tb_s", "percent_of_roofline"
 )  # fmt: skip
@@ -292,10 +295,28 @@ def _side_cell(side: RowSide | None, key: str) -> Any:
 
 def comparison_xlsx(found: Comparison) -> bytes:
     """The workbook; the same comparison gives the same bytes."""
-    from tracelens.report.xlsx_file import tables_xlsx
+    from tracelens.report.workbook import tables_xlsx
 
     of_side = {f"{side}_{key}": text for key, text in meanings("compare_side").items() for side in "ab"}
-    return tables_xlsx(comparison_tables(found), meanings("compare") | of_side)
+    return tables_xlsx(comparison_tables(found), meanings("compare") | of_side, titles=_title)
+
+
+def _title(key: str) -> str:
+    """
+    >>> _title("b_kernel_ms"), _title("low_ms"), _title("name")
+    ('Kernel time, B (ms)', 'Change, at least (ms)', 'Name')
+    """
+    side, _, of_side = key.partition("_")
+    if side not in ("a", "b") or not of_side:
+        return _TITLES.get(key) or column_title(key)
+    title, bracket, unit = column_title(of_side).partition(" (")
+    return f"{title}, {side.upper()}{bracket}{unit}"
+
+
+_TITLES = {
+    "low_ms": "Change, at least (ms)", "high_ms": "Change, at most (ms)", "of_ranks_ms": "Change of these ranks (ms)",
+    "what": "What changed", "rows": "Rows of the sheet rows",
+}  # fmt: skip
 
 
 #: Rows of the page; the other files have all of them.

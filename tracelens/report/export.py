@@ -15,6 +15,7 @@ from tracelens.files.atomic_write import write_whole
 from tracelens.files.cells import columns_csv, frame_csv, plain_records
 from tracelens.files.documents import json_encoded
 from tracelens.files.safe_text import escaped_json
+from tracelens.schema import column_title
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -54,10 +55,10 @@ def meanings(verb: str) -> dict[str, str]:
 
 
 def _xlsx(frame: pd.DataFrame, about: Mapping[str, Any]) -> bytes:
-    from tracelens.report.xlsx_file import tables_xlsx
+    from tracelens.report.workbook import tables_xlsx
 
-    del about
-    return tables_xlsx({"table": frame}, {})
+    # Who wrote a statement has named its columns
+    return tables_xlsx({"table": frame}, {}, titles=str if "query" in about else column_title)
 
 
 _WRITERS: dict[str, Callable[[Any, Mapping[str, Any]], bytes]] = {

@@ -296,7 +296,10 @@ def _overview(ops: Sheet | None, kernels: Sheet | None) -> Sheet | None:
         return None
     gpu_us = ops.frame["kernel_us_sum"].sum() if kernels is None else kernels.frame["duration_us_sum"].sum()
     return make_sheet(
-        ops.title, perf_summary.overview(ops.frame, float(gpu_us)), perf_summary.PERF_SUMMARY_COLUMNS, ops.text
+        perf_summary.PERF_SUMMARY_TITLE,
+        perf_summary.overview(ops.frame, float(gpu_us)),
+        perf_summary.PERF_SUMMARY_COLUMNS,
+        ops.text,
     )
 
 

@@ -38,7 +38,7 @@ SCHEMA, BRIEF_SCHEMA = "tracelens.report/2", "tracelens.report.brief/2"
 _BRIEF_FINDING = (
     "id", "op", "gain_us", "gain_low_us", "gain_high_us", "certainty", "why", "limited_by", "remedy", "command"
 )  # fmt: skip
-#: Rows that the document keeps of a view; the workbook has all.
+#: Rows that the document keeps of a view; CSV files have all.
 MAX_VIEW_ROWS = 50
 NO_VIEWS: Mapping[str, pd.DataFrame] = MappingProxyType({})
 

@@ -76,16 +76,19 @@ class RankReport(NamedSheets):
                 ranks=tuple(sorted(result.ranks)),
                 world_size=result.world_size,
             ),
-            device=DeviceSummary(id=None, label="not needed: nothing here is an estimate", matched_by="none"),
+            device=DeviceSummary(id=None, label="", matched_by="none"),
             notices=result.notices,
         )
 
-    def to_excel(self, path: str | PathLike[str]) -> Path:
-        """Writes the workbook, whole or not at all; sheets of single calls end after ``LONG_ROWS`` rows, and say so."""
+    def to_excel(self, path: str | PathLike[str], *, all_sheets: bool = False) -> Path:
+        """Writes the workbook, whole or not at all. With ``all_sheets`` also those of single calls, which end after
+        ``LONG_ROWS`` rows, and say so.
+        """
         from tracelens.report.workbook import write_workbook
 
         summary, sheets = self.summary, []
-        for sheet in self.named:
+        shown, further = self.of_workbook(all_sheets=all_sheets)
+        for sheet in shown:
             rows = len(sheet.frame)
             if sheet.json is None and rows > LONG_ROWS:
                 text = f"{sheet.title} has {rows:,} rows, the first {LONG_ROWS:,} are in the workbook; --csv writes all"
@@ -93,7 +96,8 @@ class RankReport(NamedSheets):
                 summary = replace(summary, notices=(*summary.notices, notice))
                 sheet = replace(sheet, frame=sheet.frame.iloc[:LONG_ROWS])
             sheets.append(sheet)
-        write_workbook(path, sheets, summary)
+        said = [line.strip() for line in self._late()]
+        write_workbook(path, sheets, summary, further=further, said=said)
         return Path(path)
 
     def to_json(self, path: str | PathLike[str] | None = None) -> str:
@@ -127,12 +131,12 @@ class RankReport(NamedSheets):
         write_whole(path, ranks_page(result.name, facts, self.sheets, notes))
         return Path(path)
 
-    def write(self, folder: str | PathLike[str], *, csv: bool = False) -> Path:
+    def write(self, folder: str | PathLike[str], *, csv: bool = False, all_sheets: bool = False) -> Path:
         """Fills ``folder`` with collectives.xlsx, .html and .json (and csv/): all of them or none."""
         folder = Path(folder)
         refuse_foreign(folder)
         with whole_folder(folder) as staging:
-            self.to_excel(staging / XLSX)
+            self.to_excel(staging / XLSX, all_sheets=all_sheets)
             self.to_html(staging / HTML)
             if csv:
                 self.to_csv(staging / CSV)
@@ -157,12 +161,16 @@ class RankReport(NamedSheets):
         else:
             known = "not placed" if residual is None else f"residual ±{residual:.1f} µs"
             yield f" clocks    {hosts} hosts by {result.clocks.how}; {known}"
-        late = [*self._steps(), *self._stragglers(residual), *self._pipelines()]
+        late = self._late()
         yield from ["", *late] if late else []
         yield from self._collectives()
         yield from self._exchanges()
         for notice in result.notices:
             yield from textwrap.wrap(notice.text, _WIDTH, initial_indent=" ! ", subsequent_indent="   ")
+
+    def _late(self) -> list[str]:
+        """What waiting for slow ranks cost."""
+        return [*self._steps(), *self._stragglers(self.result.clocks.residual_us), *self._pipelines()]
 
     def _steps(self) -> Iterator[str]:
         frame = self.result.frames[rank_times.STEP_COST_TITLE]

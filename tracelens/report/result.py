@@ -150,11 +150,12 @@ class Report(NamedSheets):
         """The verdict as text, see ``report.terminal.verdict``."""
         return verdict(self.summary, **options)
 
-    def to_excel(self, path: str | PathLike[str]) -> Path:
-        """Writes the workbook, whole or not at all."""
+    def to_excel(self, path: str | PathLike[str], *, all_sheets: bool = False) -> Path:
+        """Writes the workbook, whole or not at all: the sheets that people read first, or all of them."""
         from tracelens.report.workbook import write_workbook
 
-        write_workbook(path, self.named, self.summary)
+        sheets, further = self.of_workbook(all_sheets=all_sheets)
+        write_workbook(path, sheets, self.summary, further=further)
         return Path(path)
 
     def to_html(self, path: str | PathLike[str]) -> Path:
@@ -179,7 +180,7 @@ class Report(NamedSheets):
             write_json(path, self.summary, ops, json_views(self.result, self.sheets))
         return json_bytes(self.summary, ops, json_views(self.result, self.sheets)).decode()
 
-    def write(self, folder: str | PathLike[str], *, csv: bool = False) -> Path:
+    def write(self, folder: str | PathLike[str], *, csv: bool = False, all_sheets: bool = False) -> Path:
         """Fills ``folder`` with report.xlsx, report.html and report.json (and csv/): all of them or none.
 
         An earlier report of ours is replaced; UsageError when the folder holds something else.
@@ -189,7 +190,7 @@ class Report(NamedSheets):
         with plain_strings(), whole_folder(folder) as staging:
             # The page first: its tree of all ops takes most memory, on top of what the workbook would leave behind
             self.to_html(staging / HTML)
-            self.to_excel(staging / XLSX)
+            self.to_excel(staging / XLSX, all_sheets=all_sheets)
             if csv:
                 self.to_csv(staging / CSV)
             write_json(staging / JSON, self.summary, self._ops_frame(), json_views(self.result, self.sheets))

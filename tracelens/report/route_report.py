@@ -323,7 +323,7 @@ def _traffic_frame(result: RouteResult) -> pd.DataFrame:
 
 def _workbook(result: RouteResult) -> bytes:
     """One sheet per frame, the summary first, the traffic last."""
-    from tracelens.report.xlsx_file import tables_xlsx
+    from tracelens.report.workbook import tables_xlsx
 
     known = meanings("route")
     rows = [(key, value, known.get(key, "")) for key, value in result.summary.items()]

@@ -4,14 +4,15 @@ gives the same bytes.
 
 from __future__ import annotations
 
+import io
 import math
 import re
 import textwrap
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import chain
 from os import PathLike
 from pathlib import Path
-from typing import BinaryIO, Literal
+from typing import TYPE_CHECKING, BinaryIO, Literal
 
 import msgspec
 
@@ -48,35 +49,52 @@ from tracelens.report.xlsx_file import (
     solid,
     write_xlsx,
 )
-from tracelens.schema import TableColumn
+from tracelens.schema import COUNT, MS, TEXT, US, TableColumn, column_title
+from tracelens.schema import PERCENT as PERCENT_OF_100
 from tracelens.types.records import Record
 from tracelens.types.units import FLOPS_PER_TFLOP
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 PERCENT, _MS = "0.0%", "#,##0.000"
 
 
 class Line(Record, frozen=True, kw_only=True):
-    """A row of the sheet. ``link`` names the sheet that the first cell leads to."""
+    """A row of the sheet. ``link`` names the sheet that the first cell leads to.
+
+    ``number_format``: of the second cell; ``then``: of those right of it.
+    """
 
     cells: tuple[Value, ...]
-    kind: Literal["title", "section", "head", "row"] = "row"
+    kind: Literal["title", "said", "section", "head", "row"] = "row"
     number_format: str = "General"
+    then: str = COUNT
     link: str = ""
 
 
-def about_lines(summary: Summary, sheets: Sequence[tuple[str, Sheet]]) -> list[Line]:
-    """All rows, top to bottom. ``sheets``: (title in the workbook, sheet)."""
+def about_lines(
+    summary: Summary,
+    sheets: Sequence[tuple[str, Sheet]],
+    further: Sequence[Sheet] = (),
+    said: Sequence[str] = (),
+) -> list[Line]:
+    """All rows, top to bottom: the answer, the sheets, what it rests on. ``sheets``: (title in the workbook, sheet);
+    ``further``: those that the workbook leaves out; ``said``: sentences at the top, before those of the summary.
+    """
+    sentences = filter(None, (*said, bound_sentence(summary), first_fix(summary)))
     return [
         Line(cells=(f"Trace report: {summary.input.file}",), kind="title"),
-        *(_row("In short", None, None, said) for said in (bound_sentence(summary), first_fix(summary)) if said),
-        *_input(summary),
-        *_coverage(summary),
+        *(Line(cells=(sentence,), kind="said") for sentence in sentences),
         *_time(summary),
-        *_utilization(summary.utilization),
         *_findings(summary),
         *_together(summary),
-        *_device(summary),
         *_sheets(sheets, summary),
+        *_further(further),
+        *_input(summary),
+        *_coverage(summary),
+        *_utilization(summary.utilization),
+        *_device(summary),
         *_columns([sheet for _, sheet in sheets]),
     ]
 
@@ -89,15 +107,15 @@ def _head(*cells: str) -> Line:
     return Line(cells=(*cells, *(None,) * (4 - len(cells))), kind="head")
 
 
-def _row(*cells: Value, number_format: str = "General") -> Line:
-    return Line(cells=cells, number_format=number_format)
+def _row(*cells: Value, number_format: str = "General", then: str = COUNT) -> Line:
+    return Line(cells=cells, number_format=number_format, then=then)
 
 
 def _input(summary: Summary) -> Iterator[Line]:
     source = summary.input
-    yield _section("What was read")
+    yield _section("Input")
     yield _row("File", source.file)
-    yield _row("Events in the file", source.events, number_format="#,##0")
+    yield _row("Events in the file", source.events, number_format=COUNT)
     if source.ranks:
         ranks = ", ".join(map(str, source.ranks))
         yield _row("Rank", f"{ranks} of {source.world_size}" if source.world_size else ranks)
@@ -109,7 +127,7 @@ def _input(summary: Summary) -> Iterator[Line]:
     if summary.extensions:
         yield _row("Extensions used", ", ".join(summary.extensions))
     for notice in summary.notices:
-        yield _row("Note", notice.id, notice.count, notice.text, number_format="#,##0")
+        yield _row("Note", notice.id, notice.count, notice.text)
     for missing in summary.cannot_answer:
         yield _row("Cannot be answered", missing.question, None, missing.because)
 
@@ -120,162 +138,159 @@ def _scope(summary: Summary) -> Iterator[Line]:
     yield _row("Scope of all sheets", scope_text(scope), None, chosen)
     if summary.busy is None:
         return
-    yield _row("GPU work in scope (ms)", scope.time_us / 1e3, scope.events, "Summed durations.", number_format=_MS)
+    yield _head("GPU work", "Summed durations (ms)", "Device events", "")
+    yield _row("  in scope", scope.time_us / 1e3, scope.events, number_format=_MS)
     for part in scope.excluded:
-        yield _row("Excluded GPU work (ms)", part.time_us / 1e3, part.events, f"{part.why}.", number_format=_MS)
+        yield _row("  excluded", part.time_us / 1e3, part.events, part.why, number_format=_MS)
     if scope.excluded:
         whole_us = scope.time_us + sum(part.time_us for part in scope.excluded)
         events = scope.events + sum(part.events for part in scope.excluded)
-        yield _row("GPU work in the file (ms)", whole_us / 1e3, events, None, number_format=_MS)
+        yield _row("  in the file", whole_us / 1e3, events, number_format=_MS)
 
 
 def _steps(steps: Steps) -> Iterator[Line]:
-    window = f"steps {steps.window}" if steps.window else None
     left_out = f"Left out: {steps.left_out}" if steps.left_out else None
-    yield _row("Steps", steps.count, window, left_out, number_format="#,##0")
-    yield _row("Taken for a step", steps.name)
-    yield _row("Time per step (ms), mean", steps.time_us / 1e3, number_format=_MS)
+    yield _row("Steps", steps.count, steps.name, left_out, number_format=COUNT)
+    yield _row("Step time, mean (ms)", steps.time_us / 1e3, number_format=_MS)
     if steps.spread is not None:
-        note = "Standard deviation as a share of the mean."
-        yield _row("Spread of the step time", steps.spread, "±", note, number_format=PERCENT)
-    for figure, what in (
-        (steps.shortest_us, "shortest"),
-        (steps.longest_us, "longest"),
-        (steps.host_us, "host"),
-        (steps.host_work_us, "host without waiting for the GPU"),
+        yield _row("Step time, std (% of the mean)", steps.spread, number_format=PERCENT)
+    for figure, what, note in (
+        (steps.shortest_us, "min", None),
+        (steps.longest_us, "max", None),
+        (steps.host_us, "host", None),
+        (steps.host_work_us, "host work", "Host time without calls that wait for the GPU."),
     ):
         if figure is not None:
-            yield _row(f"Time per step (ms), {what}", figure / 1e3, number_format=_MS)
-    if steps.before_events:
-        note = "Device events queued before the recording: in no step."
-        yield _row("Before the first step", steps.before_events, None, note, number_format="#,##0")
-        yield _row("Before the first step (ms)", steps.before_us / 1e3, number_format=_MS)
+            yield _row(f"Step time, {what} (ms)", figure / 1e3, None, note, number_format=_MS)
     if steps.unseen_us:
-        note = "The GPU was still at work from before the recording, which was not recorded: in no step."
-        yield _row("Before the first iteration (ms)", steps.unseen_us / 1e3, None, note, number_format=_MS)
+        note = "The GPU ran work launched before profiling began, which was not recorded; in no step."
+        yield _row("Before the first step (ms)", steps.unseen_us / 1e3, None, note, number_format=_MS)
     if steps.skipped_us:
-        note = "Idle time after the host waited for earlier work: in no step."
+        note = "Idle time while the host waited for work launched before profiling began; in no step."
         yield _row("Left out of the first step (ms)", steps.skipped_us / 1e3, None, note, number_format=_MS)
 
 
 _COVERAGE = (
-    ("perf_model", "In rows with a perf model", "Their FLOPs or bytes are known from the recorded arguments."),
-    ("categorised", "In a definite category", "Everything whose category is not 'other'."),
-    ("unlinked", "Not linked to an op", "Launched before the recording began, or the launch was not recorded."),
+    ("perf_model", "With a perf model", "FLOPs or bytes are known from the recorded arguments."),
+    ("categorised", "With a known category", "Every category but 'other'."),
+    ("unlinked", "Not linked to an op", "Launched before profiling began, or the launch was not recorded."),
     ("communication", "Communication", "By kernel name: NCCL, RCCL, DeepEP and custom collectives."),
 )
 
 
 def _coverage(summary: Summary) -> Iterator[Line]:
-    yield _section("Coverage: share of the device time that the figures below cover")
-    for key, label, meaning in _COVERAGE:
-        yield _row(label, _known(getattr(summary.coverage, key)), None, meaning, number_format=PERCENT)
+    shares = [(getattr(summary.coverage, key), label, meaning) for key, label, meaning in _COVERAGE]
+    if all(share is None for share, _, _ in shares):
+        return
+    yield _section("Coverage (share of GPU time)")
+    for share, label, meaning in shares:
+        yield _row(label, _known(share), None, meaning, number_format=PERCENT)
     yield _row("Shapes recorded", "yes" if summary.coverage.shapes else "no", None, "record_shapes=True")
     yield _row("Python stacks recorded", "yes" if summary.coverage.stacks else "no", None, "with_stack=True")
     if summary.late_host_events:
-        meaning = (
-            "They belong to the innermost event that contains them; calls in a frame recorded too long stay in their "
-            "op."
-        )
+        meaning = "Each belongs to the innermost event that contains it; calls in an overlong frame stay in their op."
         yield _row("Host events that end after their caller", summary.late_host_events, None, meaning)
 
 
 def _time(summary: Summary) -> Iterator[Line]:
     busy = summary.busy
     if busy is not None:
-        yield _section("Where the device's time went")
+        yield _section("GPU time")
         if busy.total_us is not None:
             of = "Window" if summary.steps is None else steps_text(summary.steps).capitalize()
             yield _row(f"{of} (ms)", busy.total_us / 1e3, number_format=_MS)
         yield _row("Computation", busy.compute, number_format=PERCENT)
-        yield _row(
-            "Exposed communication", busy.exposed_comm, None, "Not hidden by computation.", number_format=PERCENT
-        )
-        yield _row("Exposed copies", busy.memcpy, None, "Not hidden by either.", number_format=PERCENT)
+        note = "Not hidden by computation."
+        yield _row("Exposed communication", busy.exposed_comm, None, note, number_format=PERCENT)
+        note = "Not hidden by computation or communication."
+        yield _row("Exposed copies", busy.memcpy, None, note, number_format=PERCENT)
         yield _row("Idle", busy.idle, number_format=PERCENT)
     rate = summary.throughput
     if rate is not None:
         if rate.window_of_peak is not None:
-            least = "at least: calls of unknown FLOPs may add to it" if rate.is_lower_bound else None
-            yield _row(f"Share of {rate.peak_name}", rate.window_of_peak, least, number_format=PERCENT)
-        yield _row("TFLOPS/s while matrix ops run", rate.tflops_s, rate.dtype, number_format="#,##0.0")
-        yield _row("  share of the device time", rate.device_share, number_format=PERCENT)
+            least = "At least: some calls have unknown FLOPs." if rate.is_lower_bound else None
+            yield _row(f"Share of {rate.peak_name}", rate.window_of_peak, None, least, number_format=PERCENT)
+        yield _row("Compute rate of matrix ops (TFLOPS/s)", rate.tflops_s, rate.dtype, number_format="#,##0.0")
+        yield _row("  share of GPU time", rate.device_share, number_format=PERCENT)
         if rate.of_peak is not None:
-            yield _row("  of the dense peak", rate.of_peak, number_format=PERCENT)
+            yield _row("  share of the dense peak", rate.of_peak, number_format=PERCENT)
         if rate.of_achievable is not None:
-            yield _row("  of the best measured", rate.of_achievable, number_format=PERCENT)
+            yield _row("  share of the best measured rate", rate.of_achievable, number_format=PERCENT)
 
 
 def _utilization(used: Utilization | None) -> Iterator[Line]:
     if used is None:
         return
-    yield _section("FLOPs utilization: a step's matrix FLOPs over its time and the device's dense rate")
-    yield _row("Model", used.model, used.work, "Training where a step has backward ops, else inference.")
-    yield _row("Tokens per step", used.tokens, None, used.tokens_source, number_format="#,##0")
-    yield _row("Tokens in a sequence", used.sequence, number_format="#,##0")
-    yield _row("Ranks that share the work on them", used.ranks, None, used.ranks_source, number_format="#,##0")
-    yield _row("Time per step (ms), mean", used.time_us / 1e3, number_format=_MS)
-    yield _row(
-        "Model TFLOP per step", used.model_flops / FLOPS_PER_TFLOP, None, "This device's share.", number_format=_MS
-    )
-    executed = None if used.hardware_flops is None else used.hardware_flops / FLOPS_PER_TFLOP
-    yield _row("Executed TFLOP per step", _known(executed), None, "From calls with a perf model.", number_format=_MS)
-    yield _row("  share of the device time", _known(used.hardware_coverage), number_format=PERCENT)
+    yield _section("FLOPs utilization (matrix FLOPs of a step / step time / dense peak)")
+    yield _row("Model", used.model, used.work, "Training if a step has backward ops, else inference.")
+    yield _row("Tokens per step", used.tokens, None, used.tokens_source, number_format=COUNT)
+    yield _row("Sequence length (tokens)", used.sequence, number_format=COUNT)
+    yield _row("Ranks that share these tokens", used.ranks, None, used.ranks_source, number_format=COUNT)
+    yield _row("Step time, mean (ms)", used.time_us / 1e3, number_format=_MS)
+    model, executed = used.model_flops / FLOPS_PER_TFLOP, None
+    yield _row("Model work per step (TFLOP)", model, None, "Share of this device.", number_format=_MS)
+    if used.hardware_flops is not None:
+        executed = used.hardware_flops / FLOPS_PER_TFLOP
+    note = "From calls with a perf model."
+    yield _row("Executed work per step (TFLOP)", _known(executed), None, note, number_format=_MS)
+    yield _row("  share of GPU time", _known(used.hardware_coverage), number_format=PERCENT)
     for label, share, achievable in (
-        ("MFU, model FLOPs utilization", used.mfu, used.mfu_of_achievable),
-        ("HFU, hardware FLOPs utilization", used.hfu, used.hfu_of_achievable),
+        ("MFU (model FLOPs utilization)", used.mfu, used.mfu_of_achievable),
+        ("HFU (hardware FLOPs utilization)", used.hfu, used.hfu_of_achievable),
     ):
         yield _row(label, _known(share), None, f"Of the dense {used.dtype} peak.", number_format=PERCENT)
-        yield _row("  of the best measured", _known(achievable), number_format=PERCENT)
+        yield _row("  share of the best measured rate", _known(achievable), number_format=PERCENT)
     if used.steps:
-        yield _head("Step", "Time (ms)", "MFU", "HFU")
+        yield _head("Step", "Step time (ms)", "MFU", "HFU")
     for step in used.steps:
-        yield _row(f"  {step.step}", step.time_us / 1e3, _known(step.mfu), _known(step.hfu), number_format=_MS)
+        figures = (step.time_us / 1e3, _known(step.mfu), _known(step.hfu))
+        yield _row(f"  {step.step}", *figures, number_format=_MS, then=PERCENT)
 
 
 def _findings(summary: Summary) -> Iterator[Line]:
     if summary.unseen is not None:
-        yield _section("What the findings cannot see")
+        yield _section("Limits of the findings")
         yield _row(unseen_text(summary.unseen), None, None, summary.unseen.command)
     if not summary.findings:
         return
     per = "step" if summary.steps else "window"
     yield _section("Look here first")
     yield _head("Finding", f"Gain per {per}, up to (ms)", "Certainty", "Why")
-    for finding in summary.findings:
+    for number, finding in enumerate(summary.findings, 1):
         gain = None if finding.gain_us is None else finding.gain_us / 1e3
-        yield _row(
-            (finding.kind or finding.id).replace("_", " "),
-            _known(gain),
-            finding.certainty,
-            finding.why,
-            number_format=_MS,
-        )
-        if gain is not None:
-            yield _row("    between", None, None, gain_range(finding))
-        if finding.remedy:
-            yield _row("    try", None, None, finding.remedy)
-        if finding.limited_by:
-            yield _row("    limited by", None, None, finding.limited_by)
-        for said in (*finding.figures, *finding.limit_figures):
-            shape = PERCENT if said.unit == "share" else "#,##0.###"
-            yield _row(f"    {said.what}", said.value, None if said.unit == "share" else said.unit, number_format=shape)
+        name = f"{number}. {(finding.kind or finding.id).replace('_', ' ')}"
+        yield _row(name, _known(gain), finding.certainty, finding.why, number_format=_MS)
+        said = (("range", gain is not None and gain_range(finding)), ("try", finding.remedy))
+        for label, text in (*said, ("limited by", finding.limited_by)):
+            if text:
+                yield _row(f"    {label}", None, None, text)
+        for figure in finding.figures:
+            yield _figure(figure.what, figure.value, figure.unit)
+
+
+def _figure(what: str, value: float, unit: str) -> Line:
+    """A figure of a finding: a share in percent, else with its unit in brackets."""
+    if unit == "share":
+        return _row(f"    {what}", value, number_format=PERCENT)
+    shown = {"count": "", "ratio": "", "us": " (µs)"}.get(unit, f" ({unit})")
+    return _row(f"    {what}{shown}", value, number_format=COUNT if unit == "count" else "#,##0.0")
 
 
 def _together(summary: Summary) -> Iterator[Line]:
     """The step now, after the first finding's fix, after those of the first two, ..."""
     if summary.together is None:
         return
-    yield _row("The first ones together", None, None, together_text(summary.together))
-    keys = ("now", *summary.together.findings)
-    for number, (key, us) in enumerate(zip(keys, summary.together.step_us, strict=True)):
-        name = f"    after {number}: {key.replace('_', ' ')}" if number else "    now"
-        yield _row(name, us / 1e3, "ms", number_format=_MS)
+    yield _row("Fixes together", None, None, together_text(summary.together))
+    for number, us in enumerate(summary.together.step_us):
+        name = "now" if not number else "after 1" if number == 1 else f"after 1-{number}"
+        yield _row(f"    {name} (ms)", us / 1e3, number_format=_MS)
 
 
 def _device(summary: Summary) -> Iterator[Line]:
     device = summary.device
-    yield _section("The device and the source of its figures")
+    if device.id is None and not device.label:
+        return
+    yield _section("Device figures and their sources")
     yield _row("Device", device.label, device.spec, device.note or f"matched by {device.matched_by}")
     for doubtful in device.doubtful:
         yield _row("Doubtful figure", doubtful)
@@ -288,9 +303,25 @@ def _device(summary: Summary) -> Iterator[Line]:
 def _sheets(sheets: Sequence[tuple[str, Sheet]], summary: Summary) -> Iterator[Line]:
     totals = f": totals over the {steps_text(summary.steps)}, unless a sheet says otherwise" if summary.steps else ""
     yield _section(f"Sheets{totals}")
-    yield _head("Sheet", "Rows", "", "What a row is")
+    yield _head("Sheet", "Rows", "", "Content")
     for title, sheet in sheets:
-        yield Line(cells=(title, len(sheet.frame), None, sheet.text), link=title, number_format="#,##0")
+        yield Line(cells=(title, len(sheet.frame), None, sheet.text), link=title, number_format=COUNT)
+
+
+def _further(sheets: Sequence[Sheet]) -> Iterator[Line]:
+    """The sheets that the workbook leaves out; those of categories share a line."""
+    if not sheets:
+        return
+    yield _section("Further sheets: --all-sheets adds them (Python: all_sheets=True)")
+    yield _head("Sheet", "Rows", "", "Content")
+    for sheet in sheets:
+        if not sheet.is_family:
+            yield _row(sheet.title, len(sheet.frame), None, sheet.text, number_format=COUNT)
+    families = [sheet for sheet in sheets if sheet.is_family]
+    if families:
+        rows = sum(len(sheet.frame) for sheet in families)
+        titles = f"Calls by perf model: {', '.join(sheet.title for sheet in families)}"
+        yield _row(f"{len(families)} sheets of categories", rows, None, titles, number_format=COUNT)
 
 
 def _columns(sheets: Sequence[Sheet]) -> Iterator[Line]:
@@ -301,7 +332,7 @@ def _columns(sheets: Sequence[Sheet]) -> Iterator[Line]:
             _, used = found.setdefault((column.family, column.meaning), (column, []))
             if sheet.title not in used:
                 used.append(sheet.title)
-    yield _section("Columns")
+    yield _section("Columns (MB: 1e6 bytes, TB/s: 1e12 bytes per second; an empty cell is unknown)")
     yield _head("Column", "Key in CSV, JSON, SQL and frames", "Sheets", "Meaning")
     for (key, _), (column, used) in sorted(found.items(), key=lambda entry: entry[1][0].family_title.lower()):
         where = ", ".join(used[:3]) + (f" and {len(used) - 3} more" if len(used) > 3 else "")
@@ -309,7 +340,7 @@ def _columns(sheets: Sequence[Sheet]) -> Iterator[Line]:
 
 
 def _known(value: float | None) -> Value:
-    return "not determined" if value is None else value
+    return "unknown" if value is None else value
 
 
 _MOST_COLUMNS, _MOST_BARS = 6, 16
@@ -374,30 +405,91 @@ _HEADER = Style(
 _INDENTED = 'horizontal="left" indent="1"'
 _BODY_FONT, _NAME_FONT, _LINK_FONT = font(), font(bold=True), font(color="1155CC", underlined=True)
 _TAB_FIXED, _TAB_FAMILY = _INK, "2E8B7A"
-_WIDEST_NUMBER, _NARROWEST = 24, 8
+_WIDEST_NUMBER, _WIDEST_TEXT, _NARROWEST = 24, 60, 8
 #: Cells of a sheet that are kept from the column widths to the rows; beyond, memory is worth more than time.
 _FEW_CELLS = 20_000
 
 
 def write_workbook(
-    path: str | PathLike[str], sheets: Sequence[Sheet], summary: Summary, *, max_rows: int = MAX_ROWS
+    path: str | PathLike[str],
+    sheets: Sequence[Sheet],
+    summary: Summary,
+    *,
+    max_rows: int = MAX_ROWS,
+    further: Sequence[Sheet] = (),
+    said: Sequence[str] = (),
 ) -> None:
     """Writes ``path`` whole or not at all; OutputError when the folder is not writable.
 
-    A sheet with more than ``max_rows`` rows, header included, continues in ``<title> (2)``.
+    A sheet with more than ``max_rows`` rows, header included, continues in ``<title> (2)``. ``about`` begins
+    with the sentences ``said`` and names the ``further`` sheets as left out.
     """
     with whole_file(Path(path)) as file:
-        write_workbook_to(file, sheets, summary, max_rows=max_rows)
+        write_workbook_to(file, sheets, summary, max_rows=max_rows, further=further, said=said)
 
 
-def write_workbook_to(file: BinaryIO, sheets: Sequence[Sheet], summary: Summary, *, max_rows: int = MAX_ROWS) -> None:
+def write_workbook_to(
+    file: BinaryIO,
+    sheets: Sequence[Sheet],
+    summary: Summary,
+    *,
+    max_rows: int = MAX_ROWS,
+    further: Sequence[Sheet] = (),
+    said: Sequence[str] = (),
+) -> None:
     """The bytes of the workbook."""
     parts = list(_parts(sheets, max_rows))
     styles = Styles()
-    about = _about(about_lines(summary, [(part.title, part.sheet) for part in parts]), styles, _main_chart(parts))
-    tables = [_worksheet(part, styles) for part in parts]
+    lines = about_lines(summary, [(part.title, part.sheet) for part in parts], further, said)
+    about = _about(lines, styles, _main_chart(parts))
+    scope = scope_text(summary.scope)
+    tables = [_worksheet(part, styles, scope) for part in parts]
     title = f"Trace report of {summary.input.file}"
     write_xlsx(file, [about, *tables], styles, title=title, differences=_RED)
+
+
+def tables_xlsx(
+    frames: Mapping[str, pd.DataFrame],
+    meanings: Mapping[str, str],
+    *,
+    titles: Callable[[str], str] = column_title,
+) -> bytes:
+    """A workbook of one sheet per frame that has rows, ``meanings`` as notes on headers; ``titles``: of a column.
+
+    No date inside: same frames, same bytes.
+    """
+    styles, content = Styles(), io.BytesIO()
+    full = {title: frame for title, frame in frames.items() if len(frame)} or dict([*frames.items()][:1])
+    made = [_plain_sheet(title, frame, meanings, titles) for title, frame in full.items()]
+    write_xlsx(content, [_worksheet(part, styles, "") for part in _parts(made, MAX_ROWS)], styles, differences=_RED)
+    return content.getvalue()
+
+
+def _plain_sheet(title: str, frame: pd.DataFrame, meanings: Mapping[str, str], titles: Callable[[str], str]) -> Sheet:
+    """A frame without declared columns: what they hold is seen from their values and, of numbers, from their unit."""
+    columns = []
+    for name in map(str, frame.columns):
+        values = plain_values(frame[name])
+        shown = titles(name)
+        columns.append(
+            TableColumn(
+                key=name,
+                meaning=meanings.get(name, ""),
+                number_format=_seen_format(shown, values),
+                width=_WIDEST_TEXT,
+                shown_as=shown,
+            )
+        )
+    return Sheet(title=title, frame=frame.set_axis([column.key for column in columns], axis=1), columns=tuple(columns))
+
+
+def _seen_format(title: str, values: Sequence[Value]) -> str:
+    numbers = [value for value in values if isinstance(value, int | float) and not isinstance(value, bool)]
+    if not numbers or any(isinstance(value, str) for value in values):
+        return TEXT
+    if not any(isinstance(value, float) for value in numbers):
+        return COUNT
+    return {"µs": US, "ms": MS, "%": PERCENT_OF_100}.get(title.rpartition(" (")[2].removesuffix(")"), "#,##0.###")
 
 
 class _Part(Record, frozen=True, kw_only=True):
@@ -423,8 +515,10 @@ def _parts(sheets: Sequence[Sheet], max_rows: int) -> Iterator[_Part]:
     taken = {ABOUT, "history"}
     body = max_rows - 1
     for sheet in sheets:
-        for number, start in enumerate(range(0, len(sheet.frame), body), 1):
-            title = _free_title(sheet.title, "" if number == 1 else f" ({number})", taken)
+        # Excel takes the sheet "memory" and the category "Memory" for one name
+        named = f"{sheet.title} ops" if sheet.is_family and sheet.title.lower() in taken else sheet.title
+        for number, start in enumerate(range(0, max(1, len(sheet.frame)), body), 1):
+            title = _free_title(named, "" if number == 1 else f" ({number})", taken)
             yield _Part(title=title, sheet=sheet, start=start, stop=min(start + body, len(sheet.frame)))
 
 
@@ -440,12 +534,13 @@ def _free_title(title: str, suffix: str, taken: set[str]) -> str:
     return candidate
 
 
-def _worksheet(part: _Part, styles: Styles) -> Worksheet:
+def _worksheet(part: _Part, styles: Styles, scope: str) -> Worksheet:
+    """``scope``: what its totals are of, where its text does not say."""
     sheet = part.sheet
     columns = sheet.columns
     rows = part.stop - part.start
     widths = [_width(column, part.values(column), is_first=i == 0) for i, column in enumerate(columns)]
-    lines = max(_header_lines(column.title, width) for column, width in zip(columns, widths, strict=True))
+    lines = max((_header_lines(column.title, width) for column, width in zip(columns, widths, strict=True)), default=1)
     headers = [column.title for column in columns]
     header = row_xml(1, 8 + 14 * lines, headers, [styles.index(_HEADER)] * len(columns)).encode()
     body = _rows(part, [_column_styles(column, styles, is_first=i == 0) for i, column in enumerate(columns)])
@@ -456,15 +551,22 @@ def _worksheet(part: _Part, styles: Styles) -> Worksheet:
         widths=widths,
         tab=_TAB_FAMILY if sheet.is_family else _TAB_FIXED,
         zoom=90,
-        filtered=f"A1:{column_letter(len(columns))}{rows + 1}",
+        filtered=f"A1:{column_letter(max(1, len(columns)))}{rows + 1}",
         rules=list(_rules(columns, rows + 1)),
         notes=[
-            Note(column=number, text=column.note, height=28 + 18 * math.ceil(len(column.note) / 42))
-            for number, column in enumerate(columns, 1)
-            if column.note
+            Note(column=number, text=text, height=28 + 18 * math.ceil(len(text) / 42))
+            for number, text in enumerate(_notes(sheet, scope), 1)
+            if text
         ],
         chart=share_chart(part.title, bars, rows, len(columns) + 2, sheet.text) if bars else None,
     )
+
+
+def _notes(sheet: Sheet, scope: str) -> Iterator[str]:
+    """Per column what it means; the first also says what a row is and what the totals are of."""
+    of = "" if sheet.text.startswith(OF_WHOLE_FILE) or not scope else f" Scope: {scope}."
+    for column in sheet.columns:
+        yield f"{sheet.text}{of} {column.note}".strip() if column is sheet.columns[0] else column.note
 
 
 def _column_styles(column: TableColumn, styles: Styles, *, is_first: bool) -> ColumnStyles:
@@ -543,6 +645,8 @@ def _header_lines(header: str, width: float) -> int:
     return lines
 
 
+#: How the text of a sheet begins that is of all of the file, whatever the steps.
+OF_WHOLE_FILE = "Of the whole"
 _UNFORMATTED = ("General", "@")
 
 
@@ -556,7 +660,9 @@ def _printed_length(value: bool | int | float, column: TableColumn) -> int:
 
 
 _ABOUT_WIDTHS = (34, 40, 30, 92)
-_ABOUT_HEIGHTS = {"title": 30, "section": 24}
+_ABOUT_HEIGHTS = {"title": 30, "section": 24, "head": 15}
+#: Characters of the size of a sentence at the top that fit in the four columns.
+_SAID_WIDTH = 200
 
 
 def _main_chart(parts: Sequence[_Part]) -> Chart | None:
@@ -568,13 +674,15 @@ def _main_chart(parts: Sequence[_Part]) -> Chart | None:
 
 
 def _about(lines: Iterable[Line], styles: Styles, chart: Chart | None) -> Worksheet:
-    rows, links = [], {}
+    rows, links, merged = [], {}, []
     for number, line in enumerate(lines, 1):
         cells = (*line.cells, *(None,) * (4 - len(line.cells)))
         numbers = [styles.index(_about_style(line, index, value)) for index, value in enumerate(cells)]
         rows.append(row_xml(number, _about_height(line), cells, numbers))
         if line.link:
             links[f"A{number}"] = line.link
+        if line.kind == "said":
+            merged.append(f"A{number}:{column_letter(len(_ABOUT_WIDTHS))}{number}")
     return Worksheet(
         title=ABOUT,
         rows=["".join(rows).encode()],
@@ -584,6 +692,7 @@ def _about(lines: Iterable[Line], styles: Styles, chart: Chart | None) -> Worksh
         grid=False,
         printed=f"$A$1:${column_letter(len(_ABOUT_WIDTHS))}${len(rows)}",
         links=links,
+        merged=merged,
         chart=chart,
     )
 
@@ -591,6 +700,8 @@ def _about(lines: Iterable[Line], styles: Styles, chart: Chart | None) -> Worksh
 def _about_height(line: Line) -> float:
     if line.kind in _ABOUT_HEIGHTS:
         return _ABOUT_HEIGHTS[line.kind]
+    if line.kind == "said":
+        return 18.0 * len(textwrap.wrap(str(line.cells[0]), _SAID_WIDTH))
     # What fits is on one line; finding that out by wrapping takes a hundred times as long
     texts = zip(line.cells, _ABOUT_WIDTHS, strict=False)
     wide = ((value, int(width * 1.2)) for value, width in texts if isinstance(value, str))
@@ -604,11 +715,12 @@ def _about_style(line: Line, index: int, value: Value) -> Style:
         style = style._replace(font=_LINK_FONT)
     if isinstance(value, str):
         return style._replace(quoted=is_formula_like(value))
-    return style if value is None else style._replace(number_format=line.number_format)
+    return style if value is None else style._replace(number_format=line.number_format if index == 1 else line.then)
 
 
 _ABOUT_STYLES = {
     "title": Style(font=font(16, bold=True, color=_INK), alignment='vertical="center"'),
+    "said": Style(font=font(11), alignment='vertical="center" wrapText="1"'),
     "section": Style(
         font=font(12, bold=True, color=_INK), border=edge("bottom", "medium", _INK), alignment='vertical="bottom"'
     ),

@@ -6,23 +6,17 @@ writing those as text takes a sixth of the time.
 
 from __future__ import annotations
 
-import io
 import math
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from itertools import chain
-from typing import TYPE_CHECKING, BinaryIO, NamedTuple
+from typing import BinaryIO, NamedTuple
 from zipfile import ZIP_DEFLATED, ZipFile, ZipInfo
 
 import msgspec
 
-from tracelens.files.cells import LARGEST_EXACT, Value, plain_values
+from tracelens.files.cells import LARGEST_EXACT, Value
 from tracelens.files.safe_text import is_formula_like, xml_text
 from tracelens.types.records import Record
-
-if TYPE_CHECKING:
-    import pandas as pd
-
 
 #: The most characters a cell holds.
 MAX_TEXT = 32_767
@@ -275,7 +269,7 @@ class Chart(Record, frozen=True, kw_only=True):
 
 
 #: Characters that stay readable on a page's width.
-_PAGE_WIDTH = 200
+_PAGE_WIDTH = 260
 
 
 class Worksheet(Record, frozen=True, kw_only=True):
@@ -283,7 +277,7 @@ class Worksheet(Record, frozen=True, kw_only=True):
 
     The first row and column print on each page. ``printed``: the cells that print, all where empty. ``filtered``: the
     range of its table. ``rules``: conditional formats (range, elements). ``links``: from a cell to the sheet of a
-    title.
+    title. ``merged``: ranges shown as one cell.
     """
 
     title: str
@@ -295,6 +289,7 @@ class Worksheet(Record, frozen=True, kw_only=True):
     zoom: int = 100
     printed: str = ""
     filtered: str = ""
+    merged: Sequence[str] = ()
     rules: Sequence[tuple[str, str]] = ()
     links: Mapping[str, str] = msgspec.field(default_factory=dict)
     notes: Sequence[Note] = ()
@@ -328,6 +323,9 @@ class Worksheet(Record, frozen=True, kw_only=True):
         parts = ["</sheetData>"]
         if self.filtered:
             parts.append(f'<autoFilter ref="{self.filtered}"/>')
+        if self.merged:
+            cells = "".join(f'<mergeCell ref="{each}"/>' for each in self.merged)
+            parts.append(f'<mergeCells count="{len(self.merged)}">{cells}</mergeCells>')
         parts += [
             f'<conditionalFormatting sqref="{cells}">{rules}</conditionalFormatting>' for cells, rules in self.rules
         ]
@@ -527,32 +525,4 @@ def _core(title: str) -> str:
         'xmlns:dc="http://purl.org/dc/elements/1.1/" xmlns:dcterms="http://purl.org/dc/terms/" '
         f'xmlns:xsi="http://www.w3.org/2001/XMLSchema-instance"><dc:creator>tracelens</dc:creator>{named}{dates}'
         "</cp:coreProperties>"
-    )
-
-
-def tables_xlsx(frames: Mapping[str, pd.DataFrame], meanings: Mapping[str, str]) -> bytes:
-    """A workbook of one sheet per frame, ``meanings`` as notes on headers. No date inside: same frames, same bytes."""
-    styles = Styles()
-    content = io.BytesIO()
-    write_xlsx(content, [_frame_worksheet(title, frame, meanings, styles) for title, frame in frames.items()], styles)
-    return content.getvalue()
-
-
-def _frame_worksheet(title: str, frame: pd.DataFrame, meanings: Mapping[str, str], styles: Styles) -> Worksheet:
-    names = [str(name) for name in frame.columns]
-    columns = [plain_values(frame[name]) for name in frame.columns]
-    header = styles.index(Style(font=font(11, bold=True, color="FFFFFF"), fill=solid("1F3A5F")))
-    kinds = ["#,##0.###" if any(isinstance(value, float) for value in values) else "#,##0" for values in columns]
-    text, quoted = styles.index(Style(font=font(11))), styles.index(Style(font=font(11), quoted=True))
-    numbers = [styles.index(Style(font=font(11), number_format=kind)) for kind in kinds]
-    body = rows_xml(columns, [ColumnStyles(number=n, text=text, quoted=quoted) for n in numbers], first_row=2)
-    longest = (max((len(value) for value in values if isinstance(value, str)), default=0) for values in columns)
-    notes = [Note(column=at, text=meanings[name], height=80) for at, name in enumerate(names, 1) if name in meanings]
-    widths = [min(80, max(12, widest + 2, len(name) + 2)) for widest, name in zip(longest, names, strict=True)]
-    return Worksheet(
-        title=title,
-        rows=chain([row_xml(1, 15, names, [header] * len(names)).encode()], body),
-        widths=widths,
-        filtered=f"A1:{column_letter(max(len(names), 1))}{len(frame) + 1}",
-        notes=notes,
     )

@@ -139,10 +139,13 @@ def test_a_bare_exchange_has_an_effective_rate_of_all_its_rows_everywhere(
     # bytes over the 100 us of its kernel: 1 TB/s is 1e6 bytes per us
     expected = {name: rows * HIDDEN * width / 100 / 1e6 for name, rows, _, width in calls}
     shown = Report(analysis, summarize(analysis))
-    shown.write(tmp_path / "out", csv=True)
+    shown.write(tmp_path / "out", csv=True, all_sheets=True)
 
     assert analysis.frames["unified_perf_summary"][["hbm_mb", "hbm_tb_s_mean", "hbm_tb_s_max"]].isna().all(axis=None)
-    titles = {"effective_interconnect_tb_s_{}": "Effective Interconnect TB/s, {}", "remote_from": "Remote data from"}
+    titles = {
+        "effective_interconnect_tb_s_{}": "Effective interconnect bandwidth, {} (TB/s)",
+        "remote_from": "Remote data from",
+    }
     for sheet in ("EP_Communication", "unified_perf_summary"):
         table = pd.read_csv(tmp_path / "out" / "csv" / f"{sheet}.csv").set_index("name")
         book = sheet_rows(tmp_path / "out" / "report.xlsx", sheet)

@@ -24,71 +24,68 @@ def rank_sheets() -> Registry:
     return collect_sheets([import_module(f"{__package__}.{name}") for name in modules])
 
 
-GB_S, TB_S = "GB/s (1e9 bytes per second), wire", "TB/s (1e12 bytes per second), wire"
-
 RANK = _COLLECTIVES["rank"]
 GROUP, SIZE, COLLECTIVE, DTYPE = (_COLLECTIVES[k] for k in ("group_name", "group_size", "collective", "dtype"))
 GROUP_RANKS, IN_NELEMS, OUT_NELEMS, IN_SPLIT, OUT_SPLIT = (
     _COLLECTIVES[k] for k in ("group_ranks", "in_nelems", "out_nelems", "in_split", "out_split")
 )
 IN_MB, OUT_MB = _COLLECTIVES["in_mb"], _COLLECTIVES["out_mb"]
-STEP = identifier("step", "Number of the step in which it was launched; empty outside of steps.")
-ID = identifier("collective_id", "Calls of one number on different ranks are one collective.")
-HOST = text("host", "Hosts are numbered, not named; ranks of one host share a clock.", width=18)
+STEP = identifier("step", "Step in which the call was launched; empty outside of steps.")
+ID = identifier("collective_id", "Number of the collective; calls on different ranks share it.")
+HOST = text("host", "Number of the host; ranks of one host share a clock.", width=18)
 
-WAITING = "From the rank's start to the latest start on any rank, at most the call's duration."
-FULL = mb("full_mb", "Output of an all-gather or gather, mean input of an all-to-all-v, else input.")
+WAITING = "From the start on this rank to the latest start on any rank, at most the duration."
+FULL = mb("full_mb", "Output of an all-gather or gather, mean input of an all-to-all-v, else the input.")
 LATENCY = us(
     "comm_latency_us",
-    "Shortest duration over the ranks: that of the rank that came last and waited for nobody. No clock is involved.",
+    "Shortest duration over the ranks: that of the last rank, which waited for nobody. Independent of clocks.",
 )
 WAIT_MEAN = us("wait_per_rank_us", f"Mean over the ranks. {WAITING}")
-SKEW = us("start_skew_us", "Latest less earliest start over the ranks, on one clock.")
-ALGORITHM = number("algo_gb_s", "full_mb over comm_latency_us.", unit=GB_S)
+SKEW = us("start_skew_us", "Latest - earliest start over the ranks, on one clock.")
+ALGORITHM = number("algo_gb_s", "Full message / communication latency.", unit="GB/s")
 BUS = number(
     "bus_gb_s",
-    "Algorithm bandwidth times 2(n-1)/n for all-reduce, (n-1)/n for all-gather, reduce-scatter, all-to-all, gather and "
-    "scatter, else 1 (as in nccl-tests): comparable with a link's rate.",
-    unit=GB_S,
+    "Algorithm bandwidth x 2(n-1)/n for all-reduce, x (n-1)/n for all-gather, reduce-scatter, all-to-all, gather and "
+    "scatter, else x 1, as in nccl-tests; comparable with the bandwidth of a link.",
+    unit="GB/s",
 )
 PRESENT = count("ranks_present", "Ranks of the group whose trace contains the call.")
 LAST = identifier("last_rank", "Rank that started last.")
-WAITING_SHARE = percent("waiting_percent", "Waiting as a share of waiting and transfer, mean over the ranks.")
+WAITING_SHARE = percent("waiting_percent", "Wait time / (wait time + transfer), mean over the ranks.")
 
 THROUGHPUT = number(
     "throughput_gb_s",
-    "Bytes sent by all ranks over wall time, including waiting and each rank's share for itself.",
-    unit=GB_S,
+    "Bytes sent by all ranks / wall time, including waiting and the share that stays on a rank.",
+    unit="GB/s",
 )
 WALL = us("wall_us", "From the earliest start to the latest end.")
-TOTAL = mb("total_sent_mb", "Sum of all ranks' inputs.")
-IMBALANCE = number("size_imbalance", "Largest over mean input of a rank.", shape="0.000")
+TOTAL = mb("total_sent_mb", "Sum of the inputs of all ranks.")
+IMBALANCE = number("size_imbalance", "Largest / mean input of a rank.", shape="0.000")
 
 EXCHANGE_RATES = (
     number(
         "effective_interconnect_tb_s",
-        "Wire: expected_remote_mb over all kernels' whole duration, including waiting for the slowest rank.",
+        "Expected remote data / kernel time, waiting included.",
         shape="#,##0.0000",
-        unit=TB_S,
+        unit="TB/s",
     ),
     number(
         "true_interconnect_tb_s",
-        "Wire: expected_remote_mb over the token-moving kernels from the moment their last rank has started. "
-        "Never HBM traffic.",
+        "Expected remote data / time of the token-moving kernels after the last rank started.",
         shape="#,##0.0000",
-        unit=TB_S,
+        unit="TB/s",
     ),
 )
 EXCHANGE_BYTES = (
-    count("rows", "Rows exchanged, including those that stay: every copy of a token counts."),
+    count("rows", "Rows exchanged, also those that stay on the rank: every copy of a token counts."),
     text(
         "rows_from",
-        "Recorded, or the rows of the layer's combine: on one rank those that the dispatch receives, over "
-        "all ranks of the group those that are sent.",
+        "Recorded, or rows of the combine of the layer: on one rank those the dispatch receives, over the group those "
+        "sent.",
         width=32,
     ),
-    mb("wire_mb", "Wire: every exchanged row, including those for the own rank."),
-    mb("expected_remote_mb", "Wire: bytes that leave the rank; unknown without the group's size."),
+    mb("wire_mb", "Interconnect bytes of every exchanged row, also rows that stay on the rank."),
+    mb("expected_remote_mb", "Interconnect bytes that leave the rank; empty if the group size is unknown."),
     text("remote_from", "Recorded split sizes or token counts, else even routing over the group.", width=32),
 )
 

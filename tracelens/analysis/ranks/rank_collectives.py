@@ -22,14 +22,14 @@ from tracelens.types.units import BYTES_PER_MB, GB_PER_S_IN_BYTES_PER_US, NS_PER
 
 GROUPS_COLUMNS = column_set(
     GROUP, GROUP_RANKS, SIZE,
-    count("matched", "Collectives found on two ranks or more."),
-    count("unmatched", "Calls whose counterpart is in no trace."),
+    count("matched", "Collectives found on at least two ranks."),
+    count("unmatched", "Calls without a counterpart in any trace."),
 )  # fmt: skip
 
 
-@sheet("groups", columns=GROUPS_COLUMNS, order=620)
+@sheet("groups", columns=GROUPS_COLUMNS, order=92)
 def groups_frame(job: JobContext) -> pd.DataFrame:
-    """One row per process group, pair of ranks, or stream: how much of it was matched."""
+    """Process groups (or pairs of ranks, or streams): matched and unmatched calls."""
     calls = job.calls
     present = np.bincount(calls.instance[calls.instance >= 0], minlength=calls.instances)
     records = []
@@ -56,18 +56,18 @@ NCCL_LONG_COLUMNS = column_set(
     job_context.RANK, job_context.ID, job_context.GROUP, job_context.COLLECTIVE, job_context.SIZE, job_context.DTYPE,
     job_context.IN_NELEMS, job_context.OUT_NELEMS, job_context.IN_SPLIT, job_context.OUT_SPLIT, STREAM,
     job_context.STEP,
-    us("start_us", "Start on the first host's clock, from the earliest call."),
+    us("start_us", "Start on the clock of the first host, from the earliest call."),
     us("duration_us", "Duration, waiting included."),
     us("wait_us", f"{job_context.WAITING} Empty without a counterpart."),
-    us("transfer_us", "Duration less waiting. Empty without a counterpart."),
-    us("exposed_us", "Part of the duration in which the rank computed nothing."),
+    us("transfer_us", "Duration - wait time. Empty without a counterpart."),
+    us("exposed_us", "Part of the duration without computation on the rank."),
     job_context.IN_MB, job_context.OUT_MB,
 )  # fmt: skip
 
 
-@sheet(NCCL_LONG_TITLE, columns=NCCL_LONG_COLUMNS, order=670, json=None)
+@sheet(NCCL_LONG_TITLE, columns=NCCL_LONG_COLUMNS, order=130, json=None)
 def nccl_long_frame(job: JobContext) -> pd.DataFrame:
-    """One row per communication call of a rank."""
+    """Communication calls by rank."""
     calls, waited = job.calls, job.waited
     n = len(calls.start)
     first = int(calls.start.min()) if n else 0
@@ -121,23 +121,23 @@ NCCL_SUMMARY_LONG_COLUMNS = column_set(
     job_context.OUT_NELEMS, job_context.IN_MB,
     statistics(
         ("sum", "mean", "median", "std", "min", "max"),
-        us("duration_us", "Duration of one rank's call, in which it also waits for the others."),
+        us("duration_us", "Duration of the call on one rank, including the wait for other ranks."),
     ),
     us("wait_us_sum", f"Sum over the matched calls. {job_context.WAITING}"),
     CALLS,
     number(
         "effective_bus_gb_s",
-        "Bus bandwidth as nccl-tests counts it, over the median duration, waiting included: at least what the links "
-        "reached. Empty without a recorded group and size.",
+        "Bus bandwidth as in nccl-tests, from the median duration, waiting included: a lower bound. Empty without a "
+        "recorded group and size.",
         unit="GB/s",
         optional=True,
     ),
 )  # fmt: skip
 
 
-@sheet(NCCL_SUMMARY_LONG_TITLE, columns=NCCL_SUMMARY_LONG_COLUMNS, order=570)
+@sheet(NCCL_SUMMARY_LONG_TITLE, columns=NCCL_SUMMARY_LONG_COLUMNS, order=60)
 def nccl_summary_long_frame(job: JobContext) -> pd.DataFrame:
-    """Communication calls of all ranks by what was called."""
+    """Communication calls of all ranks by distinct call."""
     long = job.frames[NCCL_LONG_TITLE]
     keys = ["collective", "group_name", "group_size", "dtype", "in_nelems", "out_nelems"]
     if long.empty:
@@ -173,15 +173,15 @@ RANK_COLLECTIVES_TITLE = "nccl_implicit_sync"
 RANK_COLLECTIVES_COLUMNS = column_set(
     job_context.ID, job_context.GROUP, job_context.SIZE, job_context.COLLECTIVE, job_context.DTYPE, job_context.STEP,
     job_context.FULL, job_context.PRESENT, job_context.LATENCY, job_context.WAIT_MEAN, job_context.SKEW,
-    us("end_skew_us", "Latest less earliest end over the ranks, on one clock."),
+    us("end_skew_us", "Latest - earliest end over the ranks, on one clock."),
     job_context.ALGORITHM, job_context.BUS, job_context.LAST,
     identifier("first_rank", "Rank that started first."),
 )  # fmt: skip
 
 
-@sheet(RANK_COLLECTIVES_TITLE, columns=RANK_COLLECTIVES_COLUMNS, order=650, json=None)
+@sheet(RANK_COLLECTIVES_TITLE, columns=RANK_COLLECTIVES_COLUMNS, order=110, json=None)
 def rank_collectives_frame(job: JobContext) -> pd.DataFrame:
-    """One row per matched collective.
+    """Matched collectives.
 
     Sizes, latency, skew, bandwidth. EP kernels have sheets of their own.
     """
@@ -257,13 +257,13 @@ NCCL_SUMMARY_IMPLICIT_SYNC_TITLE = "nccl_summary_implicit_sync"
 _OVER = ("mean", "median", "min", "max")
 _SPREAD = (job_context.LATENCY, job_context.ALGORITHM, job_context.BUS, job_context.SKEW, job_context.WAIT_MEAN)
 NCCL_SUMMARY_IMPLICIT_SYNC_COLUMNS = column_set(
-    job_context.GROUP, job_context.SIZE, job_context.COLLECTIVE, job_context.DTYPE, job_context.FULL,
-    us("wait_per_rank_us_sum", "Mean waiting of the ranks, summed over the collectives."),
+    job_context.COLLECTIVE, job_context.GROUP, job_context.SIZE, job_context.DTYPE, job_context.FULL,
+    us("wait_per_rank_us_sum", "Mean wait time of the ranks, summed over the collectives."),
     job_context.WAITING_SHARE,
     text(
         "verdict",
-        "transfer-dominated (waiting below 30 %), arrival-skew-dominated (above 70 %), mixed, or inconclusive: the "
-        "skew is within the clocks' uncertainty.",
+        "transfer-dominated (waiting below 30 %), arrival-skew-dominated (above 70 %), mixed, or inconclusive (skew "
+        "within the clock uncertainty).",
         width=26,
     ),
     *(statistics(_OVER, column) for column in _SPREAD),
@@ -274,9 +274,9 @@ _MOSTLY_TRANSFER, _MOSTLY_WAITING = 0.3, 0.7
 TRANSFER, SKEWED, MIXED, INCONCLUSIVE = "transfer-dominated", "arrival-skew-dominated", "mixed", "inconclusive"
 
 
-@sheet(NCCL_SUMMARY_IMPLICIT_SYNC_TITLE, columns=NCCL_SUMMARY_IMPLICIT_SYNC_COLUMNS, order=560)
+@sheet(NCCL_SUMMARY_IMPLICIT_SYNC_TITLE, columns=NCCL_SUMMARY_IMPLICIT_SYNC_COLUMNS, order=40)
 def nccl_summary_implicit_sync_frame(job: JobContext) -> pd.DataFrame:
-    """Matched collectives by group, collective, type and size."""
+    """Matched collectives by collective, group, type and size."""
     collectives = job.frames[RANK_COLLECTIVES_TITLE]
     if collectives.empty:
         return collectives
@@ -309,15 +309,15 @@ NCCL_ALL2ALLV_TITLE = "nccl_all2allv"
 NCCL_ALL2ALLV_COLUMNS = column_set(
     job_context.ID, job_context.GROUP, job_context.SIZE, job_context.COLLECTIVE, job_context.DTYPE, job_context.PRESENT,
     job_context.TOTAL, job_context.WALL, job_context.LATENCY, job_context.SKEW, job_context.THROUGHPUT,
-    number("rank_gb_s_max", "Largest input over duration of a rank.", unit=job_context.GB_S),
-    number("rank_gb_s_min", "Smallest input over duration of a rank.", unit=job_context.GB_S),
+    number("rank_gb_s_max", "Largest input / duration of a rank.", unit="GB/s"),
+    number("rank_gb_s_min", "Smallest input / duration of a rank.", unit="GB/s"),
     job_context.IMBALANCE, job_context.LAST,
 )  # fmt: skip
 
 
-@sheet(NCCL_ALL2ALLV_TITLE, columns=NCCL_ALL2ALLV_COLUMNS, order=640, json=None)
+@sheet(NCCL_ALL2ALLV_TITLE, columns=NCCL_ALL2ALLV_COLUMNS, order=100, json=None)
 def nccl_all2allv_frame(job: JobContext) -> pd.DataFrame:
-    """One row per matched all-to-all."""
+    """Matched all-to-alls."""
     calls, found = job.calls, job.found
     words = np.array([m.word in ALL_TO_ALL for m in calls.messages] or [False], bool)
     rows = matched_rows(calls)
@@ -368,14 +368,14 @@ def _volumes(sent: list[float | None], took_us: list[float], wall_us: float) -> 
 
 _MEANS = (job_context.TOTAL, job_context.WALL, job_context.THROUGHPUT, job_context.IMBALANCE, job_context.SKEW)
 NCCL_SUMMARY_ALL2ALLV_COLUMNS = column_set(
-    job_context.GROUP, job_context.SIZE, job_context.COLLECTIVE, job_context.DTYPE,
+    job_context.COLLECTIVE, job_context.GROUP, job_context.SIZE, job_context.DTYPE,
     *(statistics(("mean",), column) for column in _MEANS),
     statistics(("max",), job_context.IMBALANCE),
     CALLS,
 )  # fmt: skip
 
 
-@sheet("nccl_summary_all2allv", columns=NCCL_SUMMARY_ALL2ALLV_COLUMNS, order=580)
+@sheet("nccl_summary_all2allv", columns=NCCL_SUMMARY_ALL2ALLV_COLUMNS, order=80)
 def nccl_summary_all2allv_frame(job: JobContext) -> pd.DataFrame:
     """All-to-alls by group."""
     all_to_alls = job.frames[NCCL_ALL2ALLV_TITLE]
@@ -393,16 +393,16 @@ def nccl_summary_all2allv_frame(job: JobContext) -> pd.DataFrame:
 
 NCCL_ALL2ALLV_HEATMAP_COLUMNS = column_set(
     identifier("src_rank", "Global rank that sends."),
-    identifier("dst_rank", "Global rank that receives; a rank's share for itself is left out."),
-    mb("sent_mb_sum", "Wire: by recorded split sizes; evenly split where an all-to-all has none."),
-    mb("sent_mb_mean", "Wire: mean over the calls."),
+    identifier("dst_rank", "Global rank that receives; the share a rank keeps is left out."),
+    mb("sent_mb_sum", "Bytes sent, from recorded split sizes; evenly split if none were recorded."),
+    mb("sent_mb_mean", "Bytes sent per call."),
     count("operation_count", "All-to-alls."),
 )  # fmt: skip
 
 
-@sheet("nccl_all2allv_heatmap", columns=NCCL_ALL2ALLV_HEATMAP_COLUMNS, order=630)
+@sheet("nccl_all2allv_heatmap", columns=NCCL_ALL2ALLV_HEATMAP_COLUMNS, order=94)
 def nccl_all2allv_heatmap_frame(job: JobContext) -> pd.DataFrame:
-    """Bytes from each rank to each other in all-to-alls.
+    """Bytes between pairs of ranks in all-to-alls.
 
     By recorded split sizes; even where none were given. A rank's share for itself is left out: it does not travel.
     """
@@ -435,18 +435,18 @@ def nccl_all2allv_heatmap_frame(job: JobContext) -> pd.DataFrame:
 
 
 OVERLAP_COLUMNS = column_set(
-    GROUP, COLLECTIVE, CALLS,
-    us("duration_us_sum", "Durations of all ranks' calls; overlapping calls count twice."),
-    us("exposed_us_sum", "Part in which the rank computed nothing."),
+    COLLECTIVE, GROUP, CALLS,
+    us("duration_us_sum", "Sum of the durations on all ranks; overlapping calls count twice."),
+    us("exposed_us_sum", "Part without computation on the rank."),
     percent("exposed_percent", "Share of the durations."),
-    us("hidden_us_sum", "Part overlapped with computation."),
-    text("hidden_by", "Overlapped computation, as shares of the durations.", width=60),
+    us("hidden_us_sum", "Part that overlaps computation."),
+    text("hidden_by", "Overlapping computation, as shares of the durations.", width=60),
 )  # fmt: skip
 
 
-@sheet("overlap", columns=OVERLAP_COLUMNS, order=590)
+@sheet("overlap", columns=OVERLAP_COLUMNS, order=50)
 def overlap_frame(job: JobContext) -> pd.DataFrame:
-    """Communication by group and collective: exposed, and what hid the rest.
+    """Communication by collective and group: exposed time, and the computation that hides the rest.
 
     Durations are summed over calls, so calls that ran side by side count twice. Categories of computation that ran side
     by side each count, so their shares may exceed the hidden one.

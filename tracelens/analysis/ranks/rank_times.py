@@ -24,22 +24,22 @@ from tracelens.types.units import BYTES_PER_MB, NS_PER_US, TERA_PER_S_IN_PER_US
 
 RANKS_COLUMNS = column_set(
     RANK,
-    text("file", "Name of the trace.", width=40),
+    text("file", "Name of the trace file.", width=40),
     HOST,
     count("events", "Events in the file."),
-    count("communication_calls", "Communication kernels, or gloo's calls on the host."),
+    count("communication_calls", "Communication kernels, or gloo calls on the host."),
     us("total_us", "From the first device event to the end of the last."),
-    us("computation_us", "Time in which kernels computed."),
-    us("exposed_comm_us", "Time in which communication ran and no computation did."),
+    us("computation_us", "Time in which computation ran."),
+    us("exposed_comm_us", "Time in which communication ran without computation."),
     us("total_comm_us", "Time in which communication ran."),
     us("idle_us", "Time in which nothing ran."),
     text("note", "Parts of the file that could not be used.", width=44, optional=True),
 )  # fmt: skip
 
 
-@sheet("ranks", columns=RANKS_COLUMNS, order=510)
+@sheet("ranks", columns=RANKS_COLUMNS, order=10)
 def ranks_frame(job: JobContext) -> pd.DataFrame:
-    """One row per rank: its trace and where its device's time went."""
+    """Ranks: trace file, computation, communication, idle time."""
     rows, parts = [], ("total", "computation", "exposed_comm", "total_comm", "idle")
     for rank, summary in sorted(job.ranks.items()):
         rows.append(
@@ -61,23 +61,23 @@ RANK_TIMES_COLUMNS = column_set(
     RANK,
     us(
         "cost_us",
-        "How much sooner, at most, collectives would have begun if it alone had been on time; without what it had "
-        "itself waited for other ranks before.",
+        "How much sooner, at most, collectives would have begun if only this rank had been on time; without its own "
+        "earlier waits for other ranks.",
     ),
-    us("caused_wait_us", "Waiting of all other ranks in the collectives in which it was last."),
+    us("caused_wait_us", "Wait time of all other ranks in collectives that this rank joined last."),
     count("times_arrived_last", "Collectives in which the rank started last."),
     count("times_arrived_first", "Collectives in which the rank started first."),
-    percent("arrived_last_percent", "Share of its collectives in which the rank started last."),
+    percent("arrived_last_percent", "Share of the collectives in which the rank started last."),
     us("wait_us_sum", f"Sum over its collectives. {WAITING}"),
     us("wait_us_mean", f"Mean over its collectives. {WAITING}"),
     count("num_collectives", "Matched collectives of the rank, without sends and receives."),
-    us("duration_us_sum", "Sum of their durations, waiting included."),
+    us("duration_us_sum", "Sum of the durations, waiting included."),
 )  # fmt: skip
 
 
-@sheet(RANK_TIMES_TITLE, columns=RANK_TIMES_COLUMNS, order=520)
+@sheet(RANK_TIMES_TITLE, columns=RANK_TIMES_COLUMNS, order=20)
 def rank_times_frame(job: JobContext) -> pd.DataFrame:
-    """Ranks by what their late arrivals cost the others, the costliest first.
+    """Ranks by the cost of their late arrivals, the costliest first.
 
     ``cost_us``: what would be saved, at most, if it alone were on time; who comes late because it waited for another
     rank costs nothing. ``caused_wait_us``: all waiting of others in the collectives in which it was last. Sends and
@@ -122,16 +122,17 @@ STEP_COST_COLUMNS = column_set(
     us("step_us_median", "Median over the ranks."),
     us("step_us_min", "Shortest over the ranks."),
     us("step_us_max", "Longest over the ranks."),
-    identifier("slowest_rank", "Rank that waited least for the others."),
-    us("slowest_wait_us", "Time in which it waited in at least one collective (no send/recv)."),
-    us("others_wait_us", "Mean of the same over the other ranks."),
-    us("cost_us", "others' mean less its own: the most the step would gain if this rank were like the others."),
+    identifier("slowest_rank", "Rank that waited least for others."),
+    us("slowest_wait_us", "Time in which the slowest rank waited in at least one collective (no send/recv)."),
+    us("others_wait_us", "The same, mean over the other ranks."),
+    us("cost_us", "Wait time of the others - wait time of the slowest: the most the step would gain if this rank kept "
+                  "up."),
 )  # fmt: skip
 
 
-@sheet(STEP_COST_TITLE, columns=STEP_COST_COLUMNS, order=530)
+@sheet(STEP_COST_TITLE, columns=STEP_COST_COLUMNS, order=30)
 def step_cost_frame(job: JobContext) -> pd.DataFrame:
-    """One row per step: the rank that kept the others waiting, and what that cost.
+    """Steps: the slowest rank and its cost.
 
     Of the steps that all ranks recorded. ``cost_us``: the mean waiting of the other ranks less the slowest rank's own:
     what the step would gain, at most, if that rank were as fast as the mean of the others.
@@ -170,22 +171,22 @@ def step_cost_frame(job: JobContext) -> pd.DataFrame:
 PIPELINE_BUBBLES_TITLE = "pipeline_bubbles"
 PIPELINE_BUBBLES_COLUMNS = column_set(
     identifier("pipeline", "Ranks joined by sends and receives."),
-    identifier("stage", "Position among the pipeline's ranks."),
+    identifier("stage", "Position of the rank in the pipeline."),
     RANK,
-    count("steps", "Complete steps of the rank; without steps its window is one."),
-    us("step_us", "Mean."),
+    count("steps", "Complete steps of the rank; without steps, 1 window."),
+    us("step_us", "Mean step time."),
     us("computation_us", "Mean per step."),
-    us("p2p_exposed_us", "Sends and receives during which nothing computed."),
-    us("other_exposed_us", "Other communication and copies during which nothing computed."),
-    us("idle_us", "Nothing ran."),
-    us("bubble_us", "Exposed sends and receives, and idle time. An upper bound: a host may be late too."),
-    percent("bubble_percent", "Share of the steps."),
+    us("p2p_exposed_us", "Sends and receives without computation, per step."),
+    us("other_exposed_us", "Other communication and copies without computation, per step."),
+    us("idle_us", "Time in which nothing ran, per step."),
+    us("bubble_us", "Exposed sends and receives plus idle time, per step. An upper bound: a host may also be late."),
+    percent("bubble_percent", "Share of the step time."),
 )  # fmt: skip
 
 
-@sheet(PIPELINE_BUBBLES_TITLE, columns=PIPELINE_BUBBLES_COLUMNS, order=600)
+@sheet(PIPELINE_BUBBLES_TITLE, columns=PIPELINE_BUBBLES_COLUMNS, order=82)
 def pipeline_bubbles_frame(job: JobContext) -> pd.DataFrame:
-    """One row per rank of a pipeline: computation, sends and receives, bubbles.
+    """Ranks of a pipeline: computation, sends and receives, bubbles.
 
     The mean over its steps (or its whole window). A bubble is the time in which the rank neither computed nor
     communicated for another reason than its pipeline: exposed sends and receives, and idle time, whatever that was
@@ -233,21 +234,21 @@ def _joined(pairs: list[tuple[int, ...]]) -> list[set[int]]:
 CLOCKS_COLUMNS = column_set(
     HOST,
     text("ranks", "Ranks of the host.", width=30),
-    us("offset_us", "Ahead of the first host's clock, in mid-trace; subtracted."),
-    number("drift_ppm", "How much faster the clock runs; subtracted.", shape="0.000", unit="µs per second"),
+    us("offset_us", "How far the clock is ahead of the first host's at mid-trace; subtracted."),
+    number("drift_ppm", "How much faster the clock runs (µs per second); subtracted.", shape="0.000", unit="ppm"),
     us(
         "residual_us",
-        "Robust standard deviation (1.4826 MAD) of the end times' differences after the correction. Skew below it is "
-        "not significant.",
+        "Robust standard deviation (1.4826 MAD) of end-time differences after the correction. Smaller skew is not "
+        "significant.",
     ),
-    count("points", "Collectives shared with the host it was fitted to."),
-    text("fitted_to", "Host whose clock it was compared with.", width=18),
+    count("points", "Collectives shared with the reference host."),
+    text("fitted_to", "Reference host of the clock fit.", width=18),
 )  # fmt: skip
 
 
-@sheet("clocks", columns=CLOCKS_COLUMNS, order=610)
+@sheet("clocks", columns=CLOCKS_COLUMNS, order=90)
 def clocks_frame(job: JobContext) -> pd.DataFrame:
-    """One row per host: its clock against the first host's."""
+    """Hosts: offset and drift of the clock against the first host."""
     return pd.DataFrame(
         [
             {
@@ -268,19 +269,19 @@ RANK_EXCHANGES_TITLE = "ep_long"
 RANK_EXCHANGES_COLUMNS = column_set(
     NAME, job_context.GROUP, job_context.SIZE, job_context.RANK, job_context.STEP, job_context.EXCHANGE_RATES,
     job_context.EXCHANGE_BYTES,
-    count("tokens", "Rows given to the op."),
-    count("hidden", "Width of a row, in elements."),
+    count("tokens", "Rows passed to the op."),
+    count("hidden", "Elements per row."),
     count("kernels", "Communication kernels of the call."),
-    us("kernel_us", "Busy time of the call's kernels, waiting included."),
-    us("wait_us", f"Over the call's kernels. {job_context.WAITING}"),
-    us("transfer_us", "Token-moving kernels, from their last rank's start."),
+    us("kernel_us", "Busy time of the kernels, waiting included."),
+    us("wait_us", f"Over the kernels of the call. {job_context.WAITING}"),
+    us("transfer_us", "Token-moving kernels, from the start of the last rank."),
     job_context.LAST,
 )  # fmt: skip
 
 
-@sheet(RANK_EXCHANGES_TITLE, columns=RANK_EXCHANGES_COLUMNS, order=660, json=None)
+@sheet(RANK_EXCHANGES_TITLE, columns=RANK_EXCHANGES_COLUMNS, order=120, json=None)
 def rank_exchanges_frame(job: JobContext) -> pd.DataFrame:
-    """One row per token exchange of a rank.
+    """Token exchanges by rank.
 
     An op with its kernels, or a kernel without an op above it. ``kernel_us``: all kernels of the op, waiting and
     agreeing on counts included; *effective* rates are over that. ``transfer_us``: the kernels that move tokens,
@@ -403,9 +404,9 @@ EP_SUMMARY_TITLE = "ep_summary"
 EP_SUMMARY_COLUMNS = column_set(
     NAME, job_context.GROUP, job_context.SIZE, job_context.RANK, CALLS, job_context.EXCHANGE_RATES,
     job_context.WAITING_SHARE, job_context.EXCHANGE_BYTES,
-    us("kernel_us_mean", "Busy time of one call's kernels, waiting included."),
-    us("wait_us_mean", f"Over the call's kernels. {job_context.WAITING}"),
-    us("transfer_us_mean", "Token-moving kernels, from their last rank's start."),
+    us("kernel_us_mean", "Busy time of the kernels per call, waiting included."),
+    us("wait_us_mean", f"Over the kernels of the call. {job_context.WAITING}"),
+    us("transfer_us_mean", "Token-moving kernels, from the start of the last rank."),
 )  # fmt: skip
 
 
@@ -452,12 +453,12 @@ def _rate(rows: pd.DataFrame, time: str) -> float | None:
 
 SHEETS = (
     sheet_row(
-        EP_SUMMARY_TITLE, 540, LAST, "Token exchanges by op and group: effective rates beside true ones.",
+        EP_SUMMARY_TITLE, 70, LAST, "Token exchanges by op and group, with effective and true bandwidth.",
         lambda job: exchange_summary(job.frames[RANK_EXCHANGES_TITLE], by_rank=False),
         EP_SUMMARY_COLUMNS.values(),
     ),
     sheet_row(
-        "ep_by_rank", 550, LAST, "Token exchanges by op, group and rank.",
+        "ep_by_rank", 84, LAST, "Token exchanges by op, group and rank.",
         lambda job: exchange_summary(job.frames[RANK_EXCHANGES_TITLE], by_rank=True),
         EP_SUMMARY_COLUMNS.values(),
     ),

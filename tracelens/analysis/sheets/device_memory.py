@@ -15,7 +15,7 @@ from tracelens.analysis.attribution.calls import LAUNCH, copied_bytes, launch_fl
 from tracelens.analysis.grouping import Codes, first_of_each, numbered
 from tracelens.analysis.intervals import Floats, Ints, union_ns
 from tracelens.analysis.sheets import sheet_row
-from tracelens.analysis.sheets.shared_columns import DURATIONS, HELD, RESERVED, START, memory_mb
+from tracelens.analysis.sheets.shared_columns import DURATIONS, HELD, RESERVED, START
 from tracelens.analysis.verdict.summary import LEAST_KNOWN, CategoryRow
 from tracelens.hardware import HardwareSpec
 from tracelens.perf_models.kernels import CopyPath, copy_path
@@ -36,37 +36,37 @@ NO_OP = "(no op)"
 
 COPIES_TITLE = "copies"
 COPIES_COLUMNS = column_set(
-    text("parent_op", "The op that launched the copies.", width=46),
-    text("direction", "HtoD: host to device; DtoH: device to host; PtoP: to another device.", width=10),
+    text("parent_op", "Op that launched the copies.", width=46),
+    text("direction", "HtoD: host to device. DtoH: device to host. PtoP: device to device.", width=10),
     text(
         "host_memory",
-        "Pinned or pageable (the driver then copies twice, and the call waits), according to the copy's name; unknown "
-        "where the name does not say; empty between devices.",
+        "Pinned or pageable, from the name of the copy; unknown if the name does not say, empty between devices. A "
+        "pageable copy is copied twice by the driver and blocks the caller.",
         width=14,
     ),
     count("copies", "Number of copies."),
     us("duration_us_sum", DURATIONS),
-    memory_mb("copied_mb", "Bytes copied; empty where no copy recorded them."),
-    number("gb_s", "Bytes over time, of the copies whose bytes were recorded.", shape="#,##0.00", unit="GB/s"),
+    mb("copied_mb", "Bytes copied; empty if no copy recorded them."),
+    number("gb_s", "Bytes / duration of the copies with recorded bytes.", shape="#,##0.00", unit="GB/s"),
     text(
         "path",
-        "Link of the copies: C2C (to the CPU of the same package) or PCIe to the host; the devices' own link, else "
-        "PCIe, between devices.",
+        "Link of the copies: PCIe or C2C (CPU in the same package) to the host; the link between the devices, else "
+        "PCIe.",
         width=8,
     ),
     number(
         "path_gb_s",
-        "Peak of that link in one direction, from the device file; between devices, of one pair of them.",
+        "Peak of the link in one direction, from the device file; between devices, of one pair.",
         shape="#,##0.0",
         unit="GB/s",
     ),
-    percent("percent_of_path_peak", "Achieved rate over the path's peak."),
+    percent("percent_of_path_peak", "Bandwidth / peak of the link."),
 )  # fmt: skip
 
 
-@sheet(COPIES_TITLE, columns=COPIES_COLUMNS, order=63, json=50)
+@sheet(COPIES_TITLE, columns=COPIES_COLUMNS, order=70, json=50)
 def copies_frame(context: SheetContext) -> pd.DataFrame | None:
-    """Copies between the device and the host or another device, beside what their path allows."""
+    """Copies between the device and the host or another device, against the peak of their link."""
     found = copies(context.trace.table, context.activity, context.recording.device)
     return found if len(found) else None
 
@@ -187,35 +187,34 @@ SEVERAL, NOTHING = "(several kernels)", "(no kernel)"
 _LOST_BEYOND = 1.5
 # Device events at one time, on average: what is above was made up, and its parts would not fit in memory.
 _MOST_AT_ONCE = 64
-_PER_S = "TB/s (1e12 bytes per second), HBM"
 
 MEASURED_HBM_COLUMNS = column_set(
-    text("kernel_name", "The only kernel that ran in the samples of this row.", width=60),
-    count("samples", "Samples of the hardware's counters."),
+    text("kernel_name", "Only kernel that ran in these samples.", width=60),
+    count("samples", "Samples of the hardware counters."),
     us("sampled_us", "Duration of these samples."),
-    us("kernel_us", "Time of device events within them, added up."),
-    mb("read_mb", "HBM: measured, read.", optional=True),
-    mb("written_mb", "HBM: measured, written.", optional=True),
-    mb("measured_mb", "HBM: measured, read and written."),
+    us("kernel_us", "Sum of the kernel and copy durations within the samples."),
+    mb("read_mb", "HBM reads, measured.", optional=True),
+    mb("written_mb", "HBM writes, measured.", optional=True),
+    mb("measured_mb", "HBM reads and writes, measured."),
     mb(
         "model_mb",
-        "HBM: as perf models say, each call's bytes spread over its kernels' time. Empty where a device event has no "
+        "HBM traffic that the perf models predict, spread over the kernel time of each call. Empty if a kernel has no "
         "perf model.",
     ),
-    number("measured_tb_s", "HBM: measured bytes over kernel time.", unit=_PER_S),
-    number("model_tb_s", "HBM: the models' bytes over kernel time.", unit=_PER_S),
+    number("measured_tb_s", "Measured HBM traffic / kernel time.", unit="TB/s"),
+    number("model_tb_s", "HBM traffic of the perf models / kernel time.", unit="TB/s"),
     number(
         "measured_over_model",
-        "Below 1: caches held data, or the model counts too much; above 1: data moved more often than once, or the "
-        "model counts too little.",
+        "Below 1: caches held data, or the model counts too much. Above 1: data moved more than once, or the model "
+        "counts too little.",
         shape="0.00",
     ),
 )  # fmt: skip
 
 
-@sheet("measured_hbm", columns=MEASURED_HBM_COLUMNS, order=69, json=160)
+@sheet("measured_hbm", columns=MEASURED_HBM_COLUMNS, order=66, json=160)
 def measured_hbm_frame(context: SheetContext) -> pd.DataFrame | None:
-    """Measured traffic of device memory by kernel, beside the models' (PM sampling's dram__bytes_* counters)."""
+    """HBM traffic by kernel, measured (dram__bytes_* counters of PM sampling) and predicted by perf models."""
     samples = context.recorded.table.dram_samples
     if not len(samples):
         return None
@@ -415,10 +414,10 @@ MAX_POINTS = 1000
 MEMORY_TIMELINE_COLUMNS = column_set(
     text("device", "Name as in torch.device.", width=14),
     us("at_us", START),
-    memory_mb("allocated_mb", HELD),
-    memory_mb("reserved_mb", RESERVED),
-    memory_mb("change_mb", "Size of the allocation; negative for a release."),
-    text("parent_op", "The innermost op that was open on the thread.", width=46),
+    mb("allocated_mb", HELD),
+    mb("reserved_mb", RESERVED),
+    mb("change_mb", "Size of the allocation; negative for a release."),
+    text("parent_op", "Innermost op that ran on the thread.", width=46),
 )  # fmt: skip
 
 
@@ -462,18 +461,18 @@ def _highest_of_each(held: Ints, most: int) -> Ints:
 
 
 MEMORY_BLOCKS_COLUMNS = column_set(
-    text("device", "Name as in torch.device; ROCm devices are cuda too.", width=14),
+    text("device", "Name as in torch.device; ROCm devices are also cuda.", width=14),
     text("held_by", "Innermost Python lines outside PyTorch that allocated the blocks.", width=70),
-    memory_mb("peak_mb", "When the blocks held most, of what the snapshot's history recorded."),
-    memory_mb("end_mb", "In the snapshot. A device's rows add up to what it reserved."),
+    mb("peak_mb", "Memory at the highest point of the recorded history."),
+    mb("end_mb", "Memory in the snapshot. The rows of a device add up to its reserved memory."),
     count("blocks", "Blocks in the snapshot."),
-    memory_mb("largest_mb", "The largest of these blocks."),
+    mb("largest_mb", "Largest of these blocks."),
 )  # fmt: skip
 
 
-@sheet("memory_blocks", columns=MEMORY_BLOCKS_COLUMNS, order=70, json=170)
+@sheet("memory_blocks", columns=MEMORY_BLOCKS_COLUMNS, order=64, json=170)
 def memory_blocks_frame(context: SheetContext) -> pd.DataFrame | None:
-    """Of the whole run: what held device memory at the peak and in the --memory-snapshot, by the allocating line."""
+    """Of the whole run: memory at the peak and in the --memory-snapshot, by allocating line."""
     import pandas as pd
 
     rows = [
@@ -496,28 +495,28 @@ def memory_blocks_frame(context: SheetContext) -> pd.DataFrame | None:
 
 SHEETS = (
     sheet_row(
-        "memory", 67, 140,
-        "Of the whole file: what the allocators handed out, by device: the peak, its time and its op.",
+        "memory", 74, 140,
+        "Of the whole file: allocated memory by device, with the time and op of the peak.",
         lambda c: memory_summary(c.recorded.table, c.recorded.tree),
-        text("device", "Name as in torch.device; ROCm devices are cuda too.", width=14),
+        text("device", "Name as in torch.device; ROCm devices are also cuda.", width=14),
         count("allocations", "Recorded allocations."),
         count("releases", "Recorded releases."),
-        memory_mb("allocated_mb_sum", "Sizes of the allocations, added up."),
-        memory_mb("first_mb", HELD),
-        memory_mb("peak_mb", HELD),
-        memory_mb("last_mb", HELD),
-        memory_mb("peak_reserved_mb", RESERVED),
+        mb("allocated_mb_sum", "Sum of the allocation sizes."),
+        mb("first_mb", HELD),
+        mb("peak_mb", HELD),
+        mb("last_mb", HELD),
+        mb("peak_reserved_mb", RESERVED),
         us("peak_at_us", START),
-        text("peak_op", "The innermost op that was open when the peak was reached.", width=46),
+        text("peak_op", "Innermost op that ran at the peak.", width=46),
         flag(
             "counts_from_start",
-            "TRUE: totals were not recorded; amounts add up the recorded events from 0.",
+            "TRUE: no totals were recorded; amounts add up the recorded events from 0.",
             width=10,
         ),
     ),
     sheet_row(
-        "memory_timeline", 68, 150,
-        "Of the whole file: memory over time, at most 1000 points per device: of every stretch of events the highest.",
+        "memory_timeline", 148, 150,
+        "Of the whole file: memory over time, at most 1000 points per device (the highest of each stretch of events).",
         lambda c: memory_timeline(c.recorded.table, c.recorded.tree),
         MEMORY_TIMELINE_COLUMNS.values(),
     ),

@@ -32,63 +32,65 @@ if TYPE_CHECKING:
 STEP_TIMES_TITLE = "steps"
 STEP_TIMES_COLUMNS = column_set(
     identifier("step", "Number of the step in the trace."),
-    us("start_us", "On the trace's own clock."),
-    us("duration_us", "From its start to the next step's, the last to the end of its host code and device work."),
-    us("busy_us", "Union of the device events that were launched in it."),
-    us("idle_us", "The rest of its duration."),
-    count("device_events", "Kernels and copies that were launched in it."),
+    us("start_us", "Clock time of the trace."),
+    us("duration_us", "From the start of the step to the start of the next; the last step ends with its host code and "
+                      "device work."),
+    us("busy_us", "Time in which device work launched in the step ran."),
+    us("idle_us", "Duration - busy time."),
+    count("device_events", "Kernels and copies launched in the step."),
     COMPLETE,
     text(
         "begins_with",
-        "host: its first line of code. device: the host ran ahead, and the step begins when the device has finished "
-        "earlier work. before the first step: work queued before the recording, in no step.",
+        "host: the step begins with its first line of code. device: the host ran ahead, and the step begins when the "
+        "device has finished earlier work. before the first step: work launched before profiling began; in no step.",
         width=20, number_format=GENERAL,
     ),
     us(
         "host_period_us",
-        "From the start of its annotation to the next step's, of the last to the end of what it launched.",
+        "From the start of the annotation to the start of the next; the last step ends with its launched work.",
     ),
     us(
         "host_work_us",
-        "From the start of its annotation to the next step's, of the last to the annotation's end, without calls that "
-        "wait for the GPU.",
+        "From the start of the annotation to the start of the next (the last: to its end), without calls that wait "
+        "for the GPU.",
     ),
     us(
         "device_period_us",
-        "From its first kernel to the next step's, of the last to its end, on the stream with most events.",
+        "From the first kernel of the step to that of the next (the last: to its end), on the stream with most "
+        "events.",
     ),
-    us("outside_us", "Its device work on other streams during a neighboring step; in no busy time."),
+    us("outside_us", "Device work of the step on other streams during a neighboring step; not in the busy time."),
     us(
         "left_out_us",
-        "Idle time of a first step whose host waited for work from before the recording; not in the duration.",
+        "Idle time of a first step whose host waited for work launched before profiling began; not in the duration.",
     ),
 )  # fmt: skip
 
 
 INFERENCE_ITERATIONS_TITLE = "inference_iterations"
 INFERENCE_ITERATIONS_COLUMNS = column_set(
-    identifier("step", "Engine steps are numbered from 0, as --steps takes them."),
-    text("phase", "From the requests in the step's annotation.", width=10),
+    identifier("step", "Number of the engine step, from 0, as --steps takes it."),
+    text("phase", "Prefill, decode or mixed, from the requests in the annotation of the step.", width=10),
     count("context_requests", "Requests in prefill."),
     count("context_tokens", "New tokens of these requests."),
     count("generation_requests", "Requests in decode."),
     count("generation_tokens", "New tokens of these requests."),
-    count("padded_requests", "The batch size of the captured graph that ran."),
-    count("past_tokens", "Keys in the cache before the step, of all requests."),
+    count("padded_requests", "Batch size of the captured graph that ran."),
+    count("past_tokens", "Tokens in the KV cache before the step, over all requests."),
     us("duration_us", STEP_DURATION),
-    us("busy_us", "Union of its device events."),
-    us("attention_us", "Union of its attention over the cache, writes to the cache included."),
-    us("communication_us", "Union of its communication."),
-    count("tokens_s", "New tokens over its duration."),
+    us("busy_us", "Time in which any device work of the step ran."),
+    us("attention_us", "Time in which attention over the KV cache ran, including cache writes."),
+    us("communication_us", "Time in which communication of the step ran."),
+    count("tokens_s", "New tokens / duration."),
     count("device_events", "Kernels and copies."),
     COMPLETE,
-    flag("steady", "TRUE: in the steady window, which --steps steady takes.", width=10),
+    flag("steady", "TRUE: part of the steady window that --steps steady takes.", width=10),
 )  # fmt: skip
 
 
-@sheet(INFERENCE_ITERATIONS_TITLE, columns=INFERENCE_ITERATIONS_COLUMNS, order=59, json=20)
+@sheet(INFERENCE_ITERATIONS_TITLE, columns=INFERENCE_ITERATIONS_COLUMNS, order=76, json=20)
 def inference_iterations_frame(context: SheetContext) -> pd.DataFrame | None:
-    """Every step of a serving engine: requests, tokens and time."""
+    """Steps of a serving engine: requests, tokens and time."""
     engine = context.window.engine
     steps, step_of = engine.steps, engine.step_of
     if not len(steps):
@@ -98,22 +100,22 @@ def inference_iterations_frame(context: SheetContext) -> pd.DataFrame | None:
 
 
 INFERENCE_PHASES_COLUMNS = column_set(
-    text("phase", "Of the complete steps; the steady window also has a row.", width=18),
+    text("phase", "Phase of the complete steps; the steady window has a row too.", width=18),
     count("steps", "Engine steps of the phase."),
-    identifier("first_step", "First step number."),
-    identifier("last_step", "Last step number."),
-    number("requests_mean", "Requests in a step.", shape="#,##0.0"),
-    number("tokens_mean", "New tokens in a step.", shape="#,##0.0"),
+    identifier("first_step", "Number of the first step."),
+    identifier("last_step", "Number of the last step."),
+    number("requests_mean", "Requests per step.", shape="#,##0.0"),
+    number("tokens_mean", "New tokens per step.", shape="#,##0.0"),
     us("duration_us_median", STEP_DURATION),
     us("duration_us_min", STEP_DURATION),
     us("duration_us_max", STEP_DURATION),
-    percent("busy_percent", "Share of the steps' time in which the device was busy."),
-    percent("attention_percent", "Share of the busy time in attention over the cache."),
-    count("tokens_s", "New tokens over the steps' time; for decode: generated tokens."),
+    percent("busy_percent", "Share of the step time in which the device was busy."),
+    percent("attention_percent", "Share of the busy time in attention over the KV cache."),
+    count("tokens_s", "New tokens / time of the steps; for decode, generated tokens."),
 )  # fmt: skip
 
 
-@sheet("inference_phases", columns=INFERENCE_PHASES_COLUMNS, order=15, json=10)
+@sheet("inference_phases", columns=INFERENCE_PHASES_COLUMNS, order=52, json=10)
 def inference_phases_frame(context: SheetContext) -> pd.DataFrame | None:
     """Prefill, decode and mixed steps of a serving engine, and its steady window."""
     steps = context.frames.get(INFERENCE_ITERATIONS_TITLE)
@@ -127,16 +129,16 @@ CRITICAL_PATH_TITLE = "critical_path"
 CRITICAL_PATH_COLUMNS = column_set(
     PATH_KIND,
     identifier("step", "Number of the typical step, whose path this is; empty: the whole window."),
-    count("segments", "Segments of the path of this kind."),
-    us("time_us", "Time on the path; with the time not on the path, the column adds up to the step."),
-    percent("percent_of_path", "Share of the path's length."),
-    percent("percent_of_step", "Share of the step's time."),
+    count("segments", "Segments of this kind on the path."),
+    us("time_us", "Time on the path. With the row of the time not on the path, the column adds up to the step."),
+    percent("percent_of_path", "Share of the path length."),
+    percent("percent_of_step", "Share of the step time."),
 )  # fmt: skip
 
 
 @sheet(CRITICAL_PATH_TITLE, columns=CRITICAL_PATH_COLUMNS, order=14, json=60)
 def critical_path_frame(context: SheetContext) -> pd.DataFrame | None:
-    """The longest chain of work and launches that led to the end of the typical step, by kind of work."""
+    """Critical path of the typical step (the longest chain of work and launches to its end), by kind of work."""
     if context.path is None:
         return None
     at = context.typical_step
@@ -185,14 +187,13 @@ def stream_overlap(table: TraceTable, activity: DeviceActivity) -> pd.DataFrame 
 
 
 DEVICE_TIMELINE_TITLE = "launch_overhead"
-_HOST_TIME = "From the start to the end of the call on the host."
+_HOST_TIME = "Duration of the call on the host."
 _LATENCY = (
-    "From the start of the call to the start of its first kernel, of calls whose stream had no work left and "
-    "no wait just issued."
+    "From the start of the call to the start of its first kernel, if the stream had no work left and no wait was just "
+    "issued."
 )
 _QUEUE_DEPTH = (
-    "Kernels of the same stream that were launched and not finished when the call began, including those "
-    "queued before the recording."
+    "Kernels launched on the stream and not finished when the call began, including those from before profiling."
 )
 
 
@@ -298,112 +299,112 @@ def not_recorded(table: TraceTable) -> tuple[Unanswered, ...]:
 
 SHEETS = (
     sheet_row(
-        STEP_TIMES_TITLE, 58, None, "Of the whole file: its steps, also those that the report is not of.",
+        STEP_TIMES_TITLE, 50, None, "Of the whole file: all steps, also those outside of the scope.",
         lambda c: c.step_times.sheet(int(c.recording.trace.table.start_ns.min())),
         STEP_TIMES_COLUMNS.values(),
     ),
     sheet_row(
-        "phases", 16, 100,
-        "Device time of the forward pass, its repetition by checkpointing, the backward pass and the optimizer.",
+        "phases", 54, 100,
+        "GPU time of the forward pass, its recomputation by checkpointing, the backward pass and the optimizer.",
         lambda c: c.attribution.phases.frame(c.activity) if c.attribution.phases.has_backward else None,
         text(
             "phase",
-            "By where the work was launched: backward, run by autograd's engine; recompute, the forward ops that "
-            "checkpointing repeats there; optimizer, inside Optimizer.step; forward, all else. Annotations marked "
-            "(F), (B) and (W) come first: (W) is backward: weights, the gradients of weights.",
+            "Phase in which the host launched the work. backward: autograd engine. recompute: forward ops repeated by "
+            "checkpointing. optimizer: inside Optimizer.step. forward: all else. Annotations marked (F), (B) and (W) "
+            "take precedence; (W) is backward: weights, the weight gradients.",
             width=22,
         ),
-        count("kernels", "Device events of the phase; each is in exactly one."),
+        count("kernels", "Kernels and copies of the phase; each is in exactly one."),
         us("kernel_us", DURATIONS),
-        us("busy_us", "Union of the device events."),
-        percent("percent_of_kernels", "Share of all kernel time."),
-        percent("percent_of_forward", "Share of first runs and repeated ones together."),
+        us("busy_us", "Time in which any of them ran."),
+        percent("percent_of_kernels", "Share of the kernel time."),
+        percent("percent_of_forward", "Share of first and repeated runs together."),
     ),
     sheet_row(
-        "recompute", 65, 110, "Ops that checkpointing ran again: first runs beside repeated ones.",
+        "recompute", 80, 110, "Ops that checkpointing repeated: first and repeated runs.",
         lambda c: c.attribution.phases.by_op(c.trace.table, c.activity) if c.attribution.phases.has_recompute else None,
-        text("name", "The op that launched the work.", width=46),
+        text("name", "Op that launched the work.", width=46),
         count("first_calls", "Calls in the forward pass."),
         us("first_us", DURATIONS),
-        count("recompute_calls", "Calls that checkpointing repeated during the backward pass."),
+        count("recompute_calls", "Calls that checkpointing repeated in the backward pass."),
         us("recompute_us", DURATIONS),
     ),
     sheet_row(
-        "gpu_timeline", 10, None, "Where the device's time went in the window.",
+        "gpu_timeline", 10, None, "GPU time: computation, exposed communication, exposed copies, idle.",
         lambda c: c.timeline.frame(),
         text(
             "type",
-            "Part of the window. computation + exposed_comm + exposed_memcpy + idle = total; exposed: nothing before "
-            "it in this list ran at the same time.",
+            "Part of the window: computation + exposed_comm + exposed_memcpy + idle = total. Exposed communication "
+            "overlaps no computation; exposed copies overlap neither.",
             width=24,
         ),
-        us("time_us", "Interval union."),
+        us("time_us", "Time in which it ran; overlaps count once."),
         percent("percent_of_window", "Share of total_time."),
     ),
     sheet_row(
         IDLE_CAUSES_TITLE, 12, 30,
-        "Idle time of the device by cause, over the complete steps (without steps: the window of gpu_timeline).",
+        "GPU idle time by cause, over the complete steps (without steps: the window of gpu_timeline).",
         lambda c: c.gaps.by_cause(),
         CAUSE,
         count("gaps", "Gaps with this cause, in which no stream of the device was busy."),
         us(
             "idle_us",
-            "Time of this cause in the complete steps; without steps the column adds up to idle_time of gpu_timeline.",
+            "Idle time with this cause in the complete steps; without steps, the column adds up to idle_time of "
+            "gpu_timeline.",
         ),
-        us("idle_us_mean", "Mean time of this cause in a gap."),
-        us("idle_us_max", "Longest time of this cause in one gap."),
-        percent("percent_of_idle", "Share of all idle time."),
+        us("idle_us_mean", "Mean idle time with this cause per gap."),
+        us("idle_us_max", "Longest idle time with this cause in one gap."),
+        percent("percent_of_idle", "Share of the idle time."),
         percent(
             "percent_of_window",
-            "Share of the complete steps' time; without steps, of total_time of gpu_timeline.",
+            "Share of the time of the complete steps; without steps, of total_time in gpu_timeline.",
         ),
     ),
     sheet_row(
-        "idle_gaps", 60, 40, "The longest gaps in which the GPU was idle, at most 100 of them.",
+        "idle_gaps", 140, 40, "Longest GPU idle gaps, at most 100.",
         lambda c: c.gaps.longest(c.recorded.table, c.recorded.tree),
         us("start_us", START),
         us("idle_us", "Length of the gap."),
         CAUSE,
-        percent("percent_of_gap", "Share of the gap that has this cause, the largest of its causes."),
+        percent("percent_of_gap", "Share of the gap with this cause, its largest."),
         us(
             "queue_empty_us",
-            "Time until the host had launched something; for the rest of the gap, the device had work in its queue "
-            "and waited.",
+            "Part of the gap with an empty queue; in the rest the device had queued work and waited.",
         ),
-        text("kernel_before", "The device event that ended last.", width=60),
-        text("kernel_after", "The device event that ended the gap.", width=60),
-        text("op_after", "The op that launched it.", width=46),
+        text("kernel_before", "Kernel or copy that ended last before the gap.", width=60),
+        text("kernel_after", "Kernel or copy that ended the gap.", width=60),
+        text("op_after", "Op that launched the kernel after the gap.", width=46),
     ),
     sheet_row(
-        "critical_path_segments", 61, 70,
-        "The segments of the critical path in order of time; at most the 300 longest.",
+        "critical_path_segments", 142, 70,
+        "Segments of the critical path in order of time; at most the 300 longest.",
         lambda c: None if c.path is None else c.path.segments(c.recorded.table),
         us("start_us", START),
         us("time_us", "Length of the segment."),
         PATH_KIND,
-        text("name", "The kernel that ran or was waiting to run; for host work, the op it led to.", width=60),
+        text("name", "Kernel that ran or waited to run; for host work, the op it led to.", width=60),
         identifier("stream", "Stream of the kernel; empty for host work."),
     ),
     sheet_row(
-        "stream_overlap", 64, 90, "Time in which two streams were busy at once, for every pair of streams.",
+        "stream_overlap", 144, 90, "Time in which two streams were busy at once, by pair of streams.",
         lambda c: stream_overlap(c.recorded.table, c.activity),
-        identifier("device_a", "Device of the first stream; -1 where not recorded."),
-        identifier("stream_a", "The first stream."),
-        identifier("device_b", "Device of the second stream; -1 where not recorded."),
-        identifier("stream_b", "The second stream."),
-        us("busy_a_us", "Union of the device events of stream A."),
-        us("busy_b_us", "Union of the device events of stream B."),
+        identifier("device_a", "Device of the first stream; -1: not recorded."),
+        identifier("stream_a", "First stream."),
+        identifier("device_b", "Device of the second stream; -1: not recorded."),
+        identifier("stream_b", "Second stream."),
+        us("busy_a_us", "Busy time of stream A."),
+        us("busy_b_us", "Busy time of stream B."),
         us("both_us", "Time in which both streams were busy."),
-        percent("percent_of_a", "Both busy, as a share of busy A."),
-        percent("percent_of_b", "Both busy, as a share of busy B."),
+        percent("percent_of_a", "Both busy / busy time of A."),
+        percent("percent_of_b", "Both busy / busy time of B."),
     ),
     sheet_row(
-        DEVICE_TIMELINE_TITLE, 62, 80,
-        "What launching cost the host, and how often the device had to wait for it, by runtime or driver call.",
+        DEVICE_TIMELINE_TITLE, 78, 80,
+        "Host cost of launches, and how often the device waited for them, by runtime or driver call.",
         lambda c: launch_overhead(c.recorded.table, c.activity, c.queued),
         text("launch_call", "Runtime or driver call; all: every call that launched device work.", width=32),
-        count("launches", "Number of calls that launched device work."),
-        count("kernels", "Kernels, copies and memsets that they launched."),
+        count("launches", "Calls that launched device work."),
+        count("kernels", "Kernels, copies and memsets launched."),
         us("host_us_sum", _HOST_TIME),
         us("host_us_mean", _HOST_TIME),
         us("host_us_median", _HOST_TIME),
@@ -413,6 +414,6 @@ SHEETS = (
         us("launch_latency_us_max", _LATENCY),
         number("queue_depth_mean", _QUEUE_DEPTH, shape="#,##0.0"),
         count("queue_depth_max", _QUEUE_DEPTH),
-        percent("queue_empty_percent", "Share of the calls at queue depth 0."),
+        percent("queue_empty_percent", "Share of the calls with queue depth 0."),
     ),
 )  # fmt: skip

@@ -47,27 +47,28 @@ _FINGERPRINT = re.compile(r"\(\d++\)\Z")
 MODULE_TIME_COLUMNS = column_set(
     text(
         "module",
-        "Classes of the modules, outermost first, their instances taken together; annotated ranges where no modules "
-        "were recorded.",
+        "Classes of the nested modules, outermost first, all instances together; annotated ranges if no modules were "
+        "recorded.",
         width=70,
     ),
-    text("class", "Innermost module class."),
-    identifier("depth", "Nesting depth: number of modules around it."),
-    count("instances", "Distinct modules of the row."),
-    count("calls", "Number of their calls."),
-    us("host_us", "From start to end of the calls on the host."),
-    us("kernel_us", "Kernel time of everything they launched, including modules inside them and the backward pass."),
-    us("kernel_self_us", "Kernel time without the modules inside them; the column adds up to all kernel time."),
-    us("forward_us", "Part of the kernel time: first runs of the forward pass."),
-    us("recompute_us", "Part of the kernel time: forward repeated by checkpointing."),
-    us("backward_us", "Part of the kernel time: backward of the ops that ran in them."),
-    percent("percent_of_kernels", "Kernel time as a share of all kernel time."),
+    text("class", "Class of the innermost module."),
+    identifier("depth", "Number of enclosing modules."),
+    count("instances", "Distinct modules in the row."),
+    count("calls", "Calls of these modules."),
+    us("host_us", "Duration of the calls on the host."),
+    us("kernel_us", "Kernel time of everything launched in the module, including nested modules and the backward "
+                    "pass."),
+    us("kernel_self_us", "Kernel time without nested modules; the column adds up to the total kernel time."),
+    us("forward_us", "Kernel time of the forward pass, first runs."),
+    us("recompute_us", "Kernel time of the forward pass repeated by checkpointing."),
+    us("backward_us", "Kernel time of the backward pass of these modules."),
+    percent("percent_of_kernels", "Share of the total kernel time."),
 )  # fmt: skip
 
 
-@sheet("modules", columns=MODULE_TIME_COLUMNS, order=44, json=120)
+@sheet("modules", columns=MODULE_TIME_COLUMNS, order=40, json=120)
 def module_time_frame(context: SheetContext) -> pd.DataFrame | None:
-    """Time per path of nn.Module classes, parents before the modules inside them."""
+    """Time by path of nn.Module classes, parents first."""
     phases, stem = context.attribution.phases, context.window.stem
     table, tree, activity = context.trace.table, context.trace.tree, context.activity
     programs = table.ranges_on(XLA_PROGRAMS)
@@ -317,12 +318,12 @@ def _stacks(table: TraceTable, tree: OpTree, activity: DeviceActivity) -> tuple[
 
 SHEETS = (
     sheet_row(
-        "call_stacks", 66, 130, "Device time per Python call stack; the 200 with most of it, then the rest.",
+        "call_stacks", 146, 130, "GPU time by Python call stack: the 200 with most time, then the rest.",
         lambda c: call_stacks(c.trace.table, c.trace.tree, c.activity),
-        text("line", "Innermost frame outside the framework.", width=56),
-        text("stack", "Python frames, the innermost first; backward work has those of its forward op.", width=90),
-        count("kernels", "Device events launched from this stack."),
+        text("line", "Innermost Python frame outside the framework.", width=56),
+        text("stack", "Python frames, innermost first; backward work has those of its forward op.", width=90),
+        count("kernels", "Kernels and copies launched from this stack."),
         us("kernel_us", DURATIONS),
-        percent("percent_of_kernels", "Share of all kernel time."),
+        percent("percent_of_kernels", "Share of the kernel time."),
     ),
 )  # fmt: skip

@@ -44,8 +44,8 @@ KERNEL_SUMMARY_TITLE = "kernel_summary"
 OPS_SUMMARY_BY_CATEGORY_TITLE = "ops_summary_by_category"
 CPU_OPS_TITLE, CPU_OPS_SUMMARY_TITLE = "cpu_ops_unique_args", "cpu_ops_summary"
 UNIFIED_PERF_SUMMARY_TITLE, PERF_SUMMARY_TITLE, HEADROOM_TITLE = "unified_perf_summary", "ops", "headroom"
-_SELF = "Time in the op itself, without the ops it called on its thread."
-_TOTAL = "From the op's start on the host to its end, what it called included."
+_SELF = "Host time in the op itself, without the ops it called on its thread."
+_TOTAL = "Host time of the op, including the ops it called."
 
 
 def _by_category(context: SheetContext) -> pd.DataFrame:
@@ -72,21 +72,22 @@ def _by_time(frame: pd.DataFrame, key: str) -> pd.DataFrame:
     return with_percent(sorted_by(frame, key), key)
 
 
-_DURATION = us("duration_us", "Durations of the kernels.")
+_DURATION = us("duration_us", "Kernel duration.")
 KERNEL_SUMMARY_COLUMNS = column_set(
+    shared.KERNEL, shared.PARENT,
     text("category", "Category of the op that launched the kernel.", width=20),
-    shared.PARENT, shared.KERNEL, shared.STREAM,
+    shared.STREAM,
     statistics(("sum",), _DURATION),
     count("kernels", "Number of kernels."),
     statistics(("mean", "min", "max"), _DURATION),
-    percent("percent_of_kernels", "Share of all kernel durations."),
+    percent("percent_of_kernels", "Share of the kernel time."),
     shared.OF_TOTAL,
 )  # fmt: skip
 
 
-@sheet(KERNEL_SUMMARY_TITLE, columns=KERNEL_SUMMARY_COLUMNS, order=50, json=None)
+@sheet(KERNEL_SUMMARY_TITLE, columns=KERNEL_SUMMARY_COLUMNS, order=30, json=None)
 def kernel_summary_frame(context: SheetContext) -> pd.DataFrame:
-    """Kernel time by launching op, kernel and stream; collectives and unlinked kernels included."""
+    """Kernel time by kernel, launching op and stream, with collectives and unlinked kernels."""
     return kernel_summary(context.trace.table, context.activity, context.event_category, context.timeline.total_ns)
 
 
@@ -122,7 +123,7 @@ def _short_kernel_histogram(context: SheetContext) -> pd.DataFrame:
     return pd.DataFrame({"bin_start_us": edges[:-1], "bin_end_us": edges[1:], "kernels": count})
 
 
-_SHORT = "Kernels below the threshold for short ones (10 µs)."
+_SHORT = "Kernels shorter than 10 µs."
 
 
 def _short_kernels_summary(context: SheetContext) -> pd.DataFrame:
@@ -205,7 +206,7 @@ def _cpu_ops_summary(context: HostContext) -> pd.DataFrame | None:
     return _by_time(frame.reset_index(), "host_self_us_sum")
 
 
-_HOST = "From the op's start on the host to its end on the host; device time is kernel_us."
+_HOST = "Duration of the op on the host."
 _HOST_TIME = statistics(("sum", "mean", "std"), us("host_us", _HOST))
 UNIFIED_PERF_SUMMARY_COLUMNS = column_set(
     shared.NAME, shared.CATEGORY, shared.PROCESS, shared.ARGUMENTS, shared.EXAMPLE, shared.CALLS, _HOST_TIME,
@@ -218,13 +219,13 @@ UNIFIED_PERF_SUMMARY_COLUMNS = column_set(
     shared.HAS_PERF_MODEL,
     text(
         "computed_in",
-        "Compute precision according to the kernel names, where the recorded type leaves it open.",
+        "Compute precision from the kernel names, if the element type leaves it open.",
         width=12, optional=True,
     ),
-    number("kernels_per_call", "Kernels, copies and memsets of one call, on average.", shape="#,##0.0", optional=True),
-    us("launch_gap_us", "Median over the calls: GPU idle time just before the call's first kernel.", optional=True),
+    number("kernels_per_call", "Kernels, copies and memsets per call.", shape="#,##0.0", optional=True),
+    us("launch_gap_us", "GPU idle time before the first kernel of a call, median.", optional=True),
     shared.PLACES,
-    text("note", "Why there is no perf model, or what the row is.", width=44, optional=True),
+    text("note", "Why the row has no perf model, or what the row is.", width=44, optional=True),
     shared.PERCENTAGES,
 )  # fmt: skip
 
@@ -232,38 +233,38 @@ UNIFIED_PERF_SUMMARY_COLUMNS = column_set(
 _SHAPE = re.compile(r"\(\d[\d, ]*\)")
 PERF_SUMMARY_COLUMNS = column_set(
     text("name", "Name of the op in the trace.", width=46),
-    text("category", "The perf model's family, else what the op's first kernel is.", width=16),
-    text("shapes", "Recorded shapes of the tensors among its arguments.", width=36),
+    text("category", "Family of the perf model, else the kind of the first kernel.", width=16),
+    text("shapes", "Shapes of the input tensors.", width=36),
     count("operation_count", "Calls with these shapes, types, strides and scalars."),
-    us("kernel_us_sum", "GPU time of all its calls: busy time of their kernels.", optional=True),
-    percent("percent", "Share of the GPU time of all kernels, collectives included."),
-    us("kernel_us_mean", "GPU time of one call, on average."),
+    us("kernel_us_sum", "GPU time of all calls.", optional=True),
+    percent("percent", "Share of the total GPU time, collectives included."),
+    us("kernel_us_mean", "GPU time per call."),
     number(
         "tflops_s_mean",
-        "Achieved, mean of the calls; empty where it does no arithmetic.",
+        "Work / GPU time; empty without arithmetic.",
         shape="#,##0.0", optional=True,
     ),
-    number("hbm_tb_s_mean", "HBM: achieved, mean of the calls.", shape="0.00", optional=True),
+    number("hbm_tb_s_mean", "HBM data moved / GPU time.", shape="0.00", optional=True),
     number(
         "effective_interconnect_tb_s_mean",
-        "Wire: bytes that leave the rank over the kernels' whole duration, waiting included.",
+        "Bytes that leave the rank over the interconnect / kernel time, waiting included.",
         shape="0.0000", optional=True,
     ),
     text(
         "remote_from",
-        "Of a token exchange, what says which share of its rows leaves the rank. Every row: nothing does, and "
-        "effective_interconnect_tb_s is of all rows, at most what left.",
+        "Source of the share of a token exchange that leaves the rank. Every row: the share is unknown, and the "
+        "effective bandwidth counts all rows.",
         width=34, optional=True,
     ),
-    text("roofline_bound", "What the roofline time is limited by.", width=10, optional=True),
+    text("roofline_bound", "Limit that sets the roofline time.", width=10, optional=True),
     percent(
         "percent_of_roofline_mean",
-        "Least time at the device's achievable rates over measured time, of all calls together.",
+        "Time at the achievable rates of the device / GPU time, over all calls.",
         look="of_limit", optional=True,
     ),
-    us("above_roofline_us", "GPU time of all calls less their roofline time; 0 for faster ones.", optional=True),
-    text("module", "The innermost nn.Module around the example.", width=24, optional=True),
-    text("line", "The innermost Python frame around the example that is not PyTorch's.", width=44, optional=True),
+    us("above_roofline_us", "GPU time - roofline time, over all calls; 0 for faster ones.", optional=True),
+    text("module", "Innermost nn.Module around an example call.", width=24, optional=True),
+    text("line", "Innermost Python frame outside PyTorch around an example call.", width=44, optional=True),
 )  # fmt: skip
 
 
@@ -364,28 +365,28 @@ def _headroom(context: SheetContext) -> pd.DataFrame | None:
 SHEETS = (
     sheet_row(
         OPS_SUMMARY_BY_CATEGORY_TITLE, 20, None,
-        "Kernel time by category of the launching op; collectives are left out: see coll_analysis.",
+        "Kernel time by category of the launching op, without collectives (coll_analysis).",
         _by_category,
         shared.CATEGORY, shared.CALLS, shared.DIRECT[-1], shared.PERCENTAGES, shared.ESTIMATED_TOTAL,
     ),
     sheet_row(
-        "ops_summary", 30, None,
-        "Kernel time by name of the launching op; collectives are left out: see coll_analysis.",
+        "ops_summary", 100, None,
+        "Kernel time by name of the launching op, without collectives (coll_analysis).",
         _by_name,
         shared.NAME, shared.DIRECT[-1], shared.SUBTREE[-1], shared.CALLS,
         text("categories", "Categories of the op's calls.", width=30),
         shared.PERCENTAGES, shared.ESTIMATED_TOTAL,
     ),
     sheet_row(
-        "short_kernel_histogram", 54, None, "How many short kernels there are, by duration.",
+        "short_kernel_histogram", 130, None, "Histogram of short kernels by duration.",
         _short_kernel_histogram,
-        us("bin_start_us", "Shortest duration."),
-        us("bin_end_us", "Longest duration."),
-        count("kernels", "Kernels of such a duration."),
+        us("bin_start_us", "Shortest duration of the bin."),
+        us("bin_end_us", "Longest duration of the bin."),
+        count("kernels", "Kernels in the bin."),
     ),
     sheet_row(
-        "short_kernels_summary", 56, None,
-        "Short kernels by launching op and kernel: where launches cost more than work.",
+        "short_kernels_summary", 132, None,
+        "Short kernels by launching op and kernel, where launches cost more than work.",
         _short_kernels_summary,
         shared.PARENT, shared.DIMS, shared.STRIDES, shared.SCALARS, shared.KERNEL,
         count("short_kernel_count", _SHORT),
@@ -393,17 +394,17 @@ SHEETS = (
         shared.OF_TOTAL,
     ),
     sheet_row(
-        CPU_OPS_TITLE, 82, None, "CPU ops by distinct call, by their own time on the host.",
+        CPU_OPS_TITLE, 150, None, "CPU ops by distinct call, sorted by host self time.",
         _cpu_ops,
         shared.NAME, shared.CATEGORY, shared.PROCESS, shared.ARGUMENTS, shared.CALLS,
         statistics(TOTALED, us("host_self_us", _SELF)),
         statistics(TOTALED, us("host_us", _TOTAL)),
         shared.EXAMPLE, shared.GFLOPS,
-        number("cpu_tflops_s", "Arithmetic over the op's mean total CPU time.", unit="1e12 operations per second"),
+        number("cpu_tflops_s", "Work / mean host time.", unit="TFLOPS/s"),
         shared.HAS_PERF_MODEL, shared.PERCENTAGES,
     ),
     sheet_row(
-        CPU_OPS_SUMMARY_TITLE, 80, None, "CPU ops by name, by their own time on the host.",
+        CPU_OPS_SUMMARY_TITLE, 62, None, "CPU ops by name, sorted by host self time.",
         _cpu_ops_summary,
         shared.NAME, shared.CATEGORY, shared.CALLS,
         us("host_self_us_sum", _SELF),
@@ -411,41 +412,41 @@ SHEETS = (
         shared.PERCENTAGES,
     ),
     sheet_row(
-        UNIFIED_PERF_SUMMARY_TITLE, 70, None,
-        "Every distinct call beside its work and its estimate; each kernel that is no collective is in one row.",
+        UNIFIED_PERF_SUMMARY_TITLE, 120, None,
+        "Every distinct op call with its work and estimates; each kernel but collectives is in exactly one row.",
         lambda c: c.priced.rows,
         UNIFIED_PERF_SUMMARY_COLUMNS.values(),
     ),
     sheet_row(
         PERF_SUMMARY_TITLE, 1, None,
-        "Every distinct call, the longest first; unified_perf_summary has the same rows with every column.",
+        "Every distinct op call, the longest first; unified_perf_summary has the same rows with all columns.",
         _overview,
         PERF_SUMMARY_COLUMNS.values(),
     ),
     sheet_row(
         HEADROOM_TITLE, 18, 25,
-        "By category, the largest headroom first: a waterfall from the measured step to the achievable one.",
+        "Waterfall from the measured step to the achievable step, by category, largest headroom first.",
         _headroom,
         shared.CATEGORY,
         us(
             "own_us",
-            "Time per step (without steps: in the window) in which nothing else keeps the device busy: computation "
-            "before communication, that before copies, of one class what began first. With the row idle the column "
-            "adds up to the step.",
+            "Time per step (without steps: in the window) that belongs to this category alone: computation counts "
+            "before communication, communication before copies, earlier work before later. With the row idle, the "
+            "column adds up to the step.",
         ),
         us(
             "achievable_own_us",
-            "Own time if every call of known work took what the tile model (or --backend) expects of it; the others "
-            "stay as measured, and idle time goes, but for waits for work from before recording.",
+            "Own time if every call with known work ran at the estimate of the tile model (or --backend). Other calls "
+            "stay as measured; idle time goes, except waits for work from before profiling.",
         ),
-        us("roofline_own_us", "Own time if every call of known work ran at its roofline."),
-        us("headroom_us", "Own time less achievable time."),
-        percent("percent_of_step", "Own time as a share of the step (or the window)."),
-        percent("known_percent", "Share of the own time in calls of known work."),
+        us("roofline_own_us", "Own time if every call with known work ran at its roofline."),
+        us("headroom_us", "Own time - achievable own time."),
+        percent("percent_of_step", "Share of the step (or the window)."),
+        percent("known_percent", "Share of the own time in calls with known work."),
     ),
     sheet_row(
-        "ops_unique_args", 40, None,
-        "Kernel time by distinct call: name, shapes, types, strides and scalars of the op; without collectives.",
+        "ops_unique_args", 110, None,
+        "Kernel time by distinct call (name, shapes, types, strides, scalars), without collectives.",
         lambda c: with_places(c.priced.launchers, c.trace.tree, c.attribution.phases, c.attribution.repeated),
         shared.NAME, shared.CATEGORY, shared.PROCESS, shared.ARGUMENTS, shared.CALLS, shared.DIRECT, shared.SUBTREE,
         shared.EXAMPLE, shared.KERNELS_BEHIND, shared.PLACES, shared.PERCENTAGES,

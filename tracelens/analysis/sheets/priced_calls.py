@@ -522,7 +522,7 @@ FAMILY_COLUMNS = column_set(
     shared.EXCHANGE, shared.SPEC, shared.ROOFLINE, shared.ACHIEVABLE, shared.KERNEL_TIME, shared.CALLS, shared.EXAMPLE,
     flag(
         "nested",
-        "TRUE: the call lies inside another modeled call, and its kernels are in both rows; sum over the FALSE rows.",
+        "TRUE: the call lies inside another modeled call, and both rows count its kernels. Sum over the FALSE rows.",
         width=10,
     ),
     shared.CATEGORY, shared.PROCESS, shared.ARGUMENTS, shared.KERNELS_BEHIND,

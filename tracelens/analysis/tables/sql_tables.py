@@ -22,20 +22,20 @@ if TYPE_CHECKING:
 
 CALL_TABLE_COLUMNS = column_set(
     identifier("call", "Number of the call in the trace."),
-    identifier("parent", "The call within which it was made; NULL for an outermost one."),
+    identifier("parent", "Enclosing call; NULL for an outermost call."),
     text("name", "Name of the op."),
-    text("shapes", "Shapes of its inputs; NULL where they were not recorded."),
-    text("thread", "Process and thread that made it."),
-    count("depth", "How many ops and host calls enclose it."),
-    us("start_us", "Since the first event of the trace."),
-    us("host_us", "How long its host code ran."),
-    us("kernel_us", "Durations of all device events that it and the calls within it launched."),
+    text("shapes", "Shapes of the inputs; NULL if not recorded."),
+    text("thread", "Process and thread of the call."),
+    count("depth", "Number of enclosing ops and host calls."),
+    us("start_us", "Time since the first event of the trace."),
+    us("host_us", "Duration on the host."),
+    us("kernel_us", "Sum of the durations of kernels and copies launched by the call or by calls inside it."),
 )  # fmt: skip
 
 
 @table("calls", columns=CALL_TABLE_COLUMNS)
 def calls(analysis: Analysis) -> pd.DataFrame:
-    """A row per call of an op in the analyzed steps (all without steps), nested ones included."""
+    """Op calls in scope, nested calls included."""
     trace = analysis.trace
     made = trace.ops().rename(columns={"row": "call"})
     made = made[in_steps(trace.table, made["call"].to_numpy(), analysis.step_times, analysis.selected_steps)]
@@ -49,30 +49,30 @@ def calls(analysis: Analysis) -> pd.DataFrame:
 
 @table("collectives", columns=coll_analysis.COLUMNS)
 def collectives(analysis: Analysis) -> pd.DataFrame | None:
-    """A row per distinct collective (group, kind, type and sizes, stream), as sheet coll_analysis."""
+    """Distinct collectives (group, kind, type, sizes, stream), as sheet coll_analysis."""
     return analysis.frames.get(coll_analysis.TITLE)
 
 
 SQL_TABLES_COLUMNS = column_set(
     identifier("kernel", "Number of the event in the trace."),
     text("kernel_name", "Name of the kernel, copy or memset."),
-    text("category", "Category of the op row that it is counted in."),
-    text("parent_op", "Name of the op that launched it; NULL where none is known."),
-    identifier("call", "The call of calls that launched it."),
-    identifier("step", "Number of the step that launched it; NULL outside of all."),
+    text("category", "Category of the op row that counts the kernel."),
+    text("parent_op", "Op that launched the kernel; NULL if unknown."),
+    identifier("call", "Launching call (calls.call)."),
+    identifier("step", "Step that launched the kernel; NULL outside of steps."),
     identifier("device", "Number of the device."),
     identifier("stream", "Number of the stream."),
-    us("start_us", "Since the first event of the trace."),
-    us("duration_us", "How long it ran."),
-    us("gap_before_us", "How long its stream had been idle; NULL for the first event of a stream."),
-    flag("is_communication", "Whether it is a collective or another exchange between ranks."),
-    flag("is_memcpy", "Whether it is a copy."),
+    us("start_us", "Time since the first event of the trace."),
+    us("duration_us", "Duration."),
+    us("gap_before_us", "Idle time of the stream before the kernel; NULL for the first event of a stream."),
+    flag("is_communication", "TRUE: a collective or another exchange between ranks."),
+    flag("is_memcpy", "TRUE: a copy."),
 )  # fmt: skip
 
 
 @table("kernels", columns=SQL_TABLES_COLUMNS)
 def kernels(analysis: Analysis) -> pd.DataFrame:
-    """A row per analyzed device event: kernels, copies and memsets."""
+    """Kernels, copies and memsets in scope."""
     import pandas as pd
 
     events, trace = analysis.activity, analysis.trace.table
@@ -105,14 +105,14 @@ def _or_null(numbers: npt.NDArray[np.integer]) -> npt.NDArray[np.float64]:
 
 @table("memory", columns=device_memory.MEMORY_TIMELINE_COLUMNS)
 def memory(analysis: Analysis) -> pd.DataFrame | None:
-    """A row per moment, at most 1000 per device: allocated and reserved memory (recorded with profile_memory=True)."""
+    """Allocated and reserved memory over time, at most 1000 points per device (profile_memory=True)."""
     trace = analysis.trace
     return device_memory.memory_timeline(trace.table, trace.tree)
 
 
 @table("ops", columns=perf_summary.UNIFIED_PERF_SUMMARY_COLUMNS)
 def ops(analysis: Analysis) -> pd.DataFrame | None:
-    """A row per distinct op call: times, FLOPs, bytes, rates and the roofline, as sheet unified_perf_summary."""
+    """Distinct op calls: times, FLOPs, bytes, rates and roofline, as sheet unified_perf_summary."""
     return analysis.frames.get(perf_summary.UNIFIED_PERF_SUMMARY_TITLE)
 
 
@@ -122,6 +122,6 @@ STEP_TABLE_COLUMNS = {**_SHEET, "begins_with": replace(_SHEET["begins_with"], nu
 
 @table("steps", columns=STEP_TABLE_COLUMNS)
 def steps(analysis: Analysis) -> pd.DataFrame | None:
-    """A row per step, as sheet steps; work that was queued before the recording has a row without a number."""
+    """Steps, as sheet steps; work launched before profiling began has a row without a number."""
     table = analysis.trace.table
     return analysis.step_times.sheet(int(table.start_ns.min())) if len(analysis.step_times) else None
