@@ -8,7 +8,7 @@ from typing import TypeGuard
 from tracelens.analysis.page_charts import Drilldown, Icicle, Roofs, StepTimeline
 from tracelens.analysis.sheets import device_timeline, perf_summary
 from tracelens.analysis.step_rectangles import MAX_LEVELS
-from tracelens.analysis.verdict.summary import Busy, CategoryRow, Steps, Summary, Throughput, Unseen
+from tracelens.analysis.verdict.summary import Busy, CategoryRow, FixesTogether, Steps, Summary, Throughput
 from tracelens.files.cells import plain_rows
 from tracelens.files.safe_text import trace_name
 from tracelens.report.assembly import Sheet, by_title
@@ -28,10 +28,8 @@ from tracelens.report.explanation import ceilings
 from tracelens.report.figures import (
     bound_sentence,
     bound_text,
-    counts_of,
     excluded_text,
     first_fix,
-    gain_range,
     headline_text,
     impossible_text,
     is_impossible,
@@ -42,8 +40,6 @@ from tracelens.report.figures import (
     step_notes,
     step_range,
     steps_text,
-    together_text,
-    unseen_text,
     while_matrix_ops_run,
 )
 from tracelens.report.markup import Content, Markup, headings, joined, tag
@@ -65,7 +61,6 @@ OPS_TEXT = (
 )
 KERNELS_TEXT = "Kernels by launching op, name and stream."
 COLLECTIVES_TEXT = "Collectives of this rank. Durations include waiting for the other ranks."
-_STEP_TEXT = "from one start to the next"
 _WINDOW_TEXT = (
     "The window: interval unions in whole nanoseconds. Compute + exposed communication + exposed copies + idle is the "
     "window. Exposed communication is communication during which no computation ran, exposed copies are copies during "
@@ -122,7 +117,7 @@ def _facts(summary: Summary) -> Iterator[str]:
 
 def _tiles(summary: Summary) -> Iterator[Markup]:
     busy = summary.busy
-    yield from _time_tile(summary.steps, busy)
+    yield from _time_tile(summary.steps, busy, summary.together)
     if busy is not None:
         yield _tile(
             "GPU busy", shown_percent(busy.busy), f"idle {shown_percent(busy.idle)}",
@@ -147,19 +142,28 @@ def _tiles(summary: Summary) -> Iterator[Markup]:
         )  # fmt: skip
 
 
-def _time_tile(steps: Steps | None, busy: Busy | None) -> Iterator[Markup]:
+def _time_tile(steps: Steps | None, busy: Busy | None, together: FixesTogether | None) -> Iterator[Markup]:
     if steps is not None:
         spread = "one complete step" if steps.spread is None else step_range(steps)
         yield _tile(
-            "Step time", f"{shown_ms(steps.time_us)} ms", spread,
-            f"Mean of the complete steps, {_STEP_TEXT if busy is not None else 'as they were annotated'}."
+            "Step time", _step_figure(steps, together), spread,
+            f"Mean over complete steps, {'from one start to the next' if busy is not None else 'as annotated'}."
             + "".join(f" {note[0].upper()}{note[1:]}." for note in step_notes(steps)),
         )  # fmt: skip
     elif busy is not None and busy.total_us is not None:
         yield _tile(
             "Window", f"{shown_ms(busy.total_us)} ms", "no steps were annotated",
-            "From the first device event to the end of the last one.",
+            "From the start of the first device event to the end of the last.",
         )  # fmt: skip
+
+
+def _step_figure(steps: Steps, together: FixesTogether | None) -> Content:
+    """The step time, which the switch below the findings replaces by the predicted one."""
+    now = f"{shown_ms(steps.time_us)} ms"
+    if together is None:
+        return now
+    then = tag("span", f"{shown_ms(together.step_us[-1])} ms predicted", class_="then", hidden="")
+    return joined(tag("span", now, class_="now"), then)
 
 
 def _throughput_tile(rate: Throughput) -> Markup:
@@ -175,7 +179,7 @@ def _throughput_tile(rate: Throughput) -> Markup:
     return _tile("Share of peak", value, f"of {of}; {run}", note)
 
 
-def _tile(title: str, value: str, below: str, note: str) -> Markup:
+def _tile(title: str, value: Content, below: str, note: str) -> Markup:
     return tag(
         "details",
         tag("summary", tag("span", title, class_="what"), tag("strong", value), tag("span", below), title=note),
@@ -372,49 +376,6 @@ def _of_roofline(share: float | None) -> Iterator[Content]:
         yield tag("abbr", " (!)", title=why)
 
 
-def _unseen(unseen: Unseen | None) -> Markup | None:
-    """What no finding can speak of, and what to type."""
-    if unseen is None:
-        return None
-    command = tag("code", shown_text(unseen.command)) if unseen.command else None
-    return tag("p", "Findings cannot see ", shown_text(unseen_text(unseen)), ". " if command else ".", command)
-
-
-def look_here_first(summary: Summary) -> Markup | None:
-    """The findings, largest gain first."""
-    if not summary.findings and summary.unseen is None:
-        return None
-    per = "per step" if summary.steps else "in the window"
-    items = []
-    for finding in summary.findings:
-        gain = "not known" if finding.gain_us is None else f"{shown_ms(finding.gain_us)} ms"
-        name = finding.op or next(
-            (row.row["name"] for row in finding.evidence if row.sheet == perf_summary.UNIFIED_PERF_SUMMARY_TITLE), None
-        )
-        link = None
-        if name is not None:
-            link = tag("a", "show its rows", href="#section-ops", data_filter=shown_text(str(name)), class_="to-ops")
-        tried = tag("div", "Try: ", prose(finding.remedy), class_="remedy") if finding.remedy else None
-        limit = tag("div", prose(f"{finding.limited_by}."), class_="remedy") if finding.limited_by else None
-        why = tag("td", prose(finding.why), " ", link, tried, limit)
-        cells = (tag("td", gain, class_="n"), tag("td", gain_range(finding), class_="n"), tag("td", finding.certainty))
-        items.append(tag("tr", why, *cells))
-    heads = headings("finding", f"gain {per}, up to", "between", "certainty", figures=(f"gain {per}, up to", "between"))
-    return joined(
-        tag("h2", f"Look here first{counts_of(summary)}"),
-        _unseen(summary.unseen),
-        scrolled(heads, items, kind="findings") if items else None,
-        tag("p", f"Together: {together_text(summary.together)}.") if summary.together is not None else None,
-        _how(
-            "A gain is how much shorter the step gets when what the finding speaks of goes and the step is repeated: "
-            "the host's head start in the recording is no gain. Findings stand in the order of their gains, of which "
-            "what is not certain counts half; no moment of the step is in two of them. Between: what is certain, and "
-            "what comes out if an op reaches its roofline, or all of the idle time goes. docs/findings.md says of each "
-            "finding what it sees, what to do, and when that brings nothing."
-        ),
-    )
-
-
 def roofline(
     ops: Sheet | None, table: PageTable | None, roofs: Roofs | None, colors: Mapping[str, str]
 ) -> Markup | None:
@@ -479,12 +440,14 @@ def timeline(steps: Sequence[StepTimeline]) -> Markup | None:
         return None
     drawn, host = steps[0], steps[0].host
     what = "everything analyzed" if drawn.step is None else f"step {drawn.step}"
-    merged = ""
+    held = " The page holds each of them: zoom down to one kernel."
     if drawn.merged_below_ns:
-        merged = (
-            f" Events shorter than {drawn.merged_below_ns / NS_PER_US:,.1f} µs are drawn together with their "
-            f"neighbors: {len(drawn.lane):,} rectangles for {drawn.events:,} events."
+        held = (
+            f" The page holds {len(drawn.lane):,} rectangles for them: neighbors shorter than "
+            f"{drawn.merged_below_ns / NS_PER_US:,.1f} µs share one."
         )
+    if host is not None and len(host.row) < host.count.sum():
+        held += f" {len(host.row):,} boxes stand for {host.count.sum():,} events of the host."
     streams = f"{len(drawn.lanes)} stream{'s' if len(drawn.lanes) != 1 else ''}"
     threads = unseen = ""
     if host is not None:
@@ -496,17 +459,19 @@ def timeline(steps: Sequence[StepTimeline]) -> Markup | None:
         tag(
             "p",
             f"{threads[:1].upper()}{threads[1:]}{'the' if threads else 'The'} device during {what}: {drawn.events:,} "
-            f"events on {streams} in {drawn.duration_ns / NS_PER_MS:,.3f} ms.{merged}",
+            f"events on {streams} in {drawn.duration_ns / NS_PER_MS:,.3f} ms.{held}",
         ),
         _drawing("timeline"),
         _how(
+            None if drawn.step is None else "This is the complete step whose time is nearest the median.",
+            "The upper lanes show ops, annotations, modules and runtime calls by thread. Python frames are not drawn; "
+            "the details of a box name the line. The lower lanes show streams, in the colors of the categories. A "
+            "rectangle of several short events has the color of the longest and is as high as its busy share. "
+            "Arrows lead from a launch to its kernel.",
             None
-            if drawn.step is None
-            else f"Of the complete steps, the one whose time is nearest the median, {_STEP_TEXT}.",
-            "Above: ops, annotations, modules and calls of the runtime, by thread; Python frames are not drawn, the "
-            "details of a box name the line. Below: colors are those of the categories above; a rectangle of several "
-            "short events has that of the longest. Arrows lead from a launch to what it launched.",
-            None if drawn.idle is None else "The lane below the streams: when none of them was busy, by cause.",
+            if drawn.idle is None
+            else "The lane idle shows when no stream was busy: the height of a column is the idle share of its time. "
+            "Zoom in for single gaps and their causes.",
             unseen,
         ),
     )

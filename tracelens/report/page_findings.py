@@ -1,0 +1,218 @@
+"""The findings on the page: gain and certainty in color and words, the rows behind each, the predicted step."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import numpy as np
+
+from tracelens.analysis.analyze import Analysis
+from tracelens.analysis.sheets import coll_analysis, perf_summary
+from tracelens.analysis.sheets.device_timeline import IDLE_CAUSES_TITLE
+from tracelens.analysis.verdict.summary import Evidence, Finding, FixesTogether, Said, Summary
+from tracelens.files.cells import plain_values
+from tracelens.report.assembly import Sheet, by_title
+from tracelens.report.charts import steps_after
+from tracelens.report.document import prose, shown_text
+from tracelens.report.figures import counts_of, gain_range, limit_of, unseen_text
+from tracelens.report.markup import Markup, headings, joined, tag
+from tracelens.report.markup import table as scrolled
+from tracelens.report.page_tables import OPS, column_cell, shown_number
+from tracelens.report.page_timeline import Pool
+from tracelens.types.units import shown_ms, shown_percent
+
+#: Share of the step from which a gain is called so.
+SEVERITIES = (("major", 0.1), ("moderate", 0.03), ("minor", 0.0))
+#: Rows of a sheet that a finding shows, and columns of each.
+_MOST_ROWS, _MOST_COLUMNS = 10, 9
+#: Findings about communication without rows of their own.
+_OF_COMMUNICATION = "exposed_communication"
+
+
+def severity(finding: Finding, summary: Summary) -> str | None:
+    """A word for the share of the step that a finding gains at most; None where either is not known."""
+    whole_us = summary.steps.time_us if summary.steps is not None else summary.busy.total_us if summary.busy else None
+    if finding.gain_us is None or not whole_us:
+        return None
+    return next(word for word, least in SEVERITIES if finding.gain_us >= least * whole_us)
+
+
+def look_here_first(summary: Summary, sheets: Sequence[Sheet], overview: Sheet | None) -> Markup | None:
+    """The findings, largest gain first. ``overview``: the sheet of ops as readable lines."""
+    if not summary.findings and summary.unseen is None:
+        return None
+    per = "per step" if summary.steps else "in the window"
+    heads = headings("", "finding", f"gain {per}, up to", "range", "certainty", figures=(f"gain {per}, up to", "range"))
+    rows = [
+        tag("tr", list(_cells(number, each, summary, sheets, overview)), id=f"finding-{number}")
+        for number, each in enumerate(summary.findings, 1)
+    ]
+    words = ", ".join(f"{word} from {least:.0%}" for word, least in SEVERITIES if least).replace("%", " %")
+    return joined(
+        tag("h2", f"Look here first{counts_of(summary)}"),
+        _unseen(summary),
+        scrolled(heads, rows, kind="findings") if rows else None,
+        predicted(summary.together, "step" if summary.steps else "window") if summary.together is not None else None,
+        tag(
+            "details", tag("summary", "How this was computed"), tag(
+                "p", "A gain is how much shorter the step gets with the host unchanged: tracelens replays the step "
+                "again and again without the time that the finding names. The host's head start in the recording "
+                "is no gain. Findings are sorted by gain; the uncertain part counts half. No moment of the step is in "
+                "two findings. The range runs from the certain gain to the gain if an op reaches its roofline or all "
+                f"of the idle time goes. A gain is {words} of the step, else minor. docs/findings.md describes each "
+                "finding, its remedy and when the remedy does not help.",
+            ), class_="how",
+        ),
+    )  # fmt: skip
+
+
+def _unseen(summary: Summary) -> Markup | None:
+    """What no finding can speak of, and what to type."""
+    unseen = summary.unseen
+    if unseen is None:
+        return None
+    command = tag("code", shown_text(unseen.command)) if unseen.command else None
+    return tag("p", "Findings cannot see ", shown_text(unseen_text(unseen)), ". " if command else ".", command)
+
+
+def _cells(
+    number: int, finding: Finding, summary: Summary, sheets: Sequence[Sheet], overview: Sheet | None
+) -> Iterator[Markup]:
+    yield tag("th", str(number), scope="row", class_="n")
+    yield tag(
+        "td", prose(finding.why),
+        tag("div", "Try: ", prose(finding.remedy), class_="remedy") if finding.remedy else None,
+        tag("div", prose(f"{finding.limited_by}."), class_="remedy") if finding.limited_by else None,
+        tag("div", _to_ops(finding), _evidence(finding, sheets, overview), class_="ways"),
+    )  # fmt: skip
+    gain, word = "not known", severity(finding, summary)
+    if finding.gain_us is not None:
+        gain = f"{shown_ms(finding.gain_us)} ms"
+    yield tag(
+        "td", gain, " ", tag("span", word, class_=f"pill {word}") if word else None, class_="n", data_label="gain up to"
+    )
+    yield tag("td", gain_range(finding), class_="n", data_label="range")
+    sure = finding.certainty if finding.certainty in ("high", "medium", "low") else None
+    yield tag(
+        "td", tag("span", finding.certainty, class_=f"pill sure-{sure}" if sure else "pill"), data_label="certainty"
+    )
+
+
+def _to_ops(finding: Finding) -> Markup | None:
+    name = finding.op or next(
+        (row.row["name"] for row in finding.evidence if row.sheet == perf_summary.UNIFIED_PERF_SUMMARY_TITLE), None
+    )
+    if name is None:
+        return None
+    return tag("a", "show its rows", href="#section-ops", data_filter=shown_text(str(name)), class_="to-ops")
+
+
+def _evidence(finding: Finding, sheets: Sequence[Sheet], overview: Sheet | None) -> Markup | None:
+    """The figures of the sentence, and the rows of the sheets that they are from."""
+    tables = []
+    for title in dict.fromkeys(each.sheet for each in finding.evidence):
+        sheet = by_title(sheets, title)
+        if sheet is not None:
+            named = [each for each in finding.evidence if each.sheet == title]
+            is_ops = title == perf_summary.UNIFIED_PERF_SUMMARY_TITLE and overview is not None
+            tables.append(_rows_of(sheet, named, overview if is_ops else sheet))
+    figures = [
+        tag("tr", tag("th", said.what, scope="row"), tag("td", shown_said(said), class_="n"))
+        for said in (*finding.figures, *finding.limit_figures)
+    ]
+    notes = [
+        tag("p", tag("strong", f"{label}: "), prose(text))
+        for label, text in (("How the gain is computed", finding.computed), ("Wrong when", finding.wrong_when))
+        if text
+    ]
+    if finding.command:
+        notes.append(tag("p", tag("strong", "Next: "), tag("code", shown_text(finding.command))))
+    if not (figures or tables or notes):
+        return None
+    said = scrolled(headings("figure", "value", figures=("value",)), figures, kind="said") if figures else None
+    return tag("details", tag("summary", "evidence"), said, tables, notes, class_="evidence")
+
+
+def _rows_of(sheet: Sheet, evidence: Sequence[Evidence], shown: Sheet) -> Markup | None:
+    at = sorted({row for each in evidence for row in matching(sheet, each)})[:_MOST_ROWS]
+    if not at:
+        return None
+    frame = shown.frame.iloc[at]
+    by_key = {column.key: column for column in shown.columns}
+    keys = OPS if sheet.title == perf_summary.UNIFIED_PERF_SUMMARY_TITLE else tuple(by_key)
+    columns = [by_key[key] for key in keys if key in by_key and not frame[key].isna().all()][:_MOST_COLUMNS]
+    heads = [tag("th", c.title, scope="col", class_=None if c.is_text else "n", title=c.note or None) for c in columns]
+    cells = [[column_cell(column, value) for value in plain_values(frame[column.key])] for column in columns]
+    rows = [tag("tr", row) for row in zip(*cells, strict=True)]
+    label = f"Rows of the sheet {sheet.title}"
+    return joined(tag("p", f"{label}:", class_="below"), scrolled(heads, rows, kind="figures", label=label))
+
+
+def matching(sheet: Sheet, evidence: Evidence) -> list[int]:
+    """The rows of a sheet that a piece of evidence names."""
+    frame = sheet.frame
+    if not set(evidence.row) <= set(frame.columns):
+        return []
+    found = np.ones(len(frame), np.bool_)
+    for key, value in evidence.row.items():
+        found &= frame[key].isna().to_numpy() if value is None else (frame[key] == value).to_numpy(np.bool_)
+    return np.flatnonzero(found).tolist()
+
+
+def shown_said(said: Said) -> str:
+    """A number of a sentence with its unit."""
+    if said.unit == "share":
+        return shown_percent(said.value)
+    if said.unit == "us":
+        return f"{shown_number(said.value, 1)} µs" if said.value < 1000 else f"{shown_ms(said.value)} ms"
+    return f"{shown_number(said.value, 0)}" if said.unit == "count" else f"{shown_number(said.value, 2)} {said.unit}"
+
+
+def predicted(together: FixesTogether, what: str) -> Markup:
+    """The measured step, and below it the replayed step after the first findings, each on top of those before."""
+    now, *after = together.step_us
+    which = applied(len(after))
+    limit = limit_of(together)
+    said = f"After {which[-1]} {limit} limits the {what}." if limit else ""
+    switch = tag(
+        "label", tag("input", type="checkbox", role="switch", id="what-if", disabled=""),
+        f" What if all of these are fixed? ({which[-1]})", class_="what-if", hidden="",
+    )  # fmt: skip
+    rows = [(f"measured {what}", now), *((f"after {name}", us) for name, us in zip(which, after, strict=True))]
+    text = f"Predicted by replaying the {what} without the time of the findings, each fix on top of the one before."
+    return tag(
+        "div", steps_after(rows, f"The {what} now and after the first fixes"), switch,
+        tag("p", f"{text} {said}".rstrip(), class_="below"), class_="predicted",
+    )  # fmt: skip
+
+
+def applied(count: int) -> list[str]:
+    """How the first fixes are called: ``1``, ``1-2``, ..."""
+    return ["1", *(f"1-{number}" for number in range(2, count + 1))]
+
+
+def finding_data(
+    summary: Summary, ops: Sheet | None, rows: int, analysis: Analysis | None, pool: Pool
+) -> list[dict[str, Any]]:
+    """What of the timeline each finding speaks of: rows of ops, of which the page has so many, causes of idle time,
+    categories."""
+    sent: list[int] = []
+    if analysis is not None:
+        category = analysis.event_category
+        used = np.unique(category.code[analysis.activity.communication]).tolist()
+        sent = [pool.add(category.texts[code]) for code in used]
+    made = []
+    for finding in summary.findings:
+        by_sheet: dict[str, list[Evidence]] = {}
+        for each in finding.evidence:
+            by_sheet.setdefault(each.sheet, []).append(each)
+        of_ops = by_sheet.get(perf_summary.UNIFIED_PERF_SUMMARY_TITLE, [])
+        found = set() if ops is None else {row for each in of_ops for row in matching(ops, each) if row < rows}
+        causes = [each.row["cause"] for each in by_sheet.get(IDLE_CAUSES_TITLE, [])]
+        is_sent = finding.id == _OF_COMMUNICATION or coll_analysis.TITLE in by_sheet
+        made.append({
+            "rows": sorted(found), "causes": [pool.add(str(cause)) for cause in causes],
+            "categories": sent if is_sent and not found else [],
+        })  # fmt: skip
+    return made
