@@ -39,6 +39,7 @@ from tracelens.report.charts import color_classes
 from tracelens.report.explanation import explain_plain
 from tracelens.report.figures import scope_text, steps_text
 from tracelens.report.markup import Markup, asset, framed, tag
+from tracelens.report.page_findings import SheetRows
 from tracelens.report.page_tables import COLLECTIVES, CPU_OPS, KERNELS, OPS, PageTable, page_table
 from tracelens.report.page_timeline import PackedColumns, PageRows, Pool, timeline_data
 from tracelens.types.records import Record
@@ -162,6 +163,7 @@ def _page(sheets: Sequence[Sheet], summary: Summary, result: Analyzed, limits: P
         )
     )  # fmt: skip
     overview = _overview(ops, kernels)
+    read = SheetRows(sheets, overview)
     added = {f"added-{number}": made for number, made in enumerate((s for s in sheets if s.is_added), 1)}
     shown: dict[str, tuple[Sheet | None, Sequence[str]]] = {
         "ops": (overview, OPS), "kernels": (kernels, KERNELS),
@@ -171,10 +173,10 @@ def _page(sheets: Sequence[Sheet], summary: Summary, result: Analyzed, limits: P
     found = (page_table(key, sheet, keys, limits.rows) for key, (sheet, keys) in shown.items())
     tables = {table.key: table for table in found if table is not None}
     colors = color_classes([row.name for row in summary.categories])
-    body = _sections(summary, (sheets, overview), tables, pictures, colors, added)
+    body = _sections(summary, read, tables, pictures, colors, added)
     script = "\n".join(map(asset, SCRIPTS))
     packed = PackedColumns()
-    data = json_encoded(_data(summary, tables, pictures, (ops, kernels), colors, packed))
+    data = json_encoded(_data(summary, read, tables, pictures, colors, packed))
     # The length of the text, the text, the columns, as gzip in base64; without a date: the same data, the same bytes
     whole = gzip.compress(b"".join((len(data).to_bytes(4, "little"), data, packed.content)), 6, mtime=0)
     return framed(f"{summary.input.file} · trace report", body, script=script, data=base64.b64encode(whole).decode())
@@ -192,21 +194,22 @@ def _overview(ops: Sheet | None, kernels: Sheet | None) -> Sheet | None:
 
 def _sections(
     summary: Summary,
-    read: tuple[Sequence[Sheet], Sheet | None],
+    read: SheetRows,
     tables: dict[str, PageTable],
     pictures: Pictures,
     colors: dict[str, str],
     added: Mapping[str, Sheet],
 ) -> list[tuple[str, str, Markup]]:
-    """(id, title, markup), top to bottom, of what there is; ``read``: the sheets, and that of ops as readable
-    lines; ``added``: sheets of extensions, by key."""
-    sheets, overview = read
+    """(id, title, markup), top to bottom, of what there is; ``added``: sheets of extensions, by key."""
+    sheets = read.sheets
     ops = by_title(sheets, perf_summary.UNIFIED_PERF_SUMMARY_TITLE)
     scope = scope_text(summary.scope)
     totalled = f" Totals over the {steps_text(summary.steps)}, not per step." if summary.steps else ""
+    if pictures.steps:
+        totalled += page_sections.SELECT_TEXT
     made = (
         ("verdict", "Verdict", page_sections.verdict(summary)),
-        ("first", "Look here first", page_findings.look_here_first(summary, sheets, overview)),
+        ("first", "Look here first", page_findings.look_here_first(summary, read)),
         ("time", "Where time goes", page_sections.where_time_goes(summary, colors, sheets)),
         ("drill", "Drill down", page_sections.drill(pictures.drilldown, scope)),
         ("roofline", "Roofline", page_sections.roofline(ops, tables.get("ops"), pictures.roofs, colors)),
@@ -230,14 +233,14 @@ def _sections(
 
 def _data(
     summary: Summary,
+    read: SheetRows,
     tables: dict[str, PageTable],
     pictures: Pictures,
-    sheets: tuple[Sheet | None, Sheet | None],
     colors: dict[str, str],
     packed: PackedColumns,
 ) -> dict[str, object]:
-    """``sheets``: ops and kernels."""
-    pool, (ops, kernels) = Pool(), sheets
+    pool, ops = Pool(), by_title(read.sheets, perf_summary.UNIFIED_PERF_SUMMARY_TITLE)
+    kernels = by_title(read.sheets, perf_summary.KERNEL_SUMMARY_TITLE)
     data: dict[str, object] = {
         "tables": {key: table.data() for key, table in tables.items()},
         "colors": [[pool.add(name), color] for name, color in colors.items()],
@@ -258,7 +261,7 @@ def _data(
     if pictures.icicle is not None:
         tree = data["icicle"] = icicle_data(pictures.icicle, pool)
         named.update(tree["name"])
-    data["findings"] = page_findings.finding_data(summary, ops, rows, pictures.analysis, pool)
+    data["findings"] = page_findings.finding_data(summary, read, rows, pictures.analysis, pool)
     if summary.together is not None:
         data["together"] = list(summary.together.step_us)
     data["short"] = pool.short(named)

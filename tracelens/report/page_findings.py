@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -18,14 +18,20 @@ from tracelens.report.document import prose, shown_text
 from tracelens.report.figures import counts_of, gain_range, limit_of, unseen_text
 from tracelens.report.markup import Markup, headings, joined, tag
 from tracelens.report.markup import table as scrolled
-from tracelens.report.page_tables import OPS, column_cell, shown_number
+from tracelens.report.page_tables import column_cell, shown_number
 from tracelens.report.page_timeline import Pool
+from tracelens.types.records import Record
 from tracelens.types.units import shown_ms, shown_percent
 
 #: Share of the step from which a gain is called so.
 SEVERITIES = (("major", 0.1), ("moderate", 0.03), ("minor", 0.0))
 #: Rows of a sheet that a finding shows, and columns of each.
-_MOST_ROWS, _MOST_COLUMNS = 10, 9
+_MOST_ROWS, _MOST_COLUMNS = 5, 9
+_OPS_TITLE = perf_summary.UNIFIED_PERF_SUMMARY_TITLE
+_OPS = (
+    "name", "shapes", "operation_count", "kernel_us_sum", "percent", "roofline_bound", "percent_of_roofline_mean",
+    "above_roofline_us",
+)  # fmt: skip
 #: Findings about communication without rows of their own.
 _OF_COMMUNICATION = "exposed_communication"
 
@@ -38,14 +44,15 @@ def severity(finding: Finding, summary: Summary) -> str | None:
     return next(word for word, least in SEVERITIES if finding.gain_us >= least * whole_us)
 
 
-def look_here_first(summary: Summary, sheets: Sequence[Sheet], overview: Sheet | None) -> Markup | None:
-    """The findings, largest gain first. ``overview``: the sheet of ops as readable lines."""
+def look_here_first(summary: Summary, read: SheetRows) -> Markup | None:
+    """The findings, largest gain first."""
     if not summary.findings and summary.unseen is None:
         return None
     per = "per step" if summary.steps else "in the window"
     heads = headings("", "finding", f"gain {per}, up to", "range", "certainty", figures=(f"gain {per}, up to", "range"))
+    shown = read.shown(summary.findings)
     rows = [
-        tag("tr", list(_cells(number, each, summary, sheets, overview)), id=f"finding-{number}")
+        tag("tr", list(_cells(number, each, summary, read, shown)), id=f"finding-{number}")
         for number, each in enumerate(summary.findings, 1)
     ]
     words = ", ".join(f"{word} from {least:.0%}" for word, least in SEVERITIES if least).replace("%", " %")
@@ -77,14 +84,14 @@ def _unseen(summary: Summary) -> Markup | None:
 
 
 def _cells(
-    number: int, finding: Finding, summary: Summary, sheets: Sequence[Sheet], overview: Sheet | None
+    number: int, finding: Finding, summary: Summary, read: SheetRows, shown: Mapping[str, ShownRows]
 ) -> Iterator[Markup]:
     yield tag("th", str(number), scope="row", class_="n")
     yield tag(
         "td", prose(finding.why),
         tag("div", "Try: ", prose(finding.remedy), class_="remedy") if finding.remedy else None,
         tag("div", prose(f"{finding.limited_by}."), class_="remedy") if finding.limited_by else None,
-        tag("div", _to_ops(finding), _evidence(finding, sheets, overview), class_="ways"),
+        tag("div", _to_ops(finding), _evidence(finding, read, shown), class_="ways"),
     )  # fmt: skip
     gain, word = "not known", severity(finding, summary)
     if finding.gain_us is not None:
@@ -100,64 +107,101 @@ def _cells(
 
 
 def _to_ops(finding: Finding) -> Markup | None:
-    name = finding.op or next(
-        (row.row["name"] for row in finding.evidence if row.sheet == perf_summary.UNIFIED_PERF_SUMMARY_TITLE), None
-    )
+    name = finding.op or next((row.row["name"] for row in finding.evidence if row.sheet == _OPS_TITLE), None)
     if name is None:
         return None
     return tag("a", "show its rows", href="#section-ops", data_filter=shown_text(str(name)), class_="to-ops")
 
 
-def _evidence(finding: Finding, sheets: Sequence[Sheet], overview: Sheet | None) -> Markup | None:
+def _evidence(finding: Finding, read: SheetRows, shown: Mapping[str, ShownRows]) -> Markup | None:
     """The figures of the sentence, and the rows of the sheets that they are from."""
-    tables = []
-    for title in dict.fromkeys(each.sheet for each in finding.evidence):
-        sheet = by_title(sheets, title)
-        if sheet is not None:
-            named = [each for each in finding.evidence if each.sheet == title]
-            is_ops = title == perf_summary.UNIFIED_PERF_SUMMARY_TITLE and overview is not None
-            tables.append(_rows_of(sheet, named, overview if is_ops else sheet))
     figures = [
         tag("tr", tag("th", said.what, scope="row"), tag("td", shown_said(said), class_="n"))
         for said in (*finding.figures, *finding.limit_figures)
     ]
-    notes = [
-        tag("p", tag("strong", f"{label}: "), prose(text))
-        for label, text in (("How the gain is computed", finding.computed), ("Wrong when", finding.wrong_when))
-        if text
-    ]
-    if finding.command:
-        notes.append(tag("p", tag("strong", "Next: "), tag("code", shown_text(finding.command))))
-    if not (figures or tables or notes):
-        return None
     said = scrolled(headings("figure", "value", figures=("value",)), figures, kind="said") if figures else None
-    return tag("details", tag("summary", "evidence"), said, tables, notes, class_="evidence")
+    content = joined(
+        said,
+        [_rows_of(shown[title], at[:_MOST_ROWS]) for title, at in read.behind(finding).items()],
+        list(_notes(finding)),
+    )
+    return tag("details", tag("summary", "evidence"), content, class_="evidence") if content else None
 
 
-def _rows_of(sheet: Sheet, evidence: Sequence[Evidence], shown: Sheet) -> Markup | None:
-    at = sorted({row for each in evidence for row in matching(sheet, each)})[:_MOST_ROWS]
-    if not at:
-        return None
-    frame = shown.frame.iloc[at]
-    by_key = {column.key: column for column in shown.columns}
-    keys = OPS if sheet.title == perf_summary.UNIFIED_PERF_SUMMARY_TITLE else tuple(by_key)
-    columns = [by_key[key] for key in keys if key in by_key and not frame[key].isna().all()][:_MOST_COLUMNS]
-    heads = [tag("th", c.title, scope="col", class_=None if c.is_text else "n", title=c.note or None) for c in columns]
-    cells = [[column_cell(column, value) for value in plain_values(frame[column.key])] for column in columns]
-    rows = [tag("tr", row) for row in zip(*cells, strict=True)]
-    label = f"Rows of the sheet {sheet.title}"
-    return joined(tag("p", f"{label}:", class_="below"), scrolled(heads, rows, kind="figures", label=label))
+def _notes(finding: Finding) -> Iterator[Markup]:
+    for label, text in (("How the gain is computed", finding.computed), ("Wrong when", finding.wrong_when)):
+        if text:
+            yield tag("p", tag("strong", f"{label}: "), prose(text))
+    if finding.command:
+        yield tag("p", tag("strong", "Next: "), tag("code", shown_text(finding.command)))
 
 
-def matching(sheet: Sheet, evidence: Evidence) -> list[int]:
-    """The rows of a sheet that a piece of evidence names."""
-    frame = sheet.frame
-    if not set(evidence.row) <= set(frame.columns):
-        return []
-    found = np.ones(len(frame), np.bool_)
-    for key, value in evidence.row.items():
-        found &= frame[key].isna().to_numpy() if value is None else (frame[key] == value).to_numpy(np.bool_)
-    return np.flatnonzero(found).tolist()
+def _rows_of(shown: ShownRows, at: list[int]) -> Markup:
+    label = f"Rows of the sheet {shown.title}"
+    rows = [shown.rows[row] for row in at]
+    return joined(tag("p", f"{label}:", class_="below"), scrolled(shown.heads, rows, kind="figures", label=label))
+
+
+class ShownRows(Record, frozen=True, kw_only=True):
+    """Rows of a sheet as markup, by position."""
+
+    title: str
+    heads: list[Markup]
+    rows: Mapping[int, Markup]
+
+    @classmethod
+    def of(cls, sheet: Sheet, at: list[int]) -> ShownRows:
+        """Columns that are empty in all of them are left out."""
+        frame = sheet.frame.iloc[at]
+        by_key = {column.key: column for column in sheet.columns}
+        keys = [key for key in (_OPS if sheet.title == _OPS_TITLE else by_key) if key in by_key]
+        values = {key: plain_values(frame[key]) for key in keys}
+        columns = [by_key[key] for key in keys if any(value is not None for value in values[key])][:_MOST_COLUMNS]
+        heads = [
+            tag("th", c.title, scope="col", class_=None if c.is_text else "n", title=c.note or None) for c in columns
+        ]
+        cells = [[column_cell(column, value) for value in values[column.key]] for column in columns]
+        rows = [tag("tr", row) for row in zip(*cells, strict=True)]
+        return cls(title=sheet.title, heads=heads, rows=dict(zip(at, rows, strict=True)))
+
+
+class SheetRows:
+    """Which rows of the sheets evidence names. ``overview``: the sheet of ops as readable lines."""
+
+    def __init__(self, sheets: Sequence[Sheet], overview: Sheet | None) -> None:
+        self.sheets, self.overview = sheets, overview
+        self._behind: dict[int, dict[str, list[int]]] = {}
+        self._known: dict[tuple[str, ...], dict[tuple[object, ...], list[int]]] = {}
+
+    def behind(self, finding: Finding) -> dict[str, list[int]]:
+        """Positions of the rows that a finding is from, by sheet."""
+        if id(finding) not in self._behind:
+            at: dict[str, set[int]] = {}
+            for each in finding.evidence:
+                at.setdefault(each.sheet, set()).update(self.named_by(each))
+            self._behind[id(finding)] = {title: sorted(rows) for title, rows in at.items() if rows}
+        return self._behind[id(finding)]
+
+    def shown(self, findings: Iterable[Finding]) -> dict[str, ShownRows]:
+        """The rows that findings are from, by sheet."""
+        at: dict[str, set[int]] = {}
+        for finding in findings:
+            for title, rows in self.behind(finding).items():
+                at.setdefault(title, set()).update(rows[:_MOST_ROWS])
+        read = {title: self.overview if title == _OPS_TITLE else by_title(self.sheets, title) for title in at}
+        return {title: ShownRows.of(sheet, sorted(at[title])) for title, sheet in read.items() if sheet is not None}
+
+    def named_by(self, evidence: Evidence) -> list[int]:
+        """Their positions."""
+        keys, sheet = tuple(evidence.row), by_title(self.sheets, evidence.sheet)
+        if sheet is None or not set(keys) <= set(sheet.frame.columns):
+            return []
+        known = self._known.get((evidence.sheet, *keys))
+        if known is None:
+            known = self._known[evidence.sheet, *keys] = {}
+            for row, values in enumerate(zip(*(plain_values(sheet.frame[key]) for key in keys), strict=True)):
+                known.setdefault(values, []).append(row)
+        return known.get(tuple(evidence.row.values()), [])
 
 
 def shown_said(said: Said) -> str:
@@ -193,7 +237,7 @@ def applied(count: int) -> list[str]:
 
 
 def finding_data(
-    summary: Summary, ops: Sheet | None, rows: int, analysis: Analysis | None, pool: Pool
+    summary: Summary, read: SheetRows, rows: int, analysis: Analysis | None, pool: Pool
 ) -> list[dict[str, Any]]:
     """What of the timeline each finding speaks of: rows of ops, of which the page has so many, causes of idle time,
     categories."""
@@ -204,15 +248,11 @@ def finding_data(
         sent = [pool.add(category.texts[code]) for code in used]
     made = []
     for finding in summary.findings:
-        by_sheet: dict[str, list[Evidence]] = {}
-        for each in finding.evidence:
-            by_sheet.setdefault(each.sheet, []).append(each)
-        of_ops = by_sheet.get(perf_summary.UNIFIED_PERF_SUMMARY_TITLE, [])
-        found = set() if ops is None else {row for each in of_ops for row in matching(ops, each) if row < rows}
-        causes = [each.row["cause"] for each in by_sheet.get(IDLE_CAUSES_TITLE, [])]
-        is_sent = finding.id == _OF_COMMUNICATION or coll_analysis.TITLE in by_sheet
+        found = [row for row in read.behind(finding).get(_OPS_TITLE, []) if row < rows]
+        causes = [each.row["cause"] for each in finding.evidence if each.sheet == IDLE_CAUSES_TITLE]
+        is_sent = finding.id == _OF_COMMUNICATION or any(each.sheet == coll_analysis.TITLE for each in finding.evidence)
         made.append({
-            "rows": sorted(found), "causes": [pool.add(str(cause)) for cause in causes],
+            "rows": found, "causes": [pool.add(str(cause)) for cause in causes],
             "categories": sent if is_sent and not found else [],
         })  # fmt: skip
     return made

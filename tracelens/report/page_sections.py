@@ -56,30 +56,32 @@ _LEGEND = 12
 _LEAST_US = 0.05
 
 OPS_TEXT = (
-    "Every distinct call beside its work and its estimate; each kernel is counted in exactly one row; collectives "
-    "have a table of their own. Open a row to see how its figures were computed."
+    "Each row is a distinct call with its time, its work and its estimate. Each kernel counts in exactly one row; "
+    "collectives have their own table. Open a row with its arrow to see how its figures were computed."
 )
 KERNELS_TEXT = "Kernels by launching op, name and stream."
+#: What a click on a row of either does, where the page has a timeline.
+SELECT_TEXT = " Select a row to see its kernels in the timeline."
 COLLECTIVES_TEXT = "Collectives of this rank. Durations include waiting for the other ranks."
+CPU_TEXT = "CPU ops by distinct call. Self time leaves out the ops called on the same thread."
 _WINDOW_TEXT = (
-    "The window: interval unions in whole nanoseconds. Compute + exposed communication + exposed copies + idle is the "
-    "window. Exposed communication is communication during which no computation ran, exposed copies are copies during "
-    "which neither ran."
+    "All times are unions of intervals, in whole nanoseconds. Compute, exposed communication, exposed copies and idle "
+    "time add up to the window. Communication is exposed while no computation runs; copies are exposed while neither "
+    "computation nor communication runs."
 )
 _IDLE_TEXT = (
-    "Idle time, by cause, to the nanosecond: until the launch that ended a gap, what the host was doing instead; from "
-    "then on, what the device waited for. Together exactly the window's idle time."
+    "The launch that ends a gap splits it: before the launch the cause is the host's work, after it the device's wait. "
+    "The causes add up to the idle time of the window."
 )
 _PATH_TEXT = (
-    "The critical path: the longest chain of host work, launches and kernels that led to the end of the typical step, "
-    "or of the window without steps. Time in which the device was idle is on it, by the causes above; where the chain "
-    "only waited while the device was busy is not."
+    "The critical path is the longest chain of host work, launches and kernels that leads to the end of the typical "
+    "step, or of the window without steps. It includes idle time of the device, by cause. It excludes waits of the "
+    "chain while the device was busy."
 )
 _HEADROOM_TEXT = (
-    "Headroom: what each category would take less if its calls of known work ran at what can be achieved on such a "
-    "device, and if the device were never idle; the sheet headroom has the figures."
+    "Headroom is the time that a category saves if its calls of known work run at the device's achievable rates; idle "
+    "time is headroom too. The sheet headroom has the figures."
 )
-CPU_TEXT = "CPU ops by distinct call. Self time leaves out the ops called on the same thread."
 
 
 def verdict(summary: Summary) -> Markup:
@@ -121,7 +123,7 @@ def _tiles(summary: Summary) -> Iterator[Markup]:
     if busy is not None:
         yield _tile(
             "GPU busy", shown_percent(busy.busy), f"idle {shown_percent(busy.idle)}",
-            "Union of all device events over the steps, or the window without steps, whatever stream they ran on.",
+            "Time in which at least one stream ran an event, over the steps or, without steps, the window.",
         )  # fmt: skip
     if summary.throughput is not None:
         yield _throughput_tile(summary.throughput)
@@ -137,8 +139,7 @@ def _tiles(summary: Summary) -> Iterator[Markup]:
     if summary.coverage.perf_model is not None:
         yield _tile(
             "Coverage", shown_share(summary.coverage.perf_model), "of GPU time has a perf model",
-            "Share of the summed duration of device events in rows whose FLOPs or bytes are known from what was "
-            "recorded. Rates below cover these rows only.",
+            "Share of the summed duration of device events in rows of known FLOPs or bytes. Rates cover only these.",
         )  # fmt: skip
 
 
@@ -170,8 +171,8 @@ def _throughput_tile(rate: Throughput) -> Markup:
     value, _, of = headline_text(rate).partition(" of ")
     run = while_matrix_ops_run(rate)
     note = (
-        "Known matrix operations over the whole time, idle time included, as a share of what the data sheet allows. "
-        f"While matrix ops run: {shown_rate(rate.tflops_s)} TFLOPS/s; achievable is the best rate measured on such a "
+        "FLOPs of known matrix ops over the whole time, idle time included, as a share of the peak rate. While matrix "
+        f"ops run, they reach {shown_rate(rate.tflops_s)} TFLOPS/s. Achievable is the best rate measured on such a "
         "device; the sources are at the end of this page."
     )
     if not value:
@@ -191,7 +192,7 @@ def _tile(title: str, value: Content, below: str, note: str) -> Markup:
 def _coverage(summary: Summary) -> Iterator[Content]:
     coverage = summary.coverage
     shares = (
-        ("in a definite category", coverage.categorised, "Everything whose category is not 'other'."),
+        ("in a definite category", coverage.categorised, "Events whose category is not 'other'."),
         ("not linked to an op", coverage.unlinked, "Launched before the recording, or the launch was not recorded."),
         ("communication", coverage.communication, "By kernel name: NCCL, RCCL, DeepEP and custom collectives."),
     )  # fmt: skip
@@ -235,10 +236,10 @@ def where_time_goes(summary: Summary, colors: Mapping[str, str], sheets: Sequenc
         _path_table(path, whole),
         _how(
             _WINDOW_TEXT if summary.busy is not None else None,
-            f"The bar: {unit} time of each category over that of all. The table: the time in which something of the "
-            "category ran; with what several did at the same time, and idle time, it adds up.",
-            "Rates are over the time of the category's kernels: TB/s of device memory, counted once per operand, GB/s "
-            "of links and PCIe, waiting included.",
+            f"The bar shows the share of each category in {unit} time. The table shows how long at least one event of "
+            "the category ran; with overlap and idle time its rows add up to the whole.",
+            "Rates divide by the time of the category's kernels. TB/s counts each operand in device memory once; GB/s "
+            "of links and PCIe include waiting.",
             _HEADROOM_TEXT if by_title(sheets, perf_summary.HEADROOM_TITLE) is not None else None,
             _IDLE_TEXT if summary.busy is not None and summary.busy.idle_causes else None,
             _PATH_TEXT if path is not None else None,
@@ -340,8 +341,8 @@ def _ceilings(summary: Summary, ops: Sheet | None) -> Markup | None:
     if not rates or not any(row.of_roofline for row in summary.categories):
         return None
     return tag(
-        "p", f"Of roofline: the time that the work takes at the rate of what bounds it, over the measured time. "
-        f"Rates: {', '.join(rates)}; for launch, the shortest time of a kernel.", class_="below",
+        "p", "Of roofline is the time at the bounding rate over the measured time. "
+        f"Rates: {', '.join(rates)}; the launch bound is the shortest time of a kernel.", class_="below",
     )  # fmt: skip
 
 
@@ -399,10 +400,10 @@ def roofline(
         tag("div", roofline_chart(points, roofs, colors), class_="wide", tabindex="0"),
         legend([(name, colors[name]) for name in used[:_LEGEND]], shapes),
         _how(
-            "Across: FLOPs over HBM bytes of one call, both from the recorded shapes and types. Up: FLOPs over the "
-            "busy time of the call's kernels, mean over the calls. Solid roofs are the best rates measured on such a "
-            "device, dashed ones the data sheet's; their sources are at the end of this page. A mark above a dashed "
-            "roof means an error in a perf model or device figure, or data that stayed in a cache."
+            "The x axis is FLOPs per HBM byte of a call, from the recorded shapes and types. The y axis is FLOPs over "
+            "the busy time of the call's kernels, averaged over calls. Solid roofs are the best rates measured on such "
+            "a device, dashed roofs the peak rates; their sources are at the end of this page. A mark above a dashed "
+            "roof means a wrong perf model, a wrong device figure, or data in a cache."
         ),
     )
 
@@ -488,7 +489,7 @@ def drill(drawn: Drilldown | None, scope: str) -> Markup | None:
         tag("h2", "Drill down"),
         tag("p", f"Device time of {scope} by category, then op, kernel, {last}. Select a name to open it."),
         _drawing("drill"),
-        _how("Summed durations of the device events of the window; the row of an op has its rates and its roofline."),
+        _how("Times are summed durations of device events. The row of an op has its rates and its roofline."),
     )
 
 
@@ -504,7 +505,7 @@ def memory_over_time(sheets: Sequence[Sheet]) -> Markup | None:
             continue
         chart = memory_chart(part["at_us"].tolist(), part["allocated_mb"].tolist(), None if op is None else str(op))
         charts.append(tag("figure", tag("figcaption", str(device)), tag("div", chart, class_="wide", tabindex="0")))
-    text = "What the allocators handed out over the recording; named is the op that was open at the peak."
+    text = "Memory that the allocators handed out during the recording. The label names the op open at the peak."
     return joined(tag("h2", "Memory"), tag("p", text), *charts) if charts else None
 
 
@@ -522,8 +523,8 @@ def tree(drawn: Icicle | None, scope: str) -> Markup | None:
         tag("p", f"{what}, of {scope}; select a box to zoom in.{left_out}"),
         _drawing("icicle"),
         _how(
-            f"The width of a box is its share {of}; equal paths are added up over the window.",
-            "Backward ops run on a thread without module frames: they are below the module of their forward op.",
+            f"The width of a box is its share {of}. Equal paths are added up over the window.",
+            "Backward ops stand below the module of their forward op, because their own thread has no module frames.",
             "Modules of one class in the same place are one box: DecoderLayer x24 stands for 24 of them.",
         ),
     )

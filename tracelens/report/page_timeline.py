@@ -29,14 +29,17 @@ class Pool:
     def __init__(self) -> None:
         self.texts: list[str] = []
         self._index: dict[str, int] = {}
+        self._given: dict[str, int] = {}
 
     def add(self, text: str) -> int:
         """The index of a text, as it is shown."""
-        shown = shown_text(text)
-        if shown not in self._index:
-            self._index[shown] = len(self.texts)
-            self.texts.append(shown)
-        return self._index[shown]
+        known = self._given.get(text)
+        if known is None:
+            shown = shown_text(text)
+            known = self._given[text] = self._index.setdefault(shown, len(self.texts))
+            if known == len(self.texts):
+                self.texts.append(shown)
+        return known
 
     def names(self, texts: Sequence[str], codes: npt.NDArray[np.integer]) -> list[int]:
         """The indices of texts by code."""

@@ -206,11 +206,10 @@ class Table {
       opener.setAttribute("aria-expanded", "false");
       opener.setAttribute("aria-label", "How the figures of this row were computed");
       opener.title = "How the figures of this row were computed";
-      cell.append(make("div", { class: "lead" }, opener, content));
+      cell.append(make("div", { class: "lead" }, opener, content, this.locate ? timelineButton(() => this.locate(i)) : null));
     } else {
-      cell.append(content);
+      cell.append(at === 0 && this.locate ? make("div", { class: "lead" }, content, timelineButton(() => this.locate(i))) : content);
     }
-    if (at === 0 && this.locate) cell.append(timelineButton(() => this.locate(i)));
     if (column.share && isNumber) {
       cell.classList.add("with-share");
       cell.style.setProperty("--share", Math.min(100, value) + "%");
