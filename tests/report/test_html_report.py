@@ -28,6 +28,13 @@ from tracelens.types.units import shown_ms
 VOID = {"br", "hr", "input", "link", "meta", "wbr"}
 
 
+def unpacked(content: bytes, at: int, count: int, width: int) -> list[int]:
+    """A packed column, as the script unpacks it."""
+    planes = [content[at + byte * count :][:count] for byte in range(width)]
+    coded = [int.from_bytes(each, "little") for each in zip(*planes, strict=True)] or [0] * count
+    return list(itertools.accumulate(-(each // 2) - 1 if each % 2 else each // 2 for each in coded))
+
+
 class Page(HTMLParser):
     """Elements with their attributes, visible text, contents of scripts and styles; the nesting must be right."""
 
@@ -76,12 +83,7 @@ class Page(HTMLParser):
     def columns(self, step: int, part: str = "columns") -> dict[str, list[int]]:
         """The columns of a timeline, unpacked as the script does."""
         start = 4 + int.from_bytes(self.packed[:4], "little")
-        found = {}
-        for key, (at, count, width) in self.data["timeline"][step][part].items():
-            planes = [self.packed[start + at + byte * count :][:count] for byte in range(width)]
-            coded = [int.from_bytes(each, "little") for each in zip(*planes, strict=True)] or [0] * count
-            found[key] = list(itertools.accumulate(-(c // 2) - 1 if c % 2 else c // 2 for c in coded))
-        return found
+        return {key: unpacked(self.packed[start:], *place) for key, place in self.data["timeline"][step][part].items()}
 
     @property
     def policy(self) -> dict[str, str]:
