@@ -8,7 +8,8 @@ from typing import Any
 import numpy as np
 
 from tracelens.analysis.analyze import Analysis
-from tracelens.analysis.sheets import coll_analysis, perf_summary
+from tracelens.analysis.intervals import Bools
+from tracelens.analysis.sheets import coll_analysis, device_memory, perf_summary
 from tracelens.analysis.sheets.device_timeline import IDLE_CAUSES_TITLE
 from tracelens.analysis.verdict.summary import Evidence, Finding, FixesTogether, Said, Summary
 from tracelens.files.cells import plain_values
@@ -18,7 +19,7 @@ from tracelens.report.document import prose, shown_text
 from tracelens.report.figures import counts_of, gain_range, limit_of, unseen_text
 from tracelens.report.markup import Markup, headings, joined, tag
 from tracelens.report.markup import table as scrolled
-from tracelens.report.page_tables import column_cell, shown_number
+from tracelens.report.page_tables import COLLECTIVES, column_cell, shown_number
 from tracelens.report.page_timeline import Pool
 from tracelens.types.records import Record
 from tracelens.types.units import shown_ms, shown_percent
@@ -32,6 +33,8 @@ _OPS = (
     "name", "shapes", "operation_count", "kernel_us_sum", "percent", "roofline_bound", "percent_of_roofline_mean",
     "above_roofline_us",
 )  # fmt: skip
+#: Of sheets with many columns, those that prove something.
+_COLUMNS: Mapping[str, Iterable[str]] = {_OPS_TITLE: _OPS, coll_analysis.TITLE: COLLECTIVES}
 #: Findings about communication without rows of their own.
 _OF_COMMUNICATION = "exposed_communication"
 
@@ -154,7 +157,7 @@ class ShownRows(Record, frozen=True, kw_only=True):
         """Columns that are empty in all of them are left out."""
         frame = sheet.frame.iloc[at]
         by_key = {column.key: column for column in sheet.columns}
-        keys = [key for key in (_OPS if sheet.title == _OPS_TITLE else by_key) if key in by_key]
+        keys = [key for key in _COLUMNS.get(sheet.title, by_key) if key in by_key]
         values = {key: plain_values(frame[key]) for key in keys}
         columns = [by_key[key] for key in keys if any(value is not None for value in values[key])][:_MOST_COLUMNS]
         heads = [
@@ -242,17 +245,25 @@ def finding_data(
     """What of the timeline each finding speaks of: rows of ops, of which the page has so many, causes of idle time,
     categories."""
     sent: list[int] = []
+    copied: list[int] = []
     if analysis is not None:
-        category = analysis.event_category
-        used = np.unique(category.code[analysis.activity.communication]).tolist()
-        sent = [pool.add(category.texts[code]) for code in used]
+        activity = analysis.activity
+        sent, copied = (_categories(analysis, mask, pool) for mask in (activity.communication, activity.memcpy))
     made = []
     for finding in summary.findings:
         found = [row for row in read.behind(finding).get(_OPS_TITLE, []) if row < rows]
         causes = [each.row["cause"] for each in finding.evidence if each.sheet == IDLE_CAUSES_TITLE]
-        is_sent = finding.id == _OF_COMMUNICATION or any(each.sheet == coll_analysis.TITLE for each in finding.evidence)
+        titles = {each.sheet for each in finding.evidence}
+        is_sent = finding.id == _OF_COMMUNICATION or coll_analysis.TITLE in titles
+        categories = [*(sent if is_sent else ()), *(copied if device_memory.COPIES_TITLE in titles else ())]
         made.append({
             "rows": found, "causes": [pool.add(str(cause)) for cause in causes],
-            "categories": sent if is_sent and not found else [],
+            "categories": [] if found else categories,
         })  # fmt: skip
     return made
+
+
+def _categories(analysis: Analysis, events: Bools, pool: Pool) -> list[int]:
+    """The categories of these device events (a mask)."""
+    category = analysis.event_category
+    return [pool.add(category.texts[code]) for code in np.unique(category.code[events]).tolist()]

@@ -89,11 +89,7 @@ def verdict(summary: Summary) -> Markup:
     return joined(
         tag("h1", shown_text(trace_name(summary.input.file))),
         tag("ul", [tag("li", shown_text(text)) for text in _facts(summary)], class_="facts"),
-        *(
-            tag("p", shown_text(text), class_="sentence")
-            for text in (bound_sentence(summary), first_fix(summary))
-            if text
-        ),
+        *(tag("p", prose(text), class_="sentence") for text in (bound_sentence(summary), first_fix(summary)) if text),
         tag("div", list(_tiles(summary)), class_="tiles"),
         tag("p", *_coverage(summary), class_="coverage"),
         _notice_line(summary),
