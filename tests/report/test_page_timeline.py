@@ -201,7 +201,7 @@ class TestInABrowser:
 
     @pytest.mark.shared
     def test_a_finding_leads_to_its_kernels_and_an_idle_one_to_its_gaps(self, browser, page, shared_traces, tmp_path):
-        page.click("#finding-2 > td:nth-child(3)")
+        page.click("#finding-2 > tr > td:nth-child(3)")
         settled(page)
         assert found(page).startswith("finding 2: ")
         assert "kernels" in found(page)
@@ -229,7 +229,7 @@ class TestInABrowser:
         assert page.texts(".tile strong > :not([hidden])") == [now]
         page.click("#what-if")
         assert page.texts(".tile strong > :not([hidden])") == [f"{then} predicted"]
-        assert len(page.texts("tr.fixed")) == len(together.findings) + 1
+        assert len(page.texts(".fixed")) == len(together.findings) + 1
         bars = page.texts(".predicted td.n")
         assert [bar.split(" ms")[0] for bar in bars] == [f"{us / 1000:.1f}" for us in together.step_us]
         page.click("#what-if")

@@ -54,15 +54,17 @@ def look_here_first(summary: Summary, read: SheetRows) -> Markup | None:
     per = "per step" if summary.steps else "in the window"
     heads = headings("", "finding", f"gain {per}, up to", "range", "certainty", figures=(f"gain {per}, up to", "range"))
     shown = read.shown(summary.findings)
-    rows = [
-        tag("tr", list(_cells(number, each, summary, read, shown)), id=f"finding-{number}")
-        for number, each in enumerate(summary.findings, 1)
-    ]
+    bodies = []
+    for number, each in enumerate(summary.findings, 1):
+        ways = tag("td", tag("div", _to_ops(each), _evidence(each, read, shown), class_="ways"), colspan=4)
+        said = tag("tr", list(_cells(number, each, summary)))
+        bodies.append(tag("tbody", said, tag("tr", tag("td", class_="n"), ways), id=f"finding-{number}"))
+    found = tag("table", tag("thead", tag("tr", heads)), bodies, class_="findings")
     words = ", ".join(f"{word} from {least:.0%}" for word, least in SEVERITIES if least).replace("%", " %")
     return joined(
         tag("h2", f"Look here first{counts_of(summary)}"),
         _unseen(summary),
-        scrolled(heads, rows, kind="findings") if rows else None,
+        tag("div", found, class_="scroll", tabindex="0") if bodies else None,
         predicted(summary.together, "step" if summary.steps else "window") if summary.together is not None else None,
         tag(
             "details", tag("summary", "How this was computed"), tag(
@@ -86,15 +88,12 @@ def _unseen(summary: Summary) -> Markup | None:
     return tag("p", "Findings cannot see ", shown_text(unseen_text(unseen)), ". " if command else ".", command)
 
 
-def _cells(
-    number: int, finding: Finding, summary: Summary, read: SheetRows, shown: Mapping[str, ShownRows]
-) -> Iterator[Markup]:
+def _cells(number: int, finding: Finding, summary: Summary) -> Iterator[Markup]:
     yield tag("th", str(number), scope="row", class_="n")
     yield tag(
         "td", prose(finding.why),
         tag("div", "Try: ", prose(finding.remedy), class_="remedy") if finding.remedy else None,
         tag("div", prose(f"{finding.limited_by}."), class_="remedy") if finding.limited_by else None,
-        tag("div", _to_ops(finding), _evidence(finding, read, shown), class_="ways"),
     )  # fmt: skip
     gain, word = "not known", severity(finding, summary)
     if finding.gain_us is not None:

@@ -328,14 +328,14 @@ function timelineButton(act) {
 // Findings lead to the timeline; the switch below them shows the predicted step instead of the measured one.
 function connectFindings(findings, texts, timeline, together) {
   findings.forEach((finding, i) => {
-    const row = document.getElementById("finding-" + (i + 1));
-    if (!row || !timeline || !(finding.rows.length || finding.causes.length || finding.categories.length)) return;
+    const body = document.getElementById("finding-" + (i + 1));
+    if (!body || !timeline || !(finding.rows.length || finding.causes.length || finding.categories.length)) return;
     const show = () => timeline.show({
       rows: new Set(finding.rows), causes: new Set(finding.causes), categories: new Set(finding.categories), label: "finding " + (i + 1),
     });
-    row.classList.add("leads");
-    row.querySelector(".ways").prepend(timelineButton(show));
-    row.addEventListener("click", (event) => { if (isOnRow(event)) show(); });
+    body.classList.add("leads");
+    body.querySelector(".ways").prepend(timelineButton(show));
+    body.addEventListener("click", (event) => { if (isOnRow(event)) show(); });
   });
   const box = document.getElementById("what-if");
   if (!box || !together) return;

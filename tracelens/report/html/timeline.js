@@ -41,7 +41,7 @@ class Timeline {
       "aria-label": "Timeline: threads of the host above streams of the device. W and S zoom, A and D move, arrow keys go from box to box, Enter opens its row.",
     });
     this.details = make("div", { class: "details", "aria-live": "polite" });
-    this.hint = "Wheel or W and S zoom, drag or A and D move, Shift and drag zooms to a stretch; select a box for its details.";
+    this.hint = "Wheel or W and S zoom, drag or A and D move, Shift and drag zooms to a stretch; select a box for its details and its row.";
     place.append(make("div", { class: "layers" }, this.base, this.canvas), this.details);
     this.listen();
     this.open(0);
@@ -525,13 +525,13 @@ class Timeline {
     draw(new Set());
     context.fillStyle = paint("accent");
     if (this.causes.size) draw(this.causes);
-    context.fillStyle = paint("ink");
     idle.start.forEach((start, i) => {
       const end = start + idle.length[i];
       if (idle.less[i] || end < this.from || start > this.to) return;
       const left = Math.max(this.margin(), this.x(start));
       const wide = Math.min(this.width(), this.x(end)) - left;
       const label = wide > 30 ? fitted(this.texts[idle.cause[i]], wide) : "";
+      context.fillStyle = paint(this.causes.has(idle.cause[i]) ? "panel" : "ink");
       if (label) context.fillText(label, left + 4, this.idleTop + STREAM_ROW / 2);
     });
   }
