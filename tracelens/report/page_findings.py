@@ -170,7 +170,7 @@ class ShownRows(Record, frozen=True, kw_only=True):
 class SheetRows:
     """Which rows of the sheets evidence names. ``overview``: the sheet of ops as readable lines."""
 
-    def __init__(self, sheets: Sequence[Sheet], overview: Sheet | None) -> None:
+    def __init__(self, sheets: Sequence[Sheet], overview: Sheet | None = None) -> None:
         self.sheets, self.overview = sheets, overview
         self._behind: dict[int, dict[str, list[int]]] = {}
         self._known: dict[tuple[str, ...], dict[tuple[object, ...], list[int]]] = {}
@@ -190,7 +190,9 @@ class SheetRows:
         for finding in findings:
             for title, rows in self.behind(finding).items():
                 at.setdefault(title, set()).update(rows[:_MOST_ROWS])
-        read = {title: self.overview if title == _OPS_TITLE else by_title(self.sheets, title) for title in at}
+        read = {title: by_title(self.sheets, title) for title in at}
+        if self.overview is not None and _OPS_TITLE in read:
+            read[_OPS_TITLE] = self.overview
         return {title: ShownRows.of(sheet, sorted(at[title])) for title, sheet in read.items() if sheet is not None}
 
     def named_by(self, evidence: Evidence) -> list[int]:
