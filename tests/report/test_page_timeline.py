@@ -145,6 +145,11 @@ class TestInABrowser:
         of_one = page.evaluate(f"Timeline.prototype.idleShares.call({shown}, 10, new Set([2]))")
         assert of_one == pytest.approx([0, 0, 0.2, 0, 0, 0, 0, 0, 0, 0])
 
+    def test_kernels_that_share_a_box_are_not_counted_as_one_row(self, page):
+        step = "{count: [1, 3, 1], busy: [1500, 9000, 500]}"
+        counted = f"Timeline.prototype.counted({step}, [0, 1, 2])"
+        assert page.evaluate(counted) == "2 kernels, 2.00 µs, 1 box shared with neighbors"
+
     def test_idle_time_over_a_busy_step_is_no_solid_block(self, page, written):
         """Painted is about the idle share of the lane (0.9 %), a pixel where there is less; never half of it."""
         settled(page)

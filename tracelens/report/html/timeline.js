@@ -103,10 +103,8 @@ class Timeline {
     this.search.value = "";
     const boxes = this.boxesOf(step, what);
     this.mark(boxes, what.causes);
-    const time = boxes.reduce((sum, box) => sum + step.busy[box], 0);
-    const events = boxes.reduce((sum, box) => sum + step.count[box], 0);
     const idle = hasCause(step) ? step.idle.idle.reduce((sum, ns, i) => sum + (what.causes.has(step.idle.cause[i]) ? ns : 0), 0) : 0;
-    const parts = [boxes.length ? events.toLocaleString("en-US") + (events === 1 ? " kernel, " : " kernels, ") + shownTime(time) : "", idle ? "idle " + shownTime(idle) : ""].filter(Boolean);
+    const parts = [this.counted(step, boxes), idle ? "idle " + shownTime(idle) : ""].filter(Boolean);
     this.found.textContent = what.label + ": " + (parts.length ? parts.join(", ") : "no kernel in the drawn steps");
     this.canvas.scrollIntoView({ block: "center" });
     this.canvas.focus({ preventScroll: true });
@@ -119,6 +117,17 @@ class Timeline {
       const longest = mine.reduce((best, i) => (step.idle.idle[i] > step.idle.idle[best] ? i : best));
       this.view(step.idle.start[longest] - step.idle.length[longest], step.idle.start[longest] + 2 * step.idle.length[longest]);
     }
+  }
+
+  // How many kernels boxes are and how long they take; neighbors that share a box may be of others.
+  counted(step, boxes) {
+    const alone = boxes.filter((box) => step.count[box] === 1);
+    const shared = boxes.length - alone.length;
+    const time = alone.reduce((sum, box) => sum + step.busy[box], 0);
+    const parts = [];
+    if (alone.length) parts.push(alone.length.toLocaleString("en-US") + (alone.length === 1 ? " kernel, " : " kernels, ") + shownTime(time));
+    if (shared) parts.push(shared.toLocaleString("en-US") + (shared === 1 ? " box" : " boxes") + " shared with neighbors");
+    return parts.join(", ");
   }
 
   mark(boxes, causes) {
