@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from docs.take_pictures import KEPT, SHOTS
+from docs.take_pictures import KEPT, SHOTS, TERMINAL
 from docs.take_pictures import PAGES as PICTURED
 from tracelens import errors
 from tracelens.analysis.sheets import built_in_sheets
@@ -59,7 +59,7 @@ def test_every_picture_is_shown_and_there() -> None:
     assert (
         {path.name for path in (DOCS / "pictures").glob("*.png")}
         == named
-        == {*map("{}.png".format, (*SHOTS, *PICTURED, *KEPT))}
+        == {*map("{}.png".format, (*SHOTS, *PICTURED, *KEPT, TERMINAL))}
     )
 
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import base64
 import json
+import re
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -227,6 +229,15 @@ class TestInABrowser:
         assert found(page) == ""
         page.click("#ops-0 .open")
         assert found(page) == ""
+
+    @pytest.mark.parametrize("mode", ["light", "dark"])
+    def test_the_timeline_is_on_paper_too(self, browser, written, mode):
+        """As a picture; what is drawn while the browser prints is lost."""
+        with browser.showing(prefers_color_scheme=mode):
+            browser.open(written)
+            settled(browser)
+            printed = base64.b64decode(browser.call("Page.printToPDF")["data"])
+        assert re.search(rb"/Subtype\s*/Image", printed)
 
     def test_the_switch_shows_the_step_that_was_replayed(self, page, moe_report):
         together = moe_report.summary.together

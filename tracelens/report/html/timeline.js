@@ -182,7 +182,6 @@ class Timeline {
       event.preventDefault();
     });
     matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => this.render());
-    window.addEventListener("beforeprint", () => this.render());
     window.addEventListener("afterprint", () => this.render());
   }
 
@@ -430,7 +429,10 @@ class Timeline {
 
   color(name) { return this.styles.getPropertyValue("--" + name).trim(); }
 
+  // Not while printing: the browser then loses what is drawn, but prints what was; of a dark screen it inverts that.
   render() {
+    if (document.documentElement.dataset.print) return;
+    this.base.parentNode.dataset.dark = matchMedia("(prefers-color-scheme: dark)").matches ? "yes" : "no";
     this.styles = getComputedStyle(document.documentElement);
     const height = this.layout();
     const context = this.context(this.base, height);
