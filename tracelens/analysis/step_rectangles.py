@@ -30,7 +30,7 @@ def rectangles(
         """A long event ends the run of short ones before it; short ones share a rectangle within a time slot of a
         lane."""
         is_long, slot = length >= 1 << bits, start >> bits
-        fresh = is_long | is_other_lane
+        fresh: npt.NDArray[np.bool_] = is_long | is_other_lane
         fresh[1:] |= (slot[1:] != slot[:-1]) | is_long[:-1]
         return fresh
 

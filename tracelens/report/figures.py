@@ -63,13 +63,8 @@ def together_text(together: FixesTogether) -> str:
     now, *after = map(shown_ms, together.step_us)
     applied = ["1", *(f"1-{n}" for n in range(2, len(after) + 1))]
     parts = [f"{now} ms now", *(f"{ms} after {which}" for ms, which in zip(after, applied, strict=False))]
-    limit = limit_of(together)
+    limit = {"host": "the host", "device": "the GPU"}.get(together.limited_by or "")
     return ", ".join(parts) + (f": then {limit} limits" if limit else "")
-
-
-def limit_of(together: FixesTogether) -> str:
-    """What keeps the step from becoming shorter after the fixes; empty where nothing does."""
-    return {"host": "the host", "device": "the GPU"}.get(together.limited_by or "", "")
 
 
 def is_impossible(share: float | None) -> bool:

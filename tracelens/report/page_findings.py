@@ -16,7 +16,7 @@ from tracelens.files.cells import plain_values
 from tracelens.report.assembly import Sheet, by_title
 from tracelens.report.charts import steps_after
 from tracelens.report.document import prose, shown_text
-from tracelens.report.figures import counts_of, gain_range, limit_of, unseen_text
+from tracelens.report.figures import counts_of, gain_range, unseen_text
 from tracelens.report.markup import Markup, headings, joined, tag
 from tracelens.report.markup import table as scrolled
 from tracelens.report.page_tables import COLLECTIVES, column_cell, shown_number
@@ -220,12 +220,12 @@ def shown_said(said: Said) -> str:
 def predicted(together: FixesTogether, what: str) -> Markup:
     """The measured step, and below it the replayed step after the first findings, each on top of those before."""
     now, *after = together.step_us
-    which = applied(len(after))
-    limit = limit_of(together)
+    which = ["fix 1", *(f"fixes 1-{number}" for number in range(2, len(after) + 1))]
+    limit = {"host": "the host", "device": "the GPU"}.get(together.limited_by or "")
     said = f"After {which[-1]} {limit} limits the {what}." if limit else ""
     switch = tag(
         "label", tag("input", type="checkbox", role="switch", id="what-if", disabled=""),
-        f" What if all of these are fixed? ({which[-1]})", class_="what-if", hidden="",
+        f" What if {which[-1]} {'are all' if len(after) > 1 else 'is'} done?", class_="what-if", hidden="",
     )  # fmt: skip
     rows = [(f"measured {what}", now), *((f"after {name}", us) for name, us in zip(which, after, strict=True))]
     text = f"Predicted by replaying the {what} without the time of the findings, each fix on top of the one before."
@@ -233,11 +233,6 @@ def predicted(together: FixesTogether, what: str) -> Markup:
         "div", steps_after(rows, f"The {what} now and after the first fixes"), switch,
         tag("p", f"{text} {said}".rstrip(), class_="below"), class_="predicted",
     )  # fmt: skip
-
-
-def applied(count: int) -> list[str]:
-    """How the first fixes are called: ``1``, ``1-2``, ..."""
-    return ["1", *(f"1-{number}" for number in range(2, count + 1))]
 
 
 def finding_data(

@@ -43,7 +43,8 @@ class Pool:
 
     def names(self, texts: Sequence[str], codes: npt.NDArray[np.integer]) -> list[int]:
         """The indices of texts by code."""
-        return self.codes(texts, codes).tolist()
+        found: list[int] = self.codes(texts, codes).tolist()
+        return found
 
     def codes(self, texts: Sequence[str], codes: npt.NDArray[np.integer]) -> Ints:
         """The same as a column."""
@@ -66,7 +67,8 @@ class PackedColumns:
 
     def add(self, values: npt.NDArray[np.integer]) -> list[int]:
         """(where the column begins, how many numbers it has, bytes of each)."""
-        change = np.diff(values.astype(np.int64), prepend=0)
+        wide = values.astype(np.int64)
+        change: Ints = wide - np.concatenate((np.zeros(1, np.int64), wide[:-1]))[: len(wide)]
         zigzag = (change << 1) ^ (change >> 63)
         width = (int(zigzag.max(initial=0)).bit_length() + 7) // 8
         at = len(self.content)
