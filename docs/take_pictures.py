@@ -2,11 +2,20 @@
 
 from __future__ import annotations
 
+import fcntl
+import html
+import os
+import pty
+import re
 import shutil
+import struct
 import subprocess
 import sys
 import tempfile
+import termios
 from pathlib import Path
+
+from PIL import Image
 
 import tracelens as tl
 from tracelens.cli import main as command
@@ -16,7 +25,7 @@ PICTURES = ROOT / "docs" / "pictures"
 RANKS = ROOT / "example_traces" / "moe_ep8"
 #: Name -> (first section shown, width, height), in CSS pixels.
 SHOTS = {
-    "report_page": ("verdict", 1200, 1130), "report_ops": ("section-ops", 1200, 620),
+    "report_page": ("verdict", 1200, 1180), "report_ops": ("section-ops", 1200, 620),
     "report_timeline": ("timeline", 1200, 640), "report_drill": ("drill", 1200, 560),
 }  # fmt: skip
 #: Of each other kind of page, the command that writes it and the picture's height.
@@ -28,8 +37,15 @@ PAGES = {
     "serve": ("serve --model llama3-8b --device h100 --rate 4 --requests 100", 1650),
     "route": ("route --cluster dgx-h100 --ranks 16", 900),
 }
-#: Not taken again: half of it is how the same answers looked before (commit aff8ef0).
+#: Not taken again: half of it is how the page looked before (commit 13b7a822).
 KEPT = ("before_after",)
+#: The picture of the terminal, its command, and how many letters and lines of it fit.
+TERMINAL, TYPED, COLUMNS, LINES = "terminal", "tracelens example_traces/moe_ep8/rank0.json.gz", 100, 45
+#: What a terminal is told by an escape sequence -> how the picture shows it.
+_LOOKS = {
+    "1": "font-weight:700;color:#fff", "2": "color:#93a1b3", "31": "color:#ff8d7a", "32": "color:#7ad79a",
+    "33": "color:#f0c674", "34": "color:#7db8ff", "35": "color:#d7a6ff", "36": "color:#79d5d5",
+}  # fmt: skip
 
 
 def main() -> int:
@@ -39,6 +55,7 @@ def main() -> int:
         return 1
     PICTURES.mkdir(exist_ok=True)
     with tempfile.TemporaryDirectory() as folder:
+        terminal_picture(browser, Path(folder))
         report = tl.report(tl.load(RANKS / "rank0.json.gz")).to_html(Path(folder) / "report.html")
         page = report.read_text(encoding="utf-8")
         for name, (section, width, height) in SHOTS.items():
@@ -56,6 +73,57 @@ def main() -> int:
     return 0
 
 
+def terminal_picture(browser: str, folder: Path) -> None:
+    """What the command prints on a terminal, with its colors."""
+    trace = folder / TYPED.split()[-1]
+    trace.parent.mkdir(parents=True)
+    shutil.copy(ROOT / TYPED.split()[-1], trace)
+    said = as_typed(TYPED, COLUMNS, folder)
+    page = folder / f"{TERMINAL}.html"
+    body = "margin:0;padding:14px 18px;background:#12161c;color:#d5dce6"
+    font = "margin:0;font:13.6px/1.45 'DejaVu Sans Mono',monospace"
+    prompt = f'<span style="{_LOOKS["32"]}">$</span> <span style="{_LOOKS["1"]}">{TYPED}</span>'
+    page.write_text(
+        f'<meta charset="utf-8"><body style="{body}"><pre style="{font}">{prompt}\n{colored(said)}</pre>',
+        encoding="utf-8",
+    )
+    lines = min(LINES, said.count("\n") + 2)
+    _shoot(browser, page, PICTURES / f"{TERMINAL}.png", 860, 28 + round(19.72 * lines))
+
+
+def as_typed(typed: str, columns: int, folder: Path) -> str:
+    """The output of a command of tracelens, typed in a folder, on a terminal so many letters wide."""
+    reader, terminal = pty.openpty()
+    fcntl.ioctl(terminal, termios.TIOCSWINSZ, struct.pack("HHHH", LINES, columns, 0, 0))
+    words = [sys.executable, "-m", "tracelens", *typed.split()[1:]]
+    process = subprocess.Popen(
+        words, stdout=terminal, stderr=subprocess.DEVNULL, cwd=folder, env={**os.environ, "PYTHONPATH": str(ROOT)}
+    )
+    os.close(terminal)
+    pieces = []
+    while True:
+        try:
+            pieces.append(os.read(reader, 1 << 16))
+        except OSError:  # the command has ended
+            break
+    os.close(reader)
+    process.wait()
+    return b"".join(pieces).decode().replace("\r\n", "\n")
+
+
+def colored(text: str) -> str:
+    """Escape sequences as spans; those that do not color are left out."""
+    shown, looks = [], ""
+    for piece in re.split(r"(\x1b\[[\d;?]*[A-Za-z])", text):
+        if not piece.startswith("\x1b["):
+            shown.append(
+                f'<span style="{looks}">{html.escape(piece)}</span>' if piece and looks else html.escape(piece)
+            )
+        elif piece.endswith("m"):
+            looks = ";".join(_LOOKS[code] for code in piece[2:-1].split(";") if code in _LOOKS)
+    return "".join(shown)
+
+
 def _shoot(browser: str, page: Path, target: Path, width: int, height: int) -> None:
     subprocess.run(
         [browser, "--headless=new", "--no-sandbox", "--disable-gpu", "--hide-scrollbars",
@@ -63,6 +131,8 @@ def _shoot(browser: str, page: Path, target: Path, width: int, height: int) -> N
          f"--window-size={width},{height}", f"--screenshot={target}", page.as_uri()],
         check=True, capture_output=True,
     )  # fmt: skip
+    image = Image.open(target).convert("RGB")
+    image.quantize(256, Image.Quantize.MAXCOVERAGE, kmeans=2, dither=Image.Dither.NONE).save(target, optimize=True)
 
 
 #: The name of the picture of the workbook, and how many pixels of its two sheets it shows.

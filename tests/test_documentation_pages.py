@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from docs.generate_query import lake_page
-from docs.take_pictures import KEPT, SHOTS, WORKBOOK
+from docs.take_pictures import KEPT, SHOTS, TERMINAL, WORKBOOK
 from docs.take_pictures import PAGES as PICTURED
 from example_traces.generate_moe_ep_step import write as write_ranks
 from tracelens import errors
@@ -64,7 +64,7 @@ def test_every_picture_is_shown_and_there() -> None:
     assert (
         {path.name for path in (DOCS / "pictures").glob("*.png")}
         == named
-        == {*map("{}.png".format, (*SHOTS, *PICTURED, *KEPT, WORKBOOK))}
+        == {*map("{}.png".format, (*SHOTS, *PICTURED, *KEPT, TERMINAL, WORKBOOK))}
     )
 
 

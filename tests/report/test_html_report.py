@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import gzip
 import hashlib
+import itertools
 import json
 import re
 from collections.abc import Callable
@@ -25,6 +26,13 @@ from tracelens.trace.reading.chrome.event_list import read_events
 from tracelens.types.units import shown_ms
 
 VOID = {"br", "hr", "input", "link", "meta", "wbr"}
+
+
+def unpacked(content: bytes, at: int, count: int, width: int) -> list[int]:
+    """A packed column, as the script unpacks it."""
+    planes = [content[at + byte * count :][:count] for byte in range(width)]
+    coded = [int.from_bytes(each, "little") for each in zip(*planes, strict=True)] or [0] * count
+    return list(itertools.accumulate(-(each // 2) - 1 if each % 2 else each // 2 for each in coded))
 
 
 class Page(HTMLParser):
@@ -65,7 +73,17 @@ class Page(HTMLParser):
 
     @property
     def data(self) -> dict[str, Any]:
-        return json.loads(gzip.decompress(base64.b64decode(self.raw["script"][0])))
+        return json.loads(self.packed[4 : 4 + int.from_bytes(self.packed[:4], "little")])
+
+    @property
+    def packed(self) -> bytes:
+        """The length of the data, the data, the columns of the timelines."""
+        return gzip.decompress(base64.b64decode(self.raw["script"][0]))
+
+    def columns(self, step: int, part: str = "columns") -> dict[str, list[int]]:
+        """The columns of a timeline, unpacked as the script does."""
+        start = 4 + int.from_bytes(self.packed[:4], "little")
+        return {key: unpacked(self.packed[start:], *place) for key, place in self.data["timeline"][step][part].items()}
 
     @property
     def policy(self) -> dict[str, str]:
@@ -165,24 +183,25 @@ def test_the_data_holds_every_row_and_an_explanation_of_each(moe_page, moe):
 
 
 def test_the_timeline_and_the_tree_hold_the_device_time(moe_page, moe):
-    timeline, tree = moe_page.data["timeline"][0], moe_page.data["icicle"]
+    timeline, tree = moe_page.columns(0), moe_page.data["icicle"]
     activity = moe.result.activity
     assert tree["time"][0] == int(activity.duration.sum())
-    assert sum(timeline["count"]) == len(timeline["busy"])
+    assert sum(timeline["count"]) == len(timeline["more"])
     categories = {moe_page.data["texts"][code] for code in timeline["category"] if code >= 0}
     assert categories <= {row.name for row in moe.summary.categories}
 
 
 def test_arrows_lead_from_the_thread_that_launched_to_the_stream(moe_page, moe):
     """The box of the host holds the launch, which is before what it launched."""
-    drawn = moe_page.data["timeline"][0]
+    drawn = moe_page.columns(0)
     launched = [i for i, box in enumerate(drawn["from"]) if box >= 0]
     assert len(launched) > 40
     for i in launched:
         box = drawn["from"][i]
-        assert drawn["kind"][i] == "device" != drawn["kind"][box]
-        assert drawn["start"][box] <= drawn["launch"][i] <= drawn["start"][box] + drawn["length"][box]
-        assert drawn["launch"][i] <= drawn["start"][i]
+        launch = drawn["start"][i] - drawn["ahead"][i]
+        assert drawn["kind"][i] == 0 != drawn["kind"][box]
+        assert drawn["start"][box] <= launch <= drawn["start"][box] + drawn["length"][box]
+        assert drawn["ahead"][i] >= 0
 
 
 def test_the_leaves_of_the_drill_down_hold_all_device_time(moe_page, moe):
@@ -207,10 +226,10 @@ def test_the_waterfall_leads_from_the_measured_step_to_the_sum_of_the_sheet(moe_
 
 
 def test_the_timeline_holds_the_idle_time_of_its_step_by_cause(moe_page, moe):
-    idle, texts = moe_page.data["timeline"][0]["idle"], moe_page.data["texts"]
+    idle, texts = moe_page.columns(0, "idle"), moe_page.data["texts"]
     shown: dict[str, int] = {}
-    for cause, time in zip(idle["cause"], idle["idle"], strict=True):
-        shown[f"idle: {texts[cause]}"] = shown.get(f"idle: {texts[cause]}", 0) + time
+    for cause, length, less in zip(idle["cause"], idle["length"], idle["less"], strict=True):
+        shown[f"idle: {texts[cause]}"] = shown.get(f"idle: {texts[cause]}", 0) + length - less
     path = moe.result.frames["critical_path"]
     on_path = path[path["kind"].str.startswith("idle: ")]
     assert shown

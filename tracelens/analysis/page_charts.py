@@ -311,9 +311,11 @@ def roofs(analysis: Analysis) -> Roofs | None:
     )
 
 
-MAX_RECTS = 4000
-#: Steps that are drawn beside the typical one, each with a part of its rectangles.
-MAX_STEPS, _OTHER_SHARE = 8, 4
+MAX_RECTS = 20_000
+#: The part of them that the threads, and each other step, have at least.
+_HOST_PART, _STEP_PART = 5, 20
+#: Steps that are drawn beside the typical one.
+MAX_STEPS = 8
 
 
 class Lane(Record, frozen=True, kw_only=True):
@@ -350,11 +352,17 @@ class StepTimeline(Record, frozen=True, kw_only=True, eq=False):
     idle: StepIdle | None = None
     host: HostLanes | None = None
 
+    @property
+    def rectangles(self) -> int:
+        """How many are drawn, of streams and threads."""
+        return len(self.lane) + (0 if self.host is None else len(self.host.row))
+
 
 def step_timelines(analysis: Analysis, *, max_rects: int = MAX_RECTS) -> list[StepTimeline]:
     """The typical step first, then the other complete ones in order, at most ``MAX_STEPS``; none without device work.
 
-    Of more steps the fastest and the slowest are among those drawn.
+    Of more steps the fastest and the slowest are among those drawn. They share the rectangles that the typical one
+    leaves.
     """
     shown = ShownEvents.of(analysis.trace.table)
     typical = step_timeline(analysis, shown=shown, max_rects=max_rects)
@@ -365,7 +373,9 @@ def step_timelines(analysis: Analysis, *, max_rects: int = MAX_RECTS) -> list[St
     if len(others) > MAX_STEPS:
         by_time = sorted(others, key=lambda step: (int(time[step]), step))
         others = sorted(list(dict.fromkeys((by_time[0], by_time[-1], *others)))[:MAX_STEPS])
-    drawn = (step_timeline(analysis, step, shown=shown, max_rects=max_rects // _OTHER_SHARE) for step in others)
+    left = (max_rects - typical.rectangles) // max(len(others), 1)
+    each_has = max(left, max_rects // _STEP_PART)
+    drawn = (step_timeline(analysis, step, shown=shown, max_rects=each_has) for step in others)
     return [typical, *(each for each in drawn if each is not None)]
 
 
@@ -395,7 +405,8 @@ def step_timeline(
     launch = tree.launch[activity.rows[longest]]
     launch = np.where(table.start_ns[launch] >= first, launch, np.int32(-1))
     shown = ShownEvents.of(table) if shown is None else shown
-    host = host_lanes(shown, tree, (first, last), launch, max_rects=max_rects)
+    host_rects = max(max_rects - len(starts), max_rects // _HOST_PART)
+    host = host_lanes(shown, tree, (first, last), launch, max_rects=host_rects)
     launched = np.where(launch >= 0, table.start_ns[launch] - first, 0)
     return StepTimeline(
         step=number,

@@ -13,9 +13,6 @@ from tracelens.trace.table import Kind, RowColumn, TraceTable
 from tracelens.trace.tree import MODULE_PREFIX, OpTree
 from tracelens.types.records import Record
 
-#: Width of a merged rectangle, as a share of the window, with which merging begins; doubled until few enough are left.
-_FIRST_SHARE = 1 / 8192
-
 
 def rectangles(
     start: Ints, end: Ints, lane: npt.NDArray[np.integer], duration: int, max_rects: int
@@ -26,21 +23,28 @@ def rectangles(
     """
     if len(start) <= max_rects:
         return np.arange(len(start)), 0
-    below = max(1, int(duration * _FIRST_SHARE))
-    length, slot = end - start, start // below
+    length = end - start
     is_other_lane = np.r_[True, lane[1:] != lane[:-1]]
-    while True:
-        # A long event ends the run of short ones before it; short ones share a rectangle within a time slot of a lane
-        is_long = length >= below
-        fresh = is_long | is_other_lane
+
+    def begins(bits: int) -> npt.NDArray[np.bool_]:
+        """A long event ends the run of short ones before it; short ones share a rectangle within a time slot of a
+        lane."""
+        is_long, slot = length >= 1 << bits, start >> bits
+        fresh: npt.NDArray[np.bool_] = is_long | is_other_lane
         fresh[1:] |= (slot[1:] != slot[:-1]) | is_long[:-1]
-        if np.count_nonzero(fresh) <= max_rects or below >= duration:
-            return np.cumsum(fresh) - 1, below
-        below *= 2
-        slot >>= 1
+        return fresh
+
+    least, most = 0, max(1, duration).bit_length()
+    while least < most:
+        middle = (least + most) // 2
+        if np.count_nonzero(begins(middle)) <= max_rects:
+            most = middle
+        else:
+            least = middle + 1
+    return np.cumsum(begins(most)) - 1, 1 << most
 
 
-MAX_RECTS = 2000
+MAX_RECTS = 20_000
 
 
 class StepIdle(Record, frozen=True, kw_only=True, eq=False):

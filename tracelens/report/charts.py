@@ -395,6 +395,19 @@ def headroom_chart(rows: Sequence[tuple[str, float, float, float]], whole: str) 
     return joined(tag("h3", "Headroom: from the measured to the achievable time"), _bar_table(lines))
 
 
+def steps_after(rows: Sequence[tuple[str, float]], title: str) -> Markup:
+    """``rows``: (name, µs), the measured time first; the others show what they save of it."""
+    whole = rows[0][1] or 1.0
+    lines = []
+    for number, (name, us) in enumerate(rows):
+        share = us / whole
+        kept = tag("rect", width=f"{100 * share:.3f}%", height=16, class_="c2" if number else "compute")
+        saved = tag("rect", x=f"{100 * share:.3f}%", width=f"{100 * (1 - share):.3f}%", height=16, class_="saved")
+        text = f"{shown_ms(us)} ms" + (f" (\N{MINUS SIGN}{shown_share(1 - share)})" if number else "")
+        lines.append(_bar_row(name, joined(kept, saved if number else None), text))
+    return joined(tag("h3", title), _bar_table(lines))
+
+
 def _line(name: str, start: float, share: float, text: str, color: str) -> Markup:
     bar = tag("rect", x=f"{100 * start:.3f}%", width=f"{max(100 * share, 0.15):.3f}%", height=16, class_=color)
     return _bar_row(name, bar, text)

@@ -11,7 +11,7 @@ import numpy as np
 from tracelens.analysis.verdict.summary import Summary
 from tracelens.errors import NothingToAnalyzeError, UsageError
 from tracelens.files.safe_text import short_kernel_name
-from tracelens.report import page_sections
+from tracelens.report import page_findings, page_sections
 from tracelens.report.assembly import Sheet
 from tracelens.report.charts import color_classes
 from tracelens.report.markup import COLORS, Markup, asset, joined, tag
@@ -34,7 +34,7 @@ def notebook_html(summary: Summary, sheets: Sequence[Sheet]) -> str:
     colors = color_classes([row.name for row in summary.categories])
     made = (
         page_sections.verdict(summary),
-        page_sections.look_here_first(summary),
+        page_findings.look_here_first(summary, page_findings.SheetRows(sheets)),
         page_sections.where_time_goes(summary, colors, sheets),
     )
     own = _WHOLE_DOCUMENT.sub(r"\1&", asset("page.css"))
@@ -49,6 +49,8 @@ OTHERS = "others"
 _ROOF_COLORS = ("#1b2430", "#a6093d", "#2f7d32")
 #: Categories that are shown; the others have too little time to be seen.
 _MOST = 12
+#: Bars of a timeline.
+MOST_BARS = 4000
 
 
 class Plots:
@@ -139,7 +141,7 @@ class Plots:
         from tracelens.analysis.page_charts import step_timelines
 
         result = self._result
-        steps = step_timelines(result) if isinstance(result, Analysis) else []
+        steps = step_timelines(result, max_rects=MOST_BARS) if isinstance(result, Analysis) else []
         if not steps or not isinstance(result, Analysis):
             raise NothingToAnalyzeError("the report has no device events to draw")
         drawn, events = steps[0], self._tables()["kernels"]

@@ -8,7 +8,7 @@ from typing import TypeGuard
 from tracelens.analysis.page_charts import Drilldown, Icicle, Roofs, StepTimeline
 from tracelens.analysis.sheets import device_timeline, perf_summary
 from tracelens.analysis.step_rectangles import MAX_LEVELS
-from tracelens.analysis.verdict.summary import Busy, CategoryRow, Steps, Summary, Throughput, Unseen
+from tracelens.analysis.verdict.summary import Busy, CategoryRow, FixesTogether, Steps, Summary, Throughput
 from tracelens.files.cells import plain_rows
 from tracelens.files.safe_text import trace_name
 from tracelens.report.assembly import Sheet, by_title
@@ -28,10 +28,8 @@ from tracelens.report.explanation import ceilings
 from tracelens.report.figures import (
     bound_sentence,
     bound_text,
-    counts_of,
     excluded_text,
     first_fix,
-    gain_range,
     headline_text,
     impossible_text,
     is_impossible,
@@ -42,8 +40,6 @@ from tracelens.report.figures import (
     step_notes,
     step_range,
     steps_text,
-    together_text,
-    unseen_text,
     while_matrix_ops_run,
 )
 from tracelens.report.markup import Content, Markup, headings, joined, tag
@@ -60,31 +56,32 @@ _LEGEND = 12
 _LEAST_US = 0.05
 
 OPS_TEXT = (
-    "Every distinct call beside its work and its estimate; each kernel is counted in exactly one row; collectives "
-    "have a table of their own. Open a row to see how its figures were computed."
+    "Each row is a distinct call with its time, its work and its estimate. Each kernel counts in exactly one row; "
+    "collectives have their own table. Open a row with its arrow to see how its figures were computed."
 )
 KERNELS_TEXT = "Kernels by launching op, name and stream."
+#: What a click on a row of either does, where the page has a timeline.
+SELECT_TEXT = " Select a row to see its kernels in the timeline."
 COLLECTIVES_TEXT = "Collectives of this rank. Durations include waiting for the other ranks."
-_STEP_TEXT = "from one start to the next"
+CPU_TEXT = "CPU ops by distinct call. Self time leaves out the ops called on the same thread."
 _WINDOW_TEXT = (
-    "The window: interval unions in whole nanoseconds. Compute + exposed communication + exposed copies + idle is the "
-    "window. Exposed communication is communication during which no computation ran, exposed copies are copies during "
-    "which neither ran."
+    "All times are unions of intervals, in whole nanoseconds. Compute, exposed communication, exposed copies and idle "
+    "time add up to the window. Communication is exposed while no computation runs; copies are exposed while neither "
+    "computation nor communication runs."
 )
 _IDLE_TEXT = (
-    "Idle time, by cause, to the nanosecond: until the launch that ended a gap, what the host was doing instead; from "
-    "then on, what the device waited for. Together exactly the window's idle time."
+    "The launch that ends a gap splits it: before the launch the cause is the host's work, after it the device's wait. "
+    "The causes add up to the idle time of the window."
 )
 _PATH_TEXT = (
-    "The critical path: the longest chain of host work, launches and kernels that led to the end of the typical step, "
-    "or of the window without steps. Time in which the device was idle is on it, by the causes above; where the chain "
-    "only waited while the device was busy is not."
+    "The critical path is the longest chain of host work, launches and kernels that leads to the end of the typical "
+    "step, or of the window without steps. It includes idle time of the device, by cause. It excludes waits of the "
+    "chain while the device was busy."
 )
 _HEADROOM_TEXT = (
-    "Headroom: what each category would take less if its calls of known work ran at what can be achieved on such a "
-    "device, and if the device were never idle; the sheet headroom has the figures."
+    "Headroom is the time that a category saves if its calls of known work run at the device's achievable rates; idle "
+    "time is headroom too. The sheet headroom has the figures."
 )
-CPU_TEXT = "CPU ops by distinct call. Self time leaves out the ops called on the same thread."
 
 
 def verdict(summary: Summary) -> Markup:
@@ -92,11 +89,7 @@ def verdict(summary: Summary) -> Markup:
     return joined(
         tag("h1", shown_text(trace_name(summary.input.file))),
         tag("ul", [tag("li", shown_text(text)) for text in _facts(summary)], class_="facts"),
-        *(
-            tag("p", shown_text(text), class_="sentence")
-            for text in (bound_sentence(summary), first_fix(summary))
-            if text
-        ),
+        *(tag("p", prose(text), class_="sentence") for text in (bound_sentence(summary), first_fix(summary)) if text),
         tag("div", list(_tiles(summary)), class_="tiles"),
         tag("p", *_coverage(summary), class_="coverage"),
         _notice_line(summary),
@@ -122,11 +115,11 @@ def _facts(summary: Summary) -> Iterator[str]:
 
 def _tiles(summary: Summary) -> Iterator[Markup]:
     busy = summary.busy
-    yield from _time_tile(summary.steps, busy)
+    yield from _time_tile(summary.steps, busy, summary.together)
     if busy is not None:
         yield _tile(
             "GPU busy", shown_percent(busy.busy), f"idle {shown_percent(busy.idle)}",
-            "Union of all device events over the steps, or the window without steps, whatever stream they ran on.",
+            "Time in which at least one stream ran an event, over the steps or, without steps, the window.",
         )  # fmt: skip
     if summary.throughput is not None:
         yield _throughput_tile(summary.throughput)
@@ -142,32 +135,40 @@ def _tiles(summary: Summary) -> Iterator[Markup]:
     if summary.coverage.perf_model is not None:
         yield _tile(
             "Coverage", shown_share(summary.coverage.perf_model), "of GPU time has a perf model",
-            "Share of the summed duration of device events in rows whose FLOPs or bytes are known from what was "
-            "recorded. Rates below cover these rows only.",
+            "Share of the summed duration of device events in rows of known FLOPs or bytes. Rates cover only these.",
         )  # fmt: skip
 
 
-def _time_tile(steps: Steps | None, busy: Busy | None) -> Iterator[Markup]:
+def _time_tile(steps: Steps | None, busy: Busy | None, together: FixesTogether | None) -> Iterator[Markup]:
     if steps is not None:
         spread = "one complete step" if steps.spread is None else step_range(steps)
         yield _tile(
-            "Step time", f"{shown_ms(steps.time_us)} ms", spread,
-            f"Mean of the complete steps, {_STEP_TEXT if busy is not None else 'as they were annotated'}."
+            "Step time", _step_figure(steps, together), spread,
+            f"Mean over complete steps, {'from one start to the next' if busy is not None else 'as annotated'}."
             + "".join(f" {note[0].upper()}{note[1:]}." for note in step_notes(steps)),
         )  # fmt: skip
     elif busy is not None and busy.total_us is not None:
         yield _tile(
             "Window", f"{shown_ms(busy.total_us)} ms", "no steps were annotated",
-            "From the first device event to the end of the last one.",
+            "From the start of the first device event to the end of the last.",
         )  # fmt: skip
+
+
+def _step_figure(steps: Steps, together: FixesTogether | None) -> Content:
+    """The step time, which the switch below the findings replaces by the predicted one."""
+    now = f"{shown_ms(steps.time_us)} ms"
+    if together is None:
+        return now
+    then = tag("span", f"{shown_ms(together.step_us[-1])} ms predicted", class_="then", hidden="")
+    return joined(tag("span", now, class_="now"), then)
 
 
 def _throughput_tile(rate: Throughput) -> Markup:
     value, _, of = headline_text(rate).partition(" of ")
     run = while_matrix_ops_run(rate)
     note = (
-        "Known matrix operations over the whole time, idle time included, as a share of what the data sheet allows. "
-        f"While matrix ops run: {shown_rate(rate.tflops_s)} TFLOPS/s; achievable is the best rate measured on such a "
+        "FLOPs of known matrix ops over the whole time, idle time included, as a share of the peak rate. While matrix "
+        f"ops run, they reach {shown_rate(rate.tflops_s)} TFLOPS/s. Achievable is the best rate measured on such a "
         "device; the sources are at the end of this page."
     )
     if not value:
@@ -175,7 +176,7 @@ def _throughput_tile(rate: Throughput) -> Markup:
     return _tile("Share of peak", value, f"of {of}; {run}", note)
 
 
-def _tile(title: str, value: str, below: str, note: str) -> Markup:
+def _tile(title: str, value: Content, below: str, note: str) -> Markup:
     return tag(
         "details",
         tag("summary", tag("span", title, class_="what"), tag("strong", value), tag("span", below), title=note),
@@ -187,7 +188,7 @@ def _tile(title: str, value: str, below: str, note: str) -> Markup:
 def _coverage(summary: Summary) -> Iterator[Content]:
     coverage = summary.coverage
     shares = (
-        ("in a definite category", coverage.categorised, "Everything whose category is not 'other'."),
+        ("in a definite category", coverage.categorised, "Events whose category is not 'other'."),
         ("not linked to an op", coverage.unlinked, "Launched before the recording, or the launch was not recorded."),
         ("communication", coverage.communication, "By kernel name: NCCL, RCCL, DeepEP and custom collectives."),
     )  # fmt: skip
@@ -231,10 +232,10 @@ def where_time_goes(summary: Summary, colors: Mapping[str, str], sheets: Sequenc
         _path_table(path, whole),
         _how(
             _WINDOW_TEXT if summary.busy is not None else None,
-            f"The bar: {unit} time of each category over that of all. The table: the time in which something of the "
-            "category ran; with what several did at the same time, and idle time, it adds up.",
-            "Rates are over the time of the category's kernels: TB/s of device memory, counted once per operand, GB/s "
-            "of links and PCIe, waiting included.",
+            f"The bar shows the share of each category in {unit} time. The table shows how long at least one event of "
+            "the category ran; with overlap and idle time its rows add up to the whole.",
+            "Rates divide by the time of the category's kernels. TB/s counts each operand in device memory once; GB/s "
+            "of links and PCIe include waiting.",
             _HEADROOM_TEXT if by_title(sheets, perf_summary.HEADROOM_TITLE) is not None else None,
             _IDLE_TEXT if summary.busy is not None and summary.busy.idle_causes else None,
             _PATH_TEXT if path is not None else None,
@@ -336,8 +337,8 @@ def _ceilings(summary: Summary, ops: Sheet | None) -> Markup | None:
     if not rates or not any(row.of_roofline for row in summary.categories):
         return None
     return tag(
-        "p", f"Of roofline: the time that the work takes at the rate of what bounds it, over the measured time. "
-        f"Rates: {', '.join(rates)}; for launch, the shortest time of a kernel.", class_="below",
+        "p", "Of roofline is the time at the bounding rate over the measured time. "
+        f"Rates: {', '.join(rates)}; the launch bound is the shortest time of a kernel.", class_="below",
     )  # fmt: skip
 
 
@@ -372,49 +373,6 @@ def _of_roofline(share: float | None) -> Iterator[Content]:
         yield tag("abbr", " (!)", title=why)
 
 
-def _unseen(unseen: Unseen | None) -> Markup | None:
-    """What no finding can speak of, and what to type."""
-    if unseen is None:
-        return None
-    command = tag("code", shown_text(unseen.command)) if unseen.command else None
-    return tag("p", "Findings cannot see ", shown_text(unseen_text(unseen)), ". " if command else ".", command)
-
-
-def look_here_first(summary: Summary) -> Markup | None:
-    """The findings, largest gain first."""
-    if not summary.findings and summary.unseen is None:
-        return None
-    per = "per step" if summary.steps else "in the window"
-    items = []
-    for finding in summary.findings:
-        gain = "not known" if finding.gain_us is None else f"{shown_ms(finding.gain_us)} ms"
-        name = finding.op or next(
-            (row.row["name"] for row in finding.evidence if row.sheet == perf_summary.UNIFIED_PERF_SUMMARY_TITLE), None
-        )
-        link = None
-        if name is not None:
-            link = tag("a", "show its rows", href="#section-ops", data_filter=shown_text(str(name)), class_="to-ops")
-        tried = tag("div", "Try: ", prose(finding.remedy), class_="remedy") if finding.remedy else None
-        limit = tag("div", prose(f"{finding.limited_by}."), class_="remedy") if finding.limited_by else None
-        why = tag("td", prose(finding.why), " ", link, tried, limit)
-        cells = (tag("td", gain, class_="n"), tag("td", gain_range(finding), class_="n"), tag("td", finding.certainty))
-        items.append(tag("tr", why, *cells))
-    heads = headings("finding", f"gain {per}, up to", "between", "certainty", figures=(f"gain {per}, up to", "between"))
-    return joined(
-        tag("h2", f"Look here first{counts_of(summary)}"),
-        _unseen(summary.unseen),
-        scrolled(heads, items, kind="findings") if items else None,
-        tag("p", f"Together: {together_text(summary.together)}.") if summary.together is not None else None,
-        _how(
-            "A gain is how much shorter the step gets when what the finding speaks of goes and the step is repeated: "
-            "the host's head start in the recording is no gain. Findings stand in the order of their gains, of which "
-            "what is not certain counts half; no moment of the step is in two of them. Between: what is certain, and "
-            "what comes out if an op reaches its roofline, or all of the idle time goes. docs/findings.md says of each "
-            "finding what it sees, what to do, and when that brings nothing."
-        ),
-    )
-
-
 def roofline(
     ops: Sheet | None, table: PageTable | None, roofs: Roofs | None, colors: Mapping[str, str]
 ) -> Markup | None:
@@ -438,10 +396,10 @@ def roofline(
         tag("div", roofline_chart(points, roofs, colors), class_="wide", tabindex="0"),
         legend([(name, colors[name]) for name in used[:_LEGEND]], shapes),
         _how(
-            "Across: FLOPs over HBM bytes of one call, both from the recorded shapes and types. Up: FLOPs over the "
-            "busy time of the call's kernels, mean over the calls. Solid roofs are the best rates measured on such a "
-            "device, dashed ones the data sheet's; their sources are at the end of this page. A mark above a dashed "
-            "roof means an error in a perf model or device figure, or data that stayed in a cache."
+            "The x axis is FLOPs per HBM byte of a call, from the recorded shapes and types. The y axis is FLOPs over "
+            "the busy time of the call's kernels, averaged over calls. Solid roofs are the best rates measured on such "
+            "a device, dashed roofs the peak rates; their sources are at the end of this page. A mark above a dashed "
+            "roof means a wrong perf model, a wrong device figure, or data in a cache."
         ),
     )
 
@@ -479,12 +437,14 @@ def timeline(steps: Sequence[StepTimeline]) -> Markup | None:
         return None
     drawn, host = steps[0], steps[0].host
     what = "everything analyzed" if drawn.step is None else f"step {drawn.step}"
-    merged = ""
+    held = " The page holds each of them: zoom down to one kernel."
     if drawn.merged_below_ns:
-        merged = (
-            f" Events shorter than {drawn.merged_below_ns / NS_PER_US:,.1f} µs are drawn together with their "
-            f"neighbors: {len(drawn.lane):,} rectangles for {drawn.events:,} events."
+        held = (
+            f" The page holds {len(drawn.lane):,} rectangles for them: neighbors shorter than "
+            f"{drawn.merged_below_ns / NS_PER_US:,.1f} µs share one."
         )
+    if host is not None and len(host.row) < host.count.sum():
+        held += f" {len(host.row):,} boxes stand for {host.count.sum():,} events of the host."
     streams = f"{len(drawn.lanes)} stream{'s' if len(drawn.lanes) != 1 else ''}"
     threads = unseen = ""
     if host is not None:
@@ -496,17 +456,19 @@ def timeline(steps: Sequence[StepTimeline]) -> Markup | None:
         tag(
             "p",
             f"{threads[:1].upper()}{threads[1:]}{'the' if threads else 'The'} device during {what}: {drawn.events:,} "
-            f"events on {streams} in {drawn.duration_ns / NS_PER_MS:,.3f} ms.{merged}",
+            f"events on {streams} in {drawn.duration_ns / NS_PER_MS:,.3f} ms.{held}",
         ),
         _drawing("timeline"),
         _how(
+            None if drawn.step is None else "This is the complete step whose time is nearest the median.",
+            "The upper lanes show ops, annotations, modules and runtime calls by thread. Python frames are not drawn; "
+            "the details of a box name the line. The lower lanes show streams, in the colors of the categories. A "
+            "rectangle of several short events has the color of the longest and is as high as its busy share. "
+            "Arrows lead from a launch to its kernel.",
             None
-            if drawn.step is None
-            else f"Of the complete steps, the one whose time is nearest the median, {_STEP_TEXT}.",
-            "Above: ops, annotations, modules and calls of the runtime, by thread; Python frames are not drawn, the "
-            "details of a box name the line. Below: colors are those of the categories above; a rectangle of several "
-            "short events has that of the longest. Arrows lead from a launch to what it launched.",
-            None if drawn.idle is None else "The lane below the streams: when none of them was busy, by cause.",
+            if drawn.idle is None
+            else "The lane idle shows when no stream was busy: the height of a column is the idle share of its time. "
+            "Zoom in for single gaps and their causes.",
             unseen,
         ),
     )
@@ -523,7 +485,7 @@ def drill(drawn: Drilldown | None, scope: str) -> Markup | None:
         tag("h2", "Drill down"),
         tag("p", f"Device time of {scope} by category, then op, kernel, {last}. Select a name to open it."),
         _drawing("drill"),
-        _how("Summed durations of the device events of the window; the row of an op has its rates and its roofline."),
+        _how("Times are summed durations of device events. The row of an op has its rates and its roofline."),
     )
 
 
@@ -539,7 +501,7 @@ def memory_over_time(sheets: Sequence[Sheet]) -> Markup | None:
             continue
         chart = memory_chart(part["at_us"].tolist(), part["allocated_mb"].tolist(), None if op is None else str(op))
         charts.append(tag("figure", tag("figcaption", str(device)), tag("div", chart, class_="wide", tabindex="0")))
-    text = "What the allocators handed out over the recording; named is the op that was open at the peak."
+    text = "Memory that the allocators handed out during the recording. The label names the op open at the peak."
     return joined(tag("h2", "Memory"), tag("p", text), *charts) if charts else None
 
 
@@ -557,8 +519,8 @@ def tree(drawn: Icicle | None, scope: str) -> Markup | None:
         tag("p", f"{what}, of {scope}; select a box to zoom in.{left_out}"),
         _drawing("icicle"),
         _how(
-            f"The width of a box is its share {of}; equal paths are added up over the window.",
-            "Backward ops run on a thread without module frames: they are below the module of their forward op.",
+            f"The width of a box is its share {of}. Equal paths are added up over the window.",
+            "Backward ops stand below the module of their forward op, because their own thread has no module frames.",
             "Modules of one class in the same place are one box: DecoderLayer x24 stands for 24 of them.",
         ),
     )

@@ -88,7 +88,7 @@ class PageTable(Record, frozen=True, kw_only=True):
             tag(
                 "tr",
                 [
-                    _column_cell(c, value, is_hidden=self._is_hidden(c))
+                    column_cell(c, value, is_hidden=self._is_hidden(c))
                     for c, value in zip(self.columns, row, strict=True)
                 ],
                 id=f"{self.key}-{i}",
@@ -128,7 +128,8 @@ def _shown_values(column: TableColumn, values: Any) -> list[Value]:
     return [shown_text(value) if isinstance(value, str) else value for value in plain]
 
 
-def _column_cell(column: TableColumn, value: Value, *, is_hidden: bool = False) -> Markup:
+def column_cell(column: TableColumn, value: Value, *, is_hidden: bool = False) -> Markup:
+    """A cell as it stands in the page itself."""
     hidden = "" if is_hidden else None
     if column.is_text or isinstance(value, str):
         text = "" if value is None else str(value)

@@ -110,6 +110,18 @@ def test_short_events_share_a_rectangle_named_after_the_longest(build):
     assert "short 49" in names
 
 
+def test_as_many_rectangles_are_drawn_as_may_be(build):
+    """Five thousand kernels of 1 to 100 µs in four thousand rectangles: neighbors of the shortest share some."""
+    builder, at = build(), 0.0
+    for i in range(5000):
+        duration = 1 + i * 7919 % 100
+        builder.launch(at, f"k{i % 3}", at + 1, duration)
+        at += duration + 0.5
+    drawn = step_timeline(analyze(builder.trace(), AnalysisOptions()), max_rects=4000)
+    assert 2500 < len(drawn.lane) <= 4000
+    assert 0 < drawn.merged_below_ns < 100_000
+
+
 @settings(max_examples=examples(60), deadline=None)
 @given(
     st.lists(st.tuples(st.integers(0, 3), st.integers(0, 5000), st.integers(0, 900)), min_size=1, max_size=80),

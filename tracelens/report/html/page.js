@@ -44,7 +44,23 @@ async function unpacked() {
   const text = document.getElementById("data").textContent;
   const bytes = Uint8Array.from(atob(text), (letter) => letter.charCodeAt(0));
   const stream = new Blob([bytes]).stream().pipeThrough(new DecompressionStream("gzip"));
-  return new Response(stream).json();
+  const whole = await new Response(stream).arrayBuffer();
+  const length = new DataView(whole).getUint32(0, true);
+  const data = JSON.parse(new TextDecoder().decode(new Uint8Array(whole, 4, length)));
+  return { data, columns: new Uint8Array(whole, 4 + length) };
+}
+
+// A column of whole numbers: the lowest byte of all differences first, then the next; odd ones are negative.
+function unpackedColumn(bytes, [at, count, width]) {
+  const values = new Array(count);
+  let value = 0;
+  for (let i = 0; i < count; i++) {
+    let coded = 0;
+    for (let byte = width - 1; byte >= 0; byte--) coded = coded * 256 + bytes[at + byte * count + i];
+    value += coded % 2 ? -(coded + 1) / 2 : coded / 2;
+    values[i] = value;
+  }
+  return values;
 }
 
 const tip = document.getElementById("tip");
@@ -64,9 +80,16 @@ function withTip(element, text) {
   element.addEventListener("pointerleave", () => { tip.hidden = true; });
 }
 
+// Whether a click on a row is one on the row itself: neither on what has a use of its own nor the end of a selection.
+function isOnRow(event) {
+  return !event.target.closest("a, button, input, label, details, .detail") && String(getSelection()) === "";
+}
+
 class Table {
-  constructor(key, data, explain) {
+  // ``locate`` shows a row in the timeline; null where there is none.
+  constructor(key, data, explain, locate) {
     this.key = key;
+    this.locate = locate;
     this.columns = data.columns;
     this.explain = explain;
     this.element = document.getElementById(key);
@@ -79,6 +102,13 @@ class Table {
     this.tools();
     this.heads.forEach((head, i) => head.firstChild.addEventListener("click", () => this.sort(i)));
     this.element.classList.add("live");
+    if (locate) {
+      this.element.classList.add("located");
+      this.body.addEventListener("click", (event) => {
+        const row = event.target.closest("tr");
+        if (row && isOnRow(event)) locate(Number(row.id.slice(key.length + 1)));
+      });
+    }
     this.update();
   }
 
@@ -176,9 +206,9 @@ class Table {
       opener.setAttribute("aria-expanded", "false");
       opener.setAttribute("aria-label", "How the figures of this row were computed");
       opener.title = "How the figures of this row were computed";
-      cell.append(make("div", { class: "lead" }, opener, content));
+      cell.append(make("div", { class: "lead" }, opener, content, this.locate ? timelineButton(() => this.locate(i)) : null));
     } else {
-      cell.append(content);
+      cell.append(at === 0 && this.locate ? make("div", { class: "lead" }, content, timelineButton(() => this.locate(i))) : content);
     }
     if (column.share && isNumber) {
       cell.classList.add("with-share");
@@ -190,6 +220,21 @@ class Table {
     }
     return cell;
   }
+
+  // A row without what it opens, to be shown elsewhere.
+  record(i) {
+    const shown = this.columns.map((column, at) => at).filter((at) => !this.columns[at].hidden && this.columns[at].values[i] !== null);
+    const heads = shown.map((at) => make("th", { scope: "col", class: this.columns[at].decimals === null ? "" : "n" }, this.columns[at].header));
+    const cells = shown.map((at) => {
+      const { decimals, shown: short, values } = this.columns[at];
+      const isNumber = typeof values[i] === "number" && decimals !== null;
+      return make("td", isNumber ? { class: "n" } : {}, isNumber ? shownNumber(values[i], decimals) : short ? short[i] : String(values[i]));
+    });
+    const table = make("table", { class: "record" }, make("thead", {}, make("tr", {}, ...heads)), make("tbody", {}, make("tr", {}, ...cells)));
+    return make("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": "Row of the table " + this.key }, table);
+  }
+
+  name(i) { return (this.columns[0].shown || this.columns[0].values)[i]; }
 
   toggle(i) {
     const row = document.getElementById(this.key + "-" + i);
@@ -216,8 +261,8 @@ class Table {
     row.classList.add("found");
     if (this.explain && !(row.nextSibling && row.nextSibling.classList.contains("detail"))) this.toggle(i);
     row.scrollIntoView({ block: "center" });
-    const opener = row.querySelector(".open");
-    if (opener) opener.focus({ preventScroll: true });
+    const first = row.querySelector("button");
+    if (first) first.focus({ preventScroll: true });
   }
 
   markdown() {
@@ -274,6 +319,38 @@ function drawing(name) {
   return { place, controls, width: () => Math.max(320, place.clientWidth) };
 }
 
+function timelineButton(act) {
+  const made = button("timeline", act, "Show in the timeline");
+  made.className = "to-timeline";
+  return made;
+}
+
+// Findings lead to the timeline; the switch below them shows the predicted step instead of the measured one.
+function connectFindings(findings, texts, timeline, together) {
+  findings.forEach((finding, i) => {
+    const body = document.getElementById("finding-" + (i + 1));
+    if (!body || !timeline || !(finding.rows.length || finding.causes.length || finding.categories.length)) return;
+    const show = () => timeline.show({
+      rows: new Set(finding.rows), causes: new Set(finding.causes), categories: new Set(finding.categories), label: "finding " + (i + 1),
+    });
+    body.classList.add("leads");
+    body.querySelector(".ways").prepend(timelineButton(show));
+    body.addEventListener("click", (event) => { if (isOnRow(event)) show(); });
+  });
+  const box = document.getElementById("what-if");
+  if (!box || !together) return;
+  box.disabled = false;
+  box.closest("label").hidden = false;
+  box.addEventListener("change", () => {
+    const fixed = together.length - 1;
+    document.querySelectorAll(".tile .now").forEach((figure) => { figure.hidden = box.checked; });
+    document.querySelectorAll(".tile .then").forEach((figure) => { figure.hidden = !box.checked; });
+    for (let number = 1; number <= fixed; number++) document.getElementById("finding-" + number).classList.toggle("fixed", box.checked);
+    document.querySelector(".predicted tbody").lastChild.classList.toggle("fixed", box.checked);
+    if (timeline) timeline.predict(box.checked ? together[fixed] / together[0] : null);
+  });
+}
+
 function connect(tables) {
   document.addEventListener("click", (event) => {
     const point = event.target.closest("a.point");
@@ -288,28 +365,27 @@ function connect(tables) {
   });
 }
 
-function start(data) {
+function start({ data, columns }) {
   const { texts } = data;
+  let timeline = null;
   const colors = new Map(data.colors);
   const explain = data.explanations && ((i) => data.explanations[i].map((line) => texts[line]).join("\n"));
   const tables = {};
-  for (const [key, table] of Object.entries(data.tables)) tables[key] = new Table(key, table, key === "ops" ? explain : null);
+  for (const [key, table] of Object.entries(data.tables)) {
+    const locate = data.timeline && { ops: (i) => timeline.show({ rows: new Set([i]), label: tables.ops.name(i) }),
+      kernels: (i) => timeline.show({ kernel: i, label: tables.kernels.name(i) }) }[key];
+    tables[key] = new Table(key, table, key === "ops" ? explain : null, locate);
+  }
   connect(tables);
   // On paper colors are those of a light screen
   window.addEventListener("beforeprint", () => { document.documentElement.dataset.print = "yes"; });
   window.addEventListener("afterprint", () => { delete document.documentElement.dataset.print; });
   const drawings = [];
   if (data.timeline) {
-    const pick = (row, name) => {
-      if (row >= 0) tables.ops.show(row);
-      else if (tables.kernels) {
-        tables.kernels.filter(name);
-        document.getElementById("section-kernels").scrollIntoView();
-      }
-    };
-    pick.hasKernels = Boolean(tables.kernels);
-    drawings.push(new Timeline(data.timeline, texts, data.short, colors, pick));
+    timeline = new Timeline(data.timeline, (column) => unpackedColumn(columns, column), texts, data.short, colors, tables);
+    drawings.push(timeline);
   }
+  connectFindings(data.findings, texts, timeline, data.together);
   if (data.drilldown) new Drill(data.drilldown, texts, data.short, colors, tables.ops);
   if (data.icicle) drawings.push(new Tree(data.icicle, texts, data.short, colors));
   let pending = 0;

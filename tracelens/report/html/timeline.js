@@ -9,18 +9,20 @@ const HOST_COLORS = { op: "host-op", annotation: "gauge", module: "host-module",
 const HOST_WORDS = { op: "op", annotation: "annotation", module: "nn.Module", call: "call of the runtime" };
 const PREFIX = /^(autograd::engine::evaluate_function|nn\.Module): /;
 const KEYS = { w: (t) => t.zoom(0.6), s: (t) => t.zoom(1 / 0.6), a: (t) => t.move(-0.25), d: (t) => t.move(0.25) };
+const KINDS = ["device", "op", "annotation", "module", "call"];
 const LIGHT_TEXT = new Set(["c0", "c3", "c6"]);
 
 class Timeline {
-  constructor(steps, texts, short, colors, pick) {
-    Object.assign(this, { steps, texts, short, colors, pick, chosen: -1, hovered: -1, wanted: "", pointer: null, armed: false, pending: 0 });
+  constructor(steps, unpack, texts, short, colors, tables) {
+    Object.assign(this, { steps, unpack, texts, short, colors, tables, chosen: -1, hovered: -1, pointer: null, armed: false, pending: 0 });
+    Object.assign(this, { marked: null, causes: new Set(), order: [], predicted: null });
     this.folded = new Set();
     const { place, controls, width } = drawing("timeline");
     this.width = width;
     this.range = make("span", { class: "count" });
     this.search = make("input", { type: "search", placeholder: "search the timeline …", "aria-label": "Search the timeline" });
     this.search.addEventListener("input", () => this.find());
-    this.search.addEventListener("keydown", (event) => { if (event.key === "Enter") this.next(); });
+    this.search.addEventListener("keydown", (event) => { if (event.key === "Enter") this.next(1); });
     this.found = make("span", { class: "count", "aria-live": "polite" });
     this.choice = make("select", { "aria-label": "Step" }, ...steps.map((step, i) => make("option", { value: i }, this.stepName(step))));
     this.choice.addEventListener("change", () => this.open(Number(this.choice.value)));
@@ -29,7 +31,9 @@ class Timeline {
       this.choice,
       button("+", () => this.zoom(0.5), "Zoom in (W)"), button("−", () => this.zoom(2), "Zoom out (S)"),
       button("◀", () => this.move(-0.5), "Earlier (A)"), button("▶", () => this.move(0.5), "Later (D)"),
-      button("whole", () => this.view(0, this.data.duration)), this.search, this.found, this.range,
+      button("whole", () => this.view(0, this.data.duration)), this.search, this.found,
+      this.walk = make("span", { class: "walk" }, button("previous", () => this.next(-1)), button("next", () => this.next(1)), button("clear", () => this.clear(), "Clear the selection (Escape)")),
+      this.range,
     );
     this.base = make("canvas", { "aria-hidden": "true" });
     this.canvas = make("canvas", {
@@ -37,7 +41,7 @@ class Timeline {
       "aria-label": "Timeline: threads of the host above streams of the device. W and S zoom, A and D move, arrow keys go from box to box, Enter opens its row.",
     });
     this.details = make("div", { class: "details", "aria-live": "polite" });
-    this.hint = "Wheel or W and S zoom, drag or A and D move, Shift and drag zooms to a stretch; select a box for its details.";
+    this.hint = "Wheel or W and S zoom, drag or A and D move, Shift and drag zooms to a stretch; select a box for its details and its row.";
     place.append(make("div", { class: "layers" }, this.base, this.canvas), this.details);
     this.listen();
     this.open(0);
@@ -48,7 +52,8 @@ class Timeline {
   }
 
   open(i) {
-    this.data = this.steps[i];
+    this.choice.value = String(i);
+    this.data = this.boxes(this.steps[i]);
     this.chosen = this.hovered = -1;
     this.from = 0;
     this.to = this.data.duration;
@@ -62,6 +67,87 @@ class Timeline {
     this.haystack = name.map((text, box) => (this.texts[text] + "\n" + (op[box] < 0 ? "" : this.texts[op[box]])).toLowerCase());
     this.find();
     this.describe();
+  }
+
+  // A step with its columns unpacked, which is done when it is first looked at.
+  boxes(step) {
+    if (step.kind) return step;
+    for (const [key, column] of Object.entries(step.columns)) step[key] = this.unpack(column);
+    step.kind = step.kind.map((code) => KINDS[code]);
+    step.launch = step.start.map((at, i) => at - step.ahead[i]);
+    step.busy = step.length.map((ns, i) => ns + step.more[i]);
+    if (step.idle) {
+      for (const [key, column] of Object.entries(step.idle)) step.idle[key] = this.unpack(column);
+      step.idle.idle = step.idle.length.map((ns, i) => ns - step.idle.less[i]);
+    }
+    return step;
+  }
+
+  // What of a step a row, a kernel or a finding speaks of.
+  boxesOf(step, { rows, kernel, categories }) {
+    const found = [];
+    step.kind.forEach((kind, box) => {
+      if (kind !== "device") return;
+      const isRow = rows && step.row[box] >= 0 && rows.has(step.row[box]);
+      if (isRow || (kernel >= 0 && step.kernel[box] === kernel) || (categories && categories.has(step.category[box]))) found.push(box);
+    });
+    return found;
+  }
+
+  // Marks the kernels of a row or a finding, or the idle time, in the step shown, else in the first that has them.
+  show(what) {
+    const steps = [this.data, ...this.steps.filter((step) => step !== this.data)].map((step) => this.boxes(step));
+    const hasCause = (step) => step.idle && what.causes && step.idle.cause.some((cause) => what.causes.has(cause));
+    const step = steps.find((each) => this.boxesOf(each, what).length || hasCause(each)) || this.data;
+    if (step !== this.data) this.open(this.steps.indexOf(step));
+    this.search.value = "";
+    const boxes = this.boxesOf(step, what);
+    this.mark(boxes, what.causes);
+    const idle = hasCause(step) ? step.idle.idle.reduce((sum, ns, i) => sum + (what.causes.has(step.idle.cause[i]) ? ns : 0), 0) : 0;
+    const parts = [this.counted(step, boxes), idle ? "idle " + shownTime(idle) : ""].filter(Boolean);
+    this.found.textContent = what.label + ": " + (parts.length ? parts.join(", ") : "no kernel in the drawn steps");
+    this.canvas.scrollIntoView({ block: "center" });
+    this.canvas.focus({ preventScroll: true });
+    if (boxes.length) {
+      const longest = boxes.reduce((best, box) => (step.length[box] > step.length[best] ? box : best));
+      this.choose(longest);
+      this.reveal(longest, true);
+    } else if (idle) {
+      const mine = step.idle.start.map((_, i) => i).filter((i) => what.causes.has(step.idle.cause[i]));
+      const longest = mine.reduce((best, i) => (step.idle.idle[i] > step.idle.idle[best] ? i : best));
+      this.view(step.idle.start[longest] - step.idle.length[longest], step.idle.start[longest] + 2 * step.idle.length[longest]);
+    }
+  }
+
+  // How many kernels boxes are and how long they take; neighbors that share a box may be of others.
+  counted(step, boxes) {
+    const alone = boxes.filter((box) => step.count[box] === 1);
+    const shared = boxes.length - alone.length;
+    const time = alone.reduce((sum, box) => sum + step.busy[box], 0);
+    const parts = [];
+    if (alone.length) parts.push(alone.length.toLocaleString("en-US") + (alone.length === 1 ? " kernel, " : " kernels, ") + shownTime(time));
+    if (shared) parts.push(shared.toLocaleString("en-US") + (shared === 1 ? " box" : " boxes") + " shared with neighbors");
+    return parts.join(", ");
+  }
+
+  mark(boxes, causes) {
+    this.causes = causes || new Set();
+    this.marked = boxes.length || this.causes.size ? new Set(boxes) : null;
+    this.order = boxes.slice().sort((a, b) => this.data.start[a] - this.data.start[b]);
+    this.walk.hidden = this.marked === null;
+    this.later();
+  }
+
+  clear() {
+    this.search.value = "";
+    this.find();
+    this.choose(-1);
+  }
+
+  // Where the step would end; null for the measured one.
+  predict(share) {
+    this.predicted = share;
+    this.later();
   }
 
   listen() {
@@ -96,13 +182,12 @@ class Timeline {
       event.preventDefault();
     });
     matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => this.render());
-    window.addEventListener("beforeprint", () => this.render());
     window.addEventListener("afterprint", () => this.render());
   }
 
   step(key) {
     const moves = { ArrowLeft: -1, ArrowRight: 1 };
-    if (key === "Escape") return this.choose(-1), true;
+    if (key === "Escape") return this.clear(), true;
     if (key === "Home") return this.view(0, this.data.duration), true;
     if (key === "Enter" && this.chosen >= 0) return this.pickRow(), true;
     if (key in moves) {
@@ -142,11 +227,11 @@ class Timeline {
     this.view(this.from + by, this.to + by);
   }
 
-  reveal(box) {
+  reveal(box, always = false) {
     const { start, length } = this.data;
     const middle = start[box] + length[box] / 2;
     const span = Math.min(this.to - this.from, Math.max(length[box] * 20, 1000));
-    if (start[box] < this.from || start[box] + length[box] > this.to || length[box] / (this.to - this.from) < 0.004) {
+    if (always || start[box] < this.from || start[box] + length[box] > this.to || length[box] / (this.to - this.from) < 0.004) {
       this.view(middle - span / 2, middle + span / 2);
     }
   }
@@ -185,20 +270,17 @@ class Timeline {
     return inside !== undefined ? inside : row.find((box) => start[box] - near <= at && at <= start[box] + length[box] + near) ?? -1;
   }
 
-  idleAt(event) {
-    const { idle } = this.data;
+  isOnIdle(event) {
     const y = event.clientY - this.canvas.getBoundingClientRect().top;
-    if (!idle || y < this.idleTop || y > this.idleTop + STREAM_ROW) return -1;
-    const at = this.time(event);
-    return idle.start.findIndex((start, i) => start <= at && at <= start + idle.length[i]);
+    return Boolean(this.data.idle) && y >= this.idleTop && y <= this.idleTop + STREAM_ROW;
   }
 
   hover(event) {
     const was = this.hovered;
     this.hovered = this.hit(event);
-    const gap = this.hovered < 0 ? this.idleAt(event) : -1;
+    const idle = this.hovered < 0 && this.isOnIdle(event) ? this.idleText(this.time(event)) : "";
     if (this.hovered >= 0) showTip(event, this.lines(this.hovered).map((line) => line.join(" ")).slice(0, 5).join("\n"));
-    else if (gap >= 0) showTip(event, this.idleText(gap));
+    else if (idle) showTip(event, idle);
     else tip.hidden = true;
     if (was !== this.hovered) this.overlay();
   }
@@ -239,28 +321,32 @@ class Timeline {
   }
 
   find() {
-    this.wanted = this.search.value.trim().toLowerCase();
-    const hits = this.hits();
+    const wanted = this.search.value.trim().toLowerCase();
+    const hits = wanted ? this.haystack.flatMap((text, box) => (text.includes(wanted) ? [box] : [])) : [];
     const time = hits.reduce((sum, box) => sum + this.data.busy[box], 0);
-    this.found.textContent = this.wanted ? hits.length.toLocaleString("en-US") + " found, " + shownTime(time) : "";
-    this.later();
+    this.found.textContent = wanted ? hits.length.toLocaleString("en-US") + " found, " + shownTime(time) : "";
+    this.mark(hits);
   }
 
-  hits() {
-    return this.wanted ? this.haystack.flatMap((text, box) => (text.includes(this.wanted) ? [box] : [])) : [];
-  }
-
-  next() {
-    const hits = this.hits().sort((a, b) => this.data.start[a] - this.data.start[b]);
-    if (!hits.length) return;
-    const next = hits.find((box) => this.data.start[box] > (this.chosen < 0 ? -1 : this.data.start[this.chosen]));
-    this.choose(next === undefined ? hits[0] : next);
+  // The marked box after the chosen one, or before it; from the last one on to the first.
+  next(by) {
+    if (!this.order.length) return;
+    const at = this.order.indexOf(this.chosen);
+    const next = at < 0 ? (by > 0 ? 0 : -1) : at + by;
+    this.choose(this.order[(next + this.order.length) % this.order.length]);
     this.reveal(this.chosen);
   }
 
+  // The table and the row that a box of the device is counted in; null where the page has none.
+  rowOf(box) {
+    const { row, kernel } = this.data;
+    if (this.tables.ops && row[box] >= 0) return [this.tables.ops, row[box]];
+    return this.tables.kernels && kernel[box] >= 0 ? [this.tables.kernels, kernel[box]] : null;
+  }
+
   pickRow() {
-    const { row, name } = this.data;
-    this.pick(row[this.chosen], this.texts[name[this.chosen]]);
+    const found = this.rowOf(this.chosen);
+    if (found) found[0].show(found[1]);
   }
 
   label(text) { return (this.short[text] || this.texts[text]).replace(PREFIX, ""); }
@@ -289,16 +375,26 @@ class Timeline {
     const parts = [make("strong", {}, first.join(" ")), ...others.map((line) => make("div", {}, line.filter(Boolean).join(" ")))];
     const launched = this.launchedBy(this.chosen);
     if (launched.length) parts.push(make("div", {}, "launched " + launched.length + " of the boxes below"));
-    if (this.data.kind[this.chosen] === "device" && (this.data.row[this.chosen] >= 0 || this.pick.hasKernels)) {
-      parts.push(button(this.data.row[this.chosen] >= 0 ? "show its row" : "show its kernel", () => this.pickRow()));
-    }
+    const found = this.rowOf(this.chosen);
+    if (found) parts.push(found[0].record(found[1]), button(found[0] === this.tables.ops ? "show its row" : "show its kernel", () => this.pickRow()));
     this.details.replaceChildren(...parts);
   }
 
-  idleText(i) {
+  // The gap at a moment where it is wide enough to be pointed at, else the idle share of what is near by cause.
+  idleText(at) {
     const { idle } = this.data;
-    const within = idle.idle[i] === idle.length[i] ? "" : ", in gaps within " + shownTime(idle.length[i]);
-    return "idle " + shownTime(idle.idle[i]) + within + "\n" + this.texts[idle.cause[i]] + "\nfrom " + shownTime(idle.start[i]);
+    const near = 2 * (this.to - this.from) / this.inner();
+    const gap = idle.start.findIndex((start, i) => idle.less[i] === 0 && idle.length[i] >= near && start <= at && at <= start + idle.length[i]);
+    if (gap >= 0) return "idle " + shownTime(idle.length[gap]) + "\n" + this.texts[idle.cause[gap]] + "\nfrom " + shownTime(idle.start[gap]);
+    const byCause = new Map();
+    idle.start.forEach((start, i) => {
+      const both = Math.min(at + near, start + idle.length[i]) - Math.max(at - near, start);
+      if (both > 0) byCause.set(idle.cause[i], (byCause.get(idle.cause[i]) || 0) + both * idle.idle[i] / idle.length[i]);
+    });
+    const shares = [...byCause].map(([cause, ns]) => [cause, ns / (2 * near)]).sort((a, b) => b[1] - a[1]);
+    if (!shares.length) return "";
+    const all = shares.reduce((sum, [, share]) => sum + share, 0);
+    return "idle " + shownShare(Math.min(1, all)) + " of " + shownTime(2 * near) + "\n" + shares.map(([cause, share]) => this.texts[cause] + " " + shownShare(share)).join("\n");
   }
 
   // Boxes of the device that a box of the host launched, itself or in what it called.
@@ -333,7 +429,10 @@ class Timeline {
 
   color(name) { return this.styles.getPropertyValue("--" + name).trim(); }
 
+  // Not while printing: the browser then loses what is drawn, but prints what was; of a dark screen it inverts that.
   render() {
+    if (document.documentElement.dataset.print) return;
+    this.base.parentNode.dataset.dark = matchMedia("(prefers-color-scheme: dark)").matches ? "yes" : "no";
     this.styles = getComputedStyle(document.documentElement);
     const height = this.layout();
     const context = this.context(this.base, height);
@@ -347,6 +446,7 @@ class Timeline {
       for (let level = 0; level < top.levels; level++) this.row(context, top, level, paint);
     }
     if (this.data.idle) this.idleRow(context, paint);
+    this.predictedEnd(context, height, paint);
     this.range.textContent = shownTime(this.from) + " to " + shownTime(this.to);
     this.overlay();
   }
@@ -370,47 +470,98 @@ class Timeline {
     }
   }
 
+  // What is marked is drawn last: no neighbor hides it.
   row(context, top, level, paint) {
+    const boxes = this.rows.get(top.i * 100 + level) || [];
+    for (const isMarked of this.marked ? [false, true] : [true]) {
+      context.globalAlpha = isMarked ? 1 : 0.18;
+      this.line(context, top.y + level * top.row, top.row - 1, paint, this.marked ? boxes.filter((box) => this.marked.has(box) === isMarked) : boxes);
+    }
+    context.globalAlpha = 1;
+  }
+
+  line(context, y, tall, paint, boxes) {
     const { data } = this;
-    const y = top.y + level * top.row;
-    const tall = top.row - 1;
     let drawnTo = -1;
-    for (const box of this.rows.get(top.i * 100 + level) || []) {
+    for (const box of boxes) {
       const end = data.start[box] + data.length[box];
       if (end < this.from || data.start[box] > this.to) continue;
       const left = Math.max(this.margin(), this.x(data.start[box]));
       const wide = Math.max(0.7, Math.min(this.width(), this.x(end)) - left);
       if (left + wide < drawnTo + 0.35) continue;
       drawnTo = left + wide;
-      const color = data.kind[box] === "device" ? this.colors.get(data.category[box]) || "rest" : HOST_COLORS[data.kind[box]];
-      context.globalAlpha = this.wanted && !this.haystack[box].includes(this.wanted) ? 0.18 : 1;
+      const isDevice = data.kind[box] === "device";
+      const color = isDevice ? this.colors.get(data.category[box]) || "rest" : HOST_COLORS[data.kind[box]];
+      const high = isDevice && data.count[box] > 1 ? tall * Math.min(1, Math.max(0.15, data.busy[box] / data.length[box])) : tall;
       context.fillStyle = paint(color);
-      context.fillRect(left, y, wide > 2 ? wide - 0.6 : wide, tall);
-      const label = wide > 30 ? fitted(this.label(data.kind[box] === "device" && data.op[box] >= 0 ? data.op[box] : data.name[box]), wide) : "";
+      context.fillRect(left, y + tall - high, wide > 2 ? wide - 0.6 : wide, high);
+      const label = wide > 30 && high > 12 ? fitted(this.label(isDevice && data.op[box] >= 0 ? data.op[box] : data.name[box]), wide) : "";
       if (!label) continue;
-      context.fillStyle = data.kind[box] === "device" ? (LIGHT_TEXT.has(color) ? "#ffffff" : "#0d131a") : paint("ink");
+      context.fillStyle = isDevice ? (LIGHT_TEXT.has(color) ? "#ffffff" : "#0d131a") : paint("ink");
       context.fillText(label, left + 4, y + tall / 2 + 0.5);
     }
-    context.globalAlpha = 1;
+  }
+
+  // The idle share of each column of pixels in what is shown, of some causes or of all.
+  idleShares(columns, causes) {
+    const { idle } = this.data;
+    const shares = new Array(columns).fill(0);
+    const scale = columns / (this.to - this.from);
+    idle.start.forEach((start, i) => {
+      if (causes.size && !causes.has(idle.cause[i])) return;
+      const first = Math.max(0, (start - this.from) * scale);
+      const last = Math.min(columns, (start + idle.length[i] - this.from) * scale);
+      const density = idle.idle[i] / idle.length[i];
+      for (let column = Math.floor(first); column < last; column++) {
+        shares[column] += density * (Math.min(last, column + 1) - Math.max(first, column));
+      }
+    });
+    return shares.map((share) => Math.min(1, share));
   }
 
   idleRow(context, paint) {
     const { idle } = this.data;
+    const tall = STREAM_ROW - 1;
+    context.fillStyle = paint("soft");
+    context.fillRect(this.margin(), this.idleTop, this.inner(), tall);
     context.fillStyle = paint("ink");
     context.textAlign = "right";
     context.fillText("idle", this.margin() - 6, this.idleTop + STREAM_ROW / 2);
     context.textAlign = "left";
+    const draw = (causes) => this.idleShares(Math.floor(this.inner()), causes).forEach((share, column) => {
+      const high = share > 0 ? Math.max(1, share * tall) : 0;
+      if (high) context.fillRect(this.margin() + column, this.idleTop + tall - high, 1, high);
+    });
+    context.fillStyle = paint("idle");
+    draw(new Set());
+    context.fillStyle = paint("accent");
+    if (this.causes.size) draw(this.causes);
     idle.start.forEach((start, i) => {
       const end = start + idle.length[i];
-      if (end < this.from || start > this.to) return;
+      if (idle.less[i] || end < this.from || start > this.to) return;
       const left = Math.max(this.margin(), this.x(start));
-      const wide = Math.max(0.7, Math.min(this.width(), this.x(end)) - left);
-      context.fillStyle = paint("idle");
-      context.fillRect(left, this.idleTop, wide, STREAM_ROW - 1);
-      context.fillStyle = paint("ink");
+      const wide = Math.min(this.width(), this.x(end)) - left;
       const label = wide > 30 ? fitted(this.texts[idle.cause[i]], wide) : "";
+      context.fillStyle = paint(this.causes.has(idle.cause[i]) ? "panel" : "ink");
       if (label) context.fillText(label, left + 4, this.idleTop + STREAM_ROW / 2);
     });
+  }
+
+  // Where the predicted step ends, over all lanes.
+  predictedEnd(context, height, paint) {
+    const at = this.predicted === null ? -1 : this.predicted * this.data.duration;
+    if (at < this.from || at > this.to) return;
+    const x = this.x(at);
+    context.fillStyle = paint("panel");
+    context.globalAlpha = 0.6;
+    context.fillRect(x, AXIS, this.width() - x, height - AXIS);
+    context.globalAlpha = 1;
+    context.fillStyle = paint("faster");
+    context.fillRect(x - 1, 0, 2, height);
+    const label = "predicted end, " + shownTime(at);
+    context.textAlign = x > this.width() - 170 ? "right" : "left";
+    context.fillText(label, x + (context.textAlign === "left" ? 5 : -5), AXIS + 8);
+    context.textAlign = "left";
   }
 
   // What is under the pointer or chosen, with arrows from launches to what they launched; a stretch to zoom to.
