@@ -501,7 +501,7 @@ def test_a_rank_alone_blames_waiting_where_all_ranks_show_it(shared_traces, real
             said = {figure.what: figure.value for figure in found.figures}
             mine = calls[(calls["rank"] == analysis.trace.table.rank) & (calls["in_mb"] == said["bytes sent"])]
             waited = mine["wait_us"].sum() / mine["duration_us"].sum()
-            if "mostly waits for a rank" in found.why:
+            if "mostly waits for a late rank" in found.why:
                 assert waited > 0.5, (path.name, found.why)
                 blamed.add(analysis.trace.table.rank)
             assert "all latency" not in found.why or waited < 0.5, (path.name, found.why)
