@@ -51,7 +51,7 @@ def test_the_share_of_peak_is_over_the_calls_whose_flops_are_known(build: Build)
     assert rate.is_lower_bound
     text = verdict(summary)
     assert "at least 1 % of dense bf16 peak" in text
-    assert "while matrix ops run (20 % of GPU time): 26 % of peak, 49 % of achievable" in text
+    assert "matrix ops (20 % of GPU time) reach 26 % of peak, 49 % of achievable" in text
 
 
 def test_a_whole_step_of_known_flops_is_no_lower_bound(build: Build) -> None:
