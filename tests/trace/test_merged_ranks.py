@@ -90,7 +90,7 @@ def test_the_first_rank_is_reported_and_the_others_are_named() -> None:
     names, notice = kernel_names(events)
     assert names == ["kernel of 100"]
     assert notice == (
-        "2 ranks in one file (0: process 100, 1: process 200, numbered in order of their processes): "
+        "the file holds 2 ranks (0: process 100, 1: process 200, numbered in the order of their processes); "
         "this report is of rank 0; choose another with --rank N"
     )
     assert kernel_names(events, rank=1)[0] == ["kernel of 200"]

@@ -193,7 +193,7 @@ def test_a_slow_read_of_weights_asks_for_another_kernel_and_not_for_fusion(build
     finding = first(build().mm(64, 8192, 8192, at=0, start=100, duration=200))
     assert finding.kind == "op_below_roofline: memory"
     assert finding.why.endswith("13 % of the memory roofline")
-    assert (finding.remedy or "").startswith("try a kernel tuned for these shapes")
+    assert (finding.remedy or "").startswith("use a kernel tuned for these shapes")
 
 
 def test_calls_of_one_length_and_different_types_are_different_signatures(build: Build) -> None:

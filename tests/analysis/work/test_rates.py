@@ -89,8 +89,8 @@ def test_what_is_faster_than_the_data_sheet_is_named(build: Build) -> None:
     notices = summarize(found(build().mm(1024, 2048, 4096, at=0, start=10, duration=2))).notices
     (text,) = (notice.text for notice in notices if notice.id == "above_peak")
     assert text == (
-        "1 row faster than the data sheet allows (aten::mm at 657 % of the peak): the recorded times, the perf model "
-        "or the device file is wrong"
+        "1 op exceeds the data sheet's rate (aten::mm at 657 % of the peak): the recorded times, the perf model "
+        "or the peak rate is wrong"
     )
 
 

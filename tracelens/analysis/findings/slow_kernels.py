@@ -28,7 +28,7 @@ _NEAR_ROOFLINE = 0.95
 _ANY_ROWS = "*"
 #: What to try of matrix products that read their operands too slowly.
 _FEW_ROWS = (
-    "try a kernel tuned for these shapes (split-K, max-autotune, the engine's tuned configs), more rows per call or "
+    "use a kernel tuned for these shapes (split-K, max-autotune, the engine's tuned configs), more rows per call or "
     "narrower weights"
 )
 #: Kernels at a time from which that is said.
