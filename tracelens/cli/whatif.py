@@ -64,7 +64,7 @@ def _interval(found: WhatIf) -> str:
     from tracelens.types.units import shown_ms
 
     if not found.low_us < found.high_us:
-        without = "90 % interval: the same" if found.is_estimated else "an exact replay, without an error bar"
+        without = "90 % interval: the same" if found.is_estimated else "this is an exact replay and has no error bar"
         return f"   {without}" if found.asked else ""
     low, high = shown_ms(found.low_us), shown_ms(found.high_us)
     if low != high:

@@ -85,7 +85,7 @@ def test_replayed_kernels_get_ops_shapes_and_flops_of_their_capture(build: Build
     assert (found.graphs.launches, found.graphs.kernels, found.graphs.linked_kernels) == (2, 6, 6)
     assert rows[["host_us_mean", "host_us_sum"]].isna().all(axis=None), "no trace says how long the host took"
     assert notice(found).endswith(
-        "for 6 of 6 kernels (100 % of GPU time) in 2 of 2 launches; the work of 67 % of their time is known"
+        "the ops of 6 of 6 kernels (100 % of GPU time) in 2 of 2 graph launches; the work of 67 % of their time is known"
     )
 
 

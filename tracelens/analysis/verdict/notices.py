@@ -436,8 +436,8 @@ def _captured_graphs(analysis: Analysis, graphs: GraphLinks) -> Notice:
         return Notice(id="graph_launches", count=0, text=text)
     share = graphs.linked_ns / max(1, int(analysis.activity.duration.sum()))
     found = f"{graphs.linked_kernels:,} of {graphs.kernels:,} kernels ({percent(share)} of GPU time)"
-    launches = f"{graphs.linked_launches} of {graphs.launches:,} launches"
-    text = f"{graphs.capture} names the ops of {found} in {launches} of graphs"
+    launches = f"{graphs.linked_launches} of {graphs.launches:,} graph launches"
+    text = f"{graphs.capture} names the ops of {found} in {launches}"
     if graphs.linked_kernels and (known := _known_share_of_opened(analysis)) < _ALL:
         text += f"; the work of {percent(known)} of their time is known"
         if known == 0:
