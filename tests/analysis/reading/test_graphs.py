@@ -223,4 +223,4 @@ def test_ops_of_unknown_work_are_not_said_to_open_a_graph(build: Build):
 def test_the_share_of_opened_graphs_that_is_known_is_said(build: Build):
     """1 + 3 of the 6 us are GEMMs; the norm has no perf model."""
     found = analyzed(replay(build), recorded_capture(build, 128))
-    assert notice(found).endswith("in 1 of 1 launches; the work of 67 % of their time is known")
+    assert notice(found).endswith("in 1 of 1 graph launches; the work of 67 % of their time is known")

@@ -87,7 +87,7 @@ def test_waiting_for_work_from_before_recording_is_said_and_gains_nothing(
     found = {notice.id: notice for notice in summary.notices}.get("work_before_recording")
     assert (found is not None) == said
     if found is not None:
-        assert found.text.startswith("for 500 µs, ")
+        assert found.text.startswith("the GPU looks idle for 500 µs (")
         assert not any(finding.id.startswith("idle") for finding in summary.findings)
 
 

@@ -101,7 +101,9 @@ def test_a_winograd_convolution_above_the_peak_is_no_defect(build: Build) -> Non
             "Concrete Inputs": ["", "", "", "[1, 1]", "[1, 1]", "[1, 1]", "False", "[0, 0]", "1"]}  # fmt: skip
     b = build().op("aten::convolution", 0, 5, **args).launch(1, "volta_scudnn_winograd_128x128_ldg1_ldg4", 10, 20)
     (text,) = (notice.text for notice in summarize(found(b)).notices if notice.id == "above_peak")
-    assert text.endswith("Winograd and FFT kernels use fewer FLOPs than the convolution's definition, which is counted")
+    assert text.endswith(
+        "Winograd and FFT kernels need fewer FLOPs than the definition of a convolution, which tracelens counts"
+    )
 
 
 def test_the_mean_rate_is_all_work_over_all_time(build: Build) -> None:
