@@ -367,7 +367,7 @@ def test_the_first_sentences_say_what_the_sheets_do(recorded: Recorded) -> None:
         work, whole = (chosen[key].astype(float).mean() for key in ("host_work_us", "duration_us"))
         assert work >= 0.95 * whole
         assert f"{shown_ms(work)} of {shown_ms(whole)} ms" in sentence
-    elif "most of it" in sentence:
+    elif ", mainly " in sentence:
         causes = frames["idle_causes"]
         assert f"{causes['cause'].iloc[0]} ({shown_percent(causes['percent_of_window'].iloc[0] / 100)})" in sentence
     elif sentence.startswith("The GPU bounds"):
@@ -381,7 +381,8 @@ def test_the_first_sentences_say_what_the_sheets_do(recorded: Recorded) -> None:
             now_us = summary.steps.time_us if summary.steps else summary.busy.total_us
             assert summary.together.step_us[0] == pytest.approx(now_us, rel=1e-6)
             assert f"{shown_ms(now_us)} ms now" in together_text(summary.together)
-        assert f"{first.certainty} certainty, by finding {summary.findings.index(first) + 1}: " in fix
+        assert fix.startswith(f"Fix finding {summary.findings.index(first) + 1} first to save ")
+        assert f", {first.certainty} certainty): " in fix
 
 
 @of_device_traces

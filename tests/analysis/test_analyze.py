@@ -257,7 +257,7 @@ def test_a_users_triton_kernel_has_bytes_and_is_named_for_its_missing_flops(buil
     assert row["category"] == "triton"
     assert row["hbm_mb"] * 1e6 == pytest.approx(3 * 16 * 4)
     notice = next(n for n in summarize(found).notices if n.id == "compiled_kernels")
-    assert notice.text == "1 Triton kernel without FLOPs or bytes (100 % of Triton time): add_kernel_0"
+    assert notice.text == "the FLOPs or bytes of 1 Triton kernel (100 % of Triton time) are unknown: add_kernel_0"
 
 
 def test_a_kernel_that_no_compiler_is_recorded_for_has_no_model(build: Build) -> None:

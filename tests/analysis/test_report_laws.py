@@ -214,9 +214,9 @@ def test_a_number_without_a_figure_is_found() -> None:
     assert list(unexplained_numbers(told)) == ["3 %"]
     # Shapes and names are quoted: only what is around them are figures
     for why in (
-        "aten::mm (64, 32), 28 calls: 231 ms each",
-        "aten::mm, 28 calls of 28 shapes: 231 ms each; most to gain in (64, 32)",
-        "28 gaps, most of it in ProfilerStep#3",
+        "28 calls of aten::mm (64, 32) take 231 ms each",
+        "28 calls of aten::mm in 28 shapes take 231 ms each; most of the gain is in (64, 32)",
+        "28 gaps; most of the longest is in ProfilerStep#3",
     ):
         assert list(unexplained_numbers(replace(told, why=why))) == []
         assert list(unexplained_numbers(replace(told, why=f"{why}; 7 % of this time is counted above"))) == ["7 %"]

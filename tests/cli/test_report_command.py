@@ -160,7 +160,7 @@ def test_a_binding_that_raises_costs_its_op_and_exits_5(
         "    return 1 / 0\n"
     )
     assert report(moe, "-o", tmp_path / "out", "--extension", bad) == 5
-    assert "extension failed on aten::mm, which has no model now" in capsys.readouterr().out
+    assert "an extension failed on aten::mm, which has no model now" in capsys.readouterr().out
     document = json.loads((tmp_path / "out" / "report.json").read_text())
     warning = next(w for w in document["warnings"] if w["id"] == "extension_failed")
     assert "bad.py:2" in warning["text"]

@@ -200,7 +200,7 @@ def test_doubled_shapes_are_other_work_of_the_same_op(
     call = call_of(data, before, names, whole=True)
     found = compared(before, edits.doubled(before, call))
     assert {row.cause for row in busy(found)} == {WORK}
-    assert all(speaks_of(row, call) and "other shapes" in row.why for row in busy(found))
+    assert all(speaks_of(row, call) and "different shapes" in row.why for row in busy(found))
     assert sum(row.change_ms for row in busy(found)) == pytest.approx(found.change_ms, abs=1e-4)
 
 

@@ -40,8 +40,8 @@ def test_what_only_some_steps_run_is_fused_there() -> None:
     ("devices", "said"),
     [
         (("NVIDIA H100", "NVIDIA H100"), None),
-        (("NVIDIA H100", "NVIDIA A100"), "other device: NVIDIA H100 -> NVIDIA A100"),
-        (("NVIDIA H100", UNKNOWN_DEVICE), "built does not record its device: whether it is the same is not known"),
+        (("NVIDIA H100", "NVIDIA A100"), "the devices differ: NVIDIA H100 -> NVIDIA A100"),
+        (("NVIDIA H100", UNKNOWN_DEVICE), "built does not record its device, so it may be another one"),
         ((UNKNOWN_DEVICE, UNKNOWN_DEVICE), None),
     ],
 )

@@ -158,4 +158,4 @@ def test_a_report_is_said_to_be_the_mean_of_its_steps(small_trace: Path, tmp_pat
     document["step"] = {"count": 4, "time_us": document["busy"]["total_us"]}
     (tmp_path / "report.json").write_bytes(orjson.dumps(document))
     (note,) = side_of(tmp_path / "report.json", AnalysisOptions()).notes
-    assert "report.json is a report: the mean of 4 steps as one, ops by their kernel time" in note
+    assert "report.json is a report, so it has the mean of 4 steps as one and ops by kernel time" in note

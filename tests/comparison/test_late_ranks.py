@@ -113,7 +113,7 @@ def test_a_rank_slower_than_others_that_became_slower_too_is_not_alone() -> None
     (late,) = [change for change in changes if change.cause == LATE]
     # The mean rank waits 3 / 4 of (2.0 - 1.2) * 1.2 ms
     assert late.text.startswith("exposed communication +0.7")
-    assert "rank 2 late: a rank waits 0.7" in late.text
+    assert "rank 2 is late: a rank waits 0.7" in late.text
     assert late.text.endswith("; outside of collectives it takes 1.2 -> 2.4 ms, the others 1.2 -> 1.44")
     assert 0.70 < late.change_ms < 0.74
 
@@ -142,7 +142,7 @@ def test_another_rank_that_is_late_is_named_though_the_step_is_as_before() -> No
     (note,) = [note for note in found.notes if "wait for" in note]
     # 3 / 4 of 0.6 ms
     assert re.fullmatch(
-        r"the others wait for rank 3, before for rank 1: a rank waits 0.4[45]\d ms for the last one, 0.4[45]\d ms before",
+        r"the others wait for rank 3, and waited for rank 1 before: a rank waits 0.4[45]\d ms for the last one, 0.4[45]\d ms before",
         note,
     )
     assert not [note for note in compare_sides(job(), job(seed=1)).notes if "wait for" in note]
@@ -151,7 +151,7 @@ def test_another_rank_that_is_late_is_named_though_the_step_is_as_before() -> No
 def test_other_ranks_than_before_are_not_compared_one_by_one() -> None:
     found = compare_sides(job(4), job(5, slower={3: 2.0}))
     assert found.ranks == ()
-    assert "4 ranks against 5, rank 4 in B alone: their means are compared" in found.notes
+    assert "4 ranks against 5, rank 4 in B alone; their means are compared" in found.notes
     assert compare_sides(job(1), job(1)).ranks == ()
 
 
@@ -163,4 +163,4 @@ def test_a_step_that_all_wait_in_names_the_rank() -> None:
     ns[[0, 1, 3], 3, 2] += 1_000_000
     late = replace(b, parts=(tuple(rank(number, own) for number, own in enumerate(ns)),))
     (note,) = [note for note in compare_sides(a, late).notes if note.startswith("B: step 4 of 4")]
-    assert note.endswith("ms of the mean step, most of it waiting for rank 2")
+    assert note.endswith("ms to the mean step, most of it waiting for rank 2")

@@ -126,7 +126,7 @@ def test_what_is_within_the_noise_says_what_it_mostly_is() -> None:
     moved = [[(call, [(name, ns + 40 * (ns in (100, 500, 900))) for name, ns in kernels]) for call, kernels in step]
              for step in spread]  # fmt: skip
     assert texts(compare_sides(side(*spread), side(*moved))) == [
-        "within the noise +4e-05 ms: 1 row, the largest: elementwise +4e-05 ms: 8 % slower, same kernels, 1 call of aten::add"
+        "within the noise +4e-05 ms: 1 row, the largest is elementwise +4e-05 ms: 8 % slower, same kernels, 1 call of aten::add"
     ]
 
 
@@ -135,13 +135,15 @@ def test_a_step_that_took_longer_than_the_others_is_named() -> None:
     found = compare_sides(side(*[LAYER] * 6), side(LAYER, LAYER, slow, *[LAYER] * 3))
     # 5 * 690 ns, of which 4 * 690 / 6 are in the mean
     assert (
-        "B: step 3 of 6 took 0.00345 ms, the median is 0.00069: 0.00046 ms of the mean step, most of it GEMM"
+        "B: step 3 of 6 took 0.00345 ms against a median of 0.00069 ms; this adds 0.00046 ms to the mean step, most of it GEMM"
         in found.notes
     )
     assert not compare_sides(side(*[LAYER] * 6), side(*[LAYER] * 6)).notes
 
 
-@pytest.mark.parametrize(("other", "said"), [("gelu", "aten::mm -> aten::gelu"), ("mm", "other kernel (one -> two)")])
+@pytest.mark.parametrize(
+    ("other", "said"), [("gelu", "aten::mm -> aten::gelu"), ("mm", "different kernel (one -> two)")]
+)
 def test_another_kernel_is_told_where_its_time_is_noise(other: str, said: str) -> None:
     def steps(name: str, kernel: str) -> Side:
         return side(*([*op(name, (kernel, 1000 + 7 * n)), *op("add", ("add", 400 - n))] for n in range(6)))
@@ -216,7 +218,7 @@ def test_a_larger_message_is_no_slower_collective() -> None:
 
     (text,) = texts(compare_sides(steps(1_000_000), steps(1_500_000)))
     assert text.startswith(
-        "exposed communication +0.5 ms: other messages or groups on 1 call of ncclDevKernel_AllReduce"
+        "exposed communication +0.5 ms: different messages or groups on 1 call of ncclDevKernel_AllReduce"
     )
 
 
@@ -231,7 +233,7 @@ def test_the_same_message_among_more_ranks_is_another_collective() -> None:
         return Side(name="built", parts=((recorded(built.trace(), AnalysisOptions()),),))
 
     (text,) = texts(compare_sides(sent(4), sent(8)))
-    assert text.startswith("exposed communication +0.012 ms: other messages or groups on 1 call")
+    assert text.startswith("exposed communication +0.012 ms: different messages or groups on 1 call")
 
 
 def test_what_runs_at_once_in_reports_is_called_overlap() -> None:
@@ -285,7 +287,7 @@ def test_other_shapes_are_told_where_their_time_is_noise() -> None:
         return side(*[[(call, [("flash", 1000 + 7 * n)]), *op("add", ("add", 500))] for n in range(3)])
 
     told = texts(compare_sides(steps("((2, 32, 64, 128),)"), steps("((2, 16, 64, 256),)")))
-    assert told == ["SDPA_fwd +0 ms, within the noise: other shapes on 1 call of aten::sdpa"]
+    assert told == ["SDPA_fwd +0 ms, within the noise: different shapes on 1 call of aten::sdpa"]
 
 
 def test_faster_products_beside_the_same_attention_are_no_matter_of_the_clock() -> None:
@@ -310,7 +312,7 @@ def test_another_type_of_all_ops_is_one_sentence() -> None:
     # 600 ns of GEMM, and 40 and 50 of elementwise ops, twice as long
     (text,) = texts(found)
     assert text == (
-        "ops +0.00069 ms: other type (BFloat16 -> float) on 3 calls of aten::mm, aten::add, aten::norm: GEMM +0.0006 ms, "
+        "ops +0.00069 ms: different type (BFloat16 -> float) on 3 calls of aten::mm, aten::add, aten::norm: GEMM +0.0006 ms, "
         "elementwise +9e-05 ms"
     )
     assert parts_text(found) == "computation 0.00069 -> 0.00138 ms"
@@ -330,14 +332,14 @@ def test_calls_of_as_many_times_the_work_are_one_sentence() -> None:
     for one, batch in zip(sides, (1, 2), strict=True):
         force_setattr(one.first, "rates", (CallWork(flops=1e9 * batch), CallWork(flops=1e6 * batch)))
     assert texts(compare_sides(*sides)) == [
-        "ops +0.005 ms: other shapes (2 x the FLOPs) on 2 calls of aten::mm, aten::gelu: GEMM +0.003 ms, elementwise +0.002 ms"
+        "ops +0.005 ms: different shapes (2 x the FLOPs) on 2 calls of aten::mm, aten::gelu: GEMM +0.003 ms, elementwise +0.002 ms"
     ]
 
 
 def test_sides_with_little_in_common_are_said_to_be_others() -> None:
     one, two = side(*[op("mm", ("gemm", 90)) + op("add", ("add", 10))] * 2), side(*[op("add", ("add", 10))] * 2)
     (note,) = [note for note in compare_sides(one, two).notes if "workload" in note]
-    assert note == "only 10% of A's kernel time is in what B does too: are they the same workload?"
+    assert note == "only 10% of A's kernel time is in work that B does too: check that both run the same workload"
     assert not [note for note in compare_sides(one, one).notes if "workload" in note]
 
 

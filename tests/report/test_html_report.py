@@ -260,7 +260,7 @@ def test_the_table_of_categories_adds_up_to_the_step(analysis, summary):
     text = Page(html_bytes(Report(analysis, summary).sheets, summary, analysis)).text
     assert "(idle)15.18.2" in text
     assert "210 GB/s" in text
-    assert "Look here first (counts: all 4 steps)" in text
+    assert "Look here first (counts of all 4 steps)" in text
 
 
 def test_rates_above_the_device_are_marked_in_words_too(analysis, summary):

@@ -105,8 +105,8 @@ def test_explain_names_the_formula_the_device_figure_and_its_source(report):
     text = str(report.explain(report["unified_perf_summary"].iloc[0]))
     assert "2*b*m*n*k" in text
     assert "bf16 matrix peak: 1,307 TFLOPS/s (AMD data sheet, dense)" in text
-    assert "measured: 10 µs of kernels per call, 4 calls" in text
-    assert "estimate: 5 µs by roofline, bound by compute: 50 %" in text
+    assert "measured: the kernels of a call take 10 µs, over 4 calls" in text
+    assert "estimate: 5 µs by roofline, bound by compute; the call reaches 50 %" in text
     assert str(report.explain(0)) == str(report.explain(np.int64(0))) == text
     assert "no perf model" in str(report.explain(2))
 
@@ -128,8 +128,8 @@ def test_explain_takes_an_op_as_users_have_it(report):
 @pytest.mark.parametrize(
     ("hbm_mb", "figures", "why"),
     [
-        (None, True, "its bytes are not determined by what was recorded"),
-        (1.0, True, "the device has no figure for this"),
+        (None, True, "the recorded arguments do not determine its bytes"),
+        (1.0, True, "the device file has no rate for it"),
         (1.0, False, "pass --device"),
     ],
 )

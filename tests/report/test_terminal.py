@@ -29,15 +29,15 @@ def test_the_whole_verdict(summary):
     assert verdict(summary, seconds=4.8, written=["moe-16b.report/"]).splitlines() == [
         " moe-16b in 4.8 s",
         " rank 3 of 8 · 4 steps (ProfilerStep) · MI300X · torch 2.9 · 600,345 events",
-        " The GPU bounds a step: it is busy 91.8 %; GEMM takes 43.2 %, at 40 % of its",
-        "   roofline.",
-        " First fix: up to 16.3 ms (8.9 %), medium certainty, by finding 1: mm",
+        " The GPU bounds the step: it is busy 91.8 %; GEMM takes 43.2 %, at 40 % of",
+        "   its roofline.",
+        " Fix finding 1 first to save up to 16.3 ms (8.9 %, medium certainty): mm",
         "   4096x14336x4096 bf16, 32 calls: 57 % of achievable.",
         "",
         " step 184.0 ms   10 % of dense bf16 peak",
         "     mean of 4: 181.8 to 186.2 ms",
         "     excluded: 36.0 ms of GPU work launched before profiling began",
-        " while matrix ops run (50 % of GPU time): 23 % of peak, 42 % of achievable",
+        " matrix ops (50 % of GPU time) reach 23 % of peak, 42 % of achievable",
         " GPU busy 91.8 %  = compute 78.4 + exposed comm 11.9 + memcpy 1.5; idle 8.2 %",
         " coverage  perf model 91 % of GPU time · unlinked 3 % · shapes yes · stacks no",
         " extensions megatron",
@@ -48,7 +48,7 @@ def test_the_whole_verdict(summary):
         " other                  14.9   8.1 ▌             -          - no model",
         " (idle)                 15.1   8.2 ▌",
         "",
-        " look here first (counts: all 4 steps)                 gain per step, certainty",
+        " look here first (counts of all 4 steps)               gain per step, certainty",
         " 1 mm 4096x14336x4096 bf16, 32 calls: 57 % of achievable  up to 16.3 ms, medium",
         " ! 14 device events have no recorded launch",
         " wrote moe-16b.report/",
@@ -63,13 +63,13 @@ def after(text: str, start: str, count: int = 1) -> list[str]:
 
 
 def test_utilization_is_one_line_below_the_step(summary, utilization):
-    lines = after(verdict(replace(summary, utilization=utilization)), " while matrix ops run", 2)
+    lines = after(verdict(replace(summary, utilization=utilization)), " matrix ops (", 2)
     assert lines[1] == " MFU 20 %, HFU 23 % (37, 42 % of achievable) · moe-16b training, 32,768 tokens"
 
 
 def test_utilization_without_a_device_is_flops(summary, utilization):
     used = replace(utilization, mfu=None, mfu_of_achievable=None, hfu=None, hfu_of_achievable=None)
-    lines = after(verdict(replace(summary, utilization=used)), " while matrix ops run", 2)
+    lines = after(verdict(replace(summary, utilization=used)), " matrix ops (", 2)
     assert lines[1] == " 48.1 TFLOP per step · moe-16b training, 32,768 tokens"
 
 
@@ -137,7 +137,7 @@ def test_what_to_try_is_said_to_its_end(summary):
     first, second = replace(summary.findings[0], remedy="first of all"), replace(summary.findings[0], remedy=remedy)
     lines = verdict(replace(summary, findings=(first, second), notices=())).splitlines()
     assert " ".join(line.strip() for line in lines[-3:]) == f"try: {remedy}"
-    assert "by finding 1: first of all." in " ".join(line.strip() for line in lines)
+    assert "medium certainty): first of all." in " ".join(line.strip() for line in lines)
     assert not any("try: first of all" in line for line in lines), "what the first fix is stands above"
 
 
@@ -182,15 +182,15 @@ def test_what_is_said_of_steps_is_two_lines(summary):
         summary.steps, on_device=3, host_us=162_000.0, before_events=968, before_us=27_800.0, skipped_us=3_390.0
     )
     assert after(verdict(replace(summary, steps=steps)), "     mean of 4", 2) == [
-        "     mean of 4: 181.8 to 186.2 ms, the host takes 162.0 ms, ahead of the GPU in",
-        "     3 of 4",
+        "     mean of 4: 181.8 to 186.2 ms; the host takes 162.0 ms per step and starts",
+        "     3 of them while the GPU runs earlier work",
     ]
 
 
 def test_notices_beyond_the_third_are_counted(summary):
     notices = tuple(Notice(id="a", count=1, text=f"note {i}") for i in range(5))
     lines = verdict(replace(summary, notices=notices)).splitlines()
-    assert lines[-2:] == [" ! note 2", " ! 2 more notes: sheet about, or warnings in report.json"]
+    assert lines[-2:] == [" ! note 2", " ! 2 more notes in the sheet about, and under warnings in report.json"]
     assert verdict(replace(summary, notices=notices[:3])).splitlines()[-1] == " ! note 2"
 
 
@@ -299,7 +299,10 @@ def test_the_first_sentence_says_what_bounds_a_step_or_what_is_seen(summary: Sum
         steps=replace(steps, host_work_us=33_100.0),
         busy=replace(busy, idle=0.02, compute=0.98, exposed_comm=0.0, memcpy=0.0),
     )
-    assert bound_sentence(host) == "The host bounds this step: it takes 33.1 of 33.7 ms, the GPU is busy 98.0 %."
+    assert (
+        bound_sentence(host)
+        == "The host bounds this step: host work takes 33.1 of 33.7 ms, and the GPU is busy 98.0 %."
+    )
     waits = replace(host, steps=replace(steps, host_work_us=31_000.0))
     assert (
         bound_sentence(waits)
@@ -309,13 +312,13 @@ def test_the_first_sentence_says_what_bounds_a_step_or_what_is_seen(summary: Sum
     assert bound_sentence(moving) == "The GPU bounds this step: it is busy 92.0 %; exposed communication takes 62.0 %."
     late = replace(host, busy=replace(busy, compute=0.02, exposed_comm=0.8, memcpy=0.0, idle=0.18))
     assert bound_sentence(late) == (
-        "Exposed communication takes 80.0 % of this step; the GPU is busy 82.0 % of it, computing 2.0 %."
+        "Exposed communication takes 80.0 % of this step; the GPU is busy 82.0 % of it and computes 2.0 %."
     )
     idle = replace(
         busy, compute=0.6, exposed_comm=0.0, memcpy=0.0, idle=0.4, idle_causes=(("allocator", 0.3), ("unknown", 0.1))
     )
     assert bound_sentence(replace(waits, busy=idle)) == (
-        "The GPU is busy 60.0 % of this step and idle 40.0 %, most of it: allocator (30.0 %)."
+        "The GPU is busy 60.0 % of this step and idle 40.0 %, mainly allocator (30.0 %)."
     )
 
 

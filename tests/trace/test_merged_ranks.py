@@ -90,8 +90,8 @@ def test_the_first_rank_is_reported_and_the_others_are_named() -> None:
     names, notice = kernel_names(events)
     assert names == ["kernel of 100"]
     assert notice == (
-        "2 ranks in one file (0: process 100, 1: process 200, numbered in order of their processes): "
-        "this report is of rank 0; choose another with --rank N"
+        "the file holds 2 ranks (0: process 100, 1: process 200, numbered in the order of their processes); "
+        "this report covers rank 0; choose another with --rank N"
     )
     assert kernel_names(events, rank=1)[0] == ["kernel of 200"]
 
@@ -117,7 +117,7 @@ def test_numbers_in_process_names_are_the_ranks_numbers() -> None:
     ]
     names, notice = kernel_names(events, rank=5)
     assert names == ["kernel of 200"]
-    assert "(3: rank 3 \u00b7 CPU 100, 5: [rank5]: python 200): this report is of rank 5;" in notice
+    assert "(3: rank 3 \u00b7 CPU 100, 5: [rank5]: python 200); this report covers rank 5;" in notice
     with pytest.raises(UsageError, match=r"has ranks 3, 5, not 0"):
         kernel_names(events, rank=0)
 

@@ -161,7 +161,7 @@ def test_attention_whose_mask_was_not_recorded_grows_with_the_batch() -> None:
     found = what_if(built.trace(), batch=2.0)
     assert found.after.step_us == pytest.approx(1000)
     assert found.low_us < 1000 < found.high_us
-    assert any("by the bytes that they move" in note for note in found.plan.notes)
+    assert any("follows the bytes that they move" in note for note in found.plan.notes)
     # On another device it follows the memory rate, with the interval of what no estimate speaks of
     moved = what_if(built.trace(), device="b200")
     assert moved.high_us < 2 * moved.after.step_us

@@ -81,7 +81,7 @@ def test_what_limits_next_is_said_with_its_figures() -> None:
     """Products of 400 us that could take some 200: 4,000 us of the device, 3,000 of the host."""
     summary = tracelens.report(loop(4, 3000, 400)).summary
     (first,) = summary.findings
-    assert first.limited_by == "the host takes 3 ms of 4 ms: faster kernels alone gain at most 1 ms"
+    assert first.limited_by == "the host takes 3 ms of 4 ms, so faster kernels alone gain at most 1 ms"
     assert first.gain_us == pytest.approx(1000, rel=0.03)
     assert summary.together is not None
     assert (summary.together.findings, summary.together.limited_by) == ((first.key,), "host")

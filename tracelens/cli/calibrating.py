@@ -69,9 +69,9 @@ def _cluster(args: argparse.Namespace) -> int:
     before, after, unseen = (
         "-" if error is None else f"{error:.1f} %" for error in (found.before, found.after, found.unseen)
     )
-    say(f"{found.rows} collectives: mean error before {before}, after {after}, on node counts not fitted {unseen}")
+    say(f"{found.rows} collectives: mean error {before} before, {after} after, {unseen} on node counts not fitted")
     if found.open:
-        say(f"warning: the data do not determine {', '.join(found.open)}: unchanged")
+        say(f"warning: the data do not determine {', '.join(found.open)}, which stay unchanged")
     source = f"tracelens calibrate: {found.rows} collectives of {names}; mean error on node counts not fitted: {unseen}"
     topology = system.topology
     if topology is not None:
@@ -175,7 +175,7 @@ def _print(outcomes: list[FitOutcome]) -> None:
         errors = ("-" if error is None else f"{error:.1f} %" for error in (each.before, each.after, each.unseen))
         rows.append((each.family, each.precision, str(each.rows), str(each.groups), *errors))
     say_table(rows, words=(0, 1))
-    say("mean error: before with the device's constants, after with the fitted ones, unseen: shape groups not fitted")
+    say("mean error: before = the device's constants, after = the fitted ones, unseen = shape groups not fitted")
     for each in outcomes:
         for warning in each.warnings:
             say(f"warning: {each.family} {each.precision}: {warning}")

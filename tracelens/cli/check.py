@@ -76,7 +76,7 @@ def _contents(state: Health) -> Iterator[tuple[str, str]]:
     yield "steps", f"{steps} named {stem}" if steps else f"none: {state.steps_advice}"
     yield "device", state.device_note or state.device or "not recognized"
     if state.coverage is not None:
-        scope = ", whole file (a report's are of its complete steps)" if steps else ""
+        scope = ", of the whole file (a report covers its complete steps)" if steps else ""
         yield "coverage", _coverage(state.coverage) + scope
     for missing in state.lacks:
         yield "lacks", f"{missing.question}: {missing.because}"
@@ -89,7 +89,7 @@ def _faults(state: Health) -> Iterator[tuple[str, str]]:
     yield from (("damage", note) for note in state.damage)
     yield from (("op tree", f"invariant violated: {text}") for text in state.violations)
     if state.overlaps:
-        yield "op tree", f"{state.overlaps:,} host events end after their caller; they are placed where they fit"
+        yield "op tree", f"{state.overlaps:,} host events end after their caller; tracelens places them where they fit"
 
 
 def _counts(named: Sequence[tuple[str, int]]) -> str:
@@ -100,7 +100,7 @@ def _shapes(state: Health) -> str:
     if state.with_shapes is None:
         return "no CPU ops"
     if state.with_shapes == 0:
-        return f"no ({state.no_shapes}): times and categories, no perf models"
+        return f"no ({state.no_shapes}), so reports have times and categories but no perf models"
     return f"in {shown_percent(state.with_shapes)} of {state.cpu_ops:,} CPU ops"
 
 

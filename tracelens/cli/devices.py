@@ -40,12 +40,12 @@ def _list(devices: Sequence[HardwareSpec]) -> None:
 
     say_table([_HEADER, *(_row(device) for device in devices)], words=(0, 1, 7))
     say()
-    say("Dense rates, without 2:4 sparsity; link: one direction, per GPU; - is unknown.")
+    say("Rates are dense (no 2:4 sparsity), links per GPU and direction; - is unknown.")
     say(textwrap.fill(f"Clusters of these devices, for --cluster: {', '.join(Cluster.names())}", 100))
     for name, why in OPTIONAL.items():
         absent = why()
         say(f"Optional backend {name}: {'available' if absent is None else 'absent, ' + absent}")
-    say("doubtful: sources disagree; tracelens devices show NAME says where. Add a device: docs/devices.md")
+    say("doubtful: sources disagree, see tracelens devices show NAME. To add a device, see docs/devices.md")
 
 
 def _row(device: HardwareSpec) -> tuple[str, ...]:

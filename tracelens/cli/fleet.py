@@ -44,7 +44,7 @@ def run_ingest(args: argparse.Namespace) -> int:
         found = ingest(args.folder, args.to, executor, progress=Progress("ingesting", "traces"))
     for name, why in found.failed:
         say(f"left out: {name}: {why}", to_stderr=True)
-    say(f"{args.to}: {found.added} traces added, {found.known} were there, {len(found.failed)} left out")
+    say(f"{args.to}: added {found.added} traces, already had {found.known}, left out {len(found.failed)}")
     if not found.added + found.known:
         raise InputError("none of the traces could be read")
     say(f"wrote {_dashboard(args.to)}")

@@ -93,7 +93,7 @@ def run_ops(args: argparse.Namespace) -> int:
             name = ""
         say("  ".join([name.ljust(_NAME_WIDTH), *map(str.ljust, others, _WIDTHS)]).rstrip())
     say()
-    say(f"{len(rows)} names; -: none. A name between slashes is a regular expression. Add one: docs/extensions.md")
+    say(f"{len(rows)} names; - is none. A name between slashes is a regular expression. docs/extensions.md adds one")
     return 0
 
 

@@ -57,7 +57,7 @@ def _print_json(value: object) -> None:
 def _list(summaries: Sequence[tuple[ModelSummary, int]]) -> None:
     say_table([_HEADER, *(_row(summary, layers) for summary, layers in summaries)], words=(0, 5, 6))
     say()
-    say("active: parameters that a token meets. Any Hugging Face config.json: tracelens models show FILE")
+    say("active: parameters that one token uses. tracelens models show FILE reads any Hugging Face config.json")
 
 
 def _row(summary: ModelSummary, layers: int) -> tuple[str, ...]:

@@ -125,10 +125,13 @@ def run_fuse(args: argparse.Namespace) -> int:
     if kept.categories and not result.slices:
         say(f"note: no event has --category {args.category}", to_stderr=True)
     if result.moved_slices:
-        say(f" {result.moved_slices:,} slices overlapped another of their track and got a lane of their own")
+        say(f" {result.moved_slices:,} slices that overlapped others on their track got a separate lane")
     if len(clocks.hosts) > 1 and not args.no_clocks:
         residual = clocks.residual_us
-        say(f" clocks: {len(clocks.hosts)} hosts, " + ("not placed" if residual is None else f"±{residual:.1f} µs"))
+        say(
+            f" the clocks of {len(clocks.hosts)} hosts are "
+            + ("not aligned" if residual is None else f"aligned to ±{residual:.1f} µs")
+        )
     say(f" wrote {output}")
     return 0
 
@@ -149,7 +152,7 @@ def run_perfetto(args: argparse.Namespace) -> int:
     asked = options_of(TraceToTrace, args)
     refuse_input(asked.output, [asked.trace])
     say(f" {write_perfetto(analyze(load(asked.trace), AnalysisOptions()), asked.output):,} events")
-    say(f" wrote {asked.output}: open it at https://ui.perfetto.dev, from where nothing is sent")
+    say(f" wrote {asked.output}: open it at https://ui.perfetto.dev, which uploads nothing")
     return 0
 
 

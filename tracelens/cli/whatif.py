@@ -64,13 +64,13 @@ def _interval(found: WhatIf) -> str:
     from tracelens.types.units import shown_ms
 
     if not found.low_us < found.high_us:
-        without = "90 %: the same" if found.is_estimated else "nothing in it is estimated: no interval"
+        without = "90 % interval: the same" if found.is_estimated else "this is an exact replay and has no error bar"
         return f"   {without}" if found.asked else ""
     low, high = shown_ms(found.low_us), shown_ms(found.high_us)
     if low != high:
-        return f"   90 %: {low} to {high} ms"
+        return f"   90 % interval: {low} to {high} ms"
     least, most = (round(100 * (us / found.after.step_us - 1), 2) for us in (found.low_us, found.high_us))
-    return f"   90 %: {least:+.2f} to {most:+.2f} %" if least or most else "   90 %: the same"
+    return f"   90 % interval: {least:+.2f} to {most:+.2f} %" if least or most else "   90 % interval: the same"
 
 
 def _lines(found: WhatIf) -> Iterator[str]:
@@ -82,7 +82,7 @@ def _lines(found: WhatIf) -> Iterator[str]:
     change = f" ({100 * (after / before - 1):+.1f} %)" if before else ""
     yield f" {trace_name(found.plan.subject.table.source)}"
     yield f" {what} {shown_ms(before)} -> {shown_ms(after)} ms{change}{_interval(found)}"
-    yield f" delays kept as recorded: {shown_percent(max(1 - found.explained, 0))} of the trace"
+    yield f" {shown_percent(max(1 - found.explained, 0))} of the trace is delays that the replay keeps as recorded"
     yield ""
     yield f" {'bound by (critical path)':<44}{'before ms':>12}{'after ms':>12}"
     kinds = {**found.after.bound_by, **found.before.bound_by}
@@ -95,11 +95,11 @@ def _lines(found: WhatIf) -> Iterator[str]:
     if rows:
         yield f" {'op, kernel time':<32}{'calls':>8}{'before ms':>12}{'after ms':>12}{'change ms':>12}"
     else:
-        yield " every op's kernels take as long as recorded"
+        yield " the kernels of every op take as long as recorded"
     for row in rows[:_ROWS]:
         times = f"{shown_ms(row.before_us):>12}{shown_ms(row.after_us):>12}{shown_ms(row.change_us):>12}"
         yield f" {clipped(row.name, 31):<32}{row.calls:>8.6g}{times}"
     if len(rows) > _ROWS:
-        yield f" {len(rows) - _ROWS} more in --format json"
+        yield f" {len(rows) - _ROWS} more rows in --format json"
     for note in found.plan.notes:
         yield f" ! {note}"

@@ -389,14 +389,14 @@ def _types(a: Sequence[RowSide], b: Sequence[RowSide]) -> str:
 
 
 def _other(what: str, group: RowGroup) -> str:
-    said = f"other {what} on {group.calls} of {group.ops(group.b)}"
+    said = f"different {what} on {group.calls} of {group.ops(group.b)}"
     return f"{said}: {group.by_category()}" if group.is_of_several_categories() else said
 
 
 def _kernels(group: RowGroup) -> str:
     before, after = other_kernels(group.a[0], group.b[0]) or ("", "")
     if before and after:
-        what = f"other kernel ({before} -> {after})"
+        what = f"different kernel ({before} -> {after})"
     else:
         what = f"new kernel ({after})" if after else f"kernel gone ({before})"
     return f"{what} on {group.calls} of {group.ops(group.b)}"
@@ -424,7 +424,7 @@ def _speed(group: RowGroup) -> str:
     slower = slower_text(before, after) + (_unlike_median(group, after / before) if before else "")
     is_unclear = is_sent(group.rows[0]) and not group.ranks and abs(after - before) >= _TOLD_APART * before
     less = " less" if after < before else ""
-    unclear = f", or waiting{less} for another rank (folders of all ranks would tell)" if is_unclear else ""
+    unclear = f", or waiting{less} for another rank (compare folders of all ranks to find out)" if is_unclear else ""
     return f"{slower}{unclear}{known}, {group.calls} of {group.ops(group.b)}"
 
 
@@ -647,7 +647,7 @@ def _noise(rows: Sequence[ComparedRow], chance: Sequence[Change]) -> Change:
     change_ms = sum(rows[number].change_ms for number in at)
     most = max(chance, key=lambda change: abs(change.change_ms))
     count = "1 row" if len(at) == 1 else f"{len(at)} rows"
-    text = f"within the noise {signed_ms(change_ms)}: {count}, the largest: {most.text.replace(_WITHIN, '')}"
+    text = f"within the noise {signed_ms(change_ms)}: {count}, the largest is {most.text.replace(_WITHIN, '')}"
     return Change(text=text, change_ms=change_ms, cause=NOISE, category="", rows=at)
 
 

@@ -172,7 +172,7 @@ def _notes(one: Side, other: Side) -> list[str]:
     found = [*_other_devices(a, b), *_not_recorded(a, b)]
     found += _other_ranks(one, other)
     if max(sum(len(run[0].durations_ns) for run in side.parts) for side in (one, other)) == 1:
-        found.append("one step on either side: what changed by chance cannot be told")
+        found.append("one step per trace cannot separate noise from change")
     return [*one.notes, *other.notes, *found]
 
 
@@ -181,13 +181,14 @@ def _other_work(rows: Sequence[ComparedRow], apart: Difference | None) -> Iterat
     if apart is not None:
         yield (
             f"A and B look like different programs: {apart.named_alike:.0%} of the kernel time goes to ops that both "
-            f"run, {apart.same[0]:.0%} of A's and {apart.same[1]:.0%} of B's to the same calls; what one side alone "
-            "does is listed as new or gone"
+            f"run, {apart.same[0]:.0%} of A's and {apart.same[1]:.0%} of B's to the same calls; the rest is listed as "
+            "new or gone"
         )
         return
     for name, other, share in zip("AB", "BA", (_matched(rows, 0), _matched(rows, 1)), strict=True):
         if share < _LEAST_IN_COMMON:
-            yield f"only {share:.0%} of {name}'s kernel time is in what {other} does too: are they the same workload?"
+            text = f"only {share:.0%} of {name}'s kernel time is in work that {other} does too"
+            yield f"{text}: check that both run the same workload"
 
 
 def _other_ranks(one: Side, other: Side) -> Iterator[str]:
@@ -200,24 +201,24 @@ def _other_ranks(one: Side, other: Side) -> Iterator[str]:
             for name, only in alone
             if only and all(ranks)
         )
-        yield f"{counts[0]} rank{'s' if counts[0] > 1 else ''} against {counts[1]}{named}: their means are compared"
+        yield f"{counts[0]} rank{'s' if counts[0] > 1 else ''} against {counts[1]}{named}; their means are compared"
 
 
 def _other_devices(a: Recorded, b: Recorded) -> Iterator[str]:
     unnamed = [side.source for side in (a, b) if side.device_label == UNKNOWN_DEVICE]
     if len(unnamed) == 1:
-        yield f"{unnamed[0]} does not record its device: whether it is the same is not known"
+        yield f"{unnamed[0]} does not record its device, so it may be another one"
     elif a.device_label != b.device_label:
-        yield f"other device: {a.device_label} -> {b.device_label}"
+        yield f"the devices differ: {a.device_label} -> {b.device_label}"
     if a.torch != b.torch and a.torch and b.torch:
-        yield f"other PyTorch: {a.torch} -> {b.torch}"
+        yield f"the PyTorch versions differ: {a.torch} -> {b.torch}"
 
 
 def _not_recorded(a: Recorded, b: Recorded) -> Iterator[str]:
-    """What one side lacks beside the other."""
+    """What one side lacks and the other has."""
     shaped = [any(call.shapes for call in side.calls) for side in (a, b)]
     if shaped[0] != shaped[1]:
         bare = (a if shaped[1] else b).source
-        yield f"{bare} has no ops with shapes: calls are matched by kernels and order, what split or fused is a guess"
+        yield f"{bare} has no ops with shapes: kernels and their order match the calls, what split or fused is a guess"
     if a.has_steps != b.has_steps:
-        yield f"{(b if a.has_steps else a).source} has no steps: its whole window is compared with a step"
+        yield f"{(b if a.has_steps else a).source} has no steps, so its whole window is compared with a step"

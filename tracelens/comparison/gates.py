@@ -109,7 +109,7 @@ def _text(
     unit = f" {gate.unit}" if gate.unit else " calls" if gate.figure == "calls" else " points"
     between = "" if low is None or high is None else f" (between {low:+.3g} and {high:+.3g})"
     chance = ", which chance explains" if beyond and passed and between else ""
-    unknown = "; one step on either side: chance is not ruled out" if significant is None and beyond else ""
+    unknown = "; one step per trace does not rule out chance" if significant is None and beyond else ""
     return f"{gate.text}: {'passed' if passed else 'failed'}, changed by {value:+.3g}{unit}{between}{chance}{unknown}"
 
 

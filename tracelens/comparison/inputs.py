@@ -46,8 +46,8 @@ def read_report(path: Path, name: str) -> Side:
     except (OSError, LookupError, TypeError, ValueError, AttributeError, ArithmeticError) as error:
         raise InputError(f"{path} is not a complete report ({error}): run 'tracelens report' again") from error
     steps = document["step"]["count"] if document["step"] else 1
-    mean = f"the mean of {steps} steps as one, " if steps > 1 else ""
-    note = f"{name} is a report: {mean}ops by their kernel time, without order; what runs at once is a row of its own"
+    mean = f"the mean of {steps} steps as one and " if steps > 1 else ""
+    note = f"{name} is a report, so it has {mean}ops by kernel time without order; overlap is a separate row"
     return Side(name=name, parts=((one,),), notes=(note,))
 
 

@@ -162,7 +162,7 @@ def with_latecomers(
         return list(rows)
     at, (one, other) = waiting
     late = _more_waited_for(one, other)
-    which = f"rank {late.rank} {'late' if late is other else 'no longer late'}"
+    which = f"rank {late.rank} is {'late' if late is other else 'no longer late'}"
     why = f"{which}: a rank waits {other.waiting_ms:.3g} ms for the last one, {one.waiting_ms:.3g} ms before"
     own = next((rank for rank in changes if rank.rank == late.rank), None)
     if own is not None:
@@ -187,7 +187,7 @@ def another_latecomer(before: RankTimes | None, after: RankTimes | None) -> Iter
     ]
     if one.rank != other.rank and all(waits):
         yield (
-            f"the others wait for rank {other.rank}, before for rank {one.rank}: a rank waits "
+            f"the others wait for rank {other.rank}, and waited for rank {one.rank} before: a rank waits "
             f"{other.waiting_ms:.3g} ms for the last one, {one.waiting_ms:.3g} ms before"
         )
 
@@ -220,8 +220,8 @@ def unusual_steps(
     what = "idle time" if most == IDLE else most
     late = _late(ranks, far, extra) if ranks is not None and role(most) == COMMUNICATION else None
     what = what if late is None else f"waiting for rank {late}"
-    of_mean = f"{extra:.3g} ms of the mean step, most of it {what}"
-    return [f"{name}: {which} of {len(step_ms)} took {named} ms, the median is {median:.3g}: {of_mean}"]
+    of_mean = f"this adds {extra:.3g} ms to the mean step, most of it {what}"
+    return [f"{name}: {which} of {len(step_ms)} took {named} ms against a median of {median:.3g} ms; {of_mean}"]
 
 
 def _late(ranks: RankTimes, far: Ints, extra_ms: float) -> int | None:

@@ -139,7 +139,7 @@ def recognize(properties: DeviceProperties | None, *, kernel_names: Iterable[str
         return Recognition(device=None, candidates=names, how="properties", note=note, agreed=agreed)
     (device,) = fitting
     if device.match is not None and device.match.by_name and not properties.name:
-        note = f"{describe(properties)} fits {names[0]}, but other products record the same and there is no name;"
+        note = f"{describe(properties)} fits {names[0]}, but other devices record the same and the trace names none;"
         return Recognition(device=None, candidates=names, how="properties", note=f"{note} {_HOW_TO_ADD}")
     note = f"{device.name} ({device.label}), recognized by {how}: {describe(properties)}"
     return Recognition(device=device, candidates=names, how=how, note=note)
@@ -311,7 +311,7 @@ def _from_kernels(kernel_names: Iterable[str], known: Sequence[HardwareSpec]) ->
     names = tuple(spec.name for spec in fitting)
     return replace(
         _nothing(
-            f"{missing}; its kernels are built for {newest[0]} {newest[1]}.{newest[2]}, so at a guess one of"
+            f"{missing}; its kernels are built for {newest[0]} {newest[1]}.{newest[2]}, so it is probably one of"
             f" {', '.join(names)}"
         ),
         candidates=names,

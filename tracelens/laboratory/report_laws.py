@@ -42,9 +42,9 @@ _FACTORS = {
 _WORDING = re.compile(r"16 bytes|10-bit")
 #: What the trace has: an op and the shapes of its arguments, or what the host was at.
 _QUOTED = re.compile(
-    r"^.*, (?=[\d,]+ calls?(?: of [\d,]+ (?:shapes|signatures))?: )"
-    r"|(?<=; most to gain in ).*?(?=; \d+ % of|$)"
-    r"|(?<=, most of it in ).*?(?=; \d+ % of|$)"
+    r"(?:(?<=calls of )|(?<=\bcall of ))\S.*?(?=(?: in [\d,]+ (?:shapes|signatures))? (?:reach|reaches|take|takes) \d)"
+    r"|(?<=; most of the gain is in ).*?(?=; \d+ % of|$)"
+    r"|(?<=; most of the longest is in ).*?(?=; \d+ % of|$)"
 )
 
 

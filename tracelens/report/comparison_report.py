@@ -58,28 +58,28 @@ def _lines(found: Comparison) -> Iterator[str]:
     yield f" {change_title(found)}"
     yield f"     {parts_text(found)}"
     a, b = map(shown_percent, found.matched_share)
-    yield f"     matched: {a} of A's kernel time, {b} of B's"
+    yield f"     matched {a} of A's kernel time with {b} of B's"
     yield from _chance(found)
     for gate in found.gates:
         yield f" {'ok  ' if gate.passed else 'FAIL'} {gate.text}"
     yield ""
     worth = [change for change in found.changes if not _is_nothing(change, found)]
     if not worth:
-        yield " nothing changed" + (f" by {100 * _LEAST_SHOWN:g} % of a step" if found.changes else "")
+        yield " nothing changed" + (f" by {100 * _LEAST_SHOWN:g} % of the step" if found.changes else "")
     for change in worth[:_MOST_ON_TERMINAL]:
         yield f"   {change.text}"
     rest = [change for change in found.changes if change not in worth[:_MOST_ON_TERMINAL]]
     if not all(_is_nothing(change, found) for change in rest):
-        yield f"   {signed_ms(sum(change.change_ms for change in rest))} in {len(rest)} more"
+        yield f"   {signed_ms(sum(change.change_ms for change in rest))} in {len(rest)} more changes"
 
 
 def _chance(found: Comparison) -> Iterator[str]:
     """Whether the change may be chance, and from which one on it would not be."""
     low, high = found.low_ms, found.high_ms
     if low is not None and high is not None:
-        chance = "may be chance: " if low <= 0 <= high else ""
-        least = f"changes show from {found.detectable_ms:,.3g} ms on"
-        yield f"     {chance}between {low:+,.3f} and {high:+,.3f} ms with 99 % confidence; {least}"
+        chance = ", so it may be chance" if low <= 0 <= high else ""
+        least = f"a change is detected from {found.detectable_ms:,.3g} ms on"
+        yield f"     the change is {low:+,.3f} to {high:+,.3f} ms with 99 % confidence{chance}; {least}"
 
 
 def _is_nothing(change: Change, found: Comparison) -> bool:
@@ -136,7 +136,7 @@ def _with_change(row: ComparedRow | RankChange) -> dict[str, Any]:
 
 def comparison_markdown(found: Comparison) -> bytes:
     """A table of the largest changes, for a pull request."""
-    matched = f"matched {found.matched_share[0]:.1%} and {found.matched_share[1]:.1%} of the kernel time"
+    matched = f"{found.matched_share[0]:.1%} and {found.matched_share[1]:.1%} of the kernel time matched"
     names = [f"{_markdown_cell(side.name)}, {_markdown_cell(side.device)}" for side in (found.a, found.b)]
     sides = f"A {names[0]}; B {names[1]}; {matched}."
     lines = [
@@ -348,7 +348,7 @@ def _verdict(found: Comparison) -> Section:
     least = ""
     if found.detectable_ms is not None:
         is_chance = abs(found.change_ms) < found.detectable_ms
-        least = f"{'no more' if is_chance else 'more'} than chance, which explains up to {found.detectable_ms:.3g} ms"
+        least = f"{'no more' if is_chance else 'more'} than noise, which explains up to {found.detectable_ms:.3g} ms"
     tiles = [
         ("A", f"{found.a.step_ms:,.3f} ms", _side_below(found.a)),
         ("B", f"{found.b.step_ms:,.3f} ms", _side_below(found.b)),

@@ -1,4 +1,4 @@
-"""How the figures of one row were computed: formula, inputs, the device's figure and its source."""
+"""How the figures of one row were computed: formula, inputs, the device's rates and their sources."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ _WORK = (
     ("gflops", "work of one call", "GFLOP"),
     ("hbm_mb", "HBM traffic of one call, at least", "MB"),
     ("copies_per_token", "copies of a token", "rows"),
-    ("wire_mb", "wire bytes of one call, including copies for the own rank", "MB"),
+    ("wire_mb", "wire bytes of one call, including copies to its own rank", "MB"),
     ("expected_remote_mb", "expected to leave the rank", "MB"),
 )
 
@@ -91,7 +91,7 @@ def _measured(values: Mapping[str, Any]) -> list[str]:
         return []
     spread = f" ± {_number(values['kernel_us_std'])}" if values.get("kernel_us_std") is not None else ""
     mean, calls = _number(values["kernel_us_mean"]), values.get("operation_count")
-    return [f"measured: {mean}{spread} µs of kernels per call, {calls} calls"]
+    return [f"measured: the kernels of a call take {mean}{spread} µs, over {calls} calls"]
 
 
 def _rates(values: Mapping[str, Any]) -> list[str]:
@@ -109,11 +109,11 @@ def _estimate(values: Mapping[str, Any], device: DeviceSummary) -> list[str]:
         if not device.figures:
             return [f"no estimate: {device.note or 'the device is not known'}"]
         unknown = values.get("hbm_mb") is None and not values.get("wire_mb")
-        why = "its bytes are not determined by what was recorded" if unknown else "the device has no figure for this"
+        why = "the recorded arguments do not determine its bytes" if unknown else "the device file has no rate for it"
         return [f"no estimate: {why}"]
     time, reached = _number(values["roofline_us"]), _number(values.get("percent_of_roofline_mean"))
     bound, backend = values.get("roofline_bound"), values.get("backend")
-    lines = [f"estimate: {time} µs by {backend}, bound by {bound}: {reached} % achieved"]
+    lines = [f"estimate: {time} µs by {backend}, bound by {bound}; the call reaches {reached} %"]
     figures = relevant_figures(str(values.get("compute_spec") or ""), device.figures)
     return lines + [f"    {f.what}: {_number(f.value)} {f.unit} ({f.source})" for f in figures]
 

@@ -59,12 +59,12 @@ def gain_range(finding: Finding) -> str:
 
 
 def together_text(together: FixesTogether) -> str:
-    """``33.7 ms now, 29.5 after 1, 29.5 after 1-2: then the host limits``."""
+    """``33.7 ms now, 29.5 after fix 1, 29.5 after 1-2; then the host limits it``: what a step, or the window, takes."""
     now, *after = map(shown_ms, together.step_us)
-    applied = ["1", *(f"1-{n}" for n in range(2, len(after) + 1))]
+    applied = ["fix 1", *(f"1-{n}" for n in range(2, len(after) + 1))]
     parts = [f"{now} ms now", *(f"{ms} after {which}" for ms, which in zip(after, applied, strict=False))]
     limit = {"host": "the host", "device": "the GPU"}.get(together.limited_by or "")
-    return ", ".join(parts) + (f": then {limit} limits" if limit else "")
+    return ", ".join(parts) + (f"; then {limit} limits it" if limit else "")
 
 
 def is_impossible(share: float | None) -> bool:
@@ -78,8 +78,8 @@ def limit_text(share: float) -> str:
 
 
 def unseen_text(unseen: Unseen) -> str:
-    """``75 % of GPU time (no perf model): mine::unknown``."""
-    names = f": {', '.join(map(short_kernel_name, unseen.ops))}" if unseen.ops else ""
+    """``75 % of GPU time (no perf model), mostly mine::unknown``."""
+    names = f", mostly {', '.join(map(short_kernel_name, unseen.ops))}" if unseen.ops else ""
     return f"{100 * unseen.share:.0f} % of GPU time ({unseen.because}){names}"
 
 
@@ -103,17 +103,17 @@ def bound_sentence(summary: Summary) -> str:
         return ""
     what, whole_us = "this window", busy.total_us
     if steps is not None:
-        what, whole_us = "this step" if steps.count == 1 else "a step", steps.time_us
+        what, whole_us = "this step" if steps.count == 1 else "the step", steps.time_us
     if busy.exposed_comm > _MOST and busy.busy < _GPU_BOUND:
-        rest = f"the GPU is busy {shown_percent(busy.busy)} of it, computing {shown_percent(busy.compute)}"
+        rest = f"the GPU is busy {shown_percent(busy.busy)} of it and computes {shown_percent(busy.compute)}"
         return f"Exposed communication takes {shown_percent(busy.exposed_comm)} of {what}; {rest}."
     work_us = None if steps is None else steps.host_work_us
     if work_us is not None and work_us >= _HOST_BOUND * whole_us and busy.exposed_comm <= _MOST:
-        takes = f"it takes {shown_ms(work_us)} of {shown_ms(whole_us)} ms"
-        return f"The host bounds {what}: {takes}, the GPU is busy {shown_percent(busy.busy)}."
+        takes = f"host work takes {shown_ms(work_us)} of {shown_ms(whole_us)} ms"
+        return f"The host bounds {what}: {takes}, and the GPU is busy {shown_percent(busy.busy)}."
     if busy.busy >= _GPU_BOUND:
         return f"The GPU bounds {what}: it is busy {shown_percent(busy.busy)}{_mostly(summary, busy)}."
-    causes = [f", most of it: {name} ({shown_percent(share)})" for name, share in busy.idle_causes[:1]]
+    causes = [f", mainly {name} ({shown_percent(share)})" for name, share in busy.idle_causes[:1]]
     return f"The GPU is busy {shown_percent(busy.busy)} of {what} and idle {shown_percent(busy.idle)}{''.join(causes)}."
 
 
@@ -141,8 +141,8 @@ def first_fix(summary: Summary) -> str:
     if found is None or found.gain_us is None or not whole_us:
         return ""
     share = shown_percent(found.gain_us / whole_us)
-    brings = f"{gain_text(found)} ({share}), {found.certainty} certainty"
-    return f"First fix: {brings}, by finding {summary.findings.index(found) + 1}: {found.remedy or found.why}."
+    saves = f"{gain_text(found)} ({share}, {found.certainty} certainty)"
+    return f"Fix finding {summary.findings.index(found) + 1} first to save {saves}: {found.remedy or found.why}."
 
 
 def gain_text(finding: Finding) -> str:
@@ -164,15 +164,15 @@ def headline_text(rate: Throughput) -> str:
 
 def while_matrix_ops_run(rate: Throughput) -> str:
     """What the matrix ops of known FLOPs reached in their own time, and how much of the device time that is."""
-    where = f"while matrix ops run ({shown_share(rate.device_share)} of GPU time)"
+    what = f"matrix ops ({shown_share(rate.device_share)} of GPU time) reach"
     if rate.of_peak is None:
-        return f"{where}: {shown_rate(rate.tflops_s)} TFLOPS/s {rate.dtype}"
+        return f"{what} {shown_rate(rate.tflops_s)} TFLOPS/s {rate.dtype}"
     best = "" if rate.of_achievable is None else f", {limit_text(rate.of_achievable)} of achievable"
-    return f"{where}: {limit_text(rate.of_peak)} of peak{best}"
+    return f"{what} {limit_text(rate.of_peak)} of peak{best}"
 
 
 def impossible_text(summary: Summary) -> str:
-    """Why figures are marked; empty where none is."""
+    """What a mark means; empty where nothing is marked."""
     rate, used = summary.throughput, summary.utilization
     shares = [row.of_roofline for row in summary.categories]
     if rate is not None:
@@ -181,7 +181,7 @@ def impossible_text(summary: Summary) -> str:
         shares += [used.mfu, used.hfu, used.mfu_of_achievable, used.hfu_of_achievable]
     if not any(map(is_impossible, shares)):
         return ""
-    return "(!) above 100 %: recorded times, a perf model or a device figure is wrong, or a cache held the data"
+    return "(!) above 100 %, so a recorded time, perf model or peak rate is wrong, or a cache held the data"
 
 
 def step_range(steps: Steps) -> str:
@@ -192,29 +192,30 @@ def step_range(steps: Steps) -> str:
 
 
 def step_notes(steps: Steps) -> Iterator[str]:
-    """How far the steps lie apart, and whose clock they follow."""
+    """How far the steps lie apart, and whether the host runs ahead of the GPU."""
     clock = [] if steps.spread is None else [step_range(steps)]
     if steps.on_device and steps.host_us is not None:
-        which = "" if steps.on_device == steps.count else f" in {steps.on_device} of {steps.count}"
-        clock.append(f"the host takes {shown_ms(steps.host_us)} ms, ahead of the GPU{which}")
+        which = "each" if steps.on_device == steps.count else f"{steps.on_device} of them"
+        starts = "and starts the step" if steps.count == 1 else f"per step and starts {which}"
+        clock.append(f"the host takes {shown_ms(steps.host_us)} ms {starts} while the GPU runs earlier work")
     if clock:
-        yield ", ".join(clock)
+        yield "; ".join(clock)
 
 
 def excluded_text(summary: Summary) -> str:
     """What of the file the report does not speak of, and how long it took; empty where it speaks of all."""
     parts = [f"{shown_ms(part.time_us)} ms of GPU work {part.why}" for part in summary.scope.excluded]
     if summary.steps is not None and summary.steps.unseen_us:
-        parts.append(f"{shown_ms(summary.steps.unseen_us)} ms of earlier GPU work that was not recorded")
+        parts.append(f"{shown_ms(summary.steps.unseen_us)} ms at the start, while the GPU ran unrecorded work")
     if summary.steps is not None and summary.steps.skipped_us:
-        parts.append(f"{shown_ms(summary.steps.skipped_us)} ms in which the GPU idles as the recording begins")
+        parts.append(f"{shown_ms(summary.steps.skipped_us)} ms of GPU idle time as recording began")
     return f"excluded: {'; '.join(parts)}" if parts else ""
 
 
 def counts_of(summary: Summary) -> str:
     """What the counts in findings are of, where it is more than the step that their gains are of."""
     steps = summary.steps
-    return f" (counts: all {steps.count} steps)" if steps is not None and steps.count > 1 else ""
+    return f" (counts of all {steps.count} steps)" if steps is not None and steps.count > 1 else ""
 
 
 def steps_text(steps: Steps) -> str:

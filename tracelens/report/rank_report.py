@@ -76,7 +76,7 @@ class RankReport(NamedSheets):
                 ranks=tuple(sorted(result.ranks)),
                 world_size=result.world_size,
             ),
-            device=DeviceSummary(id=None, label="", matched_by="none"),
+            device=DeviceSummary(id=None, label="not needed, because nothing here is an estimate", matched_by="none"),
             notices=result.notices,
         )
 
@@ -91,7 +91,7 @@ class RankReport(NamedSheets):
         for sheet in shown:
             rows = len(sheet.frame)
             if sheet.json is None and rows > LONG_ROWS:
-                text = f"{sheet.title} has {rows:,} rows, the first {LONG_ROWS:,} are in the workbook; --csv writes all"
+                text = f"{sheet.title} has {rows:,} rows; the workbook has the first {LONG_ROWS:,}, --csv writes all"
                 notice = Notice(id="rows_left_out", count=rows - LONG_ROWS, text=text)
                 summary = replace(summary, notices=(*summary.notices, notice))
                 sheet = replace(sheet, frame=sheet.frame.iloc[:LONG_ROWS])
@@ -179,12 +179,12 @@ class RankReport(NamedSheets):
         worst = frame.sort_values("cost_us", ascending=False, kind="stable").iloc[0]
         if len(frame) > 1:
             cost, steps = frame["cost_us"].sum() / US_PER_MS, frame["step_us_median"].sum() / US_PER_MS
-            yield f" {len(frame)} steps: {cost:.3f} of {steps:.3f} ms spent waiting for the slowest rank of each"
+            yield f" {len(frame)} steps spend {cost:.3f} of {steps:.3f} ms waiting for the slowest rank of each"
         if worst["cost_us"] < _LEAST_LATE * worst["step_us_median"]:
             return
         yield (
-            f" step {int(worst['step'])}: {worst['cost_us'] / US_PER_MS:.3f} of "
-            f"{worst['step_us_median'] / US_PER_MS:.3f} ms spent waiting for rank {int(worst['slowest_rank'])}"
+            f" step {int(worst['step'])} spends {worst['cost_us'] / US_PER_MS:.3f} of "
+            f"{worst['step_us_median'] / US_PER_MS:.3f} ms waiting for rank {int(worst['slowest_rank'])}"
         )
 
     def _stragglers(self, residual: float | None) -> Iterator[str]:
@@ -194,15 +194,15 @@ class RankReport(NamedSheets):
             return
         typical = result.typical_skew_us
         if residual is None or (residual > 0 and residual >= typical):
-            why = "a clock could not be placed" if residual is None else f"residual {residual:.1f} µs"
-            yield f" stragglers: no verdict, typical skew {typical:.1f} µs, {why}"
+            why = "the clock of a host is not known" if residual is None else f"clocks are off by {residual:.1f} µs"
+            yield f" no verdict on stragglers: the typical skew is {typical:.1f} µs, and {why}"
             return
         calls = result.calls
         recorded_us = (calls.end.max() - calls.start.min()) / NS_PER_US
         late = frame[frame["cost_us"] >= _LEAST_LATE * recorded_us].head(3).to_dict("records")
         for row in late:
             yield (
-                f" rank {row['rank']} late on its own by {row['cost_us'] / US_PER_MS:.3f} ms, last to "
+                f" rank {row['rank']} is late on its own by {row['cost_us'] / US_PER_MS:.3f} ms and last at "
                 f"{row['arrived_last_percent']:.0f} % of {row['num_collectives']} collectives"
             )
         if not late:
@@ -215,12 +215,12 @@ class RankReport(NamedSheets):
         bubble, ranks = frame["bubble_percent"], frame.groupby("pipeline").size()
         yield (
             f" {counted(len(ranks), 'pipeline')} of {_span(ranks.min(), ranks.max())} ranks: "
-            f"{_span(f'{bubble.min():.1f}', f'{bubble.max():.1f}')} % of a step is bubble (send/recv, idle)"
+            f"bubbles (send/recv, idle) take {_span(f'{bubble.min():.1f}', f'{bubble.max():.1f}')} % of a step"
         )
         compute_us = frame.groupby("stage")["computation_us"].mean()
         if compute_us.max() > _UNEVEN * compute_us.mean():
             most, mean = compute_us.max() / US_PER_MS, compute_us.mean() / US_PER_MS
-            yield f" stage {compute_us.idxmax()} computes longest: {most:.3f} ms of a step, all {mean:.3f} on average"
+            yield f" stage {compute_us.idxmax()} computes longest: {most:.3f} ms per step, {mean:.3f} on average"
 
     def _collectives(self) -> Iterator[str]:
         frame = self.result.frames[rank_collectives.NCCL_SUMMARY_IMPLICIT_SYNC_TITLE]
@@ -273,7 +273,7 @@ def _late_together(frame: pd.DataFrame, recorded_us: float) -> Iterator[str]:
     if 2 * least.sum() <= len(frame) and told_us >= _LEAST_LATE * recorded_us:
         few, others = (waited_us[which].mean() / US_PER_MS for which in (least, ~least))
         ranks = ranks_text(frame["rank"][least])
-        text = f"ranks {ranks} are late together: each waits {few:.3f} ms in all, the others {others:.3f}"
+        text = f"ranks {ranks} are late together: each waits {few:.3f} ms in all, the others wait {others:.3f} ms"
         yield from textwrap.wrap(text, _WIDTH, initial_indent=" ", subsequent_indent="   ")
 
 

@@ -32,7 +32,7 @@ from tracelens.report.figures import (
     while_matrix_ops_run,
 )
 from tracelens.types.records import Record
-from tracelens.types.units import FLOPS_PER_TFLOP, shown_ms, shown_percent, shown_share
+from tracelens.types.units import FLOPS_PER_TFLOP, counted, shown_ms, shown_percent, shown_share
 
 WIDTH = 80
 _BOLD, _DIM, _YELLOW, _RESET = "\x1b[1m", "\x1b[2m", "\x1b[33m", "\x1b[0m"
@@ -40,11 +40,11 @@ _FINDINGS, _CATEGORIES, _NOTICES = 3, 8, 3
 _HARD_SPACE = "\xa0"
 _SPACES = re.compile(rf"[^\S{_HARD_SPACE}]+")
 _BEFORE_UNIT = re.compile(r"(?<=\d) (?=(?:%|µs|ms|s|GB/s|TB/s|bytes)(?!\w))")
-#: Lines that fit beside a prompt; where there would be more, something is cut.
-_LINES = 38
+#: Lines that fit above a prompt; where there would be more, something is cut.
+_LINES = 40
 #: Share of the window from which idle time is worth a line, and from which a cause of it is named there.
 _MUCH_IDLE, _LEAST_CAUSE = 0.01, 0.005
-#: Columns of a bar; share of the time that needs no name in the table.
+#: Columns of a bar; share of the categories' time that needs no name in the table.
 _BAR, _UNNAMED = 6, 0.1
 #: Share that shows as a tenth of a percent.
 _TENTH = 0.0005
@@ -223,9 +223,10 @@ def _lines(text: str, style: str, first: str = " ", width: int = WIDTH - 4, line
 
 
 def _categories_to_name(summary: Summary) -> int:
-    """How many lines, that of all others included, until what has no name is at most a tenth of the time."""
+    """How many lines, that of all others included, until a tenth of the categories' time at most has no name."""
     shares = sorted((row.share for row in summary.categories), reverse=True)
-    named = next((count for count in range(len(shares)) if sum(shares[count:]) <= _UNNAMED), len(shares))
+    most = _UNNAMED * sum(shares)
+    named = next((count for count in range(len(shares)) if sum(shares[count:]) <= most), len(shares))
     return named if named == len(shares) else named + 1
 
 
@@ -273,7 +274,7 @@ def _findings(summary: Summary, most: int, *, tries: bool) -> Iterator[_Row]:
         yield from _unseen(unseen)
     for number, finding in enumerate(shown, 1):
         gain = f"{gain_text(finding)}, {finding.certainty}" if finding.gain_us is not None else ""
-        first, *more = _wrapped(finding.why, WIDTH - 6 - len(gain), lines=4)
+        first, *more = _wrapped(finding.why, WIDTH - 6 - len(gain), lines=4, rest=WIDTH - 4)
         padding = " " * (WIDTH - 4 - display_width(first) - len(gain))
         yield _Row(text=f" {number} {first}{padding}{gain}")
         yield from (_Row(text=f"   {line}") for line in more)
@@ -285,15 +286,15 @@ def _findings(summary: Summary, most: int, *, tries: bool) -> Iterator[_Row]:
 
 
 def _together(summary: Summary) -> Iterator[_Row]:
-    """What the first findings bring one on top of the other."""
+    """What the first findings gain one on top of the other."""
     if summary.together is not None:
         whole = "step" if summary.steps else "window"
-        for line in _wrapped(f"together: {whole} {together_text(summary.together)}", WIDTH - 2):
+        for line in _wrapped(f"together: the {whole} takes {together_text(summary.together)}", WIDTH - 2):
             yield _Row(text=f" {line}")
 
 
 def _unseen(unseen: Unseen) -> Iterator[_Row]:
-    yield from _lines(f"cannot see {unseen_text(unseen)}", _YELLOW)
+    yield from _lines(f"findings cannot see {unseen_text(unseen)}", _YELLOW)
     *more, last = _wrapped(unseen.command or "", WIDTH - 6)
     # A shell joins lines that end in a backslash
     typed = [*(f"{line} \\" for line in more), last]
@@ -306,16 +307,19 @@ def _notices(summary: Summary, most: int) -> Iterator[_Row]:
     for notice in summary.notices[:most]:
         yield from _lines(notice.text, _YELLOW, first=" ! ", lines=4)
     if more > 0:
-        yield _Row(text=f" ! {more} more note{'s' if more > 1 else ''}: sheet about, or warnings in report.json")
+        yield _Row(text=f" ! {counted(more, 'more note')} in the sheet about, and under warnings in report.json")
 
 
-def _wrapped(text: str, width: int, lines: int = 3) -> list[str]:
-    """``text`` in at most ``lines`` lines, the last one clipped; a number keeps its unit, hard spaces never break."""
+def _wrapped(text: str, width: int, lines: int = 3, rest: int | None = None) -> list[str]:
+    """``text`` in at most ``lines`` lines, the last one clipped; a number keeps its unit, hard spaces never break.
+
+    ``rest``: the width of those after the first.
+    """
     text = _BEFORE_UNIT.sub(_HARD_SPACE, _SPACES.sub(" ", terminal_text(text)).strip(" "))
     wrapped: list[str] = []
     while display_width(text) > width and len(wrapped) < lines - 1:
         head = clipped(text, width + 1).removesuffix("…")
         cut = head.rfind(" ") if " " in head else len(head)
         wrapped.append(text[:cut])
-        text = text[cut:].lstrip(" ")
+        text, width = text[cut:].lstrip(" "), rest or width
     return [line.replace(_HARD_SPACE, " ") for line in (*wrapped, clipped(text, width))]

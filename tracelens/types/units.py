@@ -99,13 +99,13 @@ def counted(count: int, what: str, plural: str = "") -> str:
     return f"{count:,} {what if count == 1 else plural or f'{what}s'}"
 
 
-def takes(count: int) -> str:
+def takes(count: int, verb: str = "take") -> str:
     """The verb of so many things.
 
-    >>> takes(1), takes(3)
-    ('takes', 'take')
+    >>> takes(1), takes(3), takes(1, "reach")
+    ('takes', 'take', 'reaches')
     """
-    return "takes" if count == 1 else "take"
+    return verb if count != 1 else f"{verb}es" if verb.endswith("ch") else f"{verb}s"
 
 
 def duration(us: float) -> str:

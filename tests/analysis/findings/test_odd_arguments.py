@@ -108,6 +108,6 @@ def test_a_rule_that_fails_costs_its_findings_alone(build: type[Builder]) -> Non
     assert [f.id for f in report.summary.findings] == ["op_below_roofline"]
     texts = [notice.text for notice in report.summary.notices if notice.id == "rule_failed"]
     for i, (text, (_, error)) in enumerate(zip(texts, rules, strict=True)):
-        assert text.startswith(f"rule 'mine: {i}' left out of what to do next: ")
+        assert text.startswith(f"the findings lack the rule 'mine: {i}': ")
         assert text.endswith(f" raised {error}")
     assert report.has_failed_extension

@@ -42,7 +42,7 @@ def test_casts(build: Build) -> None:
         copy(b, [4096, 4096], ("c10::BFloat16", "float"), 20 * i + 10, 310 + 310 * i)
     finding = first(b)
     assert (finding.id, finding.gain_us) == ("type_casts", pytest.approx(300))
-    assert finding.why == "3 casts take 32 % of GPU time: they only change a tensor's type"
+    assert finding.why == "3 casts take 32 % of GPU time only to change a tensor's type"
 
 
 def test_copies_into_another_layout(build: Build) -> None:
@@ -81,7 +81,7 @@ def test_a_cache_that_grows_by_a_token(build: Build) -> None:
         b.op("aten::cat", 20 + 10 * i, 5, **args).launch(21 + 10 * i, "CatArrayBatchedCopy", 220 + 150 * i, 150)
     finding = first(b)
     assert (finding.id, finding.gain_us) == ("growing_cache", pytest.approx(600))
-    assert finding.why == "4 copies take 74 % of GPU time: the key-value cache grows by a token at a time"
+    assert finding.why == "4 copies take 74 % of GPU time; the KV cache grows by one token at a time"
 
 
 def test_layout_changes_round_convolutions(build: Build) -> None:
@@ -159,7 +159,10 @@ def test_calls_of_changing_length_are_one_finding(build: Build) -> None:
         at += took
     finding = first(b)
     assert finding.kind == "op_below_roofline: compute"
-    assert "(*, 4096), (4096, 4096) with 400 sizes for *, 400 calls: 50 % of the bf16 compute roofline" in finding.why
+    assert (
+        "400 calls of aten::mm (*, 4096), (4096, 4096) with 400 sizes for * reach 50 % of the bf16 compute roofline"
+        in finding.why
+    )
     assert finding.where is not None
     assert finding.where.shapes == "(*, 4096), (4096, 4096)"
     assert finding.time_us == pytest.approx(at - 3000, rel=1e-3)
@@ -175,7 +178,7 @@ def test_calls_of_one_op_are_one_finding_that_names_each_signature(build: Build)
         at += times * least
     (finding,) = (each for each in found(b).findings if each.id == "op_below_roofline")
     assert finding.why == (
-        "aten::mm, 3 calls of 2 shapes: 33 % of the bf16 compute roofline; most to gain in (2048, 4096), (4096, 8192)"
+        "3 calls of aten::mm in 2 shapes reach 33 % of the bf16 compute roofline; most of the gain is in (2048, 4096), (4096, 8192)"
     )
     assert finding.time_us == pytest.approx(9 * least, rel=1e-4)
     assert finding.gain_high_us == pytest.approx(6 * least, rel=0.01)
@@ -190,7 +193,7 @@ def test_a_slow_read_of_weights_asks_for_another_kernel_and_not_for_fusion(build
     finding = first(build().mm(64, 8192, 8192, at=0, start=100, duration=200))
     assert finding.kind == "op_below_roofline: memory"
     assert finding.why.endswith("13 % of the memory roofline")
-    assert (finding.remedy or "").startswith("a kernel tuned for these shapes")
+    assert (finding.remedy or "").startswith("use a kernel tuned for these shapes")
 
 
 def test_calls_of_one_length_and_different_types_are_different_signatures(build: Build) -> None:
@@ -200,7 +203,7 @@ def test_calls_of_one_length_and_different_types_are_different_signatures(build:
     second = [event for event in b.events if event["name"] == "aten::mm"][-1]
     second["args"]["Input type"] = ["float", "float"]
     (finding,) = (finding for finding in found(b).findings if finding.id == "op_below_roofline")
-    assert "2 calls of 2 signatures: " in finding.why
+    assert "2 calls of aten::mm in 2 signatures reach " in finding.why
     assert "*" not in finding.why
 
 

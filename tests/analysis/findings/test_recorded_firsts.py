@@ -12,11 +12,11 @@ pytestmark = pytest.mark.shared
 @pytest.mark.parametrize(
     ("trace", "kind", "said"),
     [
-        ("mi300/facebook_timesformer-base-finetuned-k400__1016002", "attention_from_parts", "bmm + softmax + bmm, 24 times"),
+        ("mi300/facebook_timesformer-base-finetuned-k400__1016002", "attention_from_parts", "unfused attention (bmm, softmax, bmm) runs 24 times"),
         ("mi300/Qwen_Qwen1.5-0.5B-Chat__1016005", "unfused_elementwise", "unfused elementwise kernels take"),
         ("mi300/resnet_act_checkpoint", "exposed_communication", "allreduce of 17.6 MB reaches 3.45 GB/s bus bandwidth"),
         ("inference/sglang_prefilldecode/sglang_Qwen3-8B_prefilldecode", "op_below_roofline: compute",
-         "aiter::gemm_a16w16, 144 calls of 4 shapes: 72 % of the bf16 compute roofline; most to gain in (15360, 4096), (24576, 4096)"),
+         "144 calls of aiter::gemm_a16w16 in 4 shapes reach 72 % of the bf16 compute roofline; most of the gain is in (15360, 4096), (24576, 4096)"),
     ],
 )  # fmt: skip
 def test_the_first_finding_is_the_experts(real_analysis: RealAnalysis, trace: str, kind: str, said: str) -> None:
@@ -53,7 +53,7 @@ def test_preparation_before_a_step_counts_for_what_the_step_can_hide(real_analys
     analysis = real_analysis("mi300/facebook_timesformer-base-finetuned-k400__1016002")
     (finding,) = (f for f in analysis.findings if f.id == "host_before_first_launch")
     assert "268 ms" in finding.why
-    assert finding.why.endswith("while the host runs preprocess")
+    assert finding.why.endswith("while the host runs `preprocess`")
     assert finding.gain_us == pytest.approx(390_680 - 268_035, rel=1e-3)
     assert finding.where is not None
     assert "video_classification.py(129): preprocess" in (finding.where.call_stack or "")
@@ -63,12 +63,12 @@ def test_preparation_before_a_step_counts_for_what_the_step_can_hide(real_analys
     ("trace", "said", "remedy"),
     [
         ("mi300/facebook_timesformer-base-finetuned-k400__1016002", "preprocess", "prepare the next step's input"),
-        ("h100/gaunernst_bert-small-uncased__1016001", "forward", "less Python before the model's first kernel"),
+        ("h100/gaunernst_bert-small-uncased__1016001", "forward", "run less Python before the model's first kernel"),
     ],
 )
 def test_a_wait_in_the_model_is_not_one_for_its_input(
     real_analysis: RealAnalysis, trace: str, said: str, remedy: str
 ) -> None:
     (finding,) = (f for f in real_analysis(trace).findings if f.id == "host_before_first_launch")
-    assert finding.why.endswith(f"while the host runs {said}")
+    assert finding.why.endswith(f"while the host runs `{said}`")
     assert finding.remedy.startswith(remedy)

@@ -60,7 +60,7 @@ def test_a_host_that_is_late_gains_nothing_from_faster_kernels(build: type[Build
     (kernels,) = [f for f in findings if f.id == "op_below_roofline"]
     assert 0 < (kernels.gain_us or 0) <= (kernels.gain_high_us or 0) <= 5 + 30
     # 39 intervals of 100 µs, and the launch of the last one
-    assert kernels.limited_by == "the host takes 3.9 ms of 3.93 ms: faster kernels alone gain at most 30 µs"
+    assert kernels.limited_by == "the host takes 3.9 ms of 3.93 ms, so faster kernels alone gain at most 30 µs"
 
 
 def test_what_runs_beside_a_collective_does_not_bound_its_gain(build: type[Builder]) -> None:

@@ -435,7 +435,7 @@ def test_a_pipeline_stands_still_for_its_known_share(tmp_path, longest):
         assert frame["bubble_percent"].tolist() == pytest.approx([100 * 3 / 9] * 4, abs=1.0)
         assert "computes longest" not in shown
     else:
-        assert "stage 2 computes longest: 5.940 ms of a step, all 3.735 on average" in shown
+        assert "stage 2 computes longest: 5.940 ms per step, 3.735 on average" in shown
     assert " late " not in shown, "every stage waits for its turn: none is late"
     assert result.frames["straggler_summary"].empty
     assert set(result.frames["nccl_implicit_sync"]["collective"]) == {"send/recv"}
@@ -501,7 +501,7 @@ def test_a_rank_alone_blames_waiting_where_all_ranks_show_it(shared_traces, real
             said = {figure.what: figure.value for figure in found.figures}
             mine = calls[(calls["rank"] == analysis.trace.table.rank) & (calls["in_mb"] == said["bytes sent"])]
             waited = mine["wait_us"].sum() / mine["duration_us"].sum()
-            if "mostly waits for a rank" in found.why:
+            if "mostly waits for a late rank" in found.why:
                 assert waited > 0.5, (path.name, found.why)
                 blamed.add(analysis.trace.table.rank)
             assert "all latency" not in found.why or waited < 0.5, (path.name, found.why)
@@ -530,7 +530,7 @@ def megatron_rank(shared_traces: Path, folder: Path, *, ungrouped: int) -> Ranks
 @pytest.mark.shared
 @pytest.mark.parametrize(
     ("ungrouped", "said"),
-    [(1, "1 of 13 communication calls without a process group: left out of bandwidths, which are of the other 12"),
+    [(1, "1 of 13 communication calls have no process group: bandwidths cover only the other 12"),
      (0, None)],
 )  # fmt: skip
 def test_one_call_without_its_group_leaves_the_others_their_bandwidth(

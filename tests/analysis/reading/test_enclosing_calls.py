@@ -155,13 +155,13 @@ def test_ranks_without_process_groups_show_bandwidth(tmp_path: Path) -> None:
     large = found[found["full_mb"] == 67.108864].iloc[0]
     assert large["bus_gb_s"] == pytest.approx(67.108864e6 * 2 * 7 / 8 / 603 / 1e3)
     assert notice(analysis) == (
-        "no process groups recorded: calls that end together are paired; bandwidth assumes that the group is the whole job"
+        "no process groups were recorded: calls that end together are paired; bandwidth assumes that the group is the whole job"
     )
 
 
 def test_one_call_without_a_group_does_not_hide_the_others(tmp_path: Path) -> None:
     analysis = compare_ranks(written(tmp_path, 2, grouped=(1,)), executor=Serial())
-    assert notice(analysis).startswith("2 of 4 communication calls without a process group: ")
+    assert notice(analysis).startswith("2 of 4 communication calls have no process group: ")
 
 
 def test_a_file_of_several_ranks_is_compared_as_the_ranks_it_holds(tmp_path: Path) -> None:

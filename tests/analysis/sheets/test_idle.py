@@ -301,8 +301,8 @@ def test_a_step_window_holds_the_gaps_before_its_first_and_after_its_last_kernel
     assert found["percent_of_window"].tolist() == [51.0, 8.5, 0.5]
     idle = [finding.why for finding in summarize(analysis).findings if finding.id == "idle"]
     assert idle == [
-        "GPU idle 50 %: Python or other host work; 1 gap, the longest 50 µs",
-        "GPU idle 9 %: launch latency; 1 gap, the longest 9 µs",
+        "the GPU idles 50 % of the time (Python or other host work), in 1 gap of 50 µs",
+        "the GPU idles 9 % of the time (launch latency), in 1 gap of 9 µs",
     ]
 
 
@@ -327,7 +327,7 @@ def test_a_launch_bound_finding_gains_at_most_the_time_of_launches_and_their_lat
 def test_a_gap_of_unknown_cause_says_so_in_the_verdict(build: Build) -> None:
     analysis = analyze(build().launch(0, "k", 5, 5).kernel("k", 30, 5).trace(), AnalysisOptions())
     idle = next(finding for finding in summarize(analysis).findings if finding.id == "idle")
-    assert idle.why == "GPU idle 67 %: cause unknown; 1 gap, the longest 20 µs"
+    assert idle.why == "the GPU idles 67 % of the time (cause unknown), in 1 gap of 20 µs"
 
 
 def test_the_gaps_are_listed_with_what_stands_round_them(build: Build) -> None:

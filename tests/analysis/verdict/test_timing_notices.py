@@ -87,7 +87,7 @@ def test_waiting_for_work_from_before_recording_is_said_and_gains_nothing(
     found = {notice.id: notice for notice in summary.notices}.get("work_before_recording")
     assert (found is not None) == said
     if found is not None:
-        assert found.text.startswith("for 500 µs, ")
+        assert found.text.startswith("the GPU looks idle for 500 µs (")
         assert not any(finding.id.startswith("idle") for finding in summary.findings)
 
 
@@ -117,13 +117,13 @@ def test_several_devices_of_one_process_are_said(build: Build) -> None:
     builder = launched(build(), 5)
     for event in [event for event in builder.events if event["cat"] == "kernel"][:2]:
         event["pid"] = event["args"]["device"] = 1
-    assert notices(builder)["several_devices"].text.startswith("2 devices in one file (0, 1)")
+    assert notices(builder)["several_devices"].text.startswith("the file holds 2 devices (0, 1)")
 
 
 def test_a_time_that_is_far_off_is_said_and_a_wait_of_the_host_is_not(build: Build) -> None:
     """Five kernels in half a millisecond, and one 30 s before: nothing was recorded in between."""
     far = launched(build(), 5).kernel("stray", -30e6, 3)
-    assert notices(far)["silence"].text.startswith("nothing at all was recorded for 30.0 s, 100 % of the window")
+    assert notices(far)["silence"].text.startswith("nothing was recorded for 30.0 s (100 % of the window)")
     waiting = launched(build(), 5).op("aten::item", 450, 30e6).launch(30e6 + 460, "late", 30e6 + 470, 5)
     assert "silence" not in notices(waiting)
 
@@ -146,7 +146,7 @@ def test_a_step_that_takes_far_longer_than_the_others_is_said(
         builder.op(f"ProfilerStep#{number}", at, length, cat="user_annotation").launch(at + 1, "k", at + 5, 10)
         at += length
     found = notices(builder).get("long_steps")
-    text = f"{said} the median of the others: what is said per step is the mean of all{left_out}"
+    text = f"{said} the median of the others; figures per step are the mean of all{left_out}"
     assert (found.text if found else "") == (text if said else "")
 
 

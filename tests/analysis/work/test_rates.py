@@ -51,7 +51,7 @@ def test_the_share_of_peak_is_over_the_calls_whose_flops_are_known(build: Build)
     assert rate.is_lower_bound
     text = verdict(summary)
     assert "at least 1 % of dense bf16 peak" in text
-    assert "while matrix ops run (20 % of GPU time): 26 % of peak, 49 % of achievable" in text
+    assert "matrix ops (20 % of GPU time) reach 26 % of peak, 49 % of achievable" in text
 
 
 def test_a_whole_step_of_known_flops_is_no_lower_bound(build: Build) -> None:
@@ -89,8 +89,8 @@ def test_what_is_faster_than_the_data_sheet_is_named(build: Build) -> None:
     notices = summarize(found(build().mm(1024, 2048, 4096, at=0, start=10, duration=2))).notices
     (text,) = (notice.text for notice in notices if notice.id == "above_peak")
     assert text == (
-        "1 row faster than the data sheet allows (aten::mm at 657 % of the peak): the recorded times, the perf model "
-        "or the device file is wrong"
+        "1 op exceeds the data sheet's rate (aten::mm at 657 % of the peak): the recorded times, the perf model "
+        "or the peak rate is wrong"
     )
 
 
@@ -101,7 +101,9 @@ def test_a_winograd_convolution_above_the_peak_is_no_defect(build: Build) -> Non
             "Concrete Inputs": ["", "", "", "[1, 1]", "[1, 1]", "[1, 1]", "False", "[0, 0]", "1"]}  # fmt: skip
     b = build().op("aten::convolution", 0, 5, **args).launch(1, "volta_scudnn_winograd_128x128_ldg1_ldg4", 10, 20)
     (text,) = (notice.text for notice in summarize(found(b)).notices if notice.id == "above_peak")
-    assert text.endswith("Winograd and FFT kernels use fewer FLOPs than the convolution's definition, which is counted")
+    assert text.endswith(
+        "Winograd and FFT kernels need fewer FLOPs than the definition of a convolution, which tracelens counts"
+    )
 
 
 def test_the_mean_rate_is_all_work_over_all_time(build: Build) -> None:
@@ -141,7 +143,7 @@ def test_a_short_kernel_is_at_the_launch_floor(build: Build) -> None:
 
 def test_a_long_kernel_of_little_work_says_what_a_launch_takes(build: Build) -> None:
     (finding,) = summarize(found(add(build(), [512, 2], 0, 10, 40))).findings
-    assert finding.why.endswith("1 call: 40 µs each, 2.8 µs is the launch floor")
+    assert finding.why.endswith(" takes 40 µs each, above a launch floor of 2.8 µs")
     assert finding.gain_us == pytest.approx(40 - 2.8, rel=1e-3)
 
 

@@ -78,7 +78,7 @@ def test_padding_rows_of_grouped_products_are_at_most_and_outside_the_headline(
     assert (shown_tflops(category) or "").startswith("≤ ")
     (said,) = [notice.text for notice in summarize(found).notices if notice.id == "work_at_most"]
     assert "aten::_grouped_mm" in said
-    assert said.endswith("left out of the utilization")
+    assert said.endswith("not part of the utilization")
 
 
 @pytest.mark.shared

@@ -187,5 +187,5 @@ def test_ranges_of_a_tpus_host_are_no_steps(tmp_path: Path) -> None:
     assert summary.busy.busy == pytest.approx(260 / 490)
     said = {notice.id: notice.text for notice in summary.notices}["not_steps"]
     assert said == (
-        "annotations 'XLA::TPU Phase 1' to 'XLA::TPU Phase 2' hold 8 % of the GPU's work and are not taken for steps"
+        "annotations 'XLA::TPU Phase 1' to 'XLA::TPU Phase 2' hold 8 % of the GPU's work and are not used as steps"
     )

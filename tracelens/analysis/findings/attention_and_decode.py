@@ -15,7 +15,7 @@ from tracelens.analysis.verdict.summary import Said
 from tracelens.perf_models.sdpa import SDPA
 from tracelens.types.dtypes import DType
 from tracelens.types.signature import OpSignature
-from tracelens.types.units import NS_PER_US, counted, duration
+from tracelens.types.units import NS_PER_US, counted, duration, takes
 
 Bools = npt.NDArray[np.bool_]
 Ints = npt.NDArray[np.int64]
@@ -43,11 +43,11 @@ def attention_from_parts(seen: Observed) -> Iterator[Candidate]:
     share, most = (np.nan_to_num(1 - us / took_us).clip(0, 1)[of_triple] for us in (expected_us, least_us))
     time_us = float(spans_us.sum())
     yield Candidate(
-        why=f"bmm + softmax + bmm, {counted(len(triples), 'time')}, takes {seen.share_text(time_us)}: "
-        "it is attention whose scores go through HBM",
+        why=f"unfused attention (bmm, softmax, bmm) runs {counted(len(triples), 'time')} and takes "
+        f"{seen.share_text(time_us)}; its scores go through HBM",
         claimed=seen.kernels(events, share, high=most),
-        computed="time of what is launched from the first to the last of the three, less one fused attention by the "
-        "tile model; at most less its roofline",
+        computed="time of what is launched from the first bmm to the second, less one fused attention by the tile "
+        "model; at most less its roofline",
         figures=(Said(what="bmm, softmax, bmm", value=len(triples), unit="count"), seen.gpu_share(time_us)),
         evidence=seen.evidence_of(events),
         row=int(triples[0, 1]),
@@ -138,7 +138,7 @@ def growing_cache(seen: Observed) -> Iterator[Candidate]:
     """Gain: all of their time."""
     rows = seen.rows_where(seen.column("name") == "aten::cat", _grows)
     rest = Candidate(
-        why=": the key-value cache grows by a token at a time",
+        why="; the KV cache grows by one token at a time",
         claimed=seen.calls(rows, spares_launches=True),
         computed="their time: a cache of fixed pages is written in place",
     )
@@ -169,7 +169,7 @@ def low_batch_decode(seen: Observed) -> Iterator[Candidate]:
         return
     rows = rows[few]
     rest = Candidate(
-        why=": they have a few rows each and only read weights, so twice the batch would take hardly longer",
+        why="; they have few rows and only read weights, so twice the batch would take hardly longer",
         claimed=seen.calls(rows, 0.5, low=0.0),
         computed="for the same tokens: half of their time, as twice the batch reads the weights half as often",
         certainty="low",
@@ -199,16 +199,15 @@ def prefill_stalls_decode(seen: Observed) -> Iterator[Candidate]:
     share = np.append(np.where(stalls, 1 - usual / np.maximum(took, 1), 0.0), 0.0)[np.where(inside, step, -1)]
     if not share.any():
         return
-    longest = float(took[stalls].max() / NS_PER_US)
+    count, longest = int(stalls.sum()), float(took[stalls].max() / NS_PER_US)
     yield Candidate(
-        why=f"{counted(int(stalls.sum()), 'step')} with new prompts, up to {duration(longest)}, hold up decoding, "
-        f"which "
-        f"takes {duration(usual / NS_PER_US)} a step alone",
+        why=f"{counted(count, 'step')} with new prompts {takes(count)} up to {duration(longest)} and "
+        f"{takes(count, 'delay')} decoding, which takes {duration(usual / NS_PER_US)} per step alone",
         claimed=seen.kernels(np.flatnonzero(share), share[share > 0], low=0.0, spares_launches=True),
         computed="what these steps take beyond one that only decodes; at least none of it",
         certainty="low",
         figures=(
-            Said(what="steps with prompts", value=int(stalls.sum()), unit="count"),
+            Said(what="steps with prompts", value=count, unit="count"),
             Said(what="longest of them", value=longest, unit="us"),
             Said(what="median step that decodes", value=usual / NS_PER_US, unit="us"),
         ),

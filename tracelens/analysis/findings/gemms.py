@@ -19,7 +19,7 @@ from tracelens.analysis.verdict.summary import Said
 from tracelens.perf_models.gemm import GEMM
 from tracelens.perf_models.kernels import FP32
 from tracelens.types.dtypes import DType
-from tracelens.types.units import FLOPS_PER_GFLOP, TERA_PER_S_IN_PER_US, counted, percent
+from tracelens.types.units import FLOPS_PER_GFLOP, TERA_PER_S_IN_PER_US, counted, percent, takes
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -48,14 +48,14 @@ def unaligned_gemms(seen: Observed) -> Iterator[Candidate]:
     most = sorted(by_dim, key=lambda dim: (-by_dim[dim], dim))[:2]
     padded_us, _ = seen.expected_us([_padded(model) for model in models])
     rest = Candidate(
-        why=f": rows of {', '.join(map(str, most))} elements are not aligned to {ALIGNMENT_BYTES} bytes; pad them",
+        why=f"; their rows of {', '.join(map(str, most))} elements are not aligned to {ALIGNMENT_BYTES} bytes",
         claimed=seen.calls(
             rows,
             1 - padded_us / rows["kernel_us_mean"],
             low=0.0,
             high=1 - np.fmin(rows["roofline_us"], padded_us) / rows["kernel_us_mean"],
         ),
-        computed="their time above what the tile model expects of the padded GEMM, at most that above the roofline",
+        computed="their time above what the tile model expects of the padded GEMM, at most above the roofline",
         certainty="low",
         figures=tuple(Said(what="elements of a row", value=dim, unit="count") for dim in most),
     )
@@ -115,10 +115,10 @@ def wave_quantization(seen: Observed) -> Iterator[Candidate]:
         return
     lost = float((idle * rows["kernel_us_sum"]).sum() / rows["kernel_us_sum"].sum())
     rest = Candidate(
-        why=f": their tiles leave {percent(lost)} of the compute units' time unused (wave quantization)",
+        why=f"; their tiles leave {percent(lost)} of the compute units' time unused (wave quantization)",
         claimed=seen.calls(rows, share, low=0.0),
-        computed="1 - waves / whole waves, with the tile of the kernel's name, at most the time above the roofline, or "
-        "above what the tile model expects of those bound by memory",
+        computed="1 - waves / whole waves, with the tile in the kernel's name, at most the time above the roofline, or "
+        "above what the tile model expects if memory bounds them",
         certainty="low",
         figures=(Said(what="unused", value=lost, unit="share"),),
     )
@@ -160,7 +160,7 @@ def fp32_without_tf32(seen: Observed) -> Iterator[Candidate]:
     rest = Candidate(
         why="; allow TF32 where its 10-bit mantissa is enough",
         claimed=seen.calls(rows, 1 - least_us / rows["roofline_us"]),
-        computed="each call's time, at the same share of its roofline with TF32's rate in the place of FP32's",
+        computed="each call's time at the same share of its roofline, with TF32's rate instead of FP32's",
     )
     what, many = (f"FP32 GEMM or convolution {calls} without TF32" for calls in ("call", "calls"))
     yield from candidate_of_calls(seen, rows, what, rest, plural=many, figure="calls in FP32")
@@ -192,7 +192,7 @@ def fp8_candidates(seen: Observed) -> Iterator[Candidate]:
         return
     share = float((saved * rows["kernel_us_sum"]).sum() / rows["kernel_us_sum"].sum())
     rest = Candidate(
-        why=f" in BF16 or FP16; FP8 would take {percent(share)} less, by estimate",
+        why=f" in BF16 or FP16; FP8 would save about {percent(share)} of it, by estimate",
         claimed=seen.calls(rows, saved, low=0.0),
         computed="each GEMM's time, times 1 - FP8 / 16 bits by the tile model; at least none of it",
         certainty="low",
@@ -230,9 +230,9 @@ def expert_loop(seen: Observed) -> Iterator[Candidate]:
     tflops = np.array([np.nan if rate is None else rate.tflops_s for rate in rates], np.float64)
     least_us = np.fmax(rows["gflops"] * FLOPS_PER_GFLOP / tflops / TERA_PER_S_IN_PER_US, rows["hbm_mb"] / seen.hbm_tb_s)
     rest = Candidate(
-        why=": the experts run one after the other",
+        why="; the experts run one after another",
         claimed=seen.calls(rows, 1 - least_us / rows["kernel_us_mean"], spares_launches=True),
-        computed="their time, less that of their FLOPs and bytes at the device's rates in one grouped GEMM",
+        computed="their time, less one grouped GEMM with their FLOPs and bytes at the GPU's rates",
     )
     yield from candidate_of_calls(seen, rows, "short GEMM", rest)
 
@@ -305,7 +305,7 @@ def slow_convolutions(seen: Observed) -> Iterator[Candidate]:
             low=0.0,
             high=1 - rows["roofline_us"] / rows["kernel_us_mean"],
         ),
-        computed="their time above what the tile model expects, at most that above the roofline",
+        computed="their time above what the tile model expects, at most their time above the roofline",
         certainty="low",
         figures=(Said(what="of the roofline", value=roofline, unit="share"),),
     )
@@ -316,7 +316,7 @@ _CHANGES_LAYOUT = re.compile(r"(?i)nchwToNhwc|nhwcToNchw|nchw2nhwc|nhwc2nchw|^ba
 #: MIOpen's, which PyTorch hands channels last by default from ROCm 7 on (pytorch/pytorch#63617, #170947).
 _OF_MIOPEN = "batched_transpose_"
 _MIOPEN_REMEDY = (
-    "model and input to(memory_format=torch.channels_last); before ROCm 7 with PYTORCH_MIOPEN_SUGGEST_NHWC=1"
+    "move model and input to(memory_format=torch.channels_last); before ROCm 7, set PYTORCH_MIOPEN_SUGGEST_NHWC=1"
 )
 
 
@@ -330,9 +330,10 @@ def conv_layout_changes(seen: Observed) -> Iterator[Candidate]:
         return
     time_us = float(seen.activity.duration_us(events).sum())
     yield Candidate(
-        why=f"{counted(len(events), 'kernel')} only change the layout of images, {seen.share_text(time_us)}",
+        why=f"{counted(len(events), 'kernel')} that only {takes(len(events), 'change')} the layout of images "
+        f"{takes(len(events))} {seen.share_text(time_us)}",
         claimed=seen.kernels(events, spares_launches=True),
-        computed="their time: with channels last there are none",
+        computed="their time: channels last needs no such kernels",
         certainty="high",
         remedy=_MIOPEN_REMEDY if any(names[code].startswith(_OF_MIOPEN) for code in codes) else None,
         figures=(Said(what="kernels", value=len(events), unit="count"), seen.gpu_share(time_us)),

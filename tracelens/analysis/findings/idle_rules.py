@@ -29,6 +29,8 @@ from tracelens.types.units import BYTES_PER_GIB, BYTES_PER_MB, NS_PER_US, counte
 LEAST_SHARE = 0.02
 #: Share of the window below which a cause among others is not named.
 _LEAST_NAMED = 0.005
+#: How a sentence on idle time begins, and how where the host causes most of it.
+IDLES, _WAITS_FOR_HOST = "the GPU idles", "the GPU waits for the host"
 #: Share of idle time that its remedy spares for sure where nothing prices it.
 OPEN_ENDED = 0.0
 
@@ -47,7 +49,8 @@ def idle_of_cause(seen: Observed, cause: str, parts: Bools | None = None) -> Ite
     gaps, longest = len(length), float(length.max() / NS_PER_US)
     causes = _shares(seen, parts)
     yield Candidate(
-        why=f"GPU idle {percent(share)}: {_named(causes)}; {counted(gaps, 'gap')}, the longest {duration(longest)}",
+        why=f"{IDLES} {percent(share)} of the time ({_named(causes)}), in {counted(gaps, 'gap')} of "
+        f"{'up to ' if gaps > 1 else ''}{duration(longest)}",
         claimed=seen.idle_time(parts, low=OPEN_ENDED),
         computed="all idle time of this cause; at least none of it",
         certainty="low",
@@ -76,7 +79,7 @@ def _named(causes: dict[str, float]) -> str:
     names = ["cause unknown" if cause == UNKNOWN else cause for cause in causes]
     if len(names) == 1:
         return names[0]
-    return " + ".join(f"{name} {percent(share)}" for name, share in zip(names, causes.values(), strict=True))
+    return ", ".join(f"{name} {percent(share)}" for name, share in zip(names, causes.values(), strict=True))
 
 
 def longest_row(seen: Observed, parts: Bools) -> int | None:
@@ -120,7 +123,7 @@ def scattered_idle(seen: Observed) -> Iterator[Candidate]:
         return
     longest = float(causes["idle_us_max"].max())
     yield Candidate(
-        why=f"GPU idle {percent(share)}: several causes, longest gap {duration(longest)}",
+        why=f"{IDLES} {percent(share)} of the time for several causes, in gaps of up to {duration(longest)}",
         claimed=seen.idle_time(np.ones(len(seen.idle.start), bool), low=OPEN_ENDED),
         computed="all idle time; at least none of it",
         certainty="low",
@@ -148,7 +151,8 @@ def unrecorded_wait(seen: Observed) -> Iterator[Candidate]:
 _MOST_OF_WAIT = 0.6
 #: Where it is the model that runs, and not what prepares its input.
 _IN_MODEL = (
-    "less Python before the model's first kernel: masks and positions made once, a CUDA or HIP graph, torch.compile"
+    "run less Python before the model's first kernel: make masks and positions once, use a CUDA or HIP graph or "
+    "torch.compile"
 )
 _PLAIN_NAME = re.compile(r"[A-Za-z_]\w*")
 
@@ -166,13 +170,13 @@ def host_before_first_launch(seen: Observed) -> Iterator[Candidate]:
     hidden = float(np.clip(step_ns - wait_ns, 0, wait_ns).sum() / wait_ns.sum())
     row = _function(seen, parts)
     name = "" if row is None else seen.table.name_of(row).rpartition(": ")[2]
-    runs = f"runs {name}" if _PLAIN_NAME.fullmatch(name) else "launches nothing"
+    runs = f"runs `{name}`" if _PLAIN_NAME.fullmatch(name) else "launches nothing"
     which = "each step" if waiting.all() else f"{waiting.sum()} of {len(waiting)} steps"
     yield Candidate(
         why=f"the GPU idles for the first {duration(each_us)} of {which} ({percent(share)} of the time) while "
         f"the host {runs}",
         claimed=seen.idle_time(parts, hidden, low=OPEN_ENDED),
-        computed="the shorter of this wait and the rest of the step, beside which it can be done; at least none of it",
+        computed="the shorter of this wait and the rest of the step, which can hide it; at least none of it",
         certainty="low",
         figures=(
             Said(what="wait of these steps", value=each_us, unit="us"),
@@ -250,8 +254,8 @@ def drained_queue(seen: Observed) -> Iterator[Candidate]:
         waited_us = waited_ns / NS_PER_US / seen.steps
         yield replace(
             candidate,
-            why=f"the host waits {duration(waited_us)} for the GPU{_where(seen)}; then the GPU idles until the next "
-            f"launch, {counted(waits, 'time')} and for {percent(idle_share_of_window)} of the time",
+            why=f"the host waits {duration(waited_us)} for the GPU{_where(seen)}; the GPU then idles until the next "
+            f"launch, {counted(waits, 'time')} and {percent(idle_share_of_window)} of the time",
             claimed=seen.idle_time(parts, share, low=0.0),
             computed="idle time after each wait, at most as long as the host waited; at least none of it",
             figures=(
@@ -364,13 +368,15 @@ def _waited_before_ns(seen: Observed, start: Ints) -> Ints:
     return np.bincount(following[within], waited[within], len(start)).astype(np.int64)
 
 
-_LARGER_GRAPHS = "fewer and larger graphs (fewer graph breaks, less copying of inputs before a replay), a larger batch"
-_WITHOUT_TORCH = "CUDA or HIP graphs (in XLA: command buffers), fused kernels, a larger batch"
+_LARGER_GRAPHS = (
+    "use fewer and larger graphs (fewer graph breaks, fewer input copies before a replay) or a larger batch"
+)
+_WITHOUT_TORCH = "use CUDA or HIP graphs (in XLA, command buffers), fused kernels or a larger batch"
 #: Python between two launches, with the profiler on; what takes longer is work of its own.
 _BETWEEN_LAUNCHES_NS = 100_000
 #: Share that launches must have of it: else the Python is the cause, not the launches.
 _LEAST_LAUNCHES = 0.1
-#: Share of the window from which a trace is called CPU-bound.
+#: Share of the window from which the GPU is said to wait for the host.
 _CPU_BOUND = 0.25
 
 
@@ -387,7 +393,7 @@ def launch_bound(seen: Observed) -> Iterator[Candidate]:
         why = candidate.why
         if float(candidate.figures[0].value) >= _CPU_BOUND:
             slowed = "; recording stacks slows the host" if seen.table.has_stacks else ""
-            why = f"CPU-bound: {why}{slowed}"
+            why = f"{why.replace(IDLES, _WAITS_FOR_HOST, 1)}{slowed}"
         yield replace(candidate, why=why, remedy=_remedy(seen, np.where(parts, length, 0)))
 
 
@@ -399,7 +405,9 @@ def _remedy(seen: Observed, idle_ns: Integers) -> str | None:
     return None if seen.is_torch else _WITHOUT_TORCH
 
 
-_RECORD_STACKS = "see the longest gaps in idle_gaps, record with_stack=True; move this work ahead or to another thread"
+_RECORD_STACKS = (
+    "record with_stack=True to see what the host runs in the longest gaps; move it ahead or to another thread"
+)
 
 
 @built_in("idle: Python or other host work")
@@ -423,7 +431,7 @@ def _ran(seen: Observed, parts: Bools) -> str:
     rows = rows[within == 0]
     if not len(rows):
         return ""
-    return f", most of it in {shortened(table.name_of(int(rows[table.duration_ns[rows].argmin()])))}"
+    return f"; most of the longest is in {shortened(table.name_of(int(rows[table.duration_ns[rows].argmin()])))}"
 
 
 # What c10/cuda/CUDACachingAllocator.cpp calls, with and without expandable segments.
@@ -440,7 +448,7 @@ def allocator_retries(seen: Observed) -> Iterator[Candidate]:
         for candidate in idle_of_cause(seen, ALLOCATOR):
             yield replace(
                 candidate,
-                why=f"{candidate.why}; memory is given back and asked for again {counted(retries, 'time')}",
+                why=f"{candidate.why}; memory is freed and allocated again {counted(retries, 'time')}",
                 figures=(*candidate.figures, Said(what="retries", value=retries, unit="count")),
             )
 
@@ -478,7 +486,7 @@ def memory_fragmentation(seen: Observed) -> Iterator[Candidate]:
     for candidate in idle_of_cause(seen, ALLOCATOR):
         yield replace(
             candidate,
-            why=f"{candidate.why}; the allocator holds {size(held)}, of which at most {size(used)} are in use",
+            why=f"{candidate.why}; the allocator holds {size(held)}, of which at most {size(used)} is in use",
             figures=(
                 *candidate.figures,
                 Said(what="held by the allocator", value=float(held), unit="MB"),
@@ -512,10 +520,10 @@ def recomputation(seen: Observed) -> Iterator[Candidate]:
     time_us = float(seen.activity.duration[events].sum()) / NS_PER_US
     ranked = np.argsort(-np.bincount(rows[rows >= 0]), kind="stable")[:5]
     yield Candidate(
-        why=f"recomputation takes {seen.share_text(time_us)} to run forward ops again, while {size(free_mb)} of "
-        f"{size(capacity_mb)} are free at the peak",
+        why=f"recomputed forward ops take {seen.share_text(time_us)} while {size(free_mb)} of {size(capacity_mb)} is "
+        "free at the peak",
         claimed=seen.kernels(events, min(1.0, free_mb / kept_mb) if kept_mb else 1.0, low=0.0, spares_launches=True),
-        computed="the time of the repeated ops, as far as half of the bytes that they move fits into the free memory",
+        computed="the time of the repeated ops, as far as half of the bytes that they move fit into the free memory",
         certainty="low",
         figures=(
             seen.gpu_share(time_us),

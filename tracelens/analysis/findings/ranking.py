@@ -444,7 +444,7 @@ def _holds_much(seen: Observed, each: _Ranked) -> bool:
 def _without_gain(seen: Observed, each: _Ranked) -> Notice:
     limit = seen.once(ReplayedGain).limit([(each.claimed, each.claimed.gain_ns)])
     until = {HOST: " until the host is faster", DEVICE: " until the GPU is faster"}.get(limit.by or "", " by itself")
-    text = f"{each.candidate.why.partition(';')[0]}: less of it brings nothing{until}"
+    text = f"{each.candidate.why.partition(';')[0]}; reducing this gains nothing{until}"
     return Notice(id="without_gain", count=1, text=text)
 
 
@@ -481,9 +481,9 @@ def _limited(seen: Observed, each: _Ranked) -> tuple[str | None, tuple[Said, ...
         return None, ()
     who = "the host" if limit.by == HOST else "the GPU"
     if not alone:
-        return f"{who} then still takes {duration(takes_us)} of {duration(step_us)}", figures[:2]
+        return f"after this, {who} still takes {duration(takes_us)} of {duration(step_us)}", figures[:2]
     what = "faster kernels alone gain" if limit.by == HOST else "a faster host alone gains"
-    text = f"{who} takes {duration(takes_us)} of {duration(step_us)}: {what} at most {duration(more_us)}"
+    text = f"{who} takes {duration(takes_us)} of {duration(step_us)}, so {what} at most {duration(more_us)}"
     return text, figures
 
 

@@ -19,7 +19,7 @@ from tracelens.analysis.verdict.summary import Said
 from tracelens.trace.table import Kind
 from tracelens.types.records import Record
 from tracelens.types.signature import OpSignature
-from tracelens.types.units import NS_PER_US, counted, duration, percent, shortened, size
+from tracelens.types.units import NS_PER_US, counted, duration, percent, shortened, size, takes
 
 ATTENTION, COMPUTE, OTHERWISE = "attention", "compute", "memory"
 #: Share of the roofline from which a call is as good as it gets.
@@ -28,8 +28,8 @@ _NEAR_ROOFLINE = 0.95
 _ANY_ROWS = "*"
 #: What to try of matrix products that read their operands too slowly.
 _FEW_ROWS = (
-    "a kernel tuned for these shapes (split-K, max-autotune, the engine's tuned configs), more rows per call, narrower "
-    "weights"
+    "use a kernel tuned for these shapes (split-K, max-autotune, the engine's tuned configs), more rows per call or "
+    "narrower weights"
 )
 #: Kernels at a time from which that is said.
 _TOGETHER = 1.05
@@ -86,11 +86,11 @@ def below_roofline(seen: Observed, kind: str) -> Iterator[Candidate]:
         # Kernels that run at the same time share the device
         together = seen.at_a_time(events)
         distance, distance_figures = _distance(calls)
-        at_once = f" each, {together:.1f} at a time" if together > _TOGETHER else ""
+        at_once = f", {together:.1f} at a time" if together > _TOGETHER else ""
         yield Candidate(
             why=_sentence(seen, calls, distance + at_once),
             claimed=seen.kernels(events, 1 - together * achievable[row], low=0.0, high=1 - together * least[row]),
-            computed="kernel time above what the tile model says is achievable, at most that above the roofline",
+            computed="kernel time above what the tile model says is achievable, at most the time above the roofline",
             figures=(
                 Said(what="calls", value=calls.count, unit="count"),
                 *([Said(what=calls.differ_in, value=len(calls.kinds), unit="count")] if len(calls.kinds) > 1 else []),
@@ -107,11 +107,11 @@ def below_roofline(seen: Observed, kind: str) -> Iterator[Candidate]:
 def _sentence(seen: Observed, calls: _Calls, distance: str) -> str:
     """Which calls, how far they are from their roofline, and of several kinds the one with most to gain."""
     most = calls.kinds[0]
-    shown, count = _shapes(seen, most, 40), counted(calls.count, "call")
+    shown, count = _shapes(seen, most, 40), f"{counted(calls.count, 'call')} of {calls.name}"
     if len(calls.kinds) > 1:
-        return f"{calls.name}, {count} of {len(calls.kinds)} {calls.differ_in}: {distance}; most to gain in {shown}"
+        return f"{count} in {len(calls.kinds)} {calls.differ_in} {distance}; most of the gain is in {shown}"
     sizes = f" with {most.sizes} sizes for {_ANY_ROWS}" if most.sizes > 1 else ""
-    return f"{calls.name} {shown}{sizes}, {count}: {distance}"
+    return f"{count} {shown}{sizes} {distance}"
 
 
 def _shapes(seen: Observed, kind: _Alike, most: int) -> str:
@@ -199,16 +199,16 @@ def _multiplies(seen: Observed, index: int) -> bool:
 
 
 def _distance(calls: _Calls) -> tuple[str, tuple[Said, ...]]:
-    """How far calls are from their roofline, and the numbers of that."""
+    """How far calls are from their roofline, as verb and object, and the numbers of that."""
     if calls.bounds == [LAUNCH]:
         each, floor = calls.kernel_us / calls.count, calls.roofline_us / calls.count
         figures = (
             Said(what="kernel time of a call", value=each, unit="us"),
             Said(what="launch floor", value=floor, unit="us"),
         )
-        return f"{duration(each)} each, {floor:.1f} µs is the launch floor", figures
+        return f"{takes(calls.count)} {duration(each)} each, above a launch floor of {floor:.1f} µs", figures
     share = calls.roofline_us / calls.kernel_us
-    text = f"{percent(share)} of the {' or '.join(calls.bounds)} roofline"
+    text = f"{takes(calls.count, 'reach')} {percent(share)} of the {' or '.join(calls.bounds)} roofline"
     return text, (Said(what="of the roofline", value=share, unit="share"),)
 
 
@@ -297,7 +297,7 @@ def unfused_elementwise(seen: Observed) -> Iterator[Candidate]:
     mb = np.append(np.nan_to_num(seen.column("hbm_mb") / seen.column("kernels_per_call")), 0.0)[rows]
     saved_mb = float((mb * (1 - kept)).sum()) / seen.steps
     # Of kernels without recorded shapes the bytes are not known
-    saved = f"; fusing them saves some {size(saved_mb)} of HBM traffic" if saved_mb > 0 else ""
+    saved = f"; fusing them saves about {size(saved_mb)} of HBM traffic" if saved_mb > 0 else ""
     yield Candidate(
         why=f"{counted(int(members.sum()), 'unfused elementwise kernel')} take {seen.share_text(time_us)}{saved}",
         claimed=seen.kernels(events, 1 - kept, low=0.0, spares_launches=True),
@@ -330,7 +330,7 @@ def optimizer_passes(seen: Observed) -> Iterator[Candidate]:
     total_us, longest_us = float(took_us.sum()), float(np.bincount(which, took_us).max())
     yield Candidate(
         why=f"{counted(len(events), 'kernel')} of {counted(len(codes), 'op')} in Optimizer.step take "
-        f"{seen.share_text(total_us)}: the optimizer is not fused",
+        f"{seen.share_text(total_us)} because the optimizer is not fused",
         claimed=seen.kernels(events, max(0.0, 1 - _FUSED_OVER_LONGEST * longest_us / total_us), spares_launches=True),
         computed="their time less one fused pass, which moves 7/4 of the bytes of the longest of them",
         figures=(
@@ -361,11 +361,11 @@ def unfused_loss(seen: Observed) -> Iterator[Candidate]:
     if not once_us > 0:
         return
     rest = Candidate(
-        why=": the cross-entropy over a large vocabulary is not fused",
+        why=" because the cross-entropy over a large vocabulary is not fused",
         claimed=seen.calls(rows, 1 - min(once_us, total_us) / total_us, spares_launches=True),
-        computed="their time, less that of the bytes of the largest of them at the rate of HBM",
+        computed="their time, less moving the bytes of the largest call at the HBM rate",
     )
-    yield from candidate_of_calls(seen, rows, "call", rest)
+    yield from candidate_of_calls(seen, rows, "softmax or loss call", rest)
 
 
 def _is_over_a_large_vocabulary(op: OpSignature) -> bool:
@@ -406,7 +406,7 @@ def _changing_copies(kind: str) -> Callable[[Observed], Iterator[Candidate]]:
         """Gain: at most all of their time."""
         rows = seen.rows_where(seen.named(*ops) & (seen.column("category") != COPY), fits)
         rest = Candidate(
-            why=f": they only change a tensor's {changes}",
+            why=f" only to change a tensor's {changes}",
             claimed=seen.calls(rows, low=0.0, spares_launches=True),
             computed="their time; at least none of it",
             certainty="low",

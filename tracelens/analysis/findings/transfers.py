@@ -48,22 +48,28 @@ _TRAINS = re.compile(r"^(?:autograd::engine|Optimizer\.|aten::_fused_(?:adam|sgd
 _SENDS = ("c10d::send", "c10d::recv_", "nccl:send", "nccl:recv")
 _EXCHANGES = re.compile(r"^(?:c10d|nccl|_c10d_functional)::?all_?to_?all")
 
-STAGES = "more micro-batches per step, an interleaved or zero-bubble schedule, stages of equal time: `tracelens search`"
+STAGES = (
+    "use more micro-batches per step, an interleaved or zero-bubble schedule, or stages of equal time "
+    "(`tracelens search`)"
+)
 #: What hides or spares communication of a kind.
 REMEDIES = {
-    SEND_RECV: f"between pipeline stages: {STAGES}; in ring attention: more rows per rank",
+    SEND_RECV: f"{STAGES}; in ring attention, use more rows per rank",
     "all-gather": "gather a layer ahead (FSDP prefetch, async tensor parallelism), keep weights gathered "
     "(reshard_after_forward=False), or shard over fewer ranks",
     "reduce-scatter": "overlap it with the next layer's gradients, reduce once per several micro-batches, or shard "
     "over fewer ranks",
     ALL_REDUCE: "overlap it with the backward pass (larger or earlier buckets), or reduce once per several "
     "micro-batches (no_sync)",
-    OF_ACTIVATIONS: "a smaller tensor-parallel size, an all-reduce fused with the norm behind it, or a larger batch",
+    OF_ACTIVATIONS: "use a smaller tensor-parallel size or a larger batch, or fuse the all-reduce with the norm "
+    "after it",
     ALL_TO_ALL: "overlap it with other work (another micro-batch, the dense part), send fewer bytes (FP8), or keep it "
     "within a node",
 }
 #: What spares latency, which no fewer bytes do.
-REMEDIES_OF_LATENCY = "fewer and larger messages: larger buckets, a larger batch, or one fused with the work behind it"
+REMEDIES_OF_LATENCY = (
+    "send fewer and larger messages (larger buckets, a larger batch), or fuse the collective with the work after it"
+)
 
 
 def exposed_kinds(seen: Observed) -> dict[str, int]:
@@ -148,8 +154,8 @@ _APART = 5.0
 _ONE_IN_FEW = 4
 ALL_LATENCY = "a message this small is all latency"
 _NO_SIZES = "their sizes were not recorded"
-_LATE_RANKS = "see who is late with `tracelens collectives` on the traces of all ranks"
-_LATE_OR_SLOW = f"{_LATE_RANKS}, and which path was taken with NCCL_DEBUG=INFO"
+_LATE_RANKS = "find the late rank with `tracelens collectives` on the traces of all ranks"
+_LATE_OR_SLOW = f"{_LATE_RANKS}, and the path with NCCL_DEBUG=INFO"
 #: From this share of it on, exposed communication is told to be mostly of one kind.
 _MOSTLY = 0.5
 _WAITS = re.compile(r"(?i)notify|barrier|wait|semaphore")
@@ -237,13 +243,15 @@ def _calls_apart(seen: Observed, hides: str) -> Iterator[_Reason]:
     few = int(np.argmax(ratio[: max(1, len(lasts) // _ONE_IN_FEW)])) + 1
     share = float(lasts[:few].sum() / lasts.sum())
     if few * _ONE_IN_FEW > len(lasts) or ratio[few - 1] < _APART or share < _MOSTLY:
-        yield _Reason(text=f"{_NO_SIZES}, so waiting is not told from moving", figures=(), remedy=_first(hides))
+        yield _Reason(
+            text=f"{_NO_SIZES}, so waiting and transfer cannot be separated", figures=(), remedy=_first(hides)
+        )
         return
     shortest_us, other_us = float(lasts[few - 1]) / NS_PER_US, float(lasts[few]) / NS_PER_US
     longest, each = ("longest", "takes") if few == 1 else (f"{few} longest", "each take")
     text = (
-        f"the {longest} of {len(lasts)} collectives {each} {duration(shortest_us)} or more, {percent(share)} of all, "
-        f"and no other more than {duration(other_us)}: a rank comes late to them, or they move far more ({_NO_SIZES})"
+        f"the {longest} of {len(lasts)} collectives {each} at least {duration(shortest_us)} ({percent(share)} of all), "
+        f"no other more than {duration(other_us)}, so a rank is late or they move far more data ({_NO_SIZES})"
     )
     figures = (
         Said(what="collectives", value=len(lasts), unit="count"),
@@ -298,11 +306,11 @@ class _Calls:
         if self._spread + path_is_fine + self._others_are_faster >= 2 and not self._is_small():
             yield self._waits()
         elif self._is_slow and self._is_small():
-            yield self._reason(f"{self._reached()}: {ALL_LATENCY}", REMEDIES_OF_LATENCY)
+            yield self._reason(f"{self._reached()}; {ALL_LATENCY}", REMEDIES_OF_LATENCY)
         elif self._is_slow and self.alone_us is not None and self.mean_us > _MOSTLY_ELSE * self.alone_us:
             whom, otherwise = ("another stage", STAGES) if self.word == SEND_RECV else ("a late rank", _LATE_OR_SLOW)
-            even = f", {self._shortest()}" if self.calls > 1 else ""
-            yield self._reason(f"{self._reached()}{even}: it waits for {whom}, or takes a slower path", otherwise)
+            even = f" and takes {self._shortest()}" if self.calls > 1 else ""
+            yield self._reason(f"{self._reached()}{even}, so it waits for {whom} or takes a slower path", otherwise)
         elif self._is_slow:
             yield self._reason(self._reached(), _first(REMEDIES.get(self.word or "", "")))
 
@@ -316,18 +324,18 @@ class _Calls:
         )
 
     def _waits(self) -> _Reason:
-        whom, remedy = ("another stage", STAGES) if self.word == SEND_RECV else ("a rank that comes late", _LATE_RANKS)
+        whom, remedy = ("another stage", STAGES) if self.word == SEND_RECV else ("a late rank", _LATE_RANKS)
         took = f"{self.kind} of {size(self.size_mb)} takes {duration(self.mean_us)} on average"
         seen = f" and {self._shortest()}" if self._spread else ""
         if self._others_are_faster and self.others_us is not None:
-            seen += f"; by other calls of its group, {duration(self.others_us)} would do"
-        return self._reason(f"{took}{seen}: it mostly waits for {whom}", remedy)
+            seen += f"; other calls of its group suggest {duration(self.others_us)}"
+        return self._reason(f"{took}{seen}, so it mostly waits for {whom}", remedy)
 
     def _shortest(self) -> str:
-        return f"{duration(self.shortest_us)} at its shortest ({self.best_rate:.3g} GB/s bus bandwidth)"
+        return f"at least {duration(self.shortest_us)} ({self.best_rate:.3g} GB/s)"
 
     def _reached(self) -> str:
-        limit = "" if self.link is None else f" of the link's {self.link:,.0f}"
+        limit = "" if self.link is None else f" on a {self.link:,.0f} GB/s link"
         return f"{self.kind} of {size(self.size_mb)} reaches {self.rate:.3g} GB/s bus bandwidth{limit}"
 
     def _reason(self, text: str, remedy: str) -> _Reason:
@@ -430,18 +438,19 @@ def expert_imbalance(seen: Observed) -> Iterator[Candidate]:
         largest = float(np.average(most[uneven], weights=seen.activity.duration[at] + 1))
         exchanges = counted(len(at), "all-to-all")
         texts.append(
-            f"{exchanges} {takes(len(at))} {seen.share_text(time_us)}: one rank is sent {largest:.1f} times the mean"
+            f"{exchanges} {takes(len(at))} {seen.share_text(time_us)} and {takes(len(at), 'send')} one rank "
+            f"{largest:.1f} times the mean"
         )
         figures += [Said(what="uneven all-to-alls", value=len(at), unit="count"), seen.gpu_share(time_us),
                     Said(what="largest part over the mean", value=largest, unit="ratio")]  # fmt: skip
     if overloaded:
-        texts.append(f"this rank's experts are given {surplus:.1f} times the rows that it sends")
+        texts.append(f"this rank's experts receive {surplus:.1f} times the rows that it sends")
         figures.append(Said(what="rows received over sent", value=surplus, unit="ratio"))
     yield Candidate(
         why="; ".join(texts),
         claimed=claimed,
-        computed="each uneven exchange for as long as its mean part is of its largest; the experts' kernels for as "
-        "many rows as this rank sends",
+        computed="each uneven exchange shortened to its mean part; the experts' kernels shortened to the rows that "
+        "this rank sends",
         figures=tuple(figures),
         evidence=tuple(
             Evidence(sheet=coll_analysis.TITLE, row={"collective": kind, "in_split": split})
@@ -464,11 +473,11 @@ def _splits(seen: Observed, events: npt.NDArray[np.int64]) -> tuple[Floats, Floa
 
 #: What is left to do where the host's memory is pinned already, and between devices (None).
 _NOT_PAGEABLE = {
-    "pinned": "non_blocking=True on another stream beside other work, or keep the data on the device",
-    None: "copy on another stream beside other work, or keep the data where it is used",
+    "pinned": "copy with non_blocking=True on another stream while other work runs, or keep the data on the GPU",
+    None: "copy on another stream while other work runs, or keep the data where it is used",
 }
 #: Where there is no other work, and the copies are far below the rate of their path.
-_SLOW_ALONE = "fewer and larger copies, host memory on the GPU's own NUMA node, or keep the data on the device"
+_SLOW_ALONE = "use fewer and larger copies and host memory on the GPU's own NUMA node, or keep the data on the GPU"
 #: Share of the link's rate that a copy from pageable memory, which the driver first copies on the host, stays below.
 _PAGEABLE_REACHES = 0.6
 #: Share of the copies below which other work hides nothing worth a word.
@@ -489,13 +498,13 @@ def exposed_copies(seen: Observed) -> Iterator[Candidate]:
         return
     top = frame.iloc[0]
     how = " ".join(word for word in (top["direction"], top["host_memory"]) if word not in (None, "unknown"))
-    why = f"the GPU only copies for {100 * share:.0f} % of the time: mostly {top['parent_op']} {how}"
+    why = f"the GPU does nothing but copy for {100 * share:.0f} % of the time, mostly {top['parent_op']} {how}"
     figures = [Said(what="share of the time", value=share, unit="share")]
     if top["gb_s"] > 0:
         why += f" at {top['gb_s']:.1f} GB/s"
         figures.append(Said(what="achieved", value=float(top["gb_s"]), unit="GB/s"))
         if top["path"]:
-            why += f", {top['path']} has {top['path_gb_s']:.0f}"
+            why += f" of {top['path']}'s {top['path_gb_s']:.0f}"
             figures.append(Said(what=str(top["path"]), value=float(top["path_gb_s"]), unit="GB/s"))
     faster = 1 - device_memory.at_rate_of_path(seen.table, seen.activity, seen.device)
     work_ns = int(seen.own_ns[~between].sum())

@@ -101,7 +101,9 @@ def _notices(read: ReadRanks, calls: JobCalls, clocks: Clocks, found: matching.I
         yield Notice(id="rank_numbering", count=len(numbered.ranks), text=f"ranks come from {numbered.how}")
     unplaced = [clock for clock in clocks.hosts[1:] if not clock.via]
     if unplaced:
-        text = f"no shared collective places the clock of {', '.join(c.host for c in unplaced[:5])}: times as recorded"
+        text = (
+            f"no shared collective aligns the clock of {', '.join(c.host for c in unplaced[:5])}; times are as recorded"
+        )
         yield Notice(id="clock_unplaced", count=len(unplaced), text=text)
     yield from _other_steps(numbered.ranks)
     if len(calls.ranks) > 1:
@@ -117,8 +119,8 @@ def _other_steps(ranks: Mapping[int, RankSummary]) -> Iterator[Notice]:
     if other:
         own = ranks_text(sorted(frozenset().union(*(steps[rank] for rank in other))))
         text = (
-            f"rank{'s' if len(other) > 1 else ''} {ranks_text(other)}: steps {own} recorded, not "
-            f"{ranks_text(sorted(usual[0][0]))} as elsewhere: who waits for whom is not known of other steps"
+            f"rank{'s' if len(other) > 1 else ''} {ranks_text(other)} recorded steps {own}, the others "
+            f"{ranks_text(sorted(usual[0][0]))}: who waits for whom is known only in shared steps"
         )
         yield Notice(id="other_steps", count=len(other), text=text)
 
@@ -137,7 +139,9 @@ def _unmatched(calls: JobCalls, found: matching.Instances) -> Iterator[Notice]:
     sizes = [calls.channels[channel].size or 0 for channel in calls.channel_of.tolist()]
     partial = int(((found.present > 1) & (found.present < sizes)).sum()) if sizes else 0
     if partial:
-        text = f"{partial:,} collectives lack ranks of their group: waits and bandwidths cover only the ranks present"
+        text = (
+            f"{partial:,} collectives lack ranks of their group, so waits and bandwidths cover only the recorded ranks"
+        )
         yield Notice(id="partial_collective", count=partial, text=text)
 
 
@@ -147,7 +151,7 @@ def _ungrouped(calls: JobCalls) -> Iterator[Notice]:
     sized = np.array([m.size is not None and m.in_bytes is not None for m in calls.messages] or [False], bool)
     ungrouped, unsized = (int(mask[calls.message].sum()) for mask in (alone, alone & ~sized))
     if ungrouped:
-        which = "no process groups recorded" if alone.all() else _of(ungrouped, calls, "without a process group")
+        which = "no process groups were recorded" if alone.all() else _of(ungrouped, calls, "have no process group")
         said = [_without_bandwidth(unsized, ungrouped, calls)] if unsized else []
         if unsized < ungrouped:
             said.append("bandwidth assumes that the group is the whole job")
@@ -161,7 +165,7 @@ def _without_bandwidth(unsized: int, ungrouped: int, calls: JobCalls) -> str:
     if unsized < ungrouped:
         return _of(unsized, calls, "have no bandwidth")
     rest = len(calls.start) - ungrouped
-    return f"left out of bandwidths, which are of the other {rest:,}" if rest else "bandwidth is unknown"
+    return f"bandwidths cover only the other {rest:,}" if rest else "bandwidth is unknown"
 
 
 def _of(count: int, calls: JobCalls, what: str) -> str:

@@ -30,7 +30,7 @@ from tracelens.perf_models.triton_kernels import FusedKernel
 from tracelens.trace.provenance import MergedRanks, no_shapes
 from tracelens.trace.table import DEVICE_KINDS, Kind, TraceTable, has_host_time
 from tracelens.trace.tree import OpTree
-from tracelens.types.units import NS_PER_US, counted, duration, percent
+from tracelens.types.units import NS_PER_US, counted, duration, percent, takes
 
 #: Clocks are read to a microsecond.
 _CLOCK_NS = 1_000
@@ -56,7 +56,7 @@ def timing_notices(analysis: Analysis) -> Iterator[Notice]:
     yield from _without_work(table, analysis.trace.tree)
     yield from _before_recording(analysis)
     if not table.is_of((Kind.RUNTIME, Kind.DRIVER)).any() and (analysis.activity.op >= 0).any():
-        text = "no launch calls were recorded: why the GPU was idle is judged by the ops that launched its work"
+        text = "no launch calls were recorded, so idle causes rest on the ops that launched the work"
         yield Notice(id="no_launch_calls", count=1, text=text)
     yield from _devices(analysis)
     yield from _silence(analysis)
@@ -96,8 +96,8 @@ def _after_wait(analysis: Analysis) -> Iterator[Notice]:
 
 def _clocks(count: int, what: str, by_ns: int) -> Notice:
     text = (
-        f"{what}, by up to {duration(by_ns / NS_PER_US)}: the clocks of host and GPU differ by at least that; idle "
-        "causes and the bounds of steps are no more accurate"
+        f"{what}, by up to {duration(by_ns / NS_PER_US)}: host and GPU clocks differ by at least as much; idle causes "
+        "and step boundaries are no more accurate"
     )
     return Notice(id="clocks_disagree", count=count, text=text)
 
@@ -109,7 +109,7 @@ def _without_work(table: TraceTable, tree: OpTree) -> Iterator[Notice]:
         share = percent(lost / len(launches))
         text = (
             f"{lost:,} of {counted(len(launches), 'kernel launch', 'kernel launches')} ({share}) have no kernel: "
-            "recording ended before these ran, or lost them, and the GPU looks idle instead"
+            "the recording ended before they ran, or lost them, and shows the GPU as idle instead"
         )
         yield Notice(id="lost_kernels", count=lost, text=text)
 
@@ -121,8 +121,8 @@ def _before_recording(analysis: Analysis) -> Iterator[Notice]:
     idle_us, share = float(waits["idle_us"].sum()), float(waits["percent_of_window"].sum()) / 100
     if share > LEAST_SHARE:
         text = (
-            f"for {duration(idle_us)}, {percent(share)} of the window, the GPU looks idle, but first kernels waited "
-            "for work from before recording: call torch.cuda.synchronize() before recording begins"
+            f"the GPU looks idle for {duration(idle_us)} ({percent(share)} of the window), but its first kernels "
+            "waited for work from before recording; call torch.cuda.synchronize() before recording begins"
         )
         yield Notice(id="work_before_recording", count=int(waits["gaps"].sum()), text=text)
 
@@ -131,8 +131,8 @@ def _devices(analysis: Analysis) -> Iterator[Notice]:
     _, devices = devices_of(analysis.activity, analysis.trace.table)
     if len(devices) > 1:
         text = (
-            f"{len(devices)} devices in one file ({_first(devices)}): the GPU counts as busy while any of them is; "
-            "times, findings and gains are of all of them together, shares of the peak are their mean"
+            f"the file holds {len(devices)} devices ({_first(devices)}): the GPU counts as busy while any device is; "
+            "times, findings and gains add up all devices, shares of the peak are their mean"
         )
         yield Notice(id="several_devices", count=len(devices), text=text)
 
@@ -155,8 +155,8 @@ def _silence(analysis: Analysis) -> Iterator[Notice]:
     if last - first > least and len(host):
         share = (last - first) / (window[1] - window[0])
         text = (
-            f"nothing at all was recorded for {duration((last - first) / NS_PER_US)}, {percent(share)} of the window: "
-            "the program slept, or the time of an event is wrong; it counts as idle time of the host"
+            f"nothing was recorded for {duration((last - first) / NS_PER_US)} ({percent(share)} of the window): the "
+            "program slept, or the time of an event is wrong; the report counts it as host idle time"
         )
         yield Notice(id="silence", count=1, text=text)
 
@@ -178,7 +178,7 @@ def _long_steps(analysis: Analysis) -> Iterator[Notice]:
     at = np.flatnonzero(is_long).tolist()
     which = f"step {numbers[at[0]]} takes" if len(at) == 1 else f"{len(at)} of {len(numbers)} steps take up to"
     longest, ratio = duration(float(length.max()) / NS_PER_US), float(length.max()) / max(1.0, usual)
-    text = f"{which} {longest}, {ratio:.1f} times the median of the others: what is said per step is the mean of all"
+    text = f"{which} {longest}, {ratio:.1f} times the median of the others; figures per step are the mean of all"
     if len(at) == 1:
         rest = max(numbers[: at[0]], numbers[at[0] + 1 :], key=len)
         text += f"; --steps {'-'.join(map(str, dict.fromkeys((rest[0], rest[-1]))))} leaves it out"
@@ -207,7 +207,7 @@ def notices(analysis: Analysis) -> Iterator[Notice]:
     yield from input_notices(analysis)
     yield from _not_steps(analysis)
     if holds_only_communication(analysis.trace.table, analysis.activity):
-        text = "the file holds only communication kernels: what else the GPU did, and why it was idle, is not in it"
+        text = "the file holds only communication kernels, so it does not show computation or idle causes"
         yield Notice(id="only_communication", count=len(analysis.activity), text=text)
     yield from analysis.without_gain
     yield from _unlinked(analysis)
@@ -218,7 +218,9 @@ def notices(analysis: Analysis) -> Iterator[Notice]:
     yield from _at_most(rows)
     yield from _graph_share(analysis)
     for why, count in analysis.whole_calls:
-        yield Notice(id="whole_calls", count=count, text=f"{counted(count, 'call')} not split into operations: {why}")
+        yield Notice(
+            id="whole_calls", count=count, text=f"{counted(count, 'call')} could not be split into operations: {why}"
+        )
     yield from _compiled_without_work(analysis)
     yield from _too_much_work(rows)
     if analysis.overlaps is not None and analysis.overlaps.count:
@@ -235,7 +237,7 @@ def _not_steps(analysis: Analysis) -> Iterator[Notice]:
     whose = "GPU's work" if analysis.trace.table.has_device_events else "time of CPU ops"
     why = "name parts of a step" if refused.is_part else f"hold {percent(refused.held)} of the {whose}"
     first, last = (clipped(name, _NAME_WIDTH) for name in (refused.first, refused.last))
-    text = f"annotations '{first}' to '{last}' {why} and are not taken for steps"
+    text = f"annotations '{first}' to '{last}' {why} and are not used as steps"
     yield Notice(id="not_steps", count=1, text=text)
 
 
@@ -251,7 +253,7 @@ def _unlinked(analysis: Analysis) -> Iterator[Notice]:
 def _device(analysis: Analysis) -> Iterator[Notice]:
     found = analysis.recognition
     if analysis.device is None:
-        text = found.note or "device not recognized: no roofline; pass --device"
+        text = found.note or "the device is not recognized, so there is no roofline; pass --device"
         yield Notice(id="no_device", count=1, text=text)
     elif found.note and (found.device is None or found.how == CHOSEN):
         yield Notice(id="device", count=1, text=found.note)
@@ -263,9 +265,9 @@ def _extensions(analysis: Analysis) -> Iterator[Notice]:
     for failure in analysis.failures:
         failed.setdefault((failure.loss, f"{failure.origin}: {failure.error}"), []).append(failure.name)
     for (loss, what), names in failed.items():
-        yield Notice(id="extension_failed", count=len(names), text=f"extension failed on {names[0]}, {loss}: {what}")
+        yield Notice(id="extension_failed", count=len(names), text=f"an extension failed on {names[0]}, {loss}: {what}")
     for rule in analysis.rule_failures:
-        text = f"rule {rule.kind!r} left out of what to do next: {rule.origin} raised {rule.error}"
+        text = f"the findings lack the rule {rule.kind!r}: {rule.origin} raised {rule.error}"
         yield Notice(id="rule_failed", count=1, text=text)
     for extension in analysis.extensions:
         if extension.note:
@@ -280,13 +282,13 @@ def input_notices(analysis: Analysis) -> list[Notice]:
     notices += [Notice(id="damaged_input", count=max(1, losses.damaged_events), text=note) for note in losses.notes]
     if (known := analysis.known_shapes) is not None:
         share = percent(known.joined_ns / max(1, known.kernel_ns))
-        kernels = f"{known.joined:,} of {known.kernels:,} kernels without ({share} of their time)"
-        text = f"ops and shapes from {known.source} for {kernels}"
+        kernels = f"{known.joined:,} of {known.kernels:,} kernels that lack them ({share} of their time)"
+        text = f"{known.source} gives ops and shapes of {kernels}"
         notices.append(Notice(id="known_shapes", count=known.joined, text=text))
     if not table.has_shapes:
         lack = no_shapes(table)
         advice = f" ({lack.advice})" if lack.advice else ""
-        text = f"{lack.what}: no FLOPs or bytes{advice}"
+        text = f"{lack.what}, so FLOPs and bytes are unknown{advice}"
         notices.append(Notice(id="no_shapes", count=1, text=text))
     return notices
 
@@ -298,7 +300,9 @@ def _overlap_notice(analysis: Analysis, overlaps: StreamOverlaps) -> Notice:
     kernels = (
         f"{counted(overlaps.count, 'device event')} overlapped the next one on the same stream ({share} of GPU time)"
     )
-    text = f"{kernels}: clipped" if overlaps.clipped else f"{kernels}: kept; use --overlap clip to end them there"
+    text = (
+        f"{kernels} and are clipped" if overlaps.clipped else f"{kernels} and are kept; --overlap clip ends them there"
+    )
     return Notice(id="same_stream_overlap", count=overlaps.count, text=text)
 
 
@@ -312,7 +316,9 @@ def _process_notice(analysis: Analysis) -> Notice | None:
     if len(processes) < 2:
         return None
     names = [f"{table.process_names.get(pid, 'process')} {pid}" for pid in processes]
-    text = f"{len(processes)} processes in one file ({_first(names)}): possibly merged ranks; figures cover all of them"
+    text = (
+        f"the file holds {len(processes)} processes ({_first(names)}), possibly merged ranks; figures cover all of them"
+    )
     if ambiguous:
         text += f"; {ambiguous:,} device events match several processes and stay unlinked"
     return Notice(id="several_processes", count=len(processes), text=text)
@@ -320,8 +326,8 @@ def _process_notice(analysis: Analysis) -> Notice | None:
 
 def _chosen_rank(ranks: MergedRanks) -> Notice:
     shown = _first([f"{number}: {label}" for number, label in zip(ranks.numbers, ranks.labels, strict=True)])
-    order = "" if ranks.is_named else ", numbered in order of their processes"
-    text = f"{len(ranks.numbers)} ranks in one file ({shown}{order}): this report is of rank {ranks.chosen}"
+    order = "" if ranks.is_named else ", numbered in the order of their processes"
+    text = f"the file holds {len(ranks.numbers)} ranks ({shown}{order}); this report covers rank {ranks.chosen}"
     text += "; choose another with --rank N"
     if ranks.ambiguous:
         text += f"; {ranks.ambiguous:,} device events match several ranks and are left out"
@@ -335,14 +341,17 @@ def _above_peak(rows: pd.DataFrame) -> Iterator[Notice]:
     rows = rows[beyond & rows["served_from"].isna()]
     fewer = rows["kernel_details"].astype(str).str.contains(_FEWER_FLOPS.pattern)
     reasons = (
-        (rows[fewer], "Winograd and FFT kernels use fewer FLOPs than the convolution's definition, which is counted"),
-        (rows[~fewer], "the recorded times, the perf model or the device file is wrong"),
+        (
+            rows[fewer],
+            "Winograd and FFT kernels need fewer FLOPs than the definition of a convolution, which tracelens counts",
+        ),
+        (rows[~fewer], "the recorded times, the perf model or the peak rate is wrong"),
     )
     for found, reason in reasons:
         if len(found):
             fastest = found.iloc[int(found["percent_of_peak"].argmax())]
             what = f"{fastest['name']} at {fastest['percent_of_peak']:,.0f} % of the peak"
-            text = f"{counted(len(found), 'row')} faster than the data sheet allows ({what}): {reason}"
+            text = f"{counted(len(found), 'op')} {takes(len(found), 'exceed')} the data sheet's rate ({what}): {reason}"
             yield Notice(id="above_peak", count=len(found), text=text)
 
 
@@ -352,7 +361,7 @@ def _at_most(rows: pd.DataFrame) -> Iterator[Notice]:
     for reason, found in rows[matrix & rows["work_at_most"].notna()].groupby("work_at_most"):
         names = ", ".join(dict.fromkeys(found["name"].astype(str).head(3)))
         text = f"work of {counted(int(found['operation_count'].sum()), 'call')} of {names} is an upper bound ({reason})"
-        yield Notice(id="work_at_most", count=len(found), text=f"{text}: left out of the utilization")
+        yield Notice(id="work_at_most", count=len(found), text=f"{text} and not part of the utilization")
 
 
 def _from_cache(rows: pd.DataFrame) -> Iterator[Notice]:
@@ -374,7 +383,7 @@ def _graph_share(analysis: Analysis) -> Iterator[Notice]:
         return
     share = activity.duration[behind].sum() / max(1, activity.duration.sum())
     found = f"{counted(int(behind.sum()), 'kernel')} ({percent(share)} of GPU time) came from graph launches"
-    text = f"{found}: reported by kernel; pass --capture TRACE to see their ops"
+    text = f"{found} and {'is' if behind.sum() == 1 else 'are'} listed by kernel; pass --capture TRACE to see their ops"
     yield Notice(id="graph_launches", count=int(behind.sum()), text=text)
 
 
@@ -383,7 +392,7 @@ def _too_much_work(rows: pd.DataFrame) -> Iterator[Notice]:
     rows = rows[rows["model"] == UnknownWork.__name__]
     if len(rows):
         calls, names = int(rows["operation_count"].sum()), ", ".join(dict.fromkeys(rows["name"].astype(str).head(3)))
-        text = f"{counted(calls, 'call')} of {names}: the inferred work exceeds {MOST_OF_ROOFLINE} x the roofline"
+        text = f"{counted(calls, 'call')} of {names}: the inferred work would exceed {MOST_OF_ROOFLINE} x the roofline"
         yield Notice(id="impossible_work", count=calls, text=f"{text}, so it counts as unknown")
 
 
@@ -396,7 +405,7 @@ def _compiled_without_work(analysis: Analysis) -> Iterator[Notice]:
         share = percent(unknown["kernel_us_sum"].sum() / max(1e-9, rows["kernel_us_sum"].sum()))
         shown = _first(list(dict.fromkeys(unknown["name"].astype(str))), most=3)
         calls = int(unknown["operation_count"].sum())
-        text = f"{counted(calls, 'Triton kernel')} without FLOPs or bytes ({share} of Triton time): {shown}"
+        text = f"the FLOPs or bytes of {counted(calls, 'Triton kernel')} ({share} of Triton time) are unknown: {shown}"
         yield Notice(id="compiled_kernels", count=calls, text=text)
 
 
@@ -423,17 +432,17 @@ def _known_share_of_opened(analysis: Analysis) -> float:
 def _captured_graphs(analysis: Analysis, graphs: GraphLinks) -> Notice:
     """What the trace of the capture gave: ops, and how much of their work is known, without which they say nothing."""
     if not graphs.kernels:
-        text = f"no graph launches in this trace: --capture {graphs.capture} is not used"
+        text = f"this trace has no graph launches, so --capture {graphs.capture} is not used"
         return Notice(id="graph_launches", count=0, text=text)
     share = graphs.linked_ns / max(1, int(analysis.activity.duration.sum()))
     found = f"{graphs.linked_kernels:,} of {graphs.kernels:,} kernels ({percent(share)} of GPU time)"
-    launches = f"{graphs.linked_launches} of {graphs.launches:,} launches"
-    text = f"graph launches: ops from {graphs.capture} for {found} in {launches}"
+    launches = f"{graphs.linked_launches} of {graphs.launches:,} graph launches"
+    text = f"{graphs.capture} names the ops of {found} in {launches}"
     if graphs.linked_kernels and (known := _known_share_of_opened(analysis)) < _ALL:
         text += f"; the work of {percent(known)} of their time is known"
         if known == 0:
-            text = f"graph launches: {graphs.capture} has ops for {found}, but the work of none of them is known"
+            text = f"{graphs.capture} names the ops of {found}, but the work of none of them is known"
     if graphs.reasons:
         reasons = "; ".join(f"{count:,} {reason}" for reason, count in graphs.reasons)
-        text += f"; the rest is reported by kernel: {reasons}"
+        text += f"; the rest is listed by kernel: {reasons}"
     return Notice(id="graph_launches", count=graphs.kernels, text=text)

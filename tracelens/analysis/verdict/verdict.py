@@ -121,7 +121,7 @@ def _doubts(made: Utilization) -> Iterator[Notice]:
     elif made.mfu is not None and made.mfu > (made.hfu or 0):
         covered = f"{100 * (made.hardware_coverage or 0):.0f} % of the device time is in ops with known FLOPs"
         yield _notice(
-            "utilization_uncovered", f"MFU is above HFU: {covered}; the rest may contain the missing matrix FLOPs"
+            "utilization_uncovered", f"MFU is above HFU: {covered}, and the rest may contain the missing matrix FLOPs"
         )
 
 
@@ -448,7 +448,7 @@ def _opened_by(analysis: Analysis, ops: Mapping[str, object]) -> tuple[str, str 
     if not table.has_shapes:
         return str(no_shapes(table)), None
     if not ops:
-        return "no arguments of these were recorded", None
+        return "their arguments were not recorded", None
     name, note = next(iter(ops.items()))
     if isinstance(note, str) and note not in ("", NO_MODEL):
         # An extension would miss the same

@@ -76,7 +76,7 @@ def another_device(plan: ChangePlan, name: str) -> None:
     """A device or cluster by name or file. The host, launches and communication stay as recorded."""
     device_of(plan)
     plan.system = System.load(name)
-    plan.note("the host, its launches and what waits for them take as long as recorded")
+    plan.note("the host, its launches and the waits for them take as long as recorded")
     if plan.subject.activity.communication.any():
         plan.note("communication takes as long as recorded")
 
@@ -118,7 +118,7 @@ def larger_batch(plan: ChangePlan, times: float) -> None:
     unknown = (code < 0) & ~subject.activity.communication & (phase != PHASES.index(OPTIMIZER))
     if unknown.any():
         plan.multiply(unknown, _beyond_a_launch(plan, unknown, times), largest_sigma())
-        plan.note("kernels without a perf model grow with the batch, as far as they take longer than a launch")
+        plan.note("kernels without a perf model grow with the batch, except for the time of a launch")
 
 
 def _beyond_a_launch(plan: ChangePlan, events: Bools, times: float) -> Floats:
@@ -172,7 +172,7 @@ def narrower(plan: ChangePlan, text: str) -> None:
             plan.models[code] = replace(model, dtype=dtype, dtype_b=dtype, dtype_out=out, dtype_bias=out)
             plan.computed_in[code] = None
     plan.more_us[found] += np.nan_to_num(estimated_us(plan, WorkColumns.of(converted)).time_us)
-    plan.note(f"each product in {text} is preceded by a kernel that converts its first operand; weights are ready")
+    plan.note(f"a kernel converts the first operand of each GEMM in {text}; the weights are already converted")
 
 
 def _is_wider(model: GEMM, dtype: DType) -> bool:
@@ -209,8 +209,8 @@ def _by_rates(plan: ChangePlan, events: Bools, dtype: DType, text: str) -> None:
     sigma = math.hypot(abs(math.log(ratio)) / 2 / Z90, unlike, unlike)
     plan.multiply(events, math.sqrt(ratio) + floor_us / np.maximum(measured_us, floor_us), sigma)
     plan.note(
-        f"{events.sum()} products of unknown size take between {ratio:.2f} of their time, the ratio of the rates, and "
-        f"all of it, in kernels that may be better or worse; each after a conversion of {floor_us:.1f} us"
+        f"{events.sum()} GEMMs of unknown size take between {ratio:.2f} (the ratio of the peak rates) and all of their "
+        f"time, in kernels that may be better or worse, each after a conversion of {floor_us:.1f} us"
     )
 
 
@@ -241,7 +241,7 @@ def more_ranks(plan: ChangePlan, times: float) -> None:
     sigma[at] = largest_sigma() * np.minimum(np.abs(more) / np.maximum(activity.duration[at] + more, 1), 1)
     everything = np.ones(len(activity), bool)
     plan.multiply(everything, factor, sigma)
-    plan.note("each rank does the same work; ranks share nodes as the device's standard node has them")
+    plan.note("each rank does the same work, and ranks share nodes as in the device's standard node")
 
 
 def _collective(attributes: dict[str, Any]) -> Collective | None:
@@ -324,7 +324,7 @@ def padded(plan: ChangePlan, multiple: int) -> None:
         events = plan.subject.reading_of_event == code
         plan.multiply(events, float(us * np.exp(np.median(reached)) / before), float(reached.std()))
     plan.note(
-        f"{(~aligned & known).sum()} distinct products padded; {(aligned & known).sum()} aligned ones say how fast"
+        f"{(~aligned & known).sum()} distinct GEMMs are padded; {(aligned & known).sum()} aligned ones show how fast"
     )
 
 
@@ -368,7 +368,9 @@ def fused_chains(plan: ChangePlan, where: str) -> None:
     factor = np.ones(len(activity))
     factor[order[leads]] = longest[number[leads]] / np.maximum(duration[leads], 1)
     plan.multiply(mask, factor[mask])
-    plan.note(f"a bound: {joined.sum() + len(leads)} kernels become {len(leads)}, each as long as its longest member")
+    plan.note(
+        f"this is a bound: {joined.sum() + len(leads)} kernels become {len(leads)}, each as long as its longest member"
+    )
 
 
 def _elements(model: PerfModel | None) -> int:
@@ -409,7 +411,7 @@ def flash_attention(plan: ChangePlan, _: str) -> None:
         place = device_of(plan) if plan.system is None else plan.system.device
         plan.sigma[lead] = sigma_of(model, model.compute_dtype, place, backend)
         replaced += 1
-    plan.note(f"{replaced} attention calls take what the estimate of a flash kernel says; a mask or bias must allow it")
+    plan.note(f"{replaced} attention calls take the estimated time of a flash kernel; their mask or bias must allow it")
 
 
 #: Queued kernels from which the gaps between them are those of a graph, and the gap (ns) with fewer: of traces with
@@ -428,12 +430,12 @@ def in_graphs(plan: ChangePlan, _: bool) -> None:
     gaps = replay.queued_gaps
     if len(gaps) >= _LEAST_QUEUED:
         low, gap, high = (int(ns) for ns in np.quantile(gaps, (0.05, 0.5, 0.95)))
-        source = "the median of queued kernels here"
+        source = "the median of queued kernels in this trace"
     else:
         low, gap, high = 0, _USUAL_GAP, max(replay.device.usual, _USUAL_GAP)
-        source = "as in other traces: too few kernels were queued here"
+        source = "as in other traces, because this one has too few queued kernels"
     plan.gaps = low, gap, high
-    plan.note(f"in a graph a kernel starts {gap / 1000:.1f} us after the one before, {source}")
+    plan.note(f"a kernel in a graph starts {gap / 1000:.1f} us after the one before, {source}")
 
 
 #: What can be overlapped.
@@ -457,8 +459,8 @@ def overlapped(plan: ChangePlan, _: str) -> None:
     plan.multiply(np.asarray(computes), 1 + slower)
     share = 100 * hidden / max(recorded, 1)
     plan.note(
-        f"a bound: no kernel waits for communication, which hides {share:.0f} % of what was exposed; computing is "
-        f"{100 * slower:.1f} % slower beside that"
+        f"this is a bound: no kernel waits for communication, which hides {share:.0f} % of the exposed time; overlap "
+        f"slows computation by {100 * slower:.1f} %"
     )
 
 
@@ -504,7 +506,7 @@ def finding_applied(plan: ChangePlan, wanted: tuple[str, ...]) -> None:
         gains = finding.gain_low_us, finding.gain_us, finding.gain_high_us
         low, gain, high = (f"{(us or 0) / 1e3:.3g}" for us in gains)
         name = finding.key or finding.id
-        plan.note(f"{name}: the report says {gain} ms ({low} to {high}) of a step: {finding.why}")
+        plan.note(f"the report gives {name} a gain of {gain} ms ({low} to {high}) per step: {finding.why}")
     plan.replayed = seen.once(ReplayedGain)
 
 

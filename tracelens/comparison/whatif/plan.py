@@ -462,7 +462,7 @@ def _by_their_bytes(plan: ChangePlan, events: Bools, ratio: Floats) -> None:
     plan.multiply(events, ratio[events], largest_sigma())
     names = sorted({name for name, is_one in zip(plan.subject.op_name, events.tolist(), strict=True) if is_one})
     more = f" and {len(names) - 3} more" if len(names) > 3 else ""
-    plan.note(f"no estimate of {', '.join(names[:3])}{more}: by the bytes that they move")
+    plan.note(f"{', '.join(names[:3])}{more} have no estimate; their time follows the bytes that they move")
 
 
 def _sigmas(plan: ChangePlan, codes: list[int], backend: list[str], new: HardwareSpec) -> list[float]:
@@ -511,7 +511,7 @@ def _without_estimate(plan: ChangePlan, events: Bools, old: HardwareSpec, new: H
         plan.note(f"{_share(plan, events)} of kernel time has no estimate and takes as long as recorded")
         return
     if rates[0] is None or rates[1] is None:
-        plan.note("kernels without a perf model keep their time: a memory rate is not known")
+        plan.note("kernels without a perf model keep their time, because a memory rate is not known")
         return
     plan.multiply(events, rates[0] / rates[1], largest_sigma())
     plan.note(f"{_share(plan, events)} of kernel time has no estimate and follows the devices' memory rates")
