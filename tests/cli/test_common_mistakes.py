@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tracelens.cli import main
-from tracelens.cli.first_word import with_verb
+from tracelens.cli.parsing import with_verb
 
 EXAMPLE = Path(__file__).resolve().parents[2] / "example_traces" / "moe_ep8"
 GEMM = "estimate gemm --m 8 --n 8 --k 8"

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tracelens.cli import main
-from tracelens.cli.first_word import with_verb
+from tracelens.cli.parsing import with_verb
 from tracelens.errors import InputError, UsageError
 
 EXAMPLE = Path(__file__).resolve().parents[2] / "example_traces" / "moe_ep8"

@@ -12,8 +12,7 @@ from collections.abc import Iterator
 import pytest
 
 from tracelens.cli import main
-from tracelens.cli.common_options import COMMON
-from tracelens.cli.parsing import EVERY, Parser, parser_of
+from tracelens.cli.parsing import COMMON, EVERY, Parser, parser_of
 from tracelens.cli.verbs import GROUPS, VERBS
 
 

@@ -83,8 +83,7 @@ def _page(arguments: Sequence[str]) -> int:
 
 def _parsed(arguments: list[str]) -> argparse.Namespace:
     """The options of a command line, with all of its words as ``command_line``."""
-    from tracelens.cli.first_word import with_verb
-    from tracelens.cli.parsing import parser_of
+    from tracelens.cli.parsing import parser_of, with_verb
 
     words = with_verb(arguments)
     args, unknown = parser_of(words).parse_known_args(words)

@@ -1,18 +1,131 @@
-"""The parser of a command: two pages of help, and refusals that are one sentence with the nearest name."""
+"""The parser of a command: which options ``VERB --help`` shows, two pages of help, refusals of one sentence with the
+nearest name, and what a first word means that is no verb (``tracelens trace.json.gz``, ``tracelens FOLDER``).
+"""
 
 from __future__ import annotations
 
 import argparse
+import shlex
 import shutil
 import textwrap
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any, NamedTuple, NoReturn
 
-from tracelens.cli.common_options import COMMON, Common
-from tracelens.cli.verbs import verb
-from tracelens.errors import UsageError
+from tracelens.cli.verbs import VERBS, verb
+from tracelens.errors import InputError, UsageError
 from tracelens.files.say import say
+
+
+class Common(NamedTuple):
+    """``options``: names without dashes, or of a verb's own verbs, in their order; none: all of them."""
+
+    options: str = ""
+    examples: tuple[str, ...] = ()
+
+
+def _of(*examples: str, options: str = "") -> Common:
+    return Common(options, examples)
+
+
+#: By verb, and by own verb of a verb.
+COMMON = {
+    "report": _of(
+        "tracelens trace.json.gz",
+        "tracelens report trace.json.gz --steps steady --device h100 -o out.report",
+        options="output open steps rank device backend model extension csv format",
+    ),
+    "compare": _of(
+        "tracelens compare before.json.gz after.json.gz",
+        "tracelens compare baseline:main new.json.gz --gate 'step<+3%'",
+    ),
+    "collectives": _of(
+        "tracelens collectives traces/",
+        "tracelens collectives traces/ -o job.html",
+        options="output ep-size ranks-per-node extension jobs csv format",
+    ),
+    "whatif": _of(
+        "tracelens whatif trace.json.gz --scale GEMM=0.5",
+        "tracelens whatif trace.json.gz --device b200",
+        options="apply scale remove device precision batch graphs fuse overlap steps output",
+    ),
+    "query": _of(
+        "tracelens query trace.json.gz --list",
+        'tracelens query trace.json.gz "SELECT name, kernel_us_sum FROM ops LIMIT 5"',
+        options="list ready steps device rank format output",
+    ),
+    "check": _of("tracelens check trace.json.gz"),
+    "demo": _of("tracelens demo"),
+    "estimate": _of(
+        "tracelens estimate gemm --m 8192 --n 8192 --k 8192 --device h200",
+        "tracelens estimate collective --op all_reduce --bytes 1GB --ranks 16 --cluster dgx-h200",
+        options="gemm grouped-gemm sdpa moe collective ep",
+    ),
+    "estimate gemm": _of(
+        "tracelens estimate gemm --m 8192 --n 28672 --k 8192 --device h200,b200",
+        "tracelens estimate gemm --batch in.csv -o out.csv --device h200",
+        options="m n k b dtype device backend backward batch output",
+    ),
+    "estimate grouped-gemm": _of(
+        "tracelens estimate grouped-gemm --m 4096 --groups 8 --n 4096 --k 7168 --device h200",
+        options="m groups rows n k dtype device backend batch output",
+    ),
+    "estimate sdpa": _of(
+        "tracelens estimate sdpa --b 1 --s-q 8192 --q-heads 32 --kv-heads 8 --d-qk 128 --device h200",
+        options="s-q s-kv q-heads kv-heads d-qk b no-causal dtype device backward batch output",
+    ),
+    "estimate moe": _of(
+        "tracelens estimate moe --tokens 4096 --hidden 7168 --ffn 2048 --experts 256 --topk 8 --ep 8 --device h200",
+        options="tokens hidden ffn experts topk ep tp dtype device distribution batch output",
+    ),
+    "estimate collective": _of(
+        "tracelens estimate collective --op all_reduce --bytes 1GB --ranks 16 --cluster dgx-h200",
+    ),
+    "estimate ep": _of(
+        "tracelens estimate ep --tokens 4096 --hidden 7168 --topk 8 --experts 256 --ranks 16 --cluster dgx-h200",
+    ),
+    "project": _of(
+        "tracelens project --model llama3-70b --cluster dgx-h100 --gpus 64",
+        "tracelens project --model llama3-70b --cluster dgx-h100 --gpus 64 --sweep tp=1,2,4,8 -o table.csv",
+        options="model cluster gpus global-batch sequence tp pp ep zero precision recompute output",
+    ),
+    "search": _of(
+        "tracelens search --model llama3-70b --cluster dgx-h100 --gpus 64 --global-batch 128",
+        options="model cluster gpus global-batch sequence precision top fix forbid objective output",
+    ),
+    "serve": _of(
+        "tracelens serve --model llama3.1-8b --device h100",
+        "tracelens serve --model llama3.1-70b --cluster dgx-h100 --tp 4 --rate 2 --slo ttft=500ms,tpot=50ms",
+        options="model cluster tp rate concurrency input-tokens output-tokens slo engine output",
+    ),
+    "route": _of(
+        "tracelens route --cluster dgx-h100 --ranks 16 --experts 256 --topk 8 --tokens 65536",
+        "tracelens route --cluster dgx-h100 --ranks 16 --experts 256 --topk 8 --tokens 65536 --skew zipf:1.1",
+        options="cluster ranks experts topk tokens hidden skew routing dispatch dispatch-dtype output",
+    ),
+    "models": _of("tracelens models", "tracelens models show deepseek-v3"),
+    "devices": _of("tracelens devices", "tracelens devices show mi300x"),
+    "convert": _of("tracelens convert trace.json.gz -o trace.pftrace"),
+    "slim": _of("tracelens slim trace.json.gz --steps steady -o small.json.gz"),
+    "anonymize": _of("tracelens anonymize trace.json.gz -o clean.json.gz"),
+    "replay": _of("tracelens replay trace.json.gz --top 5", "tracelens replay trace.json.gz --op aten::mm"),
+    "perfetto": _of("tracelens perfetto trace.json.gz -o annotated.json.gz"),
+    "fuse": _of("tracelens fuse traces/", "tracelens fuse traces/ --ranks 0-3 -o four.json.gz"),
+    "baseline": _of("tracelens baseline save main trace.json.gz", "tracelens compare baseline:main new.json.gz"),
+    "baseline save": _of("tracelens baseline save main trace.json.gz"),
+    "ingest": _of("tracelens ingest traces/ --to lake/", "tracelens query lake/ --list"),
+    "mcp": _of("tracelens mcp --root traces/"),
+    "record": _of("tracelens record --list", 'tracelens record --for "why is rank 3 slow"'),
+    "calibrate": _of(
+        "tracelens calibrate trace.json.gz gemm.csv --device mi300x -o my_mi300x.toml",
+        "tracelens calibrate nccl.csv --cluster dgx-h100 -o my_cluster.toml",
+    ),
+    "score": _of("tracelens score points.csv"),
+    "extensions": _of("tracelens extensions", "tracelens extensions new my_lib::op --from trace.json.gz -o my_op.py"),
+    "ops": _of("tracelens ops attention"),
+    "completion": _of("source <(tracelens completion bash)"),
+}
+
 
 #: Title of the options that every command has.
 EVERY = "every command"
@@ -238,3 +351,74 @@ def _chosen(options: Sequence[argparse.Action], common: Common) -> list[argparse
 
 def _is_hidden(action: argparse.Action) -> bool:
     return action.help == argparse.SUPPRESS
+
+
+#: Names in a folder that are looked at to find the one that was meant.
+_MOST_NAMES = 2000
+
+
+def with_verb(arguments: Sequence[str]) -> list[str]:
+    """The command line with its verb: a verb before a file of that name, a file is reported, a folder is what it holds.
+
+    UsageError for a word that is neither, with the nearest.
+    """
+    first, *others = arguments
+    if first in VERBS:
+        return list(arguments)
+    if first.startswith("-") and first != "-":
+        listed = f"options follow a command or file: tracelens TRACE {first}"
+        raise UsageError.unknown("option of tracelens", first, ("--help", "--help-all", "--version"), listed=listed)
+    path = Path(first)
+    if first != "-" and not _is_there(first):
+        raise _neither(first, path)
+    if others and not others[0].startswith("-") and _is_there(others[0]):
+        pair = shlex.join([first, others[0]])
+        raise UsageError(
+            f"several traces need a command: tracelens compare {pair} for two recordings, "
+            f"tracelens collectives {pair} ... for the ranks of a job"
+        )
+    return [*_folder(path), *others] if path.is_dir() else ["report", *arguments]
+
+
+def _is_there(text: str) -> bool:
+    try:
+        return text != "" and Path(text).exists()
+    except (OSError, ValueError):
+        return False
+
+
+def _neither(first: str, path: Path) -> UsageError | InputError:
+    beside, listed = _names_beside(path), "tracelens --help lists the commands"
+    if len(path.parts) > 1 or path.suffix:
+        return InputError(str(UsageError.unknown("file", first, beside, listed=listed)))
+    return UsageError.unknown("command or file", first, [*VERBS, *beside], listed=listed)
+
+
+def _names_beside(path: Path) -> list[str]:
+    try:
+        found = [str(path.parent / each.name) for _, each in zip(range(_MOST_NAMES), path.parent.iterdir())]  # noqa: B905
+    except (OSError, ValueError):
+        return []
+    return [name for name in found if not Path(name).name.startswith(".")]
+
+
+def _folder(folder: Path) -> list[str]:
+    """The command for a folder, after a note that names it."""
+    from tracelens.analysis.ranks.rank_files import find_traces
+    from tracelens.files.documents import is_report
+    from tracelens.report.lake.ingest import is_lake
+
+    shown = shlex.quote(str(folder))
+    if is_lake(folder):
+        say(f"{folder} is a lake: these are its tables and ready queries (tracelens query {shown} --list)\n")
+        return ["query", str(folder), "--list"]
+    of_trace, of_job = is_report(folder / "report.json"), (folder / "collectives.json").is_file()
+    if of_trace or of_job:
+        page = folder / ("report.html" if of_trace else "collectives.html")
+        raise UsageError(f"{folder} is a report that tracelens wrote, not a trace: open {page}")
+    traces = find_traces([str(folder)])
+    if len(traces) == 1:
+        say(f"note: {folder} holds one trace: tracelens report {shlex.quote(str(traces[0]))}", to_stderr=True)
+        return ["report", str(traces[0])]
+    say(f"note: {folder} holds {len(traces)} traces: tracelens collectives {shown}", to_stderr=True)
+    return ["collectives", str(folder)]

@@ -179,7 +179,7 @@ def _refuse_together(args: argparse.Namespace, config: dict[str, Any], *, is_nam
         raise UsageError("--best-groups needs --groups")
     _refuse(args, config, *((MESH_ONLY, "a mesh") if is_cluster else (_CLUSTER_ONLY, "a cluster")))
     if args.log and is_cluster:
-        raise UsageError("--log is of packets on a mesh, round by round; leave out --cluster and --link-gb-s")
+        raise UsageError("--log records the packets of a mesh; omit --cluster and --link-gb-s")
 
 
 #: Figures that only a mesh reads where no cluster is named.

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 from tracelens.files.cells import Value, plain_value, plain_values
 from tracelens.files.safe_text import short_kernel_name
+from tracelens.report.assembly import shown_number
 from tracelens.report.document import breakable, shown_text
 from tracelens.report.markup import Markup, tag
-from tracelens.report.sheet_frame import shown_number
 from tracelens.schema import TableColumn
 from tracelens.types.records import Record
 
