@@ -43,7 +43,7 @@ from tracelens.predict.serving.deployment import (
     as_served,
 )
 from tracelens.predict.serving.requests import LONGEST, Requests
-from tracelens.predict.serving.simulation import Options, Outcome, simulate
+from tracelens.predict.serving.simulation import Options, Outcome, Simulation
 from tracelens.predict.workload import ModelConfig
 from tracelens.types.records import Record
 
@@ -63,13 +63,17 @@ _COUNTS = frozenset(
 _LENGTHS = re.compile(r"([0-9][0-9.,]{0,11}k?) ?(?:/|:|->|→) ?([0-9][0-9.,]{0,11}k?)", re.IGNORECASE)
 _COUNTED = re.compile(r"([0-9]{1,5}) ?[x×] ?(?=[a-z])|(?<=[a-z0-9]) ?[x×] ?([0-9]{1,5})$", re.IGNORECASE)
 _SPECULATES = re.compile(r"(mtp|eagle|nextn|true|yes|on)\b.*|(mtp|eagle)[0-9].*|[1-9][0-9]?(\.0)?", re.IGNORECASE)
+#: Modes in which other replicas compute prompts.
+_APART = ("disagg", "disaggregated", "pd", "p/d")
 #: Modes in which one replica computes prompts and answers.
 _TOGETHER = ("", "agg", "aggregated", "ifb", "inflight", "colocated", "co-located", "monolithic", "none")
 NEEDED = ("model_path", "system", "isl", "osl")
 
 
 class ServingPoint(Record, frozen=True, kw_only=True):
-    """One row: what is served, and ``concurrency`` requests of equal lengths in flight at any time."""
+    """One row: what is served, and ``concurrency`` requests of equal lengths in flight at any time. ``prefill``: how
+    the devices of each of ``prefill_replicas`` share the work, where these compute the prompts.
+    """
 
     model: str
     system: str
@@ -83,6 +87,9 @@ class ServingPoint(Record, frozen=True, kw_only=True):
     #: Lengths are drawn evenly from so far below and above their means, as a share of them.
     spread: float = 0.0
     date: datetime.date | None = None
+    replicas: int = 1
+    prefill: Parallelism | None = None
+    prefill_replicas: int = 0
 
 
 class PointEstimate(Record, frozen=True, kw_only=True):
@@ -103,12 +110,8 @@ def point_of(row: Mapping[str, Any], where: str = "") -> ServingPoint:
             raise UsageError(f"{where}{column} is empty")
     if is_file_name(_name(row, "system")):
         raise UsageError(f"{where}system names a device or a cluster, not a file: {shown(row['system'])}")
-    is_apart = _name(row, "disagg").lower() in ("true", "yes", "1", "1.0")
-    mode = _name(row, "mode") or ("disaggregated" if is_apart else "")
-    if mode.lower() not in _TOGETHER:
-        raise UsageError(f"--batch does not simulate mode {shown(mode)}; use --prefill-replicas")
     whole = functools.partial(_whole, row, where)
-    pp, dp = whole("pp_size", 1), whole("attention_dp_size", 1)
+    pools = _pools(row, where, whole)
     has_batch_alone = is_blank(row.get("concurrency")) and not is_blank(row.get("batch_size"))
     return ServingPoint(
         model=_name(row, "model_path"),
@@ -117,14 +120,38 @@ def point_of(row: Mapping[str, Any], where: str = "") -> ServingPoint:
         input_tokens=_length(row, whole, "isl"),
         output_tokens=_length(row, whole, "osl"),
         concurrency=whole("batch_size" if has_batch_alone else "concurrency"),
-        parallelism=Parallelism(
-            tp=whole("tp_size", max(whole("n_gpus", 1) // (pp * dp), 1)), pp=pp, dp=dp, ep=whole("moe_ep_size", 1)
-        ),
+        **pools,
         engine=_name(row, "backend"),
         further_tokens=_SPECULATES.fullmatch(_name(row, "spec_decoding")) is not None,
         spread=_spread(row, whole),
         date=_day(_name(row, "date")),
     )
+
+
+def _pools(row: Mapping[str, Any], where: str, whole: Callable[..., int]) -> dict[str, Any]:
+    """The replicas that a row states: those that decode, and those that compute prompts where the two stand apart."""
+    is_apart = _name(row, "disagg").lower() in ("true", "yes", "1", "1.0")
+    mode = (_name(row, "mode") or ("disaggregated" if is_apart else "")).lower()
+    if mode in _TOGETHER:
+        pp, dp = whole("pp_size", 1), whole("attention_dp_size", 1)
+        tp = whole("tp_size", max(whole("n_gpus", 1) // (pp * dp), 1))
+        return {"parallelism": Parallelism(tp=tp, pp=pp, dp=dp, ep=whole("moe_ep_size", 1))}
+    if mode not in _APART:
+        raise UsageError(f"{where}mode must be one of {', '.join(filter(None, (*_TOGETHER, *_APART)))}, not {mode!r}")
+    found = []
+    for pool in ("prefill", "decode"):
+        tp, dp = whole(f"{pool}_tp_size", 0), whole(f"{pool}_attention_dp_size", 1)
+        if not tp:
+            raise UsageError(
+                f"{where}{pool}_tp_size is empty: a disaggregated row states both pools in prefill_num_workers, "
+                "prefill_tp_size, decode_num_workers, decode_tp_size (and _attention_dp_size, _moe_ep_size)"
+            )
+        ep = whole(f"{pool}_moe_ep_size", 1)
+        found.append((Parallelism(tp=tp, dp=dp, ep=min(ep, tp * dp)), whole(f"{pool}_num_workers", 1)))
+    (prefill, prefill_replicas), (parallelism, replicas) = found
+    return {
+        "parallelism": parallelism, "replicas": replicas, "prefill": prefill, "prefill_replicas": prefill_replicas
+    }  # fmt: skip
 
 
 def _stated(row: Mapping[str, Any]) -> dict[str, Any]:
@@ -208,7 +235,12 @@ class PointSimulator:
     def _simulated(self, point: ServingPoint) -> PointEstimate:
         cost = self.cost(point).released(point.date)
         requests = closed_loop(point, in_waves=cost.deployment.engine.policy == "prefill-first")
-        outcome = simulate(cost.deployment, requests, Options(levels=("low",)), cost=cost)
+        options = Options(levels=("low",), replicas=point.replicas, prefill_replicas=point.prefill_replicas)
+        costs = cost
+        if point.prefill is not None:
+            prompts = dataclasses.replace(point, parallelism=point.prefill, further_tokens=False)
+            costs = (cost, self.cost(prompts).released(point.date))
+        outcome = Simulation(cost.deployment, requests, options, cost=costs).run()
         if outcome.log.rejected:
             return PointEstimate(reason=next(iter(outcome.log.rejected.values())))
         found, residuals = steady(outcome, point.concurrency), cost.deployment.engine.residuals

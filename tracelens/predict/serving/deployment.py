@@ -33,15 +33,16 @@ class Parallelism(Record, frozen=True, kw_only=True):
     """How one replica's devices share the work: ``pp`` stages of ``tp`` x ``dp`` devices.
 
     ``tp`` shards heads and feed-forward layers, ``dp`` gives attention and dense layers different requests. The experts
-    of a layer are spread over ``ep`` of the stage's devices, and sharded over the rest. ``skew``: how unequal the
-    experts are that tokens choose; ``imbalance``, on top of it, the busiest device's share of the routed tokens over
-    the mean.
+    of a layer are spread over ``ep`` of the stage's devices, and sharded over the rest: each expert once, and
+    ``redundant_experts`` copies and more until all devices hold as many (EPLB). ``skew``: how unequal the experts are
+    that tokens choose; ``imbalance``, on top of it, the busiest device's share of the routed tokens over the mean.
     """
 
     tp: int = 1
     pp: int = 1
     dp: int = 1
     ep: int = 1
+    redundant_experts: int = 0
     imbalance: float = 1.0
     skew: Skew = UNIFORM
 
@@ -51,6 +52,8 @@ class Parallelism(Record, frozen=True, kw_only=True):
                 raise UsageError(f"{name} must be at least 1, not {getattr(self, name)}")
         if self.stage_devices % self.ep:
             raise UsageError(f"ep {self.ep} does not divide tp {self.tp} * dp {self.dp} = {self.stage_devices} devices")
+        if self.redundant_experts < 0:
+            raise UsageError(f"redundant_experts must be 0 or more, not {self.redundant_experts}")
         if not 1 <= self.imbalance < float("inf"):
             raise UsageError(f"imbalance must be at least 1 (busiest device over mean), not {self.imbalance:g}")
 
