@@ -187,7 +187,8 @@ def test_one_of_several_ranks_says_that_each_does_all_of_the_work(
 
 
 @pytest.mark.parametrize(
-    "command", ["perfetto {} -o", "report {} -o", "convert {} -o", "slim {} --steps 11 -o", "report", "query {} --output"]
+    "command",
+    ["perfetto {} -o", "report {} -o", "convert {} -o", "slim {} --steps 11 -o", "report", "query {} --output"],
 )
 def test_an_empty_path_is_refused_by_its_option(
     command: str, repository: Path, capsys: pytest.CaptureFixture[str]

@@ -53,6 +53,8 @@ _SERVED = Number(least=1, most=LONGEST, whole=True)
 _MEAN = Number(least=1, most=LONGEST)
 #: Limits of engines that published points do not state.
 LIMITS = Engine(max_num_seqs=1024, max_batched_tokens=8192)
+#: What SGLang and TensorRT-LLM are given of a device's memory at most (--mem-fraction-static 0.95 in SGLang's guides).
+LARGEST_MEMORY_SHARE = 0.95
 #: Columns that ``batch`` adds; nine of ten measured times per token lie between the last two.
 ESTIMATES = ("ttft_ms_est", "tpot_ms_est", "tpot_ms_low", "tpot_ms_high")
 HEADINGS = Headings(tomllib.loads(files(__package__).joinpath("serving_headings.toml").read_text(encoding="utf-8")))
@@ -256,21 +258,30 @@ class PointSimulator:
         if found is None:
             system = system_of(point.system)[0]
             model = as_served(ModelConfig.load(point.model), system.device)
-            found = self._costs[key] = StepCost(
-                Deployment(
-                    model=model,
-                    system=system,
-                    parallelism=point.parallelism,
-                    precision=engines.fitted_engine(point.engine, system.device).cached(
-                        ServingPrecision.named(point.precision, model)
-                    ),
-                    engine=self._engine_on(system, point),
-                    speculation=Speculation.of_model(model) if point.further_tokens else None,
-                    backend=self._backend,
-                    collective=self._collective,
-                )
+            deployment = Deployment(
+                model=model,
+                system=system,
+                parallelism=point.parallelism,
+                precision=engines.fitted_engine(point.engine, system.device).cached(
+                    ServingPrecision.named(point.precision, model)
+                ),
+                engine=self._engine_on(system, point),
+                speculation=Speculation.of_model(model) if point.further_tokens else None,
+                backend=self._backend,
+                collective=self._collective,
             )
+            found = self._costs[key] = self._with_room(StepCost(deployment))
         return found
+
+    def _with_room(self, cost: StepCost) -> StepCost:
+        """``cost``, or with a larger share of the memory where the usual one is too small: a row was run as it says."""
+        deployment = cost.deployment
+        try:
+            cost.pool_tokens()
+        except UsageError:
+            engine = dataclasses.replace(deployment.engine, memory_share=LARGEST_MEMORY_SHARE)
+            return StepCost(dataclasses.replace(deployment, engine=engine))
+        return cost
 
     def _engine_on(self, system: System, point: ServingPoint) -> Engine:
         """The engine's limits with the fitted constants of the one that the row names."""

@@ -203,8 +203,13 @@ def deployment_of(
         model=config,
         system=system,
         parallelism=Parallelism(
-            tp=asked.tp, pp=asked.pp, dp=asked.dp, ep=asked.ep, redundant_experts=asked.redundant_experts,
-            imbalance=asked.imbalance, skew=Skew.parse(asked.skew),
+            tp=asked.tp,
+            pp=asked.pp,
+            dp=asked.dp,
+            ep=asked.ep,
+            redundant_experts=asked.redundant_experts,
+            imbalance=asked.imbalance,
+            skew=Skew.parse(asked.skew),
         ),  # fmt: skip
         precision=engine.cached(dataclasses.replace(ServingPrecision.named(asked.weights, config), kv=kv)),
         engine=engine,
