@@ -44,7 +44,7 @@ def test_a_prefill_replica_has_degrees_and_limits_of_its_own():
 
 
 def test_hardware_of_prefill_replicas_needs_some():
-    with pytest.raises(UsageError, match="--prefill-tp: .* give --prefill-replicas"):
+    with pytest.raises(UsageError, match=r"--prefill-tp: .* give --prefill-replicas"):
         tl.serve("llama3.1-8b", "dgx-h100", rate=2.0, requests=4, prefill_tp=2)
 
 

@@ -210,7 +210,7 @@ def deployment_of(
             redundant_experts=asked.redundant_experts,
             imbalance=asked.imbalance,
             skew=Skew.parse(asked.skew),
-        ),  # fmt: skip
+        ),
         precision=engine.cached(dataclasses.replace(ServingPrecision.named(asked.weights, config), kv=kv)),
         engine=engine,
         backend=asked.backend,

@@ -266,6 +266,7 @@ class ProfileCost(StepCost):
         return totals
 
     def _spread(self, tokens: int, rows: int, totals: Sequence[int], host: int) -> tuple[StageWork, ...]:
+        load = tokens, self._rank.own(tokens)
         if len(totals) == 1:
             each, rest = divmod(totals[0] + host, len(self.layers))
             return self._laid_out(

@@ -430,9 +430,9 @@ M = TypeVar("M", GEMM, GroupedGEMM)
 class InferenceRank(Record, frozen=True, kw_only=True):
     """A device that serves ``shape``, of which ``local`` is its tensor-parallel part as a model of its own.
 
-    ``tp``, ``dp``, ``ep``, ``redundant_experts``, ``skew`` and ``imbalance`` as in ``serving.deployment.Parallelism``. ``linear``, ``experts``
-    and ``kv``: element types of the weights of dense products and of experts, and of keys and values; None: the
-    model's. ``multiplied``: types that the device has a matrix rate for. ``busiest``: tokens of the data-parallel rank
+    ``tp``, ``dp``, ``ep``, ``redundant_experts``, ``skew`` and ``imbalance`` as in ``serving.deployment.Parallelism``.
+    ``linear``, ``experts`` and ``kv``: element types of the weights of dense products and of experts, and of keys and
+    values; None: the model's. ``multiplied``: types that the device has a matrix rate for. ``busiest``: tokens of the data-parallel rank
     that has most of a step; None: they are divided evenly.
     """
 
