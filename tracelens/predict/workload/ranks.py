@@ -432,8 +432,8 @@ class InferenceRank(Record, frozen=True, kw_only=True):
 
     ``tp``, ``dp``, ``ep``, ``redundant_experts``, ``skew`` and ``imbalance`` as in ``serving.deployment.Parallelism``.
     ``linear``, ``experts`` and ``kv``: element types of the weights of dense products and of experts, and of keys and
-    values; None: the model's. ``multiplied``: types that the device has a matrix rate for. ``busiest``: tokens of the data-parallel rank
-    that has most of a step; None: they are divided evenly.
+    values; None: the model's. ``multiplied``: types that the device has a matrix rate for. ``busiest``: tokens of the
+    data-parallel rank that has most of a step; None: they are divided evenly.
     """
 
     shape: ModelShape
