@@ -54,6 +54,16 @@ class Placement(Record, frozen=True, kw_only=True):
         return cls.from_map(np.arange(experts) // _per_rank(experts, ranks), ranks)
 
     @classmethod
+    def filled(cls, experts: int, ranks: int) -> Placement:
+        """``contiguous``; where the experts do not divide, the first ones stand again on the last ranks until all hold
+        as many, as engines place copies before any load is known (SGLang's ``arange(physical) % logical``).
+        """
+        slots = _slots(experts, ranks, 0)
+        return cls(
+            expert_of_slot=np.arange(slots) % experts, rank_of_slot=np.arange(slots) // (slots // ranks), ranks=ranks
+        )
+
+    @classmethod
     def round_robin(cls, experts: int, ranks: int) -> Placement:
         """Expert e lies on rank e mod R."""
         _per_rank(experts, ranks)
