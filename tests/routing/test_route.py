@@ -10,6 +10,7 @@ import pytest
 
 import tracelens as tl
 from tests.conftest import part
+from tracelens.cli import main
 from tracelens.errors import NothingToAnalyzeError, UsageError
 from tracelens.predict.network.packets import MeshRules
 from tracelens.predict.network.ports import Ports
