@@ -55,8 +55,8 @@ _MEAN = Number(least=1, most=LONGEST)
 LIMITS = Engine(max_num_seqs=1024, max_batched_tokens=8192)
 #: What SGLang and TensorRT-LLM are given of a device's memory at most (--mem-fraction-static 0.95 in SGLang's guides).
 LARGEST_MEMORY_SHARE = 0.95
-#: Columns that ``batch`` adds; nine of ten measured times per token lie between the last two.
-ESTIMATES = ("ttft_ms_est", "tpot_ms_est", "tpot_ms_low", "tpot_ms_high")
+#: Columns that ``batch`` adds; nine of ten measured times lie between ``_low`` and ``_high``.
+ESTIMATES = ("ttft_ms_est", "tpot_ms_est", "tpot_ms_low", "tpot_ms_high", "ttft_ms_low", "ttft_ms_high")
 HEADINGS = Headings(tomllib.loads(files(__package__).joinpath("serving_headings.toml").read_text(encoding="utf-8")))
 _COUNTS = frozenset(
     {"isl", "osl", "concurrency", "batch_size", "tp_size", "pp_size", "attention_dp_size", "moe_ep_size", "n_gpus"}
@@ -98,6 +98,8 @@ class PointEstimate(Record, frozen=True, kw_only=True):
     """Steady-state means, or the reason why there is none."""
 
     ttft_ms: float | None = None
+    ttft_ms_low: float | None = None
+    ttft_ms_high: float | None = None
     tpot_ms: float | None = None
     tpot_ms_low: float | None = None
     tpot_ms_high: float | None = None
@@ -245,11 +247,13 @@ class PointSimulator:
         outcome = Simulation(cost.deployment, requests, options, cost=costs).run()
         if outcome.log.rejected:
             return PointEstimate(reason=next(iter(outcome.log.rejected.values())))
-        found, residuals = steady(outcome, point.concurrency), cost.deployment.engine.residuals
-        if found.tpot_ms is None or residuals is None:
-            return found
-        low, high = found.tpot_ms / residuals.most, found.tpot_ms * residuals.most
-        return dataclasses.replace(found, tpot_ms_low=low, tpot_ms_high=high)
+        found, engine = steady(outcome, point.concurrency), cost.deployment.engine
+        for name, spans in (("tpot_ms", engine.residuals), ("ttft_ms", engine.first_residuals)):
+            value = getattr(found, name)
+            if value is not None and spans is not None:
+                ends = {f"{name}_low": value / spans.most, f"{name}_high": value * spans.most}
+                found = dataclasses.replace(found, **ends)
+        return found
 
     def cost(self, point: ServingPoint) -> StepCost:
         """The point's step cost."""
@@ -289,7 +293,7 @@ class PointSimulator:
             return self._engine
         fitted = engines.fitted_engine(self._engine_named or point.engine, system.device)
         names = (
-            "name", "source", "device_scale", "layer_us", "prompt_layer_us", "sequence_us", "layer_gain_per_year",
+            "name", "source", "device_scale", "prompt_scale", "request_us", "first_residuals", "layer_us", "prompt_layer_us", "sequence_us", "layer_gain_per_year",
             "oldest", "newest", "policy", "residuals",
         )  # fmt: skip
         return dataclasses.replace(self._engine, **{name: getattr(fitted, name) for name in names})
@@ -320,7 +324,7 @@ def steady(outcome: Outcome, concurrency: int) -> PointEstimate:
     first, last, arrival = (np.array(part, dtype=np.float64) / FS_PER_MS for part in (log.first, log.last, log.arrival))
     output = np.asarray(outcome.requests.output_tokens)
     inner = slice(concurrency, count - concurrency) if count > 2 * concurrency else slice(0, count)
-    ttft = float((first - arrival)[inner].mean())
+    ttft = float((first - arrival)[inner].mean()) + outcome.request_fs / FS_PER_MS
     made = output[inner] - 1
     tpot = float(((last - first)[inner][made > 0] / made[made > 0]).mean()) if (made > 0).any() else None
     return PointEstimate(ttft_ms=ttft, tpot_ms=tpot)

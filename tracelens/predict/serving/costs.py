@@ -349,6 +349,7 @@ class StepCost:
         self._mixed_fs = self._step_fs if eager is None else round((engine.step_us + eager * layers) * FS_PER_US)
         self._sequence_fs = round(engine.sequence_us * FS_PER_US)
         self._prompt_fs = round(engine.prompt_us * FS_PER_US)
+        self._prompt_scale = engine.prompt_scale
 
     def released(self, day: datetime.date | None) -> StepCost:
         """With the host's times of the engine as it was on ``day``."""
@@ -393,10 +394,12 @@ class StepCost:
         attention = {}
         own, by_rank = self._by_rank(tokens, chunks, batch)
         for letter, times in self._attention.items():
-            attention[letter] = max(sum(times.chunk(*chunk) for chunk in each) for each in by_rank)
+            longest = max(sum(times.chunk(*chunk) for chunk in each) for each in by_rank)
+            attention[letter] = round(longest * self._prompt_scale)
             if batch:
                 attention[letter] += times.decoding(batch, knot_index(batch, context)).at(context)
-        return self._stages(tokens, rows, attention, self._host(self._mixed_fs, started, batch, context), own)
+        host, scale = self._host(self._mixed_fs, started, batch, context), self._scale(tokens, batch)
+        return self._stages(tokens, rows, attention, host, own, scale)
 
     def mixed_time(
         self, tokens: int, chunks: Sequence[Chunk], rows: int, started: int, batch: int, context: int
@@ -404,16 +407,24 @@ class StepCost:
         """(compute, exchanges) of ``mixed``, summed, without making its parts."""
         own, by_rank = self._by_rank(tokens, chunks, batch)
         compute, exchange = self._sums(tokens, own)
+        compute = round(compute * self._scale(tokens, batch))
         if rows:
             head, gather = self._end_sums(rows)
             compute += head
             exchange += gather
         for times, blocks in self._attention_blocks:
-            compute += blocks * max(sum(times.chunk(new, past) for new, past in each) for each in by_rank)
+            longest = max(sum(times.chunk(new, past) for new, past in each) for each in by_rank)
+            compute += blocks * round(longest * self._prompt_scale)
             if batch:
                 fixed, slope = times.decoding(batch, knot_index(batch, context))
                 compute += blocks * (fixed + slope * context)
         return compute + self._host(self._mixed_fs, started, batch, context), exchange
+
+    def _scale(self, tokens: int, batch: int) -> float:
+        """How much longer than the backend says a step of ``tokens`` takes, of which those of ``batch`` sequences are
+        decoded.
+        """
+        return 1 + (self._prompt_scale - 1) * (1 - batch * self.queries / tokens)
 
     def _by_rank(self, tokens: int, chunks: Sequence[Chunk], batch: int) -> tuple[int, Sequence[Sequence[Chunk]]]:
         """(new tokens of the busiest data-parallel rank, the prompt chunks of each rank).
@@ -491,7 +502,7 @@ class StepCost:
         """
         found: list[tuple[str, PerfModel, int]] = []
         own, by_rank = self._by_rank(tokens, chunks, batch)
-        rank = dataclasses.replace(self._rank, busiest=own)
+        rank, scale = dataclasses.replace(self._rank, busiest=own), self._scale(tokens, batch)
         for letter in kind:
             ops = batch_ops.device_block_ops(rank, letter, tokens)
             priced = iter(self._priced([op.model for op in ops if not op.is_core]))
@@ -503,14 +514,15 @@ class StepCost:
                         longest = max(by_rank, key=lambda each: sum(times.chunk(*chunk) for chunk in each))
                         found += self._cores(times, names, longest, batch, context)
                 else:
-                    found += [(op.name, op.model, next(priced))] * op.count
+                    found += [(op.name, op.model, round(next(priced) * scale))] * op.count
         return found
 
     def _cores(
         self, times: AttentionTimes, names: Sequence[str], chunks: Sequence[Chunk], batch: int, context: int
     ) -> Iterator[tuple[str, PerfModel, int]]:
         for new, past in chunks:
-            yield from self._shared_out(names, times.cores(b=1, new=new, past=past), times.chunk(new, past))
+            longest = round(times.chunk(new, past) * self._prompt_scale)
+            yield from self._shared_out(names, times.cores(b=1, new=new, past=past), longest)
         if batch:
             past = max(context // batch - self.queries, 0)
             models = times.cores(b=self._rank.own(batch), new=self.queries, past=past)
@@ -647,8 +659,12 @@ class StepCost:
     def _head_fs(self, rows: int) -> int:
         return sum(self._priced([op.model for op in batch_ops.head_ops(self._rank, rows)]))
 
-    def _stages(self, tokens: int, rows: int, attention: dict[str, int], host: int, own: int) -> tuple[StageWork, ...]:
+    def _stages(
+        self, tokens: int, rows: int, attention: dict[str, int], host: int, own: int, scale: float = 1.0
+    ) -> tuple[StageWork, ...]:
         linear = self._tokens(tokens, own)
+        if scale != 1:
+            linear = {letter: round(fs * scale) for letter, fs in linear.items()}
         compute = {
             kind: sum(linear[letter] + attention.get(letter, 0) for letter in kind)
             for kind in dict.fromkeys(self.layers)

@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from tracelens.errors import UsageError
-from tracelens.predict.serving.costs import StepCost
+from tracelens.predict.serving.costs import FS_PER_US, StepCost
 from tracelens.predict.serving.deployment import Deployment
 from tracelens.predict.serving.event_queue import EventQueue, Process
 from tracelens.predict.serving.lanes import SequentialLane
@@ -107,7 +107,8 @@ class Options(Record, frozen=True, kw_only=True):
 @dataclass(slots=True, kw_only=True)
 class Outcome:
     """What a run recorded. ``wall_s``, the time that simulating took, is all that differs between equal runs.
-    ``power_w``: of all devices at their limits, None where one is unknown.
+    ``power_w``: of all devices at their limits, None where one is unknown. ``request_fs``: what a request waits for
+    before the scheduler sees it; the log begins after it.
     """
 
     requests: Requests
@@ -122,6 +123,7 @@ class Outcome:
     devices: int
     power_w: float | None
     stages: int
+    request_fs: int
     notes: tuple[str, ...]
     wall_s: float = dataclasses.field(compare=False)
 
@@ -211,6 +213,7 @@ class Simulation:
             devices=sum(replica.cost.deployment.parallelism.devices for replica in self.replicas),
             power_w=self._power_w(),
             stages=self.cost.deployment.parallelism.pp,
+            request_fs=round(self._prefill_cost.deployment.engine.request_us * FS_PER_US),
             notes=self._notes(),
             wall_s=time.perf_counter() - started,
         )
