@@ -7,9 +7,9 @@ device's work, for decoding and for prompts, the host's and launches' time per l
 or with prompts in it), per sequence and per request, and by how much releases got faster: from times per token, and
 from times to the first token of few requests at once. Every group is scored with constants fitted without it: a whole
 model on NVIDIA's devices; on AMD's, where there is one model, that model in one precision on one device. Where an
-engine has one group only, all engines of that vendor together stand in. Errors are |projected / measured - 1| of the time per
-output token in percent. ``--predictions`` writes the left-out projections for ``tracelens score``, with intervals of
-other groups' residuals.
+engine has one group only, all engines of that vendor together stand in. Errors are |projected / measured - 1| of the
+time per output token in percent, and with ``--write`` of the simulated time to the first. ``--predictions`` writes
+the left-out projections for ``tracelens score``, with intervals of other groups' residuals.
 """
 
 from __future__ import annotations

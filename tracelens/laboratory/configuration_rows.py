@@ -293,8 +293,8 @@ class PointSimulator:
             return self._engine
         fitted = engines.fitted_engine(self._engine_named or point.engine, system.device)
         names = (
-            "name", "source", "device_scale", "prompt_scale", "request_us", "first_residuals", "layer_us", "prompt_layer_us", "sequence_us", "layer_gain_per_year",
-            "oldest", "newest", "policy", "residuals",
+            "name", "source", "device_scale", "prompt_scale", "request_us", "layer_us", "prompt_layer_us",
+            "sequence_us", "layer_gain_per_year", "oldest", "newest", "policy", "residuals", "first_residuals",
         )  # fmt: skip
         return dataclasses.replace(self._engine, **{name: getattr(fitted, name) for name in names})
 

@@ -127,20 +127,20 @@ class Engine(Record, frozen=True, kw_only=True):
     """A serving engine: its limits, its memory, and what a step costs beside the device's work.
 
     ``step_us`` is the host's time per step, ``sequence_us`` per sequence that the step decodes, ``prompt_us`` per
-    prompt that it starts; in them nothing overlaps with the device. ``compute_efficiency`` and ``hbm_efficiency`` are
-    shares of the data sheet's peaks that replace the device file's achievable rates, ``link_efficiency`` is the share
-    of the links' rates that collectives reach; None keeps those. ``device_scale`` multiplies whatever the backend says
-    of an operation, ``prompt_scale`` on top of it what prompts add to a step: their share of what is linear in tokens,
-    and their attention; ``request_us`` is what a request waits for in the front end before the scheduler sees it
-    (HTTP, tokenization). ``layer_us`` is what launches and the host add to each layer of a step, ``prompt_layer_us`` in a
-    step with prompts, which no captured graph replays (None: as much). Releases before ``newest`` were slower: by
-    ``layer_gain_per_year`` in ln ``layer_us``, as far back as ``oldest``. ``policy``: how it forms batches;
-    ``quantized_kv``: the type of its cache beside quantized attention weights.
-    ``residuals``: where measured points were beside estimates of the time per token, ``first_residuals`` of the time to
-    the first one. ``kv_tokens`` overrides the pool that is computed from
-    ``memory_share`` of the device's memory less weights, activations and ``runtime_gib``. ``watermark`` is the share of
-    the pool that admission leaves free. ``source`` says where the constants come from, ``fitted_model`` and
-    ``fitted_device`` of what, where that is one model on one device.
+    prompt that it starts; in them nothing overlaps with the device. ``compute_efficiency`` and ``hbm_efficiency``
+    are shares of the data sheet's peaks that replace the device file's achievable rates, ``link_efficiency`` is the
+    share of the links' rates that collectives reach; None keeps those. ``device_scale`` multiplies whatever the
+    backend says of an operation, ``prompt_scale`` on top of it what prompts add to a step: their share of what is
+    linear in tokens, and their attention; ``request_us`` is what a request waits for in the front end before the
+    scheduler sees it (HTTP, tokenization). ``layer_us`` is what launches and the host add to each layer of a step,
+    ``prompt_layer_us`` in a step with prompts, which no captured graph replays (None: as much). Releases before
+    ``newest`` were slower: by ``layer_gain_per_year`` in ln ``layer_us``, as far back as ``oldest``. ``policy``:
+    how it forms batches; ``quantized_kv``: the type of its cache beside quantized attention weights. ``residuals``:
+    where measured points were beside estimates of the time per token, ``first_residuals`` of the time to the first
+    one. ``kv_tokens`` overrides the pool that is computed from ``memory_share`` of the device's memory less
+    weights, activations and ``runtime_gib``. ``watermark`` is the share of the pool that admission leaves free.
+    ``source`` says where the constants come from, ``fitted_model`` and ``fitted_device`` of what, where that is one
+    model on one device.
     """
 
     name: str = "default"
@@ -269,7 +269,8 @@ class Engine(Record, frozen=True, kw_only=True):
 
 _NUMBERS = (
     "memory_share", "runtime_gib", "watermark", "step_us", "sequence_us", "prompt_us", "compute_efficiency",
-    "hbm_efficiency", "link_efficiency", "device_scale", "prompt_scale", "request_us", "layer_us", "prompt_layer_us", "layer_gain_per_year",
+    "hbm_efficiency", "link_efficiency", "device_scale", "prompt_scale", "request_us", "layer_us", "prompt_layer_us",
+    "layer_gain_per_year",
 )  # fmt: skip
 
 

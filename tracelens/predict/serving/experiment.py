@@ -303,16 +303,22 @@ def _prefill(deployment: Deployment, asked: ServingConfig) -> Deployment | None:
 
 
 def _expected(engine: Engine, figures: Mapping[str, float | int | None]) -> tuple[str, ...]:
-    """Between what the time per token is expected, by servers that the engine's fit left out."""
-    median, spans = figures.get("tpot_p50_ms"), engine.residuals
-    if median is None or spans is None:
-        return ()
-    half, most = (f"{median / factor:.3g} to {median * factor:.3g} ms" for factor in spans)
-    note = (
-        f"time per token (p50) expected within {half} in half of all cases, {most} in 9 of 10 "
-        f"({engine.name} constants; --engine chooses others)"
-    )
-    return (note,)
+    """Between what the time per token and to the first one is expected, by servers that the engine's fit left out."""
+    notes = []
+    for name, what, spans in (
+        ("tpot_p50_ms", "time per token", engine.residuals),
+        ("ttft_p50_ms", "time to the first token", engine.first_residuals),
+    ):
+        median = figures.get(name)
+        if median is None or spans is None:
+            continue
+        half, most = (f"{median / factor:.3g} to {median * factor:.3g} ms" for factor in spans)
+        notes.append(f"{what} (p50) expected within {half} in half of all cases, {most} in 9 of 10")
+    if notes:
+        notes[0] += f" ({engine.name} constants; --engine chooses others)"
+    if "goodput_requests_per_s" in figures and notes:
+        notes.append("goodput inherits the errors of both times")
+    return tuple(notes)
 
 
 #: Share of the passing time by which waits grow where chance does not explain it.
