@@ -1,9 +1,9 @@
 """Measures the step projection against published training steps, and prints the tables of docs/projection.md.
 
-    python benchmarks/project.py FOLDER [--rows FILE.md --left-out P.csv] [--fit] [--vtrain]
+    python benchmarks/project.py FOLDER [--rows FILE.csv --left-out P.csv] [--fit] [--vtrain]
 
 FOLDER holds training_points.csv and vtrain.csv. Errors are |projected / measured - 1| of the step time in percent:
-median, 90th percentile, median with its sign. ``--rows`` writes docs/projection_rows.md from the projections that
+median, 90th percentile, median with its sign. ``--rows`` writes docs/projection_rows.csv from the projections that
 ``fit_profiles.py --predictions`` made with constants fitted without the row's family. ``--fit`` scores fitted
 constants: every model is projected with those that are best on all other models of its framework (vTrain: on the other
 hidden size), and with one measured step of the same model and device as a factor on the unfitted projection. Fits run
@@ -289,25 +289,12 @@ def with_left_out(said: Mapping[str, str], path: Path) -> dict[str, str]:
 
 
 def write_rows(path: Path, rows: Sequence[Mapping[str, str]], said: Mapping[str, str]) -> None:
-    stated = [row for row in rows if row["recompute"] != "recipe"]
-    text = [
-        "# Every published step, projected", "",
-        "Written by `python benchmarks/project.py FOLDER --rows docs/projection_rows.md --left-out P.csv`, P.csv by",
-        "`fit_profiles.py --predictions`. Projected / measured - 1 of the step time with default options and constants",
-        "fitted without the model's rows of that release, or why there is no projection.",
-    ]  # fmt: skip
-    recipes = [row for row in rows if row["recompute"] == "recipe"]
-    titles = (
-        "Recomputation stated, or not said at all",
-        'Recomputation "recipe": what the launch scripts set is assumed',
-    )
-    head = ["| id | model | device | precision | recompute | error or reason |", "|---|---|---|---|---|---|"]
-    for title, some in zip(titles, (stated, recipes), strict=True):
-        text += ["", f"## {title}", "", *head]
-        for row in some:
-            cells = *(row[key] for key in ("id", "model", "gpu", "precision", "recompute")), said[row["id"]]
-            text.append(f"| {' | '.join(cells)} |")
-    path.write_text("\n".join(text) + "\n", encoding="utf-8")
+    """docs/projection_rows.csv: projected / measured - 1 of each row's step time, or why there is no projection."""
+    keys = ("id", "model", "gpu", "precision", "recompute")
+    with path.open("w", newline="", encoding="utf-8") as file:
+        writer = csv.writer(file, lineterminator="\n")
+        writer.writerow([*keys, "error_or_reason"])
+        writer.writerows([*(row[key] for key in keys), said[row["id"]]] for row in rows)
 
 
 def vtrain(path: Path) -> list[Measured]:
@@ -336,7 +323,7 @@ def vtrain(path: Path) -> list[Measured]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("folder", type=Path)
-    parser.add_argument("--rows", type=Path, metavar="FILE.md")
+    parser.add_argument("--rows", type=Path, metavar="FILE.csv")
     parser.add_argument("--left-out", type=Path, metavar="P.csv")
     parser.add_argument("--fit", action="store_true")
     parser.add_argument("--vtrain", action="store_true")

@@ -10,9 +10,8 @@ FOLDER = Path(__file__).resolve().parent
 PAGE = FOLDER / "designs.md"
 _INTRODUCTION = """# The designs behind tracelens
 
-tracelens was commissioned from five designs. Each feature that they ask for stands here with a command, or a line of
-Python, that shows it, and with what works in another way on purpose. `tests/test_designs.py` runs each of them and
-looks for what it has to say.
+Five designs asked for tracelens. Each row names a feature, a command or a line of Python that shows it, and any
+intended difference. `tests/test_designs.py` runs each and checks its output.
 
 This page is generated: `python -m docs.generate_designs` writes it from `docs/designs.toml`, and a test compares.
 """
@@ -31,8 +30,8 @@ def page() -> str:
 
 def _section(design: dict[str, Any]) -> str:
     rows = [f"| {each['asks']} | `{_cell(each['run'])}` | {each.get('differs', '')} |\n" for each in design["feature"]]
-    head = "| it asks for | try | what differs on purpose, and why |\n|---|---|---|\n"
-    left = "".join(f"- Left on purpose: {each['asks']}. {each['why']}\n" for each in design.get("left", ()))
+    head = "| feature | try | intended difference |\n|---|---|---|\n"
+    left = "".join(f"- Not built, on purpose: {each['asks']}. {each['why']}\n" for each in design.get("left", ()))
     return f"## {design['title']}\n\n{design['about']}\n\n{head}{''.join(rows)}" + (left and f"\n{left}")
 
 

@@ -220,3 +220,29 @@ def test_every_file_starts_with_what_the_device_is_called():
     for path in FOLDER.glob("*.toml"):
         values = tomllib.loads(path.read_text(encoding="utf-8"))
         assert list(values)[:3] == ["label", "vendor", "aliases"], path.name
+
+
+def test_errors_of_the_device_files_are_those_that_the_estimation_page_sums_up(repository: Path) -> None:
+    """docs/estimation_errors.csv has them per device; docs/estimation.md the range without L40S, and L40S."""
+    page = (repository / "docs" / "estimation.md").read_text(encoding="utf-8").partition("## Measured errors")[2]
+    titles = {"GEMM": "gemm", "context attention": "prefill", "generation attention": "decode",
+              "latent attention, decoding": "latent", "experts": "moe"}  # fmt: skip
+    head, _, *lines = (
+        [cell.strip() for cell in line.split("|")[1:-1]] for line in page.splitlines() if line[:1] == "|"
+    )
+    shown = {
+        (titles[line[0]], name): line[i] for line in lines if line[0] in titles for i, name in enumerate(head) if i
+    }
+    means: dict[tuple[str, str], dict[str, float]] = defaultdict(dict)
+    with (repository / "docs" / "estimation_errors.csv").open(encoding="utf-8", newline="") as file:
+        for row in csv.DictReader(file):
+            device = tomllib.loads((FOLDER / f"{row['device']}.toml").read_text(encoding="utf-8"))
+            mean = device["calibrated"][row["family"]][row["precision"]]["error_percent"]
+            assert mean == float(row["mean_percent"]), row
+            means[row["family"], row["precision"]][row["device"]] = mean
+    for key, cell in shown.items():
+        l40s = means[key].pop("l40s", None) if key in means else None
+        rest = means[key].values()
+        ranged = f"{min(rest)} to {max(rest)}" if rest else "-"
+        assert cell.split("; ") == [ranged] + ([f"{l40s}"] if l40s is not None else []), key
+    assert len(shown) == 20

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import re
 from pathlib import Path
 from typing import Any
 
@@ -189,6 +190,27 @@ def test_published_steps_of_primus_are_within_a_tenth(shared_data: Path) -> None
             close.append(row["id"])
     assert len(rows) == 12
     assert len(close) >= 10
+
+
+@pytest.mark.shared
+def test_the_file_of_errors_has_rows_of_the_published_table(shared_data: Path) -> None:
+    """docs/projection_rows.csv, in the table's order; docs/accuracy.md counts Primus' rows among them."""
+    docs = Path(__file__).resolve().parents[2] / "docs"
+    with (shared_data / "training_points.csv").open(newline="", encoding="utf-8") as file:
+        table = list(csv.DictReader(file))
+    with (docs / "projection_rows.csv").open(newline="", encoding="utf-8") as file:
+        listed = list(csv.DictReader(file))
+    errors = {row["id"]: row["error_or_reason"] for row in listed}
+    assert len(errors) == len(listed) == 234
+    assert [text for text in errors.values() if not re.fullmatch(r"[+-]\d+\.\d%|.*\D{5}.*", text)] == []
+    keys = ("id", "model", "gpu", "precision", "recompute")
+    assert [[row[key] for key in keys] for row in listed] == [
+        [row[key] for key in keys] for row in table if row["id"] in errors
+    ]
+    primus = [float(errors[row["id"]][:-1]) for row in table if "Primus" in row["framework"] and row["n_gpus"]]
+    close = sum(abs(error) <= 10 for error in primus)
+    assert (len(primus), close, errors["560"]) == (12, 10, "+11.4%")
+    assert "ten of the twelve are within 10 %" in (docs / "accuracy.md").read_text(encoding="utf-8")
 
 
 @pytest.mark.parametrize(

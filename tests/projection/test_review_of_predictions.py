@@ -167,7 +167,7 @@ ROWS: dict[str, tuple[str, str, tuple[str, ...]]] = {
             "projection/test_published_tables.py::test_published_steps_of_primus_are_within_a_tenth",
             "workload/test_launch_files.py::test_primus_examples_are_within_a_tenth_of_what_it_published",
             "projection/test_published_tables.py::test_steps_of_unknown_recomputation_repeat_the_fewest_layers_that_let_them_fit",
-            "docs/projection.md::the published row states two, so it ran another file",
+            "docs/projection.md::the published row states two chunks per stage, so it ran another file",
         ),
     ),
 }  # fmt: skip

@@ -51,7 +51,7 @@ FRONT_DOORS = {
 #: Stems that mean the same everywhere: what is added in a folder derives from its base.
 SHARED_STEMS = {"__init__", "base"}
 #: Pages that are written from declarations, never by hand.
-GENERATED_PAGES = {"designs.md", "columns.md", "findings.md", "query.md"}
+GENERATED_PAGES = {"designs.md", "differences.md", "columns.md", "findings.md", "query.md"}
 
 #: A binding reads as the op's signature: ``conv_of(op, bias=3, stride=4, padding=5)``.
 SLOTS = "names the slots of a recorded signature, one keyword each"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import re
+import csv
 from functools import cache
 from pathlib import Path
 
@@ -16,9 +16,8 @@ from tracelens.perf_models import WorkColumns
 from tracelens.predict.workload import ModelConfig, forward_ops
 
 pytestmark = pytest.mark.shared
-DOCS = Path(__file__).parents[2] / "docs" / "models.md"
-ROW = re.compile(r"^\| `([\w.-]+--[\w.-]+)` \| ([\d.e+]+) \| (all|language|with further) \| (.+) \|$", re.MULTILINE)
-PUBLISHED = [(name, float(count), what) for name, count, what, _ in ROW.findall(DOCS.read_text())]
+with (Path(__file__).parents[2] / "docs" / "published_counts.csv").open(encoding="utf-8", newline="") as _file:
+    PUBLISHED = [(row["config"], float(row["parameters"]), row["counts"]) for row in csv.DictReader(_file)]
 #: A file in another type -> the file whose shape it has.
 SAME_SHAPE = {
     "nvidia--DeepSeek-V3.1-NVFP4": "deepseek-ai--DeepSeek-V3",

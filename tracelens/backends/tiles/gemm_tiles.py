@@ -2,7 +2,7 @@
 layer on one rank, made of two grouped products.
 
 The larger of computing and loading hides most of the smaller: the cubic norm of both, between maximum and sum.
-``docs/estimation.md`` has the measured error per device, and what each term is worth.
+``docs/estimation_errors.csv`` has the measured error per device.
 
 An expert layer sorts, multiplies, activates, multiplies and adds up by weight; it exchanges nothing. Its grouped
 products take the best of five tiles over the blocks of rows that each expert really has; only experts with rows are

@@ -444,7 +444,7 @@ def _layer_frame(scenario: PortScenario, place: Placement) -> pd.DataFrame:
 
 
 class MeshScenario(Record, frozen=True, kw_only=True):
-    """The original simulator's parameters (reference: docs/routing.md), with what it declared and never used.
+    """The original simulator's parameters (docs/routing.md), with what it declared and never used.
 
     ``unit_bytes`` travel per (token, expert); with ``hidden`` the token's vector travels too (``dtype``), and comes
     back in a combine. ``layers`` exchanges follow one another.
