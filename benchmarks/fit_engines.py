@@ -3,21 +3,23 @@
     python benchmarks/fit_engines.py FOLDER [--write] [--predictions FILE.csv]
 
 FOLDER holds serving_points.csv and tables/serving_inferencex.csv. Constants per engine and vendor: a factor on the
-device's work, the host's and launches' time per layer of a step (replayed from a graph, or with prompts in it) and per
-sequence, and by how much releases got faster. Every group is scored with constants fitted without it: a whole model
-on NVIDIA's devices; on AMD's, where there is one model, that model in one precision on one device. Where an engine has
-one group only, all engines of that vendor together stand in. Errors are |projected / measured - 1| of the time per
-output token in percent. ``--predictions`` writes the left-out projections for ``tracelens score``, with intervals of
-other groups' residuals.
+device's work, for decoding and for prompts, the host's and launches' time per layer of a step (replayed from a graph,
+or with prompts in it), per sequence and per request, and by how much releases got faster: from times per token, and
+from times to the first token of few requests at once. Every group is scored with constants fitted without it: a whole
+model on NVIDIA's devices; on AMD's, where there is one model, that model in one precision on one device. Where an
+engine has one group only, all engines of that vendor together stand in. Errors are |projected / measured - 1| of the
+time per output token in percent, and with ``--write`` of the simulated time to the first. ``--predictions`` writes
+the left-out projections for ``tracelens score``, with intervals of other groups' residuals.
 """
 
 from __future__ import annotations
 
 import argparse
+import copy
 import csv
 from collections import Counter, defaultdict
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -31,7 +33,7 @@ from tracelens.predict.serving.costs import StepCost
 #: (before anything is known, one standard deviation in ln).
 PULL = {
     "device_scale": (1.05, 0.15), "layer_us": (4.0, 0.8), "prompt_layer_us": (60.0, 0.8), "sequence_us": (5.0, 0.8),
-    "layer_gain_per_year": (1.0, 1.0),
+    "prompt_scale": (1.3, 0.3), "request_us": (30_000.0, 0.8), "layer_gain_per_year": (1.0, 1.0),
 }  # fmt: skip
 LAYER = list(PULL).index("layer_us")
 #: Engines that compute waiting prompts before any answer goes on; others decode in the same step.
@@ -39,6 +41,8 @@ PROMPTS_FIRST = ("sglang",)
 #: Engines whose cache has another type beside quantized weights: ModelOpt's checkpoints say kv_cache_quant_algo FP8.
 QUANTIZED_KV = {"trtllm": "fp8"}
 USUAL = 0.08
+#: Of so many requests at once the time to the first token is a prompt's own, with half a step that it waits for.
+ALONE = 4
 #: A server that by a point's own times ran fewer than this share of the requests that it had room for is not the one
 #: that the point states. Nine points of vLLM at 512 (all that there are) ran 96 to 106 at once whatever their lengths
 #: and GPUs, while its points at 128 and 144 ran 96 to 99 % in the median: something before the server let 100 pass.
@@ -49,21 +53,24 @@ BANDS = ((8, "at most 8"), (32, "9 to 32"), (128, "33 to 128"), (10**9, "more"))
 
 @dataclass(frozen=True, kw_only=True)
 class Served:
-    """A published point: how often each constant counts in a token's time, in ms, and what is none's."""
+    """A published point: how often each constant counts in a token's time, in ms, and what is none's. ``is_first``: in
+    the time to the first token.
+    """
 
     row: Mapping[str, Any]
     point: ServingPoint
     engine: str
     family: str
     group: str
-    counts: tuple[float, float, float, float]
+    counts: tuple[float, float, float, float, float, float]
     exchange_ms: float
     batch: int
     years: float
+    is_first: bool = False
 
     @property
     def measured_ms(self) -> float:
-        return float(self.row["tpot_ms"])
+        return float(self.row["ttft_ms" if self.is_first else "tpot_ms"])
 
     @property
     def running(self) -> float:
@@ -92,7 +99,10 @@ def read(folder: Path, queued: float = QUEUED) -> list[Served]:
         served(row, point, simulator.cost(point), 0.0 if point.date is None else (newest - point.date).days / 365)
         for row, point in zip(rows, points, strict=True)
     ]
-    return [one for one in found if one.running > queued * one.batch]
+    found = [one for one in found if one.running > queued * one.batch]
+    # Points of serving_points.csv state neither how many prompts there were nor a warm-up
+    alone = [one for one in found if one.point.concurrency <= ALONE and one.point.date is not None]
+    return found + [first_token(one, simulator.cost(one.point)) for one in alone]
 
 
 def served(row: Mapping[str, Any], point: ServingPoint, cost: StepCost, years: float) -> Served:
@@ -108,22 +118,25 @@ def served(row: Mapping[str, Any], point: ServingPoint, cost: StepCost, years: f
     speculation = cost.deployment.speculation
     made = 1.0 if speculation is None else speculation.tokens_per_step
     budget, queries, layers = LIMITS.max_batched_tokens, cost.queries, len(cost.layers)
+    twice = with_prompts_twice(cost)
     if point.engine in PROMPTS_FIRST:
         in_phase = not point.spread
         together = min(active, max(1, budget // given)) if in_phase else 1
-        steps = [cost.mixed_time(together * given, [(given, 0)] * together, together, together, 0, 0)]
+        asked = [(together * given, [(given, 0)] * together, together, together, 0, 0)]
         times = (active - together) / together / (2 if in_phase else 1) / answer
         decoding = 1 / made
     else:
         others, room = active - 1, budget - (active - 1) * queries
         chunks = [(min(room, given - start), start) for start in range(0, given, room)]
-        steps = [
-            cost.mixed_time(new + others * queries, [(new, past)], 1 + others * queries, 0, others, others * middle)
+        asked = [
+            (new + others * queries, [(new, past)], 1 + others * queries, 0, others, others * middle)
             for new, past in chunks
         ]
         times = others / answer
-        decoding = max(1 / made - times * len(steps), 0.0)
-    prompt_ms, prompt_exchange_ms = (times * sum(step[i] for step in steps) / 1e12 for i in (0, 1))
+        decoding = max(1 / made - times * len(asked), 0.0)
+    steps, doubled = ([each.mixed_time(*one) for one in asked] for each in (cost, twice))
+    step_ms, prompt_exchange_ms = (times * sum(step[i] for step in steps) / 1e12 for i in (0, 1))
+    prompt_ms = times * sum(step[0] for step in doubled) / 1e12 - step_ms
     decode_ms = decoding * (line.fixed - line.exchange + line.slope * active * middle) / 1e12
     sequences = active * (decoding + (0.0 if point.engine in PROMPTS_FIRST else times * len(steps)))
     is_rocm = cost.system.device.vendor == "amd"
@@ -132,9 +145,33 @@ def served(row: Mapping[str, Any], point: ServingPoint, cost: StepCost, years: f
         row=row, point=point, engine=point.engine + ("-rocm" if is_rocm else ""), family=family,
         group=family if is_rocm else point.model,
         counts=(
-            decode_ms + prompt_ms, decoding * layers / 1e3, times * len(steps) * layers / 1e3, sequences / 1e3
+            decode_ms + step_ms - prompt_ms, decoding * layers / 1e3, times * len(steps) * layers / 1e3,
+            sequences / 1e3, prompt_ms, 0.0,
         ),
         exchange_ms=decoding * line.exchange / 1e12 + prompt_exchange_ms, batch=active, years=years,
+    )  # fmt: skip
+
+
+def with_prompts_twice(cost: StepCost) -> StepCost:
+    """The cost of steps in which prompts take twice as long: the difference is the prompts' part."""
+    twice = copy.copy(cost)
+    twice._prompt_scale = 2.0
+    return twice
+
+
+def first_token(one: Served, cost: StepCost) -> Served:
+    """The time to the first token of a point with few requests: half a step, then the prompt in chunks."""
+    given, budget, layers = one.point.input_tokens, LIMITS.max_batched_tokens, len(cost.layers)
+    chunks = [(min(budget, given - start), start) for start in range(0, given, budget)]
+    asked = [(new, [(new, past)], 1, 0, 0, 0) for new, past in chunks]
+    steps, doubled = ([each.mixed_time(*step) for step in asked] for each in (cost, with_prompts_twice(cost)))
+    whole_ms, exchange_ms = (sum(step[i] for step in steps) / 1e12 for i in (0, 1))
+    prompt_ms = sum(step[0] for step in doubled) / 1e12 - whole_ms
+    wait_ms = cost.deployment.speculation.tokens_per_step if cost.deployment.speculation else 1.0
+    wait_ms *= float(one.row["tpot_ms"]) / 2
+    return replace(
+        one, is_first=True, family=f"{one.family}, first token", exchange_ms=exchange_ms + wait_ms,
+        counts=(whole_ms - prompt_ms, 0.0, len(chunks) * layers / 1e3, 0.0, prompt_ms, 1e-3),
     )  # fmt: skip
 
 
@@ -174,9 +211,8 @@ def fitted(some: Sequence[Served]) -> np.ndarray:
     return at
 
 
-def left_out(points: Sequence[Served]) -> list[tuple[Served, float]]:
-    """(point, projected over measured)."""
-    scored: list[tuple[Served, float]] = []
+def without_each(points: Sequence[Served]) -> Iterator[tuple[np.ndarray, list[Served]]]:
+    """The constants that are fitted without a group of an engine, and that group's points; for each."""
     for engine in sorted({o.engine for o in points}):
         mine = [o for o in points if o.engine == engine]
         for group in sorted({o.group for o in mine}):
@@ -184,10 +220,40 @@ def left_out(points: Sequence[Served]) -> list[tuple[Served, float]]:
             if not rest:
                 vendor = engine.endswith("-rocm")
                 rest = [o for o in points if o.group != group and o.engine.endswith("-rocm") == vendor]
-            some = [o for o in mine if o.group == group]
-            ratios = projected_ms(fitted(rest), some) / np.array([o.measured_ms for o in some])
-            scored += zip(some, ratios.tolist(), strict=True)
+            yield fitted(rest), [o for o in mine if o.group == group]
+
+
+def left_out(points: Sequence[Served]) -> list[tuple[Served, float]]:
+    """(point, projected over measured) of the times per token."""
+    scored: list[tuple[Served, float]] = []
+    for logs, group in without_each(points):
+        some = [o for o in group if not o.is_first]
+        ratios = projected_ms(logs, some) / np.array([o.measured_ms for o in some])
+        scored += zip(some, ratios.tolist(), strict=True)
     return scored
+
+
+def first_left_out(points: Sequence[Served]) -> list[tuple[Served, float]]:
+    """(point, simulated over measured) of the times to the first token, whatever the load: equal points run once."""
+    scored: list[tuple[Served, float]] = []
+    for logs, group in without_each(points):
+        some = [o for o in group if not o.is_first and o.point.date is not None]
+        policy = "prefill-first" if some and some[0].point.engine in PROMPTS_FIRST else LIMITS.policy
+        given = {name: value for name, value in constants_of(logs).items() if name != "layer_gain_per_year"}
+        simulator, known = PointSimulator(replace(LIMITS, policy=policy, **given), engine_named="ideal"), {}
+        for one in some:
+            point = replace(one.point, date=None)
+            if str(point) not in known:
+                known[str(point)] = simulator.estimate(point).ttft_ms
+            if (found := known[str(point)]) is not None:
+                scored.append((one, found / float(one.row["ttft_ms"])))
+    return scored
+
+
+def constants_of(logs: np.ndarray) -> dict[str, float]:
+    """As engines' files have them: the prompts' scale on top of the device's."""
+    found = dict(zip(PULL, np.exp(logs).tolist(), strict=True))
+    return found | {"prompt_scale": found["prompt_scale"] / found["device_scale"]}
 
 
 def line(title: str, ratios: Sequence[float]) -> str:
@@ -214,7 +280,9 @@ def spans(scored: Sequence[tuple[Served, float]], engine: str, without: Served |
     return [float(np.exp(np.interp(share, below, off[order]))) for share in (0.5, 0.9)]
 
 
-def write(points: Sequence[Served], scored: Sequence[tuple[Served, float]], today: str) -> None:
+def write(
+    points: Sequence[Served], scored: Sequence[tuple[Served, float]], first: Sequence[tuple[Served, float]], today: str
+) -> None:
     folder = Path(engines_room.__file__).parent
     names = sorted({o.engine for o in points})
     for name in [*names, "pooled", "pooled-rocm"]:
@@ -222,7 +290,7 @@ def write(points: Sequence[Served], scored: Sequence[tuple[Served, float]], toda
         mine = [
             o for o in points if o.engine == name or (name.startswith("pooled") and o.engine.endswith("-rocm") == rocm)
         ]
-        constants = dict(zip(PULL, np.exp(fitted(mine)).tolist(), strict=True))
+        constants = constants_of(fitted(mine))
         days = sorted(str(o.row["date"]) for o in mine if isinstance(o.row.get("date"), str))
         if not days:
             del constants["layer_gain_per_year"]
@@ -231,17 +299,19 @@ def write(points: Sequence[Served], scored: Sequence[tuple[Served, float]], toda
             texts["policy"] = "prefill-first"
         if name in QUANTIZED_KV:
             texts["quantized_kv"] = QUANTIZED_KV[name]
-        families = ", ".join(sorted({o.family for o in mine}))
+        families = ", ".join(sorted({o.family for o in mine if not o.is_first}))
         lines = [
             f'name = "{name}"',
-            f'source = "{len(mine)} published points: {families}; fit_engines.py, {today}"',
+            f'source = "{sum(not o.is_first for o in mine)} published points: {families}; fit_engines.py, {today}"',
             *(f"{key} = {value:.4g}" for key, value in constants.items()),
             *(f'{key} = "{value}"' for key, value in texts.items()),
             "",
             "[residuals]",
-            *(f"{key} = {value:.4g}" for key, value in
-              zip(("half", "most"), spans(scored, name), strict=True)),
-        ]  # fmt: skip
+            *(f"{key} = {value:.4g}" for key, value in zip(("half", "most"), spans(scored, name), strict=True)),
+            "",
+            "[first_residuals]",
+            *(f"{key} = {value:.4g}" for key, value in zip(("half", "most"), spans(first, name), strict=True)),
+        ]
         (folder / f"{name}.toml").write_text("\n".join(lines) + "\n", encoding="utf-8")
 
 
@@ -277,8 +347,15 @@ def report(
         print(line(title, groups[title]))
     for name in sorted({o.engine for o in points}):
         print(name, dict(zip(PULL, np.exp(fitted([o for o in points if o.engine == name])).round(3), strict=True)))
+    first = first_left_out(points) if is_written else []
+    titled = {f"first token, {title}": [] for title in ("all", *sorted({o.engine for o, _ in first}))} if first else {}
+    for one, ratio in first:
+        titled["first token, all"].append(ratio)
+        titled[f"first token, {one.engine}"].append(ratio)
+    for title, ratios in titled.items():
+        print(line(title, ratios))
     if is_written:
-        write(points, scored, today)
+        write(points, scored, first, today)
     if predictions is not None:
         with predictions.open("w", newline="", encoding="utf-8") as file:
             out = csv.writer(file, lineterminator="\n")

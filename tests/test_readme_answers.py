@@ -102,7 +102,9 @@ def says_who_is_late_and_what_collectives_cost(out: str) -> None:
     ]
     last = Counter(max(range(8), key=lambda rank: row[rank]["ts"]) for row in zip(*ranks, strict=True))
     ((rank, times),) = last.most_common(1)
-    share = number(rf"rank {rank} is late on its own by [\d.]+ ms and last at (\d+) % of {len(ranks[0])} collectives", out)
+    share = number(
+        rf"rank {rank} is late on its own by [\d.]+ ms and last at (\d+) % of {len(ranks[0])} collectives", out
+    )
     assert share == round(100 * times / len(ranks[0]))
     waited = number(r"spend ([\d.]+) of [\d.]+ ms waiting for the slowest rank", out)
     assert (

@@ -10,6 +10,7 @@ import pytest
 
 import tracelens as tl
 from tests.conftest import part
+from tracelens.cli import main
 from tracelens.errors import NothingToAnalyzeError, UsageError
 from tracelens.predict.network.packets import MeshRules
 from tracelens.predict.network.ports import Ports
@@ -190,3 +191,14 @@ def test_a_mesh_has_nothing_to_compare(repository):
     mesh = route_mesh(MeshScenario(routing=Routing(tokens=64, experts=16, topk=2, ranks=4)))
     with pytest.raises(UsageError, match="--compare needs a cluster"):
         compared(mesh, repository / "example_traces" / "moe_ep8")
+
+
+def test_experts_that_do_not_divide_over_the_ranks_stand_twice_on_the_last_ones(capsys: pytest.CaptureFixture[str]):
+    """256 experts on 72 ranks: 4 a rank, 32 copies, as --slots 288 says and the default does."""
+    asked = ["route", "--cluster", "dgx-h100", "--ranks", "72", "--experts", "256", "--tokens", "64"]
+    assert main([*asked, "--slots", "288"]) == 0
+    said = capsys.readouterr().out
+    assert "top 8 of 256 experts on 72 ranks" in said
+    assert "EPLB with 288 slots" in said
+    assert main(asked) == 0
+    assert capsys.readouterr().out == said

@@ -44,7 +44,7 @@ def test_a_prefill_replica_has_degrees_and_limits_of_its_own():
 
 
 def test_hardware_of_prefill_replicas_needs_some():
-    with pytest.raises(UsageError, match="need --prefill-replicas"):
+    with pytest.raises(UsageError, match=r"--prefill-tp: .* give --prefill-replicas"):
         tl.serve("llama3.1-8b", "dgx-h100", rate=2.0, requests=4, prefill_tp=2)
 
 
@@ -143,3 +143,72 @@ def test_an_all_reduce_may_be_direct(cost_of):
     cost = cost_of(parallelism=Parallelism(tp=4), collective="direct")
     exchange = cost.decode_work(1, 1)[0].layers[0].exchanges[0]
     assert (exchange.name, exchange.steps, exchange.transfers) == ("all_reduce/direct", 2, 12)
+
+
+LOAD = {"input": 1024, "output": 32, "engine": "vllm", "lod": "low"}
+
+
+@pytest.mark.parametrize(("policy", "rel"), [("prefill-first", 1e-9), ("chunked-prefill", 0.1), ("continuous", 0.1)])
+def test_data_parallel_ranks_of_a_dense_model_answer_as_servers_of_their_own(policy, rel):
+    """Nothing is exchanged between them, so that four with 32 requests are one with 8; but that what decoding leaves of
+    all ranks' budgets is shared out each step, so that a chunk may be larger than its rank alone would leave.
+    """
+    one = tl.serve("llama3.1-8b", "h100-sxm", concurrency=8, requests=8, policy=policy, **LOAD).summary
+    four = tl.serve("llama3.1-8b", "dgx-h100", concurrency=32, requests=32, dp=4, policy=policy, **LOAD).summary
+    for name in ("ttft_mean_ms", "tpot_mean_ms", "e2e_p99_ms", "window_s"):
+        assert four[name] == pytest.approx(one[name], rel=rel), name
+    assert four["output_tokens_per_s"] == pytest.approx(4 * one["output_tokens_per_s"], rel=rel)
+    assert four["kv_pool_tokens"] == pytest.approx(4 * one["kv_pool_tokens"], rel=1e-3)
+
+
+def test_limits_hold_for_each_data_parallel_rank():
+    asked = {**LOAD, "output": 200, "input": 16, "max_num_seqs": 8, "requests": 64, "concurrency": 64}
+    assert tl.serve("llama3.1-8b", "dgx-h100", dp=4, **asked).summary["mean_batch"] == pytest.approx(32, rel=0.02)
+
+
+def test_a_prompt_is_computed_by_one_data_parallel_rank():
+    alone, among = (
+        tl.serve("llama3.1-8b", "dgx-h100", dp=dp, concurrency=1, requests=1, **{**LOAD, "input": 8000}).summary
+        for dp in (1, 8)
+    )
+    assert among["ttft_mean_ms"] == pytest.approx(alone["ttft_mean_ms"], rel=1e-9)
+
+
+def test_each_pool_has_its_own_split_and_its_devices_are_counted():
+    asked = {"weights": "fp4", "concurrency": 64, "requests": 64, "input": 922, "output": 8, "engine": "sglang"}
+    split = {"dp": 32, "ep": 32, "prefill_replicas": 4, "prefill_tp": 4}
+    result = tl.serve("deepseek-v3", "gb200-nvl72", **asked, **split)
+    prefill = result.experiment.prefill.parallelism
+    assert (prefill.tp, prefill.dp, prefill.pp, prefill.ep) == (4, 1, 1, 4)
+    assert result.summary["devices"] == 4 * 4 + 32  # 48, not 544
+    wide = tl.serve("deepseek-v3", "gb200-nvl72", **asked, **split | {"prefill_tp": None, "prefill_dp": 8})
+    assert (wide.experiment.prefill.parallelism.dp, wide.experiment.prefill.parallelism.ep) == (8, 8)
+    assert wide.summary["devices"] == 4 * 8 + 32
+
+
+def test_the_first_token_waits_for_the_cache_to_arrive():
+    asked = {"concurrency": 1, "requests": 1, "input": 4096, "output": 16, "prefill_replicas": 1}
+    fast, slow = (tl.serve("llama3.1-8b", "dgx-h100", kv_link=rate, **asked).summary for rate in (1e9, 10.0))
+    cache_bytes = 4096 * 32 * 2 * 8 * 128 * 2  # tokens, layers, keys and values, heads, width, bytes
+    assert slow["ttft_p50_ms"] - fast["ttft_p50_ms"] == pytest.approx(cache_bytes / 10e9 * 1e3, rel=1e-6)
+    assert slow["tpot_p50_ms"] == pytest.approx(fast["tpot_p50_ms"], rel=1e-9)
+
+
+def test_prefill_replicas_with_a_link_that_takes_no_time_are_a_server_for_prompts_and_one_for_answers():
+    asked = {"concurrency": 4, "requests": 4, "input": 2048, "output": 32, "engine": "vllm"}
+    apart = tl.serve("llama3.1-8b", "dgx-h100", prefill_replicas=1, kv_link=1e9, **asked).summary
+    prompts = tl.serve("llama3.1-8b", "dgx-h100", **{**asked, "output": 1}).summary
+    assert apart["ttft_p50_ms"] == pytest.approx(prompts["ttft_p50_ms"], rel=0.05)
+    assert apart["prefill_tokens"] == prompts["prefill_tokens"]
+
+
+def test_experts_that_do_not_divide_over_the_devices_have_copies():
+    engine = {"engine": "sglang", "weights": "fp8", "concurrency": 72, "requests": 72, "input": 64, "output": 4}
+    plain, more = (
+        tl.serve("deepseek-v3", "dgx-h100", dp=72, ep=72, redundant_experts=copies, **engine) for copies in (0, 100)
+    )
+    assert plain.summary["completed"] == more.summary["completed"] == 72
+    # 4 experts a device at 0, 5 at 100 (356 places, 360 filled): the fifth takes memory from the cache
+    assert more.summary["kv_pool_tokens"] < plain.summary["kv_pool_tokens"]
+    with pytest.raises(UsageError, match="redundant_experts must be 0 or more"):
+        tl.serve("deepseek-v3", "dgx-h100", dp=72, ep=72, redundant_experts=-1, **engine)

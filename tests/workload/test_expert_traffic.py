@@ -68,7 +68,7 @@ def test_two_experts_on_one_rank_are_one_copy():
 @pytest.mark.parametrize(
     ("sizes", "message"),
     [
-        ({"ranks": 7}, "64 experts do not divide over 7 ranks"),
+        ({"ranks": 0}, "experts and ranks must be at least 1, got 64 and 0"),
         ({"topk": 65}, "top-k 65 needs at least as many experts, there are 64"),
         ({"ranks_per_node": 3}, "8 ranks do not fill whole nodes of 3 ranks"),
     ],
@@ -76,3 +76,35 @@ def test_two_experts_on_one_rank_are_one_copy():
 def test_what_does_not_fit_is_one_sentence(sizes, message):
     with pytest.raises(UsageError, match=message):
         expert_traffic(UNIFORM, **({"experts": 64, "topk": 4, "ranks": 8} | sizes))
+
+
+def test_copies_fill_the_ranks_and_share_their_expert_s_tokens() -> None:
+    """256 experts on 72 ranks: 288 places, 4 on each. 32 experts have a copy and halve their load, so that 64 ranks
+    carry 3 + 1/2 experts and 8 carry 4: 4 / (256 / 72) = 1.125 times the mean.
+    """
+    found = expert_traffic(UNIFORM, experts=256, topk=8, ranks=72)
+    assert found.held == 4
+    assert found.rows_imbalance == pytest.approx(1.125)
+    assert sum(found.busiest[0]) == pytest.approx(4 * 8 / 256)
+    more = expert_traffic(UNIFORM, experts=256, topk=8, ranks=64, redundant=1)
+    assert more.held == 5  # one copy needs a place on each rank
+    assert expert_traffic(UNIFORM, experts=256, topk=8, ranks=64).held == 4
+
+
+@pytest.mark.parametrize(("ranks", "redundant"), [(72, 0), (144, 0), (32, 32)])
+def test_copies_reach_as_many_ranks_as_drawn_tokens_do(ranks: int, redundant: int) -> None:
+    expected = expert_traffic(UNIFORM, experts=256, topk=8, ranks=ranks, redundant=redundant)
+    drawn = ExpertTraffic.of_assignment(
+        route(UNIFORM, tokens=40_000, experts=256, topk=8, seed=1), experts=256, ranks=ranks, ranks_per_node=ranks,
+        redundant=redundant,
+    )  # fmt: skip
+    assert expected.rank_copies == pytest.approx(drawn.rank_copies, rel=0.01)
+    assert expected.held == drawn.held
+
+
+def test_copies_even_out_skewed_experts() -> None:
+    skewed = Skew.parse("zipf:0.6")
+    plain, balanced = (
+        expert_traffic(skewed, experts=64, topk=4, ranks=16, redundant=copies).rows_imbalance for copies in (0, 32)
+    )
+    assert balanced < 0.6 * plain

@@ -247,7 +247,7 @@ def _placement(args: argparse.Namespace, values: dict[str, Any]) -> Placement:
 
     experts, ranks = values["experts"], values["ranks"]
     if args.placement == "contiguous":
-        return Placement.contiguous(experts, ranks)
+        return Placement.filled(experts, ranks)
     if args.placement == "round-robin":
         return Placement.round_robin(experts, ranks)
     ranks_of = read_numbers(Path(args.placement)).ravel()

@@ -43,7 +43,7 @@ from tracelens.predict.serving.deployment import (
     as_served,
 )
 from tracelens.predict.serving.requests import LONGEST, Requests
-from tracelens.predict.serving.simulation import Options, Outcome, simulate
+from tracelens.predict.serving.simulation import Options, Outcome, Simulation
 from tracelens.predict.workload import ModelConfig
 from tracelens.types.records import Record
 
@@ -53,8 +53,10 @@ _SERVED = Number(least=1, most=LONGEST, whole=True)
 _MEAN = Number(least=1, most=LONGEST)
 #: Limits of engines that published points do not state.
 LIMITS = Engine(max_num_seqs=1024, max_batched_tokens=8192)
-#: Columns that ``batch`` adds; nine of ten measured times per token lie between the last two.
-ESTIMATES = ("ttft_ms_est", "tpot_ms_est", "tpot_ms_low", "tpot_ms_high")
+#: What SGLang and TensorRT-LLM are given of a device's memory at most (--mem-fraction-static 0.95 in SGLang's guides).
+LARGEST_MEMORY_SHARE = 0.95
+#: Columns that ``batch`` adds; nine of ten measured times lie between ``_low`` and ``_high``.
+ESTIMATES = ("ttft_ms_est", "tpot_ms_est", "tpot_ms_low", "tpot_ms_high", "ttft_ms_low", "ttft_ms_high")
 HEADINGS = Headings(tomllib.loads(files(__package__).joinpath("serving_headings.toml").read_text(encoding="utf-8")))
 _COUNTS = frozenset(
     {"isl", "osl", "concurrency", "batch_size", "tp_size", "pp_size", "attention_dp_size", "moe_ep_size", "n_gpus"}
@@ -63,13 +65,17 @@ _COUNTS = frozenset(
 _LENGTHS = re.compile(r"([0-9][0-9.,]{0,11}k?) ?(?:/|:|->|→) ?([0-9][0-9.,]{0,11}k?)", re.IGNORECASE)
 _COUNTED = re.compile(r"([0-9]{1,5}) ?[x×] ?(?=[a-z])|(?<=[a-z0-9]) ?[x×] ?([0-9]{1,5})$", re.IGNORECASE)
 _SPECULATES = re.compile(r"(mtp|eagle|nextn|true|yes|on)\b.*|(mtp|eagle)[0-9].*|[1-9][0-9]?(\.0)?", re.IGNORECASE)
+#: Modes in which other replicas compute prompts.
+_APART = ("disagg", "disaggregated", "pd", "p/d")
 #: Modes in which one replica computes prompts and answers.
 _TOGETHER = ("", "agg", "aggregated", "ifb", "inflight", "colocated", "co-located", "monolithic", "none")
 NEEDED = ("model_path", "system", "isl", "osl")
 
 
 class ServingPoint(Record, frozen=True, kw_only=True):
-    """One row: what is served, and ``concurrency`` requests of equal lengths in flight at any time."""
+    """One row: what is served, and ``concurrency`` requests of equal lengths in flight at any time. ``prefill``: how
+    the devices of each of ``prefill_replicas`` share the work, where these compute the prompts.
+    """
 
     model: str
     system: str
@@ -83,12 +89,17 @@ class ServingPoint(Record, frozen=True, kw_only=True):
     #: Lengths are drawn evenly from so far below and above their means, as a share of them.
     spread: float = 0.0
     date: datetime.date | None = None
+    replicas: int = 1
+    prefill: Parallelism | None = None
+    prefill_replicas: int = 0
 
 
 class PointEstimate(Record, frozen=True, kw_only=True):
     """Steady-state means, or the reason why there is none."""
 
     ttft_ms: float | None = None
+    ttft_ms_low: float | None = None
+    ttft_ms_high: float | None = None
     tpot_ms: float | None = None
     tpot_ms_low: float | None = None
     tpot_ms_high: float | None = None
@@ -103,12 +114,8 @@ def point_of(row: Mapping[str, Any], where: str = "") -> ServingPoint:
             raise UsageError(f"{where}{column} is empty")
     if is_file_name(_name(row, "system")):
         raise UsageError(f"{where}system must name a device or a cluster, not a file: {shown(row['system'])}")
-    is_apart = _name(row, "disagg").lower() in ("true", "yes", "1", "1.0")
-    mode = _name(row, "mode") or ("disaggregated" if is_apart else "")
-    if mode.lower() not in _TOGETHER:
-        raise UsageError(f"--batch does not simulate mode {shown(mode)}; use --prefill-replicas")
     whole = functools.partial(_whole, row, where)
-    pp, dp = whole("pp_size", 1), whole("attention_dp_size", 1)
+    pools = _pools(row, where, whole)
     has_batch_alone = is_blank(row.get("concurrency")) and not is_blank(row.get("batch_size"))
     return ServingPoint(
         model=_name(row, "model_path"),
@@ -117,14 +124,38 @@ def point_of(row: Mapping[str, Any], where: str = "") -> ServingPoint:
         input_tokens=_length(row, whole, "isl"),
         output_tokens=_length(row, whole, "osl"),
         concurrency=whole("batch_size" if has_batch_alone else "concurrency"),
-        parallelism=Parallelism(
-            tp=whole("tp_size", max(whole("n_gpus", 1) // (pp * dp), 1)), pp=pp, dp=dp, ep=whole("moe_ep_size", 1)
-        ),
+        **pools,
         engine=_name(row, "backend"),
         further_tokens=_SPECULATES.fullmatch(_name(row, "spec_decoding")) is not None,
         spread=_spread(row, whole),
         date=_day(_name(row, "date")),
     )
+
+
+def _pools(row: Mapping[str, Any], where: str, whole: Callable[..., int]) -> dict[str, Any]:
+    """The replicas that a row states: those that decode, and those that compute prompts where the two stand apart."""
+    is_apart = _name(row, "disagg").lower() in ("true", "yes", "1", "1.0")
+    mode = (_name(row, "mode") or ("disaggregated" if is_apart else "")).lower()
+    if mode in _TOGETHER:
+        pp, dp = whole("pp_size", 1), whole("attention_dp_size", 1)
+        tp = whole("tp_size", max(whole("n_gpus", 1) // (pp * dp), 1))
+        return {"parallelism": Parallelism(tp=tp, pp=pp, dp=dp, ep=whole("moe_ep_size", 1))}
+    if mode not in _APART:
+        raise UsageError(f"{where}mode must be one of {', '.join(filter(None, (*_TOGETHER, *_APART)))}, not {mode!r}")
+    found = []
+    for pool in ("prefill", "decode"):
+        tp, dp = whole(f"{pool}_tp_size", 0), whole(f"{pool}_attention_dp_size", 1)
+        if not tp:
+            raise UsageError(
+                f"{where}{pool}_tp_size is empty: a disaggregated row states both pools in prefill_num_workers, "
+                "prefill_tp_size, decode_num_workers, decode_tp_size (and _attention_dp_size, _moe_ep_size)"
+            )
+        ep = whole(f"{pool}_moe_ep_size", 1)
+        found.append((Parallelism(tp=tp, dp=dp, ep=min(ep, tp * dp)), whole(f"{pool}_num_workers", 1)))
+    (prefill, prefill_replicas), (parallelism, replicas) = found
+    return {
+        "parallelism": parallelism, "replicas": replicas, "prefill": prefill, "prefill_replicas": prefill_replicas
+    }  # fmt: skip
 
 
 def _stated(row: Mapping[str, Any]) -> dict[str, Any]:
@@ -208,14 +239,21 @@ class PointSimulator:
     def _simulated(self, point: ServingPoint) -> PointEstimate:
         cost = self.cost(point).released(point.date)
         requests = closed_loop(point, in_waves=cost.deployment.engine.policy == "prefill-first")
-        outcome = simulate(cost.deployment, requests, Options(levels=("low",)), cost=cost)
+        options = Options(levels=("low",), replicas=point.replicas, prefill_replicas=point.prefill_replicas)
+        costs = cost
+        if point.prefill is not None:
+            prompts = dataclasses.replace(point, parallelism=point.prefill, further_tokens=False)
+            costs = (cost, self.cost(prompts).released(point.date))
+        outcome = Simulation(cost.deployment, requests, options, cost=costs).run()
         if outcome.log.rejected:
             return PointEstimate(reason=next(iter(outcome.log.rejected.values())))
-        found, residuals = steady(outcome, point.concurrency), cost.deployment.engine.residuals
-        if found.tpot_ms is None or residuals is None:
-            return found
-        low, high = found.tpot_ms / residuals.most, found.tpot_ms * residuals.most
-        return dataclasses.replace(found, tpot_ms_low=low, tpot_ms_high=high)
+        found, engine = steady(outcome, point.concurrency), cost.deployment.engine
+        for name, spans in (("tpot_ms", engine.residuals), ("ttft_ms", engine.first_residuals)):
+            value = getattr(found, name)
+            if value is not None and spans is not None:
+                ends = {f"{name}_low": value / spans.most, f"{name}_high": value * spans.most}
+                found = dataclasses.replace(found, **ends)
+        return found
 
     def cost(self, point: ServingPoint) -> StepCost:
         """The point's step cost."""
@@ -224,21 +262,30 @@ class PointSimulator:
         if found is None:
             system = system_of(point.system)[0]
             model = as_served(ModelConfig.load(point.model), system.device)
-            found = self._costs[key] = StepCost(
-                Deployment(
-                    model=model,
-                    system=system,
-                    parallelism=point.parallelism,
-                    precision=engines.fitted_engine(point.engine, system.device).cached(
-                        ServingPrecision.named(point.precision, model)
-                    ),
-                    engine=self._engine_on(system, point),
-                    speculation=Speculation.of_model(model) if point.further_tokens else None,
-                    backend=self._backend,
-                    collective=self._collective,
-                )
+            deployment = Deployment(
+                model=model,
+                system=system,
+                parallelism=point.parallelism,
+                precision=engines.fitted_engine(point.engine, system.device).cached(
+                    ServingPrecision.named(point.precision, model)
+                ),
+                engine=self._engine_on(system, point),
+                speculation=Speculation.of_model(model) if point.further_tokens else None,
+                backend=self._backend,
+                collective=self._collective,
             )
+            found = self._costs[key] = self._with_room(StepCost(deployment))
         return found
+
+    def _with_room(self, cost: StepCost) -> StepCost:
+        """``cost``, or with a larger share of the memory where the usual one is too small: a row was run as it says."""
+        deployment = cost.deployment
+        try:
+            cost.pool_tokens()
+        except UsageError:
+            engine = dataclasses.replace(deployment.engine, memory_share=LARGEST_MEMORY_SHARE)
+            return StepCost(dataclasses.replace(deployment, engine=engine))
+        return cost
 
     def _engine_on(self, system: System, point: ServingPoint) -> Engine:
         """The engine's limits with the fitted constants of the one that the row names."""
@@ -246,8 +293,8 @@ class PointSimulator:
             return self._engine
         fitted = engines.fitted_engine(self._engine_named or point.engine, system.device)
         names = (
-            "name", "source", "device_scale", "layer_us", "prompt_layer_us", "sequence_us", "layer_gain_per_year",
-            "oldest", "newest", "policy", "residuals",
+            "name", "source", "device_scale", "prompt_scale", "request_us", "layer_us", "prompt_layer_us",
+            "sequence_us", "layer_gain_per_year", "oldest", "newest", "policy", "residuals", "first_residuals",
         )  # fmt: skip
         return dataclasses.replace(self._engine, **{name: getattr(fitted, name) for name in names})
 
@@ -277,7 +324,7 @@ def steady(outcome: Outcome, concurrency: int) -> PointEstimate:
     first, last, arrival = (np.array(part, dtype=np.float64) / FS_PER_MS for part in (log.first, log.last, log.arrival))
     output = np.asarray(outcome.requests.output_tokens)
     inner = slice(concurrency, count - concurrency) if count > 2 * concurrency else slice(0, count)
-    ttft = float((first - arrival)[inner].mean())
+    ttft = float((first - arrival)[inner].mean()) + outcome.request_fs / FS_PER_MS
     made = output[inner] - 1
     tpot = float(((last - first)[inner][made > 0] / made[made > 0]).mean()) if (made > 0).any() else None
     return PointEstimate(ttft_ms=ttft, tpot_ms=tpot)

@@ -294,7 +294,7 @@ class PortScenario(Record, frozen=True, kw_only=True):
         routing = self.routing
         return eplb(
             loads,
-            slots=(-(-routing.experts // routing.ranks) + 1) * routing.ranks if self.slots is None else self.slots,
+            slots=Placement.filled(routing.experts + 1, routing.ranks).slots if self.slots is None else self.slots,
             ranks=routing.ranks,
             nodes=routing.ranks // self.ports.ranks_per_node,
             groups=routing.groups or 1,
@@ -315,7 +315,7 @@ def route_ports(scenario: PortScenario) -> RouteResult:
     """Loads, traffic and times of an exchange on switched nodes, and what EPLB would gain."""
     routing, ports = scenario.routing, scenario.ports
     table = routing.drawn()
-    place = scenario.placement or Placement.contiguous(routing.experts, routing.ranks)
+    place = scenario.placement or Placement.filled(routing.experts, routing.ranks)
     outcome = _outcome(scenario, table, place)
     even = _even_us(scenario, outcome.copies)
     loads = counted_loads(routing, table)

@@ -16,6 +16,7 @@ import functools
 import itertools
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from heapq import heapify, heapreplace
 from typing import NamedTuple, TypeAlias
 
 import numpy as np
@@ -325,7 +326,7 @@ class StepCost:
             if batch_ops.core_ops(self._rank, letter, b=1, new=1, past=1)
         }
         self._attention_blocks = [(times, model.blocks.count(letter)) for letter, times in self._attention.items()]
-        self._linear: dict[int, dict[str, int]] = {}
+        self._linear: dict[tuple[int, int], dict[str, int]] = {}
         self._lines: dict[tuple[int, int], DecodeLine] = {}
         self._head = functools.cache(self._head_fs)
         self._sums = functools.cache(self._summed)
@@ -350,6 +351,7 @@ class StepCost:
         self._mixed_fs = self._step_fs if eager is None else round((engine.step_us + eager * layers) * FS_PER_US)
         self._sequence_fs = round(engine.sequence_us * FS_PER_US)
         self._prompt_fs = round(engine.prompt_us * FS_PER_US)
+        self._prompt_scale = engine.prompt_scale
 
     def released(self, day: datetime.date | None) -> StepCost:
         """With the host's times of the engine as it was on ``day``."""
@@ -371,6 +373,7 @@ class StepCost:
             tp=parallel.tp,
             dp=parallel.dp,
             ep=parallel.ep,
+            redundant_experts=parallel.redundant_experts,
             skew=parallel.skew,
             imbalance=parallel.imbalance,
             linear=precision.linear,
@@ -391,31 +394,60 @@ class StepCost:
         ``tokens`` are all new tokens, ``started`` the prompts that begin.
         """
         attention = {}
+        own, by_rank = self._by_rank(tokens, chunks, batch)
         for letter, times in self._attention.items():
-            attention[letter] = sum(times.chunk(*chunk) for chunk in chunks)
+            longest = max(sum(times.chunk(*chunk) for chunk in each) for each in by_rank)
+            attention[letter] = round(longest * self._prompt_scale)
             if batch:
                 attention[letter] += times.decoding(batch, knot_index(batch, context)).at(context)
-        return self._stages(tokens, rows, attention, self._host(self._mixed_fs, started, batch, context))
+        host, scale = self._host(self._mixed_fs, started, batch, context), self._scale(tokens, batch)
+        return self._stages(tokens, rows, attention, host, own, scale)
 
     def mixed_time(
         self, tokens: int, chunks: Sequence[Chunk], rows: int, started: int, batch: int, context: int
     ) -> tuple[int, int]:
         """(compute, exchanges) of ``mixed``, summed, without making its parts."""
-        compute, exchange = self._sums(tokens)
+        own, by_rank = self._by_rank(tokens, chunks, batch)
+        compute, exchange = self._sums(tokens, own)
+        compute = round(compute * self._scale(tokens, batch))
         if rows:
             head, gather = self._end_sums(rows)
             compute += head
             exchange += gather
         for times, blocks in self._attention_blocks:
-            for new, past in chunks:
-                compute += blocks * times.chunk(new, past)
+            longest = max(sum(times.chunk(new, past) for new, past in each) for each in by_rank)
+            compute += blocks * round(longest * self._prompt_scale)
             if batch:
                 fixed, slope = times.decoding(batch, knot_index(batch, context))
                 compute += blocks * (fixed + slope * context)
         return compute + self._host(self._mixed_fs, started, batch, context), exchange
 
-    def _summed(self, tokens: int) -> tuple[int, int]:
-        works = self._stages(tokens, 0, {}, 0)
+    def _scale(self, tokens: int, batch: int) -> float:
+        """How much longer than the backend says a step of ``tokens`` takes, of which those of ``batch`` sequences are
+        decoded.
+        """
+        return 1 + (self._prompt_scale - 1) * (1 - batch * self.queries / tokens)
+
+    def _by_rank(self, tokens: int, chunks: Sequence[Chunk], batch: int) -> tuple[int, Sequence[Sequence[Chunk]]]:
+        """(new tokens of the busiest data-parallel rank, the prompt chunks of each rank).
+
+        A prompt is computed on one rank. Sequences that decode are divided evenly; then the largest chunk goes to the
+        rank with the fewest tokens, and so on.
+        """
+        dp = self._rank.dp
+        if dp == 1:
+            return tokens, (chunks,)
+        by_rank: list[list[Chunk]] = [[] for _ in range(dp)]
+        loads = [(self.queries * (batch // dp + (rank < batch % dp)), rank) for rank in range(dp)]
+        heapify(loads)
+        for chunk in sorted(chunks, reverse=True):
+            load, rank = loads[0]
+            by_rank[rank].append(chunk)
+            heapreplace(loads, (load + chunk[0], rank))
+        return max(loads)[0], by_rank
+
+    def _summed(self, tokens: int, own: int) -> tuple[int, int]:
+        works = self._stages(tokens, 0, {}, 0, own)
         return sum(work.compute_fs for work in works), sum(work.exchange_fs for work in works)
 
     def _ends_summed(self, rows: int) -> tuple[int, int]:
@@ -448,13 +480,14 @@ class StepCost:
         low, high = span(batch, index)
         pieces = {letter: times.decoding(batch, index) for letter, times in self._attention.items()}
         tokens = batch * self.queries
-        host = self._step_fs + batch * self._sequence_fs
+        host = self._step_fs + self._rank.own(batch) * self._sequence_fs
+        own = self._rank.own(batch) * self.queries
         draft_slope = 0
         if self._draft is not None:
             at_low, at_high = self._draft_fs(batch, low), self._draft_fs(batch, high - 1)
             draft_slope = (at_high - at_low) // max(high - 1 - low, 1)
             host += at_low - draft_slope * low
-        works = self._stages(tokens, tokens, {letter: piece.at(0) for letter, piece in pieces.items()}, host)
+        works = self._stages(tokens, tokens, {letter: piece.at(0) for letter, piece in pieces.items()}, host, own)
         layers = [
             (work, [sum(pieces[letter].slope for letter in kind if letter in pieces) for kind, _ in runs])
             for work, runs in zip(works, self._runs, strict=True)
@@ -470,16 +503,18 @@ class StepCost:
         Decode attention is one operation at the batch's mean context.
         """
         found: list[tuple[str, PerfModel, int]] = []
+        own, by_rank = self._by_rank(tokens, chunks, batch)
+        rank, scale = dataclasses.replace(self._rank, busiest=own), self._scale(tokens, batch)
         for letter in kind:
-            ops = batch_ops.device_block_ops(self._rank, letter, tokens)
+            ops = batch_ops.device_block_ops(rank, letter, tokens)
             priced = iter(self._priced([op.model for op in ops if not op.is_core]))
             names = [op.name for op in ops if op.is_core]
             for op in ops:
                 if op.is_core:
                     if op.name == names[-1]:
-                        found += self._cores(self._attention[letter], names, chunks, batch, context)
+                        found += self._cores(self._attention[letter], names, by_rank, batch, context)
                 else:
-                    found += [(op.name, op.model, next(priced))] * op.count
+                    found += [(op.name, op.model, round(next(priced) * scale))] * op.count
         return found
 
     def core_operations(
@@ -487,17 +522,20 @@ class StepCost:
     ) -> list[tuple[str, PerfModel, int]]:
         """Those of ``layer_operations`` that are cores of attention."""
         found: list[tuple[str, PerfModel, int]] = []
+        _, by_rank = self._by_rank(1, chunks, batch)
         for letter in kind:
             if letter in self._attention:
                 names = [op.name for op in batch_ops.device_block_ops(self._rank, letter, 1) if op.is_core]
-                found += self._cores(self._attention[letter], names, chunks, batch, context)
+                found += self._cores(self._attention[letter], names, by_rank, batch, context)
         return found
 
     def _cores(
-        self, times: AttentionTimes, names: Sequence[str], chunks: Sequence[Chunk], batch: int, context: int
+        self, times: AttentionTimes, names: Sequence[str], by_rank: Sequence[Sequence[Chunk]], batch: int, context: int
     ) -> Iterator[tuple[str, PerfModel, int]]:
-        for new, past in chunks:
-            yield from self._shared_out(names, times.cores(b=1, new=new, past=past), times.chunk(new, past))
+        """Of the data-parallel rank with the longest prompts, and of its share of the sequences that decode."""
+        for new, past in max(by_rank, key=lambda each: sum(times.chunk(*chunk) for chunk in each)):
+            time_fs = round(times.chunk(new, past) * self._prompt_scale)
+            yield from self._shared_out(names, times.cores(b=1, new=new, past=past), time_fs)
         if batch:
             past = max(context // batch - self.queries, 0)
             models = times.cores(b=self._rank.own(batch), new=self.queries, past=past)
@@ -550,7 +588,7 @@ class StepCost:
         """Tokens that fit the key-value cache of one replica. UsageError when the weights leave no room."""
         engine, rank, local = self.deployment.engine, self._rank, self._rank.local
         if engine.kv_tokens is not None:
-            return engine.kv_tokens
+            return engine.kv_tokens * rank.dp
         hbm = self.system.device.hbm
         if hbm is None or hbm.nominal_gib is None:
             raise UsageError(f"{self.system.device.name}: its memory size is unknown; give --kv-tokens")
@@ -582,17 +620,17 @@ class StepCost:
         """What a device sets aside for the recurrent states of as many sequences as may run."""
         stages = ["".join(kinds) for kinds in self.stages]
         state = max(batch_ops.sequence_bytes(self._rank, self._rank.local, blocks).state for blocks in stages)
-        return self.deployment.engine.max_num_seqs / self._rank.dp * state
+        return self.deployment.engine.max_num_seqs * state
 
     def _tokens_that_fit(self, kept: Sequence[batch_ops.SequenceBytes], free: float) -> float:
         """Tokens in ``free`` bytes of a device, beside the windows of as many sequences as may run, or with all tokens
         kept as if none left a window: whichever is more.
         """
-        engine, dp = self.deployment.engine, self._rank.dp
-        unlimited = float(LARGEST_TABULATED * engine.max_num_seqs // dp)
+        engine = self.deployment.engine
+        unlimited = float(LARGEST_TABULATED * engine.max_num_seqs)
         per_token = max(each.per_token for each in kept)
         as_full = max(each.per_token + each.windowed for each in kept)
-        beside_windows = free - engine.max_num_seqs / dp * max(each.windows for each in kept)
+        beside_windows = free - engine.max_num_seqs * max(each.windows for each in kept)
         if not as_full:
             return unlimited
         beside = beside_windows / per_token if per_token else unlimited if beside_windows > 0 else 0.0
@@ -609,42 +647,53 @@ class StepCost:
         unit = FS_PER_US * self.deployment.engine.device_scale
         return [0 if math.isnan(time) else round(time * unit) for time in self.estimates(models).time_us.tolist()]
 
-    def _tokens(self, tokens: int) -> dict[str, int]:
-        """Time of a block of each letter, but its core of attention, and of the embedding."""
-        if tokens not in self._linear:
+    def _tokens(self, tokens: int, own: int) -> dict[str, int]:
+        """Time of a block of each letter, but its core of attention, and of the embedding, where the busiest
+        data-parallel rank has ``own`` of the tokens.
+        """
+        if (tokens, own) not in self._linear:
             first = (tokens - 1) // _BLOCK * _BLOCK + 1
-            self._tabulate(range(first, first + _BLOCK) if tokens <= LARGEST_TABULATED else (tokens,))
-        return self._linear[tokens]
+            several = range(first, first + _BLOCK) if self._rank.dp == 1 and tokens <= LARGEST_TABULATED else ()
+            self._tabulate([(count, count) for count in several] or [(tokens, own)])
+        return self._linear[tokens, own]
 
-    def _tabulate(self, counts: Iterable[int]) -> None:
-        ops: list[tuple[int, str, LayerOp]] = []
+    def _tabulate(self, counts: Iterable[tuple[int, int]]) -> None:
+        ops: list[tuple[tuple[int, int], str, LayerOp]] = []
         for count in counts:
             self._linear[count] = dict.fromkeys([*self._letters, _EMBEDDING], 0)
+            tokens, rank = count[0], dataclasses.replace(self._rank, busiest=count[1])
             for letter in self._letters:
-                made = batch_ops.device_block_ops(self._rank, letter, count)
+                made = batch_ops.device_block_ops(rank, letter, tokens)
                 ops += [(count, letter, op) for op in made if not op.is_core]
-            ops += [(count, _EMBEDDING, op) for op in batch_ops.embedding_ops(self._rank, count)]
+            ops += [(count, _EMBEDDING, op) for op in batch_ops.embedding_ops(rank, tokens)]
         for (count, part, op), fs in zip(ops, self._priced([op.model for _, _, op in ops]), strict=True):
             self._linear[count][part] += op.count * fs
 
     def _head_fs(self, rows: int) -> int:
         return sum(self._priced([op.model for op in batch_ops.head_ops(self._rank, rows)]))
 
-    def _stages(self, tokens: int, rows: int, attention: dict[str, int], host: int) -> tuple[StageWork, ...]:
-        linear = self._tokens(tokens)
+    def _stages(
+        self, tokens: int, rows: int, attention: dict[str, int], host: int, own: int, scale: float = 1.0
+    ) -> tuple[StageWork, ...]:
+        linear = self._tokens(tokens, own)
+        if scale != 1:
+            linear = {letter: round(fs * scale) for letter, fs in linear.items()}
         compute = {
             kind: sum(linear[letter] + attention.get(letter, 0) for letter in kind)
             for kind in dict.fromkeys(self.layers)
         }
         last = self._head(rows) if rows else 0
-        return self._laid_out(tokens, rows, compute, first=linear[_EMBEDDING] + host, last=last)
+        return self._laid_out((tokens, own), rows, compute, first=linear[_EMBEDDING] + host, last=last)
 
     def _laid_out(
-        self, tokens: int, rows: int, compute: dict[str, int], *, first: int, last: int
+        self, load: tuple[int, int], rows: int, compute: dict[str, int], *, first: int, last: int
     ) -> tuple[StageWork, ...]:
-        """Layers that compute so long, by kind, with their exchanges; ``first`` and ``last`` are the ends' time."""
+        """Layers that compute so long, by kind, with their exchanges; ``first`` and ``last`` are the ends' time.
+        ``load``: all tokens, and those of the busiest data-parallel rank.
+        """
+        tokens, rank = load[0], dataclasses.replace(self._rank, busiest=load[1])
         handover, last_stage = self.handover(tokens), len(self._runs) - 1
-        exchanges = {kind: self._exchanges(batch_ops.messages(self._rank, kind, tokens)) for kind in compute}
+        exchanges = {kind: self._exchanges(batch_ops.messages(rank, kind, tokens)) for kind in compute}
         stages = []
         for index, runs in enumerate(self._runs):
             made = []
@@ -662,7 +711,7 @@ class StepCost:
 
     def _host(self, step_fs: int, started: int, batch: int, context: int) -> int:
         """The host's time of a step, of which ``step_fs`` whatever the batch, and the draft model's."""
-        host = step_fs + batch * self._sequence_fs + started * self._prompt_fs
+        host = step_fs + self._rank.own(batch) * self._sequence_fs + self._rank.own(started) * self._prompt_fs
         if batch and self._draft is not None:
             host += self._draft_fs(batch, context)
         return host
@@ -686,8 +735,6 @@ def _check_division(deployment: Deployment) -> None:
         )
     if model.experts is None and ep > 1:
         raise UsageError(f"{model.name} has no experts to spread over ep {ep}: omit --ep")
-    if model.experts is not None and model.experts.count % ep:
-        raise UsageError(f"ep {ep} does not divide {model.name}'s {model.experts.count} experts")
 
 
 def _runs(kinds: tuple[str, ...]) -> tuple[tuple[str, int], ...]:

@@ -33,15 +33,16 @@ class Parallelism(Record, frozen=True, kw_only=True):
     """How one replica's devices share the work: ``pp`` stages of ``tp`` x ``dp`` devices.
 
     ``tp`` shards heads and feed-forward layers, ``dp`` gives attention and dense layers different requests. The experts
-    of a layer are spread over ``ep`` of the stage's devices, and sharded over the rest. ``skew``: how unequal the
-    experts are that tokens choose; ``imbalance``, on top of it, the busiest device's share of the routed tokens over
-    the mean.
+    of a layer are spread over ``ep`` of the stage's devices, and sharded over the rest: each expert once, and
+    ``redundant_experts`` copies and more until all devices hold as many (EPLB). ``skew``: how unequal the experts are
+    that tokens choose; ``imbalance``, on top of it, the busiest device's share of the routed tokens over the mean.
     """
 
     tp: int = 1
     pp: int = 1
     dp: int = 1
     ep: int = 1
+    redundant_experts: int = 0
     imbalance: float = 1.0
     skew: Skew = UNIFORM
 
@@ -51,6 +52,8 @@ class Parallelism(Record, frozen=True, kw_only=True):
                 raise UsageError(f"{name} must be at least 1, not {getattr(self, name)}")
         if self.stage_devices % self.ep:
             raise UsageError(f"ep {self.ep} does not divide tp {self.tp} * dp {self.dp} = {self.stage_devices} devices")
+        if self.redundant_experts < 0:
+            raise UsageError(f"redundant_experts must be 0 or more, not {self.redundant_experts}")
         if not 1 <= self.imbalance < float("inf"):
             raise UsageError(f"imbalance must be at least 1 (busiest device over mean), not {self.imbalance:g}")
 
@@ -124,17 +127,20 @@ class Engine(Record, frozen=True, kw_only=True):
     """A serving engine: its limits, its memory, and what a step costs beside the device's work.
 
     ``step_us`` is the host's time per step, ``sequence_us`` per sequence that the step decodes, ``prompt_us`` per
-    prompt that it starts; in them nothing overlaps with the device. ``compute_efficiency`` and ``hbm_efficiency`` are
-    shares of the data sheet's peaks that replace the device file's achievable rates, ``link_efficiency`` is the share
-    of the links' rates that collectives reach; None keeps those. ``device_scale`` multiplies whatever the backend says
-    of an operation; ``layer_us`` is what launches and the host add to each layer of a step, ``prompt_layer_us`` in a
-    step with prompts, which no captured graph replays (None: as much). Releases before ``newest`` were slower: by
-    ``layer_gain_per_year`` in ln ``layer_us``, as far back as ``oldest``. ``policy``: how it forms batches;
-    ``quantized_kv``: the type of its cache beside quantized attention weights.
-    ``residuals``: where measured points were beside estimates. ``kv_tokens`` overrides the pool that is computed from
-    ``memory_share`` of the device's memory less weights, activations and ``runtime_gib``. ``watermark`` is the share of
-    the pool that admission leaves free. ``source`` says where the constants come from, ``fitted_model`` and
-    ``fitted_device`` of what, where that is one model on one device.
+    prompt that it starts; in them nothing overlaps with the device. ``compute_efficiency`` and ``hbm_efficiency``
+    are shares of the data sheet's peaks that replace the device file's achievable rates, ``link_efficiency`` is the
+    share of the links' rates that collectives reach; None keeps those. ``device_scale`` multiplies whatever the
+    backend says of an operation, ``prompt_scale`` on top of it what prompts add to a step: their share of what is
+    linear in tokens, and their attention; ``request_us`` is what a request waits for in the front end before the
+    scheduler sees it (HTTP, tokenization). ``layer_us`` is what launches and the host add to each layer of a step,
+    ``prompt_layer_us`` in a step with prompts, which no captured graph replays (None: as much). Releases before
+    ``newest`` were slower: by ``layer_gain_per_year`` in ln ``layer_us``, as far back as ``oldest``. ``policy``:
+    how it forms batches; ``quantized_kv``: the type of its cache beside quantized attention weights. ``residuals``:
+    where measured points were beside estimates of the time per token, ``first_residuals`` of the time to the first
+    one. ``kv_tokens`` overrides the pool that is computed from ``memory_share`` of the device's memory less
+    weights, activations and ``runtime_gib``. ``watermark`` is the share of the pool that admission leaves free.
+    ``source`` says where the constants come from, ``fitted_model`` and ``fitted_device`` of what, where that is one
+    model on one device.
     """
 
     name: str = "default"
@@ -158,6 +164,8 @@ class Engine(Record, frozen=True, kw_only=True):
     hbm_efficiency: float | None = None
     link_efficiency: float | None = None
     device_scale: float = 1.0
+    prompt_scale: float = 1.0
+    request_us: float = 0.0
     layer_us: float = 0.0
     prompt_layer_us: float | None = None
     layer_gain_per_year: float = 0.0
@@ -166,6 +174,7 @@ class Engine(Record, frozen=True, kw_only=True):
     policy: str = "chunked-prefill"
     quantized_kv: str = ""
     residuals: ServingResiduals | None = None
+    first_residuals: ServingResiduals | None = None
 
     def __post_init__(self) -> None:
         if self.max_num_seqs < 1 or self.block_tokens < 1:
@@ -195,10 +204,11 @@ class Engine(Record, frozen=True, kw_only=True):
             given[name] = table.number(name)
         for name in ("preemption", "policy", "oldest", "newest", "fitted_model", "fitted_device", "quantized_kv"):
             given[name] = table.text(name)
-        spans = table.table("residuals")
-        if spans is not None:
-            given["residuals"] = ServingResiduals(*map(spans.needed_number, ServingResiduals._fields))
-            spans.finish()
+        for name in ("residuals", "first_residuals"):
+            spans = table.table(name)
+            if spans is not None:
+                given[name] = ServingResiduals(*map(spans.needed_number, ServingResiduals._fields))
+                spans.finish()
         table.finish()
         _check_dates(table, given)
         try:
@@ -211,7 +221,7 @@ class Engine(Record, frozen=True, kw_only=True):
         lines = []
         for item in dataclasses.fields(self):
             value = getattr(self, item.name)
-            if value and item.name != "residuals":
+            if value and not isinstance(value, ServingResiduals):
                 lines.append(f"{item.name} = {_toml(value)}")
         return "\n".join(lines) + "\n"
 
@@ -259,7 +269,8 @@ class Engine(Record, frozen=True, kw_only=True):
 
 _NUMBERS = (
     "memory_share", "runtime_gib", "watermark", "step_us", "sequence_us", "prompt_us", "compute_efficiency",
-    "hbm_efficiency", "link_efficiency", "device_scale", "layer_us", "prompt_layer_us", "layer_gain_per_year",
+    "hbm_efficiency", "link_efficiency", "device_scale", "prompt_scale", "request_us", "layer_us", "prompt_layer_us",
+    "layer_gain_per_year",
 )  # fmt: skip
 
 

@@ -209,7 +209,13 @@ def deployment_of(
         model=config,
         system=system,
         parallelism=Parallelism(
-            tp=asked.tp, pp=asked.pp, dp=asked.dp, ep=asked.ep, imbalance=asked.imbalance, skew=Skew.parse(asked.skew)
+            tp=asked.tp,
+            pp=asked.pp,
+            dp=asked.dp,
+            ep=asked.ep,
+            redundant_experts=asked.redundant_experts,
+            imbalance=asked.imbalance,
+            skew=Skew.parse(asked.skew),
         ),
         precision=engine.cached(dataclasses.replace(ServingPrecision.named(asked.weights, config), kv=kv)),
         engine=engine,
@@ -284,33 +290,41 @@ def experiment_of(deployment: Deployment, asked: ServingConfig, *, series: bool 
 
 def _prefill(deployment: Deployment, asked: ServingConfig) -> Deployment | None:
     """What prefill replicas are, where they are not as the others. UsageError where there are none."""
-    given = (asked.prefill_cluster, asked.prefill_tp, asked.prefill_max_batched_tokens)
-    if given == (None, None, None):
+    names = ("cluster", "tp", "dp", "ep", "pp", "weights", "engine", "max_batched_tokens")
+    given = {name: value for name in names if (value := getattr(asked, f"prefill_{name}")) is not None}
+    if not given:
         return None
     if not asked.prefill_replicas:
-        raise UsageError("--prefill-cluster, --prefill-tp and --prefill-max-batched-tokens need --prefill-replicas")
-    parallelism = deployment.parallelism
-    if asked.prefill_tp is not None:
-        devices = asked.prefill_tp * parallelism.dp
-        ep = min(parallelism.ep, devices) if parallelism.ep > 1 else 1
-        parallelism = dataclasses.replace(parallelism, tp=asked.prefill_tp, ep=ep)
-    system = deployment.system if asked.prefill_cluster is None else System.load(asked.prefill_cluster)
-    limit = asked.prefill_max_batched_tokens or asked.max_batched_tokens
-    engine = engine_of(dataclasses.replace(asked, max_batched_tokens=limit), system.device)
-    return dataclasses.replace(deployment, system=system, parallelism=parallelism, engine=engine)
+        said = ", ".join(f"--prefill-{name.replace('_', '-')}" for name in given)
+        raise UsageError(f"{said}: no replica computes prompts alone; give --prefill-replicas")
+    kept = {"tp": asked.tp, "dp": asked.dp, "pp": asked.pp, "ep": asked.ep}
+    if given.keys() & {"tp", "dp", "pp"}:
+        kept |= {"dp": 1, "pp": 1}
+    split = kept | {name: given[name] for name in kept if name in given}
+    if "ep" not in given:
+        split["ep"] = min(split["ep"], split["tp"] * split["dp"])
+    others = {name: given[name] for name in ("weights", "engine", "max_batched_tokens") if name in given}
+    as_asked = dataclasses.replace(asked, speculate=None, draft_model=None, **split, **others)
+    return deployment_of(deployment.model, given.get("cluster", deployment.system), as_asked)
 
 
 def _expected(engine: Engine, figures: Mapping[str, float | int | None]) -> tuple[str, ...]:
-    """Between what the time per token is expected, by servers that the engine's fit left out."""
-    median, spans = figures.get("tpot_p50_ms"), engine.residuals
-    if median is None or spans is None:
-        return ()
-    half, most = (f"{median / factor:.3g} to {median * factor:.3g} ms" for factor in spans)
-    note = (
-        f"TPOT p50 is expected within {half} in half of all cases and {most} in 9 of 10 "
-        f"({engine.name} constants; --engine chooses others)"
-    )
-    return (note,)
+    """Between what the times per token and to the first one are expected, by servers that the engine's fit left out."""
+    notes = []
+    for name, what, spans in (
+        ("tpot_p50_ms", "TPOT", engine.residuals),
+        ("ttft_p50_ms", "TTFT", engine.first_residuals),
+    ):
+        median = figures.get(name)
+        if median is None or spans is None:
+            continue
+        half, most = (f"{median / factor:.3g} to {median * factor:.3g} ms" for factor in spans)
+        notes.append(f"{what} p50 is expected within {half} in half of all cases and {most} in 9 of 10")
+    if notes:
+        notes[0] += f" ({engine.name} constants; --engine chooses others)"
+    if "goodput_requests_per_s" in figures and notes:
+        notes.append("goodput inherits the errors of TTFT and TPOT")
+    return tuple(notes)
 
 
 #: Share of the passing time by which waits grow where chance does not explain it.

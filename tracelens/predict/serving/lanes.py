@@ -34,8 +34,9 @@ class RunningBatch:
         engine, parallel = replica.cost.deployment.engine, replica.cost.deployment.parallelism
         self.replica, self.pool, self.log, self.queue = replica, replica.pool, replica.log, replica.queue
         self.waiting, self.requests, self.steps = replica.waiting, replica.requests, replica.steps
-        self.limit = -(-engine.max_num_seqs // parallel.pp)
-        self.budget = engine.max_batched_tokens
+        self.limit = -(-engine.max_num_seqs * parallel.dp // parallel.pp)
+        self.budget = engine.max_batched_tokens * parallel.dp
+        self.rank_budget = engine.max_batched_tokens
         self.decoding = 0
         self.context = 0
         self.number = 0
@@ -123,9 +124,13 @@ class RunningBatch:
         return size < self.limit and (not self._shares or size <= min(len(lane) for lane in self.replica.lanes))
 
     def _resume(self, request: int, prompt: int) -> None:
-        """``request`` decodes on with the cache that was kept for it."""
+        """``request`` decodes on with the cache that was kept for it, or that came from a prefill replica: the answer's
+        stream is the decoding replica's, so its first token reaches the client now.
+        """
         replica, preempted = self.replica, self.log.preempted[request]
         replica.kept.discard(request)
+        if self.log.first[request] < 0:
+            self.log.first[request] = self.queue.now
         if replica.swap_fs_per_token and preempted:
             self._extra += prompt * replica.swap_fs_per_token
         # Without others to decode, there is nothing to reserve but its own next block
@@ -211,7 +216,7 @@ class RunningBatch:
             done += replica.done[request]
             prompt += done - 1
             self.steps.gap(now - log.last[request], 1)
-        else:
+        elif replica.hand_over is None or self.requests.output_tokens[request] == 1:
             log.first[request] = now
         del self.partial[request]
         if self._hits:

@@ -266,10 +266,11 @@ class ProfileCost(StepCost):
         return totals
 
     def _spread(self, tokens: int, rows: int, totals: Sequence[int], host: int) -> tuple[StageWork, ...]:
+        load = tokens, self._rank.own(tokens)
         if len(totals) == 1:
             each, rest = divmod(totals[0] + host, len(self.layers))
-            return self._laid_out(tokens, rows, dict.fromkeys(self.layers, each), first=rest, last=0)
-        works = self._laid_out(tokens, rows, dict.fromkeys(self.layers, 0), first=host, last=0)
+            return self._laid_out(load, rows, dict.fromkeys(self.layers, each), first=rest, last=0)
+        works = self._laid_out(load, rows, dict.fromkeys(self.layers, 0), first=host, last=0)
         return tuple(_adding(work, total) for work, total in zip(works, totals, strict=True))
 
 

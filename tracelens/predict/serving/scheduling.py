@@ -72,7 +72,12 @@ class LaneView(Protocol):
 
     @property
     def budget(self) -> int:
-        """Most new tokens of a step."""
+        """Most new tokens of a step, over all data-parallel ranks."""
+        ...
+
+    @property
+    def rank_budget(self) -> int:
+        """Most new tokens of a step on one data-parallel rank, which computes a prompt alone."""
         ...
 
     def first_waiting(self) -> int | None:
@@ -151,12 +156,12 @@ def chunked_prefill(lane: LaneView) -> Plan:
     for request, lacking in lane.partial.items():
         if left <= 0:
             break
-        tokens = min(lacking, left)
+        tokens = min(lacking, left, lane.rank_budget)
         chunks.append((request, tokens))
         left -= tokens
     while left > 0 and not preempted and (lacks := lane.admit()) is not None:
         if lacks:
-            tokens = min(lacks, left)
+            tokens = min(lacks, left, lane.rank_budget)
             chunks.append((next(reversed(lane.partial)), tokens))
             left -= tokens
     return chunks, lane.decoding > 0

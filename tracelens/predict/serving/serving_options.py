@@ -28,9 +28,15 @@ class EngineOptions:
         metavar="NAME|engine.toml",
         group=_SERVED,
     )
-    max_num_seqs: int | None = option("maximum number of sequences that decode at once", kind=integer, group=_SERVED)
-    max_batched_tokens: int | None = option("maximum number of new tokens per step", kind=integer, group=_SERVED)
-    kv_tokens: int | None = option("KV cache size in tokens; default: from free memory", kind=integer, group=_SERVED)
+    max_num_seqs: int | None = option(
+        "maximum number of sequences that decode at once, per data-parallel rank", kind=integer, group=_SERVED
+    )
+    max_batched_tokens: int | None = option(
+        "maximum number of new tokens per step and data-parallel rank", kind=integer, group=_SERVED
+    )
+    kv_tokens: int | None = option(
+        "KV cache size of a data-parallel rank in tokens; default: from free memory", kind=integer, group=_SERVED
+    )
     block_tokens: int | None = option("tokens per KV cache block", kind=integer, group=_SERVED)
     preemption: str | None = option(
         "how to preempt a sequence when the KV cache is full", choices=("recompute", "swap"), group=_SERVED
@@ -46,6 +52,9 @@ class DeploymentOptions(EngineOptions):
     pp: int = option("pipeline-parallel GPUs", 1, kind=integer, group=_SERVED)
     dp: int = option("attention data-parallel GPUs", 1, kind=integer, group=_SERVED)
     ep: int = option("expert-parallel GPUs", 1, kind=integer, group=_SERVED)
+    redundant_experts: int = option(
+        "copies of experts beyond one each; default: as many as fill --ep evenly", 0, kind=integer, group=_SERVED
+    )
     skew: str = option_fields.skew_of_experts("uniform", group=_SERVED)
     imbalance: float = option(
         "routed tokens of the busiest GPU over the mean, on top of --skew", 1.0, kind=float, group=_SERVED
@@ -75,10 +84,28 @@ class ServingConfig(DeploymentOptions):
         "replicas that only prefill; --replicas then only decode", 0, kind=integer, group=_HOW
     )
     prefill_cluster: str | None = option(
-        "cluster of the prefill replicas; default: --cluster", metavar="NAME|FILE", group=_HOW
-    )
+        "cluster of the prefill replicas, or a device in its standard node; default: --cluster",
+        flags=("--prefill-cluster", "--prefill-device"), metavar="NAME|FILE", group=_HOW,
+    )  # fmt: skip
     prefill_tp: int | None = option(
         "tensor-parallel GPUs of a prefill replica; default: --tp", kind=integer, group=_HOW
+    )
+    prefill_dp: int | None = option(
+        "attention data-parallel GPUs of a prefill replica; default: --dp, or 1 where --prefill-tp, -dp or -pp is given",
+        kind=integer, group=_HOW,
+    )  # fmt: skip
+    prefill_ep: int | None = option(
+        "expert-parallel GPUs of a prefill replica; default: --ep, at most all of its GPUs", kind=integer, group=_HOW
+    )
+    prefill_pp: int | None = option(
+        "pipeline stages of a prefill replica; default: --pp, or 1 where --prefill-tp, -dp or -pp is given",
+        kind=integer, group=_HOW,
+    )  # fmt: skip
+    prefill_weights: str | None = option(
+        "element type of a prefill replica's weights; default: --weights", metavar="TYPE", group=_HOW
+    )
+    prefill_engine: Engine | Path | str | None = option(
+        "engine of prefill replicas; default: --engine", metavar="NAME|engine.toml", group=_HOW
     )
     prefill_max_batched_tokens: int | None = option(
         "maximum number of new tokens per step of a prefill replica; default: --max-batched-tokens",

@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from tracelens.errors import UsageError
-from tracelens.predict.serving.costs import StepCost
+from tracelens.predict.serving.costs import FS_PER_US, StepCost
 from tracelens.predict.serving.deployment import Deployment
 from tracelens.predict.serving.event_queue import EventQueue, Process
 from tracelens.predict.serving.lanes import SequentialLane
@@ -55,7 +55,7 @@ class Replica(ReplicaState):
     def _takes(self, request: int) -> bool:
         """Whether it fits the cache; it is rejected where not."""
         tokens = self.requests.input_tokens[request] + self.requests.output_tokens[request]
-        room = self.pool.total * self.pool.block_tokens
+        room = self.pool.total * self.pool.block_tokens // self.cost.deployment.parallelism.dp
         if tokens > room:
             self.log.rejected[request] = f"{tokens} tokens do not fit a key-value cache of {room}"
         return tokens <= room
@@ -64,8 +64,9 @@ class Replica(ReplicaState):
 class Options(Record, frozen=True, kw_only=True):
     """How a deployment is run. ``levels`` has a level of detail per replica, or one for all.
 
-    ``prefill_replicas`` > 0 separates the phases: those replicas compute prompts, ``replicas`` decode. The first token
-    comes from the prompt's replica; the cache then travels over ``kv_link_gb_s``, or over the network. ``jitter``: the
+    ``prefill_replicas`` > 0 separates the phases: those replicas compute prompts, ``replicas`` decode. A cache travels
+    over the link of its data-parallel rank, one at a time, at ``kv_link_gb_s`` or the network's rate, and the first
+    token reaches the client when the decoding replica takes the request, as with SGLang and Dynamo. ``jitter``: the
     standard deviation of a layer's time on a device over its mean.
     """
 
@@ -106,7 +107,8 @@ class Options(Record, frozen=True, kw_only=True):
 @dataclass(slots=True, kw_only=True)
 class Outcome:
     """What a run recorded. ``wall_s``, the time that simulating took, is all that differs between equal runs.
-    ``power_w``: of all devices at their limits, None where one is unknown.
+    ``power_w``: of all devices at their limits, None where one is unknown. ``request_fs``: what a request waits for
+    before the scheduler sees it; the log begins after it.
     """
 
     requests: Requests
@@ -121,6 +123,7 @@ class Outcome:
     devices: int
     power_w: float | None
     stages: int
+    request_fs: int
     notes: tuple[str, ...]
     wall_s: float = dataclasses.field(compare=False)
 
@@ -154,7 +157,8 @@ class Simulation:
         self._next = 0
         self._free = 0
         self._feeding = False
-        self._kv_link = self.queue.resource("kv link")
+        entries = options.prefill_replicas * self._prefill_cost.deployment.parallelism.dp
+        self._kv_links = [self.queue.resource(f"kv link {rank}") for rank in range(entries)]
         self._kv_bytes_per_token = self.cost.kv_bytes_per_token()
         self.replicas = [self._replica(index, record) for index in range(options.replicas + options.prefill_replicas)]
         self._entry = self.replicas[options.replicas :] or self.replicas
@@ -209,6 +213,7 @@ class Simulation:
             devices=sum(replica.cost.deployment.parallelism.devices for replica in self.replicas),
             power_w=self._power_w(),
             stages=self.cost.deployment.parallelism.pp,
+            request_fs=round(self._prefill_cost.deployment.engine.request_us * FS_PER_US),
             notes=self._notes(),
             wall_s=time.perf_counter() - started,
         )
@@ -255,11 +260,11 @@ class Simulation:
         self.queue.start(self._travel(request))
 
     def _travel(self, request: int) -> Process:
-        """The prompt's cache goes to a decoding replica; the link carries one at a time."""
-        tokens = self.requests.input_tokens[request]
-        yield self._kv_link
-        yield self.cost.transfer_fs(tokens * self._kv_bytes_per_token, self.options.kv_link_gb_s)
-        self._kv_link.release()
+        """The prompt's cache goes to a decoding replica; a link carries one at a time."""
+        tokens, link = self.requests.input_tokens[request], self._kv_links[request % len(self._kv_links)]
+        yield link
+        yield self._prefill_cost.transfer_fs(tokens * self._kv_bytes_per_token, self.options.kv_link_gb_s)
+        link.release()
         pieces = self.requests.pieces[request] if self.requests.pieces else ()
         index = self._pick(self._handed, pieces, self._decoders) if len(self._decoders) > 1 else 0
         self._handed += 1

@@ -5,6 +5,7 @@ parallel layer.
 from __future__ import annotations
 
 import functools
+import math
 from typing import Any
 
 import numpy as np
@@ -51,6 +52,16 @@ class Placement(Record, frozen=True, kw_only=True):
     def contiguous(cls, experts: int, ranks: int) -> Placement:
         """Rank r holds experts r * E/R up to (r + 1) * E/R."""
         return cls.from_map(np.arange(experts) // _per_rank(experts, ranks), ranks)
+
+    @classmethod
+    def filled(cls, experts: int, ranks: int) -> Placement:
+        """``contiguous``; where the experts do not divide, the first ones stand again on the last ranks until all hold
+        as many, as engines place copies before any load is known (SGLang's ``arange(physical) % logical``).
+        """
+        slots = _slots(experts, ranks, 0)
+        return cls(
+            expert_of_slot=np.arange(slots) % experts, rank_of_slot=np.arange(slots) // (slots // ranks), ranks=ranks
+        )
 
     @classmethod
     def round_robin(cls, experts: int, ranks: int) -> Placement:
@@ -158,7 +169,7 @@ _DRAWS, _TOKENS = 8, 65_536
 
 
 class ExpertTraffic(Record, frozen=True, kw_only=True):
-    """An exchange among ``ranks`` that hold equal runs of experts, per token and against an even load.
+    """An exchange among ``ranks`` that hold as many experts each, per token and against an even load.
 
     ``rank_copies`` and ``node_copies``: distinct ranks and nodes that a token goes to, its own included.
     ``rows_imbalance``: the busiest rank's routings over the mean, which its experts multiply; ``copies_imbalance``: the
@@ -174,10 +185,24 @@ class ExpertTraffic(Record, frozen=True, kw_only=True):
     remote_share: float
     busiest: tuple[tuple[float, ...], ...]
 
+    @property
+    def held(self) -> int:
+        """Experts that a rank holds, copies included."""
+        return len(self.busiest[0])
+
     @classmethod
-    def of_assignment(cls, chosen: Assignment, *, experts: int, ranks: int, ranks_per_node: int) -> ExpertTraffic:
-        """As an assignment [tokens, topk] has it; token i comes from rank i mod ``ranks``. UsageError as ``Copies``."""
-        place = Placement.contiguous(experts, ranks).rank_of_slot
+    def of_assignment(
+        cls, chosen: Assignment, *, experts: int, ranks: int, ranks_per_node: int, redundant: int = 0
+    ) -> ExpertTraffic:
+        """As an assignment [tokens, topk] has it; token i comes from rank i mod ``ranks``. ``redundant`` as in
+        ``expert_traffic``; copies stand where this assignment needs them. UsageError as ``Copies``.
+        """
+        slots = _slots(experts, ranks, redundant)
+        if slots == experts:
+            placed = Placement.contiguous(experts, ranks)
+        else:
+            placed = eplb(np.bincount(np.asarray(chosen).ravel(), minlength=experts), slots=slots, ranks=ranks)
+        chosen, place = placed.slot_of_token(chosen), placed.rank_of_slot
         copies = Copies.from_assignment(chosen, place, ranks=ranks, ranks_per_node=ranks_per_node)
         by_rank = copies.experts.reshape(ranks, -1)
         received = copies.per_rank.sum(axis=0)
@@ -200,18 +225,23 @@ class ExpertTraffic(Record, frozen=True, kw_only=True):
 
 @functools.cache
 def expert_traffic(
-    skew: Skew, *, experts: int, topk: int, ranks: int, ranks_per_node: int | None = None, seed: int = 0
-) -> ExpertTraffic:
+    skew: Skew, *, experts: int, topk: int, ranks: int, ranks_per_node: int | None = None, seed: int = 0,
+    redundant: int = 0,
+) -> ExpertTraffic:  # fmt: skip
     """What to expect of ``skew``: in closed form for uniform routing, else the mean over draws of many tokens.
 
-    ``ranks_per_node``: of this group; None: all are in one node. UsageError for experts that do not divide over ranks,
-    ranks that do not fill nodes, and what ``route`` refuses.
+    ``ranks_per_node``: of this group; None: all are in one node. ``redundant``: copies of experts beyond one each, and
+    more until all ranks hold as many, placed by DeepSeek's load balancer. UsageError for ranks that do not fill nodes,
+    and what ``route`` refuses.
     """
     check_shape(tokens=1, experts=experts, topk=topk)
-    held = Placement.contiguous(experts, ranks).slots // ranks
+    slots = _slots(experts, ranks, redundant)
+    held = slots // ranks
     per_node = ranks if ranks_per_node is None else ranks_per_node
     if per_node < 1 or ranks % per_node:
         raise UsageError(f"{ranks} ranks do not fill whole nodes of {per_node} ranks")
+    if skew == UNIFORM and slots > experts:
+        return _evenly_chosen(experts, topk, slots, ranks, per_node)
     if skew == UNIFORM:
         return ExpertTraffic(
             ranks=ranks,
@@ -228,9 +258,44 @@ def expert_traffic(
             experts=experts,
             ranks=ranks,
             ranks_per_node=per_node,
+            redundant=redundant,
         )
         for draw in range(_DRAWS)
     ]
     names = ("rank_copies", "node_copies", "rows_imbalance", "copies_imbalance", "remote_share")
     means = {name: sum(getattr(each, name) for each in drawn) / _DRAWS for name in names}
     return ExpertTraffic(ranks=ranks, busiest=tuple(busiest for each in drawn for busiest in each.busiest), **means)
+
+
+def _slots(experts: int, ranks: int, redundant: int) -> int:
+    """Places for experts on all ranks: each expert once, ``redundant`` copies, and more until ranks hold as many."""
+    if ranks < 1 or experts < 1:
+        raise UsageError(f"experts and ranks must be at least 1, got {experts} and {ranks}")
+    return -(-(experts + redundant) // ranks) * ranks
+
+
+def _evenly_chosen(experts: int, topk: int, slots: int, ranks: int, ranks_per_node: int) -> ExpertTraffic:
+    """Equally likely experts with copies: a rank whose places stand for x experts in all is missed by a token as if it
+    held x of them, also where x is no whole number.
+    """
+    placed = eplb(np.ones(experts, np.int64), slots=slots, ranks=ranks)
+    share = 1 / np.bincount(placed.expert_of_slot)[placed.expert_of_slot]
+    by_rank = share.reshape(ranks, -1)
+    loads = by_rank.sum(axis=1)
+    reached = [1 - _missed(experts, topk, load) for load in loads.tolist()]
+    nodes = loads.reshape(-1, ranks_per_node).sum(axis=1).tolist()
+    copies, busiest = sum(reached), by_rank[loads.argmax()] * topk / experts
+    return ExpertTraffic(
+        ranks=ranks,
+        rank_copies=copies,
+        node_copies=sum(1 - _missed(experts, topk, load) for load in nodes),
+        rows_imbalance=float(loads.max() / loads.mean()),
+        copies_imbalance=max(reached) * ranks / copies,
+        remote_share=(ranks - 1) / ranks,
+        busiest=(tuple(busiest.tolist()),),
+    )
+
+
+def _missed(experts: int, topk: int, held: float) -> float:
+    """How likely none of ``topk`` different experts is among ``held`` of them."""
+    return math.prod(max(experts - held - chosen, 0.0) / (experts - chosen) for chosen in range(topk))

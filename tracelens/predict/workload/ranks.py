@@ -430,9 +430,10 @@ M = TypeVar("M", GEMM, GroupedGEMM)
 class InferenceRank(Record, frozen=True, kw_only=True):
     """A device that serves ``shape``, of which ``local`` is its tensor-parallel part as a model of its own.
 
-    ``tp``, ``dp``, ``ep``, ``skew`` and ``imbalance`` as in ``serving.deployment.Parallelism``. ``linear``, ``experts``
-    and ``kv``: element types of the weights of dense products and of experts, and of keys and values; None: the
-    model's. ``multiplied``: types that the device has a matrix rate for.
+    ``tp``, ``dp``, ``ep``, ``redundant_experts``, ``skew`` and ``imbalance`` as in ``serving.deployment.Parallelism``.
+    ``linear``, ``experts`` and ``kv``: element types of the weights of dense products and of experts, and of keys and
+    values; None: the model's. ``multiplied``: types that the device has a matrix rate for. ``busiest``: tokens of the
+    data-parallel rank that has most of a step; None: they are divided evenly.
     """
 
     shape: ModelShape
@@ -441,12 +442,14 @@ class InferenceRank(Record, frozen=True, kw_only=True):
     tp: int = 1
     dp: int = 1
     ep: int = 1
+    redundant_experts: int = 0
     skew: Skew = UNIFORM
     imbalance: float = 1.0
     linear: DType | None = None
     experts: DType | None = None
     kv: DType | None = None
     multiplied: frozenset[DType] = frozenset()
+    busiest: int | None = None
 
     @property
     def width(self) -> float:
@@ -460,7 +463,7 @@ class InferenceRank(Record, frozen=True, kw_only=True):
         """What the routing makes of an exchange among the expert-parallel devices."""
         experts = self.shape.experts
         count, topk = (experts.count, experts.top_k) if experts is not None else (self.ep, 1)
-        return expert_traffic(self.skew, experts=count, topk=topk, ranks=self.ep)
+        return expert_traffic(self.skew, experts=count, topk=topk, ranks=self.ep, redundant=self.redundant_experts)
 
     def of(self, letter: str) -> InferenceRank:
         """The device as a block of ``letter`` has it."""
@@ -493,8 +496,8 @@ class InferenceRank(Record, frozen=True, kw_only=True):
         return None if asked is None else NarrowWeights(dtype=asked)
 
     def own(self, tokens: int) -> int:
-        """Tokens of the requests that this device attends to."""
-        return -(-tokens // self.dp)
+        """Tokens of the requests that this device attends to, of so many in all."""
+        return -(-tokens // self.dp) if self.busiest is None else min(tokens, self.busiest)
 
     def placed(self, op: LayerOp, tokens: int) -> LayerOp:
         """``op`` in the engine's element types; products of experts with this device's experts and rows."""
@@ -503,7 +506,7 @@ class InferenceRank(Record, frozen=True, kw_only=True):
         if isinstance(model, GroupedGEMM) and experts is not None:
             mean = tokens * experts.top_k / self.ep
             rows = math.ceil(mean * self.traffic.rows_imbalance * self.imbalance)
-            active = min(experts.count // self.ep, rows, math.ceil(self.traffic.touched(tokens)))
+            active = min(self.traffic.held, rows, math.ceil(self.traffic.touched(tokens)))
             model = self._narrowed(replace(model, m=rows, groups=max(active, 1)), self.narrow(op))
         elif isinstance(model, GEMM):
             model = self._narrowed(model, self.narrow(op))
@@ -522,7 +525,9 @@ class InferenceRank(Record, frozen=True, kw_only=True):
 
     def weight_bytes(self, op: LayerOp) -> float:
         """Bytes of an operation's weights on this device."""
-        narrow, share = self.narrow(op), 1 / self.ep if op.split == "experts" else 1.0
+        narrow, share = self.narrow(op), 1.0
+        if op.split == "experts" and self.shape.experts is not None:
+            share = self.traffic.held / self.shape.experts.count
         return op.count * op.weights * (self.width if narrow is None else narrow.bytes_per_weight) * share
 
     def _narrowed(self, model: M, narrow: NarrowWeights | None) -> M:
