@@ -324,7 +324,7 @@ def steady(outcome: Outcome, concurrency: int) -> PointEstimate:
     first, last, arrival = (np.array(part, dtype=np.float64) / FS_PER_MS for part in (log.first, log.last, log.arrival))
     output = np.asarray(outcome.requests.output_tokens)
     inner = slice(concurrency, count - concurrency) if count > 2 * concurrency else slice(0, count)
-    ttft = float((first - arrival)[inner].mean()) + outcome.request_fs / FS_PER_MS
+    ttft = float((first - arrival)[inner].mean())
     made = output[inner] - 1
     tpot = float(((last - first)[inner][made > 0] / made[made > 0]).mean()) if (made > 0).any() else None
     return PointEstimate(ttft_ms=ttft, tpot_ms=tpot)

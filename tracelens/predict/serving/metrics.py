@@ -58,8 +58,7 @@ def per_request(outcome: Outcome) -> pd.DataFrame:
     columns = {}
     for name in ("arrival", "scheduled", "first", "last"):
         times = np.array(getattr(log, name), dtype=np.float64)
-        before = 0 if name == "arrival" else outcome.request_fs
-        columns[name] = np.where(times < 0, np.nan, (times + before) / FS_PER_MS)
+        columns[name] = np.where(times < 0, np.nan, times / FS_PER_MS)
     output = np.asarray(requests.output_tokens, dtype=np.int64)
     rejected = np.zeros(len(output), dtype=bool)
     rejected[list(log.rejected)] = True

@@ -91,14 +91,14 @@ class ServingConfig(DeploymentOptions):
         "tensor-parallel GPUs of a prefill replica; default: --tp", kind=integer, group=_HOW
     )
     prefill_dp: int | None = option(
-        "attention data-parallel GPUs of a prefill replica; default: --dp, or 1 where --prefill-tp, -dp or -pp is given",
+        "attention data-parallel GPUs of a prefill replica; default: --dp, or 1 with --prefill-tp, -dp or -pp",
         kind=integer, group=_HOW,
     )  # fmt: skip
     prefill_ep: int | None = option(
         "expert-parallel GPUs of a prefill replica; default: --ep, at most all of its GPUs", kind=integer, group=_HOW
     )
     prefill_pp: int | None = option(
-        "pipeline stages of a prefill replica; default: --pp, or 1 where --prefill-tp, -dp or -pp is given",
+        "pipeline stages of a prefill replica; default: --pp, or 1 with --prefill-tp, -dp or -pp",
         kind=integer, group=_HOW,
     )  # fmt: skip
     prefill_weights: str | None = option(

@@ -107,8 +107,7 @@ class Options(Record, frozen=True, kw_only=True):
 @dataclass(slots=True, kw_only=True)
 class Outcome:
     """What a run recorded. ``wall_s``, the time that simulating took, is all that differs between equal runs.
-    ``power_w``: of all devices at their limits, None where one is unknown. ``request_fs``: what a request waits for
-    before the scheduler sees it; the log begins after it.
+    ``power_w``: of all devices at their limits, None where one is unknown.
     """
 
     requests: Requests
@@ -123,7 +122,6 @@ class Outcome:
     devices: int
     power_w: float | None
     stages: int
-    request_fs: int
     notes: tuple[str, ...]
     wall_s: float = dataclasses.field(compare=False)
 
@@ -159,6 +157,7 @@ class Simulation:
         self._feeding = False
         entries = options.prefill_replicas * self._prefill_cost.deployment.parallelism.dp
         self._kv_links = [self.queue.resource(f"kv link {rank}") for rank in range(entries)]
+        self._request_fs = round(self._prefill_cost.deployment.engine.request_us * FS_PER_US)
         self._kv_bytes_per_token = self.cost.kv_bytes_per_token()
         self.replicas = [self._replica(index, record) for index in range(options.replicas + options.prefill_replicas)]
         self._entry = self.replicas[options.replicas :] or self.replicas
@@ -213,7 +212,6 @@ class Simulation:
             devices=sum(replica.cost.deployment.parallelism.devices for replica in self.replicas),
             power_w=self._power_w(),
             stages=self.cost.deployment.parallelism.pp,
-            request_fs=round(self._prefill_cost.deployment.engine.request_us * FS_PER_US),
             notes=self._notes(),
             wall_s=time.perf_counter() - started,
         )
@@ -248,6 +246,18 @@ class Simulation:
 
     def _arrive(self, request: int) -> None:
         self.log.arrival[request] = self.queue.now
+        if self._request_fs:
+            self.queue.at(self.queue.now + self._request_fs, self._read(request))
+        else:
+            self._enter(request)
+
+    def _read(self, request: int) -> Process:
+        """The front end has read the request: the scheduler sees it."""
+        self._enter(request)
+        return
+        yield
+
+    def _enter(self, request: int) -> None:
         pieces = self.requests.pieces[request] if self.requests.pieces else ()
         entry = self._entry
         index = self._pick(request, pieces, entry) if len(entry) > 1 else 0
