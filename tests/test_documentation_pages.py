@@ -130,6 +130,7 @@ def test_the_report_page_names_columns_by_their_keys() -> None:
 WRITTEN_BY = {
     "columns.md": "generate_columns",
     "designs.md": "generate_designs",
+    "differences.md": "generate_differences",
     "findings.md": "generate_findings",
     "query.md": "generate_query",
 }
@@ -156,7 +157,8 @@ def test_what_is_not_counted_is_generated() -> None:
     parts = {name: _GENERATED.findall((DOCS / name).read_text(encoding="utf-8")) for name in PAGES}
     assert {name for name, modules in parts.items() if modules} == {"cli.md", "lake.md"}
     assert {*WRITTEN_BY.values(), *itertools.chain(*parts.values())} == {
-        "generate_columns", "generate_designs", "generate_findings", "generate_options", "generate_query",
+        "generate_columns", "generate_designs", "generate_differences", "generate_findings", "generate_options",
+        "generate_query",
     }  # fmt: skip
     assert (DOCS / "lake.md").read_text("utf-8") == lake_page((DOCS / "lake.md").read_text("utf-8"))
 
