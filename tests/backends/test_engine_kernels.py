@@ -273,7 +273,7 @@ def test_types_are_read_in_any_spelling_and_an_unknown_one_costs_its_row():
     found = tl.estimate("generation-mla", rows, device="b200")
     assert found["time_us"][0] == found["time_us"][1]
     assert found["time_us"][2] == found["time_us"][3] < found["time_us"][0]
-    assert found["reason"].tolist() == [""] * 4 + ["no type with estimates named 'fp7' in kv_cache_dtype"]
+    assert found["reason"].tolist() == [""] * 4 + ["there are no estimates for type 'fp7' in kv_cache_dtype"]
 
 
 @pytest.mark.parametrize("device", ["h200", "b200", "mi300x", "mi355x", "a100"])
@@ -290,5 +290,5 @@ def test_a_product_in_any_spelling_of_a_type_answers_or_is_refused(device):
     assert found("int8")[1] == ("tile" if device.startswith("mi") else "roofline")
     assert found("fp32")[0] > found("bf16")[0]
     for name in ("w4a16", "int7", "mxfp8"):
-        with pytest.raises(UsageError, match="no type with estimates named"):
+        with pytest.raises(UsageError, match="there are no estimates for type"):
             found(name)

@@ -135,7 +135,7 @@ def test_a_cluster_gives_text_workbook_picture_and_json(tmp_path, capsys):
             {"packet-bytes": 20_000, "rules": "mesh"},
             "packet size 20000 bytes exceeds the NIC limit of 10000 bytes per round",
         ),
-        ({"ranks": 7}, "128 experts do not divide over 7 ranks; give a map of experts to ranks"),
+        ({"ranks": 0}, "ranks must be a number of at least 1, got 0"),
         ({"tokens": 0}, "tokens must be a number of at least 1, got 0"),
         ({"inter-gb-s": 1}, "--inter-gb-s needs --ranks-per-node"),
         ({"cluster": "dgx-h1000"}, "did you mean dgx-h100"),

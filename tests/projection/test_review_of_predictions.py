@@ -77,7 +77,7 @@ ROWS: dict[str, tuple[str, str, tuple[str, ...]]] = {
         "Ranks of a replica (`--dp`) step together, as the busiest; replicas behind a router share nothing to wait for.",
         (
             "serving/test_serving.py::test_a_skew_makes_the_busiest_device_slower",
-            "docs/serving.md::`--dp` ranks of one replica take each step together",
+            "docs/serving.md::A step takes as long as its busiest rank",
         ),
     ),
     "serving 10, direct": ("`--collective direct`", "done", (

@@ -70,7 +70,7 @@ def test_workbook_holds_every_sheet_and_says_what_was_cut(report, tmp_path, monk
     single_calls = [sheet.title for sheet in report.sheets if sheet.json is None]
     assert book.sheetnames == ["about", *(title for title in report if title not in single_calls)]
     assert len(book.sheetnames) <= 14
-    assert any(str(row[0]).startswith("rank 2 late on its own by ") for row in book["about"].values)
+    assert any(str(row[0]).startswith("rank 2 is late on its own by ") for row in book["about"].values)
     listed = {row[0] for row in book["about"].iter_rows(values_only=True)}
     assert {"nccl_implicit_sync", "ep_long", "nccl_long"} <= listed.intersection(single_calls)
     report.to_excel(tmp_path / "c.xlsx", all_sheets=True)

@@ -13,7 +13,7 @@ FLOORS: dict[str, int] = {
     **dict.fromkeys(("trace", "perf_models", "hardware", "predict.network"), 1),
     **dict.fromkeys(("backends", "predict.workload"), 2),
     **dict.fromkeys(("analysis", "predict.estimation", "predict.projection", "predict.serving"), 3),
-    **dict.fromkeys(("predict.calibration", "predict.routing", "comparison"), 4),
+    **dict.fromkeys(("predict.calibration", "predict.routing", "predict.step_time", "comparison"), 4),
     **dict.fromkeys(("laboratory", "report"), 5),
     **dict.fromkeys(("testing", "cli", "__init__", "__main__"), 6),
 }

@@ -147,10 +147,12 @@ def _split(args: argparse.Namespace, asked: ProjectOptions) -> BestSplit | None:
     from tracelens.backends.base import System
     from tracelens.predict.projection.best_split import best_split
     from tracelens.predict.projection.project import ranks_of
+    from tracelens.predict.workload import ModelConfig
 
     if _is_split(args):
         return None
     given = given_options(args, configure) | set(getattr(args, "swept", ()))
+    ModelConfig.load(args.model)  # an unknown name is said before what else is missing
     ranks = ranks_of(System.load(args.cluster), args.cluster, asked.nodes, asked.gpus)
     return best_split(args.model, args.cluster, asked, ranks=ranks, given=given)
 

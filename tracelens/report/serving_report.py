@@ -134,7 +134,8 @@ def _curve_facts(curve: LoadCurve) -> Iterator[str]:
 
 def _is_full(point: LoadPoint) -> bool:
     experiment = point.result.experiment
-    return point.concurrency >= experiment.deployment.engine.max_num_seqs * experiment.options.replicas
+    ranks = experiment.deployment.parallelism.dp * experiment.options.replicas
+    return point.concurrency >= experiment.deployment.engine.max_num_seqs * ranks
 
 
 def _detail(curve: LoadCurve) -> str:

@@ -41,7 +41,7 @@ _HARD_SPACE = "\xa0"
 _SPACES = re.compile(rf"[^\S{_HARD_SPACE}]+")
 _BEFORE_UNIT = re.compile(r"(?<=\d) (?=(?:%|µs|ms|s|GB/s|TB/s|bytes)(?!\w))")
 #: Lines that fit above a prompt; where there would be more, something is cut.
-_LINES = 40
+_LINES = 38
 #: Share of the window from which idle time is worth a line, and from which a cause of it is named there.
 _MUCH_IDLE, _LEAST_CAUSE = 0.01, 0.005
 #: Columns of a bar; share of the categories' time that needs no name in the table.

@@ -400,7 +400,7 @@ class StepCost:
             attention[letter] = round(longest * self._prompt_scale)
             if batch:
                 attention[letter] += times.decoding(batch, knot_index(batch, context)).at(context)
-        host, scale = self._host(self._mixed_fs, started, batch, context), self._scale(tokens, batch)
+        host, scale = self._host(self._mixed_fs, started, batch, context), self.prompt_share_scale(tokens, batch)
         return self._stages(tokens, rows, attention, host, own, scale)
 
     def mixed_time(
@@ -409,7 +409,7 @@ class StepCost:
         """(compute, exchanges) of ``mixed``, summed, without making its parts."""
         own, by_rank = self._by_rank(tokens, chunks, batch)
         compute, exchange = self._sums(tokens, own)
-        compute = round(compute * self._scale(tokens, batch))
+        compute = round(compute * self.prompt_share_scale(tokens, batch))
         if rows:
             head, gather = self._end_sums(rows)
             compute += head
@@ -422,7 +422,7 @@ class StepCost:
                 compute += blocks * (fixed + slope * context)
         return compute + self._host(self._mixed_fs, started, batch, context), exchange
 
-    def _scale(self, tokens: int, batch: int) -> float:
+    def prompt_share_scale(self, tokens: int, batch: int) -> float:
         """How much longer than the backend says a step of ``tokens`` takes, of which those of ``batch`` sequences are
         decoded.
         """
@@ -504,7 +504,7 @@ class StepCost:
         """
         found: list[tuple[str, PerfModel, int]] = []
         own, by_rank = self._by_rank(tokens, chunks, batch)
-        rank, scale = dataclasses.replace(self._rank, busiest=own), self._scale(tokens, batch)
+        rank, scale = dataclasses.replace(self._rank, busiest=own), self.prompt_share_scale(tokens, batch)
         for letter in kind:
             ops = batch_ops.device_block_ops(rank, letter, tokens)
             priced = iter(self._priced([op.model for op in ops if not op.is_core]))

@@ -25,6 +25,7 @@ from tracelens.predict.serving.experiment import Experiment, ServingResult, depl
 from tracelens.predict.serving.metrics import Objectives, per_request, within
 from tracelens.predict.serving.profile import ProfileCost
 from tracelens.predict.serving.replica_state import Step
+from tracelens.predict.serving.requests import Lengths
 from tracelens.predict.serving.serving_options import ServingConfig
 from tracelens.types.records import Record
 from tracelens.types.units import MS_PER_S
@@ -37,6 +38,9 @@ if TYPE_CHECKING:
 ASSUMED_SLO = "ttft=450ms,tpot=40ms"
 SLO_SOURCE = "MLPerf Inference's interactive limits for Llama 2 70B"
 KEPT_BY = 0.99
+#: Equal requests of a closed loop fall into step and wait for each other, which real ones do not: InferenceX draws
+#: lengths within a fifth (--random-range-ratio 0.8).
+_SPREAD = 0.2
 #: Requests of a point: so many per user, and at least so many.
 _PER_USER, _LEAST = 8, 64
 #: Steps of a point whose operations are looked at.
@@ -90,13 +94,15 @@ class StepParts:
         found: defaultdict[str, float] = defaultdict(float)
         prompt = sum(new for new, _ in step.chunks) / max(step.tokens, 1)
 
-        def add(times: Mapping[str, float], *, of_prompt: float, count: int = 1) -> None:
+        def add(times: Mapping[str, float], *, of_prompt: float, count: float = 1) -> None:
             for bound, fs in times.items():
                 found[f"prefill {bound}"] += count * fs * of_prompt
                 found[f"decode {bound}"] += count * fs * (1 - of_prompt)
 
+        # The table is of steps with prompts alone, which may take longer
+        scale = cost.prompt_share_scale(step.tokens, step.batch) / cost.prompt_share_scale(step.tokens, 0)
         for kind, count in Counter(cost.layers).items():
-            add(self._linear(cost, kind, step.tokens), of_prompt=prompt, count=count)
+            add(self._linear(cost, kind, step.tokens), of_prompt=prompt, count=count * scale)
             add(_by_bound(cost, cost.core_operations(kind, step.chunks, 0, 0)), of_prompt=1, count=count)
             add(_by_bound(cost, cost.core_operations(kind, (), step.batch, step.context)), of_prompt=0, count=count)
         add(self._ends(cost, step.tokens, step.batch * cost.queries + len(step.chunks)), of_prompt=prompt)
@@ -210,7 +216,10 @@ def load_curve(model: Any, cluster: Any, asked: ServingConfig, *, takes_tp: bool
     ``takes_tp``: nobody gave a tensor-parallel degree, so the smallest that fits is taken. UsageError where none does.
     """
     is_assumed, count = asked.slo is None, asked.requests if isinstance(asked.requests, int) else None
-    asked = dataclasses.replace(asked, concurrency=1, slo=asked.slo or ASSUMED_SLO)
+    asked = dataclasses.replace(
+        asked, concurrency=1, slo=asked.slo or ASSUMED_SLO,
+        input_tokens=_varied(asked.input_tokens), output_tokens=_varied(asked.output_tokens),
+    )  # fmt: skip
     base, cost, chosen = _fitting(model, cluster, asked, takes_tp=takes_tp)
     prefilling = cost if base.prefill is None else dataclasses.replace(base, deployment=base.prefill).cost()
     levels = _doubling(base, cost, count)
@@ -230,6 +239,14 @@ def load_curve(model: Any, cluster: Any, asked: ServingConfig, *, takes_tp: bool
     curve = LoadCurve(experiment=base, points=ordered, is_assumed=is_assumed)
     shown = curve.held or ordered[0]
     return dataclasses.replace(curve, notes=(*chosen, *shown.result.notes))
+
+
+def _varied(given: int | str | Lengths) -> Lengths:
+    """Lengths within ``_SPREAD`` of one that is given as a plain number; ``fixed:1024`` stays."""
+    found = Lengths.of(given)
+    if found.kind != "fixed" or (isinstance(given, str) and given.startswith("fixed")):
+        return found
+    return Lengths(kind="uniform", mean=found.mean, spread=_SPREAD)
 
 
 def _around(points: Mapping[int, LoadPoint]) -> tuple[int, int | None]:

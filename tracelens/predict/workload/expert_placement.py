@@ -225,9 +225,8 @@ class ExpertTraffic(Record, frozen=True, kw_only=True):
 
 @functools.cache
 def expert_traffic(
-    skew: Skew, *, experts: int, topk: int, ranks: int, ranks_per_node: int | None = None, seed: int = 0,
-    redundant: int = 0,
-) -> ExpertTraffic:  # fmt: skip
+    skew: Skew, *, experts: int, topk: int, ranks: int, ranks_per_node: int | None = None, redundant: int = 0
+) -> ExpertTraffic:
     """What to expect of ``skew``: in closed form for uniform routing, else the mean over draws of many tokens.
 
     ``ranks_per_node``: of this group; None: all are in one node. ``redundant``: copies of experts beyond one each, and
@@ -254,7 +253,7 @@ def expert_traffic(
         )
     drawn = [
         ExpertTraffic.of_assignment(
-            route(skew, tokens=_TOKENS, experts=experts, topk=topk, seed=seed + draw),
+            route(skew, tokens=_TOKENS, experts=experts, topk=topk, seed=draw),
             experts=experts,
             ranks=ranks,
             ranks_per_node=per_node,
