@@ -240,7 +240,7 @@ class PointSimulator:
         cost = self.cost(point).released(point.date)
         requests = closed_loop(point, in_waves=cost.deployment.engine.policy == "prefill-first")
         options = Options(levels=("low",), replicas=point.replicas, prefill_replicas=point.prefill_replicas)
-        costs = cost
+        costs: StepCost | tuple[StepCost, StepCost] = cost
         if point.prefill is not None:
             prompts = dataclasses.replace(point, parallelism=point.prefill, further_tokens=False)
             costs = (cost, self.cost(prompts).released(point.date))

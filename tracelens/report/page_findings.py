@@ -13,13 +13,13 @@ from tracelens.analysis.sheets import coll_analysis, device_memory, perf_summary
 from tracelens.analysis.sheets.device_timeline import IDLE_CAUSES_TITLE
 from tracelens.analysis.verdict.summary import Evidence, Finding, FixesTogether, Said, Summary
 from tracelens.files.cells import plain_values
-from tracelens.report.assembly import Sheet, by_title
+from tracelens.report.assembly import Sheet, by_title, shown_number
 from tracelens.report.charts import steps_after
 from tracelens.report.document import prose, shown_text
 from tracelens.report.figures import counts_of, gain_range, unseen_text
 from tracelens.report.markup import Markup, headings, joined, tag
 from tracelens.report.markup import table as scrolled
-from tracelens.report.page_tables import COLLECTIVES, column_cell, shown_number
+from tracelens.report.page_tables import COLLECTIVES, column_cell
 from tracelens.report.page_timeline import Pool
 from tracelens.types.records import Record
 from tracelens.types.units import shown_ms, shown_percent

@@ -314,7 +314,7 @@ def _type_faults(table: KernelTable, frame: pd.DataFrame) -> list[str]:
         codes, given = text_codes(frame, column)
         unknown = np.array([bool(text) and table.type_named(text) is None for text in given])
         for row in np.flatnonzero(unknown[codes]).tolist():
-            found[row] = f"no type with estimates named {given[codes[row]]!r} in {column}"
+            found[row] = f"there are no estimates for type {given[codes[row]]!r} in {column}"
     return found
 
 
