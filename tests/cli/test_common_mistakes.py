@@ -20,6 +20,7 @@ MISTAKES = {
         f"{GEMM} --devise h200", "no option of tracelens estimate gemm named '--devise'; did you mean --device?",
     ),
     "misspelled op": ("replay t.json.gz --op aten::mn", "no op with device time named 'aten::mn'; did you mean aten::mm"),
+    "misspelled op of the list": ("ops atem::mm", "no op named 'atem::mm'; did you mean aten::mm"),
     "misspelled kind of estimate": ("estimate gem", "no command of tracelens estimate named 'gem'; did you mean gemm?"),
     "misspelled device": (f"{GEMM} --device h20x", "no device named 'h20x'; did you mean "),
     "misspelled model": ("models show lama3-8b", "no model named 'lama3-8b'; did you mean llama3-8b"),

@@ -86,14 +86,17 @@ def configure_ops(parser: argparse.ArgumentParser) -> None:
 
 def run_ops(args: argparse.Namespace) -> int:
     """List the op names that have a perf model or a category, with the file that defines it."""
-    rows = [row for row in _rows(_extensions(args.extension)) if args.pattern in row[0]]
+    known = list(_rows(_extensions(args.extension)))
+    rows = [row for row in known if args.pattern in row[0]]
+    if not rows:
+        raise UsageError.unknown("op", args.pattern, [row[0] for row in known])
     for name, *others in (_HEADER, *rows):
         if len(name) > _NAME_WIDTH and sys.stdout is not None and sys.stdout.isatty():
             say(name)
             name = ""
         say("  ".join([name.ljust(_NAME_WIDTH), *map(str.ljust, others, _WIDTHS)]).rstrip())
     say()
-    say(f"{len(rows)} names; - is none. A name between slashes is a regular expression. docs/extensions.md adds one")
+    say(f"{len(rows)} names; - means none, and a name between slashes is a regular expression (docs/extensions.md)")
     return 0
 
 
