@@ -69,7 +69,7 @@ def verdict(summary: Summary, *, seconds: float | None = None, written: Sequence
     # that most of the time is in
     cuts = ((_NOTICES, True, _CATEGORIES, _FINDINGS), (1, True, _CATEGORIES, _FINDINGS),
             (1, False, _CATEGORIES, _FINDINGS), (1, False, 0, _FINDINGS), (1, False, 0, 2),
-            (1, False, 0, 1))  # fmt: skip
+            (1, False, 0, 1), (0, False, 0, 1))  # fmt: skip
     for notices, tries, most, found in cuts:
         table = [*_table(summary, max(most, least)), *_lines(impossible_text(summary), _YELLOW)]
         rows = [*above, *table, *_findings(summary, found, tries=tries), *_notices(summary, notices), *wrote]
@@ -307,7 +307,7 @@ def _notices(summary: Summary, most: int) -> Iterator[_Row]:
     for notice in summary.notices[:most]:
         yield from _lines(notice.text, _YELLOW, first=" ! ", lines=4)
     if more > 0:
-        yield _Row(text=f" ! {counted(more, 'more note')} in the sheet about, and under warnings in report.json")
+        yield _Row(text=f" ! {counted(more, 'more note' if most else 'note')} in the sheet about, and under warnings in report.json")
 
 
 def _wrapped(text: str, width: int, lines: int = 3, rest: int | None = None) -> list[str]:
