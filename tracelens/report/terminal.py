@@ -307,7 +307,8 @@ def _notices(summary: Summary, most: int) -> Iterator[_Row]:
     for notice in summary.notices[:most]:
         yield from _lines(notice.text, _YELLOW, first=" ! ", lines=4)
     if more > 0:
-        yield _Row(text=f" ! {counted(more, 'more note' if most else 'note')} in the sheet about, and under warnings in report.json")
+        what = counted(more, "more note" if most else "note")
+        yield _Row(text=f" ! {what} in the sheet about, and under warnings in report.json")
 
 
 def _wrapped(text: str, width: int, lines: int = 3, rest: int | None = None) -> list[str]:
