@@ -177,3 +177,15 @@ def test_the_command_writes_all_sheets_and_refuses_where_there_is_no_workbook(tm
     for verb in ("report", "collectives"):
         assert main([verb, trace, "--all-sheets", "-o", str(tmp_path / "r.json")]) == 2
         assert "-o must be a folder or FILE.xlsx" in capsys.readouterr().err
+
+
+@pytest.mark.shared
+def test_what_findings_cannot_see_stands_in_the_wide_column(shared_data: Path, tmp_path: Path) -> None:
+    """A recording without shapes: its sentence is in the column of sentences, and says no None."""
+    trace = shared_data / "traces/more/torchrec_pr1460/sst_long_a2a_optimizer_5/rank0.pt.trace.json.gz"
+    report_of(trace).to_excel(tmp_path / "r.xlsx")
+    about = openpyxl.load_workbook(tmp_path / "r.xlsx")["about"]
+    (row,) = [row for row in about.iter_rows(values_only=True) if row[0] == "Not seen"]
+    assert row[3] == (
+        "40 % of GPU time (no shapes were recorded: use record_shapes=True), mostly aten::mm, aten::bmm, aten::addmm"
+    )

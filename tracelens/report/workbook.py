@@ -250,7 +250,8 @@ def _utilization(used: Utilization | None) -> Iterator[Line]:
 def _findings(summary: Summary) -> Iterator[Line]:
     if summary.unseen is not None:
         yield _section("Limits of the findings")
-        yield _row(unseen_text(summary.unseen), None, None, summary.unseen.command)
+        said = filter(None, (unseen_text(summary.unseen), summary.unseen.command))
+        yield _row("Not seen", None, None, "; ".join(said))
     if not summary.findings:
         return
     per = "step" if summary.steps else "window"
