@@ -250,8 +250,8 @@ def _utilization(used: Utilization | None) -> Iterator[Line]:
 def _findings(summary: Summary) -> Iterator[Line]:
     if summary.unseen is not None:
         yield _section("Limits of the findings")
-        said = filter(None, (unseen_text(summary.unseen), summary.unseen.command))
-        yield _row("Not seen", None, None, "; ".join(said))
+        unseen = filter(None, (unseen_text(summary.unseen), summary.unseen.command))
+        yield _row("Not seen", None, None, "; ".join(unseen))
     if not summary.findings:
         return
     per = "step" if summary.steps else "window"
