@@ -67,12 +67,12 @@ def verdict(summary: Summary, *, seconds: float | None = None, written: Sequence
     rows: list[_Row] = []
     # All notices but the first go, then what to try, then small categories and the last findings: never the categories
     # that most of the time is in
-    cuts = ((_NOTICES, True, _CATEGORIES, _FINDINGS), (1, True, _CATEGORIES, _FINDINGS),
-            (1, False, _CATEGORIES, _FINDINGS), (1, False, 0, _FINDINGS), (1, False, 0, 2),
-            (1, False, 0, 1), (0, False, 0, 1))  # fmt: skip
-    for notices, tries, most, found in cuts:
+    cuts = ((_NOTICES, 4, True, _CATEGORIES, _FINDINGS), (1, 4, True, _CATEGORIES, _FINDINGS),
+            (1, 4, False, _CATEGORIES, _FINDINGS), (1, 4, False, 0, _FINDINGS), (1, 4, False, 0, 2),
+            (1, 4, False, 0, 1), (1, 1, False, 0, 1))  # fmt: skip
+    for notices, lines, tries, most, found in cuts:
         table = [*_table(summary, max(most, least)), *_lines(impossible_text(summary), _YELLOW)]
-        rows = [*above, *table, *_findings(summary, found, tries=tries), *_notices(summary, notices), *wrote]
+        rows = [*above, *table, *_findings(summary, found, tries=tries), *_notices(summary, notices, lines), *wrote]
         if len(rows) <= _LINES:
             break
     return "\n".join(_painted(row, color) for row in rows)
@@ -301,14 +301,13 @@ def _unseen(unseen: Unseen) -> Iterator[_Row]:
     yield from (_Row(text=f"   {line}", style=_DIM) for line in typed if line)
 
 
-def _notices(summary: Summary, most: int) -> Iterator[_Row]:
-    """The first ones; the last line says how many there are beyond."""
+def _notices(summary: Summary, most: int, lines: int) -> Iterator[_Row]:
+    """The first ones, each in so many lines; the last line says how many there are beyond."""
     more = len(summary.notices) - most
     for notice in summary.notices[:most]:
-        yield from _lines(notice.text, _YELLOW, first=" ! ", lines=4)
+        yield from _lines(notice.text, _YELLOW, first=" ! ", lines=lines)
     if more > 0:
-        what = counted(more, "more note" if most else "note")
-        yield _Row(text=f" ! {what} in the sheet about, and under warnings in report.json")
+        yield _Row(text=f" ! {counted(more, 'more note')} in the sheet about, and under warnings in report.json")
 
 
 def _wrapped(text: str, width: int, lines: int = 3, rest: int | None = None) -> list[str]:
