@@ -96,6 +96,7 @@ LINK = TierLink(rates=Rates(peak_gb_s=100), protocols=(SIMPLE,))
     stride=st.sampled_from([1, 2, 4, 8]),
     ranks=st.integers(1, 40),
 )
+@example(sizes=(2, 1, 3), stride=4, ranks=2)  # a stride that does not divide the domain of 6
 def test_crossings_are_what_counting_rank_by_rank_gives(sizes, stride, ranks):
     domains = [1, sizes[0], sizes[0] * sizes[1], sizes[0] * sizes[1] * sizes[2]]
     places = [rank * stride for rank in range(ranks)]

@@ -30,12 +30,12 @@ class Group(Record, frozen=True, kw_only=True):
                 raise UsageError(f"a group's {name} must be at least 1, not {value}")
 
     def within(self, domain: int) -> int:
-        """How many of the group's ranks stand in one domain of ``domain`` consecutive ranks; at least 1."""
-        return min(self.ranks, max(1, domain // self.stride))
+        """How many of the group's ranks at most stand in one domain of ``domain`` consecutive ranks; at least 1."""
+        return min(self.ranks, -(-domain // self.stride))
 
     def domains(self, domain: int) -> int:
         """How many domains of ``domain`` consecutive ranks the group touches."""
-        return -(-self.ranks // self.within(domain))
+        return self.ranks if self.stride >= domain else (self.ranks - 1) * self.stride // domain + 1
 
 
 #: Bytes, or microseconds: one number, or an array taken element by element.
