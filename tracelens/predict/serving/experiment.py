@@ -333,7 +333,7 @@ _FITTED_DP = 8
 #: Measured with benchmarks/fit_engines.py's constants on the 255 disaggregated rows of InferenceX, none of them fitted.
 _UNFITTED = (
     "no engine was fitted to servers with prefill replicas or wide data parallelism: of 255 such rows of InferenceX "
-    "73 % of TPOT and 80 % of TTFT were inside the 9 of 10, with median errors of 23 % and 58 %"
+    "73 % of TPOT and 79 % of TTFT were inside the 9 of 10, with median errors of 23 % and 58 %"
 )
 
 #: Share of the passing time by which waits grow where chance does not explain it.
