@@ -35,8 +35,7 @@ class RunningBatch:
         self.replica, self.pool, self.log, self.queue = replica, replica.pool, replica.log, replica.queue
         self.waiting, self.requests, self.steps = replica.waiting, replica.requests, replica.steps
         self.limit = -(-engine.max_num_seqs * parallel.dp // parallel.pp)
-        self.budget = engine.max_batched_tokens * parallel.dp
-        self.rank_budget = engine.max_batched_tokens
+        self.budget, self._ranks = engine.max_batched_tokens, parallel.dp
         self.decoding = 0
         self.context = 0
         self.number = 0
@@ -63,8 +62,13 @@ class RunningBatch:
         request = self.waiting.first()
         return 0 if request in self.replica.kept else self._prompt(request) - self._cached(request)
 
+    def rooms(self, decoding: int) -> list[int]:
+        """See ``scheduling.LaneView``."""
+        each, more = divmod(decoding, self._ranks)
+        return [self.budget - each - (rank < more) for rank in range(self._ranks)]
+
     def admit(self, *, whole: bool = False) -> int | None:
-        """See ``policies.base.LaneView``."""
+        """See ``scheduling.LaneView``."""
         if not self.waiting or not self._has_place():
             return None
         replica, pool, requests = self.replica, self.pool, self.requests
@@ -100,7 +104,7 @@ class RunningBatch:
         return prompt - cached
 
     def make_room(self) -> bool:
-        """See ``policies.base.LaneView``."""
+        """See ``scheduling.LaneView``."""
         if self._reserved:
             return False
         preempted = False

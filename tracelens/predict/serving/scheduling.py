@@ -72,12 +72,11 @@ class LaneView(Protocol):
 
     @property
     def budget(self) -> int:
-        """Most new tokens of a step, over all data-parallel ranks."""
+        """Most new tokens of a step on one data-parallel rank, each of which has a scheduler of its own."""
         ...
 
-    @property
-    def rank_budget(self) -> int:
-        """Most new tokens of a step on one data-parallel rank, which computes a prompt alone."""
+    def rooms(self, decoding: int) -> list[int]:
+        """New tokens that each data-parallel rank has left beside its share of ``decoding`` sequences."""
         ...
 
     def first_waiting(self) -> int | None:
@@ -102,6 +101,14 @@ def policy(name: str) -> Callable[[F], F]:
     return mark("policy", name)
 
 
+def _taken(rooms: list[int], lacking: int) -> int:
+    """What a prompt gets on the rank with most room, which computes it alone; it is taken from there."""
+    at = max(range(len(rooms)), key=rooms.__getitem__)
+    tokens = min(lacking, rooms[at])
+    rooms[at] -= tokens
+    return tokens
+
+
 @policy("static")
 def static(lane: LaneView) -> Plan:
     """All prompts of the batch in one step; answers that are complete leave, their places stay empty."""
@@ -117,11 +124,11 @@ def prefill_first(lane: LaneView) -> Plan:
 
     A prompt longer than the budget goes alone.
     """
-    left = lane.budget
-    while (tokens := lane.first_waiting()) is not None and (tokens <= left or not lane.partial):
+    rooms = lane.rooms(0)
+    while (tokens := lane.first_waiting()) is not None and (tokens <= max(rooms) or not lane.partial):
         if lane.admit() is None:
             break
-        left -= tokens
+        _taken(rooms, tokens)
     if lane.partial:
         return list(lane.partial.items()), False
     if lane.decoding:
@@ -133,14 +140,14 @@ def prefill_first(lane: LaneView) -> Plan:
 def continuous(lane: LaneView) -> Plan:
     """As Orca (Yu et al., 2022): decode everything, and with it whole prompts while the token budget lasts."""
     preempted = lane.make_room() if lane.decoding else False
-    left = lane.budget - lane.decoding
+    rooms = lane.rooms(lane.decoding)
     while not preempted:
         tokens = lane.first_waiting()
-        if tokens is None or (tokens > left and (lane.partial or tokens <= lane.budget)):
+        if tokens is None or (tokens > max(rooms) and (lane.partial or tokens <= lane.budget)):
             break
         if lane.admit() is None:
             break
-        left -= tokens
+        _taken(rooms, tokens)
     return list(lane.partial.items()), lane.decoding > 0
 
 
@@ -151,19 +158,14 @@ def chunked_prefill(lane: LaneView) -> Plan:
     Prompts that have begun come first. In a step that had to preempt, none is admitted.
     """
     preempted = lane.make_room() if lane.decoding else False
-    left = lane.budget - lane.decoding
-    chunks = []
+    rooms, chunks = lane.rooms(lane.decoding), []
     for request, lacking in lane.partial.items():
-        if left <= 0:
+        if max(rooms) <= 0:
             break
-        tokens = min(lacking, left, lane.rank_budget)
-        chunks.append((request, tokens))
-        left -= tokens
-    while left > 0 and not preempted and (lacks := lane.admit()) is not None:
+        chunks.append((request, _taken(rooms, lacking)))
+    while max(rooms) > 0 and not preempted and (lacks := lane.admit()) is not None:
         if lacks:
-            tokens = min(lacks, left, lane.rank_budget)
-            chunks.append((next(reversed(lane.partial)), tokens))
-            left -= tokens
+            chunks.append((next(reversed(lane.partial)), _taken(rooms, lacks)))
     return chunks, lane.decoding > 0
 
 
