@@ -381,7 +381,8 @@ def test_the_first_sentences_say_what_the_sheets_do(recorded: Recorded) -> None:
             now_us = summary.steps.time_us if summary.steps else summary.busy.total_us
             assert summary.together.step_us[0] == pytest.approx(now_us, rel=1e-6)
             assert f"{shown_ms(now_us)} ms now" in together_text(summary.together)
-        assert fix.startswith(f"Fix finding {summary.findings.index(first) + 1} first to save ")
+        name = (first.kind or first.id).replace("_", " ")
+        assert fix.startswith(f"Fix finding {summary.findings.index(first) + 1} ({name}) first to save ")
         assert f", {first.certainty} certainty): " in fix
 
 

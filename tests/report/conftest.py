@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import pandas as pd
 import pytest
 
+import tracelens
 from tests.report.headless import Browser
 from tracelens.analysis.verdict.summary import (
     BEFORE_PROFILING,
@@ -40,6 +42,19 @@ def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
         yield opened
     finally:
         opened.close()
+
+
+@pytest.fixture(scope="session")
+def moe_page(tmp_path_factory: pytest.TempPathFactory, moe_report: tracelens.Report) -> Path:
+    return moe_report.to_html(tmp_path_factory.mktemp("page") / "report.html")
+
+
+@pytest.fixture
+def page(browser: Browser, moe_page: Path) -> Browser:
+    """The page of the example in the tab, nothing said yet."""
+    browser.heard.clear()
+    browser.open(moe_page)
+    return browser
 
 
 HOSTILE = "=cmd|' /C calc'!A1\x1b[2J\x00<b>&"

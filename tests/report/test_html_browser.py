@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import time
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -17,18 +16,6 @@ from tracelens.trace.reading.chrome.event_list import read_events
 pytestmark = needs_browser
 
 
-@pytest.fixture(scope="module")
-def written(tmp_path_factory: pytest.TempPathFactory, moe_report: tracelens.Report) -> Path:
-    return moe_report.to_html(tmp_path_factory.mktemp("page") / "report.html")
-
-
-@pytest.fixture
-def page(browser: Browser, written: Path) -> Browser:
-    browser.heard.clear()
-    browser.open(written)
-    return browser
-
-
 def numbers(texts: list[str]) -> list[float]:
     return [float(text.replace(",", "")) for text in texts if text]
 
@@ -38,8 +25,8 @@ def column(browser: Browser, table: str, header: str) -> int:
     return browser.texts(f"#{table} thead th").index(header) + 1
 
 
-def test_the_page_makes_no_request_and_has_no_complaint(page, written):
-    assert page.requests() == [written.as_uri()]
+def test_the_page_makes_no_request_and_has_no_complaint(page, moe_page):
+    assert page.requests() == [moe_page.as_uri()]
     assert page.complaints() == []
     for selector in (
         "#timeline-drawing button",
@@ -49,7 +36,7 @@ def test_the_page_makes_no_request_and_has_no_complaint(page, written):
         "#ops .open",
     ):
         page.click(selector)
-    assert page.requests() == [written.as_uri()]
+    assert page.requests() == [moe_page.as_uri()]
     assert page.complaints() == []
 
 
@@ -253,11 +240,11 @@ def test_what_can_be_used_has_a_name_and_marks_are_not_told_by_color_alone(page)
 
 
 @pytest.mark.parametrize("mode", ["light", "dark"])
-def test_texts_stand_out_from_what_is_behind_them(browser, written, mode):
+def test_texts_stand_out_from_what_is_behind_them(browser, moe_page, mode):
     """WCAG 2 AA: 4.5 to 1 for the texts of the page on its panels."""
     browser.call("Emulation.setEmulatedMedia", features=[{"name": "prefers-color-scheme", "value": mode}])
     try:
-        browser.open(written)
+        browser.open(moe_page)
         colors = browser.evaluate(
             "(() => { const s = getComputedStyle(document.documentElement);"
             "return Object.fromEntries(['ink', 'dim', 'accent', 'warn', 'panel', 'soft', 'warn-soft']"
@@ -300,7 +287,7 @@ def test_a_table_copies_as_markdown(page):
     assert len(rows) == len(page.texts("#collectives tbody tr"))
 
 
-def test_without_the_script_the_answers_and_first_rows_are_there(browser, written):
+def test_without_the_script_the_answers_and_first_rows_are_there(browser, moe_page):
     texts = (
         "Step time",
         "GPU busy",
@@ -313,7 +300,7 @@ def test_without_the_script_the_answers_and_first_rows_are_there(browser, writte
     browser.heard.clear()
     browser.call("Emulation.setScriptExecutionDisabled", value=True)
     try:
-        browser.call("Page.navigate", url=written.as_uri())
+        browser.call("Page.navigate", url=moe_page.as_uri())
         deadline = time.monotonic() + SECONDS
         # The page shows as it loads, so the first text is not all of it
         while any(text not in (shown := visible_text(browser)) for text in texts) and time.monotonic() < deadline:

@@ -100,24 +100,12 @@ def test_a_gain_has_a_word_for_its_share_of_the_step(moe_report: tracelens.Repor
         assert f"ms {word}" in page.text
 
 
-@pytest.fixture(scope="module")
-def written(tmp_path_factory: pytest.TempPathFactory, moe_report: tracelens.Report) -> Path:
-    return moe_report.to_html(tmp_path_factory.mktemp("page") / "report.html")
-
-
-@pytest.fixture
-def page(browser: Browser, written: Path) -> Browser:
-    browser.heard.clear()
-    browser.open(written)
-    return browser
-
-
 def settled(page: Browser) -> None:
     page.evaluate("new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(done)))")
 
 
-def data_of(written: Path) -> Page:
-    return Page(written.read_bytes())
+def data_of(moe_page: Path) -> Page:
+    return Page(moe_page.read_bytes())
 
 
 def found(page: Browser) -> str:
@@ -152,7 +140,7 @@ class TestInABrowser:
         counted = f"Timeline.prototype.counted({step}, [0, 1, 2])"
         assert page.evaluate(counted) == "2 kernels, 2.00 µs, 1 box shared with neighbors"
 
-    def test_idle_time_over_a_busy_step_is_no_solid_block(self, page, written):
+    def test_idle_time_over_a_busy_step_is_no_solid_block(self, page, moe_page):
         """Painted is about the idle share of the lane (0.9 %), a pixel where there is less; never half of it."""
         settled(page)
         color = page.evaluate("getComputedStyle(document.documentElement).getPropertyValue('--idle').trim()")
@@ -167,8 +155,8 @@ class TestInABrowser:
         assert 0.0005 < painted < 0.08
 
     @pytest.mark.parametrize(("table", "column"), [("ops", "row"), ("kernels", "kernel")])
-    def test_a_click_on_a_row_marks_its_kernels_in_the_timeline(self, page, written, table, column):
-        drawn = data_of(written).columns(0)
+    def test_a_click_on_a_row_marks_its_kernels_in_the_timeline(self, page, moe_page, table, column):
+        drawn = data_of(moe_page).columns(0)
         wanted = next(row for row in range(5) if row in drawn[column])
         count = sum(row == wanted and kind == 0 for row, kind in zip(drawn[column], drawn["kind"], strict=True))
         page.click(f"#{table}-{wanted} td:nth-child(2)")
@@ -194,8 +182,8 @@ class TestInABrowser:
         assert page.evaluate("document.querySelector('#ops tr.found').id") == "ops-1"
         assert page.complaints() == []
 
-    def test_a_row_without_a_kernel_in_the_typical_step_opens_one_that_has_some(self, page, written):
-        data = data_of(written)
+    def test_a_row_without_a_kernel_in_the_typical_step_opens_one_that_has_some(self, page, moe_page):
+        data = data_of(moe_page)
         rows = [{row for row in data.columns(step)["row"] if row >= 0} for step in range(3)]
         wanted = min(rows[1] - rows[0])
         while not page.evaluate(f"Boolean(document.getElementById('ops-{wanted}'))"):
@@ -231,10 +219,10 @@ class TestInABrowser:
         assert found(page) == ""
 
     @pytest.mark.parametrize("mode", ["light", "dark"])
-    def test_the_timeline_is_on_paper_too(self, browser, written, mode):
+    def test_the_timeline_is_on_paper_too(self, browser, moe_page, mode):
         """As a picture; what is drawn while the browser prints is lost."""
         with browser.showing(prefers_color_scheme=mode):
-            browser.open(written)
+            browser.open(moe_page)
             settled(browser)
             printed = base64.b64decode(browser.call("Page.printToPDF")["data"])
         assert re.search(rb"/Subtype\s*/Image", printed)

@@ -53,8 +53,8 @@ _SERVED = Number(least=1, most=LONGEST, whole=True)
 _MEAN = Number(least=1, most=LONGEST)
 #: Limits of engines that published points do not state.
 LIMITS = Engine(max_num_seqs=1024, max_batched_tokens=8192)
-#: What a published row was run with where 0.9 of the memory is too little: launch lines of SGLang that fill a device say
-#: --mem-fraction-static 0.95.
+#: What a published row was run with where 0.9 of the memory is too little: launch lines of SGLang that fill a device
+#: say --mem-fraction-static 0.95.
 LARGEST_MEMORY_SHARE = 0.95
 #: Columns that ``batch`` adds; nine of ten measured times lie between ``_low`` and ``_high``.
 ESTIMATES = ("ttft_ms_est", "tpot_ms_est", "tpot_ms_low", "tpot_ms_high", "ttft_ms_low", "ttft_ms_high")

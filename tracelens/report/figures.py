@@ -140,9 +140,10 @@ def first_fix(summary: Summary) -> str:
     whole_us = summary.steps.time_us if summary.steps is not None else summary.busy.total_us if summary.busy else None
     if found is None or found.gain_us is None or not whole_us:
         return ""
-    share = shown_percent(found.gain_us / whole_us)
+    share, name = shown_percent(found.gain_us / whole_us), (found.kind or found.id).replace("_", " ")
     saves = f"{gain_text(found)} ({share}, {found.certainty} certainty)"
-    return f"Fix finding {summary.findings.index(found) + 1} first to save {saves}: {found.remedy or found.why}."
+    number = summary.findings.index(found) + 1
+    return f"Fix finding {number} ({name}) first to save {saves}: {found.remedy or found.why}."
 
 
 def gain_text(finding: Finding) -> str:

@@ -238,7 +238,9 @@ def load_curve(model: Any, cluster: Any, asked: ServingConfig, *, takes_tp: bool
     ordered = tuple(points[n] for n in sorted(points))
     curve = LoadCurve(experiment=base, points=ordered, is_assumed=is_assumed)
     shown = curve.held or ordered[0]
-    return dataclasses.replace(curve, notes=(*chosen, *shown.result.notes))
+    at_once = f"with {shown.concurrency} request{'s' if shown.concurrency > 1 else ''} at once: "
+    notes = [f"{at_once}{note}" if note.startswith(("TPOT", "TTFT")) else note for note in shown.result.notes]
+    return dataclasses.replace(curve, notes=(*chosen, *notes))
 
 
 def _varied(given: int | str | Lengths) -> Lengths:
