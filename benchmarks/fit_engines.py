@@ -1,6 +1,7 @@
 """Fits what serving engines add to a device's work to published points; writes ``tracelens/predict/serving/engines``.
 
     python benchmarks/fit_engines.py FOLDER [--write] [--predictions FILE.csv]
+    python benchmarks/fit_engines.py FOLDER --apart
 
 FOLDER holds serving_points.csv and tables/serving_inferencex.csv. Constants per engine and vendor: a factor on the
 device's work, for decoding and for prompts, the host's and launches' time per layer of a step (replayed from a graph,
@@ -250,6 +251,25 @@ def first_left_out(points: Sequence[Served]) -> list[tuple[Served, float]]:
     return scored
 
 
+def apart(folder: Path) -> None:
+    """Disaggregated rows, none of which is fitted: errors of both times, and the share inside their intervals."""
+    rows = pd.read_csv(folder / "tables" / "serving_inferencex.csv").to_dict("records")
+    simulator, known = PointSimulator(LIMITS), {}
+    found: dict[str, list[tuple[float, bool]]] = {"tpot_ms": [], "ttft_ms": []}
+    rows = [row for row in rows if row["mode"] == "disagg" and row["quality"] != "C"]
+    for row in rows:
+        point = replace(point_of(row), date=None)
+        if str(point) not in known:
+            known[str(point)] = simulator.estimate(point)
+        for name, ratios in found.items():
+            value, low, high = (getattr(known[str(point)], f"{name}{end}") for end in ("", "_low", "_high"))
+            if value is not None:
+                ratios.append((value / row[name], low <= row[name] <= high))
+    print(f"{len(rows)} disaggregated rows")
+    for name, ratios in found.items():
+        print(line(name, [ratio for ratio, _ in ratios]), f"inside {np.mean([inside for _, inside in ratios]):.0%}")
+
+
 def constants_of(logs: np.ndarray) -> dict[str, float]:
     """As engines' files have them: the prompts' scale on top of the device's."""
     found = dict(zip(PULL, np.exp(logs).tolist(), strict=True))
@@ -320,8 +340,12 @@ def main() -> None:
     parser.add_argument("folder", type=Path)
     parser.add_argument("--write", action="store_true")
     parser.add_argument("--predictions", type=Path, metavar="FILE.csv")
+    parser.add_argument("--apart", action="store_true", help="score disaggregated rows with the written files instead")
     parser.add_argument("--date", default="2026-11-22")
     args = parser.parse_args()
+    if args.apart:
+        apart(args.folder)
+        return
     report(read(args.folder), args.write, args.predictions, args.date)
 
 

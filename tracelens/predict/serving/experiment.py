@@ -330,10 +330,10 @@ def _expected(engine: Engine, figures: Mapping[str, float | int | None]) -> tupl
 
 #: The most data-parallel ranks of a server that an engine's constants were fitted to.
 _FITTED_DP = 8
-#: Measured with benchmarks/fit_engines.py's constants on the 255 disaggregated rows of InferenceX, none of them fitted.
+#: As ``python benchmarks/fit_engines.py FOLDER --apart`` prints it, 2026-11-24.
 _UNFITTED = (
     "no engine was fitted to servers with prefill replicas or wide data parallelism: of 255 such rows of InferenceX "
-    "73 % of TPOT and 79 % of TTFT were inside the 9 of 10, with median errors of 23 % and 58 %"
+    "71 % of TPOT and 76 % of TTFT were inside the 9 of 10, with median errors of 22 % and 56 %"
 )
 
 #: Share of the passing time by which waits grow where chance does not explain it.
