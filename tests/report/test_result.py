@@ -41,6 +41,10 @@ def test_an_unknown_sheet_is_answered_with_the_names_there_are(report):
 def test_ops_is_the_sheet_of_that_name(moe_report):
     assert moe_report.ops is moe_report["ops"]
     assert set(moe_report.ops["name"]) == set(moe_report.tables["ops"]["name"])
+
+
+def test_sql_and_the_sheet_of_ops_sum_alike(moe_report):
+    pytest.importorskip("duckdb", reason="the query extra is not installed")
     said = moe_report.sql("select sum(kernel_us_sum) as us, sum(operation_count) as calls from ops").iloc[0]
     assert said["us"] == pytest.approx(moe_report.ops["kernel_us_sum"].sum())
     assert said["calls"] == moe_report.ops["operation_count"].sum()
