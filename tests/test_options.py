@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import inspect
 from dataclasses import MISSING, dataclass
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -61,8 +62,8 @@ def test_a_new_field_is_a_flag_a_keyword_a_setting_and_help(capsys: pytest.Captu
     assert "share of activations dropped; default: 0.1" in parser.format_help()
     args = parser.parse_args(["--tp", "2"])
     args.command_line = ["--tp", "2"]
-    assert filled_in(args, configure, {"dropout": 0.25, "tp": 8}, "a.toml").dropout == 0.25
-    assert filled_in(args, configure, {"dropout": 0.25, "tp": 8}, "a.toml").tp == 2
+    assert filled_in(args, configure, {"dropout": 0.25, "tp": 8}, Path("a.toml")).dropout == 0.25
+    assert filled_in(args, configure, {"dropout": 0.25, "tp": 8}, Path("a.toml")).tp == 2
 
 
 def test_what_the_command_line_leaves_out_is_the_default_of_the_python_function() -> None:

@@ -21,7 +21,8 @@ import io
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import MISSING, Field, field, fields, replace
-from typing import TYPE_CHECKING, Any, TypeVar
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 from tracelens.errors import UsageError
 from tracelens.files.say import say
@@ -45,7 +46,8 @@ class Option(Record, frozen=True, kw_only=True):
     ``kind`` reads one word of the command line, None keeps it as text; ``read`` makes the field's value of a text, for
     callers of the Python API too. ``flags`` replace ``--the-field's-name`` (a word without dashes is positional);
     ``old_flags``: former spellings that say a hint. ``also``: other keywords of the Python API. ``group``: title under
-    which ``--help`` lists it. ``note``: the fuller text of docs/cli.md.
+    which ``--help`` lists it. ``note``: the fuller text of docs/cli.md. ``names``: what a file of settings may name by
+    it: ``"file"`` one ``beside`` it, ``"known"`` also what tracelens knows, ``"nothing"`` where the command writes.
     """
 
     help: str
@@ -60,6 +62,7 @@ class Option(Record, frozen=True, kw_only=True):
     repeat: bool = False
     action: type[argparse.Action] | None = None
     note: str = ""
+    names: Literal["", "file", "known", "nothing"] = ""
 
 
 def option(help: str, default: Any = None, **spelling: Any) -> Any:  # noqa: A002 - argparse's word
@@ -109,7 +112,7 @@ def add_options(parser: argparse.ArgumentParser, options: type[DataclassInstance
         if declared.action is not None:
             given["action"] = declared.action
         action = groups[declared.group].add_argument(*flags, **given)
-        action.note = declared.note
+        action.note, action.names = declared.note, declared.names
         for old in declared.old_flags:
             groups[declared.group].add_argument(
                 old, action=Renamed, new=action, dest=name, default=given["default"], type=declared.kind,
@@ -196,12 +199,14 @@ def filled_in(
     args: argparse.Namespace,
     configure: Callable[[argparse.ArgumentParser], None],
     settings: Mapping[str, object],
-    source: str,
+    path: Path,
 ) -> argparse.Namespace:
     """``args`` with what a file says for the options that the command line leaves out, whatever their defaults.
 
-    UsageError, naming ``source``, for a name that is no option and for a value that does not fit.
+    UsageError, naming the file, for a name that is no option, a value that does not fit and a place to write to;
+    InputError for a file to read that does not lie beside it.
     """
+    source = path.name
     parser = argparse.ArgumentParser(exit_on_error=False, add_help=False)
     configure(parser)
     known = {
@@ -220,13 +225,24 @@ def filled_in(
                 raise UsageError(f"{source}: {name} must be true or false, not {value!r}")
             words += [text] if value else []
         elif value is not None:
-            words.append(f"{text}={value}")
+            words.append(f"{text}={_as_told(path, action, str(value))}")
     try:
         with contextlib.redirect_stderr(io.StringIO()):  # a hint was given when the command line was read
             found, _ = parser.parse_known_args([*words, *args.command_line])
     except argparse.ArgumentError as error:
         raise UsageError(f"{source}: {error}") from None
     return argparse.Namespace(**{**vars(args), **vars(found)})
+
+
+def _as_told(path: Path, action: argparse.Action, value: str) -> str | Path:
+    """What a file says for an option: it decides nothing outside its folder."""
+    from tracelens.files.documents import beside, told
+
+    names = getattr(action, "names", "") or ("nothing" if action.type is Path else "")
+    if names == "nothing":
+        name = max(action.option_strings, key=len)
+        raise UsageError(f"{path.name}: only the command line says where to write: leave {name[2:]} out, give {name}")
+    return beside(path, value) if names == "file" else told(path, value) if names == "known" else value
 
 
 def given_options(args: argparse.Namespace, configure: Callable[[argparse.ArgumentParser], None]) -> set[str]:

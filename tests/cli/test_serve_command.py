@@ -93,13 +93,12 @@ def test_an_experiment_file_stands_for_options(capsys, tmp_path):
 
 def test_the_command_line_wins_over_an_experiment_file_also_with_a_default_and_by_another_name(capsys, tmp_path):
     path = tmp_path / "experiment.toml"
-    path.write_text('model = "llama3.1-8b"\ncluster = "h100-sxm"\nrate = 5\nrequests = 3\ntp = 2\nout = "from_file"\n')
+    path.write_text('model = "llama3.1-8b"\ncluster = "h100-sxm"\nrate = 5\nrequests = 3\ntp = 2\n')
     mine = tmp_path / "mine"
     assert main(["serve", "--config", str(path), "--tp", "1", "--device", "dgx-h100", "-o", str(mine)]) == 0
     assert json.loads((mine / "summary.json").read_text())["summary"]["devices"] == 1
-    assert not (tmp_path / "from_file").exists()
-    assert main(["serve", "--config", str(path)]) == 0
-    assert json.loads((tmp_path / "from_file" / "summary.json").read_text())["summary"]["devices"] == 2
+    assert main(["serve", "--config", str(path), "-o", str(tmp_path / "of_file")]) == 0
+    assert json.loads((tmp_path / "of_file" / "summary.json").read_text())["summary"]["devices"] == 2
 
 
 @pytest.mark.parametrize(

@@ -173,7 +173,7 @@ def _launched(args: argparse.Namespace) -> argparse.Namespace:
     options = dict(found.options)
     if args.nodes or args.gpus:
         options = {name: value for name, value in options.items() if name not in ("nodes", "gpus")}
-    args = filled_in(args, configure, options, args.launch.name)
+    args = filled_in(args, configure, options, args.launch)
     taken = {name: value for name, value in options.items() if getattr(args, name) == value}
     say(f"{args.launch}: " + ", ".join(f"{name} {value}" for name, value in sorted(taken.items())))
     say(f"not read: {', '.join(found.ignored) or 'nothing'}")

@@ -42,19 +42,23 @@ class ServeCommand(ServingConfig):
     """The options of ``tracelens.serve`` and those of the command alone."""
 
     config: Path | None = option(
-        "experiment .toml, .json or .yaml; options on the command line take precedence", kind=Path, metavar="FILE"
-    )
-    model: str | None = option("bundled model, or a Hugging Face config", metavar="NAME|config.json")
+        "experiment .toml, .json or .yaml; options on the command line take precedence", kind=Path, metavar="FILE",
+        names="nothing",
+    )  # fmt: skip
+    model: str | None = option("bundled model, or a Hugging Face config", metavar="NAME|config.json", names="known")
     cluster: str | None = option(
-        "cluster such as dgx-h100, or device such as h100-sxm", flags=("--cluster", "--device"), metavar="NAME|FILE"
+        "cluster such as dgx-h100, or device such as h100-sxm",
+        flags=("--cluster", "--device"),
+        metavar="NAME|FILE",
+        names="known",
     )
     sweep: str | None = option("simulate each rate; rate=1..20..0.5 sets the step", metavar="rate=1..20", group=_ASKED)
     find_max_goodput: bool = option("with --sweep and --slo: find the best rate", False, group=_ASKED)
     calibrate: Path | None = option(
-        "fit host times to measured requests or a report.json", kind=Path, metavar="FILE", group=_ASKED
+        "fit host times to measured requests or a report.json", kind=Path, metavar="FILE", group=_ASKED, names="nothing"
     )
     export_profile: Path | None = option(
-        "write the model's aggregated profile", kind=Path, metavar="FILE.json", group=_ASKED
+        "write the model's aggregated profile", kind=Path, metavar="FILE.json", group=_ASKED, names="nothing"
     )
     scenarios: bool = option(
         "compare the levels of detail, for this deployment or three built-in ones", False, group=_ASKED
@@ -63,21 +67,23 @@ class ServeCommand(ServingConfig):
         "with --scenarios: profile the simulator itself at each level", False, group=_ASKED
     )
     batch: Path | None = option(
-        "estimate every row of a table as a closed loop", kind=Path, metavar="points.csv", group=_ASKED
+        "estimate every row of a table as a closed loop", kind=Path, metavar="points.csv", group=_ASKED, names="file"
     )
     trace: Path | None = option(
-        "write the timeline of the first steps as a trace", kind=Path, metavar="out.json.gz", group=_ASKED
+        "write the timeline of the first steps as a trace",
+        kind=Path,
+        metavar="out.json.gz",
+        group=_ASKED,
+        names="nothing",
     )
     output: Path | None = option(
         "folder for summary.json and CSV files, or a page FILE.html; the output file of --batch, --calibrate, "
         "--scenarios and a load curve (.csv, .json, .xlsx)",
-        metavar="PATH", flags=("-o", "--output", "--out"), action=_Output,
+        metavar="PATH", flags=("-o", "--output", "--out"), action=_Output, names="nothing",
     )  # fmt: skip
     format: str = option_fields.output_format("text")
 
 
-#: Options that name files: beside the experiment file that gives them.
-_FILES = {"engine", "profile", "replay", "trace", "out", "output", "batch", "calibrate", "export_profile"}
 _ALL = names_of(ServeCommand)
 _MODES = ("sweep", "calibrate", "export_profile", "scenarios", "batch")
 _DEPLOYED = names_of(DeploymentOptions) | {"config", "model", "cluster"}
@@ -211,13 +217,10 @@ def _refuse_without_mode(args: argparse.Namespace) -> None:
 
 def _with_config(args: argparse.Namespace, path: Path, settings: dict[str, Any]) -> argparse.Namespace:
     """With the options of an experiment file, where the command line does not give them."""
-    settings = {name: value for name, value in settings.items() if name != "config"}
-    is_named = not str(settings.get("engine")).endswith(".toml")
-    for name in (_FILES - {"engine"} if is_named else _FILES) & settings.keys():
-        if name != "output" or not re.fullmatch(TOKENS, str(settings[name])):
-            settings[name] = path.parent / str(settings[name])
+    if re.fullmatch(TOKENS, str(settings.get("output"))):
+        settings = {"output_tokens" if name == "output" else name: value for name, value in settings.items()}
     args.settled |= settings.keys()
-    return filled_in(args, configure, settings, path.name)
+    return filled_in(args, configure, settings, path)
 
 
 def _once(args: argparse.Namespace, deployment: Deployment, asked: ServingConfig) -> int:

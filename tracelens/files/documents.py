@@ -11,8 +11,8 @@ import tomllib
 import zipfile
 import zlib
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
-from pathlib import Path
+from contextlib import contextmanager, suppress
+from pathlib import Path, PurePath
 from typing import TYPE_CHECKING, Any
 
 import orjson
@@ -151,6 +151,42 @@ def settings_of(path: Path, what: str) -> Mapping[str, Any]:
     if not isinstance(found, Mapping):
         raise InputError(f"{path} is not {what}: its top level has no keys")
     return found
+
+
+def beside(source: Path, name: str, *, within: Path | None = None) -> Path:
+    """The file that a configuration names: in its folder or below it, also where links lead. InputError for another.
+    ``within``: a folder above, whose files belong together and may name each other.
+    """
+    said, found = PurePath(name), source.parent / name
+    try:
+        is_inside = found.resolve().is_relative_to((within or source.parent).resolve())
+    except (OSError, RuntimeError, ValueError):
+        is_inside = False
+    if said.is_absolute() or (within is None and ".." in said.parts) or not is_inside:
+        raise _elsewhere(source, name)
+    return found
+
+
+def told(source: Path, name: str) -> str | Path:
+    """What a configuration names: a file ``beside`` it, or its name among what tracelens knows. InputError for a file
+    of another folder.
+    """
+    said = PurePath(name)
+    if said.is_absolute() or ".." in said.parts or name.lower().endswith((".toml", ".json")):
+        return beside(source, name)
+    # What takes a name takes a file whose name has folders, and a model's folder.
+    tried = [said / "config.json", *([said] if len(said.parts) > 1 else [])]
+    with suppress(OSError):  # a name that is too long for a file
+        if any((source.parent / each).is_file() for each in tried):
+            return beside(source, name)
+        if any(Path(each).is_file() for each in tried):
+            raise _elsewhere(source, name)
+    return name
+
+
+def _elsewhere(source: Path, name: str) -> InputError:
+    what = f"{source}: {shown(name)} does not lie beside the file that names it"
+    return InputError(f"{what}; copy it there, or name it on the command line")
 
 
 def arrays_of(path: Path) -> dict[str, np.ndarray[Any, Any]]:

@@ -262,7 +262,7 @@ class PointSimulator:
         found = self._costs.get(key)
         if found is None:
             system = system_of(point.system)[0]
-            model = as_served(ModelConfig.load(point.model), system.device)
+            model = as_served(ModelConfig.named(point.model), system.device)
             deployment = Deployment(
                 model=model,
                 system=system,

@@ -26,7 +26,7 @@ import numpy.typing as npt
 from tracelens.backends.base import System
 from tracelens.errors import InputError, UsageError
 from tracelens.files.data_table import Number
-from tracelens.files.documents import expected, json_of
+from tracelens.files.documents import beside, expected, json_of
 from tracelens.hardware.device_figures import Hbm, Link
 from tracelens.hardware.spec import HardwareSpec
 from tracelens.predict.network.topology import Protocol, Rates, Tier, TierLink, Topology
@@ -350,8 +350,7 @@ def read_system(path: Path) -> PaperSystem:
 def _fits_of(path: Path, said: object) -> NcclFits | None:
     if said is False or said is None:
         return None
-    name = Path(said) if isinstance(said, str) else _FITS
-    places = [path.parent / name, path.parent.parent / name]
+    places = [beside(path, said)] if isinstance(said, str) else [path.parent / _FITS, path.parent.parent / _FITS]
     found = next((place for place in places if place.is_file()), None)
     if found is None:
         raise InputError(

@@ -378,7 +378,7 @@ def _projected(row: Mapping[str, str], options: RowOptions) -> ProjectedRow:
     reason = _not_modeled(row)
     if reason is not None:
         return ProjectedRow(reason=reason)
-    model = ModelConfig.load(row["model"])
+    model = ModelConfig.named(row["model"])
     configured = configuration(row)
     assumptions = list(configured.assumptions)
     if "SFT" in row.get("notes", "") and row.get("framework", "").startswith("Megatron-Bridge "):
@@ -557,7 +557,7 @@ class Configured(Record, frozen=True, kw_only=True):
 def configuration(row: Mapping[str, str]) -> Configured:
     """The row's parallel configuration, and what was assumed. UsageError where it is none."""
     row = stated(row)
-    framework, model = _framework(row), ModelConfig.load(row["model"])
+    framework, model = _framework(row), ModelConfig.named(row["model"])
     said, recipe, assumptions = _recomputation(row, framework)
     ranks = _ranks(row)
     micro_batch, cp = _whole(row, "mbs", 1), _context(row, ranks)

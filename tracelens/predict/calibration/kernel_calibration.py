@@ -19,6 +19,7 @@ from tracelens.backends.base import Floats
 from tracelens.backends.kernels import kernel_table
 from tracelens.backends.kernels.kernel_costs import KernelRates, KernelTable, chosen_constants, constants_of_device
 from tracelens.errors import UsageError
+from tracelens.files.data_table import is_file_name, shown
 from tracelens.hardware import HardwareSpec
 from tracelens.hardware.device_figures import KernelConstants
 from tracelens.predict.calibration.device import LEAST_GROUPS, FitOutcome, quoted, replaced_tables, rounded
@@ -153,6 +154,12 @@ def _without(constants: Mapping[str, float], name: str) -> dict[str, float]:
     return {key: value for key, value in constants.items() if key not in left_out}
 
 
+def _named(device: str) -> HardwareSpec:
+    if is_file_name(device):
+        raise UsageError(f"a row of a table names a device, not a file: {shown(device)}")
+    return HardwareSpec.load(device)
+
+
 def kernel_fits(table: KernelTable, frame: pd.DataFrame, device: HardwareSpec | None = None) -> Iterator[KernelFit]:
     """Every kernel of a measured table, on ``device`` or on each row's. UsageError for a table without times."""
     import pandas as pd
@@ -167,7 +174,7 @@ def kernel_fits(table: KernelTable, frame: pd.DataFrame, device: HardwareSpec | 
     names = np.full(len(frame), "") if device is not None else frame["device"].astype(str).to_numpy()
     found: dict[tuple[tuple[str, str], ...], list[OnDevice]] = defaultdict(list)
     for name in sorted(set(names[good].tolist())):
-        ran_on = device or HardwareSpec.load(name)
+        ran_on = device or _named(name)
         rates = KernelRates.of(ran_on)
         if rates is None:
             continue

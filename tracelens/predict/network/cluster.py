@@ -15,7 +15,7 @@ from typing import cast, get_args
 import msgspec
 
 from tracelens.errors import UsageError
-from tracelens.files.documents import FigureTable, normalized
+from tracelens.files.documents import FigureTable, normalized, told
 from tracelens.predict.network.algorithms import of_library
 from tracelens.predict.network.topology import PIPELINE_CHUNK_BYTES, Protocol, Rates, Shape, Tier, TierLink, Topology
 from tracelens.types.records import Record
@@ -48,10 +48,10 @@ class Library(Record, frozen=True, kw_only=True):
     @classmethod
     def load(cls, name: str) -> Library:
         """A library of this package, e.g. ``"nccl"``. UsageError for an unknown name."""
-        path = LIBRARIES / f"{name}.toml"
-        if not path.exists():
-            raise UsageError.unknown("communication library", name, [each.stem for each in LIBRARIES.glob("*.toml")])
-        return _read_library(path)
+        known = {path.stem: path for path in LIBRARIES.glob("*.toml")}
+        if name not in known:
+            raise UsageError.unknown("communication library", name, known)
+        return _read_library(known[name])
 
 
 class Cluster(Record, frozen=True, kw_only=True):
@@ -190,7 +190,7 @@ def _read(path: Path) -> Cluster:
     cluster = Cluster(
         name=path.stem,
         label=root.text("label") or path.stem,
-        device=_text(root, "device"),
+        device=str(told(path, _text(root, "device"))),
         aliases=root.texts("aliases"),
         note=root.text("note"),
         is_standard=root.flag("standard"),

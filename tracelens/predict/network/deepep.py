@@ -138,6 +138,10 @@ class Exchanges(Record, frozen=True, kw_only=True, eq=False):
         return distinct(self.nodes * ranks_per_node, self.experts, self.topk)
 
 
+#: Whose kernels have a file of constants here.
+_LIBRARIES = ("deepep", "uccl")
+
+
 class DeepEP(Record, frozen=True, kw_only=True):
     """The constants of both kinds of kernels by phase."""
 
@@ -147,6 +151,8 @@ class DeepEP(Record, frozen=True, kw_only=True):
     @classmethod
     def load(cls, library: str = "deepep") -> DeepEP:
         """The constants of this package, ``deepep.toml``."""
+        if library not in _LIBRARIES:
+            raise UsageError.unknown("expert-parallel library", library, _LIBRARIES)
         return _read(Path(__file__).with_name(f"{library}.toml"))
 
 

@@ -153,7 +153,7 @@ def _is_of_one(text: Mapping[str, Any]) -> bool:
 def _model_name(key: str) -> str:
     """The name of the model that a file calls ``key``; the key itself where no model is called so."""
     try:
-        return ModelConfig.load(key).name
+        return ModelConfig.named(key).name
     except (InputError, UsageError):
         return key
 

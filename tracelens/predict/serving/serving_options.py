@@ -27,6 +27,7 @@ class EngineOptions:
         "over all",
         metavar="NAME|engine.toml",
         group=_SERVED,
+        names="known",
     )
     max_num_seqs: int | None = option(
         "maximum number of sequences that decode at once, per data-parallel rank", kind=integer, group=_SERVED
@@ -66,7 +67,7 @@ class DeploymentOptions(EngineOptions):
     speculate: str | None = option(
         "speculative decoding, e.g. 4:0.7; mtp: the model's own layers", metavar="TOKENS:ACCEPTANCE|mtp", group=_SERVED
     )
-    draft_model: str | None = option("draft model for --speculate", metavar="NAME", group=_SERVED)
+    draft_model: str | None = option("draft model for --speculate", metavar="NAME", group=_SERVED, names="known")
     collective: str = option("all-reduce algorithm: ring, tree ..., seed_simple, or auto", "ring", group=_SERVED)
 
 
@@ -85,7 +86,7 @@ class ServingConfig(DeploymentOptions):
     )
     prefill_cluster: str | None = option(
         "cluster of the prefill replicas, or a device in its standard node; default: --cluster",
-        flags=("--prefill-cluster", "--prefill-device"), metavar="NAME|FILE", group=_HOW,
+        flags=("--prefill-cluster", "--prefill-device"), metavar="NAME|FILE", group=_HOW, names="known",
     )  # fmt: skip
     prefill_tp: int | None = option(
         "tensor-parallel GPUs of a prefill replica; default: --tp", kind=integer, group=_HOW
@@ -105,7 +106,7 @@ class ServingConfig(DeploymentOptions):
         "element type of a prefill replica's weights; default: --weights", metavar="TYPE", group=_HOW
     )
     prefill_engine: Engine | Path | str | None = option(
-        "engine of prefill replicas; default: --engine", metavar="NAME|engine.toml", group=_HOW
+        "engine of prefill replicas; default: --engine", metavar="NAME|engine.toml", group=_HOW, names="known"
     )
     prefill_max_batched_tokens: int | None = option(
         "maximum number of new tokens per step of a prefill replica; default: --max-batched-tokens",
@@ -137,7 +138,7 @@ class ServingConfig(DeploymentOptions):
         0.0, kind=float, group=_HOW,
     )  # fmt: skip
     profile: Path | None = option(
-        "take step times from an aggregated profile", kind=Path, metavar="FILE.json", group=_HOW
+        "take step times from an aggregated profile", kind=Path, metavar="FILE.json", group=_HOW, names="file"
     )
 
     rate: float | None = option("arrivals per second", kind=float, group=_LOAD)
@@ -165,7 +166,7 @@ class ServingConfig(DeploymentOptions):
     )
     shared_groups: int = option("number of different shared prefixes", 1, kind=integer, group=_LOAD)
     replay: Path | None = option(
-        "replay the requests of a file (formats: docs/serving.md)", kind=Path, metavar="FILE", group=_LOAD
+        "replay the requests of a file (formats: docs/serving.md)", kind=Path, metavar="FILE", group=_LOAD, names="file"
     )
     run_name: str | None = option(
         "run to replay, if the file has several", flags=("--run",), metavar="GPU", group=_LOAD

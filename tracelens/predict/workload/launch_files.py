@@ -16,7 +16,7 @@ from typing import Any
 import msgspec
 
 from tracelens.errors import InputError, TracelensError, UsageError
-from tracelens.files.documents import expected, refuse_deep, text_of
+from tracelens.files.documents import beside, expected, refuse_deep, text_of, told
 from tracelens.predict.workload.blocks import DENSE_LAYER, SPARSE_LAYER
 from tracelens.predict.workload.model_config import ModelConfig
 from tracelens.predict.workload.model_shape import Experts, LatentAttention
@@ -69,11 +69,15 @@ class LaunchFile(Record, frozen=True, kw_only=True):
 class _Keys(Record, frozen=False):
     """The file's keys, ``own`` those that no preset gives, and which of them were asked for."""
 
-    file: str
+    path: Path
     values: Mapping[str, str]
     is_list: bool
     own: frozenset[str] = frozenset()
     read: set[str] = msgspec.field(default_factory=set)
+
+    @property
+    def file(self) -> str:
+        return self.path.name
 
     def text(self, name: str) -> str | None:
         self.read.add(name)
@@ -103,11 +107,11 @@ class _Keys(Record, frozen=False):
 def read_launch(path: Path) -> LaunchFile:
     """InputError for a file that cannot be read, and for values that are not what their key needs."""
     what = "a launch configuration"
-    text, is_list = text_of(path, what), path.suffix not in (".yaml", ".yml")
+    is_list = path.suffix not in (".yaml", ".yml")
     with expected(path, what):
-        values = _of_arguments(text) if is_list else _with_bases(path, text)
+        values = _of_arguments(text_of(path, what)) if is_list else _with_bases(path)
     merged = values if is_list else {**_presets(path, values), **values}
-    keys = _Keys(file=path.name, values=merged, is_list=is_list, own=frozenset(values))
+    keys = _Keys(path=path, values=merged, is_list=is_list, own=frozenset(values))
     if keys.values.get("config") == "pre_trainer.yaml":
         keys.read.add("config")
     options = {**_degrees(keys), **_switches(keys)}
@@ -165,20 +169,23 @@ def _of_yaml(text: str) -> dict[str, str]:
     return found
 
 
-def _with_bases(path: Path, text: str, seen: tuple[Path, ...] = ()) -> dict[str, str]:
-    """A file's keys over those of the files that it ``extends`` or ``includes``. InputError where one is missing."""
-    own, found = _of_yaml(text), dict[str, str]()
+def _with_bases(path: Path, seen: tuple[Path, ...] = (), within: Path | None = None) -> dict[str, str]:
+    """A file's keys over those of the files that it ``extends`` or ``includes``, all ``beside`` it.
+
+    InputError where one is missing or elsewhere.
+    """
+    own, found = _of_yaml(text_of(path, "a launch configuration")), dict[str, str]()
     seen = (*seen, path.resolve())
     for key in ("extends", "includes"):
         for name in re.findall(r"[^\s,\[\]]+", own.pop(key, "")):
-            base = path.parent / name
-            if Path(name).is_absolute() or base.resolve() in seen or len(seen) > _DEEPEST:
+            base = beside(path, name, within=within)
+            if base.resolve() in seen or len(seen) > _DEEPEST:
                 raise InputError(
                     f"{path}: {key} {name}: a base file is another file of the same folder, and extends nothing itself"
                 )
             if not base.is_file():
                 raise InputError(f"{path}: {key} {name}: there is no such file in its folder")
-            found |= _with_bases(base, text_of(base, "a launch configuration"), seen)
+            found |= _with_bases(base, seen, within)
     return found | own
 
 
@@ -189,16 +196,19 @@ def _presets(path: Path, values: Mapping[str, str]) -> dict[str, str]:
         name = values.get(key, "")
         if not re.fullmatch(r"[\w.-]{1,200}\.ya?ml", name) or (key == "model" and _is_bundled(name)):
             continue
-        places = [folder / "primus" / "configs" / kind / "megatron" / name for folder in path.resolve().parents]
-        file = next((place for place in (*places, path.parent / name) if place.is_file()), None)
-        if file is not None and file.resolve() != path.resolve():
-            found |= _with_bases(file, text_of(file, "a launch configuration"))
+        configs = [folder / "primus" / "configs" for folder in path.resolve().parents]
+        places = [(folder / kind / "megatron" / name, folder) for folder in configs]
+        file, within = next(
+            filter(lambda place: place[0].is_file(), [*places, (path.parent / name, None)]), (path, None)
+        )
+        if file.resolve() != path.resolve():
+            found |= _with_bases(beside(file, name, within=within), within=within)
     return found
 
 
 def _is_bundled(name: str) -> bool:
     try:
-        return bool(ModelConfig.load(Path(name).stem).name)
+        return bool(ModelConfig.named(Path(name).stem).name)
     except TracelensError:
         return False
 
@@ -359,7 +369,10 @@ def _bundled(keys: _Keys) -> ModelConfig | None:
     if not named:
         return None
     try:
-        return _changed(keys, ModelConfig.load(Path(named).stem if named.endswith(".yaml") else named))
+        is_preset = named.endswith(".yaml")
+        return _changed(
+            keys, ModelConfig.named(Path(named).stem) if is_preset else ModelConfig.load(told(keys.path, named))
+        )
     except TracelensError as error:
         raise InputError(f"{keys.file}: model: {error}") from error
 

@@ -180,6 +180,14 @@ class ModelConfig(ModelShape, frozen=True, kw_only=True):
         whole, count = without_layers(name)
         if count is not None:
             return cls.load(whole).cut(count)
+        return cls.named(name)
+
+    @classmethod
+    def named(cls, name: str) -> ModelConfig:
+        """A model of this package by name or alias, never a file; compared as ``load`` says. UsageError."""
+        whole, count = without_layers(name)
+        if count is not None:
+            return cls.named(whole).cut(count)
         wanted = normalized(name)
         if wanted in cls.names():
             return _bundled(wanted)
