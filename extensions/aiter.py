@@ -12,6 +12,7 @@ from __future__ import annotations
 import math
 import re
 from dataclasses import replace
+from typing import Any
 
 from tracelens import GEMM, SDPA, CategoryOf, DType, Normalization, OpSignature, traced_as
 from tracelens.perf_models import (
@@ -68,7 +69,8 @@ def _atom_step(annotation: str) -> InferenceStep | None:
     if tokens is not None and {"sk", "sqsq", "sqsk"} <= set(found):
         of = "c" if phase == "prefill" else "g"
         values = {"sq": tokens, **{key: found[key] for key in ("sk", "sqsq", "sqsk")}}
-        sums = AttentionSums(**{f"{of}_{key}": value for key, value in values.items()})
+        named: dict[str, Any] = {f"{of}_{key}": value for key, value in values.items()}
+        sums = AttentionSums(**named)
     padded_requests = int(padded[1]) if padded else None
     return step_of_one_kind(phase == "prefill", requests, tokens, sums, padded_requests=padded_requests)
 

@@ -7,15 +7,12 @@ pairs of tensors among them.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from tracelens import CategoryOf, EPComm, GroupedGEMM, OpSignature, SignatureError, recorded_as, traced_as
 from tracelens.perf_models.collective import COMBINE, DISPATCH, given_tokens, routed_tokens
 from tracelens.perf_models.gemm import check_inner
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DeepEPDispatch(EPComm):
+class DeepEPDispatch(EPComm, frozen=True, kw_only=True):
     """Every local token to the ranks of its experts: ``tokens`` are the rank's own, before they are copied.
 
     wire_bytes = rows * hidden * width * remote_share, where ``rows`` are one copy per token and destination rank: as
@@ -27,8 +24,7 @@ class DeepEPDispatch(EPComm):
     """
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DeepEPCombine(EPComm):
+class DeepEPCombine(EPComm, frozen=True, kw_only=True):
     """The experts' rows back to their tokens' ranks: ``tokens`` are the dispatched rows, one per copy.
 
     wire_bytes = tokens * hidden * width * remote_share: the copies that the dispatch made. What remains open:

@@ -65,8 +65,8 @@ def _grouped_gemm_variable_k(op: OpSignature) -> GroupedGEMMVariableK:
             raise SignatureError(f"{op.name}: groups of {list(a)} and {list(b)} do not fit one another")
         a = tuple(shape[::-1] for shape in a)
     k, n = _common(op, a, -1), _common(op, b, -1)
-    m, types = sum(shape[0] for shape in a), {"dtype": op.dtype(0), "dtype_b": op.dtype(1)}
-    return GroupedGEMMVariableK(m=m, n=n, k=k, groups=len(a), dtype_out=out, **types)
+    m, dtype, dtype_b = sum(shape[0] for shape in a), op.dtype(0), op.dtype(1)
+    return GroupedGEMMVariableK(m=m, n=n, k=k, groups=len(a), dtype=dtype, dtype_b=dtype_b, dtype_out=out)
 
 
 @traced_as(*_in_both(_VARIABLE_K_FP8))
@@ -94,8 +94,7 @@ def _rows_in_groups(op: OpSignature, out: DType | None) -> GroupedGEMM:
     return GroupedGEMM(m=rows, n=axes.pop(), k=k, groups=len(a), dtype=op.dtype(0), dtype_b=op.dtype(1), dtype_out=out)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class OfUnknownGroups(GroupedGEMMVariableK):
+class OfUnknownGroups(GroupedGEMMVariableK, frozen=True, kw_only=True):
     """The same of a call whose groups were not recorded: the bytes are those of one group, the least there can be."""
 
     def parameters(self) -> dict[str, object]:
@@ -239,8 +238,7 @@ def _fused_ln_modulate_backward(op: OpSignature) -> FusedLayerNormModulateBackwa
     return FusedLayerNormModulateBackward(elements=math.prod(op.shape(0)), dtype=op.dtype(0))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MoETransfer(EPComm):
+class MoETransfer(EPComm, frozen=True, kw_only=True):
     """Primus-Turbo's own dispatch and combine, which wrap DeepEP kernels: rows * hidden * width leave the rank.
 
     What remains open is what stands in ``EPComm``: an effective rate, and the share of rows that stay local.
@@ -253,8 +251,7 @@ class MoETransfer(EPComm):
         return with_fields_of(back, MoETransferBackward)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MoETransferBackward(MoETransfer):
+class MoETransferBackward(MoETransfer, frozen=True, kw_only=True):
     """The gradient's way back: a dispatch's is a combine and the other way round, read from its own tensor 0."""
 
     category: ClassVar[str] = "MoE_comm_bwd"

@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 import re
 from dataclasses import fields
+from typing import Any
 
 from tracelens import GEMM, DType, OpSignature, SignatureError, traced_as, traced_as_pattern
 from tracelens.perf_models import (
@@ -56,7 +57,7 @@ def _step(annotation: str) -> InferenceStep | None:
         return None
     mode, body = match.groups()
     found = annotated_numbers(body)
-    known = {field.name: found[field.name] for field in fields(AttentionSums) if field.name in found}
+    known: dict[str, Any] = {field.name: found[field.name] for field in fields(AttentionSums) if field.name in found}
     sums = AttentionSums(**known) if any("sqsk" in key for key in known) else None
     if mode == "MIXED":
         return InferenceStep(

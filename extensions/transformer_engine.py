@@ -202,8 +202,7 @@ def _te_dtype(op: OpSignature, tensor: int, number: int) -> DType | None:
     return _NVTE_TYPES.get(recorded) if isinstance(recorded, int) else None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FusedAttention(SDPA):
+class FusedAttention(SDPA, frozen=True, kw_only=True):
     """Attention whose mask and layout are text arguments, which a trace does not record.
 
     Assumed, and shown as ``param_assumed``: a causal mask where queries and keys are equally long, as in language

@@ -85,13 +85,14 @@ def _step(annotation: str) -> InferenceStep | None:
             sums=sums,
         )
     if match := _PLAIN.match(annotation):
-        context, c_tokens, c_sum, generation, g_tokens, g_sum = (int(text) if text else None for text in match.groups())
+        numbers = [int(text) if text else None for text in match.groups()]
+        prompts, c_tokens, c_sum, answers, g_tokens, g_sum = numbers
         return InferenceStep(
-            context_requests=context,
+            context_requests=prompts,
             context_tokens=c_tokens,
-            generation_requests=generation,
+            generation_requests=answers,
             generation_tokens=g_tokens,
-            sums=_sums(context or 0, c_tokens or 0, c_sum, g_tokens or 0, g_sum),
+            sums=_sums(prompts or 0, c_tokens or 0, c_sum, g_tokens or 0, g_sum),
         )
     if match := _REQUESTS.match(annotation):
         return InferenceStep(context_requests=int(match[1]), generation_requests=int(match[2]))
