@@ -14,8 +14,7 @@ from dataclasses import replace
 from tracelens.backends.base import System
 from tracelens.backends.chain import chain
 from tracelens.perf_models import GEMM, SDPA, PerfModel, WorkColumns
-from tracelens.predict.projection.layer_costs import completed
-from tracelens.predict.projection.overheads import Hidden, ProjectionOptions
+from tracelens.predict.projection.overheads import Hidden, ProjectionOptions, completed
 from tracelens.predict.projection.projection_options import BACKENDS
 from tracelens.predict.projection.step import Projection, project
 from tracelens.predict.workload.model_config import ModelConfig

@@ -26,7 +26,7 @@ from tracelens.hardware import HardwareSpec
 from tracelens.hardware.device_figures import Calibration
 from tracelens.hardware.spec import FOLDER
 from tracelens.predict.calibration.device import device_file
-from tracelens.predict.projection.layer_costs import completed
+from tracelens.predict.projection.overheads import completed
 
 PRECISION = {"bfloat16": "bf16", "fp8": "fp8", "nvfp4": "nvfp4"}
 RATE = {"bf16": "bf16", "fp8": "fp8", "nvfp4": "fp4"}

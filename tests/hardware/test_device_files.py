@@ -212,8 +212,8 @@ def test_the_files_repeat_the_collected_figures(shared_traces):
         collected[HardwareSpec.load(row["device"]).name].add(float(row["value"]))
     figures_of = {name: HardwareSpec.load(name).figures() for name in collected}
     added = {(name, f.key) for name, figures in figures_of.items() for f in figures if f.value not in collected[name]}
-    added_since = {"chip.pcie.gb_s", "chip.l2.mib", "matrix.tf32.peak_tflops_s", "hbm.visible_gib"}
-    assert {key for _, key in added} <= added_since, "a known link, a cache, half of bf16, an L4"
+    added_since = {"chip.pcie.gb_s", "chip.l2.mib", "matrix.tf32.peak_tflops_s", "hbm.visible_gib", "power.idle_w"}
+    assert {key for _, key in added} <= added_since, "a known link, a cache, half of bf16, an L4, measured watts"
 
 
 def test_every_file_starts_with_what_the_device_is_called():

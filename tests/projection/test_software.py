@@ -11,8 +11,7 @@ from tracelens.backends.roofline_and_tile import Tile
 from tracelens.hardware import HardwareSpec
 from tracelens.perf_models import GEMM, SDPA, GroupedGEMM
 from tracelens.perf_models.base import WorkColumns
-from tracelens.predict.projection.layer_costs import completed
-from tracelens.predict.projection.overheads import LARGE, held, slowdown, sustained_us
+from tracelens.predict.projection.overheads import LARGE, completed, held, slowdown, sustained_us
 from tracelens.types.dtypes import DType
 
 

@@ -419,6 +419,23 @@ class ColumnBatch(ABC):
         """What the tile model's times of the rows rest on."""
         return Basis.unknown(len(self))
 
+    @property
+    def is_repeated(self) -> bool:
+        """Whether rows are calls as benchmarks repeat them, which find in L2 what the call before left there."""
+        return False
+
+    def power_families(self) -> npt.NDArray[Any]:
+        """Per row the family of ``[power]`` in device files."""
+        return np.full(len(self), self.family, object)
+
+    def flops_by_class(self) -> Mapping[str, Floats]:
+        """FLOPs as the kernels do them, by class of ``[power]``."""
+        return {Precision.of(self.precision).calibrated.value: self.flops()}
+
+    def l2_bytes(self) -> Floats:
+        """What passes L2, at least the bytes of HBM."""
+        return self.hbm_bytes()
+
     @abstractmethod
     def _price(self, device: HardwareSpec) -> Priced | None: ...
 

@@ -5,7 +5,7 @@ per device.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, ClassVar
 
 import numpy as np
@@ -15,7 +15,17 @@ from tracelens.backends.base import PRICED, Backend, Basis, ColumnBatch, Estimat
 from tracelens.backends.tiles import pricer_of
 from tracelens.hardware import HardwareSpec
 from tracelens.hardware.device_figures import Rate
-from tracelens.perf_models.base import WorkColumns
+from tracelens.hardware.power import (
+    ATTENTION,
+    DECODING,
+    PRODUCTS,
+    PROMPTS,
+    Drawn,
+    KernelWork,
+    kernel_power,
+    power_constants,
+)
+from tracelens.perf_models.base import MEMORY, WorkColumns
 from tracelens.types.dtypes import DType, Precision
 from tracelens.types.units import GB_PER_S_IN_BYTES_PER_US, TERA_PER_S_IN_PER_US
 
@@ -174,3 +184,69 @@ def _priced(columns: WorkColumns, device: HardwareSpec) -> dict[str, Floats]:
         for field, values in filled.items():
             values[rows] = getattr(found, field)
     return filled
+
+
+#: Part of L2 that a repeated call finds its operands in: none is missed up to here, all from twice that on.
+_HELD = 0.7
+#: FLOPs per byte of HBM below which attention decodes.
+_DECODES = 64.0
+_FAMILIES = {"sdpa": PROMPTS, "moe": "moe"}
+_CLASSES = {"fp4": "nvfp4"}
+
+
+def works(
+    work: WorkColumns | ColumnBatch, device: HardwareSpec, time_us: Floats, clocked: Floats | float = 1.0
+) -> Iterator[tuple[npt.NDArray[np.intp], KernelWork]]:
+    """Rows that are alike in what they draw power for, and their work: of perf models as they count, of column batches
+    as their kernels do it. ``clocked``: the share of the time that follows the clock.
+    """
+    if isinstance(work, ColumnBatch):
+        families, flops, hbm, wire = work.power_families(), work.flops_by_class(), work.hbm_bytes(), np.zeros(len(work))
+        l2 = work.l2_bytes()
+        if work.is_repeated and device.l2_mib is not None:
+            hbm = hbm * np.clip(hbm / (_HELD * device.l2_mib * 2**20) - 1, 0, 1)
+    else:
+        families, flops = _model_work(work)
+        hbm, wire = work.hbm_bytes, np.nan_to_num(work.wire_bytes)
+        l2 = hbm
+    follows = np.broadcast_to(np.asarray(clocked, np.float64), len(work))
+    for name in sorted(set(families.tolist())):
+        at = np.flatnonzero(families == name)
+        yield at, KernelWork(
+            family=name, time_us=time_us[at], flops={key: done[at] for key, done in flops.items() if done[at].any()},
+            hbm_bytes=hbm[at], l2_bytes=l2[at], link_bytes=wire[at], clocked=follows[at],
+        )  # fmt: skip
+
+
+def _model_work(work: WorkColumns) -> tuple[npt.NDArray[Any], dict[str, Floats]]:
+    """Families and FLOPs by class. Vector units' FLOPs are in the energy of the bytes that they come with."""
+    kinds = [model.price_family() or (PRODUCTS if engine == "matrix" else MEMORY)
+             for model, engine in zip(work.models, work.engine, strict=True)]  # fmt: skip
+    families = np.array([_FAMILIES.get(kind, kind) for kind in kinds], object)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        families[(families == PROMPTS) & (work.flops / work.hbm_bytes < _DECODES)] = DECODING
+    classes = [
+        ("" if engine != "matrix" else ATTENTION if kind == "sdpa" else _class_of(dtype))
+        for kind, engine, dtype in zip(kinds, work.engine, work.dtype, strict=True)
+    ]
+    named, done = np.array(classes, object), work.flops * work.passes
+    return families, {name: np.where(named == name, done, 0.0) for name in sorted(set(classes)) if name}
+
+
+def _class_of(dtype: DType | None) -> str:
+    rate = "bf16" if dtype is None or dtype.rate is None else dtype.rate
+    return _CLASSES.get(rate, rate)
+
+
+def drawn(work: WorkColumns | ColumnBatch, found: EstimateTable, device: HardwareSpec) -> Drawn:
+    """Watts of estimated rows, and their interval; NaN where the time or the device's energies are unknown."""
+    parts = Drawn(*(np.full(len(work), np.nan) for _ in Drawn._fields))
+    constants = power_constants(device)
+    if constants is None:
+        return parts
+    with np.errstate(divide="ignore", invalid="ignore"):
+        clocked = np.clip(np.nan_to_num(found.compute_us / found.time_us), 0.0, 1.0)
+    for at, part in works(work, device, found.time_us, clocked):
+        for whole, values in zip(parts, kernel_power(constants, part), strict=True):
+            whole[at] = values
+    return parts

@@ -505,3 +505,75 @@ def kernel_constants_of_device(root: FigureTable, device: str) -> Mapping[str, t
             table.source("fitted_on")
             table.finish()
     return found
+
+
+#: Row of ``[power]`` -> its constants; absent ones leave their term out.
+POWER_TERMS = ("active_w", "hbm_pj", "l2_pj", "launch_uj")
+
+
+class FamilyPower(Record, frozen=True, kw_only=True):
+    """What kernels of one family draw while they run: ``active_w`` watts over the idle device, pJ per FLOP by class and
+    per byte of HBM and L2, uJ per launch. ``sharpness``: how suddenly the limit cuts (see ``hardware.power``).
+
+    Four fifths of the measured readings of shape groups not fitted were between ``low`` and ``high`` times the
+    estimate; ``error_percent`` is their mean error, over ``rows``.
+    """
+
+    terms: Mapping[str, float]
+    flop_pj: Mapping[str, float]
+    sharpness: float
+    low: float
+    high: float
+    error_percent: float | None = None
+    rows: int | None = None
+
+
+class PowerConstants(Record, frozen=True, kw_only=True):
+    """Energies of one device, fitted at the limit ``limit_w``.
+
+    ``idle_w``: of a device that is awake and waits. ``share``: of the limit, what kernels that reach it draw; ``most``:
+    the most that was read, overshoot included. ``link_pj``: per byte that a link takes out. ``carried_from``: the
+    device whose constants stand in, None where they are its own.
+    """
+
+    limit_w: float
+    idle_w: float
+    share: float
+    most: float
+    link_pj: float | None = None
+    families: Mapping[str, FamilyPower]
+    source: str
+    carried_from: str | None = None
+
+
+def read_power(root: FigureTable, limit_w: float | None) -> PowerConstants | None:
+    """The ``[power]`` table of a device file; InputError where the device's own limit is unknown."""
+    table = root.table("power")
+    if table is None:
+        return None
+    if limit_w is None:
+        raise root.error("chip.power", "must be there with [power]: energies were fitted at this limit")
+    families = {}
+    for row in table.rows("families"):
+        name, flops = row.text("family"), row.table("flop_pj")
+        if name is None:
+            raise row.error("family", "must name a family of kernels")
+        terms = {key: row.number(key) for key in POWER_TERMS}
+        families[name] = FamilyPower(
+            terms={key: value for key, value in terms.items() if value is not None},
+            flop_pj={} if flops is None else {key: flops.needed_number(key) for key in flops.names},
+            sharpness=row.needed_number("sharpness"), low=row.needed_number("low"), high=row.needed_number("high"),
+            error_percent=row.number("error_percent"), rows=row.whole("rows"),
+        )  # fmt: skip
+        row.finish()
+    found = PowerConstants(
+        limit_w=limit_w, idle_w=table.needed_number("idle_w"), share=table.needed_number("share"),
+        most=table.needed_number("most"), link_pj=table.number("link_pj"), families=families,
+        source=table.source("source"),
+    )  # fmt: skip
+    if table.text("link_source") is None and found.link_pj is not None:
+        raise table.error("link_source", "must say where link_pj comes from")
+    if not found.idle_w < found.share * limit_w:
+        raise table.error("idle_w", f"must be below the limit of {limit_w:g} W")
+    table.finish()
+    return found

@@ -29,6 +29,7 @@ from tracelens.hardware.device_figures import (
     Link,
     Match,
     MatrixCores,
+    PowerConstants,
     Rate,
 )
 from tracelens.types.dtypes import DType, Precision
@@ -76,6 +77,8 @@ class HardwareSpec(Record, frozen=True, kw_only=True):
     ep: Mapping[str, Figure] = msgspec.field(default_factory=dict)
     calibrated: Mapping[tuple[str, str], Calibration] = msgspec.field(default_factory=dict)
     calibrated_like: str | None = None
+    #: Energies that were measured on it; ``hardware.power`` says what stands in for them.
+    power: PowerConstants | None = None
     #: Own constants of engines' kernels, by measured table.
     kernels: Mapping[str, tuple[KernelConstants, ...]] = msgspec.field(default_factory=dict)
     #: The device of this package that the file was made from; its standard node is this device's.
@@ -274,6 +277,8 @@ class HardwareSpec(Record, frozen=True, kw_only=True):
         if self.busbw is not None:
             yield from self.busbw.listed("busbw")
         yield from self.ep.values()
+        if self.power is not None:
+            yield Figure(key="power.idle_w", value=self.power.idle_w, source=self.power.source)
 
 
 def _scaled(rate: Rate, scale: float) -> Rate:
@@ -323,6 +328,9 @@ def _read(file: str, values: Mapping[str, Any]) -> HardwareSpec:
     if vendor is None:
         raise root.error("vendor", 'must name who makes the device, e.g. "amd"')
     calibrated, like = device_figures.read_calibration(root)
+    chip = {
+        word: Figure.read(table, _CHIP_KEYS[word]) for word, table in root.tables("chip", frozenset(_CHIP_KEYS)).items()
+    }
     spec = HardwareSpec(
         name=name,
         label=root.text("label") or name,
@@ -334,10 +342,7 @@ def _read(file: str, values: Mapping[str, Any]) -> HardwareSpec:
         vector=Rate.read_all(root, "vector"),
         hbm=of(Hbm.read, "hbm"),
         link=of(Link.read, "link"),
-        chip={
-            word: Figure.read(table, _CHIP_KEYS[word])
-            for word, table in root.tables("chip", frozenset(_CHIP_KEYS)).items()
-        },
+        chip=chip,
         matrix_cores=of(MatrixCores.read, "matrix_cores"),
         best_shape=named("best_shape", RATES, "tflops_s"),
         pytorch_sustained=named("pytorch_sustained", RATES, "tflops_s"),
@@ -346,6 +351,7 @@ def _read(file: str, values: Mapping[str, Any]) -> HardwareSpec:
         ep=named("ep", _EP_KINDS, "gb_s"),
         calibrated=calibrated,
         calibrated_like=like,
+        power=device_figures.read_power(root, chip["power"].value if "power" in chip else None),
         kernels=device_figures.kernel_constants_of_device(root, root.text("based_on") or name),
         based_on=root.text("based_on"),
     )

@@ -14,6 +14,7 @@ import numpy as np
 
 from tracelens.backends.base import Floats
 from tracelens.backends.kernels.kernel_costs import Case, Costs, KernelRates, KernelTable, Sizes, Work, steps, tiled
+from tracelens.hardware.power import ATTENTION, INDEXER
 from tracelens.perf_models.gemm import product_flops
 from tracelens.perf_models.sdpa import attention_flops, row_elements
 from tracelens.types.dtypes import Precision
@@ -63,7 +64,8 @@ def _encoder(s: Sizes, rates: KernelRates, _: Case) -> Costs:
 def _encoder_work(s: Sizes, _: Case) -> Work:
     b, tokens, heads, d = (s[name] for name in ("batch_size", "isl", "num_heads", "head_dim"))
     flops = attention_flops(b * tokens * tokens, heads, d, d)
-    return Work(flops=flops, hbm_bytes=2 * b * tokens * sum(row_elements(heads, heads, d, d)))
+    moved = 2 * b * tokens * sum(row_elements(heads, heads, d, d))
+    return Work(flops=flops, hbm_bytes=moved, done={ATTENTION: flops})
 
 
 def _absorbs(case: Case) -> bool:
@@ -93,7 +95,8 @@ def _attention_prompt(s: Sizes, rates: KernelRates, case: Case) -> Costs:
 def _attention_prompt_work(s: Sizes, _: Case) -> Work:
     b, tokens, heads = s["batch_size"], s["isl"], s["num_heads"]
     flops = attention_flops(b * tokens * (tokens + 1) / 2, heads, D_QK, D_V)
-    return Work(flops=flops, hbm_bytes=2 * b * tokens * sum(row_elements(heads, heads, D_QK, D_V)))
+    moved = 2 * b * tokens * sum(row_elements(heads, heads, D_QK, D_V))
+    return Work(flops=flops, hbm_bytes=moved, done={ATTENTION: flops})
 
 
 def absorbed(b: Floats, heads: Floats, keys: Floats, width: float, rates: KernelRates) -> Costs:
@@ -130,7 +133,7 @@ def _attention_generation_work(s: Sizes, case: Case) -> Work:
     b, heads, keys = s["batch_size"], s["num_heads"], s["step"] + 1
     flops = attention_flops(b * keys, heads, ROW, LATENT)
     rate = "fp8" if cache_width(case) == 1 else "bf16"
-    return Work(flops=flops, hbm_bytes=b * keys * ROW * cache_width(case), rate=rate)
+    return Work(flops=flops, hbm_bytes=b * keys * ROW * cache_width(case), rate=rate, done={ATTENTION: flops})
 
 
 ENCODER_ATTENTION = KernelTable(
@@ -243,10 +246,11 @@ def _context(s: Sizes, rates: KernelRates, case: Case) -> Costs:
 
 def _context_work(s: Sizes, case: Case) -> Work:
     b, tokens, heads = s["batch_size"], s["isl"], s["num_heads"]
-    flops, _, weights, _ = _projected(b * tokens, s, case, absorbs=False)
+    flops, _, weights, rows = _projected(b * tokens, s, case, absorbs=False)
     pairs = b * _seen(0 * tokens, tokens)
-    flops = flops + attention_flops(pairs, heads, s["nope"] + ROPE, s["value"])
-    return Work(flops, weights, _fastest(s, case))
+    attended = attention_flops(pairs, heads, s["nope"] + ROPE, s["value"])
+    done = {_gemm(case).calibrated.value: flops, ATTENTION: attended}
+    return Work(flops + attended, weights, _fastest(s, case), done, weights + rows)
 
 
 def _generation(s: Sizes, rates: KernelRates, case: Case) -> Costs:
@@ -259,10 +263,11 @@ def _generation(s: Sizes, rates: KernelRates, case: Case) -> Costs:
 
 def _generation_work(s: Sizes, case: Case) -> Work:
     b, heads, keys = s["batch_size"], s["num_heads"], s["step"] + 1
-    flops, _, weights, _ = _projected(b, s, case, absorbs=True)
+    flops, _, weights, rows = _projected(b, s, case, absorbs=True)
     row = KV_RANK + ROPE
-    flops = flops + attention_flops(b * keys, heads, row, KV_RANK)
-    return Work(flops, weights + b * keys * row * cache_width(case), _fastest(s, case))
+    attended, read = attention_flops(b * keys, heads, row, KV_RANK), weights + b * keys * row * cache_width(case)
+    done = {_gemm(case).calibrated.value: flops, ATTENTION: attended}
+    return Work(flops + attended, read, _fastest(s, case), done, read + rows)
 
 
 def _sparse(s: Sizes, rates: KernelRates, case: Case) -> Costs:
@@ -289,9 +294,16 @@ def _sparse(s: Sizes, rates: KernelRates, case: Case) -> Costs:
 
 def _sparse_work(s: Sizes, case: Case) -> Work:
     b, tokens, heads, past = s["batch_size"], s["isl"], s["num_heads"], s["step"]
-    flops, _, weights, _ = _projected(b * tokens, s, case, absorbs=False)
-    dense = attention_flops(b * _seen(past, tokens, KEPT), heads, s["nope"] + ROPE, s["value"])
-    return Work(flops + dense, weights, _fastest(s, case))
+    flops, _, weights, rows = _projected(b * tokens, s, case, absorbs=False)
+    every, kept = b * _seen(past, tokens), b * _seen(past, tokens, KEPT)
+    dense = attention_flops(kept, heads, s["nope"] + ROPE, s["value"])
+    gathered = kept * (KV_RANK + ROPE) * cache_width(case)
+    done = {
+        _gemm(case).calibrated.value: flops,
+        ATTENTION: attention_flops(kept, heads, KV_RANK + ROPE, KV_RANK),
+        INDEXER: 2 * every * s["index_heads"] * INDEX_WIDTH,
+    }
+    return Work(flops + dense, weights, _fastest(s, case), done, weights + rows + gathered + 4 * every)
 
 
 _TYPES = ("kv_cache_dtype", "gemm_type")

@@ -183,7 +183,7 @@ def _narrowed(s: Sizes, _: Case) -> Work:
 
 def _scaled(s: Sizes, _: Case) -> Work:
     """The pass that only reads: the difference of two measurements, which finds the rows in L2."""
-    return Work(flops=0 * s["m"], hbm_bytes=0 * s["m"])
+    return Work(flops=0 * s["m"], hbm_bytes=0 * s["m"], l2_bytes=2 * s["m"] * s["k"])
 
 
 def _narrowing_costs(s: Sizes, rates: KernelRates, _: Case) -> Costs:

@@ -18,6 +18,7 @@ from typing import Any, ClassVar, NamedTuple, Self, TypeAlias
 
 import msgspec
 import numpy as np
+import numpy.typing as npt
 
 from tracelens.backends.base import Basis, ColumnBatch, Floats, Part, Priced, hbm_peak
 from tracelens.files.documents import FigureTable
@@ -127,11 +128,17 @@ def _twin(device: HardwareSpec) -> HardwareSpec | None:
 
 
 class Work(NamedTuple):
-    """What a call computes and moves at least, as the perf models count: flops at ``rate``, bytes of HBM."""
+    """What a call computes and moves at least, as the perf models count: flops at ``rate``, bytes of HBM.
+
+    ``done``: flops by class of ``hardware.power`` as the kernels do them, where they are of several; ``l2_bytes``:
+    what passes L2, where that is more than the bytes of HBM.
+    """
 
     flops: Floats
     hbm_bytes: Floats
     rate: str = "bf16"
+    done: Mapping[str, Floats] | None = None
+    l2_bytes: Floats | None = None
 
 
 class Costs(NamedTuple):
@@ -346,6 +353,26 @@ class KernelColumns(ColumnBatch):
     def hbm_bytes(self) -> Floats:
         """As the perf models of the table's operations count."""
         return self.table.work(self.sizes, dict(self.case)).hbm_bytes
+
+    @property
+    def is_repeated(self) -> bool:
+        """As benchmarks time them."""
+        return True
+
+    def power_families(self) -> npt.NDArray[Any]:
+        """The table's own."""
+        return np.full(len(self), self.table.name, object)
+
+    def flops_by_class(self) -> Mapping[str, Floats]:
+        """As the table's kernels do them; none where they only move bytes."""
+        work = self.table.work(self.sizes, dict(self.case))
+        done = {work.rate: work.flops} if work.done is None else work.done
+        return {name: flops for name, flops in done.items() if flops.any()}
+
+    def l2_bytes(self) -> Floats:
+        """As the table counts them, at least the bytes of HBM."""
+        work = self.table.work(self.sizes, dict(self.case))
+        return work.hbm_bytes if work.l2_bytes is None else np.maximum(work.l2_bytes, work.hbm_bytes)
 
     def choices(self, device: HardwareSpec) -> tuple[KernelConstants, ...]:
         """The kernels that may run on the device; those of another device without the name of its tuning file."""

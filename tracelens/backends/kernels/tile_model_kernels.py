@@ -18,6 +18,7 @@ import numpy as np
 
 from tracelens.backends.base import Floats
 from tracelens.backends.kernels.kernel_costs import Case, Costs, KernelRates, KernelTable, Sizes, Work, steps, tiled
+from tracelens.hardware.power import STATE
 from tracelens.perf_models.gemm import product_flops, product_operands
 from tracelens.perf_models.recurrent_layers import state_flops
 
@@ -99,10 +100,8 @@ def _delta_rule_work(s: Sizes, _: Case) -> Work:
     b, tokens, d_k, d_v = s["batch_size"], s["seq_len"], s["head_k_dim"], s["head_v_dim"]
     heads = s["num_v_heads"]
     rows = 2 * b * tokens * (2 * s["num_k_heads"] * d_k + 2 * heads * d_v)
-    return Work(
-        flops=state_flops("delta", b * tokens, heads, d_k, d_v),
-        hbm_bytes=rows + 2 * _STATE_WIDTH * b * heads * d_k * d_v,
-    )
+    flops = state_flops("delta", b * tokens, heads, d_k, d_v)
+    return Work(flops=flops, hbm_bytes=rows + 2 * _STATE_WIDTH * b * heads * d_k * d_v, done={STATE: flops})
 
 
 def _recurrence_costs(s: Sizes, rates: KernelRates, case: Case) -> Costs:

@@ -17,12 +17,14 @@ from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 import numpy as np
+import numpy.typing as npt
 
 from tracelens.backends.base import OUTPUT_BYTES, PRICED, Basis, Chip, ColumnBatch, Floats, Priced, pricer
 from tracelens.backends.kernels.kernel_costs import KernelColumns, KernelTable
 from tracelens.backends.kernels.tile_model_kernels import GDN, KDA
 from tracelens.hardware import HardwareSpec
 from tracelens.hardware.device_figures import Calibration
+from tracelens.hardware.power import ATTENTION, DECODING, PROMPTS
 from tracelens.perf_models.base import WorkColumns
 from tracelens.perf_models.inference_attention import InferenceAttention, SparseAttention
 from tracelens.perf_models.recurrent_layers import LinearAttention
@@ -162,6 +164,19 @@ class AttentionColumns(ColumnBatch):
         new = self.q_heads * (self.d_qk + self.d_v) + self.kv_heads * self.cache_width
         read = self.width_bytes * cached * self.kv_heads * self.cache_width
         return self.b * (OUTPUT_BYTES * self.s * new + read)
+
+    @property
+    def is_repeated(self) -> bool:
+        """A layer's are."""
+        return self.as_layer
+
+    def power_families(self) -> npt.NDArray[Any]:
+        """Decoding, or prompts."""
+        return np.where(self.s == 1, DECODING, PROMPTS).astype(object)
+
+    def flops_by_class(self) -> Mapping[str, Floats]:
+        """Softmax included, in whatever type the cache is."""
+        return {ATTENTION: self.flops()}
 
     def measured_as(self, device: HardwareSpec) -> Basis:
         """The constants' row: of prompts, of decoding, or of the backward."""

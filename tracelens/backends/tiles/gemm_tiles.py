@@ -149,6 +149,11 @@ class GEMMColumns(ColumnBatch):
         m, n, k, b, groups = np.array([product[:5] for product in products], dtype=np.float64).T.copy()
         return replace(cls.of(precision, m, n, k, b, groups), b_width=b_width)
 
+    @property
+    def is_repeated(self) -> bool:
+        """A layer's are."""
+        return self.as_layer
+
     def measured_as(self, device: HardwareSpec) -> Basis:
         """The constants' row, or AMD's tuned kernels."""
         if self._tuned(device) is not None:
@@ -406,6 +411,11 @@ class MoEColumns(ColumnBatch):
         """Weights of the active experts, this rank's rows read, as many written."""
         weights = self.active * self.hidden * self.ffn * (2 + self.gated) * self.width_bytes
         return weights + 2 * OUTPUT_BYTES * np.minimum(self.rows, self.tokens) * self.hidden
+
+    @property
+    def is_repeated(self) -> bool:
+        """A layer's are."""
+        return self.as_layer
 
     def measured_as(self, device: HardwareSpec) -> Basis:
         """The constants' row."""

@@ -15,8 +15,7 @@ from tracelens.errors import InputError, UsageError
 from tracelens.files.documents import REPORT, expected, json_of
 from tracelens.perf_models import WorkColumns
 from tracelens.predict.projection.chunk_timing import Transfer
-from tracelens.predict.projection.layer_costs import completed
-from tracelens.predict.projection.overheads import PLAIN
+from tracelens.predict.projection.overheads import PLAIN, completed
 from tracelens.predict.projection.step import Projection, project
 from tracelens.predict.workload.model_config import ModelConfig
 from tracelens.predict.workload.parallel_config import ParallelConfig

@@ -27,8 +27,16 @@ from tracelens.predict.projection.chunk_timing import (
     merged,
     passed,
 )
-from tracelens.predict.projection.layer_costs import KEPT, WIDE, LayerCosts, blocks_of
-from tracelens.predict.projection.overheads import NO_OPTIONS, ProjectionOptions, Software, later_us
+from tracelens.predict.projection.overheads import (
+    KEPT,
+    NO_OPTIONS,
+    WIDE,
+    LayerCosts,
+    ProjectionOptions,
+    Software,
+    blocks_of,
+    later_us,
+)
 from tracelens.predict.projection.pipeline import REDUCED_BYTES, Cost, TaskCosts, hops_us, layer_counts
 from tracelens.predict.projection.schedules import Kind, Task
 from tracelens.predict.workload import memory, rank_ops

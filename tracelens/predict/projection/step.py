@@ -16,8 +16,7 @@ from tracelens.errors import TracelensError, UsageError
 from tracelens.option_fields import BACKENDS
 from tracelens.predict.projection import schedules
 from tracelens.predict.projection.job import Job
-from tracelens.predict.projection.layer_costs import backend_of, completed
-from tracelens.predict.projection.overheads import NO_OPTIONS, PLAIN, ProjectionOptions, Software
+from tracelens.predict.projection.overheads import NO_OPTIONS, PLAIN, ProjectionOptions, Software, backend_of, completed
 from tracelens.predict.workload import memory
 from tracelens.predict.workload.model_config import ModelConfig
 from tracelens.predict.workload.parallel_config import ParallelConfig

@@ -23,8 +23,7 @@ from tracelens.perf_models import PerfModel
 from tracelens.predict.network.algorithms import collective_us
 from tracelens.predict.network.topology import Group, Topology
 from tracelens.predict.projection.chunk_timing import exposed_share
-from tracelens.predict.projection.layer_costs import LayerCosts
-from tracelens.predict.projection.overheads import PLAIN, Software
+from tracelens.predict.projection.overheads import PLAIN, LayerCosts, Software
 from tracelens.predict.projection.pipeline import REDUCED_BYTES, hop_us
 from tracelens.predict.projection.projection_options import Strategy
 from tracelens.predict.projection.search import ANYTHING, PLACES, Constraints, Feasible

@@ -1,0 +1,190 @@
+"""Watts of kernels: worked examples with the arithmetic visible, and laws that hold for any work on any device."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tracelens.errors import InputError, UsageError
+from tracelens.hardware import HardwareSpec
+from tracelens.hardware.device_figures import FamilyPower, PowerConstants
+from tracelens.hardware.power import (
+    CARRIED,
+    KernelWork,
+    clock_share,
+    idle_power,
+    kernel_power,
+    limited,
+    power_constants,
+)
+
+MEASURED = [spec.name for spec in HardwareSpec.all() if spec.power is not None]
+KNOWN = [spec.name for spec in HardwareSpec.all() if power_constants(spec) is not None]
+FAMILIES = sorted({name for spec in HardwareSpec.all() if spec.power for name in spec.power.families})
+PLAIN = PowerConstants(
+    limit_w=700, idle_w=100, share=1.0, most=1.01, link_pj=10, source="made up",
+    families={"gemm": FamilyPower(
+        terms={"active_w": 50, "hbm_pj": 40, "l2_pj": 10, "launch_uj": 2}, flop_pj={"bf16": 0.5}, sharpness=40, low=0.9,
+        high=1.2,
+    )},
+)  # fmt: skip
+
+
+def work(us: float, family: str = "gemm", **done: float) -> KernelWork:
+    """One kernel; FLOPs and bytes by name."""
+    parts = {name: np.array([done.pop(name, 0.0)]) for name in ("hbm_bytes", "l2_bytes", "link_bytes")}
+    clocked = np.array([done.pop("clocked", 1.0)])
+    flops = {name: np.array([count]) for name, count in done.items()}
+    return KernelWork(family=family, time_us=np.array([us]), flops=flops, clocked=clocked, **parts)
+
+
+def test_watts_are_energies_over_time() -> None:
+    """In 1 ms: 0.2 TFLOP x 0.5 pJ = 0.1 J, 1 GB x 40 pJ = 0.04 J, 2 GB of L2 x 10 pJ = 0.02 J, a launch of 2 uJ."""
+    drawn = kernel_power(PLAIN, work(1000, bf16=2e11, hbm_bytes=1e9, l2_bytes=2e9))
+    assert drawn.power_w[0] == pytest.approx(100 + 50 + 100 + 40 + 20 + 0.002)
+    assert drawn.low_w[0] == pytest.approx(0.9 * drawn.power_w[0])
+    assert drawn.energy_mj(np.array([1000.0])).power_w[0] == pytest.approx(310.002)
+
+
+def test_a_link_has_an_energy_of_its_own() -> None:
+    """400 GB/s x 10 pJ per byte are 4 W."""
+    without, with_link = (kernel_power(PLAIN, work(1000, link_bytes=nbytes)).power_w[0] for nbytes in (0, 4e8))
+    assert with_link - without == pytest.approx(4)
+
+
+def test_a_kernel_at_the_limit_takes_as_much_longer_as_its_clock_falls() -> None:
+    """600 W over idle at the full clock; 175 W over idle are left: (175 / 600) ** (1 / 3) of the clock, all of it compute."""
+    product = work(1000, bf16=4e12)
+    full, (held, us) = kernel_power(PLAIN, product).power_w[0], limited(PLAIN, product, 275)
+    over = full - 100
+    assert us[0] == pytest.approx(1000 * (over / 175) ** (1 / 3))
+    assert held.power_w[0] == pytest.approx(275)
+
+
+def test_bytes_keep_their_time_and_lose_energy_with_the_square_of_the_clock() -> None:
+    stream = work(1000, hbm_bytes=6e9, clocked=0.0)
+    over = kernel_power(PLAIN, stream).power_w[0] - 100
+    held, us = limited(PLAIN, stream, 250)
+    assert us[0] == pytest.approx(1000)
+    assert clock_share(PLAIN, np.array([100 + over]), 250, 0.0)[0] == pytest.approx((150 / over) ** 0.5)
+    assert held.power_w[0] == pytest.approx(250)
+
+
+def test_a_limit_below_the_waiting_device_is_refused() -> None:
+    with pytest.raises(UsageError, match="above the 100 W that the waiting device draws, got 90 W"):
+        limited(PLAIN, work(1000, bf16=1e11), 90)
+
+
+def test_a_family_that_nobody_measured_is_unknown() -> None:
+    alone = replace(PLAIN, families={})
+    assert np.isnan(kernel_power(alone, work(10, bf16=1e9)).power_w[0])
+
+
+def test_another_type_takes_the_nearest_energy() -> None:
+    """FP8 that nobody measured costs what BF16 does; a class of its own the dearest of all."""
+    same = [kernel_power(PLAIN, work(1000, **{name: 2e11})).power_w[0] for name in ("bf16", "fp8", "unheard_of")]
+    assert same[1:] == same[:1] * 2
+
+
+def test_a_device_of_the_same_architecture_takes_energies_and_says_so() -> None:
+    own, theirs = (power_constants(HardwareSpec.load(name)) for name in ("h100-sxm", "h200-sxm"))
+    assert own is not None
+    assert theirs is not None
+    assert (own.carried_from, theirs.carried_from) == ("h200-sxm", None)
+    mine, its = own.families["gemm"], theirs.families["gemm"]
+    assert mine.flop_pj == its.flop_pj
+    assert mine.high == pytest.approx(its.high * CARRIED)
+    pcie = power_constants(HardwareSpec.load("h100-pcie"))
+    assert pcie is not None
+    assert pcie.idle_w == pytest.approx(theirs.idle_w * 350 / 700)
+
+
+@pytest.mark.parametrize("name", ["mi300x", "a100-sxm-80gb", "tpu-v5e"])
+def test_architectures_that_nobody_measured_are_unknown(name: str) -> None:
+    assert power_constants(HardwareSpec.load(name)) is None
+
+
+def test_a_table_without_a_limit_or_with_too_much_idle_is_refused(tmp_path) -> None:
+    text = (
+        'vendor = "acme"\n[power]\nidle_w = 500\nshare = 1\nmost = 1\nsource = "x"\n'
+        'families = [{ family = "gemm", sharpness = 2, low = 0.9, high = 1.1 }]\n'
+    )
+    file = tmp_path / "one.toml"
+    file.write_text(text)
+    with pytest.raises(InputError, match=r"one.toml: chip.power must be there with \[power\]"):
+        HardwareSpec.load(file)
+    file.write_text(text + '[chip.power]\ntdp_w = 400\nsource = "x"\n')
+    with pytest.raises(InputError, match=r"power\.idle_w must be below the limit of 400 W, got 500"):
+        HardwareSpec.load(file)
+
+
+AMOUNT = st.floats(0, 1e16)
+TIME = st.floats(0.5, 1e7)
+WORKS = st.builds(
+    lambda us, family, precision, flops, hbm, l2, clocked: work(
+        us, family, **{precision: flops}, hbm_bytes=hbm, l2_bytes=l2, clocked=clocked
+    ),
+    TIME, st.sampled_from([*FAMILIES, "unheard-of"]), st.sampled_from(["bf16", "fp8", "nvfp4", "attention"]), AMOUNT,
+    AMOUNT, AMOUNT, st.floats(0, 1),
+)  # fmt: skip
+
+
+def constants_of(name: str) -> PowerConstants:
+    found = power_constants(HardwareSpec.load(name))
+    assert found is not None
+    return found
+
+
+@given(WORKS, st.sampled_from(KNOWN))
+def test_watts_are_between_idle_and_the_limit(some: KernelWork, name: str) -> None:
+    constants = constants_of(name)
+    drawn = kernel_power(constants, some)
+    assert idle_power(constants) <= drawn.low_w[0] <= drawn.power_w[0] <= drawn.high_w[0]
+    assert drawn.power_w[0] <= constants.share * constants.limit_w * (1 + 1e-9)
+    assert drawn.high_w[0] <= constants.most * constants.limit_w
+
+
+@given(WORKS, st.sampled_from(KNOWN), st.floats(1, 100), st.integers(0, 3))
+def test_more_work_or_time_never_takes_less_energy(some: KernelWork, name: str, times: float, what: int) -> None:
+    constants = constants_of(name)
+    more = [
+        replace(some, flops={key: flops * times for key, flops in some.flops.items()}),
+        replace(some, hbm_bytes=some.hbm_bytes * times), replace(some, l2_bytes=some.l2_bytes * times),
+        replace(some, time_us=some.time_us * times),
+    ][what]  # fmt: skip
+    less, much = (kernel_power(constants, each).energy_mj(each.time_us).power_w[0] for each in (some, more))
+    assert much >= less * (1 - 1e-9)
+
+
+@given(WORKS, st.sampled_from(KNOWN), st.floats(0.35, 1), st.floats(0.35, 1))
+def test_a_lower_limit_is_never_faster_and_never_exceeded(
+    some: KernelWork, name: str, one: float, other: float
+) -> None:
+    constants = constants_of(name)
+    low, high = sorted(each * constants.limit_w for each in (one, other))
+    (at_low, slow), (at_high, fast) = limited(constants, some, low), limited(constants, some, high)
+    assert slow[0] >= fast[0] * (1 - 1e-9)
+    assert fast[0] >= some.time_us[0]
+    assert at_low.power_w[0] <= at_high.power_w[0] * (1 + 1e-9)
+    assert idle_power(constants) <= at_low.power_w[0] <= low * (1 + 1e-9)
+
+
+@given(WORKS, st.sampled_from(KNOWN), st.one_of(st.none(), st.floats(1, 3)))
+def test_without_a_lower_limit_times_and_watts_stay(some: KernelWork, name: str, above: float | None) -> None:
+    constants = constants_of(name)
+    held, us = limited(constants, some, None if above is None else above * constants.limit_w)
+    assert us is some.time_us
+    assert all((a == b).all() for a, b in zip(held, kernel_power(constants, some), strict=True))
+
+
+@pytest.mark.parametrize("name", MEASURED)
+def test_every_measured_family_says_how_far_off_it_was(name: str) -> None:
+    power = HardwareSpec.load(name).power
+    assert power is not None
+    assert {"gemm", "moe", "context-attention", "generation-attention", "quantize-matrix"} <= set(power.families)
+    assert all(row.error_percent and row.rows for row in power.families.values())
+    assert all(row.low < 1 < row.high for row in power.families.values())

@@ -1,0 +1,193 @@
+"""What kernels draw: watts from FLOPs, bytes and time, by a device's measured energies.
+
+A kernel that takes ``t`` draws ``idle + D / (1 + (D / C) ** s) ** (1 / s)``, where ``D`` is what the work asks for,
+
+    D = active_w + (flop_pj * FLOPs + hbm_pj * bytes + l2_pj * bytes + link_pj * bytes + launch_uj * launches) / t,
+
+and ``C`` what the limit leaves over idle. Far below the limit that is ``idle + D``, far above it the limit; ``s`` is
+how sharp the bend is. Times are those at the device's own limit, where the clock has fallen already: the watts of a
+kernel need no time but its own. Below that limit the clock falls further, the energy of a switched transistor with its
+square (voltage goes with the clock), and what follows the clock takes longer (``limited``).
+
+Constants are of a device file's ``[power]``, fitted by ``benchmarks/fit_power.py``. Every function takes arrays, a row
+per kernel, and returns NaN where something is unknown. docs/energy.md has the measured errors.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from tracelens.errors import UsageError
+from tracelens.hardware.device_figures import FamilyPower, PowerConstants
+from tracelens.hardware.spec import HardwareSpec
+from tracelens.types.records import Record
+
+Watts = npt.NDArray[np.float64]
+#: Families of kernels by what they do, for those that nobody measured: with products, and without; of attention.
+PRODUCTS, STREAMS, PROMPTS, DECODING = "gemm", "quantize-matrix", "context-attention", "generation-attention"
+#: Classes of FLOPs beside precisions: with a softmax between two products, scores of keys alone, updates of a state.
+ATTENTION, INDEXER, STATE = "attention", "indexer", "state"
+#: Classes of FLOPs in whose place others stand, the nearest first.
+_NEAREST = {
+    "fp16": ("bf16",), "mxfp8": ("fp8", "fp8_block"), "fp8": ("fp8_block", "bf16"), "fp8_block": ("fp8", "bf16"),
+    "nvfp4": ("fp8", "fp8_block", "bf16"), "tf32": ("bf16",),
+}  # fmt: skip
+#: How much wider an interval is with another device's energies: on B200's kernels GB200's are this much further off.
+CARRIED = 1.2
+#: The least share of a clock that a limit brings it down to.
+_SLOWEST = 0.1
+_HALVINGS = 40
+
+
+class KernelWork(Record, frozen=True, kw_only=True, eq=False):
+    """What kernels of one ``family`` do, a row each; the families are those of a device file's ``[power]``.
+
+    ``time_us``: how long each takes, at the device's own limit. ``flops``: by class (``bf16``, ``fp8_block``,
+    ``attention`` ...). Bytes that come from HBM or go there, that pass L2, and that leave by links. ``clocked``: the
+    share of the time that follows the clock.
+    """
+
+    family: str
+    time_us: Watts
+    flops: Mapping[str, Watts]
+    hbm_bytes: Watts
+    l2_bytes: Watts
+    link_bytes: Watts | float = 0.0
+    launches: Watts | float = 1.0
+    clocked: Watts | float = 1.0
+
+
+class Drawn(NamedTuple):
+    """Watts of kernels, and between which four fifths of measured readings were."""
+
+    power_w: Watts
+    low_w: Watts
+    high_w: Watts
+
+    def energy_mj(self, time_us: Watts) -> Drawn:
+        """The same in mJ of calls that take so long."""
+        return Drawn(*(each * time_us * 1e-3 for each in self))
+
+
+def power_constants(device: HardwareSpec) -> PowerConstants | None:
+    """The device's own energies, else those of a measured device of its architecture, the nearest in power.
+
+    Watts of an idle or waiting device go with the limit, energies of an operation stay; ``carried_from`` names the
+    other device. None for an architecture that nobody measured, and where the device's limit is unknown.
+    """
+    if device.power is not None or device.tdp_w is None or device.match is None:
+        return device.power
+    limit = device.tdp_w
+    alike = HardwareSpec.of_architecture(device.match.compute_major)
+    measured = [each for each in alike if each.power is not None and each.vendor == device.vendor and each.tdp_w]
+    if not measured:
+        return None
+    other = min(measured, key=lambda each: (each.name != device.calibrated_like, abs((each.tdp_w or 0.0) - limit)))
+    return _scaled(other, limit)
+
+
+def _scaled(other: HardwareSpec, limit_w: float) -> PowerConstants | None:
+    theirs = other.power
+    if theirs is None:
+        return None
+    by = limit_w / theirs.limit_w
+    families = {
+        name: replace(
+            row, terms={key: value * by if key == "active_w" else value for key, value in row.terms.items()},
+            low=row.low / CARRIED, high=row.high * CARRIED, error_percent=None,
+        )
+        for name, row in theirs.families.items()
+    }  # fmt: skip
+    return replace(theirs, limit_w=limit_w, idle_w=theirs.idle_w * by, families=families, carried_from=other.name)
+
+
+def idle_power(constants: PowerConstants) -> float:
+    """Watts of a device that is awake and waits, between kernels of a step. One that sleeps draws less."""
+    return constants.idle_w
+
+
+def family_power(constants: PowerConstants, work: KernelWork) -> FamilyPower | None:
+    """The row of a family, or of what is most like it: products, else streams of bytes."""
+    like = PRODUCTS if work.flops else STREAMS
+    return constants.families.get(work.family) or constants.families.get(like)
+
+
+def demand_w(constants: PowerConstants, work: KernelWork) -> Watts:
+    """Watts over idle that the work asks for, whatever the limit."""
+    row = family_power(constants, work)
+    if row is None:
+        return np.full(len(work.time_us), np.nan)
+    terms = row.terms
+    picojoules: Any = terms.get("hbm_pj", 0.0) * work.hbm_bytes + terms.get("l2_pj", 0.0) * work.l2_bytes
+    for name, flops in work.flops.items():
+        picojoules = picojoules + flop_pj(row, name) * flops
+    if constants.link_pj is not None:
+        picojoules = picojoules + constants.link_pj * np.asarray(work.link_bytes)
+    microjoules = 1e-6 * picojoules + terms.get("launch_uj", 0.0) * np.asarray(work.launches)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        asked: Watts = terms.get("active_w", 0.0) + microjoules / work.time_us
+    return asked
+
+
+def flop_pj(row: FamilyPower, name: str) -> float:
+    """pJ per FLOP of a class, or of the nearest that was measured; the dearest of all for one that is like none."""
+    tried = (name, *_NEAREST.get(name, ()))
+    found = next((row.flop_pj[each] for each in tried if each in row.flop_pj), None)
+    return max(row.flop_pj.values(), default=0.0) if found is None else found
+
+
+def kernel_power(constants: PowerConstants, work: KernelWork) -> Drawn:
+    """Watts of each kernel at the device's own limit, and their interval. NaN for a family without constants."""
+    row = family_power(constants, work)
+    asked, room = demand_w(constants, work), constants.share * constants.limit_w - constants.idle_w
+    if row is None:
+        return Drawn(asked, asked, asked)
+    drawn = constants.idle_w + asked / (1 + (asked / room) ** row.sharpness) ** (1 / row.sharpness)
+    least, most = constants.idle_w, constants.most * constants.limit_w
+    return Drawn(drawn, np.clip(drawn * row.low, least, None), np.clip(drawn * row.high, None, most))
+
+
+def clock_share(constants: PowerConstants, power_w: Watts, limit_w: float, clocked: Watts | float = 1.0) -> Watts:
+    """The clock that kernels run at under a lower limit, over that at the device's own, where they draw ``power_w``.
+
+    1 where they draw no more than the limit's share. UsageError for a limit that an idle device exceeds.
+    """
+    room = constants.share * min(limit_w, constants.limit_w) - constants.idle_w
+    if not room > 0:
+        idle = f"{constants.idle_w:.0f} W that the waiting device draws"
+        raise UsageError(f"a power limit must be above the {idle}, got {limit_w:g} W")
+    over, follows = np.asarray(power_w, np.float64) - constants.idle_w, np.asarray(clocked, np.float64)
+    low, high = np.full(np.shape(over), _SLOWEST), np.ones(np.shape(over))
+    for _ in range(_HALVINGS):
+        middle = (low + high) / 2
+        fits = over * middle**2 / _longer(middle, follows) <= room
+        low, high = np.where(fits, middle, low), np.where(fits, high, middle)
+    shares: Watts = np.where(over <= room, 1.0, low)
+    return shares
+
+
+def _longer(clock: Watts, clocked: Watts) -> Watts:
+    """Times at a share of the clock over those at the whole."""
+    times: Watts = 1 - clocked + clocked / clock
+    return times
+
+
+def limited(constants: PowerConstants, work: KernelWork, limit_w: float | None) -> tuple[Drawn, Watts]:
+    """Watts and times in us of kernels under ``limit_w``: the clock of those above it falls, and they take longer.
+
+    At the device's own limit, above it and with None these are ``kernel_power`` and the times as they are.
+    """
+    drawn = kernel_power(constants, work)
+    if limit_w is None or limit_w >= constants.limit_w:
+        return drawn, work.time_us
+    clock = clock_share(constants, drawn.power_w, limit_w, work.clocked)
+    longer = _longer(clock, np.asarray(work.clocked, np.float64))
+    by, idle = clock**2 / longer, constants.idle_w
+    most = constants.most * limit_w
+    held = Drawn(*(np.minimum(idle + np.maximum(each - idle, 0.0) * by, most) for each in drawn))
+    return held, work.time_us * longer
