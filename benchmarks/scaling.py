@@ -14,107 +14,13 @@ import resource
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 from benchmarks.fixed_cost import REPORT
+from benchmarks.scaling_shapes import SHAPES, Event, launched
 
-Event = dict[str, Any]
 SIZES = 3
-
-
-def host(name: str, at: int, ts: float, dur: float, cat: str = "cpu_op", tid: int = 1, **args: Any) -> Event:
-    return {
-        "ph": "X",
-        "cat": cat,
-        "name": name,
-        "pid": 1,
-        "tid": tid,
-        "ts": ts,
-        "dur": dur,
-        "args": {"External id": at, **args},
-    }
-
-
-def launched(name: str, at: int, ts: float, tid: int = 1, stream: int = 7, dims: object = None) -> Iterator[Event]:
-    """An op of 8 us, its launch and its kernel."""
-    shapes = {"Input Dims": dims, "Input type": ["c10::BFloat16"] * 2} if dims else {}
-    yield host(name, at, ts, 8, tid=tid, **shapes)
-    yield host("cudaLaunchKernel", at, ts + 1, 5, cat="cuda_runtime", tid=tid, correlation=at)
-    args = {"External id": at, "correlation": at, "stream": stream, "device": 0}
-    yield {
-        "ph": "X",
-        "cat": "kernel",
-        "name": f"{name}_kernel",
-        "pid": 0,
-        "tid": stream,
-        "ts": ts + 6,
-        "dur": 3,
-        "args": args,
-    }
-
-
-def kernels(count: int) -> Iterator[Event]:
-    for at in range(count):
-        yield from launched(f"aten::op{at % 50}", at, 10 * at)
-
-
-def names(count: int) -> Iterator[Event]:
-    for at in range(count):
-        yield from launched(f"aten::op{at}", at, 10 * at)
-
-
-def signatures(count: int) -> Iterator[Event]:
-    for at in range(count):
-        yield from launched("aten::mm", at, 10 * at, dims=[[8, 16 + at], [16 + at, 8]])
-
-
-def steps(count: int) -> Iterator[Event]:
-    for at in range(count):
-        yield host(f"ProfilerStep#{at}", at, 10 * at, 9, cat="user_annotation")
-        yield from launched("aten::op", at + count, 10 * at + 0.5)
-
-
-def frames(count: int) -> Iterator[Event]:
-    """A Python stack as deep as the trace is long."""
-    for at in range(count):
-        yield host(f"f{at % 100}.py(1): f", at, at, 2 * (count - at) + 10, cat="python_function")
-    yield from launched("aten::op", count + 1, count)
-
-
-def nested_ops(count: int) -> Iterator[Event]:
-    """Ops 500 deep, again and again."""
-    for at in range(count):
-        depth, pile = at % 500, at // 500
-        yield host(f"aten::op{depth}", at, 1100 * pile + depth, 2 * (500 - depth) + 20)
-        if depth == 499:
-            yield from launched("aten::leaf", count + pile, 1100 * pile + 500)
-
-
-def threads(count: int) -> Iterator[Event]:
-    """Ten ops in each of many threads."""
-    for at in range(count):
-        yield from launched(f"aten::op{at % 50}", at, 10 * at, tid=1 + at // 10)
-
-
-def streams(count: int) -> Iterator[Event]:
-    """Ten kernels on each of many streams."""
-    for at in range(count):
-        yield from launched(f"aten::op{at % 50}", at, 10 * at, stream=7 + at // 10)
-
-
-#: With the smallest of its sizes.
-SHAPES: dict[str, tuple[Callable[[int], Iterator[Event]], int]] = {
-    "kernels": (kernels, 100_000),
-    "names": (names, 5_000),
-    "signatures": (signatures, 5_000),
-    "steps": (steps, 5_000),
-    "frames": (frames, 10_000),
-    "nested_ops": (nested_ops, 100_000),
-    "threads": (threads, 50_000),
-    "streams": (streams, 20_000),
-}
 
 
 def write(path: Path, events: Iterator[Event]) -> None:

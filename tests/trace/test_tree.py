@@ -68,13 +68,13 @@ def nested_by_definition(
     order = sorted(range(len(spans)), key=place)
     parents, overlaps = [], []
     for position, i in enumerate(order):
-        lane, start, end, _ = spans[i]
+        lane, start, end, rank = spans[i]
         parent, overlap = -1, False
         for before in range(position):
-            other_lane, other_start, other_end, _ = spans[order[before]]
+            other_lane, other_start, other_end, other_rank = spans[order[before]]
             if other_lane != lane:
                 continue
-            is_open = start < other_end or other_start == start == other_end == end
+            is_open = start < other_end or (other_start == start == other_end == end and other_rank < rank)
             if is_open and end <= other_end:
                 parent, overlap = before, False
             overlap |= start < other_end < end
@@ -156,8 +156,14 @@ def test_a_parent_may_come_after_its_child_in_the_file():
 
 
 def test_of_two_equal_spans_the_first_in_the_file_is_outside():
-    assert tree_of(event("a", 10, 0), event("b", 10, 0)).parent.tolist() == [-1, 0]
     assert tree_of(event("a", 10, 4), event("b", 10, 4)).parent.tolist() == [-1, 0]
+
+
+def test_calls_of_one_moment_lie_beside_each_other_and_their_launches_in_the_last():
+    ops = [event("around", 10, 5), event("a", 10, 0), event("b", 10, 0), event("c", 10, 0)]
+    tree = tree_of(*ops, launch(2, 10, 0), launch(3, 10, 0))
+    assert tree.parent.tolist() == [-1, 0, 0, 0, 3, 3]
+    assert tree.overlaps == 0
 
 
 def test_a_launch_lies_in_the_op_of_the_same_span_even_when_it_comes_first():

@@ -10,7 +10,7 @@ from tracelens.analysis.grouping import Codes
 from tracelens.analysis.idle.idle_time import CAUSES, IdleParts
 from tracelens.analysis.intervals import Ints
 from tracelens.trace.table import Kind, RowColumn, TraceTable
-from tracelens.trace.tree import MODULE_PREFIX, OpTree
+from tracelens.trace.tree import MODULE_PREFIX, OpTree, nearest
 from tracelens.types.records import Record
 
 
@@ -183,7 +183,8 @@ def host_lanes(
 
 def _drawn_around(scopes: Scopes, rectangle_of: Ints, launches: RowColumn) -> Ints:
     """The rectangle of the innermost drawn event at or above each launch."""
+    drawn = rectangle_of[:-1] >= 0
     found = scopes.around(launches)
-    while (hidden := np.flatnonzero((found >= 0) & (rectangle_of[found] < 0))).size:
-        found[hidden] = scopes.above[found[hidden]]
-    return rectangle_of[found]
+    innermost = np.append(np.where(drawn, np.arange(len(drawn)), nearest(scopes.above, drawn)), -1)
+    around: Ints = rectangle_of[innermost[found]]
+    return around

@@ -258,9 +258,14 @@ def _named(table: TraceTable, fits: Callable[[str], bool]) -> Bools:
 
 def _inherit(forward: RowColumn, below: Ints, above: Ints, allowed: Bools) -> None:
     """Gives the forward of the ops ``above`` to those right below them where ``allowed``, as far down as it goes."""
-    below, above = below[allowed], above[allowed]
-    while len(fresh := np.flatnonzero((forward[below] < 0) & (forward[above] >= 0))):
-        forward[below[fresh]] = forward[above[fresh]]
+    free = allowed & (forward[below] < 0)
+    below, above = below[free], above[free]
+    source = np.arange(len(forward), dtype=np.int32)
+    source[below] = above
+    # Twice as far up each time
+    while len(above) and not np.array_equal(further := source[above], above):
+        source[below] = above = further
+    forward[below] = forward[above]
 
 
 def _flows(table: TraceTable, categories: frozenset[str]) -> tuple[Ints, Ints]:

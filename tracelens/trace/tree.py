@@ -29,9 +29,11 @@ Bools = npt.NDArray[np.bool_]
 
 #: Positions in preorder; depths.
 Places: TypeAlias = npt.NDArray[np.int32]
+#: Of each interval in preorder: whether its lane begins there (1), or it lies beside the one before it (2).
+_Beginnings: TypeAlias = npt.NDArray[np.uint8]
 #: Of each interval: its parent, the end of its subtree, its depth, whether it overlaps, and what it outlived.
 _Forest: TypeAlias = tuple[Places, Places, Places, Bools, Ints]
-_SOURCE, _LAYOUT = Path(__file__).with_name("nest.c"), 2
+_SOURCE, _LAYOUT = Path(__file__).with_name("nest.c"), 3
 
 _NONE = np.iinfo(np.int64).min
 
@@ -58,7 +60,8 @@ def nest(lane: npt.NDArray[np.int32], start: Ints, duration: Ints, rank: npt.NDA
     The parent is the innermost earlier interval of the lane that ends no sooner; an interval that outlives its caller
     goes to the innermost one that does contain it. Intervals are half-open: one of zero length at the end of another
     lies outside it, and inside one that starts there. Of intervals with the same span the lower ``rank`` is outside,
-    then the one with the lower index.
+    then the one with the lower index; without length and of one rank, they lie beside each other: a clock that tells
+    no time between calls does not say that one made the other.
     """
     # In place and let go of early: the sort is where loading a trace needs most memory.
     closing = start + duration
@@ -67,20 +70,23 @@ def nest(lane: npt.NDArray[np.int32], start: Ints, duration: Ints, rank: npt.NDA
     del duration
     order = np.lexsort((start, lane))
     start, lane = start[order], lane[order]
-    first_of_lane = np.ones(len(order), np.bool_)
-    first_of_lane[1:] = lane[1:] != lane[:-1]
+    begins = np.ones(len(order), np.uint8)
+    begins[1:] = lane[1:] != lane[:-1]
     # Files are nearly in order of these two, and few events share both
-    same = (start[1:] == start[:-1]) & ~first_of_lane[1:]
+    same = (start[1:] == start[:-1]) & (begins[1:] == 0)
     tied = np.flatnonzero(np.append(same, False) | np.append(False, same))
     at = order[tied]
     order[tied] = at[np.lexsort((rank[at], closing[at], start[tied], lane[tied]))]
     key = -closing[order]
+    later = np.flatnonzero(same) + 1
+    alike = (key[later] & 1 == 1) & (key[later] == key[later - 1]) & (rank[order[later]] == rank[order[later - 1]])
+    begins[later[alike]] = 2
     del rank, lane, closing
-    parent, last, depth, overlaps, outlived = _compiled(key, start, first_of_lane) or _plain(key, start, first_of_lane)
+    parent, last, depth, overlaps, outlived = _compiled(key, start, begins) or _plain(key, start, begins)
     return Nesting(order=order, parent=parent, last=last, depth=depth, overlaps=overlaps, outlived=outlived)
 
 
-def _compiled(key: Ints, start: Ints, first_of_lane: Bools) -> _Forest | None:
+def _compiled(key: Ints, start: Ints, begins: _Beginnings) -> _Forest | None:
     """None where ``nest.c`` was not compiled, or is not wanted."""
     found = library(_SOURCE, _LAYOUT)
     if found is None:
@@ -88,21 +94,22 @@ def _compiled(key: Ints, start: Ints, first_of_lane: Bools) -> _Forest | None:
     n = len(key)
     parent, last, depth = (np.empty(n, np.int32) for _ in range(3))
     overlaps, outlived = np.zeros(n, np.bool_), np.zeros(n, np.int64)
-    arrays = (key, start, first_of_lane, parent, last, depth, overlaps, outlived)
+    arrays = (key, start, begins, parent, last, depth, overlaps, outlived)
     found.tracelens_nest(c_int64(n), *(c_void_p(address(array)) for array in arrays))
     return parent, last, depth, overlaps, outlived
 
 
-def _plain(key: Ints, start: Ints, first_of_lane: Bools) -> _Forest:
+def _plain(key: Ints, start: Ints, begins: _Beginnings) -> _Forest:
     """As ``tracelens_nest`` of ``nest.c``."""
     n = len(key)
     parent, last, depth = np.full(n, -1, np.int32), np.arange(1, n + 1, dtype=np.int32), np.zeros(n, np.int32)
     overlaps, outlived = np.zeros(n, np.bool_), np.zeros(n, np.int64)
     # Views give Python's own integers, and take no memory of their own
-    keys, starts, firsts = key.data, start.data, first_of_lane.data
+    keys, starts, beginnings = key.data, start.data, begins.data
     above, ends, depths = parent.data, last.data, depth.data
     for i in range(n):
-        j, passed = -1 if firsts[i] else i - 1, _NONE
+        begun, passed = beginnings[i], _NONE
+        j = -1 if begun == 1 else above[i - 1] if begun == 2 else i - 1
         # Each interval is passed over once
         while j >= 0 and keys[j] < keys[i]:
             passed = max(passed, keys[j])
@@ -120,9 +127,9 @@ def _plain(key: Ints, start: Ints, first_of_lane: Bools) -> _Forest:
 
 def innermost(last: Places) -> Places:
     """For each of some nodes in preorder the innermost other one round it, by where their subtrees end; -1 without."""
-    first, key = np.zeros(len(last), np.bool_), last.astype(np.int64)
-    first[:1] = True
-    return (_compiled(key, key, first) or _plain(key, key, first))[0]
+    begins, key = np.zeros(len(last), np.uint8), last.astype(np.int64)
+    begins[:1] = 1
+    return (_compiled(key, key, begins) or _plain(key, key, begins))[0]
 
 
 def nearest(above: Places, wanted: Bools) -> Places:
@@ -324,6 +331,15 @@ class OpTree:
         if self.position[row] < 0:
             return self.order[:0]
         return self.order[self.position[row] : self.last[row]]
+
+    def at_or_above(self, rows: RowColumn) -> RowColumn:
+        """These host rows and all ops above them, each once, in preorder."""
+        given = np.zeros(len(self.order), np.bool_)
+        given[self.position[rows]] = True
+        before = np.concatenate((np.zeros(1, np.int32), np.cumsum(given, dtype=np.int32)))
+        has_one = before[self.last[self.order]] > before[:-1]
+        found: RowColumn = self.order[given | (has_one & (self.table.kind[self.order] == Kind.CPU_OP))]
+        return found
 
     def ancestors(self, row: int) -> Ints:
         """Callers of a host row, the innermost first; for a device row its launch and the callers of that."""

@@ -17,6 +17,7 @@ NCCL and RCCL kernels stay out of all three: they have the collective sheets.
 from __future__ import annotations
 
 import math
+from bisect import bisect_left, bisect_right
 from collections.abc import Callable
 from dataclasses import replace
 from typing import TYPE_CHECKING
@@ -25,17 +26,17 @@ import numpy as np
 import numpy.typing as npt
 
 from tracelens.analysis.attribution.activity import DeviceActivity, Labels
-from tracelens.analysis.grouping import Codes, distinct_rows
+from tracelens.analysis.grouping import Codes, first_of_each, numbered
 from tracelens.analysis.intervals import Bools, Floats, Ints, overlapping, union_by_group
 from tracelens.analysis.reading.catalog import OTHER
-from tracelens.analysis.reading.op_readings import OpReadings
+from tracelens.analysis.reading.op_readings import Callers, OpReadings
 from tracelens.perf_models.base import PerfModel, UnknownWork, WorkColumns
 from tracelens.perf_models.gemm import GEMM
 from tracelens.perf_models.kernels import ComputeType
 from tracelens.perf_models.sdpa import SDPA, SDPABackward
 from tracelens.trace.narrow_columns import narrowed
 from tracelens.trace.table import Kind, RowColumn, TraceTable
-from tracelens.trace.tree import OpTree
+from tracelens.trace.tree import nearest
 from tracelens.types.dtypes import DType
 from tracelens.types.records import Record
 from tracelens.types.units import BYTES_PER_MIB, NS_PER_US, TERA_PER_S_IN_PER_US
@@ -51,7 +52,7 @@ COLLECTIVES = "collectives"
 COPY = "copy"
 
 
-def with_communicating_ops(activity: DeviceActivity, tree: OpTree, readings: OpReadings) -> DeviceActivity:
+def with_communicating_ops(activity: DeviceActivity, callers: Callers, readings: OpReadings) -> DeviceActivity:
     """``activity``, where the kernels of ops that communicate do so too, whatever they are called.
 
     A kernel's op is the innermost one above it of known category; a copy to another device counts below any op that
@@ -59,11 +60,13 @@ def with_communicating_ops(activity: DeviceActivity, tree: OpTree, readings: OpR
     """
     if not readings.communicates.any():
         return activity
-    linked = activity.of_ops()
-    linked = linked[~activity.host_copy[linked] & ~activity.category[linked].are(GEMM.category)]
+    judged = ~(activity.host_copy[callers.events] | activity.category[callers.events].are(GEMM.category))
+    linked, op = callers.events[judged], callers.op[judged]
+    of_op = readings.code_of(callers.rows)
+    above = callers.innermost(readings.known[of_op])[op]
     peer = activity.peer_copy[linked]
-    code = _innermost(tree, readings, activity.op[linked], readings.known)
-    code[peer] = _innermost(tree, readings, activity.op[linked[peer]], readings.communicates)
+    above[peer] = callers.innermost(readings.communicates[of_op])[op[peer]]
+    code = np.append(of_op, np.int32(-1))[above]
     found = readings.communicates[code]
     events, category = linked[found], [r.category or OTHER for r in readings.readings]
     communication, label = activity.communication.copy(), activity.category.code + np.int32(len(category))
@@ -76,19 +79,6 @@ def with_communicating_ops(activity: DeviceActivity, tree: OpTree, readings: OpR
         peer_copy=peer_copy,
         category=Labels.of(label, (*category, *activity.category.texts)),
     )
-
-
-def _innermost(tree: OpTree, readings: OpReadings, op: RowColumn, wanted: Bools) -> Codes:
-    """The reading of the first ``wanted`` one at or above each op; -1 for none."""
-    result: Codes = np.full(len(op), -1, np.int32)
-    at = np.arange(len(op))
-    while len(at):
-        code = readings.code_of(op)
-        found = wanted[code]
-        result[at[found]] = code[found]
-        op = np.where(found, np.int32(-1), tree.op_parent[op])
-        at, op = at[op >= 0], op[op >= 0]
-    return result
 
 
 def speaks_of(
@@ -154,29 +144,69 @@ class Calls(Record, frozen=True, kw_only=True):
         return replace(self, first_event=place[self.first_event], events=place[self.events])
 
 
-def busy_by_op(activity: DeviceActivity, events: Codes, op: Codes, ops: int) -> Ints:
-    """Busy union (ns) of the events paired with each op 0..ops-1.
+def launchers(callers: Callers, activity: DeviceActivity) -> tuple[RowColumn, Ints]:
+    """(every op that launched kernels itself, in order of the file, its subtree time in ns)."""
+    events, n = callers.events, len(callers.rows)
+    shared = overlapping(activity.start[events], activity.end[events])
+    # Only events that overlap another in time need the union; the others are summed
+    total = callers.sums(np.where(shared, 0, activity.duration[events]))
+    at, op = events[shared], callers.op[shared]
+    nesting = callers.sums(shared.astype(np.int64)) > np.bincount(op, minlength=n)
+    launching = np.zeros(n, bool)
+    launching[callers.op] = True
+    nested = callers.depth(nesting & launching) > 0
+    inside = nested[op]
+    alone = at[~inside]
+    total += union_by_group(op[~inside], activity.start[alone], activity.end[alone], n)
+    _add_nested_unions(total, callers, launching & nested, op[inside], activity, at[inside])
+    places = np.flatnonzero(launching)
+    places = places[np.argsort(callers.rows[places])]
+    return callers.rows[places], total[places]
 
-    Only events that overlap another in time need the union; the others are summed.
+
+class _Union:
+    """Spans that lie apart, in order, and their length."""
+
+    def __init__(self) -> None:
+        self.starts: list[int] = []
+        self.ends: list[int] = []
+        self.length = 0
+
+    def add(self, start: int, end: int) -> None:
+        first, last = bisect_left(self.ends, start), bisect_right(self.starts, end)
+        if first < last:
+            start, end = min(start, self.starts[first]), max(end, self.ends[last - 1])
+            self.length -= sum(self.ends[first:last]) - sum(self.starts[first:last])
+        self.starts[first:last], self.ends[first:last] = [start], [end]
+        self.length += end - start
+
+
+def _add_nested_unions(
+    total: Ints, callers: Callers, launching: Bools, op: RowColumn, activity: DeviceActivity, events: RowColumn
+) -> None:
+    """Adds to ``total`` of each launching op the union of the ``events`` at or below it; ``op`` launched each.
+
+    Callers take over what their callees have, the shorter union span by span into the longer: a span moves at most
+    log n times.
     """
-    linked = activity.of_ops()
-    shared = np.zeros(len(activity), bool)
-    shared[linked] = overlapping(activity.start[linked], activity.end[linked])
-    shared = shared[events]
-    total = np.zeros(ops, np.int64)
-    np.add.at(total, op[~shared], activity.duration[events[~shared]])
-    e = events[shared]
-    return total + union_by_group(op[shared], activity.start[e], activity.end[e], ops)
-
-
-def launchers(table: TraceTable, activity: DeviceActivity, events: Codes, ops: RowColumn) -> tuple[RowColumn, Ints]:
-    """(every op that launched kernels itself, its subtree time in ns); ``events, ops`` from ``ops_above``."""
-    linked = activity.of_ops()
-    rows = distinct_rows(activity.op[linked], len(table))
-    place: RowColumn = np.full(len(table), -1, np.int32)
-    place[rows] = np.arange(len(rows))
-    wanted = place[ops] >= 0
-    return rows, busy_by_op(activity, events[wanted], place[ops[wanted]], len(rows))
+    above = nearest(callers.parent, launching)
+    own, unions = dict[int, list[tuple[int, int]]](), dict[int, _Union]()
+    # Callees launch later: with time turned round, what callers add is added at the end
+    for place, start, end in zip(
+        op.tolist(), (-activity.end[events]).tolist(), (-activity.start[events]).tolist(), strict=True
+    ):
+        own.setdefault(place, []).append((start, end))
+    for place in np.flatnonzero(launching)[::-1].tolist():
+        union = unions.pop(place, None) or _Union()
+        for span in own.get(place, ()):
+            union.add(*span)
+        total[place] += union.length
+        caller = int(above[place])
+        if caller >= 0:
+            shorter, longer = sorted((union, unions.get(caller, _Union())), key=lambda each: len(each.starts))
+            for start, end in zip(shorter.starts, shorter.ends, strict=True):
+                longer.add(start, end)
+            unions[caller] = longer
 
 
 def direct_calls(activity: DeviceActivity, category: Labels) -> Calls:
@@ -186,27 +216,20 @@ def direct_calls(activity: DeviceActivity, category: Labels) -> Calls:
 
 
 def unified_calls(
-    table: TraceTable, activity: DeviceActivity, readings: OpReadings, events: Codes, ops: RowColumn
+    table: TraceTable, activity: DeviceActivity, readings: OpReadings, callers: Callers
 ) -> tuple[Calls, Labels]:
     """Every linked device event in exactly one call; and the category of every event, linked or not.
-
-    ``events, ops`` from ``ops_above``.
 
     Walking down from the root: the first op with a perf model owns everything below it that the model speaks of;
     without one, an op with no launching op below it owns its kernels; what remains under a passed parent, and what the
     model of its own op does not speak of, becomes one synthetic call per parent and kernel name.
     """
-    linked = activity.of_ops()
-    launcher = activity.op[linked]
-    owner: RowColumn = np.full(len(activity), -1, np.int32)
-    claimed = _claimed(activity, readings, events, ops)
-    # Of several ops above an event the topmost comes last, and stays
-    owner[events[claimed]] = ops[claimed]
-    owner = owner[linked]
+    linked = callers.events
+    launcher = callers.rows[callers.op]
+    owner = _owners(activity, readings, callers)
     free = owner < 0
-    has_launching_child = np.zeros(len(table), bool)
-    has_launching_child[ops[len(linked) :]] = True
-    passed = has_launching_child[launcher] | (table.kind[launcher] != Kind.CPU_OP)
+    has_launching_child = callers.last > np.arange(1, len(callers.rows) + 1)
+    passed = has_launching_child[callers.op] | (table.kind[launcher] != Kind.CPU_OP)
     foreign = activity.between_memories[linked] | readings.modelled[readings.code_of(launcher)]
     synthetic = free & (passed | foreign)
     row = np.where(free, launcher, owner)
@@ -215,11 +238,43 @@ def unified_calls(
     return grouped_calls(activity, linked, row, kernel_name, category[linked]), category
 
 
-def modelled_calls(activity: DeviceActivity, readings: OpReadings, events: Codes, ops: RowColumn) -> Calls:
-    """Every op call with a perf model that launched anything its model speaks of, nested ones included.
+def _owners(activity: DeviceActivity, readings: OpReadings, callers: Callers) -> RowColumn:
+    """The outermost op above each linked event whose model speaks of it; -1 without one."""
+    events, code = callers.events, readings.code_of(callers.rows)
+    owner: RowColumn = np.full(len(events), -1, np.int32)
+    own = _claimed(activity, readings, events, callers.rows[callers.op])
+    owner[own] = callers.rows[callers.op[own]]
+    # Models speak of all events that are alike in this
+    alike = numbered(
+        activity.communication[events], activity.between_memories[events], activity.rearranges[events],
+        activity.category[events].are(GEMM.category),
+    )  # fmt: skip
+    for number, first in enumerate(first_of_each(alike).tolist()):
+        speaks = speaks_of(readings, readings.modelled, code, activity, np.full(len(code), events[first]))
+        outermost = callers.outermost(speaks & ~readings.leaf_only[code])
+        at = np.flatnonzero(alike == number)
+        of_op = outermost[callers.op[at]]
+        owner[at[of_op >= 0]] = callers.rows[of_op[of_op >= 0]]
+    return owner
 
-    ``events, ops`` from ``ops_above``.
+
+#: Of more modeled calls round each other than this, the inner ones have no row: a trace may hold a million of them.
+MOST_NESTED = 64
+
+
+def modelled_calls(activity: DeviceActivity, readings: OpReadings, callers: Callers) -> Calls:
+    """Every op call with a perf model that launched anything its model speaks of, nested ones included: of more than
+    ``MOST_NESTED`` round each other, the outer ones.
     """
+    modelled = readings.modelled[readings.code_of(callers.rows)]
+    modelled &= callers.depth(modelled) <= MOST_NESTED
+    above, at = nearest(callers.parent, modelled), callers.innermost(modelled)[callers.op]
+    event, pairs = callers.events, [(callers.events[:0], callers.rows[:0])]
+    while (kept := at >= 0).any():
+        event, at = event[kept], at[kept]
+        pairs.append((event, callers.rows[at]))
+        at = above[at]
+    events, ops = (np.concatenate(each) for each in zip(*pairs, strict=True))
     claimed = _claimed(activity, readings, events, ops)
     events, ops = events[claimed], ops[claimed]
     category = Labels.of(readings.code_of(ops), [r.category or OTHER for r in readings.readings])

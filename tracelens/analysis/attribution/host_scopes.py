@@ -119,8 +119,18 @@ class Scopes:
         """Index of the innermost one at or above each host row; -1 without one, and for rows that are -1."""
         at = np.where(rows >= 0, self._tree.position[np.maximum(rows, 0)], -1)
         found = np.searchsorted(self._at, at, side="right") - 1
-        while (past := self._last[found] <= at).any():
+        past = np.flatnonzero(self._last[found] <= at)
+        for _ in range(_FEW):
+            if not len(past):
+                return found
             found[past] = self.above[found[past]]
+            past = past[self._last[found[past]] <= at[past]]
+        # Out of a deep stack many would climb far: they are nested with the scopes instead
+        place, which = np.unique(at[past], return_inverse=True)
+        order = np.argsort(np.concatenate((self._at, place)), kind="stable")
+        inner = innermost(np.concatenate((self._last[:-1], place + 1))[order])
+        of_place = np.append(order, -1)[inner[np.argsort(order)[len(self) :]]]
+        found[past] = of_place[which]
         return found
 
 
@@ -370,10 +380,7 @@ def _launched(tree: OpTree, activity: DeviceActivity, events: Bools) -> Bools:
     """The ops at or above the launches of these events."""
     found = np.zeros(len(tree.table), bool)
     ops = activity.op[events]
-    while len(ops := ops[ops >= 0]):
-        ops = distinct_rows(ops[~found[ops]], len(found))
-        found[ops] = True
-        ops = tree.op_parent[ops]
+    found[tree.at_or_above(ops[ops >= 0])] = True
     return found
 
 

@@ -394,12 +394,12 @@ def attribute(recording: Recording, window: Window, options: AnalysisOptions) ->
     groups, size = expert_groups(table), ep_size_of(table, options.ep_size)
     group = ExpertGroup(rank=table.rank, members=groups[0].ranks if len(groups) == 1 else (), size=size)
     model = options.work.model if options.work is not None else None
-    events, ops, readings = read_ops(recording.trace, recording.catalog, window.activity, model)
-    activity = with_communicating_ops(window.activity, tree, readings)
+    callers, readings = read_ops(recording.trace, recording.catalog, window.activity, model)
+    activity = with_communicating_ops(window.activity, callers, readings)
     system = None if device is None else System.of_device(device)
     readings, exchanges = exchanges_of(recording.trace, readings, group, system)
-    unified, category = unified_calls(table, activity, readings, events, ops)
-    forget_impossible_work(readings, lambda: modelled_calls(activity, readings, events, ops), device)
+    unified, category = unified_calls(table, activity, readings, callers)
+    forget_impossible_work(readings, lambda: modelled_calls(activity, readings, callers), device)
     return Attribution(
         tree=tree,
         activity=activity,

@@ -43,8 +43,8 @@ def rank_counters(trace: Trace, summary: RankSummary, options: AnalysisOptions) 
     if len(edges) < 2:
         edges = np.array([first, first + width], np.int64)
 
-    events, ops, readings = read_ops(trace, catalog, activity)
-    calls, _ = unified_calls(table, with_communicating_ops(activity, tree, readings), readings, events, ops)
+    callers, readings = read_ops(trace, catalog, activity)
+    calls, _ = unified_calls(table, with_communicating_ops(activity, callers, readings), readings, callers)
     flops_of_code = np.array([0 if r.model is None else r.model.flops() or 0 for r in readings.readings] or [0], float)
     code = readings.code_of(calls.row)
     flops = np.where((code >= 0) & (calls.kernel_name < 0), flops_of_code[np.maximum(code, 0)], 0.0)

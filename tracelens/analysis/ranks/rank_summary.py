@@ -434,7 +434,7 @@ def _activity(trace: Trace, catalog: Catalog) -> DeviceActivity:
     ops = np.unique(table.name[table.kind == Kind.CPU_OP]).tolist()
     if not any(catalog.category_of(table.names[code]) in COMMUNICATION for code in ops):
         return activity
-    return with_communicating_ops(activity, trace.tree, read_ops(trace, catalog, activity)[2])
+    return with_communicating_ops(activity, *read_ops(trace, catalog, activity))
 
 
 def _hidden(

@@ -13,8 +13,8 @@ import numpy as np
 import numpy.typing as npt
 
 from tracelens.analysis.attribution.activity import DeviceActivity
-from tracelens.analysis.grouping import Codes, distinct_rows, first_of_each, numbered
-from tracelens.analysis.intervals import Ints
+from tracelens.analysis.grouping import Codes, first_of_each, numbered
+from tracelens.analysis.intervals import Bools, Ints
 from tracelens.analysis.loaded_trace import Trace
 from tracelens.analysis.reading.added_ops import forward_rows
 from tracelens.analysis.reading.catalog import PRODUCTS, Catalog, Reading
@@ -25,9 +25,10 @@ from tracelens.perf_models.kernels import ComputeType, is_open, precisions
 from tracelens.perf_models.surroundings import CALLER, FOLLOWER, GRADIENT, GRID, KERNEL, LAUNCH, Launch
 from tracelens.trace.links import ENGINE_PREFIX
 from tracelens.trace.narrow_columns import Column, narrowed
-from tracelens.trace.table import RowColumn, TraceTable
-from tracelens.trace.tree import OpTree
+from tracelens.trace.table import Kind, RowColumn, TraceTable
+from tracelens.trace.tree import OpTree, nearest
 from tracelens.types.dtypes import DType
+from tracelens.types.records import Record
 from tracelens.types.signature import OpSignature
 
 if TYPE_CHECKING:
@@ -257,17 +258,70 @@ def _distinct(
     return code, step, sums
 
 
+class Callers(Record, frozen=True, kw_only=True, eq=False):
+    """The ops at or above the launches of device events, each once, callers first: what lies below one is a slice.
+
+    ``rows``: of the table; ``parent``: place of the op above, -1 without; ``last``: where the ops below end, exclusive.
+    ``events``: the linked ones, as ``DeviceActivity.of_ops``; ``op``: place of the op that launched each.
+    """
+
+    rows: RowColumn
+    parent: RowColumn
+    last: Ints
+    events: RowColumn
+    op: RowColumn
+
+    @classmethod
+    def of(cls, tree: OpTree, activity: DeviceActivity) -> Callers:
+        """Of all linked events of the activity."""
+        events = activity.of_ops()
+        rows = tree.at_or_above(activity.op[events])
+        place = np.full(len(tree.table) + 1, -1, np.int32)  # a last entry for row -1
+        place[rows] = np.arange(len(rows))
+        # Nothing lies below what is no op
+        last = np.arange(1, len(rows) + 1)
+        ops = np.flatnonzero(tree.table.kind[rows] == Kind.CPU_OP)
+        last[ops] = np.searchsorted(tree.position[rows], tree.last[rows[ops]])
+        parent = place[tree.op_parent[rows]]
+        return cls(rows=rows, parent=parent, last=last, events=events, op=place[activity.op[events]])
+
+    def sums(self, values: Ints) -> Ints:
+        """Of each op the sum of ``values`` (one per event) over the events at or below it."""
+        own = np.zeros(len(self.rows) + 1, np.int64)
+        np.add.at(own, self.op + 1, values)
+        running = np.cumsum(own)
+        return running[self.last] - running[:-1]
+
+    def depth(self, wanted: Bools) -> Ints:
+        """How many ``wanted`` ops are at or above each op."""
+        at = np.flatnonzero(wanted)
+        change = np.zeros(len(self.rows) + 1, np.int64)
+        change[at] = 1
+        np.subtract.at(change, self.last[at], 1)
+        return np.cumsum(change)[:-1]
+
+    def outermost(self, wanted: Bools) -> Codes:
+        """The place of the outermost ``wanted`` op at or above each op, -1 without one."""
+        depth = self.depth(wanted)
+        found = np.maximum.accumulate(np.where(wanted & (depth == 1), np.arange(len(depth)), -1))
+        return np.where(depth > 0, found, -1).astype(np.int32)
+
+    def innermost(self, wanted: Bools) -> Codes:
+        """The place of the innermost ``wanted`` op at or above each op, -1 without one."""
+        return np.where(wanted, np.arange(len(wanted), dtype=np.int32), nearest(self.parent, wanted))
+
+
 def read_ops(
     trace: Trace, catalog: Catalog, activity: DeviceActivity, model: ModelConfig | None = None
-) -> tuple[Codes, RowColumn, OpReadings]:
-    """(event, op) pairs of ``ops_above``, and the readings of these ops.
+) -> tuple[Callers, OpReadings]:
+    """The ops at or above launches, and their readings.
 
     Ops that do not say how much they move are read with what stands round them, backward ops by their forward, and
     attention of a serving engine by the layers of ``model``.
     """
     table = trace.table
-    events, ops = ops_above(trace.tree, activity)
-    rows = distinct_rows(ops, len(table))
+    callers = Callers.of(trace.tree, activity)
+    rows = np.sort(callers.rows)
     forward = forward_rows(trace, catalog)
     given = catalog.arguments_by_hooks
     readings = OpReadings(table, catalog, rows, around=given)
@@ -282,47 +336,33 @@ def read_ops(
     inherited = _inherited_backward(trace, catalog, readings, forward, around)
     if inherited:
         readings = OpReadings(table, catalog, rows, inherited, around)
-    _read_precisions(table, activity, readings, events, ops)
-    return events, ops, readings
+    _read_precisions(table, activity, readings, callers)
+    return callers, readings
 
 
-def ops_above(tree: OpTree, activity: DeviceActivity) -> tuple[Codes, RowColumn]:
-    """(event index, op row) for every linked device event and every cpu_op at or above its launch."""
-    index = activity.of_ops()
-    op = activity.op[index]
-    events, ops = [index], [op]
-    while len(index):
-        op = tree.op_parent[op]
-        keep = op >= 0
-        index, op = index[keep], op[keep]
-        events.append(index)
-        ops.append(op)
-    return np.concatenate(events), np.concatenate(ops)
-
-
-def _read_precisions(
-    table: TraceTable, activity: DeviceActivity, readings: OpReadings, events: Codes, ops: RowColumn
-) -> None:
+def _read_precisions(table: TraceTable, activity: DeviceActivity, readings: OpReadings, callers: Callers) -> None:
     """Sets what matrix products compute in where their type leaves it open: what the kernels of most time are named."""
     models = [reading.model for reading in readings.readings]
     matrix = [m.compute_dtype if m is not None and m.engine == "matrix" else DType.BOOL for m in models]
-    code = readings.code_of(ops)
+    code, events = readings.code_of(callers.rows), callers.events
     found: dict[ComputeType, int] = {}
-    kind = np.full(len(events), -1, np.int32)
+    times: dict[int, Ints] = {}
     for recorded in dict.fromkeys(dtype for dtype in matrix if is_open(dtype)):
-        at = np.flatnonzero(np.array([dtype is recorded for dtype in matrix], bool)[code])
-        names, which = np.unique(activity.name[events[at]], return_inverse=True)
+        products = np.array([dtype is recorded for dtype in matrix], bool)[code]
+        below = np.flatnonzero((callers.depth(products) > 0)[callers.op])
+        names, which = np.unique(activity.name[events[below]], return_inverse=True)
         said = precisions([table.names[name] for name in names.tolist()], recorded)
-        kinds = [-1 if precision is None else found.setdefault(precision, len(found)) for precision in said]
-        kind[at] = np.array(kinds, np.int32)[which]
+        kinds = np.array([-1 if said_of is None else found.setdefault(said_of, len(found)) for said_of in said], int)
+        kind = np.full(len(events), -1)
+        kind[below] = kinds[which]
+        for one in np.unique(kinds[kinds >= 0]).tolist():
+            time_ns = callers.sums(np.where(kind == one, activity.duration[events], 0))
+            times[one] = times.get(one, 0) + np.where(products, time_ns, 0)
     if not found:
         return
-    telling = np.flatnonzero(kind >= 0)
-    rows = np.searchsorted(readings.rows, ops[telling])
-    time_ns = np.zeros((len(readings.rows), len(found)), np.int64)
-    np.add.at(time_ns, (rows, kind[telling]), activity.duration[events[telling]])
-    known = time_ns.any(axis=1)
-    readings.compute_in(np.where(known, time_ns.argmax(axis=1), -1).astype(np.int32), tuple(found))
+    of_kind = np.stack([times[one] for one in range(len(found))], axis=1)[np.argsort(callers.rows)]
+    known = of_kind.any(axis=1)
+    readings.compute_in(np.where(known, of_kind.argmax(axis=1), -1).astype(np.int32), tuple(found))
 
 
 def _inherited_backward(
@@ -340,11 +380,7 @@ def _inherited_backward(
     if not len(candidates):
         return {}
     has_model = np.zeros(len(table), bool)
-    above = rows[~unknown]
-    while len(above := above[above >= 0]):
-        above = distinct_rows(above[~has_model[above]], len(table))
-        has_model[above] = True
-        above = tree.op_parent[above]
+    has_model[tree.at_or_above(rows[~unknown])] = True
     ahead = forward[candidates]
     codes = (table.name[candidates], table.signature[candidates], table.name[ahead], table.signature[ahead])
     kind = numbered(*codes, has_model[candidates].astype(np.int32), _codes_of(around, ahead))

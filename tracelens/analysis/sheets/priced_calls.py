@@ -33,7 +33,7 @@ from tracelens.analysis.grouping import ByGroup, Codes, Spread, first_of_each, n
 from tracelens.analysis.intervals import Bools, Floats, Ints
 from tracelens.analysis.loaded_trace import AnalysisOptions
 from tracelens.analysis.reading.catalog import Reading
-from tracelens.analysis.reading.op_readings import OpReadings, ops_above
+from tracelens.analysis.reading.op_readings import Callers, OpReadings
 from tracelens.analysis.reading.process_groups import EVERY_ROW, ExpertExchange
 from tracelens.analysis.sheets import shared_columns as shared
 from tracelens.analysis.verdict.summary import Coverage
@@ -626,13 +626,13 @@ class PricedCalls(Record, frozen=True, kw_only=True, eq=False):
         def priced(calls: Calls, group: Grouping) -> pd.DataFrame:
             return modelled_table(table, activity, calls, work, attribution.exchanges, group)
 
-        events, ops = ops_above(tree, activity)
+        callers = Callers.of(tree, activity)
         direct = direct_calls(activity, attribution.event_category)
-        own = launchers(table, activity, events, ops)
+        own = launchers(callers, activity)
         unique = launching_calls(table, activity, own, direct, repeated[direct.row])
-        calls, unified = modelled_calls(activity, readings, events, ops), attribution.unified
+        calls, unified = modelled_calls(activity, readings, callers), attribution.unified
         nested = priced(calls, grouped(calls, 2 * repeated[calls.row] + ~np.isin(calls.row, unified.row)))
-        del events, ops, calls, direct, own
+        del callers, calls, direct, own
         category, group = attribution.event_category, grouped(unified, repeated[unified.row])
         modelled = with_places(priced(unified, group), tree, attribution.phases, repeated)
         unlinked = unlinked_rows(table, activity, category)

@@ -136,9 +136,9 @@ def _coverage(trace: Trace, catalog: Catalog) -> Coverage:
     trace, _ = with_inner_ops(trace, catalog)
     table, tree = trace.table, trace.tree
     activity = device_activity(table, tree, catalog.kernel_patterns)
-    events, ops, readings = read_ops(trace, catalog, activity)
-    activity = with_communicating_ops(activity, tree, readings)
-    calls, categories = unified_calls(table, activity, readings, events, ops)
+    callers, readings = read_ops(trace, catalog, activity)
+    activity = with_communicating_ops(activity, callers, readings)
+    calls, categories = unified_calls(table, activity, readings, callers)
     return coverage(table, activity, calls, readings, categories)
 
 
