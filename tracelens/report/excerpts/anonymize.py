@@ -6,8 +6,11 @@ from __future__ import annotations
 
 import math
 import re
+import tomllib
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
+from functools import cache
+from importlib.resources import files
 from os import PathLike
 from typing import Any
 
@@ -21,48 +24,47 @@ from tracelens.analysis.loaded_trace import AnalysisOptions, Trace
 from tracelens.analysis.reading.catalog import Catalog
 from tracelens.errors import NothingToAnalyzeError, UsageError
 from tracelens.extensions import bundled_extensions
-from tracelens.perf_models.kernels import classify
+from tracelens.perf_models.kernels import classify, precisions
 from tracelens.trace.rewriting import microseconds, rewrite
 from tracelens.trace.table import DEVICE_KINDS, HOST_KINDS, Kind, TraceTable, kind_of_category
 from tracelens.trace.tree import MODULE_PREFIX
 from tracelens.types.dtypes import DType
 from tracelens.types.records import Record
 
-#: Kinds of names -> names of them that everybody's traces have.
+#: What names of published ops begin with. Of what follows, words that are not published are replaced.
 PUBLIC_OPS = re.compile(
-    r"(?:aten|c10d|c10d_functional|_c10d_functional|prim|nccl|gloo|mpi|ucc|torch|autograd|symm_mem|quantized|_quantized"
-    r"|torchao|_C|_C_cache_ops|_moe_C|vllm|sglang|aiter|fbgemm|xformers|flash_attn|flash_attn_3|flashinfer|mkldnn"
-    r"|bitsandbytes|mslk|inductor|rocm|cudnn|transformer_engine|tex)::[\w.:]+(?: \(.*\))?"
-    r"|(?:nccl|gloo|mpi|ucc):\w+|(?:All2All|AllGather|ReduceScatter|VariableBatchAll2All)\w+|\w*[A-Za-z]Backward\d+"
-    r"|(?:Unsafe)?(?:SplitWithSizes|Split|Chunk|TensorSplit|Unbind)Backward|record_param_comms|triton_(?:poi|per|red|tem|for|mm|bmm|unk|spl|fused)\w*|triton__\w+"
-    r"|Torch-Compiled Region(?:: [\d/]+)?|CompiledFunction(?:Backward)?|TorchDynamo Cache Lookup|CUDAGraph::replay"
-    r"|\[memory\]|PyTorch Profiler \(\d+\)|(?:enumerate\(DataLoader\)#)?_\w*DataLoaderIter\.__next__"
-    r"|DistributedDataParallel\.forward|FullyShardedDataParallel\.\w+|Optimizer\.(?:step|zero_grad)#\w+\.\w+"
-    r"|Memcpy [\w >()-]+|Memset[\w ()]*|(?:Context|Event|Stream|Device) Sync(?:hronize)?|Stream Wait Event"
-    r"|Activity Buffer Request|Lazy Function Loading|Buffer Flush|Instrumentation|Resource"
-    r"|Runtime Triggered Module Loading|Command Buffer Full|Iteration Start: PyTorch Profiler|Record Window End"
-    r"|ac2g|fwdbwd|Trace|INVALID"
-)  # fmt: skip
-PUBLIC_CALLS = re.compile(r"(?:cuda|hip|cu|hsa|nccl|rccl|roctx|nvtx|xpu|ur)[A-Z]\w*|INVALID")
-#: What serving engines annotate their steps with: sizes and counts.
-PUBLIC_ENGINE_STEPS = re.compile(
-    r"(?:execute|capture)_[\w()]+|(?:step|prefill|decode)\[[\w =./,\[\]()]*\]|ProfilerStep(?:\*|#\d+)|## (?:forward"
-    r"|backward|optimizer|zero_grad|data_load|decoder|encoder) ##"
-)  # fmt: skip
+    r"(?:aten|c10d|c10d_functional|_c10d_functional|prim|prims|nccl|gloo|mpi|ucc|torch|autograd|symm_mem|quantized"
+    r"|_quantized|torchao|_C|_C_cache_ops|_C_custom_ar|_moe_C|vllm|sglang|sglang_profiler|sgl_kernel|aiter|fbgemm"
+    r"|fbgemm_gpu|xformers|xformers_flash|flash_attn|flash_attn_3|flashinfer|mkldnn|bitsandbytes|mslk|inductor|rocm"
+    r"|cudnn|transformer_engine|tex|tex_ts|deep_ep|deepep|trtllm|triton|FSDP)::|(?:nccl|gloo|mpi|ucc):"
+    r"|(?:All2All|AllGather|ReduceScatter|VariableBatchAll2All)\w|\w*[A-Za-z]Backward\d+\Z"
+    r"|triton_(?:poi|per|red|tem|for|mm|bmm|unk|spl|fused)|triton__|torch\.distributed\.|FullyShardedDataParallel\."
+)
+#: Names that everybody's traces have, beside the events of public_names.toml.
+PUBLIC_EVENTS = re.compile(
+    r"ProfilerStep#\d{1,12}|Torch-Compiled Region: \d{1,6}/\d{1,6}|PyTorch Profiler \(\d{1,6}\)"
+    r"|(?:enumerate\(DataLoader\)#)?_(?:SingleProcess|MultiProcessing|Base)DataLoaderIter\.__next__"
+)
+_OPTIMIZERS = re.compile(r"Optimizer\.(?P<does>step|zero_grad)#(?P<optimizer>\w+)\.(?P=does)")
+PUBLIC_CALLS = re.compile(r"(?:__)?(?:cuda|hip|cu|nccl|rccl|roctx|nvtx|xpu|ur)[A-Z]|hsa_|INVALID\Z")
+#: What serving engines begin the names of their steps with. Sizes and counts follow.
+PUBLIC_ENGINE_STEPS = re.compile(r"(?:execute|capture)_|(?:step|prefill|decode)\[")
+#: What names of published kernels begin with.
 PUBLIC_KERNELS = re.compile(
-    r"(?:void )?(?:at|c10|cub|thrust|cudnn|cublas|cublasLt|cutlass|cute|flash|pytorch_flash|fmha\w*|vllm|sgl_\w+|aiter"
+    r"(?:void )?(?:(?:at|c10|cub|thrust|cudnn|cublas|cublasLt|cutlass|cute|flash|pytorch_flash|fmha|vllm|sgl_hip|aiter"
     r"|ck|ck_tile|rocprim|fbgemm_gpu|deep_ep|deep_gemm|moe|tensorrt_llm|trtllm|flashinfer|apex|transformer_engine"
-    r"|cask_\w+|cutlass_\w+|\(anonymous namespace\)|at_cuda_detail)::.*"
-    r"|(?:void )?(?:nccl|rccl|ncclDev|Cijk_|igemm_|miopen|MIOpen|nvjet|ampere_|volta_|turing_|hopper_|sm\d+_|cudnn_"
+    r"|cask_\w+|cutlass_\w+|\(anonymous namespace\)|at_cuda_detail)::"
+    r"|nccl|rccl|ncclDev|Cijk_|igemm_|miopen|MIOpen|nvjet|ampere_|volta_|turing_|hopper_|sm\d+_|cudnn_"
     r"|cutlass_|gemm|gemv|sgemm|hgemm|splitK|dot_kernel|reduce_1Block|fmha_|flash_|attn_|bmm_|triton_|cunn_|layer_norm|rms_norm"
-    r"|multi_tensor_apply|elementwise|vectorized|Memcpy|Memset|__amd_rocclr_).*"
-)  # fmt: skip
+    r"|multi_tensor_apply|elementwise|vectorized|Memcpy|Memset|__amd_rocclr_)"
+)
 #: A Python frame of PyTorch itself, from its path on; the built-in methods of built-in types.
 PUBLIC_FRAMES = re.compile(
-    r"(?:[^/]*/){0,40}?(?P<public>torch/[\w/.-]+\.py\(\d+\): [\w.<>]+)"
-    r"|(?P<builtin><built-in method \w+ of (?:Tensor|type|str|list|dict|tuple|set|int|float|bytes) object[^<>]*>"
-    r"|<built-in (?:method|function) collect\b[^<>]*>)"
-)  # fmt: skip
+    r"(?:[^/]*/){0,40}?(?P<public>torch/[\w/.-]+\.py\(\d{1,6}\): [\w.<>]+)"
+    r"|<built-in method (?P<method>\w+) of (?P<type>Tensor|type|str|list|dict|tuple|set|int|float|bytes) object"
+    r"(?: at 0x[0-9a-fA-F]{1,16})?>"
+    r"|(?P<collect><built-in (?:method|function) collect\b)[^<>]*>"
+)
 #: Modules of torch.nn.
 PUBLIC_MODULES = frozenset({
     "Linear", "Bilinear", "Identity", "Conv1d", "Conv2d", "Conv3d", "ConvTranspose1d", "ConvTranspose2d",
@@ -78,49 +80,139 @@ PUBLIC_MODULES = frozenset({
 })  # fmt: skip
 #: What frameworks call process groups.
 PUBLIC_GROUPS = re.compile(
-    r"\d*|default_pg|undefined|(?:data|tensor|pipeline|expert|context|model|sequence|embedding|position|parallel|group|pg"
+    r"\d{0,9}|default_pg|undefined|(?:data|tensor|pipeline|expert|context|model|sequence|embedding|position|parallel|group|pg"
     r"|dp|tp|pp|ep|cp|sp|etp|edp|fsdp|ddp|hsdp|mesh|world|replicate|shard|with|and|intra|inter|node|partial|amax|_)+"
 )
 
 
 _ENGINE = "autograd::engine::evaluate_function: "
 _NUMBER = re.compile(r"(?<!\d)(\d+)(\D*)\Z")
-_INSTANCE = re.compile(r"_(\d+)\Z")
-_FRAME = re.compile(r"(?P<file>[^()]*)\((?P<line>\d+)\): (?P<function>.*)", re.DOTALL)
+_INSTANCE = re.compile(r"_(\d{1,6})\Z")
+_FRAME = re.compile(r"(?P<file>[^()]*)\((?P<line>\d{1,6})\): (?P<function>.*)", re.DOTALL)
+_LOADS_DATA = re.compile(r"data_?load\w*\Z", re.IGNORECASE)
 #: Words by which phases are told apart stay.
 _PHASES = re.compile(r"backward|bwd|forward|fwd|\([FBW]\)|w_?grad", re.IGNORECASE)
-#: Keys of an event that hold neither names nor arguments.
-_KEPT_KEYS = ("ph", "ts", "dur", "id", "bp", "s")
-#: Arguments that hold numbers, or texts that PyTorch chose.
-_KEPT_ARGUMENTS = frozenset(
+# A word of a name with the digits behind it, or digits alone: GemmBf16 is Gemm, Bf16. No published name has a letter
+# that is not ASCII.
+_WORD = re.compile(r"([A-Z]+(?![a-z])|[A-Z]?[a-z]+|[^\x00-\x7f]+)(\d*)|\d+")
+#: Digits of a number in a name: sizes of tiles, instructions, versions. A longer one may be anybody's.
+_DIGITS = 6
+#: Where names hold sums of tokens.
+_DIGITS_OF_COUNTS = 18
+# Of Hopper's and Blackwell's cuBLAS kernels (nvjet_qqtst_...): types of A and B, C, the accumulator, D.
+_NVJET = frozenset(f"{ab}{c}s{d}" for ab in ("", "qq", "oo", "qo", "oq") for c in "hstqv" for d in "hstqo")
+#: Letters from which a word of a pattern is told apart within another word.
+_TELLING = 3
+# Literal words of a regular expression.
+_NO_LITERALS, _LITERALS = re.compile(r"\\[a-zA-Z]|\(\?(?:[a-z]+[:)]|P?<\w+>|<?[:=!>])"), re.compile(r"[a-zA-Z]{2,}")
+_TYPES_OF_PRODUCTS = (None, DType.FP32, DType.FP64)
+
+
+@cache
+def public_names() -> dict[str, Any]:
+    """What stands in ``public_names.toml``: lists, and texts of words."""
+    return tomllib.loads(files(__package__).joinpath("public_names.toml").read_text(encoding="utf-8"))
+
+
+class Words:
+    """Words that published names are made of, and a placeholder for each other word: ``anon1``, the same for the same.
+
+    ``known``: further names whose words are published; ``patterns``: of kernels, whose words stay within others, too,
+    so that a kernel stays in its category.
+    """
+
+    def __init__(self, known: Iterable[str], patterns: Iterable[str], placeholder: Callable[[str, str], str]) -> None:
+        lists = public_names()
+        said = {word.lower() for text in patterns for word in _LITERALS.findall(_NO_LITERALS.sub(" ", text))}
+        own = {match[1].lower() for name in known for match in _WORD.finditer(name) if match[1]}
+        self._names = frozenset({*lists["names"].split(), *said, *own, *_NVJET})
+        self._files = self._names.union(lists["files"].split())
+        telling = sorted((word for word in said if len(word) >= _TELLING), key=len, reverse=True)
+        self._telling = re.compile(f"({'|'.join(telling)})", re.IGNORECASE)
+        self._placeholder = placeholder
+
+    def published(self, text: str, *, of_files: bool = False, digits: int = _DIGITS) -> str:
+        """``text`` with its private words, and numbers of more than ``digits`` digits, replaced."""
+        known = self._files if of_files else self._names
+
+        def made(match: re.Match[str]) -> str:
+            word, number = match[1], match[2]
+            if word is None:
+                return self._number(match[0], digits)
+            if word.lower() in known or (len(word) == 1 and word.isascii()):
+                return word + self._number(number, digits)
+            *parts, last = (part for part in self._telling.split(word) if part)
+            shown = [part if part.lower() in known else self._placeholder("anon", part) for part in parts]
+            if last.lower() in known:
+                return "".join(shown) + last + self._number(number, digits)
+            return "".join(shown) + self._placeholder("anon", last + number)
+
+        return _WORD.sub(made, text)
+
+    def _number(self, number: str, digits: int) -> str:
+        return number if len(number) <= digits else self._placeholder("anon", number)
+
+
+#: Keys of an event that hold a letter, and which; those that hold a time; those that say what belongs together.
+_LETTERS = {"ph": frozenset("XBEbnesftiICMPNODRcv"), "bp": frozenset("e"), "s": frozenset("gpt")}
+_TIMES, _IDENTIFIERS = ("ts", "dur"), {"pid": "process", "tid": "process", "id": "flow"}
+#: Categories in which nothing is of a kind, beside those of ``kind_of_category``.
+_OTHER = "other"
+_CATEGORIES = frozenset(
+    str.split("ac2g fwdbwd async async_cpu_to_gpu async_gpu cpu_instant_event Trace DataFlow python_gil counters")
+)
+#: Kinds of categories that may be spelled with anybody's word before _runtime and _driver.
+_VENDORS = frozenset(str.split("cuda hip mtia xpu privateuse1 hpu rocm roc"))
+_EVENTS_OF_METADATA = frozenset(
+    str.split("process_name process_labels process_sort_index thread_name thread_sort_index")
+)
+#: Arguments that hold numbers, lists of them, or a text of them.
+_NUMBERS = frozenset(
     str.split(
         "External id|external id|Record function id|Ev Idx|Sequence number|Fwd thread id|Input Dims|Input dims|"
         "Input Strides|Output dims|Python id|Python parent id|Python module id|correlation|cbid|cid|stream|"
         "device|context|queued|grid|block|registers per thread|shared memory|warps per SM|blocks per SM|"
-        "est. achieved occupancy %|bytes|memory bandwidth (GB/s)|kind|size|cuda_sync_kind|wait_on_stream|"
-        "wait_on_cuda_event_id|wait_on_cuda_event_record_corr_id|Collective name|dtype|In msg nelems|"
+        "est. achieved occupancy %|bytes|memory bandwidth (GB/s)|size|wait_on_stream|"
+        "wait_on_cuda_event_id|wait_on_cuda_event_record_corr_id|In msg nelems|"
         "Out msg nelems|In split size|Out split size|Group size|Process Group Ranks|Process Group ID|"
-        "Global rank start|Global rank stride|Rank|Src Rank|Dst Rank|Seq|src|dst|kernel_backend|kernel_flop|"
+        "Global rank start|Global rank stride|Rank|Src Rank|Dst Rank|Seq|src|dst|kernel_flop|"
         "kernel_num_gb|num_warps|num_stages|graph id|graph node id|Device|Op count|flops|finished|Bytes|"
-        "Total Allocated|Total Reserved|Device Type|Device Id|Addr|sort_index|Profiler Event Index|scope|"
-        "priority",
+        "Total Allocated|Total Reserved|Device Type|Device Id|Addr|sort_index|Profiler Event Index|priority",
         "|",
     )
 )
-_KEPT_METADATA = frozenset(
-    (
-        "schemaVersion", "deviceProperties", "displayTimeUnit", "baseTimeNanoseconds", "record_shapes", "with_stack",
-        "profile_memory", "with_flops", "with_modules", "cupti_version", "cuda_runtime_version", "cuda_driver_version",
-        "roctracer_version", "hip_runtime_version", "hip_driver_version", "pytorch_version", "torch_version",
-    )
-)  # fmt: skip
-_TYPES = frozenset(("", "Scalar", "ScalarList", "TensorList", "GenericList", "Device", "Layout", "Generator", "Dict"))
-# A literal: numbers, truth values and lists of them; a word as schemas have it ("tanh", "mean").
-_LITERAL = re.compile(
-    r"[\d\s.,\[\]()eE+-]*|(?:\[?(?:True|False|None|inf|-inf|nan)[,\s\]]*)+|[a-z]{1,12}|(?:cuda|cpu)(?::\d+)?"
+_NUMBER_TEXT = re.compile(
+    r"(?:grid|block)?(?:0x[0-9a-fA-F]{1,16}|(?>[\s\[\](),]|\.\.\.|(?<![\w.])[+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d{1,3})?(?!\w)"
+    r"|(?<!\w)[-+]?(?:inf|nan|NaN|Infinity)(?!\w))*+)"
 )
-_PROCESS = re.compile(r"(?:python|CPU|GPU|Spans|Traces)?(?: ?\d+)?|rank \d+(?: · (?:CPU|GPU \d+))?|Spans|Traces")
-_THREAD = re.compile(r"(?:stream|thread) +\d+|rank \d+.*")
+#: Lists within lists; deeper ones are nobody's sizes.
+_DEEPEST = 8
+_TYPES = frozenset(("", "Scalar", "ScalarList", "TensorList", "GenericList", "Device", "Layout", "Generator", "Dict"))
+#: How truth values, devices and lists of them are spelled among arguments.
+_LITERAL = re.compile(r"(?:\[?(?:True|False|None)[,\s\]]*)+|(?:cuda|cpu|hip|xpu|mps|meta)(?::\d{1,3})?")
+#: Metadata that hold numbers or switches, and what is said of a device and of the job.
+_NUMBERS_OF_METADATA = frozenset(
+    str.split(
+        "schemaVersion baseTimeNanoseconds record_shapes with_stack profile_memory with_flops with_modules"
+        " cupti_version cuda_runtime_version cuda_driver_version roctracer_version hip_runtime_version"
+        " hip_driver_version"
+    )
+)
+_VERSION = re.compile(r"\d{1,4}(?:\.\d{1,4}){0,4}(?:\.?(?:a|b|rc|post|dev)\d{0,8})?(?:\+(?:cu|rocm|cpu)[\d.]{0,8})?")
+_VERSIONS = frozenset(str.split("pytorch_version torch_version nccl_version"))
+_OF_A_DEVICE = frozenset(
+    str.split(
+        "id totalGlobalMem computeMajor computeMinor maxThreadsPerBlock maxThreadsPerMultiprocessor regsPerBlock"
+        " regsPerMultiprocessor warpSize sharedMemPerBlock sharedMemPerMultiprocessor sharedMemPerBlockOptin numSms"
+        " maxSharedMemoryPerMultiProcessor"
+    )
+)
+_OF_THE_JOB = frozenset(str.split("rank world_size pg_count"))
+_OF_A_GROUP = frozenset(str.split("pg_size ranks group_count group_size"))
+_PROCESS = re.compile(r"(?:python3?|CPU|GPU)?(?: ?\d{1,12})?|Spans|Traces|PyTorch Profiler|rates")
+_RANK = re.compile(r"rank \d{1,6}")
+_OF_RANK = re.compile(r"(?P<rank>rank \d{1,6} · )(?P<process>.*)", re.DOTALL)
+_THREAD = re.compile(r"(?:stream|thread) +\d{1,12}\b")
 
 
 def anonymize(trace: Trace, path: str | PathLike[str]) -> int:
@@ -129,38 +221,61 @@ def anonymize(trace: Trace, path: str | PathLike[str]) -> int:
     Paths, hosts, users, stacks and unknown arguments and metadata are left out. Times, sizes, shapes, identifiers and
     everything else that figures are made of stay.
     """
-    names, table = Names(), trace.table
+    table = trace.table
+    names = Names(table.names)
 
-    def edit(row: int, event: dict[str, Any]) -> dict[str, Any]:
+    def edit(row: int, event: dict[str, Any]) -> dict[str, Any] | None:
         kind = Kind(int(table.kind[row])) if row >= 0 else Kind.OTHER
-        made: dict[str, Any] = {key: event[key] for key in _KEPT_KEYS if key in event}
+        made = names.around(event)
         if row >= 0:
             made |= {"ts": microseconds(int(table.start_ns[row])), "dur": microseconds(int(table.duration_ns[row]))}
-        category = event.get("cat")
-        if isinstance(category, str):
-            known = kind_of_category(category) is not Kind.OTHER or re.fullmatch(r"[a-z0-9_]{1,24}", category)
-            made["cat"] = category if known else "other"
-        made |= {key: names.identifier(event[key]) for key in ("pid", "tid") if key in event}
-        name = event.get("name")
+        name, args = event.get("name"), event.get("args")
         if event.get("ph") == "M":
-            return made | {"name": str(name), "args": names.of_metadata(event.get("args"))}
+            known = is_one_of(name, _EVENTS_OF_METADATA)
+            return made | {"name": name, "args": names.of_metadata(args)} if known else None
         if isinstance(name, str):
             made["name"] = names.name(name, kind)
-        if isinstance(event.get("args"), dict):
-            made["args"] = names.arguments(event["args"])
+        if isinstance(args, dict):
+            made["args"] = names.arguments(args)
         return made
 
     rewrite(table, path, edit, names.metadata(table.metadata))
     return names.count
 
 
-class Names:
-    """Placeholders by name, the same for the same name: ``op1``, ``kernel2``, ``range1 12``, ``file3.py(14): f``."""
+def is_one_of(value: Any, known: Collection[str]) -> bool:
+    """Whether it is a text, and one of these."""
+    return isinstance(value, str) and value in known
 
-    def __init__(self) -> None:
+
+def is_number(value: Any, depth: int = 0) -> bool:
+    """Whether it is a number, a text of numbers, or a list of such values, lists within lists up to 8 deep."""
+    kind = type(value)
+    if kind is int or kind is float or kind is bool or value is None:
+        return True
+    if kind is list:
+        return depth < _DEEPEST and all(is_number(each, depth + 1) for each in value)
+    return kind is str and _NUMBER_TEXT.fullmatch(value) is not None
+
+
+class Names:
+    """Placeholders by name, the same for the same name: ``op1``, ``kernel2``, ``range1 12``, ``file3.py(14): f``.
+
+    ``recorded``: names of a trace. Numbers of its ranges that are not those of steps, layers and the like become their
+    rank among those of ranges of the same name.
+    """
+
+    def __init__(self, recorded: Iterable[str] = ()) -> None:
         self._catalog = Catalog(bundled_extensions())
         known = (*self._catalog.bindings, *self._catalog.categories)
         self._known = {name.removeprefix("aten::").replace("_", "").casefold() for name in known}
+        self._words = Words(known, (pattern.regex for pattern in self._catalog.kernel_patterns), self.placeholder)
+        self._numbers = _numbers_by_stem(recorded)
+        public = public_names()
+        self._events, self._literals = frozenset(public["events"]), frozenset(public["literals"].split())
+        self._optimizers = frozenset(public["optimizers"].split())
+        self._categories: dict[str, str] = {}
+        self._named: dict[str, str] = {}
         self._made: dict[tuple[str, str], str] = {}
         self._counts: Counter[str] = Counter()
         self._names: dict[tuple[str, Kind], str] = {}
@@ -185,92 +300,169 @@ class Names:
             made = self._made[word, text] = f"{word}{self._counts[word]}"
         return made
 
-    def identifier(self, value: Any) -> Any:
-        """A process or thread: numbers stay."""
-        return value if not isinstance(value, str) or _PROCESS.fullmatch(value) else self.placeholder("process", value)
+    def around(self, event: Mapping[str, Any]) -> dict[str, Any]:
+        """What is neither the name of an event nor its arguments."""
+        made = {key: event[key] for key, known in _LETTERS.items() if key in event and is_one_of(event[key], known)}
+        made |= {key: event[key] for key in _TIMES if key in event and is_number(event[key])}
+        if "cat" in event:
+            made["cat"] = self.category(event["cat"])
+        return made | {key: self.identifier(event[key], word) for key, word in _IDENTIFIERS.items() if key in event}
+
+    def category(self, text: Any) -> str:
+        """A category that profilers write; ``other`` for another, or that of the host calls of another vendor."""
+        found = self._categories.get(text) if isinstance(text, str) else _OTHER
+        if found is None:
+            vendor, _, calls = text.lower().rpartition("_")
+            if calls in ("runtime", "driver") and vendor:
+                found = text if vendor in _VENDORS else f"privateuse1_{calls}"
+            else:
+                known = text in _CATEGORIES or kind_of_category(text) is not Kind.OTHER
+                found = text if known else _OTHER
+            self._categories[text] = found
+        return found
+
+    def identifier(self, value: Any, word: str = "process") -> Any:
+        """A process, thread or flow: numbers, and what profilers call them, stay."""
+        if not isinstance(value, str):
+            return value if isinstance(value, int | float) else None
+        is_public = _PROCESS.fullmatch(value) or _THREAD.fullmatch(value) or is_number(value)
+        return value if is_public else self.placeholder(word, value)
 
     def arguments(self, args: Mapping[str, Any]) -> dict[str, Any]:
-        """The arguments of an event."""
-        made = {key: value for key, value in args.items() if key in _KEPT_ARGUMENTS}
-        if "Input type" in args:
-            made["Input type"] = _each(
-                args["Input type"], lambda v: v if v in _TYPES or DType.parse(v) is not None else "unknown"
-            )
-        if "Concrete Inputs" in args:
-            made["Concrete Inputs"] = _each(args["Concrete Inputs"], lambda v: v if _LITERAL.fullmatch(v) else "")
-        for key in ("Process Group Name", "Process Group Description"):
-            if key in args:
-                made[key] = self.group(args[key])
-        if isinstance(args.get("kernel"), str):
-            made["kernel"] = self.name(args["kernel"], Kind.KERNEL)
+        """The arguments of an event that are known, each where its value is of its type."""
+        made = {}
+        for key, value in args.items():
+            if key in _NUMBERS:
+                if is_number(value):
+                    made[key] = value
+            elif key in _OTHER_ARGUMENTS:
+                made[key] = _OTHER_ARGUMENTS[key](self, value)
         return made
+
+    def word(self, value: Any) -> Any:
+        """A word, or several, of which private ones are replaced; numbers stay."""
+        if isinstance(value, str):
+            found = self._named.get(value)
+            if found is None:
+                found = self._named[value] = value if DType.parse(value) is not None else self._words.published(value)
+            return found
+        return value if is_number(value) else None
+
+    def types(self, value: Any) -> Any:
+        """Types of inputs: those of PyTorch."""
+        return _each(value, lambda text: text if text in _TYPES or DType.parse(text) is not None else "unknown")
+
+    def literals(self, value: Any) -> Any:
+        """Inputs as they were given: numbers, truth values and words of schemas."""
+        return _each(value, lambda text: text if self._is_literal(text) else "")
+
+    def _is_literal(self, text: str) -> bool:
+        return is_number(text) or text in self._literals or _LITERAL.fullmatch(text) is not None
+
+    def of_kernel(self, value: Any) -> Any:
+        """The name of a kernel in an argument."""
+        return self.name(value, Kind.KERNEL) if isinstance(value, str) else None
 
     def of_metadata(self, args: Any) -> dict[str, Any]:
         """What names or sorts a process or thread."""
         args = args if isinstance(args, dict) else {}
-        made = {key: args[key] for key in ("sort_index",) if key in args}
-        for key in ("name", "labels"):
-            text = args.get(key)
-            if isinstance(text, str):
-                public = _PROCESS.fullmatch(text) or _THREAD.match(text)
-                made[key] = public[0] if public else self.placeholder("process", text)
-        return made
+        made = {key: args[key] for key in ("sort_index",) if key in args and is_number(args[key])}
+        return made | {key: self._of_process(args[key]) for key in ("name", "labels") if isinstance(args.get(key), str)}
+
+    def _of_process(self, text: str) -> str:
+        of_rank = _OF_RANK.fullmatch(text)
+        rank, process = (of_rank["rank"], of_rank["process"]) if of_rank else ("", text)
+        if public := _PROCESS.fullmatch(process) or _RANK.fullmatch(process) or _THREAD.match(process):
+            return rank + public[0]
+        return rank + self.placeholder("process", process)
 
     def group(self, name: Any) -> Any:
         """A process group's name: numbers and the words that say what it is for stay."""
-        known = not isinstance(name, str) or PUBLIC_GROUPS.fullmatch(name)
-        return name if known else self.placeholder("group", name)
+        if not isinstance(name, str):
+            return name if is_number(name) else None
+        return name if PUBLIC_GROUPS.fullmatch(name) else self.placeholder("group", name)
 
     def metadata(self, values: Mapping[str, Any]) -> dict[str, Any]:
         """What stands round the events."""
-        made = {key: value for key, value in values.items() if key in _KEPT_METADATA}
-        info = values.get("distributedInfo")
-        if isinstance(info, dict):
-            kept = {
-                key: info[key] for key in ("backend", "rank", "world_size", "pg_count", "nccl_version") if key in info
-            }
-            groups = info.get("pg_config")
-            if isinstance(groups, list):
-                kept["pg_config"] = [self._group_entry(entry) for entry in groups if isinstance(entry, dict)]
-            made["distributedInfo"] = kept
+        made = {key: value for key, value in values.items() if key in _NUMBERS_OF_METADATA and is_number(value)}
+        made |= {key: value for key, value in values.items() if key in _VERSIONS and _is_version(value)}
+        if is_one_of(values.get("displayTimeUnit"), ("ms", "ns")):
+            made["displayTimeUnit"] = values["displayTimeUnit"]
+        if isinstance(devices := values.get("deviceProperties"), list):
+            made["deviceProperties"] = [self._device(entry) for entry in devices if isinstance(entry, dict)]
+        if isinstance(info := values.get("distributedInfo"), dict):
+            made["distributedInfo"] = self._job(info)
+        return made
+
+    def _device(self, entry: Mapping[str, Any]) -> dict[str, Any]:
+        made = {key: entry[key] for key in entry if key in _OF_A_DEVICE and is_number(entry[key])}
+        return made | {key: self.word(entry[key]) for key in ("name",) if isinstance(entry.get(key), str)}
+
+    def _job(self, info: Mapping[str, Any]) -> dict[str, Any]:
+        made = {key: info[key] for key in _OF_THE_JOB if key in info and is_number(info[key])}
+        made |= {key: info[key] for key in _VERSIONS if key in info and _is_version(info[key])}
+        if isinstance(info.get("backend"), str):
+            made["backend"] = self.word(info["backend"])
+        if isinstance(groups := info.get("pg_config"), list):
+            made["pg_config"] = [self._group_entry(entry) for entry in groups if isinstance(entry, dict)]
         return made
 
     def _group_entry(self, entry: Mapping[str, Any]) -> dict[str, Any]:
-        made = {key: entry[key] for key in ("pg_size", "ranks", "group_count", "group_size") if key in entry}
+        made = {key: entry[key] for key in _OF_A_GROUP if key in entry and is_number(entry[key])}
         return made | {key: self.group(entry[key]) for key in ("pg_name", "pg_desc") if key in entry}
 
     def _op(self, name: str) -> str:
         if name.startswith(_ENGINE):
             return _ENGINE + self._op(name.removeprefix(_ENGINE))
-        known = self._catalog.category_of(name) is not None or name in self._catalog.bindings or self._is_gradient(name)
-        if known or PUBLIC_OPS.fullmatch(name) or PUBLIC_ENGINE_STEPS.fullmatch(name):
+        catalog = self._catalog
+        if name in catalog.bindings or name in catalog.categories or self._is_event(name) or self._is_gradient(name):
             return name
+        if PUBLIC_ENGINE_STEPS.match(name):
+            return self._words.published(name, digits=_DIGITS_OF_COUNTS)
+        if PUBLIC_OPS.match(name) or catalog.category_of(name) is not None:
+            return self._words.published(name)
         return self.placeholder("op", name) + _phase(name)
+
+    def _is_event(self, name: str) -> bool:
+        """Whether everybody's traces have this name."""
+        optimizer = _OPTIMIZERS.fullmatch(name)
+        of_one = optimizer is not None and optimizer["optimizer"] in self._optimizers
+        return of_one or name in self._events or PUBLIC_EVENTS.fullmatch(name) is not None
 
     def _is_gradient(self, name: str) -> bool:
         """Whether an autograd node of PyTorch 1.x (``MaxPool2DWithIndicesBackward``) is that of a known op."""
         return name.endswith("Backward") and name.removesuffix("Backward").casefold() in self._known
 
     def _range(self, name: str) -> str:
-        if PUBLIC_OPS.fullmatch(name) or PUBLIC_ENGINE_STEPS.fullmatch(name):
-            return name
+        if PUBLIC_OPS.match(name) or PUBLIC_ENGINE_STEPS.match(name) or self._is_event(name):
+            return self._op(name)
         number = _NUMBER.search(name)
-        stem = name if number is None else f"{name[: number.start()]}#{number[2]}"
+        stem = name if number is None else _stem(name, number)
         word = "" if number is None else telling_word(name[: number.start()])
         made = self.placeholder("range", stem) + _phase(name) + (f"_{word}" if word else "")
-        made += "" if number is None else f" {number[1]}"
+        if number is not None:
+            ranks = self._numbers.get(stem) or {_as_number(number[1]): 1}
+            kept = word and all(length <= _DIGITS for length, _ in ranks)
+            made += f" {number[1] if kept else ranks[_as_number(number[1])]}"
         told = telling_part(name)
         spelled = (made, f"{told} {made}", f"{made} {told}", made + told)
         return next((text for text in spelled if telling_part(text) == told), made)
 
     def _kernel(self, name: str) -> str:
-        if PUBLIC_KERNELS.fullmatch(name) or PUBLIC_OPS.fullmatch(name):
-            return name
+        if PUBLIC_KERNELS.match(name) or PUBLIC_OPS.match(name):
+            return self._words.published(name)
         made = self.placeholder("kernel", name)
+        said = self._said(name)
         (pattern,) = classify([name], self._catalog.kernel_patterns)
         found = None if pattern is None else re.search(pattern.regex, name)
-        telling = made if found is None else f"{found[0]} {made}"
-        return telling if classify([telling], self._catalog.kernel_patterns) == [pattern] else made
+        published, told = self._words.published(name), "" if found is None else self._words.published(found[0])
+        telling = (f"{told} {made}", f"{made}_{told}", f"{published} {made}")
+        return next((text for text in (made, *telling) if self._said(text) == said), made)
+
+    def _said(self, kernel: str) -> tuple[object, ...]:
+        """What a kernel's name says: its pattern, and what it computes in by the type of its tensors."""
+        types = (precisions([kernel], dtype)[0] for dtype in _TYPES_OF_PRODUCTS)
+        return *classify([kernel], self._catalog.kernel_patterns), *types
 
     def _frame(self, name: str) -> str:
         if name.startswith(MODULE_PREFIX):
@@ -278,26 +470,44 @@ class Names:
             module = name.removeprefix(MODULE_PREFIX)[: None if instance is None else -len(instance[0])]
             shown = module if module in PUBLIC_MODULES else self.placeholder("Module", module)
             return MODULE_PREFIX + shown + ("" if instance is None else instance[0])
-        public = PUBLIC_FRAMES.fullmatch(name)
-        if public is not None:
-            return public["public"] or public["builtin"]
+        if (public := PUBLIC_FRAMES.fullmatch(name)) is not None:
+            if public["collect"]:
+                return f"{public['collect']}>"
+            told = self._words.published(public["method"] or public["public"], of_files=True)
+            return f"<built-in method {told} of {public['type']} object>" if public["method"] else told
         frame = _FRAME.fullmatch(name)
         if frame is None:
             return self.placeholder("function", name)
         file, function = self.placeholder("file", frame["file"]), self.placeholder("function", frame["function"])
-        return f"{file}.py({frame['line']}): {function}"
+        told = "_data_load" if _LOADS_DATA.search(frame["function"]) else ""
+        return f"{file}.py({frame['line']}): {function}{told}"
 
     def _call(self, name: str) -> str:
-        return name if PUBLIC_CALLS.fullmatch(name) else self.placeholder("call", name)
+        return self._words.published(name) if PUBLIC_CALLS.match(name) else self.placeholder("call", name)
+
+    def _copy(self, name: str) -> str:
+        return self._words.published(name)
 
     _rules: Mapping[Kind, Callable[[Names, str], str]] = {
         Kind.RUNTIME: _call,
         Kind.DRIVER: _call,
         Kind.KERNEL: _kernel,
+        Kind.MEMCPY: _copy,
+        Kind.MEMSET: _copy,
         Kind.USER_ANNOTATION: _range,
         Kind.GPU_USER_ANNOTATION: _range,
         Kind.PYTHON_FUNCTION: _frame,
     }
+
+
+#: Arguments that are not numbers, and what of their values stays.
+_OTHER_ARGUMENTS: Mapping[str, Callable[[Names, Any], Any]] = {
+    **dict.fromkeys(("kind", "cuda_sync_kind", "Collective name", "kernel_backend", "scope", "dtype"), Names.word),
+    **dict.fromkeys(("Process Group Name", "Process Group Description"), Names.group),
+    "Input type": Names.types,
+    "Concrete Inputs": Names.literals,
+    "kernel": Names.of_kernel,
+}
 
 
 def _phase(name: str) -> str:
@@ -305,10 +515,33 @@ def _phase(name: str) -> str:
     return "" if found is None else f"_{found[0] if found[0].startswith('(') else found[0].lower()}"
 
 
+def _stem(name: str, number: re.Match[str]) -> str:
+    return f"{name[: number.start()]}#{number[2]}"
+
+
+def _as_number(digits: str) -> tuple[int, str]:
+    """What sorts as the number does; Python makes none of thousands of digits."""
+    significant = digits.lstrip("0")
+    return len(significant), significant
+
+
+def _numbers_by_stem(names: Iterable[str]) -> dict[str, dict[tuple[int, str], int]]:
+    """By name without its last number: the ranks of its numbers, from 1 on."""
+    found: dict[str, set[tuple[int, str]]] = {}
+    for name in names:
+        if (number := _NUMBER.search(name)) is not None:
+            found.setdefault(_stem(name, number), set()).add(_as_number(number[1]))
+    return {stem: {number: rank for rank, number in enumerate(sorted(numbers), 1)} for stem, numbers in found.items()}
+
+
+def _is_version(value: Any) -> bool:
+    return is_number(value) or (isinstance(value, str) and _VERSION.fullmatch(value) is not None)
+
+
 def _each(value: Any, made: Callable[[str], str]) -> Any:
     if isinstance(value, list):
         return [_each(part, made) for part in value]
-    return made(value) if isinstance(value, str) else value
+    return made(value) if isinstance(value, str) else value if is_number(value) else None
 
 
 _SLICES, _FLOWS = ("X", "B", "E"), ("s", "t", "f")
