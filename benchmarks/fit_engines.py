@@ -18,6 +18,7 @@ from __future__ import annotations
 import argparse
 import copy
 import csv
+import datetime
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -28,15 +29,34 @@ import numpy as np
 import pandas as pd
 
 import tracelens.predict.serving.engines as engines_room
-from tracelens.laboratory.configuration_rows import LIMITS, PointSimulator, ServingPoint, point_of
+from tracelens.errors import TracelensError
+from tracelens.laboratory.configuration_rows import LIMITS, PointSimulator, ServingPoint, median_step, point_of
 from tracelens.predict.serving.costs import StepCost
+from tracelens.predict.serving.deployment import compute_of
 
-#: (before anything is known, one standard deviation in ln).
+#: (before anything is known, one standard deviation in ln of a vendor's engines together, and of one beside them).
 PULL = {
-    "device_scale": (1.05, 0.15), "layer_us": (4.0, 0.8), "prompt_layer_us": (60.0, 0.8), "sequence_us": (5.0, 0.8),
-    "prompt_scale": (1.3, 0.3), "request_us": (30_000.0, 0.8), "layer_gain_per_year": (1.0, 1.0),
+    "device_scale": (1.0, 0.05, 0.03), "layer_us": (4.0, 0.8, 0.5), "prompt_layer_us": (60.0, 0.5, 0.3),
+    "sequence_us": (5.0, 0.8, 0.5), "prompt_scale": (1.3, 0.2, 0.1), "request_us": (30_000.0, 0.8, 0.5),
 }  # fmt: skip
-LAYER = list(PULL).index("layer_us")
+#: What releases differ by, and one standard deviation in ln; the second of vLLM alone, which got asynchronous
+#: scheduling after 0.11.
+STEPS = {"layer_us": 0.7, "sequence_us": 0.7}
+STEPPED = [list(PULL).index(name) for name in STEPS]
+OF_SEQUENCES = "vllm"
+#: Engine and major.minor of the device (empty: any) -> (version, first day of its rows, of vLLM its own). Builds of
+#: December 2025 differ by the day.
+RELEASES: dict[tuple[str, str], tuple[tuple[str, str], ...]] = {
+    ("vllm", ""): (("0.11", "2025-11-18"), ("0.12", "2025-12-03")),
+    ("sglang", "9.0"): (("2025-12", "2025-12-10"), ("0.5.9", "2026-03-07"), ("0.5.12", "2026-05-13")),
+    ("trtllm", "9.0"): (("1.1.0rc2", "2025-11-02"), ("1.3.0rc14", "2026-05-18")),
+    ("sglang-rocm", "9.4"): (("2025-12", "2025-12-10"), ("0.5.9", "2026-01-05"), ("0.5.12", "2026-05-18")),
+    ("sglang-rocm", "9.5"): (
+        ("2025-10", "2025-10-06"), ("2025-12-13", "2025-12-13"), ("2025-12-19", "2025-12-19"), ("0.5.9", "2026-01-27"),
+        ("0.5.12", "2026-05-19"),
+    ),
+    ("atom-rocm", "9.5"): (("0.1.1", "2026-01-14"), ("2026-05", "2026-05-20")),
+}  # fmt: skip
 #: Engines that compute waiting prompts before any answer goes on; others decode in the same step.
 PROMPTS_FIRST = ("sglang",)
 #: Engines whose cache has another type beside quantized weights: ModelOpt's checkpoints say kv_cache_quant_algo FP8.
@@ -66,16 +86,35 @@ class Served:
     counts: tuple[float, float, float, float, float, float]
     exchange_ms: float
     batch: int
-    years: float
+    release: Release | None = None
     is_first: bool = False
 
     @property
+    def source(self) -> str:
+        """The file that the point is from: times per token of serving_points.csv have no date."""
+        if self.is_gap:
+            return "ML.ENERGY"
+        return "aiconfigurator" if self.point.date is None else "InferenceX"
+
+    @property
+    def is_gap(self) -> bool:
+        """Whether the median time between tokens was measured, in a batch of a known size."""
+        return self.point.is_batch
+
+    @property
+    def is_fitted(self) -> bool:
+        """Not where prompts of unknown lengths are in the step."""
+        return not (self.is_gap and self.counts[2])
+
+    @property
     def measured_ms(self) -> float:
-        return float(self.row["ttft_ms" if self.is_first else "tpot_ms"])
+        return float(self.row["ttft_ms" if self.is_first else "median_itl_ms" if self.is_gap else "tpot_ms"])
 
     @property
     def running(self) -> float:
         """Requests that were computed at once, by the point's own times (Little's law)."""
+        if self.is_gap:
+            return float(self.row["output_throughput_tokens_per_sec"]) * self.measured_ms / 1e3
         answer_ms = (self.point.output_tokens - 1) * self.measured_ms
         return self.point.concurrency * answer_ms / (answer_ms + float(self.row["ttft_ms"]))
 
@@ -86,7 +125,7 @@ class Served:
 
 def read(folder: Path, queued: float = QUEUED) -> list[Served]:
     """Aggregated serving with a measured time per token; disaggregated points have two pools, which differ. Points that
-    ran at most a share ``queued`` of what they had room for are left out.
+    ran at most a share ``queued`` of what they had room for are left out, and rows that cannot be served.
     """
     rows = [
         row
@@ -94,19 +133,44 @@ def read(folder: Path, queued: float = QUEUED) -> list[Served]:
         for row in pd.read_csv(folder / name).to_dict("records")
         if row.get("disagg") is not True and row.get("quality") != "C" and row["tpot_ms"] > 0
     ]
-    simulator, points = PointSimulator(LIMITS, engine_named="ideal"), [point_of(row) for row in rows]
-    newest = max(point.date for point in points if point.date is not None)
-    found = [
-        served(row, point, simulator.cost(point), 0.0 if point.date is None else (newest - point.date).days / 365)
-        for row, point in zip(rows, points, strict=True)
-    ]
+    simulator = PointSimulator(LIMITS, engine_named="ideal")
+    found = [served(row, point_of(row), simulator.cost(point_of(row))) for row in rows] + gaps(folder, simulator)
     found = [one for one in found if one.running > queued * one.batch]
     # Points of serving_points.csv state neither how many prompts there were nor a warm-up
     alone = [one for one in found if one.point.concurrency <= ALONE and one.point.date is not None]
     return found + [first_token(one, simulator.cost(one.point)) for one in alone]
 
 
-def served(row: Mapping[str, Any], point: ServingPoint, cost: StepCost, years: float) -> Served:
+def gaps(folder: Path, simulator: PointSimulator) -> list[Served]:
+    """Rows of ML.ENERGY, all on vLLM 0.11, whose models are known."""
+    found = []
+    for row in pd.read_csv(folder / "tables" / "mlenergy_serving.csv").to_dict("records"):
+        point = point_of(row)
+        try:
+            found.append(gap(row, point, simulator.cost(point)))
+        except TracelensError:
+            continue
+    return found
+
+
+def gap(row: Mapping[str, Any], point: ServingPoint, cost: StepCost) -> Served:
+    """The median step of a batch: see ``median_step``."""
+    asked, prompts = median_step(point, cost)
+    (step, exchange), (doubled, _) = (each.mixed_time(*asked) for each in (cost, with_prompts_twice(cost)))
+    prompt_ms, layers = (doubled - step) / 1e12, len(cost.layers) / 1e3
+    family = f"{point.model} on {point.system} in {point.precision}, {row['task']}"
+    return Served(
+        row={**row, "id": f"mlenergy {family} {row['max_num_seqs']} of {row['num_gpus']}"}, point=point,
+        engine=point.engine, family=family, group=cost.deployment.model.name,
+        counts=(
+            step / 1e12 - prompt_ms, 0.0 if prompts else layers, layers if prompts else 0.0,
+            cost.own(asked[4]) / 1e3, prompt_ms, 0.0,
+        ),
+        exchange_ms=exchange / 1e12, batch=asked[4], release=release_of("vllm", "", None, "0.11"),
+    )  # fmt: skip
+
+
+def served(row: Mapping[str, Any], point: ServingPoint, cost: StepCost) -> Served:
     """One decode step at mid-answer, and the steps with prompts of the others in between.
 
     Prompts come one by one, except where equal answers that are computed after all prompts stay in phase: there the
@@ -139,17 +203,18 @@ def served(row: Mapping[str, Any], point: ServingPoint, cost: StepCost, years: f
     step_ms, prompt_exchange_ms = (times * sum(step[i] for step in steps) / 1e12 for i in (0, 1))
     prompt_ms = times * sum(step[0] for step in doubled) / 1e12 - step_ms
     decode_ms = decoding * (line.fixed - line.exchange + line.slope * active * middle) / 1e12
-    sequences = active * (decoding + (0.0 if point.engine in PROMPTS_FIRST else times * len(steps)))
+    sequences = cost.own(active) * (decoding + (0.0 if point.engine in PROMPTS_FIRST else times * len(steps)))
     is_rocm = cost.system.device.vendor == "amd"
+    engine = point.engine + ("-rocm" if is_rocm else "")
     family = f"{point.model} on {point.system} in {point.precision or 'its own type'}"
     return Served(
-        row=row, point=point, engine=point.engine + ("-rocm" if is_rocm else ""), family=family,
-        group=family if is_rocm else point.model,
+        row=row, point=point, engine=engine, family=family, group=family if is_rocm else cost.deployment.model.name,
+        release=release_of(engine, compute_of(cost.system.device), point.date, str(row["backend_version"])),
         counts=(
             decode_ms + step_ms - prompt_ms, decoding * layers / 1e3, times * len(steps) * layers / 1e3,
             sequences / 1e3, prompt_ms, 0.0,
         ),
-        exchange_ms=decoding * line.exchange / 1e12 + prompt_exchange_ms, batch=active, years=years,
+        exchange_ms=decoding * line.exchange / 1e12 + prompt_exchange_ms, batch=active,
     )  # fmt: skip
 
 
@@ -176,79 +241,148 @@ def first_token(one: Served, cost: StepCost) -> Served:
     )  # fmt: skip
 
 
-def terms_ms(logs: np.ndarray, some: Sequence[Served]) -> np.ndarray:
-    """What each constant contributes to a token's time; the last column is the exchanges'."""
-    terms = np.array([(*o.counts, o.exchange_ms) for o in some])
-    terms[:, :-1] *= np.exp(logs[:-1])
-    terms[:, LAYER] *= np.exp(np.exp(logs[-1]) * np.array([o.years for o in some]))
-    return terms
+Release = tuple[str, str, str]
 
 
-def projected_ms(logs: np.ndarray, some: Sequence[Served]) -> np.ndarray:
-    return terms_ms(logs, some).sum(axis=1)
+def release_of(engine: str, compute: str, day: datetime.date | None, version: str = "") -> Release | None:
+    """``version``; else the last one that was out on ``day``, the first where none was, the newest where the day is not
+    known.
+    """
+    compute = "" if (engine, "") in RELEASES else compute
+    known = RELEASES.get((engine, compute), ())
+    stated = [name for name, _ in known if version.startswith(name)]
+    out = stated or [name for name, since in known if day is None or since <= str(day)]
+    return (engine, compute, out[-1] if out else known[0][0]) if known else None
 
 
-def fitted(some: Sequence[Served]) -> np.ndarray:
+@dataclass(frozen=True, kw_only=True)
+class Fit:
+    """Constants in ln, with what engines and releases differ by: those that all engines have first."""
+
+    places: Mapping[str | Release, int]
+    at: np.ndarray
+
+    def logs(self, engine: str, release: Release | None = None) -> np.ndarray:
+        """An engine's constants, of a release where it is known: those of all engines where none of its own is."""
+        found: np.ndarray = self.at[: len(PULL)].copy()
+        if engine in self.places:
+            start = self.places[engine]
+            found += self.at[start : start + len(PULL)]
+        if release in self.places:
+            found[STEPPED] += self.at[self.places[release] : self.places[release] + len(STEPPED)]
+        return found
+
+    def terms_ms(self, some: Sequence[Served]) -> np.ndarray:
+        """What each constant contributes to a token's time; the last column is the exchanges'."""
+        terms = np.array([(*o.counts, o.exchange_ms) for o in some])
+        terms[:, :-1] *= np.exp([self.logs(o.engine, o.release) for o in some])
+        return terms
+
+    def projected_ms(self, some: Sequence[Served]) -> np.ndarray:
+        return self.terms_ms(some).sum(axis=1)
+
+
+def steps_of(release: Release) -> list[float]:
+    return [spread if name == "layer_us" or release[0] == OF_SEQUENCES else 1e-6 for name, spread in STEPS.items()]
+
+
+def fitted(points: Sequence[Served]) -> Fit:
     """By reweighted least squares of ln; families count alike."""
-    center, spread = (np.array(part) for part in zip(*((np.log(v), s) for v, s in PULL.values()), strict=True))
+    some = [o for o in points if o.is_fitted]
+    engines, releases = sorted({o.engine for o in some}), sorted({o.release for o in some if o.release})
+    width, steps = len(PULL), len(STEPS)
+    places: dict[str | Release, int] = {name: width * (1 + at) for at, name in enumerate(engines)}
+    places |= {name: width * (1 + len(engines)) + steps * at for at, name in enumerate(releases)}
+    value, vendor, own = (np.array(part) for part in zip(*PULL.values(), strict=True))
+    center = np.concatenate([np.log(value), np.zeros(width * len(engines) + steps * len(releases))])
+    spread = np.concatenate([vendor, np.tile(own, len(engines)), *map(steps_of, releases)])
     many = Counter(o.family for o in some)
     weight = np.array([many[o.family] ** -0.5 for o in some])
     weight *= len(some) / weight.sum()
-    measured = np.log([o.measured_ms for o in some])
-    years = np.array([o.years for o in some])
+    measured, rows = np.log([o.measured_ms for o in some]), np.arange(len(some))
+    start = np.array([places[o.engine] for o in some])
+    stepped = np.array([at for at, o in enumerate(some) if o.release], dtype=int)
+    release = np.array([places[o.release] for o in some if o.release], dtype=int)
     at = center.copy()
     for _ in range(60):
-        terms = terms_ms(at, some)
+        terms = Fit(places=places, at=at).terms_ms(some)
         whole = terms.sum(axis=1)
         now = np.log(whole) - measured
-        slopes = terms / whole[:, None]
-        slopes[:, -1] = slopes[:, LAYER] * years * np.exp(at[-1])
+        shares = terms / whole[:, None]
+        slopes = np.zeros((len(some), len(center)))
+        slopes[:, :width] = shares[:, :-1]
+        for k in range(width):
+            slopes[rows, start + k] = shares[:, k]
+        for k, name in enumerate(STEPPED):
+            slopes[stepped, release + k] = shares[stepped, name]
         pull = weight / (USUAL * np.maximum(np.abs(now), USUAL / 2))
         step = np.linalg.solve(
             slopes.T @ (pull[:, None] * slopes) + np.diag(spread**-2.0),
             -slopes.T @ (pull * now) - (at - center) / spread**2,
         )
         at = at + np.clip(step, -0.3, 0.3)
-    return at
+        if np.abs(step).max() < 1e-4:
+            break
+    return Fit(places=places, at=at)
 
 
-def without_each(points: Sequence[Served]) -> Iterator[tuple[np.ndarray, list[Served]]]:
-    """The constants that are fitted without a group of an engine, and that group's points; for each."""
-    for engine in sorted({o.engine for o in points}):
-        mine = [o for o in points if o.engine == engine]
+def vendor_of(engine: str) -> str:
+    return "amd" if engine.endswith("-rocm") else "nvidia"
+
+
+def without_each(points: Sequence[Served]) -> Iterator[tuple[Fit, list[Served]]]:
+    """The constants that are fitted without a group, whatever the engine, and that group's points; for each."""
+    for vendor in sorted({vendor_of(o.engine) for o in points}):
+        mine = [o for o in points if vendor_of(o.engine) == vendor]
         for group in sorted({o.group for o in mine}):
-            rest = [o for o in mine if o.group != group]
-            if not rest:
-                vendor = engine.endswith("-rocm")
-                rest = [o for o in points if o.group != group and o.engine.endswith("-rocm") == vendor]
-            yield fitted(rest), [o for o in mine if o.group == group]
+            yield fitted([o for o in mine if o.group != group]), [o for o in mine if o.group == group]
 
 
 def left_out(points: Sequence[Served]) -> list[tuple[Served, float]]:
     """(point, projected over measured) of the times per token."""
     scored: list[tuple[Served, float]] = []
-    for logs, group in without_each(points):
-        some = [o for o in group if not o.is_first]
-        ratios = projected_ms(logs, some) / np.array([o.measured_ms for o in some])
-        scored += zip(some, ratios.tolist(), strict=True)
+    for fit, group in without_each(points):
+        scored += ratios_of(fit, group)
+    return scored
+
+
+def ratios_of(fit: Fit, points: Sequence[Served]) -> list[tuple[Served, float]]:
+    some = [o for o in points if not o.is_first]
+    ratios = fit.projected_ms(some) / np.array([o.measured_ms for o in some])
+    return list(zip(some, ratios.tolist(), strict=True))
+
+
+def source_left_out(points: Sequence[Served], source: str) -> list[tuple[Served, float]]:
+    """As ``left_out``, of a source that is left out as a whole, by constants of that vendor's other sources."""
+    scored: list[tuple[Served, float]] = []
+    for vendor in sorted({vendor_of(o.engine) for o in points}):
+        mine = [o for o in points if vendor_of(o.engine) == vendor]
+        rest, gone = ([o for o in mine if (o.source == source) == is_gone] for is_gone in (False, True))
+        if rest and gone:
+            scored += ratios_of(fitted(rest), gone)
     return scored
 
 
 def first_left_out(points: Sequence[Served]) -> list[tuple[Served, float]]:
     """(point, simulated over measured) of the times to the first token, whatever the load: equal points run once."""
     scored: list[tuple[Served, float]] = []
-    for logs, group in without_each(points):
+    for fit, group in without_each(points):
         some = [o for o in group if not o.is_first and o.point.date is not None]
-        policy = "prefill-first" if some and some[0].point.engine in PROMPTS_FIRST else LIMITS.policy
-        given = {name: value for name, value in constants_of(logs).items() if name != "layer_gain_per_year"}
-        simulator, known = PointSimulator(replace(LIMITS, policy=policy, **given), engine_named="ideal"), {}
-        for one in some:
-            point = replace(one.point, date=None)
-            if str(point) not in known:
-                known[str(point)] = simulator.estimate(point).ttft_ms
-            if (found := known[str(point)]) is not None:
-                scored.append((one, found / float(one.row["ttft_ms"])))
+        for engine, release in sorted({(o.engine, o.release) for o in some}, key=str):
+            simulator, known = simulator_of(fit, engine, release), {}
+            for one in (o for o in some if (o.engine, o.release) == (engine, release)):
+                point = replace(one.point, date=None)
+                if str(point) not in known:
+                    known[str(point)] = simulator.estimate(point).ttft_ms
+                if (found := known[str(point)]) is not None:
+                    scored.append((one, found / float(one.row["ttft_ms"])))
     return scored
+
+
+def simulator_of(fit: Fit, engine: str, release: Release | None) -> PointSimulator:
+    policy = "prefill-first" if engine.removesuffix("-rocm") in PROMPTS_FIRST else LIMITS.policy
+    given = constants_of(fit.logs(engine, release))
+    return PointSimulator(replace(LIMITS, policy=policy, **given), engine_named="ideal")
 
 
 def apart(folder: Path) -> None:
@@ -289,9 +423,8 @@ def spans(scored: Sequence[tuple[Served, float]], engine: str, without: Served |
     engines on that vendor's devices: an engine's own families are too few. Every family counts alike; those of the
     group of ``without`` not at all.
     """
-    is_rocm = engine.endswith("-rocm")
-    hidden = None if without is None else (without.engine, without.group)
-    some = [(o, r) for o, r in scored if o.engine.endswith("-rocm") == is_rocm and (o.engine, o.group) != hidden]
+    hidden = None if without is None else without.group
+    some = [(o, r) for o, r in scored if vendor_of(o.engine) == vendor_of(engine) and o.group != hidden]
     many = Counter((o.engine, o.family) for o, _ in some)
     off = np.abs(np.log([r for _, r in some]))
     weight = np.array([1 / many[o.engine, o.family] for o, _ in some])
@@ -304,35 +437,49 @@ def write(
     points: Sequence[Served], scored: Sequence[tuple[Served, float]], first: Sequence[tuple[Served, float]], today: str
 ) -> None:
     folder = Path(engines_room.__file__).parent
-    names = sorted({o.engine for o in points})
-    for name in [*names, "pooled", "pooled-rocm"]:
-        rocm = name.endswith("-rocm")
-        mine = [
-            o for o in points if o.engine == name or (name.startswith("pooled") and o.engine.endswith("-rocm") == rocm)
-        ]
-        constants = constants_of(fitted(mine))
-        days = sorted(str(o.row["date"]) for o in mine if isinstance(o.row.get("date"), str))
-        if not days:
-            del constants["layer_gain_per_year"]
-        texts = {"oldest": days[0], "newest": days[-1]} if days else {}
-        if name.removesuffix("-rocm") in PROMPTS_FIRST:
-            texts["policy"] = "prefill-first"
-        if name in QUANTIZED_KV:
-            texts["quantized_kv"] = QUANTIZED_KV[name]
-        families = ", ".join(sorted({o.family for o in mine if not o.is_first}))
-        lines = [
-            f'name = "{name}"',
-            f'source = "{sum(not o.is_first for o in mine)} published points: {families}; fit_engines.py, {today}"',
-            *(f"{key} = {value:.4g}" for key, value in constants.items()),
-            *(f'{key} = "{value}"' for key, value in texts.items()),
-            "",
-            "[residuals]",
-            *(f"{key} = {value:.4g}" for key, value in zip(("half", "most"), spans(scored, name), strict=True)),
-            "",
-            "[first_residuals]",
-            *(f"{key} = {value:.4g}" for key, value in zip(("half", "most"), spans(first, name), strict=True)),
-        ]
-        (folder / f"{name}.toml").write_text("\n".join(lines) + "\n", encoding="utf-8")
+    for vendor, pooled in (("nvidia", "pooled"), ("amd", "pooled-rocm")):
+        all_of_it = [o for o in points if vendor_of(o.engine) == vendor]
+        fit = fitted(all_of_it)
+        for name in (*sorted({o.engine for o in all_of_it}), pooled):
+            mine = [o for o in all_of_it if name in (o.engine, pooled)]
+            texts = {}
+            if name.removesuffix("-rocm") in PROMPTS_FIRST:
+                texts["policy"] = "prefill-first"
+            if name in QUANTIZED_KV:
+                texts["quantized_kv"] = QUANTIZED_KV[name]
+            releases = sorted((r for r in fit.places if r[0] == name), key=lambda r: (r[1], since_of(r)))
+            families = ", ".join(sorted({f"{o.group} ({o.source})" for o in mine if not o.is_first}))
+            lines = [
+                f'name = "{name}"',
+                f'source = "{sum(not o.is_first for o in mine)} published points: {families}; fit_engines.py, {today}"',
+                *(f"{key} = {value:.4g}" for key, value in constants_of(fit.logs(name)).items()),
+                *(f'{key} = "{value}"' for key, value in texts.items()),
+                "",
+                "[residuals]",
+                *(f"{key} = {value:.4g}" for key, value in zip(("half", "most"), spans(scored, name), strict=True)),
+                "",
+                "[first_residuals]",
+                *(f"{key} = {value:.4g}" for key, value in zip(("half", "most"), spans(first, name), strict=True)),
+                *(each for release in releases for each in release_lines(fit, release)),
+            ]
+            (folder / f"{name}.toml").write_text("\n".join(lines) + "\n", encoding="utf-8")
+
+
+def since_of(release: Release) -> str:
+    engine, compute, version = release
+    return dict(RELEASES[engine, compute])[version]
+
+
+def release_lines(fit: Fit, release: Release) -> list[str]:
+    engine, compute, version = release
+    logs = fit.logs(engine, release)
+    said = {"version": version, "since": since_of(release)} | ({"compute": compute} if compute else {})
+    changed = [name for name in STEPS if name == "layer_us" or engine == OF_SEQUENCES]
+    values = {name: np.exp(logs[list(PULL).index(name)]) for name in changed}
+    return [
+        "", "[[releases]]", *(f'{key} = "{value}"' for key, value in said.items()),
+        *(f"{key} = {value:.4g}" for key, value in values.items()),
+    ]  # fmt: skip
 
 
 def main() -> None:
@@ -363,14 +510,16 @@ def report(
             one.engine,
             one.engine + further,
             f"{one.engine}{further}, {one.band} at once",
-            one.family,
+            f"{one.source}, {one.engine}",
+            f"{one.source}, {vendor_of(one.engine)}",
+            f"{one.engine} {one.group}",
         }:
             groups[title].append(ratio)
     print("| left out | points | median | p90 | signed |\n|---|---|---|---|---|")
     for title in sorted(groups):
         print(line(title, groups[title]))
-    for name in sorted({o.engine for o in points}):
-        print(name, dict(zip(PULL, np.exp(fitted([o for o in points if o.engine == name])).round(3), strict=True)))
+    for source in sorted({o.source for o in points}):
+        print(line(f"source left out: {source}", [ratio for _, ratio in source_left_out(points, source)]))
     first = first_left_out(points) if is_written else []
     titled = {f"first token, {title}": [] for title in ("all", *sorted({o.engine for o, _ in first}))} if first else {}
     for one, ratio in first:
@@ -388,9 +537,9 @@ def report(
             for one, ratio in scored:
                 key = one.engine, one.group
                 _, most = known[key] if key in known else known.setdefault(key, spans(scored, one.engine, one))
-                family, found = f"{one.engine} {one.family}", one.measured_ms * ratio
-                low, high = found / most, found * most
-                out.writerow((one.row["id"], "serving TPOT", family, one.measured_ms, found, low, high))
+                area, family = f"serving {'ITL' if one.is_gap else 'TPOT'}", f"{one.engine} {one.family}"
+                found = one.measured_ms * ratio
+                out.writerow((one.row["id"], area, family, one.measured_ms, found, found / most, found * most))
     return list(scored)
 
 

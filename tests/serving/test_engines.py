@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import datetime
-import math
 import re
 from pathlib import Path
 
@@ -103,13 +102,24 @@ def test_tensorrt_s_cache_is_as_narrow_as_quantized_checkpoints_say(
         assert PointSimulator(LIMITS, engine_named="ideal").cost(point).deployment.precision.kv == DType.parse(cached)
 
 
-def test_an_engine_was_slower_before_as_far_back_as_its_points_reach() -> None:
-    engine = Engine(layer_us=10.0, layer_gain_per_year=2.0, oldest="2025-06-11", newest="2026-06-11")
-    assert engine.released(None) == engine
-    days = ("2027-01-01", "2025-12-11", "2020-01-01")
-    now, half, first = (engine.released(datetime.date.fromisoformat(day)).layer_us for day in days)
-    assert (now, first) == (10.0, pytest.approx(10 * math.exp(2)))
-    assert half == pytest.approx(10 * math.exp(2 * 182 / 365))
+def test_a_release_is_a_step_and_nothing_drifts_before_the_first_or_after_the_last(tmp_path: Path) -> None:
+    """On gfx942 two releases; on gfx950 none, so the engine's own constants, whatever the day."""
+    path = tmp_path / "e.toml"
+    steps = [
+        f'[[releases]]\nversion = "{version}"\nsince = "{since}"\ncompute = "9.4"\nlayer_us = {layer_us}\n{more}'
+        for version, since, layer_us, more in (("2", "2026-01-05", 30, "sequence_us = 7"), ("1", "2025-12-10", 20, ""))
+    ]
+    path.write_text("\n".join(['source = "here"', "layer_us = 10", "sequence_us = 5", *steps]))
+    engine = Engine.load(path)
+    mi355x = System.load("mi355x").device
+    days = (None, "2020-01-01", "2025-12-10", "2026-01-04", "2026-01-05", "2030-01-01")
+    dates = [day and datetime.date.fromisoformat(day) for day in days]
+    found = [engine.released(day, MI300X) for day in dates]
+    assert [(each.layer_us, each.sequence_us) for each in found] == [(30, 7), *[(20, 5)] * 3, (30, 7), (30, 7)]
+    assert all(engine.released(day, mi355x) == engine for day in dates)
+
+
+def test_rows_of_different_days_are_of_different_releases() -> None:
     simulator = PointSimulator(LIMITS)
     old, new = (simulator.estimate(point_of({**ROW, "date": day})) for day in ("2025-12-01", "2026-06-11"))
     assert old.tpot_ms > new.tpot_ms
@@ -203,11 +213,14 @@ def test_a_few_tokens_on_a_latent_cache_read_it_together() -> None:
     ("text", "sentence"),
     [
         ("[residuals]\nhalf = 1.5", "e.toml: residuals.most must be a number above 0, but is missing"),
-        ("layer_gain_per_year = 2", "e.toml: oldest must be a date such as 2026-01-31, but is missing"),
-        ('oldest = "soon"', 'e.toml: oldest must be a date such as 2026-01-31, got "soon"'),
+        ("[[releases]]\nlayer_us = 2", "e.toml: releases[0].since must be a date such as 2026-01-31, but is missing"),
         (
-            'layer_gain_per_year = 1e9\noldest = "2025-01-01"\nnewest = "2026-01-01"',
-            "e.toml: layer_gain_per_year must be less, at most e^50 from oldest to newest",
+            '[[releases]]\nlayer_us = 2\nsince = "soon"',
+            'e.toml: releases[0].since must be a date such as 2026-01-31, got "soon"',
+        ),
+        (
+            '[[releases]]\nsince = "2026-01-31"',
+            "e.toml: releases[0].layer_us must be a number above 0, but is missing",
         ),
     ],
 )

@@ -12,9 +12,11 @@ import tracelens
 from tests.conftest import part
 from tracelens.cli import main
 from tracelens.errors import InputError, UsageError
+from tracelens.files.data_table import read_table
 from tracelens.hardware import HardwareSpec
-from tracelens.laboratory.configuration_rows import batch
+from tracelens.laboratory.configuration_rows import LIMITS, PointSimulator, batch, median_step, point_of
 from tracelens.predict.calibration.engine_calibration import calibrate, compare
+from tracelens.predict.calibration.scoring import score_file
 from tracelens.predict.serving.costs import StepCost
 from tracelens.predict.serving.deployment import Deployment, Engine, Parallelism
 from tracelens.predict.serving.experiment import read_settings
@@ -318,6 +320,48 @@ def test_rows_get_estimates_or_a_reason(tmp_path):
         "row 7: isl must be a whole number from 1 to 10,000,000, got 'long'",
         "row 8: osl must be a whole number from 1 to 10,000,000, got 0",
     ]
+
+
+ENERGY = (
+    "task,model_id,weight_precision,gpu_model,num_gpus,tensor_parallel,expert_parallel,data_parallel,avg_batch_size,"
+    "avg_output_len,median_itl_ms,energy_per_token_joules\n"
+)
+
+
+def test_rows_that_state_the_batch_that_ran_get_the_median_time_between_tokens(tmp_path):
+    """ML.ENERGY: vLLM 0.11 on what a row states, 70 tokens in a chat's prompt; experts over all GPUs, attention too."""
+    path, out = tmp_path / "points.csv", tmp_path / "out.csv"
+    rows = ("32.3,615.2,7", "64,615.2,9", "x,615.2,9")
+    dense = "\n".join(f"lm-arena-chat,Qwen/Qwen3-14B,bfloat16,H100,1,1,1,1,{row},0.4" for row in rows)
+    path.write_text(f"{ENERGY}{dense}\nlm-arena-chat,Qwen/Qwen3-30B-A3B,bfloat16,H100,2,1,2,1,16,600,8,0.4\n")
+    assert batch(path, out, LIMITS) == (4, 3)
+    found = read_table(out)
+    first, second, _, spread = found["itl_ms_est"]
+    assert 0 < first < second
+    assert (found["itl_ms_low"][:2] < found["itl_ms_est"][:2]).all()
+    assert "tpot_ms_est" not in found
+    assert found["reason"][2] == "row 4: avg_batch_size must be a number from 1 to 10,000,000, got 'x'"
+    assert spread > 0
+    row = found.iloc[3].to_dict()
+    assert point_of(row).parallelism == Parallelism(tp=2, ep=2)
+    assert (point_of(row).engine, point_of(row).input_tokens) == ("vllm", 70)
+    assert score_file(out)[0].rows == 3
+
+
+def test_the_median_step_has_as_many_prompts_as_answers_end_in_it(tmp_path):
+    """128 sequences of 100 tokens: 1.28 end in a step, and floor(1.28 + 1/3 - 0.02 / 1.28) = 1 prompt takes a place."""
+    row = {
+        "model_id": "llama3.1-8b", "gpu_model": "h100", "avg_batch_size": 128, "avg_output_len": 100, "isl": 300,
+        "backend": "vllm",
+    }  # fmt: skip
+    simulator = PointSimulator(LIMITS)
+    cost = simulator.cost(point_of(row))
+    assert median_step(point_of(row), cost) == ((428, [(300, 0)], 129, 1, 128, 128 * 350), 1)
+    expected = sum(cost.mixed_time(428, [(300, 0)], 129, 1, 128, 128 * 350)) / 1e12
+    assert simulator.estimate(point_of(row)).itl_ms == pytest.approx(expected)
+    line = cost.decode_line(64, 64 * 350)
+    alone = simulator.estimate(point_of(row | {"avg_batch_size": 64})).itl_ms
+    assert alone == pytest.approx((line.fixed + line.slope * 64 * 350) / 1e12)
 
 
 def test_points_without_the_columns_are_an_input_error(tmp_path):

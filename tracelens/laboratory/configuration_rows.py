@@ -5,12 +5,13 @@ from __future__ import annotations
 import dataclasses
 import datetime
 import functools
+import math
 import re
 import tomllib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from importlib.resources import files
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 import pandas as pd
@@ -33,7 +34,7 @@ from tracelens.files.data_table import (
 )
 from tracelens.option_fields import BACKENDS
 from tracelens.predict.serving import engines
-from tracelens.predict.serving.costs import StepCost
+from tracelens.predict.serving.costs import Chunk, StepCost
 from tracelens.predict.serving.deployment import (
     Deployment,
     Engine,
@@ -58,9 +59,29 @@ LIMITS = Engine(max_num_seqs=1024, max_batched_tokens=8192)
 LARGEST_MEMORY_SHARE = 0.95
 #: Columns that ``batch`` adds; nine of ten measured times lie between ``_low`` and ``_high``.
 ESTIMATES = ("ttft_ms_est", "tpot_ms_est", "tpot_ms_low", "tpot_ms_high", "ttft_ms_low", "ttft_ms_high")
+#: In place of them, of a table that states the batch that ran: the median time between tokens.
+GAP_ESTIMATES = ("itl_ms_est", "itl_ms_low", "itl_ms_high")
+#: What ML.ENERGY's rows were run with (ml-energy/benchmark, README: vllm-openai:v0.11.1) and that release's day.
+ML_ENERGY = {"backend": "vllm", "date": "2025-11-18"}
+#: Prompt tokens by ML.ENERGY's tasks, which publish none: of chats the mean of LMSYS-Chat-1M (arXiv 2309.11998, table
+#: 1), others assumed; the last of any other task.
+PROMPT_TOKENS = {
+    "lm-arena-chat": 70, "gpqa": 256, "sourcegraph-fim": 1024, "image-chat": 1024, "video-chat": 4096, "": 512
+}  # fmt: skip
 HEADINGS = Headings(tomllib.loads(files(__package__).joinpath("serving_headings.toml").read_text(encoding="utf-8")))
 _COUNTS = frozenset(
-    {"isl", "osl", "concurrency", "batch_size", "tp_size", "pp_size", "attention_dp_size", "moe_ep_size", "n_gpus"}
+    {
+        "isl",
+        "osl",
+        "concurrency",
+        "batch_size",
+        "batch_in_flight",
+        "tp_size",
+        "pp_size",
+        "attention_dp_size",
+        "moe_ep_size",
+        "n_gpus",
+    }  # fmt: skip
 )
 #: ``1k/8k``, ``8x H100``, ``MTP-3``.
 _LENGTHS = re.compile(r"([0-9][0-9.,]{0,11}k?) ?(?:/|:|->|→) ?([0-9][0-9.,]{0,11}k?)", re.IGNORECASE)
@@ -93,6 +114,8 @@ class ServingPoint(Record, frozen=True, kw_only=True):
     replicas: int = 1
     prefill: Parallelism | None = None
     prefill_replicas: int = 0
+    #: Whether ``concurrency`` is the mean batch that a row measured, beside the median time between tokens.
+    is_batch: bool = False
 
 
 class PointEstimate(Record, frozen=True, kw_only=True):
@@ -104,6 +127,9 @@ class PointEstimate(Record, frozen=True, kw_only=True):
     tpot_ms: float | None = None
     tpot_ms_low: float | None = None
     tpot_ms_high: float | None = None
+    itl_ms: float | None = None
+    itl_ms_low: float | None = None
+    itl_ms_high: float | None = None
     reason: str = ""
 
 
@@ -117,14 +143,17 @@ def point_of(row: Mapping[str, Any], where: str = "") -> ServingPoint:
         raise UsageError(f"{where}system must name a device or a cluster, not a file: {shown(row['system'])}")
     whole = functools.partial(_whole, row, where)
     pools = _pools(row, where, whole)
-    has_batch_alone = is_blank(row.get("concurrency")) and not is_blank(row.get("batch_size"))
+    batch = next((name for name in ("concurrency", "batch_in_flight", "batch_size") if not is_blank(row.get(name))), "")
+    if is_batch := batch == "batch_in_flight":
+        row |= _of_batch(row, where)
     return ServingPoint(
         model=_name(row, "model_path"),
         system=_name(row, "system"),
         precision=None if _name(row, "precision").lower() in ("", "none", "no", "-") else _name(row, "precision"),
         input_tokens=_length(row, whole, "isl"),
         output_tokens=_length(row, whole, "osl"),
-        concurrency=whole("batch_size" if has_batch_alone else "concurrency"),
+        concurrency=whole(batch or "concurrency"),
+        is_batch=is_batch,
         **pools,
         engine=_name(row, "backend"),
         further_tokens=_SPECULATES.fullmatch(_name(row, "spec_decoding")) is not None,
@@ -133,14 +162,30 @@ def point_of(row: Mapping[str, Any], where: str = "") -> ServingPoint:
     )
 
 
+def _of_batch(row: Mapping[str, Any], where: str) -> dict[str, Any]:
+    """Whole numbers for the means that a row of ML.ENERGY states, and what it does not."""
+    batch = _MEAN.of(row["batch_in_flight"], f"{where}avg_batch_size")
+    found: dict[str, Any] = {"batch_in_flight": round(batch)}
+    if is_blank(row.get("backend")) and not is_blank(row.get("energy_per_token_joules")):
+        found |= ML_ENERGY
+    if is_blank(row.get("isl")):
+        found["isl"] = PROMPT_TOKENS.get(_name(row, "task"), PROMPT_TOKENS[""])
+    if is_blank(row.get("osl")) and not is_blank(row.get("osl_actual_mean")):
+        found["osl"] = round(_MEAN.of(row["osl_actual_mean"], f"{where}avg_output_len"))
+    return found
+
+
 def _pools(row: Mapping[str, Any], where: str, whole: Callable[..., int]) -> dict[str, Any]:
     """The replicas that a row states: those that decode, and those that compute prompts where the two stand apart."""
     is_apart = _name(row, "disagg").lower() in ("true", "yes", "1", "1.0")
     mode = (_name(row, "mode") or ("disaggregated" if is_apart else "")).lower()
     if mode in _TOGETHER:
         pp, dp = whole("pp_size", 1), whole("attention_dp_size", 1)
-        tp = whole("tp_size", max(whole("n_gpus", 1) // (pp * dp), 1))
-        return {"parallelism": Parallelism(tp=tp, pp=pp, dp=dp, ep=whole("moe_ep_size", 1))}
+        ep, over_all = whole("moe_ep_size", 1), max(whole("n_gpus", 1) // (pp * dp), 1)
+        tp = whole("tp_size", over_all)
+        # vLLM spreads experts over all devices, and attention with them
+        tp = over_all if tp * dp < ep == over_all * dp else tp
+        return {"parallelism": Parallelism(tp=tp, pp=pp, dp=dp, ep=ep)}
     if mode not in _APART:
         raise UsageError(f"{where}mode must be one of {', '.join(filter(None, (*_TOGETHER, *_APART)))}, not {mode!r}")
     found = []
@@ -239,6 +284,8 @@ class PointSimulator:
 
     def _simulated(self, point: ServingPoint) -> PointEstimate:
         cost = self.cost(point).released(point.date)
+        if point.is_batch:
+            return _ranged(PointEstimate(itl_ms=median_gap_ms(point, cost)), cost.deployment.engine)
         requests = closed_loop(point, in_waves=cost.deployment.engine.policy == "prefill-first")
         options = Options(levels=("low",), replicas=point.replicas, prefill_replicas=point.prefill_replicas)
         costs: StepCost | tuple[StepCost, StepCost] = cost
@@ -248,13 +295,7 @@ class PointSimulator:
         outcome = Simulation(cost.deployment, requests, options, cost=costs).run()
         if outcome.log.rejected:
             return PointEstimate(reason=next(iter(outcome.log.rejected.values())))
-        found, engine = steady(outcome, point.concurrency), cost.deployment.engine
-        for name, spans in (("tpot_ms", engine.residuals), ("ttft_ms", engine.first_residuals)):
-            value = getattr(found, name)
-            if value is not None and spans is not None:
-                ends = {f"{name}_low": value / spans.most, f"{name}_high": value * spans.most}
-                found = dataclasses.replace(found, **ends)
-        return found
+        return _ranged(steady(outcome, point.concurrency), cost.deployment.engine)
 
     def cost(self, point: ServingPoint) -> StepCost:
         """The point's step cost."""
@@ -295,9 +336,51 @@ class PointSimulator:
         fitted = engines.fitted_engine(self._engine_named or point.engine, system.device)
         names = (
             "name", "source", "device_scale", "prompt_scale", "request_us", "layer_us", "prompt_layer_us",
-            "sequence_us", "layer_gain_per_year", "oldest", "newest", "policy", "residuals", "first_residuals",
+            "sequence_us", "releases", "policy", "residuals", "first_residuals",
         )  # fmt: skip
         return dataclasses.replace(self._engine, **{name: getattr(fitted, name) for name in names})
+
+
+def _ranged(found: PointEstimate, engine: Engine) -> PointEstimate:
+    """With the engine's intervals."""
+    for name, spans in (
+        ("tpot_ms", engine.residuals), ("itl_ms", engine.residuals), ("ttft_ms", engine.first_residuals)
+    ):  # fmt: skip
+        value = getattr(found, name)
+        if value is not None and spans is not None:
+            ends = {f"{name}_low": value / spans.most, f"{name}_high": value * spans.most}
+            found = dataclasses.replace(found, **ends)
+    return found
+
+
+#: A step as ``StepCost.mixed_time`` takes it.
+StepLoad: TypeAlias = tuple[int, list[Chunk], int, int, int, int]
+
+
+def median_step(point: ServingPoint, cost: StepCost) -> tuple[StepLoad, int]:
+    """The median step of a batch of ``concurrency`` sequences, and how many prompts are in it.
+
+    A prompt takes the place of each sequence that ends, so the number of prompts in a step is Poisson's, whose median
+    is near mean + 1/3 - 0.02 / mean (Choi, 1994).
+    """
+    batch, given, answer = point.concurrency, point.input_tokens, point.output_tokens
+    mean, decoded = batch / answer, batch * cost.queries
+    prompts = max(math.floor(mean + 1 / 3 - 0.02 / mean), 0)
+    room = max(LIMITS.max_batched_tokens - decoded, 0)
+    chunks = [(new, 0) for at in range(prompts) if (new := min(given, room - at * given)) > 0]
+    new = sum(tokens for tokens, _ in chunks)
+    asked = (new + decoded, chunks, decoded + len(chunks), len(chunks), batch, batch * (given + answer // 2))
+    return asked, len(chunks)
+
+
+def median_gap_ms(point: ServingPoint, cost: StepCost) -> float:
+    """The median time between tokens of a batch."""
+    asked, prompts = median_step(point, cost)
+    if prompts:
+        return sum(cost.mixed_time(*asked)) / FS_PER_MS
+    *_, batch, context = asked
+    line = cost.decode_line(batch, context)
+    return (line.fixed + line.slope * context) / FS_PER_MS
 
 
 def closed_loop(point: ServingPoint, *, in_waves: bool) -> Requests:
@@ -336,6 +419,8 @@ def read_points(path: Path) -> pd.DataFrame:
     frame = read_table(path)
     columns = {HEADINGS.name(name) for name in frame.columns}
     columns |= {"isl", "osl"} if "lengths" in columns else set()
+    if {"batch_in_flight", "osl_actual_mean"} <= columns:
+        columns |= {"isl", "osl"}
     missing = [name for name in NEEDED if name not in columns]
     if missing:
         raise InputError(f"{path}: no column {', '.join(missing)}")
@@ -350,7 +435,7 @@ def estimated(
     for place, row in enumerate(rows, FIRST_ROW):
         try:
             yield simulator.estimate(point_of(row, f"row {place}: "))
-        except UsageError as error:
+        except (UsageError, InputError) as error:
             yield PointEstimate(reason=str(error))
 
 
@@ -362,7 +447,8 @@ def batch(
     found = list(
         estimated([dict(row) for _, row in frame.iterrows()], engine, backend=backend, engine_named=engine_named)
     )
-    for name in ESTIMATES:
+    states_batch = any(HEADINGS.name(name) == "batch_in_flight" for name in frame.columns)
+    for name in GAP_ESTIMATES if states_batch else ESTIMATES:
         frame[name] = [getattr(each, name.removesuffix("_est")) for each in found]
     frame["reason"] = [each.reason for each in found]
     write_whole(output, frame_csv(frame))

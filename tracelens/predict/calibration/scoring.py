@@ -23,9 +23,10 @@ PAIRS = (
     ("step_time_s", "step_time_s_est", "step_time_s_low", "step_time_s_high"),
     ("tokens_s_gpu", "tokens_s_gpu_est", "", ""),
     ("tpot_ms", "tpot_ms_est", "tpot_ms_low", "tpot_ms_high"),
+    ("median_itl_ms", "itl_ms_est", "itl_ms_low", "itl_ms_high"),
 )
 #: Columns that tell families apart, the first that is there.
-FAMILIES = ("family", "model", "model_path")
+FAMILIES = ("family", "model", "model_path", "model_id")
 ALL = "all"
 _ABOVE_0 = Number(least=1e-12)
 _DRAWS = 1000

@@ -353,9 +353,13 @@ class StepCost:
         self._prompt_fs = round(engine.prompt_us * FS_PER_US)
         self._prompt_scale = engine.prompt_scale
 
+    def own(self, sequences: int) -> int:
+        """Of ``sequences`` that decode, those of the busiest data-parallel rank."""
+        return self._rank.own(sequences)
+
     def released(self, day: datetime.date | None) -> StepCost:
         """With the host's times of the engine as it was on ``day``."""
-        engine = self.deployment.engine.released(day)
+        engine = self.deployment.engine.released(day, self.system.device)
         if engine is self.deployment.engine:
             return self
         found = copy.copy(self)

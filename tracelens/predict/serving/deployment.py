@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import datetime
-import math
 import os
-from collections.abc import Mapping
 from pathlib import Path
 from typing import NamedTuple
 
@@ -104,23 +102,33 @@ class ServingResiduals(NamedTuple):
     most: float
 
 
-#: The most that an engine may have gained, as a power of e.
-_MOST_GAIN = 50.0
+class Release(NamedTuple):
+    """Since when an engine's layers and sequences take so long, on devices of one compute capability (``9.4``: gfx942)
+    or, where it is empty, of all; None: as the engine.
+    """
+
+    version: str
+    since: datetime.date
+    compute: str
+    layer_us: float
+    sequence_us: float | None
 
 
-def _check_dates(table: FigureTable, given: Mapping[str, object]) -> None:
-    """InputError where the time since which an engine gained is unknown, or the gain beyond all measure."""
-    gain, days = given["layer_gain_per_year"], []
-    for name in ("oldest", "newest"):
-        text = given[name]
-        if text is None and not gain:
-            continue
-        try:
-            days.append(datetime.date.fromisoformat(str(text)))
-        except ValueError:
-            raise table.error(name, "must be a date such as 2026-01-31") from None
-    if isinstance(gain, float) and gain * (days[1] - days[0]).days / 365 > _MOST_GAIN:
-        raise table.error("layer_gain_per_year", f"must be less, at most e^{_MOST_GAIN:g} from oldest to newest")
+def _release(table: FigureTable) -> Release:
+    version, day, compute = (table.text(name) or "" for name in ("version", "since", "compute"))
+    layer_us, sequence_us = table.needed_number("layer_us"), table.number("sequence_us")
+    table.finish()
+    try:
+        since = datetime.date.fromisoformat(day)
+    except ValueError:
+        raise table.error("since", "must be a date such as 2026-01-31") from None
+    return Release(version, since, compute, layer_us, sequence_us)
+
+
+def compute_of(device: HardwareSpec) -> str:
+    """``9.0``, as devices report it; empty where it is not known."""
+    found = device.match
+    return "" if found is None or found.compute_major is None else f"{found.compute_major}.{found.compute_minor}"
 
 
 class Engine(Record, frozen=True, kw_only=True):
@@ -133,14 +141,13 @@ class Engine(Record, frozen=True, kw_only=True):
     backend says of an operation, ``prompt_scale`` on top of it what prompts add to a step: their share of what is
     linear in tokens, and their attention; ``request_us`` is what a request waits for in the front end before the
     scheduler sees it (HTTP, tokenization). ``layer_us`` is what launches and the host add to each layer of a step,
-    ``prompt_layer_us`` in a step with prompts, which no captured graph replays (None: as much). Releases before
-    ``newest`` were slower: by ``layer_gain_per_year`` in ln ``layer_us``, as far back as ``oldest``. ``policy``:
-    how it forms batches; ``quantized_kv``: the type of its cache beside quantized attention weights. ``residuals``:
-    where measured points were beside estimates of the time per token, ``first_residuals`` of the time to the first
-    one. ``kv_tokens`` overrides the pool that is computed from ``memory_share`` of the device's memory less
-    weights, activations and ``runtime_gib``. ``watermark`` is the share of the pool that admission leaves free.
-    ``source`` says where the constants come from, ``fitted_model`` and ``fitted_device`` of what, where that is one
-    model on one device.
+    ``prompt_layer_us`` in a step with prompts, which no captured graph replays (None: as much). ``releases``: those
+    that were measured, oldest first. ``policy``: how it forms batches; ``quantized_kv``: the type of its cache beside
+    quantized attention weights. ``residuals``: where measured points were beside estimates of the time per token,
+    ``first_residuals`` of the time to the first one. ``kv_tokens`` overrides the pool that is computed from
+    ``memory_share`` of the device's memory less weights, activations and ``runtime_gib``. ``watermark`` is the share of
+    the pool that admission leaves free. ``source`` says where the constants come from, ``fitted_model`` and
+    ``fitted_device`` of what, where that is one model on one device.
     """
 
     name: str = "default"
@@ -168,9 +175,7 @@ class Engine(Record, frozen=True, kw_only=True):
     request_us: float = 0.0
     layer_us: float = 0.0
     prompt_layer_us: float | None = None
-    layer_gain_per_year: float = 0.0
-    oldest: str = ""
-    newest: str = ""
+    releases: tuple[Release, ...] = ()
     policy: str = "chunked-prefill"
     quantized_kv: str = ""
     residuals: ServingResiduals | None = None
@@ -202,15 +207,15 @@ class Engine(Record, frozen=True, kw_only=True):
             given[name] = table.whole(name)
         for name in _NUMBERS:
             given[name] = table.number(name)
-        for name in ("preemption", "policy", "oldest", "newest", "fitted_model", "fitted_device", "quantized_kv"):
+        for name in ("preemption", "policy", "fitted_model", "fitted_device", "quantized_kv"):
             given[name] = table.text(name)
         for name in ("residuals", "first_residuals"):
             spans = table.table(name)
             if spans is not None:
                 given[name] = ServingResiduals(*map(spans.needed_number, ServingResiduals._fields))
                 spans.finish()
+        given["releases"] = tuple(sorted(map(_release, table.rows("releases")), key=lambda each: each.since))
         table.finish()
-        _check_dates(table, given)
         try:
             return cls(**{key: value for key, value in given.items() if value is not None})  # type: ignore[arg-type]
         except UsageError as error:
@@ -221,17 +226,21 @@ class Engine(Record, frozen=True, kw_only=True):
         lines = []
         for item in dataclasses.fields(self):
             value = getattr(self, item.name)
-            if value and not isinstance(value, ServingResiduals):
+            if value and not isinstance(value, tuple):
                 lines.append(f"{item.name} = {_toml(value)}")
         return "\n".join(lines) + "\n"
 
-    def released(self, day: datetime.date | None) -> Engine:
-        """The engine as it was on ``day``; as it is now where that is not known."""
-        if day is None or not self.layer_gain_per_year:
+    def released(self, day: datetime.date | None, device: HardwareSpec) -> Engine:
+        """The engine as it was on ``day`` on such a device: the last release by then, of earlier days the first; the
+        newest where the day is not known. As it is where no release was measured there.
+        """
+        known = [each for each in self.releases if each.compute in ("", compute_of(device))]
+        if not known:
             return self
-        newest, oldest = (datetime.date.fromisoformat(text) for text in (self.newest, self.oldest))
-        years = (newest - min(max(day, oldest), newest)).days / 365
-        return dataclasses.replace(self, layer_us=self.layer_us * math.exp(self.layer_gain_per_year * years))
+        out = [each for each in known if day is None or each.since <= day] or known[:1]
+        found = out[-1]
+        sequence_us = self.sequence_us if found.sequence_us is None else found.sequence_us
+        return dataclasses.replace(self, layer_us=found.layer_us, sequence_us=sequence_us)
 
     def cached(self, precision: ServingPrecision) -> ServingPrecision:
         """``precision`` with the engine's type of cache where it names none and attention's weights are quantized."""
@@ -270,7 +279,6 @@ class Engine(Record, frozen=True, kw_only=True):
 _NUMBERS = (
     "memory_share", "runtime_gib", "watermark", "step_us", "sequence_us", "prompt_us", "compute_efficiency",
     "hbm_efficiency", "link_efficiency", "device_scale", "prompt_scale", "request_us", "layer_us", "prompt_layer_us",
-    "layer_gain_per_year",
 )  # fmt: skip
 
 

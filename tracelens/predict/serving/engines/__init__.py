@@ -37,7 +37,7 @@ def fitted_engine(said: str, device: HardwareSpec) -> Engine:
     """The engine with its fitted constants, and the usual limits. ``ideal``: none."""
     if normalized(said) == IDEAL:
         return Engine(name=IDEAL)
-    return Engine.load(_FOLDER / f"{engine_name(said, device)}.toml")
+    return Engine.load(_FOLDER / f"{engine_name(said, device)}.toml").released(None, device)
 
 
 def named(said: str, device: HardwareSpec) -> Engine:
