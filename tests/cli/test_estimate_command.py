@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 
+import numpy as np
 import pandas as pd
 import pytest
 
@@ -11,6 +12,9 @@ import tracelens as tl
 from tracelens.backends.chain import OPTIONAL
 from tracelens.cli import main
 from tracelens.errors import UsageError
+
+#: What ``estimate`` says of watts.
+DRAWN = [f"{name}{end}" for name in ("power_w", "energy_mj") for end in ("", "_low", "_high")] + ["power_measured_as"]
 
 
 def test_devices_stand_side_by_side(capsys):
@@ -25,14 +29,14 @@ def test_devices_stand_side_by_side(capsys):
 def test_every_rate_and_time_is_readable(capsys, size: int, rate: str):
     """Neither a rate of 0 for a product of 16, nor a power of ten for one of 65,536 that takes 0.7 s."""
     sizes = [text for name in "mnk" for text in (f"--{name}", str(size))]
-    assert main(["estimate", "gemm", *sizes, "--device", "h100-sxm"]) == 0
+    assert main(["estimate", "gemm", *sizes, "--device", "h200-sxm"]) == 0
     _, row = capsys.readouterr().out.splitlines()
     assert re.fullmatch(rate, row.split()[2])
     assert "e+" not in row
 
 
 def test_backward_prints_each_gradient_apart(capsys):
-    main(["estimate", "gemm", "--m", "512", "--n", "1024", "--k", "2048", "--device", "h100", "--backward"])
+    main(["estimate", "gemm", "--m", "512", "--n", "1024", "--k", "2048", "--device", "h200", "--backward"])
     assert [line.split()[1] for line in capsys.readouterr().out.splitlines()[1:]] == ["forward", "dgrad", "wgrad"]
 
 
@@ -52,7 +56,7 @@ def test_a_table_keeps_its_rows_and_says_why_some_have_no_time(tmp_path):
     rows.to_csv(tmp_path / "in.csv", index=False)
     assert main(["estimate", "gemm", "--batch", str(tmp_path / "in.csv"), "-o", str(tmp_path / "out.csv")]) == 0
     out = pd.read_csv(tmp_path / "out.csv")
-    added = ["time_us", "bound", "backend", "measured_as", "error_percent", "reason"]
+    added = ["time_us", "bound", "backend", "measured_as", "error_percent", "reason", *DRAWN]
     assert list(out.columns) == ["device", "gemm_dtype", "m", "n", "k", *added]
     assert out["measured_as"].fillna("").tolist() == ["gemm bf16 on h100-sxm", "", "", ""]
     assert out["backend"].fillna("").tolist() == ["tile", "", "", ""]
@@ -63,6 +67,56 @@ def test_a_table_keeps_its_rows_and_says_why_some_have_no_time(tmp_path):
         "no device named 'nobody'",
         "row 5, column 'm' must be a whole number from 1 to 1e15, got 0",
     ]
+
+
+def test_a_table_keeps_watts_of_its_own_and_ours_get_an_ending():
+    rows = pd.DataFrame(
+        {"m": [8192, 4096], "n": [8192] * 2, "k": [8192] * 2, "power_w": [1.0, 2.0], "energy_mj_low": 3}
+    )
+    found = tl.estimate("gemm", rows, device="h200")
+    assert found["power_w"].tolist() == [1, 2]
+    assert found["energy_mj_low"].tolist() == [3, 3]
+    assert {"power_w_est", "power_w_low", "energy_mj", "energy_mj_low_est"} <= set(found)
+    assert (found["power_w_low"] <= found["power_w_est"]).all()
+    assert (found["power_w_est"] <= found["power_w_high"]).all()
+    assert found["energy_mj"].to_numpy() == pytest.approx((found["power_w_est"] * found["time_us"] * 1e-3).to_numpy())
+    without = tl.estimate("gemm", rows.drop(columns=["power_w", "energy_mj_low"]), device="h200")
+    assert without["power_w"].tolist() == found["power_w_est"].tolist()
+
+
+def test_watts_that_nobody_measured_are_empty_in_every_kind_of_table():
+    for name, sizes in {
+        "gemm": {"m": 8192, "n": 8192, "k": 8192}, "quantize-matrix": {"m": 8192, "k": 8192},
+        "moe": {"num_tokens": 512, "hidden_size": 7168, "inter_size": 2048, "topk": 8, "num_experts": 256},
+    }.items():  # fmt: skip
+        unknown, known = (tl.estimate(name, sizes, device=device).iloc[0] for device in ("mi300x", "h200"))
+        assert unknown["time_us"] > 0
+        assert np.isnan([unknown[column] for column in DRAWN[:-1]]).all()
+        assert unknown["power_measured_as"] == ""
+        assert known["power_measured_as"] == f"{name} on h200-sxm"
+
+
+def test_the_answer_says_whose_watts_it_has_and_where_there_are_none(capsys):
+    sizes = ["--m", "8192", "--n", "8192", "--k", "8192"]
+    assert main(["estimate", "gemm", *sizes, "--device", "h200,h100,mi300x"]) == 0
+    header, own, carried, unknown, *notes = capsys.readouterr().out.splitlines()
+    assert ("power W" in header, "energy mJ" in header) == (True, True)
+    assert len(re.findall(r"\d \([\d,]+ to [\d,]+\)", own)) == 2
+    assert len(re.findall(r"\d \([\d,]+ to [\d,]+\)", carried)) == 2
+    assert unknown.split()[-7:-5] == ["unknown", "unknown"]
+    assert notes == [
+        "h100-sxm: watts by the energies of h200-sxm, idle and waiting in proportion to the limit",
+        "mi300x: nobody measured what kernels of its architecture draw, so its watts are unknown",
+    ]
+
+
+def test_a_lower_clock_takes_longer_and_fewer_watts():
+    usual, slow = (
+        tl.estimate("gemm", {"m": 8192, "n": 8192, "k": 8192}, device="h200", gpu_clock_mhz=mhz).iloc[0]
+        for mhz in (None, 1000.0)
+    )
+    assert slow["time_us"] > usual["time_us"]
+    assert slow["power_w"] < usual["power_w"]
 
 
 def test_the_device_may_be_an_option():

@@ -22,6 +22,7 @@ from tracelens.hardware.power import (
     PROMPTS,
     Drawn,
     KernelWork,
+    family_named,
     kernel_power,
     power_constants,
 )
@@ -250,3 +251,22 @@ def drawn(work: WorkColumns | ColumnBatch, found: EstimateTable, device: Hardwar
         for whole, values in zip(parts, kernel_power(constants, part), strict=True):
             whole[at] = values
     return parts
+
+
+#: Figures of ``power_columns``, and what says on which measurements they rest.
+POWER_FIGURES = tuple(f"{name}{end}" for name in ("power_w", "energy_mj") for end in ("", "_low", "_high"))
+POWER_BASIS = "power_measured_as"
+
+
+def power_columns(
+    work: WorkColumns | ColumnBatch, found: EstimateTable, device: HardwareSpec
+) -> dict[str, npt.NDArray[Any]]:
+    """Watts and mJ of one call with their intervals, by the names of ``tracelens estimate``, and what they rest on."""
+    watts = drawn(work, found, device)
+    values = dict(zip(POWER_FIGURES, (*watts, *watts.energy_mj(found.time_us)), strict=True))
+    constants = power_constants(device)
+    basis = np.full(len(work), "", object)
+    if constants is not None:
+        for at, part in works(work, device, found.time_us):
+            basis[at] = f"{family_named(constants, part)} on {constants.carried_from or device.name}"
+    return {**values, POWER_BASIS: np.where(np.isnan(watts.power_w), "", basis)}

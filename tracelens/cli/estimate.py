@@ -27,6 +27,8 @@ _HEADER = (
     "memory µs",
     "peak µs",
     "error",
+    "power W",
+    "energy mJ",
     "measured on",
     "by",
 )
@@ -168,10 +170,10 @@ def run(args: argparse.Namespace) -> int:
     answers = [answer for name in args.device.split(",") for answer in _answers(args, name.strip())]
     rows = [_HEADER, *map(_row, answers)]
     if len({answer.operation for answer in answers}) == 1:
-        say_table([(row[0], *row[2:]) for row in rows], words=(0, 3, 8, 9))
+        say_table([(row[0], *row[2:]) for row in rows], words=(0, 3, 10, 11))
     else:
-        say_table(rows, words=(0, 1, 4, 9, 10))
-    for note in dict.fromkeys(note for answer in answers for note in answer.notes):
+        say_table(rows, words=(0, 1, 4, 11, 12))
+    for note in dict.fromkeys(note for answer in answers for note in (*answer.notes, *_power_notes(answer))):
         say(note)
     return 0
 
@@ -247,7 +249,7 @@ def _answers(args: argparse.Namespace, device: str) -> list[OperationEstimate]:
 def _row(answer: OperationEstimate) -> tuple[str, ...]:
     e = answer.estimate
     if e is None:
-        return (answer.device, answer.operation, *"-" * 8, f"no backend can answer: {answer.reason}")
+        return (answer.device, answer.operation, *"-" * 10, f"no backend can answer: {answer.reason}")
     rate = "-" if not answer.flops else shown_rate(answer.flops / e.time_us / 1e6)
     parts = (_figure(value) if value is not None else "-" for value in (e.compute_us, e.memory_us, e.peak_us))
     return (
@@ -258,6 +260,8 @@ def _row(answer: OperationEstimate) -> tuple[str, ...]:
         e.bound or "-",
         *parts,
         _error(answer.error_percent),
+        _drawn(answer, "power_w"),
+        _drawn(answer, "energy_mj"),
         answer.measured_as or "-",
         e.backend,
     )
@@ -271,6 +275,30 @@ def _message_row(answer: CommunicationEstimate) -> tuple[str, ...]:
 def _figure(value: float) -> str:
     """Four digits, or all before the point."""
     return f"{value:,.0f}" if value >= 10_000 else f"{value:.4g}"
+
+
+def _drawn(answer: OperationEstimate, name: str) -> str:
+    """``612 (540 to 690)``."""
+    if not answer.power:
+        return "unknown"
+    middle, low, high = (_three_digits(answer.power[f"{name}{end}"]) for end in ("", "_low", "_high"))
+    return f"{middle} ({low} to {high})"
+
+
+def _three_digits(value: float) -> str:
+    return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
+
+
+def _power_notes(answer: OperationEstimate) -> tuple[str, ...]:
+    """Where watts are not the device's own."""
+    if answer.estimate is None:
+        return ()
+    if not answer.power:
+        return (f"{answer.device}: nobody measured what kernels of its architecture draw, so its watts are unknown",)
+    measured = answer.power_measured_as.rpartition(" on ")[2]
+    if measured == answer.device:
+        return ()
+    return (f"{answer.device}: watts by the energies of {measured}, idle and waiting in proportion to the limit",)
 
 
 def _error(percent: float | None) -> str:

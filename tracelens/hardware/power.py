@@ -78,11 +78,28 @@ def power_constants(device: HardwareSpec) -> PowerConstants | None:
     """The device's own energies, else those of a measured device of its architecture, the nearest in power.
 
     Watts of an idle or waiting device go with the limit, energies of an operation stay; ``carried_from`` names the
-    other device. None for an architecture that nobody measured, and where the device's limit is unknown.
+    other device. None for an architecture that nobody measured, and where the device's limit is unknown. At another
+    clock (``HardwareSpec.at_clock``) what a device draws over idle goes with its square.
     """
-    if device.power is not None or device.tdp_w is None or device.match is None:
-        return device.power
+    found = device.power or _of_architecture(device)
+    return found if found is None or device.clock_scale == 1 else _at_clock(found, device.clock_scale)
+
+
+def _at_clock(constants: PowerConstants, share: float) -> PowerConstants:
+    families = {
+        name: replace(
+            row, terms={key: value * share**2 for key, value in row.terms.items()},
+            flop_pj={key: value * share**2 for key, value in row.flop_pj.items()},
+        )
+        for name, row in constants.families.items()
+    }  # fmt: skip
+    return replace(constants, families=families)
+
+
+def _of_architecture(device: HardwareSpec) -> PowerConstants | None:
     limit = device.tdp_w
+    if limit is None or device.match is None:
+        return None
     alike = HardwareSpec.of_architecture(device.match.compute_major)
     measured = [each for each in alike if each.power is not None and each.vendor == device.vendor and each.tdp_w]
     if not measured:
@@ -113,8 +130,12 @@ def idle_power(constants: PowerConstants) -> float:
 
 def family_power(constants: PowerConstants, work: KernelWork) -> FamilyPower | None:
     """The row of a family, or of what is most like it: products, else streams of bytes."""
-    like = PRODUCTS if work.flops else STREAMS
-    return constants.families.get(work.family) or constants.families.get(like)
+    return constants.families.get(family_named(constants, work))
+
+
+def family_named(constants: PowerConstants, work: KernelWork) -> str:
+    """The name of that row."""
+    return work.family if work.family in constants.families else PRODUCTS if work.flops else STREAMS
 
 
 def demand_w(constants: PowerConstants, work: KernelWork) -> Watts:

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, TypeAlias
 
+import msgspec
 import numpy as np
 
 from tracelens.backends import System, origami
@@ -17,6 +18,7 @@ from tracelens.backends.chain import LAST, Chain, chain
 from tracelens.backends.kernels import kernel_table, kernel_tables
 from tracelens.backends.kernels.kernel_costs import KernelColumns, KernelTable
 from tracelens.backends.kernels.tile_model_kernels import GEMM_AITER
+from tracelens.backends.roofline_and_tile import POWER_BASIS, POWER_FIGURES, power_columns
 from tracelens.backends.tiles.gemm_tiles import GEMMColumns
 from tracelens.errors import UsageError
 from tracelens.files.data_table import is_file_name, text_codes, texts
@@ -31,6 +33,7 @@ from tracelens.predict.estimation.table_kinds import (
     estimate_kernels,
     group_rows,
     size_faults,
+    with_power,
     with_sizes,
 )
 from tracelens.types.dtypes import DType, Precision
@@ -48,8 +51,8 @@ _OF_RATE = {"bf16": Precision.BF16, "fp16": Precision.BF16, "fp8": Precision.FP8
 #: Tables whose rows of AMD devices are kernels alone, the best of what was tuned: nobody fitted anything else.
 _TUNED = {"moe": "moe-aiter"}
 #: What an estimate says of a row.
-_SAID = ("bound", "backend", "measured_as", "reason")
-_FIGURES = ("time_us", "error_percent")
+_SAID = ("bound", "backend", "measured_as", "reason", POWER_BASIS)
+_FIGURES = ("time_us", "error_percent", *POWER_FIGURES)
 _INNER = ("compute_us", "memory_us", "peak_us", "flops")
 _COMMUNICATION: Mapping[str, Callable[..., pd.DataFrame]] = {
     "collective": estimate_collectives,
@@ -89,6 +92,9 @@ def estimate(
     is each row's ``device`` column, else ``device``. ``library``: whose kernels, where a row has no ``framework``;
     else the fastest. UsageError where a column is missing.
 
+    ``power_w`` and ``energy_mj`` of one call, each with ``_low`` and ``_high``, and ``power_measured_as`` are what the
+    device draws (``docs/energy.md``), empty where nobody measured it; of these, names that the table has get ``_est``.
+
     Rows of ``gemm`` are products alone, as ``tracelens estimate gemm`` prices them; with a ``library``, or in a table
     of measured layers (a column ``framework`` or ``latency_ms``), an engine's linear layers.
 
@@ -107,7 +113,8 @@ def estimate(
     if kernels is not None:
         return _kernels(kernels, table, asked)
     columns = priced(what, table, asked)
-    return table.assign(**{name: columns[name] for name in ("time_us", *_SAID[:3], "error_percent", "reason")})
+    found = table.assign(**{name: columns[name] for name in ("time_us", *_SAID[:3], "error_percent", "reason")})
+    return with_power(found, columns)
 
 
 def priced(what: str, table: pd.DataFrame, asked: Asked) -> dict[str, np.ndarray[Any, np.dtype[Any]]]:
@@ -131,7 +138,8 @@ def priced(what: str, table: pd.DataFrame, asked: Asked) -> dict[str, np.ndarray
             columns["reason"][at] = f"no device named {name!r}"
             continue
         if tuned is not None and spec.vendor == "amd" and answers.backends("moe")[0].name == "tile":
-            found = _kernels(tuned, given.iloc[at], replace(asked, device=spec, library=None), inner=True)
+            own = given.iloc[at].drop(columns=[*POWER_FIGURES, POWER_BASIS], errors="ignore")
+            found = _kernels(tuned, own, replace(asked, device=spec, library=None), inner=True)
             for key in columns:
                 columns[key][at] = found[key].to_numpy()
             continue
@@ -209,7 +217,9 @@ def _answered(
     for name, said in (("bound", found.bound), ("backend", found.backend)):
         columns[name] = np.where(known, np.array([word or "" for word in said], object), "")
     columns["measured_as"], columns["error_percent"] = answers.measured_as(work, system, found)
-    return columns | {"flops": np.asarray(flops, np.float64)}
+    watts = power_columns(work, found, system.device)
+    watts |= {name: np.where(known, watts[name], np.nan) for name in POWER_FIGURES}
+    return columns | {"flops": np.asarray(flops, np.float64)} | watts
 
 
 def _kernels(kernels: KernelTable, table: pd.DataFrame, asked: Asked, *, inner: bool = False) -> pd.DataFrame:
@@ -287,6 +297,8 @@ class OperationEstimate(Record, frozen=True, kw_only=True):
 
     ``measured_as`` names the device and types whose measurements the estimate rests on, ``error_percent`` is the mean
     error there, None where it was not measured on this device in this type; ``reason`` is why there is no estimate.
+    ``power``: ``power_w`` and ``energy_mj`` with ``_low`` and ``_high``, empty where unknown; ``power_measured_as`` is
+    whose energies these are.
     """
 
     device: str
@@ -296,6 +308,8 @@ class OperationEstimate(Record, frozen=True, kw_only=True):
     error_percent: float | None = None
     measured_as: str = ""
     reason: str = ""
+    power: Mapping[str, float] = msgspec.field(default_factory=dict)
+    power_measured_as: str = ""
     notes: tuple[str, ...] = ()
 
 
@@ -347,11 +361,13 @@ def _answer(
         time_us=float(row["time_us"]), bound=str(row["bound"]) or None, backend=str(row["backend"]), compute_us=compute,
         memory_us=memory, peak_us=peak,
     )  # fmt: skip
+    drawn = {} if np.isnan(row["power_w"]) else {name: float(row[name]) for name in POWER_FIGURES}
     return OperationEstimate(
         device=device.name if isinstance(device, HardwareSpec) else str(device), operation=name,
         flops=float(row["flops"]), estimate=estimate if known else None,
         error_percent=None if np.isnan(row["error_percent"]) else float(row["error_percent"]),
         measured_as=str(row["measured_as"]), reason=reason, notes=_notes(str(row["backend"]), asked.device, dtype),
+        power=drawn, power_measured_as=str(row[POWER_BASIS]),
     )  # fmt: skip
 
 

@@ -15,6 +15,7 @@ import numpy as np
 from tracelens.backends.base import ColumnBatch, Floats, System
 from tracelens.backends.chain import Chain
 from tracelens.backends.kernels.kernel_costs import KernelColumns, KernelTable
+from tracelens.backends.roofline_and_tile import POWER_BASIS, POWER_FIGURES, power_columns
 from tracelens.backends.tiles.attention_tiles import AttentionColumns
 from tracelens.backends.tiles.gemm_tiles import EXPERT_BLOCKS, GEMMColumns, MoEColumns
 from tracelens.errors import UsageError
@@ -381,8 +382,8 @@ def estimate_kernels(
     ``systems``: which of some each row names; None is an unknown device.
     """
     rows, given = len(frame), frame.reset_index(drop=True)
-    columns = {name: np.full(rows, "", object) for name in (*_WORDS, "reason")}
-    columns |= {name: np.full(rows, np.nan) for name in ("time_us", "error_percent", *_INNER)}
+    columns = {name: np.full(rows, "", object) for name in (*_WORDS, POWER_BASIS, "reason")}
+    columns |= {name: np.full(rows, np.nan) for name in ("time_us", "error_percent", *POWER_FIGURES, *_INNER)}
     columns["reason"][:] = kernel_size_faults(table, given)
     is_good = columns["reason"] == ""
     for number, system in enumerate(systems[1]):
@@ -400,7 +401,14 @@ def estimate_kernels(
             unknown = positions[np.isnan(columns["time_us"][positions])]
             columns["reason"][unknown] = f"no backend of {backend.name!r} has figures for {system.device.name}"
     order = ("time_us", *_WORDS, "error_percent", "reason", *_INNER)
-    return frame.assign(**{name: columns[name] for name in order})
+    return with_power(frame.assign(**{name: columns[name] for name in order}), columns)
+
+
+def with_power(found: pd.DataFrame, columns: Mapping[str, Any]) -> pd.DataFrame:
+    """``found`` with the columns of watts and mJ; ours ends in ``_est`` where the table has one of that name."""
+    return found.assign(
+        **{f"{name}_est" if name in found else name: columns[name] for name in (*POWER_FIGURES, POWER_BASIS)}
+    )
 
 
 def _answered(batch: KernelColumns, backend: Chain, system: System) -> Mapping[str, Any]:
@@ -410,4 +418,4 @@ def _answered(batch: KernelColumns, backend: Chain, system: System) -> Mapping[s
     for name, said in (("bound", found.bound), ("backend", found.backend)):
         columns[name] = np.array([word or "" for word in said], object)
     columns["measured_as"], columns["error_percent"] = backend.measured_as(batch, system, found)
-    return columns | {"flops": batch.flops()}
+    return columns | {"flops": batch.flops()} | power_columns(batch, found, system.device)
