@@ -50,7 +50,7 @@ FLAGS: dict[str, str] = {
     ),
     "score": ("FILE --family --format"),
     "search": (
-        "--attention --backend --cluster --compare --executor --explain --fix --forbid --framework --global-batch --gpus --jobs --max-gpus --memory-headroom --model --objective --output --pareto --plot --precision --price-per-gpu-hour --rules --save-system --sequence --strategy --sweep --top -o"
+        "--attention --backend --cluster --compare --concurrency --engine --executor --explain --fix --forbid --framework --global-batch --gpus --input-tokens --jobs --max-gpus --memory-headroom --model --objective --output --output-tokens --pareto --plot --precision --price-per-gpu-hour --rate --rules --save-system --sequence --serve --slo --strategy --sweep --top -o"
     ),
     "serve": (
         "--arrivals --backend --batch --block-tokens --calibrate --cluster --collective --concurrency --config --contention --cpu-cache --device --dp --draft-model --duration --engine --ep --export-profile --find-max-goodput --format --imbalance --input --input-tokens --jitter --kv --kv-link --kv-tokens --lod --max-batched-tokens --max-num-seqs --model --order --out --output --output-tokens --policy --pp --preemption --prefill-cluster --prefill-device --prefill-dp --prefill-engine --prefill-ep --prefill-max-batched-tokens --prefill-pp --prefill-replicas --prefill-tp --prefill-weights --price-per-gpu-hour --profile --rate --redundant-experts --replay --replicas --requests --router --run --scenarios --seed --shared-groups --shared-prefix --simulator-profile --skew --slo --speculate --sweep --tp --trace --variation --weights -o"

@@ -21,8 +21,7 @@ from tracelens.option_fields import Renamed, arguments_of, filled_in, given_opti
 from tracelens.predict.projection.projection_options import ProjectOptions
 
 if TYPE_CHECKING:
-    from tracelens.predict.projection.best_split import BestSplit
-    from tracelens.predict.projection.project import Result
+    from tracelens.predict.projection.project import BestSplit, Result
 
 DOES_NOT_FIT = 3
 _MEASURED = "measured steps"
@@ -145,8 +144,7 @@ def _project(args: argparse.Namespace) -> Result:
 def _split(args: argparse.Namespace, asked: ProjectOptions) -> BestSplit | None:
     """The best split where nobody gave one; None also where none fits."""
     from tracelens.backends.base import System
-    from tracelens.predict.projection.best_split import best_split
-    from tracelens.predict.projection.project import ranks_of
+    from tracelens.predict.projection.project import best_split, ranks_of
     from tracelens.predict.workload import ModelConfig
 
     if _is_split(args):
@@ -159,7 +157,7 @@ def _split(args: argparse.Namespace, asked: ProjectOptions) -> BestSplit | None:
 
 def _is_split(args: argparse.Namespace) -> bool:
     """Whether a degree is given, or comes with a launch file or with what was measured."""
-    from tracelens.predict.projection.best_split import DEGREES
+    from tracelens.predict.projection.project import DEGREES
 
     given = given_options(args, configure) | set(getattr(args, "swept", ()))
     return not given.isdisjoint((*DEGREES, "launch", "from_report", "traced", "against", "anchor"))

@@ -1,5 +1,7 @@
 """Find the best way to split a model over devices: degrees, micro-batch, schedule, memory savings, placement.
 
+With --serve it finds the best deployment of a server instead: splits, replicas, separate prefill, batch limits.
+
 Prints the fastest configurations that fit, per device count, and why the best one wins. The default rules estimate a
 whole step; `--rules paper` is the published model of arXiv 2410.00273 (docs/search.md).
 """
@@ -13,12 +15,24 @@ from typing import TYPE_CHECKING
 
 from tracelens.errors import UsageError
 from tracelens.files.say import Progress, say
-from tracelens.option_fields import arguments_of, integer, option, options_of, positive
+from tracelens.option_fields import (
+    above_zero,
+    arguments_of,
+    comma_list,
+    given_options,
+    integer,
+    option,
+    options_of,
+    positive,
+    refuse_unread,
+)
 from tracelens.predict.projection.projection_options import PUBLISHED, SWEPT, SearchOptions
 
 if TYPE_CHECKING:
     from tracelens.predict.projection.search.request import Answer, Request
+    from tracelens.predict.serving.best_deployment import Wanted
 
+_SERVED = "search of a server (--serve)"
 SCHEMA = "tracelens.search/1"
 NOTHING_FITS = 3
 INTERRUPTED = 130
@@ -30,6 +44,21 @@ class SearchCommand(SearchOptions):
 
     model: str = option("a bundled model, config.json, model file, or l=2048,e=25600,h=160,depth=128", MISSING)
     cluster: str = option("a cluster, a device, or a system of the paper (b200-nvs8); X-nvsN: domain of N", MISSING)
+    global_batch: int | None = option("sequences per step; required without --serve", kind=positive, metavar="SAMPLES")  # type: ignore[assignment]
+    serve: bool = option("search deployments of a server: tokens/s per GPU against tokens/s per user", False)
+    input_tokens: str = option("prompt tokens, as in serve", "1024", metavar="N|KIND:MEAN:SPREAD", group=_SERVED)
+    output_tokens: str = option("output tokens", "128", metavar="N|KIND:MEAN:SPREAD", group=_SERVED)
+    concurrency: int | None = option(
+        "requests at once in the whole deployment; default: every load", kind=integer, group=_SERVED
+    )
+    rate: float | None = option("arrivals per second: the fewest GPUs that hold them", kind=above_zero, group=_SERVED)
+    slo: str | None = option(
+        "limits that 99 %% of requests keep; default: MLPerf's", metavar="ttft=500ms,tpot=50ms", group=_SERVED
+    )
+    engine: tuple[str, ...] = option(
+        "engines to search, as in serve; default: pooled over all", (), read=comma_list, metavar="NAME,NAME",
+        group=_SERVED,
+    )  # fmt: skip
     pareto: bool = option("also print the Pareto front of time, devices and memory", False)
     explain: int | None = option(
         "list every op of the configuration with this rank (0: the best)", kind=integer, metavar="RANK"
@@ -70,8 +99,62 @@ class SearchCommand(SearchOptions):
 
 configure = arguments_of(SearchCommand)
 
+#: What --serve reads beside its own group, and its own group.
+_SHARED = {"model", "cluster", "gpus", "max_gpus", "precision", "backend", "top", "fix", "forbid", "output", "serve"}
+#: Options of ``serve`` that --fix may give all deployments, beside the dimensions of the search.
+_FIXABLE = ("kv", "speculate", "draft_model", "skew", "redundant_experts", "kv_tokens", "router")
+_OWN = {"input_tokens", "output_tokens", "concurrency", "rate", "slo", "engine"}
+
 
 def run(args: argparse.Namespace) -> int:
+    if args.serve:
+        return _run_serve(args)
+    refuse_unread(args, configure, "a search without --serve", _OWN.__contains__)
+    if args.global_batch is None:
+        raise UsageError("required: --global-batch; see tracelens search --help")
+    return _run_training(args)
+
+
+def _run_serve(args: argparse.Namespace) -> int:
+    """The best deployment of a server."""
+    from tracelens.predict.serving.best_deployment import plan
+    from tracelens.report.export import refuse_unknown
+    from tracelens.report.serving_report import plan_text, write_plan
+
+    refuse_unread(args, configure, "--serve", lambda name: name not in _SHARED | _OWN)
+    if args.output is not None:
+        refuse_unknown(args.output, ".html")
+    found = plan(_wanted(args))
+    if args.output is not None:
+        write_plan(found, args.output)
+    say(plan_text(found))
+    if args.output is not None:
+        say(f"wrote {args.output}")
+    return 0 if found.points else NOTHING_FITS
+
+
+def _wanted(args: argparse.Namespace) -> Wanted:
+    """What --serve is asked. UsageError for a dimension that ``serve`` does not have."""
+    from tracelens.predict.serving.best_deployment import DIMENSIONS, Wanted
+    from tracelens.predict.serving.serving_options import ServingConfig
+
+    asked = options_of(SearchOptions, argparse.Namespace(**{**vars(args), "global_batch": 1}))
+    kept = {name: 0 if name.endswith("replicas") and name != "replicas" else 1 for name in asked.forbid}
+    fixed = kept | asked.fixed()
+    for name in fixed:
+        if name not in (*DIMENSIONS, *_FIXABLE):
+            raise UsageError.unknown("dimension of --serve", name, (*DIMENSIONS, *_FIXABLE))
+    names = ("input_tokens", "output_tokens", "concurrency", "rate", "slo", "backend")
+    is_given = "precision" in given_options(args, configure)
+    engines = comma_list(args.engine) if args.engine else (None,)
+    return Wanted(
+        model=args.model, cluster=args.cluster, counts=asked.device_counts(), fixed=fixed, top=asked.top,
+        asked=ServingConfig(**{name: getattr(args, name) for name in names}), engines=engines,
+        weights=tuple(asked.precision) if is_given else (None,),
+    )  # fmt: skip
+
+
+def _run_training(args: argparse.Namespace) -> int:
     from tracelens.files.atomic_write import write_whole
     from tracelens.laboratory.paper_systems import paper_system, system_json
     from tracelens.laboratory.published_results import differences, read_results

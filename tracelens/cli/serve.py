@@ -52,7 +52,10 @@ class ServeCommand(ServingConfig):
         metavar="NAME|FILE",
         names="known",
     )
-    sweep: str | None = option("simulate each rate; rate=1..20..0.5 sets the step", metavar="rate=1..20", group=_ASKED)
+    sweep: str | None = option(
+        "simulate each rate; rate=1..20..0.5 sets the step; concurrency=64: the load curve at these loads",
+        metavar="rate=1..20", group=_ASKED,
+    )  # fmt: skip
     find_max_goodput: bool = option("with --sweep and --slo: find the best rate", False, group=_ASKED)
     calibrate: Path | None = option(
         "fit host times to measured requests or a report.json", kind=Path, metavar="FILE", group=_ASKED, names="nothing"
@@ -152,6 +155,10 @@ def _one(args: argparse.Namespace, given: argparse.Namespace) -> int:
     else:
         _refuse_without_mode(args)
     asked = options_of(ServingConfig, args)
+    if mode == "sweep" and args.sweep.startswith("concurrency"):
+        if args.find_max_goodput:
+            raise UsageError("--find-max-goodput needs --sweep rate=FROM..TO, from whose rates it chooses")
+        mode = None
     if mode == "scenarios":
         return _scenarios(args, asked)
     if mode == "batch":
@@ -193,7 +200,8 @@ def _curve(args: argparse.Namespace, given: argparse.Namespace, asked: ServingCo
 
     mode = "a load curve (give --rate or --concurrency for one load)"
     refuse_unread(given, configure, mode, lambda name: name in _NOT_OF_A_CURVE)
-    curve = load_curve(args.model, args.cluster, asked, takes_tp="tp" not in args.settled)
+    levels = [] if args.sweep is None else [round(n) for n in _span(args.sweep, "concurrency", "8..64..8")]
+    curve = load_curve(args.model, args.cluster, asked, takes_tp="tp" not in args.settled, levels=levels)
     if args.output is not None:
         write_curve(curve, args.output)
     if args.format == "json" and (documents := getattr(args, "documents", None)) is not None:
@@ -270,7 +278,7 @@ def _sweep(args: argparse.Namespace, deployment: Deployment, asked: ServingConfi
         raise UsageError("--sweep cannot be combined with --trace or --format, and its -o must be FILE.html")
     if args.find_max_goodput and not asked.slo:
         raise UsageError("--find-max-goodput needs --slo")
-    rates = _rates(args.sweep)
+    rates = _span(args.sweep, "rate", "FROM..TO or rate=FROM..TO..STEP")
     experiment = experiment_of(deployment, dataclasses.replace(asked, rate=rates[0]), said=args.model)
     rows = find_max_goodput(experiment, rates)
     if args.output is not None:
@@ -284,17 +292,21 @@ def _sweep(args: argparse.Namespace, deployment: Deployment, asked: ServingConfi
     return 0
 
 
-def _rates(text: str) -> tuple[float, ...]:
+def _span(text: str, wanted: str, form: str) -> tuple[float, ...]:
+    """The values of ``wanted`` that ``--sweep`` names. UsageError, with the ``form`` that it takes, for others."""
     name, _, span = text.partition("=")
     parts = span.split("..")
     try:
         numbers = [float(part) for part in parts]
     except ValueError:
         numbers = []
-    if name != "rate" or len(numbers) not in (2, 3) or not 0 < numbers[0] <= numbers[1]:
-        raise UsageError(f"--sweep takes rate=FROM..TO or rate=FROM..TO..STEP, not {text!r}")
+    if len(numbers) == 1 and wanted == "concurrency":
+        numbers *= 2
+    least = 1 if wanted == "concurrency" else 0
+    if name != wanted or len(numbers) not in (2, 3) or not least <= numbers[0] <= numbers[1] or not numbers[0]:
+        raise UsageError(f"--sweep takes {wanted}={form}, not {text!r}")
     step = numbers[2] if len(numbers) == 3 else 1.0
-    if step <= 0 or (numbers[1] - numbers[0]) / step > 1000:
+    if step < least or not step or (numbers[1] - numbers[0]) / step > 1000:
         raise UsageError(f"--sweep {text}: the step must be above 0 and give at most 1000 runs")
     count = int((numbers[1] - numbers[0]) / step + 1e-9) + 1
     return tuple(numbers[0] + index * step for index in range(count))

@@ -258,7 +258,7 @@ def change_of(reason: Reason) -> str:
 
 def _command(found: Answer, row: pd.Series) -> list[str]:
     """The projection of ``row`` as a command, where it has options for all of it."""
-    from tracelens.predict.projection.best_split import options_of_row
+    from tracelens.predict.projection.project import options_of_row
 
     request, split = found.request, options_of_row(found, row)
     if split is None:

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
     from tracelens.laboratory.scenarios import ScenarioComparison
+    from tracelens.predict.serving.best_deployment import DeploymentPlan, Planned
     from tracelens.predict.serving.experiment import ServingResult
     from tracelens.predict.serving.load_curve import LoadCurve, LoadPoint
 
@@ -241,6 +242,94 @@ def curve_page(curve: LoadCurve) -> bytes:
     title = _serving_title(shown.result)
     return Document(title=title, kind="load curve", facts=[_holds(curve), *_curve_facts(curve)], tiles=tiles,
                     notes=curve.notes, sections=made).page()  # fmt: skip
+
+
+_PLANNED = (
+    ("tokens/s/GPU", "output_tokens_per_s_per_gpu"), ("tokens/s/user", "tokens_per_s_per_user"), ("GPUs", "devices"),
+    ("at once", "concurrency"), ("requests/s", "requests_per_s"), ("TTFT p99 ms", "ttft_p99_ms"),
+    ("TPOT p99 ms", "tpot_p99_ms"),
+)  # fmt: skip
+
+
+def _planned_facts(found: DeploymentPlan) -> Iterator[str]:
+    """The winner and the command that simulates it, the SLO, and what was searched."""
+    asked, refused = found.wanted.asked, ", ".join(f"{n} because it {why}" for why, n in found.refused.items())
+    if found.best is not None:
+        best = found.points[found.best]
+        yield f"expected {_range(best)} tokens/s per user in 9 of 10 cases" if _range(best) else "no interval is known"
+        yield str(best.row["command"])
+    source = "--slo" if asked.slo else f"assumed: {SLO_SOURCE}; --slo sets another"
+    yield f"SLO: {100 * KEPT_BY:.0f} % of requests within {found.limits} ({source})"
+    load = "every load" if asked.concurrency is None else f"{asked.concurrency:,} requests at once"
+    load = load if asked.rate is None else f"{asked.rate:g} requests/s"
+    yield (
+        f"{found.looked:,} deployments estimated in closed form under {load}, of {asked.input_tokens} prompt and "
+        f"{asked.output_tokens} output tokens; those below are simulated"
+        + (f"; splits refused: {refused}" * bool(refused))
+    )
+
+
+def _range(point: Planned) -> str:
+    low, high = (point.row[f"tokens_per_s_per_user_{end}"] for end in ("low", "high"))
+    return "" if low is None else f"{_number(low)} to {_number(high)}"
+
+
+def _planned_title(found: DeploymentPlan) -> str:
+    name = f"{found.label} on {found.device}"
+    if found.best is None:
+        return f"{name}: no deployment of {found.looked:,} keeps the SLO"
+    best = found.points[found.best]
+    row = best.row
+    return (
+        f"{name}: {_number(row['output_tokens_per_s_per_gpu'])} tokens/s per GPU at "
+        f"{_number(row['tokens_per_s_per_user'])} tokens/s per user on {row['devices']} GPUs: {best.words}"
+    )
+
+
+def plan_text(found: DeploymentPlan) -> str:
+    """The best deployment, and a line per point of the front."""
+    names = [(title, key) for title, key in _PLANNED if any(each.row[key] is not None for each in found.points)]
+    rows = [[*(title for title, _ in names), "deployment"]]
+    rows += [[*(_number(each.row[key]) for _, key in names), each.words] for each in found.points]
+    lines = [_planned_title(found), *(f"  {fact}" for fact in _planned_facts(found))]
+    if found.best is None:
+        return "\n".join(lines)
+    notes = (f"note: {note}" for note in found.points[found.best].notes)
+    return "\n".join([*lines, "", aligned(rows, words=[len(names)]), *notes])
+
+
+def write_plan(found: DeploymentPlan, path: Path) -> None:
+    """A page, or a table."""
+    best = None if found.best is None else found.points[found.best].row["command"]
+    about = {
+        "schema": "tracelens.search.serve/1", "model": found.wanted.model, "cluster": found.wanted.cluster,
+        "slo": str(found.limits), "deployments": found.looked, "refused": dict(found.refused), "best": best,
+    }  # fmt: skip
+    if path.suffix == ".html":
+        write_whole(path, plan_page(found))
+    else:
+        write_frame(path, found.frame, about)
+
+
+def plan_page(found: DeploymentPlan) -> bytes:
+    """The front as a chart, and its deployments."""
+    lines: dict[str, list[tuple[float, float]]] = {}
+    for point in found.points:
+        kind = "separate prefill" if point.row["prefill_replicas"] else "all in one"
+        lines.setdefault(kind, []).append(
+            (float(point.row["tokens_per_s_per_user"]), float(point.row["output_tokens_per_s_per_gpu"]))
+        )
+    made = []
+    if found.points:
+        shown = {kind: sorted(line) for kind, line in sorted(lines.items())}
+        chart = line_chart(shown, "tokens/s per user", "output tokens/s per GPU")
+        made = [
+            section("front", "Pareto front", chart),
+            section("deployments", "Deployments", table(found.frame, "Front")),
+        ]
+    notes = () if found.best is None else found.points[found.best].notes
+    return Document(title=_planned_title(found), kind="search of a server", facts=list(_planned_facts(found)),
+                    tiles=[], notes=notes, sections=made).page()  # fmt: skip
 
 
 def _most_goodput(rows: Sequence[tuple[float, ServingResult]]) -> tuple[float, float]:

@@ -100,11 +100,21 @@ class AttentionTimes:
         """Times at the knots, up to the one after ``index``."""
         values = self._knots.get(batch)
         if values is None or index + 1 >= len(values):
-            own, size = self._rank.own(batch), max(index + 2, 14)
-            steps = [self.cores(b=own, new=self._queries, past=max((1 << i) - 1, 0)) for i in range(size)]
-            priced = iter(self._prices.priced([model for models in steps for model in models]))
-            values = self._knots[batch] = [sum(next(priced) for _ in models) for models in steps]
-        return values
+            self.foresee((batch,), index + 2)
+        return self._knots[batch]
+
+    def foresee(self, batches: Iterable[int], knots: int) -> None:
+        """Prices decode steps of ``batches``, at ``knots`` knots or more, with one call of the backend."""
+        sizes, least = list(batches), range(max(knots, 14))
+        steps = [
+            self.cores(b=self._rank.own(batch), new=self._queries, past=max((1 << i) - 1, 0))
+            for batch in sizes
+            for i in least
+        ]
+        priced = iter(self._prices.priced([model for models in steps for model in models]))
+        times = iter([sum(next(priced) for _ in models) for models in steps])
+        for batch in sizes:
+            self._knots[batch] = [next(times) for _ in least]
 
     def chunk(self, new: int, past: int) -> int:
         """``new`` tokens of one prompt after ``past``."""
@@ -328,7 +338,7 @@ class StepCost:
         self._attention_blocks = [(times, model.blocks.count(letter)) for letter, times in self._attention.items()]
         self._linear: dict[tuple[int, int], dict[str, int]] = {}
         self._lines: dict[tuple[int, int], DecodeLine] = {}
-        self._head = functools.cache(self._head_fs)
+        self._heads: dict[int, int] = {}
         self._sums = functools.cache(self._summed)
         self._end_sums = functools.cache(self._ends_summed)
         self._draft = None
@@ -365,6 +375,13 @@ class StepCost:
         found = copy.copy(self)
         found.deployment, found._lines = dataclasses.replace(self.deployment, engine=engine), {}
         found._set_host(engine)
+        return found
+
+    def limited(self, **limits: int) -> StepCost:
+        """With other limits of the engine, of which no step's time depends: both share their tables."""
+        found = copy.copy(self)
+        engine = dataclasses.replace(self.deployment.engine, **limits)  # type: ignore[arg-type]
+        found.deployment = dataclasses.replace(self.deployment, engine=engine)
         return found
 
     def _device(self) -> InferenceRank:
@@ -431,6 +448,10 @@ class StepCost:
         decoded.
         """
         return 1 + (self._prompt_scale - 1) * (1 - batch * self.queries / tokens)
+
+    def busiest(self, tokens: int, chunks: Sequence[Chunk], batch: int) -> int:
+        """Of ``tokens``, those of the data-parallel rank with most."""
+        return self._by_rank(tokens, chunks, batch)[0]
 
     def _by_rank(self, tokens: int, chunks: Sequence[Chunk], batch: int) -> tuple[int, Sequence[Sequence[Chunk]]]:
         """(new tokens of the busiest data-parallel rank, the prompt chunks of each rank).
@@ -673,8 +694,31 @@ class StepCost:
         for (count, part, op), fs in zip(ops, self._priced([op.model for _, _, op in ops]), strict=True):
             self._linear[count][part] += op.count * fs
 
-    def _head_fs(self, rows: int) -> int:
-        return sum(self._priced([op.model for op in batch_ops.head_ops(self._rank, rows)]))
+    def _head(self, rows: int) -> int:
+        if rows not in self._heads:
+            self._price_heads((rows,))
+        return self._heads[rows]
+
+    def _price_heads(self, counts: Iterable[int]) -> None:
+        ops = [(rows, op.model) for rows in counts for op in batch_ops.head_ops(self._rank, rows)]
+        self._heads.update(dict.fromkeys(counts, 0))
+        for (rows, _), fs in zip(ops, self._priced([model for _, model in ops]), strict=True):
+            self._heads[rows] += fs
+
+    def foresee(
+        self, batches: Sequence[int], mixed: Iterable[tuple[int, int]], rows: Iterable[int], *, longest: int
+    ) -> None:
+        """Fills the tables with few calls of the backend, one for each kind of operation.
+
+        ``batches`` decode at a mean context of up to ``longest`` keys; ``mixed`` are steps with prompts, as new tokens
+        of all data-parallel ranks and of the busiest; ``rows``: for how many of their tokens there are logits.
+        """
+        for times in self._attention.values():
+            times.foresee(batches, knot_index(1, longest) + 2)
+        decoding = {(batch * self.queries, self._rank.own(batch) * self.queries) for batch in batches}
+        self._tabulate([count for count in decoding.union(mixed) if count not in self._linear])
+        heads = {batch * self.queries for batch in batches}.union(rows)
+        self._price_heads([count for count in heads if count not in self._heads])
 
     def _stages(
         self, tokens: int, rows: int, attention: dict[str, int], host: int, own: int, scale: float = 1.0

@@ -75,14 +75,20 @@ class Experiment(Record, frozen=True, kw_only=True):
         """The step cost, which runs of one deployment may share."""
         return step_cost(self.deployment, self.profile)
 
-    def run(self, *, cost: StepCost | None = None, record: Callable[[int, Step], None] | None = None) -> ServingResult:
-        """Simulates and sums up."""
+    def run(
+        self,
+        *,
+        cost: StepCost | None = None,
+        prefilling: StepCost | None = None,
+        record: Callable[[int, Step], None] | None = None,
+    ) -> ServingResult:
+        """Simulates and sums up. ``prefilling``: the step cost of prefill replicas that are others."""
         decoding = cost or self.cost()
         outcome = Simulation(
             self.deployment,
             self.requests(),
             self.options,
-            cost=decoding if self.prefill is None else (decoding, step_cost(self.prefill, self.profile)),
+            cost=decoding if self.prefill is None else (decoding, prefilling or step_cost(self.prefill, self.profile)),
             record=record,
         ).run()
         figures = summary(outcome, self.objectives, price_per_gpu_hour=self.price_per_gpu_hour)

@@ -12,7 +12,7 @@ import dataclasses
 import functools
 import itertools
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -210,29 +210,21 @@ class LoadCurve(Record, frozen=True, kw_only=True):
         }  # fmt: skip
 
 
-def load_curve(model: Any, cluster: Any, asked: ServingConfig, *, takes_tp: bool) -> LoadCurve:
+def load_curve(
+    model: Any, cluster: Any, asked: ServingConfig, *, takes_tp: bool, levels: Sequence[int] = ()
+) -> LoadCurve:
     """Doubles the number of requests at once up to what the server holds, then closes in on where the SLO breaks.
 
-    ``takes_tp``: nobody gave a tensor-parallel degree, so the smallest that fits is taken. UsageError where none does.
+    ``levels``: these numbers of requests at once instead. ``takes_tp``: nobody gave a tensor-parallel degree, so the
+    smallest that fits is taken. UsageError where none does.
     """
     is_assumed, count = asked.slo is None, asked.requests if isinstance(asked.requests, int) else None
-    asked = dataclasses.replace(
-        asked, concurrency=1, slo=asked.slo or ASSUMED_SLO,
-        input_tokens=_varied(asked.input_tokens), output_tokens=_varied(asked.output_tokens),
-    )  # fmt: skip
+    asked = as_closed_loop(asked)
     base, cost, chosen = _fitting(model, cluster, asked, takes_tp=takes_tp)
-    prefilling = cost if base.prefill is None else dataclasses.replace(base, deployment=base.prefill).cost()
-    levels = _doubling(base, cost, count)
-
-    def at(concurrency: int) -> LoadPoint:
-        requests = max(_PER_USER * concurrency, _LEAST) if count is None else count
-        parts = StepParts(cost, prefilling, base.options.replicas)
-        result = base.under(concurrency=concurrency, count=requests).run(cost=cost, record=parts)
-        return LoadPoint(concurrency=concurrency, result=result, figures=_steady(result), shares=parts.shares())
-
-    points = {n: at(n) for n in with_progress(levels, "simulating", "loads")}
+    at = functools.partial(load_point, base, cost, count=count)
+    points = {n: at(n) for n in with_progress(levels or _doubling(base, cost, count), "simulating", "loads")}
     good, bad = _around(points)
-    while bad is not None and bad - good > max(good // 8, 1):
+    while not levels and bad is not None and bad - good > max(good // 8, 1):
         points[(good + bad) // 2] = at((good + bad) // 2)
         good, bad = _around(points)
     ordered = tuple(points[n] for n in sorted(points))
@@ -241,6 +233,29 @@ def load_curve(model: Any, cluster: Any, asked: ServingConfig, *, takes_tp: bool
     at_once = f"with {shown.concurrency} request{'s' if shown.concurrency > 1 else ''} at once: "
     notes = [f"{at_once}{note}" if note.startswith(("TPOT", "TTFT")) else note for note in shown.result.notes]
     return dataclasses.replace(curve, notes=(*chosen, *notes))
+
+
+def as_closed_loop(asked: ServingConfig) -> ServingConfig:
+    """What a curve's points are asked, of one request at once: lengths that vary, and an SLO."""
+    return dataclasses.replace(
+        asked, concurrency=1, slo=asked.slo or ASSUMED_SLO,
+        input_tokens=_varied(asked.input_tokens), output_tokens=_varied(asked.output_tokens),
+    )  # fmt: skip
+
+
+def load_point(
+    base: Experiment, cost: StepCost, concurrency: int, *, count: int | None = None, prefilling: StepCost | None = None
+) -> LoadPoint:
+    """``base`` with so many requests at once, of ``count`` in all. ``prefilling``: the step cost of prefill replicas
+    that are others.
+    """
+    if prefilling is None:
+        prefilling = cost if base.prefill is None else dataclasses.replace(base, deployment=base.prefill).cost()
+    requests = max(_PER_USER * concurrency, _LEAST) if count is None else count
+    parts = StepParts(cost, prefilling, base.options.replicas)
+    loaded = base.under(concurrency=concurrency, count=requests)
+    result = loaded.run(cost=cost, prefilling=prefilling, record=parts)
+    return LoadPoint(concurrency=concurrency, result=result, figures=_steady(result), shares=parts.shares())
 
 
 def _varied(given: int | str | Lengths) -> Lengths:

@@ -1,0 +1,211 @@
+"""The search for the best deployment: its closed form against the simulation, laws, and commands that reproduce it."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import shlex
+import statistics
+
+import numpy as np
+import pandas as pd
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests.conftest import examples
+from tracelens.cli import main
+from tracelens.errors import UsageError
+from tracelens.predict.serving.best_deployment import (
+    ClosedForm,
+    MeanLengths,
+    Points,
+    ServerSearch,
+    Wanted,
+    deployments,
+    front,
+    plan,
+    within,
+)
+from tracelens.predict.serving.experiment import deployment_of, experiment_of
+from tracelens.predict.serving.load_curve import as_closed_loop, load_point
+from tracelens.predict.serving.metrics import Objectives
+from tracelens.predict.serving.serving_options import ServingConfig
+
+MODEL, CLUSTER = "llama3.1-70b", "dgx-h100"
+
+
+def wanted(counts=(8,), model=MODEL, cluster=CLUSTER, top=3, fixed=None, **asked):
+    return Wanted(
+        model=model, cluster=cluster, counts=counts, top=top, fixed=fixed or {},
+        asked=ServingConfig(**{"input_tokens": 512, "output_tokens": 64, **asked}),
+    )  # fmt: skip
+
+
+def points_of(counts=(8,), **given) -> tuple[ServerSearch, Points]:
+    found = ServerSearch(wanted(counts, **given))
+    return found, deployments(found)[0]
+
+
+def front_of(points: Points, found: ServerSearch, slo: str = "ttft=450ms,tpot=40ms") -> list[tuple[float, float]]:
+    kept = points.only(within(points, Objectives.parse(slo), found.lengths))
+    figures = kept.per_user, kept.per_gpu(found.lengths)
+    return [tuple(float(each[at]) for each in figures) for at in front(*figures)]
+
+
+def is_no_worse(better, worse) -> bool:
+    """Whether for every point of ``worse`` there is one in ``better`` that is as good in both figures (to 0.2 %)."""
+    return all(any(a >= 0.998 * x and b >= 0.998 * y for a, b in better) for x, y in worse)
+
+
+CASES = [
+    ("llama3.1-70b", "dgx-h100", {"tp": 4}, 1024, 128),
+    ("llama3.1-70b", "dgx-h100", {"tp": 8, "engine": "vllm"}, 4096, 512),
+    ("llama3.1-70b", "dgx-h100", {"tp": 4, "engine": "sglang"}, 1024, 256),
+    ("llama3.1-70b", "dgx-h100", {"tp": 4, "pp": 2}, 1024, 128),
+    ("llama3.1-8b", "h100-sxm", {"engine": "vllm"}, 128, 512),
+    ("deepseek-v3", "dgx-h200", {"tp": 8, "ep": 8}, 1024, 256),
+    ("deepseek-v3", "dgx-h200", {"dp": 8, "ep": 8}, 1024, 256),
+    ("qwen3-30b-a3b", "mi300x", {}, 1024, 128),
+]
+
+
+def errors_of_the_closed_form() -> dict[str, list[float]]:
+    """By figure, the relative errors against the simulation at three loads of every case."""
+    found: dict[str, list[float]] = {"requests_per_s": [], "tpot_p50_ms": [], "ttft_p50_ms": []}
+    for model, cluster, options, prompt, answer in CASES:
+        given = ServingConfig(**options, input_tokens=prompt, output_tokens=answer, slo="e2e=1h")
+        asked = as_closed_loop(given)
+        base = experiment_of(deployment_of(model, cluster, asked), asked)
+        cost, budget = base.cost(), base.deployment.engine.max_batched_tokens
+        form = ClosedForm(cost, MeanLengths(prompt, answer), [1, 2, 4, 8, 16, 32, 64])
+        form.foresee([budget])
+        states = form.serving(budget)
+        for load in (2, 12, 40):
+            figures = load_point(base, cost, load).figures
+            token, first = (float(np.interp(load, states.flight, each)) for each in (states.token_s, states.first_s))
+            estimated = {
+                "requests_per_s": load / (first + (answer - 1) * token),
+                "tpot_p50_ms": token * 1e3,
+                "ttft_p50_ms": first * 1e3,
+            }
+            for name, value in estimated.items():
+                found[name].append(value / figures[name] - 1)
+    return found
+
+
+def test_the_closed_form_is_near_the_simulation():
+    """24 loads: models with and without experts, both policies, a pipeline, data-parallel ranks, NVIDIA and AMD."""
+    errors = errors_of_the_closed_form()
+    median = {name: statistics.median(map(abs, each)) for name, each in errors.items()}
+    assert median["requests_per_s"] < 0.035  # 0.028
+    assert median["tpot_p50_ms"] < 0.015  # 0.008
+    assert median["ttft_p50_ms"] < 0.06  # 0.047
+    assert max(map(abs, errors["tpot_p50_ms"])) < 0.09  # 0.068
+
+
+def test_a_request_alone_needs_its_prompt_and_its_steps():
+    """Without anybody else in the server: no wait, no prompt between its tokens."""
+    form = ClosedForm(experiment_of(deployment_of(MODEL, CLUSTER, asked := ServingConfig(tp=4, concurrency=1)), asked).cost(),
+                      MeanLengths(512, 65), [1])  # fmt: skip
+    states, cost = form.serving(2048), form.cost
+    line = cost.decode_line(1, 544)  # 512 of the prompt and half of the answer
+    prompt = sum(cost.mixed_time(513, [(512, 0)], 2, 1, 1, 544))
+    assert states.token_s[0] == pytest.approx((line.fixed + line.slope * 544) / 1e15, rel=1e-3)
+    # 1 in 128 steps with a prompt has two
+    assert states.first_s[0] == pytest.approx(prompt / 1e15 + cost.deployment.engine.request_us / 1e6, rel=5e-3)
+    # 64 steps of the answer: so long a request decodes, and longer by its first token it is in the server
+    assert states.rate[0] == pytest.approx(1 / (64 * states.token_s[0]))
+    assert states.flight[0] == pytest.approx(1 + states.rate[0] * states.first_s[0])
+
+
+def test_more_devices_and_a_looser_slo_are_never_worse():
+    found, few = points_of((4, 8))
+    more_found, more = points_of((4, 8, 16))
+    assert is_no_worse(front_of(more, more_found), front_of(few, found))
+    tight, loose = (front_of(few, found, slo) for slo in ("ttft=300ms,tpot=20ms", "ttft=600ms,tpot=40ms"))
+    assert tight
+    assert is_no_worse(loose, tight)
+
+
+def test_little_s_law_and_devices_add_up():
+    found, points = points_of((8,), concurrency=24)
+    states = points.states
+    assert states.flight == pytest.approx(np.full(len(points), 24.0))
+    assert states.rate * (states.first_s + 63 * states.token_s) == pytest.approx(states.flight)
+    for at in range(len(points)):
+        other = points.prefill[at]
+        server = (found.serving if other < 0 else found.decoding)[points.server[at]]
+        prefills = 0 if other < 0 else points.prefills[at] * found.computing[other].devices
+        assert points.replicas[at] * server.devices + prefills == points.devices[at] == 8
+
+
+@settings(max_examples=examples(100))
+@given(st.lists(st.tuples(st.floats(1, 100), st.floats(1, 100)), min_size=1, max_size=30))
+def test_nothing_beats_the_front_and_the_front_beats_the_rest(figures):
+    across, up = (np.array(each) for each in zip(*figures, strict=True))
+    kept = [figures[at] for at in front(across, up)]
+    assert is_no_worse(kept, figures)
+    assert all(a <= c and b >= d for (a, b), (c, d) in itertools.pairwise(kept))
+
+
+def test_the_command_of_every_point_gives_its_figures(tmp_path, capsys):
+    """Each line of the front is a line of the load curve that the printed command makes."""
+    path = tmp_path / "front.csv"
+    words = ["--model", MODEL, "--cluster", CLUSTER, "--gpus", "8", "--input-tokens", "512", "--output-tokens", "64"]
+    assert main(["search", "--serve", *words, "--top", "3", "-o", str(path)]) == 0
+    shown = capsys.readouterr().out
+    rows = pd.read_csv(path)
+    assert 1 <= len(rows) <= 3
+    assert rows["command"][0] in shown
+    assert (rows["good_share"] >= 0.99).all()
+    for row in rows.to_dict("records"):
+        assert main([*shlex.split(row["command"])[1:], "--format", "json"]) == 0
+        (point,) = json.loads(capsys.readouterr().out)["rows"]
+        for name in ("concurrency", "requests_per_s", "output_tokens_per_s_per_gpu", "tpot_p50_ms", "ttft_p99_ms"):
+            assert point[name] == pytest.approx(row[name], rel=1e-9)
+        assert row["tokens_per_s_per_user"] == pytest.approx(1e3 / row["tpot_p50_ms"])
+        assert row["tokens_per_s_per_user_low"] < row["tokens_per_s_per_user"] < row["tokens_per_s_per_user_high"]
+
+
+@pytest.mark.parametrize("fixed", [{"prefill_replicas": 1, "tp": 4, "prefill_tp": 4}, {"prefill_replicas": 0, "pp": 2}])
+def test_fixed_dimensions_are_kept(fixed):
+    found = plan(wanted(fixed=fixed, top=1, slo="ttft=1s,tpot=100ms"))
+    assert found.points
+    for point in found.points:
+        assert {name: point.row[name] for name in fixed} == fixed
+
+
+def test_a_rate_is_held_by_the_fewest_devices():
+    found = plan(wanted((2, 4, 8), rate=6.0, top=2, fixed={"prefill_replicas": 0}))
+    best = found.points[found.best].row
+    assert best["devices"] == min(point.row["devices"] for point in found.points)
+    assert "--rate 6.0" in best["command"]
+    assert found.looked > len(found.points)
+
+
+def test_what_does_not_fit_is_refused_as_serve_refuses_it():
+    with pytest.raises(UsageError, match="does not fit"):
+        plan(wanted((1,)))
+    assert ServerSearch(wanted((2, 4))).refused["does not fit"] == 1  # one device of the two
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["--gpus", "8", "--fix", "replica=4"], "did you mean replicas?"),
+        (["--gpus", "8", "--concurrency", "8", "--rate", "2"], "give --concurrency or --rate, not both"),
+        (["--gpus", "8", "--objective", "cost"], "--serve does not read --objective"),
+        (["--gpus", "8", "--output-tokens", "1"], "--output-tokens of 2 or more"),
+        (["--gpus", "8", "--slo", "ttft=1ns"], "no deployment of"),
+    ],
+)
+def test_what_cannot_be_searched_is_said_in_one_sentence(words, said, capsys):
+    assert main(["search", "--serve", "--model", MODEL, "--cluster", CLUSTER, *words]) in (2, 3)
+    shown = capsys.readouterr()
+    assert said in shown.err + shown.out
+
+
+def test_without_serve_its_options_are_refused(capsys):
+    assert main(["search", "--model", MODEL, "--cluster", CLUSTER, "--gpus", "8", "--slo", "ttft=1s"]) == 2
+    assert "a search without --serve does not read --slo" in capsys.readouterr().err
