@@ -116,6 +116,27 @@ def deep_ops_at_once(count: int) -> Iterator[Event]:
     return deep_ops(count, overlap=True)
 
 
+def processes(count: int) -> Iterator[Event]:
+    """An op and its kernel in each of many processes."""
+    for at in range(1, count + 1):
+        for event in launched("aten::mm", at, 10 * at, dims=[[64, 64], [64, 64]]):
+            yield event if event["cat"] == "kernel" else {**event, "pid": at}
+
+
+def devices(count: int) -> Iterator[Event]:
+    """A kernel on each of many devices."""
+    for at in range(1, count + 1):
+        for event in launched("aten::mm", at, 10 * at, dims=[[64, 64], [64, 64]]):
+            args = {**event["args"], "device": at}
+            yield event if event["cat"] != "kernel" else {**event, "pid": 100 + at, "args": args}
+
+
+def fused_words(count: int) -> Iterator[Event]:
+    """One Triton kernel that fuses many ops, and twenty that do not."""
+    for at, ops in enumerate(["add_" * count, *(f"add_mul_{at}" for at in range(20))], 1):
+        yield from launched(f"triton_poi_fused_{ops}", at, 10 * at, dims=[[64, 64], [64, 64]])
+
+
 #: With the smallest of its sizes.
 SHAPES: dict[str, tuple[Callable[[int], Iterator[Event]], int]] = {
     "kernels": (kernels, 100_000),
@@ -126,6 +147,9 @@ SHAPES: dict[str, tuple[Callable[[int], Iterator[Event]], int]] = {
     "nested_ops": (nested_ops, 100_000),
     "threads": (threads, 50_000),
     "streams": (streams, 20_000),
+    "processes": (processes, 10_000),
+    "devices": (devices, 10_000),
+    "fused_words": (fused_words, 100_000),
     "same_time": (same_time, 10_000),
     "same_span": (same_span, 10_000),
     "deep_ops": (deep_ops, 10_000),

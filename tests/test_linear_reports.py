@@ -15,20 +15,31 @@ from tests.conftest import examples
 from tracelens.analysis.attribution import calls
 from tracelens.analysis.attribution.activity import DeviceActivity, device_activity
 from tracelens.analysis.attribution.host_scopes import Scopes
+from tracelens.analysis.grouping import by_number
 from tracelens.analysis.intervals import union_ns
 from tracelens.analysis.loaded_trace import Trace
 from tracelens.analysis.reading.catalog import Catalog
 from tracelens.analysis.reading.op_readings import Callers, read_ops
 from tracelens.extensions import bundled_extensions
+from tracelens.perf_models.triton_kernels import FLOPS_PER_ELEMENT, fused_ops
+from tracelens.registry import Claim
 from tracelens.trace.links import _inherit
 from tracelens.trace.reading.chrome.event_list import read_events
+from tracelens.types.signature import OpSignature
 
 #: (shape, how many, CPU seconds, MB): at most, of a report in a process of its own, some 0.8 s and 120 MB of it fixed.
-MOST = [("same_time", 12_000, 3.0, 300), ("same_span", 12_000, 6.0, 300), ("deep_ops", 20_000, 8.0, 400)]
+MOST = [
+    ("same_time", 12_000, 3.0, 300),
+    ("same_span", 12_000, 6.0, 300),
+    ("deep_ops", 20_000, 8.0, 400),
+    ("processes", 20_000, 4.0, 300),
+    ("devices", 20_000, 6.0, 300),
+    ("fused_words", 200_000, 6.0, 300),
+]
 
 
 @pytest.mark.parametrize(("shape", "count", "seconds", "megabytes"), MOST)
-def test_a_report_of_calls_in_each_other_takes_seconds(
+def test_a_report_of_many_takes_seconds(
     shape: str, count: int, seconds: float, megabytes: float, tmp_path: Path
 ) -> None:
     path = tmp_path / "t.json"
@@ -172,6 +183,39 @@ def test_modeled_calls_far_inside_others_have_no_row_and_the_outer_ones_keep_all
     found = calls.modelled_calls(activity, readings, callers)
     # 100 kernels of 2 us; the call at depth d holds those of all but d calls
     assert found.kernel_ns.tolist() == [2000 * (100 - depth) for depth in range(calls.MOST_NESTED)]
+
+
+@given(numbers=st.lists(st.integers(-3, 3)))
+def test_numbers_stand_where_they_do(numbers: list[int]) -> None:
+    found = {number: at.tolist() for number, at in by_number(np.array(numbers, np.int64))}
+    assert list(found) == sorted(set(numbers))
+    assert all(at == [i for i, each in enumerate(numbers) if each == number] for number, at in found.items())
+
+
+def test_fused_names_are_read_by_the_longest_name_that_fits() -> None:
+    longest = max(FLOPS_PER_ELEMENT, key=lambda name: name.count("_"))
+    assert fused_ops(f"triton_poi_fused_add_{longest}_mul_0") == ("add", longest, "mul")
+    assert fused_ops("triton_poi_fused_" + "add_" * 2000 + "0") == ("add",) * 2000
+    assert fused_ops("triton_poi_fused_" + "nosuch_" * 2000 + "0") is None
+
+
+@pytest.mark.parametrize(("module", "modelled"), [("tracelens.perf_models.any", "quick"), ("theirs", None)])
+def test_a_reading_that_hangs_costs_its_name_and_of_an_extension_every_name(
+    module: str, modelled: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def reads(signature: OpSignature) -> None:
+        while signature.name == "slow":
+            pass
+
+    reads.__module__ = module
+    monkeypatch.setattr("tracelens.analysis.reading.catalog.BINDING_LIMIT_S", 0.1)
+    catalog = Catalog()
+    claim = Claim(key="any", target=reads, options={}, source=reads)
+    monkeypatch.setattr(catalog, "bindings", {"slow": claim, "quick": claim})
+    for name in ("slow", "quick"):
+        catalog.read(OpSignature(name=name))
+    assert [failure.name for failure in catalog.failures] == ["slow", *(["quick"] if modelled is None else [])]
+    assert [failure.is_own for failure in catalog.failures] == [modelled is not None] * len(catalog.failures)
 
 
 def test_calls_of_one_moment_are_calls_of_their_own() -> None:

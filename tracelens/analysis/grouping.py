@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from functools import cached_property
 from typing import TypeAlias
 
@@ -54,6 +55,14 @@ def distinct_rows(rows: npt.NDArray[np.integer], count: int) -> npt.NDArray[np.i
     seen[rows] = True
     found: npt.NDArray[np.int32] = np.flatnonzero(seen).astype(np.int32)
     return found
+
+
+def by_number(number: npt.NDArray[np.integer]) -> Iterator[tuple[int, npt.NDArray[np.int64]]]:
+    """Each number that occurs, in order, and where it stands: of many numbers a look at all for each takes too long."""
+    order = np.argsort(number, kind="stable")
+    ordered = number[order]
+    for at in np.split(order, np.flatnonzero(ordered[1:] != ordered[:-1]) + 1) if len(order) else ():
+        yield int(number[at[0]]), at
 
 
 def _codes(values: Column) -> tuple[npt.NDArray[np.integer], int]:

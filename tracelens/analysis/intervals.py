@@ -9,6 +9,7 @@ from typing import TypeAlias
 import numpy as np
 import numpy.typing as npt
 
+from tracelens.analysis.grouping import by_number
 from tracelens.trace.narrow_columns import narrowed
 
 Ints = npt.NDArray[np.int64]
@@ -164,7 +165,7 @@ class Covered:
         if len(key) and (key == key[0]).all():
             distinct: list[tuple[int, Ints | slice]] = [(int(key[0]), slice(None))]
         else:
-            distinct = [(one, np.flatnonzero(key == one)) for one in np.unique(key).tolist()]
+            distinct = list(by_number(key))
         return ((one, at) for one, at in distinct if one in self._unions)
 
     def _covered_before(self, key: int, time: Ints) -> Ints:

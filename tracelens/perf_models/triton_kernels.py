@@ -96,6 +96,8 @@ FLOPS_PER_ELEMENT: dict[str, int] = {
     )
     for name in names.split()
 }
+# Of any of these names, which no look-up need be longer than.
+_MOST_WORDS = max(name.count("_") for name in FLOPS_PER_ELEMENT) + 1
 #: Ops that only place data somewhere else.
 MOVES = frozenset(_MOVED.split())
 # Ops that make a tensor of nothing.
@@ -134,7 +136,7 @@ def fused_ops(name: str) -> tuple[str, ...] | None:
     ops: list[str] = []
     start = 0
     while start < len(words):
-        for end in range(len(words), start, -1):
+        for end in range(min(start + _MOST_WORDS, len(words)), start, -1):
             op = "_".join(words[start:end])
             if op in FLOPS_PER_ELEMENT:
                 ops.append(op)

@@ -184,6 +184,7 @@ def merged_ranks(table: TraceTable, tree: OpTree) -> MergedRanks | None:
     numbers = tuple(sorted(set(by_pid.values())))
     if len(numbers) < 2:
         return None
+    first_pid = {number: pid for pid, number in reversed(by_pid.items())}
     position = {number: place for place, number in enumerate(numbers)}
     of_lane = np.array([position.get(by_pid.get(pid, -1), _OF_ALL) for pid, _ in table.lanes], np.int32)
     rank = of_lane[table.lane]
@@ -193,7 +194,7 @@ def merged_ranks(table: TraceTable, tree: OpTree) -> MergedRanks | None:
     _settle(table, device, rank)
     return MergedRanks(
         numbers=numbers,
-        labels=tuple(_label(table, [pid for pid in by_pid if by_pid[pid] == number]) for number in numbers),
+        labels=tuple(_label(table, first_pid[number]) for number in numbers),
         is_named=is_named,
         rank_of_row=rank,
         ambiguous=int((rank == _OF_NONE).sum()),
@@ -233,6 +234,5 @@ def _settle(table: TraceTable, device: Ints, rank: npt.NDArray[np.int32]) -> Non
     rank[free] = only[table.lane[free]]
 
 
-def _label(table: TraceTable, pids: list[Identifier]) -> str:
-    pid = pids[0]
+def _label(table: TraceTable, pid: Identifier) -> str:
     return f"{table.process_names.get(pid, 'process')} {pid}"

@@ -207,7 +207,8 @@ def with_clipped(activity: DeviceActivity, overlaps: StreamOverlaps) -> DeviceAc
 def devices_of(activity: DeviceActivity, table: TraceTable) -> tuple[Codes, list[str]]:
     """(the device of each event, the names of the devices): a process of the file each."""
     names = sorted({str(table.lanes[lane][0]) for lane in distinct_rows(table.lane[activity.rows], len(table.lanes))})
-    of_lane = np.array([names.index(str(pid)) if str(pid) in names else -1 for pid, _ in table.lanes], np.int32)
+    place = {name: number for number, name in enumerate(names)}
+    of_lane = np.array([place.get(str(pid), -1) for pid, _ in table.lanes], np.int32)
     return of_lane[table.lane[activity.rows]], names
 
 
@@ -217,12 +218,14 @@ def at_a_time(activity: DeviceActivity, table: TraceTable, group: npt.NDArray[np
 
     A rate over summed durations, times this, is a rate over the time that they took.
     """
-    device, names = devices_of(activity, table)
+    device, _ = devices_of(activity, table)
     mine = np.flatnonzero((group >= 0) & (activity.end > activity.start))
     start, end, of = activity.start[mine], activity.end[mine], group[mine].astype(np.int64)
     took = np.bincount(of, end - start, groups)
-    busy = union_by_group(of * len(names) + device[mine], start, end, groups * len(names))
-    busy_of_all = busy.reshape(groups, -1).sum(axis=1)
+    part = numbered(of, device[mine])
+    first = first_of_each(part)
+    busy = union_by_group(part, start, end, len(first))
+    busy_of_all = np.bincount(of[first], busy, groups)
     found: Floats = np.divide(took, busy_of_all, out=np.ones(groups), where=busy_of_all > 0)
     return found
 

@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tracelens.analysis.attribution.activity import DeviceActivity
-from tracelens.analysis.grouping import Codes, distinct_rows, order_by
+from tracelens.analysis.grouping import Codes, by_number, distinct_rows, order_by
 from tracelens.analysis.intervals import Bools, Ints, union_by_group
 from tracelens.trace.links import ENGINE_PREFIX
 from tracelens.trace.table import Kind, RowColumn, TraceTable
@@ -334,10 +334,11 @@ def _on_track(table: TraceTable, is_marked: Bools, activity: DeviceActivity) -> 
     """Of each event the annotation on its stream that began last before it, if it had not ended; else -1."""
     rows = np.flatnonzero(is_marked & (table.kind == Kind.GPU_USER_ANNOTATION))
     found = np.full(len(activity), -1, np.int64)
-    for lane in np.unique(table.lane[rows]).tolist():
-        own = rows[table.lane[rows] == lane]
+    events_of = dict(by_number(table.lane[activity.rows]))
+    for lane, at in by_number(table.lane[rows]):
+        own = rows[at]
         own = own[np.argsort(table.start_ns[own], kind="stable")]
-        events = np.flatnonzero(table.lane[activity.rows] == lane)
+        events = events_of.get(lane, at[:0])
         at = np.searchsorted(table.start_ns[own], activity.start[events], side="right") - 1
         within = (at >= 0) & (table.ends_ns(own[at]) > activity.start[events])
         found[events[within]] = own[at[within]]

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator, Sequence
 import numpy as np
 import numpy.typing as npt
 
+from tracelens.analysis.grouping import by_number
 from tracelens.analysis.intervals import Bools, Covered, Ints
 from tracelens.trace.table import DEVICE_KINDS, HOST_KINDS, Kind, Recorder, RowColumn, TraceTable
 from tracelens.trace.tree import OpTree
@@ -344,11 +345,12 @@ def _idle_rounds(table: TraceTable) -> _Layer:
     rows = rows[np.lexsort((table.start_ns[rows], table.lane[rows]))]
     first, last = rows[:-1], rows[1:]
     rounds = table.lane[first] == table.lane[last]
-    calls = (table.kind == Kind.RUNTIME) | (table.kind == Kind.DRIVER)
-    for lane in np.unique(table.lane[rows]).tolist():
-        launches = np.sort(table.start_ns[calls & (table.lane == lane)])
-        before, upto = (np.searchsorted(launches, table.start_ns[each]) for each in (first, last))
-        rounds &= (before == upto) | (table.lane[first] != lane)
+    calls = np.flatnonzero((table.kind == Kind.RUNTIME) | (table.kind == Kind.DRIVER))
+    launches_of = {lane: calls[at] for lane, at in by_number(table.lane[calls])}
+    for lane, at in by_number(table.lane[first]):
+        launches = np.sort(table.start_ns[launches_of.get(lane, calls[:0])])
+        before, upto = (np.searchsorted(launches, table.start_ns[each[at]]) for each in (first, last))
+        rounds[at] &= before == upto
     first, last = first[rounds], last[rounds]
     return _Layer(REQUESTS, table.lane[first], table.start_ns[first], table.ends_ns(last))
 
@@ -447,8 +449,7 @@ def _stacked(layers: list[_Layer], key: npt.NDArray[np.integer]) -> list[Covered
 def _uncovered(union: Covered, lane: Ints, start: Ints, end: Ints) -> tuple[Ints, Ints, Ints]:
     """(which span, start, end) of each part of the spans that their lane's union leaves free."""
     parts: list[tuple[Ints, Ints, Ints]] = []
-    for one in np.unique(lane).tolist():
-        at = np.flatnonzero(lane == one)
+    for one, at in by_number(lane):
         opens, closes = union.spans(one)
         # What is free lies before the first part, between two, and after the last
         first = np.searchsorted(closes, start[at], side="right")

@@ -10,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tracelens.analysis.findings.rule import Candidate, Observed, built_in, candidate_of_calls
+from tracelens.analysis.grouping import by_number
 from tracelens.analysis.reading.engine_steps import DECODE, MIXED, PREFILL, phase
 from tracelens.analysis.verdict.summary import Said
 from tracelens.perf_models.sdpa import SDPA
@@ -118,10 +119,10 @@ def _launched_between(seen: Observed, first: Ints, last: Ints) -> Ints:
     found = np.full(len(activity), -1, np.int64)
     linked = np.flatnonzero(activity.op >= 0)
     op = activity.op[linked]
-    for lane in np.unique(table.lane[first]).tolist():
-        mine = np.flatnonzero(table.lane[first] == lane)
+    ops_of = dict(by_number(table.lane[op]))
+    for lane, mine in by_number(table.lane[first]):
         starts, ends = table.start_ns[first[mine]], table.ends_ns(last[mine])
-        here = np.flatnonzero(table.lane[op] == lane)
+        here = ops_of.get(lane, mine[:0])
         began = table.start_ns[op[here]]
         at = np.searchsorted(starts, began, side="right") - 1
         inside = (at >= 0) & (began < ends[np.maximum(at, 0)])

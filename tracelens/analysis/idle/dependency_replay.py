@@ -28,6 +28,7 @@ from tracelens.analysis.attribution.host_time import COMMUNICATION as COMMUNICAT
 from tracelens.analysis.attribution.host_time import DATA_LOADING, HOST_CAUSES, REQUESTS, HostCalls, HostTime
 from tracelens.analysis.attribution.steps import RecordedStep, typical_step
 from tracelens.analysis.attribution.window import Window
+from tracelens.analysis.grouping import by_number
 from tracelens.analysis.idle.dependencies import (
     CALLS,
     COMMUNICATION,
@@ -435,8 +436,9 @@ def _collective_waits(table: TraceTable, device: Device) -> Pairs:
     thread, sent = table.lane[device.launch[launched]], device.kind[launched] == KINDS.index(COMMUNICATION)
     works = device.kind[launched] == KINDS.index(COMPUTATION)
     pairs: Pairs = []
-    for lane in np.unique(thread[sent]).tolist():
-        own, collectives = launched[(thread == lane) & works], launched[(thread == lane) & sent]
+    works_of = {lane: launched[works][at] for lane, at in by_number(thread[works])}
+    for lane, at in by_number(thread[sent]):
+        own, collectives = works_of.get(lane, launched[:0]), launched[sent][at]
         own = own[np.argsort(device.called[own], kind="stable")]
         before = np.searchsorted(device.called[own], device.called[collectives]) - 1
         source, target = own[before[before >= 0]], collectives[before >= 0]

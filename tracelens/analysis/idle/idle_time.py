@@ -16,7 +16,7 @@ import numpy.typing as npt
 from tracelens.analysis.attribution.activity import DeviceActivity, streams_of
 from tracelens.analysis.attribution.host_time import HOST_CAUSES, HostCalls, HostTime, named
 from tracelens.analysis.attribution.steps import LONGEST_LATENCY_NS
-from tracelens.analysis.grouping import Codes, distinct_rows, numbered
+from tracelens.analysis.grouping import Codes, by_number, distinct_rows, numbered
 from tracelens.analysis.intervals import Bools, Ints, Spans, idle_within, intersections
 from tracelens.trace.narrow_columns import Column, narrowed
 from tracelens.trace.table import Kind, RowColumn, TraceTable
@@ -120,15 +120,17 @@ def _directly_after(table: TraceTable, launch: RowColumn, wanted: npt.NDArray[np
     if not len(calls):
         return found
     launches = distinct_rows(launch[launch >= 0], len(table))
-    for lane in np.unique(table.lane[calls]).tolist():
-        waits = np.sort(table.start_ns[calls[table.lane[calls] == lane]])
-        own = launches[table.lane[launches] == lane]
+    launches_of = {lane: launches[at] for lane, at in by_number(table.lane[launches])}
+    follow = [launches[:0]]
+    for lane, at in by_number(table.lane[calls]):
+        waits = np.sort(table.start_ns[calls[at]])
+        own = launches_of.get(lane, launches[:0])
         own = own[np.argsort(table.start_ns[own], kind="stable")]
         time = table.start_ns[own]
         before = np.concatenate(([np.iinfo(np.int64).min], time[:-1]))
         follows = np.searchsorted(waits, time) > np.searchsorted(waits, before[: len(time)])
-        found |= np.isin(launch, own[follows])
-    return found
+        follow.append(own[follows])
+    return np.isin(launch, np.concatenate(follow))
 
 
 EVENT_WAIT = "event wait"

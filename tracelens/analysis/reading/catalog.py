@@ -87,12 +87,16 @@ class Reading(Record, frozen=True, kw_only=True):
 
 
 class ExtensionFailure(Record, frozen=True, kw_only=True):
-    """An extension's binding that raised on one op call: that costs the ``loss`` of it, and the report goes on."""
+    """A binding that raised on one op call: that costs the ``loss`` of it, and the report goes on.
+
+    ``is_own``: the binding is of tracelens itself, not of an extension.
+    """
 
     name: str
     origin: str
     error: str
     loss: str = "which has no model now"
+    is_own: bool = False
 
 
 _COMPILED = Claim(key=TRITON, target=compiled_kernel, options={}, source=compiled_kernel)
@@ -121,7 +125,7 @@ class Catalog:
         self.split_by_hooks: set[str] = set()
         self.arguments_by_hooks: dict[int, tuple[tuple[str, Any], ...]] = {}
         self.failures: list[ExtensionFailure] = []
-        self._hanging: dict[str, str] = {}
+        self._hanging: dict[tuple[str, str], str] = {}
         self._readings: dict[OpSignature, Reading] = {}
         self._name_patterns = tuple((re.compile(key), claim) for key, claim in self.families.items())
 
@@ -153,7 +157,7 @@ class Catalog:
         if claim is None or not callable(backward):
             return None
         try:
-            with self._limited(claim):
+            with self._limited(claim, signature.name):
                 model = backward(signature) if isinstance(ahead, EPComm) else backward()
                 if isinstance(model, tuple) and len(model) == 2 and all(isinstance(part, GEMM) for part in model):
                     model = GEMMBackward(grad_a=model[0], grad_b=model[1])
@@ -188,7 +192,7 @@ class Catalog:
         name = call.signature.name
         claim = self.inner_ops[name]
         try:
-            with self._limited(claim):
+            with self._limited(claim, name):
                 found = tuple(claim.target(call))
                 kernels = [op.kernel for op in found]
                 if len(set(kernels)) < len(kernels) or not set(kernels) <= set(range(len(call.kernels))):
@@ -257,14 +261,14 @@ class Catalog:
             leaf_only=of_rest or bool(claim.options.get("leaf_only")),
         )  # fmt: skip
 
-    def _read_by(self, claim: Claim, signature: OpSignature, **failing: str) -> Reading:
+    def _read_by(self, claim: Claim, signature: OpSignature, loss: str = "") -> Reading:
         category = perf_models.category_of(claim)
         try:
             model = self._called(claim, signature.name, signature, PerfModel)
         except SignatureError as error:
             return Reading(category=category, note=str(error))
         if isinstance(model, ExtensionFailure):
-            self.failures[-1] = replace(model, **failing)
+            self.failures[-1] = replace(model, loss=loss or model.loss)
             return Reading(category=category, note=f"{_RAISED}{claim.origin} raised {model.error}")
         return Reading(
             category=category, model=model, note="not determined by what was recorded" if model is None else ""
@@ -273,7 +277,7 @@ class Catalog:
     def _called(self, claim: Claim, name: str, argument: object, kind: type[Made]) -> Made | ExtensionFailure | None:
         """What a mark's function makes of one call or annotation; the failure, also noted, when it raises or hangs."""
         try:
-            with self._limited(claim):
+            with self._limited(claim, name):
                 made = claim.target(argument)
                 if made is not None and not isinstance(made, kind):
                     raise TypeError(f"returned a {type(made).__name__}, not a {kind.__name__}")
@@ -286,22 +290,32 @@ class Catalog:
             return self.note_failure(claim, name, error)
 
     @contextmanager
-    def _limited(self, claim: Claim) -> Iterator[None]:
-        """Ends a mark's function with TimeLimitError: when it takes too long, and from then on before it begins."""
-        if claim.origin in self._hanging:
-            raise TimeLimitError(self._hanging[claim.origin])
+    def _limited(self, claim: Claim, name: str) -> Iterator[None]:
+        """Ends a mark's function with TimeLimitError: when it takes too long, and from then on before it begins; one of
+        our own for this name alone.
+        """
+        hanging = (claim.origin, name if _is_own(claim) else "")
+        if hanging in self._hanging:
+            raise TimeLimitError(self._hanging[hanging])
         try:
             with time_limit(BINDING_LIMIT_S):
                 yield
         except TimeLimitError as error:
-            self._hanging[claim.origin] = str(error)
+            self._hanging[hanging] = str(error)
             raise
 
     def note_failure(self, claim: Claim, name: str, error: BaseException, **loss: str) -> ExtensionFailure:
-        """That an extension's object failed on a call of this name; ``loss``: what that costs it."""
-        failure = ExtensionFailure(name=name, origin=claim.origin, error=f"{type(error).__name__}: {error}", **loss)
+        """That a marked object failed on a call of this name; ``loss``: what that costs it."""
+        failure = ExtensionFailure(
+            name=name, origin=claim.origin, error=f"{type(error).__name__}: {error}", is_own=_is_own(claim), **loss
+        )
         self.failures.append(failure)
         return failure
+
+
+def _is_own(claim: Claim) -> bool:
+    """Whether the marked object is of tracelens itself."""
+    return str(getattr(claim.target, "__module__", "")).startswith("tracelens.")
 
 
 def _check_work(model: PerfModel) -> None:

@@ -12,7 +12,7 @@ import numpy.typing as npt
 
 from tracelens.analysis.attribution.activity import DeviceActivity
 from tracelens.analysis.attribution.calls import LAUNCH, copied_bytes, launch_floor_us
-from tracelens.analysis.grouping import Codes, first_of_each, numbered
+from tracelens.analysis.grouping import Codes, by_number, first_of_each, numbered
 from tracelens.analysis.intervals import Floats, Ints, union_ns
 from tracelens.analysis.sheets import sheet_row
 from tracelens.analysis.sheets.shared_columns import DURATIONS, HELD, RESERVED, START
@@ -393,9 +393,9 @@ def op_at(table: TraceTable, tree: OpTree, at: Ints) -> Ints:
     lane, time = table.allocations.lane[at], table.allocations.time_ns[at]
     order = tree.order[table.kind[tree.order] == Kind.CPU_OP]
     found = np.full(len(at), -1, np.int64)
-    for one in np.unique(lane).tolist():
-        ops = order[table.lane[order] == one]
-        here = np.flatnonzero(lane == one)
+    ops_of = {one: order[at] for one, at in by_number(table.lane[order])}
+    for one, here in by_number(lane):
+        ops = ops_of.get(one, order[:0])
         begun = np.searchsorted(table.start_ns[ops], time[here], side="right") - 1
         row = np.where(begun >= 0, np.append(ops, -1)[begun], -1)
         while len(closed := np.flatnonzero((row >= 0) & (table.ends_ns(row) < time[here]))):

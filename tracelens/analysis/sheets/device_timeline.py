@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from tracelens.analysis.attribution.activity import DeviceActivity, streams_of
-from tracelens.analysis.grouping import Codes
+from tracelens.analysis.grouping import Codes, by_number
 from tracelens.analysis.idle.dependencies import MAX_EVENTS
 from tracelens.analysis.idle.idle_time import NEVER, Queue
 from tracelens.analysis.intervals import Covered, Ints
@@ -228,9 +228,7 @@ def launch_overhead(table: TraceTable, activity: DeviceActivity, queued: Queue) 
     del at, first, called
     host, name = table.duration_ns[call], table.name[call]
     rows = [
-        _launch_row(table.names[code], kernels[at], host[at], depth[at], latency[at])
-        for code in np.unique(name).tolist()
-        for at in [name == code]
+        _launch_row(table.names[code], kernels[at], host[at], depth[at], latency[at]) for code, at in by_number(name)
     ]
     rows.sort(key=lambda row: (-row["host_us_sum"], row["launch_call"]))
     return pd.DataFrame([*rows, _launch_row("all", kernels, host, depth, latency)] if len(rows) > 1 else rows)
@@ -241,8 +239,10 @@ def _queue_depth(queued: Queue, first: Codes, called: Ints) -> Codes:
     known = queued.called != NEVER
     own = queued.lane[first]
     depth: Codes = np.zeros(len(first), np.int32)
-    for one in np.unique(own).tolist():
-        mine, of_stream = own == one, known & (queued.lane == one)
+    at = np.flatnonzero(known)
+    of_streams = {one: at[own_at] for one, own_at in by_number(queued.lane[at])}
+    for one, mine in by_number(own):
+        of_stream = of_streams.get(one, at[:0])
         depth[mine] = np.searchsorted(np.sort(queued.called[of_stream]), called[mine])
         depth[mine] -= np.searchsorted(np.sort(queued.events.end[of_stream]), called[mine], side="right")
     return np.maximum(depth, 0)

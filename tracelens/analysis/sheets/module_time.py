@@ -24,6 +24,7 @@ from tracelens.analysis.attribution.host_scopes import (
     reached,
 )
 from tracelens.analysis.attribution.steps import is_step_annotation
+from tracelens.analysis.grouping import by_number
 from tracelens.analysis.intervals import Bools, Ints
 from tracelens.analysis.sheets import sheet_row
 from tracelens.analysis.sheets.shared_columns import DURATIONS
@@ -176,8 +177,9 @@ def _programs(table: TraceTable, activity: DeviceActivity, runs: RowColumn) -> p
     number = {name: i for i, name in enumerate(names)}
     program, none = np.array([number[text] for text in texts]), len(names) - 1
     of_event = np.full(len(activity), none)
-    for device in np.unique(table.device[runs]).tolist():
-        own, here = table.device[runs] == device, np.flatnonzero(table.device[activity.rows] == device)
+    events_of = dict(by_number(table.device[activity.rows]))
+    for device, own in by_number(table.device[runs]):
+        here = events_of.get(device, own[:0])
         at = np.searchsorted(table.start_ns[runs[own]], activity.start[here], side="right") - 1
         during = (at >= 0) & (table.ends_ns(runs[own])[at] > activity.start[here])
         of_event[here[during]] = program[own][at[during]]

@@ -260,12 +260,16 @@ def _device(analysis: Analysis) -> Iterator[Notice]:
 
 
 def _extensions(analysis: Analysis) -> Iterator[Notice]:
-    """Extensions whose bindings failed, by reason, rules that failed, and extensions that were not used."""
+    """Bindings that failed, by reason, rules that failed, and extensions that were not used."""
     failed: dict[tuple[str, str], list[str]] = {}
     for failure in analysis.failures:
-        failed.setdefault((failure.loss, f"{failure.origin}: {failure.error}"), []).append(failure.name)
-    for (loss, what), names in failed.items():
-        yield Notice(id="extension_failed", count=len(names), text=f"an extension failed on {names[0]}, {loss}: {what}")
+        what = f"{failure.loss}: {failure.origin}: {failure.error}"
+        failed.setdefault(("a perf model of tracelens" if failure.is_own else "an extension", what), []).append(
+            failure.name
+        )
+    for (whose, what), names in failed.items():
+        text = f"{whose} failed on {clipped(names[0], _NAME_WIDTH)}, {what}"
+        yield Notice(id="extension_failed", count=len(names), text=text)
     for rule in analysis.rule_failures:
         text = f"the findings lack the rule {rule.kind!r}: {rule.origin} raised {rule.error}"
         yield Notice(id="rule_failed", count=1, text=text)
