@@ -4,8 +4,10 @@
     python benchmarks/fit_profiles.py FOLDER [--write] [--predictions FILE.csv]
 
 FOLDER holds training_points.csv and tables/mlperf_training.csv. Every family is scored with constants fitted without
-it: a family is a model in one release of a framework; ``without model`` leaves the model out of all releases. Errors
-are |projected / measured - 1| of the step time in percent. ``--predictions`` writes the left-out projections for
+it: a family is a model in one release of a framework; ``without model`` leaves the model out of all releases,
+``unseen`` each device, then each precision, ``elsewhere`` each framework as a whole. Errors are
+|projected / measured - 1| of the step time in percent. Rows of frameworks left out are weighted by n^-0.5 of their
+framework, so that a large table does not speak for all. ``--predictions`` writes the left-out projections for
 ``tracelens score``.
 
 A step is a sum of parts that constants scale, and the host's time beside them: how the step changes with each constant
@@ -17,12 +19,14 @@ from __future__ import annotations
 
 import argparse
 import csv
+import json
 import re
 from collections import Counter, defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -31,10 +35,11 @@ from tracelens.backends.base import system_of
 from tracelens.laboratory.training_rows import RowOptions, configuration, project_row
 from tracelens.predict.projection.frameworks import KINDS
 from tracelens.predict.projection.step import Projection
+from tracelens.types.dtypes import Precision
 
 #: Constant -> (its value before anything is known, how far from it in ln one standard deviation is).
 PULL = {
-    "products": (1.05, 0.2), "attention": (1.0, 0.15), "memory": (1.3, 0.3), "scan": (4.0, 0.7),
+    "products": (1.05, 0.2), "attention": (1.0, 0.4), "memory": (1.3, 0.3), "scan": (4.0, 0.7),
     "biased_experts": (1.0, 0.7), "host_us_per_op": (15.0, 1.0), "experts_us": (500.0, 1.2), "graphed": (0.6, 0.2),
 }  # fmt: skip
 #: Products of one device or one precision beside the framework's own factor.
@@ -44,11 +49,14 @@ USUAL = 0.06
 #: Which constants each framework's rows can tell apart.
 FITTED = {
     "llm-foundry": ("products", "attention", "memory"),
+    "torchtitan": ("products", "memory"),
     "megatron": ("products", "memory", "scan", "biased_experts", "host_us_per_op", "experts_us", "graphed"),
     "pooled": ("products", "memory", "scan", "biased_experts", "host_us_per_op", "experts_us", "graphed"),
 }
 #: Those whose products differ by device and precision.
 BY_DEVICE = frozenset({"megatron"})
+#: One die at one power limit: products of one factor.
+SAME_DIE = {"h200-sxm": "h100-sxm"}
 #: Rows of a framework whose own residuals say what to expect; with fewer, those of all.
 MANY = 20
 _SCALED = ("products", "attention", "memory", "scan", "biased_experts")
@@ -71,6 +79,11 @@ class Row:
     bare_us: float
     slopes: Mapping[str, float]
     host: Mapping[str, float]
+
+    @property
+    def key(self) -> str:
+        """The precision that constants are told apart by."""
+        return Precision.of(self.precision).calibrated.value
 
     @property
     def model(self) -> str:
@@ -140,7 +153,7 @@ class Constants:
         return float(np.exp(self.logs[name])) if name in self.logs else default
 
     def products(self, device: str, precision: str) -> float:
-        parts = ("products", f"device:{device}", f"precision:{precision}")
+        parts = ("products", f"device:{SAME_DIE.get(device, device)}", f"precision:{precision}")
         return float(np.exp(sum(self.logs.get(part, 0.0) for part in parts)))
 
     def projected_us(self, rows: Sequence[Row]) -> np.ndarray:
@@ -164,7 +177,8 @@ def fitted(rows: Sequence[Row], names: Sequence[str], *, by_device: bool) -> Con
     """By reweighted least squares; the numerical slopes of ln(step) in ln(constant)."""
     keys = list(names)
     if by_device:
-        keys += sorted({f"device:{one.device}" for one in rows} | {f"precision:{one.precision}" for one in rows})
+        keys += sorted({f"device:{SAME_DIE.get(one.device, one.device)}" for one in rows})
+        keys += sorted({f"precision:{one.precision}" for one in rows})
     center = np.array([np.log(PULL[key][0]) if key in PULL else 0.0 for key in keys])
     spread = np.array([PULL[key][1] if key in PULL else SINGLE_PULL for key in keys])
     many = Counter(one.model for one in rows)
@@ -189,10 +203,14 @@ def fitted(rows: Sequence[Row], names: Sequence[str], *, by_device: bool) -> Con
 
 
 def left_out(name: str, rows: Sequence[Row], of: Callable[[Row], str]) -> list[tuple[Row, float]]:
-    """(row, projected over measured) of every row, by constants that were fitted without its family."""
+    """(row, projected over measured) of every row, by constants that were fitted without its family. None of a family
+    that is all there is.
+    """
     scored = []
     for family in sorted({of(one) for one in rows}):
         rest = [one for one in rows if of(one) != family]
+        if not rest:
+            continue
         constants = fitted(rest, FITTED[name], by_device=name in BY_DEVICE)
         mine = [one for one in rows if of(one) == family]
         found = constants.projected_us(mine).tolist()
@@ -200,14 +218,21 @@ def left_out(name: str, rows: Sequence[Row], of: Callable[[Row], str]) -> list[t
     return scored
 
 
-def spans(ratios: Sequence[float]) -> dict[str, float]:
+def spans(ratios: Sequence[float], groups: Sequence[str] | None = None) -> dict[str, float]:
     """Errors of projected over measured, and by which factor at most half and nine tenths of the measured steps were
-    longer or shorter than projected; with few rows the outer ones stand for more (split-conformal quantiles).
+    longer or shorter than projected; with few rows the outer ones stand for more (split-conformal quantiles). A row
+    weighs n^-0.5 of the n rows of its group; without ``groups`` all weigh the same.
     """
-    count, off = len(ratios), np.sort(np.abs(np.log(ratios)))
+    count = len(ratios)
+    many = Counter(groups or ())
+    weight = np.array([many[group] ** -0.5 for group in groups]) if groups else np.ones(count)
+    off = np.abs(np.log(ratios))
+    order = np.argsort(off)
+    # The share of the weight at or below each row, the row to come among them.
+    below = np.cumsum(weight[order]) / (weight.sum() + weight.mean())
 
     def within(share: float) -> float:
-        return float(np.exp(np.interp(share * (count + 1) - 1, np.arange(count), off)))
+        return float(np.exp(np.interp(share, below, off[order])))
 
     error = np.abs(np.array(ratios) - 1)
     return {
@@ -216,8 +241,10 @@ def spans(ratios: Sequence[float]) -> dict[str, float]:
     }  # fmt: skip
 
 
-def fitted_part(name: str, rows: Sequence[Row], residuals: Mapping[str, Sequence[float]], today: str) -> str:
-    """The generated end of a framework's file."""
+def fitted_part(
+    name: str, rows: Sequence[Row], errors: Mapping[str, Mapping[str, Mapping[str, float]]], today: str
+) -> str:
+    """The generated end of a framework's file. ``errors``: by table and kind, see ``spans``."""
     constants = fitted(rows, FITTED[name], by_device=name in BY_DEVICE)
     models = sorted({one.model for one in rows})
     said = (
@@ -225,17 +252,20 @@ def fitted_part(name: str, rows: Sequence[Row], residuals: Mapping[str, Sequence
     )
     lines = [f'fitted_on = "{said}"', "", "[constants]"]
     lines += [f"{key} = {constants.of(key):.4g}" for key in FITTED[name] if key != "products"]
-    combined: dict[str, set[str]] = defaultdict(set)
-    for one in rows if name in BY_DEVICE else ():
-        combined[one.device].add(one.precision)
-    for device in sorted(combined):
+    seen: dict[str, set[str]] = defaultdict(set)
+    for one in rows:
+        seen[one.device].add(one.key)
+    for device in sorted(seen) if name in BY_DEVICE else ():
         lines += ["", f"[products.{device}]"]
         lines += [f"{key} = {constants.products(device, key):.4g}" for key in ("bf16", "fp8", "mxfp8", "nvfp4")]
     lines += ["", "[products.any]"]
     lines += [f"{key} = {constants.products('', key):.4g}" for key in ("bf16", "fp8", "mxfp8", "nvfp4")]
-    for kind, ratios in sorted(residuals.items()):
-        lines += ["", f"[residuals.{kind}]"]
-        lines += [f"{key} = {value:.4g}" for key, value in spans(ratios).items()]
+    if name != "pooled":
+        lines += ["", "[seen]"]
+        lines += [f"{device} = {json.dumps(sorted(seen[device]))}" for device in sorted(seen)]
+    for table, kinds in errors.items():
+        for kind, figures in sorted(kinds.items()):
+            lines += ["", f"[{table}.{kind}]", *(f"{key} = {value:.4g}" for key, value in figures.items())]
     return "\n".join(lines) + "\n"
 
 
@@ -253,10 +283,10 @@ def line(title: str, ratios: Sequence[float]) -> str:
     )
 
 
-def by_kind(scored: Sequence[tuple[Row, float]]) -> dict[str, list[float]]:
-    found: dict[str, list[float]] = defaultdict(list)
+def by_kind(scored: Sequence[tuple[Row, float]]) -> dict[str, list[tuple[Row, float]]]:
+    found: dict[str, list[tuple[Row, float]]] = defaultdict(list)
     for one, ratio in scored:
-        found[one.kind].append(ratio)
+        found[one.kind].append((one, ratio))
     return found
 
 
@@ -285,40 +315,105 @@ def report(rows: Sequence[Row], is_written: bool, predictions: Path | None, toda
     told: list[tuple[Row, float]] = []
     adapted = [one for one in rows if one.kind == "lora"]
     trained = [one for one in rows if one.kind != "lora"]
+    elsewhere = left_out("pooled", trained, lambda one: one.framework)
+    elsewhere += [(one, us / one.measured_us) for one, us in _pooled(adapted, trained)]
     for name in FITTED:
         mine = [one for one in trained if name == "pooled" or one.framework == name]
-        scored = left_out(name, mine, (lambda one: one.framework) if name == "pooled" else (lambda one: one.family))
-        constants = fitted(mine, FITTED[name], by_device=name in BY_DEVICE)
-        some = [one for one in adapted if one.framework == name]
-        tuned = [(one, us / one.measured_us) for one, us in zip(some, constants.projected_us(some), strict=True)]
-        told += tuned + (scored if name != "pooled" else [])
+        errors: dict[str, dict[str, dict[str, float]]] = {}
         if name == "pooled":
-            tuned = [pair for pair in told if pair[0].kind == "lora"] + _as_filed(adapted)
-        for kind, ratios in by_kind(scored + tuned).items():
-            print(line(f"{name} {kind}", ratios))
-        if name != "pooled":
-            for kind, ratios in by_kind(left_out(name, mine, lambda one: one.model)).items():
-                print(line(f"{name} {kind} without model", ratios))
+            errors["elsewhere"] = {kind: _spans(of_kind) for kind, of_kind in by_kind(elsewhere).items()}
+        elif len({one.family for one in mine}) > 1:
+            scored = _families(name, mine, [one for one in adapted if one.framework == name])
+            told += scored
+            unseen = left_out(name, mine, lambda one: one.device) + left_out(name, mine, lambda one: one.key)
+            errors["residuals"] = {kind: _spans(of_kind, whole=True) for kind, of_kind in by_kind(scored).items()}
+            errors["unseen"] = {
+                kind: _wider(_spans(of_kind, whole=True), errors["residuals"][kind])
+                for kind, of_kind in by_kind(unseen).items()
+            }
+            of_models = by_kind(left_out(name, mine, lambda one: one.model))
+            for title, groups in (("", by_kind(scored)), (" unseen", by_kind(unseen)), (" without model", of_models)):
+                for kind, of_kind in groups.items():
+                    print(line(f"{name} {kind}{title}", [ratio for _, ratio in of_kind]))
         if is_written:
-            write(name, fitted_part(name, mine, by_kind(scored + tuned), today))
-    bare = _as_filed(rows)
-    for name in sorted({one.framework for one, _ in bare}):
-        print(line(f"{name}, nothing fitted", [ratio for one, ratio in bare if one.framework == name]))
-    told += bare
-    print(line("MLPerf, each configuration once", mlperf(told, KINDS)))
-    print(line("MLPerf without adapters, each configuration once", mlperf(told, ("dense", "moe"))))
+            write(name, fitted_part(name, mine, errors, today))
+    own = {one.framework for one, _ in told}
+    others = [(one, ratio) for one, ratio in elsewhere if one.framework not in own]
+    print_frameworks(elsewhere)
+    print(line("MLPerf, each configuration once", mlperf(told + others, KINDS)))
+    print(line("MLPerf without adapters, each configuration once", mlperf(told + others, ("dense", "moe"))))
     if predictions is not None:
-        with predictions.open("w", newline="", encoding="utf-8") as file:
-            out = csv.writer(file, lineterminator="\n")
-            out.writerow(("id", "area", "family", "measured", "predicted", "low", "high"))
-            for one, ratio in told:
-                measured = one.measured_us / 1e6
-                others = [r for o, r in told if o.kind == one.kind and o.family != one.family]
-                same = [r for o, r in told if o.framework == one.framework and r in others]
-                most, found = spans(same if len(same) >= MANY else others)["most"], measured * ratio
-                low, high = found / most, found * most
-                out.writerow((one.row["id"], f"training {one.kind}", one.family, measured, found, low, high))
-    return told
+        write_predictions(predictions, told, elsewhere)
+    return told + others
+
+
+def _families(name: str, mine: Sequence[Row], adapted: Sequence[Row]) -> list[tuple[Row, float]]:
+    """Rows of one framework, their families left out; nothing is fitted to adapters."""
+    constants = fitted(mine, FITTED[name], by_device=name in BY_DEVICE)
+    tuned = [(one, us / one.measured_us) for one, us in zip(adapted, constants.projected_us(adapted), strict=True)]
+    return left_out(name, mine, lambda one: one.family) + tuned
+
+
+def _pooled(adapted: Sequence[Row], trained: Sequence[Row]) -> Iterator[tuple[Row, float]]:
+    """Adapters by constants of all other frameworks."""
+    for framework in sorted({one.framework for one in adapted}):
+        mine = [one for one in adapted if one.framework == framework]
+        constants = fitted([one for one in trained if one.framework != framework], FITTED["pooled"], by_device=False)
+        yield from zip(mine, constants.projected_us(mine).tolist(), strict=True)
+
+
+def _spans(scored: Sequence[tuple[Row, float]], *, whole: bool = False) -> dict[str, float]:
+    return spans([ratio for _, ratio in scored], None if whole else [one.framework for one, _ in scored])
+
+
+def _wider(found: dict[str, float], other: Mapping[str, float]) -> dict[str, float]:
+    """Less is never known of what was not seen."""
+    return found | {name: max(found[name], other[name]) for name in ("half", "most")}
+
+
+def print_frameworks(elsewhere: Sequence[tuple[Row, float]]) -> None:
+    """Each framework left out as a whole: its errors, and what share of its rows the intervals of the others hold."""
+    print("\n| framework left out | rows | median | p90 | signed | inside half, % | inside 9 of 10, % |")
+    print("|---|---|---|---|---|---|---|")
+    inside: list[tuple[bool, bool]] = []
+    for name in sorted({one.framework for one, _ in elsewhere}):
+        mine, held = [], []
+        for one, ratio in elsewhere:
+            if one.framework == name:
+                bounds = _spans([pair for pair in elsewhere if pair[0].framework != name and pair[0].kind == one.kind])
+                mine.append(ratio)
+                held.append(tuple(abs(np.log(ratio)) <= np.log(bounds[key]) for key in ("half", "most")))
+        inside += held
+        print(f"{line(name, mine)} {_percent(held)}")
+    print(f"{line('all', [ratio for _, ratio in elsewhere])} {_percent(inside)}\n")
+
+
+def _percent(held: Sequence[tuple[bool, bool]]) -> str:
+    half, most = 100 * np.mean(np.array(held, float), axis=0)
+    return f"{half:.0f} | {most:.0f} |"
+
+
+def write_predictions(path: Path, told: Sequence[tuple[Row, float]], elsewhere: Sequence[tuple[Row, float]]) -> None:
+    """Left-out projections for ``tracelens score``: families by area ``training KIND``, with the interval of the others
+    of their framework where there are enough; frameworks by area ``training framework left out``.
+    """
+    with path.open("w", newline="", encoding="utf-8") as file:
+        out = csv.writer(file, lineterminator="\n")
+        out.writerow(("id", "area", "family", "measured", "predicted", "low", "high"))
+        for one, ratio in told:
+            others = [pair for pair in told if pair[0].kind == one.kind and pair[0].family != one.family]
+            same = [pair for pair in others if pair[0].framework == one.framework]
+            most = _spans(same, whole=True)["most"] if len(same) >= MANY else _spans(others)["most"]
+            _write_row(out, one, f"training {one.kind}", one.family, ratio, most)
+        for one, ratio in elsewhere:
+            others = [pair for pair in elsewhere if pair[0].kind == one.kind and pair[0].framework != one.framework]
+            _write_row(out, one, "training framework left out", one.framework, ratio, _spans(others)["most"])
+
+
+def _write_row(out: Any, one: Row, area: str, family: str, ratio: float, most: float) -> None:
+    measured = one.measured_us / 1e6
+    found = measured * ratio
+    out.writerow((one.row["id"], area, family, measured, found, found / most, found * most))
 
 
 def mlperf(told: Sequence[tuple[Row, float]], kinds: Sequence[str]) -> list[float]:
@@ -328,17 +423,6 @@ def mlperf(told: Sequence[tuple[Row, float]], kinds: Sequence[str]) -> list[floa
         if "MLPerf" in one.row["framework"] and one.kind in kinds:
             found[one.configuration].append(ratio)
     return [float(np.median(ratios)) for ratios in found.values()]
-
-
-def _as_filed(rows: Sequence[Row]) -> list[tuple[Row, float]]:
-    """Projected over measured of frameworks that nothing is fitted for, with their files as they are."""
-    found = []
-    for one in rows:
-        if one.framework not in FITTED:
-            projection = project_row(one.row).projection
-            assert projection is not None
-            found.append((one, projection.step_us / one.measured_us))
-    return found
 
 
 if __name__ == "__main__":

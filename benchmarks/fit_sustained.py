@@ -7,6 +7,9 @@ them done before the device's power limit lowered its clock. A training step nev
 slow their products down as the longest ones, by precision, since each draws a power of its own: the geometric mean of
 measured over estimated times. The estimate is the table's layer, quantizing included.
 
+H100 and H200 are one die at one power limit: where the tables have the older one's long products faster, its clocks
+were another day's, and it gets the newer one's rate.
+
 Devices of which no such table is at hand have the products of a whole layer, published for one model (``LAYERS``).
 """
 
@@ -64,6 +67,10 @@ LAYERS = (
 )  # fmt: skip
 
 
+#: One die at one power limit, the older product first.
+ONE_DIE = (("h100-sxm", "h200-sxm"),)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("folder", type=Path)
@@ -72,12 +79,34 @@ def main() -> None:
     args = parser.parse_args()
     table = pd.read_parquet(args.folder / "gemm.parquet")
     table = table[(2 * table.m * table.n * table.k > args.flops) & table.gemm_dtype.isin(list(PRECISION))]
-    for name, rows in table.groupby("device"):
-        device = HardwareSpec.load(str(name))
-        show(device, tabled(device, rows, args.flops), write=args.write)
+    devices = {name: HardwareSpec.load(str(name)) for name in table.device.unique()}
+    made = {devices[name].name: tabled(devices[name], rows, args.flops) for name, rows in table.groupby("device")}
+    for older, newer in ONE_DIE:
+        made[older] = tied(HardwareSpec.load(older), made[older], HardwareSpec.load(newer), made[newer], table)
+    for name, found in made.items():
+        show(HardwareSpec.load(name), found, write=args.write)
     for layer in LAYERS:
         for name in (layer.device, *layer.sisters):
             show(HardwareSpec.load(name), published(name, layer), write=args.write)
+
+
+def tied(
+    older: HardwareSpec,
+    mine: Iterable[Calibration],
+    newer: HardwareSpec,
+    theirs: Iterable[Calibration],
+    table: pd.DataFrame,
+) -> Iterable[Calibration]:
+    """``mine`` with no precision in which the older device's long products take less than the newer one's."""
+    known = {each.precision: each for each in theirs}
+    shapes = table[["m", "n", "k"]].drop_duplicates().to_numpy(np.float64)
+    for each in mine:
+        times = [estimate(device, each.precision, shapes, as_layer=True) for device in (newer, older)]
+        least = known[each.precision]["slowdown"] * float(np.exp(np.log(times[0] / times[1]).mean()))
+        if least > each["slowdown"]:
+            said = f"{newer.label}'s rate, the same die at the same limit: by its own table {each['slowdown']:.3g}"
+            each = sustained(each.precision, least, f"{said}; benchmarks/fit_sustained.py")
+        yield each
 
 
 def show(device: HardwareSpec, made: Iterable[Calibration], *, write: bool) -> None:
@@ -88,19 +117,20 @@ def show(device: HardwareSpec, made: Iterable[Calibration], *, write: bool) -> N
         file.write_text(device_file(file.read_text(encoding="utf-8"), made), encoding="utf-8")
 
 
-def tabled(device: HardwareSpec, rows: pd.DataFrame, flops: float) -> Iterable[Calibration]:
+def tabled(device: HardwareSpec, rows: pd.DataFrame, flops: float) -> list[Calibration]:
+    made = []
     for dtype, some in rows.groupby("gemm_dtype"):
         shapes = some[["m", "n", "k"]].to_numpy(np.float64)
         estimated_us = estimate(device, PRECISION[str(dtype)], shapes, as_layer=True)
         if estimated_us is None:
             continue
         longer = 1e3 * some.latency_ms.to_numpy() / estimated_us
-        yield sustained(
-            PRECISION[str(dtype)],
-            float(np.exp(np.log(longer).mean())),
+        said = (
             f"aiconfigurator measured tables (Apache-2.0), gemm: the {len(some)} products above "
-            f"{flops / 1e12:.0f} TFLOP, geometric mean over the constants above; benchmarks/fit_sustained.py",
+            f"{flops / 1e12:.0f} TFLOP, geometric mean over the constants above; benchmarks/fit_sustained.py"
         )
+        made.append(sustained(PRECISION[str(dtype)], float(np.exp(np.log(longer).mean())), said))
+    return made
 
 
 def published(name: str, layer: Layer) -> Iterable[Calibration]:

@@ -21,7 +21,7 @@ def test_products_are_slowed_down_as_the_longest_measured_ones_and_nothing_else_
     grouped = GroupedGEMM(m=4096, n=4096, k=4096, groups=8, dtype=DType.FP16)
     attention = SDPA(b=1, s_q=4096, s_kv=4096, q_heads=8, kv_heads=8, d_qk=128, d_v=128, mask="top_left")
     measured = system.device.calibrated["sustained", "bf16"]["slowdown"]
-    assert 1.02 < measured < 1.1
+    assert 1.02 < measured < 1.15
     assert held([product, grouped, attention], system).tolist() == [measured, measured, 1.0]
 
 

@@ -270,7 +270,7 @@ def write_table(table: pd.DataFrame, path: Path) -> None:
 
 #: What a table writes where the answer is elsewhere.
 _UNSAID = re.compile(
-    r"(see|cf|in|per)\b.*|unknown|unstated|not (stated|given|known|published)|\?+|tbd|default|auto|nan|null"
+    r"(see|cf|in|per(?![ -]op\b))\b.*|unknown|unstated|not (stated|given|known|published)|\?+|tbd|default|auto|nan|null"
 )
 #: Units that headings state, and cells beside numbers.
 _PUBLISHED_UNITS = re.compile(r"\((?:s|sec|seconds|tokens?|t|ms|per gpu)\)")
@@ -305,8 +305,8 @@ class Headings:
 def is_unsaid(text: str) -> bool:
     """Whether a cell says nothing, or that the answer is elsewhere.
 
-    >>> is_unsaid(""), is_unsaid("see doc"), is_unsaid("int4")
-    (True, True, False)
+    >>> is_unsaid(""), is_unsaid("see doc"), is_unsaid("per source"), is_unsaid("int4"), is_unsaid("per-op SAC")
+    (True, True, True, False, False)
     """
     word = text.strip().lower()
     return not word or _UNSAID.fullmatch(word) is not None

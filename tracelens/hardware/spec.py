@@ -164,6 +164,9 @@ class HardwareSpec(Record, frozen=True, kw_only=True):
         if "matrix_efficiency" in constants:
             share = self._sustained_over(sister, precision)
             constants["matrix_efficiency"] = min(1.0, constants["matrix_efficiency"] * share)
+        for name in ("l2_ratio", "unit_ratio"):
+            if name in constants:
+                constants[name] *= self._caches_over(sister)
         return replace(theirs, constants=constants, carried_from=self.calibrated_like, error_percent=None)
 
     def _sustained_over(self, other: HardwareSpec, precision: str) -> float:
@@ -178,6 +181,19 @@ class HardwareSpec(Record, frozen=True, kw_only=True):
             for rate in (self.rate("matrix", dtype), other.rate("matrix", dtype))
         ]
         return 1.0 if shares[0] is None or shares[1] is None else shares[0] / shares[1]
+
+    def _caches_over(self, other: HardwareSpec) -> float:
+        """How much more this device's caches deliver per byte of HBM than another's of the same architecture: caches
+        have a port per unit and run at its clock, so slower memory leaves them as they are. 1 where a figure is
+        unknown.
+        """
+        rates = []
+        for device in (self, other):
+            hbm = None if device.hbm is None else device.hbm.peak_tb_s
+            if hbm is None or device.compute_units is None or device.clock_mhz is None:
+                return 1.0
+            rates.append(device.compute_units * device.clock_mhz / hbm)
+        return rates[0] / rates[1]
 
     def at_clock(self, mhz: float) -> HardwareSpec:
         """The device at another clock: matrix, vector and cache rates scale, HBM and links do not.

@@ -124,6 +124,8 @@ _WHOLE = re.compile(
 _OFF = frozenset({"0", "false", "no", "off", "none", "disabled", "without"})
 _GRAPHS = re.compile(r"\b(?:(\w{1,16})[ _-])?cuda[ _-]?graphs?(?: ?[=:] ?(\w{1,16}))?")
 _TP_OVERLAP = re.compile(r"\btp[ _-](?:comm[ _-])?overlap ?[=:] ?(\w{1,16})")
+#: A step that no compiler fuses.
+_EAGER = re.compile(r"\beager\b")
 #: ``min(n,512)``, with ``->128 beyond 256`` behind it: ranks to shard over of a job of n.
 _SHARD_RULE = re.compile(r"min\(n, ?(\d{1,6})\)(?: ?-> ?(\d{1,6}) beyond (\d{1,6}))?")
 
@@ -450,6 +452,9 @@ def _step(
     parallel: ParallelConfig,
 ) -> Projection:
     software = framework.software(system, parallel.precision, framework.runs(parallel.attention))
+    software = replace(software, **options.constants)
+    if _EAGER.search(row.get("notes", "").lower()):
+        software = replace(software, memory=software.memory * framework.eager_memory)
     # Of several chunks per rank, "1F1B" is the interleaved one
     named = schedule_of(row["schedule"]) if row.get("schedule") else None
     is_default = parallel.pp == 1 or (named == "1f1b" and parallel.vpp > 1)
@@ -460,14 +465,14 @@ def _step(
         sequence=_whole(row, "seq_len", SEQUENCE),
         schedule=None if is_default else named,
         backends=options.backends,
-        software=replace(software, **options.constants),
+        software=software,
     )
 
 
 #: Columns that ``project_rows`` adds.
 ESTIMATES = (
-    "step_time_s_est", "step_time_s_low", "step_time_s_high", "tokens_s_gpu_est", "tflops_gpu_est", "memory_gb_est",
-    "fits", "batch_assumed", "assumed", "doubtful", "reason",
+    "step_time_s_est", "step_time_s_low", "step_time_s_high", "step_time_s_half_low", "step_time_s_half_high",
+    "tokens_s_gpu_est", "tflops_gpu_est", "memory_gb_est", "fits", "batch_assumed", "assumed", "doubtful", "reason",
 )  # fmt: skip
 
 
@@ -476,8 +481,9 @@ def project_rows(
 ) -> tuple[list[dict[str, str]], int]:
     """The rows with ``ESTIMATES``, and how many were projected. ``anchor``: the id of a row measured as a factor.
 
-    ``step_time_s_low`` and ``step_time_s_high``: between them nine of ten steps of the framework's left-out families
-    were; empty for an anchored step.
+    ``step_time_s_low`` and ``step_time_s_high``: between them nine of ten measured steps were where as little was
+    known as of this row (``Framework.expected``), half of them between ``step_time_s_half_low`` and
+    ``step_time_s_half_high``; empty for an anchored step.
     """
     base = RowAnchor.of([stated(row) for row in rows], anchor, options) if anchor else None
     answers, answered = [], 0
@@ -498,11 +504,18 @@ def _figures(point: ProjectedRow, *, is_anchored: bool) -> dict[str, str]:
     expected = (
         None
         if is_anchored or point.framework is None
-        else point.framework.expected(found.model, has_adapters=found.parallel.lora > 0)
+        else point.framework.expected(
+            found.model, found.system, found.parallel.precision, adapted=found.parallel.lora > 0
+        )
     )
     if expected is not None:
-        figures["step_time_s_low"] = f"{step_s * expected.most[0]:.4f}"
-        figures["step_time_s_high"] = f"{step_s * expected.most[1]:.4f}"
+        bounds = {
+            "low": expected.most[0],
+            "high": expected.most[1],
+            "half_low": expected.half[0],
+            "half_high": expected.half[1],
+        }
+        figures |= {f"step_time_s_{name}": f"{step_s * share:.4f}" for name, share in bounds.items()}
     return figures | {
         "step_time_s_est": f"{step_s:.4f}",
         "tokens_s_gpu_est": f"{found.tokens_per_s_per_gpu:.1f}",
@@ -596,7 +609,7 @@ def configuration(row: Mapping[str, str]) -> Configured:
         lora=LORA_RANK if _is_lora(row) else 0,
         attention="unfused" if framework.attention == "unfused" else "flash",
         tp_overlap=framework.nvfp4_tp_overlap if precision == "nvfp4" else framework.tp_overlap,
-        **_recomputing(said, model),
+        **_recomputing(said, model, framework),
     )
     return Configured(
         parallel=_launched(row, model, parallel if recipe is None else recipe.of(parallel)),
@@ -678,12 +691,13 @@ def _recomputation(row: Mapping[str, str], framework: Framework) -> tuple[Recomp
     return Recomputation(kind="none"), recipe, [f"recipe: {recipe}" if recipe is not None else ASSUMED]
 
 
-def _recomputing(said: Recomputation, model: ModelConfig) -> dict[str, Any]:
+def _recomputing(said: Recomputation, model: ModelConfig, framework: Framework) -> dict[str, Any]:
     layers = said.layers
     if said.every > 1:
         layers = max(len(model.layers) // said.every, 1)
     made: dict[str, Any] = {"recompute": said.kind, "recompute_layers": layers}
-    return made | ({"recompute_modules": said.modules} if said.modules else {})
+    modules = said.modules or (framework.selective_modules if said.kind == "selective" else ())
+    return made | ({"recompute_modules": modules} if modules else {})
 
 
 def _not_modeled(row: Mapping[str, str]) -> str | None:

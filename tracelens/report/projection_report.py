@@ -97,8 +97,9 @@ def expected_of_step(result: Result) -> list[str]:
     step_s = result.projection.step_us / 1e6
     half, most = (f"{low * step_s:.3f} to {high * step_s:.3f} s" for low, high in (expected.half, expected.most))
     median, p90 = 100 * expected.median, 100 * expected.p90
+    whose = f"{framework.name} constants, {expected.left_out} left out"
     return [
-        f"expected error {median:.0f} %, 9 of 10 below {p90:.0f} % ({framework.name} constants)",
+        f"expected error {median:.0f} %, 9 of 10 below {p90:.0f} % ({whose})",
         f"expected within {half} in half of all cases, {most} in 9 of 10",
     ]
 
@@ -189,7 +190,7 @@ def _notes(found: Answer) -> list[str]:
         return []
     lines = [f"note: {text}" for text in (rules.system.note, *rules.model.notes) if text]
     if len(found.fits) and found.best["mem"].iloc[0] > _NEARLY_ALL * rules.capacity_gb:
-        lines.append("note: this leaves little memory for fragmentation; --memory-headroom 0.05 keeps 5 % free")
+        lines.append("note: this leaves little memory for fragmentation; without --memory-headroom 6 % stay free")
     if not rules.model.vocab:
         lines.append("note: the model's vocabulary is unknown; embedding and logits are left out")
     return lines
@@ -201,7 +202,8 @@ def expected_of_best(found: Answer, step_s: float) -> list[str]:
         return []
     low, high = (share * step_s for share in found.expected.most)
     whose = "pooled" if found.request.framework in (None, POOLED) else found.request.framework
-    return [f"expected within {low:.3f} to {high:.3f} s in 9 of 10 cases ({whose} constants; docs/accuracy.md)"]
+    said = f"{whose} constants, {found.expected.left_out} left out; docs/accuracy.md"
+    return [f"expected within {low:.3f} to {high:.3f} s in 9 of 10 cases ({said})"]
 
 
 def _winner(found: Answer) -> list[str]:

@@ -201,10 +201,12 @@ def _rate(model: PerfModel) -> str | None:
 @functools.lru_cache(maxsize=256)
 def slowdown(key: str, device: HardwareSpec) -> float:
     """How much longer GEMMs in ``key`` (``"bf16"``, ``"fp8"``, ``"fp4"``) take than the tile model says: as the
-    device's longest measured GEMMs, else until a large one runs at the published sustained rate. 1 where neither
-    is known.
+    longest measured GEMMs of the device, else of the one whose constants stand in for its own, else until a large one
+    runs at the published sustained rate. 1 where none is known.
     """
     measured = device.calibrated.get(("sustained", key))
+    if measured is None and device.calibrated_like is not None:
+        measured = HardwareSpec.load(device.calibrated_like).calibrated.get(("sustained", key))
     if measured is not None:
         return measured["slowdown"]
     rate = device.matrix.get(key)
@@ -217,10 +219,9 @@ def slowdown(key: str, device: HardwareSpec) -> float:
 
 #: The kernel whose instructions are one architecture's runs elsewhere at that architecture's rate per unit and clock.
 _HOME = {"fa1": "a100-sxm-80gb", "fa2": "a100-sxm-80gb", "fa3": "h100-sxm", "fa4": "b200", "cudnn": ""}
-#: A training step's forward and backward, over the forward that backends price at home. fa2: fitted on 70 published
-#: steps of llm-foundry on A100 (``benchmarks/fit_profiles.py``), 1.88-1.95 whichever model size is left out: about 97
-#: TFLOPS causal. fa1: half of fa2's speed (Dao, 2023, arXiv 2307.08691, section 4.1: "around 2x").
-_AT_HOME = {"fa1": 3.8, "fa2": 1.9, "fa3": 1.0, "fa4": 1.0}
+#: A kernel's time at home over what backends price there. fa1: half of fa2's speed (Dao, 2023, arXiv 2307.08691,
+#: section 4.1: "around 2x"). On H100 fa2's instructions reach about 335 TFLOPS (there, section 4.1).
+_AT_HOME = {"fa1": 2.0, "fa2": 1.0, "fa3": 1.0, "fa4": 1.0}
 #: What stands for a step's attention: causal, long enough for the rate to have settled.
 _SAMPLE = SDPA(b=1, s_q=4096, s_kv=4096, q_heads=32, kv_heads=32, d_qk=128, d_v=128, mask="top_left", flash=True)
 

@@ -103,13 +103,14 @@ def best_split(
     if "recompute" in given:
         fixed["recompute"] = "full" if asked.recompute == "full" else "none"
     batch = asked.global_batch or _SEQUENCES_PER_GPU * asked.micro_batch * ranks
-    options, fitting = _searched(
-        model, cluster,
-        SearchOptions(
-            gpus=ranks, global_batch=batch, sequence=asked.sequence, precision=(str(asked.precision),),  # type: ignore[arg-type]
-            backend=asked.backend, framework=asked.framework, fix=tuple(f"{k}={v}" for k, v in fixed.items()),
-        ),
+    search = SearchOptions(
+        gpus=ranks, global_batch=batch, sequence=asked.sequence, precision=(str(asked.precision),),  # type: ignore[arg-type]
+        backend=asked.backend, framework=asked.framework, fix=tuple(f"{k}={v}" for k, v in fixed.items()),
     )  # fmt: skip
+    options, fitting = _searched(model, cluster, search)
+    if options is None:
+        # A split that fills the memory is better than none; the memory table shows it.
+        options, fitting = _searched(model, cluster, replace(search, memory_headroom=0.0))
     if options is None:
         return None
     names = [each.name for each in fields(ProjectOptions)]
@@ -125,7 +126,7 @@ def best_split(
 def _searched(model: str, cluster: str, options: SearchOptions) -> tuple[dict[str, Any] | None, int]:
     """The options of the best split, and how many splits fit. Points of a sweep that ask the same are searched once."""
     found = answer(Request.of(model, cluster, options))
-    rows = (row for _, row in found.best.iterrows() if row["mem"] <= found.rule_sets[0].capacity_gb)
+    rows = (row for _, row in found.best.head(len(found.fits)).iterrows())
     splits = (options_of_row(found, row) for row in rows)
     return next((split for split in splits if split), None), sum(map(len, found.ranking().values()))
 
@@ -172,7 +173,9 @@ class Result(Record, frozen=True, kw_only=True, dict=True):
         """How far measured steps of such models were from their projections by this framework's constants."""
         if self.framework is None:
             return None
-        return self.framework.expected(self.projection.model, has_adapters=self.projection.parallel.lora > 0)
+        found = self.projection
+        adapted = found.parallel.lora > 0
+        return self.framework.expected(found.model, found.system, found.parallel.precision, adapted=adapted)
 
     def __repr__(self) -> str:
         found = self.projection

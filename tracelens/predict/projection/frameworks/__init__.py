@@ -32,18 +32,22 @@ POOLED = "pooled"
 ANY = "any"
 #: Kinds of steps whose errors differ: adapters of frozen weights are a kind of their own.
 KINDS = ("dense", "moe", "lora")
+#: Tables of residuals by what was left out.
+LEFT_OUT = {"residuals": "families", "unseen": "devices and precisions", "elsewhere": "frameworks"}
 _FOLDER = Path(__file__).parent
 _CONSTANTS = frozenset(item.name for item in fields(Software))
 _PRECISIONS = frozenset({"bf16", "fp8", "mxfp8", "nvfp4"})
 
 
 class Residuals(Record, frozen=True, kw_only=True):
-    """Measured steps of left-out families against their projections.
+    """Measured steps against projections by constants that were fitted without them.
 
     ``median`` and ``p90``: shares of the measured step. ``half`` and ``most``: between which multiples of the projected
-    step half and nine tenths of the measured ones are, as far below it as above.
+    step half and nine tenths of the measured ones are, as far below it as above. ``left_out``: what was left out as a
+    whole, ``"families"`` (models in one release), ``"devices and precisions"`` or ``"frameworks"``.
     """
 
+    left_out: str
     rows: int
     median: float
     p90: float
@@ -55,8 +59,11 @@ class Framework(Record, frozen=True, kw_only=True):
     """One training framework. ``source``: where its behavior is written; ``fitted_on``: where its constants are from.
 
     ``products``: factors on matrix products by device (``"any"``: every other one) and precision. ``zero``,
-    ``precision`` and ``ep``: what a table that does not say is taken to mean; None: it has to. ``residuals`` by kind of
-    model. ``keeps_gathered``: FSDP gathers a layer's weights for its backward only where its forward is repeated.
+    ``precision`` and ``ep``: what a table that does not say is taken to mean; None: it has to. ``selective_modules``:
+    what its selective recomputation repeats; ``eager_memory``: how much longer its memory-bound operations take where
+    nothing compiles them. ``residuals`` by what was left out and by kind of model; ``seen``: the precisions of each
+    device that its constants were fitted on. ``keeps_gathered``: FSDP gathers a layer's weights for its backward only
+    where its forward is repeated.
     """
 
     name: str
@@ -71,6 +78,8 @@ class Framework(Record, frozen=True, kw_only=True):
     precision: str = "bf16"
     ep: int | None = None
     recompute_modules: tuple[str, ...] = ()
+    selective_modules: tuple[str, ...] = ()
+    eager_memory: float = 1.0
     source: str = ""
     fitted_on: str = ""
     constants: Mapping[str, float] = msgspec.field(default_factory=dict)
@@ -78,7 +87,8 @@ class Framework(Record, frozen=True, kw_only=True):
     has_pooled_constants: bool = False
     has_fused_loss: bool = False
     keeps_gathered: bool = False
-    residuals: Mapping[str, Residuals] = msgspec.field(default_factory=dict)
+    residuals: Mapping[tuple[str, str], Residuals] = msgspec.field(default_factory=dict)
+    seen: Mapping[str, tuple[str, ...]] = msgspec.field(default_factory=dict)
 
     @classmethod
     def load(cls, name: str) -> Framework:
@@ -101,25 +111,40 @@ class Framework(Record, frozen=True, kw_only=True):
             return frameworks()[POOLED].software(system, precision, attention)
         given: dict[str, Any] = dict(self.constants)
         device = system.device
-        names = (device.name, device.based_on or "", ANY)
+        names = (*_names(system), ANY)
         table: Mapping[str, float] = next((self.products[name] for name in names if name in self.products), {})
         key = Precision.of(precision).calibrated.value
         given["products"] = table.get(key, table.get("bf16", 1.0))
         given["attention"] = given.get("attention", 1.0) * kernel_factor(attention, device)
         return replace(PLAIN, **given, **({"gathers_again": 0.0} if self.keeps_gathered else {}))
 
-    def expected(self, model: ModelConfig, *, has_adapters: bool = False) -> Residuals | None:
-        """How far measured steps of such models were from their projections, the framework's own or all
-        frameworks'; None for the bare model, and for weights that stay gathered, which no measured step was.
+    def expected(
+        self, model: ModelConfig, system: System, precision: str, *, adapted: bool = False
+    ) -> Residuals | None:
+        """How far measured steps were from their projections where as little was known of them as of a step of
+        ``model`` on ``system`` in ``precision``: other models of the framework, where its constants were fitted on
+        steps of this device and precision; devices and precisions left out, where on others; whole frameworks left
+        out, where it has no constants of its own. None for the bare model, and for weights that stay gathered, which
+        no measured step was.
         """
         if self.name == IDEAL or self.keeps_gathered:
             return None
-        kind = "lora" if has_adapters else "dense" if model.experts is None else "moe"
-        return self.residuals.get(kind) or frameworks()[POOLED].residuals.get(kind)
+        kind = "lora" if adapted else "dense" if model.experts is None else "moe"
+        own = self.residuals.get(("families", kind))
+        if own is None:
+            return frameworks()[POOLED].residuals.get(("frameworks", kind))
+        key = Precision.of(precision).calibrated.value
+        if any(key in self.seen.get(name, ()) for name in _names(system)):
+            return own
+        return self.residuals.get(("devices and precisions", kind), own)
 
     def runs(self, attention: Attention) -> Attention:
         """The kernel behind ``attention``: the framework's own where a table says no more than flash."""
         return self.attention if attention == "flash" else attention
+
+
+def _names(system: System) -> tuple[str, ...]:
+    return tuple(filter(None, (system.device.name, system.device.based_on)))
 
 
 @functools.cache
@@ -142,11 +167,14 @@ def _read(path: Path) -> Framework:
         has_fused_loss=table.flag("has_fused_loss"),
         keeps_gathered=table.flag("keeps_gathered"),
         recompute_modules=table.texts("recompute_modules"),
+        selective_modules=table.texts("selective_modules"),
+        eager_memory=table.number("eager_memory") or 1.0,
         source=table.source("source"),
         fitted_on=table.source("fitted_on"),
         constants=table.numbers("constants", _CONSTANTS),
         products=_products(table),
-        residuals={kind: _residuals(part) for kind, part in table.tables("residuals", frozenset(KINDS)).items()},
+        residuals=_residuals(table),
+        seen=_seen(table),
         **{name: value for name, value in given.items() if value is not None},
     )
     table.finish()
@@ -163,11 +191,26 @@ def _products(table: FigureTable) -> dict[str, Mapping[str, float]]:
     return made
 
 
-def _residuals(part: FigureTable) -> Residuals:
-    median, p90, half, most = map(part.needed_number, ("median", "p90", "half", "most"))
-    rows = part.whole("rows")
+def _residuals(table: FigureTable) -> dict[tuple[str, str], Residuals]:
+    made: dict[tuple[str, str], Residuals] = {}
+    for name, left_out in LEFT_OUT.items():
+        for kind, part in table.tables(name, frozenset(KINDS)).items():
+            median, p90, half, most = map(part.needed_number, ("median", "p90", "half", "most"))
+            made[left_out, kind] = Residuals(
+                left_out=left_out, rows=part.whole("rows") or 0, median=median, p90=p90,
+                half=(1 / half, half), most=(1 / most, most),
+            )  # fmt: skip
+            part.finish()
+    return made
+
+
+def _seen(table: FigureTable) -> dict[str, tuple[str, ...]]:
+    part = table.table("seen")
+    if part is None:
+        return {}
+    made = {name: part.texts(name) for name in HardwareSpec.names()}
     part.finish()
-    return Residuals(rows=rows or 0, median=median, p90=p90, half=(1 / half, half), most=(1 / most, most))
+    return {name: precisions for name, precisions in made.items() if precisions}
 
 
 def named(name: str | None) -> Framework:

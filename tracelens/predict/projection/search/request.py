@@ -213,7 +213,7 @@ class Request(Record, frozen=True, kw_only=True):
             precisions=tuple(asked.precision),
             backends=asked.backend,
             framework=asked.framework,
-            wanted=Constraints(fixed=asked.fixed(), forbidden=frozenset(asked.forbid), headroom=asked.memory_headroom),
+            wanted=Constraints(fixed=asked.fixed(), forbidden=frozenset(asked.forbid), headroom=asked.headroom()),
             objective=asked.objective,
             price_per_gpu_hour=asked.price_per_gpu_hour,
         )
@@ -290,7 +290,9 @@ class Answer(Record, frozen=True, kw_only=True, eq=False):
     def expected(self) -> Residuals | None:
         """How far measured steps of such models were from their projections; None for rules with nothing fitted."""
         rules = self.rule_sets[0]
-        return named(self.request.framework).expected(rules.model) if isinstance(rules, CorrectedRules) else None
+        if not isinstance(rules, CorrectedRules) or self.table.empty:
+            return None
+        return named(self.request.framework).expected(rules.model, rules.system, str(self.best["precision"].iloc[0]))
 
     def front(self) -> pd.DataFrame:
         """Configurations that none of the same strategy beats in time, devices and memory at once."""
