@@ -329,7 +329,10 @@ def test_a_framework_may_keep_weights_gathered_until_they_are_recomputed() -> No
     assert gathered("primus-simulator", recompute="full") == pytest.approx(gathered("ideal", recompute="full"))
     half, _ = gathered("primus-simulator", recompute="full", recompute_layers=16)
     assert once < half < always
-    assert Framework.load("primus-simulator").expected(ModelConfig.load("llama2-7b"), System.load("h100-sxm"), "bf16") is None
+    assert (
+        Framework.load("primus-simulator").expected(ModelConfig.load("llama2-7b"), System.load("h100-sxm"), "bf16")
+        is None
+    )
 
 
 def test_a_row_says_whether_its_batch_was_assumed_and_where_it_contradicts_itself() -> None:
