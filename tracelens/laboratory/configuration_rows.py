@@ -69,20 +69,10 @@ PROMPT_TOKENS = {
     "lm-arena-chat": 70, "gpqa": 256, "sourcegraph-fim": 1024, "image-chat": 1024, "video-chat": 4096, "": 512
 }  # fmt: skip
 HEADINGS = Headings(tomllib.loads(files(__package__).joinpath("serving_headings.toml").read_text(encoding="utf-8")))
-_COUNTS = frozenset(
-    {
-        "isl",
-        "osl",
-        "concurrency",
-        "batch_size",
-        "batch_in_flight",
-        "tp_size",
-        "pp_size",
-        "attention_dp_size",
-        "moe_ep_size",
-        "n_gpus",
-    }  # fmt: skip
-)
+_COUNTS = frozenset({
+    "isl", "osl", "concurrency", "batch_size", "batch_in_flight", "tp_size", "pp_size", "attention_dp_size",
+    "moe_ep_size", "n_gpus",
+})  # fmt: skip
 #: ``1k/8k``, ``8x H100``, ``MTP-3``.
 _LENGTHS = re.compile(r"([0-9][0-9.,]{0,11}k?) ?(?:/|:|->|→) ?([0-9][0-9.,]{0,11}k?)", re.IGNORECASE)
 _COUNTED = re.compile(r"([0-9]{1,5}) ?[x×] ?(?=[a-z])|(?<=[a-z0-9]) ?[x×] ?([0-9]{1,5})$", re.IGNORECASE)
