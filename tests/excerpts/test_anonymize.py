@@ -227,7 +227,7 @@ def test_what_survived_does_not(kind: Kind, name: str) -> None:
 def test_nothing_survives_in_a_field_of_another_type(tmp_path: Path) -> None:
     """Each argument and metadata field that is kept, with a text, a list of it and an object instead of its value."""
     arguments = ("Device", "dtype", "kind", "Addr", "Input Dims", "Input type", "Concrete Inputs", "stream", "grid", "scope", "correlation",
-                 "Process Group Name", "Process Group Ranks", "kernel_backend", "kernel", "bytes", "cuda_sync_kind", "Collective name")  # fmt: skip
+                 "Process Group Name", "Process Group Ranks", "kernel_backend", "kernel_kwargs", "kernel", "bytes", "cuda_sync_kind", "Collective name")  # fmt: skip
     around = (
         "schemaVersion",
         "displayTimeUnit",
@@ -359,3 +359,17 @@ def test_texts_of_numbers(text: str) -> None:
 )
 def test_texts_that_are_no_numbers(text: str) -> None:
     assert not is_number(text)
+
+
+def test_tiles_of_a_compiled_kernel_stay() -> None:
+    given = {"kernel_kwargs": f"XBLOCK=16,R0_BLOCK=8,{PRIVATE}=3,waves_per_eu={PRIVATE},{PRIVATE}XBLOCK=4"}
+    assert Names().arguments(given) == {"kernel_kwargs": "XBLOCK=16,R0_BLOCK=8"}
+    assert Names().arguments({"kernel_kwargs": [PRIVATE]}) == {"kernel_kwargs": ""}
+
+
+def test_deep_names_and_arguments_are_no_matter() -> None:
+    names, deep = Names(), json.loads("[" * 400 + "]" * 400)
+    prefix = "autograd::engine::evaluate_function: "
+    assert PRIVATE not in names.name(500 * prefix + f"{PRIVATE}::op", Kind.CPU_OP)
+    assert names.arguments({"Input Dims": deep, "stream": 7}) == {"stream": 7}
+    assert str(names.arguments({"Concrete Inputs": deep, "Input type": deep})).count("[") == 2 * 8

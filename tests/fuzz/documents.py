@@ -9,8 +9,10 @@ import gzip
 import io
 import json
 import sqlite3
+import struct
 import tempfile
 import tomllib
+from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 from random import Random
@@ -21,7 +23,8 @@ import pytest
 import yaml
 
 import tracelens
-from tests.trace.formats.rewritten import nsight_systems, rocpd, rocprofv3
+from tests.trace.formats.rewritten import nsight_systems, packets, rocpd, rocprofv3, xplane
+from tracelens.trace.reading.wire import Wire, WireError, varint
 
 PACKAGE = Path(tracelens.__file__).parent
 #: What stands where something else belongs.
@@ -89,6 +92,17 @@ def as_npz(document: Any) -> bytes:
         except (ValueError, OverflowError):
             arrays["ragged"] = np.array(str(value))
     np.savez(file, **{key: each for key, each in arrays.items() if key != "file"})
+    return file.getvalue()
+
+
+def as_npy(document: Any) -> bytes:
+    """An array of objects, one for each entry of a list."""
+    entries = document if isinstance(document, list) else [document]
+    array = np.empty(len(entries), object)
+    for at, entry in enumerate(entries):
+        array[at] = entry
+    file = io.BytesIO()
+    np.save(file, array, allow_pickle=True)
     return file.getvalue()
 
 
@@ -179,6 +193,47 @@ def _shortened(value: Any) -> Any:
     return [_shortened(each) for each in value[:40]] if isinstance(value, list) else value
 
 
+def as_protobuf(document: Any) -> bytes:
+    """A message: a list of [field number, value], where a list is a message again."""
+    out = b""
+    for entry in document if isinstance(document, list) else ():
+        number, value = (*entry, 0, 0)[:2] if isinstance(entry, list) else (1, entry)
+        tag = number << 3 if isinstance(number, int) and 0 < number < 2**29 else 8
+        if isinstance(value, int):
+            out += varint(tag) + varint(value % 2**64)
+        elif isinstance(value, float):
+            out += varint(tag | 1) + struct.pack("<d", value)
+        else:
+            data = as_protobuf(value) if isinstance(value, list) else str(value).encode("utf-8", "surrogatepass")
+            out += varint(tag | 2) + varint(len(data)) + data
+    return out
+
+
+def of_protobuf(make: Callable[[Path], Path], most: int) -> list[Any]:
+    """What ``make`` writes, of each message the first fields of a number; what reads as a text is one."""
+    with tempfile.TemporaryDirectory() as folder:
+        return _fields(make(Path(folder) / "made.pb").read_bytes(), most)
+
+
+def _fields(data: bytes, most: int) -> list[Any]:
+    counts: Counter[int] = Counter()
+    found: list[Any] = []
+    for number, value, end in Wire(data).fields(0, len(data)):
+        counts[number] += 1
+        if counts[number] <= most:
+            found.append([number, value if end < 0 else _text_or_message(data[value:end], most)])
+    return found
+
+
+def _text_or_message(data: bytes, most: int) -> Any:
+    if data.isascii() and data.decode().isprintable():
+        return data.decode()
+    try:
+        return _fields(data, most)
+    except WireError:
+        return data.decode("utf-8", "replace")
+
+
 def as_module(document: Any) -> bytes:
     """An extension whose perf model answers what the document says."""
     given = document if isinstance(document, dict) else {}
@@ -242,6 +297,41 @@ TIMES = [
 ]
 ROCPROF = {"traceEvents": [{"ph": "X", "name": name, "pid": str(pid), "tid": "51", "ts": "10", "dur": "1", "args": {"BeginNs": str(at), "EndNs": str(at + 900), "DurationNs": "900", "pid": "50", "tid": "51", "dev-id": "0", "stream-id": "1"}} for name, pid, at in (("hipLaunchKernel", 2, 10_000), ("k", 8, 12_000))], "otherData": {"Agent3.DeviceType": "GPU"}}  # fmt: skip
 
+PUBLISHED_SYSTEM = {"matrix_flops_fp16": 312, "vector_flops_fp32": 19.5, "vector_flops_fp16": 78, "hbm_bandwidth": 1555, "hbm_capacity": 80, "nvlink_bandwidth": 300, "nvlink_eff": 0.7, "nvlink_latency": 2.5e-6, "ib_bandwidth": 25, "ib_eff": 0.7, "ib_latency": 5e-6, "nvlink_size": 4, "nic_factor": 1, "empirical": False, "summa_nb": 4, "element_size": 2e-9, "mask_element_size": 1e-9, "flops_units": 1e-12}  # fmt: skip
+_LAYOUT = {"dp": 2, "tp": 4, "pp": 1, "mbs": 1}
+PUBLISHED = [[4, [6.5], [6.5], [8], [[[6.5, 40.0, _LAYOUT, {"t": 39.0, "nv_tp": 4, "nv_dp": 1, "nv_pp": 1}]]]]]
+KERNELS = table(3, Kind="KERNEL_DISPATCH", Agent_Id="Agent 4", Queue_Id=1, Stream_Id=2, Thread_Id=9, Kernel_Name="Cijk_Ailk_Bjlk_BBS", Correlation_Id=4, Start_Timestamp=9000, End_Timestamp=9900, Workgroup_Size_X=64, Workgroup_Size_Y=1, Workgroup_Size_Z=1, Grid_Size_X=640, Grid_Size_Y=1, Grid_Size_Z=1)  # fmt: skip
+_ENGINE = {"device": "h100_sxm", "framework": "sglang", "version": "0.5.14"}
+_TYPES = {"mla_dtype": "bfloat16", "kv_cache_dtype": "bfloat16", "gemm_type": "bfloat16"}
+_MLA = {**_ENGINE, **_TYPES, "num_heads": 16, "batch_size": 4, "isl": 256, "tp_size": 1, "step": 256}
+_ATTENTION = {"device": "h100_sxm", "attn_dtype": "bfloat16", "kv_cache_dtype": "fp8", "batch_size": 4, "isl": 128, "num_heads": 8, "num_key_value_heads": 1, "head_dim": 64, "step": 0, "window_size": 128}  # fmt: skip
+_EXPERTS = {"num_tokens": 64, "hidden_size": 2880, "inter_size": 2880, "topk": 4, "num_experts": 128, "moe_tp_size": 1, "moe_ep_size": 16, "distribution": "balanced"}  # fmt: skip
+_STATES = {
+    **_ENGINE,
+    "phase": "context",
+    "batch_size": 8,
+    "seq_len": 512,
+    "num_tokens": 4096,
+    "d_model": 1024,
+    "d_conv": 4,
+}
+_HEADS = {"num_k_heads": 16, "head_k_dim": 128, "num_v_heads": 16, "head_v_dim": 128}
+_DELTA = {**_STATES, **_HEADS, "kernel_source": "chunk_gated_delta_rule"}
+#: A row of each table that ``estimate KIND --batch`` reads.
+ROWS: dict[str, dict[str, Any]] = {
+    "grouped-gemm": {"n": 256, "k": 256, "gemm_dtype": "bf16", "rows": "128,77", "device": "h200"}, "sdpa": {"s_q": 64, "q_heads": 8, "d_qk": 64, "kv_cache_dtype": "bf16", "device": "h200"},
+    "context-attention": _ATTENTION, "generation-attention": {**_ATTENTION, "isl": 1, "step": 511}, "encoder-attention": {**_ENGINE, "batch_size": 4, "isl": 512, "num_heads": 16, "head_dim": 72, "attn_dtype": "bfloat16"},
+    "context-mla": _MLA, "generation-mla": {**_MLA, "isl": 1}, "mla-context-module": {**_MLA, "architecture": "DeepseekV3ForCausalLM"}, "mla-generation-module": {**_MLA, "isl": 1, "architecture": "DeepseekV3ForCausalLM"},
+    "dsa-context-module": {**_MLA, "architecture": "GlmMoeDsaForCausalLM"}, "dsa-generation-module": {**_MLA, "isl": 1, "architecture": "GlmMoeDsaForCausalLM"},
+    "moe-mxfp4": {**_ENGINE, **_EXPERTS, "moe_dtype": "w4a16_mxfp4"}, "wideep-moe": {**_ENGINE, **_EXPERTS, "framework": "trtllm", "moe_dtype": "fp8_block", "moe_kernel": "cutlass", "num_slots": 128}, "moe-aiter": {**_EXPERTS, "device": "mi355x", "moe_dtype": "mxfp4", "gated": "1", "q_type": "per_1x32"},
+    "mla-bmm": {**_ENGINE, "bmm_dtype": "bfloat16", "num_tokens": 64, "num_heads": 16}, "quantize-matrix": {**_ENGINE, "m": 64, "k": 512, "quant_dtype": "fp8"}, "quantize-scale": {**_ENGINE, "m": 64, "k": 512, "quant_dtype": "fp8"},
+    "custom-allreduce": {**_ENGINE, "framework": "vllm", "allreduce_dtype": "bfloat16", "num_gpus": 8, "message_size": 32768, "backend": "vllm_eager"}, "nccl": {"device": "h100_sxm", "nccl_dtype": "half", "num_gpus": 8, "message_size": 262144},
+    "trtllm-alltoall": {"device": "gb200", "framework": "trtllm", "kernel_source": "NVLinkOneSided", "moe_dtype": "nvfp4", "num_tokens": 128, "hidden_size": 7168, "topk": 8, "num_experts": 256, "moe_ep_size": 16, "distribution": "balanced"},
+    "gdn": _DELTA, "kda": _DELTA, "mamba2": {**_STATES, "kernel_source": "causal_conv1d_fn", "d_state": 128, "nheads": 64, "head_dim": 64, "n_groups": 8, "chunk_size": 128},
+    "gemm-aiter": {"device": "mi300x", "gemm_dtype": "fp8_block", "m": 512, "n": 512, "k": 512, "library": "ck", "batch": 1, "preshuffled": "False", "cu_num": 304},
+    "ep": {"device": "h200_sxm", "op_name": "normal", "node_num": 1, "hidden_size": 4096, "num_token": 128, "num_topk": 8, "num_experts": 256, "dispatch_sms": 20},
+}  # fmt: skip
+
 Write = Callable[[Any], bytes]
 TO, TO_CSV, TO_TOML = ("-o", "FILE.out.json"), ("-o", "FILE.out.csv"), ("-o", "FILE.out.toml")
 PROJECT = ["project", "--model", "gpt2", "--cluster", "dgx-h100", "--gpus", "8", "--tp", "1", "--global-batch", "8"]
@@ -288,8 +378,16 @@ FORMATS: dict[str, tuple[Any, Write, str, list[str]]] = {
     "rocpd": (of_sqlite(rocpd), as_sqlite, "t.db", ["report", "FILE", "--cpu", *TO]),
     "rocprofv3": (of_json(rocprofv3), as_json, "t.json", ["report", "FILE", "--cpu", *TO]),
     "rocprof": (ROCPROF, as_json, "t.json", ["report", "FILE", "--cpu", *TO]),
+    "rocprofv3's CSV": (KERNELS, as_csv, "12_kernel_trace.csv", ["report", "FILE", "--cpu", *TO]),
+    "perfetto": (of_protobuf(packets, 60), as_protobuf, "t.pftrace", ["report", "FILE", "--cpu", *TO]),
+    "xplane": (of_protobuf(xplane, 12), as_protobuf, "t.xplane.pb", ["report", "FILE", "--cpu", *TO]),
+    "collective times": (table(6, size=1048576, op="allreduce", **{"time-o": 90.5}, num_nodes=2, gpus_per_node=4), as_csv, "nccl.csv", ["calibrate", "FILE", "--cluster", "perlmutter", *TO_TOML]),
+    "results of the published code": (PUBLISHED, as_npy, "p.npy", ["search", "--model", "gpt2", "--cluster", "dgx-h100", "--gpus", "8", "--global-batch", "8", "--executor", "serial", "--compare", "FILE"]),
+    "published system": (PUBLISHED_SYSTEM, as_json, "config-A100.json", ["search", "--model", "gpt3", "--gpus", "64", "--global-batch", "256", "--rules", "paper", "--strategy", "1d", "--executor", "serial", "--cluster", "FILE"]),
+    "trace beside a projection": (KINETO, as_json, "t.json", [*PROJECT, "--against", "FILE"]),
     "lake's mark": ("lake/lake.json", as_json, "LAKE/lake.json", ["query", "LAKE", "SELECT * FROM ops"]),
     "lake's table": ({"name": ["a", "b"], "category": ["GEMM", None], "operation_count": [1, 2], "kernel_us_sum": [1.5, 2.5]}, as_parquet, "LAKE/merged/ops.parquet", ["query", "LAKE", "SELECT name, kernel_us_sum FROM ops"]),
+    **{f"{kind} rows": ([row, row], as_csv, "in.csv", ["estimate", kind, "--batch", "FILE", *TO_CSV]) for kind, row in ROWS.items()},
     **{f"kineto in {' '.join(command[:2])}": (KINETO, as_json, "t.json", command) for command in (
         ["check", "FILE"], ["compare", "FILE", "TRACE"], ["compare", "TRACE", "FILE"], ["whatif", "FILE", "--scale", "aten::mm=0.5"], ["whatif", "FILE", "--graphs"],
         ["replay", "FILE", "-o", "FOLDER"], ["slim", "FILE", "--steps", "3", *TO], ["anonymize", "FILE", *TO], ["perfetto", "FILE", *TO], ["convert", "FILE", "-o", "FILE.pftrace"],

@@ -189,3 +189,18 @@ def test_what_is_refused_says_what_to_do(name: str, start: bytes, sentence: str,
     path.write_bytes(start)
     with pytest.raises(InputError, match=sentence):
         read_trace(path)
+
+
+def test_a_nameless_member_of_a_zip_is_read(tmp_path: Path) -> None:
+    packed = io.BytesIO()
+    with zipfile.ZipFile(packed, "w") as archive:
+        archive.writestr("n", TEXT)
+    content = packed.getvalue()
+    directory = content.index(b"PK\x01\x02")
+    # The name's length, in front of its data and in the directory; the directory is now a byte earlier and shorter
+    before = content[:26] + b"\0\0" + content[28:30] + content[31:directory]
+    entry = content[directory : directory + 28] + b"\0\0" + content[directory + 30 : directory + 46]
+    sizes = len(entry).to_bytes(4, "little") + len(before).to_bytes(4, "little")
+    path = tmp_path / "t.json"
+    path.write_bytes(before + entry + content[-22:-10] + sizes + b"\0\0")
+    assert len(read_trace(path)) == 2000

@@ -188,6 +188,7 @@ _NUMBER_TEXT = re.compile(
 #: Lists within lists; deeper ones are nobody's sizes.
 _DEEPEST = 8
 _TYPES = frozenset(("", "Scalar", "ScalarList", "TensorList", "GenericList", "Device", "Layout", "Generator", "Dict"))
+_TILE = re.compile(r"\b(?:[XYZ]|R\d?_?)BLOCK=\d{1,6}\b")
 #: How truth values, devices and lists of them are spelled among arguments.
 _LITERAL = re.compile(r"(?:\[?(?:True|False|None)[,\s\]]*)+|(?:cuda|cpu|hip|xpu|mps|meta)(?::\d{1,3})?")
 #: Metadata that hold numbers or switches, and what is said of a device and of the job.
@@ -218,8 +219,8 @@ _THREAD = re.compile(r"(?:stream|thread) +\d{1,12}\b")
 def anonymize(trace: Trace, path: str | PathLike[str]) -> int:
     """Writes the trace with placeholders for all names that are not public; returns how many.
 
-    Paths, hosts, users, stacks and unknown arguments and metadata are left out. Times, sizes, shapes, identifiers and
-    everything else that figures are made of stay.
+    Paths, hosts, users, stacks, and arguments and metadata that are unknown or not of their type are left out. Times,
+    sizes, shapes, identifiers and everything else that figures are made of stay.
     """
     table = trace.table
     names = Names(table.names)
@@ -359,6 +360,10 @@ class Names:
     def _is_literal(self, text: str) -> bool:
         return is_number(text) or text in self._literals or _LITERAL.fullmatch(text) is not None
 
+    def tiles(self, value: Any) -> str:
+        """The sizes of tiles that a Triton kernel was compiled with."""
+        return ",".join(_TILE.findall(value)) if isinstance(value, str) else ""
+
     def of_kernel(self, value: Any) -> Any:
         """The name of a kernel in an argument."""
         return self.name(value, Kind.KERNEL) if isinstance(value, str) else None
@@ -396,7 +401,7 @@ class Names:
 
     def _device(self, entry: Mapping[str, Any]) -> dict[str, Any]:
         made = {key: entry[key] for key in entry if key in _OF_A_DEVICE and is_number(entry[key])}
-        return made | {key: self.word(entry[key]) for key in ("name",) if isinstance(entry.get(key), str)}
+        return made | ({"name": self.word(entry["name"])} if isinstance(entry.get("name"), str) else {})
 
     def _job(self, info: Mapping[str, Any]) -> dict[str, Any]:
         made = {key: info[key] for key in _OF_THE_JOB if key in info and is_number(info[key])}
@@ -412,7 +417,7 @@ class Names:
         return made | {key: self.group(entry[key]) for key in ("pg_name", "pg_desc") if key in entry}
 
     def _op(self, name: str) -> str:
-        if name.startswith(_ENGINE):
+        if name.startswith(_ENGINE) and not name.startswith(2 * _ENGINE):
             return _ENGINE + self._op(name.removeprefix(_ENGINE))
         catalog = self._catalog
         if name in catalog.bindings or name in catalog.categories or self._is_event(name) or self._is_gradient(name):
@@ -505,6 +510,7 @@ _OTHER_ARGUMENTS: Mapping[str, Callable[[Names, Any], Any]] = {
     **dict.fromkeys(("kind", "cuda_sync_kind", "Collective name", "kernel_backend", "scope", "dtype"), Names.word),
     **dict.fromkeys(("Process Group Name", "Process Group Description"), Names.group),
     "Input type": Names.types,
+    "kernel_kwargs": Names.tiles,
     "Concrete Inputs": Names.literals,
     "kernel": Names.of_kernel,
 }
@@ -538,9 +544,9 @@ def _is_version(value: Any) -> bool:
     return is_number(value) or (isinstance(value, str) and _VERSION.fullmatch(value) is not None)
 
 
-def _each(value: Any, made: Callable[[str], str]) -> Any:
+def _each(value: Any, made: Callable[[str], str], depth: int = 0) -> Any:
     if isinstance(value, list):
-        return [_each(part, made) for part in value]
+        return [_each(part, made, depth + 1) for part in value] if depth < _DEEPEST else None
     return made(value) if isinstance(value, str) else value if is_number(value) else None
 
 

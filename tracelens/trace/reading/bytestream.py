@@ -379,7 +379,7 @@ def _zstd(file: BinaryIO, source: str) -> Iterator[bytes]:
 
 def _zip(file: BinaryIO, source: str) -> Iterator[bytes]:
     with zipfile.ZipFile(file) as archive:
-        members = {m.filename: m for m in archive.infolist()[:_MOST_MEMBERS] if not m.is_dir()}
+        members = {m.filename: m for m in archive.infolist()[:_MOST_MEMBERS] if not m.filename.endswith("/")}
         with archive.open(members[_single(list(members), source)]) as member:
             yield from _blocks(member)
 
