@@ -58,12 +58,28 @@ def test_counts_that_cannot_be_are_refused(new: list[int], cached: list[int]) ->
         PREDICT(new, cached)
 
 
+def adapter(
+    name: str, repository: Path, monkeypatch: pytest.MonkeyPatch, **modules: types.SimpleNamespace
+) -> types.ModuleType:
+    """An example of docs, beside stand-ins for the modules that it imports; ``__`` for a dot."""
+    for dotted in modules:
+        parts = dotted.split("__")
+        for depth in range(1, len(parts) + 1):
+            monkeypatch.setitem(sys.modules, ".".join(parts[:depth]), types.ModuleType(parts[depth - 1]))
+    for dotted, content in modules.items():
+        vars(sys.modules[dotted.replace("__", ".")]).update(vars(content))
+    spec = importlib.util.spec_from_file_location(name, repository / "docs" / "examples" / f"{name}.py")
+    found = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(found)
+    return found
+
+
 @dataclass
 class ScheduleRequest:
     """As SGLang's simulator has it: tokens of this forward pass, and those whose keys are cached."""
 
-    extend_length: int
-    past_kv_length: int
+    extend_length: int = 0
+    past_kv_length: int = 0
 
 
 @dataclass
@@ -78,19 +94,66 @@ class InferTimePredictor:
         self.model, self.hw, self.config = model, hw, config
 
 
+class ConfigManager:
+    """Of sglang_simulator.simulation.manager.config: the scheduler gets its predictor here."""
+
+    @classmethod
+    def get_inference_time_predictor(cls, model, hw, sched_config):
+        raise ValueError("Unknown predictor name")
+
+
 def test_sglang_s_simulator_can_ask(repository: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("sglang_simulator", "sglang_simulator.time_predictor", "sglang_simulator.time_predictor.base"):
-        monkeypatch.setitem(sys.modules, name, types.ModuleType(name))
-    base = sys.modules["sglang_simulator.time_predictor.base"]
-    base.InferTimePredictor, base.ScheduleBatch = InferTimePredictor, ScheduleBatch
-    spec = importlib.util.spec_from_file_location("adapter", repository / "docs" / "examples" / "sglang_simulator.py")
-    adapter = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(adapter)
-    predictor = adapter.TracelensTimePredictor(
-        "model", "hw", "config", model_name="llama3.1-8b", device_name="h100-sxm", tp=1
-    )
-    assert predictor.model == "model"
-    batch = ScheduleBatch(reqs=[ScheduleRequest(extend_length=1, past_kv_length=100)] * 8)
-    own = StepTimePredictor("llama3.1-8b", "h100-sxm", engine="sglang")
-    assert predictor.predict_infer_time(batch) == own([1] * 8, [100] * 8).seconds > 0
+    found = adapter(
+        "sglang_simulator", repository, monkeypatch,
+        sglang_simulator__time_predictor__base=types.SimpleNamespace(
+            InferTimePredictor=InferTimePredictor, ScheduleBatch=ScheduleBatch
+        ),
+        sglang_simulator__simulation__manager__config=types.SimpleNamespace(ConfigManager=ConfigManager),
+    )  # fmt: skip
+    found.use_tracelens("llama3.1-8b", "h100-sxm")
+    config = types.SimpleNamespace(tp_size=2, dp_size=1, ep_size=1)
+    predictor = ConfigManager.get_inference_time_predictor("model", "hw", config)
+    assert (predictor.model, predictor.hw, predictor.config) == ("model", "hw", config)
+    own = StepTimePredictor("llama3.1-8b", "h100-sxm", engine="sglang", tp=2)
+    # As the simulator makes them: a decode step of sequences with 101 tokens, a chunk beside one of them, nothing
+    decoding = ScheduleBatch(reqs=[ScheduleRequest(1, 100)] * 8)
+    mixed = ScheduleBatch(reqs=[ScheduleRequest(1, 100), ScheduleRequest(512, 0)])
+    assert predictor.predict_infer_time(decoding) == own([1] * 8, [100] * 8).seconds > 0
+    assert predictor.predict_infer_time(mixed) == own([1, 512], [100, 0]).seconds > 0
     assert predictor.predict_infer_time(ScheduleBatch(reqs=[])) == 0
+
+
+class AicEngine:
+    """Of aiconfigurator_core: what AISimulate's runner loads from a compiled specification."""
+
+    @staticmethod
+    def from_spec(spec: bytes, systems_path: str | None = None):
+        raise ValueError("no specification")
+
+
+def compile_engine(model: str, system: str, backend: str, **options: object) -> bytes:
+    raise LookupError(f"no data for {model} on {system}")
+
+
+def runner_s_engine(**options: object):
+    """The calls of AISimulate's runner (crates/python of ai-dynamo/aisimulate, 0.12.0.dev2) that make its timing model."""
+    core, sdk = sys.modules["aiconfigurator_core"], sys.modules["aiconfigurator_core.sdk.engine"]
+    return core.AicEngine.from_spec(sdk.compile_engine("model", "system", "vllm", **options), None)
+
+
+def test_aisimulate_can_ask(repository: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    found = adapter(
+        "aisimulate", repository, monkeypatch,
+        aiconfigurator_core__sdk__engine=types.SimpleNamespace(compile_engine=compile_engine),
+        aiconfigurator_core=types.SimpleNamespace(AicEngine=AicEngine),
+    )  # fmt: skip
+    with found.tracelens_times("llama3.1-8b", "h100-sxm"):
+        engine = runner_s_engine(tp_size=2, pp_size=1, attention_dp_size=1, moe_ep_size=None, forward_model="fpm")
+    own = StepTimePredictor("llama3.1-8b", "h100-sxm", engine="vllm", tp=2)
+    assert engine.fpm_decode_kv_ceiling() is None
+    # 3 prompts of 512 tokens, 128 of each cached; 3 sequences with 100, 100 and 101 keys; in ms
+    assert engine.predict_prefill_latency(3, 512, 128) == 1e3 * own([384] * 3, [128] * 3).seconds > 0
+    assert engine.predict_decode_latency_total(3, 301) == 1e3 * own([1] * 3, [101, 100, 100]).seconds > 0
+    assert engine.predict_prefill_latency(1, 64, 64) == engine.predict_decode_latency_total(0, 0) == 0
+    with pytest.raises(LookupError):
+        runner_s_engine()
