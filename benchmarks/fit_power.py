@@ -5,9 +5,13 @@
 FOLDER holds aiconfigurator's tables with ``power_w`` and ``power_limit_w`` by family (``gemm.parquet``; reading them
 takes pyarrow), of kernels in a loop. Rows above 20 us are fitted, in two halves by shape group, never by row; errors
 are |estimate / measured - 1| in percent, mean / median, each half by the energies of the other, at the measured time
-and, after it, at the estimated one. ``settled`` are readings that average at least six samples of NVML: shorter loops
-lag behind, so kernels that do the same read up to a factor of two apart. They count twice in the fit. ``scatter`` is
-how far readings are from the median of their nearest five by shape, time and library.
+and, after it, at the estimated one. ``scatter`` is how far readings are from the median of their nearest five by
+shape, time and library.
+
+``settled`` are readings that average at least six samples of NVML. Shorter loops lag: what NVML averages begins before
+the loop, so kernels that do the same read up to a factor of two apart, all of them too low. The fit is of what a device
+draws, not of what such a loop reads: to settled readings it is a median with a weight of three, to others the upper
+quarter (an error above them counts a third). No model of shapes and times meets the readings that lag.
 
 ``--write`` puts energies fitted on all groups into the device files.
 """
@@ -19,6 +23,7 @@ import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import TypeAlias
 
 import numpy as np
 import pandas as pd
@@ -28,10 +33,10 @@ from tracelens.backends.kernels import kernel_table
 from tracelens.backends.roofline_and_tile import works
 from tracelens.hardware import HardwareSpec
 from tracelens.hardware.device_figures import POWER_TERMS, FamilyPower, PowerConstants
-from tracelens.hardware.power import KernelWork, kernel_power
+from tracelens.hardware.power import STATE, KernelWork, kernel_power
 from tracelens.hardware.spec import FOLDER
 from tracelens.predict.calibration.device import quoted, replaced_tables, rounded
-from tracelens.predict.calibration.fitting import Descent, gauss_newton, logarithmic, relative
+from tracelens.predict.calibration.fitting import Descent, gauss_newton
 from tracelens.predict.estimation.estimate import estimate, precision_of
 from tracelens.predict.estimation.table_kinds import KINDS, batches, with_sizes
 
@@ -44,13 +49,19 @@ GROUPS = {
 }  # fmt: skip
 #: Fewer shape groups than these are divided further, by the ways in which ranks share a layer.
 FEW, SHARES = 4, ("moe_tp_size", "moe_ep_size")
-#: Start, least and most of a constant; flops in pJ.
+#: Start, least and most of a constant; of ``active_w`` the most is a share of the limit.
 BOUNDS = {
-    "sharpness": (3.0, 1.5, 12.0), "active_w": (60.0, 0.1, 600.0), "hbm_pj": (40.0, 0.01, 150.0),
+    "sharpness": (3.0, 1.5, 12.0), "active_w": (60.0, 0.1, 0.25), "hbm_pj": (40.0, 0.01, 150.0),
     "l2_pj": (15.0, 0.01, 150.0), "flop_pj": (0.4, 0.005, 3.0),
+    # chunks of a scan multiply more than the recurrence that FLOPs count
+    "state_pj": (3.0, 0.005, 60.0),
 }  # fmt: skip
 _DESCENT = Descent(rounds=100, noise=0.05, step=1e-3, tolerance=1e-6)
 _NEIGHBOURS = 5
+#: Fewer rows say nothing.
+ENOUGH = 20
+FIGURES = (("watts", ""), ("watts", ", est. time"), ("energy", ", est. time"))
+SETTLED_WEIGHT, LAG_WEIGHT, STARTS = 3.0, 1 / 3, (1.0, 0.3, 3.0)
 LINK = (
     10.4,
     "NVIDIA Grace Hopper whitepaper: NVLink-C2C takes 1.3 pJ per bit; not measured for NVLink between devices",
@@ -111,11 +122,17 @@ def halves(rows: pd.DataFrame, keys: Sequence[str]) -> np.ndarray:
     return half
 
 
-class Family:
-    """One family of kernels on one device: its rows above 20 us, and their work at the measured time."""
+def titles(name: str, rows: pd.DataFrame) -> pd.Series:
+    """The row of ``[power]`` that each row of a table belongs to, as column batches name them."""
+    convolves = rows.get("kernel_source", pd.Series("", rows.index)).str.contains("conv1d")
+    return name + convolves.map({True: "-conv ", False: " "}) + rows["framework"]
 
-    def __init__(self, name: str, device: HardwareSpec, table: pd.DataFrame) -> None:
-        self.name, self.device = name, device
+
+class Family:
+    """Kernels of one table by one library on one device: rows above 20 us, and their work at the measured time."""
+
+    def __init__(self, name: str, family: str, device: HardwareSpec, table: pd.DataFrame) -> None:
+        self.table, self.name, self.device = name, family, device
         own = table[table["latency_ms"] * 1e3 > LEAST_US].reset_index(drop=True)
         estimated = estimate(name, own)["time_us"].to_numpy(float)
         own = own[np.isfinite(estimated)].reset_index(drop=True)
@@ -125,7 +142,7 @@ class Family:
         parts = [
             (at[inner], work) for at, batch in column_batches(name, own) for inner, work in works(batch, device, us[at])
         ]
-        self.work = joined(parts, len(own)) if parts else None
+        self.work = replace(joined(parts, len(own)), family=family) if parts else None
         kernels = kernel_table(name)
         keys = [key for key in (GROUPS[name] if kernels is None else kernels.groups) if key in own]
         self.half = halves(own, keys)
@@ -133,26 +150,41 @@ class Family:
 
     def bounds(self) -> dict[str, tuple[float, float, float]]:
         assert self.work is not None
-        found = {"sharpness": BOUNDS["sharpness"], "active_w": BOUNDS["active_w"], "l2_pj": BOUNDS["l2_pj"]}
+        start, least, share = BOUNDS["active_w"]
+        watts = (start, least, share * (self.device.tdp_w or 0.0))
+        found = {"sharpness": BOUNDS["sharpness"], "active_w": watts, "l2_pj": BOUNDS["l2_pj"]}
         if self.work.hbm_bytes.any():
             found["hbm_pj"] = BOUNDS["hbm_pj"]
-        return found | {f"flop_pj.{name}": BOUNDS["flop_pj"] for name in self.work.flops}
+        return found | {
+            f"flop_pj.{name}": BOUNDS["state_pj" if name == STATE else "flop_pj"] for name in self.work.flops
+        }
 
     def fit(self, base: PowerConstants, rows: np.ndarray) -> FamilyPower:
-        """On some rows: first logarithms, which see by how much an estimate is too small."""
+        """On some rows, by logarithms, which see by how much an estimate is too small."""
         assert self.work is not None
         work, bounds = part_of(self.work, rows), self.bounds()
-        target, weights = np.log(self.watts[rows]), np.where(self.settled[rows], 2.0, 1.0)
+        target, settled = np.log(self.watts[rows]), self.settled[rows]
         low, high = (np.log([each[side] for each in bounds.values()]) for side in (1, 2))
 
-        def logarithm(x: np.ndarray) -> np.ndarray:
+        def weighted(x: np.ndarray) -> np.ndarray:
             made = row_of(dict(zip(bounds, np.exp(x).tolist(), strict=True)))
-            return np.log(kernel_power(with_row(base, self.name, made), work).power_w) - target
+            off = np.log(kernel_power(with_row(base, self.name, made), work).power_w) - target
+            return np.where(settled, SETTLED_WEIGHT * off, np.where(off > 0, LAG_WEIGHT * off, off))
 
-        x = np.log([each[0] for each in bounds.values()])
-        for of in (logarithmic, relative):
-            x, _ = gauss_newton(lambda z, of=of: of(logarithm(z)) * weights, x, low, high, _DESCENT)
+        starts = (np.log([by * each[0] for each in bounds.values()]).clip(low, high) for by in STARTS)
+        x, _ = min((gauss_newton(weighted, start, low, high, _DESCENT) for start in starts), key=lambda made: made[1])
+        x, _ = gauss_newton(weighted, x, low, high, _DESCENT)
         return row_of(dict(zip(bounds, np.exp(x).tolist(), strict=True)))
+
+    def unseen(self, base: PowerConstants) -> tuple[np.ndarray, np.ndarray]:
+        """Estimates over readings by the energies of the other half, at measured and at estimated times."""
+        ratio, at_estimate = np.ones(len(self.watts)), np.ones(len(self.watts))
+        for side in (0, 1):
+            of = self.half == side
+            made = self.fit(base, ~of)
+            ratio[of] = self.ratios(base, made)[of]
+            at_estimate[of] = self.ratios(base, made, self.estimated_us)[of]
+        return ratio, at_estimate
 
     def ratios(self, base: PowerConstants, row: FamilyPower, us: np.ndarray | None = None) -> np.ndarray:
         assert self.work is not None
@@ -191,26 +223,27 @@ def scatter(family: Family) -> np.ndarray:
     return np.abs(found) * 100
 
 
-def report(family: Family, base: PowerConstants, *, quiet: bool) -> FamilyPower:
+def report(family: Family, base: PowerConstants, found: Errors, *, quiet: bool) -> FamilyPower:
     """Prints a row of errors; returns energies fitted on all groups, with what was not fitted's error and interval."""
-    ratio, at_estimate = np.ones(len(family.watts)), np.ones(len(family.watts))
-    for side in (0, 1):
-        if (family.half == side).any() and (family.half != side).any():
-            made = family.fit(base, family.half != side)
-            of = family.half == side
-            ratio[of] = family.ratios(base, made)[of]
-            at_estimate[of] = family.ratios(base, made, family.estimated_us)[of]
-    errors, settled = np.abs(ratio - 1) * 100, family.settled
+    ratio, at_estimate = family.unseen(base)
+    energy = at_estimate * family.estimated_us / (family.rows["latency_ms"].to_numpy(float) * 1e3)
     row = family.fit(base, np.ones(len(ratio), bool))
-    low, high = np.percentile(1 / ratio, (10, 90))
+    settled = family.settled
+    figures = dict(zip(("".join(each) for each in FIGURES), (ratio, at_estimate, energy), strict=True))
+    for name, values in figures.items():
+        for which, rows in (("settled", settled), ("all", np.ones(len(settled), bool))):
+            found.setdefault((family.table, f"{name}, {which}"), []).append(np.abs(values[rows] - 1) * 100)
     if not quiet:
-        shown = [errors, errors[settled], np.abs(at_estimate - 1) * 100, np.abs(at_estimate - 1)[settled] * 100]
+        shown = [np.abs(values[rows] - 1) * 100 for values in figures.values() for rows in (settled, settled | True)]
         cells = " | ".join(f"{each.mean():.1f} / {np.median(each):.1f}" if len(each) else "-" for each in shown)
         print(
-            f"| {family.name} | {family.device.name} | {len(errors)} | {int(settled.sum())} | {cells} "
+            f"| {family.name} | {family.device.name} | {len(ratio)} | {int(settled.sum())} | {cells} "
             f"| {scatter(family).mean():.1f} | {constants_text(row)}", flush=True,
         )  # fmt: skip
-    return replace(row, low=float(low), high=float(high), error_percent=float(errors.mean()), rows=len(errors))
+    seen = ratio[settled] if settled.sum() >= ENOUGH else ratio
+    low, high = np.percentile(1 / seen, (10, 90))
+    error = float(np.abs(seen - 1).mean()) * 100
+    return replace(row, low=min(float(low), 1.0), high=max(float(high), 1.0), error_percent=error, rows=len(ratio))
 
 
 def constants_text(row: FamilyPower) -> str:
@@ -236,6 +269,9 @@ def lines(power: PowerConstants) -> list[str]:
     return [*found, "]"]
 
 
+Errors: TypeAlias = dict[tuple[str, str], list[np.ndarray]]
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folder", type=Path)
@@ -243,7 +279,9 @@ def main() -> None:
     parser.add_argument("--quiet", action="store_true")
     args = parser.parse_args()
     tables = {path.stem.replace("_", "-"): pd.read_parquet(path) for path in sorted(args.folder.glob("*.parquet"))}
-    print("| family | device | rows | settled | all | settled | all, est. time | settled, est. time | scatter |")
+    found: Errors = {}
+    columns = [f"{what}{time}, {which}" for what, time in FIGURES for which in ("settled", "all")]
+    print(f"| family | device | rows | settled | {' | '.join(columns)} | scatter |")
     for name in sorted({name for table in tables.values() for name in table["device"].unique()}):
         device = HardwareSpec.load(str(name))
         every = pd.concat([table[table["device"] == name][["power_w", "power_limit_w"]] for table in tables.values()])
@@ -254,10 +292,11 @@ def main() -> None:
         )  # fmt: skip
         made: dict[str, FamilyPower] = {}
         for family_name, table in tables.items():
-            own = table[table["device"] == name]
-            family = Family(family_name, device, own) if (own["latency_ms"] * 1e3 > LEAST_US).any() else None
-            if family is not None and family.work is not None and len(family.watts) >= SETTLED:
-                made[family_name] = report(family, base, quiet=args.quiet)
+            long = table[(table["device"] == name) & (table["latency_ms"] * 1e3 > LEAST_US)]
+            for title, own in long.groupby(titles(family_name, long)):
+                family = Family(family_name, str(title), device, own) if len(own) >= ENOUGH else None
+                if family is not None and family.work is not None:
+                    made[family.name] = report(family, base, found, quiet=args.quiet)
         rows = sum(row.rows or 0 for row in made.values())
         power = replace(base, families=made, source=SOURCE.format(rows=rows))
         print(f"{device.name}: idle {power.idle_w:.0f} W, {power.share:.3f} of the limit, at most {power.most:.3f}")
@@ -266,6 +305,9 @@ def main() -> None:
             file.write_text(
                 replaced_tables(file.read_text(encoding="utf-8"), {"power": lines(power)}), encoding="utf-8"
             )
+    for family_name in tables:
+        shown = [np.concatenate(found[family_name, column]) for column in columns]
+        print(f"| {family_name} | all | " + " | ".join(f"{each.mean():.1f} / {np.median(each):.1f}" for each in shown))
 
 
 if __name__ == "__main__":

@@ -93,7 +93,7 @@ def test_watts_that_nobody_measured_are_empty_in_every_kind_of_table():
         assert unknown["time_us"] > 0
         assert np.isnan([unknown[column] for column in DRAWN[:-1]]).all()
         assert unknown["power_measured_as"] == ""
-        assert known["power_measured_as"] == f"{name} on h200-sxm"
+        assert known["power_measured_as"] == f"{name} vllm on h200-sxm"
 
 
 def test_the_answer_says_whose_watts_it_has_and_where_there_are_none(capsys):

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
+import pandas as pd
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+import tracelens as tl
+from benchmarks.fit_power import Family
 from tracelens.errors import InputError, UsageError
 from tracelens.hardware import HardwareSpec
 from tracelens.hardware.device_figures import FamilyPower, PowerConstants
@@ -16,6 +20,7 @@ from tracelens.hardware.power import (
     CARRIED,
     KernelWork,
     clock_share,
+    family_named,
     idle_power,
     kernel_power,
     limited,
@@ -95,7 +100,7 @@ def test_a_device_of_the_same_architecture_takes_energies_and_says_so() -> None:
     assert own is not None
     assert theirs is not None
     assert (own.carried_from, theirs.carried_from) == ("h200-sxm", None)
-    mine, its = own.families["gemm"], theirs.families["gemm"]
+    mine, its = own.families["gemm vllm"], theirs.families["gemm vllm"]
     assert mine.flop_pj == its.flop_pj
     assert mine.high == pytest.approx(its.high * CARRIED)
     pcie = power_constants(HardwareSpec.load("h100-pcie"))
@@ -185,6 +190,45 @@ def test_without_a_lower_limit_times_and_watts_stay(some: KernelWork, name: str,
 def test_every_measured_family_says_how_far_off_it_was(name: str) -> None:
     power = HardwareSpec.load(name).power
     assert power is not None
-    assert {"gemm", "moe", "context-attention", "generation-attention", "quantize-matrix"} <= set(power.families)
+    needed = ("gemm", "moe", "context-attention", "generation-attention", "quantize-matrix")
+    assert {f"{family} vllm" for family in needed} <= set(power.families)
     assert all(row.error_percent and row.rows for row in power.families.values())
-    assert all(row.low < 1 < row.high for row in power.families.values())
+    assert all(row.low <= 1 <= row.high for row in power.families.values())
+
+
+def test_kernels_of_an_unknown_library_draw_as_those_that_graphs_launch() -> None:
+    b200 = constants_of("b200")
+    assert {"moe vllm", "moe trtllm"} <= set(b200.families)
+    named = {
+        library: family_named(b200, work(10, f"moe {library}".strip(), bf16=1)) for library in ("", "trtllm", "sglang")
+    }
+    assert named == {"": "moe vllm", "trtllm": "moe trtllm", "sglang": "moe vllm"}
+    assert family_named(b200, work(10, "unheard-of", bf16=1)) == "gemm vllm"
+    assert family_named(b200, work(10, "unheard-of", hbm_bytes=1)) == "quantize-matrix vllm"
+
+
+@pytest.mark.shared
+@pytest.mark.parametrize("name", ["encoder-attention", "quantize-matrix", "mla-generation-module"])
+def test_energies_not_fitted_on_a_shape_group_meet_its_settled_readings(shared_data: Path, name: str) -> None:
+    """The error that device files state is that of each half of the shape groups by the energies of the other."""
+    table = pd.read_parquet(shared_data / "power" / f"{name.replace('-', '_')}.parquet")
+    rows = table[(table["device"] == "b200_sxm") & (table["latency_ms"] > 0.02) & (table["framework"] == "trtllm")]
+    b200 = HardwareSpec.load("b200")
+    assert b200.power is not None
+    family, base = Family(name, f"{name} trtllm", b200, rows), replace(b200.power, families={})
+    ratio = family.unseen(base)[0]
+    error = float(np.abs(ratio[family.settled] - 1).mean() * 100)
+    stated = b200.power.families[f"{name} trtllm"]
+    assert error == pytest.approx(stated.error_percent, abs=0.1)
+    assert error < 12
+    inside = (1 / ratio[family.settled] >= stated.low) & (1 / ratio[family.settled] <= stated.high)
+    assert 0.7 < inside.mean() < 0.9
+
+
+def test_long_products_draw_the_limit_and_small_passes_do_not() -> None:
+    """The fastest BF16 products: H200 draws 700 W, B200 1,000, GB200 1,200."""
+    for device, limit in (("h200-sxm", 700), ("b200", 1000), ("gb200", 1200)):
+        most = tl.estimate("gemm", {"m": 16384, "n": 16384, "k": 16384}, device=device)["power_w"][0]
+        least = tl.estimate("quantize-scale", {"m": 16, "k": 1024}, device=device)["power_w"][0]
+        assert 0.93 * limit < most < limit
+        assert least < 0.7 * limit

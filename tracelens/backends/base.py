@@ -382,6 +382,8 @@ class ColumnBatch(ABC):
     family: ClassVar[str]
 
     precision: str
+    #: Whose kernels they are, where that is known: libraries' kernels draw different power.
+    library: str = ""
 
     @property
     def width_bytes(self) -> float:
@@ -425,8 +427,8 @@ class ColumnBatch(ABC):
         return False
 
     def power_families(self) -> npt.NDArray[Any]:
-        """Per row the family of ``[power]`` in device files."""
-        return np.full(len(self), self.family, object)
+        """Per row the family of ``[power]`` in device files, and the library where it is known."""
+        return np.full(len(self), f"{self.family} {self.library}".strip(), object)
 
     def flops_by_class(self) -> Mapping[str, Floats]:
         """FLOPs as the kernels do them, by class of ``[power]``."""

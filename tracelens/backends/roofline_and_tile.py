@@ -258,13 +258,21 @@ POWER_FIGURES = tuple(f"{name}{end}" for name in ("power_w", "energy_mj") for en
 POWER_BASIS = "power_measured_as"
 
 
+#: Mean error of a time, in percent, where nobody measured it on the device in its type.
+_UNKNOWN_ERROR = 20.0
+
+
 def power_columns(
-    work: WorkColumns | ColumnBatch, found: EstimateTable, device: HardwareSpec
+    work: WorkColumns | ColumnBatch, found: EstimateTable, device: HardwareSpec, error_percent: Floats
 ) -> dict[str, npt.NDArray[Any]]:
-    """Watts and mJ of one call with their intervals, by the names of ``tracelens estimate``, and what they rest on."""
-    watts = drawn(work, found, device)
-    values = dict(zip(POWER_FIGURES, (*watts, *watts.energy_mj(found.time_us)), strict=True))
-    constants = power_constants(device)
+    """Watts and mJ of one call with their intervals, by the names of ``tracelens estimate``, and what they rest on.
+
+    Energy's interval is wider than that of the watts by ``error_percent``, the mean error of the times.
+    """
+    watts, constants = drawn(work, found, device), power_constants(device)
+    off = np.where(np.isnan(error_percent), _UNKNOWN_ERROR, error_percent) / 100
+    energy, low, high = watts.energy_mj(found.time_us)
+    values = dict(zip(POWER_FIGURES, (*watts, energy, low / (1 + off), high * (1 + off)), strict=True))
     basis = np.full(len(work), "", object)
     if constants is not None:
         for at, part in works(work, device, found.time_us):

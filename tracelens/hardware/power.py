@@ -30,6 +30,8 @@ from tracelens.types.records import Record
 Watts = npt.NDArray[np.float64]
 #: Families of kernels by what they do, for those that nobody measured: with products, and without; of attention.
 PRODUCTS, STREAMS, PROMPTS, DECODING = "gemm", "quantize-matrix", "context-attention", "generation-attention"
+#: Whose kernels stand for those of no known library: launched as graphs, without the host's gaps.
+LIBRARIES = (" vllm", " trtllm")
 #: Classes of FLOPs beside precisions: with a softmax between two products, scores of keys alone, updates of a state.
 ATTENTION, INDEXER, STATE = "attention", "indexer", "state"
 #: Classes of FLOPs in whose place others stand, the nearest first.
@@ -45,7 +47,8 @@ _HALVINGS = 40
 
 
 class KernelWork(Record, frozen=True, kw_only=True, eq=False):
-    """What kernels of one ``family`` do, a row each; the families are those of a device file's ``[power]``.
+    """What kernels of one ``family`` do, a row each; the families are those of a device file's ``[power]``, with or
+    without the library: ``moe vllm``, ``moe``.
 
     ``time_us``: how long each takes, at the device's own limit. ``flops``: by class (``bf16``, ``fp8_block``,
     ``attention`` ...). Bytes that come from HBM or go there, that pass L2, and that leave by links. ``clocked``: the
@@ -134,8 +137,11 @@ def family_power(constants: PowerConstants, work: KernelWork) -> FamilyPower | N
 
 
 def family_named(constants: PowerConstants, work: KernelWork) -> str:
-    """The name of that row."""
-    return work.family if work.family in constants.families else PRODUCTS if work.flops else STREAMS
+    """The name of that row: of the family and library, of the family by the usual library, or of what is like it."""
+    kind, _, _ = work.family.partition(" ")
+    like = PRODUCTS if work.flops else STREAMS
+    tried = [work.family, *(f"{name}{library}" for name in (kind, like) for library in ("", *LIBRARIES))]
+    return next((name for name in tried if name in constants.families), like)
 
 
 def demand_w(constants: PowerConstants, work: KernelWork) -> Watts:

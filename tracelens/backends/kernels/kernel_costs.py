@@ -360,8 +360,10 @@ class KernelColumns(ColumnBatch):
         return True
 
     def power_families(self) -> npt.NDArray[Any]:
-        """The table's own."""
-        return np.full(len(self), self.table.name, object)
+        """The table's own, by library; convolutions apart."""
+        case = dict(self.case)
+        kind = self.table.name + ("-conv" if "conv1d" in case.get("kernel_source", "") else "")
+        return np.full(len(self), f"{kind} {case.get('framework', '')}".strip(), object)
 
     def flops_by_class(self) -> Mapping[str, Floats]:
         """As the table's kernels do them; none where they only move bytes."""

@@ -172,7 +172,8 @@ class AttentionColumns(ColumnBatch):
 
     def power_families(self) -> npt.NDArray[Any]:
         """Decoding, or prompts."""
-        return np.where(self.s == 1, DECODING, PROMPTS).astype(object)
+        names = [f"{name} {self.library}".strip() for name in (DECODING, PROMPTS)]
+        return np.where(self.s == 1, *names).astype(object)
 
     def flops_by_class(self) -> Mapping[str, Floats]:
         """Softmax included, in whatever type the cache is."""

@@ -24,6 +24,7 @@ PAIRS = (
     ("tokens_s_gpu", "tokens_s_gpu_est", "", ""),
     ("tpot_ms", "tpot_ms_est", "tpot_ms_low", "tpot_ms_high"),
     ("median_itl_ms", "itl_ms_est", "itl_ms_low", "itl_ms_high"),
+    ("power_w", "power_w_est", "power_w_low", "power_w_high"),
 )
 #: Columns that tell families apart, the first that is there.
 FAMILIES = ("family", "model", "model_path", "model_id")

@@ -127,8 +127,9 @@ def priced(what: str, table: pd.DataFrame, asked: Asked) -> dict[str, np.ndarray
     columns = _empty(len(table))
     columns["reason"][:] = size_faults(given, kind)
     usable, sized = columns["reason"] == "", with_sizes(given, kind)
+    apart = (*kind.apart, "framework")
     names, types, like = (
-        _words(given, column, usual) for column, usual in (("device", ""), (kind.dtype, "bf16"), (kind.apart, ""))
+        _words(given, column, usual) for column, usual in (("device", ""), (kind.dtype, "bf16"), (apart, ""))
     )
     tuned = kernel_table(_TUNED.get(what, ""))
     for name, dtype, other in sorted(set(zip(names.tolist(), types.tolist(), like.tolist(), strict=True))):
@@ -217,7 +218,7 @@ def _answered(
     for name, said in (("bound", found.bound), ("backend", found.backend)):
         columns[name] = np.where(known, np.array([word or "" for word in said], object), "")
     columns["measured_as"], columns["error_percent"] = answers.measured_as(work, system, found)
-    watts = power_columns(work, found, system.device)
+    watts = power_columns(work, found, system.device, columns["error_percent"])
     watts |= {name: np.where(known, watts[name], np.nan) for name in POWER_FIGURES}
     return columns | {"flops": np.asarray(flops, np.float64)} | watts
 
@@ -249,7 +250,11 @@ def _batches(
     (dtype, device), precision = typed, precision_of(typed[0])
     try:
         part = table.iloc[at]
-        yield at, _products_in(kind, part, dtype, device) if precision is None else kind.columns(part, precision)
+        if precision is None:
+            yield at, _products_in(kind, part, dtype, device)
+            return
+        library = texts(part.iloc[:1], "framework")[0] if "framework" in part else ""
+        yield at, replace(kind.columns(part, precision), library=library)
     except UsageError as error:
         if len(at) == 1 or precision is None:
             yield at, str(error)

@@ -418,4 +418,5 @@ def _answered(batch: KernelColumns, backend: Chain, system: System) -> Mapping[s
     for name, said in (("bound", found.bound), ("backend", found.backend)):
         columns[name] = np.array([word or "" for word in said], object)
     columns["measured_as"], columns["error_percent"] = backend.measured_as(batch, system, found)
-    return columns | {"flops": batch.flops()} | power_columns(batch, found, system.device)
+    watts = power_columns(batch, found, system.device, columns["error_percent"])
+    return columns | {"flops": batch.flops()} | watts
