@@ -154,8 +154,9 @@ def test_data_parallel_ranks_of_a_dense_model_answer_as_servers_of_their_own(pol
     one = tl.serve("llama3.1-8b", "h100-sxm", concurrency=8, requests=8, policy=policy, **LOAD).summary
     four = tl.serve("llama3.1-8b", "dgx-h100", concurrency=32, requests=32, dp=4, policy=policy, **LOAD).summary
     for name in ("ttft_mean_ms", "tpot_mean_ms", "e2e_mean_ms", "window_s"):
-        assert four[name] == pytest.approx(one[name], rel=1e-9), name
-    assert four["output_tokens_per_s"] == pytest.approx(4 * one["output_tokens_per_s"], rel=1e-9)
+        # Slopes are whole femtoseconds a key: at 8,000 keys of 9 ms a rank may be off by 1e-9
+        assert four[name] == pytest.approx(one[name], rel=1e-8), name
+    assert four["output_tokens_per_s"] == pytest.approx(4 * one["output_tokens_per_s"], rel=1e-8)
     assert four["kv_pool_tokens"] == pytest.approx(4 * one["kv_pool_tokens"], rel=1e-3)
 
 

@@ -322,13 +322,14 @@ class PointSimulator:
     def _engine_on(self, system: System, point: ServingPoint) -> Engine:
         """The engine's limits with the fitted constants of the one that the row names."""
         if self._engine_named == engines.IDEAL:
-            return self._engine
+            return engines.with_habits(self._engine, engines.engine_name(point.engine, system.device))
         fitted = engines.fitted_engine(self._engine_named or point.engine, system.device)
         names = (
             "name", "source", "device_scale", "prompt_scale", "request_us", "layer_us", "prompt_layer_us",
             "sequence_us", "releases", "policy", "residuals", "first_residuals",
         )  # fmt: skip
-        return dataclasses.replace(self._engine, **{name: getattr(fitted, name) for name in names})
+        known = dataclasses.replace(self._engine, **{name: getattr(fitted, name) for name in names})
+        return engines.with_habits(known, engines.engine_name(fitted.name, system.device))
 
 
 def _ranged(found: PointEstimate, engine: Engine) -> PointEstimate:

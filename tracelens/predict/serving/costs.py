@@ -9,13 +9,14 @@ mean context.
 
 from __future__ import annotations
 
+import bisect
 import copy
 import dataclasses
 import datetime
 import functools
 import itertools
 import math
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from heapq import heapify, heapreplace
 from typing import NamedTuple, TypeAlias
 
@@ -23,15 +24,18 @@ import numpy as np
 
 from tracelens.backends import EstimateTable
 from tracelens.backends.chain import chain
+from tracelens.backends.collective_times import Kernels, exchange_links, exchange_us, notification_us
 from tracelens.errors import UsageError
 from tracelens.hardware import HardwareSpec
 from tracelens.perf_models import PerfModel
 from tracelens.perf_models.base import WorkColumns
 from tracelens.predict.network.algorithms import collective_us
 from tracelens.predict.network.cluster import Library
+from tracelens.predict.network.deepep import Exchanges, Phase
 from tracelens.predict.network.topology import Group, Rates, Tier, TierLink, Topology
-from tracelens.predict.serving.deployment import Deployment, Engine
+from tracelens.predict.serving.deployment import Deployment, Engine, captured_sizes
 from tracelens.predict.workload import LayerOp, batch_ops
+from tracelens.predict.workload.blocks import Message, SentTokens
 from tracelens.predict.workload.ranks import InferenceRank
 from tracelens.types.dtypes import DType
 from tracelens.types.records import Record
@@ -179,6 +183,8 @@ class DeploymentCollectives:
         self._device, self._all_reduce = device, deployment.collective
         self._topology = self._joined(deployment)
         self._known: dict[tuple[str, int, int, int], CollectiveSteps] = {}
+        self._routed: dict[tuple[str, int, SentTokens, Kernels], CollectiveSteps] = {}
+        self._system = dataclasses.replace(deployment.system, topology=self._topology)
 
     def exchange(self, word: str, nbytes: float, *, ranks: int, stride: int = 1) -> CollectiveSteps:
         """The collective ``word`` of ``nbytes``. UsageError where the links are not known, or no algorithm does it."""
@@ -187,6 +193,35 @@ class DeploymentCollectives:
         if found is None:
             found = self._known[key] = self._made(*key)
         return found
+
+    def of_message(self, message: Message, kernels: Kernels) -> CollectiveSteps:
+        """As ``exchange``; dispatch and combine by DeepEP's ``kernels``, or those of the cluster's own library, else as
+        an all-to-all where no measurement of them carries over.
+        """
+        word, nbytes, ranks, routed = message
+        if routed is None:
+            return self.exchange(word, nbytes, ranks=ranks)
+        key = (word, ranks, routed, kernels)
+        found = self._routed.get(key)
+        if found is None:
+            found = self._routed[key] = self._by_kernels(*key) or self.exchange("all_to_all", nbytes, ranks=ranks)
+        return found
+
+    def _by_kernels(self, word: str, ranks: int, routed: SentTokens, kernels: Kernels) -> CollectiveSteps | None:
+        try:
+            links = exchange_links(self._system, ranks)
+        except UsageError:
+            return None
+        phase: Phase = "dispatch" if word == "dispatch" else "combine"
+        shape = Exchanges(
+            phase=phase, tokens=routed.tokens, hidden=routed.hidden, topk=routed.topk, experts=routed.experts,
+            nodes=ranks / links.ranks_per_node, element_bytes=routed.element_bytes,
+        )  # fmt: skip
+        time_us = float(exchange_us(shape, kernels, self._system, links)[0])
+        if kernels == "normal":
+            time_us += float(notification_us(shape, self._system, links)[0])
+        name = f"{word}/{links.library} {kernels}"
+        return CollectiveSteps(name=name, steps=1, transfers=ranks * (ranks - 1), step_fs=round(time_us * FS_PER_US))
 
     def share_a_node(self, devices: int, stage: int) -> bool:
         """Whether stages of so many devices, ``stage`` and the next, stand in one node."""
@@ -258,8 +293,9 @@ def _scaled(rates: Rates, share: float) -> Rates:
 
 #: Token counts are tabulated this many at a time: one call of a backend costs as much as a few hundred rows.
 _BLOCK = 32
-#: A device's name for the embedding among the letters of blocks.
-_EMBEDDING = "embedding"
+#: A device's name for the embedding among the letters of blocks; of a block's parts, what follows its letter: shared
+#: experts, and what comes before the core or the experts.
+_EMBEDDING, _SHARED, _BEFORE = "embedding", " shared", " before"
 
 
 class LayerWork(Record, frozen=True, kw_only=True):
@@ -303,6 +339,44 @@ class DecodeLine:
         )
 
 
+class LayerParts(NamedTuple):
+    """A layer's compute in fs: ``before`` the core of attention; ``core``, with all up to where tokens leave for their
+    experts; ``shared`` experts; ``experts`` that they come to, or the rest. Of a split batch, of both halves.
+    """
+
+    before: int
+    core: int = 0
+    shared: int = 0
+    experts: int = 0
+
+    def behind_decoding(self) -> dict[str, tuple[float, ...]]:
+        """How long each half's exchange is hidden in a step that decodes, the halves two stages of five apart: a
+        dispatch by its own shared experts and the other half's products before attention, a combine by the other half's
+        attention (SGLang, operations_strategy.py; DeepSeek's inference system has the same five stages).
+        """
+        dispatch, combine = (self.before + self.shared) / 2, self.core / 2
+        return {"dispatch": (dispatch, dispatch), "combine": (combine, combine)}
+
+    def behind_prompts(self) -> dict[str, tuple[float, ...]]:
+        """As ``behind_decoding`` in a step with prompts: attention of the second half hides the first one's dispatch,
+        experts of the first the second one's; then experts, and shared experts with the next layer's attention.
+        """
+        attention, experts = (self.before + self.core) / 2, self.experts / 2
+        return {"dispatch": (attention, experts), "combine": (experts, self.shared / 2 + attention)}
+
+
+class StepLoad(NamedTuple):
+    """What a step computes: all ``tokens``, those of the busiest data-parallel rank with its padding, the ``rows`` that
+    yield a token; the ``kernels`` that send tokens to experts, and by how much longer than the backend says it takes.
+    """
+
+    tokens: int
+    own: int
+    rows: int
+    kernels: Kernels
+    scale: float = 1.0
+
+
 class StepCost:
     """The step cost of one replica. UsageError where the model cannot be divided as asked, or its type has no rate."""
 
@@ -326,6 +400,9 @@ class StepCost:
         self.stages = _split(self.layers, parallel.pp)
         self._runs = tuple(_runs(stage) for stage in self.stages)
         self._letters = sorted(set(model.blocks))
+        self._captured = captured_sizes(engine.graph_batches)
+        is_wide = parallel.dp > 1 and parallel.ep > 1
+        self._overlap = engine.overlap if is_wide else ""
         self._set_host(engine)
         speculation = deployment.speculation
         self.queries = 1 if speculation is None else speculation.draft_tokens + 1
@@ -348,7 +425,9 @@ class StepCost:
                     deployment,
                     model=speculation.draft,
                     speculation=None,
-                    parallelism=dataclasses.replace(parallel, pp=1, ep=1),
+                    parallelism=dataclasses.replace(
+                        parallel, pp=1, ep=parallel.ep if speculation.draft.experts is not None else 1
+                    ),
                     engine=dataclasses.replace(
                         engine, step_us=0.0, sequence_us=0.0, prompt_us=0.0, layer_us=0.0, prompt_layer_us=None
                     ),
@@ -359,6 +438,9 @@ class StepCost:
         layers, eager = len(self.layers), engine.prompt_layer_us
         self._step_fs = round((engine.step_us + engine.layer_us * layers) * FS_PER_US)
         self._mixed_fs = self._step_fs if eager is None else round((engine.step_us + eager * layers) * FS_PER_US)
+        exchanging = sum(map(self._exchanging, self.layers))
+        self._again_fs = round(engine.layer_us * exchanging * FS_PER_US)
+        self._mixed_again_fs = self._again_fs if eager is None else round(eager * exchanging * FS_PER_US)
         self._sequence_fs = round(engine.sequence_us * FS_PER_US)
         self._prompt_fs = round(engine.prompt_us * FS_PER_US)
         self._prompt_scale = engine.prompt_scale
@@ -422,15 +504,22 @@ class StepCost:
             if batch:
                 attention[letter] += times.decoding(batch, knot_index(batch, context)).at(context)
         host, scale = self._host(self._mixed_fs, started, batch, context), self.prompt_share_scale(tokens, batch)
-        return self._stages(tokens, rows, attention, host, own, scale)
+        return self._stages(StepLoad(tokens, own, rows, "normal", scale), attention, host)
 
     def mixed_time(
         self, tokens: int, chunks: Sequence[Chunk], rows: int, started: int, batch: int, context: int
     ) -> tuple[int, int]:
         """(compute, exchanges) of ``mixed``, summed, without making its parts."""
         own, by_rank = self._by_rank(tokens, chunks, batch)
-        compute, exchange = self._sums(tokens, own)
-        compute = round(compute * self.prompt_share_scale(tokens, batch))
+        if self._overlap == "two-batch":
+            works = self.mixed(tokens, chunks, rows, started, batch, context)
+            return sum(work.compute_fs for work in works), sum(work.exchange_fs for work in works)
+        scale = self.prompt_share_scale(tokens, batch)
+        if self._overlap:
+            compute, exchange = self._sums(StepLoad(tokens, own, 0, "normal", scale))
+        else:
+            compute, exchange = self._sums(StepLoad(tokens, own, 0, "normal"))
+            compute = round(compute * scale)
         if rows:
             head, gather = self._end_sums(rows)
             compute += head
@@ -471,12 +560,12 @@ class StepCost:
             heapreplace(loads, (load + chunk[0], rank))
         return max(loads)[0], by_rank
 
-    def _summed(self, tokens: int, own: int) -> tuple[int, int]:
-        works = self._stages(tokens, 0, {}, 0, own)
+    def _summed(self, load: StepLoad) -> tuple[int, int]:
+        works = self._stages(load, {}, 0)
         return sum(work.compute_fs for work in works), sum(work.exchange_fs for work in works)
 
     def _ends_summed(self, rows: int) -> tuple[int, int]:
-        gathered = self._exchanges(batch_ops.logits_messages(self._rank, rows))
+        gathered = self._exchanges(batch_ops.logits_messages(self._rank, rows), "normal")
         return self._head(rows), sum(each.time_fs for each in gathered)
 
     def decode_work(self, batch: int, context: int) -> tuple[StageWork, ...]:
@@ -504,21 +593,36 @@ class StepCost:
         """While the ``knot_index`` of the summed context is ``index``."""
         low, high = span(batch, index)
         pieces = {letter: times.decoding(batch, index) for letter, times in self._attention.items()}
-        tokens = batch * self.queries
         host = self._step_fs + self._rank.own(batch) * self._sequence_fs
-        own = self._rank.own(batch) * self.queries
-        draft_slope = 0
+        load, draft_slope = self._decode_load(batch), 0
         if self._draft is not None:
             at_low, at_high = self._draft_fs(batch, low), self._draft_fs(batch, high - 1)
             draft_slope = (at_high - at_low) // max(high - 1 - low, 1)
             host += at_low - draft_slope * low
-        works = self._stages(tokens, tokens, {letter: piece.at(0) for letter, piece in pieces.items()}, host, own)
-        layers = [
-            (work, [sum(pieces[letter].slope for letter in kind if letter in pieces) for kind, _ in runs])
-            for work, runs in zip(works, self._runs, strict=True)
-        ]
+        if self._is_split(load.own):
+            at_ends = [
+                self._stages(load, {letter: piece.at(context) for letter, piece in pieces.items()}, host)
+                for context in (low, high)
+            ]
+            layers = [_between(low, high, *works) for works in zip(*at_ends, strict=True)]
+        else:
+            works = self._stages(load, {letter: piece.at(0) for letter, piece in pieces.items()}, host)
+            layers = [
+                (work, [sum(pieces[letter].slope for letter in kind if letter in pieces) for kind, _ in runs])
+                for work, runs in zip(works, self._runs, strict=True)
+            ]
         layers[0][1][0] += draft_slope
         return DecodeLine(low, high, layers)
+
+    def _decode_load(self, batch: int) -> StepLoad:
+        """A decode step: data-parallel ranks pad their share to a captured size, all to the same; experts get none of
+        the padding where tokens are sent to them.
+        """
+        own, dp = self._rank.own(batch), self._rank.dp
+        at = bisect.bisect_left(self._captured, own)
+        padded = self.queries * (self._captured[at] if at < len(self._captured) else own)
+        is_sent = dp > 1 and self.deployment.model.experts is not None
+        return StepLoad(batch * self.queries if is_sent else padded * dp, padded, padded * dp, "low_latency")
 
     def layer_operations(
         self, kind: str, tokens: int, chunks: Sequence[Chunk], batch: int, context: int
@@ -529,7 +633,11 @@ class StepCost:
         """
         found: list[tuple[str, PerfModel, int]] = []
         own, by_rank = self._by_rank(tokens, chunks, batch)
-        rank, scale = dataclasses.replace(self._rank, busiest=own), self.prompt_share_scale(tokens, batch)
+        scale = self.prompt_share_scale(tokens, batch)
+        if batch and not chunks:
+            tokens, own, *_ = self._decode_load(batch)
+        halves = 2 if self._is_split(own) and self._exchanging(kind) else 1
+        tokens, rank = -(-tokens // halves), dataclasses.replace(self._rank, busiest=-(-own // halves))
         for letter in kind:
             ops = batch_ops.device_block_ops(rank, letter, tokens)
             priced = iter(self._priced([op.model for op in ops if not op.is_core]))
@@ -539,7 +647,7 @@ class StepCost:
                     if op.name == names[-1]:
                         found += self._cores(self._attention[letter], names, by_rank, batch, context)
                 else:
-                    found += [(op.name, op.model, round(next(priced) * scale))] * op.count
+                    found += [(op.name, op.model, round(next(priced) * scale))] * (op.count * halves)
         return found
 
     def core_operations(
@@ -683,16 +791,17 @@ class StepCost:
         return self._linear[tokens, own]
 
     def _tabulate(self, counts: Iterable[tuple[int, int]]) -> None:
-        ops: list[tuple[tuple[int, int], str, LayerOp]] = []
+        ops: list[tuple[tuple[int, int], tuple[str, ...], LayerOp]] = []
         for count in counts:
-            self._linear[count] = dict.fromkeys([*self._letters, _EMBEDDING], 0)
+            names = [letter + part for letter in self._letters for part in ("", _SHARED, _BEFORE)]
+            self._linear[count] = dict.fromkeys([*names, _EMBEDDING], 0)
             tokens, rank = count[0], dataclasses.replace(self._rank, busiest=count[1])
             for letter in self._letters:
-                made = batch_ops.device_block_ops(rank, letter, tokens)
-                ops += [(count, letter, op) for op in made if not op.is_core]
-            ops += [(count, _EMBEDDING, op) for op in batch_ops.embedding_ops(rank, tokens)]
-        for (count, part, op), fs in zip(ops, self._priced([op.model for _, _, op in ops]), strict=True):
-            self._linear[count][part] += op.count * fs
+                ops += [(count, *each) for each in _by_part(letter, batch_ops.device_block_ops(rank, letter, tokens))]
+            ops += [(count, (_EMBEDDING,), op) for op in batch_ops.embedding_ops(rank, tokens)]
+        for (count, parts, op), fs in zip(ops, self._priced([op.model for _, _, op in ops]), strict=True):
+            for part in parts:
+                self._linear[count][part] += op.count * fs
 
     def _head(self, rows: int) -> int:
         if rows not in self._heads:
@@ -715,47 +824,90 @@ class StepCost:
         """
         for times in self._attention.values():
             times.foresee(batches, knot_index(1, longest) + 2)
-        decoding = {(batch * self.queries, self._rank.own(batch) * self.queries) for batch in batches}
-        self._tabulate([count for count in decoding.union(mixed) if count not in self._linear])
-        heads = {batch * self.queries for batch in batches}.union(rows)
+        decoding = [self._decode_load(batch) for batch in batches]
+        counts = {(load.tokens, load.own) for load in decoding}.union(mixed)
+        if self._overlap == "two-batch":
+            counts |= {(-(-tokens // 2), -(-own // 2)) for tokens, own in counts}
+        self._tabulate([count for count in counts if count not in self._linear])
+        heads = {load.rows for load in decoding}.union(rows)
         self._price_heads([count for count in heads if count not in self._heads])
 
-    def _stages(
-        self, tokens: int, rows: int, attention: dict[str, int], host: int, own: int, scale: float = 1.0
-    ) -> tuple[StageWork, ...]:
-        linear = self._tokens(tokens, own)
-        if scale != 1:
-            linear = {letter: round(fs * scale) for letter, fs in linear.items()}
-        compute = {
-            kind: sum(linear[letter] + attention.get(letter, 0) for letter in kind)
-            for kind in dict.fromkeys(self.layers)
-        }
-        last = self._head(rows) if rows else 0
-        return self._laid_out((tokens, own), rows, compute, first=linear[_EMBEDDING] + host, last=last)
+    def _stages(self, load: StepLoad, attention: dict[str, int], host: int) -> tuple[StageWork, ...]:
+        whole, parts = self._scaled_tokens(load, 1), {}
+        is_split = self._is_split(load.own)
+        halves = self._scaled_tokens(load, 2) if is_split else whole
+        for kind in dict.fromkeys(self.layers):
+            parts[kind] = self._parts(kind, halves if self._exchanging(kind) else whole, attention)
+        last = self._head(load.rows) if load.rows else 0
+        if is_split:
+            host += self._again_fs if load.kernels == "low_latency" else self._mixed_again_fs
+        return self._laid_out(load, parts, first=whole[_EMBEDDING] + host, last=last)
+
+    def _parts(self, kind: str, linear: dict[str, int], attention: dict[str, int]) -> LayerParts:
+        """What a layer computes, by what may go on while its tokens travel."""
+        before = core = experts = shared = 0
+        for letter in kind:
+            early, late = linear[letter + _BEFORE], linear[letter] - linear[letter + _BEFORE]
+            if letter in self._attention:
+                before, core = before + early, core + late + attention.get(letter, 0)
+            else:
+                beside = linear[letter + _SHARED]
+                core, shared, experts = core + early, shared + beside, experts + late - beside
+        return LayerParts(before, core, shared, experts)
+
+    def _scaled_tokens(self, load: StepLoad, parts: int) -> dict[str, int]:
+        """As ``_tokens``, in ``parts`` one after the other."""
+        linear = self._tokens(-(-load.tokens // parts), -(-load.own // parts))
+        scale = load.scale * parts
+        return linear if scale == 1 else {letter: round(fs * scale) for letter, fs in linear.items()}
+
+    def _is_split(self, own: int) -> bool:
+        """Whether a step is computed in two halves, each while the other's tokens travel."""
+        return self._overlap == "two-batch" and own > 1
+
+    def _exchanging(self, kind: str) -> bool:
+        """Whether a layer sends tokens to experts."""
+        return any(each.routed is not None for each in batch_ops.messages(self._rank, kind, 1))
 
     def _laid_out(
-        self, load: tuple[int, int], rows: int, compute: dict[str, int], *, first: int, last: int
+        self, load: StepLoad, parts: Mapping[str, LayerParts], *, first: int, last: int
     ) -> tuple[StageWork, ...]:
-        """Layers that compute so long, by kind, with their exchanges; ``first`` and ``last`` are the ends' time.
-        ``load``: all tokens, and those of the busiest data-parallel rank.
+        """Layers that compute so long, by kind, with what of their exchanges is not hidden; ``first`` and ``last`` are
+        the ends' time.
         """
-        tokens, rank = load[0], dataclasses.replace(self._rank, busiest=load[1])
-        handover, last_stage = self.handover(tokens), len(self._runs) - 1
-        exchanges = {kind: self._exchanges(batch_ops.messages(rank, kind, tokens)) for kind in compute}
+        handover, last_stage = self.handover(load.tokens), len(self._runs) - 1
+        exchanges = {kind: self._exposed(kind, load, each) for kind, each in parts.items()}
         stages = []
         for index, runs in enumerate(self._runs):
             made = []
             for position, (kind, count) in enumerate(runs):
                 is_first = index == position == 0
                 is_last = index == last_stage and position == len(runs) - 1
-                after = self._exchanges(batch_ops.logits_messages(self._rank, rows)) if is_last and rows else ()
-                compute_fs = compute[kind] + first * is_first + last * is_last
+                after: tuple[CollectiveSteps, ...] = ()
+                if is_last and load.rows:
+                    after = self._exchanges(batch_ops.logits_messages(self._rank, load.rows), load.kernels)
+                compute_fs = sum(parts[kind]) + first * is_first + last * is_last
                 made.append(LayerWork(count=count, compute_fs=compute_fs, exchanges=(*exchanges[kind], *after)))
             stages.append(StageWork(layers=tuple(made), handover=handover if index < last_stage else None))
         return tuple(stages)
 
-    def _exchanges(self, messages: Iterable[tuple[str, float, int]]) -> tuple[CollectiveSteps, ...]:
-        return tuple(self._links.exchange(word, nbytes, ranks=ranks) for word, nbytes, ranks in messages)
+    def _exposed(self, kind: str, load: StepLoad, parts: LayerParts) -> tuple[CollectiveSteps, ...]:
+        """A layer's exchanges, as long as nothing hides them: ``parts`` of it, or of its two halves."""
+        rank, tokens, hidden = dataclasses.replace(self._rank, busiest=load.own), load.tokens, {}
+        is_split = self._is_split(load.own) and self._exchanging(kind)
+        if is_split:
+            rank, tokens = dataclasses.replace(rank, busiest=-(-load.own // 2)), -(-tokens // 2)
+            hidden = parts.behind_decoding() if load.kernels == "low_latency" else parts.behind_prompts()
+        elif self._overlap == "shared-experts":
+            hidden = {"dispatch": (parts.shared,)}
+        messages = tuple(batch_ops.messages(rank, kind, tokens))
+        made = []
+        for message, each in zip(messages, self._exchanges(messages, load.kernels), strict=True):
+            made += [_shortened(each, time_fs) for time_fs in hidden.get(message.word, (0,) * (1 + is_split))]
+        return tuple(made)
+
+    def _exchanges(self, messages: Iterable[Message], kernels: Kernels) -> tuple[CollectiveSteps, ...]:
+        return tuple(self._links.of_message(message, kernels) for message in messages)
 
     def _host(self, step_fs: int, started: int, batch: int, context: int) -> int:
         """The host's time of a step, of which ``step_fs`` whatever the batch, and the draft model's."""
@@ -769,6 +921,30 @@ class StepCost:
             return 0
         line = self._draft.decode_line(batch, context)
         return (self.queries - 1) * (line.fixed + line.slope * context)
+
+
+def _by_part(letter: str, made: Sequence[LayerOp]) -> Iterator[tuple[tuple[str, ...], LayerOp]]:
+    """A block's operations, but its core, each with the names of what it counts to."""
+    middle = next((at for at, op in enumerate(made) if op.is_core or op.split == "experts"), 0)
+    for at, op in enumerate(made):
+        if not op.is_core:
+            part = _BEFORE if at < middle else _SHARED if op.name.startswith("experts.shared") else None
+            yield (letter,) if part is None else (letter, letter + part), op
+
+
+def _shortened(exchange: CollectiveSteps, hidden: float) -> CollectiveSteps:
+    """An exchange without ``hidden`` of its time, as long as there is."""
+    return dataclasses.replace(exchange, step_fs=max(exchange.step_fs - round(hidden / exchange.steps), 0))
+
+
+def _between(low: int, high: int, at_low: StageWork, at_high: StageWork) -> tuple[StageWork, list[int]]:
+    """A stage at a context of 0 and what a key more adds to each of its layers, on the line between two contexts."""
+    made, slopes = [], []
+    for near, far in zip(at_low.layers, at_high.layers, strict=True):
+        whole = [each.compute_fs + sum(one.time_fs for one in each.exchanges) for each in (near, far)]
+        slopes.append((whole[1] - whole[0]) // (high - low))
+        made.append(dataclasses.replace(near, compute_fs=near.compute_fs - slopes[-1] * low))
+    return dataclasses.replace(at_low, layers=tuple(made)), slopes
 
 
 def _check_division(deployment: Deployment) -> None:

@@ -4,7 +4,12 @@ from __future__ import annotations
 
 import dataclasses
 import datetime
+import functools
+import itertools
+import operator
 import os
+import re
+from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
@@ -22,6 +27,9 @@ from tracelens.types.dtypes import DType, spelled_type
 from tracelens.types.records import Record
 
 _ALL_REDUCE = "all_reduce/"
+#: What an engine hides of the exchange with experts: nothing; of the dispatch, what shared experts compute meanwhile;
+#: of one half of a batch, what the other half computes.
+OVERLAPS = ("none", "shared-experts", "two-batch")
 MTP_ACCEPTANCE = 0.85
 #: Of weights that are stored with scales, the type of their elements.
 _ELEMENTS = {"nvfp4": "fp4", "mxfp4": "fp4", "mxfp8": "fp8"}
@@ -143,11 +151,13 @@ class Engine(Record, frozen=True, kw_only=True):
     scheduler sees it (HTTP, tokenization). ``layer_us`` is what launches and the host add to each layer of a step,
     ``prompt_layer_us`` in a step with prompts, which no captured graph replays (None: as much). ``releases``: those
     that were measured, oldest first. ``policy``: how it forms batches; ``quantized_kv``: the type of its cache beside
-    quantized attention weights. ``residuals``: where measured points were beside estimates of the time per token,
-    ``first_residuals`` of the time to the first one. ``kv_tokens`` overrides the pool that is computed from
-    ``memory_share`` of the device's memory less weights, activations and ``runtime_gib``. ``watermark`` is the share of
-    the pool that admission leaves free. ``source`` says where the constants come from, ``fitted_model`` and
-    ``fitted_device`` of what, where that is one model on one device.
+    quantized attention weights. ``overlap``: one of ``OVERLAPS``; ``graph_batches``: the sizes of decode batches that
+    it captured as graphs, to which others are padded (``1,2,4,8-64:8``: and every 8 from 8 to 64). ``residuals``: where
+    measured points were beside estimates of the time per token, ``first_residuals`` of the time to the first one.
+    ``kv_tokens`` overrides the pool that is computed from ``memory_share`` of the device's memory less weights,
+    activations and ``runtime_gib``. ``watermark`` is the share of the pool that admission leaves free. ``source`` says
+    where the constants come from, ``fitted_model`` and ``fitted_device`` of what, where that is one model on one
+    device.
     """
 
     name: str = "default"
@@ -178,6 +188,8 @@ class Engine(Record, frozen=True, kw_only=True):
     releases: tuple[Release, ...] = ()
     policy: str = "chunked-prefill"
     quantized_kv: str = ""
+    overlap: str = ""
+    graph_batches: str = ""
     residuals: ServingResiduals | None = None
     first_residuals: ServingResiduals | None = None
 
@@ -195,6 +207,9 @@ class Engine(Record, frozen=True, kw_only=True):
             share = getattr(self, name)
             if share is not None and not (0 <= share <= 1 if name == "watermark" else 0 < share <= 1):
                 raise UsageError(f"{name} must be a share of at most 1, not {share:g}")
+        if self.overlap and self.overlap not in OVERLAPS:
+            raise UsageError.unknown("overlap", self.overlap, OVERLAPS)
+        captured_sizes(self.graph_batches)
         if self.preemption not in ("recompute", "swap"):
             raise UsageError(f"preemption must be recompute or swap, not {self.preemption!r}")
 
@@ -207,7 +222,7 @@ class Engine(Record, frozen=True, kw_only=True):
             given[name] = table.whole(name)
         for name in _NUMBERS:
             given[name] = table.number(name)
-        for name in ("preemption", "policy", "fitted_model", "fitted_device", "quantized_kv"):
+        for name in _TEXTS:
             given[name] = table.text(name)
         for name in ("residuals", "first_residuals"):
             spans = table.table(name)
@@ -276,6 +291,22 @@ class Engine(Record, frozen=True, kw_only=True):
         return dataclasses.replace(system, device=device)
 
 
+@functools.cache
+def captured_sizes(said: str) -> tuple[int, ...]:
+    """The sizes that ``Engine.graph_batches`` says, in order. UsageError for what it cannot be."""
+    found: set[int] = set()
+    for part in filter(None, said.replace(" ", "").split(",")):
+        matched = re.fullmatch(r"(\d{1,5})(?:-(\d{1,5}):(\d{1,5}))?", part)
+        if matched is None or "0" in matched.group(1, 3):
+            raise UsageError(f"graph_batches must be sizes and ranges such as 1,2,4,8-64:8, not {said!r}")
+        first, last, step = matched.groups()
+        found.update(range(int(first), int(last or first) + 1, int(step or 1)))
+    return tuple(sorted(found))
+
+
+_TEXTS = (
+    "preemption", "policy", "fitted_model", "fitted_device", "quantized_kv", "overlap", "graph_batches",
+)  # fmt: skip
 _NUMBERS = (
     "memory_share", "runtime_gib", "watermark", "step_us", "sequence_us", "prompt_us", "compute_efficiency",
     "hbm_efficiency", "link_efficiency", "device_scale", "prompt_scale", "request_us", "layer_us", "prompt_layer_us",
@@ -289,48 +320,68 @@ def _toml(value: object) -> str:
 
 
 class Speculation(Record, frozen=True, kw_only=True):
-    """Speculative decoding: ``draft_tokens`` guesses per step, each right with probability ``acceptance``.
+    """Speculative decoding: ``draft_tokens`` guesses per step, each right with probability ``acceptance`` where all
+    before it were; or with one by position, of which the last holds for all further ones.
 
-    A step then yields (1 - a^(k+1)) / (1 - a) tokens on average (Leviathan et al., 2023, equation 1). ``draft`` is the
-    model that guesses, None where guessing costs nothing (n-grams).
+    A step then yields 1 + a1 + a1 a2 + ... tokens on average, with one acceptance (1 - a^(k+1)) / (1 - a) (Leviathan et
+    al., 2023, equation 1). ``draft`` is the model that guesses, None where guessing costs nothing (n-grams).
     """
 
     draft_tokens: int
-    acceptance: float
+    acceptance: float | tuple[float, ...]
     draft: ModelConfig | None = None
 
     def __post_init__(self) -> None:
-        if self.draft_tokens < 1 or not 0 <= self.acceptance <= 1:
+        if self.draft_tokens < 1 or not all(0 <= each <= 1 for each in self.by_position):
             raise UsageError("speculation needs at least one draft token and an acceptance between 0 and 1")
+        if isinstance(self.acceptance, tuple) and not 1 <= len(self.acceptance) <= self.draft_tokens:
+            raise UsageError(
+                f"{len(self.acceptance)} acceptances for {self.draft_tokens} draft tokens: give at most one each"
+            )
 
     @classmethod
-    def of_model(cls, model: ModelConfig) -> Speculation:
-        """The model's own layers that predict further tokens. DeepSeek-V3's report: "between 85% and 90%" of the second
-        tokens are accepted (arXiv 2412.19437, section 5.4.3). UsageError for a model without such layers.
+    def of_model(cls, model: ModelConfig, text: str = "mtp") -> Speculation:
+        """The model's own layers that predict further tokens: ``mtp``, or ``mtp:3:0.85,0.7`` as ``parse`` reads what
+        follows. More tokens than layers come from the last layer again. DeepSeek-V3's report: "between 85% and 90%" of
+        the second tokens are accepted (arXiv 2412.19437, section 5.4.3). UsageError for a model without such layers.
         """
         if not model.mtp_layers:
             raise UsageError(
                 f"{model.name} has no layers that predict further tokens: give --speculate TOKENS:ACCEPTANCE"
             )
         own = dataclasses.replace(model, blocks=model.mtp_blocks, mtp_layers=0, mtp_blocks="")
-        return cls(draft_tokens=model.mtp_layers, acceptance=MTP_ACCEPTANCE, draft=own)
+        tokens, _, acceptance = text.removeprefix("mtp").lstrip(":").partition(":")
+        said = f"{tokens or model.mtp_layers}:{acceptance or MTP_ACCEPTANCE}"
+        return dataclasses.replace(cls.parse(said), draft=own)
 
     @classmethod
     def parse(cls, text: str, draft: str | None = None) -> Speculation:
-        """``"4:0.7"``: so many tokens, each right with that probability; ``draft`` is the name of a model."""
-        tokens, _, acceptance = text.partition(":")
+        """``"4:0.7"``: so many tokens, each right with that probability; ``"3:0.85,0.7"``: the first with 0.85, others
+        with 0.7. ``draft`` is the name of a model.
+        """
+        tokens, _, said = text.partition(":")
         try:
+            each = tuple(float(part) for part in said.split(","))
+            acceptance = each[0] if len(each) == 1 else each
             return cls(
-                draft_tokens=int(tokens), acceptance=float(acceptance), draft=ModelConfig.load(draft) if draft else None
+                draft_tokens=int(tokens), acceptance=acceptance, draft=ModelConfig.load(draft) if draft else None
             )
         except ValueError:
-            raise UsageError(f"--speculate takes TOKENS:ACCEPTANCE, e.g. 4:0.7, not {text!r}") from None
+            raise UsageError(
+                f"--speculate takes TOKENS:ACCEPTANCE, e.g. 4:0.7 or 3:0.85,0.7,0.5, not {text!r}"
+            ) from None
+
+    @property
+    def by_position(self) -> tuple[float, ...]:
+        """The acceptance of each draft token where all before it were accepted."""
+        said = self.acceptance if isinstance(self.acceptance, tuple) else (self.acceptance,)
+        return (*said, *said[-1:] * (self.draft_tokens - len(said)))
 
     @property
     def tokens_per_step(self) -> float:
         """Tokens that a step yields on average."""
-        a, k = self.acceptance, self.draft_tokens
-        return k + 1.0 if a == 1 else (1 - a ** (k + 1)) / (1 - a)
+        chances: Iterator[float] = itertools.accumulate(self.by_position, operator.mul)
+        return 1.0 + sum(chances)
 
 
 def as_served(model: ModelConfig, device: HardwareSpec) -> ModelConfig:

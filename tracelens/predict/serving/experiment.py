@@ -171,7 +171,7 @@ def engine_of(asked: EngineOptions, device: HardwareSpec | None = None) -> Engin
     engine = Engine() if asked.engine is None else asked.engine
     if not isinstance(engine, Engine):
         engine = _named_engine(str(engine), device)
-    names = ("max_num_seqs", "max_batched_tokens", "kv_tokens", "block_tokens", "preemption")
+    names = ("max_num_seqs", "max_batched_tokens", "kv_tokens", "block_tokens", "preemption", "overlap")
     given: dict[str, Any] = {name: getattr(asked, name) for name in names if getattr(asked, name) is not None}
     if "max_num_seqs" in given and "max_batched_tokens" not in given:
         given["max_batched_tokens"] = max(engine.max_batched_tokens, given["max_num_seqs"])
@@ -188,8 +188,8 @@ def _named_engine(said: str, device: HardwareSpec | None) -> Engine:
 def _speculation(asked: DeploymentOptions, model: ModelConfig, device: HardwareSpec) -> Speculation | None:
     if not asked.speculate:
         return None
-    if asked.speculate == "mtp":
-        return Speculation.of_model(model)
+    if asked.speculate.startswith("mtp"):
+        return Speculation.of_model(model, asked.speculate)
     found = Speculation.parse(asked.speculate, asked.draft_model)
     return found if found.draft is None else dataclasses.replace(found, draft=as_served(found.draft, device))
 
@@ -336,10 +336,10 @@ def _expected(engine: Engine, figures: Mapping[str, float | int | None]) -> tupl
 
 #: The most data-parallel ranks of a server that an engine's constants were fitted to.
 _FITTED_DP = 8
-#: As ``python benchmarks/fit_engines.py FOLDER --apart`` prints it, 2026-11-24.
+#: As ``python benchmarks/fit_engines.py FOLDER --apart`` prints it, 2026-11-28.
 _UNFITTED = (
     "no engine was fitted to servers with prefill replicas or wide data parallelism: of 255 such rows of InferenceX "
-    "71 % of TPOT and 76 % of TTFT were inside the 9 of 10, with median errors of 22 % and 56 %"
+    "66 % of TPOT and 75 % of TTFT were inside the 9 of 10, with median errors of 22 % and 55 %"
 )
 
 #: Share of the passing time by which waits grow where chance does not explain it.

@@ -24,7 +24,7 @@ from tracelens.files.atomic_write import write_whole
 from tracelens.files.data_table import Number, shown
 from tracelens.files.documents import expected, json_of, normalized
 from tracelens.perf_models import PerfModel
-from tracelens.predict.serving.costs import Chunk, DecodeLine, StageWork, StepCost, span
+from tracelens.predict.serving.costs import Chunk, DecodeLine, LayerParts, StageWork, StepCost, StepLoad, span
 from tracelens.predict.serving.deployment import Deployment
 from tracelens.predict.workload import ModelConfig
 from tracelens.types.dtypes import DType
@@ -266,11 +266,11 @@ class ProfileCost(StepCost):
         return totals
 
     def _spread(self, tokens: int, rows: int, totals: Sequence[int], host: int) -> tuple[StageWork, ...]:
-        load = tokens, self._rank.own(tokens)
+        load = StepLoad(tokens, self._rank.own(tokens), rows, "low_latency" if tokens == rows else "normal")
         if len(totals) == 1:
             each, rest = divmod(totals[0] + host, len(self.layers))
-            return self._laid_out(load, rows, dict.fromkeys(self.layers, each), first=rest, last=0)
-        works = self._laid_out(load, rows, dict.fromkeys(self.layers, 0), first=host, last=0)
+            return self._laid_out(load, dict.fromkeys(self.layers, LayerParts(each)), first=rest, last=0)
+        works = self._laid_out(load, dict.fromkeys(self.layers, LayerParts(0)), first=host, last=0)
         return tuple(_adding(work, total) for work, total in zip(works, totals, strict=True))
 
 

@@ -42,6 +42,11 @@ class EngineOptions:
     preemption: str | None = option(
         "how to preempt a sequence when the KV cache is full", choices=("recompute", "swap"), group=_SERVED
     )
+    overlap: str | None = option(
+        "what hides the exchange with experts: shared-experts (beside the dispatch), two-batch (the other half of the "
+        "batch) or none; default: the engine's",
+        choices=("none", "shared-experts", "two-batch"), group=_SERVED,
+    )  # fmt: skip
     backend: str = option_fields.cost_model(BACKENDS, group=_SERVED)
 
 
@@ -65,8 +70,9 @@ class DeploymentOptions(EngineOptions):
     )
     kv: str | None = option("element type of the KV cache; default: the model's", metavar="TYPE", group=_SERVED)
     speculate: str | None = option(
-        "speculative decoding, e.g. 4:0.7; mtp: the model's own layers", metavar="TOKENS:ACCEPTANCE|mtp", group=_SERVED
-    )
+        "speculative decoding, e.g. 4:0.7, or 3:0.85,0.7 by position; mtp, mtp:3 ...: by the model's own layers",
+        metavar="TOKENS:ACCEPTANCE|mtp", group=_SERVED,
+    )  # fmt: skip
     draft_model: str | None = option("draft model for --speculate", metavar="NAME", group=_SERVED, names="known")
     collective: str = option("all-reduce algorithm: ring, tree ..., seed_simple, or auto", "ring", group=_SERVED)
 

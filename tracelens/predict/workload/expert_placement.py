@@ -6,6 +6,8 @@ from __future__ import annotations
 
 import functools
 import math
+from dataclasses import replace
+from statistics import NormalDist
 from typing import Any
 
 import numpy as np
@@ -174,7 +176,8 @@ class ExpertTraffic(Record, frozen=True, kw_only=True):
     ``rank_copies`` and ``node_copies``: distinct ranks and nodes that a token goes to, its own included.
     ``rows_imbalance``: the busiest rank's routings over the mean, which its experts multiply; ``copies_imbalance``: the
     copies that arrive at one over the mean, which its links carry. ``remote_share`` of the copies leave their rank.
-    ``busiest``: how likely a token goes to each expert of the busiest rank, by draw.
+    ``busiest``: how likely a token goes to each expert of the busiest rank, by draw. ``variance``: by chance, of a
+    rank's routings per token; 0 where tokens choose in turn.
     """
 
     ranks: int
@@ -184,6 +187,7 @@ class ExpertTraffic(Record, frozen=True, kw_only=True):
     copies_imbalance: float
     remote_share: float
     busiest: tuple[tuple[float, ...], ...]
+    variance: float = 0.0
 
     @property
     def held(self) -> int:
@@ -217,22 +221,53 @@ class ExpertTraffic(Record, frozen=True, kw_only=True):
             busiest=(tuple(busiest.tolist()),),
         )
 
+    def most_rows(self, tokens: float, topk: int) -> float:
+        """Routings of the rank that has most of a batch of ``tokens``: ``rows_imbalance``, and by chance the largest of
+        ``ranks`` deviations, normal but for a Poisson number's skewness (Cornish and Fisher's term). The two are
+        independent of each other.
+        """
+        mean, largest = tokens * topk / self.ranks, expected_maximum(self.ranks)
+        by_chance = largest * math.sqrt(tokens * self.variance)
+        if self.variance:
+            by_chance += max(largest**2 - 1, 0.0) / 6
+        return min(mean + math.hypot(mean * (self.rows_imbalance - 1), by_chance), tokens * min(topk, self.held))
+
     def touched(self, tokens: float) -> float:
-        """Experts of the busiest rank that at least one of ``tokens`` goes to, tokens independent of each other."""
+        """Experts that at least one of ``tokens`` goes to, of the rank that has most such: of the busiest rank, and
+        more by chance; tokens are independent of each other.
+        """
         missed = (1 - np.array(self.busiest)) ** tokens
-        return float((1 - missed).sum(axis=1).mean())
+        mean, variance = ((part.sum(axis=1).mean()) for part in (1 - missed, missed * (1 - missed)))
+        by_chance = expected_maximum(self.ranks) * math.sqrt(variance) if self.variance else 0.0
+        return min(float(mean) + by_chance, self.held)
+
+
+@functools.cache
+def expected_maximum(ranks: int) -> float:
+    """The largest of so many standard normal numbers, expected (Blom, Statistical Estimates, 1958)."""
+    return NormalDist().inv_cdf((ranks - 0.375) / (ranks + 0.25)) if ranks > 1 else 0.0
 
 
 @functools.cache
 def expert_traffic(
     skew: Skew, *, experts: int, topk: int, ranks: int, ranks_per_node: int | None = None, redundant: int = 0
 ) -> ExpertTraffic:
-    """What to expect of ``skew``: in closed form for uniform routing, else the mean over draws of many tokens.
+    """What to expect of ``skew``, by chance included.
 
     ``ranks_per_node``: of this group; None: all are in one node. ``redundant``: copies of experts beyond one each, and
     more until all ranks hold as many, placed by DeepSeek's load balancer. UsageError for ranks that do not fill nodes,
     and what ``route`` refuses.
     """
+    found = _long_run(skew, experts, topk, ranks, ranks_per_node, redundant)
+    if skew.kind == "balanced" or experts == 1:
+        return found
+    return replace(found, variance=topk / ranks * (experts - topk) / (experts - 1))
+
+
+def _long_run(
+    skew: Skew, experts: int, topk: int, ranks: int, ranks_per_node: int | None, redundant: int
+) -> ExpertTraffic:
+    """Of many tokens: in closed form for uniform routing, else the mean over draws."""
     check_shape(tokens=1, experts=experts, topk=topk)
     slots = _slots(experts, ranks, redundant)
     held = slots // ranks

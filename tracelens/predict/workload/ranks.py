@@ -432,8 +432,8 @@ class InferenceRank(Record, frozen=True, kw_only=True):
 
     ``tp``, ``dp``, ``ep``, ``redundant_experts``, ``skew`` and ``imbalance`` as in ``serving.deployment.Parallelism``.
     ``linear``, ``experts`` and ``kv``: element types of the weights of dense products and of experts, and of keys and
-    values; None: the model's. ``multiplied``: types that the device has a matrix rate for. ``busiest``: tokens of the
-    data-parallel rank that has most of a step; None: they are divided evenly.
+    values; None: the model's. ``multiplied``: types that the device has a matrix rate for. ``busiest``: tokens that
+    the data-parallel rank computes that has most of a step, padding included; None: they are divided evenly.
     """
 
     shape: ModelShape
@@ -495,17 +495,25 @@ class InferenceRank(Record, frozen=True, kw_only=True):
         asked = self.experts if op.split == "experts" else None if op.name == "logits" else self.linear
         return None if asked is None else NarrowWeights(dtype=asked)
 
+    @property
+    def sent_width(self) -> float:
+        """Bytes of an element on its way to experts: FP8 with a scale per 128 where they multiply narrow types."""
+        asked = NarrowWeights(dtype=self.experts) if self.experts is not None else None
+        narrow = self.held.of("experts.up") if self.held is not None else asked
+        if narrow is None or (narrow.computed or narrow.dtype) not in self.multiplied:
+            return self.width
+        return 1 + 4 / 128
+
     def own(self, tokens: int) -> int:
         """Tokens of the requests that this device attends to, of so many in all."""
-        return -(-tokens // self.dp) if self.busiest is None else min(tokens, self.busiest)
+        return -(-tokens // self.dp) if self.busiest is None else self.busiest
 
     def placed(self, op: LayerOp, tokens: int) -> LayerOp:
         """``op`` in the engine's element types; products of experts with this device's experts and rows."""
         model: PerfModel = op.model
         experts = self.local.experts
         if isinstance(model, GroupedGEMM) and experts is not None:
-            mean = tokens * experts.top_k / self.ep
-            rows = math.ceil(mean * self.traffic.rows_imbalance * self.imbalance)
+            rows = math.ceil(self.traffic.most_rows(tokens, experts.top_k) * self.imbalance)
             active = min(self.traffic.held, rows, math.ceil(self.traffic.touched(tokens)))
             model = self._narrowed(replace(model, m=rows, groups=max(active, 1)), self.narrow(op))
         elif isinstance(model, GEMM):

@@ -4,8 +4,10 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 from pathlib import Path
+from typing import Any
 
 from tracelens.errors import UsageError
 from tracelens.files.documents import normalized
@@ -15,6 +17,17 @@ from tracelens.predict.serving.deployment import Engine
 #: Of an engine that no file names; and nothing fitted.
 POOLED, IDEAL = "pooled", "ideal"
 _FOLDER = Path(__file__).parent
+#: What engines do unless told otherwise. Sizes: SGLang's server_args (up to 512 on devices of 80 GB and more), vLLM's
+#: set_cudagraph_sizes, TensorRT-LLM's CudaGraphConfig with padding. All three compute shared experts on a stream beside
+#: the dispatch.
+_VLLM_SIZES = "1,2,4,8-256:8,272-512:16"
+HABITS: dict[str, dict[str, Any]] = {
+    "sglang": {"overlap": "shared-experts", "graph_batches": "1,2,4,8,12,16-256:8,272-512:16"},
+    "vllm": {"overlap": "shared-experts", "graph_batches": _VLLM_SIZES},
+    "trtllm": {"overlap": "shared-experts", "graph_batches": "1,2,4,8-128:8,256,512,1024,2048"},
+    "atom": {"graph_batches": "1,2,4,8,16,32,48,64,128,256,512"},
+    POOLED: {"overlap": "shared-experts", "graph_batches": _VLLM_SIZES},
+}
 _WORDS = {"tensorrt-llm": "trtllm", "trt": "trtllm", "tensorrt": "trtllm", "mori-sglang": "sglang"}
 
 
@@ -37,7 +50,14 @@ def fitted_engine(said: str, device: HardwareSpec) -> Engine:
     """The engine with its fitted constants, and the usual limits. ``ideal``: none."""
     if normalized(said) == IDEAL:
         return Engine(name=IDEAL)
-    return Engine.load(_FOLDER / f"{engine_name(said, device)}.toml").released(None, device)
+    name = engine_name(said, device)
+    return with_habits(Engine.load(_FOLDER / f"{name}.toml").released(None, device), name)
+
+
+def with_habits(engine: Engine, name: str) -> Engine:
+    """``engine`` with what the one called ``name`` does by default, where it says nothing else."""
+    habits = HABITS.get(name.removesuffix("-rocm"), {})
+    return dataclasses.replace(engine, **{key: getattr(engine, key) or said for key, said in habits.items()})
 
 
 def named(said: str, device: HardwareSpec) -> Engine:

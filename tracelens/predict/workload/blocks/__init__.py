@@ -12,7 +12,7 @@ from dataclasses import replace
 from functools import cache
 
 from tracelens.predict.workload.blocks.attention import ATTENTION, CHUNKED_ATTENTION, WINDOWED_ATTENTION, Attention
-from tracelens.predict.workload.blocks.base import BlockType, Kept, Message
+from tracelens.predict.workload.blocks.base import BlockType, Kept, Message, SentTokens
 from tracelens.predict.workload.blocks.feed_forward import MLP, MOE, SINGLE_LINEAR
 from tracelens.predict.workload.blocks.sparse_attention import (
     BLOCK_SPARSE_ATTENTION,
@@ -35,7 +35,7 @@ __all__ = [
     "GATED_DELTA_NET", "KIMI_DELTA_ATTENTION", "LIGHTNING_ATTENTION", "MAMBA", "MLP", "MOE", "SHORT_CONVOLUTION",
     "SINGLE_LINEAR",
     "SPARSE_LATENT_ATTENTION", "SPARSE_LAYER", "WINDOWED_ATTENTION", "Attention", "BlockType", "Kept", "Message",
-    "added", "block_ops", "block_types", "is_attention", "last_residual_ops", "layers_of",
+    "SentTokens", "added", "block_ops", "block_types", "is_attention", "last_residual_ops", "layers_of",
 ]  # fmt: skip
 
 #: A transformer's layers, as ``ModelConfig.blocks`` has them.

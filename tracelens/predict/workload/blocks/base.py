@@ -27,12 +27,25 @@ def needed(figure: T | None, name: str) -> T:
     return figure
 
 
+class SentTokens(NamedTuple):
+    """What an exchange with experts sends: ``tokens`` of each device, of ``hidden`` elements of ``element_bytes`` each,
+    to ``topk`` of ``experts``, copies counted.
+    """
+
+    tokens: float
+    hidden: int
+    topk: int
+    experts: int
+    element_bytes: float
+
+
 class Message(NamedTuple):
-    """A collective ``word`` of ``nbytes`` among ``ranks`` neighbors."""
+    """A collective ``word`` of ``nbytes`` among ``ranks`` neighbors; ``routed``: of a dispatch or combine."""
 
     word: str
     nbytes: float
     ranks: int
+    routed: SentTokens | None = None
 
 
 class Kept(Record, frozen=True, kw_only=True):

@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 from tracelens.errors import UsageError
 from tracelens.perf_models import GEMM, Elementwise, EPComm, GroupedGEMM, GroupedGEMMVariableK, Movement
 from tracelens.predict.network.topology import Group
-from tracelens.predict.workload.blocks.base import BlockType, Kept, Message, needed
+from tracelens.predict.workload.blocks.base import BlockType, Kept, Message, SentTokens, needed
 from tracelens.predict.workload.expert_placement import ExpertTraffic, expert_traffic
 from tracelens.predict.workload.layer_ops import Batch, LayerOp
 from tracelens.predict.workload.model_shape import Experts, ModelShape
@@ -132,16 +132,17 @@ class MixtureOfExperts(BlockType):
     def messages(self, rank: InferenceRank, tokens: int) -> Iterator[Message]:
         """There and back between experts' devices, and the result gathered by tensor ranks, each of which sent a part.
 
-        Without expert parallelism as any other block.
+        As any other block without expert parallelism, and where all devices have all tokens.
         """
-        if rank.ep == 1:
+        if rank.ep == 1 or rank.dp == 1:
             yield from super().messages(rank, tokens)
             return
-        own, hidden = rank.own(tokens), _of(rank.shape).latent or rank.shape.hidden
-        copies = rank.traffic.rank_copies * rank.traffic.copies_imbalance
-        nbytes = math.ceil(own * rank.imbalance / rank.tp) * copies * hidden * rank.width
-        yield Message("all_to_all", nbytes, rank.ep)
-        yield Message("all_to_all", nbytes, rank.ep)
+        own, experts, traffic = rank.own(tokens), _of(rank.shape), rank.traffic
+        hidden, sent = experts.latent or rank.shape.hidden, math.ceil(own * rank.imbalance / rank.tp)
+        for word, width in (("dispatch", rank.sent_width), ("combine", rank.width)):
+            copied = sent * traffic.copies_imbalance
+            routed = SentTokens(copied, hidden, experts.top_k, traffic.held * rank.ep, width)
+            yield Message(word, copied * traffic.rank_copies * hidden * width, rank.ep, routed)
         if rank.tp > 1:
             yield Message("all_gather", own * rank.shape.hidden * rank.width, rank.tp)
 

@@ -1,0 +1,233 @@
+"""Experts over many devices: published deployments by their commands, and what hides the exchange."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+
+import numpy as np
+import pytest
+
+import tracelens as tl
+from tracelens.backends import System
+from tracelens.backends.collective_times import exchange_links
+from tracelens.cli import main
+from tracelens.errors import UsageError
+from tracelens.hardware import HardwareSpec
+from tracelens.predict.network.deepep import Exchanges, low_latency_us
+from tracelens.predict.serving import engines
+from tracelens.predict.serving.costs import LayerParts
+from tracelens.predict.serving.deployment import Engine, Parallelism, ServingPrecision, Speculation, captured_sizes
+from tracelens.predict.workload import ModelConfig
+from tracelens.predict.workload.expert_placement import expert_traffic
+from tracelens.predict.workload.token_routing import UNIFORM, Skew, route
+
+#: (command after `tracelens serve --model deepseek-v3`, devices, published time per token in ms). By lines:
+#: InferenceX, ix_gb200_dynamo-sglang_fp4_disagg_1024x1024_c4096; lengths are drawn from 0.8 to 1 of 1024.
+#: LMSYS, "Deploying DeepSeek with PD Disaggregation and Large-scale Expert Parallelism on 96 H100 GPUs", 2025-05-05:
+#: 22,282 tokens/s a node of 8 with 256 sequences of 2,000 tokens a GPU: 8 * 256 / 22,282 = 91.9 ms.
+#: DeepSeek, "DeepSeek-V3/R1 Inference System Overview", 2025-03-01: 20 to 22 tokens/s a user; 14,800 tokens/s a node
+#: make 14,800 / 8 / 21 = 88 sequences a GPU, of 4,989 tokens in the mean.
+#: DeepSeek, github.com/deepseek-ai/profile-data, decode: EP128, 128 sequences of 4,096 tokens a GPU, balanced routing,
+#: 2,324 tokens/s a GPU as LMSYS quotes it: 128 / 2,324 = 55.1 ms.
+PUBLISHED = {
+    "gb200": (
+        ("--cluster gb200-nvl72 --weights fp4 --dp 32 --ep 32 --prefill-replicas 4 --prefill-tp 4 "
+         "--prefill-max-batched-tokens 65536 --concurrency 4096 --requests 12288 --input 922 --output-tokens 922"),
+        48, 21.7,
+    ),
+    "lmsys": (
+        ("--cluster dgx-h100 --weights fp8 --dp 72 --ep 72 --redundant-experts 32 --overlap two-batch --policy static "
+         "--concurrency 18432 --requests 18432 --input 2000 --output-tokens 100"),
+        72, 91.9,
+    ),
+    "deepseek": (
+        ("--cluster dgx-h800 --weights fp8 --dp 144 --ep 144 --redundant-experts 32 --overlap two-batch "
+         "--policy static --concurrency 12672 --requests 12672 --input 4939 --output-tokens 100"),
+        144, 47.6,
+    ),
+    "profile": (
+        ("--cluster dgx-h800 --weights fp8 --dp 128 --ep 128 --overlap two-batch --policy static --skew balanced "
+         "--concurrency 16384 --requests 16384 --input 4096 --output-tokens 100"),
+        128, 55.1,
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", PUBLISHED)
+def test_published_deployments_are_described_as_run_and_near_what_was_measured(name, capsys):
+    words, devices, published_ms = PUBLISHED[name]
+    assert main(["serve", "--model", "deepseek-v3", *words.split(), "--format", "json"]) == 0
+    summary = json.loads(capsys.readouterr().out)["summary"]
+    assert summary["devices"] == devices
+    assert summary["tpot_p50_ms"] == pytest.approx(published_ms, rel=0.25)
+
+
+@pytest.mark.parametrize(("tokens", "ranks"), [(32, 8), (512, 32), (4096, 32), (18_432, 64), (128, 144)])
+def test_the_busiest_device_s_rows_by_chance_are_those_of_drawn_routings(tokens, ranks):
+    experts = 256 if 256 % ranks == 0 else 288
+    traffic = expert_traffic(UNIFORM, experts=experts, topk=8, ranks=ranks)
+    most, touched = [], []
+    for seed in range(20):
+        chosen = route(UNIFORM, tokens=tokens, experts=experts, topk=8, seed=seed)
+        counts = np.bincount(chosen.ravel(), minlength=experts).reshape(ranks, -1)
+        most.append(counts.sum(axis=1).max())
+        touched.append((counts > 0).sum(axis=1).max())
+    assert traffic.most_rows(tokens, 8) == pytest.approx(np.mean(most), rel=0.08)
+    assert traffic.touched(tokens) == pytest.approx(np.mean(touched), rel=0.1)
+
+
+def test_chance_has_no_part_in_balanced_routing_or_on_one_device():
+    balanced = expert_traffic(Skew.parse("balanced"), experts=256, topk=8, ranks=32)
+    assert balanced.most_rows(512, 8) == pytest.approx(512 * 8 / 32)
+    assert expert_traffic(UNIFORM, experts=256, topk=8, ranks=1).most_rows(512, 8) == 512 * 8
+
+
+def test_captured_sizes_are_numbers_and_ranges():
+    assert captured_sizes("1,2,4,8-24:8, 32") == (1, 2, 4, 8, 16, 24, 32)
+    for wrong in ("1,x", "8-24", "8-24:0", "0"):
+        with pytest.raises(UsageError, match="graph_batches must be sizes"):
+            Engine(graph_batches=wrong)
+
+
+def test_a_decode_batch_costs_what_the_next_captured_size_costs(cost_of):
+    plain, padded = cost_of(), cost_of(engine=Engine(graph_batches="1,2,4,8-32:8"))
+    linear = {batch: padded.decode_line(batch, batch).exchange for batch in (9, 16)}
+    assert linear[9] == linear[16]
+
+    def without_attention(cost, batch):
+        return cost.decode_line(batch, batch).layers[0][0].compute_fs - 32 * cost._attention["*"].decoding(batch, 0).at(
+            0
+        )
+
+    assert without_attention(padded, 9) == without_attention(padded, 16) == without_attention(plain, 16)
+    assert without_attention(padded, 33) == without_attention(plain, 33)  # no graph: no padding
+
+
+def test_engines_of_this_package_have_habits_and_ideal_has_none():
+    h100 = HardwareSpec.load("h100-sxm")
+    assert engines.named("sglang", h100).overlap == "shared-experts"
+    assert captured_sizes(engines.named("vllm", h100).graph_batches)[:5] == (1, 2, 4, 8, 16)
+    ideal = engines.named("ideal", h100)
+    assert (ideal.overlap, ideal.graph_batches) == ("", "")
+
+
+def test_halves_hide_each_other_s_exchange_by_stage():
+    # Of both halves: 20 before attention's core, 60 with it up to the router, 10 shared, 40 experts.
+    parts = LayerParts(20, 60, 10, 40)
+    assert parts.behind_decoding() == {"dispatch": (15, 15), "combine": (30, 30)}  # (20 + 10) / 2, 60 / 2
+    assert parts.behind_prompts() == {"dispatch": (40, 20), "combine": (20, 45)}  # (20 + 60) / 2, 40 / 2, 5 + 40
+
+
+WIDE = {"model": "deepseek-v3", "parallelism": Parallelism(dp=32, ep=32)}
+
+
+def _wide(cost_of, overlap, **fields):
+    model = ModelConfig.load("deepseek-v3")
+    return cost_of(
+        model=WIDE["model"], system="dgx-h100", engine=Engine(overlap=overlap), precision=ServingPrecision.named("fp8", model),
+        **{"parallelism": WIDE["parallelism"]} | fields,
+    )  # fmt: skip
+
+
+def test_answers_travel_by_low_latency_kernels_and_prompts_by_normal_ones(cost_of):
+    cost = _wide(cost_of, "none")
+    (dispatch, combine), (normal, _) = (
+        each[0].layers[-2].exchanges
+        for each in (cost.decode_work(32 * 64, 32 * 64 * 1000), cost.mixed(4096, [(4096, 0)], 1, 1, 0, 0))
+    )
+    assert (dispatch.name, combine.name, normal.name) == (
+        "dispatch/deepep low_latency", "combine/deepep low_latency", "dispatch/deepep normal",
+    )  # fmt: skip
+    shape = Exchanges(phase="dispatch", tokens=64.0, hidden=7168, topk=8, experts=256, nodes=4.0)
+    links = exchange_links(System.load("dgx-h100"), 32)
+    assert dispatch.time_fs == pytest.approx(float(low_latency_us(shape, links)) * 1e9, rel=1e-6)
+
+
+def test_devices_that_all_have_all_tokens_send_none(cost_of):
+    work = _wide(cost_of, "none", parallelism=Parallelism(tp=16, ep=16)).decode_work(64, 64_000)
+    assert {each.name.partition("/")[0] for each in work[0].layers[-2].exchanges} == {"all_reduce"}
+
+
+@pytest.mark.parametrize("overlap", ["none", "shared-experts", "two-batch"])
+def test_time_per_step_rises_with_batch_and_length_and_is_one_at_all_levels_of_detail(cost_of, overlap):
+    cost = _wide(cost_of, overlap)
+    by_context = [
+        [
+            (line := cost.decode_line(batch, batch * keys)).fixed + line.slope * batch * keys
+            for batch in (32, 64, 320, 4096)
+        ]
+        for keys in (500, 511, 512, 1000, 1023, 1024, 3000, 6000)
+    ]
+    times = np.array(by_context, dtype=float)
+    assert (np.diff(times, axis=0) >= -1e-6 * times[1:]).all()
+    assert (np.diff(times, axis=1) > 0).all()
+    work = cost.decode_work(2048, 2048 * 900)
+    line = cost.decode_line(2048, 2048 * 900)
+    assert sum(w.compute_fs + w.exchange_fs for w in work) == line.fixed + line.slope * 2048 * 900
+    asked = {"dp": 32, "ep": 32, "weights": "fp8", "concurrency": 64, "requests": 64, "input": 64, "output": 6}
+    high, medium, low = (
+        tl.serve("deepseek-v3", "dgx-h100", overlap=overlap, lod=level, **asked).summary
+        for level in ("high", "medium", "low")
+    )
+    for name in ("ttft_mean_ms", "tpot_mean_ms", "window_s"):
+        assert high[name] == pytest.approx(medium[name], rel=1e-9), name
+        assert low[name] == pytest.approx(medium[name], rel=1e-6), name
+
+
+def test_shared_experts_beside_the_dispatch_never_cost_and_two_halves_pay_where_the_exchange_is_long(cost_of):
+    batch, context = 32 * 256, 32 * 256 * 2000
+    none, shared, halves = (
+        (line := _wide(cost_of, each).decode_line(batch, context)).fixed + line.slope * context
+        for each in ("none", "shared-experts", "two-batch")
+    )
+    assert halves < shared < none
+
+
+def test_acceptance_by_position_is_a_product():
+    said = Speculation.parse("3:0.85,0.7,0.5")
+    assert said.tokens_per_step == pytest.approx(1 + 0.85 + 0.85 * 0.7 + 0.85 * 0.7 * 0.5)
+    assert Speculation.parse("3:0.85,0.4").by_position == (0.85, 0.4, 0.4)
+    assert Speculation.parse("2:0.5").tokens_per_step == 1.75
+    own = Speculation.of_model(ModelConfig.load("deepseek-v3"), "mtp:3:0.85,0.7")
+    assert (own.draft_tokens, own.by_position, own.draft.blocks) == (3, (0.85, 0.7, 0.7), "*E")
+    for wrong in ("2:0.5,0.4,0.3", "2:0.5,1.2", "2:", "mtp"):
+        with pytest.raises(UsageError):
+            Speculation.parse(wrong)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_more_replicas_never_less_goodput(seed):
+    found = [
+        tl.serve(
+            "llama3.1-8b", "h100-sxm", rate=30.0, requests=120, input="lognormal:2000:0.6", output=60, replicas=count,
+            slo="ttft=300ms,tpot=20ms", seed=seed, lod="low", router="least-loaded",
+        ).summary
+        for count in (1, 2, 3, 5)
+    ]  # fmt: skip
+    goodput = [each["goodput_requests_per_s"] for each in found]
+    assert goodput == sorted(goodput)
+
+
+def test_devices_times_price_adds_up():
+    asked = {"concurrency": 32, "requests": 32, "input": 256, "output": 16, "weights": "fp8", "price_per_gpu_hour": 3.0}
+    both = tl.serve(
+        "deepseek-v3", "dgx-h100", dp=16, ep=16, replicas=2, prefill_replicas=3, prefill_tp=16, **asked
+    ).summary
+    assert both["devices"] == 2 * 16 + 3 * 16
+    spent = both["devices"] * 3.0 / 3600 * both["window_s"]
+    tokens = both["output_tokens_per_s"] * both["window_s"]
+    assert both["cost_per_million_output_tokens"] == pytest.approx(spent / tokens * 1e6, rel=1e-9)
+
+
+@pytest.mark.parametrize(("ep", "copies"), [(32, 0), (72, 0), (72, 32), (144, 32), (64, 65)])
+def test_places_of_experts_and_tokens_are_conserved(ep, copies):
+    traffic = expert_traffic(UNIFORM, experts=256, topk=8, ranks=ep, redundant=copies)
+    assert traffic.held * ep >= 256 + copies > (traffic.held - 1) * ep
+    # What the busiest of many ranks gets of many tokens is at least the mean of all routings
+    assert 8 / ep <= traffic.most_rows(1e9, 8) / 1e9 <= 8 / ep * max(traffic.rows_imbalance, 1) * 1.001
+    asked = {"dp": ep, "ep": ep, "redundant_experts": copies, "weights": "fp8", "input": 32, "output": 5}
+    summary = tl.serve("deepseek-v3", "dgx-h100", concurrency=2 * ep, requests=3 * ep, lod="low", **asked).summary
+    assert summary["completed"] == 3 * ep
+    assert summary["prefill_tokens"] == 3 * ep * 32
+    assert dataclasses.replace(traffic, variance=0.0).most_rows(100, 8) >= 100 * 8 / ep
