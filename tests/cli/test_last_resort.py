@@ -15,7 +15,7 @@ import pytest
 
 from tracelens import cli
 from tracelens.files.safe_text import csv_cell, escaped, escaped_json, terminal_text
-from tracelens.files.say import emit, say
+from tracelens.files.say import emit, say, say_lines
 
 COMMAND = [sys.executable, "-c", "import sys; from tracelens.cli import main; sys.exit(main())"]
 OBEYED = "".join(map(chr, [*range(9), 11, 12, 13, *range(14, 32), *range(0x7F, 0xA0), 0x200E, 0x200F, *range(0x2028, 0x202F), *range(0x2066, 0x206A), 0xFFFE]))  # fmt: skip
@@ -24,7 +24,8 @@ OBEYED = "".join(map(chr, [*range(9), 11, 12, 13, *range(14, 32), *range(0x7F, 0
 def test_no_text_that_a_terminal_obeys_gets_through(capsys: pytest.CaptureFixture[str]) -> None:
     for character in [*OBEYED, "\x1b]52;c;aGk=\x07", "\x1b[2J"]:
         say(f"a{character}b")
-        say(f"a{character}b", to_stderr=True, styled=True)
+        say(f"a{character}b", to_stderr=True)
+        say_lines(f"a{character}b", styled=True)
         emit(f'["a{character}b"]\n')
     shown = capsys.readouterr()
     for text in (shown.out, shown.err):
@@ -32,7 +33,7 @@ def test_no_text_that_a_terminal_obeys_gets_through(capsys: pytest.CaptureFixtur
 
 
 def test_own_colors_pass_only_where_asked_for(capsys: pytest.CaptureFixture[str]) -> None:
-    say("\x1b[31mred\x1b[0m", styled=True)
+    say_lines("\x1b[31mred\x1b[0m", styled=True)
     say("\x1b[31mred\x1b[0m")
     assert capsys.readouterr().out == "\x1b[31mred\x1b[0m\n␛[31mred␛[0m\n"
 

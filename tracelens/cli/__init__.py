@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from tracelens.cli.verbs import front_page
 from tracelens.errors import TracelensError, UsageError
-from tracelens.files.say import flush, prepare_streams, say
+from tracelens.files.say import flush, prepare_streams, say, say_lines
 
 if TYPE_CHECKING:
     import argparse
@@ -77,7 +77,7 @@ def _page(arguments: Sequence[str]) -> int:
 
         say(f"tracelens {tracelens.__version__}")
     else:
-        say(front_page(whole=bool(arguments)))
+        say_lines(front_page(whole=bool(arguments)))
     return 0
 
 
@@ -128,7 +128,8 @@ def _said(error: BaseException, arguments: Sequence[str]) -> int:
     if "--debug" in arguments or "-vv" in arguments:
         import traceback
 
-        _tell("".join(traceback.format_exception(error)))
+        for line in "".join(traceback.format_exception(error)).splitlines():
+            _tell(line)
     return code
 
 

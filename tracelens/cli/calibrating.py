@@ -8,7 +8,8 @@ import json
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from tracelens.files.say import emit, say, say_table, with_progress
+from tracelens.files.safe_text import markdown_text
+from tracelens.files.say import emit, say, say_lines, say_table, with_progress
 
 if TYPE_CHECKING:
     from tracelens.backends.kernels.kernel_costs import KernelTable
@@ -204,7 +205,7 @@ def run_score(args: argparse.Namespace) -> int:
     lines = [[*_HEADS], *(_cells(each) for each in scores)]
     if args.format == "md":
         lines.insert(1, ["---"] * len(_HEADS))
-        say("\n".join(f"| {' | '.join(cells)} |" for cells in lines))
+        say_lines("\n".join(f"| {' | '.join([markdown_text(cells[0]), *cells[1:]])} |" for cells in lines))
         return 0
     say_table(lines, words=(0,))
     return 0

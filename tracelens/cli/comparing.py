@@ -8,7 +8,7 @@ from pathlib import Path
 
 from tracelens.cli import refuse_input
 from tracelens.comparison.gates import CompareOptions
-from tracelens.files.say import emit, say
+from tracelens.files.say import emit, say, say_lines
 from tracelens.option_fields import arguments_of, option, options_of
 
 GATE_FAILED = 4
@@ -93,9 +93,9 @@ def run_compare(args: argparse.Namespace) -> int:
     elif args.format == "md":
         emit(comparison_markdown(found).decode())
     elif args.format == "github":
-        emit(github_annotations(found))
+        emit(github_annotations(found), has_commands=True)
     else:
-        say(comparison_text(found))
+        say_lines(comparison_text(found))
         for path in args.output:
             say(f" wrote {path}{'' if path.suffix in WRITERS else '/'}")
     return 0 if all(gate.passed for gate in found.gates) else GATE_FAILED

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from tracelens.errors import InputError
-from tracelens.files.say import say, say_table
+from tracelens.files.say import say, say_lines, say_table
 from tracelens.hardware import HardwareSpec
 from tracelens.types.dtypes import DType
 
@@ -41,7 +41,7 @@ def _list(devices: Sequence[HardwareSpec]) -> None:
     say_table([_HEADER, *(_row(device) for device in devices)], words=(0, 1, 7))
     say()
     say("Rates are dense (no 2:4 sparsity), links per GPU and direction; - is unknown.")
-    say(textwrap.fill(f"Clusters of these devices, for --cluster: {', '.join(Cluster.names())}", 100))
+    say_lines(textwrap.fill(f"Clusters of these devices, for --cluster: {', '.join(Cluster.names())}", 100))
     for name, why in OPTIONAL.items():
         absent = why()
         say(f"Optional backend {name}: {'available' if absent is None else 'absent, ' + absent}")
@@ -67,7 +67,7 @@ def _show(device: HardwareSpec) -> None:
     say(f"{device.name}: {device.label}")
     say(f"  made by {device.vendor}; also called {', '.join(device.aliases) or '-'}")
     if device.note:
-        say(textwrap.fill(device.note, 100, initial_indent="  ", subsequent_indent="  "))
+        say_lines(textwrap.fill(device.note, 100, initial_indent="  ", subsequent_indent="  "))
     say()
     figures = device.figures()
     width = max((len(figure.key) for figure in figures), default=0)
@@ -77,7 +77,8 @@ def _show(device: HardwareSpec) -> None:
         if figure.note:
             say(f"  {'':<{width}} {'':>9}  ({figure.note})")
     if any(figure.doubtful for figure in figures):
-        say("\n? doubtful: sources disagree")
+        say()
+        say("? doubtful: sources disagree")
 
 
 def _check(file: str | None) -> int:

@@ -123,7 +123,8 @@ def run_query(args: argparse.Namespace) -> int:
     else:
         for line in table_text(answer):
             say(line)
-        say(f"\n{len(answer)} row{'s' * (len(answer) != 1)} of {scope}")
+        say()
+        say(f"{len(answer)} row{'s' * (len(answer) != 1)} of {scope}")
     return 0
 
 
@@ -144,7 +145,8 @@ def _of_lake(args: argparse.Namespace, statement: str) -> pd.DataFrame:
 
 def _list(queries: Mapping[str, ReadyQuery], tables: Mapping[str, Mapping[str, object]]) -> None:
     for name, columns in tables.items():
-        say(f"{name}({', '.join(columns)})\n")
+        say(f"{name}({', '.join(columns)})")
+        say()
     for query in queries.values():
         say(f"{query.name.ljust(22)} {query.about}")
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tracelens.errors import UsageError
-from tracelens.files.say import emit, say
+from tracelens.files.say import emit, say, say_lines
 
 if TYPE_CHECKING:
     from tracelens.extensions import Extension
@@ -155,10 +155,10 @@ def run_record(args: argparse.Namespace) -> int:
     if args.list or args.question is None:
         for question in QUESTIONS:
             options = ", ".join(f"{name}={value!r}" for name, value in question.options.items()) or "every rank"
-            say(f"{question.text}\n    {options}: {question.why}")
+            say_lines(f"{question.text}\n    {options}: {question.why}")
         return 0
     found = question_of(args.question)
     if found is None:
         raise UsageError(f"no question about {args.question!r}: tracelens record --list shows all questions")
-    say(f"# {found.text}: {found.why}\n{snippet(found)}\n# afterwards: {found.then}")
+    say_lines(f"# {found.text}: {found.why}\n{snippet(found)}\n# afterwards: {found.then}")
     return 0

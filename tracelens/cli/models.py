@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from tracelens.files.safe_text import json_safe
-from tracelens.files.say import emit, say, say_table
+from tracelens.files.say import emit, say, say_lines, say_table
 from tracelens.predict.estimation.model_summary import ModelSummary, model_summary
 from tracelens.predict.workload import ModelConfig
 
@@ -99,7 +99,7 @@ def _show(s: ModelSummary) -> None:
     for name, value in rows:
         say(f"  {name:<{width}}  {value}")
     for note in s.assumed:
-        say(textwrap.fill(note, 110, initial_indent="  note: ", subsequent_indent="    "))
+        say_lines(textwrap.fill(note, 110, initial_indent="  note: ", subsequent_indent="    "))
 
 
 def _share(flops: float, s: ModelSummary) -> str:

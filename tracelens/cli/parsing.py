@@ -14,7 +14,7 @@ from typing import Any, NamedTuple, NoReturn
 
 from tracelens.cli.verbs import VERBS, verb
 from tracelens.errors import InputError, UsageError
-from tracelens.files.say import say
+from tracelens.files.say import say, say_lines
 
 
 class Common(NamedTuple):
@@ -181,7 +181,7 @@ class Parser(argparse.ArgumentParser):
 
     def _print_message(self, message: str, file: object = None) -> None:
         if message:
-            say(message.removesuffix("\n"))
+            say_lines(message.removesuffix("\n"))
 
     def format_help(self) -> str:
         """The page of ``--help``."""
@@ -411,7 +411,8 @@ def _folder(folder: Path) -> list[str]:
 
     shown = shlex.quote(str(folder))
     if is_lake(folder):
-        say(f"{folder} is a lake: these are its tables and ready queries (tracelens query {shown} --list)\n")
+        say(f"{folder} is a lake: these are its tables and ready queries (tracelens query {shown} --list)")
+        say()
         return ["query", str(folder), "--list"]
     of_trace, of_job = is_report(folder / "report.json"), (folder / "collectives.json").is_file()
     if of_trace or of_job:

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tracelens.errors import UsageError
-from tracelens.files.say import say
+from tracelens.files.say import say, say_lines
 from tracelens.option_fields import Renamed, arguments_of, filled_in, given_options, option, options_of, refuse_unread
 from tracelens.predict.projection.projection_options import ProjectOptions
 
@@ -118,12 +118,12 @@ def _run_one(args: argparse.Namespace) -> int:
         write_frame(args.output, found.ops(found.run.busiest), {})
     if found.split is None and not _is_split(args):
         say("No degree was given, and no split fits; the step without any is")
-    say(step_text(found))
+    say_lines(step_text(found))
     if found.split is not None:
         given = given_options(args, configure)
         say(f"the same step: {shlex.join(['tracelens', *found.split.command(args.command_line, given)])}")
     if args.against:
-        say(f"\nprojected and measured times of a step on the busiest rank, us\n{beside}")
+        say_lines(f"\nprojected and measured times of a step on the busiest rank, us\n{beside}")
     if args.trace:
         say(f"wrote {len(files)} traces to {args.trace}")
     if args.output:
@@ -255,7 +255,7 @@ def _run_sweep(args: argparse.Namespace) -> int:
         write_frame(args.output, table, {"schema": "tracelens.project.sweep/1", "model": args.model})
         write_whole(plot, sweep_chart(table, names, f"{args.model} on {args.cluster}"))
     shown = table.assign(reason=table["reason"].fillna(table["does_not_fit"])).drop(columns="does_not_fit")
-    say(shown.to_string(index=False, na_rep="", float_format=lambda value: f"{value:.4g}"))
+    say_lines(shown.to_string(index=False, na_rep="", float_format=lambda value: f"{value:.4g}"))
     if args.output:
         say(f"wrote {args.output} and {plot}")
     return 0 if table["step_time_s"].notna().any() else DOES_NOT_FIT

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 from tracelens.cli import add_executor, main, refuse_input
 from tracelens.errors import InputError, UsageError
 from tracelens.files.safe_text import trace_name
-from tracelens.files.say import Progress, emit, say
+from tracelens.files.say import Progress, emit, say, say_lines
 from tracelens.option_fields import arguments_of, option, options_of, positive
 from tracelens.report import ReportOptions
 
@@ -107,7 +107,7 @@ def _run(args: argparse.Namespace, output: Path) -> int:
     else:
         written = f"{output}{'' if is_file(output) else '/'}"
         seconds = time.monotonic() - started
-        say(report.verdict(seconds=seconds, written=[written], color=wants_color(sys.stdout)), styled=True)
+        say_lines(report.verdict(seconds=seconds, written=[written], color=wants_color(sys.stdout)), styled=True)
     if args.open:
         _open(output if is_file(output) else output / HTML)
     if args.check and not _holds(report, args.trace):
@@ -287,6 +287,6 @@ def run_collectives(args: argparse.Namespace) -> int:
     if args.format == "json":
         emit(report.to_json())
     else:
-        say(report.verdict())
+        say_lines(report.verdict())
         say(f" wrote {output}{'' if is_file(output) else '/'}")
     return 0

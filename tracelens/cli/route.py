@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from tracelens import option_fields
 from tracelens.errors import UsageError
-from tracelens.files.say import emit, say
+from tracelens.files.say import emit, say, say_lines
 from tracelens.option_fields import add_options, byte_count, duration_in, integer, option
 from tracelens.predict.routing.config import (
     MESH_ONLY,
@@ -140,7 +140,7 @@ def run(args: argparse.Namespace) -> int:
     if args.format == "json":
         emit(route_json(result) + "\n")
     else:
-        say(route_text(result))
+        say_lines(route_text(result))
         for path in (*args.output, *filter(None, (args.log, args.save_routing))):
             say(f"wrote {path}")
     return 0

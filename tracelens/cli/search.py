@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tracelens.errors import UsageError
-from tracelens.files.say import Progress, say
+from tracelens.files.say import Progress, say, say_lines
 from tracelens.option_fields import (
     above_zero,
     arguments_of,
@@ -174,7 +174,7 @@ def _run_training(args: argparse.Namespace) -> int:
     found = answer(request)
     if args.output is not None:
         _write(found, args)
-    say(search_text(found, pareto=args.pareto, explain=args.explain))
+    say_lines(search_text(found, pareto=args.pareto, explain=args.explain))
     for line in differences(found.fits, theirs) if theirs is not None and len(found.fits) else ():
         say(line)
     if args.plot is not None and len(found.fits):
@@ -223,7 +223,8 @@ def _run_sweep(request: Request, args: argparse.Namespace) -> int:
                 save=lambda rows: write_frame(args.output, rows, {}) if len(rows) else None,
             )  # fmt: skip
     except KeyboardInterrupt:
-        say(f"\ninterrupted; the same command goes on with what {args.output} has")
+        say()
+        say(f"interrupted; the same command goes on with what {args.output} has")
         return INTERRUPTED
     for reason in errors:
         say(f"no result: {reason}")

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from tracelens import option_fields
 from tracelens.errors import UsageError
-from tracelens.files.say import emit, say
+from tracelens.files.say import emit, say, say_lines
 from tracelens.option_fields import arguments_of, filled_in, given_options, hint, option, options_of, refuse_unread
 from tracelens.predict.serving.serving_options import TOKENS, DeploymentOptions, EngineOptions, ServingConfig, names_of
 
@@ -209,7 +209,7 @@ def _curve(args: argparse.Namespace, given: argparse.Namespace, asked: ServingCo
     elif args.format == "json":
         emit(curve_json(curve))
     else:
-        say(curve_text(curve))
+        say_lines(curve_text(curve))
         if args.output is not None:
             say(f"wrote {args.output}")
     return 0
@@ -263,7 +263,7 @@ def _once(args: argparse.Namespace, deployment: Deployment, asked: ServingConfig
     elif args.format == "json":
         emit(result.to_json())
     else:
-        say(served_text(result))
+        say_lines(served_text(result))
         for path in written:
             say(f"wrote {path}")
     return 0
@@ -286,7 +286,7 @@ def _sweep(args: argparse.Namespace, deployment: Deployment, asked: ServingConfi
         from tracelens.report.serving_report import sweep_page
 
         write_whole(args.output, sweep_page(rows))
-    say(sweep_text(rows, best=args.find_max_goodput))
+    say_lines(sweep_text(rows, best=args.find_max_goodput))
     if args.output is not None:
         say(f"wrote {args.output}")
     return 0
@@ -367,7 +367,7 @@ def _scenarios(args: argparse.Namespace, asked: ServingConfig) -> int:
     if args.format == "json":
         emit(frame_json(frame, about).decode())
         return 0
-    say(scenarios_text(found))
+    say_lines(scenarios_text(found))
     if args.output is not None:
         say(f"wrote {args.output}")
     return 0

@@ -17,6 +17,12 @@ _NOT_DOCUMENT = re.compile(_NOT_TERMINAL.pattern.replace("\x00-\x1f", "\x00-\x08
 _NOT_DOCUMENT_BYTES = re.compile(
     rb"\x7f|\xc2[\x80-\x9f]|\xe2\x80[\x8e\x8f\xa8-\xae]|\xe2\x81[\xa6-\xa9]|\xef\xbf[\xbe\xbf]"
 )
+#: What the log of a GitHub workflow obeys (ActionCommand.cs of actions/runner at 079cdb1): ``::`` that begins a line,
+#: behind blanks too, and ``##[`` anywhere.
+_COMMAND = re.compile(r"^([^\S\n]*+):(?=:)|##(?=\[)", re.MULTILINE)
+_MARKUP = re.compile(r"[\\`*_\[\]|#~]")
+#: After which GitHub makes a mention or a link of plain text, also where Markdown escapes it: a comment parts them.
+_LINKED = re.compile(r"@|:(?=//)|\bwww(?=\.)|#(?=\d)|\bGH(?=-\d)", re.IGNORECASE)
 #: Where a spreadsheet that splits at semicolons or tabs would begin a formula.
 _LATER_FORMULA = re.compile(r"([;\t]\s*)(?=[=+\-@])")
 _SURROGATE = re.compile("[\ud800-\udfff]")
@@ -34,19 +40,40 @@ def terminal_text(text: str) -> str:
     return text if _is_plain(text) else _NOT_TERMINAL.sub(_picture, text)
 
 
+def no_commands(lines: str) -> str:
+    r"""Lines of which a workflow's log takes none for a command.
+
+    >>> no_commands("a::b\n ::error::c ##[error]")
+    'a::b\n \\::error::c ##\\[error]'
+    """
+    return _COMMAND.sub(lambda found: "##\\" if found[1] is None else f"{found[1]}\\:", lines)
+
+
 def _is_plain(text: str) -> bool:
     """Whether it has nothing but what every keyboard has: nearly every text, and found out in a tenth of the time."""
     return text.isascii() and text.isprintable()
 
 
 def escaped(text: str) -> str:
-    """A document with what a terminal would obey as JSON's ``\\u009b``; lines stay."""
-    return _NOT_DOCUMENT.sub(lambda match: f"\\u{ord(match[0]):04x}", text)
+    """A document with what a terminal or a workflow's log would obey as JSON's ``\\u009b``; lines stay."""
+    plain = _COMMAND.sub(lambda found: "#\\u0023" if found[1] is None else f"{found[1]}\\u003a", text)
+    return _NOT_DOCUMENT.sub(lambda match: f"\\u{ord(match[0]):04x}", plain)
 
 
 def escaped_json(document: bytes) -> bytes:
     """JSON that says the same, with what a terminal would obey written as ``\\u009b``."""
     return _NOT_DOCUMENT_BYTES.sub(lambda match: b"\\u%04x" % ord(match[0].decode()), document)
+
+
+def markdown_text(text: str) -> str:
+    """``text`` on one line of Markdown, without markup of its own: GitHub mentions nobody and links nothing.
+
+    >>> markdown_text("@torvalds fixes #1 https://evil.ex <b>")
+    '@<!-- -->torvalds fixes \\\\#<!-- -->1 https:<!-- -->//evil.ex &lt;b&gt;'
+    """
+    safe = terminal_text(str(json_safe(text)).replace("\n", " "))
+    safe = safe.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
+    return _LINKED.sub(r"\g<0><!-- -->", _MARKUP.sub(r"\\\g<0>", safe))
 
 
 def csv_cell(text: str) -> str:

@@ -11,11 +11,11 @@ import re
 import shutil
 import sys
 import time
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from typing import TextIO, TypeVar
 
 from tracelens.errors import OutputError
-from tracelens.files.safe_text import escaped, terminal_text
+from tracelens.files.safe_text import escaped, no_commands, terminal_text
 
 T = TypeVar("T")
 _BAR = 18
@@ -27,20 +27,26 @@ _STYLE = re.compile("(\x1b\\[[0-9;]{0,8}m)")
 _GAP = re.compile(r"(?<! ) {2,}+")
 
 
-def say(text: object = "", *, to_stderr: bool = False, styled: bool = False) -> None:
-    """Shows lines, each cleaned, on stdout unless ``to_stderr``. ``styled``: own colors stay as they are. On a terminal
-    a line is folded at its width.
+def say(text: object = "", *, to_stderr: bool = False) -> None:
+    """Shows one line on stdout unless ``to_stderr``, whatever the names in it hold. OutputError where that is full."""
+    _show([terminal_text(str(text))], sys.stderr if to_stderr else sys.stdout)
+
+
+def say_lines(text: str, *, styled: bool = False) -> None:
+    """Shows several lines, in which names are on one line each already. ``styled``: own colors stay as they are.
 
     OutputError where the output is full.
     """
-    stream = sys.stderr if to_stderr else sys.stdout
-    width = None if styled else terminal_width(stream)
-    parts = _STYLE.split(str(text)) if styled else [str(text)]
-    clean = [part if index % 2 else "\n".join(map(terminal_text, part.split("\n"))) for index, part in enumerate(parts)]
-    shown = "".join(clean)
-    if width is not None:
-        shown = "\n".join(folded(line, width) for line in shown.split("\n"))
-    _put(f"{shown}\n", stream)
+    parts = _STYLE.split(text) if styled else [text]
+    clean = (part if at % 2 else "\n".join(map(terminal_text, part.split("\n"))) for at, part in enumerate(parts))
+    _show("".join(clean).split("\n"), sys.stdout, folds=not styled)
+
+
+def _show(lines: Iterable[str], stream: TextIO | None, *, folds: bool = True) -> None:
+    """Folds each line at the width of a terminal."""
+    width = terminal_width(stream) if folds else None
+    shown = map(no_commands, lines)
+    _put("\n".join(shown if width is None else [folded(line, width) for line in shown]) + "\n", stream)
 
 
 def terminal_width(stream: TextIO | None) -> int | None:
@@ -68,11 +74,12 @@ def folded(line: str, width: int) -> str:
 
 def say_table(rows: Sequence[Sequence[str]], *, words: Collection[int]) -> None:
     """Shows ``aligned`` rows."""
-    say(aligned(rows, words=words))
+    say_lines(aligned(rows, words=words))
 
 
 def aligned(rows: Sequence[Sequence[str]], *, words: Collection[int]) -> str:
     """Rows in columns: those whose places are in ``words`` to the left, numbers to the right."""
+    rows = [[terminal_text(cell) for cell in row] for row in rows]
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     lines = (
         (c.ljust(w) if i in words else c.rjust(w) for i, (c, w) in enumerate(zip(row, widths, strict=True)))
@@ -81,9 +88,11 @@ def aligned(rows: Sequence[Sequence[str]], *, words: Collection[int]) -> str:
     return "\n".join("  ".join(cells).rstrip() for cells in lines)
 
 
-def emit(document: str) -> None:
-    """Puts a document (JSON, CSV, Markdown) on stdout as it is; what a terminal would obey as ``\\u009b``."""
-    _put(escaped(document), sys.stdout)
+def emit(document: str, *, has_commands: bool = False) -> None:
+    """Puts a document (JSON, CSV, Markdown) on stdout as it is; what a terminal would obey as ``\\u009b``, and what a
+    workflow's log would, unless it ``has_commands`` of ours.
+    """
+    _put(document if has_commands else escaped(document), sys.stdout)
 
 
 class Progress:

@@ -19,7 +19,7 @@ from tracelens.files.atomic_write import whole_folder, write_whole
 from tracelens.files.cells import plain_tree
 from tracelens.files.documents import json_encoded
 from tracelens.files.memory_limit import before_reading
-from tracelens.files.safe_text import escaped_json, json_safe, short_kernel_name, terminal_text, xml_text
+from tracelens.files.safe_text import escaped_json, json_safe, markdown_text, short_kernel_name, terminal_text, xml_text
 from tracelens.report.document import head, prose, section
 from tracelens.report.export import meanings
 from tracelens.report.markup import Content, Markup, Section, framed, headings, joined, table, tag
@@ -137,7 +137,7 @@ def _with_change(row: ComparedRow | RankChange) -> dict[str, Any]:
 def comparison_markdown(found: Comparison) -> bytes:
     """A table of the largest changes, for a pull request."""
     matched = f"{found.matched_share[0]:.1%} and {found.matched_share[1]:.1%} of the kernel time matched"
-    names = [f"{_markdown_cell(side.name)}, {_markdown_cell(side.device)}" for side in (found.a, found.b)]
+    names = [f"{markdown_text(side.name)}, {markdown_text(side.device)}" for side in (found.a, found.b)]
     sides = f"A {names[0]}; B {names[1]}; {matched}."
     lines = [
         f"### {change_title(found)}",
@@ -146,13 +146,13 @@ def comparison_markdown(found: Comparison) -> bytes:
         "",
         f"Of the step {parts_text(found)}.",
         "",
-        *[f"- {_markdown_cell(note)}" for note in found.notes],
-        *[f"- {'✅' if gate.passed else '❌'} {_markdown_cell(gate.text)}" for gate in found.gates],
+        *[f"- {markdown_text(note)}" for note in found.notes],
+        *[f"- {'✅' if gate.passed else '❌'} {markdown_text(gate.text)}" for gate in found.gates],
         "",
         "| change, ms | what |",
         "|---:|---|",
         *[
-            f"| {change.change_ms:+.3f} | {_markdown_cell(change.text)} |"
+            f"| {change.change_ms:+.3f} | {markdown_text(change.text)} |"
             for change in found.changes[:_MOST_IN_MARKDOWN]
         ],
     ]
@@ -160,12 +160,6 @@ def comparison_markdown(found: Comparison) -> bytes:
     if rest:
         lines.append(f"| {sum(c.change_ms for c in rest):+.3f} | {len(rest)} more |")
     return ("\n".join(lines) + "\n").encode()
-
-
-def _markdown_cell(text: str) -> str:
-    """Text of a trace as Markdown shows it, without markup of its own."""
-    safe = str(json_safe(text)).replace("\n", " ").replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
-    return "".join(f"\\{c}" if c in "\\`*_[]|#~" else c for c in safe)
 
 
 _SARIF = "https://json.schemastore.org/sarif-2.1.0.json"
