@@ -20,6 +20,10 @@ class InputError(TracelensError):
     exit_code = 1
 
 
+class MemoryLimitError(InputError):
+    """The command asked for more memory than it may have (exit 1)."""
+
+
 class OutputError(TracelensError):
     """What was asked for cannot be written (exit 1)."""
 

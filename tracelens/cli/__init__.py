@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tracelens.cli.verbs import front_page
-from tracelens.errors import TracelensError, UsageError
+from tracelens.errors import MemoryLimitError, TracelensError, UsageError
 from tracelens.files.say import flush, prepare_streams, say, say_lines
 
 if TYPE_CHECKING:
@@ -63,7 +63,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     except BaseException as error:
         if isinstance(error, SystemExit | GeneratorExit):
             raise
-        return _said(error, arguments)
+        code = _said(error, arguments)
+        if argv is None and isinstance(error, MemoryError | MemoryLimitError):
+            # Libraries that were refused memory while they were loaded do not survive their own end
+            _drop_output()
+            os._exit(code)
+        return code
     finally:
         # A process that ends would otherwise walk all that it made once more; DuckDB prints what it then misses
         if argv is None and "duckdb" not in sys.modules:
@@ -116,6 +121,8 @@ def _said(error: BaseException, arguments: Sequence[str]) -> int:
     code = error.exit_code if isinstance(error, TracelensError) else 1
     if isinstance(error, TracelensError):
         text = str(error)
+    elif isinstance(error, MemoryError):  # while it was said that there is too little
+        text = "not enough memory: it needs more than --max-memory"
     elif isinstance(error, OSError):
         text = f"{error.filename or 'the system'}: {error.strerror or error}"
     else:
@@ -150,14 +157,15 @@ def _unexpected(error: BaseException, arguments: Sequence[str]) -> str:
     import traceback
 
     import tracelens
+    from tracelens.files.safe_text import without_secrets
 
-    what = f"{type(error).__name__}: {' '.join(str(error).split())[:200]}"
+    what = without_secrets(f"{type(error).__name__}: {' '.join(str(error).split())[:200]}")
     facts = f"tracelens {tracelens.__version__}, Python {platform.python_version()}, {platform.platform()}"
     text = f"{facts}\n{' '.join(map(repr, arguments))}\n\n{''.join(traceback.format_exception(error))}"
     sentence = f"this is a bug in tracelens ({what})"
     try:
         with tempfile.NamedTemporaryFile("wb", prefix="tracelens-error-", suffix=".txt", delete=False) as file:
-            file.write(text.encode("utf-8", "backslashreplace"))
+            file.write(without_secrets(text).encode("utf-8", "backslashreplace"))
     except OSError:
         return f"{sentence}; please report it with what --debug shows"
     return f"{sentence}; please report it with {file.name}"

@@ -4,6 +4,7 @@ opened.
 
 from __future__ import annotations
 
+import errno
 import os
 import re
 import signal
@@ -14,7 +15,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import FrameType
 
-from tracelens.errors import InputError
+from tracelens.errors import InputError, MemoryLimitError, TracelensError
 from tracelens.types.records import Record
 
 try:
@@ -34,8 +35,12 @@ _SMALL_BYTES = 200_000_000
 #: A file below this is read whatever is left.
 _SMALL_FILE_BYTES = 1_000_000
 _STATUS = Path("/proc/self/status")
-#: What Python says where there is no memory for the stack of a thread.
-_NO_THREAD = "can't start new thread"
+#: What Python and the system's loader of libraries say where there is no memory for a thread's stack, or for a library.
+_REFUSED = re.compile(
+    "can't start new thread|cannot (allocate|map|create|enable)|failed to map|out of memory", re.IGNORECASE
+)
+#: The share of the limit from which errors of other libraries are taken for its effect.
+_AT_LIMIT = 0.9
 #: What the system sets aside for a thread.
 _STACK_BYTES = 2**23
 _CONTROL_GROUPS = (Path("/sys/fs/cgroup/memory.max"), Path("/sys/fs/cgroup/memory/memory.limit_in_bytes"))
@@ -79,8 +84,8 @@ class MemoryLimit(Record, frozen=True, kw_only=True):
 def limited(gb: float | None) -> Iterator[None]:
     """Around a command: the system gives this process no more than ``gb`` (as ``MemoryLimit.of_gb``) and an eighth.
 
-    InputError where it asks for more, e.g. for arrays that analysis makes of many small events. Only where the system
-    counts a process's data (Linux); what checks ``MemoryLimit`` while it reads does so everywhere.
+    MemoryLimitError where it asks for more, e.g. for arrays that analysis makes of many small events. Only where the
+    system counts a process's data (Linux); what checks ``MemoryLimit`` while it reads does so everywhere.
     """
     global _limit
     before, rlimit = _limit, _data_limit()
@@ -88,13 +93,15 @@ def limited(gb: float | None) -> Iterator[None]:
     try:
         limit_process(MemoryLimit.of_gb(gb))
         yield
-    except (MemoryError, RuntimeError) as error:
+    except Exception as error:
+        if handler is not None:  # what is said of it is not interrupted again
+            signal.setitimer(signal.ITIMER_VIRTUAL, 0)
         if not lacks_memory(error):
             raise
         _set_data_limit(rlimit)
         what = f"{_largest[1]} does not fit" if _largest[1] else "not enough memory"
         in_use = f"{(resident_bytes() or 0) / _GB:.3g} GB were in use when it asked for more"
-        raise InputError(f"{what}: {excess()}; {in_use}") from error
+        raise MemoryLimitError(f"{what}: {excess()}; {in_use}") from error
     finally:
         if handler is not None:
             signal.setitimer(signal.ITIMER_VIRTUAL, 0)
@@ -140,9 +147,19 @@ def command_limit() -> MemoryLimit | None:
     return _limit
 
 
-def lacks_memory(error: BaseException) -> bool:
-    """Whether the system refused memory: for data, or for the stack of a thread."""
-    return isinstance(error, MemoryError) or (isinstance(error, RuntimeError) and str(error) == _NO_THREAD)
+def lacks_memory(error: BaseException | None) -> bool:
+    """Whether the system refused memory: for data, the stack of a thread, or a library that was being loaded.
+
+    Libraries say so in errors of any kind, ``SystemError`` without a word: at the limit, all that is no error of ours.
+    """
+    if error is None or isinstance(error, TracelensError | BrokenPipeError):
+        return False
+    if isinstance(error, MemoryError) or (isinstance(error, OSError) and error.errno == errno.ENOMEM):
+        return True
+    if isinstance(error, RuntimeError | ImportError) and _REFUSED.search(str(error)):
+        return True
+    is_at_limit = _limit is not None and (resident_bytes() or 0) > _AT_LIMIT * _limit.most_bytes
+    return (is_at_limit and not isinstance(error, OSError)) or lacks_memory(error.__cause__ or error.__context__)
 
 
 def excess() -> str:

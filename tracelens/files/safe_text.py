@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import os
 import re
 import unicodedata
 from typing import Any
@@ -20,6 +21,12 @@ _NOT_DOCUMENT_BYTES = re.compile(
 #: What the log of a GitHub workflow obeys (ActionCommand.cs of actions/runner at 079cdb1): ``::`` that begins a line,
 #: behind blanks too, and ``##[`` anywhere.
 _COMMAND = re.compile(r"^([^\S\n]*+):(?=:)|##(?=\[)", re.MULTILINE)
+_USER, _QUERY = (
+    re.compile(r"(\b[a-z][a-z0-9+.-]*+://)[^\s/'\"]*@"),
+    re.compile(r"(\b[a-z][a-z0-9+.-]*+://[^\s?'\"]*+)\?[^\s'\"]*"),
+)
+#: A shorter one (``/``) is part of other paths.
+_SHORTEST_HOME = 5
 _MARKUP = re.compile(r"[\\`*_\[\]|#~]")
 #: After which GitHub makes a mention or a link of plain text, also where Markdown escapes it: a comment parts them.
 _LINKED = re.compile(r"@|:(?=//)|\bwww(?=\.)|#(?=\d)|\bGH(?=-\d)", re.IGNORECASE)
@@ -63,6 +70,18 @@ def escaped(text: str) -> str:
 def escaped_json(document: bytes) -> bytes:
     """JSON that says the same, with what a terminal would obey written as ``\\u009b``."""
     return _NOT_DOCUMENT_BYTES.sub(lambda match: b"\\u%04x" % ord(match[0].decode()), document)
+
+
+def without_secrets(text: str) -> str:
+    """``text`` without what opens a store or names a person: in addresses the user and what follows a question mark, in
+    paths the home folder.
+
+    >>> without_secrets("GET https://me:secret@host/a.json?token=b")
+    'GET https://...@host/a.json?...'
+    """
+    home = os.environ.get("HOME") or os.environ.get("USERPROFILE") or ""
+    shown = text if len(home) < _SHORTEST_HOME else text.replace(home, "~")
+    return _USER.sub(r"\1...@", _QUERY.sub(r"\1?...", shown))
 
 
 def markdown_text(text: str) -> str:

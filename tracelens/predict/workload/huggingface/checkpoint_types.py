@@ -6,7 +6,6 @@ A scheme names the modules that it covers, or those that it leaves out, layer by
 
 from __future__ import annotations
 
-import json
 import re
 from collections import Counter
 from collections.abc import Iterable
@@ -15,6 +14,8 @@ from pathlib import Path
 from typing import Any
 
 from tracelens.errors import InputError
+from tracelens.files.data_table import LARGEST, shown
+from tracelens.files.documents import json_of
 from tracelens.predict.workload.model_shape import PARTS, NarrowWeights, Quantization
 from tracelens.types.dtypes import DType
 from tracelens.types.records import Record
@@ -78,10 +79,7 @@ def _beside(path: Path) -> dict[str, Any] | None:
     file = path.with_name("hf_quant_config.json" if path.name == "config.json" else f"{path.stem}.hf_quant.json")
     if not file.is_file():
         return None
-    try:
-        values = json.loads(file.read_bytes())
-    except (OSError, ValueError, RecursionError) as error:
-        raise InputError(f"{file.name} cannot be read as JSON: {error}") from error
+    values = json_of(file, "a JSON file")
     found = values.get("quantization") if isinstance(values, dict) else None
     if not isinstance(found, dict):
         raise InputError(f"{file.name}: quantization must be an object")
@@ -95,7 +93,7 @@ def _scheme(file: str, given: dict[str, Any], inner: dict[str, Any]) -> _Scheme:
     named, kv = _named(file, given), _kv(given)
     if named:
         # what is not named stays, unless the method itself has a type for it
-        return _Scheme(algorithm or method, _block_fp8(given) if method == "fp8" else None, (), named, kv)
+        return _Scheme(algorithm or method, _block_fp8(file, given) if method == "fp8" else None, (), named, kv)
     if algorithm and algorithm != "MIXED_PRECISION":
         return _Scheme(algorithm, _algorithm(file, algorithm), left_out, {}, kv)
     if given.get("config_groups"):
@@ -111,7 +109,7 @@ def _by_method(
     if method == "fp8":
         fp4 = "fp4" in str(inner.get("expert_dtype") or "").lower()
         experts = {"experts": _ALGORITHMS["MXFP4"]} if fp4 else {}
-        return _Scheme(method, _block_fp8(given), ("lm_head", *left_out), experts, kv)
+        return _Scheme(method, _block_fp8(file, given), ("lm_head", *left_out), experts, kv)
     if method == "mxfp4":
         return _Scheme(method, _ALGORITHMS["MXFP4"], left_out, {}, kv, only=("experts",))
     if method in _INTEGER_METHODS:
@@ -127,10 +125,23 @@ def _algorithm(file: str, name: str) -> NarrowWeights:
     return _ALGORITHMS[name]
 
 
-def _block_fp8(given: dict[str, Any]) -> NarrowWeights:
-    block = given.get("weight_block_size")
-    group = block[0] * block[1] if isinstance(block, list) and len(block) == 2 else 0
-    return NarrowWeights(dtype=_FP8, group=int(group))
+def _block_fp8(file: str, given: dict[str, Any]) -> NarrowWeights:
+    return NarrowWeights(dtype=_FP8, group=_block(file, given, "weight_block_size") or 0)
+
+
+def _block(file: str, given: dict[str, Any], name: str) -> int | None:
+    """How many weights share a scale; None where the file says nothing of it."""
+    sizes = given.get(name)
+    if sizes is None:
+        return None
+    if not isinstance(sizes, list) or len(sizes) != 2 or not all(map(_count, sizes)):
+        raise InputError(f"{file}: {name} must be two whole numbers, got {shown(sizes)}")
+    return int(sizes[0] * sizes[1])
+
+
+def _count(value: object) -> int:
+    """0 for what is none: groups of -1 are whole channels."""
+    return value if isinstance(value, int) and not isinstance(value, bool) and 0 < value <= LARGEST else 0
 
 
 def _named(file: str, given: dict[str, Any]) -> dict[str, NarrowWeights]:
@@ -148,21 +159,17 @@ def _of_groups(file: str, groups: Any) -> NarrowWeights:
     weights: Any = first.get("weights") if isinstance(first, dict) else None
     if not isinstance(weights, dict):
         raise InputError(f"{file}: config_groups has no weights")
-    bits, group = weights.get("num_bits"), weights.get("group_size") or 0
-    block = weights.get("block_structure")
-    if isinstance(block, list) and len(block) == 2:
-        group = block[0] * block[1]
+    bits, group = weights.get("num_bits"), _block(file, weights, "block_structure") or _count(weights.get("group_size"))
     activations = first.get("input_activations")
     if str(weights.get("type")) == "float":
         narrow = _weights(file, bits, _FP8, _FP4)
-        return NarrowWeights(dtype=narrow, computed=_computed(activations, bits), group=int(group))
+        return NarrowWeights(dtype=narrow, computed=_computed(activations, bits), group=group)
     return _integer(file, bits, activations, group)
 
 
 def _integer(file: str, bits: Any, activations: Any, group: Any) -> NarrowWeights:
     narrow = _weights(file, bits, DType.INT8, DType.INT4)
-    group = group if isinstance(group, int) and group > 0 else 0
-    return NarrowWeights(dtype=narrow, computed=_computed(activations, bits), group=group)
+    return NarrowWeights(dtype=narrow, computed=_computed(activations, bits), group=_count(group))
 
 
 def _weights(file: str, bits: Any, eight: DType, four: DType) -> DType:
