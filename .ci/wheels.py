@@ -1,6 +1,7 @@
-"""Makes a release: the source archive, a wheel in Python alone, and one with the compiled C files for each system.
+"""Makes a release: the source archive, a wheel in Python alone, one with the compiled C files for each system, and what
+they need as a CycloneDX document.
 
-    python -m pip install hatchling ziglang
+    python -m pip install --require-hashes -r .ci/release.txt
     python .ci/wheels.py dist
     python .ci/wheels.py --check        where one of them is installed: its libraries load
 
@@ -11,11 +12,14 @@ Python, so a wheel serves every version of it; pip takes the wheel in Python alo
 from __future__ import annotations
 
 import ctypes
+import json
 import os
+import re
 import shutil
 import subprocess
 import sys
 import tempfile
+import tomllib
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -48,9 +52,34 @@ def main(folder: Path) -> None:
     for system, platform in SYSTEMS.items():
         compiler = f"{sys.executable} -m ziglang cc -s -target {system}"
         build(folder, "wheel", CC=compiler, TRACELENS_WHEEL_PLATFORM=platform)
+    (folder / "sbom.cdx.json").write_text(json.dumps(bill_of_materials(), indent=2) + "\n")
     made = {path.name.rpartition("-")[2].removesuffix(".whl") for path in folder.glob("*.whl")}
     if missing := {"any", *SYSTEMS.values()} - made:
         raise SystemExit(f"no wheel was made for {', '.join(sorted(missing))}")
+
+
+def bill_of_materials() -> dict[str, object]:
+    """The package and what it requires, with the versions that CI tests (.ci/lock.txt)."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    locked = dict(re.findall(r"^([a-z0-9.-]+)==(\S+)", (ROOT / ".ci" / "lock.txt").read_text(), re.MULTILINE))
+    names = [re.split(r"[^A-Za-z0-9_.-]", need)[0].lower() for need in project["dependencies"]]
+    parts = [
+        {"type": "library", "name": name, "version": locked[name], "purl": f"pkg:pypi/{name}@{locked[name]}"}
+        for name in names
+    ]
+    whole = {
+        "type": "library",
+        "name": project["name"],
+        "version": project["version"],
+        "purl": f"pkg:pypi/{project['name']}@{project['version']}",
+    }
+    return {
+        "bomFormat": "CycloneDX",
+        "specVersion": "1.5",
+        "version": 1,
+        "metadata": {"component": whole},
+        "components": parts,
+    }
 
 
 def check() -> None:
