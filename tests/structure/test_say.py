@@ -42,6 +42,32 @@ def test_a_bare_print_is_found() -> None:
     ]
 
 
+def shown_as_one_line(source: str) -> list[int]:
+    """Lines that give ``say``, which shows one line, the text that some ``..._text`` made of several."""
+    calls = [
+        node for node in ast.walk(ast.parse(source)) if isinstance(node, ast.Call) and ast.unparse(node.func) == "say"
+    ]
+    made = {
+        node.lineno: ast.unparse(node.args[0].func)
+        for node in calls
+        if node.args and isinstance(node.args[0], ast.Call)
+    }
+    return [
+        line
+        for line, name in made.items()
+        if name.endswith(("_text", ".verdict", ".fill", "to_string")) and name != "terminal_text"
+    ]
+
+
+def test_texts_of_several_lines_are_shown_as_lines() -> None:
+    assert shown_as_one_line("say(a_text(b))\nsay(terminal_text(b))\nsay_lines(a_text(b))\nsay(x.verdict())") == [1, 4]
+    paths = sorted(PACKAGE.rglob("*.py"))
+    found = [
+        f"{path.relative_to(PACKAGE)}:{line}" for path in paths for line in shown_as_one_line(path.read_text("utf-8"))
+    ]
+    assert not found, "say_lines shows several lines"
+
+
 #: Words that docs/style.md takes out of sentences, as far as a program can tell: "is no file", "products" of GEMMs ...
 UNWANTED = re.compile(
     r"\b(?:(?<!there )(?:is|are) no|told|beside|hand over|handed over|a text|texts|matrix products?|device figures?|"

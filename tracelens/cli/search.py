@@ -127,7 +127,7 @@ def _run_serve(args: argparse.Namespace) -> int:
     found = plan(_wanted(args))
     if args.output is not None:
         write_plan(found, args.output)
-    say(plan_text(found))
+    say_lines(plan_text(found))
     if args.output is not None:
         say(f"wrote {args.output}")
     return 0 if found.points else NOTHING_FITS
