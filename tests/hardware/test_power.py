@@ -106,6 +106,10 @@ def test_a_device_of_the_same_architecture_takes_energies_and_says_so() -> None:
     pcie = power_constants(HardwareSpec.load("h100-pcie"))
     assert pcie is not None
     assert pcie.idle_w == pytest.approx(theirs.idle_w * 350 / 700)
+    b300, gb200 = (power_constants(HardwareSpec.load(name)) for name in ("b300", "gb200"))
+    assert b300 is not None
+    assert gb200 is not None
+    assert b300.idle_w in (gb200.idle_w, constants_of("b200").idle_w), "a higher limit makes no device wait hotter"
 
 
 @pytest.mark.parametrize("name", ["mi300x", "a100-sxm-80gb", "tpu-v5e"])

@@ -298,7 +298,7 @@ def _power_notes(answer: OperationEstimate) -> tuple[str, ...]:
     measured = answer.power_measured_as.rpartition(" on ")[2]
     if measured == answer.device:
         return ()
-    return (f"{answer.device}: watts by the energies of {measured}, idle and waiting in proportion to the limit",)
+    return (f"{answer.device}: watts by the energies of {measured}, with a wider interval: nobody measured its own",)
 
 
 def _error(percent: float | None) -> str:
