@@ -231,3 +231,21 @@ def test_places_of_experts_and_tokens_are_conserved(ep, copies):
     assert summary["completed"] == 3 * ep
     assert summary["prefill_tokens"] == 3 * ep * 32
     assert dataclasses.replace(traffic, variance=0.0).most_rows(100, 8) >= 100 * 8 / ep
+
+
+def test_a_cache_that_leaves_by_chunk_or_layer_arrives_no_later_than_whole():
+    asked = {
+        "concurrency": 1, "requests": 1, "input": 8192, "output": 8, "prefill_replicas": 1, "kv_link": 10.0,
+        "prefill_max_batched_tokens": 2048,
+    }  # fmt: skip
+    whole, chunk, layer, free = (
+        tl.serve("llama3.1-8b", "dgx-h100", **asked | given).summary["ttft_p50_ms"]
+        for given in ({}, {"kv_transfer": "chunk"}, {"kv_transfer": "layer"}, {"kv_link": 1e9})
+    )
+    # 8,192 tokens of 32 layers, keys and values, 8 heads of 128, 2 bytes at 10 GB/s; the prompt itself takes longer
+    travel_ms = 8192 * 32 * 2 * 8 * 128 * 2 / 10e9 * 1e3
+    assert whole - free == pytest.approx(travel_ms, rel=1e-3)
+    assert chunk - free == pytest.approx(travel_ms / 4, rel=1e-3)  # four chunks: the last one's part
+    assert layer - free == pytest.approx(travel_ms / 32, rel=1e-2)
+    with pytest.raises(UsageError, match="cache transfer"):
+        tl.serve("llama3.1-8b", "dgx-h100", **asked | {"kv_transfer": "never"})

@@ -270,6 +270,7 @@ def experiment_of(deployment: Deployment, asked: ServingConfig, *, series: bool 
             jitter=asked.jitter,
             order=asked.order,
             kv_link_gb_s=asked.kv_link,
+            kv_transfer=asked.kv_transfer,
             cpu_cache_gib=asked.cpu_cache,
             series=series,
         ),

@@ -129,6 +129,10 @@ class ServingConfig(DeploymentOptions):
         metavar="GB/s",
         group=_HOW,
     )
+    kv_transfer: str = option(
+        "when a prompt's KV cache leaves: whole after the prompt, or by chunk or layer while the rest is computed",
+        "whole", choices=("whole", "chunk", "layer"), group=_HOW,
+    )  # fmt: skip
     router: str = option("routing policy: round-robin, least-loaded, prefix-aware", "round-robin", group=_HOW)
     order: str = option("queue order: fcfs, sjf, priority", "fcfs", group=_HOW)
     lod: str = option(

@@ -61,13 +61,17 @@ class Replica(ReplicaState):
         return tokens <= room
 
 
+TRANSFERS = ("whole", "chunk", "layer")
+
+
 class Options(Record, frozen=True, kw_only=True):
     """How a deployment is run. ``levels`` has a level of detail per replica, or one for all.
 
     ``prefill_replicas`` > 0 separates the phases: those replicas compute prompts, ``replicas`` decode. A cache travels
     over the link of its data-parallel rank, one at a time, at ``kv_link_gb_s`` or the network's rate, and the first
-    token reaches the client when the decoding replica takes the request, as with SGLang and Dynamo. ``jitter``: the
-    standard deviation of a layer's time on a device over its mean.
+    token reaches the client when the decoding replica takes the request, as with SGLang and Dynamo. ``kv_transfer``:
+    it leaves ``whole`` after its prompt, or by ``chunk`` or ``layer`` while the rest of the prompt is computed.
+    ``jitter``: the standard deviation of a layer's time on a device over its mean.
     """
 
     policy: str | None = None
@@ -80,6 +84,7 @@ class Options(Record, frozen=True, kw_only=True):
     jitter: float = 0.0
     order: str = "fcfs"
     kv_link_gb_s: float | None = None
+    kv_transfer: str = "whole"
     series: bool = False
 
     def __post_init__(self) -> None:
@@ -93,6 +98,8 @@ class Options(Record, frozen=True, kw_only=True):
             raise UsageError(f"jitter is a share of the mean time from 0 to 1, not {self.jitter:g}")
         if not 0 <= self.cpu_cache_gib < float("inf"):
             raise UsageError(f"the host's cache must be 0 GiB or more, not {self.cpu_cache_gib:g}")
+        if self.kv_transfer not in TRANSFERS:
+            raise UsageError.unknown("cache transfer", self.kv_transfer, TRANSFERS)
         if self.kv_link_gb_s is not None and not self.kv_link_gb_s > 0:
             raise UsageError(f"the cache link needs a rate above 0 GB/s, not {self.kv_link_gb_s:g}")
         for level in self.levels:
@@ -272,13 +279,25 @@ class Simulation:
     def _travel(self, request: int) -> Process:
         """The prompt's cache goes to a decoding replica; a link carries one at a time."""
         tokens, link = self.requests.input_tokens[request], self._kv_links[request % len(self._kv_links)]
+        before = self.queue.now - self.log.scheduled[request]
         yield link
-        yield self._prefill_cost.transfer_fs(tokens * self._kv_bytes_per_token, self.options.kv_link_gb_s)
+        yield self._left_fs(tokens, before)
         link.release()
         pieces = self.requests.pieces[request] if self.requests.pieces else ()
         index = self._pick(self._handed, pieces, self._decoders) if len(self._decoders) > 1 else 0
         self._handed += 1
         self._decoders[index].enqueue(request, kept=True)
+
+    def _left_fs(self, tokens: int, before: float) -> int:
+        """How long a prompt's cache still travels that was computed in the ``before`` fs until now: what did not fit in
+        them, at least the last chunk's or layer's part.
+        """
+        cost, way = self._prefill_cost, self.options.kv_transfer
+        whole = cost.transfer_fs(tokens * self._kv_bytes_per_token, self.options.kv_link_gb_s)
+        if way == "whole":
+            return whole
+        parts = len(cost.layers) if way == "layer" else -(-tokens // cost.deployment.engine.max_batched_tokens)
+        return max(-(-whole // parts), round(whole - before * (parts - 1) / parts))
 
     def _power_w(self) -> float | None:
         total = 0.0
