@@ -6,19 +6,23 @@ import csv
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from tests.conftest import examples
 from tracelens.backends.base import System
+from tracelens.backends.roofline_and_tile import works
 from tracelens.cli import main
 from tracelens.errors import UsageError
+from tracelens.hardware.power import kernel_power, power_constants
 from tracelens.laboratory.training_rows import project_row
+from tracelens.perf_models import WorkColumns
 from tracelens.predict.network.topology import Group
 from tracelens.predict.projection.overheads import Software
 from tracelens.predict.projection.pipeline import hop_us, layer_counts
-from tracelens.predict.projection.step import Projection, levers, project
+from tracelens.predict.projection.step import Projection, energy_of, levers, project
 from tracelens.predict.workload.model_config import ModelConfig
 from tracelens.predict.workload.parallel_config import GroupPlacement, ParallelConfig
 
@@ -392,3 +396,48 @@ def test_a_hop_is_the_mean_over_those_inside_and_between_nodes(hopper: System) -
 def test_a_placement_that_does_not_fit_a_node_shows_the_product() -> None:
     with pytest.raises(UsageError, match=r"tp 4 \* cp 1 \* dp 4 \* pp 1 = 16 ranks of a node, but it has 8"):
         GroupPlacement(node=8, tp=4, dp=4)
+
+
+def test_a_step_s_energy_is_that_of_its_calls_and_of_waiting() -> None:
+    """One rank, one layer: every call's watts over idle times its time, and idle for as long as the step takes."""
+    model = replace(ModelConfig.load("llama3.1-8b"), blocks="*-")
+    found = project(model, ParallelConfig.of(ranks=1, global_batch=2), System.load("h200-sxm"), sequence=4096)
+    energy, constants = energy_of(found), power_constants(found.system.device)
+    assert energy is not None
+    assert constants is not None
+    joules = constants.idle_w * found.step_us * 1e-6
+    calls = [(kernel.op, kernel.time_us, count) for each, count in found.run.counted(0) for kernel in each.kernels()]
+    calls += [(op, time_us, 1) for op, time_us in found.run.finish[0].ops]
+    for op, time_us, count in calls:
+        times = np.array([time_us / op.count])
+        for _, work in works(WorkColumns.of([op.model]), found.system.device, times) if time_us else ():
+            watts = float(kernel_power(constants, work).power_w[0]) - constants.idle_w
+            joules += count * watts * time_us * 1e-6
+    assert energy.step_j == pytest.approx(joules, rel=1e-9)
+    assert energy.power_w == pytest.approx(joules / found.step_us * 1e6, rel=1e-9)
+    assert energy.token_j == pytest.approx(joules / (2 * 4096), rel=1e-9)
+    assert constants.idle_w < energy.power_w < 700
+
+
+@given(
+    tp=st.sampled_from([1, 2, 4]), pp=st.sampled_from([1, 2, 4]), cluster=st.sampled_from(["dgx-h100", "dgx-b200"]),
+    clock=st.sampled_from([900.0, 1200.0, 1500.0]),
+)  # fmt: skip
+@settings(max_examples=20, deadline=None)
+def test_a_step_draws_at_least_what_waiting_does_at_most_the_limit_and_less_at_a_lower_clock(
+    tp: int, pp: int, cluster: str, clock: float
+) -> None:
+    model, parallel = ModelConfig.load("llama3.1-8b"), ParallelConfig.of(ranks=16, global_batch=64, tp=tp, pp=pp)
+    system = System.load(cluster)
+    whole, slow = (energy_of(project(model, parallel, at, sequence=4096)) for at in (system, system.at_clock(clock)))
+    constants = power_constants(system.device)
+    assert whole is not None
+    assert slow is not None
+    assert constants is not None
+    assert constants.idle_w < slow.power_w < whole.power_w <= constants.most * constants.limit_w
+
+
+def test_a_device_without_measured_energies_has_none() -> None:
+    model, parallel = ModelConfig.load("llama3.1-8b"), ParallelConfig.of(ranks=8, global_batch=8)
+    for device in ("dgx-a100", "mi300x"):
+        assert energy_of(project(model, parallel, System.load(device), sequence=4096)) is None

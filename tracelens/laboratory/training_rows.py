@@ -27,7 +27,7 @@ from tracelens.option_fields import BACKENDS
 from tracelens.predict.projection.frameworks import Framework
 from tracelens.predict.projection.from_measured import Anchor
 from tracelens.predict.projection.schedules import schedules
-from tracelens.predict.projection.step import Projection, project
+from tracelens.predict.projection.step import Projection, energy_of, project
 from tracelens.predict.workload.model_config import ModelConfig
 from tracelens.predict.workload.parallel_config import ParallelConfig
 from tracelens.predict.workload.token_routing import UNIFORM, Skew
@@ -472,7 +472,8 @@ def _step(
 #: Columns that ``project_rows`` adds.
 ESTIMATES = (
     "step_time_s_est", "step_time_s_low", "step_time_s_high", "step_time_s_half_low", "step_time_s_half_high",
-    "tokens_s_gpu_est", "tflops_gpu_est", "memory_gb_est", "fits", "batch_assumed", "assumed", "doubtful", "reason",
+    "tokens_s_gpu_est", "tflops_gpu_est", "power_w_gpu_est", "memory_gb_est", "fits", "batch_assumed", "assumed",
+    "doubtful", "reason",
 )  # fmt: skip
 
 
@@ -483,7 +484,8 @@ def project_rows(
 
     ``step_time_s_low`` and ``step_time_s_high``: between them nine of ten measured steps were where as little was
     known as of this row (``Framework.expected``), half of them between ``step_time_s_half_low`` and
-    ``step_time_s_half_high``; empty for an anchored step.
+    ``step_time_s_half_high``; empty for an anchored step. ``power_w_gpu_est``: empty where nobody measured energies of
+    the device's architecture.
     """
     base = RowAnchor.of([stated(row) for row in rows], anchor, options) if anchor else None
     answers, answered = [], 0
@@ -516,7 +518,9 @@ def _figures(point: ProjectedRow, *, is_anchored: bool) -> dict[str, str]:
             "half_high": expected.half[1],
         }
         figures |= {f"step_time_s_{name}": f"{step_s * share:.4f}" for name, share in bounds.items()}
+    energy = energy_of(found)
     return figures | {
+        "power_w_gpu_est": "" if energy is None else f"{energy.power_w:.0f}",
         "step_time_s_est": f"{step_s:.4f}",
         "tokens_s_gpu_est": f"{found.tokens_per_s_per_gpu:.1f}",
         "tflops_gpu_est": f"{found.tflops_gpu:.1f}",

@@ -58,6 +58,7 @@ def step_text(result: Result) -> str:
         ),
         f"  {found.tokens_per_s_per_gpu:.0f} tokens/s/GPU, {found.tflops_gpu:.0f} TFLOPS/GPU{mfu}",
         *(f"  {line}" for line in expected_of_step(result)),
+        *(f"  {line}" for line in energy_of_step(result)),
         f"  cost models: {backends}",
         "",
         "where the time goes (busiest pipeline rank; exposed communication only)",
@@ -87,6 +88,20 @@ def _levers(result: Result) -> list[str]:
         return ["largest levers, each alone", *(found or ["  no change that was tried helps"])]
     none = "  no combination of up to three changes fits; tracelens search finds the splits that do"
     return ["changes that make it fit, and the step time they cost", *(found or [none])]
+
+
+def energy_of_step(result: Result) -> list[str]:
+    """What the devices draw."""
+    found = result.energy
+    if found is None:
+        return []
+    whose = (
+        ""
+        if found.energies_of == result.projection.system.device.label
+        else f", energies measured on {found.energies_of}"
+    )
+    joules = f"{found.step_j / 1e3:,.4g} kJ per step, {found.token_j:,.3g} J per token"
+    return [f"{found.power_w:.0f} W per GPU, {joules} (without hosts and fans{whose})"]
 
 
 def expected_of_step(result: Result) -> list[str]:

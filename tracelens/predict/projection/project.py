@@ -26,7 +26,7 @@ from tracelens.predict.projection.overheads import Hidden, ProjectionOptions, St
 from tracelens.predict.projection.projection_options import ProjectOptions, SearchOptions
 from tracelens.predict.projection.search.request import Answer, Request, answer
 from tracelens.predict.projection.search.systems import AS_THEY_ARE
-from tracelens.predict.projection.step import Lever, Projection
+from tracelens.predict.projection.step import Lever, Projection, StepEnergy
 from tracelens.predict.workload.model_config import ModelConfig
 from tracelens.predict.workload.parallel_config import ParallelConfig
 from tracelens.predict.workload.rank_ops import RankOp
@@ -183,20 +183,25 @@ class Result(Record, frozen=True, kw_only=True, dict=True):
         unfit = f", does not fit: {found.infeasible}" if found.infeasible else ""
         return f"{found.model.label} on {on}: {found.step_us / US_PER_S:.3f} s per step{unfit}"
 
-    @functools.cached_property
+    @property
     def run(self) -> Run:
         """The step's event graph, run."""
-        return self.projection.job.run()
+        return self.projection.run
 
     @functools.cached_property
     def levers(self) -> tuple[Lever, ...]:
         """The three changes of the configuration that save most."""
         return step.levers(self.projection)
 
+    @functools.cached_property
+    def energy(self) -> StepEnergy | None:
+        """What the devices draw; None where nobody measured energies of their architecture."""
+        return step.energy_of(self.projection)
+
     @property
     def summary(self) -> dict[str, float | str | None]:
         """The figures of the step by name."""
-        found, expected = self.projection, self.expected
+        found, expected, energy = self.projection, self.expected, self.energy
         low, high = (None, None) if expected is None else expected.most
         step_s = found.step_us / US_PER_S
         return {
@@ -206,6 +211,15 @@ class Result(Record, frozen=True, kw_only=True, dict=True):
             "tokens_s_gpu": found.tokens_per_s_per_gpu,
             "tflops_gpu": found.tflops_gpu,
             "mfu": found.mfu,
+            **(
+                {}
+                if energy is None
+                else {
+                    "power_w_gpu": energy.power_w,
+                    "energy_j_step": energy.step_j,
+                    "energy_j_token": energy.token_j,
+                }
+            ),
             "memory_gb": found.peak_memory.peak / BYTES_PER_GB,
             "bubble_share": found.bubble_share,
             "fits": None if found.peak_memory.capacity is None else found.infeasible is None,

@@ -6,16 +6,25 @@ import contextlib
 import dataclasses
 import functools
 import itertools
+import math
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, TypeAlias
 
+import numpy as np
+
 from tracelens.backends import origami
 from tracelens.backends.base import Backend, System
+from tracelens.backends.roofline_and_tile import works
 from tracelens.errors import TracelensError, UsageError
+from tracelens.hardware import HardwareSpec
+from tracelens.hardware.device_figures import PowerConstants
+from tracelens.hardware.power import kernel_power, power_constants
 from tracelens.option_fields import BACKENDS
+from tracelens.perf_models import PerfModel, WorkColumns
 from tracelens.predict.projection import schedules
-from tracelens.predict.projection.job import Job
+from tracelens.predict.projection.chunk_timing import Block, Transfer
+from tracelens.predict.projection.job import Job, Run
 from tracelens.predict.projection.overheads import NO_OPTIONS, PLAIN, ProjectionOptions, Software, backend_of, completed
 from tracelens.predict.workload import memory
 from tracelens.predict.workload.model_config import ModelConfig
@@ -27,6 +36,8 @@ from tracelens.types.units import BYTES_PER_GB, TERA_PER_S_IN_PER_US, US_PER_S
 _WITHOUT_WGRAD = 2 / 3
 #: How a change is called, the configuration with it, and its schedule.
 _Change: TypeAlias = tuple[str, ParallelConfig, str | None]
+#: A perf model, the time of a call in us, how many calls.
+_Call: TypeAlias = tuple[PerfModel, float, float]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,7 +47,7 @@ class Projection:
     ``tflops_gpu`` counts the model's own work (causal, nothing twice), ``mfu`` is its share of the data sheet's dense
     rate in the precision that weights' products are computed in. ``answered_by`` counts priced operations per
     backend. ``bubble_share`` is what the busiest rank idles of the pipeline's time. ``notes``: what was assumed of the
-    system. ``job``: what can be run again, for the timeline of every rank.
+    system. ``job``: what can be run again, for the timeline of every rank; ``run``: as it ran.
     """
 
     model: ModelConfig
@@ -54,6 +65,7 @@ class Projection:
     notes: tuple[str, ...]
     backends: str | Backend
     job: Job = dataclasses.field(repr=False, compare=False)
+    run: Run = dataclasses.field(repr=False, compare=False)
 
     @property
     def tokens_per_s_per_gpu(self) -> float:
@@ -86,6 +98,78 @@ class Projection:
             return None
         needed, given = worst.peak / BYTES_PER_GB, worst.capacity / BYTES_PER_GB
         return f"stage {worst.stage} needs {needed:.1f} GB, the device has {given:.1f}"
+
+
+class StepEnergy(Record, frozen=True, kw_only=True):
+    """What a step's devices draw, without their hosts, NICs and fans. ``power_w``: the mean over the step of a device
+    of the busiest pipeline rank; ``step_j`` and ``token_j`` of as many devices as there are. ``idle_share``: what one
+    that only waits would draw of it. ``energies_of``: the device whose measured energies they are.
+    """
+
+    power_w: float
+    step_j: float
+    token_j: float
+    idle_share: float
+    energies_of: str
+
+
+def energy_of(found: Projection) -> StepEnergy | None:
+    """The energy of a step: its kernels' over idle, and idle for as long as the step takes; None where nobody measured
+    energies of the device's architecture.
+
+    Kernels draw what their work and their time say (``tracelens.hardware.power``). At a lower clock the energy of an
+    operation falls with its square.
+    """
+    device = found.job.system.device
+    constants = power_constants(device)
+    if constants is None:
+        return None
+    rank = found.run.busiest
+    counted = [
+        (placed.what, count) for each, count in found.run.counted(rank) for placed in (*each.blocks, *each.transfers)
+    ]
+    # Blocks are shared between passes, and models between blocks: both are told apart by what they are, not by value.
+    calls = {id(block): _calls(block) for block, _ in counted}
+    ends: list[_Call] = [(op.model, time_us / op.count, op.count) for op, time_us in found.run.finish[rank].ops]
+    timed = {(id(model), time_us): model for mine in (*calls.values(), ends) for model, time_us, _ in mine if time_us}
+    over_uj = _over_idle(constants, device, timed)
+
+    def joules(mine: Iterable[_Call]) -> float:
+        return sum(count * over_uj.get((id(model), time_us), 0.0) for model, time_us, count in mine) * 1e-6
+
+    of_block = {key: joules(mine) for key, mine in calls.items()}
+    over_j = joules(ends) + sum(count * of_block[id(block)] for block, count in counted)
+    idle_j = constants.idle_w * found.step_us / US_PER_S
+    if not math.isfinite(over_j):
+        return None
+    step_j = (idle_j + over_j) * found.parallel.ranks
+    return StepEnergy(
+        power_w=(idle_j + over_j) / found.step_us * US_PER_S,
+        step_j=step_j,
+        token_j=step_j / (found.parallel.global_batch * found.sequence),
+        idle_share=idle_j / (idle_j + over_j),
+        energies_of=HardwareSpec.load(constants.carried_from).label if constants.carried_from else device.label,
+    )
+
+
+def _calls(block: Block | Transfer) -> list[_Call]:
+    if isinstance(block, Transfer):
+        return [(block.model, block.time_us, 1.0)]
+    return [(each.op.model, each.time_us / each.op.count, each.op.count) for each in block.kernels]
+
+
+def _over_idle(
+    constants: PowerConstants, device: HardwareSpec, timed: Mapping[tuple[int, float], PerfModel]
+) -> dict[tuple[int, float], float]:
+    """µJ of a call of each, over what the device draws while it waits."""
+    times = np.array([time_us for _, time_us in timed])
+    columns, over_w = WorkColumns.of(list(timed.values())), np.full(len(timed), np.nan)
+    # A collective reads what it sends and writes what it receives.
+    columns = replace(columns, hbm_bytes=np.where(columns.wire_bytes > 0, 2 * columns.wire_bytes, columns.hbm_bytes))
+    for at, work in works(columns, device, times):
+        over_w[at] = kernel_power(constants, work).power_w - constants.idle_w
+    over_uj = over_w * times * min(device.clock_scale, 1.0) ** 2
+    return dict(zip(timed, over_uj.tolist(), strict=True))
 
 
 class Lever(Record, frozen=True, kw_only=True):
@@ -162,6 +246,7 @@ def project(
         notes=tuple(filter(None, (system.note, assumed, _of_origami(job)))),
         backends=backends,
         job=job,
+        run=ran,
     )
 
 
