@@ -6,6 +6,7 @@ import pytest
 
 from tracelens.backends.base import System, system_of
 from tracelens.errors import UsageError
+from tracelens.hardware.power import power_constants
 
 
 @pytest.mark.parametrize(
@@ -34,9 +35,12 @@ def test_a_device_in_any_spelling(text: str, device: str) -> None:
 
 @pytest.mark.parametrize(("text", "watts"), [("H100-80GB-SXM (350 W)", 350), ("H100-80GB-SXM-500W", 500)])
 def test_a_power_limit_slows_the_device_down(text: str, watts: float) -> None:
-    """By the cube root of the power that is left of 700 W."""
+    """Of 700 W the device draws 128 while it waits: the cube root of what is left above that, of what was."""
     found, note = system_of(text)
-    assert found.device.clock_scale == pytest.approx((watts / 700) ** (1 / 3))
+    constants = power_constants(found.device)
+    assert constants is not None
+    left, all_of_it = (constants.share * limit - 128 for limit in (watts, 700))
+    assert found.device.clock_scale == pytest.approx((left / all_of_it) ** (1 / 3))
     assert note == f"{text} read as h100-sxm at {watts} W"
 
 
@@ -51,3 +55,16 @@ def test_no_limit_is_the_same_system() -> None:
     assert system.at_power(None) is system.at_clock(None) is system
     assert system.at_power(2 * 700).device.clock_scale == 1
     assert system.at_clock(system.device.clock_mhz / 2).device.clock_scale == pytest.approx(0.5)
+
+
+def test_without_measured_energies_the_clock_is_the_cube_root_of_the_share() -> None:
+    system = System.load("a100-sxm-80gb")
+    assert system.at_power(200).device.clock_scale == pytest.approx(0.5 ** (1 / 3))
+
+
+def test_a_lower_limit_is_never_faster_and_one_that_waiting_exceeds_is_refused() -> None:
+    system = System.load("h200-sxm")
+    clocks = [system.at_power(watts).device.clock_scale for watts in range(200, 760, 20)]
+    assert clocks == sorted(clocks)
+    with pytest.raises(UsageError, match="above the 128 W"):
+        system.at_power(100)

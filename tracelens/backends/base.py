@@ -22,6 +22,7 @@ from tracelens.errors import UsageError
 from tracelens.files.documents import FigureTable, normalized
 from tracelens.hardware import HardwareSpec
 from tracelens.hardware.device_figures import Calibration, Link
+from tracelens.hardware.power import device_at
 from tracelens.perf_models.base import PerfModel, WorkColumns
 from tracelens.predict.network.cluster import Cluster
 from tracelens.predict.network.topology import Rates, Topology
@@ -105,8 +106,8 @@ class System(Record, frozen=True, kw_only=True):
         return self if mhz is None else dataclasses.replace(self, device=self.device.at_clock(mhz))
 
     def at_power(self, watts: float | None) -> System:
-        """The same with the device limited to a power, as ``HardwareSpec.at_power``; itself where that is None."""
-        return self if watts is None else dataclasses.replace(self, device=self.device.at_power(watts))
+        """The same with the device under a power limit (``hardware.power.device_at``); itself where that is None."""
+        return self if watts is None else dataclasses.replace(self, device=device_at(self.device, watts))
 
 
 def link_rates(device: HardwareSpec, *, adds_in_switch: bool) -> Rates | None:

@@ -102,9 +102,11 @@ def _at_clock(constants: PowerConstants, share: float) -> PowerConstants:
 
 def _of_architecture(device: HardwareSpec) -> PowerConstants | None:
     limit = device.tdp_w
-    if limit is None or device.match is None:
+    like = None if device.calibrated_like is None else HardwareSpec.load(device.calibrated_like)
+    match = device.match or (None if like is None else like.match)
+    if limit is None or match is None:
         return None
-    alike = HardwareSpec.of_architecture(device.match.compute_major)
+    alike = HardwareSpec.of_architecture(match.compute_major)
     measured = [each for each in alike if each.power is not None and each.vendor == device.vendor and each.tdp_w]
     if not measured:
         return None
@@ -197,6 +199,26 @@ def clock_share(constants: PowerConstants, power_w: Watts, limit_w: float, clock
         low, high = np.where(fits, middle, low), np.where(fits, high, middle)
     shares: Watts = np.where(over <= room, 1.0, low)
     return shares
+
+
+def device_at(device: HardwareSpec, watts: float) -> HardwareSpec:
+    """The device under a limit of ``watts``, at the clock of what draws all that it has: products of a long step.
+
+    Where its energies are known the clock is ``clock_share``, else the cube root of the share of its design power,
+    since power goes with clock times voltage squared, and voltage with the clock. UsageError where the design power is
+    unknown, or an idle device draws more.
+    """
+    base = device.matrix_cores.clock_mhz if device.matrix_cores is not None else device.clock_mhz
+    if device.tdp_w is None or base is None:
+        raise UsageError(f"{device.name}: its design power or clock is unknown; give --clock instead")
+    if not watts > 0:
+        raise UsageError(f"a power limit must be above 0 W, got {watts:g}")
+    constants = power_constants(device)
+    if constants is None:
+        share = min(1.0, watts / device.tdp_w) ** (1 / 3)
+    else:
+        share = float(clock_share(constants, np.array(constants.share * constants.limit_w), watts))
+    return device.at_clock(base * device.clock_scale * share)
 
 
 def _longer(clock: Watts, clocked: Watts) -> Watts:

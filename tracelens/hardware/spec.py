@@ -213,18 +213,6 @@ class HardwareSpec(Record, frozen=True, kw_only=True):
             clock_scale=self.clock_scale * scale,
         )
 
-    def at_power(self, watts: float) -> HardwareSpec:
-        """The device limited to ``watts``: its clock is the cube root of the share of its design power, since
-        power goes with clock times voltage squared, and voltage with the clock.
-        UsageError where the design power is unknown.
-        """
-        base = self.matrix_cores.clock_mhz if self.matrix_cores is not None else self.clock_mhz
-        if self.tdp_w is None or base is None:
-            raise UsageError(f"{self.name}: its design power or clock is unknown; give --clock instead")
-        if not watts > 0:
-            raise UsageError(f"a power limit must be above 0 W, got {watts:g}")
-        return self.at_clock(base * self.clock_scale * min(1.0, watts / self.tdp_w) ** (1 / 3))
-
     @property
     def compute_units(self) -> int | None:
         """Streaming multiprocessors (NVIDIA) or compute units (AMD)."""

@@ -117,8 +117,7 @@ def energy_of(found: Projection) -> StepEnergy | None:
     """The energy of a step: its kernels' over idle, and idle for as long as the step takes; None where nobody measured
     energies of the device's architecture.
 
-    Kernels draw what their work and their time say (``tracelens.hardware.power``). At a lower clock the energy of an
-    operation falls with its square.
+    Kernels draw what their work and their time say (``tracelens.hardware.power``).
     """
     device = found.job.system.device
     constants = power_constants(device)
@@ -168,8 +167,7 @@ def _over_idle(
     columns = replace(columns, hbm_bytes=np.where(columns.wire_bytes > 0, 2 * columns.wire_bytes, columns.hbm_bytes))
     for at, work in works(columns, device, times):
         over_w[at] = kernel_power(constants, work).power_w - constants.idle_w
-    over_uj = over_w * times * min(device.clock_scale, 1.0) ** 2
-    return dict(zip(timed, over_uj.tolist(), strict=True))
+    return dict(zip(timed, (over_w * times).tolist(), strict=True))
 
 
 class Lever(Record, frozen=True, kw_only=True):
