@@ -45,9 +45,9 @@ class Projection:
     """One step. ``breakdown_us`` adds up to ``step_us``; its parts are those of the busiest pipeline rank.
 
     ``tflops_gpu`` counts the model's own work (causal, nothing twice), ``mfu`` is its share of the data sheet's dense
-    rate in the precision that weights' products are computed in. ``answered_by`` counts priced operations per
-    backend. ``bubble_share`` is what the busiest rank idles of the pipeline's time. ``notes``: what was assumed of the
-    system. ``job``: what can be run again, for the timeline of every rank; ``run``: as it ran.
+    rate, whatever the clock, in the precision that weights' products are computed in. ``answered_by`` counts priced
+    operations per backend. ``bubble_share`` is what the busiest rank idles of the pipeline's time. ``notes``: what was
+    assumed of the system. ``job``: what can be run again, for the timeline of every rank; ``run``: as it ran.
     """
 
     model: ModelConfig
@@ -237,7 +237,6 @@ def project(
         breakdown_us=breakdown,
         stages=tuple(job.memory(ran.pipeline, rank) for rank in range(parallel.pp)),
         tflops_gpu=tflops,
-        # Of the data sheet, at whatever clock the step is projected.
         mfu=None if rate is None else tflops / rate.peak_tflops_s * priced_on.device.clock_scale,
         bubble_share=breakdown.get("pipeline bubble", 0.0) / ran.pipeline.time_us,
         answered_by=job.answered_by,
