@@ -119,6 +119,26 @@ def test_a_request_alone_needs_its_prompt_and_its_steps():
     assert states.flight[0] == pytest.approx(1 + states.rate[0] * states.first_s[0])
 
 
+def test_the_closed_form_is_near_the_simulation_where_prefill_is_separate():
+    """The deployments of two fronts: replicas of one group, and data-parallel ranks with experts."""
+    rows = []
+    for model, cluster, count, fixed in (
+        (MODEL, CLUSTER, 16, {"tp": 4, "prefill_tp": 4}),
+        ("deepseek-v3", "dgx-h200", 16, {"tp": 1, "ep": 8, "prefill_tp": 1, "prefill_ep": 8, "replicas": 1}),
+    ):
+        asked = {"input_tokens": 1024, "output_tokens": 256, "slo": "ttft=1s,tpot=1s"}
+        found = plan(wanted((count,), model, cluster, fixed=fixed, top=6, **asked))
+        rows += [point.row for point in found.points if point.row["prefill_replicas"]]
+    assert len(rows) >= 5
+    names = {"tokens_per_s_per_user": "tokens_per_s_per_user", "ttft_ms": "ttft_p50_ms"}
+    median = {
+        name: statistics.median(abs(row[f"estimated_{name}"] / row[simulated] - 1) for row in rows)
+        for name, simulated in names.items()
+    }
+    assert median["tokens_per_s_per_user"] < 0.01
+    assert median["ttft_ms"] < 0.1
+
+
 def test_more_devices_and_a_looser_slo_are_never_worse():
     found, few = points_of((4, 8))
     more_found, more = points_of((4, 8, 16))

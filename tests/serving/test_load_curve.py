@@ -105,6 +105,11 @@ def test_a_load_beyond_the_cache_is_the_last():
     assert curve.points[-1].figures["kv_share"] > 0.9
 
 
+def test_each_data_parallel_rank_has_its_own_places():
+    curve = curve_of("qwen3-30b-a3b", dp=2, ep=2, max_num_seqs=4, slo="e2e=1h")
+    assert curve.points[-1].concurrency == 2 * 4
+
+
 def test_a_profile_has_no_operations_to_look_at(tmp_path):
     from tracelens.predict.serving.costs import StepCost
     from tracelens.predict.serving.experiment import deployment_of

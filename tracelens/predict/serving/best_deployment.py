@@ -1,4 +1,4 @@
-"""The steady state of a server in closed form: how fast tokens come at every number of sequences that decode.
+"""The best deployment of a server: every one by its steady state in closed form, those of the front by simulation.
 
 The step times are those of the simulation, ``StepCost``; what a step holds is its mean. With b sequences that decode
 and answers of D steps, b / D requests end in a step and as many prompts come. From b follow the requests in flight, by
@@ -110,13 +110,25 @@ _STATE = ("rate", "flight", "first_s", "first_tail_s", "token_s", "token_tail_s"
 
 class PrefillPool(NamedTuple):
     """A replica that only computes prompts: requests per second at most, and seconds of a prompt that comes alone, of
-    a full step, and of the transfer of its cache.
+    one of those in a full step, and of what every request waits for: the engine's front end, its cache's transfer.
     """
 
     capacity: float
     alone_s: float
-    step_s: float
-    transfer_s: float
+    each_s: float
+    apart_s: float
+
+    def waits_s(self, rate: Floats, others: Floats) -> tuple[Floats, Floats]:
+        """At ``rate`` requests per second, the mean and the tail of the wait for other requests, whose share of all
+        is ``others``: for the step that runs, or in the queue. NaN where more than ``_MOST_PREFILL_USE`` is used.
+        """
+        use = rate / self.capacity
+        use = np.where(use > _MOST_PREFILL_USE, np.nan, use)
+        queue = self.each_s / (2 * (1 - use))
+        running = -np.expm1(-rate * self.alone_s)
+        mean = np.maximum(use * queue, running * self.alone_s / 2)
+        tail = np.maximum(queue * np.log(np.maximum(_TAIL * use, 1.0)), (running > 1 / _TAIL) * self.alone_s)
+        return others * mean, others * tail
 
 
 class _Mix(NamedTuple):
@@ -194,7 +206,8 @@ class ClosedForm:
         nbytes = self.cost.kv_bytes_per_token() * self.lengths.prompt
         transfer_s = self.cost.transfer_fs(nbytes) / _FS_PER_S
         link = self._ranks / transfer_s if transfer_s else math.inf
-        return PrefillPool(min(count * self._lanes / step_s, link), alone_s, step_s, transfer_s)
+        capacity = min(count * self._lanes / step_s, link)
+        return PrefillPool(capacity, alone_s, step_s / count, self._request_s + transfer_s)
 
     def _fitting(self, budget: int) -> int:
         """Whole prompts in a step of all data-parallel ranks."""
@@ -318,6 +331,8 @@ _MARGIN = 1.1
 _EQUAL = 1e-3
 #: Deployments that are simulated in search of the best, before those along the front.
 _TRIES = 8
+#: From so many requests at once on, so many per user are simulated: two of them make the steady part.
+_MANY, _PER_USER = 128, 4
 #: A rate is simulated for so long, with at least and at most so many requests.
 _RATE_S, _FEWEST, _MOST = 60.0, 1000, 20_000
 #: Of prompts that prefill replicas can compute, the most that come.
@@ -534,18 +549,17 @@ def _under(found: ServerSearch, at: int, replicas: Ints, others: Ints, prefills:
     replicas, others, prefills, devices = (each[keep] for each in (replicas, others, prefills, devices))
     own, times = server.states, replicas[:, None]
     rate = own.rate * times
+    decoding = (own.flight - own.rate * own.first_s) * times
     first, first_tail = own.first_s + 0 * times, own.first_tail_s + 0 * times
     if is_whole:
         pools = [found.computing[other].prefill for other in others.tolist()]
         columns = np.array([pool for pool in pools if pool is not None], dtype=np.float64).reshape(-1, 4)
-        capacity, alone, step, transfer = (column[:, None] for column in columns.T)
-        use = rate / (prefills[:, None] * capacity)
-        use = np.where(use > _MOST_PREFILL_USE, np.nan, use)
-        wait = use / (2 * (1 - use)) * step
-        first = first + alone + transfer + wait
-        first_tail = first_tail + alone + transfer + wait / use * np.log(np.maximum(_TAIL * use, 1.0))
+        pool = PrefillPool(*(column[:, None] for column in columns.T))
+        shares = 1 - 1 / np.maximum(decoding, 1)
+        wait, tail = pool.waits_s(rate / prefills[:, None], shares)
+        first = first + pool.apart_s + pool.alone_s + wait
+        first_tail = first_tail + pool.apart_s + pool.alone_s + tail
     rate = np.where(np.isfinite(first), rate, np.nan)
-    decoding = (own.flight - own.rate * own.first_s) * times
     states = SteadyStates(
         rate=rate, flight=decoding + rate * first, first_s=first, first_tail_s=first_tail,
         token_s=own.token_s + 0 * times, token_tail_s=own.token_tail_s + 0 * times,
@@ -688,7 +702,9 @@ def options_of_point(found: ServerSearch, points: Points, place: int) -> dict[st
 def _simulated(found: ServerSearch, points: Points, place: int) -> list[Planned]:
     """One point as ``serve`` has it; none where it refuses, or where the SLO breaks."""
     wanted, options = found.wanted, options_of_point(found, points, place)
-    load: dict[str, Any] = {"concurrency": max(round(float(points.states.flight[place])), 1)}
+    load: dict[str, Any] = {"concurrency": (users := max(round(float(points.states.flight[place])), 1))}
+    if users >= _MANY:
+        load["requests"] = _PER_USER * users
     if wanted.asked.rate is not None:
         count = min(max(math.ceil(_RATE_S * wanted.asked.rate), _FEWEST), _MOST)
         load = {"rate": wanted.asked.rate, "requests": count}
@@ -713,6 +729,7 @@ def _simulated(found: ServerSearch, points: Points, place: int) -> list[Planned]
         **_interval(experiment.deployment, figures[_FRONT[0]]),
         "estimated_tokens_per_s_per_gpu": float(points.per_gpu(found.lengths)[place]),
         "estimated_tokens_per_s_per_user": float(points.per_user[place]),
+        "estimated_ttft_ms": float(points.states.first_s[place]) * MS_PER_S,
         "command": shlex.join(_command(wanted, options | load)),
     }
     return [Planned(row=row, notes=tuple(result.notes))]
@@ -728,7 +745,7 @@ def _figures(
 ) -> tuple[ServingResult, dict[str, Any]]:
     """A run, and its figures by the names of a load curve."""
     if "concurrency" in load:
-        point = load_point(experiment, cost, load["concurrency"], prefilling=prefilling)
+        point = load_point(experiment, cost, load["concurrency"], count=load.get("requests"), prefilling=prefilling)
         return point.result, dict(point.figures)
     result = experiment.run(cost=cost, prefilling=prefilling)
     figures, tpot = dict(result.summary), result.summary["tpot_p50_ms"]

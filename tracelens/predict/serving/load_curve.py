@@ -300,7 +300,7 @@ def _doubling(base: Experiment, cost: StepCost, count: int | None) -> list[int]:
     """
     workload, replicas = base.workload, base.options.replicas
     tokens = workload.input.mean + workload.output.mean
-    places = base.deployment.engine.max_num_seqs * replicas
+    places = base.deployment.engine.max_num_seqs * base.deployment.parallelism.dp * replicas
     room = max(cost.pool_tokens() * replicas / tokens, 1)
     top = min(places, 1 << (int(room).bit_length())) if room < places else places
     if count is not None:
