@@ -111,6 +111,17 @@ def test_a_one_dimensional_file_of_the_published_code_has_one_degree(tmp_path: P
     }  # fmt: skip
 
 
+@pytest.mark.parametrize("wrong", ["4", [4], {"a": 1}, None])
+def test_a_configuration_that_is_no_number_is_said(wrong: Any, tmp_path: Path) -> None:
+    plots = np.empty((1, 5), object)
+    plots[0] = [4, [6.5], [6.5], np.array([64]), [[(6.5, 40.0, {"dp": 2, "tp": wrong}, {"t": 39.0})]]]
+    np.save(tmp_path / "x.npy", plots, allow_pickle=True)
+    with pytest.raises(
+        InputError, match=r"x\.npy is not results of the published search .*'tp' of a configuration is .*, no number"
+    ):
+        read_results(tmp_path / "x.npy")
+
+
 class Harmful:
     def __reduce__(self) -> Any:
         return print, ("code ran",)

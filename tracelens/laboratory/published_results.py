@@ -77,7 +77,10 @@ def read_results(path: Path) -> pd.DataFrame:
                 for rank, (throughput, memory, configuration, statistics) in enumerate(found):
                     rows.append(
                         {"nvs": int(nvs), "n_gpus": int(gpus), "rank": rank, "throughput": float(throughput)}
-                        | {str(key): value for key, value in (*statistics.items(), *configuration.items())}
+                        | {
+                            str(key): _number(key, value)
+                            for key, value in (*statistics.items(), *configuration.items())
+                        }
                         | {"mem": float(memory)}
                     )
     frame = pd.DataFrame(rows)
@@ -86,6 +89,13 @@ def read_results(path: Path) -> pd.DataFrame:
     renamed = {"nv_tp": "nv_tp1"}
     frame = frame.rename(columns={old: new for old, new in renamed.items() if new not in frame})
     return frame if "tp1" in frame or "tp" not in frame else frame.assign(tp1=frame["tp"], tp2=1)
+
+
+def _number(key: object, value: object) -> object:
+    """The value; ValueError unless it is a number, as all that is published is."""
+    if isinstance(value, int | float | np.number):
+        return value
+    raise ValueError(f"{str(key)[:40]!r} of a configuration is {str(value)[:40]!r}, no number")
 
 
 def _unpickled(path: Path) -> Sequence[Any]:
