@@ -261,3 +261,13 @@ def test_a_type_that_the_device_has_no_rate_for_has_no_estimate(capsys):
     words = "estimate sdpa --s-q 4096 --q-heads 32 --d-qk 128 --dtype fp8 --device a100 --backend roofline"
     assert main(words.split()) == 0
     assert float(capsys.readouterr().out.splitlines()[1].split()[1]) > 2 * 32 * 4096 * 4097 / 2 * 256 / 312e6
+
+
+@pytest.mark.parametrize("kind", ["moe-mxfp4", "wideep-moe", "moe-aiter"])
+def test_a_table_of_experts_whose_rows_are_all_refused_says_why(kind: str) -> None:
+    table = pd.DataFrame([{"num_tokens": -1, "moe_dtype": "mxfp4", "distribution": "balanced", "framework": "trtllm"}])
+    sizes = ("hidden_size", "inter_size", "topk", "num_experts", "num_slots", "moe_tp_size", "moe_ep_size")
+    table = table.assign(**dict.fromkeys(sizes, 64), moe_kernel="cutlass")
+    found = tl.estimate(kind, table, device="h200")
+    assert "num_tokens" in found["reason"][0]
+    assert np.isnan(found["time_us"][0])

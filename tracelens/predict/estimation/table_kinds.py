@@ -364,7 +364,8 @@ def _load_arguments(part: pd.DataFrame) -> Iterator[tuple[str, int, int, int, in
 
 def _loads(part: pd.DataFrame) -> Mapping[str, Floats]:
     """Rows, experts with rows, and blocks of the most loaded rank."""
-    found = np.array([slot_load(*load) for load in _load_arguments(part)]).reshape(len(part), -1)
+    loads_of = [slot_load(*load) for load in _load_arguments(part)]
+    found = np.array(loads_of).reshape(len(part), 2 + len(EXPERT_BLOCKS))
     loads = {"rows": found[:, 0], "active": found[:, 1]}
     return loads | {f"blocks_{rows}": found[:, 2 + i] for i, rows in enumerate(EXPERT_BLOCKS)}
 
