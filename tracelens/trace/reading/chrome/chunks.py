@@ -8,6 +8,7 @@ text is damaged, and events are taken one by one until the list is sound again (
 
 from __future__ import annotations
 
+import difflib
 import json
 import re
 from bisect import bisect_right
@@ -214,6 +215,8 @@ def _list_end(window: bytes, position: int, limit: int, is_end: Callable[[int, b
 
 _EVENTS_KEY = re.compile(rb'"traceEvents"\s*+:\s*+\[')
 _OPENING = re.compile(rb"\s*+:\s*+\[")
+#: How alike a damaged key still is: two of its letters may be others.
+_MISSPELLED = 0.8
 #: Nothing but an event starts with its phase.
 _PHASE_FIRST = re.compile(rb'\{\s*+"ph"\s*+:')
 _KEY = b'"traceEvents"'
@@ -257,6 +260,48 @@ def first_events(text: bytes) -> int | None:
     if event and load_object(text) is None:
         return event.start()
     return key.end() if key else None
+
+
+def begun_badly(text: bytes) -> int | None:
+    """Position behind the ``[`` of ``traceEvents`` in a text that does not begin as JSON does."""
+    key = _EVENTS_KEY.search(text)
+    return key.end() if key else None
+
+
+def misspelled_events(text: bytes) -> tuple[str, int] | None:
+    """The top object's key that is nearly ``traceEvents``, of a list of objects, and the position behind its ``[``."""
+    depth = 0
+    for match in _TOKEN.finditer(text):
+        token = match[0]
+        if token[0] in b"{[":
+            depth += len(token)
+        elif token[0] in b"}]":
+            depth -= len(token)
+        elif depth == 1 and abs(len(token) - len(_KEY)) <= 1 and (opening := _OPENING.match(text, match.end())):
+            alike = difflib.SequenceMatcher(None, token, _KEY).ratio()
+            if alike >= _MISSPELLED and text[opening.end() :].lstrip(_BLANK_BYTES)[:1] == b"{":
+                return token[1:-1].decode("utf-8", "replace"), opening.end()
+    return None
+
+
+def another_list(tail: bytes, *, in_object: bool) -> int | None:
+    """Where, in the text behind the ``]`` of the event list, its document ends and another list of events begins: under
+    the same key once more, or in a document that was appended. None where the text has none.
+    """
+    depth, end = int(in_object), 0
+    for match in _TOKEN.finditer(tail) if in_object else ():
+        token = match[0]
+        if token[0] in b"{[":
+            depth += len(token)
+        elif token[0] in b"}]":
+            depth -= len(token)
+            if depth <= 0:
+                end = match.end() + depth
+                break
+        elif depth == 1 and token == _KEY and _OPENING.match(tail, match.end()):
+            return match.start()
+    following = tail[end:].lstrip(_BLANK_BYTES)[:1]
+    return end if depth <= 0 and following in ((b"{", b"[") if in_object else (b"[",)) else None
 
 
 def load_metadata(head: bytes, tail: bytes | None) -> Metadata:
@@ -355,7 +400,8 @@ class Pieces:
     """Iterates the pieces of one event list, from the byte after its ``[``.
 
     Afterwards ``tail`` is the text behind the list, or None when the file ends inside it; ``damaged_events``,
-    ``repairs`` and ``unfinished`` (the last event has no end) say what was lost.
+    ``repairs`` and ``unfinished`` (the last event has no end) say what was lost. ``another``: where in the text
+    another list follows, which is not read; None: nowhere.
     """
 
     def __init__(self, stream: ByteStream, *, window: bytes, offset: int, piece_bytes: int, in_object: bool) -> None:
@@ -377,12 +423,15 @@ class Pieces:
         self.damaged_events = 0
         self.repairs = 0
         self.unfinished = False
+        self.another: int | None = None
+        self._has_events = False
 
     def __iter__(self) -> Iterator[Piece]:
         while not self._finished:
             self._fill(self._size)
             piece = self._next_piece()
             if piece is not None and piece.events:
+                self._has_events = True
                 yield piece
             # Two pieces at a time do not fit into a core's cache: letting go of them took three times as long.
             del piece
@@ -433,10 +482,11 @@ class Pieces:
     def _emit_last(self, result: _Parsed, start: int, end: int) -> Piece:
         """The piece with the list's own end in it; reads on to the end of the file."""
         piece = self._piece(result, start, end)
+        self._has_events = self._has_events or bool(piece.events)
         if result.is_repaired:
-            self._finish(result.rest + self._rest(end))
+            self._close(end, result.rest)
         else:
-            self._finish(self._rest(start + (result.end or 0)))
+            self._close(start + (result.end or 0))
         return piece
 
     def _piece(self, result: _Parsed, start: int, end: int) -> Piece:
@@ -449,15 +499,24 @@ class Pieces:
             repaired=result.is_repaired,
         )
 
-    def _finish(self, tail: bytes) -> None:
+    def _close(self, position: int, before: bytes = b"") -> None:
+        """Behind the list's end: reads on to the end of the file, or to another list."""
+        while True:
+            tail = before + self._window[position:]
+            end = another_list(tail, in_object=self._in_object)
+            first = None if end is None or self._has_events or before else _EVENTS_KEY.search(tail, end)
+            if first is not None:  # the first list has nothing
+                self._advance(position + first.end())
+                return
+            if end is not None:
+                self.another = self._offset + position - len(before) + end
+                tail = tail[:end].rstrip(_BLANK_BYTES + b",")
+            if end is not None or self._at_end_of_file:
+                break
+            self._fill(2 * len(self._window) + 1)
         self.tail = tail
         self._finished = True
         self._window = b""
-
-    def _rest(self, position: int) -> bytes:
-        while not self._at_end_of_file:
-            self._fill(2 * len(self._window) + 1)
-        return self._window[position:]
 
     def _cuts(self, start: int) -> Iterator[tuple[int, int]]:
         """(end of a piece, start of the next), last first, in steps that double: a long nested list is left quickly."""
@@ -555,7 +614,7 @@ class Pieces:
                 elements=tuple(found.elements),
             )
         if found.ends_list:
-            self._finish(self._rest(found.position))
+            self._close(found.position)
             return piece
         if found.position == 0 and not final:
             self._size = min(2 * self._size, _LARGEST_WINDOW_BYTES)
@@ -580,7 +639,8 @@ class Pieces:
         can."""
         if is_proven:
             self._fill(position + _LOOK_AHEAD_BYTES)
-            return not _more_events(self._window[position : position + _LOOK_AHEAD_BYTES])
+            behind = self._window[position : position + _LOOK_AHEAD_BYTES]
+            return another_list(behind, in_object=self._in_object) is not None or not _more_events(behind)
         return self._sees_end_of_file(position) and self._is_tail(position)
 
     def _sees_end_of_file(self, position: int) -> bool:

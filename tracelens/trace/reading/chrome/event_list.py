@@ -64,6 +64,7 @@ class EventList:
         self._piece_bytes = max(piece_bytes, 1)
         self._progress = progress
         self._window = start
+        self._notes: list[str] = []
 
     def table(self) -> TraceTable:
         position, in_object = self._find_list()
@@ -89,7 +90,10 @@ class EventList:
             raise InputError(f"{self._source} is a JSON list without profiler events: {_ADVICE}")
         around = chunks.Metadata(values={})
         if in_object:
-            around = chunks.load_metadata(head.removeprefix(_UTF8_MARK), pieces.tail)
+            text = head.removeprefix(_UTF8_MARK).lstrip(_BLANK_BYTES)
+            if text[:1] != b"{":  # a zero in its place counts as a blank
+                text = b"{" + (text if text[:1] == b'"' else text[1:])
+            around = chunks.load_metadata(text, pieces.tail)
         losses = self._losses(pieces, builder, around)
         return TraceTable(
             source=self._source,
@@ -114,14 +118,26 @@ class EventList:
         if first == b"[":
             return start + 1, False
         if first != b"{":
-            raise InputError(self._no_json(text))
+            if (behind := chunks.begun_badly(self._window)) is None:
+                raise InputError(self._no_json(text))
+            self._notes.append("the file's beginning is damaged; its list of events is used")
+            return behind, True
         while (position := chunks.find_events(self._window[start:])) is None:
             if not self._grow(2 * len(self._window)):
-                position = chunks.first_events(self._window[start:])
+                position = chunks.first_events(self._window[start:]) or self._misspelled(start)
                 if position is None:
                     raise InputError(self._no_events(self._window[start:]))
                 break
         return start + position, True
+
+    def _misspelled(self, start: int) -> int | None:
+        """Where the events of a damaged key begin, which is mended."""
+        found = chunks.misspelled_events(self._window[start:])
+        if found is None:
+            return None
+        key, position = found
+        self._notes.append(f"the key of the list of events is damaged ({key!r} for 'traceEvents'); it is used")
+        return position
 
     def _grow(self, size: int) -> bool:
         """Reads on to ``size`` bytes; False when there was nothing left."""
@@ -154,7 +170,15 @@ class EventList:
         damaged = pieces.damaged_events + builder.no_events + builder.untimed_events
         repaired = pieces.repairs + builder.repaired_durations + around.repairs
         truncated = pieces.tail is None or self._stream.truncated
-        notes = [f"{problem}; what was readable before it is used" for problem in self._stream.problems]
+        notes = [
+            *self._notes,
+            *(f"{problem}; what was readable before it is used" for problem in self._stream.problems),
+        ]
+        if pieces.another is not None:
+            notes.append(
+                f"another list of events begins behind byte {pieces.another:,} of the text; only the first is used: "
+                "make the other a file of its own"
+            )
         if truncated:
             where = (
                 f"inside event {builder.events_total + 1:,}" if pieces.unfinished else "before its list of events does"
