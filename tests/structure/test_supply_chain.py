@@ -18,7 +18,7 @@ PROMISES = {
     "a configuration (experiment": ("tests/cli/test_files_of_strangers.py::test_no_setting_of_an_experiment_file_opens_or_makes_a_file_elsewhere", "tests/cli/test_files_of_strangers.py::test_only_the_command_line_says_where_to_write"),
     "what a URL sends": ("tests/test_limits.py::test_a_store_that_never_ends_is_left",),
     "a pipe or a device": ("tests/cli/test_pipes_and_limits.py::*",),
-    "an output file is complete": ("tests/test_attacks.py::test_a_link_in_place_of_the_output_is_replaced_not_followed", "tests/files/test_atomic_write.py::*"),
+    "an output file is complete": ("tests/test_attacks.py::test_a_link_in_place_of_the_output_is_replaced_not_followed", "tests/test_faults.py::test_a_verb_killed_before_any_changing_call_leaves_the_old_output_or_the_new_one", "tests/test_faults.py::test_a_disk_that_is_full_at_any_changing_call_is_a_sentence_and_leaves_nothing_half", "tests/files/test_atomic_write.py::*"),
     "`--extension FILE.py` runs": ("tests/test_current_folder.py::*",),
     "the file about a bug": ("tests/test_limits.py::test_the_file_about_a_bug_holds_no_secret",),
     "what CI and a release install": ("tests/structure/test_supply_chain.py::test_every_action_is_a_commit", "tests/structure/test_supply_chain.py::test_nothing_is_installed_without_a_hash_where_a_release_is_made"),

@@ -1,0 +1,120 @@
+"""Verbs that write, ended or refused at one changing call after another; a lake that somebody else filled."""
+
+# ruff: noqa: F811 - `work` is a fixture
+
+from __future__ import annotations
+
+import builtins
+import errno
+import os
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.conftest import part
+from tests.test_attacks import WRITERS, given, tree, work  # noqa: F401 - work is a fixture
+from tracelens.cli import main
+
+#: By what a verb changes the disk, as far as Python calls it.
+CHANGES = ("write", "rename", "replace", "link", "unlink", "mkdir", "rmdir", "fsync", "chmod", "symlink")
+KILLED, NOT_REACHED = 9, 100
+some = pytest.mark.parametrize("command", part([each for each in WRITERS if "--executor" not in each], 9))
+pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="needs fork")
+
+
+def in_a_child(command: list[str], number: int, at_call: Callable[[], None]) -> int:
+    """Exit code of a command in a fork in which ``at_call`` comes before its ``number``-th changing call."""
+    child = os.fork()
+    if child:
+        return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+    seen, leave = 0, os._exit
+
+    def guarded(call: Callable[..., Any], is_change: Callable[..., bool]) -> Callable[..., Any]:
+        def run(*arguments: Any, **named: Any) -> Any:
+            nonlocal seen
+            seen += is_change(*arguments, **named)
+            if seen == number and is_change(*arguments, **named):
+                at_call()
+            return call(*arguments, **named)
+
+        return run
+
+    null = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(null, 1)
+    os.dup2(null, 2)
+    for name in CHANGES:
+        setattr(os, name, guarded(getattr(os, name), lambda *_, **__: True))
+    os.open = guarded(os.open, lambda _, flags, *__, **___: bool(flags & (os.O_WRONLY | os.O_RDWR)))
+    builtins.open = guarded(open, lambda _, mode="r", *__, **___: not set(mode).isdisjoint("wax+"))
+    code = 70
+    try:
+        code = main(command)
+    except SystemExit as stop:
+        code = int(stop.code or 0)
+    finally:
+        leave(code if seen >= number else NOT_REACHED)
+
+
+def full() -> None:
+    raise OSError(errno.ENOSPC, "No space left on device")
+
+
+@some
+def test_a_verb_killed_before_any_changing_call_leaves_the_old_output_or_the_new_one(command: str, work: Path) -> None:
+    """Old and new are trees of files: what a kill leaves under other names, the next run takes away."""
+    words = given(command, work / "out")
+    assert in_a_child(given(command, work / "new"), 10**9, full) == NOT_REACHED
+    new = {name.replace("new", "out", 1) for name in tree(work) if name.startswith("new")}
+    for number in range(1, 60):
+        before = {name: text for name, text in tree(work).items() if name.startswith("out")}
+        code = in_a_child(words, number, lambda: os._exit(KILLED))
+        after = {name: text for name, text in tree(work).items() if name.startswith("out")}
+        assert set(after) in (set(before), new, set()), (number, code, sorted(after))
+        assert code in (KILLED, NOT_REACHED, 2), (number, code)
+        if code != KILLED:
+            break
+
+
+@some
+def test_a_disk_that_is_full_at_any_changing_call_is_a_sentence_and_leaves_nothing_half(
+    command: str,
+    work: Path,
+) -> None:
+    words = given(command, work / "out")
+    assert in_a_child(given(command, work / "new"), 10**9, full) == NOT_REACHED
+    new = {name.replace("new", "out", 1) for name in tree(work) if name.startswith("new")}
+    for number in range(1, 60):
+        code = in_a_child(words, number, full)
+        names = {name for name in tree(work) if name.startswith("out")}
+        assert names in (set(), new), (number, code, sorted(names))
+        assert code in (0, 1, 2, NOT_REACHED), (number, code)
+        if code in (2, NOT_REACHED):
+            break
+
+
+@pytest.mark.parametrize("content", [b"", b"PAR1", b"PAR1" + b"\xff" * 4000 + b"PAR1", b"{}", b"LINK", b"FIFO"])
+def test_a_lake_of_strangers_is_a_sentence_or_left_out(content: bytes, work: Path, capsys) -> None:
+    """Each of its tables in turn is no Parquet, damaged, a link to a file outside, or a pipe."""
+    pytest.importorskip("duckdb")
+    assert main(["ingest", "ranks", "--to", "lake", "--executor", "serial"]) == 0
+    (work / "secret.json").write_text('{"secret": "canary"}')
+    for path in sorted((work / "lake").rglob("*.parquet"))[:6]:
+        kept = path.read_bytes()
+        path.unlink()
+        if content == b"LINK":
+            path.symlink_to(work / "secret.json")
+        elif content == b"FIFO":
+            os.mkfifo(path)
+        else:
+            path.write_bytes(content)
+        for asked in (["--list"], ["--ready", "steps"], ["select * from traces"]):
+            capsys.readouterr()
+            code = main(["query", "lake", *asked])
+            shown = capsys.readouterr()
+            assert code in (0, 1, 2, 3), (path, asked, shown.err)
+            assert "canary" not in shown.out + shown.err
+        path.unlink()
+        path.write_bytes(kept)
