@@ -1,8 +1,8 @@
 """How a report grows with what a trace has most of: ``python -m benchmarks.scaling [SHAPE ...] [--times 1]``.
 
-Each shape is made at three sizes, each twice the last; processor seconds and peak memory of ``tracelens report`` are
-those of a process of its own, the cost of a trace of one op taken off. The exponent is that of the largest two sizes;
-1 is linear. ``--times 10`` takes ten times the sizes.
+Each shape is made at a size and at four times that; processor seconds and peak memory of ``tracelens report`` are
+those of a process of its own, the cost of a trace of one op taken off. The exponents are those from the one to the
+other; 1 is linear. ``--times 10`` takes ten times the sizes. Exit 1 where one is above ``MOST``.
 """
 
 from __future__ import annotations
@@ -10,17 +10,21 @@ from __future__ import annotations
 import argparse
 import json
 import math
-import resource
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
+from typing import NamedTuple
 
 from benchmarks.fixed_cost import REPORT
 from benchmarks.scaling_shapes import SHAPES, Event, launched
 
-SIZES = 3
+#: Exponent above which a shape is said to grow faster than the trace.
+MOST = 1.15
+FACTOR = 4
+# What a trace of one op takes, times this, and so many MB, are noise.
+LEAST_SHARE, LEAST_MB = 0.4, 30.0
 
 
 def write(path: Path, events: Iterator[Event]) -> None:
@@ -31,16 +35,67 @@ def write(path: Path, events: Iterator[Event]) -> None:
         file.write("]}")
 
 
-def measured(path: Path) -> tuple[float, float]:
-    """CPU seconds and peak MB of a report."""
-    peak = "import resource; print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e3, file=sys.stderr)"
-    code = f"{REPORT.replace('sys.exit(main())', 'main()')}; {peak}"
-    before = resource.getrusage(resource.RUSAGE_CHILDREN)
-    command = [sys.executable, "-c", code, "report", str(path), "-o", str(path.with_suffix(".report"))]
+class Cost(NamedTuple):
+    """CPU seconds and peak MB of a report; ``loops``: the seconds in times of a loop that ran just before and after.
+
+    A machine with other work takes longer for both.
+    """
+
+    seconds: float
+    megabytes: float
+    loops: float
+
+
+_LOOP = """
+import time
+def loop():
+    before, found = time.process_time(), {}
+    for i in range(300_000):
+        found[i % 5_000] = str(i)
+    return time.process_time() - before
+"""
+_MEASURED = f"""{_LOOP}
+loop()
+first, before = loop(), time.process_time()
+{REPORT.replace("sys.exit(main())", "main()")}
+import resource
+used, peak = time.process_time() - before, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e3
+print(used, peak, 2 * used / (first + loop()), file=sys.stderr)
+"""
+
+
+def measured(path: Path) -> Cost:
+    """Of a report in a process of its own, the start of Python left out."""
+    command = [sys.executable, "-c", _MEASURED, "report", str(path), "-o", str(path.with_suffix(".report"))]
     done = subprocess.run(command, check=True, capture_output=True, text=True)
-    after = resource.getrusage(resource.RUSAGE_CHILDREN)
-    seconds = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
-    return seconds, float(done.stderr.split()[-1])
+    return Cost(*(float(figure) for figure in done.stderr.split()[-3:]))
+
+
+def least(costs: Iterable[Cost]) -> Cost:
+    """The least of each figure."""
+    return Cost(*(min(figures) for figures in zip(*costs, strict=True)))
+
+
+def exponents(name: str, times: float, runs: int, path: Path, fixed: Cost) -> tuple[float, float]:
+    """(of time, of memory) from a size of the shape to ``FACTOR`` times that; NaN where even that costs too little."""
+    make, smallest = SHAPES[name]
+    found = []
+    for count in (int(smallest * times), FACTOR * int(smallest * times)):
+        write(path, make(count))
+        cost = least(measured(path) for _ in range(runs))
+        found.append(Cost(*(all_of_it - part for all_of_it, part in zip(cost, fixed, strict=True))))
+        file_mb = path.stat().st_size / 1e6
+        print(
+            f"  {count:>10,} {name:24} {file_mb:6.1f} MB: {cost.seconds:6.2f} s, {cost.megabytes:5.0f} MB", flush=True
+        )
+    few, many = found
+    return _exponent(few.loops, many.loops, LEAST_SHARE * fixed.loops), _exponent(
+        few.megabytes, many.megabytes, LEAST_MB
+    )
+
+
+def _exponent(few: float, many: float, least_of_many: float) -> float:
+    return math.log(many / max(few, least_of_many / FACTOR), FACTOR) if many > least_of_many else math.nan
 
 
 def main() -> None:
@@ -49,25 +104,20 @@ def main() -> None:
     parser.add_argument("--times", type=float, default=1, help="times the sizes")
     parser.add_argument("-n", "--runs", type=int, default=1, help="of which the least counts")
     given = parser.parse_args()
+    above = []
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "t.json"
         write(path, launched("aten::op", 1, 0))
         measured(path)
-        fixed = min(measured(path)[0] for _ in range(max(2, given.runs)))
-        print(f"one op: {fixed:.2f} s")
+        fixed = least(measured(path) for _ in range(max(3, given.runs)))
+        print(f"one op: {fixed.seconds:.2f} s, {fixed.megabytes:.0f} MB")
         for name in given.shapes or SHAPES:
-            make, least = SHAPES[name]
-            seconds = []
-            for doubled in range(SIZES):
-                count = int(least * given.times) << doubled
-                write(path, make(count))
-                used, peak_mb = min(measured(path) for _ in range(given.runs))
-                seconds.append(used - fixed)
-                print(
-                    f"  {count:>10,} {name:11} {path.stat().st_size / 1e6:6.0f} MB: {used:6.2f} s, {peak_mb:5.0f} MB",
-                    flush=True,
-                )
-            print(f"{name}: exponent {math.log2(seconds[-1] / seconds[-2]):.2f}", flush=True)
+            time, memory = exponents(name, given.times, given.runs, path, fixed)
+            print(f"{name}: exponent of time {time:.2f}, of memory {memory:.2f}", flush=True)
+            if time > MOST or memory > MOST:
+                above.append(name)
+    print(f"above {MOST}: {', '.join(above) or 'none'}")
+    sys.exit(bool(above))
 
 
 if __name__ == "__main__":

@@ -167,10 +167,10 @@ class Paths:
             self.code += code[places][first].tolist()
         return result
 
-    def codes_of(self, path: int) -> list[int]:
-        """The codes along a path, the innermost first."""
-        found = []
-        while path > 0:
+    def codes_of(self, path: int, most: int) -> list[int]:
+        """The codes along a path, the innermost first, and no more than ``most``."""
+        found = list[int]()
+        while path > 0 and len(found) < most:
             found.append(self.code[path])
             path = self.parent[path]
         return found
@@ -367,8 +367,14 @@ def _calls(table: TraceTable, rows: Ints) -> Ints:
     return table.name[rows].astype(np.int64) << 32 | (table.signature[rows].astype(np.int64) + 1)
 
 
-#: Frames that are shown of one op's stack, the innermost first.
-MAX_FRAMES = 12
+#: Frames that are shown of one op's stack, and modules of a path, the innermost ones: texts of a deep one stay short.
+MAX_FRAMES, MAX_MODULES = 12, 64
+_CUT = "…"
+
+
+def path_text(classes: list[str]) -> str:
+    """``Model/Block/Linear`` of the classes of modules, the innermost first; of many the innermost only."""
+    return "/".join(reversed([*classes[:MAX_MODULES], _CUT] if len(classes) > MAX_MODULES else classes))
 
 
 def all_in(phase: str, phases: Phases, tree: OpTree, activity: DeviceActivity) -> Bools:
@@ -397,12 +403,12 @@ def with_places(frame: pd.DataFrame, tree: OpTree, phases: Phases, repeated: Boo
         return frame
     modules, stacks = _around(tree, rows)
     alone = np.array([not modules[i] or not stacks[i] for i in range(len(rows))], bool)
-    forward = np.array([tree.forward_of(row) for row in rows[alone].tolist()], np.int64)
+    forward = _forward_of(tree, rows[alone])
     # A backward op runs on a thread without frames: it has those of its forward
     for i, *others in zip(np.flatnonzero(alone).tolist(), *_around(tree, forward), strict=True):
         modules[i], stacks[i] = modules[i] or others[0], stacks[i] or others[1]
     return frame.assign(
-        parent_module=np.array(["/".join(reversed(texts)) or None for texts in modules], object),
+        parent_module=np.array([path_text(texts) or None for texts in modules], object),
         call_stack=np.array([" <- ".join(texts) or None for texts in stacks], object),
     )
 
@@ -415,7 +421,7 @@ def places_around(tree: OpTree, row: int) -> tuple[str | None, str | None]:
     if not modules or not stack:
         others = _around_one(tree, int(tree.forward_of(row)))
         modules, stack = modules or others[0], stack or others[1]
-    return "/".join(reversed(modules)) or None, " <- ".join(stack) or None
+    return path_text(modules) or None, " <- ".join(stack) or None
 
 
 def _around_one(tree: OpTree, row: int) -> tuple[list[str], list[str]]:
@@ -432,26 +438,43 @@ def _around_one(tree: OpTree, row: int) -> tuple[list[str], list[str]]:
     return modules, stack
 
 
-def _around(tree: OpTree, rows: Ints) -> tuple[list[list[str]], list[list[str]]]:
-    """The classes of the nn.Modules and the nearest Python frames around each row, the innermost first.
+def _forward_of(tree: OpTree, rows: Ints) -> Ints:
+    """``OpTree.forward_of`` each row."""
+    backward = Scopes(tree, tree.forward[tree.order] >= 0)
+    op = np.append(backward.rows, np.int32(-1))[backward.around(_hosts(tree, rows))]
+    return np.where(op >= 0, tree.forward[op], np.int32(-1)).astype(np.int64)
 
-    All rows go up one caller at a time. None for row -1.
+
+def _hosts(tree: OpTree, rows: Ints) -> Ints:
+    """The rows, of a device row its launch; -1 of row -1."""
+    return np.where(rows < 0, -1, np.where(tree.position[rows] >= 0, rows, tree.launch[rows]))
+
+
+def _around(tree: OpTree, rows: Ints) -> tuple[list[list[str]], list[list[str]]]:
+    """The classes of the nn.Modules and the nearest Python frames around each row, the innermost first: no more than
+    are shown, and a module to see that there are more. None for row -1.
     """
-    table = tree.table
-    module_texts, frame_texts = cache(module_class), cache(frame_text)
-    modules: list[list[str]] = [[] for _ in range(len(rows))]
-    stacks: list[list[str]] = [[] for _ in range(len(rows))]
-    row = np.where(tree.position[rows] >= 0, rows, tree.launch[rows])
-    row[rows < 0] = -1
-    index, row = np.flatnonzero(row >= 0), row[row >= 0]
-    while len(index):
-        in_python = np.flatnonzero(table.kind[row] == Kind.PYTHON_FUNCTION)
-        for i, code in zip(index[in_python].tolist(), table.name[row[in_python]].tolist(), strict=True):
-            name = table.names[code]
-            if name.startswith(MODULE_PREFIX):
-                modules[i].append(module_texts(name))
-            elif len(stacks[i]) < MAX_FRAMES:
-                stacks[i].append(frame_texts(name))
-        row = tree.parent[row]
-        index, row = index[row >= 0], row[row >= 0]
-    return modules, stacks
+    table, hosts = tree.table, _hosts(tree, rows)
+    at = np.flatnonzero(reached(tree, hosts))
+    at = at[table.kind[tree.order[at]] == Kind.PYTHON_FUNCTION]
+    is_module = np.array([name.startswith(MODULE_PREFIX) for name in table.names] or [False], bool)
+    is_module = is_module[table.name[tree.order[at]]]
+    modules = _texts_around(tree, at[is_module], hosts, MAX_MODULES + 1, module_class)
+    return modules, _texts_around(tree, at[~is_module], hosts, MAX_FRAMES, frame_text)
+
+
+def _texts_around(
+    tree: OpTree, positions: Ints, hosts: Ints, most: int, text_of: Callable[[str], str]
+) -> list[list[str]]:
+    """Texts of the innermost ``most`` of the events at these ``positions`` at or above each host row."""
+    wanted = np.zeros(len(tree.order), bool)
+    wanted[positions] = True
+    scopes, names, texts = Scopes(tree, wanted), tree.table.names, cache(text_of)
+    found: list[list[str]] = [[] for _ in range(len(hosts))]
+    scope = scopes.around(hosts)
+    for _ in range(most):
+        index = np.flatnonzero(scope >= 0)
+        for i, code in zip(index.tolist(), tree.table.name[scopes.rows[scope[index]]].tolist(), strict=True):
+            found[i].append(texts(names[code]))
+        scope[index] = scopes.above[scope[index]]
+    return found

@@ -13,6 +13,7 @@ from tracelens.analysis.attribution.activity import DeviceActivity, Labels
 from tracelens.analysis.attribution.host_scopes import (
     BACKWARD,
     FORWARD,
+    MAX_MODULES,
     PHASES,
     RECOMPUTE,
     Paths,
@@ -21,6 +22,7 @@ from tracelens.analysis.attribution.host_scopes import (
     around_launches,
     frame_text,
     module_class,
+    path_text,
     reached,
 )
 from tracelens.analysis.attribution.steps import is_step_annotation
@@ -91,8 +93,8 @@ class ModulePaths(Record, frozen=True, kw_only=True, eq=False):
     of_launch: Ints
 
     def text(self, path: int) -> str:
-        """``Model/Block/Linear``; empty for path 0."""
-        return "/".join(self.classes[code] for code in reversed(self.paths.codes_of(path)))
+        """``Model/Block/Linear``; empty for path 0, and of a deep path the innermost modules."""
+        return path_text([self.classes[code] for code in self.paths.codes_of(path, MAX_MODULES + 1)])
 
 
 def module_paths(table: TraceTable, tree: OpTree, launches: RowColumn, step_stem: str) -> ModulePaths | None:
@@ -135,7 +137,9 @@ def modules(
     called = np.ones(len(path), bool) if in_scope is None else in_scope(scopes.rows)
     host, rows, path = np.zeros(n, np.int64), scopes.rows[called], path[called]
     np.add.at(host, path, np.where(has_host_time(table, rows), table.duration_ns[rows], 0))
-    along = [paths.codes_of(i) for i in range(n)]
+    depth = np.full(n, -1)
+    for child in range(1, n):
+        depth[child] = depth[parent[child]] + 1
     texts = [found.text(i) for i in range(n)]
     calls = np.bincount(path, minlength=n)
     time = total.sum(axis=0)
@@ -153,7 +157,7 @@ def modules(
         {
             "module": [texts[i] if i else NO_MODULE for i in shown],
             "class": [classes[paths.code[i]] if i else None for i in shown],
-            "depth": counted(np.array([len(codes) - 1 for codes in along])),
+            "depth": counted(depth),
             "instances": counted(np.bincount(np.unique(path << 32 | table.name[rows]) >> 32, minlength=n)),
             "calls": counted(calls),
             "host_us": np.where(np.array(shown) > 0, host[shown] / NS_PER_US, np.nan),
@@ -271,10 +275,10 @@ def call_stacks(table: TraceTable, tree: OpTree, activity: DeviceActivity) -> pd
     with_time = with_time[with_time > 0]
     shown = with_time[np.lexsort((with_time, -total[with_time]))]
     shown, small = shown[:MAX_STACKS], shown[MAX_STACKS:]
-    rows = []
+    rows, lines = [], _own_lines(paths, names)
     for i in shown.tolist():
-        stack = [names[code] for code in paths.codes_of(i)]
-        rows.append((_own_line(stack), " <- ".join(stack[:MAX_FRAMES]), int(kernels[i]), int(total[i])))
+        stack = " <- ".join(names[code] for code in paths.codes_of(i, MAX_FRAMES))
+        rows.append((lines[i], stack, int(kernels[i]), int(total[i])))
     rows.sort(key=lambda row: (-row[3], row[1]))
     if len(small):
         rows.append((None, OTHER_STACKS, int(kernels[small].sum()), int(total[small].sum())))
@@ -293,12 +297,17 @@ def lines_of_events(table: TraceTable, tree: OpTree, activity: DeviceActivity) -
         return None
     paths, names, owner = found
     distinct, inverse = np.unique(owner, return_inverse=True)
-    lines = [_own_line([names[code] for code in paths.codes_of(path)]) or "" for path in distinct.tolist()]
-    return Labels.of(inverse.reshape(-1), lines)
+    lines = _own_lines(paths, names)
+    return Labels.of(inverse.reshape(-1), [lines[path] or "" for path in distinct.tolist()])
 
 
-def _own_line(stack: list[str]) -> str | None:
-    return next((text for text in stack if not _FRAMEWORK.match(text)), None)
+def _own_lines(paths: Paths, names: list[str]) -> list[str | None]:
+    """Of each path the innermost frame outside the framework, None without one."""
+    own = [None if _FRAMEWORK.match(text) else text for text in names]
+    found: list[str | None] = [None]
+    for parent, code in zip(paths.parent[1:], paths.code[1:], strict=True):
+        found.append(own[code] or found[parent])
+    return found
 
 
 def _stacks(table: TraceTable, tree: OpTree, activity: DeviceActivity) -> tuple[Paths, list[str], Ints] | None:
