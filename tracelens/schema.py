@@ -48,7 +48,7 @@ KEYS, TRACELENS = "keys", "tracelens"
 #: How keys end, the longest ending first, and the unit that it says.
 _UNITS = {
     "_tflops_s": "TFLOPS/s", "_tb_s": "TB/s", "_gb_s": "GB/s", "_per_s": "per s", "_percent": "%", "_bytes": "bytes",
-    "_ppm": "ppm", "_us": "µs", "_ms": "ms", "_mb": "MB", "_gb": "GB", "_s": "s",
+    "_ppm": "ppm", "_us": "µs", "_ms": "ms", "_mb": "MB", "_gb": "GB", "_w": "W", "_j": "J", "_s": "s",
 }  # fmt: skip
 #: What a title says of a quantity where only the key's unit does.
 _QUANTITY = {"TFLOPS/s": "compute rate", "TB/s": "bandwidth", "GB/s": "bandwidth"} | dict.fromkeys(

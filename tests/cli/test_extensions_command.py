@@ -9,9 +9,9 @@ import pytest
 
 import tracelens
 from tracelens import OpSignature
-from tracelens.analysis.extension_stub import extension_stub
 from tracelens.cli import main
 from tracelens.extensions import load_extension
+from tracelens.report.excerpts.op_scripts import extension_stub
 
 
 def test_the_bundled_ones_are_listed(capsys: pytest.CaptureFixture[str]):

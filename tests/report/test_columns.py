@@ -28,7 +28,7 @@ ALL_SETS = SHEETS | {f"SQL {name}": claim.options["columns"] for name, claim in 
 _BOTH = ("device", "begins_with")
 EVERY = [column for columns in ALL_SETS.values() for column in columns.values()]
 #: Words, then the unit in brackets: a slash is part of a unit, or divides two words.
-TITLE = re.compile(r"[A-Z][^()%_]*(?: \((?:µs|ms|s|MB|%|GFLOP|ppm|bytes|(?:TFLOPS|TB|GB|tokens)/s|FLOP/byte)\))?")
+TITLE = re.compile(r"[A-Z][^()%_]*(?: \((?:µs|ms|s|MB|%|GFLOP|ppm|bytes|(?:TFLOPS|TB|GB|tokens)/s|W|J|FLOP/byte)\))?")
 HEADERS = json.loads((Path(__file__).parent / "tracelens_headers.json").read_text(encoding="utf-8"))
 
 

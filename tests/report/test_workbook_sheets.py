@@ -28,7 +28,7 @@ REAL = (
 )  # fmt: skip
 #: Words, then in brackets the unit. A sheet of figures of two sides says the side before the unit.
 HEADER = re.compile(
-    r"[A-Z][^()%_]*(?: \((?:µs|ms|s|MB|%|GFLOP|ppm|bytes|(?:TFLOPS|TB|GB|tokens)/s|FLOP/byte)\))?"
+    r"[A-Z][^()%_]*(?: \((?:µs|ms|s|MB|%|GFLOP|ppm|bytes|(?:TFLOPS|TB|GB|tokens)/s|W|J|FLOP/byte)\))?"
     r"|Parameter [^()%]+"
 )
 READ_FIRST = ["about", "ops", "gpu_timeline", "idle_causes", "critical_path", "headroom", "ops_summary_by_category"]

@@ -18,6 +18,7 @@ from tracelens.analysis.attribution.activity import (
 from tracelens.analysis.attribution.calls import ExecutedWork
 from tracelens.analysis.attribution.steps import FoundSteps, StepTimes, device_steps, find_steps
 from tracelens.analysis.attribution.window import Recording, Window, attribute, chosen_steps
+from tracelens.analysis.energy import EventEnergy
 from tracelens.analysis.findings.ranking import Found, findings
 from tracelens.analysis.findings.rule import RuleFailure
 from tracelens.analysis.grouping import Codes
@@ -53,6 +54,7 @@ class Analysis(Record, frozen=True, kw_only=True, eq=False):
     one, ``trace`` has the captured ops as rows of its own. ``missing``: what a view was not recorded for.
     ``step_idle``: when and why the device was idle in the typical step, whose critical path is shown; without steps in
     the window. ``row_of_event``: the row of ``unified_perf_summary`` that each device event is counted in, -1 for none.
+    ``energy``: None where energies of the device are unknown.
     ``whole_calls``: (why, how many) calls of ops that hold several operations stayed whole. ``merged``: the
     ranks of a file with several. ``step_of``: position of the step of each device event of ``activity``, -1 outside of
     all. ``found_steps``: which annotations give the steps.
@@ -83,6 +85,7 @@ class Analysis(Record, frozen=True, kw_only=True, eq=False):
     whole_calls: tuple[tuple[str, int], ...] = ()
     merged: MergedRanks | None = None
     step_idle: StepIdle | None = None
+    energy: EventEnergy | None = None
     row_of_event: Codes | None = None
     findings: tuple[Finding, ...] = ()
     together: FixesTogether | None = None
@@ -120,14 +123,9 @@ def analyze(trace: Trace, options: AnalysisOptions, *, on_demand: bool = False) 
     priced = PricedCalls.of(recording, window, attribution, options)
     end_stage()
     context = SheetContext(
-        recording=recording,
-        options=options,
-        step_times=window.times,
-        selected=window.selected,
-        window=window,
-        attribution=attribution,
-        priced=priced,
-    )
+        recording=recording, options=options, step_times=window.times, selected=window.selected, window=window,
+        attribution=attribution, priced=priced,
+    )  # fmt: skip
     frames: Mapping[str, pd.DataFrame] = context.frames
     found = Found()
     if not on_demand:
@@ -161,6 +159,7 @@ def analyze(trace: Trace, options: AnalysisOptions, *, on_demand: bool = False) 
         whole_calls=recording.whole_calls,
         merged=recording.merged,
         step_idle=context.step_idle,
+        energy=context.energy,
         row_of_event=priced.row_of_event,
         findings=found.findings,
         together=found.together,

@@ -52,9 +52,9 @@ def run_extensions(args: argparse.Namespace) -> int:
 def _begin(args: argparse.Namespace) -> int:
     if args.output is not None and args.output.exists():
         raise UsageError(f"-o {args.output} exists already; give the name of a new file")
-    from tracelens.analysis.extension_stub import extension_stub
     from tracelens.analysis.loaded_trace import load
     from tracelens.files.atomic_write import write_whole
+    from tracelens.report.excerpts.op_scripts import extension_stub
 
     text = extension_stub(load(args.trace), args.op)
     if args.output is None:

@@ -12,6 +12,7 @@ from tracelens.analysis.verdict.summary import (
     WHOLE_FILE,
     Busy,
     CategoryRow,
+    EnergyUse,
     Finding,
     FixesTogether,
     Scope,
@@ -75,6 +76,24 @@ def is_impossible(share: float | None) -> bool:
 def limit_text(share: float) -> str:
     """A share of a limit in whole percent; marked where it cannot be."""
     return f"{shown_share(share)}{' (!)' if is_impossible(share) else ''}"
+
+
+def energy_text(energy: EnergyUse, device: str | None) -> str:
+    """``energy 12.3 J (9.81 to 15.1) · 412 W, 59 % of the limit``, or why it is unknown; whose energies they are, where
+    not those of the ``device``.
+    """
+    if energy.energy_j is None or energy.power_w is None or energy.of_limit is None:
+        return f"energy unknown: kernels of unknown work run {shown_share(1 - energy.known_share)} of the time"
+    low, high = (shown_figure(each or 0.0, 3) for each in (energy.low_j, energy.high_j))
+    parts = [
+        f"energy {shown_figure(energy.energy_j, 3)} J ({low} to {high})",
+        f"{energy.power_w:,.0f} W, {shown_share(energy.of_limit)} of limit",
+    ]
+    if energy.per_token_j is not None:
+        parts.append(f"{shown_figure(energy.per_token_j, 3)} J per token")
+    if energy.constants_of != device:
+        parts.append(f"energies of {energy.constants_of}")
+    return " · ".join(parts)
 
 
 def unseen_text(unseen: Unseen) -> str:

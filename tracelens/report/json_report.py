@@ -111,6 +111,7 @@ def _content(summary: Summary, ops: pd.DataFrame | None, views: Mapping[str, pd.
         "busy": says["busy"],
         "throughput": says["throughput"],
         "utilization": says["utilization"],
+        **({} if summary.energy is None else {"energy": says["energy"]}),
         "categories": says["categories"],
         "findings": says["findings"],
         "together": says["together"],
@@ -148,12 +149,13 @@ _AS_TEXT = ("input_dims", "input_types", "input_strides", "concrete_inputs", "pe
 
 def op_records(ops: pd.DataFrame) -> list[Json]:
     """One record per distinct op call; a key that the frame lacks is None throughout."""
+    keys = (*_OF_OP, *(key for key in ("power_w", "energy_j") if key in ops.columns))
     columns: dict[str, list[Any]] = {
-        key: plain_values(ops[key]) if key in ops.columns else [None] * len(ops) for key in _OF_OP
+        key: plain_values(ops[key]) if key in ops.columns else [None] * len(ops) for key in keys
     }
     columns |= {key: list(map(_recorded, columns[key])) for key in _AS_TEXT}
     columns["operation_count"] = [None if count is None else round(count) for count in columns["operation_count"]]
-    return [dict(zip(_OF_OP, row, strict=True)) for row in zip(*columns.values(), strict=True)]
+    return [dict(zip(keys, row, strict=True)) for row in zip(*columns.values(), strict=True)]
 
 
 @functools.lru_cache(maxsize=4096)

@@ -15,6 +15,7 @@ from tracelens.report.figures import (
     bound_sentence,
     bound_text,
     counts_of,
+    energy_text,
     excluded_text,
     first_fix,
     first_gain,
@@ -112,6 +113,8 @@ def _header(summary: Summary, seconds: float | None) -> Iterator[_Row]:
         yield _Row(text=f" {_utilization(summary.utilization)}")
     if summary.busy is not None:
         yield from _busy(summary.busy)
+    if summary.energy is not None:
+        yield from _lines(energy_text(summary.energy, summary.device.id), "")
 
 
 def _recording(summary: Summary) -> Iterator[str]:

@@ -130,6 +130,11 @@ class Recording(Record, frozen=True, kw_only=True, eq=False):
         )
         return recording._completed(options) if table.has_device_events else recording
 
+    @property
+    def is_another_device(self) -> bool:
+        """Whether the caller chose a device that the trace cannot be of."""
+        return self.recognition.how == CHOSEN and bool(self.recognition.note)
+
     def _completed(self, options: AnalysisOptions) -> Recording:
         trace, known_shapes, capture = self.trace, None, options.capture
         if options.shapes is not None:

@@ -11,10 +11,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from tracelens.analysis.attribution.activity import DeviceActivity, Labels, Timeline
+from tracelens.analysis.attribution.activity import DeviceActivity, Labels, Timeline, devices_of
 from tracelens.analysis.attribution.host_time import HostCalls, host_calls
 from tracelens.analysis.attribution.steps import StepTimes, typical_step
 from tracelens.analysis.attribution.window import Attribution, Recording, Window, in_steps
+from tracelens.analysis.energy import EventEnergy, RowPower
 from tracelens.analysis.idle.dependencies import CriticalPath, critical_path
 from tracelens.analysis.idle.dependency_replay import SteadyStep, steady_steps
 from tracelens.analysis.idle.idle_time import IdleGaps, IdleParts, IdleTime, OwnTime, Queue, own_time, queue
@@ -24,6 +25,7 @@ from tracelens.analysis.sheets import built_in_sheets
 from tracelens.analysis.sheets.priced_calls import PricedCalls, with_unlinked
 from tracelens.analysis.step_rectangles import StepIdle, step_idle
 from tracelens.files.memory_limit import end_stage
+from tracelens.hardware.power import Drawn, power_constants
 from tracelens.registry import Registry
 from tracelens.trace.table import RowColumn
 from tracelens.types.records import Record
@@ -91,6 +93,16 @@ class HostContext(Record, frozen=True, kw_only=True, eq=False, dict=True):
     def in_scope(self, rows: RowColumn) -> Bools:
         """Which of these rows of the host began in the analyzed steps; all without steps."""
         return in_steps(self.recording.trace.table, rows, self.step_times, self.selected)
+
+    @property
+    def energy(self) -> EventEnergy | None:
+        """Of device work, which there is none of."""
+        return None
+
+    @property
+    def energy_of_steps(self) -> Drawn:
+        """Joules of each step of the file; NaN outside of the analyzed ones, and where energies are unknown."""
+        return Drawn(*(np.full(len(self.step_times), np.nan) for _ in Drawn._fields))
 
     @property
     def recorded(self) -> Trace:
@@ -170,6 +182,35 @@ class SheetContext(HostContext, frozen=True, kw_only=True, eq=False, dict=True):
     def own_time(self) -> OwnTime:
         """When each device event is what keeps the device busy."""
         return own_time(self.activity, self.timeline.window)
+
+    @cached_property
+    def energy(self) -> EventEnergy | None:
+        """Joules of every device event; None where energies of the device that it ran on are unknown, and where several
+        devices are in the window.
+        """
+        recording, priced, rows = self.recording, self.priced, self.priced.rows
+        device = None if recording.is_another_device else recording.device
+        constants = None if device is None else power_constants(device)
+        if device is None or constants is None or len(devices_of(self.activity, self.trace.table)[1]) > 1:
+            return None
+        modelled = np.flatnonzero(rows["has_perf_model"].to_numpy(bool)) if len(rows) else np.zeros(0, np.int64)
+        code = priced.work.readings.code_of(rows["example_row"].to_numpy(np.int64)[modelled])
+        work = priced.work.columns.take(priced.work.position[code].tolist())
+        power = RowPower.unknown(constants, len(rows)).of(
+            device, work, modelled, rows["kernel_us_mean"].to_numpy(float)[modelled]
+        )
+        collectives = RowPower.unknown(constants, 1).of_collectives(self.frames["coll_analysis"])
+        own_ns = self.own_time[2][:]
+        return EventEnergy.of(power, collectives, self.activity, priced.row_of_event, own_ns, self.window.step_of + 1)
+
+    @cached_property
+    def energy_of_steps(self) -> Drawn:
+        """As of a host, with those of the analyzed steps."""
+        times, energy = self.step_times, self.energy
+        if energy is None:
+            return super().energy_of_steps
+        found = energy.of_spans(self.window.step_of + 1, np.append(0, times.duration_ns))
+        return Drawn(*(np.where(np.isin(np.arange(len(times)), self.selected), each[1:], np.nan) for each in found))
 
     @cached_property
     def typical_step(self) -> int | None:

@@ -13,7 +13,7 @@ from tracelens.analysis.attribution.activity import DeviceActivity, streams_of
 from tracelens.analysis.grouping import Codes, by_number
 from tracelens.analysis.idle.dependencies import MAX_EVENTS
 from tracelens.analysis.idle.idle_time import NEVER, Queue
-from tracelens.analysis.intervals import Covered, Ints
+from tracelens.analysis.intervals import Covered, Floats, Ints
 from tracelens.analysis.reading.engine_steps import by_phase, iterations
 from tracelens.analysis.sheets import sheet_row
 from tracelens.analysis.sheets.shared_columns import CAUSE, COMPLETE, DURATIONS, PATH_KIND, START, STEP_DURATION
@@ -21,12 +21,12 @@ from tracelens.analysis.verdict.summary import Unanswered
 from tracelens.schema import GENERAL, column_set, count, flag, identifier, number, percent, sheet, text, us
 from tracelens.trace.provenance import lacks_sync_events, no_runtime_calls, steps_advice, without
 from tracelens.trace.table import Kind, TraceTable
-from tracelens.types.units import NS_PER_US
+from tracelens.types.units import NS_PER_US, US_PER_S
 
 if TYPE_CHECKING:
     import pandas as pd
 
-    from tracelens.analysis.sheets.context import SheetContext
+    from tracelens.analysis.sheets.context import HostContext, SheetContext
 
 
 STEP_TIMES_TITLE = "steps"
@@ -38,6 +38,11 @@ STEP_TIMES_COLUMNS = column_set(
     us("busy_us", "Time in which device work launched in the step ran."),
     us("idle_us", "Duration - busy time."),
     count("device_events", "Kernels and copies launched in the step."),
+    number(
+        "energy_j", "Modelled energy of the device: of the step's kernels, and of idle time (docs/energy.md).",
+        shape="#,##0.00", unit="J", optional=True,
+    ),
+    number("power_w", "Energy / duration.", shape="#,##0.0", unit="W", optional=True),
     COMPLETE,
     text(
         "begins_with",
@@ -297,10 +302,21 @@ def not_recorded(table: TraceTable) -> tuple[Unanswered, ...]:
     return tuple(missing)
 
 
+def _steps(context: HostContext) -> pd.DataFrame:
+    frame = context.step_times.sheet(int(context.recording.trace.table.start_ns.min()))
+    return frame if context.energy is None else with_energy(frame, context.energy_of_steps.power_w)
+
+
+def with_energy(steps: pd.DataFrame, joules: Floats) -> pd.DataFrame:
+    """``StepTimes.sheet`` with the joules of each step, and its watts."""
+    of_rows = np.append(np.full(len(steps) - len(joules), np.nan), joules)
+    return steps.assign(energy_j=of_rows, power_w=of_rows / (steps["duration_us"].to_numpy(float) / US_PER_S))
+
+
 SHEETS = (
     sheet_row(
         STEP_TIMES_TITLE, 50, None, "Of the whole file: all steps, also those outside of the scope.",
-        lambda c: c.step_times.sheet(int(c.recording.trace.table.start_ns.min())),
+        _steps,
         STEP_TIMES_COLUMNS.values(),
     ),
     sheet_row(

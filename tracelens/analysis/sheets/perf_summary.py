@@ -36,6 +36,7 @@ from tracelens.types.signature import recorded_text
 from tracelens.types.units import FLOPS_PER_GFLOP, NS_PER_US, TERA_PER_S_IN_PER_US
 
 if TYPE_CHECKING:
+    from tracelens.analysis.energy import EventEnergy
     from tracelens.analysis.loaded_trace import Trace
     from tracelens.analysis.sheets.context import HostContext, SheetContext
 
@@ -55,6 +56,9 @@ def _by_category(context: SheetContext) -> pd.DataFrame:
     calls = context.launchers_and_unlinked.groupby("category", sort=True)
     frame = calls.agg(operation_count=("operation_count", "sum")).reset_index()
     frame["direct_us_sum"] = frame["category"].map(dict(zip(category.texts, took / NS_PER_US, strict=True)))
+    if context.energy is not None:
+        joules = context.energy.sums(category.code, len(category.texts)).power_w
+        frame["energy_j"] = frame["category"].map(dict(zip(category.texts, joules, strict=True)))
     return with_estimated_totals(_by_time(frame, "direct_us_sum"), context.priced.modelled, "category")
 
 
@@ -80,6 +84,7 @@ KERNEL_SUMMARY_COLUMNS = column_set(
     statistics(("sum",), _DURATION),
     count("kernels", "Number of kernels."),
     statistics(("mean", "min", "max"), _DURATION),
+    shared.ENERGY,
     percent("percent_of_kernels", "Share of the kernel time."),
     shared.OF_TOTAL,
 )  # fmt: skip
@@ -88,10 +93,13 @@ KERNEL_SUMMARY_COLUMNS = column_set(
 @sheet(KERNEL_SUMMARY_TITLE, columns=KERNEL_SUMMARY_COLUMNS, order=30, json=None)
 def kernel_summary_frame(context: SheetContext) -> pd.DataFrame:
     """Kernel time by kernel, launching op and stream, with collectives and unlinked kernels."""
-    return kernel_summary(context.trace.table, context.activity, context.event_category, context.timeline.total_ns)
+    window_ns = context.timeline.total_ns
+    return kernel_summary(context.trace.table, context.activity, context.event_category, window_ns, context.energy)
 
 
-def kernel_summary(table: TraceTable, activity: DeviceActivity, category: Labels, total_ns: int) -> pd.DataFrame:
+def kernel_summary(
+    table: TraceTable, activity: DeviceActivity, category: Labels, total_ns: int, energy: EventEnergy | None = None
+) -> pd.DataFrame:
     """One row per (parent op, kernel name, category, stream), collectives and unlinked kernels included."""
     parent = np.where(activity.op >= 0, table.name[activity.op], np.int32(-1))
     group = numbered(category.code, parent, activity.name, activity.stream)
@@ -104,6 +112,7 @@ def kernel_summary(table: TraceTable, activity: DeviceActivity, category: Labels
         "stream": activity.stream[first].astype(np.int64),
         "kernels": us.count,
         **{f"duration_us_{name}": getattr(us, name) for name in ("sum", "mean", "min", "max")},
+        **({} if energy is None else {"energy_j": energy.sums(group, len(first)).power_w}),
         "percent_of_kernels": 100 * us.sum / (us.sum.sum() or 1),
         "percent_of_window": 100 * us.sum * NS_PER_US / (total_ns or 1),
     }
@@ -211,7 +220,7 @@ _HOST_TIME = statistics(("sum", "mean", "std"), us("host_us", _HOST))
 UNIFIED_PERF_SUMMARY_COLUMNS = column_set(
     shared.NAME, shared.CATEGORY, shared.PROCESS, shared.ARGUMENTS, shared.EXAMPLE, shared.CALLS, _HOST_TIME,
     shared.GFLOPS, shared.HBM_MB, shared.INTENSITY, shared.SPEC, shared.HBM_RATE, shared.COMPUTE_RATE,
-    shared.KERNEL_TIME, shared.WIRE, shared.EXCHANGE, shared.ROOFLINE, shared.ACHIEVABLE,
+    shared.KERNEL_TIME, shared.POWER, shared.ENERGY, shared.WIRE, shared.EXCHANGE, shared.ROOFLINE, shared.ACHIEVABLE,
     statistics(("median", "min", "max"), us("host_us", _HOST)),
     shared.KERNELS_BEHIND,
     text("perf_params", PARAMETER, width=40),
@@ -263,9 +272,15 @@ PERF_SUMMARY_COLUMNS = column_set(
         look="of_limit", optional=True,
     ),
     us("above_roofline_us", "GPU time - roofline time, over all calls; 0 for faster ones.", optional=True),
+    shared.POWER, shared.ENERGY,
     text("module", "Innermost nn.Module around an example call.", width=24, optional=True),
     text("line", "Innermost Python frame outside PyTorch around an example call.", width=44, optional=True),
 )  # fmt: skip
+
+
+def _unified(context: SheetContext) -> pd.DataFrame:
+    rows, energy = context.priced.rows, context.energy
+    return rows if energy is None else rows.assign(power_w=energy.rows.drawn.power_w, energy_j=energy.of_rows())
 
 
 def _overview(context: SheetContext) -> pd.DataFrame:
@@ -367,7 +382,7 @@ SHEETS = (
         OPS_SUMMARY_BY_CATEGORY_TITLE, 20, None,
         "Kernel time by category of the launching op, without collectives (coll_analysis).",
         _by_category,
-        shared.CATEGORY, shared.CALLS, shared.DIRECT[-1], shared.PERCENTAGES, shared.ESTIMATED_TOTAL,
+        shared.CATEGORY, shared.CALLS, shared.DIRECT[-1], shared.ENERGY, shared.PERCENTAGES, shared.ESTIMATED_TOTAL,
     ),
     sheet_row(
         "ops_summary", 100, None,
@@ -414,7 +429,7 @@ SHEETS = (
     sheet_row(
         UNIFIED_PERF_SUMMARY_TITLE, 120, None,
         "Every distinct op call with its work and estimates; each kernel but collectives is in exactly one row.",
-        lambda c: c.priced.rows,
+        _unified,
         UNIFIED_PERF_SUMMARY_COLUMNS.values(),
     ),
     sheet_row(

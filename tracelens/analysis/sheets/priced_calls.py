@@ -593,7 +593,7 @@ class PricedCalls(Record, frozen=True, kw_only=True, eq=False):
     ``launchers``: by launching op; ``modelled``: every event in exactly one row, but for the ``unlinked`` ones, which
     no recorded op launched; ``rows``: both. ``row_of_event``: which of ``rows`` each event is counted in, -1 for
     collectives and events without an op. ``executed``: None where no model's utilization was asked for. ``chosen``:
-    what the backend that the caller chose says is achievable.
+    what the backend that the caller chose says is achievable. ``work``: of every reading.
     """
 
     launchers: pd.DataFrame
@@ -606,6 +606,7 @@ class PricedCalls(Record, frozen=True, kw_only=True, eq=False):
     timeline: Timeline
     executed: ExecutedWork | None
     chosen: Callable[[Any], Any] | None
+    work: KnownWork
 
     @classmethod
     def of(
@@ -650,6 +651,7 @@ class PricedCalls(Record, frozen=True, kw_only=True, eq=False):
             timeline=window.timeline(activity),
             executed=executed_work(unified, readings, step_of, len(window.times)) if asked else None,
             chosen=chosen,
+            work=work,
         )
 
 

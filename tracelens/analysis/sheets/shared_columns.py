@@ -210,6 +210,21 @@ ROOFLINE = (
     ),
 )
 
+POWER = number(
+    "power_w",
+    "Modelled power of the device while kernels of the row run alone (docs/energy.md); empty where their work is "
+    "unknown.",
+    shape="#,##0",
+    unit="W",
+    optional=True,
+)
+ENERGY = number(
+    "energy_j",
+    "Modelled energy of the row's kernels: of the time in which they keep the device busy, and what they add behind "
+    "others. With idle time, it adds up to that of the steps.",
+    shape="#,##0.0000", unit="J", optional=True,
+)  # fmt: skip
+
 START = "Time since the first event of the trace."
 DURATIONS = "Sum of the kernel and copy durations."
 STEP_DURATION = "From the start of the step to the start of the next; the last step ends with its own work."

@@ -123,5 +123,4 @@ STEP_TABLE_COLUMNS = {**_SHEET, "begins_with": replace(_SHEET["begins_with"], nu
 @table("steps", columns=STEP_TABLE_COLUMNS)
 def steps(analysis: Analysis) -> pd.DataFrame | None:
     """Steps, as sheet steps; work launched before profiling began has a row without a number."""
-    table = analysis.trace.table
-    return analysis.step_times.sheet(int(table.start_ns.min())) if len(analysis.step_times) else None
+    return analysis.frames.get(device_timeline.STEP_TIMES_TITLE) if len(analysis.step_times) else None

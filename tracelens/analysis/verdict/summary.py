@@ -240,6 +240,38 @@ class Utilization(Record, frozen=True, kw_only=True):
     steps: tuple[StepUtilization, ...] = ()
 
 
+class CategoryEnergy(Record, frozen=True, kw_only=True):
+    """Joules of a category's kernels per step (without steps: in the window); None where too little work is known."""
+
+    name: str
+    energy_j: float | None
+
+
+class EnergyUse(Record, frozen=True, kw_only=True):
+    """Modelled joules of the device per step (without steps: in the window), by the energies of ``constants_of``.
+
+    ``energy_j``: of kernels of known work, of the others at the mean watts of these, and of idle time, together;
+    between ``low_j`` and ``high_j``. None where what the device drew is known in less than ``COMPLETE`` of the time
+    (``known_share``, idle time included). ``power_w``: over the time, ``of_limit`` its share of ``limit_w``.
+    ``per_token_j``: of this device, over the ``tokens`` of a step.
+    """
+
+    energy_j: float | None
+    low_j: float | None
+    high_j: float | None
+    kernels_j: float
+    unknown_work_j: float | None
+    idle_j: float
+    power_w: float | None
+    limit_w: float
+    of_limit: float | None
+    known_share: float
+    constants_of: str
+    tokens: float | None = None
+    per_token_j: float | None = None
+    categories: tuple[CategoryEnergy, ...] = ()
+
+
 class CategoryRow(Record, frozen=True, kw_only=True):
     """One line of the verdict's table.
 
@@ -380,6 +412,7 @@ class Summary(Record, frozen=True, kw_only=True):
     steps: Steps | None = None
     throughput: Throughput | None = None
     utilization: Utilization | None = None
+    energy: EnergyUse | None = None
     categories: tuple[CategoryRow, ...] = ()
     findings: tuple[Finding, ...] = ()
     together: FixesTogether | None = None

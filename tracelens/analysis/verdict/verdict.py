@@ -18,6 +18,7 @@ from tracelens.analysis.analyze import Analysis
 from tracelens.analysis.attribution.activity import at_a_time, devices_of
 from tracelens.analysis.attribution.calls import COLLECTIVES, COPY, rate_of
 from tracelens.analysis.attribution.window import CHOSEN
+from tracelens.analysis.grouping import distinct_rows
 from tracelens.analysis.intervals import union_by_group
 from tracelens.analysis.loaded_trace import StepWork
 from tracelens.analysis.reading.added_ops import graph_launches
@@ -36,8 +37,10 @@ from tracelens.analysis.verdict.summary import (
     STEPS,
     WHOLE_FILE,
     Busy,
+    CategoryEnergy,
     CategoryRow,
     DeviceSummary,
+    EnergyUse,
     InputSummary,
     Notice,
     Scope,
@@ -56,7 +59,7 @@ from tracelens.hardware.recognition import recognize
 from tracelens.trace.provenance import no_shapes, no_stacks, steps_advice
 from tracelens.trace.table import Kind, TraceTable
 from tracelens.types.records import Record
-from tracelens.types.units import FLOPS_PER_GFLOP, NS_PER_US, TERA_PER_S_IN_PER_US
+from tracelens.types.units import FLOPS_PER_GFLOP, NS_PER_S, NS_PER_US, TERA_PER_S_IN_PER_US
 
 if TYPE_CHECKING:
     from tracelens.analysis.analyze import Analysis
@@ -485,6 +488,7 @@ def summarize(analysis: Analysis) -> Summary:
         busy=_busy(analysis),
         throughput=_throughput(analysis),
         utilization=used,
+        energy=_energy(analysis, divisor, used),
         categories=categories(analysis, divisor),
         findings=analysis.findings,
         together=analysis.together,
@@ -631,6 +635,45 @@ def _busy(analysis: Analysis) -> Busy:
             for cause, percent in zip(causes["cause"], causes["percent_of_window"], strict=True)
         ),
     )
+
+
+def _energy(analysis: Analysis, divisor: int, used: Utilization | None) -> EnergyUse | None:
+    """None where energies of the device are unknown."""
+    energy, total_ns = analysis.energy, analysis.timeline.total_ns
+    if energy is None or not total_ns:
+        return None
+    everything, category = np.zeros(len(analysis.activity), np.int32), analysis.event_category
+    whole = energy.of_spans(everything, np.array([total_ns]))
+    total_j, low_j, high_j = (_known(each[0] / divisor) for each in whole)
+    known_j = float(np.nansum(energy.joules.power_w)) / divisor
+    idle_j = energy.constants.idle_w * analysis.timeline.idle_ns / NS_PER_S / divisor
+    power_w, limit_w = _known(whole.power_w[0] / (total_ns / NS_PER_S)), energy.constants.limit_w
+    joules = energy.sums(category.code, len(category.texts)).power_w / divisor
+    tokens = _engine_tokens(analysis, divisor) if used is None else float(used.tokens)
+    names = distinct_rows(category.code, len(category.texts)).tolist()
+    return EnergyUse(
+        energy_j=total_j, low_j=low_j, high_j=high_j, kernels_j=known_j, idle_j=idle_j, power_w=power_w,
+        unknown_work_j=None if total_j is None else max(total_j - known_j - idle_j, 0.0),
+        limit_w=limit_w, of_limit=None if power_w is None else power_w / limit_w,
+        known_share=float(energy.known_share(everything, np.array([total_ns]), energy.own_ns)[0]),
+        constants_of=energy.constants.carried_from or analysis.recognition.candidates[0],
+        tokens=tokens, per_token_j=total_j / tokens if total_j is not None and tokens else None,
+        categories=tuple(CategoryEnergy(name=category.texts[at], energy_j=_known(joules[at])) for at in names),
+    )  # fmt: skip
+
+
+def _known(value: float) -> float | None:
+    return None if np.isnan(value) else float(value)
+
+
+def _engine_tokens(analysis: Analysis, divisor: int) -> float | None:
+    """New tokens per step of a serving engine; None where the steps are not an engine's, or do not say."""
+    rows = analysis.frames.get(device_timeline.INFERENCE_ITERATIONS_TITLE)
+    if rows is None or not analysis.found_steps.of_engine:
+        return None
+    mine = rows["step"].isin([analysis.step_times.steps[at].number for at in analysis.complete_steps])
+    counts = rows.loc[mine, ["context_tokens", "generation_tokens"]].to_numpy(float)
+    return None if np.isnan(counts).all(axis=1).any() else float(np.nansum(counts)) / divisor or None
 
 
 def _throughput(analysis: Analysis) -> Throughput | None:
