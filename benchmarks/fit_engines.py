@@ -1,7 +1,6 @@
 """Fits what serving engines add to a device's work to published points; writes ``tracelens/predict/serving/engines``.
 
-    python benchmarks/fit_engines.py FOLDER [--write] [--predictions FILE.csv]
-    python benchmarks/fit_engines.py FOLDER --apart
+    python benchmarks/fit_engines.py FOLDER [--write] [--first] [--predictions FILE.csv]
 
 FOLDER holds serving_points.csv and tables/serving_inferencex.csv. Constants per engine and vendor: a factor on the
 device's work, for decoding and for prompts, the host's and launches' time per layer of a step (replayed from a graph,
@@ -29,15 +28,24 @@ import numpy as np
 import pandas as pd
 
 import tracelens.predict.serving.engines as engines_room
+from tracelens.backends.base import system_of
 from tracelens.errors import TracelensError
-from tracelens.laboratory.configuration_rows import LIMITS, PointSimulator, ServingPoint, median_step, point_of
+from tracelens.laboratory.configuration_rows import (
+    LIMITS,
+    PointEstimate,
+    PointSimulator,
+    ServingPoint,
+    median_step,
+    point_of,
+)
 from tracelens.predict.serving.costs import StepCost
 from tracelens.predict.serving.deployment import compute_of
 
 #: (before anything is known, one standard deviation in ln of a vendor's engines together, and of one beside them).
 PULL = {
     "device_scale": (1.0, 0.05, 0.03), "layer_us": (4.0, 0.8, 0.5), "prompt_layer_us": (60.0, 0.5, 0.3),
-    "sequence_us": (5.0, 0.8, 0.5), "prompt_scale": (1.3, 0.2, 0.1), "request_us": (30_000.0, 0.8, 0.5),
+    "sequence_us": (5.0, 0.8, 0.5), "prompt_scale": (1.3, 0.2, 0.1), "request_us": (20_000.0, 0.8, 0.5),
+    "token_us": (2.0, 0.5, 0.3),
 }  # fmt: skip
 #: What releases differ by, and one standard deviation in ln; the second of vLLM alone, which got asynchronous
 #: scheduling after 0.11.
@@ -57,6 +65,8 @@ RELEASES: dict[tuple[str, str], tuple[tuple[str, str], ...]] = {
     ),
     ("atom-rocm", "9.5"): (("0.1.1", "2026-01-14"), ("2026-05", "2026-05-20")),
 }  # fmt: skip
+#: Requests of InferenceX's client per user (--num-prompts), of which the first of all users come at once.
+PER_USER = 10
 #: Engines that compute waiting prompts before any answer goes on; others decode in the same step.
 PROMPTS_FIRST = ("sglang",)
 #: Engines whose cache has another type beside quantized weights: ModelOpt's checkpoints say kv_cache_quant_algo FP8.
@@ -83,9 +93,10 @@ class Served:
     engine: str
     family: str
     group: str
-    counts: tuple[float, float, float, float, float, float]
+    counts: tuple[float, float, float, float, float, float, float]
     exchange_ms: float
     batch: int
+    compute: str
     release: Release | None = None
     is_first: bool = False
 
@@ -164,9 +175,10 @@ def gap(row: Mapping[str, Any], point: ServingPoint, cost: StepCost) -> Served:
         engine=point.engine, family=family, group=cost.deployment.model.name,
         counts=(
             step / 1e12 - prompt_ms, 0.0 if prompts else layers, layers if prompts else 0.0,
-            cost.own(asked[4]) / 1e3, prompt_ms, 0.0,
+            cost.own(asked[4]) / 1e3, prompt_ms, 0.0, 0.0,
         ),
-        exchange_ms=exchange / 1e12, batch=asked[4], release=release_of("vllm", "", None, "0.11"),
+        exchange_ms=exchange / 1e12, batch=asked[4],
+        compute=compute_of(cost.system.device), release=release_of("vllm", "", None, "0.11"),
     )  # fmt: skip
 
 
@@ -212,9 +224,10 @@ def served(row: Mapping[str, Any], point: ServingPoint, cost: StepCost) -> Serve
         release=release_of(engine, compute_of(cost.system.device), point.date, str(row["backend_version"])),
         counts=(
             decode_ms + step_ms - prompt_ms, decoding * layers / 1e3, times * len(steps) * layers / 1e3,
-            sequences / 1e3, prompt_ms, 0.0,
+            sequences / 1e3, prompt_ms, 0.0, 0.0,
         ),
         exchange_ms=decoding * line.exchange / 1e12 + prompt_exchange_ms, batch=active,
+        compute=compute_of(cost.system.device),
     )  # fmt: skip
 
 
@@ -235,9 +248,14 @@ def first_token(one: Served, cost: StepCost) -> Served:
     prompt_ms = sum(step[0] for step in doubled) / 1e12 - whole_ms
     wait_ms = cost.deployment.speculation.tokens_per_step if cost.deployment.speculation else 1.0
     wait_ms *= float(one.row["tpot_ms"]) / 2
+    # Of a run's requests the first come at once, and wait for half of the others' prompts
+    waits = 1 + (one.point.concurrency - 1) / 2 / PER_USER
     return replace(
-        one, is_first=True, family=f"{one.family}, first token", exchange_ms=exchange_ms + wait_ms,
-        counts=(whole_ms - prompt_ms, 0.0, len(chunks) * layers / 1e3, 0.0, prompt_ms, 1e-3),
+        one, is_first=True, family=f"{one.family}, first token", exchange_ms=exchange_ms * waits + wait_ms,
+        counts=(
+            (whole_ms - prompt_ms) * waits, 0.0, len(chunks) * layers / 1e3 * waits, 0.0, prompt_ms * waits, 1e-3,
+            given / 1e3,
+        ),
     )  # fmt: skip
 
 
@@ -352,14 +370,16 @@ def ratios_of(fit: Fit, points: Sequence[Served]) -> list[tuple[Served, float]]:
     return list(zip(some, ratios.tolist(), strict=True))
 
 
-def source_left_out(points: Sequence[Served], source: str) -> list[tuple[Served, float]]:
-    """As ``left_out``, of a source that is left out as a whole, by constants of that vendor's other sources."""
+def all_left_out(points: Sequence[Served], kind: str) -> list[tuple[Served, float]]:
+    """As ``left_out``, of a source, an engine or a kind of device that is left out as a whole, for each of a vendor."""
+    key = {"source": lambda o: o.source, "engine": lambda o: o.engine, "device": lambda o: o.compute}[kind]
     scored: list[tuple[Served, float]] = []
     for vendor in sorted({vendor_of(o.engine) for o in points}):
         mine = [o for o in points if vendor_of(o.engine) == vendor]
-        rest, gone = ([o for o in mine if (o.source == source) == is_gone] for is_gone in (False, True))
-        if rest and gone:
-            scored += ratios_of(fitted(rest), gone)
+        for one in sorted({key(o) for o in mine}):
+            rest, gone = ([o for o in mine if (key(o) == one) == is_gone] for is_gone in (False, True))
+            if rest:
+                scored += ratios_of(fitted(rest), gone)
     return scored
 
 
@@ -385,23 +405,36 @@ def simulator_of(fit: Fit, engine: str, release: Release | None) -> PointSimulat
     return PointSimulator(replace(LIMITS, policy=policy, **given), engine_named="ideal")
 
 
-def apart(folder: Path) -> None:
-    """Disaggregated rows, none of which is fitted: errors of both times, and the share inside their intervals."""
+def apart(folder: Path, points: Sequence[Served]) -> dict[str, list[tuple[Served, float]]]:
+    """Disaggregated rows, none of which is fitted, by constants without their model or family: (row, simulated over
+    measured) of the time per token and of the one to the first.
+    """
     rows = pd.read_csv(folder / "tables" / "serving_inferencex.csv").to_dict("records")
-    simulator, known = PointSimulator(LIMITS), {}
-    found: dict[str, list[tuple[float, bool]]] = {"tpot_ms": [], "ttft_ms": []}
-    rows = [row for row in rows if row["mode"] == "disagg" and row["quality"] != "C"]
+    found: dict[str, list[tuple[Served, float]]] = {"tpot_ms": [], "ttft_ms": []}
+    fits = {group[0].group: fit for fit, group in without_each(points)}
+    simulators: dict[tuple[str, str], PointSimulator] = {}
+    known: dict[str, PointEstimate] = {}
     for row in rows:
+        if row["mode"] != "disagg" or row["quality"] == "C":
+            continue
         point = replace(point_of(row), date=None)
+        device = system_of(point.system)[0].device
+        engine = point.engine + ("-rocm" if device.vendor == "amd" else "")
+        family = f"{point.model} on {point.system} in {point.precision}"
+        group = family if device.vendor == "amd" else "deepseek-v3"
+        place = engine, group
+        if place not in simulators:
+            simulators[place] = simulator_of(fits[group], engine, None)
         if str(point) not in known:
-            known[str(point)] = simulator.estimate(point)
+            known[str(point)] = simulators[place].estimate(point)
+        one = Served(
+            row=row, point=point, engine=engine, family=family, group=group, counts=(0.0,) * 7, exchange_ms=0.0,
+            batch=point.concurrency, compute=compute_of(device),
+        )  # fmt: skip
         for name, ratios in found.items():
-            value, low, high = (getattr(known[str(point)], f"{name}{end}") for end in ("", "_low", "_high"))
-            if value is not None:
-                ratios.append((value / row[name], low <= row[name] <= high))
-    print(f"{len(rows)} disaggregated rows")
-    for name, ratios in found.items():
-        print(line(name, [ratio for ratio, _ in ratios]), f"inside {np.mean([inside for _, inside in ratios]):.0%}")
+            value = getattr(known[str(point)], name)
+            ratios.append((one, float("nan") if value is None else value / row[name]))
+    return found
 
 
 def constants_of(logs: np.ndarray) -> dict[str, float]:
@@ -418,24 +451,26 @@ def line(title: str, ratios: Sequence[float]) -> str:
     )
 
 
-def spans(scored: Sequence[tuple[Served, float]], engine: str, without: Served | None = None) -> list[float]:
+def spans(scored: Sequence[tuple[Served, float]], vendor: str) -> tuple[float, float, int]:
     """By which factor at most half and nine tenths of the measured points were longer or shorter than estimated, of all
-    engines on that vendor's devices: an engine's own families are too few. Every family counts alike; those of the
-    group of ``without`` not at all.
+    engines on that vendor's devices: an engine's own families are too few. Every family counts alike. And how many
+    points there are.
     """
-    hidden = None if without is None else without.group
-    some = [(o, r) for o, r in scored if vendor_of(o.engine) == vendor_of(engine) and o.group != hidden]
+    some = [(o, r) for o, r in scored if vendor_of(o.engine) == vendor and r == r]
     many = Counter((o.engine, o.family) for o, _ in some)
     off = np.abs(np.log([r for _, r in some]))
     weight = np.array([1 / many[o.engine, o.family] for o, _ in some])
     order = np.argsort(off)
     below = (np.cumsum(weight[order]) - weight[order] / 2) / weight.sum()
-    return [float(np.exp(np.interp(share, below, off[order]))) for share in (0.5, 0.9)]
+    half, most = (float(np.exp(np.interp(share, below, off[order]))) for share in (0.5, 0.9))
+    return half, most, len(some)
 
 
-def write(
-    points: Sequence[Served], scored: Sequence[tuple[Served, float]], first: Sequence[tuple[Served, float]], today: str
-) -> None:
+#: What was left out -> (point, projected over measured).
+Scores = Mapping[str, Sequence[tuple[Served, float]]]
+
+
+def write(points: Sequence[Served], scores: Scores, first: Scores, most_devices: int, today: str) -> None:
     folder = Path(engines_room.__file__).parent
     for vendor, pooled in (("nvidia", "pooled"), ("amd", "pooled-rocm")):
         all_of_it = [o for o in points if vendor_of(o.engine) == vendor]
@@ -449,20 +484,24 @@ def write(
                 texts["quantized_kv"] = QUANTIZED_KV[name]
             releases = sorted((r for r in fit.places if r[0] == name), key=lambda r: (r[1], since_of(r)))
             families = ", ".join(sorted({f"{o.group} ({o.source})" for o in mine if not o.is_first}))
+            computes = ", ".join(f'"{each}"' for each in sorted({o.compute for o in all_of_it}))
             lines = [
                 f'name = "{name}"',
                 f'source = "{sum(not o.is_first for o in mine)} published points: {families}; fit_engines.py, {today}"',
                 *(f"{key} = {value:.4g}" for key, value in constants_of(fit.logs(name)).items()),
                 *(f'{key} = "{value}"' for key, value in texts.items()),
-                "",
-                "[residuals]",
-                *(f"{key} = {value:.4g}" for key, value in zip(("half", "most"), spans(scored, name), strict=True)),
-                "",
-                "[first_residuals]",
-                *(f"{key} = {value:.4g}" for key, value in zip(("half", "most"), spans(first, name), strict=True)),
+                f"computes = [{computes}]", f"most_devices = {most_devices}",
+                *residual_lines("residuals", scores, vendor), *residual_lines("first_residuals", first, vendor),
                 *(each for release in releases for each in release_lines(fit, release)),
-            ]
+            ]  # fmt: skip
             (folder / f"{name}.toml").write_text("\n".join(lines) + "\n", encoding="utf-8")
+
+
+def residual_lines(name: str, scores: Scores, vendor: str) -> Iterator[str]:
+    for left_out, scored in scores.items():
+        if any(vendor_of(o.engine) == vendor for o, _ in scored):
+            half, most, rows = spans(scored, vendor)
+            yield from ("", f"[{name}.{left_out}]", f"half = {half:.4g}", f"most = {most:.4g}", f"rows = {rows}")
 
 
 def since_of(release: Release) -> str:
@@ -487,60 +526,80 @@ def main() -> None:
     parser.add_argument("folder", type=Path)
     parser.add_argument("--write", action="store_true")
     parser.add_argument("--predictions", type=Path, metavar="FILE.csv")
-    parser.add_argument("--apart", action="store_true", help="score disaggregated rows with the written files instead")
-    parser.add_argument("--date", default="2026-11-22")
+    parser.add_argument("--first", action="store_true", help="with times to the first token and disaggregated rows")
+    parser.add_argument("--date", default="2026-11-28")
     args = parser.parse_args()
-    if args.apart:
-        apart(args.folder)
-        return
-    report(read(args.folder), args.write, args.predictions, args.date)
+    points = read(args.folder)
+    scores, first = report(points)
+    if args.write or args.first:
+        found = apart(args.folder, points)
+        scores = {**scores, "apart": found["tpot_ms"]}
+        first = {"model": first_left_out(points), "apart": found["ttft_ms"]}
+        told = {"first token": first["model"], "apart": scores["apart"], "apart, first token": first["apart"]}
+        for title, scored in told.items():
+            print_lines(title, scored)
+    if args.write:
+        most = max(one.point.devices for one, _ in scores["apart"])
+        write(points, scores, first, most, args.date)
+    if args.predictions is not None:
+        predictions(args.predictions, scores, first)
 
 
-def report(
-    points: Sequence[Served], is_written: bool, predictions: Path | None, today: str
-) -> list[tuple[Served, float]]:
-    """Scores, and where asked for the files; each point with projected over measured, its group left out."""
-    scored = left_out(points)
+def print_lines(title: str, scored: Sequence[tuple[Served, float]]) -> None:
     groups: dict[str, list[float]] = defaultdict(list)
     for one, ratio in scored:
         further = " with MTP" if one.row.get("spec_decoding") == "mtp" else ""
-        for title in {
-            "all",
-            f"all, {one.band} at once",
-            one.engine,
-            one.engine + further,
-            f"{one.engine}{further}, {one.band} at once",
-            f"{one.source}, {one.engine}",
-            f"{one.source}, {vendor_of(one.engine)}",
-            f"{one.engine} {one.group}",
-        }:
-            groups[title].append(ratio)
+        for name in {
+            "all", f"{one.band} at once", one.engine, one.engine + further, one.source, f"{one.source}, {one.engine}",
+            f"{one.source}, {vendor_of(one.engine)}", f"{one.engine} {one.group}",
+        }:  # fmt: skip
+            groups[name].append(ratio)
+    for name in sorted(groups):
+        known = [ratio for ratio in groups[name] if ratio == ratio]
+        unknown = len(groups[name]) - len(known)
+        print(line(f"{title}: {name}{f', {unknown} without' if unknown else ''}", known))
+
+
+def report(points: Sequence[Served]) -> tuple[Scores, Scores]:
+    """Each point with projected over measured, by what was left out; printed by group."""
     print("| left out | points | median | p90 | signed |\n|---|---|---|---|---|")
-    for title in sorted(groups):
-        print(line(title, groups[title]))
-    for source in sorted({o.source for o in points}):
-        print(line(f"source left out: {source}", [ratio for _, ratio in source_left_out(points, source)]))
-    first = first_left_out(points) if is_written else []
-    titled = {f"first token, {title}": [] for title in ("all", *sorted({o.engine for o, _ in first}))} if first else {}
-    for one, ratio in first:
-        titled["first token, all"].append(ratio)
-        titled[f"first token, {one.engine}"].append(ratio)
-    for title, ratios in titled.items():
-        print(line(title, ratios))
-    if is_written:
-        write(points, scored, first, today)
-    if predictions is not None:
-        with predictions.open("w", newline="", encoding="utf-8") as file:
-            out = csv.writer(file, lineterminator="\n")
-            out.writerow(("id", "area", "family", "measured", "predicted", "low", "high"))
-            known: dict[tuple[str, str], list[float]] = {}
-            for one, ratio in scored:
-                key = one.engine, one.group
-                _, most = known[key] if key in known else known.setdefault(key, spans(scored, one.engine, one))
-                area, family = f"serving {'ITL' if one.is_gap else 'TPOT'}", f"{one.engine} {one.family}"
-                found = one.measured_ms * ratio
-                out.writerow((one.row["id"], area, family, one.measured_ms, found, found / most, found * most))
-    return list(scored)
+    scores = {"model": left_out(points)} | {kind: all_left_out(points, kind) for kind in ("source", "engine", "device")}
+    for kind, scored in scores.items():
+        print_lines(kind, scored)
+    for vendor in ("nvidia", "amd"):
+        fit = fitted([o for o in points if vendor_of(o.engine) == vendor])
+        for name in (vendor, *(each for each in fit.places if isinstance(each, str))):
+            print(name, dict(zip(PULL, np.exp(fit.logs(name)).round(3).tolist(), strict=True)))
+    return scores, {}
+
+
+#: What interval a left-out point is scored with: of residuals without those that share this with it.
+SHARED = {
+    "model": lambda o: o.group, "first": lambda o: (o.engine, o.group), "source": lambda o: o.source,
+    "engine": lambda o: o.engine, "device": lambda o: o.compute, "apart": lambda o: o.family,
+}  # fmt: skip
+
+
+def predictions(path: Path, scores: Scores, first: Scores) -> None:
+    """For ``tracelens score``: an area per time and what was left out, intervals of other groups' residuals."""
+    with path.open("w", newline="", encoding="utf-8") as file:
+        out = csv.writer(file, lineterminator="\n")
+        out.writerow(("id", "area", "family", "measured", "predicted", "low", "high"))
+        for times, what in ((scores, "TPOT"), (first, "TTFT")):
+            for kind, scored in times.items():
+                known: dict[tuple[str, object], float] = {}
+                # One model has times to the first token on NVIDIA: the other engine stands for other groups
+                shared = SHARED["first" if what == "TTFT" and kind == "model" else kind]
+                for one, ratio in scored:
+                    key = vendor_of(one.engine), shared(one)
+                    if key not in known:
+                        rest = [(o, r) for o, r in scored if shared(o) != key[1]]
+                        known[key] = spans(rest, key[0])[1]
+                    measured = float(one.row["ttft_ms"]) if what == "TTFT" else one.measured_ms
+                    area = f"serving {'ITL' if one.is_gap else what}{'' if kind == 'model' else f', {kind} left out'}"
+                    values = (measured, measured * ratio, measured * ratio / known[key], measured * ratio * known[key])
+                    texts = ["" if value != value else value for value in values]
+                    out.writerow((one.row["id"], area, f"{kind} {one.engine} {one.family}", *texts))
 
 
 if __name__ == "__main__":

@@ -16,6 +16,10 @@ from tracelens.predict.calibration.scoring import Score, score_file
 pytestmark = [pytest.mark.shared, pytest.mark.sweep]
 
 
+#: Of an engine or of points by how many ran at once; 39 above 128 at once are +9 %.
+BIAS = 0.10
+
+
 def scores(path: Path) -> dict[str, Score]:
     return {score.name: score for score in score_file(path) if score.name.startswith(("training", "serving"))}
 
@@ -44,31 +48,25 @@ def test_training_steps_of_families_left_out(shared_data: Path, tmp_path: Path) 
         assert errors[int(0.9 * len(errors))] <= 0.17
 
 
-def test_time_per_token_of_models_left_out(shared_data: Path, tmp_path: Path) -> None:
-    points = fit_engines.report(fit_engines.read(shared_data), False, tmp_path / "p.csv", "today")
+def test_time_per_token_of_what_was_left_out(shared_data: Path, tmp_path: Path) -> None:
+    """Models; then sources, engines and devices as a whole, which is what to expect of a server nobody measured."""
+    told, first = fit_engines.report(fit_engines.read(shared_data))
+    fit_engines.predictions(tmp_path / "p.csv", told, first)
     found = scores(tmp_path / "p.csv")
     assert_holds(found["serving TPOT"], 0.11, 0.35)
-    # SGLang +6.7 %, 39 points above 128 at once +9.1 %, as docs/accuracy.md says (0.09 was the bound of +8.3)
-    # The target of ITL is 0.12: prompts of unpublished lengths are in the median step of 61 rows
-    assert_holds(found["serving ITL"], 0.14, 0.48)
+    # The target of ITL is 0.12: prompts of unpublished lengths, FP8 experts of vLLM 0.11, hosts that differ
+    assert_holds(found["serving ITL"], 0.145, 0.49)
     groups: dict[str, list[float]] = {}
-    for point, ratio in points:
+    for point, ratio in told["model"]:
         if not point.is_gap:
             groups.setdefault(point.engine, []).append(ratio)
             groups.setdefault(point.band, []).append(ratio)
-    biased = {name: median(ratios) for name, ratios in groups.items() if abs(median(ratios) - 1) >= 0.10}
+    biased = {name: median(ratios) for name, ratios in groups.items() if abs(median(ratios) - 1) >= BIAS}
     assert biased == {}
-
-
-def test_a_source_left_out_as_a_whole(shared_data: Path) -> None:
-    """What to expect of a server that nobody measured: median errors as docs/accuracy.md states them."""
-    points = fit_engines.read(shared_data)
-    found = {
-        source: [abs(ratio - 1) for _, ratio in fit_engines.source_left_out(points, source)]
-        for source in ("aiconfigurator", "InferenceX", "ML.ENERGY")
-    }
-    most = {"aiconfigurator": 0.15, "InferenceX": 0.13, "ML.ENERGY": 0.36}
-    assert all(median(found[source]) <= limit for source, limit in most.items())
+    # Median errors as docs/accuracy.md states them
+    most = {"aiconfigurator": 0.12, "InferenceX": 0.11, "ML.ENERGY": 0.36}
+    for source, limit in most.items():
+        assert median(abs(ratio - 1) for point, ratio in told["source"] if point.source == source) <= limit
 
 
 def test_time_per_token_of_every_point_with_those_that_ran_far_fewer_at_once(shared_data: Path, tmp_path: Path) -> None:
@@ -76,5 +74,5 @@ def test_time_per_token_of_every_point_with_those_that_ran_far_fewer_at_once(sha
     served = fit_engines.read(shared_data, queued=0.0)
     tokens = [one for one in served if not one.is_gap]
     assert 0 < sum(one.running <= fit_engines.QUEUED * one.batch for one in tokens) <= 0.011 * len(tokens)
-    fit_engines.report(served, False, tmp_path / "p.csv", "today")
+    fit_engines.predictions(tmp_path / "p.csv", {"model": fit_engines.left_out(served)}, {})
     assert_holds(scores(tmp_path / "p.csv")["serving TPOT"], 0.11, 0.35)

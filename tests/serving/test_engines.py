@@ -21,7 +21,15 @@ from tracelens.option_fields import BACKENDS
 from tracelens.perf_models.base import WorkColumns
 from tracelens.predict.projection.projection_options import ProjectOptions, SearchOptions
 from tracelens.predict.serving import engines
-from tracelens.predict.serving.deployment import MTP_ACCEPTANCE, Engine, Speculation
+from tracelens.predict.serving.deployment import (
+    LEFT_OUT,
+    MTP_ACCEPTANCE,
+    Deployment,
+    Engine,
+    Parallelism,
+    ServingResiduals,
+    Speculation,
+)
 from tracelens.predict.serving.engines import engine_name, fitted_engine, named
 from tracelens.predict.serving.experiment import deployment_of
 from tracelens.predict.serving.serving_options import DeploymentOptions, EngineOptions
@@ -34,6 +42,76 @@ ROW = {
     "osl": 1024, "concurrency": 8, "tp_size": 8, "backend": "sglang",
 }  # fmt: skip
 H100, MI300X = (System.load(name).device for name in ("h100-sxm", "mi300x"))
+
+
+RESIDUALS = {name: ServingResiduals(name, 1 + at / 10, 2 + at, 100 + at) for at, name in enumerate(LEFT_OUT)}
+
+
+@pytest.mark.parametrize(
+    ("name", "device", "dp", "how", "expected"),
+    [
+        ("vllm", "h100-sxm", 1, {"is_known": True}, "model"),
+        ("vllm", "h100-sxm", 1, {}, "source"),
+        ("pooled", "h100-sxm", 1, {}, "engine"),
+        ("vllm", "a100", 1, {"is_known": True}, "device"),
+        ("vllm", "h100-sxm", 8, {}, "source"),
+        ("vllm", "h100-sxm", 16, {}, "apart"),
+        ("vllm", "h100-sxm", 1, {"is_apart": True}, "apart"),
+    ],
+)
+def test_an_interval_is_of_the_servers_left_out_that_a_server_is_like(name, device, dp, how, expected) -> None:
+    engine = Engine(name=name, residuals=tuple(RESIDUALS.values()), computes=("9.0",), most_devices=16)
+    model = ModelConfig.load("llama3-8b")
+    served = Deployment(model=model, system=System.load(device), parallelism=Parallelism(dp=dp), engine=engine)
+    assert served.spans("residuals", **how) == RESIDUALS[expected]
+    assert served.spans("first_residuals", **how) is None
+    nearer = dataclasses.replace(served, engine=dataclasses.replace(engine, residuals=(RESIDUALS["model"],)))
+    assert nearer.spans("residuals", **how) == RESIDUALS["model"]
+
+
+def test_a_server_beyond_what_was_measured_says_so_in_one_sentence() -> None:
+    asked = {"rate": 4, "requests": 8, "tp": 2}
+    assert not any("beyond" in note for note in tracelens.serve("llama3-8b", "h100", engine="vllm", **asked).notes)
+    (said,) = (note for note in tracelens.serve("llama3-8b", "a100", engine="vllm", **asked).notes if "beyond" in note)
+    assert said == "this server is beyond what was ever measured with such an engine: NVIDIA A100 SXM4 80GB"
+    engine = dataclasses.replace(fitted_engine("vllm", H100), most_devices=1)
+    notes = tracelens.serve("llama3-8b", "h100", engine=engine, **asked).notes
+    assert any(note.endswith("2 devices (at most 1 were measured)") for note in notes)
+
+
+def test_goodput_says_what_it_is_at_both_ends_of_its_times() -> None:
+    """Ten equal requests, one after the other: all keep a limit above the upper end, none one below the lower."""
+    asked = {"concurrency": 1, "requests": 10, "engine": "vllm"}
+    plain = tracelens.serve("llama3-8b", "h100", **asked)
+    tpot, most = plain.summary["tpot_p50_ms"], plain.experiment.deployment.spans("residuals").most
+    rate = plain.summary["requests_per_s"]
+    for limit, ends in ((tpot * most * 1.1, (rate, rate)), (tpot, (0, rate)), (tpot / most / 1.1, (0, 0))):
+        notes = tracelens.serve("llama3-8b", "h100", slo=f"tpot={limit}ms", **asked).notes
+        said = f"{ends[0]:.3g} requests/s with TPOT and TTFT at the upper ends of 9 in 10, {ends[1]:.3g} at the lower"
+        assert f"goodput inherits these errors: {said}" in notes
+
+
+def test_requests_wait_for_the_scheduler_s_next_look() -> None:
+    """Where in an interval of 21 steps a request arrives is spread evenly: 10 steps of waiting in the mean."""
+    asked = {"concurrency": 8, "requests": 200, "input_tokens": 64, "output_tokens": "uniform:200:0.3"}
+    always, seldom = (
+        tracelens.serve("llama3-8b", "h100", engine="sglang", recv_interval=steps, **asked).summary for steps in (1, 21)
+    )
+    assert always == tracelens.serve("llama3-8b", "h100", engine="sglang", **asked).summary
+    wait = seldom["ttft_mean_ms"] - always["ttft_mean_ms"]
+    assert wait == pytest.approx(10 * seldom["itl_p50_ms"], rel=0.2)
+    assert seldom["completed"] == always["completed"] == 200
+
+
+def test_rows_of_inferencex_are_as_its_scripts_start_sglang() -> None:
+    row = {**ROW, "system": "b200_sxm", "source": "InferenceX run 1"}
+    assert [point_of({**row, "concurrency": n}).recv_interval for n in (8, 16)] == [10, 30]
+    others = ({"system": "h200_sxm"}, {"backend": "trtllm"}, {"source": "mine"}, {"scheduler_recv_interval": 1})
+    assert {point_of({**row, **other}).recv_interval for other in others} == {1}
+    assert point_of({**ROW, "scheduler_recv_interval": 5}).recv_interval == 5
+    row |= {"concurrency": 16, "isl_actual_mean": 921.6, "osl_actual_mean": 921.6}
+    slow, fast = (PointSimulator(LIMITS).estimate(point_of(each)) for each in (row, {**row, "source": "mine"}))
+    assert slow.ttft_ms > fast.ttft_ms + 10 * fast.tpot_ms
 
 
 def test_one_default_backend_chain() -> None:
@@ -55,9 +133,11 @@ def test_an_engine_has_a_file_per_vendor_and_an_unknown_one_the_pooled_constants
 def test_a_file_says_what_it_was_fitted_on_and_how_far_points_were(name: str) -> None:
     engine = fitted_engine(name.removesuffix("-rocm"), MI300X if name.endswith("-rocm") else H100)
     assert "published points" in engine.source
-    found = engine.residuals
-    assert found is not None
-    assert 1 < found.half < found.most
+    assert {each.left_out for each in engine.residuals} >= {"model", "engine", "device", "apart"}
+    assert {each.left_out for each in engine.first_residuals} >= {"model", "apart"}
+    for found in (*engine.residuals, *engine.first_residuals):
+        assert 1 < found.half < found.most
+        assert found.rows >= 87
 
 
 def test_the_column_chooses_the_engine_and_an_estimate_has_bounds() -> None:
@@ -78,9 +158,10 @@ def test_without_a_name_the_pooled_constants_serve_and_say_what_to_expect() -> N
     assert found.summary == tracelens.serve("llama3-8b", "h100", rate=4, requests=20, engine="pooled").summary
     ideal = tracelens.serve("llama3-8b", "h100", rate=4, requests=20, engine="ideal")
     assert ideal.summary["tpot_p50_ms"] < found.summary["tpot_p50_ms"]
-    spans = fitted_engine("pooled", H100).residuals
-    for share in spans:
+    spans = next(each for each in fitted_engine("pooled", H100).residuals if each.left_out == "engine")
+    for share in (spans.half, spans.most):
         assert f"{found.summary['tpot_p50_ms'] * share:.3g}" in found.notes[0]
+    assert f"as {spans.rows:,} rows of engines that were left out (pooled constants" in found.notes[0]
     assert "expected time per token" not in "".join(ideal.notes)
 
 
@@ -212,7 +293,9 @@ def test_a_few_tokens_on_a_latent_cache_read_it_together() -> None:
 @pytest.mark.parametrize(
     ("text", "sentence"),
     [
-        ("[residuals]\nhalf = 1.5", "e.toml: residuals.most must be a number above 0, but is missing"),
+        ("[residuals.model]\nhalf = 2", "e.toml: residuals.model.most must be a number above 0, but is missing"),
+        ("[residuals.model]\nhalf = 2\nmost = 3", "e.toml: residuals.model.rows must be a whole number, at least 1"),
+        ("recv_interval = 0", "e.toml: recv_interval must be a whole number, at least 1, got 0"),
         ("[[releases]]\nlayer_us = 2", "e.toml: releases[0].since must be a date such as 2026-01-31, but is missing"),
         (
             '[[releases]]\nlayer_us = 2\nsince = "soon"',

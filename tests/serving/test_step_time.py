@@ -23,7 +23,8 @@ PREDICT = StepTimePredictor("llama3.1-8b", "h100-sxm", engine="vllm")
 def test_a_request_alone_takes_its_prompt_and_its_steps() -> None:
     """One prompt of 100 tokens and an answer of 4: a step with the prompt, then decode steps at 101, 102, 103 keys."""
     served = tl.serve("llama3.1-8b", "h100-sxm", engine="vllm", concurrency=1, requests=1, input=100, output=4).summary
-    before_ms = PREDICT.cost.deployment.engine.request_us / 1e3  # HTTP and tokenization are no part of a step
+    engine = PREDICT.cost.deployment.engine
+    before_ms = (engine.request_us + 100 * engine.token_us) / 1e3  # HTTP and tokenization are no part of a step
     assert PREDICT([100], [0]).seconds * 1e3 + before_ms == pytest.approx(served["ttft_p50_ms"], rel=1e-9)
     steps = [PREDICT([1], [cached]).seconds * 1e3 for cached in (100, 101, 102)]
     assert sum(steps) / 3 == pytest.approx(served["tpot_p50_ms"], rel=1e-9)
@@ -46,7 +47,7 @@ def test_more_keys_or_sequences_never_take_less(cached: list[int]) -> None:
 
 
 def test_the_interval_is_the_engine_s() -> None:
-    found, most = PREDICT([1], [100]), PREDICT.cost.deployment.engine.residuals.most
+    found, most = PREDICT([1], [100]), PREDICT.cost.deployment.spans("residuals").most
     assert found.low_s == pytest.approx(found.seconds / most)
     assert found.high_s == pytest.approx(found.seconds * most)
     assert StepTimePredictor("gpt2", "h100-sxm", engine="ideal")([1], [5]).low_s is None

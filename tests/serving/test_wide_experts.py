@@ -205,8 +205,9 @@ def test_more_replicas_never_less_goodput(seed):
         ).summary
         for count in (1, 2, 3, 5)
     ]  # fmt: skip
-    goodput = [each["goodput_requests_per_s"] for each in found]
-    assert goodput == sorted(goodput)
+    # Not the rate: it is over the time up to the last token, which depends on whom the last request meets
+    good = [each["good_share"] for each in found]
+    assert good == sorted(good)
 
 
 def test_devices_times_price_adds_up():

@@ -42,6 +42,7 @@ from tracelens.predict.serving.deployment import (
     ServingPrecision,
     Speculation,
     as_served,
+    compute_of,
 )
 from tracelens.predict.serving.requests import LONGEST, Requests
 from tracelens.predict.serving.simulation import Options, Outcome, Simulation
@@ -61,6 +62,8 @@ LARGEST_MEMORY_SHARE = 0.95
 ESTIMATES = ("ttft_ms_est", "tpot_ms_est", "tpot_ms_low", "tpot_ms_high", "ttft_ms_low", "ttft_ms_high")
 #: In place of them, of a table that states the batch that ran: the median time between tokens.
 GAP_ESTIMATES = ("itl_ms_est", "itl_ms_low", "itl_ms_high")
+#: The beginning of ``source`` of its rows.
+INFERENCEX = "InferenceX"
 #: What ML.ENERGY's rows were run with (ml-energy/benchmark, README: vllm-openai:v0.11.1) and that release's day.
 ML_ENERGY = {"backend": "vllm", "date": "2025-11-18"}
 #: Prompt tokens by ML.ENERGY's tasks, which publish none: of chats the mean of LMSYS-Chat-1M (arXiv 2309.11998, table
@@ -71,7 +74,7 @@ PROMPT_TOKENS = {
 HEADINGS = Headings(tomllib.loads(files(__package__).joinpath("serving_headings.toml").read_text(encoding="utf-8")))
 _COUNTS = frozenset({
     "isl", "osl", "concurrency", "batch_size", "batch_in_flight", "tp_size", "pp_size", "attention_dp_size",
-    "moe_ep_size", "n_gpus",
+    "moe_ep_size", "n_gpus", "recv_interval",
 })  # fmt: skip
 #: ``1k/8k``, ``8x H100``, ``MTP-3``.
 _LENGTHS = re.compile(r"([0-9][0-9.,]{0,11}k?) ?(?:/|:|->|→) ?([0-9][0-9.,]{0,11}k?)", re.IGNORECASE)
@@ -104,8 +107,18 @@ class ServingPoint(Record, frozen=True, kw_only=True):
     replicas: int = 1
     prefill: Parallelism | None = None
     prefill_replicas: int = 0
+    #: Whether engines were fitted to rows of the same source.
+    is_known: bool = False
+    #: As the engine's.
+    recv_interval: int = 1
     #: Whether ``concurrency`` is the mean batch that a row measured, beside the median time between tokens.
     is_batch: bool = False
+
+    @property
+    def devices(self) -> int:
+        """Of all replicas."""
+        prefill = 0 if self.prefill is None else self.prefill_replicas * self.prefill.devices
+        return self.replicas * self.parallelism.devices + prefill
 
 
 class PointEstimate(Record, frozen=True, kw_only=True):
@@ -144,12 +157,23 @@ def point_of(row: Mapping[str, Any], where: str = "") -> ServingPoint:
         output_tokens=_length(row, whole, "osl"),
         concurrency=whole(batch or "concurrency"),
         is_batch=is_batch,
+        is_known=_name(row, "source").startswith(INFERENCEX) or not is_blank(row.get("energy_per_token_joules")),
+        recv_interval=whole("recv_interval", 0) or _recv_interval(row, whole(batch or "concurrency")),
         **pools,
         engine=_name(row, "backend"),
         further_tokens=_SPECULATES.fullmatch(_name(row, "spec_decoding")) is not None,
         spread=_spread(row, whole),
         date=_day(_name(row, "date")),
     )
+
+
+def _recv_interval(row: Mapping[str, Any], concurrency: int) -> int:
+    """1, but as InferenceX starts SGLang on Blackwell (benchmarks/dsr1_fp4_b200_docker.sh)."""
+    if not _name(row, "source").startswith(INFERENCEX) or _name(row, "backend").lower() != "sglang":
+        return 1
+    if not compute_of(system_of(_name(row, "system"))[0].device).startswith("10."):
+        return 1
+    return 30 if concurrency >= 16 else 10
 
 
 def _of_batch(row: Mapping[str, Any], where: str) -> dict[str, Any]:
@@ -275,7 +299,7 @@ class PointSimulator:
     def _simulated(self, point: ServingPoint) -> PointEstimate:
         cost = self.cost(point).released(point.date)
         if point.is_batch:
-            return _ranged(PointEstimate(itl_ms=median_gap_ms(point, cost)), cost.deployment.engine)
+            return _ranged(PointEstimate(itl_ms=median_gap_ms(point, cost)), cost.deployment, point)
         requests = closed_loop(point, in_waves=cost.deployment.engine.policy == "prefill-first")
         options = Options(levels=("low",), replicas=point.replicas, prefill_replicas=point.prefill_replicas)
         costs: StepCost | tuple[StepCost, StepCost] = cost
@@ -285,11 +309,14 @@ class PointSimulator:
         outcome = Simulation(cost.deployment, requests, options, cost=costs).run()
         if outcome.log.rejected:
             return PointEstimate(reason=next(iter(outcome.log.rejected.values())))
-        return _ranged(steady(outcome, point.concurrency), cost.deployment.engine)
+        return _ranged(steady(outcome, point.concurrency), cost.deployment, point)
 
     def cost(self, point: ServingPoint) -> StepCost:
         """The point's step cost."""
-        key = (point.model, point.system, point.precision, point.parallelism, point.engine, point.further_tokens)
+        key = (
+            point.model, point.system, point.precision, point.parallelism, point.engine, point.further_tokens,
+            point.recv_interval,
+        )  # fmt: skip
         found = self._costs.get(key)
         if found is None:
             system = system_of(point.system)[0]
@@ -301,7 +328,7 @@ class PointSimulator:
                 precision=engines.fitted_engine(point.engine, system.device).cached(
                     ServingPrecision.named(point.precision, model)
                 ),
-                engine=self._engine_on(system, point),
+                engine=dataclasses.replace(self._engine_on(system, point), recv_interval=point.recv_interval),
                 speculation=Speculation.of_model(model) if point.further_tokens else None,
                 backend=self._backend,
                 collective=self._collective,
@@ -325,19 +352,19 @@ class PointSimulator:
             return engines.with_habits(self._engine, engines.engine_name(point.engine, system.device))
         fitted = engines.fitted_engine(self._engine_named or point.engine, system.device)
         names = (
-            "name", "source", "device_scale", "prompt_scale", "request_us", "layer_us", "prompt_layer_us",
+            "name", "source", "device_scale", "prompt_scale", "request_us", "token_us", "layer_us", "prompt_layer_us",
             "sequence_us", "releases", "policy", "residuals", "first_residuals",
+            "computes", "most_devices",
         )  # fmt: skip
         known = dataclasses.replace(self._engine, **{name: getattr(fitted, name) for name in names})
         return engines.with_habits(known, engines.engine_name(fitted.name, system.device))
 
 
-def _ranged(found: PointEstimate, engine: Engine) -> PointEstimate:
-    """With the engine's intervals."""
-    for name, spans in (
-        ("tpot_ms", engine.residuals), ("itl_ms", engine.residuals), ("ttft_ms", engine.first_residuals)
-    ):  # fmt: skip
+def _ranged(found: PointEstimate, served: Deployment, point: ServingPoint) -> PointEstimate:
+    """With the intervals of what the point is like."""
+    for name, of in (("tpot_ms", "residuals"), ("itl_ms", "residuals"), ("ttft_ms", "first_residuals")):
         value = getattr(found, name)
+        spans = served.spans(of, is_apart=bool(point.prefill_replicas), is_known=point.is_known)
         if value is not None and spans is not None:
             ends = {f"{name}_low": value / spans.most, f"{name}_high": value * spans.most}
             found = dataclasses.replace(found, **ends)

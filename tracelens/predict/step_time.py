@@ -48,8 +48,8 @@ class StepTimePredictor:
     ) -> None:
         asked = build_options(DeploymentOptions, given, config)
         self.cost = StepCost(deployment_of(model, device, asked))
-        residuals = self.cost.deployment.engine.residuals
-        self._most = None if residuals is None else residuals.most
+        spans = self.cost.deployment.spans("residuals")
+        self._most = None if spans is None else spans.most
 
     def __call__(self, new_tokens: Sequence[int], cached_tokens: Sequence[int]) -> StepTime:
         """A step that computes ``new_tokens[i]`` tokens of sequence i, whose cache holds ``cached_tokens[i]``.

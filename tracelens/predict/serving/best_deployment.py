@@ -769,8 +769,8 @@ def _described(experiment: Experiment, options: Mapping[str, Any]) -> dict[str, 
 
 def _interval(served: Deployment, speed: float) -> dict[str, float | None]:
     """Between which tokens/s per user nine of ten servers were, of those that the engine's fit left out."""
-    spans = served.engine.residuals
-    low, high = (None, None) if spans is None else (speed / spans.most, speed * spans.most)
+    found = served.spans("residuals")
+    low, high = (None, None) if found is None else (speed / found.most, speed * found.most)
     return {f"{_FRONT[0]}_low": low, f"{_FRONT[0]}_high": high}
 
 

@@ -102,12 +102,27 @@ class ServingPrecision(Record, frozen=True, kw_only=True):
 
 
 class ServingResiduals(NamedTuple):
-    """By which factor at most the measured time per token of left-out families was longer or shorter than estimated: of
-    half of them, and of nine tenths.
+    """By which factor at most the measured times of left-out families were longer or shorter than estimated: of half of
+    them, and of nine tenths. ``left_out``: which of ``LEFT_OUT``; ``rows``: how many there are.
     """
 
+    left_out: str
     half: float
     most: float
+    rows: int
+
+
+#: What was left out of a fit as a whole, the next further from what was fitted. ``apart``: a server with prefill
+#: replicas or wide data parallelism, fitted nowhere.
+LEFT_OUT = {
+    "model": "models that were left out of the fit",
+    "source": "sources of measurements that were left out as a whole",
+    "engine": "engines that were left out",
+    "device": "devices that were left out",
+    "apart": "servers with prefill replicas or wide data parallelism, which are fitted nowhere",
+}
+#: The most data-parallel ranks of a server that an engine's constants were fitted to.
+FITTED_DP = 8
 
 
 class Release(NamedTuple):
@@ -120,6 +135,15 @@ class Release(NamedTuple):
     compute: str
     layer_us: float
     sequence_us: float | None
+
+
+def _residuals(left_out: str, table: FigureTable) -> ServingResiduals:
+    half, most = table.needed_number("half"), table.needed_number("most")
+    rows = table.whole("rows")
+    table.finish()
+    if rows is None:
+        raise table.error("rows", "must be a whole number, at least 1")
+    return ServingResiduals(left_out, half, most, rows)
 
 
 def _release(table: FigureTable) -> Release:
@@ -148,16 +172,18 @@ class Engine(Record, frozen=True, kw_only=True):
     share of the links' rates that collectives reach; None keeps those. ``device_scale`` multiplies whatever the
     backend says of an operation, ``prompt_scale`` on top of it what prompts add to a step: their share of what is
     linear in tokens, and their attention; ``request_us`` is what a request waits for in the front end before the
-    scheduler sees it (HTTP, tokenization). ``layer_us`` is what launches and the host add to each layer of a step,
-    ``prompt_layer_us`` in a step with prompts, which no captured graph replays (None: as much). ``releases``: those
-    that were measured, oldest first. ``policy``: how it forms batches; ``quantized_kv``: the type of its cache beside
-    quantized attention weights. ``overlap``: one of ``OVERLAPS``; ``graph_batches``: the sizes of decode batches that
-    it captured as graphs, to which others are padded (``1,2,4,8-64:8``: and every 8 from 8 to 64). ``residuals``: where
-    measured points were beside estimates of the time per token, ``first_residuals`` of the time to the first one.
-    ``kv_tokens`` overrides the pool that is computed from ``memory_share`` of the device's memory less weights,
-    activations and ``runtime_gib``. ``watermark`` is the share of the pool that admission leaves free. ``source`` says
-    where the constants come from, ``fitted_model`` and ``fitted_device`` of what, where that is one model on one
-    device.
+    scheduler sees it (HTTP), ``token_us`` for each token of its prompt (tokenization); ``recv_interval``: the scheduler
+    looks for requests at every so manieth decode step. ``layer_us`` is what launches and the host add to each layer of
+    a step, ``prompt_layer_us`` in a step with prompts, which no captured graph replays (None: as much). ``releases``:
+    those that were measured, oldest first. ``policy``: how it forms batches; ``quantized_kv``: the type of its cache
+    beside quantized attention weights. ``overlap``: one of ``OVERLAPS``; ``graph_batches``: the sizes of decode batches
+    that it captured as graphs, to which others are padded (``1,2,4,8-64:8``: and every 8 from 8 to 64). ``residuals``:
+    where measured points were beside estimates of the time per token, ``first_residuals`` of the time to the first one,
+    by what was left out (``LEFT_OUT``); ``computes`` and ``most_devices``: on devices of which compute capabilities
+    points ran, and on how many at most. ``kv_tokens`` overrides the pool that is computed from ``memory_share`` of the
+    device's memory less weights, activations and ``runtime_gib``. ``watermark`` is the share of the pool that admission
+    leaves free. ``source`` says where the constants come from, ``fitted_model`` and ``fitted_device`` of what, where
+    that is one model on one device.
     """
 
     name: str = "default"
@@ -183,6 +209,8 @@ class Engine(Record, frozen=True, kw_only=True):
     device_scale: float = 1.0
     prompt_scale: float = 1.0
     request_us: float = 0.0
+    token_us: float = 0.0
+    recv_interval: int = 1
     layer_us: float = 0.0
     prompt_layer_us: float | None = None
     releases: tuple[Release, ...] = ()
@@ -190,12 +218,16 @@ class Engine(Record, frozen=True, kw_only=True):
     quantized_kv: str = ""
     overlap: str = ""
     graph_batches: str = ""
-    residuals: ServingResiduals | None = None
-    first_residuals: ServingResiduals | None = None
+    residuals: tuple[ServingResiduals, ...] = ()
+    first_residuals: tuple[ServingResiduals, ...] = ()
+    computes: tuple[str, ...] = ()
+    most_devices: int | None = None
 
     def __post_init__(self) -> None:
         if self.max_num_seqs < 1 or self.block_tokens < 1:
             raise UsageError("max_num_seqs and block_tokens must be at least 1")
+        if self.recv_interval < 1:
+            raise UsageError(f"recv_interval must be at least 1, not {self.recv_interval}")
         if self.max_batched_tokens < self.max_num_seqs:
             raise UsageError(
                 f"max_batched_tokens {self.max_batched_tokens} cannot hold a token of each of max_num_seqs "
@@ -218,17 +250,16 @@ class Engine(Record, frozen=True, kw_only=True):
         """An ``engine.toml`` as ``--calibrate`` writes it. InputError for a file that is missing or wrong."""
         table = FigureTable.of_file(Path(path), kind="engine")
         given: dict[str, object] = {"name": table.text("name") or Path(path).stem, "source": table.source("source")}
-        for name in ("max_num_seqs", "max_batched_tokens", "block_tokens", "kv_tokens"):
+        for name in ("max_num_seqs", "max_batched_tokens", "block_tokens", "kv_tokens", "recv_interval"):
             given[name] = table.whole(name)
         for name in _NUMBERS:
             given[name] = table.number(name)
         for name in _TEXTS:
             given[name] = table.text(name)
         for name in ("residuals", "first_residuals"):
-            spans = table.table(name)
-            if spans is not None:
-                given[name] = ServingResiduals(*map(spans.needed_number, ServingResiduals._fields))
-                spans.finish()
+            parts = table.tables(name, frozenset(LEFT_OUT))
+            given[name] = tuple(_residuals(left_out, part) for left_out, part in parts.items())
+        given["computes"], given["most_devices"] = table.texts("computes"), table.whole("most_devices")
         given["releases"] = tuple(sorted(map(_release, table.rows("releases")), key=lambda each: each.since))
         table.finish()
         try:
@@ -241,7 +272,7 @@ class Engine(Record, frozen=True, kw_only=True):
         lines = []
         for item in dataclasses.fields(self):
             value = getattr(self, item.name)
-            if value and not isinstance(value, tuple):
+            if value and isinstance(value, str | int | float):
                 lines.append(f"{item.name} = {_toml(value)}")
         return "\n".join(lines) + "\n"
 
@@ -309,7 +340,8 @@ _TEXTS = (
 )  # fmt: skip
 _NUMBERS = (
     "memory_share", "runtime_gib", "watermark", "step_us", "sequence_us", "prompt_us", "compute_efficiency",
-    "hbm_efficiency", "link_efficiency", "device_scale", "prompt_scale", "request_us", "layer_us", "prompt_layer_us",
+    "hbm_efficiency", "link_efficiency", "device_scale", "prompt_scale", "request_us", "token_us", "layer_us",
+    "prompt_layer_us",
 )  # fmt: skip
 
 
@@ -416,6 +448,33 @@ class Deployment(Record, frozen=True, kw_only=True):
         known = [name.removeprefix(_ALL_REDUCE) for name in algorithms() if name.startswith(_ALL_REDUCE)]
         if self.collective is not None and self.collective not in known:
             raise UsageError.unknown("all-reduce algorithm", self.collective, known)
+
+    def spans(self, name: str, *, is_apart: bool = False, is_known: bool = False) -> ServingResiduals | None:
+        """The engine's ``residuals`` or ``first_residuals`` of what the server is like, one of ``LEFT_OUT``, or of what
+        is next nearer to the fit; None where the engine has none. ``is_apart``: it has prefill replicas; ``is_known``:
+        measurements of its source were fitted.
+        """
+        engine, names = self.engine, list(LEFT_OUT)
+        like = "model" if is_known else "engine" if engine.name.startswith("pooled") else "source"
+        if engine.computes and compute_of(self.system.device) not in engine.computes:
+            like = "device"
+        if is_apart or self.parallelism.dp > FITTED_DP:
+            like = "apart"
+        known = {each.left_out: each for each in getattr(engine, name)}
+        return next((known[each] for each in names[names.index(like) :: -1] if each in known), None)
+
+    def beyond(self, devices: int) -> str | None:
+        """What no measured server of the engine had, of one on so many devices; None where there is nothing."""
+        engine, device, found = self.engine, self.system.device, []
+        if engine.computes and compute_of(device) not in engine.computes:
+            found.append(device.label)
+        if engine.most_devices and devices > engine.most_devices:
+            found.append(f"{devices} devices (at most {engine.most_devices} were measured)")
+        return (
+            f"this server is beyond what was ever measured with such an engine: {' and '.join(found)}"
+            if found
+            else None
+        )
 
     @property
     def notes(self) -> tuple[str, ...]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +19,7 @@ from tracelens.option_fields import build_options, takes
 from tracelens.predict.serving import engines
 from tracelens.predict.serving.costs import StepCost
 from tracelens.predict.serving.deployment import (
+    LEFT_OUT,
     Deployment,
     Engine,
     Parallelism,
@@ -26,7 +27,7 @@ from tracelens.predict.serving.deployment import (
     Speculation,
     as_served,
 )
-from tracelens.predict.serving.metrics import Objectives, per_request, per_step, summary
+from tracelens.predict.serving.metrics import Objectives, per_request, per_step, summary, within
 from tracelens.predict.serving.profile import Profile, model_of_profile, step_cost
 from tracelens.predict.serving.replica_state import Step
 from tracelens.predict.serving.requests import Arrivals, Lengths, Requests, Workload, read_requests
@@ -95,9 +96,40 @@ class Experiment(Record, frozen=True, kw_only=True):
         served, asked = self.deployment, outcome.requests
         beyond = served.model.too_long(max(map(sum, zip(asked.input_tokens, asked.output_tokens, strict=True))))
         known = (*served.notes, beyond) if beyond else served.notes
-        unfitted = (_UNFITTED,) if self.options.prefill_replicas or served.parallelism.dp > _FITTED_DP else ()
-        notes = (*_expected(served.engine, figures), *unfitted, *known, *outcome.notes, *_saturation(outcome))
+        notes = (*self._expected(outcome, figures), *known, *outcome.notes, *_saturation(outcome))
         return ServingResult(experiment=self, outcome=outcome, summary=figures, notes=notes)
+
+    def _expected(self, outcome: Outcome, figures: Mapping[str, float | int | None]) -> Iterator[str]:
+        """Where the times are expected, by servers that the engine's fit left out, and what that makes of goodput."""
+        served, most = self.deployment, {}
+        about = f" ({served.engine.name} constants; --engine chooses others)"
+        for name, of in (("tpot", "residuals"), ("ttft", "first_residuals")):
+            median = figures.get(f"{name}_p50_ms")
+            spans = served.spans(of, is_apart=bool(self.options.prefill_replicas))
+            if median is None or spans is None:
+                continue
+            most[name] = spans.most
+            half, nine = (f"{median / factor:.3g} to {median * factor:.3g} ms" for factor in (spans.half, spans.most))
+            yield (
+                f"{name.upper()} p50 is expected within {half} in half of all cases and {nine} in 9 of 10, as "
+                f"{spans.rows:,} rows of {LEFT_OUT[spans.left_out]}{about}"
+            )
+            about = ""
+        if self.objectives is not None and most:
+            yield self._goodput(outcome, self.objectives, most, figures["window_s"] or 0)
+        if beyond := served.beyond(outcome.devices):
+            yield beyond
+
+    def _goodput(self, outcome: Outcome, objectives: Objectives, most: Mapping[str, float], window_s: float) -> str:
+        """What goodput is with all times at an end of their interval of 9 in 10."""
+        frame, ends = per_request(outcome), []
+        frame = frame[~frame["rejected"]]
+        for sign in (1, -1):
+            times = {f"{name}_ms": frame[f"{name}_ms"] * factor**sign for name, factor in most.items()}
+            good = within(frame.assign(**times), objectives).sum()
+            ends.append(f"{good / window_s:.3g}" if window_s else "unknown")
+        what = f"{' and '.join(name.upper() for name in most)} at the upper ends of 9 in 10, {ends[1]} at the lower"
+        return f"goodput inherits these errors: {ends[0]} requests/s with {what}"
 
 
 class ServingResult(Record, frozen=True, kw_only=True):
@@ -171,7 +203,15 @@ def engine_of(asked: EngineOptions, device: HardwareSpec | None = None) -> Engin
     engine = Engine() if asked.engine is None else asked.engine
     if not isinstance(engine, Engine):
         engine = _named_engine(str(engine), device)
-    names = ("max_num_seqs", "max_batched_tokens", "kv_tokens", "block_tokens", "preemption", "overlap")
+    names = (
+        "max_num_seqs",
+        "max_batched_tokens",
+        "kv_tokens",
+        "block_tokens",
+        "preemption",
+        "overlap",
+        "recv_interval",
+    )
     given: dict[str, Any] = {name: getattr(asked, name) for name in names if getattr(asked, name) is not None}
     if "max_num_seqs" in given and "max_batched_tokens" not in given:
         given["max_batched_tokens"] = max(engine.max_batched_tokens, given["max_num_seqs"])
@@ -315,33 +355,6 @@ def _prefill(deployment: Deployment, asked: ServingConfig) -> Deployment | None:
     as_asked = dataclasses.replace(asked, speculate=None, draft_model=None, **split, **others)
     return deployment_of(deployment.model, given.get("cluster", deployment.system), as_asked)
 
-
-def _expected(engine: Engine, figures: Mapping[str, float | int | None]) -> tuple[str, ...]:
-    """Between what the times per token and to the first one are expected, by servers that the engine's fit left out."""
-    notes = []
-    for name, what, spans in (
-        ("tpot_p50_ms", "TPOT", engine.residuals),
-        ("ttft_p50_ms", "TTFT", engine.first_residuals),
-    ):
-        median = figures.get(name)
-        if median is None or spans is None:
-            continue
-        half, most = (f"{median / factor:.3g} to {median * factor:.3g} ms" for factor in spans)
-        notes.append(f"{what} p50 is expected within {half} in half of all cases and {most} in 9 of 10")
-    if notes:
-        notes[0] += f" ({engine.name} constants; --engine chooses others)"
-    if "goodput_requests_per_s" in figures and notes:
-        notes.append("goodput inherits the errors of TTFT and TPOT")
-    return tuple(notes)
-
-
-#: The most data-parallel ranks of a server that an engine's constants were fitted to.
-_FITTED_DP = 8
-#: As ``python benchmarks/fit_engines.py FOLDER --apart`` prints it, 2026-11-28.
-_UNFITTED = (
-    "no engine was fitted to servers with prefill replicas or wide data parallelism: of 255 such rows of InferenceX "
-    "66 % of TPOT and 75 % of TTFT were inside the 9 of 10, with median errors of 22 % and 55 %"
-)
 
 #: Share of the passing time by which waits grow where chance does not explain it.
 _FALLS_BEHIND = 0.1

@@ -231,7 +231,9 @@ def load_curve(
     curve = LoadCurve(experiment=base, points=ordered, is_assumed=is_assumed)
     shown = curve.held or ordered[0]
     at_once = f"with {shown.concurrency} request{'s' if shown.concurrency > 1 else ''} at once: "
-    notes = [f"{at_once}{note}" if note.startswith(("TPOT", "TTFT")) else note for note in shown.result.notes]
+    notes = [
+        f"{at_once}{note}" if note.startswith(("TPOT", "TTFT", "goodput")) else note for note in shown.result.notes
+    ]
     return dataclasses.replace(curve, notes=(*chosen, *notes))
 
 

@@ -47,6 +47,10 @@ class EngineOptions:
         "batch) or none; default: the engine's",
         choices=("none", "shared-experts", "two-batch"), group=_SERVED,
     )  # fmt: skip
+    recv_interval: int | None = option(
+        "SGLang: decode steps between looks for new requests; default: every step",
+        flags=("--scheduler-recv-interval",), kind=integer, metavar="STEPS", group=_SERVED,
+    )  # fmt: skip
     backend: str = option_fields.cost_model(BACKENDS, group=_SERVED)
 
 

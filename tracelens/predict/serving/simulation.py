@@ -19,6 +19,8 @@ from tracelens.predict.serving.scheduling import policies, routers
 from tracelens.types.records import Record
 from tracelens.types.units import BYTES_PER_GB, BYTES_PER_GIB
 
+_GOLDEN = (5**0.5 - 1) / 2
+
 
 class Replica(ReplicaState):
     """A copy of the model with its own queue, cache and lanes."""
@@ -47,6 +49,19 @@ class Replica(ReplicaState):
         self.waiting.append(request)
         for lane in self.lanes:
             lane.notice()
+
+    def until_received(self, number: int) -> int:
+        """Time until the scheduler looks for the ``number``-th arrival: with ``recv_interval``, at every so manieth
+        step while sequences decode and no prompt is computed (SGLang's SchedulerRecvSkipper). Where in between it
+        arrives, multiples of the golden ratio say.
+        """
+        interval = self.cost.deployment.engine.recv_interval
+        batch = sum(lane.decoding for lane in self.lanes)
+        if interval == 1 or not batch or any(lane.partial for lane in self.lanes):
+            return 0
+        context = sum(lane.context for lane in self.lanes)
+        line = self.cost.decode_line(batch, context)
+        return round(number * _GOLDEN % 1 * (interval - 1) * (line.fixed + line.slope * context))
 
     def cached_pieces(self, pieces: Sequence[int]) -> int:
         """How many leading pieces of a prompt the cache holds."""
@@ -164,7 +179,8 @@ class Simulation:
         self._feeding = False
         entries = options.prefill_replicas * self._prefill_cost.deployment.parallelism.dp
         self._kv_links = [self.queue.resource(f"kv link {rank}") for rank in range(entries)]
-        self._request_fs = round(self._prefill_cost.deployment.engine.request_us * FS_PER_US)
+        engine = self._prefill_cost.deployment.engine
+        self._request_fs, self._token_fs = (round(us * FS_PER_US) for us in (engine.request_us, engine.token_us))
         self._kv_bytes_per_token = self.cost.kv_bytes_per_token()
         self.replicas = [self._replica(index, record) for index in range(options.replicas + options.prefill_replicas)]
         self._entry = self.replicas[options.replicas :] or self.replicas
@@ -253,8 +269,8 @@ class Simulation:
 
     def _arrive(self, request: int) -> None:
         self.log.arrival[request] = self.queue.now
-        if self._request_fs:
-            self.queue.at(self.queue.now + self._request_fs, self._read(request))
+        if read_fs := self._request_fs + self._token_fs * self.requests.input_tokens[request]:
+            self.queue.at(self.queue.now + read_fs, self._read(request))
         else:
             self._enter(request)
 
@@ -267,8 +283,17 @@ class Simulation:
     def _enter(self, request: int) -> None:
         pieces = self.requests.pieces[request] if self.requests.pieces else ()
         entry = self._entry
-        index = self._pick(request, pieces, entry) if len(entry) > 1 else 0
-        entry[index].enqueue(request)
+        replica = entry[self._pick(request, pieces, entry) if len(entry) > 1 else 0]
+        if wait := replica.until_received(request):
+            self.queue.at(self.queue.now + wait, self._received(replica, request))
+        else:
+            replica.enqueue(request)
+
+    def _received(self, replica: Replica, request: int) -> Process:
+        """The scheduler has looked for arrivals."""
+        replica.enqueue(request)
+        return
+        yield
 
     def _finished(self, replica: Replica, request: int) -> None:
         self._feed(1)
