@@ -58,8 +58,13 @@ _MEASURED = f"""{_LOOP}
 loop()
 first, before = loop(), time.process_time()
 {REPORT.replace("sys.exit(main())", "main()")}
-import resource
+import re, resource
 used, peak = time.process_time() - before, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e3
+try:  # ru_maxrss starts from the parent's figure
+    with open("/proc/self/status") as status:
+        peak = int(re.search(r"VmHWM:\\s+(\\d+)", status.read())[1]) / 1e3
+except OSError:
+    pass
 print(used, peak, 2 * used / (first + loop()), file=sys.stderr)
 """
 

@@ -40,6 +40,7 @@ MOST = [
 ]
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize(("shape", "count", "seconds", "megabytes"), MOST)
 def test_a_report_of_many_takes_seconds(
     shape: str, count: int, seconds: float, megabytes: float, tmp_path: Path

@@ -554,7 +554,8 @@ def _under(found: ServerSearch, at: int, replicas: Ints, others: Ints, prefills:
     if is_whole:
         pools = [found.computing[other].prefill for other in others.tolist()]
         columns = np.array([pool for pool in pools if pool is not None], dtype=np.float64).reshape(-1, 4)
-        pool = PrefillPool(*(column[:, None] for column in columns.T))
+        figures: Any = [column[:, None] for column in columns.T]
+        pool = PrefillPool(*figures)
         shares = 1 - 1 / np.maximum(decoding, 1)
         wait, tail = pool.waits_s(rate / prefills[:, None], shares)
         first = first + pool.apart_s + pool.alone_s + wait

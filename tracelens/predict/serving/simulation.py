@@ -61,7 +61,8 @@ class Replica(ReplicaState):
             return 0
         context = sum(lane.context for lane in self.lanes)
         line = self.cost.decode_line(batch, context)
-        return round(number * _GOLDEN % 1 * (interval - 1) * (line.fixed + line.slope * context))
+        step_fs: int = line.fixed + line.slope * context
+        return round(number * _GOLDEN % 1 * (interval - 1) * step_fs)
 
     def cached_pieces(self, pieces: Sequence[int]) -> int:
         """How many leading pieces of a prompt the cache holds."""
