@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from benchmarks.scaling import least, measured, write
-from benchmarks.scaling_shapes import SHAPES, deep_ops, kernel, same_time
+from benchmarks.scaling import exponents, least, measured, write
+from benchmarks.scaling_shapes import SHAPES, deep_ops, kernel, launched, same_time
 from tests.conftest import examples
 from tracelens.analysis.attribution import calls, host_scopes
 from tracelens.analysis.attribution.activity import DeviceActivity, device_activity
@@ -50,6 +50,26 @@ def test_a_report_of_many_takes_seconds(
     cost = measured(path)
     assert cost.megabytes <= megabytes
     assert cost.seconds <= seconds or least(measured(path) for _ in range(2)).seconds <= seconds
+
+
+#: Shapes whose exponents were measured: at most 1.15. A square is 2; a busy machine may add to what is linear.
+GROWING = (
+    "kernels", "names", "signatures", "steps", "frames", "nested_ops", "devices", "fused_words", "same_span", "deep_ops",
+    "modules_deep", "annotations_deep", "executed", "groups", "stream_waits", "one_correlation", "allocating_devices",
+)  # fmt: skip
+MOST_EXPONENT = 1.4
+
+
+@pytest.mark.sweep
+@pytest.mark.parametrize("shape", GROWING)
+def test_time_and_memory_of_a_report_grow_in_proportion(shape: str, tmp_path: Path) -> None:
+    path = tmp_path / "t.json"
+    write(path, launched("aten::op", 1, 0))
+    fixed = least(measured(path) for _ in range(3))
+    found = exponents(shape, 0.5, 1, path, fixed)
+    if any(exponent > MOST_EXPONENT for exponent in found):
+        found = exponents(shape, 0.5, 3, path, fixed)
+    assert not any(exponent > MOST_EXPONENT for exponent in found)
 
 
 def recorded(forest: list[tuple[int, str, int]]) -> Trace:

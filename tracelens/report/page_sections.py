@@ -495,9 +495,10 @@ def memory_over_time(sheets: Sequence[Sheet]) -> Markup | None:
     if summary is None or timeline is None:
         return None
     charts: list[Content] = []
+    parts = {str(device): part for device, part in timeline.frame.groupby("device", sort=False)}
     for device, op in plain_rows(summary.frame, ("device", "peak_op")):
-        part = timeline.frame[timeline.frame["device"] == device]
-        if not len(part):
+        part = parts.get(str(device))
+        if part is None:
             continue
         chart = memory_chart(part["at_us"].tolist(), part["allocated_mb"].tolist(), None if op is None else str(op))
         charts.append(tag("figure", tag("figcaption", str(device)), tag("div", chart, class_="wide", tabindex="0")))

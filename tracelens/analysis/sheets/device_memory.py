@@ -345,10 +345,11 @@ def memory_summary(table: TraceTable, tree: OpTree) -> pd.DataFrame | None:
     if not len(events):
         return None
     base = int(table.start_ns.min()) if len(table) else int(events.time_ns.min())
-    rows = []
+    rows, peaks = [], []
     for name, at in by_device(table):
         held, reserved = held_after(table, at), events.reserved[at]
         peak = int(held.argmax())
+        peaks.append(at[peak])
         rows.append(
             {
                 "device": name,
@@ -360,20 +361,21 @@ def memory_summary(table: TraceTable, tree: OpTree) -> pd.DataFrame | None:
                 "last_mb": int(held[-1]) / BYTES_PER_MB,
                 "peak_reserved_mb": int(reserved.max()) / BYTES_PER_MB if reserved.max() > 0 else np.nan,
                 "peak_at_us": (int(events.time_ns[at[peak]]) - base) / NS_PER_US,
-                "peak_op": names_of(table, op_at(table, tree, at[peak : peak + 1]))[0],
+                "peak_op": None,  # of all devices at once
                 "counts_from_start": bool((events.allocated[at] < 0).any()),
             }
         )
-    return pd.DataFrame(rows)
+    ops = names_of(table, op_at(table, tree, np.array(peaks)))
+    return pd.DataFrame([{**row, "peak_op": op} for row, op in zip(rows, ops, strict=True)])
 
 
 def by_device(table: TraceTable) -> list[tuple[str, Ints]]:
     """(device, its events in order of time); the CPU last."""
     events = table.allocations
-    devices = np.unique(np.stack((events.device_type, events.device), axis=1), axis=0).tolist()
     found = []
-    for kind, index in sorted(devices, key=lambda pair: (pair[0] == 0, pair)):
-        at = np.flatnonzero((events.device_type == kind) & (events.device == index))
+    of_kind = numbered(events.device_type == 0, events.device_type, events.device)
+    for _, at in by_number(of_kind):
+        kind, index = int(events.device_type[at[0]]), int(events.device[at[0]])
         name = _DEVICE_TYPES.get(kind, f"device type {kind}")
         found.append(
             (name if kind == 0 or index < 0 else f"{name}:{index}", at[np.argsort(events.time_ns[at], kind="stable")])
@@ -429,25 +431,24 @@ def memory_timeline(table: TraceTable, tree: OpTree) -> pd.DataFrame | None:
     if not len(events):
         return None
     base = int(table.start_ns.min()) if len(table) else int(events.time_ns.min())
-    parts = []
+    names, parts = list[str](), []
     for name, at in by_device(table):
         held = held_after(table, at)
         kept = _highest_of_each(held, MAX_POINTS)
-        chosen = at[kept]
-        reserved = events.reserved[chosen]
-        parts.append(
-            pd.DataFrame(
-                {
-                    "device": name,
-                    "at_us": (events.time_ns[chosen] - base) / NS_PER_US,
-                    "allocated_mb": held[kept] / BYTES_PER_MB,
-                    "reserved_mb": np.where(reserved > 0, reserved / BYTES_PER_MB, np.nan),
-                    "change_mb": events.bytes[chosen] / BYTES_PER_MB,
-                    "parent_op": names_of(table, op_at(table, tree, chosen)),
-                }
-            )
-        )
-    return pd.concat(parts, ignore_index=True)
+        names += [name] * len(kept)
+        parts.append((at[kept], held[kept]))
+    chosen, allocated = (np.concatenate(part) for part in zip(*parts, strict=True))
+    reserved = events.reserved[chosen]
+    return pd.DataFrame(
+        {
+            "device": names,
+            "at_us": (events.time_ns[chosen] - base) / NS_PER_US,
+            "allocated_mb": allocated / BYTES_PER_MB,
+            "reserved_mb": np.where(reserved > 0, reserved / BYTES_PER_MB, np.nan),
+            "change_mb": events.bytes[chosen] / BYTES_PER_MB,
+            "parent_op": names_of(table, op_at(table, tree, chosen)),
+        }
+    )
 
 
 def _highest_of_each(held: Ints, most: int) -> Ints:
