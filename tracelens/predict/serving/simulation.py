@@ -56,13 +56,12 @@ class Replica(ReplicaState):
         arrives, multiples of the golden ratio say.
         """
         interval = self.cost.deployment.engine.recv_interval
-        batch = sum(lane.decoding for lane in self.lanes)
+        batch: int = sum(lane.decoding for lane in self.lanes)
         if interval == 1 or not batch or any(lane.partial for lane in self.lanes):
             return 0
-        context = sum(lane.context for lane in self.lanes)
+        context: int = sum(lane.context for lane in self.lanes)
         line = self.cost.decode_line(batch, context)
-        step_fs: int = line.fixed + line.slope * context
-        return round(number * _GOLDEN % 1 * (interval - 1) * step_fs)
+        return round(number * _GOLDEN % 1 * (interval - 1) * (line.fixed + line.slope * context))
 
     def cached_pieces(self, pieces: Sequence[int]) -> int:
         """How many leading pieces of a prompt the cache holds."""
