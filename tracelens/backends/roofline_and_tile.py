@@ -14,7 +14,7 @@ import numpy.typing as npt
 from tracelens.backends.base import PRICED, Backend, Basis, ColumnBatch, EstimateTable, Floats, System, backend
 from tracelens.backends.tiles import pricer_of
 from tracelens.hardware import HardwareSpec
-from tracelens.hardware.device_figures import Rate
+from tracelens.hardware.device_figures import PowerConstants, Rate
 from tracelens.hardware.power import (
     ATTENTION,
     DECODING,
@@ -26,7 +26,7 @@ from tracelens.hardware.power import (
     kernel_power,
     power_constants,
 )
-from tracelens.perf_models.base import MEMORY, WorkColumns
+from tracelens.perf_models.base import MEMORY, PerfModel, WorkColumns
 from tracelens.types.dtypes import DType, Precision
 from tracelens.types.units import GB_PER_S_IN_BYTES_PER_US, TERA_PER_S_IN_PER_US
 
@@ -251,6 +251,17 @@ def drawn(work: WorkColumns | ColumnBatch, found: EstimateTable, device: Hardwar
         for whole, values in zip(parts, kernel_power(constants, part), strict=True):
             whole[at] = values
     return parts
+
+
+def over_idle_uj(
+    constants: PowerConstants, models: Sequence[PerfModel], time_us: Floats, device: HardwareSpec
+) -> Floats:
+    """µJ of a call of each model, of so many µs, over what a waiting device draws; none of one without time."""
+    columns, over_w = WorkColumns.of(models), np.full(len(models), np.nan)
+    for at, work in works(columns, device, time_us):
+        over_w[at] = kernel_power(constants, work).power_w - constants.idle_w
+    energy: Floats = np.where(time_us > 0, over_w * time_us, 0.0)
+    return energy
 
 
 #: Figures of ``power_columns``, and what says on which measurements they rest.

@@ -10,6 +10,7 @@ from tracelens.files.atomic_write import whole_folder, write_whole
 from tracelens.files.cells import frame_csv
 from tracelens.files.say import aligned
 from tracelens.predict.serving.load_curve import KEPT_BY, SLO_SOURCE, WAITING
+from tracelens.predict.serving.metrics import energies_of
 from tracelens.report.charts import bars, line_chart, stacked_bars
 from tracelens.report.document import Document, section, table
 from tracelens.report.export import frame_json, write_frame
@@ -68,7 +69,19 @@ def served_text(result: ServingResult) -> str:
     for title, names in _KEYS:
         cells = [f"{_label(name)} {_number(figures.get(name), is_share=name == 'utilization')}" for name in names]
         lines.append(f"{title:<18} {'   '.join(cells)}")
+    lines += drawn_text(result)
     return "\n".join([*lines, *(f"note: {note}" for note in result.notes)])
+
+
+def drawn_text(result: ServingResult) -> list[str]:
+    """What the devices draw, and whose energies say so; no line where it would be their limits."""
+    figures = result.summary
+    if "power_w_per_gpu" not in figures:
+        return []
+    drawn = f"W per GPU {_number(figures['power_w_per_gpu'])}"
+    joules = f"J per output token {_number(figures['energy_j_per_output_token'])}"
+    whose = f"without hosts and fans; measured on {energies_of(result.outcome)}"
+    return [f"{'energy':<18} {drawn}   {joules}   ({whose})"]
 
 
 def requests_text(result: ServingResult) -> str:

@@ -16,6 +16,7 @@ import datetime
 import functools
 import itertools
 import math
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from heapq import heapify, heapreplace
 from typing import NamedTuple, TypeAlias
@@ -43,6 +44,8 @@ from tracelens.types.units import BYTES_PER_GIB
 
 #: New tokens, and those before them whose keys are cached.
 Chunk: TypeAlias = tuple[int, int]
+#: What a step computes, as ``StepCost.mixed`` takes it.
+Mix: TypeAlias = tuple[int, list[Chunk], int, int, int, int]
 #: Above, tables would hold counts that do not come again.
 LARGEST_TABULATED = 16_384
 #: Points that span the range, at which a backend is asked whether it is linear.
@@ -693,6 +696,25 @@ class StepCost:
             [(op.name, op.model, fs) for op, fs in zip(ops, self._priced([op.model for op in ops]), strict=True)]
             for ops in ends
         )
+
+    def step_operations(self, mix: Mix) -> Iterator[tuple[PerfModel, int, int]]:
+        """(perf model, time in fs, how often) of every operation of a device in a step; in a pipeline of one device of
+        each stage.
+        """
+        tokens, chunks, rows, _, batch, context = mix
+        for kind, count in Counter(self.layers).items():
+            for _, model, fs in self.layer_operations(kind, tokens, chunks, batch, context):
+                yield model, fs, count
+        for _, model, fs in itertools.chain(*self.end_operations(tokens, rows)):
+            yield model, fs, 1
+
+    def step_parts(self, mix: Mix) -> tuple[int, int]:
+        """(compute, exchanges) of a step, of one that decodes alone too."""
+        _, chunks, *_, batch, context = mix
+        if chunks:
+            return self.mixed_time(*mix)
+        line = self.decode_line(batch, context)
+        return line.fixed - line.exchange + line.slope * context, line.exchange
 
     def handover(self, tokens: int) -> CollectiveSteps | None:
         """What each device passes to the next stage, its own requests' tokens; None with a single stage."""

@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from heapq import heapify, heappop, heappush
 from typing import Any, TypeAlias
 
-from tracelens.predict.serving.costs import CollectiveSteps, LayerWork, StageWork
+from tracelens.predict.serving.costs import CollectiveSteps, LayerWork, Mix, StageWork
 from tracelens.predict.serving.event_queue import NEVER, Process, Resource
 from tracelens.predict.serving.replica_state import ONE_TOKEN, ReplicaState, Step
 
@@ -345,8 +345,6 @@ def sum_of_steps(steps: int, first: int, growth: int) -> int:
     return steps * first + growth * (steps * (steps - 1) // 2)
 
 
-#: What a step computes, as ``StepCost.mixed`` takes it.
-Mix: TypeAlias = tuple[int, list[tuple[int, int]], int, int, int, int]
 #: Decode steps of one batch: how many, how long the first takes, by how much each next one grows, and how much of each
 #: is exchanges.
 Run: TypeAlias = tuple[int, int, int, int]
@@ -437,7 +435,14 @@ class SequentialLane(RunningBatch):
         else:
             line = cost.decode_line(batch, context)
             yield from self._pass_whole(line.fixed - line.exchange + line.slope * context, line.exchange)
+        self._ran_decoding(start, 1, context)
         self._end_decode(queue.now - start, 0, 1, queue.now - start)
+
+    def _ran_decoding(self, start: int, steps: int, context: float) -> None:
+        """Logs decode steps that ended now, at a mean context."""
+        rows = self.decoding * self.replica.cost.queries
+        mix: Mix = (rows, [], rows, 0, self.decoding, self.context)
+        self.steps.ran(start, self.queue.now - start, mix, steps=steps, context=context)
 
     def _run_mixed(self, chunks: list[tuple[int, int]], decode: bool) -> Process:
         replica, queue = self.replica, self.queue
@@ -450,6 +455,7 @@ class SequentialLane(RunningBatch):
                 replica.record(Step(start, queue.now, tokens, batch, context, pairs, works))
         else:
             yield from self._pass_whole(*replica.cost.mixed_time(*mix))
+        self.steps.ran(start, queue.now - start, mix)
         self._end_mixed(chunks, decode, queue.now - start)
 
     def _mix(self, chunks: list[tuple[int, int]], decode: bool) -> Mix:
@@ -571,8 +577,8 @@ class SequentialLane(RunningBatch):
         queue, log, shards = self.queue, self.steps, self._shards
         most, first, growth, exchange = run
         self._cut = False
+        start = queue.now
         if self.replica.leaps:
-            start = queue.now
             self._jump = (start, first, growth, most)
             self._timer.set(start + sum_of_steps(most, first, growth))
             yield self._timer
@@ -598,6 +604,8 @@ class SequentialLane(RunningBatch):
         duration = sum_of_steps(steps, first, growth)
         self._grow(steps)
         log.busy += duration
+        grown = self.decoding * (self.replica.advance // ONE_TOKEN)
+        self._ran_decoding(start, steps, self.context + grown * (steps - 1) / 2)
         self._end_decode(first, growth, steps, duration)
 
     def _ahead(self) -> Run | None:

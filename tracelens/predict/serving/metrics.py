@@ -1,21 +1,25 @@
-"""What a run says: latencies, throughput, goodput and occupancy as numbers and frames, and the timeline of a device
-as a recorded trace.
+"""What a run says: latencies, throughput, goodput, occupancy and energy as numbers and frames, and the timeline of a
+device as a recorded trace.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import math
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
+from tracelens.backends.roofline_and_tile import over_idle_uj
 from tracelens.errors import UsageError
+from tracelens.hardware import HardwareSpec
+from tracelens.hardware.power import power_constants
 from tracelens.hardware.recognition import recorded_properties
 from tracelens.perf_models import PerfModel, recorded_signature
-from tracelens.predict.serving.costs import CollectiveSteps, StepCost
-from tracelens.predict.serving.replica_state import Step
+from tracelens.predict.serving.costs import FS_PER_US, CollectiveSteps, Mix, StepCost
+from tracelens.predict.serving.replica_state import RanSteps, Step, StepLog
 from tracelens.predict.serving.simulation import Outcome
 from tracelens.trace.writer import HostThread, RecordedKernel, RecordedLaunch, RecordedOp, RecordedTrace, write_trace
 from tracelens.types.records import Record
@@ -100,7 +104,8 @@ def summary(
     """Every figure of a run by name, units in the names; None where it is not determined.
 
     The window is the whole run, from the first arrival to the last token: warm-up and drain are part of it. Energy is
-    that of all devices at their power limits all the time.
+    that of all devices: what their steps draw (``energy_of``) and what waiting ones do, with ``power_w_per_gpu``; where
+    nobody measured energies, all devices at their power limits all the time.
     """
     frame = per_request(outcome)
     served = frame[~frame["rejected"]]
@@ -132,8 +137,12 @@ def summary(
         "mean_in_system": _over(float(served["e2e_ms"].sum()), window_s * 1e3),
         **_load(outcome, window_s),
     }
-    if outcome.power_w is not None:
-        figures["energy_j_per_output_token"] = _over(outcome.power_w * window_s, output)
+    energy = energy_of(outcome)
+    if energy is not None:
+        joules = energy.waiting_w * window_s + energy.over_j
+        figures["energy_j_per_output_token"] = _over(joules, output)
+        if not energy.is_limit:
+            figures["power_w_per_gpu"] = _over(joules / outcome.devices, window_s)
     if price_per_gpu_hour is not None:
         spent = price_per_gpu_hour * outcome.devices * window_s / 3600
         figures["cost_per_million_output_tokens"] = _over(spent * 1e6, output)
@@ -159,6 +168,86 @@ def _load(outcome: Outcome, window_s: float) -> dict[str, float | int | None]:
         "transfer_events": sum(log.transfer_events for log in steps),
         "devices": outcome.devices,
     }
+
+
+class ServerEnergy(Record, frozen=True, kw_only=True):
+    """What all devices of a run draw, without their hosts, NICs and fans: ``waiting_w`` W as long as it lasts, and
+    ``over_j`` J more in its steps. ``is_limit``: it is the devices' limits.
+    """
+
+    waiting_w: float
+    over_j: float = 0.0
+    is_limit: bool = False
+
+
+#: Steps of a kind whose power is computed, each for as much of the time.
+_PICKED = 8
+
+
+def energy_of(outcome: Outcome) -> ServerEnergy | None:
+    """By what the steps of a run compute; the limits of its devices where nobody measured energies of one of them, None
+    where a limit is unknown too.
+    """
+    waiting = limits = over_j = 0.0
+    for cost, logs in _by_cost(outcome):
+        devices, device = cost.deployment.parallelism.devices * len(logs), cost.system.device
+        constants = power_constants(device)
+        if device.tdp_w is None:
+            return None
+        limits += device.tdp_w * devices
+        waiting += math.nan if constants is None else constants.idle_w * devices
+        for kind in ([log.decoding for log in logs], [log.prompts for log in logs]):
+            if constants is not None and (runs := [ran for each in kind for ran in each.kept]):
+                over_j += sum(each.total_fs for each in kind) / FS_PER_S * over_waiting_w(cost, runs)
+    if math.isfinite(waiting + over_j):
+        return ServerEnergy(waiting_w=waiting, over_j=over_j)
+    return ServerEnergy(waiting_w=limits, is_limit=True)
+
+
+def energies_of(outcome: Outcome) -> str:
+    """The devices whose measured energies ``energy_of`` takes."""
+    names = set()
+    for device in (cost.system.device for cost in outcome.costs):
+        constants = power_constants(device)
+        other = None if constants is None else constants.carried_from
+        names.add(device.label if other is None else HardwareSpec.load(other).label)
+    return " and ".join(sorted(names))
+
+
+def _by_cost(outcome: Outcome) -> list[tuple[StepCost, list[StepLog]]]:
+    """Replicas that are alike, by their logs."""
+    found: dict[int, tuple[StepCost, list[StepLog]]] = {}
+    for cost, log in zip(outcome.costs, outcome.steps, strict=True):
+        found.setdefault(id(cost), (cost, []))[1].append(log)
+    return list(found.values())
+
+
+def over_waiting_w(cost: StepCost, runs: Sequence[RanSteps]) -> float:
+    """W that the devices of a replica draw in these steps over what they do while they wait: the mean of steps that
+    stand for as much of the time each, short and long ones; NaN where energies are unknown.
+    """
+    ordered = sorted(runs, key=lambda ran: ran.step_fs)
+    ends = np.cumsum([float(ran.duration) for ran in ordered])
+    at = np.searchsorted(ends, ends[-1] * (np.arange(_PICKED) + 0.5) / _PICKED)
+    picked, times = np.unique(np.minimum(at, len(ordered) - 1), return_counts=True)
+    watts = [step_over_j(cost, ordered[each].middle) / ordered[each].step_fs * FS_PER_S for each in picked.tolist()]
+    return float(np.average(watts, weights=times))
+
+
+def step_over_j(cost: StepCost, mix: Mix) -> float:
+    """J that the devices of a replica draw in a step over what they do while they wait; NaN where energies are unknown.
+
+    A step draws what its kernels do in the mean for as long as it computes: what an engine adds to them is mostly small
+    kernels too, and ML.ENERGY's servers drew about as much in it. Exchanges that nothing hides wait.
+    """
+    constants, found = power_constants(cost.system.device), list(cost.step_operations(mix))
+    kernels_fs = sum(fs * count for _, fs, count in found)
+    if constants is None or not kernels_fs:
+        return math.nan
+    times_us = np.array([fs / FS_PER_US for _, fs, _ in found])
+    energy_uj = over_idle_uj(constants, [model for model, *_ in found], times_us, cost.system.device)
+    energy_j = 1e-6 * float(energy_uj @ np.array([count for *_, count in found]))
+    return cost.deployment.parallelism.stage_devices * energy_j * cost.step_parts(mix)[0] / kernels_fs
 
 
 #: Figures that say how a run was simulated, and so differ between levels of detail.

@@ -19,11 +19,14 @@ import numpy as np
 import numpy.typing as npt
 
 from tracelens.errors import UsageError
-from tracelens.predict.serving.costs import StageWork, StepCost
+from tracelens.predict.serving.costs import Mix, StageWork, StepCost
 from tracelens.predict.serving.event_queue import EventQueue
 from tracelens.predict.serving.requests import Requests
 from tracelens.predict.serving.scheduling import Plan
 from tracelens.types.records import Record
+
+#: Runs of steps of one kind that a log keeps at most.
+MOST_KEPT = 2048
 
 
 class RequestLog(Record, frozen=False, kw_only=True):
@@ -42,6 +45,45 @@ class RequestLog(Record, frozen=False, kw_only=True):
             return array("d", [-1]) * count
 
         return cls(arrival=never(), scheduled=never(), first=never(), last=never(), preempted=array("q", [0]) * count)
+
+
+class RanSteps(Record, frozen=False, kw_only=True):
+    """Steps that followed each other, with prompts or all of one batch: how many, when the first began, how long they
+    took, and what they computed, as ``StepCost.mixed`` takes it but for the context; ``contexts`` is its sum.
+    """
+
+    start: int
+    duration: int
+    count: int
+    contexts: float
+    mix: Mix
+
+    @property
+    def step_fs(self) -> float:
+        return self.duration / self.count
+
+    @property
+    def middle(self) -> Mix:
+        """What a step computed at the mean context."""
+        return (*self.mix[:5], round(self.contexts / self.count))
+
+
+class StepSample(Record, frozen=False, kw_only=True):
+    """The steps of one kind, how long they took in all, and every ``every``-th run of them."""
+
+    total_fs: int = 0
+    every: int = 1
+    seen: int = 0
+    kept: list[RanSteps] = msgspec.field(default_factory=list)
+
+    def add(self, ran: RanSteps) -> None:
+        """One more, which counts towards ``total_fs`` whether it is kept or not."""
+        if self.seen % self.every == 0:
+            self.kept.append(ran)
+            if len(self.kept) > MOST_KEPT:
+                del self.kept[1::2]
+                self.every *= 2
+        self.seen += 1
 
 
 class StepLog(Record, frozen=False, kw_only=True):
@@ -65,6 +107,29 @@ class StepLog(Record, frozen=False, kw_only=True):
     gap_count: array[int] = msgspec.field(default_factory=lambda: array("q"))
     gap_weight: array[int] = msgspec.field(default_factory=lambda: array("q"))
     series: list[tuple[int, int, int, int, int, int]] | None = None
+    prompts: StepSample = msgspec.field(default_factory=StepSample)
+    decoding: StepSample = msgspec.field(default_factory=StepSample)
+    last_run: RanSteps | None = None
+
+    def ran(self, start: int, duration: int, mix: Mix, *, steps: int = 1, context: float | None = None) -> None:
+        """Takes in ``steps`` steps, of a mean ``context`` where they are several; decode steps of one batch that follow
+        each other are one run, so the level of detail makes no difference.
+        """
+        contexts = steps * (mix[5] if context is None else context)
+        if mix[1]:
+            self.last_run = None
+            self.prompts.total_fs += duration
+            self.prompts.add(RanSteps(start=start, duration=duration, count=1, contexts=contexts, mix=mix))
+            return
+        self.decoding.total_fs += duration
+        last = self.last_run
+        if last is not None and last.mix[4] == mix[4]:
+            last.duration += duration
+            last.count += steps
+            last.contexts += contexts
+            return
+        self.last_run = last = RanSteps(start=start, duration=duration, count=steps, contexts=contexts, mix=mix)
+        self.decoding.add(last)
 
     @property
     def steps(self) -> int:

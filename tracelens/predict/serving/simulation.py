@@ -129,7 +129,7 @@ class Options(Record, frozen=True, kw_only=True):
 @dataclass(slots=True, kw_only=True)
 class Outcome:
     """What a run recorded. ``wall_s``, the time that simulating took, is all that differs between equal runs.
-    ``power_w``: of all devices at their limits, None where one is unknown.
+    ``costs``: the step cost of each replica.
     """
 
     requests: Requests
@@ -142,9 +142,9 @@ class Outcome:
     end_fs: int
     events: int
     devices: int
-    power_w: float | None
     stages: int
     notes: tuple[str, ...]
+    costs: tuple[StepCost, ...] = dataclasses.field(compare=False)
     wall_s: float = dataclasses.field(compare=False)
 
 
@@ -233,9 +233,9 @@ class Simulation:
             end_fs=self.queue.now,
             events=self.queue.processed,
             devices=sum(replica.cost.deployment.parallelism.devices for replica in self.replicas),
-            power_w=self._power_w(),
             stages=self.cost.deployment.parallelism.pp,
             notes=self._notes(),
+            costs=tuple(replica.cost for replica in self.replicas),
             wall_s=time.perf_counter() - started,
         )
 
@@ -323,15 +323,6 @@ class Simulation:
             return whole
         parts = len(cost.layers) if way == "layer" else -(-tokens // cost.deployment.engine.max_batched_tokens)
         return max(-(-whole // parts), round(whole - before * (parts - 1) / parts))
-
-    def _power_w(self) -> float | None:
-        total = 0.0
-        for replica in self.replicas:
-            watts = replica.cost.system.device.tdp_w
-            if watts is None:
-                return None
-            total += watts * replica.cost.deployment.parallelism.devices
-        return total
 
     def _notes(self) -> tuple[str, ...]:
         costs = dict.fromkeys((self.cost, self._prefill_cost))

@@ -1,0 +1,109 @@
+"""What servers draw: between waiting and the limit, the sum of their steps, and the limit where nobody measured."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+
+import tracelens as tl
+from tracelens.backends.roofline_and_tile import works
+from tracelens.hardware import HardwareSpec
+from tracelens.hardware.power import kernel_power, power_constants
+from tracelens.perf_models.base import WorkColumns
+from tracelens.predict.serving.metrics import energies_of, energy_of, step_over_j
+from tracelens.predict.serving.replica_state import MOST_KEPT, StepLog
+from tracelens.predict.serving.serving_options import ServingConfig
+from tracelens.report.serving_report import served_text
+
+ASKED = {"requests": 24, "input": 700, "output": 20}
+
+
+@pytest.mark.parametrize(
+    ("model", "device", "given"),
+    [
+        ("llama3.1-8b", "h200-sxm", {"concurrency": 1}),
+        ("llama3.1-8b", "h200-sxm", {"rate": 0.01, "requests": 3}),
+        ("llama3.1-8b", "h100-sxm", {"concurrency": 24, "tp": 2}),
+        ("llama3.1-8b", "b200", {"concurrency": 24, "pp": 2}),
+        ("qwen3-30b-a3b", "b200", {"concurrency": 16, "dp": 2, "ep": 2}),
+        ("llama3.1-8b", "gb200", {"rate": 20.0, "prefill_replicas": 1, "replicas": 2}),
+        ("llama3.1-8b", "h200-sxm", {"rate": 5.0, "speculate": "3:0.6"}),
+    ],
+)
+def test_a_server_draws_no_less_than_waiting_devices_and_no_more_than_their_limits(model, device, given):
+    result = tl.serve(model, device, **{**ASKED, **given})
+    constants, watts = power_constants(HardwareSpec.load(device)), result.summary["power_w_per_gpu"]
+    assert constants.idle_w <= watts <= constants.limit_w
+    if given.get("rate") == 0.01:  # three answers in five minutes
+        assert watts < 1.02 * constants.idle_w
+
+
+def test_the_energy_of_a_run_is_that_of_its_steps_and_of_waiting():
+    asked = dataclasses.replace(ServingConfig(), rate=4.0, requests=12, input_tokens="900", output_tokens="30")
+    result = tl.serve("llama3.1-8b", "h200-sxm", asked)
+    cost, (log,) = result.outcome.costs[0], result.outcome.steps
+    steps = [*log.prompts.kept, *log.decoding.kept]
+    assert sum(ran.count for ran in steps) == log.steps
+    over_j = sum(ran.count * step_over_j(cost, ran.middle) for ran in steps)
+    waiting_j = power_constants(cost.system.device).idle_w * result.summary["window_s"]
+    joules = result.summary["energy_j_per_output_token"] * 12 * 30
+    assert joules == pytest.approx(waiting_j + over_j, rel=0.01)  # eight steps of each kind stand for all
+    assert joules == pytest.approx(result.summary["power_w_per_gpu"] * result.summary["window_s"], rel=1e-12)
+
+
+def test_a_step_draws_what_its_kernels_do_as_long_as_it_computes():
+    cost = tl.serve("llama3.1-8b", "h200-sxm", concurrency=2, **ASKED).outcome.costs[0]
+    mix = (16, [], 16, 0, 16, 16 * 800)
+    constants, device = power_constants(cost.system.device), cost.system.device
+    found = list(cost.step_operations(mix))
+    over_uj = kernels_us = 0.0
+    for model, fs, count in found:
+        columns = WorkColumns.of([model])
+        for _, work in works(columns, device, columns.hbm_bytes * 0 + fs * 1e-9):
+            over_uj += count * fs * 1e-9 * float(kernel_power(constants, work).power_w[0] - constants.idle_w)
+        kernels_us += count * fs * 1e-9
+    computes_us = cost.step_parts(mix)[0] * 1e-9
+    assert kernels_us < computes_us  # the host's time is no kernel's
+    assert step_over_j(cost, mix) == pytest.approx(1e-6 * over_uj / kernels_us * computes_us, rel=1e-9)
+
+
+def test_more_replicas_draw_more_in_all_and_less_each():
+    few, many = (tl.serve("llama3.1-8b", "h200-sxm", rate=4.0, replicas=count, **ASKED).summary for count in (1, 3))
+    assert 3 * many["power_w_per_gpu"] > few["power_w_per_gpu"] > many["power_w_per_gpu"]
+    assert many["energy_j_per_output_token"] > few["energy_j_per_output_token"]
+
+
+@pytest.mark.parametrize("given", [{}, {"prefill_replicas": 1, "prefill_cluster": "h200-sxm"}])
+def test_where_nobody_measured_energies_it_is_the_limit_and_no_watts_are_said(given):
+    result = tl.serve("llama3.1-8b", "a100-sxm-80gb", rate=4.0, **ASKED, **given)
+    figures, limits = result.summary, 400 + (700 if given else 0)
+    assert figures["energy_j_per_output_token"] == limits * figures["window_s"] / (24 * 20)
+    assert "power_w_per_gpu" not in figures
+    assert energy_of(result.outcome).is_limit
+    assert "energy" not in served_text(result)
+
+
+def test_the_text_says_watts_joules_and_on_which_device_they_were_measured():
+    result = tl.serve("llama3.1-8b", "h100-sxm", rate=4.0, **ASKED)
+    (line,) = (line for line in served_text(result).splitlines() if line.startswith("energy "))
+    assert "W per GPU" in line
+    assert "J per output token" in line
+    assert energies_of(result.outcome) in line
+    assert "H200" in line
+
+
+def test_a_log_keeps_some_runs_of_many_and_all_of_their_time():
+    log = StepLog()
+    for at in range(3 * MOST_KEPT):
+        log.ran(10 * at, 10, (64, [(64, 0)], 1, 1, 0, 0))
+    assert log.prompts.total_fs == 30 * MOST_KEPT
+    assert MOST_KEPT / 2 <= len(log.prompts.kept) <= MOST_KEPT
+    # Decode steps of one batch are one run, until its size changes or prompts come between
+    for batch, steps in ((4, 2), (4, 3), (5, 1)):
+        log.ran(0, 7 * steps, (batch, [], batch, 0, batch, 100), steps=steps, context=100 + batch)
+    log.ran(0, 5, (64, [(64, 0)], 1, 1, 0, 0))
+    log.ran(0, 7, (5, [], 5, 0, 5, 100))
+    assert [ran.count for ran in log.decoding.kept] == [5, 1, 1]
+    assert log.decoding.kept[0].middle[5] == 104
+    assert log.decoding.kept[0].step_fs == 7
