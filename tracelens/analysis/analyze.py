@@ -36,6 +36,7 @@ from tracelens.extensions import Extension
 from tracelens.files.memory_limit import end_stage
 from tracelens.hardware import HardwareSpec, Recognition
 from tracelens.trace.provenance import MergedRanks
+from tracelens.trace.reading.read import PowerLog
 from tracelens.types.records import Record
 
 if TYPE_CHECKING:
@@ -54,7 +55,7 @@ class Analysis(Record, frozen=True, kw_only=True, eq=False):
     one, ``trace`` has the captured ops as rows of its own. ``missing``: what a view was not recorded for.
     ``step_idle``: when and why the device was idle in the typical step, whose critical path is shown; without steps in
     the window. ``row_of_event``: the row of ``unified_perf_summary`` that each device event is counted in, -1 for none.
-    ``energy``: None where energies of the device are unknown.
+    ``energy``: None where energies of the device are unknown. ``power_log``: what it drew, if that was given.
     ``whole_calls``: (why, how many) calls of ops that hold several operations stayed whole. ``merged``: the
     ranks of a file with several. ``step_of``: position of the step of each device event of ``activity``, -1 outside of
     all. ``found_steps``: which annotations give the steps.
@@ -86,6 +87,7 @@ class Analysis(Record, frozen=True, kw_only=True, eq=False):
     merged: MergedRanks | None = None
     step_idle: StepIdle | None = None
     energy: EventEnergy | None = None
+    power_log: PowerLog | None = None
     row_of_event: Codes | None = None
     findings: tuple[Finding, ...] = ()
     together: FixesTogether | None = None
@@ -160,6 +162,7 @@ def analyze(trace: Trace, options: AnalysisOptions, *, on_demand: bool = False) 
         merged=recording.merged,
         step_idle=context.step_idle,
         energy=context.energy,
+        power_log=context.power_log,
         row_of_event=priced.row_of_event,
         findings=found.findings,
         together=found.together,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from os import PathLike
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tracelens.analysis.attribution.steps import device_steps
@@ -133,7 +134,7 @@ class AnalysisOptions(Record, frozen=True, kw_only=True):
     too, and a report at all where there is no GPU work. ``work``: the model that the
     trace's steps run, for its FLOPs utilization. ``capture``: the trace in which the graphs that this one replays were
     captured. ``shapes``: a trace of the same program with the shapes that this one lacks. ``memory_snapshot``: of the
-    allocator of the same run.
+    allocator of the same run. ``power``: a log of what the device drew.
     ``rank``: of a file in which several ranks were merged, the one to analyze; None is the first.
     """
 
@@ -150,6 +151,7 @@ class AnalysisOptions(Record, frozen=True, kw_only=True):
     capture: Trace | None = None
     shapes: Trace | None = None
     memory_snapshot: tuple[DeviceMemory, ...] | None = None
+    power: Path | None = None
     rank: int | None = None
 
 

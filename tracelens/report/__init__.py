@@ -113,6 +113,11 @@ class ReportOptions:
         note="`torch.cuda.memory._snapshot()` of the same run, written by json.dump: the sheet memory_blocks shows "
         "which lines held device memory at the peak and in the snapshot; a pickle is not opened",
     )  # fmt: skip
+    power: str | PathLike[str] | None = option(
+        "CSV log of the watts that the device drew", kind=Path, metavar="FILE", group=_READ,
+        note="CSV of the watts that the device drew during the run: `nvidia-smi --query-gpu=timestamp,index,power.draw "
+        "--format=csv -lms 20`, or any with a column of times and one of power",
+    )  # fmt: skip
 
 
 @takes(ReportOptions)
@@ -168,6 +173,7 @@ def report(trace: Trace | str | PathLike[str], options: ReportOptions | None = N
         capture=_loaded(asked.capture),
         shapes=_loaded(asked.shapes),
         memory_snapshot=None if snapshot is None else read_memory_snapshot(Path(snapshot)),
+        power=None if asked.power is None else Path(asked.power),
     )
     with plain_strings():
         analysis = analyze(trace if isinstance(trace, Trace) else load(trace), chosen)

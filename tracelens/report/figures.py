@@ -15,6 +15,7 @@ from tracelens.analysis.verdict.summary import (
     EnergyUse,
     Finding,
     FixesTogether,
+    MeasuredPower,
     Scope,
     Steps,
     Summary,
@@ -25,7 +26,7 @@ from tracelens.backends.base import bound_name
 from tracelens.files.cells import Value, plain_values
 from tracelens.files.safe_text import clipped, display_width, short_kernel_name, terminal_text
 from tracelens.files.say import terminal_width
-from tracelens.types.units import GB_PER_TB, shown_figure, shown_ms, shown_percent, shown_rate, shown_share
+from tracelens.types.units import GB_PER_TB, counted, shown_figure, shown_ms, shown_percent, shown_rate, shown_share
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -94,6 +95,14 @@ def energy_text(energy: EnergyUse, device: str | None) -> str:
     if energy.constants_of != device:
         parts.append(f"energies of {energy.constants_of}")
     return " · ".join(parts)
+
+
+def measured_text(measured: MeasuredPower) -> str:
+    """``measured 13.1 J, 437 W by 51 samples of power.csv``, or that these do not tell."""
+    samples = f"{counted(measured.samples, 'sample')} of {measured.source}"
+    if measured.energy_j is None or measured.power_w is None:
+        return f"power not measured: {samples} in this time, which need to be two and lie around it"
+    return f"measured {shown_figure(measured.energy_j, 3)} J, {measured.power_w:,.0f} W by {samples}"
 
 
 def unseen_text(unseen: Unseen) -> str:

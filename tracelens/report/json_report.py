@@ -111,7 +111,7 @@ def _content(summary: Summary, ops: pd.DataFrame | None, views: Mapping[str, pd.
         "busy": says["busy"],
         "throughput": says["throughput"],
         "utilization": says["utilization"],
-        **({} if summary.energy is None else {"energy": says["energy"]}),
+        **{key: says[key] for key in ("energy", "measured_power") if says[key] is not None},
         "categories": says["categories"],
         "findings": says["findings"],
         "together": says["together"],

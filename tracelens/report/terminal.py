@@ -24,6 +24,7 @@ from tracelens.report.figures import (
     impossible_text,
     limit_text,
     lines_of_window,
+    measured_text,
     scope_text,
     shown_tb_s,
     shown_tflops,
@@ -115,6 +116,8 @@ def _header(summary: Summary, seconds: float | None) -> Iterator[_Row]:
         yield from _busy(summary.busy)
     if summary.energy is not None:
         yield from _lines(energy_text(summary.energy, summary.device.id), "")
+    if summary.measured_power is not None:
+        yield from _lines(measured_text(summary.measured_power), "")
 
 
 def _recording(summary: Summary) -> Iterator[str]:

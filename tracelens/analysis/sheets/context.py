@@ -19,21 +19,27 @@ from tracelens.analysis.energy import EventEnergy, RowPower
 from tracelens.analysis.idle.dependencies import CriticalPath, critical_path
 from tracelens.analysis.idle.dependency_replay import SteadyStep, steady_steps
 from tracelens.analysis.idle.idle_time import IdleGaps, IdleParts, IdleTime, OwnTime, Queue, own_time, queue
-from tracelens.analysis.intervals import Bools, Spans
+from tracelens.analysis.intervals import Bools, Floats, Spans
 from tracelens.analysis.loaded_trace import AnalysisOptions
 from tracelens.analysis.sheets import built_in_sheets
 from tracelens.analysis.sheets.priced_calls import PricedCalls, with_unlinked
 from tracelens.analysis.step_rectangles import StepIdle, step_idle
+from tracelens.errors import InputError
 from tracelens.files.memory_limit import end_stage
 from tracelens.hardware.power import Drawn, power_constants
 from tracelens.registry import Registry
-from tracelens.trace.table import RowColumn
+from tracelens.trace.reading.read import PowerLog, read_power_log
+from tracelens.trace.table import DEVICE_KINDS, RowColumn
 from tracelens.types.records import Record
 
 if TYPE_CHECKING:
     import pandas as pd
 
     from tracelens.analysis.loaded_trace import Trace
+
+
+#: A time of day lies behind this moment, of 2001.
+_LEAST_EPOCH_NS = 10**18
 
 
 class Frames(Mapping[str, "pd.DataFrame"]):
@@ -93,6 +99,27 @@ class HostContext(Record, frozen=True, kw_only=True, eq=False, dict=True):
     def in_scope(self, rows: RowColumn) -> Bools:
         """Which of these rows of the host began in the analyzed steps; all without steps."""
         return in_steps(self.recording.trace.table, rows, self.step_times, self.selected)
+
+    @cached_property
+    def power_log(self) -> PowerLog | None:
+        """What the device drew while the trace was recorded. InputError where the trace says no time of day."""
+        path, table = self.options.power, self.recorded.table
+        if path is None or not len(table):
+            return None
+        start_ns = int(table.start_ns.min()) + table.base_ns
+        if start_ns < _LEAST_EPOCH_NS:
+            raise InputError(f"{table.source} does not record the time of day: --power needs a trace that does")
+        used = table.device[table.is_of(DEVICE_KINDS)]
+        log = read_power_log(path, int(used[0]) if len(used) and used[0] >= 0 else None)
+        return log.during(start_ns, int((table.start_ns + table.duration_ns).max()) + table.base_ns)
+
+    @cached_property
+    def measured_of_steps(self) -> Floats:
+        """Measured joules of each step of the file, what is left out of the first one included; NaN where unknown."""
+        times, base_ns = self.step_times, self.recorded.table.base_ns
+        if self.power_log is None:
+            return np.full(len(times), np.nan)
+        return self.power_log.joules(times.start_ns + base_ns, times.end_ns + base_ns)
 
     @property
     def energy(self) -> EventEnergy | None:

@@ -43,6 +43,10 @@ STEP_TIMES_COLUMNS = column_set(
         shape="#,##0.00", unit="J", optional=True,
     ),
     number("power_w", "Energy / duration.", shape="#,##0.0", unit="W", optional=True),
+    number(
+        "measured_j", "Energy of the device by the samples of --power; empty where less than two are in the step.",
+        shape="#,##0.00", unit="J", optional=True,
+    ),
     COMPLETE,
     text(
         "begins_with",
@@ -304,13 +308,17 @@ def not_recorded(table: TraceTable) -> tuple[Unanswered, ...]:
 
 def _steps(context: HostContext) -> pd.DataFrame:
     frame = context.step_times.sheet(int(context.recording.trace.table.start_ns.min()))
-    return frame if context.energy is None else with_energy(frame, context.energy_of_steps.power_w)
+    if context.energy is not None:
+        joules = _of_rows(frame, context.energy_of_steps.power_w)
+        frame = frame.assign(energy_j=joules, power_w=joules / (frame["duration_us"].to_numpy(float) / US_PER_S))
+    measured = context.measured_of_steps
+    return frame if context.power_log is None else frame.assign(measured_j=_of_rows(frame, measured))
 
 
-def with_energy(steps: pd.DataFrame, joules: Floats) -> pd.DataFrame:
-    """``StepTimes.sheet`` with the joules of each step, and its watts."""
-    of_rows = np.append(np.full(len(steps) - len(joules), np.nan), joules)
-    return steps.assign(energy_j=of_rows, power_w=of_rows / (steps["duration_us"].to_numpy(float) / US_PER_S))
+def _of_rows(steps: pd.DataFrame, values: Floats) -> Floats:
+    """A value of each step for the rows of ``StepTimes.sheet``, whose first may be of no step."""
+    of_rows: Floats = np.append(np.full(len(steps) - len(values), np.nan), values)
+    return of_rows
 
 
 SHEETS = (

@@ -247,6 +247,17 @@ class CategoryEnergy(Record, frozen=True, kw_only=True):
     energy_j: float | None
 
 
+class MeasuredPower(Record, frozen=True, kw_only=True):
+    """What the device drew by a log: ``samples`` of the analyzed window, ``energy_j`` per step (without steps: of the
+    window), ``power_w`` over the time; None where the log does not cover it.
+    """
+
+    source: str
+    samples: int
+    energy_j: float | None
+    power_w: float | None
+
+
 class EnergyUse(Record, frozen=True, kw_only=True):
     """Modelled joules of the device per step (without steps: in the window), by the energies of ``constants_of``.
 
@@ -413,6 +424,7 @@ class Summary(Record, frozen=True, kw_only=True):
     throughput: Throughput | None = None
     utilization: Utilization | None = None
     energy: EnergyUse | None = None
+    measured_power: MeasuredPower | None = None
     categories: tuple[CategoryRow, ...] = ()
     findings: tuple[Finding, ...] = ()
     together: FixesTogether | None = None

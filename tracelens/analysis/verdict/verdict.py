@@ -42,6 +42,7 @@ from tracelens.analysis.verdict.summary import (
     DeviceSummary,
     EnergyUse,
     InputSummary,
+    MeasuredPower,
     Notice,
     Scope,
     Steps,
@@ -489,6 +490,7 @@ def summarize(analysis: Analysis) -> Summary:
         throughput=_throughput(analysis),
         utilization=used,
         energy=_energy(analysis, divisor, used),
+        measured_power=_measured_power(analysis, divisor),
         categories=categories(analysis, divisor),
         findings=analysis.findings,
         together=analysis.together,
@@ -660,6 +662,21 @@ def _energy(analysis: Analysis, divisor: int, used: Utilization | None) -> Energ
         tokens=tokens, per_token_j=total_j / tokens if total_j is not None and tokens else None,
         categories=tuple(CategoryEnergy(name=category.texts[at], energy_j=_known(joules[at])) for at in names),
     )  # fmt: skip
+
+
+def _measured_power(analysis: Analysis, divisor: int) -> MeasuredPower | None:
+    """None where no log was given."""
+    log, base_ns = analysis.power_log, analysis.trace.table.base_ns
+    if log is None:
+        return None
+    start, end = analysis.timeline.window[0] + base_ns, analysis.timeline.window[1] + base_ns
+    joules = _known(log.joules(np.array([start]), np.array([end]))[0])
+    return MeasuredPower(
+        source=log.source,
+        samples=int(((log.time_ns >= start) & (log.time_ns <= end)).sum()),
+        energy_j=None if joules is None else joules / divisor,
+        power_w=None if joules is None else joules / ((end - start) / NS_PER_S),
+    )
 
 
 def _known(value: float) -> float | None:

@@ -1,15 +1,19 @@
-"""Reads a file of any profiler: a trace by the reader that recognizes its content, or a memory snapshot of PyTorch's
-allocator.
+"""Reads a file of any profiler: a trace by the reader that recognizes its content, a memory snapshot of PyTorch's
+allocator, or a log of the power that devices drew.
 """
 
 from __future__ import annotations
 
+import csv
 import os
 import re
 from collections import Counter
+from datetime import UTC, datetime
 from pathlib import Path
 
 import msgspec
+import numpy as np
+import numpy.typing as npt
 
 from tracelens.errors import InputError
 from tracelens.files.memory_limit import MemoryLimit, before_reading, end_stage
@@ -18,6 +22,7 @@ from tracelens.trace.reading.chrome.event_list import PIECE_BYTES, EventList, Pr
 from tracelens.trace.reading.source import Source
 from tracelens.trace.table import TraceTable
 from tracelens.types.records import Record
+from tracelens.types.units import NS_PER_S, counted
 
 # Other contents people hand over, by their first bytes.
 _SIGNATURES = (
@@ -221,3 +226,136 @@ def allocated_at(frames: list[Frame]) -> str:
     python = [frame for frame in frames if frame.filename.endswith(".py")]
     own = [frame for frame in python if "/torch/" not in frame.filename.replace("\\", "/")] or python
     return " < ".join(f"{Path(f.filename).name}:{f.line} {f.name}" for f in own[:_MOST_FRAMES]) or NO_FRAMES
+
+
+_LOG = "nvidia-smi --query-gpu=timestamp,index,power.draw --format=csv -lms 20"
+#: Names of columns, in lower case.
+_TIME, _WATTS = re.compile(r".*time.*"), re.compile(r"(?!.*(?:limit|cap|state|manag)).*power.*")
+_DEVICE = re.compile(r"index|(?:gpu|device)(?:[ _](?:id|index))?")
+_NUMBER = re.compile(r"\s*(\d+(?:\.\d*)?)\s*W?\s*")
+#: The longest log that is read, and how local times may be off UTC.
+_MOST_SAMPLES, _QUARTER_NS, _MOST_QUARTERS = 10_000_000, 15 * 60 * NS_PER_S, 56
+
+
+class PowerLog(Record, frozen=True, kw_only=True, eq=False):
+    """Watts that one device drew at times in ns: since the epoch, or of the clock of a place that is not known."""
+
+    source: str
+    time_ns: npt.NDArray[np.int64]
+    power_w: npt.NDArray[np.float64]
+    is_utc: bool
+
+    def during(self, start_ns: int, end_ns: int) -> PowerLog:
+        """The log in UTC. InputError where no sample, or one of several time zones, lies between these times."""
+        shifts = [0] if self.is_utc else [n * _QUARTER_NS for n in range(-_MOST_QUARTERS, _MOST_QUARTERS + 1)]
+        fits = [by for by in shifts if ((self.time_ns + by >= start_ns) & (self.time_ns + by <= end_ns)).any()]
+        if len(fits) == 1:
+            return PowerLog(source=self.source, time_ns=self.time_ns + fits[0], power_w=self.power_w, is_utc=True)
+        if fits:
+            raise InputError(
+                f"{self.source}: its local times fit the trace in {len(fits)} time zones: cut it to the run"
+            )
+        raise InputError(
+            f"{self.source} has no sample of the time of the trace, {_moment(start_ns)} to {_moment(end_ns)}"
+        )
+
+    def joules(self, start_ns: npt.NDArray[np.int64], end_ns: npt.NDArray[np.int64]) -> npt.NDArray[np.float64]:
+        """What the device took in each of these spans, watts between two samples on a line; NaN for a span that the log
+        does not cover, or with less than two samples.
+        """
+        middle = (self.time_ns - self.time_ns[0]) / NS_PER_S
+        total = np.append(0.0, np.cumsum(np.diff(middle) * (self.power_w[1:] + self.power_w[:-1]) / 2))
+        at = [(np.asarray(each) - self.time_ns[0]) / NS_PER_S for each in (start_ns, end_ns)]
+
+        def until(time_s: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
+            before = np.clip(np.searchsorted(middle, time_s, side="right") - 1, 0, len(middle) - 1)
+            watts = np.interp(time_s, middle, self.power_w)
+            sums: npt.NDArray[np.float64] = (
+                total[before] + (time_s - middle[before]) * (watts + self.power_w[before]) / 2
+            )
+            return sums
+
+        held = np.searchsorted(middle, at[1], side="right") - np.searchsorted(middle, at[0])
+        covered = (held > 1) & (at[0] >= middle[0]) & (at[1] <= middle[-1])
+        found: npt.NDArray[np.float64] = np.where(covered, until(at[1]) - until(at[0]), np.nan)
+        return found
+
+
+def _moment(time_ns: int) -> str:
+    return f"{datetime.fromtimestamp(time_ns // NS_PER_S, UTC):%Y-%m-%d %H:%M:%S} UTC"
+
+
+def read_power_log(path: Path, device: int | None) -> PowerLog:
+    """The samples of ``device``, or of the only one, in a CSV file with a header: a column of times, one of watts, and
+    one that numbers devices where there are several. InputError, in one sentence, for anything else.
+    """
+    names, rows = _rows(path)
+    samples, is_utc = _samples(path.name, names, rows)
+    found = samples.get(str(device)) or (next(iter(samples.values())) if len(samples) == 1 else {})
+    if len(found) < 2:
+        of = f"of device {device} among those of {', '.join(sorted(samples)[:4])}" if len(samples) > 1 else "in it"
+        raise InputError(f"{path.name}: fewer than two samples {of}: record it with {_LOG}")
+    moments = np.array(sorted(found), np.int64)
+    power_w = np.array([found[each] for each in moments.tolist()], np.float64)
+    return PowerLog(source=path.name, time_ns=moments, power_w=power_w, is_utc=is_utc)
+
+
+def _rows(path: Path) -> tuple[list[str], list[list[str]]]:
+    """(names of columns, the rows below)."""
+    before_reading(path)
+    try:
+        with path.open(encoding="utf-8", errors="replace", newline="") as file:
+            head, *rows = csv.reader(file, skipinitialspace=True)
+    except OSError as error:
+        raise InputError(f"{path.name} cannot be read: {error.strerror}") from error
+    except (ValueError, csv.Error) as error:
+        raise InputError(f"{path.name} is not a CSV file with a header ({error}): record it with {_LOG}") from error
+    if len(rows) > _MOST_SAMPLES:
+        raise InputError(f"{path.name} has more than {_MOST_SAMPLES:,} samples: cut it to the run")
+    return [name.strip().lower() for name in head], rows
+
+
+def _samples(source: str, names: list[str], rows: list[list[str]]) -> tuple[dict[str, dict[int, float]], bool]:
+    """(watts by time, by device), and whether all times are UTC."""
+    time, watts, number = (_column(names, each) for each in (_TIME, _WATTS, _DEVICE))
+    if time is None or watts is None:
+        raise InputError(f"{source} has no column of times and one of watts in its header: record it with {_LOG}")
+    samples: dict[str, dict[int, float]] = {}
+    is_utc = True
+    for line, row in enumerate(rows, 2):
+        if any(row) and len(row) != len(names):
+            raise InputError(f"{source}, line {line}: {counted(len(row), 'cell')} in place of {len(names)}")
+        drawn = _NUMBER.fullmatch(row[watts]) if any(row) else None
+        if drawn is None:  # [N/A], or a header again
+            continue
+        moment, zoned = _epoch_ns(row[time].strip(), f"{source}, line {line}")
+        is_utc &= zoned
+        of_device = samples.setdefault("" if number is None else row[number].strip().removeprefix("card"), {})
+        if moment in of_device:
+            raise InputError(f"{source}, line {line}: a second sample of one moment: record it with {_LOG}")
+        of_device[moment] = float(drawn[1])
+    return samples, is_utc
+
+
+def _column(names: list[str], wanted: re.Pattern[str]) -> int | None:
+    return next((at for at, name in enumerate(names) if wanted.fullmatch(name)), None)
+
+
+def _epoch_ns(text: str, place: str) -> tuple[int, bool]:
+    """(ns since the epoch, whether that is UTC) of a number of s, ms, us or ns, or of a date and time."""
+    try:
+        value = float(text)
+    except ValueError:
+        pass
+    else:
+        scale = next((each for each in (10**9, 10**6, 10**3, 1) if 1e18 <= value * each < 4e18), None)
+        if scale is None:
+            raise InputError(f"{place}: {text[:40]!r} is not a time since 1970")
+        return round(value * scale), True
+    try:
+        moment = datetime.fromisoformat(text.replace("/", "-"))
+    except ValueError as error:
+        raise InputError(f"{place}: {text[:40]!r} is not a date and time") from error
+    is_utc = moment.tzinfo is not None
+    since = (moment if is_utc else moment.replace(tzinfo=UTC)) - datetime(1970, 1, 1, tzinfo=UTC)
+    return (since.days * 86_400 + since.seconds) * NS_PER_S + since.microseconds * 1000, is_utc

@@ -1,0 +1,144 @@
+"""``report --power FILE``: joules that were measured beside those that are modelled."""
+
+from __future__ import annotations
+
+import json
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import tracelens
+from tests.report.test_energy import ALONE, MI300X, STEP_US, recording
+from tracelens.errors import InputError
+from tracelens.report.result import Report
+from tracelens.report.terminal import verdict
+from tracelens.trace.reading.read import PowerLog, read_power_log
+
+NOON = datetime(2026, 3, 1, 12, 0, 0, tzinfo=UTC)
+ROW = "{time}, {watts:.2f} W"
+
+
+def timed(folder: Path, *, device: dict[str, object] | None = None, steps: int = 3) -> Path:
+    """A recording that began at noon."""
+    path = recording(folder, ALONE, steps=steps, **({} if device is None else {"device": device}))
+    document = json.loads(path.read_text())
+    document["baseTimeNanoseconds"] = int(NOON.timestamp()) * 10**9
+    path.write_text(json.dumps(document))
+    return path
+
+
+def log(folder: Path, watts: list[float], *, every_us: int = 100, first_us: int = -200, hours: float = 0.0) -> Path:
+    """Of nvidia-smi, whose times are those of the machine's time zone."""
+    begin = NOON + timedelta(hours=hours, microseconds=first_us)
+    times = [f"{begin + timedelta(microseconds=every_us * n):%Y/%m/%d %H:%M:%S.%f}" for n in range(len(watts))]
+    rows = [ROW.format(time=time, watts=each) for time, each in zip(times, watts, strict=True)]
+    path = folder / "power.csv"
+    path.write_text("\n".join(["timestamp, power.draw [W]", *rows]) + "\n")
+    return path
+
+
+def reported(trace: Path, power: Path) -> Report:
+    return tracelens.report(trace, power=power)
+
+
+def test_a_constant_draw_takes_its_watts_times_the_step(tmp_path: Path) -> None:
+    report = reported(timed(tmp_path), log(tmp_path, [500.0] * 60))
+    found = report.summary.measured_power
+    assert found is not None
+    assert found.power_w == pytest.approx(500.0)
+    assert found.energy_j == pytest.approx(500.0 * STEP_US * 1e-6)
+    assert report.result.frames["steps"]["measured_j"].iloc[:3].tolist() == pytest.approx([0.5] * 3)
+
+
+def test_samples_lie_on_a_line(tmp_path: Path) -> None:
+    """From 200 to 800 W over 600 us: 200 us at 300 W in the mean, then 200 us at 500 W."""
+    rising = PowerLog(
+        source="x", time_ns=np.array([0, 300_000, 600_000]), power_w=np.array([200.0, 500.0, 800.0]), is_utc=True
+    )
+    joules = rising.joules(np.array([0, 200_000, 0]), np.array([400_000, 600_000, 600_000]))
+    assert joules.tolist() == pytest.approx([400e-6 * 400, 400e-6 * 600, 600e-6 * 500])
+
+
+def test_parts_of_a_log_add_up(tmp_path: Path) -> None:
+    drawn = np.random.default_rng(7).uniform(100, 700, 50)
+    whole = PowerLog(source="x", time_ns=np.arange(50) * 1000, power_w=drawn, is_utc=True)
+    edges = np.array([500, 9_300, 21_000, 48_250])
+    parts = whole.joules(edges[:-1], edges[1:])
+    assert parts.sum() == pytest.approx(whole.joules(edges[:1], edges[-1:])[0])
+
+
+@pytest.mark.parametrize("hours", [-8.0, 0.0, 5.75])
+def test_a_local_time_zone_is_found(tmp_path: Path, hours: float) -> None:
+    found = reported(timed(tmp_path), log(tmp_path, [420.0] * 60, hours=hours)).summary.measured_power
+    assert found is not None
+    assert found.power_w == pytest.approx(420.0)
+
+
+def test_a_device_without_energies_is_measured(tmp_path: Path) -> None:
+    report = reported(timed(tmp_path, device=MI300X), log(tmp_path, [600.0] * 60))
+    assert report.summary.energy is None
+    assert report.summary.measured_power is not None
+    assert "measured 0.600 J, 600 W by 31 samples of power.csv" in verdict(report.summary)
+    assert json.loads(report.to_json())["measured_power"]["energy_j"] == pytest.approx(0.6)
+
+
+def test_few_samples_measure_nothing(tmp_path: Path) -> None:
+    """One sample a second beside steps of a millisecond."""
+    report = reported(timed(tmp_path), log(tmp_path, [600.0] * 4, every_us=1_000_000, first_us=-998_500))
+    found = report.summary.measured_power
+    assert found is not None
+    assert (found.samples, found.energy_j, found.power_w) == (1, None, None)
+    assert report.result.frames["steps"]["measured_j"].isna().all()
+    assert "power not measured: 1 sample of power.csv" in verdict(report.summary)
+
+
+def test_of_several_devices_the_recorded_one_counts(tmp_path: Path) -> None:
+    times = [f"{(NOON + timedelta(microseconds=100 * n)).timestamp():.6f}" for n in range(-2, 60)]
+    rows = [f"{time},{device},{100.0 + 300.0 * (device == 0)}" for time in times for device in (0, 1)]
+    path = tmp_path / "amd.csv"
+    path.write_text("\n".join(["timestamp,gpu,power_usage", *rows]) + "\n")
+    found = reported(timed(tmp_path), path).summary.measured_power
+    assert found is not None
+    assert found.power_w == pytest.approx(400.0)
+
+
+BAD = {
+    "": "is not a CSV file with a header",
+    "a,b\n1,2\n": "has no column of times and one of watts",
+    "timestamp, power.draw [W]\n": "fewer than two samples in it",
+    "timestamp, power.draw [W]\nyesterday, 3 W\n": "line 2: 'yesterday' is not a date and time",
+    "timestamp, power.draw [W]\n12, 3 W\n": "line 2: '12' is not a time since 1970",
+    "timestamp, power.draw [W]\n2026/03/01 12:00:00.1, 3 W, 4\n": "line 2: 3 cells in place of 2",
+    "timestamp, power.draw [W]\n" + 2 * "2026/03/01 12:00:00.1, 3 W\n": "line 3: a second sample of one moment",
+    "timestamp, power.draw [W]\n2026/03/01 12:00:00.1, [N/A]\n": "fewer than two samples in it",
+    "timestamp, index, power.draw\n" + "".join(f"2026/03/01 12:00:0{n}, {n % 2 + 3}, 5 W\n" for n in range(6)):
+        "fewer than two samples of device 0 among those of 3, 4",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("text", BAD, ids=list(BAD.values()))
+def test_a_bad_file_is_one_sentence(tmp_path: Path, text: str) -> None:
+    path = tmp_path / "power.csv"
+    path.write_text(text)
+    with pytest.raises(InputError) as error:
+        read_power_log(path, 0)
+    assert BAD[text] in str(error.value)
+    assert "\n" not in str(error.value)
+
+
+def test_another_day_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=r"no sample of the time of the trace, 2026-03-01 12:00:00 UTC"):
+        reported(timed(tmp_path), log(tmp_path, [400.0] * 60, hours=48))
+
+
+def test_a_log_of_hours_is_refused(tmp_path: Path) -> None:
+    """Without a time zone its samples could be those of any quarter of an hour."""
+    with pytest.raises(InputError, match="fit the trace in 3 time zones: cut it to the run"):
+        reported(timed(tmp_path), log(tmp_path, [400.0] * 1801, every_us=1_000_000, first_us=1000 - 900_000_000))
+
+
+def test_a_trace_without_a_time_of_day_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=r"trace.json does not record the time of day: --power needs"):
+        reported(recording(tmp_path, ALONE), log(tmp_path, [400.0] * 60))
