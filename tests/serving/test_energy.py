@@ -4,14 +4,23 @@ from __future__ import annotations
 
 import dataclasses
 
+import pandas as pd
 import pytest
 
 import tracelens as tl
 from tracelens.backends.roofline_and_tile import works
 from tracelens.hardware import HardwareSpec
 from tracelens.hardware.power import kernel_power, power_constants
+from tracelens.laboratory.configuration_rows import (
+    ENERGY_ESTIMATES,
+    ENERGY_SPAN,
+    LIMITS,
+    PointSimulator,
+    batch,
+    point_of,
+)
 from tracelens.perf_models.base import WorkColumns
-from tracelens.predict.serving.metrics import energies_of, energy_of, step_over_j
+from tracelens.predict.serving.metrics import energies_of, energy_of, over_waiting_j
 from tracelens.predict.serving.replica_state import MOST_KEPT, StepLog
 from tracelens.predict.serving.serving_options import ServingConfig
 from tracelens.report.serving_report import served_text
@@ -45,7 +54,8 @@ def test_the_energy_of_a_run_is_that_of_its_steps_and_of_waiting():
     cost, (log,) = result.outcome.costs[0], result.outcome.steps
     steps = [*log.prompts.kept, *log.decoding.kept]
     assert sum(ran.count for ran in steps) == log.steps
-    over_j = sum(ran.count * step_over_j(cost, ran.middle) for ran in steps)
+    each_j = over_waiting_j(cost, [ran.middle for ran in steps])
+    over_j = sum(ran.count * joules for ran, joules in zip(steps, each_j, strict=True))
     waiting_j = power_constants(cost.system.device).idle_w * result.summary["window_s"]
     joules = result.summary["energy_j_per_output_token"] * 12 * 30
     assert joules == pytest.approx(waiting_j + over_j, rel=0.01)  # eight steps of each kind stand for all
@@ -56,16 +66,16 @@ def test_a_step_draws_what_its_kernels_do_as_long_as_it_computes():
     cost = tl.serve("llama3.1-8b", "h200-sxm", concurrency=2, **ASKED).outcome.costs[0]
     mix = (16, [], 16, 0, 16, 16 * 800)
     constants, device = power_constants(cost.system.device), cost.system.device
-    found = list(cost.step_operations(mix))
+    found = cost.step_operations([mix])
     over_uj = kernels_us = 0.0
-    for model, fs, count in found:
+    for _, model, count, fs in found:
         columns = WorkColumns.of([model])
         for _, work in works(columns, device, columns.hbm_bytes * 0 + fs * 1e-9):
             over_uj += count * fs * 1e-9 * float(kernel_power(constants, work).power_w[0] - constants.idle_w)
         kernels_us += count * fs * 1e-9
     computes_us = cost.step_parts(mix)[0] * 1e-9
     assert kernels_us < computes_us  # the host's time is no kernel's
-    assert step_over_j(cost, mix) == pytest.approx(1e-6 * over_uj / kernels_us * computes_us, rel=1e-9)
+    assert over_waiting_j(cost, [mix])[0] == pytest.approx(1e-6 * over_uj / kernels_us * computes_us, rel=1e-9)
 
 
 def test_more_replicas_draw_more_in_all_and_less_each():
@@ -100,10 +110,61 @@ def test_a_log_keeps_some_runs_of_many_and_all_of_their_time():
     assert log.prompts.total_fs == 30 * MOST_KEPT
     assert MOST_KEPT / 2 <= len(log.prompts.kept) <= MOST_KEPT
     # Decode steps of one batch are one run, until its size changes or prompts come between
-    for batch, steps in ((4, 2), (4, 3), (5, 1)):
-        log.ran(0, 7 * steps, (batch, [], batch, 0, batch, 100), steps=steps, context=100 + batch)
+    for size, steps in ((4, 2), (4, 3), (5, 1)):
+        log.ran(0, 7 * steps, (size, [], size, 0, size, 100), steps=steps, context=100 + size)
     log.ran(0, 5, (64, [(64, 0)], 1, 1, 0, 0))
     log.ran(0, 7, (5, [], 5, 0, 5, 100))
     assert [ran.count for ran in log.decoding.kept] == [5, 1, 1]
     assert log.decoding.kept[0].middle[5] == 104
     assert log.decoding.kept[0].step_fs == 7
+
+
+ROW = {"model_path": "llama3.1-8b", "system": "h200-sxm", "isl": 500, "osl": 64, "concurrency": 16, "backend": "vllm"}
+BATCH = {"model_id": "llama3.1-8b", "gpu_model": "H100", "isl": 300, "backend": "vllm", "avg_output_len": 100}
+
+
+def test_a_batch_draws_between_its_step_that_decodes_and_its_step_with_prompts():
+    """64 sequences of 100 tokens: 0.64 prompts of 300 tokens in a step, in 64 of 100 steps one."""
+    simulator = PointSimulator(LIMITS)
+    point = point_of(BATCH | {"avg_batch_size": 64})
+    cost, context = simulator.cost(point), 64 * 350
+    mixes = [(64, [], 64, 0, 64, context), (364, [(300, 0)], 65, 1, 64, context)]
+    over_j = over_waiting_j(cost, mixes)
+    times_s = [sum(cost.step_parts(mix)) / 1e15 for mix in mixes]
+    joules, step_s = (0.36 * each[0] + 0.64 * each[1] for each in (over_j, times_s))
+    found = simulator.estimate(point)
+    idle_w = power_constants(cost.system.device).idle_w
+    assert found.power_w_gpu == pytest.approx(idle_w + joules / step_s, rel=1e-9)
+    assert found.energy_per_token_j == pytest.approx((idle_w * step_s + joules) / 64, rel=1e-9)
+    assert found.energy_per_token_j_low == pytest.approx(ENERGY_SPAN[0] * found.energy_per_token_j)
+
+
+def test_batches_priced_together_are_those_priced_alone():
+    points = [point_of(BATCH | {"avg_batch_size": size}) for size in (1, 8, 64, 900)]
+    together = PointSimulator(LIMITS).estimates(points)
+    assert together == [PointSimulator(LIMITS).estimate(point) for point in points]
+    joules = [each.energy_per_token_j for each in together]
+    assert joules == sorted(joules, reverse=True)  # larger batches share the weights
+
+
+def test_a_table_gets_energy_where_its_devices_are_measured_and_else_no_column(tmp_path):
+    path, out, header = tmp_path / "points.csv", tmp_path / "out.csv", ",".join(ROW)
+    rows = [ROW, ROW | {"concurrency": 64}, ROW | {"system": "a100-sxm-80gb"}]
+    for kept, expected in ((rows, [True, True, False]), (rows[2:], None)):
+        path.write_text("\n".join([header, *(",".join(map(str, row.values())) for row in kept)]) + "\n")
+        batch(path, out, LIMITS)
+        found = pd.read_csv(out)
+        if expected is None:
+            assert not set(ENERGY_ESTIMATES) & set(found)
+            continue
+        for name in ENERGY_ESTIMATES:
+            assert found[name].notna().tolist() == expected
+        constants = power_constants(HardwareSpec.load("h200-sxm"))
+        assert found["power_w_gpu_est"][:2].between(constants.idle_w, constants.limit_w).all()
+        # J per token is watts over tokens per second, of 16 and 64 requests at once
+        answer_s = (found["ttft_ms_est"] + 63 * found["tpot_ms_est"]) / 1e3
+        rate = found["concurrency"] * 64 / answer_s
+        assert (found["power_w_gpu_est"] / rate)[:2].tolist() == pytest.approx(
+            found["energy_per_token_j_est"][:2].tolist()
+        )
+        assert found["energy_per_token_j_est"][1] < found["energy_per_token_j_est"][0]

@@ -46,6 +46,8 @@ from tracelens.types.units import BYTES_PER_GIB
 Chunk: TypeAlias = tuple[int, int]
 #: What a step computes, as ``StepCost.mixed`` takes it.
 Mix: TypeAlias = tuple[int, list[Chunk], int, int, int, int]
+#: An operation: its name and perf model, how often, and its time in fs where it is known without the backend.
+LayerCall: TypeAlias = tuple[str, PerfModel, int, int | None]
 #: Above, tables would hold counts that do not come again.
 LARGEST_TABULATED = 16_384
 #: Points that span the range, at which a backend is asked whether it is linear.
@@ -634,24 +636,36 @@ class StepCost:
 
         Decode attention is one operation at the batch's mean context.
         """
+        calls = list(self._layer_calls(kind, tokens, chunks, batch, context))
+        priced, scale = self._times_of(calls), self.prompt_share_scale(tokens, batch)
         found: list[tuple[str, PerfModel, int]] = []
+        for (name, model, count, fs), price in zip(calls, priced, strict=True):
+            found += [(name, model, round(price * scale) if fs is None else fs)] * count
+        return found
+
+    def _times_of(self, calls: Sequence[LayerCall]) -> Iterator[int]:
+        """What the backend says of those calls whose time is not known; 0 for the others."""
+        priced = iter(self._priced([model for _, model, _, fs in calls if fs is None]))
+        return (next(priced) if fs is None else 0 for *_, fs in calls)
+
+    def _layer_calls(
+        self, kind: str, tokens: int, chunks: Sequence[Chunk], batch: int, context: int
+    ) -> Iterator[LayerCall]:
+        """The operations of one layer, as ``layer_operations``: cores with their times."""
         own, by_rank = self._by_rank(tokens, chunks, batch)
-        scale = self.prompt_share_scale(tokens, batch)
         if batch and not chunks:
             tokens, own, *_ = self._decode_load(batch)
         halves = 2 if self._is_split(own) and self._exchanging(kind) else 1
         tokens, rank = -(-tokens // halves), dataclasses.replace(self._rank, busiest=-(-own // halves))
         for letter in kind:
             ops = batch_ops.device_block_ops(rank, letter, tokens)
-            priced = iter(self._priced([op.model for op in ops if not op.is_core]))
             names = [op.name for op in ops if op.is_core]
             for op in ops:
-                if op.is_core:
-                    if op.name == names[-1]:
-                        found += self._cores(self._attention[letter], names, by_rank, batch, context)
-                else:
-                    found += [(op.name, op.model, round(next(priced) * scale))] * (op.count * halves)
-        return found
+                if not op.is_core:
+                    yield op.name, op.model, op.count * halves, None
+                elif op.name == names[-1]:
+                    for name, model, fs in self._cores(self._attention[letter], names, by_rank, batch, context):
+                        yield name, model, 1, fs
 
     def core_operations(
         self, kind: str, chunks: Sequence[Chunk], batch: int, context: int
@@ -697,16 +711,26 @@ class StepCost:
             for ops in ends
         )
 
-    def step_operations(self, mix: Mix) -> Iterator[tuple[PerfModel, int, int]]:
-        """(perf model, time in fs, how often) of every operation of a device in a step; in a pipeline of one device of
-        each stage.
+    def step_operations(self, mixes: Sequence[Mix]) -> list[tuple[int, PerfModel, int, int]]:
+        """(step, perf model, how often, time in fs) of every operation of a device in each step; in a pipeline of one
+        device of each stage.
         """
-        tokens, chunks, rows, _, batch, context = mix
-        for kind, count in Counter(self.layers).items():
-            for _, model, fs in self.layer_operations(kind, tokens, chunks, batch, context):
-                yield model, fs, count
-        for _, model, fs in itertools.chain(*self.end_operations(tokens, rows)):
-            yield model, fs, 1
+        steps: list[int] = []
+        calls: list[LayerCall] = []
+        scales: list[float] = []
+        for at, (tokens, chunks, rows, _, batch, context) in enumerate(mixes):
+            for kind, layers in Counter(self.layers).items():
+                for name, model, count, fs in self._layer_calls(kind, tokens, chunks, batch, context):
+                    calls.append((name, model, count * layers, fs))
+            scales += [self.prompt_share_scale(tokens, batch)] * (len(calls) - len(scales))
+            head = batch_ops.head_ops(self._rank, rows) if rows else []
+            calls += [(op.name, op.model, 1, None) for op in (*batch_ops.embedding_ops(self._rank, tokens), *head)]
+            scales += [1.0] * (len(calls) - len(scales))
+            steps += [at] * (len(calls) - len(steps))
+        return [
+            (at, model, count, round(price * scale) if fs is None else fs)
+            for at, (_, model, count, fs), scale, price in zip(steps, calls, scales, self._times_of(calls), strict=True)
+        ]
 
     def step_parts(self, mix: Mix) -> tuple[int, int]:
         """(compute, exchanges) of a step, of one that decodes alone too."""

@@ -184,9 +184,9 @@ class ServerEnergy(Record, frozen=True, kw_only=True):
 _PICKED = 8
 
 
-def energy_of(outcome: Outcome) -> ServerEnergy | None:
-    """By what the steps of a run compute; the limits of its devices where nobody measured energies of one of them, None
-    where a limit is unknown too.
+def energy_of(outcome: Outcome, start: float = -math.inf, end: float = math.inf) -> ServerEnergy | None:
+    """By what the steps of a run compute, those between two times in fs; the limits of its devices where nobody
+    measured energies of one of them, None where a limit is unknown too.
     """
     waiting = limits = over_j = 0.0
     for cost, logs in _by_cost(outcome):
@@ -197,8 +197,10 @@ def energy_of(outcome: Outcome) -> ServerEnergy | None:
         limits += device.tdp_w * devices
         waiting += math.nan if constants is None else constants.idle_w * devices
         for kind in ([log.decoding for log in logs], [log.prompts for log in logs]):
-            if constants is not None and (runs := [ran for each in kind for ran in each.kept]):
-                over_j += sum(each.total_fs for each in kind) / FS_PER_S * over_waiting_w(cost, runs)
+            times_fs = np.concatenate([each.times_fs(start, end) for each in kind])
+            if constants is not None and times_fs.any():
+                runs = [ran for each in kind for ran in each.kept]
+                over_j += times_fs.sum() / FS_PER_S * over_waiting_w(cost, runs, times_fs)
     if math.isfinite(waiting + over_j):
         return ServerEnergy(waiting_w=waiting, over_j=over_j)
     return ServerEnergy(waiting_w=limits, is_limit=True)
@@ -222,32 +224,38 @@ def _by_cost(outcome: Outcome) -> list[tuple[StepCost, list[StepLog]]]:
     return list(found.values())
 
 
-def over_waiting_w(cost: StepCost, runs: Sequence[RanSteps]) -> float:
-    """W that the devices of a replica draw in these steps over what they do while they wait: the mean of steps that
-    stand for as much of the time each, short and long ones; NaN where energies are unknown.
+def over_waiting_w(cost: StepCost, runs: Sequence[RanSteps], times_fs: Floats) -> float:
+    """W that the devices of a replica draw in these steps over what waiting ones do: the mean of steps that stand for
+    as much of the time each, short and long ones; NaN where energies are unknown.
     """
-    ordered = sorted(runs, key=lambda ran: ran.step_fs)
-    ends = np.cumsum([float(ran.duration) for ran in ordered])
+    lengths_fs = np.array([ran.step_fs for ran in runs])
+    order = np.argsort(lengths_fs, kind="stable")
+    ends = np.cumsum(times_fs[order])
     at = np.searchsorted(ends, ends[-1] * (np.arange(_PICKED) + 0.5) / _PICKED)
-    picked, times = np.unique(np.minimum(at, len(ordered) - 1), return_counts=True)
-    watts = [step_over_j(cost, ordered[each].middle) / ordered[each].step_fs * FS_PER_S for each in picked.tolist()]
-    return float(np.average(watts, weights=times))
+    places, counts = np.unique(order[np.minimum(at, len(order) - 1)], return_counts=True)
+    joules = over_waiting_j(cost, [runs[place].middle for place in places.tolist()])
+    return float(np.average(joules / lengths_fs[places] * FS_PER_S, weights=counts))
 
 
-def step_over_j(cost: StepCost, mix: Mix) -> float:
-    """J that the devices of a replica draw in a step over what they do while they wait; NaN where energies are unknown.
+def over_waiting_j(cost: StepCost, mixes: Sequence[Mix]) -> Floats:
+    """J that the devices of a replica draw in each step over what waiting ones do; NaN where energies are unknown.
 
     A step draws what its kernels do in the mean for as long as it computes: what an engine adds to them is mostly small
     kernels too, and ML.ENERGY's servers drew about as much in it. Exchanges that nothing hides wait.
     """
-    constants, found = power_constants(cost.system.device), list(cost.step_operations(mix))
-    kernels_fs = sum(fs * count for _, fs, count in found)
-    if constants is None or not kernels_fs:
-        return math.nan
-    times_us = np.array([fs / FS_PER_US for _, fs, _ in found])
-    energy_uj = over_idle_uj(constants, [model for model, *_ in found], times_us, cost.system.device)
-    energy_j = 1e-6 * float(energy_uj @ np.array([count for *_, count in found]))
-    return cost.deployment.parallelism.stage_devices * energy_j * cost.step_parts(mix)[0] / kernels_fs
+    constants, device = power_constants(cost.system.device), cost.system.device
+    if constants is None:
+        return np.full(len(mixes), np.nan)
+    steps, models, counts, times = zip(*cost.step_operations(mixes), strict=True)
+    times_us = np.array(times) / FS_PER_US
+    energy_uj = over_idle_uj(constants, models, times_us, device)
+    joules, kernels_us = (
+        np.bincount(steps, np.array(counts) * each, len(mixes)) for each in (1e-6 * energy_uj, times_us)
+    )
+    computes_us = np.array([cost.step_parts(mix)[0] / FS_PER_US for mix in mixes])
+    with np.errstate(invalid="ignore", divide="ignore"):
+        found: Floats = cost.deployment.parallelism.stage_devices * joules * computes_us / kernels_us
+    return found
 
 
 #: Figures that say how a run was simulated, and so differ between levels of detail.

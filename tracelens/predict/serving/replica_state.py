@@ -85,6 +85,13 @@ class StepSample(Record, frozen=False, kw_only=True):
                 self.every *= 2
         self.seen += 1
 
+    def times_fs(self, start: float, end: float) -> npt.NDArray[np.float64]:
+        """How much of the time from ``start`` to ``end`` each run that was kept takes, with those it stands for."""
+        began, took = np.array([(ran.start, ran.duration) for ran in self.kept], np.float64).reshape(-1, 2).T
+        within = np.clip(np.minimum(began + took, end) - np.maximum(began, start), 0, None)
+        found: npt.NDArray[np.float64] = within * (self.total_fs / took.sum() if len(took) else 1.0)
+        return found
+
 
 class StepLog(Record, frozen=False, kw_only=True):
     """Sums over the steps of one replica, and every gap between two tokens of one sequence.
