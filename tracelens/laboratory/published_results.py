@@ -16,6 +16,7 @@ import numpy as np
 
 from tracelens.errors import InputError, UsageError
 from tracelens.files.documents import expected
+from tracelens.files.memory_limit import before_reading
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -99,6 +100,7 @@ def _number(key: object, value: object) -> object:
 
 
 def _unpickled(path: Path) -> Sequence[Any]:
+    before_reading(path)
     with path.open("rb") as file:
         content = file.read(_MOST_BYTES + 1)
     if len(content) > _MOST_BYTES:
