@@ -227,7 +227,7 @@ def test_a_table_of_products_is_asked_too(installed):
 def test_the_command_asks_it_for_products_and_their_gradients(direction, installed, capsys):
     words = "estimate gemm --m 4096 --n 4096 --k 4096 --device mi300x --backend origami"
     assert main([*words.split(), *direction]) == 0
-    rows = [line for line in capsys.readouterr().out.splitlines()[1:] if line.startswith("mi300x")]
+    rows = [line for line in capsys.readouterr().out.splitlines()[1:] if line.startswith("mi300x ")]
     assert [row.split()[-1] for row in rows] == ["origami"] * (3 if direction else 1)
 
 
@@ -249,7 +249,7 @@ def test_the_command_says_which_backend_spoke(installed, capsys):
     words = "estimate sdpa --b 4 --q-heads 32 --kv-heads 8 --d-qk 128 --device mi300x --backend origami --s-kv 8192"
     for queries, backends in ((8192, ["origami", "origami"]), (32, ["roofline", "roofline"])):
         assert main([*words.split(), "--s-q", str(queries), "--backward"]) == 0
-        rows = [line.split() for line in capsys.readouterr().out.splitlines()[1:] if line.startswith("mi300x")]
+        rows = [line.split() for line in capsys.readouterr().out.splitlines()[1:] if line.startswith("mi300x ")]
         assert [row[-1] for row in rows] == backends
     assert main([*words.split(), "--s-q", "8192"]) == 0
     said = capsys.readouterr().out.splitlines()[-1]
@@ -273,7 +273,7 @@ def test_groups_of_unequal_rows_are_padded_to_tiles(installed):
 def test_grouped_products_are_answered_in_every_direction(direction, installed, capsys):
     words = "estimate grouped-gemm --rows 512,4096,700 --n 4096 --k 2048 --device mi300x --backend origami"
     assert main([*words.split(), *direction]) == 0
-    rows = [line for line in capsys.readouterr().out.splitlines()[1:] if line.startswith("mi300x")]
+    rows = [line for line in capsys.readouterr().out.splitlines()[1:] if line.startswith("mi300x ")]
     assert [row.split()[-1] for row in rows] == ["origami"] * (3 if direction else 1)
 
 

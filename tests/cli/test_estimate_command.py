@@ -106,7 +106,6 @@ def test_the_answer_says_whose_watts_it_has_and_where_there_are_none(capsys):
     assert unknown.split()[-7:-5] == ["unknown", "unknown"]
     assert notes == [
         "h100-sxm: watts by the energies of h200-sxm, with a wider interval: nobody measured its own",
-        "mi300x: nobody measured what kernels of its architecture draw, so its watts are unknown",
     ]
 
 

@@ -22,7 +22,7 @@ MEASURED = [sys.executable, "-c", """
 import re, resource, sys
 from tracelens.cli import main
 if __name__ == "__main__":
-    code = main()
+    code = main(sys.argv[1:])  # without arguments it ends the process itself at the limit
     own = re.search(r"VmHWM:\\s+(\\d+) kB", open("/proc/self/status").read())[1]
     print("\\npeaks:", own, resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss)
     sys.exit(code)

@@ -19,7 +19,7 @@ ROWS: dict[str, tuple[str, str, tuple[str, ...]]] = {
         "serving/test_engines.py::test_a_few_tokens_on_a_latent_cache_read_it_together",
     )),
     "serving 2": ("host time, batch effects, the burst of a closed loop; no bias by concurrency", "done", (
-        "calibration/test_left_out.py::test_time_per_token_of_models_left_out",
+        "calibration/test_left_out.py::test_time_per_token_of_what_was_left_out",
         "serving/test_engines.py::test_the_column_chooses_the_engine_and_an_estimate_has_bounds",
         "serving/test_engines.py::test_prompts_of_a_closed_loop_come_one_by_one_where_answers_go_on_meanwhile",
         "serving/test_engines.py::test_equal_answers_after_all_prompts_wait_for_half_of_them",
@@ -49,7 +49,7 @@ ROWS: dict[str, tuple[str, str, tuple[str, ...]]] = {
     "serving 8": ("an engine of another model or device is doubted; constants transfer", "done", (
         "serving/test_pools_and_links.py::test_constants_of_another_model_or_device_are_doubted",
         "serving/test_engines.py::test_without_a_name_the_pooled_constants_serve_and_say_what_to_expect",
-        "calibration/test_left_out.py::test_time_per_token_of_models_left_out",
+        "calibration/test_left_out.py::test_time_per_token_of_what_was_left_out",
     )),
     "serving 9, instances": ("hardware and limits of their own, prefill and decode pools, power", "done", (
         "serving/test_pools_and_links.py::test_prompts_are_computed_on_the_hardware_of_their_own_replicas",

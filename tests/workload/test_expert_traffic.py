@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from math import comb
 
 import pytest
@@ -30,7 +31,8 @@ def test_uniform_routing_is_what_drawn_tokens_do():
     assert drawn.node_copies == pytest.approx(expected.node_copies, rel=0.002)
     assert drawn.remote_share == pytest.approx(15 / 16, abs=0.002)
     assert drawn.rows_imbalance == pytest.approx(1, abs=0.02)
-    assert drawn.touched(10) == pytest.approx(expected.touched(10), rel=0.02)
+    # An assignment has happened: nothing of it is by chance.
+    assert drawn.touched(10) == pytest.approx(replace(expected, variance=0.0).touched(10), rel=0.02)
 
 
 @given(

@@ -291,10 +291,8 @@ def _three_digits(value: float) -> str:
 
 def _power_notes(answer: OperationEstimate) -> tuple[str, ...]:
     """Where watts are not the device's own."""
-    if answer.estimate is None:
+    if answer.estimate is None or not answer.power:
         return ()
-    if not answer.power:
-        return (f"{answer.device}: nobody measured what kernels of its architecture draw, so its watts are unknown",)
     measured = answer.power_measured_as.rpartition(" on ")[2]
     if measured == answer.device:
         return ()

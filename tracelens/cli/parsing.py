@@ -94,7 +94,7 @@ COMMON = {
     "search": _of(
         "tracelens search --model llama3-70b --cluster dgx-h100 --gpus 64 --global-batch 128",
         "tracelens search --serve --model llama3.1-70b --cluster dgx-h100 --gpus 8..64 --slo ttft=1s,tpot=40ms",
-        options="model cluster gpus global-batch serve slo sequence precision top fix forbid objective output",
+        options="model cluster gpus global-batch serve slo sequence precision top fix objective output",
     ),
     "serve": _of(
         "tracelens serve --model llama3.1-8b --device h100",

@@ -214,7 +214,7 @@ POWER = number(
     "power_w",
     "Modelled power of the device while kernels of the row run alone (docs/energy.md); empty where their work is "
     "unknown.",
-    shape="#,##0",
+    shape="#,##0.0",
     unit="W",
     optional=True,
 )

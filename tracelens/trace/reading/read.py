@@ -229,10 +229,10 @@ def allocated_at(frames: list[Frame]) -> str:
 
 
 _LOG = "nvidia-smi --query-gpu=timestamp,index,power.draw --format=csv -lms 20"
-#: Names of columns, in lower case.
-_TIME, _WATTS = re.compile(r".*time.*"), re.compile(r"(?!.*(?:limit|cap|state|manag)).*power.*")
-_DEVICE = re.compile(r"index|(?:gpu|device)(?:[ _](?:id|index))?")
-_NUMBER = re.compile(r"\s*(\d+(?:\.\d*)?)\s*W?\s*")
+#: Words of a column of power, in lower case, that is not what was drawn.
+_NO_WATTS = ("limit", "cap", "state", "manag")
+_DEVICE = re.compile(r"^(?:index|(?:gpu|device)(?:[ _](?:id|index))?)$")
+_NUMBER = re.compile(r"^(\d+(?:\.\d*)?) ?W?$")
 #: The longest log that is read, and how local times may be off UTC.
 _MOST_SAMPLES, _QUARTER_NS, _MOST_QUARTERS = 10_000_000, 15 * 60 * NS_PER_S, 56
 
@@ -317,7 +317,10 @@ def _rows(path: Path) -> tuple[list[str], list[list[str]]]:
 
 def _samples(source: str, names: list[str], rows: list[list[str]]) -> tuple[dict[str, dict[int, float]], bool]:
     """(watts by time, by device), and whether all times are UTC."""
-    time, watts, number = (_column(names, each) for each in (_TIME, _WATTS, _DEVICE))
+    time = next((at for at, name in enumerate(names) if "time" in name), None)
+    number = next((at for at, name in enumerate(names) if _DEVICE.search(name)), None)
+    powers = (at for at, name in enumerate(names) if "power" in name and not any(word in name for word in _NO_WATTS))
+    watts = next(powers, None)
     if time is None or watts is None:
         raise InputError(f"{source} has no column of times and one of watts in its header: record it with {_LOG}")
     samples: dict[str, dict[int, float]] = {}
@@ -325,7 +328,7 @@ def _samples(source: str, names: list[str], rows: list[list[str]]) -> tuple[dict
     for line, row in enumerate(rows, 2):
         if any(row) and len(row) != len(names):
             raise InputError(f"{source}, line {line}: {counted(len(row), 'cell')} in place of {len(names)}")
-        drawn = _NUMBER.fullmatch(row[watts]) if any(row) else None
+        drawn = _NUMBER.search(row[watts].strip()) if any(row) else None
         if drawn is None:  # [N/A], or a header again
             continue
         moment, zoned = _epoch_ns(row[time].strip(), f"{source}, line {line}")
@@ -335,10 +338,6 @@ def _samples(source: str, names: list[str], rows: list[list[str]]) -> tuple[dict
             raise InputError(f"{source}, line {line}: a second sample of one moment: record it with {_LOG}")
         of_device[moment] = float(drawn[1])
     return samples, is_utc
-
-
-def _column(names: list[str], wanted: re.Pattern[str]) -> int | None:
-    return next((at for at, name in enumerate(names) if wanted.fullmatch(name)), None)
 
 
 def _epoch_ns(text: str, place: str) -> tuple[int, bool]:
