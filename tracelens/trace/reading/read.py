@@ -315,12 +315,17 @@ def _rows(path: Path) -> tuple[list[str], list[list[str]]]:
     return [name.strip().lower() for name in head], rows
 
 
+def _log_columns(names: list[str]) -> tuple[int | None, int | None, int | None]:
+    """Where times, watts and devices stand."""
+    time = (at for at, name in enumerate(names) if "time" in name)
+    watts = (at for at, name in enumerate(names) if "power" in name and not any(word in name for word in _NO_WATTS))
+    device = (at for at, name in enumerate(names) if _DEVICE.search(name))
+    return next(time, None), next(watts, None), next(device, None)
+
+
 def _samples(source: str, names: list[str], rows: list[list[str]]) -> tuple[dict[str, dict[int, float]], bool]:
     """(watts by time, by device), and whether all times are UTC."""
-    time = next((at for at, name in enumerate(names) if "time" in name), None)
-    number = next((at for at, name in enumerate(names) if _DEVICE.search(name)), None)
-    powers = (at for at, name in enumerate(names) if "power" in name and not any(word in name for word in _NO_WATTS))
-    watts = next(powers, None)
+    time, watts, number = _log_columns(names)
     if time is None or watts is None:
         raise InputError(f"{source} has no column of times and one of watts in its header: record it with {_LOG}")
     samples: dict[str, dict[int, float]] = {}
