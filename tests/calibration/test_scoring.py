@@ -64,3 +64,17 @@ def test_what_batch_wrote_is_scored_as_it_is(tmp_path: Path, capsys: pytest.Capt
 def test_a_file_that_cannot_be_scored_says_what_and_where(tmp_path: Path, text: str, said: str) -> None:
     with pytest.raises(InputError, match=said):
         score_file(_file(tmp_path, text))
+
+
+def test_energies_are_scored_beside_times(tmp_path: Path) -> None:
+    """J per token: 1.1 and 0.9 of what was measured, the second outside its interval."""
+    path = tmp_path / "out.csv"
+    path.write_text(
+        "model,median_itl_ms,itl_ms_est,energy_per_token_joules,energy_per_token_j_est,energy_per_token_j_low,"
+        "energy_per_token_j_high\na,10,12,2,2.2,1.5,3\nb,10,12,2,1.8,1.7,1.9\n"
+    )
+    times, energies = (each for each in score_file(path) if each.name.endswith(ALL))
+    assert (times.name, energies.name) == (ALL, f"energy_per_token_j_est: {ALL}")
+    assert times.median == pytest.approx(0.2)
+    assert energies.median == pytest.approx(0.1)
+    assert energies.inside == 0.5

@@ -17,7 +17,7 @@ from tracelens.analysis.attribution.activity import DeviceActivity
 from tracelens.analysis.grouping import Codes
 from tracelens.analysis.intervals import Floats, Ints
 from tracelens.analysis.verdict.summary import COMPLETE, LEAST_KNOWN
-from tracelens.backends.roofline_and_tile import works
+from tracelens.backends.roofline_and_tile import HBM_PER_WIRE, works
 from tracelens.hardware import HardwareSpec
 from tracelens.hardware.device_figures import PowerConstants
 from tracelens.hardware.power import Drawn, KernelWork, demand_w, family_power, idle_power, kernel_power
@@ -27,10 +27,6 @@ from tracelens.types.units import GB_PER_S_IN_BYTES_PER_US, NS_PER_S
 
 if TYPE_CHECKING:
     import pandas as pd
-
-
-#: A collective reads what it sends and writes what it receives.
-_HBM_PER_WIRE = 2.0
 
 
 class RowPower(Record, frozen=True, kw_only=True, eq=False):
@@ -67,8 +63,6 @@ class RowPower(Record, frozen=True, kw_only=True, eq=False):
         at, time_us, work = at[timed], time_us[timed], work.take(timed.tolist())
         for rows, part in works(work, device, time_us):
             self.put(at[rows], part)
-        exchanges = np.isnan(work.hbm_bytes) & (work.wire_bytes > 0)
-        self.put(at[exchanges], _exchange(work.wire_bytes[exchanges], time_us[exchanges]))
         return self
 
     def of_collectives(self, rows: pd.DataFrame) -> RowPower:
@@ -90,7 +84,7 @@ class RowPower(Record, frozen=True, kw_only=True, eq=False):
 
 
 def _exchange(wire_bytes: Floats, time_us: Floats) -> KernelWork:
-    hbm = _HBM_PER_WIRE * wire_bytes
+    hbm = HBM_PER_WIRE * wire_bytes
     return KernelWork(
         family="collective", time_us=time_us, flops={}, hbm_bytes=hbm, l2_bytes=hbm, link_bytes=wire_bytes
     )

@@ -187,9 +187,11 @@ def _priced(columns: WorkColumns, device: HardwareSpec) -> dict[str, Floats]:
     return filled
 
 
-#: Part of L2 that a repeated call finds its operands in: none is missed up to here, all from twice that on.
+#: Bytes of HBM per byte on the wire: a collective reads what it sends and writes what it receives.
+HBM_PER_WIRE = 2.0
+#: Part of L2 that a repeated call finds its operands in: none is missed up to here, all from twice that on. Assumed.
 _HELD = 0.7
-#: FLOPs per byte of HBM below which attention decodes.
+#: FLOPs per byte of HBM below which attention decodes. Assumed: prompts of a few hundred tokens have more.
 _DECODES = 64.0
 _FAMILIES = {"sdpa": PROMPTS, "moe": "moe"}
 _CLASSES = {"fp4": "nvfp4"}
@@ -208,8 +210,8 @@ def works(
             hbm = hbm * np.clip(hbm / (_HELD * device.l2_mib * 2**20) - 1, 0, 1)
     else:
         families, flops = _model_work(work)
-        hbm, wire = work.hbm_bytes, np.nan_to_num(work.wire_bytes)
-        l2 = hbm
+        wire = np.nan_to_num(work.wire_bytes)
+        l2 = hbm = np.where(wire > 0, HBM_PER_WIRE * wire, work.hbm_bytes)
     follows = np.broadcast_to(np.asarray(clocked, np.float64), len(work))
     for name in sorted(set(families.tolist())):
         at = np.flatnonzero(families == name)
@@ -269,19 +271,16 @@ POWER_FIGURES = tuple(f"{name}{end}" for name in ("power_w", "energy_mj") for en
 POWER_BASIS = "power_measured_as"
 
 
-#: Mean error of a time, in percent, where nobody measured it on the device in its type.
-_UNKNOWN_ERROR = 20.0
-
-
 def power_columns(
     work: WorkColumns | ColumnBatch, found: EstimateTable, device: HardwareSpec, error_percent: Floats
 ) -> dict[str, npt.NDArray[Any]]:
     """Watts and mJ of one call with their intervals, by the names of ``tracelens estimate``, and what they rest on.
 
-    Energy's interval is wider than that of the watts by ``error_percent``, the mean error of the times.
+    Energy's interval is wider than that of the watts by ``error_percent``, the mean error of the times, and NaN where
+    that is unknown.
     """
     watts, constants = drawn(work, found, device), power_constants(device)
-    off = np.where(np.isnan(error_percent), _UNKNOWN_ERROR, error_percent) / 100
+    off = error_percent / 100
     energy, low, high = watts.energy_mj(found.time_us)
     values = dict(zip(POWER_FIGURES, (*watts, energy, low / (1 + off), high * (1 + off)), strict=True))
     basis = np.full(len(work), "", object)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import math
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -278,11 +279,12 @@ def _figure(value: float) -> str:
 
 
 def _drawn(answer: OperationEstimate, name: str) -> str:
-    """``612 (540 to 690)``."""
+    """``612 (540 to 690)``; without an interval where the error of the time is unknown."""
     if not answer.power:
         return "unknown"
-    middle, low, high = (_three_digits(answer.power[f"{name}{end}"]) for end in ("", "_low", "_high"))
-    return f"{middle} ({low} to {high})"
+    found = [answer.power[f"{name}{end}"] for end in ("", "_low", "_high")]
+    middle, low, high = map(_three_digits, found)
+    return middle if any(map(math.isnan, found[1:])) else f"{middle} ({low} to {high})"
 
 
 def _three_digits(value: float) -> str:

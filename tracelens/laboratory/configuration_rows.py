@@ -12,7 +12,7 @@ import tomllib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from importlib.resources import files
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -36,7 +36,7 @@ from tracelens.files.data_table import (
 from tracelens.hardware.power import power_constants
 from tracelens.option_fields import BACKENDS
 from tracelens.predict.serving import engines
-from tracelens.predict.serving.costs import Chunk, StepCost
+from tracelens.predict.serving.costs import Mix, StepCost
 from tracelens.predict.serving.deployment import (
     Deployment,
     Engine,
@@ -412,11 +412,7 @@ def _ranged(found: PointEstimate, served: Deployment, point: ServingPoint) -> Po
     return found
 
 
-#: A step as ``StepCost.mixed_time`` takes it.
-StepLoad: TypeAlias = tuple[int, list[Chunk], int, int, int, int]
-
-
-def median_step(point: ServingPoint, cost: StepCost) -> tuple[StepLoad, int]:
+def median_step(point: ServingPoint, cost: StepCost) -> tuple[Mix, int]:
     """The median step of a batch of ``concurrency`` sequences, and how many prompts are in it.
 
     A prompt takes the place of each sequence that ends, so the number of prompts in a step is Poisson's, whose median
@@ -516,20 +512,20 @@ def batch_energy(points: Sequence[ServingPoint], cost: StepCost) -> list[dict[st
     ]
 
 
-def _foresee(cost: StepCost, batches: Sequence[int], mixed: Sequence[StepLoad]) -> None:
+def _foresee(cost: StepCost, batches: Sequence[int], mixed: Sequence[Mix]) -> None:
     """Fills tables for steps of ``batches`` that decode alone, and for ``mixed`` ones."""
     counts = [(tokens, cost.busiest(tokens, chunks, batch)) for tokens, chunks, *_, batch, _ in mixed if chunks]
     cost.foresee(batches, counts, [rows for _, _, rows, *_ in mixed], longest=1)
 
 
-def _steps_of_batch(point: ServingPoint, cost: StepCost) -> tuple[StepLoad, StepLoad, float]:
+def _steps_of_batch(point: ServingPoint, cost: StepCost) -> tuple[Mix, Mix, float]:
     """A step that decodes alone, one with prompts in it, and in what share of steps as many come as answers end."""
     batch, given = point.concurrency, point.input_tokens
     decoded, context = batch * cost.queries, batch * (given + point.output_tokens // 2)
     ending, room = batch / point.output_tokens, max(LIMITS.max_batched_tokens - decoded, 1)
     new = min(given, room)
     count = max(min(round(ending), room // new), 1)
-    alone: StepLoad = (decoded, [], decoded, 0, batch, context)
+    alone: Mix = (decoded, [], decoded, 0, batch, context)
     with_prompts = (decoded + count * new, [(new, 0)] * count, decoded + count, count, batch, context)
     return alone, with_prompts, ending * given / new / count
 

@@ -376,7 +376,7 @@ def _cells(row: pd.Series) -> dict[str, str]:
 
 
 def _costs(row: pd.Series) -> dict[str, str]:
-    titles: dict[str, Any] = {"usd_per_mtoken": "USD/M tokens", "j_per_token": "J/token"}
+    titles: dict[str, Any] = {"usd_per_mtoken": "USD/M tokens", "j_per_token": "J/token at the limit"}
     return {title: f"{row[name]:.3f}" for name, title in titles.items() if name in row and row[name] == row[name]}
 
 

@@ -80,7 +80,7 @@ def drawn_text(result: ServingResult) -> list[str]:
         return []
     drawn = f"W per GPU {_number(figures['power_w_per_gpu'])}"
     joules = f"J per output token {_number(figures['energy_j_per_output_token'])}"
-    whose = f"without hosts and fans; measured on {energies_of(result.outcome)}"
+    whose = f"without hosts and fans; energies measured on {energies_of(result.outcome)}"
     return [f"{'energy':<18} {drawn}   {joules}   ({whose})"]
 
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -17,7 +18,8 @@ if TYPE_CHECKING:
     import pandas as pd
 
 
-#: Pairs of columns that files have, measured and predicted, with the bounds of an interval; the first that is there.
+#: Pairs of columns that files have, measured and predicted, with the bounds of an interval; the first that is there is
+#: scored, and each of ``ENERGY_PAIRS``.
 PAIRS = (
     ("measured", "predicted", "low", "high"),
     ("step_time_s", "step_time_s_est", "step_time_s_low", "step_time_s_high"),
@@ -25,6 +27,10 @@ PAIRS = (
     ("tpot_ms", "tpot_ms_est", "tpot_ms_low", "tpot_ms_high"),
     ("median_itl_ms", "itl_ms_est", "itl_ms_low", "itl_ms_high"),
     ("power_w", "power_w_est", "power_w_low", "power_w_high"),
+)
+ENERGY_PAIRS = (
+    ("energy_per_token_joules", "energy_per_token_j_est", "energy_per_token_j_low", "energy_per_token_j_high"),
+    ("power_w_gpu", "power_w_gpu_est", "", ""),
 )
 #: Columns that tell families apart, the first that is there.
 FAMILIES = ("family", "model", "model_path", "model_id")
@@ -61,25 +67,39 @@ class ScoreColumns(Record, frozen=True, kw_only=True):
     area: str
 
     @classmethod
-    def of(cls, path: Path, table: pd.DataFrame, *, family: str | None = None) -> ScoreColumns:
-        """InputError for a file without measured and predicted values."""
-        pair = next((pair for pair in PAIRS if {*pair[:2]} <= {*table.columns}), None)
-        if pair is None:
-            known = ", ".join(f"{measured} and {predicted}" for measured, predicted, *_ in PAIRS)
+    def of(cls, path: Path, table: pd.DataFrame, *, family: str | None = None) -> list[ScoreColumns]:
+        """Of each pair that is scored. InputError for a file without measured and predicted values."""
+        pairs = [pair for pair in PAIRS if {*pair[:2]} <= {*table.columns}][:1]
+        pairs += [pair for pair in ENERGY_PAIRS if {*pair[:2]} <= {*table.columns}]
+        if not pairs:
+            known = ", ".join(f"{measured} and {predicted}" for measured, predicted, *_ in (*PAIRS, *ENERGY_PAIRS))
             raise InputError(f"{path.name}: no pair of columns to compare; it needs {known}")
         if family is not None and family not in table.columns:
             raise UsageError.unknown(f"column of {path.name}", family, map(str, table.columns))
-        bounds = pair[2:] if {*pair[2:]} <= {*table.columns} else ("", "")
         grouped = family or next((name for name in FAMILIES if name in table.columns), "")
         area = "area" if "area" in table.columns else ""
-        return cls(measured=pair[0], predicted=pair[1], low=bounds[0], high=bounds[1], family=grouped, area=area)
+        columns = cls(measured="", predicted="", low="", high="", family=grouped, area=area)
+        return [columns._pair(pair, set(table.columns)) for pair in pairs]
+
+    def _pair(self, pair: tuple[str, str, str, str], known: set[str]) -> ScoreColumns:
+        low, high = pair[2:] if {*pair[2:]} <= known else ("", "")
+        return replace(self, measured=pair[0], predicted=pair[1], low=low, high=high)
 
 
 def score_file(path: Path, *, family: str | None = None) -> tuple[Score, ...]:
-    """All rows, each area, and each family, in this order. InputError, with the row, for a value that is none."""
+    """All rows, each area, and each family, in this order; of a second pair of columns, under its predicted name.
+    InputError, with the row, for a value that is none.
+    """
     table = read_table(path)
-    columns = ScoreColumns.of(path, table, family=family)
+    first, *others = ScoreColumns.of(path, table, family=family)
     rows = table.to_dict("records")
+    scores = list(_scores(path, rows, first))
+    for columns in others:
+        scores += [replace(each, name=f"{columns.predicted}: {each.name}") for each in _scores(path, rows, columns)]
+    return tuple(scores)
+
+
+def _scores(path: Path, rows: Sequence[Mapping[object, object]], columns: ScoreColumns) -> Iterator[Score]:
     measured = _values(path, rows, columns.measured)
     known = [at for at, value in enumerate(measured) if value is not None]
     if not known:
@@ -96,7 +116,7 @@ def score_file(path: Path, *, family: str | None = None) -> tuple[Score, ...]:
         for place, at in enumerate(known):
             groups.setdefault(str(rows[at][column]), []).append(place)
     first, *others = groups.items()
-    return tuple(points.score(name, np.array(places)) for name, places in (first, *sorted(others)))
+    yield from (points.score(name, np.array(places)) for name, places in (first, *sorted(others)))
 
 
 class _Points(Record, frozen=True, kw_only=True):

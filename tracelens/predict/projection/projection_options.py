@@ -145,7 +145,9 @@ class SearchOptions:
         f"share of device memory to leave free; default: {HEADROOM:g}, with published --rules 0",
         kind=float, metavar="SHARE",
     )  # fmt: skip
-    objective: Objective = option("what to minimize", "time", choices=get_args(Objective))
+    objective: Objective = option(
+        "what to minimize; energy: at the power limit of the devices", "time", choices=get_args(Objective)
+    )
     price_per_gpu_hour: float | None = option_fields.price_per_gpu_hour()
 
     def headroom(self) -> float:

@@ -15,13 +15,12 @@ import numpy as np
 
 from tracelens.backends import origami
 from tracelens.backends.base import Backend, System
-from tracelens.backends.roofline_and_tile import works
+from tracelens.backends.roofline_and_tile import over_idle_uj
 from tracelens.errors import TracelensError, UsageError
 from tracelens.hardware import HardwareSpec
-from tracelens.hardware.device_figures import PowerConstants
-from tracelens.hardware.power import kernel_power, power_constants
+from tracelens.hardware.power import power_constants
 from tracelens.option_fields import BACKENDS
-from tracelens.perf_models import PerfModel, WorkColumns
+from tracelens.perf_models import PerfModel
 from tracelens.predict.projection import schedules
 from tracelens.predict.projection.chunk_timing import Block, Transfer
 from tracelens.predict.projection.job import Job, Run
@@ -131,7 +130,9 @@ def energy_of(found: Projection) -> StepEnergy | None:
     calls = {id(block): _calls(block) for block, _ in counted}
     ends: list[_Call] = [(op.model, time_us / op.count, op.count) for op, time_us in found.run.finish[rank].ops]
     timed = {(id(model), time_us): model for mine in (*calls.values(), ends) for model, time_us, _ in mine if time_us}
-    over_uj = _over_idle(constants, device, timed)
+    times = np.array([time_us for _, time_us in timed])
+    found_uj = over_idle_uj(constants, list(timed.values()), times, device)
+    over_uj: dict[tuple[int, float], float] = dict(zip(timed, found_uj.tolist(), strict=True))
 
     def joules(mine: Iterable[_Call]) -> float:
         return sum(count * over_uj.get((id(model), time_us), 0.0) for model, time_us, count in mine) * 1e-6
@@ -155,19 +156,6 @@ def _calls(block: Block | Transfer) -> list[_Call]:
     if isinstance(block, Transfer):
         return [(block.model, block.time_us, 1.0)]
     return [(each.op.model, each.time_us / each.op.count, each.op.count) for each in block.kernels]
-
-
-def _over_idle(
-    constants: PowerConstants, device: HardwareSpec, timed: Mapping[tuple[int, float], PerfModel]
-) -> dict[tuple[int, float], float]:
-    """µJ of a call of each, over what the device draws while it waits."""
-    times = np.array([time_us for _, time_us in timed])
-    columns, over_w = WorkColumns.of(list(timed.values())), np.full(len(timed), np.nan)
-    # A collective reads what it sends and writes what it receives.
-    columns = replace(columns, hbm_bytes=np.where(columns.wire_bytes > 0, 2 * columns.wire_bytes, columns.hbm_bytes))
-    for at, work in works(columns, device, times):
-        over_w[at] = kernel_power(constants, work).power_w - constants.idle_w
-    return dict(zip(timed, (over_w * times).tolist(), strict=True))
 
 
 class Lever(Record, frozen=True, kw_only=True):

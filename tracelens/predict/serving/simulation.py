@@ -51,9 +51,9 @@ class Replica(ReplicaState):
             lane.notice()
 
     def until_received(self, number: int) -> int:
-        """Time until the scheduler looks for the ``number``-th arrival: with ``recv_interval``, at every so manieth
-        step while sequences decode and no prompt is computed (SGLang's SchedulerRecvSkipper). Where in between it
-        arrives, multiples of the golden ratio say.
+        """Time in fs until the scheduler looks for the ``number``-th arrival: every ``recv_interval`` steps while
+        sequences decode and no prompt is computed (SGLang's SchedulerRecvSkipper). Arrivals are spread evenly over the
+        interval, by multiples of the golden ratio, so that a run repeats itself.
         """
         interval = self.cost.deployment.engine.recv_interval
         batch: int = sum(lane.decoding for lane in self.lanes)

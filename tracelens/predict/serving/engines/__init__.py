@@ -18,8 +18,8 @@ from tracelens.predict.serving.deployment import Engine
 POOLED, IDEAL = "pooled", "ideal"
 _FOLDER = Path(__file__).parent
 #: What engines do unless told otherwise. Sizes: SGLang's server_args (up to 512 on devices of 80 GB and more), vLLM's
-#: set_cudagraph_sizes, TensorRT-LLM's CudaGraphConfig with padding. All three compute shared experts on a stream beside
-#: the dispatch.
+#: set_cudagraph_sizes, TensorRT-LLM's CudaGraphConfig with padding, ATOM's --cudagraph-capture-sizes. The first three
+#: compute shared experts on a stream beside the dispatch.
 _VLLM_SIZES = "1,2,4,8-256:8,272-512:16"
 HABITS: dict[str, dict[str, Any]] = {
     "sglang": {"overlap": "shared-experts", "graph_batches": "1,2,4,8,12,16-256:8,272-512:16"},

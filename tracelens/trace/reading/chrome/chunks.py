@@ -240,6 +240,11 @@ def find_events(text: bytes) -> int | None:
     """
     if _KEY not in text:
         return None
+    return next((at for token, at in _lists(text) if token == _KEY), None)
+
+
+def _lists(text: bytes) -> Iterator[tuple[bytes, int]]:
+    """Keys of the top object whose value is a list, in quotes, and the position behind its ``[``."""
     depth = 0
     for match in _TOKEN.finditer(text):
         token = match[0]
@@ -247,9 +252,8 @@ def find_events(text: bytes) -> int | None:
             depth += len(token)
         elif token[0] in b"}]":
             depth -= len(token)
-        elif depth == 1 and token == _KEY and (opening := _OPENING.match(text, match.end())):
-            return opening.end()
-    return None
+        elif depth == 1 and (opening := _OPENING.match(text, match.end())):
+            yield token, opening.end()
 
 
 def first_events(text: bytes) -> int | None:
@@ -270,17 +274,11 @@ def begun_badly(text: bytes) -> int | None:
 
 def misspelled_events(text: bytes) -> tuple[str, int] | None:
     """The top object's key that is nearly ``traceEvents``, of a list of objects, and the position behind its ``[``."""
-    depth = 0
-    for match in _TOKEN.finditer(text):
-        token = match[0]
-        if token[0] in b"{[":
-            depth += len(token)
-        elif token[0] in b"}]":
-            depth -= len(token)
-        elif depth == 1 and abs(len(token) - len(_KEY)) <= 1 and (opening := _OPENING.match(text, match.end())):
+    for token, at in _lists(text):
+        if abs(len(token) - len(_KEY)) <= 1:
             alike = difflib.SequenceMatcher(None, token, _KEY).ratio()
-            if alike >= _MISSPELLED and text[opening.end() :].lstrip(_BLANK_BYTES)[:1] == b"{":
-                return token[1:-1].decode("utf-8", "replace"), opening.end()
+            if alike >= _MISSPELLED and text[at:].lstrip(_BLANK_BYTES)[:1] == b"{":
+                return token[1:-1].decode("utf-8", "replace"), at
     return None
 
 
