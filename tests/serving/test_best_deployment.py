@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import re
 import shlex
 import statistics
 
@@ -229,3 +230,18 @@ def test_what_cannot_be_searched_is_said_in_one_sentence(words, said, capsys):
 def test_without_serve_its_options_are_refused(capsys):
     assert main(["search", "--model", MODEL, "--cluster", CLUSTER, "--gpus", "8", "--slo", "ttft=1s"]) == 2
     assert "a search without --serve does not read --slo" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("prefill_replicas", [0, 1])
+def test_a_front_s_interval_is_as_wide_as_serve_says_of_that_server(prefill_replicas, capsys):
+    """Servers with separate prefill were left out apart; one without has no split of it."""
+    fixed = {"prefill_replicas": prefill_replicas}
+    found = plan(wanted(counts=(2,), model="llama3.1-8b", top=2, fixed=fixed, concurrency=8))
+    assert found.points
+    for point in found.points:
+        row = point.row
+        assert (row["prefill_tp"] is None) is (prefill_replicas == 0)
+        assert main(shlex.split(row["command"])[1:]) == 0
+        low, high = map(float, re.findall(r"and ([\d.]+) to ([\d.]+) ms in 9 of 10", capsys.readouterr().out)[0])
+        speeds = row["tokens_per_s_per_user_low"], row["tokens_per_s_per_user_high"]
+        assert speeds[1] / speeds[0] == pytest.approx(high / low, rel=0.02)

@@ -336,10 +336,10 @@ def plan_page(found: DeploymentPlan) -> bytes:
     if found.points:
         shown = {kind: sorted(line) for kind, line in sorted(lines.items())}
         chart = line_chart(shown, "tokens/s per user", "output tokens/s per GPU")
-        made = [
-            section("front", "Pareto front", chart),
-            section("deployments", "Deployments", table(found.frame, "Front")),
-        ]
+        # What the terminal shows; files have every option, and the command of each.
+        rows = found.frame[[key for _, key in _PLANNED]]
+        rows.insert(0, "deployment", [point.words for point in found.points])
+        made = [section("front", "Pareto front", chart), section("deployments", "Deployments", table(rows, "Front"))]
     notes = () if found.best is None else found.points[found.best].notes
     return Document(title=_planned_title(found), kind="search of a server", facts=list(_planned_facts(found)),
                     tiles=[], notes=notes, sections=made).page()  # fmt: skip

@@ -630,7 +630,8 @@ class DeploymentPlan(Record, frozen=True, kw_only=True):
         """A row per point."""
         import pandas as pd
 
-        return pd.DataFrame([dict(point.row) for point in self.points])
+        frame = pd.DataFrame([dict(point.row) for point in self.points])
+        return frame.astype({name: "Int64" for name in frame.columns if name.startswith("prefill_")})
 
 
 def plan(wanted: Wanted) -> DeploymentPlan:
@@ -727,7 +728,7 @@ def _simulated(found: ServerSearch, points: Points, place: int) -> list[Planned]
         "concurrency": load.get("concurrency"),
         "rate": load.get("rate"),
         **{name: figures[name] for name in _SHOWN},
-        **_interval(experiment.deployment, figures[_FRONT[0]]),
+        **_interval(experiment.deployment, figures[_FRONT[0]], is_apart=experiment.prefill is not None),
         "estimated_tokens_per_s_per_gpu": float(points.per_gpu(found.lengths)[place]),
         "estimated_tokens_per_s_per_user": float(points.per_user[place]),
         "estimated_ttft_ms": float(points.states.first_s[place]) * MS_PER_S,
@@ -756,21 +757,22 @@ def _figures(
 
 
 def _described(experiment: Experiment, options: Mapping[str, Any]) -> dict[str, Any]:
-    """What is deployed: devices, replicas, splits, limits."""
+    """What is deployed: devices, replicas, splits, limits; no split of prefill replicas where there are none."""
     served, run = experiment.deployment, experiment.options
     pools = [("", served, run.replicas), ("prefill_", experiment.prefill or served, run.prefill_replicas)]
     row: dict[str, Any] = {"devices": sum(each.parallelism.devices * count for _, each, count in pools)}
     for prefix, each, count in pools:
         row[f"{prefix}replicas"] = count
-        row |= {f"{prefix}{name}": getattr(each.parallelism, name) for name in _SPLIT}
-        row[f"{prefix}max_batched_tokens"] = each.engine.max_batched_tokens
+        split = {name: getattr(each.parallelism, name) for name in _SPLIT}
+        split["max_batched_tokens"] = each.engine.max_batched_tokens
+        row |= {f"{prefix}{name}": value if count else None for name, value in split.items()}
     row["max_num_seqs"] = served.engine.max_num_seqs
     return {**row, "engine": options["engine"], "weights": options["weights"]}
 
 
-def _interval(served: Deployment, speed: float) -> dict[str, float | None]:
+def _interval(served: Deployment, speed: float, *, is_apart: bool) -> dict[str, float | None]:
     """Between which tokens/s per user nine of ten servers were, of those that the engine's fit left out."""
-    found = served.spans("residuals")
+    found = served.spans("residuals", is_apart=is_apart)
     low, high = (None, None) if found is None else (speed / found.most, speed * found.most)
     return {f"{_FRONT[0]}_low": low, f"{_FRONT[0]}_high": high}
 
