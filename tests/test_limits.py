@@ -18,6 +18,7 @@ import pytest
 
 from tracelens.cli import main
 from tracelens.files import remote
+from tracelens.files.memory_limit import limited, raise_at_limit
 from tracelens.files.safe_text import without_secrets
 
 TRACE = Path("example_traces/moe_ep8/rank0.json.gz").resolve()
@@ -25,7 +26,7 @@ COMMAND = [sys.executable, "-c", "import sys; from tracelens.cli import main; sy
 
 
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="only Linux counts a process's data")
-@pytest.mark.parametrize("most_gb", ["0.1", "0.11", "0.12"])
+@pytest.mark.parametrize("most_gb", ["0.1", "0.11", "0.12", "0.14"])
 @pytest.mark.parametrize("words", ["report {} -o OUT", "query {} --ready steps", "serve --model llama3-8b --cluster h100-sxm --rate 1 --requests 3"])  # fmt: skip
 def test_too_little_memory_is_a_sentence_wherever_it_ends(most_gb: str, words: str, tmp_path: Path) -> None:
     """Also in the middle of an import, and when the process ends with a library that was loaded in part."""
@@ -76,6 +77,18 @@ def test_an_error_of_a_library_at_the_limit_is_its_effect_and_else_a_bug(error, 
     monkeypatch.setattr("tracelens.files.memory_limit.resident_bytes", lambda: 95_000_000)
     assert main(["ops", "--max-memory", "0.1"]) == 1
     assert "it needs more than the 0.1 GB of --max-memory" in capsys.readouterr().err
+
+
+def test_the_end_of_memory_costs_the_command_and_not_the_extension_that_met_it(monkeypatch) -> None:
+    error = MemoryError()
+    raise_at_limit(error)  # of code that asked for too much, in a process that has enough
+    with limited(0.1):
+        monkeypatch.setattr("tracelens.files.memory_limit.resident_bytes", lambda: 50_000_000)
+        raise_at_limit(error)
+        monkeypatch.setattr("tracelens.files.memory_limit.resident_bytes", lambda: 95_000_000)
+        raise_at_limit(ValueError("its own"))
+        with pytest.raises(MemoryError):
+            raise_at_limit(error)
 
 
 def raising(error: BaseException) -> Callable[..., int]:

@@ -27,6 +27,7 @@ from types import CodeType, ModuleType
 from typing import Any, TypeAlias
 
 from tracelens.errors import UsageError
+from tracelens.files.memory_limit import raise_at_limit
 from tracelens.registry import Registry, marked_in, marks_of
 from tracelens.types.records import Record
 
@@ -264,6 +265,7 @@ def _load_file(path: Path) -> Extension:
             spec.loader.exec_module(module)
     except (Exception, SystemExit) as error:  # foreign code runs here, and may fail in any way
         del sys.modules[module_name]
+        raise_at_limit(error)
         raise UsageError(_failure(str(path), str(path), error)) from error
     return Extension.of(module, name=path.stem, origin=f"file {path.name}", where=str(path))
 
@@ -295,6 +297,7 @@ def _imported(module_name: str, *, shown: str) -> ModuleType:
     try:
         return importlib.import_module(module_name)
     except (Exception, SystemExit) as error:  # foreign code runs here, and may fail in any way
+        raise_at_limit(error)
         raise UsageError(_failure(shown, None, error)) from error
 
 

@@ -26,8 +26,9 @@ except ImportError:  # Windows
 #: What the default leaves to the rest of the machine, and to the analysis after reading.
 DEFAULT_SHARE = 0.75
 _GB = 1_000_000_000
-#: What a process may take beyond the limit until it has looked: not all libraries survive to be refused memory.
-_HEADROOM = 1.12
+#: What a process may take beyond the limit until it has looked, as a factor and at least so much: Python itself tries
+#: for ever where it is refused a small object while it unwinds an exception (``exception_unwind`` of its ceval.c).
+_HEADROOM, _LEAST_HEADROOM_BYTES = 1.12, 128_000_000
 #: It looks every so many seconds of processor time, and not again for so many after it has said that there is too much.
 _LOOK_S, _PAUSE_S = 0.02, 1.0
 #: A process below this does not look for memory to give back.
@@ -82,7 +83,8 @@ class MemoryLimit(Record, frozen=True, kw_only=True):
 
 @contextmanager
 def limited(gb: float | None) -> Iterator[None]:
-    """Around a command: the system gives this process no more than ``gb`` (as ``MemoryLimit.of_gb``) and an eighth.
+    """Around a command: the system gives this process no more than ``gb`` (as ``MemoryLimit.of_gb``) and an eighth, or
+    128 MB where an eighth is less.
 
     MemoryLimitError where it asks for more, e.g. for arrays that analysis makes of many small events. Only where the
     system counts a process's data (Linux); what checks ``MemoryLimit`` while it reads does so everywhere.
@@ -158,8 +160,19 @@ def lacks_memory(error: BaseException | None) -> bool:
         return True
     if isinstance(error, RuntimeError | ImportError) and _REFUSED.search(str(error)):
         return True
-    is_at_limit = _limit is not None and (resident_bytes() or 0) > _AT_LIMIT * _limit.most_bytes
-    return (is_at_limit and not isinstance(error, OSError)) or lacks_memory(error.__cause__ or error.__context__)
+    return (_is_at_limit() and not isinstance(error, OSError)) or lacks_memory(error.__cause__ or error.__context__)
+
+
+def raise_at_limit(error: BaseException) -> None:
+    """To be called first where an error of foreign code costs only what that code was to add: raises a MemoryError
+    again in a process that has come to its limit, as that is the command's and not the code's.
+    """
+    if isinstance(error, MemoryError) and _is_at_limit():
+        raise error
+
+
+def _is_at_limit() -> bool:
+    return _limit is not None and (resident_bytes() or 0) > _AT_LIMIT * _limit.most_bytes
 
 
 def excess() -> str:
@@ -173,7 +186,8 @@ def _limit_data(*, unused_bytes: int = 0) -> None:
     resident, taken, before = resident_bytes(), _status("VmData"), _data_limit()
     if _limit is None or resident is None or taken is None or before is None:
         return
-    most = taken + max(int(_limit.most_bytes * _HEADROOM) - resident, 0) + unused_bytes
+    allowed = max(int(_limit.most_bytes * _HEADROOM), _limit.most_bytes + _LEAST_HEADROOM_BYTES)
+    most = taken + max(allowed - resident, 0) + unused_bytes
     _set_data_limit((most if before[1] < 0 else min(most, before[1]), before[1]))
 
 

@@ -23,6 +23,7 @@ from tracelens.analysis.verdict.summary import Notice
 from tracelens.errors import InputError, UsageError
 from tracelens.files.atomic_write import write_whole
 from tracelens.files.cells import frame_csv
+from tracelens.files.memory_limit import raise_at_limit
 from tracelens.registry import Claim, Registry
 from tracelens.report.markup import Markup, tag
 from tracelens.schema import (
@@ -187,6 +188,7 @@ def assemble(result: Analyzed, sources: Iterable[object] = ()) -> Assembly:
         try:
             frame = claim.target(result)
         except Exception as error:  # noqa: BLE001 - whatever an extension raises costs its sheet alone
+            raise_at_limit(error)
             text = f"sheet {title!r} left out: {claim.origin} raised {type(error).__name__}: {error}"
             failures.append(Notice(id="extension_failed", count=1, text=text))
             continue

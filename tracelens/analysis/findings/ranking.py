@@ -23,6 +23,7 @@ from tracelens.analysis.idle.dependency_replay import MOST_OF_FILE, Changes, Ste
 from tracelens.analysis.intervals import Ints
 from tracelens.analysis.verdict.summary import Finding, FixesTogether, Notice, Place, Said
 from tracelens.extensions import Extension, TimeLimitError, overlay, time_limit
+from tracelens.files.memory_limit import raise_at_limit
 from tracelens.trace.narrow_columns import Column
 from tracelens.trace.table import DEVICE_KINDS
 from tracelens.types.records import Record
@@ -351,6 +352,7 @@ def _ranking(seen: Observed, extensions: Sequence[Extension]) -> _Ranking:
                 rule = Rule.of(claim)
                 found += [(rule, _checked(candidate, seen.time.own_ns)) for candidate in rule.candidates(seen)]
         except (Exception, TimeLimitError) as error:  # noqa: BLE001 - a rule may cost its findings, never the report
+            raise_at_limit(error)
             text = f"{type(error).__name__}: {error}"
             failures.append(RuleFailure(kind=claim.key, origin=claim.origin, error=text))
     free = np.ones(len(seen.time.own_ns), bool)

@@ -12,6 +12,7 @@ from typing import Any, TypeVar
 from tracelens import perf_models
 from tracelens.errors import SignatureError
 from tracelens.extensions import TREE_HOOK, Extension, TimeLimitError, overlay, time_limit
+from tracelens.files.memory_limit import raise_at_limit
 from tracelens.perf_models.base import PerfModel
 from tracelens.perf_models.collective import CustomCollective, EPComm
 from tracelens.perf_models.gemm import GEMM, GEMMBackward
@@ -306,6 +307,7 @@ class Catalog:
 
     def note_failure(self, claim: Claim, name: str, error: BaseException, **loss: str) -> ExtensionFailure:
         """That a marked object failed on a call of this name; ``loss``: what that costs it."""
+        raise_at_limit(error)
         failure = ExtensionFailure(
             name=name, origin=claim.origin, error=f"{type(error).__name__}: {error}", is_own=_is_own(claim), **loss
         )
