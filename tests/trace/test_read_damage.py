@@ -12,6 +12,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+import tracelens
 from tests.conftest import examples
 from tracelens.errors import InputError
 from tracelens.trace.reading.read import read_trace
@@ -147,6 +148,48 @@ def test_an_event_without_a_usable_time_is_no_row(tmp_path: Path) -> None:
     assert names(table) == ["op0"]
     assert table.losses.damaged_events == 3
     assert table.losses.notes == ("3 events have no usable time",)
+
+
+CENTURY_US = 100 * 365.25 * 86_400e6
+
+
+def test_what_begins_years_from_the_rest_or_lasts_for_years_is_told_and_not_added_up(tmp_path: Path) -> None:
+    """An event at 0 among times since 1970; 500 kernels of 80 days, which together exceed 64 bits of ns half."""
+    lines = [json.dumps({**e, "ts": 1.7e15 + e["ts"]}) for e in EVENTS]
+    table = read(tmp_path, text_of([*lines, LINES[0], lines[1].replace('"dur": 0.5', f'"dur": {CENTURY_US}')]))
+    assert table.losses.notes == ("1 event has no usable time", "1 impossible duration is now 0")
+    assert len(table) == N + 1
+    assert table.duration_ns.sum() == N * 500
+    long = [json.dumps({**EVENTS[0], "ts": i, "dur": 80 * 86_400e6}) for i in range(700)]
+    table = read(tmp_path, text_of([*LINES, *long]))
+    assert table.losses.notes == ("700 impossible durations are now 0",)
+    assert table.duration_ns.sum() == N * 500
+
+
+@settings(max_examples=examples(10), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(st.lists(st.tuples(*2 * (st.integers(0, 2**62) | st.floats(0, 1e19) | st.floats(0, 1e4),)), min_size=1, max_size=8), st.integers(1, 200))  # fmt: skip
+def test_no_time_wraps_whatever_the_file_says(tmp_path: Path, times: list[tuple[float, float]], copies: int) -> None:
+    """Sums of a report stay what floats make of them: no share above 100 %, no negative time."""
+    events = [
+        {"ph": "X", "cat": category, "name": "aten::mm", "pid": 1, "tid": lane, "ts": ts, "dur": dur, "args": {"External id": i, "correlation": i, "device": 0, "stream": lane}}
+        for i, (ts, dur) in enumerate(times * copies)
+        for lane, category in enumerate(("cpu_op", "cuda_runtime", "kernel"))
+    ]  # fmt: skip
+    path = tmp_path / "t.json"
+    path.write_text(json.dumps({"traceEvents": events}))
+    table = read_trace(path)
+    lost = table.losses.damaged_events
+    assert len(table) == len(events) - lost
+    assert table.duration_ns.min(initial=0) == 0
+    assert float(table.duration_ns.sum()) == pytest.approx(float(table.duration_ns.sum(dtype="float64")))
+    if not len(table):
+        return
+    report = tracelens.report(path)
+    if table.duration_ns.sum() < 2**53:  # sums beyond are rounded, as floats are
+        assert report.check(path).broken == ()
+    for name, frame in report.tables.items():
+        if "percent" in frame:
+            assert not (frame["percent"] > 100.000001).any(), name
 
 
 @pytest.mark.parametrize("piece_bytes", [1, 300, 700, 100_000])

@@ -189,6 +189,10 @@ def no_device_events(table: TraceTable) -> NothingToAnalyzeError:
     """What to say of a trace without GPU work: none recorded, not asked for, or lost to damage, which is said."""
     lost = f" The file is damaged: {'; '.join(table.losses.notes)}." if table.losses.notes else ""
     ops = _cpu_ops(table)
+    if not ops and table.losses.damaged_events:
+        return NothingToAnalyzeError(
+            f"{table.source} has neither CPU ops nor kernels that can be used: record it again.{lost}"
+        )
     if not ops:
         return NothingToAnalyzeError(
             f"{table.source} has neither CPU ops nor kernels: no work ran in the profiled process while the profiler "

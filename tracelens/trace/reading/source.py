@@ -23,7 +23,7 @@ from tracelens.files.remote import is_address
 from tracelens.registry import mark
 from tracelens.trace.reading.bytestream import TRACE_ENDINGS, ByteStream, PlainFile, unpacked
 from tracelens.trace.reading.chrome.decoded_events import TIME_LIMIT_NS
-from tracelens.trace.reading.chrome.event_columns import COLUMNS, Codes, TableBuilder
+from tracelens.trace.reading.chrome.event_columns import COLUMNS, Codes, TableBuilder, with_usable_times
 from tracelens.trace.reading.chrome.event_list import FIRST_BYTES, PIECE_BYTES, Progress
 from tracelens.trace.table import (
     Allocations,
@@ -276,6 +276,9 @@ class RowBlocks:
         self._parts.clear()
         if not len(columns["start_ns"]):
             raise InputError(f"{self._source} is {recorder.file}, but no event in it has a time: record again")
+        columns, untimed, impossible = with_usable_times(columns)
+        self._untimed += untimed
+        self._repaired += impossible
         base = int(columns["start_ns"].min())
         if base >= _EPOCH_NS:
             columns["start_ns"] -= base

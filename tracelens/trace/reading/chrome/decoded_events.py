@@ -319,6 +319,8 @@ Array = npt.NDArray[Any]
 FLOAT_TIME_LIMIT_US = 2.0**43
 #: Half of the int64 range, so that start + duration stays inside.
 TIME_LIMIT_NS = 2**62
+#: 104 days: what a recording lasts at most.
+LONGEST_NS = 2**53
 #: A start that is missing, or beyond what a trace can hold; and a duration of that kind.
 NO_TIME = -(2**63)
 #: A stream or device recorded as text is ``NO_TIME`` and the number of the string: below this.

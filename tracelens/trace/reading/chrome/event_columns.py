@@ -14,7 +14,9 @@ from msgspec import Raw
 from tracelens.trace.narrow_columns import GrowingColumns
 from tracelens.trace.reading.chrome.decoded_events import (
     LAST_TEXT_NUMBER,
+    LONGEST_NS,
     NO_TIME,
+    TIME_LIMIT_NS,
     AnyEvent,
     DecodedEvents,
     load_element,
@@ -153,6 +155,31 @@ class Codes(Generic[Key]):
 _Events: TypeAlias = ScannedEvents | DecodedEvents
 
 
+def with_usable_times(rows: dict[str, Array]) -> tuple[dict[str, Array], int, int]:
+    """The rows whose times can be added up; how many are left out, how many durations are 0 instead.
+
+    What begins further than ``LONGEST_NS`` from the rest has no usable time. A longer duration is impossible; so is any
+    above its share of ``TIME_LIMIT_NS`` in a file where all together exceed that.
+    """
+    start, duration, untimed = rows["start_ns"], rows["duration_ns"], 0
+    if not len(start):
+        return rows, 0, 0
+    # In floats: whole numbers would wrap
+    if float(start.max()) - float(start.min()) > LONGEST_NS:
+        middle = np.partition(start, len(start) // 2)[len(start) // 2]
+        near = np.abs(start.astype(np.float64) - float(middle)) <= LONGEST_NS / 2
+        untimed = int((~near).sum())
+        rows = {key: column[near] for key, column in rows.items()}
+        duration = rows["duration_ns"]
+    most = LONGEST_NS
+    if duration.sum(dtype=np.float64, where=duration <= most) >= TIME_LIMIT_NS:
+        most = TIME_LIMIT_NS // len(duration)
+    impossible = duration > most
+    if impossible.any():
+        rows["duration_ns"] = np.where(impossible, 0, duration)
+    return rows, untimed, int(impossible.sum())
+
+
 class TableBuilder:
     """Collects one array per piece and column; ``fields()`` joins them, dropping each piece as it goes."""
 
@@ -206,7 +233,9 @@ class TableBuilder:
     def fields(self) -> dict[str, Any]:
         """The fields of ``TraceTable`` that come from events alone; the builder is empty afterwards."""
         groups = {group: self.take(group, NARROW.get(group, ())) for group in GROUPS}
-        rows = groups["rows"]
+        rows, untimed, impossible = with_usable_times(groups["rows"])
+        self.untimed_events += untimed
+        self.repaired_durations += impossible
         if self.pair_ends:
             order = np.argsort(rows["file_index"], kind="stable")
             rows.update({key: column[order] for key, column in rows.items()})

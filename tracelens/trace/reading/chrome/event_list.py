@@ -94,10 +94,11 @@ class EventList:
             if text[:1] != b"{":  # a zero in its place counts as a blank
                 text = b"{" + (text if text[:1] == b'"' else text[1:])
             around = chunks.load_metadata(text, pieces.tail)
+        fields = builder.fields()
         losses = self._losses(pieces, builder, around)
         return TraceTable(
             source=self._source,
-            **builder.fields(),
+            **fields,
             lookup=index,
             metadata=around.values,
             process_names=builder.process_names,
