@@ -122,7 +122,7 @@ def test_no_event_is_lost_where_a_string_or_a_nested_list_looks_like_a_border(tm
 @pytest.mark.parametrize("quote", ["", '"'])
 def test_epoch_times_in_us_are_exact_to_the_ns(tmp_path: Path, decimals: int, quote: str) -> None:
     digits = Random(1)  # noqa: S311
-    times = [f"16{digits.randrange(10**14):014d}.{digits.randrange(10**6):06d}" for _ in range(200)]
+    times = [f"160{digits.randrange(4 * 10**12):013d}.{digits.randrange(10**6):06d}" for _ in range(200)]
     times = [t[: 17 + decimals] if decimals else t[:16] for t in times]
     # The first piece holds metadata only: what a float loses is decided for each piece.
     events = ['{"ph": "M", "name": "process_name", "pid": 1, "args": {"name": "python"}}'] * 50
