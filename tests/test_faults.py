@@ -108,6 +108,36 @@ def test_a_disk_that_is_full_at_any_changing_call_is_a_sentence_and_leaves_nothi
             break
 
 
+@some
+def test_three_writers_of_one_output_at_once_leave_it_whole(command: str, work: Path) -> None:
+    """The last one's, or that of one whose others were refused; nothing of the others lies beside it."""
+    assert in_a_child(given(command, work / "new"), 10**9, full) == NOT_REACHED
+    new = {name.replace("new", "out", 1) for name in files(work, "new")}
+    for _ in range(3):
+        is_kept = bool(files(work, "out")) and command.startswith("extensions new")
+        writers = [started(given(command, work / "out")) for _ in range(3)]
+        codes = [os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) for child in writers]
+        assert min(codes) == (2 if is_kept else 0), codes
+        assert set(codes) <= {0, 2}, codes
+        assert set(files(work, "out")) == new
+
+
+def started(command: list[str]) -> int:
+    """The process of a fork that runs a command and says nothing."""
+    if child := os.fork():
+        return child
+    null = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(null, 1)
+    os.dup2(null, 2)
+    code = 70
+    try:
+        code = main(command)
+    except SystemExit as stop:
+        code = int(stop.code or 0)
+    finally:
+        os._exit(code)
+
+
 @pytest.mark.parametrize("content", [b"", b"PAR1", b"PAR1" + b"\xff" * 4000 + b"PAR1", b"{}", b"LINK", b"FIFO"])
 def test_a_lake_of_strangers_is_a_sentence_or_left_out(content: bytes, work: Path, capsys) -> None:
     """Each of its tables in turn is no Parquet, damaged, a link to a file outside, or a pipe."""
