@@ -327,6 +327,28 @@ def test_a_time_limit_gives_an_outer_timer_back() -> None:
         signal.signal(signal.SIGALRM, before)
 
 
+def test_an_outer_timer_that_ends_while_a_limit_begins_is_the_outer_ones(monkeypatch) -> None:
+    """At any place: a call of ``signal`` is where Python looks for signals."""
+    caught: list[int] = []
+    before = signal.signal(signal.SIGALRM, lambda number, _: caught.append(number))
+    set_handler = signal.signal
+
+    def slow(number: int, handler: Any) -> Any:
+        found = set_handler(number, handler)
+        time.sleep(0.02)
+        return found
+
+    monkeypatch.setattr(signal, "signal", slow)
+    try:
+        signal.setitimer(signal.ITIMER_REAL, 0.01)
+        with time_limit(5):
+            assert signal.getitimer(signal.ITIMER_REAL)[0] > 4
+        time.sleep(0.1)
+        assert caught == [signal.SIGALRM]
+    finally:
+        set_handler(signal.SIGALRM, before)
+
+
 def test_an_interrupted_report_leaves_the_old_one_whole(small_trace: Path, tmp_path: Path) -> None:
     out = tmp_path / "out"
     assert main(["report", str(small_trace), "-o", str(out)]) == 0

@@ -189,9 +189,11 @@ def time_limit(seconds: float) -> Iterator[None]:
         done_in = f"{most_s:g} s" if left_s > 0 else f"{seconds:g} s of processor time"
         raise TimeLimitError(f"not done after {done_in}")
 
-    handler = signal.signal(signal.SIGALRM, stop)
     began, worked_before, most_s = time.monotonic(), time.thread_time(), _WAITING * seconds
-    outer_s, interval_s = signal.setitimer(signal.ITIMER_REAL, seconds)
+    # A timer from outside must not reach this handler
+    outer_s, interval_s = signal.setitimer(signal.ITIMER_REAL, 0)
+    handler = signal.signal(signal.SIGALRM, stop)
+    signal.setitimer(signal.ITIMER_REAL, seconds)
     try:
         yield
     finally:
