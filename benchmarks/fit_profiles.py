@@ -41,17 +41,28 @@ from tracelens.types.dtypes import Precision
 PULL = {
     "products": (1.05, 0.2), "attention": (1.0, 0.4), "memory": (1.3, 0.3), "scan": (4.0, 0.7),
     "biased_experts": (1.0, 0.7), "host_us_per_op": (15.0, 1.0), "experts_us": (500.0, 1.2), "graphed": (0.6, 0.2),
+    "stragglers": (0.01, 0.7),
 }  # fmt: skip
 #: Products of one device or one precision beside the framework's own factor.
 SINGLE_PULL = 0.1
 #: An error that is usual, in ln.
 USUAL = 0.06
+_ALL = ("products", "memory", "scan", "biased_experts", "host_us_per_op", "experts_us", "graphed", "stragglers")
 #: Which constants each framework's rows can tell apart.
 FITTED = {
-    "llm-foundry": ("products", "attention", "memory"),
-    "torchtitan": ("products", "memory"),
-    "megatron": ("products", "memory", "scan", "biased_experts", "host_us_per_op", "experts_us", "graphed"),
-    "pooled": ("products", "memory", "scan", "biased_experts", "host_us_per_op", "experts_us", "graphed"),
+    "llm-foundry": ("products", "attention", "memory", "stragglers"),
+    "torchtitan": ("products", "memory", "stragglers"),
+    "megatron": (
+        "products",
+        "memory",
+        "scan",
+        "biased_experts",
+        "host_us_per_op",
+        "experts_us",
+        "graphed",
+        "stragglers",
+    ),
+    "pooled": ("products", "memory", "scan", "biased_experts", "host_us_per_op", "experts_us", "graphed", "stragglers"),
 }
 #: Those whose products differ by device and precision.
 BY_DEVICE = frozenset({"megatron"})
@@ -62,12 +73,12 @@ MANY = 20
 _SCALED = ("products", "attention", "memory", "scan", "biased_experts")
 _HOSTED = ("host_us_per_op", "experts_us")
 _BARE = {"products": 1.0, "attention": 1.0, "memory": 1.0, "scan": 1.0, "biased_experts": 1.0,
-         "host_us_per_op": 0.0, "experts_us": 0.0}  # fmt: skip
+         "host_us_per_op": 0.0, "experts_us": 0.0, "stragglers": 0.0}  # fmt: skip
 
 
 @dataclass(frozen=True, kw_only=True)
 class Row:
-    """A published step: what it is without a host, and what each constant adds."""
+    """A published step: what it is without a host, what each constant adds, and the share that stragglers of 1 add."""
 
     row: Mapping[str, str]
     framework: str
@@ -79,6 +90,7 @@ class Row:
     bare_us: float
     slopes: Mapping[str, float]
     host: Mapping[str, float]
+    waited: float
 
     @property
     def key(self) -> str:
@@ -123,6 +135,7 @@ def sampled(row: Mapping[str, str]) -> Row | None:
         precision=str(found.parallel.precision), graphs=found.parallel.graphs,
         kind="lora" if found.parallel.lora else row["kind"],
         measured_us=1e6 * tokens / float(row["tokens_s_gpu"]), bare_us=bare, slopes=slopes, host=host,
+        waited=_step(row, {"attention": attention, "stragglers": 1.0}) / bare - 1,
     )  # fmt: skip
 
 
@@ -170,7 +183,8 @@ class Constants:
             self.of(name, default) * np.array([one.host.get(name, 0.0) for one in rows])
             for name, default in (("host_us_per_op", 5.0), ("experts_us", 0.0))
         )
-        return np.cbrt(device**3 + (np.array([shares[one.graphs] for one in rows]) * host) ** 3)
+        alone = np.cbrt(device**3 + (np.array([shares[one.graphs] for one in rows]) * host) ** 3)
+        return alone * (1 + self.of("stragglers", 0.0) * np.array([one.waited for one in rows]))
 
 
 def fitted(rows: Sequence[Row], names: Sequence[str], *, by_device: bool) -> Constants:

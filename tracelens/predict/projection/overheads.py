@@ -89,6 +89,8 @@ NO_OPTIONS = ProjectionOptions()
 
 #: Side of the square product that stands for those which published sustained rates were measured on.
 LARGE = 16384
+#: A machine's: published steps of so many are what the other constants say of a rank.
+_ALIKE_RANKS = 8
 #: A Mamba-2 block's scan.
 SCAN = frozenset({"mamba.scan"})
 #: From wide to narrow.
@@ -96,7 +98,7 @@ _PRODUCTS = {"bf16": DType.BF16, "fp8": DType.FP8_E4M3FN, "fp4": DType.FP4_E2M1}
 
 
 class Software(Record, frozen=True, kw_only=True):
-    """How a framework's kernels and host differ from what backends price: nine constants, the defaults not fitted.
+    """How a framework's kernels and host differ from what backends price: ten constants, the defaults not fitted.
 
     ``products``, ``attention`` and ``memory`` multiply the times of matrix products, of attention, and of everything
     that streams memory; ``scan`` a state-space scan, ``biased_experts`` grouped products
@@ -105,6 +107,7 @@ class Software(Record, frozen=True, kw_only=True):
     of experts, whose token counts it reads back. ``graphed``: the share of all this that partial graphs leave, as
     found on published steps; of the whole step, nothing. ``gathers_again``: the share of its gather that FSDP repeats
     for the backward of a layer which is not recomputed in full; 0: weights stay gathered from the forward on.
+    ``stragglers``: the share of a step that its ranks wait for the slowest of them, per e-fold of ranks beyond eight.
     """
 
     products: float = 1.0
@@ -116,12 +119,13 @@ class Software(Record, frozen=True, kw_only=True):
     experts_us: float = 0.0
     graphed: float = 0.6
     gathers_again: float = 1.0
+    stragglers: float = 0.0
 
     def __post_init__(self) -> None:
         for name in ("products", "attention", "memory", "scan", "biased_experts"):
             if not getattr(self, name) > 0:
                 raise UsageError(f"{name} must be above 0, not {getattr(self, name)}")
-        for name in ("host_us_per_op", "experts_us", "graphed", "gathers_again"):
+        for name in ("host_us_per_op", "experts_us", "graphed", "gathers_again", "stragglers"):
             if getattr(self, name) < 0:
                 raise UsageError(f"{name} must not be negative, not {getattr(self, name)}")
 
@@ -142,6 +146,10 @@ class Software(Record, frozen=True, kw_only=True):
         if model.experts is not None and model.experts.bias:
             return self
         return replace(self, biased_experts=1.0)
+
+    def waited_us(self, step_us: Any, ranks: Any) -> Any:
+        """What a step of so long waits for the slowest of its ranks and of their transfers. Numbers or arrays."""
+        return self.stragglers * np.log(np.maximum(ranks / _ALIKE_RANKS, 1.0)) * step_us
 
     def left(self, graphs: Graphs) -> Software:
         """What graphs leave to the host."""

@@ -211,6 +211,7 @@ class CorrectedRules:
             {"op": "pipeline bubble", "backward_s": whole["t_bubble"]},
             {"op": "gradients and weights between replicas", "backward_s": whole["t_dp_comm"]},
             {"op": "optimizer", "backward_s": whole["t_optimizer"]},
+            {"op": "waiting for stragglers", "backward_s": whole["t_stragglers"]},
         ]
 
     def degrees(self, candidates: Splits) -> dict[str, Any]:
@@ -471,8 +472,10 @@ class CorrectedRules:
         }
         ran, hops = pipeline_us(types, passes_us, hop=costs.hop, micro_batches=passes)
         replicas = ends_us(part, types, layers, passes_us, hop=costs.hop, micro_batches=passes)
+        together = ran + replicas + costs.optimizer
+        waited = self.software_in(0).waited_us(together, part.gpus)
         return {
-            "t": ran + replicas + costs.optimizer,
+            "t": together + waited,
             "t_comp": result["compute"],
             "t_mem": result["memory"],
             "t_tp_comm": result["tp"] + result["cp"],
@@ -483,6 +486,7 @@ class CorrectedRules:
             "t_bubble": ran - passes * longest - hops,
             "t_dp_comm": passes * beside + replicas,
             "t_optimizer": costs.optimizer,
+            "t_stragglers": waited,
             "stage": np.array([stage.ranks[0] for stage in types], float)[busiest],
         }
 
@@ -554,5 +558,5 @@ class CorrectedRules:
 FURTHER = ("vpp", "ep", "zero", "recompute", "precision")
 TIMES = (
     "t", "t_comp", "t_mem", "t_tp_comm", "t_ep_comm", "t_recompute", "t_host", "t_pp_comm", "t_bubble", "t_dp_comm",
-    "t_optimizer",
+    "t_optimizer", "t_stragglers",
 )  # fmt: skip
