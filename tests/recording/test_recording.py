@@ -118,8 +118,11 @@ def test_nothing_is_added_to_a_step(torch, train_step, tmp_path):
 def test_a_snippet_records_what_its_question_needs(question, train_step, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     text = snippet(question).replace('"traces"', '"traces", skip=0, warmup=1')
-    exec(compile(text, "snippet", "exec"), {"batches": range(16), "train_step": train_step})  # noqa: S102
-    table = tl.load(next(Path("traces").glob("rank0.json.gz"))).table
+    names = {"batches": range(16), "train_step": train_step}
+    exec(compile(text, "snippet", "exec"), names)  # noqa: S102
+    (file,) = names["recorder"].files
+    assert file == Path("traces/rank0.json.gz")
+    table = tl.load(file).table
     assert table.has_shapes
     assert table.has_stacks == bool(question.options.get("stacks"))
     assert bool(len(table.allocations)) == bool(question.options.get("memory"))

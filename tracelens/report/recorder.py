@@ -6,21 +6,24 @@ from __future__ import annotations
 
 import gzip
 import importlib
+import multiprocessing
+import operator
 import os
 import re
+import secrets
 import shutil
-import tempfile
+import sys
 import threading
 import warnings
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from os import PathLike
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
-from tracelens.errors import TracelensError, UsageError
+from tracelens.errors import OutputError, TracelensError, UsageError
 from tracelens.option_fields import build_options, option, positive, takes, whole
 from tracelens.types.records import Record
 from tracelens.types.units import BYTES_PER_MB
@@ -43,9 +46,28 @@ class RecordingOptions:
     report: bool = option("report on each file as soon as it is written", False)
 
     def __post_init__(self) -> None:
-        """UsageError for a count that cannot be."""
-        if self.steps < 1 or self.skip < 0 or self.warmup < 0 or (self.limit_mb is not None and self.limit_mb <= 0):
-            raise UsageError("steps must be at least 1, skip and warmup at least 0, limit_mb above 0")
+        """UsageError for a value of another kind and a count that cannot be."""
+        if isinstance(self.ranks, str) or not isinstance(self.ranks, Iterable):
+            raise UsageError(f"ranks must be numbers of ranks like (0, 8), or left out for all; got {self.ranks!r}")
+        object.__setattr__(self, "ranks", tuple(_whole("each of ranks", rank) for rank in self.ranks))
+        for name, least in (("steps", 1), ("skip", 0), ("warmup", 0)):
+            _whole(name, getattr(self, name), least)
+        for each in fields(self):
+            if isinstance(each.default, bool) and not isinstance(getattr(self, each.name), bool):
+                raise UsageError(f"{each.name} must be True or False; got {getattr(self, each.name)!r}")
+        limit = self.limit_mb
+        if limit is not None and (isinstance(limit, bool) or not isinstance(limit, int | float) or not limit > 0):
+            raise UsageError(f"limit_mb must be a number of MB above 0, or None for no limit; got {limit!r}")
+
+
+def _whole(name: str, value: Any, least: int = 0) -> int:
+    try:
+        number = -1 if isinstance(value, bool) else operator.index(value)
+    except TypeError:
+        number = -1
+    if number < least:
+        raise UsageError(f"{name} must be a whole number, at least {least}; got {value!r}")
+    return number
 
 
 #: Of gzip: 6 takes four times as long for files a tenth smaller.
@@ -53,25 +75,50 @@ _LEVEL = 1
 
 
 class TraceFiles:
-    """The files of one rank in a folder: ``rank3.json.gz``, later ones ``rank3_2.json.gz``."""
+    """The files of one process in a folder: ``rank3.json.gz``, later ones ``rank3_2.json.gz``; none is overwritten.
 
-    def __init__(self, folder: Path, rank: int, *, report: bool) -> None:
-        self._folder, self._rank, self._report = folder, rank, report
+    ``ranks``: those that are wanted, all if empty. OutputError where the folder cannot be written to, UsageError for
+    what is no path.
+    """
+
+    def __init__(self, folder: str | PathLike[str], *, ranks: tuple[int, ...], report: bool) -> None:
+        try:
+            self._folder = Path(folder)
+        except TypeError:
+            raise UsageError(f"the first argument is the folder to record into; got {folder!r}") from None
+        self._ranks, self._report = ranks, report
+        self._rank: int | None = None
         self._written: list[Path] = []
         self._probe: Path | None = None
         self._threads: list[threading.Thread] = []
+
+    def open(self) -> None:
+        """Makes the folder: that it cannot be written to is told before training, not after."""
+        try:
+            self._folder.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise OutputError(f"cannot record into {self._folder}: {error.strerror}") from None
+        if not os.access(self._folder, os.W_OK | os.X_OK):
+            raise OutputError(f"cannot record into {self._folder}: no permission to write there")
+
+    def is_wanted(self) -> bool:
+        """Whether this process is one of the ranks; True as long as nothing says which one it is."""
+        rank = current_rank()
+        self._rank = self._rank if rank is None else rank
+        return not self._ranks or self._rank is None or self._rank in self._ranks
 
     def write(self, profiler: Any) -> None:
         """Exports now, compresses in a thread that the process waits for when it ends."""
         if self._probe is not None:
             self._probe.unlink()
             self._probe = None
-        self._finish(_exported(profiler, self._folder))
+        if (file := self._exported(profiler)) is not None:
+            self._finish(file)
 
     def probe(self, profiler: Any) -> int:
-        """Bytes of the JSON of a first trace, which is only kept if no other follows."""
-        self._probe = _exported(profiler, self._folder)
-        return self._probe.stat().st_size
+        """Bytes of the JSON of a first trace, which is only kept if no other follows; 0 if it is not wanted."""
+        self._probe = self._exported(profiler)
+        return 0 if self._probe is None else self._probe.stat().st_size
 
     def keep_probe(self) -> None:
         """Writes the first trace if no other followed."""
@@ -85,24 +132,47 @@ class TraceFiles:
             thread.join()
         return tuple(self._written)
 
+    def _exported(self, profiler: Any) -> Path | None:
+        """The trace under a name of its own; None for a rank that is not wanted, and after a warning."""
+        if not self.is_wanted() or (self._ranks and self._rank_at_last() not in (None, *self._ranks)):
+            return None
+        path = _unheard_of(self._folder, ".json")
+        try:
+            self._folder.mkdir(parents=True, exist_ok=True)
+            profiler.export_chrome_trace(str(path))
+        except OSError as error:
+            # What is being trained is worth more than its trace
+            warnings.warn(f"tracelens could not write a trace into {self._folder}: {error}", stacklevel=2)
+            return None
+        return path
+
+    def _rank_at_last(self) -> int | None:
+        """0 for a program of one process; None for one of several that nothing tells apart."""
+        return 0 if self._rank is None and not _is_child() else self._rank
+
     def _finish(self, file: Path) -> None:
-        number = len(self._threads) + 1
-        path = self._folder / f"rank{self._rank}{f'_{number}' if number > 1 else ''}.json.gz"
-        thread = threading.Thread(target=self._compress, args=(file, path), name="tracelens-write")
+        rank, number = self._rank_at_last(), len(self._threads) + 1
+        name = f"process{os.getpid()}" if rank is None else f"rank{rank}"
+        thread = threading.Thread(target=self._compress, args=(file, name, number), name="tracelens-write")
         self._threads.append(thread)
         thread.start()
 
-    def _compress(self, file: Path, path: Path) -> None:
-        part = path.with_name(f"{path.name}.part")
+    def _compress(self, file: Path, name: str, number: int) -> None:
+        part = _unheard_of(self._folder, ".part")
+        path = _numbered(self._folder, name, number)
         try:
             with (
                 file.open("rb") as source,
-                part.open("wb") as sink,
+                part.open("xb") as sink,
                 gzip.GzipFile(path.name, "wb", _LEVEL, sink, mtime=0) as packed,
             ):
                 shutil.copyfileobj(source, packed, 1 << 20)
+            first, path = path, _claimed(self._folder, name, number)
             part.replace(path)
             self._written.append(path)
+            if path != first:
+                text = f"{first} was there already: wrote {path.name}; give every run a folder of its own"
+                warnings.warn(f"tracelens.profile: {text}", stacklevel=1)
             if self._report:
                 from tracelens.report import report
 
@@ -114,12 +184,25 @@ class TraceFiles:
             file.unlink(missing_ok=True)
 
 
-def _exported(profiler: Any, folder: Path) -> Path:
-    folder.mkdir(parents=True, exist_ok=True)
-    with tempfile.NamedTemporaryFile(prefix=".tracelens-", suffix=".json", dir=folder, delete=False) as file:
-        path = Path(file.name)
-    profiler.export_chrome_trace(str(path))
-    return path
+def _unheard_of(folder: Path, suffix: str) -> Path:
+    """A name that no other process chooses, on this host or another."""
+    return folder / f".tracelens-{os.getpid()}-{secrets.token_hex(8)}{suffix}"
+
+
+def _numbered(folder: Path, name: str, number: int) -> Path:
+    return folder / f"{name}{f'_{number}' if number > 1 else ''}.json.gz"
+
+
+def _claimed(folder: Path, name: str, number: int) -> Path:
+    """The first free name from ``number`` on, as an empty file: of processes that ask at once each gets another."""
+    while True:
+        path = _numbered(folder, name, number)
+        try:
+            path.open("xb").close()
+        except FileExistsError:
+            number += 1
+        else:
+            return path
 
 
 class StepRecorder:
@@ -133,8 +216,7 @@ class StepRecorder:
         self.options = options
         self.steps = options.steps
         self.forecast_bytes: int | None = None
-        self._folder = Path(folder)
-        self._files: TraceFiles | None = None
+        self._files = TraceFiles(folder, ranks=options.ranks, report=options.report)
         self._profiler: Any = None
         #: Ends a step. Where this rank is recorded it is the profiler's own: nothing is added to a step.
         self.step: Callable[[], None] = _nothing
@@ -142,17 +224,16 @@ class StepRecorder:
     @property
     def files(self) -> tuple[Path, ...]:
         """The traces written so far; waits for those on their way."""
-        return () if self._files is None else self._files.wait()
+        return self._files.wait()
 
     def __enter__(self) -> StepRecorder:
-        rank = current_rank()
-        if self.options.ranks and rank not in self.options.ranks:
+        if not self._files.is_wanted():
             return self
         torch = _torch_profiler()
         activities = [torch.ProfilerActivity.CPU]
         if torch.ProfilerActivity.CUDA in torch.supported_activities():
             activities.append(torch.ProfilerActivity.CUDA)
-        self._files = TraceFiles(self._folder, rank, report=self.options.report)
+        self._files.open()
         self._action = torch.ProfilerAction
         self._profiler = torch.profile(
             activities=activities,
@@ -170,20 +251,24 @@ class StepRecorder:
         if self._profiler is not None:
             self._profiler.__exit__(*failure)
             self._profiler, self.step = None, _nothing
-        if self._files is not None:
-            self._files.keep_probe()
+        self._files.keep_probe()
 
     def action_of(self, step: int) -> Any:
         """What the profiler does in a step: skip, warm up, record one to see its size, skip one, warm up, record."""
         options, action = self.options, self._action
         at = step - options.skip - options.warmup
+        if options.skip <= step < options.skip + options.warmup and not self._files.is_wanted():
+            # The job was set up after the block had begun
+            self.steps = 0
+        if step < options.skip or self.steps == 0:
+            return action.NONE
         if at < 0:
-            return action.NONE if step < options.skip else action.WARMUP
+            return action.WARMUP
         if options.limit_mb is not None:
             if at == 0:
                 return action.RECORD_AND_SAVE
             # How large it was is known a step later
-            if at == 1 or self.steps == 0:
+            if at == 1:
                 return action.NONE
             at -= 2 + options.warmup
             if at < 0:
@@ -194,12 +279,13 @@ class StepRecorder:
 
     def _ready(self, profiler: Any) -> None:
         files, limit_mb = self._files, self.options.limit_mb
-        if files is None:
-            return
         if limit_mb is None or self.forecast_bytes is not None:
             files.write(profiler)
             return
         step_bytes = files.probe(profiler)
+        if step_bytes == 0:
+            self.steps = 0
+            return
         room = int(limit_mb * BYTES_PER_MB // max(step_bytes, 1))
         self.steps = min(self.options.steps, room)
         self.forecast_bytes = step_bytes * max(self.steps, 1)
@@ -232,34 +318,56 @@ class handler:  # noqa: N801 - reads as torch.profiler's own tensorboard_trace_h
     def __init__(
         self, folder: str | PathLike[str] = "traces", *, ranks: Iterable[int] = (), report: bool = False
     ) -> None:
-        self._ranks = tuple(ranks)
-        self._folder, self._report = Path(folder), report
-        self._files: TraceFiles | None = None
+        options = build_options(RecordingOptions, {"ranks": ranks, "report": report})
+        self._files = TraceFiles(folder, ranks=options.ranks, report=options.report)
 
     def __call__(self, profiler: Any) -> None:
-        rank = current_rank()
-        if self._ranks and rank not in self._ranks:
-            return
-        self._files = self._files or TraceFiles(self._folder, rank, report=self._report)
         self._files.write(profiler)
 
     @property
     def files(self) -> tuple[Path, ...]:
         """The traces written so far; waits for those on their way."""
-        return () if self._files is None else self._files.wait()
+        return self._files.wait()
 
 
 def _nothing(*_: Any, **__: Any) -> None:
     return None
 
 
-def current_rank() -> int:
-    """This process's rank: what ``torchrun``, Slurm or MPI say; 0 for a job of one process."""
-    for name in ("RANK", "SLURM_PROCID", "OMPI_COMM_WORLD_RANK", "PMI_RANK"):
-        text = os.environ.get(name, "")
-        if text.isdecimal():
-            return int(text)
-    return 0
+def current_rank() -> int | None:
+    """This process's rank: what ``torch.distributed`` says once it is set up, else ``torchrun``, MPI or Slurm.
+
+    None where none of them does: a program of one process, or one that is yet to call ``init_process_group``.
+    """
+    distributed = sys.modules.get("torch.distributed")
+    if distributed is not None and distributed.is_available() and distributed.is_initialized():
+        return int(distributed.get_rank())
+    if (rank := _number("RANK")) is not None:
+        return rank
+    if _is_child():
+        # MPI and Slurm number the processes that they start; those that mp.spawn starts inherit their parent's number
+        return None
+    # In a Slurm allocation mpirun's processes inherit the number of the task that started them
+    of_mpi = ("OMPI_COMM_WORLD_RANK", "PMI_RANK", "PMIX_RANK", "MV2_COMM_WORLD_RANK")
+    return next((rank for name in of_mpi if (rank := _number(name)) is not None), _slurm_rank())
+
+
+def _slurm_rank() -> int | None:
+    """A task is a rank, unless there is a task per node whose processes have a ``LOCAL_RANK`` each."""
+    task, local = _number("SLURM_PROCID"), _number("LOCAL_RANK")
+    if task is None or local is None or _number("SLURM_NTASKS") != _number("SLURM_NNODES"):
+        return task
+    of_node = 0 if task == 0 else _number("LOCAL_WORLD_SIZE")
+    return None if of_node is None else task * of_node + local
+
+
+def _number(name: str) -> int | None:
+    text = os.environ.get(name, "")
+    return int(text) if text.isdecimal() else None
+
+
+def _is_child() -> bool:
+    return multiprocessing.parent_process() is not None
 
 
 def _torch_profiler() -> Any:
