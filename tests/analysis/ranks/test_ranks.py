@@ -111,6 +111,76 @@ def test_waits_at_the_same_moments_count_once(tmp_path):
     assert double["straggler_summary"]["cost_us"].iloc[0] > 0
 
 
+MS = 1_000_000
+
+
+def job_of(steps: list[dict[int, list[tuple[int, int]]]]) -> matching.JobCalls:
+    """One group's calls, by step and rank as (begin, end) in ms."""
+    ranks = tuple(steps[0])
+    rows = [
+        (rank, begin * MS, end * MS, number + at * len(step[rank]))
+        for at, step in enumerate(steps)
+        for rank in ranks
+        for number, (begin, end) in enumerate(step[rank])
+    ]
+    rank, start, end, instance = (np.array(column, np.int64) for column in zip(*sorted(rows), strict=True))
+    instances, zeros = int(instance.max()) + 1, np.zeros(len(rows), np.int64)
+    channel = matching.CommunicationChannel(
+        label="0", ranks=ranks, size=len(ranks), is_exchange=False, is_point_to_point=False, has_group=True
+    )
+    return matching.JobCalls(
+        ranks=ranks, messages=(), channels=(channel,), rank=rank, start=start, end=end, message=zeros, step=zeros,
+        exposed=end - start, op=zeros - 1, instance=instance, channel_of=np.zeros(instances, np.int64),
+    )  # fmt: skip
+
+
+def costs_ms(job: matching.JobCalls) -> dict[int, float]:
+    found = matching.instances(job)
+    cost = matching.own_cost_ns(job, found, matching.waiting_ns(job, found))
+    return {rank: float(cost[found.last == position].sum()) / MS for position, rank in enumerate(job.ranks)}
+
+
+def buckets(first: int, second: int, *, at: int, first_end: int, second_end: int) -> list[tuple[int, int]]:
+    """When one rank begins two buckets of gradients in the step that begins at a time, and when they end on all."""
+    return [(at + first, at + first_end), (at + second, at + second_end)]
+
+
+@pytest.mark.parametrize("first_end", [33, 36])
+def test_buckets_under_way_together_cost_one_delay(first_end):
+    """Rank 1 sleeps 30 ms a step; the others begin both buckets before it begins one: 5 x 30 ms, not 5 x 60.
+
+    Whether it begins the second at 35 ms as the first is done on it (33) or under way (36) changes nothing.
+    """
+    steps = [
+        {
+            rank: buckets(1 + late, 5 + late, at=100 * number, first_end=first_end, second_end=40)
+            for rank, late in ((0, 0), (1, 30), (2, 0))
+        }
+        for number in range(5)
+    ]
+    assert costs_ms(job_of(steps)) == {0: 0, 1: 150, 2: 0}
+
+
+def test_a_second_delay_between_two_buckets_is_added():
+    """10 ms more before the second one: 30 + 10. On another rank they are that one's: it comes at 45, rank 1 at 35."""
+    own = {0: buckets(1, 5, at=0, first_end=33, second_end=50), 1: buckets(31, 45, at=0, first_end=33, second_end=50)}
+    assert costs_ms(job_of([own])) == {0: 0, 1: 40}
+    other = {
+        0: buckets(1, 45, at=0, first_end=33, second_end=50),
+        1: buckets(31, 35, at=0, first_end=33, second_end=50),
+    }
+    assert costs_ms(job_of([other])) == {0: 10, 1: 30}
+
+
+def test_calls_one_by_one_cost_each_its_own_delay():
+    """The others wait for the first before they begin the second: 30 ms late to the first, 4 ms to the second."""
+    one_by_one = {
+        rank: buckets(first, second, at=0, first_end=33, second_end=45)
+        for rank, first, second in ((0, 1, 35), (1, 31, 39), (2, 1, 35))
+    }
+    assert costs_ms(job_of([one_by_one])) == {0: 0, 1: 34, 2: 0}
+
+
 def copied(event: dict) -> dict:
     """A device event as another group's on another stream."""
     group = {"Process Group Name": "copy of " + event["args"]["Process Group Name"], "stream": 21}

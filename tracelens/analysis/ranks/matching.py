@@ -356,12 +356,13 @@ def own_cost_ns(calls: JobCalls, found: Instances, waited: Ints) -> Ints:
     Two things are left out of how late that rank came. What it had itself waited for others since its last call of
     the same channel (while nothing computed) is not its own: a rank that comes late to one group because it waited in
     another is not late. And what it has cost already since that call is not counted again: a rank that every all-reduce
-    of its tensor-parallel group waits for comes late to that of its data-parallel group by their sum. Ranks late
-    together in one group cost each in their others, though either alone could not come sooner.
+    of its tensor-parallel group waits for comes late to that of its data-parallel group by their sum, and to each
+    bucket of gradients that the others began meanwhile by the same. Ranks late together in one group cost each in
+    their others, though either alone could not come sooner.
     """
     rows = matched_rows(calls)
     order = rows[np.lexsort((calls.start[rows], calls.instance[rows]))]
-    since, blocked = _since_last_call(calls, rows), _blocked_ns(calls, rows, waited)
+    since, blocked = _since_together(calls, rows), _blocked_ns(calls, rows, waited)
     arrived = calls.start[order] - blocked[order]
     at = np.searchsorted(calls.instance[order], np.arange(calls.instances + 1))
     is_late = (found.present > 1) & (found.latest_start > found.earliest_start) & ~is_between_two(calls)
@@ -405,6 +406,31 @@ def _since_last_call(calls: JobCalls, rows: Ints) -> Ints:
     found[order[1:][again]] = calls.end[order[:-1][again]]
     since: Ints = np.minimum(found, calls.start)
     return since
+
+
+def _since_together(calls: JobCalls, rows: Ints) -> Ints:
+    """By call: when its rank left the last call of the channel that all ranks had left before they began this one.
+
+    Where calls end one by one that is the one before. Those on the host and on several streams are under way together.
+    """
+    channel, n = calls.channel_of[calls.instance[rows]], len(rows)
+    order = rows[np.lexsort((calls.start[rows], channel, calls.rank[rows]))]
+    channel, instance = calls.channel_of[calls.instance[order]], calls.instance[order]
+    lane = np.cumsum(np.concatenate(([True], (np.diff(calls.rank[order]) != 0) | (np.diff(channel) != 0)))[:n]) - 1
+    times = np.unique(np.concatenate((calls.start[order], calls.end[order])))
+    # Lanes one behind the other: what accumulates begins anew in each
+    lane_base = lane * len(times)
+    left = np.maximum.accumulate(lane_base + np.searchsorted(times, calls.end[order]))
+    over = np.searchsorted(left, lane_base + np.searchsorted(times, calls.start[order]), side="right")
+    begun = np.full(calls.instances, np.iinfo(np.int64).max)
+    np.minimum.at(begun, instance, instance[np.minimum(over, np.arange(n))])
+    numbered = np.maximum.accumulate(lane * calls.instances + instance)
+    last = np.searchsorted(numbered, lane * calls.instances + begun[instance]) - 1
+    since = np.full(len(calls.start), np.iinfo(np.int64).min)
+    known = (last >= 0) & (lane[last] == lane)
+    since[order[known]] = times[(left - lane_base)[last[known]]]
+    found: Ints = np.minimum(since, calls.start)
+    return found
 
 
 def _blocked_ns(calls: JobCalls, rows: Ints, waited: Ints) -> Ints:
