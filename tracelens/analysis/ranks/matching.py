@@ -30,6 +30,8 @@ _END_SHARE = 0.05
 _LEAST_WINDOW_NS, _MOST_WINDOW_NS = 20_000, 1_000_000
 #: Pairs of ends that are compared in search of a clock offset; of longer lists only some calls vote.
 _MOST_PAIRS = 4_000_000
+#: Of a call of which the kernel alone was recorded.
+_ANY_KIND = -1
 # The place of a call without a counterpart: a shifted list may well begin at -1.
 _ALONE = np.iinfo(np.int64).min
 
@@ -88,7 +90,8 @@ def match_calls(ranks: Mapping[int, RankSummary], *, ep_size: int | None = None)
     so_far = 0
     for position, rank in enumerate(order):
         summary = ranks[rank]
-        for local, message in enumerate(summary.messages):
+        own = with_groups(summary.messages)
+        for local, message in enumerate(own):
             channel = _channel(message, rank, summary, groups, ep_size, order)
             if channel is None:
                 continue
@@ -99,7 +102,7 @@ def match_calls(ranks: Mapping[int, RankSummary], *, ep_size: int | None = None)
         columns["message"].append(summary.message + len(messages))
         for key in ("start", "end", "step", "exposed", "op"):
             columns[key].append(getattr(summary, key))
-        messages += summary.messages
+        messages += own
         so_far += len(summary.start)
     flat = {key: np.concatenate(parts) if parts else np.zeros(0, np.int64) for key, parts in columns.items()}
     instance = np.full(so_far, -1, np.int64)
@@ -125,6 +128,26 @@ def match_calls(ranks: Mapping[int, RankSummary], *, ep_size: int | None = None)
         channel_of=np.concatenate(channel_of) if channel_of else np.zeros(0, np.int64),
         **flat,
     )
+
+
+def with_groups(messages: Sequence[CommunicationCall]) -> list[CommunicationCall]:
+    """A rank's calls, those without a group with that of the others of their stream, if only one group fits.
+
+    PyTorch gives each group a stream of its own; of several on one stream a recorded size may leave one.
+    """
+    of_stream: dict[int, dict[tuple[str, tuple[int, ...] | None], CommunicationCall]] = defaultdict(dict)
+    for message in messages:
+        if message.group is not None and message.stream >= 0:
+            of_stream[message.stream].setdefault((message.group, message.ranks), message)
+    result = []
+    for message in messages:
+        others = [o for o in of_stream.get(message.stream, {}).values() if message.size in (None, o.size)]
+        lacks = message.group is None and not message.is_exchange and message.word not in POINT_TO_POINT
+        if lacks and len(others) == 1:
+            other = others[0]
+            message = replace(message, group=other.group, ranks=other.ranks, size=other.size, is_group_of_stream=True)
+        result.append(message)
+    return result
 
 
 def _channel(
@@ -181,6 +204,9 @@ def _kind_codes(messages: Sequence[CommunicationCall]) -> Ints:
     result = []
     for message in messages:
         key: Hashable = (message.word, message.dtype)
+        if message.is_group_of_stream and message.dtype is None and message.elements_in is None:
+            result.append(_ANY_KIND)
+            continue
         if message.word in _EVEN:
             key = (message.word, message.dtype, message.elements_in, message.elements_out)
         elif message.word in POINT_TO_POINT:
@@ -198,7 +224,10 @@ def _aligned(lists: Mapping[int, Ints], flat: Mapping[str, Ints], kinds: Ints, *
         if position == reference:
             continue
         shift = _shift(ours, theirs, flat, kinds, has_group=has_group)
-        if shift is not None:
+        by_step = _by_steps(ours, theirs, flat, kinds) if has_group and len(theirs) < len(ours) else None
+        if by_step is not None:
+            place = by_step
+        elif shift is not None:
             place = np.arange(len(theirs)) + shift
         else:
             place = _by_ends(flat["start"][ours], flat["end"][ours], flat["start"][theirs], flat["end"][theirs])
@@ -209,13 +238,47 @@ def _aligned(lists: Mapping[int, Ints], flat: Mapping[str, Ints], kinds: Ints, *
     return np.concatenate(rows), np.where(matched, place - place[matched].min(), -1)
 
 
+def _differ(a: Ints, b: Ints) -> Bools:
+    """Which kinds of two lists are not the same."""
+    return (a != b) & (a != _ANY_KIND) & (b != _ANY_KIND)
+
+
+def _by_steps(ours: Ints, theirs: Ints, flat: Mapping[str, Ints], kinds: Ints) -> Ints | None:
+    """Pairs the calls of a step in order where both lists have as many of each kind; where one lacks calls, those that
+    end when the other steps let expect it. So a lost call costs no other. None where most steps do not agree.
+    """
+    place = np.full(len(theirs), _ALONE, np.int64)
+    of_step = [(np.flatnonzero(flat["step"][ours] == step), np.flatnonzero(flat["step"][theirs] == step))
+               for step in np.intersect1d(flat["step"][ours], flat["step"][theirs]).tolist()]  # fmt: skip
+    rest = []
+    for mine, other in of_step:
+        a, b = (kinds[flat["message"][rows]] for rows in (ours[mine], theirs[other]))
+        if len(a) == len(b) and not _differ(a, b).any():
+            place[other] = mine
+        else:
+            rest.append((mine, other))
+    if 2 * len(rest) >= len(of_step):
+        return None
+    end_a, end_b = flat["end"][ours], flat["end"][theirs]
+    paired = np.flatnonzero(place != _ALONE)
+    ahead = end_b[paired] - end_a[place[paired]]
+    within = _window(flat["end"][ours] - flat["start"][ours]) + _OUTLIER_SIGMAS * _spread(ahead)
+    for mine, other in rest:
+        at = np.searchsorted(end_a[place[paired]], end_a[mine]).clip(0, len(paired) - 1)
+        apart = np.abs(end_b[other][:, None] - (end_a[mine] + ahead[at])[None, :])
+        nearest = apart.argmin(axis=1)
+        fits = (apart.min(axis=1) <= within) & (np.diff(nearest, prepend=-1) > 0)
+        place[other[fits]] = mine[nearest[fits]]
+    return place
+
+
 def _shift(ours: Ints, theirs: Ints, flat: Mapping[str, Ints], kinds: Ints, *, has_group: bool) -> int | None:
     """Places by which ``theirs`` starts later than ``ours``; None when no shift makes the two lists agree."""
     a, b = kinds[flat["message"][ours]], kinds[flat["message"][theirs]]
     step_a, step_b = flat["step"][ours], flat["step"][theirs]
     end_a, end_b = flat["end"][ours], flat["end"][theirs]
     limit = _window(flat["end"][ours] - flat["start"][ours])
-    if len(a) == len(b) and (a == b).all() and (step_a == step_b).all():
+    if len(a) == len(b) and not _differ(a, b).any() and (step_a == step_b).all():
         return 0 if has_group or _spread(end_b - end_a) <= limit else None
     best: tuple[float, float, float] | None = None
     found = None
@@ -223,7 +286,7 @@ def _shift(ours: Ints, theirs: Ints, flat: Mapping[str, Ints], kinds: Ints, *, h
     for shift in range(max(shortest - len(b), -_MOST_SHIFT), min(len(a) - shortest, _MOST_SHIFT) + 1):
         first, last = max(shift, 0), min(len(a), len(b) + shift)
         mine, other = slice(first, last), slice(first - shift, last - shift)
-        wrong = float((a[mine] != b[other]).mean())
+        wrong = float(_differ(a[mine], b[other]).mean())
         if wrong > _TOLERATED:
             continue
         score = (float((step_a[mine] != step_b[other]).mean()), wrong, _spread(end_b[other] - end_a[mine]))
@@ -275,7 +338,7 @@ class Instances(Record, frozen=True, kw_only=True, eq=False):
 
     ``latest_start`` ends the waiting. ``shortest``: the least duration over ranks, which is that of the rank that did
     not wait; it needs no clock. ``last`` and ``first``: positions of the ranks that arrived so. ``example``: a row of
-    the calls, of the lowest rank.
+    the calls, of the lowest rank whose sizes were recorded.
     """
 
     earliest_start: Ints
@@ -328,7 +391,8 @@ def instances(calls: JobCalls) -> Instances:
     np.minimum.at(earliest_end, of, calls.end[order])
     np.maximum.at(latest_end, of, calls.end[order])
     np.minimum.at(shortest, of, (calls.end - calls.start)[order])
-    np.minimum.at(example, of, order)
+    sizeless = np.array([m.elements_in is None for m in calls.messages] or [True], np.bool_)[calls.message]
+    np.minimum.at(example, of, order + sizeless[order] * len(calls.start))
     return Instances(
         earliest_start=calls.start[order[at]],
         latest_start=calls.start[order[last]],
@@ -338,7 +402,7 @@ def instances(calls: JobCalls) -> Instances:
         present=present,
         first=calls.rank[order[at]],
         last=calls.rank[order[last]],
-        example=example,
+        example=example % max(len(calls.start), 1),
     )
 
 

@@ -146,9 +146,15 @@ def _unmatched(calls: JobCalls, found: matching.Instances) -> Iterator[Notice]:
 
 
 def _ungrouped(calls: JobCalls) -> Iterator[Notice]:
-    """Calls without a process group, and those of them that show no bandwidth."""
+    """Calls without a process group, those that borrow one, and those of them that show no bandwidth."""
     alone = np.array([m.group is None and not m.is_exchange for m in calls.messages] or [False], bool)
+    lent = np.array([m.is_group_of_stream for m in calls.messages] or [False], bool)
     sized = np.array([m.size is not None and m.in_bytes is not None for m in calls.messages] or [False], bool)
+    of_stream, blank = (int(mask[calls.message].sum()) for mask in (lent, lent & ~sized))
+    if of_stream:
+        text = f"{_of(of_stream, calls, 'lack their process group')}: that of the other calls of their stream is used"
+        text += f"; {_without_bandwidth(blank, of_stream, calls)}" if blank else ""
+        yield Notice(id="group_of_stream", count=of_stream, text=text)
     ungrouped, unsized = (int(mask[calls.message].sum()) for mask in (alone, alone & ~sized))
     if ungrouped:
         which = "no process groups were recorded" if alone.all() else _of(ungrouped, calls, "have no process group")

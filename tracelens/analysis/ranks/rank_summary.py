@@ -70,6 +70,7 @@ class CommunicationCall(Record, frozen=True, kw_only=True):
     ``word``: the plain name (``all_reduce``; of a token exchange's kernel ``dispatch``, ``combine``, ``notify``);
     ``name`` as recorded. ``is_exchange``: tokens between expert-parallel ranks. ``ranks``: the group, global.
     ``in_split``: elements to each rank of an all-to-all, () when even. ``peer``: the other rank of a send or receive.
+    ``is_group_of_stream``: the group was not recorded and is that of the other calls of the stream.
     """
 
     word: str
@@ -87,6 +88,7 @@ class CommunicationCall(Record, frozen=True, kw_only=True):
     out_split: tuple[int, ...] | None = None
     peer: int | None = None
     stream: int = -1
+    is_group_of_stream: bool = False
 
 
 class ExchangeOp(Record, frozen=True, kw_only=True):
