@@ -240,7 +240,8 @@ def _aligned(lists: Mapping[int, Ints], flat: Mapping[str, Ints], kinds: Ints, *
 
 def _differ(a: Ints, b: Ints) -> Bools:
     """Which kinds of two lists are not the same."""
-    return (a != b) & (a != _ANY_KIND) & (b != _ANY_KIND)
+    different: Bools = (a != b) & (a != _ANY_KIND) & (b != _ANY_KIND)
+    return different
 
 
 def _by_steps(ours: Ints, theirs: Ints, flat: Mapping[str, Ints], kinds: Ints) -> Ints | None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -14,7 +14,7 @@ from tracelens.analysis.ranks import matching
 from tracelens.analysis.ranks.job_context import JobContext
 from tracelens.analysis.ranks.matching import Clocks, JobCalls, align_clocks, match_calls
 from tracelens.analysis.ranks.rank_files import RankOptions, RankProgress, ReadRanks, ranks_text, read_ranks
-from tracelens.analysis.ranks.rank_summary import RankSummary
+from tracelens.analysis.ranks.rank_summary import CommunicationCall, RankSummary
 from tracelens.analysis.verdict.summary import Notice
 from tracelens.errors import NothingToAnalyzeError
 from tracelens.files.executors import PROCESSES, open_executor
@@ -147,17 +147,15 @@ def _unmatched(calls: JobCalls, found: matching.Instances) -> Iterator[Notice]:
 
 def _ungrouped(calls: JobCalls) -> Iterator[Notice]:
     """Calls without a process group, those that borrow one, and those of them that show no bandwidth."""
-    alone = np.array([m.group is None and not m.is_exchange for m in calls.messages] or [False], bool)
-    lent = np.array([m.is_group_of_stream for m in calls.messages] or [False], bool)
-    sized = np.array([m.size is not None and m.in_bytes is not None for m in calls.messages] or [False], bool)
-    of_stream, blank = (int(mask[calls.message].sum()) for mask in (lent, lent & ~sized))
+    of_stream, blank = _counted(calls, lambda message: message.is_group_of_stream)
     if of_stream:
         text = f"{_of(of_stream, calls, 'lack their process group')}: that of the other calls of their stream is used"
         text += f"; {_without_bandwidth(blank, of_stream, calls)}" if blank else ""
         yield Notice(id="group_of_stream", count=of_stream, text=text)
-    ungrouped, unsized = (int(mask[calls.message].sum()) for mask in (alone, alone & ~sized))
+    ungrouped, unsized = _counted(calls, lambda message: message.group is None and not message.is_exchange)
     if ungrouped:
-        which = "no process groups were recorded" if alone.all() else _of(ungrouped, calls, "have no process group")
+        is_every = all(message.group is None and not message.is_exchange for message in calls.messages)
+        which = "no process groups were recorded" if is_every else _of(ungrouped, calls, "have no process group")
         said = [_without_bandwidth(unsized, ungrouped, calls)] if unsized else []
         if unsized < ungrouped:
             said.append("bandwidth assumes that the group is the whole job")
@@ -165,6 +163,13 @@ def _ungrouped(calls: JobCalls) -> Iterator[Notice]:
             said.insert(0, "calls that end together are paired")
         text = f"{which}: {'; '.join(said)}"
         yield Notice(id="group_unknown", count=ungrouped, text=text)
+
+
+def _counted(calls: JobCalls, are: Callable[[CommunicationCall], bool]) -> tuple[int, int]:
+    """(calls that are such, those of them whose group's size or bytes are not known)."""
+    such = np.array([are(m) for m in calls.messages] or [False], bool)
+    blank = np.array([m.size is None or m.in_bytes is None for m in calls.messages] or [False], bool)
+    return int(such[calls.message].sum()), int((such & blank)[calls.message].sum())
 
 
 def _without_bandwidth(unsized: int, ungrouped: int, calls: JobCalls) -> str:
