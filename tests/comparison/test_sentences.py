@@ -157,10 +157,10 @@ def test_another_kernel_is_told_where_its_time_is_noise(other: str, said: str) -
 def test_a_kernel_that_only_one_side_has_is_new_or_gone() -> None:
     one, two = op("mm", ("gemm", 5_000_000)), op("mm", ("gemm", 5_000_000), ("reduce", 2_000_000))
     assert texts(compare_sides(side(one), side(two))) == [
-        "elementwise +2 ms: new kernel (reduce) on 1 call of aten::mm"
+        "elementwise +2 ms: 1 kernel became 2 (reduce is new) on 1 call of aten::mm"
     ]
     assert texts(compare_sides(side(two), side(one))) == [
-        "elementwise -2 ms: kernel gone (reduce) on 1 call of aten::mm"
+        "elementwise -2 ms: 2 kernels became 1 (reduce is gone) on 1 call of aten::mm"
     ]
 
 
@@ -262,7 +262,8 @@ def test_what_changed_is_told_without_what_chance_moved_the_same_way() -> None:
     for _ in range(10):
         first, *rest = compare_sides(noisy(random), noisy(random, slower=1.5)).changes
         assert re.fullmatch(
-            r"elementwise \+0.0[45]\d+ ms: (4[6-9]|5[0-4]) % slower, same kernels, 1 call of aten::op0", first.text
+            r"elementwise \+0.0[45]\d+ ms: (4[6-9]|5[0-4]) % slower, same kernels, 1 call of aten::op0 \(k\)",
+            first.text,
         )
         assert [change.cause for change in rest] == [NOISE]
 

@@ -4,15 +4,19 @@ rows of a comparison as sentences: those of one category that changed for one ca
 
 from __future__ import annotations
 
+import re
 from collections import defaultdict
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import replace
 from fractions import Fraction
 from itertools import takewhile
 from math import gcd
+from operator import attrgetter
+from typing import Any, TypeAlias
 
 import numpy as np
 
+from tracelens.analysis.attribution.host_time import SYNCHRONIZATION
 from tracelens.analysis.ranks.rank_files import ranks_text
 from tracelens.comparison.compared import (
     ADDED,
@@ -45,7 +49,7 @@ from tracelens.comparison.compared import (
     RowSide,
 )
 from tracelens.comparison.late_ranks import RankTimes, with_latecomers, with_ranks_apart
-from tracelens.comparison.measured_rows import Intervals
+from tracelens.comparison.measured_rows import HostChange, Intervals
 from tracelens.comparison.places import QUANTIZED, SAME, SAME_PLACE, SAME_WORK
 from tracelens.comparison.sides import ATTENTION, COMMUNICATION, COPY, PRODUCT, Side, different, family, role, row_role
 from tracelens.files.safe_text import clipped
@@ -127,6 +131,37 @@ def _unnumbered(kernel: str) -> str:
     return family(kernel) if kernel.startswith("triton") else kernel
 
 
+#: How kernels' names spell types, the longest first, and what they are recorded as.
+_SPELLED = {
+    "c10::BFloat16": "BFloat16", "__nv_bfloat16": "BFloat16", "hip_bfloat16": "BFloat16", "bfloat16": "BFloat16",
+    "bf16": "BFloat16", "c10::Half": "Half", "__half": "Half", "half": "Half", "fp16": "Half", "f16": "Half",
+    "float": "float", "fp32": "float", "f32": "float", "double": "double", "fp64": "double", "f64": "double",
+}  # fmt: skip
+_SPELLS = re.compile("|".join(sorted(_SPELLED, key=len, reverse=True)))
+
+
+def with_types(rows: Sequence[ComparedRow]) -> list[ComparedRow]:
+    """Marks the rows of which the kernels' names differ in their types alone: of lists no types are recorded."""
+    return [
+        replace(row, cause=TYPE) if row.cause == KERNEL and _types_of_kernels(row) is not None else row for row in rows
+    ]
+
+
+def _types_of_kernels(row: ComparedRow) -> tuple[str, str] | None:
+    """The type in A and in B by the names of the kernels that one side alone has; None where more than that differs."""
+    if row.a is None or row.b is None:
+        return None
+    gone, new = ([one.name for one in _of_one_alone(side, other)] for side, other in ((row.a, row.b), (row.b, row.a)))
+    if not gone or not new:
+        return None
+    bare = [re.sub(r"\W|_", "", _SPELLS.sub("", name)) for name in (gone[0], new[0])]
+    kinds = [{_SPELLED[word] for word in _SPELLS.findall(name)} for name in (gone[0], new[0])]
+    before, after = kinds[0] - kinds[1], kinds[1] - kinds[0]
+    if bare[0] != bare[1] or not (before or after):
+        return None
+    return ", ".join(sorted(before)), ", ".join(sorted(after))
+
+
 #: Rows of one ratio that are told as one part, at least.
 _LEAST_REPEATED_ROWS = 3
 
@@ -177,6 +212,8 @@ _MOST_APART = 0.05
 _LEAST_OF_ROLE = 0.01
 #: How far (us) the median of a kernel may lie beside a clock's whatever its share: times are recorded in steps.
 _MEDIAN_APART_US = 1.0
+#: A GPU's lowest clock under load is about two thirds of its highest.
+_MOST_OF_CLOCK = 0.5
 #: A change of clock that is told, and how far a row may lie from it: absolutely, and as a share of the change.
 _LEAST_CHANGE, _APART, _APART_SHARE = 0.01, 0.01, 0.15
 
@@ -226,7 +263,7 @@ def _clock(rows: Sequence[ComparedRow]) -> float | None:
     if len(rows) < _LEAST_ROWS_OF_CLOCK:
         return None
     slower = _median(rows)
-    if abs(slower - 1) < _LEAST_CHANGE or not _agrees(rows, 1 / slower):
+    if not _LEAST_CHANGE <= abs(slower - 1) <= _MOST_OF_CLOCK or not _agrees(rows, 1 / slower):
         return None
     return 1 / slower if _is_of_all(rows, slower) else None
 
@@ -331,6 +368,13 @@ class RowGroup(Record, frozen=True):
         return sum(side.kernel_ms for side in self.a), sum(side.kernel_ms for side in self.b)
 
     @property
+    def per_call(self) -> tuple[float, float]:
+        """Kernel ms of one call, of A and of B."""
+        a, b = (ms / (sum(side.calls for side in sides) or 1.0)
+                for ms, sides in zip(self.kernel_ms, (self.a, self.b), strict=True))  # fmt: skip
+        return a, b
+
+    @property
     def calls(self) -> str:
         """``24 calls`` of a step of B; of A where B has none."""
         return calls_text(sum(side.calls for side in self.b or self.a))
@@ -375,17 +419,33 @@ _AS_BEFORE = 0.01
 FACTS = (FUSED, SPLIT, REPLACED, TYPE, WORK, KERNEL, REMOVED, ADDED, QUANTIZATION)
 #: Share of what some ranks changed from which a part of it is named.
 _LEAST_PART = 0.01
+#: How far (as a share) the change of one kernel may lie from that of all to be what changed.
+_OF_ONE_KERNEL = 0.1
 
 
-def _types(a: Sequence[RowSide], b: Sequence[RowSide]) -> str:
+def _types_of_row(row: ComparedRow) -> tuple[str, str]:
+    """What its types became; empty where a side has none of its own."""
+    if row.a is None or row.b is None:
+        return "", ""
+    return _types((row.a,), (row.b,)) if row.a.dtypes != row.b.dtypes else _types_of_kernels(row) or ("", "")
+
+
+def _type_text(group: RowGroup) -> str:
+    most = max(group.rows, key=lambda row: (all(_types_of_row(row)), abs(row.change_ms)))
+    return _other(f"type ({' -> '.join(kind or 'none' for kind in _types_of_row(most))})", group)
+
+
+def _types(a: Sequence[RowSide], b: Sequence[RowSide]) -> tuple[str, str]:
     """The recorded types, those that both have left out."""
     kinds = [
         {kind for side in sides for text in side.dtypes for kind in text.strip("(),").replace("'", "").split(", ")}
         for sides in (a, b)
     ]
-    words = [", ".join(sorted(kind.removeprefix("c10::") for kind in one - other if kind)) or "none"
-             for one, other in (kinds, kinds[::-1])]  # fmt: skip
-    return " -> ".join(words)
+    before, after = (
+        ", ".join(sorted(kind.removeprefix("c10::") for kind in one - other if kind))
+        for one, other in (kinds, kinds[::-1])
+    )
+    return before, after
 
 
 def _other(what: str, group: RowGroup) -> str:
@@ -394,12 +454,48 @@ def _other(what: str, group: RowGroup) -> str:
 
 
 def _kernels(group: RowGroup) -> str:
+    number, on = _kernels_a_call(group), f"on {group.calls} of {group.ops(group.b)}"
+    if number is not None:
+        became = f"{number[0]} kernel{'s' if number[0] > 1 else ''} became {number[1]}"
+        return f"{became} ({_which_kernels(group)}) {on}"
     before, after = other_kernels(group.a[0], group.b[0]) or ("", "")
     if before and after:
-        what = f"different kernel ({before} -> {after})"
-    else:
-        what = f"new kernel ({after})" if after else f"kernel gone ({before})"
-    return f"{what} on {group.calls} of {group.ops(group.b)}"
+        return f"different kernel ({before} -> {after}) {on}"
+    return f"new kernel ({after}) {on}" if after else f"kernel gone ({before}) {on}"
+
+
+def _which_kernels(group: RowGroup) -> str:
+    """``layer_norm_kernel -> mean_kernel, scale_kernel``: those that one side alone has."""
+    mirrored = RowGroup(tuple(replace(row, a=row.b, b=row.a) for row in group.rows))
+    sides = [named_and_more(list(dict.fromkeys(map(family, _new_kernels(each))))) for each in (mirrored, group)]
+    if all(sides):
+        return " -> ".join(sides)
+    return f"{sides[1]} is new" if sides[1] else f"{sides[0]} is gone" if sides[0] else "of the same names"
+
+
+def _new_kernels(group: RowGroup) -> list[str]:
+    """What B alone has, in order of time."""
+    changes = _kernel_changes(group.rows)
+    new = [name for name, (_, _, before, after) in changes.items() if after and not before]
+    return sorted(new, key=lambda name: -changes[name][1])
+
+
+def _kernels_a_call(group: RowGroup) -> tuple[int, int] | None:
+    """How many kernels one call launches in A and in B; None where they are as many, or calls differ in that."""
+    found = []
+    for sides in (group.a, group.b):
+        each = {sum(kernel.count for kernel in side.kernels) / side.calls for side in sides}
+        whole = {round(number) for number in each}
+        if len(whole) != 1 or any(abs(number - round(number)) > _DIFFERS for number in each) or whole == {0}:
+            return None
+        found.append(whole.pop())
+    return (found[0], found[1]) if found[0] != found[1] else None
+
+
+def _kernel_key(row: ComparedRow) -> Hashable:
+    """Calls of one op of which each launches as many kernels more are one sentence; else by the kernels."""
+    number = _kernels_a_call(RowGroup((row,)))
+    return (row.a and row.a.ops, number) if number else row.a and row.b and other_kernels(row.a, row.b)
 
 
 def _work(group: RowGroup) -> str:
@@ -417,15 +513,34 @@ def _times_the_flops(row: ComparedRow) -> str | None:
 
 
 def _speed(group: RowGroup) -> str:
-    calls = [sum(side.calls for side in sides) for sides in (group.a, group.b)]
     said = ", kernels of the same name" if _is_another_magnitude(group.rows[0]) else ", same kernels"
     known = said if all(side.kernels for side in (*group.a, *group.b)) else ""
-    before, after = (ms / count for ms, count in zip(group.kernel_ms, calls, strict=True))
-    slower = slower_text(before, after) + (_unlike_median(group, after / before) if before else "")
+    before, after = group.per_call
+    kernel = _kernel_that_changed(group)
+    slower = slower_text(before, after) if kernel is None else slower_text(*kernel[1])
+    slower += _unlike_median(group, after / before) if before else ""
+    if kernel is not None and not _near(kernel[1][1] / kernel[1][0], after / before):
+        slower = f"{kernel[0]} {slower} ({slower_text(before, after)} with the other kernels of the op)"
+        kernel = None
     is_unclear = is_sent(group.rows[0]) and not group.ranks and abs(after - before) >= _TOLD_APART * before
     less = " less" if after < before else ""
     unclear = f", or waiting{less} for another rank (compare folders of all ranks to find out)" if is_unclear else ""
-    return f"{slower}{unclear}{known}, {group.calls} of {group.ops(group.b)}"
+    ops = group.ops(group.b)
+    named = f" ({kernel[0]})" if kernel and kernel[0] not in ops else ""
+    return f"{slower}{unclear}{known}, {group.calls} of {ops}{named}"
+
+
+def _kernel_that_changed(group: RowGroup) -> tuple[str, tuple[float, float]] | None:
+    """(name, ms of one in A and in B) of the kernel that is nearly all of the change; None where there is none."""
+    changes = _kernel_changes(group.rows)
+    whole = sum(b - a for a, b, *_ in changes.values())
+    name = max(changes, key=lambda name: (abs(changes[name][1] - changes[name][0]), name), default="")
+    if not whole or is_sent(group.rows[0]):
+        return None
+    a, b, number, others = changes[name]
+    if not number or not others or not a or abs((b - a) / whole - 1) > _OF_ONE_KERNEL:
+        return None
+    return family(name), (a / number, b / others)
 
 
 def _unlike_median(group: RowGroup, slower: float) -> str:
@@ -557,12 +672,9 @@ SAYS = {
     REPLACED: _Says(_own_ops, lambda group: f"{group.ops(group.a)} -> {group.ops(group.b)} on {group.calls}"),
     CALLS: _Says(_own_ops, _calls),
     REPEATS: _Says(ratio_of, _repeats),
-    TYPE: _Says(
-        lambda row: row.a and row.b and _types((row.a,), (row.b,)),
-        lambda group: _other(f"type ({_types(group.a, group.b)})", group),
-    ),
+    TYPE: _Says(_types_of_row, _type_text),
     WORK: _Says(lambda row: _times_the_flops(row) or _own_ops(row), _work),
-    KERNEL: _Says(lambda row: row.a and row.b and other_kernels(row.a, row.b), _kernels),
+    KERNEL: _Says(_kernel_key, _kernels),
     CLOCK: _Says(lambda row: None, _clock_text),
     EVERYTHING: _Says(lambda row: None, _everything),
     SPEED: _Says(lambda row: (row.change_ms > 0, _is_another_magnitude(row)), _speed, by_change=True),
@@ -573,6 +685,14 @@ SAYS = {
 }
 
 
+#: Causes of which the same work takes another time.
+_OF_WORK = (SPEED, CLOCK, EVERYTHING, KERNEL, TYPE, WORK, REPLACED)
+#: Share of the largest group of a category and direction up to which another is told with it.
+_LEAST_OF_LEAD = 0.1
+#: Share of a change of idle time that calls of the host must last to be what it is.
+_LEAST_OF_IDLE = 0.8
+#: Rows from which they say something together.
+_SEVERAL = 2
 #: Said of a change that may be chance.
 _WITHIN = ", within the noise"
 #: What a step is made of beside computation, by role or category.
@@ -588,7 +708,7 @@ def explained(
     """The rows with their causes. ``times``: of the ranks of each side; ``ranks``: how these changed."""
     one, other = sides
     same_device = one.first.device_label == other.first.device_label
-    found = with_repeats([replace(row, cause=cause_of(row)) for row in rows])
+    found = with_repeats(with_types([replace(row, cause=cause_of(row)) for row in rows]))
     found = with_ranks_apart(found, times, ranks)
     found = with_clock(found, same_device=same_device)
     found = with_latecomers(found, times, ranks)
@@ -605,32 +725,246 @@ def _why(row: ComparedRow, ranks: Sequence[RankChange]) -> str:
 
 
 def changes_of(
-    rows: Sequence[ComparedRow], intervals: Intervals, ranks: Sequence[RankChange] = ()
+    rows: Sequence[ComparedRow],
+    intervals: Intervals,
+    ranks: Sequence[RankChange] = (),
+    host: Sequence[HostChange] = (),
 ) -> tuple[Change, ...]:
     """The largest first; together they are the change of the step.
 
     Of what may be chance, other ops and kernels are told after that, as no chance explains them; the rest is the last.
     So that two recordings of the same thing are not said to differ, no rows are put together by how their times
-    changed unless each of them is told from chance, and the intervals of all sentences hold together.
+    changed unless each of them is told from chance, and the intervals of all sentences hold together. ``host``: what
+    the host did otherwise, which idle time may be.
     """
-    each = intervals.of_each(max(1, sum(SAYS[row.cause].by_change for row in rows)))
-    groups: dict[Hashable, list[int]] = defaultdict(list)
-    for at, row in enumerate(rows):
-        category, says = ALIKE.get(row.cause, row.category), SAYS[row.cause]
-        alone = each is None or not each[at][0] <= 0 <= each[at][1]
-        groups[category, row.cause, says.key(row) if alone or not says.by_change else None].append(at)
+    groups, explains = _groups_of(rows, intervals, host)
     found: list[Change] = []
     facts: list[Change] = []
     chance: list[Change] = []
-    for group in groups.values():
-        both = any(rows[at].a and rows[at].b for at in group)
-        # What one side alone has is no matter of how many sentences there are
-        bounds = intervals.of_sum(group, len(groups) if both else 1)
-        made = _change(RowGroup(tuple(rows[at] for at in group), ranks), group, bounds)
+    for group in groups:
+        rows_of = RowGroup(tuple(rows[at] for at in group), ranks)
+        told = explains if explains and explains[0] == group else None
+        if told:
+            made = _of_host(rows_of, told)
+        else:
+            made = _change(rows_of, group, _bounds(rows_of, group, intervals, len(groups)))
         (found if not made.is_noise else facts if _is_fact(rows, made) else chance).append(made)
+    parts, chance = _parts_beyond_chance(rows, chance, intervals, len(groups))
+    found += parts
     found.sort(key=lambda change: (-abs(change.change_ms), change.text))
     facts.sort(key=lambda change: (-sum(side.kernel_ms for side in _sides(rows, change)), change.text))
     return (*found, *facts, *([_noise(rows, chance)] if chance else []))
+
+
+def _bounds(group: RowGroup, at: list[int], intervals: Intervals, tests: int) -> tuple[float, float] | None:
+    """Of the change of a group: of its part of the step, else of how long its kernels take for the same work."""
+    both = any(row.a and row.b for row in group.rows)
+    # What one side alone has is no matter of how many sentences there are
+    found = intervals.of_sum(at, tests if both else 1)
+    if found is None or not both or group.rows[0].cause not in _OF_WORK or not found[0] <= 0 <= found[1]:
+        return found
+    return intervals.of_speed(at, group.change_ms, 2 * tests) or found
+
+
+def _groups_of(
+    rows: Sequence[ComparedRow], intervals: Intervals, host: Sequence[HostChange]
+) -> tuple[list[list[int]], _HostCause | None]:
+    """The rows of each sentence, and which idle time is that of what the host did otherwise."""
+    groups: dict[Hashable, list[int]] = defaultdict(list)
+    explains, leads = _host_cause(rows, host), _leads(rows)
+    for at, row in enumerate(rows):
+        category, says = ALIKE.get(row.cause, row.category), SAYS[row.cause]
+        if explains and at in explains[0]:
+            groups[IDLE].append(at)
+        elif row.cause == SPEED and not is_sent(row):
+            groups[category, SPEED, _moved_kernel(row), _is_another_magnitude(row)].append(at)
+        else:
+            key = None if says.by_change else says.key(row)
+            groups[category, row.cause, leads.get((row.cause, key), key)].append(at)
+    by_change = [key for key, group in groups.items() if SAYS[rows[group[0]].cause].by_change]
+    found = [group for key, group in groups.items() if key not in set(by_change)]
+    return [*found, *_by_change(rows, [groups[key] for key in by_change], intervals, len(groups))], explains
+
+
+def _leads(rows: Sequence[ComparedRow]) -> dict[Hashable, Hashable]:
+    """(cause, key) -> the key of the larger change that it is a part of.
+
+    Of types, where one of the two is the same or not known. Of shapes, where it is not known how many times the FLOPs
+    they have.
+    """
+    found: dict[Hashable, Hashable] = {}
+    for cause in (TYPE, WORK):
+        sizes: dict[Any, float] = defaultdict(float)
+        for row in rows:
+            if row.cause == cause and not is_sent(row):
+                sizes[SAYS[cause].key(row)] += row.change_ms
+        whole = [key for key in sizes if (all(key) if cause == TYPE else isinstance(key, str))]
+        if not whole:
+            continue
+        lead = max(whole, key=lambda key: (abs(sizes[key]), key))
+        for key in sizes:
+            if cause == TYPE:
+                is_part = all(not one or one == other for one, other in zip(key, lead, strict=True))
+            else:
+                is_part = not isinstance(key, str) and sizes[key] * sizes[lead] >= 0
+            found |= {(cause, key): lead} if is_part else {}
+    return found
+
+
+def _by_change(
+    rows: Sequence[ComparedRow], groups: Sequence[list[int]], intervals: Intervals, tests: int
+) -> list[list[int]]:
+    """Groups of rows of a kernel, those told from chance put together where they changed alike.
+
+    Of the others, and of those of which some calls alone changed, the rows told from chance by category and direction;
+    then the rest of each category.
+    """
+    each = intervals.of_each(max(1, sum(map(len, groups))))
+    single = set(range(len(rows))) if each is None else {at for at, own in enumerate(each) if not _is_chance(own)}
+    told: dict[Hashable, list[list[int]]] = defaultdict(list)
+    alone: dict[Hashable, list[int]] = defaultdict(list)
+    rest: dict[Hashable, list[int]] = defaultdict(list)
+    for group in groups:
+        first, made = rows[group[0]], RowGroup(tuple(rows[at] for at in group))
+        key = first.category, SAYS[first.cause].key(first)
+        is_told = not _is_chance(_bounds(made, group, intervals, tests))
+        if is_told and _is_of_all_rows(made, [rows[at] for at in group if at in single]):
+            told[key, made.change_ms > 0].append(group)
+            continue
+        for at in group:
+            own = first.category, SAYS[first.cause].key(rows[at])
+            (alone[own] if at in single else rest[first.category, first.cause]).append(at)
+    return [*(merged for those in told.values() for merged in _alike(rows, those)), *alone.values(), *rest.values()]
+
+
+def _is_chance(bounds: tuple[float, float] | None) -> bool:
+    return bounds is not None and bounds[0] <= 0 <= bounds[1]
+
+
+def _is_of_all_rows(group: RowGroup, single: Sequence[ComparedRow]) -> bool:
+    """Whether rows that are told from chance by themselves changed as all together; else it is some calls alone."""
+    before, after = group.per_call
+    apart = [row for row in single if before and not _near(_slower(row), after / before)]
+    return not apart or len(apart) == len(group.rows)
+
+
+def _alike(rows: Sequence[ComparedRow], groups: list[list[int]]) -> list[list[int]]:
+    """Groups of which the same factor changed, or so little that they are told with the largest."""
+
+    def size(group: list[int]) -> float:
+        return abs(sum(rows[at].change_ms for at in group))
+
+    def slower(group: list[int]) -> float:
+        a, b = RowGroup(tuple(rows[at] for at in group)).per_call
+        return b / a if a else 1.0
+
+    found: list[tuple[float, float, list[int]]] = []
+    for group in sorted(groups, key=lambda group: (-size(group), group)):
+        ratio, own = slower(group), size(group)
+        for lead, whole, merged in found:
+            if _near(ratio, lead) or own < _LEAST_OF_LEAD * whole:
+                merged += group
+                break
+        else:
+            found.append((ratio, own, list(group)))
+    return [sorted(merged) for *_, merged in found]
+
+
+def _moved_kernel(row: ComparedRow) -> str:
+    """The kernel of both sides that changed most, the way that the row did; empty where none did."""
+    sign = 1 if row.change_ms > 0 else -1
+    moved = _kernel_changes((row,))
+    name = max(moved, key=lambda name: (sign * (moved[name][1] - moved[name][0]), name), default="")
+    return name if name and sign * (moved[name][1] - moved[name][0]) > 0 else ""
+
+
+def _kernel_changes(rows: Sequence[ComparedRow]) -> dict[str, list[float]]:
+    """Kernel -> [ms in A, ms in B, number in A, number in B]."""
+    found: dict[str, list[float]] = defaultdict(lambda: [0.0] * 4)
+    for row in rows:
+        for at, side in enumerate((row.a, row.b)):
+            for kernel in side.kernels if side else ():
+                own = found[_unnumbered(kernel.name)]
+                own[at] += kernel.ms
+                own[2 + at] += kernel.count
+    return found
+
+
+#: (idle rows, the cause, the calls that are it)
+_HostCause: TypeAlias = "tuple[list[int], str, list[HostChange]]"
+
+
+def _host_cause(rows: Sequence[ComparedRow], host: Sequence[HostChange]) -> _HostCause | None:
+    """What the host did otherwise where that lasted at least about as long as the idle time that is more, or less.
+
+    Two signs: calls that are new, gone, or changed more than by chance, and the time that devices ran nothing. What
+    follows from calls of one cause may be idle of another: what was queued behind them started later.
+    """
+    idle = [at for at, row in enumerate(rows) if row.is_idle]
+    is_more = sum(rows[at].change_ms for at in idle) > 0
+    idle = [at for at in idle if (rows[at].change_ms > 0) == is_more]
+    change_ms = sum(rows[at].change_ms for at in idle)
+    by_cause: dict[str, list[HostChange]] = defaultdict(list)
+    for each in host:
+        if each.change_ms * change_ms > 0:
+            by_cause[each.cause].append(each)
+    size_ms = {cause: abs(sum(each.change_ms for each in calls)) for cause, calls in by_cause.items()}
+    enough = [cause for cause, ms in size_ms.items() if ms >= _LEAST_OF_IDLE * abs(change_ms)]
+    if not enough:
+        return None
+    # A wait for the device lasts as long as what it waits for: any other cause is told before it
+    cause = min(enough, key=lambda cause: (cause == SYNCHRONIZATION, -size_ms[cause]))
+    return idle, cause, sorted(by_cause[cause], key=lambda each: -abs(each.change_ms))
+
+
+def _of_host(group: RowGroup, explains: _HostCause) -> Change:
+    """``idle +5.0 ms: blocking copy or synchronization: cudaDeviceSynchronize is new, 1 call a step, 5.0 ms``."""
+    at, cause, calls = explains
+    said = named_and_more([_host_text(each) for each in calls])
+    return Change(
+        text=f"idle {signed_ms(group.change_ms)}: {cause}: {said}",
+        change_ms=group.change_ms,
+        cause=WAITING,
+        category=IDLE,
+        rows=tuple(at),
+    )
+
+
+def _host_text(call: HostChange) -> str:
+    (before, after), (a, b) = call.calls, call.ms
+    name = clipped(call.name, _WIDEST_OP)
+    if not before or not after:
+        return f"{name} is {'new' if after else 'gone'}, {calls_text(after or before)} a step, {signed_ms(b or a)[1:]}"
+    if differs(before, after):
+        return f"{count_text(before)} -> {calls_text(after)} of {name} a step, {a:,.3g} -> {b:,.3g} ms"
+    return f"{calls_text(after)} of {name} a step, {a:,.3g} -> {b:,.3g} ms"
+
+
+def _parts_beyond_chance(
+    rows: Sequence[ComparedRow], chance: list[Change], intervals: Intervals, tests: int
+) -> tuple[list[Change], list[Change]]:
+    """Of what chance explains sentence by sentence, the parts of a step that it does not explain as a whole."""
+    parts: dict[str, list[Change]] = defaultdict(list)
+    for change in chance:
+        first = rows[change.rows[0]]
+        parts[_PARTS.get(first.category) or _PARTS.get(row_role(first), "computation")].append(change)
+    found, left = [], []
+    for part, own in parts.items():
+        at = sorted(number for change in own for number in change.rows)
+        change_ms = sum(change.change_ms for change in own)
+        bounds = intervals.of_sum(at, tests)
+        if len(at) < _SEVERAL or bounds is None or bounds[0] <= 0 <= bounds[1]:
+            left += own
+            continue
+        most = max(own, key=lambda change: abs(change.change_ms))
+        text = f"{part} {signed_ms(change_ms)} together, no row of it by itself: of {len(at)} rows the largest is "
+        text += most.text.replace(_WITHIN, "")
+        first = rows[most.rows[0]]
+        found.append(
+            Change(text=text, change_ms=change_ms, cause=first.cause, category=first.category, rows=tuple(at),
+                   low_ms=bounds[0], high_ms=bounds[1])
+        )  # fmt: skip
+    return found, left
 
 
 def _sides(rows: Sequence[ComparedRow], change: Change) -> list[RowSide]:
@@ -638,8 +972,15 @@ def _sides(rows: Sequence[ComparedRow], change: Change) -> list[RowSide]:
 
 
 def _is_fact(rows: Sequence[ComparedRow], change: Change) -> bool:
-    """Whether calls became others in every step: that is no matter of which steps were recorded."""
-    return change.cause in FACTS and all(side.calls.is_integer() for side in _sides(rows, change))
+    """Whether calls became others in every step: that is no matter of which steps were recorded.
+
+    How many calls of which shapes a step has may be; which types they have is not.
+    """
+    sides = [[side for at in change.rows if (side := each(rows[at]))] for each in (attrgetter("a"), attrgetter("b"))]
+    calls = [sum((side.calls for side in own), 0.0) for own in sides]
+    if change.cause == TYPE and min(calls) >= 1:
+        return True
+    return change.cause in FACTS and all(map(float.is_integer, calls))
 
 
 def _noise(rows: Sequence[ComparedRow], chance: Sequence[Change]) -> Change:

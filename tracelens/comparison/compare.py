@@ -17,7 +17,7 @@ from tracelens.comparison.compared import ComparedRow, Comparison, SideSummary
 from tracelens.comparison.gates import CompareOptions, Gate, check
 from tracelens.comparison.inputs import as_reported, side_of
 from tracelens.comparison.late_ranks import RankTimes, another_latecomer, rank_changes, unusual_steps
-from tracelens.comparison.measured_rows import Intervals, MeasuredSide, Noise
+from tracelens.comparison.measured_rows import Intervals, MeasuredSide, Noise, at_equal_work, host_changes
 from tracelens.comparison.places import QUANTIZED, SAME_PLACE
 from tracelens.comparison.sides import UNKNOWN_DEVICE, Recorded, Side
 from tracelens.extensions import NONE, load_extension
@@ -91,7 +91,12 @@ def compare_sides(one: Side, other: Side, gates: Sequence[Gate] = ()) -> Compari
         b=_summary(b, rows, 1),
         rows=tuple(rows[at] for at in changed),
         unchanged=tuple(row for row in rows if not row.is_changed),
-        changes=changes_of([rows[at] for at in changed], Intervals(noise, [numbers[at] for at in changed]), ranks),
+        changes=changes_of(
+            [rows[at] for at in changed],
+            Intervals(noise, [numbers[at] for at in changed], at_equal_work(a, b)),
+            ranks,
+            host_changes(a, b),
+        ),
         matched_share=(_matched(rows, 0), _matched(rows, 1)),
         notes=(
             *_other_work(rows, matching.difference),

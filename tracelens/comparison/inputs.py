@@ -16,7 +16,7 @@ import numpy as np
 from tracelens.analysis.loaded_trace import AnalysisOptions, load
 from tracelens.analysis.ranks.rank_files import find_traces
 from tracelens.comparison.compared import AT_ONCE, IDLE
-from tracelens.comparison.sides import Call, CallWork, Recorded, Side
+from tracelens.comparison.sides import Call, CallWork, HostSeries, Recorded, Side
 from tracelens.comparison.traced_side import recorded_ranks
 from tracelens.errors import InputError, UsageError
 from tracelens.files.atomic_write import write_whole
@@ -208,7 +208,7 @@ def _plain(one: Recorded) -> dict[str, Any]:
         value = getattr(one, field.name)
         if isinstance(value, np.ndarray):
             value = value.tolist()
-        elif field.name in ("calls", "rates"):
+        elif field.name in ("calls", "rates", "host"):
             value = [[getattr(each, own.name) for own in fields(each)] for each in value]
         found[field.name] = list(value) if isinstance(value, tuple) else value
     return found
@@ -254,6 +254,10 @@ def _recorded_of_baseline(found: dict[str, Any]) -> Recorded:
     texts = {"source", "device", "device_label", "torch", "typical", "rank", "has_steps", "is_ordered"}
     names, values = [field.name for field in fields(Call)], dict[str, Any]()
     for field in fields(Recorded):
+        if field.name == "host":
+            # Baselines of before it was recorded have none
+            values["host"] = tuple(_host_of_baseline(each) for each in found.get("host", ()))
+            continue
         value = found[field.name]
         if field.name in texts:
             values[field.name] = value
@@ -267,6 +271,11 @@ def _recorded_of_baseline(found: dict[str, Any]) -> Recorded:
     one = Recorded(**values)
     _refuse_out_of_range(one)
     return one
+
+
+def _host_of_baseline(values: list[Any]) -> HostSeries:
+    cause, name, count, ns = values
+    return HostSeries(cause=cause, name=name, count=tuple(count), ns=tuple(ns))
 
 
 def _rates_of_baseline(values: list[Any]) -> CallWork:
@@ -290,6 +299,8 @@ def _refuse_out_of_range(one: Recorded) -> None:
         (one.call, one.step), (one.call, one.repeats), (one.calls, one.rates),
         (one.piece_unit, one.piece_step), (one.event_unit, one.event_kernel),
     )  # fmt: skip
+    if any(len(each.count) != steps or len(each.ns) != steps for each in one.host):
+        raise ValueError("host calls of another number of steps")
     if not steps or not 0 <= one.typical < steps or any(len(a) != len(b) for a, b in same):
         raise ValueError("columns of different lengths")
 

@@ -15,7 +15,18 @@ from tracelens.analysis.grouping import Codes, first_of_each, numbered
 from tracelens.analysis.intervals import Ints
 from tracelens.comparison.call_matching import Numbered
 from tracelens.comparison.compared import KernelShare, RowSide, on_grid
-from tracelens.comparison.sides import COMMUNICATION, COPY, Call, CallWork, Floats, by_step, call_role, weights
+from tracelens.comparison.sides import (
+    COMMUNICATION,
+    COPY,
+    Call,
+    CallWork,
+    Floats,
+    by_step,
+    call_role,
+    host_by_step,
+    kernel_time_by_step,
+    weights,
+)
 from tracelens.types.records import Record
 from tracelens.types.units import NS_PER_MS, NS_PER_US, TERA_PER_S_IN_PER_US
 
@@ -76,6 +87,10 @@ class Noise:
         wider = self._wider(tests, *variance)
         return Interval(low=change + low * wider, high=change + high * wider)
 
+    def change(self, rows: list[int]) -> float:
+        """Of the sum of these rows."""
+        return float(self._b[rows].sum(axis=0).mean() - self._a[rows].sum(axis=0).mean())
+
     def _wider(self, tests: int, of_a: Floats, of_b: Floats) -> Floats:
         """What the bootstrap's quantiles are multiplied by, per row."""
         steps = [self._a.shape[1], self._b.shape[1]]
@@ -122,11 +137,73 @@ def _student(freedom: Floats, outside: float) -> Floats:
     return found
 
 
+class HostChange(Record, frozen=True, kw_only=True):
+    """Host calls of a name that say a ``cause`` of idle time: calls and ms a step in A and in B."""
+
+    cause: str
+    name: str
+    calls: tuple[float, float]
+    ms: tuple[float, float]
+
+    @property
+    def change_ms(self) -> float:
+        return self.ms[1] - self.ms[0]
+
+
+def host_changes(a: MeasuredSide, b: MeasuredSide) -> tuple[HostChange, ...]:
+    """Those of which the steps of one side have more than those of the other, by more than they are apart themselves,
+    or which take longer, or shorter, than chance explains.
+    """
+    sides = host_by_step(a.numbered.side), host_by_step(b.numbered.side)
+    none = [tuple(np.zeros(side.steps.shape[1]) for _ in range(2)) for side in (a, b)]
+    keys = dict.fromkeys((*sides[0], *sides[1]))
+    found = []
+    for key in keys:
+        (count_a, ns_a), (count_b, ns_b) = (side.get(key, own) for side, own in zip(sides, none, strict=True))
+        apart = max(count_b.min() - count_a.max(), count_a.min() - count_b.max())
+        is_other = apart > max(np.ptp(count_a), np.ptp(count_b))
+        interval = Noise(ns_a[None], ns_b[None]).interval(tests=len(keys))
+        if not is_other and not (interval.low[0] > 0 or interval.high[0] < 0):
+            continue
+        calls, ns = (tuple(float(each.mean()) for each in both) for both in ((count_a, count_b), (ns_a, ns_b)))
+        ms = ns[0] / NS_PER_MS, ns[1] / NS_PER_MS
+        found.append(HostChange(cause=key[0], name=key[1], calls=(calls[0], calls[1]), ms=ms))
+    return tuple(found)
+
+
+def at_equal_work(a: MeasuredSide, b: MeasuredSide) -> Noise:
+    """Of the kernel time of each row that is not that of its number of calls at what one takes in the mean of both.
+
+    Steps that run other shapes, or more of them, are as far from each other as their kernels' speeds are.
+    """
+    (time_a, calls_a), (time_b, calls_b) = a.kernel_steps, b.kernel_steps
+    calls = calls_a.mean(axis=1) + calls_b.mean(axis=1)
+    time = time_a.mean(axis=1) + time_b.mean(axis=1)
+    each = np.divide(time, calls, out=np.zeros(len(calls)), where=calls > 0)
+    both = (calls_a.any(axis=1) & calls_b.any(axis=1)) * each
+    return Noise(time_a - both[:, None] * calls_a, time_b - both[:, None] * calls_b)
+
+
 class Intervals(Record, frozen=True):
-    """In ms, of changes of rows that have these numbers in what was resampled, each as one of so many that all hold."""
+    """In ms, of changes of rows that have these numbers in what was resampled, each as one of so many that all hold.
+
+    ``equal_work``: as ``noise``, of how long the same work takes.
+    """
 
     noise: Noise
     numbers: Sequence[int]
+    equal_work: Noise | None = None
+
+    def of_speed(self, rows: Sequence[int], change_ms: float, tests: int = 1) -> tuple[float, float] | None:
+        """Around a change of this size, of kernels that take longer for the same work; None where that is not known."""
+        if self.equal_work is None or not self.equal_work.is_known or not len(rows):
+            return None
+        found = self.equal_work.interval([self.numbers[at] for at in rows], together=True, tests=tests)
+        low, high = float(found.low[0]) / NS_PER_MS, float(found.high[0]) / NS_PER_MS
+        middle = self.equal_work.change([self.numbers[at] for at in rows]) / NS_PER_MS
+        # In proportion: of what the kernels take longer the step may have a part
+        scale = change_ms / middle if middle else 1.0
+        return (low * scale, high * scale) if scale > 0 else None
 
     def of_sum(self, rows: Sequence[int], tests: int = 1) -> tuple[float, float] | None:
         """None where nothing is known of chance."""
@@ -156,6 +233,8 @@ class MeasuredSide:
         self.numbered = numbered_side
         side = numbered_side.side
         self.steps, self.ranks = by_step(side, rows, count)
+        (time, self.kernel_ranks), (number, self.call_ranks) = kernel_time_by_step(side, rows, count)
+        self.kernel_steps = time, number
         self._rows, self._calls = np.concatenate(list(rows)), np.concatenate(numbered_side.call_of)
         each = weights(side)
         lengths = [len(one.call) for one in side.recordings]

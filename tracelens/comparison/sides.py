@@ -134,6 +134,22 @@ def _are_texts_or_none(*values: object) -> bool:
     return all(isinstance(value, str | None) for value in values)
 
 
+class HostSeries(Record, frozen=True, kw_only=True):
+    """Host calls of one name that say a ``cause`` of idle time: how many each step has, and their ns."""
+
+    cause: str
+    name: str
+    count: tuple[float, ...]
+    ns: tuple[float, ...]
+
+    def __post_init__(self) -> None:
+        """TypeError for what a file has in place of a text or a number."""
+        if not _are_texts_or_none(self.cause, self.name):
+            raise TypeError("a host call's cause and name must be strings")
+        if not all(isinstance(number, int | float) for number in (*self.count, *self.ns)):
+            raise TypeError("counts and times of host calls must be numbers")
+
+
 #: ``Recorded.device_label`` of a trace that does not say its device.
 UNKNOWN_DEVICE = "unknown device"
 
@@ -145,7 +161,7 @@ class Recorded(Record, frozen=True, kw_only=True, eq=False):
     of its device events. Every moment of a step belongs to one unit: ``piece_ns`` of step ``piece_step`` to
     ``piece_unit``, together ``durations_ns``. By device event: its unit, its kernel (of ``kernel_names``) and its
     duration. ``repeats``: how many calls a unit stands for. ``typical``: the step nearest the median. ``is_ordered``:
-    whether units stand in order of launch.
+    whether units stand in order of launch. ``host``: calls that say why a device was idle.
     """
 
     source: str
@@ -170,6 +186,7 @@ class Recorded(Record, frozen=True, kw_only=True, eq=False):
     torch: str | None = None
     has_steps: bool = False
     is_ordered: bool = True
+    host: tuple[HostSeries, ...] = ()
 
     def __post_init__(self) -> None:
         """TypeError where a file has another type in place of a text or a number."""
@@ -209,13 +226,52 @@ def by_step(side: Side, rows: Sequence[Ints], count: int) -> tuple[Floats, Float
     steps, each run is one sample: the mean of the ranks' means. The second array is that of (rank, row, step), None
     where there is one rank, or where not every run has the same.
     """
-    at, runs = iter(rows), []
+    return _of_runs(
+        side,
+        [
+            _added((own[one.piece_unit], one.piece_step), one.piece_ns, (count, len(one.durations_ns)))
+            for one, own in zip(side.recordings, rows, strict=True)
+        ],
+    )
+
+
+def kernel_time_by_step(
+    side: Side, rows: Sequence[Ints], count: int
+) -> tuple[tuple[Floats, Floats | None], tuple[Floats, Floats | None]]:
+    """As ``by_step``: the summed ns of the kernels of each row that a step launched, and the number of its calls."""
+    places = [((own, one.step), (count, len(one.durations_ns)), one)
+              for one, own in zip(side.recordings, rows, strict=True)]  # fmt: skip
+    return (
+        _of_runs(side, [_added(at, one.kernel_ns, shape) for at, shape, one in places]),
+        _of_runs(side, [_added(at, one.repeats, shape) for at, shape, one in places]),
+    )
+
+
+def host_by_step(side: Side) -> dict[tuple[str, str], tuple[Floats, Floats]]:
+    """(cause, name) of host calls -> how many the mean rank of each step has, and their ns."""
+    keys = dict.fromkeys((each.cause, each.name) for one in side.recordings for each in one.host)
+    found = []
+    for what in ("count", "ns"):
+        columns = []
+        for one in side.recordings:
+            of = {(each.cause, each.name): getattr(each, what) for each in one.host}
+            none = (0.0,) * len(one.durations_ns)
+            columns.append(np.array([of.get(key, none) for key in keys], np.float64).reshape(len(keys), len(none)))
+        found.append(_of_runs(side, columns)[0])
+    return {key: (found[0][at], found[1][at]) for at, key in enumerate(keys)}
+
+
+def _added(at: tuple[Ints, Ints], values: Ints | Floats, shape: tuple[int, int]) -> Floats:
+    """A table of this shape, with the sum of the values at each place."""
+    place = at[0] * shape[1] + at[1]
+    return np.bincount(place, values, minlength=shape[0] * shape[1]).reshape(shape).astype(np.float64)
+
+
+def _of_runs(side: Side, found: Sequence[Floats]) -> tuple[Floats, Floats | None]:
+    """(row, step) of the mean rank of all runs, and (rank, row, step); of what each recording has by (row, step)."""
+    at, runs = iter(found), []
     for run in side.parts:
-        ranks = []
-        for one in run:
-            found = np.zeros((count, len(one.durations_ns)), np.int64)
-            np.add.at(found, (next(at)[one.piece_unit], one.piece_step), one.piece_ns)
-            ranks.append(found.astype(np.float64))
+        ranks = [next(at) for _ in run]
         if len({ranked.shape[1] for ranked in ranks}) > 1:
             ranks = [ranked.mean(axis=1, keepdims=True) for ranked in ranks]
         runs.append(np.stack(ranks))

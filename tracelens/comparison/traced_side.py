@@ -11,7 +11,7 @@ import numpy as np
 
 from tracelens.analysis.attribution.activity import DeviceActivity, Labels, Timeline
 from tracelens.analysis.attribution.calls import Calls, KnownWork, Limits, speaks_of
-from tracelens.analysis.attribution.host_time import host_calls
+from tracelens.analysis.attribution.host_time import HostCalls, host_calls, telling_calls
 from tracelens.analysis.attribution.steps import typical_step
 from tracelens.analysis.attribution.window import Attribution, Recording, Window, attribute
 from tracelens.analysis.grouping import Codes, first_of_each, numbered
@@ -25,7 +25,7 @@ from tracelens.analysis.sheets.module_time import module_paths
 from tracelens.backends.base import System
 from tracelens.backends.chain import chain
 from tracelens.comparison.compared import IDLE
-from tracelens.comparison.sides import COMMUNICATION, UNKNOWN_DEVICE, Call, CallWork, Floats, Recorded, role
+from tracelens.comparison.sides import COMMUNICATION, UNKNOWN_DEVICE, Call, CallWork, Floats, HostSeries, Recorded, role
 from tracelens.errors import NothingToAnalyzeError
 from tracelens.trace.table import Kind, TraceTable
 from tracelens.types.records import Record
@@ -274,6 +274,7 @@ def _with_idle(found: Recorded, recording: Recording, attribution: Attribution, 
     unit = len(found.call) + np.arange(len(first))
     return replace(
         found,
+        host=_host_series(recording, attribution, host, steps),
         calls=(*found.calls, *(Call(name=CAUSES[c], category=IDLE) for c in causes.tolist())),
         rates=(*found.rates, *(CallWork() for _ in causes)),
         call=np.concatenate((found.call, len(found.calls) + call)),
@@ -284,6 +285,34 @@ def _with_idle(found: Recorded, recording: Recording, attribution: Attribution, 
         piece_step=np.concatenate((found.piece_step, step[first])),
         piece_ns=np.concatenate((found.piece_ns, ns)),
     )
+
+
+def _host_series(
+    recording: Recording, attribution: Attribution, host: HostCalls, steps: _Steps
+) -> tuple[HostSeries, ...]:
+    """Calls that say a cause of idle time, each of the step whose work is launched next."""
+    table, tree = recording.recorded.table, recording.recorded.tree
+    launch = tree.launch[steps.activity.rows]
+    launched, step = table.start_ns[launch[launch >= 0]], steps.of_event[launch >= 0]
+    everything = tree.launch[attribution.everything.rows]
+    others = np.setdiff1d(table.start_ns[everything[everything >= 0]], launched)
+    times = np.concatenate((launched, others))
+    order = np.argsort(times, kind="stable")
+    step_of = np.concatenate((step, np.full(len(others), -1)))[order]
+    count, found = len(steps.durations_ns), []
+    for cause, rows in telling_calls(table, host):
+        at = np.searchsorted(times[order], table.start_ns[rows])
+        # After the last launch of a recording a step may still wait, or load
+        of_row = np.append(step_of, step_of[-1:] if len(step_of) else [-1])[at] if len(step_of) else at - 1
+        for name in np.unique(table.name[rows[of_row >= 0]]).tolist():
+            own = (table.name[rows] == name) & (of_row >= 0)
+            number = np.bincount(of_row[own], minlength=count).astype(float)
+            ns = np.bincount(of_row[own], table.duration_ns[rows[own]], minlength=count)
+            series = HostSeries(
+                cause=cause, name=table.names[name], count=tuple(number.tolist()), ns=tuple(ns.tolist())
+            )
+            found.append(series)
+    return tuple(found)
 
 
 class _Steps(Record, frozen=True, kw_only=True, eq=False):

@@ -294,6 +294,22 @@ class HostTime:
         return free
 
 
+def telling_calls(table: TraceTable, host: HostCalls) -> list[tuple[str, RowColumn]]:
+    """(cause of idle time, rows) of calls that say it by their names alone; the profiler's own left out."""
+    is_call = (table.kind == Kind.RUNTIME) | (table.kind == Kind.DRIVER)
+    ranges = (table.kind == Kind.CPU_OP) | (table.kind == Kind.USER_ANNOTATION)
+    waits = host.blocking & is_call
+    waits[host.stop] = False
+    found = {
+        ALLOCATOR: named(table, _ALLOCATES, is_call),
+        GARBAGE: named(table, _GARBAGE, ranges),
+        COMPILATION: named(table, _COMPILES, ranges),
+        SYNCHRONIZATION: waits,
+        DATA_LOADING: named(table, _LOADS_DATA, ranges),
+    }
+    return [(cause, np.flatnonzero(mask).astype(np.int32)) for cause, mask in found.items()]
+
+
 def _layers(table: TraceTable, host: HostCalls, lanes: Bools) -> list[_Layer]:
     """Recorded events by what their names and lengths say of them, the calls that only launch left out."""
     kind = table.kind
