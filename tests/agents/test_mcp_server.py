@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import argparse
 import json
 import os
 import sys
+import tempfile
 from collections.abc import Callable, Iterator
 from importlib.util import find_spec
 from pathlib import Path
@@ -14,7 +16,19 @@ import pytest
 
 import tracelens as tl
 from tests.conftest import part
-from tracelens.cli.agents.tools import CHARACTERS_PER_TOKEN, NOTICE, Roots, answered, answered_apart
+from tracelens.cli import main
+from tracelens.cli.agents.tools import (
+    BUDGET,
+    CHARACTERS_PER_TOKEN,
+    NOTICE,
+    TOOLS,
+    Roots,
+    answered,
+    answered_apart,
+    options,
+    parser_of,
+    spellings,
+)
 from tracelens.files.executors import IsolatedProcesses
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
@@ -39,10 +53,13 @@ ASKED: dict[str, dict[str, Any]] = {
     "compare": {"a": "job/rank0.json", "b": "slow.json.gz", "gate": ["step<+3%"]},
     "whatif": {"trace": "job/rank0.json", "scale": ["aten::mm=0.5"]},
     "collectives": {"trace": "ranks"},
+    "query": {"trace": "job/rank0.json", "statement": "SELECT name, kernel_us_sum / 1e3 AS ms FROM ops"},
+    "lake": {"trace": "lake"},
+    "check": {"trace": "job/rank0.json"},
     "estimate": {"what": "gemm", "m": 512, "n": 512, "k": 512, "device": "h100-sxm"},
     "project": {**MODEL, "nodes": 1, "tp": 8, "global_batch": 8},
     "search": {**MODEL, "gpus": "8", "global_batch": 8, "top": 3},
-    "serve": {"model": "llama3-8b", "cluster": "h100-sxm", "requests": 5, "input_tokens": "100",
+    "serve": {"model": "llama3-8b", "device": "h100-sxm", "requests": 5, "input_tokens": "100",
               "output_tokens": "5", "rate": 1.0},
 }  # fmt: skip
 
@@ -64,6 +81,7 @@ def folder(tmp_path_factory) -> Path:
     (root / "special").mkdir()
     (root / "special" / "circle").symlink_to(root / "special" / "circle")
     os.mkfifo(root / "special" / "pipe.json")
+    assert main(["ingest", str(root / "job"), "--to", str(root / "lake"), "--executor", "serial"]) == 0
     (root / "linked").mkdir()
     (root / "linked" / "rank0.json").symlink_to(base / "outside" / "secret.json")
     return root
@@ -103,8 +121,8 @@ def test_a_tool_answers_within_its_budget_and_the_same_every_time(client, tool):
     _, ask = client
     text, failed = ask(tool, **ASKED[tool])
     assert not failed, text
-    assert len(text.encode()) <= 4000 * CHARACTERS_PER_TOKEN
-    assert text.startswith(NOTICE + "\n| ")
+    assert len(text.encode()) <= BUDGET * CHARACTERS_PER_TOKEN
+    assert text.startswith(NOTICE + '\n| says: "')
     whole, cursor, pages = "", None, 0
     while True:
         small, failed = ask(tool, **ASKED[tool], max_tokens=400, **({"cursor": cursor} if cursor else {}))
@@ -127,7 +145,7 @@ def test_answers_are_those_of_the_package(client, folder):
     (step,) = [json.loads(line.removeprefix("| step: ")) for line in lines if line.startswith("| step: ")]
     assert step["time_us"] == pytest.approx(step_us, rel=1e-4)
     text, _ = ask("ops", trace="job/rank0.json")
-    (mm,) = json.loads(text.splitlines()[1].removeprefix("| "))
+    (mm,) = json.loads(text.splitlines()[2].removeprefix("| "))["ops"]
     assert mm["operation_count"] == 15
     assert mm["kernel_us_mean"] == pytest.approx(report.ops["kernel_us_mean"][0], rel=1e-5)
     assert "2*" in ask("explain", trace="job/rank0.json", op="aten::mm")[0]
@@ -219,7 +237,13 @@ def test_numbers_and_single_values_are_taken_as_what_they_stand_for(folder):
         ("project", {"model": "llama3-8b", "cluster": "dgx-h100", "nodes": 1, "tp": 7}, "tp"),
         ("search", {"model": "llama3-8b", "cluster": "dgx-h10", "gpus": "8", "global_batch": 8}, "did you mean"),
         ("serve", {"model": "llama3-8b", "cluster": "h100-sxm", "rate": -1}, "rate"),
-        ("nothing", {}, "known: collectives"),
+        ("nothing", {}, "known: check, collectives"),
+        ("explain", {"trace": "job/rank0.json", "op": "aten::m"}, "did you mean aten::mm?"),
+        ("query", {"trace": "job/rank0.json", "ready": "top_kernls"}, "did you mean top_kernels?"),
+        ("serve", {**ASKED["serve"], "cluster": "h100-sxm"}, "device and cluster are one option"),
+        ("serve", {"zzz": 1}, "slo, speculate, sweep"),
+        ("compare", {**ASKED["compare"], "format": "jso"}, "did you mean json?"),
+        ("lake", {"trace": "job"}, "job is not a lake"),
     ],
 )
 def test_what_does_not_fit_is_said_with_what_would(folder, tool, arguments, said):
@@ -245,6 +269,95 @@ def test_an_answer_without_end_ends_alone_and_the_session_goes_on(folder, tool, 
         assert answered_apart(processes, "estimate", ASKED["estimate"], roots) == answered(
             "estimate", ASKED["estimate"], roots
         )
+
+
+def says(text: str) -> str:
+    """The sentence that an answer begins with."""
+    (line,) = [each for each in text.splitlines() if each.startswith("| says: ")]
+    assert text.splitlines().index(line) == 1
+    return str(json.loads(line.removeprefix("| says: ")))
+
+
+@pytest.mark.parametrize(
+    ("tool", "command"),
+    [
+        ("report", "report job/rank0.json -o /dev/null/r.json"),
+        ("compare", "compare job/rank0.json slow.json.gz --gate step<+3%"),
+        ("whatif", "whatif job/rank0.json --scale aten::mm=0.5"),
+        ("collectives", "collectives ranks"),
+        ("check", "check job/rank0.json"),
+        ("project", "project --model llama3-8b --cluster dgx-h100 --nodes 1 --tp 8 --global-batch 8"),
+        ("search", "search --model llama3-8b --cluster dgx-h100 --gpus 8 --global-batch 8 --top 3"),
+        (
+            "serve",
+            "serve --model llama3-8b --device h100-sxm --requests 5 --input-tokens 100 --output-tokens 5 --rate 1",
+        ),
+    ],
+)
+def test_an_answer_begins_with_the_sentence_that_the_command_says(folder, tmp_path, capsys, monkeypatch, tool, command):
+    monkeypatch.chdir(folder)
+    words = command.split()
+    if tool in ("report", "collectives"):
+        words = [*words[:2], "-o", str(tmp_path / "r.json")]
+    main(words)
+    printed = " ".join(capsys.readouterr().out.split())
+    text, failed = answered(tool, ASKED[tool], Roots.of([folder]))
+    assert not failed, text
+    for line in says(text).split("; "):
+        assert " ".join(line.split()) in printed
+
+
+@pytest.mark.parametrize("tool", sorted(TOOLS))
+def test_no_answer_tells_where_the_server_keeps_its_files(folder, tool):
+    roots = Roots.of([folder])
+    text, failed = answered(tool, {**ASKED[tool], "max_tokens": 50_000}, roots)
+    assert not failed
+    wrong = ("job", "special", "job/none.json", "slow.json.gz/x") if "trace" in TOOLS[tool].paths else ()
+    for each in (text, *(answered(tool, {**ASKED[tool], "trace": trace}, roots)[0] for trace in wrong)):
+        assert str(folder) not in each
+        assert str(folder.parent) not in each
+        assert tempfile.gettempdir() not in each
+
+
+@pytest.mark.parametrize(
+    ("tool", "arguments", "why"),
+    [
+        ("ops", {"contains": "conv"}, "No op call whose name contains 'conv': no op named 'conv'"),
+        (
+            "query",
+            {"statement": "SELECT * FROM memory"},
+            "0 rows of 3 steps (ProfilerStep 0-2): the recording has nothing for",
+        ),
+        ("query", {"statement": "SELECT * FROM ops WHERE name = 'x'"}, "none of the 1 row in ops meets"),
+    ],
+)
+def test_an_answer_of_nothing_says_why_in_one_line(folder, tool, arguments, why):
+    text, failed = answered(tool, {"trace": "job/rank0.json", **arguments}, Roots.of([folder]))
+    assert not failed
+    assert why in says(text)
+
+
+def test_a_statement_is_sql_and_never_an_option(folder, tmp_path):
+    out = tmp_path / "written.csv"
+    reads = f"SELECT * FROM read_csv('{folder}/job/rank0.json')"  # noqa: S608 - it is refused
+    for statement in (f"--output={out}", f"COPY ops TO '{out}'", reads):
+        text, failed = answered("query", {"trace": "job/rank0.json", "statement": statement}, Roots.of([folder]))
+        assert failed
+        assert "a defect" not in text
+    assert not out.exists()
+
+
+@pytest.mark.parametrize("verb", sorted({tool.verb for tool in TOOLS.values()}))
+def test_a_tool_has_every_option_of_its_verb_that_reads(verb):
+    """What it lacks writes, runs code, starts workers, or says how a terminal or a file looks."""
+    lacks = {
+        "all_sheets", "brief", "check", "column_names", "csv", "executor", "extension", "format", "help", "jobs",
+        "list", "max_memory", "open", "output", "out", "baselines",
+        "anchor", "batch", "trace", "trace_ranks", "plot", "save_system", "calibrate", "export_profile", "scenarios",
+    }  # fmt: skip
+    offered = {name for tool in TOOLS.values() if tool.verb == verb for name in tool.schema()["properties"]}
+    known = {name for each in options(parser_of(verb)) if each.help != argparse.SUPPRESS for name in spellings(each)}
+    assert known - offered <= lacks | ({"sweep"} if verb == "search" else set())
 
 
 def test_a_change_beyond_any_clock_is_refused_in_a_sentence(folder):

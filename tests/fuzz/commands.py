@@ -29,6 +29,7 @@ VERBS = (
 REQUESTS: dict[str, dict[str, Any]] = {
     "files": {}, "report": {"trace": "t.json"}, "findings": {"trace": "t.json"}, "ops": {"trace": "t.json", "contains": "mm"}, "explain": {"trace": "t.json", "op": "aten::mm"},
     "compare": {"a": "t.json", "b": "t.json", "gate": ["step<+3%"]}, "whatif": {"trace": "t.json", "scale": ["aten::mm=0.5"]}, "collectives": {"trace": "."},
+    "query": {"trace": "t.json", "statement": "SELECT name FROM ops"}, "lake": {"trace": "lake", "ready": "runs"}, "check": {"trace": "t.json"},
     "estimate": {"what": "gemm", "m": 512, "n": 512, "k": 512, "device": "h100-sxm"}, "project": {"model": "gpt2", "cluster": "dgx-h100", "nodes": 1, "global_batch": 8},
     "search": {"model": "gpt2", "cluster": "dgx-h100", "gpus": "8", "global_batch": 8, "top": 3},
     "serve": {"model": "gpt2", "cluster": "h100-sxm", "requests": 5, "input_tokens": "100", "output_tokens": "5", "rate": 1.0},

@@ -23,6 +23,8 @@ if TYPE_CHECKING:
     from tracelens.comparison.whatif.what_if import WhatIf
 
 _ROWS, _CAUSES = 10, 4
+#: Change of the step that shows as none.
+_NONE = 0.0005
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,6 +75,22 @@ def _interval(found: WhatIf) -> str:
     return f"   90 % interval: {least:+.2f} to {most:+.2f} %" if least or most else "   90 % interval: the same"
 
 
+def _unchanged(found: WhatIf) -> Iterator[str]:
+    """What the step is made of where a change leaves it as long as it was."""
+    from tracelens.types.units import shown_ms
+
+    before, after, path = found.before.step_us, found.after.step_us, found.after.bound_by
+    if not found.asked or not path or abs(after - before) >= _NONE * before:
+        return
+    less_us = -sum(row.change_us for row in found.rows)
+    kernels = f"kernels take {shown_ms(abs(less_us))} ms {'less' if less_us > 0 else 'more'}"
+    longest = max(path, key=lambda kind: path[kind])
+    yield (
+        f" {kernels if less_us else 'this'}, which leaves the critical path as long as it was; its largest part is "
+        f"{longest}, {shown_ms(path[longest])} of {shown_ms(after)} ms"
+    )
+
+
 def _lines(found: WhatIf) -> Iterator[str]:
     from tracelens.files.safe_text import clipped, trace_name
     from tracelens.types.units import shown_ms, shown_percent
@@ -82,6 +100,7 @@ def _lines(found: WhatIf) -> Iterator[str]:
     change = f" ({100 * (after / before - 1):+.1f} %)" if before else ""
     yield f" {trace_name(found.plan.subject.table.source)}"
     yield f" {what} {shown_ms(before)} -> {shown_ms(after)} ms{change}{_interval(found)}"
+    yield from _unchanged(found)
     yield f" {shown_percent(max(1 - found.explained, 0))} of the trace is delays that the replay keeps as recorded"
     yield ""
     yield f" {'bound by (critical path)':<44}{'before ms':>12}{'after ms':>12}"

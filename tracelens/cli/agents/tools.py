@@ -1,9 +1,9 @@
 """The verbs as tools for agents: options as JSON Schema, the folders that may be read, answers in pages of a few
 tokens, and the server of the Model Context Protocol on standard input and output (extra ``mcp``).
 
-An answer is lines that a cursor pages through, each marked as data and short enough for a small budget.
-A line is ``| place: JSON``, ASCII alone: text that was read from a file is inside its quotes, where it cannot end the
-line, and is never shown bare.
+An answer begins with the sentence that the command says, then come its lines and figures. A cursor pages through its
+lines, each marked as data and short enough for a small budget. A line is ``| place: JSON``, ASCII alone: text that was
+read from a file is inside its quotes, where it cannot end the line, and is never shown bare.
 """
 
 from __future__ import annotations
@@ -19,12 +19,13 @@ import os
 import re
 import tempfile
 import threading
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from concurrent.futures import Executor
 from concurrent.futures.process import BrokenProcessPool
 from functools import lru_cache
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NoReturn
 
 import tracelens
@@ -32,8 +33,10 @@ from tracelens.cli.verbs import verb as verb_of
 from tracelens.errors import InputError, TracelensError, UsageError
 from tracelens.files.executors import IsolatedProcesses
 from tracelens.files.memory_limit import limited
+from tracelens.files.say import say
 from tracelens.trace.reading.bytestream import TRACE_ENDINGS
 from tracelens.types.records import Record
+from tracelens.types.units import counted, shown_ms, shown_percent
 
 if TYPE_CHECKING:
     from tracelens.report.result import Report
@@ -90,6 +93,17 @@ class Roots(Record, frozen=True):
         if not all(entry.is_file() or entry.is_dir() for entry in inside if entry.exists()):
             raise UsageError(f"{text[:80]!r} is refused: it is or contains something other than files and folders")
 
+    def relative(self, value: Any) -> Any:
+        """``value`` with its texts as a reader of the answers may see them: paths relative to the folders."""
+        if isinstance(value, str):
+            for folder in sorted(map(str, self.folders), key=len, reverse=True):
+                if len(Path(folder).parts) > 1:
+                    value = re.sub(rf"{re.escape(folder)}(?![\w./-])", ".", value.replace(f"{folder}/", ""))
+            return value
+        if isinstance(value, dict):
+            return {self.relative(key): self.relative(entry) for key, entry in value.items()}
+        return [self.relative(entry) for entry in value] if isinstance(value, list | tuple) else value
+
     def files(self) -> Iterator[dict[str, object]]:
         """Files that may be traces, by path relative to their root, with their size."""
         for folder in self.folders:
@@ -99,11 +113,18 @@ class Roots(Record, frozen=True):
                 if path.name.endswith(_FILE_ENDINGS) and path.is_file() and path.resolve().is_relative_to(folder):
                     yield {"path": path.relative_to(folder).as_posix(), "bytes": path.stat().st_size}
 
+    def lakes(self) -> list[str]:
+        """Folders that ``ingest`` wrote, by path relative to their root."""
+        from tracelens.report.lake.ingest import MARK
+
+        marks = [path.parent.relative_to(folder).as_posix() for folder in self.folders for path in folder.rglob(MARK)]
+        return [each for each in sorted(marks) if not any(each.startswith(f"{other}/") for other in marks)]
+
 
 #: Options that no tool has: what they do is to write, to run code, to take long, or to say how the terminal looks.
 _NEVER = {
-    "csv", "extension", "extensions", "executor", "find_max_goodput", "format", "help", "jobs", "list", "max_memory",
-    "open", "check", "scenarios", "sweep", "anchor", "traced", "trace_ranks", "baselines", "profile", "brief",
+    "all_sheets", "anchor", "brief", "check", "column_names", "csv", "executor", "extension", "extensions", "format",
+    "help", "jobs", "list", "max_memory", "open", "scenarios", "trace_ranks",
 }  # fmt: skip
 _INTEGERS, _NUMBERS = {"int", "integer", "positive", "whole"}, {"float", "above_zero"}
 
@@ -129,8 +150,23 @@ def parser_of(verb: str) -> argparse.ArgumentParser:
     return parser
 
 
+def spellings(action: argparse.Action) -> list[str]:
+    """What an option is called as an argument: as on the command line, with ``_`` for ``-``."""
+    return [flag[2:].replace("-", "_") for flag in action.option_strings if flag.startswith("--")] or [action.dest]
+
+
+def options(parser: argparse.ArgumentParser) -> Iterator[argparse.Action]:
+    """The options of a parser and of those below it."""
+    for action in parser._actions:
+        if isinstance(action, argparse._SubParsersAction):
+            for below in action.choices.values():
+                yield from options(below)
+        else:
+            yield action
+
+
 def properties(parser: argparse.ArgumentParser, paths: Collection[str]) -> dict[str, dict[str, Any]]:
-    """JSON Schema by option name, of those that tools have; ``paths``: the options that are paths."""
+    """JSON Schema by spelling, of the options that tools have; ``paths``: the options that are paths."""
     found: dict[str, dict[str, Any]] = {}
     for action in parser._actions:
         if isinstance(action, argparse._SubParsersAction):
@@ -139,22 +175,29 @@ def properties(parser: argparse.ArgumentParser, paths: Collection[str]) -> dict[
             least = min(map(len, below.values()))
             kinds = [name for name, options in below.items() if len(options) > least]
             found[action.dest] = {"type": "string", "enum": kinds}
-            for options in (below[kind] for kind in kinds):
-                found |= {name: schema for name, schema in options.items() if name not in found}
+            for offered in (below[kind] for kind in kinds):
+                found |= {name: schema for name, schema in offered.items() if name not in found}
         elif _is_offered(action, paths):
-            found[action.dest] = _schema(action)
+            first, *others = spellings(action)
+            found[first] = _schema(action)
+            found |= {name: {**found[first], "description": f"same as {first}"} for name in others}
     return found
 
 
-def checked(schema: Mapping[str, Any], arguments: Mapping[str, Any]) -> dict[str, Any]:
+def checked(
+    schema: Mapping[str, Any], arguments: Mapping[str, Any], also: Mapping[str, str] = MappingProxyType({})
+) -> dict[str, Any]:
     """``arguments`` as ``schema`` (of a tool) types them; UsageError for one that it does not know or of another type.
 
-    A number stands for its text and one value for a list of it; integers may be written as 8.0.
+    A number stands for its text and one value for a list of it; integers may be written as 8.0, names with dashes.
+    ``also``: other names of arguments.
     """
     known = schema["properties"]
+    plain = {name: str(name)[:80].lstrip("-").replace("-", "_") for name in arguments}
+    arguments = {also.get(plain[name], plain[name]): value for name, value in arguments.items()}
     for name in (*arguments, *schema.get("required", ())):
         if name not in known:
-            raise UsageError.unknown("argument", str(name)[:80], known)
+            raise UsageError.unknown("argument", name, known, listed=f"known: {', '.join(sorted(known))}")
         if name not in arguments:
             raise UsageError(f"the argument {name} is missing: {known[name].get('description', 'it must be given')}")
     return {name: _checked(name, known[name], value) for name, value in arguments.items()}
@@ -166,6 +209,8 @@ def _checked(name: str, schema: Mapping[str, Any], value: Any) -> Any:
         return [_checked(name, schema["items"], each) for each in (value if isinstance(value, list) else [value])]
     if not _FITS[kind](value):
         raise UsageError(f"{name} must be {_KINDS[kind]}, not {str(value)[:80]!r}")
+    if str(value) not in map(str, schema.get("enum", [value])):
+        raise UsageError.unknown(f"value of {name}", str(value)[:80], map(str, schema["enum"]))
     return int(value) if kind == "integer" else str(value) if kind == "string" else value
 
 
@@ -196,7 +241,7 @@ def words(parser: argparse.ArgumentParser, arguments: Mapping[str, Any]) -> list
             kind = str(left.pop(action.dest))
             if kind not in action.choices:
                 raise UsageError.unknown(action.dest, kind, action.choices)
-            return [*line, *flags, kind, *words(action.choices[kind], left)]
+            return [*flags, kind, *words(action.choices[kind], left)]
         if action.dest in left:
             value = left.pop(action.dest)
             if not action.option_strings:
@@ -208,7 +253,8 @@ def words(parser: argparse.ArgumentParser, arguments: Mapping[str, Any]) -> list
                 flags += [f"{action.option_strings[-1]}={each}" for each in given]
     if left:
         raise UsageError.unknown("argument", next(iter(left)), [action.dest for action in parser._actions])
-    return [*line, *flags]
+    # Behind the dashes nothing that was given is read as an option
+    return [*flags, *(["--", *line] if line else [])]
 
 
 def _is_offered(action: argparse.Action, paths: Collection[str]) -> bool:
@@ -237,7 +283,7 @@ def _schema(action: argparse.Action) -> dict[str, Any]:
 
 
 #: Tokens of an answer, where the caller does not say; the least and the most that may be asked for.
-BUDGET, LEAST_BUDGET, LARGEST_BUDGET = 4000, 400, 50_000
+BUDGET, LEAST_BUDGET, LARGEST_BUDGET = 1500, 400, 50_000
 #: Fewer than any tokenizer puts into a token on average, of JSON with numbers too: three and more.
 CHARACTERS_PER_TOKEN = 2
 #: Characters of a line of data.
@@ -250,14 +296,22 @@ _PLAIN = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _CURSOR = re.compile(r"(?P<line>\d{1,9})-(?P<digest>[0-9a-f]{12})")
 
 
-def page(value: Any, *, tokens: int = BUDGET, cursor: str | None = None) -> str:
-    """As many lines of ``value`` (nested lists and dicts) as ``tokens`` allow, from ``cursor`` on, and the next cursor.
+class ToolAnswer(Record, frozen=True, kw_only=True):
+    """``says``: the sentence that the command says; ``more``: its lines and figures, nested lists and dicts."""
+
+    says: str
+    more: Mapping[str, Any]
+
+
+def page(answer: ToolAnswer, *, tokens: int = BUDGET, cursor: str | None = None) -> str:
+    """As many lines of ``answer`` as ``tokens`` allow, from ``cursor`` on, and the next cursor.
 
     UsageError for a budget out of range, and for a cursor of another answer.
     """
     if not LEAST_BUDGET <= tokens <= LARGEST_BUDGET:
         raise UsageError(f"max_tokens must be from {LEAST_BUDGET} to {LARGEST_BUDGET}, not {tokens}")
-    lines = [f"| {line}" for line in _lines(value, "")]
+    told = _lines(_packed(answer.more), "") if answer.more else ()
+    lines = [f"| {line}" for line in (*_lines(answer.says, "says"), *told)]
     digest = hashlib.sha256("\n".join(lines).encode()).hexdigest()[:12]
     first = _first_line(cursor, digest, len(lines))
     # What the notice and a line on the rest take
@@ -271,6 +325,19 @@ def page(value: Any, *, tokens: int = BUDGET, cursor: str | None = None) -> str:
     rest = len(lines) - first - len(shown)
     more = [f'{rest} more lines: ask again with cursor "{first + len(shown)}-{digest}"'] if rest else []
     return "\n".join([NOTICE, *shown, *more])
+
+
+def _packed(value: Any) -> Any:
+    """``value`` with each list of like and short rows as their columns, told once, and the rows."""
+    if isinstance(value, dict):
+        return {key: _packed(entry) for key, entry in value.items()}
+    if not isinstance(value, list | tuple):
+        return value
+    rows = [_packed(entry) for entry in value]
+    is_table = len(rows) > 1 and all(isinstance(row, dict) and row.keys() == rows[0].keys() for row in rows)
+    if is_table and max(len(_json(list(row.values()))) for row in rows) <= _LINE // 2:
+        return {"columns": list(rows[0]), "rows": [list(row.values()) for row in rows]}
+    return rows
 
 
 def _first_line(cursor: str | None, digest: str, count: int) -> int:
@@ -296,7 +363,8 @@ def _lines(value: Any, place: str) -> Iterator[str]:
             yield from _joined(part, part[0][1])
     else:
         # An escaped character takes up to 12
-        step = (_LINE - len(head)) // 12
+        is_plain = len(text) == len(str(value)) + len('""')
+        step = (_LINE - len(head) - len('""')) // (1 if is_plain else 12)
         for first in range(0, len(text := str(value)), step):
             yield head + _json(text[first : first + step])
 
@@ -353,17 +421,20 @@ _FILE = "answer.json"
 class Tool(Record, frozen=True, kw_only=True):
     """``verb``: whose options it takes; ``paths``: those that are paths below the roots; ``more``: its own arguments.
 
-    ``only``: which of the verb's options, where not all. ``answer``: of the words of the verb's command line and its
-    own arguments.
+    ``only``, ``without``: the options that it has, if not all, and those that it lacks; ``like``: the tool whose
+    options of the same name say what they mean. ``answer``: of the words of the verb's command line and its own
+    arguments.
     """
 
     name: str
     about: str
     verb: str
-    answer: Callable[[list[str], Mapping[str, Any]], Any]
+    answer: Callable[[list[str], Mapping[str, Any]], ToolAnswer]
     paths: tuple[str, ...] = ("trace",)
-    only: tuple[str, ...] | None = None
-    more: Mapping[str, dict[str, Any]]
+    only: tuple[str, ...] = ()
+    without: tuple[str, ...] = ()
+    like: str = ""
+    more: Mapping[str, dict[str, Any]] = MappingProxyType({})
 
     def schema(self) -> dict[str, Any]:
         """The JSON Schema of its arguments."""
@@ -372,45 +443,76 @@ class Tool(Record, frozen=True, kw_only=True):
             "cursor": {"type": "string", "description": "of an earlier answer, for its next lines"},
             "max_tokens": {"type": "integer", "description": f"of the answer, default {BUDGET}"},
         }
-        needed = [a.dest for a in parser_of(self.verb)._actions if a.dest in offered and a.required]
+        needed = [spellings(each)[0] for each in parser_of(self.verb)._actions if each.required]
         needed += [name for name in self.more if name == "op"]
+        if self.like:
+            offered = {
+                name: {key: value for key, value in each.items() if key != "description" or name in needed}
+                for name, each in offered.items()
+            }
         return {
             "type": "object",
             "properties": {**offered, **self.more, **paging},
-            "required": needed,
+            "required": [name for name in needed if name in offered or name in self.more],
             "additionalProperties": False,
         }
 
     def _offered(self) -> dict[str, dict[str, Any]]:
         found = properties(parser_of(self.verb), self.paths)
-        return {name: found[name] for name in found if self.only is None or name in self.only}
+        kept = self.only or [name for name in found if name not in self.without]
+        return {name: found[name] for name in found if name in kept}
 
     def ask(self, arguments: Mapping[str, Any], roots: Roots) -> str:
         """A page of the answer; UsageError or InputError in one sentence."""
-        offered = self._offered()
-        arguments = checked(self.schema(), arguments)
-        given = {name: self._confined(name, value, roots) for name, value in arguments.items() if name in offered}
+        parser, offered = parser_of(self.verb), self._offered()
+        named = {each.dest: spellings(each)[0] for each in options(parser)}
+        arguments = checked(self.schema(), arguments, named)
+        destinations = _destinations(parser, arguments)
+        given: dict[str, Any] = {}
+        for name, option in destinations.items():
+            if name in offered:
+                if option in given:
+                    first = next(each for each, dest in destinations.items() if dest == option)
+                    raise UsageError(f"{first} and {name} are one option: give one of them")
+                given[option] = self._confined(option, arguments[name], roots)
         own = {name: arguments[name] for name in self.more if name in arguments}
-        line = words(parser_of(self.verb), given)
-        stamps = tuple(_stamp(Path(str(given[name]))) for name in self.paths if name in given)
-        value = _remembered(self, (line, own, stamps))
-        return page(value, tokens=arguments.get("max_tokens", BUDGET), cursor=arguments.get("cursor"))
+        line = words(parser, given)
+        stamps = tuple(_stamp(Path(each)) for name in self.paths if name in given for each in _each(given[name]))
+        answer = _remembered(self, (line, own, stamps))
+        answer = ToolAnswer(says=roots.relative(answer.says), more=roots.relative(answer.more))
+        return page(answer, tokens=arguments.get("max_tokens", BUDGET), cursor=arguments.get("cursor"))
 
     def _confined(self, name: str, value: Any, roots: Roots) -> Any:
         """A path below the roots, resolved; anything else may not name a file."""
         if name in self.paths:
-            return str(roots.path(str(value)))
-        for text in value if isinstance(value, list) else [value]:
+            found = [str(roots.path(str(each))) for each in _each(value)]
+            return found if isinstance(value, list) else found[0]
+        for text in () if name == _STATEMENT else _each(value):
             if isinstance(text, str) and ({"/", "\\", "\0"} & set(text) or text.startswith("~")):
                 raise UsageError(f"{name} takes names, not paths: {text[:80]!r} is refused")
         return value
 
 
-_ANSWERS: OrderedDict[str, Any] = OrderedDict()
+#: Of a query: SQL, which reaches no file, and in which a dash begins no option.
+_STATEMENT = "statement"
+
+
+def _each(value: Any) -> list[Any]:
+    return value if isinstance(value, list) else [value]
+
+
+def _destinations(parser: argparse.ArgumentParser, arguments: Mapping[str, Any]) -> dict[str, str]:
+    """What the parser calls each of the arguments that are its options."""
+    names = {name: each.dest for each in options(parser) for name in (each.dest, *spellings(each))}
+    below = {each.dest for each in parser._actions if isinstance(each, argparse._SubParsersAction)}
+    return {name: names.get(name, name) for name in arguments if name in names or name in below}
+
+
+_ANSWERS: OrderedDict[str, ToolAnswer] = OrderedDict()
 _KEPT = 16
 
 
-def _remembered(tool: Tool, asked: tuple[list[str], dict[str, Any], tuple[Any, ...]]) -> Any:
+def _remembered(tool: Tool, asked: tuple[list[str], dict[str, Any], tuple[Any, ...]]) -> ToolAnswer:
     """The answer, kept for the pages to come while its files do not change."""
     key = f"{tool.name} {asked!r}"
     if key not in _ANSWERS:
@@ -441,87 +543,266 @@ def _report_of(line: tuple[str, ...], stamp: object) -> Report:
     return made
 
 
-def _ops(line: list[str], own: Mapping[str, Any]) -> Any:
-    rows = _rows(line, own)
+#: What an answer has of a report, the most asked for first; of a category and of a finding.
+_OF_REPORT = (
+    "step", "busy", "categories", "findings", "together", "throughput", "utilization", "energy", "measured_power",
+    "unseen", "warnings", "cannot_answer", "coverage", "device", "input", "scope",
+)  # fmt: skip
+_OF_CATEGORY = ("name", "time_us", "share", "tflops_s", "hbm_tb_s", "bound", "of_roofline")
+_OF_FINDING = ("id", "op", "gain_us", "certainty", "why")
+_OF_FOUND = (
+    "kind", "op", "why", "remedy", "gain_us", "gain_low_us", "certainty", "where", "limited_by", "wrong_when",
+    "command", "computed",
+)  # fmt: skip
+
+
+def _reported(line: list[str], own: Mapping[str, Any]) -> ToolAnswer:
+    del own
+    report = _report(line)
+    document = json.loads(report.to_json(brief=True))
+    document["categories"] = [{key: row[key] for key in _OF_CATEGORY} for row in document["categories"]]
+    document["findings"] = [{key: found.get(key) for key in _OF_FINDING} for found in document["findings"]]
+    return ToolAnswer(says=_verdict(report), more={key: document[key] for key in _OF_REPORT if key in document})
+
+
+def _verdict(report: Report) -> str:
+    """The first sentences of the command; without device work the first thing that it says."""
+    from tracelens.report.figures import bound_sentence, first_fix
+
+    said = [text for text in (bound_sentence(report.summary), first_fix(report.summary)) if text]
+    said = said or [notice.text for notice in report.summary.notices[:1]]
+    return " ".join(said) or "nothing ran on a device"
+
+
+def _found(line: list[str], own: Mapping[str, Any]) -> ToolAnswer:
+    del own
+    report = _report(line)
+    found = json.loads(report.to_json())["findings"]
+    shown = [
+        _with_own_frames({key: row[key] for key in _OF_FOUND if row.get(key) not in (None, [], "")}) for row in found
+    ]
+    if not shown:
+        return ToolAnswer(says=f"No rule finds anything to change. {_verdict(report)}", more={})
+    from tracelens.report.figures import first_fix
+
+    return ToolAnswer(says=first_fix(report.summary) or f"Finding 1: {found[0]['why']}", more={"findings": shown})
+
+
+#: Frames of a call stack that are shown, of the program's own.
+_FRAMES = 3
+_LIBRARY = re.compile(r"torch/|<built-in|<frozen")
+
+
+def _with_own_frames(finding: dict[str, Any]) -> dict[str, Any]:
+    """``where`` without what is unknown; of its call stack the innermost frames that are not of PyTorch."""
+    where = {key: value for key, value in (finding.get("where") or {}).items() if value is not None}
+    if "call_stack" in where:
+        frames = str(where["call_stack"]).split(" <- ")
+        own = [frame for frame in frames if not _LIBRARY.match(frame)] or frames
+        where["call_stack"] = " <- ".join(own[:_FRAMES])
+    return {**finding, "where": where} if where else {key: finding[key] for key in finding if key != "where"}
+
+
+def _ops(line: list[str], own: Mapping[str, Any]) -> ToolAnswer:
     keys = (
         "name", "category", "input_dims", "input_types", "operation_count", "kernel_us_sum", "kernel_us_mean",
         "tflops_s_mean", "hbm_tb_s_mean", "roofline_us", "roofline_bound", "percent_of_roofline_mean",
     )  # fmt: skip
-    return [dict(zip(keys, row, strict=True)) for row in rows[list(keys)].itertuples(index=False, name=None)]
+    every, asked = _report(line).tables["ops"], str(own.get("contains") or "")
+    rows = every[every["name"].str.contains(asked, regex=False)]
+    whose = f" whose name contains {asked!r}" if asked else ""
+    if rows.empty:
+        near = UsageError.unknown("op", asked, every["name"].unique()) if len(every) else "no op ran on the device"
+        return ToolAnswer(says=f"No op call{whose}: {near}", more={"ops": []})
+    took, whole = rows["kernel_us_sum"].sum(), every["kernel_us_sum"].sum()
+    share = f" ({shown_percent(took / whole)} of all ops)" if asked and whole else ""
+    says = (
+        f"{counted(len(rows), 'distinct op call')}{whose}: {shown_ms(took)} ms of kernel time{share} in "
+        f"{counted(int(rows['operation_count'].sum()), 'call')}; most in {rows['name'].iloc[0]}, "
+        f"{shown_ms(rows['kernel_us_sum'].iloc[0])} ms"
+    )
+    return ToolAnswer(says=says, more={"ops": _records(rows[list(keys)])})
 
 
-def _explain(line: list[str], own: Mapping[str, Any]) -> Any:
-    rows, number = _rows(line, own, exact=True), int(own.get("index", 0))
+def _records(frame: Any) -> list[dict[str, Any]]:
+    """Its rows without NaN."""
+    plain = frame.astype(object).where(frame.notna(), None)
+    return [dict(zip(frame.columns, row, strict=True)) for row in plain.itertuples(index=False, name=None)]
+
+
+def _explain(line: list[str], own: Mapping[str, Any]) -> ToolAnswer:
+    ops, op, number = _report(line).tables["ops"], str(own["op"]), int(own.get("index", 0))
+    rows = ops[ops["name"] == op].reset_index(drop=True)
+    if rows.empty:
+        raise UsageError.unknown("op", op, ops["name"].unique(), listed="the tool ops lists them")
     if not 0 <= number < len(rows):
-        raise UsageError(f"{own['op']!r} has {len(rows)} distinct calls, so index must be below {len(rows)}")
-    return list(_report(line).explain(rows.iloc[number]).lines)
+        raise UsageError(f"{op!r} has {len(rows)} distinct calls: index goes from 0 to {len(rows) - 1}")
+    lines = _report(line).explain(rows.iloc[number]).lines
+    figures = [each for each in lines if each.startswith(("measured:", "achieved", "estimate:", "no "))]
+    return ToolAnswer(
+        says="; ".join([lines[0], *figures]), more={"lines": [each for each in lines if each not in figures]}
+    )
 
 
-def _rows(line: list[str], own: Mapping[str, Any], *, exact: bool = False) -> Any:
-    """Rows of the table of ops, by what is asked of their names, without NaN."""
-    ops = _report(line).tables["ops"]
-    wanted = str(own.get("op") or own.get("contains") or "")
-    kept = ops["name"] == wanted if exact else ops["name"].str.contains(wanted, regex=False)
-    return ops[kept].astype(object).where(ops[kept].notna(), None).reset_index(drop=True)
+def _printed(
+    verb: str, *more: str, sentence: str = "", also: Sequence[str] = ()
+) -> Callable[[list[str], Mapping[str, Any]], ToolAnswer]:
+    """The answer of a verb that prints. ``sentence``: how the line begins that says what was found, else the first.
 
+    ``more``: words of every command, where ``FILE`` is what it writes as JSON; ``also``: those with which it prints it.
+    """
 
-def _printed(verb: str, *more: str) -> Callable[[list[str], Mapping[str, Any]], Any]:
-    """The answer of a verb that prints: JSON where it can, else lines. ``FILE`` in ``more``: where it writes JSON."""
-
-    def answer(line: list[str], own: Mapping[str, Any]) -> Any:
-        del own
+    def answer(line: list[str], own: Mapping[str, Any]) -> ToolAnswer:
         with tempfile.TemporaryDirectory(prefix="tracelens-") as folder:
             file = Path(folder) / _FILE
-            given = [*line, *(str(file) if word == "FILE" else word for word in more)]
-            args = parser_of(verb).parse_args(given)
-            args.command_line = [verb, *given]
-            out, beside = io.StringIO(), io.StringIO()
-            with contextlib.redirect_stdout(out), contextlib.redirect_stderr(beside):
-                code = int(verb_of(verb).run(args))
-            text = file.read_text(encoding="utf-8") if file.is_file() else out.getvalue()
-        try:
-            value = json.loads(text)
-        except ValueError:
-            value = text.splitlines()
-        notes = beside.getvalue().splitlines()
-        return {"answer": value, "exit_code": code, **({"notes": notes} if notes else {})}
+            given = [*(str(file) if word == "FILE" else word for word in more), *line]
+            printed, beside, code = _ran(verb, given)
+            text = file.read_text(encoding="utf-8") if file.is_file() else ""
+            if own.get("format") == "json" and also:
+                text, _, _ = _ran(verb, [*also, *given])
+            lines = [each for each in printed.replace(f"{folder}/", "").splitlines() if not _WROTE.match(each)]
+        says, rest = _told(lines, sentence)
+        told = {"answer": json.loads(text)} if text and own.get("format") == "json" else {"lines": rest}
+        notes = {"notes": beside.splitlines()} if beside else {}
+        return ToolAnswer(says=says, more={"exit_code": code, **notes, **told})
 
     return answer
 
 
-_TRACE_OPTIONS = ("trace", "device", "steps", "rank", "ep_size", "backend", "overlap", "cpu")
+#: A line on a file that is gone when the answer is read; what parts the columns of a table.
+_WROTE, _COLUMN_GAP = re.compile(r" ?wrote "), re.compile(r" {2,}")
+#: Instead of how a line begins: a table, whose first row is what was found.
+_TABLE = "table"
+#: How the lines begin that say what a change brings, and what waiting for a rank cost.
+_REPLAYED = " (step|window|kernels take|this, which) "
+_LATE = r" (\d+ steps spend|step \d+ spends|rank \d+ is late|no verdict)"
+
+
+def _ran(verb: str, line: list[str]) -> tuple[str, str, int]:
+    """What a verb prints, what it says beside that, and its exit code.
+
+    A refusal after something was printed is said beside it.
+    """
+    args = parser_of(verb).parse_args(line)
+    args.command_line = [verb, *line]
+    out, beside = io.StringIO(), io.StringIO()
+    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(beside):
+        try:
+            code = int(verb_of(verb).run(args))
+        except TracelensError as error:
+            if not out.getvalue():
+                raise
+            say(str(error), to_stderr=True)
+            code = error.exit_code
+    return out.getvalue(), beside.getvalue(), code
+
+
+def _told(lines: Sequence[str], sentence: str) -> tuple[str, list[str]]:
+    """The lines that say what was found, and the others; of a table its first row beside the columns' titles."""
+    at = next((number for number, line in enumerate(lines) if sentence and re.match(sentence, line)), 0)
+    end = next(
+        (number for number, line in enumerate(lines) if number > at and not re.match(sentence or "$", line)), at + 1
+    )
+    # What names the subject stands above them in a terminal
+    says, rest = "; ".join(map(str.strip, lines[at:end])), [*lines[end:], *lines[:at]]
+    if sentence == _TABLE and len(lines) > 1:
+        titles, cells = (_COLUMN_GAP.split(line.strip()) for line in lines[:2])
+        says = ", ".join(map(" ".join, zip(titles, cells, strict=True))) if len(titles) == len(cells) else lines[1]
+        rest = list(lines)
+    return says, [_COLUMN_GAP.sub("  ", line.rstrip()) for line in rest if line.strip()]
+
+
+def _asked(line: list[str], own: Mapping[str, Any]) -> ToolAnswer:
+    """Of a trace or a lake in SQL; what can be asked where nothing is."""
+    del own
+    args = parser_of("query").parse_args(line)
+    if args.statement is None and args.ready is None:
+        return ToolAnswer(
+            says="Ask with ready, the name of a ready query, or with a statement in SQL.", more=_askable(line)
+        )
+    text, _, _ = _ran("query", ["--format=json", *line])
+    found = json.loads(text)
+    says = f"{counted(len(found['rows']), 'row')} of {found['scope']}"
+    told = {"rows": found["rows"], **({"query": found["query"]} if args.ready else {})}
+    return ToolAnswer(says=says if found["rows"] else f"{says}: {_why_empty(line, found['query'])}", more=told)
+
+
+def _askable(line: list[str]) -> dict[str, Any]:
+    *tables, ready = _ran("query", ["--list", *line])[0].split("\n\n")
+    columns = {name: listed.rstrip(")").split(", ") for name, _, listed in (each.partition("(") for each in tables)}
+    return {"ready": [_COLUMN_GAP.sub("  ", each) for each in ready.splitlines()], "tables": columns}
+
+
+def _why_empty(line: list[str], statement: str) -> str:
+    """Which table of ``statement`` has no rows, else that none meets its conditions."""
+    from tracelens.analysis.tables import built_in_tables
+
+    named = [name for name in built_in_tables() if re.search(rf"\b{name}\b", statement, re.IGNORECASE)]
+    flags = [word for word in line[: line.index("--")] if not word.startswith("--ready=")]
+    counts = ", ".join(f"(SELECT count(*) FROM {name}) AS {name}" for name in named) or "0 AS rows"  # noqa: S608 - ours
+    text, _, _ = _ran("query", ["--format=json", *flags, "--", line[line.index("--") + 1], f"SELECT {counts}"])
+    (rows,) = json.loads(text)["rows"]
+    if empty := [name for name in named if not rows[name]]:
+        return f"the recording has nothing for the table {empty[0]}; the tool check says what was not recorded"
+    has = " and ".join(f"{counted(rows[name], 'row')} in {name}" for name in named)
+    return f"none of the {has} meets the statement's conditions" if has else "the statement reads no table"
+
+
+def _of_lake(line: list[str], own: Mapping[str, Any]) -> ToolAnswer:
+    from tracelens.report.lake.ingest import is_lake
+
+    args = parser_of("query").parse_args(line)
+    if not is_lake(Path(args.trace)):
+        raise UsageError(
+            f"{args.trace} is not a lake: tracelens ingest FOLDER --to LAKE makes one; the tool query asks one trace"
+        )
+    if args.statement is None and args.ready is None:
+        runs = _asked(["--ready=runs", *line], own)
+        return ToolAnswer(says=runs.says, more={**runs.more, **_askable(line)})
+    return _asked(line, own)
+
+
 _CONTAINS = {"contains": {"type": "string", "description": "only ops whose name contains this text"}}
 _WHICH = {
     "op": {"type": "string", "description": "name of the op, as the tool ops gives it"},
     "index": {"type": "integer", "description": "which of its distinct calls, by device time; default 0"},
 }
+_FORMAT = {"format": {"type": "string", "enum": ["text", "json"], "description": "json: every figure; default: lines"}}
+_RECORDINGS = ("trace", "capture", "shapes", "memory_snapshot", "power")
 TOOLS = {
     tool.name: tool
     for tool in (
         Tool(name="report", about="Where a trace's device time went and how far it was from the hardware's limits.",
-             verb="report", answer=lambda line, _: json.loads(_report(line).to_json(brief=True)), more={},
-             only=(*_TRACE_OPTIONS, "model", "tokens_per_step", "batch", "sequence", "ranks")),
+             verb="report", answer=_reported, paths=_RECORDINGS),
         Tool(name="findings", about="What to change first in a traced program, each with its gain and evidence.",
-             verb="report", answer=lambda line, _: json.loads(_report(line).to_json())["findings"],
-             only=_TRACE_OPTIONS, more={}),
+             verb="report", answer=_found, paths=_RECORDINGS, like="report"),
         Tool(name="ops", about="Distinct op calls of a trace: times, rates, share of the roofline.",
-             verb="report", answer=_ops, only=_TRACE_OPTIONS, more=_CONTAINS),
+             verb="report", answer=_ops, paths=_RECORDINGS, like="report", more=_CONTAINS),
         Tool(name="explain", about="How the figures of one op call were computed: formula, inputs, sources.",
-             verb="report", answer=_explain, only=_TRACE_OPTIONS, more=_WHICH),
+             verb="report", answer=_explain, paths=_RECORDINGS, like="report", more=_WHICH),
+        Tool(name="query", about="A trace, or a lake, in SQL; without statement and ready: the tables and queries.",
+             verb="query", answer=_asked, paths=_RECORDINGS, like="report"),
+        Tool(name="lake", about="Many recordings that tracelens ingest collected: runs, trends, regressions, slow "
+             "ranks (ready queries), or SQL over them.", verb="query", answer=_of_lake,
+             only=("trace", "statement", "ready")),
+        Tool(name="check", about="What a trace contains and lacks: shapes, stacks, steps, links, damage.",
+             verb="check", answer=_printed("check")),
         Tool(name="compare", about="What changed between two recordings, and why; gates.", verb="compare",
-             answer=_printed("compare", "--format=json"), paths=("a", "b"), more={}),
+             answer=_printed("compare", "-o", "FILE", sentence=" (step|window) "), paths=("a", "b"), more=_FORMAT),
         Tool(name="whatif", about="How long a recorded step would take with something different.", verb="whatif",
-             answer=_printed("whatif", "--format=json"), more={}),
+             answer=_printed("whatif", sentence=_REPLAYED, also=("--format=json",)), more=_FORMAT),
         Tool(name="collectives", about="The ranks of a job compared (trace: a folder): bandwidth, waits, stragglers.",
-             verb="collectives", answer=_printed("collectives", "-o", "FILE", "--executor=serial"), more={}),
+             verb="collectives", more=_FORMAT,
+             answer=_printed("collectives", "-o", "FILE", "--executor=serial", sentence=_LATE)),
         Tool(name="estimate", about="How long one operation or collective should take on a device.", verb="estimate",
-             answer=_printed("estimate"), paths=(), more={}),
+             answer=_printed("estimate", sentence=_TABLE), paths=()),
         Tool(name="project", about="How long a training step takes on a cluster.", verb="project",
-             answer=_printed("project", "-o", "FILE"), paths=(), more={}),
-        Tool(name="search", about="The best parallel configuration of a training step.", verb="search",
-             answer=_printed("search", "-o", "FILE"), paths=(), more={}),
+             answer=_printed("project", "-o", "FILE"), paths=("launch", "from_report", "against"), more=_FORMAT),
+        Tool(name="search", about="The best parallel configuration of a training step, or of a server.", verb="search",
+             answer=_printed("search", "-o", "FILE", sentence="fastest"), paths=("compare",), without=("sweep",),
+             more=_FORMAT),
         Tool(name="serve", about="How an LLM server behaves under load.", verb="serve",
-             answer=_printed("serve", "--format=json"), paths=(), more={}),
+             answer=_printed("serve", also=("--format=json",)), paths=("config", "profile", "replay"), more=_FORMAT),
     )
 }  # fmt: skip
 
@@ -584,6 +865,21 @@ def listed() -> list[dict[str, Any]]:
     return [{"name": n, "description": a, "input_schema": s, "annotations": hints} for n, a, s in tools]
 
 
+def _listed(roots: Roots) -> ToolAnswer:
+    """The files, in which folders there are several, and which folders are lakes."""
+    lakes = roots.lakes()
+    files = [each for each in roots.files() if not str(each["path"]).startswith(tuple(f"{lake}/" for lake in lakes))]
+    if not files and not lakes:
+        endings = ", ".join(_FILE_ENDINGS)
+        return ToolAnswer(says=f"No file below the served folders has the name of a trace ({endings}).", more={})
+    jobs = Counter(str(Path(str(each["path"])).parent) for each in files if str(each["path"]).endswith(TRACE_ENDINGS))
+    several = ", ".join([folder for folder, count in jobs.items() if count > 1][:5])
+    says = f"{counted(len(files), 'file')} below the served folders"
+    says += f"; several in {several}, which collectives compares if they are ranks" if several else ""
+    says += f"; lakes: {', '.join(lakes[:5])}" if lakes else ""
+    return ToolAnswer(says=says, more={"files": files})
+
+
 def answered(name: str, arguments: Mapping[str, Any], roots: Roots) -> tuple[str, bool]:
     """(the text of an answer, whether it is an error)."""
     try:
@@ -591,12 +887,12 @@ def answered(name: str, arguments: Mapping[str, Any], roots: Roots) -> tuple[str
             if name == _FILES:
                 asked = checked(_FILES_SCHEMA, arguments)
                 tokens, cursor = asked.get("max_tokens", BUDGET), asked.get("cursor")
-                return page(list(roots.files()), tokens=tokens, cursor=cursor), False
+                return page(_listed(roots), tokens=tokens, cursor=cursor), False
             if name not in TOOLS:
                 raise UsageError.unknown("tool", name, [*TOOLS, _FILES])
             return TOOLS[name].ask(arguments, roots), False
     except TracelensError as error:
-        return f"error: {json.dumps(str(error)[:1000])}", True
+        return f"error: {json.dumps(roots.relative(str(error))[:1000])}", True
     except MemoryError:
         return 'error: "the answer needs more memory than there is: ask for less"', True
     except Exception as error:  # noqa: BLE001 - a session outlives one answer
