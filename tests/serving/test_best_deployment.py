@@ -32,6 +32,7 @@ from tracelens.predict.serving.experiment import deployment_of, experiment_of
 from tracelens.predict.serving.load_curve import as_closed_loop, load_point
 from tracelens.predict.serving.metrics import Objectives
 from tracelens.predict.serving.serving_options import ServingConfig
+from tracelens.report.serving_report import plan_page, plan_text
 
 MODEL, CLUSTER = "llama3.1-70b", "dgx-h100"
 
@@ -230,6 +231,30 @@ def test_what_cannot_be_searched_is_said_in_one_sentence(words, said, capsys):
 def test_without_serve_its_options_are_refused(capsys):
     assert main(["search", "--model", MODEL, "--cluster", CLUSTER, "--gpus", "8", "--slo", "ttft=1s"]) == 2
     assert "a search without --serve does not read --slo" in capsys.readouterr().err
+
+
+def test_deployments_show_what_they_draw_and_the_least_energy_is_on_the_front(capsys):
+    """A row's watts over its tokens/s are its joules per token; idle H100 draw 128 W, their limit is 700 W."""
+    found = plan(wanted((8,), top=4, fixed={"prefill_replicas": 0}))
+    rows = [point.row for point in found.points]
+    for row in rows:
+        tokens_per_s = row["output_tokens_per_s_per_gpu"]
+        assert row["energy_j_per_output_token"] == pytest.approx(row["power_w_per_gpu"] / tokens_per_s, rel=1e-9)
+        assert 128 <= row["power_w_per_gpu"] <= 700
+        assert main([*shlex.split(row["command"])[1:], "--format", "json"]) == 0
+        (point,) = json.loads(capsys.readouterr().out)["rows"]
+        assert point["power_w_per_gpu"] == pytest.approx(row["power_w_per_gpu"], rel=1e-9)
+    assert "J/token" in plan_text(found)
+    assert f"{rows[0]['energy_j_per_output_token']:.3f}".encode() in plan_page(found)
+    speeds = [row["tokens_per_s_per_user"] for row in rows]
+    assert len(set(speeds)) == len(speeds)
+
+
+def test_devices_whose_energies_nobody_measured_show_none():
+    found = plan(wanted((8,), cluster="mi300x", top=2, fixed={"prefill_replicas": 0}, slo="ttft=2s,tpot=200ms"))
+    assert found.points
+    assert not [name for name in found.frame.columns if "energy" in name or "power" in name]
+    assert not {"J/token", "W/GPU", "least energy"} & set(re.split(r"[\s:]{2,}|: ", plan_text(found)))
 
 
 @pytest.mark.parametrize("prefill_replicas", [0, 1])

@@ -59,7 +59,7 @@ class SearchCommand(SearchOptions):
         "engines to search, as in serve; default: pooled over all", (), read=comma_list, metavar="NAME,NAME",
         group=_SERVED,
     )  # fmt: skip
-    pareto: bool = option("also print the Pareto front of time, devices and memory", False)
+    pareto: bool = option("also print the Pareto front: time, devices, memory; with energy: time, J", False)
     explain: int | None = option(
         "list every op of the configuration with this rank (0: the best)", kind=integer, metavar="RANK"
     )

@@ -134,6 +134,19 @@ def idle_power(constants: PowerConstants) -> float:
     return constants.idle_w
 
 
+def room_w(constants: PowerConstants, limit_w: float | None = None) -> float:
+    """Watts over idle that a limit leaves, the device's own or a lower one: what runs at once draws no more together.
+
+    UsageError for a limit that an idle device exceeds.
+    """
+    limit = constants.limit_w if limit_w is None else min(limit_w, constants.limit_w)
+    room = constants.share * limit - constants.idle_w
+    if not room > 0:
+        idle = f"{constants.idle_w:.0f} W that the waiting device draws"
+        raise UsageError(f"a power limit must be above the {idle}, got {limit:g} W")
+    return room
+
+
 def family_power(constants: PowerConstants, work: KernelWork) -> FamilyPower | None:
     """The row of a family, or of what is most like it: products, else streams of bytes."""
     return constants.families.get(family_named(constants, work))
@@ -174,7 +187,7 @@ def flop_pj(row: FamilyPower, name: str) -> float:
 def kernel_power(constants: PowerConstants, work: KernelWork) -> Drawn:
     """Watts of each kernel at the device's own limit, and their interval. NaN for a family without constants."""
     row = family_power(constants, work)
-    asked, room = demand_w(constants, work), constants.share * constants.limit_w - constants.idle_w
+    asked, room = demand_w(constants, work), room_w(constants)
     if row is None:
         return Drawn(asked, asked, asked)
     drawn = constants.idle_w + asked / (1 + (asked / room) ** row.sharpness) ** (1 / row.sharpness)
@@ -187,10 +200,7 @@ def clock_share(constants: PowerConstants, power_w: Watts, limit_w: float, clock
 
     1 where they draw no more than the limit's share. UsageError for a limit that an idle device exceeds.
     """
-    room = constants.share * min(limit_w, constants.limit_w) - constants.idle_w
-    if not room > 0:
-        idle = f"{constants.idle_w:.0f} W that the waiting device draws"
-        raise UsageError(f"a power limit must be above the {idle}, got {limit_w:g} W")
+    room = room_w(constants, limit_w)
     over, follows = np.asarray(power_w, np.float64) - constants.idle_w, np.asarray(clocked, np.float64)
     low, high = np.full(np.shape(over), _SLOWEST), np.ones(np.shape(over))
     for _ in range(_HALVINGS):

@@ -133,7 +133,7 @@ def _memory(result: Result) -> list[str]:
 
 _BEST = {"time": "fastest", "cost": "cheapest", "energy": "least energy"}
 #: Columns that a narrow terminal does without, the first one first; the page and the table file have them.
-_NARROW = ("J/token", "TFLOPS/GPU", "GB", "recompute")
+_NARROW = ("W/GPU", "J/token", "J/token at the limit", "TFLOPS/GPU", "GB", "recompute")
 #: Rows shown of each device count where there are several.
 _OF_SEVERAL = 3
 #: Share of a device's memory above which fragmentation alone may not fit.
@@ -172,7 +172,8 @@ def search_text(found: Answer, *, pareto: bool = False, explain: int | None = No
     if absent:
         lines.append(f"no feasible configuration on {', '.join(map(str, absent))} devices{_too_few(found, absent)}")
     if pareto and len(found.fits):
-        lines += ["", "Pareto front of time, devices and memory", _table(found, found.front())]
+        of = "time, devices and memory" if found.found[0].step_j is None else "time and energy"
+        lines += ["", f"Pareto front of {of}", _table(found, found.front())]
     if explain is not None:
         rows = found.explained(explain).to_string(
             index=False, float_format=lambda value: "" if value == 0 else f"{value:.4g}"
@@ -245,7 +246,8 @@ def _winner(found: Answer) -> list[str]:
     names = [change_of(reason) for reason in reasons]
     width = max(map(len, names), default=0)
     for name, reason in zip(names, reasons, strict=True):
-        lines.append(f"  {name:<{width}}  {shown_change(reason.slower)}: {_parts_of(reason)}")
+        energy = "" if reason.more_energy is None else f"energy {shown_change(reason.more_energy)}, time "
+        lines.append(f"  {name:<{width}}  {energy}{shown_change(reason.slower)}: {_parts_of(reason)}")
     return lines
 
 
@@ -330,7 +332,8 @@ def _best_few(found: Answer) -> str:
 
 def shown_rows(found: Answer, rows: pd.DataFrame) -> list[list[str]]:
     """Rows of a table of the search as people read them, below their titles; without columns that say the usual."""
-    cells = [{**_figures(found, row), **_cells(row), **_costs(row)} for _, row in rows.iterrows()]
+    asked = found.request.objective
+    cells = [{**_figures(found, row), **_cells(row), **_costs(row, asked)} for _, row in rows.iterrows()]
     names = [
         name
         for name in dict.fromkeys(name for row in cells for name in row)
@@ -375,9 +378,13 @@ def _cells(row: pd.Series) -> dict[str, str]:
     return {**shown, "in a node": " ".join(f"{word} {count}" for word, count in near.items() if count > 1)}
 
 
-def _costs(row: pd.Series) -> dict[str, str]:
+def _costs(row: pd.Series, asked: str) -> dict[str, str]:
     titles: dict[str, Any] = {"usd_per_mtoken": "USD/M tokens", "j_per_token": "J/token at the limit"}
-    return {title: f"{row[name]:.3f}" for name, title in titles.items() if name in row and row[name] == row[name]}
+    costs = {title: f"{row[name]:.3f}" for name, title in titles.items() if name in row and row[name] == row[name]}
+    if "power_w_gpu" in row:
+        costs["J/token"] = costs.pop("J/token at the limit")
+        costs |= {"W/GPU": f"{row['power_w_gpu']:.0f}"} if asked == "energy" else {}
+    return costs
 
 
 def tokens_per_s(found: Answer, row: pd.Series) -> float:

@@ -179,23 +179,26 @@ def _bound_by(point: LoadPoint) -> str:
     return f"{name} takes {_number(share, is_share=True)} of step time"
 
 
+#: Columns that are left out where nobody measured energies of the devices.
+_DRAWN = (("W/GPU", "power_w_per_gpu"), ("J/token", "energy_j_per_output_token"))
 _CURVE = (
     ("at once", "concurrency"), ("requests/s", "requests_per_s"), ("tokens/s/GPU", "output_tokens_per_s_per_gpu"),
     ("tokens/s/user", "tokens_per_s_per_user"), ("TTFT p50 ms", "ttft_p50_ms"), ("TTFT p99 ms", "ttft_p99_ms"),
-    ("TPOT p99 ms", "tpot_p99_ms"),
+    ("TPOT p99 ms", "tpot_p99_ms"), *_DRAWN,
 )  # fmt: skip
 
 
 def curve_text(curve: LoadCurve) -> str:
     """How many requests the server holds, the SLO and where it breaks, a line per number of requests, notes."""
-    rows = [[*(title for title, _ in _CURVE), "SLO", "bound by"]]
+    columns = [each for each in _CURVE if each[1] in curve.points[0].row]
+    rows = [[*(title for title, _ in columns), "SLO", "bound by"]]
     for point in curve.points:
         name, share = point.bound
         found, part = point.row, "" if share is None else f" {_number(share, is_share=True)}"
-        cells = (_number(found[key]) for _, key in _CURVE)
+        cells = (_number(found[key]) for _, key in columns)
         rows.append([*cells, "kept" if point.keeps_slo else "broken", name + part])
     facts = [f"  {fact}" for fact in _curve_facts(curve)]
-    table = aligned(rows, words=[len(_CURVE), len(_CURVE) + 1])
+    table = aligned(rows, words=[len(columns), len(columns) + 1])
     return "\n".join([_holds(curve), *facts, "", table, *(f"note: {note}" for note in curve.notes)])
 
 
@@ -260,17 +263,22 @@ def curve_page(curve: LoadCurve) -> bytes:
 _PLANNED = (
     ("tokens/s/GPU", "output_tokens_per_s_per_gpu"), ("tokens/s/user", "tokens_per_s_per_user"), ("GPUs", "devices"),
     ("at once", "concurrency"), ("requests/s", "requests_per_s"), ("TTFT p99 ms", "ttft_p99_ms"),
-    ("TPOT p99 ms", "tpot_p99_ms"),
+    ("TPOT p99 ms", "tpot_p99_ms"), *_DRAWN,
 )  # fmt: skip
 
 
 def _planned_facts(found: DeploymentPlan) -> Iterator[str]:
     """The winner and the command that simulates it, the SLO, and what was searched."""
     asked, refused = found.wanted.asked, ", ".join(f"{n} because it {why}" for why, n in found.refused.items())
+    drawn = [each for each in found.points if _DRAWN[1][1] in each.row]
     if found.best is not None:
         best = found.points[found.best]
         yield f"expected {_range(best)} tokens/s per user in 9 of 10 cases" if _range(best) else "no interval is known"
         yield str(best.row["command"])
+    least = min(drawn, key=lambda each: float(each.row[_DRAWN[1][1]]), default=None)
+    if least is not None and least is not found.points[found.best or 0]:
+        speed = f"{_number(least.row['tokens_per_s_per_user'])} tokens/s per user"
+        yield f"least energy: {_number(least.row[_DRAWN[1][1]])} J per token at {speed}: {least.words}"
     source = "--slo" if asked.slo else f"assumed: {SLO_SOURCE}; --slo sets another"
     yield f"SLO: {100 * KEPT_BY:.0f} % of requests within {found.limits} ({source})"
     load = "every load" if asked.concurrency is None else f"{asked.concurrency:,} requests at once"
@@ -301,7 +309,7 @@ def _planned_title(found: DeploymentPlan) -> str:
 
 def plan_text(found: DeploymentPlan) -> str:
     """The best deployment, and a line per point of the front."""
-    names = [(title, key) for title, key in _PLANNED if any(each.row[key] is not None for each in found.points)]
+    names = [(title, key) for title, key in _PLANNED if any(each.row.get(key) is not None for each in found.points)]
     rows = [[*(title for title, _ in names), "deployment"]]
     rows += [[*(_number(each.row[key]) for _, key in names), each.words] for each in found.points]
     lines = [_planned_title(found), *(f"  {fact}" for fact in _planned_facts(found))]
@@ -337,7 +345,7 @@ def plan_page(found: DeploymentPlan) -> bytes:
         shown = {kind: sorted(line) for kind, line in sorted(lines.items())}
         chart = line_chart(shown, "tokens/s per user", "output tokens/s per GPU")
         # What the terminal shows; files have every option, and the command of each.
-        rows = found.frame[[key for _, key in _PLANNED]]
+        rows = found.frame.reindex(columns=[key for _, key in _PLANNED if key in found.points[0].row])
         rows.insert(0, "deployment", [point.words for point in found.points])
         made = [section("front", "Pareto front", chart), section("deployments", "Deployments", table(rows, "Front"))]
     notes = () if found.best is None else found.points[found.best].notes

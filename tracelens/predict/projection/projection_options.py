@@ -146,7 +146,7 @@ class SearchOptions:
         kind=float, metavar="SHARE",
     )  # fmt: skip
     objective: Objective = option(
-        "what to minimize; energy: at the power limit of the devices", "time", choices=get_args(Objective)
+        "what to minimize; energy: modelled, else at the devices' power limit", "time", choices=get_args(Objective)
     )
     price_per_gpu_hour: float | None = option_fields.price_per_gpu_hour()
 

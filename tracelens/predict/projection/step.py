@@ -18,7 +18,7 @@ from tracelens.backends.base import Backend, System
 from tracelens.backends.roofline_and_tile import over_idle_uj
 from tracelens.errors import TracelensError, UsageError
 from tracelens.hardware import HardwareSpec
-from tracelens.hardware.power import power_constants
+from tracelens.hardware.power import power_constants, room_w
 from tracelens.option_fields import BACKENDS
 from tracelens.perf_models import PerfModel
 from tracelens.predict.projection import schedules
@@ -139,6 +139,8 @@ def energy_of(found: Projection) -> StepEnergy | None:
 
     of_block = {key: joules(mine) for key, mine in calls.items()}
     over_j = joules(ends) + sum(count * of_block[id(block)] for block, count in counted)
+    # Transfers run beside kernels: the limit is that of both.
+    over_j = min(over_j, room_w(constants) * found.step_us / US_PER_S)
     idle_j = constants.idle_w * found.step_us / US_PER_S
     if not math.isfinite(over_j):
         return None

@@ -607,7 +607,7 @@ class Planned(Record, frozen=True, kw_only=True):
 
 
 class DeploymentPlan(Record, frozen=True, kw_only=True):
-    """What a search found. ``points``: the front, most tokens/s per device first; ``looked``: deployments that were
+    """What a search found. ``points``: the fronts, most tokens/s per device first; ``looked``: deployments that were
     estimated, ``fitting`` of them within the limits at some load; ``refused``: splits, by reason. ``best``: a place in
     ``points``, None where nothing keeps the SLO.
     """
@@ -635,7 +635,8 @@ class DeploymentPlan(Record, frozen=True, kw_only=True):
 
 
 def plan(wanted: Wanted) -> DeploymentPlan:
-    """The best deployment within the SLO, and the front of tokens/s per device against tokens/s per user.
+    """The best deployment within the SLO, and the front of tokens/s per device against tokens/s per user; where
+    energies are known, that of J per token against tokens/s per user too.
 
     Every deployment is estimated in closed form; those of the front are simulated, and only what the simulation says
     is told. UsageError for a model that no split fits, and for options that do not go together.
@@ -648,7 +649,11 @@ def plan(wanted: Wanted) -> DeploymentPlan:
     kept = points.only(within(points, Objectives.parse(asked.slo or ASSUMED_SLO), found.lengths))
     good = _confirmed(found, kept)
     user, gpu = (np.array([each.row[name] for each in good], dtype=np.float64) for name in _FRONT)
-    shown = [good[at] for at in front(user, gpu).tolist()]
+    places = front(user, gpu).tolist()
+    if good and _DRAWN[1] in good[0].row:
+        least = front(user, 1 / np.array([each.row[_DRAWN[1]] for each in good], dtype=np.float64))
+        places = sorted({*places, *least.tolist()}, key=lambda at: -gpu[at])
+    shown = [good[at] for at in places]
     best = None
     if shown:
         best = 0 if asked.rate is None else min(range(len(shown)), key=lambda at: (shown[at].row["devices"], at))
@@ -727,7 +732,7 @@ def _simulated(found: ServerSearch, points: Points, place: int) -> list[Planned]
         **_described(experiment, options),
         "concurrency": load.get("concurrency"),
         "rate": load.get("rate"),
-        **{name: figures[name] for name in _SHOWN},
+        **{name: figures[name] for name in (*_SHOWN, *(_DRAWN if _DRAWN[0] in figures else ()))},
         **_interval(experiment.deployment, figures[_FRONT[0]], is_apart=experiment.prefill is not None),
         "estimated_tokens_per_s_per_gpu": float(points.per_gpu(found.lengths)[place]),
         "estimated_tokens_per_s_per_user": float(points.per_user[place]),
@@ -740,6 +745,8 @@ def _simulated(found: ServerSearch, points: Points, place: int) -> list[Planned]
 _SHOWN = (
     "requests_per_s", *reversed(_FRONT), "ttft_p50_ms", "ttft_p99_ms", "tpot_p50_ms", "tpot_p99_ms", "good_share",
 )  # fmt: skip
+#: Figures of a deployment on devices whose energies are known.
+_DRAWN = ("power_w_per_gpu", "energy_j_per_output_token")
 
 
 def _figures(

@@ -22,7 +22,7 @@ from tracelens.files.say import with_progress
 from tracelens.perf_models import PerfModel
 from tracelens.predict.serving.costs import StepCost
 from tracelens.predict.serving.experiment import Experiment, ServingResult, deployment_of, experiment_of
-from tracelens.predict.serving.metrics import Objectives, per_request, within
+from tracelens.predict.serving.metrics import FS_PER_S, Objectives, energy_of, per_request, within
 from tracelens.predict.serving.profile import ProfileCost
 from tracelens.predict.serving.replica_state import Step
 from tracelens.predict.serving.requests import Lengths
@@ -336,4 +336,20 @@ def _steady(result: ServingResult) -> dict[str, float | int | None]:
         "good_share": float(within(served, objectives).mean()),
         "waiting_share": float(served["queue_ms"].mean()) / e2e,
         "kv_share": max(outcome.peak_blocks[:replicas]) * outcome.block_tokens * replicas / max(outcome.pool_tokens, 1),
+        **_energy(result, users, rate * float(served["output_tokens"].mean())),
     }  # fmt: skip
+
+
+def _energy(result: ServingResult, users: int, tokens_per_s: float) -> dict[str, float]:
+    """Watts per GPU from when the first requests have left until the last one comes, and J per output token at a rate;
+    nothing where nobody measured energies.
+    """
+    outcome = result.outcome
+    arrivals = outcome.log.arrival
+    start, end = arrivals[users] if len(arrivals) > users else 0, max(arrivals)
+    start, end = (start, end) if end > start else (0, outcome.end_fs)
+    found = energy_of(outcome, start, end)
+    if found is None or found.is_limit:
+        return {}
+    power_w = float(found.waiting_w + found.over_j / (end - start) * FS_PER_S)
+    return {"power_w_per_gpu": power_w / outcome.devices, "energy_j_per_output_token": power_w / tokens_per_s}

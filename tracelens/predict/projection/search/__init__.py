@@ -71,11 +71,19 @@ PLACES = ("nv_tp1", "nv_tp2", "nv_dp", "nv_pp")
 
 
 class Feasible(Record, Generic[C], frozen=True, kw_only=True, eq=False):
-    """Configurations that hold what is wanted and fit, their seconds per step and GB per device."""
+    """Configurations that hold what is wanted and fit, their seconds per step and GB per device; ``step_j`` where least
+    energy is searched for: J of all devices per step.
+    """
 
     candidates: C
     step_s: Floats
     memory_gb: Floats
+    step_j: Floats | None = None
+
+    @property
+    def least(self) -> Floats:
+        """What is searched for the least of on any number of devices."""
+        return self.step_s if self.step_j is None else self.step_j
 
 
 class Rules(Protocol[C]):
@@ -157,20 +165,26 @@ def evaluate(rules: Rules[Any], candidates: Any, *, global_batch: int, model: st
 
 
 def fastest(found: Feasible[Any], gpu_counts: Iterable[int], top: int) -> npt.NDArray[np.intp]:
-    """Positions of the ``top`` fastest of each device count, fastest first."""
+    """Positions of the ``top`` best of each device count, the best first: the fastest, or those of least energy."""
     space, chosen = found.candidates, [np.empty(0, np.intp)]
     for gpus in gpu_counts:
         index = np.flatnonzero(space.gpus == gpus)
         if len(index) > 4 * top:
-            limit = np.partition(found.step_s[index], top - 1)[top - 1]
-            index = index[found.step_s[index] <= limit]
+            limit = np.partition(found.least[index], top - 1)[top - 1]
+            index = index[found.least[index] <= limit]
         ties = [getattr(space, field.name)[index] for field in reversed(fields(space))]
-        chosen.append(index[np.lexsort((*ties, found.step_s[index]))[:top]])
+        chosen.append(index[np.lexsort((*ties, found.least[index]))[:top]])
     return np.concatenate(chosen)
 
 
 def pareto(found: Feasible[Any]) -> npt.NDArray[np.intp]:
-    """Positions of those that no other equals or beats in time, devices and memory, fewest devices first."""
+    """Positions of those that no other equals or beats in time, devices and memory, fewest devices first; where least
+    energy is searched for, in time and energy, the fastest first.
+    """
+    if found.step_j is not None:
+        order = np.lexsort((found.step_j, found.step_s))
+        least = np.minimum.accumulate(np.append(np.inf, found.step_j[order]))[:-1]
+        return order[found.step_j[order] < least]
     front: list[int] = []
     for n in np.unique(found.candidates.gpus):
         index = np.flatnonzero(found.candidates.gpus == n)

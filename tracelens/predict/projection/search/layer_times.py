@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -27,8 +27,17 @@ from tracelens.types.units import BYTES_PER_GB, US_PER_S
 PARTS = ("compute", "memory", "tp", "cp", "ep", "grid")
 
 
+class OpPrices(NamedTuple):
+    """``us``: microseconds of each distinct operation. ``summed``: what of calls that take so long is added up, their
+    times or their µJ.
+    """
+
+    us: Callable[[Iterable[PerfModel]], dict[PerfModel, float]]
+    summed: Callable[[Sequence[PerfModel], Floats], Floats]
+
+
 class LayerTimes(Record, frozen=True, kw_only=True, eq=False):
-    """Microseconds of layers at distinct keys: [key, kind, forward or backward].
+    """Microseconds, or µJ, of layers at distinct keys: [key, kind, forward or backward].
 
     ``compute``: matrix products and attention; ``memory``: what streams memory. ``launched`` counts operations.
     ``products`` is the part of ``compute`` that SUMMA's broadcasts overlap.
@@ -94,8 +103,7 @@ class _Ops(Record, frozen=True, kw_only=True, eq=False):
 
 def layer_times(
     built: Sequence[Mapping[str, list[RankLayer]]], key: npt.NDArray[np.intp], precisions: Sequence[int],
-    strides: Mapping[str, Ints], priced: Callable[[Iterable[PerfModel]], dict[PerfModel, float]],
-    software: Sequence[Software],
+    strides: Mapping[str, Ints], prices: OpPrices, software: Sequence[Software],
 ) -> LayerTimes:  # fmt: skip
     """Times of the layers of ``built``, one per distinct key; ``key`` is each candidate's, ``strides`` its groups'.
 
@@ -113,21 +121,23 @@ def layer_times(
     of_key = np.array(precisions, np.intp)
     for each, times in enumerate(time_us):
         mine = np.unique(rows.op[(of_key[rows.key] == each) & is_local[rows.op]]).tolist()
-        price = priced(ops.models[ops.model[at]] for at in mine)
-        times[mine] = [price[ops.models[ops.model[at]]] * software[each].of(ops.ops[at]) for at in mine]
+        models = [ops.models[ops.model[at]] for at in mine]
+        price = prices.us(models)
+        took = [price[model] * software[each].of(ops.ops[at]) for at, model in zip(mine, models, strict=True)]
+        times[mine] = prices.summed(models, np.array(took, np.float64))
 
     def local(mine: _Rows) -> Floats:
         return ops.summed(mine, time_us[of_key[mine.key], mine.op], shape)
 
     moved = {part: _Moved.of(parts[part], ops, key, stride) for part, stride in strides.items()}
-    sent = priced(itertools.chain.from_iterable(each.models for each in moved.values()))
+    sent = prices.us(itertools.chain.from_iterable(each.models for each in moved.values()))
     return LayerTimes(
         key=key,
         compute=local(parts["compute"]),
         memory=local(parts["memory"]),
         products=local(rows.take(np.flatnonzero(is_local[rows.op] & ops.is_product[rows.op]))),
         launched=launched,
-        exchanged={part: (each.inverse, each.times(ops, sent, shape)) for part, each in moved.items()},
+        exchanged={part: (each.inverse, each.times(ops, sent, prices, shape)) for part, each in moved.items()},
     )
 
 
@@ -183,9 +193,9 @@ class _Moved(Record, frozen=True, kw_only=True, eq=False):
             model=model,
         )
 
-    def times(self, ops: _Ops, sent_us: Mapping[PerfModel, float], shape: tuple[int, ...]) -> Floats:
+    def times(self, ops: _Ops, sent_us: Mapping[PerfModel, float], prices: OpPrices, shape: tuple[int, ...]) -> Floats:
         """[key and stride, kind, forward or backward] from the time of each exchange."""
-        each = np.array([sent_us[model] for model in self.models], np.float64)
+        each = prices.summed(self.models, np.array([sent_us[model] for model in self.models], np.float64))
         return ops.summed(self.rows, each[self.model], (int(self.inverse.max(initial=-1)) + 1, *shape[1:]))
 
 

@@ -257,12 +257,14 @@ class Reason(Record, frozen=True, kw_only=True):
     """The best configuration with another value of each of ``dimensions``: what it has in which the winner differs.
 
     ``slower`` by that share of the winner's step; ``parts_s``: by how many seconds each part of the step changes.
+    ``more_energy``: by which share, where the winner is that of least energy.
     """
 
     dimensions: tuple[str, ...]
     differs: dict[str, Any]
     slower: float
     parts_s: dict[str, float]
+    more_energy: float | None = None
 
 
 class Answer(Record, frozen=True, kw_only=True, eq=False):
@@ -295,8 +297,15 @@ class Answer(Record, frozen=True, kw_only=True, eq=False):
         return named(self.request.framework).expected(rules.model, rules.system, str(self.best["precision"].iloc[0]))
 
     def front(self) -> pd.DataFrame:
-        """Configurations that none of the same strategy beats in time, devices and memory at once."""
-        return self._evaluated([(i, at) for i, found in enumerate(self.found) for at in pareto(found).tolist()])
+        """Configurations that none of the same strategy beats in time, devices and memory at once; where least energy
+        is searched for, that none beats in time and energy, the fastest first.
+        """
+        origin = [(i, at) for i, found in enumerate(self.found) for at in pareto(found).tolist()]
+        made = self._evaluated(origin)
+        if any(found.step_j is None for found in self.found):
+            return made
+        made = made.sort_values(["t", "j_per_token"], kind="stable", ignore_index=True)
+        return made[made["j_per_token"] < made["j_per_token"].cummin().shift(fill_value=np.inf)]
 
     def ranking(self) -> dict[tuple[str, int], list[float]]:
         """Seconds per step of all that fits, fastest first, by strategy and device count."""
@@ -335,7 +344,7 @@ class Answer(Record, frozen=True, kw_only=True, eq=False):
         for name, column in degrees.items():
             different = np.flatnonzero(column != column[here])
             if len(different):
-                best_of.setdefault(int(different[found.step_s[same][different].argmin()]), []).append(name)
+                best_of.setdefault(int(different[found.least[same][different].argmin()]), []).append(name)
         if not best_of:
             return []
         rows = found.candidates.take(same[[here, *best_of]])
@@ -343,6 +352,7 @@ class Answer(Record, frozen=True, kw_only=True, eq=False):
         step_s = table["t"].to_numpy(float)
         parts = [name for name in PARTS if name in table]
         change = table[parts].to_numpy(float) - table[parts].to_numpy(float)[0]
+        energy = None if found.step_j is None else found.step_j[same[[here, *best_of]]]
         reasons = [
             Reason(
                 dimensions=tuple(names),
@@ -351,10 +361,11 @@ class Answer(Record, frozen=True, kw_only=True, eq=False):
                 },
                 slower=float(step_s[row] / step_s[0] - 1),
                 parts_s=dict(zip(parts, change[row].tolist(), strict=True)),
+                more_energy=None if energy is None else float(energy[row] / energy[0] - 1),
             )
             for row, (other, names) in enumerate(best_of.items(), 1)
         ]
-        return sorted(reasons, key=lambda reason: (-reason.slower, reason.dimensions))
+        return sorted(reasons, key=lambda reason: (-(reason.more_energy or 0), -reason.slower, reason.dimensions))
 
     def rechecked(self, place: int = 0) -> Projection | None:
         """The same step as the event graph has it; None for rules that it does not share a model with."""
@@ -403,9 +414,19 @@ def answer(request: Request) -> Answer:
     rule_sets = request.rule_sets()
     counts = sorted(set(request.gpus))
     found = [rules.feasible(counts, global_batch=request.global_batch, wanted=request.wanted) for rules in rule_sets]
+    if request.objective == "energy":
+        found = [_with_energy(request, rules, each) for rules, each in zip(rule_sets, found, strict=True)]
     origin = [(i, at) for i, each in enumerate(found) for at in fastest(each, counts, request.top).tolist()]
     table = _evaluated(request, rule_sets, found, origin)
     return Answer(request=request, rule_sets=rule_sets, found=found, table=table, origin=origin)
+
+
+def _with_energy(request: Request, rules: Rules[Any], found: Feasible[Any]) -> Feasible[Any]:
+    """With the joules of each configuration, where energies of the device are known."""
+    if not isinstance(rules, CorrectedRules):
+        return found
+    joules = rules.step_j(found.candidates, found.step_s, global_batch=request.global_batch)
+    return found if joules is None else replace(found, step_j=joules)
 
 
 @takes(SearchOptions)
@@ -448,8 +469,13 @@ def _evaluated(
         if request.price_per_gpu_hour is not None:
             dollars = device_s / _SECONDS_PER_HOUR * request.price_per_gpu_hour
             frame["usd_per_mtoken"] = dollars / tokens * _MILLION
-        watts = rules.system.device.tdp_w if isinstance(rules, CorrectedRules) else None
-        if watts is not None:
+        watts, joules = None, None
+        if isinstance(rules, CorrectedRules):
+            watts, step_s = rules.system.device.tdp_w, frame["t"].to_numpy(float)
+            joules = rules.step_j(each.candidates.take(chosen), step_s, global_batch=request.global_batch)
+        if joules is not None:
+            frame["j_per_token"], frame["power_w_gpu"] = joules / tokens, joules / device_s
+        elif watts is not None:
             frame["j_per_token"] = device_s * watts / tokens
         elif request.objective == "energy":
             raise UsageError(f"{request.cluster}: these rules have no power of the device; choose another --objective")
@@ -515,6 +541,7 @@ def asked(request: Request) -> str:
         "fixed": "/".join(f"{name}={value}" for name, value in sorted(wanted.fixed.items())),
         "forbidden": "/".join(sorted(wanted.forbidden)),
         "headroom": wanted.headroom,
+        "objective": "energy" if request.objective == "energy" else "",
         "price": request.price_per_gpu_hour,
         "top": request.top,
     }

@@ -16,10 +16,13 @@ import numpy as np
 import numpy.typing as npt
 
 from tracelens.backends.base import System
+from tracelens.backends.roofline_and_tile import over_idle_uj
 from tracelens.errors import UsageError
 from tracelens.files.say import with_progress
+from tracelens.hardware.device_figures import PowerConstants
+from tracelens.hardware.power import idle_power, power_constants, room_w
 from tracelens.option_fields import BACKENDS
-from tracelens.perf_models import PerfModel
+from tracelens.perf_models import Collective, PerfModel
 from tracelens.predict.network.algorithms import collective_us
 from tracelens.predict.network.topology import Group, Topology
 from tracelens.predict.projection.chunk_timing import exposed_share
@@ -27,7 +30,7 @@ from tracelens.predict.projection.overheads import PLAIN, LayerCosts, Software
 from tracelens.predict.projection.pipeline import REDUCED_BYTES, hop_us
 from tracelens.predict.projection.projection_options import Strategy
 from tracelens.predict.projection.search import ANYTHING, PLACES, Constraints, Feasible
-from tracelens.predict.projection.search.layer_times import PARTS, LayerTimes, StepOperations, layer_times
+from tracelens.predict.projection.search.layer_times import PARTS, LayerTimes, OpPrices, StepOperations, layer_times
 from tracelens.predict.projection.search.pipeline_time import (
     Floats,
     KindCosts,
@@ -82,7 +85,7 @@ class Held(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CorrectedRules:
-    """Prices candidates of ``space`` on ``system``; ``software``: the constants in each of the space's precisions, or
+    """OpPrices candidates of ``space`` on ``system``; ``software``: the constants in each of the space's precisions, or
     those of all.
     """
 
@@ -90,6 +93,8 @@ class CorrectedRules:
     system: System
     backends: str = BACKENDS
     software: tuple[Software, ...] = (PLAIN,)
+    #: Where given, sums are of µJ over idle in place of µs.
+    _energies: PowerConstants | None = field(default=None, repr=False, compare=False)
     _built: dict[Any, dict[str, list[RankLayer]]] = field(default_factory=dict, repr=False, compare=False)
 
     @property
@@ -266,6 +271,43 @@ class CorrectedRules:
         """Seconds per step, ``t``, and what it is made of on the busiest pipeline rank; they add up."""
         return self._times(splits, global_batch)[0]
 
+    def step_j(self, splits: Splits, step_s: Floats, *, global_batch: int) -> Floats | None:
+        """J of all devices per step that takes ``step_s``, as of ``projection.step.energy_of``; None where nobody
+        measured energies of the device's architecture.
+        """
+        constants = power_constants(self.system.device)
+        if constants is None:
+            return None
+        over_j = replace(self, _energies=constants)._over_idle_uj(splits, global_batch) / US_PER_S
+        return splits.gpus * (idle_power(constants) * step_s + np.minimum(over_j, room_w(constants) * step_s))
+
+    def _over_idle_uj(self, splits: Splits, global_batch: int) -> Floats:
+        """What a step adds on a device of the busiest pipeline rank."""
+        layers, (gather, scatter), found = self._layer_times(splits), self._shared_us(splits), np.zeros(len(splits))
+        groups = list(self._by_stages(splits))
+        busiest = replace(self, _energies=None)._times(splits, global_batch)[1]
+        for (group, types), optimizer in zip(groups, self._optimizers_us(splits, groups), strict=True):
+            held = np.zeros((len(group), len(self.kinds)))
+            for stage in types:
+                held[busiest[group] == stage.ranks[0]] = stage.layers
+            part = splits.take(group)
+            passes = part.micro_batches(global_batch).astype(float)[:, None]
+            each = np.zeros(held.shape)
+            for k, kind in enumerate(self.kinds):
+                ahead, back = (sum(layers.part(name, k, phase, group) for name in PARTS) for phase in (0, 1))
+                again = np.array([word == "full" for word in RECOMPUTE])[part.recompute] & (kind not in ENDS)
+                each[:, k] = ahead * (1 + again) + back
+            is_2, is_3 = part.zero[:, None] >= 2, part.zero[:, None] == 3
+            moved = gather[group] * np.where(is_3, 2 * passes, 1) + scatter[group] * np.where(is_2, passes, 1)
+            found[group] = (held * (passes * each + moved)).sum(axis=1) + optimizer
+        return found
+
+    def _summed(self, models: Sequence[PerfModel], time_us: Floats) -> Floats:
+        """What is added up of calls that take so long."""
+        if self._energies is None:
+            return time_us
+        return over_idle_uj(self._energies, models, time_us, self.system.device)
+
     def _times(self, splits: Splits, global_batch: int) -> tuple[dict[str, Floats], Floats]:
         """``times``, and the first of the busiest pipeline ranks."""
         layers, (gather, scatter), hop = self._layer_times(splits), self._shared_us(splits), self._hop_us(splits)
@@ -392,7 +434,7 @@ class CorrectedRules:
         strides = {"tp": ranks.tp_stride, "cp": ranks.cp_stride, "ep": ranks.ep_stride, "grid": ranks.cp_stride}
         precisions = [one["precision"] for one in keys]
         software = [self.software_in(each) for each in range(len(self.space.precisions))]
-        return layer_times(built, key, precisions, strides, self.priced, software)
+        return layer_times(built, key, precisions, strides, OpPrices(self.priced, self._summed), software)
 
     def _shared_us(self, s: Splits) -> tuple[Floats, Floats]:
         """[candidate, kind]: gathering one layer's weights, and scattering or reducing its gradients."""
@@ -446,6 +488,13 @@ class CorrectedRules:
                 group = Group(ranks=int(ranks[index]), stride=int(stride[index]))
                 sizes, where = np.unique(nbytes[at], return_inverse=True)
                 times = np.where(sizes > 0, collective_us(word, sizes, group, self.topology)[0], 0.0)
+                if self._energies is not None:
+                    elements = [round(size / ParallelConfig().width.width_bytes) for size in sizes.tolist()]
+                    models = [
+                        Collective(kind=word, elements_in=each, elements_out=each, ranks=group.ranks)
+                        for each in elements
+                    ]
+                    times = self._summed(models, times)
                 result[at] = times[where].reshape(nbytes[at].shape)
         return result
 
@@ -550,8 +599,13 @@ class CorrectedRules:
         ops = [rank_ops.optimizer(float(elements[i]), ParallelConfig(dp=int(s.gpus[i]))) for i in first]
         priced = self.priced(op.model for each in ops for op in each)
         software = self.software_in(0)
-        times = np.array([sum(priced[op.model] * software.of(op) for op in each) for each in ops])
-        return times[inverse]
+        called = list(itertools.chain.from_iterable(ops))
+        times = self._summed(
+            [op.model for op in called], np.array([priced[op.model] * software.of(op) for op in called])
+        )
+        row = np.repeat(np.arange(len(ops)), [len(each) for each in ops])
+        found: Floats = np.bincount(row, times, len(ops)).astype(np.float64)[inverse]
+        return found
 
 
 #: Dimensions that the published tables do not have.
