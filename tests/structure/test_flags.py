@@ -58,7 +58,7 @@ FLAGS: dict[str, str] = {
     "convert": ("TRACE --output -o"),
     "slim": ("TRACE --category --output --rank --steps -o"),
     "whatif": (
-        "TRACE --apply --batch --clock --device --format --fuse --graphs --output --overlap --pad --precision --ranks --remove --scale --sdpa --steps -o"
+        "TRACE --apply --batch --clock --device --format --fuse --graphs --output --overlap --pad --power-limit --precision --ranks --remove --scale --sdpa --steps -o"
     ),
 }
 

@@ -12,9 +12,10 @@ import pytest
 import tracelens
 from tests.analysis.conftest import Builder
 from tests.conftest import RealTrace, part
+from tests.report.test_energy import A100, Kernel, recording
 from tracelens.analysis.analyze import analyze
 from tracelens.analysis.attribution.calls import launch_floor_us
-from tracelens.analysis.loaded_trace import AnalysisOptions, Trace
+from tracelens.analysis.loaded_trace import AnalysisOptions, Trace, load
 from tracelens.backends.base import System
 from tracelens.backends.chain import chain
 from tracelens.comparison.whatif import plan
@@ -27,6 +28,9 @@ from tracelens.perf_models import GEMM, WorkColumns
 from tracelens.trace.table import Kind
 from tracelens.types.dtypes import DType
 
+#: Products that fill a step of ``STEP_US``.
+BACK_TO_BACK: list[Kernel] = [("gemm", 10.0 + 240 * n, 240.0, 7, True) for n in range(4)]
+AT_THE_LIMIT = "at that clock kernels would draw more than the limit, which holds it down"
 ROOT = Path(__file__).resolve().parents[2]
 
 
@@ -65,6 +69,66 @@ def test_a_lower_clock_is_slower_and_memory_does_not_follow_it() -> None:
     slower = what_if(products().trace(), gpu_clock=0.5)
     assert 300 < slower.after.step_us <= 600.001
     assert what_if(products().trace(), gpu_clock=1.0).after.step_us == pytest.approx(300)
+
+
+def test_a_lower_limit_takes_longer_and_less_energy_by_hand(tmp_path: Path) -> None:
+    """H200, 0.992 of 700 W: products over idle (128 W) at share c of the clock draw c**3 of 566.4 W, so 400 W less idle
+    are c = (268.8 / 566.4) ** (1/3) = 0.780. What they add to waiting goes with c**2, waiting with the time.
+    """
+    trace = load(recording(tmp_path, BACK_TO_BACK, steps=3))
+    found = what_if(trace, power_limit=400.0)
+    energy, clock = found.energy, (268.8 / 566.4) ** (1 / 3)
+    assert energy is not None
+    assert clock == pytest.approx(0.780, abs=1e-3)
+    assert energy.before_j is not None
+    assert found.before.step_us < found.after.step_us < found.before.step_us / clock
+    over_j = energy.before_j - 128e-6 * found.before.step_us
+    whole_j = 128e-6 * found.after.step_us + over_j * clock**2
+    assert energy.after_j == pytest.approx(whole_j, rel=1e-6)
+    assert energy.after_j < energy.before_j
+    reported = tracelens.report(trace).summary.energy
+    assert reported is not None
+    assert energy.before_j == pytest.approx(reported.energy_j, rel=1e-9)
+    same = what_if(trace, power_limit=700.0)
+    assert (same.after.step_us, same.energy.after_j) == (same.before.step_us, pytest.approx(energy.before_j))  # type: ignore[union-attr]
+
+
+def test_no_limit_is_faster_than_a_higher_one_nor_draws_more_than_it_says(tmp_path: Path) -> None:
+    trace = load(recording(tmp_path, BACK_TO_BACK, steps=3))
+    runs = [what_if(trace, power_limit=watts) for watts in (150.0, 250.0, 400.0, 550.0, 700.0, 900.0)]
+    times = [run.after.step_us for run in runs]
+    assert times == sorted(times, reverse=True)
+    for run, watts in zip(runs, (150.0, 250.0, 400.0, 550.0, 700.0, 700.0), strict=True):
+        assert run.energy is not None
+        assert run.energy.after_w is not None
+        assert 128 <= run.energy.after_w <= watts
+    with pytest.raises(UsageError, match="above the 128 W that the waiting device draws"):
+        what_if(trace, power_limit=100.0)
+
+
+def test_joules_of_a_clock_are_unknown_where_nobody_measured_and_where_the_limit_would_hold_it_down(
+    tmp_path: Path,
+) -> None:
+    higher = what_if(load(recording(tmp_path, BACK_TO_BACK, steps=3)), gpu_clock=1.2).energy
+    assert higher is not None
+    assert (higher.after_j, higher.unknown) == (None, AT_THE_LIMIT)
+    unknown = what_if(load(recording(tmp_path, BACK_TO_BACK, steps=3, device=A100)), power_limit=300.0).energy
+    assert unknown is not None
+    assert unknown.unknown == "nobody measured what NVIDIA A100 SXM4 80GB draws"
+    lower = what_if(load(recording(tmp_path, BACK_TO_BACK, steps=3)), gpu_clock=0.8, scale=("GEMM=0.9",))
+    assert lower.energy is None
+    assert "energy" not in lower.document()
+
+
+@pytest.mark.shared
+def test_a_step_that_the_host_bounds_takes_as_long_at_a_lower_limit_and_less_energy(real_trace: RealTrace) -> None:
+    """Eager layers on B200 (1000 W), whose kernels run for a part of the step: 242 W of it are those of waiting."""
+    trace = real_trace("b200/eager_trace")
+    high, low = (what_if(trace, power_limit=watts) for watts in (700.0, 400.0))
+    assert high.energy is not None
+    assert low.energy is not None
+    assert low.after.step_us == pytest.approx(high.before.step_us, rel=0.01)
+    assert 242e-6 * low.after.step_us < low.energy.after_j < high.energy.after_j < high.energy.before_j  # type: ignore[operator]
 
 
 def test_fp8_products_are_faster_and_their_conversion_counts() -> None:

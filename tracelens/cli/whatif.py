@@ -20,7 +20,7 @@ from tracelens.files.say import emit, say
 from tracelens.option_fields import arguments_of, option, options_of
 
 if TYPE_CHECKING:
-    from tracelens.comparison.whatif.what_if import WhatIf
+    from tracelens.comparison.whatif.what_if import EnergyChange, WhatIf
 
 _ROWS, _CAUSES = 10, 4
 #: Change of the step that shows as none.
@@ -91,6 +91,19 @@ def _unchanged(found: WhatIf) -> Iterator[str]:
     )
 
 
+def _energy(found: EnergyChange) -> str:
+    """Joules and watts before and after."""
+    from tracelens.types.units import shown_change, shown_figure
+
+    before, after, watts, limit_w = found.before_j, found.after_j, (found.before_w, found.after_w), found.limit_w
+    if before is None or after is None or None in watts or limit_w is None:
+        return f" energy unknown: {found.unknown}"
+    low, high = (shown_figure(each or 0.0, 3) for each in (found.after_low_j, found.after_high_j))
+    change = f"({shown_change(after / before - 1)})   {low} to {high} J"
+    drawn = f"{watts[0]:,.0f} -> {watts[1]:,.0f} W of {limit_w:,.0f}"
+    return f" energy {shown_figure(before, 3)} -> {shown_figure(after, 3)} J {change}   {drawn}"
+
+
 def _lines(found: WhatIf) -> Iterator[str]:
     from tracelens.files.safe_text import clipped, trace_name
     from tracelens.types.units import shown_ms, shown_percent
@@ -101,6 +114,8 @@ def _lines(found: WhatIf) -> Iterator[str]:
     yield f" {trace_name(found.plan.subject.table.source)}"
     yield f" {what} {shown_ms(before)} -> {shown_ms(after)} ms{change}{_interval(found)}"
     yield from _unchanged(found)
+    if found.energy is not None:
+        yield _energy(found.energy)
     yield f" {shown_percent(max(1 - found.explained, 0))} of the trace is delays that the replay keeps as recorded"
     yield ""
     yield f" {'bound by (critical path)':<44}{'before ms':>12}{'after ms':>12}"

@@ -215,20 +215,20 @@ def device_at(device: HardwareSpec, watts: float) -> HardwareSpec:
     """The device under a limit of ``watts``, at the clock of what draws all that it has: products of a long step.
 
     Where its energies are known the clock is ``clock_share``, else the cube root of the share of its design power,
-    since power goes with clock times voltage squared, and voltage with the clock. UsageError where the design power is
-    unknown, or an idle device draws more.
+    since power goes with clock times voltage squared, and voltage with the clock. Its energies (``power``) saturate at
+    that limit. UsageError where the design power is unknown, or an idle device draws more.
     """
     base = device.matrix_cores.clock_mhz if device.matrix_cores is not None else device.clock_mhz
     if device.tdp_w is None or base is None:
         raise UsageError(f"{device.name}: its design power or clock is unknown; give --clock instead")
     if not watts > 0:
         raise UsageError(f"a power limit must be above 0 W, got {watts:g}")
-    constants = power_constants(device)
-    if constants is None:
-        share = min(1.0, watts / device.tdp_w) ** (1 / 3)
-    else:
-        share = float(clock_share(constants, np.array(constants.share * constants.limit_w), watts))
-    return device.at_clock(base * device.clock_scale * share)
+    own = device.power or _of_architecture(device)
+    if own is None:
+        return device.at_clock(base * device.clock_scale * min(1.0, watts / device.tdp_w) ** (1 / 3))
+    share = float(clock_share(own, np.array(own.share * own.limit_w), watts))
+    held = device.at_clock(base * device.clock_scale * share)
+    return replace(held, power=replace(own, limit_w=min(watts, own.limit_w)))
 
 
 def _longer(clock: Watts, clocked: Watts) -> Watts:

@@ -1,6 +1,6 @@
 """What can be different, each marked with the name of its option and how early it applies: configurations (device,
-clock, batch, precision, ranks) and optimizations (operations removed, faster, padded or fused, graphs, overlap,
-what a finding advises).
+clock, power limit, batch, precision, ranks) and optimizations (operations removed, faster, padded or fused, graphs,
+overlap, what a finding advises).
 """
 
 from __future__ import annotations
@@ -89,6 +89,14 @@ def another_clock(plan: ChangePlan, scale: float) -> None:
     if base is None or plan.system is None:
         raise UsageError(f"{device.name}: its rates cannot be scaled: its device file gives no clock for them")
     plan.system = plan.system.at_clock(scale * base * device.clock_scale)
+
+
+@change("power_limit", PLACE)
+def another_limit(plan: ChangePlan, watts: float) -> None:
+    """At the clock of products that draw all of it (``hardware.power.device_at``)."""
+    device_of(plan)
+    if plan.system is not None:
+        plan.system = plan.system.at_power(watts)
 
 
 @change("batch", WORK)

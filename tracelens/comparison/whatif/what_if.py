@@ -26,12 +26,13 @@ from tracelens.analysis.loaded_trace import AnalysisOptions, Trace, load
 from tracelens.comparison.whatif.changes import PLACE, changes
 from tracelens.comparison.whatif.plan import LEAST, LIKELY, MOST, Z90, ChangePlan, Subject, price
 from tracelens.comparison.whatif.what_if_options import WhatIfOptions
+from tracelens.hardware.power import power_constants, room_w
 from tracelens.option_fields import build_options, takes
 from tracelens.trace.narrow_columns import Column
 from tracelens.trace.rewriting import microseconds, rewrite
 from tracelens.trace.table import Kind, RowColumn, TraceTable
 from tracelens.types.records import Record
-from tracelens.types.units import NS_PER_US
+from tracelens.types.units import NS_PER_S, NS_PER_US, US_PER_S
 
 
 class Clock:
@@ -212,10 +213,69 @@ class OpChange(Record, frozen=True, kw_only=True):
         return self.after_us - self.before_us
 
 
+class EnergyChange(Record, frozen=True, kw_only=True):
+    """Modelled J of the device per step (docs/energy.md), between what they lie, and its mean watts, before and after;
+    ``limit_w``: afterwards. ``unknown``: why they are, None where they are known.
+    """
+
+    before_j: float | None = None
+    before_low_j: float | None = None
+    before_high_j: float | None = None
+    after_j: float | None = None
+    after_low_j: float | None = None
+    after_high_j: float | None = None
+    before_w: float | None = None
+    after_w: float | None = None
+    limit_w: float | None = None
+    unknown: str | None = None
+
+
+#: What may be asked for the joules afterwards to be known: the work stays, and its energy goes with the clock's square.
+_OF_A_CLOCK = frozenset({"gpu_clock", "power_limit", "steps"})
+
+
+#: By which share joules and their sum may differ.
+_ROUNDING = 1e-3
+
+
+def _energy(trace: Trace, plan: ChangePlan, asked: Mapping[str, Any], after: StepFigures) -> EnergyChange | None:
+    """Of a step that is ``after``; None where no clock and no limit is asked for, or more than these.
+
+    What work draws over a waiting device goes with the square of the clock, however long it takes, and stays within the
+    limit as long as it runs.
+    """
+    from tracelens.analysis.analyze import analyze
+
+    if plan.system is None or plan.recorded_on is None or asked.keys() <= {"steps"} or not asked.keys() <= _OF_A_CLOCK:
+        return None
+    before, device = analyze(trace, plan.subject.options, on_demand=True), plan.system.device
+    energy, constants = before.energy, power_constants(device)
+    if energy is None or constants is None:
+        return EnergyChange(unknown=f"nobody measured what {device.label} draws")
+    total_ns, steps = before.timeline.total_ns, plan.subject.steps
+    whole = energy.of_spans(np.zeros(len(before.activity), np.int32), np.array([total_ns]))
+    if np.isnan(whole.power_w[0]):
+        return EnergyChange(unknown="kernels of unknown work run for too much of the time")
+    idle_w, clock = energy.constants.idle_w, device.clock_scale / plan.recorded_on.device.clock_scale
+    before_s, after_s = total_ns / steps / NS_PER_S, after.step_us / US_PER_S
+    old = [float(each[0]) / steps for each in whole]
+    most_j = room_w(constants) * (after.step_us - after.idle_us) / US_PER_S
+    over_j = [max(joules - idle_w * before_s, 0.0) * clock**2 for joules in old]
+    new = [idle_w * after_s + min(joules, most_j) for joules in over_j]
+    if over_j[0] > most_j * (1 + _ROUNDING):
+        if clock > 1:
+            return EnergyChange(unknown="at that clock kernels would draw more than the limit, which holds it down")
+        plan.note("some kernels need a still lower clock for that limit; those that follow it take longer than said")
+    return EnergyChange(
+        before_j=old[0], before_low_j=old[1], before_high_j=old[2], after_j=new[0], after_low_j=new[1],
+        after_high_j=new[2], before_w=old[0] / before_s, after_w=new[0] / after_s, limit_w=constants.limit_w,
+    )  # fmt: skip
+
+
 class WhatIf(Record, frozen=True, kw_only=True, eq=False):
     """``low_us`` to ``high_us``: where the step would lie in 90 of 100 cases, by what estimates are off by on measured
     kernels; the same figure where nothing was estimated. ``explained``: the share of the recorded time that the
-    dependencies give without the delays that were kept."""
+    dependencies give without the delays that were kept. ``energy``: of another clock or power limit."""
 
     plan: ChangePlan
     times: NewTimes
@@ -225,6 +285,7 @@ class WhatIf(Record, frozen=True, kw_only=True, eq=False):
     low_us: float
     high_us: float
     explained: float
+    energy: EnergyChange | None = None
 
     @property
     def has_steps(self) -> bool:
@@ -272,6 +333,7 @@ class WhatIf(Record, frozen=True, kw_only=True, eq=False):
                 "high_us": self.high_us,
                 "change_us": self.after.step_us - self.before.step_us,
             },
+            **({} if self.energy is None else {"energy": asdict(self.energy)}),
             "before": asdict(self.before),
             "after": asdict(self.after),
             "explained": self.explained,
@@ -386,7 +448,8 @@ def what_if(trace: Trace | str | PathLike[str], options: WhatIfOptions | None = 
     without GPU work, UsageError for a name that fits nothing.
     """
     asked = build_options(WhatIfOptions, given, options)
-    subject = Subject.of(trace if isinstance(trace, Trace) else load(trace), AnalysisOptions(steps=asked.steps))
+    read = trace if isinstance(trace, Trace) else load(trace)
+    subject = Subject.of(read, AnalysisOptions(steps=asked.steps))
     plan = ChangePlan.of(subject)
     values = {each.name: getattr(asked, each.name) for each in fields(asked)}
     wanted = {name: value for name, value in values.items() if value not in (None, (), False)}
@@ -399,4 +462,5 @@ def what_if(trace: Trace | str | PathLike[str], options: WhatIfOptions | None = 
     for name in ordered:
         if known[name].options["stage"] > PLACE:
             known[name].target(plan, wanted[name])
-    return outcome(plan, {name: list(value) if isinstance(value, tuple) else value for name, value in wanted.items()})
+    found = outcome(plan, {name: list(value) if isinstance(value, tuple) else value for name, value in wanted.items()})
+    return replace(found, energy=_energy(read, plan, wanted, found.after))

@@ -31,6 +31,7 @@ class WhatIfOptions:
         note="run on another device, or in another cluster; each op reaches the same share of its estimate there",
     )  # fmt: skip
     gpu_clock: float | None = option("multiply the GPU's clock", kind=above_zero, metavar="FACTOR", flags=("--clock",))
+    power_limit: float | None = option("limit the GPU's power, which lowers its clock", kind=above_zero, metavar="W")
     precision: str | None = option(
         "run GEMMs in another precision", metavar="fp8|int8|nvfp4|...",
         note="run GEMMs in another precision; a kernel before each converts its first operand",
