@@ -363,4 +363,7 @@ framework = _shared(
     metavar="NAME",
 )
 price_per_gpu_hour = _shared("price of a GPU hour", kind=above_zero, metavar="USD")
+pue = _shared("power of the data center over that of its servers, e.g. 1.3", kind=above_zero, metavar="RATIO")
+price_per_kwh = _shared("price of electricity, for USD per million tokens", kind=above_zero, metavar="USD")
+co2_per_kwh = _shared("carbon dioxide of electricity, for grams per million tokens", kind=above_zero, metavar="G")
 output_format = _shared("output format", choices=("text", "json"))

@@ -11,6 +11,7 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
+import tracelens as tl
 from tests.conftest import examples
 from tracelens.backends.base import System
 from tracelens.backends.roofline_and_tile import works
@@ -22,9 +23,11 @@ from tracelens.perf_models import WorkColumns
 from tracelens.predict.network.topology import Group
 from tracelens.predict.projection.overheads import Software
 from tracelens.predict.projection.pipeline import hop_us, layer_counts
+from tracelens.predict.projection.project import sweep
 from tracelens.predict.projection.step import Projection, energy_of, levers, project
 from tracelens.predict.workload.model_config import ModelConfig
 from tracelens.predict.workload.parallel_config import GroupPlacement, ParallelConfig
+from tracelens.report.projection_report import energy_of_step
 
 LLAMA = ModelConfig.load("llama3.1-8b")
 NODE = ParallelConfig(tp=2, sequence_parallel=True, pp=2, dp=4, micro_batches=8)
@@ -441,3 +444,54 @@ def test_a_device_without_measured_energies_has_none() -> None:
     model, parallel = ModelConfig.load("llama3.1-8b"), ParallelConfig.of(ranks=8, global_batch=8)
     for device in ("dgx-a100", "mi300x"):
         assert energy_of(project(model, parallel, System.load(device), sequence=4096)) is None
+
+
+def test_a_token_costs_what_hosts_and_the_data_center_add_by_hand() -> None:
+    """DGX H200: 2,880 W per node besides its GPUs; PUE 1.25; 0.10 USD and 400 g of CO2 per kWh of 3.6 MJ."""
+    asked = {"gpus": 16, "zero": 3, "global_batch": 32}
+    plain = tl.project("llama3.1-8b", "dgx-h200", **asked)
+    found = tl.project("llama3.1-8b", "dgx-h200", **asked, pue=1.25, price_per_kwh=0.1, co2_per_kwh=400.0)
+    assert plain.energy is not None
+    hosts_j = 2 * 2880 * plain.projection.step_us * 1e-6
+    tokens = 32 * 4096
+    assert plain.summary["facility_j_token"] == pytest.approx((plain.energy.step_j + hosts_j) / tokens)
+    whole = 1.25 * (plain.energy.step_j + hosts_j) / tokens
+    assert found.summary["facility_j_token"] == pytest.approx(whole)
+    assert found.summary["electricity_usd_per_mtoken"] == pytest.approx(whole * 1e6 / 3.6e6 * 0.1)
+    assert found.summary["co2_g_per_mtoken"] == pytest.approx(whole * 1e6 / 3.6e6 * 400)
+    assert found.summary["energy_j_token"] == plain.summary["energy_j_token"]
+    assert energy_of_step(found)[1].startswith("with hosts (360 W per GPU), PUE 1.25: ")
+    points = [{"zero": 1}, {"zero": 3}]
+    table = sweep(["zero"], points, lambda given: tl.project("llama3.1-8b", "dgx-h200", **asked | dict(given)))
+    assert table["power_w_gpu"].between(128, 700).all()
+
+
+def test_what_hosts_draw_is_unknown_on_other_clusters_and_nothing_is_said_of_devices_that_nobody_measured() -> None:
+    asked = {"gpus": 8, "zero": 3, "global_batch": 16}
+    b200 = tl.project("llama3.1-8b", "dgx-b200", **asked)
+    assert "facility_j_token" not in b200.summary
+    assert len(energy_of_step(b200)) == 1
+    assert energy_of_step(tl.project("llama3.1-8b", "dgx-b200", **asked, pue=1.1))[1].startswith(
+        "without hosts, PUE 1.1:"
+    )
+    a100 = tl.project("llama3.1-8b", "dgx-a100", **asked)
+    assert energy_of_step(a100) == []
+    assert not [name for name in a100.summary if "energy" in name or "power" in name or "facility" in name]
+    priced = tl.project("llama3.1-8b", "dgx-a100", **asked, price_per_kwh=0.1)
+    assert energy_of_step(priced) == ["energy unknown: nobody measured what NVIDIA A100 SXM4 80GB draws"]
+    with pytest.raises(UsageError, match=r"at least 1, not 0\.9"):
+        tl.project("llama3.1-8b", "dgx-h200", **asked, pue=0.9)
+
+
+@pytest.mark.parametrize("watts", [200.0, 300.0, 450.0, 600.0, 700.0])
+def test_a_step_under_a_power_limit_draws_no_more_and_is_no_faster(watts: float) -> None:
+    asked = {"gpus": 8, "zero": 3, "global_batch": 16}
+    full, held = (
+        tl.project("llama3.1-8b", "dgx-h200", **asked),
+        tl.project("llama3.1-8b", "dgx-h200", **asked, power_w=watts),
+    )
+    assert held.energy is not None
+    assert full.energy is not None
+    assert 128 <= held.energy.power_w <= watts
+    assert held.energy.step_j <= full.energy.step_j * (1 + 1e-9)
+    assert held.projection.step_us >= full.projection.step_us

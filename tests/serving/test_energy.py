@@ -168,3 +168,17 @@ def test_a_table_gets_energy_where_its_devices_are_measured_and_else_no_column(t
             found["energy_per_token_j_est"][:2].tolist()
         )
         assert found["energy_per_token_j_est"][1] < found["energy_per_token_j_est"][0]
+
+
+def test_hosts_and_the_data_center_of_a_server_by_hand():
+    """DGX H100: 360 W per GPU besides it; a kWh is 3.6 MJ."""
+    plain = tl.serve("llama3.1-8b", "dgx-h100", rate=5.0, **ASKED).summary
+    found = tl.serve("llama3.1-8b", "dgx-h100", rate=5.0, pue=1.2, price_per_kwh=0.2, co2_per_kwh=300.0, **ASKED)
+    per_token = plain["energy_j_per_output_token"] * (1 + 360 / plain["power_w_per_gpu"])
+    assert plain["facility_j_per_output_token"] == pytest.approx(per_token)
+    figures = found.summary
+    assert figures["facility_j_per_output_token"] == pytest.approx(1.2 * per_token)
+    assert figures["electricity_usd_per_million_output_tokens"] == pytest.approx(1.2 * per_token / 3.6 * 0.2)
+    assert figures["co2_g_per_million_output_tokens"] == pytest.approx(1.2 * per_token / 3.6 * 300)
+    assert "with hosts (360 W per GPU), PUE 1.2: " in served_text(found)
+    assert not [name for name in tl.serve("llama3.1-8b", "mi300x", rate=5.0, **ASKED).summary if "facility" in name]

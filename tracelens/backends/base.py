@@ -101,6 +101,12 @@ class System(Record, frozen=True, kw_only=True):
         note = f"no cluster of {device.name} is known: nodes of {common.ranks_per_node} by {named}, else {common.name}"
         return dataclasses.replace(self.of_cluster(common, joined), device=device, cluster=None, note=note)
 
+    @property
+    def host_w(self) -> float | None:
+        """What a device's share of its node's CPUs, NICs and fans draws; None where unknown."""
+        cluster = self.cluster
+        return None if cluster is None or cluster.host_w is None else cluster.host_w / cluster.ranks_per_node
+
     def at_clock(self, mhz: float | None) -> System:
         """The same with the device at another clock, as ``HardwareSpec.at_clock``; itself where that is None."""
         return self if mhz is None else dataclasses.replace(self, device=self.device.at_clock(mhz))

@@ -26,6 +26,7 @@ from tracelens.errors import UsageError
 from tracelens.hardware.device_figures import FamilyPower, PowerConstants
 from tracelens.hardware.spec import HardwareSpec
 from tracelens.types.records import Record
+from tracelens.types.units import shown_figure
 
 Watts = npt.NDArray[np.float64]
 #: Families of kernels by what they do, for those that nobody measured: with products, and without; of attention.
@@ -42,6 +43,8 @@ _NEAREST = {
 #: How much wider an interval is with another device's energies. On B200 and GB200 each other's are 13 and 16 % off
 #: settled readings, their own 11 %; 17 and 22 % where idle and active watts rise and fall with the limit.
 CARRIED = 1.2
+J_PER_KWH = 3.6e6
+_MILLION = 1e6
 #: The least share of a clock that a limit brings it down to.
 _SLOWEST = 0.1
 _HALVINGS = 40
@@ -76,6 +79,54 @@ class Drawn(NamedTuple):
     def energy_mj(self, time_us: Watts) -> Drawn:
         """The same in mJ of calls that take so long."""
         return Drawn(*(each * time_us * 1e-3 for each in self))
+
+
+class Facility(Record, frozen=True, kw_only=True):
+    """Where devices stand: the power usage effectiveness of the data center, USD and g of CO2 per kWh; None where not
+    asked for.
+    """
+
+    pue: float | None = None
+    usd_per_kwh: float | None = None
+    co2_g_per_kwh: float | None = None
+
+    def __post_init__(self) -> None:
+        if self.pue is not None and not 1 <= self.pue < np.inf:
+            raise UsageError(f"--pue is all power over that of the servers, at least 1, not {self.pue:g}")
+
+    def of(self, joules: float, host_w: float | None, seconds: float, tokens: float) -> FacilityEnergy | None:
+        """Of devices that drew ``joules`` for ``tokens``, and their hosts; None where neither hosts are known nor
+        anything is asked, or no token came of it.
+        """
+        if not tokens or (host_w is None and self == Facility()):
+            return None
+        whole = (joules + (host_w or 0.0) * seconds) * (1.0 if self.pue is None else self.pue)
+        kwh = whole / tokens * _MILLION / J_PER_KWH
+        usd, grams = (None if each is None else each * kwh for each in (self.usd_per_kwh, self.co2_g_per_kwh))
+        return FacilityEnergy(
+            host_w=host_w, pue=self.pue, j_per_token=whole / tokens, usd_per_mtoken=usd, co2_g_per_mtoken=grams
+        )
+
+
+class FacilityEnergy(Record, frozen=True, kw_only=True):
+    """What a token takes with all that stands around the devices; dollars and g of CO2 per million of them. ``host_w``:
+    of all hosts (CPUs, NICs, fans), None where unknown and left out.
+    """
+
+    host_w: float | None
+    pue: float | None
+    j_per_token: float
+    usd_per_mtoken: float | None
+    co2_g_per_mtoken: float | None
+
+    def words(self, gpus: int, per: str) -> str:
+        """``with hosts (360 W per GPU), PUE 1.3: 0.0816 J per token; 2.72 USD, 9.1 g CO2 per million tokens``."""
+        around = ["without hosts" if self.host_w is None else f"with hosts ({self.host_w / gpus:,.0f} W per GPU)"]
+        around += [] if self.pue is None else [f"PUE {self.pue:g}"]
+        prices = ((self.usd_per_mtoken, "USD"), (self.co2_g_per_mtoken, "g CO2"))
+        said = ", ".join(f"{shown_figure(value, 3)} {unit}" for value, unit in prices if value is not None)
+        paid = f"; {said} per million {per}s" if said else ""
+        return f"{', '.join(around)}: {shown_figure(self.j_per_token, 3)} J per {per}{paid}"
 
 
 def power_constants(device: HardwareSpec) -> PowerConstants | None:

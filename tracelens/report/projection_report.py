@@ -9,6 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from tracelens.files.say import aligned, terminal_width
+from tracelens.hardware.power import Facility
 from tracelens.predict.projection.frameworks import POOLED
 from tracelens.predict.workload.memory import GRADIENT_BYTES, OPTIMIZER_BYTES, WEIGHT_BYTES
 from tracelens.report import charts
@@ -92,16 +93,19 @@ def _levers(result: Result) -> list[str]:
 
 def energy_of_step(result: Result) -> list[str]:
     """What the devices draw."""
-    found = result.energy
+    found, around = result.energy, result.with_facility
     if found is None:
-        return []
+        asked = result.facility != Facility()
+        return [f"energy unknown: nobody measured what {result.projection.system.device.label} draws"] if asked else []
     whose = (
         ""
         if found.energies_of == result.projection.system.device.label
         else f", energies measured on {found.energies_of}"
     )
     joules = f"{found.step_j / 1e3:,.4g} kJ per step, {found.token_j:,.3g} J per token"
-    return [f"{found.power_w:.0f} W per GPU, {joules} (without hosts and fans{whose})"]
+    drawn = f"{found.power_w:.0f} W per GPU, {joules} (without hosts and fans{whose})"
+    ranks = result.projection.parallel.ranks
+    return [drawn, *([] if around is None else [around.words(ranks, "token")])]
 
 
 def expected_of_step(result: Result) -> list[str]:

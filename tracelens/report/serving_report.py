@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING
 from tracelens.files.atomic_write import whole_folder, write_whole
 from tracelens.files.cells import frame_csv
 from tracelens.files.say import aligned
+from tracelens.hardware.power import FacilityEnergy
 from tracelens.predict.serving.load_curve import KEPT_BY, SLO_SOURCE, WAITING
-from tracelens.predict.serving.metrics import energies_of
+from tracelens.predict.serving.metrics import FACILITY, OF_FACILITY, energies_of, energy_of
 from tracelens.report.charts import bars, line_chart, stacked_bars
 from tracelens.report.document import Document, section, table
 from tracelens.report.export import frame_json, write_frame
@@ -81,7 +82,20 @@ def drawn_text(result: ServingResult) -> list[str]:
     drawn = f"W per GPU {_number(figures['power_w_per_gpu'])}"
     joules = f"J per output token {_number(figures['energy_j_per_output_token'])}"
     whose = f"without hosts and fans; energies measured on {energies_of(result.outcome)}"
-    return [f"{'energy':<18} {drawn}   {joules}   ({whose})"]
+    return [f"{'energy':<18} {drawn}   {joules}   ({whose})", *_around_text(result)]
+
+
+def _around_text(result: ServingResult) -> list[str]:
+    """The same with hosts and the data center, as far as they are known or asked for."""
+    figures, host_w, gpus = result.summary, energy_of(result.outcome), result.outcome.devices
+    j_per_token, usd, grams = (figures.get(name) for name in OF_FACILITY)
+    if j_per_token is None or host_w is None:
+        return []
+    found = FacilityEnergy(
+        host_w=host_w.host_w, pue=result.experiment.facility.pue, j_per_token=j_per_token, usd_per_mtoken=usd,
+        co2_g_per_mtoken=grams,
+    )  # fmt: skip
+    return [f"{'':<18} {found.words(gpus, 'output token')}"]
 
 
 def requests_text(result: ServingResult) -> str:
@@ -181,6 +195,7 @@ def _bound_by(point: LoadPoint) -> str:
 
 #: Columns that are left out where nobody measured energies of the devices.
 _DRAWN = (("W/GPU", "power_w_per_gpu"), ("J/token", "energy_j_per_output_token"))
+_AROUND = tuple(zip(("J/token, facility", "USD/M tokens", "g CO2/M tokens"), OF_FACILITY, strict=True))
 _CURVE = (
     ("at once", "concurrency"), ("requests/s", "requests_per_s"), ("tokens/s/GPU", "output_tokens_per_s_per_gpu"),
     ("tokens/s/user", "tokens_per_s_per_user"), ("TTFT p50 ms", "ttft_p50_ms"), ("TTFT p99 ms", "ttft_p99_ms"),
@@ -190,7 +205,8 @@ _CURVE = (
 
 def curve_text(curve: LoadCurve) -> str:
     """How many requests the server holds, the SLO and where it breaks, a line per number of requests, notes."""
-    columns = [each for each in _CURVE if each[1] in curve.points[0].row]
+    around = _AROUND if curve.experiment.facility != FACILITY else ()
+    columns = [each for each in (*_CURVE, *around) if each[1] in curve.points[0].row]
     rows = [[*(title for title, _ in columns), "SLO", "bound by"]]
     for point in curve.points:
         name, share = point.bound

@@ -61,7 +61,8 @@ class Cluster(Record, frozen=True, kw_only=True):
     ``node_rates`` are measured rates of the links within a node that replace the device file's, by their name in
     ``Rates``. ``adds_in_switch``: the node's switch can reduce. ``ep_library`` runs expert-parallel exchanges
     (``"deepep"``), None where none is known. ``error_percent``: the mean error of collectives on node counts that
-    were not fitted, None where none were measured. ``sources`` says for each table of the file, and of the
+    were not fitted, None where none were measured. ``host_w``: what a node draws besides its devices (CPUs, NICs, fans,
+    losses), None where unknown. ``sources`` says for each table of the file, and of the
     library's, where its figures come from.
     """
 
@@ -85,6 +86,7 @@ class Cluster(Record, frozen=True, kw_only=True):
     nodes: int | None = None
     chunk_bytes: float = PIPELINE_CHUNK_BYTES
     error_percent: float | None = None
+    host_w: float | None = None
     sources: Mapping[str, str] = msgspec.field(default_factory=dict)
 
     def __hash__(self) -> int:
@@ -187,6 +189,10 @@ def _read(path: Path) -> Cluster:
     library = Library.load(_text(root, "library"))
     sources = dict(library.sources)
     node, network = (_needed(root, name) for name in ("node", "network"))
+    host = root.table("host")
+    host_w = None if host is None else host.needed_number("power_w")
+    if host is not None:
+        _finish(host, sources)
     cluster = Cluster(
         name=path.stem,
         label=root.text("label") or path.stem,
@@ -207,6 +213,7 @@ def _read(path: Path) -> Cluster:
         network_overheads=_overheads(network, library.network, sources),
         nodes=network.whole("nodes"),
         error_percent=root.number("error_percent"),
+        host_w=host_w,
         chunk_bytes=_chunk_bytes(root.table("pipeline"), sources),
         sources=sources | {"node": node.source("source"), "network": network.source("source")},
     )

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 from tracelens.backends.base import System
 from tracelens.errors import TracelensError, UsageError
 from tracelens.files.say import with_progress
+from tracelens.hardware.power import Facility, FacilityEnergy
 from tracelens.option_fields import build_options, takes
 from tracelens.perf_models import GroupedGEMM
 from tracelens.predict.projection import step, step_traces
@@ -167,6 +168,7 @@ class Result(Record, frozen=True, kw_only=True, dict=True):
     framework: Framework | None = None
     #: The split that was chosen because nobody gave one.
     split: BestSplit | None = None
+    facility: Facility = Facility()
 
     @property
     def expected(self) -> Residuals | None:
@@ -199,6 +201,16 @@ class Result(Record, frozen=True, kw_only=True, dict=True):
         return step.energy_of(self.projection)
 
     @property
+    def with_facility(self) -> FacilityEnergy | None:
+        """The same with hosts and data center, as far as they are known or asked for."""
+        found, energy, ranks = self.projection, self.energy, self.projection.parallel.ranks
+        if energy is None:
+            return None
+        host_w = None if found.system.host_w is None else found.system.host_w * ranks
+        tokens = found.parallel.global_batch * found.sequence
+        return self.facility.of(energy.step_j, host_w, found.step_us / US_PER_S, tokens)
+
+    @property
     def summary(self) -> dict[str, float | str | None]:
         """The figures of the step by name."""
         found, expected, energy = self.projection, self.expected, self.energy
@@ -220,6 +232,7 @@ class Result(Record, frozen=True, kw_only=True, dict=True):
                     "energy_j_token": energy.token_j,
                 }
             ),
+            **_around(self.with_facility),
             "memory_gb": found.peak_memory.peak / BYTES_PER_GB,
             "bubble_share": found.bubble_share,
             "fits": None if found.peak_memory.capacity is None else found.infeasible is None,
@@ -377,11 +390,27 @@ def project(
         limits.append(f"the step is of text alone, without the vision tower of {tower / 1e9:.2f} B parameters")
     notes = (*found.notes, *config.notes, *filter(None, limits), *asked.unread(config))
     found = replace(found, notes=notes)
-    return Result(projection=found, framework=framework if asked.software is None else None)
+    facility = Facility(pue=asked.pue, usd_per_kwh=asked.price_per_kwh, co2_g_per_kwh=asked.co2_per_kwh)
+    return Result(projection=found, framework=framework if asked.software is None else None, facility=facility)
+
+
+def _around(found: FacilityEnergy | None) -> dict[str, float | str | None]:
+    """Figures of what stands around the devices, those that are known."""
+    if found is None:
+        return {}
+    figures = {
+        "facility_j_token": found.j_per_token, "electricity_usd_per_mtoken": found.usd_per_mtoken,
+        "co2_g_per_mtoken": found.co2_g_per_mtoken,
+    }  # fmt: skip
+    return {name: value for name, value in figures.items() if value is not None}
 
 
 #: Columns of a sweep besides its options.
 SWEPT = ("step_time_s", "tokens_s_gpu", "tflops_gpu", "mfu", "memory_gb", "fits", "does_not_fit", "reason")
+#: And where they are known.
+OF_ENERGY = (
+    "power_w_gpu", "energy_j_token", "facility_j_token", "electricity_usd_per_mtoken", "co2_g_per_mtoken",
+)  # fmt: skip
 
 
 def sweep(
@@ -396,9 +425,9 @@ def sweep(
             summary: Mapping[str, object] = projected(point).summary
         except TracelensError as error:
             summary = {"reason": str(error)}
-        rows.append({**point, **{name: summary.get(name) for name in ("split", *SWEPT)}})
-    chosen = ["split"] if any(row["split"] for row in rows) else []
-    return pd.DataFrame(rows, columns=[*names, *chosen, *SWEPT])
+        rows.append({**point, **{name: summary.get(name) for name in ("split", *OF_ENERGY, *SWEPT)}})
+    chosen, *drawn = ([name] if any(row[name] for row in rows) else [] for name in ("split", *OF_ENERGY))
+    return pd.DataFrame(rows, columns=[*names, *chosen, *SWEPT, *itertools.chain.from_iterable(drawn)])
 
 
 def constants_of(asked: ProjectOptions) -> dict[str, float]:

@@ -57,6 +57,9 @@ class ProjectOptions(TrainingOptions):
         also=("power",),
         group=_COSTS,
     )
+    pue: float | None = option_fields.pue(group=_COSTS)
+    price_per_kwh: float | None = option_fields.price_per_kwh(group=_COSTS)
+    co2_per_kwh: float | None = option_fields.co2_per_kwh(group=_COSTS)
     framework: str | None = option_fields.framework(group=_COSTS)
     host_us: float | None = option(
         "host time per launched op; default: the framework's", kind=duration_in("us"), metavar="US", group=_COSTS

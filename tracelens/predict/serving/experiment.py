@@ -15,6 +15,7 @@ from tracelens.errors import InputError, NothingToAnalyzeError, UsageError
 from tracelens.files.documents import normalized, settings_of
 from tracelens.files.say import with_progress
 from tracelens.hardware import HardwareSpec
+from tracelens.hardware.power import Facility
 from tracelens.option_fields import build_options, takes
 from tracelens.predict.serving import engines
 from tracelens.predict.serving.costs import StepCost
@@ -27,7 +28,7 @@ from tracelens.predict.serving.deployment import (
     Speculation,
     as_served,
 )
-from tracelens.predict.serving.metrics import Objectives, per_request, per_step, summary, within
+from tracelens.predict.serving.metrics import FACILITY, Objectives, per_request, per_step, summary, within
 from tracelens.predict.serving.profile import Profile, model_of_profile, step_cost
 from tracelens.predict.serving.replica_state import Step
 from tracelens.predict.serving.requests import Arrivals, Lengths, Requests, Workload, read_requests
@@ -53,6 +54,7 @@ class Experiment(Record, frozen=True, kw_only=True):
     prefill: Deployment | None = None
     objectives: Objectives | None = None
     price_per_gpu_hour: float | None = None
+    facility: Facility = FACILITY
 
     def __post_init__(self) -> None:
         price = self.price_per_gpu_hour
@@ -92,7 +94,7 @@ class Experiment(Record, frozen=True, kw_only=True):
             cost=decoding if self.prefill is None else (decoding, prefilling or step_cost(self.prefill, self.profile)),
             record=record,
         ).run()
-        figures = summary(outcome, self.objectives, price_per_gpu_hour=self.price_per_gpu_hour)
+        figures = summary(outcome, self.objectives, price_per_gpu_hour=self.price_per_gpu_hour, facility=self.facility)
         served, asked = self.deployment, outcome.requests
         beyond = served.model.too_long(max(map(sum, zip(asked.input_tokens, asked.output_tokens, strict=True))))
         known = (*served.notes, beyond) if beyond else served.notes
@@ -333,6 +335,7 @@ def experiment_of(deployment: Deployment, asked: ServingConfig, *, series: bool 
         profile=None if asked.profile is None else Profile.load(asked.profile, deployment.model.name, said),
         objectives=Objectives.parse(asked.slo) if asked.slo else None,
         price_per_gpu_hour=asked.price_per_gpu_hour,
+        facility=Facility(pue=asked.pue, usd_per_kwh=asked.price_per_kwh, co2_g_per_kwh=asked.co2_per_kwh),
     )
 
 

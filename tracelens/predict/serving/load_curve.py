@@ -22,7 +22,7 @@ from tracelens.files.say import with_progress
 from tracelens.perf_models import PerfModel
 from tracelens.predict.serving.costs import StepCost
 from tracelens.predict.serving.experiment import Experiment, ServingResult, deployment_of, experiment_of
-from tracelens.predict.serving.metrics import FS_PER_S, Objectives, energy_of, per_request, within
+from tracelens.predict.serving.metrics import FS_PER_S, Objectives, energy_of, facility_figures, per_request, within
 from tracelens.predict.serving.profile import ProfileCost
 from tracelens.predict.serving.replica_state import Step
 from tracelens.predict.serving.requests import Lengths
@@ -340,7 +340,7 @@ def _steady(result: ServingResult) -> dict[str, float | int | None]:
     }  # fmt: skip
 
 
-def _energy(result: ServingResult, users: int, tokens_per_s: float) -> dict[str, float]:
+def _energy(result: ServingResult, users: int, tokens_per_s: float) -> dict[str, float | int | None]:
     """Watts per GPU from when the first requests have left until the last one comes, and J per output token at a rate;
     nothing where nobody measured energies.
     """
@@ -352,4 +352,8 @@ def _energy(result: ServingResult, users: int, tokens_per_s: float) -> dict[str,
     if found is None or found.is_limit:
         return {}
     power_w = float(found.waiting_w + found.over_j / (end - start) * FS_PER_S)
-    return {"power_w_per_gpu": power_w / outcome.devices, "energy_j_per_output_token": power_w / tokens_per_s}
+    around = result.experiment.facility.of(power_w, found.host_w, 1.0, tokens_per_s)
+    return {
+        "power_w_per_gpu": power_w / outcome.devices, "energy_j_per_output_token": power_w / tokens_per_s,
+        **facility_figures(around),
+    }  # fmt: skip

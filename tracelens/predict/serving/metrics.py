@@ -15,7 +15,7 @@ import pandas as pd
 from tracelens.backends.roofline_and_tile import over_idle_uj
 from tracelens.errors import UsageError
 from tracelens.hardware import HardwareSpec
-from tracelens.hardware.power import power_constants
+from tracelens.hardware.power import Facility, FacilityEnergy, power_constants
 from tracelens.hardware.recognition import recorded_properties
 from tracelens.perf_models import PerfModel, recorded_signature
 from tracelens.predict.serving.costs import FS_PER_US, CollectiveSteps, Mix, StepCost
@@ -28,6 +28,8 @@ from tracelens.types.units import MS_PER_S, duration_s
 
 FS_PER_MS = 10**12
 FS_PER_S = 10**15
+#: Nothing is asked of the data center.
+FACILITY = Facility()
 _PERCENTILES = (50, 90, 99)
 Floats = npt.NDArray[np.float64]
 
@@ -99,7 +101,11 @@ def per_step(outcome: Outcome) -> pd.DataFrame:
 
 
 def summary(
-    outcome: Outcome, objectives: Objectives | None = None, *, price_per_gpu_hour: float | None = None
+    outcome: Outcome,
+    objectives: Objectives | None = None,
+    *,
+    price_per_gpu_hour: float | None = None,
+    facility: Facility = FACILITY,
 ) -> dict[str, float | int | None]:
     """Every figure of a run by name, units in the names; None where it is not determined.
 
@@ -143,11 +149,26 @@ def summary(
         figures["energy_j_per_output_token"] = _over(joules, output)
         if not energy.is_limit:
             figures["power_w_per_gpu"] = _over(joules / outcome.devices, window_s)
+        figures |= facility_figures(facility.of(joules, energy.host_w, window_s, output))
     if price_per_gpu_hour is not None:
         spent = price_per_gpu_hour * outcome.devices * window_s / 3600
         figures["cost_per_million_output_tokens"] = _over(spent * 1e6, output)
         figures["cost_per_million_tokens"] = _over(spent * 1e6, output + given)
     return figures
+
+
+def facility_figures(found: FacilityEnergy | None) -> dict[str, float | int | None]:
+    """By name, those that are known."""
+    if found is None:
+        return {}
+    values = (found.j_per_token, found.usd_per_mtoken, found.co2_g_per_mtoken)
+    return {name: value for name, value in zip(OF_FACILITY, values, strict=True) if value is not None}
+
+
+#: What a token takes with all that stands around the devices, and its price.
+OF_FACILITY = (
+    "facility_j_per_output_token", "electricity_usd_per_million_output_tokens", "co2_g_per_million_output_tokens",
+)  # fmt: skip
 
 
 def _load(outcome: Outcome, window_s: float) -> dict[str, float | int | None]:
@@ -172,11 +193,13 @@ def _load(outcome: Outcome, window_s: float) -> dict[str, float | int | None]:
 
 class ServerEnergy(Record, frozen=True, kw_only=True):
     """What all devices of a run draw, without their hosts, NICs and fans: ``waiting_w`` W as long as it lasts, and
-    ``over_j`` J more in its steps. ``is_limit``: it is the devices' limits.
+    ``over_j`` J more in its steps. ``is_limit``: it is the devices' limits. ``host_w``: of their hosts, NICs and fans,
+    None where unknown.
     """
 
     waiting_w: float
     over_j: float = 0.0
+    host_w: float | None = None
     is_limit: bool = False
 
 
@@ -188,22 +211,24 @@ def energy_of(outcome: Outcome, start: float = -math.inf, end: float = math.inf)
     """By what the steps of a run compute, those between two times in fs; the limits of its devices where nobody
     measured energies of one of them, None where a limit is unknown too.
     """
-    waiting = limits = over_j = 0.0
+    waiting = limits = over_j = host_w = 0.0
     for cost, logs in _by_cost(outcome):
         devices, device = cost.deployment.parallelism.devices * len(logs), cost.system.device
         constants = power_constants(device)
         if device.tdp_w is None:
             return None
         limits += device.tdp_w * devices
+        host_w += math.nan if cost.system.host_w is None else cost.system.host_w * devices
         waiting += math.nan if constants is None else constants.idle_w * devices
         for kind in ([log.decoding for log in logs], [log.prompts for log in logs]):
             times_fs = np.concatenate([each.times_fs(start, end) for each in kind])
             if constants is not None and times_fs.any():
                 runs = [ran for each in kind for ran in each.kept]
                 over_j += times_fs.sum() / FS_PER_S * over_waiting_w(cost, runs, times_fs)
+    hosts = host_w if math.isfinite(host_w) else None
     if math.isfinite(waiting + over_j):
-        return ServerEnergy(waiting_w=waiting, over_j=over_j)
-    return ServerEnergy(waiting_w=limits, is_limit=True)
+        return ServerEnergy(waiting_w=waiting, over_j=over_j, host_w=hosts)
+    return ServerEnergy(waiting_w=limits, is_limit=True, host_w=hosts)
 
 
 def energies_of(outcome: Outcome) -> str:

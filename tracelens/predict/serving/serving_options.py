@@ -188,6 +188,9 @@ class ServingConfig(DeploymentOptions):
 
     slo: str | None = option("limits for goodput", metavar="ttft=500ms,tpot=50ms", group=_ASKED)
     price_per_gpu_hour: float | None = option_fields.price_per_gpu_hour(kind=float, group=_ASKED)
+    pue: float | None = option_fields.pue(group=_ASKED)
+    price_per_kwh: float | None = option_fields.price_per_kwh(group=_ASKED)
+    co2_per_kwh: float | None = option_fields.co2_per_kwh(group=_ASKED)
 
 
 def names_of(options: type) -> frozenset[str]:
