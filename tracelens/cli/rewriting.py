@@ -147,7 +147,7 @@ def run_perfetto(args: argparse.Namespace) -> int:
     """
     from tracelens.analysis.analyze import analyze
     from tracelens.analysis.loaded_trace import AnalysisOptions, load
-    from tracelens.report.excerpts.perfetto import write_perfetto
+    from tracelens.report.excerpts.converting import write_perfetto
 
     asked = options_of(TraceToTrace, args)
     refuse_input(asked.output, [asked.trace])

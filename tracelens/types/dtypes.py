@@ -118,6 +118,13 @@ _SPELLINGS: dict[str, DType] = {d.label: d for d in DType} | {
     "unsigned char": DType.UINT8, "byte": DType.UINT8,
     "c10::complex<float>": DType.COMPLEX64, "complex<float>": DType.COMPLEX64,
     "c10::complex<double>": DType.COMPLEX128, "complex<double>": DType.COMPLEX128,
+    # As XLA spells them.
+    "f64": DType.FP64, "f32": DType.FP32, "f16": DType.FP16, "pred": DType.BOOL, "c64": DType.COMPLEX64,
+    "c128": DType.COMPLEX128, "s64": DType.INT64, "s32": DType.INT32, "s16": DType.INT16, "s8": DType.INT8,
+    "s4": DType.INT4, "u64": DType.UINT64, "u32": DType.UINT32, "u16": DType.UINT16, "u8": DType.UINT8,
+    "u4": DType.INT4, "f8e4m3fn": DType.FP8_E4M3FN, "f8e4m3fnuz": DType.FP8_E4M3FNUZ, "f8e4m3": DType.FP8_E4M3FN,
+    "f8e5m2": DType.FP8_E5M2, "f8e5m2fnuz": DType.FP8_E5M2FNUZ, "f8e8m0fnu": DType.FP8_E8M0FNU,
+    "f4e2m1fn": DType.FP4_E2M1,
 }  # fmt: skip
 
 _TRACED: dict[DType, str] = {

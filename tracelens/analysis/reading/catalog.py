@@ -20,6 +20,7 @@ from tracelens.perf_models.inference_attention import InferenceStep
 from tracelens.perf_models.kernels import ComputeType, KernelPattern
 from tracelens.perf_models.surroundings import InnerOp, OpCall
 from tracelens.perf_models.triton_kernels import BACKEND, TRITON, compiled_kernel
+from tracelens.perf_models.xla import XLA, compiled_op
 from tracelens.registry import Claim, Registry
 from tracelens.types.dtypes import DType
 from tracelens.types.records import Record
@@ -100,7 +101,11 @@ class ExtensionFailure(Record, frozen=True, kw_only=True):
     is_own: bool = False
 
 
-_COMPILED = Claim(key=TRITON, target=compiled_kernel, options={}, source=compiled_kernel)
+#: Which binding reads what a compiler made, by the attribute ``kernel_backend``.
+_COMPILED = {
+    backend: Claim(key=backend, target=read, options={}, source=read)
+    for backend, read in ((TRITON, compiled_kernel), (XLA, compiled_op))
+}
 
 
 class Catalog:
@@ -241,10 +246,14 @@ class Catalog:
             return self.bindings[name]
         return next((claim for pattern, claim in self._name_patterns if pattern.match(name)), None)
 
+    def _claim_of(self, signature: OpSignature) -> Claim | None:
+        """The binding of a call: XLA's ops have names that say nothing, Triton's may have one of their own."""
+        made_by = signature.attribute(BACKEND)
+        claim = None if made_by == XLA else self._claim(signature.name)
+        return _COMPILED.get(made_by) if claim is None else claim
+
     def _read(self, signature: OpSignature) -> Reading:
-        claim, category = self._claim(signature.name), self.category_of(signature.name)
-        if claim is None and signature.attribute(BACKEND) == TRITON:
-            claim = _COMPILED
+        claim, category = self._claim_of(signature), self.category_of(signature.name)
         if claim is None:
             return Reading(category=category, note=NO_MODEL)
         category = perf_models.category_of(claim) or category

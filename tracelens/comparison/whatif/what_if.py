@@ -23,9 +23,9 @@ from tracelens.analysis.idle.dependency_replay import Changes, DependencyReplay,
 from tracelens.analysis.idle.idle_time import CAUSES, IdleTime, queue
 from tracelens.analysis.intervals import Bools, Ints
 from tracelens.analysis.loaded_trace import AnalysisOptions, Trace, load
+from tracelens.comparison.whatif import WhatIfOptions
 from tracelens.comparison.whatif.changes import PLACE, changes
 from tracelens.comparison.whatif.plan import LEAST, LIKELY, MOST, Z90, ChangePlan, Subject, price
-from tracelens.comparison.whatif.what_if_options import WhatIfOptions
 from tracelens.hardware.power import power_constants, room_w
 from tracelens.option_fields import build_options, takes
 from tracelens.trace.narrow_columns import Column

@@ -1,13 +1,14 @@
 """A whole trace in another format: Kineto's JSON, Perfetto's protobuf, Parquet, or a Chakra execution trace of what
-ran on a device.
+ran on a device; and a trace for Perfetto with what each kernel achieved, by what it is bound and how far it is.
 """
 
 from __future__ import annotations
 
 import importlib
 from collections.abc import Callable, Iterator
+from os import PathLike
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -15,9 +16,12 @@ from tracelens.errors import NothingToAnalyzeError, UsageError
 from tracelens.files.atomic_write import whole_file
 from tracelens.perf_models.collective import Collective
 from tracelens.trace.reading.wire import number_field, text_field, varint
-from tracelens.trace.rewriting import rewrite, write_packets
+from tracelens.trace.rewriting import microseconds, rewrite, write_packets
 from tracelens.trace.table import DEVICE_KINDS, RowColumn, TraceTable
 from tracelens.types.dtypes import DType
+
+if TYPE_CHECKING:
+    from tracelens.analysis.analyze import Analysis
 
 # NodeType and CollectiveCommType of et_def.proto (MLCommons Chakra, schema 0.0.4).
 _WORK, _COLLECTIVE = 4, 7
@@ -181,3 +185,81 @@ _WRITERS: dict[str, Callable[[TraceTable, Path], int]] = {
 }
 #: Endings that may have .gz behind them.
 _PACKED = (".json", ".pftrace", ".perfetto-trace")
+
+
+#: Arguments of an event: (name shown in Perfetto, column of ``unified_perf_summary``).
+_SHOWN = (
+    ("TFLOPS/s", "tflops_s_mean"),
+    ("HBM TB/s", "hbm_tb_s_mean"),
+    ("bound by", "roofline_bound"),
+    ("% of roofline", "percent_of_roofline_mean"),
+)
+#: Rates that are tracks of their own, as counters.
+_COUNTERS = ("TFLOPS/s", "HBM TB/s", "% of roofline")
+#: The process of our tracks, which no recorded one has: Kineto's are numbers of processes and devices.
+_PID = "tracelens"
+
+
+def write_perfetto(analysis: Analysis, path: str | PathLike[str]) -> int:
+    """Writes ``path`` (gzip when it ends in ``.gz``), whole or not at all; returns how many events it has.
+
+    A rate of a kernel is that of its op call's row, the mean of such calls; what is not known is left out.
+    """
+    table, activity = analysis.trace.table, analysis.activity
+    row_of = np.full(len(table), -1, np.int64)
+    if analysis.row_of_event is not None:
+        row_of[activity.rows] = analysis.row_of_event
+    said = _said_of_kernels(analysis)
+
+    def edit(row: int, event: dict[str, Any]) -> dict[str, Any] | None:
+        if row < 0 or row_of[row] < 0:
+            return event
+        recorded = event.get("args")
+        return {**event, "args": {**(recorded if isinstance(recorded, dict) else {}), **said[row_of[row]]}}
+
+    return rewrite(table, path, edit, added=(*_finding_tracks(analysis), *_rate_counters(analysis, said)))
+
+
+def _said_of_kernels(analysis: Analysis) -> list[dict[str, Any]]:
+    """Arguments by row of the sheet."""
+    from tracelens.analysis.sheets import perf_summary
+
+    rows = analysis.frames[perf_summary.UNIFIED_PERF_SUMMARY_TITLE]
+    said: list[dict[str, Any]] = [{"category (tracelens)": str(name)} for name in rows["category"]]
+    for name, key in _SHOWN:
+        for at, value in enumerate(rows.get(key, ())):
+            if value is not None and value == value:
+                said[at][name] = value if isinstance(value, str) else round(float(value), 3)
+    return said
+
+
+def _rate_counters(analysis: Analysis, said: list[dict[str, Any]]) -> Iterator[dict[str, Any]]:
+    """Rates of what runs, zero where nothing does or its rate is unknown; of kernels at a time the first one's."""
+    activity, rows = analysis.activity, analysis.row_of_event
+    if rows is None:
+        return
+    order = np.lexsort((activity.end, activity.start))
+    for name in _COUNTERS:
+        free = None
+        for at in order.tolist():
+            value = said[rows[at]].get(name) if rows[at] >= 0 else None
+            start, end = int(activity.start[at]), int(activity.end[at])
+            if value is None or (free is not None and start < free):
+                continue
+            for time, shown in ((start, value), (end, 0)):
+                yield {"ph": "C", "pid": _PID, "name": name, "ts": microseconds(time), "args": {name: shown}}
+            free = end
+
+
+def _finding_tracks(analysis: Analysis) -> Iterator[dict[str, Any]]:
+    """A track for each finding, over the whole window: findings speak of many places of it."""
+    first = int(analysis.activity.start.min()) if len(analysis.activity) else 0
+    last = int(analysis.activity.end.max()) if len(analysis.activity) else 0
+    yield {"ph": "M", "pid": _PID, "name": "process_name", "args": {"name": "tracelens: rates and findings"}}
+    for number, finding in enumerate(analysis.findings, 1):
+        yield {"ph": "M", "pid": _PID, "tid": number, "name": "thread_name", "args": {"name": f"finding {number}"}}
+        yield {
+            "ph": "X", "pid": _PID, "tid": number, "cat": "finding", "name": finding.why,
+            "ts": microseconds(first), "dur": microseconds(last - first),
+            "args": {"gain ms": None if finding.gain_us is None else finding.gain_us / 1000, "try": finding.remedy},
+        }  # fmt: skip

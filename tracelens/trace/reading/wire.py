@@ -104,6 +104,12 @@ class Wire:
         """The last value of every field: integers, or bytes of what has a length."""
         return {number: value if stop < 0 else self.data[value:stop] for number, value, stop in self.fields(start, end)}
 
+    def varints(self, start: int, end: int) -> Iterator[int]:
+        """Whole numbers that follow each other, as repeated ones are packed."""
+        while start < end:
+            value, start = self._varint(start, end)
+            yield value
+
     def text(self, start: int, end: int) -> str:
         return self.data[start:end].decode("utf-8", "replace")
 

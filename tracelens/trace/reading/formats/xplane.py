@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
+from functools import cached_property
 from typing import Any
 
 import msgspec
 import numpy as np
 import numpy.typing as npt
 
+from tracelens.trace.reading.formats.hlo import Program, fields_of
 from tracelens.trace.reading.source import Array, Ints, RowBlocks, Source, coded_pairs, device_category, reader
 from tracelens.trace.reading.wire import Wire, WireError
 from tracelens.trace.table import XLA_PROGRAMS, XLA_STEPS, Recorder, TraceTable
@@ -17,9 +19,9 @@ from tracelens.types.records import Record
 
 RECORDER = Recorder(
     file="an XPlane profile (JAX, TensorFlow or PyTorch/XLA)",
-    no_shapes="XLA records HLO ops without the shapes of their inputs",
+    no_shapes="the profile holds no HLO programs",
     no_stacks="Python functions were not recorded (python_tracer_level)",
-    shapes_option="XLA records none",
+    shapes_option="profiles of jax.profiler hold them with the HLO programs",
 )
 # A plane, its id, its name: XSpace.planes, XPlane.id, XPlane.name.
 _START = re.compile(
@@ -30,9 +32,11 @@ _PLANES = 1
 _PLANE_NAME, _LINES, _EVENT_NAMES, _STAT_NAMES, _PLANE_STATS = 2, 3, 4, 5, 6
 _LINE_ID, _LINE_NAME, _LINE_NS, _EVENTS = 1, 2, 3, 4
 _NAME_ID, _OFFSET_PS, _DURATION_PS, _STATS = 1, 2, 3, 4
-_STAT_ID, _STAT_DOUBLE, _STAT_UINT, _STAT_INT, _STAT_TEXT, _STAT_REF = 1, 2, 3, 4, 5, 7
+_STAT_ID, _STAT_DOUBLE, _STAT_UINT, _STAT_INT, _STAT_TEXT, _STAT_BYTES, _STAT_REF = 1, 2, 3, 4, 5, 6, 7
 _DEVICE = re.compile(r"/device:([A-Za-z_]{1,20}):(\d{1,4})")
 _STREAM = re.compile(r"Stream #(\d{1,9})")
+#: The plane that holds the programs.
+_PROGRAMS = "/host:metadata"
 #: On devices without streams (TPU): the line of what ran, one op after the other.
 _OPS_LINE = "XLA Ops"
 _TRIPLE = r"(\d{1,10}),(\d{1,10}),(\d{1,10})"
@@ -47,16 +51,103 @@ def read(source: Source) -> TraceTable:
     rows = RowBlocks(source.name)
     wire = Wire(source.whole())
     devices: dict[int, dict[str, Any]] = {}
+    planes: list[_Plane] = []
+    damage: WireError | None = None
     try:
         for number, start, end in wire.fields(0, len(wire.data)):
             if number == _PLANES and end >= 0:
-                _Plane.of(wire, start, end).add_to(rows, devices)
+                planes.append(_Plane.of(wire, start, end))
     except WireError as error:
+        damage = error
+    programs = _Programs(rows)
+    for plane in planes:
+        programs.add(plane)
+    # Which kernels a call launched is known of the devices
+    for plane in sorted(planes, key=lambda plane: _DEVICE.match(plane.name) is None):
+        try:
+            plane.add_to(rows, devices, programs)
+        except WireError as error:
+            damage = damage or error
+    if damage is not None:
         if not len(rows):
-            raise source.damage("an XPlane profile", error.position) from error
-        rows.notes.append(f"the file is damaged at byte {error.position:,}; what stands before is used")
+            raise source.damage("an XPlane profile", damage.position) from damage
+        rows.notes.append(f"the file is damaged at byte {damage.position:,}; what stands before is used")
     rows.set_devices(devices)
     return rows.table(RECORDER, truncated=bool(rows.notes))
+
+
+class _Programs:
+    """The HLO programs of a profile, and the signatures of the ops that they are made of."""
+
+    def __init__(self, rows: RowBlocks) -> None:
+        self._rows = rows
+        self._of_number: dict[int, tuple[_Plane, int, int] | Program] = {}
+        self._of_name: dict[str, set[int]] = {}
+        self._codes: dict[tuple[int, str, str], int] = {}
+        self._launched: list[tuple[Ints, Ints]] = []
+
+    def note_kernels(self, correlation: Ints, name: Ints) -> None:
+        """The names of what was launched, by correlation."""
+        self._launched.append((correlation, name))
+
+    def kernels_of(self, correlation: Ints) -> Ints:
+        """The name of the first kernel of each launch; -1 without one."""
+        known, names = (
+            (np.concatenate(each) for each in zip(*self._launched, strict=True)) if self._launched else ((), ())
+        )
+        known, first = np.unique(known, return_index=True)
+        if not len(known):
+            return np.full(len(correlation), -1, np.int64)
+        at = np.minimum(np.searchsorted(known, correlation), len(known) - 1)
+        return np.where(known[at] == correlation, names[first[at]], -1)
+
+    def add(self, plane: _Plane) -> None:
+        """Those of the plane, if it is the one of programs; a later one of the same number is the same."""
+        if plane.name != _PROGRAMS:
+            return
+        for number, text in plane.events.items():
+            span = plane.known_of(number).get("Hlo Proto")
+            if isinstance(span, tuple):
+                self._of_number[number] = plane, *span
+                self._of_name.setdefault(text.rpartition("(")[0] or text, set()).add(number)
+
+    def _program(self, number: int, module: str) -> Program | None:
+        """By its number, else by the name of its module, where one alone has it."""
+        if number not in self._of_number:
+            named = self._of_name.get(module, set())
+            number = next(iter(named)) if len(named) == 1 else -1
+        found = self._of_number.get(number)
+        if isinstance(found, tuple):
+            plane, start, end = found
+            try:
+                found = self._of_number[number] = Program(plane.wire, start, end)
+            except WireError as error:
+                self._rows.notes.append(
+                    f"program {number} is damaged at byte {error.position:,}: its ops have no shapes"
+                )
+                del self._of_number[number]
+                return None
+        return found
+
+    def signatures(self, events: _Events, ops: list[str]) -> Ints:
+        """Codes of the signatures of events that are of these ops; -1 where their program does not say."""
+        codes = np.full(len(ops), -1, np.int64)
+        if not self._of_number:
+            return codes
+        numbers, modules = events.number.tolist(), events.texts("hlo_module")
+        for i, key in enumerate(zip(numbers, ops, modules, strict=True)):
+            if key[1]:
+                code = self._codes.get(key)
+                codes[i] = self._codes.setdefault(key, self._signed(*key)) if code is None else code
+        return codes
+
+    def _signed(self, number: int, op: str, module: str) -> int:
+        program = self._program(number, module)
+        try:
+            signature = None if program is None else program.signature(op)
+        except WireError:
+            signature = None
+        return -1 if signature is None else self._rows.signatures.code_of(signature)
 
 
 class _Line(Record, frozen=False, eq=False):
@@ -78,6 +169,7 @@ class _Plane(Record, frozen=False, eq=False):
     events: dict[int, str] = msgspec.field(default_factory=dict)
     stats: dict[int, str] = msgspec.field(default_factory=dict)
     own: list[tuple[int, int]] = msgspec.field(default_factory=list)
+    about: dict[int, tuple[int, int]] = msgspec.field(default_factory=dict)
 
     @classmethod
     def of(cls, wire: Wire, start: int, end: int) -> _Plane:
@@ -90,23 +182,51 @@ class _Plane(Record, frozen=False, eq=False):
             elif number == _LINES:
                 plane.lines.append(_line(wire, first, last))
             elif number == _EVENT_NAMES:
-                plane.events.update(_named(wire, first, last))
+                plane._add_event(first, last)
             elif number == _STAT_NAMES:
                 plane.stats.update(_named(wire, first, last))
             elif number == _PLANE_STATS:
                 plane.own.append((first, last))
         return plane
 
-    def add_to(self, rows: RowBlocks, devices: dict[int, dict[str, Any]]) -> None:
+    def _add_event(self, start: int, end: int) -> None:
+        """What events of a kind are called, and where the rest of what is known of them stands."""
+        entry = fields_of(self.wire, start, end)
+        if 2 in entry and entry[2][-1][1] >= 0:
+            key = entry[1][-1][0] if 1 in entry else 0
+            self.about[key] = entry[2][-1]
+            self.events.update(_named(self.wire, start, end))
+
+    def stat(self, start: int, end: int) -> tuple[str, Any]:
+        """(name, value) of a statistic: a number, a text, or where bytes stand; None for another kind."""
+        found = {number: (value, stop) for number, value, stop in self.wire.fields(start, end)}
+        name = self.stats.get(found.get(_STAT_ID, (0, -1))[0], "")
+        for number in (_STAT_UINT, _STAT_INT):
+            if number in found:
+                return name, found[number][0]
+        if _STAT_REF in found:
+            return name, self.stats.get(found[_STAT_REF][0], "")
+        if _STAT_TEXT in found and found[_STAT_TEXT][1] >= 0:
+            return name, self.wire.text(*found[_STAT_TEXT])
+        return name, found.get(_STAT_BYTES)
+
+    def known_of(self, code: int) -> dict[str, Any]:
+        """The statistics that all events of a kind share."""
+        given = fields_of(self.wire, *self.about[code]) if code in self.about else {}
+        return dict(self.stat(value, stop) for value, stop in given.get(5, ()) if stop >= 0)
+
+    def add_to(self, rows: RowBlocks, devices: dict[int, dict[str, Any]], programs: _Programs) -> None:
         if match := _DEVICE.match(self.name):
             number = int(match[2])
             devices[number] = self._properties()
             rows.process_names[number] = self.name
             streams = [line for line in self.lines if _STREAM.match(line.name)]
-            self._add_streams(rows, streams or [line for line in self.lines if line.name == _OPS_LINE], number)
+            self._add_streams(
+                rows, streams or [line for line in self.lines if line.name == _OPS_LINE], number, programs
+            )
             self._add_ranges(rows, [line for line in self.lines if line.name in (XLA_STEPS, XLA_PROGRAMS)], number)
         elif self.name.startswith("/host:"):
-            self._add_threads(rows, [line for line in self.lines if len(line.starts)])
+            self._add_threads(rows, [line for line in self.lines if len(line.starts)], programs)
 
     def _properties(self) -> dict[str, Any]:
         known: dict[str, Any] = {}
@@ -120,7 +240,7 @@ class _Plane(Record, frozen=False, eq=False):
                 known["warpSize"] = 64
         return known
 
-    def _add_streams(self, rows: RowBlocks, lines: list[_Line], device: int) -> None:
+    def _add_streams(self, rows: RowBlocks, lines: list[_Line], device: int, programs: _Programs) -> None:
         found = _Events(self, lines)
         if not len(found.start_ns):
             return
@@ -135,16 +255,18 @@ class _Plane(Record, frozen=False, eq=False):
         # A block of which no event has any shows none
         said = {each for each, text in zip(category, texts, strict=True) if text}
         details = {"grid": _triples(texts, _GRID), "block": _triples(texts, _BLOCK)}
+        name, correlation = self._names(rows, found.name), found.integers("correlation_id")
+        programs.note_kernels(correlation, name)
         rows.add_each(
             category,
             dict.fromkeys(known.values()),
             start_ns=found.start_ns,
             end_ns=found.end_ns,
-            name=self._names(rows, found.name),
+            name=name,
             lane=lane,
             stream=stream,
             device=np.full(len(stream), device),
-            correlation=found.integers("correlation_id"),
+            correlation=correlation,
             details=lambda i: {key: each[i].tolist() for key, each in details.items()} if category[i] in said else {},
         )
 
@@ -165,7 +287,7 @@ class _Plane(Record, frozen=False, eq=False):
             device=device,
         )
 
-    def _add_threads(self, rows: RowBlocks, lines: list[_Line]) -> None:
+    def _add_threads(self, rows: RowBlocks, lines: list[_Line], programs: _Programs) -> None:
         found = _Events(self, lines)
         if not len(found.start_ns):
             return
@@ -183,13 +305,19 @@ class _Plane(Record, frozen=False, eq=False):
         )
         spelled = list(categories)
         ops = found.texts("hlo_op")
-        launched = np.array([bool(op) for op in ops], np.bool_) & (correlation > 0)
+        launched = np.flatnonzero(np.array([bool(op) for op in ops], np.bool_) & (correlation > 0))
+        launched = launched[np.lexsort((found.start_ns[launched], found.line[launched]))]
+        op, signature = rows.name_codes(ops), programs.signatures(found, ops)
+        kernel = programs.kernels_of(correlation[launched])
+        call = calls_of(np.stack((found.line[launched], found.number[launched], op[launched])), kernel)
+        first = launched[first_of_runs(call)]
         rows.add(
             "cpu_op",
-            start_ns=found.start_ns[launched],
-            end_ns=found.end_ns[launched],
-            name=rows.name_codes(ops[i] for i in np.flatnonzero(launched).tolist()),
-            lane=lane[launched],
+            start_ns=found.start_ns[first],
+            end_ns=np.maximum.reduceat(found.end_ns[launched], first_of_runs(call)) if len(first) else first,
+            name=op[first],
+            lane=lane[first],
+            signature=signature[first],
         )
         rows.add_each(
             [spelled[code] for code in of_event.tolist()],
@@ -226,6 +354,11 @@ class _Events:
             self._spans.start, self._spans.end, (_STAT_ID, _STAT_UINT, _STAT_INT, _STAT_REF), (_STAT_TEXT,)
         )
 
+    @cached_property
+    def number(self) -> Ints:
+        """The program of each event; -1 where it is not recorded."""
+        return self.integers("program_id")
+
     def _of(self, name: str) -> npt.NDArray[np.bool_]:
         wanted = [code for code, text in self._plane.stats.items() if text == name]
         return np.isin(self._found.integers[_STAT_ID], wanted)
@@ -248,6 +381,33 @@ class _Events:
             if here[i]:
                 texts[int(self._spans.owner[i])] = self._plane.wire.text(start, end)
         return texts
+
+
+def first_of_runs(values: Ints) -> Ints:
+    """Where values begin that are repeated."""
+    return np.flatnonzero(np.diff(values, prepend=values[:1] - 1)) if len(values) else values
+
+
+def calls_of(keys: Array, kernel: Ints) -> Ints:
+    """Numbers of the calls of ops that launches are of, in order: an op launches one kernel or several.
+
+    ``keys``: columns of what tells ops, threads and programs apart. Launches that follow each other are of one call of
+    their op, unless the names of their kernels repeat as a whole.
+
+    >>> calls_of(np.array([[7, 7, 7, 7, 8]]), np.array([1, 2, 1, 2, 1])).tolist()
+    [0, 0, 1, 1, 2]
+    """
+    fresh = np.ones(keys.shape[1], np.bool_)
+    fresh[1:] = (keys[:, 1:] != keys[:, :-1]).any(axis=0)
+    begins = np.flatnonzero(fresh)
+    lengths = np.diff(np.append(begins, len(fresh)))
+    for begin, length in zip(begins[lengths > 1].tolist(), lengths[lengths > 1].tolist(), strict=True):
+        names = kernel[begin : begin + length]
+        # What repeats begins again with its first name
+        again = np.flatnonzero(names[1:] == names[0]) + 1
+        period = next((n for n in again.tolist() if length % n == 0 and (names[n:] == names[:-n]).all()), length)
+        fresh[begin : begin + length : period] = True
+    return np.cumsum(fresh) - 1
 
 
 _PROPERTIES = {
