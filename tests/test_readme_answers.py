@@ -83,9 +83,7 @@ def says_where_time_goes_and_what_would_help(out: str) -> None:
 
 def says_what_changed_and_why(out: str) -> None:
     halved = sum(each["dur"] for each in kernels(EXAMPLE / "rank0.json.gz") if FASTER in each["name"]) / 2
-    assert number(r"SDPA_bwd -([\d.]+) ms: kentry \d+ % faster", out) == pytest.approx(
-        halved / STEPS / 1e3, abs=0.001
-    )
+    assert number(r"SDPA_bwd -([\d.]+) ms: kentry \d+ % faster", out) == pytest.approx(halved / STEPS / 1e3, abs=0.001)
 
 
 def says_what_a_change_brings(out: str) -> None:

@@ -155,7 +155,7 @@ class Codes(Generic[Key]):
 _Events: TypeAlias = ScannedEvents | DecodedEvents
 
 
-def with_usable_times(rows: dict[str, Array]) -> tuple[dict[str, Array], int, int]:
+def with_usable_times(rows: dict[str, Any]) -> tuple[dict[str, Any], int, int]:
     """The rows whose times can be added up; how many are left out, how many durations are 0 instead.
 
     What begins further than ``LONGEST_NS`` from the rest has no usable time. A longer duration is impossible; so is any
