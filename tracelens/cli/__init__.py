@@ -116,7 +116,8 @@ def _said(error: BaseException, arguments: Sequence[str]) -> int:
     """The sentence that an error ends with; its exit code."""
     if isinstance(error, KeyboardInterrupt):
         stopped = isinstance(error, _Terminated)
-        _tell("terminated; nothing was written" if stopped else "interrupted; nothing was written")
+        kept = "; ".join(getattr(error, "__notes__", ())) or "nothing was written"
+        _tell(f"{'terminated' if stopped else 'interrupted'}; {kept}")
         return TERMINATED if stopped else INTERRUPTED
     code = error.exit_code if isinstance(error, TracelensError) else 1
     if isinstance(error, TracelensError):

@@ -34,14 +34,19 @@ def run_ingest(args: argparse.Namespace) -> int:
     """Add the tables of many traces to a lake, which tracelens query asks in SQL.
 
     Traces already in the lake are skipped, so the same command resumes a run that was stopped. A trace that cannot be
-    read is named and left out. LAKE/dashboard.html shows trends, slow ranks and regressions by week. Needs pyarrow: pip
+    read is named and left out. LAKE/dashboard.html shows trends, slow ranks and regressions. Needs pyarrow: pip
     install 'tracelens-perf[lake]'.
     """
     from tracelens.files.executors import open_executor
-    from tracelens.report.lake.ingest import ingest
+    from tracelens.report.lake.ingest import ingest, parts_of
 
-    with open_executor(args.executor, jobs=args.jobs) as executor:
-        found = ingest(args.folder, args.to, executor, progress=Progress("ingesting", "traces"))
+    try:
+        with open_executor(args.executor, jobs=args.jobs) as executor:
+            found = ingest(args.folder, args.to, executor, progress=Progress("ingesting", "traces"))
+    except KeyboardInterrupt as stopped:
+        if held := parts_of(args.to):
+            stopped.add_note(f"{args.to} has {held:,} traces; the same command adds the others")
+        raise
     for name, why in found.failed:
         say(f"left out: {name}: {why}", to_stderr=True)
     say(f"{args.to}: added {found.added} traces, already had {found.known}, left out {len(found.failed)}")
@@ -85,7 +90,7 @@ def configure_query(parser: argparse.ArgumentParser) -> None:
 
 
 def run_query(args: argparse.Namespace) -> int:
-    """Ask a trace, or a lake of many, in SQL: tables ops, kernels, calls, steps, memory and collectives.
+    """Ask a trace, or a lake of many, in SQL: tables ops, kernels, calls, steps and more (--list).
 
     STATEMENT is a SELECT; --ready runs a prepared query; --list lists those and the tables. Needs DuckDB: pip install
     'tracelens-perf[query]'.

@@ -110,13 +110,21 @@ def query(tables: Mapping[str, pd.DataFrame], statement: str) -> pd.DataFrame:
         return _answer(connection, statement, tables)
 
 
-def query_files(patterns: Mapping[str, str], folder: Path, statement: str, partitions: ColumnSet) -> pd.DataFrame:
+def query_files(
+    patterns: Mapping[str, str],
+    folder: Path,
+    statement: str,
+    partitions: ColumnSet,
+    views: Mapping[str, str] | None = None,
+) -> pd.DataFrame:
     """What one SELECT answers over tables that are Parquet files below ``folder``, see ``query``.
 
     ``patterns``: of each table, what its files are called, or its one file; ``partitions``: the columns that the
-    folders of more than one stand for.
+    folders of more than one stand for; ``views``: statements over the tables that are tables, too.
     """
     words = {word.lower() for word in _WORD.findall(statement)}
+    used = {name: text for name, text in (views or {}).items() if name in words}
+    words |= {word.lower() for text in used.values() for word in _WORD.findall(text)}
     with _locked(folder) as connection:
         for name in words & patterns.keys():
             if next(folder.glob(patterns[name]), None) is None:
@@ -125,7 +133,9 @@ def query_files(patterns: Mapping[str, str], folder: Path, statement: str, parti
                 _create_view(connection, name, folder / patterns[name], partitions if "*" in patterns[name] else {})
             except _duckdb().Error as error:
                 raise InputError(f"{folder}: table {name} cannot be read: {reason(error)}") from error
-        return _answer(connection, statement, patterns)
+        for name, text in used.items():
+            connection.execute(f"CREATE VIEW {name} AS {text}")
+        return _answer(connection, statement, [*patterns, *(views or {})])
 
 
 def merge_files(pattern: str, folder: Path, to: Path, partitions: ColumnSet) -> bool:

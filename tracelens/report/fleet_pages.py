@@ -102,7 +102,7 @@ def lake_page(name: str, answers: Mapping[str, pd.DataFrame], about: Mapping[str
         ("Runs", f"{len(runs):,}", f"{int(runs['traces'].sum()):,} traces with whole steps"),
         ("Devices", f"{runs['device'].nunique():,}", ", ".join(sorted(runs["device"].dropna().unique())[:3])),
     ]
-    days = trend["date"].dropna()
+    days = trend.loc[trend["axis"] == "day", "position"]
     if len(days):
         tiles.append(("Days", f"{days.nunique():,}", f"{days.min()} to {days.max()}"))
     tables = (
@@ -116,17 +116,26 @@ def lake_page(name: str, answers: Mapping[str, pd.DataFrame], about: Mapping[str
 
 
 def _trend(trend: pd.DataFrame) -> Iterator[Section]:
-    """The median step by day, a line per device."""
-    dated = trend[trend["date"].notna()]
-    if dated["date"].nunique() < 2:
-        return
-    days = [date.fromisoformat(day) for day in dated["date"]]
+    """The median step by day and by git revision, a line per device."""
+    days = trend[trend["axis"] == "day"]
+    if days["position"].nunique() > 1:
+        at = [date.fromisoformat(day).toordinal() for day in days["position"]]
+        chart = _lines(days, [day - min(at) for day in at], f"days since {days['position'].min()}")
+        yield section("trend-chart", "From day to day", chart)
+    revisions = trend[trend["axis"] == "git_revision"]
+    if revisions["position"].nunique() > 1:
+        names = list(dict.fromkeys(revisions["position"]))
+        known = f"revisions since {names[0]}, the last is {names[-1]}"
+        chart = _lines(revisions, [names.index(name) for name in revisions["position"]], known)
+        yield section("revisions-chart", "From revision to revision", chart)
+
+
+def _lines(trend: pd.DataFrame, at: list[int], along: str) -> str:
     lines: dict[str, list[tuple[float, float]]] = {}
-    for day, device, step_us in zip(days, dated["trace_device"], dated["step_us_median"], strict=True):
+    for place, device, step_us in zip(at, trend["trace_device"], trend["step_us_median"], strict=True):
         name = device if isinstance(device, str) else "unknown device"
-        lines.setdefault(name, []).append((float((day - min(days)).days), float(step_us) / US_PER_MS))
-    chart = line_chart(lines, f"days since {min(days)}", "Median step of all runs, ms")
-    yield section("trend-chart", "From day to day", chart)
+        lines.setdefault(name, []).append((float(place), float(step_us) / US_PER_MS))
+    return line_chart(lines, along, "Median step of all runs, ms")
 
 
 def _slow(ranks: pd.DataFrame) -> Iterator[Section]:

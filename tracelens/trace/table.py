@@ -213,6 +213,8 @@ class Kind(enum.IntEnum):
     OTHER = 11
 
 
+#: 2007-06-23, CUDA 1.0.
+_FIRST_GPU_PROGRAM_NS = 1_182_556_800 * 10**9
 #: Kinds that nest on a host thread.
 HOST_KINDS = (Kind.CPU_OP, Kind.RUNTIME, Kind.DRIVER, Kind.USER_ANNOTATION, Kind.PYTHON_FUNCTION)
 #: Kinds that keep a device busy.
@@ -479,6 +481,13 @@ class TraceTable:
         """``baseTimeNanoseconds``: what to add to ``start_ns`` for time since the epoch; 0 when not recorded."""
         value = self.metadata.get("baseTimeNanoseconds")
         return value if isinstance(value, int) and 0 <= value < 2**62 else 0
+
+    @property
+    def began_ns(self) -> int | None:
+        """When the first event was, ns since the epoch; None where the clock is another: its times are of years before
+        GPUs ran programs."""
+        first_ns = self.base_ns + int(self.start_ns.min()) if len(self) else 0
+        return first_ns if first_ns >= _FIRST_GPU_PROGRAM_NS else None
 
     @property
     def has_shapes(self) -> bool:

@@ -124,3 +124,24 @@ STEP_TABLE_COLUMNS = {**_SHEET, "begins_with": replace(_SHEET["begins_with"], nu
 def steps(analysis: Analysis) -> pd.DataFrame | None:
     """Steps, as sheet steps; work launched before profiling began has a row without a number."""
     return analysis.frames.get(device_timeline.STEP_TIMES_TITLE) if len(analysis.step_times) else None
+
+
+@table(
+    "traces",
+    columns=column_set(
+        text(
+            "began", "When the first event was, UTC, as 2026-11-22T08:15:00.000001; NULL where the clock does not say."
+        ),
+        us("span_us", "From the first event to the end of the last."),
+        count("events", "Events in the file."),
+    ),
+)
+def traces(analysis: Analysis) -> pd.DataFrame:
+    """The trace itself: one row."""
+    import pandas as pd
+
+    trace, began = analysis.trace.table, None
+    if trace.began_ns is not None:
+        began = str(np.datetime64(trace.began_ns // NS_PER_US, "us"))
+    span_ns = int((trace.start_ns + trace.duration_ns).max()) - int(trace.start_ns.min()) if len(trace) else 0
+    return pd.DataFrame({"began": [began], "span_us": [span_ns / NS_PER_US], "events": [trace.events_total]})

@@ -1,8 +1,8 @@
 """Many traces into a lake: one task per trace through any executor, each trace's tables written whole or not at all.
 
 A trace's part is a folder of one Parquet file per table, below folders that say where it comes from as Hive names them:
-``parts/run=.../rank=.../date=.../git_revision=.../trace_device=.../NAME-DIGEST``. It is made under another name and
-moved into place, so that a run that is killed leaves whole parts only, and the next one goes on with the others.
+``parts/run=.../rank=.../date=.../git_revision=.../tag=.../trace_device=.../NAME-DIGEST``. It is made under another name
+and moved into place, so that a run that is killed leaves whole parts only, and the next one goes on with the others.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from collections.abc import Callable
 from concurrent.futures import Executor
 from contextlib import suppress
 from datetime import UTC, datetime
+from importlib import resources
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
@@ -37,17 +38,18 @@ if TYPE_CHECKING:
 
 
 MARK, PARTS, MERGED, _MAKING = "lake.json", "parts", "merged", "making"
-SCHEMA = "tracelens.lake/3"
+SCHEMA = "tracelens.lake/4"
 #: What every row of a lake begins with: where it comes from.
 ORIGIN = column_set(
     text("run", "Folder of the trace below the ingested one; the trace's name where it has none."),
     identifier("rank", "Rank, where it is recorded or in the file's name."),
     text("date", "UTC day on which recording began, as 2026-11-22; NULL where not recorded."),
     text("git_revision", "Revision in the trace's metadata (git_revision, git_commit, git_sha)."),
+    text("tag", "Label in the trace's metadata (tag, git_tag)."),
     text("trace_device", "Device that the trace was recognized to be from."),
     text("trace", "Path of the trace below the ingested folder."),
 )
-_REVISIONS = ("git_revision", "git_commit", "git_sha")
+_REVISIONS, _TAGS = ("git_revision", "git_commit", "git_sha"), ("tag", "git_tag")
 #: The columns that folders stand for, as Hive, Spark, pandas and DuckDB read them; the others stand in the files.
 PARTITIONS = {key: column for key, column in ORIGIN.items() if key != "trace"}
 _ALL_PARTS = "/".join("*" * (len(PARTITIONS) + 1))
@@ -178,14 +180,18 @@ def ingest_one(task: IngestTask) -> str:
 def origin_of(analysis: Analysis, name: str) -> dict[str, Any]:
     """Where a trace comes from, by column of ``PARTITIONS``; ``name``: its path below the ingested folder."""
     table, device = analysis.trace.table, analysis.device
-    first_ns = table.base_ns + int(table.start_ns.min()) if len(table) and table.base_ns else None
-    revision = next((table.metadata[key] for key in _REVISIONS if isinstance(table.metadata.get(key), str)), None)
+    began_ns = table.began_ns
+
+    def said(keys: tuple[str, ...]) -> str | None:
+        return next((text for key in keys if isinstance(text := table.metadata.get(key), str) and text), None)
+
     return {
         # Ranks of a job stand in one folder
         "run": name.rpartition("/")[0] or trace_name(name),
         "rank": table.rank,
-        "date": None if first_ns is None else datetime.fromtimestamp(first_ns / 1e9, UTC).strftime("%Y-%m-%d"),
-        "git_revision": revision or None,
+        "date": None if began_ns is None else datetime.fromtimestamp(began_ns / 1e9, UTC).strftime("%Y-%m-%d"),
+        "git_revision": said(_REVISIONS),
+        "tag": said(_TAGS),
         "trace_device": None if device is None else device.name,
     }
 
@@ -256,14 +262,20 @@ def is_lake(folder: Path) -> bool:
     except (OSError, ValueError, KeyError, TypeError):
         return False
     if schema != SCHEMA and schema.startswith("tracelens.lake/"):
-        raise UsageError(f"{folder} is a {schema}, whose columns had other names: ingest its traces into a new folder")
+        raise UsageError(f"{folder} is a {schema}, whose tables were others: ingest its traces into a new folder")
     return schema == SCHEMA
 
 
 def ask(lake: Path, statement: str) -> pd.DataFrame:
     """What one SELECT over the tables of a lake answers, as the last ingest that ended left it."""
     merged = {name: f"{MERGED}/{name}.parquet" for name in _merged(lake)["tables"]}
-    return query_files({**_files_of_parts(), **merged}, lake.resolve(), statement, PARTITIONS)
+    files, axes = {**_files_of_parts(), **merged}, (resources.files(__package__) / "axes.sql").read_text()
+    return query_files(files, lake.resolve(), statement, PARTITIONS, {"axes": axes})
+
+
+def parts_of(lake: Path) -> int:
+    """How many traces a lake holds, also one that is being written."""
+    return sum(1 for _ in (lake / PARTS).glob(_ALL_PARTS))
 
 
 def _part(trace: Path) -> str:

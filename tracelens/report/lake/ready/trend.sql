@@ -1,3 +1,5 @@
--- The step's time from day to day, per device.
-SELECT date, trace_device, count(DISTINCT run) AS runs, median(duration_us) AS step_us_median
-FROM steps WHERE step IS NOT NULL AND complete GROUP BY date, trace_device ORDER BY date, trace_device
+-- The step's time from day to day, and from git revision, tag and run to the next, per device.
+SELECT axis, position, trace_device, count(DISTINCT run) AS runs, median(duration_us) AS step_us_median
+FROM steps JOIN axes USING (trace) WHERE axis <> 'week' AND step IS NOT NULL AND complete
+GROUP BY axis, place, position, trace_device
+ORDER BY list_position(['day', 'git_revision', 'tag', 'run'], axis), place, position, trace_device
