@@ -255,7 +255,7 @@ def lost_overlap(edit: Edit) -> Planted | None:
     compute = np.sort(edit.start[~np.isin(edit.role, (COMMUNICATION, COPY))])
     device = edit._device(found)
     low, high = Covered(np.zeros(int(sent.sum()), np.int64), edit.start[sent], edit.end[sent]).spans(0)
-    total = 0
+    total = busy = 0
     for start, end in zip(low[::-1].tolist(), high[::-1].tolist(), strict=True):
         inner = compute[(compute >= start) & (compute < end)]
         if len(inner):
@@ -282,7 +282,10 @@ def lost_overlap(edit: Edit) -> Planted | None:
                 event = found[event_of(edit.before, row)]
                 event["ts"] = round(event["ts"] * 1000 + hidden) / 1000
             total += hidden
-    return Planted([found], total / edit.steps / NS_PER_MS, "^exposed communication.*hidden less") if total else None
+            union = Covered(np.zeros(int(moved.sum()), np.int64), edit.start[moved], edit.end[moved])
+            busy += int(union.before(np.zeros(1, np.int64), np.array([end + hidden]))[0])
+    per_step = edit.steps * NS_PER_MS
+    return Planted([found], total / per_step, "^exposed communication.*hidden less", busy / per_step) if total else None
 
 
 def extra_layer(edit: Edit, blocks: Callable[[Edit, int], tuple[int, int] | None] | None = None) -> Planted | None:
@@ -387,15 +390,13 @@ def compiled(edit: Edit, factor: float = 0.4) -> Planted | None:
     mask = np.zeros(len(edit.rows), bool)
     mask[np.concatenate([np.array(run) for run in runs])] = True
     found = stretched(edit.before, edit.rows[mask], factor)
-    fused_launches = set(edit.launch[mask].tolist())
     others = [row for row in edit.launch[~mask].tolist() if row >= 0]
     gone: set[int] = set()
     spans: dict[tuple[int, int], list[float]] = {}
     for number, run in enumerate(runs):
         kernel = found[event_of(edit.before, int(edit.rows[run[0]]))]
-        last = found[event_of(edit.before, int(edit.rows[run[-1]]))]
         kernel["name"] = f"triton_poi_fused_planted_{number % 7}"
-        kernel["dur"] = round((last["ts"] + last["dur"] - kernel["ts"]) * 1000) / 1000
+        kernel["dur"] = sum(round(found[event_of(edit.before, int(edit.rows[at]))]["dur"] * 1000) for at in run) / 1000
         for at in run:
             top = row = int(edit.launch[at])
             while row >= 0:
@@ -416,7 +417,6 @@ def compiled(edit: Edit, factor: float = 0.4) -> Planted | None:
             gone |= {event_of(edit.before, each) for each in edit.tree.subtree(top).tolist() if each not in keep}
             span = spans.setdefault((int(edit.step[at]), int(lane[at])), [op["ts"], op["ts"], op["pid"], op["tid"]])
             span[0], span[1] = min(span[0], op["ts"]), max(span[1], op["ts"] + op.get("dur", 0))
-    del fused_launches
     for begin, end, pid, tid in spans.values():
         for more, name in ((0.004, "Torch-Compiled Region: 0/0"), (0.002, "CompiledFunction")):
             found.append(
@@ -456,3 +456,23 @@ def slow_rank(edits: Sequence[Edit], which: int = 1, factor: float = 1.15) -> Pl
         found.append(events)
     rank = own.before.one.rank if own.before.one.rank is not None else which
     return Planted(found, own.ms(mask, factor - 1), rf"^rank {rank} alone")
+
+
+def by_chance(edit: Edit, random: np.random.Generator) -> Events:
+    """The same program once more: each stretch of time runs a little faster or slower, and so do whole steps."""
+    found = copy.deepcopy(edit.before.events)
+    timed = [event for event in found if isinstance(event.get("ts"), int | float)]
+    starts = np.array([round(event["ts"] * 1000) for event in timed], np.int64)
+    ends = starts + np.array([round((event.get("dur") or 0) * 1000) for event in timed], np.int64)
+    moments, at = np.unique(np.concatenate((starts, ends)), return_inverse=True)
+    begins = np.array([edit.start[edit.step == step].min() for step in range(edit.steps)])
+    step = np.clip(np.searchsorted(begins, moments[:-1], "right") - 1, 0, edit.steps - 1)
+    speed = np.exp(random.normal(0, 0.01, edit.steps))[step] * np.exp(random.normal(0, 0.05, len(moments) - 1))
+    # Gaps of a step share what the host was slowed by
+    apart = np.maximum(np.rint(np.diff(moments) * speed).astype(np.int64), 1)
+    moved = np.concatenate((moments[:1], moments[0] + np.cumsum(apart)))[at]
+    for event, start, end in zip(timed, moved[: len(timed)].tolist(), moved[len(timed) :].tolist(), strict=True):
+        event["ts"] = start / 1000
+        if "dur" in event:
+            event["dur"] = (end - start) / 1000
+    return found

@@ -23,6 +23,7 @@ from tracelens.comparison.compared import (
     AT_ONCE,
     CALLS,
     CLOCK,
+    COMPILED,
     EVERYTHING,
     FUSED,
     IDLE,
@@ -51,7 +52,18 @@ from tracelens.comparison.compared import (
 from tracelens.comparison.late_ranks import RankTimes, with_latecomers, with_ranks_apart
 from tracelens.comparison.measured_rows import HostChange, Intervals
 from tracelens.comparison.places import QUANTIZED, SAME, SAME_PLACE, SAME_WORK
-from tracelens.comparison.sides import ATTENTION, COMMUNICATION, COPY, PRODUCT, Side, different, family, role, row_role
+from tracelens.comparison.sides import (
+    ATTENTION,
+    COMMUNICATION,
+    COPY,
+    PRODUCT,
+    STREAMING,
+    Side,
+    different,
+    family,
+    role,
+    row_role,
+)
 from tracelens.files.safe_text import clipped
 from tracelens.types.records import Record
 from tracelens.types.units import count_text, signed_ms, slower_text
@@ -99,7 +111,7 @@ def differs(one: float, other: float) -> bool:
 
 def _mostly_calls(change_ms: float, a: RowSide, b: RowSide) -> bool:
     """Whether the number of calls explains more of a change than what one of them takes."""
-    by_calls = (b.calls - a.calls) * a.ms / a.calls
+    by_calls = (b.calls - a.calls) * (a.ms / a.calls + b.ms / b.calls) / 2
     return abs(change_ms - by_calls) <= abs(by_calls)
 
 
@@ -162,22 +174,80 @@ def _types_of_kernels(row: ComparedRow) -> tuple[str, str] | None:
     return ", ".join(sorted(before)), ", ".join(sorted(after))
 
 
+#: What became of calls that a compiled region took in.
+_TAKEN_IN = (FUSED, SPLIT, REPLACED, ADDED, REMOVED, KERNEL, WORK)
+
+
+def with_compiled(rows: Sequence[ComparedRow], compiled: Sequence[tuple[int, int]]) -> list[ComparedRow]:
+    """Marks what one side runs in a compiled region and the other op by op.
+
+    ``compiled``: of each row, in A and in B: 2 in a region, 1 by kernels that Inductor wrote, which say so where they
+    are several, 0 neither. With it what only streams memory and is gone there, or runs less often: it is in those.
+    """
+    found = list(rows)
+    for which in (0, 1):
+        for at in _taken_in(rows, [(of[which], of[1 - which]) for of in compiled], which):
+            found[at] = replace(rows[at], cause=COMPILED)
+    return found
+
+
+def _taken_in(rows: Sequence[ComparedRow], compiled: Sequence[tuple[int, int]], which: int) -> list[int]:
+    """The rows that side ``which`` alone compiled; ``compiled``: there and on the other side."""
+    inner = [at for at, (here, there) in enumerate(compiled) if here and not there and not _is_of_links(rows[at])]
+    own = [at for at in inner if rows[at].cause in _TAKEN_IN]
+    gone = REMOVED if which else ADDED
+    rest = [at for at, row in enumerate(rows) if row.cause in (gone, CALLS) and not any(compiled[at])]
+    rest = [at for at in rest if _is_taken(rows[at], which) and not _is_of_links(rows[at])]
+    is_region = any(compiled[at][0] > 1 for at in own) or len(own) >= _LEAST_REPEATED_ROWS
+    is_other = any(rows[at].cause not in (KERNEL, WORK) for at in own)
+    # Calls of one side alone are another program's, not these in another way
+    is_both = bool(rest) or any(rows[at].a and rows[at].b for at in own)
+    return [*own, *rest] if is_region and is_other and is_both else []
+
+
+def _is_taken(row: ComparedRow, which: int) -> bool:
+    """Whether it runs less often on the side that is compiled."""
+    calls = [side.calls if side else 0.0 for side in (row.a, row.b)]
+    return calls[which] < calls[1 - which] and row_role(row) == STREAMING
+
+
+def _is_of_links(row: ComparedRow) -> bool:
+    return row.is_idle or row_role(row) in _OF_LINKS
+
+
+def _compiled_text(group: RowGroup) -> str:
+    """``in a compiled region in B: 455 calls of aten::add, ... became 106 of triton_poi_fused: ...``."""
+    a, b = (sum(side.calls for side in sides) for sides in (group.a, group.b))
+    kernels = [sum(kernel.count for side in sides for kernel in side.kernels) for sides in (group.a, group.b)]
+    where = "in a compiled region in B" if kernels[1] <= kernels[0] else "no longer in a compiled region in B"
+    became = f"{calls_text(a)} of {group.ops(group.a)} became {count_text(b)} of {group.ops(group.b)}"
+    return f"{where}: {became}: {group.by_category()}"
+
+
 #: Rows of one ratio that are told as one part, at least.
 _LEAST_REPEATED_ROWS = 3
 
 
 def with_repeats(rows: Sequence[ComparedRow]) -> list[ComparedRow]:
-    """Marks the rows whose call counts grew by one common factor."""
+    """Marks the rows whose call counts grew, or shrank, as those of a part do that runs more or less often.
+
+    Several rows in one ratio, and with them the others of that direction: ops that other parts run, too.
+    """
     of_ratio: dict[Fraction, list[int]] = defaultdict(list)
     for number, row in enumerate(rows):
         if row.cause == CALLS and (ratio := ratio_of(row)) is not None:
             of_ratio[ratio].append(number)
+    several = {ratio > 1 for ratio, numbers in of_ratio.items() if len(numbers) >= _LEAST_REPEATED_ROWS}
     found = list(rows)
-    for numbers in of_ratio.values():
-        if len(numbers) >= _LEAST_REPEATED_ROWS:
-            for number in numbers:
-                found[number] = replace(rows[number], cause=REPEATS)
+    for ratio, numbers in of_ratio.items():
+        for number in numbers if (ratio > 1) in several else ():
+            found[number] = replace(rows[number], cause=REPEATS)
     return found
+
+
+def _repeats_key(row: ComparedRow) -> Hashable:
+    """Whether it runs more often, or less: a part has calls that other parts have, too, in other numbers."""
+    return bool(row.a and row.b and row.b.calls > row.a.calls)
 
 
 def ratio_of(row: ComparedRow) -> Fraction | None:
@@ -187,8 +257,10 @@ def ratio_of(row: ComparedRow) -> Fraction | None:
     return Fraction(int(row.b.calls), int(row.a.calls))
 
 
-def times(rows: Sequence[ComparedRow]) -> tuple[int, int]:
-    """How often A and B run the part, as far as the calls of its ops say."""
+def times(rows: Sequence[ComparedRow]) -> tuple[int, int] | None:
+    """How often A and B run the part, as far as the calls of its ops say; None where they do not agree."""
+    if len({ratio_of(row) for row in rows}) > 1:
+        return None
     a, b = (
         gcd(*(int(side.calls) for side in sides if side)) for sides in zip(*((r.a, r.b) for r in rows), strict=True)
     )
@@ -408,15 +480,15 @@ class RowGroup(Record, frozen=True):
 
 #: What a sentence speaks of where calls of all categories changed alike.
 ALIKE = {
-    CLOCK: "compute-bound ops", EVERYTHING: "all computation", REPEATS: "ops", SOME_RANKS: "ranks", TYPE: "ops",
-    WORK: "ops",
+    CLOCK: "compute-bound ops", COMPILED: "ops", EVERYTHING: "all computation", REPEATS: "ops",
+    SOME_RANKS: "ranks", TYPE: "ops", WORK: "ops",
 }  # fmt: skip
 #: Change of the mean from which it is said that the median changed less, or that a collective may have waited.
 _TOLD_APART = 0.05
 #: Relative change up to which a median is as before.
 _AS_BEFORE = 0.01
 #: What is other whether or not its time is.
-FACTS = (FUSED, SPLIT, REPLACED, TYPE, WORK, KERNEL, REMOVED, ADDED, QUANTIZATION)
+FACTS = (COMPILED, FUSED, SPLIT, REPLACED, TYPE, WORK, KERNEL, REMOVED, ADDED, QUANTIZATION)
 #: Share of what some ranks changed from which a part of it is named.
 _LEAST_PART = 0.01
 #: How far (as a share) the change of one kernel may lie from that of all to be what changed.
@@ -594,8 +666,9 @@ def _calls(group: RowGroup) -> str:
 def _repeats(group: RowGroup) -> str:
     if len(group.rows) == 1:
         return _calls(group)
-    before, after = times(group.rows)
-    return f"{before} -> {after} times: {group.by_category()}"
+    often = times(group.rows)
+    said = _calls(group) if often is None else f"{often[0]} -> {often[1]} times"
+    return f"{said}: {group.by_category()}"
 
 
 def is_sent(row: ComparedRow) -> bool:
@@ -671,10 +744,11 @@ SAYS = {
     ),
     REPLACED: _Says(_own_ops, lambda group: f"{group.ops(group.a)} -> {group.ops(group.b)} on {group.calls}"),
     CALLS: _Says(_own_ops, _calls),
-    REPEATS: _Says(ratio_of, _repeats),
+    REPEATS: _Says(_repeats_key, _repeats),
     TYPE: _Says(_types_of_row, _type_text),
     WORK: _Says(lambda row: _times_the_flops(row) or _own_ops(row), _work),
     KERNEL: _Says(_kernel_key, _kernels),
+    COMPILED: _Says(lambda row: None, _compiled_text),
     CLOCK: _Says(lambda row: None, _clock_text),
     EVERYTHING: _Says(lambda row: None, _everything),
     SPEED: _Says(lambda row: (row.change_ms > 0, _is_another_magnitude(row)), _speed, by_change=True),
@@ -687,6 +761,8 @@ SAYS = {
 
 #: Causes of which the same work takes another time.
 _OF_WORK = (SPEED, CLOCK, EVERYTHING, KERNEL, TYPE, WORK, REPLACED)
+#: Causes that are of another program: of their size the spread of the steps says little, if it is this share at least.
+_OF_PROGRAMS, _LEAST_OF_PROGRAM = (COMPILED, KERNEL, TYPE), 0.05
 #: Share of the largest group of a category and direction up to which another is told with it.
 _LEAST_OF_LEAD = 0.1
 #: Share of a change of idle time that calls of the host must last to be what it is.
@@ -704,11 +780,15 @@ def explained(
     sides: Sequence[Side],
     times: Sequence[RankTimes | None],
     ranks: Sequence[RankChange],
+    compiled: Sequence[tuple[int, int]] = (),
 ) -> list[ComparedRow]:
-    """The rows with their causes. ``times``: of the ranks of each side; ``ranks``: how these changed."""
+    """The rows with their causes. ``times``: of the ranks of each side; ``ranks``: how these changed; ``compiled``: of
+    each row whether its calls are in A, and in B.
+    """
     one, other = sides
     same_device = one.first.device_label == other.first.device_label
-    found = with_repeats(with_types([replace(row, cause=cause_of(row)) for row in rows]))
+    found = with_types([replace(row, cause=cause_of(row)) for row in rows])
+    found = with_repeats(with_compiled(found, compiled or [(0, 0)] * len(found)))
     found = with_ranks_apart(found, times, ranks)
     found = with_clock(found, same_device=same_device)
     found = with_latecomers(found, times, ranks)
@@ -748,6 +828,9 @@ def changes_of(
             made = _of_host(rows_of, told)
         else:
             made = _change(rows_of, group, _bounds(rows_of, group, intervals, len(groups)))
+        size = _LEAST_OF_PROGRAM * rows_of.kernel_ms[0]
+        if made.is_noise and made.cause in _OF_PROGRAMS and abs(made.change_ms) >= size and _is_fact(rows, made):
+            made = replace(made, text=made.text.replace(_WITHIN, ""), low_ms=None, high_ms=None)
         (found if not made.is_noise else facts if _is_fact(rows, made) else chance).append(made)
     parts, chance = _parts_beyond_chance(rows, chance, intervals, len(groups))
     found += parts
@@ -761,9 +844,14 @@ def _bounds(group: RowGroup, at: list[int], intervals: Intervals, tests: int) ->
     both = any(row.a and row.b for row in group.rows)
     # What one side alone has is no matter of how many sentences there are
     found = intervals.of_sum(at, tests if both else 1)
-    if found is None or not both or group.rows[0].cause not in _OF_WORK or not found[0] <= 0 <= found[1]:
+    cause = group.rows[0].cause
+    if found is None or not both or not _is_chance(found):
         return found
-    return intervals.of_speed(at, group.change_ms, 2 * tests) or found
+    if cause == OVERLAP and is_sent(group.rows[0]):
+        if intervals.hides_otherwise(at):
+            return None
+        return intervals.of_overlap(at, group.change_ms, 2 * tests) or found
+    return (intervals.of_speed(at, group.change_ms, 2 * tests) if cause in _OF_WORK else None) or found
 
 
 def _groups_of(
@@ -978,7 +1066,7 @@ def _is_fact(rows: Sequence[ComparedRow], change: Change) -> bool:
     """
     sides = [[side for at in change.rows if (side := each(rows[at]))] for each in (attrgetter("a"), attrgetter("b"))]
     calls = [sum((side.calls for side in own), 0.0) for own in sides]
-    if change.cause == TYPE and min(calls) >= 1:
+    if change.cause in (COMPILED, TYPE) and min(calls) >= 1:
         return True
     return change.cause in FACTS and all(map(float.is_integer, calls))
 

@@ -17,7 +17,15 @@ from tracelens.comparison.compared import ComparedRow, Comparison, SideSummary
 from tracelens.comparison.gates import CompareOptions, Gate, check
 from tracelens.comparison.inputs import as_reported, side_of
 from tracelens.comparison.late_ranks import RankTimes, another_latecomer, rank_changes, unusual_steps
-from tracelens.comparison.measured_rows import Intervals, MeasuredSide, Noise, at_equal_work, host_changes
+from tracelens.comparison.measured_rows import (
+    Intervals,
+    MeasuredSide,
+    Noise,
+    at_equal_work,
+    behind_others,
+    host_changes,
+    ns_of_a_call,
+)
 from tracelens.comparison.places import QUANTIZED, SAME_PLACE
 from tracelens.comparison.sides import UNKNOWN_DEVICE, Recorded, Side
 from tracelens.extensions import NONE, load_extension
@@ -25,6 +33,8 @@ from tracelens.hardware import HardwareSpec
 from tracelens.option_fields import build_options, takes
 from tracelens.types.units import NS_PER_MS
 
+#: How Inductor names the kernels that it writes.
+_INDUCTOR = tuple(f"triton_{kind}_fused_" for kind in ("poi", "red", "per", "tem", "for", "unk"))
 #: Share of a side's kernel time that must be matched for the two to be taken for the same thing.
 _LEAST_IN_COMMON = 0.5
 
@@ -79,9 +89,10 @@ def compare_sides(one: Side, other: Side, gates: Sequence[Gate] = ()) -> Compari
     b = MeasuredSide(numbered[1], matching.b, len(matching.rows))
     noise = Noise(a.steps, b.steps)
     numbers, rows = _rows(matching, a, b, noise)
-    times = [RankTimes.of(side, numbers, rows) for side in (a, b)]
+    each_ns = ns_of_a_call(a, b)[numbers]
+    times = [RankTimes.of(side, numbers, rows, each_ns) for side in (a, b)]
     ranks = rank_changes(*times)
-    rows = explained(rows, (one, other), times, ranks)
+    rows = explained(rows, (one, other), times, ranks, _compiled(matching, numbered, numbers))
     changed = [at for at, row in enumerate(rows) if row.is_changed]
     intervals = Intervals(noise, numbers)
     step = intervals.of_sum(range(len(numbers)))
@@ -93,7 +104,7 @@ def compare_sides(one: Side, other: Side, gates: Sequence[Gate] = ()) -> Compari
         unchanged=tuple(row for row in rows if not row.is_changed),
         changes=changes_of(
             [rows[at] for at in changed],
-            Intervals(noise, [numbers[at] for at in changed], at_equal_work(a, b)),
+            Intervals(noise, [numbers[at] for at in changed], at_equal_work(a, b), behind_others(a, b)),
             ranks,
             host_changes(a, b),
         ),
@@ -141,6 +152,18 @@ def _rows(matching: Matching, a: MeasuredSide, b: MeasuredSide, noise: Noise) ->
         found.append((number, made))
     found.sort(key=lambda each: (-abs(each[1].change_ms), each[1].category, each[1].name, each[1].module or ""))
     return [number for number, _ in found], [row for _, row in found]
+
+
+def _compiled(matching: Matching, sides: tuple[Numbered, Numbered], numbers: Sequence[int]) -> list[tuple[int, int]]:
+    """Of the rows of these numbers in A and in B: 2 for calls in a compiled region, 1 for kernels of Inductor."""
+    of_calls = [
+        [2 if call.is_compiled else int(call.label.startswith(_INDUCTOR)) for call in side.calls] for side in sides
+    ]
+    rows = [matching.rows[number] for number in numbers]
+    return [
+        (max((of_calls[0][call] for call in row.a), default=0), max((of_calls[1][call] for call in row.b), default=0))
+        for row in rows
+    ]
 
 
 def _summary(measured: MeasuredSide, rows: Sequence[ComparedRow], which: int) -> SideSummary:

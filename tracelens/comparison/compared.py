@@ -24,6 +24,8 @@ LATE = "late"
 SOME_RANKS = "some ranks"
 #: A part of the model runs more or less often.
 REPEATS = "repeats"
+#: What ran op by op became part of a compiled region, or the other way round.
+COMPILED = "compiled"
 REMOVED, ADDED, FUSED, SPLIT, REPLACED = "removed", "added", "fused", "split", "replaced"
 CALLS, WORK, TYPE, KERNEL, SPEED, OVERLAP, WAITING = "calls", "work", "type", "kernel", "speed", "overlap", "waiting"
 #: Times are multiples of 2**-30 ms (a femtosecond), so that sums of them are exact in any order.

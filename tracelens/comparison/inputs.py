@@ -262,7 +262,7 @@ def _recorded_of_baseline(found: dict[str, Any]) -> Recorded:
         if field.name in texts:
             values[field.name] = value
         elif field.name == "calls":
-            values[field.name] = tuple(Call(**dict(zip(names, each, strict=True))) for each in value)
+            values[field.name] = tuple(_call_of_baseline(names, each) for each in value)
         elif field.name == "rates":
             values[field.name] = tuple(_rates_of_baseline(each) for each in value)
         else:
@@ -271,6 +271,12 @@ def _recorded_of_baseline(found: dict[str, Any]) -> Recorded:
     one = Recorded(**values)
     _refuse_out_of_range(one)
     return one
+
+
+def _call_of_baseline(names: Sequence[str], values: list[Any]) -> Call:
+    """Baselines of before it was recorded do not say what was compiled."""
+    known = [*values, False] if len(values) == len(names) - 1 else values
+    return Call(**dict(zip(names, known, strict=True)))
 
 
 def _host_of_baseline(values: list[Any]) -> HostSeries:

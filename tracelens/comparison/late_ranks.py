@@ -37,21 +37,32 @@ _THEIRS = 0.25
 
 
 class RankTimes(Record, frozen=True, kw_only=True, eq=False):
-    """ns of the ranks of a side as (rank, row, step), rows as compared; ``sent``: which of these are communication."""
+    """ns of the ranks of a side as (rank, row, step), rows as compared; ``sent``: which of these are communication.
+
+    ``at_equal_work``: as (rank, step), ns of computation beyond what its calls take in the mean of both sides.
+    """
 
     numbers: tuple[int, ...]
     ns: Floats
     sent: npt.NDArray[np.bool_]
+    at_equal_work: Floats
 
     @classmethod
-    def of(cls, measured: MeasuredSide, numbers: Sequence[int], rows: Sequence[ComparedRow]) -> RankTimes | None:
-        """``numbers``: those of ``rows`` in ``measured``. None where not every run is of the same ranks, several."""
-        if measured.ranks is None:
+    def of(
+        cls, measured: MeasuredSide, numbers: Sequence[int], rows: Sequence[ComparedRow], each_ns: Floats
+    ) -> RankTimes | None:
+        """``numbers``: those of ``rows`` in ``measured``; ``each_ns``: of a call of these. None where not every run is
+        of the same ranks, several.
+        """
+        time, calls = measured.kernel_ranks, measured.call_ranks
+        if measured.ranks is None or time is None or calls is None:
             return None
         run = measured.numbered.side.parts[0]
         ranks = tuple(at if one.rank is None else one.rank for at, one in enumerate(run))
         sent = np.array([row_role(row) == COMMUNICATION for row in rows], bool)
-        return cls(numbers=ranks, ns=measured.ranks[:, list(numbers)], sent=sent)
+        at = list(numbers)
+        work = (time[:, at] - each_ns[:, None] * calls[:, at])[:, ~sent & (each_ns > 0)].sum(axis=1)
+        return cls(numbers=ranks, ns=measured.ranks[:, at], sent=sent, at_equal_work=work)
 
     @property
     def own(self) -> Floats:
@@ -75,6 +86,12 @@ def rank_changes(before: RankTimes | None, after: RankTimes | None) -> tuple[Ran
     noise = Noise(*own)
     interval = noise.interval(tests=len(change))
     alone = _alone(change, interval.low, interval.high)
+    if noise.is_known and not alone.any():
+        # Idle time and other shapes may hide that the same work takes longer
+        speed = Noise(before.at_equal_work, after.at_equal_work)
+        own_speed = after.at_equal_work.mean(axis=1) - before.at_equal_work.mean(axis=1)
+        interval = speed.interval(tests=len(change))
+        alone = _alone(own_speed, interval.low, interval.high)
     means = [(each.mean(axis=1) / NS_PER_MS).tolist() for each in (*own, *exposed)]
     bounds = [(each / NS_PER_MS).tolist() for each in (interval.low, interval.high)]
     columns = zip(before.numbers, alone.tolist(), *means, *bounds, strict=True)
@@ -110,7 +127,9 @@ def with_ranks_apart(
     theirs, others = change[alone].sum(axis=0), change[~alone].sum(axis=0)
     is_theirs = ~before.sent & (theirs != 0) & (np.abs(others) <= _THEIRS * np.abs(theirs))
     waiting = _waiting(rows, before, after)
-    if waiting is not None and _more_waited_for(*waiting[1]).rank in {rank.rank for rank in changes if rank.is_alone}:
+    if _is_waited_for(changes):
+        is_theirs[_timed(rows, before)] = True
+    elif waiting is not None and _more_waited_for(*waiting[1]).rank in {rank.rank for rank in changes if rank.is_alone}:
         is_theirs[waiting[0]] = True
     of_ranks = (change[alone].mean(axis=0) / NS_PER_MS).tolist()
     return [
@@ -142,14 +161,27 @@ def _waiting(
     rows: Sequence[ComparedRow], before: RankTimes, after: RankTimes
 ) -> tuple[list[int], tuple[Latecomer, Latecomer]] | None:
     """(rows of communication, who is waited for in A and in B), where waiting is most of what changed in these."""
-    timed = (n for n, row in enumerate(rows) if row.cause in (SPEED, OVERLAP, QUANTIZATION, WORK))
-    at = [n for n in timed if before.sent[n]]
+    at = _timed(rows, before)
     change_ms = sum(rows[n].change_ms for n in at)
     one, other = latecomer(before), latecomer(after)
     more_ms = other.waiting_ms - one.waiting_ms
     if not change_ms or more_ms / change_ms < _LEAST_SHARE:
         return None
     return at, (one, other)
+
+
+def _timed(rows: Sequence[ComparedRow], before: RankTimes) -> list[int]:
+    """The rows of communication of which waiting may be what changed."""
+    timed = (n for n, row in enumerate(rows) if row.cause in (SPEED, OVERLAP, QUANTIZATION, WORK))
+    return [n for n in timed if before.sent[n]]
+
+
+def _is_waited_for(changes: Sequence[RankChange]) -> bool:
+    """Whether the others do nothing but communicate for as much longer as the ranks alone take for themselves."""
+    own, others = ([rank for rank in changes if rank.is_alone == alone] for alone in (True, False))
+    more = [sum(rank.b_exposed_ms - rank.a_exposed_ms for rank in ranks) / len(ranks) for ranks in (own, others)]
+    change_ms = sum(rank.change_ms for rank in own) / len(own)
+    return bool(change_ms) and _LEAST_SHARE <= (more[1] - more[0]) / change_ms <= 2 - _LEAST_SHARE
 
 
 def with_latecomers(

@@ -87,9 +87,14 @@ class Noise:
         wider = self._wider(tests, *variance)
         return Interval(low=change + low * wider, high=change + high * wider)
 
+    def sums(self, rows: list[int]) -> tuple[Floats, Floats]:
+        """Of these rows, by step of A and of B."""
+        return self._a[rows].sum(axis=0), self._b[rows].sum(axis=0)
+
     def change(self, rows: list[int]) -> float:
         """Of the sum of these rows."""
-        return float(self._b[rows].sum(axis=0).mean() - self._a[rows].sum(axis=0).mean())
+        a, b = self.sums(rows)
+        return float(b.mean() - a.mean())
 
     def _wider(self, tests: int, of_a: Floats, of_b: Floats) -> Floats:
         """What the bootstrap's quantiles are multiplied by, per row."""
@@ -137,6 +142,15 @@ def _student(freedom: Floats, outside: float) -> Floats:
     return found
 
 
+#: Share of kernels that another overlap hides at least.
+_LEAST_HIDDEN = 0.02
+
+
+def gap_of(a: Floats, b: Floats) -> float:
+    """How far all of one side lie above all of the other; negative where they do not."""
+    return float(max(b.min() - a.max(), a.min() - b.max()))
+
+
 class HostChange(Record, frozen=True, kw_only=True):
     """Host calls of a name that say a ``cause`` of idle time: calls and ms a step in A and in B."""
 
@@ -160,8 +174,7 @@ def host_changes(a: MeasuredSide, b: MeasuredSide) -> tuple[HostChange, ...]:
     found = []
     for key in keys:
         (count_a, ns_a), (count_b, ns_b) = (side.get(key, own) for side, own in zip(sides, none, strict=True))
-        apart = max(count_b.min() - count_a.max(), count_a.min() - count_b.max())
-        is_other = apart > max(np.ptp(count_a), np.ptp(count_b))
+        is_other = gap_of(count_a, count_b) > max(np.ptp(count_a), np.ptp(count_b))
         interval = Noise(ns_a[None], ns_b[None]).interval(tests=len(keys))
         if not is_other and not (interval.low[0] > 0 or interval.high[0] < 0):
             continue
@@ -176,31 +189,66 @@ def at_equal_work(a: MeasuredSide, b: MeasuredSide) -> Noise:
 
     Steps that run other shapes, or more of them, are as far from each other as their kernels' speeds are.
     """
+    each = ns_of_a_call(a, b)[:, None]
     (time_a, calls_a), (time_b, calls_b) = a.kernel_steps, b.kernel_steps
+    return Noise(time_a - each * calls_a, time_b - each * calls_b)
+
+
+def ns_of_a_call(a: MeasuredSide, b: MeasuredSide) -> Floats:
+    """Of each row that both sides have, the kernel time of a call in the mean of both; 0 of other rows."""
+    (time_a, calls_a), (time_b, calls_b) = a.kernel_steps, b.kernel_steps
+    both = calls_a.any(axis=1) & calls_b.any(axis=1)
     calls = calls_a.mean(axis=1) + calls_b.mean(axis=1)
-    time = time_a.mean(axis=1) + time_b.mean(axis=1)
-    each = np.divide(time, calls, out=np.zeros(len(calls)), where=calls > 0)
-    both = (calls_a.any(axis=1) & calls_b.any(axis=1)) * each
-    return Noise(time_a - both[:, None] * calls_a, time_b - both[:, None] * calls_b)
+    found: Floats = np.divide(time_a.mean(axis=1) + time_b.mean(axis=1), calls, out=np.zeros(len(calls)), where=both)
+    return found
+
+
+def behind_others(a: MeasuredSide, b: MeasuredSide) -> Noise:
+    """Of the kernel time of each row that is not its part of the step: what runs at the same time has that."""
+    return Noise(a.kernel_steps[0] - a.steps, b.kernel_steps[0] - b.steps)
 
 
 class Intervals(Record, frozen=True):
     """In ms, of changes of rows that have these numbers in what was resampled, each as one of so many that all hold.
 
-    ``equal_work``: as ``noise``, of how long the same work takes.
+    ``equal_work``: as ``noise``, of how long the same work takes; ``hidden``: of what runs behind other work.
     """
 
     noise: Noise
     numbers: Sequence[int]
     equal_work: Noise | None = None
+    hidden: Noise | None = None
 
     def of_speed(self, rows: Sequence[int], change_ms: float, tests: int = 1) -> tuple[float, float] | None:
         """Around a change of this size, of kernels that take longer for the same work; None where that is not known."""
-        if self.equal_work is None or not self.equal_work.is_known or not len(rows):
+        return self._around(self.equal_work, rows, change_ms, tests)
+
+    def of_overlap(self, rows: Sequence[int], change_ms: float, tests: int = 1) -> tuple[float, float] | None:
+        """So of kernels of which less runs behind others."""
+        found = self._around(self.hidden, rows, -change_ms, tests)
+        return None if found is None else (-found[1], -found[0])
+
+    def hides_otherwise(self, rows: Sequence[int]) -> bool:
+        """Whether of these kernels every step of one side hides a larger share than any of the other.
+
+        By more than the steps of a side are apart.
+        """
+        if self.hidden is None or not self.hidden.is_known:
+            return False
+        at = [self.numbers[row] for row in rows]
+        hidden, own = self.hidden.sums(at), self.noise.sums(at)
+        shares = [part / np.maximum(part + rest, 1) for part, rest in zip(hidden, own, strict=True)]
+        return gap_of(*shares) > max(*map(np.ptp, shares), _LEAST_HIDDEN)
+
+    def _around(
+        self, noise: Noise | None, rows: Sequence[int], change_ms: float, tests: int
+    ) -> tuple[float, float] | None:
+        if noise is None or not noise.is_known or not len(rows):
             return None
-        found = self.equal_work.interval([self.numbers[at] for at in rows], together=True, tests=tests)
+        at = [self.numbers[row] for row in rows]
+        found = noise.interval(at, together=True, tests=tests)
         low, high = float(found.low[0]) / NS_PER_MS, float(found.high[0]) / NS_PER_MS
-        middle = self.equal_work.change([self.numbers[at] for at in rows]) / NS_PER_MS
+        middle = noise.change(at) / NS_PER_MS
         # In proportion: of what the kernels take longer the step may have a part
         scale = change_ms / middle if middle else 1.0
         return (low * scale, high * scale) if scale > 0 else None

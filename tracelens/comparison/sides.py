@@ -87,7 +87,8 @@ class Call(Record, frozen=True, kw_only=True):
 
     ``kernel`` is empty for a whole op, else the kernel that is meant; ``shapes``, ``dtypes``: as recorded. ``work``:
     the perf model with its dimensions, whatever their data types, so that it is the same on every device and in every
-    precision. ``module``: the classes of the modules around it, outermost first.
+    precision. ``module``: the classes of the modules around it, outermost first. ``is_compiled``: whether it runs in a
+    region that ``torch.compile`` made.
     """
 
     name: str
@@ -97,6 +98,7 @@ class Call(Record, frozen=True, kw_only=True):
     dtypes: str | None = None
     module: str | None = None
     work: str | None = None
+    is_compiled: bool = False
 
     def __post_init__(self) -> None:
         """TypeError for what a file has in place of a text: calls are keys."""
@@ -104,6 +106,8 @@ class Call(Record, frozen=True, kw_only=True):
             raise TypeError("a call needs a name and a category")
         if not _are_texts_or_none(self.shapes, self.dtypes, self.module, self.work):
             raise TypeError(f"shapes, types, modules and work of {self.name[:40]!r} must be strings")
+        if not isinstance(self.is_compiled, bool):
+            raise TypeError("is_compiled must be true or false")
 
     @property
     def is_idle(self) -> bool:

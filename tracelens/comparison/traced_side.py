@@ -4,6 +4,7 @@ one.
 
 from __future__ import annotations
 
+import re
 from contextlib import suppress
 from dataclasses import replace
 
@@ -11,12 +12,12 @@ import numpy as np
 
 from tracelens.analysis.attribution.activity import DeviceActivity, Labels, Timeline
 from tracelens.analysis.attribution.calls import Calls, KnownWork, Limits, speaks_of
-from tracelens.analysis.attribution.host_time import HostCalls, host_calls, telling_calls
+from tracelens.analysis.attribution.host_time import HostCalls, host_calls, named, telling_calls
 from tracelens.analysis.attribution.steps import typical_step
 from tracelens.analysis.attribution.window import Attribution, Recording, Window, attribute
 from tracelens.analysis.grouping import Codes, first_of_each, numbered
 from tracelens.analysis.idle.idle_time import CAUSES, IdleTime, queue
-from tracelens.analysis.intervals import Bools, Ints, Spans, idle_within, intersections
+from tracelens.analysis.intervals import Bools, Covered, Ints, Spans, idle_within, intersections
 from tracelens.analysis.loaded_trace import AnalysisOptions, Trace
 from tracelens.analysis.reading.added_ops import graph_launches
 from tracelens.analysis.reading.catalog import OTHER
@@ -27,7 +28,7 @@ from tracelens.backends.chain import chain
 from tracelens.comparison.compared import IDLE
 from tracelens.comparison.sides import COMMUNICATION, UNKNOWN_DEVICE, Call, CallWork, Floats, HostSeries, Recorded, role
 from tracelens.errors import NothingToAnalyzeError
-from tracelens.trace.table import Kind, TraceTable
+from tracelens.trace.table import Kind, RowColumn, TraceTable
 from tracelens.types.records import Record
 from tracelens.types.signature import OpSignature, recorded_text
 
@@ -114,13 +115,18 @@ def units_of(
         category.code[first],
         path[first],
         np.where(whole, readings.code_of(op), np.int32(-1)),
+        (is_compiled := _compiled(table, launch)[first]).astype(np.int8),
     )
     call = numbered(*columns)
     example = first_of_each(call)
     at = first[example]
     modules = [None if paths is None else paths.text(number) for number in path[at].tolist()]
     columns_of_calls = (op[example].tolist(), kernel[at].tolist(), category[at].tolist(), modules)
-    described = [_call(table, readings, *values) for values in zip(*columns_of_calls, strict=True)]
+    of_region = is_compiled[example].tolist()
+    described = [
+        replace(_call(table, readings, *values), is_compiled=own) if own else _call(table, readings, *values)
+        for own, values in zip(of_region, zip(*columns_of_calls, strict=True), strict=True)
+    ]
     kernel_ns = np.bincount(unit, activity.duration, minlength=len(first)).astype(np.int64)
     times = np.maximum(np.bincount(call), 1)
     mean = np.bincount(call, np.bincount(unit, minlength=len(first))) / times, np.bincount(call, kernel_ns) / times
@@ -132,6 +138,24 @@ def units_of(
         calls=tuple(described),
         rates=_rates(recording, readings, np.where(whole, op, -1)[example], mean),
     )
+
+
+#: Ranges of Dynamo, AOTAutograd and Inductor around what a compiled region runs.
+_COMPILED = re.compile(r"^(?:Torch-Compiled Region|CompiledFunction|CompiledFxGraph|## Call CompiledFxGraph)")
+
+
+def _compiled(table: TraceTable, launch: RowColumn) -> Bools:
+    """Which events a compiled region launched."""
+    regions = np.flatnonzero(
+        named(table, _COMPILED, (table.kind == Kind.CPU_OP) | (table.kind == Kind.USER_ANNOTATION))
+    )
+    found = np.zeros(len(launch), bool)
+    if len(regions):
+        around = Covered(table.lane[regions], table.start_ns[regions], table.ends_ns(regions))
+        at = np.flatnonzero(launch >= 0)
+        start = table.start_ns[launch[at]]
+        found[at] = around.within(table.lane[launch[at]].astype(np.int64), start, start + 1) > 0
+    return found
 
 
 def _unit_of_events(activity: DeviceActivity, calls: Calls, whole: Bools) -> tuple[Codes, Codes, Codes]:
