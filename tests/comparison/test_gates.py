@@ -14,6 +14,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import tracelens as tl
+from tests.comparison.edits import original, read_again
+from tests.comparison.planted import Edit, sync
+from tests.comparison.test_sentences import LAYER
+from tests.comparison.test_sentences import side as built
 from tests.conftest import REPOSITORY, TRACES
 from tracelens.analysis.loaded_trace import AnalysisOptions
 from tracelens.comparison.compare import compare_sides
@@ -159,3 +163,30 @@ def test_a_report_is_said_to_be_the_mean_of_its_steps(small_trace: Path, tmp_pat
     (tmp_path / "report.json").write_bytes(orjson.dumps(document))
     (note,) = side_of(tmp_path / "report.json", AnalysisOptions()).notes
     assert "report.json is a report, so it has the mean of 4 steps as one and ops by kernel time" in note
+
+
+def test_a_gate_speaks_of_kernels_and_of_names_with_angle_brackets() -> None:
+    """Of 4 layers of 600 + 30 + 10 + 50 ns one kernel takes 60 ns, not 30: 4 * 30 = 120 ns more."""
+    gate = Gate.parse("CppNode<Lookup<float>><+3%")
+    assert (gate.subject, gate.below, gate.limit, gate.unit) == ("CppNode<Lookup<float>>", True, 3.0, "%")
+    slow = [(call, [(name, ns * 2 if name == "mean" else ns) for name, ns in kernels]) for call, kernels in LAYER]
+    texts = ("mean<+10%", "mean<+0.0001ms", "mean.calls<+1", "scale<+10%")
+    found = compare_sides(built(LAYER * 4), built(slow * 4), [Gate.parse(text) for text in texts])
+    assert [(each.passed, each.value) for each in found.gates] == [
+        (False, pytest.approx(100)), (False, pytest.approx(1.2e-4)), (True, 0), (True, 0)
+    ]  # fmt: skip
+    with pytest.raises(NothingToAnalyzeError, match="no category or op on either side named 'meen'; did you mean mean"):
+        compare_sides(built(LAYER), built(LAYER), [Gate.parse("meen<+3%")])
+
+
+@pytest.mark.shared
+def test_a_gate_fails_where_a_sentence_tells_the_change_whatever_the_steps_spread(shared_traces: Path) -> None:
+    """5 % of a step that waits in a call that is new; the two steps are 607 and 623 ms."""
+    before = original(TRACES / "hta/trace_filter/sampled_rank-0.json.gz")
+    planted = sync(Edit(before))
+    after = read_again(before, planted.events[0])
+    (own, other) = compare_sides(before.side, after, [Gate.parse("idle<+5%"), Gate.parse("step<+6%")]).gates
+    assert not own.passed
+    assert own.text.endswith("what the sentences tell of it is beyond chance")
+    assert other.passed  # 5 %
+    assert compare_sides(before.side, before.side, [Gate.parse("idle<+0%")]).gates[0].passed

@@ -193,22 +193,28 @@ def with_compiled(rows: Sequence[ComparedRow], compiled: Sequence[tuple[int, int
 
 def _taken_in(rows: Sequence[ComparedRow], compiled: Sequence[tuple[int, int]], which: int) -> list[int]:
     """The rows that side ``which`` alone compiled; ``compiled``: there and on the other side."""
-    inner = [at for at, (here, there) in enumerate(compiled) if here and not there and not _is_of_links(rows[at])]
-    own = [at for at in inner if rows[at].cause in _TAKEN_IN]
-    gone = REMOVED if which else ADDED
-    rest = [at for at, row in enumerate(rows) if row.cause in (gone, CALLS) and not any(compiled[at])]
-    rest = [at for at in rest if _is_taken(rows[at], which) and not _is_of_links(rows[at])]
-    is_region = any(compiled[at][0] > 1 for at in own) or len(own) >= _LEAST_REPEATED_ROWS
-    is_other = any(rows[at].cause not in (KERNEL, WORK) for at in own)
-    # Calls of one side alone are another program's, not these in another way
-    is_both = bool(rest) or any(rows[at].a and rows[at].b for at in own)
-    return [*own, *rest] if is_region and is_other and is_both else []
+    own, rest = [], []
+    for at, (row, (here, there)) in enumerate(zip(rows, compiled, strict=True)):
+        if here and not there and row.cause in _TAKEN_IN and not _is_of_links(row):
+            own.append(at)
+        elif not here and not there and _is_taken(row, which):
+            rest.append(at)
+    is_region = max((compiled[at][0] for at in own), default=0) > 1 or len(own) >= _LEAST_REPEATED_ROWS
+    return [*own, *rest] if is_region and _is_in_another_way([rows[at] for at in own], bool(rest)) else []
+
+
+def _is_in_another_way(rows: Sequence[ComparedRow], has_rest: bool) -> bool:
+    """Whether these are not another program's calls, which one side alone has, nor the same with other kernels."""
+    is_both = has_rest or any(row.a and row.b for row in rows)
+    return is_both and any(row.cause not in (KERNEL, WORK) for row in rows)
 
 
 def _is_taken(row: ComparedRow, which: int) -> bool:
-    """Whether it runs less often on the side that is compiled."""
+    """Whether it streams memory and is gone, or runs less often, on the side that is compiled."""
+    if row.cause not in (REMOVED, ADDED, CALLS) or row_role(row) != STREAMING:
+        return False
     calls = [side.calls if side else 0.0 for side in (row.a, row.b)]
-    return calls[which] < calls[1 - which] and row_role(row) == STREAMING
+    return calls[which] < calls[1 - which]
 
 
 def _is_of_links(row: ComparedRow) -> bool:

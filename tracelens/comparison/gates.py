@@ -9,15 +9,15 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from tracelens.comparison.compared import ComparedRow, Comparison, GateResult
-from tracelens.comparison.sides import COMMUNICATION, row_role
+from tracelens.comparison.compared import NOISE, ComparedRow, Comparison, GateResult, KernelShare
+from tracelens.comparison.sides import COMMUNICATION, family, row_role
 from tracelens.errors import NothingToAnalyzeError, UsageError
 from tracelens.option_fields import option
 from tracelens.types.records import Record
 
 #: Bounds of the change of some rows together, in ms; None where nothing is known of it.
 Bounds = Callable[[Sequence[int]], tuple[float, float] | None]
-_GATE = re.compile(r"(?P<subject>[^<>]+)(?P<sign>[<>])(?P<limit>[^<>]+)")
+_GATE = re.compile(r"(?P<subject>.+)(?P<sign>[<>])(?P<limit>[^<>]+)")
 _LIMIT = re.compile(r"([+-]?\d+(?:\.\d+)?) ?(%|ms|us)?")
 _FIGURES = ("percent_of_roofline", "kernel_ms", "calls")
 STEP, BUSY, IDLE, COMM, COVERAGE, MATCHED = "step", "busy", "idle", "comm", "coverage", "matched"
@@ -71,7 +71,9 @@ class Gate(Record, frozen=True, kw_only=True):
 
 
 def check(gate: Gate, found: Comparison, rows: Sequence[ComparedRow], bounds: Bounds) -> GateResult:
-    """Fails where the change is beyond the limit and more than chance. ``rows``: all, also unchanged ones.
+    """Fails where the change is beyond the limit and more than chance: as a whole, or in what the sentences tell.
+
+    ``rows``: all, also unchanged ones.
 
     NothingToAnalyzeError where neither side has what the gate speaks of, or where it has no such figure.
     """
@@ -82,7 +84,7 @@ def check(gate: Gate, found: Comparison, rows: Sequence[ComparedRow], bounds: Bo
     if gate.subject in _SHARES or gate.figure == "calls":
         significant = bool(value)
     elif low is not None and high is not None:
-        significant = not low <= 0 <= high
+        significant = not _is_within((low, high)) or _is_told(gate, found)
     passed = not (beyond and significant is not False)
     return GateResult(
         gate=gate.text,
@@ -109,13 +111,36 @@ def _text(
     unit = f" {gate.unit}" if gate.unit else " calls" if gate.figure == "calls" else " points"
     between = "" if low is None or high is None else f" (between {low:+.3g} and {high:+.3g})"
     chance = ", which chance explains" if beyond and passed and between else ""
+    if not passed and _is_within(interval):
+        chance = "; what the sentences tell of it is beyond chance"
     unknown = "; one step per trace does not rule out chance" if significant is None and beyond else ""
     return f"{gate.text}: {'passed' if passed else 'failed'}, changed by {value:+.3g}{unit}{between}{chance}{unknown}"
+
+
+def _is_within(interval: tuple[float | None, float | None]) -> bool:
+    """Whether an interval that is known holds no change at all."""
+    low, high = interval
+    return low is not None and high is not None and low <= 0 <= high
+
+
+def _is_told(gate: Gate, found: Comparison) -> bool:
+    """Whether sentences that chance does not explain tell a change beyond the limit, of a time."""
+    if gate.figure not in (None, "kernel_ms"):
+        return False
+    told = {at for change in found.changes if change.cause != NOISE and not change.is_noise for at in change.rows}
+    own = [row for at, row in enumerate(found.rows) if at in told and _is_of(gate.subject, row)]
+    everything = [row for row in (*found.rows, *found.unchanged) if _is_of(gate.subject, row)]
+    if not own:
+        return False
+    a, b = _sums(gate, own)
+    value = (b - a) * _scale(gate, _sums(gate, everything)[0])
+    return value >= gate.limit if gate.below else value <= gate.limit
 
 
 def _absent(gate: Gate, rows: Sequence[ComparedRow]) -> NothingToAnalyzeError:
     """The error of a gate on what neither side has, with the nearest that there is."""
     known = {row.category for row in rows if not row.is_idle} | {row.name for row in rows}
+    known |= {family(kernel.name) for row in rows for kernel in _kernels(row)}
     unknown = UsageError.unknown(
         "category or op on either side", gate.subject, known | {STEP, BUSY, IDLE, COMM, *_SHARES}
     )
@@ -135,19 +160,40 @@ def _value(
     if gate.figure == "percent_of_roofline":
         before, after = _shares(gate, own)
         return after - before, _in_points(own, of_time, after)
-    a, b = _sums(own, gate.figure or "ms")
+    a, b = _sums(gate, own)
     if gate.figure == "calls":
         return b - a, None
     if gate.unit == "%" and not a:
         raise NothingToAnalyzeError(f"gate {gate.text!r}: A spends no time in {gate.subject!r}; use ms, not %")
-    scale = {"ms": 1.0, "us": 1e3}.get(gate.unit) or 100 / a
-    return (b - a) * scale, None if of_time is None else (of_time[0] * scale, of_time[1] * scale)
+    scale = _scale(gate, a)
+    if of_time is None:
+        return (b - a) * scale, None
+    # Of a kernel, as far as the rows that have it are
+    apart = b - a - sum(row.change_ms for row in own) if _is_kernel(gate, own) else 0.0
+    return (b - a) * scale, ((of_time[0] + apart) * scale, (of_time[1] + apart) * scale)
 
 
-def _sums(rows: Sequence[ComparedRow], key: str) -> tuple[float, float]:
-    """A figure of both sides, summed over rows."""
-    a, b = ([getattr(side, key) for side in sides if side] for sides in zip(*((r.a, r.b) for r in rows), strict=True))
-    return sum(a), sum(b)
+def _scale(gate: Gate, a: float) -> float:
+    return {"ms": 1.0, "us": 1e3}.get(gate.unit) or (100 / a if a else 0.0)
+
+
+def _is_kernel(gate: Gate, rows: Sequence[ComparedRow]) -> bool:
+    """Whether the gate speaks of kernels of these rows, not of their ops or categories."""
+    return not any(_is_of_ops(gate.subject, row) for row in rows)
+
+
+def _sums(gate: Gate, rows: Sequence[ComparedRow]) -> tuple[float, float]:
+    """The gate's figure of both sides, summed over rows; of a kernel its own."""
+    key, sums = gate.figure or "ms", [0.0, 0.0]
+    is_kernel = _is_kernel(gate, rows)
+    for row in rows:
+        for at, side in enumerate((row.a, row.b)):
+            if side is None:
+                continue
+            own = [kernel for kernel in side.kernels if _is_named(gate.subject, kernel.name)] if is_kernel else []
+            each = [kernel.count if key == "calls" else kernel.ms for kernel in own]
+            sums[at] += sum(each) if is_kernel else getattr(side, key)
+    return sums[0], sums[1]
 
 
 def _share(gate: Gate, found: Comparison) -> float:
@@ -159,7 +205,22 @@ def _share(gate: Gate, found: Comparison) -> float:
     return 100 * (found.b.coverage - found.a.coverage)
 
 
+def _kernels(row: ComparedRow) -> tuple[KernelShare, ...]:
+    return (*(row.a.kernels if row.a else ()), *(row.b.kernels if row.b else ()))
+
+
+def _is_named(subject: str, name: str) -> bool:
+    """Whether a kernel is called so, wholly or as sentences call it; ``…`` ends a name that they clip."""
+    if subject.endswith("…"):
+        return name.startswith(subject[:-1]) or family(name).startswith(subject[:-1])
+    return subject in (name, family(name))
+
+
 def _is_of(subject: str, row: ComparedRow) -> bool:
+    return _is_of_ops(subject, row) or any(_is_named(subject, kernel.name) for kernel in _kernels(row))
+
+
+def _is_of_ops(subject: str, row: ComparedRow) -> bool:
     if subject == STEP:
         return True
     if subject in (BUSY, IDLE):
@@ -167,6 +228,8 @@ def _is_of(subject: str, row: ComparedRow) -> bool:
     if subject == COMM:
         return row_role(row) == COMMUNICATION
     ops = (*(row.a.ops if row.a else ()), *(row.b.ops if row.b else ()))
+    if subject.endswith("…"):
+        return any(op.startswith(subject[:-1]) for op in ops)
     return subject in (row.category, *ops)
 
 
@@ -189,7 +252,7 @@ def _in_points(
     rows: Sequence[ComparedRow], of_time: tuple[float, float] | None, share: float
 ) -> tuple[float, float] | None:
     """Bounds of a change of a share of the roofline, from those of the time that it is a share of."""
-    before, after = _sums(rows, "ms")
+    before, after = (sum(side.ms for side in sides if side) for sides in zip(*((r.a, r.b) for r in rows), strict=True))
     if of_time is None or not before or not after or before + of_time[0] <= 0:
         return None
     points = [share * (after / (before + change) - after / before) for change in of_time]
