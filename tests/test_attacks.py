@@ -34,6 +34,7 @@ WRITERS = (
     "calibrate gemm.csv --device h100-sxm -o OUT.toml", "estimate gemm --batch table.csv -o OUT.csv", f"project {PROJECT} --tp 2 -o OUT.html", f"project {PROJECT} --trace OUT",
     f"search {PROJECT} --executor serial --top 2 -o OUT.csv", f"search {PROJECT} --executor serial --top 2 --plot OUT", f"{SERVE} -o OUT", f"{SERVE} --trace OUT.json.gz", "serve --model gpt2 --device h100-sxm --export-profile OUT.json",
     "route --tokens 64 --experts 8 --ranks 2 --topk 2 --seed 1 -o OUT.html", "route --tokens 64 --experts 8 --ranks 2 --topk 2 --seed 1 --save-routing OUT",
+    "skill -o OUT",
 )  # fmt: skip
 #: Settings that are all left as they are; ranks of which one is left out.
 EMPTY_IS_FINE, LEAVE_OUT = ("route settings",), ("kineto in fuse FILE", "kineto in collectives FILE")

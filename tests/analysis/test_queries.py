@@ -21,7 +21,7 @@ from tracelens.files.sql import query, ready_queries, sql_type
 pytest.importorskip("duckdb", reason="the query extra is not installed")
 READY = ready_queries("tracelens.analysis.tables")
 #: What SQLite has no word for; these have their own tests below.
-ONLY_DUCKDB = {"slowest_kernel_calls", "memory_peak"}
+ONLY_DUCKDB = {"slowest_kernel_calls", "memory_peak", "lines_of_kernels"}
 
 
 @pytest.fixture(scope="module")
@@ -86,6 +86,21 @@ def test_the_peak_of_memory_is_that_of_its_moment():
         {"device": ["cuda:0"] * 3, "at_us": [1.0, 2, 3], "allocated_mb": [10.0, 30, 20], "parent_op": ["a", "b", "c"]}
     )
     assert query({"memory": memory}, READY["memory_peak"].statement).values.tolist() == [["cuda:0", 30.0, 2.0, "b"]]
+
+
+def test_a_line_of_a_kernel_is_the_innermost_outside_of_pytorch():
+    """Two shapes from one line are one row; frames of PyTorch and built-in functions are none; without stacks no line."""
+    stack = "<built-in mm> <- torch/nn/linear.py(1): forward <- model.py(7): forward <- train.py(3): step"
+    ops = pd.DataFrame(
+        {"name": ["aten::mm", "aten::mm", "aten::add"], "parent_module": ["M", "M", None],
+         "call_stack": [stack, stack, None], "kernel_us_sum": [1.0, 4.0, 2.0], "kernel_details_short": ["a x1", "b x2", "c x3"]}
+    )  # fmt: skip
+    answer = query({"ops": ops}, READY["lines_of_kernels"].statement)
+    assert list(answer) == ["kernels", "op", "module", "line", "kernel_us_sum"]
+    assert rows(answer) == [
+        ("b x2", "aten::mm", "M", "model.py(7): forward", 5.0),
+        ("c x3", "aten::add", None, None, 2.0),
+    ]
 
 
 @pytest.mark.parametrize("table", sorted(built_in_tables()))

@@ -23,7 +23,7 @@ VERBS = (
     "ingest . --to lake --executor serial", "models show gpt2", "ops grouped", "perfetto FILE -o p.json", "query FILE SELECT", "query FILE --ready slowest", "record --for idle",
     "project --model gpt2 --cluster dgx-h100 --gpus 8 --global-batch 8 --tp 2", "replay FILE -o r", "report FILE -o r.json", "route --tokens 64 --experts 8 --ranks 2 --topk 2 --seed 1", "score FILE",
     "search --model gpt2 --cluster dgx-h100 --gpus 8 --global-batch 8 --executor serial --top 2", "serve --model gpt2 --device h100-sxm --rate 2 --requests 2 --input-tokens 8 --output-tokens 2",
-    "slim FILE -o s.json --steps 3", "whatif FILE --scale aten::mm=0.5",
+    "skill -o k", "slim FILE -o s.json --steps 3", "whatif FILE --scale aten::mm=0.5",
 )  # fmt: skip
 #: A sound request to every tool of ``tracelens mcp``.
 REQUESTS: dict[str, dict[str, Any]] = {

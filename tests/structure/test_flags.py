@@ -56,6 +56,7 @@ FLAGS: dict[str, str] = {
         "--arrivals --backend --batch --block-tokens --calibrate --cluster --co2-per-kwh --collective --concurrency --config --contention --cpu-cache --device --dp --draft-model --duration --engine --ep --export-profile --find-max-goodput --format --imbalance --input --input-tokens --jitter --kv --kv-link --kv-tokens --kv-transfer --lod --max-batched-tokens --max-num-seqs --model --order --out --output --output-tokens --overlap --policy --pp --preemption --prefill-cluster --prefill-device --prefill-dp --prefill-engine --prefill-ep --prefill-max-batched-tokens --prefill-pp --prefill-replicas --prefill-tp --prefill-weights --price-per-gpu-hour --price-per-kwh --profile --pue --rate --redundant-experts --replay --replicas --requests --router --run --scenarios --scheduler-recv-interval --seed --shared-groups --shared-prefix --simulator-profile --skew --slo --speculate --sweep --tp --trace --variation --weights -o"
     ),
     "convert": ("TRACE --output -o"),
+    "skill": ("--output -o"),
     "slim": ("TRACE --category --output --rank --steps -o"),
     "whatif": (
         "TRACE --apply --batch --clock --device --format --fuse --graphs --output --overlap --pad --power-limit --precision --ranks --remove --scale --sdpa --steps -o"

@@ -1,4 +1,4 @@
-"""The verbs ``ingest``, ``query`` and ``mcp``: many traces at once, asked in SQL or by agents."""
+"""The verbs ``ingest``, ``query``, ``mcp`` and ``skill``: many traces at once, asked in SQL or by agents."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tracelens.cli import add_executor, refuse_input
-from tracelens.errors import InputError, UsageError
+from tracelens.errors import InputError, OutputError, UsageError
 from tracelens.files.say import Progress, emit, say
 from tracelens.option_fields import add_options, option, options_of, refuse_unread
 from tracelens.report import ReportOptions
@@ -171,4 +171,34 @@ def run_mcp(args: argparse.Namespace) -> int:
     from tracelens.cli.agents.tools import serve
 
     serve(args.root)
+    return 0
+
+
+def configure_skill(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "-o", "--output", type=Path, default=Path(".claude/skills"), metavar="FOLDER",
+        help="folder where the agent looks for skills; default: %(default)s",
+    )  # fmt: skip
+
+
+def run_skill(args: argparse.Namespace) -> int:
+    """Write skill files that teach an agent to record, read and compare traces, and to get from a kernel to its line.
+
+    Each skill becomes FOLDER/NAME/SKILL.md, the format of Agent Skills. The same command writes them anew after an
+    update.
+    """
+    from importlib import resources
+
+    from tracelens.files.atomic_write import write_whole
+
+    skills = resources.files("tracelens.cli.agents").joinpath("skills")
+    for skill in sorted(skills.iterdir(), key=lambda entry: entry.name):
+        if skill.name.endswith(".md"):
+            path = args.output / skill.name.removesuffix(".md") / "SKILL.md"
+            try:
+                path.parent.mkdir(parents=True, exist_ok=True)
+            except OSError as error:
+                raise OutputError(f"cannot make the folder {path.parent}: {error.strerror}") from error
+            write_whole(path, skill.read_text(encoding="utf-8"))
+            say(f"wrote {path}")
     return 0

@@ -118,6 +118,7 @@ COMMON = {
     "baseline save": _of("tracelens baseline save main trace.json.gz"),
     "ingest": _of("tracelens ingest traces/ --to lake/", "tracelens query lake/ --list"),
     "mcp": _of("tracelens mcp --root traces/"),
+    "skill": _of("tracelens skill", "tracelens skill -o .agents/skills"),
     "record": _of("tracelens record --list", 'tracelens record --for "why is rank 3 slow"'),
     "calibrate": _of(
         "tracelens calibrate trace.json.gz gemm.csv --device mi300x -o my_mi300x.toml",

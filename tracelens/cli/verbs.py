@@ -47,6 +47,7 @@ GROUPS = {
         "baseline": ("comparing", "save a recording to compare later ones with"),
         "ingest": ("fleet", "add the tables of many traces to a lake, for query"),
         "mcp": ("fleet", "serve the analyses to agents as tools"),
+        "skill": ("fleet", "write skill files that teach an agent to use tracelens"),
         "record": ("known", "print the lines that record what a question needs"),
         "calibrate": ("calibrating", "fit the constants of a device or cluster to measured times"),
         "score": ("calibrating", "compare predictions with measured values"),

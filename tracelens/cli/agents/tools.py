@@ -335,7 +335,7 @@ def _packed(value: Any) -> Any:
         return value
     rows = [_packed(entry) for entry in value]
     is_table = len(rows) > 1 and all(isinstance(row, dict) and row.keys() == rows[0].keys() for row in rows)
-    if is_table and max(len(_json(list(row.values()))) for row in rows) <= _LINE // 2:
+    if is_table and max(len(_json(list(row.values()))) for row in rows) <= _LINE - 60:
         return {"columns": list(rows[0]), "rows": [list(row.values()) for row in rows]}
     return rows
 
@@ -645,9 +645,9 @@ def _explain(line: list[str], own: Mapping[str, Any]) -> ToolAnswer:
 
 
 def _printed(
-    verb: str, *more: str, sentence: str = "", also: Sequence[str] = ()
+    verb: str, *more: str, sentences: Sequence[str] = ("",), also: Sequence[str] = ()
 ) -> Callable[[list[str], Mapping[str, Any]], ToolAnswer]:
-    """The answer of a verb that prints. ``sentence``: how the line begins that says what was found, else the first.
+    """The answer of a verb that prints. ``sentences``: how the lines begin that say what was found, else the first.
 
     ``more``: words of every command, where ``FILE`` is what it writes as JSON; ``also``: those with which it prints it.
     """
@@ -661,7 +661,7 @@ def _printed(
             if own.get("format") == "json" and also:
                 text, _, _ = _ran(verb, [*also, *given])
             lines = [each for each in printed.replace(f"{folder}/", "").splitlines() if not _WROTE.match(each)]
-        says, rest = _told(lines, sentence)
+        says, rest = _told(lines, sentences)
         told = {"answer": json.loads(text)} if text and own.get("format") == "json" else {"lines": rest}
         notes = {"notes": beside.splitlines()} if beside else {}
         return ToolAnswer(says=says, more={"exit_code": code, **notes, **told})
@@ -671,11 +671,14 @@ def _printed(
 
 #: A line on a file that is gone when the answer is read; what parts the columns of a table.
 _WROTE, _COLUMN_GAP = re.compile(r" ?wrote "), re.compile(r" {2,}")
-#: Instead of how a line begins: a table, whose first row is what was found.
-_TABLE = "table"
-#: How the lines begin that say what a change brings, and what waiting for a rank cost.
-_REPLAYED = " (step|window|kernels take|this, which) "
-_LATE = r" (\d+ steps spend|step \d+ spends|rank \d+ is late|no verdict)"
+#: Where a line of the terminal goes on.
+_GOES_ON = r"\n {7}(?=\S)"
+#: Instead of how lines begin: a table, whose first row is what was found.
+_TABLE = ("table",)
+#: How the lines begin that say what changed, what a change brings, and what waiting for a rank cost.
+_CHANGED = (" (step|window) ", r"   \S| nothing changed")
+_REPLAYED = (" (step|window) ", " (kernels take|this, which) ")
+_LATE = (r" \d+ steps spend", r" step \d+ spends", r" (rank \d+ is late|ranks .* late together|no verdict)")
 
 
 def _ran(verb: str, line: list[str]) -> tuple[str, str, int]:
@@ -697,19 +700,23 @@ def _ran(verb: str, line: list[str]) -> tuple[str, str, int]:
     return out.getvalue(), beside.getvalue(), code
 
 
-def _told(lines: Sequence[str], sentence: str) -> tuple[str, list[str]]:
-    """The lines that say what was found, and the others; of a table its first row beside the columns' titles."""
-    at = next((number for number, line in enumerate(lines) if sentence and re.match(sentence, line)), 0)
-    end = next(
-        (number for number, line in enumerate(lines) if number > at and not re.match(sentence or "$", line)), at + 1
-    )
-    # What names the subject stands above them in a terminal
-    says, rest = "; ".join(map(str.strip, lines[at:end])), [*lines[end:], *lines[:at]]
-    if sentence == _TABLE and len(lines) > 1:
+def _told(lines: Sequence[str], sentences: Sequence[str]) -> tuple[str, list[str]]:
+    """The first line like each of ``sentences``, and the others; of a table its first row beside its titles."""
+    if sentences == _TABLE and len(lines) > 1:
         titles, cells = (_COLUMN_GAP.split(line.strip()) for line in lines[:2])
         says = ", ".join(map(" ".join, zip(titles, cells, strict=True))) if len(titles) == len(cells) else lines[1]
-        rest = list(lines)
-    return says, [_COLUMN_GAP.sub("  ", line.rstrip()) for line in rest if line.strip()]
+        return says, _narrow(lines)
+    lines = re.sub(_GOES_ON, " ", "\n".join(lines)).split("\n")
+    found = (next((at for at, line in enumerate(lines) if re.match(one, line)), 0) for one in sentences)
+    said = sorted(set(found)) or [0]
+    said = [at for at in said if at or len(said) == 1]
+    rest = [*range(said[0] + 1, len(lines)), *range(said[0])]  # what names the subject stands above the sentence
+    return "; ".join(lines[at].strip() for at in said), _narrow([lines[at] for at in rest if at not in said])
+
+
+def _narrow(lines: Sequence[str]) -> list[str]:
+    """With two blanks between columns, and without empty lines."""
+    return [_COLUMN_GAP.sub("  ", line.rstrip()) for line in lines if line.strip()]
 
 
 def _asked(line: list[str], own: Mapping[str, Any]) -> ToolAnswer:
@@ -788,18 +795,18 @@ TOOLS = {
         Tool(name="check", about="What a trace contains and lacks: shapes, stacks, steps, links, damage.",
              verb="check", answer=_printed("check")),
         Tool(name="compare", about="What changed between two recordings, and why; gates.", verb="compare",
-             answer=_printed("compare", "-o", "FILE", sentence=" (step|window) "), paths=("a", "b"), more=_FORMAT),
+             answer=_printed("compare", "-o", "FILE", sentences=_CHANGED), paths=("a", "b"), more=_FORMAT),
         Tool(name="whatif", about="How long a recorded step would take with something different.", verb="whatif",
-             answer=_printed("whatif", sentence=_REPLAYED, also=("--format=json",)), more=_FORMAT),
+             answer=_printed("whatif", sentences=_REPLAYED, also=("--format=json",)), more=_FORMAT),
         Tool(name="collectives", about="The ranks of a job compared (trace: a folder): bandwidth, waits, stragglers.",
              verb="collectives", more=_FORMAT,
-             answer=_printed("collectives", "-o", "FILE", "--executor=serial", sentence=_LATE)),
+             answer=_printed("collectives", "-o", "FILE", "--executor=serial", sentences=_LATE)),
         Tool(name="estimate", about="How long one operation or collective should take on a device.", verb="estimate",
-             answer=_printed("estimate", sentence=_TABLE), paths=()),
+             answer=_printed("estimate", sentences=_TABLE), paths=()),
         Tool(name="project", about="How long a training step takes on a cluster.", verb="project",
              answer=_printed("project", "-o", "FILE"), paths=("launch", "from_report", "against"), more=_FORMAT),
         Tool(name="search", about="The best parallel configuration of a training step, or of a server.", verb="search",
-             answer=_printed("search", "-o", "FILE", sentence="fastest"), paths=("compare",), without=("sweep",),
+             answer=_printed("search", "-o", "FILE", sentences=("fastest",)), paths=("compare",), without=("sweep",),
              more=_FORMAT),
         Tool(name="serve", about="How an LLM server behaves under load.", verb="serve",
              answer=_printed("serve", also=("--format=json",)), paths=("config", "profile", "replay"), more=_FORMAT),
