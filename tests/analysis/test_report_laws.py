@@ -14,6 +14,7 @@ from hypothesis import HealthCheck, given, seed, settings
 from hypothesis import strategies as st
 
 from tests.conftest import examples
+from tests.report.test_energy import ALONE, recording
 from tracelens.analysis.analyze import Analysis, analyze
 from tracelens.analysis.attribution.activity import device_activity, gpu_timeline
 from tracelens.analysis.attribution.steps import device_steps
@@ -25,6 +26,7 @@ from tracelens.analysis.verdict.verdict import summarize
 from tracelens.hardware import recognize
 from tracelens.laboratory.plain_reading import PlainTrace, nanoseconds, parts, step_spans, union
 from tracelens.laboratory.report_laws import FILE_LAWS, REPORT_LAWS, check_report, unexplained_numbers
+from tracelens.laboratory.report_laws import energy_is_that_of_kernels_and_waiting_within_the_limit as law_of_energy
 
 KERNELS = (
     "Cijk_Ailk_Bljk_BBS_MT128x128", "void at::native::vectorized_elementwise_kernel<4>", "ncclDevKernel_AllReduce_Sum",
@@ -204,7 +206,21 @@ def test_a_report_that_contradicts_itself_is_found(repository: Path) -> None:
         "unified_perf_summary": rows,
     }
     broken = {law for law, _ in check_report(replace(analysis, step_times=times, frames=frames), wrong, path).broken}
-    assert {law.__name__.replace("_", " ") for law in REPORT_LAWS} <= broken
+    assert {law.__name__.replace("_", " ") for law in REPORT_LAWS if law is not law_of_energy} <= broken
+
+
+def test_joules_that_contradict_each_other_are_found(folder: Path) -> None:
+    """H200: no step draws less than 128 W, none more than 700, and steps make the window."""
+    analysis, summary = found_by(recording(folder, ALONE, steps=3))
+    assert list(law_of_energy(analysis, summary)) == []
+    assert summary.energy is not None
+    hot = replace(summary, energy=replace(summary.energy, power_w=5000.0, kernels_j=9.0))
+    steps = analysis.frames["steps"].iloc[:3]
+    cold = replace(analysis, frames={**analysis.frames, "steps": steps.assign(power_w=40.0, energy_j=0.04)})
+    said = "; ".join(law_of_energy(cold, hot))
+    for what in ("kernels 9.0 J", "steps of 0.04 J", "the window: 5000.0 W", "step 0: 40.0 W", "step 2: 40.0 W"):
+        assert what in said
+    assert list(law_of_energy(analysis, replace(summary, energy=None))) == []
 
 
 def test_a_number_without_a_figure_is_found() -> None:

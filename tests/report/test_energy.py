@@ -9,8 +9,11 @@ from typing import Any
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 import tracelens
+from tests.conftest import examples
 from tracelens import GEMM
 from tracelens.analysis.analyze import Analysis, analyze
 from tracelens.analysis.loaded_trace import AnalysisOptions, load
@@ -18,6 +21,7 @@ from tracelens.backends.roofline_and_tile import works
 from tracelens.cli import main
 from tracelens.hardware import HardwareSpec
 from tracelens.hardware.power import idle_power, kernel_power, power_constants
+from tracelens.laboratory.report_laws import energy_is_that_of_kernels_and_waiting_within_the_limit
 from tracelens.perf_models.base import WorkColumns
 from tracelens.report.terminal import verdict
 
@@ -171,6 +175,24 @@ def test_a_longer_wait_costs_idle_power(tmp_path: Path) -> None:
     apart = analysis(tmp_path, [ALONE[0], ("gemm", 600.0, 300.0, 7, True)])
     near = analysis(tmp_path, ALONE)
     assert apart.energy.joules.power_w == pytest.approx(near.energy.joules.power_w)
+
+
+_KERNEL = st.tuples(
+    st.just("gemm"),
+    st.floats(10, 900),
+    st.floats(1, 400),
+    st.sampled_from([7, 8, 9]),
+    st.sampled_from([True, True, False]),
+)
+
+
+@settings(max_examples=examples(15), deadline=None)
+@given(kernels=st.lists(_KERNEL, min_size=1, max_size=6), steps=st.integers(1, 3))
+def test_any_recording_draws_between_waiting_and_the_limit_and_its_steps_add_up(
+    kernels: list[Kernel], steps: int, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    found = tracelens.report(recording(tmp_path_factory.mktemp("drawn"), kernels, steps=steps))
+    assert list(energy_is_that_of_kernels_and_waiting_within_the_limit(found.result, found.summary)) == []
 
 
 def test_little_unknown_work_widens_the_interval(tmp_path: Path) -> None:

@@ -328,6 +328,29 @@ def headroom_adds_up_to_the_step(analysis: Analysis, summary: Summary) -> Iterat
         yield f"{', '.join(frame['category'][~ordered])}: roofline, achievable and own time are out of order"
 
 
+def energy_is_that_of_kernels_and_waiting_within_the_limit(analysis: Analysis, summary: Summary) -> Iterator[str]:
+    """Joules of kernels and of idle time are within the window's, those of its steps add up to it, and mean watts, of the
+    window and of each step, lie between a waiting device's and the most that was read at the limit.
+    """
+    energy, use = analysis.energy, summary.energy
+    if energy is None or use is None or use.energy_j is None or use.power_w is None:
+        return
+    constants, spare = energy.constants, 1 + _FLOAT
+    watts = {"the window": use.power_w}
+    if use.kernels_j + use.idle_j > use.energy_j * spare:
+        yield f"kernels {use.kernels_j} J and idle time {use.idle_j} J are more than {use.energy_j} J"
+    steps = analysis.frames.get(device_timeline.STEP_TIMES_TITLE)
+    if steps is not None and "energy_j" in steps and analysis.complete_steps:
+        known = steps.dropna(subset=["energy_j"])
+        watts |= {f"step {step}": drawn for step, drawn in zip(known["step"], known["power_w"], strict=True)}
+        of_steps = known["energy_j"].sum() / len(analysis.complete_steps)
+        if len(known) == len(analysis.complete_steps) and not math.isclose(of_steps, use.energy_j, rel_tol=1e-6):
+            yield f"steps of {of_steps} J in the mean, the window says {use.energy_j} J per step"
+    for what, drawn in watts.items():
+        if not constants.idle_w / spare <= drawn <= constants.most * constants.limit_w * spare:
+            yield f"{what}: {drawn} W, idle {constants.idle_w}, limit {constants.limit_w}"
+
+
 #: Laws of the report alone.
 REPORT_LAWS: tuple[Callable[[Analysis, Summary], Iterator[str]], ...] = (
     parts_of_the_window_add_up,
@@ -346,6 +369,7 @@ REPORT_LAWS: tuple[Callable[[Analysis, Summary], Iterator[str]], ...] = (
     the_steps_time_is_divided_among_the_table,
     each_device_nanosecond_has_one_category,
     no_rate_is_above_the_peak_in_silence,
+    energy_is_that_of_kernels_and_waiting_within_the_limit,
 )
 
 
