@@ -10,7 +10,8 @@ import numpy as np
 import pytest
 
 import tracelens
-from tests.report.test_energy import ALONE, MI300X, STEP_US, recording
+from tests.report.test_energy import ALONE, MI300X, STEP_US, product_watts, recording
+from tracelens.analysis.page_charts import power_lines
 from tracelens.errors import InputError
 from tracelens.report.result import Report
 from tracelens.report.terminal import verdict
@@ -142,3 +143,27 @@ def test_a_log_of_hours_is_refused(tmp_path: Path) -> None:
 def test_a_trace_without_a_time_of_day_is_refused(tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"trace.json does not record the time of day: --power needs"):
         reported(recording(tmp_path, ALONE), log(tmp_path, [400.0] * 60))
+
+
+def test_the_power_under_the_timeline_is_that_of_kernels_and_of_waiting(tmp_path: Path) -> None:
+    """Two products of 300 us in a step of 1000 us: their watts while they run, else 128; it adds up to the step's joules."""
+    analysis = reported(timed(tmp_path), log(tmp_path, [300.0] * 60)).result
+    lines = power_lines(analysis)
+    time_ms, watts = np.array(lines["modelled"]).T
+    runs = ((time_ms > 0.11) & (time_ms < 0.39)) | ((time_ms > 0.51) & (time_ms < 0.79))
+    waits = (time_ms < 0.09) | ((time_ms > 0.41) & (time_ms < 0.49)) | (time_ms > 0.81)
+    assert watts[runs] == pytest.approx(product_watts(300.0))
+    assert watts[waits] == pytest.approx(128.0)
+    whole = (watts * STEP_US * 1e-6 / len(watts)).sum()
+    assert whole == pytest.approx(analysis.frames["steps"]["energy_j"].iloc[0], rel=1e-3)
+    assert {watts for _, watts in lines["measured"]} == {300.0}
+    assert len(lines["measured"]) == 11  # every 100 us, both ends included
+
+
+def test_the_page_has_joules_beside_time_and_watts_under_the_timeline(tmp_path: Path) -> None:
+    page = reported(timed(tmp_path), log(tmp_path, [300.0] * 60)).to_html(tmp_path / "page.html").read_text()
+    assert "Modelled energy by category: 0.454 J per step" in page
+    assert "Power of the device, W (modelled and measured)" in page
+    unknown = tracelens.report(recording(tmp_path, ALONE, device=MI300X)).to_html(tmp_path / "other.html").read_text()
+    assert "Modelled energy" not in unknown
+    assert "Power of the device" not in unknown

@@ -163,6 +163,22 @@ class EventEnergy(Record, frozen=True, kw_only=True, eq=False):
         idle = idle_power(self.constants) * np.maximum(length_ns - busy, 0) / NS_PER_S
         return Drawn(*(np.where(few, each + idle, np.nan) for each in self._filled(group, len(length_ns))))
 
+    def watts_over(self, edges_ns: Ints, start_ns: Ints) -> Floats:
+        """Mean watts of the device between each two of these times; events begin at ``start_ns`` and draw alike as long
+        as they run, those of unknown work as the others in the mean, all together within the limit.
+        """
+        constants, own_s = self.constants, self.own_ns / NS_PER_S
+        joules = np.where(np.isnan(self.joules.power_w), self.mean_w * own_s, self.joules.power_w)
+        took = np.flatnonzero(self.duration_ns > 0)
+        over_w = (joules - constants.idle_w * own_s)[took] / self.duration_ns[took] * NS_PER_S
+        moments = np.concatenate((start_ns[took], (start_ns + self.duration_ns)[took]))
+        order = np.argsort(moments, kind="stable")
+        moments, level = moments[order], np.cumsum(np.concatenate((over_w, -over_w))[order])
+        done = np.append(0.0, np.cumsum(level[:-1] * np.diff(moments)))
+        mean = np.diff(np.interp(edges_ns, moments, done)) / np.diff(edges_ns) if len(moments) else 0.0
+        watts: Floats = np.clip(constants.idle_w + mean, constants.idle_w, constants.most * constants.limit_w)
+        return watts
+
     def of_rows(self) -> Floats:
         """Joules of all calls of each row of ``unified_perf_summary``."""
         mine = self.row_of_event >= 0

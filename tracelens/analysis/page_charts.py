@@ -19,9 +19,11 @@ from tracelens.analysis.sheets import perf_summary
 from tracelens.analysis.sheets.perf_summary import self_ns
 from tracelens.analysis.sheets.priced_calls import UNLINKED_NAME
 from tracelens.analysis.step_rectangles import HostLanes, ShownEvents, StepIdle, host_lanes, rectangles
+from tracelens.analysis.verdict.summary import COMPLETE
 from tracelens.trace.table import Kind, RowColumn
 from tracelens.trace.tree import MODULE_PREFIX, OpTree
 from tracelens.types.records import Record
+from tracelens.types.units import NS_PER_MS
 
 MAX_NODES = 3000
 
@@ -424,6 +426,32 @@ def step_timeline(
         host=host,
         idle=idle if idle is not None and idle.window == (first, last) else None,
     )
+
+
+#: Points of the modelled line of power.
+_POWER_POINTS = 240
+
+
+def power_lines(analysis: Analysis) -> dict[str, list[tuple[float, float]]]:
+    """W of the device over ms of the window of ``step_timeline``: modelled, where that is known of nearly all time, and
+    measured, where samples lie in it.
+    """
+    found, lines = _window(analysis), dict[str, list[tuple[float, float]]]()
+    if found is None or not len(analysis.activity):
+        return lines
+    _, first, last, _ = found
+    energy, log, base_ns = analysis.energy, analysis.power_log, analysis.trace.table.base_ns
+    everything, whole_ns = np.zeros(len(analysis.activity), np.int32), np.array([analysis.timeline.total_ns])
+    if energy is not None and energy.known_share(everything, whole_ns, energy.own_ns)[0] >= COMPLETE:
+        edges = np.linspace(first, last, min(_POWER_POINTS, last - first) + 1).astype(np.int64)
+        watts, middle = energy.watts_over(edges, analysis.activity.start[:]), (edges[1:] + edges[:-1]) / 2 - first
+        lines["modelled"] = list(zip((middle / NS_PER_MS).tolist(), watts.tolist(), strict=True))
+    if log is not None:
+        at = np.flatnonzero((log.time_ns >= first + base_ns) & (log.time_ns <= last + base_ns))
+        at = at[:: max(len(at) // _POWER_POINTS, 1)]
+        since_ms = (log.time_ns[at] - first - base_ns) / NS_PER_MS
+        lines |= {"measured": list(zip(since_ms.tolist(), log.power_w[at].tolist(), strict=True))} if len(at) else {}
+    return lines
 
 
 def _window(analysis: Analysis) -> tuple[int | None, int, int, Ints] | None:

@@ -329,8 +329,8 @@ def headroom_adds_up_to_the_step(analysis: Analysis, summary: Summary) -> Iterat
 
 
 def energy_is_that_of_kernels_and_waiting_within_the_limit(analysis: Analysis, summary: Summary) -> Iterator[str]:
-    """Joules of kernels and of idle time are within the window's, those of its steps add up to it, and mean watts, of the
-    window and of each step, lie between a waiting device's and the most that was read at the limit.
+    """Joules of kernels and of idle time are within the window's, those of its steps add up to it, and mean watts of
+    both lie between a waiting device's and the most that was read at the limit.
     """
     energy, use = analysis.energy, summary.energy
     if energy is None or use is None or use.energy_j is None or use.power_w is None:

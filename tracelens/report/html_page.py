@@ -25,6 +25,7 @@ from tracelens.analysis.page_charts import (
     StepTimeline,
     drilldown,
     icicle,
+    power_lines,
     roofs,
     step_timelines,
 )
@@ -54,6 +55,7 @@ class Pictures(Record, frozen=True, kw_only=True):
     icicle: Icicle | None = None
     lines: Labels | None = None
     drilldown: Drilldown | None = None
+    power: Mapping[str, Sequence[tuple[float, float]]] | None = None
 
     @classmethod
     def of(cls, result: Analyzed, *, max_rects: int, max_nodes: int) -> Pictures:
@@ -70,6 +72,7 @@ class Pictures(Record, frozen=True, kw_only=True):
             roofs=roofs(result),
             steps=tuple(step_timelines(result, max_rects=max_rects)),
             icicle=icicle(result, max_nodes=max_nodes),
+            power=power_lines(result),
         )
 
 
@@ -216,7 +219,7 @@ def _sections(
         ("time", "Where time goes", page_sections.where_time_goes(summary, colors, sheets)),
         ("drill", "Drill down", page_sections.drill(pictures.drilldown, scope)),
         ("roofline", "Roofline", page_sections.roofline(ops, tables.get("ops"), pictures.roofs, colors)),
-        ("timeline", "Timeline", page_sections.timeline(pictures.steps)),
+        ("timeline", "Timeline", page_sections.timeline(pictures.steps, pictures.power)),
         ("tree", "Tree", page_sections.tree(pictures.icicle, scope)),
         ("memory", "Memory", page_sections.memory_over_time(sheets)),
         *(

@@ -18,6 +18,7 @@ from tracelens.report.charts import (
     Point,
     headroom_chart,
     legend,
+    line_chart,
     marker_shapes,
     memory_chart,
     roofline_chart,
@@ -45,13 +46,24 @@ from tracelens.report.figures import (
 from tracelens.report.markup import Content, Markup, headings, joined, tag
 from tracelens.report.markup import table as scrolled
 from tracelens.report.page_tables import STATIC_ROWS, PageTable
-from tracelens.types.units import NS_PER_MS, NS_PER_US, US_PER_MS, shown_ms, shown_percent, shown_rate, shown_share
+from tracelens.types.units import (
+    NS_PER_MS,
+    NS_PER_US,
+    US_PER_MS,
+    shown_figure,
+    shown_ms,
+    shown_percent,
+    shown_rate,
+    shown_share,
+)
 
 #: Lines of a list of notices; an extension can fail in very many ways.
 MAX_NOTICES = 40
 #: Marks on the roofline; the ops with most device time.
 MAX_POINTS = 150
 _LEGEND = 12
+#: Work whose joules are unknown, and a share of all joules that would show as nothing.
+_UNKNOWN, _LEAST_SHARE = "unknown work", 1e-3
 #: Time on the critical path that would show as nothing.
 _LEAST_US = 0.05
 
@@ -225,6 +237,7 @@ def where_time_goes(summary: Summary, colors: Mapping[str, str], sheets: Sequenc
         tag("h2", "Where time goes"),
         _window_bar(summary),
         _category_bar(summary.categories, colors, unit) if summary.categories else None,
+        _energy_bar(summary, colors),
         _category_table(summary, colors, per, unit) if summary.categories else None,
         _ceilings(summary, by_title(sheets, perf_summary.UNIFIED_PERF_SUMMARY_TITLE)),
         _waterfall(by_title(sheets, perf_summary.HEADROOM_TITLE), whole),
@@ -262,18 +275,35 @@ def _window_bar(summary: Summary) -> Markup | None:
 
 
 def _category_bar(rows: Sequence[CategoryRow], colors: Mapping[str, str], unit: str) -> Markup:
-    total = sum(row.time_us for row in rows) or 1.0
-    parts = [
-        Part(label=row.name, share=row.time_us / total, color=colors[row.name])
-        for row in rows
-        if colors[row.name] != REST
-    ]
-    small = [row for row in rows if colors[row.name] == REST]
-    if small:
-        label = small[0].name if len(small) == 1 else f"{len(small)} more"
-        parts.append(Part(label=label, share=sum(row.time_us for row in small) / total, color=REST))
-    key = legend([(f"{part.label} {shown_share(part.share)}", part.color) for part in parts])
     caption = f"{unit[0].upper()}{unit[1:]} time by category"
+    return _shares_bar([(row.name, row.time_us) for row in rows], colors, caption)
+
+
+def _energy_bar(summary: Summary, colors: Mapping[str, str]) -> Markup | None:
+    """Joules by category, and of idle time; none where they are unknown."""
+    use = summary.energy
+    if use is None or use.energy_j is None:
+        return None
+    known = {each.name: each.energy_j for each in use.categories if each.energy_j is not None}
+    rest_j = max(use.energy_j - sum(known.values()) - use.idle_j, 0.0)
+    order = [row.name for row in summary.categories if row.name in known]
+    values = [*((name, known[name]) for name in order), (_UNKNOWN, rest_j), ("idle", use.idle_j)]
+    shown = [(name, joules) for name, joules in values if joules > _LEAST_SHARE * use.energy_j]
+    per = "per step" if summary.steps else "in the window"
+    caption = f"Modelled energy by category: {shown_figure(use.energy_j, 3)} J {per}"
+    return _shares_bar(shown, {**colors, "idle": "idle"}, caption)
+
+
+def _shares_bar(values: Sequence[tuple[str, float]], colors: Mapping[str, str], caption: str) -> Markup:
+    total = sum(value for _, value in values) or 1.0
+    large = [(name, value) for name, value in values if colors.get(name, REST) != REST]
+    parts = [Part(label=name, share=value / total, color=colors[name]) for name, value in large]
+    small = [(name, value) for name, value in values if colors.get(name, REST) == REST]
+    if small:
+        label = small[0][0] if len(small) == 1 else f"{len(small)} more"
+        label = f"{_UNKNOWN} and others" if len(small) > 1 and _UNKNOWN in dict(small) else label
+        parts.append(Part(label=label, share=sum(value for _, value in small) / total, color=REST))
+    key = legend([(f"{part.label} {shown_share(part.share)}", part.color) for part in parts])
     return tag("figure", tag("figcaption", caption), stacked_bar(parts, caption), key)
 
 
@@ -431,8 +461,12 @@ def _points(ops: Sheet | None, table: PageTable | None) -> tuple[list[Point], in
     return points, known
 
 
-def timeline(steps: Sequence[StepTimeline]) -> Markup | None:
-    """Room for the timelines of the steps, the typical one first; the script draws them."""
+def timeline(
+    steps: Sequence[StepTimeline], power: Mapping[str, Sequence[tuple[float, float]]] | None = None
+) -> Markup | None:
+    """Room for the timelines of the steps, the typical one first, which the script draws; below them W over ms of that
+    one.
+    """
     if not steps:
         return None
     drawn, host = steps[0], steps[0].host
@@ -459,6 +493,7 @@ def timeline(steps: Sequence[StepTimeline]) -> Markup | None:
             f"events on {streams} in {drawn.duration_ns / NS_PER_MS:,.3f} ms.{held}",
         ),
         _drawing("timeline"),
+        line_chart(power, f"ms of {what}", f"Power of the device, W ({' and '.join(power)})") if power else None,
         _how(
             None if drawn.step is None else "This is the complete step whose time is nearest the median.",
             "The upper lanes show ops, annotations, modules and runtime calls by thread. Python frames are not drawn; "
