@@ -31,7 +31,7 @@ EXPECTED_NAMES = {
         "h100-sxm-96gb",
     ),
     *("mi210", "mi250-gcd", "mi250x", "mi250x-gcd", "mi300a", "mi300x", "mi325x", "mi350x", "mi355x", "mi455x"),
-    *("tpu-v4", "tpu-v5e", "tpu-v5p", "tpu-v6e", "tpu-v7x", "gaudi2", "gaudi3"),
+    *("tpu-v4", "tpu-v5e", "tpu-v5p", "tpu-v6e", "tpu-v7x", "tpu-v7x-core", "gaudi2", "gaudi3"),
 }
 # Quantities of hardware_specs.csv -> key of HardwareSpec.figures(); rates are handled by their names.
 PLACE = {

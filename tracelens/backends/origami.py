@@ -350,7 +350,7 @@ def _time_us(
 def _hardware(module: ModuleType, device: HardwareSpec, units: int | None = None) -> Any:
     architecture = None
     if device.vendor == "amd" and device.match is not None:
-        architecture = _ARCHITECTURES.get((device.match.compute_major, device.match.compute_minor))
+        architecture = _ARCHITECTURES.get((device.match.compute_major or 0, device.match.compute_minor or 0))
     units = units or device.compute_units
     mhz, lds = device.clock_mhz, device.lds_kib
     if architecture is None or units is None or mhz is None or lds is None:

@@ -257,20 +257,21 @@ class BusBandwidth(_Sourced, Record, frozen=True, kw_only=True):
 class Match(Record, frozen=True, kw_only=True):
     """How a trace's device properties look. Units and memory are compared with the figures of the file itself.
 
-    ``by_name``: other products record the same properties, so without its name this device is never chosen.
+    ``by_name``: other products record the same properties, so without its name this device is never chosen. One of
+    which only the name is recorded (a TPU) has no compute capability.
     """
 
-    compute_major: int
-    compute_minor: int
+    compute_major: int | None = None
+    compute_minor: int | None = None
     names: tuple[str, ...] = ()
     by_name: bool = False
 
     @classmethod
     def read(cls, table: FigureTable) -> Match:
         major, minor = table.whole("compute_major", least=0), table.whole("compute_minor", least=0)
-        if major is None or minor is None:
-            raise table.error("compute_minor" if minor is None else "compute_major", "must be a whole number")
         names, by_name = table.texts("names"), table.flag("by_name")
+        if (major is None or minor is None) and not (by_name and major is minor):
+            raise table.error("compute_minor" if minor is None else "compute_major", "must be a whole number")
         if by_name and not names:
             raise table.error("names", "must not be empty where by_name is true")
         table.finish()

@@ -154,7 +154,7 @@ def recorded_properties(device: HardwareSpec) -> DeviceProperties:
         compute_major=match.compute_major if match else None,
         compute_minor=match.compute_minor if match else None,
         compute_units=device.compute_units,
-        warp_size=64 if device.vendor == "amd" else 32,
+        warp_size={"amd": 64, "google": None}.get(device.vendor, 32),
     )
 
 

@@ -126,7 +126,7 @@ class HardwareSpec(Record, frozen=True, kw_only=True):
 
     @classmethod
     def of_architecture(cls, compute_major: int | None, compute_minor: int | None = None) -> tuple[HardwareSpec, ...]:
-        """Devices of this package whose ``[match]`` has this compute capability, or none; with None all that have a
+        """Devices of this package whose ``[match]`` has this compute capability; with None all that have a
         ``[match]``.
         """
         asked = {"compute_major": compute_major, "compute_minor": compute_minor}
@@ -134,7 +134,7 @@ class HardwareSpec(Record, frozen=True, kw_only=True):
         return tuple(
             _bundled(name)
             for name, match in matches.items()
-            if match is not None and all(number in (None, match.get(key, number)) for key, number in asked.items())
+            if match is not None and all(number in (None, match.get(key)) for key, number in asked.items())
         )
 
     def rate(self, engine: str, dtype: DType | None) -> Rate | None:

@@ -125,9 +125,15 @@ class HloOp(PerfModel, Record, frozen=True, kw_only=True):
 
 
 class HloElementwise(HloOp, frozen=True, kw_only=True):
-    """A fusion that computes element by element."""
+    """An op that computes element by element, in no fusion."""
 
     category: ClassVar[str] = Elementwise.category
+
+
+class HloFusion(HloOp, frozen=True, kw_only=True):
+    """A fusion that computes element by element."""
+
+    category: ClassVar[str] = "fusion"
 
 
 class HloReduce(HloOp, frozen=True, kw_only=True):
@@ -187,9 +193,12 @@ class CountedConvolution(PerfModel, Record, frozen=True, kw_only=True):
 
 
 class HloCollective(CustomCollective, frozen=True, kw_only=True):
-    """A collective of XLA."""
+    """A collective of XLA; bytes where they were recorded."""
 
     work: HloWork = HloWork()
+
+    def hbm_bytes(self) -> int | float | None:
+        return self.work.recorded_bytes
 
     def parameters(self) -> dict[str, Any]:
         return super().parameters() | self.work.parameters()
@@ -253,7 +262,9 @@ def _kind(facts: dict[str, Any], work: HloWork) -> type[HloOp]:
         return HloReduce
     # Most of what it writes was not computed
     moves = max(work.operations, work.recorded_flops or 0) < max(1, sum(elements for elements, _ in work.written))
-    return HloMovement if moves else HloElementwise
+    if moves:
+        return HloMovement
+    return HloFusion if facts.get("opcode") == "fusion" or "fusion" in category else HloElementwise
 
 
 def _work(facts: dict[str, Any]) -> HloWork:

@@ -686,8 +686,10 @@ def with_rows(table: TraceTable, added: AddedRows, correlation: npt.NDArray[np.i
 
 
 def has_host_time(table: TraceTable, rows: Ints | RowColumn) -> npt.NDArray[np.bool_]:
-    """Whether the duration of each row is how long the host took: not for rows that were added without a time."""
-    timed = np.ones(len(rows), np.bool_)
+    """Whether the duration of each row is how long the host took: not for rows that were added without a time, nor for
+    ops that only a device recorded.
+    """
+    timed = ~table.is_of(DEVICE_KINDS)[rows]
     lookup, end = table.lookup, len(table)
     while isinstance(lookup, _AddedEvents):
         first_row = lookup.first_row

@@ -333,9 +333,10 @@ class OpTree:
         return self.order[self.position[row] : self.last[row]]
 
     def at_or_above(self, rows: RowColumn) -> RowColumn:
-        """These host rows and all ops above them, each once, in preorder."""
+        """These host rows and all ops above them, each once, in preorder; without device rows among them."""
         given = np.zeros(len(self.order), np.bool_)
-        given[self.position[rows]] = True
+        position = self.position[rows]
+        given[position[position >= 0]] = True
         before = np.concatenate((np.zeros(1, np.int32), np.cumsum(given, dtype=np.int32)))
         has_one = before[self.last[self.order]] > before[:-1]
         found: RowColumn = self.order[given | (has_one & (self.table.kind[self.order] == Kind.CPU_OP))]

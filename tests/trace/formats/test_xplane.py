@@ -17,6 +17,7 @@ from tracelens.analysis.analyze import analyze
 from tracelens.analysis.loaded_trace import AnalysisOptions, load
 from tracelens.analysis.verdict.verdict import summarize
 from tracelens.errors import InputError
+from tracelens.trace.reading.formats.xplane import own_parts
 from tracelens.trace.reading.read import read_trace
 from tracelens.trace.reading.wire import Wire, WireError
 from tracelens.trace.table import Kind
@@ -189,3 +190,108 @@ def test_ranges_of_a_tpus_host_are_no_steps(tmp_path: Path) -> None:
     assert said == (
         "annotations 'XLA::TPU Phase 1' to 'XLA::TPU Phase 2' hold 8 % of the GPU's work and are not used as steps"
     )
+
+
+STATS = ("hlo_category", "flops", "model_flops", "bytes_accessed", "tf_op", "source", "memory_access_breakdown", "kind")
+
+
+def stat(name: str, value: int | str | bytes) -> bytes:
+    field = {int: 3, str: 5, bytes: 6}[type(value)]
+    return message((1, STATS.index(name) + 1), (field, value))
+
+
+def op_metadata(number: int, text: str, **stats: int | str | bytes) -> tuple[int, bytes]:
+    """As TPUs write it: the instruction's text, its short name, and what the compiler counted of it."""
+    shown = text.partition(" = ")[0].removeprefix("%")
+    known = [(5, stat(name, value)) for name, value in stats.items()]
+    return 4, message((1, number), (2, message((1, number), (2, text), (4, shown), *known)))
+
+
+#: [64, 128] x [128, 32], its operands in HBM and its result on the chip; a loop round it; a sum over four cores.
+LAYOUT = "{1,0:T(8,128)(2,1)}"
+PRODUCT = op_metadata(
+    1,
+    f"%fusion.1 = bf16[64,32]{LAYOUT} fusion(bf16[64,128]{LAYOUT} %p0, bf16[128,32]{LAYOUT} %p1), kind=kOutput",
+    hlo_category="convolution fusion", flops=2 * 64 * 32 * 128, model_flops=2 * 64 * 32 * 128,
+    bytes_accessed=2 * (64 * 128 + 128 * 32 + 64 * 32), tf_op="jit(f)/dot_general:", source="train.py:33",
+    memory_access_breakdown=message(
+        (1, message((1, 1), (2, 1), (3, 2 * (64 * 128 + 128 * 32)))), (1, message((1, 2), (2, 3), (3, 2 * 64 * 32)))
+    ),
+)  # fmt: skip
+LOOP = op_metadata(
+    2, "%while.2 = (s32[], bf16[64,32]{1,0}) while((s32[], bf16[64,32]{1,0}) %t)", hlo_category="while", flops=10**9
+)
+SUM = op_metadata(
+    3, "%all-reduce.3 = f32[1024]{0} all-reduce(f32[1024]{0} %g), replica_groups={{0,2,4,6}}, to_apply=%add",
+    hlo_category="all-reduce", bytes_accessed=8192,
+)  # fmt: skip
+
+
+def tpu_of_ops(path: Path, kind: str = "TPU v5 lite") -> Path:
+    """A loop of 100 us in which the product runs from 10 to 40 and from 50 to 90; then the sum for 20 us, 30 us later."""
+    events = [(2, 0, 100), (1, 10, 30), (1, 50, 40), (3, 130, 20)]
+    made = [(4, message((1, what), (2, at * 1_000_000), (3, us * 1_000_000))) for what, at, us in events]
+    names = [(5, message((1, i), (2, message((1, i), (2, name))))) for i, name in enumerate(STATS, 1)]
+    names.append((5, message((1, 99), (2, message((1, 99), (2, "device_type_string"))))))
+    line = (3, message((1, 1), (2, "XLA Ops"), (3, 5000), *made))
+    plane = message((1, 1), (2, "/device:TPU:0"), line, PRODUCT, LOOP, SUM, *names, (6, message((1, 99), (5, kind))))
+    sparse = message((1, 2), (2, "/device:TPU:0 SparseCore 0"), (3, message((1, 1), (2, "Sparse Core Ops"))))
+    host = message((1, 9), (2, "/host:CPU"), (3, message((1, 1), (2, "main"))))
+    path.write_bytes(message((1, plane), (1, sparse), (1, host)))
+    return path
+
+
+def test_ops_of_a_tpu_have_the_figures_that_it_recorded(tmp_path: Path) -> None:
+    """The loop's own time is what is left of its 100 us: 10 + 10 + 10, as one call; its FLOPs are the product's."""
+    found = analyze(load(tpu_of_ops(tmp_path / "t.xplane.pb")), AnalysisOptions())
+    rows = found.frames["unified_perf_summary"].set_index("name")
+    columns = ["category", "operation_count", "kernel_us_sum"]
+    assert rows.loc[["fusion.1", "while.2", "all-reduce.3"], columns].to_numpy().tolist() == [
+        ["GEMM", 2, 70.0],
+        ["other", 1, 30.0],
+        ["CustomCollective", 1, 20.0],
+    ]
+    product = rows.loc["fusion.1"]
+    assert product["gflops"] == pytest.approx(2 * 64 * 32 * 128 / 1e9)
+    assert product["hbm_mb"] == pytest.approx(2 * (64 * 128 + 128 * 32) / 1e6)
+    assert f"'bytes_accessed': {2 * (64 * 128 + 128 * 32 + 64 * 32)}" in product["perf_params"]
+    assert "'jax_op': 'jit(f)/dot_general', 'source': 'train.py:33'" in product["perf_params"]
+    assert np.isnan(rows.loc["while.2", "gflops"])
+    # 2 (p - 1) / p of 4,096 bytes, of 4 cores
+    assert rows.loc["all-reduce.3", "wire_mb"] == pytest.approx(2 * 3 / 4 * 4096 / 1e6)
+    assert rows.loc["all-reduce.3", "hbm_mb"] == pytest.approx(8192 / 1e6)
+    summary = summarize(found)
+    assert summary.busy is not None
+    assert (summary.busy.busy, summary.busy.exposed_comm) == pytest.approx((120 / 150, 20 / 150))
+    assert summary.coverage.unlinked == 0
+    assert summary.coverage.perf_model == pytest.approx(90 / 120)
+    assert found.device is not None
+    assert found.device.name == "tpu-v5e"
+
+
+def test_steps_that_a_device_recorded_say_nothing_of_the_host(tmp_path: Path) -> None:
+    found = analyze(load(tpu_profile(tmp_path / "t.xplane.pb", "Steps", "XLA Modules", "XLA Ops")), AnalysisOptions())
+    steps = summarize(found).steps
+    assert steps is not None
+    assert (steps.host_us, steps.host_work_us) == (None, None)
+
+
+_spans = st.lists(st.tuples(st.integers(0, 1), st.integers(0, 60), st.integers(0, 30)), min_size=1, max_size=12)
+
+
+@given(_spans)
+def test_parts_of_ops_are_each_moment_once(spans: list[tuple[int, int, int]]) -> None:
+    """Of a line's moments each is one event's, and each event has one part at least."""
+    line, start, length = (np.array(column, np.int64) for column in zip(*spans, strict=True))
+    owner, first, last = own_parts(line, start, start + length)
+    assert set(owner.tolist()) == set(range(len(spans)))
+    for number in (0, 1):
+        mine = line[owner] == number
+        moments = [(a, b) for a, b in zip(first[mine].tolist(), last[mine].tolist(), strict=True) if b > a]
+        covered = [moment for a, b in moments for moment in range(a, b)]
+        wanted = {moment for on, at, us in spans if on == number for moment in range(at, at + us)}
+        assert sorted(covered) == sorted(wanted)
+    for at in range(len(spans)):
+        inside = (owner == at) & (last > first)
+        assert (first[inside] >= start[at]).all()
+        assert (last[inside] <= start[at] + length[at]).all()

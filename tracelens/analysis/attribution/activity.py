@@ -55,7 +55,8 @@ class Labels(Record, frozen=True, eq=False):
 class DeviceActivity(Record, frozen=True, kw_only=True):
     """Columns over the device events that a report covers, in file order.
 
-    ``op``: table row of the launching op, -1 when unlinked. ``communication``, ``memcpy``: the timeline's classes;
+    ``op``: table row of the launching op, -1 when unlinked; the device event itself, the first of its call, where that
+    is recorded as the op. ``communication``, ``memcpy``: the timeline's classes;
     ``collective``: NCCL/RCCL kernels, which have their own sheets and stay out of op rows. ``host_copy``,
     ``peer_copy``: copies between the device and the host, or another device; ``rearranges``: kernels that only lay out
     operands of others. ``category``: what the kernel's name alone says, ``other`` when nothing. ``gap_before``: how
@@ -131,7 +132,7 @@ def device_activity(table: TraceTable, tree: OpTree, patterns: tuple[KernelPatte
         rows=rows,
         start=start,
         end=end,
-        op=tree.op[rows],
+        op=_ops(table, tree, rows),
         name=name,
         stream=stream,
         communication=says("communication"),
@@ -143,6 +144,18 @@ def device_activity(table: TraceTable, tree: OpTree, patterns: tuple[KernelPatte
         gap_before=_gap_before(table.device[rows], stream, start, end),
         category=Labels.of(inverse, [OTHER if p is None else p.category for p in found]),
     )
+
+
+def _ops(table: TraceTable, tree: OpTree, rows: RowColumn) -> RowColumn:
+    """The launching ops; of events that say themselves which call of an op they are (XLA's) and were not launched by
+    that op, the first event of the call.
+    """
+    op, signature, call = tree.op[rows], table.signature[rows], table.sequence_number[rows]
+    own = np.flatnonzero((signature >= 0) & (call >= 0) & ((op < 0) | (table.signature[op] != signature)))
+    if len(own):
+        code = numbered(table.device[rows[own]], call[own])
+        op[own] = rows[own][first_of_each(code)][code]
+    return op
 
 
 def streams_of(table: TraceTable, activity: DeviceActivity) -> tuple[Ints, Codes]:

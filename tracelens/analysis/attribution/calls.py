@@ -229,7 +229,7 @@ def unified_calls(
     owner = _owners(activity, readings, callers)
     free = owner < 0
     has_launching_child = callers.last > np.arange(1, len(callers.rows) + 1)
-    passed = has_launching_child[callers.op] | (table.kind[launcher] != Kind.CPU_OP)
+    passed = has_launching_child[callers.op] | ~table.is_of((Kind.CPU_OP, Kind.KERNEL))[launcher]
     foreign = activity.between_memories[linked] | readings.modelled[readings.code_of(launcher)]
     synthetic = free & (passed | foreign)
     row = np.where(free, launcher, owner)

@@ -76,6 +76,11 @@ class DeviceWork(Record, frozen=True, kw_only=True, eq=False):
         known = [int(self.end[self.before].max())] if self.before.any() else []
         return max([*known, *([] if self.unseen_end is None else [self.unseen_end])], default=None)
 
+    def as_it_ran(self) -> DeviceWork:
+        """Without launches: for steps that the device recorded, in its own time."""
+        none = np.zeros(len(self.start), np.bool_)
+        return replace(self, launch=self.start, launched=none, before=none)
+
     def with_unseen(self, table: TraceTable, tree: OpTree, rows: RowColumn) -> DeviceWork:
         """Where what was in the queue as recording began was not recorded itself, as an engine's profiler starts in the
         middle of its loop: with ``unseen_end``, the start of the first event of the stream with most events.
@@ -238,13 +243,15 @@ class NotSteps(Record, frozen=True, kw_only=True):
 class FoundSteps(Record, frozen=True, kw_only=True):
     """The steps that annotations give, and what their names begin with; ``refused``: numbered ones that are none.
 
-    ``name``: what a sentence calls them. ``of_engine``: whether they are the iterations of an inference engine.
+    ``name``: what a sentence calls them. ``of_engine``: whether they are the iterations of an inference engine;
+    ``of_device``: whether the device recorded them, so that they say nothing of the host.
     """
 
     stem: str = ""
     steps: Sequence[RecordedStep] = ()
     name: str = ""
     of_engine: bool = False
+    of_device: bool = False
     refused: NotSteps | None = None
 
 
@@ -280,8 +287,9 @@ def find_steps(table: TraceTable, tree: OpTree, rows: RowColumn) -> FoundSteps:
     own = next((family for family in families if family.stem == PROFILER_STEM), None)
     if own is not None:
         return FoundSteps(stem=own.stem.rstrip(_STEM_END), steps=own.steps, name="ProfilerStep")
-    if holds_most_work(on_device := _steps_on_device(table), table, tree, rows):
-        return FoundSteps(stem=XLA_STEPS, steps=on_device, name="steps of XLA")
+    on_device = _steps_on_device(table)
+    if on_device and _Work.of(table, tree, rows, as_it_ran=True).share(on_device) >= LEAST_WORK:
+        return FoundSteps(stem=XLA_STEPS, steps=on_device, name="steps of XLA", of_device=True)
     numbered = [family for family in families if family.is_numbered_on]
     return _numbered_steps(table, tree, numbered, _Work.of(table, tree, rows)) if numbered else FoundSteps()
 
@@ -346,10 +354,14 @@ class _Work(Record, frozen=True, kw_only=True, eq=False):
     so_far: Ints
 
     @classmethod
-    def of(cls, table: TraceTable, tree: OpTree, rows: RowColumn) -> _Work:
-        """Device events that were not in the queue as recording began; without any, ops that lie in no other."""
+    def of(cls, table: TraceTable, tree: OpTree, rows: RowColumn, *, as_it_ran: bool = False) -> _Work:
+        """Device events that were not in the queue as recording began; without any, ops that lie in no other.
+
+        ``as_it_ran``: as if work was launched when it ran.
+        """
         if len(rows):
             work = DeviceWork.of(table, tree, rows)
+            work = work.as_it_ran() if as_it_ran else work
             launch, time = work.launch[~work.before], (work.end - work.start)[~work.before]
         else:
             ops = np.flatnonzero((table.kind == Kind.CPU_OP) & (tree.op_parent < 0))
@@ -587,6 +599,8 @@ def device_steps(
     work = DeviceWork.of(table, tree, rows)
     if found.of_engine:
         work = work.with_unseen(table, tree, rows)
+    if found.of_device:
+        work = work.as_it_ran()
     step_of = step_of_events(steps, work.launch)
     calls = np.flatnonzero(waiting_calls(table, tree) if found.of_engine else blocking_calls(table))
     waits = table.start_ns[calls], table.start_ns[calls] + table.duration_ns[calls]

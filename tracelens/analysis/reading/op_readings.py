@@ -275,13 +275,16 @@ class Callers(Record, frozen=True, kw_only=True, eq=False):
     def of(cls, tree: OpTree, activity: DeviceActivity) -> Callers:
         """Of all linked events of the activity."""
         events = activity.of_ops()
-        rows = tree.at_or_above(activity.op[events])
+        ops = activity.op[events]
+        # Behind the ops of the host those that only the device recorded
+        of_host = tree.at_or_above(ops)
+        rows = np.concatenate((of_host, np.unique(ops[tree.position[ops] < 0])))
         place = np.full(len(tree.table) + 1, -1, np.int32)  # a last entry for row -1
         place[rows] = np.arange(len(rows))
         # Nothing lies below what is no op
         last = np.arange(1, len(rows) + 1)
-        ops = np.flatnonzero(tree.table.kind[rows] == Kind.CPU_OP)
-        last[ops] = np.searchsorted(tree.position[rows], tree.last[rows[ops]])
+        calling = np.flatnonzero(tree.table.kind[rows] == Kind.CPU_OP)
+        last[calling] = np.searchsorted(tree.position[of_host], tree.last[rows[calling]])
         parent = place[tree.op_parent[rows]]
         return cls(rows=rows, parent=parent, last=last, events=events, op=place[activity.op[events]])
 

@@ -55,7 +55,10 @@ def timing_notices(analysis: Analysis) -> Iterator[Notice]:
     yield from _after_wait(analysis)
     yield from _without_work(table, analysis.trace.tree)
     yield from _before_recording(analysis)
-    if not table.is_of((Kind.RUNTIME, Kind.DRIVER)).any() and (analysis.activity.op >= 0).any():
+    if (
+        not table.is_of((Kind.RUNTIME, Kind.DRIVER)).any()
+        and (analysis.trace.tree.launch[analysis.activity.rows] >= 0).any()
+    ):
         text = "no launch calls were recorded, so idle causes rest on the ops that launched the work"
         yield Notice(id="no_launch_calls", count=1, text=text)
     yield from _devices(analysis)

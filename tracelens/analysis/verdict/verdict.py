@@ -524,6 +524,7 @@ def step_summary(analysis: Analysis) -> Steps | None:
     launches = analysis.frames.get(device_timeline.DEVICE_TIMELINE_TITLE)
     queue_was_full = launches is not None and bool((launches["queue_depth_max"] >= _FULL_QUEUE).any())
     left_out = [n for i, n in enumerate(numbers) if i not in complete]
+    of_device = analysis.found_steps.of_device
     return Steps(
         count=len(chosen),
         time_us=mean,
@@ -531,8 +532,8 @@ def step_summary(analysis: Analysis) -> Steps | None:
         shortest_us=float(duration.min()),
         longest_us=float(duration.max()),
         on_device=int(times.on_device[chosen].sum()),
-        host_us=float(host_us[chosen].mean()),
-        host_work_us=None if queue_was_full else float(times.host_work_ns[chosen].mean()) / NS_PER_US,
+        host_us=None if of_device else float(host_us[chosen].mean()),
+        host_work_us=None if queue_was_full or of_device else float(times.host_work_ns[chosen].mean()) / NS_PER_US,
         before_events=times.before_events,
         before_us=times.before_ns / NS_PER_US,
         unseen_us=times.unseen_ns / NS_PER_US,

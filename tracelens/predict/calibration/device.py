@@ -194,7 +194,7 @@ def _gemm_constants(precision: str, *, is_blackwell: bool) -> tuple[str, ...]:
 
 
 def _architecture(device: HardwareSpec) -> tuple[int, int]:
-    return (device.match.compute_major, device.match.compute_minor) if device.match else (0, 0)
+    return (device.match.compute_major or 0, device.match.compute_minor or 0) if device.match else (0, 0)
 
 
 def fit(

@@ -9,8 +9,9 @@ their slices take of it.
 from __future__ import annotations
 
 import math
+import re
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import cached_property
 from typing import Any, NamedTuple, TypeAlias
 
@@ -30,6 +31,7 @@ TYPES = {
     23: "f8e4m3b11fnuz", 24: "f8e5m2fnuz", 25: "f8e4m3fnuz", 28: "f8e4m3", 29: "f8e3m4", 32: "f4e2m1fn",
     33: "f8e8m0fnu",
 }  # fmt: skip
+NAMES = frozenset(TYPES.values())
 #: What changes only where, or as what, elements stand: no arithmetic.
 _MOVES = (
     "parameter constant bitcast bitcast-convert reshape broadcast copy copy-start copy-done transpose slice "
@@ -47,6 +49,8 @@ COLLECTIVES = {
     "all-to-all": "all_to_all", "ragged-all-to-all": "all_to_all", "collective-permute": "send",
     "collective-broadcast": "broadcast",
 }  # fmt: skip
+#: Of which the start returns the operands before the results.
+_BOTH = ("all-gather", "collective-permute")
 # Field numbers of HloInstructionProto.
 _NAME, _OPCODE, _SHAPE, _METADATA, _WINDOW, _CONVOLUTION = 1, 2, 3, 7, 15, 16
 _TARGET, _DOT, _ID, _OPERANDS, _CALLED, _CONFIG, _GROUPS = 28, 30, 35, 36, 38, 43, 49
@@ -225,6 +229,126 @@ def signed(name: str, inputs: list[Array], facts: Facts) -> OpSignature:
     )
 
 
+_LAYOUT = re.compile(r"\{[^{}]*\}")
+_ARRAY = re.compile(r"\b([a-z]+[0-9]*[a-z0-9]*)\[([0-9<=,]*)\]")
+#: What a TPU records of an op as numbers.
+_RECORDED = ("flops", "model_flops", "bytes_accessed")
+#: What only runs other ops.
+CONTROL = ("while", "conditional", "call")
+
+
+def recorded_op(
+    wire: Wire,
+    name: str,
+    text: str,
+    known: dict[str, Any],
+    of_program: Callable[[int, str], OpSignature | None],
+    *,
+    holds: bool,
+) -> OpSignature | None:
+    """The signature of an op of a TPU: what its program says, else its text, and what was recorded beside it.
+
+    ``holds``: others ran in it, and what it does is counted with them.
+    """
+    number = known.get("program_id")
+    own = of_program(number, name) if isinstance(number, int) else None
+    if own is None:
+        inputs, facts = _of_text(text)
+    else:
+        inputs, facts = list(map(Array, own.dtypes or (), own.shapes or ())), dict(own.attribute(KNOWN))
+    if not facts and not any(key in known for key in ("hlo_category", *_RECORDED)):
+        return None
+    facts |= _named(known)
+    if holds or facts.get("opcode") in CONTROL:
+        facts = {key: facts[key] for key in ("opcode", *_NAMED) if key in facts}
+    else:
+        facts |= _recorded_work(wire, known)
+    return signed(name, inputs, facts)
+
+
+#: What a TPU records of an op as text, by what it is called here.
+_NAMED = {"category": "hlo_category", "jax": "tf_op", "source": "source"}
+
+
+def _named(known: dict[str, Any]) -> Facts:
+    texts = {key: known.get(said) for key, said in _NAMED.items()}
+    return {key: text.rstrip(":") for key, text in texts.items() if isinstance(text, str) and text}
+
+
+def _recorded_work(wire: Wire, known: dict[str, Any]) -> Facts:
+    facts: Facts = {key: known[key] for key in _RECORDED if isinstance(known.get(key), int) and known[key] >= 0}
+    memory = known.get("memory_access_breakdown")
+    hbm = _of_memory(wire, *memory) if isinstance(memory, tuple) else None
+    return facts if hbm is None else facts | {"hbm_bytes": hbm}
+
+
+def _of_text(text: str) -> tuple[list[Array], Facts]:
+    """(operands, what it reads and writes) of an instruction's text; nothing where it is no such text."""
+    made, rest = _part(_LAYOUT.sub("", text[:_LONGEST_TEXT]).partition(" = ")[2])
+    opcode, bracket, _ = rest.strip().partition("(")
+    if not bracket or not opcode.replace("-", "").isalnum():
+        return [], {}
+    results, inputs = list(_arrays_in(made)), list(_arrays_in(_part(rest.strip()[len(opcode) :])[0]))
+    facts: Facts = {"opcode": opcode, "out": results}
+    word = opcode.removesuffix("-start").removesuffix("-done")
+    if word in COLLECTIVES and not opcode.endswith("-done"):
+        if opcode.endswith("-start") and word in _BOTH:
+            results = results[len(inputs) : 2 * len(inputs)] or results
+        ranks, stride = _group_of_text(text)
+        return inputs, facts | {"collective": _exchange(word, inputs, results, ranks, stride)}
+    return inputs, facts | ({"read": inputs, "written": results} if inputs else {})
+
+
+def _group_of_text(text: str) -> tuple[int | None, int]:
+    """(ranks that take part, distance between the first two): listed, or as a reshaped range."""
+    if listed := _LISTED.search(text):
+        ids = [int(n) for n in listed[1].split(",")]
+        return len(ids), ids[1] - ids[0] if len(ids) > 1 else 1
+    if ranged := _RANGED.search(text):
+        dims, order = (tuple(int(n) for n in (ranged[i] or "").split(",") if n) for i in (2, 3))
+        return int(ranged[1]), _stride_of_range(int(ranged[1]), dims, order)
+    return None, 1
+
+
+_LISTED = re.compile(r"replica_groups=\{\{(\d{1,9}(?:,\d{1,9})*+)\}")
+_RANGED = re.compile(r"replica_groups=\[\d{1,9},(\d{1,9})\]<=\[(\d{1,9}(?:,\d{1,9})*+)\](?:T\(([\d,]*+)\))?")
+
+
+def _part(text: str) -> tuple[str, str]:
+    """(what stands in the brackets that a text begins with, else its first word; the rest)."""
+    if not text.startswith("("):
+        first, _, rest = text.partition(" ")
+        return first, rest
+    depth = 0
+    for at, letter in enumerate(text):
+        depth += (letter == "(") - (letter == ")")
+        if not depth:
+            return text[: at + 1], text[at + 1 :]
+    return text, ""
+
+
+#: Beyond this, the text of an instruction is not read.
+_LONGEST_TEXT = 20_000
+
+
+def _arrays_in(text: str) -> Iterator[Array]:
+    for dtype, dims in _ARRAY.findall(text):
+        if dtype in NAMES:
+            yield Array(dtype, tuple(int(n) for n in dims.replace("<=", "").split(",") if n.isdigit() and len(n) < 16))
+
+
+def _of_memory(wire: Wire, start: int, end: int) -> int | None:
+    """Bytes from and to HBM of a MemoryAccessBreakdown (xprof's op_metrics.proto); None where it names no memory."""
+    parts = [fields_of(wire, value, stop) for value, stop in fields_of(wire, start, end).get(1, ()) if stop >= 0]
+    if not any(2 in part for part in parts):
+        return None
+    return sum(part[3][-1][0] for part in parts if 3 in part and 2 in part and part[2][-1][0] == _HBM)
+
+
+#: MemorySpace of xprof's op_metrics.proto.
+_HBM = 1
+
+
 class _Counting:
     """What the instructions of one op compute (``counts``: elements by opcode), multiply, read and write."""
 
@@ -245,7 +369,7 @@ class _Counting:
         word = done.opcode.removesuffix("-start").removesuffix("-done")
         if word in COLLECTIVES:
             return facts | {"collective": self._collective(done, word)}
-        if opcode.endswith(("-done", "-update")) or opcode in ("while", "conditional", "call"):
+        if opcode.endswith(("-done", "-update")) or opcode in CONTROL:
             return facts
         if self._left < 0:
             return facts
@@ -281,13 +405,11 @@ class _Counting:
             self._counts[opcode] += out
 
     def _collective(self, given: Instruction, word: str) -> tuple[Any, ...]:
-        """(kind, elements in, elements out, type, ranks or None, distance between ranks)."""
+        """As ``_exchange`` says it."""
         inputs, outputs = self._program.inputs(given), list(given.arrays)
-        if given.opcode.endswith("-start") and word in ("all-gather", "collective-permute"):
+        if given.opcode.endswith("-start") and word in _BOTH:
             outputs = outputs[len(inputs) : 2 * len(inputs)] or outputs
-        ranks, stride = _group(given, self._program.devices)
-        dtype = inputs[0].dtype if inputs else ""
-        return COLLECTIVES[word], _elements(inputs), _elements(outputs), dtype, ranks, stride
+        return _exchange(word, inputs, outputs, *_group(given, self._program.devices))
 
     def _moved(self, given: Instruction) -> tuple[list[Array], list[Array]]:
         """What is read and written at least: of slices what they take, of an update in place what it replaces."""
@@ -405,14 +527,20 @@ def _group(given: Instruction, devices: int) -> tuple[int | None, int]:
             return len(ids), ids[1] - ids[0] if len(ids) > 1 else 1
     if 2 in devices_list:
         listed = fields_of(wire, *devices_list[2][-1])
-        return (listed[2][-1][0] if 2 in listed else None), _iota_stride(wire, listed)
+        size = listed[2][-1][0] if 2 in listed else 0
+        return size or None, _stride_of_range(size, *(numbers(wire, listed.get(field)) for field in (3, 4)))
     return devices or None, 1
 
 
-def _iota_stride(wire: Wire, listed: dict[int, list[tuple[int, int]]]) -> int:
-    """The distance between the first two of a group that is a part of a reshaped and transposed range."""
-    dims, order = numbers(wire, listed.get(3)), numbers(wire, listed.get(4))
-    total, size = math.prod(dims), listed[2][-1][0] if 2 in listed else 0
+def _exchange(word: str, inputs: list[Array], outputs: list[Array], ranks: int | None, stride: int) -> tuple[Any, ...]:
+    """(kind, elements in, elements out, type, ranks or None, distance between ranks)."""
+    dtype = inputs[0].dtype if inputs else ""
+    return COLLECTIVES[word], _elements(inputs), _elements(outputs), dtype, ranks, stride
+
+
+def _stride_of_range(size: int, dims: tuple[int, ...], order: tuple[int, ...]) -> int:
+    """The distance between the first two of ``size`` that are a part of a reshaped and transposed range."""
+    total = math.prod(dims)
     if size < 2 or not 0 < total <= 1 << 20 or size > total or sorted(order) not in ([], list(range(len(dims)))):
         return 1
     ids = np.arange(total).reshape(dims)

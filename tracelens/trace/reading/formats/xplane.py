@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from array import array
 from collections import defaultdict
 from functools import cached_property
 from typing import Any
@@ -11,11 +12,12 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from tracelens.trace.reading.formats.hlo import Program, fields_of
+from tracelens.trace.reading.formats.hlo import Program, fields_of, recorded_op
 from tracelens.trace.reading.source import Array, Ints, RowBlocks, Source, coded_pairs, device_category, reader
 from tracelens.trace.reading.wire import Wire, WireError
 from tracelens.trace.table import XLA_PROGRAMS, XLA_STEPS, Recorder, TraceTable
 from tracelens.types.records import Record
+from tracelens.types.signature import OpSignature
 
 RECORDER = Recorder(
     file="an XPlane profile (JAX, TensorFlow or PyTorch/XLA)",
@@ -63,7 +65,7 @@ def read(source: Source) -> TraceTable:
     for plane in planes:
         programs.add(plane)
     # Which kernels a call launched is known of the devices
-    for plane in sorted(planes, key=lambda plane: _DEVICE.match(plane.name) is None):
+    for plane in sorted(planes, key=lambda plane: _DEVICE.fullmatch(plane.name) is None):
         try:
             plane.add_to(rows, devices, programs)
         except WireError as error:
@@ -80,11 +82,17 @@ class _Programs:
     """The HLO programs of a profile, and the signatures of the ops that they are made of."""
 
     def __init__(self, rows: RowBlocks) -> None:
-        self._rows = rows
+        self.rows = rows
+        self._calls = 0
         self._of_number: dict[int, tuple[_Plane, int, int] | Program] = {}
         self._of_name: dict[str, set[int]] = {}
         self._codes: dict[tuple[int, str, str], int] = {}
         self._launched: list[tuple[Ints, Ints]] = []
+
+    def number_calls(self, count: int) -> Ints:
+        """Numbers of so many calls of ops, each once in the file."""
+        self._calls += count
+        return np.arange(self._calls - count, self._calls)
 
     def note_kernels(self, correlation: Ints, name: Ints) -> None:
         """The names of what was launched, by correlation."""
@@ -122,7 +130,7 @@ class _Programs:
             try:
                 found = self._of_number[number] = Program(plane.wire, start, end)
             except WireError as error:
-                self._rows.notes.append(
+                self.rows.notes.append(
                     f"program {number} is damaged at byte {error.position:,}: its ops have no shapes"
                 )
                 del self._of_number[number]
@@ -142,12 +150,16 @@ class _Programs:
         return codes
 
     def _signed(self, number: int, op: str, module: str) -> int:
+        signature = self.op(number, op, module)
+        return -1 if signature is None else self.rows.signatures.code_of(signature)
+
+    def op(self, number: int, op: str, module: str = "") -> OpSignature | None:
+        """What a program says of its op of this name; None where it does not."""
         program = self._program(number, module)
         try:
-            signature = None if program is None else program.signature(op)
+            return None if program is None else program.signature(op)
         except WireError:
-            signature = None
-        return -1 if signature is None else self._rows.signatures.code_of(signature)
+            return None
 
 
 class _Line(Record, frozen=False, eq=False):
@@ -216,14 +228,15 @@ class _Plane(Record, frozen=False, eq=False):
         return dict(self.stat(value, stop) for value, stop in given.get(5, ()) if stop >= 0)
 
     def add_to(self, rows: RowBlocks, devices: dict[int, dict[str, Any]], programs: _Programs) -> None:
-        if match := _DEVICE.match(self.name):
+        if match := _DEVICE.fullmatch(self.name):
             number = int(match[2])
             devices[number] = self._properties()
             rows.process_names[number] = self.name
             streams = [line for line in self.lines if _STREAM.match(line.name)]
-            self._add_streams(
-                rows, streams or [line for line in self.lines if line.name == _OPS_LINE], number, programs
-            )
+            if streams:
+                self._add_streams(rows, streams, number, programs)
+            else:
+                self._add_ops(rows, [line for line in self.lines if line.name == _OPS_LINE], number, programs)
             self._add_ranges(rows, [line for line in self.lines if line.name in (XLA_STEPS, XLA_PROGRAMS)], number)
         elif self.name.startswith("/host:"):
             self._add_threads(rows, [line for line in self.lines if len(line.starts)], programs)
@@ -238,13 +251,15 @@ class _Plane(Record, frozen=False, eq=False):
                 known[_PROPERTIES[name]] = value
             if name == "device_vendor" and stat.get(_STAT_TEXT) == b"AMD":
                 known["warpSize"] = 64
+            if name == "device_type_string":
+                known["name"] = str(self.stat(start, end)[1] or "")
         return known
 
     def _add_streams(self, rows: RowBlocks, lines: list[_Line], device: int, programs: _Programs) -> None:
         found = _Events(self, lines)
         if not len(found.start_ns):
             return
-        streams = [int(match[1]) if (match := _STREAM.match(line.name)) else 0 for line in lines]
+        streams = [int(match[1]) for line in lines if (match := _STREAM.match(line.name))]
         for number, line in zip(streams, lines, strict=True):
             rows.thread_names[device, number] = line.name
         stream = np.array(streams, np.int64)[found.line]
@@ -269,6 +284,39 @@ class _Plane(Record, frozen=False, eq=False):
             correlation=correlation,
             details=lambda i: {key: each[i].tolist() for key, each in details.items()} if category[i] in said else {},
         )
+
+    def _add_ops(self, rows: RowBlocks, lines: list[_Line], device: int, programs: _Programs) -> None:
+        """What a TPU core ran, op by op; a loop in parts, where none of the ops in it ran."""
+        found = _Events(self, lines)
+        if not len(found.start_ns):
+            return
+        rows.thread_names[device, 0] = _OPS_LINE
+        owner, start_ns, end_ns = own_parts(found.line, found.start_ns, found.end_ns)
+        holds = np.bincount(owner, minlength=len(found.line)) > 1
+        codes = found.name * 2 + holds
+        kinds = {code: self._kind(code >> 1, bool(code & 1), programs) for code in np.unique(codes).tolist()}
+        name, signature = (np.array([kinds[code][i] for code in codes.tolist()], np.int64) for i in (0, 1))
+        rows.add(
+            "kernel",
+            start_ns=start_ns,
+            end_ns=end_ns,
+            name=name[owner],
+            signature=signature[owner],
+            lane=rows.lanes.of([(device, 0)])[0],
+            stream=0,
+            device=device,
+            sequence_number=programs.number_calls(len(holds))[owner],
+        )
+
+    def _kind(self, code: int, holds: bool, programs: _Programs) -> tuple[int, int]:
+        """Codes of the name and of the signature of a TPU's op. ``holds``: others ran in it, so its work is theirs."""
+        about = fields_of(self.wire, *self.about[code]) if code in self.about else {}
+        shown = self.wire.text(*about[4][-1]) if 4 in about and about[4][-1][1] >= 0 else ""
+        text = self.events.get(code, "")
+        name = shown or text.partition(" = ")[0].removeprefix("%") or f"(event {code})"
+        signature = recorded_op(self.wire, name, text, self.known_of(code), programs.op, holds=holds)
+        names = programs.rows.names.of([name])
+        return names[0], -1 if signature is None else programs.rows.signatures.code_of(signature)
 
     def _add_ranges(self, rows: RowBlocks, lines: list[_Line], device: int) -> None:
         """Steps and runs of programs, as ranges on a track of their own."""
@@ -347,7 +395,8 @@ class _Events:
         self.name = events.integers[_NAME_ID]
         begun = np.array([line.start_ns for line in lines], np.int64)[self.line] if lines else nothing[0]
         self.start_ns = begun + events.integers[_OFFSET_PS] // _PS_PER_NS
-        self.end_ns = self.start_ns + events.integers[_DURATION_PS] // _PS_PER_NS
+        # Not of the duration alone: what follows without a gap still does
+        self.end_ns = begun + (events.integers[_OFFSET_PS] + events.integers[_DURATION_PS]) // _PS_PER_NS
         self._count = len(starts)
         self._spans = events.spans[_STATS]
         self._found = plane.wire.columns(
@@ -381,6 +430,45 @@ class _Events:
             if here[i]:
                 texts[int(self._spans.owner[i])] = self._plane.wire.text(start, end)
         return texts
+
+
+def own_parts(line: Ints, start: Ints, end: Ints) -> tuple[Ints, Ints, Ints]:
+    """(event, start, end) of the time of each event in which none of its line runs within it; at least one part each.
+
+    >>> [part.tolist() for part in own_parts(np.zeros(3, int), np.array([0, 2, 5]), np.array([9, 4, 9]))]
+    [[0, 1, 0, 2], [0, 2, 4, 5], [2, 4, 5, 9]]
+    """
+    order = np.lexsort((-end, start, line))
+    lines, starts, ends = line[order], start[order], end[order]
+    if not ((starts[1:] < ends[:-1]) & (lines[1:] == lines[:-1])).any():
+        return order, starts, ends
+    close, parts, running = dict(zip(order.tolist(), ends.tolist(), strict=True)), array("q"), list[int]()
+    at, given, never = 0, set[int](), int(end.max())
+
+    def give(until: int) -> int:
+        """Gives the time from ``at`` on to what began last and still runs."""
+        free = at
+        while running and (free < until or close[running[-1]] <= free):
+            event = running[-1]
+            stop = max(min(close[event], until), free)
+            if stop > free or event not in given:
+                parts.extend((event, free, stop))
+                given.add(event)
+            free = stop
+            if close[event] <= free:
+                running.pop()
+        return free
+
+    for event, begun, fresh in zip(order.tolist(), starts.tolist(), np.diff(lines, prepend=-1).tolist(), strict=True):
+        if fresh:
+            give(never)
+        else:
+            give(begun)
+        at = begun
+        running.append(event)
+    give(never)
+    found = np.frombuffer(parts, np.int64).reshape(-1, 3)
+    return found[:, 0], found[:, 1], found[:, 2]
 
 
 def first_of_runs(values: Ints) -> Ints:
