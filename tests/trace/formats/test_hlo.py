@@ -21,7 +21,7 @@ from tracelens.perf_models import GEMM, SDPA
 from tracelens.perf_models.base import PerfModel
 from tracelens.perf_models.collective import Collective
 from tracelens.perf_models.xla import HloOp, compiled_op
-from tracelens.trace.reading.formats.hlo import TYPES, Program
+from tracelens.trace.reading.formats.hlo import TYPES, Program, _valid
 from tracelens.trace.reading.formats.xplane import calls_of
 from tracelens.trace.reading.wire import Wire
 from tracelens.types.dtypes import DType
@@ -310,6 +310,119 @@ def test_runs_of_an_op_are_its_launches_over_again(ops: list[tuple[list[int], in
     found = calls_of(np.array([keys], np.int64), np.array(names, np.int64))
     assert len(set(found.tolist())) == calls
     assert found.tolist() == sorted(found.tolist())
+
+
+GPU_STATS = ("hlo_op", "program_id", "correlation_id", "Hlo Proto")
+Launched = list[tuple[str, str, int]]
+
+
+def gpu_profile(path: Path, kernels: Launched, host: list[tuple[int, str]]) -> Path:
+    """Kernels (name, op, correlation) that run for 10 us each, one after the other; calls of the host (correlation, op)
+    that launch them. The program multiplies [64, 32] by [32, 16] in ``dot.1`` and adds to that in ``add.2``."""
+    out = shape("f32", 64, 16)
+    proto = hlo_proto(
+        [
+            instruction(1, "x", "parameter", shape("f32", 64, 32)),
+            instruction(2, "w", "parameter", shape("f32", 32, 16)),
+            instruction(3, "dot.1", "dot", out, 1, 2, f30=message((1, 1), (2, 0))),
+            instruction(4, "add.2", "add", out, 3, 3),
+        ]
+    )
+    names = list(dict.fromkeys([*(name for name, _, _ in kernels), "cuLaunchKernel", "cuGraphLaunch"]))
+
+    def called(number: int, text: str) -> bytes:
+        return message((1, number), (2, message((1, number), (2, text))))
+
+    def event(name: str, at_us: int, op: str, correlation: int) -> tuple[int, bytes]:
+        of_op = [(4, message((1, 1), (5, op))), (4, message((1, 2), (3, 7)))] if op else []
+        when = (2, at_us * 10**6), (3, 10 * 10**6)
+        return 4, message((1, names.index(name) + 1), *when, *of_op, (4, message((1, 3), (3, correlation))))
+
+    events = [(4, called(i, name)) for i, name in enumerate(names, 1)]
+    stats = [(5, called(i, name)) for i, name in enumerate(GPU_STATS, 1)]
+    ran = [event(name, 1000 + 10 * at, op, number) for at, (name, op, number) in enumerate(kernels)]
+    calls = [
+        event("cuLaunchKernel" if op else "cuGraphLaunch", 10 * at, op, number) for at, (number, op) in enumerate(host)
+    ]
+    program_7 = message((1, 7), (2, message((1, 7), (2, "jit_f(7)"), (5, message((1, 4), (6, proto))))))
+    planes = [
+        message((2, "/host:metadata"), (4, program_7), *stats),
+        message((2, "/host:CPU"), (3, message((1, 1), (2, "main"), *calls)), *events, *stats),
+        message((2, "/device:GPU:0"), (3, message((1, 7), (2, "Stream #7(Kernel)"), *ran)), *events, *stats),
+    ]
+    path.write_bytes(message(*((1, plane) for plane in planes)))
+    return path
+
+
+SPLIT: Launched = [("gemm", "dot.1", 1), ("sum_of_splits", "dot.1", 2), ("loop_add", "add.2", 3)]
+ONCE_MORE: Launched = [(name, op, number + 3) for name, op, number in SPLIT]
+
+
+@pytest.mark.parametrize(
+    ("kernels", "host", "names"),
+    [
+        # Launched one by one: the ops of the host
+        ([*SPLIT, *ONCE_MORE], [(n, op) for _, op, n in (*SPLIT, *ONCE_MORE)], ["dot.1", "add.2"]),
+        # By a graph, or without any recorded launch: the kernels say which op they are of
+        ([(k, op, 9 + n // 4) for k, op, n in (*SPLIT, *ONCE_MORE)], [(9, ""), (10, "")], ["gemm", "loop_add"]),
+        ([*SPLIT, *ONCE_MORE], [], ["gemm", "loop_add"]),
+        # One kernel's launch was lost: it is of the op that launched the other
+        ([*SPLIT, *ONCE_MORE], [(n, op) for _, op, n in (*SPLIT, *ONCE_MORE) if n != 5], ["dot.1", "add.2"]),
+    ],
+)
+def test_an_op_of_a_gpu_is_counted_once_however_it_was_launched(
+    tmp_path: Path, kernels: Launched, host: list[tuple[int, str]], names: list[str]
+) -> None:
+    """Twice 2 * 64 * 16 * 32 FLOPs in 20 us each, and twice 64 * 16 in 10."""
+    found = analyze(load(gpu_profile(tmp_path / "g.xplane.pb", kernels, host)), AnalysisOptions())
+    rows = found.frames[perf_summary.UNIFIED_PERF_SUMMARY_TITLE]
+    assert rows["name"].tolist() == names
+    columns = ["category", "operation_count", "kernels_per_call", "kernel_us_sum", "gflops"]
+    assert rows[columns].to_numpy().tolist() == [
+        ["GEMM", 2, 2.0, 40.0, 2 * 64 * 16 * 32 / 1e9],
+        ["elementwise", 2, 1.0, 20.0, 64 * 16 / 1e9],
+    ]
+    summary = summarize(found)
+    assert (summary.coverage.perf_model, summary.coverage.unlinked) == (1, 0)
+
+
+def test_a_program_that_is_damaged_costs_the_shapes_of_its_ops(tmp_path: Path) -> None:
+    path = gpu_profile(tmp_path / "g.xplane.pb", SPLIT, [(n, op) for _, op, n in SPLIT])
+    data = path.read_bytes()
+    at = data.index(b"\x05jit_f\x1a") + len("\x05jit_f")
+    path.write_bytes(data[:at] + b"\x0b" + data[at + 1 :])
+    table = load(path).table
+    assert not table.has_shapes
+    assert any("program 7 is damaged" in note for note in table.losses.notes)
+
+
+def test_a_source_line_is_that_of_the_stack_frame_where_no_file_is_named() -> None:
+    x = shape("f32", 8)
+    entry = [
+        instruction(1, "x", "parameter", x),
+        instruction(2, "neg", "negate", x, 1, f7=message((2, "jit(f)/neg"), (15, 2))),
+    ]
+    frames = message(
+        (1, "a.py"), (1, "b.py"), (2, "f"), (3, message((1, 1), (3, 5))), (3, message((1, 2), (3, 7))),
+        (4, message((1, 1))), (4, message((1, 2), (2, 1))),
+    )  # fmt: skip
+    computation = message((1, "c"), *((2, each) for each in entry), (5, 1), (6, 2))
+    data = message((1, message((1, "jit_f"), (3, computation), (17, frames))))
+    found = model(Program(Wire(data), 0, len(data)), "neg")
+    assert found is not None
+    assert found.parameters()["source"] == "b.py:7"
+
+
+@given(
+    st.integers(1, 9), st.integers(1, 12), st.integers(1, 4), st.integers(0, 4), st.integers(1, 3), st.integers(1, 3)
+)
+def test_places_on_no_padding_are_counted_as_one_by_one(
+    size: int, results: int, kernel: int, padding: int, stride: int, dilation: int
+) -> None:
+    places = [r * stride - padding + k * dilation for r in range(results) for k in range(kernel)]
+    for base in (1, 2):
+        wanted = sum(0 <= at <= (size - 1) * base and at % base == 0 for at in places)
+        assert _valid(size, results, (kernel, stride, padding, dilation, base)) == wanted
 
 
 #: FLOPs and bytes of a call as XProf 2.24.2 says them (tool hlo_stats: rates times time over occurrences); its FLOPs of

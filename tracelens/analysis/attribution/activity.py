@@ -147,14 +147,18 @@ def device_activity(table: TraceTable, tree: OpTree, patterns: tuple[KernelPatte
 
 
 def _ops(table: TraceTable, tree: OpTree, rows: RowColumn) -> RowColumn:
-    """The launching ops; of events that say themselves which call of an op they are (XLA's) and were not launched by
-    that op, the first event of the call.
+    """The launching ops. Events that say themselves which call of an op they are (XLA's) but were not launched by that
+    op (a graph's, a TPU's) are of the op that launched others of their call, else of the first event of the call.
     """
     op, signature, call = tree.op[rows], table.signature[rows], table.sequence_number[rows]
-    own = np.flatnonzero((signature >= 0) & (call >= 0) & ((op < 0) | (table.signature[op] != signature)))
-    if len(own):
-        code = numbered(table.device[rows[own]], call[own])
-        op[own] = rows[own][first_of_each(code)][code]
+    known = np.flatnonzero((signature >= 0) & (call >= 0))
+    if not len(known):
+        return op
+    launched = (op[known] >= 0) & (table.signature[op[known]] == signature[known])
+    code = numbered(table.device[rows[known]], call[known])
+    of_call = rows[known][first_of_each(code)]
+    of_call[code[launched]] = op[known][launched]
+    op[known[~launched]] = of_call[code[~launched]]
     return op
 
 

@@ -107,12 +107,12 @@ class Instruction(Record, frozen=True, kw_only=True, eq=False, dict=True):
         return {key: each for part in (value, *inner) for key, each in part.items()}
 
     @property
-    def source(self) -> tuple[str, str]:
-        """(the framework's name of it, ``file.py:12``), empty where they were not recorded."""
-        found = self.inner(7)
+    def metadata(self) -> tuple[str, str, int, int]:
+        """(the framework's name of it, file, line, number of its stack frame); empty or 0 where not recorded."""
+        found = self.inner(_METADATA)
         name, file = (self.wire.text(*found[i][-1]) if i in found and found[i][-1][1] >= 0 else "" for i in (2, 3))
-        line = found[4][-1][0] if 4 in found else 0
-        return name, f"{file}:{line}" if file and line else file
+        line, frame = (found[i][-1][0] if i in found else 0 for i in (4, 15))
+        return name, file, line, frame
 
 
 def fields_of(wire: Wire, start: int, end: int) -> dict[int, list[tuple[int, int]]]:
@@ -136,9 +136,9 @@ def arrays_of(wire: Wire, start: int, end: int) -> Iterator[Array]:
     shape = fields_of(wire, start, end)
     for value, stop in shape.get(4, ()):
         yield from arrays_of(wire, value, stop)
-    dtype = TYPES.get(shape[2][-1][0]) if 2 in shape else None
-    if dtype is not None:
-        yield Array(dtype, numbers(wire, shape.get(3)))
+    dtype, dims = TYPES.get(shape[2][-1][0]) if 2 in shape else None, numbers(wire, shape.get(3))
+    if dtype is not None and all(0 <= n < 1 << 40 for n in dims):
+        yield Array(dtype, dims)
 
 
 class Program:
@@ -152,12 +152,15 @@ class Program:
         self.members: dict[int, tuple[int, ...]] = {}
         self.roots: dict[int, int] = {}
         self.name, self.devices = "", 0
+        self._frames: tuple[int, int] | None = None
         module = fields_of(wire, start, end).get(1, ())
         for number, value, stop in wire.fields(*module[-1]) if module else ():
             if number == 1 and stop >= 0:
                 self.name = wire.text(value, stop)
             elif number == 3 and stop >= 0:
                 self._add_computation(value, stop)
+            elif number == 17 and stop >= 0:
+                self._frames = value, stop
             elif number == 15 and stop >= 0:
                 assigned = fields_of(wire, value, stop)
                 self.devices = math.prod(assigned[i][-1][0] for i in (1, 2) if i in assigned)
@@ -206,6 +209,30 @@ class Program:
 
     def instructions(self, computation: int) -> Iterator[Instruction]:
         return (each for number in self.members.get(computation, ()) if (each := self.at(number)) is not None)
+
+    def source(self, given: Instruction) -> tuple[str, str]:
+        """(the framework's name of an instruction, ``file.py:12``), empty where they were not recorded."""
+        name, file, line, frame = given.metadata
+        if not file and frame > 0:
+            file, line = self._place(frame)
+        return name, f"{file}:{line}" if file and line > 0 else file
+
+    @cached_property
+    def _stack(self) -> dict[int, list[tuple[int, int]]]:
+        return {} if self._frames is None else fields_of(self._wire, *self._frames)
+
+    def _place(self, frame: int) -> tuple[str, int]:
+        """(file, line) of a stack frame; numbers of frames, places and files count from 1."""
+        wire, stack = self._wire, self._stack
+
+        def entry(field: int, number: int) -> dict[int, list[tuple[int, int]]]:
+            found = stack.get(field, ())
+            return fields_of(wire, *found[number - 1]) if 0 < number <= len(found) else {}
+
+        location = entry(4, frame).get(1, [(0, -1)])[-1][0]
+        place = entry(3, location)
+        file, files = place.get(1, [(0, -1)])[-1][0], stack.get(1, [])
+        return wire.text(*files[file - 1]) if 0 < file <= len(files) else "", place.get(3, [(0, -1)])[-1][0]
 
     def signature(self, name: str) -> OpSignature | None:
         """What is known of the op that an instruction is; None where the program has none of that name."""
@@ -360,7 +387,7 @@ class _Counting:
 
     def of(self, given: Instruction) -> Facts:
         opcode, done = given.opcode, self._wrapped(given)
-        jax, source = given.source
+        jax, source = self._program.source(given)
         self._add(done)
         facts: Facts = {"opcode": opcode, "jax": jax, "source": source}
         facts["out"] = [(each.dtype, each.dims) for each in given.arrays]
@@ -619,11 +646,23 @@ def _convolution(program: Program, given: Instruction, target: str) -> tuple[Any
 def _valid(size: int, results: int, window: tuple[int, int, int, int, int]) -> int:
     """Pairs of a place in the window and a result for which the base holds an element, as XLA counts them."""
     kernel, stride, padding, window_dilation, base_dilation = window
-    if size == 0 or kernel * results > 1 << 26:
-        return kernel * results if size else 0
-    at = np.arange(results)[:, None] * stride - padding + np.arange(kernel)[None, :] * window_dilation
-    inside = (at >= 0) & (at < (size - 1) * base_dilation + 1)
-    return int((inside & (at % base_dilation == 0)).sum())
+    pairs = kernel * results
+    if min(size, kernel, results, stride) < 1 or max(abs(padding), *window, size, results) > 1 << 31:
+        return 0 if size < 1 or pairs < 1 else pairs
+    if kernel > _MOST_PLACES or (base_dilation > 1 and pairs > _MOST_PLACES):
+        return pairs // base_dilation
+    begins = padding - np.arange(kernel) * window_dilation
+    last = (size - 1) * base_dilation
+    if base_dilation == 1:
+        # Results r with 0 <= r * stride - begins <= last
+        low, high = np.maximum(-(-begins // stride), 0), np.minimum((last + begins) // stride, results - 1)
+        return int(np.maximum(high - low + 1, 0).sum())
+    at = np.arange(results)[:, None] * stride - begins[None, :]
+    return int(((at >= 0) & (at <= last) & (at % base_dilation == 0)).sum())
+
+
+#: Of longer windows every place counts.
+_MOST_PLACES = 1 << 22
 
 
 def _of_configuration(given: Instruction) -> Facts:

@@ -137,17 +137,22 @@ class _Programs:
                 return None
         return found
 
-    def signatures(self, events: _Events, ops: list[str]) -> Ints:
-        """Codes of the signatures of events that are of these ops; -1 where their program does not say."""
-        codes = np.full(len(ops), -1, np.int64)
-        if not self._of_number:
-            return codes
-        numbers, modules = events.number.tolist(), events.texts("hlo_module")
-        for i, key in enumerate(zip(numbers, ops, modules, strict=True)):
-            if key[1]:
+    def ops_of(self, events: _Events, wanted: npt.NDArray[np.bool_]) -> tuple[Ints, Ints, Ints]:
+        """Which of the ``wanted`` events are of an op, line by line in order of time; codes of the names of the ops and
+        of their signatures, -1 where their program does not say.
+        """
+        ops = events.texts("hlo_op")
+        at = np.flatnonzero(wanted & np.array([bool(op) for op in ops], np.bool_))
+        at = at[np.lexsort((events.start_ns[at], events.line[at]))]
+        names = [ops[i] for i in at.tolist()]
+        codes = np.full(len(at), -1, np.int64)
+        if self._of_number and len(at):
+            modules = events.texts("hlo_module")
+            of_event = [modules[i] for i in at.tolist()]
+            for i, key in enumerate(zip(events.number[at].tolist(), names, of_event, strict=True)):
                 code = self._codes.get(key)
                 codes[i] = self._codes.setdefault(key, self._signed(*key)) if code is None else code
-        return codes
+        return at, self.rows.name_codes(names), codes
 
     def _signed(self, number: int, op: str, module: str) -> int:
         signature = self.op(number, op, module)
@@ -158,7 +163,7 @@ class _Programs:
         program = self._program(number, module)
         try:
             return None if program is None else program.signature(op)
-        except WireError:
+        except (WireError, RecursionError):
             return None
 
 
@@ -272,6 +277,11 @@ class _Plane(Record, frozen=False, eq=False):
         details = {"grid": _triples(texts, _GRID), "block": _triples(texts, _BLOCK)}
         name, correlation = self._names(rows, found.name), found.integers("correlation_id")
         programs.note_kernels(correlation, name)
+        signature, call = np.full(len(stream), -1, np.int64), np.full(len(stream), -1, np.int64)
+        at, op, known_as = programs.ops_of(found, np.array([each == "kernel" for each in category], np.bool_))
+        signature[at] = known_as
+        numbers = calls_of(np.stack((found.line[at], found.number[at], op)), name[at])
+        call[at] = programs.number_calls(int(numbers.max(initial=-1)) + 1)[numbers]
         rows.add_each(
             category,
             dict.fromkeys(known.values()),
@@ -282,6 +292,8 @@ class _Plane(Record, frozen=False, eq=False):
             stream=stream,
             device=np.full(len(stream), device),
             correlation=correlation,
+            signature=signature,
+            sequence_number=np.where(signature >= 0, call, -1),
             details=lambda i: {key: each[i].tolist() for key, each in details.items()} if category[i] in said else {},
         )
 
@@ -352,19 +364,17 @@ class _Plane(Record, frozen=False, eq=False):
             ),
         )
         spelled = list(categories)
-        ops = found.texts("hlo_op")
-        launched = np.flatnonzero(np.array([bool(op) for op in ops], np.bool_) & (correlation > 0))
-        launched = launched[np.lexsort((found.start_ns[launched], found.line[launched]))]
-        op, signature = rows.name_codes(ops), programs.signatures(found, ops)
-        kernel = programs.kernels_of(correlation[launched])
-        call = calls_of(np.stack((found.line[launched], found.number[launched], op[launched])), kernel)
-        first = launched[first_of_runs(call)]
+        launched, op, signature = programs.ops_of(found, correlation > 0)
+        call = calls_of(
+            np.stack((found.line[launched], found.number[launched], op)), programs.kernels_of(correlation[launched])
+        )
+        first = first_of_runs(call)
         rows.add(
             "cpu_op",
-            start_ns=found.start_ns[first],
-            end_ns=np.maximum.reduceat(found.end_ns[launched], first_of_runs(call)) if len(first) else first,
+            start_ns=found.start_ns[launched[first]],
+            end_ns=np.maximum.reduceat(found.end_ns[launched], first) if len(first) else first,
             name=op[first],
-            lane=lane[first],
+            lane=lane[launched[first]],
             signature=signature[first],
         )
         rows.add_each(
