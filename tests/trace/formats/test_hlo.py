@@ -326,6 +326,10 @@ def gpu_profile(path: Path, kernels: Launched, host: list[tuple[int, str]]) -> P
             instruction(2, "w", "parameter", shape("f32", 32, 16)),
             instruction(3, "dot.1", "dot", out, 1, 2, f30=message((1, 1), (2, 0))),
             instruction(4, "add.2", "add", out, 3, 3),
+            instruction(5, "g", "parameter", shape("bf16", 1 << 20)),
+            instruction(
+                6, "all-reduce-start.3", "all-reduce-start", shape("bf16", 1 << 20), 5, f49=message((1, 0), (1, 2))
+            ),
         ]
     )
     names = list(dict.fromkeys([*(name for name, _, _ in kernels), "cuLaunchKernel", "cuGraphLaunch"]))
@@ -384,6 +388,18 @@ def test_an_op_of_a_gpu_is_counted_once_however_it_was_launched(
     ]
     summary = summarize(found)
     assert (summary.coverage.perf_model, summary.coverage.unlinked) == (1, 0)
+
+
+def test_a_collective_of_nccl_is_the_one_of_its_op(tmp_path: Path) -> None:
+    """2^20 elements of 2 bytes among 2 ranks, in 10 us: 2 * (2 - 1) / 2 * 2 MiB / 10 us on the bus."""
+    kernels: Launched = [
+        *SPLIT,
+        ("ncclDevKernel_AllReduce_Sum_bf16_RING_LL(ncclDevKernelArgs)", "all-reduce-start.3", 4),
+    ]
+    path = gpu_profile(tmp_path / "g.xplane.pb", kernels, [(n, op) for _, op, n in kernels])
+    (row,) = analyze(load(path), AnalysisOptions()).frames["coll_analysis"].to_dict("records")
+    assert (row["collective"], row["in_nelems"], row["group_size"], row["dtype"]) == ("all_reduce", 1 << 20, 2, "bf16")
+    assert row["effective_bus_gb_s"] == pytest.approx((1 << 21) / 10e-6 / 1e9)
 
 
 def test_a_program_that_is_damaged_costs_the_shapes_of_its_ops(tmp_path: Path) -> None:

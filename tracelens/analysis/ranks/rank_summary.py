@@ -434,7 +434,8 @@ def _activity(trace: Trace, catalog: Catalog) -> DeviceActivity:
     """Device events; ops are read only where one that communicates was recorded."""
     table, activity = trace.table, device_activity(trace.table, trace.tree, catalog.kernel_patterns)
     ops = np.unique(table.name[table.kind == Kind.CPU_OP]).tolist()
-    if not any(catalog.category_of(table.names[code]) in COMMUNICATION for code in ops):
+    says_op = (table.kind == Kind.KERNEL) & (table.signature[:] >= 0) & (table.sequence_number[:] >= 0)
+    if not says_op.any() and not any(catalog.category_of(table.names[code]) in COMMUNICATION for code in ops):
         return activity
     return with_communicating_ops(activity, *read_ops(trace, catalog, activity))
 

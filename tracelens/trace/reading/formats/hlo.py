@@ -247,13 +247,22 @@ BACKEND, XLA, KNOWN = "kernel_backend", "xla", "kernel_kwargs"
 
 
 def signed(name: str, inputs: list[Array], facts: Facts) -> OpSignature:
-    """The signature of an op of XLA with these operands and facts."""
+    """The signature of an op of XLA with these operands and facts; of a collective as PyTorch records those, too."""
+    said = zip(_EXCHANGED, facts.get("collective", ()), strict=False)
     return OpSignature(
         name=name,
         shapes=tuple(array.dims for array in inputs),
         dtypes=tuple(array.dtype for array in inputs),
-        attributes=((BACKEND, XLA), (KNOWN, tuple(facts.items()))),
+        attributes=(
+            *((key, value) for key, value in said if value is not None),
+            (BACKEND, XLA),
+            (KNOWN, tuple(facts.items())),
+        ),
     )
+
+
+#: What ``_exchange`` says, as PyTorch's profiler calls it.
+_EXCHANGED = ("Collective name", "In msg nelems", "Out msg nelems", "dtype", "Group size")
 
 
 _LAYOUT = re.compile(r"\{[^{}]*\}")
