@@ -93,6 +93,7 @@ _TITLES = {
     "measured_over_model": "Measured / model", "slowest_wait_us": "Wait time of the slowest (µs)",
     "others_wait_us": "Wait time of the others (µs)", "wait_per_rank_us": "Wait time per rank (µs)",
     "outside_us": "During neighboring steps (µs)", "left_out_us": "Left out (µs)",
+    "recorded_us": "By the profile (µs)",
     "perf_params": "Perf model parameters", "src_rank": "From rank", "dst_rank": "To rank", "file": "File",
     "call": "Call", "gap_before_us": "Gap before (µs)", "own_us": "Own time (µs)",
     "achievable_own_us": "Own time, achievable (µs)", "roofline_own_us": "Own time at the roofline (µs)",

@@ -227,6 +227,8 @@ def step_notes(steps: Steps) -> Iterator[str]:
         which = "each" if steps.on_device == steps.count else f"{steps.on_device} of them"
         starts = "and starts the step" if steps.count == 1 else f"per step and starts {which}"
         clock.append(f"the host takes {shown_ms(steps.host_us)} ms {starts} while the GPU runs earlier work")
+    if steps.recorded_us is not None and steps.count > 1:
+        clock.append(f"{shown_ms(steps.recorded_us)} ms by the profile, without the time until the next")
     if clock:
         yield "; ".join(clock)
 

@@ -274,6 +274,14 @@ def test_steps_that_a_device_recorded_say_nothing_of_the_host(tmp_path: Path) ->
     steps = summarize(found).steps
     assert steps is not None
     assert (steps.host_us, steps.host_work_us) == (None, None)
+    assert (steps.recorded_us, steps.time_us) == (100, 400 / 3)
+    sheet = found.frames["steps"]
+    assert sheet[["step", "duration_us", "recorded_us"]].to_numpy().tolist() == [
+        [0, 150, 100],
+        [1, 150, 100],
+        [2, 100, 100],
+    ]
+    assert sheet[["host_period_us", "host_work_us"]].isna().all(axis=None)
 
 
 _spans = st.lists(st.tuples(st.integers(0, 1), st.integers(0, 60), st.integers(0, 30)), min_size=1, max_size=12)

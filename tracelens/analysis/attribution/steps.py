@@ -449,6 +449,7 @@ class StepTimes(Record, frozen=True, kw_only=True, eq=False):
     before_ns: int
     unseen_ns: int
     was_before: npt.NDArray[np.bool_]
+    of_device: bool = False
 
     @classmethod
     def of(cls, steps: list[RecordedStep], step_of: Codes, work: DeviceWork, waits: Spans, kept: Floats) -> StepTimes:
@@ -512,7 +513,7 @@ class StepTimes(Record, frozen=True, kw_only=True, eq=False):
 
         duration, left_out = self.duration_ns, np.zeros(len(self), np.int64)
         left_out[:1] = (self.left_out[1] - self.left_out[0]).sum()
-        return pd.DataFrame(
+        found = pd.DataFrame(
             {
                 "step": [s.number for s in self.steps],
                 "start_us": (self.start_ns - base_ns) / NS_PER_US,
@@ -529,6 +530,14 @@ class StepTimes(Record, frozen=True, kw_only=True, eq=False):
                 "left_out_us": left_out / NS_PER_US,
             }
         )
+        if not self.of_device:
+            return found
+        return found.assign(host_period_us=np.nan, host_work_us=np.nan, recorded_us=self.recorded_us)
+
+    @property
+    def recorded_us(self) -> Floats:
+        """How long each annotation lasts."""
+        return np.array([s.end_ns - s.start_ns for s in self.steps], np.float64) / NS_PER_US
 
     def sheet(self, base_ns: int) -> pd.DataFrame:
         """``frame``, and above it a row without a number for the work that was in the queue as recording began."""
@@ -604,7 +613,8 @@ def device_steps(
     step_of = step_of_events(steps, work.launch)
     calls = np.flatnonzero(waiting_calls(table, tree) if found.of_engine else blocking_calls(table))
     waits = table.start_ns[calls], table.start_ns[calls] + table.duration_ns[calls]
-    return found.stem, StepTimes.of(steps, step_of, work, waits, _kept(steps, table, tree)), step_of
+    times = StepTimes.of(steps, step_of, work, waits, _kept(steps, table, tree))
+    return found.stem, replace(times, of_device=found.of_device), step_of
 
 
 def _before_losses(kept: Floats) -> npt.NDArray[np.bool_]:

@@ -73,6 +73,12 @@ STEP_TIMES_COLUMNS = column_set(
         "left_out_us",
         "Idle time of a first step whose host waited for work launched before profiling began; not in the duration.",
     ),
+    us(
+        "recorded_us",
+        "How long the step took by the profile (line Steps of XLA), without the time until the next; there, nothing is "
+        "said of the host.",
+        optional=True,
+    ),
 )  # fmt: skip
 
 

@@ -524,16 +524,15 @@ def step_summary(analysis: Analysis) -> Steps | None:
     launches = analysis.frames.get(device_timeline.DEVICE_TIMELINE_TITLE)
     queue_was_full = launches is not None and bool((launches["queue_depth_max"] >= _FULL_QUEUE).any())
     left_out = [n for i, n in enumerate(numbers) if i not in complete]
-    of_device = analysis.found_steps.of_device
-    return Steps(
+    found = Steps(
         count=len(chosen),
         time_us=mean,
         spread=float(duration.std() / mean) if len(chosen) > 1 and mean else None,
         shortest_us=float(duration.min()),
         longest_us=float(duration.max()),
         on_device=int(times.on_device[chosen].sum()),
-        host_us=None if of_device else float(host_us[chosen].mean()),
-        host_work_us=None if queue_was_full or of_device else float(times.host_work_ns[chosen].mean()) / NS_PER_US,
+        host_us=float(host_us[chosen].mean()),
+        host_work_us=None if queue_was_full else float(times.host_work_ns[chosen].mean()) / NS_PER_US,
         before_events=times.before_events,
         before_us=times.before_ns / NS_PER_US,
         unseen_us=times.unseen_ns / NS_PER_US,
@@ -542,6 +541,9 @@ def step_summary(analysis: Analysis) -> Steps | None:
         window=_range([numbers[i] for i in chosen]),
         left_out=f"steps {_range(left_out)}" if left_out else "",
     )
+    if not times.of_device:
+        return found
+    return replace(found, host_us=None, host_work_us=None, recorded_us=float(times.recorded_us[chosen].mean()))
 
 
 def _scope(analysis: Analysis) -> Scope:
