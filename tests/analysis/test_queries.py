@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 import math
 import re
@@ -187,6 +188,87 @@ def test_the_command_prints_what_the_report_answers(job, repository, tmp_path, c
     assert main(["query", trace, "--ready", "top_opz"]) == 2
     assert "did you mean top_ops" in capsys.readouterr().err
     assert main(["query", trace, statement, "--ready", "steps"]) == 2
+
+
+def test_ranges_hold_what_was_launched_in_them_and_counters_their_values(tmp_path):
+    """Layer 0 around an op that launches 5 us, and a launch of 7 us of its own; beside it a backward thread's 11 us."""
+
+    def event(category, name, start, duration, tid=1, pid=1, **args):
+        return {
+            "ph": "X",
+            "cat": category,
+            "name": name,
+            "ts": start,
+            "dur": duration,
+            "pid": pid,
+            "tid": tid,
+            "args": args,
+        }
+
+    launches = [
+        event("cuda_runtime", "cudaLaunchKernel", at, 1, thread, correlation=number, **{"External id": number})
+        for number, (at, thread) in enumerate([(112, 1), (125, 1), (115, 2)], 1)
+    ]
+    kernels = [
+        event("kernel", "k", at, lasts, 7, 0, correlation=number, stream=7, device=0)
+        for number, (at, lasts) in enumerate([(120, 5), (130, 7), (140, 11)], 1)
+    ]
+    events = [
+        event("user_annotation", "step", 100, 60),
+        event("user_annotation", "layer 0", 105, 40),
+        event("cpu_op", "aten::relu", 110, 6, **{"External id": 1}),
+        *launches, *kernels,
+        event("gpu_user_annotation", "layer 0", 120, 17, 7, 0, stream=7),
+        {"ph": "C", "name": "GPU power", "pid": 0, "ts": 101.5, "args": {"watts": 300, "limit": 700.5, "state": "P0", "on": True}},
+        {"ph": "C", "name": "GPU power", "pid": 0, "ts": "late", "args": {"watts": 1}},
+        {"ph": "C", "name": "GPU power", "pid": 0, "ts": 121.5, "args": {"watts": 650}},
+    ]  # fmt: skip
+    (tmp_path / "t.json").write_text(json.dumps({"traceEvents": events}))
+    report = tl.report(tmp_path / "t.json")
+    found = report.sql('SELECT "range", kind, name, thread, parent, call, kernel_us FROM ranges ORDER BY kind, "range"')
+    assert rows(found) == rows(
+        pd.DataFrame(
+            [
+                (0, "annotation", "step", "1/1", None, None, 12.0),
+                (1, "annotation", "layer 0", "1/1", 0, None, 12.0),
+                (9, "device annotation", "layer 0", "0/7", None, None, None),
+                (3, "runtime", "cudaLaunchKernel", "1/1", 1, 2, 5.0),
+                (4, "runtime", "cudaLaunchKernel", "1/1", 1, None, 7.0),
+                (5, "runtime", "cudaLaunchKernel", "1/2", None, None, 11.0),
+            ],
+            columns=list(found),
+        )
+    )
+    joined = report.sql("SELECT c.name FROM ranges r JOIN calls c USING (call) WHERE r.kernel_us = 5")
+    assert joined.name.tolist() == ["aten::relu"]
+    counters = report.sql("SELECT process, name, series, at_us, value FROM counters ORDER BY at_us, series")
+    assert rows(counters) == rows(
+        pd.DataFrame(
+            [("0", "GPU power", series, at, value)
+             for series, at, value in [("limit", 1.5, 700.5), ("watts", 1.5, 300.0), ("watts", 21.5, 650.0)]],
+            columns=list(counters),
+        )
+    )  # fmt: skip
+
+
+@pytest.mark.shared
+def test_nvtx_ranges_of_an_nsight_file_are_those_of_its_own_table(shared_traces, tmp_path):
+    packed = shared_traces / "more" / "nsys-ai" / "mfu_2gpu_after.sqlite.gz"
+    (tmp_path / "t.sqlite").write_bytes(gzip.decompress(packed.read_bytes()))
+    database = sqlite3.connect(tmp_path / "t.sqlite")
+    own = database.execute(
+        "SELECT coalesce(e.text, s.value), count(*), sum(end - start) / 1e3 FROM NVTX_EVENTS e LEFT JOIN StringIds s "
+        "ON e.textId = s.id WHERE eventType IN (59, 60, 70, 71) AND end IS NOT NULL "
+        "AND coalesce(e.text, s.value) NOT LIKE '%, op_id = %' "  # those of emit_nvtx are ops
+        "AND (globalTid >> 24 & 16777215) = 148 GROUP BY 1"  # a report of two ranks' file is of the first
+    ).fetchall()
+    database.close()
+    report = tl.report(packed, steps="file")
+    found = report.sql(
+        "SELECT name, count(*) AS n, sum(duration_us) AS us FROM ranges WHERE kind = 'annotation' GROUP BY name"
+    )
+    assert rows(found) == rows(pd.DataFrame(own, columns=list(found)))
+    assert len(found) > 1
 
 
 def test_what_was_not_recorded_is_null(report):

@@ -1,4 +1,4 @@
-"""The tables of one trace in SQL: calls, collectives, kernels, memory, ops and steps."""
+"""The tables of one trace in SQL: calls, collectives, counters, kernels, memory, ops, ranges, steps and the trace."""
 
 from __future__ import annotations
 
@@ -7,10 +7,12 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from tracelens.analysis.attribution.steps import step_of_events
 from tracelens.analysis.attribution.window import in_steps
 from tracelens.analysis.sheets import coll_analysis, device_memory, device_timeline, perf_summary
-from tracelens.schema import TEXT, column_set, count, flag, identifier, table, text, us
-from tracelens.trace.table import Kind
+from tracelens.schema import TEXT, column_set, count, flag, identifier, number, table, text, us
+from tracelens.trace.rewriting import events as events_of_file
+from tracelens.trace.table import DEVICE_KINDS, Kind
 from tracelens.types.units import NS_PER_US
 
 if TYPE_CHECKING:
@@ -51,6 +53,34 @@ def calls(analysis: Analysis) -> pd.DataFrame:
 def collectives(analysis: Analysis) -> pd.DataFrame | None:
     """Distinct collectives (group, kind, type, sizes, stream), as sheet coll_analysis."""
     return analysis.frames.get(coll_analysis.TITLE)
+
+
+COUNTER_COLUMNS = column_set(
+    text("process", "Process of the track; of a device its number."),
+    text("name", "Name of the track."),
+    text("series", "Which of its values."),
+    us("at_us", "Time since the first event of the trace."),
+    number("value", "Value from here on, in the unit of the recorder."),
+)  # fmt: skip
+
+
+@table("counters", columns=COUNTER_COLUMNS)
+def counters(analysis: Analysis) -> pd.DataFrame | None:
+    """Values of counter tracks (phase C of JSON traces) over the whole recording."""
+    import pandas as pd
+
+    trace = analysis.trace.table
+    if not trace.counts_by_phase.get("C"):
+        return None
+    first_us = int(trace.start_ns.min()) / NS_PER_US if len(trace) else 0.0
+    rows = [
+        (str(event.get("pid")), event.get("name"), series, event["ts"] - first_us, value)
+        for _, event in events_of_file(trace, np.zeros(len(trace), np.bool_))
+        if event.get("ph") == "C" and isinstance(event.get("ts"), int | float) and isinstance(event.get("args"), dict)
+        for series, value in event["args"].items()
+        if isinstance(value, int | float) and not isinstance(value, bool)
+    ]
+    return pd.DataFrame(rows, columns=list(COUNTER_COLUMNS))
 
 
 SQL_TABLES_COLUMNS = column_set(
@@ -114,6 +144,61 @@ def memory(analysis: Analysis) -> pd.DataFrame | None:
 def ops(analysis: Analysis) -> pd.DataFrame | None:
     """Distinct op calls: times, FLOPs, bytes, rates and roofline, as sheet unified_perf_summary."""
     return analysis.frames.get(perf_summary.UNIFIED_PERF_SUMMARY_TITLE)
+
+
+_KIND_WORDS = {
+    Kind.USER_ANNOTATION: "annotation", Kind.GPU_USER_ANNOTATION: "device annotation", Kind.RUNTIME: "runtime",
+    Kind.DRIVER: "driver", Kind.SYNC: "synchronization", Kind.OVERHEAD: "profiler overhead", Kind.OTHER: "other",
+}  # fmt: skip
+RANGE_COLUMNS = column_set(
+    identifier("range", "Number of the event in the trace."),
+    text("kind", f"One of {', '.join(_KIND_WORDS.values())}. NVTX ranges are annotations."),
+    text("name", "Name of the annotation or of the host call."),
+    text("category", "Category as recorded."),
+    text("thread", "Process and thread; of a device annotation device and stream."),
+    identifier("parent", "Innermost range of this table around it (ranges.range); NULL for an outermost one."),
+    identifier("call", "Innermost op call around it (calls.call); NULL outside of ops."),
+    identifier("step", "Step in which it began; NULL outside of steps."),
+    us("start_us", "Time since the first event of the trace."),
+    us("duration_us", "Duration."),
+    us("kernel_us", "Sum of the durations of kernels and copies launched in it; NULL on the device."),
+)
+
+
+@table("ranges", columns=RANGE_COLUMNS)
+def ranges(analysis: Analysis) -> pd.DataFrame:
+    """Annotations, NVTX ranges and host calls in scope: what is neither an op (calls) nor a Python function."""
+    import pandas as pd
+
+    trace, tree, times = analysis.trace.table, analysis.trace.tree, analysis.step_times
+    rows = trace.rows_of(_KIND_WORDS)
+    rows = rows[in_steps(trace, rows, times, analysis.selected_steps)]
+    is_known = np.zeros(len(trace) + 1, np.bool_)
+    is_known[rows] = True
+    parent = np.array(tree.parent[rows], np.int64)
+    while (other := (parent >= 0) & ~is_known[parent]).any():
+        parent[other] = tree.parent[parent[other]]
+    lasted = np.zeros(len(trace), np.int64)
+    device = trace.rows_of(DEVICE_KINDS)
+    lasted[device] = trace.duration_ns[device]
+    numbers = np.array([step.number for step in times.steps] + [-1], np.int64)
+    lanes = np.array([f"{process}/{thread}" for process, thread in trace.lanes] or [""], object)
+    words = np.array([_KIND_WORDS.get(kind, "") for kind in Kind], object)
+    return pd.DataFrame(
+        {
+            "range": rows,
+            "kind": words[trace.kind[rows]],
+            "name": np.array(trace.names, object)[trace.name[rows]],
+            "category": np.array(trace.categories, object)[trace.category[rows]],
+            "thread": lanes[trace.lane[rows]],
+            "parent": _or_null(parent),
+            "call": _or_null(np.array(tree.op_parent[rows], np.int64)),
+            "step": _or_null(numbers[step_of_events(list(times.steps), trace.start_ns[rows])]),
+            "start_us": (trace.start_ns[rows] - (int(trace.start_ns.min()) if len(trace) else 0)) / NS_PER_US,
+            "duration_us": trace.duration_ns[rows] / NS_PER_US,
+            "kernel_us": np.where(tree.position[rows] >= 0, tree.subtree_sum(lasted)[rows] / NS_PER_US, np.nan),
+        }
+    )
 
 
 _SHEET = device_timeline.STEP_TIMES_COLUMNS
