@@ -24,7 +24,8 @@ Needs DuckDB: `pip install 'tracelens-perf[query]'`.
   network, no extension of DuckDB, no setting. It may take 2 GB of memory.
 - Unknown values are NULL. Times are µs since the first event of the trace; MB are 1e6 bytes.
 - `kernels.call` and `ranges.call` join with `calls.call`, `step` with `steps.step`. All tables but `steps`, `memory`,
-  `counters` and `traces` have the scope of a report: the complete steps, or those of `--steps`. The answer names its scope.
+  `counters` and `traces` have the scope of a report: the complete steps, or those of `--steps`. The answer names its
+  scope.
 - `--format json` prints `{"schema": "tracelens.query/1", "query": ..., "scope": ..., "rows": [{column: value}]}`
   (`tracelens/report/schemas/query.schema.json`); `-o FILE.csv`, `.json` or `.xlsx` writes a file.
 
