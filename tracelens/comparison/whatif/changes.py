@@ -27,6 +27,7 @@ from tracelens.analysis.intervals import Bools, Ints, union_ns
 from tracelens.analysis.reading.process_groups import attributes_of_calls
 from tracelens.backends.base import System
 from tracelens.comparison.whatif.plan import (
+    HOST_SIGMA,
     Z90,
     ChangePlan,
     Subject,
@@ -77,6 +78,8 @@ def another_device(plan: ChangePlan, name: str) -> None:
     device_of(plan)
     plan.system = System.load(name)
     plan.note("the host, its launches and the waits for them take as long as recorded")
+    if plan.recorded_on is None or plan.system.device.name != plan.recorded_on.device.name:
+        plan.host_sigma = HOST_SIGMA
     if plan.subject.activity.communication.any():
         plan.note("communication takes as long as recorded")
 

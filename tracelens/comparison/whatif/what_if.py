@@ -294,7 +294,7 @@ class WhatIf(Record, frozen=True, kw_only=True, eq=False):
     @property
     def is_estimated(self) -> bool:
         """Whether any time is by an estimate, which may be off, and not as recorded or as asked for."""
-        return bool(self.plan.families) or self.plan.gaps is not None
+        return bool(self.plan.families) or self.plan.gaps is not None or bool(self.plan.host_sigma)
 
     @property
     def rows(self) -> list[OpChange]:
@@ -401,13 +401,22 @@ def outcome(plan: ChangePlan, asked: dict[str, Any]) -> WhatIf:
 
 
 def _gained_us(
-    plan: ChangePlan, shifted: Bools | None = None, by: float = 0.0, gap: int = LIKELY, claims: Sequence[Any] = ()
+    plan: ChangePlan,
+    shifted: Bools | None = None,
+    by: float = 0.0,
+    gap: int = LIKELY,
+    claims: Sequence[Any] = (),
+    host: float = 1.0,
 ) -> float:
-    """What a step gains when it is done again and again; of findings alone (their ``claims``) as the report has it."""
+    """What a step gains when it is done again and again; of findings alone (their ``claims``) as the report has it.
+
+    ``host``: how many times as long the host takes as planned.
+    """
     if claims and plan.replayed is not None:
         return plan.replayed.gain_ns(claims) / plan.subject.steps / NS_PER_US
     steady = plan.subject.steady
-    gained = steady.recorded_ns - steady.round_ns(plan.changes(shifted, by, gap, graph=steady.graph))
+    changes = plan.changes(shifted, by, gap, graph=steady.graph)
+    gained = steady.recorded_ns - steady.round_ns(replace(changes, host=changes.host * host))
     return gained / steady.steps / NS_PER_US
 
 
@@ -423,12 +432,14 @@ def _in_the_long_run(figures: StepFigures, step_us: float) -> StepFigures:
 
 def _off_by_us(plan: ChangePlan, middle_us: float, sigmas: float, gap: int) -> float:
     """How far (us) the step is off the one that gains ``middle_us`` when the times of each family do, by so many
-    deviations, and when the kernels of graphs start ``gap`` after each other.
+    deviations, when another machine's host does, and when the kernels of graphs start ``gap`` after each other.
 
-    The errors of a family are taken to be one, those of several families independent.
+    The errors of a family are taken to be one, those of several families, and of the host, independent.
     """
     gained = [_gained_us(plan, events, sigmas) for events in plan.families]
     gained += [_gained_us(plan, gap=gap)] if plan.gaps is not None else []
+    if plan.host_sigma:
+        gained.append(_gained_us(plan, host=float(np.exp(sigmas * plan.host_sigma))))
     return float(sum((us - middle_us) ** 2 for us in gained) ** 0.5)
 
 
