@@ -83,25 +83,28 @@ def late_ranks(folder: Path) -> Iterator[Planted]:
                       files={"traces/": job.name}, cause=rf"rank {late} is late on its own")  # fmt: skip
 
 
-#: What is in every step of the second recording alone, and how its sentence names it.
-CHANGES: tuple[tuple[str, Plant, str], ...] = (
-    ("Python between launches", pause("python_function", "train.py(31): augment", 2000.0), "Python or other host work"),
-    ("values read back", synchronized(20), "launch-bound|blocking copy or synchronization"),
-    ("an all-reduce", communication(3.0), "exposed communication .*(are new|is new)|nccl.*new"),
-    ("a copy from pageable memory", copies(3.0), "memcpy|copy"),
-    ("a slow product", slow_gemm(3.0), "GEMM"),
-    ("attention from parts", attention(32, 2048), "softmax|bmm"),
+def nothing(program: Program) -> None:
+    del program
+
+
+#: What is in every step before, and after, and how the sentence names the difference.
+CHANGES: tuple[tuple[str, Plant, Plant, str], ...] = (
+    ("Python between launches", nothing, pause("python_function", "train.py(31): augment", 2000.0), "idle .*Python"),
+    ("values read back", lambda program: program.healthy(20), synchronized(20), "idle .*synchronization"),
+    ("an all-reduce", nothing, communication(3.0), "exposed communication .*AllReduce.* is new, 1 call"),
+    ("a copy from pageable memory", nothing, copies(3.0), "Memcpy HtoD is new, 1 call"),
+    ("a slow product", slow_gemm(1.0), slow_gemm(3.0), "GEMM .*3 times as long, kernels of the same name, 4 calls"),
+    ("attention from parts", nothing, attention(32, 2048), "bmm is new, 2 calls"),
 )
 
 
 def changes(folder: Path) -> Iterator[Planted]:
-    for number, (name, plant, cause) in enumerate(CHANGES):
-        for file, planted in (("a", None), ("b", plant)):
+    for number, (name, *plants, cause) in enumerate(CHANGES):
+        for file, plant in zip(("a", "b"), plants, strict=True):
             program = Program("h100-sxm")
             for _ in range(_STEPS):
                 program.healthy(20)
-                if planted is not None:
-                    planted(program)
+                plant(program)
                 program.healthy(20)
                 program.wait()
                 program.step()

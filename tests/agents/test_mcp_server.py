@@ -224,6 +224,9 @@ def test_numbers_and_single_values_are_taken_as_what_they_stand_for(folder):
     roots = Roots.of([folder])
     exact = {**MODEL, "gpus": "8", "global_batch": 8, "top": 1}
     assert answered("search", {**exact, "gpus": 8, "global_batch": 8.0}, roots) == answered("search", exact, roots)
+    assert answered("search", {**exact, "--global-batch": "8", "global_batch": 8}, roots) == answered(
+        "search", exact, roots
+    )
     scaled = {"trace": "job/rank0.json", "scale": "aten::mm=0.5"}
     assert answered("whatif", scaled, roots) == answered("whatif", {**scaled, "scale": ["aten::mm=0.5"]}, roots)
 
@@ -329,6 +332,9 @@ def test_no_answer_tells_where_the_server_keeps_its_files(folder, tool):
             "0 rows of 3 steps (ProfilerStep 0-2): the recording has nothing for",
         ),
         ("query", {"statement": "SELECT * FROM ops WHERE name = 'x'"}, "none of the 1 row in ops meets"),
+        ("whatif", {}, "the kernels of every op take as long as recorded"),
+        ("whatif", {"scale": "aten::mm=0.5"}, "which leaves the critical path as long as it was"),
+        ("collectives", {"trace": "ranks/rank0.json"}, "ranks without a trace: 1 of 2"),
     ],
 )
 def test_an_answer_of_nothing_says_why_in_one_line(folder, tool, arguments, why):

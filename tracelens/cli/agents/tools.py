@@ -189,7 +189,8 @@ def checked(
 ) -> dict[str, Any]:
     """``arguments`` as ``schema`` (of a tool) types them; UsageError for one that it does not know or of another type.
 
-    A number stands for its text and one value for a list of it; integers may be written as 8.0, names with dashes.
+    A number stands for its text, a text for its number, and one value for a list of it; integers may be written as 8.0,
+    names with dashes.
     ``also``: other names of arguments.
     """
     known = schema["properties"]
@@ -207,6 +208,9 @@ def _checked(name: str, schema: Mapping[str, Any], value: Any) -> Any:
     kind = schema["type"]
     if kind == "array":
         return [_checked(name, schema["items"], each) for each in (value if isinstance(value, list) else [value])]
+    if kind in ("number", "integer") and isinstance(value, str):
+        with contextlib.suppress(ValueError):
+            value = float(value)
     if not _FITS[kind](value):
         raise UsageError(f"{name} must be {_KINDS[kind]}, not {str(value)[:80]!r}")
     if str(value) not in map(str, schema.get("enum", [value])):
@@ -677,8 +681,13 @@ _GOES_ON = r"\n {7}(?=\S)"
 _TABLE = ("table",)
 #: How the lines begin that say what changed, what a change brings, and what waiting for a rank cost.
 _CHANGED = (" (step|window) ", r"   \S| nothing changed")
-_REPLAYED = (" (step|window) ", " (kernels take|this, which) ")
-_LATE = (r" \d+ steps spend", r" step \d+ spends", r" (rank \d+ is late|ranks .* late together|no verdict)")
+_REPLAYED = (" (step|window) ", " (kernels take|this, which|the kernels of every op) ")
+_LATE = (
+    r" \d+ steps spend",
+    r" step \d+ spends",
+    r" (rank \d+ is late|ranks .* late together|no verdict)",
+    " ! ranks without a trace",
+)
 
 
 def _ran(verb: str, line: list[str]) -> tuple[str, str, int]:
@@ -711,7 +720,9 @@ def _told(lines: Sequence[str], sentences: Sequence[str]) -> tuple[str, list[str
     said = sorted(set(found)) or [0]
     said = [at for at in said if at or len(said) == 1]
     rest = [*range(said[0] + 1, len(lines)), *range(said[0])]  # what names the subject stands above the sentence
-    return "; ".join(lines[at].strip() for at in said), _narrow([lines[at] for at in rest if at not in said])
+    return "; ".join(lines[at].lstrip(" !").rstrip() for at in said), _narrow(
+        [lines[at] for at in rest if at not in said]
+    )
 
 
 def _narrow(lines: Sequence[str]) -> list[str]:
@@ -806,8 +817,8 @@ TOOLS = {
         Tool(name="project", about="How long a training step takes on a cluster.", verb="project",
              answer=_printed("project", "-o", "FILE"), paths=("launch", "from_report", "against"), more=_FORMAT),
         Tool(name="search", about="The best parallel configuration of a training step, or of a server.", verb="search",
-             answer=_printed("search", "-o", "FILE", sentences=("fastest",)), paths=("compare",), without=("sweep",),
-             more=_FORMAT),
+             answer=_printed("search", "-o", "FILE", sentences=("fastest|no feasible",)),
+             paths=("compare",), without=("sweep",), more=_FORMAT),
         Tool(name="serve", about="How an LLM server behaves under load.", verb="serve",
              answer=_printed("serve", also=("--format=json",)), paths=("config", "profile", "replay"), more=_FORMAT),
     )
