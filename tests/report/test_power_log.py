@@ -11,6 +11,7 @@ import pytest
 
 import tracelens
 from tests.report.test_energy import ALONE, MI300X, STEP_US, product_watts, recording
+from tracelens.analysis.analyze import Analysis
 from tracelens.analysis.page_charts import power_lines
 from tracelens.errors import InputError
 from tracelens.report.result import Report
@@ -148,6 +149,7 @@ def test_a_trace_without_a_time_of_day_is_refused(tmp_path: Path) -> None:
 def test_the_power_under_the_timeline_is_that_of_kernels_and_of_waiting(tmp_path: Path) -> None:
     """Two products of 300 us in a step of 1000 us: their watts while they run, else 128; it adds up to the step's joules."""
     analysis = reported(timed(tmp_path), log(tmp_path, [300.0] * 60)).result
+    assert isinstance(analysis, Analysis)
     lines = power_lines(analysis)
     time_ms, watts = np.array(lines["modelled"]).T
     runs = ((time_ms > 0.11) & (time_ms < 0.39)) | ((time_ms > 0.51) & (time_ms < 0.79))
@@ -167,3 +169,72 @@ def test_the_page_has_joules_beside_time_and_watts_under_the_timeline(tmp_path: 
     unknown = tracelens.report(recording(tmp_path, ALONE, device=MI300X)).to_html(tmp_path / "other.html").read_text()
     assert "Modelled energy" not in unknown
     assert "Power of the device" not in unknown
+
+
+def counted(
+    folder: Path, name: str, values: list[float], *, key: str = "value", pid: int = 0, spaced: bool = False
+) -> Path:
+    """A recording of three steps with a counter every 100 us, from 200 us before the first on; no time of day."""
+    path = recording(folder, ALONE, steps=3)
+    document = json.loads(path.read_text())
+    document["traceEvents"] += [
+        {"ph": "C", "name": name, "pid": pid, "tid": 0, "ts": 100 * n - 200, "args": {key: value}}
+        for n, value in enumerate(values)
+    ]
+    # Text that the scan in C leaves to the other reader
+    document["traceEvents"] += [{"ph": "B", "name": "x", "pid": 9, "tid": 9, "ts": 0}] if spaced else []
+    path.write_text(json.dumps(document))
+    return path
+
+
+@pytest.mark.parametrize("spaced", [False, True])
+@pytest.mark.parametrize(
+    ("name", "key", "scale"),
+    [
+        ("GPU 0 Power (W)", "value", 1),
+        ("GPU [0] Power", "mW", 1000),
+        ("power", "power_draw", 1),
+        ("Device 0: power", "kW", 1e-3),
+    ],
+)
+def test_counters_of_the_recording_are_samples(tmp_path: Path, name: str, key: str, scale: float, spaced: bool) -> None:
+    """500 W all the time: half a joule per step of 1 ms, whatever the unit and the reader."""
+    report = tracelens.report(counted(tmp_path, name, [500.0 * scale] * 60, key=key, spaced=spaced))
+    found = report.summary.measured_power
+    assert found is not None
+    assert found.power_w == pytest.approx(500.0)
+    assert report.result.frames["steps"]["measured_j"].iloc[:3].tolist() == pytest.approx([0.5] * 3)
+    assert "measured 0.500 J, 500 W by 31 samples of the recording's counters" in verdict(report.summary)
+
+
+@pytest.mark.parametrize(
+    ("name", "key", "value", "pid"),
+    [
+        ("GPU 0 Power limit (W)", "value", 700.0, 0),  # what it may draw
+        ("CPU package power (W)", "value", 200.0, 0),  # no device
+        ("GPU 0 Power", "value", 400_000.0, 0),  # mW, but that is not said
+        ("GPU 1 Power (W)", "value", 400.0, 1),  # another device's
+        ("GPU 0 utilization", "value", 90.0, 0),
+    ],
+)
+def test_other_counters_are_no_samples(tmp_path: Path, name: str, key: str, value: float, pid: int) -> None:
+    report = tracelens.report(counted(tmp_path, name, [value] * 60, key=key, pid=pid))
+    assert report.summary.measured_power is None
+    assert "measured" not in verdict(report.summary).split("energy", 1)[1].splitlines()[1]
+
+
+def test_values_that_are_no_watts_are_passed_over_and_a_log_wins(tmp_path: Path) -> None:
+    odd = [300.0, -1.0, "many", None, float("nan"), True, *[300.0] * 54]
+    path = counted(tmp_path, "GPU 0 Power (W)", odd)  # type: ignore[arg-type]
+    found = tracelens.report(path).summary.measured_power
+    assert found is not None
+    assert found.power_w == pytest.approx(300.0)
+    one = tracelens.report(counted(tmp_path, "GPU 0 Power (W)", [300.0])).summary.measured_power
+    assert one is None
+    document = json.loads(path.read_text())
+    document["baseTimeNanoseconds"] = int(NOON.timestamp()) * 10**9
+    path.write_text(json.dumps(document))
+    logged = reported(path, log(tmp_path, [450.0] * 60)).summary.measured_power
+    assert logged is not None
+    assert logged.source == "power.csv"
+    assert logged.power_w == pytest.approx(450.0)

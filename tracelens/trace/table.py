@@ -418,6 +418,8 @@ class TraceTable:
     thread_names: dict[tuple[Identifier, Identifier], str] = dataclasses.field(default_factory=dict)
     pair_ends: dict[int, int] = dataclasses.field(default_factory=dict)
     events_total: int = 0
+    #: Where counters of power stand in the file, as ``lookup`` takes it.
+    power_counters: list[int] = dataclasses.field(default_factory=list)
     counts_by_phase: dict[str, int] = dataclasses.field(default_factory=dict)
     losses: Losses = dataclasses.field(default_factory=Losses)
     recorder: Recorder = dataclasses.field(default_factory=Recorder)

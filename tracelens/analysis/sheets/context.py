@@ -28,7 +28,7 @@ from tracelens.errors import InputError
 from tracelens.files.memory_limit import end_stage
 from tracelens.hardware.power import Drawn, power_constants
 from tracelens.registry import Registry
-from tracelens.trace.reading.read import PowerLog, read_power_log
+from tracelens.trace.reading.read import PowerLog, read_power_log, recorded_power
 from tracelens.trace.table import DEVICE_KINDS, RowColumn
 from tracelens.types.records import Record
 
@@ -102,15 +102,20 @@ class HostContext(Record, frozen=True, kw_only=True, eq=False, dict=True):
 
     @cached_property
     def power_log(self) -> PowerLog | None:
-        """What the device drew while the trace was recorded. InputError where the trace says no time of day."""
+        """What the device drew while the trace was recorded, by a log, else by counters in the recording. InputError
+        where there is a log and the trace says no time of day.
+        """
         path, table = self.options.power, self.recorded.table
-        if path is None or not len(table):
+        if not len(table) or (path is None and not table.power_counters):
             return None
+        used = table.device[table.is_of(DEVICE_KINDS)]
+        device = int(used[0]) if len(used) and used[0] >= 0 else None
+        if path is None:
+            return recorded_power(table, device)
         start_ns = int(table.start_ns.min()) + table.base_ns
         if start_ns < _LEAST_EPOCH_NS:
             raise InputError(f"{table.source} does not record the time of day: --power needs a trace that does")
-        used = table.device[table.is_of(DEVICE_KINDS)]
-        log = read_power_log(path, int(used[0]) if len(used) and used[0] >= 0 else None)
+        log = read_power_log(path, device)
         return log.during(start_ns, int((table.start_ns + table.duration_ns).max()) + table.base_ns)
 
     @cached_property

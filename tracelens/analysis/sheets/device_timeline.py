@@ -44,7 +44,7 @@ STEP_TIMES_COLUMNS = column_set(
     ),
     number("power_w", "Energy / duration.", shape="#,##0.0", unit="W", optional=True),
     number(
-        "measured_j", "Energy of the device by the samples of --power; empty where less than two are in the step.",
+        "measured_j", "Energy of the device by samples of --power, else of the recording; empty with less than two.",
         shape="#,##0.00", unit="J", optional=True,
     ),
     COMPLETE,

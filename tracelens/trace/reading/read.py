@@ -1,15 +1,18 @@
 """Reads a file of any profiler: a trace by the reader that recognizes its content, a memory snapshot of PyTorch's
-allocator, or a log of the power that devices drew.
+allocator, or a log of the power that devices drew, a file of its own or counters of a recording.
 """
 
 from __future__ import annotations
 
+import contextlib
 import csv
 import os
 import re
 from collections import Counter
+from collections.abc import Mapping
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import numpy as np
@@ -234,6 +237,7 @@ _NO_WATTS = ("limit", "cap", "state", "manag")
 _DEVICE = re.compile(r"^(?:index|(?:gpu|device)(?:[ _](?:id|index))?)$")
 _NUMBER = re.compile(r"^(\d+(?:\.\d*)?) ?W?$")
 #: The longest log that is read, and how local times may be off UTC.
+_MOST_COUNTERS, _MOST_US = 100_000, 2.0**52
 _MOST_SAMPLES, _QUARTER_NS, _MOST_QUARTERS = 10_000_000, 15 * 60 * NS_PER_S, 56
 
 
@@ -279,6 +283,54 @@ class PowerLog(Record, frozen=True, kw_only=True, eq=False):
         covered = (held > 1) & (at[0] >= middle[0]) & (at[1] <= middle[-1])
         found: npt.NDArray[np.float64] = np.where(covered, until(at[1]) - until(at[0]), np.nan)
         return found
+
+
+#: Of a counter's name: the device that it is of, and what is no device's; its unit, in W; the most that is one's power.
+_OF_DEVICE = re.compile(r"(?:gpu|device|card)\D{0,2}(\d+)")
+_NOT_DEVICE = re.compile(r"cpu|host|socket|dram|memory|soc\b|rail")
+_UNITS = ((re.compile(r"\bmw\b|milliwatt"), 1e-3), (re.compile(r"\bkw\b|kilowatt"), 1e3))
+_MOST_W = 1e4
+
+
+def recorded_power(table: TraceTable, device: int | None) -> PowerLog | None:
+    """What counters of power in the recording (phase C, such as NVML's or rocm-smi's) say of ``device``, or of the only
+    one; None without two samples of one. Values without a unit are W. Of several counters of a device the one with the
+    shortest name counts.
+    """
+    series: dict[tuple[str, int | None], dict[int, float]] = {}
+    for index in table.power_counters[:: max(len(table.power_counters) // _MOST_COUNTERS, 1)]:
+        with contextlib.suppress(InputError):  # damaged, or changed since: reading says so
+            name, number, moment, watts = _counter_sample(table.lookup.event(index))
+            if watts is not None:
+                series.setdefault((name, number), {})[moment + table.base_ns] = watts
+    own = {key: found for key, found in series.items() if key[1] in (device, None) and len(found) > 1}
+    if not own or (device is None and len({number for _, number in own}) > 1):
+        return None
+    found = own[min(own, key=lambda key: (key[1] is None, len(key[0]), key[0]))]
+    moments = np.array(sorted(found), np.int64)
+    power_w = np.array([found[each] for each in moments.tolist()], np.float64)
+    return PowerLog(source="the recording's counters", time_ns=moments, power_w=power_w, is_utc=True)
+
+
+def _counter_sample(event: Mapping[str, Any]) -> tuple[str, int | None, int, float | None]:
+    """(name, device, ns, W) of a counter; None in place of watts that it does not say."""
+    name, arguments, time_us = str(event.get("name", "")).lower(), event.get("args"), event.get("ts")
+    if not isinstance(arguments, dict) or not isinstance(time_us, int | float) or not abs(time_us) < _MOST_US:
+        return name, None, 0, None
+    device = _OF_DEVICE.search(name)
+    number = str(device[1] if device else arguments.get("device", event.get("pid")))
+    said = (_said_w(f"{name} {str(key).lower()}", value) for key, value in arguments.items() if key != "device")
+    watts = next((each for each in said if each is not None), None)
+    return name, int(number) if number.isdecimal() else None, round(time_us * 1000), watts
+
+
+def _said_w(what: str, value: Any) -> float | None:
+    """W that a value called ``what`` is; None for another figure, and for what is no device's power."""
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    if not is_number or any(word in what for word in _NO_WATTS) or _NOT_DEVICE.search(what):
+        return None
+    watts = value * next((scale for unit, scale in _UNITS if unit.search(what)), 1.0)
+    return float(watts) if 0 <= watts < _MOST_W else None
 
 
 def _moment(time_ns: int) -> str:

@@ -197,6 +197,7 @@ class TableBuilder:
         self.untimed_events = 0
         self.no_events = 0
         self.repaired_durations = 0
+        self.power_counters: list[int] = []
         self._kind_of_category = np.zeros(0, np.uint8)
         self.flow_ids: Codes[str] = Codes()
         self.pointers: Codes[str] = Codes()
@@ -223,8 +224,11 @@ class TableBuilder:
             self._add_flows(piece, np.flatnonzero((piece.phase == _START) | (piece.phase == _FINISH)))
         if counts["i"]:
             self._add_allocations(piece, np.flatnonzero(piece.phase == _INSTANT))
-        if isinstance(piece, DecodedEvents) and counts["C"]:
-            self._add_dram_samples(piece, np.flatnonzero(piece.phase == _COUNTER))
+        if counts["C"]:
+            rows = np.flatnonzero(piece.phase == _COUNTER)
+            self._add_power_counters(piece, rows, first)
+            if isinstance(piece, DecodedEvents):
+                self._add_dram_samples(piece, rows)
         if counts["M"]:
             self._add_names(piece)
         if isinstance(piece, DecodedEvents) and (counts["B"] or counts["E"]):
@@ -252,6 +256,7 @@ class TableBuilder:
             "event_waits": EventWaits(**groups["waits"]),
             "allocations": Allocations(**groups["allocations"]),
             "dram_samples": DramSamples(**groups["dram"]),
+            "power_counters": self.power_counters,
         }
 
     def _in_order(self, rows: Mapping[str, Array], names: list[str]) -> dict[str, Any]:
@@ -397,6 +402,13 @@ class TableBuilder:
                 "device": self._streams(piece, device),
             }
             self.append("allocations", row)
+
+    def _add_power_counters(self, piece: _Events, rows: Array, first: int) -> None:
+        """Notes where counters of power stand in the file; what they hold is read when it is asked for."""
+        codes, which = np.unique(piece.name[rows], return_inverse=True)
+        names = ["" if code < 0 else piece.strings[code] for code in codes.tolist()]
+        named = np.array(["power" in name.lower() for name in names], bool)
+        self.power_counters += (first + rows[named[which]]).tolist()
 
     def _add_dram_samples(self, piece: DecodedEvents, rows: Array) -> None:
         figures = piece.traffic(rows)
