@@ -107,6 +107,9 @@ def test_a_folder_with_one_trace_is_that_trace(tmp_path: Path) -> None:
     (run / "host.xplane.pb").write_bytes(xplane(tmp_path / "x").read_bytes())
     (tmp_path / "x").unlink()
     assert read_trace(tmp_path).source == "host.xplane.pb"
+    # What JAX shows of it in its own viewer
+    (run / "host.trace.json.gz").write_bytes(gzip.compress(TEXT))
+    assert read_trace(tmp_path).source == "host.xplane.pb"
     (run / "rank1.json").write_bytes(TEXT)
     with pytest.raises(InputError, match="is a folder, not a trace file"):
         read_trace(tmp_path)

@@ -16,7 +16,7 @@ from tracelens.analysis.analyze import analyze
 from tracelens.analysis.loaded_trace import AnalysisOptions, load
 from tracelens.analysis.sheets import perf_summary
 from tracelens.analysis.verdict.verdict import summarize
-from tracelens.errors import SignatureError
+from tracelens.errors import NothingToAnalyzeError, SignatureError
 from tracelens.perf_models import GEMM, SDPA
 from tracelens.perf_models.base import PerfModel
 from tracelens.perf_models.collective import Collective
@@ -24,6 +24,7 @@ from tracelens.perf_models.xla import HloOp, compiled_op
 from tracelens.trace.reading.formats.hlo import TYPES, Program, _valid
 from tracelens.trace.reading.formats.xplane import calls_of
 from tracelens.trace.reading.wire import Wire
+from tracelens.trace.table import Kind
 from tracelens.types.dtypes import DType
 from tracelens.types.signature import OpSignature, freeze
 
@@ -318,7 +319,7 @@ Launched = list[tuple[str, str, int]]
 
 def gpu_profile(path: Path, kernels: Launched, host: list[tuple[int, str]]) -> Path:
     """Kernels (name, op, correlation) that run for 10 us each, one after the other; calls of the host (correlation, op)
-    that launch them. The program multiplies [64, 32] by [32, 16] in ``dot.1`` and adds to that in ``add.2``."""
+    that launch them, or without a correlation run them themselves. The program multiplies [64, 32] by [32, 16] in ``dot.1`` and adds to that in ``add.2``."""
     out = shape("f32", 64, 16)
     proto = hlo_proto(
         [
@@ -332,7 +333,9 @@ def gpu_profile(path: Path, kernels: Launched, host: list[tuple[int, str]]) -> P
             ),
         ]
     )
-    names = list(dict.fromkeys([*(name for name, _, _ in kernels), "cuLaunchKernel", "cuGraphLaunch"]))
+    names = list(
+        dict.fromkeys([*(name for name, _, _ in kernels), "cuLaunchKernel", "cuGraphLaunch", "dot.1", "add.2"])
+    )
 
     def called(number: int, text: str) -> bytes:
         return message((1, number), (2, message((1, number), (2, text))))
@@ -346,7 +349,8 @@ def gpu_profile(path: Path, kernels: Launched, host: list[tuple[int, str]]) -> P
     stats = [(5, called(i, name)) for i, name in enumerate(GPU_STATS, 1)]
     ran = [event(name, 1000 + 10 * at, op, number) for at, (name, op, number) in enumerate(kernels)]
     calls = [
-        event("cuLaunchKernel" if op else "cuGraphLaunch", 10 * at, op, number) for at, (number, op) in enumerate(host)
+        event(op if not number else "cuLaunchKernel" if op else "cuGraphLaunch", 10 * at, op, number)
+        for at, (number, op) in enumerate(host)
     ]
     program_7 = message((1, 7), (2, message((1, 7), (2, "jit_f(7)"), (5, message((1, 4), (6, proto))))))
     planes = [
@@ -388,6 +392,16 @@ def test_an_op_of_a_gpu_is_counted_once_however_it_was_launched(
     ]
     summary = summarize(found)
     assert (summary.coverage.perf_model, summary.coverage.unlinked) == (1, 0)
+
+
+def test_what_xla_runs_on_the_host_are_cpu_ops(tmp_path: Path) -> None:
+    path = gpu_profile(tmp_path / "h.xplane.pb", [], [(0, "dot.1"), (0, "add.2"), (0, "dot.1")])
+    with pytest.raises(NothingToAnalyzeError, match=r"has 3 CPU ops but nothing that ran on a device: pass --cpu"):
+        analyze(load(path), AnalysisOptions())
+    table = load(path).table
+    ops = table.rows_of([Kind.CPU_OP])
+    assert [table.name_of(row) for row in ops] == ["dot.1", "add.2", "dot.1"]
+    assert table.signature_of(ops[0]).shapes == ((64, 32), (32, 16))
 
 
 def test_a_collective_of_nccl_is_the_one_of_its_op(tmp_path: Path) -> None:

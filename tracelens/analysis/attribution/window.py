@@ -76,7 +76,7 @@ from tracelens.errors import NothingToAnalyzeError, UsageError
 from tracelens.extensions import Extension
 from tracelens.hardware import HardwareSpec, Recognition, contradiction, recognize
 from tracelens.trace.provenance import MergedRanks, merged_ranks
-from tracelens.trace.table import Kind, RowColumn, TraceTable
+from tracelens.trace.table import Kind, Recorder, RowColumn, TraceTable
 from tracelens.trace.tree import OpTree
 from tracelens.types.records import Record
 from tracelens.types.units import NS_PER_US
@@ -210,6 +210,11 @@ def no_device_events(table: TraceTable) -> NothingToAnalyzeError:
         return NothingToAnalyzeError(
             f"{table.source} has {ops:,} CPU ops but no GPU kernels.{lost} Copy or record it again, or pass --cpu for "
             "a CPU-only report of what is left."
+        )
+    if table.recorder != Recorder():
+        return NothingToAnalyzeError(
+            f"{table.source}, {table.recorder.file}, has {ops:,} CPU ops but nothing that ran on a device: pass --cpu "
+            "to `tracelens report` for a CPU-only report, or record where the program runs on one."
         )
     return NothingToAnalyzeError(
         f"{table.source} has {ops:,} CPU ops but no GPU kernels. Was it recorded with activities=[CPU]? "

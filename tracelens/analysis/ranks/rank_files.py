@@ -19,7 +19,7 @@ from tracelens.errors import InputError, UsageError
 from tracelens.extensions import load_extension
 from tracelens.files.executors import outcomes
 from tracelens.trace.provenance import merged_ranks
-from tracelens.trace.reading.bytestream import TRACE_ENDINGS
+from tracelens.trace.reading.source import is_trace
 from tracelens.types.records import Record
 
 _DIGITS = re.compile(r"(\d+)")
@@ -52,9 +52,7 @@ def find_traces(given: Iterable[str]) -> list[Path]:
         path = Path(text)
         try:
             if path.is_dir():
-                files = [
-                    f for f in path.rglob("*") if f.is_file() and f.name.endswith(TRACE_ENDINGS) and not _is_report(f)
-                ]
+                files = [f for f in path.rglob("*") if f.is_file() and is_trace(f) and not _is_report(f)]
             elif path.exists():
                 files = [path]
             else:

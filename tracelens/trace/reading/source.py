@@ -144,9 +144,17 @@ def _in_folder(path: Path) -> Path:
     """The one trace below a folder, as TensorBoard's profilers leave it; the folder itself where there is a choice."""
     if not path.is_dir():
         return path
-    found = itertools.islice((p for p in sorted(path.rglob("*")) if p.name.endswith(TRACE_ENDINGS)), 2)
+    found = itertools.islice((p for p in sorted(path.rglob("*")) if is_trace(p)), 2)
     traces = list(found)
     return traces[0] if len(traces) == 1 else path
+
+
+def is_trace(path: Path) -> bool:
+    """Whether a file is called like a trace, and is not what JAX shows of the XPlane profile beside it."""
+    if not path.name.endswith(TRACE_ENDINGS):
+        return False
+    stem = path.name.removesuffix(".trace.json.gz")
+    return stem == path.name or not path.with_name(f"{stem}.xplane.pb").is_file()
 
 
 #: From an opened file to its events as columns; InputError, in one sentence, when it cannot.

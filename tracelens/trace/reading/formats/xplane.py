@@ -377,14 +377,22 @@ class _Plane(Record, frozen=False, eq=False):
             lane=lane[launched[first]],
             signature=signature[first],
         )
+        category, known_as = [spelled[code] for code in of_event.tolist()], np.full(len(name), -1, np.int64)
+        # What XLA's CPU backend ran itself
+        ran, op, signature = programs.ops_of(found, correlation <= 0)
+        own = op == name[ran]
+        known_as[ran[own]] = signature[own]
+        for i in ran[own].tolist():
+            category[i] = "cpu_op"
         rows.add_each(
-            [spelled[code] for code in of_event.tolist()],
-            spelled,
+            category,
+            dict.fromkeys((*spelled, "cpu_op")),
             start_ns=found.start_ns,
             end_ns=found.end_ns,
             name=name,
             lane=lane,
             correlation=correlation,
+            signature=known_as,
         )
 
     def _names(self, rows: RowBlocks, name: Ints) -> Ints:
