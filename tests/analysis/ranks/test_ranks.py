@@ -107,7 +107,15 @@ def test_waits_at_the_same_moments_count_once(tmp_path):
         (twice / path.name).write_text(json.dumps(content))
     single, double = (compared(sorted(folder.iterdir())).frames for folder in (once, twice))
     assert double["straggler_summary"]["num_collectives"].equals(2 * single["straggler_summary"]["num_collectives"])
-    for sheet, column in (("straggler_summary", "cost_us"), ("step_cost", "others_wait_us"), ("step_cost", "cost_us")):
+    late, steps = "straggler_summary", "step_cost"
+    columns = (
+        (late, "cost_us"),
+        (late, "wait_us_sum"),
+        (late, "caused_wait_us"),
+        (steps, "others_wait_us"),
+        (steps, "cost_us"),
+    )
+    for sheet, column in columns:
         assert double[sheet][column].equals(single[sheet][column]), column
     assert double["straggler_summary"]["cost_us"].iloc[0] > 0
 

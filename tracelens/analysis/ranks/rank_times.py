@@ -64,11 +64,13 @@ RANK_TIMES_COLUMNS = column_set(
         "How much sooner, at most, collectives would have begun if only this rank had been on time; without its own "
         "earlier waits for other ranks.",
     ),
-    us("caused_wait_us", "Wait time of all other ranks in collectives that this rank joined last."),
+    us("caused_wait_us", "Time in which another rank waited in a collective that this rank joined last, summed over "
+                         "those ranks."),
     count("times_arrived_last", "Collectives in which the rank started last."),
     count("times_arrived_first", "Collectives in which the rank started first."),
     percent("arrived_last_percent", "Share of the collectives in which the rank started last."),
-    us("wait_us_sum", f"Sum over its collectives. {WAITING}"),
+    us("wait_us_sum", "Time in which the rank waited in at least one of its collectives. Those of several streams, or "
+                      f"on the host, wait at the same time. {WAITING}"),
     us("wait_us_mean", f"Mean over its collectives. {WAITING}"),
     count("num_collectives", "Matched collectives of the rank, without sends and receives."),
     us("duration_us_sum", "Sum of the durations, waiting included."),
@@ -92,21 +94,23 @@ def rank_times_frame(job: JobContext) -> pd.DataFrame:
     is_collective = ~is_between_two(calls)
     complete = np.flatnonzero((found.present > 1) & (found.latest_start > found.earliest_start) & is_collective)
     last, first = found.last[complete], found.first[complete]
-    waits_of_instance = np.bincount(calls.instance[rows], weights=waited[rows], minlength=calls.instances)
+    start, until = calls.start[rows], calls.start[rows] + waited[rows]
+    pairs, pair = np.unique(found.last[calls.instance[rows]] * n + rank, return_inverse=True)
+    caused = np.bincount(pairs // n, weights=union_by_group(pair, start, until, len(pairs)), minlength=n)
     count = np.bincount(rank, minlength=n)
-    total_wait = np.bincount(rank, weights=waited[rows], minlength=n) / NS_PER_US
+    summed_wait = np.bincount(rank, weights=waited[rows], minlength=n) / NS_PER_US
     cost = np.bincount(last, weights=own_cost_ns(calls, found, waited)[complete], minlength=n)
     arrived_last = np.bincount(last, minlength=n)
     rows_of_ranks = pd.DataFrame(
         {
             "rank": calls.ranks,
             "cost_us": cost / NS_PER_US,
-            "caused_wait_us": np.bincount(last, weights=waits_of_instance[complete], minlength=n) / NS_PER_US,
+            "caused_wait_us": caused / NS_PER_US,
             "times_arrived_last": arrived_last,
             "times_arrived_first": np.bincount(first, minlength=n),
             "arrived_last_percent": 100 * arrived_last / np.maximum(count, 1),
-            "wait_us_sum": total_wait,
-            "wait_us_mean": total_wait / np.maximum(count, 1),
+            "wait_us_sum": union_by_group(rank, start, until, n) / NS_PER_US,
+            "wait_us_mean": summed_wait / np.maximum(count, 1),
             "num_collectives": count,
             "duration_us_sum": np.bincount(rank, weights=(calls.end - calls.start)[rows], minlength=n) / NS_PER_US,
         }
