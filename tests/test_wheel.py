@@ -117,13 +117,15 @@ def test_the_api_gives_the_same_rows(installed: Path, repository: Path, tmp_path
     assert done.stdout.split(" ", 1)[1].strip().endswith("'DeepEPDispatchBackward'] True")
 
 
-def test_the_demo_and_the_type_marker_are_installed(installed: Path, tmp_path: Path) -> None:
+def test_the_demo_the_skills_and_the_type_marker_are_installed(installed: Path, tmp_path: Path) -> None:
     done = run([installed / "tracelens", "demo"], tmp_path)
     assert done.returncode == 0, done.stderr
     assert "MI300X" in done.stdout
     assert {path.name for path in (tmp_path / "tracelens_demo.report").iterdir()} >= {"report.xlsx", "report.json"}
     package = next((installed.parent / "lib").glob("python*/site-packages/tracelens"))
     assert (package / "py.typed").is_file()
+    assert run([installed / "tracelens", "skill"], tmp_path).returncode == 0
+    assert len(list(tmp_path.glob(".claude/skills/tracelens-*/SKILL.md"))) == 4
 
 
 @pytest.mark.sweep
