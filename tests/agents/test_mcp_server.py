@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import re
 import sys
 import tempfile
 from collections.abc import Callable, Iterator
@@ -308,6 +309,18 @@ def test_an_answer_begins_with_the_sentence_that_the_command_says(folder, tmp_pa
     assert not failed, text
     for line in says(text).split("; "):
         assert " ".join(line.split()) in printed
+
+
+def test_what_prints_a_table_alone_says_what_its_rows_are(folder):
+    roots = Roots.of([folder])
+    text, failed = answered("project", {**MODEL, "gpus": 8, "sweep": "tp=4,8", "global_batch": 8}, roots)
+    assert not failed
+    assert says(text).startswith("2 rows of tp, step_time_s, tokens_s_gpu")
+    shown = json.loads(text.splitlines()[2].removeprefix("| "))["lines"]
+    assert [line.split()[0] for line in shown] == ["tp", "4", "8"]
+    text, failed = answered("estimate", {**ASKED["estimate"], "device": "h100-sxm,h200-sxm"}, roots)
+    assert not failed
+    assert re.match(r"device h100-sxm, time µs [\d.]+, TFLOPS/s [\d.]+, bound \w+", says(text))
 
 
 @pytest.mark.parametrize("tool", sorted(TOOLS))

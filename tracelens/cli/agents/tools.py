@@ -677,6 +677,8 @@ def _printed(
 _WROTE, _COLUMN_GAP = re.compile(r" ?wrote "), re.compile(r" {2,}")
 #: Where a line of the terminal goes on.
 _GOES_ON = r"\n {7}(?=\S)"
+#: Columns of a line that may be a sentence still.
+_MOST_IN_SENTENCE = 3
 #: Instead of how lines begin: a table, whose first row is what was found.
 _TABLE = ("table",)
 #: How the lines begin that say what changed, what a change brings, and what waiting for a rank cost.
@@ -710,12 +712,11 @@ def _ran(verb: str, line: list[str]) -> tuple[str, str, int]:
 
 
 def _told(lines: Sequence[str], sentences: Sequence[str]) -> tuple[str, list[str]]:
-    """The first line like each of ``sentences``, and the others; of a table its first row beside its titles."""
-    if sentences == _TABLE and len(lines) > 1:
-        titles, cells = (_COLUMN_GAP.split(line.strip()) for line in lines[:2])
-        says = ", ".join(map(" ".join, zip(titles, cells, strict=True))) if len(titles) == len(cells) else lines[1]
-        return says, _narrow(lines)
-    lines = re.sub(_GOES_ON, " ", "\n".join(lines)).split("\n")
+    """The first line like each of ``sentences``, and the others; what a table says, and its lines."""
+    if table := _said_of_table(lines, is_first=sentences == _TABLE):
+        return table, _narrow(lines)
+    if sentences == _CHANGED:
+        lines = re.sub(_GOES_ON, " ", "\n".join(lines)).split("\n")
     found = (next((at for at, line in enumerate(lines) if re.match(one, line)), 0) for one in sentences)
     said = sorted(set(found)) or [0]
     said = [at for at in said if at or len(said) == 1]
@@ -723,6 +724,14 @@ def _told(lines: Sequence[str], sentences: Sequence[str]) -> tuple[str, list[str
     return "; ".join(lines[at].lstrip(" !").rstrip() for at in said), _narrow(
         [lines[at] for at in rest if at not in said]
     )
+
+
+def _said_of_table(lines: Sequence[str], *, is_first: bool) -> str:
+    """What the first row of a table is, or the columns' titles; empty for lines of which the first is a sentence."""
+    titles, cells = (_COLUMN_GAP.split(line.strip()) for line in [*lines[:2], "", ""][:2])
+    if is_first and len(titles) == len(cells):
+        return ", ".join(map(" ".join, zip(titles, cells, strict=True)))
+    return f"{counted(len(lines) - 1, 'row')} of {', '.join(titles)}" if len(titles) > _MOST_IN_SENTENCE else ""
 
 
 def _narrow(lines: Sequence[str]) -> list[str]:
