@@ -19,6 +19,7 @@ from tracelens.analysis.analyze import Analysis, analyze
 from tracelens.analysis.loaded_trace import AnalysisOptions, load
 from tracelens.backends.roofline_and_tile import works
 from tracelens.cli import main
+from tracelens.comparison.whatif.what_if import what_if
 from tracelens.hardware import HardwareSpec
 from tracelens.hardware.power import idle_power, kernel_power, power_constants
 from tracelens.laboratory.report_laws import energy_is_that_of_kernels_and_waiting_within_the_limit
@@ -282,3 +283,53 @@ def test_csv_has_the_columns_of_the_sheets(tmp_path: Path) -> None:
     for name in ("ops", "steps", "kernel_summary", "ops_summary_by_category", "unified_perf_summary"):
         with (folder / "csv" / f"{name}.csv").open(encoding="utf-8") as file:
             assert "energy_j" in next(csv.reader(file)), name
+
+
+def launched_late(folder: Path, kernels: list[Kernel], **more: Any) -> Path:
+    """Three steps whose host launches each kernel right before it begins, and is in Python in between."""
+    path = recording(folder, kernels, steps=3, **more)
+    document = json.loads(path.read_text())
+    events = [event for event in document["traceEvents"] if event["cat"] != "user_annotation"]
+    for op, launch, kernel in zip(events[::3], events[1::3], events[2::3], strict=True):
+        op["ts"], launch["ts"] = kernel["ts"] - 4, kernel["ts"] - 3
+    path.write_text(json.dumps(document))
+    return path
+
+
+#: 420 of 1000 us, of which only the last kernel, of 20 us, is on the critical path.
+WAITING: list[Kernel] = [("gemm", 20.0 + 190 * n, 100.0 if n < 4 else 20.0, 7, True) for n in range(5)]
+
+
+def lower_clock(path: Path) -> list[str]:
+    return [notice.text for notice in tracelens.report(path).summary.notices if notice.id == "lower_clock"]
+
+
+def test_a_step_that_waits_for_the_host_takes_less_energy_at_a_lower_clock(tmp_path: Path) -> None:
+    """Energy over 128 W goes with the square of the clock, so 0.36 of it go; kernels on the path take 1/0.8 as long."""
+    path = launched_late(tmp_path, WAITING)
+    energy = tracelens.report(path).summary.energy
+    assert energy is not None
+    assert energy.energy_j is not None
+    saved = 0.36 * (energy.energy_j - 128e-6 * STEP_US) / energy.energy_j
+    (text,) = lower_clock(path)
+    assert "kernels are 2.0 % of the critical path" in text
+    assert f"at most 0.5 % longer and {100 * saved:.1f} % less energy" in text
+    asked = what_if(path, gpu_clock=0.8)
+    assert asked.energy is not None
+    assert asked.after.step_us <= asked.before.step_us * 1.005
+    assert asked.energy.after_j == pytest.approx(energy.energy_j * (1 - saved), rel=0.005)
+
+
+@pytest.mark.parametrize(
+    ("kernels", "device"),
+    [
+        ([(name, start, 180.0, stream, known) for name, start, _, stream, known in WAITING], H200),  # the GPU is busy
+        ([(name, start, 80.0, stream, known) for name, start, _, stream, known in WAITING], H200),  # 8 % of the path
+        ([("gemm", 20.0, 20.0, 7, True)], H200),  # little to save
+        (WAITING, MI300X),  # nobody measured
+        ([(name, start, length, stream, False) for name, start, length, stream, _ in WAITING], H200),  # unknown work
+    ],
+    ids=["busy", "on the path", "little", "unknown device", "unknown work"],
+)
+def test_no_lower_clock_is_advised_otherwise(tmp_path: Path, kernels: list[Kernel], device: dict[str, Any]) -> None:
+    assert lower_clock(launched_late(tmp_path, kernels, device=device)) == []

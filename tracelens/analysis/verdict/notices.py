@@ -13,11 +13,12 @@ import pandas as pd
 from tracelens.analysis.analyze import Analysis
 from tracelens.analysis.attribution.activity import StreamOverlaps, devices_of
 from tracelens.analysis.attribution.calls import MOST_OF_ROOFLINE, TOLERANCE_US
-from tracelens.analysis.attribution.host_time import kernel_launches, named
+from tracelens.analysis.attribution.host_time import HOST_CAUSES, kernel_launches, named
 from tracelens.analysis.attribution.window import CHOSEN
 from tracelens.analysis.findings.idle_rules import LEAST_SHARE
 from tracelens.analysis.findings.transfers import holds_only_communication
 from tracelens.analysis.grouping import distinct_rows
+from tracelens.analysis.idle.dependencies import COMPUTATION
 from tracelens.analysis.idle.idle_time import BEFORE_RECORDING
 from tracelens.analysis.intervals import Ints
 from tracelens.analysis.reading.added_ops import GraphLinks, graph_launches
@@ -30,7 +31,7 @@ from tracelens.perf_models.triton_kernels import FusedKernel
 from tracelens.trace.provenance import MergedRanks, no_shapes
 from tracelens.trace.table import DEVICE_KINDS, Kind, TraceTable, has_host_time
 from tracelens.trace.tree import OpTree
-from tracelens.types.units import NS_PER_US, counted, duration, percent, takes
+from tracelens.types.units import NS_PER_S, NS_PER_US, counted, duration, percent, takes
 
 #: Clocks are read to a microsecond.
 _CLOCK_NS = 1_000
@@ -205,6 +206,35 @@ _FEWER_FLOPS = re.compile(r"(?i)winograd|fft")
 _NAME_WIDTH = 40
 
 
+#: A lower clock; from which share of the window on that the GPU waits for the host, up to which share of kernels on the
+#: critical path, and from which share of the joules on it is worth a line.
+_LOWER_CLOCK, _HOST_BOUND, _MOST_ON_PATH, _WORTH = 0.8, 0.5, 0.05, 0.05
+
+
+def _lower_clock(analysis: Analysis) -> Iterator[Notice]:
+    """The same step for less energy, where both the causes of idle time and the critical path say that the host bounds
+    it: kernels that take longer take idle time.
+    """
+    energy, total_ns = analysis.energy, analysis.timeline.total_ns
+    causes = analysis.frames.get(device_timeline.IDLE_CAUSES_TITLE)
+    path = analysis.frames.get(device_timeline.CRITICAL_PATH_TITLE)
+    if energy is None or causes is None or path is None or not total_ns:
+        return
+    waits = float(causes["percent_of_window"][causes["cause"].isin(HOST_CAUSES)].sum()) / 100
+    computes = float(path["percent_of_step"][path["kind"] == COMPUTATION].sum()) / 100
+    whole_j = float(energy.of_spans(np.zeros(len(analysis.activity), np.int32), np.array([total_ns])).power_w[0])
+    over_j = whole_j - energy.constants.idle_w * total_ns / NS_PER_S
+    saved = over_j * (1 - _LOWER_CLOCK**2) / whole_j
+    if waits >= _HOST_BOUND and computes <= _MOST_ON_PATH and saved >= _WORTH:
+        longer, clock = computes / _LOWER_CLOCK - computes, f"{_LOWER_CLOCK:g}"
+        text = (
+            f"the GPU waits for the host {percent(waits)} of the time, and kernels are {percent(computes, 1)} of the "
+            f"critical path: at {clock} of its clock the step takes at most {percent(longer, 1)} longer and "
+            f"{percent(saved, 1)} less energy (modelled; `tracelens whatif --clock {clock}`)"
+        )
+        yield Notice(id="lower_clock", count=1, text=text)
+
+
 def notices(analysis: Analysis) -> Iterator[Notice]:
     """What must be known to read the figures: of the input, the device, and rows that are not what they seem."""
     yield from input_notices(analysis)
@@ -213,6 +243,7 @@ def notices(analysis: Analysis) -> Iterator[Notice]:
         text = "the file holds only communication kernels, so it does not show computation or idle causes"
         yield Notice(id="only_communication", count=len(analysis.activity), text=text)
     yield from analysis.without_gain
+    yield from _lower_clock(analysis)
     yield from _unlinked(analysis)
     yield from timing_notices(analysis)
     yield from _device(analysis)
