@@ -419,7 +419,7 @@ class TraceTable:
     pair_ends: dict[int, int] = dataclasses.field(default_factory=dict)
     events_total: int = 0
     #: Where counters of power stand in the file, as ``lookup`` takes it.
-    power_counters: list[int] = dataclasses.field(default_factory=list)
+    power_counters: npt.NDArray[np.int64] = dataclasses.field(default_factory=lambda: np.zeros(0, np.int64))
     counts_by_phase: dict[str, int] = dataclasses.field(default_factory=dict)
     losses: Losses = dataclasses.field(default_factory=Losses)
     recorder: Recorder = dataclasses.field(default_factory=Recorder)

@@ -106,7 +106,7 @@ class HostContext(Record, frozen=True, kw_only=True, eq=False, dict=True):
         where there is a log and the trace says no time of day.
         """
         path, table = self.options.power, self.recorded.table
-        if not len(table) or (path is None and not table.power_counters):
+        if not len(table) or (path is None and not len(table.power_counters)):
             return None
         used = table.device[table.is_of(DEVICE_KINDS)]
         device = int(used[0]) if len(used) and used[0] >= 0 else None

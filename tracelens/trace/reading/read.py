@@ -298,7 +298,7 @@ def recorded_power(table: TraceTable, device: int | None) -> PowerLog | None:
     shortest name counts.
     """
     series: dict[tuple[str, int | None], dict[int, float]] = {}
-    for index in table.power_counters[:: max(len(table.power_counters) // _MOST_COUNTERS, 1)]:
+    for index in table.power_counters[:: max(len(table.power_counters) // _MOST_COUNTERS, 1)].tolist():
         with contextlib.suppress(InputError):  # damaged, or changed since: reading says so
             name, number, moment, watts = _counter_sample(table.lookup.event(index))
             if watts is not None:

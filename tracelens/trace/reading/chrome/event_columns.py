@@ -197,7 +197,7 @@ class TableBuilder:
         self.untimed_events = 0
         self.no_events = 0
         self.repaired_durations = 0
-        self.power_counters: list[int] = []
+        self._power_counters: list[Array] = []
         self._kind_of_category = np.zeros(0, np.uint8)
         self.flow_ids: Codes[str] = Codes()
         self.pointers: Codes[str] = Codes()
@@ -256,7 +256,7 @@ class TableBuilder:
             "event_waits": EventWaits(**groups["waits"]),
             "allocations": Allocations(**groups["allocations"]),
             "dram_samples": DramSamples(**groups["dram"]),
-            "power_counters": self.power_counters,
+            "power_counters": np.concatenate([*self._power_counters, np.zeros(0, np.int64)]),
         }
 
     def _in_order(self, rows: Mapping[str, Array], names: list[str]) -> dict[str, Any]:
@@ -408,7 +408,7 @@ class TableBuilder:
         codes, which = np.unique(piece.name[rows], return_inverse=True)
         names = ["" if code < 0 else piece.strings[code] for code in codes.tolist()]
         named = np.array(["power" in name.lower() for name in names], bool)
-        self.power_counters += (first + rows[named[which]]).tolist()
+        self._power_counters.append((first + rows[named[which]]).astype(np.int64))
 
     def _add_dram_samples(self, piece: DecodedEvents, rows: Array) -> None:
         figures = piece.traffic(rows)
