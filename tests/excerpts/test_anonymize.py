@@ -20,6 +20,7 @@ from hypothesis import strategies as st
 import tracelens
 from tests.analysis.conftest import Builder
 from tests.conftest import REPOSITORY, TRACES, RealTrace, device_traces, part, recorded_files
+from tests.trace.formats.test_xplane import tpu_of_ops
 from tracelens.analysis.analyze import analyze
 from tracelens.analysis.loaded_trace import AnalysisOptions, Trace, load
 from tracelens.analysis.sheets import perf_summary
@@ -373,3 +374,17 @@ def test_deep_names_and_arguments_are_no_matter() -> None:
     assert PRIVATE not in names.name(500 * prefix + f"{PRIVATE}::op", Kind.CPU_OP)
     assert names.arguments({"Input Dims": deep, "stream": 7}) == {"stream": 7}
     assert str(names.arguments({"Concrete Inputs": deep, "Input type": deep})).count("[") == 2 * 8
+
+
+def test_ops_of_xla_keep_their_figures_and_lose_their_names(tmp_path: Path) -> None:
+    trace = load(tpu_of_ops(tmp_path / "t.xplane.pb"))
+    anonymize(trace, tmp_path / "a.json")
+    text = (tmp_path / "a.json").read_text()
+    assert not re.search(r"train\.py|jit\(f\)", text)
+    columns = ["category", "model", "operation_count", "kernel_us_sum", "gflops", "hbm_mb", "wire_mb"]
+    own, made = (
+        analyze(each, AnalysisOptions()).frames[perf_summary.UNIFIED_PERF_SUMMARY_TITLE][columns]
+        for each in (trace, load(tmp_path / "a.json"))
+    )
+    assert own["gflops"].notna().any()
+    assert own.equals(made)

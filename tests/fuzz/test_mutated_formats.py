@@ -14,7 +14,9 @@ import pytest
 
 from tests.fuzz.survival import TIME_LIMIT_S, time_limit
 from tests.trace.formats.rewritten import nsight_systems, packets, rocpd, rocprof_csv, rocprofv3, xplane
+from tests.trace.formats.test_hlo import ONCE_MORE, SPLIT, gpu_profile
 from tests.trace.formats.test_rocprof import event
+from tests.trace.formats.test_xplane import tpu_of_ops
 from tests.trace.test_unpacking import tarred, zipped
 from tracelens.cli import main
 from tracelens.errors import InputError
@@ -52,6 +54,8 @@ SAMPLES: dict[str, Callable[[Path], Path]] = {
     "rocprof_csv": lambda path: rocprof_csv(path.parent),
     "perfetto": packets,
     "xplane": xplane,
+    "xplane_of_a_tpu": tpu_of_ops,
+    "xplane_with_programs": lambda path: gpu_profile(path, [*SPLIT, *ONCE_MORE], [(n, op) for _, op, n in SPLIT]),
     "zip": packed(zipped),
     "tar": packed(tarred),
 }

@@ -24,6 +24,13 @@ from tracelens.types.signature import OpSignature
 
 #: The attributes that say an op is XLA's, and what is known of it.
 XLA, KNOWN = "xla", "kernel_kwargs"
+#: What is known of an op but for what it is called in its program.
+WORK = frozenset(
+    {
+        "opcode", "category", "target", "out", "counts", "products", "read", "written", "collective", "scores", "mask",
+        "flops", "model_flops", "bytes_accessed", "hbm_bytes",
+    }
+)  # fmt: skip
 #: Opcodes of which each result is of several elements.
 _REDUCES = {"reduce", "reduce-window", "select-and-scatter"}
 #: In categories that TPUs record (``hlo_category``) of products, where no program says more.

@@ -721,8 +721,8 @@ def made_event(table: TraceTable, row: int) -> dict[str, Any]:
     """An event that no file holds as an object, from its columns, as Kineto would have written it."""
     signature = table.signature_of(row)
     parts = (signature.shapes, signature.dtypes, signature.strides, signature.scalars)
-    args: dict[str, Any] = {key: part for key, part in zip(ARGUMENT_KEYS, parts, strict=True) if part is not None}
-    args |= dict(signature.attributes)
+    args = {key: _as_written(part) for key, part in zip(ARGUMENT_KEYS, parts, strict=True) if part is not None}
+    args |= {key: _as_written(part) for key, part in signature.attributes}
     for key, name in _ARGUMENTS.items():
         if (value := int(getattr(table, key)[row])) >= 0:
             args[name] = value
@@ -736,6 +736,11 @@ def made_event(table: TraceTable, row: int) -> dict[str, Any]:
         "dur": int(table.duration_ns[row]) / 1000,
         "args": args,
     }
+
+
+def _as_written(value: Any) -> Any:
+    """Lists, as a file has them, for tuples."""
+    return [_as_written(part) for part in value] if isinstance(value, tuple) else value
 
 
 _ARGUMENTS = {

@@ -303,3 +303,16 @@ def test_parts_of_ops_are_each_moment_once(spans: list[tuple[int, int, int]]) ->
         inside = (owner == at) & (last > first)
         assert (first[inside] >= start[at]).all()
         assert (last[inside] <= start[at] + length[at]).all()
+
+
+def test_a_copy_says_how_many_bytes_it_moved(tmp_path: Path) -> None:
+    """1 MiB in 100 us."""
+    names = [(5, message((1, 1), (2, message((1, 1), (2, "memcpy_details")))))]
+    copy = (4, message((1, 1), (2, message((1, 1), (2, "MemcpyH2D")))))
+    said = (4, message((1, 1), (5, "kind_src:pageable kind_dst:device size:1048576 dest:0 async:1")))
+    line = message((1, 7), (2, "Stream #7(MemcpyH2D)"), (4, message((1, 1), (2, 0), (3, 10**8), said)))
+    path = tmp_path / "c.xplane.pb"
+    path.write_bytes(message((1, message((2, "#Chip 0"))), (1, message((2, "/device:GPU:0"), (3, line), copy, *names))))
+    table = read_trace(path)
+    (row,) = table.rows_of([Kind.MEMCPY])
+    assert table.signature_of(row).attribute("bytes") == 1048576

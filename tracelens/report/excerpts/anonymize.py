@@ -25,6 +25,7 @@ from tracelens.analysis.reading.catalog import Catalog
 from tracelens.errors import NothingToAnalyzeError, UsageError
 from tracelens.extensions import bundled_extensions
 from tracelens.perf_models.kernels import classify, precisions
+from tracelens.perf_models.xla import WORK
 from tracelens.trace.rewriting import microseconds, rewrite
 from tracelens.trace.table import DEVICE_KINDS, HOST_KINDS, Kind, TraceTable, kind_of_category
 from tracelens.trace.tree import MODULE_PREFIX
@@ -360,9 +361,12 @@ class Names:
     def _is_literal(self, text: str) -> bool:
         return is_number(text) or text in self._literals or _LITERAL.fullmatch(text) is not None
 
-    def tiles(self, value: Any) -> str:
-        """The sizes of tiles that a Triton kernel was compiled with."""
-        return ",".join(_TILE.findall(value)) if isinstance(value, str) else ""
+    def tiles(self, value: Any) -> Any:
+        """The sizes of tiles that a Triton kernel was compiled with; what an op of XLA computes and moves."""
+        if not isinstance(value, list):
+            return ",".join(_TILE.findall(value)) if isinstance(value, str) else ""
+        pairs = [pair for pair in value if isinstance(pair, list) and len(pair) == 2 and pair[0] in WORK]
+        return [[key, _each(part, lambda text: text if _OF_HLO.fullmatch(text) else "")] for key, part in pairs] or ""
 
     def of_kernel(self, value: Any) -> Any:
         """The name of a kernel in an argument."""
@@ -514,6 +518,10 @@ _OTHER_ARGUMENTS: Mapping[str, Callable[[Names, Any], Any]] = {
     "Concrete Inputs": Names.literals,
     "kernel": Names.of_kernel,
 }
+
+
+#: Opcodes, types, categories and the custom calls of libraries.
+_OF_HLO = re.compile(r"[a-z][a-z0-9 _-]{0,40}|[A-Z_]{1,40}|__cu(?:dnn|blas)[\w$]{0,60}")
 
 
 def _phase(name: str) -> str:

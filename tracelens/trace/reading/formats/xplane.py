@@ -27,7 +27,8 @@ RECORDER = Recorder(
 )
 # A plane, its id, its name: XSpace.planes, XPlane.id, XPlane.name.
 _START = re.compile(
-    rb"\n[\x80-\xff]{0,9}+[\x00-\x7f](?:\x08[\x80-\xff]{0,9}+[\x00-\x7f])?\x12[\x00-\x7f]/(?:host|device):"
+    rb"\n[\x80-\xff]{0,9}+[\x00-\x7f](?:\x08[\x80-\xff]{0,9}+[\x00-\x7f])?\x12[\x00-\x7f]"
+    rb"(?:/(?:host|device|virtualdevice):|#Chip|Task Environment|Host CPUs|Syscalls)"
 )
 # Field numbers of the messages.
 _PLANES = 1
@@ -43,6 +44,7 @@ _PROGRAMS = "/host:metadata"
 _OPS_LINE = "XLA Ops"
 _TRIPLE = r"(\d{1,10}),(\d{1,10}),(\d{1,10})"
 _GRID, _BLOCK = (re.compile(rf"\b{what}:{_TRIPLE}") for what in ("grid", "block"))
+_SIZE = re.compile(r"\bsize:(\d{1,15})")
 _CALL = re.compile(r"(?:hip|cuda|cu)[A-Z]")
 _PS_PER_NS = 1000
 
@@ -63,7 +65,10 @@ def read(source: Source) -> TraceTable:
         damage = error
     programs = _Programs(rows)
     for plane in planes:
-        programs.add(plane)
+        try:
+            programs.add(plane)
+        except WireError as error:
+            damage = damage or error
     # Which kernels a call launched is known of the devices
     for plane in sorted(planes, key=lambda plane: _DEVICE.fullmatch(plane.name) is None):
         try:
@@ -277,7 +282,7 @@ class _Plane(Record, frozen=False, eq=False):
         details = {"grid": _triples(texts, _GRID), "block": _triples(texts, _BLOCK)}
         name, correlation = self._names(rows, found.name), found.integers("correlation_id")
         programs.note_kernels(correlation, name)
-        signature, call = np.full(len(stream), -1, np.int64), np.full(len(stream), -1, np.int64)
+        signature, call = rows.copied_bytes(_sizes(found.texts("memcpy_details"))), np.full(len(stream), -1, np.int64)
         at, op, known_as = programs.ops_of(found, np.array([each == "kernel" for each in category], np.bool_))
         signature[at] = known_as
         numbers = calls_of(np.stack((found.line[at], found.number[at], op)), name[at])
@@ -549,6 +554,12 @@ def _named(wire: Wire, start: int, end: int) -> dict[int, str]:
         elif number == 2 and stop >= 0:
             name = next((wire.text(v, s) for n, v, s in wire.fields(value, stop) if n == 2 and s >= 0), "")
     return {key: name}
+
+
+def _sizes(texts: list[str]) -> Ints:
+    """Bytes of copies; -1 where none are named."""
+    known = {text: int(match[1]) if (match := _SIZE.search(text)) else -1 for text in dict.fromkeys(texts)}
+    return np.array([known[text] for text in texts], np.int64)
 
 
 def _triples(texts: list[str], pattern: re.Pattern[str]) -> Array:
