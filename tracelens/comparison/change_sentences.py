@@ -838,7 +838,7 @@ def changes_of(
         if made.is_noise and made.cause in _OF_PROGRAMS and abs(made.change_ms) >= size and _is_fact(rows, made):
             made = replace(made, text=made.text.replace(_WITHIN, ""), low_ms=None, high_ms=None)
         (found if not made.is_noise else facts if _is_fact(rows, made) else chance).append(made)
-    parts, chance = _parts_beyond_chance(rows, chance, intervals, len(groups))
+    parts, chance = _parts_beyond_chance(rows, chance, intervals)
     found += parts
     found.sort(key=lambda change: (-abs(change.change_ms), change.text))
     facts.sort(key=lambda change: (-sum(side.kernel_ms for side in _sides(rows, change)), change.text))
@@ -853,11 +853,23 @@ def _bounds(group: RowGroup, at: list[int], intervals: Intervals, tests: int) ->
     cause = group.rows[0].cause
     if found is None or not both or not _is_chance(found):
         return found
+    if cause == SOME_RANKS:
+        return _bounds_of_ranks(group) or found
     if cause == OVERLAP and is_sent(group.rows[0]):
         if intervals.hides_otherwise(at):
             return None
         return intervals.of_overlap(at, group.change_ms, 2 * tests) or found
     return (intervals.of_speed(at, group.change_ms, 2 * tests) if cause in _OF_WORK else None) or found
+
+
+def _bounds_of_ranks(group: RowGroup) -> tuple[float, float] | None:
+    """As what these ranks take for themselves, which is told from chance; None where that is not known."""
+    alone = [rank for rank in group.ranks if rank.is_alone]
+    own_ms = sum(rank.change_ms for rank in alone)
+    low, high = (sum(bound for rank in alone if (bound := each(rank)) is not None)
+                 for each in (attrgetter("low_ms"), attrgetter("high_ms")))  # fmt: skip
+    scale = group.change_ms / own_ms if own_ms else 0.0
+    return (low * scale, high * scale) if scale > 0 and not _is_chance((low, high)) else None
 
 
 def _groups_of(
@@ -1035,9 +1047,12 @@ def _host_text(call: HostChange) -> str:
 
 
 def _parts_beyond_chance(
-    rows: Sequence[ComparedRow], chance: list[Change], intervals: Intervals, tests: int
+    rows: Sequence[ComparedRow], chance: list[Change], intervals: Intervals
 ) -> tuple[list[Change], list[Change]]:
-    """Of what chance explains sentence by sentence, the parts of a step that it does not explain as a whole."""
+    """Of what chance explains sentence by sentence, the parts of a step that it does not explain as a whole.
+
+    Their intervals hold together with as much confidence as those of all sentences do.
+    """
     parts: dict[str, list[Change]] = defaultdict(list)
     for change in chance:
         first = rows[change.rows[0]]
@@ -1045,20 +1060,38 @@ def _parts_beyond_chance(
     found, left = [], []
     for part, own in parts.items():
         at = sorted(number for change in own for number in change.rows)
-        change_ms = sum(change.change_ms for change in own)
-        bounds = intervals.of_sum(at, tests)
-        if len(at) < _SEVERAL or bounds is None or bounds[0] <= 0 <= bounds[1]:
+        group = RowGroup(tuple(rows[number] for number in at))
+        bounds = intervals.of_sum(at, len(parts))
+        if part == "computation" and _is_chance(bounds):
+            bounds = intervals.of_speed(at, group.change_ms, 2 * len(parts)) or bounds
+        if len(at) < _SEVERAL or bounds is None or _is_chance(bounds):
             left += own
             continue
         most = max(own, key=lambda change: abs(change.change_ms))
-        text = f"{part} {signed_ms(change_ms)} together, no row of it by itself: of {len(at)} rows the largest is "
+        text = (
+            f"{part} {signed_ms(group.change_ms)} together, no row of it by itself: of {len(at)} rows the largest is "
+        )
         text += most.text.replace(_WITHIN, "")
-        first = rows[most.rows[0]]
+        cause, first = rows[most.rows[0]].cause, rows[most.rows[0]]
+        if part == "computation" and _is_alike(group):
+            cause, text = EVERYTHING, f"{ALIKE[EVERYTHING]} {signed_ms(group.change_ms)}: {_everything(group)}"
         found.append(
-            Change(text=text, change_ms=change_ms, cause=first.cause, category=first.category, rows=tuple(at),
+            Change(text=text, change_ms=group.change_ms, cause=cause, category=first.category, rows=tuple(at),
                    low_ms=bounds[0], high_ms=bounds[1])
         )  # fmt: skip
     return found, left
+
+
+def _is_alike(group: RowGroup) -> bool:
+    """Whether nearly all time of these rows changed by about the same factor, which a clock may have."""
+    before, after = group.per_call
+    share = after / before - 1 if before else 0.0
+    if not _LEAST_CHANGE <= abs(share) <= _MOST_OF_CLOCK or any(row.cause != SPEED for row in group.rows):
+        return False
+    near = sum(
+        side.kernel_ms for row in group.rows if (side := row.a) and abs(_slower(row) - 1 - share) <= abs(share) / 2
+    )
+    return near >= _LEAST_AGREEING * group.kernel_ms[0]
 
 
 def _sides(rows: Sequence[ComparedRow], change: Change) -> list[RowSide]:
