@@ -200,12 +200,9 @@ class CountedConvolution(PerfModel, Record, frozen=True, kw_only=True):
 
 
 class HloCollective(CustomCollective, frozen=True, kw_only=True):
-    """A collective of XLA; bytes where they were recorded."""
+    """A collective of XLA. Bytes that a TPU recorded are shown: what crosses the links is what it is priced by."""
 
     work: HloWork = HloWork()
-
-    def hbm_bytes(self) -> int | float | None:
-        return self.work.recorded_bytes
 
     def parameters(self) -> dict[str, Any]:
         return super().parameters() | self.work.parameters()
