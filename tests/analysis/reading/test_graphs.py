@@ -93,7 +93,7 @@ def test_modules_of_the_capture_stand_above_the_replayed_kernels(build: Build):
     found = analyzed(replay(build), recorded_capture(build, 128))
     assert found.trace.tree.module_of(int(found.activity.rows[0])) == ("nn.Module: Block_0",)
     op = int(found.activity.op[0])
-    assert found.trace.table.event(op)["args"]["Input Dims"] == ((128, 64), (64, 32))
+    assert found.trace.table.event(op)["args"]["Input Dims"] == [[128, 64], [64, 32]]
 
 
 def test_streams_side_by_side_may_end_in_another_order_than_they_were_captured_in(build: Build):
