@@ -883,7 +883,8 @@ def _groups_of(
         if explains and at in explains[0]:
             groups[IDLE].append(at)
         elif row.cause == SPEED and not is_sent(row):
-            groups[category, SPEED, _moved_kernel(row), _is_another_magnitude(row)].append(at)
+            kernel = _moved_kernel(row)
+            groups["" if kernel else category, SPEED, kernel, _is_another_magnitude(row)].append(at)
         else:
             key = None if says.by_change else says.key(row)
             groups[category, row.cause, leads.get((row.cause, key), key)].append(at)
@@ -932,14 +933,14 @@ def _by_change(
     rest: dict[Hashable, list[int]] = defaultdict(list)
     for group in groups:
         first, made = rows[group[0]], RowGroup(tuple(rows[at] for at in group))
-        key = first.category, SAYS[first.cause].key(first)
+        key = "" if made.is_of_several_categories() else first.category, SAYS[first.cause].key(first)
         is_told = not _is_chance(_bounds(made, group, intervals, tests))
         if is_told and _is_of_all_rows(made, [rows[at] for at in group if at in single]):
             told[key, made.change_ms > 0].append(group)
             continue
         for at in group:
-            own = first.category, SAYS[first.cause].key(rows[at])
-            (alone[own] if at in single else rest[first.category, first.cause]).append(at)
+            own = rows[at].category, SAYS[first.cause].key(rows[at])
+            (alone[own] if at in single else rest[rows[at].category, first.cause]).append(at)
     return [*(merged for those in told.values() for merged in _alike(rows, those)), *alone.values(), *rest.values()]
 
 
@@ -1161,7 +1162,9 @@ def _subject(group: RowGroup) -> str:
         return "overlap"
     if row.cause in ALIKE and (row.cause not in (TYPE, WORK) or group.is_of_several_categories()):
         return ALIKE[row.cause]
-    return "exposed communication" if is_sent(row) else row.category
+    if is_sent(row):
+        return "exposed communication"
+    return "ops" if group.is_of_several_categories() else row.category
 
 
 def change_title(found: Comparison) -> str:
