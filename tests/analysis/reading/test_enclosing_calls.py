@@ -159,9 +159,11 @@ def test_ranks_without_process_groups_show_bandwidth(tmp_path: Path) -> None:
     )
 
 
-def test_one_call_without_a_group_does_not_hide_the_others(tmp_path: Path) -> None:
+def test_one_call_without_a_group_takes_that_of_its_stream_and_this_is_said(tmp_path: Path) -> None:
     analysis = compare_ranks(written(tmp_path, 2, grouped=(1,)), executor=Serial())
-    assert notice(analysis).startswith("2 of 4 communication calls have no process group: ")
+    assert [n.text for n in analysis.notices if n.id == "group_of_stream"] == [
+        "2 of 4 communication calls lack their process group: that of the other calls of their stream is used"
+    ]
 
 
 def test_a_file_of_several_ranks_is_compared_as_the_ranks_it_holds(tmp_path: Path) -> None:

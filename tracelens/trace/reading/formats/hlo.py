@@ -266,7 +266,7 @@ _EXCHANGED = ("Collective name", "In msg nelems", "Out msg nelems", "dtype", "Gr
 
 
 _LAYOUT = re.compile(r"\{[^{}]*\}")
-_ARRAY = re.compile(r"\b([a-z]+[0-9]*[a-z0-9]*)\[([0-9<=,]*)\]")
+_ARRAY = re.compile(r"\b([a-z][a-z0-9]*+)\[([0-9<=,]*+)\]")
 #: What a TPU records of an op as numbers.
 _RECORDED = ("flops", "model_flops", "bytes_accessed")
 #: What only runs other ops.
