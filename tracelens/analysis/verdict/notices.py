@@ -228,9 +228,9 @@ def _lower_clock(analysis: Analysis) -> Iterator[Notice]:
     if waits >= _HOST_BOUND and computes <= _MOST_ON_PATH and saved >= _WORTH:
         longer, clock = computes / _LOWER_CLOCK - computes, f"{_LOWER_CLOCK:g}"
         text = (
-            f"the GPU waits for the host {percent(waits)} of the time, and kernels are {percent(computes, 1)} of the "
-            f"critical path: at {clock} of its clock the step takes at most {percent(longer, 1)} longer and "
-            f"{percent(saved, 1)} less energy (modelled; `tracelens whatif --clock {clock}`)"
+            f"at {clock} of the GPU's clock the step takes {percent(saved, 1)} less energy and at most "
+            f"{percent(longer, 1)} longer (modelled; `tracelens whatif --clock {clock}`): idle time that the host "
+            f"causes is {percent(waits)} of it, and kernels are {percent(computes, 1)} of the critical path"
         )
         yield Notice(id="lower_clock", count=1, text=text)
 
