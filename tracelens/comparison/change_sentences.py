@@ -1069,10 +1069,8 @@ def _parts_beyond_chance(
             left += own
             continue
         most = max(own, key=lambda change: abs(change.change_ms))
-        text = (
-            f"{part} {signed_ms(group.change_ms)} together, no row of it by itself: of {len(at)} rows the largest is "
-        )
-        text += most.text.replace(_WITHIN, "")
+        whole = f"{part} {signed_ms(group.change_ms)}, beyond chance as a whole only"
+        text = f"{whole}: of {len(at)} rows the largest is {most.text.replace(_WITHIN, '')}"
         cause, first = rows[most.rows[0]].cause, rows[most.rows[0]]
         if part == "computation" and _is_alike(group):
             cause, text = EVERYTHING, f"{ALIKE[EVERYTHING]} {signed_ms(group.change_ms)}: {_everything(group)}"
