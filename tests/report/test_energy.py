@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 import tracelens
@@ -187,6 +187,15 @@ _KERNEL = st.tuples(
 )
 
 
+#: The last kernel ends 158 us into the next step.
+_BEYOND: list[Kernel] = [
+    ("gemm", 16.0, 400.0, 9, True),
+    ("gemm", 483.0, 318.0, 7, True),
+    ("gemm", 830.0, 328.0, 8, True),
+]
+
+
+@example(kernels=_BEYOND, steps=2)
 @settings(max_examples=examples(15), deadline=None)
 @given(kernels=st.lists(_KERNEL, min_size=1, max_size=6), steps=st.integers(1, 3))
 def test_any_recording_draws_between_waiting_and_the_limit_and_its_steps_add_up(

@@ -156,12 +156,14 @@ class EventEnergy(Record, frozen=True, kw_only=True, eq=False):
 
     def of_spans(self, group: Codes, length_ns: Ints) -> Drawn:
         """Joules of spans (steps, the window): their events, and what the device draws while it is idle in them. NaN
-        where events of unknown work are not few.
+        where events of unknown work are not few. Events that outlast their span draw in the next.
         """
         few = self.known_share(group, length_ns, self.own_ns) >= COMPLETE
-        busy = np.bincount(group, self.own_ns, len(length_ns))
+        busy, drawn = np.bincount(group, self.own_ns, len(length_ns)), self._filled(group, len(length_ns))
+        if np.any((busy > length_ns)[:-1]):
+            _carry(busy, length_ns, drawn)
         idle = idle_power(self.constants) * np.maximum(length_ns - busy, 0) / NS_PER_S
-        return Drawn(*(np.where(few, each + idle, np.nan) for each in self._filled(group, len(length_ns))))
+        return Drawn(*(np.where(few, each + idle, np.nan) for each in drawn))
 
     def watts_over(self, edges_ns: Ints, start_ns: Ints) -> Floats:
         """Mean watts of the device between each two of these times; events begin at ``start_ns`` and draw alike as long
@@ -183,6 +185,17 @@ class EventEnergy(Record, frozen=True, kw_only=True, eq=False):
         """Joules of all calls of each row of ``unified_perf_summary``."""
         mine = self.row_of_event >= 0
         return _summed(self.row_of_event[mine], self.joules.power_w[mine], len(self.rows.of_work))
+
+
+def _carry(busy: Floats, length_ns: Ints, drawn: Drawn) -> None:
+    """Moves what spans are busy for beyond their length, and the joules of it, into the next one each."""
+    for at in range(len(busy) - 1):
+        over = busy[at] - length_ns[at]
+        if over > 0 and length_ns[at]:
+            for each in (busy, *drawn):
+                moved = each[at] * over / (over + length_ns[at])
+                each[at] -= moved
+                each[at + 1] += moved
 
 
 def _summed(group: Codes, values: Floats, groups: int) -> Floats:
