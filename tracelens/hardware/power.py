@@ -157,7 +157,7 @@ def _of_architecture(device: HardwareSpec) -> PowerConstants | None:
     match = device.match or (None if like is None else like.match)
     if limit is None or match is None:
         return None
-    alike = HardwareSpec.of_architecture(match.compute_major)
+    alike = HardwareSpec.of_architecture(match.compute_major, section="power")
     measured = [each for each in alike if each.power is not None and each.vendor == device.vendor and each.tdp_w]
     if not measured:
         return None

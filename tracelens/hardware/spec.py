@@ -125,12 +125,14 @@ class HardwareSpec(Record, frozen=True, kw_only=True):
         return tuple(_bundled(name) for name in cls.names())
 
     @classmethod
-    def of_architecture(cls, compute_major: int | None, compute_minor: int | None = None) -> tuple[HardwareSpec, ...]:
+    def of_architecture(
+        cls, compute_major: int | None, compute_minor: int | None = None, *, section: str = ""
+    ) -> tuple[HardwareSpec, ...]:
         """Devices of this package whose ``[match]`` has this compute capability; with None all that have a
-        ``[match]``.
+        ``[match]``. ``section``: which their files must have, too.
         """
         asked = {"compute_major": compute_major, "compute_minor": compute_minor}
-        matches = {name: _bundled_match(name) for name in cls.names()}
+        matches = {name: _bundled_match(name) for name in cls.names() if _has_section(name, section)}
         return tuple(
             _bundled(name)
             for name, match in matches.items()
@@ -305,9 +307,18 @@ def _bundled_values(name: str) -> dict[str, Any]:
 
 
 @functools.cache
+def _bundled_text(name: str) -> str:
+    return (FOLDER / f"{name}.toml").read_text(encoding="utf-8")
+
+
+def _has_section(name: str, section: str) -> bool:
+    return not section or f"\n[{section}]\n" in _bundled_text(name)
+
+
+@functools.cache
 def _bundled_match(name: str) -> dict[str, Any] | None:
     """The file's ``[match]``, without the figures: every recognition looks at it in all files."""
-    text = (FOLDER / f"{name}.toml").read_text(encoding="utf-8")
+    text = _bundled_text(name)
     section = text.partition("\n[match]\n")[2].partition("\n[")[0]
     return tomllib.loads(section) if section else None
 

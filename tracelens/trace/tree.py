@@ -338,9 +338,10 @@ class OpTree:
         position = self.position[rows]
         given[position[position >= 0]] = True
         before = np.concatenate((np.zeros(1, np.int32), np.cumsum(given, dtype=np.int32)))
-        has_one = before[self.last[self.order]] > before[:-1]
-        found: RowColumn = self.order[given | (has_one & (self.table.kind[self.order] == Kind.CPU_OP))]
-        return found
+        last = np.arange(len(self.order), dtype=np.int32) + self.size[self.order]
+        at = np.flatnonzero(before[last] > before[:-1])
+        found: RowColumn = self.order[at]
+        return found[given[at] | (self.table.kind[found] == Kind.CPU_OP)]
 
     def ancestors(self, row: int) -> Ints:
         """Callers of a host row, the innermost first; for a device row its launch and the callers of that."""

@@ -171,12 +171,13 @@ def with_usable_times(rows: dict[str, Any]) -> tuple[dict[str, Any], int, int]:
         untimed = int((~near).sum())
         rows = {key: column[near] for key, column in rows.items()}
         duration = rows["duration_ns"]
-    most = LONGEST_NS
+    most, longest = LONGEST_NS, float(duration.max(initial=0))
+    if longest * len(duration) < TIME_LIMIT_NS and longest <= most:
+        return rows, untimed, 0
     if duration.sum(dtype=np.float64, where=duration <= most) >= TIME_LIMIT_NS:
         most = TIME_LIMIT_NS // len(duration)
     impossible = duration > most
-    if impossible.any():
-        rows["duration_ns"] = np.where(impossible, 0, duration)
+    rows["duration_ns"] = np.where(impossible, 0, duration)
     return rows, untimed, int(impossible.sum())
 
 
