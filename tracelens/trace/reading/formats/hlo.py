@@ -37,8 +37,8 @@ _MOVES = (
     "parameter constant bitcast bitcast-convert reshape broadcast copy copy-start copy-done transpose slice "
     "dynamic-slice dynamic-update-slice concatenate pad gather iota get-tuple-element tuple reverse fusion call "
     "while conditional custom-call after-all partition-id replica-id optimization-barrier domain infeed outfeed "
-    "send recv send-done recv-done async-start async-update async-done add-dependency get-dimension-size set- "
-    "dimension-size rng rng-bit-generator rng-get-and-update-state opaque"
+    "send recv send-done recv-done async-start async-update async-done add-dependency get-dimension-size "
+    "set-dimension-size rng rng-bit-generator rng-get-and-update-state opaque"
 )
 MOVES = frozenset(_MOVES.split())
 _SLICES = ("slice", "dynamic-slice", "gather")
