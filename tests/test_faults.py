@@ -84,7 +84,9 @@ def test_a_verb_killed_before_any_changing_call_leaves_the_old_output_or_the_new
         before = whole(work)
         code = in_a_child(words, number, lambda: os._exit(KILLED))
         after = whole(work)
-        assert set(after) in (set(before), new, set()), (number, code, sorted(after))
+        # Skills are files of their own among those of others: each is whole, and the next run adds the rest
+        is_part = command.startswith("skill") and set(after) <= new
+        assert is_part or set(after) in (set(before), new, set()), (number, code, sorted(after))
         assert code in (KILLED, NOT_REACHED, 2), (number, code)
         if code != KILLED:
             break

@@ -103,7 +103,11 @@ def test_the_other_way_round_is_the_mirror_image(names: tuple[str, str], shared_
     assert back.matched_share == there.matched_share[::-1]
     if there.low_ms is not None and there.high_ms is not None:
         assert (back.low_ms, back.high_ms) == (pytest.approx(-there.high_ms), pytest.approx(-there.low_ms))
-    assert sorted(change.change_ms for change in there.changes) == sorted(-change.change_ms for change in back.changes)
+    # How many sentences there are, which may differ, decides of a thousandth of the change whether it is chance
+    small = 1e-3 * abs(there.change_ms)
+    said = [sorted(sign * change.change_ms for change in found.changes if abs(change.change_ms) >= small)
+            for sign, found in ((1, there), (-1, back))]  # fmt: skip
+    assert said[0] == pytest.approx(said[1], abs=small)
     assert sorted(
         ((row.a and row.a.ops) or (), (row.b and row.b.ops) or (), row.change_ms) for row in there.rows
     ) == sorted(((row.b and row.b.ops) or (), (row.a and row.a.ops) or (), -row.change_ms) for row in back.rows)

@@ -10,7 +10,7 @@ from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import replace
 from fractions import Fraction
 from itertools import takewhile
-from math import gcd
+from math import gcd, log
 from operator import attrgetter
 from typing import Any, TypeAlias
 
@@ -333,7 +333,10 @@ def _slower(row: ComparedRow) -> float:
 
 
 def _near(slower: float, most: float) -> bool:
-    return abs(slower / most - 1) <= _APART + _APART_SHARE * abs(most - 1)
+    if not slower > 0 or not most > 0:
+        return slower == most
+    # The same of A to B as of B to A
+    return abs(log(slower / most)) <= _APART + _APART_SHARE * abs(log(most))
 
 
 def _clock(rows: Sequence[ComparedRow]) -> float | None:
@@ -594,18 +597,24 @@ def _speed(group: RowGroup) -> str:
     said = ", kernels of the same name" if _is_another_magnitude(group.rows[0]) else ", same kernels"
     known = said if all(side.kernels for side in (*group.a, *group.b)) else ""
     before, after = group.per_call
-    kernel = _kernel_that_changed(group)
-    slower = slower_text(before, after) if kernel is None else slower_text(*kernel[1])
-    slower += _unlike_median(group, after / before) if before else ""
-    if kernel is not None and not _near(kernel[1][1] / kernel[1][0], after / before):
-        slower = f"{kernel[0]} {slower} ({slower_text(before, after)} with the other kernels of the op)"
-        kernel = None
+    kernel, slower = _slower_kernel(group)
     is_unclear = is_sent(group.rows[0]) and not group.ranks and abs(after - before) >= _TOLD_APART * before
     less = " less" if after < before else ""
     unclear = f", or waiting{less} for another rank (compare folders of all ranks to find out)" if is_unclear else ""
     ops = group.ops(group.b)
     named = f" ({kernel[0]})" if kernel and kernel[0] not in ops else ""
     return f"{slower}{unclear}{known}, {group.calls} of {ops}{named}"
+
+
+def _slower_kernel(group: RowGroup) -> tuple[tuple[str, tuple[float, float]] | None, str]:
+    """The kernel that is all of the change where it changed as its ops did; by how much it, or else they, changed."""
+    before, after = group.per_call
+    kernel = _kernel_that_changed(group)
+    slower = slower_text(before, after) if kernel is None else slower_text(*kernel[1])
+    slower += _unlike_median(group, after / before) if before else ""
+    if kernel is None or not before or not kernel[1][0] or _near(kernel[1][1] / kernel[1][0], after / before):
+        return kernel, slower
+    return None, f"{kernel[0]} {slower} ({slower_text(before, after)} with the other kernels of the op)"
 
 
 def _kernel_that_changed(group: RowGroup) -> tuple[str, tuple[float, float]] | None:

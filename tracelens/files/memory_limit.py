@@ -26,9 +26,10 @@ except ImportError:  # Windows
 #: What the default leaves to the rest of the machine, and to the analysis after reading.
 DEFAULT_SHARE = 0.75
 _GB = 1_000_000_000
-#: What a process may take beyond the limit until it has looked, as a factor and at least so much: Python itself tries
-#: for ever where it is refused a small object while it unwinds an exception (``exception_unwind`` of its ceval.c).
-_HEADROOM, _LEAST_HEADROOM_BYTES = 1.12, 128_000_000
+#: What a process may take beyond the limit until it has looked, as a factor; and what it is never refused: importing
+#: libraries takes more than an eighth of a small limit between two looks, and Python tries for ever where it is refused
+#: a small object while it unwinds an exception (``exception_unwind`` of its ceval.c).
+_HEADROOM, _NEVER_REFUSED_BYTES = 1.12, 225_000_000
 #: It looks every so many seconds of processor time, and not again for so many after it has said that there is too much.
 _LOOK_S, _PAUSE_S = 0.02, 1.0
 #: A process below this does not look for memory to give back.
@@ -84,7 +85,7 @@ class MemoryLimit(Record, frozen=True, kw_only=True):
 @contextmanager
 def limited(gb: float | None) -> Iterator[None]:
     """Around a command: the system gives this process no more than ``gb`` (as ``MemoryLimit.of_gb``) and an eighth, or
-    128 MB where an eighth is less.
+    225 MB where that is less.
 
     MemoryLimitError where it asks for more, e.g. for arrays that analysis makes of many small events. Only where the
     system counts a process's data (Linux); what checks ``MemoryLimit`` while it reads does so everywhere.
@@ -186,7 +187,7 @@ def _limit_data(*, unused_bytes: int = 0) -> None:
     resident, taken, before = resident_bytes(), _status("VmData"), _data_limit()
     if _limit is None or resident is None or taken is None or before is None:
         return
-    allowed = max(int(_limit.most_bytes * _HEADROOM), _limit.most_bytes + _LEAST_HEADROOM_BYTES)
+    allowed = max(int(_limit.most_bytes * _HEADROOM), _NEVER_REFUSED_BYTES)
     most = taken + max(allowed - resident, 0) + unused_bytes
     _set_data_limit((most if before[1] < 0 else min(most, before[1]), before[1]))
 
