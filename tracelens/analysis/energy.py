@@ -159,7 +159,7 @@ class EventEnergy(Record, frozen=True, kw_only=True, eq=False):
         where events of unknown work are not few. Events that outlast their span draw in the next.
         """
         few = self.known_share(group, length_ns, self.own_ns) >= COMPLETE
-        busy, drawn = np.bincount(group, self.own_ns, len(length_ns)), self._filled(group, len(length_ns))
+        busy, drawn = _summed(group, self.own_ns, len(length_ns)), self._filled(group, len(length_ns))
         if np.any((busy > length_ns)[:-1]):
             _carry(busy, length_ns, drawn)
         idle = idle_power(self.constants) * np.maximum(length_ns - busy, 0) / NS_PER_S
@@ -198,7 +198,7 @@ def _carry(busy: Floats, length_ns: Ints, drawn: Drawn) -> None:
                 each[at + 1] += moved
 
 
-def _summed(group: Codes, values: Floats, groups: int) -> Floats:
+def _summed(group: Codes, values: Floats | Ints, groups: int) -> Floats:
     return np.bincount(group, values, groups).astype(np.float64)
 
 

@@ -341,7 +341,8 @@ class OpTree:
         last = np.arange(len(self.order), dtype=np.int32) + self.size[self.order]
         at = np.flatnonzero(before[last] > before[:-1])
         found: RowColumn = self.order[at]
-        return found[given[at] | (self.table.kind[found] == Kind.CPU_OP)]
+        kept: RowColumn = found[given[at] | (self.table.kind[found] == Kind.CPU_OP)]
+        return kept
 
     def ancestors(self, row: int) -> Ints:
         """Callers of a host row, the innermost first; for a device row its launch and the callers of that."""
