@@ -291,6 +291,10 @@ def _rates_of_baseline(values: list[Any]) -> CallWork:
     return CallWork(flops=flops, hbm_bytes=hbm_bytes, roofline_us=roofline_us, bound=bound, engine=engine)
 
 
+#: A float tells numbers of calls apart below this.
+_MOST_CALLS = 2**53
+
+
 def _refuse_out_of_range(one: Recorded) -> None:
     """ValueError where a column points beyond what it indexes."""
     units, steps = len(one.call), len(one.durations_ns)
@@ -305,6 +309,8 @@ def _refuse_out_of_range(one: Recorded) -> None:
         (one.call, one.step), (one.call, one.repeats), (one.calls, one.rates),
         (one.piece_unit, one.piece_step), (one.event_unit, one.event_kernel),
     )  # fmt: skip
+    if not np.all((one.repeats >= 0) & (one.repeats < _MOST_CALLS)):
+        raise ValueError("a call that stands for more calls than there are")
     if any(len(each.count) != steps or len(each.ns) != steps for each in one.host):
         raise ValueError("host calls of another number of steps")
     if not steps or not 0 <= one.typical < steps or any(len(a) != len(b) for a, b in same):
