@@ -292,16 +292,21 @@ def test_figures_that_cannot_be_are_marked_where_they_stand(summary: Summary) ->
 
 
 def test_the_first_sentence_says_what_bounds_a_step_or_what_is_seen(summary: Summary) -> None:
-    """Host: 0.95 of the step is its own work. GPU: busy for 90 %. Neither: how long it was busy, and most of the rest."""
+    """Host: 0.95 of the step is its own work. GPU: busy for 90 %. Both, or neither: how long it was busy, and most of the
+    rest.
+    """
     steps, busy = replace(summary.steps, count=1, time_us=33_700.0), summary.busy
     host = replace(
         summary,
         steps=replace(steps, host_work_us=33_100.0),
         busy=replace(busy, idle=0.02, compute=0.98, exposed_comm=0.0, memcpy=0.0),
     )
-    assert (
-        bound_sentence(host)
-        == "The host bounds this step: host work takes 33.1 of 33.7 ms, and the GPU is busy 98.0 %."
+    assert bound_sentence(host) == (
+        "The host and the GPU both bound this step: host work takes 33.1 of 33.7 ms, and the GPU is busy 98.0 %."
+    )
+    alone = replace(host, busy=replace(host.busy, idle=0.2, compute=0.8))
+    assert bound_sentence(alone) == (
+        "The host bounds this step: host work takes 33.1 of 33.7 ms, and the GPU is busy 80.0 %."
     )
     waits = replace(host, steps=replace(steps, host_work_us=31_000.0))
     assert (

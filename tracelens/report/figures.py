@@ -123,8 +123,8 @@ _MOST = 0.5
 
 def bound_sentence(summary: Summary) -> str:
     """What bounds the step: the host where its own work, waits left out, is the step; the GPU where it is hardly ever
-    idle. Else what is seen: communication that nothing hides where it is most of the step, which host and device wait
-    for alike; how long the GPU was busy, and most of the rest. Empty without device work.
+    idle; both where both hold. Else what is seen: communication that nothing hides where it is most of the step, which
+    host and device wait for alike; how long the GPU was busy, and most of the rest. Empty without device work.
     """
     busy, steps = summary.busy, summary.steps
     if busy is None or not busy.total_us:
@@ -138,7 +138,8 @@ def bound_sentence(summary: Summary) -> str:
     work_us = None if steps is None else steps.host_work_us
     if work_us is not None and work_us >= _HOST_BOUND * whole_us and busy.exposed_comm <= _MOST:
         takes = f"host work takes {shown_ms(work_us)} of {shown_ms(whole_us)} ms"
-        return f"The host bounds {what}: {takes}, and the GPU is busy {shown_percent(busy.busy)}."
+        bounds = "The host bounds" if busy.busy < _GPU_BOUND else "The host and the GPU both bound"
+        return f"{bounds} {what}: {takes}, and the GPU is busy {shown_percent(busy.busy)}."
     if busy.busy >= _GPU_BOUND:
         return f"The GPU bounds {what}: it is busy {shown_percent(busy.busy)}{_mostly(summary, busy)}."
     causes = [f", mainly {name} ({shown_percent(share)})" for name, share in busy.idle_causes[:1]]
