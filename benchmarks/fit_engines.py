@@ -527,7 +527,7 @@ def main() -> None:
     parser.add_argument("--write", action="store_true")
     parser.add_argument("--predictions", type=Path, metavar="FILE.csv")
     parser.add_argument("--first", action="store_true", help="with times to the first token and disaggregated rows")
-    parser.add_argument("--date", default="2026-11-28")
+    parser.add_argument("--date", default=datetime.date.today().isoformat())
     args = parser.parse_args()
     points = read(args.folder)
     scores, first = report(points)

@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import argparse
 import csv
+import datetime
 import json
 import re
 from collections import Counter, defaultdict
@@ -41,17 +42,17 @@ from tracelens.types.dtypes import Precision
 PULL = {
     "products": (1.05, 0.2), "attention": (1.0, 0.4), "memory": (1.3, 0.3), "scan": (4.0, 0.7),
     "biased_experts": (1.0, 0.7), "host_us_per_op": (15.0, 1.0), "experts_us": (500.0, 1.2), "graphed": (0.6, 0.2),
-    "stragglers": (0.01, 0.7),
+    "scale_loss": (0.01, 0.7),
 }  # fmt: skip
 #: Products of one device or one precision beside the framework's own factor.
 SINGLE_PULL = 0.1
 #: An error that is usual, in ln.
 USUAL = 0.06
-_ALL = ("products", "memory", "scan", "biased_experts", "host_us_per_op", "experts_us", "graphed", "stragglers")
+_ALL = ("products", "memory", "scan", "biased_experts", "host_us_per_op", "experts_us", "graphed", "scale_loss")
 #: Which constants each framework's rows can tell apart.
 FITTED = {
-    "llm-foundry": ("products", "attention", "memory", "stragglers"),
-    "torchtitan": ("products", "memory", "stragglers"),
+    "llm-foundry": ("products", "attention", "memory", "scale_loss"),
+    "torchtitan": ("products", "memory", "scale_loss"),
     "megatron": (
         "products",
         "memory",
@@ -60,9 +61,9 @@ FITTED = {
         "host_us_per_op",
         "experts_us",
         "graphed",
-        "stragglers",
+        "scale_loss",
     ),
-    "pooled": ("products", "memory", "scan", "biased_experts", "host_us_per_op", "experts_us", "graphed", "stragglers"),
+    "pooled": ("products", "memory", "scan", "biased_experts", "host_us_per_op", "experts_us", "graphed", "scale_loss"),
 }
 #: Those whose products differ by device and precision.
 BY_DEVICE = frozenset({"megatron"})
@@ -73,12 +74,14 @@ MANY = 20
 _SCALED = ("products", "attention", "memory", "scan", "biased_experts")
 _HOSTED = ("host_us_per_op", "experts_us")
 _BARE = {"products": 1.0, "attention": 1.0, "memory": 1.0, "scan": 1.0, "biased_experts": 1.0,
-         "host_us_per_op": 0.0, "experts_us": 0.0, "stragglers": 0.0}  # fmt: skip
+         "host_us_per_op": 0.0, "experts_us": 0.0, "scale_loss": 0.0}  # fmt: skip
 
 
 @dataclass(frozen=True, kw_only=True)
 class Row:
-    """A published step: what it is without a host, what each constant adds, and the share that stragglers of 1 add."""
+    """A published step: what it is without a host, and what each constant adds; ``lost``: the share that a loss with
+    scale of 1 adds.
+    """
 
     row: Mapping[str, str]
     framework: str
@@ -90,7 +93,7 @@ class Row:
     bare_us: float
     slopes: Mapping[str, float]
     host: Mapping[str, float]
-    waited: float
+    lost: float
 
     @property
     def key(self) -> str:
@@ -135,7 +138,7 @@ def sampled(row: Mapping[str, str]) -> Row | None:
         precision=str(found.parallel.precision), graphs=found.parallel.graphs,
         kind="lora" if found.parallel.lora else row["kind"],
         measured_us=1e6 * tokens / float(row["tokens_s_gpu"]), bare_us=bare, slopes=slopes, host=host,
-        waited=_step(row, {"attention": attention, "stragglers": 1.0}) / bare - 1,
+        lost=_step(row, {"attention": attention, "scale_loss": 1.0}) / bare - 1,
     )  # fmt: skip
 
 
@@ -184,7 +187,7 @@ class Constants:
             for name, default in (("host_us_per_op", 5.0), ("experts_us", 0.0))
         )
         alone = np.cbrt(device**3 + (np.array([shares[one.graphs] for one in rows]) * host) ** 3)
-        return alone * (1 + self.of("stragglers", 0.0) * np.array([one.waited for one in rows]))
+        return alone * (1 + self.of("scale_loss", 0.0) * np.array([one.lost for one in rows]))
 
 
 def fitted(rows: Sequence[Row], names: Sequence[str], *, by_device: bool) -> Constants:
@@ -318,7 +321,7 @@ def main() -> None:
     parser.add_argument("folder", type=Path)
     parser.add_argument("--write", action="store_true")
     parser.add_argument("--predictions", type=Path, metavar="FILE.csv")
-    parser.add_argument("--date", default="2026-11-22")
+    parser.add_argument("--date", default=datetime.date.today().isoformat())
     args = parser.parse_args()
     report(read(args.folder), args.write, args.predictions, args.date)
 

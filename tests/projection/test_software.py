@@ -69,33 +69,33 @@ def test_a_published_layer_takes_on_b300_what_was_measured(dtype: DType, millise
 LLAMA = ModelConfig.load("llama3-8b")
 
 
-def projected(ranks: int, stragglers: float, **options: object) -> Projection:
+def projected(ranks: int, scale_loss: float, **options: object) -> Projection:
     parallel = ParallelConfig(dp=ranks, zero=3, **options)  # type: ignore[arg-type]
-    software = Software(stragglers=stragglers)
+    software = Software(scale_loss=scale_loss)
     return project(LLAMA, parallel, System.load("h100-sxm"), sequence=4096, software=software)
 
 
-def test_ranks_wait_for_the_slowest_of_them_by_the_logarithm_of_how_many_there_are() -> None:
+def test_a_step_loses_by_the_logarithm_of_how_many_ranks_there_are() -> None:
     """Of 512 ranks: ln(512 / 8) = 4.159 times the share of the step that they would take alone."""
     alone, together = projected(512, 0.0), projected(512, 0.02)
     assert together.step_us / alone.step_us == pytest.approx(1 + 0.02 * math.log(64), rel=1e-6)
-    assert together.breakdown_us["stragglers"] == pytest.approx(together.step_us - alone.step_us, rel=1e-6)
-    assert "stragglers" not in alone.breakdown_us
+    assert together.breakdown_us["scale_loss"] == pytest.approx(together.step_us - alone.step_us, rel=1e-6)
+    assert "scale_loss" not in alone.breakdown_us
     assert sum(together.breakdown_us.values()) == pytest.approx(together.step_us)
 
 
-def test_a_machine_waits_for_nobody_and_adapters_have_no_gradients_to_wait_for() -> None:
+def test_one_machine_and_steps_with_adapters_lose_nothing() -> None:
     assert projected(8, 0.5).step_us == projected(8, 0.0).step_us
     assert projected(64, 0.5, lora=8).step_us == projected(64, 0.0, lora=8).step_us
 
 
-def test_the_timeline_of_each_rank_shows_the_wait_in_the_sum_over_all_ranks() -> None:
+def test_the_timeline_of_each_rank_shows_the_loss_in_the_sum_over_all_ranks() -> None:
     found = projected(64, 0.05)
     (finish,) = found.run.finish
-    assert finish.waited_us == found.breakdown_us["stragglers"]
-    assert finish.summed_us - finish.reduced_us > finish.waited_us
+    assert finish.scale_loss_us == found.breakdown_us["scale_loss"]
+    assert finish.summed_us - finish.reduced_us > finish.scale_loss_us
 
 
-def test_negative_waits_are_refused() -> None:
-    with pytest.raises(UsageError, match="stragglers must not be negative"):
-        Software(stragglers=-0.01)
+def test_a_gain_with_scale_is_refused() -> None:
+    with pytest.raises(UsageError, match="scale_loss must not be negative"):
+        Software(scale_loss=-0.01)

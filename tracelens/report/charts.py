@@ -455,7 +455,7 @@ _FOOT, _TALL = _HEIGHT - _BOTTOM, _HEIGHT - _TOP - _BOTTOM
 TIMES = {
     "t_comp": "computing", "t_mem": "memory-bound", "t_tp_comm": "tensor, context", "t_ep_comm": "experts",
     "t_recompute": "recomputation", "t_host": "host", "t_pp_comm": "stage to stage", "t_bubble": "bubble",
-    "t_dp_comm": "weights, gradients", "t_optimizer": "optimizer", "t_stragglers": "stragglers",
+    "t_dp_comm": "weights, gradients", "t_optimizer": "optimizer", "t_scale_loss": "loss with scale",
 }  # fmt: skip
 MEMORY = {
     "wts_mem": "weights", "wts_grad_mem": "gradients", "wts_optimizer_states_mem": "optimizer",

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 _PARTS_OF_STEP = {
     "gemm": "GEMM", "memory": "memory-bound ops", "routing": "routing of tokens", "experts": "GEMM of experts",
-    "vocabulary": "embedding, logits, loss", "host": "waiting for the host", "stragglers": "waiting for stragglers",
+    "vocabulary": "embedding, logits, loss", "host": "waiting for the host", "scale_loss": "loss with scale",
     "tp": "tensor parallelism (tp)", "cp": "context parallelism (cp)", "ep": "expert parallelism (ep)",
     "dp": "data parallelism (dp)", "fsdp": "sharded weights (fsdp)", "pp": "stage to stage (pp)",
 }  # fmt: skip
@@ -146,7 +146,7 @@ _PARTS = {
     "t_comp": "computing", "t_mem": "memory-bound operations", "t_tp_comm": "tensor and context communication",
     "t_ep_comm": "expert exchanges", "t_recompute": "recomputation", "t_host": "the host",
     "t_pp_comm": "transfers between stages", "t_bubble": "the pipeline bubble", "t_dp_comm": "weights and gradients",
-    "t_optimizer": "the optimizer", "t_stragglers": "waiting for stragglers",
+    "t_optimizer": "the optimizer", "t_scale_loss": "loss with scale",
 }  # fmt: skip
 #: Shown only where some row differs from this.
 _USUAL = {"cp": "1", "vpp": "1", "ep": "1", "recompute": "none", "precision": "bf16"}

@@ -64,11 +64,11 @@ class Finish(Record, frozen=True, kw_only=True):
     """A rank's part of the step after its last micro-batch, times in us from the step's start.
 
     Gradients are reduced until ``reduced_us``, then come the gradients' norm, its sum over all ranks at ``summed_us``,
-    of which ``waited_us`` are for stragglers, and the optimizer until ``end_us``. ``ops``: the three with their times.
+    of which ``scale_loss_us`` is loss with scale, and the optimizer until ``end_us``. ``ops``: the three, their times.
     """
 
     reduced_us: float
-    waited_us: float
+    scale_loss_us: float
     summed_us: float
     end_us: float
     ops: tuple[tuple[RankOp, float], ...]
@@ -112,7 +112,7 @@ class Run(Record, frozen=True, kw_only=True):
         last = ran.ends_us[rank][-1]
         parts["dp"] += max(0.0, finish.reduced_us - last)
         parts["optimizer"] = sum(time_us for _, time_us in finish.ops)
-        parts["stragglers"] = finish.waited_us
+        parts["scale_loss"] = finish.scale_loss_us
         parts["pipeline bubble"] = 0.0
         parts["pipeline bubble"] = self.step_us - sum(parts.values())
         return {part: time_us for part, time_us in parts.items() if abs(time_us) > 1e-6}
@@ -518,11 +518,11 @@ class Job:
         ops = [self._optimizer(rank) for rank in range(self.parallel.pp)]
         ready = max(at + norm for at, ((_, norm), *_) in zip(reduced, ops, strict=True))
         together = max(ready + total + adam for _, (_, total), (_, adam) in ops)
-        # The gradients of adapters are a thousandth: their sum is no meeting of all ranks' work
-        waited = 0.0 if self.parallel.lora else _whole_ns(self._constants.waited_us(together, self.parallel.ranks))
-        summed = [ready + waited + mine[1][1] for mine in ops]
+        # Published steps with adapters, whose gradients are a thousandth, lose nothing with scale
+        lost = 0.0 if self.parallel.lora else _whole_ns(self._constants.scale_loss_us(together, self.parallel.ranks))
+        summed = [ready + lost + mine[1][1] for mine in ops]
         return [
-            Finish(reduced_us=at, waited_us=waited, summed_us=sum_us, end_us=sum_us + mine[2][1], ops=tuple(mine))
+            Finish(reduced_us=at, scale_loss_us=lost, summed_us=sum_us, end_us=sum_us + mine[2][1], ops=tuple(mine))
             for at, sum_us, mine in zip(reduced, summed, ops, strict=True)
         ]
 

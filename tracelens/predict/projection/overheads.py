@@ -89,8 +89,8 @@ NO_OPTIONS = ProjectionOptions()
 
 #: Side of the square product that stands for those which published sustained rates were measured on.
 LARGE = 16384
-#: A machine's: published steps of so many are what the other constants say of a rank.
-_ALIKE_RANKS = 8
+#: Those of one machine: what they lose is in the other constants.
+_RANKS_WITHOUT_LOSS = 8
 #: A Mamba-2 block's scan.
 SCAN = frozenset({"mamba.scan"})
 #: From wide to narrow.
@@ -107,7 +107,8 @@ class Software(Record, frozen=True, kw_only=True):
     of experts, whose token counts it reads back. ``graphed``: the share of all this that partial graphs leave, as
     found on published steps; of the whole step, nothing. ``gathers_again``: the share of its gather that FSDP repeats
     for the backward of a layer which is not recomputed in full; 0: weights stay gathered from the forward on.
-    ``stragglers``: the share of a step that its ranks wait for the slowest of them, per e-fold of ranks beyond eight.
+    ``scale_loss``: the share that a step takes longer per e-fold of ranks beyond eight, as stragglers, jitter and
+    congestion together; steps that differ in ranks alone do not tell these apart.
     """
 
     products: float = 1.0
@@ -119,13 +120,13 @@ class Software(Record, frozen=True, kw_only=True):
     experts_us: float = 0.0
     graphed: float = 0.6
     gathers_again: float = 1.0
-    stragglers: float = 0.0
+    scale_loss: float = 0.0
 
     def __post_init__(self) -> None:
         for name in ("products", "attention", "memory", "scan", "biased_experts"):
             if not getattr(self, name) > 0:
                 raise UsageError(f"{name} must be above 0, not {getattr(self, name)}")
-        for name in ("host_us_per_op", "experts_us", "graphed", "gathers_again", "stragglers"):
+        for name in ("host_us_per_op", "experts_us", "graphed", "gathers_again", "scale_loss"):
             if getattr(self, name) < 0:
                 raise UsageError(f"{name} must not be negative, not {getattr(self, name)}")
 
@@ -147,9 +148,9 @@ class Software(Record, frozen=True, kw_only=True):
             return self
         return replace(self, biased_experts=1.0)
 
-    def waited_us(self, step_us: Any, ranks: Any) -> Any:
-        """What a step of so long waits for the slowest of its ranks and of their transfers. Numbers or arrays."""
-        return self.stragglers * np.log(np.maximum(ranks / _ALIKE_RANKS, 1.0)) * step_us
+    def scale_loss_us(self, step_us: Any, ranks: Any) -> Any:
+        """What a step of so long takes longer on so many ranks. Numbers or arrays."""
+        return self.scale_loss * np.log(np.maximum(ranks / _RANKS_WITHOUT_LOSS, 1.0)) * step_us
 
     def left(self, graphs: Graphs) -> Software:
         """What graphs leave to the host."""

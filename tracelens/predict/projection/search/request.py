@@ -134,7 +134,7 @@ _COMPARED = ("tp1", "tp2", "pp", "vpp", "mbs", "ep", "zero", "recompute", "preci
 #: Parts of a step, in seconds; a rule set has some of them.
 PARTS = (
     "t_comp", "t_mem", "t_tp_comm", "t_ep_comm", "t_recompute", "t_host", "t_pp_comm", "t_bubble", "t_dp_comm",
-    "t_optimizer", "t_stragglers",
+    "t_optimizer", "t_scale_loss",
 )  # fmt: skip
 
 

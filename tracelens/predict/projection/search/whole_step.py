@@ -216,7 +216,7 @@ class CorrectedRules:
             {"op": "pipeline bubble", "backward_s": whole["t_bubble"]},
             {"op": "gradients and weights between replicas", "backward_s": whole["t_dp_comm"]},
             {"op": "optimizer", "backward_s": whole["t_optimizer"]},
-            {"op": "waiting for stragglers", "backward_s": whole["t_stragglers"]},
+            {"op": "loss with scale", "backward_s": whole["t_scale_loss"]},
         ]
 
     def degrees(self, candidates: Splits) -> dict[str, Any]:
@@ -522,9 +522,9 @@ class CorrectedRules:
         ran, hops = pipeline_us(types, passes_us, hop=costs.hop, micro_batches=passes)
         replicas = ends_us(part, types, layers, passes_us, hop=costs.hop, micro_batches=passes)
         together = ran + replicas + costs.optimizer
-        waited = self.software_in(0).waited_us(together, part.gpus)
+        lost = self.software_in(0).scale_loss_us(together, part.gpus)
         return {
-            "t": together + waited,
+            "t": together + lost,
             "t_comp": result["compute"],
             "t_mem": result["memory"],
             "t_tp_comm": result["tp"] + result["cp"],
@@ -535,7 +535,7 @@ class CorrectedRules:
             "t_bubble": ran - passes * longest - hops,
             "t_dp_comm": passes * beside + replicas,
             "t_optimizer": costs.optimizer,
-            "t_stragglers": waited,
+            "t_scale_loss": lost,
             "stage": np.array([stage.ranks[0] for stage in types], float)[busiest],
         }
 
@@ -612,5 +612,5 @@ class CorrectedRules:
 FURTHER = ("vpp", "ep", "zero", "recompute", "precision")
 TIMES = (
     "t", "t_comp", "t_mem", "t_tp_comm", "t_ep_comm", "t_recompute", "t_host", "t_pp_comm", "t_bubble", "t_dp_comm",
-    "t_optimizer", "t_stragglers",
+    "t_optimizer", "t_scale_loss",
 )  # fmt: skip
