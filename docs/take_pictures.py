@@ -37,8 +37,6 @@ PAGES = {
     "serve": ("serve --model llama3-8b --device h100 --rate 4 --requests 100", 1650),
     "route": ("route --cluster dgx-h100 --ranks 16", 900),
 }
-#: Not taken again: half of it is how the page looked before (commit 13b7a822).
-KEPT = ("before_after",)
 #: The picture of the terminal, its command, and how many letters and lines of it fit.
 TERMINAL, TYPED, COLUMNS, LINES = "terminal", "tracelens example_traces/moe_ep8/rank0.json.gz", 100, 45
 #: What a terminal is told by an escape sequence -> how the picture shows it.

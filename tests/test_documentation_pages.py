@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 
 from docs.generate_query import lake_page
-from docs.take_pictures import KEPT, SHOTS, TERMINAL, WORKBOOK
 from docs.take_pictures import PAGES as PICTURED
+from docs.take_pictures import SHOTS, TERMINAL, WORKBOOK
 from example_traces.generate_moe_ep_step import write as write_ranks
 from tracelens import errors
 from tracelens.analysis.sheets import built_in_sheets
@@ -64,17 +64,8 @@ def test_every_picture_is_shown_and_there() -> None:
     assert (
         {path.name for path in (DOCS / "pictures").glob("*.png")}
         == named
-        == {*map("{}.png".format, (*SHOTS, *PICTURED, *KEPT, TERMINAL, WORKBOOK))}
+        == {*map("{}.png".format, (*SHOTS, *PICTURED, TERMINAL, WORKBOOK))}
     )
-
-
-def test_what_became_of_each_point_is_held_by_a_test_that_exists() -> None:
-    rows = re.findall(r"^\| (\d+) .*\| ([^|]+) \|$", (DOCS / "looks.md").read_text("utf-8"), re.MULTILINE)
-    assert [int(number) for number, _ in rows] == list(range(1, 21))
-    tests = {path.stem for path in (DOCS.parent / "tests").rglob("*.py")}
-    for _, held in rows:
-        for name in re.findall(r"`([\w/]+)`", held):
-            assert name in tests or (DOCS.parent / name).is_dir(), name
 
 
 def test_the_command_page_names_every_command_and_every_option_of_report() -> None:
