@@ -44,9 +44,8 @@ from tracelens.trace.writer import (
     RecordedTrace,
     write_trace,
 )
-from tracelens.types.device_properties import DeviceProperties
 from tracelens.types.dtypes import DType
-from tracelens.types.signature import OpSignature
+from tracelens.types.signature import DeviceProperties, OpSignature
 
 FOLDER = Path(__file__).resolve().parent / "moe_ep8"
 DEVICE = "mi300x"

@@ -8,7 +8,7 @@ from typing import get_args
 import pytest
 
 from tracelens.errors import UsageError
-from tracelens.predict.workload.training_options import PrecisionName
+from tracelens.predict.workload.parallel_config import PrecisionName
 from tracelens.types.dtypes import CALIBRATED, TRAINED, DType, Precision
 
 

@@ -6,15 +6,15 @@ import argparse
 
 import pytest
 
-from tracelens.cli import devices, main
+from tracelens.cli import main, models_and_devices
 from tracelens.errors import InputError
 from tracelens.hardware import HardwareSpec
 
 
 def run(*words):
     parser = argparse.ArgumentParser()
-    devices.configure(parser)
-    return devices.run(parser.parse_args(words))
+    models_and_devices.configure_devices(parser)
+    return models_and_devices.run_devices(parser.parse_args(words))
 
 
 def test_list_prints_one_aligned_line_per_device(capsys):

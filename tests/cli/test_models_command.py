@@ -7,7 +7,7 @@ import json
 
 import pytest
 
-from tracelens.cli import models
+from tracelens.cli import models_and_devices
 from tracelens.errors import InputError, UsageError
 from tracelens.predict.estimation.model_summary import model_summary
 from tracelens.predict.workload import ModelConfig
@@ -20,8 +20,8 @@ LLAMA = {
 
 def run(*words):
     parser = argparse.ArgumentParser()
-    models.configure(parser)
-    return models.run(parser.parse_args(words))
+    models_and_devices.configure_models(parser)
+    return models_and_devices.run_models(parser.parse_args(words))
 
 
 def test_list_has_a_line_per_model(capsys):

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from tests.conftest import recorded_traces
 from tracelens.hardware import HardwareSpec, contradiction, recognize, spec
-from tracelens.types.device_properties import DeviceProperties
+from tracelens.types.signature import DeviceProperties
 
 GIB = 1 << 30
 

@@ -22,9 +22,8 @@ from tracelens.predict.projection.chunk_timing import (
 )
 from tracelens.predict.projection.pipeline import Cost, TaskCosts, hops_us
 from tracelens.predict.projection.schedules import Plan
-from tracelens.predict.workload.parallel_config import ParallelConfig
+from tracelens.predict.workload.parallel_config import ParallelConfig, TPOverlap
 from tracelens.predict.workload.rank_ops import RankLayer, RankOp
-from tracelens.predict.workload.training_options import TPOverlap
 
 GATHER = Collective(kind="all_gather", elements_in=1, elements_out=8, ranks=8)
 OP = RankOp(name="product", phase="forward", part="gemm", model=GATHER)

@@ -30,7 +30,6 @@ SMALL = {
     "__main__.py": "python -m tracelens",
     "verbs.py": "read before anything else is imported",
     "testing.py": "a front door of tests of extensions",
-    "device_properties.py": "read by recordings and by hardware, below both",
     "errors.py": "below everything",
 }
 

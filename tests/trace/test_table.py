@@ -9,8 +9,7 @@ import pytest
 
 from tracelens.trace.reading.chrome.event_list import read_events
 from tracelens.trace.table import Kind, kind_of_category
-from tracelens.types.device_properties import DeviceProperties
-from tracelens.types.signature import OpSignature
+from tracelens.types.signature import DeviceProperties, OpSignature
 
 
 def op(**args: Any) -> dict[str, Any]:

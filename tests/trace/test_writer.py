@@ -30,8 +30,7 @@ from tracelens.trace.writer import (
     trace_text,
     write_trace,
 )
-from tracelens.types.device_properties import DeviceProperties
-from tracelens.types.signature import OpSignature
+from tracelens.types.signature import DeviceProperties, OpSignature
 
 MM = OpSignature(
     name="aten::mm",

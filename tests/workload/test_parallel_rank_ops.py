@@ -14,10 +14,9 @@ from tracelens.perf_models.inference_attention import SelectiveAttention
 from tracelens.predict.workload import rank_ops
 from tracelens.predict.workload.memory import activation_bytes
 from tracelens.predict.workload.model_config import ModelConfig
-from tracelens.predict.workload.parallel_config import ParallelConfig
+from tracelens.predict.workload.parallel_config import Attention, ParallelConfig, PrecisionName
 from tracelens.predict.workload.rank_ops import RankLayer
 from tracelens.predict.workload.token_routing import Skew
-from tracelens.predict.workload.training_options import Attention, PrecisionName
 
 LLAMA = ModelConfig.load("llama3.1-70b")
 DEEPSEEK = ModelConfig.load("deepseek-v3")

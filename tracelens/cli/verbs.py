@@ -32,8 +32,8 @@ GROUPS = {
         "search": ("search", "find the fastest way to split a model over GPUs"),
         "serve": ("serve", "simulate an LLM server: latency, throughput, cost"),
         "route": ("route", "show where the tokens of an MoE layer go, and how long that takes"),
-        "models": ("models", "list the models that tracelens knows, or show one"),
-        "devices": ("devices", "list the devices and clusters that tracelens knows, or show one"),
+        "models": ("models_and_devices", "list the models that tracelens knows, or show one"),
+        "devices": ("models_and_devices", "list the devices and clusters that tracelens knows, or show one"),
     },
     "Hand a trace on": {
         "convert": ("rewriting", "write a trace of any profiler in another format"),

@@ -11,8 +11,8 @@ from typing import TypeVar
 
 from tracelens.hardware.device_figures import Hbm, Link, Match, Rate
 from tracelens.hardware.spec import HardwareSpec
-from tracelens.types.device_properties import DeviceProperties
 from tracelens.types.records import Record
+from tracelens.types.signature import DeviceProperties
 from tracelens.types.units import BYTES_PER_GIB
 
 V = TypeVar("V")

@@ -29,9 +29,8 @@ from tracelens.predict.projection.from_measured import Anchor
 from tracelens.predict.projection.schedules import schedules
 from tracelens.predict.projection.step import Projection, energy_of, project
 from tracelens.predict.workload.model_config import ModelConfig
-from tracelens.predict.workload.parallel_config import ParallelConfig
+from tracelens.predict.workload.parallel_config import MODULES, Dispatcher, Graphs, ParallelConfig, Recompute
 from tracelens.predict.workload.token_routing import UNIFORM, Skew
-from tracelens.predict.workload.training_options import MODULES, Dispatcher, Graphs, Recompute
 from tracelens.types.dtypes import TRAINED, Precision, spelled_type
 from tracelens.types.records import Record
 from tracelens.types.units import US_PER_S

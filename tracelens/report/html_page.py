@@ -41,7 +41,7 @@ from tracelens.report.explanation import explain_plain
 from tracelens.report.figures import scope_text, steps_text
 from tracelens.report.markup import Markup, asset, framed, tag
 from tracelens.report.page_findings import SheetRows
-from tracelens.report.page_tables import COLLECTIVES, CPU_OPS, KERNELS, OPS, PageTable, page_table
+from tracelens.report.page_sections import COLLECTIVES, CPU_OPS, KERNELS, OPS, PageTable, page_table
 from tracelens.report.page_timeline import PackedColumns, PageRows, Pool, timeline_data
 from tracelens.types.records import Record
 

@@ -19,7 +19,7 @@ from tracelens.report.document import prose, shown_text
 from tracelens.report.figures import counts_of, gain_range, unseen_text
 from tracelens.report.markup import Markup, headings, joined, tag
 from tracelens.report.markup import table as scrolled
-from tracelens.report.page_tables import COLLECTIVES, column_cell
+from tracelens.report.page_sections import COLLECTIVES, column_cell
 from tracelens.report.page_timeline import Pool
 from tracelens.types.records import Record
 from tracelens.types.units import shown_ms, shown_percent

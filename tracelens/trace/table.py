@@ -18,9 +18,8 @@ import numpy as np
 import numpy.typing as npt
 
 from tracelens.trace.narrow_columns import Column, keep_narrow
-from tracelens.types.device_properties import DeviceProperties
 from tracelens.types.records import Record
-from tracelens.types.signature import OpSignature, ShapeSlot, freeze
+from tracelens.types.signature import DeviceProperties, OpSignature, ShapeSlot, freeze
 
 if TYPE_CHECKING:
     import pandas as pd

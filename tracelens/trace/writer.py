@@ -15,9 +15,8 @@ import orjson
 from tracelens.errors import UsageError
 from tracelens.files.atomic_write import whole_packed_file
 from tracelens.trace.table import ProcessGroup
-from tracelens.types.device_properties import DeviceProperties
 from tracelens.types.records import Record
-from tracelens.types.signature import OpSignature
+from tracelens.types.signature import DeviceProperties, OpSignature
 
 DeviceCategory: TypeAlias = Literal["kernel", "gpu_memcpy", "gpu_memset"]
 HostCategory: TypeAlias = Literal["cpu_op", "user_annotation", "python_function"]

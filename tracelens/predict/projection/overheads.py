@@ -23,9 +23,8 @@ from tracelens.hardware import HardwareSpec
 from tracelens.perf_models import GEMM, SDPA, GroupedGEMM, PerfModel, WorkColumns
 from tracelens.predict.workload import rank_ops
 from tracelens.predict.workload.model_config import ModelConfig
-from tracelens.predict.workload.parallel_config import ParallelConfig
+from tracelens.predict.workload.parallel_config import Attention, Graphs, ParallelConfig
 from tracelens.predict.workload.rank_ops import RankLayer, RankOp
-from tracelens.predict.workload.training_options import Attention, Graphs
 from tracelens.types.dtypes import DType
 from tracelens.types.records import Record
 from tracelens.types.units import BYTES_PER_GIB, TERA_PER_S_IN_PER_US

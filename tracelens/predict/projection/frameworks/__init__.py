@@ -20,7 +20,7 @@ from tracelens.files.documents import FigureTable, normalized
 from tracelens.hardware import HardwareSpec
 from tracelens.predict.projection.overheads import PLAIN, Software, kernel_factor
 from tracelens.predict.workload.model_config import ModelConfig
-from tracelens.predict.workload.training_options import Attention, Gradients, TPOverlap
+from tracelens.predict.workload.parallel_config import Attention, Gradients, TPOverlap
 from tracelens.types.dtypes import Precision
 from tracelens.types.records import Record
 

@@ -35,8 +35,7 @@ from tracelens.predict.projection.search.space import Space, Splits
 from tracelens.predict.projection.search.systems import AS_THEY_ARE, Figures, load_model
 from tracelens.predict.projection.search.whole_step import CorrectedRules
 from tracelens.predict.projection.step import Projection, project
-from tracelens.predict.workload.parallel_config import ParallelConfig
-from tracelens.predict.workload.training_options import PrecisionName
+from tracelens.predict.workload.parallel_config import ParallelConfig, PrecisionName
 from tracelens.types.records import Record
 
 if TYPE_CHECKING:

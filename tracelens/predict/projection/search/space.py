@@ -20,7 +20,7 @@ from tracelens.errors import UsageError
 from tracelens.predict.projection.projection_options import Strategy
 from tracelens.predict.workload.blocks import block_types
 from tracelens.predict.workload.model_config import ModelConfig
-from tracelens.predict.workload.training_options import PrecisionName, Recompute
+from tracelens.predict.workload.parallel_config import PrecisionName, Recompute
 from tracelens.types.records import Record
 
 Ints = npt.NDArray[np.int64]
