@@ -584,7 +584,7 @@ def predictions(path: Path, scores: Scores, first: Scores) -> None:
     """For ``tracelens score``: an area per time and what was left out, intervals of other groups' residuals."""
     with path.open("w", newline="", encoding="utf-8") as file:
         out = csv.writer(file, lineterminator="\n")
-        out.writerow(("id", "area", "family", "measured", "predicted", "low", "high"))
+        out.writerow(("id", "area", "source", "family", "measured", "predicted", "low", "high"))
         for times, what in ((scores, "TPOT"), (first, "TTFT")):
             for kind, scored in times.items():
                 known: dict[tuple[str, object], float] = {}
@@ -599,7 +599,7 @@ def predictions(path: Path, scores: Scores, first: Scores) -> None:
                     area = f"serving {'ITL' if one.is_gap else what}{'' if kind == 'model' else f', {kind} left out'}"
                     values = (measured, measured * ratio, measured * ratio / known[key], measured * ratio * known[key])
                     texts = ["" if value != value else value for value in values]
-                    out.writerow((one.row["id"], area, f"{kind} {one.engine} {one.family}", *texts))
+                    out.writerow((one.row["id"], area, one.source, f"{kind} {one.engine} {one.family}", *texts))
 
 
 if __name__ == "__main__":

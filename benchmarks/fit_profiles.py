@@ -416,7 +416,7 @@ def write_predictions(path: Path, told: Sequence[tuple[Row, float]], elsewhere: 
     """
     with path.open("w", newline="", encoding="utf-8") as file:
         out = csv.writer(file, lineterminator="\n")
-        out.writerow(("id", "area", "family", "measured", "predicted", "low", "high"))
+        out.writerow(("id", "area", "source", "family", "measured", "predicted", "low", "high"))
         for one, ratio in told:
             others = [pair for pair in told if pair[0].kind == one.kind and pair[0].family != one.family]
             same = [pair for pair in others if pair[0].framework == one.framework]
@@ -430,7 +430,7 @@ def write_predictions(path: Path, told: Sequence[tuple[Row, float]], elsewhere: 
 def _write_row(out: Any, one: Row, area: str, family: str, ratio: float, most: float) -> None:
     measured = one.measured_us / 1e6
     found = measured * ratio
-    out.writerow((one.row["id"], area, family, measured, found, found / most, found * most))
+    out.writerow((one.row["id"], area, one.row["source"], family, measured, found, found / most, found * most))
 
 
 def mlperf(told: Sequence[tuple[Row, float]], kinds: Sequence[str]) -> list[float]:

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from benchmarks.scaling import exponents, least, measured, write
+from benchmarks.scaling import Cost, exponents, least, measured, write
 from benchmarks.scaling_shapes import SHAPES, deep_ops, kernel, launched, same_time
 from tests.conftest import examples
 from tracelens.analysis.attribution import calls, host_scopes
@@ -52,23 +52,25 @@ def test_a_report_of_many_takes_seconds(
     assert cost.seconds <= seconds or least(measured(path) for _ in range(2)).seconds <= seconds
 
 
-#: Shapes whose exponents were measured: at most 1.15. A square is 2; a busy machine may add to what is linear.
-GROWING = (
-    "kernels", "names", "signatures", "steps", "frames", "nested_ops", "devices", "fused_words", "same_span", "deep_ops",
-    "modules_deep", "annotations_deep", "executed", "groups", "stream_waits", "one_correlation", "allocating_devices",
-)  # fmt: skip
+#: ``benchmarks.scaling`` allows 1.15 on an idle machine. A square is 2; a busy machine may add to what is linear.
 MOST_EXPONENT = 1.4
 
 
-@pytest.mark.sweep
-@pytest.mark.parametrize("shape", GROWING)
-def test_time_and_memory_of_a_report_grow_in_proportion(shape: str, tmp_path: Path) -> None:
-    path = tmp_path / "t.json"
+@pytest.fixture(scope="module")
+def of_one_op(tmp_path_factory: pytest.TempPathFactory) -> Cost:
+    path = tmp_path_factory.mktemp("one") / "t.json"
     write(path, launched("aten::op", 1, 0))
-    fixed = least(measured(path) for _ in range(3))
-    found = exponents(shape, 0.5, 1, path, fixed)
+    return least(measured(path) for _ in range(3))
+
+
+@pytest.mark.sweep
+@pytest.mark.parametrize("shape", SHAPES)
+def test_time_and_memory_of_a_report_grow_in_proportion(shape: str, of_one_op: Cost, tmp_path: Path) -> None:
+    path = tmp_path / "t.json"
+    found = exponents(shape, 0.5, 1, path, of_one_op)
     if any(exponent > MOST_EXPONENT for exponent in found):
-        found = exponents(shape, 0.5, 3, path, fixed)
+        # Where a shape costs little beside what is fixed, noise looks like growth: more of it shows
+        found = exponents(shape, 1, 3, path, of_one_op)
     assert not any(exponent > MOST_EXPONENT for exponent in found)
 
 

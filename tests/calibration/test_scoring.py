@@ -9,7 +9,8 @@ import pytest
 
 from tracelens.cli import main
 from tracelens.errors import InputError
-from tracelens.predict.calibration.scoring import ALL, score_file
+from tracelens.predict.calibration.scoring import ALL, errors_by_area, score_file
+from tracelens.report import fleet_pages
 
 
 def _file(folder: Path, text: str) -> Path:
@@ -78,3 +79,44 @@ def test_energies_are_scored_beside_times(tmp_path: Path) -> None:
     assert times.median == pytest.approx(0.2)
     assert energies.median == pytest.approx(0.1)
     assert energies.inside == 0.5
+
+
+def test_a_page_shows_scores_and_what_share_is_within_an_error(tmp_path: Path) -> None:
+    """Errors of 10 and 5 % in area a: at 7.5 % half of its points, at 10 % both."""
+    path = _file(tmp_path, "area,family,measured,predicted\na,<b>x</b>,100,110\na,y,100,95\nc,y,100,120\n")
+    assert {name: errors.round(3).tolist() for name, errors in errors_by_area(path).items()} == {
+        "a": [0.05, 0.1],
+        "c": [0.2],
+    }
+    assert main(["score", str(path), "-o", str(tmp_path / "page.html")]) == 0
+    page = (tmp_path / "page.html").read_text()
+    assert "Predictions of points.csv" in page
+    assert "&lt;b&gt;x&lt;/b&gt;" in page
+    assert "<b>x</b>" not in page
+    assert fleet_pages._within(errors_by_area(path)["a"])[15] == (7.5, 50.0)
+    assert fleet_pages._within(errors_by_area(path)["a"])[21] == (10.5, 100.0)
+
+
+def test_public_predictions_are_of_points_left_out_and_score_as_the_docs_say(capsys) -> None:
+    assert main(["score", "--public", "--format", "json"]) == 0
+    scores = {score["name"]: score for score in json.loads(capsys.readouterr().out)["scores"]}
+    accuracy = (Path(__file__).parents[2] / "docs" / "accuracy.md").read_text(encoding="utf-8")
+    for area, title in {
+        "training dense": "training step, dense",
+        "training moe": "training step, MoE",
+        "serving TPOT": "serving, time per token",
+    }.items():
+        row = next(line for line in accuracy.splitlines() if line.startswith(f"| {title} |"))
+        said = [cell.strip() for cell in row.strip("| ").split("|")]
+        found = scores[area]
+        assert said[1:3] == [str(found["rows"]), f"{100 * found['median']:.1f} %"]
+        assert said[4] == f"{100 * found['p90']:.1f} %"
+        assert said[6] == f"{100 * found['inside']:.1f} %"
+
+
+@pytest.mark.parametrize(
+    "words", [["score"], ["score", "points.csv", "--public"], ["score", "--public", "-o", "scores.pdf"]]
+)
+def test_what_score_cannot_do_is_a_sentence(words: list[str], capsys) -> None:
+    assert main(words) == 2
+    assert "score takes one of" in (said := capsys.readouterr().err) or "must end in .html" in said

@@ -96,6 +96,7 @@ def errors_of_the_closed_form() -> dict[str, list[float]]:
     return found
 
 
+@pytest.mark.sweep
 def test_the_closed_form_is_near_the_simulation():
     """24 loads: models with and without experts, both policies, a pipeline, data-parallel ranks, NVIDIA and AMD."""
     errors = errors_of_the_closed_form()
@@ -121,6 +122,7 @@ def test_a_request_alone_needs_its_prompt_and_its_steps():
     assert states.flight[0] == pytest.approx(1 + states.rate[0] * states.first_s[0])
 
 
+@pytest.mark.sweep
 def test_the_closed_form_is_near_the_simulation_where_prefill_is_separate():
     """The deployments of two fronts: replicas of one group, and data-parallel ranks with experts."""
     rows = []

@@ -48,7 +48,7 @@ FLAGS: dict[str, str] = {
     "query": (
         "TRACE STATEMENT --backend --batch --capture --cpu --device --ep-size --extension --format --gpu-clock-mhz --list --memory-snapshot --model --output --overlap --power --rank --ranks --ready --sequence --shapes --steps --tokens-per-step -o"
     ),
-    "score": ("FILE --family --format"),
+    "score": ("FILE --family --format --output --public -o"),
     "search": (
         "--attention --backend --cluster --compare --concurrency --engine --executor --explain --fix --forbid --framework --global-batch --gpus --input-tokens --jobs --max-gpus --memory-headroom --model --objective --output --output-tokens --pareto --plot --precision --price-per-gpu-hour --rate --rules --save-system --sequence --serve --slo --strategy --sweep --top -o"
     ),

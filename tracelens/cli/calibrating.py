@@ -8,6 +8,7 @@ import json
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from tracelens.errors import UsageError
 from tracelens.files.safe_text import markdown_text
 from tracelens.files.say import emit, say, say_lines, say_table, with_progress
 
@@ -16,7 +17,6 @@ if TYPE_CHECKING:
     from tracelens.hardware import HardwareSpec
     from tracelens.hardware.device_figures import KernelConstants
     from tracelens.predict.calibration.device import FitOutcome, Measured
-    from tracelens.predict.calibration.scoring import Score
 
 _HEADER = ("family", "precision", "calls", "groups", "before", "after", "unseen")
 
@@ -184,7 +184,15 @@ def _print(outcomes: list[FitOutcome]) -> None:
 
 def configure_score(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
-    add("file", type=Path, metavar="FILE.csv", help="table with a row of measured and predicted values per point")
+    add(
+        "file",
+        type=Path,
+        nargs="?",
+        metavar="FILE.csv",
+        help="table with a row of measured and predicted values per point",
+    )
+    add("--public", action="store_true", help="score tracelens itself on published measurements that were left out")
+    add("-o", "--output", type=Path, metavar="FILE.html", help="write a page")
     add("--family", metavar="COLUMN", help="column to group by; default: family, model or model_path")
     add("--format", choices=("text", "json", "md"), default="text", help="output format; default: %(default)s")
 
@@ -193,34 +201,30 @@ def run_score(args: argparse.Namespace) -> int:
     """Score predictions against measured points, by family: median, 90th percentile, bias, share inside the intervals.
 
     FILE.csv comes from `project --batch` or `serve --batch`, run on a table with measured values. Any other table with
-    the columns measured and predicted works too; it may also have family, area, low and high.
+    the columns measured and predicted works too; it may also have family, area, source, low and high.
     """
-    from tracelens.predict.calibration.scoring import score_file
+    from tracelens.predict.calibration.scoring import public_predictions, score_file, score_lines
 
-    scores = score_file(args.file, family=args.family)
+    if args.public == (args.file is not None):
+        raise UsageError("score takes one of FILE.csv and --public")
+    if args.output is not None and args.output.suffix != ".html":
+        raise UsageError(f"{args.output}: the name of a page must end in .html")
+    path = public_predictions() if args.public else args.file
+    scores = score_file(path, family=args.family or ("source" if args.public else None))
+    lines = score_lines(scores)
+    if args.output is not None:
+        from tracelens.files.atomic_write import write_whole
+        from tracelens.predict.calibration.scoring import errors_by_area
+        from tracelens.report.fleet_pages import score_page
+
+        write_whole(args.output, score_page("tracelens" if args.public else path.name, lines, errors_by_area(path)))
     if args.format == "json":
         found = [dataclasses.asdict(each) for each in scores]
         emit(json.dumps({"schema": "tracelens.score/1", "scores": found}, indent=2) + "\n")
         return 0
-    lines = [[*_HEADS], *(_cells(each) for each in scores)]
     if args.format == "md":
-        lines.insert(1, ["---"] * len(_HEADS))
+        lines.insert(1, ["---"] * len(lines[0]))
         say_lines("\n".join(f"| {' | '.join([markdown_text(cells[0]), *cells[1:]])} |" for cells in lines))
         return 0
     say_table(lines, words=(0,))
     return 0
-
-
-_HEADS = ("family", "rows", "no prediction", "median", "of families drawn", "p90", "signed", "inside")
-
-
-def _cells(score: Score) -> list[str]:
-    drawn = "" if score.median_low is None else f"{_percent(score.median_low)} to {_percent(score.median_high)}"
-    return [
-        score.name, str(score.rows), str(score.missing), _percent(score.median), drawn, _percent(score.p90),
-        _percent(score.signed, "+"), _percent(score.inside),
-    ]  # fmt: skip
-
-
-def _percent(share: float | None, sign: str = "") -> str:
-    return "" if share is None else f"{share:{sign}.1%}"

@@ -1,4 +1,4 @@
-"""Pages about fleets: the collectives of a job's ranks, a lake of traces day by day."""
+"""Pages about many: the collectives of a job's ranks, a lake of traces, predictions beside what was measured."""
 
 from __future__ import annotations
 
@@ -12,6 +12,8 @@ from tracelens.report.markup import Section, tag
 from tracelens.types.units import US_PER_MS
 
 if TYPE_CHECKING:
+    import numpy as np
+    import numpy.typing as npt
     import pandas as pd
 
     from tracelens.report.assembly import Sheet
@@ -146,3 +148,31 @@ def _slow(ranks: pd.DataFrame) -> Iterator[Section]:
         yield section(
             "slow-ranks", "Slow ranks", bars(rows, "Computation in a step, over the median of the run's ranks")
         )
+
+
+#: Errors that a chart draws, in percent.
+_ERRORS = [half / 2 for half in range(121)]
+
+
+def score_page(name: str, lines: Sequence[Sequence[str]], errors: Mapping[str, npt.NDArray[np.float64]]) -> bytes:
+    """``lines``: heads, all points, then groups of them; ``errors``: |predicted / measured - 1| by area, ascending."""
+    import pandas as pd
+
+    heads, *scores = lines
+    first = dict(zip(heads, scores[0], strict=True))
+    tiles = [
+        ("Predictions", first["rows"], f"{first['no prediction']} points without one"),
+        ("Median error", first["median"], f"signed {first['signed']}"),
+        ("90th percentile", first["p90"], "of the errors"),
+        ("Inside the interval", first["inside"] or "-", "of points with an interval"),
+    ]
+    chart = line_chart({area: _within(each) for area, each in errors.items()}, "error, %", "Points within an error, %")
+    groups = table(pd.DataFrame(scores, columns=heads), "Scores", {head: head for head in heads})
+    sections = [section("within", "How far off", chart), section("scores", "Scores", groups)]
+    facts = ["error: |predicted / measured - 1|", "tracelens score FILE.csv -o FILE.html makes this page"]
+    return Document(title=f"Predictions of {name}", kind="score", facts=facts, tiles=tiles, sections=sections).page()
+
+
+def _within(errors: npt.NDArray[np.float64]) -> list[tuple[float, float]]:
+    """(error, share of all that are at most so far off), both in percent."""
+    return [(each, 100 * float((errors <= each / 100).mean())) for each in _ERRORS]

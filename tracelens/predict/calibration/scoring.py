@@ -86,6 +86,12 @@ class ScoreColumns(Record, frozen=True, kw_only=True):
         return replace(self, measured=pair[0], predicted=pair[1], low=low, high=high)
 
 
+def public_predictions() -> Path:
+    """Predictions of published measurements by constants that were fitted without them, each over its measured value;
+    ``python -m benchmarks.public_scores FOLDER`` writes them."""
+    return Path(__file__).with_name("public_scores.csv")
+
+
 def score_file(path: Path, *, family: str | None = None) -> tuple[Score, ...]:
     """All rows, each area, and each family, in this order; of a second pair of columns, under its predicted name.
     InputError, with the row, for a value that is none.
@@ -97,6 +103,19 @@ def score_file(path: Path, *, family: str | None = None) -> tuple[Score, ...]:
     for columns in others:
         scores += [replace(each, name=f"{columns.predicted}: {each.name}") for each in _scores(path, rows, columns)]
     return tuple(scores)
+
+
+def errors_by_area(path: Path) -> dict[str, npt.NDArray[np.float64]]:
+    """|predicted / measured - 1| of the first pair of columns, ascending, by area; ``ALL`` where a file has none."""
+    table = read_table(path)
+    columns = ScoreColumns.of(path, table)[0]
+    rows = table.to_dict("records")
+    pair = (_some(_values(path, rows, name), range(len(rows))) for name in (columns.measured, columns.predicted))
+    measured, predicted = pair
+    error = np.abs(predicted / measured - 1)
+    area = np.array([str(row[columns.area]) if columns.area else ALL for row in rows], object)
+    known = ~np.isnan(error)
+    return {name: np.sort(error[known & (area == name)]) for name in sorted(set(area[known].tolist()))}
 
 
 def _scores(path: Path, rows: Sequence[Mapping[object, object]], columns: ScoreColumns) -> Iterator[Score]:
@@ -112,7 +131,7 @@ def _scores(path: Path, rows: Sequence[Mapping[object, object]], columns: ScoreC
         family=np.array([str(rows[at].get(columns.family, "")) for at in known], object),
     )
     groups: dict[str, list[int]] = {ALL: list(range(len(known)))}
-    for column in filter(None, (columns.area, columns.family)):
+    for column in dict.fromkeys(filter(None, (columns.area, columns.family))):
         for place, at in enumerate(known):
             groups.setdefault(str(rows[at][column]), []).append(place)
     first, *others = groups.items()
@@ -175,3 +194,23 @@ def _values(path: Path, rows: Sequence[Mapping[object, object]], column: str) ->
 
 def _some(values: Sequence[float | None], at: Sequence[int]) -> npt.NDArray[np.float64]:
     return np.array([np.nan if values[place] is None else values[place] for place in at], float)
+
+
+_HEADS = ("family", "rows", "no prediction", "median", "of families drawn", "p90", "signed", "inside")
+
+
+def score_lines(scores: Sequence[Score]) -> list[list[str]]:
+    """Heads and a line of texts per score, shares in percent."""
+    return [[*_HEADS], *(_cells(each) for each in scores)]
+
+
+def _cells(score: Score) -> list[str]:
+    drawn = "" if score.median_low is None else f"{_percent(score.median_low)} to {_percent(score.median_high)}"
+    return [
+        score.name, str(score.rows), str(score.missing), _percent(score.median), drawn, _percent(score.p90),
+        _percent(score.signed, "+"), _percent(score.inside),
+    ]  # fmt: skip
+
+
+def _percent(share: float | None, sign: str = "") -> str:
+    return "" if share is None else f"{share:{sign}.1%}"

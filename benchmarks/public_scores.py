@@ -1,0 +1,41 @@
+"""Writes the predictions that ``tracelens score --public`` scores: ``python -m benchmarks.public_scores FOLDER``.
+
+FOLDER holds the published points (training_points.csv, serving_points.csv, tables/). Each is predicted with constants
+that were fitted without it: its family, source, engine, framework or device left out, as its area says. What is
+written is each prediction and its interval over the measured value, which is 1.
+"""
+
+from __future__ import annotations
+
+import argparse
+import tempfile
+from pathlib import Path
+
+import pandas as pd
+
+from benchmarks import fit_engines, fit_profiles
+from tracelens.predict.calibration.scoring import public_predictions
+
+_FIGURES = ["measured", "predicted", "low", "high"]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description="Write the predictions of published points that were left out")
+    parser.add_argument("folder", type=Path)
+    folder = parser.parse_args().folder
+    with tempfile.TemporaryDirectory() as made:
+        training, serving = Path(made) / "training.csv", Path(made) / "serving.csv"
+        fit_profiles.report(fit_profiles.read(folder), False, training, "")
+        fit_engines.predictions(serving, *fit_engines.report(fit_engines.read(folder)))
+        written(pd.concat([pd.read_csv(training, dtype=str), pd.read_csv(serving, dtype=str)], ignore_index=True))
+
+
+def written(predictions: pd.DataFrame) -> None:
+    figures = predictions[_FIGURES].astype(float)
+    ratios = figures.div(figures["measured"], axis="index").round(4)
+    table = predictions.drop(columns=_FIGURES).join(ratios)
+    table.to_csv(public_predictions(), index=False, lineterminator="\n")
+
+
+if __name__ == "__main__":
+    main()
