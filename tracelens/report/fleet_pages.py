@@ -167,7 +167,7 @@ def score_page(name: str, lines: Sequence[Sequence[str]], errors: Mapping[str, n
         ("Inside the interval", first["inside"] or "-", "of points with an interval"),
     ]
     chart = line_chart({area: _within(each) for area, each in errors.items()}, "error, %", "Points within an error, %")
-    groups = table(pd.DataFrame(scores, columns=heads), "Scores", {head: head for head in heads})
+    groups = table(pd.DataFrame(scores, columns=[*heads]), "Scores", {head: head for head in heads})
     sections = [section("within", "How far off", chart), section("scores", "Scores", groups)]
     facts = ["error: |predicted / measured - 1|", "tracelens score FILE.csv -o FILE.html makes this page"]
     return Document(title=f"Predictions of {name}", kind="score", facts=facts, tiles=tiles, sections=sections).page()

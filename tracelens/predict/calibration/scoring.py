@@ -130,12 +130,12 @@ def _scores(path: Path, rows: Sequence[Mapping[object, object]], columns: ScoreC
         high=_some(_values(path, rows, columns.high), known),
         family=np.array([str(rows[at].get(columns.family, "")) for at in known], object),
     )
-    groups: dict[str, list[int]] = {ALL: list(range(len(known)))}
+    yield points.score(ALL, np.arange(len(known)))
     for column in dict.fromkeys(filter(None, (columns.area, columns.family))):
+        groups: dict[str, list[int]] = {}
         for place, at in enumerate(known):
             groups.setdefault(str(rows[at][column]), []).append(place)
-    first, *others = groups.items()
-    yield from (points.score(name, np.array(places)) for name, places in (first, *sorted(others)))
+        yield from (points.score(name, np.array(places)) for name, places in sorted(groups.items()))
 
 
 class _Points(Record, frozen=True, kw_only=True):
