@@ -29,16 +29,17 @@ def main() -> None:
         training, serving = Path(made) / "training.csv", Path(made) / "serving.csv"
         fit_profiles.report(fit_profiles.read(folder), False, training, "")
         fit_engines.predictions(serving, *fit_engines.report(fit_engines.read(folder)))
-        written(pd.concat([pd.read_csv(training, dtype=str), pd.read_csv(serving, dtype=str)], ignore_index=True))
+        found = pd.concat([pd.read_csv(training, dtype=str), pd.read_csv(serving, dtype=str)], ignore_index=True)
+    ratios_of(found).to_csv(public_predictions(), index=False, lineterminator="\n")
 
 
-def written(predictions: pd.DataFrame) -> None:
+def ratios_of(predictions: pd.DataFrame) -> pd.DataFrame:
     predictions = predictions[~predictions["area"].str.endswith(_LEFT)]
     figures = predictions[_FIGURES].astype(float)
     ratios = figures.div(figures["measured"], axis="index").round(4)
     publisher = predictions["source"].str.removeprefix("github ").str.extract(r"^([^@\s:]+)")[0]
     named = predictions[["area", "family"]].assign(source=publisher.replace("Primus", "AMD-AGI/Primus"))
-    named.join(ratios).to_csv(public_predictions(), index=False, lineterminator="\n")
+    return named.join(ratios)
 
 
 if __name__ == "__main__":

@@ -8,10 +8,11 @@ from __future__ import annotations
 from pathlib import Path
 from statistics import median
 
+import pandas as pd
 import pytest
 
-from benchmarks import fit_engines, fit_profiles
-from tracelens.predict.calibration.scoring import Score, score_file
+from benchmarks import fit_engines, fit_profiles, public_scores
+from tracelens.predict.calibration.scoring import Score, public_predictions, score_file
 
 pytestmark = [pytest.mark.shared, pytest.mark.sweep]
 
@@ -22,6 +23,14 @@ BIAS = 0.10
 
 def scores(path: Path) -> dict[str, Score]:
     return {score.name: score for score in score_file(path) if score.name.startswith(("training", "serving"))}
+
+
+def assert_published(path: Path, area: str) -> None:
+    """What ``tracelens score --public`` scores was predicted with today's constants."""
+    found, public = public_scores.ratios_of(pd.read_csv(path, dtype=str)), pd.read_csv(public_predictions())
+    names = ["family", "predicted", "low", "high"]
+    made, said = (table.loc[table["area"] == area, names].reset_index(drop=True) for table in (found, public))
+    pd.testing.assert_frame_equal(made, said, rtol=1e-3)
 
 
 def assert_holds(score: Score, most: float, p90: float, inside: float = 0.85) -> None:
@@ -36,6 +45,7 @@ def assert_holds(score: Score, most: float, p90: float, inside: float = 0.85) ->
 def test_training_steps_of_families_left_out(shared_data: Path, tmp_path: Path) -> None:
     told = fit_profiles.report(fit_profiles.read(shared_data), False, tmp_path / "p.csv", "today")
     found = scores(tmp_path / "p.csv")
+    assert_published(tmp_path / "p.csv", "training dense")
     # Families of frameworks with constants of their own.
     assert_holds(found["training dense"], 0.05, 0.12)
     assert_holds(found["training moe"], 0.09, 0.30)
@@ -53,6 +63,7 @@ def test_time_per_token_of_what_was_left_out(shared_data: Path, tmp_path: Path) 
     told, first = fit_engines.report(fit_engines.read(shared_data))
     fit_engines.predictions(tmp_path / "p.csv", told, first)
     found = scores(tmp_path / "p.csv")
+    assert_published(tmp_path / "p.csv", "serving TPOT")
     assert_holds(found["serving TPOT"], 0.11, 0.35)
     # The target of ITL is 0.12: prompts of unpublished lengths, FP8 experts of vLLM 0.11, hosts that differ
     assert_holds(found["serving ITL"], 0.145, 0.49)
