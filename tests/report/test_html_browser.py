@@ -2,18 +2,28 @@
 
 from __future__ import annotations
 
+import functools
+import http.server
 import itertools
+import threading
 import time
 from typing import Any
+from urllib.parse import parse_qs, urlsplit
 
 import pytest
 
 import tracelens
 from tests.report.headless import SECONDS, Browser, needs_browser
 from tracelens.analysis.loaded_trace import Trace
+from tracelens.analysis.page_charts import step_timelines
 from tracelens.trace.reading.chrome.event_list import read_events
 
 pytestmark = needs_browser
+
+
+class QuietHandler(http.server.SimpleHTTPRequestHandler):
+    def log_message(self, *args: object) -> None:
+        pass
 
 
 def numbers(texts: list[str]) -> list[float]:
@@ -345,3 +355,72 @@ def test_names_of_a_trace_stay_text(browser, tmp_path):
     assert browser.complaints() == []
     names = set(browser.texts("#ops tbody tr > td:first-child .lead > :nth-child(2)"))
     assert {'=HYPERLINK("http://x")', "<script>window.hit = 1</script>", "\u241b[31mred", "../../x"} <= names
+
+
+def test_perfetto_gets_the_chosen_trace_at_the_part_in_view(browser, moe_page, moe_report, tmp_path):
+    trace = tmp_path / "t.json"
+    trace.write_text('{"traceEvents": []}')
+    handler = functools.partial(QuietHandler, directory=str(moe_page.parent))
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        browser.heard.clear()
+        browser.call("Page.navigate", url=f"http://127.0.0.1:{server.server_port}/{moe_page.name}")
+        deadline = time.monotonic() + SECONDS
+        while not browser.evaluate("document.body && document.body.dataset.ready === 'yes'"):
+            assert time.monotonic() < deadline
+        before = browser.requests()
+        found = browser.call(
+            "Runtime.evaluate", expression="document.querySelector('#timeline-drawing input[type=file]')"
+        )
+        browser.call("DOM.setFileInputFiles", files=[str(trace)], objectId=found["result"]["objectId"])
+        browser.evaluate(
+            "window.sent = []; const port = new MessageChannel().port1; port.postMessage = (...given) => sent.push(given);"
+            "window.open = (url) => { window.opened = url; return port; }; window.port = port"
+        )
+        press = "[...document.querySelectorAll('#timeline-drawing button')].find((b) => b.textContent === 'Perfetto').click()"
+        browser.evaluate(press)
+        place = parse_qs(urlsplit(browser.evaluate("window.opened")).fragment.partition("?")[2])
+        (drawn, *_) = step_timelines(moe_report.result)
+        assert place == {"visStart": [str(drawn.first_ns)], "visEnd": [str(drawn.first_ns + drawn.duration_ns)]}
+        while not browser.evaluate("sent.length"):
+            assert time.monotonic() < deadline
+        assert browser.evaluate("sent[0]") == ["PING", "*"]
+        say = "window.dispatchEvent(new MessageEvent('message', {{data: 'PONG', origin: {!r}, source: port}}))"
+        browser.evaluate(say.format("https://evil.example"))
+        assert browser.evaluate("sent.every(([what]) => what === 'PING')")
+        browser.evaluate(say.format("https://ui.perfetto.dev"))
+        handed, to = browser.evaluate(
+            "sent.filter(([what]) => what !== 'PING')"
+            ".map(([what, to]) => [new TextDecoder().decode(what.perfetto.buffer) + what.perfetto.title, to])[0]"
+        )
+        assert (handed, to) == (trace.read_text() + "t.json", "https://ui.perfetto.dev")
+        many = browser.evaluate("sent.length")
+        time.sleep(0.25)
+        assert browser.evaluate("sent.length") == many
+        assert [url for url in browser.requests() if url not in before and "favicon" not in url] == []
+        assert browser.complaints() == []
+        server.shutdown()
+
+
+def test_an_event_that_is_chosen_is_chosen_in_perfetto(page, moe_report):
+    (drawn, *_) = step_timelines(moe_report.result)
+    place = page.evaluate(
+        "(() => { const kept = {}; const old = Timeline.prototype.render; Timeline.prototype.render = function () { kept.it = this; old.call(this); };"
+        "window.dispatchEvent(new Event('resize')); return new Promise((done) => setTimeout(() => { const t = kept.it;"
+        "const box = t.data.kind.findIndex((kind, i) => kind === 'device' && t.data.count[i] === 1); t.choose(box);"
+        "done([t.perfettoPlace(), t.data.start[box], t.data.busy[box]]); }, 400)); })()"
+    )
+    url, start, busy = place
+    asked = parse_qs(urlsplit(url).fragment.partition("?")[2])
+    assert asked["ts"] == [str(drawn.first_ns + start)]
+    assert asked["dur"] == [str(busy)]
+    activity = moe_report.result.activity
+    assert (drawn.first_ns + start, busy) in set(zip(activity.start.tolist(), activity.duration.tolist(), strict=True))
+
+
+def test_a_page_from_a_file_says_what_perfetto_needs(page):
+    page.evaluate(
+        "[...document.querySelectorAll('#timeline-drawing button')].find((b) => b.textContent === 'Perfetto').click()"
+    )
+    assert "python3 -m http.server --bind 127.0.0.1" in page.texts("#timeline-drawing .details")[0]
+    assert page.complaints() == []

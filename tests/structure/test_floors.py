@@ -15,10 +15,10 @@ FLOORS: dict[str, int] = {
     **dict.fromkeys(("analysis", "predict.estimation", "predict.projection", "predict.serving"), 3),
     **dict.fromkeys(("predict.calibration", "predict.routing", "predict.step_time", "comparison"), 4),
     **dict.fromkeys(("laboratory", "report"), 5),
-    **dict.fromkeys(("testing", "cli", "__init__", "__main__"), 6),
+    **dict.fromkeys(("testing", "integrations", "cli", "__init__", "__main__"), 6),
 }
 #: Folders and modules of the package at most.
-MOST_FOLDERS, MOST_MODULES = 12, 8
+MOST_FOLDERS, MOST_MODULES = 12, 9
 #: What imports the laboratory, and the option or method that asks for it.
 ASKS_LABORATORY = {
     "__init__.py": "tl.layer: a layer by the paper's rules",

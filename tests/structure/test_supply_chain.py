@@ -58,10 +58,11 @@ def test_nothing_is_installed_without_a_hash_where_a_release_is_made(repository:
     """Of the first environment of .ci/run, which judges a change, and of the job that builds a release."""
     judged = (repository / ".ci" / "run").read_text()
     assert ".[dev,docs]" not in judged
-    assert re.search(r"--require-hashes -r \.ci/lock\.txt \|\|\n\s+\{.*exit 1; \}", judged)
+    for file in ("lock", "integrations"):
+        assert re.search(rf"--require-hashes -r \.ci/{file}\.txt \|\|\n\s+\{{.*exit 1; \}}", judged)
     builds = (repository / ".github" / "workflows" / "wheels.yml").read_text().partition("  installed:")[0]
     assert all("--require-hashes" in line for line in builds.splitlines() if "pip install" in line)
-    for file in ("lock.txt", "release.txt"):
+    for file in ("lock.txt", "integrations.txt", "release.txt"):
         text = (repository / ".ci" / file).read_text().replace(" \\\n   ", "")
         assert all("--hash=sha256:" in line for line in text.splitlines() if line and not line.startswith("#"))
     assert {"hatchling", "ziglang"} <= set(re.findall(r"^([a-z-]+)==", text, re.MULTILINE))

@@ -335,11 +335,13 @@ class StepTimeline(Record, frozen=True, kw_only=True, eq=False):
     ``end_ns`` from the window's start and within it, ``kernel_ns`` (sum of its events' whole durations), ``count`` of
     events, and ``event`` (index into the analysis' activity): the longest of them. Events shorter than
     ``merged_below_ns`` were merged with their neighbors; 0 when none had to be. ``idle``: when nothing ran in the
-    window, and why; None for other steps than the typical one. ``host``: what the threads did meanwhile;
+    window, and why; None for other steps than the typical one. ``first_ns``: the window's start on the trace's clock.
+    ``host``: what the threads did meanwhile;
     ``launch_ns``: when the event was launched, from the window's start, 0 where ``host.launched_in`` is -1.
     """
 
     step: int | None
+    first_ns: int
     duration_ns: int
     events: int
     merged_below_ns: int
@@ -412,6 +414,7 @@ def step_timeline(
     launched = np.where(launch >= 0, table.start_ns[launch] - first, 0)
     return StepTimeline(
         step=number,
+        first_ns=first,
         duration_ns=last - first,
         events=len(events),
         merged_below_ns=below,

@@ -77,7 +77,10 @@ class QueryCommand(ReportOptions):
     ready: str | None = option("run a ready query instead of a statement", metavar="NAME")
     list: bool = option("list the ready queries and the tables", False)
     output: Path | None = option(
-        "file to write: .csv, .json or .xlsx", kind=Path, metavar="FILE", flags=("-o", "--output")
+        "file to write: .csv, .json, .xlsx, or .prom or .jsonl for metrics of Prometheus or OpenTelemetry",
+        kind=Path,
+        metavar="FILE",
+        flags=("-o", "--output"),
     )
     format: str = option("output format", "text", choices=("text", "json", "csv"))
 
@@ -98,8 +101,9 @@ def run_query(args: argparse.Namespace) -> int:
     from tracelens.analysis.tables import built_in_tables
     from tracelens.files.cells import frame_csv
     from tracelens.files.sql import ready_queries, ready_query
-    from tracelens.report.export import frame_json, refuse_unknown, write_frame
+    from tracelens.report.export import frame_json, refuse_unknown
     from tracelens.report.figures import scope_text, table_text
+    from tracelens.report.json_report import OTLP, PROMETHEUS
     from tracelens.report.lake.ingest import is_lake
 
     of_lake = args.trace is not None and is_lake(Path(args.trace))
@@ -110,7 +114,7 @@ def run_query(args: argparse.Namespace) -> int:
     if args.trace is None or (args.statement is None) == (args.ready is None):
         raise UsageError("query needs a trace and a statement, or a trace and --ready NAME (--list shows them)")
     if args.output is not None:
-        refuse_unknown(args.output)
+        refuse_unknown(args.output, PROMETHEUS, OTLP)
         refuse_input(args.output, [Path(args.trace)])
     statement = ready_query(queries, args.ready).statement if args.ready else args.statement
     if of_lake:
@@ -120,7 +124,7 @@ def run_query(args: argparse.Namespace) -> int:
         answer, scope = report.sql(statement), scope_text(report.summary.scope)
     about = {"schema": SCHEMA, "query": statement, "scope": scope}
     if args.output is not None:
-        write_frame(args.output, answer, about)
+        _write_answer(args.output, answer, about, args.ready or "query")
     if args.format == "json":
         emit(frame_json(answer, about).decode())
     elif args.format == "csv":
@@ -131,6 +135,22 @@ def run_query(args: argparse.Namespace) -> int:
         say()
         say(f"{len(answer)} row{'s' * (len(answer) != 1)} of {scope}")
     return 0
+
+
+def _write_answer(path: Path, answer: pd.DataFrame, about: Mapping[str, object], name: str) -> None:
+    """As the ending says; columns of whole numbers that name something (a rank, a step) are labels of metrics."""
+    from tracelens.analysis.tables import built_in_tables
+    from tracelens.report.export import write_frame, write_metrics
+    from tracelens.report.json_report import OTLP, PROMETHEUS
+    from tracelens.report.lake.ingest import ORIGIN
+    from tracelens.schema import IDENTIFIER
+
+    if path.suffix not in (PROMETHEUS, OTLP):
+        write_frame(path, answer, about)
+        return
+    known = (*(claim.options["columns"] for claim in built_in_tables().values()), ORIGIN)
+    of_names = {key for columns in known for key, column in columns.items() if column.number_format == IDENTIFIER}
+    write_metrics(path, answer, name, of_names)
 
 
 def _report(args: argparse.Namespace) -> Report:

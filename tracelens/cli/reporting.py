@@ -41,7 +41,8 @@ class ReportCommand(ReportOptions):
         MISSING, kind=Path, flags=("trace",),
     )  # fmt: skip
     output: Path | None = option(
-        "output folder, or FILE.xlsx, .html or .json; default: TRACE.report/",
+        "output folder, or FILE.xlsx, .html or .json, or .prom or .jsonl: its main figures for Prometheus or "
+        "OpenTelemetry; default: TRACE.report/",
         kind=Path, metavar="PATH", flags=("-o", "--output"),
     )  # fmt: skip
     open: bool = option("open the page in the browser", False)
@@ -101,9 +102,7 @@ def _run(args: argparse.Namespace, output: Path) -> int:
     if args.format == "json":
         emit(report.to_json(brief=args.brief) + "\n")
     elif args.format in ("prometheus", "otlp"):
-        from tracelens.report.json_report import otlp_json, prometheus_text
-
-        emit((prometheus_text if args.format == "prometheus" else otlp_json)(report.summary))
+        emit(report.to_prometheus() if args.format == "prometheus" else report.to_otlp())
     else:
         written = f"{output}{'' if is_file(output) else '/'}"
         seconds = time.monotonic() - started
@@ -182,12 +181,20 @@ def _open(page: Path) -> None:
 
 def is_file(output: Path) -> bool:
     """Whether a report goes to one file, not to a folder of all of them."""
-    return output.suffix in (".xlsx", ".html", ".json")
+    return output.suffix in (".xlsx", ".html", ".json", *_METRICS)
+
+
+#: Endings of files of metrics, which the report of one trace has.
+_METRICS = (".prom", ".jsonl")
 
 
 def write_report(report: Report | RankReport, output: Path, *, csv: bool, all_sheets: bool) -> None:
     """Writes the file that ``output`` names, else the folder."""
-    if output.suffix == ".xlsx":
+    from tracelens.report.result import Report
+
+    if output.suffix in _METRICS and isinstance(report, Report):
+        (report.to_prometheus if output.suffix == ".prom" else report.to_otlp)(output)
+    elif output.suffix == ".xlsx":
         report.to_excel(output, all_sheets=all_sheets)
     elif output.suffix == ".html":
         report.to_html(output)
@@ -263,6 +270,8 @@ def run_collectives(args: argparse.Namespace) -> int:
     source = job_folder(args.trace[0], paths)
     output: Path = args.output or folder_beside(source) / f"{source.name}.report"
     refuse_input(output, paths)
+    if output.suffix in _METRICS:
+        raise UsageError(f"metrics are of one trace (tracelens report): {output} cannot hold a comparison of ranks")
     if not is_file(output):
         refuse_foreign(output)
     elif args.csv:

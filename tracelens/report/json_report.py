@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import ast
 import functools
-from collections.abc import Iterator, Mapping
+import math
+from collections.abc import Iterable, Iterator, Mapping
 from importlib import resources
 from os import PathLike
 from types import MappingProxyType
@@ -172,6 +173,12 @@ def _recorded(text: Value) -> Any:
         return None
 
 
+#: Endings of the files of metrics.
+PROMETHEUS, OTLP = ".prom", ".jsonl"
+#: (name, value) of each.
+Labels: TypeAlias = tuple[tuple[str, str], ...]
+
+
 class Metric(Record, frozen=True, kw_only=True):
     """A gauge: ``name`` without the prefix, in base units (seconds, ratio)."""
 
@@ -179,13 +186,13 @@ class Metric(Record, frozen=True, kw_only=True):
     about: str
     unit: str
     value: float | None
-    labels: tuple[tuple[str, str], ...] = ()
+    labels: Labels = ()
 
 
 def metrics(summary: Summary) -> Iterator[Metric]:
     """What a dashboard follows; a figure that was not determined is left out."""
     for metric in _metrics(summary):
-        if metric.value is not None:
+        if metric.value is not None and math.isfinite(metric.value):
             yield metric
 
 
@@ -218,26 +225,37 @@ def _metrics(summary: Summary) -> Iterator[Metric]:
 
 def prometheus_text(summary: Summary) -> str:
     """Prometheus' exposition format, for a file that the node exporter's textfile collector or a push gateway takes."""
+    return exposition(metrics(summary), of_trace(summary))
+
+
+def exposition(metrics: Iterable[Metric], common: Labels = ()) -> str:
+    """Metrics in Prometheus' exposition format, those of one name together; ``common``: labels of all of them."""
     lines: list[str] = []
     named: set[str] = set()
     seen: set[str] = set()
-    for metric in metrics(summary):
+    for metric in metrics:
         name = f"tracelens_{metric.name}"
         if name not in named:
-            lines += [f"# HELP {name} {metric.about}", f"# TYPE {name} gauge"]
+            lines += [f"# HELP {name} {terminal_text(metric.about)}", f"# TYPE {name} gauge"]
             named.add(name)
-        labels = ",".join(f'{key}="{_label(text)}"' for key, text in (*_of_trace(summary), *metric.labels))
+        labels = ",".join(f'{key}="{_label(text)}"' for key, text in (*common, *metric.labels))
         if f"{name}{labels}" not in seen:  # two findings of one kind and op are one series
             lines.append(f"{name}{{{labels}}} {metric.value!r}")
             seen.add(f"{name}{labels}")
     return "\n".join(lines) + "\n"
 
 
-def otlp_json(summary: Summary) -> str:
-    """An ``ExportMetricsServiceRequest`` of OpenTelemetry's protocol as JSON, for a collector to receive."""
+def otlp_json(summary: Summary, recorded_ns: int | None = None) -> str:
+    """The figures of a report as ``otlp_line``; ``recorded_ns``: when, since the epoch, None where that is unknown."""
+    return otlp_line(metrics(summary), of_trace(summary), recorded_ns)
+
+
+def otlp_line(metrics: Iterable[Metric], common: Labels = (), recorded_ns: int | None = None) -> str:
+    """A line of an OTLP file (.jsonl), which is what a collector receives by HTTP too: ``MetricsData`` as JSON."""
     by_name: dict[str, list[Metric]] = {}
-    for metric in metrics(summary):
+    for metric in metrics:
         by_name.setdefault(metric.name, []).append(metric)
+    time = str(recorded_ns or 0)  # 0 is the protocol's word for an unknown time
     gauges = [
         {
             "name": f"tracelens.{name}",
@@ -245,7 +263,7 @@ def otlp_json(summary: Summary) -> str:
             "unit": group[0].unit,
             "gauge": {
                 "dataPoints": [
-                    {"asDouble": each.value, "timeUnixNano": "0", "attributes": _attributes(each.labels)}
+                    {"asDouble": each.value, "timeUnixNano": time, "attributes": _attributes(each.labels)}
                     for each in group
                 ]
             },
@@ -255,20 +273,21 @@ def otlp_json(summary: Summary) -> str:
     document = {
         "resourceMetrics": [
             {
-                "resource": {"attributes": _attributes((("service.name", "tracelens"), *_of_trace(summary)))},
+                "resource": {"attributes": _attributes((("service.name", "tracelens"), *common))},
                 "scopeMetrics": [{"scope": {"name": "tracelens"}, "metrics": gauges}],
             }
         ]
     }
-    return escaped_json(orjson.dumps(json_safe(document), option=orjson.OPT_INDENT_2)).decode() + "\n"
+    return escaped_json(orjson.dumps(json_safe(document))).decode() + "\n"
 
 
-def _of_trace(summary: Summary) -> tuple[tuple[str, str], ...]:
+def of_trace(summary: Summary) -> Labels:
+    """What every metric of a report bears: its file, ranks and device."""
     rank = ",".join(map(str, summary.input.ranks))
     return ("file", summary.input.file), ("rank", rank), ("device", summary.device.id or "")
 
 
-def _attributes(labels: tuple[tuple[str, str], ...]) -> list[dict[str, object]]:
+def _attributes(labels: Labels) -> list[dict[str, object]]:
     return [{"key": key, "value": {"stringValue": text}} for key, text in labels]
 
 

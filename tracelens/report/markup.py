@@ -118,7 +118,7 @@ def framed(title: str, sections: Sequence[Section], *, script: str = "", data: s
     style = asset("page.css")
     held = f'<script type="application/octet-stream" id="data">{data}</script>\n<script>{script}</script>'
     page = Template(asset("page.html")).substitute(
-        policy=_policy(script, style),
+        policy=policy(script, style),
         title=joined(title),
         style=style,
         contents=tag("nav", [tag("a", name, href=f"#{key}") for key, name, _ in sections], aria_label="Sections"),
@@ -128,7 +128,7 @@ def framed(title: str, sections: Sequence[Section], *, script: str = "", data: s
     return page.encode()
 
 
-def _policy(script: str, style: str) -> str:
+def policy(script: str, style: str) -> str:
     """The Content-Security-Policy: nothing is loaded, and of what stands in the page only ours runs."""
     runs = f"script-src '{_hash(script)}'; " if script else ""
     return f"default-src 'none'; {runs}style-src '{_hash(style)}'; img-src data:; base-uri 'none'; form-action 'none'"

@@ -143,7 +143,8 @@ def timeline_data(
             labels = [*_thread_labels(drawn.host, analysis.trace.table), *labels]
         idle = None if drawn.idle is None else _idle_columns(drawn.idle, pool)
         made.append({
-            "step": drawn.step, "duration": drawn.duration_ns, "lanes": labels,
+            # Of its clock, in which ns are more than a number of the script can be
+            "step": drawn.step, "first": str(drawn.first_ns), "duration": drawn.duration_ns, "lanes": labels,
             "columns": {key: packed.add(values) for key, values in columns.items()},
             "idle": None if idle is None else {key: packed.add(values) for key, values in idle.items()},
         })  # fmt: skip

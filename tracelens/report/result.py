@@ -18,7 +18,7 @@ from tracelens.files.atomic_write import whole_folder, write_whole
 from tracelens.files.documents import is_report
 from tracelens.files.safe_text import escaped_json
 from tracelens.report.assembly import Analyzed, NamedSheets, assemble, by_title, json_views, refuse_folder
-from tracelens.report.json_report import brief_document, json_bytes, write_json
+from tracelens.report.json_report import brief_document, json_bytes, otlp_json, prometheus_text, write_json
 from tracelens.report.terminal import verdict
 from tracelens.schema import KEYS
 
@@ -179,6 +179,23 @@ class Report(NamedSheets):
         if path is not None:
             write_json(path, self.summary, ops, json_views(self.result, self.sheets))
         return json_bytes(self.summary, ops, json_views(self.result, self.sheets)).decode()
+
+    def to_prometheus(self, path: str | PathLike[str] | None = None) -> str:
+        """The main figures in Prometheus' exposition format; also written to ``path`` (.prom) when given."""
+        text = prometheus_text(self.summary)
+        if path is not None:
+            write_whole(path, text)
+        return text
+
+    def to_otlp(self, path: str | PathLike[str] | None = None) -> str:
+        """The main figures as a line of OpenTelemetry's OTLP; also written to ``path`` (.jsonl) when given."""
+        from tracelens.analysis.analyze import Analysis
+
+        began_ns = self.result.trace.table.began_ns if isinstance(self.result, Analysis) else None
+        text = otlp_json(self.summary, began_ns)
+        if path is not None:
+            write_whole(path, text)
+        return text
 
     def write(self, folder: str | PathLike[str], *, csv: bool = False, all_sheets: bool = False) -> Path:
         """Fills ``folder`` with report.xlsx, report.html and report.json (and csv/): all of them or none.

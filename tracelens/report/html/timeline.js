@@ -10,6 +10,7 @@ const HOST_WORDS = { op: "op", annotation: "annotation", module: "nn.Module", ca
 const PREFIX = /^(autograd::engine::evaluate_function|nn\.Module): /;
 const KEYS = { w: (t) => t.zoom(0.6), s: (t) => t.zoom(1 / 0.6), a: (t) => t.move(-0.25), d: (t) => t.move(0.25) };
 const KINDS = ["device", "op", "annotation", "module", "call"];
+const PERFETTO = "https://ui.perfetto.dev";
 const LIGHT_TEXT = new Set(["c0", "c3", "c6"]);
 
 class Timeline {
@@ -33,8 +34,11 @@ class Timeline {
       button("◀", () => this.move(-0.5), "Earlier (A)"), button("▶", () => this.move(0.5), "Later (D)"),
       button("whole", () => this.view(0, this.data.duration)), this.search, this.found,
       this.walk = make("span", { class: "walk" }, button("previous", () => this.next(-1)), button("next", () => this.next(1)), button("clear", () => this.clear(), "Clear the selection (Escape)")),
-      this.range,
+      this.range, button("Perfetto", () => this.openInPerfetto(), "Open this part of the trace in ui.perfetto.dev"),
     );
+    this.file = make("input", { type: "file", hidden: "", "aria-label": "Trace for Perfetto" });
+    this.file.addEventListener("change", () => this.say("Perfetto: press the button again; it then shows what is in view here, of " + (this.file.files[0] || { name: "no file" }).name + "."));
+    place.append(this.file);
     this.base = make("canvas", { "aria-hidden": "true" });
     this.canvas = make("canvas", {
       tabindex: "0", role: "application", class: "top",
@@ -142,6 +146,49 @@ class Timeline {
     this.search.value = "";
     this.find();
     this.choose(-1);
+  }
+
+  say(text) { this.details.replaceChildren(make("span", { class: "count" }, text)); }
+
+  // The part in view, or the event that is chosen, by Perfetto's parameters: ns on the trace's own clock.
+  perfettoPlace() {
+    const { data, chosen } = this;
+    const at = (ns) => String(BigInt(data.first) + BigInt(Math.round(ns)));
+    const place = new URLSearchParams({ visStart: at(this.from), visEnd: at(this.to) });
+    if (chosen >= 0 && data.count[chosen] === 1) {
+      place.set("ts", at(data.start[chosen]));
+      place.set("dur", String(data.busy[chosen]));
+    }
+    return PERFETTO + "/#!/?" + place;
+  }
+
+  // A page holds no trace and may load none: whoever looks at it chooses the file, which goes from window to window.
+  async openInPerfetto() {
+    if (window.origin === "null") {
+      this.say("Perfetto takes a trace from a page that came by http: run python3 -m http.server --bind 127.0.0.1 in the folder of this page, open it at http://127.0.0.1:8000/, and press the button there.");
+      return;
+    }
+    const [file] = this.file.files;
+    if (!file) {
+      this.say("Choose the trace of this report, Kineto's JSON or what tracelens perfetto wrote; it stays in this browser.");
+      this.file.click();
+      return;
+    }
+    const opened = window.open(this.perfettoPlace());
+    if (!opened) {
+      this.say("The browser did not let this page open a window: allow it, and press the button again.");
+      return;
+    }
+    const buffer = await file.arrayBuffer();
+    const asking = setInterval(() => opened.postMessage("PING", "*"), 100);
+    const stop = () => { clearInterval(asking); window.removeEventListener("message", answer); };
+    const answer = (event) => {
+      if (event.source !== opened || event.origin !== PERFETTO || event.data !== "PONG") return;
+      stop();
+      opened.postMessage({ perfetto: { buffer, title: file.name, fileName: file.name } }, PERFETTO);
+    };
+    window.addEventListener("message", answer);
+    setTimeout(stop, 60000);
   }
 
   // Where the step would end; null for the measured one.
