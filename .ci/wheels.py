@@ -85,9 +85,10 @@ def bill_of_materials() -> dict[str, object]:
 def check() -> None:
     import tracelens
 
-    sources = sorted(Path(tracelens.__file__).parent.rglob("*.c"))
+    sources = sorted((ROOT / "tracelens").rglob("*.c"))
     for source in sources:
-        ctypes.CDLL(str(source.with_suffix(".shared"))).tracelens_layout()
+        library = Path(tracelens.__file__).parent / source.relative_to(ROOT / "tracelens").with_suffix(".shared")
+        ctypes.CDLL(str(library)).tracelens_layout()
     print(f"{len(sources)} libraries of {tracelens.__file__} load")
 
 

@@ -38,7 +38,9 @@ def test_c_files_are_compiled_into_the_wheel_where_a_compiler_is(
     monkeypatch.setenv("CC", compiler)
     wheel = wheel_of(repository, tmp_path)
     assert wheel.name.endswith("-py3-none-any.whl") is not is_compiled
-    libraries = {Path(name).stem for name in ZipFile(wheel).namelist() if name.endswith(".shared")}
+    names = ZipFile(wheel).namelist()
+    assert not [name for name in names if name.endswith(".c")]
+    libraries = {Path(name).stem for name in names if name.endswith(".shared")}
     assert libraries == ({path.stem for path in (repository / "tracelens").rglob("*.c")} if is_compiled else set())
 
 

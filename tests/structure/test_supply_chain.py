@@ -20,6 +20,7 @@ PROMISES = {
     "a pipe or a device": ("tests/cli/test_pipes_and_limits.py::*",),
     "an output file is complete": ("tests/test_attacks.py::test_a_link_in_place_of_the_output_is_replaced_not_followed", "tests/test_faults.py::test_a_verb_killed_before_any_changing_call_leaves_the_old_output_or_the_new_one", "tests/test_faults.py::test_a_disk_that_is_full_at_any_changing_call_is_a_sentence_and_leaves_nothing_half", "tests/files/test_atomic_write.py::*"),
     "`--extension FILE.py` runs": ("tests/test_current_folder.py::*",),
+    "in TensorBoard a page": ("tests/integrations/test_shells.py::test_the_tab_offers_pages_of_ours_and_nothing_else", "tests/integrations/test_real_packages.py::test_tensorboard_serves_the_page_and_knows_the_tab", "tests/integrations/test_shells.py::test_a_trace_goes_to_perfetto_once_under_a_name_that_nobody_guesses"),
     "the file about a bug": ("tests/test_limits.py::test_the_file_about_a_bug_holds_no_secret",),
     "what CI and a release install": ("tests/structure/test_supply_chain.py::test_every_action_is_a_commit", "tests/structure/test_supply_chain.py::test_nothing_is_installed_without_a_hash_where_a_release_is_made"),
 }  # fmt: skip

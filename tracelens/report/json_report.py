@@ -3,7 +3,7 @@ Prometheus and OpenTelemetry.
 
 The JSON Schema is ``tracelens/schemas/report.schema.json``. Within a version fields are only added. null is
 *not determined*. Nothing depends on the day, the folder or the machine, and keys stand in a fixed order: same input,
-same bytes. Times of metrics are those of the recording's program, a sample has no timestamp of its own.
+same bytes; of OpenTelemetry's points the time is that of the recording, of writing where it is unknown.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from __future__ import annotations
 import ast
 import functools
 import math
+import time
 from collections.abc import Iterable, Iterator, Mapping
 from importlib import resources
 from os import PathLike
@@ -246,16 +247,19 @@ def exposition(metrics: Iterable[Metric], common: Labels = ()) -> str:
 
 
 def otlp_json(summary: Summary, recorded_ns: int | None = None) -> str:
-    """The figures of a report as ``otlp_line``; ``recorded_ns``: when, since the epoch, None where that is unknown."""
+    """The figures of a report as ``otlp_line``."""
     return otlp_line(metrics(summary), of_trace(summary), recorded_ns)
 
 
 def otlp_line(metrics: Iterable[Metric], common: Labels = (), recorded_ns: int | None = None) -> str:
-    """A line of an OTLP file (.jsonl), which is what a collector receives by HTTP too: ``MetricsData`` as JSON."""
+    """A line of an OTLP file (.jsonl), which is what a collector receives by HTTP too: ``MetricsData`` as JSON.
+
+    ``recorded_ns``: since the epoch; the time of writing where that is unknown, as the protocol requires one.
+    """
     by_name: dict[str, list[Metric]] = {}
     for metric in metrics:
         by_name.setdefault(metric.name, []).append(metric)
-    time = str(recorded_ns or 0)  # 0 is the protocol's word for an unknown time
+    at = str(time.time_ns() if recorded_ns is None else recorded_ns)
     gauges = [
         {
             "name": f"tracelens.{name}",
@@ -263,7 +267,7 @@ def otlp_line(metrics: Iterable[Metric], common: Labels = (), recorded_ns: int |
             "unit": group[0].unit,
             "gauge": {
                 "dataPoints": [
-                    {"asDouble": each.value, "timeUnixNano": time, "attributes": _attributes(each.labels)}
+                    {"asDouble": each.value, "timeUnixNano": at, "attributes": _attributes(each.labels)}
                     for each in group
                 ]
             },
