@@ -3,8 +3,7 @@
     import tracelens as tl; r = tl.report("trace.json.gz")  # start here; then r["ops"], r.show()
 
 look     report, load       the report of a trace; a trace read once, for several reports
-         collectives        the ranks of a job, compared
-         compare            what changed between two traces or reports
+         compare            what changed between two traces or reports; collectives: the ranks of a job
 record   profile, handler   record some steps of a PyTorch program as a trace
 predict  estimate           the time of a kernel or a collective on a device
          project, search    the time of a training step on a cluster; the best splits of a model
@@ -14,7 +13,7 @@ extend   traced_as, traced_as_pattern, recorded_as, KernelPattern: a perf model 
          PerfModel, CategoryOf, OpSignature, DType: what a perf model is made of
          GEMM, GroupedGEMM, SDPA, Conv, EPComm, Elementwise, Normalization, Reduce, Softmax: models
          finding, Advice, Candidate, sheet, backend: your findings, sheets and estimates
-types    Trace, HardwareSpec, TracelensError, SignatureError
+types    Trace, HardwareSpec, TracelensError, SignatureError; tracelens.integrations: W&B, MLflow, Jupyter ...
 help(tl.compare) explains one name. Names load when first used: the import loads no NumPy or pandas.
 """
 
