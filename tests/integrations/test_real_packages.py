@@ -6,6 +6,7 @@ missing; elsewhere a tool that is not installed skips its test.
 
 from __future__ import annotations
 
+import http.server
 import importlib
 import json
 import os
@@ -114,6 +115,35 @@ def test_opentelemetry_reads_the_file_and_the_exporter_sends_the_same(report: An
     exporter.answer = api.MetricExportResult.FAILURE
     with pytest.raises(tl.TracelensError, match="Exporter did not send the metrics"):
         integrations.export_otlp(report, exporter)
+
+
+def test_a_collector_receives_the_figures(moe_report: Any) -> None:
+    service = needed("opentelemetry.proto.collector.metrics.v1.metrics_service_pb2")
+    http_exporter = needed("opentelemetry.exporter.otlp.proto.http.metric_exporter")
+    received: list[Any] = []
+
+    class Collector(http.server.BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            body = self.rfile.read(int(self.headers["Content-Length"]))
+            received.append((self.path, service.ExportMetricsServiceRequest.FromString(body)))
+            self.send_response(200)
+            self.end_headers()
+
+        def log_message(self, *args: object) -> None:
+            pass
+
+    with http.server.HTTPServer(("127.0.0.1", 0), Collector) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        address = f"http://127.0.0.1:{server.server_port}/v1/metrics"
+        integrations.export_otlp(moe_report, http_exporter.OTLPMetricExporter(endpoint=address))
+        server.shutdown()
+    ((path, request),) = received
+    assert path == "/v1/metrics"
+    (resource,) = request.resource_metrics
+    assert {a.key: a.value.string_value for a in resource.resource.attributes}["service.name"] == "tracelens"
+    by_name = {metric.name: metric.gauge.data_points for metric in resource.scope_metrics[0].metrics}
+    assert [point.as_double for point in by_name["tracelens.step_seconds"]] == [moe_report.summary.steps.time_us / 1e6]
+    assert len(by_name["tracelens.category_seconds"]) == len(moe_report.summary.categories)
 
 
 def test_wandb_holds_page_and_figures(report: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
