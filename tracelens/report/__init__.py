@@ -94,8 +94,9 @@ class ReportOptions:
     )
     capture: Trace | str | PathLike[str] | None = option(
         "trace of the CUDA graph capture, to name the ops of replayed kernels", kind=Path, metavar="TRACE", group=_READ,
-        note="trace of the CUDA graph capture, which gives replayed kernels their ops, shapes and FLOPs. Graphs are "
-        "matched by their sequence of kernels, then by batch size or grids; unmatched kernels are counted",
+        note="trace of the CUDA graph capture, which gives replayed kernels their ops, shapes and FLOPs. Kernels are "
+        "matched by graph node id; without ids, or where they contradict the kernels, graphs by their sequence of "
+        "kernels; then by batch size or grids. A note says by what, and counts unmatched kernels",
     )  # fmt: skip
     shapes: Trace | str | PathLike[str] | None = option(
         "trace of the same program with shapes, if this one has none", kind=Path, metavar="TRACE", group=_READ,

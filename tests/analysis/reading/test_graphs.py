@@ -85,7 +85,8 @@ def test_replayed_kernels_get_ops_shapes_and_flops_of_their_capture(build: Build
     assert (found.graphs.launches, found.graphs.kernels, found.graphs.linked_kernels) == (2, 6, 6)
     assert rows[["host_us_mean", "host_us_sum"]].isna().all(axis=None), "no trace says how long the host took"
     assert notice(found).endswith(
-        "the ops of 6 of 6 kernels (100 % of GPU time) in 2 of 2 graph launches; the work of 67 % of their time is known"
+        "the ops of 6 of 6 kernels (100 % of GPU time) in 2 of 2 graph launches; the work of 67 % of their time is known; "
+        "matched by the sequence of kernels, as no graph node ids were recorded"
     )
 
 
@@ -216,11 +217,12 @@ def test_ops_of_unknown_work_are_not_said_to_open_a_graph(build: Build):
     found = analyzed(replay(build, kernels=kernels), recorded_capture(build, 128, kernels=kernels))
     assert found.coverage.perf_model == 0
     assert notice(found) == (
-        "built.json names the ops of 3 of 3 kernels (100 % of GPU time), but the work of none of them is known"
+        "built.json names the ops of 3 of 3 kernels (100 % of GPU time), but the work of none of them is known; "
+        "matched by the sequence of kernels, as no graph node ids were recorded"
     )
 
 
 def test_the_share_of_opened_graphs_that_is_known_is_said(build: Build):
     """1 + 3 of the 6 us are GEMMs; the norm has no perf model."""
     found = analyzed(replay(build), recorded_capture(build, 128))
-    assert notice(found).endswith("in 1 of 1 graph launches; the work of 67 % of their time is known")
+    assert "in 1 of 1 graph launches; the work of 67 % of their time is known; matched" in notice(found)

@@ -49,6 +49,7 @@ from tracelens.analysis.loaded_trace import CLIP, FILE, AnalysisOptions, active_
 from tracelens.analysis.reading.added_ops import (
     GraphLinks,
     KnownShapes,
+    holds_captures,
     with_captured_ops,
     with_inner_ops,
     with_known_shapes,
@@ -95,8 +96,8 @@ class Recording(Record, frozen=True, kw_only=True, eq=False):
     """One rank's trace, and what reads its ops.
 
     ``recorded``: as the file has it. ``trace``: with the ops inside composite ops and those of captured graphs as rows
-    of their own. ``whole_calls``: (why, how many) calls of composite ops stayed whole. ``graphs``: None without a trace
-    of the capture. ``merged``: the ranks of a file with several.
+    of their own. ``whole_calls``: (why, how many) calls of composite ops stayed whole. ``graphs``: None without a
+    capture. ``merged``: the ranks of a file with several.
     """
 
     recorded: Trace
@@ -150,6 +151,9 @@ class Recording(Record, frozen=True, kw_only=True, eq=False):
         graphs = None
         if capture is not None:
             trace, graphs = with_captured_ops(trace, with_inner_ops(capture, self.catalog)[0], self.catalog)
+        elif holds_captures(trace):
+            opened, graphs = with_captured_ops(trace, trace, self.catalog)
+            trace, graphs = (opened, graphs) if graphs.linked_kernels else (trace, None)
         return replace(
             self, trace=trace, whole_calls=tuple(whole_calls.most_common()), graphs=graphs, known_shapes=known_shapes
         )

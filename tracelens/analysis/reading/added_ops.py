@@ -1,19 +1,23 @@
 """Ops that a recording lacks: inner ops of composite ones, ops and shapes from another recording of the same program,
 and the ops of captured graphs under the launches that replay them.
 
-A replay records one launch and its kernels, no ops; the trace of the capture records the ops. On AMD devices a capture
-records every launch with its kernel's name though nothing runs; elsewhere the run before the capture has ops and
-kernels. The same graph is recognized by its sequence of kernel names. Graphs with the same sequence are told apart by
-the batch size in their annotations, then by the grids and blocks of their kernels; where neither does, nothing is
-linked.
+A replay records one launch and its kernels, no ops; the trace of the capture records the ops. A kernel's graph node id
+(``graph node id`` of Kineto: the graph in the upper 32 bits, the node in the lower ones) leads to the call that made
+the node: by the id where the capture has it too, else nodes have numbers in the order of the calls. Ids are believed
+where nothing contradicts them (``ReplayedNodes``, ``CapturedGraphs``); else, and without ids, the same graph is
+recognized by its sequence of kernel names: on AMD devices a capture records every launch with its kernel's name though
+nothing runs; elsewhere the run before the capture has ops and kernels. Graphs that fit alike are told apart by the
+batch size in their annotations, then by the grids and blocks of their kernels; where neither does, nothing is linked.
 """
 
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from difflib import SequenceMatcher
 
+import msgspec
 import numpy as np
 import numpy.typing as npt
 
@@ -60,10 +64,13 @@ def forward_rows(trace: Trace, catalog: Catalog) -> RowColumn:
     return forward
 
 
-def with_inner_ops(trace: Trace, catalog: Catalog, made_from: int | None = None) -> tuple[Trace, Counter[str]]:
+def with_inner_ops(
+    trace: Trace, catalog: Catalog, made_from: int | None = None, *, replayed: Mapping[int, str] | None = None
+) -> tuple[Trace, Counter[str]]:
     """``trace`` with the inner ops of its calls as rows round their launches; reason -> calls that were left whole.
 
-    ``made_from``: the first row that an extension made; what it put round a launch stays alone there.
+    ``made_from``: the first row that an extension made; what it put round a launch stays alone there. ``replayed``:
+    the launches of a capture to do this for, with the kernel that each became.
     """
     table, tree = trace.table, trace.tree
     calls = _rows_named(table, tuple(catalog.inner_ops))
@@ -75,7 +82,7 @@ def with_inner_ops(trace: Trace, catalog: Catalog, made_from: int | None = None)
     launches: list[int] = []
     signatures: list[OpSignature] = []
     for row in calls.tolist():
-        launched = _launches_below(trace, row)
+        launched = _launches_below(trace, row, replayed)
         if not launched:
             continue
         below = tree.subtree(row)[1:]
@@ -125,13 +132,18 @@ def _rows_named(table: TraceTable, names: tuple[str, ...]) -> Ints:
     return rows
 
 
-def _launches_below(trace: Trace, row: int) -> list[tuple[int, str]]:
-    """(launch row, kernel name) below an op, in order of launch; in a graph's capture what the launches say."""
+def _launches_below(trace: Trace, row: int, replayed: Mapping[int, str] | None = None) -> list[tuple[int, str]]:
+    """(launch row, kernel name) below an op, in order of launch; in a graph's capture what the launches say.
+
+    With ``replayed`` (launch row -> the kernel that a replay of it ran) these alone.
+    """
     table, tree = trace.table, trace.tree
+    below = tree.subtree(row)
+    if replayed is not None:
+        return [(launch, replayed[launch]) for launch in below.tolist() if launch in replayed]
     kernels = tree.kernels_below(row).tolist()
     if kernels:
         return [(int(tree.launch[kernel]), table.name_of(kernel)) for kernel in kernels]
-    below = tree.subtree(row)
     named = (
         (launch, table.args(launch).get("kernel"))
         for launch in below[table.kind[below] == Kind.RUNTIME].tolist()
@@ -246,18 +258,38 @@ def _added(trace: Trace, known: Trace, launches: Ints, calls: Ints, turn: Ints) 
 #: The least share of a graph's kernels that must align with a captured graph whose sequence differs in places.
 SAME_GRAPH = 0.9
 LAUNCHING = (Kind.RUNTIME, Kind.DRIVER)
+#: As Kineto writes them: CUPTI's graphId and graphNodeId of kernels, copies and fills; of HIP's since kineto#1567.
+GRAPH_ID, NODE_ID = "graph id", "graph node id"
+#: The id of a node has its graph's in the upper bits (``cudaGraphNodeGetToolsId``).
+_GRAPH_BITS = 32
+_NODE = (1 << _GRAPH_BITS) - 1
+_NODE_KIND = {"launch": Kind.KERNEL, "copy": Kind.MEMCPY, "fill": Kind.MEMSET}
+#: How the kernels begin that HIP runs for copies and fills.
+_AMD_COPY = "__amd_rocclr_"
+#: Characters of a kernel's name in a sentence.
+_SHORT = 40
+NOT_CAPTURED = "not in the captured graph"
 
 
 class _Captured(Record, frozen=True, kw_only=True, eq=False):
-    """One capture, or one run of the same kernels before it: launches in order, each with its kernel's name."""
+    """One capture, or one run of the same kernels before it: launches in order, each with its kernel's name.
+
+    ``nodes``: all calls of a capture that made a node with work for the device; ``kernels``: the names that these
+    recorded; ``ids``: their graph node ids, where all recorded one. ``in_order``: on one stream, so that the nodes run
+    in the order of the calls.
+    """
 
     names: tuple[str, ...]
     launches: tuple[int, ...]
     batch: int | None
+    nodes: tuple[int, ...] = ()
+    kernels: tuple[str | None, ...] = ()
+    ids: tuple[int, ...] = ()
+    in_order: bool = False
 
 
 class CapturedRequests(Record, frozen=True, kw_only=True):
-    """What the annotation around a launch says: requests of the step, and the batch that it was padded to."""
+    """What the annotation around a launch says: tokens of the step (else requests), and what it was padded to."""
 
     requests: int | None = None
     padded: int | None = None
@@ -281,8 +313,22 @@ class CapturedGraphs:
         self.graphs = list(self._captured())
         self.eager = list(self._eager())
         self._templates: dict[frozenset[int], Template] = {}
+        self._usual: dict[tuple[int, int], set[str]] | None = None
+        self._compared_shapes = False
 
     def match(
+        self, table: TraceTable, rows: RowColumn, requests: CapturedRequests, nodes: ReplayedNodes | None
+    ) -> _Match:
+        """The calls of the capture that launched these kernels: by their nodes, else, in another trace, by sequence."""
+        names = tuple(table.names[code] for code in table.name[rows].tolist())
+        self._compared_shapes = False
+        match = _Match() if nodes is None else self._by_node(table, rows, requests, nodes)
+        if not match.pairs and table is not self.capture.table:
+            pairs, reason = self._by_sequence(table, rows, names, requests)
+            match = _Match(pairs=pairs, reason=reason, wrong=match.wrong)
+        return replace(match, by_shapes=self._compared_shapes)
+
+    def _by_sequence(
         self, table: TraceTable, rows: RowColumn, names: tuple[str, ...], requests: CapturedRequests
     ) -> tuple[dict[int, int], str]:
         """(position of a kernel -> launch row of the capture, why there are fewer of them than kernels)."""
@@ -292,12 +338,92 @@ class CapturedGraphs:
         candidates = _of_batch(candidates, requests)
         if not candidates:
             return {}, "captured for other batch sizes only"
-        if len({self._calls(graph) for graph in candidates}) > 1:
-            shapes = _launch_shapes(table, rows.tolist())
-            candidates = [graph for graph in candidates if shapes and self._launch_shapes(graph) == shapes]
-            if len({self._calls(graph) for graph in candidates}) != 1:
-                return {}, "several captured graphs have this sequence of kernels"
-        return _aligned(names, candidates[-1]), "not in the captured graph"
+        candidates = self._of_launch_shapes(table, rows, candidates)
+        if len({self._calls(graph.launches) for graph in candidates}) != 1:
+            return {}, "several captured graphs have this sequence of kernels"
+        return _aligned(names, candidates[-1]), NOT_CAPTURED
+
+    def _by_node(self, table: TraceTable, rows: RowColumn, requests: CapturedRequests, nodes: ReplayedNodes) -> _Match:
+        """By the graph whose nodes these can be and whose calls agree with the kernels; ``wrong`` where none does."""
+        if nodes.wrong:
+            return _Match(wrong=nodes.wrong)
+        wrong, fitting = "", []
+        for graph in _of_batch(self.graphs, requests):
+            place = nodes.places(graph)
+            if place is None or self._is_other(table, rows, graph):
+                continue
+            contradiction = self._contradiction(table, rows, nodes, graph, place)
+            wrong = wrong or contradiction
+            if not contradiction:
+                fitting.append(graph)
+        fitting = self._of_launch_shapes(table, rows, fitting) or fitting
+        if len(fitting) == nodes.peers:
+            # As many graphs alike as there are captures: both are numbered in the order in which they were made
+            fitting = [fitting[nodes.turn]]
+        if len({self._calls(graph.nodes) for graph in fitting}) != 1:
+            return _Match(wrong="" if fitting else wrong)
+        place = nodes.places(fitting[-1])
+        pairs = {k: fitting[-1].nodes[at] for k, at in enumerate([] if place is None else place.tolist()) if at >= 0}
+        return _Match(pairs=pairs, reason=NOT_CAPTURED, by_node=True)
+
+    def _is_other(self, table: TraceTable, rows: RowColumn, graph: _Captured) -> bool:
+        """Whether these cannot be a captured graph's kernels, whatever their ids."""
+        ran = Counter(
+            table.name_of(row)
+            for row in rows[table.kind[rows] == Kind.KERNEL].tolist()
+            if not table.name_of(row).startswith(_AMD_COPY)
+        )
+        launched = [
+            kernel
+            for kernel, call in zip(graph.kernels, graph.nodes, strict=True)
+            if _capture_role(self.capture.table.name_of(call)) == "launch"
+        ]
+        return ran.total() > len(launched) if None in launched else not ran <= Counter(launched)
+
+    def _contradiction(
+        self, table: TraceTable, rows: RowColumn, nodes: ReplayedNodes, graph: _Captured, place: Ints
+    ) -> str:
+        """What a captured graph's calls have against these kernels being their nodes; empty where nothing does."""
+        known = strange = 0
+        for k, (row, at) in enumerate(zip(rows.tolist(), place.tolist(), strict=True)):
+            if at < 0:
+                continue
+            ran, kernel, call = table.name_of(row), graph.kernels[at], graph.nodes[at]
+            if kernel is None:
+                of_call = self.capture.table.name_of(call)
+                if table.kind[row] != _NODE_KIND[_capture_role(of_call)] and not ran.startswith(_AMD_COPY):
+                    return f"node {nodes.ids[k] & _NODE} was captured by {of_call} and is {ran}"
+                usual = self._usual_kernels().get(self._calls((call,))[0])
+                known += usual is not None
+                strange += usual is not None and ran not in usual
+            elif kernel != ran:
+                return f"node {nodes.ids[k] & _NODE} is {_short(ran)}, captured as {_short(kernel)}"
+        ids = nodes.ids[table.kind[rows] == Kind.KERNEL]
+        if graph.in_order and (np.diff(ids) < 0).any():
+            return "their order is not that in which the kernels of the one captured stream ran"
+        if strange > (1 - SAME_GRAPH) * known:
+            return f"{strange:,} of {known:,} kernels are none of those that their ops run outside the graph"
+        return ""
+
+    def _usual_kernels(self) -> dict[tuple[int, int], set[str]]:
+        """By name and arguments of an op: the kernels that it ran where it was not captured."""
+        if self._usual is None:
+            self._usual = {}
+            table, tree = self.capture.table, self.capture.tree
+            for code, launch, _ in self.eager:
+                op = tree.op_parent[launch]
+                calls = np.stack((table.name[op], table.signature[op], code))[:, op >= 0]
+                for name, signature, kernel in np.unique(calls, axis=1).T.tolist():
+                    self._usual.setdefault((name, signature), set()).add(table.names[kernel])
+        return self._usual
+
+    def _of_launch_shapes(self, table: TraceTable, rows: RowColumn, graphs: list[_Captured]) -> list[_Captured]:
+        """Of graphs with different calls those whose launches have the grids and blocks of these kernels."""
+        if len({self._calls(graph.launches or graph.nodes) for graph in graphs}) < 2:
+            return graphs
+        self._compared_shapes = True
+        shapes = _launch_shapes(table, rows.tolist())
+        return [graph for graph in graphs if shapes and self._launch_shapes(graph) == shapes]
 
     def _alike(self, names: tuple[str, ...]) -> list[_Captured]:
         """Graphs of these kernels: in this order, else in any, else runs before the capture, else nearly the same."""
@@ -307,6 +433,27 @@ class CapturedGraphs:
             or list(self._runs_of(names))
             or [graph for graph in self.graphs if _is_nearly(names, graph)]
         )
+
+    def name_kernels(self, table: TraceTable, opened: list[_Replay], catalog: Catalog) -> None:
+        """The inner ops of calls whose launches named no kernel: their nodes' replays do."""
+        named = {row for graph in self.graphs for row in graph.launches}
+        replayed = {
+            call: table.name_of(int(replay.rows[k]))
+            for replay in opened
+            if replay.match.by_node
+            for k, call in replay.match.pairs.items()
+            if call not in named
+        }
+        if replayed:
+            self.capture, _ = with_inner_ops(self.capture, catalog, replayed=replayed)
+
+    def block_of(self, table: TraceTable, replay: _Replay) -> tuple[Template, int, int, RowColumn]:
+        """(rows of the capture, where they start, lane, the kernels that they launched)."""
+        pairs = replay.match.pairs
+        block = self.block(frozenset(pairs.values()))
+        order = {captured: k for k, captured in enumerate(block.launches)}
+        rows = replay.rows[sorted(pairs, key=lambda k: order[pairs[k]])]
+        return block, replay.start, int(table.lane[replay.launch]), rows
 
     def block(self, launches: frozenset[int]) -> Template:
         """The rows above these launches, as spans over them."""
@@ -332,25 +479,48 @@ class CapturedGraphs:
         )
 
     def _captured(self) -> Iterator[_Captured]:
-        """What was launched between the begin and the end of a stream's capture, where the launches name kernels."""
+        """What was put on streams between the begin and the end of a capture: by its thread, and by others of the
+        process (autograd's) where none of them captures at that time.
+        """
+        table = self.capture.table
+        role = np.array([_capture_role(name) for name in table.names] or [""], object)[table.name]
+        calls = np.flatnonzero(table.is_of(LAUNCHING) & (role != ""))
+        borders = calls[(role[calls] == "begin") | (role[calls] == "end")]
+        borders = borders[np.lexsort((table.start_ns[borders], table.lane[borders]))]
+        first, last = borders[:-1], borders[1:]
+        whole = (role[first] == "begin") & (role[last] == "end") & (table.lane[first] == table.lane[last])
+        first, last = first[whole], last[whole]
+        process = np.unique([str(table.pid_of(row)) for row in first.tolist()], return_inverse=True)[1]
+        calls = calls[np.argsort(table.start_ns[calls], kind="stable")]
+        begins, start, end = table.start_ns[calls], table.start_ns[first], table.start_ns[last]
+        for k in np.argsort(start, kind="stable").tolist():
+            inside = calls[np.searchsorted(begins, start[k]) : np.searchsorted(begins, end[k])]
+            at_once = (start < end[k]) & (end > start[k]) & (process == process[k])
+            if at_once.sum() > 1:
+                inside = inside[table.lane[inside] == table.lane[first[k]]]
+            pid = table.pid_of(int(first[k]))
+            inside = inside[[table.pid_of(row) == pid for row in inside.tolist()]]
+            yield self._of_calls(int(first[k]), inside, in_order="wait" not in role[inside])
+
+    def _of_calls(self, begun: int, calls: Ints, *, in_order: bool) -> _Captured:
         table, tree = self.capture.table, self.capture.tree
-        named = np.array([_capture_role(name) for name in table.names] or [""], object)
-        calls = np.flatnonzero(table.is_of(LAUNCHING) & (named[table.name] != ""))
-        calls = calls[np.lexsort((table.start_ns[calls], table.lane[calls]))]
-        names: list[str] | None = None
-        launches: list[int] = []
-        for row in calls.tolist():
-            role = named[table.name[row]]
-            if role == "begin":
-                names, launches, begun = [], [], row
-            elif role == "end" and names is not None:
-                yield _Captured(names=tuple(names), launches=tuple(launches), batch=self._batch(begun))
-                names = None
-            elif role == "launch" and names is not None and not len(tree.launched_by(row)):
-                kernel = table.args(row).get("kernel")
-                if isinstance(kernel, str):
-                    names.append(kernel)
-                    launches.append(row)
+        made = {row for row in calls.tolist() if _capture_role(table.name_of(row)) in _NODE_KIND}
+        # A driver's call within one of the runtime made the same node; what ran was not captured
+        nodes = [row for row in made if int(tree.parent[row]) not in made and not len(tree.launched_by(row))]
+        nodes.sort(key=lambda row: int(table.start_ns[row]))
+        args = [table.args(row) for row in nodes]
+        kernels = [kernel if isinstance(kernel := each.get("kernel"), str) else None for each in args]
+        named = {row: kernel for row, kernel in zip(nodes, kernels, strict=True) if kernel is not None}
+        ids = {_whole_number(each.get(NODE_ID)) for each in args}
+        return _Captured(
+            names=tuple(named.values()),
+            launches=tuple(named),
+            batch=self._batch(begun),
+            nodes=tuple(nodes),
+            kernels=tuple(kernels),
+            ids=tuple(each[NODE_ID] for each in args) if len(ids - {-1}) == len(args) else (),
+            in_order=in_order,
+        )
 
     def _eager(self) -> Iterator[tuple[Ints, Ints, dict[str, int]]]:
         """(name code per kernel, launch row per kernel, codes) of each host thread, in order of launch.
@@ -383,10 +553,10 @@ class CapturedGraphs:
         requests = requests_at(self.capture.table, self.steps, row)
         return requests.padded if requests.padded is not None else requests.requests
 
-    def _calls(self, graph: _Captured) -> tuple[tuple[int, int], ...]:
+    def _calls(self, launches: tuple[int, ...]) -> tuple[tuple[int, int], ...]:
         """What tells the ops of two graphs apart: name and arguments of every launching op."""
         table, tree = self.capture.table, self.capture.tree
-        above = [int(tree.op_parent[row]) for row in graph.launches]
+        above = [int(tree.op_parent[row]) for row in launches]
         return tuple((int(table.name[row]), int(table.signature[row])) if row >= 0 else (-1, -1) for row in above)
 
     def _launch_shapes(self, graph: _Captured) -> tuple[object, ...] | None:
@@ -394,6 +564,113 @@ class CapturedGraphs:
         found = [self.capture.tree.launched_by(row) for row in graph.launches]
         rows = [int(ran[0]) if len(ran) else row for ran, row in zip(found, graph.launches, strict=True)]
         return _launch_shapes(self.capture.table, rows)
+
+
+class _Match(Record, frozen=True, kw_only=True):
+    """``pairs``: position of a kernel -> row of the capture that launched it; ``reason``: why there are fewer of them
+    than kernels. ``wrong``: why graph node ids were not believed. ``by_shapes``: grids and blocks had a say.
+    """
+
+    pairs: dict[int, int] = msgspec.field(default_factory=dict)
+    reason: str = ""
+    by_node: bool = False
+    wrong: str = ""
+    by_shapes: bool = False
+
+
+class _Replay(Record, frozen=True, kw_only=True, eq=False):
+    """A graph launch, where free time within it starts, and its kernels by start."""
+
+    launch: int
+    start: int
+    rows: RowColumn
+    match: _Match
+
+
+class ReplayedNodes(Record, frozen=True, kw_only=True, eq=False):
+    """Graph node ids of the kernels of one graph launch, by their start.
+
+    ``graph``: its process and number. ``known``: the ids of all its launches in the trace, rising. ``turn``: its place
+    among the ``peers`` graphs of the trace with as many nodes, by their numbers. ``wrong``: what the trace itself has
+    against the ids.
+    """
+
+    graph: tuple[object, int]
+    ids: Ints
+    known: Ints
+    turn: int
+    peers: int
+    wrong: str = ""
+
+    def places(self, graph: _Captured) -> Ints | None:
+        """Which of a captured graph's nodes each kernel is, -1 for none; None where these cannot be its nodes.
+
+        Where the capture has ids, the node of the same one; the instantiated graph has another number than the captured
+        one, and its nodes have theirs. Else nodes are numbered as they were made, and some have no work for a device.
+        """
+        if graph.ids:
+            for own, captured in ((self.ids, graph.ids), (self.ids & _NODE, [n & _NODE for n in graph.ids])):
+                place = {node: k for k, node in enumerate(captured)}
+                found = np.array([place.get(node, -1) for node in own.tolist()], np.int64)
+                if (found >= 0).sum() >= SAME_GRAPH * len(found):
+                    return found
+            return None
+        if len(self.known) != len(graph.nodes):
+            return None
+        if len(self.ids) < len(self.known) and None in graph.kernels:
+            return None  # whose nodes are lost cannot be told from another graph's
+        return np.searchsorted(self.known, self.ids).astype(np.int64)
+
+
+def replayed_nodes(trace: Trace, launches: list[int]) -> dict[int, ReplayedNodes]:
+    """By graph launch the nodes of its kernels, where all have one recorded."""
+    found: dict[int, tuple[Ints, Ints]] = {}
+    of_graph: defaultdict[tuple[object, int], list[int]] = defaultdict(list)
+    codes: dict[object, int] = {}
+    for launch in launches:
+        recorded = _recorded_nodes(trace.table, trace.tree.launched_by(launch).tolist(), codes)
+        if recorded is not None:
+            graph, found[launch] = recorded[0], recorded[1:]
+            # Without a graph's number each launch stands for itself
+            of_graph[trace.table.pid_of(launch), graph if graph > 0 else -1 - launch].append(launch)
+    known = {key: np.unique(np.concatenate([found[launch][0] for launch in mine])) for key, mine in of_graph.items()}
+    result: dict[int, ReplayedNodes] = {}
+    for key, mine in of_graph.items():
+        alike = sorted(graph for pid, graph in known if pid == key[0] and len(known[pid, graph]) == len(known[key]))
+        pairs = np.concatenate([np.stack(found[launch]) for launch in mine], axis=1)
+        clash = len(np.unique(pairs, axis=1).T) > len(known[key])
+        for launch in mine:
+            ids = found[launch][0]
+            wrong = f"graph {key[1]} has the same ids on different kernels" if clash else ""
+            if len(np.unique(ids)) < len(ids):
+                wrong = "two kernels of one launch have the same id"
+            result[launch] = ReplayedNodes(
+                graph=key, ids=ids, known=known[key], turn=alike.index(key[1]), peers=len(alike), wrong=wrong
+            )
+    return result
+
+
+def _recorded_nodes(table: TraceTable, rows: list[int], codes: dict[object, int]) -> tuple[int, Ints, Ints] | None:
+    """(number of the graph, 0 for none; node per kernel; code of its name, grid and block); None where one has none."""
+    if NODE_ID not in table.args(rows[0]):
+        return None
+    args = [table.args(row) for row in rows]
+    ids = np.array([_whole_number(each.get(NODE_ID)) for each in args], np.int64)
+    if ids.min() < 0 or (len(ids) > 1 and not ids.any()):
+        return None
+    work = ((table.name[row], str(a.get("grid")), str(a.get("block"))) for row, a in zip(rows, args, strict=True))
+    graph = max(_whole_number(args[0].get(GRAPH_ID)), int(ids[0]) >> _GRAPH_BITS)
+    return graph, ids, np.array([codes.setdefault(each, len(codes)) for each in work], np.int64)
+
+
+def _short(name: str) -> str:
+    """A name's begin and end."""
+    return name if len(name) <= _SHORT else f"{name[: _SHORT // 2]}...{name[3 - _SHORT // 2 :]}"
+
+
+def _whole_number(value: object) -> int:
+    """A recorded id; -1 for anything else."""
+    return value if isinstance(value, int) and 0 <= value < 2**63 else -1
 
 
 def graph_launches(table: TraceTable) -> Ints:
@@ -404,11 +681,15 @@ def graph_launches(table: TraceTable) -> Ints:
 
 
 def _capture_role(name: str) -> str:
-    """What a runtime call does for a capture: ``begin``, ``end``, ``launch`` or nothing."""
+    """What a runtime call does for a capture: ``begin``, ``end``, ``wait``, a node of ``_NODE_KIND`` or nothing."""
     if "StreamBeginCapture" in name:
         return "begin"
     if "StreamEndCapture" in name:
         return "end"
+    if "StreamWaitEvent" in name:
+        return "wait"
+    if "Graph" not in name and ("Memcpy" in name or "Memset" in name):
+        return "copy" if "Memcpy" in name else "fill"
     return "launch" if "LaunchKernel" in name or "LaunchCooperative" in name else ""
 
 
@@ -499,14 +780,19 @@ def requests_at(table: TraceTable, steps: list[tuple[int, int, object, Inference
     at, process = int(table.start_ns[row]), table.pid_of(row)
     for start, end, pid, step in reversed(steps):
         if start <= at < end and pid == process:
-            both = (step.context_requests, step.generation_requests)
+            tokens = (step.context_tokens, step.generation_tokens)
+            both = (step.context_requests, step.generation_requests) if None in tokens else tokens
             requests = None if all(n is None for n in both) else sum(n or 0 for n in both)
             return CapturedRequests(requests=requests, padded=step.padded_requests)
     return CapturedRequests()
 
 
 class GraphLinks(Record, frozen=True, kw_only=True):
-    """What became of the kernels that graph launches replayed. Times in ns; ``reasons``: (why, kernels), most first."""
+    """What became of the kernels that graph launches replayed. Times in ns; ``reasons``: (why, kernels), most first.
+
+    ``by_node``: how many of ``linked_kernels`` by their graph node id, not by their sequence. ``wrong_ids``: (why ids
+    were not believed, graph launches).
+    """
 
     capture: str
     launches: int
@@ -516,6 +802,8 @@ class GraphLinks(Record, frozen=True, kw_only=True):
     kernel_ns: int
     linked_ns: int
     reasons: tuple[tuple[str, int], ...] = ()
+    by_node: int = 0
+    wrong_ids: tuple[tuple[str, int], ...] = ()
 
 
 def with_captured_ops(trace: Trace, capture: Trace, catalog: Catalog) -> tuple[Trace, GraphLinks]:
@@ -523,47 +811,65 @@ def with_captured_ops(trace: Trace, capture: Trace, catalog: Catalog) -> tuple[T
 
     The ops are rows of a new table, in the time of the graph launch, which a nanosecond per kernel of it stands for:
     how long an op of a graph kept the host busy is not in either trace. A kernel without a captured op stays with the
-    graph launch.
+    graph launch. A trace may be its own capture: there graph node ids alone lead from one to the other.
     """
     graphs = CapturedGraphs(capture, catalog)
-    blocks: list[tuple[Template, int, int, RowColumn]] = []
-    table, tree = trace.table, trace.tree
-    reasons: Counter[str] = Counter()
-    found: dict[tuple[tuple[str, ...], CapturedRequests], tuple[dict[int, int], str]] = {}
-    launches = kernels = kernel_ns = 0
-    steps = annotated_steps(table, catalog)
-    for launch in graph_launches(table).tolist():
-        rows = tree.launched_by(launch)
-        if not len(rows):
-            continue
-        names = tuple(table.names[code] for code in table.name[rows].tolist())
-        requests = requests_at(table, steps, launch)
-        launches, kernels = launches + 1, kernels + len(rows)
-        kernel_ns += int(table.duration_ns[rows].sum())
-        if (names, requests) not in found:
-            found[names, requests] = graphs.match(table, rows, names, requests)
-        pairs, reason = found[names, requests]
-        start, room = _free_span(trace, launch)
-        if pairs and room <= len(pairs):
-            pairs, reason = {}, "the launch is shorter than a nanosecond per kernel"
-        if len(pairs) < len(rows):
-            reasons[reason] += len(rows) - len(pairs)
-        if pairs:
-            block = graphs.block(frozenset(pairs.values()))
-            order = {captured: k for k, captured in enumerate(block.launches)}
-            at = sorted(pairs, key=lambda k: order[pairs[k]])
-            blocks.append((block, start, int(table.lane[launch]), rows[at]))
+    table = trace.table
+    replays = list(_replays(trace, graphs, catalog))
+    opened = [replay for replay in replays if replay.match.pairs]
+    graphs.name_kernels(table, opened, catalog)
+    blocks = [graphs.block_of(table, replay) for replay in opened]
+    wrong = Counter(replay.match.wrong for replay in replays if replay.match.wrong)
     links = GraphLinks(
-        capture=capture.table.source,
-        launches=launches,
-        linked_launches=len(blocks),
-        kernels=kernels,
-        linked_kernels=sum(len(linked) for *_, linked in blocks),
-        kernel_ns=kernel_ns,
+        capture="the capture in this trace" if capture is trace else capture.table.source,
+        launches=len(replays),
+        linked_launches=len(opened),
+        kernels=sum(len(replay.rows) for replay in replays),
+        linked_kernels=sum(len(replay.match.pairs) for replay in opened),
+        kernel_ns=sum(int(table.duration_ns[replay.rows].sum()) for replay in replays),
         linked_ns=sum(int(table.duration_ns[linked].sum()) for *_, linked in blocks),
-        reasons=tuple(reasons.most_common()),
+        reasons=_reasons(replays),
+        by_node=sum(len(replay.match.pairs) for replay in opened if replay.match.by_node),
+        wrong_ids=tuple(wrong.most_common()),
     )
-    return (_opened(trace, capture.table, blocks) if blocks else trace), links
+    return (_opened(trace, graphs.capture.table, blocks) if blocks else trace), links
+
+
+def holds_captures(trace: Trace) -> bool:
+    """Whether graphs were captured and launched in one trace, with graph node ids."""
+    table, tree = trace.table, trace.tree
+    if not any("StreamBeginCapture" in name for name in table.names):
+        return False
+    first = next((rows[0] for launch in graph_launches(table) if len(rows := tree.launched_by(launch))), None)
+    return first is not None and NODE_ID in table.args(int(first))
+
+
+def _reasons(replays: list[_Replay]) -> tuple[tuple[str, int], ...]:
+    """(why, kernels) without an op, most first."""
+    reasons: Counter[str] = Counter()
+    for replay in replays:
+        reasons[replay.match.reason] += len(replay.rows) - len(replay.match.pairs)
+    return tuple((reason, kernels) for reason, kernels in reasons.most_common() if kernels)
+
+
+def _replays(trace: Trace, graphs: CapturedGraphs, catalog: Catalog) -> Iterator[_Replay]:
+    """Every graph launch with kernels."""
+    table, tree = trace.table, trace.tree
+    launches = [launch for launch in graph_launches(table).tolist() if len(tree.launched_by(launch))]
+    nodes, steps = replayed_nodes(trace, launches), annotated_steps(table, catalog)
+    found: dict[tuple[bytes, object, bytes, CapturedRequests], _Match] = {}
+    for launch in launches:
+        rows, mine = tree.launched_by(launch), nodes.get(launch)
+        requests = requests_at(table, steps, launch)
+        of_nodes = (None, b"") if mine is None else (mine.graph, mine.ids.tobytes())
+        key = (table.name[rows].tobytes(), *of_nodes, requests)
+        if key not in found or found[key].by_shapes:
+            found[key] = graphs.match(table, rows, requests, mine)
+        match = found[key]
+        start, room = _free_span(trace, launch)
+        if match.pairs and room <= len(match.pairs):
+            match = _Match(reason="the launch is shorter than a nanosecond per kernel", wrong=match.wrong)
+        yield _Replay(launch=launch, start=start, rows=rows, match=match)
 
 
 def _free_span(trace: Trace, launch: int) -> tuple[int, int]:

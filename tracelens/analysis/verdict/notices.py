@@ -467,6 +467,16 @@ def _known_share_of_opened(analysis: Analysis) -> float:
     return float(activity.duration[opened & known[of_event]].sum() / took) if took else 1.0
 
 
+def _how_matched(graphs: GraphLinks) -> str:
+    by_sequence = graphs.linked_kernels - graphs.by_node
+    if not by_sequence:
+        return "matched by graph node id"
+    if graphs.by_node:
+        return f"{graphs.by_node:,} matched by graph node id, {by_sequence:,} by the sequence of kernels"
+    unless = "" if graphs.wrong_ids else ", as no graph node ids were recorded"
+    return f"matched by the sequence of kernels{unless}"
+
+
 def _captured_graphs(analysis: Analysis, graphs: GraphLinks) -> Notice:
     """What the trace of the capture gave: ops, and how much of their work is known, without which they say nothing."""
     if not graphs.kernels:
@@ -480,6 +490,11 @@ def _captured_graphs(analysis: Analysis, graphs: GraphLinks) -> Notice:
         text += f"; the work of {percent(known)} of their time is known"
         if known == 0:
             text = f"{graphs.capture} names the ops of {found}, but the work of none of them is known"
+    if graphs.linked_kernels:
+        text += f"; {_how_matched(graphs)}"
+    if graphs.wrong_ids:
+        wrong = counted(sum(count for _, count in graphs.wrong_ids), "launch", "launches")
+        text += f"; the graph node ids of {wrong} are not believed ({graphs.wrong_ids[0][0]})"
     if graphs.reasons:
         reasons = "; ".join(f"{count:,} {reason}" for reason, count in graphs.reasons)
         text += f"; the rest is listed by kernel: {reasons}"
