@@ -43,22 +43,22 @@ from tracelens.perf_models.inference_attention import (
 from tracelens.perf_models.moe import all_operands, expert_product, fused_experts
 from tracelens.perf_models.normalization import rms_norm
 
-_STEP = re.compile(r"step\[(EXTEND|DECODE|MIXED)\b([^\]]*)\]")
+_STEP = re.compile(r"step\[(EXTEND|DECODE|MIXED|TARGET_VERIFY|DRAFT_EXTEND\w*)\b([^\]]*)\]")
 
 
 @annotated_as("step[")
 def _step(annotation: str) -> InferenceStep | None:
     """``step[EXTEND bs=2 toks=14721 c_sq=.. c_sk=.. c_sqsq=.. c_sqsk=..]``; without the sums in plain profiles.
 
-    MIXED gives the requests of each kind as ``c=`` and ``g=``.
+    MIXED gives the requests of each kind as ``c=`` and ``g=``. TARGET_VERIFY generates several tokens per request;
+    DRAFT_EXTEND, the draft model on tokens that a step of the target has counted, is no step of its own.
     """
     match = _STEP.match(annotation)
     if match is None:
         return None
     mode, body = match.groups()
     found = annotated_numbers(body)
-    known: dict[str, Any] = {field.name: found[field.name] for field in fields(AttentionSums) if field.name in found}
-    sums = AttentionSums(**known) if any("sqsk" in key for key in known) else None
+    sums = _sums(found)
     if mode == "MIXED":
         return InferenceStep(
             context_requests=found.get("c"),
@@ -67,9 +67,24 @@ def _step(annotation: str) -> InferenceStep | None:
             generation_tokens=found.get("g_sq"),
             sums=sums,
         )
+    if mode.startswith("DRAFT"):
+        return InferenceStep(sums=sums)
     is_context = mode == "EXTEND"
     tokens = found.get("c_sq", found.get("toks")) if is_context else found.get("g_sq")
     return step_of_one_kind(is_context, found.get("bs"), tokens, sums)
+
+
+def _sums(found: dict[str, int]) -> AttentionSums | None:
+    """The sums of an annotation, None where one of a kind lacks; ``found`` gets the new tokens that it leaves to the
+    label: ``toks`` of prompts, and of ``bs`` requests that generate alike the root of bs * the sum of their squares.
+    """
+    kinds = [kind for kind in "cg" if {f"{kind}_sk", f"{kind}_sqsq", f"{kind}_sqsk"} <= set(found)]
+    if "c" in kinds and "toks" in found:
+        found.setdefault("c_sq", found["toks"])
+    if "g" in kinds and "bs" in found:
+        found.setdefault("g_sq", math.isqrt(found["bs"] * found["g_sqsq"]))
+    known: dict[str, Any] = {field.name: found[field.name] for field in fields(AttentionSums) if field.name in found}
+    return AttentionSums(**known) if kinds and all(f"{kind}_sq" in known for kind in kinds) else None
 
 
 def _profiled(*names: str) -> tuple[str, ...]:

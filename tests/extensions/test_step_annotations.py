@@ -84,6 +84,43 @@ def read(annotation: str) -> InferenceStep | None:
             ),
         ),
         (
+            "step[DECODE bs=64 g_sqsq=64 g_sqsk=100032 g_sk=100032]",  # one token each: 64 * 64 = 64 ** 2
+            InferenceStep(
+                context_requests=0, context_tokens=0, generation_requests=64, generation_tokens=64,
+                sums=AttentionSums(g_sq=64, g_sk=100032, g_sqsq=64, g_sqsk=100032),
+            ),
+        ),
+        (
+            "step[DECODE bs=64 g_sqsq=256 g_sqsk=262144 g_sk=131072]",  # two tokens each: 64 * 256 = 128 ** 2
+            InferenceStep(
+                context_requests=0, context_tokens=0, generation_requests=64, generation_tokens=128,
+                sums=AttentionSums(g_sq=128, g_sk=131072, g_sqsq=256, g_sqsk=262144),
+            ),
+        ),
+        (
+            "step[EXTEND bs=1 toks=1025 c_sqsq=1050625 c_sqsk=1050625 c_sk=1025]",
+            InferenceStep(
+                context_requests=1, context_tokens=1025, generation_requests=0, generation_tokens=0,
+                sums=AttentionSums(c_sq=1025, c_sk=1025, c_sqsq=1050625, c_sqsk=1050625),
+            ),
+        ),
+        (
+            "step[TARGET_VERIFY bs=4 g_sq=16 g_sqsq=64 g_sqsk=4000 g_sk=1000]",
+            InferenceStep(
+                context_requests=0, context_tokens=0, generation_requests=4, generation_tokens=16,
+                sums=AttentionSums(g_sq=16, g_sk=1000, g_sqsq=64, g_sqsk=4000),
+            ),
+        ),
+        (
+            "step[DRAFT_EXTEND_V2 bs=4 c_sq=16 c_sqsq=64 c_sqsk=4000 c_sk=1000]",
+            InferenceStep(sums=AttentionSums(c_sq=16, c_sk=1000, c_sqsq=64, c_sqsk=4000)),
+        ),
+        (
+            "step[DECODE g_sqsq=64 g_sqsk=100032 g_sk=100032]",  # of how many requests is not said
+            InferenceStep(context_requests=0, context_tokens=0),
+        ),
+        ("step[IDLE bs=0]", None),
+        (
             "step[EXTEND bs=2 toks=14721]",
             InferenceStep(context_requests=2, context_tokens=14721, generation_requests=0, generation_tokens=0),
         ),

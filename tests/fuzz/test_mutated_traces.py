@@ -116,7 +116,7 @@ _keys = st.sampled_from(["ph", "cat", "name", "pid", "tid", "ts", "dur", "id", "
 _arguments = st.sampled_from(
     ["correlation", "External id", "Sequence number", "stream", "device", "Input Dims", "Input type", "Input Strides",
      "Concrete Inputs", "Collective name", "Group size", "In msg nelems", "In split size", "Process Group Ranks", "dtype",
-     "kernel_flop", "kernel_kwargs", "kernel_num_gb", "name", "labels"]
+     "kernel_flop", "kernel_kwargs", "kernel_num_gb", "graph id", "graph node id", "name", "labels"]
 )  # fmt: skip
 _changes = st.lists(
     st.tuples(

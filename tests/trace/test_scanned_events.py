@@ -91,7 +91,7 @@ ARGUMENTS = (
     "correlation", "External id", "external id", "Sequence number", "stream", "device", "Input Dims", "Input type",
     "Input Strides", "Concrete Inputs", "Collective name", "In msg nelems", "Group size", "bytes", "dtype", "Src Rank",
     "kernel_backend", "Input dims", "wait_on_stream", "wait_on_cuda_event_record_corr_id", "Bytes", "Total Allocated",
-    "Device Type", "Device Id", "dram__bytes.sum", "name", "labels", "Ev Idx", "Call stack", "Bytez", "stre\\u0061m",
+    "Device Type", "Device Id", "graph id", "graph node id", "dram__bytes.sum", "name", "labels", "Ev Idx", "Call stack", "Bytez", "stre\\u0061m",
 )  # fmt: skip
 BLANKS = st.sampled_from(("", "", "", " ", "\n    ", "\t\r\n", "\x00", "\x0b"))
 SOUND_FIELDS = {

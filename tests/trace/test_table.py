@@ -33,6 +33,22 @@ def test_a_category_of_any_vendor_and_age_has_a_kind(category: str, kind: Kind) 
     assert kind_of_category(category) is kind
 
 
+@pytest.mark.parametrize(
+    ("graph", "node", "id_"),
+    [
+        (2, 2 << 32, 2 << 32), (2, 2 << 32 | 7, 2 << 32 | 7),  # as CUPTI numbers them
+        (2, 0, 2 << 32), (2, 7, 2 << 32 | 7), (-1, 7, 7),  # a number within the graph, or no number of the graph
+        (0, 0, -1), (-1, 0, -1), (-1, -1, -1), (5, -1, -1),  # of no graph
+        (2**40, 7, 7), (3, 9 << 32 | 1, 9 << 32 | 1),
+    ],
+)  # fmt: skip
+def test_a_node_has_the_number_of_its_graph_in_its_id(graph: int, node: int, id_: int) -> None:
+    recorded = {"graph id": graph, "graph node id": node}
+    kernel = op(**{key: value for key, value in recorded.items() if value >= 0}) | {"cat": "kernel", "name": "k"}
+    assert read_events([kernel]).graph_node.tolist() == [id_]
+    assert read_events([kernel | {"cat": "cpu_op"}]).graph_node.tolist() == [-1], "an op is no node"
+
+
 def test_a_step_that_pytorch_1_8_calls_an_operator_is_an_annotation() -> None:
     names = ("ProfilerStep#5", "aten::mm", "Optimizer.step#SGD.step")
     table = read_events([op() | {"cat": "Operator", "name": name} for name in names])

@@ -166,7 +166,7 @@ def _without(part: Part, lanes: npt.NDArray[np.int32]) -> Part:
 
 _ROW_COLUMNS = (
     "kind", "category", "name", "lane", "start_ns", "duration_ns", "stream", "correlation", "external_id",
-    "sequence_number", "signature", "device", "file_index",
+    "sequence_number", "graph_node", "signature", "device", "file_index",
 )  # fmt: skip
 
 

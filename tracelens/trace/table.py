@@ -371,12 +371,15 @@ class EventLookup(Protocol):
         """The element ``file_index`` of the file's event list."""
 
 
+#: Where the number of a graph begins in the id of its node (``cudaGraphNodeGetToolsId``).
+GRAPH_BITS = 32
+
 #: Columns of a table that are kept narrow, and the type they are read in: all but the kind, which is one byte,
 #: and start and place in the file, which rise and so would seldom get smaller.
 NARROW_COLUMNS: dict[str, type[np.integer[Any]]] = {
     "category": np.int16, "name": np.int32, "lane": np.int32, "duration_ns": np.int64, "stream": np.int32,
-    "correlation": np.int64, "external_id": np.int64, "sequence_number": np.int64, "signature": np.int32,
-    "device": np.int32,
+    "correlation": np.int64, "external_id": np.int64, "sequence_number": np.int64, "graph_node": np.int64,
+    "signature": np.int32, "device": np.int32,
 }  # fmt: skip
 
 
@@ -386,6 +389,7 @@ class TraceTable:
 
     Codes index ``categories``, ``names`` and ``lanes`` ((pid, tid)), which are in order of first appearance; -1 is
     "not recorded" in every column. Times are whole ns on the file's own clock: ``ts`` times 1000, nothing rebased.
+    ``graph_node``: the node of a graph that a device event ran, with the graph's number from ``GRAPH_BITS`` on.
     """
 
     source: str
@@ -399,6 +403,7 @@ class TraceTable:
     correlation: Column[np.int64]
     external_id: Column[np.int64]
     sequence_number: Column[np.int64]
+    graph_node: Column[np.int64]
     signature: Column[np.int32]
     device: Column[np.int32]
     file_index: npt.NDArray[np.int32]
@@ -671,6 +676,7 @@ def with_rows(table: TraceTable, added: AddedRows, correlation: npt.NDArray[np.i
         "correlation": added.correlation,
         "external_id": nothing,
         "sequence_number": nothing,
+        "graph_node": nothing,
         "signature": signature,
         "device": nothing,
         "file_index": np.arange(first, first + n),
@@ -684,6 +690,13 @@ def with_rows(table: TraceTable, added: AddedRows, correlation: npt.NDArray[np.i
     )
     result.lookup = _AddedEvents(file=table.lookup, table=result, first=first, first_row=len(table), timed=added.timed)
     return result
+
+
+def node_ids(graph: npt.NDArray[np.int64], node: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+    """Ids of graph nodes with their graph's number above ``GRAPH_BITS``, as CUPTI has them; -1 for none and for 0."""
+    node = np.where((node > 0) | ((node == 0) & (graph > 0)), node, -1)
+    number = np.where((graph > 0) & (graph < 1 << 31) & (node >= 0) & (node < 1 << GRAPH_BITS), graph, 0)
+    return node | (number << GRAPH_BITS)
 
 
 def has_host_time(table: TraceTable, rows: Ints | RowColumn) -> npt.NDArray[np.bool_]:
@@ -748,4 +761,5 @@ _ARGUMENTS = {
     "correlation": "correlation",
     "external_id": "External id",
     "sequence_number": "Sequence number",
+    "graph_node": "graph node id",
 }

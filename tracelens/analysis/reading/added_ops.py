@@ -27,7 +27,7 @@ from tracelens.analysis.reading.catalog import Catalog
 from tracelens.analysis.reading.engine_steps import annotations_of_steps
 from tracelens.perf_models.inference_attention import InferenceStep
 from tracelens.perf_models.surroundings import InnerOp, OpCall
-from tracelens.trace.table import AddedRows, Kind, RowColumn, TraceTable, with_rows
+from tracelens.trace.table import GRAPH_BITS, AddedRows, Kind, RowColumn, TraceTable, with_rows
 from tracelens.trace.tree import MODULE_PREFIX
 from tracelens.types.records import Record
 from tracelens.types.signature import OpSignature
@@ -258,16 +258,16 @@ def _added(trace: Trace, known: Trace, launches: Ints, calls: Ints, turn: Ints) 
 #: The least share of a graph's kernels that must align with a captured graph whose sequence differs in places.
 SAME_GRAPH = 0.9
 LAUNCHING = (Kind.RUNTIME, Kind.DRIVER)
-#: As Kineto writes them: CUPTI's graphId and graphNodeId of kernels, copies and fills; of HIP's since kineto#1567.
-GRAPH_ID, NODE_ID = "graph id", "graph node id"
-#: The id of a node has its graph's in the upper bits (``cudaGraphNodeGetToolsId``).
-_GRAPH_BITS = 32
-_NODE = (1 << _GRAPH_BITS) - 1
+#: The part of a node's id without its graph's number.
+_NODE = (1 << GRAPH_BITS) - 1
+#: Kernels of a launch whose grids and blocks are compared with those of the same nodes in other launches.
+_COMPARED = 4
 _NODE_KIND = {"launch": Kind.KERNEL, "copy": Kind.MEMCPY, "fill": Kind.MEMSET}
 #: How the kernels begin that HIP runs for copies and fills.
 _AMD_COPY = "__amd_rocclr_"
 #: Characters of a kernel's name in a sentence.
 _SHORT = 40
+_CLASH = "graph {} has the same ids on different kernels"
 NOT_CAPTURED = "not in the captured graph"
 
 
@@ -439,8 +439,7 @@ class CapturedGraphs:
         named = {row for graph in self.graphs for row in graph.launches}
         replayed = {
             call: table.name_of(int(replay.rows[k]))
-            for replay in opened
-            if replay.match.by_node
+            for replay in {id(replay.match): replay for replay in opened if replay.match.by_node}.values()
             for k, call in replay.match.pairs.items()
             if call not in named
         }
@@ -508,17 +507,17 @@ class CapturedGraphs:
         # A driver's call within one of the runtime made the same node; what ran was not captured
         nodes = [row for row in made if int(tree.parent[row]) not in made and not len(tree.launched_by(row))]
         nodes.sort(key=lambda row: int(table.start_ns[row]))
-        args = [table.args(row) for row in nodes]
-        kernels = [kernel if isinstance(kernel := each.get("kernel"), str) else None for each in args]
+        recorded = (table.args(row).get("kernel") for row in nodes)
+        kernels = [kernel if isinstance(kernel, str) else None for kernel in recorded]
         named = {row: kernel for row, kernel in zip(nodes, kernels, strict=True) if kernel is not None}
-        ids = {_whole_number(each.get(NODE_ID)) for each in args}
+        ids = table.graph_node[np.array(nodes, np.int64)].tolist()
         return _Captured(
             names=tuple(named.values()),
             launches=tuple(named),
             batch=self._batch(begun),
             nodes=tuple(nodes),
             kernels=tuple(kernels),
-            ids=tuple(each[NODE_ID] for each in args) if len(ids - {-1}) == len(args) else (),
+            ids=tuple(ids) if len({*ids} - {-1}) == len(nodes) else (),
             in_order=in_order,
         )
 
@@ -624,53 +623,59 @@ class ReplayedNodes(Record, frozen=True, kw_only=True, eq=False):
 
 def replayed_nodes(trace: Trace, launches: list[int]) -> dict[int, ReplayedNodes]:
     """By graph launch the nodes of its kernels, where all have one recorded."""
-    found: dict[int, tuple[Ints, Ints]] = {}
+    table, tree = trace.table, trace.tree
+    found: dict[int, Ints] = {}
     of_graph: defaultdict[tuple[object, int], list[int]] = defaultdict(list)
-    codes: dict[object, int] = {}
     for launch in launches:
-        recorded = _recorded_nodes(trace.table, trace.tree.launched_by(launch).tolist(), codes)
-        if recorded is not None:
-            graph, found[launch] = recorded[0], recorded[1:]
+        ids = _recorded_ids(table, tree.launched_by(launch))
+        if len(ids):
+            found[launch] = ids
             # Without a graph's number each launch stands for itself
-            of_graph[trace.table.pid_of(launch), graph if graph > 0 else -1 - launch].append(launch)
-    known = {key: np.unique(np.concatenate([found[launch][0] for launch in mine])) for key, mine in of_graph.items()}
+            graph = int(ids[0]) >> GRAPH_BITS
+            of_graph[table.pid_of(launch), graph if graph > 0 else -1 - launch].append(launch)
+    known = {key: np.unique(np.concatenate([found[launch] for launch in mine])) for key, mine in of_graph.items()}
     result: dict[int, ReplayedNodes] = {}
     for key, mine in of_graph.items():
         alike = sorted(graph for pid, graph in known if pid == key[0] and len(known[pid, graph]) == len(known[key]))
-        pairs = np.concatenate([np.stack(found[launch]) for launch in mine], axis=1)
-        clash = len(np.unique(pairs, axis=1).T) > len(known[key])
+        clash = "" if _is_one_graph(trace, {launch: found[launch] for launch in mine}) else _CLASH.format(key[1])
         for launch in mine:
-            ids = found[launch][0]
-            wrong = f"graph {key[1]} has the same ids on different kernels" if clash else ""
-            if len(np.unique(ids)) < len(ids):
-                wrong = "two kernels of one launch have the same id"
+            ids = found[launch]
+            wrong = "two kernels of one launch have the same id" if len(np.unique(ids)) < len(ids) else clash
             result[launch] = ReplayedNodes(
                 graph=key, ids=ids, known=known[key], turn=alike.index(key[1]), peers=len(alike), wrong=wrong
             )
     return result
 
 
-def _recorded_nodes(table: TraceTable, rows: list[int], codes: dict[object, int]) -> tuple[int, Ints, Ints] | None:
-    """(number of the graph, 0 for none; node per kernel; code of its name, grid and block); None where one has none."""
-    if NODE_ID not in table.args(rows[0]):
-        return None
-    args = [table.args(row) for row in rows]
-    ids = np.array([_whole_number(each.get(NODE_ID)) for each in args], np.int64)
-    if ids.min() < 0 or (len(ids) > 1 and not ids.any()):
-        return None
-    work = ((table.name[row], str(a.get("grid")), str(a.get("block"))) for row, a in zip(rows, args, strict=True))
-    graph = max(_whole_number(args[0].get(GRAPH_ID)), int(ids[0]) >> _GRAPH_BITS)
-    return graph, ids, np.array([codes.setdefault(each, len(codes)) for each in work], np.int64)
+def _recorded_ids(table: TraceTable, rows: RowColumn) -> Ints:
+    """Nodes of the kernels of a launch; empty where one has none."""
+    ids = table.graph_node[rows].astype(np.int64)
+    if len(ids) > 1 and (ids < 0).sum() == 1 and ids.max() <= _NODE:
+        ids = np.maximum(ids, 0)  # node 0 of graph 0 reads like none
+    return ids if (ids >= 0).all() else ids[:0]
+
+
+def _is_one_graph(trace: Trace, nodes: Mapping[int, Ints]) -> bool:
+    """Whether each node runs the same kernel in all of these launches; grids and blocks are compared of a few."""
+    table, tree = trace.table, trace.tree
+    ids = np.concatenate(list(nodes.values()))
+    names = np.concatenate([table.name[tree.launched_by(launch)] for launch in nodes])
+    if len(np.unique(np.stack((ids, names)), axis=1).T) > len(np.unique(ids)):
+        return False
+    shapes: dict[int, tuple[str, str]] = {}
+    for launch, mine in nodes.items():
+        rows, order = tree.launched_by(launch), np.argsort(mine)
+        for k in order[np.linspace(0, len(mine) - 1, _COMPARED).astype(int)].tolist() if len(nodes) > 1 else []:
+            args = table.args(int(rows[k]))
+            shape = (str(args.get("grid")), str(args.get("block")))
+            if shapes.setdefault(int(mine[k]), shape) != shape:
+                return False
+    return True
 
 
 def _short(name: str) -> str:
     """A name's begin and end."""
     return name if len(name) <= _SHORT else f"{name[: _SHORT // 2]}...{name[3 - _SHORT // 2 :]}"
-
-
-def _whole_number(value: object) -> int:
-    """A recorded id; -1 for anything else."""
-    return value if isinstance(value, int) and 0 <= value < 2**63 else -1
 
 
 def graph_launches(table: TraceTable) -> Ints:
@@ -841,7 +846,7 @@ def holds_captures(trace: Trace) -> bool:
     if not any("StreamBeginCapture" in name for name in table.names):
         return False
     first = next((rows[0] for launch in graph_launches(table) if len(rows := tree.launched_by(launch))), None)
-    return first is not None and NODE_ID in table.args(int(first))
+    return first is not None and table.graph_node[int(first)] >= 0
 
 
 def _reasons(replays: list[_Replay]) -> tuple[tuple[str, int], ...]:

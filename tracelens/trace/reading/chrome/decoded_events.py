@@ -84,6 +84,8 @@ class Args(Struct, gc=False):
     external_id: int = field(default=-1, name="External id")
     old_external_id: int = field(default=-1, name="external id")
     sequence_number: int = field(default=-1, name="Sequence number")
+    graph: int = field(default=-1, name="graph id")
+    graph_node: int = field(default=-1, name="graph node id")
     # ROCm's runtime calls record a stream as the text of a pointer.
     stream: int | str = -1
     device: int | str = -1

@@ -36,6 +36,7 @@ from tracelens.trace.table import (
     Kind,
     SignatureStore,
     kind_of_category,
+    node_ids,
 )
 
 Array = npt.NDArray[Any]
@@ -90,8 +91,8 @@ _OLD_OPS, _STEP = "Operator", re.compile(r"ProfilerStep#\d+")
 COLUMNS: dict[str, Any] = {
     "kind": np.uint8, "category": np.int16, "name": np.int32, "lane": np.int32,
     "start_ns": np.int64, "duration_ns": np.int64, "stream": np.int32, "correlation": np.int64,
-    "external_id": np.int64, "sequence_number": np.int64, "signature": np.int32, "device": np.int32,
-    "file_index": np.int32,
+    "external_id": np.int64, "sequence_number": np.int64, "graph_node": np.int64, "signature": np.int32,
+    "device": np.int32, "file_index": np.int32,
 }  # fmt: skip
 #: The same of all that a builder collects: rows, arrows, waits, allocations and measured traffic.
 GROUPS: dict[str, dict[str, Any]] = {
@@ -115,6 +116,7 @@ _ALLOCATION = "[memory]"
 _COMPLETE, _START, _FINISH, _INSTANT, _COUNTER = b"XsfiC"
 _INT32 = np.iinfo(np.int32)
 #: By kind; host calls and Python functions have no signature: most of a trace skips the look-up.
+_IN_GRAPHS = np.array([k in (*DEVICE_KINDS, Kind.RUNTIME, Kind.DRIVER) for k in Kind])
 _SIGNED = np.array([k not in (Kind.RUNTIME, Kind.DRIVER, Kind.PYTHON_FUNCTION, Kind.SYNC) for k in Kind])
 #: By kind.
 _ON_DEVICE = np.array([k in DEVICE_KINDS for k in Kind])
@@ -314,6 +316,9 @@ class TableBuilder:
     def _argument_columns(self, piece: _Events, rows: Array, kind: Array) -> dict[str, Array]:
         keys = ("correlation", "external_id", "old_external_id", "sequence_number", "stream", "device")
         correlation, external_id, old, sequence_number, stream, device = piece.values(keys, rows)
+        in_graphs = np.flatnonzero(_IN_GRAPHS[kind])
+        graph_node = np.full(len(rows), -1)
+        graph_node[in_graphs] = node_ids(*piece.values(("graph", "graph_node"), rows[in_graphs]))
         signature = np.full(len(rows), -1, np.int32)
         signed = np.flatnonzero(_SIGNED[kind])
         signature[signed] = piece.signature_codes(rows[signed], self.signatures.code)
@@ -322,6 +327,7 @@ class TableBuilder:
             "correlation": correlation,
             "external_id": np.where(external_id == -1, old, external_id),
             "sequence_number": sequence_number,
+            "graph_node": graph_node,
             "signature": signature,
             "device": self._streams(piece, device),
         }

@@ -12,14 +12,14 @@
 #include <stdint.h>
 #include <string.h>
 
-#define LAYOUT 2
+#define LAYOUT 3
 
 enum { DONE = 0, NOT_PLAIN = 1, NEEDS_TEXT_TIMES = 2, LIST_ENDS = 3 };
 
 /* Whole numbers of an event's arguments that become columns, in the order of NUMBERS in scanned_events.py. */
 enum {
     CORRELATION, EXTERNAL_ID, OLD_EXTERNAL_ID, SEQUENCE_NUMBER, WAIT_ON_STREAM, WAIT_ON_RECORD,
-    BYTES, ALLOCATED, RESERVED, DEVICE_TYPE, DEVICE_ID, STREAM, DEVICE, NUMBERS
+    BYTES, ALLOCATED, RESERVED, DEVICE_TYPE, DEVICE_ID, GRAPH, GRAPH_NODE, STREAM, DEVICE, NUMBERS
 };
 /* Arguments whose text makes a signature, in the order of SIGNATURE_FIELDS in decoded_events.py. */
 enum {
@@ -403,12 +403,13 @@ typedef struct { const char *key; int place; } Key;
 static const Key KEYS[] = {
     TEXT("name", LABEL_NAME), NUMBER("Bytes", BYTES), TEXT("bytes", COPIED), TEXT("dtype", DTYPE),
     NUMBER("stream", STREAM), NUMBER("device", DEVICE), TEXT("labels", LABELS), TEXT("Dst Rank", RECEIVER),
-    TEXT("Src Rank", SENDER), NUMBER("Device Id", DEVICE_ID), TEXT("Input Dims", DIMS), TEXT("Input type", TYPES),
-    TEXT("Group size", GROUP_SIZE), TEXT("Input dims", OLD_DIMS), NUMBER("correlation", CORRELATION),
-    NUMBER("External id", EXTERNAL_ID), NUMBER("external id", OLD_EXTERNAL_ID), NUMBER("Device Type", DEVICE_TYPE),
-    TEXT("kernel_flop", KERNEL_FLOP), TEXT("Input Strides", STRIDES), TEXT("In msg nelems", IN_ELEMENTS),
-    TEXT("In split size", IN_SPLIT), TEXT("kernel_kwargs", KERNEL_KWARGS), TEXT("kernel_num_gb", KERNEL_NUM_GB),
-    NUMBER("wait_on_stream", WAIT_ON_STREAM), NUMBER("Total Reserved", RESERVED),
+    TEXT("Src Rank", SENDER), NUMBER("graph id", GRAPH), NUMBER("Device Id", DEVICE_ID), TEXT("Input Dims", DIMS),
+    TEXT("Input type", TYPES), TEXT("Group size", GROUP_SIZE), TEXT("Input dims", OLD_DIMS),
+    NUMBER("correlation", CORRELATION), NUMBER("External id", EXTERNAL_ID), NUMBER("external id", OLD_EXTERNAL_ID),
+    NUMBER("Device Type", DEVICE_TYPE), TEXT("kernel_flop", KERNEL_FLOP),
+    TEXT("Input Strides", STRIDES), TEXT("In msg nelems", IN_ELEMENTS), TEXT("In split size", IN_SPLIT),
+    NUMBER("graph node id", GRAPH_NODE), TEXT("kernel_kwargs", KERNEL_KWARGS),
+    TEXT("kernel_num_gb", KERNEL_NUM_GB), NUMBER("wait_on_stream", WAIT_ON_STREAM), NUMBER("Total Reserved", RESERVED),
     TEXT("Out msg nelems", OUT_ELEMENTS), TEXT("Out split size", OUT_SPLIT), TEXT("kernel_backend", KERNEL_BACKEND),
     NUMBER("Sequence number", SEQUENCE_NUMBER), TEXT("Concrete Inputs", SCALARS),
     NUMBER("Total Allocated", ALLOCATED), TEXT("Collective name", COLLECTIVE), TEXT("Process Group Name", GROUP_NAME),
@@ -418,7 +419,7 @@ static const Key KEYS[] = {
 #define LONGEST_KEY 33
 /* Where the keys of each length begin; one more ends the last. */
 static const uint8_t FIRST_OF_LENGTH[LONGEST_KEY + 2] = {
-    0, 0, 0, 0, 0, 1, 4, 7, 7, 9, 10, 14, 19, 19, 24, 29, 33, 33, 33, 34, 35, 35, 35, 35, 35, 35, 36, 36, 36, 36, 36, 36, 36, 36, 37
+    0, 0, 0, 0, 0, 1, 4, 7, 7, 10, 11, 15, 20, 20, 26, 31, 35, 35, 35, 36, 37, 37, 37, 37, 37, 37, 38, 38, 38, 38, 38, 38, 38, 38, 39
 };
 /* Measured traffic: its keys begin so, and decoded_events.py reads them. */
 #define TRAFFIC "dram__bytes"

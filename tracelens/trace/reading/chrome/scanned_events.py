@@ -27,11 +27,11 @@ SOURCE = Path(__file__).with_name("scan_events.c")
 #: Numbers of an event's arguments, in the order of the rows of ``ScannedEvents.numbers``; -1 where there is none.
 NUMBERS = (
     "correlation", "external_id", "old_external_id", "sequence_number", "wait_on_stream", "wait_on_record", "bytes",
-    "allocated", "reserved", "device_type", "device_id", "stream", "device",
+    "allocated", "reserved", "device_type", "device_id", "graph", "graph_node", "stream", "device",
 )  # fmt: skip
 
 # As in scan_events.c.
-_LAYOUT = 2
+_LAYOUT = 3
 _DONE, _NEEDS_TEXT_TIMES, _LIST_ENDS = 0, 2, 3
 _LEAST_EVENT_BYTES = 24
 _MOST_STRINGS = 1 << 15

@@ -70,6 +70,7 @@ _INTEGERS = {
     "correlation": ("correlation", "correlation_id", "corr_id"),
     "external_id": ("External id", "external id"),
     "sequence_number": ("Sequence number",),
+    "graph_node": ("graph node id",),
     "device": ("device", "device_id"),
     "stream": ("stream", "stream_id"),
 }
