@@ -188,6 +188,8 @@ def _fp4_quant(op: OpSignature) -> GroupQuant:
 
 #: Calls that only say where the operands stand, by the arguments as they are recorded.
 BINDINGS = (
+    # (q [t,hq*d], k [t,hkv,d], v, out, save_kv_cache, layer, ...)
+    bind(paged_attention, "sglang::unified_attention_with_output", per_step=True, q=0, k=1, v=2),
     # (out, x)
     bind(gated, "sgl_kernel::silu_and_mul", "sgl_kernel::gelu_and_mul", "sgl_kernel::gelu_tanh_and_mul"),
     # (out, x, weight, eps, ...)

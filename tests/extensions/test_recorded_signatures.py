@@ -142,6 +142,8 @@ ATTENTION = [
          model="SDPA", flops=2 * HQ * (B * 3) * S * S * 2 * D, hbm=2 * 4 * 3 * QE),
     call("vllm::unified_attention_with_output vllm::unified_attention", t(53, HQ, D), t(53, HKV, D), t(53, HKV, D),
          t(53, HQ, D), sums=SUMS_HERE, model="InferenceAttention", flops=SERVED, hbm=SERVED_BYTES),
+    call("sglang::unified_attention_with_output", t(53, HQ * D), t(53, HKV, D), t(53, HKV, D), t(53, HQ * D),
+         sums=SUMS_HERE, model="InferenceAttention", flops=SERVED, hbm=SERVED_BYTES),
     call("aiter::mha_varlen_fwd aiter::fmha_v3_varlen_fwd aiter::mha_batch_prefill pseudo_mla_prefill_fwd",
          t(53, HQ, D), CACHE, CACHE, sums=SUMS_HERE, model="InferenceAttention", flops=SERVED, hbm=SERVED_BYTES),
     call("pseudo_mla_decode_fwd", t(53, HQ, D), CACHE, sums=SUMS_HERE,

@@ -245,9 +245,15 @@ class CacheWrite(PerfModel, Record, frozen=True, kw_only=True):
 
 
 def paged_attention(op: OpSignature, q: int = 0, k: int = 1, v: int | None = None) -> InferenceAttention:
-    """Attention of queries ``q`` [t,hq,d] on a cache ``k`` [..,hkv,d]; d_v is the last dim of ``v``, else of ``k``."""
-    tokens, q_heads, d_qk = op.shape(q, rank=3)
+    """Attention of queries ``q`` [t,hq,d] or [t,hq*d] on a cache or new keys ``k`` [..,hkv,d]; d_v is the last dim of
+    ``v``, else of ``k``.
+    """
     cache = op.shape(k)
+    if len(op.shape(q)) == 2 and len(cache) > 2 and op.shape(q)[1] % max(cache[-1], 1) == 0:
+        tokens, d_qk = op.shape(q)[0], cache[-1]
+        q_heads = op.shape(q)[1] // max(d_qk, 1)
+    else:
+        tokens, q_heads, d_qk = op.shape(q, rank=3)
     layer = op.attribute(WINDOW)
     layer = layer if isinstance(layer, LayerWindow) else None
     return InferenceAttention(

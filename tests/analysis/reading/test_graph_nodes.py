@@ -6,6 +6,7 @@ import gzip
 import json
 import random
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ from tests.analysis.reading.test_graphs import KERNELS, analyzed, gemm, notice, 
 from tests.conftest import RealAnalysis, examples
 from tracelens.analysis.analyze import Analysis, analyze
 from tracelens.analysis.loaded_trace import AnalysisOptions, Trace, load
+from tracelens.analysis.verdict.health import health
 
 Build = Callable[[], Any]
 Change = Callable[[int, list[int]], list[int]]
@@ -228,17 +230,48 @@ def test_a_launch_whose_kernels_were_lost_is_joined_where_the_capture_names_them
 
 def test_a_trace_that_holds_its_captures_opens_its_graphs_unasked(build: Build):
     kernels = [(name, node(3, k)) for k, name in enumerate(KERNELS)]
-    found = whole(analyze(replayed(build, kernels, made=capture(build(), 128)).trace(), AnalysisOptions()))
+    trace = replayed(build, kernels, made=capture(build(), 128)).trace()
+    found = whole(analyze(trace, AnalysisOptions()))
     assert us_of(found)["aten::mm", "((130, 64), (64, 32))"] == 3.0
+    assert health(trace).lacks == health(build().mm(8, 8, 8, at=0, start=9, duration=5).trace()).lacks
     assert notice(found).startswith("the capture in this trace names the ops of 3 of 3 kernels")
     without = [(name, {}) for name in KERNELS]
     silent = analyze(replayed(build, without, made=capture(build(), 128)).trace(), AnalysisOptions())
     assert silent.graphs is None
+    assert "ops of replayed kernels" in {each.question for each in health(silent.trace).lacks}
     assert "pass --capture TRACE" in notice(silent)
 
 
 #: Columns that show the Python frames that ``read`` leaves out, or count them.
 FRAMES = ["call_stack", "parent_module", "example_row"]
+
+
+def test_the_annotation_round_a_launch_says_how_much_its_attention_reads(build: Build):
+    """Captured for two requests of 8 heads of 64: 2 * 8 * (64 + 64) * 300 FLOPs on the 300 keys of that step."""
+    shapes = [[2, 8, 64], [], [2, 8, 64], [16, 2, 64], [16, 2, 64]]
+    made = build()
+    made.op("cudaStreamBeginCapture", 1, 1, cat="cuda_runtime")
+    made.op("sglang_profiler::attention_paged_attention_ragged_5", 10, 20,
+            **{"Input Dims": shapes, "Input type": ["c10::BFloat16"] * 5})  # fmt: skip
+    made.op("cudaLaunchKernel", 15, 2, cat="cuda_runtime", correlation=1)
+    made.op("cudaStreamEndCapture", 890, 1, cat="cuda_runtime")
+    trace = replayed(build, [("paged", node(1, 0))])
+    plain = analyzed(trace.trace(), made.trace()).frames["unified_perf_summary"]
+    assert plain["gflops"].isna().all(), "a step that says nothing of its keys"
+    trace.op("step[DECODE bs=2 g_sq=2 g_sqsq=2 g_sqsk=300 g_sk=300]", 10_000, 500, cat="user_annotation")
+    rows = analyzed(trace.trace(), made.trace()).frames["unified_perf_summary"]
+    assert rows["gflops"].tolist() == pytest.approx([2 * 8 * (64 + 64) * 300 / 1e9])
+
+
+@pytest.mark.parametrize(("requests", "linked"), [(60, 2), (64, 2), (65, 0)])
+def test_a_capture_of_sglang_is_of_the_batch_size_in_the_name_of_its_file(build: Build, requests: int, linked: int):
+    made = capture(build(), 64, calls=("aten::mm", "aten::mm"), kernel="Cijk").trace()
+    of_file = Trace.of(replace(made.table, source="bs_64_rank0.json.gz"))
+    trace = replayed(build, [("Cijk", node(1, k)) for k in range(2)])
+    trace.op(f"step[DECODE bs={requests}]", 10_000, 500, cat="user_annotation")
+    assert analyzed(trace.trace(), of_file).graphs.linked_kernels == linked
+
+
 DEVICE = ("kernel", "gpu_memcpy", "gpu_memset")
 REAL = {
     "vllm_decode_full": (421, 1),

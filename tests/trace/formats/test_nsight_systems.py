@@ -21,6 +21,8 @@ from tests.trace.formats.rewritten import (
     nsight_systems,
     sums,
 )
+from tracelens.analysis.analyze import analyze
+from tracelens.analysis.loaded_trace import AnalysisOptions, load
 from tracelens.errors import InputError
 from tracelens.trace.reading.read import read_trace
 from tracelens.trace.table import Kind, TraceTable
@@ -89,6 +91,53 @@ def test_correlations_of_two_processes_do_not_meet(tmp_path: Path) -> None:
     assert len(set(table.stream[kernels].tolist())) == 2, "two contexts of one device have streams of their own"
     assert table.name_of(int(calls[0])) == "cudaLaunchKernel"
     assert [table.pid_of(int(row)) for row in calls] == [1, 2]
+
+
+def captured_and_launched(path: Path, *, nodes: bool = True) -> Path:
+    """Two products captured, as (op, call, node of the capture, its copy), and their graph launched."""
+    tid, pid = (1 << 24) + 3, 1 << 24
+    captured = [(100, 120, 7, 21), (200, 220, 8, 20)]
+    calls = [(10, 12, 0, tid, 1, 1), (400, 402, 0, tid, 4, 3), (1000, 1050, 0, tid, 5, 4)]
+    calls += [(start + 5, end - 5, 0, tid, 2 + k, 2) for k, (start, end, _, _) in enumerate(captured)]
+    texts = ["cudaStreamBeginCapture_v10000", "cudaLaunchKernel_v7000", "cudaStreamEndCapture_v10000",
+             "cudaGraphLaunch_v10000", "kernel_a"]  # fmt: skip
+    made = [(start + 8, start + 9, tid, node, None) for start, _, node, _ in captured]
+    copies = [(500 + k, 501 + k, tid, copy, node) for k, (_, _, node, copy) in enumerate(captured)]
+    product = "aten::mm, op_id = {}, sizes = [[{}, 64], [64, 32]]"
+    kernel = "start INT, end INT, deviceId INT, contextId INT, streamId INT, correlationId INT, globalPid INT, demangledName INT, graphNodeId INT"
+    return database(
+        path,
+        {
+            "CUPTI_ACTIVITY_KIND_KERNEL": (
+                kernel, [(1100, 1110, 0, 1, 7, 5, pid, 5, 21), (1200, 1220, 0, 1, 8, 5, pid, 5, 20)]),
+            "CUPTI_ACTIVITY_KIND_RUNTIME": (
+                "start INT, end INT, eventClass INT, globalTid INT, correlationId INT, nameId INT", calls),
+            "StringIds": ("id INTEGER, value TEXT", list(enumerate(texts, start=1))),
+            "NVTX_EVENTS": (
+                "start INT, end INT, eventType INT, globalTid INT, text TEXT",
+                [(start, end, 59, tid, product.format(k, 128 + k)) for k, (start, end, _, _) in enumerate(captured)]),
+            **({"CUDA_GRAPH_NODE_EVENTS": (
+                "start INT, end INT, globalTid INT, graphNodeId INT, originalGraphNodeId INT", made + copies),
+            } if nodes else {}),
+        },
+    )  # fmt: skip
+
+
+def test_kernels_of_a_graph_lead_to_the_calls_of_its_capture(tmp_path: Path) -> None:
+    """Copies 21 and 20 are of nodes 7 and 8: the kernel of 10 ns is the product of 128 rows, that of 20 ns of 129."""
+    trace = load(captured_and_launched(tmp_path / "graph.sqlite"))
+    table = trace.table
+    assert table.graph_node[table.rows_of([Kind.KERNEL])].tolist() == [7, 8]
+    found = analyze(trace, AnalysisOptions())
+    assert found.graphs is not None
+    assert (found.graphs.by_node, found.graphs.kernels, found.graphs.wrong_ids) == (2, 2, ())
+    rows = found.frames["unified_perf_summary"].set_index("input_dims")["kernel_us_sum"]
+    assert rows.to_dict() == {"((128, 64), (64, 32))": 0.01, "((129, 64), (64, 32))": 0.02}
+
+
+def test_without_the_nodes_that_calls_made_copies_of_other_numbers_lead_nowhere(tmp_path: Path) -> None:
+    """Numbered 21 and 20, they are not in the order of the one stream that was captured."""
+    assert analyze(load(captured_and_launched(tmp_path / "g.sqlite", nodes=False)), AnalysisOptions()).graphs is None
 
 
 def test_what_would_run_in_the_database_is_not_read(tmp_path: Path) -> None:

@@ -49,10 +49,10 @@ from tracelens.analysis.loaded_trace import CLIP, FILE, AnalysisOptions, active_
 from tracelens.analysis.reading.added_ops import (
     GraphLinks,
     KnownShapes,
-    holds_captures,
     with_captured_ops,
     with_inner_ops,
     with_known_shapes,
+    with_own_graphs,
 )
 from tracelens.analysis.reading.catalog import OTHER, Catalog
 from tracelens.analysis.reading.engine_steps import STEM, InferenceSteps, inference_steps, steady_steps
@@ -148,12 +148,11 @@ class Recording(Record, frozen=True, kw_only=True, eq=False):
             trace, left_by_hooks = with_hooks(trace, self.catalog)
         trace, whole_calls = with_inner_ops(trace, self.catalog, made_from=recorded)
         whole_calls += left_by_hooks
-        graphs = None
+        graphs: GraphLinks | None
         if capture is not None:
             trace, graphs = with_captured_ops(trace, with_inner_ops(capture, self.catalog)[0], self.catalog)
-        elif holds_captures(trace):
-            opened, graphs = with_captured_ops(trace, trace, self.catalog)
-            trace, graphs = (opened, graphs) if graphs.linked_kernels else (trace, None)
+        else:
+            trace, graphs = with_own_graphs(trace, self.catalog)
         return replace(
             self, trace=trace, whole_calls=tuple(whole_calls.most_common()), graphs=graphs, known_shapes=known_shapes
         )

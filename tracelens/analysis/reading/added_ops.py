@@ -12,6 +12,7 @@ batch size in their annotations, then by the grids and blocks of their kernels; 
 
 from __future__ import annotations
 
+import re
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -265,6 +266,8 @@ _COMPARED = 4
 _NODE_KIND = {"launch": Kind.KERNEL, "copy": Kind.MEMCPY, "fill": Kind.MEMSET}
 #: How the kernels begin that HIP runs for copies and fills.
 _AMD_COPY = "__amd_rocclr_"
+#: sgl-project/sglang#24370.
+_SGLANG_FILE = re.compile(r"bs_(\d{1,9})_rank\d+\.")
 #: Characters of a kernel's name in a sentence.
 _SHORT = 40
 _CLASH = "graph {} has the same ids on different kernels"
@@ -549,8 +552,11 @@ class CapturedGraphs:
                 yield _Captured(names=names, launches=rows, batch=self._batch(rows[0]))
 
     def _batch(self, row: int) -> int | None:
+        """What the annotation around a capture says, else its file's name: SGLang writes one per batch size."""
         requests = requests_at(self.capture.table, self.steps, row)
-        return requests.padded if requests.padded is not None else requests.requests
+        named = _SGLANG_FILE.match(self.capture.table.source)
+        said = requests.padded if requests.padded is not None else requests.requests
+        return int(named[1]) if said is None and named else said
 
     def _calls(self, launches: tuple[int, ...]) -> tuple[tuple[int, int], ...]:
         """What tells the ops of two graphs apart: name and arguments of every launching op."""
@@ -660,7 +666,7 @@ def _is_one_graph(trace: Trace, nodes: Mapping[int, Ints]) -> bool:
     table, tree = trace.table, trace.tree
     ids = np.concatenate(list(nodes.values()))
     names = np.concatenate([table.name[tree.launched_by(launch)] for launch in nodes])
-    if len(np.unique(np.stack((ids, names)), axis=1).T) > len(np.unique(ids)):
+    if np.unique(np.stack((ids, names)), axis=1).shape[1] > len(np.unique(ids)):
         return False
     shapes: dict[int, tuple[str, str]] = {}
     for launch, mine in nodes.items():
@@ -840,13 +846,16 @@ def with_captured_ops(trace: Trace, capture: Trace, catalog: Catalog) -> tuple[T
     return (_opened(trace, graphs.capture.table, blocks) if blocks else trace), links
 
 
-def holds_captures(trace: Trace) -> bool:
-    """Whether graphs were captured and launched in one trace, with graph node ids."""
+def with_own_graphs(trace: Trace, catalog: Catalog) -> tuple[Trace, GraphLinks | None]:
+    """The same with ``trace`` as its own capture; None where it holds none whose graph node ids lead to a launch."""
     table, tree = trace.table, trace.tree
-    if not any("StreamBeginCapture" in name for name in table.names):
-        return False
-    first = next((rows[0] for launch in graph_launches(table) if len(rows := tree.launched_by(launch))), None)
-    return first is not None and table.graph_node[int(first)] >= 0
+    first = -1
+    if any("StreamBeginCapture" in name for name in table.names):
+        first = next((int(rows[0]) for call in graph_launches(table) if len(rows := tree.launched_by(call))), -1)
+    if first < 0 or table.graph_node[first] < 0:
+        return trace, None
+    opened, links = with_captured_ops(trace, trace, catalog)
+    return (opened, links) if links.linked_kernels else (trace, None)
 
 
 def _reasons(replays: list[_Replay]) -> tuple[tuple[str, int], ...]:

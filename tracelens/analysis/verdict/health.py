@@ -12,7 +12,7 @@ from tracelens.analysis.attribution.calls import unified_calls, with_communicati
 from tracelens.analysis.attribution.steps import find_steps, holds_most_work
 from tracelens.analysis.attribution.window import coverage, recognized
 from tracelens.analysis.loaded_trace import AnalysisOptions, active_extensions
-from tracelens.analysis.reading.added_ops import graph_launches, with_inner_ops
+from tracelens.analysis.reading.added_ops import graph_launches, with_inner_ops, with_own_graphs
 from tracelens.analysis.reading.catalog import Catalog
 from tracelens.analysis.reading.engine_steps import STEM, inference_steps
 from tracelens.analysis.reading.op_readings import read_ops
@@ -100,6 +100,7 @@ def health(trace: Trace, options: AnalysisOptions | None = None) -> Health:
     served = inference_steps(table, catalog)
     if not steps and holds_most_work(served.steps, table, tree, device):
         stem, steps = STEM, served.steps
+    opened, graphs = with_own_graphs(with_inner_ops(trace, catalog)[0], catalog)
     return Health(
         source=table.source,
         events=table.events_total,
@@ -126,14 +127,13 @@ def health(trace: Trace, options: AnalysisOptions | None = None) -> Health:
         routing=_routing(table, exchanges),
         damage=_damage(table),
         violations=tuple(tree.self_check()),
-        coverage=_coverage(trace, catalog) if len(device) else None,
-        lacks=(*not_recorded(table), *([_UNOPENED_GRAPHS] if len(graph_launches(table)) else [])),
+        coverage=_coverage(opened, catalog) if len(device) else None,
+        lacks=(*not_recorded(table), *([_UNOPENED_GRAPHS] if graphs is None and len(graph_launches(table)) else [])),
     )
 
 
 def _coverage(trace: Trace, catalog: Catalog) -> Coverage:
     """As in a report of the whole file, without its tables."""
-    trace, _ = with_inner_ops(trace, catalog)
     table, tree = trace.table, trace.tree
     activity = device_activity(table, tree, catalog.kernel_patterns)
     callers, readings = read_ops(trace, catalog, activity)

@@ -23,7 +23,7 @@ from tracelens.trace.reading.formats.rocprof import (
     rocm_recorder,
 )
 from tracelens.trace.reading.source import Ints, RowBlocks, Source, coded, coded_pairs, own_correlation, reader
-from tracelens.trace.table import Recorder, TraceTable
+from tracelens.trace.table import Recorder, TraceTable, node_ids
 from tracelens.types.records import Record
 from tracelens.types.signature import OpSignature, freeze
 
@@ -212,7 +212,9 @@ def _signature(rows: RowBlocks, sizes: str) -> int:
 _KERNELS, _COPIES, _SETS, _CALLS, _SYNCS = (
     f"CUPTI_ACTIVITY_KIND_{kind}" for kind in ("KERNEL", "MEMCPY", "MEMSET", "RUNTIME", "SYNCHRONIZATION")
 )
-_RANGES = "NVTX_EVENTS"
+_RANGES, _NODES = "NVTX_EVENTS", "CUDA_GRAPH_NODE_EVENTS"
+#: How often a node is copied: a graph is instantiated, or cloned before.
+_MOST_COPIES = 4
 NSIGHT_SYSTEMS = Recorder(
     file="a database of Nsight Systems",
     no_shapes="Nsight Systems records none of its own",
@@ -244,7 +246,10 @@ _NEXT_CONTEXT_STREAM = 100_000
     recognizes=lambda source: holds(source, _KERNELS, _CALLS, _RANGES, "TARGET_INFO_SESSION_START_TIME"),
 )
 def read_nsight_systems(source: Source) -> TraceTable:
-    """Kernels, copies, memsets, CUDA calls and NVTX ranges. Of several processes each correlation is made unique."""
+    """Kernels, copies, memsets, CUDA calls and NVTX ranges. Of several processes each correlation is made unique.
+
+    What ran in a graph has the node that a capture's call made, of which the instantiated graph has a copy.
+    """
     rows = RowBlocks(source.name)
     with opened(source) as database:
         report = _NsightReport(database, rows)
@@ -266,6 +271,11 @@ class _NsightReport:
         self._processes: dict[int, int] = {}
         self._numbers: dict[tuple[int, ...], int] = {}
         self._contexts: dict[int, dict[int, int]] = {}
+        self._nodes = database.integers(_NODES, "start", "globalTid", "graphNodeId", "originalGraphNodeId")
+        copies = self._nodes["originalGraphNodeId"] > 0
+        process = (self._nodes["globalTid"][copies] >> _THREAD_BITS).tolist()
+        node, original = (self._nodes[key][copies].tolist() for key in ("graphNodeId", "originalGraphNodeId"))
+        self._copied_from = dict(zip(zip(process, node, strict=True), original, strict=True))
 
     def add_calls(self) -> None:
         found = self._database.integers(_CALLS, "start", "end", "eventClass", "globalTid", "correlationId", "nameId")
@@ -279,7 +289,28 @@ class _NsightReport:
             name=names,
             lane=lane,
             correlation=correlation,
+            graph_node=self._made_nodes(found),
         )
+
+    def _made_nodes(self, calls: dict[str, Ints]) -> Ints:
+        """By call the graph node that was made during it, -1 for none; a driver's call within another has it too."""
+        result = np.full(len(calls["start"]), -1)
+        own = self._nodes["originalGraphNodeId"] <= 0
+        threads, start, node = (self._nodes[key][own] for key in ("globalTid", "start", "graphNodeId"))
+        for thread in np.unique(threads).tolist():
+            made, mine = threads == thread, np.flatnonzero(calls["globalTid"] == thread)
+            mine = mine[np.argsort(calls["start"][mine], kind="stable")]
+            last = np.searchsorted(calls["start"][mine], start[made], "right") - 1
+            for at in (last - 1, last) if len(mine) else ():
+                rows = mine[np.maximum(at, 0)]
+                during = (at >= 0) & (calls["end"][rows] >= start[made])
+                result[rows[during]] = node[made][during]
+        return result
+
+    def _original_node(self, process: int, node: int) -> int:
+        for _ in range(_MOST_COPIES):
+            node = self._copied_from.get((process, node), node)
+        return node
 
     def add_kernels(self) -> None:
         grid, block = (tuple(f"{what}{axis}" for axis in "XYZ") for what in ("grid", "block"))
@@ -365,6 +396,10 @@ class _NsightReport:
             device=found["deviceId"],
             stream=self._streams(found),
             correlation=self._correlation(found, "globalPid"),
+            graph_node=node_ids(
+                found["graphId"],
+                coded_pairs(found["globalPid"] >> _THREAD_BITS, found["graphNodeId"], self._original_node),
+            ),
             **columns,
         )
 
@@ -394,7 +429,9 @@ class _NsightReport:
         return self._rows.names_of(number, lambda key: spelled(texts.get(key, f"(string {key})")))
 
 
-_DEVICE_COLUMNS = ("start", "end", "deviceId", "contextId", "streamId", "correlationId", "globalPid")
+_DEVICE_COLUMNS = (
+    "start", "end", "deviceId", "contextId", "streamId", "correlationId", "globalPid", "graphId", "graphNodeId",
+)  # fmt: skip
 _DEVICE_KEYS = {
     "totalGlobalMem": "totalMemory",
     "numSms": "smCount",
