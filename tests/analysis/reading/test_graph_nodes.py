@@ -98,6 +98,15 @@ def test_ids_of_the_capture_count_before_the_order_of_its_calls(build: Build):
     assert us_of(found) == {("aten::mm", "((129, 64), (64, 32))"): 1.0, ("aten::mm", "((128, 64), (64, 32))"): 2.0}
 
 
+def test_two_captured_graphs_with_the_same_ids_are_told(build: Build):
+    made = capture(capture(build(), 128, kernel="Cijk", **node(8, 0)), 256, at=1000, kernel="Cijk", **node(8, 0))
+    for k, event in enumerate(e for e in made.events if e["name"] == "cudaLaunchKernel"):
+        event["args"] |= node(8, k % 3)
+    found = analyzed(replayed(build, [("Cijk", node(9, k)) for k in range(3)]).trace(), made.trace()).graphs
+    assert found.wrong_ids == (("several captured graphs have the same ids", 1),)
+    assert found.reasons == (("several captured graphs have this sequence of kernels", 3),)
+
+
 def test_copies_and_fills_are_nodes_too(build: Build):
     made = replayed(build, [("Cijk", node(1, 0))])
     copies = {"aten::copy_": "Memcpy DtoD (Device -> Device)", "aten::zero_": "Memset (Device)"}
@@ -311,6 +320,18 @@ def without_names(recorded: dict[str, Any]) -> dict[str, Any]:
     return recorded
 
 
+def with_ids_of_calls(recorded: dict[str, Any]) -> dict[str, Any]:
+    """The capture with the node that each of its calls made: the captured graph is numbered before its instance."""
+    graph = number = -1
+    for event in sorted(recorded["traceEvents"], key=lambda event: event.get("ts", 0)):
+        if "StreamBeginCapture" in event.get("name", ""):
+            graph, number = max(graph, -1) + 2, 0
+        elif "LaunchKernel" in event.get("name", "") and graph > 0:
+            event["args"] |= {"graph id": graph, "graph node id": graph << 32 | number}
+            number += 1
+    return recorded
+
+
 def shuffled(graph: int, ids: list[int]) -> list[int]:
     return random.Random(graph).sample(ids, len(ids))  # noqa: S311
 
@@ -326,15 +347,21 @@ def as_trace(tmp_path: Path) -> Callable[[dict[str, Any]], Trace]:
 
 
 @pytest.mark.shared
+@pytest.mark.parametrize("numbered", [False, pytest.param(True, marks=pytest.mark.sweep)])
 @pytest.mark.parametrize("name", REAL)
 def test_every_replayed_kernel_of_an_engine_has_its_op_by_node_alone(
-    shared_traces: Path, real_analysis: RealAnalysis, as_trace: Callable[[dict[str, Any]], Trace], name: str
+    shared_traces: Path,
+    real_analysis: RealAnalysis,
+    as_trace: Callable[[dict[str, Any]], Trace],
+    name: str,
+    numbered: bool,
 ):
     kernels, launches = REAL[name]
     folder = shared_traces / "inference" / name
     (capture_path,) = (folder / "capture_traces").glob("*.json.gz")
     plain = real_analysis(f"inference/{name}/graph_execution", str(capture_path.relative_to(shared_traces)))
-    captured = as_trace(without_names(read(capture_path)))
+    content = without_names(read(capture_path))
+    captured = as_trace(with_ids_of_calls(content) if numbered else content)
     found = whole(
         analyze(as_trace(with_ids(read(folder / "graph_execution.json.gz"))), AnalysisOptions(capture=captured))
     )

@@ -318,6 +318,8 @@ class CapturedGraphs:
         self._templates: dict[frozenset[int], Template] = {}
         self._usual: dict[tuple[int, int], set[str]] | None = None
         self._compared_shapes = False
+        ids = Counter(node for graph in self.graphs for node in graph.ids if node > _NODE)
+        self._shared_ids = {node for node, count in ids.items() if count > 1}
 
     def match(
         self, table: TraceTable, rows: RowColumn, requests: CapturedRequests, nodes: ReplayedNodes | None
@@ -366,8 +368,8 @@ class CapturedGraphs:
         if len({self._calls(graph.nodes) for graph in fitting}) != 1:
             return _Match(wrong="" if fitting else wrong)
         place = nodes.places(fitting[-1])
-        pairs = {k: fitting[-1].nodes[at] for k, at in enumerate([] if place is None else place.tolist()) if at >= 0}
-        return _Match(pairs=pairs, reason=NOT_CAPTURED, by_node=True)
+        pairs = {} if place is None else {k: fitting[-1].nodes[at] for k, at in enumerate(place.tolist())}
+        return _Match(pairs=pairs, by_node=True)
 
     def _is_other(self, table: TraceTable, rows: RowColumn, graph: _Captured) -> bool:
         """Whether these cannot be a captured graph's kernels, whatever their ids."""
@@ -387,10 +389,10 @@ class CapturedGraphs:
         self, table: TraceTable, rows: RowColumn, nodes: ReplayedNodes, graph: _Captured, place: Ints
     ) -> str:
         """What a captured graph's calls have against these kernels being their nodes; empty where nothing does."""
+        if not self._shared_ids.isdisjoint(graph.ids):
+            return "several captured graphs have the same ids"
         known = strange = 0
         for k, (row, at) in enumerate(zip(rows.tolist(), place.tolist(), strict=True)):
-            if at < 0:
-                continue
             ran, kernel, call = table.name_of(row), graph.kernels[at], graph.nodes[at]
             if kernel is None:
                 of_call = self.capture.table.name_of(call)
@@ -401,8 +403,8 @@ class CapturedGraphs:
                 strange += usual is not None and ran not in usual
             elif kernel != ran:
                 return f"node {nodes.ids[k] & _NODE} is {_short(ran)}, captured as {_short(kernel)}"
-        ids = nodes.ids[table.kind[rows] == Kind.KERNEL]
-        if graph.in_order and (np.diff(ids) < 0).any():
+        ran_at = place[table.kind[rows] == Kind.KERNEL]
+        if graph.in_order and (np.diff(ran_at) < 0).any():
             return "their order is not that in which the kernels of the one captured stream ran"
         if strange > (1 - SAME_GRAPH) * known:
             return f"{strange:,} of {known:,} kernels are none of those that their ops run outside the graph"
@@ -608,18 +610,18 @@ class ReplayedNodes(Record, frozen=True, kw_only=True, eq=False):
     wrong: str = ""
 
     def places(self, graph: _Captured) -> Ints | None:
-        """Which of a captured graph's nodes each kernel is, -1 for none; None where these cannot be its nodes.
+        """Which of a captured graph's nodes each kernel is; None where these cannot be its nodes.
 
         Where the capture has ids, the node of the same one; the instantiated graph has another number than the captured
         one, and its nodes have theirs. Else nodes are numbered as they were made, and some have no work for a device.
         """
         if graph.ids:
-            for own, captured in ((self.ids, graph.ids), (self.ids & _NODE, [n & _NODE for n in graph.ids])):
-                place = {node: k for k, node in enumerate(captured)}
-                found = np.array([place.get(node, -1) for node in own.tolist()], np.int64)
-                if (found >= 0).sum() >= SAME_GRAPH * len(found):
-                    return found
-            return None
+            exact = min(graph.ids) > _NODE and np.isin(self.ids, graph.ids).all()
+            captured = graph.ids if exact else tuple(node & _NODE for node in graph.ids)
+            if not exact and set((self.known & _NODE).tolist()) != set(captured):
+                return None
+            place = {node: k for k, node in enumerate(captured)}
+            return np.array([place[node] for node in (self.ids if exact else self.ids & _NODE).tolist()], np.int64)
         if len(self.known) != len(graph.nodes):
             return None
         if len(self.ids) < len(self.known) and None in graph.kernels:
