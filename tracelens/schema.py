@@ -65,6 +65,7 @@ _WORDS = {
     "eplb": "with EPLB", "num": "number of", "dur": "duration", "nccl": "NCCL", "comm": "communication",
     "avg": "mean", "msg": "message", "p2p": "send/recv", "flops": "FLOPS", "dtype": "type", "dims": "shapes",
     "nelems": "elements", "algo": "algorithm", "e2e": "end to end", "ttft": "to the first token", "tpot": "per token",
+    "sm": "SM",
 }  # fmt: skip
 #: Keys, without statistic, whose title is not their words.
 _TITLES = {

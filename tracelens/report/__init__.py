@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from tracelens.hardware import HardwareSpec
     from tracelens.predict.workload import ModelConfig
     from tracelens.report.result import Report
+    from tracelens.trace.reading.counter_files import CountedKernels
 
 
 _READ, _SCOPE, _ESTIMATED, _MFU, _COLUMNS = (
@@ -119,6 +120,13 @@ class ReportOptions:
         note="CSV of the watts that the device drew during the run: `nvidia-smi --query-gpu=timestamp,index,power.draw "
         "--format=csv -lms 20`, or any with a column of times and one of power",
     )  # fmt: skip
+    counters: Iterable[str | PathLike[str]] = option(
+        "hardware counters of the kernels: CSV of ncu or rocprof, .ncu-rep; repeatable", (), repeat=True, kind=Path,
+        metavar="FILE", group=_READ,
+        note="hardware counters of the same program's kernels ([counters](report.md#hardware-counters)): CSV of Nsight "
+        "Compute (`ncu --csv --page raw` or `details`), `.ncu-rep` where NVIDIA's `ncu_report` is importable, "
+        "`counter_collection.csv` and `pmc_perf.csv` of ROCm, a PyTorch trace with `profiler_metrics`; repeatable",
+    )  # fmt: skip
 
 
 @takes(ReportOptions)
@@ -157,8 +165,7 @@ def report(trace: Trace | str | PathLike[str], options: ReportOptions | None = N
         )
     elif (asked.tokens_per_step, asked.batch, asked.sequence, asked.ranks) != (None, None, None, None):
         raise UsageError("--tokens-per-step, --batch, --sequence and --ranks need --model")
-    device, snapshot = asked.device, asked.memory_snapshot
-    specs = tuple(asked.extensions)
+    device, snapshot, specs = asked.device, asked.memory_snapshot, tuple(asked.extensions)
     chosen = AnalysisOptions(
         device=device if isinstance(device, HardwareSpec) or device is None else HardwareSpec.load(device),
         extensions=tuple(load_extension(spec) for spec in specs if spec != NONE),
@@ -175,6 +182,7 @@ def report(trace: Trace | str | PathLike[str], options: ReportOptions | None = N
         shapes=_loaded(asked.shapes),
         memory_snapshot=None if snapshot is None else read_memory_snapshot(Path(snapshot)),
         power=None if asked.power is None else Path(asked.power),
+        counters=_counters(asked.counters),
     )
     with plain_strings():
         analysis = analyze(trace if isinstance(trace, Trace) else load(trace), chosen)
@@ -182,6 +190,15 @@ def report(trace: Trace | str | PathLike[str], options: ReportOptions | None = N
         end_stage()
         sources = [source for extension in analysis.extensions for source in extension.sources]
         return Report(analysis, summarize(analysis), extensions=sources, column_names=asked.column_names)
+
+
+def _counters(paths: Iterable[str | PathLike[str]]) -> tuple[CountedKernels, ...]:
+    files = [Path(path) for path in ([paths] if isinstance(paths, str | PathLike) else paths)]
+    if not files:
+        return ()
+    from tracelens.trace.reading.counter_files import read_counters
+
+    return tuple(map(read_counters, files))
 
 
 def _loaded(trace: Trace | str | PathLike[str] | None) -> Trace | None:

@@ -15,6 +15,7 @@ from tracelens.analysis.attribution.calls import COPY, LAUNCH, SHORT_KERNEL_US
 from tracelens.analysis.findings.rule import MIN_GAIN, Candidate, Observed, built_in, candidate_of_calls
 from tracelens.analysis.intervals import Ints
 from tracelens.analysis.reading.catalog import COMMUNICATION
+from tracelens.analysis.sheets.device_memory import KERNEL_COUNTERS_TITLE
 from tracelens.analysis.verdict.summary import Said
 from tracelens.trace.table import Kind
 from tracelens.types.records import Record
@@ -88,7 +89,7 @@ def below_roofline(seen: Observed, kind: str) -> Iterator[Candidate]:
         distance, distance_figures = _distance(calls)
         at_once = f", {together:.1f} at a time" if together > _TOGETHER else ""
         yield Candidate(
-            why=_sentence(seen, calls, distance + at_once),
+            why=_sentence(seen, calls, distance + at_once) + _counters_say(seen, calls.kinds[0].at),
             claimed=seen.kernels(events, 1 - together * achievable[row], low=0.0, high=1 - together * least[row]),
             computed="kernel time above what the tile model says is achievable, at most the time above the roofline",
             figures=(
@@ -112,6 +113,15 @@ def _sentence(seen: Observed, calls: _Calls, distance: str) -> str:
         return f"{count} in {len(calls.kinds)} {calls.differ_in} {distance}; most of the gain is in {shown}"
     sizes = f" with {most.sizes} sizes for {_ANY_ROWS}" if most.sizes > 1 else ""
     return f"{count} {shown}{sizes} {distance}"
+
+
+def _counters_say(seen: Observed, rows: Ints) -> str:
+    """Why the slowest kernel of these rows is below its roofline, where counters of --counters explain it."""
+    frame = seen.context.frames.get(KERNEL_COUNTERS_TITLE)
+    if frame is None:
+        return ""
+    explained = frame[frame["_row"].isin(rows) & frame["why"].notna()]
+    return f"; counters: {explained['why'].iloc[0]}" if len(explained) else ""
 
 
 def _shapes(seen: Observed, kind: _Alike, most: int) -> str:

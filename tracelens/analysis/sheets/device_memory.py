@@ -1,11 +1,13 @@
-"""Sheets of device memory: copies and what their path allows, traffic as the hardware counted it, what the
-allocators held over time and by the line that allocated it.
+"""Sheets of device memory: copies and what their path allows, traffic and other counters as the hardware counted them,
+what the allocators held over time and by the line that allocated it.
 """
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
@@ -28,6 +30,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
     from tracelens.analysis.sheets.context import SheetContext
+    from tracelens.trace.reading.counter_files import CountedKernels
 
 
 #: The launching op of copies whose launch was not recorded, or was no op's.
@@ -459,6 +462,288 @@ def _highest_of_each(held: Ints, most: int) -> Ints:
     order = np.lexsort((-np.arange(len(held)), held, stretch))
     kept: Ints = order[np.append(np.flatnonzero(np.diff(stretch[order])), len(held) - 1)]
     return kept
+
+
+KERNEL_COUNTERS_TITLE = "kernel_counters"
+KERNEL_COUNTERS_COLUMNS = column_set(
+    text("op", "Op that launched the kernel.", width=36),
+    text("input_dims", "Input shapes of the op call.", width=36),
+    text("category", "Category of the op call.", width=20),
+    text("counted_op", "Op of the launches by the counter file (rocprof-compute --torch-trace).", optional=True),
+    text("kernel_name", "As the trace spells it; of a kernel that was not joined, as the counter file does.", width=50),
+    text("grid", "Blocks in x, y, z, as counted, or in all.", width=16, optional=True),
+    count("counted", "Launches that a counter file holds; of several files, of the one with most."),
+    count("recorded", "Launches of the kernel by these calls in the trace."),
+    text(
+        "joined_by",
+        "sequence of launches: the counted launches, in their order, are a run of the recorded ones, by name, grid and "
+        "block. name and grid: all recorded launches with these are of this op. in order: as many were counted as "
+        "recorded, or these several times over.",
+        width=22,
+    ),
+    text("not_joined", "Why the counted launches belong to no recorded kernel.", width=40, optional=True),
+    us("kernel_us_mean", "Mean duration of a launch in the trace."),
+    us("counted_us_mean", "Mean duration under the counter tool, which may fix clocks, empty caches.", optional=True),
+    percent("percent_of_roofline", "Of the op call, as in unified_perf_summary.", look="of_limit"),
+    text("roofline_bound", "What bounds the op call.", width=10),
+    number("gflops", "FLOPs of the op call by its perf model.", shape="#,##0.000", unit="GFLOP"),
+    mb("model_mb", "HBM bytes of the op call by its perf model."),
+    mb(
+        "hbm_mb",
+        "HBM bytes that a launch read and wrote, counted. Of AMD, what the L2 asked of memory: on MI300 the Infinity "
+        "Cache may have answered.",
+    ),
+    number(
+        "measured_over_model",
+        "Counted HBM bytes of all kernels of a call / bytes of its perf model; empty unless all were counted.",
+        shape="0.00",
+    ),
+    mb("l2_mb", "Bytes that a launch moved through the L2 cache, counted.", optional=True),
+    percent("l2_hit_percent", "Accesses of the L2 cache that found their data there.", optional=True),
+    percent("hbm_percent", "Share of the HBM's peak rate, under the counter tool.", look="of_limit", optional=True),
+    percent("tensor_percent", "How busy the tensor (matrix) pipes were.", look="of_limit", optional=True),
+    percent("vector_percent", "How busy the vector pipes (FMA, else ALU) were.", look="of_limit", optional=True),
+    percent("occupancy_percent", "Active warps (waves) over what fits.", optional=True),
+    percent("sm_active_percent", "Share of the time in which a multiprocessor had work, on average.", optional=True),
+    percent("shared_memory_percent", "How busy the pipe to shared memory (LDS) was.", look="of_limit", optional=True),
+    percent("bank_conflict_percent", "Accesses of shared memory that bank conflicts added.", optional=True),
+    number("waves_per_sm", "Blocks over those that run at a time on the whole device.", shape="0.00", optional=True),
+    text("stall_reason", "Why warps waited most, as NVIDIA or AMD names the counter.", width=20, optional=True),
+    percent("stall_percent", "Share of all warp cycles that waited for this.", optional=True),
+    text("why", "Why the kernel is below its roofline, where two counters say the same; else empty.", width=60),
+)  # fmt: skip
+
+
+@sheet(KERNEL_COUNTERS_TITLE, columns=KERNEL_COUNTERS_COLUMNS, order=67, json=165)
+def kernel_counters_frame(context: SheetContext) -> pd.DataFrame | None:
+    """Hardware counters of --counters by op call and kernel, and the counted kernels that were not joined."""
+    import pandas as pd
+
+    if not context.options.counters:
+        return None
+    events, group, first = _counted_events(context)
+    counted = _CountedGroups(len(first))
+    left = counted.add(context, events, group)
+    rows = [*_joined_rows(context, group, first, counted), *left]
+    return pd.DataFrame(rows, columns=["_row", *KERNEL_COUNTERS_COLUMNS]) if rows else None
+
+
+def _counted_events(context: SheetContext) -> tuple[Ints, Codes, Codes]:
+    """Device events in the order of their launches; of each what it is counted in (op call and name), and the first
+    event of each of these.
+    """
+    table, activity = context.trace.table, context.activity
+    launch = context.trace.tree.launch[activity.rows]
+    launched = np.where(launch >= 0, table.start_ns[launch], activity.start)
+    events: Ints = np.lexsort((activity.start, launched)).astype(np.int64)
+    group = numbered(context.priced.row_of_event[events], activity.name[events])
+    return events, group, first_of_each(group)
+
+
+class _CountedGroups:
+    """Counters by group of launches, summed over launches and files."""
+
+    def __init__(self, groups: int) -> None:
+        self._groups = groups
+        self.counted = np.zeros(groups, np.int64)
+        self.how: dict[int, str] = {}
+        self.grid: dict[int, str] = {}
+        self.op: dict[int, str | None] = {}
+        self._stalls: dict[int, dict[str, float]] = {}
+        self._sums: dict[str, tuple[Floats, Floats]] = {}
+
+    def add(self, context: SheetContext, events: Ints, group: Codes) -> list[dict[str, object]]:
+        """Adds every file; the launches that are not joined, as rows of the sheet."""
+        from tracelens.trace.reading.counter_files import RecordedKernels, joined
+
+        table, activity = context.trace.table, context.activity
+        rows = activity.rows[events]
+        left: dict[tuple[str, str, str, str | None], int] = {}
+        kernels = np.flatnonzero(table.kind[rows] == Kind.KERNEL)
+
+        def sizes(event: int) -> tuple[tuple[int, ...], tuple[int, ...]] | None:
+            args = table.args(int(rows[kernels[event]]))
+            found = args.get("grid"), args.get("block")
+            grid, block = (tuple(each) if isinstance(each, list | tuple) and len(each) == 3 else () for each in found)
+            is_known = grid and block and all(isinstance(n, int) and 0 < n < 2**40 for n in (*grid, *block))
+            return (grid, block) if is_known else None
+
+        recorded = RecordedKernels(
+            names=table.names, name=table.name[rows[kernels]].astype(np.int64),
+            device=table.device[rows[kernels]].astype(np.int64), target=group[kernels].astype(np.int64), sizes=sizes,
+        )  # fmt: skip
+        for file in context.options.counters:
+            target, how = joined(file, recorded)
+            self._add(file, target, how)
+            for key, launches in _not_joined(file, target, how).items():
+                left[key] = max(left.get(key, 0), launches)
+        keys = ("kernel_name", "grid", "not_joined", "counted_op")
+        return [
+            dict(zip(keys, key, strict=True)) | {"counted": n, "recorded": 0, "_row": -1} for key, n in left.items()
+        ]
+
+    def _add(self, file: CountedKernels, target: Ints, how: list[str]) -> None:
+        at = np.flatnonzero(target >= 0)
+        self.counted = np.maximum(self.counted, np.bincount(target[at], minlength=self._groups))
+        for key, values in file.figures.items():
+            known = at[~np.isnan(values[at])]
+            sums = (
+                np.bincount(target[known], values[known], self._groups),
+                np.bincount(target[known], minlength=self._groups),
+            )
+            total, times = self._sums.get(key, (np.zeros(self._groups), np.zeros(self._groups)))
+            self._sums[key] = total + sums[0], times + sums[1]
+        for launch in at.tolist():
+            goal, reason = int(target[launch]), file.stall[launch]
+            self.how.setdefault(goal, how[launch])
+            self.grid.setdefault(goal, _sizes_text(file.grid[launch].tolist()))
+            self.op.setdefault(goal, file.op[launch])
+            if reason is not None:
+                of_reason = self._stalls.setdefault(goal, {})
+                of_reason[reason] = of_reason.get(reason, 0.0) + float(file.stall_percent[launch])
+
+    def mean(self, key: str) -> Floats:
+        """Mean of a figure over the launches of each group that have it; NaN without."""
+        total, times = self._sums.get(key, (np.zeros(self._groups), np.zeros(self._groups)))
+        found: Floats = np.divide(total, times, out=np.full(self._groups, np.nan), where=times > 0)
+        return found
+
+    def stall(self, group: int) -> tuple[str | None, float]:
+        """The reason that warps of a group waited most for, and its mean share in percent."""
+        of_reason = self._stalls.get(group, {})
+        if not of_reason:
+            return None, np.nan
+        reason = max(of_reason, key=lambda name: (of_reason[name], name))
+        return reason, of_reason[reason] / self.counted[group]
+
+
+def _sizes_text(sizes: list[int]) -> str:
+    """``(9, 32, 1)``, or a total; empty where not counted."""
+    return "" if not sizes[0] else str(sizes[0]) if not sizes[1] else f"({sizes[0]}, {sizes[1]}, {sizes[2]})"
+
+
+def _not_joined(file: CountedKernels, target: Ints, how: list[str]) -> Counter[tuple[str, str, str, str | None]]:
+    """Launches by kernel, grid, reason and op."""
+    return Counter(
+        (file.name[at], _sizes_text(file.grid[at].tolist()), how[at], file.op[at])
+        for at in np.flatnonzero(target < 0).tolist()
+    )
+
+
+#: Figures of a launch that the sheet shows as they are.
+_SHOWN_FIGURES = ("l2_hit_percent", "hbm_percent", "tensor_percent", "vector_percent", "occupancy_percent",
+                  "sm_active_percent", "shared_memory_percent", "bank_conflict_percent", "waves_per_sm")  # fmt: skip
+_OF_CALL = ("input_dims", "category", "gflops")
+
+
+def _joined_rows(
+    context: SheetContext, group: Codes, first: Codes, counted: _CountedGroups
+) -> Iterator[dict[str, object]]:
+    """A row per op call and kernel with counters, the one that took most time first."""
+    table, activity, priced = context.trace.table, context.activity, context.priced
+    events = _counted_events(context)[0]
+    recorded = np.bincount(group, minlength=len(first))
+    kernel_us = np.bincount(group, activity.duration_us(events), len(first))
+    row_of = priced.row_of_event[events[first]]
+    means = {key: counted.mean(key) for key in (*_SHOWN_FIGURES, "hbm_bytes", "l2_bytes", "duration_us")}
+    wanted = (*_OF_CALL, "name", "hbm_mb", "percent_of_roofline_mean", "roofline_bound", "operation_count")
+    calls = {key: priced.rows[key].tolist() for key in wanted}
+    of_call = _bytes_of_calls(row_of, recorded, means["hbm_bytes"], calls["operation_count"])
+    at = np.flatnonzero(counted.counted > 0)
+    for goal in at[np.argsort(-kernel_us[at], kind="stable")].tolist():
+        row, stall = int(row_of[goal]), counted.stall(goal)
+        model = {key: values[row] if row >= 0 else None for key, values in calls.items()}
+        model_mb = model["hbm_mb"] or 0.0
+        over = of_call[row] / (model_mb * BYTES_PER_MB) if model_mb > 0 else np.nan
+        figures: dict[str, object] = {key: float(means[key][goal]) for key in _SHOWN_FIGURES}
+        figures |= {
+            "measured_over_model": over, "stall_reason": stall[0], "stall_percent": stall[1],
+            "percent_of_roofline": model["percent_of_roofline_mean"], "roofline_bound": model["roofline_bound"],
+        }  # fmt: skip
+        yield {
+            "op": model["name"], "kernel_name": table.names[int(activity.name[events[first[goal]]])],
+            "_row": row, "counted_op": counted.op.get(goal), "grid": counted.grid.get(goal),
+            "counted": int(counted.counted[goal]), "recorded": int(recorded[goal]),
+            "joined_by": counted.how.get(goal), "kernel_us_mean": kernel_us[goal] / recorded[goal],
+            "counted_us_mean": means["duration_us"][goal], **{key: model[key] for key in _OF_CALL},
+            "model_mb": model["hbm_mb"], "hbm_mb": means["hbm_bytes"][goal] / BYTES_PER_MB,
+            "l2_mb": means["l2_bytes"][goal] / BYTES_PER_MB, **figures, "why": why_below_roofline(figures),
+        }  # fmt: skip
+
+
+def _bytes_of_calls(row_of: Codes, recorded: Ints, hbm_bytes: Floats, calls: list[int]) -> Floats:
+    """Counted HBM bytes of one call of each row, of all its kernels; NaN unless all were counted."""
+    linked = np.flatnonzero(row_of >= 0)
+    total = np.bincount(row_of[linked], (hbm_bytes * recorded)[linked], len(calls) + 1)
+    found: Floats = total[: len(calls)] / np.maximum(np.array(calls, np.float64), 1)
+    found[~np.isin(np.arange(len(calls)), row_of)] = np.nan
+    return found
+
+
+#: What two counters must say together before they explain a kernel (judgement, as no data to fit them are at hand): a
+#: kernel near its roofline needs no reason; HBM bytes beyond the model's, and L2 hits that are few; shares of warp
+#: cycles, of warps, and of how busy a pipe is.
+_NEAR_PERCENT, _MUCH_MORE, _FEW_HITS_PERCENT = 95, 1.5, 50
+_WAITS_PERCENT, _CONFLICTS_PERCENT, _FEW_WARPS_PERCENT, _IDLE_PERCENT, _BUSY_PERCENT = 30, 20, 25, 60, 80
+_OF_SHARED_MEMORY = {"short_scoreboard", "mio_throttle", "lds_issue"}
+
+
+def why_below_roofline(figures: Mapping[str, Any]) -> str | None:
+    """What two independent counters of a kernel say of its distance from the roofline; None where no two agree."""
+    if not figures["percent_of_roofline"] or not figures["percent_of_roofline"] < _NEAR_PERCENT:
+        return None
+    return next(
+        filter(None, (rule(figures) for rule in (_small_grid, _read_again, _shared_memory, _latency, _pipe))), None
+    )
+
+
+def _small_grid(seen: Mapping[str, Any]) -> str | None:
+    waves, active = seen["waves_per_sm"], seen["sm_active_percent"]
+    if not (waves < 1 and active <= _IDLE_PERCENT):
+        return None
+    return (
+        f"the grid is {waves:.2f} of what the device runs at a time, and its multiprocessors have work {active:.0f} % "
+        "of the time: too few blocks"
+    )
+
+
+def _read_again(seen: Mapping[str, Any]) -> str | None:
+    over, hits, busy = seen["measured_over_model"], seen["l2_hit_percent"], seen["hbm_percent"]
+    is_bound = busy >= _IDLE_PERCENT or (np.isnan(busy) and seen["roofline_bound"] == "memory")
+    if not (over >= _MUCH_MORE and hits <= _FEW_HITS_PERCENT and is_bound):
+        return None
+    return f"the L2 hits {hits:.0f} % and HBM moves {over:.1f} times the model's bytes: it reads data more than once"
+
+
+def _shared_memory(seen: Mapping[str, Any]) -> str | None:
+    conflicts, busy = seen["bank_conflict_percent"], seen["shared_memory_percent"]
+    if seen["stall_reason"] not in _OF_SHARED_MEMORY or not seen["stall_percent"] >= _WAITS_PERCENT:
+        return None
+    waits = f"waits for shared memory: {seen['stall_percent']:.0f} % of warp cycles ({seen['stall_reason']})"
+    if conflicts >= _CONFLICTS_PERCENT:
+        return f"{waits}, and bank conflicts are {conflicts:.0f} % of its accesses"
+    return f"{waits}, and the pipe to it is {busy:.0f} % busy" if busy >= _IDLE_PERCENT else None
+
+
+def _latency(seen: Mapping[str, Any]) -> str | None:
+    is_waiting = seen["stall_reason"] == "long_scoreboard" and seen["stall_percent"] >= _WAITS_PERCENT
+    if not (is_waiting and seen["occupancy_percent"] <= _FEW_WARPS_PERCENT and seen["hbm_percent"] < _IDLE_PERCENT):
+        return None
+    return (
+        f"waits for global memory: {seen['stall_percent']:.0f} % of warp cycles (long_scoreboard), occupancy is "
+        f"{seen['occupancy_percent']:.0f} % and the HBM {seen['hbm_percent']:.0f} % busy: too few warps hide latency"
+    )
+
+
+def _pipe(seen: Mapping[str, Any]) -> str | None:
+    busy, pipe = max((seen[f"{pipe}_percent"], pipe) for pipe in ("tensor", "vector"))
+    is_waiting = seen["stall_reason"] == "math_pipe_throttle" and seen["stall_percent"] >= _WAITS_PERCENT
+    if not (is_waiting and busy >= _BUSY_PERCENT):
+        return None
+    return (
+        f"the {pipe} pipe is {busy:.0f} % busy and warps wait for it {seen['stall_percent']:.0f} % of their cycles: it "
+        "computes more than the model counts, or in a slower type"
+    )
 
 
 MEMORY_BLOCKS_COLUMNS = column_set(

@@ -24,6 +24,7 @@ from tracelens.analysis.intervals import Ints
 from tracelens.analysis.reading.added_ops import GraphLinks, graph_launches
 from tracelens.analysis.reading.engine_steps import STEM
 from tracelens.analysis.sheets import device_timeline, perf_summary
+from tracelens.analysis.sheets.device_memory import KERNEL_COUNTERS_TITLE
 from tracelens.analysis.verdict.summary import Notice
 from tracelens.files.safe_text import clipped
 from tracelens.perf_models.base import UnknownWork
@@ -323,12 +324,34 @@ def input_notices(analysis: Analysis) -> list[Notice]:
         kernels = f"{known.joined:,} of {known.kernels:,} kernels that lack them ({share} of their time)"
         text = f"{known.source} gives ops and shapes of {kernels}"
         notices.append(Notice(id="known_shapes", count=known.joined, text=text))
+    notices += _counters(analysis)
     if not table.has_shapes:
         lack = no_shapes(table)
         advice = f" ({lack.advice})" if lack.advice else ""
         text = f"{lack.what}, so FLOPs and bytes are unknown{advice}"
         notices.append(Notice(id="no_shapes", count=1, text=text))
     return notices
+
+
+def _counters(analysis: Analysis) -> Iterator[Notice]:
+    """How many counted launches are those of recorded kernels, why others are not, and counted bytes over modelled."""
+    for file in analysis.options.counters:
+        yield from (Notice(id="counter_units", count=1, text=note) for note in file.notes)
+    frame = analysis.frames.get(KERNEL_COUNTERS_TITLE)
+    if frame is None:
+        return
+    known, total = frame["not_joined"].isna(), int(frame["counted"].sum())
+    text = f"{int(frame['counted'][known].sum()):,} of {counted(total, 'counted launch', 'counted launches')} joined"
+    if not known.all():
+        why = frame[~known].groupby("not_joined")["counted"].sum()
+        text += f"; not joined: {'; '.join(f'{number:,}, as {reason}' for reason, number in why.items())}"
+    calls = frame[frame["measured_over_model"].notna()].drop_duplicates("_row")
+    if len(calls):
+        bytes_mb = calls["model_mb"] * calls["recorded"]
+        measured = (bytes_mb * calls["measured_over_model"]).groupby(calls["category"]).sum()
+        over = measured / bytes_mb.groupby(calls["category"]).sum()
+        text += f"; counted HBM bytes over the model's: {', '.join(f'{name} {x:.2f}' for name, x in over.items())}"
+    yield Notice(id="counters", count=total, text=text)
 
 
 def _overlap_notice(analysis: Analysis, overlaps: StreamOverlaps) -> Notice:
