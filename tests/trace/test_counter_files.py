@@ -148,8 +148,8 @@ def test_a_page_without_grids_takes_them_from_the_launch_metrics(tmp_path: Path)
 @pytest.mark.parametrize(
     ("unit", "found"),
     [
-        ("Kbyte", ("byte", 1e3)), ("Gbyte", ("byte", 1e9)), ("Kibyte", ("byte", 1024)), ("nsecond", ("second", 1e-9)),
-        ("msecond", ("second", 1e-3)), ("us", ("second", 1e-6)), ("Tbyte/s", ("byte/second", 1e12)), ("%", ("percent", 1)),
+        ("Kbyte", ("byte", 1e3)), ("Gbyte", ("byte", 1e9)), ("Kibyte", ("byte", 1024)), ("nsecond", ("second", 1e-3)),
+        ("msecond", ("second", 1e3)), ("us", ("second", 1)), ("Tbyte/s", ("byte/second", 1e12)), ("%", ("percent", 1)),
         ("register/thread", ("count", 1)), ("", ("count", 1)), ("furlong", None), ("Xbyte", None), ("K", None),
     ],
 )  # fmt: skip
@@ -327,6 +327,14 @@ def test_what_holds_no_counters_is_refused_in_a_sentence(tmp_path: Path, text: s
     assert str(refused.value).startswith("counters.csv ")
 
 
+@pytest.mark.parametrize("value", ["1e400", "-5", "nan", "inf", "1e30", "=1+1", ""])
+def test_values_that_no_counter_has_are_unknown(tmp_path: Path, value: str) -> None:
+    rows = ncu_row(0, "dram__bytes.sum", "Tbyte", value, grid=""), ncu_row(0, "launch__grid_size", "", value, grid="")
+    found = read_counters(written(tmp_path, long_page(*rows)))
+    assert "hbm_bytes" not in found.figures
+    assert found.grid.tolist() == [[0, 0, 0]]
+
+
 @settings(max_examples=examples(60), deadline=None)
 @given(cut=st.integers(0, 2000), cell=st.text(alphabet='0,"\n(x%-=+@', max_size=6))
 def test_damage_is_refused_or_read_never_raised(tmp_path_factory: pytest.TempPathFactory, cut: int, cell: str) -> None:
@@ -397,6 +405,12 @@ def test_runs_that_overlap_and_disagree_leave_the_choice_to_the_count() -> None:
     """Two of six launches of one kernel by two ops in turn: from the second on, they would be the other way round."""
     assert outcome(counted(["gemm"] * 2), recorded(["gemm"] * 6, [1, 2] * 3)) == [(1, BY_COUNT), (2, BY_COUNT)]
     assert outcome(counted(["gemm"] * 2), recorded(["gemm"] * 5, [1, 2, 1, 2, 1])) == [(-1, SEVERAL_OPS)] * 2
+
+
+def test_many_launches_of_one_kernel_are_searched_in_no_time() -> None:
+    many = 20_000
+    trace = recorded(["gemm"] * many, [n % 7 for n in range(many)])
+    assert {how for _, how in outcome(counted(["gemm"] * 3000), trace)} == {SEVERAL_OPS}
 
 
 def test_as_many_launches_are_joined_in_order_where_others_are_missing() -> None:

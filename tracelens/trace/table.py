@@ -349,9 +349,11 @@ class Allocations(Record, frozen=False, kw_only=True, eq=False):
 
 
 class DramSamples(Record, frozen=False, kw_only=True, eq=False):
-    """Columns of measured traffic of device memory (CUPTI's PM sampling): from ``time_ns`` to the device's next sample.
+    """Columns of measured traffic of device memory (CUPTI's PM sampling, GPU metrics of Nsight Systems): from
+    ``time_ns`` to the device's next sample.
 
-    ``moved_bytes``: read and written. NaN where not recorded. The process of a lane is the device's number.
+    ``moved_bytes``: read and written. ``tensor_percent``, ``sm_active_percent``: how busy the tensor pipes and the
+    multiprocessors were. NaN where not recorded. The process of a lane is the device's number.
     """
 
     lane: npt.NDArray[np.int32]
@@ -359,6 +361,8 @@ class DramSamples(Record, frozen=False, kw_only=True, eq=False):
     read_bytes: npt.NDArray[np.float64]
     written_bytes: npt.NDArray[np.float64]
     moved_bytes: npt.NDArray[np.float64]
+    tensor_percent: npt.NDArray[np.float64]
+    sm_active_percent: npt.NDArray[np.float64]
 
     def __len__(self) -> int:
         return len(self.time_ns)

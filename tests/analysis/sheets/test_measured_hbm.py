@@ -79,6 +79,19 @@ def test_lost_samples_do_not_stretch_the_one_before(build: Build) -> None:
     assert frame.loc["a", ["samples", "sampled_us", "kernel_us"]].tolist() == [4, 2000, 2000]
 
 
+def test_pipes_are_averaged_over_the_time_of_the_samples(build: Build) -> None:
+    """Half a millisecond at 40 %, a whole one (the next sample is as far) at 70 %: 60 % of their time."""
+    builder = build().launch(1, "a", 1000, 1500)
+    tensor = "sm__pipe_tensor_cycles_active.avg.pct_of_peak_sustained_elapsed"
+    for at, share in ((1000, 40), (1500, 70), (2500, 0), (3500, 0)):
+        sample(builder, at, **{MOVED: 1e6, tensor: share})
+    frame = measured(builder)
+    assert frame is not None
+    assert frame.loc["a", "sampled_us"] == 1500
+    assert frame.loc["a", "tensor_percent"] == pytest.approx((500 * 40 + 1000 * 70) / 1500)
+    assert frame["sm_active_percent"].isna().all()
+
+
 @pytest.mark.parametrize(
     "counters",
     [{}, {"GPU 0 Utilization": 3}, {READ: "much"}, {READ: None}, {READ: -5}, {MOVED: 1e999}, {READ: [1]}],

@@ -11,6 +11,7 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
+import tracelens
 from tests.trace.formats.rewritten import (
     BLOCK,
     EXAMPLE,
@@ -237,3 +238,57 @@ def test_a_database_stops_at_the_memory_limit(tmp_path: Path) -> None:
     path = nsight_systems(tmp_path / "many.sqlite")
     with pytest.raises(InputError, match=r"many\.sqlite does not fit: .*--max-memory is 0\.001 GB"):
         read_trace(path, max_memory_gb=0.001)
+
+
+def with_gpu_metrics(tmp_path: Path, names: list[str], *, rate: int = 3_000_000_000_000) -> Path:
+    """Two kernels of 400 ns and samples every 100 ns: 50, 10, 80 and 90 % of each metric while the first one runs."""
+    device = "start INT, end INT, deviceId INT, contextId INT, streamId INT, correlationId INT, globalPid INT"
+    who = 100 << 24
+    kernels = [(1000, 1400, 0, 1, 7, 1, who, 1), (1400, 1800, 0, 1, 7, 2, who, 2)]
+    calls = [(at, at + 50, 0, who + 5, number, 3) for number, at in enumerate((100, 200), 1)]
+    type_id = 0x0C00_0000_0300  # the GPU is its lowest byte
+    samples = [
+        (1000 + 100 * n, type_id, metric, (50, 10, 80, 90)[metric] if n < 4 else 0)
+        for n in range(8)
+        for metric in range(len(names))
+    ]
+    gpu = "id INT, cuDevice INT, name TEXT, memoryBandwidth INT"
+    return database(
+        tmp_path / "metrics.sqlite",
+        {
+            "CUPTI_ACTIVITY_KIND_KERNEL": (f"{device}, demangledName INT", kernels),
+            "CUPTI_ACTIVITY_KIND_RUNTIME": (
+                "start INT, end INT, eventClass INT, globalTid INT, correlationId INT, nameId INT", calls,
+            ),
+            "StringIds": ("id INT, value TEXT", [(1, "first"), (2, "second"), (3, "cudaLaunchKernel_v7000")]),
+            "TARGET_INFO_GPU": (gpu, [(0, 0, "NVIDIA H100 80GB HBM3", rate)]),
+            "TARGET_INFO_GPU_METRICS": (
+                "typeId INT, metricId INT, metricName TEXT", [(type_id, n, name) for n, name in enumerate(names)],
+            ),
+            "GPU_METRICS": ("timestamp INT, typeId INT, metricId INT, value INT", samples),
+        },
+    )  # fmt: skip
+
+
+METRICS = [
+    f"{name} [Throughput %]" for name in ("DRAM Read Bandwidth", "DRAM Write Bandwidth", "Tensor Active", "SMs Active")
+]
+
+
+def test_gpu_metrics_become_traffic_by_kernel(tmp_path: Path) -> None:
+    """Of 3 TB/s, 50 % in 400 ns are 0.6 MB read and 10 % are 0.12 MB written."""
+    made = tracelens.report(with_gpu_metrics(tmp_path, METRICS))["measured_hbm"].set_index("kernel_name")
+    first = made.loc["first"]
+    assert (first.samples, first.sampled_us, first.kernel_us) == (4, 0.4, 0.4)
+    assert first.read_mb == pytest.approx(0.6)
+    assert first.written_mb == pytest.approx(0.12)
+    assert first.measured_tb_s == pytest.approx(1.8)
+    assert (first.tensor_percent, first.sm_active_percent) == pytest.approx((80, 90))
+    assert made.loc["second", "measured_mb"] == 0
+
+
+@pytest.mark.parametrize(
+    ("names", "rate"), [([], 3 * 10**12), (["GPC Clock"], 3 * 10**12), (METRICS, 0), (METRICS, -1)]
+)
+def test_gpu_metrics_of_no_known_rate_are_none(tmp_path: Path, names: list[str], rate: int) -> None:
+    assert len(read_trace(with_gpu_metrics(tmp_path, names, rate=rate)).dram_samples) == 0

@@ -188,6 +188,8 @@ def with_rate(row: CategoryRow, frame: pd.DataFrame, device: HardwareSpec | None
 SEVERAL, NOTHING = "(several kernels)", "(no kernel)"
 # A sample whose successor is further away than this many usual distances had successors that were lost.
 _LOST_BEYOND = 1.5
+# Shares of a sample's time.
+_BUSY = ("tensor_percent", "sm_active_percent")
 # Device events at one time, on average: what is above was made up, and its parts would not fit in memory.
 _MOST_AT_ONCE = 64
 
@@ -212,12 +214,14 @@ MEASURED_HBM_COLUMNS = column_set(
         "counts too little.",
         shape="0.00",
     ),
+    percent("tensor_percent", "How busy the tensor pipes were in these samples.", look="of_limit", optional=True),
+    percent("sm_active_percent", "Share of the time in which a multiprocessor had work.", optional=True),
 )  # fmt: skip
 
 
 @sheet("measured_hbm", columns=MEASURED_HBM_COLUMNS, order=66, json=160)
 def measured_hbm_frame(context: SheetContext) -> pd.DataFrame | None:
-    """HBM traffic by kernel, measured (dram__bytes_* counters of PM sampling) and predicted by perf models."""
+    """HBM traffic by kernel, measured (PM sampling, GPU metrics of Nsight Systems) and predicted by perf models."""
     samples = context.recorded.table.dram_samples
     if not len(samples):
         return None
@@ -249,6 +253,9 @@ def measured_hbm(
     busy = frame["kernel_us"].where(frame["kernel_us"] > 0) * TERA_PER_S_IN_PER_US / BYTES_PER_MB
     frame["measured_tb_s"], frame["model_tb_s"] = frame["measured_mb"] / busy, frame["model_mb"] / busy
     frame["measured_over_model"] = frame["measured_mb"] / frame["model_mb"].where(frame["model_mb"] > 0)
+    sampled = frame["sampled_us"].where(frame["sampled_us"] > 0)
+    for key in _BUSY:
+        frame[key] /= sampled
     return frame
 
 
@@ -290,6 +297,7 @@ def _of_device(
             "written_mb": samples.written_bytes[at] / BYTES_PER_MB,
             "measured_mb": samples.moved_bytes[at] / BYTES_PER_MB,
             "model_mb": np.bincount(sample, overlap * bytes_per_ns[event], size) / BYTES_PER_MB,
+            **{key: getattr(samples, key)[at] * (end - start) / NS_PER_US for key in _BUSY},
         }
     )
 
@@ -498,7 +506,7 @@ KERNEL_COUNTERS_COLUMNS = column_set(
         "Counted HBM bytes of all kernels of a call / bytes of its perf model; empty unless all were counted.",
         shape="0.00",
     ),
-    mb("l2_mb", "Bytes that a launch moved through the L2 cache, counted.", optional=True),
+    mb("l2_mb", "Bytes that a launch moved through the L2 cache, before HBM; counted.", optional=True),
     percent("l2_hit_percent", "Accesses of the L2 cache that found their data there.", optional=True),
     percent("hbm_percent", "Share of the HBM's peak rate, under the counter tool.", look="of_limit", optional=True),
     percent("tensor_percent", "How busy the tensor (matrix) pipes were.", look="of_limit", optional=True),

@@ -341,7 +341,7 @@ def _counters(analysis: Analysis) -> Iterator[Notice]:
     if frame is None:
         return
     known, total = frame["not_joined"].isna(), int(frame["counted"].sum())
-    text = f"{int(frame['counted'][known].sum()):,} of {counted(total, 'counted launch', 'counted launches')} joined"
+    text = f"--counters: {int(frame['counted'][known].sum()):,} of {counted(total, 'launch', 'launches')} joined"
     if not known.all():
         why = frame[~known].groupby("not_joined")["counted"].sum()
         text += f"; not joined: {'; '.join(f'{number:,}, as {reason}' for reason, number in why.items())}"

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import csv
 import importlib
+import math
 import re
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -23,7 +24,7 @@ from tracelens.types.records import Record
 
 Ints: TypeAlias = npt.NDArray[np.int64]
 Floats: TypeAlias = npt.NDArray[np.float64]
-#: Values by launch of each metric, in bytes, seconds, percent or counts; NaN where it was not counted.
+#: Values by launch of each metric, in bytes, µs, bytes per second, percent or counts; NaN where it was not counted.
 Metrics: TypeAlias = dict[str, Floats]
 
 #: What a launch is known by beside its counters: (kernel, op or None, (process, device), grid, block). Of a grid (0, 0,
@@ -31,7 +32,8 @@ Metrics: TypeAlias = dict[str, Floats]
 _Sizes: TypeAlias = tuple[int, int, int]
 _Place: TypeAlias = tuple[str, str | None, tuple[str, str], _Sizes, _Sizes]
 _UNKNOWN = (0, 0, 0)
-#: The longest file that is read, in rows.
+#: No counter reaches this; and the longest file that is read, in rows.
+_LARGEST = 1e20
 _MOST_ROWS = 20_000_000
 _EXPORT = "export it with 'ncu --import FILE.ncu-rep --csv --page raw > counters.csv'"
 _WANTED = f"give CSV of Nsight Compute ({_EXPORT}), counter_collection.csv or pmc_perf.csv of ROCm"
@@ -93,7 +95,7 @@ def read_counters(path: Path) -> CountedKernels:
 
 _UNITS: dict[str, tuple[str, float]] = {
     "": ("count", 1.0), "%": ("percent", 1.0), "pct": ("percent", 1.0), "byte": ("byte", 1.0), "b": ("byte", 1.0),
-    "second": ("second", 1.0), "s": ("second", 1.0), "byte/second": ("byte/second", 1.0),
+    "second": ("second", 1e6), "s": ("second", 1e6), "byte/second": ("byte/second", 1.0),
     "byte/s": ("byte/second", 1.0),
 }  # fmt: skip
 #: Units of what is only counted, whatever a count is of.
@@ -106,10 +108,10 @@ _BINARY = {"Ki": 2.0**10, "Mi": 2.0**20, "Gi": 2.0**30, "Ti": 2.0**40}
 
 
 def unit_of(text: str) -> tuple[str, float] | None:
-    """What a unit is of, and the factor to its base; None for an unknown one. Nsight Compute's K is 1,000.
+    """What a unit is of, and the factor to its base (of times: µs); None for an unknown one. NVIDIA's K is 1,000.
 
     >>> unit_of("Mbyte"), unit_of("usecond"), unit_of("Gbyte/s"), unit_of("sector"), unit_of("furlong")
-    (('byte', 1000000.0), ('second', 1e-06), ('byte/second', 1000000000.0), ('count', 1.0), None)
+    (('byte', 1000000.0), ('second', 1.0), ('byte/second', 1000000000.0), ('count', 1.0), None)
     """
     text = text.strip()
     found = _UNITS.get(text) or (("count", 1.0) if _COUNTED.fullmatch(text.lower()) else None)
@@ -139,7 +141,7 @@ class _Values:
             value = float(text.replace(",", ""))
         except ValueError:
             return
-        if not np.isfinite(value):
+        if not 0 <= value < _LARGEST:
             return
         if scale is None or (metric in NEEDED and scale[0] not in NEEDED[metric]):
             if metric in NEEDED:
@@ -206,7 +208,6 @@ def _csv_rows(path: Path) -> tuple[list[str], list[list[str]]]:
     kernel = ("Kernel Name", "Kernel_Name", "KernelName")
     head: list[str] | None = None
     rows: list[list[str]] = []
-    csv.field_size_limit(1 << 20)
     try:
         with path.open(encoding="utf-8-sig", errors="replace", newline="") as file:
             for row in csv.reader(line for line in file if not line.startswith("==")):
@@ -273,7 +274,9 @@ def _ncu(source: str, places: list[_Place], values: _Values) -> CountedKernels:
     totals = [_first(metrics, *names) for names in _NCU_SIZES]
     for launch, (name, op, place, *both) in enumerate(places):
         grid, block = (
-            (int(total[launch]), 0, 0) if sizes == _UNKNOWN and total is not None and total[launch] > 0 else sizes
+            (int(total[launch]), 0, 0)
+            if sizes == _UNKNOWN and total is not None and 0 < total[launch] < 2**62
+            else sizes
             for sizes, total in zip(both, totals, strict=True)
         )
         places[launch] = name, op, place, grid, block
@@ -300,10 +303,16 @@ def _rocm_place(row: list[str], at: Mapping[str, int]) -> _Place:
         return next((row[at[name]].strip() for name in names if name in at), "")
 
     threads, block = (_sizes(text(names)) for names in _ROC_SIZES)
-    total, size = (max(int(np.prod([n or 1 for n in each])), 0) if each[0] else 0 for each in (threads, block))
-    blocks = (-(-total // size), 0, 0) if total and size else _UNKNOWN
+    total, size = (math.prod(n or 1 for n in each) if each[0] else 0 for each in (threads, block))
+    blocks = (-(-total // size), 0, 0) if 0 < size < 2**62 and 0 < total < 2**62 else _UNKNOWN
     process, device = (text(names) for names in _PLACES)
-    return text(_NAMES), text(("Operator_Name",)) or None, (process, device), blocks, (size, 0, 0)
+    return (
+        text(_NAMES),
+        text(("Operator_Name",)) or None,
+        (process, device),
+        blocks,
+        (size if size < 2**62 else 0, 0, 0),
+    )
 
 
 def _add_time(values: _Values, launch: int, row: list[str], at: Mapping[str, int]) -> None:
@@ -383,7 +392,7 @@ def _of_report(path: Path) -> CountedKernels:
                 if isinstance(value, int | float):
                     values.add(len(places), name, metric.unit() or "", repr(value))
             places.append((str(action.name()), None, ("", _device(action)), *_dimensions(action)))
-    except (RuntimeError, AttributeError, ValueError, TypeError) as error:
+    except (RuntimeError, AttributeError, ValueError, TypeError, ArithmeticError) as error:
         raise InputError(f"{path.name} cannot be read by ncu_report ({error}): {_EXPORT}") from error
     return _ncu(path.name, places, values)
 
@@ -391,7 +400,7 @@ def _of_report(path: Path) -> CountedKernels:
 def _metric(action: Any, name: str) -> int:
     metric = action.metric_by_name(name)
     value = None if metric is None else metric.value()
-    return int(value) if isinstance(value, int | float) else 0
+    return int(value) if isinstance(value, int | float) and 0 < value < 2**62 else 0
 
 
 def _device(action: Any) -> str:
@@ -514,8 +523,7 @@ def _over_time(*names: str) -> Callable[[Metrics], Floats | None]:
     return make
 
 
-_DURATION = _of("gpu__time_duration.sum", "gpu__time_duration.avg", "gpu__time_duration.max", "Duration", "duration",
-                times=1e6)  # fmt: skip
+_DURATION = _of("gpu__time_duration.sum", "gpu__time_duration.avg", "Duration", "duration")
 _HBM_READ = _either(
     _of("dram__bytes_read.sum", "dram__bytes_op_read.sum"), _of("dram__sectors_read.sum", times=_SECTOR),
     _over_time("dram__bytes_read.sum.per_second"), _of("FETCH_SIZE", "FetchSize", times=1024.0), _amd_read,
@@ -785,7 +793,7 @@ def _numbered(
 
     def numbers(names: Ints, places: Iterable[Any]) -> Ints:
         pairs = zip(names.tolist(), places, strict=True)
-        return np.array([code.setdefault(pair, len(code)) for pair in pairs], np.int64)
+        return np.array([code.setdefault(pair, len(code) + 1) for pair in pairs], np.int64)
 
     if None in sizes or not len(sizes) or not (grid[:, 0] > 0).all():
         return numbers(counted_names, [()] * len(grid)), numbers(recorded_names, [()] * len(sizes)), BY_NAME
@@ -799,7 +807,7 @@ def _numbered(
 def _both(pair: Sequence[Sequence[int]], whole: Sequence[bool], known: Sequence[bool]) -> tuple[object, ...]:
     """A grid and a block as both sides know them: in three sizes, or their product."""
     return tuple(
-        (tuple(each) if is_whole else int(np.prod([n or 1 for n in each]))) if is_known else None
+        (tuple(each) if is_whole else math.prod(n or 1 for n in each)) if is_known else None
         for each, is_whole, is_known in zip(pair, whole, known, strict=True)
     )
 
@@ -812,6 +820,8 @@ def _by_sequence(ours: Ints, theirs: Ints, goal: Ints) -> Ints:
     length = min(len(ours), len(theirs))
     is_counted_less = len(ours) <= len(theirs)
     for at in _runs(theirs, ours) if is_counted_less else _runs(ours, theirs):
+        if is_counted_less and (found == _CONTRARY).all():
+            break
         here = slice(0, length) if is_counted_less else slice(at, at + length)
         goals = goal[at : at + length] if is_counted_less else goal
         found[here] = np.where((found[here] == -1) | (found[here] == goals), goals, _CONTRARY)

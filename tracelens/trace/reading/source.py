@@ -27,6 +27,7 @@ from tracelens.trace.reading.chrome.event_columns import COLUMNS, Codes, TableBu
 from tracelens.trace.reading.chrome.event_list import FIRST_BYTES, PIECE_BYTES, Progress
 from tracelens.trace.table import (
     Allocations,
+    DramSamples,
     EventWaits,
     Identifier,
     Losses,
@@ -194,6 +195,7 @@ class RowBlocks:
         self.metadata: dict[str, Any] = {}
         self.event_waits: EventWaits | None = None
         self.allocations: Allocations | None = None
+        self.dram_samples: DramSamples | None = None
         self._categories: Codes[str] = Codes()
         self._parts: dict[str, list[Array]] = {key: [] for key in COLUMNS}
         self._details: list[tuple[int, Details]] = []
@@ -290,6 +292,8 @@ class RowBlocks:
         base = int(columns["start_ns"].min())
         if base >= _EPOCH_NS:
             columns["start_ns"] -= base
+            if self.dram_samples is not None:
+                self.dram_samples.time_ns -= base
             self.metadata["baseTimeNanoseconds"] = base
         notes = list(self.notes)
         for count, one, many in (
@@ -310,7 +314,7 @@ class RowBlocks:
             flows=nothing["flows"],
             event_waits=self.event_waits or nothing["event_waits"],
             allocations=self.allocations or nothing["allocations"],
-            dram_samples=nothing["dram_samples"],
+            dram_samples=self.dram_samples or nothing["dram_samples"],
             lookup=lookup,
             metadata=self.metadata,
             process_names=self.process_names,

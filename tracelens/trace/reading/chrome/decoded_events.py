@@ -124,6 +124,10 @@ class Args(Struct, gc=False):
     dram_read: float = field(default=math.nan, name="dram__bytes_read.sum")
     dram_moved: float = field(default=math.nan, name="dram__bytes.sum")
     dram_written: float = field(default=math.nan, name="dram__bytes_write.sum")
+    tensor_percent: float = field(
+        default=math.nan, name="sm__pipe_tensor_cycles_active.avg.pct_of_peak_sustained_elapsed"
+    )
+    sm_percent: float = field(default=math.nan, name="sm__cycles_active.avg.pct_of_peak_sustained_elapsed")
     # Of metadata events (phase M).
     name: Raw = ABSENT
     labels: Raw = ABSENT
@@ -341,7 +345,7 @@ _attributes = operator.attrgetter(
     "kernel_flop",
     "old_dims",
 )
-_traffic = operator.attrgetter("dram_read", "dram_written", "dram_moved")
+_traffic = operator.attrgetter("dram_read", "dram_written", "dram_moved", "tensor_percent", "sm_percent")
 #: Arguments that may be the text of a pointer.
 _PLACES = ("stream", "device", "device_type", "device_id")
 
@@ -415,7 +419,9 @@ class DecodedEvents:
         return codes
 
     def traffic(self, rows: Array) -> npt.NDArray[np.float64]:
-        """[rows, 3] bytes read, written and moved; NaN for each that is not recorded, or is no amount."""
+        """[rows, 5] bytes read, written and moved, tensor pipes and multiprocessors in percent; NaN for each that is
+        not recorded, or is no amount.
+        """
         recorded = [_traffic(self.events[i].args or _NO_ARGS) for i in rows.tolist()]
         return np.array(
             [[v if isinstance(v, (int, float)) and 0 <= v < math.inf else math.nan for v in row] for row in recorded],

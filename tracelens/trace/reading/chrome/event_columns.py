@@ -105,7 +105,7 @@ GROUPS: dict[str, dict[str, Any]] = {
     },
     "dram": {
         "lane": np.int32, "time_ns": np.int64, "read_bytes": np.float64, "written_bytes": np.float64,
-        "moved_bytes": np.float64,
+        "moved_bytes": np.float64, "tensor_percent": np.float64, "sm_active_percent": np.float64,
     },
 }  # fmt: skip
 #: Which of them a table keeps narrow.
@@ -419,18 +419,20 @@ class TableBuilder:
 
     def _add_dram_samples(self, piece: DecodedEvents, rows: Array) -> None:
         figures = piece.traffic(rows)
-        measuring = ~np.isnan(figures).all(axis=1)
+        measuring = ~np.isnan(figures[:, :3]).all(axis=1)
         if not measuring.any():
             return
         figures, rows = figures[measuring], rows[measuring]
         lane, timed = self._lane_codes(piece, rows), self._timed(piece, rows)
-        read, written, moved = figures[timed].T
+        read, written, moved, tensor, active = figures[timed].T
         row: dict[str, Array] = {
             "lane": lane[timed],
             "time_ns": piece.start_ns[rows[timed]],
             "read_bytes": read,
             "written_bytes": written,
             "moved_bytes": np.where(np.isnan(moved), read + written, moved),
+            "tensor_percent": tensor,
+            "sm_active_percent": active,
         }
         self.append("dram", row)
 

@@ -23,7 +23,7 @@ from tracelens.trace.reading.formats.rocprof import (
     rocm_recorder,
 )
 from tracelens.trace.reading.source import Ints, RowBlocks, Source, coded, coded_pairs, own_correlation, reader
-from tracelens.trace.table import Recorder, TraceTable, node_ids
+from tracelens.trace.table import DramSamples, Recorder, TraceTable, node_ids
 from tracelens.types.records import Record
 from tracelens.types.signature import OpSignature, freeze
 
@@ -259,6 +259,7 @@ def read_nsight_systems(source: Source) -> TraceTable:
         report.add_syncs()
         report.add_ranges()
         report.add_names()
+        report.add_gpu_metrics()
     return rows.table(NSIGHT_SYSTEMS)
 
 
@@ -375,6 +376,55 @@ class _NsightReport:
                 rows.thread_names[lane] = names[number]
         rows.set_devices(self._devices())
 
+    def add_gpu_metrics(self) -> None:
+        """Samples of ``nsys profile --gpu-metrics-devices``: shares of the memory's peak rate, as bytes.
+
+        The lowest byte of a type is the number of the GPU, as in NVIDIA's recipes.
+        """
+        told = self._database.integers("TARGET_INFO_GPU_METRICS", "typeId", "metricId")
+        texts = [name for (name,) in self._database.texts("TARGET_INFO_GPU_METRICS", "metricName")]
+        meanings = {
+            (kind, metric): figure
+            for kind, metric, text in zip(told["typeId"].tolist(), told["metricId"].tolist(), texts, strict=False)
+            if (figure := next((n for n, start in enumerate(_SAMPLED) if text.startswith(start)), None)) is not None
+        }
+        if not meanings:
+            return
+        found = self._database.integers("GPU_METRICS", "timestamp", "typeId", "metricId", "value")
+        figures = coded_pairs(found["typeId"], found["metricId"], lambda *key: meanings.get(key, -1))
+        at = np.flatnonzero((figures >= 0) & (found["value"] >= 0) & (found["value"] <= 100))
+        gpus = self._database.integers("TARGET_INFO_GPU", "id", "cuDevice", "memoryBandwidth")
+        rates = {
+            gpu: (cu if cu >= 0 else gpu, rate)
+            for gpu, cu, rate in zip(*(gpus[key].tolist() for key in gpus), strict=True)
+        }
+        parts = [
+            part
+            for gpu, (device, rate) in rates.items()
+            if rate in _MEMORY_RATES
+            and 0 <= device < _MOST_DEVICES
+            and (part := self._sampled(found, at[(found["typeId"][at] & _GPU_OF_TYPE) == gpu], figures, (device, rate)))
+        ]
+        if parts:
+            self._rows.dram_samples = DramSamples(
+                **{key: np.concatenate([part[key] for part in parts]) for key in parts[0]}
+            )
+
+    def _sampled(self, found: dict[str, Ints], at: Ints, figure: Ints, gpu: tuple[int, int]) -> dict[str, Any] | None:
+        """The columns of one GPU's samples; ``gpu``: its number, and its memory's peak rate in bytes per second."""
+        time, place = np.unique(found["timestamp"][at], return_inverse=True)
+        if len(time) < 2:
+            return None
+        percent = np.full((len(_SAMPLED), len(time)), np.nan)
+        percent[figure[at], place] = found["value"][at]
+        seconds = np.append(np.diff(time), np.median(np.diff(time))) / 1e9
+        read, written = (share / 100 * gpu[1] * seconds for share in percent[:2])
+        return {
+            "lane": self._rows.lane_codes(np.full(len(time), gpu[0]), np.zeros(len(time), np.int64)).astype(np.int32),
+            "time_ns": time, "read_bytes": read, "written_bytes": written, "moved_bytes": read + written,
+            "tensor_percent": percent[2], "sm_active_percent": percent[3],
+        }  # fmt: skip
+
     def _devices(self) -> dict[int, dict[str, Any]]:
         table = "TARGET_INFO_GPU"
         wanted = ("id", "cuDevice", "totalMemory", "smCount", "threadsPerWarp", "computeMajor", "computeMinor")
@@ -440,6 +490,9 @@ _DEVICE_KEYS = {
     "computeMinor": "computeMinor",
 }
 _MOST_DEVICES = 1024
+#: How names of GPU metrics begin that are read, all in percent; peak rates of memory that are one, in bytes per second.
+_SAMPLED = ("DRAM Read Bandwidth", "DRAM Write Bandwidth", "Tensor Active", "SMs Active")
+_MEMORY_RATES, _GPU_OF_TYPE = range(10**10, 10**14), 0xFF
 
 
 def _spelled(names: tuple[str, ...], number: int) -> str:
