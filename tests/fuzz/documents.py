@@ -351,6 +351,8 @@ FORMATS: dict[str, tuple[Any, Write, str, list[str]]] = {
     "kineto": (KINETO, as_json, "t.json", ["report", "FILE", *TO]),
     "signatures": (SIGNATURES, as_json, "t.json", ["report", "FILE", "--device", "h100-sxm", *TO]),
     "memory snapshot": (SNAPSHOT, as_json, "s.json", ["report", "TRACE", "--memory-snapshot", "FILE", *TO]),
+    "counters": ([{"ID": str(n), "Process ID": "7", "Kernel Name": "k", "Block Size": "(64, 1, 1)", "Grid Size": "(9, 1, 1)", "Device": "0", "Metric Name": metric, "Metric Unit": unit, "Metric Value": "1,024.5"} for n in range(2) for metric, unit in (("dram__bytes.sum", "Kbyte"), ("gpu__time_duration.sum", "usecond"))], as_csv, "c.csv", ["report", "TRACE", "--counters", "FILE", *TO]),
+    "counters of ROCm": (table(3, Dispatch_Id=1, Kernel_Name="k", Grid_Size=1024, Workgroup_Size=64, TCC_HIT_sum=3, TCC_MISS_sum=4, Start_Timestamp=1000, End_Timestamp=2000), as_csv, "c.csv", ["report", "TRACE", "--counters", "FILE", *TO]),
     "capture": (KINETO, as_json, "t.json", ["report", "TRACE", "--capture", "FILE", *TO]),
     "shapes": (KINETO, as_json, "t.json", ["report", "TRACE", "--shapes", "FILE", *TO]),
     "report.json": ("report.json", as_json, "r.json", ["compare", "FILE", "BESIDE"]),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
 from typing import Any, ClassVar
@@ -437,6 +438,15 @@ def test_without_grids_names_and_order_are_what_is_left() -> None:
 def test_a_tool_that_leaves_namespaces_out_still_says_template_arguments() -> None:
     trace = recorded(["void cu::gemv<half, 8>", "void cu::gemv<half, 4>"], [1, 2])
     assert outcome(counted(["void gemv<half, 4>(T1 *)"]), trace) == [(2, BY_SEQUENCE)]
+
+
+def test_a_kernel_without_recorded_grids_does_not_take_them_from_others() -> None:
+    """As MI300's traces have them: launches of modules are recorded without a grid."""
+    trace = recorded(["hip", "gemm", "gemm"], [9, 1, 2], [(1, 1, 1), (1, 1, 1), (2, 1, 1)])
+    sizes = trace.sizes
+    trace = replace(trace, sizes=lambda at: None if at == 0 else sizes(at))
+    found = outcome(counted(["gemm", "hip", "gemm"], [(2, 1, 1), (5, 1, 1), (1, 1, 1)]), trace)
+    assert found == [(2, BY_GRID), (9, BY_NAME), (1, BY_GRID)]
 
 
 def test_template_arguments_tell_kernels_apart_where_both_sides_have_them() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import json
 import sys
 from collections.abc import Callable, Mapping
@@ -15,9 +16,10 @@ import pytest
 import tracelens
 from tests.analysis.conftest import Builder
 from tracelens.analysis.analyze import analyze
-from tracelens.analysis.loaded_trace import AnalysisOptions
+from tracelens.analysis.loaded_trace import AnalysisOptions, Trace
 from tracelens.analysis.sheets.device_memory import why_below_roofline
-from tracelens.trace.reading.counter_files import NO_NAME, CountedKernels
+from tracelens.trace.reading.counter_files import NO_NAME, CountedKernels, read_counters
+from tracelens.trace.table import Kind
 
 Build = Callable[[], Builder]
 GEMM = "Cijk_Ailk_Bljk"
@@ -218,6 +220,42 @@ def test_names_of_a_counter_file_stay_text(build: Build, tmp_path: Path) -> None
     assert ",=cmd" not in (out / "csv" / "kernel_counters.csv").read_text(encoding="utf-8")
     (notice,) = (each.text for each in made.summary.notices if each.id == "counters")
     assert notice == "--counters: 0 of 1 launch joined; not joined: 1, as the trace has no kernel of this name"
+
+
+@pytest.mark.shared
+@pytest.mark.parametrize(
+    "name", ["h100/gaunernst_bert-small-uncased__1016001.json.gz", "mi300/Qwen_Qwen1.5-0.5B-Chat__1016005.json.gz"]
+)
+def test_every_kernel_of_a_real_trace_is_joined_with_its_own_op(
+    real_trace: Callable[[str], Trace], tmp_path: Path, name: str
+) -> None:
+    """The trace's own kernels as Nsight Compute would write them, each with a number of bytes of its own."""
+    trace = real_trace(name)
+    table, tree = trace.table, trace.tree
+    rows = np.flatnonzero(table.kind == Kind.KERNEL)
+    launch = tree.launch[rows]
+    rows = rows[np.lexsort((table.start_ns[rows], np.where(launch >= 0, table.start_ns[launch], table.start_ns[rows])))]
+    with (path := tmp_path / "ncu.csv").open("w", newline="") as file:
+        write = csv.writer(file, quoting=csv.QUOTE_ALL).writerow
+        write(next(csv.reader([NCU_HEAD])))
+        for number, row in enumerate(rows.tolist()):
+            args, kernel = table.args(row), table.name_of(row).replace("ul>", ">").replace("> >", ">>")
+            sizes = (f"({', '.join(map(str, args[what]))})" if what in args else "" for what in ("block", "grid"))
+            write([number, 7, kernel, *sizes, 0, "dram__bytes.sum", "byte", f"{1000 + number:,}"])
+    counted_of = dict(zip(rows.tolist(), range(1000, 1000 + len(rows)), strict=True))
+    options = AnalysisOptions(counters=(read_counters(path),), steps="file")
+    analysis = analyze(trace, options)
+    frame = analysis.frames["kernel_counters"]
+    assert frame["not_joined"].isna().all()
+    assert frame["counted"].sum() == len(rows)
+    assert (frame["counted"] == frame["recorded"]).all()
+    assert analysis.row_of_event is not None
+    expected: dict[tuple[int, str], list[int]] = {}
+    for row, of in zip(analysis.activity.rows.tolist(), analysis.row_of_event.tolist(), strict=True):
+        if row in counted_of:
+            expected.setdefault((of, table.name_of(row)), []).append(counted_of[row])
+    found = {(row["_row"], row["kernel_name"]): row["hbm_mb"] * 1e6 for row in frame.to_dict("records")}
+    assert found == {key: pytest.approx(np.mean(values)) for key, values in expected.items()}
 
 
 def test_a_report_without_counters_imports_none_of_it(

@@ -771,37 +771,43 @@ def _join_place(
     """Fills in the launches ``mine`` of one place, by the recorded events ``there``."""
     (kernels, recorded), (target, how) = sides, found
     sizes = [recorded.sizes(event) for event in there.tolist()]
-    ours, theirs, by = _numbered(names[0][mine], names[1][there], kernels.grid[mine], kernels.block[mine], sizes)
+    ours, theirs, by_name = _numbered(names[0][mine], names[1][there], kernels.grid[mine], kernels.block[mine], sizes)
     goal = recorded.target[there]
     run = _by_sequence(ours, theirs, goal)
     for at in np.flatnonzero(run >= 0).tolist():
         target[mine[at]], how[mine[at]] = run[at], BY_SEQUENCE
     for kernel in np.unique(ours[run < 0]).tolist():
         left = mine[(ours == kernel) & (run < 0)]
-        target[left], why = _by_key(len(left), goal[theirs == kernel], by)
+        target[left], why = _by_key(len(left), goal[theirs == kernel], kernel in by_name)
         for launch in left.tolist():
             how[launch] = why
 
 
 def _numbered(
     counted_names: Ints, recorded_names: Ints, grid: Ints, block: Ints, sizes: Sequence[Any]
-) -> tuple[Ints, Ints, str]:
-    """A number per launch of either side, equal for the same name, grid and block, and by what they are joined: by name
-    alone where one side does not know its grids.
+) -> tuple[Ints, Ints, set[int]]:
+    """A number per launch of either side, equal for the same name, grid and block, and those numbers that rest on the
+    name alone: of kernels of which one side lacks the grid of a launch.
     """
     code: dict[Any, int] = {}
 
-    def numbers(names: Ints, places: Iterable[Any]) -> Ints:
-        pairs = zip(names.tolist(), places, strict=True)
-        return np.array([code.setdefault(pair, len(code) + 1) for pair in pairs], np.int64)
+    def numbers(places: Iterable[Any]) -> Ints:
+        return np.array([code.setdefault(place, len(code) + 1) for place in places], np.int64)
 
-    if None in sizes or not len(sizes) or not (grid[:, 0] > 0).all():
-        return numbers(counted_names, [()] * len(grid)), numbers(recorded_names, [()] * len(sizes)), BY_NAME
+    unsized = {name for name, each in zip(recorded_names.tolist(), sizes, strict=True) if each is None}
+    unsized |= set(counted_names[grid[:, 0] <= 0].tolist())
     whole = [bool((each[:, 1] > 0).all()) for each in (grid, block)]
     known = [True, bool((block[:, 0] > 0).all())]
-    both = zip(grid.tolist(), block.tolist(), strict=True)
-    ours = numbers(counted_names, (_both(pair, whole, known) for pair in both))
-    return ours, numbers(recorded_names, (_both(pair, whole, known) for pair in sizes)), BY_GRID
+    ours, theirs = (
+        numbers(
+            (name, None if name in unsized else _both(pair, whole, known))
+            for name, pair in zip(names.tolist(), pairs, strict=True)
+        )
+        for names, pairs in (
+            (counted_names, zip(grid.tolist(), block.tolist(), strict=True)), (recorded_names, sizes),
+        )
+    )  # fmt: skip
+    return ours, theirs, {number for (name, place), number in code.items() if place is None}
 
 
 def _both(pair: Sequence[Sequence[int]], whole: Sequence[bool], known: Sequence[bool]) -> tuple[object, ...]:
@@ -842,12 +848,12 @@ def _runs(values: Ints, wanted: Ints) -> Iterator[int]:
         at = text.find(piece, at + 1)
 
 
-def _by_key(launches: int, goal: Ints, by: str) -> tuple[Ints, str]:
+def _by_key(launches: int, goal: Ints, is_by_name: bool) -> tuple[Ints, str]:
     """The targets of launches of one name, grid and block, whose recorded launches have these targets in order."""
     if not len(goal):
         return np.full(launches, -1, np.int64), NO_GRID
     if (goal == goal[0]).all():
-        return np.full(launches, goal[0], np.int64), by
+        return np.full(launches, goal[0], np.int64), BY_NAME if is_by_name else BY_GRID
     if len(goal) % launches == 0:
         turns = goal.reshape(-1, launches)
         if (turns == turns[0]).all():

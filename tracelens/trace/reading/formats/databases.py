@@ -381,13 +381,7 @@ class _NsightReport:
 
         The lowest byte of a type is the number of the GPU, as in NVIDIA's recipes.
         """
-        told = self._database.integers("TARGET_INFO_GPU_METRICS", "typeId", "metricId")
-        texts = [name for (name,) in self._database.texts("TARGET_INFO_GPU_METRICS", "metricName")]
-        meanings = {
-            (kind, metric): figure
-            for kind, metric, text in zip(told["typeId"].tolist(), told["metricId"].tolist(), texts, strict=False)
-            if (figure := next((n for n, start in enumerate(_SAMPLED) if text.startswith(start)), None)) is not None
-        }
+        meanings = self._metric_meanings()
         if not meanings:
             return
         found = self._database.integers("GPU_METRICS", "timestamp", "typeId", "metricId", "value")
@@ -409,6 +403,17 @@ class _NsightReport:
             self._rows.dram_samples = DramSamples(
                 **{key: np.concatenate([part[key] for part in parts]) for key in parts[0]}
             )
+
+    def _metric_meanings(self) -> dict[tuple[int, int], int]:
+        """Which of ``_SAMPLED`` a metric is, by its type and number."""
+        told = self._database.integers("TARGET_INFO_GPU_METRICS", "typeId", "metricId")
+        texts = [name for (name,) in self._database.texts("TARGET_INFO_GPU_METRICS", "metricName")]
+        return {
+            (kind, metric): figure
+            for kind, metric, text in zip(told["typeId"].tolist(), told["metricId"].tolist(), texts, strict=False)
+            for figure, start in enumerate(_SAMPLED)
+            if text.startswith(start)
+        }
 
     def _sampled(self, found: dict[str, Ints], at: Ints, figure: Ints, gpu: tuple[int, int]) -> dict[str, Any] | None:
         """The columns of one GPU's samples; ``gpu``: its number, and its memory's peak rate in bytes per second."""
