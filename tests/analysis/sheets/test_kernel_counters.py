@@ -60,6 +60,7 @@ def sheet(builder: Builder, *files: CountedKernels) -> pd.DataFrame:
 
 
 READ, WRITTEN, HITS = "dram__bytes_read.sum", "dram__bytes_write.sum", "lts__t_sector_hit_rate.pct"
+BUSY = "dram__throughput.avg.pct_of_peak_sustained_elapsed"
 
 
 def test_counted_bytes_stand_beside_the_models(build: Build) -> None:
@@ -146,6 +147,37 @@ def test_two_signs_explain_and_either_of_them_alone_does_not(case: str) -> None:
         assert why_below_roofline({**SILENT, **signs, left_out: SILENT[left_out]}) is None, left_out
     assert why_below_roofline({**SILENT, **signs, "percent_of_roofline": 96.0}) is None, "nothing to explain"
     assert why_below_roofline({**SILENT, **signs, "percent_of_roofline": None}) is None, "no roofline is known"
+
+
+LARGE = 32768 * 8192 * 2
+SMALL = 8192 * 256 * 2
+
+
+@pytest.mark.parametrize(
+    ("read", "said"),
+    [
+        (4 * LARGE + SMALL, "A (537 MB) 4.0 times"),
+        (1.4 * LARGE + SMALL, "data more than once"),  # 40 % of A: the small operand and halves of tiles may do that
+        (LARGE + 60 * SMALL, "data more than once"),  # B sixty times, or half of A again
+    ],
+)
+def test_a_large_operand_alone_explains_what_was_read_again(build: Build, read: float, said: str) -> None:
+    """A of 537 MB does not fit into the 32 MiB of MI300X's L2, B of 4 MB fits into half of it."""
+    builder = build().mm(32768, 8192, 256, at=10, start=100, duration=4000)
+    metrics = {READ: read, WRITTEN: LARGE, HITS: 12.0, BUSY: 70.0}
+    places = [(GEMM, None, ("1", "0"), (0, 0, 0), (0, 0, 0))]
+    file = CountedKernels.of("c.csv", "test", places, {key: np.array([value]) for key, value in metrics.items()})
+    (why,) = sheet(builder, file)["why"]
+    assert why.endswith(f"times the model's bytes: it reads {said}")
+
+
+def test_two_large_operands_leave_open_which_was_read_again(build: Build) -> None:
+    builder = build().mm(16384, 1024, 16384, at=10, start=100, duration=4000)
+    places = [(GEMM, None, ("1", "0"), (0, 0, 0), (0, 0, 0))]
+    metrics = {READ: 3e9, WRITTEN: 6e8, HITS: 12.0, BUSY: 70.0}
+    file = CountedKernels.of("c.csv", "test", places, {key: np.array([value]) for key, value in metrics.items()})
+    (why,) = sheet(builder, file)["why"]
+    assert why.endswith("it reads data more than once")
 
 
 @pytest.mark.parametrize(

@@ -20,6 +20,8 @@ from tracelens.analysis.sheets import sheet_row
 from tracelens.analysis.sheets.shared_columns import DURATIONS, HELD, RESERVED, START
 from tracelens.analysis.verdict.summary import LEAST_KNOWN, CategoryRow
 from tracelens.hardware import HardwareSpec
+from tracelens.perf_models.base import total_bytes
+from tracelens.perf_models.gemm import GEMM
 from tracelens.perf_models.kernels import CopyPath, copy_path
 from tracelens.schema import column_set, count, flag, mb, number, percent, sheet, text, us
 from tracelens.trace.table import DramSamples, Kind, TraceTable
@@ -558,6 +560,7 @@ class _CountedGroups:
         self.grid: dict[int, str] = {}
         self.op: dict[int, str | None] = {}
         self._stalls: dict[int, dict[str, float]] = {}
+        self._stalled: Counter[int] = Counter()
         self._sums: dict[str, tuple[Floats, Floats]] = {}
 
     def add(self, context: SheetContext, events: Ints, group: Codes) -> list[dict[str, object]]:
@@ -609,6 +612,7 @@ class _CountedGroups:
             if reason is not None:
                 of_reason = self._stalls.setdefault(goal, {})
                 of_reason[reason] = of_reason.get(reason, 0.0) + float(file.stall_percent[launch])
+                self._stalled[goal] += 1
 
     def mean(self, key: str) -> Floats:
         """Mean of a figure over the launches of each group that have it; NaN without."""
@@ -622,7 +626,7 @@ class _CountedGroups:
         if not of_reason:
             return None, np.nan
         reason = max(of_reason, key=lambda name: (of_reason[name], name))
-        return reason, of_reason[reason] / self.counted[group]
+        return reason, of_reason[reason] / self._stalled[group]
 
 
 def _sizes_text(sizes: list[int]) -> str:
@@ -653,10 +657,13 @@ def _joined_rows(
     recorded = np.bincount(group, minlength=len(first))
     kernel_us = np.bincount(group, activity.duration_us(events), len(first))
     row_of = priced.row_of_event[events[first]]
-    means = {key: counted.mean(key) for key in (*_SHOWN_FIGURES, "hbm_bytes", "l2_bytes", "duration_us")}
+    means = {
+        key: counted.mean(key) for key in (*_SHOWN_FIGURES, "hbm_bytes", "hbm_read_bytes", "l2_bytes", "duration_us")
+    }
     wanted = (*_OF_CALL, "name", "hbm_mb", "percent_of_roofline_mean", "roofline_bound", "operation_count")
     calls = {key: priced.rows[key].tolist() for key in wanted}
     of_call = _bytes_of_calls(row_of, recorded, means["hbm_bytes"], calls["operation_count"])
+    kernels_of = np.bincount(row_of[row_of >= 0], minlength=len(calls["name"]) + 1)
     at = np.flatnonzero(counted.counted > 0)
     for goal in at[np.argsort(-kernel_us[at], kind="stable")].tolist():
         row, stall = int(row_of[goal]), counted.stall(goal)
@@ -668,6 +675,8 @@ def _joined_rows(
             "measured_over_model": over, "stall_reason": stall[0], "stall_percent": stall[1],
             "percent_of_roofline": model["percent_of_roofline_mean"], "roofline_bound": model["roofline_bound"],
         }  # fmt: skip
+        if row >= 0 and kernels_of[row] == 1 and recorded[goal] == model["operation_count"]:
+            figures["read_again"] = _operand_read_again(context, row, float(means["hbm_read_bytes"][goal]))
         yield {
             "op": model["name"], "kernel_name": table.names[int(activity.name[events[first[goal]]])],
             "_row": row, "counted_op": counted.op.get(goal), "grid": counted.grid.get(goal),
@@ -677,6 +686,31 @@ def _joined_rows(
             "model_mb": model["hbm_mb"], "hbm_mb": means["hbm_bytes"][goal] / BYTES_PER_MB,
             "l2_mb": means["l2_bytes"][goal] / BYTES_PER_MB, **figures, "why": why_below_roofline(figures),
         }  # fmt: skip
+
+
+#: The smaller operand of a product may have been read once by each die (MI300X has 8) with a cache of its own.
+_DIES = 8
+
+
+def _operand_read_again(context: SheetContext, row: int, read_bytes: float) -> str | None:
+    """``A (134 MB) 4.0 times``: the operand of a product that alone explains what was read; None where another may.
+
+    It is larger than the L2, half of which holds the other one, and what is read beyond once each is more than half of
+    it even if every die reads the other one by itself.
+    """
+    priced, device = context.priced, context.recording.device
+    code = priced.work.readings.code_of(priced.rows["example_row"].to_numpy(np.int64)[[row]])[0]
+    model = priced.work.readings.readings[int(code)].model if code >= 0 else None
+    cache = None if device is None else device.l2_mib
+    if not isinstance(model, GEMM) or cache is None:
+        return None
+    operands = zip("AB", model.moved()[:2], strict=True)
+    sizes = [(total_bytes(moved, first=model.dtype) or 0.0, name) for name, moved in operands]
+    (small, _), (large, name) = sorted(sizes)
+    fits = 0 < small <= cache * 2**20 / 2 and large > cache * 2**20
+    if not fits or not read_bytes - large - _DIES * small > large / 2:
+        return None
+    return f"{name} ({large / BYTES_PER_MB:.0f} MB) {(read_bytes - small) / large:.1f} times"
 
 
 def _bytes_of_calls(row_of: Codes, recorded: Ints, hbm_bytes: Floats, calls: list[int]) -> Floats:
@@ -717,10 +751,11 @@ def _small_grid(seen: Mapping[str, Any]) -> str | None:
 
 def _read_again(seen: Mapping[str, Any]) -> str | None:
     over, hits, busy = seen["measured_over_model"], seen["l2_hit_percent"], seen["hbm_percent"]
+    read = seen.get("read_again") or "data more than once"
     is_bound = busy >= _IDLE_PERCENT or (np.isnan(busy) and seen["roofline_bound"] == "memory")
     if not (over >= _MUCH_MORE and hits <= _FEW_HITS_PERCENT and is_bound):
         return None
-    return f"the L2 hits {hits:.0f} % and HBM moves {over:.1f} times the model's bytes: it reads data more than once"
+    return f"the L2 hits {hits:.0f} % and HBM moves {over:.1f} times the model's bytes: it reads {read}"
 
 
 def _shared_memory(seen: Mapping[str, Any]) -> str | None:
