@@ -15,6 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.conftest import examples
+from tests.trace.formats.rewritten import database
 from tracelens.errors import InputError
 from tracelens.trace.reading.counter_files import (
     BY_COUNT,
@@ -230,6 +231,36 @@ def test_pmc_perf_with_a_column_per_channel(tmp_path: Path) -> None:
     assert {key: float(values[0]) for key, values in found.figures.items()} == {
         "duration_us": pytest.approx(2), "hbm_read_bytes": 32 * 10 + 64 * 90, "l2_hit_percent": 30,
     }  # fmt: skip
+
+
+def test_database_of_rocprofv3(tmp_path: Path) -> None:
+    """Tables as rocm-systems' rocpd_tables.sql (schema 3) has them: two instances of a counter add up."""
+    run = "_0000_1111"
+    sizes = ", ".join(f"{what}_size_{axis} INT" for what in ("workgroup", "grid") for axis in "xyz")
+    path = database(
+        tmp_path / "results.db",
+        {
+            f"rocpd_info_pmc{run}": ("id INT, name TEXT", [(1, "TCC_HIT_sum"), (2, "TCC_MISS_sum"), (3, "MfmaUtil")]),
+            f"rocpd_info_kernel_symbol{run}": ("id INT, kernel_name TEXT, display_name TEXT", [(5, "_Z4gemm", "gemm(float*)")]),
+            f"rocpd_kernel_dispatch{run}": (
+                f"dispatch_id INT, event_id INT, kernel_id INT, pid INT, agent_id INT, start INT, end INT, {sizes}",
+                [(2, 80, 5, 7, 4, 9000, 9500, 64, 1, 1, 640, 3, 1), (1, 70, 5, 7, 4, 1000, 3000, 64, 1, 1, 64, 1, 1)],
+            ),
+            f"rocpd_pmc_event{run}": (
+                "event_id INT, pmc_id INT, value REAL",
+                [(70, 1, 10.0), (70, 1, 20.0), (70, 2, 90.0), (80, 3, 37.5), (99, 3, 1.0), (80, 9, 1.0)],
+            ),
+        },
+    )  # fmt: skip
+    found = read_counters(path)
+    assert found.name == ("gemm(float*)",) * 2
+    assert (found.grid.tolist(), found.block.tolist()) == ([[1, 1, 1], [10, 3, 1]], [[64, 1, 1]] * 2)
+    assert found.figures["duration_us"].tolist() == [2, 0.5]
+    assert found.figures["l2_hit_percent"][0] == 25
+    assert found.figures["tensor_percent"][1] == 37.5
+    assert np.isnan(found.figures["tensor_percent"][0])
+    with pytest.raises(InputError, match="no counted kernel"):
+        read_counters(database(tmp_path / "other.db", {f"rocpd_pmc_event{run}": ("event_id INT, value REAL", [])}))
 
 
 def test_ops_of_rocprof_compute(tmp_path: Path) -> None:

@@ -121,11 +121,12 @@ class ReportOptions:
         "--format=csv -lms 20`, or any with a column of times and one of power",
     )  # fmt: skip
     counters: Iterable[str | PathLike[str]] = option(
-        "hardware counters of the kernels: CSV of ncu or rocprof, .ncu-rep; repeatable", (), repeat=True, kind=Path,
+        "hardware counters of the kernels, by ncu or rocprofv3; repeatable", (), repeat=True, kind=Path,
         metavar="FILE", group=_READ,
         note="hardware counters of the same program's kernels ([counters](report.md#hardware-counters)): CSV of Nsight "
         "Compute (`ncu --csv --page raw` or `details`), `.ncu-rep` where NVIDIA's `ncu_report` is importable, "
-        "`counter_collection.csv` and `pmc_perf.csv` of ROCm, a PyTorch trace with `profiler_metrics`; repeatable",
+        "`counter_collection.csv`, `pmc_perf.csv` and databases of ROCm, a PyTorch trace with "
+        "`profiler_metrics`; repeatable",
     )  # fmt: skip
 
 

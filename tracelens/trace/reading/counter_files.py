@@ -17,9 +17,11 @@ import numpy as np
 import numpy.typing as npt
 
 from tracelens.errors import InputError
-from tracelens.files.memory_limit import before_reading
+from tracelens.files.memory_limit import MemoryLimit, before_reading
 from tracelens.files.safe_text import clipped
+from tracelens.trace.reading.formats.databases import MAGIC, Database, opened
 from tracelens.trace.reading.read import read_trace
+from tracelens.trace.reading.source import Source
 from tracelens.types.records import Record
 
 Ints: TypeAlias = npt.NDArray[np.int64]
@@ -88,7 +90,9 @@ def read_counters(path: Path) -> CountedKernels:
         raise InputError(f"{path.name} cannot be read: {error.strerror or error}") from error
     if start.startswith(b"NVR\0") or path.suffix == ".ncu-rep":
         return _of_report(path)
-    if start.lstrip()[:1] in (b"{", b"[") or start.startswith((b"\x1f\x8b", b"SQLite", b"BZh", b"\xfd7z", b"PK")):
+    if start.startswith(MAGIC):
+        return _of_rocpd(path)
+    if start.lstrip()[:1] in (b"{", b"[") or start.startswith((b"\x1f\x8b", b"BZh", b"\xfd7z", b"PK")):
         return _of_ranges(path)
     return _of_csv(path)
 
@@ -188,7 +192,8 @@ def _sizes(text: str) -> _Sizes:
 
 
 def _of_csv(path: Path) -> CountedKernels:
-    head, rows = _csv_rows(path)
+    rows = _csv_rows(path)
+    head = next(rows)
     at = {name.strip(): place for place, name in reversed([*enumerate(head)])}
     if "Metric Name" in at and "Metric Value" not in at:
         raise InputError(
@@ -203,32 +208,32 @@ def _of_csv(path: Path) -> CountedKernels:
     return _of_rocprof_wide(path.name, head, at, rows)
 
 
-def _csv_rows(path: Path) -> tuple[list[str], list[list[str]]]:
-    """The header, which stands behind what the tool said, and the rows below it."""
+def _csv_rows(path: Path) -> Iterator[list[str]]:
+    """The header, which stands behind what the tool said, then the rows below it."""
     kernel = ("Kernel Name", "Kernel_Name", "KernelName")
-    head: list[str] | None = None
-    rows: list[list[str]] = []
+    columns, count = 0, 0
     try:
         with path.open(encoding="utf-8-sig", errors="replace", newline="") as file:
             for row in csv.reader(line for line in file if not line.startswith("==")):
-                if head is None:
-                    head = row if any(cell.strip() in kernel for cell in row) else None
-                elif len(row) > 1 and len(row) <= len(head):
-                    rows.append(row + [""] * (len(head) - len(row)))
-                if len(rows) > _MOST_ROWS:
+                if not columns and any(cell.strip() in kernel for cell in row):
+                    columns = len(row)
+                    yield row
+                elif 1 < len(row) <= columns:
+                    count += 1
+                    yield row + [""] * (columns - len(row))
+                if count > _MOST_ROWS:
                     raise InputError(f"{path.name} has more than {_MOST_ROWS:,} rows: count fewer kernels")
     except (csv.Error, OSError) as error:
         raise InputError(f"{path.name} cannot be read as CSV: {error}") from error
-    if head is None:
+    if not columns:
         raise InputError(f"{path.name} has no column of kernel names: {_WANTED}")
-    return head, rows
 
 
 #: Metrics of Nsight Compute that say what a launch was, by either page: grid and block.
 _NCU_SIZES = (("launch__grid_size", "Grid Size"), ("launch__block_size", "Block Size"))
 
 
-def _of_ncu(source: str, at: Mapping[str, int], rows: list[list[str]]) -> CountedKernels:
+def _of_ncu(source: str, at: Mapping[str, int], rows: Iterable[list[str]]) -> CountedKernels:
     """``--csv`` of any page: a row per launch and metric."""
     values, numbers = _Values(source), dict[Any, int]()
     places: list[_Place] = []
@@ -247,14 +252,15 @@ def _of_ncu(source: str, at: Mapping[str, int], rows: list[list[str]]) -> Counte
     return _ncu(source, places, values)
 
 
-def _of_ncu_wide(source: str, head: list[str], at: Mapping[str, int], rows: list[list[str]]) -> CountedKernels:
+def _of_ncu_wide(source: str, head: list[str], at: Mapping[str, int], rows: Iterable[list[str]]) -> CountedKernels:
     """``--csv --page raw``: a row per launch, a column per metric, their units in the first row."""
     values = _Values(source)
     places: list[_Place] = []
     columns = [(name.strip(), place) for place, name in enumerate(head) if name.strip() not in _OF_LAUNCH]
-    units = next((row for row in rows if not row[at["ID"]].strip()), None)
+    units: list[str] | None = None
     for row in rows:
         if not row[at["ID"]].isdecimal():
+            units = row if not places else units
             continue
         process, device = (row[at[column]] if column in at else "" for column in ("Process ID", "Device"))
         grid, block = (_sizes(row[at[name]]) if name in at else _UNKNOWN for _, name in _NCU_SIZES)
@@ -321,7 +327,7 @@ def _add_time(values: _Values, launch: int, row: list[str], at: Mapping[str, int
         values.add(launch, "duration", "ns", str(float(times[1]) - float(times[0])))
 
 
-def _of_rocprof(source: str, head: list[str], at: Mapping[str, int], rows: list[list[str]]) -> CountedKernels:
+def _of_rocprof(source: str, head: list[str], at: Mapping[str, int], rows: Iterable[list[str]]) -> CountedKernels:
     """rocprofv3's counter_collection.csv: a row per dispatch and counter."""
     values, numbers = _Values(source), dict[Any, int]()
     places: list[_Place] = []
@@ -337,7 +343,7 @@ def _of_rocprof(source: str, head: list[str], at: Mapping[str, int], rows: list[
     return _rocm(source, "rocprofv3", places, values)
 
 
-def _of_rocprof_wide(source: str, head: list[str], at: Mapping[str, int], rows: list[list[str]]) -> CountedKernels:
+def _of_rocprof_wide(source: str, head: list[str], at: Mapping[str, int], rows: Iterable[list[str]]) -> CountedKernels:
     """pmc_perf.csv of rocprof-compute, and what rocprof v1 and v2 write: a row per dispatch, a column per counter."""
     columns = [
         (name.strip(), place)
@@ -418,6 +424,43 @@ def _dimensions(action: Any) -> tuple[_Sizes, _Sizes]:
         return x, y, z
 
     return sizes("grid"), sizes("block")
+
+
+_PMC_TABLE = re.compile(r"rocpd_pmc_event((?:_[0-9a-fA-F]{1,40}){0,8})")
+
+
+def _of_rocpd(path: Path) -> CountedKernels:
+    """A database of rocprofv3 (its default): counters of dispatches, by process."""
+    values = _Values(path.name)
+    places: list[_Place] = []
+    with Source.opened(path, limit=MemoryLimit.of_gb(None)) as source, opened(source) as database:
+        for run in sorted(match[1] for name in database.tables if (match := _PMC_TABLE.fullmatch(name))):
+            names: dict[str, str] = dict(database.texts(f"rocpd_info_pmc{run}", "id", "name"))  # type: ignore[arg-type]
+            counts = database.texts(f"rocpd_pmc_event{run}", "event_id", "pmc_id", "value")
+            launch_of = _add_dispatches(database, run, values, places) if counts else {}
+            for event, counter, value in counts:
+                if event in launch_of and counter in names:
+                    values.add(launch_of[event], names[counter], "", value)
+    return _rocm(path.name, "rocprofv3", places, values)
+
+
+def _add_dispatches(database: Database, run: str, values: _Values, places: list[_Place]) -> dict[str, int]:
+    """Adds the launches of a process, in their order; of each event of a launch its number."""
+    symbols = database.texts(f"rocpd_info_kernel_symbol{run}", "id", "display_name", "kernel_name")
+    names = {number: shown or name for number, shown, name in symbols}
+    sizes = [f"{what}_size_{axis}" for what in ("grid", "workgroup") for axis in "xyz"]
+    columns = ("dispatch_id", "event_id", "kernel_id", "pid", "agent_id", "start", "end", *sizes)
+    found = database.integers(f"rocpd_kernel_dispatch{run}", *columns)
+    launch_of: dict[str, int] = {}
+    for row in np.argsort(found["dispatch_id"], kind="stable").tolist():
+        _, event, kernel, process, agent, start, end, *counts = (int(found[name][row]) for name in columns)
+        threads, block = (tuple(min(max(n, 1), 2**40) for n in part) for part in (counts[:3], counts[3:]))
+        x, y, z = (-(-total // size) for total, size in zip(threads, block, strict=True))
+        launch_of[str(event)] = len(places)
+        values.add(len(places), "duration", "ns", str(end - start))
+        name = names.get(str(kernel), f"(kernel {kernel})")
+        places.append((name, None, (str(process), str(agent)), (x, y, z), (block[0], block[1], block[2])))
+    return launch_of
 
 
 #: How Kineto calls a range of CUPTI's range profiler, in its category.
