@@ -235,7 +235,13 @@ def example_trace() -> Path:
 
 def configure_collectives(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
-    add("trace", nargs="+", metavar="TRACE", help="folder, glob pattern or files, one Kineto trace per rank")
+    add(
+        "trace",
+        nargs="+",
+        metavar="TRACE",
+        help="folder, glob pattern or files: a Kineto trace per rank, or "
+        "logs of NCCL Inspector or PyTorch's flight recorder",
+    )
     place = "output folder, or FILE.xlsx, .html or .json; default: beside the traces"
     add("-o", "--output", type=Path, metavar="PATH", help=place)
     add(
@@ -257,8 +263,9 @@ def configure_collectives(parser: argparse.ArgumentParser) -> None:
 def run_collectives(args: argparse.Namespace) -> int:
     """Compare the ranks of a job: bandwidth, waiting, stragglers, clocks, token exchanges, overlap, bubbles.
 
-    TRACE is a folder, a glob pattern or files, one trace per rank. Writes NAME.report/ with collectives.html,
-    collectives.xlsx and collectives.json, and prints the result. A trace that cannot be read is named and left out.
+    TRACE is a folder, a glob pattern or files, one trace per rank; or a job's logs of its collectives, without a
+    profiler: of these also calls that never ended. Writes NAME.report/ with collectives.html, collectives.xlsx and
+    collectives.json, and prints the result. A trace that cannot be read is named and left out.
     """
     from tracelens.analysis.ranks.rank_comparison import compare_ranks
     from tracelens.analysis.ranks.rank_files import RankOptions, find_traces, job_folder

@@ -90,15 +90,9 @@ def run_fuse(args: argparse.Namespace) -> int:
     TRACE is a folder, a glob pattern or files, one trace per rank. Processes carry their rank and follow its order.
     Counter tracks show busy share, TFLOPS/s and interconnect TB/s.
     """
-    from tracelens.analysis.ranks.rank_files import (
-        RankOptions,
-        find_traces,
-        job_folder,
-        parse_ranks,
-        ranks_text,
-        read_ranks,
-    )
+    from tracelens.analysis.ranks.rank_files import RankOptions, find_traces, job_folder, parse_ranks, read_ranks
     from tracelens.analysis.ranks.rank_fusion import fuse_ranks
+    from tracelens.analysis.ranks.rank_summary import ranks_text
     from tracelens.files.executors import open_executor
     from tracelens.files.remote import folder_beside
     from tracelens.trace.rewriting import EventFilter, parse_window

@@ -17,7 +17,7 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from tracelens.analysis.attribution.host_time import SYNCHRONIZATION
-from tracelens.analysis.ranks.rank_files import ranks_text
+from tracelens.analysis.ranks.rank_summary import ranks_text
 from tracelens.comparison.compared import (
     ADDED,
     AT_ONCE,

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from tracelens.analysis.loaded_trace import AnalysisOptions
-from tracelens.analysis.ranks.rank_files import ranks_text
+from tracelens.analysis.ranks.rank_summary import ranks_text
 from tracelens.comparison.call_matching import Difference, Matching, Numbered, by_kernel, match
 from tracelens.comparison.change_sentences import changes_of, explained
 from tracelens.comparison.compared import ComparedRow, Comparison, SideSummary

@@ -15,7 +15,8 @@ import orjson
 from tracelens.analysis.ranks import rank_collectives, rank_times
 from tracelens.analysis.ranks.job_context import rank_sheets
 from tracelens.analysis.ranks.rank_comparison import RanksAnalysis, compare_ranks
-from tracelens.analysis.ranks.rank_files import RankOptions, find_traces, job_folder, ranks_text
+from tracelens.analysis.ranks.rank_files import RankOptions, find_traces, job_folder
+from tracelens.analysis.ranks.rank_summary import ranks_text
 from tracelens.analysis.verdict.summary import DeviceSummary, InputSummary, Notice, Summary
 from tracelens.files.atomic_write import whole_folder, write_whole
 from tracelens.files.cells import plain_records
@@ -24,6 +25,7 @@ from tracelens.files.safe_text import clipped, escaped_json, json_safe, terminal
 from tracelens.files.say import aligned
 from tracelens.report.assembly import NamedSheets, refuse_folder, sheets_of
 from tracelens.schema import KEYS
+from tracelens.trace.reading.read import FLIGHT_RECORDER
 from tracelens.types.units import NS_PER_US, US_PER_MS, counted, shown_figure
 
 if TYPE_CHECKING:
@@ -157,7 +159,8 @@ class RankReport(NamedSheets):
         residual = result.clocks.residual_us
         hosts = len(result.clocks.hosts)
         if hosts == 1:
-            yield " clocks    of one host, as recorded"
+            is_log = result.clocks.hosts[0].host == "any"
+            yield f" clocks    {f'not needed: {result.clocks.how}' if is_log else 'of one host, as recorded'}"
         else:
             known = "not placed" if residual is None else f"residual ±{residual:.1f} µs"
             yield f" clocks    {hosts} hosts by {result.clocks.how}; {known}"
@@ -169,8 +172,21 @@ class RankReport(NamedSheets):
             yield from textwrap.wrap(notice.text, _WIDTH, initial_indent=" ! ", subsequent_indent="   ")
 
     def _late(self) -> list[str]:
-        """What waiting for slow ranks cost."""
-        return [*self._steps(), *self._stragglers(self.result.clocks.residual_us), *self._pipelines()]
+        """What ranks never did, and what waiting for slow ones cost."""
+        return [*self._unended(), *self._steps(), *self._stragglers(self.result.clocks.residual_us), *self._pipelines()]
+
+    def _unended(self) -> Iterator[str]:
+        frame = self.result.frames.get(rank_times.UNENDED_TITLE)
+        if frame is None:
+            return
+        logs = [summary.log for summary in self.result.ranks.values() if summary.log is not None]
+        texts = list(frame["text"].head(6))
+        if not texts and (calls := sum(int((log.group >= 0).sum()) for log in logs)):
+            # Inspector writes what has ended, and nothing else
+            ended = " have ended and" if all(log.kind == FLIGHT_RECORDER for log in logs) else ""
+            texts = [f"all {calls:,} logged collective calls{ended} are alike on all ranks"]
+        for text in texts:
+            yield from textwrap.wrap(terminal_text(text), _WIDTH, initial_indent=" ", subsequent_indent="   ")
 
     def _steps(self) -> Iterator[str]:
         frame = self.result.frames[rank_times.STEP_COST_TITLE]

@@ -563,7 +563,7 @@ class TraceTable:
     def rank(self) -> int | None:
         """``distributedInfo.rank``, else what the file name says (``rank-3``, ``rank[3]``, ``rank3``), else None."""
         rank = self._distributed("rank")
-        if rank is None and (found := _RANK_IN_NAME.findall(self.source)):
+        if rank is None and (found := RANK_IN_NAME.findall(self.source)):
             rank = int(found[-1])
         return rank if rank is None or rank < _MOST_RANKS else None
 
@@ -624,7 +624,7 @@ class TraceTable:
 _FEW_NAMES = 4
 # Ten times the largest jobs: what is above was damaged, and all ranks up to it would not fit in memory.
 _MOST_RANKS = 1_000_000
-_RANK_IN_NAME = re.compile(r"(?<![a-z])rank[\[_\-]?(\d+)", re.IGNORECASE)
+RANK_IN_NAME = re.compile(r"(?<![a-z])rank[\[_\-]?(\d+)", re.IGNORECASE)
 
 
 Ints = npt.NDArray[np.int64]

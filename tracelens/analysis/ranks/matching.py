@@ -8,7 +8,7 @@ its end times between two hosts are their clocks' difference: a line over time (
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import replace
 from operator import attrgetter
@@ -20,7 +20,7 @@ from tracelens.analysis.ranks.rank_summary import POINT_TO_POINT, CommunicationC
 from tracelens.types.records import Record
 
 #: Whose recorded element counts are equal on all ranks, so that they tell calls apart.
-_EVEN = frozenset({"all_reduce", "all_gather", "reduce_scatter", "broadcast", "reduce", "all_to_all"})
+EVEN = frozenset({"all_reduce", "all_gather", "reduce_scatter", "broadcast", "reduce", "all_to_all"})
 #: How many places one rank's list may be shifted against another's.
 _MOST_SHIFT = 4096
 #: Calls that may differ in kind although two lists are the same (a kernel that one trace lost).
@@ -81,7 +81,8 @@ def match_calls(ranks: Mapping[int, RankSummary], *, ep_size: int | None = None)
     """Pairs the calls of all ranks. ``ep_size``: consecutive ranks of an expert-parallel group, if none is recorded."""
     order = tuple(sorted(ranks))
     messages: list[CommunicationCall] = []
-    columns: dict[str, list[Ints]] = {k: [] for k in ("rank", "start", "end", "message", "step", "exposed", "op")}
+    keys = ("rank", "start", "end", "message", "step", "exposed", "op", "number")
+    columns: dict[str, list[Ints]] = {k: [] for k in keys}
     members: dict[Hashable, dict[int, list[Ints]]] = {}
     seen_channels: dict[Hashable, CommunicationChannel] = {}
     groups = {
@@ -102,32 +103,81 @@ def match_calls(ranks: Mapping[int, RankSummary], *, ep_size: int | None = None)
         columns["message"].append(summary.message + len(messages))
         for key in ("start", "end", "step", "exposed", "op"):
             columns[key].append(getattr(summary, key))
+        columns["number"].append(_numbers(summary))
         messages += own
         so_far += len(summary.start)
     flat = {key: np.concatenate(parts) if parts else np.zeros(0, np.int64) for key, parts in columns.items()}
-    instance = np.full(so_far, -1, np.int64)
-    channel_of: list[Ints] = []
-    channels: list[CommunicationChannel] = []
-    total = 0
+    names = sorted(seen_channels, key=str)
+    lists = [{p: np.sort(np.concatenate(parts)) for p, parts in members[name].items()} for name in names]
+    channels = tuple(seen_channels[name] for name in names)
+    instance, channel_of = _instances(lists, channels, flat, messages)
+    del flat["number"]
+    return JobCalls(
+        ranks=order,
+        messages=tuple(messages),
+        channels=channels,
+        instance=instance,
+        channel_of=channel_of,
+        **flat,
+    )
+
+
+def _instances(
+    lists: Sequence[Mapping[int, Ints]],
+    channels: Sequence[CommunicationChannel],
+    flat: Mapping[str, Ints],
+    messages: Sequence[CommunicationCall],
+) -> tuple[Ints, Ints]:
+    """(which calls are one and the same, the channel of each of these)."""
     kinds = _kind_codes(messages)
-    for name in sorted(seen_channels, key=str):
-        lists = {p: np.sort(np.concatenate(parts)) for p, parts in members[name].items()}
-        found = _aligned(lists, flat, kinds, has_group=seen_channels[name].has_group)
+    words = np.unique([message.word for message in messages], return_inverse=True)[1][flat["message"]]
+    instance, channel_of = np.full(len(flat["start"]), -1, np.int64), [np.zeros(0, np.int64)]
+    total = 0
+    for number, (own, channel) in enumerate(zip(lists, channels, strict=True)):
+        found = _numbered(own, flat["number"], words) or _aligned(own, flat, kinds, has_group=channel.has_group)
         used = np.unique(found[1][found[1] >= 0])
         if len(used):
             renumbered = np.searchsorted(used, found[1]) + total
             instance[found[0]] = np.where(found[1] >= 0, renumbered, -1)
-            channel_of.append(np.full(len(used), len(channels), np.int64))
+            channel_of.append(np.full(len(used), number, np.int64))
             total += len(used)
-        channels.append(seen_channels[name])
-    return JobCalls(
-        ranks=order,
-        messages=tuple(messages),
-        channels=tuple(channels),
-        instance=instance,
-        channel_of=np.concatenate(channel_of) if channel_of else np.zeros(0, np.int64),
-        **flat,
-    )
+    return instance, np.concatenate(channel_of)
+
+
+def _numbers(summary: RankSummary) -> Ints:
+    """By call: the number that all ranks of its group give it, where the file says it, else -1."""
+    if summary.log is None:
+        return np.full(len(summary.start), -1, np.int64)
+    log = summary.log
+    found: Ints = np.where(log.group >= 0, log.sequence, -1)[log.timed]
+    return found
+
+
+def _numbered(lists: Mapping[int, Ints], numbers: Ints, words: Ints) -> tuple[Ints, Ints] | None:
+    """As ``_aligned``, of calls that are numbered, each kind by itself perhaps: in the order of the rank with most of
+    them, what others have beside it behind what comes before it there. None where a call has no number.
+    """
+    if any((numbers[rows] < 0).any() for rows in lists.values()):
+        return None
+    calls: dict[int, list[tuple[int, int, int]]] = {position: [] for position in lists}
+    for position, rows in lists.items():
+        seen: Counter[tuple[int, int]] = Counter()
+        for key in zip(words[rows].tolist(), numbers[rows].tolist(), strict=True):
+            calls[position].append((*key, seen[key]))
+            seen[key] += 1
+    places: dict[tuple[int, int, int], tuple[int, ...]] = {}
+    for own in sorted(calls.values(), key=len, reverse=True):
+        before: tuple[int, ...] | None = (-1,) if places else None
+        new = {}
+        for i, call in enumerate(own):
+            if call in places:
+                before = places[call]
+            else:
+                new[call] = (i,) if before is None else (*before, i)
+        places |= new
+    order = {call: i for i, call in enumerate(sorted(places, key=places.__getitem__))}
+    place = np.array([order[call] for own in calls.values() for call in own], np.int64)
+    return np.concatenate([lists[position] for position in calls]), place
 
 
 def with_groups(messages: Sequence[CommunicationCall]) -> list[CommunicationCall]:
@@ -207,7 +257,7 @@ def _kind_codes(messages: Sequence[CommunicationCall]) -> Ints:
         if message.is_group_of_stream and message.dtype is None and message.elements_in is None:
             result.append(_ANY_KIND)
             continue
-        if message.word in _EVEN:
+        if message.word in EVEN:
             key = (message.word, message.dtype, message.elements_in, message.elements_out)
         elif message.word in POINT_TO_POINT:
             key = (message.dtype, message.elements_in)

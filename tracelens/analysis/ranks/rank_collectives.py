@@ -12,8 +12,7 @@ from tracelens.analysis.intervals import Ints
 from tracelens.analysis.ranks import job_context
 from tracelens.analysis.ranks.job_context import COLLECTIVE, GROUP, GROUP_RANKS, SIZE, JobContext
 from tracelens.analysis.ranks.matching import JobCalls, matched_rows
-from tracelens.analysis.ranks.rank_files import ranks_text
-from tracelens.analysis.ranks.rank_summary import ALL_TO_ALL, CommunicationCall
+from tracelens.analysis.ranks.rank_summary import ALL_TO_ALL, CommunicationCall, ranks_text
 from tracelens.analysis.sheets.coll_analysis import bus_gb_s
 from tracelens.analysis.sheets.shared_columns import CALLS, STREAM
 from tracelens.perf_models.collective import bus_factor

@@ -13,8 +13,8 @@ import numpy as np
 from tracelens.analysis.ranks import matching
 from tracelens.analysis.ranks.job_context import JobContext
 from tracelens.analysis.ranks.matching import Clocks, JobCalls, align_clocks, match_calls
-from tracelens.analysis.ranks.rank_files import RankOptions, RankProgress, ReadRanks, ranks_text, read_ranks
-from tracelens.analysis.ranks.rank_summary import CommunicationCall, RankSummary
+from tracelens.analysis.ranks.rank_files import RankOptions, RankProgress, ReadRanks, read_ranks
+from tracelens.analysis.ranks.rank_summary import CommunicationCall, RankSummary, ranks_text
 from tracelens.analysis.verdict.summary import Notice
 from tracelens.errors import NothingToAnalyzeError
 from tracelens.files.executors import PROCESSES, open_executor
@@ -67,12 +67,19 @@ def compare_ranks(
 def analyze_ranks(read: ReadRanks, options: RankOptions, *, name: str = "") -> RanksAnalysis:
     """The comparison of summaries. NothingToAnalyzeError when none of them holds communication."""
     ranks = read.numbered.ranks
-    if not any(len(summary.start) for summary in ranks.values()):
+    are_logs = any(summary.log is not None for summary in ranks.values())
+    if not are_logs and not any(len(summary.start) for summary in ranks.values()):
         raise NothingToAnalyzeError(
             f"no NCCL, RCCL, gloo, DeepEP or custom collective in {len(ranks)} "
             f"{'trace' if len(ranks) == 1 else 'traces'}: for a program without communication use 'tracelens report'"
         )
-    calls, clocks = align_clocks(match_calls(ranks, ep_size=options.ep_size), ranks, options.ranks_per_node)
+    calls = match_calls(ranks, ep_size=options.ep_size)
+    if are_logs:
+        from tracelens.analysis.ranks.job_logs import ended_together
+
+        calls, clocks = ended_together(calls, ranks)
+    else:
+        calls, clocks = align_clocks(calls, ranks, options.ranks_per_node)
     job = JobContext(ranks=ranks, calls=calls, clocks=clocks)
     return RanksAnalysis(
         name=name,
@@ -80,9 +87,27 @@ def analyze_ranks(read: ReadRanks, options: RankOptions, *, name: str = "") -> R
         world_size=read.numbered.world_size,
         calls=calls,
         clocks=clocks,
-        frames=dict(job.frames),
+        frames=_of_logs(job.frames) if are_logs else dict(job.frames),
         notices=tuple(_notices(read, calls, clocks, job.found)),
     )
+
+
+#: Sheets that logs of collectives alone answer, and their columns that they do not.
+_OF_CALLS: Mapping[str, tuple[str, ...]] = {
+    "ranks": ("host", "total_us", "computation_us", "exposed_comm_us", "total_comm_us", "idle_us"),
+    "unended": (), "straggler_summary": (), "groups": (), "nccl_summary_implicit_sync": (), "nccl_summary_long": (),
+    "nccl_implicit_sync": ("end_skew_us",), "nccl_long": ("start_us", "exposed_us"), "nccl_all2allv": (),
+    "nccl_summary_all2allv": (), "nccl_all2allv_heatmap": (),
+}  # fmt: skip
+
+
+def _of_logs(frames: Mapping[str, pd.DataFrame]) -> dict[str, pd.DataFrame]:
+    """Of logs of collectives alone: nothing of computation, steps and idle time, nor when a call began."""
+    found = {title: frame if title in _OF_CALLS else frame.iloc[:0] for title, frame in frames.items()}
+    for title, unknown in _OF_CALLS.items():
+        if not found[title].empty:
+            found[title] = found[title].assign(**dict.fromkeys(unknown))
+    return found
 
 
 def _notices(read: ReadRanks, calls: JobCalls, clocks: Clocks, found: matching.Instances) -> Iterator[Notice]:
@@ -109,6 +134,10 @@ def _notices(read: ReadRanks, calls: JobCalls, clocks: Clocks, found: matching.I
     if len(calls.ranks) > 1:
         yield from _unmatched(calls, found)
     yield from _ungrouped(calls)
+    if any(summary.log is not None for summary in numbered.ranks.values()):
+        from tracelens.analysis.ranks.job_logs import said_of_logs
+
+        yield from (Notice(id="job_log", count=1, text=text) for text in said_of_logs(numbered.ranks))
 
 
 def _other_steps(ranks: Mapping[int, RankSummary]) -> Iterator[Notice]:

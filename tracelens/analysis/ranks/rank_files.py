@@ -19,6 +19,7 @@ from tracelens.errors import InputError, UsageError
 from tracelens.extensions import load_extension
 from tracelens.files.executors import outcomes
 from tracelens.trace.provenance import merged_ranks
+from tracelens.trace.reading.read import is_job_log
 from tracelens.trace.reading.source import is_trace
 from tracelens.types.records import Record
 
@@ -52,7 +53,7 @@ def find_traces(given: Iterable[str]) -> list[Path]:
         path = Path(text)
         try:
             if path.is_dir():
-                files = [f for f in path.rglob("*") if f.is_file() and is_trace(f) and not _is_report(f)]
+                files = _in_folder(path)
             elif path.exists():
                 files = [path]
             else:
@@ -64,6 +65,12 @@ def find_traces(given: Iterable[str]) -> list[Path]:
             raise InputError(f"no trace found at {text!r}: a trace's name ends in .json, .json.gz ...")
         found |= dict.fromkeys(sorted(files, key=_natural))
     return list(found)
+
+
+def _in_folder(path: Path) -> list[Path]:
+    """Traces; where there are none, logs of the job's collectives, which end in anything."""
+    inside = [f for f in path.rglob("*") if f.is_file() and not _is_report(f)]
+    return [f for f in inside if is_trace(f)] or [f for f in inside if is_job_log(f)]
 
 
 def job_folder(given: str | PathLike[str], paths: Sequence[Path]) -> Path:
@@ -113,22 +120,6 @@ def _numbered(known: Iterable[tuple[int, Path, RankSummary]], how: str) -> Numbe
     world_size = max(sizes, default=None)
     missing = None if world_size is None else tuple(rank for rank in range(world_size) if rank not in ranks)
     return NumberedRanks(ranks=ranks, left_out=tuple(left_out), missing=missing, world_size=world_size, how=how)
-
-
-def ranks_text(ranks: Iterable[int], *, most: int = 12) -> str:
-    """``0-3, 7, 9-11``; the ranges beyond ``most`` are counted.
-
-    >>> ranks_text([0, 1, 2, 7])
-    '0-2, 7'
-    """
-    runs: list[list[int]] = []
-    for rank in sorted(set(ranks)):
-        if runs and rank == runs[-1][1] + 1:
-            runs[-1][1] = rank
-        else:
-            runs.append([rank, rank])
-    shown = [str(a) if a == b else f"{a}-{b}" for a, b in runs[:most]]
-    return ", ".join(shown) + (f" and {len(runs) - most} more ranges" if len(runs) > most else "")
 
 
 def parse_ranks(text: str) -> frozenset[int]:
@@ -191,6 +182,10 @@ def read_ranks(
     failed.sort()
     if not summaries:
         raise InputError("; ".join(f"{file}: {why}" for file, why in failed[:3]) or "there are no traces")
+    if any(summary.log is not None for _, summary in summaries):
+        from tracelens.analysis.ranks.job_logs import placed
+
+        summaries = placed(summaries)
     numbered = number_ranks(summaries)
     path_of = {id(summary): path for path, summary in summaries}
     return ReadRanks(
@@ -205,6 +200,10 @@ def summarize_path(path: str | PathLike[str], options: RankOptions) -> tuple[Ran
     chosen = AnalysisOptions(
         extensions=tuple(load_extension(spec) for spec in options.extensions), bundled=options.bundled
     )
+    if is_job_log(Path(path)):
+        from tracelens.analysis.ranks.job_logs import read_job_log
+
+        return read_job_log(Path(path))
     trace = load(path)
     merged = merged_ranks(trace.table, trace.tree)
     if merged is None:

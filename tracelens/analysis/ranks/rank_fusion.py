@@ -12,8 +12,8 @@ from tracelens.analysis.attribution.calls import unified_calls, with_communicati
 from tracelens.analysis.intervals import Floats, Ints
 from tracelens.analysis.loaded_trace import AnalysisOptions, Trace, active_extensions, load
 from tracelens.analysis.ranks.matching import Clocks, HostClock, align_clocks, match_calls
-from tracelens.analysis.ranks.rank_files import RankOptions, ReadRanks, ranks_text
-from tracelens.analysis.ranks.rank_summary import NOTIFY, CommunicationCall, ExchangeOp, RankSummary
+from tracelens.analysis.ranks.rank_files import RankOptions, ReadRanks
+from tracelens.analysis.ranks.rank_summary import NOTIFY, CommunicationCall, ExchangeOp, RankSummary, ranks_text
 from tracelens.analysis.reading.catalog import Catalog
 from tracelens.analysis.reading.op_readings import read_ops
 from tracelens.errors import UsageError

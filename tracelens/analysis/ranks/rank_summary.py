@@ -5,11 +5,12 @@ times, as a few small columns.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from math import prod
 from typing import Any
 
+import msgspec
 import numpy as np
 
 from tracelens.analysis.attribution.activity import DeviceActivity, Timeline, device_activity, gpu_timeline
@@ -166,7 +167,7 @@ class CallReader:
         elements = prod(shape) if shape and all(isinstance(n, int) for n in shape) else None
         size = len(group.ranks) or None if group else None
         times = size if name == "all_gather" else 1
-        return _message(
+        return communication_call(
             name=name, group=group.name if group else None, ranks=group.ranks or None if group else None,
             size=size, dtype=signature.dtype_text(0), elements_in=elements,
             elements_out=None if elements is None or times is None else elements * times, stream=-1,
@@ -182,7 +183,7 @@ class CallReader:
         if not collective:
             model = self._model(int(activity.op[i]))
             if isinstance(model, Collective):
-                return _message(
+                return communication_call(
                     name=model.kind, size=model.ranks, dtype=model.dtype.label if model.dtype else None,
                     elements_in=model.elements_in, elements_out=model.elements_out, stream=stream,
                 )  # fmt: skip
@@ -194,7 +195,7 @@ class CallReader:
         group = attributes.get("Process Group Name")
         recorded = self._groups.get(str(group)) if group is not None else None
         word = _word_of_kernel(kernel)
-        return _message(
+        return communication_call(
             name=name if isinstance(name, str) else word,
             group=None if group is None else str(group),
             ranks=recorded.ranks if recorded is not None and recorded.ranks else ranks,
@@ -279,7 +280,7 @@ def _exchange_op(
     )
 
 
-def _message(*, name: str, dtype: str | None, **recorded: Any) -> CommunicationCall:
+def communication_call(*, name: str, dtype: str | None, **recorded: Any) -> CommunicationCall:
     """With the word, the group's size and the bytes that what was ``recorded`` makes known."""
     message = CommunicationCall(word=name, name=name, dtype=dtype, **recorded)
     # NCCL's one kernel for sends, receives and all-to-alls says which only by its recorded call
@@ -316,6 +317,37 @@ def _int(value: object) -> int | None:
     return value if isinstance(value, int) and not isinstance(value, bool) and value >= 0 else None
 
 
+#: How far a logged call has come: handed to its stream, begun on the device, ended.
+ENQUEUED, STARTED, DONE = 0, 1, 2
+
+
+def _none() -> Ints:
+    return np.zeros(0, np.int64)
+
+
+class JobLog(Record, frozen=True, kw_only=True, eq=False):
+    """What a process logged of its collectives without a profiler (``job_logs``), those that have not ended as well.
+
+    ``members``: (rank, ranks) in each communicator, of files that say no other rank. Columns over all calls in their
+    order: ``group`` (into ``groups``, whose calls all ranks number alike; -1: sends and receives), ``sequence``,
+    ``message``, ``state``. ``timed``: which of them the calls of the summary are. ``called_at``: by group, the lines of
+    code that made the last call.
+    """
+
+    kind: str
+    process: str = ""
+    version: str = ""
+    members: Mapping[str, tuple[int, int]] = msgspec.field(default_factory=dict)
+    notes: tuple[str, ...] = ()
+    called_at: Mapping[str, str] = msgspec.field(default_factory=dict)
+    groups: tuple[str, ...] = ()
+    group: Ints = msgspec.field(default_factory=_none)
+    sequence: Ints = msgspec.field(default_factory=_none)
+    message: Ints = msgspec.field(default_factory=_none)
+    state: Ints = msgspec.field(default_factory=_none)
+    timed: Ints = msgspec.field(default_factory=_none)
+
+
 #: Keys under which a trace names its machine.
 _HOST_KEYS = ("host_name", "hostname", "hostName")
 
@@ -328,7 +360,8 @@ class RankSummary(Record, frozen=True, kw_only=True, eq=False):
     ``op_kind`` (into ``ops``). ``hidden``: ns of each message's calls that ran beside each of ``categories``.
     Step columns: ``step_number``, ``step_start``, ``step_end``, ``step_compute``, and exposed time: ``step_p2p`` (sends
     and receives), ``step_comm`` (other communication), ``step_copies``; without steps one row, number -1.
-    ``begins_ns``: the first event of the file.
+    ``begins_ns``: the first event of the file. ``log``: of a file of collectives alone; its calls' durations are
+    measured, but when each ended is known roughly, and nothing of computation.
     """
 
     source: str
@@ -360,12 +393,29 @@ class RankSummary(Record, frozen=True, kw_only=True, eq=False):
     step_copies: Ints
     begins_ns: int
     timeline: Timeline
+    log: JobLog | None = None
 
     @property
     def nbytes(self) -> int:
         """Bytes of the columns."""
         columns = (getattr(self, name) for name in self.__struct_fields__)
         return sum(column.nbytes for column in columns if isinstance(column, np.ndarray))
+
+
+def ranks_text(ranks: Iterable[int], *, most: int = 12) -> str:
+    """``0-3, 7, 9-11``; the ranges beyond ``most`` are counted.
+
+    >>> ranks_text([0, 1, 2, 7])
+    '0-2, 7'
+    """
+    runs: list[list[int]] = []
+    for rank in sorted(set(ranks)):
+        if runs and rank == runs[-1][1] + 1:
+            runs[-1][1] = rank
+        else:
+            runs.append([rank, rank])
+    shown = [str(a) if a == b else f"{a}-{b}" for a, b in runs[:most]]
+    return ", ".join(shown) + (f" and {len(runs) - most} more ranges" if len(runs) > most else "")
 
 
 def summarize_rank(trace: Trace, options: AnalysisOptions) -> RankSummary:
@@ -454,7 +504,7 @@ def _hidden(
 
 def _step_columns(
     activity: DeviceActivity, times: StepTimes, point_to_point: Bools, calls: Ints, base: int
-) -> dict[str, Ints]:
+) -> dict[str, Any]:
     if len(times):
         number = np.array([s.number for s in times.steps], np.int64)
         start, end = times.start_ns, times.end_ns

@@ -12,10 +12,9 @@ import pandas as pd
 
 from tracelens.analysis.intervals import Ints, union_by_group
 from tracelens.analysis.ranks import job_context
-from tracelens.analysis.ranks.job_context import HOST, RANK, STEP, WAITING, JobContext
+from tracelens.analysis.ranks.job_context import COLLECTIVE, HOST, RANK, STEP, WAITING, JobContext
 from tracelens.analysis.ranks.matching import collective_rows, is_between_two, own_cost_ns
-from tracelens.analysis.ranks.rank_files import ranks_text
-from tracelens.analysis.ranks.rank_summary import NOTIFY, ExchangeOp
+from tracelens.analysis.ranks.rank_summary import NOTIFY, ExchangeOp, ranks_text
 from tracelens.analysis.sheets import sheet_row
 from tracelens.analysis.sheets.shared_columns import CALLS, NAME
 from tracelens.schema import LAST, column_set, count, identifier, number, percent, sheet, text, us
@@ -54,6 +53,35 @@ def ranks_frame(job: JobContext) -> pd.DataFrame:
             }
         )
     return pd.DataFrame(rows)
+
+
+UNENDED_TITLE = "unended"
+UNENDED_COLUMNS = column_set(
+    job_context.GROUP,
+    identifier("sequence", "Number of the call in its group, the same on all ranks."),
+    COLLECTIVE,
+    text(
+        "problem",
+        "differs: another call, size or type on some ranks; not called: ranks have not come to a call in which others "
+        "wait; not ended.",
+        width=14,
+    ),
+    text("ranks", "Ranks that differ, have not called it, or wait in it.", width=16),
+    text("text", "What each rank has come to.", width=90),
+)  # fmt: skip
+
+
+@sheet(UNENDED_TITLE, columns=UNENDED_COLUMNS, order=15)
+def unended_frame(job: JobContext) -> pd.DataFrame | None:
+    """Calls that differ between ranks or have not ended, of logs without a profiler.
+
+    By group the first of each kind: what comes after it follows from it.
+    """
+    if all(summary.log is None for summary in job.ranks.values()):
+        return None
+    from tracelens.analysis.ranks.job_logs import unended
+
+    return pd.DataFrame(unended(job.ranks), columns=[*UNENDED_COLUMNS])
 
 
 RANK_TIMES_TITLE = "straggler_summary"

@@ -8,6 +8,7 @@ import contextlib
 import csv
 import os
 import re
+import zlib
 from collections import Counter
 from collections.abc import Mapping
 from datetime import UTC, datetime
@@ -46,7 +47,36 @@ _PATTERNS = (
     (re.compile(rb'\s*+\{\s*+"(?:version"\s*+:\s*+"\d|attr"\s*+:\s*+\[)'), f"a Chakra execution trace, {_NO_TIMES}"),
     (re.compile(rb'\s*+\{\s*+"schema"\s*+:\s*+"\d'), f"a PyTorch execution trace, {_NO_TIMES}"),
 )
+#: What a job writes of its collectives without a profiler.
+INSPECTOR, FLIGHT_RECORDER = "NCCL Inspector", "flight recorder"
+_OF_INSPECTOR = (b'"coll_perf"', b'"p2p_perf"', b'"dump_stats"')
+_OF_RECORDER = (b'"collective_seq_id"', b'"pg_status"')
+_LOG_BYTES = 8192
 _REPORTS = (".nsys-rep", ".qdrep", ".qdstrm")
+
+
+def job_log(text: bytes) -> str | None:
+    """Which log of a job's collectives a file is that begins with ``text``; None for anything else."""
+    text = text[:_LOG_BYTES]
+    if text.startswith(b"\x80"):
+        return FLIGHT_RECORDER if b"pg_config" in text else None
+    if not text.lstrip().startswith(b"{") or b'"traceEvents"' in text:
+        return None
+    if b'"header"' in text and b'"n_ranks"' in text and any(key in text for key in _OF_INSPECTOR):
+        return INSPECTOR
+    return FLIGHT_RECORDER if any(key in text for key in _OF_RECORDER) else None
+
+
+def is_job_log(path: Path) -> bool:
+    """As ``job_log``, of a file that may be packed by gzip; False for one that cannot be read."""
+    try:
+        with path.open("rb") as file:
+            text = file.read(_LOG_BYTES)
+        if text.startswith(b"\x1f\x8b"):
+            text = zlib.decompressobj(31).decompress(text, _LOG_BYTES)
+        return job_log(text) is not None
+    except (OSError, zlib.error):
+        return False
 
 
 def other_format(text: bytes, name: str = "") -> str | None:
@@ -56,6 +86,8 @@ def other_format(text: bytes, name: str = "") -> str | None:
     """
     if name.endswith(_REPORTS):
         return f"a report of Nsight Systems: export it with 'nsys export --type sqlite {name}', and give that file"
+    if (log := job_log(text)) is not None:
+        return f"the log of a job's collectives ({log}) and holds nothing else: use 'tracelens collectives {name}'"
     for pattern, what in _PATTERNS:
         if pattern.match(text):
             return what
