@@ -16,7 +16,7 @@ from tracelens.analysis.page_charts import power_lines
 from tracelens.errors import InputError
 from tracelens.report.result import Report
 from tracelens.report.terminal import verdict
-from tracelens.trace.reading.read import PowerLog, read_power_log
+from tracelens.trace.reading.read import PowerLog, read_device_logs, read_power_log
 
 NOON = datetime(2026, 3, 1, 12, 0, 0, tzinfo=UTC)
 ROW = "{time}, {watts:.2f} W"
@@ -104,6 +104,75 @@ def test_of_several_devices_the_recorded_one_counts(tmp_path: Path) -> None:
     found = reported(timed(tmp_path), path).summary.measured_power
     assert found is not None
     assert found.power_w == pytest.approx(400.0)
+
+
+def test_clocks_are_told_where_they_were_sampled(tmp_path: Path) -> None:
+    """60 samples from 200 us before on, every 100 us: 31 in the window of 3 ms, of which a third at 1,410 MHz."""
+    (path := log(tmp_path, [500.0] * 60)).write_text(
+        "\n".join(
+            f"{line}, {'clocks.current.sm [MHz], clocks.max.sm [MHz]' if n == 0 else f'{1980 if n % 3 else 1410} MHz, 1980 MHz'}"
+            for n, line in enumerate(path.read_text().splitlines())
+        )
+    )
+    report = reported(timed(tmp_path), path)
+    found = report.summary.measured_power
+    assert found is not None
+    assert (found.samples, found.least_clock_mhz) == (31, 1410)
+    assert found.clock_mhz == pytest.approx((11 * 1410 + 20 * 1980) / 31)
+    assert "500 W, SM clock 1,778 MHz (least 1,410) by 31 samples" in " ".join(verdict(report.summary).split())
+    assert isinstance(report.result, Analysis)
+    assert {mhz for _, mhz in power_lines(report.result)["SM clock"]} == {1410.0, 1980.0}
+    assert "SM clock of the device, MHz (measured)" in report.to_html(tmp_path / "x.html").read_text()
+
+
+DMON = """#Entity   POWER        SMCLK        TMPTR
+ID        W            MHz          C
+GPU 0     {watts}      1755         54
+GPU 1     99.5         345          N/A
+"""
+
+
+def dmon(*, times: bool = True) -> str:
+    """As ``dcgmi dmon`` of DCGM 3 and 4 prints it, its header again and again, behind ``ts`` where asked."""
+    lines = []
+    for n in range(40):
+        at = NOON + timedelta(microseconds=100 * n - 200)
+        head = f"{at:%Y-%m-%dT%H:%M:%S.%f%z} " if times else ""
+        rows = (
+            DMON.format(watts=400.0 + n).splitlines() if n % 10 == 0 else DMON.format(watts=400.0 + n).splitlines()[2:]
+        )
+        lines += [head + row for row in rows]
+    return "\n".join(lines) + "\n"
+
+
+def test_rows_of_dcgmi_are_read_with_the_times_before_them(tmp_path: Path) -> None:
+    (path := tmp_path / "dmon.txt").write_text(dmon())
+    found = reported(timed(tmp_path), path).summary.measured_power
+    assert found is not None
+    # Samples 2 to 32 of 402 to 432 W, on a line
+    assert found.power_w == pytest.approx(417.0)
+    assert (found.samples, found.clock_mhz, found.least_clock_mhz) == (31, 1755, 1755)
+    assert sorted(read_device_logs(path)) == [0, 1]
+    path.write_text(dmon(times=False))
+    with pytest.raises(InputError, match=r"rows of dcgmi without times: record it with dcgmi dmon .* \| ts"):
+        read_power_log(path, 0)
+
+
+def test_fields_of_dcgms_exporter(tmp_path: Path) -> None:
+    rows = [f"{(NOON + timedelta(seconds=n)).timestamp()},{n % 2},{100 + n % 2},{1500 + n % 2}" for n in range(8)]
+    (path := tmp_path / "dcgm.csv").write_text(
+        "\n".join(["timestamp,gpu,DCGM_FI_DEV_POWER_USAGE,DCGM_FI_DEV_SM_CLOCK", *rows])
+    )
+    logs = read_device_logs(path)
+    assert [logs[n].power_w.tolist() for n in (0, 1)] == [[100.0] * 4, [101.0] * 4]
+    assert [logs[n].clocks(0, 2**62).tolist() for n in (0, 1)] == [[1500.0] * 4, [1501.0] * 4]
+
+
+def test_a_report_of_a_log_alone_says_where_it_belongs(tmp_path: Path) -> None:
+    for text in (dmon(), "timestamp, power.draw [W]\n2026/03/01 12:00:00.1, 3 W\n"):
+        (path := tmp_path / "own.csv").write_text(text)
+        with pytest.raises(InputError, match=r"log of devices: use 'tracelens report TRACE --power own.csv'"):
+            tracelens.report(path)
 
 
 BAD = {

@@ -10,6 +10,7 @@ import re
 import sys
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import openpyxl
@@ -21,6 +22,7 @@ from tracelens.analysis.ranks.job_context import rank_sheets
 from tracelens.analysis.ranks.rank_comparison import compare_ranks
 from tracelens.analysis.ranks.rank_files import find_traces
 from tracelens.cli import main
+from tracelens.errors import InputError
 from tracelens.files.executors import Serial
 from tracelens.report import rank_report
 from tracelens.report.rank_report import RankReport
@@ -199,3 +201,48 @@ def test_the_ranks_of_packed_traces_are_compared_from_python(repository: Path, t
         report = tracelens.collectives(tmp_path, executor=executor)
     assert sorted(report.result.ranks) == [0, 1, 2, 3]
     assert report.result.name == tmp_path.name
+
+
+def with_clocks(folder: Path, mhz: dict[int, float], **more) -> str:
+    """The verdict on a job in which rank 1 is late, beside a log of each device's clock."""
+    noon = datetime(2026, 3, 1, 12, tzinfo=UTC)
+    for path in Job(ranks=4, straggler=1, **more).write(folder):
+        content = json.loads(path.read_text())
+        path.write_text(json.dumps(content | {"baseTimeNanoseconds": int(noon.timestamp()) * 10**9}))
+    rows = [f"{(noon + timedelta(seconds=1, milliseconds=5 * n)).timestamp()},{device},{clock},{300 + device}"
+            for n in range(20) for device, clock in mhz.items()]  # fmt: skip
+    (folder / "gpu.csv").write_text("\n".join(["timestamp,index,clocks.current.sm [MHz],power.draw [W]", *rows]))
+    report = tracelens.collectives(folder)
+    shown = report["straggler_summary"]
+    if "sm_clock_mhz" in shown:
+        assert dict(zip(shown["rank"], shown["sm_clock_mhz"], strict=True)) == mhz
+        assert dict(zip(shown["rank"], shown["power_w"], strict=True)) == {n: 300.0 + n for n in mhz}
+    return " ".join(report.verdict().split())
+
+
+def test_the_clock_of_a_late_rank_is_told_where_it_is_lower(tmp_path):
+    said = with_clocks(tmp_path, {0: 1980.0, 1: 1410.0, 2: 1965.0, 3: 1980.0})
+    assert "rank 1 is late on its own" in said
+    assert "its device ran at 1,410 MHz, those of the others at 1,980 (median)" in said
+
+
+@pytest.mark.parametrize("slow", [2, None])
+def test_a_clock_that_is_not_that_of_the_late_rank_explains_nothing(tmp_path, slow):
+    said = with_clocks(tmp_path, {rank: 1410.0 if rank == slow else 1980.0 for rank in range(4)})
+    assert "rank 1 is late on its own" in said
+    assert "its device ran" not in said
+
+
+def test_devices_of_two_hosts_are_not_mixed_up(tmp_path):
+    """Both hosts have a device 0 and 1, and nothing says of which the log is."""
+    said = with_clocks(tmp_path, {0: 1980.0, 1: 1410.0}, ranks_per_host=2)
+    assert "its device ran" not in said
+    assert "device 0 of gpu.csv would be that of several: ranks 0, 2" in said
+
+
+def test_a_log_of_another_day_and_a_log_alone(tmp_path):
+    with_clocks(tmp_path, dict.fromkeys(range(4), 1980.0))
+    (tmp_path / "gpu.csv").write_text("timestamp,index,power\n" + "".join(f"{2e9 + n},0,5\n" for n in range(3)))
+    assert "gpu.csv has no sample of the time" in " ".join(tracelens.collectives(tmp_path).verdict().split())
+    with pytest.raises(InputError, match=r"gpu.csv is a log of devices: give it with the traces"):
+        tracelens.collectives(tmp_path / "gpu.csv")

@@ -431,13 +431,13 @@ def step_timeline(
     )
 
 
-#: Points of the modelled line of power.
-_POWER_POINTS = 240
+#: Points of the modelled line of power; the line of the clock, in MHz.
+_POWER_POINTS, CLOCK = 240, "SM clock"
 
 
 def power_lines(analysis: Analysis) -> dict[str, list[tuple[float, float]]]:
     """W of the device over ms of the window of ``step_timeline``: modelled, where that is known of nearly all time, and
-    measured, where samples lie in it.
+    measured, where samples lie in it; with them its clock, where that was sampled.
     """
     found, lines = _window(analysis), dict[str, list[tuple[float, float]]]()
     if found is None or not len(analysis.activity):
@@ -454,6 +454,9 @@ def power_lines(analysis: Analysis) -> dict[str, list[tuple[float, float]]]:
         at = at[:: max(len(at) // _POWER_POINTS, 1)]
         since_ms = (log.time_ns[at] - first - base_ns) / NS_PER_MS
         lines |= {"measured": list(zip(since_ms.tolist(), log.power_w[at].tolist(), strict=True))} if len(at) else {}
+        if log.clock_mhz is not None and len(at):
+            known = ~np.isnan(log.clock_mhz[at])
+            lines[CLOCK] = list(zip(since_ms[known].tolist(), log.clock_mhz[at][known].tolist(), strict=True))
     return lines
 
 

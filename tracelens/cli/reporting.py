@@ -268,16 +268,16 @@ def run_collectives(args: argparse.Namespace) -> int:
     collectives.json, and prints the result. A trace that cannot be read is named and left out.
     """
     from tracelens.analysis.ranks.rank_comparison import compare_ranks
-    from tracelens.analysis.ranks.rank_files import RankOptions, find_traces, job_folder
+    from tracelens.analysis.ranks.rank_files import RankOptions, find_logs_of_devices, find_traces, job_folder
     from tracelens.extensions import NONE, load_extension
     from tracelens.files.executors import open_executor
     from tracelens.files.remote import folder_beside
     from tracelens.report.rank_report import RankReport, refuse_foreign
 
-    paths = find_traces(args.trace)
+    paths, logs = find_logs_of_devices(args.trace, find_traces(args.trace))
     source = job_folder(args.trace[0], paths)
     output: Path = args.output or folder_beside(source) / f"{source.name}.report"
-    refuse_input(output, paths)
+    refuse_input(output, [*paths, *logs])
     if output.suffix in _METRICS:
         raise UsageError(f"metrics are of one trace (tracelens report): {output} cannot hold a comparison of ranks")
     if not is_file(output):
@@ -294,6 +294,7 @@ def run_collectives(args: argparse.Namespace) -> int:
         bundled=NONE not in args.extension,
         ep_size=args.ep_size,
         ranks_per_node=args.ranks_per_node,
+        device_logs=logs,
     )
     with open_executor(args.executor, jobs=args.jobs) as executor:
         result = compare_ranks(

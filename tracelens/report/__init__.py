@@ -118,7 +118,7 @@ class ReportOptions:
     power: str | PathLike[str] | None = option(
         "CSV log of the watts that the device drew", kind=Path, metavar="FILE", group=_READ,
         note="CSV of the watts that the device drew during the run: `nvidia-smi --query-gpu=timestamp,index,power.draw "
-        "--format=csv -lms 20`, or any with a column of times and one of power",
+        "--format=csv -lms 20`, or any with a column of times and one of power, and its SM clock (docs/energy.md)",
     )  # fmt: skip
     counters: Iterable[str | PathLike[str]] = option(
         "hardware counters of the kernels, by ncu or rocprofv3; repeatable", (), repeat=True, kind=Path,

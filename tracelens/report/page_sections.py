@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeGuard
 
-from tracelens.analysis.page_charts import Drilldown, Icicle, Roofs, StepTimeline
+from tracelens.analysis.page_charts import CLOCK, Drilldown, Icicle, Roofs, StepTimeline
 from tracelens.analysis.sheets import device_timeline, perf_summary
 from tracelens.analysis.step_rectangles import MAX_LEVELS
 from tracelens.analysis.verdict.summary import Busy, CategoryRow, FixesTogether, Steps, Summary, Throughput
@@ -598,6 +598,15 @@ def _points(ops: Sheet | None, table: PageTable | None) -> tuple[list[Point], in
     return points, known
 
 
+def _device_lines(lines: Mapping[str, Sequence[tuple[float, float]]], what: str) -> Iterator[Markup]:
+    """Charts of ``power_lines``: W, and MHz where clocks were sampled."""
+    watts, clock = ({k: v for k, v in lines.items() if (k == CLOCK) == is_clock} for is_clock in (False, True))
+    if watts:
+        yield line_chart(watts, f"ms of {what}", f"Power of the device, W ({' and '.join(watts)})")
+    if clock:
+        yield line_chart(clock, f"ms of {what}", "SM clock of the device, MHz (measured)")
+
+
 def timeline(
     steps: Sequence[StepTimeline], power: Mapping[str, Sequence[tuple[float, float]]] | None = None
 ) -> Markup | None:
@@ -630,7 +639,7 @@ def timeline(
             f"events on {streams} in {drawn.duration_ns / NS_PER_MS:,.3f} ms.{held}",
         ),
         _drawing("timeline"),
-        line_chart(power, f"ms of {what}", f"Power of the device, W ({' and '.join(power)})") if power else None,
+        *_device_lines(power or {}, what),
         _how(
             None if drawn.step is None else "This is the complete step whose time is nearest the median.",
             "The upper lanes show ops, annotations, modules and runtime calls by thread. Python frames are not drawn; "

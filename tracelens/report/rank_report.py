@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import statistics
 import textwrap
 from collections.abc import Iterator
 from concurrent.futures import Executor
@@ -15,7 +16,7 @@ import orjson
 from tracelens.analysis.ranks import rank_collectives, rank_times
 from tracelens.analysis.ranks.job_context import rank_sheets
 from tracelens.analysis.ranks.rank_comparison import RanksAnalysis, compare_ranks
-from tracelens.analysis.ranks.rank_files import RankOptions, find_traces, job_folder
+from tracelens.analysis.ranks.rank_files import RankOptions, find_logs_of_devices, find_traces, job_folder
 from tracelens.analysis.ranks.rank_summary import ranks_text
 from tracelens.analysis.verdict.summary import DeviceSummary, InputSummary, Notice, Summary
 from tracelens.files.atomic_write import whole_folder, write_whole
@@ -38,6 +39,8 @@ LONG_ROWS = 50_000
 _WIDTH = 80
 #: By how much one stage of a pipeline computes longer than the mean of all before it is named.
 _UNEVEN = 1.05
+#: Share of the others' clock below which that of a late rank's device is told.
+_SLOWER_CLOCK = 0.97
 #: Share of the time from which waiting for a rank is told: below it, ranks that do the same come last by turns.
 _LEAST_LATE = 0.01
 #: Share of the longest waiting of a rank below which another one is among those that are waited for.
@@ -55,7 +58,9 @@ def collectives(
     ``executor`` reads the traces, None: processes, one per core. ``column_names``: as for ``report``.
     InputError where nothing can be read, NothingToAnalyzeError where no trace holds communication.
     """
-    paths = find_traces([str(each) for each in traces])
+    given = [str(each) for each in traces]
+    paths, logs = find_logs_of_devices(given, find_traces(given))
+    options = replace(options or RankOptions(), device_logs=logs)
     found = compare_ranks(paths, options, executor=executor, name=job_folder(traces[0], paths).name)
     return RankReport(found, column_names)
 
@@ -221,8 +226,18 @@ class RankReport(NamedSheets):
                 f" rank {row['rank']} is late on its own by {row['cost_us'] / US_PER_MS:.3f} ms and last at "
                 f"{row['arrived_last_percent']:.0f} % of {row['num_collectives']} collectives"
             )
+            yield from self._clock_of(int(row["rank"]))
         if not late:
             yield from _late_together(frame, recorded_us)
+
+    def _clock_of(self, rank: int) -> Iterator[str]:
+        """That the device of a late rank ran slower than those of the others, by a log of them."""
+        clocks = {r: use.clock_mhz for r, use in self.result.devices.items() if use.clock_mhz is not None}
+        if rank not in clocks or len(clocks) < 2:
+            return
+        own, others = clocks[rank], statistics.median(mhz for other, mhz in clocks.items() if other != rank)
+        if own <= _SLOWER_CLOCK * others:
+            yield f"   its device ran at {own:,.0f} MHz, those of the others at {others:,.0f} (median)"
 
     def _pipelines(self) -> Iterator[str]:
         frame = self.result.frames[rank_times.PIPELINE_BUBBLES_TITLE]

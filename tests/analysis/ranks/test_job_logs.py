@@ -127,6 +127,29 @@ def test_bandwidth_is_that_of_the_files_own(tmp_path, collective):
     assert set(np.round(own[0], 3)) == set(np.round(theirs, 3))
 
 
+#: The two records that the README of NCCL's plugin shows (plugins/profiler/inspector, v4.0).
+SHOWN = [
+    ("AllReduce", 17_179_869_184, 61_974, 277.210914, 485.119099),
+    ("ReduceScatter", 2_147_483_648, 41_057, 418.439467, 366.134533),
+]
+
+
+@pytest.mark.parametrize(("name", "size", "took_us", "algo", "bus"), SHOWN)
+def test_bandwidths_of_nccls_own_examples(tmp_path, name, size, took_us, algo, bus):
+    for rank in range(8):
+        perf = {"coll": name, "coll_sn": 1407, "coll_msg_size_bytes": size, "coll_exec_time_us": took_us,
+                "coll_algobw_gbs": algo, "coll_busbw_gbs": bus}  # fmt: skip
+        header = {"id": "0x7f8c496ae9f661", "rank": rank, "n_ranks": 8, "nnodes": 1}
+        metadata = {"inspector_output_format_version": "v4.0", "git_rev": "", "rec_mechanism": "profiler_plugin",
+                    "dump_timestamp_us": 1748030377748202, "hostname": "example-hostname", "pid": 1639453 + rank}  # fmt: skip
+        record = {"header": header, "metadata": metadata, "coll_perf": perf}
+        (tmp_path / f"{rank}.log").write_text(json.dumps(record) + "\n")
+    result = compared(tmp_path)
+    row = result.frames["nccl_implicit_sync"].iloc[0]
+    assert (row["algo_gb_s"], row["bus_gb_s"]) == pytest.approx((algo, bus), rel=1e-6)
+    assert "is not its size over its time" not in RankReport(result).verdict()
+
+
 def test_bandwidths_that_do_not_add_up_are_said(tmp_path):
     logged.write_inspector(planted(), tmp_path)
     path = next(iter(tmp_path.iterdir()))

@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from functools import cache, cached_property
 from importlib import import_module
 
+import msgspec
+
 from tracelens.analysis.intervals import Ints
 from tracelens.analysis.ranks.matching import Clocks, Instances, JobCalls, instances, waiting_ns
 from tracelens.analysis.ranks.rank_summary import RankSummary
@@ -90,12 +92,22 @@ EXCHANGE_BYTES = (
 )
 
 
+class DeviceUse(Record, frozen=True, kw_only=True):
+    """Means of a log's samples of a rank's device, from its first to its last call; None where not sampled."""
+
+    power_w: float | None
+    clock_mhz: float | None
+
+
 class JobContext(Record, frozen=True, kw_only=True, eq=False, dict=True):
-    """The ranks of a job by number, and their communication calls on the clock of the first host."""
+    """The ranks of a job by number, and their communication calls on the clock of the first host. ``devices``: by rank,
+    of whose device a log was given.
+    """
 
     ranks: Mapping[int, RankSummary]
     calls: JobCalls
     clocks: Clocks
+    devices: Mapping[int, DeviceUse] = msgspec.field(default_factory=dict)
 
     @cached_property
     def found(self) -> Instances:

@@ -11,13 +11,14 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from tracelens.analysis.ranks import matching
-from tracelens.analysis.ranks.job_context import JobContext
+from tracelens.analysis.ranks.job_context import DeviceUse, JobContext
 from tracelens.analysis.ranks.matching import Clocks, JobCalls, align_clocks, match_calls
 from tracelens.analysis.ranks.rank_files import RankOptions, RankProgress, ReadRanks, read_ranks
 from tracelens.analysis.ranks.rank_summary import CommunicationCall, RankSummary, ranks_text
 from tracelens.analysis.verdict.summary import Notice
-from tracelens.errors import NothingToAnalyzeError
+from tracelens.errors import InputError, NothingToAnalyzeError
 from tracelens.files.executors import PROCESSES, open_executor
+from tracelens.trace.reading.read import PowerLog, read_device_logs
 from tracelens.types.records import Record
 from tracelens.types.units import NS_PER_US
 
@@ -26,7 +27,9 @@ if TYPE_CHECKING:
 
 
 class RanksAnalysis(Record, frozen=True, kw_only=True, eq=False):
-    """Frames by sheet name, and what they stand on. ``calls`` are on the clock of the first host."""
+    """Frames by sheet name, and what they stand on. ``calls`` are on the clock of the first host. ``devices``: what a
+    log says of each rank's device.
+    """
 
     name: str
     ranks: Mapping[int, RankSummary]
@@ -35,6 +38,7 @@ class RanksAnalysis(Record, frozen=True, kw_only=True, eq=False):
     clocks: Clocks
     frames: dict[str, pd.DataFrame]
     notices: tuple[Notice, ...]
+    devices: Mapping[int, DeviceUse]
 
     @property
     def typical_skew_us(self) -> float:
@@ -80,16 +84,65 @@ def analyze_ranks(read: ReadRanks, options: RankOptions, *, name: str = "") -> R
         calls, clocks = ended_together(calls, ranks)
     else:
         calls, clocks = align_clocks(calls, ranks, options.ranks_per_node)
-    job = JobContext(ranks=ranks, calls=calls, clocks=clocks)
+    devices, said = _used_devices(ranks, options.device_logs)
+    job = JobContext(ranks=ranks, calls=calls, clocks=clocks, devices=devices)
     return RanksAnalysis(
         name=name,
         ranks=ranks,
         world_size=read.numbered.world_size,
         calls=calls,
         clocks=clocks,
+        devices=devices,
         frames=_of_logs(job.frames) if are_logs else dict(job.frames),
-        notices=tuple(_notices(read, calls, clocks, job.found)),
+        notices=(*_notices(read, calls, clocks, job.found), *said),
     )
+
+
+def _used_devices(ranks: Mapping[int, RankSummary], paths: Sequence[Path]) -> tuple[dict[int, DeviceUse], list[Notice]]:
+    """By rank what logs say of its device, and why they do not of others: devices are numbered on each host, whose name
+    the log's file must have where there are several.
+    """
+    logs: dict[Path, dict[int, PowerLog]] = {}
+    wrong: dict[str, list[int]] = {}
+    for path in paths:
+        try:
+            logs[path] = read_device_logs(path)
+        except InputError as error:
+            wrong[str(error)] = []
+    own: dict[tuple[Path, int], list[int]] = {}
+    for rank, summary in ranks.items():
+        if (key := _device_of(summary, logs)) is not None:
+            own.setdefault(key, []).append(rank)
+        elif logs:
+            wrong.setdefault("the logs of devices do not say which of theirs is that of", []).append(rank)
+    found = {}
+    for (path, device), those in own.items():
+        if len(those) > 1:
+            wrong.setdefault(f"device {device} of {path.name} would be that of several:", []).extend(those)
+            continue
+        start, end = int(ranks[those[0]].start.min()), int(ranks[those[0]].end.max())
+        try:
+            found[those[0]] = _use_of(logs[path][device].during(start, end), start, end)
+        except InputError as error:
+            wrong.setdefault(str(error), [])
+    texts = [f"{text} ranks {ranks_text(those)}" if those else text for text, those in wrong.items()]
+    return found, [Notice(id="device_log", count=max(len(those), 1), text=text)
+                   for text, those in zip(texts, wrong.values(), strict=True)]  # fmt: skip
+
+
+def _device_of(summary: RankSummary, logs: Mapping[Path, Mapping[int, PowerLog]]) -> tuple[Path, int] | None:
+    named = [path for path in logs if summary.host and summary.host in path.name] or list(logs)
+    if len(named) == 1 and len(summary.start) and summary.device is not None and summary.device in logs[named[0]]:
+        return named[0], summary.device
+    return None
+
+
+def _use_of(log: PowerLog, start: int, end: int) -> DeviceUse:
+    within = (log.time_ns >= start) & (log.time_ns <= end)
+    watts, clocks = log.power_w[within], log.clocks(start, end)
+    watts = watts[~np.isnan(watts)]
+    return DeviceUse(power_w=float(watts.mean()) if len(watts) else None,
+                     clock_mhz=float(clocks.mean()) if len(clocks) else None)  # fmt: skip
 
 
 #: Sheets that logs of collectives alone answer, and their columns that they do not.

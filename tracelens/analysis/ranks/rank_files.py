@@ -19,7 +19,7 @@ from tracelens.errors import InputError, UsageError
 from tracelens.extensions import load_extension
 from tracelens.files.executors import outcomes
 from tracelens.trace.provenance import merged_ranks
-from tracelens.trace.reading.read import is_job_log
+from tracelens.trace.reading.read import is_device_log, is_job_log
 from tracelens.trace.reading.source import is_trace
 from tracelens.types.records import Record
 
@@ -65,6 +65,16 @@ def find_traces(given: Iterable[str]) -> list[Path]:
             raise InputError(f"no trace found at {text!r}: a trace's name ends in .json, .json.gz ...")
         found |= dict.fromkeys(sorted(files, key=_natural))
     return list(found)
+
+
+def find_logs_of_devices(given: Iterable[str], traces: Sequence[Path]) -> tuple[list[Path], tuple[Path, ...]]:
+    """(the traces that are no log of devices, the logs among them and in the folders that were given)."""
+    inside = (file for text in given if Path(text).is_dir() for file in sorted(Path(text).rglob("*.csv")))
+    logs = tuple(dict.fromkeys(f for f in (*traces, *inside) if not _is_report(f) and is_device_log(f)))
+    left = [path for path in traces if path not in logs]
+    if not left:
+        raise InputError(f"{logs[0].name} is a log of devices: give it with the traces of the job's ranks")
+    return left, logs
 
 
 def _in_folder(path: Path) -> list[Path]:
@@ -149,13 +159,14 @@ class RankOptions(Record, frozen=True, kw_only=True):
     """What the caller chose. ``extensions``: names or paths, because workers load them themselves.
 
     ``ep_size`` and ``ranks_per_node``: consecutive ranks of an expert-parallel group and of a host, where the traces
-    do not say.
+    do not say. ``device_logs``: of the power and clocks of the ranks' devices.
     """
 
     extensions: tuple[str, ...] = ()
     bundled: bool = True
     ep_size: int | None = None
     ranks_per_node: int | None = None
+    device_logs: tuple[Path, ...] = ()
 
 
 class ReadRanks(Record, frozen=True, kw_only=True, eq=False):

@@ -102,6 +102,8 @@ RANK_TIMES_COLUMNS = column_set(
     us("wait_us_mean", f"Mean over its collectives. {WAITING}"),
     count("num_collectives", "Matched collectives of the rank, without sends and receives."),
     us("duration_us_sum", "Sum of the durations, waiting included."),
+    number("power_w", "Power of its device: mean of the log's samples.", unit="W", optional=True),
+    number("sm_clock_mhz", "SM clock of its device: mean of the log's samples.", unit="MHz", optional=True),
 )  # fmt: skip
 
 
@@ -143,6 +145,10 @@ def rank_times_frame(job: JobContext) -> pd.DataFrame:
             "duration_us_sum": np.bincount(rank, weights=(calls.end - calls.start)[rows], minlength=n) / NS_PER_US,
         }
     )
+    if job.devices:
+        used = [job.devices.get(each) for each in calls.ranks]
+        rows_of_ranks["power_w"] = [None if each is None else each.power_w for each in used]
+        rows_of_ranks["sm_clock_mhz"] = [None if each is None else each.clock_mhz for each in used]
     shown = rows_of_ranks[rows_of_ranks["num_collectives"] > 0]
     order = ["cost_us", "caused_wait_us", "wait_us_sum", "rank"]
     return shown.sort_values(order, ascending=[False, False, True, True], kind="stable").reset_index(drop=True)

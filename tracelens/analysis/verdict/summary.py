@@ -252,13 +252,16 @@ class CategoryEnergy(Record, frozen=True, kw_only=True):
 
 class MeasuredPower(Record, frozen=True, kw_only=True):
     """What the device drew by a log: ``samples`` of the analyzed window, ``energy_j`` per step (without steps: of the
-    window), ``power_w`` over the time; None where the log does not cover it.
+    window), ``power_w`` over the time; None where the log does not cover it. ``clock_mhz``, ``least_clock_mhz``: mean
+    and least of the samples of the window; None where clocks were not sampled.
     """
 
     source: str
     samples: int
     energy_j: float | None
     power_w: float | None
+    clock_mhz: float | None = None
+    least_clock_mhz: float | None = None
 
 
 class EnergyUse(Record, frozen=True, kw_only=True):

@@ -673,12 +673,14 @@ def _measured_power(analysis: Analysis, divisor: int) -> MeasuredPower | None:
     if log is None:
         return None
     start, end = analysis.timeline.window[0] + base_ns, analysis.timeline.window[1] + base_ns
-    joules = _known(log.joules(np.array([start]), np.array([end]))[0])
+    joules, clocks = _known(log.joules(np.array([start]), np.array([end]))[0]), log.clocks(start, end)
     return MeasuredPower(
         source=log.source,
         samples=int(((log.time_ns >= start) & (log.time_ns <= end)).sum()),
         energy_j=None if joules is None else joules / divisor,
         power_w=None if joules is None else joules / ((end - start) / NS_PER_S),
+        clock_mhz=float(clocks.mean()) if len(clocks) else None,
+        least_clock_mhz=float(clocks.min()) if len(clocks) else None,
     )
 
 

@@ -6,11 +6,13 @@ from __future__ import annotations
 
 import contextlib
 import csv
+import math
 import os
 import re
 import zlib
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -51,7 +53,7 @@ _PATTERNS = (
 INSPECTOR, FLIGHT_RECORDER = "NCCL Inspector", "flight recorder"
 _OF_INSPECTOR = (b'"coll_perf"', b'"p2p_perf"', b'"dump_stats"')
 _OF_RECORDER = (b'"collective_seq_id"', b'"pg_status"')
-_LOG_BYTES = 8192
+_LOG_BYTES, _LONGEST_HEADER = 8192, 4000
 _REPORTS = (".nsys-rep", ".qdrep", ".qdstrm")
 
 
@@ -88,6 +90,8 @@ def other_format(text: bytes, name: str = "") -> str | None:
         return f"a report of Nsight Systems: export it with 'nsys export --type sqlite {name}', and give that file"
     if (log := job_log(text)) is not None:
         return f"the log of a job's collectives ({log}) and holds nothing else: use 'tracelens collectives {name}'"
+    if device_log(text):
+        return f"a log of devices: use 'tracelens report TRACE --power {name}', or collectives with it and the traces"
     for pattern, what in _PATTERNS:
         if pattern.match(text):
             return what
@@ -267,26 +271,36 @@ _LOG = "nvidia-smi --query-gpu=timestamp,index,power.draw --format=csv -lms 20"
 #: Words of a column of power, in lower case, that is not what was drawn.
 _NO_WATTS = ("limit", "cap", "state", "manag")
 _DEVICE = re.compile(r"^(?:index|(?:gpu|device)(?:[ _](?:id|index))?)$")
-_NUMBER = re.compile(r"^(\d+(?:\.\d*)?) ?W?$")
+#: The clock of the multiprocessors as nvidia-smi, amd-smi, dcgmi and DCGM's exporter call it, the better name first.
+_CLOCKS = (re.compile(r"\bclocks\.(?:current\.)?sm\b|(?<![a-z])sm_?cl(?:oc)?k"),
+           re.compile(r"\bclocks\.(?:current\.)?(?:gr|graphics)\b|(?<![a-z])gfx_?cl(?:oc)?k"))  # fmt: skip
+_NUMBER = re.compile(r"^(\d+(?:\.\d*)?) ?(?:W|MHz)?$")
+#: A row of ``dcgmi dmon``, which writes no times: what stands before it, the device, values.
+_DMON_ROW, _DMON = re.compile(r"^(.*?)\s*\bGPU (\d+)\s+(.*)$"), re.compile(rb"[^\n]*#\s*Entity\b")
+_DMON_TIMES = "dcgmi dmon -e 155,100 -d 100 | ts '%FT%.T%z'"
 #: The longest log that is read, and how local times may be off UTC.
 _MOST_COUNTERS, _MOST_US = 100_000, 2.0**52
 _MOST_SAMPLES, _QUARTER_NS, _MOST_QUARTERS = 10_000_000, 15 * 60 * NS_PER_S, 56
 
 
 class PowerLog(Record, frozen=True, kw_only=True, eq=False):
-    """Watts that one device drew at times in ns: since the epoch, or of the clock of a place that is not known."""
+    """Watts that one device drew at times in ns: since the epoch, or of the clock of a place that is not known.
+
+    ``clock_mhz``: of its multiprocessors, where that was sampled too. NaN is a value that was not.
+    """
 
     source: str
     time_ns: npt.NDArray[np.int64]
     power_w: npt.NDArray[np.float64]
     is_utc: bool
+    clock_mhz: npt.NDArray[np.float64] | None = None
 
     def during(self, start_ns: int, end_ns: int) -> PowerLog:
         """The log in UTC. InputError where no sample, or one of several time zones, lies between these times."""
         shifts = [0] if self.is_utc else [n * _QUARTER_NS for n in range(-_MOST_QUARTERS, _MOST_QUARTERS + 1)]
         fits = [by for by in shifts if ((self.time_ns + by >= start_ns) & (self.time_ns + by <= end_ns)).any()]
         if len(fits) == 1:
-            return PowerLog(source=self.source, time_ns=self.time_ns + fits[0], power_w=self.power_w, is_utc=True)
+            return replace(self, time_ns=self.time_ns + fits[0], is_utc=True)
         if fits:
             raise InputError(
                 f"{self.source}: its local times fit the trace in {len(fits)} time zones: cut it to the run"
@@ -294,6 +308,13 @@ class PowerLog(Record, frozen=True, kw_only=True, eq=False):
         raise InputError(
             f"{self.source} has no sample of the time of the trace, {_moment(start_ns)} to {_moment(end_ns)}"
         )
+
+    def clocks(self, start_ns: int, end_ns: int) -> npt.NDArray[np.float64]:
+        """MHz of the samples between these times; none where clocks were not sampled."""
+        within = (self.time_ns >= start_ns) & (self.time_ns <= end_ns)
+        found = np.zeros(0) if self.clock_mhz is None else self.clock_mhz[within]
+        known: npt.NDArray[np.float64] = found[~np.isnan(found)]
+        return known
 
     def joules(self, start_ns: npt.NDArray[np.int64], end_ns: npt.NDArray[np.int64]) -> npt.NDArray[np.float64]:
         """What the device took in each of these spans, watts between two samples on a line; NaN for a span that the log
@@ -371,17 +392,50 @@ def _moment(time_ns: int) -> str:
 
 def read_power_log(path: Path, device: int | None) -> PowerLog:
     """The samples of ``device``, or of the only one, in a CSV file with a header: a column of times, one of watts, and
-    one that numbers devices where there are several. InputError, in one sentence, for anything else.
+    one that numbers devices where there are several; or in rows of ``dcgmi dmon`` with times before them. InputError,
+    in one sentence, for anything else.
     """
-    names, rows = _rows(path)
-    samples, is_utc = _samples(path.name, names, rows)
-    found = samples.get(str(device)) or (next(iter(samples.values())) if len(samples) == 1 else {})
+    samples, is_utc = _samples(path, need_watts=True)
+    drawn = {name: {time: both for time, both in own.items() if both[0] == both[0]} for name, own in samples.items()}
+    drawn = {name: own for name, own in drawn.items() if own}
+    found = drawn.get(str(device)) or (next(iter(drawn.values())) if len(drawn) == 1 else {})
     if len(found) < 2:
-        of = f"of device {device} among those of {', '.join(sorted(samples)[:4])}" if len(samples) > 1 else "in it"
+        of = f"of device {device} among those of {', '.join(sorted(drawn)[:4])}" if len(drawn) > 1 else "in it"
         raise InputError(f"{path.name}: fewer than two samples {of}: record it with {_LOG}")
+    return _log_of(path.name, found, is_utc=is_utc)
+
+
+def read_device_logs(path: Path) -> dict[int, PowerLog]:
+    """As ``read_power_log``, of every numbered device, also where clocks alone were sampled."""
+    samples, is_utc = _samples(path, need_watts=False)
+    return {int(name): _log_of(path.name, own, is_utc=is_utc) for name, own in samples.items() if name.isdecimal()}
+
+
+def is_device_log(path: Path) -> bool:
+    """Whether a file begins as a log of devices does; False for one that cannot be read."""
+    try:
+        with path.open("rb") as file:
+            return device_log(file.read(_LOG_BYTES))
+    except OSError:
+        return False
+
+
+def device_log(text: bytes) -> bool:
+    """Whether a file that begins with ``text`` is a log of devices: power or clocks by time."""
+    if _DMON.match(text):
+        return True
+    line = text.removeprefix(b"\xef\xbb\xbf").partition(b"\n")[0].decode("utf-8", "replace").lower()
+    if not line[:1].isalpha() or len(line) > _LONGEST_HEADER:
+        return False
+    time, watts, _, clock = _log_columns([name.strip().strip('"') for name in line.split(",")])
+    return time is not None and (watts is not None or clock is not None)
+
+
+def _log_of(source: str, found: Mapping[int, tuple[float, float]], *, is_utc: bool) -> PowerLog:
     moments = np.array(sorted(found), np.int64)
-    power_w = np.array([found[each] for each in moments.tolist()], np.float64)
-    return PowerLog(source=path.name, time_ns=moments, power_w=power_w, is_utc=is_utc)
+    power_w, clock_mhz = np.array([found[each] for each in moments.tolist()], np.float64).reshape(-1, 2).T
+    clocks = None if np.isnan(clock_mhz).all() else clock_mhz
+    return PowerLog(source=source, time_ns=moments, power_w=power_w, is_utc=is_utc, clock_mhz=clocks)
 
 
 def _rows(path: Path) -> tuple[list[str], list[list[str]]]:
@@ -389,6 +443,10 @@ def _rows(path: Path) -> tuple[list[str], list[list[str]]]:
     before_reading(path)
     try:
         with path.open(encoding="utf-8", errors="replace", newline="") as file:
+            if _DMON.match(file.readline().encode()):
+                file.seek(0)
+                return _dmon_rows(path.name, file)
+            file.seek(0)
             head, *rows = csv.reader(file, skipinitialspace=True)
     except OSError as error:
         raise InputError(f"{path.name} cannot be read: {error.strerror}") from error
@@ -399,34 +457,56 @@ def _rows(path: Path) -> tuple[list[str], list[list[str]]]:
     return [name.strip().lower() for name in head], rows
 
 
-def _log_columns(names: list[str]) -> tuple[int | None, int | None, int | None]:
-    """Where times, watts and devices stand."""
+def _dmon_rows(source: str, lines: Iterable[str]) -> tuple[list[str], list[list[str]]]:
+    """``_rows`` of dcgmi's, whose header comes again and whose units have a line of their own."""
+    names: list[str] = []
+    rows = []
+    for line in lines:
+        if "#" in line:
+            names = [name.lower().replace("powr", "power") for name in line.split("#", 1)[1].split()[1:]]
+        elif (found := _DMON_ROW.match(line)) is not None:
+            if not found[1]:
+                raise InputError(f"{source}: rows of dcgmi without times: record it with {_DMON_TIMES}")
+            rows.append([found[1], found[2], *found[3].split()])
+    return ["time", "gpu", *names], rows
+
+
+def _log_columns(names: list[str]) -> tuple[int | None, int | None, int | None, int | None]:
+    """Where times, watts, devices and clocks stand."""
     time = (at for at, name in enumerate(names) if "time" in name)
     watts = (at for at, name in enumerate(names) if "power" in name and not any(word in name for word in _NO_WATTS))
     device = (at for at, name in enumerate(names) if _DEVICE.search(name))
-    return next(time, None), next(watts, None), next(device, None)
+    clock = (at for kind in _CLOCKS for at, name in enumerate(names) if kind.search(name) and "max" not in name)
+    return next(time, None), next(watts, None), next(device, None), next(clock, None)
 
 
-def _samples(source: str, names: list[str], rows: list[list[str]]) -> tuple[dict[str, dict[int, float]], bool]:
-    """(watts by time, by device), and whether all times are UTC."""
-    time, watts, number = _log_columns(names)
-    if time is None or watts is None:
+def _samples(path: Path, *, need_watts: bool) -> tuple[dict[str, dict[int, tuple[float, float]]], bool]:
+    """((W, MHz) by time, by device), and whether all times are UTC."""
+    source, (names, rows) = path.name, _rows(path)
+    time, watts, number, clock = _log_columns(names)
+    if time is None or (watts is None and (need_watts or clock is None)):
         raise InputError(f"{source} has no column of times and one of watts in its header: record it with {_LOG}")
-    samples: dict[str, dict[int, float]] = {}
+    samples: dict[str, dict[int, tuple[float, float]]] = {}
     is_utc = True
     for line, row in enumerate(rows, 2):
         if any(row) and len(row) != len(names):
             raise InputError(f"{source}, line {line}: {counted(len(row), 'cell')} in place of {len(names)}")
-        drawn = _NUMBER.search(row[watts].strip()) if any(row) else None
-        if drawn is None:  # [N/A], or a header again
+        read = [_value(row, at) for at in (watts, clock)] if any(row) else []
+        if all(value != value for value in read):  # [N/A], or a header again
             continue
         moment, zoned = _epoch_ns(row[time].strip(), f"{source}, line {line}")
         is_utc &= zoned
         of_device = samples.setdefault("" if number is None else row[number].strip().removeprefix("card"), {})
         if moment in of_device:
             raise InputError(f"{source}, line {line}: a second sample of one moment: record it with {_LOG}")
-        of_device[moment] = float(drawn[1])
+        of_device[moment] = (read[0], read[1])
     return samples, is_utc
+
+
+def _value(row: list[str], at: int | None) -> float:
+    """The number in a cell, NaN where there is none."""
+    found = None if at is None else _NUMBER.search(row[at].strip())
+    return math.nan if found is None else float(found[1])
 
 
 def _epoch_ns(text: str, place: str) -> tuple[int, bool]:
