@@ -23,6 +23,8 @@ pytest.importorskip("pyarrow", reason="the lake extra is not installed")
 pytest.importorskip("duckdb", reason="the query extra is not installed")
 import tracelens as tl
 from tests.conftest import part
+from tests.ranks import logged
+from tests.ranks.planted import Job
 from tracelens.analysis.tables import built_in_tables
 from tracelens.cli import main
 from tracelens.errors import InputError, UsageError
@@ -457,3 +459,32 @@ def test_a_lake_of_an_earlier_version_is_refused_in_a_sentence(
     (tmp_path / "lake.json").write_text('{"schema": "tracelens.lake/3", "tables": []}')
     assert main(["query", str(tmp_path), "FROM ops"]) == 2
     assert "is a tracelens.lake/3, whose tables were others" in capsys.readouterr().err
+
+
+def test_logs_of_a_job_stand_beside_its_traces(tmp_path):
+    """Two ranks' logs of either kind: their collectives, and nothing in the tables that they do not answer."""
+    job = Job(ranks=2, steps=1, rounds=3, jitter_us=0, collectives=(("allreduce", "BFloat16", 4_000_000),))
+    (folder := tmp_path / "jobs" / "traces").mkdir(parents=True)
+    job.write(folder)
+    for kind in ("inspector", "recorder"):
+        (tmp_path / kind).mkdir()
+    logged.write_inspector(job, tmp_path / "inspector")
+    for rank in range(2):
+        logged.write_dump(logged.dump(job, rank), tmp_path / "recorder" / f"nccl_trace_rank_{rank}")
+    for name in ("inspector", "recorder", "jobs"):
+        assert ingest(tmp_path / name, tmp_path / "lake", Serial()).failed == ()
+    shown = ask(
+        tmp_path / "lake",
+        "SELECT rank, in_mb, group_size, operation_count AS n, round(duration_us_sum, 3) AS us, effective_bus_gb_s AS bus "
+        "FROM collectives WHERE rank IS NOT NULL ORDER BY rank, group_name, trace",
+    )
+    rows = [tuple(row) for row in shown.round(6).itertuples(index=False)]
+    # Two groups of the same two ranks; each in three files
+    assert len(rows) == 12
+    assert len(set(rows[:6])) == len(set(rows[6:])) == 1
+    assert rows[0][:4] == (0, 8.0, 2, 3)
+    dates = ask(tmp_path / "lake", "SELECT DISTINCT date FROM traces WHERE date IS NOT NULL")["date"].tolist()
+    assert dates == ["2025-06-15"]
+    assert len(ask(tmp_path / "lake", "SELECT * FROM kernels")) == len(
+        ask(tmp_path / "lake", "SELECT * FROM kernels WHERE trace LIKE 'traces/%'")
+    )

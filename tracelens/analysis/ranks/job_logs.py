@@ -21,6 +21,7 @@ from typing import Annotated, Any, ClassVar, TypeAlias
 
 import msgspec
 import numpy as np
+import pandas as pd
 
 from tracelens.analysis.attribution.activity import Timeline
 from tracelens.analysis.intervals import Ints
@@ -36,6 +37,8 @@ from tracelens.analysis.ranks.rank_summary import (
     communication_call,
     ranks_text,
 )
+from tracelens.analysis.sheets.coll_analysis import bus_gb_s
+from tracelens.analysis.sheets.priced_calls import sorted_by
 from tracelens.errors import InputError
 from tracelens.files.memory_limit import MemoryLimit
 from tracelens.trace.reading.read import FLIGHT_RECORDER, INSPECTOR, Frame, allocated_at, job_log
@@ -55,6 +58,31 @@ def read_job_log(path: Path) -> tuple[RankSummary, ...]:
     with Source.opened(path, limit=MemoryLimit.of_gb(None)) as source:
         kind, content = job_log(source.start), source.whole()
     return tuple(_inspected(path.name, content)) if kind == INSPECTOR else (_recorded(path.name, content),)
+
+
+def logged_tables(path: Path) -> tuple[RankSummary, dict[str, pd.DataFrame]]:
+    """(the rank, of SQL's tables those that its log answers: ``collectives`` and ``traces``)."""
+    ((_, summary), *others) = placed([(path, each) for each in read_job_log(path)])
+    if others:
+        raise InputError(f"{path.name} holds {len(others) + 1} ranks: a lake takes a file of each")
+    took = (summary.end - summary.start) / NS_PER_US
+    grouped = pd.Series(took, dtype=float).groupby(summary.message)
+    rows = grouped.agg(["sum", "mean", "std", "min", "max"]).add_prefix("duration_us_")
+    messages = [summary.messages[code] for code in rows.index.tolist()]
+    fields = {"collective": "name", "group_name": "group", "group_size": "size", "dtype": "dtype",
+              "in_nelems": "elements_in", "out_nelems": "elements_out"}  # fmt: skip
+    for key, field in fields.items():
+        rows[key] = pd.Series([getattr(message, field) for message in messages], rows.index, object)
+    for side in ("in", "out"):
+        nbytes = [getattr(message, f"{side}_bytes") for message in messages]
+        rows[f"{side}_mb"] = pd.Series([b and b / BYTES_PER_MB for b in nbytes], rows.index, object)
+    rows["operation_count"] = grouped.size()
+    rows["effective_bus_gb_s"] = bus_gb_s(rows, rows["duration_us_mean"])
+    rows["effective_bus_gb_s_shortest"] = bus_gb_s(rows, rows["duration_us_min"])
+    span_us = float(summary.end.max() - summary.start.min()) / NS_PER_US if len(took) else None
+    began = str(np.datetime64(summary.begins_ns // NS_PER_US, "us")) if summary.begins_ns else None
+    about = pd.DataFrame({"began": [began], "span_us": [span_us], "events": [summary.events]})
+    return summary, {"collectives": sorted_by(rows, "duration_us_sum"), "traces": about}
 
 
 class _Header(msgspec.Struct, gc=False):

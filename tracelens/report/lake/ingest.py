@@ -12,7 +12,7 @@ import importlib
 import json
 import os
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from concurrent.futures import Executor
 from contextlib import suppress
 from datetime import UTC, datetime
@@ -27,8 +27,9 @@ from tracelens.files.atomic_write import whole_folder, write_whole
 from tracelens.files.executors import outcomes
 from tracelens.files.memory_limit import before_reading
 from tracelens.files.safe_text import trace_name
-from tracelens.files.sql import merge_files, query_files
+from tracelens.files.sql import merge_files, query_files, typed
 from tracelens.schema import column_set, identifier, text
+from tracelens.trace.reading.read import is_job_log
 from tracelens.types.records import Record
 
 if TYPE_CHECKING:
@@ -155,17 +156,12 @@ def _tasks(folder: Path, lake: Path) -> tuple[list[IngestTask], int]:
 
 def ingest_one(task: IngestTask) -> str:
     """Writes the part of one trace; its name. In a worker."""
-    from tracelens.analysis.analyze import analyze
-    from tracelens.analysis.loaded_trace import AnalysisOptions, load
-
-    trace = load(task.trace)
-    analysis = analyze(trace, AnalysisOptions(cpu=not trace.table.has_device_events), on_demand=True)
+    tables, origin = _logged(task) if is_job_log(Path(task.trace)) else _analyzed(task)
     staging = Path(task.lake) / _MAKING / f"{task.part}.{os.getpid()}"
     staging.mkdir(parents=True)
     try:
-        for name, frame in Tables(analysis).items():
+        for name, frame in tables.items():
             _write(staging / f"{name}.parquet", frame.drop(columns=[*ORIGIN], errors="ignore"), task.name)
-        origin = origin_of(analysis, task.name)
         folder = Path(task.lake, PARTS, *(f"{key}={_folder_text(origin[key])}" for key in PARTITIONS))
         folder.mkdir(parents=True, exist_ok=True)
         with suppress(OSError):  # another process was first with the same
@@ -175,6 +171,26 @@ def ingest_one(task: IngestTask) -> str:
     finally:
         shutil.rmtree(staging, ignore_errors=True)
     return task.part
+
+
+def _analyzed(task: IngestTask) -> tuple[Mapping[str, pd.DataFrame], dict[str, Any]]:
+    from tracelens.analysis.analyze import analyze
+    from tracelens.analysis.loaded_trace import AnalysisOptions, load
+
+    trace = load(task.trace)
+    analysis = analyze(trace, AnalysisOptions(cpu=not trace.table.has_device_events), on_demand=True)
+    return Tables(analysis), origin_of(analysis, task.name)
+
+
+def _logged(task: IngestTask) -> tuple[Mapping[str, pd.DataFrame], dict[str, Any]]:
+    """Of a log of a job's collectives; the tables that it does not answer are empty."""
+    from tracelens.analysis.ranks.job_logs import logged_tables
+
+    summary, made = logged_tables(Path(task.trace))
+    tables = {name: typed(made.get(name), claim.options["columns"]) for name, claim in built_in_tables().items()}
+    began = made["traces"]["began"].iloc[0]
+    run = task.name.rpartition("/")[0] or trace_name(task.name)
+    return tables, dict.fromkeys(PARTITIONS) | {"run": run, "rank": summary.rank, "date": began and began[:10]}
 
 
 def origin_of(analysis: Analysis, name: str) -> dict[str, Any]:
