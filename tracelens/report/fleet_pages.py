@@ -23,8 +23,8 @@ if TYPE_CHECKING:
 MAX_RANKS, MAX_COLLECTIVES = 128, 12
 #: The sheets that the page shows as tables.
 _TABLES = {
-    "straggler_summary": "Who is late", "overlap": "What is hidden", "nccl_summary_implicit_sync": "Collectives",
-    "ep_summary": "Token exchanges", "ranks": "Ranks",
+    "unended": "Calls that differ or have not ended", "straggler_summary": "Who is late", "overlap": "What is hidden",
+    "nccl_summary_implicit_sync": "Collectives", "ep_summary": "Token exchanges", "ranks": "Ranks",
 }  # fmt: skip
 
 
@@ -40,10 +40,20 @@ def ranks_page(name: str, facts: list[str], sheets: Sequence[Sheet], notes: list
         for title, words in _TABLES.items()
         if (sheet := made.get(title)) is not None
     ]  # fmt: skip
-    tiles = [*_tiles(frames.get("step_cost"), late), *_bubble(frames.get("pipeline_bubbles"))]
+    tiles = [
+        *_unended(frames.get("unended")),
+        *_tiles(frames.get("step_cost"), late),
+        *_bubble(frames.get("pipeline_bubbles")),
+    ]
     shown = Document(title=name or "ranks", kind="collectives", facts=facts, tiles=tiles, notes=notes,
                      sections=[*charts, *tables])  # fmt: skip
     return shown.page()
+
+
+def _unended(calls: pd.DataFrame | None) -> Iterator[tuple[str, str, str]]:
+    for row in [] if calls is None else calls.head(3).to_dict("records"):
+        call = f"{row['collective']} {row['sequence']}"
+        yield str(row["problem"]).capitalize(), call, f"of group {row['group_name']}: ranks {row['ranks']}"
 
 
 def _tiles(steps: pd.DataFrame | None, late: pd.DataFrame | None) -> Iterator[tuple[str, str, str]]:

@@ -619,7 +619,9 @@ def _alike(message: CommunicationCall) -> tuple[object, ...]:
 
 
 def _first_difference(label: str, own: Mapping[int, _Sequence]) -> dict[str, Any] | None:
-    for number in range(max(s.first for s in own.values()), max(s.last for s in own.values()) + 1):
+    # What a buffer has lost of one rank is not looked for
+    first = max(each.first for each in own.values())
+    for number in sorted({number for each in own.values() for number in each.message if number >= first}):
         calls = {rank: each.call(number) for rank, each in own.items() if number in each.message}
         kinds = Counter(_alike(call) for call in calls.values())
         if len(kinds) > 1:
@@ -662,7 +664,7 @@ def _open_call(waiting: Mapping[int, int], lacking: Sequence[int], absent: Seque
         has = _verb(later, "has", "have")
         yield f"{_ranks(later)} {has} enqueued it{', its device not begun it' * bool(begun)}"
     if lacking:
-        yield f"{_ranks(lacking)} never called it"
+        yield f"{_ranks(lacking)} {_verb(lacking, 'has', 'have')} not called it"
     if absent:
         yield f"there is no log of {_ranks(absent)}"
     if not lacking and not absent and not (begun and later):
