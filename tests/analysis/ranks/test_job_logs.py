@@ -86,6 +86,7 @@ def test_the_straggler_is_that_of_the_traces_of_the_same_schedule(tmp_path, kind
     assert stragglers(result) == stragglers(twin)
     assert stragglers(result)[0]["rank"] == LATE_RANK
     assert late(result) == late(twin) != []
+    assert "no common order" not in RankReport(result).verdict()
     # The world's six collectives and the pair's six, all of which it is late to by itself
     assert stragglers(result)[0]["cost_us"] == pytest.approx(12 * LATE_US, abs=12)
 
@@ -98,7 +99,9 @@ def test_clocks_and_the_dump_thread_do_not_matter(tmp_path):
     assert [(row["rank"], round(row["cost_us"])) for row in stragglers(result)[:1]] == [
         (LATE_RANK, round(12 * LATE_US))
     ]
-    assert "not needed: durations alone" in RankReport(result).verdict()
+    said = " ".join(RankReport(result).verdict().split())
+    assert "not needed: durations alone" in said
+    assert "calls of several communicators are in no common order" in said
 
 
 @pytest.mark.parametrize("kind", ["inspector", "pickle"])
@@ -469,12 +472,49 @@ dist.destroy_process_group()
 """
 
 
-@pytest.mark.sweep
-def test_dumps_of_the_real_recorder(tmp_path):
-    """PyTorch's own, of gloo (2.13): without durations, retired though never said to be completed."""
+def with_torch() -> str:
     python = os.environ.get("TRACELENS_TORCH_PYTHON") or (sys.executable if importlib.util.find_spec("torch") else "")
     if not python:
         pytest.skip("PyTorch is not installed here, and TRACELENS_TORCH_PYTHON names no Python that has it")
+    return python
+
+
+@pytest.mark.sweep
+def test_pytorchs_own_analyzer_names_the_same_call_and_rank(tmp_path):
+    """``torch.distributed.flight_recorder.fr_trace`` reads the planted dumps too, and finds what was planted."""
+    command = [
+        with_torch(),
+        "-m",
+        "torch.distributed.flight_recorder.fr_trace",
+        "-p",
+        "nccl_trace_rank_",
+        str(tmp_path),
+    ]
+    stopped(tmp_path, ["started", "started", None, "started"])
+    theirs = subprocess.run(command, check=True, capture_output=True, text=True, timeout=300)
+    said = theirs.stdout + theirs.stderr
+    assert "Not all ranks joining collective, sequence number: 4" in said
+    assert "missing ranks: {2}" in said
+    own = compared(tmp_path).frames["unended"].iloc[0]
+    assert (own["sequence"], own["ranks"], own["problem"]) == (4, "2", "not called")
+    for rank in range(4):
+        content = logged.dump(planted(), rank)
+        for entry in content["entries"]:
+            if rank == 1 and entry["process_group"][0] == "0" and entry["collective_seq_id"] >= 3:
+                entry |= {"input_sizes": [[1_000_000]], "output_sizes": [[1_000_000]]}
+        logged.write_dump(content, tmp_path / f"nccl_trace_rank_{rank}")
+    theirs = subprocess.run(command, check=True, capture_output=True, text=True, timeout=300)
+    said = theirs.stdout + theirs.stderr
+    assert "sequence number: 3" in said
+    assert "Culprit rank 1" in said
+    own = compared(tmp_path).frames["unended"].iloc[0]
+    assert (own["sequence"], own["ranks"], own["problem"]) == (3, "1", "differs")
+
+
+@pytest.mark.sweep
+def test_dumps_of_the_real_recorder(tmp_path):
+    """PyTorch's own, of gloo (2.13): without durations, retired though never said to be completed."""
+    python = with_torch()
     (tmp_path / "json").mkdir()
     environment = os.environ | {"TORCH_FR_BUFFER_SIZE": "100"}
     port = str(20_000 + os.getpid() % 20_000)

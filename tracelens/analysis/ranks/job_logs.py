@@ -145,7 +145,8 @@ class _Line(msgspec.Struct, gc=False):
 
 class _Call(msgspec.Struct, gc=False):
     """One call of a process. ``sequence`` counts the calls of ``group`` that all its ranks number alike, else -1.
-    ``duration_ns``: None where it was not measured; ``end_ns``: about when it ended.
+    ``duration_ns``: None where it was not measured; ``end_ns``: about when it ended, unless ``is_end_known`` says that
+    this is when it was written.
     """
 
     message: CommunicationCall
@@ -154,6 +155,7 @@ class _Call(msgspec.Struct, gc=False):
     state: int
     duration_ns: int | None
     end_ns: int
+    is_end_known: bool = True
 
 
 #: Inspector's names of what moves bytes as it counts them: (word, whose message is the sum over ranks: in, out).
@@ -195,6 +197,12 @@ _NOTES = {
 }
 
 
+_UNORDERED = (
+    "calls of several communicators are in no common order: a rank that is late because it waited in another one is "
+    "not told apart; NCCL_INSPECTOR_DUMP_VERBOSE=1 records when calls ended"
+)
+
+
 def _inspected(name: str, content: bytes) -> Iterator[RankSummary]:
     """A process may drive several ranks, and a file may hold several processes."""
     calls: defaultdict[tuple[str, int, int], list[_Call]] = defaultdict(list)
@@ -221,8 +229,9 @@ def _inspected(name: str, content: bytes) -> Iterator[RankSummary]:
         raise InputError(f"{name} is NCCL Inspector's output without a call: it records those of 8 KB or more")
     notes = tuple(text.format(f"{counts[key]:,}") for key, text in _NOTES.items() if counts[key])
     for process_rank, own in calls.items():
+        is_unordered = len(members[process_rank]) > 1 and not all(call.is_end_known for call in own)
         log = JobLog(kind=INSPECTOR, version=version, process=f"{process_rank[0]}:{process_rank[1]}",
-                     members=members[process_rank], notes=notes)  # fmt: skip
+                     members=members[process_rank], notes=(*notes, *[_UNORDERED] * is_unordered))  # fmt: skip
         yield _summary(name, own, log, rank=None, host=process_rank[0] or None)
 
 
@@ -274,6 +283,7 @@ def _inspected_call(line: _Line) -> _Call | None:
         state=DONE,
         duration_ns=None if source == "collective_cpu" or not took_us else round(took_us * NS_PER_US),
         end_ns=int((stop_us or metadata.dump_timestamp_us) * NS_PER_US),
+        is_end_known=stop_us > 0,
     )
 
 
