@@ -8,13 +8,19 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
+import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from tests.analysis.conftest import Builder
-from tests.conftest import RealTrace
+from tests.conftest import RealTrace, examples
+from tracelens.comparison.whatif.what_if import what_if
 from tracelens.errors import NothingToAnalyzeError, UsageError
 from tracelens.report.excerpts.op_scripts import op_scripts, write_scripts
 from tracelens.trace.table import Kind
@@ -24,20 +30,21 @@ PYTHON = os.environ.get("TRACELENS_TORCH_PYTHON") or (sys.executable if importli
 torch_only = pytest.mark.skipif(not PYTHON, reason="PyTorch is not installed, and TRACELENS_TORCH_PYTHON is not set")
 
 
-def recorded_call(text: str) -> dict[str, Any]:
+def recorded(text: str) -> dict[str, Any]:
     """The literal of a script."""
     (found,) = [
         node.value
         for node in ast.parse(text).body
-        if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name) and node.target.id == "CALL"
+        if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name) and node.target.id == "RECORDED"
     ]
     return ast.literal_eval(found)
 
 
 def test_the_arguments_are_those_recorded() -> None:
     (script,) = op_scripts(Builder().mm(16, 8, 4, 0, 10, 5).trace(), op="aten::mm")
-    call = recorded_call(script.text)
-    assert (call["namespace"], call["name"]) == ("aten", "mm")
+    said = recorded(script.text)
+    (call,) = said["calls"]
+    assert (said["namespace"], said["name"], said["device"]) == ("aten", "mm", "mi300x")
     assert call["arguments"] == [
         {"kind": "tensor", "shape": [16, 8], "dtype": "c10::BFloat16", "strides": [8, 1]},
         {"kind": "tensor", "shape": [8, 4], "dtype": "c10::BFloat16", "strides": [4, 1]},
@@ -72,34 +79,254 @@ def test_an_op_without_shapes_is_left_out_with_the_reason() -> None:
         op_scripts(built.trace(), op="aten::mn")
 
 
+@given(durations=st.lists(st.integers(1, 1000), min_size=1, max_size=20))
+@settings(max_examples=examples(40))
+def test_a_script_has_the_fewest_calls_that_make_up_95_percent(durations: list[int]) -> None:
+    built, now = Builder(), 0
+    for i, us in enumerate(durations):
+        built.mm(16 + i, 8, 4, now, now + 10, us)
+        now += us + 20
+    (script,) = op_scripts(built.trace(), op="aten::mm")
+    shares = [call["share"] for call in recorded(script.text)["calls"]]
+    expected = sorted(durations, reverse=True)
+    whole = sum(durations)
+    fewest = next(n for n in range(1, len(expected) + 1) if sum(expected[:n]) >= 0.95 * whole - 1e-9)
+    assert shares == pytest.approx([us / whole for us in expected[:fewest]], abs=1e-6)
+    assert (script.written, script.distinct) == (fewest, len(durations))
+    assert script.covered == pytest.approx(sum(expected[:fewest]) / whole)
+
+
+def two_products() -> Builder:
+    """Eight calls, 80 us of 32x64x16 and 20 us of 8x16x8, behind one another on a stream that never waits."""
+    built = Builder()
+    for i in range(4):
+        built.mm(32, 64, 16, 10 * i, 100 + 25 * i, 20).mm(8, 16, 8, 10 * i + 5, 120 + 25 * i, 5)
+    return built
+
+
+def test_the_step_of_a_script_is_that_of_whatif() -> None:
+    trace = two_products().trace()
+    module = module_of(op_scripts(trace, op="aten::mm")[0].text)
+    for factor in (0.0, 0.3, 0.61, 1.0, 1.7, 2.0):
+        said = what_if(trace, scale=(f"aten::mm={factor}",)).after.step_us
+        assert module.step_us(factor) == pytest.approx(said, rel=2e-4)
+    assert module.step_us(2.1) is None
+
+
+@pytest.mark.shared
+@pytest.mark.parametrize(
+    "name",
+    ["mi300/resnet_act_checkpoint", "torch_compile_triton/trace", "inference/vllm_decode_full/graph_execution"],
+)
+def test_the_steps_of_real_traces_are_those_of_whatif(real_trace: RealTrace, name: str) -> None:
+    trace = real_trace(name)
+    for script in [each for each in op_scripts(trace, top=3) if each.file]:
+        module = module_of(script.text)
+        kernels = what_if(trace, scale=(f"{script.name}=0.37",))
+        assert module.step_us(0.37) == pytest.approx(kernels.after.step_us, rel=2e-4)
+
+
+def module_of(text: str) -> ModuleType:
+    """A script, imported: it needs no PyTorch for that."""
+    module = ModuleType("script")
+    exec(compile(text, "script.py", "exec"), module.__dict__)  # noqa: S102 (what tracelens wrote)
+    return module
+
+
+class NumpyBench:
+    """What a script asks of PyTorch, with NumPy: products whose time is what a test says."""
+
+    xp, device = np, "numpy"
+
+    def __init__(self, module: ModuleType, op: Callable[..., Any], us: tuple[float, float] = (10.0, 5.0)) -> None:
+        self._module, self._op, self._us = module, op, us
+        self.rng = np.random.default_rng(0)
+
+    def prepare(self, call: Any) -> list[str]:
+        return []
+
+    def op(self, arguments: Any) -> Any:
+        return arguments.given_to(self._op)
+
+    def seed(self, seed: int) -> None:
+        self.rng = np.random.default_rng(seed)
+
+    def arguments(self, call: Any, seed: int) -> Any:
+        self.seed(seed)
+        made = [self.rng.standard_normal(slot["shape"]).astype(np.float32) for slot in call["arguments"]]
+        return self._module.Arguments(made, [""] * len(made), [False] * len(made))
+
+    def exact(self, call: Any, seed: int) -> Any:
+        wide = [each.astype(np.float64) for each in self.arguments(call, seed).values]
+        return [self._op(*wide)]
+
+    def comparable(self, array: Any) -> Any:
+        return array.astype(np.float64 if array.dtype.kind == "f" else np.int64)
+
+    def done(self, found: list[Any]) -> list[Any]:
+        return [each.copy() if isinstance(each, np.ndarray) else each for each in found]
+
+    def refill(self, old: Any, new: Any) -> None:
+        old[...] = new
+
+    def times_us(self, functions: list[Callable[[], Any]]) -> list[float]:
+        for function in functions:
+            function()
+        return list(self._us[: len(functions)])
+
+
+def tried(candidate: Callable[..., Any], op: Callable[..., Any] = np.matmul) -> tuple[int, str]:
+    """Exit code and text of a script of two products."""
+    module = module_of(op_scripts(two_products().trace(), op="aten::mm")[0].text)
+    code, lines = module.run(NumpyBench(module, op), candidate)
+    return code, "\n".join(lines)
+
+
+def test_a_right_candidate_is_told_what_the_op_and_the_step_gain() -> None:
+    """80 of 100 us and 20 of 100 us at half their time: the op takes 0.5 times as long."""
+    code, said = tried(lambda a, b: (b.T @ a.T).T)
+    assert code == 0
+    assert "(4 calls, 80.0 % of the op's device time)" in said
+    assert "(4 calls, 20.0 % of the op's device time)" in said
+    assert "        5.00 us the candidate, 2.00x as fast" in said
+    assert "right for 2 distinct calls, 100.0 % of the op's device time" in said
+    assert "the op: 2.00x as fast, weighted by recorded time" in said
+    step_us = what_if(two_products().trace(), scale=("aten::mm=0.5",)).after.step_us
+    assert f"-> {step_us / 1e3:.3f} ms" in said
+    assert "as `tracelens whatif TRACE --scale aten::mm=0.5000` says" in said
+
+
+def remembered() -> Callable[..., Any]:
+    """Gives the result of its first call with these shapes, and of the memory it had then."""
+    known: dict[Any, Any] = {}
+
+    def product(a: Any, b: Any) -> Any:
+        key = a.__array_interface__["data"][0], a.shape
+        return known.setdefault(key, a @ b)
+
+    return product
+
+
+def spoiled(a: Any, b: Any) -> Any:
+    result = a @ b
+    a[0, 0] = 0
+    return result
+
+
+def failing(a: Any, b: Any) -> Any:
+    raise ValueError("no such kernel")
+
+
+def one_off(a: Any, b: Any) -> Any:
+    result = a @ b
+    result[-1, -1] += 0.01
+    return result
+
+
+WRONG = {
+    "nothing computed": (lambda a, b: np.zeros((len(a), b.shape[1]), np.float32), "elements are wrong"),
+    "one product of 64 left out": (lambda a, b: a[:, 1:] @ b[1:], "elements are wrong"),
+    "in half precision": (lambda a, b: (a.astype("f2") @ b.astype("f2")).astype("f4"), "elements are wrong"),
+    "not a number": (lambda a, b: (a @ b) * np.float32("nan"), "elements are wrong"),
+    "one element": (one_off, "1 of 512 elements are wrong, one by 0.01"),
+    "another type": (lambda a, b: a.astype("f8") @ b.astype("f8"), "it is [32, 16] of float64, and not [32, 16] of"),
+    "another shape": (lambda a, b: (a @ b)[:1], "it is [1, 16] of float32, and not [32, 16]"),
+    "no array": (lambda a, b: None, "it is NoneType"),
+    "two results": (lambda a, b: (a @ b, a), "it gives 2 results, the op 1"),
+    "an argument changed": (spoiled, "it changes an argument that the op leaves as it was"),
+    "an exception": (failing, "it fails: ValueError: no such kernel"),
+    "remembered": (remembered(), "elements are wrong"),
+}  # fmt: skip
+
+
+@pytest.mark.filterwarnings("ignore:invalid value")
+@pytest.mark.parametrize("what", WRONG)
+def test_a_candidate_that_is_fast_and_wrong_is_refused_without_a_speed_up(what: str) -> None:
+    candidate, why = WRONG[what]
+    code, said = tried(candidate)
+    assert code == 1
+    assert said.startswith("aten::mm [32, 64]; [64, 16]: the candidate is refused: ")
+    assert why in said
+    assert "x as fast" not in said
+    assert "step" not in said
+
+
+def test_what_has_nothing_to_compare_is_not_judged() -> None:
+    rng = np.random.default_rng(1)
+    shape = (4, 4)
+    for op, why in (
+        (lambda a, b: rng.standard_normal(shape), "its result is random"),
+        (lambda a, b: np.zeros(shape), "its result is the same whatever its random values are"),
+        (lambda a, b: np.full(shape, np.nan), "its result is not finite for random values"),
+    ):
+        code, said = tried(op, op)
+        assert code == 2, why
+        assert why in said
+        assert "x as fast" not in said
+
+
 RUN_ALL = """
 import contextlib, io, json, runpy, sys
-for script in sys.argv[1:]:
-    sys.argv, said = [script, "--device", "cpu", "--repeats", "2"], io.StringIO()
+for script, *more in json.loads(sys.argv[1]):
+    sys.argv, said = [script, "--device", "cpu", "--repeats", "2", *more], io.StringIO()
     try:
         with contextlib.redirect_stdout(said):
             runpy.run_path(script, run_name="__main__")
-    except SystemExit as refused:
-        said.write(f"{refused}")
-    print(json.dumps(said.getvalue()))
+    except SystemExit as ended:
+        print(json.dumps([ended.code, said.getvalue()]))
 """
 
 
-def run(folder: Path) -> list[str]:
-    """What each script of a folder prints, in one process: most of the time is PyTorch's import."""
-    scripts = sorted(map(str, folder.iterdir()))
-    done = subprocess.run([PYTHON, "-c", RUN_ALL, *scripts], capture_output=True, text=True, check=False)
+def run(*scripts: tuple[Path | str, ...]) -> list[tuple[int, str]]:
+    """(exit code, text) of each script and its options, in one process: most of the time is PyTorch's import."""
+    asked = json.dumps([[str(each) for each in script] for script in scripts])
+    done = subprocess.run([PYTHON, "-c", RUN_ALL, asked], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
-    return [json.loads(line) for line in done.stdout.splitlines()]
+    return [tuple(json.loads(line)) for line in done.stdout.splitlines()]
+
+
+def files(folder: Path) -> list[tuple[Path]]:
+    return [(path,) for path in sorted(folder.iterdir())]
 
 
 @torch_only
 def test_a_script_runs_and_yields_the_recorded_shapes(tmp_path: Path) -> None:
     write_scripts(op_scripts(Builder().mm(16, 8, 4, 0, 10, 5).trace(), op="aten::mm"), tmp_path / "ops")
-    (output,) = run(tmp_path / "ops")
-    assert output.startswith("aten::mm -> [16, 4]\n")
+    ((code, output),) = run(*files(tmp_path / "ops"))
+    assert code == 0
+    assert output.startswith("aten::mm [16, 8]; [8, 4] -> [16, 4]   (1 calls, 100.0 % of the op's device time)\n")
     assert "measured now on cpu" in output
     assert "5.00 us mean kernel time of the recording" in output
+
+
+@torch_only
+def test_a_script_judges_candidates(tmp_path: Path) -> None:
+    built = two_products()
+    built.op("aten::add_", 300, 9, **{"Input Dims": [[8], [8], []], "Input type": ["float", "float", "Scalar"],
+                                      "Concrete Inputs": ["", "", "2"]})  # fmt: skip
+    built.launch(301, "add", 310, 9)
+    write_scripts(op_scripts(built.trace(), top=2), tmp_path / "ops")
+    (mm,), (add,) = files(tmp_path / "ops")
+    (tmp_path / "right.py").write_text(
+        "import torch\n"
+        "def mm(self, mat2): return torch.einsum('ik,kj->ij', self, mat2)\n"
+        "def add_(self, other, *, alpha): self.copy_(self + alpha * other); return self\n"
+    )
+    (tmp_path / "wrong.py").write_text(
+        "import torch\n"
+        "def mm(self, mat2): return self[:, 1:] @ mat2[1:]\n"
+        "def add_(self, other, *, alpha): return self + alpha * other\n"
+    )
+    (tmp_path / "empty.py").write_text("")
+    asked = [(script, "--candidate", tmp_path / f"{name}.py") for name in ("right", "wrong") for script in (mm, add)]
+    right, right_, wrong, wrong_, none = run(*asked, (mm, "--candidate", tmp_path / "empty.py"))
+    assert (right[0], right_[0], wrong[0], wrong_[0], none[0]) == (0, 0, 1, 1, 2)
+    assert "right for 2 distinct calls, 100.0 % of the op's device time in the recording\nthe op: " in right[1]
+    assert right[1].endswith("measured on a CPU; recorded on mi300x\n")
+    assert "elements are wrong" in wrong[1]
+    assert "result 2: 8 of 8 elements are wrong" in wrong_[1]
+    assert "as fast" not in wrong[1] + wrong_[1]
+    assert none[1].endswith("empty.py has no function mm\n")
 
 
 @torch_only
@@ -110,11 +337,14 @@ def test_a_script_says_in_a_sentence_what_is_missing(tmp_path: Path) -> None:
     built.op("aten::index", 60, 9, **{"Input Dims": [[4], []], "Input type": ["float", ""]}).launch(61, "i", 80, 7)
     built.op("aten::relu", 90, 9, **{"Input Dims": [[1 << 50]], "Input type": ["float"]}).launch(91, "r", 110, 6)
     write_scripts(op_scripts(built.trace(), top=4), tmp_path / "ops")
-    unknown, clamp, index, large = run(tmp_path / "ops")
-    assert unknown == "fbgemm::f: PyTorch has no such op here; name the library that registers it with --import"
-    assert clamp.splitlines()[:2] == ["aten::clamp_min -> [4]", "not recorded, so taken as: min=1"]
-    assert index == "aten::index cannot be called here: indices was not recorded"
-    assert large == "aten::relu: not enough memory on cpu: its tensors take 4503599.63 GB"
+    unknown, clamp, index, large = run(*files(tmp_path / "ops"))
+    assert [code for code, _ in (unknown, clamp, index, large)] == [2, 0, 2, 2]
+    assert "PyTorch has no such op here; name the library that registers it with --import" in unknown[1]
+    head, taken, *_ = clamp[1].splitlines()
+    assert head.startswith("aten::clamp_min [4]; None -> [4]")
+    assert taken == "not recorded, so taken as: min=1"
+    assert "cannot be called here: indices was not recorded" in index[1]
+    assert "not enough memory on cpu: its tensors take 4503599.63 GB" in large[1]
 
 
 @torch_only
@@ -133,10 +363,41 @@ def test_the_ops_of_real_traces_run_and_yield_recorded_shapes(real_trace: RealTr
     table = trace.table
     shapes = {shape for row in table.rows_of((Kind.CPU_OP,)).tolist() for shape in table.signature_of(row).shapes or ()}
     write_scripts(op_scripts(trace, top=60), tmp_path / "ops")
-    for output in run(tmp_path / "ops"):
-        if "has no implementation for cpu" in output:
-            continue
-        assert "measured now on cpu" in output, output
-        results = json.loads(output.splitlines()[0].partition(" -> ")[2].replace("None", "[]"))
-        for shape in results if results and isinstance(results[0], list) else [results]:
-            assert not shape or tuple(shape) in shapes, output
+    for _, output in run(*files(tmp_path / "ops")):
+        for line in output.splitlines():
+            _, arrow, result = line.partition("   (")[0].partition(" -> ")
+            for shape in nested(json.loads(result.replace("None", "[]"))) if arrow else ():
+                assert not shape or tuple(shape) in shapes, output
+            assert "cannot be called here" not in line or "has no implementation for cpu" in line
+
+
+def nested(result: Any) -> list[Any]:
+    return result if result and isinstance(result[0], list) else [result]
+
+
+@torch_only
+@pytest.mark.sweep
+@pytest.mark.shared
+@pytest.mark.parametrize("name", ["h100/gaunernst_bert-small-uncased__1016001"])
+def test_every_op_of_a_real_trace_is_a_right_candidate_for_itself_and_a_wrong_one_when_it_is_off(
+    real_trace: RealTrace, name: str, tmp_path: Path
+) -> None:
+    """Off: an element of the first result in eight is 10 % larger, or the other of two answers."""
+    write_scripts(op_scripts(real_trace(name), top=60), tmp_path / "ops")
+    asked = []
+    for (script,) in files(tmp_path / "ops"):
+        said = recorded(script.read_text())
+        op = f"torch.ops.{said['namespace']}.{said['name']}"
+        (tmp_path / f"right_{script.name}").write_text(f"import torch\n{said['name']} = {op}\n")
+        (tmp_path / f"wrong_{script.name}").write_text(
+            f"import torch\ndef {said['name']}(*given, **named):\n"
+            f"    result = {op}(*given, **named)\n"
+            f"    first = result[0] if isinstance(result, (list, tuple)) else result\n"
+            f"    off = first.reshape(-1)[::8]\n"
+            f"    off.copy_(off * 1.1 if off.dtype.is_floating_point else ~off)\n"
+            f"    return result\n"
+        )
+        asked += [(script, "--candidate", tmp_path / f"{kind}_{script.name}") for kind in ("right", "wrong")]
+    outcomes = run(*asked)
+    for (right, _), (wrong, said) in zip(outcomes[::2], outcomes[1::2], strict=True):
+        assert (right, wrong) in ((0, 1), (2, 1), (2, 2)), said

@@ -451,6 +451,40 @@ def _explained(replay: DependencyReplay) -> float:
     return float(ends[0] / ends[1]) if ends[1] else 1.0
 
 
+class StepByFactor(Record, frozen=True, kw_only=True):
+    """``what``: a step or the window. ``points``: (factor of an op's device time, step in us), each replayed;
+    between two of them the step is off a line by no more than ``_BENT`` of it.
+    """
+
+    what: str
+    points: list[tuple[float, float]]
+
+
+#: Share of the step by which a replay may be off the line between its neighbors, and how often a part is halved for it.
+_BENT, _HALVED = 2e-4, 5
+
+
+def step_by_factor(subject: Subject, selector: str) -> StepByFactor:
+    """How long the step takes when events take from none to twice of their time: what ``--scale`` gives for each."""
+    events, before = subject.events_of(selector), step_figures(subject, subject.recording.trace).step_us
+
+    def step_us(factor: float) -> float:
+        plan = ChangePlan.of(subject)
+        plan.multiply(events, factor)
+        return before - _gained_us(plan)
+
+    def between(low: tuple[float, float], high: tuple[float, float], left: int) -> list[tuple[float, float]]:
+        factor = (low[0] + high[0]) / 2
+        middle = factor, step_us(factor)
+        if left and abs(middle[1] - (low[1] + high[1]) / 2) > _BENT * before:
+            return [*between(low, middle, left - 1), middle, *between(middle, high, left - 1)]
+        return [middle]
+
+    none, same, twice = ((factor, step_us(factor)) for factor in (0.0, 1.0, 2.0))
+    points = [none, *between(none, same, _HALVED), same, *between(same, twice, _HALVED), twice]
+    return StepByFactor(what="step" if subject.window.complete_steps else "window", points=points)
+
+
 @takes(WhatIfOptions)
 def what_if(trace: Trace | str | PathLike[str], options: WhatIfOptions | None = None, **given: Any) -> WhatIf:
     """The trace with its operations timed anew and everything that depends on them replayed.

@@ -18,13 +18,17 @@ from typing import Any
 import numpy as np
 
 from tracelens.analysis.analyze import analyze
+from tracelens.analysis.grouping import Floats, Ints, first_of_each
 from tracelens.analysis.loaded_trace import AnalysisOptions, Trace
 from tracelens.analysis.sheets import perf_summary
+from tracelens.comparison.whatif.plan import Subject
+from tracelens.comparison.whatif.what_if import step_by_factor
 from tracelens.errors import InputError, NothingToAnalyzeError, UsageError
 from tracelens.files.atomic_write import whole_folder
 from tracelens.trace.table import Kind
 from tracelens.types.records import Record
 from tracelens.types.signature import OpSignature
+from tracelens.types.units import NS_PER_US
 
 #: What an op may be called to become part of a script: ``aten::mm``.
 _NAME = re.compile(r"([A-Za-z_]\w*)::([A-Za-z_]\w*)", re.ASCII)
@@ -32,38 +36,56 @@ _NAME = re.compile(r"([A-Za-z_]\w*)::([A-Za-z_]\w*)", re.ASCII)
 _NO_TENSOR = ("", "Scalar", "ScalarList", "Device", "Layout", "Generator")
 #: A recorded text that a script may hold: a mode, a device; no path.
 _WORD = re.compile(r"\w[\w:-]{0,40}", re.ASCII)
-_PLACE = "CALL: dict[str, Any] = {}  # what was recorded\n"
+_PLACE = "RECORDED: dict[str, Any] = {}  # what was recorded\n"
+#: A script has the calls with most device time that make up this share of its op's.
+COVERED = 0.95
+#: Columns of the report that stand beside a measured time.
+_EXPECTED = (
+    ("mean kernel time of the recording", "kernel_us_mean"),
+    ("roofline of the recording's device", "roofline_us"),
+    ("estimate for the recording's device", "estimated_us"),
+)
 
 
 class OpScript(Record, frozen=True, kw_only=True):
-    """``file``: its name; None where the op cannot be run, and ``why`` not. ``kernel_us``: mean of a recorded call."""
+    """``file``: its name; None where the op cannot be run, and ``why`` not.
+
+    ``kernel_us``: mean device time of a recorded call; ``distinct`` calls, of which the script has ``written``, that
+    are the share ``covered`` of the op's device time.
+    """
 
     name: str
     calls: int
     kernel_us: float
+    distinct: int = 0
+    written: int = 0
+    covered: float = 0.0
     file: str | None = None
     text: str = ""
     why: str = ""
 
 
 def op_scripts(trace: Trace, *, op: str | None = None, top: int | None = None) -> list[OpScript]:
-    """One per distinct call of ``op``, or of the ``top`` ones with most kernel time; those without a script too.
+    """One for ``op``, or for each of the ``top`` ones with most kernel time; those without a script too.
 
     UsageError for an op that launched nothing, NothingToAnalyzeError where no call can be run.
     """
-    analysis = analyze(trace, AnalysisOptions(backend="tile"))
+    options = AnalysisOptions(backend="tile")
+    analysis = analyze(trace, options)
     frame = analysis.frames[perf_summary.UNIFIED_PERF_SUMMARY_TITLE]
-    if op is not None:
-        known = frame["name"].tolist()
-        frame = frame[frame["name"] == op]
-        if frame.empty:
-            raise UsageError.unknown("op with device time", op, known)
+    names = frame.groupby("name", sort=True)["kernel_us_sum"].sum().sort_values(ascending=False, kind="stable")
+    if op is not None and op not in names:
+        raise UsageError.unknown("op with device time", op, frame["name"].tolist())
+    rows: dict[int, dict[Any, Any]] = {int(row["example_row"]): row for row in frame.to_dict("records")}
+    recorded = _Recorded(Subject.of(trace, options), rows)
     made: list[OpScript] = []
-    for row in frame.to_dict("records"):
+    for name in [op] if op is not None else [str(each) for each in names.index]:
         if top is not None and sum(script.file is not None for script in made) >= top:
             break
-        signature = analysis.trace.table.signature_of(int(row["example_row"]))
-        made.append(_script({str(key): value for key, value in row.items()}, signature, len(made) + 1))
+        of_name = frame[frame["name"] == name]
+        calls, kernel_us = int(of_name["operation_count"].sum()), float(names[name])
+        plain = OpScript(name=name, calls=calls, kernel_us=kernel_us / max(calls, 1))
+        made.append(recorded.script(plain, len(made) + 1))
     if not any(script.file for script in made):
         reasons = "; ".join(dict.fromkeys(f"{script.name}: {script.why}" for script in made[:3]))
         raise NothingToAnalyzeError(f"{trace.table.source}: no op can be run alone ({reasons})")
@@ -78,28 +100,87 @@ def write_scripts(scripts: list[OpScript], folder: Path) -> None:
                 (staging / script.file).write_text(script.text, encoding="utf-8")
 
 
-def _script(row: dict[str, Any], signature: OpSignature, number: int) -> OpScript:
-    name, times = str(row["name"]), {}
-    for what, key in (
-        ("mean kernel time of the recording", "kernel_us_mean"),
-        ("roofline of the recording's device", "roofline_us"),
-        ("estimate for the recording's device", "estimated_us"),
-    ):
-        time = row.get(key)
-        if isinstance(time, int | float) and math.isfinite(time):
-            times[what] = round(float(time), 3)
-    plain = OpScript(name=name, calls=int(row["operation_count"]), kernel_us=float(row["kernel_us_mean"]))
-    found = _NAME.fullmatch(signature.name)
-    if found is None or signature.name != name:
-        return replace(plain, why="no op of a library")
-    try:
-        arguments = list(_arguments(signature))
-    except ValueError as error:
-        return replace(plain, why=str(error))
-    call = {"namespace": found[1], "name": found[2], "arguments": arguments, "expected_us": times}
-    template = Path(__file__).with_name("script_template.py").read_text(encoding="utf-8")
-    text = template.replace(_PLACE, f"CALL: dict[str, Any] = {pprint.pformat(call, width=110, sort_dicts=False)}\n")
-    return replace(plain, file=f"{number:03d}_{found[1]}_{found[2]}.py", text=text)
+class _Recorded:
+    """The calls of each op of a trace with their device time. ``rows``: of the report, by table row of an example."""
+
+    def __init__(self, subject: Subject, rows: dict[int, dict[Any, Any]]) -> None:
+        self._subject = subject
+        table = subject.table
+        self._row_of = {(int(table.name[row]), int(table.signature[row])): found for row, found in rows.items()}
+
+    def script(self, plain: OpScript, number: int) -> OpScript:
+        """With the file, or with why there is none."""
+        found = _NAME.fullmatch(plain.name)
+        if found is None:
+            return replace(plain, why="no op of a library")
+        calls, count, us = self._distinct(plain.name)
+        total_us, literals, why = float(us.sum()), [], ""
+        covered = 0.0
+        for at in np.argsort(-us, kind="stable").tolist():
+            if covered >= COVERED - 1e-9 or not us[at]:
+                break
+            try:
+                arguments = list(_arguments(self._subject.table.signature_of(calls[at])))
+            except ValueError as error:
+                why = why or str(error)
+                continue
+            share = float(us[at]) / total_us
+            expected = self._expected(calls[at], float(us[at]) / int(count[at]))
+            literals.append({"count": int(count[at]), "share": round(share, 6), "expected_us": expected,
+                             "arguments": arguments})  # fmt: skip
+            covered += share
+        if not literals:
+            return replace(plain, why=why or "it launched nothing")
+        step = step_by_factor(self._subject, plain.name)
+        device = self._subject.recording.device
+        recorded = {
+            "namespace": found[1], "name": found[2], "device": "an unknown device" if device is None else device.name,
+            "step": {"what": step.what, "us_by_factor": [(f, round(us, 3)) for f, us in step.points]},
+            "calls": literals,
+        }  # fmt: skip
+        template = Path(__file__).with_name("script_template.py").read_text(encoding="utf-8")
+        literal = pprint.pformat(recorded, width=110, sort_dicts=False)
+        return replace(
+            plain, calls=int(count.sum()), kernel_us=total_us / int(count.sum()), distinct=int((us > 0).sum()),
+            written=len(literals), covered=covered, file=f"{number:03d}_{found[1]}_{found[2]}.py",
+            text=template.replace(_PLACE, f"RECORDED: dict[str, Any] = {literal}\n"), why=why,
+        )  # fmt: skip
+
+    def _distinct(self, name: str) -> tuple[list[int], Ints, Floats]:
+        """Of each distinct call of an op: an example's row, how many launched something, and their device time (us).
+
+        A call has what is below it; of one within another of the same op the outer one does.
+        """
+        table, tree = self._subject.table, self._subject.tree
+        code = {text: i for i, text in enumerate(table.names)}.get(name, -1)
+        rows = np.flatnonzero((table.name == code) & (table.kind == Kind.CPU_OP) & (tree.position >= 0))
+        rows = rows[np.argsort(tree.position[rows], kind="stable")]
+        ends = np.maximum.accumulate(tree.last[rows]) if len(rows) else rows
+        rows = rows[np.append(True, tree.position[rows][1:] >= ends[:-1])] if len(rows) else rows
+        activity, counted = self._subject.activity, self._subject.counted
+        launch = np.where(counted, tree.launch[activity.rows], -1)
+        at = np.searchsorted(tree.position[rows], np.where(launch >= 0, tree.position[launch], -1), "right") - 1
+        inside = (launch >= 0) & (at >= 0)
+        inside &= tree.position[launch] < np.append(tree.last[rows], 0)[at]
+        ns = np.bincount(at[inside], activity.duration[inside], minlength=len(rows))
+        signatures, group = np.unique(table.signature[rows], return_inverse=True)
+        examples = rows[first_of_each(group)].tolist() if len(rows) else []
+        return (
+            examples,
+            np.bincount(group, ns > 0, len(signatures)),
+            np.bincount(group, ns, len(signatures)) / NS_PER_US,
+        )
+
+    def _expected(self, row: int, mean_us: float) -> dict[str, float]:
+        """Times to show beside a measured one."""
+        table = self._subject.table
+        known = self._row_of.get((int(table.name[row]), int(table.signature[row])), {})
+        times = {}
+        for what, key in _EXPECTED:
+            time = mean_us if key == "kernel_us_mean" else known.get(key)
+            if isinstance(time, int | float) and math.isfinite(time):
+                times[what] = round(float(time), 3)
+        return times
 
 
 def _arguments(signature: OpSignature) -> Iterator[dict[str, Any]]:
