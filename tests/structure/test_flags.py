@@ -40,13 +40,13 @@ FLAGS: dict[str, str] = {
     "record": ("--for --list"),
     "replay": ("TRACE --op --output --top -o"),
     "report": (
-        "TRACE --all-sheets --backend --batch --brief --capture --check --column-names --counters --cpu --csv --device --ep-size --extension --format --gpu-clock-mhz --memory-snapshot --model --open --output --overlap --power --rank --ranks --sequence --shapes --steps --tokens-per-step -o"
+        "TRACE --all-sheets --backend --batch --brief --capture --check --column-names --counters --cpu --csv --device --ep-size --extension --format --gpu-clock-mhz --inductor --memory-snapshot --model --open --output --overlap --power --rank --ranks --sequence --shapes --steps --tokens-per-step -o"
     ),
     "route": (
         "--base-delay-ms --best-groups --capacity --cluster --combine-dtype --compare --config --dispatch --dispatch-dtype --drift --experts --format --groups --hidden --hot-ratio --hot-weight --id-bytes --initial-delay-ms --inter-gb-s --intra-bytes-per-ms --layers --link-gb-s --links --log --nic-bytes-per-round --output --overlap --packet-bytes --packet-delay-ms --packets-per-turn --placement --ranks --ranks-per-node --routing --routing-bytes --rules --save-routing --seed --skew --slots --steps --tokens --topk --unit-bytes --way --weight-bytes -o"
     ),
     "query": (
-        "TRACE STATEMENT --backend --batch --capture --counters --cpu --device --ep-size --extension --format --gpu-clock-mhz --list --memory-snapshot --model --output --overlap --power --rank --ranks --ready --sequence --shapes --steps --tokens-per-step -o"
+        "TRACE STATEMENT --backend --batch --capture --counters --cpu --device --ep-size --extension --format --gpu-clock-mhz --inductor --list --memory-snapshot --model --output --overlap --power --rank --ranks --ready --sequence --shapes --steps --tokens-per-step -o"
     ),
     "score": ("FILE --family --format --output --public -o"),
     "search": (

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
     from tracelens.hardware import HardwareSpec
     from tracelens.predict.workload import ModelConfig
+    from tracelens.trace.reading.compiled_code import CompiledCode
     from tracelens.trace.reading.counter_files import CountedKernels
     from tracelens.trace.reading.read import DeviceMemory
     from tracelens.trace.tree import OpNode
@@ -135,7 +136,8 @@ class AnalysisOptions(Record, frozen=True, kw_only=True):
     too, and a report at all where there is no GPU work. ``work``: the model that the
     trace's steps run, for its FLOPs utilization. ``capture``: the trace in which the graphs that this one replays were
     captured. ``shapes``: a trace of the same program with the shapes that this one lacks. ``memory_snapshot``: of the
-    allocator of the same run. ``power``: a log of what the device drew. ``counters``: hardware counters by launch.
+    allocator of the same run. ``inductor``: what torch.compile wrote of its code. ``power``: a log of what the device
+    drew. ``counters``: hardware counters by launch.
     ``rank``: of a file in which several ranks were merged, the one to analyze; None is the first.
     """
 
@@ -152,6 +154,7 @@ class AnalysisOptions(Record, frozen=True, kw_only=True):
     capture: Trace | None = None
     shapes: Trace | None = None
     memory_snapshot: tuple[DeviceMemory, ...] | None = None
+    inductor: CompiledCode | None = None
     power: Path | None = None
     counters: tuple[CountedKernels, ...] = ()
     rank: int | None = None

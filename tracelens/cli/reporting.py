@@ -142,7 +142,7 @@ def _refuse_output(output: Path, args: argparse.Namespace) -> None:
     """UsageError where the report, or what other options ask for, could not go to ``output``."""
     from tracelens.report.result import refuse_foreign
 
-    given = [args.capture, args.shapes, args.memory_snapshot, args.power, *args.counters]
+    given = [args.capture, args.shapes, args.memory_snapshot, args.inductor, args.power, *args.counters]
     refuse_input(output, [args.trace, *filter(None, given)])
     if not is_file(output):
         if args.trace.is_file():  # else that is what is wrong

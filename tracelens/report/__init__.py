@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from tracelens.hardware import HardwareSpec
     from tracelens.predict.workload import ModelConfig
     from tracelens.report.result import Report
+    from tracelens.trace.reading.compiled_code import CompiledCode
     from tracelens.trace.reading.counter_files import CountedKernels
 
 
@@ -115,6 +116,12 @@ class ReportOptions:
         note="`torch.cuda.memory._snapshot()` of the same run, written by json.dump: the sheet memory_blocks shows "
         "which lines held device memory at the peak and in the snapshot; a pickle is not opened",
     )  # fmt: skip
+    inductor: str | PathLike[str] | None = option(
+        "what torch.compile wrote of its kernels, to show their ops and source lines", kind=Path, metavar="PATH",
+        group=_READ,
+        note="log or folder of `TORCH_TRACE`, what tlparse makes of it, or `torch_compile_debug/`: the sheet "
+        "compiled_kernels shows ops and source lines, graph_breaks what broke graphs and compiled again",
+    )  # fmt: skip
     power: str | PathLike[str] | None = option(
         "CSV log of the watts that the device drew", kind=Path, metavar="FILE", group=_READ,
         note="CSV of the watts that the device drew during the run: `nvidia-smi --query-gpu=timestamp,index,power.draw "
@@ -182,6 +189,7 @@ def report(trace: Trace | str | PathLike[str], options: ReportOptions | None = N
         capture=_loaded(asked.capture),
         shapes=_loaded(asked.shapes),
         memory_snapshot=None if snapshot is None else read_memory_snapshot(Path(snapshot)),
+        inductor=_compiled(asked.inductor),
         power=None if asked.power is None else Path(asked.power),
         counters=_counters(asked.counters),
     )
@@ -200,6 +208,14 @@ def _counters(paths: Iterable[str | PathLike[str]]) -> tuple[CountedKernels, ...
     from tracelens.trace.reading.counter_files import read_counters
 
     return tuple(map(read_counters, files))
+
+
+def _compiled(path: str | PathLike[str] | None) -> CompiledCode | None:
+    if path is None:
+        return None
+    from tracelens.trace.reading.compiled_code import read_compiled_code
+
+    return read_compiled_code(Path(path))
 
 
 def _loaded(trace: Trace | str | PathLike[str] | None) -> Trace | None:

@@ -9,21 +9,32 @@ import re
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterator
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from tracelens.analysis.attribution.host_scopes import PHASES, RECOMPUTE
-from tracelens.analysis.attribution.host_time import ALLOCATOR, HOST_WORK, LAUNCH_BOUND, SYNCHRONIZATION, named
+from tracelens.analysis.attribution.host_time import (
+    ALLOCATOR,
+    COMPILATION,
+    HOST_WORK,
+    LAUNCH_BOUND,
+    SYNCHRONIZATION,
+    named,
+)
 from tracelens.analysis.findings.rule import Bools, Candidate, Floats, Integers, Observed, built_in, built_in_advice
 from tracelens.analysis.grouping import numbered
 from tracelens.analysis.idle.idle_time import CAUSES, LATENCY, UNKNOWN, UNRECORDED
 from tracelens.analysis.intervals import Ints, covered_ns
 from tracelens.analysis.reading.added_ops import graph_launches
-from tracelens.analysis.sheets import device_timeline
+from tracelens.analysis.sheets import device_timeline, module_time
 from tracelens.analysis.verdict.summary import Evidence, Said
 from tracelens.trace.provenance import lacks_sync_events, no_stacks
 from tracelens.trace.table import Kind, Recorder
 from tracelens.types.units import BYTES_PER_GIB, BYTES_PER_MB, NS_PER_US, counted, duration, percent, shortened, size
+
+if TYPE_CHECKING:
+    from tracelens.trace.reading.compiled_code import Compilation
 
 #: Share of the window from which idle time of a cause is a finding.
 LEAST_SHARE = 0.02
@@ -413,7 +424,12 @@ _RECORD_STACKS = (
 @built_in("idle: Python or other host work")
 def host_work(seen: Observed) -> Iterator[Candidate]:
     """Idle time of this cause, but for that at the start of steps and what the host would do while it waits."""
-    parts = seen.idle_of(HOST_WORK) & ~seen.once(before_first_launch) & ~hidden_without_waits(seen)
+    parts = (
+        seen.idle_of(HOST_WORK)
+        & ~seen.once(before_first_launch)
+        & ~hidden_without_waits(seen)
+        & ~_of_compiled_code(seen)
+    )
     for candidate in idle_of_cause(seen, HOST_WORK, parts):
         # Whether torch.profiler was told not to record Python frames
         without = not seen.table.has_stacks and seen.table.recorder.no_stacks == Recorder().no_stacks
@@ -533,3 +549,84 @@ def recomputation(seen: Observed) -> Iterator[Candidate]:
         evidence=seen.evidence(ranked),
         row=seen.example_of(ranked[0]) if len(ranked) else None,
     )
+
+
+#: Rule -> the cause of the idle time that it is about.
+_COMPILED_CAUSES = {"graph_break": HOST_WORK, "recompilation": COMPILATION}
+
+
+def _compiled_idle(seen: Observed) -> dict[tuple[str, str], tuple[Bools, str]]:
+    """(rule, line of the program) -> parts of idle time that end with the first launch of the code behind a graph
+    break, or of code compiled again, of the cause that fits; PyTorch's reason.
+    """
+    code, table, tree = seen.context.options.inductor, seen.table, seen.tree
+    if code is None:
+        return {}
+    scopes, texts = module_time.compiled_regions(table, tree, module_time.REGION)
+    launches = tree.launch[seen.activity.rows]
+    around = scopes.around(launches)
+    first = np.full(len(scopes) + 1, np.iinfo(np.int64).max)
+    np.minimum.at(first, around[around >= 0], tree.position[launches[around >= 0]])
+    row = seen.idle.row
+    launch = np.where(row >= 0, np.where(tree.position[row] >= 0, row, tree.launch[row]), -1)
+    of_part = scopes.around(launch)
+    is_first = (of_part >= 0) & (tree.position[launch] <= first[of_part])
+    found: dict[tuple[str, str], tuple[Bools, str]] = {}
+    each: Compilation
+    for rule, each, graphs in (
+        *(("graph_break", each, each.resumed) for each in code.breaks if each.line is not None),
+        *(("recompilation", each, (each.graph,)) for each in code.recompilations),
+    ):
+        runs = np.array([*(text in graphs for text in texts), False], bool)
+        parts = is_first & runs[of_part] & seen.idle_of(_COMPILED_CAUSES[rule])
+        key = rule, each.line or f"graph {each.graph}"
+        before, reason = found.get(key, (np.zeros(len(parts), bool), each.reason))
+        found[key] = before | parts, reason
+    return found
+
+
+def _of_compiled_code(seen: Observed) -> Bools:
+    """Parts of idle time that a line of compiled code explains."""
+    parts = np.zeros(len(seen.idle.start), bool)
+    for each, _ in seen.once(_compiled_idle).values():
+        parts |= each
+    return parts
+
+
+def _by_line(seen: Observed, rule: str, before: str, after: str, when: str) -> Iterator[Candidate]:
+    """A candidate per line; its sentence is put together of these words, the line and PyTorch's reason."""
+    for (of, line), (parts, reason) in seen.once(_compiled_idle).items():
+        if of != rule or not parts.any():
+            continue
+        share = float(seen.idle_ns[parts].sum() / max(1, seen.window_ns))
+        place = "/".join(line.replace("\\", "/").split("/")[-2:])
+        yield Candidate(
+            why=f"{before} {shortened(place, 80)}{after} ({shortened(reason, 100)}): {IDLES} {percent(share)} of the "
+            f"time {when}",
+            claimed=seen.idle_time(parts, low=OPEN_ENDED),
+            computed="idle time before the first launch of that code; at least none of it",
+            figures=(idle_share(share), Said(what="gaps", value=int(parts.sum()), unit="count")),
+            evidence=(
+                *idle_evidence(seen, parts),
+                Evidence(sheet=module_time.GRAPH_BREAKS_TITLE, row={"event": rule.replace("_", " ")}),
+            ),
+            row=longest_row(seen, parts),
+        )
+
+
+@built_in("graph_break")
+def graph_breaks(seen: Observed) -> Iterator[Candidate]:
+    """A line at which torch.compile ends a graph, where the device idles until the code behind it launches."""
+    return _by_line(seen, "graph_break", "torch.compile ends a graph at", "", "until the code behind it launches")
+
+
+@built_in("recompilation")
+def recompilations(seen: Observed) -> Iterator[Candidate]:
+    """A function that is compiled again in the recorded steps while the device idles."""
+    return _by_line(seen, "recompilation", "torch.compile compiles", " again", "meanwhile")
+
+
+@built_in("idle: compilation")
+def compilation(seen: Observed) -> Iterator[Candidate]:
+    """Idle time of this cause, but for what is compiled again at a known line."""
+    return idle_of_cause(seen, COMPILATION, seen.idle_of(COMPILATION) & ~_of_compiled_code(seen))

@@ -26,7 +26,7 @@ from tracelens.analysis.attribution.host_scopes import (
     reached,
 )
 from tracelens.analysis.attribution.steps import is_step_annotation
-from tracelens.analysis.grouping import by_number
+from tracelens.analysis.grouping import by_number, first_of_each, numbered
 from tracelens.analysis.intervals import Bools, Ints
 from tracelens.analysis.sheets import sheet_row
 from tracelens.analysis.sheets.shared_columns import DURATIONS
@@ -34,12 +34,13 @@ from tracelens.schema import column_set, count, identifier, percent, sheet, text
 from tracelens.trace.table import XLA_PROGRAMS, Kind, RowColumn, TraceTable, has_host_time
 from tracelens.trace.tree import MODULE_PREFIX, OpTree
 from tracelens.types.records import Record
-from tracelens.types.units import NS_PER_US
+from tracelens.types.units import NS_PER_US, US_PER_S
 
 if TYPE_CHECKING:
     import pandas as pd
 
     from tracelens.analysis.sheets.context import SheetContext
+    from tracelens.trace.reading.compiled_code import Compilation, CompiledKernel
 
 
 NO_MODULE = "(in no module)"
@@ -327,7 +328,139 @@ def _stacks(table: TraceTable, tree: OpTree, activity: DeviceActivity) -> tuple[
     return paths, list(texts), path[frame]
 
 
+#: What the Triton kernels of Inductor are called.
+_TRITON = re.compile(r"^triton_(?:poi|per|red|spl|tem|for|unk|mix)_")
+#: Ranges that PyTorch puts round the calls of compiled code: by key of the FX graph, and by compilation.
+_GRAPH = re.compile(r"^## Call CompiledFxGraph (\w+) ##$")
+REGION = re.compile(r"^Torch-Compiled Region: (\S+)$")
+COMPILED_KERNELS_TITLE, GRAPH_BREAKS_TITLE = "compiled_kernels", "graph_breaks"
+#: ``joined_by`` of kernels that the files do not have.
+NOT_JOINED = "not in the files"
+
+
+def compiled_regions(table: TraceTable, tree: OpTree, pattern: re.Pattern[str]) -> tuple[Scopes, list[str]]:
+    """The ranges whose name fits, in preorder, and what the pattern's group is in each."""
+    said = {code: found[1] for code, text in enumerate(table.names) if (found := pattern.match(text))}
+    name, kind = table.name[tree.order], table.kind[tree.order]
+    scopes = Scopes(tree, np.isin(name, list(said)) & ((kind == Kind.CPU_OP) | (kind == Kind.USER_ANNOTATION)))
+    return scopes, [said[code] for code in table.name[scopes.rows].tolist()]
+
+
+def _compiled_kernels(context: SheetContext) -> pd.DataFrame | None:
+    """One row per compiled kernel and the graph in which it ran, by time."""
+    import pandas as pd
+
+    code, table, tree, activity = context.options.inductor, context.trace.table, context.trace.tree, context.activity
+    if code is None:
+        return None
+    known: dict[str, list[CompiledKernel]] = {}
+    for kernel in code.kernels:
+        known.setdefault(kernel.name, []).append(kernel)
+    wanted = np.array([text in known or _TRITON.match(text) is not None for text in table.names] or [False], bool)
+    at = np.flatnonzero(wanted[activity.name])
+    launch = tree.launch[activity.rows[at]]
+    places = []
+    for pattern in (_GRAPH, REGION):
+        scopes, texts = compiled_regions(table, tree, pattern)
+        distinct = {text: i for i, text in enumerate(dict.fromkeys(texts))}
+        of_scope = np.array([*(distinct[text] for text in texts), -1], np.int64)
+        places.append((list(distinct), of_scope[scopes.around(launch)]))
+    group = numbered(activity.name[at], *(which + 1 for _, which in places))
+    kernels = np.bincount(group)
+    us, total_us = np.bincount(group, activity.duration_us(at)), float(activity.duration_us().sum()) or 1.0
+    rows = []
+    for i, first in enumerate(first_of_each(group).tolist()):
+        key, region = (texts[which[first]] if which[first] >= 0 else "" for texts, which in places)
+        name = table.names[activity.name[at[first]]]
+        measured = {"kernels": int(kernels[i]), "duration_us_sum": us[i], "percent_of_kernels": 100 * us[i] / total_us}
+        rows.append({"kernel_name": name, **measured, **_said_of(*_fitting(known.get(name, []), key, region))})
+    order = ["duration_us_sum", "kernel_name", "graph"]
+    frame = pd.DataFrame(rows)
+    return frame.sort_values(order, ascending=[False, True, True], ignore_index=True) if rows else None
+
+
+def _fitting(kernels: list[CompiledKernel], key: str, region: str) -> tuple[list[CompiledKernel], str]:
+    """Those of a graph (``key``), else of a compilation (``region``), else all; by what. Empty: not recorded."""
+    if of_graph := [kernel for kernel in kernels if key and kernel.key == key]:
+        return of_graph, "FX graph"
+    if of_region := [kernel for kernel in kernels if region and kernel.graph == region]:
+        return of_region, "compilation"
+    return kernels, "name"
+
+
+def _said_of(kernels: list[CompiledKernel], by: str) -> dict[str, str]:
+    """What the files say of a kernel, as far as it can be told from others of its name: what all of these are."""
+    alike = len({(kernel.ops, kernel.nodes, kernel.lines) for kernel in kernels}) == 1
+    graphs = list(dict.fromkeys(kernel.graph for kernel in kernels))
+    return {
+        "graph": ", ".join(graphs if len(graphs) <= 4 else [*graphs[:4], "..."]),
+        "ops": _joined([kernel.ops for kernel in kernels], ", "),
+        "source_nodes": _joined([kernel.nodes for kernel in kernels], ", "),
+        "source_lines": _joined([kernel.lines for kernel in kernels], "; "),
+        "joined_by": NOT_JOINED if not kernels else by if alike else f"{by}, of {len(kernels)} kernels",
+    }
+
+
+def _joined(of_kernels: Sequence[Sequence[str]], between: str) -> str:
+    return between.join(dict.fromkeys(text for texts in of_kernels for text in texts))
+
+
+def _graph_breaks(context: SheetContext) -> pd.DataFrame | None:
+    """Graph breaks and recompilations, alike ones together."""
+    import pandas as pd
+
+    code = context.options.inductor
+    if code is None:
+        return None
+    rows: dict[tuple[str, str | None, str], dict[str, Any]] = {}
+    each: Compilation
+    for event, each in (
+        *(("graph break", each) for each in code.breaks),
+        *(("recompilation", each) for each in code.recompilations),
+    ):
+        row = rows.setdefault(
+            (event, each.line, each.reason),
+            {"event": event, "source_line": each.line, "reason": each.reason, "times": 0, "graph": each.graph,
+             "compile_us": np.nan},
+        )  # fmt: skip
+        row["times"] += 1
+        took_s = getattr(each, "took_s", None)
+        if took_s is not None:
+            row["compile_us"] = np.nansum([row["compile_us"], took_s * US_PER_S])
+    return pd.DataFrame(list(rows.values())) if rows else None
+
+
 SHEETS = (
+    sheet_row(
+        COMPILED_KERNELS_TITLE, 65, 180,
+        "With --inductor: kernels of torch.compile by the graph in which they ran, with their ops and source lines.",
+        _compiled_kernels,
+        text("kernel_name", "Kernel.", width=46),
+        text("graph", "Compilation, FRAME/NUMBER as in tlparse, or the folder of torch_compile_debug.", width=12),
+        count("kernels", "Kernels with this name in this graph."),
+        us("duration_us_sum", DURATIONS),
+        percent("percent_of_kernels", "Share of the total kernel time."),
+        text("ops", "ATen ops, else FX nodes after the passes, that were fused into the kernel.", width=46),
+        text("source_nodes", "FX nodes of the program before the passes.", width=30),
+        text("source_lines", "Lines of the program that these nodes come from: innermost frames.", width=70),
+        text(
+            "joined_by",
+            "By the key of its FX graph or the number of its compilation, which PyTorch records round it, else by its "
+            "name alone: of several different kernels of that name all are listed.",
+            width=16,
+        ),
+    ),
+    sheet_row(
+        GRAPH_BREAKS_TITLE, 67, 190,
+        "With --inductor: what broke a graph, and what made torch.compile compile again; alike ones together.",
+        _graph_breaks,
+        text("event", "Graph break or recompilation.", width=16),
+        text("source_line", "Line of the break; line where the recompiled function begins.", width=46),
+        text("reason", "In PyTorch's words.", width=70),
+        count("times", "How often it is in the files."),
+        text("graph", "Its first compilation.", width=12),
+        us("compile_us", "Compilation time of the recompilations, as PyTorch measured it."),
+    ),
     sheet_row(
         "call_stacks", 146, 130, "GPU time by Python call stack: the 200 with most time, then the rest.",
         lambda c: call_stacks(c.trace.table, c.trace.tree, c.activity),

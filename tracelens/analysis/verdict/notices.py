@@ -23,7 +23,7 @@ from tracelens.analysis.idle.idle_time import BEFORE_RECORDING
 from tracelens.analysis.intervals import Ints
 from tracelens.analysis.reading.added_ops import GraphLinks, graph_launches
 from tracelens.analysis.reading.engine_steps import STEM
-from tracelens.analysis.sheets import device_timeline, perf_summary
+from tracelens.analysis.sheets import device_timeline, module_time, perf_summary
 from tracelens.analysis.sheets.device_memory import KERNEL_COUNTERS_TITLE
 from tracelens.analysis.verdict.summary import Notice
 from tracelens.files.safe_text import clipped
@@ -256,6 +256,7 @@ def notices(analysis: Analysis) -> Iterator[Notice]:
         yield Notice(
             id="whole_calls", count=count, text=f"{counted(count, 'call')} could not be split into operations: {why}"
         )
+    yield from _compiled_code(analysis)
     yield from _compiled_without_work(analysis)
     yield from _too_much_work(rows)
     if analysis.overlaps is not None and analysis.overlaps.count:
@@ -468,6 +469,29 @@ def _compiled_without_work(analysis: Analysis) -> Iterator[Notice]:
         calls = int(unknown["operation_count"].sum())
         text = f"the FLOPs or bytes of {counted(calls, 'Triton kernel')} ({share} of Triton time) are unknown: {shown}"
         yield Notice(id="compiled_kernels", count=calls, text=text)
+
+
+def _compiled_code(analysis: Analysis) -> Iterator[Notice]:
+    """What --inductor has of the kernels, and what it says broke graphs."""
+    if analysis.options.inductor is None:
+        return
+    kernels = analysis.frames.get(module_time.COMPILED_KERNELS_TITLE)
+    text = "--inductor: the trace has no kernel of torch.compile"
+    joined = 0
+    if kernels is not None:
+        there = kernels["joined_by"] != module_time.NOT_JOINED
+        share = kernels["duration_us_sum"][there].sum() / max(1e-9, kernels["duration_us_sum"].sum())
+        joined, left_out = int(kernels["kernels"][there].sum()), kernels["kernel_name"][~there].tolist()
+        text = f"--inductor says the ops of {counted(joined, 'compiled kernel')} ({percent(share)} of their time)"
+        text += f", not of {_first(list(dict.fromkeys(left_out)), most=3)}" if left_out else ""
+    for what, each in (
+        ("graph break", analysis.options.inductor.breaks),
+        ("recompilation", analysis.options.inductor.recompilations),
+    ):
+        if each:
+            where = clipped(each[0].line or f"graph {each[0].graph}", 80)
+            text += f"; {counted(len(each), what)}, first {where}: {clipped(each[0].reason, 80)}"
+    yield Notice(id="compiled_code", count=joined, text=text)
 
 
 def _is_replayed(analysis: Analysis, category: str) -> bool:

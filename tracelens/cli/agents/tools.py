@@ -795,7 +795,7 @@ _WHICH = {
     "index": {"type": "integer", "description": "which of its distinct calls, by device time; default 0"},
 }
 _FORMAT = {"format": {"type": "string", "enum": ["text", "json"], "description": "json: every figure; default: lines"}}
-_RECORDINGS = ("trace", "capture", "shapes", "memory_snapshot", "power", "counters")
+_RECORDINGS = ("trace", "capture", "shapes", "memory_snapshot", "inductor", "power", "counters")
 TOOLS = {
     tool.name: tool
     for tool in (

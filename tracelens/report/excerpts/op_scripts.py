@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 
 from tracelens.analysis.analyze import analyze
+from tracelens.analysis.attribution.host_scopes import Scopes
 from tracelens.analysis.grouping import Floats, Ints, first_of_each
 from tracelens.analysis.loaded_trace import AnalysisOptions, Trace
 from tracelens.analysis.sheets import perf_summary
@@ -149,20 +150,13 @@ class _Recorded:
     def _distinct(self, name: str) -> tuple[list[int], Ints, Floats]:
         """Of each distinct call of an op: an example's row, how many launched something, and their device time (us).
 
-        A call has what is below it; of one within another of the same op the outer one does.
+        A call has what is below it; of one within another of the same op the inner one does.
         """
-        table, tree = self._subject.table, self._subject.tree
+        table, tree, activity = self._subject.table, self._subject.tree, self._subject.activity
         code = {text: i for i, text in enumerate(table.names)}.get(name, -1)
-        rows = np.flatnonzero((table.name == code) & (table.kind == Kind.CPU_OP) & (tree.position >= 0))
-        rows = rows[np.argsort(tree.position[rows], kind="stable")]
-        ends = np.maximum.accumulate(tree.last[rows]) if len(rows) else rows
-        rows = rows[np.append(True, tree.position[rows][1:] >= ends[:-1])] if len(rows) else rows
-        activity, counted = self._subject.activity, self._subject.counted
-        launch = np.where(counted, tree.launch[activity.rows], -1)
-        at = np.searchsorted(tree.position[rows], np.where(launch >= 0, tree.position[launch], -1), "right") - 1
-        inside = (launch >= 0) & (at >= 0)
-        inside &= tree.position[launch] < np.append(tree.last[rows], 0)[at]
-        ns = np.bincount(at[inside], activity.duration[inside], minlength=len(rows))
+        scopes = Scopes(tree, (table.name[tree.order] == code) & (table.kind[tree.order] == Kind.CPU_OP))
+        rows, at = scopes.rows, scopes.around(np.where(self._subject.counted, tree.launch[activity.rows], -1))
+        ns = np.bincount(at[at >= 0], activity.duration[at >= 0], minlength=len(rows))
         signatures, group = np.unique(table.signature[rows], return_inverse=True)
         examples = rows[first_of_each(group)].tolist() if len(rows) else []
         return (
