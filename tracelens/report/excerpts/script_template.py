@@ -126,6 +126,8 @@ class Bench:
     def __init__(self, torch: Any, device: str, repeats: int) -> None:
         self.xp, self.device, self._repeats = torch, device, repeats
         self.on_gpu = device.startswith("cuda")
+        if self.on_gpu:
+            torch.cuda.set_device(torch.device(device).index or 0)
         self._op: Any = None
         kind = ("hip" if torch.version.hip else "cuda") if self.on_gpu else "cpu"
         self._flushed = torch.empty(_FLUSHED_BYTES[kind], dtype=torch.int8, device=device)
@@ -408,7 +410,10 @@ def measure(bench: Any, call: Any, candidate: Any) -> tuple[list[float], list[st
     if alike(bench, first.own, second.own) and not (first.changes or second.changes):
         raise UnjudgedError("its result is the same whatever its random values are, so that any candidate may be right")
     own = bench.arguments(call, 0)
-    times = bench.times_us([*functions, lambda: own.given_to(candidate)])
+    try:
+        times = bench.times_us([*functions, lambda: own.given_to(candidate)])
+    except RuntimeError as error:
+        raise RefusedError(f"it fails while it is timed: {str(error)[:300]}") from error
     if not judge(bench, candidate, call, 30, own).is_wider:
         said.append("compared with the op itself: it does not run in a wider type")
     return times, said

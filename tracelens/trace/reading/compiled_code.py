@@ -268,7 +268,7 @@ def read_compiled_code(path: Path) -> CompiledCode:
     elif any(path.name.startswith(known) for known in _METHODS) or path.name == "raw.jsonl":
         _add_file(collected, path, path.parent.name)
     else:
-        _add_log(collected, _read(path), path.name)
+        _add_log(collected, path)
     if not collected.known:
         raise InputError(f"{path.name} has no files of torch.compile: {_WHERE_FROM}")
     return collected.result()
@@ -305,36 +305,53 @@ def _add_file(collected: _Collected, file: Path, graph: str) -> None:
     if name.endswith((".json", ".txt", ".py")) and any(name.startswith(known) for known in _METHODS):
         collected.add(name, graph, _read(file), name)
     elif name == "raw.jsonl":
-        for number, line in enumerate(_read(file).splitlines(), 1):
+        for number, line in enumerate(_lines(file), 1):
             if b'"compilation_metrics"' in line:
                 where = f"{name}: line {number}"
                 collected.metrics(_decoded(line, dict[str, Any], where).get("compilation_metrics"), where)
     elif name.endswith(".log"):
-        _add_log(collected, _read(file), name)
+        _add_log(collected, file)
 
 
-def _add_log(collected: _Collected, content: bytes, name: str) -> None:
-    """A log of TORCH_TRACE: records, and behind one the lines of its payload, each after a tab."""
-    lines = content.split(b"\n")
-    at = 0
-    while at < len(lines):
-        line, start = lines[at], at + 1
-        at = start
-        while at < len(lines) and lines[at].startswith(b"\t"):
-            at += 1
-        is_artifact = b'"artifact"' in line or b'"inductor_output_code"' in line
-        if not (is_artifact or b'"compilation_metrics"' in line) or not (begin := _RECORD.match(line)):
+def _add_log(collected: _Collected, file: Path) -> None:
+    """A log of TORCH_TRACE: records, and behind one the lines of its payload, each after a tab. InputError."""
+    wanted: tuple[str, str, str] | None = None
+    payload: list[bytes] = []
+    for number, line in enumerate(_lines(file), 1):
+        if line.startswith(b"\t"):
+            if wanted is not None:
+                payload.append(line[1:])
             continue
-        record = _decoded(line[begin.end() :], dict[str, Any], f"{name}: line {start}")
-        if "compilation_metrics" in record:
-            collected.metrics(record["compilation_metrics"], f"{name}: line {start}")
-            continue
-        artifact = record.get("artifact")
-        kind = artifact.get("name") if isinstance(artifact, dict) else "inductor_output_code"
-        graph = f"{record.get('frame_id', '-')}/{record.get('frame_compile_id', '-')}"
-        payload = b"\n".join(each[1:] for each in lines[start:at])
-        if isinstance(kind, str):
-            collected.add(kind, graph, payload, f"{name}: {kind} in line {start}")
+        if wanted is not None:
+            collected.add(wanted[0], wanted[1], b"".join(payload), wanted[2])
+            payload = []
+        wanted = _record(collected, line, f"{file.name}: line {number}")
+    if wanted is not None:
+        collected.add(wanted[0], wanted[1], b"".join(payload), wanted[2])
+
+
+def _record(collected: _Collected, line: bytes, where: str) -> tuple[str, str, str] | None:
+    """Name, compilation and place of the artifact that begins with a line; None where it does not begin a known one."""
+    is_artifact = b'"artifact"' in line or b'"inductor_output_code"' in line
+    if not (is_artifact or b'"compilation_metrics"' in line) or not (begin := _RECORD.match(line)):
+        return None
+    record = _decoded(line[begin.end() :], dict[str, Any], where)
+    if "compilation_metrics" in record:
+        collected.metrics(record["compilation_metrics"], where)
+        return None
+    artifact = record.get("artifact")
+    name = artifact.get("name") if isinstance(artifact, dict) else "inductor_output_code"
+    graph = f"{record.get('frame_id', '-')}/{record.get('frame_compile_id', '-')}"
+    return (name, graph, f"{where}: {_cut(name)}") if isinstance(name, str) else None
+
+
+def _lines(file: Path) -> Iterator[bytes]:
+    before_reading(file)
+    try:
+        with file.open("rb") as lines:
+            yield from lines
+    except OSError as error:
+        raise InputError(f"{file.name} cannot be read: {error.strerror}") from error
 
 
 def _read(file: Path) -> bytes:
