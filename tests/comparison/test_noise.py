@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import lru_cache
+from itertools import combinations
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from tests.conftest import TRACES
-from tracelens.analysis.loaded_trace import AnalysisOptions
+from tests.conftest import TRACES, part
+from tracelens.analysis.loaded_trace import AnalysisOptions, load
+from tracelens.comparison.compare import compare_sides
+from tracelens.comparison.compared import CLOCK, EVERYTHING, LATE, OVERLAP, SOME_RANKS, SPEED, WAITING
 from tracelens.comparison.inputs import side_of
 from tracelens.comparison.measured_rows import Noise, _student
-from tracelens.comparison.sides import PRODUCT, Floats, by_step, call_role
+from tracelens.comparison.sides import PRODUCT, Floats, Side, by_step, call_role
+from tracelens.comparison.traced_side import recorded
 
 #: Real traces of several steps.
 STEPPED = [
@@ -83,6 +88,51 @@ def test_one_step_on_either_side_says_nothing_of_chance() -> None:
     one = np.array([[100.0]])
     assert not Noise(one, one).is_known
     assert np.isnan(Noise(one, one).interval().low[0])
+
+
+#: Recordings and the numbers of their complete steps, which differ by chance alone.
+OF_CHANCE = {
+    STEPPED[0]: range(4, 7), STEPPED[1]: range(101, 106), STEPPED[2]: range(15, 18), STEPPED[3]: range(7, 17),
+    "more/kineto/samples/resnet50_num_workers_4/worker0.1623212756351.pt.trace.json.gz": range(5, 11),
+}  # fmt: skip
+#: What is said of kernels and idle time that are the same calls.
+TIMED = {SPEED, OVERLAP, CLOCK, EVERYTHING, WAITING, LATE, SOME_RANKS}
+
+
+@lru_cache
+def single_steps(name: str) -> list[Side]:
+    """Each of the recording's complete steps as if it had been recorded alone."""
+    trace = load(TRACES / name)
+    ones = [recorded(trace, AnalysisOptions(steps=str(number))) for number in OF_CHANCE[name]]
+    return [Side(name=str(number), parts=((one,),)) for number, one in zip(OF_CHANCE[name], ones, strict=True)]
+
+
+@pytest.mark.shared
+@pytest.mark.parametrize("name", part(list(OF_CHANCE), 2))
+def test_single_steps_of_one_recording_are_not_said_to_differ(name: str, shared_traces: Path) -> None:
+    for a, b in combinations(single_steps(name), 2):
+        assert [change.text for change in compare_sides(a, b).changes if change.cause in TIMED] == []
+
+
+@pytest.mark.shared
+@pytest.mark.parametrize("kernels_slower", [1.05, 1.3])
+def test_of_single_steps_all_kernels_of_one_op_a_third_slower_are_told_and_a_twentieth_may_be(
+    kernels_slower: float, shared_traces: Path
+) -> None:
+    a, b = single_steps(STEPPED[1])[1:3]
+    one = b.first
+    op = one.calls[np.bincount(one.call, one.kernel_ns).argmax()].name
+    of_op = np.array([call.name == op for call in one.calls])[one.call]
+    factor = np.where(of_op, kernels_slower, 1.0)
+    slower = replace(
+        one,
+        kernel_ns=(one.kernel_ns * factor).astype(np.int64),
+        event_ns=(one.event_ns * factor[one.event_unit]).astype(np.int64),
+        piece_ns=(one.piece_ns * factor[one.piece_unit]).astype(np.int64),
+    )
+    told = [change for change in compare_sides(a, replace(b, parts=((slower,),))).changes if change.cause in TIMED]
+    assert bool(told) == (kernels_slower == 1.3)
+    assert all(op in change.text for change in told)
 
 
 def test_a_side_of_one_step_spreads_as_the_other() -> None:

@@ -196,7 +196,8 @@ def products(slower: float = 1.0, *, layers: int = 4, slow_layers: int = 4, atte
     ],
 )  # fmt: skip
 def test_a_clock_changes_every_compute_bound_call(after: Ops, said: str) -> None:
-    (first, *_) = texts(compare_sides(side(products()), side(after)))
+    # Of one step each, three slow calls of twelve may be chance
+    (first, *_) = texts(compare_sides(side(*[products()] * 2), side(*[after] * 2)))
     assert first.startswith(said)
 
 
@@ -240,7 +241,7 @@ def test_what_runs_at_once_in_reports_is_called_overlap() -> None:
     ops = LAYER * 3
     one, other = (as_reported(side(ops, hidden_ns=hidden)) for hidden in (0, 5))
     (text,) = texts(compare_sides(one, other))
-    assert text == "overlap -4.5e-05 ms: more runs at the same time"
+    assert text.endswith("the largest is overlap -4.5e-05 ms: more runs at the same time")
 
 
 def noisy(random: np.random.Generator, slower: float = 1.0) -> Side:
@@ -268,6 +269,32 @@ def test_what_changed_is_told_without_what_chance_moved_the_same_way() -> None:
         assert [change.cause for change in rest] == [NOISE]
 
 
+def one_step(random: np.random.Generator, slower: float = 1.0, sent: str = "gemm") -> Side:
+    """Of 24 layers of two kernels of 100 us, each 2 % beside it and all of them 1 %, the product takes so much longer."""
+    each = 1e5 * random.normal(1, 0.01) * random.normal(1, 0.02, (24, 2))
+    return side([call for a, b in each.tolist()
+                 for call in (*op("mm", (sent, int(slower * a)), category="GEMM"), *op("add", ("add", int(b))))])  # fmt: skip
+
+
+def test_of_one_step_each_only_what_exceeds_its_repeats_is_a_change() -> None:
+    """Both kinds of kernels lie 1 % apart as a whole: the usual 1.5 % explains that, and not 30 %."""
+    random = np.random.default_rng(0)
+    for _ in range(20):
+        same, found = (compare_sides(one_step(random), one_step(random, slower)) for slower in (1.0, 1.3))
+        assert [change.cause for change in same.changes] == [NOISE]
+        assert same.changes[0].text.startswith("differs by ")
+        assert "one step each, so chance cannot be told: 2 rows, the largest are " in same.changes[0].text
+        assert re.match(r"GEMM \+0\.\d+ ms: (2[4-9]|3[0-6]) % slower, same kernels, 24 calls", found.changes[0].text)
+        assert found.low_ms is None is found.changes[0].low_ms
+
+
+def test_facts_of_one_step_are_told_whatever_their_time() -> None:
+    random = np.random.default_rng(0)
+    (first, rest) = compare_sides(one_step(random), one_step(random, sent="gemm_v2")).changes
+    assert re.fullmatch(r"GEMM [+-]0\.\d+ ms: different kernel \(gemm -> gemm_v2\) on 24 calls of aten::mm", first.text)
+    assert rest.cause == NOISE
+
+
 def test_a_device_slower_in_all_it_computes_is_no_matter_of_the_clock_beside_collectives() -> None:
     """Products and what memory bounds take 1.3 times as long, and collectives, half of the time, as long as before."""
     sent = [(Call(name="nccl:all_reduce", category="collectives", shapes="((4,),)"), [("AllReduce", 4000)])]
@@ -276,7 +303,7 @@ def test_a_device_slower_in_all_it_computes_is_no_matter_of_the_clock_beside_col
         products = [op(f"mm{n}", (f"gemm{n}", int(1000 * slower)), category="GEMM") for n in range(3)]
         return [*(call for one in products for call in one), *op("norm", ("mean", int(1000 * slower))), *sent]
 
-    (told,) = compare_sides(side(step(1.0)), side(step(1.3))).changes
+    (told,) = compare_sides(side(*[step(1.0)] * 2), side(*[step(1.3)] * 2)).changes
     assert told.text.startswith("all computation +0.0012 ms: 30 % slower alike")
 
 

@@ -786,6 +786,8 @@ _LEAST_OF_IDLE = 0.8
 _SEVERAL = 2
 #: Said of a change that may be chance.
 _WITHIN = ", within the noise"
+#: Of one step on either side, what does not exceed what is typical of such.
+_UNTOLD = "differs by {}; one step each, so chance cannot be told"
 #: What a step is made of beside computation, by role or category.
 _PARTS = {COMMUNICATION: "exposed communication", COPY: "copies", AT_ONCE: "overlap", IDLE: "idle"}
 
@@ -836,22 +838,33 @@ def changes_of(
     found: list[Change] = []
     facts: list[Change] = []
     chance: list[Change] = []
+    is_known = intervals.noise.is_known
     for group in groups:
         rows_of = RowGroup(tuple(rows[at] for at in group), ranks)
         told = explains if explains and explains[0] == group else None
         if told:
-            made = _of_host(rows_of, told)
+            made, is_fact = _of_host(rows_of, told), True
         else:
             made = _change(rows_of, group, _bounds(rows_of, group, intervals, len(groups)))
-        size = _LEAST_OF_PROGRAM * rows_of.kernel_ms[0]
-        if made.is_noise and made.cause in _OF_PROGRAMS and abs(made.change_ms) >= size and _is_fact(rows, made):
-            made = replace(made, text=made.text.replace(_WITHIN, ""), low_ms=None, high_ms=None)
-        (found if not made.is_noise else facts if _is_fact(rows, made) else chance).append(made)
+            made, is_fact = _as_fact(rows_of, made, is_known=is_known)
+        (found if not made.is_noise else facts if is_fact else chance).append(made)
     parts, chance = _parts_beyond_chance(rows, chance, intervals)
     found += parts
     found.sort(key=lambda change: (-abs(change.change_ms), change.text))
     facts.sort(key=lambda change: (-sum(side.kernel_ms for side in _sides(rows, change)), change.text))
-    return (*found, *facts, *([_noise(rows, chance)] if chance else []))
+    rest = [_noise(rows, chance, [] if is_known or explains else host, is_known=is_known)] if chance else []
+    return tuple(
+        change if is_known else replace(change, low_ms=None, high_ms=None) for change in (*found, *facts, *rest)
+    )
+
+
+def _as_fact(group: RowGroup, change: Change, *, is_known: bool) -> tuple[Change, bool]:
+    """A change of these rows, and whether it is a fact; without bounds where it is told as one whatever they are."""
+    is_fact = _is_fact(group, change.cause, is_known=is_known)
+    is_large = change.cause in _OF_PROGRAMS and abs(change.change_ms) >= _LEAST_OF_PROGRAM * group.kernel_ms[0]
+    if change.is_noise and is_fact and (is_large or not is_known):
+        return replace(change, text=change.text.replace(_WITHIN, ""), low_ms=None, high_ms=None), True
+    return change, is_fact
 
 
 def _bounds(group: RowGroup, at: list[int], intervals: Intervals, tests: int) -> tuple[float, float] | None:
@@ -1106,24 +1119,33 @@ def _sides(rows: Sequence[ComparedRow], change: Change) -> list[RowSide]:
     return [side for at in change.rows for side in (rows[at].a, rows[at].b) if side]
 
 
-def _is_fact(rows: Sequence[ComparedRow], change: Change) -> bool:
+def _is_fact(group: RowGroup, cause: str, *, is_known: bool) -> bool:
     """Whether calls became others in every step: that is no matter of which steps were recorded.
 
-    How many calls of which shapes a step has may be; which types they have is not.
+    How many calls of which shapes a step has may be; which types they have is not. Of one step on either side
+    (``is_known`` is False) the number of calls is as well what differs.
     """
-    sides = [[side for at in change.rows if (side := each(rows[at]))] for each in (attrgetter("a"), attrgetter("b"))]
-    calls = [sum((side.calls for side in own), 0.0) for own in sides]
-    if change.cause in (COMPILED, TYPE) and min(calls) >= 1:
+    calls = [sum((side.calls for side in sides), 0.0) for sides in (group.a, group.b)]
+    if cause in (COMPILED, TYPE) and min(calls) >= 1:
         return True
-    return change.cause in FACTS and all(map(float.is_integer, calls))
+    facts = FACTS if is_known else (*FACTS, CALLS, REPEATS)
+    return cause in facts and (not is_known or all(map(float.is_integer, calls)))
 
 
-def _noise(rows: Sequence[ComparedRow], chance: Sequence[Change]) -> Change:
+def _noise(
+    rows: Sequence[ComparedRow], chance: Sequence[Change], host: Sequence[HostChange], *, is_known: bool
+) -> Change:
+    """``host``: calls that one side alone has, whatever they cost."""
     at = tuple(sorted(number for change in chance for number in change.rows))
     change_ms = sum(rows[number].change_ms for number in at)
-    most = max(chance, key=lambda change: abs(change.change_ms))
+    largest = sorted(chance, key=lambda change: -abs(change.change_ms))
+    named = [change.text.replace(_WITHIN, "") for change in largest[: 1 if is_known else _MOST_NAMED]]
     count = "1 row" if len(at) == 1 else f"{len(at)} rows"
-    text = f"within the noise {signed_ms(change_ms)}: {count}, the largest is {most.text.replace(_WITHIN, '')}"
+    said = f"within the noise {signed_ms(change_ms)}" if is_known else _UNTOLD.format(signed_ms(change_ms))
+    text = f"{said}: {count}, the largest {'are' if len(named) > 1 else 'is'} {'; '.join(named)}"
+    if host:
+        most_first = sorted(host, key=lambda call: (-abs(call.change_ms), call.name))
+        text += f"; {named_and_more([_host_text(call) for call in most_first])}"
     return Change(text=text, change_ms=change_ms, cause=NOISE, category="", rows=at)
 
 

@@ -13,19 +13,11 @@ from tracelens.analysis.loaded_trace import AnalysisOptions
 from tracelens.analysis.ranks.rank_summary import ranks_text
 from tracelens.comparison.call_matching import Difference, Matching, Numbered, by_kernel, match
 from tracelens.comparison.change_sentences import changes_of, explained
-from tracelens.comparison.compared import ComparedRow, Comparison, SideSummary
+from tracelens.comparison.compared import ComparedRow, Comparison, RankChange, SideSummary
 from tracelens.comparison.gates import CompareOptions, Gate, check
 from tracelens.comparison.inputs import as_reported, side_of
 from tracelens.comparison.late_ranks import RankTimes, another_latecomer, rank_changes, unusual_steps
-from tracelens.comparison.measured_rows import (
-    Intervals,
-    MeasuredSide,
-    Noise,
-    at_equal_work,
-    behind_others,
-    host_changes,
-    ns_of_a_call,
-)
+from tracelens.comparison.measured_rows import Intervals, MeasuredSide, Noise, host_changes, noises, ns_of_a_call
 from tracelens.comparison.places import QUANTIZED, SAME_PLACE
 from tracelens.comparison.sides import UNKNOWN_DEVICE, Recorded, Side
 from tracelens.extensions import NONE, load_extension
@@ -87,7 +79,7 @@ def compare_sides(one: Side, other: Side, gates: Sequence[Gate] = ()) -> Compari
     matching = match(*numbered)
     a = MeasuredSide(numbered[0], matching.a, len(matching.rows))
     b = MeasuredSide(numbered[1], matching.b, len(matching.rows))
-    noise = Noise(a.steps, b.steps)
+    noise, at_equal_work, hidden = noises(a, b)
     numbers, rows = _rows(matching, a, b, noise)
     each_ns = ns_of_a_call(a, b)[numbers]
     times = [RankTimes.of(side, numbers, rows, each_ns) for side in (a, b)]
@@ -95,7 +87,7 @@ def compare_sides(one: Side, other: Side, gates: Sequence[Gate] = ()) -> Compari
     rows = explained(rows, (one, other), times, ranks, _compiled(matching, numbered, numbers))
     changed = [at for at, row in enumerate(rows) if row.is_changed]
     intervals = Intervals(noise, numbers)
-    step = intervals.of_sum(range(len(numbers)))
+    step = intervals.of_steps(range(len(numbers)))
     unusual = (unusual_steps(*each, numbers, rows) for each in zip("AB", (a, b), times, strict=True))
     found = Comparison(
         a=_summary(a, rows, 0),
@@ -104,7 +96,7 @@ def compare_sides(one: Side, other: Side, gates: Sequence[Gate] = ()) -> Compari
         unchanged=tuple(row for row in rows if not row.is_changed),
         changes=changes_of(
             [rows[at] for at in changed],
-            Intervals(noise, [numbers[at] for at in changed], at_equal_work(a, b), behind_others(a, b)),
+            Intervals(noise, [numbers[at] for at in changed], at_equal_work, hidden),
             ranks,
             host_changes(a, b),
         ),
@@ -118,10 +110,15 @@ def compare_sides(one: Side, other: Side, gates: Sequence[Gate] = ()) -> Compari
         low_ms=step[0] if step else None,
         high_ms=step[1] if step else None,
         detectable_ms=(step[1] - step[0]) / 2 if step else None,
-        ranks=ranks,
+        ranks=_bounded(ranks, noise),
     )
-    results = [check(gate, found, rows, intervals.of_sum) for gate in gates]
+    results = [check(gate, found, rows, intervals.of_steps) for gate in gates]
     return replace(found, gates=tuple(results))
+
+
+def _bounded(ranks: Sequence[RankChange], noise: Noise) -> tuple[RankChange, ...]:
+    """Without bounds where one step on either side says nothing of them."""
+    return tuple(rank if noise.is_known else replace(rank, low_ms=None, high_ms=None) for rank in ranks)
 
 
 def _rows(matching: Matching, a: MeasuredSide, b: MeasuredSide, noise: Noise) -> tuple[list[int], list[ComparedRow]]:
@@ -200,7 +197,10 @@ def _notes(one: Side, other: Side) -> list[str]:
     found = [*_other_devices(a, b), *_not_recorded(a, b)]
     found += _other_ranks(one, other)
     if max(sum(len(run[0].durations_ns) for run in side.parts) for side in (one, other)) == 1:
-        found.append("one step per trace cannot separate noise from change")
+        found.append(
+            "one step per trace cannot separate noise from change: told are facts, and what exceeds the spread of "
+            "repeated kernels and of typical steps"
+        )
     return [*one.notes, *other.notes, *found]
 
 

@@ -21,7 +21,7 @@ from tracelens.comparison.compared import (
     ComparedRow,
     RankChange,
 )
-from tracelens.comparison.measured_rows import MeasuredSide, Noise
+from tracelens.comparison.measured_rows import MeasuredSide, Noise, share_apart, typical_of
 from tracelens.comparison.sides import COMMUNICATION, Floats, role, row_role
 from tracelens.types.records import Record
 from tracelens.types.units import NS_PER_MS
@@ -40,12 +40,15 @@ class RankTimes(Record, frozen=True, kw_only=True, eq=False):
     """ns of the ranks of a side as (rank, row, step), rows as compared; ``sent``: which of these are communication.
 
     ``at_equal_work``: as (rank, step), ns of computation beyond what its calls take in the mean of both sides.
+    ``apart``, ``apart_at_work``: by rank and kind, how far chance puts its own time, and that, in one step.
     """
 
     numbers: tuple[int, ...]
     ns: Floats
     sent: npt.NDArray[np.bool_]
     at_equal_work: Floats
+    apart: Floats
+    apart_at_work: Floats
 
     @classmethod
     def of(
@@ -61,8 +64,16 @@ class RankTimes(Record, frozen=True, kw_only=True, eq=False):
         ranks = tuple(at if one.rank is None else one.rank for at, one in enumerate(run))
         sent = np.array([row_role(row) == COMMUNICATION for row in rows], bool)
         at = list(numbers)
-        work = (time[:, at] - each_ns[:, None] * calls[:, at])[:, ~sent & (each_ns > 0)].sum(axis=1)
-        return cls(numbers=ranks, ns=measured.ranks[:, at], sent=sent, at_equal_work=work)
+        is_own = ~sent & (each_ns > 0)
+        work = (time[:, at] - each_ns[:, None] * calls[:, at])[:, is_own].sum(axis=1)
+        apart = (
+            np.array([share_apart(row_role(row), is_idle=row.is_idle) for row in rows]).reshape(-1, 4) * ~sent[:, None]
+        )
+        return cls(
+            numbers=ranks, ns=measured.ranks[:, at], sent=sent, at_equal_work=work,
+            apart=measured.ranks[:, at].mean(axis=2) @ apart,
+            apart_at_work=time[:, at].mean(axis=2) @ (apart * is_own[:, None]),
+        )  # fmt: skip
 
     @property
     def own(self) -> Floats:
@@ -83,12 +94,13 @@ def rank_changes(before: RankTimes | None, after: RankTimes | None) -> tuple[Ran
         return ()
     own, exposed = (before.own, after.own), (before.exposed, after.exposed)
     change = own[1].mean(axis=1) - own[0].mean(axis=1)
-    noise = Noise(*own)
+    noise = Noise(*own, typical_of(before.apart, after.apart))
     interval = noise.interval(tests=len(change))
     alone = _alone(change, interval.low, interval.high)
-    if noise.is_known and not alone.any():
+    if not alone.any():
         # Idle time and other shapes may hide that the same work takes longer
-        speed = Noise(before.at_equal_work, after.at_equal_work)
+        typical = typical_of(before.apart_at_work, after.apart_at_work)
+        speed = Noise(before.at_equal_work, after.at_equal_work, typical)
         own_speed = after.at_equal_work.mean(axis=1) - before.at_equal_work.mean(axis=1)
         interval = speed.interval(tests=len(change))
         alone = _alone(own_speed, interval.low, interval.high)
@@ -98,7 +110,7 @@ def rank_changes(before: RankTimes | None, after: RankTimes | None) -> tuple[Ran
     return tuple(
         RankChange(
             rank=rank, is_alone=is_alone, a_own_ms=a, b_own_ms=b, a_exposed_ms=a_sent, b_exposed_ms=b_sent,
-            low_ms=low if noise.is_known else None, high_ms=high if noise.is_known else None,
+            low_ms=low, high_ms=high,
         )
         for rank, is_alone, a, b, a_sent, b_sent, low, high in columns
     )  # fmt: skip

@@ -14,7 +14,7 @@ import numpy.typing as npt
 from tracelens.analysis.grouping import Codes, first_of_each, numbered
 from tracelens.analysis.intervals import Ints
 from tracelens.comparison.call_matching import Numbered
-from tracelens.comparison.compared import KernelShare, RowSide, on_grid
+from tracelens.comparison.compared import AT_ONCE, KernelShare, RowSide, on_grid
 from tracelens.comparison.sides import (
     COMMUNICATION,
     COPY,
@@ -47,17 +47,56 @@ class Interval(Record, frozen=True, kw_only=True, eq=False):
     high: Floats
 
 
+#: How far single steps of one program lie apart, as a share of what is compared, by kind of row. A recording's own
+#: steps (five groups of recordings, 129 pairs) and such of other ranks and builds: computation 0.2 to 1.8 %, copies 9
+#: to 30 %, collectives 17 to 74 % (they wait for others), idle time 50 to 90 % of the step's.
+_COMPUTE, _COPIES, _SENT, _IDLE = range(4)
+_APART = (0.015, 0.25, 0.5, 1.0)
+_KIND_OF = {COMMUNICATION: _SENT, COPY: _COPIES}
+#: So of the share of kernels that others hide.
+_HIDDEN_APART = (0.01, 0.1, 0.1, 0.0)
+#: What a row differs by beside all others, and one call of it where few repeat it: alone on its device, and where
+#: kernels run at the same time, from this share of their time on. There nothing is said by a call that none repeats: of
+#: 100 in those pairs one takes 7 times as long.
+_ROW_APART, _CALL_APART, _LEAST_BESIDE = 0.02, (0.06, 0.12), 0.02
+_NOT_REPEATED_BESIDE = 0.35
+#: No two kernels are told apart by less; by half a tick where a recording's clock has one (ns).
+_LEAST_APART_NS, _TICK_NS = 100.0, 1000
+#: Degrees of freedom of such intervals: they were seen on about as many independent recordings.
+_SEEN = 10
+
+
+class Typical(Record, frozen=True, kw_only=True, eq=False):
+    """What chance makes of a row where either side has one step. ``own``: variance of its repeats; ``shared``: by row
+    and kind, standard deviations that rows of a kind have in common. In the unit of what ``Noise`` is of.
+    """
+
+    own: Floats
+    shared: Floats
+
+    def half_widths(self, rows: slice | list[int], outside: float, *, together: bool) -> Floats:
+        """Of each of these rows, or of their sum."""
+        own, shared = self.own[rows], self.shared[rows]
+        if together:
+            own, shared = own.sum(axis=0, keepdims=True), shared.sum(axis=0, keepdims=True)
+        found: Floats = np.sqrt(own + (shared**2).sum(axis=1)) * _student(np.array([float(_SEEN)]), outside)
+        return found
+
+
 class Noise:
     """Intervals of the change of a mean step, by the bootstrap over steps (Efron, 1979).
 
     Few steps tell their own spread badly: half widths are those of the bootstrap times ``sqrt(n / (n - 1))`` and the
     ratio of Student's to the normal quantile, with Welch's degrees of freedom. A side of one step is taken to spread as
-    the other one does; with one step on both nothing is known, and ``is_known`` is False.
+    the other one does. With one step on both chance is not known, and ``is_known`` is False: intervals are then those
+    of ``typical``, where there is that.
     """
 
-    def __init__(self, a: Floats, b: Floats) -> None:
-        self._a, self._b = a, b
+    def __init__(self, a: Floats, b: Floats, typical: Typical | None = None) -> None:
+        self._a, self._b, self._typical = a, b, typical
         self.is_known = max(a.shape[1], b.shape[1]) > 1
+        self.is_bounded = self.is_known or typical is not None
+        self.sent = [] if typical is None else np.flatnonzero(typical.shared[:, _SENT]).tolist()
         random = np.random.default_rng(_SEED)
         # The same draws for the same side, whichever of the two is called A
         order = sorted((0, 1), key=lambda side: ((a, b)[side].shape[1], (a, b)[side].sum()))
@@ -74,8 +113,10 @@ class Noise:
             a, b = a.sum(axis=0, keepdims=True), b.sum(axis=0, keepdims=True)
         change = b.mean(axis=1) - a.mean(axis=1)
         if not self.is_known:
-            nothing = np.full(len(change), np.nan)
-            return Interval(low=nothing, high=nothing)
+            half = np.full(len(change), np.nan)
+            if self._typical is not None:
+                half = self._typical.half_widths(rows, _outside(tests), together=together)
+            return Interval(low=change - half, high=change + half)
         variance = [_variance_of_mean(a), _variance_of_mean(b)]
         drawn = [steps @ weights - steps.mean(axis=1, keepdims=True)
                  for steps, weights in zip((a, b), self._weights, strict=True)]  # fmt: skip
@@ -106,9 +147,12 @@ class Noise:
         if 1 in (self._a.shape[1], self._b.shape[1]):
             freedom = np.minimum(freedom, max(steps) - 1)
         least = min(steps)
-        outside = min(1 - CONFIDENCE, (1 - ALL_TOGETHER) / tests)
-        ratio = _student(freedom, outside) / NormalDist().inv_cdf(1 - (1 - CONFIDENCE) / 2)
+        ratio = _student(freedom, _outside(tests)) / NormalDist().inv_cdf(1 - (1 - CONFIDENCE) / 2)
         return ratio * math.sqrt(least / (least - 1))
+
+
+def _outside(tests: int) -> float:
+    return min(1 - CONFIDENCE, (1 - ALL_TOGETHER) / tests)
 
 
 def _variance_of_mean(steps: Floats) -> Floats:
@@ -142,8 +186,8 @@ def _student(freedom: Floats, outside: float) -> Floats:
     return found
 
 
-#: Share of kernels that another overlap hides at least.
-_LEAST_HIDDEN = 0.02
+#: Share of kernels that another overlap hides at least; so where either side has one step.
+_LEAST_HIDDEN, _LEAST_HIDDEN_OF_ONE = 0.02, 0.2
 
 
 def gap_of(a: Floats, b: Floats) -> float:
@@ -184,14 +228,108 @@ def host_changes(a: MeasuredSide, b: MeasuredSide) -> tuple[HostChange, ...]:
     return tuple(found)
 
 
-def at_equal_work(a: MeasuredSide, b: MeasuredSide) -> Noise:
-    """Of the kernel time of each row that is not that of its number of calls at what one takes in the mean of both.
+def noises(a: MeasuredSide, b: MeasuredSide) -> tuple[Noise, Noise, Noise]:
+    """Of each row: its part of the step, its kernels' time at equal work, and what of that is no part of the step.
 
-    Steps that run other shapes, or more of them, are as far from each other as their kernels' speeds are.
+    At equal work: less its number of calls at what one takes in the mean of both. Steps that run other shapes, or more
+    of them, are as far from each other as their kernels' speeds are.
     """
     each = ns_of_a_call(a, b)[:, None]
     (time_a, calls_a), (time_b, calls_b) = a.kernel_steps, b.kernel_steps
-    return Noise(time_a - each * calls_a, time_b - each * calls_b)
+    part, work, hidden = _typical(a, b) if a.steps.shape[1] == b.steps.shape[1] == 1 else (None, None, None)
+    return (
+        Noise(a.steps, b.steps, part),
+        Noise(time_a - each * calls_a, time_b - each * calls_b, work),
+        # What runs at the same time has the rest
+        Noise(time_a - a.steps, time_b - b.steps, hidden),
+    )
+
+
+def _typical(a: MeasuredSide, b: MeasuredSide) -> tuple[Typical, Typical, Typical]:
+    """Of single steps, see ``noises``."""
+    kernels = (a.kernel_steps[0] + b.kernel_steps[0])[:, 0] / 2
+    part = (a.steps + b.steps)[:, 0] / 2
+    behind = np.maximum(a.kernel_steps[0] - a.steps, b.kernel_steps[0] - b.steps)[:, 0]
+    repeats = _variance_of_repeats(a, b, is_beside=bool(behind.sum() > _LEAST_BESIDE * kernels.sum()))
+    kind = _kinds(a, b)
+    is_kind = kind[:, None] == np.arange(len(_APART))
+    share = np.divide(part, kernels, out=np.ones(len(part)), where=kernels > 0)
+    return (
+        Typical(own=repeats * share**2 + (_ROW_APART * part) ** 2 + behind**2, shared=is_kind * _APART * part[:, None]),
+        Typical(own=repeats + (_ROW_APART * kernels) ** 2, shared=is_kind * _APART * kernels[:, None]),
+        Typical(own=np.zeros(len(part)), shared=is_kind * _HIDDEN_APART * kernels[:, None]),
+    )
+
+
+def share_apart(role: str, *, is_idle: bool) -> list[float]:
+    """By kind, see ``_APART``: what single steps lie apart in time of this role, 0 of other kinds."""
+    kind = _IDLE if is_idle else _KIND_OF.get(role, _COMPUTE)
+    return [share if at == kind else 0.0 for at, share in enumerate(_APART)]
+
+
+def typical_of(a: Floats, b: Floats) -> Typical:
+    """Of what single steps of either side lie apart, by row and kind."""
+    return Typical(own=np.zeros(len(a)), shared=(a + b) / 2)
+
+
+def _kinds(a: MeasuredSide, b: MeasuredSide) -> Ints:
+    """Of each row, see ``_APART``."""
+    found = np.full(len(a.steps), _COMPUTE)
+    for side in (a, b):
+        of_call = [
+            _IDLE if call.is_idle else _SENT if call.category == AT_ONCE else _KIND_OF.get(call_role(call), _COMPUTE)
+            for call in side.numbered.calls
+        ]
+        found[side.rows] = np.array(of_call or [_COMPUTE])[side.calls]
+    return found
+
+
+def _variance_of_repeats(a: MeasuredSide, b: MeasuredSide, *, is_beside: bool) -> Floats:
+    """By row, of the difference of its kernel time: by that of each call from the call in its place on the other side.
+
+    What all of them changed by in proportion is no spread. Few calls are as far apart as those of all rows of their op
+    are, as shares; of one without repeats, it is as usual.
+    """
+    count = len(a.steps)
+    numbers = [np.bincount(side.rows, minlength=count) for side in (a, b)]
+    calls, is_paired = np.maximum(*numbers), numbers[0] == numbers[1]
+    ordered = []
+    for side in (a, b):
+        order = np.argsort(side.rows, kind="stable")
+        ordered.append(order[is_paired[side.rows[order]]])
+    rows = a.rows[ordered[0]]
+    before, after = (side.unit_ns[order] for side, order in zip((a, b), ordered, strict=True))
+    ops, middle = _ops(a, b), np.maximum((before + after) / 2, 1.0)
+    size = int(ops.max(initial=0)) + 1
+    known = np.bincount(ops[rows], minlength=size)
+    alone = np.where(is_beside & (known == 1), _NOT_REPEATED_BESIDE, _CALL_APART[int(is_beside)])
+    shares = np.bincount(ops[rows], (_unlike(ops[rows], before, after) / middle) ** 2 / 2, minlength=size)
+    of_call = np.sqrt((shares + alone**2) / np.maximum(known, 1))[ops]
+    each = (a.kernel_steps[0] + b.kernel_steps[0])[:, 0] / 2 / np.maximum(calls, 1)
+    is_coarse = any((one.event_ns % _TICK_NS == 0).all() for side in (a, b) for one in side.numbered.side.recordings)
+    least = (_TICK_NS / 2 if is_coarse else _LEAST_APART_NS) / len(a.numbered.side.recordings)
+    squares = np.bincount(rows, _unlike(rows, before, after) ** 2, minlength=count)
+    usual = 2 * np.maximum(of_call * each, least) ** 2
+    found: Floats = np.where(is_paired, squares + usual, calls * usual)
+    return found
+
+
+def _unlike(group: Ints, before: Floats, after: Floats) -> Floats:
+    """What each changed by beside the factor of its group."""
+    sums = np.bincount(group, (before + after) / 2)
+    change = np.divide(np.bincount(group, after - before), sums, out=np.zeros(len(sums)), where=sums > 0)
+    found: Floats = after - before - change[group] * (before + after) / 2
+    return found
+
+
+def _ops(a: MeasuredSide, b: MeasuredSide) -> Ints:
+    """A number by row, the same for rows of one op."""
+    codes: dict[str, int] = {}
+    found = np.zeros(len(a.steps), np.int64)
+    for side in (b, a):
+        of_call = [codes.setdefault(call.label, len(codes)) for call in side.numbered.calls]
+        found[side.rows] = np.array(of_call or [0])[side.calls]
+    return found
 
 
 def ns_of_a_call(a: MeasuredSide, b: MeasuredSide) -> Floats:
@@ -201,11 +339,6 @@ def ns_of_a_call(a: MeasuredSide, b: MeasuredSide) -> Floats:
     calls = calls_a.mean(axis=1) + calls_b.mean(axis=1)
     found: Floats = np.divide(time_a.mean(axis=1) + time_b.mean(axis=1), calls, out=np.zeros(len(calls)), where=both)
     return found
-
-
-def behind_others(a: MeasuredSide, b: MeasuredSide) -> Noise:
-    """Of the kernel time of each row that is not its part of the step: what runs at the same time has that."""
-    return Noise(a.kernel_steps[0] - a.steps, b.kernel_steps[0] - b.steps)
 
 
 class Intervals(Record, frozen=True):
@@ -233,17 +366,26 @@ class Intervals(Record, frozen=True):
 
         By more than the steps of a side are apart.
         """
-        if self.hidden is None or not self.hidden.is_known:
+        if self.hidden is None or not self.hidden.is_bounded:
             return False
         at = [self.numbers[row] for row in rows]
-        hidden, own = self.hidden.sums(at), self.noise.sums(at)
+        if not self.hidden.is_known:
+            # A few of one step may be hidden otherwise by chance
+            gaps = self._gap_of_hidden(self.hidden, at), self._gap_of_hidden(self.hidden, self.hidden.sent)
+            return min(gaps) > _LEAST_HIDDEN_OF_ONE
+        return self._gap_of_hidden(self.hidden, at) > _LEAST_HIDDEN
+
+    def _gap_of_hidden(self, behind: Noise, at: list[int]) -> float:
+        """Of the share of these kernels that others hide; 0 where the steps of a side are as far apart."""
+        hidden, own = behind.sums(at), self.noise.sums(at)
         shares = [part / np.maximum(part + rest, 1) for part, rest in zip(hidden, own, strict=True)]
-        return gap_of(*shares) > max(*map(np.ptp, shares), _LEAST_HIDDEN)
+        gap = gap_of(*shares)
+        return gap if gap > max(map(np.ptp, shares)) else 0.0
 
     def _around(
         self, noise: Noise | None, rows: Sequence[int], change_ms: float, tests: int
     ) -> tuple[float, float] | None:
-        if noise is None or not noise.is_known or not len(rows):
+        if noise is None or not noise.is_bounded or not len(rows):
             return None
         at = [self.numbers[row] for row in rows]
         found = noise.interval(at, together=True, tests=tests)
@@ -255,14 +397,18 @@ class Intervals(Record, frozen=True):
 
     def of_sum(self, rows: Sequence[int], tests: int = 1) -> tuple[float, float] | None:
         """None where nothing is known of chance."""
-        if not self.noise.is_known or not len(rows):
+        if not self.noise.is_bounded or not len(rows):
             return None
         found = self.noise.interval([self.numbers[at] for at in rows], together=True, tests=tests)
         return float(found.low[0]) / NS_PER_MS, float(found.high[0]) / NS_PER_MS
 
+    def of_steps(self, rows: Sequence[int]) -> tuple[float, float] | None:
+        """As ``of_sum``, where steps say it: what is typical of single ones may not be so of these."""
+        return self.of_sum(rows) if self.noise.is_known else None
+
     def of_each(self, tests: int) -> list[tuple[float, float]] | None:
         """Of all rows; None where nothing is known of chance."""
-        if not self.noise.is_known or not self.numbers:
+        if not self.noise.is_bounded or not self.numbers:
             return None
         found = self.noise.interval(list(self.numbers), tests=tests)
         return list(zip((found.low / NS_PER_MS).tolist(), (found.high / NS_PER_MS).tolist(), strict=True))
@@ -283,14 +429,14 @@ class MeasuredSide:
         self.steps, self.ranks = by_step(side, rows, count)
         (time, self.kernel_ranks), (number, self.call_ranks) = kernel_time_by_step(side, rows, count)
         self.kernel_steps = time, number
-        self._rows, self._calls = np.concatenate(list(rows)), np.concatenate(numbered_side.call_of)
+        self.rows, self.calls = np.concatenate(list(rows)), np.concatenate(numbered_side.call_of)
         each = weights(side)
         lengths = [len(one.call) for one in side.recordings]
         self._weight = np.repeat(each, lengths)
-        self._kernel_ns = np.concatenate([one.kernel_ns for one in side.recordings]) * self._weight
+        self.unit_ns = np.concatenate([one.kernel_ns for one in side.recordings]) * self._weight
         self._count = count
         self._ms = [on_grid(ns / NS_PER_MS) for ns in self.steps.mean(axis=1).tolist()]
-        self._kernel_ms = self._sum(self._kernel_ns) / NS_PER_MS
+        self._kernel_ms = self._sum(self.unit_ns) / NS_PER_MS
         self._repeats = np.concatenate([one.repeats for one in side.recordings])
         # Shares of steps leave whole numbers a rounding error apart
         self._number = np.round(self._sum(self._weight * self._repeats), 9)
@@ -319,14 +465,14 @@ class MeasuredSide:
         )
 
     def _sum(self, values: Floats) -> Floats:
-        return np.bincount(self._rows, values, minlength=self._count).astype(np.float64)
+        return np.bincount(self.rows, values, minlength=self._count).astype(np.float64)
 
     def _calls_by_row(self) -> dict[int, list[int]]:
         """The distinct calls of each row, in order of appearance."""
-        group = numbered(self._rows, self._calls)
+        group = numbered(self.rows, self.calls)
         found: dict[int, list[int]] = defaultdict(list)
         for at in sorted(first_of_each(group).tolist()):
-            found[int(self._rows[at])].append(int(self._calls[at]))
+            found[int(self.rows[at])].append(int(self.calls[at]))
         return found
 
     def _kernels_by_row(self, rows: Sequence[Ints], each: Sequence[float]) -> dict[int, list[KernelShare]]:
@@ -372,13 +518,13 @@ class MeasuredSide:
 
         def per_unit(key: str) -> Floats:
             values: Floats = np.array([getattr(rates, key) for rates in known] or [np.nan])
-            return values[self._calls]
+            return values[self.calls]
 
         def ratio(amount: Floats, scale: float) -> Floats:
-            said = ~np.isnan(amount) & (self._kernel_ns > 0)
-            ns = self._sum(np.where(said, self._kernel_ns, 0.0))
+            said = ~np.isnan(amount) & (self.unit_ns > 0)
+            ns = self._sum(np.where(said, self.unit_ns, 0.0))
             total = self._sum(np.where(said, amount * self._weight * self._repeats, 0.0))
-            enough = (ns > 0) & (ns >= _LEAST_KNOWN * self._sum(self._kernel_ns))
+            enough = (ns > 0) & (ns >= _LEAST_KNOWN * self._sum(self.unit_ns))
             found: Floats = np.divide(total * scale, ns, out=np.full(self._count, np.nan), where=enough)
             return found
 
@@ -396,7 +542,7 @@ class MeasuredSide:
     def _covered(self, is_known: npt.NDArray[np.bool_]) -> float | None:
         """The share of the kernel time of computation in units of known work."""
         computes = np.array([call_role(call) not in (COMMUNICATION, COPY) for call in self.numbered.calls] or [False])
-        ns = self._kernel_ns * computes[self._calls]
+        ns = self.unit_ns * computes[self.calls]
         return float(ns[is_known].sum() / ns.sum()) if ns.any() else None
 
 
