@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from tracelens.analysis.ranks.job_context import rank_sheets
-from tracelens.comparison.compared import ComparedRow, Comparison, RankChange
+from tracelens.comparison.compared import ComparedRow, Comparison, EnergyCompared, RankChange
 from tracelens.comparison.whatif.what_if import OpChange, StepFigures
 from tracelens.predict.calibration.scoring import Score
 from tracelens.report.json_report import BRIEF_SCHEMA, schema
@@ -68,14 +68,14 @@ def rows(*columns: str) -> Json:
     return a_list({"type": "object", "required": list(columns), "additionalProperties": CELL})
 
 
-def document(name: str, about: str, properties: Mapping[str, Json]) -> Json:
+def document(name: str, about: str, properties: Mapping[str, Json], optional: Iterable[str] = ()) -> Json:
     """The schema of a versioned document."""
     return {
         "$schema": "https://json-schema.org/draft/2020-12/schema",
         "$id": name,
         "title": name,
         "description": f"{about} null: not determined. Within a version keys are only added.",
-        **an_object({"schema": {"const": name}, **properties}),
+        **an_object({"schema": {"const": name}, **properties}, optional),
     }
 
 
@@ -91,7 +91,9 @@ def schemas() -> dict[str, Json]:
     lines = a_list(TEXT)
     compared = {key: a_list(_with_change(of(kind))) for key, kind in
                 (("rows", ComparedRow), ("unchanged", ComparedRow), ("ranks", RankChange))}  # fmt: skip
-    comparison = {**of(Comparison)["properties"], "change_ms": NUMBER, **compared}
+    energy = of(EnergyCompared)
+    energy = {**energy, **an_object({"change_j": NUMBER, **energy["properties"]})}
+    comparison = {**of(Comparison)["properties"], "change_ms": NUMBER, **compared, "energy": energy}
     op_change = of(OpChange)
     op_change["properties"]["change_us"] = NUMBER
     step = dict.fromkeys(("before_us", "after_us", "low_us", "high_us", "change_us"), NUMBER)
@@ -106,7 +108,7 @@ def schemas() -> dict[str, Json]:
     warning = an_object({"id": TEXT, "count": {"type": ["integer", "null"]}, "text": TEXT})
     job = an_object({"name": TEXT, "ranks": a_list({"type": "integer"}), "world_size": {"type": ["integer", "null"]}})
     made = (
-        document("tracelens.compare/1", "What compare prints; times are ms per step.", comparison),
+        document("tracelens.compare/1", "What compare prints; times are ms per step.", comparison, ("energy",)),
         document(
             "tracelens.whatif/1",
             "What whatif prints; times are us per step.",

@@ -26,7 +26,7 @@ from tracelens.types.records import Record
 from tracelens.types.units import GB_PER_S_IN_BYTES_PER_US, NS_PER_S
 
 if TYPE_CHECKING:
-    import pandas as pd
+    pass
 
 
 class RowPower(Record, frozen=True, kw_only=True, eq=False):
@@ -65,14 +65,12 @@ class RowPower(Record, frozen=True, kw_only=True, eq=False):
             self.put(at[rows], part)
         return self
 
-    def of_collectives(self, rows: pd.DataFrame) -> RowPower:
-        """The same, one row, with the mean of ``coll_analysis`` by time, where the sizes of most of it are known. The
-        low end is idle: waiting for other ranks may draw no more.
+    def of_collectives(self, rate: Floats, time_us: Floats, took: Floats) -> RowPower:
+        """The same, one row, with the mean of collectives by the us that they ``took``, of which one takes ``time_us``,
+        where the sizes of most of it are known, and so their ``rate`` (GB/s of the bus). The low end is idle: waiting
+        for other ranks may draw no more.
         """
-        if rows.empty:
-            return self
-        rate, time_us = (rows[name].to_numpy(float) for name in ("effective_bus_gb_s", "duration_us_mean"))
-        took, known = rows["duration_us_sum"].to_numpy(float), ~np.isnan(rate)
+        known = ~np.isnan(rate)
         if not took[known].sum() > LEAST_KNOWN * took.sum():
             return self
         moved = RowPower.unknown(self.constants, int(known.sum()))

@@ -45,6 +45,7 @@ from tracelens.comparison.compared import (
     Change,
     ComparedRow,
     Comparison,
+    EnergyCompared,
     KernelShare,
     RankChange,
     RowSide,
@@ -1202,6 +1203,18 @@ def change_title(found: Comparison) -> str:
     share = f" ({100 * found.change_ms / found.a.step_ms:+.1f} %)" if found.a.step_ms else ""
     change = f"{round(found.change_ms, 6) + 0.0:+,.3f} ms"
     return f"{what} {found.a.step_ms:,.3f} -> {found.b.step_ms:,.3f} ms: {change}{share}"
+
+
+def energy_text(energy: EnergyCompared) -> str:
+    """``energy 27.6 -> 25.1 J (modelled): -2.5 J (-9.1 %), 316 -> 300 W``, as the step and its mean."""
+    share = f" ({100 * energy.change_j / energy.a_j:+.1f} %)" if energy.a_j else ""
+    joules = f"energy {energy.a_j:,.3g} -> {energy.b_j:,.3g} J ({energy.kind}): {energy.change_j:+,.3g} J{share}"
+    if energy.low_j is not None and energy.high_j is not None and energy.low_j <= 0 <= energy.high_j:
+        joules += ", which may be chance"
+    idle = ""
+    if energy.a_idle_j is not None and energy.b_idle_j is not None:
+        idle = f"; waiting {energy.a_idle_j:,.3g} -> {energy.b_idle_j:,.3g} J"
+    return f"{joules}, {energy.a_w:,.3g} -> {energy.b_w:,.3g} W{idle}"
 
 
 def parts_text(found: Comparison) -> str:

@@ -13,11 +13,19 @@ from tracelens.analysis.loaded_trace import AnalysisOptions
 from tracelens.analysis.ranks.rank_summary import ranks_text
 from tracelens.comparison.call_matching import Difference, Matching, Numbered, by_kernel, match
 from tracelens.comparison.change_sentences import changes_of, explained
-from tracelens.comparison.compared import ComparedRow, Comparison, RankChange, SideSummary
+from tracelens.comparison.compared import ComparedRow, Comparison, RankChange, RowSide, SideSummary
 from tracelens.comparison.gates import CompareOptions, Gate, check
 from tracelens.comparison.inputs import as_reported, side_of
 from tracelens.comparison.late_ranks import RankTimes, another_latecomer, rank_changes, unusual_steps
-from tracelens.comparison.measured_rows import Intervals, MeasuredSide, Noise, host_changes, noises, ns_of_a_call
+from tracelens.comparison.measured_rows import (
+    Intervals,
+    MeasuredSide,
+    Noise,
+    energies,
+    host_changes,
+    noises,
+    ns_of_a_call,
+)
 from tracelens.comparison.places import QUANTIZED, SAME_PLACE
 from tracelens.comparison.sides import UNKNOWN_DEVICE, Recorded, Side
 from tracelens.extensions import NONE, load_extension
@@ -88,6 +96,7 @@ def compare_sides(one: Side, other: Side, gates: Sequence[Gate] = ()) -> Compari
     changed = [at for at, row in enumerate(rows) if row.is_changed]
     intervals = Intervals(noise, numbers)
     step = intervals.of_steps(range(len(numbers)))
+    energy, apart = energies(a, b, (_idle_ms(rows, "a"), _idle_ms(rows, "b")))
     unusual = (unusual_steps(*each, numbers, rows) for each in zip("AB", (a, b), times, strict=True))
     found = Comparison(
         a=_summary(a, rows, 0),
@@ -106,14 +115,21 @@ def compare_sides(one: Side, other: Side, gates: Sequence[Gate] = ()) -> Compari
             *_notes(one, other),
             *chain.from_iterable(unusual),
             *another_latecomer(*times),
+            *apart,
         ),
         low_ms=step[0] if step else None,
         high_ms=step[1] if step else None,
         detectable_ms=(step[1] - step[0]) / 2 if step else None,
         ranks=_bounded(ranks, noise),
+        energy=energy,
     )
     results = [check(gate, found, rows, intervals.of_steps) for gate in gates]
     return replace(found, gates=tuple(results))
+
+
+def _idle_ms(rows: Sequence[ComparedRow], side: str) -> float:
+    of_side: list[RowSide | None] = [getattr(row, side) for row in rows if row.is_idle]
+    return sum(each.ms for each in of_side if each)
 
 
 def _bounded(ranks: Sequence[RankChange], noise: Noise) -> tuple[RankChange, ...]:

@@ -147,6 +147,33 @@ class RankChange(Record, frozen=True, kw_only=True):
         return self.b_own_ms - self.a_own_ms
 
 
+class EnergyCompared(Record, frozen=True, kw_only=True):
+    """J of a device per step (without steps: of the window) in A and in B, and its mean watts.
+
+    ``kind``: ``modelled`` (docs/energy.md), between ``a_low_j`` and ``a_high_j``, or ``measured``, by samples on both
+    sides; never one against the other. ``low_j``, ``high_j``: bounds of the change that chance leaves, None where one
+    step on either side does not say them. ``a_idle_j``: of those that a model says, those of waiting.
+    """
+
+    kind: str
+    a_j: float
+    b_j: float
+    a_w: float
+    b_w: float
+    low_j: float | None = None
+    high_j: float | None = None
+    a_low_j: float | None = None
+    a_high_j: float | None = None
+    b_low_j: float | None = None
+    b_high_j: float | None = None
+    a_idle_j: float | None = None
+    b_idle_j: float | None = None
+
+    @property
+    def change_j(self) -> float:
+        return self.b_j - self.a_j
+
+
 class SideSummary(Record, frozen=True, kw_only=True):
     """One side as a whole: what it was recorded on, and its step (without steps: its window).
 
@@ -193,7 +220,7 @@ class Comparison(Record, frozen=True, kw_only=True):
     """B against A. ``matched_share``: of each side's kernel time, the part in rows that both have.
 
     ``rows`` are those that changed; their changes add up to ``change_ms``. ``unchanged``: the others. ``ranks``: where
-    both sides have the same.
+    both sides have the same. ``energy``: where joules of both are known in one way.
     """
 
     a: SideSummary
@@ -208,6 +235,7 @@ class Comparison(Record, frozen=True, kw_only=True):
     detectable_ms: float | None = None
     gates: tuple[GateResult, ...] = ()
     ranks: tuple[RankChange, ...] = ()
+    energy: EnergyCompared | None = None
 
     @property
     def change_ms(self) -> float:

@@ -18,9 +18,11 @@ from tracelens.types.records import Record
 #: Bounds of the change of some rows together, in ms; None where nothing is known of it.
 Bounds = Callable[[Sequence[int]], tuple[float, float] | None]
 _GATE = re.compile(r"(?P<subject>.+)(?P<sign>[<>])(?P<limit>[^<>]+)")
-_LIMIT = re.compile(r"([+-]?\d+(?:\.\d+)?) ?(%|ms|us)?")
+_LIMIT = re.compile(r"([+-]?\d+(?:\.\d+)?) ?(%|ms|us|J)?")
 _FIGURES = ("percent_of_roofline", "kernel_ms", "calls")
 STEP, BUSY, IDLE, COMM, COVERAGE, MATCHED = "step", "busy", "idle", "comm", "coverage", "matched"
+#: What a device draws in a step.
+ENERGY = "energy"
 #: Subjects that are shares, in percentage points.
 _SHARES = (COVERAGE, MATCHED)
 
@@ -28,7 +30,7 @@ _SHARES = (COVERAGE, MATCHED)
 class Gate(Record, frozen=True, kw_only=True):
     """The change of ``subject`` (of its ``figure``, time without one) must be below or above ``limit``.
 
-    ``unit``: ``%`` of A, ``ms``, ``us``, or none: percentage points, or calls.
+    ``unit``: ``%`` of A, ``ms``, ``us``, ``J`` of energy, or none: percentage points, or calls.
     """
 
     text: str
@@ -66,8 +68,9 @@ class Gate(Record, frozen=True, kw_only=True):
         if counted and self.unit:
             what = "calls" if self.figure == "calls" else "percentage points"
             raise UsageError(f"gate {self.text!r}: its limit is in {what}, write it without {self.unit!r}")
-        if not counted and not self.unit:
-            raise UsageError(f"gate {self.text!r}: its limit needs a unit: % (of A), ms or us")
+        units = ("%", "J") if self.subject == ENERGY else ("%", "ms", "us")
+        if not counted and self.unit not in units:
+            raise UsageError(f"gate {self.text!r}: its limit needs a unit: % (of A), {' or '.join(units[1:])}")
 
 
 def check(gate: Gate, found: Comparison, rows: Sequence[ComparedRow], bounds: Bounds) -> GateResult:
@@ -84,7 +87,7 @@ def check(gate: Gate, found: Comparison, rows: Sequence[ComparedRow], bounds: Bo
     if gate.subject in _SHARES or gate.figure == "calls":
         significant = bool(value)
     elif low is not None and high is not None:
-        significant = not _is_within((low, high)) or _is_told(gate, found)
+        significant = not _is_within((low, high)) or (gate.subject != ENERGY and _is_told(gate, found))
     passed = not (beyond and significant is not False)
     return GateResult(
         gate=gate.text,
@@ -142,7 +145,7 @@ def _absent(gate: Gate, rows: Sequence[ComparedRow]) -> NothingToAnalyzeError:
     known = {row.category for row in rows if not row.is_idle} | {row.name for row in rows}
     known |= {family(kernel.name) for row in rows for kernel in _kernels(row)}
     unknown = UsageError.unknown(
-        "category or op on either side", gate.subject, known | {STEP, BUSY, IDLE, COMM, *_SHARES}
+        "category or op on either side", gate.subject, known | {STEP, BUSY, IDLE, COMM, ENERGY, *_SHARES}
     )
     return NothingToAnalyzeError(f"gate {gate.text!r}: {unknown}")
 
@@ -153,6 +156,8 @@ def _value(
     """The change in the gate's unit, and its bounds where they are known."""
     if gate.subject in _SHARES:
         return _share(gate, found), None
+    if gate.subject == ENERGY:
+        return _of_energy(gate, found)
     chosen = [at for at, row in enumerate(rows) if _is_of(gate.subject, row)]
     if not chosen:
         raise _absent(gate, rows)
@@ -171,6 +176,19 @@ def _value(
     # Of a kernel, as far as the rows that have it are
     apart = b - a - sum(row.change_ms for row in own) if _is_kernel(gate, own) else 0.0
     return (b - a) * scale, ((of_time[0] + apart) * scale, (of_time[1] + apart) * scale)
+
+
+def _of_energy(gate: Gate, found: Comparison) -> tuple[float, tuple[float, float] | None]:
+    energy = found.energy
+    if energy is None:
+        raise NothingToAnalyzeError(
+            f"gate {gate.text!r}: joules of both sides, modelled or measured, are not known (docs/energy.md says of "
+            "which devices they are)"
+        )
+    scale = 1.0 if gate.unit == "J" else 100 / energy.a_j if energy.a_j else 0.0
+    if energy.low_j is None or energy.high_j is None:
+        return energy.change_j * scale, None
+    return energy.change_j * scale, (energy.low_j * scale, energy.high_j * scale)
 
 
 def _scale(gate: Gate, a: float) -> float:

@@ -16,7 +16,7 @@ import numpy as np
 from tracelens.analysis.loaded_trace import AnalysisOptions, load
 from tracelens.analysis.ranks.rank_files import find_traces
 from tracelens.comparison.compared import AT_ONCE, IDLE
-from tracelens.comparison.sides import Call, CallWork, HostSeries, Recorded, Side
+from tracelens.comparison.sides import Call, CallWork, HostSeries, Recorded, Side, StepJoules
 from tracelens.comparison.traced_side import recorded_ranks
 from tracelens.errors import InputError, UsageError
 from tracelens.files.atomic_write import write_whole
@@ -103,7 +103,18 @@ def _recorded_of_report(document: Mapping[str, Any]) -> Recorded:
         rank=next(iter(document["input"]["ranks"]), None),
         has_steps=step is not None,
         is_ordered=False,
+        joules=_joules_of_report(document),
     )
+
+
+def _joules_of_report(document: Mapping[str, Any]) -> StepJoules | None:
+    """Of the mean step; None where the report knows neither modelled nor measured ones."""
+    modelled, measured = document.get("energy") or {}, document.get("measured_power") or {}
+    own = [modelled[key] for key in ("energy_j", "low_j", "high_j") if modelled.get(key) is not None]
+    modelled_j, low, high = ((own[at],) if len(own) == 3 else () for at in range(3))
+    joules = measured.get("energy_j")
+    found = StepJoules(modelled=modelled_j, low=low, high=high, measured=() if joules is None else (joules,))
+    return found if found.modelled or found.measured else None
 
 
 def _call(op: Mapping[str, Any]) -> Call:
@@ -206,8 +217,12 @@ def _plain(one: Recorded) -> dict[str, Any]:
     found: dict[str, Any] = {}
     for field in fields(one):
         value = getattr(one, field.name)
+        if field.name == "joules" and value is None:
+            continue
         if isinstance(value, np.ndarray):
             value = value.tolist()
+        elif field.name == "joules":
+            value = {own.name: getattr(value, own.name) for own in fields(value)}
         elif field.name in ("calls", "rates", "host"):
             value = [[getattr(each, own.name) for own in fields(each)] for each in value]
         found[field.name] = list(value) if isinstance(value, tuple) else value
@@ -258,6 +273,9 @@ def _recorded_of_baseline(found: dict[str, Any]) -> Recorded:
             # Baselines of before it was recorded have none
             values["host"] = tuple(_host_of_baseline(each) for each in found.get("host", ()))
             continue
+        if field.name == "joules":
+            values["joules"] = _joules_of(found.get("joules"))
+            continue
         value = found[field.name]
         if field.name in texts:
             values[field.name] = value
@@ -282,6 +300,14 @@ def _call_of_baseline(names: Sequence[str], values: list[Any]) -> Call:
 def _host_of_baseline(values: list[Any]) -> HostSeries:
     cause, name, count, ns = values
     return HostSeries(cause=cause, name=name, count=tuple(count), ns=tuple(ns))
+
+
+def _joules_of(values: dict[str, Any] | None) -> StepJoules | None:
+    """Of a baseline; None where it has none."""
+    if values is None:
+        return None
+    series = {key: tuple(values[key]) for key in ("modelled", "low", "high", "measured")}
+    return StepJoules(**series, idle_w=values["idle_w"])
 
 
 def _rates_of_baseline(values: list[Any]) -> CallWork:
@@ -311,6 +337,8 @@ def _refuse_out_of_range(one: Recorded) -> None:
     )  # fmt: skip
     if not np.all((one.repeats >= 0) & (one.repeats < _MOST_CALLS)):
         raise ValueError("a call that stands for more calls than there are")
+    if one.joules is not None and not {len(one.joules.modelled), len(one.joules.measured)} <= {0, steps}:
+        raise ValueError("joules of another number of steps")
     if any(len(each.count) != steps or len(each.ns) != steps for each in one.host):
         raise ValueError("host calls of another number of steps")
     if not steps or not 0 <= one.typical < steps or any(len(a) != len(b) for a, b in same):

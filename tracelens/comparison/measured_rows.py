@@ -14,7 +14,7 @@ import numpy.typing as npt
 from tracelens.analysis.grouping import Codes, first_of_each, numbered
 from tracelens.analysis.intervals import Ints
 from tracelens.comparison.call_matching import Numbered
-from tracelens.comparison.compared import AT_ONCE, KernelShare, RowSide, on_grid
+from tracelens.comparison.compared import AT_ONCE, EnergyCompared, KernelShare, RowSide, on_grid
 from tracelens.comparison.sides import (
     COMMUNICATION,
     COPY,
@@ -24,11 +24,12 @@ from tracelens.comparison.sides import (
     by_step,
     call_role,
     host_by_step,
+    joules_by_step,
     kernel_time_by_step,
     weights,
 )
 from tracelens.types.records import Record
-from tracelens.types.units import NS_PER_MS, NS_PER_US, TERA_PER_S_IN_PER_US
+from tracelens.types.units import NS_PER_MS, NS_PER_S, NS_PER_US, TERA_PER_S_IN_PER_US
 
 #: Share of repetitions whose interval holds the true change.
 CONFIDENCE = 0.99
@@ -193,6 +194,38 @@ _LEAST_HIDDEN, _LEAST_HIDDEN_OF_ONE = 0.02, 0.2
 def gap_of(a: Floats, b: Floats) -> float:
     """How far all of one side lie above all of the other; negative where they do not."""
     return float(max(b.min() - a.max(), a.min() - b.max()))
+
+
+#: How joules of steps are known, what wins first.
+_KINDS_OF_JOULES = ("measured", "modelled")
+
+
+def energies(a: MeasuredSide, b: MeasuredSide, idle_ms: tuple[float, float]) -> tuple[EnergyCompared | None, list[str]]:
+    """What the device draws in a step, and a note where one side is modelled and the other measured."""
+    known = [{what: joules_by_step(each.numbered.side, what) for what in _KINDS_OF_JOULES} for each in (a, b)]
+    for kind in _KINDS_OF_JOULES:
+        one, other = known[0][kind], known[1][kind]
+        if one is None or other is None:
+            continue
+        noise = Noise(one[None], other[None])
+        interval = noise.interval()
+        bounds = (float(interval.low[0]), float(interval.high[0])) if noise.is_known else (None, None)
+        figures = _energy_of("a", a, kind, idle_ms[0]) | _energy_of("b", b, kind, idle_ms[1])
+        return EnergyCompared(kind=kind, low_j=bounds[0], high_j=bounds[1], **figures), []
+    said = [next((what for what in _KINDS_OF_JOULES if own[what] is not None), None) for own in known]
+    return None, [f"joules of A are {said[0]}, of B {said[1]}: they are not compared"] if all(said) else []
+
+
+def _energy_of(name: str, measured: MeasuredSide, kind: str, idle_ms: float) -> dict[str, float]:
+    """Fields of ``EnergyCompared`` of a side (a or b), of which joules of this kind are known."""
+    side, step_s = measured.numbered.side, float(measured.steps.sum(axis=0).mean()) / NS_PER_S
+    wanted = {"j": kind} | ({"low_j": "low", "high_j": "high"} if kind == "modelled" else {})
+    columns = {key: joules_by_step(side, what) for key, what in wanted.items()}
+    found = {f"{name}_{key}": float(joules.mean()) for key, joules in columns.items() if joules is not None}
+    joules = side.first.joules
+    if kind == "modelled" and joules is not None and joules.idle_w is not None:
+        found[f"{name}_idle_j"] = joules.idle_w * idle_ms / 1e3
+    return found | {f"{name}_w": found[f"{name}_j"] / step_s if step_s else 0.0}
 
 
 class HostChange(Record, frozen=True, kw_only=True):

@@ -154,6 +154,26 @@ class HostSeries(Record, frozen=True, kw_only=True):
             raise TypeError("counts and times of host calls must be numbers")
 
 
+class StepJoules(Record, frozen=True, kw_only=True):
+    """J of a device in each step: by the power model (docs/energy.md) and between what they lie, and ``measured``; none
+    where that is unknown. ``idle_w``: what the device draws while it waits, None where that is unknown.
+    """
+
+    modelled: tuple[float, ...] = ()
+    low: tuple[float, ...] = ()
+    high: tuple[float, ...] = ()
+    measured: tuple[float, ...] = ()
+    idle_w: float | None = None
+
+    def __post_init__(self) -> None:
+        """TypeError for what a file has in place of joules."""
+        numbers = (*self.modelled, *self.low, *self.high, *self.measured, self.idle_w or 0.0)
+        if not all(isinstance(number, int | float) and number >= 0 for number in numbers):
+            raise TypeError("joules must be numbers of 0 or more")
+        if not len(self.modelled) == len(self.low) == len(self.high):
+            raise TypeError("as many steps must have joules as have their bounds")
+
+
 #: ``Recorded.device_label`` of a trace that does not say its device.
 UNKNOWN_DEVICE = "unknown device"
 
@@ -166,6 +186,7 @@ class Recorded(Record, frozen=True, kw_only=True, eq=False):
     ``piece_unit``, together ``durations_ns``. By device event: its unit, its kernel (of ``kernel_names``) and its
     duration. ``repeats``: how many calls a unit stands for. ``typical``: the step nearest the median. ``is_ordered``:
     whether units stand in order of launch. ``host``: calls that say why a device was idle.
+    ``joules``: of each step, None where neither a model nor samples say them.
     """
 
     source: str
@@ -191,6 +212,7 @@ class Recorded(Record, frozen=True, kw_only=True, eq=False):
     has_steps: bool = False
     is_ordered: bool = True
     host: tuple[HostSeries, ...] = ()
+    joules: StepJoules | None = None
 
     def __post_init__(self) -> None:
         """TypeError where a file has another type in place of a text or a number."""
@@ -263,6 +285,15 @@ def host_by_step(side: Side) -> dict[tuple[str, str], tuple[Floats, Floats]]:
             columns.append(np.array([of.get(key, none) for key in keys], np.float64).reshape(len(keys), len(none)))
         found.append(_of_runs(side, columns)[0])
     return {key: (found[0][at], found[1][at]) for at, key in enumerate(keys)}
+
+
+def joules_by_step(side: Side, what: str) -> Floats | None:
+    """J of a device (the mean rank) in each step of all runs; None where a recording does not know ``what``."""
+    of_each = [() if one.joules is None else getattr(one.joules, what) for one in side.recordings]
+    if any(len(joules) != len(one.durations_ns) for joules, one in zip(of_each, side.recordings, strict=True)):
+        return None
+    found: Floats = _of_runs(side, [np.array([joules], np.float64) for joules in of_each])[0][0]
+    return found
 
 
 def _added(at: tuple[Ints, Ints], values: Ints | Floats, shape: tuple[int, int]) -> Floats:

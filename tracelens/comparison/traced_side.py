@@ -10,27 +10,42 @@ from dataclasses import replace
 
 import numpy as np
 
-from tracelens.analysis.attribution.activity import DeviceActivity, Labels, Timeline
+from tracelens.analysis.attribution.activity import DeviceActivity, Labels, Timeline, devices_of
 from tracelens.analysis.attribution.calls import Calls, KnownWork, Limits, speaks_of
 from tracelens.analysis.attribution.host_time import HostCalls, host_calls, named, telling_calls
 from tracelens.analysis.attribution.steps import typical_step
 from tracelens.analysis.attribution.window import Attribution, Recording, Window, attribute
+from tracelens.analysis.energy import EventEnergy, RowPower
 from tracelens.analysis.grouping import Codes, first_of_each, numbered
-from tracelens.analysis.idle.idle_time import CAUSES, IdleTime, queue
+from tracelens.analysis.idle.idle_time import CAUSES, IdleTime, own_time, queue
 from tracelens.analysis.intervals import Bools, Covered, Ints, Spans, idle_within, intersections
 from tracelens.analysis.loaded_trace import AnalysisOptions, Trace
 from tracelens.analysis.reading.added_ops import graph_launches
 from tracelens.analysis.reading.catalog import OTHER
 from tracelens.analysis.reading.op_readings import OpReadings
+from tracelens.analysis.reading.process_groups import collective_rates
 from tracelens.analysis.sheets.module_time import module_paths
 from tracelens.backends.base import System
 from tracelens.backends.chain import chain
 from tracelens.comparison.compared import IDLE
-from tracelens.comparison.sides import COMMUNICATION, UNKNOWN_DEVICE, Call, CallWork, Floats, HostSeries, Recorded, role
+from tracelens.comparison.sides import (
+    COMMUNICATION,
+    UNKNOWN_DEVICE,
+    Call,
+    CallWork,
+    Floats,
+    HostSeries,
+    Recorded,
+    StepJoules,
+    role,
+)
 from tracelens.errors import NothingToAnalyzeError
-from tracelens.trace.table import Kind, RowColumn, TraceTable
+from tracelens.hardware.power import idle_power, power_constants
+from tracelens.trace.reading.read import recorded_power
+from tracelens.trace.table import DEVICE_KINDS, Kind, RowColumn, TraceTable
 from tracelens.types.records import Record
 from tracelens.types.signature import OpSignature, recorded_text
+from tracelens.types.units import NS_PER_US
 
 
 class Moments(Record, frozen=True, kw_only=True, eq=False):
@@ -279,7 +294,52 @@ def _recorded(recording: Recording, options: AnalysisOptions) -> Recorded:
         torch=version if isinstance(version, str) else None,
         has_steps=bool(window.selected),
     )
-    return _with_idle(found, recording, attribution, steps)
+    return replace(_with_idle(found, recording, attribution, steps), joules=_joules(recording, attribution, steps))
+
+
+def _joules(recording: Recording, attribution: Attribution, steps: _Steps) -> StepJoules | None:
+    """Modelled, and by counters of power in the recording; None where neither is known."""
+    table = recording.recorded.table
+    modelled, measured = _modelled(recording, attribution, steps), np.zeros(0)
+    if len(table.power_counters):
+        used = table.device[table.is_of(DEVICE_KINDS)]
+        log = recorded_power(table, int(used[0]) if len(used) and used[0] >= 0 else None)
+        starts = steps.starts + table.base_ns
+        measured = measured if log is None else log.joules(starts, starts + steps.durations_ns)
+    known = () if np.isnan(measured).any() else tuple(measured.tolist())
+    if modelled is None:
+        return StepJoules(measured=known) if known else None
+    return replace(modelled, measured=known)
+
+
+def _modelled(recording: Recording, attribution: Attribution, steps: _Steps) -> StepJoules | None:
+    """As in a report, and without its tables: rows are the distinct ops with known work, at their mean time."""
+    device = None if recording.is_another_device else recording.device
+    constants = None if device is None else power_constants(device)
+    activity, table = steps.activity, recording.trace.table
+    if device is None or constants is None or len(devices_of(activity, table)[1]) > 1:
+        return None
+    calls, readings = attribution.unified, attribution.readings
+    work = KnownWork(readings, None)
+    position = np.append(work.position, -1)[readings.code_of(calls.row)]
+    known, count = position >= 0, len(work.columns)
+    mean_us = np.bincount(position[known], calls.kernel_ns[known], minlength=count) / NS_PER_US
+    mean_us /= np.maximum(np.bincount(position[known], minlength=count), 1)
+    rows = RowPower.unknown(constants, count).of(device, work.columns, np.arange(count), mean_us)
+    row_of_event = np.full(len(activity), -1, np.int32)
+    row_of_event[calls.events] = position[calls.call_of_event]
+    collectives = RowPower.unknown(constants, 1)
+    if activity.collective.any():
+        sent = np.flatnonzero(activity.collective)
+        times = collective_rates(table, recording.trace.tree, activity.rows[sent], activity.duration[sent] / NS_PER_US)
+        collectives = collectives.of_collectives(*times)
+    own_ns = own_time(activity, steps.timeline.window)[2][:]
+    energy = EventEnergy.of(rows, collectives, activity, row_of_event, own_ns, steps.of_event)
+    joules = energy.of_spans(steps.of_event, steps.durations_ns)
+    if np.isnan(joules.power_w).any():
+        return None
+    each = [tuple(column.tolist()) for column in joules]
+    return StepJoules(modelled=each[0], low=each[1], high=each[2], idle_w=float(idle_power(constants)))
 
 
 def _with_idle(found: Recorded, recording: Recording, attribution: Attribution, steps: _Steps) -> Recorded:

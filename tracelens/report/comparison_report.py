@@ -13,7 +13,7 @@ from xml.etree.ElementTree import Element, SubElement, indent, tostring
 
 import orjson
 
-from tracelens.comparison.change_sentences import change_title, parts_text
+from tracelens.comparison.change_sentences import change_title, energy_text, parts_text
 from tracelens.comparison.compared import NOISE, WAITING
 from tracelens.files.atomic_write import whole_folder, write_whole
 from tracelens.files.cells import plain_tree
@@ -60,6 +60,8 @@ def _lines(found: Comparison) -> Iterator[str]:
     a, b = map(shown_percent, found.matched_share)
     yield f"     matched {a} of A's kernel time with {b} of B's"
     yield from _chance(found)
+    if found.energy is not None:
+        yield f"     {energy_text(found.energy)}"
     for gate in found.gates:
         yield f" {'ok  ' if gate.passed else 'FAIL'} {gate.text}"
     yield ""
@@ -116,6 +118,7 @@ def comparison_json(found: Comparison) -> bytes:
         "ranks": [_with_change(rank) for rank in found.ranks],
         "rows": [_with_change(row) for row in found.rows],
         "unchanged": [_with_change(row) for row in found.unchanged],
+        **({} if found.energy is None else {"energy": {"change_j": found.energy.change_j, **plain_tree(found.energy)}}),
     }
     return escaped_json(json_encoded(json_safe(document), orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE))
 
@@ -146,6 +149,7 @@ def comparison_markdown(found: Comparison) -> bytes:
         "",
         f"Of the step {parts_text(found)}.",
         "",
+        *([] if found.energy is None else [f"E{energy_text(found.energy)[1:]}.", ""]),
         *[f"- {markdown_text(note)}" for note in found.notes],
         *[f"- {'✅' if gate.passed else '❌'} {markdown_text(gate.text)}" for gate in found.gates],
         "",
@@ -230,6 +234,8 @@ def comparison_tables(found: Comparison) -> dict[str, pd.DataFrame]:
 
     sides: list[tuple[Any, ...]] = [("step_ms", found.a.step_ms, found.b.step_ms), ("change_ms", None, found.change_ms)]
     sides += [(key, getattr(found.a, key), getattr(found.b, key)) for key in _SIDE_KEYS]
+    if (energy := found.energy) is not None:
+        sides += [(f"{energy.kind}_energy_j", energy.a_j, energy.b_j), ("power_w", energy.a_w, energy.b_w)]
     sides += [("matched_share", *found.matched_share), *(("note", note, None) for note in found.notes)]
     changes = [
         {"what": c.text, "change_ms": c.change_ms, "cause": c.cause, "low_ms": c.low_ms, "high_ms": c.high_ms,
@@ -349,6 +355,8 @@ def _verdict(found: Comparison) -> Section:
         ("Change", f"{_signed(found.change_ms, 3)} ms", least),
         ("Matched", f"{shown_percent(a)} of A", f"{shown_percent(b)} of B's kernel time"),
     ]
+    if (energy := found.energy) is not None:
+        tiles.append(("Energy", f"{_signed(energy.change_j, 3)} J", energy_text(energy)))
     key, title, made = head(change_title(found).replace("->", "→"), (), tiles, found.notes)
     gates = [tag("li", prose(gate.text), class_="faster" if gate.passed else "slower") for gate in found.gates]
     return key, title, joined(made, section("gates", "Gates", tag("ul", gates))[2] if gates else None)

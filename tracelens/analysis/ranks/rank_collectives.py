@@ -13,7 +13,7 @@ from tracelens.analysis.ranks import job_context
 from tracelens.analysis.ranks.job_context import COLLECTIVE, GROUP, GROUP_RANKS, SIZE, JobContext
 from tracelens.analysis.ranks.matching import JobCalls, matched_rows
 from tracelens.analysis.ranks.rank_summary import ALL_TO_ALL, CommunicationCall, ranks_text
-from tracelens.analysis.sheets.coll_analysis import bus_gb_s
+from tracelens.analysis.reading.process_groups import bus_gb_s
 from tracelens.analysis.sheets.shared_columns import CALLS, STREAM
 from tracelens.perf_models.collective import bus_factor
 from tracelens.schema import column_set, count, identifier, mb, number, percent, sheet, statistics, text, us

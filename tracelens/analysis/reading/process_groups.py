@@ -24,14 +24,18 @@ from tracelens.analysis.loaded_trace import Trace
 from tracelens.analysis.reading.catalog import Reading
 from tracelens.analysis.reading.op_readings import OpReadings
 from tracelens.errors import UsageError
-from tracelens.perf_models.collective import COMBINE, DISPATCH, Collective, EPComm
+from tracelens.perf_models.collective import COMBINE, DISPATCH, Collective, EPComm, bus_factor
 from tracelens.predict.network.deepep import DEFAULT_SMS, Exchanges, distinct
 from tracelens.trace.table import Kind, ProcessGroup, RowColumn, TraceTable
 from tracelens.trace.tree import OpTree
+from tracelens.types.dtypes import DType
 from tracelens.types.records import Record
 from tracelens.types.signature import OpSignature, parse_literal
+from tracelens.types.units import BYTES_PER_MB, GB_PER_S_IN_BYTES_PER_US
 
 if TYPE_CHECKING:
+    import pandas as pd
+
     from tracelens.backends.base import System
 
 #: Key of the sentence that says where sizes come from which the kernel's own metadata does not hold.
@@ -114,6 +118,46 @@ def _output(call: OpSignature) -> tuple[int, str] | None:
 def collective_word(kind: object) -> str | None:
     """The plain name of a collective (``all_reduce``) however its kind is spelled; None where it is none's."""
     return Collective(kind=kind, elements_in=0, elements_out=0, ranks=None).word if isinstance(kind, str) else None
+
+
+def message_mb(elements: Any, dtype: Any) -> float | None:
+    """Megabytes; None where the number or the type of the elements was not recorded."""
+    known = DType.parse(dtype) if isinstance(dtype, str) else None
+    return (
+        elements * known.width_bytes / BYTES_PER_MB if isinstance(elements, int | float) and known is not None else None
+    )
+
+
+def bus_gb_s(rows: Mapping[str, Iterable[Any]] | pd.DataFrame, time_us: Iterable[float]) -> list[float | None]:
+    """Bus bandwidth as nccl-tests counts it; None where a size was not recorded."""
+    found: list[float | None] = []
+    columns = (rows["collective"], rows["group_size"], rows["in_mb"], rows["out_mb"], time_us)
+    for kind, size, sent, received, took in zip(*columns, strict=True):
+        word = collective_word(kind)
+        megabytes = received if word == "all_gather" else sent
+        factor = bus_factor(word, size) if word is not None and isinstance(size, int | None) else None
+        known = megabytes is not None and factor is not None and took > 0
+        found.append(megabytes * BYTES_PER_MB * factor / took / GB_PER_S_IN_BYTES_PER_US if known else None)
+    return found
+
+
+def collective_rates(
+    table: TraceTable, tree: OpTree, rows: RowColumn, duration_us: Floats
+) -> tuple[Floats, Floats, Floats]:
+    """Of these kernels of collectives, those alike together: GB/s of the bus (NaN: unknown), mean and summed us."""
+    attributes, call = attributes_of_calls(table, tree, rows)
+    keys = ("Collective name", "Group size", "dtype", "In msg nelems", "Out msg nelems")
+    codes: dict[tuple[Any, ...], int] = {}
+    code_of = [codes.setdefault(tuple(own.get(key) for key in keys), len(codes)) for own in attributes]
+    group = np.array(code_of, np.int64)[call]
+    total = np.bincount(group, duration_us, len(codes)).astype(np.float64)
+    mean = total / np.maximum(np.bincount(group, minlength=len(codes)), 1)
+    kinds, sizes, dtypes, sent, received = zip(*codes, strict=True)
+    columns = {
+        "collective": kinds, "group_size": sizes, "in_mb": list(map(message_mb, sent, dtypes)),
+        "out_mb": list(map(message_mb, received, dtypes)),
+    }  # fmt: skip
+    return np.array(bus_gb_s(columns, mean.tolist()), np.float64), mean, total
 
 
 def _size_and_source(table: TraceTable, kind: str, sent: int | None, received: int | None) -> tuple[int | None, str]:

@@ -13,19 +13,25 @@ import pandas as pd
 
 from tracelens.analysis.attribution.activity import DeviceActivity
 from tracelens.analysis.grouping import first_of_each, numbered
-from tracelens.analysis.reading.process_groups import SIZES_FROM, all_to_all_share, attributes_of_calls, collective_word
+from tracelens.analysis.reading.process_groups import (
+    SIZES_FROM,
+    all_to_all_share,
+    attributes_of_calls,
+    bus_gb_s,
+    collective_word,
+    message_mb,
+)
 from tracelens.analysis.sheets.context import SheetContext
 from tracelens.analysis.sheets.priced_calls import sorted_by
 from tracelens.analysis.sheets.shared_columns import ACHIEVABLE, CALLS, STREAM
 from tracelens.analysis.verdict.summary import LEAST_KNOWN, CategoryRow
 from tracelens.backends import EstimateTable
 from tracelens.perf_models import Collective, WorkColumns
-from tracelens.perf_models.collective import bus_factor
 from tracelens.schema import column_set, count, identifier, mb, number, sheet, statistics, text, us
 from tracelens.trace.table import TraceTable
 from tracelens.trace.tree import OpTree
 from tracelens.types.dtypes import DType
-from tracelens.types.units import BYTES_PER_MB, GB_PER_S_IN_BYTES_PER_US, GB_PER_TB, NS_PER_US
+from tracelens.types.units import GB_PER_TB, NS_PER_US
 
 _ATTRIBUTES = {
     "group_name": "Process Group Name",
@@ -106,7 +112,7 @@ def collective_rows(table: TraceTable, tree: OpTree, activity: DeviceActivity) -
     result = result.join(times.add_prefix("duration_us_"))
     result["operation_count"] = np.bincount(group)
     for side in ("in", "out"):
-        result[f"{side}_mb"] = list(map(_message_mb, result[f"{side}_nelems"], result["dtype"]))
+        result[f"{side}_mb"] = list(map(message_mb, result[f"{side}_nelems"], result["dtype"]))
     result["expected_remote_mb"] = [
         None if share is None or nbytes is None else share * nbytes
         for share, nbytes in zip(result.pop("remote_share"), result["in_mb"], strict=True)
@@ -123,27 +129,6 @@ def _record(attributes: dict[str, Any], rank: int | None, stream: int) -> tuple[
     record |= {"remote_share": share and share.share, "remote_from": share and share.source}
     record |= {"rank": rank, "stream": stream}
     return tuple(record[key] for key in _KEYS)
-
-
-def _message_mb(elements: Any, dtype: Any) -> float | None:
-    """None where the number or the type of the elements was not recorded."""
-    known = DType.parse(dtype) if isinstance(dtype, str) else None
-    return (
-        elements * known.width_bytes / BYTES_PER_MB if isinstance(elements, int | float) and known is not None else None
-    )
-
-
-def bus_gb_s(rows: pd.DataFrame, time_us: pd.Series) -> list[float | None]:
-    """Bus bandwidth as nccl-tests counts it; None where a size was not recorded."""
-    found: list[float | None] = []
-    columns = (rows["collective"], rows["group_size"], rows["in_mb"], rows["out_mb"], time_us)
-    for kind, size, sent, received, took in zip(*columns, strict=True):
-        word = collective_word(kind)
-        megabytes = received if word == "all_gather" else sent
-        factor = bus_factor(word, size) if word is not None and isinstance(size, int | None) else None
-        known = megabytes is not None and factor is not None and took > 0
-        found.append(megabytes * BYTES_PER_MB * factor / took / GB_PER_S_IN_BYTES_PER_US if known else None)
-    return found
 
 
 def with_bus_rate(row: CategoryRow, frame: pd.DataFrame) -> CategoryRow:

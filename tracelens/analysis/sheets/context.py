@@ -231,7 +231,10 @@ class SheetContext(HostContext, frozen=True, kw_only=True, eq=False, dict=True):
         power = RowPower.unknown(constants, len(rows)).of(
             device, work, modelled, rows["kernel_us_mean"].to_numpy(float)[modelled]
         )
-        collectives = RowPower.unknown(constants, 1).of_collectives(self.frames["coll_analysis"])
+        collectives, sent = RowPower.unknown(constants, 1), self.frames["coll_analysis"]
+        if not sent.empty:
+            keys = ("effective_bus_gb_s", "duration_us_mean", "duration_us_sum")
+            collectives = collectives.of_collectives(*(sent[key].to_numpy(float) for key in keys))
         own_ns = self.own_time[2][:]
         return EventEnergy.of(power, collectives, self.activity, priced.row_of_event, own_ns, self.window.step_of + 1)
 
