@@ -233,8 +233,6 @@ def step_notes(steps: Steps) -> Iterator[str]:
         which = "each" if steps.on_device == steps.count else f"{steps.on_device} of them"
         starts = "and starts the step" if steps.count == 1 else f"per step and starts {which}"
         clock.append(f"the host takes {shown_ms(steps.host_us)} ms {starts} while the GPU runs earlier work")
-    if steps.recorded_us is not None and steps.count > 1:
-        clock.append(f"{shown_ms(steps.recorded_us)} ms by the profile, without the time until the next")
     if clock:
         yield "; ".join(clock)
 
@@ -245,7 +243,8 @@ def excluded_text(summary: Summary) -> str:
     if summary.steps is not None and summary.steps.unseen_us:
         parts.append(f"{shown_ms(summary.steps.unseen_us)} ms at the start, while the GPU ran unrecorded work")
     if summary.steps is not None and summary.steps.skipped_us:
-        parts.append(f"{shown_ms(summary.steps.skipped_us)} ms of GPU idle time as recording began")
+        what = "of GPU idle time as recording began" if summary.steps.recorded_us is None else "between the steps"
+        parts.append(f"{shown_ms(summary.steps.skipped_us)} ms {what}")
     return f"excluded: {'; '.join(parts)}" if parts else ""
 
 

@@ -166,8 +166,13 @@ def _steps(steps: Steps) -> Iterator[Line]:
         note = "The GPU ran work launched before profiling began, which was not recorded; in no step."
         yield _row("Before the first step (ms)", steps.unseen_us / 1e3, None, note, number_format=_MS)
     if steps.skipped_us:
-        note = "Idle time while the host waited for work launched before profiling began; in no step."
-        yield _row("Left out of the first step (ms)", steps.skipped_us / 1e3, None, note, number_format=_MS)
+        what, note = (
+            "Left out of the first step",
+            "Idle time while the host waited for work launched before profiling began",
+        )
+        if steps.recorded_us is not None:
+            what, note = "Between the steps", "Time between two steps that the device recorded"
+        yield _row(f"{what} (ms)", steps.skipped_us / 1e3, None, f"{note}; in no step.", number_format=_MS)
 
 
 _COVERAGE = (

@@ -16,6 +16,7 @@ from tests.trace.formats.rewritten import EXAMPLE, device_rows, kernel_table, me
 from tracelens.analysis.analyze import analyze
 from tracelens.analysis.loaded_trace import AnalysisOptions, load
 from tracelens.analysis.verdict.verdict import summarize
+from tracelens.comparison.whatif.what_if import what_if
 from tracelens.errors import InputError
 from tracelens.trace.reading.formats.xplane import own_parts
 from tracelens.trace.reading.read import read_trace
@@ -164,13 +165,14 @@ def tpu_profile(path: Path, *lines: str) -> Path:
 
 
 def test_steps_and_programs_of_a_tpu_are_those_of_its_lines(tmp_path: Path) -> None:
-    """The last step ends with its line's; the others where the next begins: 150, 150 and 100 us."""
+    """A step lasts as long as its line says, 100 us of which a core is busy for 80; what is between them is in none."""
     found = analyze(load(tpu_profile(tmp_path / "t.xplane.pb", "Steps", "XLA Modules", "XLA Ops")), AnalysisOptions())
     summary = summarize(found)
     assert summary.steps is not None
     assert summary.busy is not None
-    assert (summary.steps.name, summary.steps.count, summary.steps.time_us) == ("steps of XLA", 3, 400 / 3)
-    assert summary.busy.busy == pytest.approx(240 / 400)
+    assert (summary.steps.name, summary.steps.count, summary.steps.time_us) == ("steps of XLA", 3, 100)
+    assert summary.busy.busy == pytest.approx(240 / 300)
+    assert summary.steps.skipped_us == 100
     assert [step.number for step in found.step_times.steps] == [0, 1, 2]
     columns = ["module", "calls", "kernel_us", "percent"]
     assert found.frames["modules"][columns].to_numpy().tolist() == [["jit_step", 6, 480.0, 100.0]]
@@ -274,14 +276,23 @@ def test_steps_that_a_device_recorded_say_nothing_of_the_host(tmp_path: Path) ->
     steps = summarize(found).steps
     assert steps is not None
     assert (steps.host_us, steps.host_work_us) == (None, None)
-    assert (steps.recorded_us, steps.time_us) == (100, 400 / 3)
+    assert (steps.recorded_us, steps.time_us) == (100, 100)
     sheet = found.frames["steps"]
     assert sheet[["step", "duration_us", "recorded_us"]].to_numpy().tolist() == [
-        [0, 150, 100],
-        [1, 150, 100],
+        [0, 100, 100],
+        [1, 100, 100],
         [2, 100, 100],
     ]
     assert sheet[["host_period_us", "host_work_us"]].isna().all(axis=None)
+
+
+def test_steps_of_a_device_are_replayed_with_its_kernels(tmp_path: Path) -> None:
+    """Kernels half as long: 40 us of 80 less in each step of 100, and no path is longer than the step."""
+    path = tpu_profile(tmp_path / "t.xplane.pb", "Steps", "XLA Modules", "XLA Ops")
+    found = what_if(path, scale=("other=0.5",))
+    assert (found.before.step_us, found.after.step_us) == (100, 60)
+    for figures, computation_us in ((found.before, 80), (found.after, 40)):
+        assert figures.bound_by == {"computation": computation_us, "idle: unknown": 20}
 
 
 _spans = st.lists(st.tuples(st.integers(0, 1), st.integers(0, 60), st.integers(0, 30)), min_size=1, max_size=12)

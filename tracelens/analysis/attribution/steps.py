@@ -452,15 +452,17 @@ class StepTimes(Record, frozen=True, kw_only=True, eq=False):
     of_device: bool = False
 
     @classmethod
-    def of(cls, steps: list[RecordedStep], step_of: Codes, work: DeviceWork, waits: Spans, kept: Floats) -> StepTimes:
+    def of(cls, found: FoundSteps, step_of: Codes, work: DeviceWork, waits: Spans, kept: Floats) -> StepTimes:
         """From the step index (or -1) of every device event, and the spans of calls that wait for the device.
 
-        ``kept``: of each step the share of the kernels that it launched which were recorded.
+        ``kept``: of each step the share of the kernels that it launched which were recorded. Steps that a device
+        recorded last as long as it says; what is between them is left out.
         """
+        steps = list(found.steps)
         n, inside = len(steps), step_of >= 0
         count = np.bincount(step_of[inside], minlength=n).astype(np.int64)
         waited = waited_for_earlier(waits, _first_window(steps), work) if n else 0
-        begin, end, left_out = _bounds(steps, step_of, work, waited)
+        begin, end, left_out = _as_recorded(steps) if found.of_device else _bounds(steps, step_of, work, waited)
         host = np.array([s.start_ns for s in steps], np.int64)
         host_end = np.append(host[1:], max(steps[-1].end_ns, int(end[-1]))) if n else host
         of, start, stop = step_of[inside], work.start[inside], work.end[inside]
@@ -489,12 +491,15 @@ class StepTimes(Record, frozen=True, kw_only=True, eq=False):
             before_ns=union_ns(work.start[work.before], work.end[work.before]),
             unseen_ns=max(int(begin[0] - host[0]), 0) if n and work.unseen_end is not None else 0,
             was_before=work.before,
+            of_device=found.of_device,
         )
 
     @property
     def duration_ns(self) -> Ints:
         """How long each step lasts, without what is left out of the first one."""
         duration = self.end_ns - self.start_ns
+        if self.of_device:
+            return duration
         duration[:1] -= int((self.left_out[1] - self.left_out[0]).sum())
         return duration
 
@@ -512,7 +517,7 @@ class StepTimes(Record, frozen=True, kw_only=True, eq=False):
         import pandas as pd
 
         duration, left_out = self.duration_ns, np.zeros(len(self), np.int64)
-        left_out[:1] = (self.left_out[1] - self.left_out[0]).sum()
+        left_out[:1] = 0 if self.of_device else (self.left_out[1] - self.left_out[0]).sum()
         found = pd.DataFrame(
             {
                 "step": [s.number for s in self.steps],
@@ -571,6 +576,13 @@ def _first_window(steps: list[RecordedStep]) -> tuple[int, int]:
     return steps[0].start_ns, steps[1].start_ns if len(steps) > 1 else steps[0].end_ns
 
 
+def _as_recorded(steps: list[RecordedStep]) -> tuple[Ints, Ints, Spans]:
+    """(begins, ends, what lies between two of them)."""
+    begin, end = (np.array([getattr(step, key) for step in steps], np.int64) for key in ("start_ns", "end_ns"))
+    apart = begin[1:] > end[:-1]
+    return begin, end, (end[:-1][apart], begin[1:][apart])
+
+
 def _bounds(steps: list[RecordedStep], step_of: Codes, work: DeviceWork, waited: int) -> tuple[Ints, Ints, Spans]:
     """(begins, ends, what is left out of the first step).
 
@@ -611,10 +623,12 @@ def device_steps(
     if found.of_device:
         work = work.as_it_ran()
     step_of = step_of_events(steps, work.launch)
+    if found.of_device:
+        ends = np.array([step.end_ns for step in steps], np.int64)
+        step_of = np.where((step_of >= 0) & (work.start < ends[step_of]), step_of, np.int32(-1))
     calls = np.flatnonzero(waiting_calls(table, tree) if found.of_engine else blocking_calls(table))
     waits = table.start_ns[calls], table.start_ns[calls] + table.duration_ns[calls]
-    times = StepTimes.of(steps, step_of, work, waits, _kept(steps, table, tree))
-    return found.stem, replace(times, of_device=found.of_device), step_of
+    return found.stem, StepTimes.of(found, step_of, work, waits, _kept(steps, table, tree)), step_of
 
 
 def _before_losses(kept: Floats) -> npt.NDArray[np.bool_]:

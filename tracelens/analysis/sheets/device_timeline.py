@@ -75,8 +75,8 @@ STEP_TIMES_COLUMNS = column_set(
     ),
     us(
         "recorded_us",
-        "How long the step took by the profile (line Steps of XLA), without the time until the next; there, nothing is "
-        "said of the host.",
+        "How long the step took by the profile (line Steps of XLA), which is its duration then; there, nothing is said "
+        "of the host.",
         optional=True,
     ),
 )  # fmt: skip

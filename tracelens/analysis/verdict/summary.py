@@ -148,8 +148,8 @@ class Steps(Record, frozen=True, kw_only=True):
     a full queue. ``before_events``, ``before_us``: work that was in the queue as recording began, in no step.
     ``skipped_us``: idle time that only exists because recording began, in no step either. ``unseen_us``: how long after
     the host began the first iteration of an engine the device was still at earlier work, which was not recorded.
-    ``recorded_us``: the mean of what the profile says they took, of steps that the device recorded; ``time_us`` goes on
-    to the next.
+    ``recorded_us``: the mean of what the profile says they took, of steps that the device recorded: so is ``time_us``
+    then, and ``skipped_us`` is what lies between them.
     """
 
     count: int

@@ -38,7 +38,8 @@ from tracelens.types.units import NS_PER_S, NS_PER_US, US_PER_S
 class Clock:
     """From recorded to new times, lane by lane (threads and streams): between two known points time runs evenly.
 
-    A lane without known points has the clock of the one with most of them in its process, else of the one with most.
+    A lane without known points has the clock of the thread with most of them in its process, else of its stream with
+    most, else of the thread with most: steps and programs that a device recorded move with its kernels.
     """
 
     def __init__(self, table: TraceTable, replay: DependencyReplay, times: NewTimes) -> None:
@@ -54,15 +55,16 @@ class Clock:
             last = np.append(np.diff(old[part]) > 0, True)
             later = np.maximum.accumulate(new[part])
             self._points[int(lane[part[0]])] = old[part][last] - self._base, later[last] - self._base
-        self._lane_of = self._stand_ins(table, threads.lane)
+        self._lane_of = self._stand_ins(table, threads.lane, stream_lane)
 
-    def _stand_ins(self, table: TraceTable, anchored: Ints) -> npt.NDArray[np.int64]:
+    def _stand_ins(self, table: TraceTable, *anchored: Ints) -> npt.NDArray[np.int64]:
         """The lane that gives each lane its clock; -1 where no lane has one."""
-        counts = np.bincount(anchored, minlength=len(table.lanes))
         busiest: dict[object, int] = {}
-        for lane in np.argsort(-counts, kind="stable").tolist():
-            if counts[lane]:
-                busiest.setdefault(table.lanes[lane][0], lane)
+        for lanes in anchored:
+            counts = np.bincount(lanes, minlength=len(table.lanes))
+            for lane in np.argsort(-counts, kind="stable").tolist():
+                if counts[lane]:
+                    busiest.setdefault(table.lanes[lane][0], lane)
         default = next(iter(busiest.values()), -1)
         return np.array(
             [lane if lane in self._points else busiest.get(pid, default) for lane, (pid, _) in enumerate(table.lanes)]
