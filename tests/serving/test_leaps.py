@@ -45,7 +45,7 @@ ARRIVALS = st.one_of(
 OPTIONS = st.builds(
     Options,
     policy=st.sampled_from((None, "static", "continuous", "prefill-first")),
-    router=st.sampled_from(("round-robin", "round-robin", "least-loaded", "prefix-aware")),
+    router=st.sampled_from(("round-robin", "round-robin", "least-loaded", "prefix-aware", "session-affinity")),
     replicas=st.sampled_from((1, 1, 3)),
     prefill_replicas=st.sampled_from((0, 0, 0, 1)),
     cpu_cache_gib=st.sampled_from((0.0, 0.01)),
@@ -69,6 +69,8 @@ OPTIONS = st.builds(
         seed=st.integers(0, 1000),
         shared_tokens=st.sampled_from((0, 0, 0, 165)),
         shared_groups=st.sampled_from((1, 5)),
+        turns=st.sampled_from((Lengths(), Lengths(), Lengths(mean=3))),
+        think_s=st.sampled_from((0.0, 0.05)),
     ),
 )
 def test_a_leap_is_its_steps(cost_of, deployment, options, workload):

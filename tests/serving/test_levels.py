@@ -55,6 +55,10 @@ CASES = {
         {"engine": Engine(kv_tokens=4000)}, Options(replicas=2, router="prefix-aware"),
         dataclasses.replace(MIXED, shared_tokens=160, shared_groups=5),
     ),
+    "sessions": (
+        {"engine": Engine(kv_tokens=8000)}, Options(replicas=2, router="session-affinity"),
+        dataclasses.replace(MIXED, turns=Lengths(mean=4), think_s=0.2),
+    ),
     "speculation": ({"speculation": Speculation(draft_tokens=3, acceptance=0.6)}, Options(), MIXED),
     "whole speculation": ({"speculation": Speculation(draft_tokens=3, acceptance=1.0)}, Options(), MIXED),
     "tile backend": ({"backend": "tile"}, Options(), dataclasses.replace(MIXED, count=12)),

@@ -330,6 +330,8 @@ def experiment_of(deployment: Deployment, asked: ServingConfig, *, series: bool 
             seed=asked.seed,
             shared_tokens=asked.shared_prefix,
             shared_groups=asked.shared_groups,
+            turns=Lengths.of(asked.turns),
+            think_s=duration_s(asked.think_time) if asked.think_time else 0.0,
         ),
         replay=replay,
         profile=None if asked.profile is None else Profile.load(asked.profile, deployment.model.name, said),

@@ -76,7 +76,7 @@ class RunningBatch:
         kept, prompt = request in replica.kept, self._prompt(request)
         whole = whole or replica.advance != ONE_TOKEN
         tokens = requests.input_tokens[request] + requests.output_tokens[request] if whole else prompt
-        pieces = requests.pieces[request] if requests.pieces else ()
+        pieces = replica.pieces(request)
         found = pool.cached(pieces)
         again = pool.below(pieces[found:])
         blocks = pool.blocks(tokens) - len(pieces) * pool.piece_blocks
@@ -188,7 +188,7 @@ class RunningBatch:
         while self._ends and self._ends[0][0] <= number:
             _, request, member = heappop(self._ends)
             if self._members.get(request) is member:
-                self._leave(request)
+                self._leave(request, is_complete=True)
                 self.log.last[request] = now
                 self._complete(request)
 
@@ -235,6 +235,7 @@ class RunningBatch:
             self._complete(request)
         elif replica.hand_over is not None:
             replica.outstanding -= 1
+            replica.rank_of.pop(request, None)
             replica.hand_over(replica, request)
 
     def _join(self, request: int, prompt: int, done: int, since: float) -> None:
@@ -252,8 +253,10 @@ class RunningBatch:
                 self.pool.take(1)
         self._fresh[request] = since
 
-    def _leave(self, request: int) -> int:
-        """Takes a sequence out; returns how many tokens it has produced in all."""
+    def _leave(self, request: int, *, is_complete: bool = False) -> int:
+        """Takes a sequence out; returns how many tokens it has produced in all. What a session may say again stays
+        cached once it is complete.
+        """
         joined, prompt, tokens, done = self._members.pop(request)
         decoded = self._tokens(self.number) - tokens
         self.context -= prompt + 1 + decoded
@@ -261,7 +264,7 @@ class RunningBatch:
         if request not in self._whole:
             phases = self._phases
             phases[(joined - prompt) % len(phases)] -= 1
-        self._release(request, prompt + self.number - joined)
+        self._release(request, prompt + self.number - joined, keeps=is_complete)
         return done + decoded
 
     def _tokens(self, steps: int) -> int:
@@ -271,22 +274,24 @@ class RunningBatch:
     def _complete(self, request: int) -> None:
         replica = self.replica
         replica.outstanding -= 1
+        replica.rank_of.pop(request, None)
         if replica.done:
             replica.done.pop(request, None)
         if replica.finished is not None:
             replica.finished(replica, request)
 
-    def _release(self, request: int, tokens: int) -> None:
+    def _release(self, request: int, tokens: int, *, keeps: bool = False) -> None:
         requests, pool = self.requests, self.pool
         if request in self._whole:
             self._whole.remove(request)
             tokens = requests.input_tokens[request] + requests.output_tokens[request]
         blocks = -(-tokens // pool.block_tokens)
-        if requests.pieces:
-            pieces = requests.pieces[request]
-            blocks -= len(pieces) * pool.piece_blocks
-            pool.drop(pieces)
-        pool.give(blocks)
+        pieces = self.replica.pieces(request)
+        pool.give(blocks - len(pieces) * pool.piece_blocks)
+        if keeps and requests.answered:
+            rank = self.replica.rank_of.get(request, 0)
+            pool.keep(self.replica.on_rank(requests.answered[request][len(pieces) :], rank))
+        pool.drop(pieces)
         self._stuck = False
         if self._shares:
             for lane in self.replica.lanes:
@@ -326,7 +331,7 @@ class RunningBatch:
     def _cached(self, request: int) -> int:
         if not self.requests.pieces:
             return 0
-        pieces = self.requests.pieces[request]
+        pieces = self.replica.pieces(request)
         found = self.pool.cached(pieces)
         found += self.pool.below(pieces[found:])
         return min(found * self.pool.piece_tokens, self._prompt(request) - 1)

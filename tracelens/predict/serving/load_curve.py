@@ -301,7 +301,8 @@ def _doubling(base: Experiment, cost: StepCost, count: int | None) -> list[int]:
     of ``count`` requests a fourth at once.
     """
     workload, replicas = base.workload, base.options.replicas
-    tokens = workload.input.mean + workload.output.mean
+    # In the mean of a session's turns, with all that was said before
+    tokens = (workload.input.mean + workload.output.mean) * (workload.turns.mean + 1) / 2
     places = base.deployment.engine.max_num_seqs * base.deployment.parallelism.dp * replicas
     room = max(cost.pool_tokens() * replicas / tokens, 1)
     top = min(places, 1 << (int(room).bit_length())) if room < places else places
@@ -314,12 +315,15 @@ def _steady(result: ServingResult) -> dict[str, float | int | None]:
     """The figures of requests that neither came with the first ones nor finished while the load fell."""
     asked, outcome = result.outcome.requests, result.outcome
     users, replicas = asked.concurrency or 1, result.experiment.options.replicas
-    frame = per_request(outcome).iloc[users : max(len(asked) - users, users + 1)]
+    in_order = per_request(outcome).sort_values("arrival_ms", kind="stable")
+    frame = in_order.iloc[users : max(len(asked) - users, users + 1)]
     served = frame[~frame["rejected"]]
     if not len(served):
         raise UsageError(next(iter(outcome.log.rejected.values()), "no request is left without the first and the last"))
-    e2e = float(served["e2e_ms"].mean())
-    rate = users * MS_PER_S / e2e
+    e2e, pause = float(served["e2e_ms"].mean()), asked.think_fs / FS_PER_S * MS_PER_S if asked.after else 0.0
+    if pause:
+        pause *= 1 - asked.comes_by_itself / len(asked)
+    rate = users * MS_PER_S / (e2e + pause)
     objectives = result.experiment.objectives or Objectives()
     times = {
         f"{name}_p{part}_ms": float(served[f"{name}_ms"].quantile(part / 100))
@@ -345,8 +349,8 @@ def _energy(result: ServingResult, users: int, tokens_per_s: float) -> dict[str,
     nothing where nobody measured energies.
     """
     outcome = result.outcome
-    arrivals = outcome.log.arrival
-    start, end = arrivals[users] if len(arrivals) > users else 0, max(arrivals)
+    arrivals = sorted(outcome.log.arrival)
+    start, end = arrivals[users] if len(arrivals) > users else 0, arrivals[-1]
     start, end = (start, end) if end > start else (0, outcome.end_fs)
     found = energy_of(outcome, start, end)
     if found is None or found.is_limit:

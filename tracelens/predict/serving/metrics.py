@@ -71,9 +71,11 @@ def per_request(outcome: Outcome) -> pd.DataFrame:
     first, last, arrival = columns["first"], columns["last"], columns["arrival"]
     with np.errstate(invalid="ignore", divide="ignore"):
         tpot = np.where(output > 1, (last - first) / (output - 1), np.nan)
+    session = {"session": np.asarray(requests.sessions, dtype=np.int64)} if requests.sessions else {}
     return pd.DataFrame(
         {
             "request": np.arange(len(output)),
+            **session,
             "input_tokens": np.asarray(requests.input_tokens, dtype=np.int64),
             "output_tokens": output,
             "arrival_ms": arrival,

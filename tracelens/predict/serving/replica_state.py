@@ -258,6 +258,13 @@ class BlockPool:
         self._least = min(self._least, self.available)
         return found
 
+    def keep(self, pieces: Sequence[int]) -> None:
+        """The blocks of these pieces were just given back: they stay as cached, the last ones the first to give way."""
+        for piece in reversed(pieces):
+            if piece not in self._pieces:
+                self._pieces[piece] = 0
+                self._idle[piece] = None
+
     def drop(self, pieces: Sequence[int]) -> None:
         """A request no longer uses these pieces; the last piece of a prompt becomes the first to give way."""
         for piece in reversed(pieces):
@@ -409,6 +416,8 @@ class ReplicaState:
         self.done: dict[int, int] = {}
         self.kept: set[int] = set()
         self.outstanding = 0
+        #: Where data-parallel ranks have prefixes of their own: which rank has which of the requests.
+        self.rank_of: dict[int, int] = {}
         self.stages = [queue.resource(f"stage {index}") for index in range(parallel.pp)]
         self.hops = [queue.resource(f"hop {index}") for index in range(parallel.pp)]
         self.ports = [
@@ -423,6 +432,19 @@ class ReplicaState:
         self.lanes: Sequence[Any] = ()
         #: Whether decode steps up to the next change pass in one wait, which an arrival cuts.
         self.leaps = self.level == "low" or only_arrivals
+
+    def pieces(self, request: int) -> Sequence[int]:
+        """The pieces of its prompt, as its data-parallel rank has them."""
+        return self.on_rank(self.requests.pieces[request], self.rank_of.get(request, 0)) if self.requests.pieces else ()
+
+    def on_rank(self, pieces: Sequence[int], rank: int) -> Sequence[int]:
+        """The names of pieces in the cache of a data-parallel rank, which shares none with others."""
+        ranks = self.cost.deployment.parallelism.dp
+        if ranks == 1 or not pieces:
+            return pieces
+        if isinstance(pieces, range):
+            return range(pieces.start * ranks + rank, pieces.stop * ranks + rank, ranks)
+        return [piece * ranks + rank for piece in pieces]
 
     @property
     def passes_runs(self) -> bool:

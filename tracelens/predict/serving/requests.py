@@ -4,6 +4,7 @@ and files of serving benchmarks.
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 import json
 import math
@@ -31,7 +32,10 @@ SLOWEST, FASTEST = 1e-9, 1e12
 #: A run's requests are all in memory, some hundred bytes each.
 MOST_REQUESTS = 100_000_000
 _MOST_VARIATION = 1e6
+#: Numbers for the pieces of a session: more than it may have.
+_NAMES = 4 * LONGEST
 _MOST_SPREAD = 1000
+_LONGEST_PAUSE_S = 86_400
 
 
 class Requests(Record, frozen=True, kw_only=True, eq=False):
@@ -40,16 +44,28 @@ class Requests(Record, frozen=True, kw_only=True, eq=False):
     ``arrival_fs`` is None in a closed loop: ``concurrency`` requests are in flight at any time, the next arrives when
     one ends. ``pieces`` are hashes of a prompt's consecutive beginnings, each ``piece_tokens`` long, empty where
     nothing is shared. ``priority``: lower is served first where the order is by priority.
+
+    ``sessions``: the number of each request's conversation, and ``repeated`` how many tokens at the start of its prompt
+    are the prompt and answer of that session's request before, which may still be cached. ``after``: the request that
+    must be answered before this one comes, ``think_fs`` later, -1: it comes by itself; those that do not, stand last
+    and have no ``arrival_fs``. ``openings``: the number of the text that a session begins with, ``repeated`` tokens of
+    its first prompt. ``answered``: as ``pieces`` of prompt and answer, as far as they are known.
     """
 
     arrival_fs: Sequence[int] | None
     input_tokens: Sequence[int]
     output_tokens: Sequence[int]
     concurrency: int | None = None
-    pieces: Sequence[tuple[int, ...]] = ()
+    pieces: Sequence[Sequence[int]] = ()
     piece_tokens: int = 0
     priority: Sequence[int] = ()
     source: str = "generated"
+    sessions: Sequence[int] = ()
+    repeated: Sequence[int] = ()
+    after: Sequence[int] = ()
+    think_fs: int = 0
+    openings: Sequence[int] = ()
+    answered: Sequence[Sequence[int]] = ()
 
     def __post_init__(self) -> None:
         if len(self.input_tokens) != len(self.output_tokens):
@@ -65,6 +81,38 @@ class Requests(Record, frozen=True, kw_only=True, eq=False):
 
     def __len__(self) -> int:
         return len(self.input_tokens)
+
+    @property
+    def comes_by_itself(self) -> int:
+        """How many requests wait for no other's answer."""
+        return self.after.count(-1) if self.after else len(self)
+
+    def in_blocks(self, block_tokens: int) -> Requests:
+        """With what sessions say again as pieces of a block; as it is where pieces are known, or no session."""
+        if self.pieces or not self.repeated:
+            return self
+        last: dict[int, Sequence[int]] = {}
+        pieces, answered = [], []
+        for index, (session, repeated) in enumerate(zip(self.sessions, self.repeated, strict=True)):
+            given, said = self.input_tokens[index], repeated // block_tokens
+            # Of an answer's last token no key is computed
+            whole = (given + self.output_tokens[index] - 1) // block_tokens
+            before = last.get(session)
+            if before is None:
+                start = -(self.openings[session] + 1) * _NAMES if self.openings else 0
+                known: Sequence[int] = range(start, start + said)
+            else:
+                known = before[:said]
+            if isinstance(before, range) and len(known) == len(before):
+                found: Sequence[int] = range(before.start, before.start + whole)
+            else:
+                first = (index + 1) * _NAMES
+                found = range(first + len(known), first + whole)
+                found = (*known, *found) if known else found
+            last[session] = found
+            pieces.append(found[: given // block_tokens])
+            answered.append(found)
+        return dataclasses.replace(self, pieces=pieces, answered=answered, piece_tokens=block_tokens)
 
 
 def _mean(text: str) -> float:
@@ -170,7 +218,9 @@ class Arrivals(Record, frozen=True, kw_only=True):
 class Workload(Record, frozen=True, kw_only=True):
     """What ``generate`` makes requests from: ``count`` of them, or as many as arrive in ``duration_s``.
 
-    ``shared_tokens``: every prompt begins with one of ``shared_groups`` texts of that length.
+    ``shared_tokens``: every prompt begins with one of ``shared_groups`` texts of that length. ``turns``: requests of a
+    session, each of which says all before it again and comes ``think_s`` after the answer; ``arrivals`` are then those
+    of sessions, ``input`` is what each request adds.
     """
 
     arrivals: Arrivals = msgspec.field(default_factory=Arrivals)
@@ -181,6 +231,8 @@ class Workload(Record, frozen=True, kw_only=True):
     seed: int = 0
     shared_tokens: int = 0
     shared_groups: int = 1
+    turns: Lengths = msgspec.field(default_factory=Lengths)
+    think_s: float = 0.0
 
     def __post_init__(self) -> None:
         if self.seed < 0:
@@ -189,10 +241,12 @@ class Workload(Record, frozen=True, kw_only=True):
             raise UsageError(
                 f"shared prefixes need at least 1 group and 0 tokens, not {self.shared_groups} and {self.shared_tokens}"
             )
+        if not 0 <= self.think_s <= _LONGEST_PAUSE_S:
+            raise UsageError(f"the pause between a session's requests must be 0 s to a day, not {self.think_s:g} s")
 
     def generate(self) -> Requests:
-        """The requests. Arrivals, prompts, answers and shared texts have a stream of random numbers each."""
-        streams = [np.random.default_rng(seed) for seed in np.random.SeedSequence(self.seed).spawn(4)]
+        """The requests. Arrivals, prompts, answers, shared texts and turns have a stream of random numbers each."""
+        streams = [np.random.default_rng(seed) for seed in np.random.SeedSequence(self.seed).spawn(5)]
         count = self._count()
         if count > MOST_REQUESTS:
             raise UsageError(f"a run has at most {MOST_REQUESTS:,} requests")
@@ -203,6 +257,8 @@ class Workload(Record, frozen=True, kw_only=True):
             if self.count is not None:
                 arrival = arrival[: self.count]
             count = len(arrival)
+        if self.turns != Lengths():
+            return self._sessions(arrival, count, streams)
         inputs = self.input.draw(streams[1], count)
         pieces: list[tuple[int, ...]] = []
         if self.shared_tokens:
@@ -216,6 +272,44 @@ class Workload(Record, frozen=True, kw_only=True):
             concurrency=self.arrivals.concurrency if arrival is None else None,
             pieces=pieces,
             piece_tokens=self.shared_tokens,
+        )
+
+    def _sessions(self, arrival: list[int] | None, count: int, streams: Sequence[np.random.Generator]) -> Requests:
+        """Sessions that arrive then, of ``count`` requests in all where that many were asked for: the first of each
+        session, then the others.
+        """
+        turns = np.array(self.turns.draw(streams[4], count), dtype=np.int64)
+        ends = np.cumsum(turns)
+        if self.count is not None:
+            turns = np.minimum(turns, np.maximum(self.count - (ends - turns), 0))
+            turns = turns[turns > 0]
+        sessions, total = len(turns), int(turns.sum())
+        if total > MOST_REQUESTS:
+            raise UsageError(f"a run has at most {MOST_REQUESTS:,} requests")
+        # Stable by turn: all first ones, all second ones ...
+        session = np.repeat(np.arange(sessions), turns)
+        turn = np.arange(total) - np.repeat(np.cumsum(turns) - turns, turns)
+        order = np.argsort(turn, kind="stable")
+        inputs, outputs = self.input.draw(streams[1], total), self.output.draw(streams[2], total)
+        last, said, after, repeated = [-1] * sessions, [0] * sessions, [], []
+        for index, each in enumerate(session[order].tolist()):
+            if last[each] < 0:
+                inputs[index] = max(inputs[index], self.shared_tokens + 1)
+            after.append(last[each])
+            repeated.append(said[each] or self.shared_tokens)
+            inputs[index] += said[each]
+            last[each], said[each] = index, inputs[index] + outputs[index]
+        openings = streams[3].integers(0, self.shared_groups, sessions).tolist() if self.shared_tokens else ()
+        return Requests(
+            arrival_fs=None if arrival is None else arrival[:sessions],
+            input_tokens=inputs,
+            output_tokens=outputs,
+            concurrency=self.arrivals.concurrency if arrival is None else None,
+            sessions=session[order].tolist(),
+            repeated=repeated,
+            after=after,
+            think_fs=round(self.think_s * FS_PER_S),
+            openings=openings,
         )
 
     def _count(self) -> int:
@@ -246,6 +340,8 @@ _ARRIVAL_S, _ARRIVAL_NS = Number(least=-1e10, most=1e13), Number(least=-1e19, mo
 _ARRIVALS = (("arrival_time_ns", _ARRIVAL_NS, 1e9), ("arrival_time", _ARRIVAL_S, 1.0), ("arrival_s", _ARRIVAL_S, 1.0))
 #: Rows of cancelled requests have none.
 _TOKENS = Number(least=0, most=LONGEST)
+#: Columns and keys that name a request's session.
+_SESSION = ("session_id", "Session ID", "session")
 #: Columns of public traces in CSV: arrival, prompt, answer.
 _CSV_COLUMNS = (
     ("TIMESTAMP", "ContextTokens", "GeneratedTokens"),
@@ -269,6 +365,7 @@ class _Row(Record, frozen=True, kw_only=True):
     input_tokens: int
     output_tokens: int
     pieces: tuple[int, ...] = ()
+    session: str = ""
 
 
 def read_requests(path: str | os.PathLike[str], *, run: str | None = None) -> MeasuredRequests:
@@ -278,9 +375,12 @@ def read_requests(path: str | os.PathLike[str], *, run: str | None = None) -> Me
     (``TIMESTAMP, ContextTokens, GeneratedTokens``, or ``arrived_at, num_prefill_tokens, num_decode_tokens``), BurstGPT
     (``Timestamp, Request tokens, Response tokens``). JSONL: Mooncake (``timestamp`` in ms, ``input_length``,
     ``output_length``, ``hash_ids``), LLMServingSim (``arrival_time_ns``, or ``arrival_time`` in s, ``input_toks``,
-    ``output_toks``). JSON: vLLM's benchmark result (``input_lens``, ``output_lens``, ``ttfts``, ``itls``), ShareGPT
-    conversations (lengths only, everything arrives at once). InputError for anything else, and for requests that do
-    not say when they arrive. Rows without tokens (cancelled requests) are left out.
+    ``output_toks``). A column or key ``session_id`` (BurstGPT: ``Session ID``) says to which conversation a request
+    belongs: where its prompt is as long as the prompt and answer before it, it begins with both, where it is longer
+    than that prompt alone, with it; else it begins anew. JSON: vLLM's benchmark result (``input_lens``,
+    ``output_lens``, ``ttfts``, ``itls``), ShareGPT conversations (lengths only, everything arrives at once). InputError
+    for anything else, and for requests that do not say when they arrive. Rows without tokens (cancelled requests) are
+    left out.
     """
     file = Path(path)
     if file.suffix == ".jsonl":
@@ -303,9 +403,12 @@ def _csv(file: Path, run: str | None) -> MeasuredRequests:
         if given in columns:
             _need(file, columns, (stamp, made))
             of_file = (
-                _row(_seconds(row[stamp], place(str(file), at, stamp)), row[given], row[made], f"{file}, row {number}")
-                for at, (number, row) in enumerate(enumerate(rows, FIRST_ROW))
-            )
+                _row(
+                    _seconds(row[stamp], place(str(file), at, stamp)), row[given], row[made],
+                    f"{file}, row {at + FIRST_ROW}", session=_session(row),
+                )
+                for at, row in enumerate(rows)
+            )  # fmt: skip
             return _plain(of_file, file)
     raise InputError(f"{file} has none of the known columns: {', '.join(columns)}")
 
@@ -316,13 +419,21 @@ def _need(file: Path, columns: Sequence[str], names: Iterable[str]) -> None:
             raise InputError(f"{file} has no column {name!r}; it has {', '.join(columns)}")
 
 
-def _row(arrival: object, given: object, made: object, where: str, pieces: Sequence[int] = ()) -> _Row:
+def _session(row: Mapping[str, Any]) -> str:
+    """Empty where a row names none."""
+    return next((str(row[name]) for name in _SESSION if row.get(name) not in (None, "")), "")
+
+
+def _row(
+    arrival: object, given: object, made: object, where: str, pieces: Sequence[int] = (), session: str = ""
+) -> _Row:
     """InputError, beginning with ``where``, for what is no time or number of tokens."""
     return _Row(
         arrival_s=_ARRIVAL_S.of(arrival, f"{where}: the arrival"),
         input_tokens=_TOKENS.count(given, f"{where}: the number of prompt tokens"),
         output_tokens=_TOKENS.count(made, f"{where}: the number of output tokens"),
         pieces=tuple(pieces),
+        session=session,
     )
 
 
@@ -351,8 +462,29 @@ def _plain(rows: Iterable[_Row], file: Path) -> MeasuredRequests:
             pieces=[row.pieces[: row.input_tokens // MOONCAKE_PIECE_TOKENS] for row in kept] if has_pieces else (),
             piece_tokens=MOONCAKE_PIECE_TOKENS if has_pieces else 0,
             source=file.name,
+            **_conversations(kept),
         )
     )
+
+
+def _conversations(rows: Sequence[_Row]) -> dict[str, Any]:
+    """``Requests.sessions`` and ``repeated`` of rows in the order of arrival; nothing where none names a session. A row
+    without one is a session of its own.
+    """
+    if not any(row.session for row in rows):
+        return {}
+    numbers: dict[str, int] = {}
+    last: dict[str, _Row] = {}
+    sessions, repeated = [], []
+    for at, row in enumerate(rows):
+        name = row.session or f"\n{at}"
+        sessions.append(numbers.setdefault(name, len(numbers)))
+        before = last.get(name)
+        given, made = (0, 0) if before is None else (before.input_tokens, before.output_tokens)
+        whole, longer = row.input_tokens >= given + made, row.input_tokens > given
+        repeated.append(given + made if whole else given if longer else 0)
+        last[name] = row
+    return {"sessions": sessions, "repeated": repeated}
 
 
 def _json_lines(file: Path) -> Iterator[_Row]:
@@ -364,9 +496,10 @@ def _json_lines(file: Path) -> Iterator[_Row]:
             item = json.loads(line)
             if "input_length" in item:
                 arrival, pieces = _ARRIVAL_S.of(item["timestamp"], where) / 1e3, item.get("hash_ids", ())
-                yield _row(arrival, item["input_length"], item["output_length"], where, pieces)
+                yield _row(arrival, item["input_length"], item["output_length"], where, pieces, _session(item))
             else:
-                yield _row(_arrival_s(item, where), item["input_toks"], item["output_toks"], where)
+                arrival = _arrival_s(item, where)
+                yield _row(arrival, item["input_toks"], item["output_toks"], where, session=_session(item))
 
 
 def _arrival_s(item: Mapping[str, Any], where: str) -> float:
@@ -456,7 +589,8 @@ def _of_one_run(rows: list[dict[str, str]], file: Path, run: str | None) -> list
     kept = []
     for at, row in enumerate(rows):
         if row.get("gpu", "") == wanted:
-            read = _row(row["arrival_s"], row["input_toks"], row["output_toks"], f"{file}, row {at + FIRST_ROW}")
+            where, name = f"{file}, row {at + FIRST_ROW}", _session(row)
+            read = _row(row["arrival_s"], row["input_toks"], row["output_toks"], where, session=name)
             if read.input_tokens > 0 and read.output_tokens > 0:
                 kept.append((read, at))
     if not kept:
@@ -480,6 +614,7 @@ def _vllm_log(rows: list[dict[str, str]], file: Path, run: str | None) -> Measur
             input_tokens=[read.input_tokens for read, _ in kept],
             output_tokens=[read.output_tokens for read, _ in kept],
             source=file.name,
+            **_conversations([read for read, _ in kept]),
         ),
         scheduled_s=times("scheduled_s"),
         first_s=times("first_token_s"),

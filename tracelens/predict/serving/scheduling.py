@@ -5,18 +5,30 @@ from __future__ import annotations
 import functools
 import sys
 from collections.abc import Callable, Sequence
-from typing import Any, Protocol, TypeAlias, TypeVar
+from typing import Any, NamedTuple, Protocol, TypeAlias, TypeVar
 
 from tracelens.registry import Registry, mark
 
 F = TypeVar("F", bound=Callable[..., Any])
 
 
-class ReplicaView(Protocol):
-    """What a router sees of a replica."""
+class Arrived(NamedTuple):
+    """What a router sees of a request: the how manieth arrival it is, from 0; its session's number, its own without
+    sessions; and the pieces of its prompt.
+    """
 
-    #: Requests that it has and has not finished.
-    outstanding: int
+    number: int
+    session: int
+    pieces: Sequence[int] = ()
+
+
+class ReplicaView(Protocol):
+    """What a router sees of a replica, or of one of its data-parallel ranks."""
+
+    @property
+    def outstanding(self) -> int:
+        """Requests that it has and has not finished."""
+        ...
 
     def cached_pieces(self, pieces: Sequence[int]) -> int:
         """How many leading pieces of a prompt its cache holds."""
@@ -24,18 +36,24 @@ class ReplicaView(Protocol):
 
 
 def router(name: str) -> Callable[[F], F]:
-    """Marks ``pick(number, pieces, replicas) -> index`` as the router ``name``; ``number`` counts arrivals from 0."""
+    """Marks ``pick(arrived, replicas) -> index`` as the router ``name``."""
     return mark("router", name)
 
 
 @router("round-robin")
-def round_robin(number: int, pieces: Sequence[int], replicas: Sequence[ReplicaView]) -> int:
+def round_robin(arrived: Arrived, replicas: Sequence[ReplicaView]) -> int:
     """The ``number``-th arrival goes to replica ``number`` modulo their count."""
-    return number % len(replicas)
+    return arrived.number % len(replicas)
+
+
+@router("session-affinity")
+def session_affinity(arrived: Arrived, replicas: Sequence[ReplicaView]) -> int:
+    """All requests of a session go to one replica, sessions in turns; requests without sessions in turns, too."""
+    return arrived.session % len(replicas)
 
 
 @router("least-loaded")
-def least_loaded(number: int, pieces: Sequence[int], replicas: Sequence[ReplicaView]) -> int:
+def least_loaded(arrived: Arrived, replicas: Sequence[ReplicaView]) -> int:
     """The first of equals."""
     return min(range(len(replicas)), key=lambda index: replicas[index].outstanding)
 
@@ -45,11 +63,11 @@ MOST_AHEAD = 8
 
 
 @router("prefix-aware")
-def prefix_aware(number: int, pieces: Sequence[int], replicas: Sequence[ReplicaView]) -> int:
+def prefix_aware(arrived: Arrived, replicas: Sequence[ReplicaView]) -> int:
     """The longest cached beginning among replicas that are not far ahead of the least loaded; ties to the latter."""
     least = min(replica.outstanding for replica in replicas)
     near = [index for index, replica in enumerate(replicas) if replica.outstanding <= least + MOST_AHEAD]
-    return max(near, key=lambda index: (replicas[index].cached_pieces(pieces), -replicas[index].outstanding))
+    return max(near, key=lambda index: (replicas[index].cached_pieces(arrived.pieces), -replicas[index].outstanding))
 
 
 @functools.cache

@@ -137,7 +137,9 @@ class ServingConfig(DeploymentOptions):
         "when a prompt's KV cache leaves: whole after the prompt, or by chunk or layer while the rest is computed",
         "whole", choices=("whole", "chunk", "layer"), group=_HOW,
     )  # fmt: skip
-    router: str = option("routing policy: round-robin, least-loaded, prefix-aware", "round-robin", group=_HOW)
+    router: str = option(
+        "routing policy: round-robin, least-loaded, prefix-aware, session-affinity", "round-robin", group=_HOW
+    )
     order: str = option("queue order: fcfs, sjf, priority", "fcfs", group=_HOW)
     lod: str = option(
         "level of detail: high, medium or low, for all replicas or one each",
@@ -179,6 +181,14 @@ class ServingConfig(DeploymentOptions):
         "length of the prefix that prompts share", 0, kind=integer, metavar="TOKENS", group=_LOAD
     )
     shared_groups: int = option("number of different shared prefixes", 1, kind=integer, group=_LOAD)
+    turns: int | str | Lengths = option(
+        "requests of a session: each says all before it again, --input-tokens are what it adds, --rate and "
+        "--concurrency are of sessions",
+        "1", metavar="N|KIND:MEAN:SPREAD", group=_LOAD,
+    )  # fmt: skip
+    think_time: str | None = option(
+        "pause between an answer and the session's next request, e.g. 10s; default: none", metavar="TIME", group=_LOAD
+    )
     replay: Path | None = option(
         "replay the requests of a file (formats: docs/serving.md)", kind=Path, metavar="FILE", group=_LOAD, names="file"
     )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import time
+from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -15,7 +16,7 @@ from tracelens.predict.serving.event_queue import EventQueue, Process
 from tracelens.predict.serving.lanes import SequentialLane
 from tracelens.predict.serving.replica_state import LEVELS, Conduct, Listeners, ReplicaState, RequestLog, Step, StepLog
 from tracelens.predict.serving.requests import Requests
-from tracelens.predict.serving.scheduling import policies, routers
+from tracelens.predict.serving.scheduling import Arrived, ReplicaView, policies, routers
 from tracelens.types.records import Record
 from tracelens.types.units import BYTES_PER_GB, BYTES_PER_GIB
 
@@ -30,6 +31,7 @@ class Replica(ReplicaState):
     ) -> None:
         super().__init__(queue, cost, requests, log, conduct, to)
         self.lanes = self._lanes = [SequentialLane(self) for _ in self.stages]
+        self._ranks = cost.deployment.parallelism.dp
 
     def start(self) -> None:
         """Its lanes begin on the queue, which replicas share."""
@@ -39,6 +41,7 @@ class Replica(ReplicaState):
     def enqueue(self, request: int, *, kept: bool = False) -> None:
         """A request arrives now; ``kept``: its prompt was computed elsewhere and its cache came with it."""
         if not self._takes(request):
+            self.rank_of.pop(request, None)
             if self.finished is not None:
                 self.finished(self, request)
             return
@@ -64,8 +67,15 @@ class Replica(ReplicaState):
         return round(number * _GOLDEN % 1 * (interval - 1) * (line.fixed + line.slope * context))
 
     def cached_pieces(self, pieces: Sequence[int]) -> int:
-        """How many leading pieces of a prompt the cache holds."""
-        return self.pool.cached(pieces)
+        """How many leading pieces of a prompt the cache of a data-parallel rank holds at most."""
+        return max(self.pool.cached(self.on_rank(pieces, rank)) for rank in range(self._ranks))
+
+    def assign(self, request: int, arrived: Arrived, pick: Callable[[Arrived, Sequence[ReplicaView]], int]) -> None:
+        """Chooses the data-parallel rank in whose cache the prompt's pieces are, as replicas are chosen. How a step's
+        tokens are divided over ranks does not depend on it.
+        """
+        if self._ranks > 1 and self.requests.pieces:
+            self.rank_of[request] = pick(arrived, [RankView(self, rank) for rank in range(self._ranks)])
 
     def _takes(self, request: int) -> bool:
         """Whether it fits the cache; it is rejected where not."""
@@ -74,6 +84,22 @@ class Replica(ReplicaState):
         if tokens > room:
             self.log.rejected[request] = f"{tokens} tokens do not fit a key-value cache of {room}"
         return tokens <= room
+
+
+class RankView:
+    """What a router sees of a data-parallel rank."""
+
+    def __init__(self, replica: Replica, rank: int) -> None:
+        self._replica, self._rank = replica, rank
+
+    @property
+    def outstanding(self) -> int:
+        """Requests that it has and has not finished."""
+        return sum(rank == self._rank for rank in self._replica.rank_of.values())
+
+    def cached_pieces(self, pieces: Sequence[int]) -> int:
+        """How many leading pieces of a prompt its cache holds."""
+        return self._replica.pool.cached(self._replica.on_rank(pieces, self._rank))
 
 
 TRANSFERS = ("whole", "chunk", "layer")
@@ -164,7 +190,10 @@ class Simulation:
         record: Callable[[int, Step], None] | None = None,
     ) -> None:
         self.options = options = options or Options()
-        self.requests = requests
+        self._asked, self.requests = requests, requests.in_blocks(deployment.engine.block_tokens)
+        self._followers = {before: index for index, before in enumerate(requests.after) if before >= 0}
+        self._due: deque[int] = deque()
+        self._arrived, self._first = 0, requests.comes_by_itself
         made = cost or StepCost(deployment)
         self.cost, self._prefill_cost = made if isinstance(made, tuple) else (made, made)
         policy = options.policy or deployment.engine.policy
@@ -190,6 +219,8 @@ class Simulation:
     def _replica(self, index: int, record: Callable[[int, Step], None] | None) -> Replica:
         options, decodes = self.options, index < self.options.replicas
         is_alone = options.replicas + options.prefill_replicas == 1
+        # Whether what arrives depends on what was answered
+        is_answered = self.requests.arrival_fs is None or bool(self._followers)
         return Replica(
             self.queue,
             self.cost if decodes else self._prefill_cost,
@@ -203,10 +234,10 @@ class Simulation:
                 order=options.order,
                 series=options.series,
                 cpu_cache_bytes=options.cpu_cache_gib * BYTES_PER_GIB,
-                only_arrivals=is_alone or (self.requests.arrival_fs is not None and not options.prefill_replicas),
+                only_arrivals=is_alone or not (is_answered or options.prefill_replicas),
             ),
             Listeners(
-                finished=self._finished if self.requests.arrival_fs is None else None,
+                finished=self._finished if is_answered else None,
                 hand_over=None if decodes else self._hand_over,
                 record=None if record is None else functools.partial(record, index),
             ),
@@ -223,7 +254,7 @@ class Simulation:
             self.queue.at(self.requests.arrival_fs[0], self._arrivals())
         self.queue.run()
         return Outcome(
-            requests=self.requests,
+            requests=self._asked,
             log=self.log,
             steps=[replica.steps for replica in self.replicas],
             pool_tokens=sum(replica.pool.total * replica.pool.block_tokens for replica in self._decoders),
@@ -255,13 +286,19 @@ class Simulation:
         return
         yield
 
-    def _feed(self, count: int) -> None:
-        """Lets ``count`` further requests of a closed loop arrive; a rejected one makes room for the next."""
+    def _feed(self, count: int, *due: int) -> None:
+        """Lets ``due`` requests arrive, and ``count`` further ones of a closed loop; a rejected one makes room for the
+        next.
+        """
         self._free += count
+        self._due.extend(due)
         if self._feeding:
             return
         self._feeding = True
-        while self._free and self._next < len(self.requests):
+        while self._due or (self._free and self._next < self._first):
+            if self._due:
+                self._arrive(self._due.popleft())
+                continue
             self._free -= 1
             self._next += 1
             self._arrive(self._next - 1)
@@ -269,25 +306,34 @@ class Simulation:
 
     def _arrive(self, request: int) -> None:
         self.log.arrival[request] = self.queue.now
+        sessions = self.requests.sessions
+        pieces = self.requests.pieces[request] if self.requests.pieces else ()
+        arrived = Arrived(self._arrived, sessions[request] if sessions else self._arrived, pieces)
+        self._arrived += 1
         if read_fs := self._request_fs + self._token_fs * self.requests.input_tokens[request]:
-            self.queue.at(self.queue.now + read_fs, self._read(request))
+            self.queue.at(self.queue.now + read_fs, self._read(request, arrived))
         else:
-            self._enter(request)
+            self._enter(request, arrived)
 
-    def _read(self, request: int) -> Process:
+    def _read(self, request: int, arrived: Arrived) -> Process:
         """The front end has read the request: the scheduler sees it."""
-        self._enter(request)
+        self._enter(request, arrived)
         return
         yield
 
-    def _enter(self, request: int) -> None:
-        pieces = self.requests.pieces[request] if self.requests.pieces else ()
-        entry = self._entry
-        replica = entry[self._pick(request, pieces, entry) if len(entry) > 1 else 0]
-        if wait := replica.until_received(request):
+    def _enter(self, request: int, arrived: Arrived) -> None:
+        replica = self._routed(request, arrived, self._entry)
+        if wait := replica.until_received(arrived.number):
             self.queue.at(self.queue.now + wait, self._received(replica, request))
         else:
             replica.enqueue(request)
+
+    def _routed(self, request: int, arrived: Arrived, replicas: Sequence[Replica]) -> Replica:
+        """The replica that gets the request, and there the data-parallel rank with its cache."""
+        found = replicas[self._pick(arrived, replicas) if len(replicas) > 1 else 0]
+        number, session = arrived.number // len(replicas), arrived.session // len(replicas)
+        found.assign(request, Arrived(number, session, arrived.pieces), self._pick)
+        return found
 
     def _received(self, replica: Replica, request: int) -> Process:
         """The scheduler has looked for arrivals."""
@@ -296,7 +342,19 @@ class Simulation:
         yield
 
     def _finished(self, replica: Replica, request: int) -> None:
-        self._feed(1)
+        follower = self._followers.get(request)
+        if follower is None:
+            self._feed(self.requests.arrival_fs is None)
+        elif self.requests.think_fs:
+            self.queue.at(self.queue.now + self.requests.think_fs, self._returned(follower))
+        else:
+            self._feed(0, follower)
+
+    def _returned(self, request: int) -> Process:
+        """The user of a session has thought."""
+        self._feed(0, request)
+        return
+        yield
 
     def _hand_over(self, replica: Replica, request: int) -> None:
         self.queue.start(self._travel(request))
@@ -308,10 +366,11 @@ class Simulation:
         yield link
         yield self._left_fs(tokens, before)
         link.release()
+        sessions = self.requests.sessions
         pieces = self.requests.pieces[request] if self.requests.pieces else ()
-        index = self._pick(self._handed, pieces, self._decoders) if len(self._decoders) > 1 else 0
+        arrived = Arrived(self._handed, sessions[request] if sessions else self._handed, pieces)
         self._handed += 1
-        self._decoders[index].enqueue(request, kept=True)
+        self._routed(request, arrived, self._decoders).enqueue(request, kept=True)
 
     def _left_fs(self, tokens: int, before: float) -> int:
         """How long a prompt's cache still travels that was computed in the ``before`` fs until now: what did not fit in
