@@ -13,7 +13,7 @@ from tests.serving.test_levels import CASES, SHARDED
 from tracelens.errors import UsageError
 from tracelens.predict.serving.deployment import Engine, Parallelism, Speculation
 from tracelens.predict.serving.requests import Arrivals, Lengths, Requests, Workload
-from tracelens.predict.serving.simulation import Options, Simulation
+from tracelens.predict.serving.simulation import DiskCache, Options, Simulation
 
 TIGHT = Engine(kv_tokens=1600)
 DEPLOYMENTS = (
@@ -48,7 +48,8 @@ OPTIONS = st.builds(
     router=st.sampled_from(("round-robin", "round-robin", "least-loaded", "prefix-aware", "session-affinity")),
     replicas=st.sampled_from((1, 1, 3)),
     prefill_replicas=st.sampled_from((0, 0, 0, 1)),
-    cpu_cache_gib=st.sampled_from((0.0, 0.01)),
+    cpu_cache_gib=st.just(0.01),
+    disk_cache=st.sampled_from((None, DiskCache(gib=0.1, gb_s=3.0))),
     levels=st.sampled_from((("low",), ("medium",))),
     contention=st.sampled_from((False, False, True)),
     order=st.sampled_from(("fcfs", "fcfs", "sjf", "priority")),

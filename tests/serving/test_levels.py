@@ -16,7 +16,7 @@ from tracelens.predict.serving.deployment import Engine, Parallelism, Speculatio
 from tracelens.predict.serving.metrics import differences, per_request, summary
 from tracelens.predict.serving.replica_state import LEVELS
 from tracelens.predict.serving.requests import Arrivals, Lengths, Workload
-from tracelens.predict.serving.simulation import Options, Simulation, simulate
+from tracelens.predict.serving.simulation import DiskCache, Options, Simulation, simulate
 
 MIXED = Workload(
     arrivals=Arrivals(rate=12.0),
@@ -59,6 +59,14 @@ CASES = {
         {"engine": Engine(kv_tokens=8000)}, Options(replicas=2, router="session-affinity"),
         dataclasses.replace(MIXED, turns=Lengths(mean=4), think_s=0.2),
     ),
+    **{
+        f"sessions in host memory and on disks, loaded by {load}": (
+            {"engine": Engine(kv_tokens=3000, cache_load=load)},
+            Options(cpu_cache_gib=0.3, disk_cache=DiskCache(gib=4.0, gb_s=5.0)),
+            dataclasses.replace(MIXED, turns=Lengths(mean=4), think_s=0.2),
+        )
+        for load in ("step", "layer")
+    },
     "speculation": ({"speculation": Speculation(draft_tokens=3, acceptance=0.6)}, Options(), MIXED),
     "whole speculation": ({"speculation": Speculation(draft_tokens=3, acceptance=1.0)}, Options(), MIXED),
     "tile backend": ({"backend": "tile"}, Options(), dataclasses.replace(MIXED, count=12)),

@@ -11,11 +11,14 @@ from hypothesis import strategies as st
 
 import tracelens as tl
 from tests.conftest import examples
+from tracelens.backends import System
 from tracelens.errors import UsageError
+from tracelens.predict.serving.costs import FS_PER_US
 from tracelens.predict.serving.deployment import Engine, Parallelism
 from tracelens.predict.serving.metrics import per_request, summary
+from tracelens.predict.serving.replica_state import BlockPool
 from tracelens.predict.serving.requests import FS_PER_S, Arrivals, Lengths, Requests, Workload, read_requests
-from tracelens.predict.serving.simulation import Options, simulate
+from tracelens.predict.serving.simulation import DiskCache, Options, Simulation, simulate
 
 CHAT = Workload(
     arrivals=Arrivals(rate=3.0),
@@ -115,12 +118,16 @@ def test_more_hits_are_never_slower(cost_of, seed, arrivals):
 
 
 @settings(max_examples=examples(20), deadline=None)
-@given(seed=st.integers(0, 100), pool=st.sampled_from((700, 2000, 100_000)), rate=st.sampled_from((5.0, 100.0)))
+@given(seed=st.integers(0, 100), pool=st.sampled_from((400, 700, 100_000)), rate=st.sampled_from((5.0, 100.0)))
 def test_sessions_of_one_request_are_none(cost_of, seed, pool, rate):
     plain = dataclasses.replace(CHAT, seed=seed, arrivals=Arrivals(rate=rate), turns=Lengths()).generate()
     alone = dataclasses.replace(plain, sessions=range(len(plain)), repeated=[0] * len(plain))
     cost = cost_of(engine=Engine(kv_tokens=pool))
-    assert run(cost, plain).log == run(cost, alone).log
+    plainly, outcome = run(cost, plain), run(cost, alone)
+    if not sum(plainly.log.preempted):
+        assert plainly.log == outcome.log
+    # What is preempted finds its own beginning again, as far as it was computed
+    assert outcome.steps[0].prefill_tokens >= sum(plain.input_tokens)
 
 
 def test_each_data_parallel_rank_has_a_cache_of_its_own(cost_of):
@@ -208,3 +215,123 @@ def test_the_session_is_a_column_where_there_is_one(cost_of):
     assert per_request(run(cost_of(), CHAT.generate()))["session"].nunique() == 10
     plain = Requests(arrival_fs=[0, FS_PER_S], input_tokens=[3, 3], output_tokens=[2, 2])
     assert "session" not in per_request(run(cost_of(), plain))
+
+
+def test_what_leaves_host_memory_goes_to_disks_and_comes_back_through_it():
+    """Pieces of two blocks: two fit the pool, two host memory, two the disks; the oldest of seven is forgotten."""
+    pool = BlockPool(total=4, block_tokens=16, piece_tokens=32, lower_pieces=2, disk_pieces=2)
+    for piece in range(1, 8):
+        pool.hold([piece])
+        pool.drop([piece])
+    assert [pool.cached([piece]) for piece in (6, 7)] == [1, 1]
+    assert [pool.below([piece]) for piece in (4, 5)] == [1, 1]
+    assert [pool.on_disk([piece]) for piece in (1, 2, 3, 4, 6)] == [[], [2], [3], [], []]
+    assert pool.on_disk([6, 4, 3, 9, 2]) == [3]
+    pool.lift([2, 3])
+    assert [pool.below([piece]) for piece in (2, 3, 4, 5)] == [1, 1, 0, 0]
+    assert pool.on_disk([4, 5]) == [4, 5]
+
+
+#: One session that thinks while others push its cache out: 4 turns of each of 3 sessions, in a pool of one of them.
+LONG = Workload(
+    arrivals=Arrivals(kind="constant", rate=1.0),
+    input=Lengths(mean=600),
+    output=Lengths(mean=20),
+    count=12,
+    seed=2,
+    turns=Lengths(mean=4),
+    think_s=3.0,
+)
+SMALL = Engine(kv_tokens=3200, max_num_seqs=4)
+MEMORY = {"cpu_cache_gib": 4.0}
+DISKS = {"cpu_cache_gib": 0.2, "disk_cache": DiskCache(gib=50.0, gb_s=400.0)}
+
+
+def test_tiers_spare_what_they_hold(cost_of):
+    none, host, disk = (summary(run(cost_of(engine=SMALL), LONG.generate(), **tiers)) for tiers in ({}, MEMORY, DISKS))
+    assert none["cached_prompt_tokens"] < host["cached_prompt_tokens"]
+    assert host["ttft_mean_ms"] < none["ttft_mean_ms"]
+    assert disk["disk_prompt_tokens"] > 0 < host["host_prompt_tokens"]
+    assert host["ttft_mean_ms"] < disk["ttft_mean_ms"] < none["ttft_mean_ms"]
+
+
+def test_a_prefix_on_disks_waits_for_its_bytes(cost_of):
+    """Llama 3.1 8B keeps 128 KiB of a token: 16 of them are 2 MiB, which 1 GB/s reads in 2.1 ms, a hundred times what
+    100 GB/s take.
+    """
+    cost, times = cost_of(engine=SMALL), []
+    for rate in (1.0, 100.0):
+        options = DISKS | {"disk_cache": DiskCache(gib=50.0, gb_s=rate)}
+        simulation = Simulation(cost.deployment, LONG.generate(), Options(**options), cost=cost)
+        assert simulation.replicas[0].disk_piece_fs == pytest.approx(2**21 / rate / 1e9 * FS_PER_S)
+        outcome = simulation.run()
+        assert outcome.steps[0].disk_fs == pytest.approx(
+            outcome.steps[0].disk_tokens / 16 * 2**21 / rate / 1e9 * FS_PER_S
+        )
+        times.append(summary(outcome)["ttft_mean_ms"])
+    assert times[0] > times[1]
+
+
+@settings(max_examples=examples(20), deadline=None)
+@given(seed=st.integers(0, 50), pool=st.sampled_from((3200, 6000)), gib=st.sampled_from((0.1, 1.0)))
+def test_disks_without_bytes_or_speed_are_none(cost_of, seed, pool, gib):
+    cost, requests = cost_of(engine=Engine(kv_tokens=pool)), dataclasses.replace(LONG, seed=seed).generate()
+    without = run(cost, requests, cpu_cache_gib=gib)
+    for said in ("100@0", "0", "0@5"):
+        assert DiskCache.parse(said) is None
+    assert run(cost, requests, cpu_cache_gib=gib, disk_cache=DiskCache.parse("100@0")).log == without.log
+    assert run(cost, requests, cpu_cache_gib=gib, disk_cache=DiskCache(gib=1e-6, gb_s=5.0)).log == without.log
+
+
+@settings(max_examples=examples(20), deadline=None)
+@given(seed=st.integers(0, 50), alone=st.sampled_from((1, 2)))
+def test_faster_and_larger_tiers_are_never_slower(cost_of, seed, alone):
+    """One user after the other: what a tier holds is read faster than it is computed."""
+    workload = dataclasses.replace(LONG, seed=seed, arrivals=Arrivals(kind="closed", concurrency=alone), think_s=0.0)
+    requests, cost = workload.generate(), cost_of(engine=SMALL)
+    times = [
+        summary(run(cost, requests, **tiers))["ttft_mean_ms"]
+        for tiers in ({}, {"cpu_cache_gib": 0.2}, DISKS, DISKS | {"disk_cache": DiskCache(gib=50.0, gb_s=4e4)}, MEMORY)
+    ]
+    assert times == sorted(times, reverse=True)
+
+
+def test_loading_layer_by_layer_hides_behind_the_step(cost_of):
+    """Of a load of 3.2 ms in 32 layers, a step of 2 ms leaves 1.2 ms; one of 10 ms the first layer's 0.1 ms."""
+    for load, late in (("step", (3200, 3200)), ("layer", (1200, 100))):
+        cost = cost_of(engine=dataclasses.replace(SMALL, cache_load=load))
+        lane = Simulation(cost.deployment, LONG.generate(), Options(**MEMORY), cost=cost).replicas[0].lanes[0]
+        for step_us, late_us in zip((2000, 10_000), late, strict=True):
+            lane._load = 3200 * FS_PER_US
+            assert lane._late(step_us * FS_PER_US) == late_us * FS_PER_US
+    in_step, by_layer = (
+        summary(run(cost_of(engine=dataclasses.replace(SMALL, cache_load=load)), LONG.generate(), **MEMORY))
+        for load in ("step", "layer")
+    )
+    assert by_layer["ttft_mean_ms"] < in_step["ttft_mean_ms"]
+    assert by_layer["host_prompt_tokens"] == in_step["host_prompt_tokens"]
+
+
+def test_disks_are_those_of_the_cluster_file():
+    asked = {"rate": 1.0, "requests": 24, "turns": 4, "input": 600, "output": 20, "kv_tokens": 3200, "cpu_cache": 0.2}
+    node = System.load("dgx-h100")
+    assert node.disk_gb_s == pytest.approx(49.4 / 8)
+    said, same = (tl.serve("llama3.1-8b", "dgx-h100", disk_cache=each, **asked).summary for each in (100, "100@6.175"))
+    assert said == same
+    assert said["disk_prompt_tokens"] > 0
+    with pytest.raises(UsageError, match=r"no cluster file says how fast disks beside a100.* GIB@GB/s"):
+        tl.serve("llama3.1-8b", "dgx-a100", disk_cache=100, **asked)
+    with pytest.raises(UsageError, match=r"3\.84 TB of their nodes' disks"):
+        tl.serve("llama3.1-8b", "dgx-h100", disk_cache=4000, **asked)
+    with pytest.raises(UsageError, match="--disk-cache needs --cpu-cache"):
+        tl.serve("llama3.1-8b", "dgx-h100", **asked | {"cpu_cache": 0.0, "disk_cache": 100})
+    for wrong in ("x", "1@y", "-1", "nan"):
+        with pytest.raises(UsageError, match="disk"):
+            tl.serve("llama3.1-8b", "dgx-h100", **asked | {"disk_cache": wrong})
+
+
+def test_slow_disks_are_said_to_bound_the_server():
+    asked = {"rate": 2.0, "requests": 48, "turns": 4, "input": 600, "output": 20, "kv_tokens": 3200, "cpu_cache": 0.2}
+    slow, fast = (tl.serve("llama3.1-8b", "dgx-h100", disk_cache=f"100@{rate}", **asked).notes for rate in (0.03, 50))
+    assert any(note.startswith("disks are read ") for note in slow)
+    assert not any(note.startswith("disks are read ") for note in fast)

@@ -107,6 +107,18 @@ class System(Record, frozen=True, kw_only=True):
         cluster = self.cluster
         return None if cluster is None or cluster.host_w is None else cluster.host_w / cluster.ranks_per_node
 
+    @property
+    def disk_gb_s(self) -> float | None:
+        """At how many GB/s a device's share of its node's disks is read; None where unknown."""
+        cluster = self.cluster
+        return None if cluster is None or cluster.disk_gb_s is None else cluster.disk_gb_s / cluster.ranks_per_node
+
+    @property
+    def disk_tb(self) -> float | None:
+        """A device's share of its node's disks; None where unknown."""
+        cluster = self.cluster
+        return None if cluster is None or cluster.disk_tb is None else cluster.disk_tb / cluster.ranks_per_node
+
     def at_clock(self, mhz: float | None) -> System:
         """The same with the device at another clock, as ``HardwareSpec.at_clock``; itself where that is None."""
         return self if mhz is None else dataclasses.replace(self, device=self.device.at_clock(mhz))

@@ -62,8 +62,8 @@ class Cluster(Record, frozen=True, kw_only=True):
     ``Rates``. ``adds_in_switch``: the node's switch can reduce. ``ep_library`` runs expert-parallel exchanges
     (``"deepep"``), None where none is known. ``error_percent``: the mean error of collectives on node counts that
     were not fitted, None where none were measured. ``host_w``: what a node draws besides its devices (CPUs, NICs, fans,
-    losses), None where unknown. ``sources`` says for each table of the file, and of the
-    library's, where its figures come from.
+    losses), ``disk_tb`` and ``disk_gb_s`` the size of its disks and the rate of reading all of them, None where
+    unknown. ``sources`` says for each table of the file, and of the library's, where its figures come from.
     """
 
     name: str
@@ -87,6 +87,8 @@ class Cluster(Record, frozen=True, kw_only=True):
     chunk_bytes: float = PIPELINE_CHUNK_BYTES
     error_percent: float | None = None
     host_w: float | None = None
+    disk_tb: float | None = None
+    disk_gb_s: float | None = None
     sources: Mapping[str, str] = msgspec.field(default_factory=dict)
 
     def __hash__(self) -> int:
@@ -193,6 +195,10 @@ def _read(path: Path) -> Cluster:
     host_w = None if host is None else host.needed_number("power_w")
     if host is not None:
         _finish(host, sources)
+    disks = root.table("disks")
+    disk_tb, disk_gb_s = (None if disks is None else disks.needed_number(name) for name in ("tb", "read_gb_s"))
+    if disks is not None:
+        _finish(disks, sources)
     cluster = Cluster(
         name=path.stem,
         label=root.text("label") or path.stem,
@@ -214,6 +220,8 @@ def _read(path: Path) -> Cluster:
         nodes=network.whole("nodes"),
         error_percent=root.number("error_percent"),
         host_w=host_w,
+        disk_tb=disk_tb,
+        disk_gb_s=disk_gb_s,
         chunk_bytes=_chunk_bytes(root.table("pipeline"), sources),
         sources=sources | {"node": node.source("source"), "network": network.source("source")},
     )

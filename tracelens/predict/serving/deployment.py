@@ -30,6 +30,9 @@ _ALL_REDUCE = "all_reduce/"
 #: What an engine hides of the exchange with experts: nothing; of the dispatch, what shared experts compute meanwhile;
 #: of one half of a batch, what the other half computes.
 OVERLAPS = ("none", "shared-experts", "two-batch")
+#: Before the step that needs them (LMCache, unless it loads layer by layer), or each layer's while the one before it is
+#: computed (SGLang's HiCache).
+CACHE_LOADS = ("step", "layer")
 MTP_ACCEPTANCE = 0.85
 #: Of weights that are stored with scales, the type of their elements.
 _ELEMENTS = {"nvfp4": "fp4", "mxfp4": "fp4", "mxfp8": "fp8"}
@@ -176,7 +179,8 @@ class Engine(Record, frozen=True, kw_only=True):
     looks for requests at every so manieth decode step. ``layer_us`` is what launches and the host add to each layer of
     a step, ``prompt_layer_us`` in a step with prompts, which no captured graph replays (None: as much). ``releases``:
     those that were measured, oldest first. ``policy``: how it forms batches; ``quantized_kv``: the type of its cache
-    beside quantized attention weights. ``overlap``: one of ``OVERLAPS``; ``graph_batches``: the sizes of decode batches
+    beside quantized attention weights. ``overlap``: one of ``OVERLAPS``; ``cache_load``: when prefixes come back from
+    host memory, one of ``CACHE_LOADS``; ``graph_batches``: the sizes of decode batches
     that it captured as graphs, to which others are padded (``1,2,4,8-64:8``: and every 8 from 8 to 64). ``residuals``:
     where measured points were beside estimates of the time per token, ``first_residuals`` of the time to the first one,
     by what was left out (``LEFT_OUT``); ``computes`` and ``most_devices``: on devices of which compute capabilities
@@ -217,6 +221,7 @@ class Engine(Record, frozen=True, kw_only=True):
     policy: str = "chunked-prefill"
     quantized_kv: str = ""
     overlap: str = ""
+    cache_load: str = ""
     graph_batches: str = ""
     residuals: tuple[ServingResiduals, ...] = ()
     first_residuals: tuple[ServingResiduals, ...] = ()
@@ -239,8 +244,9 @@ class Engine(Record, frozen=True, kw_only=True):
             share = getattr(self, name)
             if share is not None and not (0 <= share <= 1 if name == "watermark" else 0 < share <= 1):
                 raise UsageError(f"{name} must be a share of at most 1, not {share:g}")
-        if self.overlap and self.overlap not in OVERLAPS:
-            raise UsageError.unknown("overlap", self.overlap, OVERLAPS)
+        for name, known in (("overlap", OVERLAPS), ("cache_load", CACHE_LOADS)):
+            if (said := getattr(self, name)) and said not in known:
+                raise UsageError.unknown(name, said, known)
         captured_sizes(self.graph_batches)
         if self.preemption not in ("recompute", "swap"):
             raise UsageError(f"preemption must be recompute or swap, not {self.preemption!r}")
@@ -336,7 +342,8 @@ def captured_sizes(said: str) -> tuple[int, ...]:
 
 
 _TEXTS = (
-    "preemption", "policy", "fitted_model", "fitted_device", "quantized_kv", "overlap", "graph_batches",
+    "preemption", "policy", "fitted_model", "fitted_device", "quantized_kv", "overlap", "cache_load",
+    "graph_batches",
 )  # fmt: skip
 _NUMBERS = (
     "memory_share", "runtime_gib", "watermark", "step_us", "sequence_us", "prompt_us", "compute_efficiency",

@@ -33,7 +33,7 @@ from tracelens.predict.serving.profile import Profile, model_of_profile, step_co
 from tracelens.predict.serving.replica_state import Step
 from tracelens.predict.serving.requests import Arrivals, Lengths, Requests, Workload, read_requests
 from tracelens.predict.serving.serving_options import DeploymentOptions, EngineOptions, ServingConfig
-from tracelens.predict.serving.simulation import Options, Outcome, Simulation
+from tracelens.predict.serving.simulation import DiskCache, Options, Outcome, Simulation
 from tracelens.predict.workload import ModelConfig
 from tracelens.predict.workload.token_routing import Skew
 from tracelens.types.dtypes import DType
@@ -314,6 +314,7 @@ def experiment_of(deployment: Deployment, asked: ServingConfig, *, series: bool 
             kv_link_gb_s=asked.kv_link,
             kv_transfer=asked.kv_transfer,
             cpu_cache_gib=asked.cpu_cache,
+            disk_cache=DiskCache.parse(str(asked.disk_cache)) if asked.disk_cache is not None else None,
             series=series,
         ),
         workload=Workload(

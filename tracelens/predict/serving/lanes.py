@@ -50,7 +50,7 @@ class RunningBatch:
         self._last_decode = 0
         self._reserved = False
         self._stuck = False
-        self._extra = 0
+        self._extra = self._load = 0
 
     def __len__(self) -> int:
         return self.decoding + len(self.partial)
@@ -97,7 +97,8 @@ class RunningBatch:
             self._resume(request, prompt)
             return 0
         cached = min((found + again) * pool.piece_tokens, prompt - 1)
-        self._extra += again * pool.piece_tokens * replica.reload_fs_per_token
+        self._load += again * pool.piece_tokens * replica.reload_fs_per_token
+        self.steps.host_tokens += again * pool.piece_tokens
         self._hits[request] = cached
         self.steps.cached_tokens += cached
         self.partial[request] = prompt - cached
@@ -280,7 +281,7 @@ class RunningBatch:
         if replica.finished is not None:
             replica.finished(replica, request)
 
-    def _release(self, request: int, tokens: int, *, keeps: bool = False) -> None:
+    def _release(self, request: int, tokens: int, *, keeps: bool = False, lacking: int = 0) -> None:
         requests, pool = self.requests, self.pool
         if request in self._whole:
             self._whole.remove(request)
@@ -291,7 +292,7 @@ class RunningBatch:
         if keeps and requests.answered:
             rank = self.replica.rank_of.get(request, 0)
             pool.keep(self.replica.on_rank(requests.answered[request][len(pieces) :], rank))
-        pool.drop(pieces)
+        pool.drop(pieces, (tokens - lacking) // pool.piece_tokens if lacking and pieces else None)
         self._stuck = False
         if self._shares:
             for lane in self.replica.lanes:
@@ -299,9 +300,9 @@ class RunningBatch:
 
     def _preempt_partial(self) -> None:
         request = next(reversed(self.partial))
-        del self.partial[request]
+        lacking = self.partial.pop(request)
         self._hits.pop(request, None)
-        self._release(request, self._prompt(request))
+        self._release(request, self._prompt(request), lacking=lacking)
         self._give_up(request)
 
     def _preempt_decoding(self) -> None:
@@ -501,7 +502,7 @@ class SequentialLane(RunningBatch):
     def _pass_whole(self, compute: int, exchange: int) -> Process:
         """A step of one stage: its compute on every device, then its exchanges."""
         log, shards = self.steps, self._shards
-        extra, self._extra = self._extra, 0
+        extra = self._late(compute)
         if self.replica.jitter is not None:
             compute = self.replica.jitter.slowest(compute, shards, self._layers)
         yield compute + extra if shards == 1 else (compute + extra, shards)
@@ -511,15 +512,25 @@ class SequentialLane(RunningBatch):
         log.compute_events += shards
         log.busy += compute + exchange
 
+    def _late(self, step: int | tuple[StageWork, ...]) -> int:
+        """By how much a step, or one of so much compute, is longer: caches that are swapped, and prefixes that come
+        from host memory: before it, or layer by layer while it computes, of which the first layer's are not hidden.
+        """
+        extra, load, self._extra, self._load = self._extra, self._load, 0, 0
+        if load and self.replica.loads_by_layer:
+            compute = step if isinstance(step, int) else sum(each.compute_fs for each in step)
+            load = max(load - compute, -(-load // len(self.replica.cost.layers)))
+        return extra + load
+
     def _pass(self, works: tuple[StageWork, ...]) -> Process:
         """The stages one after the other; each is held by one lane at a time."""
         replica, steps = self.replica, self.steps
-        several = len(replica.lanes) > 1
+        several, late = len(replica.lanes) > 1, self._late(works)
         shards = replica.cost.deployment.parallelism.stage_devices
         for index, work in enumerate(works):
             if several:
                 yield replica.stages[index]
-            extra, self._extra = self._extra, 0
+            extra, late = late, 0
             ports = replica.ports[index] if replica.contention else None
             if replica.level == "high":
                 for layer in work.layers:

@@ -183,6 +183,7 @@ def _load(outcome: Outcome, window_s: float) -> dict[str, float | int | None]:
         "kv_peak_tokens": max(outcome.peak_blocks, default=0) * outcome.block_tokens,
         "prefill_tokens": sum(log.prefill_tokens for log in steps),
         "cached_prompt_tokens": sum(log.cached_tokens for log in steps),
+        **_tiers(outcome),
         "utilization": _over(sum(log.busy for log in steps), time_fs * len(steps) * outcome.stages),
         "steps": sum(log.steps for log in steps),
         "events": outcome.events,
@@ -191,6 +192,16 @@ def _load(outcome: Outcome, window_s: float) -> dict[str, float | int | None]:
         "transfer_events": sum(log.transfer_events for log in steps),
         "devices": outcome.devices,
     }
+
+
+def _tiers(outcome: Outcome) -> dict[str, float | int | None]:
+    """Of the cached prompt tokens, those from host memory, and those that disks gave to it; where there are such."""
+    found: dict[str, float | int | None] = {}
+    if outcome.requests.sessions and any(log.host_tokens for log in outcome.steps):
+        found["host_prompt_tokens"] = sum(log.host_tokens for log in outcome.steps)
+    if any(log.disk_tokens for log in outcome.steps):
+        found["disk_prompt_tokens"] = sum(log.disk_tokens for log in outcome.steps)
+    return found
 
 
 class ServerEnergy(Record, frozen=True, kw_only=True):

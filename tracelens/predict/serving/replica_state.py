@@ -104,6 +104,9 @@ class StepLog(Record, frozen=False, kw_only=True):
     decoded: int = 0
     prefill_tokens: int = 0
     cached_tokens: int = 0
+    host_tokens: int = 0
+    disk_tokens: int = 0
+    disk_fs: int = 0
     busy: int = 0
     context_time: int = 0
     compute_events: int = 0
@@ -166,10 +169,13 @@ class BlockPool:
 
     Shared beginnings are kept under the hash of each piece of ``piece_tokens`` tokens, as whole blocks. While nobody
     uses a piece it counts as available, and the least recently used one gives way first: to
-    ``lower_pieces`` pieces of host memory, of which again the least recently used one is forgotten.
+    ``lower_pieces`` pieces of host memory, of which again the least recently used one goes to ``disk_pieces`` of disks,
+    and of those it is forgotten.
     """
 
-    def __init__(self, total: int, block_tokens: int, piece_tokens: int = 0, lower_pieces: int = 0) -> None:
+    def __init__(
+        self, total: int, block_tokens: int, piece_tokens: int = 0, lower_pieces: int = 0, disk_pieces: int = 0
+    ) -> None:
         self.total = total
         #: Blocks that can be taken: free ones, and cached pieces that nobody uses.
         self.available = self._least = total
@@ -181,6 +187,8 @@ class BlockPool:
         self._idle: OrderedDict[int, None] = OrderedDict()
         self.lower_pieces = lower_pieces
         self._below: OrderedDict[int, None] = OrderedDict()
+        self.disk_pieces = disk_pieces
+        self._disk: OrderedDict[int, None] = OrderedDict()
 
     @property
     def in_use(self) -> int:
@@ -232,12 +240,35 @@ class BlockPool:
             count += 1
         return count
 
+    def on_disk(self, pieces: Sequence[int]) -> list[int]:
+        """Those that disks have, of the leading pieces that no device has and host memory or disks have."""
+        found = []
+        for piece in pieces[self.cached(pieces) :]:
+            if piece in self._below:
+                continue
+            if piece not in self._disk:
+                break
+            found.append(piece)
+        return found
+
+    def lift(self, pieces: Sequence[int]) -> None:
+        """These pieces were read from disks into host memory, the first of them to be kept longest."""
+        for piece in reversed(pieces):
+            self._disk.pop(piece, None)
+            self._keep_below(piece)
+
     def _keep_below(self, piece: int) -> None:
-        if self.lower_pieces:
-            self._below[piece] = None
-            self._below.move_to_end(piece)
-            if len(self._below) > self.lower_pieces:
-                self._below.popitem(last=False)
+        if not self.lower_pieces:
+            return
+        self._below[piece] = None
+        self._below.move_to_end(piece)
+        if len(self._below) > self.lower_pieces:
+            gone, _ = self._below.popitem(last=False)
+            if self.disk_pieces:
+                self._disk[gone] = None
+                self._disk.move_to_end(gone)
+                if len(self._disk) > self.disk_pieces:
+                    self._disk.popitem(last=False)
 
     def idle_among(self, pieces: Sequence[int]) -> int:
         """Blocks of those pieces that count as available now, and will not once they are held."""
@@ -265,13 +296,19 @@ class BlockPool:
                 self._pieces[piece] = 0
                 self._idle[piece] = None
 
-    def drop(self, pieces: Sequence[int]) -> None:
-        """A request no longer uses these pieces; the last piece of a prompt becomes the first to give way."""
-        for piece in reversed(pieces):
+    def drop(self, pieces: Sequence[int], computed: int | None = None) -> None:
+        """A request no longer uses these pieces; the last piece of a prompt becomes the first to give way. Of those
+        after the ``computed`` ones there is nothing to keep; None: of all there is.
+        """
+        for index in reversed(range(len(pieces))):
+            piece = pieces[index]
             self._pieces[piece] -= 1
             if not self._pieces[piece]:
-                self._idle[piece] = None
                 self.available += self.piece_blocks
+                if computed is None or index < computed:
+                    self._idle[piece] = None
+                else:
+                    del self._pieces[piece]
 
 
 class FirstComeQueue(deque[int]):
@@ -342,7 +379,8 @@ class Conduct(NamedTuple):
 
     ``level`` is high, medium or low; ``contention`` makes collectives and hand-overs wait for the devices' ports;
     ``jitter`` is how much a layer's time varies.
-    ``cpu_cache_bytes``: host memory for prefixes. ``only_arrivals``: nothing but a request that arrives from outside
+    ``cpu_cache_bytes`` and ``disk_cache_bytes``: host memory and disks for prefixes; ``disk_gb_s``: at which disks are
+    read, None where that is unknown. ``only_arrivals``: nothing but a request that arrives from outside
     reaches the replica while a step passes.
     """
 
@@ -354,6 +392,8 @@ class Conduct(NamedTuple):
     series: bool = False
     cpu_cache_bytes: float = 0.0
     only_arrivals: bool = False
+    disk_cache_bytes: float = 0.0
+    disk_gb_s: float | None = None
 
 
 class Jitter:
@@ -403,16 +443,17 @@ class ReplicaState:
     ) -> None:
         engine, parallel = cost.deployment.engine, cost.deployment.parallelism
         self.queue, self.cost, self.requests, self.log = queue, cost, requests, log
-        self.plan, self.level, self.contention, jitter, order, series, cpu_cache_bytes, only_arrivals = conduct
-        self.jitter = Jitter(jitter) if jitter and self.level != "low" else None
+        self.plan, self.level, self.contention = conduct.plan, conduct.level, conduct.contention
+        self.jitter = Jitter(conduct.jitter) if conduct.jitter and self.level != "low" else None
         self.finished, self.hand_over, self.record = to
-        self.steps = StepLog(series=[] if series else None)
+        self.steps = StepLog(series=[] if conduct.series else None)
         total = cost.pool_tokens() // engine.block_tokens
         piece_bytes = requests.piece_tokens * cost.kv_bytes_per_token()
-        lower = int(cpu_cache_bytes / piece_bytes) if piece_bytes else 0
-        self.pool = BlockPool(total, engine.block_tokens, requests.piece_tokens, lower)
+        tiers = (conduct.cpu_cache_bytes, conduct.disk_cache_bytes)
+        lower, disk = (int(each / piece_bytes) if piece_bytes else 0 for each in tiers)
+        self.pool = BlockPool(total, engine.block_tokens, requests.piece_tokens, lower, disk)
         self.watermark = round(total * engine.watermark)
-        self.waiting = waiting_line(order, requests)
+        self.waiting = waiting_line(conduct.order, requests)
         self.done: dict[int, int] = {}
         self.kept: set[int] = set()
         self.outstanding = 0
@@ -428,10 +469,13 @@ class ReplicaState:
         self.advance = ONE_TOKEN if speculation is None else round(speculation.tokens_per_step * ONE_TOKEN)
         self.swap_fs_per_token = self._pcie_fs_per_token() if engine.preemption == "swap" else 0
         self.reload_fs_per_token = self._pcie_fs_per_token() if lower else 0
+        self.loads_by_layer = engine.cache_load == "layer"
+        self.disk = queue.resource("disk")
+        self.disk_piece_fs = self._disk_fs(piece_bytes, conduct.disk_gb_s) if disk else 0
         #: ``lanes.SequentialLane``, one per stage.
         self.lanes: Sequence[Any] = ()
         #: Whether decode steps up to the next change pass in one wait, which an arrival cuts.
-        self.leaps = self.level == "low" or only_arrivals
+        self.leaps = self.level == "low" or conduct.only_arrivals
 
     def pieces(self, request: int) -> Sequence[int]:
         """The pieces of its prompt, as its data-parallel rank has them."""
@@ -448,9 +492,22 @@ class ReplicaState:
 
     @property
     def passes_runs(self) -> bool:
-        """Whether many decode steps may pass as one: nobody looks between them, and each yields whole tokens."""
-        is_watched = self.record is not None or self.steps.series is not None or self.level == "high"
+        """Whether many decode steps may pass as one: nobody looks between them, at what they evict to disks either, and
+        each yields whole tokens.
+        """
+        is_seen = self.steps.series is not None or self.disk_piece_fs > 0
+        is_watched = self.record is not None or is_seen or self.level == "high"
         return len(self.stages) == 1 and not is_watched and self.jitter is None and self.advance % ONE_TOKEN == 0
+
+    def _disk_fs(self, nbytes: float, gb_s: float | None) -> int:
+        """The time to read bytes from the disks of the replica's devices' share of their nodes, or at ``gb_s``."""
+        system, devices = self.cost.system, self.cost.deployment.parallelism.devices
+        rate = gb_s if gb_s is not None else None if system.disk_gb_s is None else devices * system.disk_gb_s
+        if rate is None:
+            raise UsageError(
+                f"no cluster file says how fast disks beside {system.device.name} are: give --disk-cache GIB@GB/s"
+            )
+        return round(nbytes / (rate * 1e3) * 1e9)
 
     def _pcie_fs_per_token(self) -> int:
         rate = self.cost.system.device.pcie_gb_s

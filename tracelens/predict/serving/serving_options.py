@@ -127,6 +127,11 @@ class ServingConfig(DeploymentOptions):
         "host memory per replica for prefixes evicted from the GPUs; default: none",
         0.0, kind=float, metavar="GIB", group=_HOW,
     )  # fmt: skip
+    disk_cache: str | float | None = option(
+        "disks per replica for prefixes evicted from host memory (--cpu-cache), and their rate; default: none, the "
+        "cluster's rate",
+        metavar="GIB[@GB/s]", group=_HOW,
+    )  # fmt: skip
     kv_link: float | None = option(
         "bandwidth from prefill to decode for KV caches; default: the network's",
         kind=float,

@@ -9,6 +9,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from tracelens.backends import System
 from tracelens.errors import UsageError
 from tracelens.predict.serving.costs import FS_PER_US, StepCost
 from tracelens.predict.serving.deployment import Deployment
@@ -20,6 +21,8 @@ from tracelens.predict.serving.scheduling import Arrived, ReplicaView, policies,
 from tracelens.types.records import Record
 from tracelens.types.units import BYTES_PER_GB, BYTES_PER_GIB
 
+#: Share of the time above which reading disks bounds a replica.
+_WAITING_FOR_DISKS = 0.7
 _GOLDEN = (5**0.5 - 1) / 2
 
 
@@ -77,6 +80,21 @@ class Replica(ReplicaState):
         if self._ranks > 1 and self.requests.pieces:
             self.rank_of[request] = pick(arrived, [RankView(self, rank) for rank in range(self._ranks)])
 
+    def read_from_disk(self, request: int) -> Process:
+        """A request whose prefix disks have waits until it is in host memory, where SGLang's HiCache and LMCache fetch
+        it ahead; the disks serve one at a time.
+        """
+        yield self.disk
+        pieces = self.pool.on_disk(self.pieces(request))
+        if pieces:
+            duration = len(pieces) * self.disk_piece_fs
+            yield duration
+            self.steps.disk_fs += duration
+            self.pool.lift(pieces)
+            self.steps.disk_tokens += len(pieces) * self.pool.piece_tokens
+        self.disk.release()
+        self.enqueue(request)
+
     def _takes(self, request: int) -> bool:
         """Whether it fits the cache; it is rejected where not."""
         tokens = self.requests.input_tokens[request] + self.requests.output_tokens[request]
@@ -102,6 +120,39 @@ class RankView:
         return self._replica.pool.cached(self._replica.on_rank(pieces, self._rank))
 
 
+class DiskCache(Record, frozen=True, kw_only=True):
+    """Disks of a replica for prefixes that left host memory: ``gib`` GiB, read at ``gb_s`` GB/s; None: as the file of
+    the cluster says.
+    """
+
+    gib: float
+    gb_s: float | None = None
+
+    @classmethod
+    def parse(cls, text: str) -> DiskCache | None:
+        """``2000`` or ``2000@12``; None for disks without bytes or speed. UsageError for anything else."""
+        size, at, rate = text.partition("@")
+        try:
+            gib, gb_s = float(size), float(rate) if at else None
+        except ValueError:
+            raise UsageError(f"--disk-cache takes GIB or GIB@GB/s, e.g. 2000@12, not {text!r}") from None
+        if not (0 <= gib < float("inf") and 0 <= (gb_s or 0.0) < float("inf")):
+            raise UsageError(f"the disks' cache must be 0 GiB or more at 0 GB/s or more, not {text}")
+        return cls(gib=gib, gb_s=gb_s) if gib and gb_s != 0 else None
+
+    def check(self, system: System, devices: int) -> None:
+        """UsageError where the devices' share of their nodes has no such disks."""
+        if (
+            self.gb_s is None
+            and system.disk_tb is not None
+            and self.gib * BYTES_PER_GIB > system.disk_tb * devices * 1e12
+        ):
+            raise UsageError(
+                f"--disk-cache {self.gib:g} GiB: {devices} x {system.device.name} have {system.disk_tb * devices:.3g} "
+                "TB of their nodes' disks; give --disk-cache GIB@GB/s for others"
+            )
+
+
 TRANSFERS = ("whole", "chunk", "layer")
 
 
@@ -112,7 +163,8 @@ class Options(Record, frozen=True, kw_only=True):
     over the link of its data-parallel rank, one at a time, at ``kv_link_gb_s`` or the network's rate, and the first
     token reaches the client when the decoding replica takes the request, as with SGLang and Dynamo. ``kv_transfer``:
     it leaves ``whole`` after its prompt, or by ``chunk`` or ``layer`` while the rest of the prompt is computed.
-    ``jitter``: the standard deviation of a layer's time on a device over its mean.
+    ``jitter``: the standard deviation of a layer's time on a device over its mean. ``cpu_cache_gib`` and
+    ``disk_cache``: of each replica, for prefixes that left its devices.
     """
 
     policy: str | None = None
@@ -120,6 +172,7 @@ class Options(Record, frozen=True, kw_only=True):
     replicas: int = 1
     prefill_replicas: int = 0
     cpu_cache_gib: float = 0.0
+    disk_cache: DiskCache | None = None
     levels: tuple[str, ...] = ("medium",)
     contention: bool = False
     jitter: float = 0.0
@@ -139,6 +192,8 @@ class Options(Record, frozen=True, kw_only=True):
             raise UsageError(f"jitter is a share of the mean time from 0 to 1, not {self.jitter:g}")
         if not 0 <= self.cpu_cache_gib < float("inf"):
             raise UsageError(f"the host's cache must be 0 GiB or more, not {self.cpu_cache_gib:g}")
+        if self.disk_cache is not None and not self.cpu_cache_gib:
+            raise UsageError("--disk-cache needs --cpu-cache: what disks have comes through host memory")
         if self.kv_transfer not in TRANSFERS:
             raise UsageError.unknown("cache transfer", self.kv_transfer, TRANSFERS)
         if self.kv_link_gb_s is not None and not self.kv_link_gb_s > 0:
@@ -190,6 +245,8 @@ class Simulation:
         record: Callable[[int, Step], None] | None = None,
     ) -> None:
         self.options = options = options or Options()
+        if options.disk_cache is not None:
+            options.disk_cache.check(deployment.system, deployment.parallelism.devices)
         self._asked, self.requests = requests, requests.in_blocks(deployment.engine.block_tokens)
         self._followers = {before: index for index, before in enumerate(requests.after) if before >= 0}
         self._due: deque[int] = deque()
@@ -234,6 +291,8 @@ class Simulation:
                 order=options.order,
                 series=options.series,
                 cpu_cache_bytes=options.cpu_cache_gib * BYTES_PER_GIB,
+                disk_cache_bytes=options.disk_cache.gib * BYTES_PER_GIB if options.disk_cache else 0.0,
+                disk_gb_s=options.disk_cache.gb_s if options.disk_cache else None,
                 only_arrivals=is_alone or not (is_answered or options.prefill_replicas),
             ),
             Listeners(
@@ -326,6 +385,12 @@ class Simulation:
         if wait := replica.until_received(arrived.number):
             self.queue.at(self.queue.now + wait, self._received(replica, request))
         else:
+            self._take_in(replica, request)
+
+    def _take_in(self, replica: Replica, request: int) -> None:
+        if replica.disk_piece_fs and replica.pool.on_disk(replica.pieces(request)):
+            self.queue.start(replica.read_from_disk(request))
+        else:
             replica.enqueue(request)
 
     def _routed(self, request: int, arrived: Arrived, replicas: Sequence[Replica]) -> Replica:
@@ -337,7 +402,7 @@ class Simulation:
 
     def _received(self, replica: Replica, request: int) -> Process:
         """The scheduler has looked for arrivals."""
-        replica.enqueue(request)
+        self._take_in(replica, request)
         return
         yield
 
@@ -391,6 +456,12 @@ class Simulation:
             notes.append(
                 f"the states of {most} sequences (--max-num-seqs) take {states / BYTES_PER_GB:.1f} GB per device "
                 "from the KV cache"
+            )
+        busy = max(replica.steps.disk_fs for replica in self.replicas)
+        if busy > _WAITING_FOR_DISKS * self.queue.now:
+            notes.append(
+                f"disks are read {busy / self.queue.now:.0%} of the time, for which requests wait: faster ones, or "
+                "more host memory (--cpu-cache), would help"
             )
         if self.log.rejected:
             reason = next(iter(self.log.rejected.values()))
